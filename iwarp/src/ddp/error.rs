@@ -1,4 +1,7 @@
-//! What DDP finds wrong with a received segment (RFC 5041 section 8.2), by error type and code.
+//! The errors that DDP finds in a received segment, by error type and code (RFC 5041 section 7.2).
+//!
+//! RFC 5041 sections 6.2 and 6.2.2 (DDP-144, DDP-161): DDP only returns an error. RDMAP decides what follows,
+//! and the engine ends the stream when RDMAP asks for it.
 
 use crate::ddp::header::HeaderError;
 use crate::memory::Fault;
@@ -6,10 +9,11 @@ use crate::memory::Fault;
 /// A DDP error. In a Terminate it is layer 1 with [`DdpError::etype`] and [`DdpError::code`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum DdpError {
-    /// 0x0/0x00: something of our own failed.
+    /// 0x0/0x00: a local failure, not the peer's.
     #[error("DDP: local catastrophic error")]
     LocalCatastrophic,
-    /// 0x1/0x00: unknown, revoked, or (there is no code for it) without remote write right.
+    /// 0x1/0x00: the STag is unknown or revoked, or gives no remote write access (which has no code of its
+    /// own).
     #[error("DDP tagged buffer: invalid STag")]
     InvalidStag,
     /// 0x1/0x01.
@@ -30,10 +34,10 @@ pub enum DdpError {
     /// 0x2/0x02.
     #[error("DDP untagged buffer: no buffer for this MSN")]
     NoBuffer,
-    /// 0x2/0x03: the message was delivered already, or a message was left out.
+    /// 0x2/0x03: the message was already delivered, or an earlier message is missing.
     #[error("DDP untagged buffer: MSN out of range")]
     MsnRange,
-    /// 0x2/0x04: the message offset lies behind the end of the buffer.
+    /// 0x2/0x04: the message offset lies past the end of the buffer.
     #[error("DDP untagged buffer: invalid message offset")]
     InvalidMo,
     /// 0x2/0x05.
@@ -45,7 +49,7 @@ pub enum DdpError {
 }
 
 impl DdpError {
-    /// Every DDP error there is.
+    /// Every DDP error.
     pub const ALL: [DdpError; 12] = [
         DdpError::LocalCatastrophic,
         DdpError::InvalidStag,
@@ -61,7 +65,9 @@ impl DdpError {
         DdpError::UntaggedVersion,
     ];
 
-    /// Error type and error code (RFC 5041 section 8.2).
+    /// Error type and error code.
+    ///
+    /// RFC 5041 section 7.2 (DDP-194): errors are reported with the numbers of this section.
     pub const fn pair(self) -> (u8, u8) {
         match self {
             DdpError::LocalCatastrophic => (0x0, 0x00),
@@ -89,7 +95,7 @@ impl DdpError {
         self.pair().1
     }
 
-    /// The error of a segment whose header did not parse; `None` for a runt, which DDP has no code for.
+    /// The error for a header that did not parse. `None` for a runt: DDP has no code for it.
     pub const fn of_header(error: HeaderError) -> Option<Self> {
         match error {
             HeaderError::Runt { .. } => None,
@@ -99,8 +105,10 @@ impl DdpError {
     }
 }
 
-/// The error a tagged segment gets for a refused access. DDP has no code for missing rights: an STag that may
-/// not be written is reported as invalid.
+/// The error for a tagged segment whose access is refused.
+///
+/// RFC 5041 section 7.1 (DDP-180 to DDP-184): each failed check has its code. DDP has no code for missing
+/// rights, so an STag without write access is reported as invalid.
 impl From<Fault> for DdpError {
     fn from(fault: Fault) -> Self {
         match fault {
@@ -108,7 +116,7 @@ impl From<Fault> for DdpError {
             Fault::NotAssociated => DdpError::NotAssociated,
             Fault::Wrap => DdpError::ToWrap,
             Fault::Bounds => DdpError::BaseOrBounds,
-            // Placement knows no alignment.
+            // Placement has no alignment check, so this cannot happen.
             Fault::Misaligned => DdpError::LocalCatastrophic,
         }
     }

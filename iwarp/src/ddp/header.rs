@@ -1,47 +1,50 @@
-//! The two DDP headers (RFC 5041 section 4): what they carry and how they lie on the wire.
+//! The two DDP headers (RFC 5041 section 4): their fields and their layout on the wire.
 //!
-//! A parsed [`Header`] has a version of 1 and all its bytes. The four reserved bits of the control byte are
-//! sent as 0 and never looked at. DDP has no length field: the payload is what the ULPDU holds behind the
-//! header.
+//! A parsed [`Header`] is complete and has version 1. DDP has no length field: the payload is the rest of the
+//! ULPDU, whose length comes from MPA.
 
 use arrayvec::ArrayVec;
 
 use crate::memory::Stag;
 
-/// Control bit: tagged.
+/// Control bit T: tagged.
 const TAGGED: u8 = 0x80;
-/// Control bit: last segment of its message.
+/// Control bit L: last segment of its message.
 const LAST: u8 = 0x40;
-/// Control bits: the DDP version.
+/// Control bits DV: the DDP version.
 const VERSION_MASK: u8 = 0x03;
-/// The only version there is.
+/// DDP version 1, the only one.
 const VERSION: u8 = 0x01;
 
-/// The header of a tagged segment (RFC 5041 section 4.2), 14 bytes: the sender names place and offset.
+/// The header of a tagged segment, 14 bytes: the sender names the buffer and the offset.
+///
+/// RFC 5041 section 4.2 (DDP-059): every tagged segment has this header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TaggedHeader {
     /// Last segment of its message.
     pub last: bool,
-    /// The byte DDP carries for its ULP: RDMAP's control byte.
+    /// The byte that DDP carries for its ULP: RDMAP's control byte.
     pub rsvd_ulp: u8,
-    /// The sink's buffer.
+    /// The buffer at the data sink.
     pub stag: Stag,
-    /// Where in the buffer this segment's payload begins.
+    /// Tagged offset of the first byte of payload.
     pub to: u64,
 }
 
-/// The header of an untagged segment (RFC 5041 section 4.3), 18 bytes: the receiver's queue decides where.
+/// The header of an untagged segment, 18 bytes: the receiver's queue chooses the buffer.
+///
+/// RFC 5041 section 4.3 (DDP-076): every untagged segment has this header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UntaggedHeader {
     /// Last segment of its message.
     pub last: bool,
-    /// The bytes DDP carries for its ULP: RDMAP's control byte, then its Invalidate STag.
+    /// The bytes that DDP carries for its ULP: RDMAP's control byte and its Invalidate STag.
     pub rsvd_ulp: [u8; 5],
     /// Queue number.
     pub qn: u32,
-    /// Message sequence number on that queue: 1, 2, ..., circular.
+    /// Message sequence number on that queue: 1, 2, ..., modulo 2^32.
     pub msn: u32,
-    /// Where in the message this segment's payload begins.
+    /// Message offset of the first byte of payload.
     pub mo: u32,
 }
 
@@ -54,21 +57,21 @@ pub enum Header {
     Untagged(UntaggedHeader),
 }
 
-/// Bytes that are no DDP header.
+/// Why bytes are not a DDP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
     /// The ULPDU is shorter than its DDP header. The RFC has no code for it.
     #[error("a ULPDU of {bytes} bytes is shorter than its DDP header")]
     Runt {
-        /// Bytes there were.
+        /// Bytes received.
         bytes: usize,
     },
     /// The version is not 1.
     #[error("DDP version {version} is not 1")]
     Version {
-        /// Whether the segment says it is tagged, which picks the error code.
+        /// The T bit, which selects the error code.
         tagged: bool,
-        /// The version it carries.
+        /// The version in the header.
         version: u8,
     },
 }
@@ -81,6 +84,8 @@ impl TaggedHeader {
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let Self { last, rsvd_ulp, stag, to } = *self;
         let mut bytes = [0; Self::LEN];
+        // RFC 5041 sections 4.1 and 4.2 (DDP-055, DDP-057, DDP-062, DDP-070): reserved bits are 0, DV is 1,
+        // and RsvdULP and STag are the values of RDMAP.
         bytes[0] = TAGGED | last_bit(last) | VERSION;
         bytes[1] = rsvd_ulp;
         bytes[2..6].copy_from_slice(&stag.0.to_be_bytes());
@@ -108,6 +113,8 @@ impl UntaggedHeader {
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let Self { last, rsvd_ulp, qn, msn, mo } = *self;
         let mut bytes = [0; Self::LEN];
+        // RFC 5041 sections 4.1 and 4.3 (DDP-055, DDP-057, DDP-079): reserved bits are 0, DV is 1, and
+        // RsvdULP has RDMAP's 40 bits.
         bytes[0] = last_bit(last) | VERSION;
         bytes[1..6].copy_from_slice(&rsvd_ulp);
         bytes[6..10].copy_from_slice(&qn.to_be_bytes());
@@ -130,16 +137,17 @@ impl UntaggedHeader {
 }
 
 impl Header {
-    /// Bytes of the longer of the two headers: what must lie in one piece to be parsed.
+    /// Bytes of the longer of the two headers. That many must be contiguous to be parsed.
     pub const MAX_LEN: usize = UntaggedHeader::LEN;
 
-    /// Parses the header at the front of a ULPDU; bytes behind it are left alone.
+    /// Parses the header at the front of a ULPDU. Ignores what follows it.
     ///
     /// `ulpdu` is the ULPDU or its first [`Header::MAX_LEN`] bytes.
     ///
     /// # Errors
-    /// [`HeaderError::Runt`] before [`HeaderError::Version`], as the version of a runt means nothing.
+    /// [`HeaderError::Runt`], then [`HeaderError::Version`]: the version of a runt means nothing.
     pub fn parse(ulpdu: &[u8]) -> Result<Self, HeaderError> {
+        // RFC 5041 section 4.4 (DDP-096): every segment has a whole DDP header.
         let runt = HeaderError::Runt { bytes: ulpdu.len() };
         let control = *ulpdu.first().ok_or(runt)?;
         let tagged = control & TAGGED != 0;
@@ -149,6 +157,8 @@ impl Header {
             Header::Untagged(UntaggedHeader::parse(ulpdu.first_chunk().ok_or(runt)?))
         };
         // RFC 5044 section C.1 (MPA-297): the peer's DDP version is the one that this end sends.
+        // RFC 5041 section 4.1 (DDP-056, DDP-058): the version has to be 1; the reserved bits are not
+        // examined.
         match control & VERSION_MASK {
             VERSION => Ok(header),
             version => Err(HeaderError::Version { tagged, version }),
@@ -158,7 +168,7 @@ impl Header {
     /// Writes the header to the front of `out` and returns its length.
     ///
     /// # Panics
-    /// When `out` is shorter than [`Header::wire_len`]: the caller sized it.
+    /// When `out` is shorter than [`Header::wire_len`].
     pub fn emit(&self, out: &mut [u8]) -> usize {
         let bytes = self.to_bytes();
         out[..bytes.len()].copy_from_slice(&bytes);
@@ -181,7 +191,7 @@ impl Header {
         }
     }
 
-    /// Whether it is tagged.
+    /// Whether the segment is tagged.
     pub fn is_tagged(&self) -> bool {
         matches!(self, Header::Tagged(_))
     }
@@ -194,7 +204,10 @@ impl Header {
         }
     }
 
-    /// The byte that carries RDMAP's version and opcode: the first of RsvdULP in either header.
+    /// The first byte of RsvdULP in either header: RDMAP's version and opcode.
+    ///
+    /// RFC 5041 sections 4.2, 4.3 and 5.4 (DDP-064, DDP-081, DDP-141): RDMAP gets RsvdULP with each segment,
+    /// so it has it at delivery.
     pub fn control_byte(&self) -> u8 {
         match self {
             Header::Tagged(h) => h.rsvd_ulp,

@@ -1,16 +1,16 @@
-//! Direct Data Placement (RFC 5041): headers, segmentation, and the checks that stand before placement.
+//! Direct Data Placement (RFC 5041): headers, segmentation, and the checks before placement.
 //!
 //! Pure functions and small values: nothing here reads a clock, sends, or holds a packet. One DDP segment is
-//! one ULPDU of MPA; its payload is what follows the header. A segment arrives in one of three ways:
+//! one ULPDU of MPA. Its payload follows the header. A segment arrives in one of three ways:
 //!
 //! | [`Arrival`] | place | deliver | a failed check |
 //! |---|---|---|---|
 //! | [`Arrival::InOrder`] | now | now | ends the stream |
-//! | [`Arrival::Early`], ahead of a hole | now, if every check passes | no | is forgotten: the segment is not placed and comes again |
-//! | [`Arrival::Placed`], the frontier has reached it | done before | now | ends the stream |
+//! | [`Arrival::Early`], ahead of a hole | now, if every check passes | no | is ignored: the segment is not placed and arrives again in order |
+//! | [`Arrival::Placed`], the frontier has reached it | already done | now | ends the stream |
 //!
 //! What it is not: it owns no buffers (`crate::memory` and the queues of a queue pair do), and it knows no
-//! opcode (`crate::rdmap` does, from the bytes that DDP reserves for it).
+//! opcodes (`crate::rdmap` does, from the bytes that DDP reserves for it).
 
 pub mod error;
 pub mod header;
@@ -23,14 +23,18 @@ pub use header::{Header, HeaderError, TaggedHeader, UntaggedHeader};
 pub use segment::{Segment, Segmenter};
 pub use untagged::{Delivered, UntaggedQueue, UntaggedSlot};
 
-/// How a segment reached DDP, and so what is to be done with it (RFC 5041 section 5.3).
+/// How a segment reached DDP. It decides whether the segment is placed, delivered, or both.
+///
+/// RFC 5041 sections 4.1, 5.3 and 5.4 (DDP-053, DDP-123, DDP-131, DDP-134, DDP-136 to DDP-138): a segment
+/// ahead of a hole is only placed. Delivery happens at the in-order frontier, where every earlier segment of
+/// the stream is placed and every earlier message is delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// At the in-order frontier, not placed before: place, then deliver.
+    /// At the in-order frontier and not yet placed: place, then deliver.
     InOrder,
-    /// Ahead of a hole: place only, and only when every check passes.
+    /// Ahead of a hole: place only, if every check passes.
     Early,
-    /// Placed early, and now the frontier has reached it: deliver only.
+    /// Placed early; the frontier has now reached it: deliver only.
     Placed,
 }
 
@@ -40,7 +44,7 @@ impl Arrival {
         self != Arrival::Placed
     }
 
-    /// Whether the segment is to be delivered now, and a failed check to be reported.
+    /// Whether the segment is to be delivered now. A failed check is then an error of the stream.
     pub fn delivers(self) -> bool {
         self != Arrival::Early
     }

@@ -1,22 +1,22 @@
-//! Cutting a message into segments (RFC 5041 section 5.1).
+//! Segmentation of a message (RFC 5041 section 5.2).
 //!
-//! MULPDU is asked before every segment, as it may change while a message is being sent; what was cut is
-//! never cut again. A message of no bytes is one segment of no bytes.
+//! RFC 5041 section 3 (DDP-029): MULPDU may change while a message is being sent, so the caller passes it for
+//! each segment. A segment that was cut is never cut again.
 
 use crate::ddp::header::{TaggedHeader, UntaggedHeader};
 
-/// One piece of a message.
+/// One segment of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Where in the message its payload begins.
+    /// Offset of its payload in the message.
     pub offset: u32,
     /// Bytes of payload.
     pub len: u32,
-    /// Last one of the message.
+    /// Whether it is the last segment of the message.
     pub last: bool,
 }
 
-/// What is left to cut of one message.
+/// Cuts one message into segments, by increasing offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segmenter {
     len: u32,
@@ -36,8 +36,11 @@ impl Segmenter {
         Self { len, offset: 0, header_len: UntaggedHeader::LEN as u32, done: false }
     }
 
-    /// What the next segment would be under `mulpdu`, without cutting it. `None` when the message is cut
-    /// through or `mulpdu` leaves no room for a byte of payload.
+    /// The next segment under `mulpdu`, without cutting it. `None` after the last segment, or when `mulpdu`
+    /// leaves no room for a byte of payload.
+    ///
+    /// RFC 5041 section 5.2 (DDP-105, DDP-106, DDP-118): header and payload of a segment together fit
+    /// `mulpdu`; an empty message is one empty segment.
     pub fn peek(&self, mulpdu: u32) -> Option<Segment> {
         let room = mulpdu.checked_sub(self.header_len)?;
         let left = self.len - self.offset;
@@ -45,10 +48,14 @@ impl Segmenter {
             return None;
         }
         let len = left.min(room);
+        // RFC 5041 section 4.1 (DDP-049, DDP-050): the last segment of a message has L set, and no other has.
         Some(Segment { offset: self.offset, len, last: len == left })
     }
 
     /// Cuts the next segment, at most `mulpdu` bytes with its header. `None` as for [`Segmenter::peek`].
+    ///
+    /// RFC 5041 sections 4.1, 4.3 and 5.2 (DDP-051, DDP-052, DDP-095, DDP-108): segments cover the whole
+    /// message, from offset 0 on and without a gap. The last segment comes last and has the largest offset.
     pub fn next(&mut self, mulpdu: u32) -> Option<Segment> {
         let segment = self.peek(mulpdu)?;
         self.offset += segment.len;

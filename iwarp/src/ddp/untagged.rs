@@ -1,15 +1,15 @@
 //! The receive state of one untagged queue: which message sequence numbers have a buffer (RFC 5041 sections
 //! 5.2, 7.1).
 //!
-//! The queue counts, it holds no buffers. Its owner keeps them in order and is told the index of the one that
-//! a segment belongs to: index 0 is the buffer of [`UntaggedQueue::first_msn`]. The window of legal MSNs is
-//! `first_msn .. first_msn + posted`, circular. Its upper bound moves when buffers are posted, its lower
-//! bound when messages are delivered.
+//! The queue counts buffers and holds none. Its owner keeps the buffers in order. A check returns the index
+//! of the buffer that a segment belongs to: index 0 is the buffer of [`UntaggedQueue::first_msn`]. The window
+//! of legal MSNs is `first_msn .. first_msn + posted`, modulo 2^32. Posting a buffer moves its upper bound,
+//! delivering a message its lower bound.
 //!
-//! Segments of a message may be placed in any order. At delivery they are in order, and each has to begin
-//! where the one before it ended, the first at offset 0: else the message would hold bytes that nobody has
-//! sent. RFC 5041 section 5.2 does not ask for that of a sink, but any source sends so (section 5.3), and
-//! Linux's siw looks as well.
+//! Segments of a message may be placed in any order. At delivery they are in order: the first begins at
+//! offset 0, and each further one where the one before it ended. Otherwise the message would contain bytes
+//! that were never sent. RFC 5041 section 5.2 does not require this check of a sink, but every source sends
+//! so (section 5.3), and Linux's siw checks it as well.
 
 use crate::ddp::error::DdpError;
 use crate::ddp::header::UntaggedHeader;
@@ -19,44 +19,47 @@ use crate::ddp::header::UntaggedHeader;
 pub struct UntaggedQueue {
     first_msn: u32,
     posted: u32,
-    /// Bytes of the oldest message that are delivered: the offset of its next segment.
+    /// Message offset of the next segment of the oldest message.
     next_mo: u32,
 }
 
-/// Where a segment's payload goes.
+/// Where the payload of a segment goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UntaggedSlot {
-    /// Which posted buffer, counted from the oldest.
+    /// Index of the posted buffer, counted from the oldest.
     pub index: u32,
-    /// Where in that buffer.
+    /// Offset in that buffer.
     pub offset: u32,
 }
 
-/// A message that is complete.
+/// A complete message.
+///
+/// RFC 5041 section 5.4 (DDP-139): its length is reported at delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivered {
-    /// Its number.
+    /// Its message sequence number.
     pub msn: u32,
     /// Its length: message offset plus payload of the last segment.
     pub len: u32,
 }
 
 impl UntaggedQueue {
-    /// Buffers a queue may have posted: beyond half the number space, old and new MSNs look the same.
+    /// Largest number of posted buffers: half of the number space, so that old and new MSNs can be told
+    /// apart.
     pub const MAX_POSTED: u32 = 1 << 31;
 
-    /// An open queue without buffers; its first message will have MSN 1.
+    /// An open queue without buffers. Its first message has MSN 1.
     pub const fn new() -> Self {
         Self::starting_at(1)
     }
 
-    /// An open queue whose first message will have MSN `first_msn`.
+    /// An open queue without buffers whose first message has MSN `first_msn`.
     pub const fn starting_at(first_msn: u32) -> Self {
         Self { first_msn, posted: 0, next_mo: 0 }
     }
 
-    /// Counts `buffers` more at the end. Returns whether there was room below [`UntaggedQueue::MAX_POSTED`];
-    /// nothing is counted when there was not.
+    /// Adds `buffers` at the end. Returns whether [`UntaggedQueue::MAX_POSTED`] allowed it; otherwise nothing
+    /// has changed.
     #[must_use]
     pub fn post(&mut self, buffers: u32) -> bool {
         match self.posted.checked_add(buffers) {
@@ -68,12 +71,12 @@ impl UntaggedQueue {
         }
     }
 
-    /// MSN of the oldest message that is not delivered.
+    /// MSN of the oldest message that is not yet delivered.
     pub const fn first_msn(&self) -> u32 {
         self.first_msn
     }
 
-    /// Buffers that wait for messages, a message under way included.
+    /// Buffers that wait for messages, that of a partly received message included.
     pub const fn posted(&self) -> u32 {
         self.posted
     }
@@ -81,8 +84,10 @@ impl UntaggedQueue {
     /// The index of the buffer of message `msn`.
     ///
     /// # Errors
-    /// [`DdpError::NoBuffer`] when it lies ahead of the last buffer, [`DdpError::MsnRange`] when it was
+    /// [`DdpError::NoBuffer`] when it lies past the last buffer, [`DdpError::MsnRange`] when it was
     /// delivered.
+    ///
+    /// RFC 5041 section 7.1 (DDP-165, DDP-174): MSN has a buffer and is inside the legal range of its queue.
     pub const fn index_of(&self, msn: u32) -> Result<u32, DdpError> {
         let ahead = msn.wrapping_sub(self.first_msn);
         if ahead < self.posted {
@@ -95,8 +100,11 @@ impl UntaggedQueue {
     }
 
     /// Checks a segment of this queue before its placement: MSN, then MO, then length. An empty segment is
-    /// checked like any other. `buffer_len` gives the bytes of the buffer with an index below
+    /// checked like any other. `buffer_len` returns the bytes of the buffer at an index below
     /// [`UntaggedQueue::posted`].
+    ///
+    /// RFC 5041 section 7.1 (DDP-163, DDP-170, DDP-171): MO, and MO plus payload length, lie within the
+    /// buffer.
     ///
     /// # Errors
     /// The first check that fails, as [`DdpError`] 0x2/0x02 to 0x2/0x05.
@@ -118,8 +126,8 @@ impl UntaggedQueue {
         Ok(UntaggedSlot { index, offset: header.mo })
     }
 
-    /// Checks that a segment at the in-order frontier begins where the one before it ended. One that is not
-    /// of the oldest message has other errors.
+    /// Checks that a segment at the in-order frontier begins where the one before it ended. A segment of
+    /// another message than the oldest passes: it has errors of its own.
     ///
     /// # Errors
     /// [`DdpError::InvalidMo`].
@@ -130,14 +138,17 @@ impl UntaggedQueue {
         }
     }
 
-    /// Delivers a segment that is placed and at the in-order frontier. With the last segment of the oldest
-    /// message, that message is complete: its buffer leaves the queue and the window moves.
+    /// Delivers a segment that is placed and at the in-order frontier. The last segment of the oldest message
+    /// completes it: its buffer leaves the queue and the window moves.
+    ///
+    /// RFC 5041 sections 5.3 and 5.4 (DDP-130, DDP-135): a message is delivered by the segment with L set,
+    /// and once, since its MSN then leaves the window.
     ///
     /// # Errors
-    /// [`DdpError::MsnRange`] when the segment is not of the oldest message: messages of one queue come in
-    /// order, so one was left out or repeated. [`DdpError::InvalidMo`] as [`UntaggedQueue::check_next`].
+    /// [`DdpError::MsnRange`] when the segment is not of the oldest message: messages of one queue arrive in
+    /// order, so one is missing or repeated. [`DdpError::InvalidMo`] as [`UntaggedQueue::check_next`].
     /// [`DdpError::NoBuffer`] when no buffer is posted for it, and [`DdpError::TooLong`] when its end lies
-    /// beyond 2^32 - 1; [`UntaggedQueue::check`] excludes both.
+    /// past 2^32 - 1; [`UntaggedQueue::check`] excludes both.
     pub fn deliver(
         &mut self,
         header: &UntaggedHeader,
@@ -153,6 +164,7 @@ impl UntaggedQueue {
             return Ok(None);
         }
         self.next_mo = 0;
+        // RFC 5041 section 4.3 (DDP-091): MSN 0 follows 0xFFFFFFFF.
         self.first_msn = self.first_msn.wrapping_add(1);
         self.posted -= 1;
         Ok(Some(Delivered { msn: header.msn, len }))

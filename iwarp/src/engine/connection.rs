@@ -269,6 +269,8 @@ impl Connection {
 
     /// The peer has sent FIN.
     pub(super) fn on_peer_closed(&mut self, io: &mut Io, guard: &EpochGuard) {
+        // RFC 5041 sections 3 and 6.2.1 (DDP-040, DDP-041, DDP-153): a FIN ends the one stream and its
+        // connection. What is posted is sent, and then our half is closed gracefully, too.
         match &mut self.phase {
             Phase::FullOperation(full) => {
                 if full.failed {
@@ -300,6 +302,7 @@ impl Connection {
         if reason == CloseReason::Reset {
             self.consider_fallback();
         }
+        // RFC 5041 section 3 (DDP-031): TCP delivers reliably or fails, and a failure is reported.
         if reason != CloseReason::Graceful {
             self.error.get_or_insert(ConnectionError::Tcp(reason));
         } else if self.announced == Announced::Nothing {

@@ -1,7 +1,7 @@
-//! Who may do what with a registration.
+//! Access rights of a registration, and the identity of an accessor.
 
 bitflags::bitflags! {
-    /// Rights of a registration (`IBV_ACCESS_*`). Reading locally is always allowed.
+    /// Rights of a registration (`IBV_ACCESS_*`). Local reads are always allowed.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct Access: u32 {
         /// Receives and Read Responses may be placed in it.
@@ -18,27 +18,27 @@ bitflags::bitflags! {
 }
 
 impl Access {
-    /// All rights of a peer. A registration with none of them has no name on the wire.
+    /// All rights of a peer. A registration with none of them is an invalid STag to every peer.
     pub const REMOTE: Access = Access::REMOTE_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
 
-    /// Whether anybody may write.
+    /// Whether they contain a right to write, local or remote.
     pub const fn allows_writing(self) -> bool {
         self.intersects(Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_ATOMIC))
     }
 }
 
-/// A protection domain's number, unique in its context. Never on the wire.
+/// The number of a protection domain, unique in its context. Never on the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PdId(pub u32);
 
-/// A stream's number, unique in its context and never used again. Never on the wire; 0 is no stream.
+/// The number of a stream, unique in its context and never reused. Never on the wire; 0 is no stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct StreamId(pub u64);
 
-/// On whose behalf registered memory is accessed: a stream, and the protection domain it is in.
+/// The stream that accesses registered memory, and its protection domain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Accessor {
-    /// The queue pair's protection domain.
+    /// The protection domain of its queue pair.
     pub pd: PdId,
     /// The stream.
     pub stream: StreamId,
@@ -47,10 +47,10 @@ pub struct Accessor {
 /// Where the tagged offsets of a registration start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Base {
-    /// At the virtual address of its first byte, as every verbs program expects.
+    /// At the virtual address of its first byte, as verbs programs expect.
     #[default]
     VirtualAddress,
-    /// At an offset of the consumer's choice.
+    /// At an offset that the consumer chooses.
     Iova(u64),
     /// At 0.
     Zero,
@@ -61,15 +61,17 @@ pub enum Base {
 pub struct RegisterOptions {
     /// The protection domain it belongs to.
     pub pd: PdId,
-    /// The one stream that may use it remotely (RFC 5041 section 6.2); `None`: every stream of the protection
-    /// domain.
+    /// The one stream whose peer may use it; `None`: every stream of the protection domain.
+    ///
+    /// RFC 5041 sections 8.2 and 8.3 (DDP-211, DDP-220): the consumer associates the STag with a domain or a
+    /// stream.
     pub stream: Option<StreamId>,
     /// Rights.
     pub access: Access,
     /// Where tagged offsets start.
     pub base: Base,
-    /// The consumer's eight bits of the STag.
+    /// The eight bits of the STag that the consumer chooses.
     pub key: u8,
-    /// No peer may invalidate it, also where only one stream may use it (RFC 5042 section 6.4.5).
+    /// No peer may invalidate it, even if only one stream may use it (RFC 5042 section 6.4.5).
     pub keep: bool,
 }

@@ -1,4 +1,4 @@
-//! The checks of the data path: who may write, read, or send from where.
+//! The checks of the data path: the right of a stream to write to or read from registered memory.
 
 use crate::memory::access::{Access, Accessor, PdId};
 use crate::memory::fault::Fault;
@@ -6,10 +6,10 @@ use crate::memory::quiescence::EpochGuard;
 use crate::memory::stag::Stag;
 use crate::memory::transfer::{Source, Target};
 
-/// Each reads the table as it is now; what it returns checks again when used.
+/// Each check reads the current table. The returned value checks again before each copy.
 impl EpochGuard {
-    /// Where the payload of a tagged segment of an RDMA Write goes (RFC 5041 section 7.1). `len` is not 0: an
-    /// empty segment is not checked.
+    /// The target of the payload of an RDMA Write segment (RFC 5041 section 7.1). `len` is not 0: an empty
+    /// segment is not checked.
     ///
     /// # Errors
     /// The first check that fails; [`DdpError`](crate::ddp::DdpError) has its codes.
@@ -20,7 +20,9 @@ impl EpochGuard {
         Ok(Target::new(self, lease, &record, ptr, len as usize))
     }
 
-    /// Where the bytes that a Read Request asks for come from (RFC 5040 section 7.2). `len` is not 0.
+    /// The source of the bytes that a Read Request asks for. `len` is not 0.
+    ///
+    /// RFC 5040 section 7.2 (RDMAP-340): the source STag is valid.
     ///
     /// # Errors
     /// The first check that fails;
@@ -32,7 +34,7 @@ impl EpochGuard {
         Ok(Source::new(self, lease, &record, ptr, len as usize))
     }
 
-    /// Where a received Send or a Read Response goes: an element of the consumer's own request. A Read
+    /// The target of a received Send or Read Response: an element of the consumer's own request. A Read
     /// Response is checked against its [`ReadSink`](crate::rdmap::ReadSink) before.
     ///
     /// # Errors
@@ -44,10 +46,10 @@ impl EpochGuard {
         Ok(Target::new(self, lease, &record, ptr, len as usize))
     }
 
-    /// Where the bytes of a Send or Write come from: an element of the consumer's own request.
+    /// The source of the bytes of a Send or Write: an element of the consumer's own request.
     ///
     /// # Errors
-    /// The first check that fails. It is the consumer's mistake, not the peer's.
+    /// The first check that fails. It is an error of the consumer, not of the peer.
     pub fn check_source(&self, lkey: Stag, addr: u64, len: u64, pd: PdId) -> Result<Source<'_>, Fault> {
         let (lease, record) = self.shared().lookup(lkey)?;
         record.admit_local(pd, Access::empty())?;

@@ -1,8 +1,10 @@
 //! Atomic operations of a peer on registered memory (RFC 7306 sections 5.1 and 5.3).
 //!
-//! Carried out by the CPU's own atomics, so they are atomic against those of every stream of every engine of
-//! the process, and against the application's own atomics on the same word. Nothing is promised against plain
-//! copies, a Write or Read of a peer for one: each of their aligned words is still whole.
+//! They are executed by atomic instructions of the CPU. So they are atomic with respect to those of every
+//! stream of every engine of the process, and to the application's own atomics on the same word.
+//!
+//! Nothing is promised against plain copies, such as a Write or Read of a peer, except that each of their
+//! aligned words is whole.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,23 +14,23 @@ use crate::memory::quiescence::EpochGuard;
 use crate::memory::stag::Stag;
 use crate::memory::transfer::Target;
 
-/// Bytes of the word that an atomic works on, and what its address is a multiple of.
+/// Bytes of the word that an atomic changes, and its alignment.
 const WORD: u64 = 8;
 
-/// Eight bytes that may be changed atomically, until the turn ends or the registration is revoked.
+/// Eight bytes that may be changed atomically, until the epoch ends or the registration is revoked.
 pub struct Word<'t> {
     bytes: Target<'t>,
 }
 
 impl EpochGuard {
-    /// The word that an Atomic Request works on (RFC 7306 section 8.2; rights and range as RFC 5040 section
-    /// 7.2 has them for Reads). It takes [`Access::REMOTE_ATOMIC`], or the rights to read and to write that
-    /// amount to it. Aligned has to be the address behind the tagged offset, whatever the offset itself is.
+    /// The word of an Atomic Request (RFC 7306 section 8.2). Rights and range are checked as RFC 5040 section
+    /// 7.2 asks for Reads. The right is [`Access::REMOTE_ATOMIC`], or remote read and write together. The
+    /// address has to be aligned, not the tagged offset.
     ///
     /// # Errors
     /// The first check that fails;
     /// [`TerminateError::of_read_fault`](crate::rdmap::TerminateError::of_read_fault) has its codes.
-    /// Misalignment is looked at last.
+    /// Alignment is checked last.
     pub fn check_atomic(&self, stag: Stag, to: u64, by: Accessor) -> Result<Word<'_>, Fault> {
         let (lease, record) = self.shared().lookup(stag)?;
         let need = if record.access.contains(Access::REMOTE_ATOMIC) {
@@ -46,33 +48,33 @@ impl EpochGuard {
 }
 
 impl Word<'_> {
-    /// Replaces the word by `change` of it in one step; returns what it held. Both are numbers of this
+    /// Atomically replaces the word by `change(word)` and returns the old value. Both are numbers in this
     /// machine's byte order. `change` may be called several times while others change the word too.
     ///
-    /// What this stream placed before is visible to whoever sees the new value by an acquire load.
+    /// A thread that sees the new value by an acquire load also sees what this stream placed before.
     ///
     /// # Errors
-    /// [`Fault::InvalidStag`] when the registration has been revoked, or memory of the caller is not there
-    /// any more; nothing has changed then.
+    /// [`Fault::InvalidStag`] when the registration has been revoked, or memory of the caller is no longer
+    /// mapped. Nothing has changed then.
     pub fn update(&self, change: impl Fn(u64) -> u64) -> Result<u64, Fault> {
         let mut original = 0;
         let exchange = |ptr: *mut u8| {
             // SAFETY: `access` found the registration valid just now and the eight bytes inside it;
-            // `check_atomic` found them writable and aligned to 8. The turn is open on this thread, so
-            // whoever has revoked it since waits for the turn to end before the memory may go. Others access
-            // the bytes by atomics and raw copies only.
+            // `check_atomic` found them writable and aligned to 8. The epoch is open on this thread, so a
+            // thread that has revoked the registration since waits for the epoch to end before the memory may
+            // go. Others access the bytes by atomics and raw copies only.
             let word = unsafe { AtomicU64::from_ptr(ptr.cast()) };
             original = word.load(Ordering::Relaxed);
-            // The exchange also where the value stays: an atomic that changes nothing takes its place among
-            // the others.
+            // The exchange happens even if the value stays the same, so that the atomic has its place in the
+            // order of the others.
             while let Err(now) =
                 word.compare_exchange_weak(original, change(original), Ordering::AcqRel, Ordering::Relaxed)
             {
                 original = now;
             }
         };
-        // SAFETY: `exchange` owns nothing, and `change` is arithmetic; left at the load or the exchange, the
-        // word is whole.
+        // SAFETY: `exchange` owns nothing, and `change` is arithmetic. If a fault ends it at the load or the
+        // exchange, the word is whole.
         unsafe { self.bytes.access(exchange)? };
         Ok(original)
     }

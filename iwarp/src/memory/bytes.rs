@@ -1,4 +1,4 @@
-//! Memory that others may change at any time, as its owner reads and writes it.
+//! The owner's reads and writes of memory that others may change at any time.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -8,7 +8,7 @@ use crate::memory::copy;
 use crate::memory::guard::Unmapped;
 use crate::memory::stride::Stride;
 
-/// An access of the owner that cannot be made.
+/// Why an access of the owner fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AccessError {
     /// Outside the memory.
@@ -16,9 +16,9 @@ pub enum AccessError {
     OutOfRange {
         /// Where the access begins.
         offset: usize,
-        /// Its bytes.
+        /// Bytes of the access.
         len: usize,
-        /// Bytes there are.
+        /// Bytes of the memory.
         bytes: usize,
     },
     /// Eight bytes at an address that is not a multiple of 8.
@@ -27,22 +27,22 @@ pub enum AccessError {
         /// Where the access begins.
         offset: usize,
     },
-    /// Memory of the caller that is not there any more, or not as it was registered; a part may have been
+    /// Memory of the caller that is no longer mapped, or no longer allows the access. A part may have been
     /// copied.
     #[error("the memory at offset {offset} is not mapped any more")]
     Unmapped {
         /// Where the access begins.
         offset: usize,
     },
-    /// A write to the caller's memory that was registered without any right to write.
+    /// A write to memory of the caller that was registered for reading only.
     #[error("the memory was registered for reading only")]
     ReadOnly,
 }
 
-/// Address and length of memory that peers may read and write: never a slice. The bytes are copied in and
-/// out; what is read while a peer writes may be old, new or a mixture.
+/// Address and length of memory that peers may read and write. It is never a slice: the bytes are copied in
+/// and out. A read during a write of a peer returns old bytes, new bytes or a mixture.
 ///
-/// It is only ever lent: whoever lends it keeps the memory.
+/// Users only get a reference. The owner of the value keeps the memory alive.
 #[derive(Debug)]
 pub struct RawBytes {
     ptr: *mut u8,
@@ -60,7 +60,7 @@ impl RawBytes {
         Self { ptr, len, writable, guarded }
     }
 
-    /// The bytes of a region; whoever keeps the value keeps the region.
+    /// The bytes of a region. The owner of the value has to keep the region alive.
     pub(super) fn of_region(region: &Region) -> Self {
         Self { ptr: region.as_ptr().as_ptr(), len: region.len(), writable: true, guarded: false }
     }
@@ -70,12 +70,12 @@ impl RawBytes {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Whether it may be written at all.
+    /// Whether it may be written.
     pub fn is_writable(&self) -> bool {
         self.writable
     }
@@ -84,7 +84,7 @@ impl RawBytes {
         self.guarded
     }
 
-    /// The first byte's address. Dereferencing it is the caller's unsafe act.
+    /// The address of the first byte. Dereferencing it is unsafe, and the caller's responsibility.
     pub fn as_ptr(&self) -> *mut u8 {
         self.ptr
     }
@@ -92,50 +92,56 @@ impl RawBytes {
     /// Copies `out.len()` bytes from `offset` on.
     ///
     /// # Errors
-    /// [`AccessError`]; nothing is copied then, unless it is [`AccessError::Unmapped`].
+    /// [`AccessError`]. Nothing was copied, except perhaps with [`AccessError::Unmapped`].
     pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), AccessError> {
         let ptr = self.at(offset, out.len())?;
-        // SAFETY: `at` keeps the range inside the memory, which whoever handed out `self` keeps mapped.
+        // SAFETY: `at` keeps the range inside the memory, which is mapped while `self` exists (`new`,
+        // `of_region`).
         unsafe { copy::fetch_from(ptr, out, Stride::NONE, self.guarded) }
             .map_err(|Unmapped| AccessError::Unmapped { offset })
     }
 
-    /// Copies `bytes` to `offset`; they become visible to other threads by increasing offset.
+    /// Copies `bytes` to `offset`. They become visible to other threads by increasing offset.
     ///
     /// # Errors
-    /// [`AccessError`]; nothing is copied then, unless it is [`AccessError::Unmapped`].
+    /// [`AccessError`]. Nothing was copied, except perhaps with [`AccessError::Unmapped`].
     pub fn write_at(&self, offset: usize, bytes: &[u8]) -> Result<(), AccessError> {
         let ptr = self.at_writable(offset, bytes.len())?;
-        // SAFETY: as in `read_at`, and `at_writable` found it writable.
+        // SAFETY: `at_writable` keeps the range inside the memory, which is mapped while `self` exists
+        // (`new`, `of_region`), and found it writable.
         unsafe { copy::place_to(ptr, bytes, self.guarded) }
             .map_err(|Unmapped| AccessError::Unmapped { offset })
     }
 
-    /// One byte. What was written before it in order is visible to the caller afterwards: for polling the
-    /// last byte of a Write that came in order.
+    /// Loads one byte with acquire ordering. All bytes that were written before it are visible to the caller
+    /// afterwards. For polling the last byte of a Write that arrives in order.
     ///
     /// # Errors
     /// [`AccessError`].
     pub fn load_u8_acquire(&self, offset: usize) -> Result<u8, AccessError> {
         let ptr = self.at(offset, 1)?;
         let mut byte = 0;
-        // SAFETY: as in `read_at`; a byte is always aligned, and others access it by raw copies.
+        // SAFETY: `at` keeps the byte inside the memory, which is mapped while `self` exists (`new`,
+        // `of_region`). A byte is always aligned, and others access it by raw copies and atomics.
         unsafe { self.run(offset, 1, || byte = AtomicU8::from_ptr(ptr).load(Ordering::Acquire))? };
         Ok(byte)
     }
 
-    /// Stores one byte; what the caller wrote before is visible to whoever sees it.
+    /// Stores one byte with release ordering. A thread that sees it also sees all earlier writes of the
+    /// caller.
     ///
     /// # Errors
     /// [`AccessError`].
     pub fn store_u8_release(&self, offset: usize, byte: u8) -> Result<(), AccessError> {
         let ptr = self.at_writable(offset, 1)?;
-        // SAFETY: as in `load_u8_acquire`, and `at_writable` found it writable.
+        // SAFETY: `at_writable` keeps the byte inside the memory, which is mapped while `self` exists (`new`,
+        // `of_region`), and found it writable. A byte is always aligned, and others access it by raw copies
+        // and atomics.
         unsafe { self.run(offset, 1, || AtomicU8::from_ptr(ptr).store(byte, Ordering::Release)) }
     }
 
-    /// Eight bytes at once in the machine's byte order, with acquire ordering; `offset` must be so that the
-    /// address is a multiple of 8.
+    /// Loads eight bytes at once with acquire ordering, in the byte order of the machine. Their address must
+    /// be a multiple of 8.
     ///
     /// # Errors
     /// [`AccessError`].
@@ -145,13 +151,14 @@ impl RawBytes {
             return Err(AccessError::Misaligned { offset });
         }
         let mut word = 0;
-        // SAFETY: as in `load_u8_acquire`, and aligned.
+        // SAFETY: `at` keeps the eight bytes inside the memory, which is mapped while `self` exists (`new`,
+        // `of_region`). They are aligned, and others access them by raw copies and atomics.
         unsafe { self.run(offset, 8, || word = AtomicU64::from_ptr(ptr).load(Ordering::Acquire))? };
         Ok(word)
     }
 
     /// # Safety
-    /// As [`copy::run`], for the `len` bytes at `offset`, which are inside.
+    /// As [`copy::run`], for the `len` bytes at `offset`, which lie inside the memory.
     unsafe fn run(&self, offset: usize, len: usize, access: impl FnMut()) -> Result<(), AccessError> {
         // SAFETY: the caller promises the same.
         unsafe { copy::run(self.ptr.wrapping_add(offset), len, self.guarded, access) }

@@ -1,17 +1,17 @@
-//! The copies between packet buffers and registered memory. Those that go out with a CRC are made in [`sum`].
+//! The copies between packet buffers and registered memory. [`sum`] has those that also compute a CRC.
 //!
-//! Registered memory is read and written by several threads at once and by code that is not ours, so it is
-//! treated as a device's: accessed by atomics, or by instructions the compiler does not look into, and never
+//! Several threads, and code outside of this library, read and write registered memory at once. So it is
+//! treated like device memory: accessed by atomics, or by assembly that is opaque to the compiler, and never
 //! through a reference. Stores go by increasing address and become visible in that order. The last byte is
 //! stored by itself or within the last aligned word, after all others.
 //!
-//! The ends are copied in aligned words, halves of these and bytes, whose atomic release stores are plain
-//! `mov`s on x86-64. There the middle is copied by 64 bytes at a time in inline assembly (25 GB/s from cache
-//! at 2.5 GHz, where words alone give 17).
+//! The ends are copied in aligned words, half words and bytes, whose atomic release stores are plain `mov`s
+//! on x86-64. There the middle is copied in blocks of 64 bytes by inline assembly (25 GB/s from cache at 2.5
+//! GHz, where words alone reach 17).
 //!
-//! In a packet buffer there may be gaps between the bytes ([`Stride`]): markers. What is placed is whole
-//! vectors all the same. What is fetched goes beyond a run's end, into the gap and the room of the next run,
-//! which is copied later: so a run is whole blocks.
+//! A packet buffer may have gaps between the bytes ([`Stride`]): markers. Placing still stores whole vectors.
+//! Fetching writes past the end of a run, into the gap and the space of the next run, which is written later.
+//! So each run is copied in whole blocks.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -25,16 +25,18 @@ mod tests;
 /// Bytes of a word.
 const WORD: usize = 8;
 
-/// As [`place`]; under the guard where `guarded`, and then perhaps in part.
+/// As [`place`], under the guard if `guarded`. An error may leave a part copied.
 ///
 /// # Safety
 /// As [`place`].
 pub(super) unsafe fn place_to(to: *mut u8, bytes: &[u8], guarded: bool) -> Result<(), Unmapped> {
-    // SAFETY: the caller vouches for the bytes. The copy holds nothing, and may be left half done.
+    // SAFETY: the caller makes the promise of `place` for these bytes. The copy owns nothing and takes no
+    // lock, so it may be abandoned.
     unsafe { run(to, bytes.len(), guarded, || place(to, bytes)) }
 }
 
-/// As [`place_runs`], `runs` of `len` bytes; under the guard where `guarded`, and then perhaps in part.
+/// As [`place_runs`] with `runs` of `len` bytes, under the guard if `guarded`. An error may leave a part
+/// copied.
 ///
 /// # Safety
 /// As [`place_runs`].
@@ -44,11 +46,12 @@ pub(super) unsafe fn place_runs_to(
     len: usize,
     guarded: bool,
 ) -> Result<(), Unmapped> {
-    // SAFETY: as in `place_to`.
+    // SAFETY: the caller makes the promise of `place_runs` for these bytes. The copy owns nothing and takes
+    // no lock, so it may be abandoned.
     unsafe { run(to, len, guarded, || place_runs(to, runs)) }
 }
 
-/// As [`fetch`]; under the guard where `guarded`, and then perhaps in part.
+/// As [`fetch`], under the guard if `guarded`. An error may leave a part copied.
 ///
 /// # Safety
 /// As [`fetch`].
@@ -58,11 +61,12 @@ pub(super) unsafe fn fetch_from(
     stride: Stride,
     guarded: bool,
 ) -> Result<(), Unmapped> {
-    // SAFETY: as in `place_to`.
+    // SAFETY: the caller makes the promise of `fetch` for these bytes. The copy owns nothing and takes no
+    // lock, so it may be abandoned.
     unsafe { run(from, stride.content(out.len()), guarded, || fetch(from, out, stride)) }
 }
 
-/// As [`sum::fetch`]; under the guard where `guarded`, and then perhaps in part.
+/// As [`sum::fetch`], under the guard if `guarded`. An error may leave a part copied.
 ///
 /// # Safety
 /// As [`fetch`].
@@ -73,12 +77,13 @@ pub(super) unsafe fn fetch_summed_from(
     crc: u32,
 ) -> Result<u32, Unmapped> {
     let mut sum = crc;
-    // SAFETY: as in `place_to`; a sum that was left is not used.
+    // SAFETY: the caller makes the promise of `fetch` for these bytes. The copy owns nothing and takes no
+    // lock, so it may be abandoned. The sum of an abandoned copy is not used.
     unsafe { run(from, out.len(), guarded, || sum = sum::fetch(crc, from, out)) }?;
     Ok(sum)
 }
 
-/// Runs `access`, which accesses the `len` bytes at `start`; under the guard where `guarded`.
+/// Runs `access`, which accesses the `len` bytes at `start`, under the guard if `guarded`.
 ///
 /// # Safety
 /// As [`guard::attempt`].
@@ -92,19 +97,19 @@ pub(super) unsafe fn run(
         access();
         return Ok(());
     }
-    // SAFETY: the caller promises the same.
+    // SAFETY: the caller promises the same of `access` as `attempt` requires.
     unsafe { guard::attempt(start, len, access) }
 }
 
-/// Copies `bytes` to `to`; they become visible to other threads by increasing address, the last one last.
+/// Copies `bytes` to `to`. They become visible to other threads by increasing address, the last one last.
 ///
 /// # Safety
 /// `to..to + bytes.len()` is mapped and writable, and accessed by others at most through atomics and raw
 /// copies.
 pub(super) unsafe fn place(to: *mut u8, bytes: &[u8]) {
     let (head, rest) = bytes.split_at(to.align_offset(WORD).min(bytes.len()));
-    // SAFETY: the parts lie one behind the other inside the caller's range, and `rest` starts at a multiple
-    // of 8 wherever it has any bytes.
+    // SAFETY: the parts follow each other inside the caller's range. `rest` starts at a multiple of 8 if it
+    // has any bytes.
     unsafe {
         place_end(to, head);
         let to = to.add(head.len());
@@ -118,14 +123,14 @@ pub(super) unsafe fn place(to: *mut u8, bytes: &[u8]) {
     }
 }
 
-/// As [`place`], one run right behind the other.
+/// As [`place`], for several runs that become contiguous.
 ///
 /// # Safety
 /// As [`place`], for all bytes of the runs.
 pub(super) unsafe fn place_runs(to: *mut u8, mut runs: Runs<'_>) {
     let head = to.align_offset(bulk::ALIGN);
-    // SAFETY: the parts lie one behind the other inside the caller's range. Behind the head `to` is aligned
-    // wherever anything is left.
+    // SAFETY: the parts follow each other inside the caller's range. After the head, `to` is aligned if any
+    // bytes are left.
     unsafe {
         let to = place_next(to, &mut runs, head);
         let to = bulk::place_runs(to, &mut runs);
@@ -133,7 +138,7 @@ pub(super) unsafe fn place_runs(to: *mut u8, mut runs: Runs<'_>) {
     }
 }
 
-/// Places the next bytes of `runs`, `max` at most, run by run; returns the address behind.
+/// Places the next bytes of `runs`, at most `max`, run by run. Returns the address after them.
 ///
 /// # Safety
 /// As [`place`], for as many bytes.
@@ -141,7 +146,7 @@ unsafe fn place_next(mut to: *mut u8, runs: &mut Runs<'_>, mut max: usize) -> *m
     while max > 0
         && let Some(run) = runs.next_of(max)
     {
-        // SAFETY: the runs lie one behind the other inside the caller's range.
+        // SAFETY: the runs follow each other inside the caller's range.
         unsafe {
             place(to, run);
             to = to.add(run.len());
@@ -151,19 +156,20 @@ unsafe fn place_next(mut to: *mut u8, runs: &mut Runs<'_>, mut max: usize) -> *m
     to
 }
 
-/// Copies bytes from `from` on to `out`, around its gaps; in these anything may be written. What others write
-/// meanwhile may be seen in part.
+/// Copies bytes from `from` on to `out`, around its gaps. Any bytes may be written into the gaps. Concurrent
+/// writes of others may be seen in part.
 ///
 /// # Safety
 /// `from..from + stride.content(out.len())` is mapped and readable, and accessed by others at most through
 /// atomics and raw copies.
 pub(super) unsafe fn fetch(from: *const u8, mut out: &mut [u8], stride: Stride) {
-    // What follows only loads; `AtomicU8::from_ptr` asks for a mutable pointer whatever is done with it.
+    // All accesses are loads. `AtomicU8::from_ptr` requires a mutable pointer even for these.
     let mut from = from.cast_mut();
     let (mut left, mut run) = (stride.content(out.len()), stride.front());
     while left > 0 {
         let (len, room) = (run.min(left), left.min(out.len()));
-        // SAFETY: `left` bytes are what the caller still vouches for.
+        // SAFETY: of the caller's range, `left` bytes remain at `from`, and `fetch_run` reads `room` of them
+        // at most.
         unsafe {
             fetch_run(from, &mut out[..room], len);
             from = from.add(len);
@@ -174,11 +180,11 @@ pub(super) unsafe fn fetch(from: *const u8, mut out: &mut [u8], stride: Stride) 
     }
 }
 
-/// Copies `len` bytes from `from` on to the front of `out`, and may go on up to its end, so that a run is
-/// whole blocks: what is there is written later.
+/// Copies `len` bytes from `from` on to the front of `out`. It may copy on up to the end of `out`, in whole
+/// blocks: the bytes there are written again later.
 ///
 /// # Safety
-/// As [`fetch`], for `out.len()` bytes; they are `len` at least.
+/// As [`fetch`], for `out.len()` bytes, which are at least `len`.
 unsafe fn fetch_run(from: *mut u8, out: &mut [u8], len: usize) {
     let (head, out) = out.split_at_mut(from.align_offset(WORD).min(len));
     let len = len - head.len();
@@ -188,8 +194,8 @@ unsafe fn fetch_run(from: *mut u8, out: &mut [u8], len: usize) {
     };
     let (blocks, rest) = out.split_at_mut(blocks);
     let (words, tail) = rest[..len.saturating_sub(blocks.len())].as_chunks_mut::<WORD>();
-    // SAFETY: the parts lie one behind the other inside the caller's range, and `blocks` and `words` start at
-    // a multiple of 8 wherever they have any bytes.
+    // SAFETY: the parts follow each other inside the caller's range. `blocks` and `words` start at a multiple
+    // of 8 if they have any bytes.
     unsafe {
         fetch_end(from, head);
         let from = from.add(head.len());
@@ -205,24 +211,25 @@ unsafe fn fetch_run(from: *mut u8, out: &mut [u8], len: usize) {
 /// # Safety
 /// As [`place`], for the 8 bytes at `to`, a multiple of 8.
 unsafe fn place_word(to: *mut u8, word: [u8; WORD]) {
-    // SAFETY: the caller vouches for the bytes and their alignment.
+    // SAFETY: the caller promises that the bytes may be written as in `place`, and that they are aligned.
     unsafe { AtomicU64::from_ptr(to.cast()) }.store(u64::from_ne_bytes(word), Ordering::Release);
 }
 
 /// # Safety
 /// As [`fetch`], for the 8 bytes at `from`, a multiple of 8.
 unsafe fn fetch_word(from: *mut u8) -> [u8; WORD] {
-    // SAFETY: the caller vouches for the bytes and their alignment.
+    // SAFETY: the caller promises that the bytes may be read as in `fetch`, and that they are aligned.
     unsafe { AtomicU64::from_ptr(from.cast()) }.load(Ordering::Relaxed).to_ne_bytes()
 }
 
-/// Stores fewer bytes than a word has, at once where they are half of one: the usual case beside a marker.
+/// Stores fewer bytes than a word: at once if they are an aligned half word, which is the usual case beside a
+/// marker.
 ///
 /// # Safety
 /// As [`place`].
 unsafe fn place_end(to: *mut u8, bytes: &[u8]) {
-    // SAFETY: `bytes` is as long as what is stored; the caller vouches for the place, which is aligned as
-    // asked.
+    // SAFETY: the caller promises that `bytes.len()` bytes at `to` may be written as in `place`. The stores
+    // stay within them, and the half word is checked to be aligned.
     unsafe {
         if let (Ok(half), true) = (<[u8; 4]>::try_from(bytes), to.cast::<u32>().is_aligned()) {
             return AtomicU32::from_ptr(to.cast()).store(u32::from_ne_bytes(half), Ordering::Release);
@@ -233,12 +240,13 @@ unsafe fn place_end(to: *mut u8, bytes: &[u8]) {
     }
 }
 
-/// Loads fewer bytes than a word has, as [`place_end`] stores them.
+/// Loads fewer bytes than a word, as [`place_end`] stores them.
 ///
 /// # Safety
 /// As [`fetch`].
 unsafe fn fetch_end(from: *mut u8, out: &mut [u8]) {
-    // SAFETY: as in `place_end`.
+    // SAFETY: the caller promises that `out.len()` bytes at `from` may be read as in `fetch`. The loads stay
+    // within them, and the half word is checked to be aligned.
     unsafe {
         if let (Ok(half), true) = (<&mut [u8; 4]>::try_from(&mut *out), from.cast::<u32>().is_aligned()) {
             *half = AtomicU32::from_ptr(from.cast()).load(Ordering::Relaxed).to_ne_bytes();
@@ -250,7 +258,8 @@ unsafe fn fetch_end(from: *mut u8, out: &mut [u8]) {
     }
 }
 
-/// The middle. x86-64 makes stores visible in program order, and stores 16 aligned bytes at once.
+/// Copies of the middle part. x86-64 makes stores visible in program order, and stores 16 aligned bytes at
+/// once.
 #[cfg(target_arch = "x86_64")]
 mod bulk {
     use std::arch::asm;
@@ -258,21 +267,21 @@ mod bulk {
     use super::{WORD, place_word};
     use crate::memory::stride::{Runs, Stride};
 
-    /// Bytes of a vector, and what the address of one that is stored is a multiple of.
+    /// Bytes of a vector, and its alignment when stored.
     pub(super) const ALIGN: usize = 16;
 
-    /// Bytes that are copied at once.
+    /// Bytes of a block.
     pub(super) const BLOCK: usize = 4 * ALIGN;
 
-    /// Ones and then zeros: loaded from `16 - n` on, the first `n` bytes are ones.
+    /// 16 bytes of ones and 16 of zeros: a vector loaded at `16 - n` has ones in its first `n` bytes.
     static MASK: [u8; 2 * ALIGN] = {
         let mut mask = [0; 2 * ALIGN];
         mask.split_at_mut(ALIGN).0.copy_from_slice(&[0xff; ALIGN]);
         mask
     };
 
-    /// Copies the front of `bytes` to `to`, a multiple of 8, and returns how many: a multiple of 8 that
-    /// leaves at least one byte of a non-empty slice.
+    /// Copies the front of `bytes` to `to`, a multiple of 8. Returns the number of copied bytes: a multiple
+    /// of 8 that leaves at least one byte of a non-empty slice.
     ///
     /// # Safety
     /// As [`super::place`].
@@ -283,8 +292,8 @@ mod bulk {
             return 0;
         }
         let len = blocks * BLOCK;
-        // SAFETY: `head` is 0 or 8 and `head + len` is less than the length, for which the caller vouches;
-        // behind `head`, `to` is a multiple of 16.
+        // SAFETY: `head` is 0 or 8, and `head + len` is less than the length of the caller's range. After
+        // `head`, `to` is a multiple of 16.
         unsafe {
             if let (true, Some(word)) = (head == WORD, bytes.first_chunk()) {
                 place_word(to, *word);
@@ -294,8 +303,8 @@ mod bulk {
         head + len
     }
 
-    /// Copies vectors of `runs` to `to`, a multiple of 16, and leaves at least one byte of what there is;
-    /// returns the address behind.
+    /// Copies vectors of `runs` to `to`, a multiple of 16, and leaves at least one byte of non-empty runs.
+    /// Returns the address after them.
     ///
     /// # Safety
     /// As [`super::place_runs`].
@@ -305,32 +314,33 @@ mod bulk {
         if count == 0 {
             return to;
         }
-        // SAFETY: `bytes` has so many vectors of content; the caller vouches for the range.
+        // SAFETY: `bytes` has `count` vectors of content, and they fit the caller's range at `to`.
         let (from, front) = unsafe { vectors(to, bytes.as_ptr(), count, front) };
         runs.advance(from.addr() - bytes.as_ptr().addr(), front);
         to.wrapping_add(count * ALIGN)
     }
 
-    /// Copies `count` vectors, 1 at least, from `from` on to `to`, a multiple of 16. A vector that a gap
-    /// falls into is put together from the bytes on either side. Returns the address behind, and how many
-    /// bytes are in front of the next gap.
+    /// Copies `count` vectors, at least 1, from `from` on to `to`, a multiple of 16. A vector with a gap
+    /// inside is assembled from the bytes on both sides. Returns the address after the last one, and the
+    /// number of bytes before the next gap.
     ///
     /// # Safety
-    /// As [`super::place_runs`]; so many vectors of content, gaps between, are there from `from` on.
+    /// As [`super::place_runs`], and `count` vectors of content with gaps between them start at `from`.
     unsafe fn vectors(
         to: *mut u8,
         mut from: *const u8,
         count: usize,
         mut front: usize,
     ) -> (*const u8, usize) {
-        // SAFETY: vectors in front of a gap are loaded where they lie. Of one that a gap falls into, the
-        // first `front` bytes are there and the others behind the gap, so both loads end with the vector's
-        // own last byte or before it; a run is a vector at least, so there is no second gap. `to` is a
-        // multiple of 16 as `movdqa` asks. The assembly changes nothing else but the registers it names.
+        // SAFETY: vectors before a gap are loaded in one piece. Of a vector with a gap inside, the first
+        // `front` bytes lie before the gap and the others after it, so both loads end at the vector's last
+        // byte or before it. A run has at least the length of a vector, so there is no second gap. `to` is a
+        // multiple of 16, as `movdqa` requires. The assembly writes only to `to` and to the registers that it
+        // names.
         unsafe {
             asm!(
                 "2:",
-                // The vectors in front of the gap, or all that are left.
+                // The vectors before the gap, or all that are left.
                 "mov {here}, {front}",
                 "shr {here}, 4",
                 "cmp {here}, {count}",
@@ -366,7 +376,8 @@ mod bulk {
                 "6:",
                 "test {count}, {count}",
                 "jz 7f",
-                // The vector that the gap falls into: `front` bytes from here, the others from behind it.
+                // The vector with the gap inside: `front` bytes from before the gap, the others from after
+                // it.
                 "movdqu {x0}, [{from}]",
                 "movdqu {x1}, [{from} + {GAP}]",
                 "mov {here}, {mask}",
@@ -409,8 +420,8 @@ mod bulk {
         if blocks == 0 {
             return;
         }
-        // SAFETY: `blocks * 64` is at most the length, for which the caller vouches. The assembly reads
-        // `from` and writes `out` within these bounds, and changes nothing else but the registers it names.
+        // SAFETY: `blocks * 64` is at most the length of the caller's range. The assembly reads `from` and
+        // writes `out` within these bounds, and changes only the registers that it names.
         unsafe {
             asm!(
                 "2:",
@@ -439,7 +450,7 @@ mod bulk {
     }
 }
 
-/// Elsewhere by words.
+/// Other processors copy by words.
 #[cfg(not(target_arch = "x86_64"))]
 mod bulk {
     use super::{WORD, fetch_word};
@@ -448,7 +459,7 @@ mod bulk {
     pub(super) const ALIGN: usize = WORD;
     pub(super) const BLOCK: usize = WORD;
 
-    /// Leaves all of it to the words.
+    /// Copies nothing: the caller copies all of it by words.
     ///
     /// # Safety
     /// As [`super::place`].
@@ -456,7 +467,7 @@ mod bulk {
         0
     }
 
-    /// As [`place`].
+    /// Copies nothing, as [`place`].
     ///
     /// # Safety
     /// As [`super::place_runs`].
@@ -470,7 +481,7 @@ mod bulk {
     /// As [`super::fetch`].
     pub(super) unsafe fn fetch(from: *mut u8, out: &mut [u8]) {
         for (i, word) in out.as_chunks_mut().0.iter_mut().enumerate() {
-            // SAFETY: inside the caller's range.
+            // SAFETY: the word is inside the caller's range, and aligned like `from`.
             *word = unsafe { fetch_word(from.add(i * WORD)) };
         }
     }

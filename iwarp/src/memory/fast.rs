@@ -1,9 +1,10 @@
-//! Fast registration: memory prepared beforehand, made reachable and unreachable in a send queue.
+//! Fast registration: memory is prepared once, and then registered and invalidated by requests of a send
+//! queue.
 //!
-//! [`MemoryTable::prepare`] allocates an STag that is invalid, over memory that may be registered.
-//! A send queue makes it valid for a range of that memory ([`EpochGuard::fast_register`]), and
-//! invalidation ends that; both any number of times. Nothing beyond the prepared memory is ever
-//! reachable (RFC 5042 section 2.3.2).
+//! [`MemoryTable::prepare`] allocates an invalid STag for memory that may be registered. A request makes it
+//! valid for a range of that memory ([`EpochGuard::fast_register`]), and an invalidation makes it invalid
+//! again, any number of times. Nothing beyond the prepared memory is ever accessible (RFC 5042 section
+//! 2.3.2).
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use dp::Region;
 
 use crate::memory::access::{Access, Accessor, Base, PdId, StreamId};
 use crate::memory::bytes::RawBytes;
-use crate::memory::handle::{Extent, Handle};
+use crate::memory::handle::{AddressRange, Handle};
 use crate::memory::quiescence::EpochGuard;
 use crate::memory::registration::RegisterError;
 use crate::memory::slot::{Record, Traits};
@@ -19,7 +20,7 @@ use crate::memory::stag::Stag;
 use crate::memory::table::{Form, MemoryTable, Template, base_to, check_rights};
 use crate::memory::window::{BindError, publish};
 
-/// How memory is prepared.
+/// Options of prepared memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Prepare {
     /// The protection domain it belongs to.
@@ -30,12 +31,12 @@ pub struct Prepare {
     pub keep: bool,
 }
 
-/// What an STag is to name.
+/// A fast registration: the range that an STag names, and its rights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FastBind {
-    /// Its name from now on: its index, with any key.
+    /// The new STag: the index of the prepared memory, with any key.
     pub stag: Stag,
-    /// First byte, counted from the front of the prepared memory.
+    /// Offset of the first byte in the prepared memory.
     pub offset: u64,
     /// Bytes, at least 1.
     pub len: u64,
@@ -45,23 +46,23 @@ pub struct FastBind {
     pub base: Base,
 }
 
-/// Prepared memory, as its owner holds it. Dropping it deregisters.
+/// The owner's handle of prepared memory. Dropping it deregisters the memory.
 pub struct FastRegistration {
-    /// Goes first: the memory must outlast it.
+    /// Dropped first: the memory must outlive it.
     handle: Handle,
     memory: RawBytes,
-    /// Keeps the memory; `None` for memory of the caller.
+    /// Keeps the memory alive; `None` for memory of the caller.
     region: Option<Arc<Region>>,
 }
 
-// SAFETY: as for `Registration`: the pointers are addresses of memory whose accesses are all raw copies and
-// atomics, safe from any thread; everything else is `Send`.
+// SAFETY: the pointers are addresses of memory that is accessed by raw copies and atomics only, which are
+// safe from any thread; everything else is `Send`.
 unsafe impl Send for FastRegistration {}
-// SAFETY: as above; `&self` gives no more than such accesses.
+// SAFETY: `&self` gives access to the memory by raw copies and atomics only, which are safe from any thread.
 unsafe impl Sync for FastRegistration {}
 
 impl MemoryTable {
-    /// Prepares a whole region; its STag is invalid.
+    /// Prepares a whole region. Its STag is invalid.
     ///
     /// # Errors
     /// [`RegisterError::Limit`].
@@ -69,7 +70,7 @@ impl MemoryTable {
         self.prepare_memory(RawBytes::of_region(&region), Some(region), options)
     }
 
-    /// Prepares memory of the caller, for writing too if `writable`.
+    /// Prepares memory of the caller, also for writing if `writable`.
     ///
     /// # Errors
     /// As [`MemoryTable::register_user`].
@@ -83,7 +84,7 @@ impl MemoryTable {
         writable: bool,
         options: &Prepare,
     ) -> Result<FastRegistration, RegisterError> {
-        // SAFETY: the caller promises what `user_memory` asks for, for as long as the registration lives.
+        // SAFETY: the caller keeps the promise of `user_memory` for as long as the registration exists.
         let memory = unsafe { self.user_memory(ptr, len, writable)? };
         self.prepare_memory(memory, None, options)
     }
@@ -95,14 +96,15 @@ impl MemoryTable {
         options: &Prepare,
     ) -> Result<FastRegistration, RegisterError> {
         let Prepare { pd, stream, keep } = *options;
-        let template = Template { pd, keep, form: Form::Prepared { stream, extent: Extent::from(&memory) } };
-        let (slot, index) = self.shared().claim(Some(template))?;
+        let template =
+            Template { pd, keep, form: Form::Prepared { stream, extent: AddressRange::from(&memory) } };
+        let (slot, index) = self.shared().allocate(Some(template))?;
         Ok(FastRegistration { handle: Handle { table: self.clone(), slot, index }, memory, region })
     }
 }
 
 impl FastRegistration {
-    /// Its name with that key.
+    /// Its STag with this key.
     pub fn stag(&self, key: u8) -> Stag {
         Stag::new(self.handle.index, key)
     }
@@ -112,18 +114,18 @@ impl FastRegistration {
         &self.memory
     }
 
-    /// The region behind it, unless it is memory of the caller.
+    /// The region behind it; `None` for memory of the caller.
     pub fn region(&self) -> Option<&Arc<Region>> {
         self.region.as_ref()
     }
 
-    /// Whether it is valid under that name.
+    /// Whether it is valid as `stag`.
     pub fn is_valid(&self, stag: Stag) -> bool {
         stag.index() == self.handle.index && self.handle.is_valid(stag)
     }
 
-    /// Makes the STag invalid, whatever it names. When this returns, nothing behind it changes or is read any
-    /// more.
+    /// Makes the STag invalid, if it is valid. When this returns, no engine writes or reads the memory
+    /// through it.
     pub fn invalidate(&self) {
         self.handle.revoke();
     }
@@ -139,15 +141,17 @@ impl std::fmt::Debug for FastRegistration {
 }
 
 impl EpochGuard {
-    /// Makes an STag valid as the consumer asked in the send queue of `by`. It was invalid, and whoever made
-    /// it so has waited for the engines that used it.
+    /// Makes an invalid STag valid, for a request in the send queue of `by`. The invalidation before has
+    /// waited for the engines that used it.
+    ///
+    /// RFC 5041 section 8.3 (DDP-218): the consumer establishes a TO range, and an invalidation revokes it.
     ///
     /// # Errors
     /// [`BindError`]; nothing has changed.
     pub fn fast_register(&self, bind: &FastBind, by: Accessor) -> Result<(), BindError> {
         let FastBind { stag, offset, len, access, base } = *bind;
         let shared = self.shared();
-        if !shared.is_here() {
+        if !shared.is_owner_process() {
             return Err(BindError::UnknownStag);
         }
         let control = shared.control();
@@ -167,7 +171,7 @@ impl EpochGuard {
         let ptr = extent.ptr.wrapping_add(offset as usize);
         let base_to = base_to(base, ptr, len as usize).map_err(|_| BindError::BaseWraps)?;
         let mut traits = Traits::empty();
-        traits.set(Traits::KEPT, template.keep);
+        traits.set(Traits::NO_REMOTE_INVALIDATE, template.keep);
         traits.set(Traits::GUARDED, extent.guarded);
         let len = len as usize;
         let record =

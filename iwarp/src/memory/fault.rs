@@ -1,8 +1,9 @@
-//! Why an access to registered memory is refused.
+//! Reasons to refuse an access to registered memory.
 
-/// A refused access, in the order in which the checks are made (RFC 5040 section 7.2, RFC 5041 section 7.1).
+/// The reason, in the order of the checks (RFC 5040 section 7.2, RFC 5041 section 7.1).
 ///
-/// [`DdpError`](crate::ddp::DdpError) and [`TerminateError`](crate::rdmap::TerminateError) know its codes.
+/// [`DdpError`](crate::ddp::DdpError) and [`TerminateError`](crate::rdmap::TerminateError) have its codes on
+/// the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Fault {
     /// Unknown, revoked, or (for a peer) without any remote right.
@@ -20,10 +21,10 @@ pub enum Fault {
     /// The range is not inside the registration.
     #[error("base or bounds violation")]
     Bounds,
-    /// The target of an atomic is not at a multiple of eight bytes.
+    /// The address of an atomic is not a multiple of eight.
     #[error("target of an atomic not aligned to eight bytes")]
     Misaligned,
-    /// The peer may not invalidate it: several streams may use it.
+    /// The peer may not invalidate the STag, for example because several streams may use it.
     #[error("STag cannot be invalidated by this peer")]
     NotInvalidatable,
 }

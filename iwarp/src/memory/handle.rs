@@ -1,12 +1,12 @@
-//! The owner's grip on a slot of the table and on the index that names it.
+//! The owner's handle of a slot of the table and of the index that names it.
 
 use crate::memory::bytes::RawBytes;
 use crate::memory::slot::SlotNumber;
 use crate::memory::stag::Stag;
 use crate::memory::table::MemoryTable;
 
-/// A slot and an index in use. Dropping it revokes the STag, waits for every engine to let go, and gives both
-/// back.
+/// A slot and an index in use. Dropping it revokes the STag, waits for all engines that may be using it, and
+/// frees both.
 pub(super) struct Handle {
     pub(super) table: MemoryTable,
     pub(super) slot: SlotNumber,
@@ -14,12 +14,14 @@ pub(super) struct Handle {
 }
 
 impl Handle {
-    /// Whether `stag` may be used now: not since it was invalidated, nor when it is another generation's.
+    /// Whether `stag` is valid now. It is not after an invalidation, or if its key is not the current one.
     pub(super) fn is_valid(&self, stag: Stag) -> bool {
         self.table.shared().lookup(stag).is_ok()
     }
 
-    /// Makes the STag unusable. When this returns, nothing behind it changes or is read any more.
+    /// Invalidates the STag. When this returns, no engine writes or reads the memory behind it any more.
+    ///
+    /// RFC 5041 section 8.3 (DDP-219): the consumer may revoke an STag at any time.
     pub(super) fn revoke(&self) {
         self.table.shared().revoke(self.slot);
     }
@@ -31,9 +33,10 @@ impl Drop for Handle {
     }
 }
 
-/// Address and length of memory, for keeping: who accesses it through them answers for it.
+/// Address and length of memory, as plain values that can be stored. An access through them needs its own
+/// safety argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Extent {
+pub(super) struct AddressRange {
     pub(super) ptr: *mut u8,
     pub(super) len: usize,
     pub(super) writable: bool,
@@ -41,11 +44,11 @@ pub(super) struct Extent {
 }
 
 // SAFETY: an address and a length; nothing is accessed through the value itself.
-unsafe impl Send for Extent {}
-// SAFETY: as above.
-unsafe impl Sync for Extent {}
+unsafe impl Send for AddressRange {}
+// SAFETY: an address and a length; nothing is accessed through a shared reference either.
+unsafe impl Sync for AddressRange {}
 
-impl From<&RawBytes> for Extent {
+impl From<&RawBytes> for AddressRange {
     fn from(memory: &RawBytes) -> Self {
         Self {
             ptr: memory.as_ptr(),

@@ -1,11 +1,11 @@
-//! From the 24 unpredictable bits of an STag to its slot, in two loads.
+//! Maps the 24 unpredictable bits of an STag to its slot, with two loads.
 //!
-//! A table of 4096 pages of 4096 entries. A page (16 KiB) is made with the first STag in it: the table costs
-//! 32 KiB at first and 64 MiB when some tens of thousands of STags have been made. Readers take no lock.
-//! Writers are serialised by the table's control lock.
+//! The map has 4096 pages of 4096 entries. A page (16 KiB) is allocated with the first STag in it: the map
+//! costs 32 KiB at first, and 64 MiB once some tens of thousands of STags have been made. Readers take no
+//! lock. The control lock of the table serialises writers.
 //!
-//! Entries remember when they were freed: an index comes back only after [`QUARANTINE`] others were handed
-//! out.
+//! An entry records when it was freed. A freed index is reused only after [`QUARANTINE`] others were
+//! allocated.
 
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -16,31 +16,35 @@ use zerocopy::FromZeros;
 
 use crate::memory::stag::Stag;
 
-/// How many indices are handed out before a freed one may come again (RFC 5042 section 6.1.1).
+/// How many indices are allocated before a freed one may be reused (RFC 5042 section 6.1.1). The larger it
+/// is, the longer a stale STag of a peer names nothing; with [`MAX_LIVE`] it must leave most of the 2^24
+/// indices free.
 pub(super) const QUARANTINE: u32 = 1 << 20;
 
-/// Indices in use at once, at most (half for registrations, half for windows): with the quarantine it keeps
-/// the space sparse.
+/// Largest number of indices in use (half for registrations, half for windows). Live and quarantined indices
+/// are less than a fifth of all, so a guessed STag rarely names anything and [`IndexAllocator::allocate`]
+/// ends soon.
 pub(super) const MAX_LIVE: usize = 1 << 21;
 
+/// Entries of a page, and pages of the directory: the square root of 2^24.
 const PAGE: usize = 1 << 12;
-/// Set in the entry of an index in use; the rest is the slot's number.
+/// Set in the entry of an index in use. The other bits are the slot number.
 const LIVE: u32 = 1 << 31;
 
 type Page = [AtomicU32; PAGE];
 
-/// Index to slot number.
+/// The map from index to slot number.
 pub(super) struct IndexMap {
-    /// Null until there is a page. A page stays until the map is dropped.
+    /// Null where there is no page yet. A page stays until the map is dropped.
     pages: Box<Directory>,
 }
 
 type Directory = [AtomicPtr<Page>; PAGE];
 
-/// What only the holder of the control lock touches.
+/// Allocates indices. Only the holder of the control lock uses it.
 pub(super) struct IndexAllocator {
     rng: ChaCha20Rng,
-    /// Counts indices handed out, modulo 2^31; never 0, which marks an entry that was never used.
+    /// Counts allocated indices, modulo 2^31. It skips 0, which marks an entry that was never used.
     clock: u32,
 }
 
@@ -62,7 +66,7 @@ impl IndexMap {
         &page[index as usize % PAGE]
     }
 
-    /// The page at a place of the directory, if there is one.
+    /// The page at this entry of the directory, if there is one.
     fn page(&self, place: &AtomicPtr<Page>) -> Option<&Page> {
         // SAFETY: a pointer that is not null is that of a page which `add_page` made before it stored the
         // pointer (Acquire pairs with its Release). A page is only ever reached as shared atomics, and is
@@ -77,7 +81,8 @@ impl IndexMap {
             // SAFETY: the page is in the directory from now on, and is freed by the drop of the map alone.
             Ok(_) => unsafe { &*page },
             Err(first) => {
-                // SAFETY: `page` is the box of above, which nobody else has seen.
+                // SAFETY: `page` comes from `Box::into_raw` in this call, and the exchange did not publish
+                // it.
                 drop(unsafe { Box::from_raw(page) });
                 // SAFETY: `first` is a page of the directory, which the drop of the map alone frees.
                 unsafe { &*first }
@@ -89,14 +94,14 @@ impl IndexMap {
 impl Drop for IndexMap {
     fn drop(&mut self) {
         for page in self.pages.iter_mut().filter_map(|place| NonNull::new(*place.get_mut())) {
-            // SAFETY: the pointer is that of a box of `add_page`, which stands in one place of the directory;
-            // the map is borrowed by nobody any more.
+            // SAFETY: the pointer comes from `Box::into_raw` in `add_page` and is in one entry of the
+            // directory only. `&mut self` excludes other users of the map.
             drop(unsafe { Box::from_raw(page.as_ptr()) });
         }
     }
 }
 
-/// A value of zeros, made where it stays.
+/// A zeroed value, made directly on the heap.
 fn zeroed<T: FromZeros>() -> Box<T> {
     T::new_box_zeroed().expect("memory for a page")
 }
@@ -106,10 +111,12 @@ impl IndexAllocator {
         Self { rng, clock: 0 }
     }
 
-    /// Picks an index at random and maps it to `slot`. Index 0 is never picked, so that no STag is 0.
+    /// Picks an index at random and maps it to `slot`. It never picks index 0, so no STag with key 0 is 0.
     ///
-    /// At most [`MAX_LIVE`] are live and [`QUARANTINE`] resting, less than a fifth of all: a few draws find
-    /// one.
+    /// At most [`MAX_LIVE`] indices are live and [`QUARANTINE`] in quarantine, less than a fifth of all, so a
+    /// few draws find a free one.
+    ///
+    /// RFC 5040 section 8.1.1 (RDMAP-357): STags are hard to predict.
     pub(super) fn allocate(&mut self, map: &IndexMap, slot: u32) -> u32 {
         self.clock = next_clock(self.clock);
         loop {

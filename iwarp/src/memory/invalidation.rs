@@ -1,4 +1,4 @@
-//! Taking an STag away on the data path: as the consumer asks in its send queue, or as the peer does.
+//! Invalidation of an STag on the data path, by a request of the consumer's send queue or by the peer.
 
 use crate::memory::access::{Access, Accessor};
 use crate::memory::fault::Fault;
@@ -7,15 +7,16 @@ use crate::memory::slot::Traits;
 use crate::memory::stag::Stag;
 
 impl EpochGuard {
-    /// Invalidates an STag as the consumer asked in its send queue. When this returns, nothing behind it
-    /// changes or is read any more, nor behind windows that are bound to it: it waits for the turns that
-    /// other engines are in.
+    /// Invalidates an STag for a request of the consumer's send queue. Waits for the open epochs of other
+    /// engines: when this returns, no engine writes or reads the memory any more, neither through it nor
+    /// through windows that are bound to it.
     ///
-    /// A window of type 2 goes only by the queue pair that bound it, one of type 1 by being bound again.
+    /// Only the queue pair that bound a window of type 2 may invalidate it. A window of type 1 ends by being
+    /// bound again.
     ///
     /// # Errors
-    /// [`Fault::InvalidStag`] when unknown or invalid already, [`Fault::NotAssociated`] when it belongs to
-    /// another protection domain or queue pair, [`Fault::NotInvalidatable`] for a window of type 1.
+    /// [`Fault::InvalidStag`] when it is unknown or already invalid, [`Fault::NotAssociated`] when it belongs
+    /// to another protection domain or queue pair, [`Fault::NotInvalidatable`] for a window of type 1.
     pub fn invalidate_local(&self, stag: Stag, by: Accessor) -> Result<(), Fault> {
         let (lease, record) = self.shared().lookup(stag)?;
         let is_window = record.traits.contains(Traits::WINDOW);
@@ -32,19 +33,24 @@ impl EpochGuard {
         Ok(())
     }
 
-    /// Invalidates an STag as a peer asked on stream `by` (Send with Invalidate). Only an STag of that one
-    /// stream is: what several streams may use, one of them must not take from the others (RFC 5042 section
-    /// 6.4.5). As no other engine can be serving its peer, there is nothing to wait for.
+    /// Invalidates an STag for a Send with Invalidate of the peer on stream `by`. It has to be an STag of
+    /// this one stream, since a peer must not invalidate memory of other streams (RFC 5042 section 6.4.5). No
+    /// other engine serves this stream, so there is nothing to wait for.
+    ///
+    /// RFC 5040 sections 5.3, 7.2 and 8.1.1 (RDMAP-249, RDMAP-335, RDMAP-336, RDMAP-356): the STag is valid,
+    /// associated with the stream, and not shared.
     ///
     /// # Errors
-    /// [`Fault::InvalidStag`] when unknown or invalid already, [`Fault::NotInvalidatable`] when it belongs to
-    /// another stream or to a protection domain, or is not to be invalidated by peers.
+    /// [`Fault::InvalidStag`] when it is unknown or already invalid, [`Fault::NotInvalidatable`] when it
+    /// belongs to another stream or to a protection domain, or when peers may not invalidate it.
     pub fn invalidate_remote(&self, stag: Stag, by: Accessor) -> Result<(), Fault> {
         let (lease, record) = self.shared().lookup(stag)?;
         if !record.access.intersects(Access::REMOTE) {
             return Err(Fault::InvalidStag);
         }
-        if record.stream != Some(by.stream) || record.traits.intersects(Traits::KEPT | Traits::REBOUND_ONLY) {
+        if record.stream != Some(by.stream)
+            || record.traits.intersects(Traits::NO_REMOTE_INVALIDATE | Traits::REBOUND_ONLY)
+        {
             return Err(Fault::NotInvalidatable);
         }
         if lease.revoke() { Ok(()) } else { Err(Fault::InvalidStag) }

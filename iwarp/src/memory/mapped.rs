@@ -1,14 +1,15 @@
-//! Whether memory that a caller wants to register is there, and may be accessed as wanted (RFC 5042 sections
-//! 2.2.2 and 7.3).
+//! Checks that memory of a caller is mapped, and that its mapping allows the access (RFC 5042 sections 2.2.2
+//! and 7.3).
 //!
-//! The kernel's list of mappings is asked: it touches no page, and knows rights. It is asked when memory is
-//! registered; what becomes of the memory later is the guard's matter.
+//! RFC 5041 section 8.3.2 (DDP-237), RFC 5040 section 8.1.2 (RDMAP-367): it is checked before an STag is
+//! bound to the buffer. The kernel's list of mappings is read, which touches no page and includes the access
+//! rights. If the mapping changes later, the fault guard handles it.
 
 use std::ops::Range;
 
 use crate::memory::registration::RegisterError;
 
-/// Whether `len` bytes (not 0) at `ptr` may be read, and written if `writable`.
+/// Checks that `len` bytes (not 0) at `ptr` may be read, and written if `writable`.
 ///
 /// # Errors
 /// [`RegisterError::NotMapped`], [`RegisterError::Protected`], [`RegisterError::Unverified`].
@@ -23,13 +24,13 @@ pub(super) fn check(ptr: *const u8, len: usize, writable: bool) -> Result<(), Re
     covered(start..end, writable, lines.map(|line| parse(&line?).ok_or(RegisterError::Unverified)))
 }
 
-/// Elsewhere nobody is asked.
+/// On other systems nothing is checked.
 #[cfg(not(target_os = "linux"))]
 pub(super) fn check(_ptr: *const u8, _len: usize, _writable: bool) -> Result<(), RegisterError> {
     Ok(())
 }
 
-/// One mapping.
+/// One mapping of the process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Mapping {
     bytes: Range<u64>,
@@ -37,7 +38,7 @@ struct Mapping {
     writable: bool,
 }
 
-/// `7f0000000000-7f0000001000 rw-p ...`
+/// Parses a line such as `7f0000000000-7f0000001000 rw-p ...`.
 fn parse(line: &str) -> Option<Mapping> {
     let mut fields = line.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;
@@ -46,7 +47,7 @@ fn parse(line: &str) -> Option<Mapping> {
     Some(Mapping { bytes, readable: *rights.first()? == b'r', writable: *rights.get(1)? == b'w' })
 }
 
-/// Whether mappings, by increasing address, cover `wanted` without a hole and with the rights.
+/// Checks that the mappings, sorted by address, cover `wanted` without a hole and with the rights.
 fn covered(
     wanted: Range<u64>,
     writable: bool,

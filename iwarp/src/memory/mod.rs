@@ -1,21 +1,26 @@
-//! Registered memory: STags, who may do what with the bytes behind them, and the one way to copy in or out.
+//! Registered memory: STags, their access rights, and all copies to and from the bytes behind them.
 //!
-//! RFC 5040 section 8.1, RFC 5041 sections 6 and 8.3, RFC 5042. One [`MemoryTable`] serves a process; engines
-//! read it without locks. The bytes are written by peers while the application looks, so nothing here ever
-//! makes a reference to them: a [`Target`] is written and a [`Source`] is read by raw copies that can fail.
+//! RFC 5040 section 8.1, RFC 5041 sections 8.2 and 8.3, RFC 5042. One [`MemoryTable`] serves a process;
+//! engines read it without locks. Peers write the bytes while the application reads them. So nothing here
+//! ever makes a reference to them: a [`Target`] is written and a [`Source`] is read by raw copies that can
+//! fail.
+//!
+//! RFC 5040 sections 8.1 and 8.1.1 (RDMAP-348, RDMAP-349): the items of the RNIC are enforced by this module:
+//! in `slot.rs` (domain, stream, range and rights), `quiescence.rs` (revocation), `invalidation.rs` and
+//! `index.rs`. `crate::queues` enforces those of completion queues and limits.
 //!
 //! # Revocation
 //!
-//! An engine brackets its work with an [`EpochGuard`]. Each copy checks again that its registration
-//! is still the one that was checked, and then runs to its end within the turn. Whoever revokes an
-//! STag marks its slot first and then waits until every turn that could have seen it unmarked is
-//! over. So when [`Registration::deregister`] returns, no byte changes any more and none is read.
-//! See [`quiescence`] for the argument.
+//! An engine accesses memory inside an epoch, which an [`EpochGuard`] keeps open. Each copy first checks that
+//! its registration is still valid and unchanged, and ends within the epoch. A thread that revokes an STag
+//! first marks its slot as invalid, and then waits until every epoch has ended that may have seen the slot
+//! valid. So when [`Registration::deregister`] returns, no byte changes or is read any more. See
+//! [`quiescence`] for the proof.
 //!
 //! # What it is not
 //!
-//! No wire format (`crate::ddp`, `crate::rdmap`), and no memory of its own: regions come from [`dp::Region`]
-//! or from the caller.
+//! It knows no wire format (`crate::ddp`, `crate::rdmap`) and owns no memory: regions come from
+//! [`dp::Region`] or from the caller.
 
 pub mod access;
 mod admission;
@@ -29,8 +34,8 @@ mod handle;
 mod index;
 mod invalidation;
 mod mapped;
-mod origin;
 mod overlap;
+mod process;
 pub mod quiescence;
 pub mod registration;
 mod slot;

@@ -1,8 +1,8 @@
-//! Peers that do not trust one another, and one piece of memory: who else may write to it (RFC 5042 section
-//! 6.3.6).
+//! Memory that peers of several protection domains may write to. Such peers may not trust one another (RFC
+//! 5042 section 6.3.6).
 
 use crate::memory::access::{Access, PdId};
-use crate::memory::handle::Extent;
+use crate::memory::handle::AddressRange;
 use crate::memory::registration::RegisterError;
 use crate::memory::slot::{Record, Slot, SlotNumber, Traits};
 use crate::memory::table::{Control, Form, Shared};
@@ -10,12 +10,12 @@ use crate::memory::table::{Control, Form, Shared};
 const REMOTE_WRITES: Access = Access::REMOTE_WRITE.union(Access::REMOTE_ATOMIC);
 
 impl Shared {
-    /// Refuses a name for peers to write by, where the table is strict and one of another domain is there.
+    /// In a strict table, refuses remote write access where peers of another domain have it.
     pub(super) fn check_overlap(
         &self,
         control: &Control,
         pd: PdId,
-        extent: Extent,
+        extent: AddressRange,
         access: Access,
     ) -> Result<(), RegisterError> {
         if !self.is_strict() || !lets_write(access) {
@@ -27,15 +27,14 @@ impl Shared {
         }
     }
 
-    /// STags of domains other than `pd` by which peers may write to a byte of `extent`, now or when a send
-    /// queue wants it.
-    pub(super) fn writers(&self, control: &Control, pd: PdId, extent: Extent) -> usize {
+    /// The number of STags of domains other than `pd` through which peers may write to a byte of `extent`,
+    /// now or once a send queue allows it.
+    pub(super) fn writers(&self, control: &Control, pd: PdId, extent: AddressRange) -> usize {
         (0..control.used()).filter(|number| self.may_write(control, SlotNumber(*number), pd, extent)).count()
     }
 
-    fn may_write(&self, control: &Control, number: SlotNumber, pd: PdId, extent: Extent) -> bool {
-        // Prepared memory counts as a whole, registered or not; so do regions for windows instead of their
-        // windows.
+    fn may_write(&self, control: &Control, number: SlotNumber, pd: PdId, extent: AddressRange) -> bool {
+        // Prepared memory counts as a whole, registered or not. Windows do not count: their regions do.
         if let Some(template) = control.template_of(number) {
             return match template.form {
                 Form::Prepared { extent: prepared, .. } => {
@@ -53,12 +52,12 @@ impl Shared {
     }
 }
 
-/// Whether peers may write by it, or by a window on it.
+/// Whether peers may write with these rights, directly or through a window.
 fn lets_write(access: Access) -> bool {
     access.intersects(REMOTE_WRITES) || access.contains(Access::LOCAL_WRITE | Access::MW_BIND)
 }
 
-fn overlap(extent: Extent, ptr: *mut u8, len: usize) -> bool {
+fn overlap(extent: AddressRange, ptr: *mut u8, len: usize) -> bool {
     let (a, b) = (extent.ptr.addr(), ptr.addr());
     a < b.saturating_add(len) && b < a.saturating_add(extent.len)
 }

@@ -1,25 +1,25 @@
-//! Waiting until every engine has let go: quiescent-state-based reclamation.
+//! Waiting until no engine uses revoked memory: quiescent-state-based reclamation.
 //!
-//! Each engine owns a [`Participant`] and brackets its work with [`Participant::enter`] and the
-//! drop of the [`EpochGuard`]. A participant's epoch is odd inside a turn and even outside; an
-//! engine outside a turn, asleep for instance, counts as quiescent.
+//! Each engine owns a [`Participant`] and accesses memory between [`Participant::enter`] and the drop of the
+//! [`EpochGuard`]: an epoch. A participant's count is odd while its epoch is open and even otherwise. An
+//! engine without an open epoch, for example one that sleeps, is quiescent.
 //!
-//! # Why it works
+//! # Proof
 //!
-//! A revoker (1) makes the slot invalid, (2) executes a sequentially consistent fence, (3) reads every epoch,
-//! and waits for those that are odd to change. An engine (a) makes its epoch odd, (b) executes a sequentially
-//! consistent fence, (c) checks the slot and copies, (d) makes its epoch even with release ordering. The
-//! fences are totally ordered. If (2) is first, (c) sees the slot invalid and nothing is copied. If (b) is
-//! first, (3) sees the odd epoch (or a later one, then that turn is over), and waits for (d), which the copy
-//! precedes.
+//! A thread that revokes (1) makes the slot invalid, (2) executes a sequentially consistent fence, (3) reads
+//! every count, and waits for the odd ones to change. An engine (a) makes its count odd, (b) executes a
+//! sequentially consistent fence, (c) checks the slot and copies, (d) makes its count even with release
+//! ordering. The fences are totally ordered. If (2) is first, (c) sees the slot invalid and copies nothing.
+//! If (b) is first, (3) sees the odd count (or a later one, then that epoch has ended), and waits for (d),
+//! which follows the copy.
 //!
-//! # Inside a turn
+//! # Revoking inside an epoch
 //!
-//! The thread that revokes may itself be inside a turn, and must not wait for itself. While it waits it
-//! copies nothing, so for the time of the wait its own turns are marked as over. Two threads that do this
-//! wait for nothing in each other. Afterwards it goes on within its turn, and is harmless: each copy checks
-//! its slot again before it starts ([`Target::place`](crate::memory::Target::place)), on the thread that
-//! revoked it.
+//! The thread that revokes may itself have an open epoch, and must not wait for itself. While it waits it
+//! copies nothing, so its own epochs are suspended: marked as ended for the time of the wait. So two threads
+//! that revoke do not wait for each other. Afterwards its epoch is open again. This is safe, since each copy
+//! checks its slot again before it starts ([`Target::place`](crate::memory::Target::place)), on the thread
+//! that revoked it.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
@@ -28,53 +28,55 @@ use std::time::Duration;
 
 use crate::memory::table::{MemoryTable, Shared};
 
-/// Epochs with this bit are inside a turn.
-const INSIDE: u64 = 1;
+/// The bit of a count that is set while the epoch is open.
+const OPEN: u64 = 1;
 
-/// Looks before a waiting thread gives up its processor, and before it sleeps.
+/// A waiting thread polls this often before it yields its processor. An epoch lasts for a burst of packets,
+/// so a short spin may be enough.
 const SPINS: u32 = 64;
+/// It polls this often, spins included, before it sleeps between polls.
 const YIELDS: u32 = 256;
-const NAP: Duration = Duration::from_micros(50);
+/// Sleep between two polls. It trades the delay of a revocation against the CPU time of the wait.
+const SLEEP: Duration = Duration::from_micros(50);
 
-/// The epoch of one engine, and a link of the list of all. Links are added and used again, never taken out.
+/// The epoch of one engine, and a link of the list of all epochs. Links are added and reused, never removed.
 #[derive(Debug, Default)]
 pub(super) struct Epoch {
     count: AtomicU64,
-    /// The thread inside the turn; meaningful while `count` is odd.
+    /// The thread with the open epoch; meaningful while `count` is odd.
     thread: AtomicUsize,
     /// Whether a participant owns it.
     taken: AtomicBool,
-    /// The thread that waits in [`Quiescence::synchronize`] and has marked its own turn as over meanwhile, or
-    /// 0.
+    /// The thread that waits in [`Quiescence::synchronize`] and has suspended this epoch of its own, or 0.
     suspended_by: AtomicUsize,
     next: OnceLock<Arc<Epoch>>,
 }
 
-/// All engines that take turns: a list that is walked without a lock, so that waiting neither allocates nor
-/// blocks whoever joins.
+/// The epochs of all engines: a list that is walked without a lock, so that a wait neither allocates nor
+/// blocks an engine that joins.
 #[derive(Debug, Default)]
 pub(super) struct Quiescence {
     head: OnceLock<Arc<Epoch>>,
 }
 
-/// What a participant and its turn hold together: a turn counts one reference.
+/// The state that a participant and its open epoch share. An open epoch counts one reference.
 struct Membership {
     table: MemoryTable,
     epoch: Arc<Epoch>,
 }
 
-/// One engine's part in reclamation. Belongs to one thread at a time.
+/// The participation of one engine in reclamation. It belongs to one thread at a time.
 pub struct Participant {
     membership: Arc<Membership>,
-    /// `Send`, as engines move between threads; not `Sync`, as two must not enter at once.
+    /// `Send`, since engines move between threads. Not `Sync`, since two threads must not enter at once.
     _not_sync: PhantomData<std::cell::Cell<()>>,
 }
 
-/// An open epoch of an engine, its turn: registered memory may be accessed while there is one. It
-/// ends when dropped, and should be short (a burst): whoever revokes an STag waits for it.
+/// An open epoch of an engine. Registered memory may be accessed while it exists. It ends when dropped, and
+/// should be short (a burst), because revoking an STag waits for it.
 pub struct EpochGuard {
     membership: Arc<Membership>,
-    /// Stays on its thread: what it admits is tied to the order of this thread's actions.
+    /// It stays on its thread: the proof relies on the program order of this thread.
     _not_send: PhantomData<*const ()>,
 }
 
@@ -84,10 +86,10 @@ impl Participant {
         Self { membership: Arc::new(Membership { table, epoch }), _not_sync: PhantomData }
     }
 
-    /// Opens a turn.
+    /// Opens an epoch.
     ///
     /// # Panics
-    /// When a turn of this participant is open, on this thread or another: turns do not nest.
+    /// When an epoch of this participant is open, on this thread or another: epochs do not nest.
     pub fn enter(&self) -> EpochGuard {
         let epoch = &self.membership.epoch;
         let count = epoch.idle_count().expect("a turn of this engine is open already");
@@ -95,7 +97,7 @@ impl Participant {
         EpochGuard { membership: Arc::clone(&self.membership), _not_send: PhantomData }
     }
 
-    /// The table it belongs to.
+    /// The table that it belongs to.
     pub fn table(&self) -> &MemoryTable {
         &self.membership.table
     }
@@ -112,7 +114,7 @@ impl EpochGuard {
         self.membership.table.shared()
     }
 
-    /// The table it reads.
+    /// The table that it gives access to.
     pub fn table(&self) -> &MemoryTable {
         &self.membership.table
     }
@@ -125,54 +127,54 @@ impl Drop for EpochGuard {
 }
 
 impl Epoch {
-    /// The count while no turn is open; none is while the thread of one waits in [`Quiescence::synchronize`].
+    /// The count, if the epoch is neither open nor suspended.
     fn idle_count(&self) -> Option<u64> {
         let count = self.count.load(Ordering::Acquire);
-        // Who sees the count of a turn that is marked as over sees the mark, or a count that has moved on.
-        let is_marked = self.suspended_by.load(Ordering::Acquire) != 0;
-        let is_idle = count & INSIDE == 0 && !is_marked && self.count.load(Ordering::Relaxed) == count;
+        // A thread that sees the count of a suspended epoch also sees the mark, or a later count.
+        let is_suspended = self.suspended_by.load(Ordering::Acquire) != 0;
+        let is_idle = count & OPEN == 0 && !is_suspended && self.count.load(Ordering::Relaxed) == count;
         is_idle.then_some(count)
     }
 
-    /// Steps (a) and (b) of the argument.
+    /// Steps (a) and (b) of the proof.
     fn enter(&self, count: u64) {
         self.thread.store(thread_token(), Ordering::Relaxed);
         self.count.store(count.wrapping_add(1), Ordering::Release);
         fence(Ordering::SeqCst);
     }
 
-    /// Step (d).
+    /// Step (d) of the proof.
     fn exit(&self) {
         let count = self.count.load(Ordering::Relaxed);
         self.count.store(count.wrapping_add(1), Ordering::Release);
     }
 
-    /// Whether a turn of that thread is open.
+    /// Whether the epoch is open on this thread.
     fn is_open_on(&self, thread: usize) -> bool {
-        // Whoever sees the count of a turn sees its thread.
-        self.count.load(Ordering::Acquire) & INSIDE != 0 && self.thread.load(Ordering::Relaxed) == thread
+        // A thread that sees the count of an open epoch also sees its thread.
+        self.count.load(Ordering::Acquire) & OPEN != 0 && self.thread.load(Ordering::Relaxed) == thread
     }
 
-    /// Step (3) for one engine: waits until the turn that is open now, if any, is over.
+    /// Step (3) of the proof for one engine: waits until the epoch that is open now, if any, has ended.
     fn wait(&self) {
         let count = self.count.load(Ordering::Acquire);
-        if count & INSIDE == 0 {
+        if count & OPEN == 0 {
             return;
         }
-        let mut looks = 0_u32;
+        let mut polls = 0_u32;
         while self.count.load(Ordering::Acquire) == count {
-            looks = looks.saturating_add(1);
-            match looks {
+            polls = polls.saturating_add(1);
+            match polls {
                 0..SPINS => std::hint::spin_loop(),
                 SPINS..YIELDS => std::thread::yield_now(),
-                _ => std::thread::sleep(NAP),
+                _ => std::thread::sleep(SLEEP),
             }
         }
     }
 }
 
 impl Quiescence {
-    /// An epoch for a new engine: one that was left, or one more at the end of the list.
+    /// An epoch for a new engine: one that is no longer used, or a new one at the end of the list.
     fn join(&self) -> Arc<Epoch> {
         let mut link = &self.head;
         loop {
@@ -188,16 +190,16 @@ impl Quiescence {
         }
     }
 
-    /// Gives an epoch back; but not one with an open turn, which others still have to wait for. Such an epoch
-    /// is never used again, a few bytes for a mistake of its owner.
+    /// Gives an epoch back, unless it is open: others still have to wait for it. An epoch that is dropped
+    /// open by mistake is never reused, which leaks a few bytes.
     fn leave(epoch: &Epoch) {
         if epoch.idle_count().is_some() {
             epoch.taken.store(false, Ordering::Release);
         }
     }
 
-    /// Waits until every turn of another thread that is open now is over; the caller has made invalid what it
-    /// revokes. The calling thread's own turns count as over meanwhile.
+    /// Waits until every epoch of another thread that is open now has ended. The caller has already made the
+    /// slot invalid. Epochs of the calling thread are suspended meanwhile.
     pub(super) fn synchronize(&self) {
         fence(Ordering::SeqCst);
         let me = thread_token();
@@ -209,7 +211,7 @@ impl Quiescence {
             epoch.wait();
         }
         for epoch in self.epochs() {
-            // Nobody but this thread has ever put its own number there. The mark goes when the turn is open
+            // Only this thread stores its own number there. The mark is cleared after the epoch is open
             // again.
             if epoch.suspended_by.load(Ordering::Relaxed) == me {
                 epoch.enter(epoch.count.load(Ordering::Relaxed));
@@ -223,7 +225,7 @@ impl Quiescence {
     }
 }
 
-/// A number of the calling thread that no other living thread has: the address of a thread-local.
+/// A number that is unique among the running threads: the address of a thread-local variable.
 fn thread_token() -> usize {
     thread_local!(static TOKEN: u8 = const { 0 });
     TOKEN.with(|token| std::ptr::from_ref(token).addr())

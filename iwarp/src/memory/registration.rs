@@ -1,4 +1,4 @@
-//! A registration as its owner holds it.
+//! The owner's handle of a registration.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use dp::Region;
 
 use crate::memory::access::Access;
 use crate::memory::bytes::RawBytes;
-use crate::memory::handle::{Extent, Handle};
+use crate::memory::handle::{AddressRange, Handle};
 use crate::memory::slot::Record;
 use crate::memory::stag::Stag;
 use crate::memory::table::check_rights;
@@ -18,7 +18,7 @@ pub enum RegisterError {
     /// No bytes.
     #[error("a registration needs at least one byte")]
     Empty,
-    /// The limit is reached.
+    /// The limit of registrations is reached.
     #[error("limit reached: max_mr = {max_mr}")]
     Limit {
         /// Registrations that may exist.
@@ -27,13 +27,13 @@ pub enum RegisterError {
     /// Remote writing or atomics without local writing, as in verbs.
     #[error("remote write and atomic access need local write access")]
     RemoteWithoutLocalWrite,
-    /// A right to write to memory of the caller that was registered without any.
+    /// A right to write to memory of the caller that was registered for reading only.
     #[error("the memory was registered for reading only")]
     ReadOnly,
-    /// Bits that are no right.
+    /// Bits that are not a right.
     #[error("the rights contain bits without a meaning")]
     UnknownRights,
-    /// The limit is reached.
+    /// The limit of memory windows is reached.
     #[error("limit reached: max_mw = {max_mw}")]
     WindowLimit {
         /// Memory windows that may exist.
@@ -42,57 +42,61 @@ pub enum RegisterError {
     /// A memory window is bound to it.
     #[error("memory windows are bound to the region: unbind or invalidate them first")]
     Bound,
-    /// Memory of the caller that is not there.
+    /// Memory of the caller that is not mapped.
     #[error("no memory is mapped at {at:#x}")]
     NotMapped {
-        /// The first byte that is not.
+        /// The first byte that is not mapped.
         at: u64,
     },
-    /// Memory of the caller that may not be accessed so.
+    /// Memory of the caller whose mapping does not allow the access.
     #[error("the memory at {at:#x} may not be read, or not be written as the rights ask")]
     Protected {
-        /// The first byte that may not.
+        /// The first byte that does not.
         at: u64,
     },
-    /// The system does not say what is mapped.
+    /// The mappings of the process cannot be read.
     #[error(
         "the mappings of this process cannot be read (/proc/self/maps): register memory of the library's own"
     )]
     Unverified,
-    /// The system does not allow the fault guard.
+    /// The system refused the handler of the fault guard.
     #[error("no handler for faults can be installed: set UserMemory::Trusted to go without")]
     NoGuard,
-    /// In a child of the process that made the table.
+    /// The caller is a child of the process that made the table.
     #[error("this process was forked from the one that made the context: make a context of its own")]
     Forked,
-    /// Peers of another protection domain may write to the same memory, and the table is strict about that.
+    /// Peers of another protection domain may write to the same memory, and the table forbids such overlap.
     #[error(
         "{writers} STags of other protection domains let peers write to this memory: end them first, or allow it \
          (ContextConfig::strict_overlap)"
     )]
     Overlap {
-        /// How many.
+        /// Number of these STags.
         writers: usize,
     },
-    /// Tagged offsets would pass 2^64.
+    /// The tagged offsets would pass 2^64.
     #[error("the tagged offsets of the range would wrap")]
     BaseWraps,
 }
 
-/// Registered memory. Dropping it deregisters, and the windows that are bound to it end with it.
+/// Registered memory. Dropping it deregisters the memory and ends the windows that are bound to it.
+///
+/// RFC 5040 section 8.1.1 (RDMAP-353), RFC 5041 section 8.3.1 (DDP-229): the consumer makes and revokes the
+/// binding of a buffer to an STag and a range of tagged offsets.
 pub struct Registration {
-    /// Goes first: the memory must outlast it.
+    /// Dropped first: the memory must outlive it.
     handle: Handle,
     record: Record,
     memory: RawBytes,
-    /// Keeps the memory while the registration exists; `None` for memory of the caller.
+    /// Keeps the memory alive as long as the registration; `None` for memory of the caller.
     region: Option<Arc<Region>>,
 }
 
 // SAFETY: the pointers in it are addresses of memory whose accesses are all raw copies and atomics, safe from
 // any thread; everything else in it is `Send`.
 unsafe impl Send for Registration {}
-// SAFETY: as above; `&self` gives no more than such accesses and the atomics of the table.
+// SAFETY: `&self` gives access to the memory by raw copies and atomics only, which are safe from any thread;
+// the table is accessed by atomics and under its lock.
 unsafe impl Sync for Registration {}
 
 impl Registration {
@@ -105,7 +109,7 @@ impl Registration {
         Self { handle, record: *record, memory, region }
     }
 
-    /// Its name: lkey, rkey and STag.
+    /// Its STag, which is its lkey and rkey.
     pub fn stag(&self) -> Stag {
         self.record.stag
     }
@@ -120,7 +124,7 @@ impl Registration {
         self.memory.len()
     }
 
-    /// Never: a registration has at least one byte.
+    /// Always false: a registration has at least one byte.
     pub fn is_empty(&self) -> bool {
         false
     }
@@ -135,27 +139,30 @@ impl Registration {
         &self.memory
     }
 
-    /// The region behind it, unless it is memory of the caller.
+    /// The region behind it; `None` for memory of the caller.
     pub fn region(&self) -> Option<&Arc<Region>> {
         self.region.as_ref()
     }
 
-    /// Whether it may be used: not since it was invalidated, by its owner or by the peer.
+    /// Whether its STag is valid. It is not after an invalidation by its owner or by a peer.
     pub fn is_valid(&self) -> bool {
         self.handle.is_valid(self.record.stag)
     }
 
-    /// Makes the STag unusable (`IBV_WR_LOCAL_INV`); its index stays reserved. When this returns, nothing
-    /// behind it changes or is read any more, nor behind windows that are bound to it.
-    /// [`Registration::revalidate`] makes it usable again, not the windows.
+    /// Invalidates the STag (`IBV_WR_LOCAL_INV`). Its index stays reserved. When this returns, no engine
+    /// writes or reads the memory any more, neither through it nor through windows that are bound to it.
+    /// [`Registration::revalidate`] makes the STag valid again, but not the windows.
     ///
-    /// Waits for the turns that other engines are in. It may be called inside a turn.
+    /// Waits for the open epochs of other engines. It may be called inside an epoch.
     pub fn invalidate(&self) {
         self.handle.revoke();
     }
 
-    /// Makes it usable with new rights and a new key (`ibv_rereg_mr`); what the old STag admitted is over
-    /// when this returns. The STag before and after may be equal.
+    /// Makes it valid with new rights and a new key (`ibv_rereg_mr`). When this returns, accesses that only
+    /// the old STag and rights allowed have ended. The old and the new STag may be equal.
+    ///
+    /// RFC 5040 section 8.1.1 (RDMAP-354), RFC 5041 section 8.3.1 (DDP-230): the consumer grants and
+    /// withdraws rights.
     ///
     /// # Errors
     /// [`RegisterError::RemoteWithoutLocalWrite`], [`RegisterError::ReadOnly`],
@@ -164,7 +171,7 @@ impl Registration {
     pub fn revalidate(&mut self, key: u8, access: Access) -> Result<Stag, RegisterError> {
         check_rights(access, self.memory.is_writable())?;
         let shared = self.handle.table.shared();
-        if !shared.is_here() {
+        if !shared.is_owner_process() {
             return Err(RegisterError::Forked);
         }
         if self.revoke_unbound() {
@@ -173,21 +180,21 @@ impl Registration {
             return Err(RegisterError::Bound);
         }
         let record = Record { access, stag: Stag::new(self.record.stag.index(), key), ..self.record };
-        shared.republish(self.handle.slot, &record, Extent::from(&self.memory))?;
+        shared.republish(self.handle.slot, &record, AddressRange::from(&self.memory))?;
         self.record = record;
         Ok(self.record.stag)
     }
 
-    /// Deregisters, and ends windows that are bound to it. When this returns, nothing behind it changes or is
-    /// read any more, on any engine.
+    /// Deregisters the memory and ends windows that are bound to it. When this returns, no engine writes or
+    /// reads the memory any more.
     pub fn deregister(self) {
         drop(self);
     }
 
-    /// Deregisters (`ibv_dereg_mr`), unless windows are bound to it.
+    /// Deregisters the memory (`ibv_dereg_mr`), unless a window is bound to it.
     ///
     /// # Errors
-    /// The registration as it was, while a window is bound to it.
+    /// The unchanged registration, if a window is bound to it.
     pub fn deregister_unbound(self) -> Result<(), Box<Self>> {
         if self.revoke_unbound() {
             drop(self);
@@ -197,24 +204,25 @@ impl Registration {
         }
     }
 
-    /// How many STags of other protection domains there are through which a peer may write to these bytes, or
-    /// may as soon as a send queue makes it so (a window on the region, a fast registration). It walks the
-    /// whole table.
+    /// The number of STags of other protection domains through which a peer may write to these bytes, now or
+    /// once a send queue allows it (by a window on the region or a fast registration). It walks the whole
+    /// table.
     pub fn other_writers(&self) -> usize {
         let shared = self.handle.table.shared();
-        if !shared.is_here() {
+        if !shared.is_owner_process() {
             return 0;
         }
-        shared.writers(&shared.control(), self.record.pd, Extent::from(&self.memory))
+        shared.writers(&shared.control(), self.record.pd, AddressRange::from(&self.memory))
     }
 
-    /// Marks the slot as invalid unless a window is bound to it: from then on none can be. Without waiting.
+    /// Marks the slot as invalid unless a window is bound to it. No window can be bound afterwards. Does not
+    /// wait.
     fn revoke_unbound(&self) -> bool {
         let shared = self.handle.table.shared();
-        if !shared.is_here() {
+        if !shared.is_owner_process() {
             return true;
         }
-        // Held over both: binding holds it too.
+        // Held over the check and the revocation. Binding a window holds it too.
         let control = shared.control();
         if self.record.access.contains(Access::MW_BIND) && control.is_bound(shared, self.handle.slot) {
             return false;

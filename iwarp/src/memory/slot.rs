@@ -1,9 +1,9 @@
-//! One registration as engines see it: a seqlock of plain words.
+//! One registration as engines see it: a seqlock of atomic words.
 //!
-//! `state` is a generation count whose lowest bit says "valid". Fields change only while the slot is invalid,
-//! and every step forward changes the generation, so two equal valid states around a read of the fields prove
-//! that the fields belong together. All fields are atomics: a read that races with a change is harmless, and
-//! is discarded.
+//! `state` is a generation count whose lowest bit means "valid". Fields change only while the slot is
+//! invalid, and each change of validity changes the generation. So two equal valid states around a read of
+//! the fields prove that the fields belong together. All fields are atomics: a read that races with a change
+//! is not undefined behaviour, and its result is discarded.
 
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
@@ -15,21 +15,21 @@ use crate::memory::stag::Stag;
 const VALID: u64 = 1;
 
 bitflags::bitflags! {
-    /// What an STag is, beside the rights it gives.
+    /// Properties of an STag besides its rights.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub(super) struct Traits: u32 {
-        /// A memory window: a name for peers only, usable while its region is.
+        /// A memory window: for peers only, and usable while its region is valid.
         const WINDOW = 1 << 31;
-        /// Only whoever bound it by name in its send queue may take it away: a window of type 1.
+        /// A window of type 1: it ends by being bound again, not by an invalidation.
         const REBOUND_ONLY = 1 << 30;
         /// No peer may invalidate it.
-        const KEPT = 1 << 29;
+        const NO_REMOTE_INVALIDATE = 1 << 29;
         /// Memory of the caller, accessed under the fault guard.
         const GUARDED = 1 << 28;
     }
 }
 
-/// What a slot says, read in one consistent piece.
+/// The fields of a slot, read consistently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) stag: Stag,
@@ -40,11 +40,11 @@ pub(super) struct Record {
     pub(super) base_to: u64,
     pub(super) ptr: *mut u8,
     pub(super) len: usize,
-    /// The region behind a window: it is usable only while that is in this generation.
+    /// The region behind a window. The window is usable only while the region is in this generation.
     pub(super) parent: Option<(SlotNumber, Generation)>,
 }
 
-/// Where a slot is in its table.
+/// The index of a slot in its table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct SlotNumber(pub(super) u32);
 
@@ -52,7 +52,7 @@ pub(super) struct SlotNumber(pub(super) u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Generation(u64);
 
-/// One registration, in a cache line. Slots are made on demand and live as long as the table.
+/// One registration, in one cache line. Slots are allocated on demand and live as long as the table.
 #[derive(Default)]
 #[repr(align(64))]
 pub(super) struct Slot {
@@ -61,7 +61,7 @@ pub(super) struct Slot {
     /// [`Access`] and [`Traits`].
     access: AtomicU32,
     pd: AtomicU32,
-    /// One more than the slot's number; 0: none.
+    /// One more than the number of the region's slot; 0: none.
     parent: AtomicU32,
     parent_generation: AtomicU64,
     /// 0: every stream of the protection domain.
@@ -74,7 +74,7 @@ pub(super) struct Slot {
 const _: () = assert!(size_of::<Slot>() == 64, "a lookup costs one cache line");
 
 impl Slot {
-    /// Reads the slot if it is valid now.
+    /// Reads the slot, if it is valid now.
     #[inline]
     pub(super) fn read(&self) -> Option<(Record, Generation)> {
         let before = self.state.load(Ordering::Acquire);
@@ -100,16 +100,16 @@ impl Slot {
         (self.state.load(Ordering::Relaxed) == before).then_some((record, Generation(before)))
     }
 
-    /// Whether the slot is still in that generation, and so valid with the same fields.
+    /// Whether the slot is still in this generation, and therefore valid with the same fields.
     pub(super) fn is_current(&self, generation: Generation) -> bool {
         self.state.load(Ordering::Acquire) == generation.0
     }
 
-    /// Makes an invalid slot valid with these fields. Only under the control lock.
+    /// Makes an invalid slot valid with these fields. The caller holds the control lock.
     pub(super) fn publish(&self, record: &Record) {
         let state = self.state.load(Ordering::Relaxed);
         debug_assert_eq!(state & VALID, 0, "fields change only while the slot is invalid");
-        // Readers that see a new field also see, by their second look, that the state moved on.
+        // A reader that sees a new field also sees a changed state in its second load of it.
         fence(Ordering::Release);
         let Record { stag, access, traits, pd, stream, base_to, ptr, len, parent } = *record;
         let (parent, parent_generation) =
@@ -131,15 +131,15 @@ impl Slot {
         self.state.load(Ordering::Acquire) & VALID != 0
     }
 
-    /// Makes the slot invalid if it is still in that generation; from any thread, without a lock. Returns
-    /// whether this call did it.
+    /// Makes the slot invalid if it is still in this generation. Any thread may call it, without a lock.
+    /// Returns whether this call made it invalid.
     pub(super) fn revoke(&self, generation: Generation) -> bool {
         self.state
             .compare_exchange(generation.0, generation.0.wrapping_add(1), Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
     }
 
-    /// Makes the slot invalid, whatever it is. Returns whether it was valid.
+    /// Makes the slot invalid in any generation. Returns whether it was valid.
     pub(super) fn revoke_any(&self) -> bool {
         loop {
             let state = self.state.load(Ordering::Relaxed);
@@ -153,7 +153,7 @@ impl Slot {
     }
 }
 
-/// An STag that was found valid, and what tells whether it still is.
+/// An STag that was found valid, with the generations that tell whether it still is.
 #[derive(Clone, Copy)]
 pub(super) struct Lease<'t> {
     pub(super) slot: &'t Slot,
@@ -163,21 +163,24 @@ pub(super) struct Lease<'t> {
 }
 
 impl Lease<'_> {
-    /// Whether it is valid as it was, and so is the region behind it.
+    /// Whether it is still valid and unchanged, and so is the region behind it.
     pub(super) fn is_current(&self) -> bool {
         self.slot.is_current(self.generation)
             && self.parent.is_none_or(|(slot, generation)| slot.is_current(generation))
     }
 
-    /// Makes the STag invalid if it is still as it was. Returns whether this call did it.
+    /// Makes the STag invalid if it is unchanged. Returns whether this call made it invalid.
     pub(super) fn revoke(&self) -> bool {
         self.slot.revoke(self.generation)
     }
 }
 
 impl Record {
-    /// The address behind `len` bytes at tagged offset `to`. No wrap, then inside the range, as both
-    /// documents have it; a sum of exactly 2^64 counts as wrap.
+    /// The address of `len` bytes at tagged offset `to`. A sum of exactly 2^64 counts as wrap.
+    ///
+    /// RFC 5041 sections 7.1 and 8.3.1 (DDP-182 to DDP-184, DDP-228), RFC 5040 sections 7.2 and 8.1.1
+    /// (RDMAP-342 to RDMAP-344, RDMAP-352): offset plus length does not wrap, and both lie in the registered
+    /// range.
     pub(super) fn locate(&self, to: u64, len: u64) -> Result<*mut u8, Fault> {
         to.checked_add(len).ok_or(Fault::Wrap)?;
         let offset = to.checked_sub(self.base_to).ok_or(Fault::Bounds)?;
@@ -185,12 +188,14 @@ impl Record {
         if len > room {
             return Err(Fault::Bounds);
         }
-        // `wrapping_add` makes no claim; inside the range the address is right, and `room` bounded the
-        // offset.
+        // The offset is within the range, so `wrapping_add` does not wrap.
         Ok(self.ptr.wrapping_add(offset as usize))
     }
 
-    /// Whether a peer on stream `by` may do what `need` says.
+    /// Checks that a peer on stream `by` has the rights `need`.
+    ///
+    /// RFC 5041 sections 4.2, 7.1 and 8.3.1 (DDP-068, DDP-180, DDP-181, DDP-230), RFC 5040 sections 7.2 and
+    /// 8.1.1 (RDMAP-341, RDMAP-350, RDMAP-351): the STag is associated with the stream and gives the rights.
     pub(super) fn admit_remote(&self, by: Accessor, need: Access) -> Result<(), Fault> {
         if !self.access.intersects(Access::REMOTE) {
             return Err(Fault::InvalidStag);
@@ -201,8 +206,11 @@ impl Record {
         if self.access.contains(need) { Ok(()) } else { Err(Fault::AccessRights) }
     }
 
-    /// Whether the consumer may use it in a request in protection domain `pd`. A window is no name for its
-    /// own side.
+    /// Checks that the consumer may use it in a request in protection domain `pd`. A window is for peers
+    /// only.
+    ///
+    /// RFC 5041 section 8.3.2 (DDP-234), RFC 5040 section 8.1.2 (RDMAP-364): a request cannot use memory of
+    /// another domain.
     pub(super) fn admit_local(&self, pd: PdId, need: Access) -> Result<(), Fault> {
         if self.traits.contains(Traits::WINDOW) {
             return Err(Fault::InvalidStag);
@@ -213,7 +221,10 @@ impl Record {
         if self.access.contains(need) { Ok(()) } else { Err(Fault::AccessRights) }
     }
 
-    /// The stream's association where there is one, else the protection domain's.
+    /// Whether its stream, or without one its protection domain, is that of `by`.
+    ///
+    /// RFC 5041 sections 8.2, 8.3.1 and 8.3.2 (DDP-211 to DDP-213, DDP-226, DDP-227, DDP-236): by domain or
+    /// by stream.
     pub(super) fn is_associated(&self, by: Accessor) -> bool {
         self.stream.map_or(self.pd == by.pd, |stream| stream == by.stream)
     }

@@ -1,13 +1,14 @@
-//! The steering tag (RFC 5041 section 6): the 32-bit name of a registration, local and remote key alike.
+//! The steering tag (RFC 5041 section 4.2): the 32-bit name of a registration. It is the local and the remote
+//! key.
 
 use std::fmt;
 
-/// A steering tag: 24 unpredictable bits chosen by the table, then 8 bits chosen by the consumer.
+/// A steering tag: 24 unpredictable bits that the table chooses, then 8 bits that the consumer chooses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stag(pub u32);
 
 impl Stag {
-    /// Number of different indices.
+    /// Number of indices.
     pub const INDICES: u32 = 1 << 24;
 
     /// The STag of an index below [`Stag::INDICES`] and a key.
@@ -15,12 +16,12 @@ impl Stag {
         Self(index << 8 | key as u32)
     }
 
-    /// The 24 bits the table chose.
+    /// The 24 bits that the table chose.
     pub const fn index(self) -> u32 {
         self.0 >> 8
     }
 
-    /// The 8 bits the consumer chose.
+    /// The 8 bits that the consumer chose.
     pub const fn key(self) -> u8 {
         self.0 as u8
     }

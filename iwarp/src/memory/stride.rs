@@ -1,9 +1,9 @@
-//! Bytes with gaps between them: content of a stream that has markers, as it lies in a buffer.
+//! Bytes with gaps between them: content of a stream with markers, as it lies in a buffer.
 //!
-//! Lengths only; what is in the gaps is for others to know ([`mpa::marker`](crate::mpa::marker)).
+//! It knows lengths only. The content of the gaps is up to [`mpa::marker`](crate::mpa::marker).
 
-/// Where the gaps are in a buffer: the first behind its `front` bytes, and then one in front of every 508
-/// bytes.
+/// The gaps in a buffer: the first follows `front` bytes of content, and each further one 508 bytes of
+/// content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stride {
     front: usize,
@@ -16,13 +16,13 @@ impl Stride {
     /// Bytes of content between two gaps.
     pub const RUN: usize = Self::PERIOD - Self::GAP;
 
-    /// Bytes from one gap's start to the next one's.
+    /// Bytes from the start of a gap to the start of the next.
     pub const PERIOD: usize = 512;
 
     /// No gaps.
     pub const NONE: Self = Self { front: usize::MAX };
 
-    /// Gaps, the first behind `front` bytes.
+    /// Gaps of which the first follows `front` bytes.
     ///
     /// ```
     /// # use iwarp::memory::Stride;
@@ -33,7 +33,7 @@ impl Stride {
         Self { front }
     }
 
-    /// How many of the first `bytes` are not in gaps.
+    /// How many of the first `bytes` bytes are content.
     pub const fn content(&self, bytes: usize) -> usize {
         if bytes <= self.front {
             return bytes;
@@ -43,7 +43,7 @@ impl Stride {
         self.front + runs * Self::RUN + rest.saturating_sub(Self::GAP)
     }
 
-    /// How many bytes `content` takes with the gaps in front of and between its bytes; none is behind the
+    /// How many bytes `content` takes with the gaps before and between its bytes, without a gap after the
     /// last.
     pub const fn span(&self, content: usize) -> usize {
         if content <= self.front {
@@ -52,23 +52,23 @@ impl Stride {
         content + (content - self.front).div_ceil(Self::RUN) * Self::GAP
     }
 
-    /// Where gaps begin in a buffer of `bytes`.
+    /// The offsets of the gaps in a buffer of `bytes`.
     pub fn gaps(&self, bytes: usize) -> impl Iterator<Item = usize> + use<> {
         (self.front..bytes).step_by(Self::PERIOD)
     }
 
-    /// The runs of `bytes`, in order, none empty.
+    /// The runs of content in `bytes`, in order. None is empty.
     pub const fn runs(self, bytes: &[u8]) -> Runs<'_> {
         Runs { bytes, stride: self }
     }
 
-    /// Bytes in front of the first gap.
+    /// Bytes before the first gap.
     pub(super) const fn front(&self) -> usize {
         self.front
     }
 }
 
-/// What is left of a buffer to be read around its gaps.
+/// The unread rest of a buffer with gaps.
 #[derive(Clone, Copy, Debug)]
 pub struct Runs<'a> {
     bytes: &'a [u8],
@@ -82,7 +82,7 @@ impl<'a> Runs<'a> {
         self.stride.content(self.bytes.len())
     }
 
-    /// What lies in one run of the next `max` bytes: none when nothing is left.
+    /// The next bytes of one run, at most `max`; `None` when nothing is left.
     #[inline]
     pub(super) fn next_of(&mut self, max: usize) -> Option<&'a [u8]> {
         if self.stride.front == 0 {
@@ -93,13 +93,13 @@ impl<'a> Runs<'a> {
         Some(now).filter(|now| !now.is_empty())
     }
 
-    /// The bytes that are left, and how many of them are in front of the next gap.
+    /// The bytes that are left, and how many of them precede the next gap.
     #[cfg(target_arch = "x86_64")]
     pub(super) const fn parts(&self) -> (&'a [u8], usize) {
         (self.bytes, self.stride.front)
     }
 
-    /// Leaves out `bytes`, gaps among them; behind these, `front` are in front of the next gap.
+    /// Skips `bytes` bytes, gaps included. After them, `front` bytes precede the next gap.
     #[inline]
     pub(super) fn advance(&mut self, bytes: usize, front: usize) {
         self.bytes = &self.bytes[bytes..];

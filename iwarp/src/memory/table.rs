@@ -1,4 +1,4 @@
-//! The table of registrations: made under a lock, read without one.
+//! The table of registrations: changed under a lock, read without one.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
@@ -12,10 +12,10 @@ use crate::memory::bytes::RawBytes;
 use crate::memory::copy;
 use crate::memory::fault::Fault;
 use crate::memory::guard::{self, Unmapped};
-use crate::memory::handle::{Extent, Handle};
+use crate::memory::handle::{AddressRange, Handle};
 use crate::memory::index::{IndexAllocator, IndexMap, MAX_LIVE};
 use crate::memory::mapped;
-use crate::memory::origin::Origin;
+use crate::memory::process::OwnerProcess;
 use crate::memory::quiescence::{Participant, Quiescence};
 use crate::memory::registration::{RegisterError, Registration};
 use crate::memory::slot::{Lease, Record, Slot, SlotNumber, Traits};
@@ -23,77 +23,79 @@ use crate::memory::stag::Stag;
 use crate::memory::stride::Stride;
 use crate::memory::window::WindowKind;
 
-/// Slots that come into being together; fewer where the table's limits end.
+/// Slots that are allocated together; fewer at the end of the table. 256 slots of a cache line are 16 KiB:
+/// larger chunks cost memory in a table with few registrations, smaller ones more allocations.
 const CHUNK: usize = 256;
 
-/// All registrations of a context. Cheap to clone: clones are the same table.
+/// All registrations of a context. Clones are cheap and share the table.
 #[derive(Clone)]
 pub struct MemoryTable {
     shared: Arc<Shared>,
 }
 
-/// How a table is made.
+/// Limits and options of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableConfig {
-    /// Registrations that may exist: at least 1, at most 2^20.
+    /// Largest number of registrations: at least 1, at most 2^20.
     pub max_mr: usize,
-    /// Memory windows that may exist: at most 2^20.
+    /// Largest number of memory windows: at most 2^20.
     pub max_mw: usize,
     /// How memory of callers is accessed.
     pub user_memory: UserMemory,
-    /// Memory that peers of one protection domain may write to is not registered for peers of another to
-    /// write to (RFC 5042 section 6.3.6). Each such registration walks the table.
+    /// Refuses remote write access to memory that peers of another protection domain may write to (RFC 5042
+    /// section 6.3.6). Each registration with remote write access then walks the table.
     pub strict_overlap: bool,
 }
 
 impl Default for TableConfig {
+    /// 65,536 of each. The slots of a full table then take 8 MiB, and are allocated as they are used.
     fn default() -> Self {
         Self { max_mr: 65_536, max_mw: 65_536, user_memory: UserMemory::Guarded, strict_overlap: false }
     }
 }
 
-/// How memory of callers is accessed, which they may take away too early.
+/// How memory of callers is accessed. A caller may unmap it too early.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UserMemory {
-    /// An access to memory that is not there ends in an error: on Linux, on x86-64 and aarch64, by a handler
-    /// of SIGSEGV and SIGBUS, installed with the first such registration of the process. Every other fault
-    /// goes to the handler that was there before. What a program with signal handlers has to know:
+    /// An access to unmapped memory ends in an error. On Linux, on x86-64 and aarch64, a handler of SIGSEGV
+    /// and SIGBUS does this. It is installed with the first registration of caller memory in the process, and
+    /// passes every other fault to the previous handler. A program with its own signal handlers has to know:
     ///
     /// - **Order.** It installs its handlers of these signals before the first registration, or calls ours
-    ///   from them. A handler that is installed later and does not call ours ends the guard.
-    /// - **Flags.** A handler that was there before gets the signal with its own `sa_mask`, and as its
-    ///   `SA_SIGINFO`, `SA_RESETHAND`, `SA_NODEFER` and `SA_RESTART` have it. Not so `SA_ONSTACK`: ours asks
-    ///   for the alternate stack, so a handler called by it runs there on every thread that has one
-    ///   (`sigaltstack`; each thread of Rust's has), and has that stack's room.
+    ///   from them. A handler that is installed later and does not call ours disables the guard.
+    /// - **Flags.** The previous handler gets the signal with its own `sa_mask`, and as its `SA_SIGINFO`,
+    ///   `SA_RESETHAND`, `SA_NODEFER` and `SA_RESTART` say. `SA_ONSTACK` is different: our handler asks for
+    ///   the alternate stack, so a handler called by it runs on that stack, with its size, on every thread
+    ///   that has one (`sigaltstack`; each Rust thread has).
     /// - **Blocked signals.** A fault whose signal the thread has blocked kills the process before any
     ///   handler runs. Threads that poll engines or post requests leave SIGSEGV and SIGBUS unblocked.
-    /// - **Loaded later.** In a shared object that is opened at run time (`dlopen` of a `cdylib`) the
-    ///   handler's thread-local word may be made by the first access of a thread, which may allocate. Threads
-    ///   that use this library have made it before they can fault under the guard; on another thread whose
-    ///   fault hits in the middle of `malloc` the handler may hang instead of passing the fault on. The
-    ///   object is never to be unloaded: its handler stays installed.
-    /// - **Shadow stacks.** A fault under the guard leaves a function otherwise than by its return; with a
-    ///   shadow stack (x86 CET, aarch64 GCS) the process dies of it. Programs of Rust are not built for one.
-    /// - **aarch64.** As on x86-64, with the registers that its procedure call standard has a callee
-    ///   preserve. This project's tests neither build nor run it.
+    /// - **Loaded later.** In a shared object that is opened at run time (`dlopen` of a `cdylib`) the first
+    ///   access of a thread to the handler's thread-local word may allocate it. Threads that use this library
+    ///   have done so before they can fault under the guard. On another thread that faults inside `malloc`,
+    ///   the handler may hang instead of passing the fault on. The object must never be unloaded: its handler
+    ///   stays installed.
+    /// - **Shadow stacks.** A fault under the guard leaves a function without its return. With a shadow stack
+    ///   (x86 CET, aarch64 GCS) this kills the process. Rust programs are not built with one.
+    /// - **aarch64.** As on x86-64, with the callee-saved registers of its procedure call standard. This
+    ///   project's tests neither build nor run it.
     ///
-    /// [`UserMemory::Trusted`] does without all this.
+    /// [`UserMemory::Trusted`] needs none of this.
     #[default]
     Guarded,
-    /// No handler: an access to memory that is not there is a crash.
+    /// No handler: an access to unmapped memory crashes the process.
     Trusted,
 }
 
-/// How full a table is.
+/// The usage of a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Registrations that exist.
+    /// Existing registrations.
     pub registered: usize,
-    /// Registrations that may exist (`max_mr`).
+    /// Largest number of registrations (`max_mr`).
     pub limit: usize,
-    /// Memory windows that exist, bound or not.
+    /// Existing memory windows, bound or not.
     pub windows: usize,
-    /// Memory windows that may exist (`max_mw`).
+    /// Largest number of memory windows (`max_mw`).
     pub max_mw: usize,
     /// Registrations refused because of their limit.
     pub refused: u64,
@@ -101,25 +103,25 @@ pub struct Usage {
     pub windows_refused: u64,
 }
 
-/// What clones share.
+/// The state that clones share.
 pub(super) struct Shared {
     slots: Box<[OnceLock<Box<[Slot]>>]>,
     index: IndexMap,
     control: Mutex<Control>,
     pub(super) quiescence: Quiescence,
-    /// Held for reading by threads that copy outside a turn.
-    visits: RwLock<()>,
+    /// Held for reading by threads that copy outside an epoch.
+    outside_copies: RwLock<()>,
     config: TableConfig,
-    origin: Origin,
+    owner: OwnerProcess,
 }
 
-/// What only creation, binding and destruction touch.
+/// The state of creation, binding and destruction.
 pub(super) struct Control {
     allocator: IndexAllocator,
     free: Vec<SlotNumber>,
-    /// Slots that were ever used; those above have not been.
+    /// Number of slots that were ever used: those with lower numbers.
     used: u32,
-    /// What slots may be made valid as, from a send queue.
+    /// Slots that a send queue may make valid, with the conditions for it.
     templates: HashMap<SlotNumber, Template>,
     registered: usize,
     windows: usize,
@@ -127,7 +129,7 @@ pub(super) struct Control {
     windows_refused: u64,
 }
 
-/// What an STag that is made valid in a send queue may name.
+/// The conditions under which a send queue may make an STag valid.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Template {
     pub(super) pd: PdId,
@@ -140,16 +142,17 @@ pub(super) enum Form {
     /// A memory window, bound to a region.
     Window(WindowKind),
     /// Prepared memory, registered fast.
-    Prepared { stream: Option<StreamId>, extent: Extent },
+    Prepared { stream: Option<StreamId>, extent: AddressRange },
 }
 
 impl MemoryTable {
-    /// A table for at most `max_mr` registrations, whose STags follow from `seed`; the rest by default.
+    /// A table for at most `max_mr` registrations, with defaults otherwise. The STags are derived from
+    /// `seed`.
     pub fn new(max_mr: usize, seed: [u8; 32]) -> Self {
         Self::with(&TableConfig { max_mr, ..TableConfig::default() }, seed)
     }
 
-    /// A table whose STags follow from `seed`. Outside tests the seed is entropy of the system.
+    /// A table whose STags are derived from `seed`. Outside of tests the seed is entropy of the system.
     pub fn with(config: &TableConfig, seed: [u8; 32]) -> Self {
         let max_mr = config.max_mr.clamp(1, MAX_LIVE / 2);
         let max_mw = config.max_mw.min(MAX_LIVE / 2);
@@ -167,19 +170,19 @@ impl MemoryTable {
                 windows_refused: 0,
             }),
             quiescence: Quiescence::default(),
-            visits: RwLock::new(()),
+            outside_copies: RwLock::new(()),
             config: TableConfig { max_mr, max_mw, ..*config },
-            origin: Origin::here(),
+            owner: OwnerProcess::current(),
         };
         Self { shared: Arc::new(shared) }
     }
 
-    /// An engine's part: with it the engine opens the turns in which it accesses memory.
+    /// A participant for an engine, which opens the epochs in which the engine accesses memory.
     pub fn join(&self) -> Participant {
         Participant::new(self.clone())
     }
 
-    /// Registers a whole region. The table keeps it alive until no engine can touch it any more.
+    /// Registers a whole region. The region stays alive until no engine can access it any more.
     ///
     /// # Errors
     /// [`RegisterError`].
@@ -208,12 +211,12 @@ impl MemoryTable {
         len: usize,
         options: &RegisterOptions,
     ) -> Result<Registration, RegisterError> {
-        // SAFETY: the caller promises what `user_memory` asks for, for as long as the registration lives.
+        // SAFETY: the caller keeps the promise of `user_memory` for as long as the registration exists.
         let memory = unsafe { self.user_memory(ptr, len, options.access.allows_writing())? };
         self.insert(memory, None, options)
     }
 
-    /// Memory of the caller.
+    /// Checks memory of the caller, and installs the fault guard for it.
     ///
     /// # Safety
     /// As [`MemoryTable::register_user`], while the value exists.
@@ -226,7 +229,7 @@ impl MemoryTable {
         if len == 0 {
             return Err(RegisterError::Empty);
         }
-        if !self.shared.is_here() {
+        if !self.shared.is_owner_process() {
             return Err(RegisterError::Forked);
         }
         mapped::check(ptr, len, writable)?;
@@ -234,14 +237,15 @@ impl MemoryTable {
             UserMemory::Guarded => guard::install().map_err(|_| RegisterError::NoGuard)?,
             UserMemory::Trusted => false,
         };
-        // SAFETY: the caller promises what `RawBytes::new` asks for.
+        // SAFETY: the caller promises that the memory is mapped and accessible while the value exists, as
+        // `RawBytes::new` requires.
         Ok(unsafe { RawBytes::new(ptr, len, writable, guarded) })
     }
 
-    /// Whether a request of protection domain `pd` may use `len` bytes at `addr` of `lkey`: for posting,
-    /// which wants the answer early. The engine checks again when it moves the bytes. No bytes need no right.
-    /// Prepared memory passes while it is not registered: the request that registers it may be in front of
-    /// this one.
+    /// Checks that a request of protection domain `pd` may use `len` bytes at `addr` of `lkey`. Posting calls
+    /// it, to refuse a bad request early. The engine checks again when it copies the bytes. An empty element
+    /// needs no right. Prepared memory passes while it is not registered, since an earlier request of the
+    /// queue may register it.
     ///
     /// # Errors
     /// The first check that fails.
@@ -254,7 +258,7 @@ impl MemoryTable {
                 record.admit_local(pd, access)?;
                 record.locate(addr, u64::from(len)).map(drop)
             }
-            Err(fault) if !self.shared.is_here() => Err(fault),
+            Err(fault) if !self.shared.is_owner_process() => Err(fault),
             Err(fault) => match self.shared.control().template(&self.shared, Stag(lkey)) {
                 Some((_, Template { pd: other, form: Form::Prepared { .. }, .. })) if other != pd => {
                     Err(Fault::NotAssociated)
@@ -267,7 +271,7 @@ impl MemoryTable {
         }
     }
 
-    /// Copies registered bytes out for a thread that is in no turn, as posting inline data does.
+    /// Copies registered bytes for a thread outside an epoch, for posting inline data.
     ///
     /// # Errors
     /// As [`MemoryTable::check_local`].
@@ -275,24 +279,24 @@ impl MemoryTable {
         if out.is_empty() {
             return Ok(());
         }
-        if !self.shared.is_here() {
+        if !self.shared.is_owner_process() {
             return Err(Fault::InvalidStag);
         }
-        let _visit = self.shared.visits.read().unwrap_or_else(PoisonError::into_inner);
+        let _copying = self.shared.outside_copies.read().unwrap_or_else(PoisonError::into_inner);
         let (_, record) = self.shared.lookup(Stag(lkey))?;
         record.admit_local(pd, Access::empty())?;
         let ptr = record.locate(addr, out.len() as u64)?;
-        // SAFETY: the slot was valid while `_visit` was held, whoever revokes it waits for the visit to end
-        // before the memory may go, and `locate` kept the range inside the registration.
+        // SAFETY: the slot was valid while `_copying` was held. A thread that revokes it waits for `_copying`
+        // to end before the memory may go. `locate` keeps the range inside the registration.
         unsafe { copy::fetch_from(ptr, out, Stride::NONE, record.traits.contains(Traits::GUARDED)) }
             .map_err(|Unmapped| Fault::InvalidStag)
     }
 
-    /// How full it is. A forked child has nothing of it, and reads zeros with the limits.
+    /// Its usage. In a forked child it is 0, with the limits.
     pub fn usage(&self) -> Usage {
         let TableConfig { max_mr, max_mw, .. } = self.shared.config;
         let limits = Usage { limit: max_mr, max_mw, ..Usage::default() };
-        if !self.shared.is_here() {
+        if !self.shared.is_owner_process() {
             return limits;
         }
         let control = self.shared.control();
@@ -316,15 +320,15 @@ impl MemoryTable {
         options: &RegisterOptions,
     ) -> Result<Registration, RegisterError> {
         let mut record = record(&memory, options)?;
-        let (slot, index) = self.shared.claim(None)?;
+        let (slot, index) = self.shared.allocate(None)?;
         let handle = Handle { table: self.clone(), slot, index };
         record.stag = Stag::new(index, options.key);
-        self.shared.republish(slot, &record, Extent::from(&memory))?;
+        self.shared.republish(slot, &record, AddressRange::from(&memory))?;
         Ok(Registration::new(handle, &record, memory, region))
     }
 }
 
-/// The slot contents for a request to register, if it makes sense.
+/// The fields of the slot for a registration, if its options are valid.
 fn record(memory: &RawBytes, options: &RegisterOptions) -> Result<Record, RegisterError> {
     let RegisterOptions { pd, stream, access, base, keep, key: _ } = *options;
     let (ptr, len) = (memory.as_ptr(), memory.len());
@@ -334,23 +338,23 @@ fn record(memory: &RawBytes, options: &RegisterOptions) -> Result<Record, Regist
     check_rights(access, memory.is_writable())?;
     let base_to = base_to(base, ptr, len)?;
     let mut traits = Traits::empty();
-    traits.set(Traits::KEPT, keep);
+    traits.set(Traits::NO_REMOTE_INVALIDATE, keep);
     traits.set(Traits::GUARDED, memory.is_guarded());
     Ok(Record { stag: Stag(0), access, traits, pd, stream, base_to, ptr, len, parent: None })
 }
 
-/// The tagged offset of the first of `len` (not 0) bytes at `ptr`.
+/// The tagged offset of the first of `len` bytes (not 0) at `ptr`.
 pub(super) fn base_to(base: Base, ptr: *mut u8, len: usize) -> Result<u64, RegisterError> {
     let base_to = match base {
         Base::VirtualAddress => ptr.addr() as u64,
         Base::Iova(to) => to,
         Base::Zero => 0,
     };
-    // Subtraction, as a range may end exactly at 2^64; its last byte cannot be reached then.
+    // By subtraction, since a range may end exactly at 2^64. Its last byte cannot be accessed then.
     if len as u64 - 1 > u64::MAX - base_to { Err(RegisterError::BaseWraps) } else { Ok(base_to) }
 }
 
-/// Whether these rights go together, and with the memory.
+/// Checks that these rights are consistent, and that the memory allows them.
 pub(super) fn check_rights(access: Access, writable: bool) -> Result<(), RegisterError> {
     if !Access::all().contains(access) {
         return Err(RegisterError::UnknownRights);
@@ -365,12 +369,12 @@ pub(super) fn check_rights(access: Access, writable: bool) -> Result<(), Registe
 }
 
 impl Shared {
-    /// What `stag` names, if it is valid: for a window, also while the region behind it is.
+    /// The record that `stag` names, if it is valid. A window is valid only while the region behind it is.
     ///
-    /// Inlined: each caller looks at a few of the fields, which need not go through memory.
+    /// Inlined: each caller uses only a few fields, which then stay in registers.
     #[inline(always)]
     pub(super) fn lookup(&self, stag: Stag) -> Result<(Lease<'_>, Record), Fault> {
-        if !self.is_here() {
+        if !self.is_owner_process() {
             return Err(Fault::InvalidStag);
         }
         let slot = self.slot_of(stag.index()).and_then(|slot| self.slot(slot)).ok_or(Fault::InvalidStag)?;
@@ -380,15 +384,15 @@ impl Shared {
             None => None,
         };
         let lease = Lease { slot, generation, parent };
-        // The slot itself was found valid by `read`.
+        // `read` has found the slot itself valid.
         let parent_is_current = parent.is_none_or(|(slot, generation)| slot.is_current(generation));
         if record.stag == stag && parent_is_current { Ok((lease, record)) } else { Err(Fault::InvalidStag) }
     }
 
-    /// Whether this is the process that made the table, not a child of it: there nothing is usable, nobody is
-    /// waited for, and no lock is taken, as its holder may not exist.
-    pub(super) fn is_here(&self) -> bool {
-        self.origin.is_here()
+    /// Whether the current process made the table. In a child every use is refused, nothing is waited for,
+    /// and no lock is taken, since its holder may not exist there.
+    pub(super) fn is_owner_process(&self) -> bool {
+        self.owner.is_current()
     }
 
     pub(super) fn slot_of(&self, index: u32) -> Option<SlotNumber> {
@@ -400,9 +404,12 @@ impl Shared {
         chunk.get(slot.0 as usize % CHUNK)
     }
 
-    /// Takes a slot and an index. It is invalid; `template` says what a send queue may make of it.
-    pub(super) fn claim(&self, template: Option<Template>) -> Result<(SlotNumber, u32), RegisterError> {
-        if !self.is_here() {
+    /// Allocates a slot, which is invalid, and an index. `template`: a send queue may make it valid.
+    ///
+    /// RFC 5040 section 8.1.2 (RDMAP-365), RFC 5041 section 8.3.2 (DDP-235): the table limits registrations
+    /// and windows.
+    pub(super) fn allocate(&self, template: Option<Template>) -> Result<(SlotNumber, u32), RegisterError> {
+        if !self.is_owner_process() {
             return Err(RegisterError::Forked);
         }
         let mut control = self.control();
@@ -439,7 +446,7 @@ impl Shared {
         Ok((number, index))
     }
 
-    /// Makes an invalid slot valid with the same index, as its owner wants it now.
+    /// Makes an invalid slot valid with new fields and the same index.
     ///
     /// # Errors
     /// [`RegisterError::Overlap`].
@@ -447,7 +454,7 @@ impl Shared {
         &self,
         number: SlotNumber,
         record: &Record,
-        extent: Extent,
+        extent: AddressRange,
     ) -> Result<(), RegisterError> {
         let control = self.control();
         self.check_overlap(&control, record.pd, extent, record.access)?;
@@ -457,43 +464,46 @@ impl Shared {
         Ok(())
     }
 
-    /// Whether overlapping writers are refused.
+    /// Whether overlapping remote write access is refused.
     pub(super) fn is_strict(&self) -> bool {
         self.config.strict_overlap
     }
 
-    /// Whether what a slot names may be used now.
+    /// Whether a slot is valid now, and for a window also the region behind it.
     pub(super) fn is_valid(&self, number: SlotNumber) -> bool {
         let Some((record, _)) = self.slot(number).and_then(Slot::read) else { return false };
         self.lookup(record.stag).is_ok()
     }
 
-    /// Makes a slot invalid, without waiting.
+    /// Makes a slot invalid. Does not wait.
     pub(super) fn revoke_slot(&self, number: SlotNumber) {
         if let Some(slot) = self.slot(number) {
             slot.revoke_any();
         }
     }
 
-    /// Makes a slot invalid and waits until nobody uses what it named.
+    /// Makes a slot invalid and waits until no thread uses its memory any more.
+    ///
+    /// RFC 5041 section 8.3.1 (DDP-231), RFC 5040 section 8.1.1 (RDMAP-355): after that the network cannot
+    /// modify it.
     pub(super) fn revoke(&self, number: SlotNumber) {
         self.revoke_slot(number);
         self.synchronize();
     }
 
-    /// Ends a name for good: revokes it, waits until nobody uses what it named, and gives slot and index
-    /// back.
+    /// Ends a registration or window for good: revokes it, waits until no thread uses its memory, and frees
+    /// slot and index.
     pub(super) fn retire(&self, number: SlotNumber, index: u32) {
-        if !self.is_here() {
+        if !self.is_owner_process() {
             return;
         }
         let mut control = self.control();
-        // First, under the lock: a send queue that is behind with its requests must not make it valid again.
+        // First, and under the lock: a request still in a send queue must not make it valid again.
         control.allocator.free(&self.index, index);
         let template = control.templates.remove(&number);
         drop(control);
         self.revoke(number);
-        // Counted until now, as the slot is in use until now.
+        // The slot counts against the limit until it is free.
         let mut control = self.control();
         control.free.push(number);
         match template {
@@ -502,40 +512,40 @@ impl Shared {
         }
     }
 
-    /// Waits until all turns and visits that are under way are over. Not under the control lock: a turn that
-    /// is waited for may itself wait for the lock.
+    /// Waits for all open epochs and for all copies outside of one. The caller does not hold the control
+    /// lock: a thread inside an epoch may wait for it.
     pub(super) fn synchronize(&self) {
-        if !self.is_here() {
+        if !self.is_owner_process() {
             return;
         }
         self.quiescence.synchronize();
-        drop(self.visits.write().unwrap_or_else(PoisonError::into_inner));
+        drop(self.outside_copies.write().unwrap_or_else(PoisonError::into_inner));
     }
 
     pub(super) fn control(&self) -> MutexGuard<'_, Control> {
-        // Nothing that runs under the lock can panic half way but for lack of memory, which aborts.
+        // Code under the lock can only panic for lack of memory, which aborts. So poisoning is ignored.
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Control {
-    /// How many slots were ever used: those with lower numbers.
+    /// Number of slots that were ever used: those with lower numbers.
     pub(super) fn used(&self) -> u32 {
         self.used
     }
 
-    /// What may be made of a slot, where a send queue may.
+    /// The template of a slot, if a send queue may make it valid.
     pub(super) fn template_of(&self, number: SlotNumber) -> Option<Template> {
         self.templates.get(&number).copied()
     }
 
-    /// The slot that `stag`'s index names and what may be made of it, whatever it is now.
+    /// The slot of `stag`'s index and its template, valid or not.
     pub(super) fn template(&self, shared: &Shared, stag: Stag) -> Option<(SlotNumber, Template)> {
         let slot = shared.slot_of(stag.index())?;
         self.templates.get(&slot).map(|template| (slot, *template))
     }
 
-    /// Whether a window is bound to the region in that slot as it is now.
+    /// Whether a window is bound to the region in this slot, in its current generation.
     pub(super) fn is_bound(&self, shared: &Shared, region: SlotNumber) -> bool {
         let behind = |window: SlotNumber| shared.slot(window)?.read()?.0.parent;
         let is_behind = |(number, generation)| {

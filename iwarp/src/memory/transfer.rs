@@ -1,7 +1,7 @@
-//! What a passed check admits: a range to write or to read, within one turn.
+//! The result of a passed check: a range to write or to read, within one epoch.
 //!
 //! Both check before every copy that the registration is still in the generation that was checked. A copy
-//! that has begun ends within the turn, for which whoever revokes waits.
+//! that has begun ends within the epoch, and a thread that revokes the registration waits for the epoch.
 
 use crate::memory::copy;
 use crate::memory::fault::Fault;
@@ -10,23 +10,23 @@ use crate::memory::quiescence::EpochGuard;
 use crate::memory::slot::{Lease, Record, Traits};
 use crate::memory::stride::{Runs, Stride};
 
-/// A range that may be written, until the turn ends or the registration is revoked.
+/// A range that may be written, until the epoch ends or the registration is revoked.
 pub struct Target<'t> {
     range: Range<'t>,
 }
 
-/// A range that may be read, until the turn ends or the registration is revoked.
+/// A range that may be read, until the epoch ends or the registration is revoked.
 pub struct Source<'t> {
     range: Range<'t>,
 }
 
 struct Range<'t> {
-    /// Holds the turn open and the value on its thread.
+    /// Keeps the epoch open and the value on its thread.
     _guard: &'t EpochGuard,
     lease: Lease<'t>,
     ptr: *mut u8,
     len: usize,
-    /// Memory of the caller, which may be gone.
+    /// Memory of the caller, which may be unmapped.
     guarded: bool,
 }
 
@@ -51,45 +51,48 @@ impl<'t> Target<'t> {
         self.range.len == 0
     }
 
-    /// Runs `access` with the address of the range's first byte, within the turn.
+    /// Runs `access` with the address of the first byte of the range, within the epoch.
     ///
     /// # Errors
-    /// [`Fault::InvalidStag`] when the registration has been revoked, or memory of the caller is not there
-    /// any more.
+    /// [`Fault::InvalidStag`] when the registration has been revoked, or memory of the caller is no longer
+    /// mapped.
     ///
     /// # Safety
     /// As [`copy::run`], for an access to the bytes of the range.
     pub(super) unsafe fn access(&self, mut access: impl FnMut(*mut u8)) -> Result<(), Fault> {
         let Range { len, guarded, .. } = self.range;
         let ptr = self.range.at(0, len)?;
-        // SAFETY: the caller promises what `run` asks for.
+        // SAFETY: the caller promises what `copy::run` requires of an access to these bytes, which `at` found
+        // inside the range.
         unsafe { copy::run(ptr, len, guarded, || access(ptr)) }.map_err(|Unmapped| Fault::InvalidStag)
     }
 
     /// Copies `bytes` to `offset` of the range. They become visible to other threads by increasing offset,
-    /// each after all that was written before: so when pieces are placed in order, the last byte is the last
-    /// to be seen.
+    /// each after everything that was written before. So the last byte becomes visible last when pieces are
+    /// placed in order.
     ///
     /// # Errors
     /// [`Fault::InvalidStag`] when the registration has been revoked, [`Fault::Bounds`] outside the range;
-    /// nothing is copied then. [`Fault::InvalidStag`] also where memory of the caller is not there any more;
-    /// a part may have been copied then.
+    /// nothing is copied then. [`Fault::InvalidStag`] also when memory of the caller is no longer mapped; a
+    /// part may have been copied then.
     pub fn place(&self, offset: usize, bytes: &[u8]) -> Result<(), Fault> {
         let ptr = self.range.at(offset, bytes.len())?;
         // SAFETY: `at` found the registration valid just now and the range inside it, and the check that made
-        // this target found it writable. The turn is open on this thread, so whoever has revoked it since
-        // waits for the turn to end before the memory may go (see `quiescence`).
+        // this target found it writable. The epoch is open on this thread, so a thread that has revoked the
+        // registration since waits for the epoch to end before the memory may go (see `quiescence`).
         unsafe { copy::place_to(ptr, bytes, self.range.guarded) }.map_err(|Unmapped| Fault::InvalidStag)
     }
 
-    /// As [`place`](Self::place), one run right behind the other; returns how many bytes were copied.
+    /// As [`place`](Self::place), for several runs that become contiguous. Returns how many bytes were
+    /// copied.
     ///
     /// # Errors
     /// As [`place`](Self::place).
     pub fn place_runs(&self, offset: usize, runs: Runs<'_>) -> Result<usize, Fault> {
         let len = runs.len();
         let ptr = self.range.at(offset, len)?;
-        // SAFETY: as in `place`.
+        // SAFETY: as in `place`: `at` found the registration valid and the range of all runs inside it, the
+        // target is writable, and the open epoch keeps the memory.
         unsafe { copy::place_runs_to(ptr, runs, len, self.range.guarded) }
             .map(|()| len)
             .map_err(|Unmapped| Fault::InvalidStag)
@@ -125,26 +128,29 @@ impl<'t> Source<'t> {
         self.fetch_runs(offset, out, Stride::NONE)
     }
 
-    /// As [`fetch`](Self::fetch), around the gaps of `out`; in these anything may be written.
+    /// As [`fetch`](Self::fetch), around the gaps of `out`. Any bytes may be written into the gaps.
     ///
     /// # Errors
     /// As [`Target::place`].
     pub fn fetch_runs(&self, offset: usize, out: &mut [u8], stride: Stride) -> Result<(), Fault> {
         let ptr = self.range.at(offset, stride.content(out.len()))?;
-        // SAFETY: as in `Target::place`; every registration is readable.
+        // SAFETY: `at` found the registration valid just now and the range inside it, and every registration
+        // is readable. The epoch is open on this thread, so a thread that has revoked the registration since
+        // waits for the epoch to end before the memory may go.
         unsafe { copy::fetch_from(ptr, out, stride, self.range.guarded) }
             .map_err(|Unmapped| Fault::InvalidStag)
     }
 
-    /// As [`fetch`](Self::fetch). Adds the bytes, as they were copied, to the CRC32c `sum`, if
-    /// there is one, in the same pass where the CPU has one. Nothing is added on an error.
+    /// As [`fetch`](Self::fetch). Adds the copied bytes to the CRC32c `sum`, if there is one: in the same
+    /// pass where the CPU supports it. Adds nothing on an error.
     ///
     /// # Errors
     /// As [`Target::place`].
     pub fn fetch_summed(&self, offset: usize, out: &mut [u8], sum: Option<&mut u32>) -> Result<(), Fault> {
         let Some(sum) = sum else { return self.fetch(offset, out) };
         let ptr = self.range.at(offset, out.len())?;
-        // SAFETY: as in `fetch`.
+        // SAFETY: as in `fetch_runs`: `at` found the registration valid and the range inside it, and the open
+        // epoch keeps the memory.
         *sum = unsafe { copy::fetch_summed_from(ptr, out, self.range.guarded, *sum) }
             .map_err(|Unmapped| Fault::InvalidStag)?;
         Ok(())
@@ -156,6 +162,10 @@ impl<'t> Range<'t> {
         Self { _guard: guard, lease, ptr, len, guarded: record.traits.contains(Traits::GUARDED) }
     }
 
+    /// The address of `len` bytes at `offset`.
+    ///
+    /// RFC 5041 section 8.3.1 (DDP-231), RFC 5040 section 8.1.1 (RDMAP-355): the registration is checked
+    /// before each copy.
     fn at(&self, offset: usize, len: usize) -> Result<*mut u8, Fault> {
         if !self.lease.is_current() {
             return Err(Fault::InvalidStag);

@@ -1,9 +1,9 @@
-//! Memory windows: names for a part of a region, given and taken in a send queue.
+//! Memory windows: STags for a part of a region, bound and invalidated by requests of a send queue.
 //!
-//! A window is bound to a region ([`EpochGuard::bind_window`]): a range inside it, rights that the
-//! region can bear. It is a name for peers only. It ends by being invalidated or bound again, and
-//! with the region: it is usable only while the region is in the generation to which it was bound,
-//! which is looked at again before every copy.
+//! A window is bound to a range of a region, with rights that the region allows
+//! ([`EpochGuard::bind_window`]). Only peers may use it. It ends when it is invalidated or bound again, and
+//! when its region ends: it is usable only while the region is in the generation to which it was bound. That
+//! is checked before every copy.
 
 use crate::memory::access::{Access, Accessor, PdId};
 use crate::memory::fault::Fault;
@@ -17,62 +17,62 @@ use crate::memory::table::{Control, Form, MemoryTable, Shared, Template};
 /// The two types of windows of the verbs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WindowKind {
-    /// For every stream of the protection domain. Bound again, or to nothing, at any time; no peer
-    /// invalidates it.
+    /// For every stream of the protection domain. It may be bound again, or unbound, at any time. No peer may
+    /// invalidate it.
     Type1,
-    /// For the one stream whose queue pair bound it. Invalidated by that queue pair or its peer, then bound
-    /// again.
+    /// For the one stream whose queue pair bound it. That queue pair or its peer invalidates it before it is
+    /// bound again.
     Type2,
 }
 
-/// What a window is to be bound to.
+/// The binding of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bind {
-    /// The window's name from now on: its index, with any key.
+    /// The new STag: the index of the window, with any key.
     pub stag: Stag,
     /// The region, registered with [`Access::MW_BIND`].
     pub region: Stag,
-    /// First byte, as a tagged offset of the region.
+    /// Tagged offset of the first byte in the region.
     pub addr: u64,
-    /// Bytes; 0 leaves a window of type 1 unbound.
+    /// Bytes; 0 unbinds a window of type 1.
     pub len: u64,
-    /// Rights of the peer; those to write need the region's [`Access::LOCAL_WRITE`].
+    /// Rights of the peer. Rights to write need [`Access::LOCAL_WRITE`] of the region.
     pub access: Access,
-    /// Tagged offsets start at 0, not at `addr`.
+    /// Whether tagged offsets start at 0 and not at `addr`.
     pub zero_based: bool,
 }
 
-/// Why a window could not be bound, or memory not be registered, in a send queue. What was valid before still
-/// is.
+/// Why a request in a send queue could not bind a window or register memory. An STag that was valid before
+/// still is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BindError {
-    /// The STag's index is none that was allocated for this.
+    /// The index of the STag was not allocated for this.
     #[error("the STag was not allocated for it")]
     UnknownStag,
     /// The STag belongs to another protection domain.
     #[error("the STag belongs to another protection domain")]
     NotAssociated,
-    /// It has to be invalidated first.
+    /// The STag has to be invalidated first.
     #[error("the STag is still valid: invalidate it first")]
     StillValid,
     /// No bytes.
     #[error("no bytes")]
     Empty,
-    /// The region's name, its association, or the range inside it.
+    /// The STag of the region is invalid or not associated, or the range is not inside the region.
     #[error("the region: {0}")]
     Region(Fault),
     /// The region was registered without [`Access::MW_BIND`].
     #[error("the region does not allow windows")]
     NotBindable,
-    /// Rights that the memory cannot bear, or that are no rights of a peer.
+    /// Rights that the memory does not allow, or that are not rights of a peer.
     #[error("the memory cannot bear these rights")]
     Rights,
-    /// Tagged offsets would pass 2^64.
+    /// The tagged offsets would pass 2^64.
     #[error("the tagged offsets of the range would wrap")]
     BaseWraps,
 }
 
-/// A window, as its owner holds it. Dropping it frees it: when that is done, nobody reaches the region
+/// The owner's handle of a window. Dropping it frees the window. After that no peer accesses the region
 /// through it.
 pub struct Window {
     handle: Handle,
@@ -80,19 +80,19 @@ pub struct Window {
 }
 
 impl MemoryTable {
-    /// A window that is bound to nothing. `keep`: no peer may invalidate it.
+    /// Allocates an unbound window. `keep`: no peer may invalidate it.
     ///
     /// # Errors
     /// [`RegisterError::WindowLimit`].
     pub fn alloc_window(&self, pd: PdId, kind: WindowKind, keep: bool) -> Result<Window, RegisterError> {
         let template = Template { pd, keep, form: Form::Window(kind) };
-        let (slot, index) = self.shared().claim(Some(template))?;
+        let (slot, index) = self.shared().allocate(Some(template))?;
         Ok(Window { handle: Handle { table: self.clone(), slot, index }, kind })
     }
 
-    /// What kind of window the index of `stag` names, bound or not; `None` when it names none.
+    /// The kind of window that the index of `stag` names, bound or not; `None` when it names none.
     pub fn window_kind(&self, stag: Stag) -> Option<WindowKind> {
-        if !self.shared().is_here() {
+        if !self.shared().is_owner_process() {
             return None;
         }
         let (_, template) = self.shared().control().template(self.shared(), stag)?;
@@ -109,12 +109,12 @@ impl Window {
         self.kind
     }
 
-    /// Its name with that key.
+    /// Its STag with this key.
     pub fn stag(&self, key: u8) -> Stag {
         Stag::new(self.handle.index, key)
     }
 
-    /// Whether it is bound under that name, and the region behind it is valid.
+    /// Whether it is bound as `stag`, and the region behind it is valid.
     pub fn is_valid(&self, stag: Stag) -> bool {
         stag.index() == self.handle.index && self.handle.is_valid(stag)
     }
@@ -127,14 +127,14 @@ impl std::fmt::Debug for Window {
 }
 
 impl EpochGuard {
-    /// Binds a window as the consumer asked in the send queue of `by`. What a window of type 1 was bound to
-    /// before is out of reach when this returns; for that it waits for the turns that other engines are in.
+    /// Binds a window for a request in the send queue of `by`. For a window of type 1 this waits for the open
+    /// epochs of other engines: when it returns, no peer accesses the previous range through the window.
     ///
     /// # Errors
-    /// [`BindError`]; the window is as it was.
+    /// [`BindError`]; the window is unchanged.
     pub fn bind_window(&self, bind: &Bind, by: Accessor) -> Result<(), BindError> {
         let shared = self.shared();
-        if !shared.is_here() {
+        if !shared.is_owner_process() {
             return Err(BindError::UnknownStag);
         }
         let mut control = shared.control();
@@ -143,33 +143,34 @@ impl EpochGuard {
         if template.pd != by.pd {
             return Err(BindError::NotAssociated);
         }
-        // All is checked before the window is taken from what it was bound to.
+        // Everything is checked before the window loses its previous binding.
         let checked = window_record(shared, bind, &template, by)?;
         match kind {
             WindowKind::Type2 if shared.is_valid(number) => return Err(BindError::StillValid),
             WindowKind::Type2 if checked.is_none() => return Err(BindError::Empty),
-            // Bound to a region that is gone, at most: that was waited for.
+            // It is invalid, or bound to a region that is gone, whose revocation has waited for all engines.
             WindowKind::Type2 => shared.revoke_slot(number),
             WindowKind::Type1 => loop {
                 shared.revoke_slot(number);
                 drop(control);
                 shared.synchronize();
                 control = shared.control();
-                // The window may have been freed meanwhile. Its index is not used again that soon.
+                // The window may have been freed meanwhile. Its index is in quarantine then and names no
+                // other.
                 control.template(shared, bind.stag).ok_or(BindError::UnknownStag)?;
-                // Or bound by another queue pair: of two that bind, the later has it.
+                // Another queue pair may have bound it meanwhile. Then this binding replaces that one.
                 if shared.slot(number).is_none_or(|slot| !slot.is_valid()) {
                     break;
                 }
             },
         }
-        // Looked at again, as the lock was given up.
+        // Checked again, since the lock was released meanwhile.
         let Some(record) = window_record(shared, bind, &template, by)? else { return Ok(()) };
         publish(shared, &control, number, &record)
     }
 }
 
-/// Makes an invalid slot valid, unless somebody else has meanwhile.
+/// Makes an invalid slot valid, unless another thread already has.
 pub(super) fn publish(
     shared: &Shared,
     _locked: &Control,
@@ -184,7 +185,10 @@ pub(super) fn publish(
     Ok(())
 }
 
-/// What a bound window's slot says; `None`: it is bound to nothing.
+/// The fields of the slot of a bound window; `None` for an unbound one.
+///
+/// RFC 5041 section 8.3.2 (DDP-237), RFC 5040 section 8.1.2 (RDMAP-367): the region belongs to the domain
+/// that binds.
 fn window_record(
     shared: &Shared,
     bind: &Bind,
@@ -196,7 +200,7 @@ fn window_record(
         return Ok(None);
     }
     let (lease, parent) = shared.lookup(region).map_err(BindError::Region)?;
-    // A window is no region: nothing is bound to it.
+    // A window cannot be bound to a window.
     if parent.traits.contains(Traits::WINDOW) {
         return Err(BindError::Region(Fault::InvalidStag));
     }
@@ -215,14 +219,14 @@ fn window_record(
     let is_type_1 = matches!(template.form, Form::Window(WindowKind::Type1));
     let mut traits = Traits::WINDOW | (parent.traits & Traits::GUARDED);
     traits.set(Traits::REBOUND_ONLY, is_type_1);
-    traits.set(Traits::KEPT, template.keep);
+    traits.set(Traits::NO_REMOTE_INVALIDATE, template.keep);
     let number = shared.slot_of(region.index()).ok_or(BindError::Region(Fault::InvalidStag))?;
     Ok(Some(Record {
         stag,
         access,
         traits,
         pd: template.pd,
-        // Never wider than the region.
+        // Not for more streams than the region.
         stream: if is_type_1 { parent.stream } else { Some(by.stream) },
         base_to: if zero_based { 0 } else { addr },
         ptr,

@@ -125,6 +125,8 @@ impl CqShared {
         if !self.unsettled.load(Ordering::Relaxed) || !self.unsettled.swap(false, Ordering::AcqRel) {
             return;
         }
+        // RFC 5040 section 8.1.1 (RDMAP-360): an overflow ends the queue pairs that complete here, and no
+        // others.
         self.resources.events.push(AsyncEventKind::CqError, self.num, None);
         let mut after = None;
         loop {
@@ -167,6 +169,7 @@ impl CompletionQueue {
         let CqOptions { cqe, channel, strict } = *options;
         check_cqe(&resources, cqe)?;
         let permit = resources.quotas.cq.take(1)?;
+        // RFC 5040 section 8.1.2 (RDMAP-368): entries of all completion queues count against one limit.
         let users = Mutex::new(CqUsers::new(strict, resources.quotas.cqe.take(cqe)?));
         let shared = CqShared {
             num: resources.next_cq_num(),

@@ -412,6 +412,8 @@ impl QpShared {
 
     /// One of the shared queue, unless it holds as many as it may.
     fn take_shared(&self, srq: &SharedReceiveQueue) -> Option<RecvRequest> {
+        // RFC 5041 section 8.3.2 (DDP-239), RFC 5040 section 8.1.2 (RDMAP-371): each stream has a limit of
+        // shared buffers.
         let held = self.places.take_recv()?;
         let request = srq.shared.take();
         if request.is_none() {

@@ -113,6 +113,8 @@ impl Resources {
     /// Objects of two contexts are not used together: each context numbers its own, and has its own
     /// memory and limits.
     pub(crate) fn same(&self, other: &Self) -> Result<(), VerbsError> {
+        // RFC 5040 sections 8.1.1 and 8.1.2 (RDMAP-359, RDMAP-366): users of different contexts share
+        // nothing.
         if std::ptr::eq(self, other) {
             return Ok(());
         }

@@ -79,6 +79,8 @@ impl Quota {
 
     /// Grants `count` more, or says which limit forbids it.
     pub(crate) fn take(self: &Arc<Self>, count: usize) -> Result<Permit, VerbsError> {
+        // RFC 5041 section 8.3.2 (DDP-235), RFC 5040 section 8.1.2 (RDMAP-365): each allocation counts
+        // against a limit.
         let more = |used: usize| used.checked_add(count).filter(|&used| used <= self.limit);
         match self.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, more) {
             Ok(_) => Ok(Permit { quota: Arc::clone(self), count }),

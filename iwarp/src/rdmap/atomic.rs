@@ -1,49 +1,49 @@
-//! Atomic operations (RFC 7306 section 5): what is done to the 64-bit word, and the headers of Atomic Request
-//! and Atomic Response (sections 5.2.1 and 5.2.2), each the whole DDP payload of its message.
+//! Atomic operations (RFC 7306 section 5): their effect on the 64-bit word, and the headers of Atomic Request
+//! and Atomic Response (sections 5.2.1 and 5.2.2). Each header is the whole DDP payload of its message.
 //!
-//! What it is not: the access to the word, which is `crate::memory`'s
-//! ([`EpochGuard::check_atomic`](crate::memory::EpochGuard)).
+//! What it is not: access to the word, which [`EpochGuard::check_atomic`](crate::memory::EpochGuard) gives.
 
 use crate::memory::Stag;
 use crate::rdmap::control::Extensions;
 use crate::rdmap::error::TerminateError;
 
-/// What an Atomic Request asks for. All values are numbers, whatever the byte order of either machine.
+/// The operation of an Atomic Request. All values are numbers, independent of the byte order of either
+/// machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AtomicOp {
     /// Adds, field by field (RFC 7306 section 5.1.1).
     FetchAdd {
-        /// What is added.
+        /// The addend.
         add: u64,
-        /// A set bit is the highest of a field: its carry is dropped. 0: one field of 64 bits.
+        /// A set bit is the highest bit of a field, and its carry is dropped. 0: one field of 64 bits.
         mask: u64,
     },
-    /// Replaces where the word compares equal (RFC 7306 section 5.1.2).
+    /// Replaces the word if it compares equal (RFC 7306 section 5.1.2).
     CmpSwap {
-        /// What the word is compared with.
+        /// The value to compare with.
         compare: u64,
-        /// The bits that are compared.
+        /// The bits to compare.
         compare_mask: u64,
-        /// What replaces it.
+        /// The new value.
         swap: u64,
-        /// The bits that are replaced.
+        /// The bits to replace.
         swap_mask: u64,
     },
-    /// Replaces unconditionally: the draft's, without a place in RFC 7306.
+    /// Replaces unconditionally: an operation of the draft that RFC 7306 does not have.
     Swap {
-        /// What replaces it.
+        /// The new value.
         swap: u64,
     },
 }
 
-/// Where the AOpCode is in the first word of a request; the 28 bits above are reserved, sent as 0 and never
-/// looked at.
+/// The bits of the AOpCode in the first word of a request. The 28 bits above are reserved, sent as 0 and
+/// ignored on receipt.
 const AOPCODE_MASK: u32 = 0x0F;
 
 impl AtomicOp {
     /// AOpCode of [`AtomicOp::FetchAdd`].
     pub const FETCH_ADD: u8 = 0x0;
-    /// AOpCode of [`AtomicOp::Swap`]: the draft's, reserved in RFC 7306 section 10.1.
+    /// AOpCode of [`AtomicOp::Swap`]: the draft's value, reserved in RFC 7306 section 10.1.
     pub const SWAP: u8 = 0x1;
     /// AOpCode of [`AtomicOp::CmpSwap`].
     pub const CMP_SWAP: u8 = 0x2;
@@ -57,8 +57,9 @@ impl AtomicOp {
         }
     }
 
-    /// Whether a stream with these extensions carries it out: [`AtomicOp::FetchAdd`] and
-    /// [`AtomicOp::CmpSwap`] come together, [`AtomicOp::Swap`] has a switch of its own.
+    /// Whether a stream with these extensions executes it. [`Extensions::ATOMICS`] enables
+    /// [`AtomicOp::FetchAdd`] and [`AtomicOp::CmpSwap`]; [`AtomicOp::Swap`] needs [`Extensions::SWAP`] as
+    /// well.
     pub const fn is_understood(&self, extensions: Extensions) -> bool {
         let needed = match self {
             Self::FetchAdd { .. } | Self::CmpSwap { .. } => Extensions::ATOMICS,
@@ -67,12 +68,12 @@ impl AtomicOp {
         extensions.contains(needed)
     }
 
-    /// What the word holds afterwards, when it held `original` before.
+    /// The new value of a word that held `original`.
     pub const fn apply(&self, original: u64) -> u64 {
         match *self {
             Self::FetchAdd { add, mask } => {
-                // Below the highest bits of the fields carries stop at those bits, which are 0 in both
-                // numbers; the highest bits themselves are added without a carry, so by XOR.
+                // The highest bit of each field is cleared in both numbers, so carries from below stop there.
+                // The highest bits themselves are added without a carry, so by XOR.
                 let below = (original & !mask).wrapping_add(add & !mask);
                 below ^ ((original ^ add) & mask)
             }
@@ -91,13 +92,13 @@ impl AtomicOp {
 /// An Atomic Request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AtomicRequest {
-    /// The requester's name for it; the response has it again.
+    /// Identifier chosen by the requester; the response repeats it.
     pub id: u32,
-    /// The responder's buffer.
+    /// The buffer at the responder.
     pub stag: Stag,
-    /// Where in it: eight bytes from here on.
+    /// Tagged offset of the eight bytes.
     pub to: u64,
-    /// What to do with them.
+    /// The operation on them.
     pub op: AtomicOp,
 }
 
@@ -105,12 +106,11 @@ impl AtomicRequest {
     /// Bytes on the wire.
     pub const LEN: usize = 52;
 
-    /// Parses the payload of a delivered Atomic Request. Fields that its operation does not use are not
-    /// looked at.
+    /// Parses the payload of a delivered Atomic Request. Ignores the fields that its operation does not use.
     ///
     /// # Errors
     /// [`TerminateError::OperationUnspecified`] when there are not 52 bytes (the documents name no code),
-    /// [`TerminateError::UnexpectedOpcode`] for an AOpCode that is none.
+    /// [`TerminateError::UnexpectedOpcode`] for an unknown AOpCode.
     pub fn parse(payload: &[u8]) -> Result<Self, TerminateError> {
         let bytes: &[u8; Self::LEN] = payload.try_into().map_err(|_| TerminateError::OperationUnspecified)?;
         let u32_at = |at: usize| u32::from_be_bytes(std::array::from_fn(|i| bytes[at + i]));
@@ -130,7 +130,7 @@ impl AtomicRequest {
         Ok(Self { id: u32_at(4), stag: Stag(u32_at(8)), to: u64_at(12), op })
     }
 
-    /// The bytes on the wire. Masks that the operation does not use are all ones, its unused data is 0.
+    /// The bytes on the wire. Unused masks are all ones, unused data is 0.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let Self { id, stag, to, op } = *self;
         let (data, mask, compare, compare_mask) = match op {
@@ -156,14 +156,14 @@ impl AtomicRequest {
 /// An Atomic Response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AtomicResponse {
-    /// That of the request.
+    /// The identifier of the request.
     pub id: u32,
-    /// What the word held before.
+    /// The value of the word before the operation.
     pub original: u64,
 }
 
 impl AtomicResponse {
-    /// Bytes on the wire (figure 6; the "32 bytes" of section 4 are a slip).
+    /// Bytes on the wire (figure 6; the "32 bytes" of section 4 are an error of the RFC).
     pub const LEN: usize = 12;
 
     /// Parses the payload of a delivered Atomic Response.

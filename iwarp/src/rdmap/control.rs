@@ -1,9 +1,9 @@
-//! The RDMAP control byte, and which opcode goes with which buffer model and queue (RFC 5040 sections 4.1 to
-//! 4.3).
+//! The RDMAP control byte, and the buffer model and queue of each opcode (RFC 5040 sections 4.1 to 4.3).
 //!
-//! DDP carries the control byte as the first byte of RsvdULP, and with untagged segments four more, the
-//! Invalidate STag. Opcodes 8 to 11 are those of RFC 7306; a stream that has not enabled them answers them as
-//! it answers any unknown opcode.
+//! RFC 5040 section 4.1 (RDMAP-084, RDMAP-085): DDP carries the control byte as the first byte of RsvdULP. It
+//! has the version in its two highest bits, two reserved bits, and the opcode in its four lowest bits. In an
+//! untagged segment the Invalidate STag follows. Opcodes 8 to 11 are those of RFC 7306. A stream that has not
+//! enabled them treats them as unknown opcodes.
 
 use crate::ddp::{DdpError, Header, TaggedHeader, UntaggedHeader};
 use crate::memory::Stag;
@@ -11,9 +11,9 @@ use crate::rdmap::error::TerminateError;
 
 /// RDMAP version bits of the control byte.
 const VERSION_MASK: u8 = 0xC0;
-/// Version 1 in place.
+/// Version 1, in these bits.
 const VERSION: u8 = 0x40;
-/// Opcode bits of the control byte; the two between are reserved, sent as 0 and never looked at.
+/// Opcode bits of the control byte. The two bits between are reserved.
 const OPCODE_MASK: u8 = 0x0F;
 
 bitflags::bitflags! {
@@ -24,21 +24,23 @@ bitflags::bitflags! {
         const IMMEDIATE = 0x01;
         /// Atomic Request and Atomic Response, with FetchAdd and CmpSwap; opens queue 3.
         const ATOMICS = 0x02;
-        /// The draft's Swap among the atomics, which RFC 7306 has reserved.
+        /// Swap, an atomic of the draft whose code RFC 7306 reserves.
         const SWAP = 0x04;
     }
 }
 
 impl Extensions {
-    /// Buffers of queue 1: IRD for Read Requests and, where atomics are understood, as many more for Atomic
-    /// Requests (RFC 7306 section 5.2.2 item 4).
+    /// Buffers of queue 1: IRD for Read Requests and, with atomics, as many more for Atomic Requests (RFC
+    /// 7306 section 5.2.2 item 4).
     pub(crate) fn request_buffers(self, ird: u16) -> u32 {
         let kinds = if self.contains(Self::ATOMICS) { 2 } else { 1 };
         kinds * u32::from(ird)
     }
 }
 
-/// What kind of message a segment belongs to.
+/// The type of a message.
+///
+/// RFC 5040 section 4.1 (RDMAP-090): each type has its assigned value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Opcode {
@@ -72,11 +74,11 @@ pub enum Opcode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Queue {
-    /// Sends and Immediate Data: the receives that the user posts.
+    /// Sends and Immediate Data: the receive requests that the user posts.
     Send = 0,
-    /// Read Requests and Atomic Requests: as many buffers of either kind as IRD.
+    /// Read Requests and Atomic Requests: IRD buffers of either kind.
     ReadRequest = 1,
-    /// Terminate: one buffer of 52 bytes, there from the start.
+    /// Terminate: one buffer of 52 bytes, posted when the stream begins.
     Terminate = 2,
     /// Atomic Responses (RFC 7306).
     AtomicResponse = 3,
@@ -99,12 +101,17 @@ impl Opcode {
         Opcode::AtomicResponse,
     ];
 
-    /// The opcode bits of a control byte, whatever its version says; `None` for 12 to 15.
+    /// The opcode of a control byte of any version; `None` for 12 to 15.
+    ///
+    /// RFC 5040 section 4.1 (RDMAP-095): the reserved bits are ignored.
     pub fn of_byte(control: u8) -> Option<Self> {
         Self::ALL.get(usize::from(control & OPCODE_MASK)).copied()
     }
 
     /// Checks a delivered segment: RDMAP version, opcode, buffer model and queue, in this order.
+    ///
+    /// RFC 5040 section 7.2 (RDMAP-333, RDMAP-334, RDMAP-338, RDMAP-339): version and opcode are valid in
+    /// every message.
     ///
     /// # Errors
     /// [`TerminateError::RdmapVersion`], else [`TerminateError::UnexpectedOpcode`].
@@ -126,7 +133,7 @@ impl Opcode {
         }
     }
 
-    /// Whether a stream with these extensions understands it.
+    /// Whether a stream with these extensions accepts it.
     pub const fn is_understood(self, extensions: Extensions) -> bool {
         match self {
             Opcode::Immediate | Opcode::ImmediateSolicited => extensions.contains(Extensions::IMMEDIATE),
@@ -135,23 +142,31 @@ impl Opcode {
         }
     }
 
-    /// The control byte: version 1 and this opcode.
+    /// The control byte.
+    ///
+    /// RFC 5040 section 4.1 (RDMAP-092, RDMAP-094): version 1, reserved bits 0.
     pub const fn control_byte(self) -> u8 {
         VERSION | self as u8
     }
 
     /// Whether its segments are tagged.
+    ///
+    /// RFC 5040 section 4.1 (RDMAP-088, RDMAP-089): the opcode alone decides.
     pub const fn is_tagged(self) -> bool {
         self.queue().is_none()
     }
 
-    /// The queue of an untagged opcode.
+    /// The queue of an untagged opcode; `None` for a tagged one.
     pub const fn queue(self) -> Option<Queue> {
         match self {
+            // RFC 5040 sections 4.1, 5.1 and 5.2.2 (RDMAP-091, RDMAP-196, RDMAP-225): these are tagged.
             Opcode::Write | Opcode::ReadResponse => None,
+            // RFC 5040 section 5.2.1 (RDMAP-207, RDMAP-212): Read Requests are untagged and go to queue 1.
             Opcode::ReadRequest | Opcode::AtomicRequest => Some(Queue::ReadRequest),
+            // RFC 5040 section 5.4 (RDMAP-253, RDMAP-254): Terminate is untagged and goes to queue 2.
             Opcode::Terminate => Some(Queue::Terminate),
             Opcode::AtomicResponse => Some(Queue::AtomicResponse),
+            // RFC 5040 section 5.3 (RDMAP-234, RDMAP-243): Sends are untagged and go to queue 0.
             Opcode::Send
             | Opcode::SendInvalidate
             | Opcode::SendSolicited
@@ -174,12 +189,12 @@ impl Opcode {
         matches!(self, Opcode::Immediate | Opcode::ImmediateSolicited)
     }
 
-    /// Whether its delivery raises an event where one is armed.
+    /// Whether its delivery raises an event on a queue that is armed for solicited completions.
     pub const fn is_solicited(self) -> bool {
         matches!(self, Opcode::SendSolicited | Opcode::SendSolicitedInvalidate | Opcode::ImmediateSolicited)
     }
 
-    /// Whether it names an STag to invalidate.
+    /// Whether it carries an STag to invalidate.
     pub const fn invalidates(self) -> bool {
         matches!(self, Opcode::SendInvalidate | Opcode::SendSolicitedInvalidate)
     }
@@ -204,22 +219,27 @@ impl Opcode {
         TaggedHeader { last, rsvd_ulp: self.control_byte(), stag, to }
     }
 
-    /// The header of an untagged segment of this message; `invalidate` is 0 where the opcode names none.
+    /// The header of an untagged segment of this message. `invalidate` is used by the invalidating opcodes
+    /// only.
     ///
     /// # Panics
-    /// For a tagged opcode, which is a mistake of the caller.
+    /// For a tagged opcode.
     pub fn untagged_header(self, invalidate: Stag, msn: u32, mo: u32, last: bool) -> UntaggedHeader {
         let queue = self.queue().expect("an untagged opcode has a queue");
+        // RFC 5040 sections 4.1 and 5.3 (RDMAP-087, RDMAP-098, RDMAP-247, RDMAP-248): the invalidating Sends
+        // carry their STag, all other untagged messages 0.
         let [a, b, c, d] = if self.invalidates() { invalidate.0.to_be_bytes() } else { [0; 4] };
         UntaggedHeader { last, rsvd_ulp: [self.control_byte(), a, b, c, d], qn: queue.number(), msn, mo }
     }
 }
 
 impl Queue {
-    /// How many queues there can be.
+    /// Number of queues.
     pub const COUNT: usize = 4;
 
-    /// The queue with number `qn`, if this stream has it open.
+    /// The queue with number `qn`, if it is open on a stream with these extensions.
+    ///
+    /// RFC 5041 section 7.1 (DDP-164): QN is valid for the stream.
     ///
     /// # Errors
     /// [`DdpError::InvalidQn`].
@@ -244,8 +264,7 @@ impl Queue {
     }
 }
 
-/// The Invalidate STag of an untagged header: meaningful where [`Opcode::invalidates`], to be ignored
-/// elsewhere.
+/// The Invalidate STag of an untagged header. Meaningful only where [`Opcode::invalidates`].
 pub fn invalidate_stag(header: &UntaggedHeader) -> Stag {
     let [_, a, b, c, d] = header.rsvd_ulp;
     Stag(u32::from_be_bytes([a, b, c, d]))

@@ -1,5 +1,9 @@
-//! Every error a Terminate can name, with layer, type and code (RFC 5040 section 4.8, RFC 5041 section 8.2,
-//! RFC 5044 section 8, RFC 6581 section 10), and which headers of the failing message go along.
+//! Every error that a Terminate can report, with layer, type and code (RFC 5040 section 4.8, RFC 5041 section
+//! 7.2, RFC 5044 section 8, RFC 6581 section 10), and the headers of the failing message that the Terminate
+//! carries.
+//!
+//! RFC 5040 section 4.8 (RDMAP-135): a Terminate is made from a [`TerminateError`], so its numbers are in the
+//! table.
 
 use std::fmt;
 
@@ -15,7 +19,7 @@ macro_rules! terminate_errors {
         }
 
         impl TerminateError {
-            /// Every error there is.
+            /// Every error.
             pub const ALL: &[TerminateError] = &[$(TerminateError::$name,)*];
 
             /// Layer, error type and error code.
@@ -23,7 +27,7 @@ macro_rules! terminate_errors {
                 match self { $(TerminateError::$name => ($layer, $etype, $code),)* }
             }
 
-            /// What it means, without the numbers.
+            /// Its meaning, without the numbers.
             pub const fn text(self) -> &'static str {
                 match self { $(TerminateError::$name => $text,)* }
             }
@@ -32,37 +36,37 @@ macro_rules! terminate_errors {
 }
 
 terminate_errors! {
-    /// Something of our own failed. Any code is legal; 0x00 is sent.
+    /// A local failure, not the peer's. Any code is legal; 0x00 is sent.
     LocalCatastrophic = 0x0 / 0x0 / 0x00, "RDMA local catastrophic error";
     /// A Read Request, an Atomic Request or an invalidation names an STag that is unknown or revoked.
     ReadInvalidStag = 0x0 / 0x1 / 0x00, "RDMA remote protection error: invalid STag";
     /// A Read Request or an Atomic Request reaches outside its STag's range.
     ReadBounds = 0x0 / 0x1 / 0x01, "RDMA remote protection error: base or bounds violation";
-    /// The STag may not be read, or no atomics be performed on it.
+    /// The STag does not give the right to read, or to perform atomics.
     ReadAccessRights = 0x0 / 0x1 / 0x02, "RDMA remote protection error: access rights violation";
     /// The STag belongs to another stream or protection domain.
     ReadNotAssociated = 0x0 / 0x1 / 0x03, "RDMA remote protection error: STag not associated with this stream";
     /// Tagged offset plus length reaches 2^64.
     ReadToWrap = 0x0 / 0x1 / 0x04, "RDMA remote protection error: tagged offset wraps";
-    /// The STag is of another stream or shared by several: the peer may not invalidate it.
+    /// The STag belongs to another stream or is shared by several: the peer may not invalidate it.
     CannotInvalidate = 0x0 / 0x1 / 0x09, "RDMA remote protection error: STag cannot be invalidated";
     /// No other code fits.
     ProtectionUnspecified = 0x0 / 0x1 / 0xFF, "RDMA remote protection error: unspecified";
     /// The RDMAP version of a message is not 1.
     RdmapVersion = 0x0 / 0x2 / 0x05, "RDMA remote operation error: invalid RDMAP version";
-    /// Unknown opcode (also within an Atomic Request), wrong buffer model or queue, or a response whose turn
-    /// it is not.
+    /// Unknown opcode (also within an Atomic Request), wrong buffer model or queue, or a response out of
+    /// order.
     UnexpectedOpcode = 0x0 / 0x2 / 0x06, "RDMA remote operation error: unexpected opcode";
     /// The stream cannot go on, e.g. after an Atomic Request whose target is not aligned to eight bytes.
     StreamCatastrophic = 0x0 / 0x2 / 0x07, "RDMA remote operation error: catastrophic, localized to this stream";
-    /// Nothing can go on.
+    /// No stream can go on.
     GlobalCatastrophic = 0x0 / 0x2 / 0x08, "RDMA remote operation error: catastrophic, global";
-    /// The other place where RFC 5040 lists this error.
+    /// The same error; RFC 5040 lists it under both types.
     OperationCannotInvalidate = 0x0 / 0x2 / 0x09, "RDMA remote operation error: STag cannot be invalidated";
     /// No other code fits, e.g. a Read Request that is too short, or Immediate Data of other than eight
     /// bytes.
     OperationUnspecified = 0x0 / 0x2 / 0xFF, "RDMA remote operation error: unspecified";
-    /// Something of DDP's own failed.
+    /// A local failure of DDP.
     DdpLocalCatastrophic = 0x1 / 0x0 / 0x00, "DDP local catastrophic error";
     /// A tagged segment names an STag that is unknown, revoked or not writable.
     DdpInvalidStag = 0x1 / 0x1 / 0x00, "DDP tagged buffer error: invalid STag";
@@ -78,31 +82,31 @@ terminate_errors! {
     DdpInvalidQn = 0x1 / 0x2 / 0x01, "DDP untagged buffer error: invalid queue number";
     /// No buffer is posted for the message.
     DdpNoBuffer = 0x1 / 0x2 / 0x02, "DDP untagged buffer error: invalid MSN, no buffer available";
-    /// The message number is not one that can come.
+    /// The MSN was delivered already, or an earlier message is missing.
     DdpMsnRange = 0x1 / 0x2 / 0x03, "DDP untagged buffer error: invalid MSN, out of range";
-    /// The message offset lies behind the buffer.
+    /// The message offset lies past the end of the buffer.
     DdpInvalidMo = 0x1 / 0x2 / 0x04, "DDP untagged buffer error: invalid message offset";
     /// The message is longer than its buffer.
     DdpTooLong = 0x1 / 0x2 / 0x05, "DDP untagged buffer error: message too long for its buffer";
     /// The DDP version of an untagged segment is not 1.
     DdpUntaggedVersion = 0x1 / 0x2 / 0x06, "DDP untagged buffer error: invalid DDP version";
-    /// TCP is gone.
+    /// The TCP connection is closed or lost.
     MpaConnectionLost = 0x2 / 0x0 / 0x01, "MPA error: TCP connection closed, terminated or lost";
     /// An FPDU's CRC is wrong.
     MpaCrc = 0x2 / 0x0 / 0x02, "MPA error: CRC mismatch";
     /// A marker and the length field of an FPDU disagree.
     MpaMarker = 0x2 / 0x0 / 0x03, "MPA error: marker and ULPDU length disagree";
-    /// A start-up frame that is none.
+    /// A start-up frame is malformed.
     MpaFrame = 0x2 / 0x0 / 0x04, "MPA error: invalid request or reply frame";
     /// RFC 6581: the peer's local catastrophic error during start-up.
     MpaStartupCatastrophic = 0x2 / 0x0 / 0x05, "MPA error: local catastrophic error during start-up";
     /// RFC 6581: the IRD offered does not cover the ORD wanted.
     MpaInsufficientIrd = 0x2 / 0x0 / 0x06, "MPA error: insufficient IRD resources";
-    /// RFC 6581: no RTR form suits both.
+    /// RFC 6581: no RTR message type suits both peers.
     MpaNoMatchingRtr = 0x2 / 0x0 / 0x07, "MPA error: no matching RTR option";
 }
 
-/// Which headers of the failing message a Terminate carries (RFC 5040 figure 10).
+/// The headers of the failing message that a Terminate carries (RFC 5040 figure 10).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inclusion {
     /// None of them: M = D = R = 0.
@@ -114,7 +118,7 @@ pub enum Inclusion {
 }
 
 impl TerminateError {
-    /// The error with these numbers, if there is one. Every code of the local catastrophic type 0/0 is one.
+    /// The error with these numbers, if it is known. Every code of type 0/0 is the local catastrophic error.
     pub fn from_codes(layer: u8, etype: u8, code: u8) -> Option<Self> {
         if (layer, etype) == (0, 0) {
             return Some(TerminateError::LocalCatastrophic);
@@ -137,8 +141,8 @@ impl TerminateError {
         self.codes().2
     }
 
-    /// What goes along when an incoming message caused the error; `read_request` says whether it was a Read
-    /// Request whose header is at hand. Errors that no incoming message caused carry nothing.
+    /// The headers that go along when an incoming message caused the error. `read_request`: the message was a
+    /// Read Request and its header is available. An error without such a message carries none.
     pub const fn inclusion(self, read_request: bool) -> Inclusion {
         match (self.layer(), self.etype()) {
             (0, 0) | (1, 0) | (2, _) => Inclusion::Nothing,
@@ -147,8 +151,7 @@ impl TerminateError {
         }
     }
 
-    /// The error of a Read Request or an Atomic Request (RFC 7306 section 8.2), whose access RDMAP itself
-    /// checks.
+    /// The error of a Read Request or an Atomic Request (RFC 7306 section 8.2), whose access RDMAP checks.
     pub const fn of_read_fault(fault: Fault) -> Self {
         match fault {
             Fault::InvalidStag => TerminateError::ReadInvalidStag,
@@ -161,8 +164,9 @@ impl TerminateError {
         }
     }
 
-    /// The error of a remote invalidation: an STag of another stream counts as one that cannot be
-    /// invalidated.
+    /// The error of a remote invalidation.
+    ///
+    /// RFC 5040 section 5.3 (RDMAP-251): an STag of another stream is one that cannot be invalidated.
     pub const fn of_invalidate_fault(fault: Fault) -> Self {
         match fault {
             Fault::InvalidStag => TerminateError::ReadInvalidStag,
@@ -199,7 +203,7 @@ impl From<DdpError> for TerminateError {
     }
 }
 
-/// A runt has no code of its own; MPA's "marker and length disagree" comes closest.
+/// A runt has no code of its own. MPA's "marker and length disagree" is the closest.
 impl From<HeaderError> for TerminateError {
     fn from(error: HeaderError) -> Self {
         DdpError::of_header(error).map_or(TerminateError::MpaMarker, TerminateError::from)

@@ -1,4 +1,4 @@
-//! Immediate Data (RFC 7306 section 6.2): eight bytes, the whole DDP payload of the message.
+//! Immediate Data (RFC 7306 section 6.2): eight bytes, which are the whole DDP payload of the message.
 
 use arrayvec::ArrayVec;
 
@@ -8,15 +8,15 @@ use crate::rdmap::error::TerminateError;
 /// Bytes of Immediate Data.
 pub const IMMEDIATE_LEN: usize = 8;
 
-/// Immediate Data as it arrives: whole, or in the pieces that a tiny MULPDU makes of it.
+/// Immediate Data as it arrives: in one segment, or in several under a tiny MULPDU.
 #[derive(Clone, Debug, Default)]
 pub struct ImmediateData {
     bytes: ArrayVec<u8, IMMEDIATE_LEN>,
 }
 
 impl ImmediateData {
-    /// Checks the next segment in order: it continues where the last one ended, and the length that DDP will
-    /// report is eight (RFC 7306 section 6.3).
+    /// Checks the next segment in order: it begins where the last one ended, and the message length is eight
+    /// (RFC 7306 section 6.3).
     ///
     /// # Errors
     /// [`TerminateError::OperationUnspecified`] for any other length (the documents name no code),
@@ -32,12 +32,12 @@ impl ImmediateData {
         Ok(())
     }
 
-    /// Takes bytes of a segment that was checked; what does not fit is not taken.
+    /// Appends bytes of a checked segment, up to eight in all.
     pub fn extend(&mut self, bytes: &[u8]) {
         self.bytes.extend(bytes.iter().copied().take(self.bytes.remaining_capacity()));
     }
 
-    /// The bytes, once all have come. The next message starts anew.
+    /// The bytes, if all eight have arrived. Clears them for the next message.
     pub fn take(&mut self) -> Option<[u8; IMMEDIATE_LEN]> {
         std::mem::take(&mut self.bytes).into_inner().ok()
     }

@@ -1,9 +1,9 @@
 //! Remote Direct Memory Access Protocol (RFC 5040): opcodes, Read Requests, Read sinks and Terminate; and its
 //! extensions (RFC 7306): atomics and Immediate Data.
 //!
-//! The files beside this one are pure codecs and checks: what RDMAP puts into the bytes that DDP
-//! reserves for it, the headers that it sends as DDP payload, and which error of which layer
-//! answers what. `stream/` is the protocol: the order of messages, and the state of a stream.
+//! The files beside this one are pure codecs and checks: the bytes that DDP reserves for RDMAP, the headers
+//! that RDMAP sends as DDP payload, and the error codes of all layers. `stream/` is the protocol: the order
+//! of messages and the state of a stream.
 
 pub mod atomic;
 pub mod control;

@@ -1,20 +1,22 @@
-//! The RDMA Read Request header (RFC 5040 section 4.4): 28 bytes, the whole DDP payload of the message.
+//! The RDMA Read Request header (RFC 5040 section 4.4): 28 bytes, which are the whole DDP payload of the
+//! message.
 
 use crate::memory::Stag;
 use crate::rdmap::error::TerminateError;
 
-/// What a peer asks to be sent, and where it wants it. The responder copies the sink's fields unread.
+/// A Read Request: the source at the responder, and the sink at the requester. The responder copies the
+/// sink's fields into its response and does not interpret them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ReadRequest {
-    /// The requester's buffer.
+    /// The buffer at the requester.
     pub sink_stag: Stag,
-    /// Where in it.
+    /// Tagged offset in it.
     pub sink_to: u64,
-    /// Bytes wanted.
+    /// Bytes to read.
     pub size: u32,
-    /// The responder's buffer.
+    /// The buffer at the responder.
     pub source_stag: Stag,
-    /// Where in it.
+    /// Tagged offset in it.
     pub source_to: u64,
 }
 
@@ -24,9 +26,11 @@ impl ReadRequest {
 
     /// Parses the payload of a delivered Read Request.
     ///
+    /// RFC 5040 section 4.2 (RDMAP-111): the header is the whole payload.
+    ///
     /// # Errors
-    /// [`TerminateError::OperationUnspecified`] when there are fewer than 28 bytes (no code exists),
-    /// [`TerminateError::DdpTooLong`] when there are more, as DDP would say of its 28-byte buffer.
+    /// [`TerminateError::OperationUnspecified`] for fewer than 28 bytes (no code exists),
+    /// [`TerminateError::DdpTooLong`] for more, which is DDP's error for a 28-byte buffer.
     pub fn parse(payload: &[u8]) -> Result<Self, TerminateError> {
         let bytes: &[u8; Self::LEN] = match payload.try_into() {
             Ok(bytes) => bytes,
@@ -45,6 +49,8 @@ impl ReadRequest {
     }
 
     /// The bytes on the wire.
+    ///
+    /// RFC 5040 section 4.4 (RDMAP-117): 28 bytes, all fields big-endian.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let Self { sink_stag, sink_to, size, source_stag, source_to } = *self;
         let mut bytes = [0; Self::LEN];
@@ -56,8 +62,8 @@ impl ReadRequest {
         bytes
     }
 
-    /// What is left of it after `bytes` of the response were sent, as a Terminate echoes it: both offsets
-    /// moved on, the size reduced.
+    /// The rest of it after `bytes` of the response were sent, as a Terminate echoes it: both offsets are
+    /// advanced and the size is reduced.
     #[must_use]
     pub fn advanced(&self, bytes: u32) -> Self {
         Self {

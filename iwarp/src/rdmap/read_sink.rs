@@ -1,10 +1,10 @@
 //! The range that an outstanding RDMA Read opens for its response (RFC 5040 section 5.2; RFC 5042 section
 //! 6.2).
 //!
-//! A Read Response is placed only inside the sink of a Read that waits for it, and this is checked before
-//! placement. Responses come in the order of their requests, and their segments in order: what is delivered
-//! has to continue where the last segment ended and to end where the Read ends, or the user would be told of
-//! bytes that never came.
+//! A Read Response is placed only inside the sink of an outstanding Read. This is checked before placement.
+//! Responses arrive in the order of their requests, and their segments in order. At delivery each segment has
+//! to begin where the last one ended, and the last one has to end where the Read ends. Otherwise the
+//! completion would report bytes that never arrived.
 
 use crate::ddp::{DdpError, TaggedHeader};
 use crate::memory::Stag;
@@ -19,27 +19,27 @@ pub struct ReadSink {
     delivered: u32,
 }
 
-/// What the delivery of a segment of a Read Response did.
+/// The result of delivering a segment of a Read Response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadProgress {
-    /// More is to come.
+    /// More segments follow.
     Partial,
     /// The Read is complete.
     Complete,
 }
 
 impl ReadSink {
-    /// The sink of a Read of `size` bytes into `stag` from `to` on.
+    /// The sink of a Read of `size` bytes into `stag`, from tagged offset `to` on.
     pub const fn new(stag: Stag, to: u64, size: u32) -> Self {
         Self { stag, to, size, delivered: 0 }
     }
 
-    /// The buffer the response goes to.
+    /// The buffer that the response goes to.
     pub const fn stag(&self) -> Stag {
         self.stag
     }
 
-    /// Bytes wanted.
+    /// Bytes to read.
     pub const fn size(&self) -> u32 {
         self.size
     }
@@ -49,12 +49,15 @@ impl ReadSink {
         self.delivered
     }
 
-    /// Whether a segment may be placed: it names this sink and lies in what has not been delivered. Returns
-    /// the offset into the sink. Segments ahead of a hole are placed by this check alone.
+    /// Checks that a segment may be placed: it names this sink and lies in the part that is not yet
+    /// delivered. Returns the offset in the sink. For a segment ahead of a hole this is the only check of the
+    /// sink.
+    ///
+    /// RFC 5041 section 5.2 (DDP-120): STag and TO of an empty segment are not checked.
     ///
     /// # Errors
-    /// [`DdpError::InvalidStag`], [`DdpError::ToWrap`] or [`DdpError::BaseOrBounds`]. An empty segment is
-    /// never refused.
+    /// [`DdpError::InvalidStag`], [`DdpError::ToWrap`] or [`DdpError::BaseOrBounds`]; none for an empty
+    /// segment.
     pub fn check(&self, header: &TaggedHeader, payload_len: usize) -> Result<u32, DdpError> {
         if payload_len == 0 {
             return Ok(self.delivered);
@@ -68,16 +71,16 @@ impl ReadSink {
         if offset < u64::from(self.delivered) || offset > end_offset || end_offset > u64::from(self.size) {
             return Err(DdpError::BaseOrBounds);
         }
-        // Below `size`, so it fits.
+        // At most `size`, which has 32 bits.
         Ok(offset as u32)
     }
 
     /// Delivers a placed segment at the in-order frontier.
     ///
     /// # Errors
-    /// What [`ReadSink::check`] says; [`TerminateError::DdpBounds`] when the segment leaves a gap; and
-    /// [`TerminateError::OperationUnspecified`] when the response ends early or goes on behind its end. RFC
-    /// 5040 has no code for a response of the wrong length.
+    /// Those of [`ReadSink::check`]; [`TerminateError::DdpBounds`] when the segment leaves a gap;
+    /// [`TerminateError::OperationUnspecified`] when the response ends early. RFC 5040 has no code for a
+    /// response of the wrong length.
     pub fn deliver(
         &mut self,
         header: &TaggedHeader,
@@ -87,7 +90,7 @@ impl ReadSink {
         if offset != self.delivered {
             return Err(TerminateError::DdpBounds);
         }
-        // `check` bounded the sum by `size`.
+        // `check` keeps the sum within `size`.
         self.delivered += payload_len as u32;
         match (header.last, self.delivered == self.size) {
             (true, true) => Ok(ReadProgress::Complete),

@@ -1,9 +1,9 @@
-//! The Terminate message (RFC 5040 section 4.8): a control word, and as much of the failing message as helps.
+//! The Terminate message (RFC 5040 section 4.8): a control word, and headers of the failing message.
 //!
-//! Emitted in the short form: what its bits say is absent is not there. Parsed by the bits alone; bytes
-//! behind the last part are ignored, so the zero-filled long form is accepted as well. The control word of
-//! Linux's siw, which has the nibbles of its first byte swapped and M, D, R in the low bits of its third, is
-//! recognised where it can be told apart.
+//! It is sent in the short form, without the parts that its bits declare absent. It is parsed by these bits
+//! alone. Bytes after the last part are ignored, so the zero-filled long form is accepted as well. Linux's
+//! siw swaps the nibbles of the first byte of the control word and has M, D, R in the low bits of the third.
+//! That layout is recognised where it can be told apart.
 
 use std::fmt;
 
@@ -14,31 +14,31 @@ use crate::rdmap::control::Opcode;
 use crate::rdmap::error::{Inclusion, TerminateError};
 use crate::rdmap::read_request::ReadRequest;
 
-/// Third control byte: segment length is valid.
+/// Third control byte: the segment length is valid.
 const M: u8 = 0x80;
-/// Third control byte: the DDP header is there.
+/// Third control byte: the DDP header is present.
 const D: u8 = 0x40;
-/// Third control byte: the Read Request header is there.
+/// Third control byte: the Read Request header is present.
 const R: u8 = 0x20;
-/// The same three where siw puts them, all together.
+/// The same three bits where siw puts them.
 const SIW_BITS: u8 = 0x07;
-/// First byte of an echoed header: tagged, so 14 bytes and not 18.
+/// T bit in the first byte of an echoed header: it has 14 bytes, not 18.
 const TAGGED: u8 = 0x80;
 
-/// How the control word was laid out.
+/// The layout of the control word.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum BitOrder {
-    /// As RFC 5040 figure 9 has it.
+    /// That of RFC 5040 figure 9.
     #[default]
     Standard,
-    /// As a little-endian Linux siw has it.
+    /// That of Linux's siw on a little-endian machine.
     Siw,
 }
 
 /// A Terminate message, sent or received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Terminate {
-    /// 0 RDMA, 1 DDP, 2 the LLP; others are reserved.
+    /// Layer: 0 RDMA, 1 DDP, 2 the LLP; others are reserved.
     pub layer: u8,
     /// Error type within the layer, 4 bits.
     pub etype: u8,
@@ -48,19 +48,19 @@ pub struct Terminate {
     pub segment_len: Option<u16>,
     /// The failing segment's DDP header as it was received, 14 or 18 bytes (D bit).
     pub ddp_header: Option<ArrayVec<u8, { Header::MAX_LEN }>>,
-    /// The failing Read Request, moved on by what was answered (R bit).
+    /// The failing Read Request, advanced by the bytes that were answered (R bit).
     pub read_request: Option<ReadRequest>,
-    /// How the control word was laid out; sent ones are [`BitOrder::Standard`].
+    /// The layout of the control word; [`BitOrder::Standard`] when sent.
     pub bit_order: BitOrder,
-    /// The control word as it was received; `None` in what is sent.
+    /// The control word as it was received; `None` when sent.
     pub control: Option<[u8; 4]>,
 }
 
-/// A payload that is no Terminate.
+/// A payload that is not a Terminate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a Terminate of {bytes} bytes is cut short")]
 pub struct TerminateParseError {
-    /// Bytes there were.
+    /// Bytes received.
     pub bytes: usize,
 }
 
@@ -68,7 +68,7 @@ impl Terminate {
     /// Bytes of the longest Terminate, and of the buffer of queue 2: 4 + 2 + 18 + 28.
     pub const MAX_LEN: usize = 52;
 
-    /// A Terminate for an error that no incoming message caused.
+    /// A Terminate for an error without a failing message of the peer.
     pub fn local(error: TerminateError) -> Self {
         let (layer, etype, code) = error.codes();
         Self {
@@ -83,10 +83,10 @@ impl Terminate {
         }
     }
 
-    /// A Terminate for an error in an incoming segment of `segment_len` bytes, header included, whose first
-    /// bytes are `segment_head` (at least its DDP header, raw: it may be one that does not parse).
-    /// `read_request` is the Read Request it carried, moved on by what was answered. What goes along is
-    /// decided by [`TerminateError::inclusion`].
+    /// A Terminate for an error in an incoming segment of `segment_len` bytes, header included.
+    /// `segment_head` has its first bytes, at least the raw DDP header, which may be one that does not parse.
+    /// `read_request` is the Read Request that it carried, advanced by the bytes that were answered.
+    /// [`TerminateError::inclusion`] decides which of them the Terminate carries.
     pub fn of_segment(
         error: TerminateError,
         segment_head: &[u8],
@@ -97,7 +97,7 @@ impl Terminate {
         let inclusion = error.inclusion(read_request.is_some());
         let header = echoed_header(segment_head);
         if let (Inclusion::DdpHeader | Inclusion::ReadRequestHeader, Some(header)) = (inclusion, header) {
-            // A ULPDU's length has 16 bits.
+            // RFC 5040 section 4.8 (RDMAP-178): the length goes with M = 1. A ULPDU's length has 16 bits.
             terminate.segment_len = Some(u16::try_from(segment_len).unwrap_or(u16::MAX));
             terminate.ddp_header = Some(header.iter().copied().collect());
             if inclusion == Inclusion::ReadRequestHeader {
@@ -112,8 +112,8 @@ impl Terminate {
         Self { layer, etype, code, segment_len, ddp_header, read_request, bit_order, control: Some(control) }
     }
 
-    /// Where nothing in a received control word tells the two bit orders apart and the other order would name
-    /// an error as well: its layer, type and code.
+    /// The error in the other bit order, where nothing in the received control word tells the two orders
+    /// apart and the other one names a known error as well.
     pub fn other_reading(&self) -> Option<TerminateError> {
         let [first, code, third, _] = self.control?;
         let (high, low) = (first >> 4, first & 0x0F);
@@ -125,8 +125,8 @@ impl Terminate {
         undecided.then(|| TerminateError::from_codes(layer, etype, code))?
     }
 
-    /// Read as the answer to a Request: siw swaps the nibbles of the first byte, and no message of RDMAP's
-    /// own can have failed where there was none. Codes 5 to 7 are MPA's then (RFC 6581 section 8).
+    /// Read as the answer to an MPA Request, before any RDMAP message could fail: codes 5 to 7 are MPA's (RFC
+    /// 6581 section 8). With siw's swapped nibbles they look like errors of RDMAP.
     pub fn in_startup(mut self) -> Self {
         if let Some([0x02, 5..=7, third, _]) = self.control
             && third & (M | D | R | SIW_BITS) == 0
@@ -136,12 +136,17 @@ impl Terminate {
         self
     }
 
-    /// The error it names, if it is one we know.
+    /// The error that it names, if it is known.
     pub fn error(&self) -> Option<TerminateError> {
         TerminateError::from_codes(self.layer, self.etype, self.code)
     }
 
     /// The payload on the wire, in the short form and the standard bit order.
+    ///
+    /// RFC 5040 sections 4.2 and 4.8
+    /// (RDMAP-114, RDMAP-133, RDMAP-134, RDMAP-175, RDMAP-179, RDMAP-182, RDMAP-184): control with the
+    /// reserved bits 0, segment length where M or D is set, DDP header where D is set, Read Request header
+    /// where R is set, and no ULP payload.
     pub fn to_bytes(&self) -> ArrayVec<u8, { Terminate::MAX_LEN }> {
         let Self { layer, etype, code, segment_len, ddp_header, read_request, bit_order: _, control: _ } =
             self;
@@ -161,7 +166,7 @@ impl Terminate {
     /// Parses the payload of a Terminate.
     ///
     /// # Errors
-    /// [`TerminateParseError`] when a part that the bits announce is not there.
+    /// [`TerminateParseError`] when a part that the bits declare present is missing.
     pub fn parse(payload: &[u8]) -> Result<Self, TerminateParseError> {
         let short = TerminateParseError { bytes: payload.len() };
         let (control, mut rest) = payload.split_first_chunk::<4>().ok_or(short)?;
@@ -182,7 +187,7 @@ impl Terminate {
                 Some(request) => {
                     terminate.read_request = Some(ReadRequest::parse(request).map_err(|_| short)?);
                 }
-                // siw announces one behind the header of any message that it blames for a protection error.
+                // siw sets R for every message with a protection error, also for one without a Read Request.
                 None if rest.is_empty() && terminate.echoes_no_read_request() => {}
                 None => return Err(short),
             }
@@ -190,7 +195,7 @@ impl Terminate {
         Ok(terminate)
     }
 
-    /// Whether there is a DDP header, and it is that of another message than a Read Request.
+    /// Whether it carries the DDP header of a message other than a Read Request.
     fn echoes_no_read_request(&self) -> bool {
         let control = self.ddp_header.as_ref().and_then(|header| header.get(1));
         control.is_some_and(|&control| Opcode::of_byte(control) != Some(Opcode::ReadRequest))
@@ -209,7 +214,7 @@ impl fmt::Display for Terminate {
     }
 }
 
-/// The fields of a control word, M, D and R where the RFC has them.
+/// The fields of a control word, with M, D and R in the RFC's positions.
 struct Control {
     layer: u8,
     etype: u8,
@@ -219,8 +224,10 @@ struct Control {
 }
 
 impl Control {
-    /// M, D or R tell the two orders apart. Without them only the numbers can: siw's is taken where it names
-    /// an error that exists and the standard reading does not.
+    /// M, D or R tell the two bit orders apart. Without them the numbers decide: siw's order is assumed where
+    /// it names a known error and the standard order does not.
+    ///
+    /// RFC 5040 section 4.8 (RDMAP-176): in the standard order the 13 reserved bits are ignored.
     fn parse([first, code, third, _]: [u8; 4]) -> Self {
         let (high, low) = (first >> 4, first & 0x0F);
         let known = |layer, etype| TerminateError::from_codes(layer, etype, code).is_some();
@@ -234,14 +241,14 @@ impl Control {
             let parts = bit(0x01, M) | bit(0x02, D) | bit(0x04, R);
             Self { layer: low, etype: high, code, parts, bit_order: BitOrder::Siw }
         } else {
-            // cxgb4 gives the errors of MPA's startup another type.
+            // cxgb4 sends the errors of MPA's startup with type 3 in place of 0.
             let etype = if (high, low) == (2, 3) && (5..=7).contains(&code) { 0 } else { low };
             Self { layer: high, etype, code, parts: third & (M | D | R), bit_order: BitOrder::Standard }
         }
     }
 }
 
-/// The DDP header at the front of `bytes`, its length by its own T bit; version and fields are not looked at.
+/// The DDP header at the front of `bytes`, as long as its T bit says. Version and fields are not checked.
 fn echoed_header(bytes: &[u8]) -> Option<&[u8]> {
     let len = if bytes.first()? & TAGGED != 0 { TaggedHeader::LEN } else { UntaggedHeader::LEN };
     bytes.get(..len)

@@ -17,7 +17,8 @@ impl Sender<'_> {
     /// An empty segment to write up to EMSS bytes of whole FPDUs into.
     ///
     /// # Errors
-    /// [`SendError`]: closed, send buffer full (an `Event::Writable` follows when there is room), no packet buffer.
+    /// [`SendError`]: closed, send buffer full (an `Event::Writable` follows when there is room), no packet
+    /// buffer.
     pub fn segment(&mut self) -> Result<SegmentBuf<'_>, SendError> {
         let (mut surroundings, connections, _) = self.stack.split(self.stack.now);
         let (id, conn) = connections.get_mut(self.slot).ok_or(SendError::Closed)?;

@@ -1,8 +1,8 @@
 //! Places: comments in the code that say which rule it obeys.
 //!
-//! A place is a comment such as `RFC 5041 section 5.2 (DDP-071): ...` in the sources of `dp`, `tcp-lite` or `iwarp`,
-//! outside of tests. In the parentheses are ids and ranges as a [`statement`] has them. It belongs to the
-//! item below the comment, or to the function around it.
+//! A place is a comment such as `RFC 5041 section 5.2 (DDP-071): ...` in the sources of `dp`, `tcp-lite` or
+//! `iwarp`, outside of tests. In the parentheses are ids and ranges as a [`statement`] has them. It belongs
+//! to the item below the comment, or to the function around it.
 //!
 //! A rule may have no place: it holds because no code exists that would break it, or a library obeys it.
 //! Then a line of `tests/conformance/places/*.csv` gives the reason.

@@ -7,7 +7,7 @@ use dp::Mbuf;
 use crate::memory::{Accessor, EpochGuard};
 use crate::mpa::Negotiated;
 use crate::queues::QpShared;
-use crate::rdmap::stream::{Failure, Means, SendOutcome, Stream};
+use crate::rdmap::stream::{Failure, SendOutcome, Stream, StreamContext};
 use crate::verbs::QpState;
 
 use super::super::core::Io;
@@ -54,13 +54,14 @@ impl Connection {
         let Phase::FullOperation(full) = &mut self.phase else {
             return self.discard(io, offset, &buf, frontier);
         };
+        // RFC 5041 section 7.1 (DDP-192): after an error all that still arrives is dropped.
         if full.failed {
             return self.discard(io, offset, &buf, frontier);
         }
         let (first, before) = (!full.stream.may_send(), io.streams.rx_fpdus);
         let placed = io.streams.rx_placed_bytes;
-        let means = Means { guard, counters: &mut io.streams, records: &mut io.records };
-        let result = full.stream.receive((offset, buf, frontier), &mut io.held, means);
+        let context = StreamContext { guard, counters: &mut io.streams, records: &mut io.records };
+        let result = full.stream.receive((offset, buf, frontier), &mut io.held, context);
         let fpdus = io.streams.rx_fpdus - before;
         let established = if full.stream.may_send() { full.announce.take() } else { None };
         if let Some(negotiated) = established {
@@ -123,8 +124,8 @@ impl Connection {
         };
         let Io { tcp, streams, records, now, .. } = io;
         let before = streams.tx_fpdus;
-        let means = Means { guard, counters: streams, records };
-        let result = full.stream.transmit(tcp, self.conn, *now, bytes, means);
+        let context = StreamContext { guard, counters: streams, records };
+        let result = full.stream.transmit(tcp, self.conn, *now, bytes, context);
         if io.streams.tx_fpdus > before {
             self.note_progress(io);
         }

@@ -100,6 +100,8 @@ impl Connection {
         let Phase::FullOperation(full) = &mut self.phase else { return };
         let error = failure.stream_error();
         self.error.get_or_insert(ConnectionError::Stream(error));
+        // RFC 5041 section 3 (DDP-038): the stream is marked as failed. RFC 5040 section 7.1 (RDMAP-331):
+        // only its first error is told to the peer.
         if std::mem::replace(&mut full.failed, true) {
             return;
         }
@@ -110,6 +112,9 @@ impl Connection {
         self.terminate = report(&failure, full.stream.may_send());
         io.tcp.release(self.conn, full.stream.drop_held(&mut io.held));
         if let Some(qp) = &self.qp {
+            // RFC 5041 sections 6.2.2, 7.1 and 8.3 (DDP-156, DDP-157, DDP-190, DDP-222), RFC 5040 sections
+            // 5.4 and 7.1 (RDMAP-258, RDMAP-323): the user gets an event and the error, or the peer's
+            // Terminate.
             let oldest = qp.fail(failure.origin(), error, self.terminate.clone());
             full.stream.flush(&mut io.records, oldest, Some(error));
             qp.flush();
@@ -118,6 +123,7 @@ impl Connection {
             Failure::Local(terminate) | Failure::User(terminate) if full.stream.may_send() => {
                 // RFC 5044 section 8 (MPA-239), RFC 6581 section 9.3 (MPA2-095): the Terminate goes out
                 // before TCP is closed.
+                // RFC 5040 section 7.1 (RDMAP-324): an error that is found here is told to the peer.
                 full.stream.terminate(&terminate);
                 self.deadline = Some(io.now + duration(io.config.close_timeout));
                 self.activate(io);
@@ -137,10 +143,9 @@ impl Connection {
             self.count_peer_failure(io);
         }
         // RFC 5044 section 7.1.1 (MPA-149, MPA-151, MPA-165, MPA-169): an invalid startup frame closes TCP,
-        // and the user gets the error.
-        // RFC 5044 section 7.1.2 (MPA-177, MPA-189, MPA-196, MPA-205): both roles do so.
-        // RFC 5044 section 8 (MPA-235): TCP is closed at once.
-        // RFC 6581 section 10 (MPA2-104): the same holds for an enhanced Request where enhanced startup is off.
+        // and the user gets the error. RFC 5044 section 7.1.2 (MPA-177, MPA-189, MPA-196, MPA-205): both
+        // roles do so. RFC 5044 section 8 (MPA-235): TCP is closed at once. RFC 6581 section 10 (MPA2-104):
+        // the same holds for an enhanced Request where enhanced startup is off.
         self.end_stream(io);
         io.tcp.abort(io.now, self.conn);
     }
@@ -156,11 +161,14 @@ impl Connection {
     pub(super) fn close(&mut self, io: &mut Io) {
         self.end_stream(io);
         self.deadline = Some(io.now + duration(io.config.close_timeout));
+        // RFC 5041 section 3 (DDP-042), RFC 5040 section 7 (RDMAP-321): the connection ends with its only
+        // stream.
         io.tcp.close(io.now, self.conn);
     }
 
     /// The TCP connection is closed: flushes the queue pair and tells the user, once.
     pub(in crate::engine) fn finish(&mut self, io: &mut Io) {
+        // RFC 5041 section 6.2.2 (DDP-155): the loss of the connection is a fatal error of the queue pair.
         self.report_lost();
         self.end_stream(io);
         self.closed = true;

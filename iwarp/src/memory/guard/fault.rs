@@ -1,4 +1,4 @@
-//! The handler of SIGSEGV and SIGBUS, and the accesses it knows of.
+//! The handler of SIGSEGV and SIGBUS, and the guarded accesses that it recognises.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
@@ -9,28 +9,28 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use super::Unmapped;
 use super::trampoline::{call, landing};
 
-/// An access under way on this thread.
+/// A guarded access that this thread executes.
 struct Recovery {
     start: usize,
     len: usize,
-    /// The stack on which [`landing`] goes on.
+    /// The stack pointer for [`landing`].
     stack: Cell<usize>,
 }
 
 thread_local! {
-    /// The innermost access; null outside of all. Without a destructor it is a plain word, which a handler
-    /// may read.
+    /// The innermost guarded access, or null. It has no destructor, so it is a plain word that a signal
+    /// handler may read.
     static ACTIVE: Cell<*const Recovery> = const { Cell::new(null()) };
 }
 
-/// What handled the signals before us.
+/// The actions for the two signals before ours.
 static PREVIOUS_SEGV: Previous = Previous::new();
 static PREVIOUS_BUS: Previous = Previous::new();
 
-/// What handled a signal before us.
+/// The action for a signal before ours.
 struct Previous {
     action: OnceLock<libc::sigaction>,
-    /// It was for one signal only (`SA_RESETHAND`), and has had it.
+    /// It was for one signal only (`SA_RESETHAND`), and has handled it.
     spent: AtomicBool,
 }
 
@@ -39,7 +39,7 @@ impl Previous {
         Self { action: OnceLock::new(), spent: AtomicBool::new(false) }
     }
 
-    /// The handler that a signal goes to now, where it is one, with its action.
+    /// The handler for the current signal, with its action.
     fn take(&self) -> (libc::sighandler_t, Option<&libc::sigaction>) {
         let Some(action) = self.action.get() else { return (libc::SIG_DFL, None) };
         let is_function = !matches!(action.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN);
@@ -54,7 +54,7 @@ impl Previous {
 /// See [`super::attempt`].
 ///
 /// # Safety
-/// As there.
+/// As [`super::attempt`].
 pub(super) unsafe fn attempt<F: FnMut()>(
     start: *const u8,
     len: usize,
@@ -69,9 +69,9 @@ pub(super) unsafe fn attempt<F: FnMut()>(
     let recovery = Recovery { start: start.addr(), len, stack: Cell::new(0) };
     let outer = ACTIVE.replace(&raw const recovery);
     let access: *mut F = &mut access;
-    // SAFETY: `run` gets what it asks for, and `stack` is ours to write. When the call is left through
-    // `landing`, the frames in between are `run`'s and those of `access`, which by the caller's promise own
-    // nothing.
+    // SAFETY: `run` gets a pointer to `access`, as it requires, and `stack` is a local variable. When
+    // `landing` ends the call, the abandoned frames are those of `run` and `access`, which own nothing by the
+    // caller's promise.
     let left = unsafe { call(run::<F>, access.cast(), recovery.stack.as_ptr()) };
     ACTIVE.set(outer);
     if left == 0 { Ok(()) } else { Err(Unmapped) }
@@ -91,18 +91,18 @@ pub(super) fn install() -> std::io::Result<()> {
 
 fn replace(signal: c_int, previous: &Previous) -> std::io::Result<()> {
     let check = |result: c_int| if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) };
-    // SAFETY: all fields of the structure are integers and pointers, for which zeros are values.
+    // SAFETY: all fields of the structure are integers and pointers, for which zero is a valid value.
     let mut old: libc::sigaction = unsafe { std::mem::zeroed() };
     // SAFETY: asks for the action of a signal that exists; `old` may be written.
     check(unsafe { libc::sigaction(signal, null(), &mut old) })?;
-    // Known before our handler can run.
+    // Stored before our handler can run.
     let _ = previous.action.set(old);
-    // SAFETY: as above.
+    // SAFETY: all fields of the structure are integers and pointers, for which zero is a valid value.
     let mut new: libc::sigaction = unsafe { std::mem::zeroed() };
     new.sa_sigaction = on_fault as extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) as usize;
-    // On the alternate stack, where there is one: who overflows his stack comes by here too.
+    // On the alternate stack, if there is one: a stack overflow raises SIGSEGV too.
     new.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | (old.sa_flags & libc::SA_RESTART);
-    // SAFETY: `on_fault` is a handler of this form, and does only what a handler may.
+    // SAFETY: `on_fault` has the signature of a handler with SA_SIGINFO, and is async-signal-safe.
     check(unsafe { libc::sigaction(signal, &new, null_mut()) })
 }
 
@@ -111,27 +111,29 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
     let (is_fault, address) = unsafe { ((*info).si_code > 0, (*info).si_addr().addr()) };
     let active = ACTIVE.get();
     if is_fault && !active.is_null() {
-        // SAFETY: while `ACTIVE` names it the frame of `attempt` on this thread stands, and this thread is
-        // here.
+        // SAFETY: while `ACTIVE` points to it, the frame of `attempt` exists on this thread, which executes
+        // this handler.
         let recovery = unsafe { &*active };
         if address.wrapping_sub(recovery.start) < recovery.len {
-            // SAFETY: the kernel passes the interrupted thread's `ucontext_t`, which is this thread's own; it
-            // was in `call`, which had stored its stack before it ran what faults.
+            // SAFETY: the kernel passes the `ucontext_t` of the interrupted thread, which is this thread. It
+            // was in `call`, which had stored its stack pointer before it ran the access that faulted.
             unsafe { go_on_at_landing(context.cast(), recovery.stack.get()) };
             return;
         }
     }
-    // SAFETY: what the kernel gave us is passed on as it is.
+    // SAFETY: the arguments are those that the kernel passed to this handler.
     unsafe { pass_on(signal, info, context, is_fault) };
 }
 
-/// Makes the interrupted thread go on in [`landing`].
+/// Makes the interrupted thread continue at [`landing`].
 ///
 /// # Safety
-/// `context` is its context, and `stack` what the `call` it is in has stored.
+/// `context` is the context of that thread, and `stack` is the stack pointer that its current `call` has
+/// stored.
 unsafe fn go_on_at_landing(context: *mut libc::ucontext_t, stack: usize) {
     let landing = landing as unsafe extern "C" fn() as usize;
-    // SAFETY: the caller vouches for `context`.
+    // SAFETY: the caller promises that `context` is the context of the interrupted thread, which the kernel
+    // lets the handler change.
     let machine = unsafe { &mut (*context).uc_mcontext };
     #[cfg(target_arch = "x86_64")]
     {
@@ -145,8 +147,8 @@ unsafe fn go_on_at_landing(context: *mut libc::ucontext_t, stack: usize) {
     }
 }
 
-/// Does what would have been done without us, but for the stack: a handler that did not ask for the alternate
-/// one (`SA_ONSTACK`) runs on it too, where there is one.
+/// Does what the system would have done without our handler. Only the stack may differ: a handler that did
+/// not ask for the alternate stack (`SA_ONSTACK`) runs on it too, if there is one.
 ///
 /// # Safety
 /// The arguments are those of a handler.
@@ -154,7 +156,7 @@ unsafe fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_voi
     let previous = if signal == libc::SIGBUS { &PREVIOUS_BUS } else { &PREVIOUS_SEGV };
     let (handler, action) = previous.take();
     if let Some(action) = action {
-        // SAFETY: `action` is the kernel's, with a mask that is one.
+        // SAFETY: `action` comes from the kernel, so its mask is valid, and this is the handler of `signal`.
         unsafe { mask_as(action, signal) };
     }
     let flags = action.map_or(0, |action| action.sa_flags);
@@ -162,8 +164,9 @@ unsafe fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_voi
         // A fault cannot be ignored.
         libc::SIG_IGN if !is_fault => {}
         libc::SIG_DFL | libc::SIG_IGN => {
-            // SAFETY: restores the default action. A fault then happens again when the thread goes on; a
-            // signal that somebody sent is sent again, and taken when this handler returns.
+            // SAFETY: both calls are async-signal-safe. With the default action restored, a fault happens
+            // again when the thread continues. A signal that was sent is raised again, and handled when this
+            // handler returns.
             unsafe {
                 libc::signal(signal, libc::SIG_DFL);
                 if !is_fault {
@@ -172,7 +175,7 @@ unsafe fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_voi
             }
         }
         _ if flags & libc::SA_SIGINFO != 0 => {
-            // SAFETY: it was installed as a handler of this form.
+            // SAFETY: its flags have SA_SIGINFO, so it was installed with this signature.
             unsafe {
                 let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
                     std::mem::transmute(handler);
@@ -180,7 +183,7 @@ unsafe fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_voi
             }
         }
         _ => {
-            // SAFETY: it was installed as a handler of this form.
+            // SAFETY: its flags do not have SA_SIGINFO, so it was installed with this signature.
             unsafe {
                 let handler: extern "C" fn(c_int) = std::mem::transmute(handler);
                 handler(signal);
@@ -189,14 +192,14 @@ unsafe fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_voi
     }
 }
 
-/// Blocks what a handler with this action has blocked while it runs, and no more. The kernel puts back what
-/// was there when our handler returns.
+/// Blocks the signals that the kernel would block for a handler with this action. The kernel restores the
+/// previous mask when our handler returns.
 ///
 /// # Safety
-/// `action` has a signal mask. This is called from the handler of `signal`, which blocks that alone.
+/// `action` has a valid signal mask. The caller is the handler of `signal`, which blocks only that signal.
 unsafe fn mask_as(action: &libc::sigaction, signal: c_int) {
     let nests = action.sa_flags & libc::SA_NODEFER != 0;
-    // SAFETY: sets of signals, which are ours or only read. Changing a mask is allowed in a handler.
+    // SAFETY: the signal sets are local or only read, and `pthread_sigmask` may be called in a handler.
     unsafe {
         if nests {
             let mut own: libc::sigset_t = std::mem::zeroed();

@@ -1,28 +1,28 @@
-//! Accesses to the caller's memory that end in an error, not in a crash, when the memory is not there any
-//! more.
+//! Guarded accesses to memory of the caller: they end in an error, not in a crash, when the memory is no
+//! longer mapped.
 //!
-//! Whoever registers memory of his own promises to keep it mapped until it is deregistered. Where the promise
-//! is broken (unmapped or protected too early, a mapped file cut short), the processor faults in the middle
-//! of a copy. Under the guard the fault ends the copy: [`attempt`] returns [`Unmapped`]. What was copied
-//! before stays copied.
+//! A caller that registers its own memory promises to keep it mapped until it is deregistered. If the promise
+//! is broken (memory unmapped or protected too early, a mapped file truncated), the processor faults in the
+//! middle of a copy. Under the guard the fault ends the copy: [`attempt`] returns [`Unmapped`]. The bytes
+//! copied before the fault stay copied.
 //!
-//! On Linux, on x86-64 and aarch64, a handler of SIGSEGV and SIGBUS does it ([`fault`]). It is installed
+//! On Linux, on x86-64 and aarch64, a handler of SIGSEGV and SIGBUS does this ([`fault`]). It is installed
 //! once, with the first registration of memory of a caller, and passes on every fault that is not a guarded
-//! access. Elsewhere there is no guard, and a broken promise is a crash. What a program has to know of it is
-//! said at [`UserMemory::Guarded`](super::UserMemory::Guarded).
+//! access. On other systems there is no guard, and a broken promise crashes the process.
+//! [`UserMemory::Guarded`](super::UserMemory::Guarded) tells what a program has to know of it.
 //!
-//! Memory of our own needs no guard: a registration keeps it.
+//! Memory of the library needs no guard: a registration keeps it alive.
 
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod fault;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod trampoline;
 
-/// The memory of a guarded access is not there, or not as it was when it was registered.
+/// The memory of a guarded access is no longer mapped, or its mapping no longer allows the access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Unmapped;
 
-/// Sees to it that [`attempt`] survives faults. Returns whether it does on this system.
+/// Installs the guard, so that [`attempt`] survives faults. Returns whether this system has one.
 ///
 /// # Errors
 /// The system refused the handler.
@@ -33,18 +33,18 @@ pub(super) fn install() -> std::io::Result<bool> {
     Ok(false)
 }
 
-/// Runs `access`, which accesses the `len` bytes at `start`; a fault there ends it where it stands.
+/// Runs `access`, which accesses the `len` bytes at `start`. A fault there ends it at once.
 ///
 /// # Errors
-/// [`Unmapped`]: it was left.
+/// [`Unmapped`] when a fault has ended `access`.
 ///
 /// # Safety
-/// `access` may be left at any access to these bytes, for ever: it and what it calls own nothing that is to
-/// be dropped, hold no lock, and leave nothing half done that anybody relies on. It does not panic.
+/// `access` may be abandoned at any access to these bytes. So it and the functions it calls own nothing that
+/// needs a drop, hold no lock, and leave no state that others rely on half changed. It does not panic.
 pub(super) unsafe fn attempt<F: FnMut()>(start: *const u8, len: usize, access: F) -> Result<(), Unmapped> {
     const { assert!(!std::mem::needs_drop::<F>(), "a guarded access may be left without being dropped") };
     #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
-    // SAFETY: the caller promises the same.
+    // SAFETY: the caller promises the same of `access` as `fault::attempt` requires.
     return unsafe { fault::attempt(start, len, access) };
     #[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
     {

@@ -1,26 +1,26 @@
-//! Calling a function so that it can be left from a signal handler.
+//! A function call that a signal handler can abandon.
 //!
-//! [`call`] saves what a callee has to preserve and tells where. [`landing`] restores it and returns from
-//! `call` a second way; it is entered by a handler that makes the interrupted thread go on there, on the
-//! saved stack.
+//! [`call`] saves the callee-saved registers and stores the stack pointer. [`landing`] restores them and
+//! returns from `call` with another result. A signal handler makes the interrupted thread continue at
+//! `landing`, on the saved stack.
 
 use std::ffi::c_void;
 
-/// Calls `run(argument)` and returns 0, after it stored its stack pointer at `stack`; or 1, when `landing`
-/// was entered.
+/// Stores its stack pointer at `stack` and calls `run(argument)`. Returns 0 when `run` returns, 1 when
+/// `landing` was entered.
 ///
 /// # Safety
-/// What `run` asks for; `stack` may be written.
+/// The requirements of `run` hold, and `stack` may be written.
 #[cfg(target_arch = "x86_64")]
-// SAFETY: the body keeps to the C ABI: every register that a callee preserves is stored before `run` and
-// restored after it, the stack pointer comes back to the return address, and the result is in its register.
+// SAFETY: the body follows the C ABI: every callee-saved register is stored before `run` and restored after
+// it, the stack pointer is at the return address again, and the result is in its register.
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn call(
     run: unsafe extern "C" fn(*mut c_void),
     argument: *mut c_void,
     stack: *mut usize,
 ) -> u32 {
-    // Six registers and the return address: eight bytes more align the stack to 16 for the call.
+    // Six registers and the return address are 56 bytes. Eight more align the stack to 16 for the call.
     std::arch::naked_asm!(
         "push rbp",
         "push rbx",
@@ -45,12 +45,12 @@ pub(super) unsafe extern "C" fn call(
     )
 }
 
-/// Returns 1 from the `call` on whose saved stack it is entered.
+/// Returns 1 from the `call` whose saved stack it runs on.
 ///
 /// # Safety
-/// To be entered, not called: with the stack pointer that [`call`] stored, while that call has not returned.
+/// It is jumped to, not called: with the stack pointer that [`call`] stored, before that call has returned.
 #[cfg(target_arch = "x86_64")]
-// SAFETY: the body reads the stack as `call` has written it, and leaves it as `call` does.
+// SAFETY: the body reads the registers that `call` has saved on this stack, and returns as `call` does.
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn landing() {
     std::arch::naked_asm!(
@@ -67,14 +67,14 @@ pub(super) unsafe extern "C" fn landing() {
     )
 }
 
-/// Calls `run(argument)` and returns 0, after it stored its stack pointer at `stack`; or 1, when `landing`
-/// was entered.
+/// Stores its stack pointer at `stack` and calls `run(argument)`. Returns 0 when `run` returns, 1 when
+/// `landing` was entered.
 ///
 /// # Safety
-/// What `run` asks for; `stack` may be written.
+/// The requirements of `run` hold, and `stack` may be written.
 #[cfg(target_arch = "aarch64")]
-// SAFETY: the body keeps to the C ABI: every register that a callee preserves is stored before `run` and
-// restored after it, the stack pointer comes back to the return address, and the result is in its register.
+// SAFETY: the body follows the C ABI: every callee-saved register is stored before `run` and restored after
+// it, the stack pointer is at the return address again, and the result is in its register.
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn call(
     run: unsafe extern "C" fn(*mut c_void),
@@ -112,12 +112,12 @@ pub(super) unsafe extern "C" fn call(
     )
 }
 
-/// Returns 1 from the `call` on whose saved stack it is entered.
+/// Returns 1 from the `call` whose saved stack it runs on.
 ///
 /// # Safety
-/// To be entered, not called: with the stack pointer that [`call`] stored, while that call has not returned.
+/// It is jumped to, not called: with the stack pointer that [`call`] stored, before that call has returned.
 #[cfg(target_arch = "aarch64")]
-// SAFETY: the body reads the stack as `call` has written it, and leaves it as `call` does.
+// SAFETY: the body reads the registers that `call` has saved on this stack, and returns as `call` does.
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn landing() {
     std::arch::naked_asm!(

@@ -1,26 +1,26 @@
-//! Bytes on their way from memory into a sum, and perhaps to where they are copied.
+//! Loads of bytes for a sum, with a store of each loaded value if they are copied.
 //!
-//! The loads are assembly that the compiler does not look into and may neither repeat nor leave out: what
-//! lies at `from` may be registered memory, which others write to. A byte is loaded by one of them, once, and
-//! the value that came goes both ways.
+//! The loads are assembly that is opaque to the compiler, which may neither repeat nor omit them: `from` may
+//! be registered memory, which others write to. Each byte is loaded once, and the loaded value is both summed
+//! and stored.
 
 use std::arch::asm;
 use std::arch::x86_64::{__m128i, __m512i, _mm_crc32_u8, _mm_crc32_u16, _mm_crc32_u32, _mm_crc32_u64};
 
-/// Where bytes go besides the sum.
+/// The destination of the bytes besides the sum.
 pub(super) trait Sink: Copy {
     /// Stores `value` at `offset`.
     ///
     /// # Safety
-    /// There is room for it that is ours.
+    /// The sink has room for the value there, and the caller may write it.
     unsafe fn put<T>(self, offset: usize, value: T);
 }
 
-/// Nowhere: they are only summed.
+/// No destination: the bytes are only summed.
 #[derive(Clone, Copy)]
 pub(super) struct Nowhere;
 
-/// To memory of our own.
+/// Memory that the caller owns.
 #[derive(Clone, Copy)]
 pub(super) struct To(pub(super) *mut u8);
 
@@ -32,7 +32,8 @@ impl Sink for Nowhere {
 impl Sink for To {
     #[inline(always)]
     unsafe fn put<T>(self, offset: usize, value: T) {
-        // SAFETY: the caller vouches for the place, which need not be aligned for `write_unaligned`.
+        // SAFETY: the caller promises that the sink has room at `offset`. `write_unaligned` needs no
+        // alignment.
         unsafe { self.0.add(offset).cast::<T>().write_unaligned(value) };
     }
 }
@@ -47,7 +48,7 @@ macro_rules! loads {
         #[inline(always)]
         unsafe fn $name(from: *const u8) -> $value {
             let value;
-            // SAFETY: the caller vouches for what is read; nothing is changed but the register.
+            // SAFETY: the caller promises that the bytes are readable. Only the register is changed.
             unsafe {
                 asm!(
                     $instruction,
@@ -72,7 +73,7 @@ loads! {
     load_64: u64 = "mov {value}, qword ptr [{from}]";
 }
 
-/// The 64 bytes at `from`, which may lie anywhere.
+/// Loads the 64 bytes at `from`, of any alignment.
 ///
 /// # Safety
 /// They are mapped and readable.
@@ -80,7 +81,7 @@ loads! {
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn load_512(from: *const u8) -> __m512i {
     let value;
-    // SAFETY: as in the other loads.
+    // SAFETY: the caller promises that the bytes are readable. Only the register is changed.
     unsafe {
         asm!(
             "vmovdqu64 {value}, [{from}]",
@@ -92,14 +93,14 @@ pub(super) unsafe fn load_512(from: *const u8) -> __m512i {
     value
 }
 
-/// The 16 bytes at `OFFSET` from `from`, which may lie anywhere.
+/// Loads the 16 bytes at `from + OFFSET`, of any alignment.
 ///
 /// # Safety
 /// They are mapped and readable.
 #[inline(always)]
 pub(super) unsafe fn load_128<const OFFSET: usize>(from: *const u8) -> __m128i {
     let value;
-    // SAFETY: as in the other loads.
+    // SAFETY: the caller promises that the bytes are readable. Only the register is changed.
     unsafe {
         asm!(
             "movdqu {value}, [{from} + {offset}]",
@@ -112,21 +113,21 @@ pub(super) unsafe fn load_128<const OFFSET: usize>(from: *const u8) -> __m128i {
     value
 }
 
-/// Takes bytes up to an address that is a multiple of 8: by one, two and four, at most `len`. Returns the
-/// sum's state and how many it took.
+/// Sums and stores bytes up to the next address that is a multiple of 8, at most `len`, in steps of one, two
+/// and four bytes. Returns the state of the sum and the number of bytes.
 ///
 /// # Safety
 /// `from..from + len` is mapped and readable, and `sink` has room for it.
 #[inline]
 #[target_feature(enable = "sse4.2")]
-pub(super) unsafe fn rise(state: u32, from: *const u8, sink: impl Sink, len: usize) -> (u32, usize) {
+pub(super) unsafe fn sum_head(state: u32, from: *const u8, sink: impl Sink, len: usize) -> (u32, usize) {
     if from.cast::<u64>().is_aligned() {
         return (state, 0);
     }
     let mut state = state;
     let head = from.align_offset(8).min(len);
     let mut at = 0;
-    // SAFETY: the parts of `head` lie one behind the other and end at `head`, which is at most `len`.
+    // SAFETY: the parts of `head` follow each other and end at `head`, which is at most `len`.
     unsafe {
         if head & 1 != 0 {
             state = take_8(state, from, sink, at);
@@ -144,16 +145,16 @@ pub(super) unsafe fn rise(state: u32, from: *const u8, sink: impl Sink, len: usi
     (state, at)
 }
 
-/// Takes the bytes at `at..len` by words, and the rest by four, two and one.
+/// Sums and stores the bytes at `at..len` in words, and the rest in steps of four, two and one bytes.
 ///
 /// # Safety
-/// As [`rise`], and `at` is at most `len`.
+/// As [`sum_head`], and `at` is at most `len`.
 #[inline]
 #[target_feature(enable = "sse4.2")]
-pub(super) unsafe fn fall(state: u32, from: *const u8, sink: impl Sink, at: usize, len: usize) -> u32 {
+pub(super) unsafe fn sum_tail(state: u32, from: *const u8, sink: impl Sink, at: usize, len: usize) -> u32 {
     let mut state = u64::from(state);
     let mut at = at;
-    // SAFETY: `at` and the bytes taken there stay below `len`.
+    // SAFETY: `at` plus the bytes taken there is at most `len`.
     unsafe {
         while len - at >= 8 {
             let word = load_64(from.add(at));
@@ -178,11 +179,11 @@ pub(super) unsafe fn fall(state: u32, from: *const u8, sink: impl Sink, at: usiz
 }
 
 /// # Safety
-/// As [`rise`], for the byte at `at`.
+/// As [`sum_head`], for the byte at `at`.
 #[inline]
 #[target_feature(enable = "sse4.2")]
 unsafe fn take_8(state: u32, from: *const u8, sink: impl Sink, at: usize) -> u32 {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller promises that the byte at `at` is readable and that the sink has room for it.
     unsafe {
         let value = load_8(from.add(at)) as u8;
         sink.put(at, value);
@@ -191,11 +192,11 @@ unsafe fn take_8(state: u32, from: *const u8, sink: impl Sink, at: usize) -> u32
 }
 
 /// # Safety
-/// As [`rise`], for two bytes at `at`.
+/// As [`sum_head`], for two bytes at `at`.
 #[inline]
 #[target_feature(enable = "sse4.2")]
 unsafe fn take_16(state: u32, from: *const u8, sink: impl Sink, at: usize) -> u32 {
-    // SAFETY: the caller vouches for them.
+    // SAFETY: the caller promises that the bytes at `at` are readable and that the sink has room for them.
     unsafe {
         let value = load_16(from.add(at)) as u16;
         sink.put(at, value);
@@ -204,11 +205,11 @@ unsafe fn take_16(state: u32, from: *const u8, sink: impl Sink, at: usize) -> u3
 }
 
 /// # Safety
-/// As [`rise`], for four bytes at `at`.
+/// As [`sum_head`], for four bytes at `at`.
 #[inline]
 #[target_feature(enable = "sse4.2")]
 unsafe fn take_32(state: u32, from: *const u8, sink: impl Sink, at: usize) -> u32 {
-    // SAFETY: the caller vouches for them.
+    // SAFETY: the caller promises that the bytes at `at` are readable and that the sink has room for them.
     unsafe {
         let value = load_32(from.add(at));
         sink.put(at, value);

@@ -1,66 +1,67 @@
-//! Sums by carry-less multiplication of 128 bits, copying on the way.
+//! Sums by carry-less multiplication of 128 bits, with a copy in the same pass.
 //!
-//! Four values of 16 bytes each stand for all bytes so far; they are moved on by 64 bytes and the next 64 are
-//! added (V. Gopal et al., "Fast CRC computation for generic polynomials using PCLMULQDQ instruction", Intel
-//! 2009). That takes a multiplication for every 8 bytes, of which a core begins one a cycle; copying fits in
-//! beside them. What is shorter or left over goes by the CRC instruction, which takes 8 bytes in 3 cycles but
-//! needs nothing to begin or to end.
+//! Four values of 16 bytes each represent all bytes so far. Each step folds them forward by 64 bytes and adds
+//! the next 64 (V. Gopal et al., "Fast CRC computation for generic polynomials using PCLMULQDQ instruction",
+//! Intel 2009). That takes a multiplication for each 8 bytes, and a core starts one each cycle. The copy fits
+//! beside them. Short inputs and the rest use the CRC instruction, which takes 3 cycles for 8 bytes but has
+//! no setup cost.
 
 use std::arch::x86_64::{
     __m128i, _mm_clmulepi64_si128, _mm_crc32_u64, _mm_cvtsi32_si128, _mm_cvtsi128_si64, _mm_extract_epi64,
     _mm_set_epi64x, _mm_xor_si128,
 };
 
-use super::bytes::{Nowhere, Sink, To, fall, load_128, rise};
+use super::bytes::{Nowhere, Sink, To, load_128, sum_head, sum_tail};
 use super::powers;
 
-/// Bytes taken at once.
+/// Bytes of a step.
 const STEP: usize = 64;
-/// From here on folding is ahead of the CRC instruction alone.
-const PAYS_FROM: usize = 128;
+/// The length from which folding is faster than the CRC instruction alone.
+const FOLD_MIN_BYTES: usize = 128;
 
-/// Whether this CPU can [`run`].
-pub(super) fn is_here() -> bool {
+/// Whether this CPU supports [`run`].
+pub(super) fn is_supported() -> bool {
     is_x86_feature_detected!("sse4.2") && is_x86_feature_detected!("pclmulqdq")
 }
 
-/// Sums `bytes` behind those that gave `state`: the sum before it is complemented.
+/// Continues the sum `state`, which is not complemented, with `bytes`.
 ///
 /// # Safety
-/// The CPU [`is_here`].
+/// The CPU supports it ([`is_supported`]).
 #[target_feature(enable = "sse4.2,pclmulqdq")]
 pub(super) unsafe fn sum(state: u32, bytes: &[u8]) -> u32 {
-    // SAFETY: a slice is mapped and readable; its bytes go nowhere.
+    // SAFETY: `bytes` is a slice, so it is readable. Nothing is stored.
     unsafe { run(state, bytes.as_ptr(), Nowhere, 0, bytes.len()) }
 }
 
-/// Copies `out.len()` bytes from `from` on, and sums what it copies behind those that gave `state`.
+/// Copies `out.len()` bytes from `from` on, and continues the sum `state` with the copied bytes.
 ///
 /// # Safety
-/// The CPU [`is_here`]; `from` is as for [`super::fetch`].
+/// The CPU supports it ([`is_supported`]); `from` is as for [`super::fetch`].
 #[target_feature(enable = "sse4.2,pclmulqdq")]
 pub(super) unsafe fn fetch(state: u32, from: *const u8, out: &mut [u8]) -> u32 {
     let sink = To(out.as_mut_ptr());
-    // SAFETY: the caller vouches for `from`, and `sink` has as many bytes.
+    // SAFETY: the caller promises that `out.len()` bytes at `from` are readable, and `sink` has as many
+    // bytes.
     unsafe {
-        let (state, at) = rise(state, from, sink, out.len());
+        let (state, at) = sum_head(state, from, sink, out.len());
         run(state, from, sink, at, out.len())
     }
 }
 
-/// Sums the bytes of `from` at `at..len` behind those that gave `state`, and stores them.
+/// Continues the sum `state` with the bytes of `from` at `at..len`, and stores them to `sink`.
 ///
 /// # Safety
-/// The CPU [`is_here`]; `from..from + len` is mapped and readable, others access it at most through atomics
-/// and raw copies; `sink` has room for `len` bytes; `at` is at most `len`.
+/// The CPU supports it ([`is_supported`]); `from..from + len` is mapped and readable, and others access it at
+/// most through atomics and raw copies; `sink` has room for `len` bytes; `at` is at most `len`.
 #[inline]
 #[target_feature(enable = "sse4.2,pclmulqdq")]
 pub(super) unsafe fn run(state: u32, from: *const u8, sink: impl Sink, at: usize, len: usize) -> u32 {
     let (mut state, mut at) = (state, at);
-    // SAFETY: the caller vouches for `len` bytes on either side. `at` and what is taken there stay within
-    // them.
+    // SAFETY: the caller promises `len` bytes at `from` and in `sink`. `at` plus the bytes taken there is at
+    // most `len`.
     unsafe {
-        if len - at >= PAYS_FROM {
+        if len - at >= FOLD_MIN_BYTES {
             let by_step = const { powers::fold(STEP) };
             let [mut a, mut b, mut c, mut d] = take(from, sink, at);
             a = _mm_xor_si128(a, _mm_cvtsi32_si128(state.cast_signed()));
@@ -77,18 +78,18 @@ pub(super) unsafe fn run(state: u32, from: *const u8, sink: impl Sink, at: usize
             let by_two = const { powers::fold(32) };
             state = reduce(fold(fold(a, by_one, b), by_two, fold(c, by_one, d)));
         }
-        fall(state, from, sink, at, len)
+        sum_tail(state, from, sink, at, len)
     }
 }
 
-/// Loads and stores a step.
+/// Loads and stores the bytes of one step.
 ///
 /// # Safety
 /// As [`run`], for the step at `at`.
 #[inline]
 #[target_feature(enable = "sse4.2")]
 unsafe fn take(from: *const u8, sink: impl Sink, at: usize) -> [__m128i; 4] {
-    // SAFETY: the caller vouches for the bytes at `at`.
+    // SAFETY: the caller promises that the bytes of the step are readable and that `sink` has room for them.
     unsafe {
         let from = from.add(at);
         let values = [load_128::<0>(from), load_128::<16>(from), load_128::<32>(from), load_128::<48>(from)];
@@ -99,7 +100,7 @@ unsafe fn take(from: *const u8, sink: impl Sink, at: usize) -> [__m128i; 4] {
     }
 }
 
-/// Moves `value` on to where `next` stands, and adds that.
+/// Folds `value` forward to the position of `next`, and adds `next`.
 #[inline]
 #[target_feature(enable = "pclmulqdq")]
 pub(super) fn fold(value: __m128i, by: [u64; 2], next: __m128i) -> __m128i {
@@ -108,7 +109,7 @@ pub(super) fn fold(value: __m128i, by: [u64; 2], next: __m128i) -> __m128i {
     _mm_xor_si128(_mm_xor_si128(low, next), high)
 }
 
-/// The state behind the bytes that `value` stands for.
+/// The state of the sum after the bytes that `value` represents.
 #[inline]
 #[target_feature(enable = "sse4.2")]
 pub(super) fn reduce(value: __m128i) -> u32 {

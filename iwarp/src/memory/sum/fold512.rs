@@ -1,5 +1,4 @@
-//! As [`fold128`], with values of 64 bytes: AVX-512 with VPCLMULQDQ. What it leaves over and what is too
-//! short for it goes there.
+//! As [`fold128`], with values of 64 bytes: AVX-512 with VPCLMULQDQ. Short inputs are left to `fold128`.
 
 use std::arch::x86_64::{
     __m512i, _mm_cvtsi32_si128, _mm_set_epi64x, _mm512_broadcast_i32x4, _mm512_castsi512_si128,
@@ -7,40 +6,40 @@ use std::arch::x86_64::{
     _mm512_zextsi128_si512,
 };
 
-use super::bytes::{Nowhere, Sink, To, fall, load_512, rise};
+use super::bytes::{Nowhere, Sink, To, load_512, sum_head, sum_tail};
 use super::fold128::{self, reduce};
 use super::powers;
 
 /// Bytes of a value.
 const VALUE: usize = 64;
-/// Bytes taken at once.
+/// Bytes of a step.
 const STEP: usize = 4 * VALUE;
 
-/// Whether this CPU can [`fetch`].
-pub(super) fn is_here() -> bool {
-    fold128::is_here() && is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("vpclmulqdq")
+/// Whether this CPU supports [`fetch`].
+pub(super) fn is_supported() -> bool {
+    fold128::is_supported() && is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("vpclmulqdq")
 }
 
 /// As [`fold128::sum`].
 ///
 /// # Safety
-/// The CPU [`is_here`].
+/// The CPU supports it ([`is_supported`]).
 #[target_feature(enable = "sse4.2,pclmulqdq,avx512f,vpclmulqdq")]
 pub(super) unsafe fn sum(state: u32, bytes: &[u8]) -> u32 {
-    // SAFETY: a slice is mapped and readable; its bytes go nowhere.
+    // SAFETY: `bytes` is a slice, so it is readable. Nothing is stored.
     unsafe { run(state, bytes.as_ptr(), Nowhere, 0, bytes.len()) }
 }
 
 /// As [`fold128::fetch`].
 ///
 /// # Safety
-/// The CPU [`is_here`]; `from` is as for [`super::fetch`].
+/// The CPU supports it ([`is_supported`]); `from` is as for [`super::fetch`].
 #[target_feature(enable = "sse4.2,pclmulqdq,avx512f,vpclmulqdq")]
 pub(super) unsafe fn fetch(state: u32, from: *const u8, out: &mut [u8]) -> u32 {
     let (sink, len) = (To(out.as_mut_ptr()), out.len());
-    // SAFETY: the caller vouches for `len` bytes at `from`, and `sink` has as many.
+    // SAFETY: the caller promises that `len` bytes at `from` are readable, and `sink` has as many bytes.
     unsafe {
-        let (state, at) = rise(state, from, sink, len);
+        let (state, at) = sum_head(state, from, sink, len);
         run(state, from, sink, at, len)
     }
 }
@@ -48,12 +47,12 @@ pub(super) unsafe fn fetch(state: u32, from: *const u8, out: &mut [u8]) -> u32 {
 /// As [`fold128::run`].
 ///
 /// # Safety
-/// The CPU [`is_here`]; else as there.
+/// As [`fold128::run`], and the CPU supports it ([`is_supported`]).
 #[inline]
 #[target_feature(enable = "sse4.2,pclmulqdq,avx512f,vpclmulqdq")]
 unsafe fn run(state: u32, from: *const u8, sink: impl Sink, mut at: usize, len: usize) -> u32 {
-    // SAFETY: the caller vouches for `len` bytes on either side. `at` and what is taken there stay within
-    // them.
+    // SAFETY: the caller promises `len` bytes at `from` and in `sink`. `at` plus the bytes taken there is at
+    // most `len`.
     unsafe {
         if len - at < STEP {
             return fold128::run(state, from, sink, at, len);
@@ -78,18 +77,18 @@ unsafe fn run(state: u32, from: *const u8, sink: impl Sink, mut at: usize, len: 
             value = fold(value, by_one, take_one(from, sink, at));
             at += VALUE;
         }
-        fall(to_state(value), from, sink, at, len)
+        sum_tail(to_state(value), from, sink, at, len)
     }
 }
 
-/// Loads and stores a step.
+/// Loads and stores the bytes of one step.
 ///
 /// # Safety
 /// As [`fold128::run`], for the step at `at`.
 #[inline]
 #[target_feature(enable = "avx512f")]
 unsafe fn take(from: *const u8, sink: impl Sink, at: usize) -> [__m512i; 4] {
-    // SAFETY: the caller vouches for the bytes at `at`.
+    // SAFETY: the caller promises that the bytes of the step are readable and that `sink` has room for them.
     unsafe {
         [
             take_one(from, sink, at),
@@ -105,7 +104,7 @@ unsafe fn take(from: *const u8, sink: impl Sink, at: usize) -> [__m512i; 4] {
 #[inline]
 #[target_feature(enable = "avx512f")]
 unsafe fn take_one(from: *const u8, sink: impl Sink, at: usize) -> __m512i {
-    // SAFETY: the caller vouches for the bytes at `at`.
+    // SAFETY: the caller promises that the value's bytes are readable and that `sink` has room for them.
     unsafe {
         let value = load_512(from.add(at));
         sink.put(at, value);
@@ -113,18 +112,18 @@ unsafe fn take_one(from: *const u8, sink: impl Sink, at: usize) -> __m512i {
     }
 }
 
-/// Moves each of the four parts of `value` on to where that of `next` stands, and adds that.
+/// Folds each of the four parts of `value` forward to the position of that of `next`, and adds `next`.
 #[inline]
 #[target_feature(enable = "avx512f,vpclmulqdq")]
 fn fold(value: __m512i, by: [u64; 2], next: __m512i) -> __m512i {
     let by = _mm512_broadcast_i32x4(_mm_set_epi64x(by[1].cast_signed(), by[0].cast_signed()));
     let low = _mm512_clmulepi64_epi128::<0x00>(value, by);
     let high = _mm512_clmulepi64_epi128::<0x11>(value, by);
-    // Exclusive or of all three.
+    // The exclusive or of all three.
     _mm512_ternarylogic_epi64::<0x96>(low, high, next)
 }
 
-/// The state behind the bytes that `value` stands for.
+/// The state of the sum after the bytes that `value` represents.
 #[inline]
 #[target_feature(enable = "sse4.2,pclmulqdq,avx512f")]
 fn to_state(value: __m512i) -> u32 {

@@ -1,19 +1,19 @@
-//! Constants that move a sum on: powers of x modulo the polynomial, reflected as sums are.
+//! Constants that advance a sum: powers of x modulo the polynomial, bit-reflected like the sums.
 
-/// The polynomial without its highest term, bit 31 being x^0.
+/// The polynomial without its highest term. Bit 31 is x^0.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 
-/// What the low and the high half of a 16-byte value are multiplied by, without carry, to have the effect on
-/// a sum that the value had `bytes` bytes earlier; the two products, combined by exclusive or, are added to
-/// the 16 bytes there.
+/// Multipliers that move a 16-byte value on by `bytes` bytes: the first for its low half, the second for its
+/// high half. The exclusive or of the two carry-less products and of the 16 bytes there has the same effect
+/// on the sum as the value had `bytes` bytes earlier.
 ///
-/// The high half lies 8 bytes nearer. A reflected product of 64 by 32 bits comes out 33 places short of its
-/// 128 bits, so that the powers are `8 * bytes` less 33, and 64 more for the low half.
+/// The high half is 8 bytes closer. A reflected product of 64 by 32 bits is 33 places short of its 128 bits.
+/// So the exponents are `8 * bytes - 33`, and 64 more for the low half.
 pub(super) const fn fold(bytes: usize) -> [u64; 2] {
     [power(8 * bytes + 31) as u64, power(8 * bytes - 33) as u64]
 }
 
-/// x to this exponent.
+/// x to the power of `exponent`.
 const fn power(exponent: usize) -> u32 {
     let mut value = 1 << 31;
     let mut i = 0;

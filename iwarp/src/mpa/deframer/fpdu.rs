@@ -36,6 +36,8 @@ impl Extent {
     /// Reads the length of the FPDU that starts at `start`, a multiple of 4; `None` while the length field is
     /// incomplete.
     pub(super) fn read(wire: Wire<'_>, start: u64, framing: Framing) -> Option<Self> {
+        // RFC 5041 section 3 (DDP-032, DDP-036): the length field restores the boundaries and the length of
+        // each segment.
         let header = marker::header_of(start, framing.markers);
         let ulpdu_bytes = usize::from(u16::from_be_bytes(wire.read::<LENGTH_BYTES>(header)?));
         Some(Self { start, header, end: marker::fpdu_end(start, ulpdu_bytes, framing.markers), ulpdu_bytes })
@@ -65,6 +67,7 @@ impl Extent {
         };
         // RFC 5044 sections 4.4 and 6 (MPA-096, MPA-128): any difference makes the FPDU invalid.
         // RFC 5044 sections 4.1 and 7.1.1 (MPA-045, MPA-158, MPA-160): without CRCs, any value is valid.
+        // RFC 5041 section 3 (DDP-035): CRC32c protects the whole segment.
         if framing.crc && sent != Some(crc.field()) {
             return Err(Unsound::Crc);
         }

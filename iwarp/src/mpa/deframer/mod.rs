@@ -174,6 +174,7 @@ impl Deframer {
 
     /// The first run of new bytes in `buf`, with its position.
     fn first_new(&self, offset: u64, mut buf: Mbuf, slab: &HeldSlab) -> Option<(u64, Mbuf)> {
+        // RFC 5041 section 3 (DDP-043): bytes of FPDUs that were handed up in order are dropped.
         let past = (self.origin + self.next).saturating_sub(offset);
         buf.advance(past.min(buf.len() as u64) as usize);
         if buf.is_empty() {

@@ -198,6 +198,8 @@ impl<'a> Ulpdus<'a> {
     /// A view of the FPDU.
     fn view(&mut self, found: NextFpdu) -> Option<Received<'_>> {
         let framing = self.deframer.framing;
+        // RFC 5041 section 3 (DDP-034): a ULPDU ahead of a hole is marked as such, and comes again in the
+        // sender's order.
         match (found, &self.source) {
             (NextFpdu::Placed(record), _) => {
                 let record = self.placed.insert(record);

@@ -23,6 +23,7 @@ impl QpShared {
             return Err(self.refusal());
         }
         let length = request.length();
+        // RFC 5041 section 5.2 (DDP-107): a message is shorter than 2^32 bytes.
         if length > u64::from(u32::MAX) {
             return Err(VerbsError::TooLong { got: length, max: u64::from(u32::MAX) });
         }
@@ -49,6 +50,7 @@ impl QpShared {
     /// for (RFC 5041 section 6.2.1). After an error they are taken and flushed.
     #[inline]
     fn takes_sends(&self) -> bool {
+        // RFC 5041 section 6.2.1 (DDP-149): after a request for a graceful close a post is refused.
         !self.is_close_asked() && !matches!(self.state(), QpState::Idle | QpState::Closing)
     }
 
@@ -143,6 +145,8 @@ impl QpShared {
     }
 
     fn check_grant(&self, needed: QpGrants) -> Result<(), VerbsError> {
+        // RFC 5041 section 8.3.2 (DDP-234), RFC 5040 section 8.1.2 (RDMAP-364): a queue pair may only change
+        // STags if it was granted that.
         if self.grants.contains(needed) {
             return Ok(());
         }

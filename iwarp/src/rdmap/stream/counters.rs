@@ -1,6 +1,6 @@
-//! What RDMA streams count.
+//! Counters of RDMA streams.
 
-/// Counters of all streams of an engine, never reset.
+/// Counters of all streams of an engine. They are never reset.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct StreamCounters {
     /// FPDUs received that passed all of MPA's checks.

@@ -1,21 +1,21 @@
-//! What ends an RDMA stream: an error found here, the peer's Terminate, or the end of TCP (RFC 5040
-//! section 7).
+//! The reasons why an RDMA stream ends: an error found here, the peer's Terminate, or the end of TCP (RFC
+//! 5040 section 7).
 
 use crate::mpa::{Action, MpaError};
 use crate::queues::{Origin, StreamError};
 use crate::rdmap::{Terminate, TerminateError};
 
-/// What ends a stream.
+/// Why a stream ends.
 #[derive(Clone, Debug)]
 pub(crate) enum Failure {
-    /// Found here: the peer is to be told.
+    /// An error found here: the peer gets a Terminate.
     Local(Terminate),
-    /// Found here in what the peer has sent, which could have been taken but for our own user.
+    /// An error found here in a correct message of the peer, because our user has revoked memory: the peer
+    /// gets a Terminate.
     User(Terminate),
     /// The peer's Terminate.
     Peer(Terminate),
-    /// TCP's receive direction ended where it may not, or MPA cannot go on: there is nobody to
-    /// tell.
+    /// TCP's receive direction ended where it may not, or MPA cannot go on: no Terminate can be sent.
     Lost(MpaError),
 }
 
@@ -24,7 +24,7 @@ impl Failure {
         Self::Local(Terminate::local(error))
     }
 
-    /// Who found it.
+    /// Where the error was found.
     pub(crate) fn origin(&self) -> Origin {
         match self {
             Self::Local(_) => Origin::Here,
@@ -34,9 +34,8 @@ impl Failure {
         }
     }
 
-    /// Whether the peer has brought it about, as far as it can be told: by what it has sent, or by
-    /// giving up. A local catastrophic error is our own (RFC 5040 section 4.8), and a TCP
-    /// connection may be lost for any reason.
+    /// Whether the peer is known to be the cause: by a bad message or by its Terminate. A local catastrophic
+    /// error is our own (RFC 5040 section 4.8), and a TCP connection may be lost for any reason.
     pub(crate) fn is_peers(&self) -> bool {
         const OURS: [TerminateError; 2] =
             [TerminateError::LocalCatastrophic, TerminateError::DdpLocalCatastrophic];
@@ -49,7 +48,7 @@ impl Failure {
         }
     }
 
-    /// The Terminate that goes out or came in.
+    /// The Terminate that is sent or was received.
     pub(crate) fn terminate(&self) -> Option<&Terminate> {
         match self {
             Self::Local(terminate) | Self::User(terminate) | Self::Peer(terminate) => Some(terminate),
@@ -57,7 +56,7 @@ impl Failure {
         }
     }
 
-    /// As the application reads it.
+    /// The error as the application sees it.
     pub(crate) fn stream_error(&self) -> StreamError {
         match self {
             Self::Local(terminate) | Self::User(terminate) => stream_error(terminate, false),

@@ -1,15 +1,15 @@
 //! Requests that send nothing: local invalidation, window binding, fast registration. They take effect in
-//! their turn among the requests around them.
+//! post order, between the requests before and after them.
 
 use crate::memory::{Bind, EpochGuard, FastBind, Stag};
 use crate::queues::{BindWindow, FastRegister, SendOp, WcStatus};
 
 use super::Common;
 
-/// Carries out a local request.
+/// Executes a local request.
 ///
 /// # Errors
-/// How the request completes when it cannot be done.
+/// The completion status of a request that fails.
 pub(super) fn run(op: &SendOp, common: &Common, guard: &EpochGuard) -> Result<(), WcStatus> {
     let by = common.by;
     match op {
@@ -22,7 +22,7 @@ pub(super) fn run(op: &SendOp, common: &Common, guard: &EpochGuard) -> Result<()
         SendOp::FastRegister(register) => {
             guard.fast_register(&fast_bind(register), by).map_err(|_| WcStatus::MwBindError)
         }
-        // All others send something.
+        // The caller passes local requests only.
         _ => Err(WcStatus::LocalProtectionError),
     }
 }

@@ -1,4 +1,9 @@
-//! A message on its way out: what its segments look like and where its payload comes from.
+//! A message being sent: the headers of its segments, and the source of its payload.
+//!
+//! RFC 5041 sections 4.2 and 4.3
+//! (DDP-065, DDP-066, DDP-072, DDP-073, DDP-082, DDP-086, DDP-087, DDP-092, DDP-093): a message has one
+//! opcode, and one STag or one queue, MSN and Invalidate STag. All its segments carry the same. RFC 5040
+//! sections 5.1 and 5.2.2 (RDMAP-204, RDMAP-232): so a Write or a Read Response reaches one remote buffer.
 
 use arrayvec::ArrayVec;
 
@@ -8,21 +13,21 @@ use crate::mpa::{FpduWriter, Room};
 use crate::queues::{MAX_INLINE, MAX_SGE, Sge};
 use crate::rdmap::{Opcode, ReadRequest};
 
-/// What the headers of a message say.
+/// The fields that the headers of all segments of a message share.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Addressing {
     /// By STag and tagged offset: RDMA Write and Read Response.
     Tagged { opcode: Opcode, stag: Stag, to: u64 },
-    /// By queue and message number; `invalidate` is 0 where the opcode names none.
+    /// By queue and MSN; `invalidate` is used by the invalidating opcodes only.
     Untagged { opcode: Opcode, invalidate: Stag, msn: u32 },
 }
 
-/// Where the payload comes from.
+/// The source of the payload.
 #[derive(Clone, Debug)]
 pub(super) enum Source {
-    /// Our user's registered memory.
+    /// Registered memory of our user.
     Gather(ArrayVec<Sge, MAX_SGE>),
-    /// Bytes at hand: inline data, and the headers of Read Request and Terminate.
+    /// Bytes kept here: inline data, Immediate Data, and the headers that RDMAP sends as payload.
     Bytes(ArrayVec<u8, MAX_INLINE>),
     /// Registered memory that the peer reads.
     Remote(ReadRequest),
@@ -31,13 +36,13 @@ pub(super) enum Source {
 /// Why bytes could not be fetched.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum FetchError {
-    /// Our user's own memory: its key, range or right is wrong by now.
+    /// Memory of our user: key, range or rights are no longer valid.
     Local,
-    /// What the peer reads: revoked since the request was checked.
+    /// Memory that the peer reads: revoked since the request was checked.
     Remote(Fault),
 }
 
-/// A message of which segments are still to be cut.
+/// A message with segments still to be cut.
 #[derive(Clone, Debug)]
 pub(super) struct Message {
     pub(super) addressing: Addressing,
@@ -56,7 +61,7 @@ impl Message {
         Self { addressing, segmenter: Segmenter::untagged(length), source }
     }
 
-    /// An untagged message whose payload is at hand.
+    /// An untagged message with this payload.
     pub(super) fn of_bytes(opcode: Opcode, msn: u32, bytes: &[u8]) -> Self {
         let source: ArrayVec<u8, MAX_INLINE> = bytes.iter().copied().collect();
         Self::untagged(opcode, Stag(0), msn, bytes.len() as u32, Source::Bytes(source))
@@ -66,16 +71,18 @@ impl Message {
     pub(super) fn header(&self, segment: &Segment) -> Header {
         match self.addressing {
             Addressing::Tagged { opcode, stag, to } => {
-                // The sink's range was checked by its owner: an offset beyond 2^64 is the peer's to refuse.
+                // RFC 5041 section 5.2 (DDP-116): the first tagged offset plus the offset of the payload. The
+                // peer refuses a sum past 2^64.
                 opcode.tagged_header(stag, to.wrapping_add(u64::from(segment.offset)), segment.last).into()
             }
             Addressing::Untagged { opcode, invalidate, msn } => {
+                // RFC 5041 section 5.2 (DDP-111): MO is the offset of the payload in the message.
                 opcode.untagged_header(invalidate, msn, segment.offset, segment.last).into()
             }
         }
     }
 
-    /// Bytes of that header.
+    /// Bytes of the header of a segment.
     pub(super) fn header_len(&self) -> usize {
         match self.addressing {
             Addressing::Tagged { .. } => crate::ddp::TaggedHeader::LEN,
@@ -85,8 +92,8 @@ impl Message {
 }
 
 impl Source {
-    /// Writes `len` bytes from `offset` on to an FPDU. What they come from is looked up once, however many
-    /// markers cut it.
+    /// Writes `len` bytes from `offset` on to an FPDU. The source is looked up once for all runs between
+    /// markers.
     pub(super) fn fetch(
         &self,
         offset: u32,
@@ -100,6 +107,7 @@ impl Source {
                 fpdu.put(&bytes[offset as usize..(offset + len) as usize]);
                 Ok(())
             }
+            // RFC 5040 section 5.2.1 (RDMAP-221): the source of a zero-length Read is not checked.
             Self::Remote(_) if len == 0 => Ok(()),
             Self::Remote(request) => {
                 let to = request.source_to + u64::from(offset);

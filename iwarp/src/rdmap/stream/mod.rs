@@ -2,18 +2,18 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `inbound/` | ULPDUs into memory, receive completions, what a message asks for |
-//! | `outbound/` | which message is next, FPDUs into TCP segments, send completions |
+//! | `inbound/` | ULPDUs into memory, receive completions, requests of the peer |
+//! | `outbound/` | choice of the next message, FPDUs into TCP segments, send completions |
 //! | `outstanding.rs` | our requests between their start and their completion |
 //! | `peer_request.rs` | the peer's Reads and atomics, until they are answered |
-//! | `records.rs` | the queues in which both of these wait |
-//! | `message.rs` | a message on its way out: header, source of its payload, what is left to cut |
+//! | `records.rs` | the queues of both |
+//! | `message.rs` | a message being sent: headers, source of its payload, segments left to cut |
 //! | `local.rs` | requests that send nothing |
-//! | `failure.rs` | what ends a stream |
-//! | `counters.rs` | what streams count |
+//! | `failure.rs` | why a stream ends |
+//! | `counters.rs` | counters of all streams |
 //!
-//! It knows nothing of TCP's handshake, of MPA's startup and of the end of a connection: a
-//! connection of the engine drives it, and is told of its end by a [`Failure`].
+//! It knows nothing of TCP's handshake, of MPA's startup and of the end of a connection. A connection of the
+//! engine drives it, and gets a [`Failure`] when the stream ends.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -45,14 +45,14 @@ use inbound::{Delivery, Inbound};
 use outbound::Outbound;
 use outstanding::Common;
 
-/// What a stream works with that is not its own.
-pub(crate) struct Means<'a> {
+/// State of the engine that a stream uses during a call.
+pub(crate) struct StreamContext<'a> {
     pub(crate) guard: &'a EpochGuard,
     pub(crate) counters: &'a mut StreamCounters,
     pub(crate) records: &'a mut Records,
 }
 
-/// One RDMA stream. To be [`end`](Self::end)ed before it is dropped.
+/// One RDMA stream. [`end`](Self::end) it before dropping it.
 pub(crate) struct Stream {
     common: Common,
     framer: Framer,
@@ -61,12 +61,12 @@ pub(crate) struct Stream {
     inbound: Inbound,
     /// A responder sends nothing before the initiator's first FPDU (RFC 5044 section 7.1.2).
     may_send: bool,
-    /// Requests that may wait, until it ends: of the peer's, and of ours.
+    /// Slots reserved in [`Records`] until it ends: for requests of the peer, and for ours.
     promised: Option<(usize, usize)>,
 }
 
 impl Stream {
-    /// A stream whose depths are promised in `records`.
+    /// A stream. Reserves slots for its depths in `records`.
     pub(crate) fn new(
         qp: Arc<QpShared>,
         by: Accessor,
@@ -76,10 +76,10 @@ impl Stream {
     ) -> Self {
         let Negotiated { tx_markers, rx_markers, crc, ird, ord, rx_start, .. } = *negotiated;
         let rtr = negotiated.rtr;
-        // What lies ahead of a hole is found by markers.
-        let knows_ahead = rx_markers && qp.srq.is_none();
+        // Markers find FPDUs ahead of a hole. A shared receive queue has no fixed buffer for a later message.
+        let places_ahead = rx_markers && qp.srq.is_none();
         let common = Common::new(qp, by, ord);
-        // The RTR's Read waits even where ORD is 0.
+        // A Read as ready-to-receive message needs a slot even when ORD is 0.
         let (asked, outstanding) = (common.extensions.request_buffers(ird) as usize, usize::from(ord.max(1)));
         records.asked.promise(asked);
         records.outstanding.promise(outstanding);
@@ -88,27 +88,27 @@ impl Stream {
             framer: Framer::new(tx_markers, crc),
             deframer: Deframer::new(rx_start, rx_markers, crc),
             outbound: Outbound::new(rtr),
-            inbound: Inbound::new(ird, common.extensions, rtr, knows_ahead),
+            inbound: Inbound::new(ird, common.extensions, rtr, places_ahead),
             common,
             may_send,
             promised: Some((asked, outstanding)),
         }
     }
 
-    /// Whether the peer's first FPDU (for a responder) has come, so that we may send.
+    /// Whether it may send: for a responder, once the peer's first FPDU has arrived.
     pub(crate) fn may_send(&self) -> bool {
         self.may_send
     }
 
-    /// Bytes of the peer's stream: places, delivers and completes. Returns the bytes that were handed up
-    /// ahead of the frontier and are no longer held.
+    /// Receives bytes of the peer's stream: places, delivers and completes. Returns how many bytes that were
+    /// handed up ahead of the frontier are no longer held.
     pub(crate) fn receive(
         &mut self,
         bytes: (u64, Mbuf, u64),
         held: &mut HeldSlab,
-        means: Means<'_>,
+        context: StreamContext<'_>,
     ) -> Result<usize, Failure> {
-        let Means { guard, counters, records } = means;
+        let StreamContext { guard, counters, records } = context;
         let (offset, buf, frontier) = bytes;
         let Self { common, deframer, inbound, outbound, may_send, .. } = self;
         let mut delivery = Delivery { common, inbound, outbound, guard, counters, records };
@@ -130,12 +130,12 @@ impl Stream {
         Ok(ulpdus.finish())
     }
 
-    /// Drops what reassembly holds; returns the bytes to release to TCP's budget.
+    /// Drops the buffers held for reassembly. Returns the bytes to release to TCP's budget.
     pub(crate) fn drop_held(&mut self, held: &mut HeldSlab) -> usize {
         self.deframer.clear(held)
     }
 
-    /// Gives up what came ahead of the frontier and was not placed. See [`Deframer::give_up`].
+    /// Drops bytes ahead of the frontier that are not placed. See [`Deframer::give_up`].
     pub(crate) fn give_up(
         &mut self,
         bytes: usize,
@@ -145,13 +145,13 @@ impl Stream {
         self.deframer.give_up(bytes, held, may);
     }
 
-    /// Bytes of packet buffers held for what came ahead of the frontier.
+    /// Bytes of packet buffers held for data ahead of the frontier.
     pub(crate) fn pinned_bytes(&self) -> usize {
         self.deframer.pinned_bytes()
     }
 
-    /// Whether the peer's FIN here cuts nothing: no FPDU is incomplete and no Read or atomic of ours waits
-    /// for its answer.
+    /// Whether a FIN of the peer here is graceful: no FPDU is incomplete, and no Read or atomic of ours waits
+    /// for its response.
     pub(crate) fn may_end_here(&self) -> bool {
         self.deframer.at_boundary() && !self.awaits_answers()
     }
@@ -163,9 +163,9 @@ impl Stream {
         conn: tcp_lite::ConnId,
         now: tcp_lite::Instant,
         budget: usize,
-        means: Means<'_>,
+        context: StreamContext<'_>,
     ) -> Result<SendOutcome, Failure> {
-        let Means { guard, counters, records } = means;
+        let StreamContext { guard, counters, records } = context;
         let Self { common, framer, outbound, inbound, may_send, .. } = self;
         // RFC 5044 section 7.1.2 (MPA-193): a responder sends no FPDU before the peer's first one.
         if !*may_send {
@@ -173,27 +173,27 @@ impl Stream {
         }
         let context = outbound::Context { common, framer, guard, counters, records };
         let outcome = outbound.run(tcp, conn, now, context, budget);
-        // Before the peer can have seen the end of its responses: nothing has left TCP yet.
+        // In time for the peer's next request: TCP has not yet sent the end of the responses.
         inbound.repost_requests(outbound.take_answered());
         outcome
     }
 
-    /// Whether there is something that a turn of sending might move.
+    /// Whether a call of [`transmit`](Self::transmit) may have something to send.
     pub(crate) fn wants_to_send(&self) -> bool {
         self.may_send && !(self.outbound.is_idle() && self.common.qp.sq.is_empty())
     }
 
-    /// Whether nothing is left to send or to wait for: time for FIN.
+    /// Whether nothing is left to send or to wait for, so that FIN may follow.
     pub(crate) fn is_drained(&self) -> bool {
         !self.awaits_answers() && self.outbound.is_idle() && self.common.qp.sq.is_empty()
     }
 
-    /// Whether Reads or atomics of ours wait for their answers.
+    /// Whether Reads or atomics of ours wait for their responses.
     pub(crate) fn awaits_answers(&self) -> bool {
         !self.common.outstanding.is_empty()
     }
 
-    /// Changes with every FPDU sent and every piece of an answer to a Read or atomic of ours.
+    /// A counter that changes with each FPDU sent and each segment of a response to a Read or atomic of ours.
     pub(crate) fn progress(&self) -> u64 {
         self.common.progress
     }
@@ -203,9 +203,10 @@ impl Stream {
         self.outbound.terminate(terminate);
     }
 
-    /// Completes everything started in error, oldest first; what is still queued is flushed by the queue
-    /// pair. One request at most is blamed: the one that is known to be the cause, or the oldest by `first`.
-    /// (Where one is known the failure is ours, and [`Outcome`](crate::queues::Outcome) blames no other.)
+    /// Completes all started requests, oldest first: with success where they are done, else in error. The
+    /// queue pair flushes the requests that are still queued. A request that is known to be the cause has its
+    /// own status. The oldest other one gets `first`. (Where a cause is known the failure is ours, and
+    /// `first` of [`Outcome`](crate::queues::Outcome) blames no other request.)
     pub(crate) fn flush(&mut self, records: &mut Records, first: WcStatus, error: Option<StreamError>) {
         let Self { common, outbound, inbound, .. } = self;
         common.outstanding.clear(&mut records.outstanding);
@@ -229,7 +230,7 @@ impl Stream {
         }
     }
 
-    /// Flushes what is left and takes its promises back.
+    /// Flushes the remaining requests and releases its slots in `records`.
     pub(crate) fn end(&mut self, records: &mut Records) {
         self.flush(records, WcStatus::WrFlushError, None);
         if let Some((asked, outstanding)) = self.promised.take() {

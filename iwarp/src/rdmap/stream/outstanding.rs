@@ -1,4 +1,4 @@
-//! Requests of ours between their start and their completion, and the answers they wait for.
+//! Requests of our user between their start and their completion, and the responses that they wait for.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,44 +10,44 @@ use crate::rdmap::{Extensions, ReadSink};
 
 use super::records::{Queue, Slots};
 
-/// A request that was started and has not been completed, in post order.
+/// A request that was started and is not yet completed.
 pub(super) struct Pending {
     pub(super) wr_id: u64,
     pub(super) opcode: WcOpcode,
     pub(super) signaled: bool,
     pub(super) byte_len: u32,
     pub(super) done: bool,
-    /// Why it failed, where it is to blame for the end of the stream.
+    /// The status of its completion, if it is the cause of the stream's end.
     pub(super) fault: Option<WcStatus>,
 }
 
-/// What sending and receiving share: requests of ours that are answered, and who we are.
+/// State that sending and receiving share: the queue pair, and its requests that wait for responses.
 pub(super) struct Common {
     pub(super) qp: Arc<QpShared>,
     pub(super) by: Accessor,
     pub(super) extensions: Extensions,
-    /// Reads and atomics of ours that wait for their responses, in the order of their requests.
+    /// Our Reads and atomics that wait for their responses, in the order of their requests.
     pub(super) outstanding: Queue,
-    /// Queue 3: one buffer for each atomic of ours that is outstanding (RFC 7306 section 5.2.2).
+    /// Queue 3: one buffer for each of our outstanding atomics (RFC 7306 section 5.2.2).
     pub(super) atomic_responses: UntaggedQueue,
-    /// Requests started and not completed, in post order.
+    /// Requests that are started and not yet completed, in post order.
     pub(super) pending: VecDeque<Pending>,
-    /// Reads and atomics of ours that may be outstanding together.
+    /// How many of our Reads and atomics may be outstanding together.
     pub(super) ord: usize,
-    /// FPDUs sent, and segments delivered that answer Reads and atomics.
+    /// Counts FPDUs sent, and delivered segments of responses to our Reads and atomics.
     pub(super) progress: u64,
 }
 
-/// A request of ours whose answer is on its way.
+/// One of our requests that waits for its response.
 pub(super) enum Outstanding {
-    /// A Read. The RTR's own Read is nobody's request.
+    /// A Read. `is_rtr`: it is the ready-to-receive message, which no user posted.
     Read { sink: ReadSink, is_rtr: bool },
-    /// An atomic, and where the value found before goes.
+    /// An atomic. `sink` receives the value that the word had before.
     Atomic { id: u32, sink: Sge },
 }
 
-/// Takes the oldest. Once empty, a queue begins at its front again: one that is never long stays in the
-/// memory it has touched, however much it has.
+/// Takes the oldest. An emptied queue starts again at the front of its buffer, so a short queue keeps using
+/// the same cache lines, however large its capacity is.
 pub(super) fn take_front<T>(queue: &mut VecDeque<T>) -> Option<T> {
     let oldest = queue.pop_front();
     if queue.is_empty() {
@@ -57,7 +57,7 @@ pub(super) fn take_front<T>(queue: &mut VecDeque<T>) -> Option<T> {
 }
 
 impl Common {
-    /// Takes the memory for the requests of the send queue.
+    /// Allocates for as many pending requests as the send queue holds.
     pub(super) fn new(qp: Arc<QpShared>, by: Accessor, ord: u16) -> Self {
         Self {
             extensions: qp.extensions,
@@ -71,7 +71,9 @@ impl Common {
         }
     }
 
-    /// Enters a request as started. `done`: it completes as soon as all before it have.
+    /// Records a request as started. With `done` it completes as soon as all earlier ones have.
+    ///
+    /// RFC 5040 section 5.5 (RDMAP-287): requests complete in post order.
     pub(super) fn start(&mut self, pending: Pending) {
         if pending.done && self.pending.is_empty() {
             self.complete(&pending);
@@ -80,19 +82,23 @@ impl Common {
         }
     }
 
-    /// Enters a Read or atomic as started: it completes when its answer is delivered, and all before it have.
-    pub(super) fn await_answer(
+    /// Records a Read or atomic as started. It completes when its response is delivered and all earlier
+    /// requests have completed.
+    ///
+    /// RFC 5040 section 5.5 (RDMAP-291): a Read is not complete before its response is delivered.
+    pub(super) fn await_response(
         &mut self,
         slots: &mut Slots<Outstanding>,
         pending: Pending,
-        answer: Outstanding,
+        response: Outstanding,
     ) {
-        self.outstanding.push(slots, answer);
+        self.outstanding.push(slots, response);
         self.pending.push_back(Pending { done: false, ..pending });
     }
 
-    /// The Read or atomic that was outstanding longest has got its answer.
-    pub(super) fn answered(&mut self) {
+    /// The response to the oldest outstanding Read or atomic is delivered: completes all requests that now
+    /// may.
+    pub(super) fn on_response(&mut self) {
         if let Some(pending) = self.pending.iter_mut().find(|pending| !pending.done) {
             pending.done = true;
         }
@@ -103,8 +109,8 @@ impl Common {
         }
     }
 
-    /// The Read or atomic outstanding longest cannot be completed, by our user's doing.
-    pub(super) fn blame_sink(&mut self) {
+    /// The oldest outstanding Read or atomic fails, because our user has revoked the memory for its response.
+    pub(super) fn fail_oldest(&mut self) {
         if let Some(pending) = self.pending.iter_mut().find(|pending| !pending.done) {
             pending.fault = Some(WcStatus::LocalProtectionError);
         }

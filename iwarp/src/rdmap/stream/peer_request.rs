@@ -1,4 +1,4 @@
-//! What the peer asks for on queue 1, Reads and atomics, and the buffers it may use for that.
+//! The peer's requests on queue 1, Reads and atomics, and the buffers for them.
 
 use arrayvec::ArrayVec;
 
@@ -7,16 +7,16 @@ use crate::rdmap::{AtomicRequest, Extensions, Opcode, ReadRequest, Terminate, Te
 
 use super::Failure;
 
-/// A request of the peer's that was checked and is to be answered in its turn.
+/// A checked request of the peer that waits for its response.
 #[derive(Clone, Debug)]
 pub(super) struct PeerRequest {
     pub(super) asked: Asked,
-    /// The header it came with, for a Terminate.
+    /// Its DDP header, for a Terminate.
     pub(super) header: ArrayVec<u8, { Header::MAX_LEN }>,
     pub(super) segment_len: usize,
 }
 
-/// What is asked for.
+/// The operation that the peer requests.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Asked {
     Read(ReadRequest),
@@ -24,8 +24,9 @@ pub(super) enum Asked {
 }
 
 impl PeerRequest {
-    /// Why it cannot be answered in full, `sent` bytes of the answer being on their way. Only a Read Request
-    /// is echoed, moved on by these (RFC 5040 section 4.8, RFC 7306 section 8.1).
+    /// The failure when it cannot be answered in full and `sent` bytes of the response were sent. The
+    /// Terminate echoes a Read Request, advanced by these bytes, but no Atomic Request (RFC 5040 section 4.8,
+    /// RFC 7306 section 8.1).
     pub(super) fn fail(&self, error: TerminateError, sent: u32) -> Failure {
         let echoed = match self.asked {
             Asked::Read(request) => Some(request.advanced(sent)),
@@ -35,8 +36,8 @@ impl PeerRequest {
     }
 }
 
-/// Queue 1, with [`Extensions::request_buffers`]: neither kind may use the other's. A buffer is taken until
-/// its request is answered.
+/// Queue 1, with [`Extensions::request_buffers`]. Reads and atomics each have their own buffers. A buffer is
+/// in use until its request is answered.
 #[derive(Debug)]
 pub(super) struct RequestQueue {
     queue: UntaggedQueue,
@@ -52,7 +53,7 @@ pub(super) struct ByKind {
 }
 
 impl ByKind {
-    /// The count that `opcode` goes to: an Atomic Request's or, for all else, a Read Request's.
+    /// The count for `opcode`: atomics for an Atomic Request, else Reads.
     fn of(&mut self, opcode: Opcode) -> &mut u32 {
         if opcode == Opcode::AtomicRequest { &mut self.atomics } else { &mut self.reads }
     }
@@ -67,13 +68,15 @@ impl ByKind {
 
 impl RequestQueue {
     pub(super) fn new(ird: u16, extensions: Extensions) -> Self {
+        // RFC 5040 sections 5.2.2, 6.1 and 8.1.2 (RDMAP-226, RDMAP-301, RDMAP-370): each stream has its own
+        // buffers, as many as the IRD that was negotiated.
         let mut queue = UntaggedQueue::new();
         let posted = queue.post(extensions.request_buffers(ird));
         debug_assert!(posted, "an IRD of 16 bits is within the queue's bounds");
         Self { queue, ird: u32::from(ird), taken: ByKind::default() }
     }
 
-    /// DDP's checks of a segment for a buffer of `room` bytes.
+    /// DDP's checks of a segment, for a buffer of `room` bytes.
     pub(super) fn check(
         &self,
         header: &UntaggedHeader,
@@ -83,10 +86,13 @@ impl RequestQueue {
         self.queue.check(header, payload_len, |_| room as u64).map(drop)
     }
 
-    /// Delivers a segment; with the last one of a message a buffer of its kind is taken.
+    /// Delivers a segment. The last one of a message takes a buffer of its kind.
+    ///
+    /// RFC 5040 sections 5.2.1 and 6.1 (RDMAP-208, RDMAP-306): a request takes one buffer, and no more
+    /// requests than IRD are accepted at a time.
     ///
     /// # Errors
-    /// [`DdpError::NoBuffer`] where its kind has none left.
+    /// [`DdpError::NoBuffer`] when none of its kind is left.
     pub(super) fn deliver(
         &mut self,
         header: &UntaggedHeader,
@@ -102,7 +108,7 @@ impl RequestQueue {
         Ok(delivered)
     }
 
-    /// Requests have been answered: their buffers are posted again.
+    /// Posts the buffers of answered requests again.
     pub(super) fn repost(&mut self, answered: ByKind) {
         let ByKind { reads, atomics } = answered;
         let posted = self.queue.post(reads + atomics);

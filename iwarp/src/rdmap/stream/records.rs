@@ -1,29 +1,31 @@
-//! Reads and atomics that wait for their answers, ours and the peers', of all connections of an engine:
-//! queues in one set of slots, so that a connection at rest holds none.
+//! Queues of the Reads and atomics that wait for their responses, ours and the peers', of all connections of
+//! an engine. All queues use slots of one set, so an idle connection holds none.
 //!
-//! A connection may have as many waiting as its depths say. There is memory for all of them up to a bound,
-//! taken when connections are made, and behind it for what ever waited at a time: then more is taken as
-//! requests come, and counted.
+//! A connection reserves slots for its depths (ORD and IRD) when it begins. Memory for the reserved slots is
+//! allocated then, up to a limit. Past the limit it grows with the requests that really wait, and each growth
+//! is counted.
 
 use super::outstanding::Outstanding;
 use super::peer_request::PeerRequest;
 use crate::queues::SendEntry;
 
-/// Of so many requests under way one stands for a connection that holds another one back.
+/// Slots for outstanding requests to each slot for a held-back one. A connection holds back at most one
+/// request, whatever its depth. A larger number saves memory; a smaller one avoids growth with many
+/// connections of small depth.
 const HELD_BACK_SHARE: usize = 16;
 
-/// What waits on the connections of an engine.
+/// The waiting requests of all connections of an engine.
 pub(crate) struct Records {
-    /// What peers have asked for.
+    /// Requests of the peers.
     pub(super) asked: Slots<PeerRequest>,
-    /// What we have asked for.
+    /// Our requests.
     pub(super) outstanding: Slots<Outstanding>,
-    /// What was taken from a send queue and may not start yet: one for each connection at most.
+    /// Requests taken from a send queue that may not start yet: at most one for each connection.
     pub(super) held_back: Slots<SendEntry>,
 }
 
 impl Records {
-    /// Memory for `limit` requests each way is taken with the connections that may have them.
+    /// Reserves memory for at most `limit` requests in each direction, as connections begin.
     pub(crate) fn new(limit: usize) -> Self {
         Self {
             asked: Slots::new(limit),
@@ -32,7 +34,7 @@ impl Records {
         }
     }
 
-    /// Times that more waited than there was memory for.
+    /// How often the slots had to grow because more requests waited than memory was reserved for.
     pub(crate) fn growths(&self) -> u64 {
         self.asked.growths + self.outstanding.growths + self.held_back.growths
     }
@@ -41,25 +43,25 @@ impl Records {
 /// Slots shared by many queues.
 pub(super) struct Slots<T> {
     slots: Vec<Slot<T>>,
-    /// The first free one.
+    /// The first free slot.
     free: Option<u32>,
-    /// What all connections together may have waiting.
+    /// How many requests all connections together may have waiting.
     promised: usize,
     limit: usize,
     growths: u64,
 }
 
 struct Slot<T> {
-    /// `None`: free.
+    /// `None`: the slot is free.
     value: Option<T>,
-    /// The one behind it in its queue, or the next free one.
+    /// The next slot of its queue, or the next free slot.
     next: Option<u32>,
 }
 
-/// One queue. To be emptied before it is dropped, or its slots stay taken.
+/// One queue. It has to be emptied before it is dropped, or its slots stay in use.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    /// First and last.
+    /// First and last slot.
     ends: Option<(u32, u32)>,
     len: u32,
 }
@@ -69,7 +71,7 @@ impl<T> Slots<T> {
         Self { slots: Vec::new(), free: None, promised: 0, limit, growths: 0 }
     }
 
-    /// A connection begins that may have `count` waiting: takes the memory for them, within the bound.
+    /// Reserves `count` slots for a connection that begins. Allocates memory for them, up to the limit.
     pub(super) fn promise(&mut self, count: usize) {
         self.promised += count;
         let (wanted, capacity) = (self.promised.min(self.limit), self.slots.capacity());
@@ -79,7 +81,7 @@ impl<T> Slots<T> {
         }
     }
 
-    /// Such a connection ends.
+    /// Takes back the reservation of a connection that ends.
     pub(super) fn end_promise(&mut self, count: usize) {
         self.promised -= count;
     }
@@ -137,7 +139,7 @@ impl Queue {
         slots.slots[self.ends?.0 as usize].value.as_mut()
     }
 
-    /// All, oldest first.
+    /// All values, oldest first.
     pub(super) fn iter<'a, T>(&self, slots: &'a Slots<T>) -> impl Iterator<Item = &'a T> {
         let first = self.ends.map(|(first, _)| first);
         std::iter::successors(first, |&slot| slots.slots[slot as usize].next)

@@ -280,8 +280,8 @@ pub struct ListenOptions {
     pub streaming: Option<StreamOptions>,
 }
 
-/// [`ListenOptions::failures_per_address`]: what that costs is below a thousandth of a core, and no program that
-/// works fails as often.
+/// [`ListenOptions::failures_per_address`]: what that costs is below a thousandth of a core, and no program
+/// that works fails as often.
 const FAILURES_PER_ADDRESS: u32 = 32;
 
 impl ListenOptions {

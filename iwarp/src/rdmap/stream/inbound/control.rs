@@ -1,4 +1,4 @@
-//! Queues 1 to 3: what RDMAP itself takes in, in buffers of its own.
+//! Queues 1 to 3: messages for RDMAP itself, in buffers of its own.
 
 use arrayvec::ArrayVec;
 
@@ -11,17 +11,19 @@ use super::super::outstanding::Outstanding;
 use super::super::peer_request::{Asked, PeerRequest};
 use super::{Delivery, Failure, Inbound, Piece};
 
-/// Bytes of the longest message of these queues that DDP takes.
+/// Bytes of the longest message of these queues that DDP accepts.
 pub(super) const MAX_LEN: usize = 64;
 
-/// Bytes of a buffer for an Atomic Request or Atomic Response: more than either has, so that RDMAP finds a
-/// wrong length, long or short, and names it in its own way.
+/// Bytes of a buffer for an Atomic Request or Atomic Response. Longer than either, so that RDMAP and not DDP
+/// finds a wrong length, and reports it with a code of RDMAP.
 const ATOMIC_ROOM: usize = MAX_LEN;
 
 const _: () = assert!(MAX_LEN >= Terminate::MAX_LEN && ATOMIC_ROOM > AtomicRequest::LEN);
 
 impl Delivery<'_> {
-    /// Queue 1: checks what the peer asks for and lets it wait for its turn to be answered.
+    /// Queue 1: checks a request of the peer and queues it.
+    ///
+    /// RFC 5040 section 5.2.1 (RDMAP-209, RDMAP-210): RDMAP processes Read Requests. The user sees none.
     pub(super) fn peer_request(
         &mut self,
         piece: &Piece<'_, '_>,
@@ -50,7 +52,9 @@ impl Delivery<'_> {
         Ok(())
     }
 
-    /// Whether it can be answered as things are; when its turn comes it is looked at again.
+    /// Checks that the request can be answered now. The check is repeated when the response is sent.
+    ///
+    /// RFC 5040 section 5.2.1 (RDMAP-220, RDMAP-221): source STag and TO are validated, unless the size is 0.
     fn check_asked(&self, asked: &Asked) -> Result<(), TerminateError> {
         let by = self.common.by;
         let checked = match *asked {
@@ -66,7 +70,9 @@ impl Delivery<'_> {
         checked.map_err(TerminateError::of_read_fault)
     }
 
-    /// Queue 2.
+    /// Queue 2: the peer's Terminate ends the stream.
+    ///
+    /// RFC 5040 section 5.4 (RDMAP-257): RDMAP gets the message; the failure carries it to the user.
     pub(super) fn peer_terminate(
         &mut self,
         piece: &Piece<'_, '_>,
@@ -75,7 +81,7 @@ impl Delivery<'_> {
         let message = match self.control_message(piece, header, Queue::Terminate) {
             Ok(Some((_, message))) => message,
             Ok(None) => return Ok(()),
-            // Another message that has lost its way.
+            // A message of another opcode on queue 2.
             Err(error) if Opcode::of_byte(header.rsvd_ulp[0]) != Some(Opcode::Terminate) => {
                 return Err(piece.fail(error));
             }
@@ -83,14 +89,14 @@ impl Delivery<'_> {
                 return Err(Failure::Peer(Terminate::local(TerminateError::LocalCatastrophic)));
             }
         };
-        // Never answered, valid or not (RFC 5040 section 7.2): one that cannot be read is a Terminate all the
-        // same.
+        // A Terminate is never answered, valid or not (RFC 5040 section 7.2). One that does not parse still
+        // ends the stream.
         let terminate = Terminate::parse(&message)
             .unwrap_or_else(|_| Terminate::local(TerminateError::OperationUnspecified));
         Err(Failure::Peer(terminate))
     }
 
-    /// Queue 3: the answer to our oldest atomic, which has to be what we wait for next.
+    /// Queue 3: the response to our oldest outstanding request, which has to be an atomic.
     pub(super) fn atomic_response(
         &mut self,
         piece: &Piece<'_, '_>,
@@ -110,15 +116,15 @@ impl Delivery<'_> {
             .check_sink(Stag(sink.lkey), sink.addr, u64::from(sink.length), self.common.by.pd)
             .and_then(|target| target.place(0, &response.original.to_ne_bytes()));
         if placed.is_err() {
-            return Err(self.lose_sink(Terminate::local(TerminateError::LocalCatastrophic)));
+            return Err(self.sink_revoked(Terminate::local(TerminateError::LocalCatastrophic)));
         }
         self.common.progress += 1;
         self.common.outstanding.take(&mut self.records.outstanding);
-        self.common.answered();
+        self.common.on_response();
         Ok(())
     }
 
-    /// Finds the atomic that a response answers: responses come in the order of the requests.
+    /// The atomic that a response answers. Responses arrive in the order of the requests.
     fn match_response(&self, message: &[u8]) -> Result<(AtomicResponse, Sge), TerminateError> {
         let response = AtomicResponse::parse(message)?;
         match self.common.outstanding.front(&self.records.outstanding) {
@@ -128,7 +134,9 @@ impl Delivery<'_> {
         }
     }
 
-    /// Collects a message, which may come in pieces; `Some` when it is complete.
+    /// Collects a message, which may arrive in several segments; `Some` when it is complete.
+    ///
+    /// RFC 5040 section 7.2 (RDMAP-337): DDP's checks of a segment come first.
     fn control_message(
         &mut self,
         piece: &Piece<'_, '_>,
@@ -141,7 +149,7 @@ impl Delivery<'_> {
         let opcode = Opcode::check(&(*header).into(), self.common.extensions);
         match queue {
             Queue::ReadRequest => {
-                // Also where atomics are not understood: then it is the opcode that is wrong, not the length.
+                // Also on a stream without atomics, so that the error is the opcode and not the length.
                 let is_atomic = Opcode::of_byte(header.rsvd_ulp[0]) == Some(Opcode::AtomicRequest);
                 let room = if is_atomic { ATOMIC_ROOM } else { ReadRequest::LEN };
                 requests.check(header, payload_len, room)?;

@@ -1,7 +1,7 @@
-//! Receiving: FPDUs into memory, receive completions, and what a message asks for.
+//! Receiving: FPDUs into memory, receive completions, and the requests of the peer.
 //!
-//! The order of checks is that of the documents (spec/rdmap section 3): DDP's own, then RDMAP version and
-//! opcode, then what the opcode asks for. Nothing is placed before all checks on its segment have passed.
+//! The checks of a segment have this order: those of DDP, then RDMAP version and opcode, then those of the
+//! opcode (RFC 5040 section 7.2). Nothing is placed before all checks of its segment have passed.
 
 use std::collections::VecDeque;
 
@@ -25,42 +25,46 @@ use super::peer_request::{ByKind, RequestQueue};
 use super::records::Records;
 use super::{Failure, StreamCounters};
 
-/// Receive requests that are bound to messages behind the one under way, at most: Sends further
-/// ahead of a hole wait for it.
+/// How many receive requests may be bound to messages after the current one. Sends further ahead of a hole
+/// are held until it is filled. More would take memory for each queue pair; fewer would place fewer Sends
+/// early.
 const BOUND_AHEAD: usize = 31;
 
-/// What reception remembers between segments.
+/// The state of reception between segments.
 pub(super) struct Inbound {
-    /// Queue 0: the receive queue. Counts the bound buffers only.
+    /// Queue 0: the receive queue. It counts the bound requests only.
     sends: UntaggedQueue,
     /// Queue 1: the peer's Read Requests and Atomic Requests.
     requests: RequestQueue,
     /// Queue 2: the peer's Terminate; one buffer.
     terminates: UntaggedQueue,
-    /// The receive request that the Send or Immediate Data under way goes to.
+    /// The receive request of the current Send or Immediate Data.
     bound: Option<RecvRequest>,
-    /// Those of the messages behind it, in their order, once segments of these were there ahead of a hole.
+    /// The receive requests of the messages after it, in order, where segments of these arrived ahead of a
+    /// hole.
     ahead: VecDeque<RecvRequest>,
-    /// How many these may be: none where nothing is placed ahead, or where a request belongs to whichever
-    /// connection needs one first.
+    /// Largest length of `ahead`: 0 where nothing is placed ahead of a hole, and with a shared receive queue,
+    /// whose requests go to the connection that needs one first.
     ahead_max: usize,
-    /// Immediate Data under way.
+    /// The current Immediate Data.
     immediate: ImmediateData,
-    /// A message of queue 1, 2 or 3 that comes in several segments.
+    /// The part received so far of a message of queue 1, 2 or 3.
     control: ArrayVec<u8, { control::MAX_LEN }>,
-    /// A Send of length 0 may come first as RTR, a form that our Reply has named: it takes no receive
+    /// Whether the first message may be an empty Send as RTR, as our Reply allowed. It takes no receive
     /// request.
     expects_rtr: bool,
 }
 
 impl Inbound {
-    /// `knows_ahead` says that a Send ahead of a hole may be placed, and that nobody else takes the requests
-    /// of its queue.
-    pub(super) fn new(ird: u16, extensions: Extensions, rtr: Rtr, knows_ahead: bool) -> Self {
+    /// `places_ahead`: a Send ahead of a hole may be placed, since markers find it and no other queue pair
+    /// takes requests of its receive queue.
+    pub(super) fn new(ird: u16, extensions: Extensions, rtr: Rtr, places_ahead: bool) -> Self {
         let mut terminates = UntaggedQueue::new();
+        // RFC 5040 section 5.4 (RDMAP-255, RDMAP-256): one buffer for a Terminate is always posted, and only
+        // one.
         let posted = terminates.post(1);
         debug_assert!(posted, "one buffer is within the queue's bounds");
-        let ahead_max = if knows_ahead { BOUND_AHEAD } else { 0 };
+        let ahead_max = if places_ahead { BOUND_AHEAD } else { 0 };
         Self {
             sends: UntaggedQueue::new(),
             requests: RequestQueue::new(ird, extensions),
@@ -74,12 +78,12 @@ impl Inbound {
         }
     }
 
-    /// Gives back the receive requests that messages had taken, oldest first.
+    /// Gives back the bound receive requests, oldest first.
     pub(super) fn abandon(&mut self) -> impl Iterator<Item = RecvRequest> {
         self.bound.take().into_iter().chain(self.ahead.drain(..))
     }
 
-    /// The receive request of this index of queue 0.
+    /// The receive request at this index of queue 0.
     fn request(&self, index: u32) -> Option<&RecvRequest> {
         match index.checked_sub(1) {
             None => self.bound.as_ref(),
@@ -87,13 +91,13 @@ impl Inbound {
         }
     }
 
-    /// Requests of the peer have been answered: their buffers are posted again.
+    /// Posts the buffers of answered requests of the peer again.
     pub(super) fn repost_requests(&mut self, answered: ByKind) {
         self.requests.repost(answered);
     }
 }
 
-/// What takes in ULPDUs, one by one.
+/// Takes in ULPDUs, one by one.
 pub(super) struct Delivery<'a> {
     pub(super) common: &'a mut Common,
     pub(super) inbound: &'a mut Inbound,
@@ -103,7 +107,7 @@ pub(super) struct Delivery<'a> {
     pub(super) records: &'a mut Records,
 }
 
-/// A ULPDU as far as it is parsed: its first bytes, its length, and (unless placed before) its bytes.
+/// A received ULPDU: its first bytes, its length, and its bytes unless they were placed early.
 struct Piece<'a, 'u> {
     head: &'a [u8],
     len: usize,
@@ -112,20 +116,23 @@ struct Piece<'a, 'u> {
 }
 
 impl Delivery<'_> {
-    /// Takes the next ULPDU in the sender's order: places what was not placed before, and delivers.
+    /// Takes the next ULPDU in the sender's order: places and delivers it.
     pub(super) fn deliver(&mut self, ulpdu: &Ulpdu<'_>) -> Result<(), Failure> {
         let mut room = [0; Header::MAX_LEN];
         let head = head(ulpdu, &mut room);
         self.in_order(&Piece { head, len: ulpdu.len(), ulpdu: Some(ulpdu), arrival: Arrival::InOrder })
     }
 
-    /// Takes the next ULPDU in the sender's order, of `len` bytes, which was placed before.
+    /// Takes the next ULPDU in the sender's order, which was placed early: delivers it. It has `len` bytes.
     pub(super) fn deliver_placed(&mut self, head: &[u8], len: usize) -> Result<(), Failure> {
         self.in_order(&Piece { head, len, ulpdu: None, arrival: Arrival::Placed })
     }
 
-    /// Places a ULPDU that lies ahead of a hole, if all is well with it; nothing is delivered or
+    /// Places a ULPDU ahead of a hole, if all its checks pass. Nothing is delivered, and no error is
     /// reported.
+    ///
+    /// RFC 5040 section 5.5 (RDMAP-281, RDMAP-289): Read Requests are not processed here, but when they are
+    /// delivered.
     pub(super) fn place_early(&mut self, ulpdu: &Ulpdu<'_>) -> bool {
         let mut room = [0; Header::MAX_LEN];
         let head = head(ulpdu, &mut room);
@@ -143,6 +150,8 @@ impl Delivery<'_> {
 
     fn in_order(&mut self, piece: &Piece<'_, '_>) -> Result<(), Failure> {
         self.counters.rx_fpdus += 1;
+        // RFC 5041 sections 4.1 and 4.2 (DDP-047, DDP-048, DDP-071): the T bit selects the buffer model.
+        // RDMAP gets the whole header at delivery, STag included, also for a segment that was placed early.
         let result = match Header::parse(piece.head) {
             Ok(Header::Tagged(header)) => self.tagged(piece, &header),
             Ok(Header::Untagged(header)) => self.untagged(piece, &header),
@@ -152,19 +161,17 @@ impl Delivery<'_> {
         result
     }
 
-    /// The answer to a Read or atomic of ours is here, and our user has taken the place for it
-    /// away. The request is to blame, and the error is our user's, whichever it was. What the peer
-    /// is told is what the segment says:
+    /// The failure when the response to a Read or atomic of ours has arrived, and our user has revoked the
+    /// memory for it. The request fails, and the error is our user's. The Terminate depends on the response:
     ///
     /// - A Read Response names the STag. DDP has to check it in every segment, and has one error for an STag
-    ///   that is not valid any more (RFC 5041 section 7.1, RFC 5040 section 7.2): 1/1/00, with the segment's
+    ///   that is no longer valid (RFC 5041 section 7.1, RFC 5040 section 7.2): 1/1/00, with the segment's
     ///   header.
-    /// - An Atomic Response names no place. It is in order, and delivered, when its value cannot be stored:
-    ///   an error that no incoming message has caused (RFC 5040 section 7.1, case 1). 0/0/00, without a
-    ///   header.
-    fn lose_sink(&mut self, told: Terminate) -> Failure {
-        self.common.blame_sink();
-        Failure::User(told)
+    /// - An Atomic Response names no memory. It is correct and delivered when its value cannot be stored.
+    ///   That is an error without a failing message (RFC 5040 section 7.1, case 1): 0/0/00, without a header.
+    fn sink_revoked(&mut self, terminate: Terminate) -> Failure {
+        self.common.fail_oldest();
+        Failure::User(terminate)
     }
 
     fn untagged(&mut self, piece: &Piece<'_, '_>, header: &UntaggedHeader) -> Result<(), Failure> {
@@ -186,7 +193,10 @@ impl Piece<'_, '_> {
         Terminate::of_segment(error, self.head, self.len, None)
     }
 
-    /// Copies the payload to `target`, which is as long. Revoked by now, it is an STag that was never valid.
+    /// Copies the payload to `target`, which has the same length. A target revoked since its check counts as
+    /// an invalid STag.
+    ///
+    /// RFC 5041 section 5.2 (DDP-109): all payload of a valid segment is placed.
     fn place(
         &self,
         target: &Target<'_>,
@@ -200,8 +210,8 @@ impl Piece<'_, '_> {
     }
 }
 
-/// The first bytes of a ULPDU, as many as a header may have: where they lie in one run, else copied to
-/// `room`.
+/// The first bytes of a ULPDU, as many as the longer header has: in place where they are contiguous, else
+/// copied to `room`.
 fn head<'a>(ulpdu: &Ulpdu<'a>, room: &'a mut [u8; Header::MAX_LEN]) -> &'a [u8] {
     if let Some(bytes) = ulpdu.front(Header::MAX_LEN) {
         return bytes;
@@ -210,7 +220,7 @@ fn head<'a>(ulpdu: &Ulpdu<'a>, room: &'a mut [u8; Header::MAX_LEN]) -> &'a [u8] 
     &room[..copied]
 }
 
-/// Copies `len` bytes of a ULPDU from `at` on to the front of `target`, by increasing offset.
+/// Copies `len` bytes of a ULPDU from offset `at` on to the front of `target`, by increasing offset.
 fn place(ulpdu: &Ulpdu<'_>, at: usize, len: usize, target: &Target<'_>) -> Result<(), Fault> {
     if let Some(bytes) = ulpdu.whole() {
         return target.place(0, &bytes[at..at + len]);

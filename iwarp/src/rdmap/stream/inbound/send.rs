@@ -8,11 +8,11 @@ use crate::rdmap::{Opcode, TerminateError, control};
 
 use super::{BOUND_AHEAD, Delivery, Failure, Inbound, Piece, place};
 
-/// Why a segment was not taken.
+/// Why a segment is refused.
 enum SendFault {
-    /// The peer's mistake.
+    /// An error of the peer.
     Protocol(TerminateError),
-    /// Our user's buffer is not there any more.
+    /// The memory of the receive request is no longer registered.
     Local,
 }
 
@@ -23,7 +23,10 @@ impl From<TerminateError> for SendFault {
 }
 
 impl Delivery<'_> {
-    /// Binds a receive request to the message under way, if there is none.
+    /// Binds a receive request to the current message, if none is bound.
+    ///
+    /// RFC 5040 section 5.3 (RDMAP-235, RDMAP-246): a Send of any size, empty ones included, takes one
+    /// buffer.
     fn bind(&mut self) {
         let Inbound { bound, ahead, .. } = &mut *self.inbound;
         if bound.is_none() {
@@ -34,8 +37,8 @@ impl Delivery<'_> {
         }
     }
 
-    /// As [`bind`](Self::bind), and to the messages behind it up to `msn`: a queue pair's own requests go to
-    /// messages in their order, so that they are known before those messages begin.
+    /// As [`bind`](Self::bind), and binds the requests of the messages after it up to `msn`. Requests of a
+    /// queue pair's own receive queue go to messages in order, so they are known before those messages begin.
     fn bind_ahead(&mut self, msn: u32) {
         self.bind();
         let ahead = msn.wrapping_sub(self.inbound.sends.first_msn()) as usize;
@@ -49,7 +52,7 @@ impl Delivery<'_> {
         }
     }
 
-    /// Takes the next receive request from the queue.
+    /// Takes the next receive request from the receive queue.
     fn take(&mut self) -> Option<RecvRequest> {
         let request = self.common.qp.take_recv()?;
         let posted = self.inbound.sends.post(1);
@@ -57,7 +60,8 @@ impl Delivery<'_> {
         Some(request)
     }
 
-    /// Immediate Data waits for its turn: eight bytes are not worth remembering.
+    /// Places a Send ahead of a hole. Immediate Data is held until it is in order: placing eight bytes early
+    /// saves nothing.
     pub(super) fn early_send(&mut self, piece: &Piece<'_, '_>, header: &UntaggedHeader) -> bool {
         let is_send = self.check_opcode(header).is_ok_and(Opcode::is_send);
         if !is_send || self.inbound.expects_rtr {
@@ -75,12 +79,12 @@ impl Delivery<'_> {
             && header.last
             && self.check_opcode(header) == Ok(Opcode::Send)
         {
-            // The RTR: nobody's message (spec/mpa-v2 section 3).
+            // RFC 6581 section 9.2 (MPA2-136): the RTR is a message that no user sent.
             self.inbound.sends = UntaggedQueue::starting_at(2);
             return Ok(());
         }
         self.bind();
-        let placed = match self.check_turn(header) {
+        let placed = match self.check_in_order(header) {
             Err(error) => Err(SendFault::Protocol(error)),
             Ok(()) if piece.arrival.places() => self.place_send(piece, header),
             Ok(()) => self.check_opcode(header).map_err(SendFault::Protocol),
@@ -105,9 +109,9 @@ impl Delivery<'_> {
         }
     }
 
-    /// A message that is not the oldest has no buffer yet in order, whatever was bound ahead. A segment of
-    /// the oldest begins where the one before it ended.
-    fn check_turn(&self, header: &UntaggedHeader) -> Result<(), TerminateError> {
+    /// Checks a segment in order: it is of the oldest message and begins where the one before it ended. A
+    /// later message has no buffer yet, even if a request is bound ahead for it.
+    fn check_in_order(&self, header: &UntaggedHeader) -> Result<(), TerminateError> {
         let Inbound { sends, ahead, .. } = &*self.inbound;
         let behind = !ahead.is_empty() && sends.index_of(header.msn).is_ok_and(|index| index > 0);
         if behind { Err(DdpError::NoBuffer.into()) } else { Ok(sends.check_next(header)?) }
@@ -118,6 +122,9 @@ impl Delivery<'_> {
     }
 
     /// Checks a segment against its bound buffer and places it.
+    ///
+    /// RFC 5041 section 7.1 (DDP-163), RFC 5040 section 7.2 (RDMAP-332): DDP's checks pass before any byte is
+    /// placed.
     fn place_send(&mut self, piece: &Piece<'_, '_>, header: &UntaggedHeader) -> Result<Opcode, SendFault> {
         let payload_len = piece.len - UntaggedHeader::LEN;
         let Inbound { sends, immediate, .. } = &*self.inbound;
@@ -139,7 +146,7 @@ impl Delivery<'_> {
         Ok(opcode)
     }
 
-    /// Places a ULPDU's payload into the elements of a receive request, from `offset` on.
+    /// Places the payload of a ULPDU into the elements of a receive request, from `offset` on.
     fn scatter(
         &self,
         request: &RecvRequest,
@@ -169,6 +176,10 @@ impl Delivery<'_> {
         Ok(())
     }
 
+    /// Completes the receive request of a whole message.
+    ///
+    /// RFC 5040 sections 5.3 and 5.5 (RDMAP-239, RDMAP-275, RDMAP-276, RDMAP-288): it is called when DDP
+    /// delivers the message, so completions are in sending order.
     fn deliver_send(
         &mut self,
         piece: &Piece<'_, '_>,
@@ -177,6 +188,8 @@ impl Delivery<'_> {
         len: u32,
     ) -> Result<(), Failure> {
         let mut invalidated = None;
+        // RFC 5040 sections 4.1 and 5.3 (RDMAP-099, RDMAP-250): an invalidating Send takes its STag away. The
+        // field is ignored in other messages.
         if opcode.invalidates() {
             let stag = control::invalidate_stag(header);
             if let Err(fault) = self.guard.invalidate_remote(stag, self.common.by) {

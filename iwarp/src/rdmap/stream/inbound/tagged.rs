@@ -1,4 +1,4 @@
-//! Tagged segments: RDMA Writes, and the answers to our Reads.
+//! Tagged segments: RDMA Writes, and Read Responses to our Reads.
 
 use crate::ddp::{self, TaggedHeader};
 use crate::rdmap::read_sink::ReadProgress;
@@ -7,11 +7,11 @@ use crate::rdmap::{Opcode, ReadSink, TerminateError};
 use super::super::outstanding::Outstanding;
 use super::{Delivery, Failure, Piece};
 
-/// Why a segment was not taken.
+/// Why a segment is refused.
 enum TaggedFault {
-    /// The peer's mistake.
+    /// An error of the peer.
     Protocol(TerminateError),
-    /// It belongs to a Read of ours whose sink is not there any more.
+    /// It belongs to a Read of ours whose sink is no longer registered.
     Sink(TerminateError),
 }
 
@@ -26,12 +26,16 @@ impl Delivery<'_> {
         match self.check_tagged(piece, header) {
             Ok(()) => Ok(()),
             Err(TaggedFault::Sink(error)) if piece.arrival.delivers() => {
-                Err(self.lose_sink(piece.terminate(error)))
+                Err(self.sink_revoked(piece.terminate(error)))
             }
             Err(TaggedFault::Protocol(error) | TaggedFault::Sink(error)) => Err(piece.fail(error)),
         }
     }
 
+    /// Checks a segment, and places and delivers it as its arrival asks.
+    ///
+    /// RFC 5041 section 7.1 (DDP-189), RFC 5040 section 5.1 (RDMAP-197): a failed check places nothing. A
+    /// Write is only placed; no completion tells the user of it.
     fn check_tagged(&mut self, piece: &Piece<'_, '_>, header: &TaggedHeader) -> Result<(), TaggedFault> {
         let payload_len = piece.len - TaggedHeader::LEN;
         let opcode = Opcode::check(&(*header).into(), self.common.extensions);
@@ -50,7 +54,11 @@ impl Delivery<'_> {
         Ok(())
     }
 
-    /// A segment of the answer to our oldest open Read. Ahead of a hole it may belong to a later one.
+    /// A segment of the response to our oldest outstanding Read. Ahead of a hole it may belong to a later
+    /// Read.
+    ///
+    /// RFC 5040 sections 5.2.2 and 5.5 (RDMAP-227, RDMAP-278, RDMAP-294): the delivery of the last segment
+    /// completes the Read, in the order of the Reads.
     fn read_response(
         &mut self,
         piece: &Piece<'_, '_>,
@@ -72,7 +80,8 @@ impl Delivery<'_> {
         if payload_len > 0 && piece.arrival.places() {
             let guard = self.guard;
             let target = guard.check_sink(header.stag, header.to, payload_len as u64, pd);
-            // The range is the Read's own, as it was when the Read was posted.
+            // The sink of the Read passed its check when the Read was posted, so our user has changed it
+            // since.
             target
                 .map_err(ddp::DdpError::from)
                 .and_then(|target| piece.place(&target, TaggedHeader::LEN, self.counters))
@@ -86,14 +95,14 @@ impl Delivery<'_> {
         if sink.deliver(header, payload_len)? == ReadProgress::Complete {
             self.common.outstanding.take(&mut self.records.outstanding);
             if !is_rtr {
-                self.common.answered();
+                self.common.on_response();
             }
         }
         Ok(())
     }
 
-    /// The sink of the Read whose answer is due, and whether it is the RTR's. Answers come in the order of
-    /// their requests, atomics included (RFC 7306 section 7).
+    /// The sink of the oldest outstanding request, if it is a Read, and whether that is the RTR. Responses
+    /// arrive in the order of their requests, atomics included (RFC 7306 section 7).
     fn oldest_read(&mut self) -> Result<(&mut ReadSink, bool), TerminateError> {
         match self.common.outstanding.front_mut(&mut self.records.outstanding) {
             Some(Outstanding::Read { sink, is_rtr }) => Ok((sink, *is_rtr)),

@@ -1,8 +1,8 @@
-//! Sending: which message is next, its FPDUs into TCP segments, send completions.
+//! Sending: the choice of the next message, its FPDUs into TCP segments, send completions.
 //!
-//! Responses to the peer and the requests of our user take turns, message by message. A Send or Write
-//! completes when TCP has its last segment, a Read or atomic when its response is delivered, all in post
-//! order. A Terminate follows the FPDU being written and overtakes all else.
+//! Responses to the peer alternate with the requests of our user, message by message. A Send or Write
+//! completes when its last segment is written to TCP, a Read or atomic when its response is delivered, all in
+//! post order. A Terminate follows the FPDU being written and overtakes everything else.
 
 use dp::profile::{self, Layer};
 use tcp_lite::{ConnId, Instant, SegmentBuf, SendError, Stack};
@@ -24,25 +24,26 @@ mod responses;
 
 use requests::pending_of;
 
-/// Requests that send nothing which one queue pair carries out before others have their go, at most.
+/// How many requests that send nothing one queue pair executes before others have their turn to send. Each
+/// may wait for the other engines, which delays the connections of this engine: so the number is small.
 const MAX_LOCAL: u32 = 4;
 
-/// Where a turn of sending ended.
+/// Why a call of [`Outbound::run`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SendOutcome {
-    /// Nothing is left that could be sent now; a doorbell or the peer changes that.
+    /// Nothing can be sent now, until a doorbell rings or the peer sends something.
     Idle,
     /// The budget is used up.
     More,
-    /// TCP's send buffer is full: it says when there is room.
+    /// TCP's send buffer is full. TCP reports when there is room.
     Full,
-    /// No packet buffer is free: try again in the next turn.
+    /// No packet buffer is free: try again in the next poll.
     NoMbuf,
-    /// The Terminate is with TCP: FIN may follow.
+    /// TCP has the Terminate: FIN may follow.
     Terminated,
 }
 
-/// What a turn of sending works with.
+/// What one call of [`Outbound::run`] works with.
 pub(super) struct Context<'a> {
     pub(super) common: &'a mut Common,
     pub(super) framer: &'a mut Framer,
@@ -51,29 +52,30 @@ pub(super) struct Context<'a> {
     pub(super) records: &'a mut Records,
 }
 
-/// What is on its way out.
+/// The send direction of a stream.
 pub(super) struct Outbound {
     /// The message being cut.
     current: Option<Current>,
-    /// The request that was taken from the send queue and may not start yet: a fence, or ORD.
+    /// The request taken from the send queue that may not start yet, because of a fence, ORD, or
+    /// `local_left`.
     head: Queue,
-    /// What the peer has asked for, oldest first: at most IRD Reads and as many atomics.
+    /// Requests of the peer, oldest first: at most IRD Reads and as many atomics.
     responses: Queue,
     terminate: Option<Box<Terminate>>,
     terminated: bool,
     rtr: Option<RtrKind>,
-    /// A response goes next, where there is one: the last message was our user's.
+    /// Whether a response goes next, if there is one, because the last message was our user's.
     response_next: bool,
-    /// Local requests that may still be carried out in this turn: they hand no bytes to TCP, and some wait
-    /// for the other engines.
+    /// Local requests that may still be executed in this call: they hand no bytes to TCP, so the byte budget
+    /// does not limit them, and some wait for the other engines.
     local_left: u32,
-    /// Requests of the peer answered in full whose buffers are to be posted again.
+    /// Requests of the peer that are answered in full and whose buffers are to be posted again.
     answered: ByKind,
-    /// The next message of each queue.
+    /// MSN of the next message of each queue.
     send_msn: u32,
     request_msn: u32,
     atomic_response_msn: u32,
-    /// Of our next atomic.
+    /// Identifier of our next atomic.
     atomic_id: u32,
 }
 
@@ -82,22 +84,22 @@ struct Current {
     completes: Completes,
 }
 
-/// What the end of a message completes.
+/// What is complete when the last segment of a message is written to TCP.
 enum Completes {
-    /// Nothing: an RTR, a Read Request or Atomic Request (its response does).
+    /// Nothing: the message is the RTR, or a Read Request or Atomic Request, which its response completes.
     Nothing,
     /// Our user's request.
     Request(Pending),
-    /// The first half of our user's request: this Immediate Data follows at once.
+    /// The first half of our user's request: this Immediate Data follows.
     Write { pending: Pending, immediate: Opcode, data: [u8; IMMEDIATE_LEN] },
-    /// A buffer of the peer's on queue 1.
+    /// The peer's request: its buffer on queue 1 is free.
     Response(PeerRequest),
-    /// The stream.
+    /// The stream: nothing may follow.
     Terminate,
 }
 
 impl Outbound {
-    /// Nothing but the RTR, if it is ours, waits to be sent.
+    /// A send direction where only the RTR waits, if it is ours to send.
     pub(super) fn new(rtr: Rtr) -> Self {
         Self {
             current: None,
@@ -112,6 +114,7 @@ impl Outbound {
             response_next: true,
             local_left: 0,
             answered: ByKind::default(),
+            // RFC 5041 section 4.3 (DDP-090): the first MSN of a queue is 1.
             send_msn: 1,
             request_msn: 1,
             atomic_response_msn: 1,
@@ -119,12 +122,14 @@ impl Outbound {
         }
     }
 
-    /// Takes a request of the peer's that was checked.
+    /// Queues a checked request of the peer.
+    ///
+    /// RFC 5040 section 5.2.1 (RDMAP-214): requests are processed in the order in which they arrive.
     pub(super) fn respond(&mut self, records: &mut Records, request: PeerRequest) {
         self.responses.push(&mut records.asked, request);
     }
 
-    /// How many of the peer's requests were answered in full since the last call.
+    /// The requests of the peer that were answered in full since the last call.
     pub(super) fn take_answered(&mut self) -> ByKind {
         std::mem::take(&mut self.answered)
     }
@@ -133,7 +138,7 @@ impl Outbound {
         self.terminate = Some(Box::new(terminate.clone()));
     }
 
-    /// Nothing is being sent or waits to be (the send queue aside).
+    /// Whether nothing is being sent or waits to be sent, apart from the send queue.
     pub(super) fn is_idle(&self) -> bool {
         self.current.is_none()
             && self.head.is_empty()
@@ -142,8 +147,8 @@ impl Outbound {
             && self.rtr.is_none()
     }
 
-    /// Drops everything but a Terminate; gives back the requests that were taken from the send queue and had
-    /// not been entered as started, oldest first.
+    /// Drops everything but a Terminate. Returns the requests that were taken from the send queue and not yet
+    /// recorded as started, oldest first.
     pub(super) fn abandon(&mut self, records: &mut Records) -> impl Iterator<Item = Pending> + use<> {
         self.responses.clear(&mut records.asked);
         self.rtr = None;
@@ -155,8 +160,8 @@ impl Outbound {
         current.into_iter().chain(head).map(|pending| Pending { done: false, ..pending })
     }
 
-    /// Writes FPDUs into TCP segments of `conn`, several to a segment where they fit whole, until `budget`
-    /// bytes.
+    /// Writes FPDUs into TCP segments of `conn`, up to about `budget` bytes. A segment holds as many whole
+    /// FPDUs as fit.
     pub(super) fn run(
         &mut self,
         tcp: &mut Stack,
@@ -166,11 +171,12 @@ impl Outbound {
         budget: usize,
     ) -> Result<SendOutcome, Failure> {
         let _transmit = profile::scope(Layer::Transmit);
+        // RFC 5041 section 3 (DDP-039), RFC 5040 section 5.4 (RDMAP-261): nothing is sent after a Terminate.
         if self.terminated {
             return Ok(SendOutcome::Idle);
         }
         self.local_left = MAX_LOCAL;
-        // TCP says itself how it ended.
+        // TCP reports its end by an event of its own.
         let Ok(mut sender) = tcp.sender(now, conn) else { return Ok(SendOutcome::Idle) };
         let mut used = 0;
         while used < budget {
@@ -207,7 +213,7 @@ impl Outbound {
         Ok(())
     }
 
-    /// Makes sure that there is a message to cut; `false`: nothing can be sent now.
+    /// Makes sure that there is a current message; `false`: nothing can be sent now.
     fn prepare(&mut self, cx: &mut Context<'_>) -> Result<bool, Failure> {
         if self.terminated {
             return Ok(false);
@@ -218,6 +224,7 @@ impl Outbound {
                 completes: Completes::Terminate,
             });
         }
+        // RFC 5041 section 5.3 (DDP-124): a message is sent to its end before the next one begins.
         while self.current.is_none() {
             // RFC 6581 sections 5 and 9.2 (MPA2-017, MPA2-086): the RTR goes before every other FPDU.
             if let Some(kind) = self.rtr.take() {
@@ -235,9 +242,13 @@ impl Outbound {
     }
 
     /// Writes the next FPDU of the current message; `false`: it does not fit the rest of the segment.
+    ///
+    /// RFC 5040 sections 3.1 and 6.1 (RDMAP-052, RDMAP-298): all that RDMAP sends is a DDP segment in an
+    /// FPDU.
     fn write_fpdu(&mut self, cx: &mut Context<'_>, segment: &mut SegmentBuf<'_>) -> Result<bool, Failure> {
         let Some(Current { message, .. }) = &mut self.current else { return Ok(false) };
         // RFC 5044 section 4.5 (MPA-111): the limit follows the whole segment, not what is left of it.
+        // RFC 5041 section 3 (DDP-027): the segment that TCP offers shows the current MULPDU.
         let mulpdu = cx.framer.ulpdu_limit(segment.capacity());
         let Some(next) = message.segmenter.peek(mulpdu as u32) else {
             return Err(Failure::local(TerminateError::DdpLocalCatastrophic));
@@ -257,7 +268,7 @@ impl Outbound {
             segment.truncate(start);
             return Err(self.fetch_failure(error));
         }
-        // What was peeked at is cut now.
+        // The segment is written: now it counts as cut.
         message.segmenter.next(mulpdu as u32);
         cx.counters.tx_fpdus += 1;
         cx.common.progress += 1;
@@ -268,7 +279,9 @@ impl Outbound {
         Ok(true)
     }
 
-    /// The current message has been cut through.
+    /// The last segment of the current message is written to TCP.
+    ///
+    /// RFC 5040 section 5.5 (RDMAP-286): a Send or Write completes only now.
     fn finish_message(&mut self, common: &mut Common) {
         let Some(current) = self.current.take() else { return };
         match current.completes {

@@ -1,4 +1,4 @@
-//! The requests of our user, and the RTR: each becomes a message.
+//! The requests of our user, and the ready-to-receive message (RTR): each becomes a message.
 
 use crate::memory::Stag;
 use crate::mpa::startup::RtrKind;
@@ -11,15 +11,19 @@ use super::super::outstanding::{Outstanding, Pending};
 use super::{Completes, Context, Current, Failure, Outbound};
 
 impl Outbound {
-    /// Starts the request at the head of the send queue, unless a fence, ORD or the bound on local requests
+    /// Starts the request at the head of the send queue, unless a fence, ORD or the limit of local requests
     /// holds it back.
+    ///
+    /// RFC 5040 sections 5.1, 5.2.1, 5.3 and 5.5 (RDMAP-202, RDMAP-213, RDMAP-244, RDMAP-285): messages go to
+    /// DDP in the order in which the user posted them.
     pub(super) fn start_request(&mut self, cx: &mut Context<'_>) -> Result<bool, Failure> {
         let common = &mut *cx.common;
         let held_back = self.head.take(&mut cx.records.held_back);
         let Some(entry) = held_back.or_else(|| common.qp.sq.pop()) else { return Ok(false) };
         let fenced = entry.flags.contains(SendFlags::FENCE) && !common.outstanding.is_empty();
-        let is_answered = matches!(entry.op, SendOp::Read { .. } | SendOp::Atomic { .. });
-        let throttled = is_answered && common.outstanding.len() >= common.ord;
+        let has_response = matches!(entry.op, SendOp::Read { .. } | SendOp::Atomic { .. });
+        // RFC 5040 section 6.1 (RDMAP-303, RDMAP-305): no more than ORD are outstanding.
+        let throttled = has_response && common.outstanding.len() >= common.ord;
         let is_local = matches!(
             entry.op,
             SendOp::LocalInvalidate { .. } | SendOp::BindWindow(_) | SendOp::FastRegister(_)
@@ -46,14 +50,20 @@ impl Outbound {
                 self.current = Some(Current { message: write(remote, length, payload), completes });
                 return Ok(true);
             }
+            // RFC 5040 sections 5.2 and 5.2.1 (RDMAP-206, RDMAP-215, RDMAP-216): one Read Request for each
+            // Read, which names one remote buffer.
             SendOp::Read { remote } => {
                 let request = read_request(&payload, remote, length);
                 let sink = ReadSink::new(request.sink_stag, request.sink_to, request.size);
                 pending.byte_len = length;
-                let answer = Outstanding::Read { sink, is_rtr: false };
-                common.await_answer(&mut cx.records.outstanding, pending, answer);
+                let response = Outstanding::Read { sink, is_rtr: false };
+                common.await_response(&mut cx.records.outstanding, pending, response);
                 let msn = self.next_request_msn();
-                return Ok(self.ask(Message::of_bytes(Opcode::ReadRequest, msn, &request.to_bytes())));
+                return Ok(self.send_request(Message::of_bytes(
+                    Opcode::ReadRequest,
+                    msn,
+                    &request.to_bytes(),
+                )));
             }
             SendOp::Atomic { remote: RemoteAddr { addr, rkey }, op } => {
                 let id = self.atomic_id;
@@ -61,11 +71,15 @@ impl Outbound {
                 let posted = common.atomic_responses.post(1);
                 debug_assert!(posted, "an ORD of 16 bits is within the queue's bounds");
                 pending.byte_len = length;
-                let answer = Outstanding::Atomic { id, sink: only_element(&payload) };
-                common.await_answer(&mut cx.records.outstanding, pending, answer);
+                let response = Outstanding::Atomic { id, sink: only_element(&payload) };
+                common.await_response(&mut cx.records.outstanding, pending, response);
                 let request = AtomicRequest { id, stag: Stag(rkey), to: addr, op };
                 let msn = self.next_request_msn();
-                return Ok(self.ask(Message::of_bytes(Opcode::AtomicRequest, msn, &request.to_bytes())));
+                return Ok(self.send_request(Message::of_bytes(
+                    Opcode::AtomicRequest,
+                    msn,
+                    &request.to_bytes(),
+                )));
             }
             SendOp::LocalInvalidate { .. } | SendOp::BindWindow(_) | SendOp::FastRegister(_) => {
                 self.local_left -= 1;
@@ -83,33 +97,38 @@ impl Outbound {
         Ok(true)
     }
 
+    /// A Send of any type.
+    ///
+    /// RFC 5040 section 4.2 (RDMAP-113): it has no RDMAP header.
     fn send(&mut self, opcode: Opcode, invalidate: u32, length: u32, payload: Payload) -> Message {
         let msn = self.next_send_msn();
         Message::untagged(opcode, Stag(invalidate), msn, length, source(payload))
     }
 
-    /// A request that its answer completes.
-    fn ask(&mut self, message: Message) -> bool {
+    /// Makes a Read Request or Atomic Request the current message. Its response completes it.
+    fn send_request(&mut self, message: Message) -> bool {
         self.current = Some(Current { message, completes: Completes::Nothing });
         self.response_next = true;
         true
     }
 
+    /// RFC 5041 section 4.3 (DDP-089, DDP-091): each message to a queue raises MSN by one, modulo 2^32.
     pub(super) fn next_send_msn(&mut self) -> u32 {
         let msn = self.send_msn;
         self.send_msn = msn.wrapping_add(1);
         msn
     }
 
-    /// Reads and atomics share queue 1 (RFC 7306 section 5.2).
+    /// As [`next_send_msn`](Self::next_send_msn). Reads and atomics share queue 1 (RFC 7306 section 5.2).
     fn next_request_msn(&mut self) -> u32 {
         let msn = self.request_msn;
         self.request_msn = msn.wrapping_add(1);
         msn
     }
 
-    /// The ready-to-receive message: an empty one of its kind (RFC 6581 section 5; spec/mpa-v2 for the
-    /// fields).
+    /// The ready-to-receive message: an empty message of its kind.
+    ///
+    /// RFC 6581 section 9.2 (MPA2-135): the values of its STags and tagged offsets are free; these are ours.
     pub(super) fn rtr_message(&mut self, kind: RtrKind, cx: &mut Context<'_>) -> Current {
         let empty = Payload::Gather(arrayvec::ArrayVec::new());
         let message = match kind {
@@ -124,8 +143,8 @@ impl Outbound {
                     source_to: 0,
                 };
                 let sink = ReadSink::new(Stag(0), 0, 0);
-                let answer = Outstanding::Read { sink, is_rtr: true };
-                cx.common.outstanding.push(&mut cx.records.outstanding, answer);
+                let response = Outstanding::Read { sink, is_rtr: true };
+                cx.common.outstanding.push(&mut cx.records.outstanding, response);
                 Message::of_bytes(Opcode::ReadRequest, self.next_request_msn(), &request.to_bytes())
             }
         };
@@ -151,11 +170,14 @@ fn source(payload: Payload) -> Source {
     }
 }
 
+/// An RDMA Write.
+///
+/// RFC 5040 section 4.2 (RDMAP-110): it has no RDMAP header.
 fn write(remote: RemoteAddr, length: u32, payload: Payload) -> Message {
     Message::tagged(Opcode::Write, Stag(remote.rkey), remote.addr, length, source(payload))
 }
 
-/// Where an answer goes; posting has seen to it that there is one element at most.
+/// The memory for a response. Posting allows at most one element.
 fn only_element(payload: &Payload) -> Sge {
     match payload {
         Payload::Gather(sg_list) => sg_list.first().copied().unwrap_or_default(),

@@ -1,4 +1,4 @@
-//! Answers to the peer's Reads and atomics, in the order in which they were asked for.
+//! Responses to the peer's Reads and atomics, in the order of the requests.
 
 use crate::memory::{Accessor, EpochGuard};
 use crate::rdmap::{AtomicRequest, AtomicResponse, Opcode, TerminateError};
@@ -8,11 +8,17 @@ use super::super::peer_request::{Asked, PeerRequest};
 use super::{Completes, Context, Current, Failure, Outbound};
 
 impl Outbound {
-    /// Starts the answer to the oldest request of the peer. An atomic is carried out here and not before: the
-    /// one behind it waits until this one's response is on its way (RFC 7306 section 7).
+    /// Starts the response to the oldest request of the peer. An atomic is executed here and not before: the
+    /// next one waits until this one's response has been sent (RFC 7306 section 7).
+    ///
+    /// RFC 5040 sections 5.2.2 and 5.5 (RDMAP-230, RDMAP-292): responses go to DDP in the order of the
+    /// requests.
     pub(super) fn start_response(&mut self, cx: &mut Context<'_>) -> Result<bool, Failure> {
         let Some(request) = self.responses.take(&mut cx.records.asked) else { return Ok(false) };
         let message = match request.asked {
+            // RFC 5040 sections 4.2, 4.4 and 5.2.1 (RDMAP-112, RDMAP-120, RDMAP-218, RDMAP-222): the response
+            // has no RDMAP header. It has the requested size, which may be 0, and the sink fields of the
+            // request, unchecked.
             Asked::Read(read) => Message::tagged(
                 Opcode::ReadResponse,
                 read.sink_stag,
@@ -32,7 +38,7 @@ impl Outbound {
     }
 }
 
-/// Changes the word; it is looked up again, as it may have been revoked since the request came.
+/// Executes an atomic. Looks the word up again, since it may have been revoked after the request arrived.
 fn carry_out(
     request: &PeerRequest,
     atomic: &AtomicRequest,

@@ -1,28 +1,30 @@
-//! Which process a table belongs to. A forked child has a copy of the table, but neither the engines' threads
-//! nor the memory that they serve: it is found out, and refused (RFC 5042 section 7.3).
+//! The process that a table belongs to. A forked child has a copy of the table, but neither the threads of
+//! the engines nor the memory that they serve. So the table refuses all use in a child (RFC 5042 section
+//! 7.3).
 
 use std::ptr::NonNull;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-/// The process that made it.
-pub(super) enum Origin {
-    /// A page that the kernel gives to a child as zeros; here it begins with a one. Looking costs a load.
+/// The process that made the table.
+pub(super) enum OwnerProcess {
+    /// A page that begins with a one here, and that the kernel hands to a child as zeros. A check costs one
+    /// load.
     #[cfg(target_os = "linux")]
     Page(NonNull<u8>),
-    /// Where there is no such page: the number of the process.
+    /// The process id, on systems without such a page.
     Process(u32),
 }
 
 // SAFETY: the page is written before the value exists, and only read afterwards, until it is unmapped on
 // drop.
-unsafe impl Send for Origin {}
-// SAFETY: as above.
-unsafe impl Sync for Origin {}
+unsafe impl Send for OwnerProcess {}
+// SAFETY: shared references only read the page, which nobody writes after the value exists.
+unsafe impl Sync for OwnerProcess {}
 
-impl Origin {
-    /// This process.
-    pub(super) fn here() -> Self {
+impl OwnerProcess {
+    /// The current process.
+    pub(super) fn current() -> Self {
         #[cfg(target_os = "linux")]
         if let Some(page) = wiped_on_fork() {
             return Self::Page(page);
@@ -30,11 +32,11 @@ impl Origin {
         Self::Process(std::process::id())
     }
 
-    /// Whether this is the process that made it, not a child of it.
-    pub(super) fn is_here(&self) -> bool {
+    /// Whether the current process is the one that made it, not a child.
+    pub(super) fn is_current(&self) -> bool {
         match self {
-            // SAFETY: the page is mapped and readable until the drop. It is read afresh each time, as only
-            // the kernel changes it, between two instructions of a fork.
+            // SAFETY: the page is mapped and readable until the drop. The read is volatile, since the kernel
+            // changes the page during a fork.
             #[cfg(target_os = "linux")]
             Self::Page(page) => unsafe { page.as_ptr().read_volatile() == 1 },
             Self::Process(id) => std::process::id() == *id,
@@ -42,7 +44,7 @@ impl Origin {
     }
 }
 
-impl Drop for Origin {
+impl Drop for OwnerProcess {
     fn drop(&mut self) {
         #[cfg(target_os = "linux")]
         if let Self::Page(page) = self {
@@ -53,7 +55,7 @@ impl Drop for Origin {
     }
 }
 
-/// A page that is zeros in a child, with a one at its front.
+/// A page with a one at its front that a child sees as zeros.
 #[cfg(target_os = "linux")]
 fn wiped_on_fork() -> Option<NonNull<u8>> {
     use rustix::mm::{Advice, madvise};
@@ -65,7 +67,7 @@ fn wiped_on_fork() -> Option<NonNull<u8>> {
     // SAFETY: the range is exactly our fresh mapping, which nobody else knows of.
     unsafe {
         if madvise(page, bytes, Advice::LinuxWipeOnFork).is_err() {
-            // A kernel before 4.14. A mapping that cannot be given back costs a page.
+            // A kernel before 4.14. A failed munmap only leaks one page.
             let _ = munmap(page, bytes);
             return None;
         }
