@@ -1,5 +1,5 @@
-//! Sets `cfg(dpdk)`: the feature is on, and DPDK's bindings are there (they are not where only documentation
-//! is made).
+//! Sets `cfg(dpdk)` if the feature is on and DPDK's bindings exist (they do not when only documentation
+//! is built).
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

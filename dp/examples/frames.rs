@@ -35,9 +35,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(seconds) {
-        // The clock costs more than a turn.
+        // Reading the clock costs more than one iteration.
         for _ in 0..1000 {
-            turn(&mut *port, mode, bytes);
+            poll(&mut *port, mode, bytes);
         }
     }
     let took = start.elapsed().as_secs_f64();
@@ -55,7 +55,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn turn(port: &mut dyn Port, mode: &str, bytes: usize) {
+fn poll(port: &mut dyn Port, mode: &str, bytes: usize) {
     let mut frames = Burst::new();
     match mode {
         "send" => {

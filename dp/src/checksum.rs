@@ -1,9 +1,9 @@
 //! Completes checksums that an offload left to the device (RFC 1071, RFC 9293 section 3.1, RFC 8200 section
 //! 8.1).
 //!
-//! For the places that need whole frames: a capture, the slow path, a link that damages a frame. It is no
-//! parser for the data path, and knows just enough of Ethernet, VLAN tags and IP to find a TCP or UDP
-//! checksum field.
+//! For code that needs complete frames: a capture, the slow path, a link that corrupts a frame. It is
+//! not a parser for the data path, and knows just enough of Ethernet, VLAN tags and IP to find a TCP or
+//! UDP checksum field.
 
 #[cfg(test)]
 mod tests;
@@ -18,12 +18,12 @@ const ETHERTYPE_SERVICE_VLAN: u16 = 0x88a8;
 const PROTOCOL_TCP: u8 = 6;
 const PROTOCOL_UDP: u8 = 17;
 
-/// IPv6 extension headers that may stand in front of a whole TCP segment, all with their length in 8-byte
-/// units in the second byte (RFC 8200 sections 4.3, 4.4, 4.6).
+/// IPv6 extension headers that may precede a whole TCP segment. All have their length in 8-byte units in
+/// the second byte (RFC 8200 sections 4.3, 4.4, 4.6).
 const IPV6_EXTENSIONS: [u8; 3] = [0, 43, 60];
 
-/// Fills in the TCP or UDP checksum of an Ethernet `frame`, whatever its field holds now. Returns whether it
-/// did: `false` for anything else, for a fragment, and for a frame that ends before its headers say.
+/// Fills in the TCP or UDP checksum of an Ethernet `frame`, whatever its field contains. Returns whether
+/// it did: `false` for other protocols, for fragments, and for frames shorter than their headers say.
 ///
 /// ```
 /// let mut arp = [0_u8; 60];
@@ -74,7 +74,7 @@ fn try_complete_ipv4_header(frame: &mut [u8]) -> Option<()> {
     Some(())
 }
 
-/// The EtherType behind any VLAN tags, and what follows it.
+/// The EtherType behind any VLAN tags, and the bytes behind it.
 fn network_layer(frame: &mut [u8]) -> Option<(u16, &mut [u8])> {
     let mut at = 12;
     loop {
@@ -96,7 +96,7 @@ fn ipv4_header_bytes(packet: &[u8]) -> Option<usize> {
 fn ipv4_transport(packet: &mut [u8]) -> Option<(u64, &mut [u8], u8)> {
     let header_bytes = ipv4_header_bytes(packet)?;
     let total_bytes = usize::from(u16_at(packet, 2)?);
-    // More fragments, or a fragment offset: the checksum covers bytes that are elsewhere.
+    // More fragments, or a fragment offset: the checksum covers bytes of other packets.
     if u16_at(packet, 6)? & 0x3fff != 0 {
         return None;
     }
@@ -105,8 +105,8 @@ fn ipv4_transport(packet: &mut [u8]) -> Option<(u64, &mut [u8], u8)> {
     Some((addresses, packet.get_mut(header_bytes..total_bytes)?, protocol))
 }
 
-/// As [`ipv4_transport`]. Of a routing header with segments left the checksum would need the final
-/// destination: such a packet is not for us, and left alone.
+/// As [`ipv4_transport`]. With a routing header with segments left, the checksum needs the final
+/// destination: such a packet is not for us, and is left as it is.
 fn ipv6_transport(packet: &mut [u8]) -> Option<(u64, &mut [u8], u8)> {
     if *packet.first()? >> 4 != 6 || packet.len() < 40 {
         return None;
@@ -132,7 +132,7 @@ fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
 
 /// Sum of the 16-bit words, an odd last byte padded with zero.
 fn partial_sum(bytes: &[u8]) -> u64 {
-    // Folded in memory order, it is turned around as one word is.
+    // The sum is in memory order; folded to one word, it is converted like one.
     u64::from(u16::from_be(fold(sum::of(bytes))))
 }
 

@@ -1,7 +1,7 @@
-//! Time for those outside the sans-I/O core: the TSC, calibrated once.
+//! Time for code outside the sans-I/O core: the TSC, calibrated once.
 //!
-//! Protocol code never calls this; it is handed the time. Where there is no cycle counter that runs at one
-//! rate (other processors, or an x86 that says its TSC may stop), the system's monotonic clock stands in.
+//! Protocol code never calls this; it gets the time as an argument. Without a cycle counter of constant
+//! rate (other processors, or an x86 whose TSC may stop), the system's monotonic clock is used.
 
 #[cfg(test)]
 mod tests;
@@ -9,7 +9,8 @@ mod tests;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// How long the counter is compared with the system's clock.
+/// How long the counter is compared with the system's clock: long enough for an error of some parts per
+/// million, short enough for a start.
 const CALIBRATION: Duration = Duration::from_millis(10);
 
 /// A monotonic clock that starts near zero when it is made. Clones share its zero.
@@ -17,7 +18,7 @@ const CALIBRATION: Duration = Duration::from_millis(10);
 pub struct Clock {
     start_cycles: u64,
     hz: u64,
-    /// Microseconds for each cycle, as a fraction of 2^64.
+    /// Microseconds per cycle, in units of 2^-64.
     us_per_cycle: u64,
 }
 
@@ -56,7 +57,7 @@ impl Default for Clock {
     }
 }
 
-/// The stand-in for a counter: nanoseconds since the first call in this process.
+/// Replaces the counter: nanoseconds since the first call in this process.
 fn nanoseconds() -> u64 {
     static ORIGIN: OnceLock<Instant> = OnceLock::new();
     ORIGIN.get_or_init(Instant::now).elapsed().as_nanos() as u64
@@ -78,7 +79,8 @@ fn calibrated_hz() -> u64 {
     })
 }
 
-/// Counter and clock at (nearly) one moment: the tightest of several pairs, since one may be interrupted.
+/// Counter and clock read at (nearly) the same moment: the closest of several pairs, since one may be
+/// interrupted.
 fn simultaneous() -> (u64, Instant) {
     (0..16)
         .map(|_| {
@@ -97,8 +99,9 @@ mod counter {
     use core::arch::x86_64::{__cpuid, _rdtsc};
     use std::sync::OnceLock;
 
-    /// Whether the TSC runs at one rate and never stops: by CPUID (AMD64 manual volume 3, 8000_0007h EDX bit
-    /// 8), or because the kernel, which may know better under a hypervisor, keeps its own time by it.
+    /// Whether the TSC runs at a constant rate and never stops: by CPUID (AMD64 manual volume 3,
+    /// 8000_0007h EDX bit 8), or because the kernel, which may know better under a hypervisor, uses it
+    /// as its clock source.
     #[inline]
     pub(super) fn is_steady() -> bool {
         static STEADY: OnceLock<bool> = OnceLock::new();

@@ -4,8 +4,7 @@
 //! and an in-memory link that loses, delays, reorders, duplicates and corrupts by a seeded plan.
 //! Nothing here knows of TCP or iWARP.
 //!
-//! A frame is an [`Mbuf`] from a [`Mempool`]; bursts of them go in and out of ports, owned by whoever holds
-//! them:
+//! A frame is an [`Mbuf`] from a [`Mempool`], with one owner. Ports send and receive bursts of them.
 //!
 //! ```
 //! use dp::{Burst, link};
@@ -21,8 +20,8 @@
 //! assert_eq!(burst[0].head(), [0xff; 60]);
 //! ```
 //!
-//! Also here: a capture on any port ([`pcap::Tap`]), memory to register ([`Region`]), time ([`Clock`]) and
-//! where it goes ([`profile`]).
+//! Also here: a capture on any port ([`pcap::Tap`]), memory to register ([`Region`]), the clock
+//! ([`Clock`]) and a profiler ([`profile`]).
 
 pub mod checksum;
 pub mod clock;

@@ -1,11 +1,11 @@
-//! A wire in memory: two ports joined by rings, with a seeded plan of what goes wrong on the way.
+//! A wire in memory: two ports connected by rings, with a seeded plan of faults.
 //!
-//! Frames that the plan leaves alone are moved, not copied: the receiver gets the sender's own buffer, and
-//! where the sender kept a view of it, the bytes are read-only for both. Frames that the plan duplicates or
-//! corrupts are copied first. The same seed, frames and times give the same result; which frame has which
-//! fate depends on nothing but the seed and its ordinal in its direction.
+//! Frames without a fault are moved, not copied: the receiver gets the sender's own buffer, and if the
+//! sender kept a view of it, the bytes are read-only for both. Duplicated or corrupted frames are copied
+//! first. The same seed, frames and times give the same result; the faults of a frame depend only on the
+//! seed and its ordinal in its direction.
 //!
-//! A plan without delay and reordering needs no common clock at both ends; one with either does.
+//! A plan with delay or reordering needs a common clock at both ends.
 
 mod faults;
 mod port;
@@ -23,62 +23,62 @@ use port::{LinkPort, Shared};
 /// What each direction of a link does to frames. Probabilities are parts per million.
 #[derive(Clone, Debug, Default)]
 pub struct LinkPlan {
-    /// Frames lost.
+    /// Probability that a frame is lost.
     pub drop_ppm: u32,
-    /// Frames sent twice.
+    /// Probability that a frame is sent twice.
     pub duplicate_ppm: u32,
-    /// Frames held back by `reorder_us`.
+    /// Probability that a frame is held back by `reorder_us`.
     pub reorder_ppm: u32,
     /// How long a reordered frame is held back, microseconds.
     pub reorder_us: u32,
-    /// Frames of which one bit is turned.
+    /// Probability that one bit of a frame is flipped.
     pub corrupt_ppm: u32,
     /// Time on the wire, microseconds.
     pub delay_us: u32,
-    /// Frames whose ordinal (from 0, in this direction) is listed are lost, whatever the probabilities say.
+    /// Ordinals (from 0, in this direction) of frames that are lost, whatever the probabilities are.
     pub drop_exactly: Vec<u64>,
 }
 
-/// What a link does with large TCP frames that are to be cut at
+/// How a link handles large TCP frames that are to be cut at
 /// [`TxOffload::tso_segment_bytes`](crate::TxOffload).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LinkTso {
     /// Its ports take none.
     #[default]
     Off,
-    /// They cut them, as a network card does: what arrives are frames of the MTU.
+    /// They cut them, as a NIC does: frames of the MTU arrive.
     Cut,
-    /// They pass them as they are, as virtio does: what arrives are large frames.
+    /// They pass them uncut, as virtio does: large frames arrive.
     Whole,
 }
 
-/// How a link is made.
+/// Configuration of a link.
 #[derive(Clone, Debug)]
 pub struct LinkConfig {
     /// IP MTU of both ports.
     pub mtu: u16,
     /// Buffers in the pool of each port.
     pub mbufs: usize,
-    /// Large buffers of each port, for what is sent in bulk; none by default.
+    /// Large buffers of each port, for bulk sending; none by default.
     pub bulk_mbufs: usize,
-    /// Frames one direction holds before its sender sees a full ring.
+    /// Frames in flight in one direction at which its sender sees a full ring.
     pub ring_frames: usize,
     /// Seed of everything random.
     pub seed: u64,
-    /// From the first port to the second.
+    /// Faults from the first port to the second.
     pub a_to_b: LinkPlan,
-    /// From the second port to the first.
+    /// Faults from the second port to the first.
     pub b_to_a: LinkPlan,
-    /// Whether the ports leave TCP checksums out, as virtio does: a frame sent with
+    /// Whether the ports leave TCP checksums unfilled, as virtio does: a frame sent with
     /// [`TxOffload::tcp_checksum`](crate::TxOffload) arrives as [`Checksum::Partial`](crate::Checksum).
-    /// Without it every frame arrives as [`Checksum::Unknown`](crate::Checksum).
+    /// Otherwise every frame arrives as [`Checksum::Unknown`](crate::Checksum).
     pub checksum_offload: bool,
-    /// What becomes of large frames. Needs `checksum_offload`.
+    /// Handling of large frames. Needs `checksum_offload`.
     pub tso: LinkTso,
-    /// Which of them the ports take; others are dropped, as a driver does.
+    /// Large frames that the ports take; others are dropped, as a driver does.
     pub tso_limits: TsoLimits,
-    /// What the ports say they are ([`Port::is_point_to_point`]); not by default, so that connections outlive
-    /// a cable that is pulled for a while.
+    /// The value of [`Port::is_point_to_point`]. `false` by default, so that connections survive a cable
+    /// that is pulled for a while.
     pub point_to_point: bool,
 }
 
@@ -117,22 +117,21 @@ impl LinkConfig {
     }
 }
 
-/// Two ports joined by a wire in memory. Either end may move to another thread. Dropping one end takes the
-/// other's link down; frames on their way still arrive.
+/// Two ports connected by a wire in memory. Either end may move to another thread. Dropping one end
+/// takes the other's link down; frames in flight still arrive.
 pub fn pair(config: &LinkConfig) -> (Box<dyn Port>, Box<dyn Port>) {
     let (a, b, _control) = pair_with_control(config);
     (a, b)
 }
 
-/// As [`pair`], over existing pools, the first port's first. A caller that makes many links of one
-/// configuration, one after the other, keeps the buffers. Buffers that one link did not give back are missing
-/// in the next.
+/// As [`pair`], with existing pools, the first port's first. For callers that make many links of one
+/// configuration one after the other. Buffers that one link did not free are missing in the next.
 pub fn pair_over(config: &LinkConfig, pools: &[Mempool; 2]) -> (Box<dyn Port>, Box<dyn Port>) {
     let (a, b, _control) = controlled(config, pools);
     (a, b)
 }
 
-/// As [`pair`], with a hand on the wire: to cut it, and to see what the plan did.
+/// As [`pair`], with a handle to the wire: to take the link down, and to count the faults.
 pub fn pair_with_control(config: &LinkConfig) -> (Box<dyn Port>, Box<dyn Port>, LinkControl) {
     controlled(config, &config.pools())
 }
@@ -143,24 +142,24 @@ fn controlled(config: &LinkConfig, pools: &[Mempool; 2]) -> (Box<dyn Port>, Box<
     (Box::new(a), Box::new(b), LinkControl { shared })
 }
 
-/// A hand on the wire of a link, from any thread.
+/// A handle to the wire of a link, usable from any thread.
 #[derive(Clone)]
 pub struct LinkControl {
     shared: Arc<Shared>,
 }
 
 impl LinkControl {
-    /// Plugs the cable in or pulls it, for both ends. A link one of whose ends is gone stays down.
+    /// Connects or disconnects the cable, for both ends. A link stays down once one of its ends is gone.
     pub fn set_up(&self, up: bool) {
-        self.shared.plug(up);
+        self.shared.set_plugged(up);
     }
 
-    /// What the plan did so far to frames from the first port to the second.
+    /// Faults so far of frames from the first port to the second.
     pub fn faults_a_to_b(&self) -> LinkFaults {
         self.shared.wire(0).faults.snapshot()
     }
 
-    /// What the plan did so far to frames from the second port to the first.
+    /// Faults so far of frames from the second port to the first.
     pub fn faults_b_to_a(&self) -> LinkFaults {
         self.shared.wire(1).faults.snapshot()
     }

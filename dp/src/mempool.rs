@@ -1,8 +1,8 @@
 //! Pools of packet buffers: fixed in number and size, shared by threads.
 //!
-//! A pool is named by a [`Mempool`], whichever backend holds the memory: the heap (`mempool/heap.rs`) or a
-//! DPDK mempool (`mempool/dpdk.rs`). A pool may be dropped while buffers are still out: its memory stays
-//! until they are back.
+//! A [`Mempool`] is a handle to a pool of either backend: heap (`mempool/heap.rs`) or DPDK mempool
+//! (`mempool/dpdk.rs`). The handle may be dropped while buffers are in use: the memory is freed when
+//! they are all back.
 
 #[cfg(dpdk)]
 pub(crate) mod dpdk;
@@ -15,38 +15,37 @@ use std::sync::Arc;
 use crate::Mbuf;
 use crate::mbuf::Raw;
 
-/// A pool of packet buffers. Cheap to clone: clones name the same pool.
+/// A pool of packet buffers. Cheap to clone: clones refer to the same pool.
 #[derive(Clone)]
 pub struct Mempool {
     pub(crate) backend: Backend,
 }
 
-/// Where the pool's memory is.
+/// The pool's backend.
 #[derive(Clone)]
 pub(crate) enum Backend {
-    /// In ordinary memory of this process.
+    /// Ordinary memory of this process.
     Heap(Arc<heap::Pool>),
-    /// In DPDK's memory.
+    /// DPDK's memory.
     #[cfg(dpdk)]
     Dpdk(Arc<dpdk::Pool>),
 }
 
 impl Mempool {
-    /// A pool of `count` buffers with `data_bytes` each (behind [`HEADROOM`](crate::mbuf::HEADROOM) bytes),
-    /// on the heap. No DPDK needed.
+    /// A pool of `count` buffers with `data_bytes` each (behind [`HEADROOM`](crate::mbuf::HEADROOM)
+    /// bytes), on the heap. Needs no DPDK.
     ///
-    /// All memory is taken here; allocation later only moves what is there. Beside the buffers there are
-    /// `count` descriptors more, for [`Mbuf::share`] and [`Mbuf::external`]: on average every buffer can be
-    /// seen twice.
+    /// All memory is allocated here. There are `count` additional descriptors for [`Mbuf::share`] and
+    /// [`Mbuf::external`]: on average every buffer can have two views.
     ///
     /// # Panics
-    /// When `count` is 0, or no memory of that size can be had.
+    /// If `count` is 0, or there is not enough memory.
     pub fn heap(name: &str, count: usize, data_bytes: usize) -> Self {
         Self { backend: Backend::Heap(heap::Pool::new(name, count, data_bytes)) }
     }
 
-    /// One empty buffer with [`HEADROOM`](crate::mbuf::HEADROOM) bytes in front, or `None` when the pool is
-    /// empty (counted).
+    /// One empty buffer with [`HEADROOM`](crate::mbuf::HEADROOM) bytes in front; `None` (counted) if the
+    /// pool is empty.
     pub fn alloc(&self) -> Option<Mbuf> {
         match &self.backend {
             Backend::Heap(pool) => Some(Mbuf::from_raw(Raw::Heap(pool.alloc()?))),
@@ -64,7 +63,7 @@ impl Mempool {
         }
     }
 
-    /// Room for data in one buffer, bytes, headroom not counted.
+    /// Capacity of one buffer, bytes, without headroom.
     pub fn data_bytes(&self) -> usize {
         match &self.backend {
             Backend::Heap(pool) => pool.data_bytes(),
@@ -73,7 +72,7 @@ impl Mempool {
         }
     }
 
-    /// Buffers the pool has in all.
+    /// Total number of buffers.
     pub fn capacity(&self) -> usize {
         match &self.backend {
             Backend::Heap(pool) => pool.capacity(),
@@ -82,7 +81,7 @@ impl Mempool {
         }
     }
 
-    /// Buffers free now (approximate while other threads allocate).
+    /// Free buffers (approximate while other threads allocate).
     pub fn available(&self) -> usize {
         match &self.backend {
             Backend::Heap(pool) => pool.available(),
@@ -91,8 +90,8 @@ impl Mempool {
         }
     }
 
-    /// How often a buffer ([`Mempool::alloc`]) or a descriptor ([`Mbuf::share`], [`Mbuf::external`]) was
-    /// asked for and none was left.
+    /// Number of failed requests for a buffer ([`Mempool::alloc`]) or a descriptor ([`Mbuf::share`],
+    /// [`Mbuf::external`]).
     pub fn exhausted(&self) -> u64 {
         match &self.backend {
             Backend::Heap(pool) => pool.exhausted(),

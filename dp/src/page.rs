@@ -1,4 +1,4 @@
-//! A buffer that is filled piece by piece, while what is filled is already on its way.
+//! A buffer that is filled piece by piece, while filled pieces are already in use.
 
 use std::fmt;
 use std::ops::Range;
@@ -6,8 +6,9 @@ use std::ops::Range;
 use crate::Mbuf;
 use crate::mbuf::Raw;
 
-/// One packet buffer that only its owner fills, from the front, and of whose filled bytes there may be any
-/// number of [`view`](Self::view)s. So one buffer serves many small pieces, or many that leave together.
+/// One packet buffer that only its owner fills, from the front. There may be any number of
+/// [`view`](Self::view)s of its filled bytes, so one buffer serves many small pieces, or many that are
+/// sent together.
 ///
 /// ```
 /// # use dp::{Mempool, Page};
@@ -21,16 +22,16 @@ use crate::mbuf::Raw;
 /// assert_eq!((view.head(), page.filled()), (&b"irst"[..], &b"firstsecond"[..]));
 /// ```
 pub struct Page {
-    /// One segment with a storage of its pool; its data are the filled bytes.
+    /// A chain of one segment with storage of its pool; its data are the filled bytes.
     raw: Raw,
 }
 
 impl Page {
-    /// A page of a fresh `buffer`: its data, if it has any, count as filled. Gives it back if that is a
-    /// chain, or has bytes that somebody else sees.
+    /// A page in `buffer`, whose data count as filled. Returns the buffer if it is a chain, or if its
+    /// storage is shared.
     ///
     /// # Errors
-    /// As said.
+    /// Returns `buffer` in these cases.
     pub fn new(buffer: Mbuf) -> Result<Self, Mbuf> {
         if buffer.segment_count() != 1 || buffer.is_shared() {
             return Err(buffer);
@@ -38,7 +39,7 @@ impl Page {
         Ok(Self { raw: buffer.into_raw() })
     }
 
-    /// What is filled.
+    /// The filled bytes.
     pub fn filled(&self) -> &[u8] {
         match &self.raw {
             Raw::Heap(chain) => chain.head(),
@@ -47,13 +48,13 @@ impl Page {
         }
     }
 
-    /// The rest of the buffer, for writing (old contents). What is written there is seen by nobody before it
-    /// is [`fill`](Self::fill)ed.
+    /// The rest of the buffer, for writing (it has old contents). Bytes written there are visible to
+    /// nobody before they are [`fill`](Self::fill)ed.
     pub fn room(&mut self) -> &mut [u8] {
-        // SAFETY: the page is the first owner of the storage, made of a buffer without another; every other
-        // view was made by `view`, of filled bytes, and cannot grow while the page is there (a view grows
-        // only if it is alone). So nobody else shows the bytes behind the filled ones, and `&mut self` keeps
-        // the page itself from doing it.
+        // SAFETY: the page was made of a buffer whose storage had no other owner. Every other view was made
+        // by `view`, covers only filled bytes, and cannot grow while the page exists (a view grows only if
+        // it is the only one). So no other view covers the bytes behind the filled ones, and `&mut self`
+        // excludes access through the page itself.
         unsafe {
             match &mut self.raw {
                 Raw::Heap(chain) => chain.room(),
@@ -63,7 +64,7 @@ impl Page {
         }
     }
 
-    /// Bytes of [`room`](Self::room).
+    /// Length of [`room`](Self::room).
     pub fn room_bytes(&self) -> usize {
         match &self.raw {
             Raw::Heap(chain) => chain.tailroom(),
@@ -72,10 +73,10 @@ impl Page {
         }
     }
 
-    /// The next `bytes` bytes are filled and do not change any more.
+    /// Marks the next `bytes` bytes as filled; they do not change any more.
     ///
     /// # Panics
-    /// When there is not so much room.
+    /// If fewer bytes are left.
     pub fn fill(&mut self, bytes: usize) {
         assert!(bytes <= self.room_bytes(), "{bytes} bytes filled of {}", self.room_bytes());
         match &mut self.raw {
@@ -85,11 +86,10 @@ impl Page {
         }
     }
 
-    /// A view of filled bytes, which lives as long as it likes; `None` when a pool has no descriptor left for
-    /// it.
+    /// A view of filled bytes, which may outlive the page; `None` if a pool has no free descriptor.
     ///
     /// # Panics
-    /// When `bytes` are not all filled.
+    /// If `bytes` are not all filled.
     pub fn view(&self, bytes: Range<usize>) -> Option<Mbuf> {
         let filled = self.filled().len();
         assert!(bytes.start <= bytes.end && bytes.end <= filled, "{bytes:?} of {filled}");

@@ -1,8 +1,8 @@
-//! A capture of everything that passes a port, for Wireshark: pcapng, both directions.
+//! A capture of all frames of a port, for Wireshark: pcapng, both directions.
 //!
-//! [`Tap`] stands in front of any port and is a port itself. A frame whose checksum is left to the device, or
-//! was left to ours by a virtual peer, is written with the checksum filled in; the frame itself passes
-//! untouched. Trouble with the file ends the capture, not the traffic, and is told by [`CaptureStatus`].
+//! [`Tap`] wraps any port and is a port itself. If a frame's checksum is left to the device, or was left
+//! unfilled by a virtual peer, the captured copy has it filled in; the frame itself is unchanged. An
+//! error of the file ends the capture, not the traffic, and is reported by [`CaptureStatus`].
 
 mod block;
 #[cfg(test)]
@@ -22,10 +22,11 @@ use arrayvec::ArrayVec;
 use crate::{BURST, Burst, Checksum, LinkState, Mbuf, Mempool, Port, PortCounters, PortInfo, checksum};
 use block::Direction;
 
-/// Bytes gathered before the file is written.
+/// Bytes collected before the file is written: large enough to make system calls rare.
 const BUFFER_BYTES: usize = 1 << 18;
 
-/// Frames are in the file this long after they passed, as long as the port is polled.
+/// Frames are in the file at most this long after they passed, if the port is polled. Short for a person
+/// who watches.
 const FLUSH_AFTER_US: u64 = 200_000;
 
 /// A port whose frames are captured.
@@ -35,16 +36,16 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// Captures `port` into a new file at `path`. Times are those of the wall clock.
+    /// Captures `port` to a new file at `path`, with wall clock times.
     ///
     /// # Errors
-    /// When the file cannot be created, or its header not be written.
+    /// When the file or its header cannot be written.
     pub fn create(port: Box<dyn Port>, path: &Path) -> io::Result<Self> {
         Self::new(port, Box::new(File::create(path)?), None)
     }
 
-    /// Captures `port` into `writer`. The time of a frame is `epoch_us` plus the `now_us` that the port was
-    /// called with; without `epoch_us` it is chosen so that the first frame has the wall clock's time.
+    /// Captures `port` to `writer`. The time of a frame is `epoch_us` plus the `now_us` of the port's
+    /// call; without `epoch_us` the first frame gets the wall clock's time.
     ///
     /// # Errors
     /// When the header cannot be written.
@@ -57,15 +58,15 @@ impl Tap {
         Ok(Self { port, capture })
     }
 
-    /// How the capture fares; also after the tap was handed on as a `Box<dyn Port>`.
+    /// The status of the capture; still valid after the tap was passed on as a `Box<dyn Port>`.
     pub fn status(&self) -> CaptureStatus {
         self.capture.status.clone()
     }
 
-    /// Ends the capture and gives the port back.
+    /// Ends the capture and returns the port.
     ///
     /// # Errors
-    /// The first error that befell the capture, the last write included.
+    /// The first error of the capture, including that of the last write.
     pub fn close(self) -> (Box<dyn Port>, io::Result<()>) {
         let Self { port, mut capture } = self;
         capture.flush();
@@ -109,8 +110,8 @@ impl Port for Tap {
     }
 
     fn tx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
-        // What the port takes is gone afterwards, and what it leaves comes again: encode all, write what it
-        // took.
+        // The port removes the frames it takes, and those it leaves come again: encode all first, then
+        // write those taken.
         if self.port.link_state() == LinkState::Up {
             for frame in frames.iter() {
                 self.capture.encode(now_us, Direction::Outbound, frame);
@@ -147,7 +148,7 @@ impl fmt::Debug for Tap {
     }
 }
 
-/// How a capture fares, readable from anywhere at any time. Cheap to clone.
+/// Status of a capture, readable from any thread. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct CaptureStatus {
     inner: Arc<StatusInner>,
@@ -161,12 +162,12 @@ struct StatusInner {
 }
 
 impl CaptureStatus {
-    /// Frames handed to the file.
+    /// Frames passed to the file.
     pub fn frames_written(&self) -> u64 {
         self.inner.written.load(Ordering::Relaxed)
     }
 
-    /// Frames that passed after the capture had ended by an error.
+    /// Frames that passed after an error had ended the capture.
     pub fn frames_missed(&self) -> u64 {
         self.inner.missed.load(Ordering::Relaxed)
     }
@@ -190,12 +191,12 @@ impl fmt::Debug for CaptureStatus {
     }
 }
 
-/// The file, and the frames of the burst at hand.
+/// The file, and the frames of the current burst.
 struct Capture {
     writer: BufWriter<Box<dyn Write + Send>>,
-    /// Blocks of the burst at hand.
+    /// Blocks of the current burst.
     blocks: Vec<u8>,
-    /// Where each of them ends.
+    /// The end of each of them.
     ends: ArrayVec<usize, BURST>,
     epoch_us: Option<u64>,
     /// When the oldest frame passed that may not be in the file yet.
@@ -223,7 +224,7 @@ impl Capture {
         })
     }
 
-    /// Adds one frame to the burst at hand.
+    /// Adds one frame to the current burst.
     fn encode(&mut self, now_us: u64, direction: Direction, frame: &Mbuf) {
         if self.failed {
             return;
@@ -246,7 +247,8 @@ impl Capture {
         self.ends.push(self.blocks.len());
     }
 
-    /// Writes the first `frames` of the burst at hand, forgets the rest, and flushes what has waited long.
+    /// Writes the first `frames` of the current burst, discards the rest, and flushes if the oldest
+    /// frame has waited long enough.
     fn write(&mut self, now_us: u64, frames: usize) {
         if self.failed {
             self.status.inner.missed.fetch_add(frames as u64, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The one door through which frames come and go.
+//! The interface of ports, through which all frames are received and sent.
 //!
 //! A [`Port`] is one receive queue and one transmit queue of a device, owned by one thread. The trait is
 //! object-safe and called once per burst, so no type parameter runs through the layers above.
@@ -10,14 +10,14 @@ use bitflags::bitflags;
 
 use crate::{Mbuf, Mempool, TsoLimits};
 
-/// Frames that one call moves at most.
+/// Most frames moved by one call.
 pub const BURST: usize = 64;
 
-/// Frames on their way into or out of a port, oldest first.
+/// Frames to send or just received, oldest first.
 pub type Burst = ArrayVec<Mbuf, BURST>;
 
 bitflags! {
-    /// What a port does by itself. What is missing is done in software above.
+    /// Offloads of a port. Missing ones are done in software above.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Offloads: u32 {
         /// Fills in the IPv4 header checksum of a frame whose [`TxOffload`](crate::TxOffload) asks for it.
@@ -32,7 +32,7 @@ bitflags! {
         const RX_IPV4_CHECKSUM = 1 << 4;
         /// Reports the state of the TCP checksum of a received frame.
         const RX_TCP_CHECKSUM = 1 << 5;
-        /// Joins consecutive TCP segments into one large frame.
+        /// Coalesces consecutive TCP segments to one large frame (LRO).
         const RX_LRO = 1 << 6;
         /// Receives into chains of buffers.
         const RX_SCATTER = 1 << 7;
@@ -41,7 +41,7 @@ bitflags! {
     }
 }
 
-/// What does not change while a port runs.
+/// Properties of a port that do not change while it runs.
 #[derive(Clone, Debug)]
 pub struct PortInfo {
     /// Name for messages: `net_vhost0`, `0000:03:00.0`, `link-a`.
@@ -50,18 +50,18 @@ pub struct PortInfo {
     pub mac: [u8; 6],
     /// Largest IP packet, bytes; the frame has 14 (or 18, with a VLAN tag) more.
     pub mtu: u16,
-    /// What the port does by itself.
+    /// The port's offloads.
     pub offloads: Offloads,
-    /// What frames it cuts, where it does.
+    /// Frames that it can cut, if it has TSO.
     pub tso: TsoLimits,
 }
 
-/// Whether frames can pass.
+/// State of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkState {
-    /// They can.
+    /// Frames can pass.
     Up,
-    /// Carrier lost, or the vhost peer is gone. Frames given to the port are dropped and counted.
+    /// No carrier, or the vhost peer is gone. Frames given to the port are dropped and counted.
     Down,
 }
 
@@ -78,7 +78,7 @@ pub struct PortCounters {
     pub tx_bytes: u64,
     /// Frames the device dropped on receive (missed, errors).
     pub rx_dropped: u64,
-    /// Times no buffer was left to receive into.
+    /// Times no buffer was free to receive into.
     pub rx_no_mbuf: u64,
     /// Frames that a full transmit ring left with the caller.
     pub tx_ring_full: u64,
@@ -92,47 +92,49 @@ pub struct PortCounters {
 
 /// One receive and one transmit queue of a device.
 pub trait Port: Send {
-    /// What the port is.
+    /// The port's properties.
     fn info(&self) -> &PortInfo;
 
     /// The pool that received frames come from and frames to send should come from.
     fn mempool(&self) -> &Mempool;
 
-    /// A pool of large buffers for what is sent in bulk, where the port has one.
+    /// A pool of large buffers for bulk sending, if the port has one.
     fn bulk_mempool(&self) -> Option<&Mempool> {
         None
     }
 
-    /// Whether TCP frames that are to be cut may be given to it now although it cuts none
-    /// ([`Offloads::TX_TSO`]): its peer, the other side of a vhost-user socket, has said that it takes them
-    /// as they are. Changes at most when the link comes.
+    /// Whether TCP frames with `tso_segment_bytes` may be given to it now although it cuts none
+    /// ([`Offloads::TX_TSO`]): its peer, the other side of a vhost-user socket, takes them uncut.
+    /// Changes only when the link comes up.
     fn passes_large_frames(&self) -> bool {
         false
     }
 
-    /// Whether there is nobody but one peer behind the port, so that without a link nobody is left to talk
-    /// to: a vhost-user socket, whose peer is gone with what it knew when the link goes.
+    /// Whether the port has exactly one peer, which is gone when the link is down: a vhost-user socket,
+    /// whose peer loses its state with the connection.
     fn is_point_to_point(&self) -> bool {
         false
     }
 
     /// Moves received frames into the free places of `frames`; returns how many.
     ///
-    /// Not always as many as wait: a device takes superframes by few, so that their bytes stay in a core's
-    /// cache. `now_us` is the caller's clock: a simulated link delivers what is due, a device ignores it.
+    /// Not always all that wait: a device may return large frames in small numbers, so that their bytes
+    /// stay in the core's cache. `now_us` is the caller's clock: a simulated link delivers frames that
+    /// are due, a device ignores it.
     fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize;
 
-    /// Sends from the front of `frames` and removes what was taken; the rest (a full ring) stays for the
-    /// next call. Returns how many were taken. With the link down all are taken, dropped and counted.
+    /// Sends frames from the front of `frames` and removes those it took; the others (full ring) stay
+    /// for the next call. Returns how many were taken. If the link is down, all are taken, dropped and
+    /// counted.
     fn tx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize;
 
-    /// Link state, cheap enough to ask every few milliseconds.
+    /// Link state; cheap enough to call every few milliseconds.
     fn link_state(&mut self) -> LinkState;
 
     /// The counters so far.
     fn counters(&self) -> PortCounters;
 
-    /// A descriptor that turns readable when frames wait, where the device has one.
+    /// A descriptor that becomes readable when frames wait, if the device has one.
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }

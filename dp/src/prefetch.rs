@@ -1,11 +1,11 @@
-//! Memory brought to the cache ahead of its use.
+//! Prefetching of memory to the cache.
 
-/// Bytes of a line.
+/// Bytes of a cache line.
 #[cfg(target_arch = "x86_64")]
 const LINE: usize = 64;
 
-/// Has the lines of `value` fetched while its thread goes on. For what is known to be used soon, and was not
-/// lately.
+/// Prefetches the cache lines of `value`. For data that will be used soon and has probably left the
+/// cache.
 #[inline]
 pub fn prefetch<T>(value: &T) {
     #[cfg(target_arch = "x86_64")]

@@ -1,12 +1,11 @@
-//! Where a thread's cycles go, by layer: the stamps behind `iwperf --profile`.
+//! A profiler of a thread's cycles by layer, for `iwperf --profile`.
 //!
-//! Code of a layer runs in a [`scope`] of it. Scopes nest, and a layer has what no inner one takes from it:
-//! the figures are exclusive and add up to the time between [`start`] and [`stop`]. The protocol crates read
-//! no clock; they name the layer, and this crate, which owns the clock, stamps.
+//! Code of a layer runs in a [`scope`]. Scopes nest, and an inner scope's cycles do not count for the
+//! outer one: the figures are exclusive and add up to the time between [`start`] and [`stop`]. The
+//! protocol crates read no clock: they name the layer, and this crate takes the time stamps.
 //!
-//! Without the feature `profile` a scope is nothing: a type without size or destructor, so that the code
-//! around it is the same as without. With the feature, a thread that has not started counting pays a test of
-//! one flag.
+//! Without the feature `profile` a scope is a type without size or destructor, so the code around it is
+//! unchanged. With the feature, a thread that has not started counting tests one flag.
 
 #[cfg(not(feature = "profile"))]
 mod off;
@@ -20,40 +19,40 @@ use on as stamps;
 
 pub use stamps::Scope;
 
-/// Whether this build can stamp.
+/// Whether this build can profile.
 pub const AVAILABLE: bool = cfg!(feature = "profile");
 
-/// What cycles are spent on, from the wire upwards and down again.
+/// Layers, from the wire upwards and down again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Layer {
-    /// Whoever uses the verbs: all that is in no other scope.
+    /// The application: everything outside of other scopes.
     User,
-    /// Frames from the port's queue.
+    /// Receiving frames from the port's queue.
     PortRx,
     /// TCP input: headers, checksum, lookup, acknowledgements, order.
     TcpIn,
-    /// FPDUs found in the stream, and their CRC.
+    /// Deframing FPDUs, and their CRC.
     Deframe,
-    /// DDP and RDMAP of what has arrived: headers, checks, delivery.
+    /// DDP and RDMAP of received segments: headers, checks, delivery.
     Receive,
-    /// Bytes copied into registered memory.
+    /// Copying bytes into registered memory.
     Place,
-    /// Work requests posted.
+    /// Posting work requests.
     Post,
-    /// Completions polled.
+    /// Polling completions.
     Poll,
-    /// DDP and RDMAP of what is sent: which message is next, segments, headers.
+    /// DDP and RDMAP of sent segments: choice of the next message, segmentation, headers.
     Transmit,
-    /// Bytes copied out of registered memory, and their CRC.
+    /// Copying bytes out of registered memory, and their CRC.
     Fetch,
     /// TCP output: buffers, segments, headers, timers.
     TcpOut,
-    /// Frames to the port's queue.
+    /// Sending frames to the port's queue.
     PortTx,
-    /// The rest of an engine's turn: commands, doorbells, events, deadlines.
+    /// The rest of an engine's poll: commands, doorbells, events, deadlines.
     Engine,
-    /// Turns in which there was nothing to do. See [`mark`].
+    /// Polls that found nothing to do. See [`mark`].
     Idle,
 }
 
@@ -76,7 +75,7 @@ impl Layer {
         Self::Idle,
     ];
 
-    /// What it is called in a table.
+    /// Its name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::User => "application",
@@ -97,28 +96,28 @@ impl Layer {
     }
 }
 
-/// What a layer took.
+/// Cost of a layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// Cycles of [`Clock::cycles`](crate::Clock::cycles), without those of scopes inside.
+    /// Cycles of [`Clock::cycles`](crate::Clock::cycles), without those of inner scopes.
     pub cycles: u64,
-    /// Scopes of it that were entered.
+    /// Number of its scopes that were entered.
     pub scopes: u64,
 }
 
-/// What all layers took.
+/// Costs of all layers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Profile {
     costs: [Cost; Layer::ALL.len()],
 }
 
 impl Profile {
-    /// What `layer` took.
+    /// Cost of `layer`.
     pub fn cost(&self, layer: Layer) -> Cost {
         self.costs[layer as usize]
     }
 
-    /// What two threads took.
+    /// Sum of the costs of two threads.
     pub fn merged(mut self, other: &Self) -> Self {
         for (cost, theirs) in self.costs.iter_mut().zip(&other.costs) {
             *cost = Cost { cycles: cost.cycles + theirs.cycles, scopes: cost.scopes + theirs.scopes };
@@ -126,7 +125,7 @@ impl Profile {
         self
     }
 
-    /// What all layers took together, without idle turns.
+    /// Sum over all layers except idle polls.
     pub fn busy(&self) -> Cost {
         let busy = Layer::ALL.into_iter().filter(|&layer| layer != Layer::Idle).map(|layer| self.cost(layer));
         busy.fold(Cost::default(), |sum, cost| Cost {
@@ -136,39 +135,38 @@ impl Profile {
     }
 }
 
-/// Spends the cycles from here to the end of the returned value on `layer`.
+/// Counts the cycles until the returned value is dropped for `layer`.
 #[inline(always)]
 pub fn scope(layer: Layer) -> Scope {
     stamps::scope(layer)
 }
 
-/// Spends the cycles of `action` on `layer`.
+/// Counts the cycles of `action` for `layer`.
 #[inline(always)]
 pub fn within<T>(layer: Layer, action: impl FnOnce() -> T) -> T {
     let _scope = scope(layer);
     action()
 }
 
-/// Begins to count in the calling thread, from zero, outside of all scopes.
+/// Starts counting in the calling thread, from zero, outside of all scopes.
 pub fn start() {
     stamps::start();
 }
 
-/// Ends counting in the calling thread; what it came to, all zero where it was not started.
+/// Stops counting in the calling thread and returns the result; all zero if it was not started.
 pub fn stop() -> Profile {
     stamps::stop()
 }
 
-/// Between two turns of a loop, outside of all scopes: with `idle`, all since the last mark (or the start)
-/// counts as [`Layer::Idle`], whichever layer looked for work in vain.
+/// Called between two polls of a loop, outside of all scopes. If `idle`, everything since the last mark
+/// (or the start) counts as [`Layer::Idle`], whichever layer it was spent in.
 #[inline(always)]
 pub fn mark(idle: bool) {
     stamps::mark(idle);
 }
 
-/// What a scope itself costs, cycles: the stamps are part of the figures, about half of it in the scope's
-/// layer and half in the one around. Measured over scopes with nothing in them; ends counting in the calling
-/// thread.
+/// Cost of a scope itself, cycles: the time stamps are part of the figures, about half in the scope's
+/// layer and half in the one around. Measured over empty scopes; stops counting in the calling thread.
 pub fn scope_cycles() -> f64 {
     const SCOPES: u32 = 100_000;
     start();

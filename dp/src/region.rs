@@ -1,8 +1,8 @@
-//! Page-aligned zeroed memory for registered buffers: hugepages where there are any, ordinary pages where
-//! not.
+//! Page-aligned zeroed memory for registered buffers: hugepages if there are any, otherwise ordinary
+//! pages.
 //!
 //! A region is an address and a length, never a slice: a peer may write the bytes while the application
-//! looks.
+//! reads them.
 
 #[cfg(test)]
 mod tests;
@@ -13,47 +13,47 @@ use std::ptr::{NonNull, null_mut};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-/// Regions from this size on ask for hugepages; below, most of the page would be wasted.
+/// Smaller regions do not ask for hugepages: most of the page would be wasted.
 #[cfg(target_os = "linux")]
 const HUGE_MIN_BYTES: usize = 1 << 20;
 
-/// A block of memory with a stable address, given back on drop.
+/// A block of memory with a stable address, freed on drop.
 pub struct Region {
     start: NonNull<u8>,
     bytes: usize,
-    /// Bytes mapped: `bytes` up to whole pages of the kind that backs it.
+    /// Bytes mapped: `bytes` rounded up to whole pages of the kind used.
     mapped_bytes: usize,
     huge: bool,
 }
 
-// SAFETY: a region owns its mapping and shows only its address; whoever reads or writes through it answers
-// for that, on any thread.
+// SAFETY: a region owns its mapping and returns only its address. Reads and writes through the address are
+// unsafe code of the user, which has to justify them, on any thread.
 unsafe impl Send for Region {}
-// SAFETY: as above; `&Region` gives access to no byte.
+// SAFETY: `&Region` returns the address and the length, and gives access to no byte.
 unsafe impl Sync for Region {}
 
-/// Why a region could not be made.
+/// Errors of creating a region.
 #[derive(Debug, thiserror::Error)]
 pub enum RegionError {
-    /// Zero bytes asked for.
+    /// Zero bytes were requested.
     #[error("a region needs at least one byte")]
     Empty,
-    /// The system refused.
+    /// The system has no memory.
     #[error("no memory for a region of {bytes} bytes: {source}")]
     NoMemory {
-        /// Bytes asked for.
+        /// Bytes requested.
         bytes: usize,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
 }
 
 impl Region {
-    /// Zeroed memory of at least `bytes`: from 2 MiB hugepages when enough are free and `bytes` is at least
-    /// 1 MiB, else ordinary pages.
+    /// Zeroed memory of at least `bytes`: in 2 MiB hugepages if enough are free and `bytes` is at least
+    /// 1 MiB, else in ordinary pages.
     ///
     /// # Errors
-    /// [`RegionError`] when `bytes` is 0 or the system has no memory.
+    /// [`RegionError`] if `bytes` is 0 or the system has no memory.
     pub fn new(bytes: usize) -> Result<Self, RegionError> {
         if bytes == 0 {
             return Err(RegionError::Empty);
@@ -64,22 +64,22 @@ impl Region {
         Self::ordinary(bytes)
     }
 
-    /// Its first byte.
+    /// Address of its first byte.
     pub fn as_ptr(&self) -> NonNull<u8> {
         self.start
     }
 
-    /// Bytes asked for.
+    /// Bytes requested.
     pub fn len(&self) -> usize {
         self.bytes
     }
 
-    /// Never: a region has at least one byte.
+    /// Always `false`: a region has at least one byte.
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// Whether hugepages back it.
+    /// Whether it is in hugepages.
     pub fn is_huge(&self) -> bool {
         self.huge
     }
@@ -123,7 +123,7 @@ impl Region {
         None
     }
 
-    /// Asks the kernel to join ordinary pages; a hint, so its refusal is of no consequence.
+    /// Asks the kernel for transparent hugepages. A hint, so errors are ignored.
     #[cfg(target_os = "linux")]
     fn advise_transparent_hugepages(&self) {
         use rustix::mm::{Advice, madvise};
@@ -140,8 +140,8 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: exactly the mapping made in `map`, unmapped here only; who kept the address past the region
-        // broke the contract of the raw pointer.
+        // SAFETY: exactly the mapping made in `map`, unmapped only here. Using the address after the region
+        // is dropped violates the contract of a raw pointer.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.mapped_bytes) };
         debug_assert!(unmapped.is_ok(), "munmap of a mapping of ours: {unmapped:?}");
     }
@@ -162,10 +162,10 @@ fn map(bytes: usize, flags: MapFlags) -> Result<NonNull<u8>, Errno> {
 
 #[cfg(target_os = "linux")]
 mod hugepages {
-    /// Bytes of the hugepages that are asked for.
+    /// Size of the hugepages used.
     pub(super) const BYTES: usize = 2 << 20;
 
-    /// Hugepages that are neither used nor promised to a mapping; `None` where the kernel has none.
+    /// Hugepages that are free and not reserved; `None` if the kernel has none of this size.
     pub(super) fn available() -> Option<usize> {
         let count = |name: &str| -> Option<usize> {
             let path = format!("/sys/kernel/mm/hugepages/hugepages-2048kB/{name}");

@@ -1,21 +1,22 @@
-//! The Internet checksum's sum (RFC 1071) of bytes in one piece: alone, or in the same pass that copies them.
+//! The Internet checksum's sum (RFC 1071) of contiguous bytes: alone, or in the same pass that copies
+//! them.
 //!
-//! 32-bit words go into 64-bit accumulators, in vectors as wide as the CPU has them, which is found out when
-//! it runs. What is summed where, and how sums of pieces add up, is the caller's.
+//! 32-bit words are added to 64-bit accumulators, in the widest vectors of the CPU, which are detected
+//! at run time. Combining the sums of several pieces is up to the caller.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 
-/// Blocks of this size are summed as vectors.
+/// Blocks of this size are summed with vectors.
 const BLOCK: usize = 64;
 
-/// From this length on it pays to ask what the CPU has.
+/// From this length on, vectors pay for the detection of CPU features.
 const LONG: usize = 2 * BLOCK;
 
-/// The sum of `bytes` as 16-bit words in memory order, an odd last one padded with zero; to be folded. Below
-/// 2^48 for what fits a frame.
+/// The sum of `bytes` as 16-bit words in memory order, an odd last byte padded with zero; not folded.
+/// Below 2^48 for any frame.
 ///
 /// ```
 /// let folded = |sum: u64| (sum % 0xffff) as u16;
@@ -26,7 +27,7 @@ pub fn of(bytes: &[u8]) -> u64 {
     if bytes.len() < LONG { small(bytes) } else { Way::best().of(bytes) }
 }
 
-/// Copies `src` to `dst` and gives [`of`] of it.
+/// Copies `src` to `dst` and returns its sum, as [`of`].
 ///
 /// # Panics
 /// When the lengths differ.
@@ -36,14 +37,14 @@ pub fn copy(dst: &mut [u8], src: &[u8]) -> u64 {
     Way::best().copy(dst, src)
 }
 
-/// Vectors that a CPU may have.
+/// Vector instruction sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     #[cfg(target_arch = "x86_64")]
     Avx512,
     #[cfg(target_arch = "x86_64")]
     Avx2,
-    /// Those that every CPU of this architecture has.
+    /// Those of every CPU of this architecture.
     Plain,
 }
 
@@ -64,11 +65,12 @@ impl Way {
     fn of(self, bytes: &[u8]) -> u64 {
         match self {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: `best`, which alone makes this value outside tests, found that the CPU has it; tests
-            // ask as well.
+            // SAFETY: outside tests only `best` makes this value, after it has detected AVX-512; tests
+            // detect it, too.
             Self::Avx512 => unsafe { avx512::of(bytes) },
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: as above.
+            // SAFETY: outside tests only `best` makes this value, after it has detected AVX2; tests detect
+            // it, too.
             Self::Avx2 => unsafe { avx2::of(bytes) },
             Self::Plain => blocks(bytes),
         }
@@ -77,17 +79,19 @@ impl Way {
     fn copy(self, dst: &mut [u8], src: &[u8]) -> u64 {
         match self {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: as in `of`.
+            // SAFETY: outside tests only `best` makes this value, after it has detected AVX-512; tests
+            // detect it, too.
             Self::Avx512 => unsafe { avx512::copy(dst, src) },
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: as in `of`.
+            // SAFETY: outside tests only `best` makes this value, after it has detected AVX2; tests detect
+            // it, too.
             Self::Avx2 => unsafe { avx2::copy(dst, src) },
             Self::Plain => copied_blocks(dst, src),
         }
     }
 }
 
-/// Sums of the words at each place of a block.
+/// Sums of the words at each position of a block.
 type Lanes = [u64; BLOCK / 4];
 
 #[inline(always)]

@@ -1,15 +1,16 @@
-//! Cuts a large TCP frame as a device with TSO does ([`TxOffload::tso_segment_bytes`](crate::TxOffload)): for
-//! links and test ports that have to send what a wire would carry.
+//! Cuts a large TCP frame as a device with TSO does
+//! ([`TxOffload::tso_segment_bytes`](crate::TxOffload)): for links and test ports that must send what a
+//! wire would carry.
 
 use crate::mbuf::MAX_SEGMENTS;
 use crate::{Checksum, Mbuf, Mempool, TxOffload, checksum};
 
-/// Payload bytes of the pieces that a port can cut a frame into.
+/// Sizes of the payload that a port can cut a frame into, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mss {
-    /// Fewest.
+    /// Smallest.
     pub least: u16,
-    /// Most.
+    /// Largest.
     pub most: u16,
 }
 
@@ -23,25 +24,25 @@ impl Mss {
     }
 }
 
-/// What a port that cuts large TCP frames ([`Offloads::TX_TSO`](crate::Offloads::TX_TSO)) takes. It drops
-/// others, each time they are sent.
+/// Frames that a port with TSO ([`Offloads::TX_TSO`](crate::Offloads::TX_TSO)) takes. It drops others
+/// every time they are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TsoLimits {
-    /// Buffers of a frame that is to be cut, the one of the headers included; at least 2.
+    /// Most buffers of a frame to be cut, including the one with the headers; at least 2.
     pub buffers: usize,
-    /// Where it may be cut.
+    /// The payload sizes that it can cut.
     pub mss: Mss,
 }
 
 impl Default for TsoLimits {
-    /// All that an [`Mbuf`] can be.
+    /// Everything that an [`Mbuf`] can be.
     fn default() -> Self {
         Self { buffers: MAX_SEGMENTS, mss: Mss::ANY }
     }
 }
 
 impl TsoLimits {
-    /// Whether this frame, which is to be cut, keeps within them.
+    /// Whether this frame, which is to be cut, is within the limits.
     pub fn allow(&self, frame: &Mbuf) -> bool {
         frame.segment_count() <= self.buffers
             && self.mss.contains(usize::from(frame.tx_offload().tso_segment_bytes))
@@ -52,7 +53,7 @@ const TCP_FIN: u8 = 0x01;
 const TCP_PSH: u8 = 0x08;
 const TCP_CWR: u8 = 0x80;
 
-/// Where the headers of a frame lie.
+/// Offsets of the headers of a frame.
 struct Headers {
     l3: usize,
     l4: usize,
@@ -68,7 +69,7 @@ impl Headers {
     }
 }
 
-/// Frames that [`cut`] makes of this one: 1 if it asks for no cut.
+/// Number of frames that [`cut`] makes of this one: 1 if it is not to be cut.
 pub fn pieces(frame: &Mbuf) -> usize {
     let offload = frame.tx_offload();
     let payload = frame.len().saturating_sub(Headers::of(&offload).payload);
@@ -78,10 +79,10 @@ pub fn pieces(frame: &Mbuf) -> usize {
     }
 }
 
-/// Hands the pieces of `frame` to `take`, oldest first, each in a fresh buffer of `pool`: headers as in front
-/// of all of it, but lengths, sequence number and identification of its own, FIN and PSH on the last alone,
-/// CWR on the first alone, all checksums filled in. `None` for a piece that `pool` has no buffer for. A frame
-/// that asks for no cut is one piece.
+/// Passes the pieces of `frame` to `take`, in order, each in a new buffer of `pool`. Each piece has the
+/// headers of the frame with its own lengths, sequence number and identification; FIN and PSH are set on
+/// the last piece only, CWR on the first only, and all checksums are filled in. `None` stands for a
+/// piece for which `pool` has no buffer. A frame that is not to be cut is one piece.
 ///
 /// ```
 /// # use dp::{Mempool, TxOffload, tso};
@@ -111,7 +112,7 @@ pub fn cut(frame: &Mbuf, pool: &Mempool, mut take: impl FnMut(Option<Mbuf>)) {
     }
 }
 
-/// The piece number `nr` with the payload bytes `from..from + bytes`.
+/// Piece number `nr`, with the payload bytes `from..from + bytes`.
 fn piece(
     frame: &Mbuf,
     headers: &Headers,

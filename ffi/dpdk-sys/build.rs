@@ -1,6 +1,6 @@
 //! Finds DPDK, links its drivers in statically and makes the bindings.
 //!
-//! What is missing ends in one line that names the package to install.
+//! If something is missing, the error is one line that names the package to install.
 
 #[path = "build/bind.rs"]
 mod bind;
@@ -9,7 +9,7 @@ mod link;
 
 use std::path::PathBuf;
 
-/// The oldest release whose names (`RTE_ETH_*`, `RTE_MBUF_F_*`) the bindings use.
+/// The oldest release with the names (`RTE_ETH_*`, `RTE_MBUF_F_*`) that the bindings use.
 const OLDEST: &str = "22.11";
 
 fn main() {
@@ -23,7 +23,7 @@ fn main() {
 
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     if std::env::var_os("DOCS_RS").is_some() {
-        // Documentation is made where there is no DPDK, and is never linked.
+        // Documentation is built without DPDK, and never linked.
         println!("cargo:rustc-cfg=no_dpdk");
         println!("cargo:no_dpdk=1");
         std::fs::write(out.join("bindings.rs"), "").expect("OUT_DIR is writable");

@@ -1,9 +1,9 @@
-/* What the bindings are made of: the DPDK headers, and the few things bindgen cannot see in them.
+/* Input of bindgen: the DPDK headers, and the few things in them that bindgen cannot see.
  *
- * - Macros made with RTE_BIT64() are lost on bindgen: `static const` copies named K_* are not.
+ * - bindgen does not see macros made with RTE_BIT64(); it does see the `static const` copies named K_*.
  * - Field paths inside `struct rte_mbuf` differ between releases (flat, or in nested anonymous structs);
  *   offsetof() finds them in all. src/mbuf.rs builds the accessors on these offsets.
- * - Inline functions come by wrap_static_fns.
+ * - Inline functions are wrapped by wrap_static_fns.
  */
 #define _GNU_SOURCE
 #include <stddef.h>

@@ -33,8 +33,8 @@ impl Host {
         Self { stack: Stack::new(config, port.mempool().clone()), port, out: Burst::new() }
     }
 
-    /// One turn: frames in, timers, events, frames out.
-    fn turn(&mut self, now_us: u64, mut on_event: impl FnMut(Event)) {
+    /// One poll: frames in, timers, events, frames out.
+    fn poll(&mut self, now_us: u64, mut on_event: impl FnMut(Event)) {
         let now = Instant::from_micros(now_us as i64);
         let mut frames = Burst::new();
         self.port.rx_burst(now_us, &mut frames);
@@ -64,7 +64,7 @@ fn main() {
         while received < total {
             let now_us = start.elapsed().as_micros() as u64;
             let now = Instant::from_micros(now_us as i64);
-            a.turn(now_us, |event| {
+            a.poll(now_us, |event| {
                 ready |= matches!(event, Event::Established { .. } | Event::Writable { .. })
             });
             while ready && sent < total {
@@ -73,7 +73,7 @@ fn main() {
                     Err(_) => ready = false,
                 }
             }
-            b.turn(now_us, |event| {
+            b.poll(now_us, |event| {
                 if let Event::Received { received: bytes, .. } = event {
                     received += bytes.buf.len();
                 }

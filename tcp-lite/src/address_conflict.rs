@@ -1,11 +1,11 @@
-//! That our addresses are ours: probed, announced, defended (RFC 5227; RFC 4862 section 5.4, RFC 4861 section
-//! 7.2.6).
+//! Address conflict detection: probes, announces and defends our addresses (RFC 5227; RFC 4862 section
+//! 5.4, RFC 4861 section 7.2.6).
 //!
-//! Announced is at the start and when a link is there again, so that switches learn our port and neighbours
-//! our Ethernet address. Somebody else who uses an address is told to the user, and answered with an
-//! announcement, once in ten seconds: we keep the address (RFC 5227 section 2.4 (c)), since connections live
-//! on it. Only an address that is still being probed is given up. What the packets look like is
-//! [`discovery`](crate::discovery).
+//! Addresses are announced at the start and when the link comes up again, so that switches learn our
+//! port and neighbours our Ethernet address. When another host uses one of them, the user is told and an
+//! announcement is sent, at most once in ten seconds. We keep the address (RFC 5227 section 2.4 (c)),
+//! since connections depend on it. Only an address that is still being probed is given up. The packet
+//! formats are in [`discovery`](crate::discovery).
 
 use arrayvec::ArrayVec;
 
@@ -13,58 +13,60 @@ use crate::AddressProbing;
 use crate::discovery::{Asked, Assertion};
 use crate::facade::{Duration, EthernetAddress, Instant, IpAddress};
 
-/// Probes of an address, and the time between them and after the last (RFC 5227 section 1.1: `PROBE_NUM`,
-/// `PROBE_MIN`, `ANNOUNCE_WAIT`). RFC 4862 asks for one probe; more find more.
+/// Probes of an address, the time between them, and the time after the last one (RFC 5227 section 1.1:
+/// `PROBE_NUM`, `PROBE_MIN`, `ANNOUNCE_WAIT`). RFC 4862 asks for one probe; three also find a conflict
+/// when a probe is lost.
 const PROBES: u8 = 3;
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 const PROBE_SILENCE: Duration = Duration::from_secs(2);
 /// Announcements, and the time between them (`ANNOUNCE_NUM`, `ANNOUNCE_INTERVAL`).
 const ANNOUNCEMENTS: u8 = 2;
 const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(2);
-/// An address is defended once in this time (`DEFEND_INTERVAL`), which also bounds how often its user is
-/// told.
+/// An address is defended at most once in this time (`DEFEND_INTERVAL`), which also limits how often the
+/// user is told.
 const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
-/// Addresses of a stack.
+/// Most addresses of a stack, as in `StackConfig::addresses`.
 pub(crate) const ADDRESSES: usize = 8;
-/// Assertions that wait to be sent.
+/// Most probes, announcements and answers waiting to be sent: some for each address, and answers to
+/// bursts of others' probes.
 const QUEUE: usize = 32;
 
-/// Where an address stands.
+/// State of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
-    /// Being asked for, so often yet: nobody must hear of it.
+enum AddressState {
+    /// Being probed, with so many probes left. Not announced and not used.
     Tentative { probes: u8 },
-    /// In use; to be announced so often yet.
+    /// In use, with so many announcements left.
     Ours { announcements: u8 },
-    /// Somebody else's: not used.
+    /// In use by another host, so not used by us.
     Duplicate,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct OwnAddress {
     address: IpAddress,
-    standing: Standing,
-    /// When the next probe or announcement goes out, or the silence after the last probe ends.
+    state: AddressState,
+    /// When the next probe or announcement is sent, or the wait after the last probe ends.
     due: Option<Instant>,
     /// When it was defended last.
     defended: Option<Instant>,
 }
 
-/// Somebody else uses an address of ours.
+/// Another host uses one of our addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Conflict {
     pub(crate) address: IpAddress,
-    /// Who.
+    /// The Ethernet address of that host.
     pub(crate) mac: EthernetAddress,
-    /// We do not use it: it was being probed.
+    /// We do not use the address, because it was still being probed.
     pub(crate) lost: bool,
 }
 
-/// What is known of the addresses of a stack (address conflict detection).
+/// Conflict detection for the addresses of a stack.
 pub(crate) struct ConflictDetection {
     addresses: ArrayVec<OwnAddress, ADDRESSES>,
     announces: bool,
-    /// Not all addresses are in use (yet): then each use is looked up.
+    /// Some address is not in use (yet), so each use has to be checked.
     any_unusable: bool,
     /// Nothing is due before this.
     next_due: Option<Instant>,
@@ -72,8 +74,8 @@ pub(crate) struct ConflictDetection {
 }
 
 impl ConflictDetection {
-    /// Of a stack with these addresses. The first probe waits for `wait`, up to a second that differs from
-    /// host to host (`PROBE_WAIT`).
+    /// For a stack with these addresses. The first probe is sent after `wait`, up to a second, different
+    /// on each host (`PROBE_WAIT`).
     pub(crate) fn new(
         policy: AddressProbing,
         addresses: impl Iterator<Item = IpAddress>,
@@ -82,19 +84,19 @@ impl ConflictDetection {
         let own = |address| match policy {
             AddressProbing::Off => OwnAddress {
                 address,
-                standing: Standing::Ours { announcements: 0 },
+                state: AddressState::Ours { announcements: 0 },
                 due: None,
                 defended: None,
             },
             AddressProbing::Announce => OwnAddress {
                 address,
-                standing: Standing::Ours { announcements: ANNOUNCEMENTS },
+                state: AddressState::Ours { announcements: ANNOUNCEMENTS },
                 due: Some(Instant::ZERO),
                 defended: None,
             },
             AddressProbing::Probe => OwnAddress {
                 address,
-                standing: Standing::Tentative { probes: PROBES },
+                state: AddressState::Tentative { probes: PROBES },
                 due: Some(Instant::ZERO + wait),
                 defended: None,
             },
@@ -109,19 +111,19 @@ impl ConflictDetection {
         }
     }
 
-    /// Whether packets from and to this address of ours may be sent and taken.
+    /// Whether packets may be sent from this address and accepted for it.
     pub(crate) fn is_usable(&self, address: &IpAddress) -> bool {
-        let usable = |own: &OwnAddress| matches!(own.standing, Standing::Ours { .. });
+        let usable = |own: &OwnAddress| matches!(own.state, AddressState::Ours { .. });
         !self.any_unusable || self.addresses.iter().find(|own| own.address == *address).is_none_or(usable)
     }
 
-    /// Whether it was found to be somebody else's.
+    /// Whether another host was found to use it.
     pub(crate) fn is_lost(&self, address: &IpAddress) -> bool {
-        let lost = |own: &OwnAddress| own.address == *address && own.standing == Standing::Duplicate;
+        let lost = |own: &OwnAddress| own.address == *address && own.state == AddressState::Duplicate;
         self.any_unusable && self.addresses.iter().any(lost)
     }
 
-    /// Sends what is due. Returns whether an address may be used from now on, or was.
+    /// Queues what is due. Returns whether an address became usable.
     pub(crate) fn poll(&mut self, now: Instant) -> bool {
         if self.next_due.is_none_or(|due| now < due) {
             return false;
@@ -133,19 +135,19 @@ impl ConflictDetection {
                 continue;
             }
             own.due = None;
-            match &mut own.standing {
-                Standing::Tentative { probes: 0 } => {
-                    own.standing = Standing::Ours { announcements: ANNOUNCEMENTS };
+            match &mut own.state {
+                AddressState::Tentative { probes: 0 } => {
+                    own.state = AddressState::Ours { announcements: ANNOUNCEMENTS };
                     own.due = Some(now);
                     changed = true;
                 }
-                Standing::Tentative { probes } => {
+                AddressState::Tentative { probes } => {
                     *probes -= 1;
                     own.due = Some(now + if *probes == 0 { PROBE_SILENCE } else { PROBE_INTERVAL });
                     enqueue(queue, Assertion::Probe(own.address));
                 }
-                Standing::Ours { announcements: 0 } | Standing::Duplicate => {}
-                Standing::Ours { announcements } => {
+                AddressState::Ours { announcements: 0 } | AddressState::Duplicate => {}
+                AddressState::Ours { announcements } => {
                     *announcements -= 1;
                     own.due = (*announcements > 0).then_some(now + ANNOUNCE_INTERVAL);
                     enqueue(queue, Assertion::Announce(own.address));
@@ -155,8 +157,8 @@ impl ConflictDetection {
         self.next_due = first_due(&self.addresses);
         if changed {
             self.any_unusable =
-                self.addresses.iter().any(|own| !matches!(own.standing, Standing::Ours { .. }));
-            // The first announcement follows at once.
+                self.addresses.iter().any(|own| !matches!(own.state, AddressState::Ours { .. }));
+            // The first announcement is due at once.
             self.poll(now);
         }
         changed
@@ -167,11 +169,11 @@ impl ConflictDetection {
         self.next_due
     }
 
-    /// The link is there again, perhaps another one: what is ours is announced anew, what is being probed
-    /// goes on.
+    /// The link is up again, perhaps a different one: addresses in use are announced again, probing goes
+    /// on.
     pub(crate) fn announce_all(&mut self, now: Instant) {
         for own in self.addresses.iter_mut().filter(|_| self.announces) {
-            if let Standing::Ours { announcements } = &mut own.standing {
+            if let AddressState::Ours { announcements } = &mut own.state {
                 *announcements = ANNOUNCEMENTS;
                 own.due = Some(now);
                 self.next_due = Some(now);
@@ -179,23 +181,23 @@ impl ConflictDetection {
         }
     }
 
-    /// Somebody asks for, or says that it has, an address of ours. What smoltcp does not answer is answered
-    /// from here. Returns a conflict that is news.
+    /// Another host asks for one of our addresses, or says that it has it. Queues the answers that
+    /// smoltcp does not give. Returns a conflict that is to be reported.
     pub(crate) fn asked(&mut self, now: Instant, asked: &Asked) -> Option<Conflict> {
         let own = self.addresses.iter_mut().find(|own| own.address == asked.address)?;
-        let lost = match own.standing {
-            // Another that probes it at the same time counts, too (RFC 5227 section 2.1.1, RFC 4862 section
-            // 5.4.3).
-            Standing::Tentative { .. } => true,
-            Standing::Duplicate => return None,
-            Standing::Ours { .. } if asked.is_probe => {
+        let lost = match own.state {
+            // A host that probes it at the same time counts as well (RFC 5227 section 2.1.1, RFC 4862
+            // section 5.4.3).
+            AddressState::Tentative { .. } => true,
+            AddressState::Duplicate => return None,
+            AddressState::Ours { .. } if asked.is_probe => {
                 enqueue(&mut self.queue, Assertion::Answer(asked.address, asked.mac));
                 return None;
             }
-            Standing::Ours { .. } => false,
+            AddressState::Ours { .. } => false,
         };
         if lost {
-            (own.standing, own.due) = (Standing::Duplicate, None);
+            (own.state, own.due) = (AddressState::Duplicate, None);
             self.next_due = first_due(&self.addresses);
         } else {
             if own.defended.is_some_and(|at| now < at + DEFEND_INTERVAL) {
@@ -207,23 +209,23 @@ impl ConflictDetection {
         Some(Conflict { address: asked.address, mac: asked.mac, lost })
     }
 
-    /// The next to send; it stays until [`asserted`](Self::asserted).
+    /// The next one to send; it stays until [`asserted`](Self::asserted).
     pub(crate) fn assertion(&self) -> Option<Assertion> {
         self.queue.first().copied()
     }
 
-    /// It is on its way.
+    /// It was sent.
     pub(crate) fn asserted(&mut self) {
         self.queue.remove(0);
     }
 }
 
-/// When the first of them is due.
+/// The earliest deadline of all addresses.
 fn first_due(addresses: &[OwnAddress]) -> Option<Instant> {
     addresses.iter().filter_map(|own| own.due).min()
 }
 
-/// What finds no place is not said: whoever asks will ask again.
+/// If the queue is full the message is dropped: the host that asked asks again.
 fn enqueue(queue: &mut ArrayVec<Assertion, QUEUE>, assertion: Assertion) {
     if !queue.is_full() && !queue.contains(&assertion) {
         queue.push(assertion);

@@ -1,36 +1,38 @@
-//! When to try again what nobody announces: that a buffer is back, or that a port's ring has room.
+//! Retry times for a resource that nothing announces: free buffers, or free slots in a port's ring.
 
 use crate::{Duration, Instant};
 
-/// The first wait: a ring that is full is mostly so for microseconds.
+/// The first wait: a full ring mostly drains within microseconds.
 const SHORTEST: Duration = Duration::from_micros(20);
 
-/// The longest wait. A port that takes nothing for a minute costs few turns, and goes on a millisecond late.
+/// The longest wait. It bounds both the polls spent on a port that takes nothing for a minute, and the
+/// delay once it takes frames again.
 const LONGEST: Duration = Duration::from_millis(1);
 
-/// Something that is refused: tried again soon at first, then ever later.
+/// Retries of something that is refused: soon at first, then less and less often.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Backoff {
     since: Option<Instant>,
 }
 
 impl Backoff {
-    /// It was refused.
+    /// An attempt was refused.
     pub fn refused(&mut self, now: Instant) {
         self.since.get_or_insert(now);
     }
 
-    /// It was not, or not all of it.
+    /// An attempt succeeded, at least in part.
     pub fn succeeded(&mut self) {
         self.since = None;
     }
 
-    /// Whether the last try was refused.
+    /// Whether the last attempt was refused.
     pub fn is_refused(&self) -> bool {
         self.since.is_some()
     }
 
-    /// When to try again: an eighth of the time later for which it has been refused. `None` when it is not.
+    /// When to try again: after an eighth of the time since the first refusal. `None` if it is not
+    /// refused.
     pub fn next_try(&self, now: Instant) -> Option<Instant> {
         self.since.map(|since| now + ((now - since) / 8).clamp(SHORTEST, LONGEST))
     }

@@ -1,6 +1,6 @@
-//! Parts of the data path by themselves, for the crate `benches` to time: with the feature `bench` alone, and
-//! no promise that any of it stays. What they are made of is private, and is to be: each is a thin cover over
-//! what the stack calls.
+//! Parts of the data path by themselves, for the crate `benches` to time. Only with the feature `bench`,
+//! and without any promise of stability. Each is a thin wrapper around private code that the stack
+//! calls.
 
 use crate::checksum::Sum;
 use crate::ethernet;
@@ -21,8 +21,8 @@ pub fn internet_checksum(bytes: &[u8]) -> u16 {
     sum.finish()
 }
 
-/// Ethernet, IP and TCP headers of a segment with an acknowledgement and timestamps, as a connection sends
-/// most of its life.
+/// Ethernet, IP and TCP headers of a segment with an acknowledgement and timestamps, as most segments of
+/// a connection have them.
 #[derive(Debug)]
 pub struct SegmentHeaders {
     framing: Framing,
@@ -32,7 +32,7 @@ pub struct SegmentHeaders {
 }
 
 impl SegmentHeaders {
-    /// From a host of `config`'s addresses and offloads. `ipv6`: of that family.
+    /// For a host with the offloads of `config`; IPv6 addresses if `ipv6`.
     pub fn new(config: &StackConfig, ipv6: bool) -> Self {
         let address = |last| match ipv6 {
             false => IpAddress::Ipv4(Ipv4Address::new(10, 0, 0, last)),
@@ -54,7 +54,8 @@ impl SegmentHeaders {
         }
     }
 
-    /// Writes them to the front of `out`, for a segment without payload; returns how many bytes they have.
+    /// Writes the headers to the front of `out`, for a segment without payload; returns their length in
+    /// bytes.
     pub fn emit(&self, out: &mut [u8]) -> usize {
         let Self { framing, src, dst, tcp } = self;
         let dst_mac = EthernetAddress([2, 0, 0, 0, 0, 2]);
@@ -63,8 +64,9 @@ impl SegmentHeaders {
     }
 }
 
-/// Reads the headers of a frame as [`Stack::input`](crate::Stack::input) does, but for the TCP checksum: the
-/// peer's port, and where the payload begins. `None` for anything but a whole TCP segment.
+/// Parses the headers of a frame as [`Stack::input`](crate::Stack::input) does, except for the TCP
+/// checksum. Returns the peer's port, and where the payload begins; `None` for anything but a whole TCP
+/// segment.
 pub fn parse_headers(frame: &[u8]) -> Option<(u16, usize)> {
     let ethernet = ethernet::Header::parse(frame)?;
     let packet = &frame[ethernet.bytes..];
@@ -83,7 +85,7 @@ pub fn parse_headers(frame: &[u8]) -> Option<(u16, usize)> {
 pub struct Tuple(FourTuple);
 
 impl Tuple {
-    /// Those of connection number `n` to one port of one host. Different up to 2^32.
+    /// The tuple of connection number `n` to one port of one host. All 2^32 differ.
     pub fn nth(n: u32) -> Self {
         let [a, b, c, d] = n.to_be_bytes();
         let address = |c, d| IpAddress::Ipv4(Ipv4Address::new(10, 1, c, d));
@@ -96,7 +98,7 @@ impl Tuple {
     }
 }
 
-/// The table that says which connection a segment belongs to.
+/// The table that maps segments to connections.
 #[derive(Debug)]
 pub struct Demultiplexer {
     table: ConnTable,
@@ -104,7 +106,7 @@ pub struct Demultiplexer {
 }
 
 impl Demultiplexer {
-    /// With connections `0..count`, of these numbers.
+    /// A table with connections `0..count`, numbered as in [`Tuple::nth`].
     pub fn new(count: u32) -> Self {
         let mut table = ConnTable::new(Secrets::new([7; 32]).table_state());
         let tuples: Vec<Tuple> = (0..count).map(Tuple::nth).collect();
@@ -122,7 +124,7 @@ impl Demultiplexer {
 pub struct TimerWheel(timer_wheel::TimerWheel);
 
 impl TimerWheel {
-    /// At time 0, with timers `0..count`, all idle.
+    /// A wheel at time 0, with timers `0..count`, all idle.
     pub fn new(count: usize) -> Self {
         let mut wheel = timer_wheel::TimerWheel::new();
         wheel.grow(count);

@@ -1,14 +1,14 @@
 //! The Internet checksum (RFC 1071) over bytes that lie in several pieces.
 //!
-//! Pieces are summed by [`dp::sum`], carries are folded at the end. A piece of odd length shifts the words of
-//! what follows, so later sums are rotated by one byte.
+//! Pieces are summed by [`dp::sum`], and carries are folded at the end. A piece of odd length shifts the
+//! words of what follows, so later sums are rotated by one byte.
 
 use crate::facade::IpAddress;
 
 /// A running sum. Feed bytes in order, then [`finish`](Self::finish).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sum {
-    /// In memory order ("native"), not folded below 32 bits of headroom.
+    /// In memory order (native endian), with at least 32 bits of headroom.
     acc: u64,
     /// Whether an odd number of bytes was fed so far.
     odd: bool,
@@ -20,7 +20,7 @@ impl Sum {
         Self::default()
     }
 
-    /// Adds bytes that follow those fed before.
+    /// Adds the bytes that follow.
     pub(crate) fn add(&mut self, bytes: &[u8]) {
         self.add_sum(dp::sum::of(bytes), bytes.len());
     }
@@ -36,32 +36,33 @@ impl Sum {
         self.odd ^= bytes % 2 == 1;
     }
 
-    /// Adds a 16-bit number at an even place.
+    /// Adds a 16-bit number at an even offset.
     pub(crate) fn add_u16(&mut self, value: u16) {
         debug_assert!(!self.odd);
         self.acc += u64::from(value.to_be());
     }
 
-    /// Adds a 32-bit number at an even place.
+    /// Adds a 32-bit number at an even offset.
     pub(crate) fn add_u32(&mut self, value: u32) {
         debug_assert!(!self.odd);
         self.acc += u64::from(value.to_be());
     }
 
-    /// The one's complement of the sum: what goes into the checksum field. Over bytes with a right checksum:
-    /// 0.
+    /// The one's complement of the sum: the value of the checksum field. Over bytes with a correct
+    /// checksum it is 0.
     pub(crate) fn finish(self) -> u16 {
         !self.partial()
     }
 
-    /// The sum itself, not complemented: what devices want in the field for the pseudo-header.
+    /// The sum itself, not complemented: the value that devices expect in the field for the
+    /// pseudo-header.
     pub(crate) fn partial(self) -> u16 {
         u16::from_be(fold(self.acc) as u16)
     }
 }
 
-/// The pseudo-header of TCP (RFC 9293 section 3.1) and its like over IPv4 and IPv6. Addresses of different
-/// families give a sum that no packet has.
+/// The pseudo-header of TCP (RFC 9293 section 3.1) and of ICMPv6 and UDP, over IPv4 and IPv6. Addresses
+/// of different families give a sum that no packet has.
 pub(crate) fn pseudo_header(src: &IpAddress, dst: &IpAddress, protocol: u8, bytes: usize) -> Sum {
     let mut sum = Sum::new();
     for address in [src, dst] {
@@ -76,7 +77,7 @@ pub(crate) fn pseudo_header(src: &IpAddress, dst: &IpAddress, protocol: u8, byte
     sum
 }
 
-/// Folds to 16 bits, carries around the end.
+/// Folds to 16 bits, with end-around carries.
 fn fold(mut sum: u64) -> u64 {
     sum = (sum >> 32) + (sum & 0xffff_ffff);
     sum = (sum >> 16) + (sum & 0xffff);

@@ -1,4 +1,4 @@
-//! What a stack is told when it is made. Every limit has a name and a default.
+//! Configuration of a stack, given when it is made. Every limit has a name and a default.
 
 use arrayvec::ArrayVec;
 use dp::Offloads;
@@ -16,65 +16,68 @@ pub struct StackConfig {
     pub addresses: ArrayVec<IpCidr, 8>,
     /// Where packets for other networks go, at most one for each family.
     pub gateways: ArrayVec<IpAddress, 2>,
-    /// Whether anybody else is asked, or told, about our addresses.
+    /// Whether our addresses are probed or announced.
     pub address_probing: AddressProbing,
     /// Largest IP packet, bytes.
     pub mtu: u16,
-    /// What the port does by itself.
+    /// Offloads of the port.
     pub offloads: Offloads,
-    /// Bounds on everything that a peer or a user can make grow.
+    /// Limits on everything that a peer or a user can make grow.
     pub limits: Limits,
     /// How each connection behaves.
     pub tcp: TcpConfig,
-    /// Key of ISNs, ports and everything else that must not be guessed. OS entropy, but for tests.
+    /// Key of ISNs, ports and everything else that must not be guessed. Comes from OS entropy, except in
+    /// tests.
     pub seed: [u8; 32],
 }
 
-/// What is done so that our addresses are ours, and known to be. Whatever is chosen, who probes one is
-/// answered, and a conflict that is seen is an [`Event::AddressConflict`](crate::Event) and, for an address
-/// in use, answered with an announcement once in ten seconds (RFC 5227 section 2.4 (c)): the address is kept.
+/// Address conflict detection. Whatever is chosen, probes for our addresses are answered, and a conflict
+/// raises an [`Event::AddressConflict`](crate::Event). For an address in use it is also answered with an
+/// announcement, at most once in ten seconds (RFC 5227 section 2.4 (c)); the address is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AddressProbing {
     /// Nothing.
     Off,
-    /// They are used at once, and announced (gratuitous ARP, unsolicited neighbour advertisement) at the
-    /// start and when the link comes up again.
+    /// Addresses are used at once, and announced (gratuitous ARP, unsolicited neighbour advertisement)
+    /// at the start and when the link comes up again.
     #[default]
     Announce,
-    /// They are probed first (RFC 5227 section 2.1, RFC 4862 section 5.4), which takes four to five seconds:
-    /// until then nothing is sent from or taken for them, connections wait. An address that somebody has is
-    /// not used; connections from it end as [`CloseReason::Unreachable`](crate::CloseReason). Then as with
-    /// `Announce`.
+    /// Addresses are probed first (RFC 5227 section 2.1, RFC 4862 section 5.4), which takes four to five
+    /// seconds. Until then nothing is sent from them or accepted for them, and connections wait. An
+    /// address that another host has is not used; connections from it end with
+    /// [`CloseReason::Unreachable`](crate::CloseReason). After probing as with `Announce`.
     Probe,
 }
 
-/// Bounds of one stack.
+/// Limits of one stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections in any state, TIME-WAIT included; the oldest there makes room for a new one beyond it.
+    /// Connections in any state, TIME-WAIT included. At the limit, a new one replaces the oldest in
+    /// TIME-WAIT.
     pub connections: usize,
     /// Listening ports.
     pub listeners: usize,
     /// Connections of one listener that are not established yet.
     pub backlog: usize,
-    /// Beyond the backlog SYNs are answered with cookies (RFC 4987 section 3.6), which hold nothing; else not
-    /// at all.
+    /// Whether SYNs beyond the backlog are answered with cookies (RFC 4987 section 3.6), which hold no
+    /// state. Otherwise they are dropped.
     pub syn_cookies: bool,
     /// Entries of the neighbour table.
     pub neighbors: usize,
-    /// Segments that all connections together hold for transmission, in buffers of one or more of them; never
-    /// more than half of the pool's buffers, since acknowledgements need buffers to arrive in.
+    /// Segments that all connections together hold for transmission, one or more in a buffer. Never more
+    /// than half of the pool's buffers, since acknowledgements need buffers to arrive in.
     pub tx_segments: usize,
-    /// Memory that all connections together keep for what waits ahead of their frontiers, bytes of packet
-    /// buffers; never more than three eighths of the pool. At seven eighths of it those who hold most are
-    /// asked to give up some ([`Event::Evict`](crate::Event::Evict)), at the bound newcomers are refused.
+    /// Memory that all connections together keep ahead of their frontiers, bytes of packet buffers;
+    /// never more than three eighths of the pool. At seven eighths of the limit the largest holders are
+    /// asked to give up some ([`Event::Evict`](crate::Event::Evict)); at the limit newcomers are
+    /// refused.
     pub out_of_order_bytes: u64,
-    /// Events waiting for [`Stack::event`](crate::Stack::event): beyond them received bytes are dropped, to
-    /// come again, and no connection begins. Each of those that there are may still have four of its own to
-    /// tell.
+    /// Events waiting for [`Stack::event`](crate::Stack::event). Beyond the limit received bytes are
+    /// dropped, to come again, and no connection begins. Each existing connection may still queue four
+    /// events of its own.
     pub events: usize,
-    /// Connections that search for a larger path MTU at a time, each with a packet buffer; others wait for
-    /// their turn. Never more than one for sixteen of the pool's buffers.
+    /// Connections that search for a larger path MTU at a time, each with a packet buffer; others wait
+    /// until one ends. Never more than a sixteenth of the pool's buffers.
     pub path_mtu_searches: usize,
 }
 
@@ -101,34 +104,36 @@ pub struct TcpConfig {
     pub timestamps: bool,
     /// Offer SACK (RFC 2018).
     pub sack: bool,
-    /// Receive window, bytes. Sets the window scale. To fill a path it has to cover rate times delay, and a
-    /// quarter of [`send_buffer_bytes`](Self::send_buffer_bytes) at the other end, which is as much as has to
-    /// be free before its user is asked for more. The defaults fill 10 Gb/s over 2 ms; over 3 ms they reach
-    /// 88 % of the wire, as at 600 Mb/s over 50 ms (`tests/src/bin/reach.rs`).
+    /// Receive window, bytes. Sets the window scale. To fill a path it has to cover rate times delay,
+    /// plus a quarter of [`send_buffer_bytes`](Self::send_buffer_bytes) at the other end: the sender's
+    /// user is asked for more only when so much is free. The defaults fill 10 Gb/s over 2 ms; over 3 ms
+    /// they reach 88 % of the wire, as at 600 Mb/s over 50 ms (`tests/src/bin/reach.rs`).
     ///
-    /// It is announced whole from the beginning, less only what a slow reader [`hold`](crate::Stack::hold)s,
-    /// and does not grow with what the path delivers: a stack that charges a socket for its window has to be
-    /// sparing, but here bytes take memory only ahead of a hole, which the two bounds on those see to.
+    /// The whole window is announced from the beginning, less what a slow reader
+    /// [`hold`](crate::Stack::hold)s. It does not grow with what the path delivers: stacks do that
+    /// because they charge a socket for its window. Here bytes take memory only ahead of a hole, which
+    /// the two limits on those bound.
     pub recv_window_bytes: u32,
-    /// Bytes held ahead of the frontier, at most (and one segment more until the user has given up as much).
-    /// Beyond it what is furthest from the frontier goes.
+    /// Most bytes held ahead of the frontier (and one segment more until the user has given up as much).
+    /// Beyond it the bytes furthest from the frontier are given up.
     pub out_of_order_bytes: u32,
     /// Bytes a connection holds for transmission (unsent and unacknowledged).
     pub send_buffer_bytes: u32,
-    /// Who says how much may be in flight.
+    /// Congestion control algorithm.
     pub congestion: CongestionAlgorithm,
     /// Whether routers may mark our packets instead of dropping them.
     pub ecn: EcnMode,
-    /// Spaces segments over the round trip; `None`: they leave as soon as the window allows. It helps where
-    /// the queue on the way is a quarter of a round trip or less and the round trip a millisecond or more,
-    /// and costs goodput where the round trip is tens of microseconds.
+    /// Spaces segments over the round trip; `None`: they leave as soon as the window allows. Pacing
+    /// helps where the bottleneck queue is a quarter of a round trip or less and the round trip is a
+    /// millisecond or more. It costs goodput where the round trip is tens of microseconds.
     pub pacing: Option<Pacing>,
     /// RTO before the first measurement (RFC 6298: 1 s).
     pub rto_initial: Duration,
-    /// What the RTO is beyond the smoothed RTT, at least: above the peer's delayed ACK.
+    /// The least difference between the RTO and the smoothed RTT: above the peer's delayed ACK.
     pub rto_min: Duration,
-    /// Shortest wait for acknowledgements before a tail loss probe is sent, which comes after twice the
-    /// round-trip time (RFC 8985 section 7.2): what a peer may take until it looks at its queue.
+    /// Shortest wait for acknowledgements before a tail loss probe is sent; the probe otherwise comes
+    /// after twice the round-trip time (RFC 8985 section 7.2). Covers the time until the peer polls its
+    /// queue.
     pub tail_probe_min: Duration,
     /// Ceiling of the RTO.
     pub rto_max: Duration,
@@ -136,10 +141,11 @@ pub struct TcpConfig {
     pub syn_retries: u8,
     /// How long data may stay unacknowledged before the connection is given up (RFC 9293 R2).
     pub user_timeout: Duration,
-    /// How long connections outlive the link: those that are there after so long without one end with
-    /// [`CloseReason::LinkDown`](crate::CloseReason::LinkDown), but for those that wait for the answer to
-    /// their SYN. Where the other end of a cable may be plugged in again, about as long as any silence; where
-    /// there is no peer without the link ([`Port::is_point_to_point`](dp::Port::is_point_to_point)), shorter.
+    /// How long connections survive without a link. Then those that exist end with
+    /// [`CloseReason::LinkDown`](crate::CloseReason::LinkDown), except those that wait for the answer to
+    /// their SYN. Where the other end of a cable may be plugged in again, as long as the user timeout is
+    /// a good choice; where there is no peer without the link
+    /// ([`Port::is_point_to_point`](dp::Port::is_point_to_point)), choose less.
     pub link_timeout: Duration,
     /// Longest delay of an ACK (RFC 9293: below 0.5 s).
     pub delayed_ack: Duration,
@@ -149,28 +155,30 @@ pub struct TcpConfig {
     pub keepalive_interval: Duration,
     /// Unanswered keepalive probes before the connection is given up.
     pub keepalive_probes: u8,
-    /// Answers to segments that are not acceptable, or that bring what there is no room for, for each second
-    /// and connection, at most (RFC 5961 section 7).
+    /// Most answers per second and connection to segments that are not acceptable, or that bring bytes
+    /// that do not fit (RFC 5961 section 7).
     pub challenge_acks_per_second: u32,
-    /// TIME-WAIT (twice the MSL), at least: it is longer where the peer's FIN took longer to come again. One
-    /// that is shorter than a peer's largest RTO may end that peer's connection in a reset.
+    /// Least time in TIME-WAIT (twice the MSL); it is longer where the peer's FIN took longer to come
+    /// again. If it is shorter than the largest RTO of a peer, that peer's connection may end in a
+    /// reset.
     pub time_wait: Duration,
     /// Hop limit / TTL of what we send.
     pub hop_limit: u8,
-    /// How large packets may be where no router says so.
+    /// Path MTU discovery.
     pub path_mtu: PathMtuConfig,
 }
 
-/// Who says how much may be in flight.
+/// Congestion control algorithm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CongestionAlgorithm {
-    /// One segment more for each round trip (RFC 5681, RFC 6582).
+    /// Grows by one segment for each round trip (RFC 5681, RFC 6582).
     NewReno,
-    /// Growth by time rather than by round trips (RFC 9438), out of slow start by round-trip time (RFC 9406).
+    /// Grows with time rather than with round trips (RFC 9438), leaves slow start by round-trip time
+    /// (RFC 9406).
     #[default]
     Cubic,
-    /// As NewReno, but marks reduce the window by their share (RFC 8257): for networks whose switches mark
-    /// early, with [`EcnMode::Request`] and with DCTCP at both ends.
+    /// As NewReno, but marks reduce the window in proportion to their share (RFC 8257): for networks
+    /// whose switches mark early, with [`EcnMode::Request`] and with DCTCP at both ends.
     Dctcp,
 }
 
@@ -186,13 +194,14 @@ pub enum EcnMode {
     Request,
 }
 
-/// How segments are spaced: bursts that follow each other at twice the congestion window for each round trip
-/// in slow start, at 1.2 times the window otherwise.
+/// How segments are spaced: bursts, at a rate of twice the congestion window per round trip in slow
+/// start and 1.2 times the window otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pacing {
-    /// Segments that leave together, 1 at least: fewer wake-ups for more of them.
+    /// Segments that leave together, at least 1. More segments mean fewer wake-ups.
     pub burst_segments: u8,
-    /// Smoothed round-trip time below which nothing is spaced: the engine is polled too seldom for that.
+    /// Smoothed round-trip time below which nothing is spaced: the engine is not polled often enough for
+    /// that.
     pub rtt_min: Duration,
 }
 
@@ -202,26 +211,27 @@ impl Default for Pacing {
     }
 }
 
-/// Finding the path's MTU without routers' help (RFC 8899). Their reports (RFC 1191, RFC 8201) are heeded in
-/// any case.
+/// Finding the path's MTU without routers' help (RFC 8899). Routers' reports (RFC 1191, RFC 8201) are
+/// obeyed in any case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathMtuConfig {
-    /// When.
+    /// When to probe.
     pub probing: PathMtuProbing,
-    /// `BASE_PLPMTU`, bytes of IP packet: what packets are reduced to in a black hole, at least 1280 with
-    /// IPv6. If that is too large, too, it is 576 bytes with IPv4.
+    /// `BASE_PLPMTU`, bytes of IP packet: the size used in a black hole, at least 1280 with IPv6. If
+    /// that is too large as well, IPv4 goes down to 576 bytes.
     pub base_bytes: u16,
-    /// Timeouts of a segment in a row, while something small passes, that make a black hole; at least 2.
+    /// Consecutive timeouts of a segment, while small segments pass, that indicate a black hole; at
+    /// least 2.
     pub black_hole_timeouts: u8,
-    /// `MAX_PROBES`: probes of one size lost in a row until it counts as too large.
+    /// `MAX_PROBES`: consecutive lost probes of one size until it counts as too large.
     pub max_probes: u8,
-    /// `PROBE_TIMER`: how long an answer to a probe is waited for, unless the RTO is longer. RFC 8899 section
-    /// 5.1.1: not below 1 s, and above 15 s where nothing is known of the round trip (RFC 8085 section
-    /// 3.1.1). TCP measures it, and a peer answers a duplicate at once, so an answer that is not there after
-    /// the RTO does not come; 15 s would make every search one of minutes.
+    /// `PROBE_TIMER`: how long to wait for the answer to a probe, unless the RTO is longer. RFC 8899
+    /// section 5.1.1: not below 1 s, and above 15 s where the round trip is not known (RFC 8085 section
+    /// 3.1.1). TCP measures the round trip, and a peer answers a duplicate at once, so an answer that
+    /// has not come after the RTO does not come at all. With 15 s every search would take minutes.
     pub probe_timer: Duration,
-    /// `PMTU_RAISE_TIMER`: how long a path MTU below what the SYNs agreed on is used until more is looked for
-    /// (RFC 8201 section 4: not below 5 minutes, 10 are recommended).
+    /// `PMTU_RAISE_TIMER`: how long a path MTU below what the SYNs agreed on is used before a larger one
+    /// is searched for (RFC 8201 section 4: not below 5 minutes, 10 are recommended).
     pub raise_timer: Duration,
 }
 
@@ -231,7 +241,7 @@ pub struct PathMtuConfig {
 pub enum PathMtuProbing {
     /// Never: black holes end connections, and a reduced MTU stays.
     Never,
-    /// Once it was found to be smaller than thought: by a black hole or, after
+    /// Once the path MTU turned out to be smaller than assumed: by a black hole or, after
     /// [`PathMtuConfig::raise_timer`], by a router's report.
     #[default]
     WhenReduced,
@@ -264,7 +274,7 @@ pub struct Keepalive {
 }
 
 impl TcpConfig {
-    /// What connections begin with, as one value; `None`: no probes.
+    /// The configured keepalive as one value; `None`: no keepalive.
     pub fn keepalive(&self) -> Option<Keepalive> {
         let (interval, probes) = (self.keepalive_interval, self.keepalive_probes);
         self.keepalive_idle.map(|idle| Keepalive { idle, interval, probes })

@@ -1,8 +1,8 @@
-//! What a stack counts.
+//! Counters of a stack.
 
 use crate::out_of_order::OutOfOrder;
 
-/// Frames and events of the whole stack, never reset.
+/// Counters of the whole stack, never reset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StackCounters {
     /// Frames received.
@@ -19,43 +19,45 @@ pub struct StackCounters {
     pub rx_not_ours: u64,
     /// TCP segments for no connection and no listener (answered with RST where allowed).
     pub rx_no_connection: u64,
-    /// SYNs dropped because of `Limits` or of what their listener admits
-    /// ([`ListenerCounters`](crate::ListenerCounters) says which).
+    /// SYNs dropped because of `Limits` or of their listener's limits
+    /// ([`ListenerCounters`](crate::ListenerCounters) tells them apart).
     pub rx_syn_dropped: u64,
-    /// Connections that left TIME-WAIT early, because all of `Limits::connections` were in use.
+    /// Connections that left TIME-WAIT early because all of `Limits::connections` were in use.
     pub time_wait_recycled: u64,
-    /// SYNs answered with a cookie, because their listener had no room for another half-open connection.
+    /// SYNs answered with a cookie because their listener's backlog was full.
     pub tx_syn_cookies: u64,
-    /// Connections that came about by a cookie.
+    /// Connections established by a cookie.
     pub rx_syn_cookies: u64,
-    /// Fragments that could not be right, and packets whose rest did not come or that gave way to others.
+    /// Inconsistent fragments, and packets dropped incomplete because of their age or to make room for
+    /// others.
     pub rx_fragments_dropped: u64,
     /// TCP segments that came through IP reassembly.
     pub rx_reassembled: u64,
-    /// What waits ahead of the frontiers of all connections together.
+    /// Bytes ahead of the frontiers of all connections together.
     pub out_of_order: OutOfOrder,
     /// Out-of-order bytes dropped for lack of budget.
     pub rx_out_of_order_dropped: u64,
     /// Out-of-order bytes given up again for lack of memory ([`Event::Evict`](crate::Event)).
     pub rx_out_of_order_evicted: u64,
-    /// Times that a connection came to its own bound ([`TcpConfig::out_of_order_bytes`](crate::TcpConfig)).
+    /// Times that a connection reached its own limit
+    /// ([`TcpConfig::out_of_order_bytes`](crate::TcpConfig)).
     pub out_of_order_over_connection: u64,
-    /// Times that out-of-order bytes were refused at the stack's bound
+    /// Times that out-of-order bytes were refused at the stack's limit
     /// ([`Limits::out_of_order_bytes`](crate::Limits)).
     pub out_of_order_over_stack: u64,
     /// Times that out-of-order bytes were refused because less than an eighth of the pool's buffers was free.
     pub out_of_order_no_buffers: u64,
     /// Received bytes that had been handed up before (duplicates).
     pub rx_duplicate_bytes: u64,
-    /// ACKs in answer to segments that were not acceptable (RFC 5961), duplicates among them, or found no
-    /// room.
+    /// ACKs in answer to segments that were not acceptable (RFC 5961), duplicates among them, or whose
+    /// bytes did not fit.
     pub challenge_acks: u64,
-    /// Those not sent, of connections at their limit
+    /// Challenge ACKs that were not sent because the connection was at its limit
     /// ([`TcpConfig::challenge_acks_per_second`](crate::TcpConfig)).
     pub challenge_acks_withheld: u64,
-    /// TCP segments sent, first transmissions and all others.
+    /// TCP segments sent, including retransmissions.
     pub tx_segments: u64,
-    /// Frames that carried several segments, for a port that cuts between them.
+    /// Frames that carried several segments, for a port that cuts them.
     pub tx_trains: u64,
     /// Segments sent again.
     pub tx_retransmits: u64,
@@ -73,34 +75,34 @@ pub struct StackCounters {
     pub reordering_seen: u64,
     /// Tail loss probes sent (RFC 8985 section 7).
     pub tail_loss_probes: u64,
-    /// Retransmission timeouts found to be spurious and taken back (RFC 4015, RFC 5682).
+    /// Retransmission timeouts found to be spurious and undone (RFC 4015, RFC 5682).
     pub spurious_timeouts: u64,
-    /// Fast recoveries found to be spurious and taken back.
+    /// Fast recoveries found to be spurious and undone.
     pub spurious_recoveries: u64,
-    /// Acknowledgements that named bytes which arrived twice (D-SACK, RFC 2883).
+    /// Acknowledgements that reported duplicate bytes (D-SACK, RFC 2883).
     pub dsack_received: u64,
-    /// ICMP errors about a segment on its way that were taken note of, and no more: soft ones, and hard ones
-    /// of connections past their SYN (RFC 1122 section 4.2.3.9, RFC 5927 section 5).
+    /// ICMP errors about a segment in flight that were only counted: soft ones, and hard ones for
+    /// connections past their SYN (RFC 1122 section 4.2.3.9, RFC 5927 section 5).
     pub icmp_soft_errors: u64,
-    /// ICMP errors about TCP that quote no segment on its way: forged, or too late (RFC 5927 section 4).
+    /// ICMP errors about TCP that quote no segment in flight: forged, or too late (RFC 5927 section 4).
     pub icmp_ignored: u64,
-    /// Conflicts over an address of ours that were told ([`Event::AddressConflict`](crate::Event)).
+    /// Reported conflicts over one of our addresses ([`Event::AddressConflict`](crate::Event)).
     pub address_conflicts: u64,
-    /// Probes and announcements of our addresses sent, and answers to those who probe one.
+    /// Probes and announcements of our addresses sent, and answers to others' probes for them.
     pub tx_assertions: u64,
-    /// Changes of a neighbour's Ethernet address that were not followed, because it had just changed.
+    /// Changes of a neighbour's Ethernet address that were refused because it had just changed.
     pub neighbor_moves_refused: u64,
     /// Times that the link went away.
     pub link_downs: u64,
-    /// Black holes found: a path that drops what is large and says nothing (RFC 8899 section 4.3).
+    /// Black holes found: paths that drop large packets without an ICMP error (RFC 8899 section 4.3).
     pub path_mtu_black_holes: u64,
-    /// Probes of a path's MTU sent.
+    /// Path MTU probes sent.
     pub path_mtu_probes: u64,
     /// Probes whose arrival the peer reported.
     pub path_mtu_probes_answered: u64,
-    /// Probes that were not answered in time, or that a router was too small for.
+    /// Probes that were not answered in time, or that a router reported as too big.
     pub path_mtu_probes_lost: u64,
-    /// Searches put off because of `Limits::path_mtu_searches`.
+    /// Searches deferred because of `Limits::path_mtu_searches`.
     pub path_mtu_searches_put_off: u64,
     /// Segments dropped for a timestamp older than the latest (PAWS, RFC 7323 section 5).
     pub rx_old_timestamps: u64,

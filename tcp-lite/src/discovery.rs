@@ -1,8 +1,7 @@
-//! ARP (RFC 826) and neighbour discovery (RFC 4861) packets: what they tell the neighbour table and of our
-//! own addresses, our queries, and what we say of our addresses (RFC 5227, RFC 4862 section 5.4).
+//! ARP (RFC 826) and neighbour discovery (RFC 4861) packets: parsing for the neighbour table and for
+//! conflict detection, our queries, and our probes and announcements (RFC 5227, RFC 4862 section 5.4).
 //!
-//! Answering those who have an address of their own is smoltcp's; it has no answer for those who probe for
-//! one.
+//! smoltcp answers ordinary queries for our addresses; it does not answer probes.
 
 use crate::ethernet;
 use crate::facade::{
@@ -16,53 +15,54 @@ use crate::route::Routes;
 pub(crate) struct Heard {
     /// The neighbour.
     pub(crate) ip: IpAddress,
-    /// Where it says it is.
+    /// Its Ethernet address, as the packet says.
     pub(crate) mac: EthernetAddress,
-    /// It asked for us, so it is about to talk to us: worth an entry of its own.
+    /// It asked for us, so it is about to send to us: an entry is created for it.
     pub(crate) creates: bool,
-    /// It may replace another address that is known.
+    /// It may replace a different known address.
     pub(crate) overrides: bool,
-    /// It shows that the neighbour is there now.
+    /// It shows that the neighbour is reachable now.
     pub(crate) confirms: bool,
 }
 
-/// Bytes of the largest query's frame: a tagged solicitation with an Ethernet address option.
+/// Largest frame of a query, bytes: a tagged solicitation with an Ethernet address option.
 pub(crate) const MAX_QUERY_BYTES: usize = ethernet::HEADER_BYTES + ethernet::TAG_BYTES + 40 + 32;
 
-/// Somebody asks for an address of ours, or says that it has it.
+/// Another host asks for one of our addresses, or says that it has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Asked {
-    /// Ours.
+    /// Our address.
     pub(crate) address: IpAddress,
-    /// Who.
+    /// The Ethernet address of that host.
     pub(crate) mac: EthernetAddress,
-    /// It asks whether anybody has it (RFC 5227 section 2.1, RFC 4862 section 5.4); else it says that it has.
+    /// It probes whether another host has the address (RFC 5227 section 2.1, RFC 4862 section 5.4);
+    /// otherwise it says that it has it itself.
     pub(crate) is_probe: bool,
 }
 
-/// What an ARP or neighbour discovery packet means.
+/// Content of an ARP or neighbour discovery packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Message {
-    /// The address that is asked for or spoken of.
+    /// The address that is asked for or announced.
     pub(crate) target: IpAddress,
-    /// Sent from no address or from one of ours: nobody to answer.
+    /// Sent from the unspecified address or from one of ours, so there is no host to answer.
     pub(crate) anonymous: bool,
     pub(crate) heard: Option<Heard>,
     pub(crate) asked: Option<Asked>,
 }
 
-/// What we say of an address of our own.
+/// A message about one of our own addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Assertion {
-    /// Does anybody have it?
+    /// Probes whether another host has it.
     Probe(IpAddress),
-    /// It is ours, and here.
+    /// Announces that we have it.
     Announce(IpAddress),
-    /// The same, to somebody who probes it.
+    /// Answers a probe from this Ethernet address: we have it.
     Answer(IpAddress, EthernetAddress),
 }
 
-/// Reads an ARP packet.
+/// Parses an ARP packet.
 pub(crate) fn from_arp(bytes: &[u8], mac: EthernetAddress, routes: &Routes) -> Option<Message> {
     let ArpRepr::EthernetIpv4 {
         operation: operation @ (ArpOperation::Request | ArpOperation::Reply),
@@ -88,7 +88,7 @@ pub(crate) fn from_arp(bytes: &[u8], mac: EthernetAddress, routes: &Routes) -> O
     })
 }
 
-/// Reads a neighbour solicitation or advertisement out of an IPv6 packet that `from` sent.
+/// Parses a neighbour solicitation or advertisement in an IPv6 packet sent by `from`.
 pub(crate) fn from_ndp(
     packet: &[u8],
     from: EthernetAddress,
@@ -96,7 +96,7 @@ pub(crate) fn from_ndp(
     routes: &Routes,
 ) -> Option<Message> {
     let ip = Ipv6Packet::new_checked(packet).ok()?;
-    // Nobody beyond the link can send this (RFC 4861 section 7.1).
+    // Hosts beyond the link cannot send a hop limit of 255 (RFC 4861 section 7.1).
     if ip.hop_limit() != 255 || ip.next_header() != IpProtocol::Icmpv6 {
         return None;
     }
@@ -126,7 +126,7 @@ pub(crate) fn from_ndp(
                     overrides: true,
                     confirms: false,
                 });
-                // Others that ask for an address of ours are smoltcp's to answer.
+                // smoltcp answers other queries for our addresses.
                 if !source.is_unspecified() {
                     let heard = heard.filter(|heard| is_neighbor(&heard.ip, heard.mac, routes));
                     return Some(Message { target, anonymous: routes.is_ours(&source), heard, asked: None });
@@ -146,8 +146,8 @@ pub(crate) fn from_ndp(
 
 /// Writes an ARP request or neighbour solicitation with its Ethernet header; returns its bytes.
 ///
-/// `out` has [`MAX_QUERY_BYTES`]. `to` is whom to ask (`None`: everybody who may be it). `None` when the
-/// addresses are of different families.
+/// `out` has [`MAX_QUERY_BYTES`]. `to` is the destination (`None`: broadcast, or the solicited-node
+/// group). `None` if the addresses are of different families.
 pub(crate) fn emit_query(
     out: &mut [u8],
     mac: EthernetAddress,
@@ -174,7 +174,8 @@ pub(crate) fn emit_query(
     }
 }
 
-/// Writes what is to be said of an address of ours, as [`emit_query`] does.
+/// Writes a probe, announcement or answer with its Ethernet header; returns its bytes. `out` is as in
+/// [`emit_query`].
 pub(crate) fn emit_assertion(
     out: &mut [u8],
     mac: EthernetAddress,
@@ -205,7 +206,8 @@ pub(crate) fn emit_assertion(
             let group = solicited_node(address);
             emit_ndisc(out, mac, vlan, (multicast_mac(group), group), Ipv6Address::UNSPECIFIED, solicit)
         }
-        // Who probes has no address that could be answered: all are told (RFC 4861 section 7.2.4).
+        // A host that probes has no address to answer to, so the answer goes to all nodes (RFC 4861
+        // section 7.2.4).
         Assertion::Announce(IpAddress::Ipv6(address)) | Assertion::Answer(IpAddress::Ipv6(address), _) => {
             let advert = NdiscRepr::NeighborAdvert {
                 flags: NdiscNeighborFlags::OVERRIDE,
@@ -265,7 +267,7 @@ fn emit_ndisc(
     total
 }
 
-/// Whether it can be a neighbour at all.
+/// Whether these can be the addresses of a neighbour.
 fn is_neighbor(ip: &IpAddress, mac: EthernetAddress, routes: &Routes) -> bool {
     ip.is_unicast() && !routes.is_broadcast(ip) && !routes.is_ours(ip) && mac.is_unicast()
 }

@@ -1,5 +1,5 @@
-//! Ethernet headers with at most one VLAN tag (IEEE 802.3, 802.1Q): parsed into a type that cannot be wrong,
-//! and written.
+//! Ethernet headers with at most one VLAN tag (IEEE 802.3, 802.1Q): parsing to a type that is always
+//! valid, and writing.
 
 use crate::facade::EthernetAddress;
 
@@ -26,7 +26,7 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// Reads the header at the front of `head`; `None` when it is cut short.
+    /// Parses the header at the front of `head`; `None` if it is cut short.
     pub(crate) fn parse(head: &[u8]) -> Option<Self> {
         let (addresses, rest) = head.split_first_chunk::<12>()?;
         let (dst, src) = addresses.split_at(6);
@@ -51,7 +51,7 @@ impl Header {
     }
 }
 
-/// Bytes of the headers that we write.
+/// Length of the headers that we write, bytes.
 pub(crate) fn header_bytes(vlan: Option<u16>) -> usize {
     HEADER_BYTES + if vlan.is_some() { TAG_BYTES } else { 0 }
 }

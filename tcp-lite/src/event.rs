@@ -1,4 +1,4 @@
-//! What a stack tells its user.
+//! Events of a stack.
 
 use std::net::IpAddr;
 
@@ -9,8 +9,8 @@ use crate::id::{ConnId, ListenerId};
 
 /// Bytes of a stream, handed over in or out of order as soon as they passed TCP's checks.
 ///
-/// Bytes handed up are never shown again, unless they were [given up](crate::Stack::evict). Offsets count
-/// from the first byte the peer sent (its ISN + 1).
+/// Bytes are handed up only once, unless they were [given up](crate::Stack::evict). Offsets count from
+/// the first byte the peer sent (its ISN + 1).
 pub struct Received {
     /// Stream offset of the first byte of `buf`.
     pub offset: u64,
@@ -26,7 +26,7 @@ pub enum Event {
     Established {
         /// The connection.
         conn: ConnId,
-        /// Who accepted it.
+        /// The listener that accepted it.
         listener: Option<ListenerId>,
     },
     /// Bytes arrived.
@@ -36,43 +36,46 @@ pub enum Event {
         /// The bytes.
         received: Received,
     },
-    /// Memory is short: of what this connection came to hold ahead of its frontier, `bytes` at least are to
-    /// be given up, those furthest from the frontier first, with [`Stack::evict`](crate::Stack::evict). What
-    /// was placed, and what is in order by now, stays. A user that does nothing sees newcomers refused.
+    /// Memory is short: this connection is to give up at least `bytes` of what it holds ahead of its
+    /// frontier, those furthest from the frontier first, with [`Stack::evict`](crate::Stack::evict).
+    /// Bytes that were placed or are in order by now stay. If the user does nothing, newcomers are
+    /// refused.
     Evict {
         /// The connection.
         conn: ConnId,
         /// Bytes of payload.
         bytes: usize,
     },
-    /// A connection that had refused a segment ([`SendError::BufferFull`](crate::SendError)) takes segments
+    /// A connection that refused a segment ([`SendError::BufferFull`](crate::SendError)) takes segments
     /// again.
     Writable {
         /// The connection.
         conn: ConnId,
     },
-    /// The peer's FIN was reached in order: nothing follows. We may still send.
+    /// The peer's FIN was reached in order: no bytes follow. We may still send.
     PeerClosed {
         /// The connection.
         conn: ConnId,
     },
-    /// The connection is over; its id is dead. Comes once for each connection, and last. After a graceful
-    /// close it comes when TIME-WAIT begins or, for the passive side, when our FIN is acknowledged.
+    /// The connection is over; its id is dead. Comes once for each connection, as its last event. After
+    /// a graceful close it comes when TIME-WAIT begins or, on the passive side, when our FIN is
+    /// acknowledged.
     Closed {
         /// The connection.
         conn: ConnId,
         /// Why.
         reason: CloseReason,
     },
-    /// Somebody else uses an address of ours. Told once in ten seconds for each address, and not while more
-    /// than [`Limits::events`](crate::Limits::events) wait, unless it is lost.
+    /// Another host uses one of our addresses. Reported at most once in ten seconds for each address,
+    /// and not while [`Limits::events`](crate::Limits::events) or more events wait, unless the address
+    /// is lost.
     AddressConflict {
         /// The address.
         address: IpAddr,
-        /// Who uses it.
+        /// The Ethernet address of the other host.
         mac: EthernetAddress,
-        /// It was still being probed ([`AddressProbing::Probe`](crate::AddressProbing)), and we do not use
-        /// it. Else we keep it.
+        /// It was still being probed ([`AddressProbing::Probe`](crate::AddressProbing)), and we do not
+        /// use it. Otherwise we keep it.
         lost: bool,
     },
 }

@@ -1,7 +1,7 @@
-//! All that is used of smoltcp, in one place: its vocabulary of packets, time and sequence numbers for
-//! everybody, and its interface for the slow path.
+//! Everything that is used of smoltcp, in one place: its types of packets, time and sequence numbers for
+//! the whole crate, and its interface for the slow path.
 //!
-//! The version is pinned (`=0.14`); a new one has to get past this file.
+//! The version is pinned (`=0.14`); an upgrade has to pass through this file.
 
 pub use smoltcp::time::{Duration, Instant};
 pub use smoltcp::wire::{

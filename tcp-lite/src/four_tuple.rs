@@ -1,10 +1,10 @@
-//! What names a connection on the wire: two addresses and two ports (RFC 9293 section 3.3.1).
+//! The key of a connection on the wire: two addresses and two ports (RFC 9293 section 3.3.1).
 
 use std::net::SocketAddr;
 
 use crate::facade::IpAddress;
 
-/// What names a connection on the wire.
+/// The key of a connection on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct FourTuple {
     pub(crate) local: IpAddress,
@@ -14,8 +14,8 @@ pub(crate) struct FourTuple {
 }
 
 impl FourTuple {
-    /// What the bytes at the front of a frame seem to say whose IP header is at `ip_at`, as if
-    /// they were of a TCP segment without IP options. Nothing of it is checked.
+    /// The 4-tuple that the front of a frame seems to have if its IP header is at `ip_at`, and if it is
+    /// a TCP segment without IP options. Nothing is verified.
     pub(crate) fn seen_in(head: &[u8], ip_at: usize) -> Option<Self> {
         let ip = head.get(ip_at..)?;
         let (remote, local, ports) = match ip.first()? {

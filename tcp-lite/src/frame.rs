@@ -1,8 +1,10 @@
-//! Frames around TCP segments: Ethernet, IP and TCP headers in front of a payload that stays where it is.
+//! Frames around TCP segments: Ethernet, IP and TCP headers in front of a payload that stays where it
+//! is.
 //!
-//! The retained payload of a segment is never changed. Headers go into a buffer of their own, with a view of
-//! the payload chained behind it; or a copy where it is short, the port sends one buffer a frame, or it is
-//! summed here, which costs as much as copying as well.
+//! The retained payload of a segment is never changed. Headers go into a buffer of their own, with a
+//! view of the payload chained behind them. The payload is copied instead where it is short, where the
+//! port sends one buffer per frame, or where the checksum is computed here, which costs as much as
+//! copying as well.
 
 use arrayvec::ArrayVec;
 use dp::{Checksum, Mbuf, Mempool, Offloads, TsoLimits, TxOffload};
@@ -14,34 +16,34 @@ use crate::facade::{EthernetAddress, IpAddress, TcpSeqNumber};
 use crate::ip::{Ecn, IPV4_BYTES, IPV6_BYTES, PROTOCOL_TCP};
 use crate::tcp::header::{Flags, MAX_HEADER_BYTES, TcpHeader};
 
-/// Payloads of up to so many bytes are copied behind their headers: that costs less than another buffer.
+/// Payloads up to this length are copied behind their headers: that costs less than a second buffer.
 const COPIED_BYTES: usize = 512;
 
-/// Of all headers: Ethernet with a tag, IPv6, TCP.
+/// Most bytes of all headers: Ethernet with a tag, IPv6, TCP.
 pub(crate) const MAX_BYTES: usize =
     ethernet::HEADER_BYTES + ethernet::TAG_BYTES + IPV6_BYTES + MAX_HEADER_BYTES;
 
-/// Where the IPv4 header has its checksum.
+/// Offset of the checksum in the IPv4 header.
 pub(crate) const IPV4_CHECKSUM_AT: usize = 10;
 
-/// Where the TCP header has its sequence number, control bits and checksum.
+/// Offsets of the sequence number, the control bits and the checksum in the TCP header.
 pub(crate) const SEQ_AT: usize = 4;
 pub(crate) const FLAGS_AT: usize = 13;
 pub(crate) const TCP_CHECKSUM_AT: usize = 16;
 
-/// What all frames of a stack have in common.
+/// Parameters of all frames of a stack.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Framing {
     pub(crate) mac: EthernetAddress,
     pub(crate) vlan: Option<u16>,
     pub(crate) hop_limit: u8,
     pub(crate) offloads: Offloads,
-    /// What frames the port cuts, where it does.
+    /// The frames that the port can cut, if it has TSO.
     pub(crate) tso: TsoLimits,
 }
 
 impl Framing {
-    /// Of a stack with this configuration.
+    /// For a stack with this configuration.
     pub(crate) fn new(config: &StackConfig) -> Self {
         Self {
             mac: config.mac,
@@ -73,7 +75,7 @@ impl Headers<'_> {
         Some(frame)
     }
 
-    /// A frame with `payload`, which `view` gives as a buffer. `None` when a pool is empty.
+    /// A frame with `payload`; `view` returns a buffer that refers to it. `None` when a pool is empty.
     pub(crate) fn with_payload(
         &self,
         pool: &Mempool,
@@ -86,25 +88,26 @@ impl Headers<'_> {
         })
     }
 
-    /// A frame with several segments, which lie one behind the other in `views`; the port cuts it at
-    /// `segment_bytes`. For ports with [`Offloads::TX_TSO`]. `None` when the pool is empty.
+    /// A frame with several consecutive segments, in `views`; the port cuts it every `segment_bytes`.
+    /// For ports with [`Offloads::TX_TSO`]. `None` when the pool is empty.
     pub(crate) fn with_train<const N: usize>(
         &self,
         pool: &Mempool,
         views: ArrayVec<Mbuf, N>,
         segment_bytes: usize,
     ) -> Option<Mbuf> {
-        let train = join(views)?;
+        let train = chain_all(views)?;
         let offload = self.offload();
         let mut frame = pool.alloc()?;
         self.write_whole(offload, frame.append(header_bytes(offload))?, &Piece::whole(train.len()));
-        // A train has one buffer less than a chain may have.
+        // A train has one buffer less than a chain may have, so the headers fit.
         frame.chain(train).ok()?;
         frame.set_tx_offload(TxOffload { tso_segment_bytes: segment_bytes as u16, ..offload });
         Some(frame)
     }
 
-    /// Writes them to the front of `out`, for a segment without payload; returns how many bytes they have.
+    /// Writes the headers to the front of `out`, for a segment without payload; returns their length in
+    /// bytes.
     #[cfg(feature = "bench")]
     pub(crate) fn emit(&self, out: &mut [u8]) -> usize {
         let offload = self.offload();
@@ -130,7 +133,7 @@ impl Headers<'_> {
         }
     }
 
-    /// For several frames.
+    /// A template for several frames.
     pub(crate) fn template(&self) -> Template {
         let offload = self.offload();
         let mut bytes = Bytes::from([0; MAX_BYTES]);
@@ -139,20 +142,21 @@ impl Headers<'_> {
         Template { bytes, common }
     }
 
-    /// Writes them for one frame, to all of `out`.
+    /// Writes the headers of a single frame to all of `out`.
     fn write_whole(&self, offload: TxOffload, out: &mut [u8], piece: &Piece) {
         self.write(offload, out).complete(out, piece);
     }
 
-    /// Writes them to all of `out` but for what a [`Piece`] says, and sums what is there.
-    fn write(&self, offload: TxOffload, out: &mut [u8]) -> Common {
+    /// Writes the headers to all of `out`, except for the fields that depend on the [`Piece`], and sums
+    /// them.
+    fn write(&self, offload: TxOffload, out: &mut [u8]) -> CommonHeaders {
         let Self { framing, dst_mac, src, dst, ecn, tcp } = self;
         let [l2, l3] = [offload.l2_bytes, offload.l3_bytes].map(usize::from);
         let (ethernet, out) = out.split_at_mut(l2);
         let (ip, out) = out.split_at_mut(l3);
         let ethertype = match (src, dst) {
             (IpAddress::Ipv4(src), IpAddress::Ipv4(dst)) => {
-                // Length and checksum: each piece has its own.
+                // Each piece fills in its length and checksum.
                 ip[0..4].copy_from_slice(&[0x45, *ecn as u8, 0, 0]);
                 // Identification 0 and don't-fragment: an atomic datagram (RFC 6864).
                 ip[4..8].copy_from_slice(&[0, 0, 0x40, 0]);
@@ -168,12 +172,13 @@ impl Headers<'_> {
                 ip[24..40].copy_from_slice(&dst.octets());
                 ethernet::ETHERTYPE_IPV6
             }
-            // Connections and answers keep to one family.
+            // A connection or an answer has one family: a 4-tuple is made from one IP header or one
+            // route.
             _ => unreachable!("a 4-tuple of two families"),
         };
         ethernet::emit(ethernet, *dst_mac, framing.mac, framing.vlan, ethertype);
         tcp.emit(out);
-        // Here: each piece has its own.
+        // Each piece fills in its own.
         out[SEQ_AT..SEQ_AT + 4].fill(0);
         out[FLAGS_AT] &= !Flags::PSH.bits();
         let mut ip_sum = Sum::new();
@@ -185,23 +190,23 @@ impl Headers<'_> {
             tcp_sum.add(out);
         }
         let is_pushed = tcp.flags.contains(Flags::PSH);
-        Common { offload, seq: tcp.seq, is_pushed, ip_sum, tcp_sum }
+        CommonHeaders { offload, seq: tcp.seq, is_pushed, ip_sum, tcp_sum }
     }
 }
 
-/// What is particular of one of several frames that share their headers.
+/// The part of one frame among several that share their headers.
 struct Piece {
-    /// Payload bytes in the frames before.
+    /// Payload bytes in the frames before it.
     offset: usize,
     /// Payload bytes.
     bytes: usize,
-    /// Their sum, which the device takes itself where it fills in.
+    /// Their sum. Unused where the device computes the checksum.
     sum: Sum,
     is_last: bool,
 }
 
 impl Piece {
-    /// The only frame there is.
+    /// A single frame.
     fn whole(bytes: usize) -> Self {
         Self { offset: 0, bytes, sum: Sum::new(), is_last: true }
     }
@@ -209,29 +214,30 @@ impl Piece {
 
 type Bytes = ArrayVec<u8, MAX_BYTES>;
 
-/// What [`Headers::write`] has written.
-struct Common {
+/// State after [`Headers::write`].
+struct CommonHeaders {
     offload: TxOffload,
-    /// Of the first frame.
+    /// Sequence number of the first frame.
     seq: TcpSeqNumber,
-    /// The last frame has PSH.
+    /// Whether the last frame has PSH.
     is_pushed: bool,
-    /// Of the IPv4 header, where it is summed here.
+    /// Sum of the IPv4 header, if it is not offloaded.
     ip_sum: Sum,
-    /// Of the pseudo-header and, where it is summed here, the TCP header.
+    /// Sum of the pseudo-header and, if it is not offloaded, of the TCP header.
     tcp_sum: Sum,
 }
 
-/// Headers of several frames, for consecutive bytes of a stream: written and summed once.
+/// Headers of several frames with consecutive bytes of a stream: written and summed once.
 pub(crate) struct Template {
-    /// Lengths, sequence number, PSH and checksums 0.
+    /// The headers, with 0 for lengths, sequence number, PSH and checksums.
     bytes: Bytes,
-    common: Common,
+    common: CommonHeaders,
 }
 
 impl Template {
-    /// A frame with `payload`, which has `offset` bytes in front of it in other frames and, unless it is the
-    /// last, others behind; `view` gives it as a buffer. `None` when a pool is empty.
+    /// A frame with `payload`. `offset` is the length of the payloads in the frames before it, `is_last` says
+    /// that no frame follows, and `view` returns a buffer that refers to the payload. `None` when a pool is
+    /// empty.
     pub(crate) fn frame(
         &self,
         framing: &Framing,
@@ -262,7 +268,7 @@ fn frame_of(
         sums || payload.len() <= COPIED_BYTES || !framing.offloads.contains(Offloads::TX_MULTI_SEGMENT);
     let mut frame = pool.alloc()?;
     if copies {
-        // A segment fills a buffer at most, whose headroom is for headers.
+        // A segment is at most as long as a buffer without headroom, and the headroom takes the headers.
         let room = frame.append(payload.len())?;
         if sums {
             piece.sum.add_copied(room, payload);
@@ -272,15 +278,15 @@ fn frame_of(
         emit(frame.prepend(header_bytes(offload))?, &piece);
     } else {
         emit(frame.append(header_bytes(offload))?, &piece);
-        // One segment more than the view has, and that has one.
+        // The view is one buffer, so the chain has two.
         frame.chain(view()?).ok()?;
     }
     frame.set_tx_offload(offload);
     Some(frame)
 }
 
-impl Common {
-    /// Fills in what is the piece's.
+impl CommonHeaders {
+    /// Fills in the fields that depend on the piece.
     fn complete(&self, out: &mut [u8], piece: &Piece) {
         let TxOffload { l2_bytes, l3_bytes, l4_bytes, .. } = self.offload;
         let [l2, l3, l4] = [l2_bytes, l3_bytes, l4_bytes].map(usize::from);
@@ -316,7 +322,7 @@ impl Common {
     }
 }
 
-/// Of all headers of a frame.
+/// Length of all headers of a frame, bytes.
 fn header_bytes(offload: TxOffload) -> usize {
     [offload.l2_bytes, offload.l3_bytes, offload.l4_bytes].map(usize::from).iter().sum()
 }
@@ -325,20 +331,20 @@ fn put(bytes: &mut [u8], at: usize, value: u16) {
     bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }
 
-/// Buffers as one chain; `None` when there are none, or too many.
-pub(crate) fn join<const N: usize>(buffers: ArrayVec<Mbuf, N>) -> Option<Mbuf> {
-    // From the far end, so that no chain is walked.
-    let joined = buffers.into_iter().rev().try_fold(None, |behind: Option<Mbuf>, mut buffer| {
+/// Links buffers to one chain; `None` if there are none, or too many.
+pub(crate) fn chain_all<const N: usize>(buffers: ArrayVec<Mbuf, N>) -> Option<Mbuf> {
+    // Back to front, so that no chain is walked.
+    let chain = buffers.into_iter().rev().try_fold(None, |behind: Option<Mbuf>, mut buffer| {
         if let Some(behind) = behind {
             buffer.chain(behind).ok()?;
         }
         Some(Some(buffer))
     });
-    joined?
+    chain?
 }
 
-/// Whether the TCP segment of `bytes` bytes that starts at `offset` of the frame has a right checksum, as far
-/// as the port has not looked.
+/// Whether the TCP segment of `bytes` bytes at `offset` of the frame has a correct checksum. Sums it
+/// only if the port has not checked it.
 pub(crate) fn checksum_is_right(
     frame: &Mbuf,
     offset: usize,

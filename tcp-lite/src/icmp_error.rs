@@ -1,44 +1,44 @@
-//! ICMP errors that quote a TCP segment of ours (RFC 792, RFC 4443), read for what TCP must know.
+//! ICMP errors that quote a TCP segment of ours (RFC 792, RFC 4443), parsed for TCP.
 //!
-//! They come from anybody: the stack believes one only when the quoted sequence number is in flight (RFC
-//! 5927).
+//! Anybody can send them: the stack believes an error only if the quoted sequence number is in flight
+//! (RFC 5927).
 
 use crate::checksum::{Sum, pseudo_header};
 use crate::facade::{IpAddress, Ipv4Address, Ipv6Address, TcpSeqNumber};
 use crate::four_tuple::FourTuple;
 use crate::ip::{self, PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, Upper};
 
-/// What the error says.
+/// Kind of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// The destination will not be reached: there is no such protocol or port, or it is forbidden
-    /// (RFC 1122 section 4.2.3.9, RFC 5461 section 2.1).
+pub(crate) enum IcmpErrorKind {
+    /// The destination cannot be reached: no such protocol or port, or forbidden (RFC 1122 section
+    /// 4.2.3.9, RFC 5461 section 2.1).
     Hard,
-    /// It may pass: no route now, a hop limit exceeded. No reason to end anything.
+    /// May be transient: no route now, hop limit exceeded. Does not end an established connection.
     Soft,
-    /// The packet was larger than this many bytes of IP packet.
+    /// The packet was larger than `mtu` bytes.
     TooBig { mtu: usize },
 }
 
 /// An error and the segment it is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IcmpError {
-    /// As the connection sees it: we sent the quoted segment.
+    /// From our point of view: we sent the quoted segment.
     pub(crate) tuple: FourTuple,
-    /// Of the quoted segment.
+    /// Sequence number of the quoted segment.
     pub(crate) seq: TcpSeqNumber,
-    pub(crate) kind: Kind,
+    pub(crate) kind: IcmpErrorKind,
 }
 
-/// MTUs below which no report makes segments: IPv6's minimum (RFC 8200), and for IPv4 what every host must
-/// take in one piece (RFC 791), so that a forged one cannot make them tiny.
+/// Smallest MTUs that a report can set, so that a forged one cannot make segments tiny: for IPv6 the
+/// minimum MTU (RFC 8200), for IPv4 the size that every host must accept (RFC 791).
 pub(crate) const IPV4_MIN_MTU: usize = 576;
 pub(crate) const IPV6_MIN_MTU: usize = 1280;
 
-/// Plateaus for routers that do not say what they carry (RFC 1191 section 7.1).
+/// MTU plateaus, for routers that do not report theirs (RFC 1191 section 7.1).
 const PLATEAUS: [usize; 9] = [32_000, 17_914, 8166, 4352, 2002, 1492, 1006, 576, 0];
 
-/// Reads the IP packet `packet` whose header was parsed as `header`; `None` when it is no such error.
+/// Parses `packet`, whose IP header was parsed as `header`; `None` if it is not such an error.
 pub(crate) fn parse(packet: &[u8], header: &ip::Header) -> Option<IcmpError> {
     let Upper::Whole { protocol, header_bytes } = header.upper else { return None };
     let message = packet.get(header_bytes..header.total_bytes)?;
@@ -60,7 +60,7 @@ fn parse_v4(fixed: &[u8; 8], quoted: &[u8]) -> Option<IcmpError> {
     let head = quoted.first_chunk::<{ ip::IPV4_BYTES }>()?;
     let header_bytes = usize::from(head[0] & 0x0f) * 4;
     let is_tcp = head[0] >> 4 == 4 && header_bytes >= ip::IPV4_BYTES && head[9] == PROTOCOL_TCP;
-    // Of a fragment only the first shows the TCP header.
+    // Only the first fragment has the TCP header.
     let first = u16::from_be_bytes([head[6], head[7]]) & 0x1fff == 0;
     if !is_tcp || !first {
         return None;
@@ -71,18 +71,18 @@ fn parse_v4(fixed: &[u8; 8], quoted: &[u8]) -> Option<IcmpError> {
             let sent = usize::from(u16::from_be_bytes([head[2], head[3]]));
             let mtu = match usize::from(u16::from_be_bytes([fixed[6], fixed[7]])) {
                 0 => *PLATEAUS.iter().find(|p| **p < sent)?,
-                // It would have gone through.
+                // Contradictory: the packet would have fit.
                 mtu if mtu >= sent => return None,
                 mtu => mtu,
             };
-            Kind::TooBig { mtu: mtu.max(IPV4_MIN_MTU) }
+            IcmpErrorKind::TooBig { mtu: mtu.max(IPV4_MIN_MTU) }
         }
-        // No such protocol or port; forbidden by an administrator (RFC 1122 section 3.2.2.1, RFC 1812 section
-        // 5.2.7.1).
-        (3, 2 | 3 | 9 | 10 | 13) => Kind::Hard,
-        // Other codes of unreachable; time exceeded, parameter problem.
-        (3 | 11 | 12, _) => Kind::Soft,
-        // Source quench (4) is history (RFC 6633), the rest no error.
+        // No such protocol or port; administratively prohibited (RFC 1122 section 3.2.2.1, RFC 1812
+        // section 5.2.7.1).
+        (3, 2 | 3 | 9 | 10 | 13) => IcmpErrorKind::Hard,
+        // Other codes of destination unreachable; time exceeded, parameter problem.
+        (3 | 11 | 12, _) => IcmpErrorKind::Soft,
+        // Source quench (4) is obsolete (RFC 6633); the rest are not errors.
         _ => return None,
     };
     let address =
@@ -97,18 +97,18 @@ fn parse_v6(fixed: &[u8; 8], quoted: &[u8]) -> Option<IcmpError> {
         return None;
     }
     let kind = match (fixed[0], fixed[1]) {
-        // Forbidden, no such port; source address or route refused (RFC 4443 section 3.1).
-        (1, 1 | 4 | 5 | 6) => Kind::Hard,
-        (1 | 3 | 4, _) => Kind::Soft,
+        // Prohibited, no such port; source address or route rejected (RFC 4443 section 3.1).
+        (1, 1 | 4 | 5 | 6) => IcmpErrorKind::Hard,
+        (1 | 3 | 4, _) => IcmpErrorKind::Soft,
         (2, _) => {
             let mtu = u32::from_be_bytes([fixed[4], fixed[5], fixed[6], fixed[7]]) as usize;
             let sent = ip::IPV6_BYTES + usize::from(u16::from_be_bytes([head[4], head[5]]));
-            // Every link carries the minimum: less is to be discarded (RFC 8201 section 4). More went
-            // through.
+            // Every link carries the minimum MTU, so a smaller value is discarded (RFC 8201 section 4).
+            // A larger one than the packet is contradictory.
             if !(IPV6_MIN_MTU..sent).contains(&mtu) {
                 return None;
             }
-            Kind::TooBig { mtu }
+            IcmpErrorKind::TooBig { mtu }
         }
         _ => return None,
     };
@@ -121,7 +121,7 @@ fn parse_v6(fixed: &[u8; 8], quoted: &[u8]) -> Option<IcmpError> {
 }
 
 /// Ports and sequence number: the 8 bytes that every quotation has.
-fn quoted_tcp(src: IpAddress, dst: IpAddress, tcp: &[u8], kind: Kind) -> Option<IcmpError> {
+fn quoted_tcp(src: IpAddress, dst: IpAddress, tcp: &[u8], kind: IcmpErrorKind) -> Option<IcmpError> {
     let tcp = tcp.first_chunk::<8>()?;
     let tuple = FourTuple {
         local: src,

@@ -1,6 +1,6 @@
-//! What names connections and listeners towards their user.
+//! Ids of connections and listeners.
 
-/// Names a connection. Never reused while anybody may still hold it (slot and generation).
+/// Id of a connection. Slot and generation: never reused while anybody may still hold it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConnId {
     pub(crate) slot: u32,
@@ -14,7 +14,7 @@ impl ConnId {
     }
 }
 
-/// Names a listener.
+/// Id of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ListenerId {
     pub(crate) slot: u32,

@@ -1,4 +1,4 @@
-//! A stream put back in order, for those who read plain bytes: startup exchanges, tests.
+//! Puts a stream back in order, for readers of plain bytes: startup exchanges, tests.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -8,32 +8,33 @@ use dp::Mbuf;
 
 use crate::Received;
 
-/// Takes [`Received`] as it comes and gives the bytes in stream order. Holds a bounded number of buffers.
+/// Takes [`Received`] in any order and returns the bytes in stream order. Holds a bounded number of
+/// buffers.
 pub struct InOrder {
     next: u64,
     limit: usize,
-    /// Sorted by offset; disjoint, since bytes handed up are never shown again.
+    /// Sorted by offset, and disjoint, since bytes are handed up only once.
     held: VecDeque<Received>,
 }
 
-/// Bytes whose turn has come.
+/// Bytes that are next in order.
 pub struct Ordered {
     /// Stream offset of the first.
     pub offset: u64,
     /// The bytes.
     pub buf: Mbuf,
-    /// What to give [`Stack::release`](crate::Stack::release) once `buf` is used up: its bytes if they came
-    /// ahead of the frontier, else 0.
+    /// How many bytes to [`Stack::release`](crate::Stack::release) once `buf` is consumed: all of them
+    /// if they came ahead of the frontier, else 0.
     pub release: usize,
 }
 
 impl InOrder {
-    /// From stream offset `next` on, holding at most `limit` buffers.
+    /// Starts at stream offset `next` and holds at most `limit` buffers.
     pub fn new(next: u64, limit: usize) -> Self {
         Self { next, limit, held: VecDeque::new() }
     }
 
-    /// Stream offset of the byte that [`pop`](Self::pop) gives next.
+    /// Stream offset of the byte that [`pop`](Self::pop) returns next.
     pub fn next_offset(&self) -> u64 {
         self.next
     }
@@ -48,10 +49,10 @@ impl InOrder {
         self.held.is_empty()
     }
 
-    /// Takes bytes in.
+    /// Takes received bytes.
     ///
     /// # Errors
-    /// Gives them back when the limit is reached.
+    /// Returns them when the limit is reached.
     pub fn push(&mut self, received: Received) -> Result<(), Received> {
         if self.held.len() >= self.limit {
             return Err(received);
@@ -61,8 +62,9 @@ impl InOrder {
         Ok(())
     }
 
-    /// Gives up buffers from the far end until that are `bytes` bytes, or `may` says no to a stretch of the
-    /// stream: for [`Event::Evict`](crate::Event::Evict), with [`Stack::evict`](crate::Stack::evict).
+    /// Gives up buffers from the far end until at least `bytes` bytes are freed, or `may` refuses a
+    /// range of the stream: for [`Event::Evict`](crate::Event::Evict), with
+    /// [`Stack::evict`](crate::Stack::evict).
     pub fn give_up(&mut self, bytes: usize, mut may: impl FnMut(&[Range<u64>]) -> bool) {
         let mut given_up = 0;
         while given_up < bytes
@@ -74,7 +76,7 @@ impl InOrder {
         }
     }
 
-    /// The next bytes in order, if they are there.
+    /// The next bytes in order, if they have arrived.
     pub fn pop(&mut self) -> Option<Ordered> {
         let first = self.held.front()?;
         if first.offset != self.next {

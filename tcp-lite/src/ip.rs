@@ -1,5 +1,5 @@
-//! Received IP headers (RFC 791, RFC 8200): checked, extension headers walked, parsed into a type that says
-//! what follows. Nothing here looks at addresses: whose packet it is, the stack decides.
+//! Received IP headers (RFC 791, RFC 8200): checks them, walks the extension headers and parses them to
+//! a type that says what follows. Addresses are not checked here: the stack does that.
 
 use crate::checksum::Sum;
 use crate::facade::{IpAddress, Ipv4Address, Ipv6Address};
@@ -25,7 +25,7 @@ pub(crate) struct Header {
     /// TTL or hop limit.
     pub(crate) hop_limit: u8,
     pub(crate) ecn: Ecn,
-    /// Bytes of the whole packet: what follows them in the frame is padding.
+    /// Bytes of the whole packet. Bytes of the frame behind it are padding.
     pub(crate) total_bytes: usize,
     /// What follows.
     pub(crate) upper: Upper,
@@ -34,7 +34,7 @@ pub(crate) struct Header {
 /// The last two bits of the traffic class (RFC 3168 section 5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ecn {
-    /// Not to be marked.
+    /// Must not be marked.
     NotEct = 0,
     Ect1 = 1,
     /// May be marked.
@@ -55,28 +55,28 @@ impl Ecn {
     }
 }
 
-/// What an IP packet carries.
+/// Content of an IP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Upper {
     /// A whole payload, behind `header_bytes` of IP header and extensions.
     Whole { protocol: u8, header_bytes: usize },
     /// A piece of a packet.
     Fragment(Fragment),
-    /// Behind an extension or option that only the slow path may judge.
+    /// Behind an extension or option that only the slow path handles.
     Opaque,
 }
 
-/// What is said of a fragment (RFC 791 section 3.1, RFC 8200 section 4.5).
+/// Header fields of a fragment (RFC 791 section 3.1, RFC 8200 section 4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fragment {
-    /// Names the packet, with both addresses.
+    /// Identifies the packet, together with both addresses.
     pub(crate) identification: u32,
     /// Where the fragment's bytes belong in the fragmentable part.
     pub(crate) offset: usize,
     /// Whether others follow.
     pub(crate) more: bool,
-    /// What the fragmentable part starts with: with IPv4 in every fragment, with IPv6 that of the first
-    /// counts.
+    /// The protocol that the fragmentable part starts with. With IPv4 every fragment has it; with IPv6
+    /// that of the first fragment counts.
     pub(crate) next_header: u8,
     /// Bytes in front of the fragment's own.
     pub(crate) header_bytes: usize,
@@ -91,8 +91,8 @@ pub(crate) enum Refused {
     Checksum,
 }
 
-/// Parses the IPv4 header at the front of `head`. `bytes` is what the frame has from there on, padding
-/// included; `head` may be shorter.
+/// Parses the IPv4 header at the front of `head`. `bytes` is the rest of the frame from there on,
+/// padding included; `head` may be shorter.
 pub(crate) fn parse_ipv4(head: &[u8], bytes: usize) -> Result<Header, Refused> {
     let fixed = head.first_chunk::<IPV4_BYTES>().ok_or(Refused::Malformed)?;
     let header_bytes = usize::from(fixed[0] & 0x0f) * 4;
@@ -124,8 +124,8 @@ pub(crate) fn parse_ipv4(head: &[u8], bytes: usize) -> Result<Header, Refused> {
     Ok(Header { src: address(12), dst: address(16), hop_limit, ecn, total_bytes, upper })
 }
 
-/// Parses the IPv6 header at the front of `head` and walks its extensions as far as `head` goes. `bytes` is
-/// what the frame has from there on, padding included.
+/// Parses the IPv6 header at the front of `head` and walks its extensions as far as `head` goes. `bytes`
+/// is the rest of the frame from there on, padding included.
 pub(crate) fn parse_ipv6(head: &[u8], bytes: usize) -> Result<Header, Refused> {
     let fixed = head.first_chunk::<IPV6_BYTES>().ok_or(Refused::Malformed)?;
     let total_bytes = IPV6_BYTES + usize::from(u16::from_be_bytes([fixed[4], fixed[5]]));
@@ -143,7 +143,7 @@ pub(crate) fn parse_ipv6(head: &[u8], bytes: usize) -> Result<Header, Refused> {
     Ok(Header { src: address(8), dst: address(24), hop_limit, ecn, total_bytes, upper })
 }
 
-/// Steps over extension headers that ask nothing of us, up to the payload or what the slow path must judge.
+/// Walks extension headers that ask nothing of us, up to the payload or to a header for the slow path.
 fn walk(head: &[u8], mut next_header: u8, total_bytes: usize) -> Result<Upper, Refused> {
     let mut at = IPV6_BYTES;
     loop {
@@ -161,7 +161,7 @@ fn walk(head: &[u8], mut next_header: u8, total_bytes: usize) -> Result<Upper, R
         }
         let Some(body) = head.get(at + 2..at + extension_bytes) else { return Ok(Upper::Opaque) };
         let harmless = match next_header {
-            // Segments left: 0 means that we are where the route ends.
+            // Segments left is 0: we are the end of the route.
             IPV6_ROUTING => body[1] == 0,
             _ => options_may_be_skipped(body),
         };
@@ -203,7 +203,7 @@ fn fragment(head: &[u8], at: usize, total_bytes: usize) -> Result<Upper, Refused
         next_header: header[0],
         header_bytes: at + 8,
     };
-    // A fragment header around a whole packet (RFC 6946): no fragment at all, unless more extensions follow.
+    // A fragment header around a whole packet (RFC 6946) is no fragment, unless more extensions follow.
     let extension = matches!(fragment.next_header, IPV6_HOP_BY_HOP | IPV6_ROUTING | IPV6_DESTINATION_OPTIONS);
     if fragment.offset == 0 && !fragment.more && !extension {
         return Ok(Upper::Whole { protocol: fragment.next_header, header_bytes: at + 8 });

@@ -1,22 +1,22 @@
-//! A host stack for poll-mode ports: smoltcp answers ARP, neighbour discovery and echo requests; addresses,
-//! neighbours and reassembly are our own, and so is TCP, whose unit is the segment, not the byte.
+//! A host stack for poll-mode ports. smoltcp answers ARP, neighbour discovery and echo requests.
+//! Addresses, neighbours, reassembly and TCP are our own. TCP's unit is the segment, not the byte.
 //!
 //! This crate is deterministic, does no I/O, reads no clock and starts no thread: frames, time and a seed
 //! come in, frames and events go out. Whole connections run in a test by moving frames between two
 //! [`Stack`]s.
 //!
-//! Floors: a module uses only modules of lower floors (`tests/layout.rs` checks that, and the same for the
-//! modules of `tcp`).
+//! Floors: a module uses only modules of lower floors. `tests/layout.rs` checks this, here and for the
+//! modules of `tcp`.
 //!
 //! | floor | modules | what |
 //! |---|---|---|
-//! | 0 | `facade`, `id`, `invariant`, `out_of_order` | addresses and times; names; what checks say; a gauge |
-//! | 1 | `backoff`, `checksum`, `config`, `counters`, `ethernet`, `event`, `four_tuple`, `timer_wheel` | what all share |
+//! | 0 | `facade`, `id`, `invariant`, `out_of_order` | addresses and times; ids; invariant checks; a gauge of memory |
+//! | 1 | `backoff`, `checksum`, `config`, `counters`, `ethernet`, `event`, `four_tuple`, `timer_wheel` | shared basics |
 //! | 2 | `in_order`, `ip`, `route`, `secrets` | packets, routes, keys |
-//! | 3 | `discovery`, `icmp_error`, `listener`, `slow_path`, `table` | ARP and NDP, ICMP errors, who listens, who is connected |
-//! | 4 | `address_conflict`, `neighbor` | our addresses are ours; where neighbours are |
+//! | 3 | `discovery`, `icmp_error`, `listener`, `slow_path`, `table` | ARP and NDP, ICMP errors, listeners, the connection table |
+//! | 4 | `address_conflict`, `neighbor` | address conflict detection; the neighbour table |
 //! | 5 | `tcp` | connections |
-//! | 6 | `frame`, `reassembly`, `syn_cookie` | what has TCP headers in it |
+//! | 6 | `frame`, `reassembly`, `syn_cookie` | modules that know TCP headers |
 //! | 7 | `stack` | one host on one port |
 //! | 8 | `bench` | private parts for `benches` to time |
 #![forbid(unsafe_code)]

@@ -1,8 +1,8 @@
-//! Listening ports: who may connect, and how many connections each has that are not established yet.
+//! Listening ports: who may connect, and the half-open connections of each.
 //!
-//! An address may be blocked for a while by whoever listens, since nothing comes of its connections: its SYNs
-//! are dropped before they cost anything. Who shares the address with the one to blame is delayed, not
-//! refused: a SYN comes again.
+//! The listener's user may block an address for a while because its connections lead nowhere. Its SYNs
+//! are then dropped before they cost anything. Hosts that share the address with the culprit are
+//! delayed, not refused: a SYN comes again.
 
 use std::collections::HashMap;
 
@@ -22,24 +22,24 @@ pub enum ListenError {
     InUse(u16),
 }
 
-/// How a port is listened on. The default admits everybody, with no other bound than
+/// Configuration of a listener. The default admits everybody, limited only by
 /// [`Limits::backlog`](crate::Limits::backlog).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListenConfig {
-    /// Connections that are not established yet, at most; `None`: `Limits::backlog`, which is never exceeded.
-    /// Beyond it SYNs get cookies, with [`Limits::syn_cookies`](crate::Limits::syn_cookies); with 0 nobody
-    /// connects.
+    /// Most connections that are not established yet; `None`: `Limits::backlog`, which is never
+    /// exceeded. Beyond it SYNs get cookies, with [`Limits::syn_cookies`](crate::Limits::syn_cookies).
+    /// With 0 nobody connects.
     pub half_open: Option<usize>,
-    /// How many of these one address may have; `None`: all of them.
+    /// Most half-open connections from one address; `None`: no limit of its own.
     pub half_open_per_address: Option<usize>,
-    /// Whose SYNs are answered.
+    /// Addresses whose SYNs are answered.
     pub filter: AddressFilter,
 }
 
-/// Addresses that may connect. Those it refuses get no answer, as if nobody listened and nobody was there.
+/// Addresses that may connect. Refused addresses get no answer, as if there was no host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AddressFilter {
-    /// Where this is not empty, only addresses in it are admitted.
+    /// If not empty, only addresses in it are admitted.
     pub allow: Vec<IpCidr>,
     /// Addresses in it are refused, even those in `allow`.
     pub deny: Vec<IpCidr>,
@@ -66,13 +66,13 @@ pub struct ListenerCounters {
     pub barred: u64,
 }
 
-/// What a listener makes of a SYN.
+/// What a listener decides about a SYN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Admission {
-    /// One half-open connection more.
+    /// Counted as one more half-open connection.
     Counted,
-    /// As many as there may be: a cookie may serve.
+    /// The backlog is full: a cookie may be sent.
     Full,
     /// No answer.
     Refused,
@@ -82,10 +82,10 @@ struct Listener {
     port: u16,
     config: ListenConfig,
     half_open: usize,
-    /// As many entries as there are half-open connections, at most.
+    /// At most as many entries as half-open connections.
     by_address: HashMap<IpAddress, usize, KeyedState>,
-    /// Until when addresses are blocked. As many entries as the listener's user blocked and are not over, at
-    /// most.
+    /// Blocked addresses, with the ends of their blocks. Expired entries are removed when an address is
+    /// blocked.
     blocked: HashMap<IpAddress, Instant, KeyedState>,
     counters: ListenerCounters,
 }
@@ -96,14 +96,14 @@ impl Listener {
     }
 }
 
-struct Slot {
+struct ListenerSlot {
     generation: u32,
     listener: Option<Listener>,
 }
 
-/// The listeners of a stack. Few, and asked only for segments that belong to no connection.
+/// The listeners of a stack. They are few, and looked up only for segments that belong to no connection.
 pub(crate) struct Listeners {
-    slots: Vec<Slot>,
+    slots: Vec<ListenerSlot>,
     limit: usize,
     backlog: usize,
     keyed: KeyedState,
@@ -111,7 +111,7 @@ pub(crate) struct Listeners {
 }
 
 impl Listeners {
-    /// None yet; `limit` of them, each with at most `backlog` half-open connections.
+    /// An empty table for `limit` listeners, each with at most `backlog` half-open connections.
     pub(crate) fn new(limit: usize, backlog: usize, keyed: KeyedState) -> Self {
         Self { slots: Vec::new(), limit, backlog, keyed, changes: 0 }
     }
@@ -125,7 +125,7 @@ impl Listeners {
         let slot = match free {
             Some(slot) => slot,
             None if self.slots.len() < self.limit => {
-                self.slots.push(Slot { generation: 0, listener: None });
+                self.slots.push(ListenerSlot { generation: 0, listener: None });
                 self.slots.len() - 1
             }
             None => return Err(ListenError::NoListener(self.limit)),
@@ -152,19 +152,19 @@ impl Listeners {
         slot.listener.take().is_some()
     }
 
-    /// Who listens on `port`.
+    /// The listener on `port`.
     pub(crate) fn find(&self, port: u16) -> Option<ListenerId> {
         let at = self.slots.iter().position(|s| s.listener.as_ref().is_some_and(|l| l.port == port))?;
         Some(ListenerId { slot: at as u32, generation: self.slots[at].generation })
     }
 
-    /// What a listener did not answer, and how many of its connections are half-open; `None` for a dead id.
+    /// SYNs that a listener did not answer, and its half-open connections; `None` for a dead id.
     pub(crate) fn counters(&self, id: ListenerId) -> Option<(ListenerCounters, usize)> {
         let slot = self.slots.get(id.slot as usize).filter(|slot| slot.generation == id.generation)?;
         slot.listener.as_ref().map(|listener| (listener.counters, listener.half_open))
     }
 
-    /// Goes up with every change to what [`counters`](Self::counters) says of any listener.
+    /// Goes up with every change to what [`counters`](Self::counters) returns for any listener.
     pub(crate) fn changes(&self) -> u64 {
         self.changes
     }
@@ -185,7 +185,7 @@ impl Listeners {
         }
         if *half_open >= config.half_open.unwrap_or(usize::MAX) {
             counters.half_open_full += 1;
-            // Who wants none wants none by cookies either.
+            // A limit of 0 excludes connections by cookies as well.
             return if config.half_open == Some(0) { Admission::Refused } else { Admission::Full };
         }
         let of_address = by_address.get(remote).copied().unwrap_or(0);
@@ -213,7 +213,7 @@ impl Listeners {
         listener.blocked.insert(remote, until);
     }
 
-    /// A half-open connection from `remote` got established or is gone.
+    /// A half-open connection from `remote` was established or is gone.
     pub(crate) fn settle_half_open(&mut self, id: ListenerId, remote: &IpAddress) {
         self.changes += 1;
         let Some(Listener { half_open, by_address, .. }) = self.get_mut(id) else { return };
@@ -227,7 +227,7 @@ impl Listeners {
         }
     }
 
-    /// `half_open` says how many connections a listener counts as such.
+    /// `half_open` returns the number of half-open connections of a listener.
     pub(crate) fn check(&self, half_open: impl Fn(ListenerId) -> usize) -> Check {
         for (nr, slot) in self.slots.iter().enumerate() {
             let Some(listener) = &slot.listener else { continue };

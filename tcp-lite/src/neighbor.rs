@@ -1,15 +1,15 @@
-//! The neighbour table: Ethernet addresses of next hops for what we send, and when to ask for them.
+//! The neighbour table: Ethernet addresses of next hops, and when to ask for them.
 //!
-//! A simplification of RFC 4861 section 7.3 that serves ARP as well: an unknown address is asked for three
-//! times, a second apart, then counts as unreachable for a second; a known one is confirmed by asking again,
-//! straight to it, when it is used and older than thirty seconds, or when TCP hears nothing from behind it
-//! (section 7.3.1; RFC 1122 section 2.3.2.1). Where it does not answer three times, everybody is asked. What
-//! packets look like is [`discovery`](crate::discovery).
+//! A simplification of RFC 4861 section 7.3 that serves ARP as well. An unknown address is queried three
+//! times, a second apart, then counts as unreachable for a second. A known address is confirmed by a
+//! unicast query when it is used and older than thirty seconds, or when TCP gets no answer through it
+//! (section 7.3.1; RFC 1122 section 2.3.2.1). If three unicast queries stay without an answer, the query
+//! is broadcast or multicast. The packet formats are in [`discovery`](crate::discovery).
 //!
-//! A full table gives up a known neighbour for an unknown one, and never one that is being asked for:
-//! somebody waits for it, and it ends by itself within seconds.
+//! A full table evicts a known neighbour for an unknown one. It never evicts one that is being queried:
+//! a connection waits for it, and the query ends by itself within seconds.
 //!
-//! smoltcp keeps a table of its own for its answers; both are fed the same packets.
+//! smoltcp keeps a neighbour table of its own for its answers; both tables see the same packets.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -19,55 +19,55 @@ use crate::discovery::Heard;
 use crate::facade::{Duration, EthernetAddress, Instant, IpAddress};
 use crate::secrets::KeyedState;
 
-/// Times an address is asked for (RFC 4861 `MAX_MULTICAST_SOLICIT`, `MAX_UNICAST_SOLICIT`).
+/// Queries for an address (RFC 4861 `MAX_MULTICAST_SOLICIT`, `MAX_UNICAST_SOLICIT`).
 const QUERIES: u8 = 3;
 /// Time between them (`RETRANS_TIMER`), and how long a failure is remembered.
 const QUERY_INTERVAL: Duration = Duration::from_secs(1);
 /// How long an answer is trusted (`REACHABLE_TIME`).
 const REACHABLE_TIME: Duration = Duration::from_secs(30);
-/// How long a neighbour stays where it has moved to, whatever anybody says unasked: two who claim one address
-/// do not turn our frames to and fro.
+/// How long a neighbour's new Ethernet address is kept against unsolicited changes, so that two hosts
+/// with one IP address do not make our frames alternate between them.
 const MOVE_INTERVAL: Duration = Duration::from_secs(1);
-/// Queries waiting to be sent; one that finds no place comes again an interval later.
+/// Queries waiting to be sent. A query that does not fit is repeated an interval later.
 const QUERY_QUEUE: usize = 64;
 
-/// A question to put on the wire.
+/// A query to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Query {
-    /// Whose Ethernet address we want.
+    /// The IP address to resolve.
     pub(crate) target: IpAddress,
-    /// Whom to ask: the address to confirm, or everybody.
+    /// The destination: the neighbour to confirm, or `None` for broadcast or multicast.
     pub(crate) to: Option<EthernetAddress>,
 }
 
-/// What is known of a next hop.
+/// State of a next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resolution {
-    /// Send there.
+    /// Its Ethernet address.
     Known(EthernetAddress),
     /// A query is under way: wait for [`Neighbors::poll`] or [`Neighbors::heard`] to report a change.
     Pending,
-    /// Nobody answered.
+    /// No host answered.
     Failed,
 }
 
 enum State {
-    /// Being asked for.
+    /// Being queried.
     Incomplete { queries: u8 },
-    /// Known; `queries` of an unanswered confirmation.
+    /// Known. `queries` counts the unanswered confirmations.
     Known { mac: EthernetAddress, confirmed: Instant, queries: u8 },
-    /// Nobody answered.
+    /// No host answered.
     Failed,
 }
 
-struct Entry {
+struct NeighborEntry {
     ip: IpAddress,
     state: State,
-    /// Next query, or the end of a failure.
+    /// When the next query is sent, or a failure is forgotten.
     due: Option<Instant>,
-    /// Asked for since the last search for a victim.
+    /// Used since the last search for an entry to evict.
     used: bool,
-    /// When it last moved to another Ethernet address.
+    /// When its Ethernet address last changed.
     moved: Instant,
 }
 
@@ -75,10 +75,10 @@ struct Entry {
 pub(crate) struct Neighbors {
     limit: usize,
     index: HashMap<IpAddress, usize, KeyedState>,
-    /// The entry that was resolved last: mostly the next one, too.
+    /// The entry that was resolved last: mostly it is also the next.
     latest: usize,
-    entries: Slab<Entry>,
-    /// Where the next search for a victim starts.
+    entries: Slab<NeighborEntry>,
+    /// Where the next search for an entry to evict starts.
     clock_hand: usize,
     /// No entry is due before this.
     next_due: Option<Instant>,
@@ -106,15 +106,16 @@ impl Neighbors {
         self.entries.len()
     }
 
-    /// The Ethernet address of `ip`, or the start of a search for it.
+    /// The Ethernet address of `ip`; queries it if it is unknown.
     pub(crate) fn resolve(&mut self, now: Instant, ip: IpAddress) -> Resolution {
         let latest =
             Some(self.latest).filter(|&key| self.entries.get(key).is_some_and(|entry| entry.ip == ip));
         let Some(key) = latest.or_else(|| self.index.get(&ip).copied()) else {
             let due = now + QUERY_INTERVAL;
             let state = State::Incomplete { queries: 1 };
-            // Without a place it is asked for when another search has ended, which `poll` or `heard` reports.
-            if self.insert(Entry { ip, state, due: Some(due), used: true, moved: Instant::ZERO }) {
+            // If the table is full of queries, this one starts when another has ended, which `poll` or
+            // `heard` reports.
+            if self.insert(NeighborEntry { ip, state, due: Some(due), used: true, moved: Instant::ZERO }) {
                 enqueue(&mut self.queries, Query { target: ip, to: None });
             }
             return Resolution::Pending;
@@ -133,19 +134,19 @@ impl Neighbors {
         }
     }
 
-    /// What was sent by way of `ip` is not answered: perhaps it is not where we think. It is asked, unless it
-    /// has just said so.
+    /// Segments sent through `ip` are not answered, so its Ethernet address may be stale. Confirms it,
+    /// unless it was confirmed just now.
     pub(crate) fn doubt(&mut self, now: Instant, ip: &IpAddress) {
         if let Some(&key) = self.index.get(ip) {
             self.confirm(now, key, QUERY_INTERVAL);
         }
     }
 
-    /// The link was gone: whoever is used next is asked whether it is still there, and whom nobody answered
-    /// for is asked for again.
+    /// The link was down: neighbours are confirmed when they are next used, and unresolved ones are
+    /// queried again.
     pub(crate) fn doubt_all(&mut self, now: Instant) {
         let Self { entries, queries: queue, .. } = self;
-        // (Whoever is asked for, or was in vain, was due sooner: `next_due` holds.)
+        // (Entries that are being queried or have failed were due sooner, so `next_due` stays right.)
         for (_, entry) in entries.iter_mut() {
             match &mut entry.state {
                 State::Known { confirmed, .. } => *confirmed = (*confirmed).min(now - REACHABLE_TIME),
@@ -158,12 +159,12 @@ impl Neighbors {
         }
     }
 
-    /// Changes of a known Ethernet address that were not followed, because it had just changed.
+    /// Changes of a known Ethernet address that were refused because it had just changed.
     pub(crate) fn moves_refused(&self) -> u64 {
         self.moves_refused
     }
 
-    /// Starts to ask a known neighbour whether it is still there, if it has said nothing for so long.
+    /// Starts to confirm a known neighbour that was last confirmed at least `silence` ago.
     fn confirm(&mut self, now: Instant, key: usize, silence: Duration) {
         let entry = &mut self.entries[key];
         if let State::Known { mac, confirmed, queries } = &mut entry.state
@@ -179,12 +180,18 @@ impl Neighbors {
         }
     }
 
-    /// Takes in what a packet said. Returns whether who waits should look again.
+    /// Updates the table from a received packet. Returns whether waiting connections should try again.
     pub(crate) fn heard(&mut self, now: Instant, heard: &Heard) -> bool {
         let Some(&key) = self.index.get(&heard.ip) else {
             if heard.creates {
                 let state = State::Known { mac: heard.mac, confirmed: now, queries: 0 };
-                self.insert(Entry { ip: heard.ip, state, due: None, used: false, moved: Instant::ZERO });
+                self.insert(NeighborEntry {
+                    ip: heard.ip,
+                    state,
+                    due: None,
+                    used: false,
+                    moved: Instant::ZERO,
+                });
             }
             return false;
         };
@@ -208,14 +215,16 @@ impl Neighbors {
                 false
             }
         };
-        // What nobody asked for is followed, and asked about in the next use (RFC 4861 section 7.2.5: STALE).
+        // An unsolicited change is accepted, and confirmed at the next use (RFC 4861 section 7.2.5:
+        // STALE).
         let confirmed = if heard.confirms { now } else { now - REACHABLE_TIME };
         entry.state = State::Known { mac: heard.mac, confirmed, queries: 0 };
         entry.due = None;
         !was_known
     }
 
-    /// Repeats queries and ends failures that are due. Returns whether who waits should look again.
+    /// Repeats queries and forgets failures that are due. Returns whether waiting connections should try
+    /// again.
     pub(crate) fn poll(&mut self, now: Instant) -> bool {
         if self.next_due.is_none_or(|due| now < due) {
             return false;
@@ -248,7 +257,7 @@ impl Neighbors {
         self.queries.front().copied()
     }
 
-    /// The query is on its way.
+    /// The query was sent.
     pub(crate) fn query_sent(&mut self) {
         self.queries.pop_front();
     }
@@ -257,8 +266,8 @@ impl Neighbors {
         self.next_due = Some(self.next_due.map_or(due, |d| d.min(due)));
     }
 
-    /// Puts an entry into the table; `false` when everything in it is being searched for.
-    fn insert(&mut self, entry: Entry) -> bool {
+    /// Puts an entry into the table; `false` if the table is full of entries that are being queried.
+    fn insert(&mut self, entry: NeighborEntry) -> bool {
         if self.entries.len() >= self.limit && !self.evict() {
             return false;
         }
@@ -271,8 +280,8 @@ impl Neighbors {
         true
     }
 
-    /// Removes a known neighbour that nobody used lately, or, when all were used, the one under the hand
-    /// (clock algorithm); `false` when none is known.
+    /// Removes a known neighbour that was not used lately or, if all were, the one under the hand (clock
+    /// algorithm); `false` if none is known.
     fn evict(&mut self) -> bool {
         for _ in 0..2 * self.limit {
             let key = self.clock_hand;
@@ -288,8 +297,8 @@ impl Neighbors {
     }
 }
 
-impl Entry {
-    /// What is due now; returns whether the entry stays.
+impl NeighborEntry {
+    /// Performs what is due; returns whether the entry stays.
     fn advance(&mut self, now: Instant, queue: &mut VecDeque<Query>, changed: &mut bool) -> bool {
         let due = now + QUERY_INTERVAL;
         self.due = Some(due);

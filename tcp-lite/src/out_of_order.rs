@@ -1,20 +1,21 @@
-//! A gauge of the memory behind what waits ahead of the frontier: of one connection, and of a whole stack.
+//! A gauge of the memory held ahead of the frontier: of one connection, and of a whole stack.
 //!
-//! TCP holds no data: it counts what it has handed up and not been given back, and what its user says of the
-//! packet buffers behind that. Not here: what follows when there is too much.
+//! TCP holds no data itself. It counts the bytes that were handed up and not released, and the packet
+//! buffers that its user says are kept for them. The policy for too much of it is elsewhere
+//! (`tcp/slabs/reorder.rs`).
 
-/// What waits ahead of the frontier: now, and at most so far.
+/// Bytes ahead of the frontier: current and maximum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OutOfOrder {
     /// Bytes of payload handed up ahead of the frontier (or named in [`Stack::hold`](crate::Stack::hold)) and
     /// not [`release`](crate::Stack::release)d since.
     pub held_bytes: u64,
-    /// The most of them that there ever were.
+    /// Maximum of `held_bytes`.
     pub held_bytes_max: u64,
     /// Bytes of the packet buffers that the user keeps for them, as it says with
     /// [`Stack::pin`](crate::Stack::pin).
     pub pinned_bytes: u64,
-    /// The most of them that there ever were.
+    /// Maximum of `pinned_bytes`.
     pub pinned_bytes_max: u64,
 }
 
@@ -28,7 +29,7 @@ impl OutOfOrder {
         self.held_bytes = self.held_bytes.saturating_sub(bytes);
     }
 
-    /// `from` bytes pinned have become `to`.
+    /// Pinned bytes change from `from` to `to`.
     pub(crate) fn pin(&mut self, from: u64, to: u64) {
         self.pinned_bytes = self.pinned_bytes.saturating_sub(from) + to;
         self.pinned_bytes_max = self.pinned_bytes_max.max(self.pinned_bytes);

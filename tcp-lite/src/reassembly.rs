@@ -1,16 +1,16 @@
 //! Reassembly of IP fragments (RFC 791 section 3.2, RFC 8200 section 4.5), bounded in packets, bytes and
 //! time.
 //!
-//! Part of the slow path: fragments of TCP are a sign of a middlebox that should not be. Memory is taken when
-//! fragments come, and kept: [`PACKETS`] and one packets of 64 KiB at most. A source has [`PACKETS_OF_ONE`]
-//! of them at most, so one that floods gives way to itself; where many do, the oldest gives way. A first
-//! fragment has to bring the header of what it carries (RFC 7112, RFC 3128), and a packet that is no fragment
-//! but says so (RFC 6946) meets no others.
+//! Part of the slow path: fragmented TCP is the sign of a misconfigured middlebox. Memory is allocated
+//! when fragments arrive, and kept: at most [`PACKETS`] plus one packets of 64 KiB. A source has at most
+//! [`PACKETS_OF_ONE`] of them, so a source that floods replaces its own packets. When all are in use,
+//! the oldest is replaced. A first fragment has to contain the upper-layer header (RFC 7112, RFC 3128).
+//! An atomic fragment (RFC 6946) is processed by itself.
 //!
-//! Fragments belong together by both addresses and the identification, with IPv4 by the protocol, too.
-//! Overlaps end their packet and all that belongs to it. That is RFC 5722's rule for IPv6. RFC 791 lets the
-//! later fragment win, so that whoever guesses an identification could replace bytes; no sender makes
-//! fragments that overlap, so IPv4 has the same rule here.
+//! Fragments belong together if addresses, identification and, with IPv4, the protocol are equal. An
+//! overlap discards the packet and all later fragments of it. That is RFC 5722's rule for IPv6. RFC 791
+//! lets the later fragment win, so an attacker who guesses an identification could replace bytes. No
+//! sender makes overlapping fragments, so the same rule is used for IPv4.
 
 use arrayvec::ArrayVec;
 
@@ -19,54 +19,55 @@ use crate::facade::{Duration, Instant, IpAddress};
 use crate::ip::{Ecn, Fragment, IPV4_BYTES, IPV6_BYTES, PROTOCOL_TCP};
 use crate::tcp::header::HEADER_BYTES;
 
-/// Packets being put together at a time.
+/// Packets in reassembly at a time. Few, as each may take 64 KiB.
 const PACKETS: usize = 8;
-/// Of them those of one source.
+/// Packets in reassembly from one source: two, so that packets of one source may interleave.
 const PACKETS_OF_ONE: usize = 2;
-/// Separate runs of bytes that a packet may consist of on its way.
+/// Separate runs of received bytes in an incomplete packet: enough for ordinary reordering.
 const RUNS: usize = 16;
-/// Largest packet behind its fixed header with IPv6, all of it with IPv4.
+/// Largest fragmentable part with IPv6, largest whole packet with IPv4.
 const MAX_BYTES: usize = 65_535;
-/// How long the rest is waited for. Shorter than RFC 8200's 60 s: TCP has sent it again by then.
+/// How long a packet waits for its missing fragments. Shorter than RFC 8200's 60 s, since TCP has sent
+/// the bytes again by then.
 const TIMEOUT: Duration = Duration::from_secs(15);
-/// What the first fragment has of any upper protocol's header but TCP's.
+/// Least bytes of an upper-layer header in the first fragment, except for TCP.
 const LEAST_HEADER_BYTES: usize = 8;
 
-/// What names a packet: both addresses, identification and, with IPv4, the protocol.
+/// Key of a packet: both addresses, identification and, with IPv4, the protocol.
 type Key = (IpAddress, IpAddress, u32, Option<u8>);
 
 struct Packet {
     key: Key,
     expires: Instant,
     next_header: u8,
-    /// Fixed header, then the fragmentable part as far as it came.
+    /// Fixed header, then the fragmentable part as far as it has arrived.
     bytes: Vec<u8>,
     /// Bytes of the fixed header.
     fixed_bytes: usize,
-    /// Which bytes of the fragmentable part are there; sorted, disjoint, not adjacent.
+    /// Received ranges of the fragmentable part: sorted, disjoint, not adjacent.
     runs: ArrayVec<(usize, usize), RUNS>,
-    /// Its length, once the last fragment came.
+    /// Length of the fragmentable part, known once the last fragment has arrived.
     total: Option<usize>,
-    /// Codepoints of ECN that the fragments have, a bit for each.
+    /// ECN codepoints of the fragments, as a bit set.
     codepoints: u8,
-    /// It cannot be right: what else comes of it is dropped, too.
+    /// The fragments contradict each other: all others of this packet are dropped as well.
     spoiled: bool,
 }
 
-/// The packets under way.
+/// The packets in reassembly.
 #[derive(Default)]
 pub(crate) struct Reassembly {
     packets: Vec<Packet>,
-    /// Storage of finished packets, to use again.
+    /// Buffers for reuse.
     spare: Vec<Vec<u8>>,
-    /// The packet finished last.
+    /// The packet completed last.
     whole: Vec<u8>,
     dropped: u64,
 }
 
 impl Reassembly {
-    /// One fragment: `packet` is the whole IP packet that carries it. Returns the reassembled packet, options
-    /// and extensions in front of the fragment left out, when this was its last missing piece.
+    /// Adds one fragment; `packet` is the IP packet that carries it. Returns the reassembled packet,
+    /// without the options and extensions in front of the fragment, if this was the last missing piece.
     pub(crate) fn add(
         &mut self,
         now: Instant,
@@ -87,13 +88,12 @@ impl Reassembly {
             return None;
         }
         let key = (src, dst, fragment.identification, ipv4.then_some(fragment.next_header));
-        // Whole already, behind a fragment header: it is none of those that share its key (RFC 6946 section
-        // 4).
+        // An atomic fragment does not belong to others with the same key (RFC 6946 section 4).
         let isolated = fragment.offset == 0 && !fragment.more;
         let known = self.packets.iter().position(|p| p.key == key).filter(|_| !isolated);
         let at = known.unwrap_or_else(|| self.start(now, key, fixed));
         let under_way = &mut self.packets[at];
-        // Overlaps spoil the whole packet (RFC 5722), as does a length that contradicts what came before.
+        // An overlap discards the whole packet (RFC 5722), and so does a contradictory length.
         if under_way.spoiled || !under_way.insert(fragment, end, piece) {
             under_way.spoil();
             self.dropped += 1;
@@ -115,12 +115,12 @@ impl Reassembly {
         Some(&self.whole)
     }
 
-    /// Fragments, and packets under way, that were dropped.
+    /// Fragments and incomplete packets that were dropped.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// Room for one more packet, and its place.
+    /// Makes an entry for a new packet, evicting another if needed; returns its index.
     fn start(&mut self, now: Instant, key: Key, fixed: &[u8]) -> usize {
         let of_source = self.packets.iter().filter(|p| p.key.0 == key.0).count();
         let victim = if of_source >= PACKETS_OF_ONE {
@@ -162,20 +162,20 @@ impl Reassembly {
         self.spare.push(packet.bytes);
     }
 
-    /// Hands out what is finished; what was handed out before is storage again.
+    /// Keeps the completed packet for the caller, and the previous one's buffer for reuse.
     fn keep(&mut self, finished: Vec<u8>) {
         self.spare.push(std::mem::replace(&mut self.whole, finished));
     }
 }
 
-/// A first fragment that hides a part of the upper protocol's header in the next.
+/// Whether this first fragment leaves a part of the upper-layer header to the next one.
 fn is_tiny(fragment: &Fragment, piece: &[u8]) -> bool {
     let least = if fragment.next_header == PROTOCOL_TCP { HEADER_BYTES } else { LEAST_HEADER_BYTES };
     fragment.offset == 0 && fragment.more && piece.len() < least
 }
 
 impl Packet {
-    /// Puts a piece in its place; `false` when it cannot be right.
+    /// Stores a piece; `false` if it contradicts the others.
     fn insert(&mut self, fragment: &Fragment, end: usize, piece: &[u8]) -> bool {
         if fragment.offset == 0 {
             self.next_header = fragment.next_header;
@@ -199,7 +199,7 @@ impl Packet {
         true
     }
 
-    /// Forgets what came; only its name is kept.
+    /// Discards the bytes and keeps only the key.
     fn spoil(&mut self) {
         self.spoiled = true;
         self.bytes.truncate(self.fixed_bytes);
@@ -210,14 +210,14 @@ impl Packet {
         self.codepoints & 1 << codepoint as u8 != 0
     }
 
-    /// A fragment was marked, and another one could not be: then the mark can be neither kept nor left out
-    /// (RFC 3168 section 5.3).
+    /// One fragment was marked and another one was not ECN-capable: the mark must neither be kept nor
+    /// dropped, so the packet is (RFC 3168 section 5.3).
     fn loses_mark(&self) -> bool {
         self.has(Ecn::Ce) && self.has(Ecn::NotEct)
     }
 
-    /// Makes the fixed header that of a packet in one piece. A mark on any fragment is one on the packet (RFC
-    /// 3168 section 5.3).
+    /// Rewrites the fixed header for an unfragmented packet. A mark on any fragment marks the packet
+    /// (RFC 3168 section 5.3).
     fn complete_header(&mut self) {
         let total = self.bytes.len();
         let marked = self.has(Ecn::Ce);
@@ -232,7 +232,7 @@ impl Packet {
         }
         header[0] = 0x45;
         header[2..4].copy_from_slice(&(total as u16).to_be_bytes());
-        // No fragment any more; its checksum anew.
+        // Clear the fragment fields, then sum the header again.
         header[6..8].fill(0);
         header[10..12].fill(0);
         let mut sum = Sum::new();
@@ -241,7 +241,7 @@ impl Packet {
         header[10..12].copy_from_slice(&checksum.to_be_bytes());
     }
 
-    /// Adds a run that overlaps none, in front of run `at`, and joins it with its neighbours.
+    /// Adds a run that overlaps no other, in front of run `at`, and merges it with adjacent ones.
     fn add_run(&mut self, at: usize, start: usize, end: usize) -> bool {
         let joins_previous = at > 0 && self.runs[at - 1].1 == start;
         let joins_next = self.runs.get(at).is_some_and(|run| run.0 == end);

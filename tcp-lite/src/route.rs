@@ -1,29 +1,29 @@
-//! Our addresses, and where a packet goes next: on the link, or to the gateway of its family.
+//! Our addresses, and the next hop of a packet: on the link, or the gateway of its family.
 
 use arrayvec::ArrayVec;
 
 use crate::facade::{EthernetAddress, IpAddress, IpCidr, Ipv6Address, Ipv6Cidr};
 
-/// Addresses and gateways of one stack; nothing changes after it is made.
+/// Addresses and gateways of one stack; immutable.
 #[derive(Clone, Debug)]
 pub(crate) struct Routes {
     addresses: ArrayVec<IpCidr, 8>,
     gateways: ArrayVec<IpAddress, 2>,
 }
 
-/// A way to a peer.
+/// The path to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Path {
-    /// The address of ours to use.
+    /// Our address to use.
     pub(crate) local: IpAddress,
-    /// Whose Ethernet address the frames carry.
+    /// The host whose Ethernet address the frames carry.
     pub(crate) next_hop: IpAddress,
 }
 
 impl Routes {
-    /// With IPv6 addresses but no link-local one, the one made from the Ethernet address (RFC 4291 appendix
-    /// A) is added where there is room: every IPv6 node has one, and gateways and neighbours are asked from
-    /// it.
+    /// If there are IPv6 addresses but no link-local one, adds the one made from the Ethernet address
+    /// (RFC 4291 appendix A) if it fits: every IPv6 node has one, and gateways and neighbours are
+    /// queried from it.
     pub(crate) fn new(
         mac: EthernetAddress,
         mut addresses: ArrayVec<IpCidr, 8>,
@@ -51,7 +51,8 @@ impl Routes {
         self.addresses.iter().any(|c| c.address() == *address)
     }
 
-    /// The way to `remote`, from an address that `remote`'s link or the gateway's knows; `None` without one.
+    /// The path to `remote`, from an address on the link of `remote` or of the gateway; `None` if there
+    /// is none.
     pub(crate) fn path(&self, remote: &IpAddress) -> Option<Path> {
         if let Some(local) = self.on_link(remote) {
             return Some(Path { local, next_hop: *remote });
@@ -59,31 +60,31 @@ impl Routes {
         let gateway = self.gateways.iter().find(|g| same_family(g, remote))?;
         let local = match self.on_link(gateway) {
             Some(local) if !link_local(&local) || link_local(remote) => local,
-            // A link-local gateway: from an address that reaches beyond the link.
+            // A link-local gateway: use an address that is valid beyond the link.
             _ => self.first_global(remote)?,
         };
         Some(Path { local, next_hop: *gateway })
     }
 
-    /// Where answers from `local` to `remote` go: `local` is the connection's and not chosen again.
+    /// The next hop of answers from `local` to `remote`. The local address is given by the connection.
     pub(crate) fn next_hop(&self, local: &IpAddress, remote: &IpAddress) -> Option<IpAddress> {
         same_family(local, remote).then_some(())?;
         self.path(remote).map(|p| p.next_hop)
     }
 
-    /// The address to ask for the Ethernet address of `target` from (RFC 4861 section 7.2.2).
+    /// The source address for queries for `target` (RFC 4861 section 7.2.2).
     pub(crate) fn query_source(&self, target: &IpAddress) -> Option<IpAddress> {
         self.on_link(target).or_else(|| self.first(|a| same_family(a, target)))
     }
 
-    /// Whether `address` is the broadcast address of one of our links, or of all.
+    /// Whether `address` is the broadcast address of one of our links, or 255.255.255.255.
     pub(crate) fn is_broadcast(&self, address: &IpAddress) -> bool {
         let IpAddress::Ipv4(address) = address else { return false };
         address.is_broadcast()
             || self.addresses.iter().any(|c| matches!(c, IpCidr::Ipv4(c) if c.broadcast() == Some(*address)))
     }
 
-    /// Our address of the longest prefix that `remote` is in.
+    /// Our address with the longest prefix that contains `remote`.
     fn on_link(&self, remote: &IpAddress) -> Option<IpAddress> {
         let on_link = self.addresses.iter().filter(|c| c.contains_addr(remote));
         on_link.max_by_key(|c| c.prefix_len()).map(|c| c.address())

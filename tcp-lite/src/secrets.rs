@@ -1,5 +1,5 @@
-//! Everything that must not be guessed, drawn from one seed: initial sequence numbers (RFC 6528), ephemeral
-//! ports (RFC 6056 algorithm 3) and the key of the hash tables. Equal seeds give equal stacks.
+//! Everything that must not be guessed, derived from one seed: initial sequence numbers (RFC 6528),
+//! ephemeral ports (RFC 6056 algorithm 3) and hash table keys. Equal seeds give equal stacks.
 
 use std::hash::{BuildHasher, Hash, Hasher};
 
@@ -23,14 +23,14 @@ pub(crate) struct Secrets {
     table: KeyedState,
     /// Key of the SYN cookies.
     pub(crate) cookie: SipHasher24,
-    /// Random number for smoltcp, which wants one.
+    /// Random seed for smoltcp.
     pub(crate) slow_path_seed: u64,
-    /// Counts ephemeral ports given out (`next_ephemeral` in RFC 6056).
+    /// Number of ephemeral ports used so far (`next_ephemeral` in RFC 6056).
     ports_given: u16,
 }
 
 impl Secrets {
-    /// Draws all keys from the seed.
+    /// Derives all keys from the seed.
     pub(crate) fn new(seed: [u8; 32]) -> Self {
         let mut rng = ChaCha20Rng::from_seed(seed);
         let mut pair = || (rng.next_u64(), rng.next_u64());
@@ -52,25 +52,25 @@ impl Secrets {
         self.table.clone()
     }
 
-    /// ISN = M + F(4-tuple, key), M a clock of 4 microseconds (RFC 6528 section 3).
+    /// ISN = M + F(4-tuple, key), where M counts 4-microsecond ticks (RFC 6528 section 3).
     pub(crate) fn isn(&self, now: Instant, tuple: &FourTuple) -> TcpSeqNumber {
         let clock = (now.total_micros() / 4) as u32;
         TcpSeqNumber(clock.wrapping_add(hash(&self.isn, tuple) as u32) as i32)
     }
 
-    /// How long the first probe of our addresses waits, below a second: hosts that start together do not ask
-    /// together (RFC 5227 section 2.1.1).
+    /// The wait before the first probe of our addresses, below a second: hosts that start together do
+    /// not probe together (RFC 5227 section 2.1.1).
     pub(crate) fn probe_wait(&self) -> Duration {
         Duration::from_millis(hash(&self.timestamp, &"probe wait") % 1000)
     }
 
-    /// Where the connection's timestamp clock starts (RFC 7323 section 5.4).
+    /// Initial value of the connection's timestamp clock (RFC 7323 section 5.4).
     pub(crate) fn timestamp_offset(&self, tuple: &FourTuple) -> u32 {
         hash(&self.timestamp, tuple) as u32
     }
 
-    /// The `attempt`-th port to try from `local` towards `remote`. Consecutive connections to one endpoint
-    /// get consecutive ports from a start that nobody else knows.
+    /// The `attempt`-th port to try from `local` to `remote`. Consecutive connections to one endpoint
+    /// get consecutive ports from a secret start.
     pub(crate) fn ephemeral_port(
         &self,
         local: &IpAddress,
@@ -83,7 +83,7 @@ impl Secrets {
         EPHEMERAL_FIRST + number % EPHEMERAL_PORTS
     }
 
-    /// Notes that the port of `attempt` was taken.
+    /// Notes that the port of `attempt` was used.
     pub(crate) fn ephemeral_port_taken(&mut self, attempt: u16) {
         self.ports_given = self.ports_given.wrapping_add(attempt).wrapping_add(1);
     }
@@ -95,7 +95,7 @@ fn hash<T: Hash>(keyed: &SipHasher24, value: &T) -> u64 {
     hasher.finish()
 }
 
-/// Makes hashers for a table that strangers choose the keys of.
+/// Hashers for tables whose keys come from the network.
 #[derive(Clone)]
 pub(crate) struct KeyedState(SipHasher13);
 

@@ -1,9 +1,9 @@
 //! The slow path: smoltcp's `Interface` for ARP and neighbour replies and ICMP echo.
 //!
-//! It sees contiguous copies of the frames that the stack gives it, no fragments, and no TCP segment that the
-//! stack can read. A raw socket takes TCP behind extensions that only smoltcp judges, which hands it back to
-//! the stack and keeps smoltcp from answering it with RST; as a second guard no TCP that smoltcp wants to
-//! send leaves. Frames it sends are written into packet buffers directly.
+//! It gets contiguous copies of the frames that the stack passes to it: no fragments, and no TCP segment
+//! that the stack can parse. TCP behind extensions that only smoltcp handles goes to a raw socket, which
+//! hands it back to the stack and keeps smoltcp from answering with RST. In addition, no TCP segment
+//! that smoltcp sends leaves. Frames it sends are written into packet buffers directly.
 
 use std::collections::VecDeque;
 
@@ -17,25 +17,25 @@ use crate::facade::{
 use crate::ip::PROTOCOL_TCP;
 use crate::route::Routes;
 
-/// Frames waiting to be sent; more are dropped.
+/// Frames waiting to be sent; further frames are dropped. Enough for bursts of requests.
 const TX_FRAMES: usize = 64;
-/// Bytes of the largest frame taken in: a packet of 64 KiB behind an untagged header.
+/// Bytes of the largest frame accepted: a packet of 64 KiB behind an untagged header.
 const MAX_FRAME_BYTES: usize = 65_535 + ethernet::HEADER_BYTES;
-/// Packets that the raw socket holds. It is emptied after every frame.
+/// Packets that the raw socket holds. It is emptied after every frame, so it needs few.
 const RAW_PACKETS: usize = 4;
-/// Bytes of the longest packet that the raw socket holds at first: the MTU of Ethernet. Longer ones come from
-/// devices of a larger MTU, or in fragments.
+/// Bytes of the longest packet that the raw socket holds at first: the MTU of Ethernet. Longer ones
+/// occur on devices with a larger MTU, or after reassembly.
 const RAW_BYTES: usize = 1500;
 
-/// smoltcp with what it needs around it.
+/// smoltcp, with its device and sockets.
 pub(crate) struct SlowPath {
     interface: Interface,
     sockets: SocketSet<'static>,
     tcp: SocketHandle,
-    /// Bytes of the longest packet that `tcp` holds.
+    /// Bytes of the longest packet that fits into `tcp`.
     tcp_bytes: usize,
     device: SlowDevice,
-    /// Something came in since the last [`poll`](Self::poll), or more wants out.
+    /// A frame came in since the last [`poll`](Self::poll), or smoltcp has more to send.
     dirty: bool,
 }
 
@@ -43,7 +43,7 @@ impl SlowPath {
     /// An interface with the stack's addresses and gateways.
     ///
     /// # Panics
-    /// When the Ethernet address or an IP address is no unicast address.
+    /// When the Ethernet address or an IP address is not a unicast address.
     pub(crate) fn new(config: &StackConfig, routes: &Routes, pool: Mempool, random_seed: u64) -> Self {
         let mut device = SlowDevice {
             rx: Vec::with_capacity(MAX_FRAME_BYTES),
@@ -59,14 +59,14 @@ impl SlowPath {
         let mut interface_config = InterfaceConfig::new(config.mac.into());
         interface_config.random_seed = random_seed;
         let mut interface = Interface::new(interface_config, &mut device, Instant::ZERO);
-        // Both hold eight.
+        // Both lists have a capacity of eight.
         interface.update_ip_addrs(|own| own.extend(routes.addresses().iter().copied()));
         for gateway in routes.gateways() {
             let added = match gateway {
                 IpAddress::Ipv4(gateway) => interface.routes_mut().add_default_ipv4_route(*gateway),
                 IpAddress::Ipv6(gateway) => interface.routes_mut().add_default_ipv6_route(*gateway),
             };
-            // One of each family fits, and a second one replaces the first.
+            // A second default route of a family replaces the first, so both fit.
             added.expect("room for two default routes");
         }
         let mut sockets = SocketSet::new(Vec::with_capacity(1));
@@ -74,18 +74,19 @@ impl SlowPath {
         Self { interface, sockets, tcp, tcp_bytes: RAW_BYTES, device, dirty: false }
     }
 
-    /// The place for the next frame's contiguous, untagged copy, emptied. [`input`](Self::input) reads it.
+    /// The buffer for the contiguous, untagged copy of the next frame, emptied. [`input`](Self::input)
+    /// reads it.
     pub(crate) fn frame(&mut self) -> &mut Vec<u8> {
         self.device.rx.clear();
         &mut self.device.rx
     }
 
-    /// What [`frame`](Self::frame) was filled with.
+    /// The frame in that buffer.
     pub(crate) fn filled(&self) -> &[u8] {
         &self.device.rx
     }
 
-    /// Makes room in the raw socket for the longest packet there is. It is empty, as it is after every frame.
+    /// Enlarges the raw socket for the longest possible packet. It is empty then, as after every frame.
     #[cold]
     fn grow(&mut self) {
         self.sockets.remove(self.tcp);
@@ -93,7 +94,7 @@ impl SlowPath {
         self.tcp_bytes = MAX_FRAME_BYTES;
     }
 
-    /// Lets smoltcp work on the frame that [`frame`](Self::frame) was filled with.
+    /// Passes the frame in the [`frame`](Self::frame) buffer to smoltcp.
     pub(crate) fn input(&mut self, now: Instant) {
         if self.device.rx.len() > ethernet::HEADER_BYTES + self.tcp_bytes {
             self.grow();
@@ -101,12 +102,12 @@ impl SlowPath {
         self.device.rx_full = true;
         let Self { interface, sockets, device, .. } = self;
         let _: smoltcp::iface::PollIngressSingleResult = interface.poll_ingress_single(now, device, sockets);
-        // Taken, or refused because nothing can be sent: gone in either case.
+        // smoltcp took the frame, or dropped it because it cannot send.
         self.device.rx_full = false;
         self.dirty = true;
     }
 
-    /// Sends what waits inside smoltcp: further fragments.
+    /// Sends what waits inside smoltcp, such as further fragments.
     pub(crate) fn poll(&mut self, now: Instant) {
         if !self.dirty {
             return;
@@ -117,13 +118,14 @@ impl SlowPath {
         self.dirty = interface.poll_at(now, sockets).is_some_and(|at| at <= now);
     }
 
-    /// Whether [`poll`](Self::poll) can do something: what waits for the frames in front of it to leave does
-    /// not ask for a turn. smoltcp has no timers of its own here.
+    /// Whether [`poll`](Self::poll) has something to do. It has not while smoltcp waits for frames in
+    /// the queue to leave. smoltcp has no timers of its own here.
     pub(crate) fn is_dirty(&self) -> bool {
         self.dirty && self.device.tx.frames.len() < TX_FRAMES
     }
 
-    /// Hands a TCP packet that smoltcp has read, IP header included, to `take`; `false` when there is none.
+    /// Passes a TCP packet that smoltcp has received, IP header included, to `take`; `false` if there is
+    /// none.
     pub(crate) fn reassembled(&mut self, take: impl FnOnce(&[u8])) -> bool {
         let socket = self.sockets.get_mut::<raw::Socket<'_>>(self.tcp);
         let Ok(packet) = socket.recv() else { return false };
@@ -136,21 +138,21 @@ impl SlowPath {
         self.device.tx.frames.pop_front()
     }
 
-    /// Whether frames wait.
+    /// Whether frames wait to be sent.
     pub(crate) fn has_frames(&self) -> bool {
         !self.device.tx.frames.is_empty()
     }
 }
 
-/// A socket for TCP packets of up to `bytes` bytes. A packet lies in one piece: with twice the room one
-/// always fits.
+/// A socket for TCP packets of up to `bytes` bytes. A packet is stored contiguously: in a ring of twice
+/// its size it always fits.
 fn raw_socket(bytes: usize) -> raw::Socket<'static> {
     let rx = raw::PacketBuffer::new(vec![raw::PacketMetadata::EMPTY; RAW_PACKETS], vec![0; 2 * bytes]);
     let tx = raw::PacketBuffer::new(Vec::new(), Vec::new());
     raw::Socket::new(None, Some(IpProtocol::Tcp), rx, tx)
 }
 
-/// The device smoltcp sees: one frame to receive at most, a bounded queue to send.
+/// The device that smoltcp sees: at most one frame to receive, and a bounded queue to send.
 struct SlowDevice {
     rx: Vec<u8>,
     rx_full: bool,
@@ -158,17 +160,17 @@ struct SlowDevice {
     mtu: usize,
 }
 
-/// Frames on their way out.
+/// Frames to be sent.
 struct Egress {
     frames: VecDeque<Mbuf>,
-    /// Where a frame is written that cannot be sent.
+    /// Receives frames that are dropped because of a full queue or an empty pool.
     scratch: Vec<u8>,
     pool: Mempool,
     vlan: Option<u16>,
 }
 
 impl Egress {
-    /// Queues a frame that `fill` writes, unless there is no room or it is TCP.
+    /// Queues a frame that `fill` writes, unless the queue or the pool is exhausted or the frame is TCP.
     fn send<R>(&mut self, bytes: usize, fill: impl FnOnce(&mut [u8]) -> R) -> R {
         let buf = if self.frames.len() < TX_FRAMES { self.pool.alloc() } else { None };
         if let Some(mut buf) = buf
@@ -185,7 +187,7 @@ impl Egress {
         fill(&mut self.scratch)
     }
 
-    /// Inserts the VLAN tag; `false` when there is no headroom for it.
+    /// Inserts the VLAN tag; `false` if the headroom is too small.
     fn tag(&self, buf: &mut Mbuf) -> bool {
         let Some(vlan) = self.vlan else { return true };
         let Some(header) = ethernet::Header::parse(buf.head()) else { return false };

@@ -1,8 +1,8 @@
 //! The stack: one for each engine. Frames in, frames and events out.
 //!
-//! This file is what users call. Reception is in `stack/receive.rs`, transmission in `stack/transmit.rs`, the
-//! slots of connections in `stack/connections.rs`, and what is fetched ahead in `stack/ahead.rs`; what is
-//! counted and held in `stack/counters.rs` and `stack/usage.rs`.
+//! This file has the calls of users. Reception is in `stack/receive.rs`, transmission in
+//! `stack/transmit.rs`, the connection slots in `stack/connections.rs`, prefetching in `stack/ahead.rs`,
+//! the current usage in `stack/usage.rs`, and the counters in `counters.rs`.
 
 mod ahead;
 mod check;
@@ -50,20 +50,22 @@ use crate::syn_cookie::SynCookies;
 use crate::tcp::{Birth, Ctx, MAX_ASKED, ReorderSlab, SearchSlab, SegmentSlab, State, Tcb};
 use crate::{Backoff, ConnInfo, Event, Instant, Keepalive, SendError, StackConfig};
 
-/// Answers to segments of no connection that wait to be sent; more are not given.
+/// Limit of the queue of answers to segments of no connection. It bounds what strangers can make us
+/// hold; further answers are dropped, as if lost on the wire.
 const PENDING_ANSWERS: usize = 64;
 
-/// Places for events that no connection takes for itself: a request to each of those who are asked to give up
-/// memory at a time, and one to the newcomer; the loss of each address of ours.
+/// Event slots beyond those of the connections: one `Evict` for each connection that is asked to give up
+/// memory at a time, one for a newcomer, and one `AddressConflict` for the loss of each of our
+/// addresses.
 const SPARE_EVENTS: usize = MAX_ASKED + 1 + ADDRESSES;
 
 /// A host on one port.
 ///
-/// The order of calls in a turn: [`input`](Self::input) for every received frame, or
-/// [`input_next`](Self::input_next) while there are any (with many connections
-/// [`look_ahead`](Self::look_ahead) before), [`poll`](Self::poll) once, [`event`](Self::event) until `None`,
-/// [`transmit`](Self::transmit) until it says there is no more. Between turns nothing happens: see
-/// [`next_deadline`](Self::next_deadline).
+/// The order of calls in one poll: [`input`](Self::input) for every received frame, or
+/// [`input_next`](Self::input_next) while there are any (with many connections after
+/// [`look_ahead`](Self::look_ahead)), [`poll`](Self::poll) once, [`event`](Self::event) until `None`,
+/// [`transmit`](Self::transmit) until it says that no more is waiting. Nothing happens between polls:
+/// see [`next_deadline`](Self::next_deadline).
 pub struct Stack {
     config: StackConfig,
     framing: Framing,
@@ -76,32 +78,33 @@ pub struct Stack {
     listeners: Listeners,
     neighbors: Neighbors,
     conflicts: ConflictDetection,
-    /// Frames can pass, as far as [`Stack::set_link`] was told.
+    /// Whether the port has a link, as [`Stack::set_link`] was last told.
     link_up: bool,
-    /// When connections end, if there is no link until then.
+    /// When the connections end, if the link is still down then.
     link_deadline: Option<Instant>,
     slow_path: SlowPath,
     reassembly: Reassembly,
     /// Holds a reassembled packet between the slow path and TCP.
     scratch: Vec<u8>,
     answers: VecDeque<Answer>,
-    /// The pool was empty when something was to be sent last.
-    starved: Backoff,
+    /// Paces attempts to send while the pool has no buffer.
+    pool_retry: Backoff,
     segments: SegmentSlab,
     reorder: ReorderSlab,
     searches: SearchSlab,
     events: VecDeque<Event>,
     counters: StackCounters,
-    /// The latest time seen, for calls that bring none: those that begin no wait.
+    /// The latest time seen. Calls that start no timer take no time argument and use this one.
     now: Instant,
 }
 
 impl Stack {
-    /// A stack that takes its buffers from `pool`. All memory for `config.limits` is taken here or grows to
-    /// those limits only when objects are created.
+    /// A stack that takes its buffers from `pool`. Memory for `config.limits` is taken here, or grows up
+    /// to those limits when objects are created.
     ///
-    /// A segment is one buffer: where `pool`'s buffers are smaller than the MTU, segments are too. With IPv6
-    /// addresses but no link-local one among them, that of the Ethernet address is added.
+    /// A segment is one buffer: where `pool`'s buffers are smaller than the MTU, segments are smaller as
+    /// well. If there are IPv6 addresses but no link-local one, the link-local address of the Ethernet
+    /// address is added.
     ///
     /// # Panics
     /// When an address in `config` is not a unicast address.
@@ -125,8 +128,8 @@ impl Stack {
             reassembly: Reassembly::default(),
             scratch: Vec::new(),
             answers: VecDeque::with_capacity(PENDING_ANSWERS),
-            starved: Backoff::default(),
-            // What waits to be acknowledged must leave buffers to receive the acknowledgements into.
+            pool_retry: Backoff::default(),
+            // Unacknowledged segments must leave buffers free to receive the acknowledgements into.
             segments: SegmentSlab::new(limits.tx_segments, (pool.capacity() / 2).max(1)),
             reorder: ReorderSlab::new(limits.connections, limits.out_of_order_bytes, &pool),
             searches: SearchSlab::new(limits.path_mtu_searches.min(pool.capacity() / 16)),
@@ -142,39 +145,40 @@ impl Stack {
         }
     }
 
-    /// Has connections with much to send write it to the buffers of `pool`, each of several segments: what is
-    /// sent in trains is then described by few views. Small messages, and what finds no such buffer, go to
-    /// the stack's own.
+    /// Has connections with much to send write it to the buffers of `pool`, several segments in each, so
+    /// that a train is described by few views. Small messages use the stack's own pool, and so does
+    /// everything else while `pool` is empty.
     pub fn set_bulk_pool(&mut self, pool: Mempool) {
         self.bulk_pool = Some(pool);
     }
 
-    /// Keeps trains of segments within what the port cuts; without this it is taken to cut everything.
-    /// Segments too short or too long for it leave in frames of their own.
+    /// Keeps trains of segments within what the port can cut. Without this call the port is taken to cut
+    /// everything. Segments that are too short or too long for it leave in frames of their own.
     pub fn set_tso_limits(&mut self, limits: TsoLimits) {
         self.framing.tso = limits;
     }
 
-    /// Says whether the port passes trains of segments on as they are, although [`StackConfig::offloads`] has
-    /// no [`TX_TSO`](dp::Offloads::TX_TSO); not until this says so.
+    /// Says whether the port passes trains of segments on uncut although [`StackConfig::offloads`] has
+    /// no [`TX_TSO`](dp::Offloads::TX_TSO). The default is that it does not.
     pub fn set_passes_large_frames(&mut self, passes: bool) {
         let cuts = self.config.offloads.contains(Offloads::TX_TSO);
         self.framing.offloads.set(Offloads::TX_TSO, cuts || passes);
     }
 
-    /// One received frame.
+    /// Handles one received frame.
     pub fn input(&mut self, now: Instant, frame: Mbuf) {
         self.input_next(now, &mut std::iter::once(frame).peekable());
     }
 
-    /// The next of a burst of received frames; with it those behind it that go on with the same stream in
-    /// order, of which each is treated as if it came alone, but that they are handed up as one.
+    /// Handles the next frame of a received burst. Frames behind it that continue the same stream in
+    /// order are taken with it: each is treated as if it came alone, except that their payloads are
+    /// handed up as one.
     pub fn input_next(&mut self, now: Instant, frames: &mut Peekable<impl Iterator<Item = Mbuf>>) {
         self.advance(now);
         self.receive(self.now, frames);
     }
 
-    /// Timers that are due, and the slow path.
+    /// Runs the timers that are due, and the slow path.
     pub fn poll(&mut self, now: Instant) {
         self.advance(now);
         let now = self.now;
@@ -186,8 +190,8 @@ impl Stack {
                 self.neighbors.doubt(now, &conn.next_hop);
             }
         }
-        let (moved, claimed) = (self.neighbors.poll(now), self.conflicts.poll(now));
-        if moved || claimed {
+        let (moved, became_usable) = (self.neighbors.poll(now), self.conflicts.poll(now));
+        if moved || became_usable {
             self.connections.wake_waiting();
         }
         self.slow_path.poll(now);
@@ -215,30 +219,30 @@ impl Stack {
         event
     }
 
-    /// Fills the free places of `out` with frames to send, connections taking turns. Returns whether more
-    /// wait that could be sent now (not: what waits for packet buffers).
+    /// Fills the free places of `out` with frames to send; connections are served round robin. Returns
+    /// whether more frames could be sent now (those that wait for packet buffers do not count).
     ///
-    /// What is in `out` counts as sent, and its timers run, whenever the port takes it. While the port takes
-    /// nothing, do not call this: timers run all the same, and what they want to be sent again waits here
-    /// rather than behind its first copy.
+    /// Frames in `out` count as sent and their timers run, however late the port takes them. Do not call
+    /// this while the port takes nothing: timers run all the same, and retransmissions then wait here
+    /// rather than in a queue behind their first copies.
     pub fn transmit(&mut self, now: Instant, out: &mut Burst) -> bool {
         self.advance(now);
         self.fill(self.now, out)
     }
 
-    /// When [`poll`](Self::poll) or [`transmit`](Self::transmit) has something to do next; `None`: never, by
-    /// itself. May be early, never late.
+    /// When [`poll`](Self::poll) or [`transmit`](Self::transmit) has something to do next; `None` if
+    /// never without new input. May be early, never late.
     pub fn next_deadline(&mut self, now: Instant) -> Option<Instant> {
         if !self.has_to_transmit() {
             return self.next_timer(now);
         }
-        // Nobody says when buffers are back.
-        let Some(next_try) = self.starved.next_try(now) else { return Some(now) };
+        // No event tells when buffers are free again, so transmission is retried with a backoff.
+        let Some(next_try) = self.pool_retry.next_try(now) else { return Some(now) };
         self.next_timer(now).map_or(Some(next_try), |at| Some(at.min(next_try)))
     }
 
-    /// The same for [`poll`](Self::poll) alone: while the port takes nothing, [`transmit`](Self::transmit)
-    /// waits for that.
+    /// As [`next_deadline`](Self::next_deadline), for [`poll`](Self::poll) alone: for use while the port
+    /// takes nothing and [`transmit`](Self::transmit) is not called.
     pub fn next_timer(&mut self, now: Instant) -> Option<Instant> {
         if self.slow_path.is_dirty() {
             return Some(now);
@@ -252,10 +256,10 @@ impl Stack {
         due.into_iter().flatten().min()
     }
 
-    /// Says whether the port has a link; it has one until this says otherwise. Without one nothing is sent,
-    /// timers run on, and after [`TcpConfig::link_timeout`](crate::TcpConfig::link_timeout) connections end.
-    /// When it is there again, everything that waits for an acknowledgement is sent again at once, neighbours
-    /// are asked whether they are where they were, and our addresses are announced
+    /// Says whether the port has a link; the stack starts with the link up. While it is down nothing is
+    /// sent, timers run on, and connections end after
+    /// [`TcpConfig::link_timeout`](crate::TcpConfig::link_timeout). When it comes up again, everything
+    /// unacknowledged is sent again at once, the neighbours are probed, and our addresses are announced
     /// ([`AddressProbing`](crate::AddressProbing)).
     pub fn set_link(&mut self, now: Instant, up: bool) {
         self.advance(now);
@@ -285,7 +289,7 @@ impl Stack {
         self.listen_with(port, ListenConfig::default())
     }
 
-    /// As [`listen`](Self::listen), with bounds of the listener's own.
+    /// As [`listen`](Self::listen), with limits for this listener.
     ///
     /// # Errors
     /// See [`ListenError`].
@@ -299,20 +303,21 @@ impl Stack {
         self.listeners.counters(listener)
     }
 
-    /// Leaves SYNs of `address` to a listener without an answer until `until`: its connections come to
-    /// nothing, and each costs more than many segments. No effect on connections that are there, nor on a
-    /// dead id.
+    /// Drops SYNs from `address` to a listener until `until`. For addresses whose connections lead
+    /// nowhere: each of them costs more than many segments. Has no effect on existing connections, nor
+    /// on a dead id.
     pub fn block_address(&mut self, now: Instant, listener: ListenerId, address: IpAddr, until: Instant) {
         self.advance(now);
         self.listeners.block_address(self.now, listener, address.into(), until);
     }
 
-    /// Goes up with every change to what [`listener_counters`](Self::listener_counters) says of any listener.
+    /// Goes up with every change to what [`listener_counters`](Self::listener_counters) returns for any
+    /// listener.
     pub fn listener_changes(&self) -> u64 {
         self.listeners.changes()
     }
 
-    /// Stops accepting; connections already accepted stay, half-open ones are dropped.
+    /// Stops accepting. Accepted connections stay; half-open ones are dropped.
     pub fn unlisten(&mut self, listener: ListenerId) {
         if !self.listeners.remove(listener) {
             return;
@@ -362,7 +367,7 @@ impl Stack {
             next_hop: path.next_hop,
             listener: None,
             half_open: false,
-            waits: false,
+            in_time_wait: false,
             unresolved_since: None,
         };
         self.connections.insert(id, conn);
@@ -382,7 +387,7 @@ impl Stack {
         self.with_live(conn, |tcb, ctx| tcb.abort(ctx));
     }
 
-    /// Whoever has FPDUs for `conn` hands them over by this: see [`Sender::segment`].
+    /// Returns a handle to queue segments on `conn`: see [`Sender::segment`].
     ///
     /// # Errors
     /// [`SendError::Closed`].
@@ -392,8 +397,8 @@ impl Stack {
         Ok(Sender { stack: self, slot, pushed: false })
     }
 
-    /// Cuts `bytes` into segments of EMSS and queues what fits; returns how many bytes were taken.
-    /// For plain streams: FPDUs go by [`sender`](Self::sender).
+    /// Cuts `bytes` into segments of EMSS and queues those that fit; returns how many bytes were taken.
+    /// For plain streams: FPDUs are queued with [`sender`](Self::sender).
     ///
     /// # Errors
     /// As [`Sender::segment`], when not a single byte was taken.
@@ -418,41 +423,41 @@ impl Stack {
         sent.unwrap_or(Err(SendError::Closed))
     }
 
-    /// Says that `bytes` handed up ahead of the frontier are no longer held (they were placed, or the
-    /// frontier passed them and they were consumed). The out-of-order budget counts what was handed up and
-    /// not released.
+    /// Says that `bytes` handed up ahead of the frontier are no longer held: they were placed, or the
+    /// frontier passed them and they were consumed. The out-of-order budget counts bytes that were
+    /// handed up and not released.
     pub fn release(&mut self, conn: ConnId, bytes: usize) {
         self.with_live(conn, |tcb, ctx| tcb.release(ctx, bytes));
     }
 
-    /// Has the state of the connection in `slot` fetched to the cache: it is about to send or to receive.
+    /// Prefetches the state of the connection in `slot`, which is about to send or to receive.
     pub fn prefetch(&self, slot: usize) {
         self.connections.prefetch(slot);
     }
 
-    /// Says that `bytes` handed up in order are held all the same, until they are
-    /// [`release`](Self::release)d: the window closes by as much. For readers of plain streams who may be
-    /// slower than their peer.
+    /// Says that `bytes` handed up in order are still held, until they are [`release`](Self::release)d:
+    /// the window shrinks by as much. For readers of plain streams that may be slower than their peer.
     pub fn hold(&mut self, conn: ConnId, bytes: usize) {
         self.with_live(conn, |tcb, ctx| tcb.hold(ctx, bytes));
     }
 
-    /// Gives up bytes that were handed up ahead of the frontier and not [`release`](Self::release)d: these
-    /// stretches of the stream, by offset, at most 16, which do not overlap. They count as not received from
-    /// now on, and may come again. All or none: `false` where some are in order by now (then all below is),
-    /// or where too many ranges would be left; the user keeps them then.
+    /// Gives up bytes that were handed up ahead of the frontier and not [`release`](Self::release)d:
+    /// these ranges of the stream, by offset, at most 16, without overlap. They count as not received
+    /// from now on, and may come again. All or none are given up: returns `false` where some are in
+    /// order by now (then all below them are), or where too many ranges would be left. The user then
+    /// keeps all of them.
     pub fn evict(&mut self, conn: ConnId, stretches: &[Range<u64>]) -> bool {
         self.with_live(conn, |tcb, ctx| tcb.evict(ctx, stretches)).unwrap_or(true)
     }
 
-    /// Says how many bytes of packet buffers the user keeps for what came ahead of the frontier, in all: a
+    /// Says how many bytes of packet buffers the user keeps for bytes ahead of the frontier, in total: a
     /// small segment may pin a whole buffer.
     pub fn pin(&mut self, conn: ConnId, bytes: usize) {
         self.with_live(conn, |tcb, ctx| tcb.pin(ctx, bytes));
     }
 
-    /// Has a connection probe its silent peer otherwise than [`TcpConfig`](crate::TcpConfig) says; `None`:
-    /// not at all.
+    /// Sets the keepalive of one connection in place of that of [`TcpConfig`](crate::TcpConfig); `None`
+    /// turns it off.
     pub fn set_keepalive(&mut self, now: Instant, conn: ConnId, keepalive: Option<Keepalive>) {
         self.advance(now);
         self.with_live(conn, |tcb, ctx| tcb.set_keepalive(ctx, keepalive));
@@ -473,12 +478,13 @@ impl Stack {
         }
     }
 
-    /// Time never goes back.
+    /// Sets the time; it never goes back.
     fn advance(&mut self, now: Instant) {
         self.now = self.now.max(now);
     }
 
-    /// Works on the connection in `slot`, then sees to what that changed. `None` when there is none.
+    /// Calls `work` on the connection in `slot`, then updates what follows from it
+    /// ([`settle`](Self::settle)). `None` if the slot is free.
     fn with<R>(
         &mut self,
         now: Instant,
@@ -492,13 +498,14 @@ impl Stack {
         Some(result)
     }
 
-    /// As [`with`](Self::with), for a user's id; `None` when it is dead.
+    /// As [`with`](Self::with), for a user's id; `None` if it is dead.
     fn with_live<R>(&mut self, conn: ConnId, work: impl FnOnce(&mut Tcb, &mut Ctx<'_>) -> R) -> Option<R> {
         let slot = self.connections.live(conn)?;
         self.with(self.now, slot, work)
     }
 
-    /// After any call that may change a control block: its timer, its end, its place among the ready.
+    /// Follows up on a call that may have changed a control block: its timer, its end, its place in the
+    /// ready queue.
     fn settle(&mut self, slot: u32) {
         self.settle_timer(slot);
         if self.connections.get(slot).is_some_and(|conn| conn.tcb.wants_transmit()) {
@@ -506,11 +513,12 @@ impl Stack {
         }
     }
 
-    /// As [`settle`](Self::settle), but for the place among the ready.
+    /// As [`settle`](Self::settle), without the ready queue.
     fn settle_timer(&mut self, slot: u32) {
         let Some((id, conn)) = self.connections.get_mut(slot) else { return };
         let dead = conn.tcb.is_dead();
-        let waits = conn.tcb.state() == State::TimeWait && !std::mem::replace(&mut conn.waits, true);
+        let enters_time_wait =
+            conn.tcb.state() == State::TimeWait && !std::mem::replace(&mut conn.in_time_wait, true);
         let deadline = conn.tcb.deadline();
         if conn.half_open && (dead || conn.tcb.state() != State::SynReceived) {
             conn.half_open = false;
@@ -522,7 +530,7 @@ impl Stack {
             return self.forget(self.now, slot);
         }
         self.connections.wheel.set(slot, deadline);
-        if waits {
+        if enters_time_wait {
             self.connections.enter_time_wait(id);
         }
     }
@@ -540,7 +548,7 @@ impl Stack {
         }
     }
 
-    /// What the stack decides about a new connection.
+    /// The parameters of a new connection that the stack decides.
     fn birth(&self, now: Instant, tuple: &FourTuple) -> Birth {
         let ipv6 = matches!(tuple.remote, IpAddress::Ipv6(_));
         let path = mss(&tuple.remote, usize::from(self.config.mtu));

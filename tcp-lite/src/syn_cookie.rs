@@ -1,10 +1,9 @@
-//! SYN cookies (RFC 4987 section 3.6): where a listener has no room for another half-open connection, the
-//! sequence number of our SYN-ACK remembers the SYN instead, and the ACK brings it back. A flood of SYNs
-//! keeps nobody out.
+//! SYN cookies (RFC 4987 section 3.6): when the backlog of a listener is full, the sequence number of
+//! our SYN-ACK encodes the SYN, and the ACK brings it back. So a flood of SYNs locks nobody out.
 //!
-//! A cookie has 5 bits that say when it was made, 3 bits for the MSS, and 24 bits that only we can compute.
-//! What else the SYN offered is in the last bits of our timestamp, which the ACK echoes; without timestamps
-//! it is forgotten.
+//! A cookie has 5 bits of time, 3 bits for the MSS, and 24 bits that only we can compute. The other
+//! options of the SYN are in the low bits of our timestamp, which the ACK echoes; without timestamps
+//! they are lost.
 
 use std::hash::{Hash, Hasher};
 
@@ -15,17 +14,17 @@ use crate::facade::{Instant, TcpSeqNumber};
 use crate::four_tuple::FourTuple;
 use crate::tcp::header::{Flags, Options, TcpHeader};
 
-/// A cookie is good in the period in which it was made and in the next.
+/// A cookie is valid in the period in which it was made and in the next one.
 const PERIOD_SECS: i64 = 64;
-/// MSS that a cookie can name: the largest that is not above the peer's.
+/// MSS values that a cookie can encode: the largest one not above the peer's is used.
 const MSS: [u16; 8] = [64, 536, 1200, 1380, 1440, 1460, 4036, 8940];
 /// Flags of a SYN that offers ECN (RFC 3168 section 6.1.1).
 const ECN_SETUP: Flags = Flags::ECE.union(Flags::CWR);
 
-/// Makes and checks cookies.
+/// Makes and verifies cookies.
 pub(crate) struct SynCookies {
     key: SipHasher24,
-    /// When the last one was made: where there is none, nothing is checked.
+    /// When the last cookie was made: if no valid one exists, nothing is verified.
     latest: Option<Instant>,
 }
 
@@ -34,7 +33,7 @@ impl SynCookies {
         Self { key, latest: None }
     }
 
-    /// What a cookie can remember of `syn`: the SYN to answer. The peer's MSS must be in its options.
+    /// The part of `syn` that a cookie encodes: the SYN to answer. Its options must have the peer's MSS.
     pub(crate) fn remembered(config: &TcpConfig, syn: &TcpHeader) -> TcpHeader {
         let mss = syn.options.mss.map(|mss| MSS[index_of(mss)]);
         let mut kept = syn.clone();
@@ -47,20 +46,21 @@ impl SynCookies {
         kept
     }
 
-    /// The sequence number of the SYN-ACK for `syn`, which is as [`remembered`](Self::remembered).
+    /// The sequence number of the SYN-ACK for `syn`, which comes from [`remembered`](Self::remembered).
     pub(crate) fn make(&mut self, now: Instant, tuple: &FourTuple, syn: &TcpHeader) -> TcpSeqNumber {
         self.latest = Some(now);
         self.cookie(period(now), tuple, syn.seq, syn.options.mss.map_or(0, index_of))
     }
 
-    /// Writes into the timestamp of a SYN-ACK what `syn` offered. The clock goes back by less than 128 ms.
+    /// Encodes the options of `syn` in the timestamp of the SYN-ACK. That sets the clock back by less
+    /// than 128 ms.
     pub(crate) fn mark(syn_ack: &mut TcpHeader, syn: &TcpHeader) {
         if let Some((clock, _)) = &mut syn_ack.options.timestamps {
             *clock = (clock.wrapping_sub(64) & !63) | offer_bits(syn);
         }
     }
 
-    /// The SYN whose cookie `ack` acknowledges, if it does.
+    /// The SYN whose cookie `ack` acknowledges; `None` if it acknowledges none.
     pub(crate) fn recall(&self, now: Instant, tuple: &FourTuple, ack: &TcpHeader) -> Option<TcpHeader> {
         if !self.is_awaited(now) || ack.flags.intersects(Flags::SYN | Flags::RST) {
             return None;
@@ -85,9 +85,9 @@ impl SynCookies {
         Some(syn)
     }
 
-    /// Whether `segment` may have come before the acknowledgement of a cookie: only the segment that follows
-    /// the SYN can prove that, the peer's number is part of the cookie. What acknowledges a number of another
-    /// time cannot.
+    /// Whether `segment` may have overtaken the ACK of a cookie. Only the first segment behind the SYN
+    /// can be verified, since the peer's sequence number is part of the cookie. A segment whose
+    /// acknowledged number has the time bits of another period cannot.
     pub(crate) fn may_be_overtaken(&self, now: Instant, segment: &TcpHeader, bytes: usize) -> bool {
         let (Some(ack), current) = (segment.ack, period(now)) else { return false };
         let made = ack.0.wrapping_sub(1) as u32 >> 27;
@@ -97,7 +97,7 @@ impl SynCookies {
             && [current, current - 1].into_iter().any(|at| at as u32 & 31 == made)
     }
 
-    /// Whether there are cookies that may still be acknowledged.
+    /// Whether a cookie may still be acknowledged.
     fn is_awaited(&self, now: Instant) -> bool {
         self.latest.is_some_and(|latest| period(now) <= period(latest) + 1)
     }

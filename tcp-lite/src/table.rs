@@ -1,9 +1,8 @@
-//! Which connection a segment belongs to: a hash table from 4-tuples to slots, keyed against chosen
-//! collisions.
+//! Demultiplexer: a hash table from 4-tuples to connection slots, keyed against chosen collisions.
 //!
-//! It knows hashes and slots only. That a slot is the tuple's is looked up there, where the connection's
-//! state is wanted anyway; two connections of one hash are rare. One cache line is read where a map of tuples
-//! has three, and it can be fetched ahead.
+//! It stores hashes and slots only. The tuple itself is compared in the connection's state, which is
+//! needed anyway; two connections rarely have the same hash. A lookup reads one cache line, where a map
+//! of tuples reads three, and it can be prefetched.
 
 use std::hash::BuildHasher;
 
@@ -11,40 +10,41 @@ use crate::four_tuple::FourTuple;
 use crate::invariant::{Check, ensure};
 use crate::secrets::KeyedState;
 
-/// The demultiplexer. Grows when connections are created, never by what arrives for existing ones.
+/// The hash table. Grows when connections are created, never when segments arrive.
 ///
-/// Open addressing with linear probing: a place is looked for from its hash's own on, up to one that is free.
+/// Open addressing with linear probing: an entry is searched from the home position of its hash up to
+/// the next free entry.
 #[derive(Debug)]
 pub(crate) struct ConnTable {
     keyed: KeyedState,
-    /// A power of two of them, or none; at most half are taken.
-    places: Vec<Place>,
+    /// A power of two, or empty; at most half of them are in use.
+    places: Vec<TableEntry>,
     taken: usize,
 }
 
-/// The hash of a tuple, as the table knows it.
+/// The hash of a tuple, as stored in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TupleHash(u32);
 
 impl TupleHash {
-    /// Where it is looked for first among `places`, a power of two.
-    const fn own_of(self, places: usize) -> usize {
+    /// Its home position in a table of `places` entries, a power of two.
+    const fn home_of(self, places: usize) -> usize {
         self.0 as usize & (places - 1)
     }
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct TableEntry {
     hash: TupleHash,
-    /// [`FREE`] where there is none.
+    /// [`FREE`] if the entry is unused.
     slot: u32,
 }
 
-/// No connection has this slot.
+/// No connection has this slot number.
 const FREE: u32 = u32::MAX;
 
-/// Of a table with one connection.
-const FEWEST_PLACES: usize = 16;
+/// Size of the smallest table: two cache lines.
+const MIN_PLACES: usize = 16;
 
 impl ConnTable {
     pub(crate) const fn new(keyed: KeyedState) -> Self {
@@ -55,15 +55,15 @@ impl ConnTable {
         TupleHash(self.keyed.hash_one(tuple) as u32)
     }
 
-    /// The first slot of this hash that `is_it`.
+    /// The first slot with this hash for which `is_it` holds.
     pub(crate) fn find(&self, hash: TupleHash, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
-        let is_it = |place: &&Place| place.hash == hash && is_it(place.slot);
-        self.from(self.own(hash)?).find(is_it).map(|place| place.slot)
+        let is_it = |place: &&TableEntry| place.hash == hash && is_it(place.slot);
+        self.from(self.home(hash)?).find(is_it).map(|place| place.slot)
     }
 
-    /// Has what [`find`](Self::find) will read fetched to the cache.
+    /// Prefetches what [`find`](Self::find) will read.
     pub(crate) fn prefetch(&self, hash: TupleHash) {
-        if let Some(at) = self.own(hash) {
+        if let Some(at) = self.home(hash) {
             dp::prefetch(&self.places[at]);
         }
     }
@@ -71,33 +71,35 @@ impl ConnTable {
     /// Adds a slot, which is not `u32::MAX`.
     pub(crate) fn insert(&mut self, hash: TupleHash, slot: u32) {
         if 2 * (self.taken + 1) > self.places.len() {
-            let more = (2 * self.places.len()).max(FEWEST_PLACES);
-            let before =
-                std::mem::replace(&mut self.places, vec![Place { hash: TupleHash(0), slot: FREE }; more]);
+            let more = (2 * self.places.len()).max(MIN_PLACES);
+            let before = std::mem::replace(
+                &mut self.places,
+                vec![TableEntry { hash: TupleHash(0), slot: FREE }; more],
+            );
             before.into_iter().filter(|place| place.slot != FREE).for_each(|place| self.put(place));
         }
-        self.put(Place { hash, slot });
+        self.put(TableEntry { hash, slot });
         self.taken += 1;
     }
 
-    /// Takes a slot out, if it is there.
+    /// Removes a slot, if it is in the table.
     pub(crate) fn remove(&mut self, hash: TupleHash, slot: u32) {
-        let Some(own) = self.own(hash) else { return };
-        let Some(behind) = self.from(own).position(|place| place.slot == slot) else { return };
+        let Some(home) = self.home(hash) else { return };
+        let Some(behind) = self.from(home).position(|place| place.slot == slot) else { return };
         let mask = self.places.len() - 1;
-        let mut gap = (own + behind) & mask;
+        let mut gap = (home + behind) & mask;
         let mut at = gap;
         self.taken -= 1;
-        // Those behind it move up, unless their own place is behind the gap: else they would not be found any
-        // more.
+        // Later entries move up to close the gap, except those whose home position is behind it, which
+        // would not be found any more.
         loop {
             at = (at + 1) & mask;
             let place = self.places[at];
             if place.slot == FREE {
                 break;
             }
-            let own = place.hash.own_of(self.places.len());
-            if (at.wrapping_sub(own) & mask) >= (at.wrapping_sub(gap) & mask) {
+            let home = place.hash.home_of(self.places.len());
+            if (at.wrapping_sub(home) & mask) >= (at.wrapping_sub(gap) & mask) {
                 self.places[gap] = place;
                 gap = at;
             }
@@ -105,7 +107,7 @@ impl ConnTable {
         self.places[gap].slot = FREE;
     }
 
-    /// So many slots are in it, at least half of the places are free, and each slot is found by its hash.
+    /// `slots` entries are in use, at most half of the table is, and each slot is found by its hash.
     pub(crate) fn check(&self, slots: usize) -> Check {
         let taken = || self.places.iter().filter(|place| place.slot != FREE);
         let count = taken().count();
@@ -116,20 +118,20 @@ impl ConnTable {
         Ok(())
     }
 
-    /// Where the slots of a hash are looked for first.
-    fn own(&self, hash: TupleHash) -> Option<usize> {
-        (!self.places.is_empty()).then(|| hash.own_of(self.places.len()))
+    /// The home position of a hash; `None` if the table is empty.
+    fn home(&self, hash: TupleHash) -> Option<usize> {
+        (!self.places.is_empty()).then(|| hash.home_of(self.places.len()))
     }
 
-    /// The taken places from `at` on up to one that is free.
-    fn from(&self, at: usize) -> impl Iterator<Item = &Place> {
+    /// The entries from `at` on up to the next free one.
+    fn from(&self, at: usize) -> impl Iterator<Item = &TableEntry> {
         let (before, behind) = self.places.split_at(at);
         behind.iter().chain(before).take_while(|place| place.slot != FREE)
     }
 
-    fn put(&mut self, place: Place) {
+    fn put(&mut self, place: TableEntry) {
         let mask = self.places.len() - 1;
-        let mut at = place.hash.own_of(self.places.len());
+        let mut at = place.hash.home_of(self.places.len());
         while self.places[at].slot != FREE {
             at = (at + 1) & mask;
         }

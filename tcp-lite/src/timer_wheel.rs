@@ -1,9 +1,9 @@
 //! One timer for each connection slot, in a hierarchical wheel with a tick of one microsecond.
 //!
 //! Slots are linked by index inside arrays that grow with the number of connections: setting, moving and
-//! cancelling a timer are O(1) and never allocate. Level `l` has 64 lists of `64^l` microseconds each; a
-//! timer sits at the level of the highest digit (base 64) in which it differs from the present and moves down
-//! as that digit is reached.
+//! cancelling a timer are O(1) and never allocate. Level `l` has 64 lists of `64^l` microseconds each. A
+//! timer is at the level of the highest digit (base 64) in which its deadline differs from the current
+//! time, and moves down when that digit is reached.
 
 use crate::facade::Instant;
 use crate::invariant::{Check, ensure};
@@ -11,16 +11,16 @@ use crate::invariant::{Check, ensure};
 const BITS: u32 = 6;
 const LISTS: usize = 1 << BITS;
 const LEVELS: usize = 6;
-/// Timers further away (18 hours) fire here first and are set again by what they belong to. One list short of
-/// a whole turn, so that the top level never meets itself.
+/// Timers further away (18 hours) fire at the horizon and are then set again by their connections. One
+/// list short of a whole revolution, so that the top level never overlaps itself.
 const HORIZON_US: u64 = (LISTS as u64 - 1) << (BITS * (LEVELS as u32 - 1));
 const NONE: u32 = u32::MAX;
 
-/// Where a timer is.
+/// Where a timer is linked.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum TimerPlace {
     Idle,
-    /// Due when it was set, or found due: in the list of those to fire.
+    /// Past its deadline: in the list of timers to fire.
     Due,
     List {
         level: u8,
@@ -33,11 +33,11 @@ struct Timer {
     deadline_us: u64,
     previous: u32,
     next: u32,
-    place: Place,
+    place: TimerPlace,
 }
 
 struct Level {
-    /// Bit `n`: list `n` is not empty.
+    /// Bit `n` is set if list `n` is not empty.
     occupied: u64,
     heads: [u32; LISTS],
 }
@@ -61,10 +61,10 @@ impl TimerWheel {
         }
     }
 
-    /// Makes room for timers `0..count`. The only call that allocates.
+    /// Allocates timers up to `count`. The only call that allocates.
     pub(crate) fn grow(&mut self, count: usize) {
         if self.timers.len() < count {
-            let idle = Timer { deadline_us: 0, previous: NONE, next: NONE, place: Place::Idle };
+            let idle = Timer { deadline_us: 0, previous: NONE, next: NONE, place: TimerPlace::Idle };
             self.timers.resize(count, idle);
         }
     }
@@ -74,8 +74,8 @@ impl TimerWheel {
         let deadline_us = deadline.map(|d| u64::try_from(d.total_micros()).unwrap_or(0));
         let timer = self.timers[slot as usize];
         match deadline_us {
-            Some(us) if timer.place != Place::Idle && timer.deadline_us == us => return,
-            None if timer.place == Place::Idle => return,
+            Some(us) if timer.place != TimerPlace::Idle && timer.deadline_us == us => return,
+            None if timer.place == TimerPlace::Idle => return,
             _ => self.unlink(slot),
         }
         if let Some(us) = deadline_us {
@@ -84,8 +84,8 @@ impl TimerWheel {
         }
     }
 
-    /// Takes one slot whose timer is due at `now`; the timer is then idle. Time never goes back: an earlier
-    /// `now` counts as the latest.
+    /// Takes one slot whose timer is due at `now`; the timer is idle afterwards. Time never goes back:
+    /// an earlier `now` counts as the latest one seen.
     pub(crate) fn expired(&mut self, now: Instant) -> Option<u32> {
         let target_us = u64::try_from(now.total_micros()).unwrap_or(0).max(self.now_us);
         loop {
@@ -107,14 +107,14 @@ impl TimerWheel {
         }
     }
 
-    /// The earliest moment at which [`expired`](Self::expired) may have something to do: never late; early
-    /// where the first timer still has to move down a level.
+    /// The earliest time at which [`expired`](Self::expired) may have something to do. Never late; early
+    /// if the first timer still has to move down a level.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let us = if self.due != NONE { self.now_us } else { self.next_list()?.2 };
         Some(Instant::from_micros(us as i64))
     }
 
-    /// The first occupied list and the time at which it starts. Lower levels come before higher ones.
+    /// The first occupied list and its start time. Lower levels come before higher ones.
     fn next_list(&self) -> Option<(usize, usize, u64)> {
         for (number, level) in self.levels.iter().enumerate() {
             if level.occupied == 0 {
@@ -122,7 +122,8 @@ impl TimerWheel {
             }
             let shift = BITS * number as u32;
             let digit = (self.now_us >> shift) as u32 & (LISTS as u32 - 1);
-            // Lists in front of the present digit belong to the next turn of this level (top level only).
+            // Lists before the current digit belong to the next revolution of this level (top level
+            // only).
             let ahead = level.occupied.rotate_right(digit).trailing_zeros();
             let start = (self.now_us >> shift) + u64::from(ahead);
             let list = (digit + ahead) as usize % LISTS;
@@ -131,35 +132,35 @@ impl TimerWheel {
         None
     }
 
-    /// When the timer of `slot` is due, if it runs; microseconds.
+    /// Deadline of the timer of `slot` in microseconds, if it is running.
     pub(crate) fn deadline_us(&self, slot: u32) -> Option<u64> {
         let timer = self.timers[slot as usize];
-        (timer.place != Place::Idle).then_some(timer.deadline_us)
+        (timer.place != TimerPlace::Idle).then_some(timer.deadline_us)
     }
 
-    /// Each timer that runs is in the one list of its place, and none was passed over.
+    /// Each running timer is in the one list of its place, and none was missed.
     pub(crate) fn check(&self) -> Check {
-        let mut linked = self.check_list(self.due, Place::Due)?;
+        let mut linked = self.check_list(self.due, TimerPlace::Due)?;
         for (number, level) in self.levels.iter().enumerate() {
             for (list, head) in level.heads.iter().enumerate() {
                 let says = level.occupied >> list & 1 == 1;
                 ensure!(says == (*head != NONE), "level {number}, list {list}: occupied {says}, {head}");
                 let (level, list) = (number as u8, list as u8);
-                linked += self.check_list(*head, Place::List { level, list })?;
+                linked += self.check_list(*head, TimerPlace::List { level, list })?;
             }
         }
-        let running = self.timers.iter().filter(|timer| timer.place != Place::Idle);
+        let running = self.timers.iter().filter(|timer| timer.place != TimerPlace::Idle);
         ensure!(linked == running.clone().count(), "{linked} timers linked of {}", running.count());
         Ok(())
     }
 
-    fn check_list(&self, head: u32, place: Place) -> Check<usize> {
+    fn check_list(&self, head: u32, place: TimerPlace) -> Check<usize> {
         let (mut slot, mut previous, mut count) = (head, NONE, 0);
         while slot != NONE {
             let timer = self.timers.get(slot as usize).ok_or_else(|| format!("no timer {slot}"))?;
             let fits = timer.place == place && timer.previous == previous;
             ensure!(fits && count < self.timers.len(), "timer {slot} is not where it says");
-            let passed = timer.deadline_us < self.now_us && place != Place::Due;
+            let passed = timer.deadline_us < self.now_us && place != TimerPlace::Due;
             ensure!(!passed, "timer {slot} was due at {} us, it is {} us", timer.deadline_us, self.now_us);
             (previous, slot, count) = (slot, timer.next, count + 1);
         }
@@ -179,14 +180,15 @@ impl TimerWheel {
     fn link(&mut self, slot: u32) {
         let deadline_us = self.timers[slot as usize].deadline_us.min(self.now_us + HORIZON_US);
         let (place, head) = if deadline_us <= self.now_us {
-            (Place::Due, &mut self.due)
+            (TimerPlace::Due, &mut self.due)
         } else {
             let highest = (u64::BITS - 1 - (deadline_us ^ self.now_us).leading_zeros()) / BITS;
-            // A carry into the digit above the top level still lies within one turn of the top level.
+            // A carry into the digit above the top level is still within one revolution of the top
+            // level.
             let level = (highest as usize).min(LEVELS - 1);
             let list = (deadline_us >> (BITS * level as u32)) as usize % LISTS;
             self.levels[level].occupied |= 1 << list;
-            (Place::List { level: level as u8, list: list as u8 }, &mut self.levels[level].heads[list])
+            (TimerPlace::List { level: level as u8, list: list as u8 }, &mut self.levels[level].heads[list])
         };
         let next = std::mem::replace(head, slot);
         if next != NONE {
@@ -205,9 +207,9 @@ impl TimerWheel {
             self.timers[previous as usize].next = next;
         } else {
             match place {
-                Place::Idle => return,
-                Place::Due => self.due = next,
-                Place::List { level, list } => {
+                TimerPlace::Idle => return,
+                TimerPlace::Due => self.due = next,
+                TimerPlace::List { level, list } => {
                     let level = &mut self.levels[usize::from(level)];
                     level.heads[usize::from(list)] = next;
                     if next == NONE {
@@ -217,7 +219,7 @@ impl TimerWheel {
             }
         }
         let timer = &mut self.timers[slot as usize];
-        (timer.previous, timer.next, timer.place) = (NONE, NONE, Place::Idle);
+        (timer.previous, timer.next, timer.place) = (NONE, NONE, TimerPlace::Idle);
     }
 }
 

@@ -21,16 +21,16 @@ use crate::{Offloads, Port, PortInfo};
 /// Ethernet header and a VLAN tag, bytes.
 const L2_BYTES: usize = 18;
 
-/// Devices that report a largest frame of 1518 bytes and send and receive larger ones all the same: their MTU
-/// is ours.
-const UNDERSTATING: &[&str] = &["net_af_packet", "net_memif"];
+/// Devices that report a largest frame of 1518 bytes although they send and receive larger ones: the
+/// configured MTU is used.
+const UNDERSTATED_MTU: &[&str] = &["net_af_packet", "net_memif"];
 
-/// Bytes of a packet buffer at least.
-const LEAST: usize = 2048;
+/// Smallest packet buffer, bytes.
+const MIN_MBUF_BYTES: usize = 2048;
 
-/// The same where frames of 64 KiB come in chains of buffers: each border between two may cut an FPDU, which
-/// then costs more than one that lies in one piece.
-const LEAST_LARGE: usize = 4096;
+/// Smallest packet buffer where frames of 64 KiB arrive in chains: each boundary between two buffers may
+/// split an FPDU, which then costs more than a contiguous one.
+const MIN_LARGE_FRAME_MBUF_BYTES: usize = 4096;
 
 /// The device side of a vhost-user socket.
 const VHOST: &str = "net_vhost";
@@ -38,17 +38,17 @@ const VHOST: &str = "net_vhost";
 /// The two sides of a vhost-user socket: there is one peer, and the link is its connection.
 const POINT_TO_POINT: &[&str] = &[VHOST, "net_virtio_user"];
 
-/// Devices that count nowhere that they had no buffer to receive into.
-const SILENT: &[&str] = &[VHOST];
+/// Devices that do not count missing receive buffers.
+const NO_RX_NO_MBUF_COUNT: &[&str] = &[VHOST];
 
-/// Devices that refuse frames to cut: with the Ethernet header they compare each piece to the IP MTU, and
-/// take no piece of a full segment, for ever.
-const MISCOUNTING_TSO: &[&str] = &["net_tap"];
+/// Devices whose TSO rejects frames: they compare each piece including the Ethernet header with the IP
+/// MTU, so a piece of a full segment is never sent.
+const BROKEN_TSO: &[&str] = &["net_tap"];
 
-/// Devices that receive into chains of buffers without being asked, and do not say so.
-const SCATTERING: &[&str] = &[VHOST];
+/// Devices that receive into chains of buffers unasked, without reporting the offload.
+const ALWAYS_SCATTER: &[&str] = &[VHOST];
 
-/// Each offload of ours with DPDK's bit for it.
+/// Each of our offloads with DPDK's bit for it.
 const RX_OFFLOADS: &[(Offloads, u64)] = &[
     (Offloads::RX_IPV4_CHECKSUM, sys::K_RX_IPV4_CKSUM),
     (Offloads::RX_TCP_CHECKSUM, sys::K_RX_TCP_CKSUM),
@@ -62,50 +62,50 @@ const TX_OFFLOADS: &[(Offloads, u64)] = &[
     (Offloads::TX_TSO, sys::K_TX_TCP_TSO),
 ];
 
-/// About as large as a large buffer is, where the driver takes that in one piece: network cards take less
-/// than 64 KiB at once.
+/// Approximate size of a large buffer, if the driver takes that in one descriptor: NICs take less than
+/// 64 KiB.
 const BULK_BYTES: usize = 32 << 10;
 
-/// Views of large buffers there are at least: enough to have a cache for each thread.
-const LEAST_VIEWS: u32 = 4096;
+/// Least number of views of large buffers: enough for a cache for each thread.
+const MIN_BULK_VIEWS: u32 = 4096;
 
-/// The ports that are open, and the lock under which devices come and go.
+/// The open ports, and the lock under which devices are opened and closed.
 static OPEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 
-/// The PCI devices that were opened: a port that is closed is gone.
-static WERE_OPEN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+/// The PCI devices that were opened: DPDK does not find a closed one again.
+static OPENED_BEFORE: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 fn lock() -> MutexGuard<'static, BTreeSet<u16>> {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A started device; stopped and closed when the last port lets go of it.
+/// A started device; stopped and closed when its last port is dropped.
 pub(super) struct Device {
-    /// First, so that the device is closed before it lets go of the pool.
-    handle: Handle,
+    /// First, so that the device is closed before the pool is released.
+    handle: DeviceHandle,
     pub(super) port_id: u16,
     pub(super) pool: Arc<Pool>,
-    /// Of large buffers, for what is sent.
+    /// Large buffers for transmission.
     pub(super) bulk: Option<Arc<Pool>>,
-    /// What it sends.
+    /// Limits of frames to send.
     pub(super) limits: TxLimits,
-    /// Whether nobody but the port can tell that buffers ran out.
-    pub(super) silent_when_starved: bool,
-    /// Whether there is one peer, which is gone when the link is.
+    /// Whether only the port can notice that receive buffers ran out.
+    pub(super) lacks_rx_no_mbuf_count: bool,
+    /// Whether there is exactly one peer, which is gone when the link is down.
     pub(super) is_point_to_point: bool,
-    /// It cuts no frames, and the other side of its socket may take them as they are.
+    /// It has no TSO, but the other side of its socket may take uncut frames.
     may_pass_large_frames: bool,
 }
 
-/// A device that DPDK has probed, and that is ours alone.
-struct Handle {
+/// A device that DPDK has probed, used by us alone.
+struct DeviceHandle {
     port_id: u16,
-    /// The name of a virtual device, which is removed with the last port.
+    /// The name of a virtual device, which is removed with its last port.
     vdev: Option<CString>,
-    /// Another process, which the driver waits for.
+    /// The process that the driver waits for.
     backend: Option<Backend>,
     started: bool,
-    /// It cannot be closed.
+    /// It cannot be closed, because its backend does not answer.
     abandoned: bool,
 }
 
@@ -133,28 +133,28 @@ pub(super) fn open(
 }
 
 /// Finds a NIC among those that EAL found when it started.
-fn find_pci(eal: Eal, text: &str) -> Result<(String, Handle), DeviceError> {
+fn find_pci(eal: Eal, text: &str) -> Result<(String, DeviceHandle), DeviceError> {
     let mut open = lock();
     eal::log::mark();
     let refused = |problem| DeviceError::Pci { device: text.to_owned(), problem };
     let address: PciAddress = text.parse().map_err(|NoAddress| refused(PciProblem::Address))?;
     let name = address.to_string();
-    let mut were_open = WERE_OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut opened_before = OPENED_BEFORE.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(port_id) = CString::new(name.as_str()).ok().and_then(|name| port_id(&name)) else {
         let (is_named, is_ordinary) = eal.pci_terms(address);
-        let (was_open, log) = (were_open.contains(&name), eal::log::start_errors());
+        let (was_open, log) = (opened_before.contains(&name), eal::log::start_errors());
         let known = Known { was_open, is_named, is_ordinary, log };
         return Err(refused(pci::problem(Path::new(SYSFS), address, known)));
     };
     if !open.insert(port_id) {
         return Err(DeviceError::InUse { device: name });
     }
-    were_open.insert(name.clone());
-    Ok((name, Handle { port_id, vdev: None, backend: None, started: false, abandoned: false }))
+    opened_before.insert(name.clone());
+    Ok((name, DeviceHandle { port_id, vdev: None, backend: None, started: false, abandoned: false }))
 }
 
 /// Makes a virtual device.
-fn make_vdev(text: &str) -> Result<(String, Handle), DeviceError> {
+fn make_vdev(text: &str) -> Result<(String, DeviceHandle), DeviceError> {
     let mut open = lock();
     eal::log::mark();
     let name = vdev::name(text);
@@ -170,7 +170,7 @@ fn make_vdev(text: &str) -> Result<(String, Handle), DeviceError> {
         return Err(DeviceError::InUse { device: name.to_owned() });
     }
     vdev::clear_stale_socket(text)?;
-    // SAFETY: EAL runs (there is an `Eal`), the arguments are a C string, and the lock keeps others away.
+    // SAFETY: EAL runs (there is an `Eal`), the arguments are a C string, and the lock excludes other calls.
     let done = unsafe { sys::rte_dev_probe(c_text.as_ptr()) };
     if done < 0 {
         let known = sys::DRIVERS.iter().any(|driver| name.starts_with(driver));
@@ -192,7 +192,10 @@ fn make_vdev(text: &str) -> Result<(String, Handle), DeviceError> {
     if let Some(backend) = &backend {
         backend.bound_waits();
     }
-    Ok((name.to_owned(), Handle { port_id, vdev: Some(c_name), backend, started: false, abandoned: false }))
+    Ok((
+        name.to_owned(),
+        DeviceHandle { port_id, vdev: Some(c_name), backend, started: false, abandoned: false },
+    ))
 }
 
 fn port_id(name: &CStr) -> Option<u16> {
@@ -204,7 +207,7 @@ fn port_id(name: &CStr) -> Option<u16> {
 fn setup(
     eal: Eal,
     name: &str,
-    handle: Handle,
+    handle: DeviceHandle,
     config: &DeviceConfig,
     least_mbuf_bytes: usize,
 ) -> Result<(Device, PortInfo), DeviceError> {
@@ -212,8 +215,7 @@ fn setup(
     let ok = |step, done: i32| if done < 0 { Err(DeviceError::setup(name, step, -done)) } else { Ok(()) };
 
     let mut about = MaybeUninit::<sys::rte_eth_dev_info>::zeroed();
-    // SAFETY: an open port and a place for what is known of it, which holds numbers and pointers, for which
-    // zero is fine.
+    // SAFETY: an open port and memory for its properties: numbers and pointers, for which zero is valid.
     ok("asking what it can do", unsafe { sys::rte_eth_dev_info_get(id, about.as_mut_ptr()) })?;
     // SAFETY: filled in, and zeroed before.
     let about = unsafe { about.assume_init() };
@@ -227,7 +229,11 @@ fn setup(
     let device_mtu = device_mtu(name, &driver, &about, config.mtu)?;
     let frame_bytes = usize::from(config.mtu) + L2_BYTES;
     let rx_bytes = frame_bytes + drivers::find(&driver).rx_header_bytes;
-    let least = if receives_large_frames(&about, &driver, config) { LEAST_LARGE } else { LEAST };
+    let least = if receives_large_frames(&about, &driver, config) {
+        MIN_LARGE_FRAME_MBUF_BYTES
+    } else {
+        MIN_MBUF_BYTES
+    };
     let mbuf_bytes =
         config.mbuf_bytes.unwrap_or(rx_bytes.max(least_mbuf_bytes).next_multiple_of(64).max(least));
     let offloads = choose_offloads(&about, &driver, config, rx_bytes > mbuf_bytes);
@@ -270,22 +276,22 @@ fn setup(
         .map_err(|errno| DeviceError::memory(count, mbuf_bytes, errno))?;
     let bulk = if config.bulk_mbufs > 0 && offloads.contains(Offloads::TX_MULTI_SEGMENT) {
         let (count, bytes) = (config.bulk_mbufs, bulk_bytes(config.mtu, limits.driver.buffer_bytes));
-        // Many frames in a ring may show parts of one buffer.
-        let views = count.max(2 * u32::from(config.queues) * u32::from(tx_desc)).max(LEAST_VIEWS);
+        // Many frames in a ring may refer to parts of one buffer.
+        let views = count.max(2 * u32::from(config.queues) * u32::from(tx_desc)).max(MIN_BULK_VIEWS);
         let pool = Pool::new(eal, name, (count, views), bytes, node)
             .map_err(|errno| DeviceError::memory(count, bytes, errno))?;
         Some(pool)
     } else {
         None
     };
-    // From here on the device holds the pool, and is closed before it lets go.
+    // From here on the device holds the pool, and is closed before it releases it.
     let mut device = Device {
         handle,
         port_id: id,
         pool,
         bulk,
         limits,
-        silent_when_starved: SILENT.contains(&driver.as_str()),
+        lacks_rx_no_mbuf_count: NO_RX_NO_MBUF_COUNT.contains(&driver.as_str()),
         is_point_to_point: POINT_TO_POINT.contains(&driver.as_str()),
         may_pass_large_frames: driver == VHOST
             && config.offloads.contains(Offloads::TX_TSO)
@@ -308,8 +314,8 @@ fn setup(
         ok("setting up a receive queue", rx)?;
         ok("setting up a transmit queue", tx)?;
     }
-    // SAFETY: a port with all its queues set up. Not every device can filter, so what the other two say is no
-    // error.
+    // SAFETY: a port with all its queues set up. Not every device can filter, so the results of the other two
+    // calls are ignored.
     unsafe {
         ok("starting it", sys::rte_eth_dev_start(id))?;
         device.handle.started = true;
@@ -332,27 +338,27 @@ fn setup(
     Ok((device, info))
 }
 
-/// Bytes of a large buffer: of whole segments, and no more than the driver takes in one piece.
+/// Size of a large buffer, bytes: whole segments, and no more than the driver takes in one descriptor.
 fn bulk_bytes(mtu: u16, buffer_bytes: usize) -> usize {
     let mtu = usize::from(mtu);
     (BULK_BYTES.min(buffer_bytes) / mtu * mtu).clamp(mtu, MAX_DATA_BYTES)
 }
 
-/// The MTU to tell the device, which some must not be told.
+/// The MTU to configure on the device; some report too small a maximum.
 fn device_mtu(
     name: &str,
     driver: &str,
     about: &sys::rte_eth_dev_info,
     asked: u16,
 ) -> Result<u16, DeviceError> {
-    // As ethdev works out what a frame has beyond the IP packet.
+    // The frame overhead as ethdev computes it.
     let overhead = if about.max_mtu != u16::MAX && about.max_rx_pktlen > u32::from(about.max_mtu) {
         about.max_rx_pktlen - u32::from(about.max_mtu)
     } else {
         L2_BYTES as u32
     };
     let most = about.max_rx_pktlen.saturating_sub(overhead).min(u32::from(about.max_mtu)) as u16;
-    if UNDERSTATING.contains(&driver) {
+    if UNDERSTATED_MTU.contains(&driver) {
         return Ok(asked.min(most));
     }
     if asked < about.min_mtu || asked > most {
@@ -361,13 +367,13 @@ fn device_mtu(
     Ok(asked)
 }
 
-/// Whether frames may be received that are larger than the MTU.
+/// Whether frames larger than the MTU may be received.
 fn receives_large_frames(about: &sys::rte_eth_dev_info, driver: &str, config: &DeviceConfig) -> bool {
     let joins = about.rx_offload_capa & sys::K_RX_TCP_LRO != 0 && drivers::find(driver).joins;
-    SCATTERING.contains(&driver) || joins && config.offloads.contains(Offloads::RX_LRO)
+    ALWAYS_SCATTER.contains(&driver) || joins && config.offloads.contains(Offloads::RX_LRO)
 }
 
-/// What the device can do and the configuration allows.
+/// The offloads that the device has and the configuration allows.
 fn choose_offloads(
     about: &sys::rte_eth_dev_info,
     driver: &str,
@@ -380,7 +386,7 @@ fn choose_offloads(
             offloads.set(offload, capable & bit != 0);
         }
     }
-    if SCATTERING.contains(&driver) {
+    if ALWAYS_SCATTER.contains(&driver) {
         offloads.insert(Offloads::RX_SCATTER);
     }
     let hashes = about.flow_type_rss_offloads & (sys::K_RSS_IP | sys::K_RSS_TCP) != 0;
@@ -389,11 +395,11 @@ fn choose_offloads(
     if !drivers::find(driver).joins {
         offloads.remove(Offloads::RX_LRO);
     }
-    // TSO leaves the checksum of each piece to the device.
-    if !offloads.contains(Offloads::TX_TCP_CHECKSUM) || MISCOUNTING_TSO.contains(&driver) {
+    // TSO requires that the device computes the checksum of each piece.
+    if !offloads.contains(Offloads::TX_TCP_CHECKSUM) || BROKEN_TSO.contains(&driver) {
         offloads.remove(Offloads::TX_TSO);
     }
-    // Chains cost a NIC its fast path: only where frames can be longer than a buffer.
+    // Scatter disables a NIC's fast path: use it only if frames can be longer than a buffer.
     if !frames_need_scatter && !offloads.contains(Offloads::RX_LRO) {
         offloads.remove(Offloads::RX_SCATTER);
     }
@@ -405,11 +411,11 @@ fn bits(table: &[(Offloads, u64)], offloads: Offloads) -> u64 {
 }
 
 impl Device {
-    /// Whether the driver at the other end of a vhost-user socket has said that it takes TCP frames to be cut
-    /// as they are.
+    /// Whether the driver at the other end of a vhost-user socket has negotiated that it takes large TCP
+    /// frames uncut.
     ///
-    /// DPDK's vhost device has no flag for it, as it does not know before somebody connects; once somebody
-    /// has, it describes such frames as virtio wants them described.
+    /// DPDK's vhost device has no flag for it, as this is not known before a driver connects. Once one
+    /// has, the device describes such frames as virtio requires.
     pub(super) fn passes_large_frames(&self) -> bool {
         const NEEDED: u64 = sys::K_GUEST_CSUM | sys::K_GUEST_TSO4 | sys::K_GUEST_TSO6 | sys::K_MRG_RXBUF;
         if !self.may_pass_large_frames {
@@ -431,22 +437,22 @@ impl Drop for Device {
         if eal::is_forked() || !self.handle.backend.as_ref().is_some_and(silent) {
             return;
         }
-        // The backend may still write to the rings and to the buffers in them: they stay as long as this
-        // process.
+        // The backend may still write to the rings and to the buffers in them: they must exist until
+        // this process ends.
         self.handle.abandoned = true;
         std::mem::forget((Arc::clone(&self.pool), self.bulk.clone()));
     }
 }
 
-impl Drop for Handle {
+impl Drop for DeviceHandle {
     fn drop(&mut self) {
         if eal::is_forked() || self.abandoned {
-            // The device is the parent's, or stays.
+            // The device belongs to the parent, or cannot be closed.
             return;
         }
         let mut open = lock();
-        // SAFETY: the port is ours, no queue is in use any more (no `QueuePort` is left), and the lock keeps
-        // others away. Errors leave nothing to be done.
+        // SAFETY: the port is ours, no queue is in use any more (no `QueuePort` is left), and the lock
+        // excludes other calls. Errors are ignored, as nothing can be done about them.
         unsafe {
             if self.started {
                 sys::rte_eth_dev_stop(self.port_id);

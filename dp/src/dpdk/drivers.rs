@@ -1,10 +1,10 @@
-//! What a driver takes beyond what ethdev tells: the longest buffer of a frame, how many of them, and where
-//! it cuts (TSO).
+//! Limits of drivers that ethdev does not report: the longest buffer of a frame, the number of buffers,
+//! and the segment sizes for TSO.
 //!
-//! `rte_eth_dev_info` has `tx_desc_lim.nb_seg_max` and `nb_mtu_seg_max`, and nothing else of this. A driver
-//! that is given more drops the frame, each time it is sent again, or sends other bytes than those it was
-//! given. A driver without a row here gets the narrowest of the known limits. Files and names are those of
-//! DPDK 22.11.11.
+//! `rte_eth_dev_info` has `tx_desc_lim.nb_seg_max` and `nb_mtu_seg_max`, and nothing else of this.
+//! Beyond its limits, a driver drops the frame every time it is sent, or sends different bytes. A driver
+//! without a row here gets the narrowest of the known limits. Files and names are those of DPDK
+//! 22.11.11.
 
 use dpdk_sys as sys;
 
@@ -14,34 +14,34 @@ use crate::{Mss, TsoLimits};
 /// Limits of one driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Driver {
-    /// Bytes of one buffer of a frame (`data_len`).
+    /// Most bytes in one buffer of a frame (`data_len`).
     pub(super) buffer_bytes: usize,
-    /// Buffers of a frame that is not cut.
+    /// Most buffers of a frame that is not cut.
     pub(super) buffers: usize,
-    /// Buffers of a frame that is cut.
+    /// Most buffers of a frame that is cut.
     pub(super) tso_buffers: usize,
-    /// Where frames may be cut.
+    /// Segment sizes for TSO.
     pub(super) mss: Mss,
-    /// Whether received frames that it joins (LRO) arrive.
+    /// Whether frames coalesced by LRO are delivered.
     pub(super) joins: bool,
-    /// Bytes of a receive buffer that it wants beside the frame.
+    /// Bytes that a receive buffer needs in addition to the frame.
     pub(super) rx_header_bytes: usize,
 }
 
-/// For a driver that nobody has looked into.
+/// For a driver without a row.
 const UNKNOWN: Driver = Driver {
-    // The length of most descriptors has 14 bits.
+    // Most descriptors have 14 bits for the length.
     buffer_bytes: (16 << 10) - 1,
-    // What it reports holds.
+    // Limited only by what the device reports.
     buffers: MAX_SEGMENTS,
     tso_buffers: MAX_SEGMENTS,
-    // i40e's and iavf's least; below the most of all that have one.
+    // The minimum of i40e and iavf; below the maximum of all that have one.
     mss: Mss { least: 256, most: 9000 },
     joins: true,
     rx_header_bytes: 0,
 };
 
-/// A virtual device: frames are copied, or described by 32 bits.
+/// A virtual device: frames are copied, or described with 32-bit lengths.
 const VIRTUAL: Driver = Driver { buffer_bytes: u16::MAX as usize, mss: Mss::ANY, ..UNKNOWN };
 
 /// virtio/virtio_ring.h, struct vring_desc and vring_packed_desc: uint32_t len. virtio/virtio_ethdev.c,
@@ -59,8 +59,8 @@ const DRIVERS: &[(&str, Driver)] = &[
     ("net_vhost", VIRTUAL),
     ("net_virtio", VIRTIO),
     ("net_virtio_user", VIRTIO),
-    // bnxt/bnxt_txr.c, bnxt_start_xmit(): BNXT_MAX_TSO_SEGS is 32, one of them a descriptor without data. It
-    // reports no limit, and a longer frame stays at the head of the ring for ever.
+    // bnxt/bnxt_txr.c, bnxt_start_xmit(): BNXT_MAX_TSO_SEGS is 32, one of them a descriptor without
+    // data. It reports no limit, and a frame with more buffers blocks the head of the ring for ever.
     ("net_bnxt", Driver { buffers: 31, tso_buffers: 31, ..UNKNOWN }),
     // e1000/igb_rxtx.c, eth_igb_prep_pkts(): IGB_TSO_MAX_MSS.
     ("net_e1000_igb", Driver { mss: Mss { least: 1, most: 9216 }, ..UNKNOWN }),
@@ -96,8 +96,8 @@ pub(super) fn find(name: &str) -> Driver {
 }
 
 impl Driver {
-    /// Narrowed by what the device itself reports: the buffers of a frame in all (for TSO), and of one that
-    /// is not cut. Zero is no report.
+    /// Narrowed by the limits that the device reports: buffers of any frame (for TSO), and of a frame
+    /// that is not cut. Zero means not reported.
     pub(super) fn with_reported(self, limits: &sys::rte_eth_desc_lim) -> Self {
         let at_most = |known: usize, reported: u16| match reported {
             0 => known,
@@ -108,7 +108,7 @@ impl Driver {
         Self { buffers, tso_buffers, ..self }
     }
 
-    /// What is asked of those that send through it.
+    /// The limits that senders must keep.
     pub(super) fn tso_limits(&self) -> TsoLimits {
         TsoLimits { buffers: self.tso_buffers, mss: self.mss }
     }

@@ -1,4 +1,4 @@
-//! Why a device cannot be used.
+//! Errors of opening a device.
 
 use super::PciProblem;
 use crate::eal::{self, errno_text};
@@ -14,49 +14,49 @@ pub enum DeviceError {
     /// A PCI device cannot be opened.
     #[error("{device}: {problem}")]
     Pci {
-        /// What was asked for.
+        /// The device as requested.
         device: String,
         /// What is wrong with it.
         problem: PciProblem,
     },
-    /// No driver takes the virtual device.
+    /// No driver matches the virtual device.
     #[error("{device}: no such device ({log}); the name of a virtual device starts with one of {drivers}")]
     Unknown {
-        /// What was asked for.
+        /// The device as requested.
         device: String,
         /// What DPDK logged.
         log: String,
-        /// The drivers there are.
+        /// The drivers that are linked in.
         drivers: String,
     },
-    /// The driver knows the device and cannot use it.
+    /// The driver matches the device but cannot use it.
     #[error("{device} cannot be opened: {cause} ({log})")]
     Probe {
-        /// What was asked for.
+        /// The device as requested.
         device: String,
-        /// The error in words.
+        /// The error text.
         cause: String,
         /// What DPDK logged.
         log: String,
     },
-    /// Open in this process.
+    /// Already open in this process.
     #[error("{device} is open already: drop its ports first, or give the second one another name")]
     InUse {
-        /// What was asked for.
+        /// The device as requested.
         device: String,
     },
-    /// Somebody listens on the device's unix socket.
+    /// Another process listens on the device's unix socket.
     #[error("another process listens on {path}: stop it, or use another path")]
     SocketInUse {
         /// The socket's path.
         path: String,
     },
-    /// The remains of a unix socket cannot be removed.
+    /// A stale unix socket cannot be removed.
     #[error("the stale socket {path} cannot be removed: {cause}")]
     StaleSocket {
         /// The socket's path.
         path: String,
-        /// What the system said.
+        /// The system's error.
         cause: String,
     },
     /// More queues than the device has, or none.
@@ -64,12 +64,12 @@ pub enum DeviceError {
     Queues {
         /// The device.
         device: String,
-        /// How many it has.
+        /// The number it has.
         most: u16,
-        /// How many were asked for.
+        /// The number requested.
         asked: u16,
     },
-    /// An MTU the device cannot do.
+    /// An MTU that the device does not support.
     #[error("{device} has MTUs from {least} to {most}, {asked} was asked for")]
     Mtu {
         /// The device.
@@ -78,17 +78,17 @@ pub enum DeviceError {
         least: u16,
         /// Its largest, bytes.
         most: u16,
-        /// Asked for, bytes.
+        /// The requested one, bytes.
         asked: u16,
     },
-    /// Buffers that cannot hold a frame on a device that uses one buffer a frame.
+    /// Buffers that cannot hold a frame, on a device that uses one buffer per frame.
     #[error("{device} needs a whole frame in one buffer: {frame_bytes} bytes, the buffers have {mbuf_bytes}")]
     BufferTooSmall {
         /// The device.
         device: String,
         /// Largest frame, bytes.
         frame_bytes: usize,
-        /// Room in a buffer, bytes.
+        /// Size of a buffer, bytes.
         mbuf_bytes: usize,
     },
     /// No memory for the pool.
@@ -96,21 +96,21 @@ pub enum DeviceError {
         "no memory for {count} buffers of {bytes} bytes: {cause}; give DPDK more (hugepages or MiB) or ask for fewer"
     )]
     Memory {
-        /// Buffers.
+        /// Number of buffers.
         count: u32,
-        /// Bytes in each.
+        /// Size of each.
         bytes: usize,
-        /// The error in words.
+        /// The error text.
         cause: String,
     },
-    /// The device refused a step of its setup.
+    /// A step of the device's setup failed.
     #[error("{device}: {step} failed: {cause} ({log})")]
     Setup {
         /// The device.
         device: String,
         /// The step.
         step: &'static str,
-        /// The error in words.
+        /// The error text.
         cause: String,
         /// What DPDK logged.
         log: String,

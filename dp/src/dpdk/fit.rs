@@ -1,31 +1,31 @@
-//! What has to be done to a frame before its device can have it.
+//! Checks whether a frame can be sent as it is, and copies it if not.
 
 use super::drivers::Driver;
 use crate::{Mbuf, Mempool};
 
-/// What can be done with a frame.
+/// Result of the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fit {
-    /// The device takes it.
+    /// The device can send it.
     AsIs,
-    /// It takes the same bytes in fewer or shorter buffers.
+    /// The device can send the same bytes in fewer or shorter buffers.
     Copy,
-    /// It takes it in no shape.
+    /// The device cannot send it.
     Never,
 }
 
-/// What a device takes.
+/// Limits of a device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TxLimits {
-    /// Longer frames cannot be sent, unless the device cuts them.
+    /// Longest frame that is not cut.
     pub(super) frame_bytes: usize,
-    /// What its driver takes.
+    /// Limits of its driver.
     pub(super) driver: Driver,
 }
 
 impl TxLimits {
-    /// Of a frame of so many bytes in so many buffers, to be cut at `cut_at` (0: not to be cut); `longest`
-    /// tells the bytes of its longest buffer, and is asked where one may be too long.
+    /// Checks a frame of `bytes` bytes in `buffers` buffers, to be cut at `cut_at` (0: not to be cut).
+    /// `longest` returns the length of its longest buffer; called only if one may be too long.
     pub(super) fn fit(
         &self,
         bytes: usize,
@@ -49,8 +49,9 @@ impl TxLimits {
         }
     }
 
-    /// The same frame in as few fresh buffers as hold it, all of one of the pools: of the small ones, unless
-    /// the device takes too few of them. `None` when no pool has enough, or the device takes too few of any.
+    /// A copy of the frame in as few buffers as possible, all from one pool: the small one, unless that
+    /// takes too many buffers for the device. `None` if no pool has enough buffers, or even large ones
+    /// are too many.
     pub(super) fn copy(&self, frame: &Mbuf, small: &Mempool, large: Option<&Mempool>) -> Option<Mbuf> {
         let most = self.buffers(frame.tx_offload().tso_segment_bytes != 0);
         let room = |pool: &Mempool| pool.data_bytes().min(self.driver.buffer_bytes);

@@ -1,7 +1,7 @@
 //! Why a PCI device cannot be opened.
 //!
-//! EAL looks at PCI devices when it starts, and leaves out those it cannot use without an error: what is
-//! wrong is found out afterwards, from what Linux says of the device and what EAL logged.
+//! EAL scans PCI devices when it starts, and skips those it cannot use without an error. The cause is
+//! found afterwards, from sysfs and from EAL's log.
 
 use std::path::Path;
 
@@ -10,19 +10,19 @@ use crate::eal::pci::{Holder, PciAddress, identity};
 /// Why a PCI device cannot be opened. Each message is one line and says what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PciProblem {
-    /// The text is no address.
+    /// The text is not a PCI address.
     #[error("no PCI address, which looks like 0000:03:00.0 or 03:00.0")]
     Address,
-    /// The machine has no such device.
+    /// There is no such device.
     #[error("this machine has no such PCI device: see `lspci -D`, or /sys/bus/pci/devices")]
     Absent,
-    /// No driver of Linux has it.
+    /// No Linux driver is bound to it.
     #[error(
         "the device is bound to no driver: bind it to vfio-pci (where there is an IOMMU) or uio_pci_generic, such as by \
          `dpdk-devbind.py -b vfio-pci`"
     )]
     Unbound,
-    /// A driver of Linux's own has it.
+    /// A kernel driver uses it.
     #[error(
         "the device belongs to Linux, whose driver {driver} has it: bind it to vfio-pci (where there is an IOMMU) or \
          uio_pci_generic, such as by `dpdk-devbind.py -b vfio-pci`"
@@ -31,55 +31,55 @@ pub enum PciProblem {
         /// The driver.
         driver: String,
     },
-    /// EAL was not told of it.
+    /// EAL's options did not list it.
     #[error("the device was not named when DPDK was started: name it in EalConfig::pci, in a new process")]
     NotNamed,
-    /// It was open in this process.
+    /// It was open in this process before.
     #[error("the device was open in this process before, and DPDK finds it once only: use another process")]
     Closed,
-    /// EAL runs without hugepages, and the device needs them.
+    /// EAL runs without hugepages, which the device needs.
     #[error(
         "the device is bound to {driver}, which gives it physical addresses alone, and DPDK runs without hugepages: let it \
          have them (no --no-huge), or bind the device to vfio-pci behind an IOMMU"
     )]
     Hugepages {
-        /// The driver of Linux that hands it over.
+        /// The Linux driver that passes it to user space.
         driver: String,
     },
-    /// EAL would not have it.
+    /// EAL refused it.
     #[error("DPDK refused the device, which is bound to {driver}: {log}")]
     Refused {
-        /// The driver of Linux that hands it over.
+        /// The Linux driver that passes it to user space.
         driver: String,
         /// What EAL logged.
         log: String,
     },
-    /// No driver of DPDK drives it.
+    /// No DPDK driver supports it.
     #[error(
         "no driver of DPDK that is linked in drives a device {identity} (vendor:device); there are {drivers}"
     )]
     Unsupported {
-        /// Vendor and device.
+        /// Vendor and device id.
         identity: String,
-        /// The drivers there are.
+        /// The drivers that are linked in.
         drivers: String,
     },
 }
 
-/// What this process knows of a device.
+/// State of this process concerning a device.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Known {
     /// It was open before.
     pub(super) was_open: bool,
-    /// EAL was told of it.
+    /// EAL's options list it.
     pub(super) is_named: bool,
     /// EAL has no hugepages.
     pub(super) is_ordinary: bool,
-    /// What failed at EAL's start.
+    /// Errors at EAL's start.
     pub(super) log: String,
 }
 
-/// Why EAL has no port for the device, by what `sysfs` says of it.
+/// Why EAL has no port for the device, from `sysfs`.
 pub(super) fn problem(sysfs: &Path, address: PciAddress, known: Known) -> PciProblem {
     let holder = Holder::of(sysfs, address);
     let needs_hugepages = holder.needs_hugepages();

@@ -1,7 +1,8 @@
 //! One pair of queues of a device, as a [`Port`].
 //!
-//! Trouble is counted and survived: a full ring leaves frames with the caller; with the link down, or a vhost
-//! peer gone, frames are dropped until it is back; an empty pool stops reception until buffers return.
+//! Errors are counted, and the port continues: a full ring leaves frames with the caller; while the link
+//! is down or a vhost peer is gone, frames are dropped; an empty pool stops reception until buffers
+//! return.
 
 use std::mem::{self, MaybeUninit};
 use std::ptr::{self, NonNull};
@@ -18,11 +19,11 @@ use crate::mbuf::dpdk::Chain;
 use crate::mempool::Backend;
 use crate::{BURST, Burst, LinkState, Mbuf, Mempool, Port, PortCounters, PortInfo, tso};
 
-/// Asking for the link state may be a system call: while a ring stays full it is asked at every so-manieth
-/// try.
-const FULL_TRIES_A_LINK_CHECK: u32 = 64;
+/// Attempts to send on a full ring between two checks of the link state: a check may be a system call.
+/// Every 64th attempt makes its cost negligible, and delays the detection of a lost peer only a little.
+const FULL_TRIES_PER_LINK_CHECK: u32 = 64;
 
-/// Buffers that a vhost device takes at once to receive into.
+/// Buffers that a vhost device takes at once for reception.
 const VHOST_BURST: usize = 32;
 
 pub(super) struct QueuePort {
@@ -35,7 +36,7 @@ pub(super) struct QueuePort {
     link: LinkState,
     passes_large_frames: bool,
     rx_limit: RxLimit,
-    /// Tries in a row that met a full ring.
+    /// Consecutive attempts that met a full ring.
     full_tries: u32,
 }
 
@@ -93,18 +94,19 @@ impl QueuePort {
         let cut_at = if wants_offload { chain.tx_offload().tso_segment_bytes } else { 0 };
         let longest = || chain.segments().map(<[u8]>::len).max().unwrap_or(0);
         match self.device.limits.fit(chain.len(), chain.segment_count(), cut_at, longest) {
-            // Drivers write into the headers of frames that they complete.
+            // Drivers write to the headers of frames with offloads.
             Fit::AsIs if wants_offload && chain.is_head_shared() => Fit::Copy,
             fit => fit,
         }
     }
 
-    /// The same frame in fresh buffers.
+    /// A copy of the frame that the device can send.
     fn copy(&self, frame: &Mbuf) -> Option<Mbuf> {
         self.device.limits.copy(frame, &self.mempool, self.bulk.as_ref())
     }
 
-    /// Leaves only frames that the device can send, all of DPDK; returns whether any asks for an offload.
+    /// Keeps only frames that the device can send, all in DPDK buffers; returns whether any requests an
+    /// offload.
     fn make_sendable(&mut self, frames: &mut Burst) -> bool {
         let mut wants_offload = false;
         let mut at = 0;
@@ -131,14 +133,14 @@ impl QueuePort {
         wants_offload
     }
 
-    /// Hands over what the device takes. What is left was refused by a full ring.
+    /// Sends what the device takes. Frames left over met a full ring.
     fn send(&mut self, frames: &mut Burst, wants_offload: bool) {
         let (port, queue) = (self.device.port_id, self.queue);
         while !frames.is_empty() {
             let mut raw = [ptr::null_mut(); BURST];
             let mut bytes = [0; BURST];
             for ((raw, bytes), frame) in raw.iter_mut().zip(&mut bytes).zip(frames.iter()) {
-                // `make_sendable` left DPDK's only.
+                // `make_sendable` left only DPDK buffers.
                 *raw = frame.as_dpdk().map_or(ptr::null_mut(), Chain::as_raw);
                 *bytes = frame.len();
             }
@@ -160,15 +162,15 @@ impl QueuePort {
                 return;
             }
             if ready < given {
-                // The driver cannot do what this frame asks for, and would not when it is sent again.
+                // The driver does not support the offloads of this frame, and would not later.
                 let refused = frames.remove(0);
                 self.send_plain(&refused);
             }
         }
     }
 
-    /// Sends a TCP frame as frames that ask for nothing: cut and summed here, each in one buffer. What finds
-    /// no buffer or no room in the ring is dropped.
+    /// Sends a TCP frame as frames without offloads: cut and summed here, each in one buffer. Pieces
+    /// without a buffer or a free descriptor are dropped.
     #[cold]
     fn send_plain(&mut self, frame: &Mbuf) {
         let offload = frame.tx_offload();
@@ -186,7 +188,7 @@ impl QueuePort {
             let bytes = piece.len();
             let mut raw = piece.as_raw();
             // SAFETY: a started port and one of its queues, which this port alone uses; one mbuf that we own,
-            // which tx_burst takes over if it says so.
+            // which tx_burst takes over if it returns 1.
             if unsafe { sys::rte_eth_tx_burst(port, queue, &raw mut raw, 1) } == 1 {
                 mem::forget(piece);
                 self.counters.tx_frames += 1;
@@ -233,15 +235,18 @@ impl Port for QueuePort {
                 as usize
         };
         if count == 0 {
-            if self.device.silent_when_starved && room > 0 && self.device.pool.is_low(room.min(VHOST_BURST)) {
+            if self.device.lacks_rx_no_mbuf_count
+                && room > 0
+                && self.device.pool.is_low(room.min(VHOST_BURST))
+            {
                 self.counters.rx_no_mbuf += 1;
             }
             return 0;
         }
         let mut bytes = 0;
         for raw in &raw[..count] {
-            // SAFETY: rx_burst wrote so many pointers, each to a whole chain of the pool its queue was set up
-            // with, and hands them over.
+            // SAFETY: rx_burst wrote `count` pointers, each to a whole chain of the pool that its queue was
+            // set up with, and passes their ownership to us.
             let chain = unsafe { Chain::from_raw(raw.assume_init()) };
             bytes += chain.len();
             frames.push(Mbuf::from_raw(Raw::Dpdk(chain)));
@@ -270,8 +275,8 @@ impl Port for QueuePort {
                 self.full_tries = 0;
                 return given;
             }
-            // A full ring, or a peer that will never empty it.
-            if self.full_tries.is_multiple_of(FULL_TRIES_A_LINK_CHECK) {
+            // The ring is full, or the peer will never empty it.
+            if self.full_tries.is_multiple_of(FULL_TRIES_PER_LINK_CHECK) {
                 self.check_link();
             }
             self.full_tries = self.full_tries.wrapping_add(1);
@@ -292,7 +297,7 @@ impl Port for QueuePort {
 
     fn counters(&self) -> PortCounters {
         let mut counters = self.counters;
-        // The device counts as a whole: its first queue speaks for it.
+        // These counts are of the whole device; its first queue reports them.
         if self.queue == 0 && !is_forked() {
             // SAFETY: a plain C structure of numbers.
             let mut stats: sys::rte_eth_stats = unsafe { mem::zeroed() };

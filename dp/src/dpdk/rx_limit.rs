@@ -2,14 +2,15 @@
 
 use crate::BURST;
 
-/// What is taken at once has to be in the core's second-level cache still when it is placed. Half a mebibyte
-/// is at most half of one, and leaves room for where it goes. A burst of superframes would be four.
+/// Most bytes to take at once: they should still be in the core's second-level cache when they are
+/// placed. Half a mebibyte is at most half of such a cache, and leaves space for the destination. A
+/// burst of 64 KiB frames would be four mebibytes.
 const BYTES: usize = 512 << 10;
 
-/// Fewest: below that a burst costs more than it saves.
+/// Fewest frames: smaller bursts cost more than they save.
 const LEAST: usize = 4;
 
-/// Frames to take with the next burst, by how large those of the last one were.
+/// Frames to take with the next burst, from the sizes in the last one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RxLimit(usize);
 
@@ -22,7 +23,7 @@ impl RxLimit {
         self.0
     }
 
-    /// That so many came, at least one, of so many bytes.
+    /// A burst of `frames` frames (at least one) with `bytes` bytes was received.
     pub(super) fn received(&mut self, frames: usize, bytes: usize) {
         self.0 = if bytes <= BYTES / BURST * frames {
             BURST

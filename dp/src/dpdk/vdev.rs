@@ -1,4 +1,4 @@
-//! What is particular to virtual devices: their arguments, and socket files left behind.
+//! Arguments of virtual devices, and stale socket files.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 
 use super::DeviceError;
 
-/// The device's name: what stands before the first comma.
+/// The device's name: the part before the first comma.
 pub(super) fn name(spec: &str) -> &str {
     spec.split_once(',').map_or(spec, |(name, _)| name)
 }
@@ -19,7 +19,7 @@ fn argument<'a>(spec: &'a str, key: &str) -> Option<&'a str> {
         .map(|(_, value)| value)
 }
 
-/// The unix socket the device will listen on, if it is one that listens.
+/// The unix socket that the device will listen on, if it does.
 fn listens_on(spec: &str) -> Option<&str> {
     let name = name(spec);
     if name.starts_with("net_vhost") || name.starts_with("eth_vhost") {
@@ -31,7 +31,8 @@ fn listens_on(spec: &str) -> Option<&str> {
     }
 }
 
-/// The vhost-user socket of a device whose driver talks to a backend over one, and whether it listens on it.
+/// The vhost-user socket between a device and its backend, if its driver uses one, and whether the
+/// device listens on it.
 pub(super) fn vhost_user_backend(spec: &str) -> Option<(&str, bool)> {
     let name = name(spec);
     let is_virtio_user = name.starts_with("net_virtio_user") || name.starts_with("virtio_user");
@@ -39,19 +40,19 @@ pub(super) fn vhost_user_backend(spec: &str) -> Option<(&str, bool)> {
     Some((path, listens_on(spec).is_some()))
 }
 
-/// Room for data that the driver wants in a receive buffer, whatever the MTU: `net_af_packet` wants its
-/// ring's whole frame (`framesz`) to fit.
+/// Least receive buffer that the driver requires regardless of the MTU, bytes: `net_af_packet` requires
+/// its ring's frame size (`framesz`).
 pub(super) fn least_mbuf_bytes(spec: &str) -> usize {
     let framesz = argument(spec, "framesz").filter(|_| name(spec).starts_with("net_af_packet"));
     framesz.and_then(|bytes| bytes.parse().ok()).unwrap_or(0)
 }
 
-/// Removes the socket file a killed process left, on which nobody can listen as long as it is there.
+/// Removes the socket file of a process that was killed, which prevents others from listening.
 pub(super) fn clear_stale_socket(spec: &str) -> Result<(), DeviceError> {
     let Some(path) = listens_on(spec) else { return Ok(()) };
     match fs::symlink_metadata(path) {
         Ok(found) if found.file_type().is_socket() => {}
-        // Nothing there, or something that is not ours to remove: the driver will say.
+        // No file, or not a socket: the driver will report an error.
         _ => return Ok(()),
     }
     match UnixStream::connect(path) {

@@ -1,8 +1,8 @@
 //! The socket between a `net_virtio_user` device and its vhost-user backend, another process.
 //!
-//! The driver waits for each answer of the backend without a limit: a backend that is stopped (SIGSTOP, a
-//! debugger) would stop the process that opens or closes the device, too. So reading from the socket gets a
-//! limit, and a backend is asked whether it answers before the device is closed.
+//! The driver waits for each answer of the backend without a timeout: a stopped backend (SIGSTOP, a
+//! debugger) would also stop the process that opens or closes the device. So reads from the socket get a
+//! timeout, and before the device is closed the backend is asked whether it answers.
 
 use std::ffi::OsStr;
 use std::io::{ErrorKind, Read, Write};
@@ -13,41 +13,41 @@ use std::time::Duration;
 
 use super::vdev;
 
-/// How long an answer may take. The backend answers in a thread of its own, which has nothing else to do.
+/// Timeout of an answer. The backend answers in a dedicated thread.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// `VHOST_USER_GET_FEATURES` of version 1, without payload: allowed at any time, and changes nothing.
 const GET_FEATURES: [u32; 3] = [1, 1, 0];
 
-/// Bytes of its answer: the same header, and the features.
+/// Length of the answer: the same header, and the features.
 const FEATURES_BYTES: usize = 12 + 8;
 
-/// Which socket leads to the backend of a device.
+/// The socket to the backend of a device.
 #[derive(Clone, Debug)]
 pub(super) struct Backend {
     path: PathBuf,
-    /// The device listens, and the backend connects.
+    /// Whether the device listens and the backend connects.
     listens: bool,
 }
 
 impl Backend {
-    /// That of a device, if it has one.
+    /// The backend of a device, if it has one.
     pub(super) fn of(spec: &str) -> Option<Self> {
         let (path, listens) = vdev::vhost_user_backend(spec)?;
         Some(Self { path: PathBuf::from(path), listens })
     }
 
-    /// Bounds the driver's waits from now on.
+    /// Sets a timeout on the driver's reads from now on.
     pub(super) fn bound_waits(&self) {
         if let Some(socket) = self.socket() {
-            // A socket that takes no limit is as it was before.
+            // If the timeout cannot be set, nothing changes.
             let _ = socket.set_read_timeout(Some(ANSWER_TIMEOUT));
         }
     }
 
-    /// Whether the backend has lost touch with the device or answers, so that the device can be closed. Else
-    /// it may go on using the device's memory whenever it runs again, and is told by the end of the socket
-    /// that it should not.
+    /// Whether the backend is disconnected or answers, so that the device can be closed. Otherwise the
+    /// backend may use the device's memory whenever it runs again; the socket is shut down to tell it to
+    /// stop.
     pub(super) fn lets_go(&self) -> bool {
         let Some(mut socket) = self.socket() else { return true };
         if socket.set_read_timeout(Some(ANSWER_TIMEOUT)).is_err() {
@@ -63,7 +63,7 @@ impl Backend {
         !silent
     }
 
-    /// The driver's socket under a descriptor of our own. DPDK does not tell which it is.
+    /// A duplicate of the driver's socket. DPDK does not say which one it is.
     fn socket(&self) -> Option<UnixStream> {
         let found = sockets().filter_map(|socket| Some((self.match_of(&socket)?, socket)));
         found.max_by_key(|(how, _)| *how).map(|(_, socket)| socket)
@@ -94,7 +94,7 @@ enum Match {
     Path,
 }
 
-/// All descriptors of this process that may be sockets, under descriptors of our own.
+/// Duplicates of all descriptors of this process that may be sockets.
 fn sockets() -> impl Iterator<Item = UnixStream> {
     let entries = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let numbers: Vec<RawFd> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();

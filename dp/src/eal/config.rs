@@ -1,4 +1,4 @@
-//! What EAL is started with, in types, and the command line it makes of that.
+//! EAL's options as types, and the command line made of them.
 
 use std::fs;
 use std::path::Path;
@@ -6,74 +6,78 @@ use std::path::Path;
 use super::EalError;
 use super::pci::{Holder, NoAddress, PciAddress};
 
-/// How DPDK's environment (EAL) is started. The default runs unprivileged, with hugepages where some are
+/// Configuration of DPDK's environment (EAL). The default runs unprivileged, with hugepages if any are
 /// free.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EalConfig {
-    /// Where packet buffers live.
+    /// Memory for packet buffers.
     pub memory: Memory,
-    /// Where the thread that starts EAL runs afterwards.
+    /// CPUs of the thread that starts EAL.
     pub cores: Cores,
-    /// PCI addresses (`0000:03:00.0` or `03:00.0`) EAL may take, each perhaps with arguments for its driver
-    /// behind a comma. Empty: the PCI bus is not looked at. Virtual devices are not listed here:
-    /// [`crate::dpdk::open`] makes and removes them.
+    /// PCI addresses (`0000:03:00.0` or `03:00.0`) that EAL may use, each optionally followed by a comma
+    /// and arguments for its driver. If empty, the PCI bus is not scanned. Virtual devices are not
+    /// listed here: [`crate::dpdk::open`] makes and removes them.
     pub pci: Vec<String>,
     /// Files that other DPDK processes can find.
     pub files: Files,
-    /// How devices address memory. [`Iova::Auto`] is virtual as long as there is no PCI device.
+    /// Address mode of devices. [`Iova::Auto`] means virtual unless there are PCI devices.
     pub iova: Iova,
-    /// One file for all memory instead of one a page: a virtio-user device can pass only a few to its peer.
+    /// One file for all memory instead of one per page: a virtio-user device can pass only a few files
+    /// to its peer.
     pub single_file_segments: bool,
-    /// Let DPDK's log go to standard error, from notices up. Otherwise it is kept, and shown in errors.
+    /// Copies DPDK's log to standard error, from level notice up. Without it the log is only kept to be
+    /// shown in errors.
     pub log_to_stderr: bool,
-    /// Further EAL arguments, as on the command line of a DPDK program. They come last.
+    /// Further EAL arguments, as on the command line of a DPDK program. They are appended.
     pub extra: Vec<String>,
 }
 
-/// Where packet buffers live.
+/// Memory for packet buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
-    /// In hugepages when at least `mib` MiB are free, else as [`Memory::Ordinary`]; but not for a PCI device
-    /// without an IOMMU, which cannot use that: [`EalError::PciHugepages`](super::EalError::PciHugepages).
+    /// Hugepages if at least `mib` MiB are free, otherwise as [`Memory::Ordinary`]. With a PCI device
+    /// without an IOMMU, which cannot use ordinary pages, the latter is an error:
+    /// [`EalError::PciHugepages`](super::EalError::PciHugepages).
     Auto {
         /// MiB needed.
         mib: u32,
     },
-    /// In hugepages, taken as they are needed.
+    /// Hugepages, allocated on demand.
     Hugepages,
-    /// In ordinary pages: `mib` MiB, taken at the start. Slower, and no use to most NICs.
+    /// Ordinary pages: `mib` MiB, allocated at the start. Slower, and unusable for most NICs.
     Ordinary {
-        /// MiB in all.
+        /// Total MiB.
         mib: u32,
     },
 }
 
-/// Where the thread that starts EAL runs.
+/// CPUs of the thread that starts EAL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cores {
-    /// Where it may run already.
+    /// Unchanged.
     Floating,
-    /// On this CPU only.
+    /// Pinned to this CPU.
     Pinned(usize),
 }
 
 /// Files that other DPDK processes can find.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Files {
-    /// None: any number of processes run side by side, and nothing is left behind.
+    /// No files: any number of processes can run side by side, and nothing is left behind.
     None,
-    /// Under this prefix, which no other process may use.
+    /// Files with this prefix, which no other process may use.
     Prefix(String),
 }
 
-/// How devices address memory.
+/// Address mode of devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Iova {
-    /// Virtual without PCI devices, else what EAL finds right.
+    /// Virtual without PCI devices, otherwise EAL's choice.
     Auto,
-    /// By virtual address (an IOMMU translates).
+    /// Virtual addresses (an IOMMU translates them).
     Virtual,
-    /// By physical address (needs privileges). Without an IOMMU the device reaches all of the host's memory.
+    /// Physical addresses (needs privileges). Without an IOMMU the device can access all of the host's
+    /// memory.
     Physical,
 }
 
@@ -93,12 +97,12 @@ impl Default for EalConfig {
 }
 
 impl EalConfig {
-    /// What works everywhere, unprivileged and without hugepages: tests start from this.
+    /// Works everywhere, unprivileged and without hugepages: for tests.
     pub fn ordinary(mib: u32) -> Self {
         Self { memory: Memory::Ordinary { mib }, ..Self::default() }
     }
 
-    /// The argument vector for `rte_eal_init`, on a machine with `huge_free_mib` MiB of free hugepages where
+    /// The arguments of `rte_eal_init`, on a machine with `huge_free_mib` MiB of free hugepages where
     /// the calling thread may run on `cpus`.
     pub(super) fn arguments(&self, huge_free_mib: u64, cpus: &[usize]) -> Vec<String> {
         let Self { memory, cores, pci, files, iova, single_file_segments, log_to_stderr: _, extra } = self;
@@ -129,7 +133,7 @@ impl EalConfig {
             Iova::Auto | Iova::Virtual => arguments.push("--iova-mode=va".to_owned()),
             Iova::Physical => arguments.push("--iova-mode=pa".to_owned()),
         }
-        // One lcore, number 0, on one CPU or on all; `-l N` would always pin.
+        // One lcore, number 0, on one CPU or on all allowed ones; `-l N` would always pin.
         let place = match cores {
             Cores::Pinned(cpu) => cpu.to_string(),
             Cores::Floating => {
@@ -144,7 +148,7 @@ impl EalConfig {
 }
 
 impl Memory {
-    /// MiB of ordinary pages it is, when that is what it is with so many MiB of free hugepages.
+    /// MiB of ordinary pages to use with so many MiB of free hugepages; `None` if hugepages are used.
     pub(super) fn ordinary_mib(self, huge_free_mib: u64) -> Option<u32> {
         match self {
             Self::Auto { mib } if huge_free_mib < u64::from(mib) => Some(mib),
@@ -154,13 +158,13 @@ impl Memory {
     }
 }
 
-/// An entry of [`EalConfig::pci`]: the address, and the arguments with their comma.
+/// Splits an entry of [`EalConfig::pci`] into the address, and the arguments with their comma.
 fn split_pci(entry: &str) -> (&str, &str) {
     entry.split_at(entry.find(',').unwrap_or(entry.len()))
 }
 
 impl EalConfig {
-    /// The PCI devices EAL may take.
+    /// The PCI devices that EAL may use.
     ///
     /// # Errors
     /// [`EalError::PciAddress`].
@@ -171,8 +175,8 @@ impl EalConfig {
         self.pci.iter().map(parse).collect()
     }
 
-    /// Checks that the memory there would be is of use to the PCI devices that `sysfs` has. What was asked
-    /// for in so many words is not checked.
+    /// Checks that the PCI devices in `sysfs` can use the memory there will be. Explicitly configured
+    /// memory is not checked.
     ///
     /// # Errors
     /// [`EalError::PciAddress`], [`EalError::PciHugepages`].
@@ -192,7 +196,7 @@ impl EalConfig {
     }
 }
 
-/// MiB of free hugepages, of all sizes.
+/// MiB of free hugepages of all sizes.
 pub(super) fn huge_free_mib(sysfs: &Path) -> u64 {
     let Ok(sizes) = fs::read_dir(sysfs.join("kernel/mm/hugepages")) else { return 0 };
     sizes

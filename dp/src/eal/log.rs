@@ -1,4 +1,5 @@
-//! DPDK's log: kept line by line, so that an error can show what led to it and a tool's output stays clean.
+//! DPDK's log: the last lines are kept, so that an error can show its cause and a tool's output stays
+//! clean.
 
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_void};
@@ -9,21 +10,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use dpdk_sys as sys;
 
-/// Lines kept.
+/// Number of lines kept. It bounds the memory; an error shows at most the last four of them.
 const KEPT: usize = 64;
-/// `RTE_LOG_WARNING`: this and lower numbers tell of trouble.
+/// `RTE_LOG_WARNING`; smaller numbers are more severe.
 const WARNING: i32 = 5;
-/// `RTE_LOG_ERR`: likewise of what failed.
+/// `RTE_LOG_ERR`.
 const ERROR: i32 = 4;
-/// `_IOLBF`: hand over whole lines.
+/// `_IOLBF`: write whole lines.
 const LINE_BUFFERED: i32 = 1;
 
 static LINES: Mutex<VecDeque<(i32, String)>> = Mutex::new(VecDeque::new());
-/// What EAL said had failed when it started: it looks at PCI devices then, and at no other time.
+/// Errors that EAL logged when it started: it scans PCI devices only then.
 static AT_START: Mutex<String> = Mutex::new(String::new());
 static TO_STDERR: AtomicBool = AtomicBool::new(false);
 
-/// Directs DPDK's log here; once, before `rte_eal_init`, which otherwise opens standard error and syslog.
+/// Redirects DPDK's log here. Called once, before `rte_eal_init`, which otherwise opens standard error
+/// and syslog.
 pub(super) fn capture(to_stderr: bool) {
     TO_STDERR.store(to_stderr, Ordering::Relaxed);
     let functions = sys::cookie_io_functions_t { read: None, write: Some(write), seek: None, close: None };
@@ -31,7 +33,7 @@ pub(super) fn capture(to_stderr: bool) {
     // process.
     let stream = unsafe { sys::fopencookie(ptr::null_mut(), c"w".as_ptr(), functions) };
     if stream.is_null() {
-        // No memory for a stream: the log goes where DPDK wants it.
+        // No memory for a stream: the log goes to DPDK's default.
         return;
     }
     // SAFETY: a stream just opened, on which nothing was written; it is never closed.
@@ -48,25 +50,25 @@ pub(super) fn keep_start() {
     }
 }
 
-/// The last errors of EAL's start in one line; empty when there were none. Warnings are not among them: EAL
-/// has some on any machine.
+/// The last errors of EAL's start in one line; empty if there were none. Without warnings: EAL logs some
+/// on any machine.
 pub(crate) fn start_errors() -> String {
     AT_START.lock().map(|at_start| at_start.clone()).unwrap_or_default()
 }
 
-/// Forgets what was logged so far, so that [`trouble`] tells of what comes.
+/// Discards the log, so that [`trouble`] returns only what follows.
 pub(crate) fn mark() {
     if let Ok(mut lines) = LINES.lock() {
         lines.clear();
     }
 }
 
-/// The last warnings and errors since [`mark`], in one line; empty when there were none.
+/// The last warnings and errors since [`mark`], in one line; empty if there were none.
 pub(crate) fn trouble() -> String {
     last(WARNING)
 }
 
-/// The last lines since [`mark`] of this level or below, in one.
+/// The last lines since [`mark`] of this severity or worse, in one.
 fn last(level: i32) -> String {
     let Ok(lines) = LINES.lock() else { return String::new() };
     let mut told: Vec<&str> = lines.iter().filter(|(of, _)| *of <= level).map(|(_, line)| &**line).collect();
@@ -80,7 +82,7 @@ unsafe extern "C" fn write(_cookie: *mut c_void, text: *const c_char, bytes: usi
     // SAFETY: reads a variable of the calling thread.
     let level = unsafe { sys::rte_log_cur_msg_loglevel() };
     if TO_STDERR.load(Ordering::Relaxed) {
-        // Nowhere to say that standard error is closed.
+        // If standard error is closed there is no place to report that.
         let _ = std::io::stderr().write_all(text.as_bytes());
     }
     if let Ok(mut lines) = LINES.lock() {

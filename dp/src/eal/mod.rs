@@ -1,8 +1,8 @@
-//! DPDK's environment abstraction layer: started lazily, once per process, from typed options.
+//! DPDK's environment abstraction layer: started on demand, once per process, from typed options.
 //!
-//! EAL is process-wide state that cannot be undone: memory, the calling thread's place, drivers.
-//! [`Eal::start`] starts it or finds it running as asked. The value is proof that it runs; it is free to
-//! copy.
+//! EAL is process-wide state that cannot be undone: memory, the calling thread's affinity, drivers.
+//! [`Eal::start`] starts it, or checks that it runs with the same options. The returned value proves
+//! that it runs, and can be copied freely.
 
 mod config;
 pub(crate) mod log;
@@ -20,32 +20,32 @@ use pci::PciAddress;
 pub(crate) use thread::is_forked;
 pub use thread::register_thread;
 
-/// Proof that EAL runs in this process.
+/// Proof that EAL is running in this process.
 #[derive(Clone, Copy, Debug)]
 pub struct Eal {
     _started: (),
 }
 
-/// Why EAL is not there. Each message is one line and says what to do.
+/// Why EAL is not running. Each message is one line and says what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EalError {
-    /// Started before, with other options.
+    /// Started before, with different options.
     #[error(
         "DPDK was already started in this process with other options: use the same ones, or another process"
     )]
     AlreadyStarted,
-    /// Hugepages were asked for and none are free.
+    /// Hugepages were requested and none are free.
     #[error(
         "no hugepages are free: reserve some (echo 512 > /proc/sys/vm/nr_hugepages, as root) or use ordinary memory"
     )]
     NoHugepages,
-    /// An entry of [`EalConfig::pci`] is no address.
+    /// An entry of [`EalConfig::pci`] is not a PCI address.
     #[error("{text}: no PCI address, which looks like 0000:03:00.0 or 03:00.0")]
     PciAddress {
         /// The entry.
         text: String,
     },
-    /// Too few hugepages are free for a NIC that can use no other memory.
+    /// Too few hugepages are free for a NIC that cannot use other memory.
     #[error(
         "{device} is bound to {driver} and needs hugepages: {free} MiB are free and {mib} needed; reserve more (of 2 MiB \
          each: echo {pages} > /proc/sys/vm/nr_hugepages, as root), or bind it to vfio-pci behind an IOMMU",
@@ -54,7 +54,7 @@ pub enum EalError {
     PciHugepages {
         /// The device.
         device: String,
-        /// The driver of Linux that hands it over.
+        /// The Linux driver that passes it to user space.
         driver: String,
         /// MiB free.
         free: u64,
@@ -66,7 +66,7 @@ pub enum EalError {
         "this process is a fork of one that uses DPDK: start DPDK after the fork, or spawn a new program"
     )]
     Forked,
-    /// The system says no.
+    /// Permission denied.
     #[error("no permission to start DPDK: run as root, or use ordinary memory and virtual devices ({log})")]
     Permission {
         /// What DPDK logged.
@@ -78,36 +78,36 @@ pub enum EalError {
         /// The argument.
         argument: String,
     },
-    /// Anything else.
+    /// Any other error.
     #[error("DPDK does not start: {cause} ({log}); arguments: {arguments}")]
     Init {
         /// `rte_errno` in words.
         cause: String,
         /// What DPDK logged.
         log: String,
-        /// What it was started with.
+        /// The arguments it was started with.
         arguments: String,
     },
 }
 
-/// What EAL was started with, once it runs.
+/// EAL's options, once it runs.
 static STARTED: Mutex<Option<Started>> = Mutex::new(None);
 
 /// See [`STARTED`].
 struct Started {
     config: EalConfig,
-    /// Packet buffers are not in hugepages.
+    /// Packet buffers are in ordinary pages.
     is_ordinary: bool,
 }
 
 impl Eal {
-    /// Starts EAL (130 to 230 ms), or finds it running with the same options. The calling thread becomes
-    /// EAL's main one.
+    /// Starts EAL (130 to 230 ms), or checks that it runs with the same options. The calling thread
+    /// becomes EAL's main thread.
     ///
     /// # Errors
-    /// [`EalError`]; DPDK itself writes one more line to standard error when it gives up. After
+    /// [`EalError`]; DPDK itself writes one more line to standard error when it fails. After
     /// [`EalError::NoHugepages`], [`EalError::PciAddress`], [`EalError::PciHugepages`] and
-    /// [`EalError::BadArgument`] another try is possible.
+    /// [`EalError::BadArgument`] another attempt is possible.
     pub fn start(config: &EalConfig) -> Result<Self, EalError> {
         if is_forked() {
             return Err(EalError::Forked);
@@ -131,7 +131,7 @@ impl Eal {
         Ok(Self { _started: () })
     }
 
-    /// Whether EAL was allowed to take a PCI device, and whether packet buffers are in ordinary pages.
+    /// Whether EAL was allowed to use this PCI device, and whether packet buffers are in ordinary pages.
     pub(crate) fn pci_terms(self, address: PciAddress) -> (bool, bool) {
         let started = STARTED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         started.as_ref().map_or((false, false), |started| {
@@ -140,13 +140,13 @@ impl Eal {
         })
     }
 
-    /// EAL when it runs in this process (and not only in one it was forked from).
+    /// EAL if it runs in this process (and not only in the one it was forked from).
     pub fn running() -> Option<Self> {
         let started = STARTED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         (started.is_some() && !is_forked()).then_some(Self { _started: () })
     }
 
-    /// The release of DPDK, as it calls itself: `DPDK 22.11.11`.
+    /// The version of DPDK, in its own words: `DPDK 22.11.11`.
     pub fn version() -> &'static str {
         // SAFETY: returns a constant C string.
         unsafe { CStr::from_ptr(sys::rte_version()) }.to_str().unwrap_or("DPDK")
@@ -158,7 +158,7 @@ fn init(config: &EalConfig, arguments: &[String]) -> Result<(), EalError> {
         .iter()
         .map(|text| CString::new(text.as_str()).map_err(|_| EalError::BadArgument { argument: text.clone() }))
         .collect::<Result<_, _>>()?;
-    // EAL permutes the vector, and keeps pointers into the strings: both live for ever.
+    // EAL permutes the vector and keeps pointers to the strings, so both are leaked.
     let strings: &'static [CString] = owned.leak();
     let vector: Vec<*mut c_char> =
         strings.iter().map(|text| text.as_ptr().cast_mut()).chain([std::ptr::null_mut()]).collect();
@@ -183,13 +183,13 @@ fn init(config: &EalConfig, arguments: &[String]) -> Result<(), EalError> {
     Err(EalError::Init { cause: errno_text(errno), log, arguments: arguments[1..].join(" ") })
 }
 
-/// An error number of DPDK in words.
+/// The text of a DPDK error number.
 pub(crate) fn errno_text(errno: i32) -> String {
     // SAFETY: returns a C string that stays until this thread asks again; it is copied here.
     unsafe { CStr::from_ptr(sys::rte_strerror(errno)) }.to_string_lossy().into_owned()
 }
 
-/// The CPUs the calling thread may run on.
+/// The CPUs that the calling thread may run on.
 fn allowed_cpus() -> Vec<usize> {
     let Ok(set) = rustix::thread::sched_getaffinity(None) else { return vec![0] };
     (0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect()

@@ -1,23 +1,23 @@
-//! PCI devices as Linux shows them: their addresses, and which driver has them.
+//! PCI devices in sysfs: their addresses and drivers.
 
 use std::fmt;
 use std::fs;
 use std::path::Path;
 use std::str::FromStr;
 
-/// Where Linux shows devices.
+/// Root of sysfs.
 pub(crate) const SYSFS: &str = "/sys";
 
-/// The driver of Linux that hands a device to a program, behind an IOMMU if there is one.
+/// The Linux driver that passes a device to user space, behind an IOMMU if there is one.
 const VFIO: &str = "vfio-pci";
 
-/// Those that hand it over as it is.
+/// Linux drivers that pass a device to user space without an IOMMU.
 const UIO: &[&str] = &["uio_pci_generic", "igb_uio"];
 
-/// The name of a device's group where `vfio-pci` has it without an IOMMU.
+/// The name of a device's IOMMU group if `vfio-pci` has it without an IOMMU.
 const NO_IOMMU: &str = "vfio-noiommu";
 
-/// Where a PCI device is: `0000:03:00.0`, or `03:00.0` in domain 0.
+/// A PCI address: `0000:03:00.0`, or `03:00.0` in domain 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PciAddress {
     domain: u32,
@@ -26,7 +26,7 @@ pub(crate) struct PciAddress {
     function: u8,
 }
 
-/// A text is no PCI address.
+/// The text is not a PCI address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NoAddress;
 
@@ -52,7 +52,7 @@ impl FromStr for PciAddress {
     }
 }
 
-/// As Linux and DPDK name the device.
+/// As Linux and DPDK write it.
 impl fmt::Display for PciAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { domain, bus, device, function } = self;
@@ -60,26 +60,26 @@ impl fmt::Display for PciAddress {
     }
 }
 
-/// Which driver of Linux has a device.
+/// The Linux driver of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Holder {
     /// There is no such device.
     Absent,
-    /// None.
+    /// No driver.
     Nobody,
-    /// One of Linux's own, which drives it.
+    /// A kernel driver, which uses the device itself.
     Linux(String),
-    /// One that hands it to programs.
+    /// A driver that passes the device to user space.
     UserSpace {
-        /// Its name.
+        /// The driver's name.
         driver: String,
-        /// An IOMMU translates the addresses that the device uses.
+        /// An IOMMU translates the device's addresses.
         iommu: bool,
     },
 }
 
 impl Holder {
-    /// What `sysfs` says of a device.
+    /// The driver of a device, from `sysfs`.
     pub(crate) fn of(sysfs: &Path, address: PciAddress) -> Self {
         let device = sysfs.join("bus/pci/devices").join(address.to_string());
         if !device.exists() {
@@ -96,14 +96,14 @@ impl Holder {
         Self::UserSpace { driver, iommu: group.exists() && is_real }
     }
 
-    /// A program reaches the device by physical addresses alone: of hugepages, since others have no lasting
-    /// one.
+    /// Whether the device can be used only with physical addresses, and so only with hugepages: other
+    /// pages have no fixed physical address.
     pub(crate) fn needs_hugepages(&self) -> bool {
         matches!(self, Self::UserSpace { iommu: false, .. })
     }
 }
 
-/// Vendor and device of a device, `8086:100e`, as `sysfs` has them.
+/// Vendor and device id, `8086:100e`, from `sysfs`.
 pub(crate) fn identity(sysfs: &Path, address: PciAddress) -> String {
     let device = sysfs.join("bus/pci/devices").join(address.to_string());
     let read = |file| fs::read_to_string(device.join(file)).unwrap_or_default();

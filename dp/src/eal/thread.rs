@@ -1,7 +1,7 @@
 //! Threads known to EAL, and forks.
 //!
-//! A thread that EAL knows has caches in the mempools: allocation takes a third of the time. A forked child
-//! shares rings and hugepages with its parent and must not touch them.
+//! A thread that EAL knows has caches in the mempools: allocation takes a third of the time. A forked
+//! child shares rings and hugepages with its parent and must not touch them.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use dpdk_sys as sys;
 
 static FORKED: AtomicBool = AtomicBool::new(false);
 
-/// `LCORE_ID_ANY`: what a thread has that EAL does not know.
+/// `LCORE_ID_ANY`: the lcore id of a thread that EAL does not know.
 const NO_LCORE: u32 = u32::MAX;
 
 /// Whether this process is a fork of the one that started EAL.
@@ -19,7 +19,7 @@ pub(crate) fn is_forked() -> bool {
     FORKED.load(Ordering::Relaxed)
 }
 
-/// From now on a fork is noticed.
+/// Sets [`is_forked`] in children forked from now on.
 pub(super) fn watch_for_forks() {
     unsafe extern "C" fn in_child() {
         FORKED.store(true, Ordering::Relaxed);
@@ -29,38 +29,38 @@ pub(super) fn watch_for_forks() {
     unsafe { sys::pthread_atfork(None, None, Some(in_child)) };
 }
 
-/// Registers the calling thread with EAL until it ends; ports do so when a thread first uses them. No effect
-/// on a thread that is registered.
+/// Registers the calling thread with EAL until it ends; ports do so when a thread first uses them. No
+/// effect on a registered thread.
 ///
-/// Returns whether it is registered now: not so when EAL has no room (it knows 128 threads) or does not run.
-/// Everything works without, only slower.
+/// Returns whether it is registered now: not if EAL's table is full (128 threads) or EAL is not running.
+/// Everything works without registration, only slower.
 #[inline]
 pub fn register_thread() -> bool {
     REGISTRATION.with(|registration| match registration.state.get() {
-        State::Registered | State::Known => true,
-        State::Refused => false,
-        State::Unknown => registration.register(),
+        RegistrationState::Registered | RegistrationState::Known => true,
+        RegistrationState::Refused => false,
+        RegistrationState::Unknown => registration.register(),
     })
 }
 
 thread_local! {
-    static REGISTRATION: Registration = const { Registration { state: Cell::new(State::Unknown) } };
+    static REGISTRATION: Registration = const { Registration { state: Cell::new(RegistrationState::Unknown) } };
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
-    /// Never asked.
+enum RegistrationState {
+    /// Not tried yet.
     Unknown,
-    /// By us: to be undone.
+    /// Registered by us: unregistered when the thread ends.
     Registered,
-    /// By EAL itself.
+    /// Registered by EAL itself.
     Known,
-    /// No room.
+    /// EAL's table is full.
     Refused,
 }
 
 struct Registration {
-    state: Cell<State>,
+    state: Cell<RegistrationState>,
 }
 
 impl Registration {
@@ -72,21 +72,21 @@ impl Registration {
         // SAFETY: EAL runs, and the calling thread registers itself.
         let state = unsafe {
             if sys::rte_lcore_id() != NO_LCORE {
-                State::Known
+                RegistrationState::Known
             } else if sys::rte_thread_register() == 0 {
-                State::Registered
+                RegistrationState::Registered
             } else {
-                State::Refused
+                RegistrationState::Refused
             }
         };
         self.state.set(state);
-        state != State::Refused
+        state != RegistrationState::Refused
     }
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        if self.state.get() == State::Registered && !is_forked() {
+        if self.state.get() == RegistrationState::Registered && !is_forked() {
             // SAFETY: this thread was registered by `register`, and ends.
             unsafe { sys::rte_thread_unregister() };
         }

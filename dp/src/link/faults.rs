@@ -1,32 +1,32 @@
-//! The dice of one direction: which frame meets which fault.
+//! The random generator of one direction: decides the faults of each frame.
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 
 use super::LinkPlan;
 
-/// What happens to one frame. A lost frame has no other fate.
+/// Faults of one frame. A lost frame has no other fault.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Fate {
     pub(super) lost: bool,
     pub(super) duplicated: bool,
     pub(super) held: bool,
-    /// Picks the bit to turn.
+    /// Selects the bit to flip.
     pub(super) corrupted: Option<u32>,
 }
 
-/// Deals out fates in the order of frames.
-pub(super) struct Dice {
+/// Decides faults, frame by frame.
+pub(super) struct FaultGenerator {
     plan: LinkPlan,
     rng: ChaCha8Rng,
-    /// Frames dealt with so far.
+    /// Frames decided so far.
     ordinal: u64,
     /// Whether any probability is above 0.
     random: bool,
 }
 
-impl Dice {
-    /// The dice of direction `stream` (0 or 1): each has a stream of its own from the one seed.
+impl FaultGenerator {
+    /// The generator of direction `stream` (0 or 1): each direction has its own stream of the one seed.
     pub(super) fn new(plan: &LinkPlan, seed: u64, stream: u64) -> Self {
         let mut plan = plan.clone();
         plan.drop_exactly.sort_unstable();
@@ -36,19 +36,20 @@ impl Dice {
         Self { plan, rng, ordinal: 0, random }
     }
 
-    /// The fate of the next frame.
+    /// The faults of the next frame.
     pub(super) fn next(&mut self) -> Fate {
         let ordinal = self.ordinal;
         self.ordinal += 1;
-        let mut fate = if self.random { self.throw() } else { Fate::default() };
+        let mut fate = if self.random { self.draw() } else { Fate::default() };
         if self.plan.drop_exactly.binary_search(&ordinal).is_ok() {
             fate.lost = true;
         }
         if fate.lost { Fate { lost: true, ..Fate::default() } } else { fate }
     }
 
-    /// Always as many throws, so that one probability does not change what the others hit.
-    fn throw(&mut self) -> Fate {
+    /// Always draws the same number of times, so that one probability does not change the effect of the
+    /// others.
+    fn draw(&mut self) -> Fate {
         let lost = self.hits(self.plan.drop_ppm);
         let duplicated = self.hits(self.plan.duplicate_ppm);
         let held = self.hits(self.plan.reorder_ppm);
@@ -59,7 +60,7 @@ impl Dice {
 
     fn hits(&mut self, ppm: u32) -> bool {
         // The upper half of a 64-bit product: uniform over a million to one part in 4000.
-        let throw = (u64::from(self.rng.next_u32()) * 1_000_000) >> 32;
-        throw < u64::from(ppm)
+        let draw = (u64::from(self.rng.next_u32()) * 1_000_000) >> 32;
+        draw < u64::from(ppm)
     }
 }

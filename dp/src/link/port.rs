@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::faults::{Dice, Fate};
+use super::faults::{Fate, FaultGenerator};
 use super::wire::{InFlight, Receiver, Wire};
 use super::{LinkConfig, LinkTso};
 use crate::{
@@ -11,30 +11,30 @@ use crate::{
     tso,
 };
 
-/// Ethernet header and a VLAN tag: what a frame may have beside the IP packet.
+/// Ethernet header and a VLAN tag: the most a frame has beside the IP packet.
 const FRAME_OVERHEAD_BYTES: usize = 18;
 
-/// Of a large buffer.
+/// Size of a large buffer.
 const BULK_BYTES: usize = 32 << 10;
 
-/// Smallest buffer of a link's pool, as large as devices usually have them.
+/// Smallest buffer of a link's pool, as is usual for devices.
 const DATA_BYTES_MIN: usize = 2048;
 
-/// The ends, and their pools.
+/// Names of the ends and of their pools.
 pub(super) const NAMES: [&str; 2] = ["link-a", "link-b"];
 
-/// Bytes of a buffer of a link's pool.
+/// Size of a buffer of a link's pool, bytes.
 pub(super) fn data_bytes(config: &LinkConfig) -> usize {
     (usize::from(config.mtu) + FRAME_OVERHEAD_BYTES).next_multiple_of(64).max(DATA_BYTES_MIN)
 }
 
-/// What both ends see.
+/// State shared by both ends.
 pub(super) struct Shared {
-    /// Whether the cable is plugged in.
+    /// Whether the cable is connected.
     plugged: AtomicBool,
-    /// Whether each end is still there.
+    /// Whether each end still exists.
     present: [AtomicBool; 2],
-    /// From each end to the other.
+    /// The wire from each end to the other.
     wires: [Wire; 2],
 }
 
@@ -47,11 +47,11 @@ impl Shared {
         }
     }
 
-    pub(super) fn plug(&self, up: bool) {
+    pub(super) fn set_plugged(&self, up: bool) {
         self.plugged.store(up, Ordering::Release);
     }
 
-    /// The wire that frames of end `from` travel on.
+    /// The wire for frames of end `from`.
     pub(super) fn wire(&self, from: usize) -> &Wire {
         &self.wires[from]
     }
@@ -68,16 +68,16 @@ pub(super) struct LinkPort {
     info: PortInfo,
     pool: Mempool,
     bulk: Option<Mempool>,
-    /// Where copies of damaged frames come from: the pool of the end that receives them.
+    /// For copies of duplicated or corrupted frames: the pool of the end that receives them.
     peer_pool: Mempool,
-    dice: Dice,
+    generator: FaultGenerator,
     delay_us: u64,
     reorder_us: u64,
     ring_frames: u64,
     checksum_offload: bool,
     tso: LinkTso,
     point_to_point: bool,
-    /// Frames put on the wire, copies included and lost ones not.
+    /// Frames put on the wire, including copies and excluding lost ones.
     sent: u64,
     receiver: Receiver,
     state: LinkState,
@@ -104,7 +104,7 @@ impl LinkPort {
                 bulk: (config.bulk_mbufs > 0)
                     .then(|| Mempool::heap(NAMES[end], config.bulk_mbufs, BULK_BYTES.max(data_bytes))),
                 peer_pool: pools[1 - end].clone(),
-                dice: Dice::new(ours, config.seed, end as u64),
+                generator: FaultGenerator::new(ours, config.seed, end as u64),
                 delay_us: u64::from(ours.delay_us),
                 reorder_us: u64::from(ours.reorder_us),
                 ring_frames: config.ring_frames as u64,
@@ -119,8 +119,8 @@ impl LinkPort {
         })
     }
 
-    /// Notices that the link went up or down.
-    fn look_at_link(&mut self) -> LinkState {
+    /// Updates the link state.
+    fn update_link(&mut self) -> LinkState {
         let state = if self.shared.is_up() { LinkState::Up } else { LinkState::Down };
         if state != self.state {
             self.state = state;
@@ -129,12 +129,12 @@ impl LinkPort {
         state
     }
 
-    /// Frames that the port makes of this one. One that is not to be cut, or cannot be, is one.
+    /// Number of frames that the port makes of this one: 1 if it is not cut.
     fn pieces(&self, frame: &Mbuf) -> u64 {
         if self.tso == LinkTso::Cut { tso::pieces(frame) as u64 } else { 1 }
     }
 
-    /// Sends what the device does of one frame; there is room on the wire.
+    /// Sends one frame, cut if the port does that; the caller has checked that it fits the ring.
     fn send(&mut self, now_us: u64, frame: Mbuf) {
         if frame.tx_offload().tso_segment_bytes > 0 && !self.info.tso.allow(&frame) {
             self.counters.tx_dropped += 1;
@@ -161,7 +161,7 @@ impl LinkPort {
         self.counters.tx_frames += 1;
         self.counters.tx_bytes += bytes as u64;
         let wire = self.shared.wire(self.end);
-        let Fate { lost, duplicated, held, corrupted } = self.dice.next();
+        let Fate { lost, duplicated, held, corrupted } = self.generator.next();
         if lost {
             return wire.faults.lost.increment();
         }
@@ -198,8 +198,8 @@ impl LinkPort {
     }
 }
 
-/// A copy of `frame` with one bit turned, `which` picks it. Its checksum is completed first: a partial one
-/// counts as good at the receiver, and the damage would pass unseen.
+/// A copy of `frame` with one bit flipped, selected by `which`. Its checksum is completed first: the
+/// receiver takes a partial one as good, and would miss the corruption.
 fn corrupt(frame: &Mbuf, which: u32, pool: &Mempool) -> Option<Mbuf> {
     let mut copy = frame.deep_copy(pool)?;
     let partial = copy.tx_offload().tcp_checksum;
@@ -244,7 +244,7 @@ impl Port for LinkPort {
     }
 
     fn tx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
-        if self.look_at_link() == LinkState::Down {
+        if self.update_link() == LinkState::Down {
             let taken = frames.len();
             self.counters.tx_link_down += taken as u64;
             frames.clear();
@@ -266,7 +266,7 @@ impl Port for LinkPort {
     }
 
     fn link_state(&mut self) -> LinkState {
-        self.look_at_link()
+        self.update_link()
     }
 
     fn counters(&self) -> PortCounters {

@@ -1,4 +1,5 @@
-//! One direction of a link: the ring between the threads, and the receiver's queue of what is not due yet.
+//! One direction of a link: the ring between the threads, and the receiver's queue of frames that are
+//! not due yet.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +9,7 @@ use crossbeam_queue::ArrayQueue;
 use super::LinkPlan;
 use crate::{BURST, Mbuf};
 
-/// What a link did to the frames of one direction.
+/// Faults of one direction so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkFaults {
     /// Frames lost.
@@ -17,16 +18,16 @@ pub struct LinkFaults {
     pub duplicated: u64,
     /// Frames held back.
     pub reordered: u64,
-    /// Frames with one bit turned.
+    /// Frames with one bit flipped.
     pub corrupted: u64,
-    /// Frames lost, or not duplicated, because no buffer was left for the copy.
+    /// Frames lost, or not duplicated, because no buffer was free for the copy.
     pub no_mbuf: u64,
 }
 
-/// A frame on its way.
+/// A frame in flight.
 pub(super) struct InFlight {
     pub(super) due_us: u64,
-    /// Due whatever the receiver's clock says: the plan took no time.
+    /// Due at any time of the receiver's clock: the plan has no delay.
     pub(super) at_once: bool,
     pub(super) frame: Mbuf,
 }
@@ -37,13 +38,13 @@ impl InFlight {
     }
 }
 
-/// What both ends of a direction see.
+/// State shared by both ends of a direction.
 pub(super) struct Wire {
     ring: ArrayQueue<InFlight>,
-    /// Frames the receiver has taken off, in all; written by the receiver.
+    /// Total frames that the receiver has taken; written by the receiver.
     delivered: AtomicU64,
-    /// When the first frame may be due that the sender put in since the receiver last looked; else
-    /// `u64::MAX`.
+    /// Lower bound of the due times of frames that the sender added since the receiver last looked;
+    /// `u64::MAX` if there are none.
     ring_due_us: AtomicU64,
     pub(super) faults: FaultCounters,
 }
@@ -63,17 +64,17 @@ impl Wire {
         self.delivered.load(Ordering::Acquire)
     }
 
-    /// Puts one frame in; the sender has checked for room.
+    /// Adds one frame; the sender has checked that it fits.
     pub(super) fn push(&self, frame: InFlight) {
         let due_us = frame.due_us;
         let refused = self.ring.push(frame).is_err();
         debug_assert!(!refused, "the sender counts what is in flight");
-        // After the push: the receiver may then look once in vain, but never too late.
+        // Stored after the push: the receiver may look once too early, but never too late.
         self.ring_due_us.fetch_min(due_us, Ordering::Release);
     }
 }
 
-/// [`LinkFaults`] while it is being counted: written by the sender, read by anyone.
+/// [`LinkFaults`] as counters: written by the sender, read by anyone.
 #[derive(Default)]
 pub(super) struct FaultCounters {
     pub(super) lost: Counter,
@@ -96,7 +97,7 @@ impl FaultCounters {
     }
 }
 
-/// A plain count that other threads may read.
+/// A counter that other threads may read.
 #[derive(Default)]
 pub(super) struct Counter(AtomicU64);
 
@@ -110,14 +111,14 @@ impl Counter {
     }
 }
 
-/// The receiver's end of a [`Wire`].
+/// The receiving end of a [`Wire`].
 pub(super) struct Receiver {
-    /// Frames out of the ring that were not due, or found no place, by due time; equal times in sending
-    /// order.
+    /// Frames taken off the ring that were not due or did not fit the burst, by due time; equal times in
+    /// sending order.
     waiting: VecDeque<InFlight>,
     delivered: u64,
-    /// Whether frames come out of the ring in the order they are due: then only the first needs to be looked
-    /// at.
+    /// Whether frames leave the ring in the order of their due times: then only the first has to be
+    /// checked.
     in_order: bool,
 }
 
@@ -130,7 +131,7 @@ impl Receiver {
         }
     }
 
-    /// Hands every frame that is due to `deliver`, `room` at most.
+    /// Passes every due frame to `deliver`, at most `room`.
     pub(super) fn receive(
         &mut self,
         wire: &Wire,
@@ -139,7 +140,8 @@ impl Receiver {
         mut deliver: impl FnMut(Mbuf),
     ) -> usize {
         if !wire.ring.is_empty() {
-            // A swap, not a store: it takes the sender's `fetch_min` with the push in front of it.
+            // A swap, not a store: it acquires the sender's `fetch_min` together with the push before
+            // it.
             wire.ring_due_us.swap(u64::MAX, Ordering::AcqRel);
         }
         let mut taken = 0;
@@ -153,7 +155,7 @@ impl Receiver {
             taken += 1;
         }
         if taken == room && !wire.ring.is_empty() {
-            // Stopped before the ring was: something may be due right now.
+            // The burst was full before the ring was empty: more frames may be due now.
             wire.ring_due_us.fetch_min(now_us, Ordering::Release);
         }
         if taken > 0 {
@@ -170,7 +172,7 @@ impl Receiver {
         waiting.into_iter().chain(ring).min()
     }
 
-    /// Brings what could be first to the front of `waiting`.
+    /// Fills `waiting` so that the first due frame is at its front.
     fn refill(&mut self, wire: &Wire) {
         if self.in_order {
             if self.waiting.is_empty() {

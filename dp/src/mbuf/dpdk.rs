@@ -1,13 +1,13 @@
 //! Packet buffers of DPDK: chains of `rte_mbuf`.
 //!
-//! Who may touch which byte:
-//! - every `rte_mbuf` of a chain is owned by one [`Chain`]; a further view is an *indirect* mbuf of its own,
-//!   attached to the one with the storage, which counts its owners;
-//! - bytes are written only through `&mut Chain`, and only while the storage has one owner;
-//! - they are read through `&Chain`, which excludes that; other views only read as well.
+//! Rules of access:
+//! - Every `rte_mbuf` of a chain is owned by one [`Chain`]. A further view is an *indirect* mbuf of its
+//!   own, attached to the one with the storage, which counts its owners.
+//! - Bytes are written only through `&mut Chain`, and only while the storage has one owner.
+//! - They are read through `&Chain`, which excludes that; other views only read as well.
 //!
-//! What this cannot rule out: a vhost or memif *peer* shares the memory of its device and could write at any
-//! time. DPDK trusts such a peer, and so do we; do not connect untrusted ones.
+//! These rules cannot cover a vhost or memif *peer*, which shares the memory of its device and could
+//! write at any time. DPDK trusts such a peer, and so do we; do not connect untrusted ones.
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -19,7 +19,7 @@ use dpdk_sys::mbuf as field;
 use super::{Checksum, ExtBuf, MAX_SEGMENTS, TxOffload};
 use crate::mempool::dpdk::{Pool, home};
 
-/// One or more segments in a row.
+/// One or more linked segments.
 pub(crate) struct Chain {
     head: NonNull<sys::rte_mbuf>,
 }
@@ -27,7 +27,7 @@ pub(crate) struct Chain {
 // SAFETY: the chain owns its mbufs, and pools take them back from any thread; storage counts its owners
 // atomically.
 unsafe impl Send for Chain {}
-// SAFETY: `&Chain` only reads, but for the owner counts, which are atomic.
+// SAFETY: `&Chain` only reads, except for the owner counts, which are atomic.
 unsafe impl Sync for Chain {}
 
 impl Chain {
@@ -39,19 +39,19 @@ impl Chain {
         Self { head }
     }
 
-    /// The mbuf chain, still owned by `self`: whoever takes it over must `mem::forget` this.
+    /// The mbuf chain, still owned by `self`: to take ownership, the caller must `mem::forget` this.
     pub(crate) fn as_raw(&self) -> *mut sys::rte_mbuf {
         self.head.as_ptr()
     }
 
-    /// A copy of `memory` in buffers of `pool`: devices reach DPDK's memory only.
+    /// A copy of `memory` in buffers of `pool`: devices can access only DPDK's memory.
     pub(crate) fn external(pool: &Pool, memory: &ExtBuf) -> Option<Self> {
         let mut copy = pool.alloc()?;
         copy.append_chained(pool, memory.as_slice()).then_some(copy)
     }
 
-    /// Appends `bytes`, chaining further buffers of `pool` as they are needed; `false` when none are left or
-    /// the chain would grow too long, with part of the bytes appended.
+    /// Appends `bytes`, chaining further buffers of `pool` as needed. `false` if no buffer is free or
+    /// the chain would become too long; part of the bytes are then appended.
     pub(crate) fn append_chained(&mut self, pool: &Pool, mut bytes: &[u8]) -> bool {
         loop {
             let (now, later) = bytes.split_at(bytes.len().min(self.tailroom()));
@@ -136,21 +136,22 @@ impl Chain {
         }
     }
 
-    /// The tailroom of a chain of one segment, whoever else sees the storage.
+    /// The tailroom of a chain of one segment, even if the storage is shared.
     ///
     /// # Safety
-    /// Nobody else shows bytes behind the segment's data.
+    /// No other view covers bytes behind the segment's data.
     pub(crate) unsafe fn room(&mut self) -> &mut [u8] {
         let head = self.as_raw();
         let bytes = self.tailroom();
-        // SAFETY: the tailroom of a segment that the chain owns: inside the buffer, mapped, and zeroed when
-        // it was. The caller vouches that nobody else shows it.
+        // SAFETY: the tailroom of a segment that the chain owns is inside the buffer, which is mapped and was
+        // zeroed then. By this function's contract no other view covers it.
         unsafe {
             std::slice::from_raw_parts_mut(field::data(head).add(field::data_len(head) as usize), bytes)
         }
     }
 
-    /// Makes the first bytes of the tailroom of a chain of one segment data, whoever else sees the storage.
+    /// Makes the first bytes of the tailroom of a chain of one segment data, even if the storage is
+    /// shared.
     pub(crate) fn grow(&mut self, bytes: usize) {
         assert!(bytes <= self.tailroom(), "data stay inside the buffer");
         let head = self.as_raw();
@@ -164,8 +165,8 @@ impl Chain {
     pub(crate) fn advance(&mut self, bytes: usize) {
         assert!(bytes <= self.len(), "advance by {bytes} of {} bytes", self.len());
         let mut left = bytes;
-        // SAFETY: segments of the chain. The segment that is given back is unlinked first, and what the head
-        // alone knows moves on.
+        // SAFETY: segments of the chain. A segment is unlinked before it is freed, and the head's metadata
+        // move to the next one.
         unsafe {
             let all = field::pkt_len(self.as_raw());
             loop {
@@ -198,7 +199,7 @@ impl Chain {
         let mut left = bytes;
         let mut kept = 1;
         // SAFETY: segments of the chain, which has more than `bytes` bytes, so the walk ends inside it. What
-        // is cut off is a chain of its own as far as rte_pktmbuf_free looks (it follows `next`).
+        // is cut off is a chain of its own for rte_pktmbuf_free, which follows `next`.
         unsafe {
             let mut segment = head;
             while left > field::data_len(segment) as usize {
@@ -250,7 +251,7 @@ impl Chain {
         self.raw_segments().any(|segment| unsafe { field::storage_owners(segment) != 1 })
     }
 
-    /// Whether the first segment's storage has another owner: then a driver may not write headers into it.
+    /// Whether the first segment's storage is shared: a driver may not write headers into it then.
     pub(crate) fn is_head_shared(&self) -> bool {
         // SAFETY: the chain owns its head.
         unsafe { field::storage_owners(self.as_raw()) != 1 }
@@ -300,7 +301,7 @@ impl Chain {
         if ipv4_checksum {
             flags |= sys::K_F_TX_IP_CKSUM;
         }
-        // DPDK: TSO implies the TCP checksum, but drivers differ in whether they look for both flags.
+        // DPDK: TSO implies the TCP checksum, but some drivers test for both flags.
         if tcp_checksum || cuts {
             flags |= sys::K_F_TX_TCP_CKSUM;
         }
@@ -318,7 +319,7 @@ impl Chain {
         unsafe { field::set_tx_offload(self.as_raw(), packed) };
     }
 
-    /// Whether the port is asked to fill in anything.
+    /// Whether any offload is requested.
     pub(crate) fn wants_offload(&self) -> bool {
         // SAFETY: the chain owns its head.
         unsafe { field::ol_flags(self.as_raw()) & TX_FLAGS != 0 }
@@ -342,19 +343,19 @@ impl Chain {
     }
 }
 
-/// What [`Chain::set_tx_offload`] sets.
+/// The flags that [`Chain::set_tx_offload`] sets.
 const TX_FLAGS: u64 =
     sys::K_F_TX_IP_CKSUM | sys::K_F_TX_L4_MASK | sys::K_F_TX_TCP_SEG | sys::K_F_TX_IPV4 | sys::K_F_TX_IPV6;
 
-/// Flags that tell where a segment's storage is; they stay with it.
+/// Flags that describe a segment's storage; they stay with the segment.
 const STORAGE_FLAGS: u64 = sys::K_F_INDIRECT | sys::K_F_EXTERNAL;
 
-/// Gives `to` what `from`, the head so far, knows of the chain, but for the counts.
+/// Copies the chain's metadata, except the counts, from the old head `from` to the new head `to`.
 ///
 /// # Safety
 /// Both are segments of a chain that the caller owns.
 unsafe fn move_metadata(from: *mut sys::rte_mbuf, to: *mut sys::rte_mbuf) {
-    // SAFETY: the caller vouches for both.
+    // SAFETY: by this function's contract the caller owns both segments.
     unsafe {
         let kept = field::ol_flags(to) & STORAGE_FLAGS;
         field::set_ol_flags(to, field::ol_flags(from) & !STORAGE_FLAGS | kept);
@@ -370,12 +371,13 @@ unsafe fn bytes<'a>(segment: *mut sys::rte_mbuf) -> &'a [u8] {
     unsafe { std::slice::from_raw_parts(field::data(segment), field::data_len(segment) as usize) }
 }
 
-/// The bytes for writing, unless the storage has another owner.
+/// The bytes for writing; `None` if the storage is shared.
 ///
 /// # Safety
 /// `segment` belongs to a chain that is borrowed mutably for `'a`.
 unsafe fn bytes_mut<'a>(segment: *mut sys::rte_mbuf) -> Option<&'a mut [u8]> {
-    // SAFETY: as in `bytes`; with one owner, no other view exists that could show or make one of these bytes.
+    // SAFETY: the data are inside the buffer, mapped and initialised, as in `bytes`. With one owner of the
+    // storage no other view of these bytes exists, or can be made during the borrow.
     unsafe {
         if field::storage_owners(segment) != 1 {
             return None;
@@ -386,11 +388,11 @@ unsafe fn bytes_mut<'a>(segment: *mut sys::rte_mbuf) -> Option<&'a mut [u8]> {
 
 impl Drop for Chain {
     fn drop(&mut self) {
-        // In a forked child the memory is shared with the parent, or a copy of it: leave it alone.
+        // In a forked child the memory is shared with the parent, or a copy of it: do not touch it.
         if crate::eal::is_forked() {
             return;
         }
-        // SAFETY: the chain owns its mbufs, and goes.
+        // SAFETY: the chain owns its mbufs, and is dropped.
         unsafe { sys::rte_pktmbuf_free(self.as_raw()) };
     }
 }

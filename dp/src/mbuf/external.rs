@@ -1,14 +1,14 @@
-//! Bytes that belong to somebody else, to be sent from where they are.
+//! External memory, sent from where it is.
 
 use std::fmt;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Read-only bytes and what keeps them alive: the storage of [`Mbuf::external`](crate::Mbuf::external).
+/// Read-only bytes and their owner: the storage of [`Mbuf::external`](crate::Mbuf::external).
 ///
-/// Cheap to clone; the owner goes when the last clone and the last view in an [`Mbuf`](crate::Mbuf) have
-/// gone.
+/// Cheap to clone; the owner is dropped with the last clone and the last view in an
+/// [`Mbuf`](crate::Mbuf).
 #[derive(Clone)]
 pub struct ExtBuf {
     start: NonNull<u8>,
@@ -19,11 +19,11 @@ pub struct ExtBuf {
 // SAFETY: the bytes are only read, and nobody writes them while an `ExtBuf` exists (proved by `new`, promised
 // to `from_raw`), so they may be read from any thread. The owner is `Send + Sync`.
 unsafe impl Send for ExtBuf {}
-// SAFETY: as above.
+// SAFETY: `&ExtBuf` gives only read access to bytes that nobody writes, and the owner is `Sync`.
 unsafe impl Sync for ExtBuf {}
 
 impl ExtBuf {
-    /// All bytes that `owner` shows.
+    /// All bytes of `owner`.
     pub fn new<T: AsRef<[u8]> + Send + Sync + 'static>(owner: Arc<T>) -> Self {
         // The pointer outlives this borrow. It stays good: we hold a clone of the `Arc`, so nobody gets `&mut
         // T` or a `T` by value, and through `&T` safe code cannot invalidate a `&[u8]` it may have lent out.
@@ -44,7 +44,7 @@ impl ExtBuf {
         Self { start, bytes, owner }
     }
 
-    /// The part `range` of it, or `None` when it reaches past the end.
+    /// The part `range` of it; `None` if it reaches past the end.
     pub fn slice(&self, range: Range<usize>) -> Option<Self> {
         if range.start > range.end || range.end > self.bytes {
             return None;
@@ -61,12 +61,12 @@ impl ExtBuf {
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
     }
 
-    /// How many bytes.
+    /// Number of bytes.
     pub fn len(&self) -> usize {
         self.bytes
     }
 
-    /// Whether there are none.
+    /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
     }

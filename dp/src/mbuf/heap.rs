@@ -1,10 +1,12 @@
-//! Packet buffers on the heap: chains of descriptors over the blocks of a [`Pool`].
+//! Packet buffers on the heap: chains of descriptors of the blocks of a [`Pool`].
 //!
-//! Who may touch which byte:
-//! - a [`Segment`] in use is owned by exactly one [`Handle`], and holds its pool (hence its block) alive;
-//! - the bytes of a block are written only through `&mut Segment` of a block that has one view, so no other
-//!   segment exists that could show them;
-//! - they are read through `&Segment`, which excludes that `&mut Segment`; other views only read as well.
+//! Rules of access:
+//! - A [`Segment`] in use is owned by exactly one [`Handle`], and keeps its pool (hence its block)
+//!   alive.
+//! - The bytes of a block are written only through `&mut Segment` of a block with one view, so no other
+//!   segment exists that could read them.
+//! - They are read through `&Segment`, which excludes that `&mut Segment`; other views only read as
+//!   well.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -12,31 +14,31 @@ use std::sync::Arc;
 use super::{Checksum, ExtBuf, MAX_SEGMENTS, TxOffload};
 use crate::mempool::heap::Pool;
 
-/// What a segment shows a part of.
+/// The storage that a segment is a view of.
 pub(crate) enum Storage {
-    /// Nothing: a spare descriptor.
+    /// None: a spare descriptor.
     None,
     /// A block of the segment's own pool.
     Block(u32),
-    /// Bytes of somebody else, read-only.
+    /// External bytes, read-only.
     External(ExtBuf),
 }
 
 /// A descriptor: one view of one storage.
 pub(crate) struct Segment {
     pub(crate) storage: Storage,
-    /// Where the descriptor and the block belong; `None` while it lies in the pool.
+    /// The pool of the descriptor and the block; `None` while it is free.
     pool: Option<Arc<Pool>>,
-    /// Where the data starts in the storage, bytes.
+    /// Offset of the data in the storage, bytes.
     offset: usize,
     /// Bytes of data; `offset + length` never exceeds the storage.
     length: usize,
     next: Option<Handle>,
-    /// Of the whole chain; meaningful in its first segment only.
+    /// Metadata of the whole chain; valid in its first segment only.
     meta: Meta,
 }
 
-/// What is known of a chain as a whole.
+/// Metadata of a chain.
 #[derive(Clone, Copy, Default)]
 struct Meta {
     bytes: usize,
@@ -46,12 +48,12 @@ struct Meta {
 }
 
 impl Segment {
-    /// A descriptor as it lies in a pool.
+    /// A free descriptor.
     pub(crate) fn free(storage: Storage) -> Self {
         Self { storage, pool: None, offset: 0, length: 0, next: None, meta: Meta::default() }
     }
 
-    /// Puts a descriptor that comes from `pool` into use.
+    /// Puts a descriptor from `pool` into use.
     pub(crate) fn reset(&mut self, pool: Arc<Pool>, offset: usize, length: usize) {
         let Self { storage: _, pool: home, offset: own_offset, length: own_length, next, meta } = self;
         *home = Some(pool);
@@ -80,7 +82,7 @@ impl Segment {
         }
     }
 
-    /// The data for writing, unless somebody else sees it too.
+    /// The data for writing; `None` if the storage is shared.
     fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         let Storage::Block(block) = self.storage else { return None };
         if self.pool().is_shared(block) {
@@ -101,7 +103,7 @@ impl Segment {
         match &self.storage {
             Storage::None => false,
             Storage::Block(block) => self.pool().is_shared(*block),
-            // Its owner sees it.
+            // Its owner can read it.
             Storage::External(_) => true,
         }
     }
@@ -120,7 +122,7 @@ impl Segment {
         }
     }
 
-    /// Another view of the same bytes, linked to nothing.
+    /// Another view of the same bytes, not linked to anything.
     fn share(&self) -> Option<Handle> {
         let mut view = self.pool().spare()?;
         view.storage = match &self.storage {
@@ -137,7 +139,7 @@ impl Segment {
     }
 }
 
-/// The owner of a descriptor in use; gives it back to its pool when dropped.
+/// The owner of a descriptor in use; returns it to its pool when dropped.
 pub(crate) struct Handle {
     /// `Some` until dropped.
     segment: Option<Box<Segment>>,
@@ -165,7 +167,7 @@ impl DerefMut for Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // A loop, not recursion: each link is cut before its segment goes.
+        // A loop, not recursion: each link is cut before its segment is freed.
         let mut link = self.segment.take();
         while let Some(mut segment) = link {
             link = segment.next.take().and_then(|mut next| next.segment.take());
@@ -175,7 +177,7 @@ impl Drop for Handle {
     }
 }
 
-/// One or more segments in a row.
+/// One or more linked segments.
 pub(crate) struct Chain {
     head: Handle,
 }
@@ -247,20 +249,20 @@ impl Chain {
         Some(&mut last.bytes_mut()?[before..])
     }
 
-    /// The tailroom of a chain of one segment, whoever else sees the storage.
+    /// The tailroom of a chain of one segment, even if the storage is shared.
     ///
     /// # Safety
-    /// Nobody else shows bytes behind the segment's data.
+    /// No other view covers bytes behind the segment's data.
     pub(crate) unsafe fn room(&mut self) -> &mut [u8] {
         let head = &*self.head;
         let Storage::Block(block) = head.storage else { return &mut [] };
         let (at, bytes) = (head.offset + head.length, head.tailroom());
-        // SAFETY: within the block and initialised, as in `Segment::bytes`. The caller vouches for the bytes,
-        // and `&mut self` for this segment.
+        // SAFETY: within the block and initialised, as in `Segment::bytes`. By this function's contract no
+        // other view covers the bytes, and `&mut self` excludes this segment's own.
         unsafe { std::slice::from_raw_parts_mut(head.pool().block(block).add(at).as_ptr(), bytes) }
     }
 
-    /// Makes the first bytes of the tailroom data, whoever else sees the storage.
+    /// Makes the first bytes of the tailroom data, even if the storage is shared.
     pub(crate) fn grow(&mut self, bytes: usize) {
         assert!(bytes <= self.head.tailroom(), "data stay inside the storage");
         self.head.length += bytes;
@@ -318,7 +320,7 @@ impl Chain {
         let mut last = &mut *view.head;
         let mut segment = self.head.next.as_deref();
         while let Some(original) = segment {
-            // On failure what was shared so far goes back with `view`.
+            // On failure, dropping `view` frees what was shared so far.
             last = last.next.insert(original.share()?);
             segment = original.next.as_deref();
         }

@@ -1,10 +1,11 @@
 //! The packet buffer: owned, a chain of segments, with headroom.
 //!
-//! One concrete type for every backend. An [`Mbuf`] is a view (offset and length for each segment) of storage
-//! that may have several owners: [`Mbuf::share`] makes another view of the same bytes, which are read-only
-//! for all as long as there is more than one. Views are independent: trimming one leaves the other as it was.
+//! One concrete type for every backend. An [`Mbuf`] is a view (offset and length for each segment) of
+//! storage that may have several owners: [`Mbuf::share`] makes another view of the same bytes, which are
+//! read-only for all as long as there is more than one. Views are independent: trimming one leaves the
+//! other unchanged.
 //!
-//! Inside, either a buffer of a heap pool (`heap.rs`) or a DPDK `rte_mbuf` (`dpdk.rs`).
+//! Inside it is either a buffer of a heap pool (`heap.rs`) or a DPDK `rte_mbuf` (`dpdk.rs`).
 
 #[cfg(test)]
 mod model_tests;
@@ -23,33 +24,35 @@ pub use external::ExtBuf;
 use crate::Mempool;
 use crate::mempool::Backend;
 
-/// Bytes left free in front of the data of a fresh buffer: room for Ethernet, VLAN, IPv6 and TCP with all
-/// options.
+/// Free bytes in front of the data of a new buffer: enough for Ethernet, VLAN, IPv6 and TCP headers with
+/// all options.
 pub const HEADROOM: usize = 128;
 
-/// What is known of a received frame's TCP checksum.
+/// State of a received frame's TCP checksum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Checksum {
-    /// Nobody looked: verify in software.
+    /// Not checked by the device: verify in software.
     #[default]
     Unknown,
     /// Verified by the device.
     Good,
     /// The device found it wrong.
     Bad,
-    /// The data is good and the field holds the pseudo-header sum only (virtio's `NEEDS_CSUM`, DPDK's
-    /// `NONE`): counts as good, and is filled in before the slow path or a capture sees the frame.
+    /// The data is good, and the field contains only the pseudo-header sum (virtio's `NEEDS_CSUM`,
+    /// DPDK's `NONE`). Counts as good; the field is filled in before the slow path or a capture sees the
+    /// frame.
     Partial,
 }
 
-/// What the port is asked to fill in while sending. Only set what its [`Offloads`](crate::Offloads) name.
+/// Offloads requested for a frame to be sent. Set only what [`Offloads`](crate::Offloads) of the port
+/// has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TxOffload {
     /// Fill in the IPv4 header checksum.
     pub ipv4_checksum: bool,
-    /// Fill in the TCP checksum; the field holds the pseudo-header sum.
+    /// Fill in the TCP checksum; the field contains the pseudo-header sum.
     pub tcp_checksum: bool,
-    /// IPv6 rather than IPv4 (devices want to know).
+    /// IPv6 rather than IPv4 (devices need to know).
     pub ipv6: bool,
     /// Cut the payload at this many bytes; 0: do not cut.
     pub tso_segment_bytes: u16,
@@ -61,17 +64,17 @@ pub struct TxOffload {
     pub l4_bytes: u8,
 }
 
-/// Segments a chain may have.
+/// Most segments of a chain. It bounds arrays of segments and the time to walk a chain.
 pub const MAX_SEGMENTS: usize = 64;
 
-/// An owned packet buffer: one or more segments, never empty of segments.
+/// An owned packet buffer of at least one segment.
 ///
-/// Dropping it gives each segment's storage back to its pool when this was the last view of it.
+/// Dropping it frees each segment's storage if this was the last view of it.
 pub struct Mbuf {
     raw: Raw,
 }
 
-/// Which backend the buffer is of. Both kinds of chain offer the methods of [`Mbuf`] under the same names.
+/// The chain of one backend. Both kinds have the methods of [`Mbuf`] under the same names.
 pub(crate) enum Raw {
     /// Of a heap pool.
     Heap(heap::Chain),
@@ -80,7 +83,7 @@ pub(crate) enum Raw {
     Dpdk(dpdk::Chain),
 }
 
-/// Evaluates one expression for whichever chain is inside.
+/// Evaluates one expression for the chain of either backend.
 macro_rules! each {
     ($raw:expr, $chain:ident => $result:expr) => {
         match $raw {
@@ -92,9 +95,9 @@ macro_rules! each {
 }
 
 impl Mbuf {
-    /// A view of all of `memory`, which is read-only and lives until the last view of it has gone, or `None`
-    /// when `pool` has no descriptor left. Meant to be chained behind a buffer with the headers. A DPDK pool
-    /// makes a copy instead: devices reach DPDK's own memory only.
+    /// A view of all of `memory`, which is read-only and lives until its last view is dropped; `None` if
+    /// `pool` has no free descriptor. Meant to be chained behind a buffer with the headers. A DPDK pool
+    /// makes a copy instead: devices can access only DPDK's own memory.
     pub fn external(pool: &Mempool, memory: ExtBuf) -> Option<Self> {
         match &pool.backend {
             Backend::Heap(pool) => Some(Self::from_raw(Raw::Heap(heap::Chain::external(pool, memory)?))),
@@ -111,7 +114,7 @@ impl Mbuf {
         self.raw
     }
 
-    /// The DPDK chain inside, if it is one.
+    /// The chain, if it is one of DPDK.
     #[cfg(dpdk)]
     #[inline]
     pub(crate) fn as_dpdk(&self) -> Option<&dpdk::Chain> {
@@ -121,7 +124,7 @@ impl Mbuf {
         }
     }
 
-    /// Bytes in all segments.
+    /// Bytes of all segments.
     #[inline]
     pub fn len(&self) -> usize {
         each!(&self.raw, chain => chain.len())
@@ -139,7 +142,7 @@ impl Mbuf {
         each!(&self.raw, chain => chain.segment_count())
     }
 
-    /// The segments' bytes, in order. Some may be empty.
+    /// The bytes of each segment, in order. Some may be empty.
     #[inline]
     pub fn segments(&self) -> Segments<'_> {
         Segments(match &self.raw {
@@ -155,58 +158,59 @@ impl Mbuf {
         each!(&self.raw, chain => chain.head())
     }
 
-    /// The first segment's bytes for writing; `None` while the storage has another owner.
+    /// The first segment's bytes for writing; `None` while the storage is shared.
     #[inline]
     pub fn head_mut(&mut self) -> Option<&mut [u8]> {
         each!(&mut self.raw, chain => chain.head_mut())
     }
 
-    /// Free bytes in front of the first segment's data; 0 where it is external memory.
+    /// Free bytes in front of the first segment's data; 0 for external memory.
     #[inline]
     pub fn headroom(&self) -> usize {
         each!(&self.raw, chain => chain.headroom())
     }
 
-    /// Free bytes behind the last segment's data; 0 where it is external memory.
+    /// Free bytes behind the last segment's data; 0 for external memory.
     #[inline]
     pub fn tailroom(&self) -> usize {
         each!(&self.raw, chain => chain.tailroom())
     }
 
-    /// Grows the first segment by `bytes` at its front and returns them (old contents); `None` when the
-    /// headroom is too small or the storage has another owner.
+    /// Grows the first segment by `bytes` at its front and returns them (they have old contents); `None`
+    /// if the headroom is too small or the storage is shared.
     #[inline]
     pub fn prepend(&mut self, bytes: usize) -> Option<&mut [u8]> {
         each!(&mut self.raw, chain => chain.prepend(bytes))
     }
 
-    /// Grows the last segment by `bytes` and returns them (old contents); `None` when the tailroom is too
-    /// small or the storage has another owner.
+    /// Grows the last segment by `bytes` and returns them (they have old contents); `None` if the
+    /// tailroom is too small or the storage is shared.
     #[inline]
     pub fn append(&mut self, bytes: usize) -> Option<&mut [u8]> {
         each!(&mut self.raw, chain => chain.append(bytes))
     }
 
-    /// Drops `bytes` from the front; whole segments are given back. Works on shared storage (it is a view).
+    /// Drops `bytes` from the front; whole segments are freed. Works on shared storage, since it only
+    /// changes the view.
     ///
     /// # Panics
-    /// When there are fewer bytes.
+    /// If there are fewer bytes.
     #[inline]
     pub fn advance(&mut self, bytes: usize) {
         each!(&mut self.raw, chain => chain.advance(bytes));
     }
 
-    /// Keeps the first `bytes`, drops the rest. No effect when there are fewer.
+    /// Keeps the first `bytes` and drops the rest. No effect if there are fewer.
     #[inline]
     pub fn truncate(&mut self, bytes: usize) {
         each!(&mut self.raw, chain => chain.truncate(bytes));
     }
 
-    /// Appends the segments of `tail`, which must come from the same kind of pool (both heap or both DPDK).
-    /// The metadata of the head stays.
+    /// Appends the segments of `tail`, which must be of the same backend (both heap or both DPDK).
+    /// Metadata are those of the head.
     ///
     /// # Errors
-    /// Gives `tail` back when the chain would exceed [`MAX_SEGMENTS`] or the kinds differ.
+    /// Returns `tail` if the chain would exceed [`MAX_SEGMENTS`] or the backends differ.
     pub fn chain(&mut self, tail: Self) -> Result<(), Self> {
         match (&mut self.raw, tail.raw) {
             (Raw::Heap(chain), Raw::Heap(tail)) => {
@@ -221,7 +225,7 @@ impl Mbuf {
         }
     }
 
-    /// Another view of the same bytes and metadata, or `None` when a pool has no descriptor left for it.
+    /// Another view of the same bytes and metadata; `None` if a pool has no free descriptor.
     pub fn share(&self) -> Option<Self> {
         match &self.raw {
             Raw::Heap(chain) => Some(Self { raw: Raw::Heap(chain.share()?) }),
@@ -230,13 +234,13 @@ impl Mbuf {
         }
     }
 
-    /// Whether any segment's storage has another owner (external memory always has).
+    /// Whether any segment's storage has another owner (external memory always has one).
     #[inline]
     pub fn is_shared(&self) -> bool {
         each!(&self.raw, chain => chain.is_shared())
     }
 
-    /// Copies `out.len()` bytes from `offset` on; returns how many there were.
+    /// Copies up to `out.len()` bytes from `offset` on; returns how many were copied.
     pub fn copy_to(&self, offset: usize, out: &mut [u8]) -> usize {
         let mut skip = offset;
         let mut done = 0;
@@ -256,13 +260,12 @@ impl Mbuf {
         done
     }
 
-    /// The same bytes and metadata in fresh buffers of `pool`, as few as hold them; `None` when it has too
-    /// few.
+    /// A copy of bytes and metadata in as few buffers of `pool` as possible; `None` if it has too few.
     pub fn deep_copy(&self, pool: &Mempool) -> Option<Self> {
         self.copy_to_buffers(pool, pool.data_bytes())
     }
 
-    /// As [`Mbuf::deep_copy`], with at most `most` bytes in each.
+    /// As [`Mbuf::deep_copy`], with at most `most` bytes in each buffer.
     pub(crate) fn copy_to_buffers(&self, pool: &Mempool, most: usize) -> Option<Self> {
         let mut copy: Option<Self> = None;
         let mut done = 0;
@@ -285,7 +288,7 @@ impl Mbuf {
         Some(copy)
     }
 
-    /// Appends all of `bytes` to the last segment, or nothing: `false` when [`Mbuf::append`] would say
+    /// Appends all of `bytes` to the last segment, or nothing: `false` where [`Mbuf::append`] returns
     /// `None`.
     #[must_use]
     pub fn append_slice(&mut self, bytes: &[u8]) -> bool {
@@ -298,25 +301,25 @@ impl Mbuf {
         }
     }
 
-    /// Checksum state of a received frame's TCP segment.
+    /// State of a received frame's TCP checksum.
     #[inline]
     pub fn rx_checksum(&self) -> Checksum {
         each!(&self.raw, chain => chain.rx_checksum())
     }
 
-    /// Sets what [`Mbuf::rx_checksum`] reports.
+    /// Sets the state that [`Mbuf::rx_checksum`] returns.
     #[inline]
     pub fn set_rx_checksum(&mut self, state: Checksum) {
         each!(&mut self.raw, chain => chain.set_rx_checksum(state));
     }
 
-    /// What the port is asked to fill in.
+    /// The offloads requested.
     #[inline]
     pub fn tx_offload(&self) -> TxOffload {
         each!(&self.raw, chain => chain.tx_offload())
     }
 
-    /// Asks the port to fill in.
+    /// Requests offloads.
     #[inline]
     pub fn set_tx_offload(&mut self, offload: TxOffload) {
         each!(&mut self.raw, chain => chain.set_tx_offload(offload));
@@ -336,7 +339,7 @@ impl fmt::Debug for Mbuf {
 #[derive(Clone)]
 pub struct Segments<'a>(RawSegments<'a>);
 
-/// The segments of whichever chain is inside.
+/// The segments of either backend.
 #[derive(Clone)]
 enum RawSegments<'a> {
     Heap(heap::Segments<'a>),

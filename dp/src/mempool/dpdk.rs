@@ -1,10 +1,11 @@
-//! The DPDK backend of a pool: a mempool of buffers, and one of bare descriptors for further views of them.
+//! The DPDK backend of a pool: a mempool of buffers, and one of bare descriptors for further views of
+//! them.
 //!
-//! Every thread that EAL knows keeps up to [`CACHE`] buffers for itself; they count as available, but another
-//! thread cannot have them.
+//! Every thread registered with EAL caches up to [`CACHE`] buffers; they count as available, but other
+//! threads cannot get them.
 //!
-//! A DPDK buffer does not hold its pool alive. A pool is unmapped only when all its buffers are back; until
-//! then it waits in [`WAITING`], which the next pool to be made or dropped goes through.
+//! A DPDK buffer does not keep its pool alive. A pool is freed only when all its buffers are back; until
+//! then it is in [`ORPHANS`], which is swept when a pool is made or dropped.
 
 use std::ffi::{CString, c_void};
 use std::ptr::{self, NonNull};
@@ -19,58 +20,57 @@ use crate::mbuf::dpdk::Chain;
 
 const _: () = assert!(HEADROOM == sys::K_HEADROOM as usize, "DPDK was built with another headroom");
 
-/// Buffers a thread keeps for itself at most (DPDK lets it grow half as much again before it gives any back).
+/// Most buffers that a thread caches (DPDK lets it grow half as much again before it returns any).
 const CACHE: u32 = 256;
 
 /// `SOCKET_ID_ANY`.
 pub(crate) const ANY_NODE: i32 = -1;
 
-/// Largest data room of a buffer, bytes: DPDK counts a buffer's bytes, headroom included, in 16 bits.
+/// Largest buffer, bytes: DPDK counts a buffer's bytes, headroom included, in 16 bits.
 pub(crate) const MAX_DATA_BYTES: usize = u16::MAX as usize - HEADROOM;
 
 /// A pool in DPDK's memory.
 pub(crate) struct Pool {
     name: String,
     data_bytes: usize,
-    /// The mempool of `memory` that buffers come from.
+    /// The mempool of `memory` for buffers.
     raw: NonNull<sys::rte_mempool>,
-    memory: Arc<Memory>,
+    memory: Arc<PoolMemory>,
 }
 
-/// The DPDK side, which may outlive the name.
-struct Memory {
+/// The mempools, which may outlive the handle.
+struct PoolMemory {
     buffers: NonNull<sys::rte_mempool>,
     descriptors: NonNull<sys::rte_mempool>,
-    /// What a buffer needs of its pool: both mempools point to it from their private areas.
+    /// Shared state of the buffers: both mempools point to it from their private areas.
     home: Box<Home>,
     capacity: u32,
     views: u32,
 }
 
-/// What a buffer finds through its pool.
+/// Shared state that a buffer finds through its pool.
 pub(crate) struct Home {
-    /// Where descriptors for further views come from.
+    /// The mempool of descriptors for further views.
     pub(crate) descriptors: *mut sys::rte_mempool,
-    /// How often nothing was left.
+    /// Number of failed allocations.
     pub(crate) exhausted: AtomicU64,
 }
 
 // SAFETY: mempools are made for use by several threads at once; the rest is plain data and an atomic.
-unsafe impl Send for Memory {}
-// SAFETY: as above.
-unsafe impl Sync for Memory {}
+unsafe impl Send for PoolMemory {}
+// SAFETY: mempools may be used by several threads at once, and the rest is only read or atomic.
+unsafe impl Sync for PoolMemory {}
 // SAFETY: `raw` is one of `memory`'s mempools.
 unsafe impl Send for Pool {}
-// SAFETY: as above.
+// SAFETY: `raw` may be used by several threads at once, as `memory`'s other mempool; the rest is only read.
 unsafe impl Sync for Pool {}
 
-/// Pools whose name is gone but not all of their buffers.
-static WAITING: Mutex<Vec<Arc<Memory>>> = Mutex::new(Vec::new());
+/// Pools without a handle whose buffers are not all back.
+static ORPHANS: Mutex<Vec<Arc<PoolMemory>>> = Mutex::new(Vec::new());
 
 impl Pool {
-    /// A pool of `count` buffers of `data_bytes` each on NUMA node `node`, of which there may be `views`
-    /// further views; an error number of DPDK where there is no memory for it. `name` is for messages and
-    /// need not be unique.
+    /// A pool of `count` buffers of `data_bytes` each on NUMA node `node`, with descriptors for `views`
+    /// further views; on failure an error number of DPDK. `name` is for messages and need not be unique.
     pub(crate) fn new(
         _eal: eal::Eal,
         name: &str,
@@ -92,10 +92,10 @@ impl Pool {
         let home = Box::new(Home { descriptors: descriptors.as_ptr(), exhausted: AtomicU64::new(0) });
         for pool in [buffers, descriptors] {
             // SAFETY: both have room for one pointer behind DPDK's own private data, which is a multiple of 8
-            // bytes. The box outlives the mempools (see `Memory::drop`).
+            // bytes. The box outlives the mempools (see `PoolMemory::drop`).
             unsafe { private(pool.as_ptr()).write(&raw const *home) };
         }
-        let memory = Arc::new(Memory { buffers, descriptors, home, capacity: count, views });
+        let memory = Arc::new(PoolMemory { buffers, descriptors, home, capacity: count, views });
         Ok(Arc::new(Self { name: name.to_owned(), data_bytes, raw: buffers, memory }))
     }
 
@@ -104,7 +104,7 @@ impl Pool {
     }
 
     pub(crate) fn alloc(&self) -> Option<Chain> {
-        // SAFETY: the pool lives; what comes is a fresh buffer that nobody else has.
+        // SAFETY: the pool lives; the buffer is new, and has no other owner.
         let fresh =
             unsafe { NonNull::new(sys::rte_pktmbuf_alloc(self.raw())).map(|raw| Chain::from_raw(raw)) };
         if fresh.is_none() {
@@ -130,7 +130,8 @@ impl Pool {
         unsafe { sys::rte_mempool_avail_count(self.raw()) as usize }
     }
 
-    /// Whether a device that takes `burst` buffers at once may find too few. Cheap while there are plenty.
+    /// Whether a device that takes `burst` buffers at once may find too few. Cheap while there are
+    /// plenty.
     pub(crate) fn is_low(&self, burst: usize) -> bool {
         // SAFETY: the pool lives.
         let common = unsafe { sys::uwarp_pool_common_count(self.raw()) as usize };
@@ -144,17 +145,17 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        if let Ok(mut waiting) = WAITING.lock() {
-            waiting.push(Arc::clone(&self.memory));
+        if let Ok(mut orphans) = ORPHANS.lock() {
+            orphans.push(Arc::clone(&self.memory));
         }
         sweep();
     }
 }
 
-impl Memory {
-    /// Whether nothing is out: no mbuf, no view. Nobody can take any more once the name is gone, since a view
-    /// is only made of a buffer that is out.
-    fn is_whole(&self) -> bool {
+impl PoolMemory {
+    /// Whether no mbuf and no view is in use. Without a handle nobody can take more, since a view is
+    /// only made of a buffer that is in use.
+    fn is_unused(&self) -> bool {
         // SAFETY: both mempools live as long as `self`.
         unsafe {
             sys::rte_mempool_avail_count(self.buffers.as_ptr()) == self.capacity
@@ -163,12 +164,12 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for PoolMemory {
     fn drop(&mut self) {
         if eal::is_forked() {
             return;
         }
-        // SAFETY: the last name is gone, and `sweep`, which let go of it, saw that nothing is out.
+        // SAFETY: the handle is gone, and `sweep`, which dropped this, saw that no buffer is in use.
         unsafe {
             sys::rte_mempool_free(self.buffers.as_ptr());
             sys::rte_mempool_free(self.descriptors.as_ptr());
@@ -176,26 +177,27 @@ impl Drop for Memory {
     }
 }
 
-/// Lets go of the waiting pools whose buffers are all back.
+/// Frees the waiting pools whose buffers are all back.
 fn sweep() {
     if eal::is_forked() {
         return;
     }
-    if let Ok(mut waiting) = WAITING.lock() {
-        waiting.retain(|memory| !memory.is_whole());
+    if let Ok(mut orphans) = ORPHANS.lock() {
+        orphans.retain(|memory| !memory.is_unused());
     }
 }
 
-/// What the buffers of `pool` find there.
+/// The shared state of the buffers of `pool`.
 ///
 /// # Safety
-/// `pool` was made by [`Pool::new`], and one of its buffers or views is out, or its name is there.
+/// `pool` was made by [`Pool::new`], and it has a handle, or a buffer or view in use.
 pub(crate) unsafe fn home<'a>(pool: *mut sys::rte_mempool) -> &'a Home {
-    // SAFETY: the pointer was written by `Pool::new`; the box lives as long as anything of the pool is out.
+    // SAFETY: the pointer was written by `Pool::new`; the box lives as long as the pool has a handle or a
+    // buffer in use.
     unsafe { &*private(pool).read() }
 }
 
-/// Where the pointer to the [`Home`] is.
+/// Address of the pointer to the [`Home`].
 ///
 /// # Safety
 /// `pool` was made by [`mempool`].
@@ -204,12 +206,12 @@ unsafe fn private(pool: *mut sys::rte_mempool) -> *mut *const Home {
     unsafe { sys::mbuf::pool_private(pool).cast() }
 }
 
-/// A packet buffer mempool whose buffers have `room` bytes; by hand, since `rte_pktmbuf_pool_create` leaves
-/// no private area for us.
+/// A packet buffer mempool whose buffers have `room` bytes. Built by hand, since
+/// `rte_pktmbuf_pool_create` leaves no private area for us.
 fn mempool(name: &str, count: u32, room: u16, node: i32) -> Result<NonNull<sys::rte_mempool>, i32> {
     let c_name = CString::new(name).expect("letters and digits");
-    // What a thread has given back last it takes first: its memory is in the caches of its core. In a small
-    // pool a cache would hide a good part of it from others.
+    // A thread takes the buffers first that it returned last: they are in its core's cache. In a small
+    // pool a per-thread cache would hide a large part of the buffers from other threads.
     let cache = if count >= CACHE { (count / 16).min(CACHE) } else { 0 };
     let element = sys::K_MBUF_SIZE as u32 + u32::from(room);
     let private_bytes = sys::K_POOL_PRIVATE_SIZE as u32 + size_of::<*const Home>() as u32;

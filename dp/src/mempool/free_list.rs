@@ -1,8 +1,10 @@
-//! What is free in a pool: a stack shared by threads, with a small cache for each thread in front of it.
+//! The free items of a pool: a stack shared by threads, with a small cache for each thread in front of
+//! it.
 //!
-//! Last in, first out, so that a pool far larger than what is in use at a time stays within the processor's
-//! cache: a queue would walk through all of its memory. Threads meet at the shared stack once for a batch
-//! only. No call allocates; a thread can be made to wait for another one that is moving a batch.
+//! Last in, first out, so that a pool far larger than what is in use at a time stays within the
+//! processor's cache: a queue would cycle through all of its memory. Threads access the shared stack
+//! only once for a batch. No call allocates. A thread may have to wait for another one that is moving a
+//! batch.
 
 #[cfg(test)]
 mod tests;
@@ -11,10 +13,10 @@ use std::cell::{Cell, UnsafeCell};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Caches of one list. With more threads than this some share one, or go past it while it is in use.
+/// Number of caches. With more threads than this some share a cache, or bypass it while it is in use.
 const CACHES: usize = 8;
 
-/// Items a cache holds at most; less in small pools, where caches must not hide what others need.
+/// Most items of a cache; fewer in small pools, where caches must not hide what other threads need.
 const CACHE_MAX: usize = 128;
 
 /// Free items of a pool.
@@ -25,9 +27,9 @@ pub(super) struct FreeList<T> {
 }
 
 impl<T> FreeList<T> {
-    /// Room for `capacity` items, none there yet.
+    /// An empty list with capacity for `capacity` items.
     pub(super) fn new(capacity: usize) -> Self {
-        // All caches together hold a quarter at most.
+        // All caches together hold at most a quarter.
         let cache_max = (capacity / (4 * CACHES)).min(CACHE_MAX);
         Self {
             depot: Stack::new(capacity),
@@ -36,13 +38,13 @@ impl<T> FreeList<T> {
         }
     }
 
-    /// Items in the list (approximate while other threads use it).
+    /// Number of items (approximate while other threads use the list).
     pub(super) fn len(&self) -> usize {
         self.caches.iter().map(Cache::len).sum::<usize>() + self.depot.len()
     }
 
-    /// An item, or `None` when there is none anywhere. What is in a cache that another thread uses just now
-    /// may be overlooked.
+    /// An item; `None` if there is none. An item in a cache that another thread is using may be
+    /// overlooked.
     #[inline]
     pub(super) fn pop(&self) -> Option<T> {
         let found = self.own_cache().and_then(|mut cache| cache.items().pop());
@@ -74,14 +76,14 @@ impl<T> FreeList<T> {
         items.push(item);
     }
 
-    /// Brings a batch from the depot.
+    /// Moves a batch from the depot to the cache.
     fn refill(&self, items: &mut Vec<T>) {
         let mut depot = self.depot.lock();
         let rest = depot.items.len().saturating_sub(self.batch());
         items.extend(depot.items.drain(rest..));
     }
 
-    /// Takes the batch that has lain longest to the depot.
+    /// Moves the oldest batch of the cache to the depot.
     #[cold]
     fn spill(&self, items: &mut Vec<T>) {
         let batch = self.batch();
@@ -92,25 +94,26 @@ impl<T> FreeList<T> {
         self.cache_max.div_ceil(2)
     }
 
-    /// The calling thread's cache, unless it is in use by a thread that shares it, or there are none.
+    /// The calling thread's cache; `None` if a thread that shares it is using it, or if there are no
+    /// caches.
     fn own_cache(&self) -> Option<Taken<'_, T>> {
         if self.cache_max == 0 { None } else { self.caches[thread_number() % CACHES].try_take() }
     }
 }
 
-/// A stack that is taken for a moment, and never waited for: by one locked instruction, and let go by a plain
-/// store, where a mutex takes two of the former.
+/// A stack that is taken for a moment, and never waited for. Taking it costs one locked instruction and
+/// releasing it a plain store, where a mutex needs two locked instructions.
 #[repr(align(128))]
 struct Cache<T> {
     is_taken: AtomicBool,
     items: UnsafeCell<Vec<T>>,
-    /// Length of `items` when it was last let go.
+    /// Length of `items` when it was last released.
     len: AtomicUsize,
 }
 
-// SAFETY: `items` is reached by `Taken` alone, of which there is one at a time: it is made by whoever turns
-// `is_taken` from false to true, and turns it back when it goes. The Acquire of the one and the Release of
-// the other order what two of them do, on whatever threads; the items themselves may move between these.
+// SAFETY: only `Taken` accesses `items`, and there is one at a time: it is made by the thread that changes
+// `is_taken` from false to true, and changes it back when dropped. The Acquire of the former and the Release
+// of the latter order the accesses of two threads. The items are `Send`, so they may move between threads.
 unsafe impl<T: Send> Sync for Cache<T> {}
 
 impl<T> Cache<T> {
@@ -128,7 +131,7 @@ impl<T> Cache<T> {
     }
 }
 
-/// A cache in use; lets it go, and tells its length.
+/// A cache in use; when dropped, releases it and publishes its length.
 struct Taken<'a, T> {
     cache: &'a Cache<T>,
 }
@@ -152,7 +155,7 @@ impl<T> Drop for Taken<'_, T> {
 #[repr(align(128))]
 struct Stack<T> {
     items: Mutex<Vec<T>>,
-    /// Length of `items` when it was last unlocked, to be read without locking.
+    /// Length of `items` when it was last unlocked, to be read without the lock.
     len: AtomicUsize,
 }
 
@@ -165,14 +168,14 @@ impl<T> Stack<T> {
         self.len.load(Ordering::Relaxed)
     }
 
-    // A poisoned lock is as good as any: nothing that runs under it leaves a stack in pieces.
+    // A poisoned lock can be used: no code under it leaves a stack in an inconsistent state.
 
     fn lock(&self) -> Locked<'_, T> {
         Locked { items: self.items.lock().unwrap_or_else(PoisonError::into_inner), len: &self.len }
     }
 }
 
-/// A stack in use; tells its length when let go.
+/// A locked stack; publishes its length when dropped.
 struct Locked<'a, T> {
     items: MutexGuard<'a, Vec<T>>,
     len: &'a AtomicUsize,
@@ -184,7 +187,7 @@ impl<T> Drop for Locked<'_, T> {
     }
 }
 
-/// Threads numbered as they first come here.
+/// Numbers threads in the order of their first call.
 fn thread_number() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
@@ -192,7 +195,7 @@ fn thread_number() -> usize {
     }
     NUMBER.with(|number| {
         if number.get() == usize::MAX {
-            // The top bit is cleared, so that no thread looks unnumbered for good.
+            // The top bit is cleared, so that no thread gets the number that means unnumbered.
             number.set(NEXT.fetch_add(1, Ordering::Relaxed) & (usize::MAX >> 1));
         }
         number.get()

@@ -1,9 +1,9 @@
 //! The heap backend of a pool: one slab of blocks, their view counts, and the free descriptors.
 //!
-//! A *block* is the storage of one buffer (headroom and data). A *descriptor* ([`Segment`]) is one view of a
-//! block. A free descriptor lies in one of two lists: `buffers`, bound to a free block, or `spares`, bound to
-//! nothing and meant for further views. There are `count` blocks and `2 * count` descriptors, and each block
-//! has at least one descriptor of its own at any time, so neither list ever holds more than `count`.
+//! A *block* is the storage of one buffer (headroom and data). A *descriptor* ([`Segment`]) is one view
+//! of a block. A free descriptor is in one of two lists: `buffers`, bound to a free block, or `spares`,
+//! unbound and meant for further views. There are `count` blocks and `2 * count` descriptors, and each
+//! block always has at least one descriptor, so neither list ever holds more than `count`.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
@@ -22,9 +22,9 @@ pub(crate) struct Pool {
     name: String,
     data_bytes: usize,
     slab: Slab,
-    /// Views of each block; 0 or 1 while it is free.
+    /// Number of views of each block; 0 or 1 while it is free.
     views: Box<[AtomicU32]>,
-    /// Free descriptors that own a free block.
+    /// Free descriptors, each with a free block.
     buffers: FreeList<Box<Segment>>,
     /// Free descriptors without a block.
     spares: FreeList<Box<Segment>>,
@@ -87,21 +87,21 @@ impl Pool {
         let Storage::Block(block) = segment.storage else {
             unreachable!("`buffers` holds only descriptors bound to a block");
         };
-        // Relaxed: whoever pushed the descriptor had the last view, and the list's lock orders its accesses
-        // before ours.
+        // Relaxed: the thread that pushed the descriptor had the last view, and the list's lock orders
+        // its accesses before ours.
         self.views[block as usize].store(1, Ordering::Relaxed);
         segment.reset(Arc::clone(self), HEADROOM, 0);
         Some(Chain::new(Handle::new(segment)))
     }
 
-    /// A descriptor for another view, bound to nothing yet.
+    /// A descriptor for another view, not yet bound.
     pub(crate) fn spare(self: &Arc<Self>) -> Option<Box<Segment>> {
         let mut segment = self.counted(self.spares.pop())?;
         segment.reset(Arc::clone(self), 0, 0);
         Some(segment)
     }
 
-    /// Counts one more view of `block`, of which the caller has one.
+    /// Counts one more view of `block`; the caller must have one.
     pub(crate) fn add_view(&self, block: u32) {
         // Relaxed, as in `Arc::clone`: the new view is made from one that exists.
         let before = self.views[block as usize].fetch_add(1, Ordering::Relaxed);
@@ -110,33 +110,34 @@ impl Pool {
 
     /// Whether `block`, of which the caller has a view, has another one.
     pub(crate) fn is_shared(&self, block: u32) -> bool {
-        // Acquire pairs with the Release in `free`: what a dropped view read was read before we write.
+        // Acquire pairs with the Release in `free`: reads through a dropped view happen before our
+        // writes.
         self.views[block as usize].load(Ordering::Acquire) > 1
     }
 
-    /// Takes a descriptor back, and its block with it when this was the last view.
+    /// Takes a descriptor back, with its block if this was the last view.
     pub(crate) fn free(&self, mut segment: Box<Segment>) {
         if let Storage::Block(block) = segment.storage
             && self.drop_view(block)
         {
             return self.buffers.push(segment);
         }
-        // Drops the reference to external storage, if that is what it was.
+        // Drops the reference to external storage, if there is one.
         segment.storage = Storage::None;
         self.spares.push(segment);
     }
 
-    /// Ends one view of `block`; whether it was the last.
+    /// Ends one view of `block`; returns whether it was the last.
     fn drop_view(&self, block: u32) -> bool {
-        // The usual case first, without a locked instruction: with one view left, and that one ours, there is
-        // nobody to make another. The count stays at 1, as `alloc` sets it.
+        // Fast path without a locked instruction: if ours is the only view, no other can be made. The
+        // count stays at 1, as `alloc` sets it.
         if !self.is_shared(block) {
             return true;
         }
         if self.views[block as usize].fetch_sub(1, Ordering::Release) > 1 {
             return false;
         }
-        // Pairs with the Release of the other views' ends, as in `Arc::drop`.
+        // Pairs with the Release of the other views, as in `Arc::drop`.
         fence(Ordering::Acquire);
         true
     }
@@ -157,10 +158,10 @@ struct Slab {
     count: usize,
 }
 
-// SAFETY: a `Slab` only hands out addresses. Who may read or write a block is settled by the view counts of
-// the pool and the ownership of descriptors (see `mbuf/heap.rs`), on whatever thread they are.
+// SAFETY: a `Slab` only returns addresses. Reads and writes of a block follow the pool's view counts and the
+// ownership of descriptors (see `mbuf/heap.rs`), on any thread.
 unsafe impl Send for Slab {}
-// SAFETY: as above; `&Slab` gives access to no byte.
+// SAFETY: `&Slab` returns addresses, and gives access to no byte.
 unsafe impl Sync for Slab {}
 
 impl Slab {

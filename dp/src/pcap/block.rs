@@ -1,6 +1,6 @@
-//! The three pcapng blocks a capture needs (draft-ietf-opsawg-pcapng), little-endian, appended to a buffer.
+//! The three pcapng blocks of a capture (draft-ietf-opsawg-pcapng), little-endian, appended to a buffer.
 //!
-//! Our own, since it has to encode without allocating for every frame; reading back is left to real readers.
+//! Written by hand, since it must encode frames without allocating. There is no reader here.
 
 use crate::{Mbuf, PortInfo};
 
@@ -18,7 +18,7 @@ const IF_MACADDR: u16 = 6;
 const IF_TSRESOL: u16 = 9;
 const EPB_FLAGS: u16 = 2;
 
-/// Which way a frame went, as `epb_flags` has it (section 4.3.1).
+/// Direction of a frame, as in `epb_flags` (section 4.3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
     Inbound = 1,
@@ -37,8 +37,7 @@ pub(super) fn section_header(out: &mut Vec<u8>) {
     });
 }
 
-/// The interface that frames are of; its number is 0. No limit to the bytes of a frame; times in
-/// microseconds.
+/// The interface of all frames, with number 0. Frames are not truncated; times are in microseconds.
 pub(super) fn interface_description(out: &mut Vec<u8>, port: &PortInfo) {
     block(out, INTERFACE_DESCRIPTION, |out| {
         out.extend(LINKTYPE_ETHERNET.to_le_bytes());
@@ -79,7 +78,7 @@ pub(super) fn enhanced_packet(
     });
 }
 
-/// Type and total length around what `body` writes.
+/// Writes type and total length around what `body` writes.
 fn block(out: &mut Vec<u8>, kind: u32, body: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     out.extend(kind.to_le_bytes());
@@ -98,7 +97,7 @@ fn option(out: &mut Vec<u8>, code: u16, value: &[u8]) {
     pad(out, start);
 }
 
-/// Zeros up to a multiple of four bytes from `start` on.
+/// Pads with zeros to a multiple of four bytes, counted from `start`.
 fn pad(out: &mut Vec<u8>, start: usize) {
     let bytes = (out.len() - start).next_multiple_of(4);
     out.resize(start + bytes, 0);

@@ -1,13 +1,13 @@
-//! Without the feature `profile`: nothing.
+//! Without the feature `profile`: no-ops.
 
 use super::{Layer, Profile};
 
-/// Would end its layer's time; there is nothing to end.
+/// Would end its layer's time; does nothing.
 #[must_use = "a scope lasts as long as its value"]
 #[derive(Debug)]
 pub struct Scope(());
 
-// What must not cost anything has no size and no destructor.
+// Zero cost requires that it has no size and no destructor.
 const _: () = assert!(size_of::<Scope>() == 0 && !std::mem::needs_drop::<Scope>());
 
 #[inline(always)]

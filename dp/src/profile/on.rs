@@ -1,4 +1,4 @@
-//! With the feature `profile`: each thread has a stamp, the layer since then, and the sums.
+//! With the feature `profile`: each thread has the last time stamp, the current layer, and the sums.
 
 use std::cell::Cell;
 
@@ -30,11 +30,11 @@ thread_local! {
     };
 }
 
-/// Ends its layer's time: from then on it is the layer's around it.
+/// Ends its layer's time when dropped; the outer layer continues.
 #[must_use = "a scope lasts as long as its value"]
 #[derive(Debug)]
 pub struct Scope {
-    /// The layer around; `None` where nothing is counted.
+    /// The outer layer; `None` if the thread is not counting.
     outer: Option<Layer>,
 }
 
@@ -48,12 +48,12 @@ impl Drop for Scope {
 }
 
 impl Stamps {
-    /// Charges the layer so far, and goes on with `layer`. Returns the layer so far.
+    /// Charges the current layer and switches to `layer`. Returns the previous layer.
     #[inline]
     fn enter(&self, layer: Layer) -> Layer {
         let now = Clock::cycles();
         let before = self.layer.replace(layer);
-        // Cores' counters may differ by a few cycles, should the thread have moved.
+        // Counters of cores may differ by a few cycles, if the thread has moved.
         let spent = now.saturating_sub(self.since.replace(now));
         self.charge(before, spent, 0);
         before

@@ -1,10 +1,10 @@
-//! In vectors of 512 bits.
+//! With vectors of 512 bits.
 
 use std::arch::x86_64::*;
 
 use super::{BLOCK, small};
 
-/// Even and odd words of what was summed, in 64 bits each.
+/// Sums of even and odd words, 64 bits each.
 struct Lanes {
     even: __m512i,
     odd: __m512i,
@@ -50,7 +50,7 @@ pub(super) fn of(bytes: &[u8]) -> u64 {
     lanes.sum() + small(rest)
 }
 
-/// See [`copy`](super::copy); as many bytes as both have.
+/// See [`copy`](super::copy); the caller checks that the lengths are equal.
 #[target_feature(enable = "avx512f")]
 pub(super) fn copy(dst: &mut [u8], src: &[u8]) -> u64 {
     let (dst_blocks, dst_rest) = dst.as_chunks_mut::<BLOCK>();

@@ -1,6 +1,7 @@
-//! Bindings by bindgen, and the C shim for what is inline in DPDK's headers.
+//! Bindings by bindgen, and the C shim for inline functions of DPDK's headers.
 //!
-//! The allowlist is tight: without one bindgen fails on these headers, with this one it takes a second.
+//! Only the listed names are bound: bindgen fails on the whole headers, and takes a second with this
+//! list.
 
 use std::panic;
 use std::path::Path;
@@ -94,7 +95,7 @@ pub(crate) fn generate(cflags: &[String], out: &Path) -> Result<(), String> {
         .clang_args(cflags)
         .wrap_static_fns(true)
         .wrap_static_fns_path(&shim)
-        // Their layout differs between releases: mbuf.rs goes by offsets, nobody looks into a pool.
+        // Their layout differs between releases: mbuf.rs uses offsets, and pools are only passed on.
         .opaque_type("rte_mbuf")
         .opaque_type("rte_mempool")
         .opaque_type("rte_device")
@@ -113,7 +114,7 @@ pub(crate) fn generate(cflags: &[String], out: &Path) -> Result<(), String> {
     for name in CONSTANTS {
         builder = builder.allowlist_var(name);
     }
-    // bindgen panics where libclang is missing, and its message helps nobody.
+    // bindgen panics if libclang is missing, with an unhelpful message.
     let hook = panic::take_hook();
     panic::set_hook(Box::new(|_| {}));
     let generated = panic::catch_unwind(panic::AssertUnwindSafe(|| builder.generate()));

@@ -1,13 +1,13 @@
-//! Which archives of DPDK go into the program, and the system libraries they need.
+//! Which DPDK archives are linked, and the system libraries they need.
 //!
-//! DPDK's drivers are plugins unless they are linked in: nothing refers to them, each registers itself in a
-//! constructor. So every archive goes in whole. `pkg-config --static --libs` names everything DPDK was built
-//! with (crypto, pcap, systemd, ...), hence a list of our own.
+//! DPDK's drivers register themselves in constructors and nothing refers to them, so every archive is
+//! linked whole. `pkg-config --static --libs` lists everything DPDK was built with (crypto, pcap,
+//! systemd, ...), hence our own list.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Libraries that ethdev and the drivers below stand on.
+/// Libraries that ethdev and the drivers below need.
 const LIBRARIES: &[&str] = &[
     "kvargs",
     "telemetry",
@@ -32,18 +32,18 @@ const LIBRARIES: &[&str] = &[
     "mempool_ring",
 ];
 
-/// Libraries that not every release has: what drivers share, and what newer releases split off.
+/// Libraries that only some releases have: shared by drivers, or split off in newer releases.
 const SOME_LIBRARIES: &[&str] = &["log", "argparse", "common_iavf", "common_ionic", "net_common_intel"];
 
 /// System libraries of the above, by pkg-config name.
 const SYSTEM: &[&str] = &["numa", "libbsd"];
 
-/// A driver and the system libraries (pkg-config names) that it alone needs; it is left out where they are
+/// A driver and the system libraries (pkg-config names) that only it needs; it is left out if they are
 /// missing.
 struct Driver(&'static str, &'static [&'static str]);
 
-/// Virtual devices first, then NICs. Left out are those that drag in a vendor's user-space libraries (mlx4,
-/// mlx5).
+/// Virtual devices first, then NICs. Drivers that need a vendor's user-space libraries (mlx4, mlx5) are
+/// left out.
 const DRIVERS: &[Driver] = &[
     Driver("net_af_packet", &[]),
     Driver("net_af_xdp", &["libxdp", "libbpf"]),
@@ -68,14 +68,14 @@ const DRIVERS: &[Driver] = &[
     Driver("net_vmxnet3", &[]),
 ];
 
-/// Where DPDK is and how to compile against it.
+/// Location of DPDK, and how to compile against it.
 pub(crate) struct Dpdk {
     /// Flags for the C compiler and libclang.
     pub(crate) cflags: Vec<String>,
     archives: PathBuf,
 }
 
-/// Asks pkg-config.
+/// Finds DPDK with pkg-config.
 pub(crate) fn find(oldest: &str) -> Result<Dpdk, String> {
     let version = pkg_config(&["--modversion", "libdpdk"])?.ok_or_else(|| {
         "DPDK is not installed: apt-get install libdpdk-dev (or point PKG_CONFIG_PATH to libdpdk.pc)"
@@ -98,7 +98,7 @@ pub(crate) fn find(oldest: &str) -> Result<Dpdk, String> {
     Ok(Dpdk { cflags: cflags.split_whitespace().map(str::to_owned).collect(), archives })
 }
 
-/// Tells cargo what to link; returns the names of the drivers that went in.
+/// Tells cargo what to link; returns the names of the linked drivers.
 pub(crate) fn link(dpdk: &Dpdk) -> Result<Vec<&'static str>, String> {
     println!("cargo:rustc-link-search=native={}", dpdk.archives.display());
     for name in LIBRARIES {
@@ -159,7 +159,7 @@ fn link_system(library: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The output of pkg-config, `None` when it says no.
+/// The output of pkg-config; `None` if it fails.
 fn pkg_config(arguments: &[&str]) -> Result<Option<String>, String> {
     let program = std::env::var_os("PKG_CONFIG").unwrap_or_else(|| "pkg-config".into());
     let output = Command::new(program)

@@ -1,9 +1,9 @@
-//! Bindings to the installed DPDK, made at build time, with its drivers linked in.
+//! Bindings to the installed DPDK, generated at build time, with its drivers linked in.
 //!
-//! Raw names and raw pointers, nothing more: `dp` makes them safe. Knows of nothing above it.
-//! [`mbuf`] has the accessors of `struct rte_mbuf`, whose field paths differ between DPDK releases.
+//! Raw names and raw pointers only: `dp` makes them safe. [`mbuf`] has the accessors of `struct
+//! rte_mbuf`, whose field paths differ between DPDK releases.
 //!
-//! Built with `DOCS_RS` set, the crate is empty but for the documentation, and needs no DPDK.
+//! With `DOCS_RS` set, the crate contains only documentation, and needs no DPDK.
 
 #![cfg_attr(not(no_dpdk), no_std)]
 

@@ -1,8 +1,8 @@
-//! Fields of `struct rte_mbuf`, by offsets that the C compiler worked out at build time.
+//! Fields of `struct rte_mbuf`, by offsets computed by the C compiler at build time.
 //!
-//! The field paths differ between releases (flat in 22.11, nested anonymous structs from 24.11 on), and a C
-//! accessor would cost a call. Multi-byte fields are in host order. Nothing here follows a pointer it was not
-//! given.
+//! The field paths differ between releases (flat in 22.11, nested anonymous structs from 24.11 on), and
+//! a C accessor would cost a call. Multi-byte fields are in host order. Nothing here follows a pointer
+//! other than its arguments.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU16, Ordering};
@@ -17,8 +17,8 @@ macro_rules! field {
         /// `m` points to an mbuf of a live pool, and nobody writes the field at the same time.
         #[inline(always)]
         pub unsafe fn $read(m: *const rte_mbuf) -> $type {
-            // SAFETY: the offset lies inside the mbuf and is aligned for the field, the caller vouches for
-            // `m`.
+            // SAFETY: by this function's contract `m` is a live mbuf; the offset is inside it and aligned
+            // for the field.
             unsafe { m.byte_add($offset as usize).cast::<$type>().read() }
         }
 
@@ -28,8 +28,8 @@ macro_rules! field {
         /// `m` points to an mbuf of a live pool that the caller owns.
         #[inline(always)]
         pub unsafe fn $write(m: *mut rte_mbuf, value: $type) {
-            // SAFETY: the offset lies inside the mbuf and is aligned for the field, the caller vouches for
-            // `m`.
+            // SAFETY: by this function's contract `m` is a live mbuf; the offset is inside it and aligned
+            // for the field.
             unsafe { m.byte_add($offset as usize).cast::<$type>().write(value) }
         }
     };
@@ -64,21 +64,22 @@ field!(/// Bytes of the application's private area between the mbuf and its buff
 /// `m` points to an mbuf of a live pool.
 #[inline(always)]
 pub unsafe fn data(m: *const rte_mbuf) -> *mut u8 {
-    // SAFETY: DPDK keeps data_off inside the buffer; the caller vouches for `m`.
+    // SAFETY: by this function's contract `m` is a live mbuf, and DPDK keeps data_off inside its buffer.
     unsafe { buf_addr(m).add(data_off(m) as usize) }
 }
 
-/// Owners of the segment's storage: of the mbuf itself, or of the one that an indirect mbuf is attached to.
+/// Number of owners of the segment's storage: of the mbuf itself, or of the one that an indirect mbuf is
+/// attached to.
 ///
-/// Acquire: what former owners read or wrote happened before a count of 1 is seen.
+/// Acquire: reads and writes of former owners happen before a count of 1 is seen.
 ///
 /// # Safety
 /// `m` points to an mbuf of a live pool. An external buffer (`K_F_EXTERNAL`) counts as having two.
 #[inline]
 pub unsafe fn storage_owners(m: *const rte_mbuf) -> u16 {
-    // SAFETY: the caller vouches for `m`. An indirect mbuf's buf_addr is that of the direct mbuf it is
-    // attached to, which stands in front of its buffer and its private area (rte_mbuf_from_indirect) and
-    // lives as long as it is attached. DPDK itself counts with 16-bit atomics.
+    // SAFETY: by this function's contract `m` is a live mbuf. An indirect mbuf's buf_addr is that of the
+    // direct mbuf it is attached to, which precedes its private area and its buffer
+    // (rte_mbuf_from_indirect) and lives as long as it is attached. DPDK itself counts with 16-bit atomics.
     unsafe {
         let flags = ol_flags(m);
         if flags & K_F_EXTERNAL != 0 {
@@ -94,8 +95,8 @@ pub unsafe fn storage_owners(m: *const rte_mbuf) -> u16 {
     }
 }
 
-/// Packs the lengths for the `tx_offload` field: Ethernet, IP and TCP headers and the bytes to cut at, all in
-/// bytes.
+/// Packs the lengths for the `tx_offload` field: Ethernet, IP and TCP headers and the TSO segment size,
+/// all in bytes.
 #[inline]
 pub fn pack_tx_offload(l2: u8, l3: u8, l4: u8, segment: u16) -> u64 {
     u64::from(l2) << K_L2_LEN_SHIFT
@@ -104,7 +105,7 @@ pub fn pack_tx_offload(l2: u8, l3: u8, l4: u8, segment: u16) -> u64 {
         | u64::from(segment) << K_TSO_SEGSZ_SHIFT
 }
 
-/// The other way round: `(l2, l3, l4, segment)`.
+/// Unpacks to `(l2, l3, l4, segment)`.
 #[inline]
 pub fn unpack_tx_offload(packed: u64) -> (u8, u8, u8, u16) {
     let field = |low: u64, high: u64| (packed >> low) & ((1 << (high - low)) - 1);
@@ -116,11 +117,12 @@ pub fn unpack_tx_offload(packed: u64) -> (u8, u8, u8, u16) {
     )
 }
 
-/// The private area of a pool behind DPDK's own, as made by `rte_mempool_create_empty` with room for it.
+/// The private area of a pool behind DPDK's own, as made by `rte_mempool_create_empty` with space for
+/// it.
 ///
 /// # Safety
 /// `pool` is a live packet buffer pool with a private area larger than `K_POOL_PRIVATE_SIZE`.
 pub unsafe fn pool_private(pool: *mut rte_mempool) -> *mut c_void {
-    // SAFETY: the caller vouches for the pool.
+    // SAFETY: by this function's contract the pool is live and has a private area of ours.
     unsafe { uwarp_pool_private(pool) }
 }

@@ -1,7 +1,7 @@
-//! What the frames of a burst will need, fetched while those in front of them are dealt with.
+//! Prefetching for the frames of a burst, while the frames in front of them are processed.
 //!
-//! With many connections the state of each was used long ago. Whom a frame is for is guessed by its addresses
-//! and ports alone; a wrong guess costs time and nothing else.
+//! With many connections the state of each has left the cache. The connection of a frame is guessed by
+//! its addresses and ports alone; a wrong guess costs time and nothing else.
 
 use arrayvec::ArrayVec;
 use dp::{BURST, Burst, Mbuf};
@@ -11,12 +11,12 @@ use crate::ethernet;
 use crate::four_tuple::FourTuple;
 use crate::table::TupleHash;
 
-/// Whom the frames of a burst seem to be for.
+/// The guessed connections of the frames of a burst.
 #[derive(Debug)]
 pub struct Ahead(ArrayVec<Option<TupleHash>, BURST>);
 
 impl Stack {
-    /// Looks at frames that are to be handed in.
+    /// Looks at frames that will be passed to [`input_next`](Self::input_next).
     pub fn look_ahead(&self, burst: &Burst) -> Ahead {
         let ip_at = ethernet::header_bytes(self.framing.vlan);
         let hash = |frame: &Mbuf| {
@@ -26,14 +26,15 @@ impl Stack {
         Ahead(burst.iter().map(hash).collect())
     }
 
-    /// The slot of the connection that the `n`th of these seems to be for. Its state is to be
-    /// [`prefetch`](Self::prefetch)ed, and it is to be [expected](Self::expect_next) when the frame is next.
+    /// The slot of the connection that the `n`th of these frames seems to be for. The caller
+    /// [`prefetch`](Self::prefetch)es its state, and [announces](Self::expect_next) the slot when the
+    /// frame is next.
     pub fn slot_ahead(&self, ahead: &Ahead, n: usize) -> Option<usize> {
         let hash = *ahead.0.get(n)?;
         self.connections.guess(hash?).map(|slot| slot as usize)
     }
 
-    /// The next frame is likely to be for the connection in `slot`: it is looked for there first.
+    /// The next frame is likely to be for the connection in `slot`: the lookup tries that slot first.
     pub fn expect_next(&mut self, slot: usize) {
         self.connections.expect_next(slot as u32);
     }

@@ -1,5 +1,5 @@
-//! The invariants of a stack: those of its parts, and that what connections hold of them is all
-//! that is in use.
+//! The invariants of a stack: those of its parts, and that the parts' usage is the sum of what
+//! connections hold.
 
 use super::connections::Conn;
 use super::{SPARE_EVENTS, Stack};
@@ -8,8 +8,7 @@ use crate::invariant::{Check, ensure};
 use crate::tcp::{EVENTS_PER_CONNECTION, Holdings};
 
 impl Stack {
-    /// Whether everything in here is as it must be between any two calls; else what is not. For
-    /// tests: it looks at everything.
+    /// Checks all invariants that hold between any two calls. For tests: it walks everything.
     ///
     /// # Errors
     /// The first invariant that does not hold.

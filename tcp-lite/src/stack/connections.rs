@@ -1,4 +1,4 @@
-//! Slots of connections with what surrounds each control block: its name, its timer, its place in the queues.
+//! Slots of connections, with their ids, their timers and their places in the queues.
 
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
@@ -16,19 +16,19 @@ use crate::timer_wheel::TimerWheel;
 pub(crate) struct Conn {
     pub(crate) tcb: Tcb,
     pub(crate) tuple: FourTuple,
-    /// Whose Ethernet address its frames carry.
+    /// The neighbour whose Ethernet address its frames carry.
     pub(crate) next_hop: IpAddress,
-    /// Who accepted it.
+    /// The listener that accepted it.
     pub(crate) listener: Option<ListenerId>,
     /// Counted in the listener's backlog.
     pub(crate) half_open: bool,
-    /// Noted as being in TIME-WAIT.
-    pub(crate) waits: bool,
+    /// Entered in `Connections::time_waits`.
+    pub(crate) in_time_wait: bool,
     /// Since when the next hop has no known Ethernet address.
     pub(crate) unresolved_since: Option<Instant>,
 }
 
-/// Which queue the slot is in. It belongs to the slot and not to the connection: an entry that a dead
+/// The queue that the slot is in. It belongs to the slot, not to the connection: an entry that a dead
 /// connection left behind serves the next one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Queue {
@@ -39,30 +39,30 @@ enum Queue {
     Waiting,
 }
 
-struct Slot {
+struct ConnSlot {
     generation: u32,
     queue: Queue,
     conn: Option<Conn>,
 }
 
-/// Slots in one allocation.
+/// Slots in one allocation: many enough to make allocations rare, few enough to waste little in the last
+/// chunk.
 const CHUNK: usize = 64;
 
-/// Slots in chunks, each of which stays where it was made: a large array would be copied to grow, and be half
-/// empty.
+/// Slots in chunks that never move: one large array would be copied to grow, and be half empty after it.
 #[derive(Default)]
-struct Slots {
+struct ConnSlots {
     /// All but the last one are full.
-    chunks: Vec<Vec<Slot>>,
+    chunks: Vec<Vec<ConnSlot>>,
     len: usize,
 }
 
-impl Slots {
+impl ConnSlots {
     fn len(&self) -> usize {
         self.len
     }
 
-    fn push(&mut self, slot: Slot) {
+    fn push(&mut self, slot: ConnSlot) {
         if self.len.is_multiple_of(CHUNK) {
             self.chunks.push(Vec::with_capacity(CHUNK));
         }
@@ -70,32 +70,32 @@ impl Slots {
         self.len += 1;
     }
 
-    fn get(&self, at: usize) -> Option<&Slot> {
+    fn get(&self, at: usize) -> Option<&ConnSlot> {
         self.chunks.get(at / CHUNK)?.get(at % CHUNK)
     }
 
-    fn iter(&self) -> impl Iterator<Item = &Slot> {
+    fn iter(&self) -> impl Iterator<Item = &ConnSlot> {
         self.chunks.iter().flatten()
     }
 }
 
-impl Index<usize> for Slots {
-    type Output = Slot;
+impl Index<usize> for ConnSlots {
+    type Output = ConnSlot;
 
-    fn index(&self, at: usize) -> &Slot {
+    fn index(&self, at: usize) -> &ConnSlot {
         &self.chunks[at / CHUNK][at % CHUNK]
     }
 }
 
-impl IndexMut<usize> for Slots {
-    fn index_mut(&mut self, at: usize) -> &mut Slot {
+impl IndexMut<usize> for ConnSlots {
+    fn index_mut(&mut self, at: usize) -> &mut ConnSlot {
         &mut self.chunks[at / CHUNK][at % CHUNK]
     }
 }
 
 /// All connections of a stack.
 pub(crate) struct Connections {
-    slots: Slots,
+    slots: ConnSlots,
     free: Vec<u32>,
     limit: usize,
     table: ConnTable,
@@ -104,14 +104,15 @@ pub(crate) struct Connections {
     pub(crate) wheel: TimerWheel,
     ready: VecDeque<u32>,
     waiting: Vec<u32>,
-    /// Who is in TIME-WAIT, in the order of getting there, and some who are no longer.
+    /// Connections in TIME-WAIT, oldest first. Entries of connections that are gone stay until they are
+    /// skipped or purged.
     time_waits: VecDeque<ConnId>,
 }
 
 impl Connections {
     pub(crate) fn new(limit: usize, keyed: KeyedState) -> Self {
         Self {
-            slots: Slots::default(),
+            slots: ConnSlots::default(),
             free: Vec::new(),
             limit,
             table: ConnTable::new(keyed),
@@ -123,28 +124,28 @@ impl Connections {
         }
     }
 
-    /// Has what is in a slot fetched to the cache.
+    /// Prefetches a slot.
     pub(crate) fn prefetch(&self, slot: usize) {
         if let Some(slot) = self.slots.get(slot) {
             dp::prefetch(slot);
         }
     }
 
-    /// A free slot and the id its next connection will have, or `None` at the limit. Takes memory when there
-    /// are more connections than ever before.
+    /// A free slot and the id of its next connection, or `None` at the limit. Allocates when there are
+    /// more connections than ever before.
     pub(crate) fn reserve(&mut self) -> Option<ConnId> {
         if self.free.is_empty() {
             if self.slots.len() >= self.limit {
                 return None;
             }
             self.free.push(self.slots.len() as u32);
-            self.slots.push(Slot { generation: 0, queue: Queue::None, conn: None });
+            self.slots.push(ConnSlot { generation: 0, queue: Queue::None, conn: None });
             let count = self.slots.len();
             self.wheel.grow(count);
             self.ready.reserve(count - self.ready.len());
             self.waiting.reserve(count - self.waiting.len());
             self.free.reserve(count);
-            // Twice as many as there are slots, with those that are no longer: see `enter_time_wait`.
+            // Twice the slots, since it has stale entries: see `enter_time_wait`.
             self.time_waits.reserve(2 * count - self.time_waits.len());
         }
         let slot = *self.free.last()?;
@@ -173,14 +174,14 @@ impl Connections {
     /// Notes that a connection is in TIME-WAIT; once for each.
     pub(crate) fn enter_time_wait(&mut self, id: ConnId) {
         if self.time_waits.len() >= 2 * self.slots.len() {
-            // Half of them at least are gone: what this costs is paid for by those who went.
+            // At least half of the entries are stale, so the cost is amortised over them.
             let slots = &self.slots;
             self.time_waits.retain(|id| slots[id.slot as usize].generation == id.generation);
         }
         self.time_waits.push_back(id);
     }
 
-    /// The slot that has been in TIME-WAIT for longest.
+    /// The connection that has been in TIME-WAIT longest; it leaves the queue.
     pub(crate) fn oldest_time_wait(&mut self) -> Option<u32> {
         while let Some(id) = self.time_waits.pop_front() {
             let slot = &self.slots[id.slot as usize];
@@ -196,7 +197,8 @@ impl Connections {
         self.table.find(self.table.hash(tuple), |slot| self.has(slot, tuple))
     }
 
-    /// As [`find`](Self::find), for a segment: more of the same connection are likely to follow.
+    /// As [`find`](Self::find), for a received segment: more of the same connection are likely to
+    /// follow.
     pub(crate) fn find_next(&mut self, tuple: &FourTuple) -> Option<u32> {
         if !self.has(self.latest, tuple) {
             self.latest = self.find(tuple)?;
@@ -204,21 +206,20 @@ impl Connections {
         Some(self.latest)
     }
 
-    /// Whether the connection in `slot` is that of a 4-tuple.
+    /// Whether the connection in `slot` has this 4-tuple.
     fn has(&self, slot: u32, tuple: &FourTuple) -> bool {
         let conn = self.slots.get(slot as usize).and_then(|slot| slot.conn.as_ref());
         conn.is_some_and(|conn| conn.tuple == *tuple)
     }
 
-    /// Has what tells the slot of a 4-tuple fetched to the cache; returns what to [`guess`](Self::guess) it
-    /// by.
+    /// Prefetches the table entry of a 4-tuple; returns the hash to pass to [`guess`](Self::guess).
     pub(crate) fn prefetch_slot_of(&self, tuple: &FourTuple) -> TupleHash {
         let hash = self.table.hash(tuple);
         self.table.prefetch(hash);
         hash
     }
 
-    /// The slot that has this hash, most likely.
+    /// The slot that most likely has this hash.
     pub(crate) fn guess(&self, hash: TupleHash) -> Option<u32> {
         self.table.find(hash, |_| true)
     }
@@ -250,22 +251,22 @@ impl Connections {
         ConnId { slot, generation: self.slots[slot as usize].generation }
     }
 
-    /// Connections there are.
+    /// Number of connections.
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Slots in use, for the rare calls that look at all.
+    /// Slots in use, with their connections. Walks all slots, so only for rare calls.
     pub(crate) fn occupied(&self) -> impl Iterator<Item = (u32, &Conn)> {
         self.slots.iter().enumerate().filter_map(|(n, s)| s.conn.as_ref().map(|c| (n as u32, c)))
     }
 
-    /// Slots there are, in use or not.
+    /// Number of slots, in use or not.
     pub(crate) fn slots(&self) -> u32 {
         self.slots.len() as u32
     }
 
-    /// Queues a slot behind all that have something to send, unless it is queued already.
+    /// Appends a slot to the ready queue, unless it is in a queue already.
     pub(crate) fn make_ready(&mut self, slot: u32) {
         let place = &mut self.slots[slot as usize];
         if place.queue == Queue::None {
@@ -274,15 +275,15 @@ impl Connections {
         }
     }
 
-    /// Whose turn it is to send.
+    /// Takes the first slot off the ready queue.
     pub(crate) fn next_ready(&mut self) -> Option<u32> {
         let slot = self.ready.pop_front()?;
         self.slots[slot as usize].queue = Queue::None;
         Some(slot)
     }
 
-    /// Puts back a slot whose turn could not be taken, in front.
-    pub(crate) fn still_ready(&mut self, slot: u32) {
+    /// Puts a slot that could not send back to the front of the ready queue.
+    pub(crate) fn requeue_front(&mut self, slot: u32) {
         self.slots[slot as usize].queue = Queue::Ready;
         self.ready.push_front(slot);
     }
@@ -293,7 +294,7 @@ impl Connections {
         self.waiting.push(slot);
     }
 
-    /// Something changed in the neighbour table: all who wait look again.
+    /// Moves all waiting slots to the ready queue, because the neighbour table changed.
     pub(crate) fn wake_waiting(&mut self) {
         for slot in self.waiting.drain(..) {
             self.slots[slot as usize].queue = Queue::Ready;
@@ -301,7 +302,7 @@ impl Connections {
         }
     }
 
-    /// Slots, names, queues and timers agree.
+    /// Slots, table, queues and timers agree.
     pub(super) fn check(&self) -> Check {
         let occupied = self.occupied().count();
         self.table.check(occupied)?;
@@ -323,7 +324,7 @@ impl Connections {
             ensure!(set == deadline, "the timer of slot {slot} is at {set:?}, not {deadline:?}");
             let state = conn.tcb.state();
             ensure!(!conn.half_open || state == State::SynReceived, "half-open in {state:?}");
-            ensure!(conn.waits == (state == State::TimeWait), "slot {slot} in {state:?}");
+            ensure!(conn.in_time_wait == (state == State::TimeWait), "slot {slot} in {state:?}");
             ensure!(!conn.tcb.is_dead(), "slot {slot} has a dead connection");
         }
         Ok(())
@@ -339,15 +340,15 @@ impl Connections {
 }
 
 impl Stack {
-    /// Whether there is room for the events of another connection. Its slot may have had many since its user
-    /// took any: so none is made while as many wait as may, and those that are there are good for a few more
-    /// each.
+    /// Whether the event queue has capacity for another connection. A slot may have queued many events
+    /// since its user last took any. So no connection starts while `Limits::events` events wait, and
+    /// each existing connection may add at most [`EVENTS_PER_CONNECTION`] more.
     pub(super) fn takes_connections(&self) -> bool {
         self.events.len() < self.config.limits.events
     }
 
-    /// A slot for a new connection, and places for its events. Where there is none, the oldest in TIME-WAIT
-    /// makes room: a peer that has us close, again and again, keeps nobody out.
+    /// A slot for a new connection, with capacity for its events. If none is free, the oldest connection
+    /// in TIME-WAIT is dropped, so that a peer that makes us close again and again locks nobody out.
     pub(super) fn reserve(&mut self) -> Option<ConnId> {
         if !self.takes_connections() {
             return None;
@@ -356,7 +357,7 @@ impl Stack {
         let slots = self.connections.slots() as usize;
         let most = self.config.limits.events + slots * EVENTS_PER_CONNECTION + SPARE_EVENTS;
         if self.events.capacity() < most {
-            // For some connections more: a queue that doubles would be half empty.
+            // Grow in steps of a chunk: doubling would leave the queue half empty.
             let some = CHUNK * EVENTS_PER_CONNECTION;
             self.events.reserve_exact(most + some - self.events.len());
         }

@@ -1,4 +1,4 @@
-//! Why a connection did not come about.
+//! Errors of `connect`.
 
 /// Why a connection could not be started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,8 +1,8 @@
-//! Segments that go on where the one before ends, taken in as one: what a device does that joins segments
-//! (LRO), in software. Their control block is asked once.
+//! Generic receive offload: segments that continue the one before are taken in as one, as a device with
+//! LRO does, so that their control block is updated once.
 //!
-//! Only what is next in order, and has nothing to say but its payload. The headers are alike in all but
-//! lengths, checksums, PSH and the IPv4 identification: of one acknowledgement, window, timestamp and
+//! Only segments that are next in order and carry nothing but payload. Their headers are equal except
+//! for lengths, checksums, PSH and the IPv4 identification: one acknowledgement, window, timestamp and
 //! codepoint.
 
 use std::iter::Peekable;
@@ -16,31 +16,34 @@ use crate::frame::{self, FLAGS_AT, IPV4_CHECKSUM_AT, MAX_BYTES, SEQ_AT, TCP_CHEC
 use crate::ip::{self, IPV4_BYTES, IPV6_BYTES};
 use crate::tcp::header::Flags;
 
-/// Segments that are taken in as one, at most: their user reads them while they are in the first-level cache.
-const MAX_JOINED: usize = 16;
+/// Most segments taken in as one: few enough for their payload to be in the first-level cache when the
+/// user reads it.
+const MAX_COALESCED: usize = 16;
 
-/// Buffers of a frame that is joined to others: of its headers, and of its payload. All of them make a chain.
+/// Most buffers of a frame that is coalesced: one with its headers, one with its payload. All of them
+/// form a chain.
 pub(super) const MAX_BUFFERS: usize = 2;
 
-/// Whether `frame` may go on at `next`: a cheap look, as what others send in between goes on nowhere.
-pub(super) fn may_go_on(frame: &Mbuf, tcp_at: usize, next: TcpSeqNumber) -> bool {
+/// Whether `frame` may continue the stream at `next`. A cheap test: frames of other connections
+/// interleaved with it fail here.
+pub(super) fn may_continue(frame: &Mbuf, tcp_at: usize, next: TcpSeqNumber) -> bool {
     let seq_at = tcp_at + SEQ_AT;
     frame.head().get(seq_at..seq_at + 4) == Some(&next.0.to_be_bytes())
 }
 
-/// What the headers of the segments behind one have to be.
+/// What the headers of the following segments have to be.
 pub(super) struct Pattern {
     ip: ip::Header,
     ip_at: usize,
     tcp_at: usize,
-    /// Those of the one, with the sequence number that is next.
+    /// The headers of the first segment, with the sequence number that is expected next.
     headers: ArrayVec<u8, MAX_BYTES>,
-    /// The bits of them that count.
+    /// The header bits that are compared.
     mask: ArrayVec<u8, MAX_BYTES>,
 }
 
 impl Pattern {
-    /// Of a segment with these headers. `None` with IP options or extension headers.
+    /// For segments behind one with these headers. `None` with IP options or extension headers.
     pub(super) fn new(headers: &[u8], ip: ip::Header, [ip_at, tcp_at]: [usize; 2]) -> Option<Self> {
         if ![IPV4_BYTES, IPV6_BYTES].contains(&(tcp_at - ip_at)) {
             return None;
@@ -59,16 +62,16 @@ impl Pattern {
         Some(Self { ip, ip_at, tcp_at, headers: headers.try_into().ok()?, mask })
     }
 
-    /// Takes those off `frames` that go on behind `payload`, which begins at `seq` and has at most
-    /// [`MAX_BUFFERS`]. Returns all payloads as one, and how many.
-    pub(super) fn join(
+    /// Takes frames off `frames` that continue `payload`, which begins at `seq` and has at most
+    /// [`MAX_BUFFERS`] buffers. Returns all payloads as one chain, and their number.
+    pub(super) fn coalesce(
         mut self,
         seq: TcpSeqNumber,
         payload: Mbuf,
         frames: &mut Peekable<impl Iterator<Item = Mbuf>>,
     ) -> Option<(Mbuf, usize)> {
         let mut next = seq + payload.len();
-        let mut payloads = ArrayVec::<_, MAX_JOINED>::new();
+        let mut payloads = ArrayVec::<_, MAX_COALESCED>::new();
         payloads.push(payload);
         while !payloads.is_full() {
             let seq_at = self.tcp_at + SEQ_AT;
@@ -81,7 +84,7 @@ impl Pattern {
             payloads.push(frame);
         }
         let count = payloads.len();
-        Some((frame::join(payloads)?, count))
+        Some((frame::chain_all(payloads)?, count))
     }
 
     /// Where the payload of `frame` ends, if its headers and checksums are right.

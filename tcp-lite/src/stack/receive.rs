@@ -12,7 +12,7 @@ use crate::address_conflict::Conflict;
 use crate::checksum::pseudo_header;
 use crate::facade::{EthernetAddress, Instant, IpAddress, TcpSeqNumber};
 use crate::four_tuple::FourTuple;
-use crate::icmp_error::{self, IcmpError, Kind};
+use crate::icmp_error::{self, IcmpError, IcmpErrorKind};
 use crate::ip::{self, Ecn, PROTOCOL_TCP, Refused, Upper};
 use crate::listener::Admission;
 use crate::syn_cookie::SynCookies;
@@ -20,11 +20,11 @@ use crate::tcp::header::{Flags, TcpHeader};
 use crate::tcp::{Birth, State, Tcb, Verdict};
 use crate::{Event, discovery, ethernet, frame};
 
-/// Bytes in which all headers of a frame are looked for. What has its TCP header behind that is no ordinary
-/// frame.
+/// Bytes of a frame that are searched for headers. A frame whose TCP header lies behind them is not an
+/// ordinary one.
 const HEAD_BYTES: usize = 192;
 
-/// A frame after its headers were looked at.
+/// A frame after its headers were parsed.
 enum Class {
     /// A whole TCP segment for an address of ours.
     Tcp { ip: ip::Header, header: TcpHeader, tcp_at: usize, payload_at: usize, end: usize },
@@ -32,21 +32,21 @@ enum Class {
     Slow { ip: Option<ip::Header> },
 }
 
-/// What came around a segment.
+/// The addresses and the ECN codepoint that a segment came with.
 #[derive(Clone, Copy)]
-struct Origin {
+struct SegmentOrigin {
     mac: EthernetAddress,
     src: IpAddress,
     dst: IpAddress,
     ecn: Ecn,
 }
 
-impl Origin {
+impl SegmentOrigin {
     fn new(mac: EthernetAddress, ip: &ip::Header) -> Self {
         Self { mac, src: ip.src, dst: ip.dst, ecn: ip.ecn }
     }
 
-    /// Of the connection that a segment with this header belongs to.
+    /// The 4-tuple of the connection that a segment with this header belongs to.
     fn tuple(&self, header: &TcpHeader) -> FourTuple {
         let (local_port, remote_port) = (header.dst_port, header.src_port);
         FourTuple { local: self.dst, local_port, remote: self.src, remote_port }
@@ -70,7 +70,7 @@ impl Stack {
             return;
         };
         if !ethernet.src.is_unicast() {
-            // Nobody has such an address (IEEE 802.3 section 3.2.3): an answer would go to a group.
+            // No host has a group address (IEEE 802.3 section 3.2.3): an answer would go to the group.
             self.counters.rx_malformed += 1;
             return;
         }
@@ -85,19 +85,19 @@ impl Stack {
         match self.classify(&ethernet, &head[ethernet.bytes..], &frame) {
             None => {}
             Some(Class::Tcp { ip, header, tcp_at, payload_at, end }) => {
-                let origin = Origin::new(ethernet.src, &ip);
+                let origin = SegmentOrigin::new(ethernet.src, &ip);
                 let next = header.seq + (end - payload_at);
-                let may_go_on = end > payload_at
+                let may_continue = end > payload_at
                     && frame.segment_count() <= MAX_BUFFERS
-                    && frames.peek().is_some_and(|frame| gro::may_go_on(frame, tcp_at, next))
+                    && frames.peek().is_some_and(|frame| gro::may_continue(frame, tcp_at, next))
                     && self.is_next(&origin, &header);
                 let pattern =
-                    may_go_on.then(|| Pattern::new(&head[..payload_at], ip, [ethernet.bytes, tcp_at]));
-                // Ethernet pads short frames: what is behind the packet is not payload.
+                    may_continue.then(|| Pattern::new(&head[..payload_at], ip, [ethernet.bytes, tcp_at]));
+                // Ethernet pads short frames: bytes behind the packet are not payload.
                 frame.truncate(end);
                 frame.advance(payload_at);
                 let arrived = match pattern.flatten() {
-                    Some(pattern) => pattern.join(header.seq, frame, frames),
+                    Some(pattern) => pattern.coalesce(header.seq, frame, frames),
                     None => Some((frame, 1)),
                 };
                 if let Some((payload, segments)) = arrived {
@@ -109,7 +109,7 @@ impl Stack {
         }
     }
 
-    /// Says what the frame is; `None` when it was dropped and counted. `head` starts at the IP header.
+    /// Classifies the frame; `None` if it was dropped and counted. `head` starts at the IP header.
     fn classify(&mut self, ethernet: &ethernet::Header, head: &[u8], frame: &Mbuf) -> Option<Class> {
         let bytes = frame.len() - ethernet.bytes;
         let parsed = match ethernet.ethertype {
@@ -136,7 +136,8 @@ impl Stack {
             }
             return Some(Class::Slow { ip: Some(ip) });
         };
-        // TCP is between two hosts: nothing sent to many, or from nobody, is looked at (RFC 9293 MUST-57).
+        // TCP is between two hosts: segments to or from anything but a unicast address are dropped (RFC
+        // 9293 MUST-57).
         if !ours || ethernet.dst != self.framing.mac || !self.may_be_peer(&ip.src) {
             self.counters.rx_not_ours += 1;
             return None;
@@ -159,8 +160,8 @@ impl Stack {
         address.is_unicast() && !self.routes.is_broadcast(address) && !self.routes.is_ours(address)
     }
 
-    /// Whether a segment is the next in order of its connection and says nothing but its payload.
-    fn is_next(&mut self, origin: &Origin, header: &TcpHeader) -> bool {
+    /// Whether a segment is the next in order of its connection and carries nothing but payload.
+    fn is_next(&mut self, origin: &SegmentOrigin, header: &TcpHeader) -> bool {
         let conn =
             self.connections.find_next(&origin.tuple(header)).and_then(|slot| self.connections.get(slot));
         header.ack.is_some()
@@ -168,19 +169,19 @@ impl Stack {
             && conn.is_some_and(|conn| conn.tcb.is_next(header.seq))
     }
 
-    /// A TCP segment that passed all checks, for an address of ours; or several in order as one, with how
-    /// many they are.
+    /// A TCP segment that passed all checks, for an address of ours; or several in order as one, with
+    /// their number.
     fn segment_arrives(
         &mut self,
         now: Instant,
-        origin: Origin,
+        origin: SegmentOrigin,
         header: &TcpHeader,
         (payload, segments): (Mbuf, usize),
     ) {
         self.counters.rx_segments += segments as u64;
         let tuple = origin.tuple(header);
         let Some(slot) = self.connections.find_next(&tuple) else {
-            return self.stranger_arrives(now, origin, tuple, header, payload);
+            return self.unmatched_segment_arrives(now, origin, tuple, header, payload);
         };
         match self.with(now, slot, |tcb, ctx| tcb.on_segment(ctx, header, origin.ecn, (payload, segments))) {
             None | Some(Verdict::Done) => {}
@@ -189,10 +190,10 @@ impl Stack {
         }
     }
 
-    /// A new SYN for the 4-tuple of a connection in TIME-WAIT, which makes room if somebody listens and can
-    /// take it. Else it stays: its peer may have to send its FIN again. No cookie is given where the backlog
-    /// is full, since its sequence number may be one that the old connection used (RFC 9293 section 3.6.1);
-    /// the SYN comes again.
+    /// A new SYN for the 4-tuple of a connection in TIME-WAIT, which is replaced if a listener takes the
+    /// new one. Otherwise it stays: its peer may have to send its FIN again. No cookie is sent when the
+    /// backlog is full, since its sequence number could be one that the old connection used (RFC 9293
+    /// section 3.6.1); the SYN comes again.
     fn reopen(&mut self, now: Instant, slot: u32, tuple: FourTuple, syn: &TcpHeader) {
         let Some(listener) = self.listeners.find(tuple.local_port) else { return };
         let Some(old) = self.connections.get(slot) else { return };
@@ -206,17 +207,17 @@ impl Stack {
             return;
         }
         self.forget(now, slot);
-        // The slot that has just become free.
+        // The slot that has just been freed.
         if let Some(id) = self.reserve() {
             self.accept(now, id, (listener, tuple, next_hop), syn, birth);
         }
     }
 
     /// A segment of no connection.
-    fn stranger_arrives(
+    fn unmatched_segment_arrives(
         &mut self,
         now: Instant,
-        origin: Origin,
+        origin: SegmentOrigin,
         tuple: FourTuple,
         header: &TcpHeader,
         payload: Mbuf,
@@ -231,7 +232,8 @@ impl Stack {
                 return self.cookie_arrives(now, listener, origin, tuple, &syn, (header, payload));
             }
             if self.syn_cookies.may_be_overtaken(now, header, payload.len()) {
-                // A RST would refuse the connection, and what occupies numbers comes again.
+                // A RST would refuse the connection, and a segment that occupies sequence numbers comes
+                // again.
                 self.counters.rx_no_connection += 1;
                 return;
             }
@@ -242,7 +244,7 @@ impl Stack {
         }
     }
 
-    /// A SYN that somebody listens for (RFC 9293 section 3.10.7.2).
+    /// A SYN for a port with a listener (RFC 9293 section 3.10.7.2).
     fn syn_arrives(
         &mut self,
         now: Instant,
@@ -286,14 +288,14 @@ impl Stack {
             next_hop,
             listener: Some(listener),
             half_open: true,
-            waits: false,
+            in_time_wait: false,
             unresolved_since: None,
         };
         self.connections.insert(id, conn);
         self.settle(id.slot);
     }
 
-    /// Sends the SYN-ACK of a control block that is forgotten at once.
+    /// Sends the SYN-ACK of a control block that is dropped at once.
     fn answer_with_cookie(
         &mut self,
         now: Instant,
@@ -306,10 +308,11 @@ impl Stack {
         syn.options.mss.get_or_insert(birth.default_peer_mss);
         let syn = SynCookies::remembered(&self.config.tcp, &syn);
         birth.iss = self.syn_cookies.make(now, &tuple, &syn);
-        // No connection has this id, and no event names it before the peer is heard again.
-        let nobody = ConnId { slot: u32::MAX, generation: 0 };
+        // No connection has this id. No event names it, since the control block is dropped before the
+        // peer's next segment.
+        let no_conn = ConnId { slot: u32::MAX, generation: 0 };
         let (mut surroundings, ..) = self.split(now);
-        let mut ctx = surroundings.ctx(nobody, None);
+        let mut ctx = surroundings.ctx(no_conn, None);
         let mut tcb = Tcb::accept(&mut ctx, birth, &syn);
         let syn_ack = tcb.next_transmission(&mut ctx).map(|transmission| transmission.header);
         tcb.dispose(&mut ctx);
@@ -320,12 +323,12 @@ impl Stack {
         }
     }
 
-    /// The ACK of such a SYN-ACK, with what the SYN said.
+    /// The ACK of a SYN-ACK with a cookie; `syn` is what the cookie remembers of the SYN.
     fn cookie_arrives(
         &mut self,
         now: Instant,
         listener: ListenerId,
-        origin: Origin,
+        origin: SegmentOrigin,
         tuple: FourTuple,
         syn: &TcpHeader,
         (ack, payload): (&TcpHeader, Mbuf),
@@ -333,7 +336,7 @@ impl Stack {
         let place = self.routes.next_hop(&tuple.local, &tuple.remote).zip(self.reserve());
         let Some((next_hop, id)) = place.filter(|_| self.listeners.admits(now, listener, &tuple.remote))
         else {
-            // As if the ACK was lost: the peer's first bytes bring it again.
+            // As if the ACK was lost: the peer's first data segment acknowledges again.
             self.counters.rx_syn_dropped += 1;
             return;
         };
@@ -347,7 +350,7 @@ impl Stack {
             next_hop,
             listener: Some(listener),
             half_open: false,
-            waits: false,
+            in_time_wait: false,
             unresolved_since: None,
         };
         self.connections.insert(id, conn);
@@ -356,7 +359,7 @@ impl Stack {
     }
 
     fn queue_answer(&mut self, dst_mac: EthernetAddress, tuple: FourTuple, header: TcpHeader) {
-        // Answers to strangers are worth a bounded queue; whoever is not answered will ask again.
+        // The queue for answers to strangers is bounded. A peer without an answer tries again.
         if self.answers.len() < self.answers.capacity() {
             self.answers.push_back(Answer { dst_mac, tuple, header });
         }
@@ -412,7 +415,7 @@ impl Stack {
         self.feed_smoltcp(now, ethernet.src);
     }
 
-    /// Lets smoltcp see the frame that the slow path holds, and takes back what it reassembled.
+    /// Passes the frame in the slow path's buffer to smoltcp, and takes back the packets it reassembled.
     fn feed_smoltcp(&mut self, now: Instant, src_mac: EthernetAddress) {
         self.slow_path.input(now);
         let mut packet = std::mem::take(&mut self.scratch);
@@ -469,7 +472,7 @@ impl Stack {
         }
     }
 
-    /// A TCP packet that came in fragments: as good as any other from here on.
+    /// A TCP packet that came in fragments; from here on it is treated as any other.
     fn reassembled(&mut self, now: Instant, mac: EthernetAddress, ip: &ip::Header, packet: &[u8]) {
         let Upper::Whole { protocol: PROTOCOL_TCP, header_bytes } = ip.upper else { return };
         if !self.routes.is_ours(&ip.dst) || !self.may_be_peer(&ip.src) {
@@ -490,10 +493,10 @@ impl Stack {
         // Without a buffer the packet is lost as on the wire, and comes again.
         let Some(payload) = self.copy_in(&tcp[tcp_bytes..]) else { return };
         self.counters.rx_reassembled += 1;
-        self.segment_arrives(now, Origin::new(mac, ip), &header, (payload, 1));
+        self.segment_arrives(now, SegmentOrigin::new(mac, ip), &header, (payload, 1));
     }
 
-    /// Bytes in buffers of the pool, as many as it takes.
+    /// Copies bytes to as many buffers of the pool as they need.
     fn copy_in(&self, bytes: &[u8]) -> Option<Mbuf> {
         let mut chain = self.pool.alloc()?;
         let mut pieces = bytes.chunks(self.pool.data_bytes().max(1));
@@ -508,8 +511,9 @@ impl Stack {
         Some(chain)
     }
 
-    /// An ARP or neighbour discovery packet. Returns whether smoltcp may see it: not what asks for an address
-    /// that is not ours (yet), nor probes and claims, which it answers not at all, or not as it should.
+    /// An ARP or neighbour discovery packet. Returns whether smoltcp may see it. It does not see
+    /// requests for an address that is not ours (yet), nor probes and announcements: it does not answer
+    /// those, or not as it should.
     fn on_arp_or_ndp(&mut self, now: Instant, message: &discovery::Message) -> bool {
         if let Some(heard) = &message.heard
             && self.neighbors.heard(now, heard)
@@ -518,37 +522,38 @@ impl Stack {
         }
         if let Some(asked) = &message.asked
             && let Some(Conflict { address, mac, lost }) = self.conflicts.asked(now, asked)
-            // One over an address that we keep is told when it goes on.
+            // A conflict over an address that we keep can be dropped here: it is reported again if it
+            // lasts.
             && (lost || self.takes_connections())
         {
             self.counters.address_conflicts += 1;
             self.events.push_back(Event::AddressConflict { address: address.into(), mac, lost });
-            // Connections from a lost address learn that in their turn.
+            // Connections from a lost address find out when they are served.
             self.connections.wake_waiting();
         }
         self.conflicts.is_usable(&message.target) && !message.anonymous
     }
 
-    /// An ICMP error about a segment that may be ours. It may come from anybody: believed is only what quotes
-    /// a segment that is on its way (RFC 5927 section 4).
+    /// An ICMP error about a segment that may be ours. Anybody may have sent it: only an error that
+    /// quotes a segment in flight is believed (RFC 5927 section 4).
     fn icmp_error(&mut self, now: Instant, to: &IpAddress, error: &IcmpError) {
         let slot = self.connections.find(&error.tuple).filter(|_| error.tuple.local == *to);
         let heeded = slot.and_then(|slot| {
             self.with(now, slot, |tcb, ctx| match error.kind {
-                Kind::TooBig { mtu } => {
+                IcmpErrorKind::TooBig { mtu } => {
                     tcb.on_packet_too_big(ctx, error.seq, super::mss(&error.tuple.remote, mtu))
                 }
                 _ if !tcb.in_flight(error.seq) => false,
-                // Only while connecting: later it may be passing, or forged (RFC 5927 section 5). What may
-                // pass has to be said again, after our SYN was, too (RFC 5461 section 4.2).
-                Kind::Hard | Kind::Soft
+                // Only while connecting: later it may be transient, or forged (RFC 5927 section 5). A
+                // soft error counts only once our SYN was sent again (RFC 5461 section 4.2).
+                IcmpErrorKind::Hard | IcmpErrorKind::Soft
                     if tcb.state() == State::SynSent
-                        && (error.kind == Kind::Hard || tcb.has_sent_syn_again()) =>
+                        && (error.kind == IcmpErrorKind::Hard || tcb.has_sent_syn_again()) =>
                 {
                     tcb.unreachable(ctx);
                     true
                 }
-                Kind::Hard | Kind::Soft => {
+                IcmpErrorKind::Hard | IcmpErrorKind::Soft => {
                     ctx.counters.icmp_soft_errors += 1;
                     true
                 }

@@ -1,12 +1,12 @@
-//! Handing segments to a connection.
+//! Queueing segments on a connection.
 
 use super::Stack;
 use crate::SendError;
 use crate::tcp::PageKey;
 
-/// Hands segments to one connection.
+/// Queues segments on one connection.
 ///
-/// What they change of its timers, and of whose turn it is to send, is seen to once, when this goes.
+/// Its timers and its place in the ready queue are updated once, when this is dropped.
 pub struct Sender<'a> {
     pub(super) stack: &'a mut Stack,
     pub(super) slot: u32,
@@ -17,8 +17,8 @@ impl Sender<'_> {
     /// An empty segment to write up to EMSS bytes of whole FPDUs into.
     ///
     /// # Errors
-    /// [`SendError`]: closed, send buffer full (an `Event::Writable` follows when there is room), no packet
-    /// buffer.
+    /// [`SendError`]: the connection is closed, the send buffer is full (an `Event::Writable` follows when it has
+    /// space again), or no packet buffer is free.
     pub fn segment(&mut self) -> Result<SegmentBuf<'_>, SendError> {
         let (mut surroundings, connections, _) = self.stack.split(self.stack.now);
         let (id, conn) = connections.get_mut(self.slot).ok_or(SendError::Closed)?;
@@ -40,7 +40,7 @@ impl Drop for Sender<'_> {
         let (mut surroundings, connections, _) = self.stack.split(self.stack.now);
         let Some((id, conn)) = connections.get_mut(self.slot) else { return };
         let mut ctx = surroundings.ctx(id, conn.listener);
-        // A segment that was not pushed leaves no buffer behind.
+        // A page that was opened and not pushed to returns its buffer.
         conn.tcb.close_page(&mut ctx);
         if pushed {
             conn.tcb.on_pushed(&mut ctx);
@@ -49,9 +49,9 @@ impl Drop for Sender<'_> {
     }
 }
 
-/// A segment under construction, in a buffer that TCP owns: room for EMSS bytes of whole FPDUs.
+/// A segment under construction, in a buffer that TCP owns: up to EMSS bytes of whole FPDUs.
 ///
-/// [`push`](Self::push) queues it; dropped it was never there.
+/// [`push`](Self::push) queues it; dropping it discards it.
 pub struct SegmentBuf<'a> {
     stack: &'a mut Stack,
     slot: u32,
@@ -77,7 +77,8 @@ impl SegmentBuf<'_> {
         self.len == 0
     }
 
-    /// Grows by `bytes` and returns them for writing (old contents), or `None` when they do not fit.
+    /// Grows by `bytes` and returns them for writing (they have old contents), or `None` if they do not
+    /// fit.
     pub fn append(&mut self, bytes: usize) -> Option<&mut [u8]> {
         if bytes > self.capacity - self.len {
             return None;
@@ -87,13 +88,14 @@ impl SegmentBuf<'_> {
         self.stack.segments.room(self.page).get_mut(start..start + bytes)
     }
 
-    /// Keeps the first `bytes`: takes back what could not be written.
+    /// Keeps the first `bytes`: discards what could not be written.
     pub fn truncate(&mut self, bytes: usize) {
         self.len = self.len.min(bytes);
     }
 
-    /// Queues it behind all others. It is sent as it is: its bytes and boundaries never change but by a
-    /// drop of EMSS before it was sent, or by the persist timer. An empty segment is dropped.
+    /// Queues it behind all others. It is sent as it is: its bytes and boundaries never change, except
+    /// that it is cut if EMSS drops before it is sent, or by the persist timer. An empty segment is
+    /// dropped.
     pub fn push(self) {
         if self.len == 0 {
             return;

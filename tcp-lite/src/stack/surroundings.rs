@@ -1,4 +1,4 @@
-//! What a call of a control block borrows of its stack.
+//! What a call of a control block borrows from its stack.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,8 @@ use crate::neighbor::Neighbors;
 use crate::tcp::{Ctx, ReorderSlab, SearchSlab, SegmentSlab};
 use crate::{Event, Instant, StackConfig};
 
-/// What control blocks borrow of the stack: everything but the connections themselves and the neighbours.
+/// What control blocks borrow from the stack: everything but the connections themselves and the
+/// neighbours.
 pub(super) struct Surroundings<'a> {
     pub(super) now: Instant,
     pub(super) config: &'a StackConfig,
@@ -45,7 +46,7 @@ impl Surroundings<'_> {
 }
 
 impl Stack {
-    /// What calls of control blocks need, apart from the connections and the neighbours.
+    /// Splits the stack into the surroundings of control blocks, the connections and the neighbours.
     pub(super) fn split(&mut self, now: Instant) -> (Surroundings<'_>, &mut Connections, &mut Neighbors) {
         let Self {
             config,
@@ -66,7 +67,7 @@ impl Stack {
             reassembly: _,
             scratch: _,
             answers: _,
-            starved: _,
+            pool_retry: _,
             conflicts: _,
             link_up: _,
             link_deadline: _,

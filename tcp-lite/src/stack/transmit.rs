@@ -1,8 +1,8 @@
 //! From connections to frames: what [`Stack::transmit`] does.
 //!
-//! First what the slow path wants to send, then questions for neighbours and answers to strangers, then the
-//! connections that have something, in turns of a few segments each. When the pool is empty nothing is lost:
-//! the same is tried in the next call.
+//! The order is: frames of the slow path, ARP and NDP messages of our own, answers to segments of no
+//! connection, then the connections with something to send, round robin with a few segments each.
+//! Nothing is lost when the pool is empty: the next call tries the same again.
 
 use dp::{Burst, Offloads};
 
@@ -17,22 +17,23 @@ use crate::neighbor::Resolution;
 use crate::tcp::header::{Flags, TcpHeader};
 use crate::tcp::{MAX_TRAIN, Payload, State, Transmission};
 
-/// Segments that one connection sends before the next has its turn; a train that the port cuts may have more.
-const TURN_SEGMENTS: usize = 8;
+/// Segments that one connection sends before the next is served: small enough for fairness, large enough
+/// to use the state once it is in the cache. A train that the port cuts may have more.
+const QUOTA_SEGMENTS: usize = 8;
 
-/// What a port does that takes several segments in one frame.
+/// The offloads a port needs to take several segments in one frame.
 const TRAINS: Offloads = Offloads::TX_TSO.union(Offloads::TX_MULTI_SEGMENT).union(Offloads::TX_TCP_CHECKSUM);
 
-/// A RST for a segment that no connection takes, or a SYN-ACK that nobody remembers. It goes back where the
-/// segment came from, so that strangers make us ask for no addresses.
+/// A RST for a segment that no connection takes, or a SYN-ACK with a cookie. It goes to the Ethernet
+/// address that the segment came from, so that strangers cannot make us resolve addresses.
 pub(crate) struct Answer {
     pub(crate) dst_mac: EthernetAddress,
     pub(crate) tuple: FourTuple,
     pub(crate) header: TcpHeader,
 }
 
-/// How a connection's turn ended.
-enum Turn {
+/// Result of serving a connection.
+enum Served {
     /// Nothing more to send.
     Idle,
     /// More to send.
@@ -55,38 +56,38 @@ impl Stack {
             out.push(frame);
         }
         if !self.fill_assertions(out) || !self.fill_queries(out) || !self.fill_answers(out) {
-            return self.starve(now, out.len() > before);
+            return self.on_pool_empty(now, out.len() > before);
         }
         while !out.is_full() {
             let Some(slot) = self.connections.next_ready() else { break };
-            let turn = self.turn(now, slot, out);
-            match turn {
-                Turn::Waiting => self.connections.wait(slot),
-                Turn::Idle => {}
-                Turn::More => self.connections.make_ready(slot),
-                Turn::NoMbuf => {
-                    self.connections.still_ready(slot);
+            let served = self.serve(now, slot, out);
+            match served {
+                Served::Waiting => self.connections.wait(slot),
+                Served::Idle => {}
+                Served::More => self.connections.make_ready(slot),
+                Served::NoMbuf => {
+                    self.connections.requeue_front(slot);
                     self.settle_timer(slot);
-                    return self.starve(now, out.len() > before);
+                    return self.on_pool_empty(now, out.len() > before);
                 }
             }
             self.settle_timer(slot);
         }
-        // Turns may have raised questions.
+        // Serving connections may have started address resolution.
         if !self.fill_queries(out) {
-            return self.starve(now, out.len() > before);
+            return self.on_pool_empty(now, out.len() > before);
         }
-        self.starved.succeeded();
+        self.pool_retry.succeeded();
         self.has_to_transmit()
     }
 
-    /// The pool is empty: nothing more can be sent now. Something was, if it `went_on`.
-    fn starve(&mut self, now: Instant, went_on: bool) -> bool {
+    /// The pool is empty, so nothing more can be sent now. `has_sent`: this call did send frames.
+    fn on_pool_empty(&mut self, now: Instant, has_sent: bool) -> bool {
         self.counters.tx_no_mbuf += 1;
-        if went_on {
-            self.starved.succeeded();
+        if has_sent {
+            self.pool_retry.succeeded();
         }
-        self.starved.refused(now);
+        self.pool_retry.refused(now);
         false
     }
 
@@ -100,7 +101,7 @@ impl Stack {
                 || self.conflicts.assertion().is_some())
     }
 
-    /// What is to be said of our addresses; `false` when the pool is empty.
+    /// Probes and announcements of our addresses; `false` when the pool is empty.
     fn fill_assertions(&mut self, out: &mut Burst) -> bool {
         while !out.is_full() {
             let Some(assertion) = self.conflicts.assertion() else { break };
@@ -158,34 +159,35 @@ impl Stack {
         true
     }
 
-    /// The turn of a connection whose address is not ours: not yet, or not at all.
-    fn unclaimed(&mut self, now: Instant, slot: u32) -> Option<Turn> {
+    /// Serves a connection whose local address is not usable: still being probed, or lost. `None` if it
+    /// is usable.
+    fn serve_unusable_address(&mut self, now: Instant, slot: u32) -> Option<Served> {
         let local = &self.connections.get(slot)?.tuple.local;
         if self.conflicts.is_usable(local) {
             return None;
         }
         if !self.conflicts.is_lost(local) {
-            return Some(Turn::Waiting);
+            return Some(Served::Waiting);
         }
         self.with(now, slot, |tcb, ctx| tcb.unreachable(ctx));
-        Some(Turn::Idle)
+        Some(Served::Idle)
     }
 
-    /// One connection's turn.
-    fn turn(&mut self, now: Instant, slot: u32, out: &mut Burst) -> Turn {
-        if let Some(turn) = self.unclaimed(now, slot) {
-            return turn;
+    /// Serves one connection.
+    fn serve(&mut self, now: Instant, slot: u32, out: &mut Burst) -> Served {
+        if let Some(served) = self.serve_unusable_address(now, slot) {
+            return served;
         }
         let mut dst_mac = None;
-        let mut left = TURN_SEGMENTS;
+        let mut left = QUOTA_SEGMENTS;
         while left > 0 {
             if out.is_full() {
-                return Turn::More;
+                return Served::More;
             }
             let (mut surroundings, connections, neighbors) = self.split(now);
-            let Some((id, conn)) = connections.get_mut(slot) else { return Turn::Idle };
+            let Some((id, conn)) = connections.get_mut(slot) else { return Served::Idle };
             let mut ctx = surroundings.ctx(id, conn.listener);
-            let Some(mut transmission) = conn.tcb.next_transmission(&mut ctx) else { return Turn::Idle };
+            let Some(mut transmission) = conn.tcb.next_transmission(&mut ctx) else { return Served::Idle };
             let dst_mac = match dst_mac {
                 Some(known) => known,
                 None => match neighbors.resolve(now, conn.next_hop) {
@@ -195,22 +197,22 @@ impl Stack {
                     }
                     Resolution::Pending => {
                         conn.unresolved_since.get_or_insert(now);
-                        return Turn::Waiting;
+                        return Served::Waiting;
                     }
                     Resolution::Failed if gives_up(now, conn, ctx.config.user_timeout) => {
                         conn.tcb.unreachable(&mut ctx);
-                        return Turn::Idle;
+                        return Served::Idle;
                     }
-                    Resolution::Failed => return Turn::Waiting,
+                    Resolution::Failed => return Served::Waiting,
                 },
             };
             let cuts = cuts(&surroundings, &transmission);
             let most = match cuts {
-                // One buffer is for the headers.
+                // One of the buffers is for the headers.
                 true => (MAX_TRAIN, surroundings.framing.tso.buffers.saturating_sub(1)),
                 false => (left.min(out.remaining_capacity()), MAX_TRAIN),
             };
-            conn.tcb.couple(&surroundings.ctx(id, conn.listener), &mut transmission, most);
+            conn.tcb.extend_train(&surroundings.ctx(id, conn.listener), &mut transmission, most);
             let headers = Headers {
                 framing: surroundings.framing,
                 dst_mac,
@@ -226,18 +228,18 @@ impl Stack {
                 conn.tcb.sent(&mut surroundings.ctx(id, conn.listener), &transmission);
             }
             if transmission.segments < wanted {
-                return Turn::NoMbuf;
+                return Served::NoMbuf;
             }
             left = left.saturating_sub(wanted);
         }
         match self.connections.get(slot) {
-            Some(conn) if conn.tcb.wants_transmit() => Turn::More,
-            _ => Turn::Idle,
+            Some(conn) if conn.tcb.wants_transmit() => Served::More,
+            _ => Served::Idle,
         }
     }
 }
 
-/// Whether the port cuts a frame of several segments as long as the first of `transmission`.
+/// Whether the port cuts a frame of several segments of the length of the first of `transmission`.
 fn cuts(surroundings: &Surroundings<'_>, transmission: &Transmission) -> bool {
     let Surroundings { framing, segments, .. } = surroundings;
     framing.offloads.contains(TRAINS)
@@ -245,7 +247,7 @@ fn cuts(surroundings: &Surroundings<'_>, transmission: &Transmission) -> bool {
 }
 
 /// Makes the frames of a transmission: one that the port cuts, or one for each segment. Returns how many
-/// segments are in them, not all when a pool is empty.
+/// segments are in them: fewer than asked for when a pool is empty.
 fn emit(
     surroundings: &Surroundings<'_>,
     headers: &Headers<'_>,
@@ -294,9 +296,9 @@ fn emit(
     out.len() - before
 }
 
-/// Whether a connection ends because nobody answers for its next hop: at once while we set it up or where
-/// only a RST is left to be sent, else only when that lasts as long as any silence may. (Whoever has just
-/// sent a SYN is there, whatever became of our questions.)
+/// Whether a connection ends because its next hop does not answer: at once while we connect or where
+/// only a RST is left to send, otherwise after the user timeout. (A peer that has just sent a SYN is
+/// there, even if our requests are not answered.)
 fn gives_up(now: Instant, conn: &mut connections::Conn, user_timeout: crate::Duration) -> bool {
     let since = *conn.unresolved_since.get_or_insert(now);
     matches!(conn.tcb.state(), State::SynSent | State::Closed) || now >= since + user_timeout

@@ -1,15 +1,15 @@
-//! What a stack holds, beside the limits it was given.
+//! What a stack holds, to be compared with its limits.
 
 use super::Stack;
 
-/// What a stack holds at the moment of what its [`Limits`](crate::Limits) bound.
+/// Current usage of what [`Limits`](crate::Limits) bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StackUsage {
     /// Connections in any state.
     pub connections: usize,
     /// Segments held for transmission.
     pub tx_segments: usize,
-    /// Buffers of the stack's pool, the large ones aside, in which these are.
+    /// Small buffers of the stack's pool that hold them; those of the bulk pool do not count.
     pub tx_buffers: usize,
     /// Connections with a hole in what they received.
     pub holes: usize,

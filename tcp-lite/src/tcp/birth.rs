@@ -1,10 +1,10 @@
-//! What a connection begins with: what its stack decides ([`Birth`]), and what the two SYNs agree
-//! on ([`Agreed`]; RFC 9293 section 3.7.1, RFC 7323 section 1.3, RFC 2018 section 2, RFC 3168
-//! section 6.1.1).
+//! Initial parameters of a connection: those its stack decides ([`Birth`]), and those the two SYNs agree
+//! on ([`Agreed`]; RFC 9293 section 3.7.1, RFC 7323 section 1.3, RFC 2018 section 2, RFC 3168 section
+//! 6.1.1).
 
 use crate::facade::TcpSeqNumber;
 
-/// What a connection is born with; the stack decides.
+/// Initial parameters of a connection; the stack decides them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Birth {
     /// Our port.
@@ -15,45 +15,43 @@ pub(crate) struct Birth {
     pub(crate) iss: TcpSeqNumber,
     /// Added to the millisecond clock of our timestamps (RFC 7323 section 7.1).
     pub(crate) timestamp_offset: u32,
-    /// Largest TCP segment without options towards this peer: MTU - IP header - 20. Also the MSS we
-    /// announce.
+    /// Largest TCP segment without options to this peer: MTU - IP header - 20. Also the MSS we announce.
     pub(crate) mss: u16,
-    /// As `mss`, of BASE_PLPMTU (RFC 8899 section 5.1.2): what most paths carry.
+    /// As `mss`, for BASE_PLPMTU (RFC 8899 section 5.1.2): a size that most paths carry.
     pub(crate) base_mss: u16,
-    /// The peer's MSS when its SYN names none: 536 for IPv4, 1220 for IPv6 (RFC 9293 section
+    /// The peer's MSS if its SYN has no MSS option: 536 for IPv4, 1220 for IPv6 (RFC 9293 section
     /// 3.7.1).
     pub(crate) default_peer_mss: u16,
 }
 
-/// What the two SYNs agreed on. Before the peer's has arrived: what ours offers.
+/// What the two SYNs agreed on. Before the peer's SYN arrives: what our SYN offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Agreed {
-    /// Timestamps on every segment.
+    /// Every segment has timestamps.
     pub(super) timestamps: bool,
     /// SACK blocks in both directions.
     pub(super) sack: bool,
-    /// Windows are scaled; the shift of the peer's.
+    /// The shift of the peer's windows, if windows are scaled.
     pub(super) window_scale: Option<u8>,
-    /// Marks instead of drops: the peer's marks are echoed, its echoes are answered.
+    /// ECN: the peer's marks are echoed, and its echoes reduce our rate.
     pub(super) ecn: bool,
 }
 
 impl Agreed {
-    /// Bytes of options that every segment has.
+    /// Bytes of options in every segment.
     #[inline]
     pub(super) fn option_bytes(&self) -> u16 {
         if self.timestamps { 12 } else { 0 }
     }
 }
 
-/// Payload of a segment of `mss` bytes beside the options that every segment has (RFC 6691).
+/// Payload of a segment of `mss` bytes, less the options that every segment has (RFC 6691).
 #[inline]
 pub(super) fn payload_of(mss: u16, option_bytes: u16) -> u32 {
     u32::from(mss - option_bytes.min(mss.saturating_sub(1)))
 }
 
-/// The smallest shift with which a window fits its field (RFC 7323 section 2.3), rounding up
-/// included.
+/// The smallest shift with which a window fits its field (RFC 7323 section 2.3), even if rounded up.
 pub(super) fn window_shift(bytes: u32) -> u8 {
     (0..14).find(|shift| bytes >> shift < u32::from(u16::MAX)).unwrap_or(14)
 }

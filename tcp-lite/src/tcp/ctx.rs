@@ -1,8 +1,6 @@
-//! What a control block borrows from its stack for one call: time, buffers, shared storage, the
-//! event queue.
+//! The stack's part of a call of a control block: time, buffers, shared slabs, the event queue.
 //!
-//! A [`Tcb`](super::Tcb) holds nothing that is shared; whatever it needs of its surroundings comes
-//! in here.
+//! A [`Tcb`](super::Tcb) holds nothing that is shared; everything it needs of the stack comes in here.
 
 use std::collections::VecDeque;
 
@@ -13,49 +11,49 @@ use crate::counters::StackCounters;
 use crate::id::{ConnId, ListenerId};
 use crate::{CloseReason, Event, Instant, Received, TcpConfig};
 
-/// Events of one connection, beside bytes, that wait for the user at most: `Established`,
+/// Most events of one connection, other than received bytes, that wait for the user: `Established`,
 /// `Writable`, `PeerClosed`, `Closed`.
 pub(crate) const EVENTS_PER_CONNECTION: usize = 4;
 
-/// One call's surroundings.
+/// The context of one call.
 pub(crate) struct Ctx<'a> {
-    /// The time of the turn.
+    /// The time of this poll.
     pub(crate) now: Instant,
-    /// How connections behave.
+    /// Configuration of connections.
     pub(crate) config: &'a TcpConfig,
-    /// Where fresh packet buffers come from.
+    /// The pool for new packet buffers.
     pub(crate) pool: &'a Mempool,
-    /// Where large ones come from, for many segments at a time.
+    /// The pool for large buffers that hold many segments.
     pub(crate) bulk_pool: Option<&'a Mempool>,
-    /// Records of segments queued for transmission, of all connections.
+    /// Segments queued for transmission, of all connections.
     pub(crate) segments: &'a mut SegmentSlab,
-    /// Records of out-of-order ranges, of the connections that have any.
+    /// Out-of-order ranges of the connections that have a hole.
     pub(crate) reorder: &'a mut ReorderSlab,
-    /// Records of searches for larger segments, of the connections that probe.
+    /// Path MTU searches of the connections that probe.
     pub(crate) searches: &'a mut SearchSlab,
     /// The stack's counters.
     pub(crate) counters: &'a mut StackCounters,
-    /// Where events go.
+    /// The stack's event queue.
     pub(crate) events: &'a mut VecDeque<Event>,
-    /// Received bytes are dropped (and come again) while so many events wait. Other events, at
-    /// most [`EVENTS_PER_CONNECTION`] for each connection, are always taken.
+    /// Received bytes are dropped (and come again) while so many events wait. Other events, at most
+    /// [`EVENTS_PER_CONNECTION`] for each connection, are always queued.
     pub(crate) events_limit: usize,
-    /// The connection being worked on.
+    /// The connection that is called.
     pub(crate) conn: ConnId,
-    /// Who accepted it.
+    /// The listener that accepted it.
     pub(crate) listener: Option<ListenerId>,
 }
 
-/// Whole seconds of the clock, where a block has no room for more; they wrap after a century.
+/// Whole seconds of the clock, used where 32 bits must do; they wrap after a century.
 pub(super) type Seconds = u32;
 
 impl Ctx<'_> {
-    /// The second that it is.
+    /// The current second.
     pub(super) fn second(&self) -> Seconds {
         self.now.secs() as u32
     }
 
-    /// Whether received bytes can be handed up.
+    /// Whether received bytes can be queued for the user.
     pub(crate) fn takes_bytes(&self) -> bool {
         self.events.len() < self.events_limit
     }
@@ -65,7 +63,7 @@ impl Ctx<'_> {
             .push_back(Event::Received { conn: self.conn, received: Received { offset, buf, frontier } });
     }
 
-    /// `conn`, this one or another, is asked to give up `bytes`.
+    /// Asks `conn`, this connection or another, to give up `bytes`.
     pub(crate) fn evict(&mut self, conn: ConnId, bytes: usize) {
         self.events.push_back(Event::Evict { conn, bytes });
     }

@@ -1,7 +1,7 @@
 //! The TCP header: bytes to [`TcpHeader`] and back (RFC 9293 section 3.1, RFC 7323, RFC 2018).
 //!
-//! Parsing is total: every byte string gives a header or [`Malformed`]. Options that are unknown or have a
-//! wrong length are skipped. Not here: the checksum's pseudo header, which is the stack's.
+//! Parsing is total: every byte string gives a header or [`Malformed`]. Unknown options and options with
+//! a wrong length are skipped. The checksum's pseudo-header is the stack's.
 
 use arrayvec::ArrayVec;
 use bitflags::bitflags;
@@ -12,16 +12,16 @@ use crate::facade::TcpSeqNumber;
 pub(crate) const HEADER_BYTES: usize = 20;
 /// Bytes of the largest header.
 pub(crate) const MAX_HEADER_BYTES: usize = 60;
-/// SACK blocks that a header has room for.
+/// Most SACK blocks that fit into a header.
 pub(crate) const MAX_SACK_BLOCKS: usize = 4;
 
-/// Not a TCP header: too short, or the data offset points outside.
+/// Not a TCP header: too short, or the data offset points outside the segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed TCP header")]
 pub(crate) struct Malformed;
 
 bitflags! {
-    /// Control bits but for ACK, which is [`TcpHeader::ack`]'s presence.
+    /// Control bits except for ACK, which is the presence of [`TcpHeader::ack`].
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub(crate) struct Flags: u8 {
         const FIN = 0x01;
@@ -34,10 +34,10 @@ bitflags! {
     }
 }
 
-/// A SACK block: first sequence number in, first one not in (RFC 2018 section 3).
+/// A SACK block: its first sequence number, and the one behind its last (RFC 2018 section 3).
 pub(crate) type SackBlock = (TcpSeqNumber, TcpSeqNumber);
 
-/// The options we know.
+/// The options that are implemented.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Options {
     /// Maximum segment size, bytes, options not counted (RFC 6691).
@@ -46,7 +46,7 @@ pub(crate) struct Options {
     pub(crate) window_scale: Option<u8>,
     /// SACK permitted.
     pub(crate) sack_permitted: bool,
-    /// SACK blocks in the order on the wire.
+    /// SACK blocks in wire order.
     pub(crate) sack: ArrayVec<SackBlock, MAX_SACK_BLOCKS>,
     /// TSval and TSecr.
     pub(crate) timestamps: Option<(u32, u32)>,
@@ -119,12 +119,12 @@ impl TcpHeader {
         fixed[12] = (len as u8 / 4) << 4;
         fixed[13] = self.flags.bits() | if self.ack.is_some() { ACK_BIT } else { 0 };
         fixed[14..16].copy_from_slice(&self.window.to_be_bytes());
-        // Checksum: the stack's or the port's. Urgent pointer: we send none.
+        // The stack or the port fills in the checksum. The urgent pointer is 0: we send no urgent data.
         fixed[16..20].fill(0);
         self.options.emit(options);
     }
 
-    /// Sequence numbers the segment takes: payload, SYN and FIN.
+    /// Sequence numbers that the segment occupies: payload, SYN and FIN.
     pub(crate) fn segment_len(&self, payload_bytes: usize) -> usize {
         payload_bytes
             + usize::from(self.flags.contains(Flags::SYN))
@@ -154,7 +154,7 @@ impl TcpHeader {
 }
 
 impl Options {
-    /// What is known among `bytes`. Anything else is skipped, a list that makes no sense ends there.
+    /// Parses the known options in `bytes`. Others are skipped; a malformed list ends at the error.
     fn parse(mut bytes: &[u8]) -> Self {
         let mut options = Self::default();
         while let [kind, rest @ ..] = bytes {
@@ -162,7 +162,7 @@ impl Options {
                 END => break,
                 NOP => bytes = rest,
                 kind => {
-                    // The length counts kind and length themselves.
+                    // The length includes the kind and length bytes.
                     let Some(&len) = rest.first() else { break };
                     let Some(body) = bytes.get(2..usize::from(len)) else { break };
                     options.learn(kind, body);
@@ -192,11 +192,11 @@ impl Options {
         }
     }
 
-    /// Bytes of all options but SACK blocks, a multiple of 4.
+    /// Bytes of all options except SACK blocks, a multiple of 4.
     fn fixed_len(&self) -> usize {
         4 * usize::from(self.mss.is_some())
             + 4 * usize::from(self.window_scale.is_some())
-            // SACK permitted takes the place of the two NOPs in front of timestamps.
+            // SACK permitted replaces the two NOPs in front of timestamps.
             + match (self.sack_permitted, self.timestamps.is_some()) {
                 (_, true) => 12,
                 (true, false) => 4,
@@ -204,7 +204,7 @@ impl Options {
             }
     }
 
-    /// SACK blocks that are emitted: those that fit.
+    /// SACK blocks that are emitted: as many as fit.
     fn emitted_blocks(&self) -> usize {
         self.sack.len().min(sack_room(MAX_HEADER_BYTES - HEADER_BYTES - self.fixed_len()))
     }
@@ -252,12 +252,12 @@ impl Options {
     }
 }
 
-/// Option bytes of `blocks` SACK blocks, with the NOPs in front (RFC 2018 section 3).
+/// Option bytes of `blocks` SACK blocks, with the two NOPs in front (RFC 2018 section 3).
 pub(crate) const fn sack_bytes(blocks: usize) -> usize {
     4 + 8 * blocks
 }
 
-/// SACK blocks that fit into `bytes` of options.
+/// SACK blocks that fit into `bytes` bytes of options.
 pub(crate) const fn sack_room(bytes: usize) -> usize {
     bytes.saturating_sub(4) / 8
 }

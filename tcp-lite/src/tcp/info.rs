@@ -1,11 +1,11 @@
-//! What users see of a connection: its state, and how it stands.
+//! A connection as its user sees it: its state, and figures.
 
 use std::net::SocketAddr;
 
 use crate::OutOfOrder;
 
-/// Connection states (RFC 9293 section 3.3.2). LISTEN is the stack's: a listener makes a block per
-/// SYN.
+/// Connection states (RFC 9293 section 3.3.2). LISTEN is not among them: a listener makes a control
+/// block for each SYN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// Our SYN was sent, or is about to be.
@@ -26,38 +26,38 @@ pub enum State {
     LastAck,
     /// Both FINs are acknowledged, ours first.
     TimeWait,
-    /// Over.
+    /// The connection is over.
     Closed,
 }
 
-/// Why a segment was not taken.
+/// Why a segment was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// Not established, or our FIN was asked for, or a dead id.
+    /// Not established, or closed by us, or a dead id.
     #[error("the connection is closed for sending")]
     Closed,
     /// `TcpConfig::send_buffer_bytes` or `Limits::tx_segments` is reached.
     #[error("the send buffer is full")]
     BufferFull,
-    /// The pool is empty: try again in the next turn.
+    /// The pool is empty: try again at the next poll.
     #[error("no packet buffer is free")]
     NoMbuf,
 }
 
-/// What a connection looks like from outside.
+/// State and figures of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnInfo {
     /// Our address and port.
     pub local: SocketAddr,
-    /// The peer's.
+    /// The peer's address and port.
     pub remote: SocketAddr,
-    /// Largest payload of a segment, bytes: constant but for path MTU changes.
+    /// Largest payload of a segment, bytes: changes only with the path MTU.
     pub emss: usize,
-    /// Stream offset that the next pushed byte will have (bytes pushed so far).
+    /// Stream offset of the next byte to be pushed (the number of bytes pushed so far).
     pub send_offset: u64,
-    /// Bytes the send buffer still takes.
+    /// Free bytes of the send buffer.
     pub send_space: usize,
-    /// Bytes sent or queued and not acknowledged.
+    /// Bytes queued or sent and not acknowledged.
     pub unacknowledged: u64,
     /// The in-order frontier of reception.
     pub frontier: u64,
@@ -65,14 +65,14 @@ pub struct ConnInfo {
     pub srtt_us: u32,
     /// Retransmission timeout, microseconds, backoff included.
     pub rto_us: u32,
-    /// Congestion window, bytes; in fast recovery what it is going to be.
+    /// Congestion window, bytes; in fast recovery the value it will have afterwards.
     pub cwnd: u32,
     /// Slow start threshold, bytes; `u32::MAX` before the first reduction.
     pub ssthresh: u32,
-    /// Where the connection stands.
+    /// The state.
     pub state: State,
     /// Segments sent again.
     pub retransmits: u64,
-    /// What waits ahead of the frontier.
+    /// Bytes ahead of the frontier.
     pub out_of_order: OutOfOrder,
 }

@@ -1,7 +1,7 @@
 //! Our TCP: RFC 9293 with a send queue of frozen segments.
 //!
-//! A [`Tcb`] for each connection joins two halves that know nothing of each other. The stack feeds
-//! it segments and time, asks it what to send, and lends it all that is shared ([`Ctx`]):
+//! A [`Tcb`] for each connection connects two halves that know nothing of each other. The stack passes
+//! it segments and time, asks it for segments to send, and lends it everything that is shared ([`Ctx`]):
 //!
 //! ```text
 //!   segment in                                                 segment out
@@ -14,22 +14,26 @@
 //!   sections 3.8, 3.10.4      sections 3.8.6, 3.10.7.4   send/next.rs        receive/window.rs, sack.rs
 //! ```
 //!
-//! Floors: a module uses only modules of lower floors .
+//! Floors: a module uses only modules of lower floors.
 //!
 //! | floor | modules | what |
 //! |---|---|---|
 //! | 0 | `seq`, `header`, `info`, `birth` | positions, the header, what users see, what the SYNs agree on |
-//! | 1 | `congestion`, `slabs` | how much may be in flight; records that are shared |
-//! | 2 | `ctx` | what is borrowed of the stack for a call |
+//! | 1 | `congestion`, `slabs` | congestion control; records shared by all connections |
+//! | 2 | `ctx` | what a call borrows from the stack |
 //! | 3 | `send`, `receive` | the two halves |
-//! | 4 | `connection` | the state machine that joins them |
+//! | 4 | `connection` | the state machine that connects them |
 //!
-//! Deliberate deviations: a segment without timestamps is accepted where they were agreed on (RFC
-//! 7323 section 3.2 would drop it); a zero-window probe carries no byte (RFC 9293 section 3.8.6.1
-//! sends one), since that would split an FPDU; a segment with nothing in it is acceptable at the
-//! right edge of the window itself; a segment out of order that is refused for lack of memory is in
-//! no SACK block (RFC 2018 section 8 would name it once): its sender is not to take it for
-//! received. Not there: TCP Fast Open, Nagle (the segment is the user's unit).
+//! Deliberate deviations:
+//! - A segment without timestamps is accepted even if they were agreed on (RFC 7323 section 3.2 would
+//!   drop it).
+//! - A zero-window probe carries no byte (RFC 9293 section 3.8.6.1 sends one), since that would split an
+//!   FPDU.
+//! - An empty segment is acceptable at the right edge of the window itself.
+//! - An out-of-order segment that is refused for lack of memory is in no SACK block (RFC 2018 section 8
+//!   would report it once): its sender must not take it as received.
+//!
+//! Not implemented: TCP Fast Open, and Nagle's algorithm (the segment is the user's unit).
 
 mod birth;
 mod congestion;

@@ -1,18 +1,19 @@
 //! Sequence numbers as 64-bit positions.
 //!
-//! Everything inside works on positions: 0 is the SYN, 1 the first byte of the stream, and the FIN follows
-//! the last. They never wrap, so that comparing is comparing; 32-bit numbers exist on the wire only.
+//! Inside the crate all sequence numbers are positions: 0 is the SYN, 1 the first byte of the stream,
+//! and the FIN follows the last byte. Positions never wrap, so they compare as integers; 32-bit numbers
+//! exist on the wire only.
 
 use crate::facade::TcpSeqNumber;
 
-/// One direction's numbering.
+/// The numbering of one direction.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SeqSpace {
     isn: i32,
 }
 
 impl SeqSpace {
-    /// Numbering from this initial sequence number on.
+    /// Numbering from this initial sequence number.
     pub(super) fn new(isn: TcpSeqNumber) -> Self {
         Self { isn: isn.0 }
     }
@@ -22,7 +23,7 @@ impl SeqSpace {
         TcpSeqNumber(self.isn.wrapping_add(pos as i32))
     }
 
-    /// The position nearest to `near` that has this sequence number; may be negative (before the SYN).
+    /// The position nearest to `near` that has this sequence number. Negative if it is before the SYN.
     pub(super) fn pos(self, seq: TcpSeqNumber, near: u64) -> i64 {
         // RFC 5044 section 4.3 (MPA-062): MPA counts in these positions, which allow for the wrap of 32 bits.
         near as i64 + i64::from(seq.0.wrapping_sub(self.seq(near).0))

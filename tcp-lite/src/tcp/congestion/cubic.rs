@@ -1,19 +1,20 @@
-//! CUBIC (RFC 9438): after a reduction the window returns to where it was by a cubic function of time, so
-//! that its growth does not depend on the round-trip time; where Reno would be faster it grows like Reno.
+//! CUBIC (RFC 9438): after a reduction the window recovers by a cubic function of time, so its growth
+//! does not depend on the round-trip time; where Reno would be faster it grows like Reno.
 //!
-//! The first slow start is HyStart++'s (`hystart.rs`). The RFC counts windows in segments; here all are
-//! bytes. `f64` gives the same on every machine, since only sums, products and quotients of IEEE 754 are
-//! used.
+//! The first slow start uses HyStart++ (`hystart.rs`). The RFC counts windows in segments, this code in
+//! bytes. `f64` gives the same results on every machine, since only IEEE 754 sums, products and
+//! quotients are used.
 
 use super::hystart::{Growth, HyStart};
 use super::{Ack, CongestionControl, Signal, Timeout, initial_window};
 use crate::{Duration, Instant};
 
-/// The window after a reduction, as a part of the window before (section 4.6, beta_cubic).
+/// The window after a reduction, as a fraction of the window before it (section 4.6, beta_cubic).
 const BETA: f64 = 0.7;
-/// Growth, segments for each cubed second (section 5, C).
+/// Growth, segments per second cubed (section 5, C).
 const C: f64 = 0.4;
-/// Reno's growth with [`BETA`] instead of one half, segments for each round trip (section 4.3, alpha_cubic).
+/// Reno's growth with [`BETA`] instead of one half, segments for each round trip (section 4.3,
+/// alpha_cubic).
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 
 /// CUBIC.
@@ -22,32 +23,32 @@ pub(in crate::tcp) struct Cubic {
     mss: u32,
     ssthresh: u32,
     cwnd: f64,
-    /// Where the cubic function has its plateau (section 4.1.2, W_max), and the window just before the last
+    /// The plateau of the cubic function (section 4.1.2, W_max), and the window just before the last
     /// reduction (cwnd_prior).
     w_max: u32,
     prior: u32,
     stage: Stage,
-    /// Before the last reduction, while that may still turn out to be wrong.
-    before: Option<Before>,
+    /// The state before the last reduction, until that is undone.
+    prior_state: Option<PriorState>,
 }
 
 /// How the window grows.
 #[derive(Clone, Copy, Debug)]
 enum Stage {
-    /// By all that is acknowledged, until the round-trip time says otherwise.
+    /// First slow start, until the round-trip time grows (HyStart++).
     First(HyStart),
-    /// By all that is acknowledged up to the threshold; at the threshold an epoch begins.
+    /// Slow start up to the threshold; there an epoch begins.
     Plain,
-    /// By time.
+    /// Congestion avoidance.
     Epoch(Epoch),
 }
 
-/// A stage of congestion avoidance.
+/// An epoch of congestion avoidance.
 #[derive(Clone, Copy, Debug)]
 struct Epoch {
-    /// When it began; later, by as long as the window was not used (section 4.2).
+    /// When it began, shifted by the time in which the window was not used (section 4.2).
     start: Instant,
-    /// The last acknowledgement, to find the time in which the window is not used.
+    /// The last acknowledgement, from which the time without use is measured.
     latest: Instant,
     /// Seconds from the start to the plateau (section 4.2, K).
     plateau_after: f32,
@@ -57,7 +58,7 @@ struct Epoch {
 
 /// What a reduction changes.
 #[derive(Clone, Copy, Debug)]
-struct Before {
+struct PriorState {
     cwnd: u32,
     ssthresh: u32,
     w_max: u32,
@@ -65,38 +66,38 @@ struct Before {
 }
 
 impl Cubic {
-    /// At the start of a connection, with its first window.
+    /// For a new connection, with its first window.
     pub(super) fn new(mss: u32, cwnd: u32) -> Self {
         let stage = Stage::First(HyStart::new());
-        Self { mss, ssthresh: u32::MAX, cwnd: f64::from(cwnd), w_max: 0, prior: 0, stage, before: None }
+        Self { mss, ssthresh: u32::MAX, cwnd: f64::from(cwnd), w_max: 0, prior: 0, stage, prior_state: None }
     }
 
-    /// What a reduction changes, before it does.
-    fn remember(&mut self) {
+    /// Saves what a reduction changes.
+    fn save_prior_state(&mut self) {
         let Self { ssthresh, w_max, prior, .. } = *self;
-        self.before = Some(Before { cwnd: self.cwnd(), ssthresh, w_max, prior });
+        self.prior_state = Some(PriorState { cwnd: self.cwnd(), ssthresh, w_max, prior });
     }
 
     /// Sections 4.6 and 4.7.
     fn reduce(&mut self) {
-        self.remember();
+        self.save_prior_state();
         let (cwnd, w_max) = (self.cwnd(), self.w_max);
         self.prior = cwnd;
-        // Fast convergence: whoever had more before makes room for others.
+        // Fast convergence: a flow whose window shrinks leaves bandwidth to others.
         self.w_max = if cwnd < w_max { (self.cwnd * (1.0 + BETA) / 2.0) as u32 } else { cwnd };
         self.ssthresh = ((self.cwnd * BETA) as u32).max(2 * self.mss);
         self.stage = Stage::Plain;
     }
 
-    /// The window was not used: that time does not count (section 4.2).
-    fn stand_still(&mut self, now: Instant) {
+    /// The window was not used: this time does not count (section 4.2).
+    fn pause_epoch(&mut self, now: Instant) {
         if let Stage::Epoch(epoch) = &mut self.stage {
             epoch.start += now - epoch.latest;
             epoch.latest = now;
         }
     }
 
-    /// The window in slow start (section 4.10), at most the threshold; `None`: slow start is over.
+    /// The window in slow start (section 4.10), at most the threshold; `None` if slow start is over.
     fn slow_start(&mut self, ack: &Ack) -> Option<f64> {
         let bytes = match &mut self.stage {
             Stage::First(hystart) => match hystart.on_ack(ack, self.mss) {
@@ -113,7 +114,7 @@ impl Cubic {
     }
 
     /// The window in congestion avoidance (sections 4.2 to 4.5).
-    fn avoid(&mut self, ack: &Ack) -> f64 {
+    fn congestion_avoidance(&mut self, ack: &Ack) -> f64 {
         let (mss, cwnd, acked) = (f64::from(self.mss), self.cwnd, f64::from(ack.delivered));
         let mut epoch = match self.stage {
             Stage::Epoch(epoch) => epoch,
@@ -137,7 +138,8 @@ impl Cubic {
     }
 
     fn begin_epoch(&mut self, now: Instant) -> Epoch {
-        // Above the plateau already, as after a slow start that ended without a loss: it is here.
+        // Already above the plateau, as after a slow start that ended without a loss: the plateau is
+        // here.
         self.w_max = self.w_max.max(self.cwnd());
         let below = (f64::from(self.w_max) - self.cwnd) / f64::from(self.mss);
         Epoch { start: now, latest: now, plateau_after: cube_root(below / C) as f32, reno: self.cwnd }
@@ -155,9 +157,9 @@ impl CongestionControl for Cubic {
 
     fn on_ack(&mut self, ack: &Ack) {
         if ack.cwnd_limited {
-            self.cwnd = self.slow_start(ack).unwrap_or_else(|| self.avoid(ack));
+            self.cwnd = self.slow_start(ack).unwrap_or_else(|| self.congestion_avoidance(ack));
         } else {
-            self.stand_still(ack.now);
+            self.pause_epoch(ack.now);
         }
     }
 
@@ -169,7 +171,7 @@ impl CongestionControl for Cubic {
     fn on_timeout(&mut self, _now: Instant, _in_flight: u32, timeout: Timeout) {
         match timeout {
             Timeout::Congestion => self.reduce(),
-            Timeout::Answered => self.remember(),
+            Timeout::Answered => self.save_prior_state(),
             Timeout::Again => {}
         }
         self.cwnd = f64::from(self.mss);
@@ -177,18 +179,18 @@ impl CongestionControl for Cubic {
     }
 
     fn undo(&mut self, _now: Instant, limit: u32) {
-        if let Some(before) = self.before.take() {
+        if let Some(before) = self.prior_state.take() {
             self.cwnd = self.cwnd.max(f64::from(before.cwnd.min(limit)));
             self.ssthresh = self.ssthresh.max(before.ssthresh).max(before.cwnd);
             (self.w_max, self.prior) = (before.w_max, before.prior);
-            // What passed in recovery was no time of growth.
+            // The time in recovery does not count for growth: a new epoch begins.
             self.stage = Stage::Plain;
         }
     }
 
     fn on_idle(&mut self, now: Instant, _idle: Duration) {
         self.cwnd = self.cwnd.min(f64::from(initial_window(self.mss)));
-        self.stand_still(now);
+        self.pause_epoch(now);
     }
 
     fn set_mss(&mut self, mss: u32) {
@@ -196,13 +198,13 @@ impl CongestionControl for Cubic {
     }
 }
 
-/// By Newton's method: `f64::cbrt` may differ between machines.
+/// Newton's method, as `f64::cbrt` may differ between machines.
 fn cube_root(value: f64) -> f64 {
     if value <= 0.0 {
         return 0.0;
     }
     let mut root = value.max(1.0);
-    // Falls towards the root from above, by a third at least while it is far.
+    // Converges from above; while it is far, each step removes about a third.
     for _ in 0..64 {
         let next = (2.0 * root + value / (root * root)) / 3.0;
         if next >= root {

@@ -1,5 +1,5 @@
-//! DCTCP (RFC 8257): NewReno that answers marks by their share of the bytes. For networks that mark early,
-//! and only where both ends run it.
+//! DCTCP (RFC 8257): NewReno that reduces the window in proportion to the marked bytes. For networks
+//! that mark early, and only where both ends run it.
 
 use super::newreno::NewReno;
 use super::{Ack, CongestionControl, Signal, Timeout};
@@ -12,17 +12,17 @@ const GAIN: f64 = 1.0 / 16.0;
 #[derive(Clone, Copy, Debug)]
 pub(in crate::tcp) struct Dctcp {
     reno: NewReno,
-    /// Estimated share of bytes that met congestion (section 3.3, DCTCP.Alpha).
+    /// Estimated fraction of bytes that met congestion (section 3.3, DCTCP.Alpha).
     alpha: f64,
     /// The window of observation ends when this position is acknowledged (DCTCP.WindowEnd).
     window_end: u64,
-    /// Bytes acknowledged in this window, and those of them by acknowledgements that echo marks.
+    /// Bytes acknowledged in this window, and those of them acknowledged with ECE.
     acked: u32,
     marked: u32,
 }
 
 impl Dctcp {
-    /// At the start of a connection, with its first window.
+    /// For a new connection, with its first window.
     pub(super) fn new(mss: u32, cwnd: u32) -> Self {
         Self { reno: NewReno::new(mss, cwnd), alpha: 1.0, window_end: 0, acked: 0, marked: 0 }
     }
@@ -58,7 +58,7 @@ impl CongestionControl for Dctcp {
 
     fn on_congestion(&mut self, now: Instant, in_flight: u32, signal: Signal) {
         match signal {
-            // Section 3.5: loss is loss.
+            // Section 3.5: a loss is treated as in NewReno.
             Signal::Loss => self.reno.on_congestion(now, in_flight, signal),
             // Section 3.3, step 9.
             Signal::Ecn => {
@@ -68,7 +68,7 @@ impl CongestionControl for Dctcp {
         }
     }
 
-    fn answers_marks_like_loss(&self) -> bool {
+    fn treats_marks_like_loss(&self) -> bool {
         false
     }
 

@@ -1,25 +1,25 @@
-//! HyStart++ (RFC 9406): slow start slows down when the round-trip time grows, and ends before the queue on
-//! the way overflows.
+//! HyStart++ (RFC 9406): slow start slows down when the round-trip time grows, and ends before the
+//! bottleneck queue overflows.
 
 use super::Ack;
 
-/// Samples a round needs before it says anything (section 4.3, N_RTT_SAMPLE).
+/// Samples that a round needs before it is evaluated (section 4.3, N_RTT_SAMPLE).
 const SAMPLES: u8 = 8;
-/// Growth of the round-trip time that counts: an eighth, but at least and at most so many microseconds
-/// (MIN_RTT_DIVISOR, MIN_RTT_THRESH, MAX_RTT_THRESH).
+/// Growth of the round-trip time that indicates congestion: an eighth, within these bounds in
+/// microseconds (section 4.3: MIN_RTT_DIVISOR, MIN_RTT_THRESH, MAX_RTT_THRESH).
 const THRESHOLD_DIVISOR: u32 = 8;
 const THRESHOLD_US: (u32, u32) = (4_000, 16_000);
-/// Conservative slow start grows by this part of slow start (CSS_GROWTH_DIVISOR), for so many rounds
-/// (CSS_ROUNDS).
+/// Conservative slow start grows by this fraction of slow start (section 4.3: CSS_GROWTH_DIVISOR), for
+/// so many rounds (CSS_ROUNDS).
 const GROWTH_DIVISOR: u32 = 4;
 const ROUNDS: u8 = 5;
 
-/// What slow start does to the window.
+/// Result of an acknowledgement in slow start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Growth {
-    /// It grows by so many bytes.
+    /// The window grows by so many bytes.
     By(u32),
-    /// Slow start is over: the window is the threshold.
+    /// Slow start is over: the window becomes the threshold.
     Ends,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct HyStart {
     samples: u8,
     /// Smallest round-trip time of this round, microseconds.
     current_us: u32,
-    /// That of the round before.
+    /// Smallest round-trip time of the previous round.
     last_us: u32,
     conservative: Option<Conservative>,
 }
@@ -39,9 +39,10 @@ pub(super) struct HyStart {
 /// Conservative slow start (section 4.2).
 #[derive(Clone, Copy, Debug)]
 struct Conservative {
-    /// The round-trip time at which it began, microseconds: below it the growth was an accident.
+    /// The round-trip time at which it began, microseconds. A smaller one later means that the growth
+    /// was spurious.
     baseline_us: u32,
-    /// Rounds that it has lasted.
+    /// Rounds so far.
     rounds: u8,
 }
 
@@ -55,7 +56,7 @@ impl HyStart {
         if ack.una > self.round_end && self.next_round(ack.nxt) {
             return Growth::Ends;
         }
-        // The window comes first: what this acknowledgement measures changes how the next one is answered.
+        // Grow first: the sample of this acknowledgement affects only the following ones.
         let bytes = match self.conservative {
             Some(_) => ack.slow_start_bytes(mss) / GROWTH_DIVISOR,
             None => ack.slow_start_bytes(mss),
@@ -64,11 +65,11 @@ impl HyStart {
             self.samples = self.samples.saturating_add(1);
             self.current_us = self.current_us.min(rtt_us);
         }
-        self.judge();
+        self.update_phase();
         Growth::By(bytes)
     }
 
-    /// A round is over; returns whether slow start is.
+    /// A round is over; returns whether slow start is over as well.
     fn next_round(&mut self, nxt: u64) -> bool {
         self.round_end = nxt;
         self.last_us = self.current_us;
@@ -79,7 +80,7 @@ impl HyStart {
         conservative.rounds >= ROUNDS
     }
 
-    fn judge(&mut self) {
+    fn update_phase(&mut self) {
         if self.samples < SAMPLES || self.current_us == u32::MAX {
             return;
         }

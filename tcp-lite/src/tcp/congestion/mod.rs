@@ -1,10 +1,10 @@
 //! Congestion control: how many bytes may be in flight.
 //!
-//! [`CongestionControl`] is what every algorithm answers, [`Congestion`] the one a connection has: a value
-//! without allocation, told apart by `match`. Not here: what counts as in flight or lost (`scoreboard.rs`),
-//! when recovery starts and ends and what it may send (`recovery.rs`). The window is counted in bytes and
-//! compared with the bytes in flight before a segment is added, so in effect it is rounded up to a whole
-//! segment.
+//! [`CongestionControl`] is the interface of an algorithm, [`Congestion`] the algorithm of a connection:
+//! an enum, dispatched by `match` without allocation. Not here: which bytes are in flight or lost
+//! (`send/scoreboard.rs`), and when recovery starts and ends and what it may send (`send/recovery.rs`).
+//! The window is in bytes and is compared with the bytes in flight before a segment is added, so in
+//! effect it is rounded up to a whole segment.
 
 mod cubic;
 mod dctcp;
@@ -22,32 +22,31 @@ use crate::{CongestionAlgorithm, Duration, Instant};
 pub(super) struct Ack {
     /// When it arrived.
     pub(super) now: Instant,
-    /// Bytes acknowledged, whether selectively before or not.
+    /// Bytes acknowledged cumulatively, including those that were selectively acknowledged before.
     pub(super) acked: u32,
-    /// Bytes newly known to have arrived, by acknowledgement or selective acknowledgement; each counts once.
+    /// Bytes newly acknowledged, cumulatively or selectively; each counts once.
     pub(super) delivered: u32,
-    /// Positions acknowledged so far, and sent so far (SND.UNA, SND.NXT): a round trip is over when what was
-    /// sent at its beginning is acknowledged.
+    /// SND.UNA and SND.NXT, as positions: a round trip is over when the bytes sent at its beginning are
+    /// acknowledged.
     pub(super) una: u64,
     pub(super) nxt: u64,
-    /// The round-trip time that this acknowledgement measured, microseconds.
+    /// The round-trip time measured by this acknowledgement, microseconds.
     pub(super) rtt_us: Option<u32>,
-    /// The window was used before it arrived, and nothing speaks against more: it may grow (RFC 7661 section
-    /// 4.3).
+    /// The window was fully used before this acknowledgement, so it may grow (RFC 7661 section 4.3).
     pub(super) cwnd_limited: bool,
     /// Smoothed round-trip time, microseconds; 0 before the first measurement.
     pub(super) srtt_us: u32,
     /// The peer echoes congestion experienced (RFC 3168 section 6.1.2).
     pub(super) ece: bool,
-    /// What it lets go leaves spread over the round trip (`pacing.rs`).
+    /// The segments that it releases are spread over the round trip (`send/pacing.rs`).
     pub(super) paced: bool,
 }
 
-/// Segments that one acknowledgement adds to the window in slow start, at most, where nothing spreads what it
-/// lets go (RFC 9406 section 4.3, L). The RFC recommends 8; but a peer that coalesces what it receives
-/// acknowledges some 45 segments (64 KiB) at once, and a poller all that one turn found: by 8 for each of
-/// those the window would grow by a few segments for each round trip instead of doubling. So it is what one
-/// such acknowledgement names.
+/// Most segments that one acknowledgement adds to the window in slow start, if pacing does not spread
+/// the segments it releases (RFC 9406 section 4.3, L). The RFC recommends 8. But a peer with GRO
+/// acknowledges some 45 segments (64 KiB) at once, and a polling peer everything it found in one poll:
+/// with 8 for each such acknowledgement, the window would grow by a few segments per round trip instead
+/// of doubling. So the limit covers one such acknowledgement.
 const SLOW_START_LIMIT: u32 = 64;
 
 impl Ack {
@@ -58,7 +57,7 @@ impl Ack {
     }
 }
 
-/// What tells of congestion before a timeout.
+/// A sign of congestion other than a timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Signal {
     /// Segments were found lost.
@@ -67,27 +66,27 @@ pub(super) enum Signal {
     Ecn,
 }
 
-/// What a timeout tells.
+/// What a timeout means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Timeout {
-    /// Congestion.
+    /// New congestion.
     Congestion,
-    /// Congestion that was answered in this window of data already: the threshold stays (RFC 3168 section
-    /// 6.1.2).
+    /// Congestion in a window of data for which the window was already reduced: the threshold stays (RFC
+    /// 3168 section 6.1.2).
     Answered,
     /// Nothing new: the same segment had timed out before (RFC 5681 section 3.1).
     Again,
 }
 
-/// What every algorithm answers.
+/// The interface of a congestion control algorithm.
 ///
 /// A reduction ([`on_congestion`](Self::on_congestion), or [`on_timeout`](Self::on_timeout) that is not
-/// [`Timeout::Again`]) remembers what was before it, so that [`undo`](Self::undo) can take it back until the
-/// next one. Who reduces the window for another reason than a recovery calls `Undo::forget` (`send/undo.rs`),
-/// too.
+/// [`Timeout::Again`]) saves the state before it, so that [`undo`](Self::undo) can restore it until the
+/// next reduction. Reducing the window for any other reason than a recovery requires a call of
+/// `Undo::forget` (`send/undo.rs`), too.
 pub(super) trait CongestionControl {
-    /// The congestion window, bytes. Not asked for during fast recovery, where proportional rate reduction
-    /// says what may be sent on the way to [`ssthresh`](Self::ssthresh) (RFC 6937).
+    /// The congestion window, bytes. Not used during fast recovery, where proportional rate reduction
+    /// decides what may be sent until [`ssthresh`](Self::ssthresh) is reached (RFC 6937).
     fn cwnd(&self) -> u32;
 
     /// The slow start threshold, bytes; `u32::MAX` before the first reduction.
@@ -96,28 +95,28 @@ pub(super) trait CongestionControl {
     /// Data was acknowledged outside of fast recovery, or while retransmitting after a timeout.
     fn on_ack(&mut self, ack: &Ack);
 
-    /// Congestion was signalled for the first time in this window of data: sets the threshold and the window.
-    /// `in_flight`: bytes sent and not acknowledged cumulatively (RFC 5681, `FlightSize`).
+    /// First sign of congestion in this window of data: sets the threshold and the window. `in_flight`:
+    /// bytes sent and not acknowledged cumulatively (RFC 5681, `FlightSize`).
     fn on_congestion(&mut self, now: Instant, in_flight: u32, signal: Signal);
 
-    /// Whether marks reduce the window as far as a loss does. If not, a loss in the window of data that had
-    /// marks is still to be answered (RFC 8257 section 3.5).
-    fn answers_marks_like_loss(&self) -> bool {
+    /// Whether marks reduce the window as much as a loss does. If not, a loss in a window of data that
+    /// had marks reduces it again (RFC 8257 section 3.5).
+    fn treats_marks_like_loss(&self) -> bool {
         true
     }
 
-    /// The retransmission timer expired: the window is one segment.
+    /// The retransmission timer expired: the window becomes one segment.
     fn on_timeout(&mut self, now: Instant, in_flight: u32, timeout: Timeout);
 
-    /// The last reduction was spurious: the window is what it was before it, but at most `limit` now, and the
-    /// threshold such that slow start brings the rest; or more if they have grown since. Without effect when
-    /// it was taken back already.
+    /// The last reduction was spurious. Restores the window, but to at most `limit` for now, and sets
+    /// the threshold so that slow start brings the rest. Values that have grown beyond that since are
+    /// kept. Has no effect if the reduction was already undone.
     fn undo(&mut self, now: Instant, limit: u32);
 
     /// Nothing was sent for `idle`, which is longer than the retransmission timeout.
     fn on_idle(&mut self, now: Instant, idle: Duration);
 
-    /// EMSS is `mss` bytes now; the window stays.
+    /// EMSS becomes `mss` bytes; the window stays.
     fn set_mss(&mut self, mss: u32);
 }
 
@@ -133,7 +132,7 @@ pub(super) enum Congestion {
 }
 
 impl Congestion {
-    /// At the start of a connection. After the loss of a SYN the window is one segment (RFC 6928 section 2).
+    /// For a new connection. If its SYN was lost, the window is one segment (RFC 6928 section 2).
     pub(super) fn new(algorithm: CongestionAlgorithm, mss: u32, syn_lost: bool) -> Self {
         let cwnd = if syn_lost { mss } else { initial_window(mss) };
         match algorithm {
@@ -144,7 +143,7 @@ impl Congestion {
     }
 }
 
-/// Hands a call to the algorithm.
+/// Dispatches a call to the algorithm.
 macro_rules! each {
     ($self:ident, $algorithm:ident => $call:expr) => {
         match $self {
@@ -172,8 +171,8 @@ impl CongestionControl for Congestion {
         each!(self, it => it.on_congestion(now, in_flight, signal))
     }
 
-    fn answers_marks_like_loss(&self) -> bool {
-        each!(self, it => it.answers_marks_like_loss())
+    fn treats_marks_like_loss(&self) -> bool {
+        each!(self, it => it.treats_marks_like_loss())
     }
 
     fn on_timeout(&mut self, now: Instant, in_flight: u32, timeout: Timeout) {

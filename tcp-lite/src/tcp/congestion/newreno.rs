@@ -1,4 +1,4 @@
-//! NewReno: slow start, and one segment more for each window in congestion avoidance (RFC 5681, RFC 6582).
+//! NewReno: slow start, and one more segment per window in congestion avoidance (RFC 5681, RFC 6582).
 
 use super::{Ack, CongestionControl, Signal, Timeout, initial_window};
 use crate::{Duration, Instant};
@@ -11,28 +11,28 @@ pub(in crate::tcp) struct NewReno {
     ssthresh: u32,
     /// Bytes acknowledged since the window last grew in congestion avoidance.
     acked: u32,
-    /// Window and threshold before the last reduction, until that is taken back.
-    before: Option<(u32, u32)>,
+    /// Window and threshold before the last reduction, until it is undone.
+    prior_state: Option<(u32, u32)>,
 }
 
 impl NewReno {
-    /// At the start of a connection, with its first window.
+    /// For a new connection, with its first window.
     pub(super) fn new(mss: u32, cwnd: u32) -> Self {
-        Self { mss, cwnd, ssthresh: u32::MAX, acked: 0, before: None }
+        Self { mss, cwnd, ssthresh: u32::MAX, acked: 0, prior_state: None }
     }
 
-    /// The window and the threshold, before they are changed.
-    fn remember(&mut self) {
-        self.before = Some((self.cwnd, self.ssthresh));
+    /// Saves the window and the threshold before they are changed.
+    fn save_prior_state(&mut self) {
+        self.prior_state = Some((self.cwnd, self.ssthresh));
     }
 
     /// RFC 5681 section 3.1, equation 4.
     fn reduce(&mut self, in_flight: u32) {
-        self.remember();
+        self.save_prior_state();
         self.ssthresh = (in_flight / 2).max(2 * self.mss);
     }
 
-    /// A window of `bytes`, but two segments at least.
+    /// Sets the window to `bytes`, but at least two segments.
     pub(super) fn reduce_to(&mut self, bytes: u32) {
         self.reduce(bytes.saturating_mul(2));
         self.cwnd = self.ssthresh;
@@ -71,7 +71,7 @@ impl CongestionControl for NewReno {
     fn on_timeout(&mut self, _now: Instant, in_flight: u32, timeout: Timeout) {
         match timeout {
             Timeout::Congestion => self.reduce(in_flight),
-            Timeout::Answered => self.remember(),
+            Timeout::Answered => self.save_prior_state(),
             Timeout::Again => {}
         }
         self.cwnd = self.mss;
@@ -79,7 +79,7 @@ impl CongestionControl for NewReno {
     }
 
     fn undo(&mut self, _now: Instant, limit: u32) {
-        if let Some((cwnd, ssthresh)) = self.before.take() {
+        if let Some((cwnd, ssthresh)) = self.prior_state.take() {
             self.cwnd = self.cwnd.max(cwnd.min(limit));
             self.ssthresh = self.ssthresh.max(ssthresh).max(cwnd);
         }

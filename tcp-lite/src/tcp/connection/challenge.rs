@@ -1,29 +1,29 @@
-//! Challenge ACKs: answers to segments whose numbers do not fit, but not too many (RFC 5961 section
-//! 7).
+//! Challenge ACKs: a limited number of answers to segments with unexpected sequence numbers (RFC 5961
+//! section 7).
 
 use super::Tcb;
 use crate::tcp::ctx::{Ctx, Seconds};
 use crate::tcp::header::{Flags, TcpHeader};
 use crate::tcp::receive::is_ecn_setup;
 
-/// Answers in a second to bare segments (without payload, SYN, FIN) that are out of place, of an
-/// old time or with an old acknowledgement. Each is due (RFC 9293 section 3.10.7.4, RFC 7323
-/// section 5.3, RFC 5961 section 5.2), so that probes are answered and a half-open connection is
-/// found; but where acknowledgements overtake each other on both ways, the answers would be
-/// answered without end.
+/// Answers per second to bare segments (no payload, SYN or FIN) that are out of window or have an old
+/// timestamp or acknowledgement. An answer to each is due (RFC 9293 section 3.10.7.4, RFC 7323 section
+/// 5.3, RFC 5961 section 5.2), so that probes are answered and a half-open connection is found. But
+/// where acknowledgements overtake each other in both directions, the answers would be answered without
+/// end. Eight leaves room for probes, and bounds such an exchange.
 const BARE_ANSWERS_PER_SECOND: u16 = 8;
 
-/// Challenge ACKs asked for in a second (RFC 5961 section 7).
+/// Challenge ACKs asked for in the current second (RFC 5961 section 7).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Challenges {
     second: Seconds,
     all: u16,
-    /// By bare segments, answered or not.
+    /// Asked for by bare segments, answered or not.
     bare: u16,
 }
 
 impl Challenges {
-    /// What is counted in this second.
+    /// The counts of the current second.
     fn now(&mut self, ctx: &Ctx<'_>) -> &mut Self {
         let second = ctx.second();
         if self.second != second {
@@ -34,12 +34,12 @@ impl Challenges {
 }
 
 impl Tcb {
-    /// An ACK in answer to a segment whose numbers do not fit, seldom to a bare one.
-    pub(super) fn answer_misplaced(&mut self, ctx: &mut Ctx<'_>, header: &TcpHeader, bytes: usize) {
+    /// Answers a segment with unexpected numbers by an ACK. The rate for bare ones is low.
+    pub(super) fn answer_unexpected(&mut self, ctx: &mut Ctx<'_>, header: &TcpHeader, bytes: usize) {
         if self.is_syn_again(header) && !is_ecn_setup(header) {
-            // The peer's SYN or SYN-ACK, which we have. Whoever has received one that does not set
-            // up ECN should not mark any more (RFC 3168 section 6.1.1); echoes of earlier marks are
-            // still answered.
+            // The peer's SYN or SYN-ACK again. A host that has received one without ECN setup should not
+            // send marked packets any more (RFC 3168 section 6.1.1). Echoes of earlier marks are still
+            // handled.
             self.send.stop_ect();
         }
         if bytes > 0 || header.flags.intersects(Flags::SYN | Flags::FIN) {
@@ -54,9 +54,8 @@ impl Tcb {
         }
     }
 
-    /// An ACK in answer to what should not be, but not too often (RFC 5961 section 7). Each
-    /// connection counts for itself: what all shared would tell one of them about the others
-    /// (CVE-2016-5696).
+    /// Sends a challenge ACK, within the limit (RFC 5961 section 7). Each connection has its own count:
+    /// a shared one would reveal other connections' traffic (CVE-2016-5696).
     pub(super) fn challenge(&mut self, ctx: &mut Ctx<'_>) {
         let challenges = self.challenges.now(ctx);
         challenges.all = challenges.all.saturating_add(1);

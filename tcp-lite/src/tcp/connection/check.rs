@@ -1,13 +1,13 @@
-//! The invariants of a connection: its halves' own, and how they fit its state.
+//! The invariants of a connection: those of its halves, and how they fit its state.
 
-use super::{Tcb, Told};
+use super::{Reported, Tcb};
 use crate::OutOfOrder;
 use crate::id::ConnId;
 use crate::invariant::{Check, ensure};
 use crate::tcp::State;
 use crate::tcp::slabs::{PageKey, ReorderSlab, SearchSlab, SegmentSlab};
 
-/// What a connection holds of what connections share.
+/// A connection's share of the slabs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Holdings {
     pub(crate) segments: usize,
@@ -18,7 +18,7 @@ pub(crate) struct Holdings {
 }
 
 impl Tcb {
-    /// Everything is where its place is. Returns what is held.
+    /// Checks the block, and returns its share of the slabs.
     pub(crate) fn check(
         &self,
         conn: ConnId,
@@ -30,7 +30,12 @@ impl Tcb {
         let over = matches!(self.state, State::TimeWait | State::Closed);
         let holds = sending.segments > 0 || sending.open_page.is_some() || sending.searches || has_hole;
         ensure!(!over || !holds, "{:?}, and it holds {sending:?}, a hole: {has_hole}", self.state);
-        ensure!(over == (self.told == Told::Closed), "{:?}, and its user knows {:?}", self.state, self.told);
+        ensure!(
+            over == (self.reported == Reported::Closed),
+            "{:?}, and its user knows {:?}",
+            self.state,
+            self.reported
+        );
         ensure!(!self.reset_due || self.state == State::Closed, "a RST in {:?}", self.state);
         if self.state != State::Closed {
             self.check_state()?;
@@ -44,7 +49,7 @@ impl Tcb {
         })
     }
 
-    /// Both halves are as far as the state says (RFC 9293 section 3.3.2).
+    /// Both halves agree with the state (RFC 9293 section 3.3.2).
     fn check_state(&self) -> Check {
         use State::*;
         let opening = matches!(self.state, SynSent | SynReceived);
@@ -53,7 +58,7 @@ impl Tcb {
         ensure!(peer_closed == self.receive.is_finished(), "the peer's FIN in {:?}", self.state);
         self.send.check_timer()?;
         match self.state {
-            // Closed by its user before it was open, perhaps.
+            // The user may have closed it before it was open.
             SynReceived => Ok(()),
             state => self.send.check_fin(
                 matches!(state, SynSent | Established | CloseWait),

@@ -1,13 +1,13 @@
 //! CLOSE and ABORT, and how a connection ends (RFC 9293 sections 3.6, 3.10.4 and 3.10.5).
 
 use super::timer::Watch;
-use super::{Tcb, Told};
+use super::{Reported, Tcb};
 use crate::CloseReason;
 use crate::tcp::State;
 use crate::tcp::ctx::Ctx;
 
 impl Tcb {
-    /// No more segments will be pushed: FIN after the queue (RFC 9293 section 3.10.4).
+    /// No more segments will be pushed: sends FIN behind the queue (RFC 9293 section 3.10.4).
     pub(crate) fn close(&mut self, ctx: &mut Ctx<'_>) {
         match self.state {
             State::SynSent => self.terminate(ctx, CloseReason::Aborted, false),
@@ -26,23 +26,23 @@ impl Tcb {
         }
     }
 
-    /// Drops everything queued; a RST is the last transmission where the peer knows of the
-    /// connection. `Event::Closed(Aborted)` (RFC 9293 section 3.10.5).
+    /// Drops everything queued. A RST is the last transmission if the peer knows of the connection.
+    /// Raises `Event::Closed(Aborted)` (RFC 9293 section 3.10.5).
     pub(crate) fn abort(&mut self, ctx: &mut Ctx<'_>) {
         let reset = !matches!(self.state, State::SynSent | State::TimeWait);
         self.terminate(ctx, CloseReason::Aborted, reset);
     }
 
-    /// The peer cannot be reached (ICMP while connecting, no neighbour): ends the connection
-    /// without a RST, also without one that was still to be sent.
+    /// The peer cannot be reached (ICMP while connecting, no neighbour): ends the connection without a
+    /// RST, even if one was still to be sent.
     pub(crate) fn unreachable(&mut self, ctx: &mut Ctx<'_>) {
         self.terminate(ctx, CloseReason::Unreachable, false);
         self.reset_due = false;
     }
 
-    /// The peer did not answer for too long.
+    /// The peer did not answer in time.
     pub(super) fn give_up(&mut self, ctx: &mut Ctx<'_>) {
-        // A peer that never answered our SYN knows of no connection.
+        // A peer that has not answered our SYN knows of no connection.
         let reset = self.send.is_syn_acked();
         self.terminate(ctx, CloseReason::TimedOut, reset);
     }
@@ -69,7 +69,7 @@ impl Tcb {
         }
     }
 
-    /// The end, in any state: everything shared is given back; a RST is sent if `reset`.
+    /// Ends the connection in any state: releases everything shared, and sends a RST if `reset`.
     pub(super) fn terminate(&mut self, ctx: &mut Ctx<'_>, reason: CloseReason, reset: bool) {
         if self.state == State::Closed {
             return;
@@ -80,13 +80,13 @@ impl Tcb {
         self.receive.stop();
         self.reset_due = reset;
         if reset {
-            // A RST that finds no way out does not keep the block for ever.
+            // If the RST cannot be sent in this time, the block is dropped.
             self.timer = Some((ctx.now + ctx.config.user_timeout, Watch::End));
         }
         self.raise_closed(ctx, reason);
     }
 
-    /// Gives back all shared storage; before the block is dropped in any state but with
+    /// Releases all shared records. Called before the block is dropped, unless it
     /// [`is_dead`](Self::is_dead).
     pub(crate) fn dispose(&mut self, ctx: &mut Ctx<'_>) {
         self.send.dispose(ctx);
@@ -95,7 +95,7 @@ impl Tcb {
     }
 
     pub(super) fn raise_closed(&mut self, ctx: &mut Ctx<'_>, reason: CloseReason) {
-        if std::mem::replace(&mut self.told, Told::Closed) == Told::Opened {
+        if std::mem::replace(&mut self.reported, Reported::Closed) == Reported::Opened {
             ctx.closed(reason);
         }
     }

@@ -1,6 +1,5 @@
-//! A segment arrives (RFC 9293 section 3.10.7.4, RFC 5961, RFC 7323 section 5): it is judged, and
-//! split once, into what it acknowledges, for the sending half, and what it carries, for the
-//! receiving half.
+//! A segment arrives (RFC 9293 section 3.10.7.4, RFC 5961, RFC 7323 section 5): it is checked, and split
+//! once, into the acknowledgement for the sending half and the payload for the receiving half.
 
 use dp::Mbuf;
 
@@ -12,23 +11,22 @@ use crate::tcp::ctx::Ctx;
 use crate::tcp::header::{Flags, TcpHeader};
 use crate::tcp::send::AckInfo;
 
-/// What became of a segment.
+/// Result of a segment.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Verdict {
-    /// Taken in or dropped; answers, if any, wait in [`Tcb::next_transmission`].
+    /// Processed or dropped; answers, if any, come from [`Tcb::next_transmission`].
     Done,
     /// Send this RST; the connection stays.
     Reset(TcpHeader),
-    /// TIME-WAIT, and this SYN may start a new connection: forget this block and treat the SYN as
-    /// one for the listener (RFC 9293 section 3.10.7.4, RFC 6191). If there is none, keep the
-    /// block.
+    /// In TIME-WAIT, this SYN may start a new connection: drop this block and pass the SYN to the
+    /// listener (RFC 9293 section 3.10.7.4, RFC 6191). Without a listener, keep the block.
     Reopen,
 }
 
 impl Tcb {
-    /// A segment with a good checksum. Its payload, which may be empty, or a chain, comes with how
-    /// many segments it came in: more than one only where they say the same and the first
+    /// A segment with a correct checksum. The payload may be empty, or a chain. `segments` is the number
+    /// of segments it came in: more than one only if their headers are equal and the first one
     /// [`is_next`](Self::is_next).
     pub(crate) fn on_segment(
         &mut self,
@@ -38,13 +36,13 @@ impl Tcb {
         (payload, segments): (Mbuf, usize),
     ) -> Verdict {
         match self.state {
-            // The connection is known to nobody any more, its own RST may be on the way.
+            // The connection is over; only its own RST may still be waiting.
             State::Closed => return header.reset(payload.len()).map_or(Verdict::Done, Verdict::Reset),
             State::SynSent => return self.on_segment_in_syn_sent(ctx, header),
             State::SynReceived if self.is_syn_again(header) && header.ack.is_none() => {
-                // Our SYN-ACK was lost. (The SYN-ACK of a simultaneous open goes on, as the ACK it
-                // contains.) A peer that no longer asks for ECN does not know that we agreed (RFC
-                // 3168 section 6.1.1).
+                // Our SYN-ACK was lost. (The SYN-ACK of a simultaneous open continues below, as the ACK
+                // it contains.) If the peer no longer asks for ECN, it does not know that we agreed to
+                // it (RFC 3168 section 6.1.1).
                 if !self.agrees_on_ecn(ctx.config, header) {
                     self.decline_ecn();
                 }
@@ -67,21 +65,21 @@ impl Tcb {
     ) -> Verdict {
         let flags = header.flags;
         let syn_ack_again = self.state == State::SynReceived && self.is_syn_again(header);
-        // The payload of a SYN stands one further; ours acknowledges the SYN alone, so that it
-        // comes again.
+        // The payload of a SYN starts one position later. Our answer acknowledges only the SYN, so the
+        // payload comes again.
         let pos = self.receive.position(header.seq) + i64::from(syn_ack_again);
         let bytes = if syn_ack_again { 0 } else { payload.len() };
 
-        // Whoever answers our SYN with an acknowledgement of something else has another connection
-        // in mind, wherever in the sequence it stands: a challenge would begin an exchange of them
-        // (RFC 9293 section 3.5.2, group 2).
+        // In SYN-RECEIVED, an acknowledgement of anything but our SYN belongs to another connection,
+        // whatever its sequence number: reset it. A challenge ACK would start an exchange of them (RFC
+        // 9293 section 3.5.2, group 2).
         let reset = flags.contains(Flags::RST);
         if self.state == State::SynReceived && !reset && !self.acknowledges_our_syn(header) {
             return header.reset(bytes).map_or(Verdict::Done, Verdict::Reset);
         }
         if self.receive.is_old(ctx, header) {
             ctx.counters.rx_old_timestamps += 1;
-            self.answer_misplaced(ctx, header, bytes);
+            self.answer_unexpected(ctx, header, bytes);
             return Verdict::Done;
         }
         let len = bytes + usize::from(flags.contains(Flags::FIN));
@@ -106,11 +104,11 @@ impl Tcb {
             }
         }
         if !self.send.is_ack_acceptable(ack) {
-            self.answer_misplaced(ctx, header, bytes);
+            self.answer_unexpected(ctx, header, bytes);
             return Verdict::Done;
         }
-        // Only now: whoever has but guessed a sequence number must not set the clock that PAWS goes
-        // by.
+        // Only here: an attacker who has guessed just a sequence number must not set the clock that PAWS
+        // uses.
         self.on_alive(ctx);
         self.receive.learn_timestamp(ctx, header, pos);
         let ack_info = AckInfo {
@@ -133,8 +131,8 @@ impl Tcb {
         if self.takes_payload() {
             let outcome = self.receive.on_payload(ctx, pos, (payload, segments), fin);
             if outcome.refused {
-                // It changes nothing that was not said already: an answer for each would be the
-                // attacker's to have.
+                // An acknowledgement would say nothing new, so it counts as a challenge ACK: an attacker
+                // must not get an answer for each segment.
                 self.challenge(ctx);
             }
             if outcome.finished {
@@ -154,7 +152,7 @@ impl Tcb {
             return;
         }
         if pos < self.receive.nxt() as i64 {
-            // The peer is there: a duplicate, or a probe of ours or of the window.
+            // The peer is alive: this is a duplicate, or a keepalive or window probe.
             self.on_alive(ctx);
             self.send.on_heard();
             ctx.counters.rx_duplicate_bytes += bytes as u64;
@@ -165,11 +163,11 @@ impl Tcb {
         if self.state == State::TimeWait && header.flags.contains(Flags::FIN) {
             self.on_fin_in_time_wait(ctx, pos + bytes as i64);
         }
-        self.answer_misplaced(ctx, header, bytes);
+        self.answer_unexpected(ctx, header, bytes);
     }
 
-    /// An acceptable RST: exactly at the frontier it counts, elsewhere in the window it is
-    /// questioned (RFC 5961 section 3.2). TIME-WAIT ignores it.
+    /// An acceptable RST: resets the connection if exactly at the frontier, else causes a challenge ACK
+    /// (RFC 5961 section 3.2). TIME-WAIT ignores it.
     fn on_reset(&mut self, ctx: &mut Ctx<'_>, pos: i64) {
         if self.state == State::TimeWait {
             return;

@@ -1,8 +1,8 @@
 //! The control block of one connection (RFC 9293 sections 3.3.1 and 3.10): segments, time and user
 //! calls in, events and transmissions out.
 //!
-//! It joins a sending and a receiving half, which know nothing of each other. Here is what belongs
-//! to neither: the state, and which half a part of a segment, a call or a timer is for.
+//! It connects a sending and a receiving half, which know nothing of each other. Here is what belongs to
+//! neither: the state, and the dispatch of segments, calls and timers to the halves.
 //!
 //! | what | where | RFC 9293 |
 //! |---|---|---|
@@ -15,7 +15,7 @@
 //! | challenge ACKs | `challenge.rs` | RFC 5961 |
 //! | keepalives, and which timer is whose | `timer.rs` | sections 3.8.4, 3.10.8 |
 //!
-//! Not here: IP, checksums, the table of connections, listeners; those are the stack's.
+//! IP, checksums, the table of connections and listeners are the stack's.
 
 mod challenge;
 mod check;
@@ -46,13 +46,13 @@ use super::slabs::PageKey;
 use crate::facade::TcpSeqNumber;
 use crate::{Instant, Keepalive, TcpConfig};
 
-/// What the user knows of a connection.
+/// What the user knows about a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
+enum Reported {
     Nothing,
-    /// That it is there: by its own call, or by `Event::Established`.
+    /// The user knows it, from its own call or from `Event::Established`.
     Opened,
-    /// `Event::Closed` was raised, or is not owed.
+    /// `Event::Closed` was raised, or does not have to be.
     Closed,
 }
 
@@ -62,8 +62,8 @@ pub(crate) struct Tcb {
     local_port: u16,
     remote_port: u16,
     state: State,
-    told: Told,
-    /// A RST is the last that is to be sent.
+    reported: Reported,
+    /// A RST is the last segment to send.
     reset_due: bool,
     send: SendHalf,
     receive: ReceiveHalf,
@@ -72,7 +72,7 @@ pub(crate) struct Tcb {
     keepalive_probes: u8,
     /// The timer of the connection itself.
     timer: Option<(Instant, Watch)>,
-    /// In TIME-WAIT: when the peer's FIN came last.
+    /// In TIME-WAIT: when the peer's FIN last arrived.
     fin_at: Instant,
 }
 
@@ -85,7 +85,7 @@ impl Tcb {
             local_port: birth.local_port,
             remote_port: birth.remote_port,
             state,
-            told: if ctx.listener.is_none() { Told::Opened } else { Told::Nothing },
+            reported: if ctx.listener.is_none() { Reported::Opened } else { Reported::Nothing },
             reset_due: false,
             send: SendHalf::new(ctx, birth, offer),
             receive: ReceiveHalf::new(config, birth, offer),
@@ -97,8 +97,8 @@ impl Tcb {
         }
     }
 
-    /// Where a segment of up to EMSS bytes can be written to; [`push`](Self::push) or
-    /// [`close_page`](Self::close_page) has to follow at once.
+    /// A page to write a segment of up to EMSS bytes to. [`push`](Self::push) or
+    /// [`close_page`](Self::close_page) must follow at once.
     pub(crate) fn segment(&mut self, ctx: &mut Ctx<'_>) -> Result<(PageKey, usize), SendError> {
         if !self.takes_segments() {
             return Err(SendError::Closed);
@@ -106,14 +106,14 @@ impl Tcb {
         self.send.segment(ctx)
     }
 
-    /// Nothing was written to the page that [`segment`](Self::segment) gave.
+    /// Nothing was written to the page that [`segment`](Self::segment) returned.
     pub(crate) fn close_page(&mut self, ctx: &mut Ctx<'_>) {
         self.send.close_page(ctx);
     }
 
     /// Queues a segment: the first `bytes` bytes, at least one, of the page that
-    /// [`segment`](Self::segment) gave. [`on_pushed`](Self::on_pushed) is called behind the last of
-    /// several.
+    /// [`segment`](Self::segment) returned. After the last of several, the caller calls
+    /// [`on_pushed`](Self::on_pushed).
     pub(crate) fn push(&mut self, ctx: &mut Ctx<'_>, bytes: usize) {
         self.send.push(ctx, bytes);
     }
@@ -123,7 +123,7 @@ impl Tcb {
         self.send.on_pushed(ctx);
     }
 
-    /// The user has taken `Event::Writable` from the queue of events.
+    /// The user has taken `Event::Writable` off the event queue.
     pub(crate) fn on_writable_taken(&mut self) {
         self.send.on_writable_taken();
     }
@@ -150,16 +150,16 @@ impl Tcb {
         self.receive.hold(ctx, bytes);
     }
 
-    /// The user gives up these stretches of the stream, by offset, or none of them. Returns whether
-    /// it may.
+    /// The user gives up these ranges of the stream, by offset. All or none: returns whether they were
+    /// given up.
     pub(crate) fn evict(&mut self, ctx: &mut Ctx<'_>, stretches: &[Range<u64>]) -> bool {
-        // The SYN has position 0.
+        // Offset 0 is position 1: the SYN has position 0.
         let positions: ArrayVec<_, MAX_EVICTED> =
             stretches.iter().map(|offsets| offsets.start + 1..offsets.end + 1).take(MAX_EVICTED).collect();
         positions.len() == stretches.len() && self.receive.evict(ctx, &positions)
     }
 
-    /// The user keeps `bytes` bytes of packet buffers for what came ahead of the frontier.
+    /// The user keeps `bytes` bytes of packet buffers for data ahead of the frontier.
     pub(crate) fn pin(&mut self, ctx: &mut Ctx<'_>, bytes: usize) {
         self.receive.pin(ctx, bytes);
     }
@@ -169,30 +169,30 @@ impl Tcb {
         self.state
     }
 
-    /// Nothing more to receive, wait for or send: forget the block.
+    /// Nothing is left to receive, wait for or send: the block can be dropped.
     pub(crate) fn is_dead(&self) -> bool {
         self.state == State::Closed && !self.reset_due
     }
 
-    /// `Event::Closed` was raised (or, for a connection that was never announced, would have been):
-    /// the id is dead for the user, the block may live on in TIME-WAIT or until its RST is sent.
+    /// `Event::Closed` was raised (or would have been, for a connection that was never reported). The id
+    /// is dead for the user; the block may live on in TIME-WAIT or until its RST is sent.
     pub(crate) fn is_over(&self) -> bool {
-        self.told == Told::Closed
+        self.reported == Reported::Closed
     }
 
-    /// Whether nothing is missing in front of `seq`, and nothing is there behind it.
+    /// Whether `seq` is at the frontier and there is no hole.
     pub(crate) fn is_next(&self, seq: TcpSeqNumber) -> bool {
         self.state == State::Established && self.receive.is_next(seq)
     }
 
-    /// Whether this sequence number is in flight, i.e. an ICMP error that quotes it is plausible
-    /// (RFC 5927).
+    /// Whether this sequence number is in flight, so that an ICMP error that quotes it is plausible (RFC
+    /// 5927).
     pub(crate) fn in_flight(&self, seq: TcpSeqNumber) -> bool {
         self.send.is_in_flight(seq)
     }
 
-    /// A router says that it carries `mss`, and not the segment from `seq` on. Returns whether
-    /// there is one.
+    /// A router reports that the segment from `seq` on is larger than `mss`. Returns whether there is
+    /// such a segment.
     pub(crate) fn on_packet_too_big(&mut self, ctx: &mut Ctx<'_>, seq: TcpSeqNumber, mss: u16) -> bool {
         self.send.on_packet_too_big(ctx, seq, mss)
     }
@@ -202,7 +202,7 @@ impl Tcb {
         self.send.has_sent_syn_again()
     }
 
-    /// A look from outside.
+    /// State and figures for the user.
     pub(crate) fn info(&self, config: &TcpConfig, local: SocketAddr, remote: SocketAddr) -> ConnInfo {
         let send = self.send.info();
         let space = if self.takes_segments() {

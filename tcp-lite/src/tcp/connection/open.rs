@@ -1,7 +1,7 @@
 //! Opening: SYNs, what they agree on, and the two states before ESTABLISHED (RFC 9293 sections 3.5,
 //! 3.10.1, 3.10.7.3).
 
-use super::{Tcb, Told, Verdict};
+use super::{Reported, Tcb, Verdict};
 use crate::tcp::State;
 use crate::tcp::birth::{Agreed, Birth, window_shift};
 use crate::tcp::ctx::Ctx;
@@ -10,20 +10,20 @@ use crate::tcp::receive::is_ecn_setup;
 use crate::tcp::send::Handshake;
 use crate::{CloseReason, EcnMode, TcpConfig};
 
-/// The smallest MSS believed of a peer. Below, headers would cost more than they carry; a SYN must
-/// not make us send such segments.
+/// The smallest MSS accepted from a peer. Smaller segments cost more in headers than they carry; a SYN
+/// must not make us send them.
 const MIN_PEER_MSS: u16 = 64;
 
 impl Tcb {
     /// Active open: SYN-SENT.
     pub(crate) fn connect(ctx: &mut Ctx<'_>, birth: Birth) -> Self {
         let mut tcb = Self::new(ctx, &birth, State::SynSent);
-        tcb.told = Told::Opened;
+        tcb.reported = Reported::Opened;
         tcb.send.arm(ctx);
         tcb
     }
 
-    /// Passive open by a SYN (no ACK, no RST; the caller checks): SYN-RECEIVED.
+    /// Passive open by a SYN (without ACK and RST, which the caller checks): SYN-RECEIVED.
     pub(crate) fn accept(ctx: &mut Ctx<'_>, birth: Birth, syn: &TcpHeader) -> Self {
         let mut tcb = Self::new(ctx, &birth, State::SynReceived);
         tcb.learn_syn(ctx, syn);
@@ -31,7 +31,7 @@ impl Tcb {
         tcb
     }
 
-    /// Passive open by the ACK of a SYN-ACK that was not kept: SYN-RECEIVED, with the SYN-ACK sent.
+    /// Passive open by the ACK of a SYN cookie: SYN-RECEIVED, as if the SYN-ACK had been sent from here.
     pub(crate) fn accept_remembered(ctx: &mut Ctx<'_>, birth: Birth, syn: &TcpHeader) -> Self {
         let mut tcb = Self::accept(ctx, birth, syn);
         tcb.send.on_syn_sent_before();
@@ -40,7 +40,7 @@ impl Tcb {
 
     /// A segment in SYN-SENT.
     pub(super) fn on_segment_in_syn_sent(&mut self, ctx: &mut Ctx<'_>, header: &TcpHeader) -> Verdict {
-        // Only our SYN can be acknowledged, and only once it was sent.
+        // Only our SYN can be acknowledged, and only after it was sent.
         let acceptable = header.ack.map(|ack| self.send.is_ack_of_syn(ack));
         if acceptable == Some(false) {
             return header.reset(0).map_or(Verdict::Done, Verdict::Reset);
@@ -54,14 +54,14 @@ impl Tcb {
         if !header.flags.contains(Flags::SYN) {
             return Verdict::Done;
         }
-        // Payload or FIN on a SYN is not taken: the peer sends it again.
+        // Payload or FIN on a SYN is dropped: the peer sends it again.
         self.learn_syn(ctx, header);
         if acceptable == Some(true) {
             self.receive.send_ack();
             self.establish(ctx, header);
         } else {
-            // Simultaneous open: the same SYN once more, with an ACK. Marks take an offer and an
-            // answer (RFC 3168 section 6.1.1), and what answers here may be lost unseen.
+            // Simultaneous open: our SYN again, with an ACK. ECN needs an offer and an answer (RFC 3168
+            // section 6.1.1), and this answer may be lost without our knowing.
             self.decline_ecn();
             self.state = State::SynReceived;
             self.send.send_syn();
@@ -69,7 +69,7 @@ impl Tcb {
         Verdict::Done
     }
 
-    /// Our SYN is acknowledged and we have the peer's.
+    /// Our SYN is acknowledged and the peer's has arrived.
     pub(super) fn establish(&mut self, ctx: &mut Ctx<'_>, header: &TcpHeader) {
         let handshake = Handshake {
             pos: self.receive.position(header.seq),
@@ -80,11 +80,11 @@ impl Tcb {
         self.send.establish(ctx, &handshake);
         self.on_alive(ctx);
         self.state = if self.send.is_fin_due() { State::FinWait1 } else { State::Established };
-        self.told = Told::Opened;
+        self.reported = Reported::Opened;
         ctx.established();
     }
 
-    /// Takes over what the peer's SYN says.
+    /// Stores what the peer's SYN says.
     fn learn_syn(&mut self, ctx: &Ctx<'_>, syn: &TcpHeader) {
         let (config, options) = (ctx.config, &syn.options);
         let ecn = self.agrees_on_ecn(config, syn);
@@ -112,8 +112,8 @@ impl Tcb {
         }
     }
 
-    /// The control bits of our SYN or SYN-ACK (RFC 3168 section 6.1.1). A SYN that had no answer
-    /// goes without: the way may swallow them.
+    /// ECN setup bits of our SYN or SYN-ACK (RFC 3168 section 6.1.1). A retransmitted SYN has none: the
+    /// path may drop SYNs with these bits.
     pub(super) fn ecn_setup_flags(&self, config: &TcpConfig) -> Flags {
         match self.state {
             State::SynSent if config.ecn == EcnMode::Request && !self.send.has_sent_syn() => {
@@ -124,29 +124,28 @@ impl Tcb {
         }
     }
 
-    /// Whether the peer's SYN or SYN-ACK, together with the first of ours, makes the connection
-    /// capable. If we have sent our SYN again since, without asking, this SYN-ACK answers the
-    /// first: the peer may mark what it sends until our second SYN arrives, so that its marks have
-    /// to be echoed; but we may not mark (RFC 3168 section 6.1.1).
+    /// Whether the peer's SYN or SYN-ACK, together with our first SYN, negotiates ECN. If we have since
+    /// sent our SYN again without ECN setup, this SYN-ACK answers the first one. The peer may mark what
+    /// it sends until our second SYN arrives, so its marks have to be echoed; but we may not send marked
+    /// packets (RFC 3168 section 6.1.1).
     pub(super) fn agrees_on_ecn(&self, config: &TcpConfig, syn: &TcpHeader) -> bool {
         let willing =
             if syn.ack.is_some() { config.ecn == EcnMode::Request } else { config.ecn != EcnMode::Off };
         willing && is_ecn_setup(syn)
     }
 
-    /// The connection is not capable after all.
+    /// ECN is not used after all.
     pub(super) fn decline_ecn(&mut self) {
         self.send.decline_ecn();
         self.receive.decline_ecn();
     }
 
-    /// Whether a segment in SYN-RECEIVED that acknowledges anything acknowledges our SYN, which was
-    /// sent.
+    /// Whether a segment in SYN-RECEIVED has no acknowledgement, or one of our SYN, which was sent.
     pub(super) fn acknowledges_our_syn(&self, header: &TcpHeader) -> bool {
         header.ack.is_none_or(|ack| self.send.is_ack_of_syn(ack))
     }
 
-    /// Whether this is the peer's SYN or SYN-ACK, which has arrived before.
+    /// Whether this is the peer's SYN or SYN-ACK, received again.
     pub(super) fn is_syn_again(&self, header: &TcpHeader) -> bool {
         header.flags.contains(Flags::SYN)
             && !header.flags.contains(Flags::RST)

@@ -1,8 +1,8 @@
-//! A segment is made: the sending half says what it is and where it stands, the receiving half what
-//! it acknowledges (RFC 9293 sections 3.1, 3.4 and 3.7).
+//! A segment is made: the sending half provides content and position, the receiving half the
+//! acknowledgement (RFC 9293 sections 3.1, 3.4 and 3.7).
 //!
-//! [`Tcb::next_transmission`] looks, [`Tcb::sent`] books: in between the stack builds the frame,
-//! and may fail.
+//! [`Tcb::next_transmission`] only looks, and [`Tcb::sent`] updates the state: in between the stack
+//! builds the frame, which may fail.
 
 use super::Tcb;
 use crate::ip::Ecn;
@@ -10,49 +10,49 @@ use crate::tcp::State;
 use crate::tcp::ctx::Ctx;
 use crate::tcp::header::{Flags, HEADER_BYTES, MAX_HEADER_BYTES, Options, TcpHeader, sack_room};
 use crate::tcp::receive::Earlier;
-use crate::tcp::send::{self, Outgoing, Payload};
+use crate::tcp::send::{Outgoing, Payload, SendKind};
 
-/// A segment to put on the wire, and to report with [`Tcb::sent`] when it was.
+/// A segment to send, and to report with [`Tcb::sent`] afterwards.
 #[derive(Debug)]
 pub(crate) struct Transmission {
-    /// Header to emit.
+    /// The header to write.
     pub(crate) header: TcpHeader,
     pub(crate) payload: Option<Payload>,
-    /// Queued segments in it: that of `payload` and those behind it (`send/train.rs`).
+    /// Number of queued segments in it: that of `payload` and those behind it (`send/train.rs`).
     pub(crate) segments: usize,
-    /// What the IP header says of marks.
+    /// ECN codepoint of the IP header.
     pub(crate) ecn: Ecn,
-    kind: Kind,
+    kind: TransmissionKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum TransmissionKind {
     Reset,
-    /// Of the sending half.
-    Send(send::Kind),
+    /// A transmission of the sending half.
+    Send(SendKind),
     Ack,
-    /// An acknowledgement of less than has arrived, for its mark.
+    /// An acknowledgement of less than has arrived, for the mark of those bytes.
     EarlierAck,
 }
 
 impl Tcb {
-    /// Whether [`next_transmission`](Self::next_transmission) may have something. May say yes in
-    /// vain, never no.
+    /// Whether [`next_transmission`](Self::next_transmission) may return something. A false yes is
+    /// possible, a false no is not.
     #[inline]
     pub(crate) fn wants_transmit(&self) -> bool {
         self.reset_due || self.receive.is_ack_due() || self.send.wants_transmit()
     }
 
-    /// What is to be sent next. Asking changes nothing but cuts of an oversized segment, of which
-    /// acknowledged pieces are dropped; asking again without [`sent`](Self::sent) gives the same.
+    /// The next segment to send. Changes nothing except that an oversized segment may be cut, and
+    /// acknowledged parts dropped. Without [`sent`](Self::sent) the next call returns the same.
     pub(crate) fn next_transmission(&mut self, ctx: &mut Ctx<'_>) -> Option<Transmission> {
         if self.reset_due {
-            return Some(self.bare(ctx, Kind::Reset, self.send.nxt(), Flags::RST));
+            return Some(self.bare(ctx, TransmissionKind::Reset, self.send.nxt(), Flags::RST));
         }
         if matches!(self.state, State::SynSent | State::SynReceived) {
             if self.send.is_syn_next() {
                 let flags = Flags::SYN | self.ecn_setup_flags(ctx.config);
-                return Some(self.bare(ctx, Kind::Send(send::Kind::Syn), 0, flags));
+                return Some(self.bare(ctx, TransmissionKind::Send(SendKind::Syn), 0, flags));
             }
             let answers = self.state == State::SynReceived && self.receive.is_ack_due();
             return answers.then(|| self.acknowledge(ctx));
@@ -60,7 +60,7 @@ impl Tcb {
         if let Some(earlier) = self.receive.earlier_ack() {
             return Some(self.acknowledge_earlier(ctx, earlier));
         }
-        // SACK blocks may find no room beside data: they go ahead.
+        // SACK blocks may not fit beside data, so they are sent first.
         let ack = self.receive.is_ack_due();
         if ack && self.send.agreed().sack && self.receive.has_sack_blocks() {
             return Some(self.acknowledge(ctx));
@@ -71,17 +71,17 @@ impl Tcb {
         }
     }
 
-    /// Adds to `transmission` what may leave together with it, to `most` segments in all that lie
-    /// in `views` stretches of memory. Asking changes nothing of the connection.
-    pub(crate) fn couple(
+    /// Extends `transmission` to a train of up to `most` segments that lie in at most `views` contiguous
+    /// ranges of memory. Changes nothing in the connection.
+    pub(crate) fn extend_train(
         &self,
         ctx: &Ctx<'_>,
         transmission: &mut Transmission,
         (most, views): (usize, usize),
     ) {
         let Some(Payload::Segment(first)) = transmission.payload else { return };
-        // CWR is for one segment alone.
-        if transmission.kind != Kind::Send(send::Kind::Fresh)
+        // CWR must be on one segment only.
+        if transmission.kind != TransmissionKind::Send(SendKind::Fresh)
             || transmission.header.flags.contains(Flags::CWR)
         {
             return;
@@ -93,21 +93,21 @@ impl Tcb {
         }
     }
 
-    /// `transmission`, the last that [`next_transmission`](Self::next_transmission) gave, went out.
-    /// Counts `tx_segments`, `tx_retransmits`, `tx_acks`, `tx_resets`.
+    /// `transmission`, the last one returned by [`next_transmission`](Self::next_transmission), was
+    /// sent. Counts `tx_segments`, `tx_retransmits`, `tx_acks`, `tx_resets`.
     pub(crate) fn sent(&mut self, ctx: &mut Ctx<'_>, transmission: &Transmission) {
         let Transmission { header, payload, segments, kind, .. } = transmission;
         ctx.counters.tx_segments += *segments as u64;
         match kind {
-            Kind::Reset => {
+            TransmissionKind::Reset => {
                 ctx.counters.tx_resets += 1;
                 self.reset_due = false;
                 self.timer = None;
                 return;
             }
-            Kind::Send(kind) => self.send.on_sent(ctx, *kind, *payload, *segments),
-            Kind::Ack => ctx.counters.tx_acks += 1,
-            Kind::EarlierAck => {
+            TransmissionKind::Send(kind) => self.send.on_sent(ctx, *kind, *payload, *segments),
+            TransmissionKind::Ack => ctx.counters.tx_acks += 1,
+            TransmissionKind::EarlierAck => {
                 ctx.counters.tx_acks += 1;
                 self.send.on_any_sent(ctx);
                 return self.receive.on_earlier_ack_sent(header.window);
@@ -120,36 +120,42 @@ impl Tcb {
         self.send.arm(ctx);
     }
 
-    /// What the sending half has to say, with what the receiving half has.
+    /// The sending half's segment, with the receiving half's fields.
     #[inline]
     fn complete(&self, ctx: &Ctx<'_>, outgoing: Outgoing) -> Transmission {
         let Outgoing { kind, pos, flags, ecn, payload, spare_bytes } = outgoing;
         let header = self.header(ctx, pos, flags | self.echo_flags(), spare_bytes);
-        Transmission { header, payload, segments: 1, ecn, kind: Kind::Send(kind) }
+        Transmission { header, payload, segments: 1, ecn, kind: TransmissionKind::Send(kind) }
     }
 
-    /// An acknowledgement that carries nothing.
+    /// A pure acknowledgement.
     #[inline]
     fn acknowledge(&self, ctx: &Ctx<'_>) -> Transmission {
         let header = self.header(ctx, self.send.nxt(), self.echo_flags(), MAX_HEADER_BYTES);
-        Transmission { header, payload: None, segments: 1, ecn: Ecn::NotEct, kind: Kind::Ack }
+        Transmission { header, payload: None, segments: 1, ecn: Ecn::NotEct, kind: TransmissionKind::Ack }
     }
 
-    fn bare(&self, ctx: &Ctx<'_>, kind: Kind, pos: u64, flags: Flags) -> Transmission {
+    fn bare(&self, ctx: &Ctx<'_>, kind: TransmissionKind, pos: u64, flags: Flags) -> Transmission {
         let header = self.header(ctx, pos, flags, 0);
         Transmission { header, payload: None, segments: 1, ecn: Ecn::NotEct, kind }
     }
 
-    /// Says nothing that was not said before but that these bytes are here, and their mark.
+    /// Says nothing new, except that these bytes are received, and their mark.
     fn acknowledge_earlier(&self, ctx: &Ctx<'_>, Earlier { ack, on }: Earlier) -> Transmission {
         let flags = if on { Flags::ECE } else { Flags::empty() };
         let mut header = self.header(ctx, self.send.nxt(), flags, 0);
         header.ack = Some(self.receive.seq(ack));
         header.window = self.receive.window_from(ack);
-        Transmission { header, payload: None, segments: 1, ecn: Ecn::NotEct, kind: Kind::EarlierAck }
+        Transmission {
+            header,
+            payload: None,
+            segments: 1,
+            ecn: Ecn::NotEct,
+            kind: TransmissionKind::EarlierAck,
+        }
     }
 
-    /// ECE, on whatever acknowledges marks.
+    /// ECE, set on acknowledgements while marks are echoed.
     #[inline]
     fn echo_flags(&self) -> Flags {
         let mut flags = Flags::empty();
@@ -184,12 +190,12 @@ impl Tcb {
         }
     }
 
-    /// Only while our SYN is the first segment of all there is nothing to acknowledge.
+    /// Only our first SYN has nothing to acknowledge.
     fn is_peer_unknown(&self) -> bool {
         self.state == State::SynSent
     }
 
-    /// TSval and TSecr of a segment sent now, if they were agreed on.
+    /// TSval and TSecr of a segment sent now, if timestamps were agreed on.
     #[inline]
     pub(super) fn timestamps(&self, ctx: &Ctx<'_>) -> Option<(u32, u32)> {
         let agreed = self.send.agreed().timestamps;

@@ -2,14 +2,14 @@
 //! 6191).
 //!
 //! A RST does not end it, against RFC 9293 section 3.10.7.4. Old segments may still be in flight.
-//! Without timestamps or a higher initial sequence number the next connection would take them for
-//! its own (RFC 1337 section 3, fix F1). A CRC does not help: an old FPDU has a good one.
+//! Without timestamps or a higher initial sequence number the next connection would take them for its
+//! own (RFC 1337 section 3, fix F1). A CRC does not help: an old FPDU has a good one.
 //!
-//! It is there for the peer whose FIN we have acknowledged, should that be lost: whoever sends its
-//! FIN again has to find us. So it lasts as [`TcpConfig::time_wait`](crate::TcpConfig) says, but no
-//! less than the peer may wait until it tries again: three and a half of our RTO at first, as Linux
-//! has it; and when a FIN comes again, four times as long as that took, since its sender doubles
-//! its timer. That the connection makes room when there are too many is the stack's decision.
+//! TIME-WAIT exists in case our acknowledgement of the peer's FIN is lost: the peer then sends its FIN
+//! again and needs an answer. So it lasts for [`TcpConfig::time_wait`](crate::TcpConfig), but no less
+//! than the peer may wait before it tries again: three and a half of our RTO at first, as in Linux. When
+//! a FIN comes again, it lasts four times as long as that took, since the sender doubles its timer.
+//! Whether it is replaced when there are too many connections is the stack's decision.
 
 use super::Tcb;
 use super::timer::Watch;
@@ -19,11 +19,11 @@ use crate::tcp::ctx::Ctx;
 use crate::tcp::header::{Flags, TcpHeader};
 use crate::{CloseReason, Duration, TcpConfig};
 
-/// The longest wait for another FIN: twice the largest RTO of other stacks.
+/// The longest wait for another FIN: twice the largest RTO of other stacks (120 s in Linux).
 const LONGEST: Duration = Duration::from_secs(240);
 
 impl Tcb {
-    /// Both FINs are acknowledged; a silence follows.
+    /// Both FINs are acknowledged: waits in silence.
     pub(super) fn enter_time_wait(&mut self, ctx: &mut Ctx<'_>) {
         self.state = State::TimeWait;
         self.dispose(ctx);
@@ -32,8 +32,8 @@ impl Tcb {
         self.raise_closed(ctx, CloseReason::Graceful);
     }
 
-    /// A segment with a FIN in TIME-WAIT that ends at `end`: the peer's own, again, restarts the
-    /// wait.
+    /// A segment with a FIN in TIME-WAIT that ends at `end`. If it is the peer's FIN again, the wait
+    /// restarts.
     pub(super) fn on_fin_in_time_wait(&mut self, ctx: &Ctx<'_>, end: i64) {
         if self.receive.fin().is_some_and(|fin| end == fin as i64) {
             let gap = ctx.now - self.fin_at;
@@ -44,7 +44,7 @@ impl Tcb {
 
     fn wait_for_silence(&mut self, ctx: &Ctx<'_>, at_least: Duration) {
         let wait = ctx.config.time_wait.max(at_least.min(LONGEST));
-        // Never shorter than what was said before.
+        // Never shorten a running wait.
         let mut until = ctx.now + wait;
         if let Some((before, Watch::End)) = self.timer {
             until = until.max(before);
@@ -52,18 +52,18 @@ impl Tcb {
         self.timer = Some((until, Watch::End));
     }
 
-    /// Whether this SYN may start a new connection (RFC 6191 section 2). Where the old connection
-    /// had timestamps, and the new one will, a later timestamp is needed, or the same one and a
-    /// higher sequence number. Where only the new one will have them, nothing else is needed. Where
-    /// the new one will have none, its sequence number has to be higher.
+    /// Whether this SYN may start a new connection (RFC 6191 section 2). If both connections use
+    /// timestamps, it needs a later timestamp, or an equal one and a higher sequence number. If only the
+    /// new one uses timestamps, there is no further condition. If the new one uses none, its sequence
+    /// number has to be higher.
     ///
-    /// Any other SYN is answered by a challenge ACK (RFC 9293 section 3.10.7.4, of later date than
-    /// RFC 6191, which drops it). The peer sends its SYN again until TIME-WAIT is over.
+    /// Any other SYN is answered by a challenge ACK (RFC 9293 section 3.10.7.4, which is later than RFC
+    /// 6191, which drops it). The peer sends its SYN again until TIME-WAIT is over.
     pub(super) fn may_reopen(&self, config: &TcpConfig, header: &TcpHeader) -> bool {
         if !header.flags.contains(Flags::SYN) || header.flags.contains(Flags::RST) || header.ack.is_some() {
             return false;
         }
-        // The last number that the old connection used is that of its FIN, just below RCV.NXT.
+        // The highest number the old connection used is that of its FIN, just below RCV.NXT.
         let by_sequence = self.receive.position(header.seq) >= self.receive.nxt() as i64;
         let ts_recent = self.receive.ts_recent();
         match header.options.timestamps.filter(|_| config.timestamps) {
@@ -73,8 +73,8 @@ impl Tcb {
         }
     }
 
-    /// An initial sequence number for the next connection of the same name, which is above all that
-    /// this one used (RFC 9293 section 3.6.1); `iss` if that is.
+    /// An initial sequence number for the next connection with the same 4-tuple: `iss`, or a higher one
+    /// if `iss` is not above all numbers that this connection used (RFC 9293 section 3.6.1).
     pub(crate) fn next_iss(&self, iss: TcpSeqNumber) -> TcpSeqNumber {
         self.send.next_iss(iss)
     }

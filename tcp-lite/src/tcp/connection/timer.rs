@@ -1,4 +1,4 @@
-//! Which half a timer is for, and the timers that are of neither: keepalive and TIME-WAIT (RFC 9293
+//! Dispatches timers to the halves, and has the timers of neither: keepalive and TIME-WAIT (RFC 9293
 //! sections 3.8.4 and 3.10.8).
 
 use super::Tcb;
@@ -7,30 +7,30 @@ use crate::tcp::ctx::Ctx;
 use crate::tcp::send::earlier;
 use crate::{CloseReason, Instant, Keepalive};
 
-/// What the timer of the connection itself waits for: one thing at a time.
+/// What the timer of the connection itself is for: one purpose at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Watch {
-    /// A word of a silent peer.
+    /// The next keepalive probe.
     Keepalive,
-    /// The end of TIME-WAIT, or of the attempts to send a RST that finds no way out.
+    /// The end of TIME-WAIT, or of the attempts to send a RST.
     End,
 }
 
 impl Tcb {
-    /// When [`on_timer`](Self::on_timer) wants to be called. May change by any call.
+    /// When [`on_timer`](Self::on_timer) wants to be called. Any call may change it.
     #[inline]
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let halves = earlier(self.send.deadline(), self.receive.deadline());
         earlier(halves, self.timer.map(|(at, _)| at))
     }
 
-    /// Timers that are due at `ctx.now`. Harmless when none is. Returns whether what is in flight
-    /// was not acknowledged in time.
+    /// Runs the timers that are due at `ctx.now`, if any. Returns whether segments in flight were not
+    /// acknowledged in time.
     pub(crate) fn on_timer(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let watch = self.timer.filter(|(at, _)| *at <= ctx.now).map(|(_, watch)| watch);
         if watch == Some(Watch::End) {
             self.terminate(ctx, CloseReason::Graceful, false);
-            // One that found no way out.
+            // A RST that could not be sent is given up.
             self.reset_due = false;
             return false;
         }
@@ -49,7 +49,7 @@ impl Tcb {
     fn on_keepalive(&mut self, ctx: &mut Ctx<'_>) {
         let Some(keepalive) = self.keepalive else { return self.on_alive(ctx) };
         if self.send.is_waiting() {
-            // Other timers watch over the peer already.
+            // Other timers already watch the peer.
             return self.on_alive(ctx);
         }
         if self.keepalive_probes >= keepalive.probes {
@@ -60,7 +60,7 @@ impl Tcb {
         self.send.send_probe();
     }
 
-    /// The peer said something.
+    /// The peer sent something.
     #[inline]
     pub(super) fn on_alive(&mut self, ctx: &Ctx<'_>) {
         self.keepalive_probes = 0;
@@ -69,7 +69,7 @@ impl Tcb {
         }
     }
 
-    /// Probes the peer so from now on.
+    /// Replaces the keepalive settings.
     pub(crate) fn set_keepalive(&mut self, ctx: &Ctx<'_>, keepalive: Option<Keepalive>) {
         self.keepalive = keepalive;
         if !matches!(self.state, State::SynSent | State::SynReceived) {
@@ -77,8 +77,8 @@ impl Tcb {
         }
     }
 
-    /// The link has been gone for too long: nothing can be said to the peer any more, a RST
-    /// included. A SYN may go on waiting for a peer that comes with the link.
+    /// The link has been down for too long: ends the connection without a RST, which could not be sent.
+    /// A SYN keeps waiting for the link.
     pub(crate) fn on_link_lost(&mut self, ctx: &mut Ctx<'_>) {
         if !matches!(self.state, State::SynSent | State::TimeWait) {
             self.terminate(ctx, CloseReason::LinkDown, false);
@@ -86,7 +86,7 @@ impl Tcb {
         }
     }
 
-    /// The link is there again.
+    /// The link is up again.
     pub(crate) fn on_link_up(&mut self, ctx: &mut Ctx<'_>) {
         if !matches!(self.state, State::Closed | State::TimeWait) {
             self.send.on_link_up(ctx);

@@ -9,14 +9,14 @@ impl ReceiveHalf {
     /// Frontier, window, FIN and ranges agree. Returns whether there is a hole.
     pub(in crate::tcp) fn check(&self, reorder: &ReorderSlab, conn: ConnId) -> Check<bool> {
         let (nxt, edge) = (self.nxt, self.edge);
-        // A FIN may stand at the edge itself.
+        // The FIN may be at the edge itself.
         ensure!(nxt <= edge + 1, "RCV.NXT {nxt} beyond the edge {edge}");
         ensure!(self.fin.is_none_or(|fin| nxt <= fin + 1), "RCV.NXT {nxt}, FIN {:?}", self.fin);
         let held = &self.held;
         let at_most = held.held_bytes <= held.held_bytes_max && held.pinned_bytes <= held.pinned_bytes_max;
         ensure!(at_most, "more than ever: {held:?}");
         if let Some(key) = self.ranges {
-            // Nothing behind the peer's FIN is taken, and no FIN below what was.
+            // No bytes behind the peer's FIN are accepted, and no FIN below received bytes.
             let limit = self.fin.map_or(edge, |fin| fin.min(edge));
             reorder.check_set(key, conn, (held.held_bytes, held.pinned_bytes), (nxt, limit))?;
         }

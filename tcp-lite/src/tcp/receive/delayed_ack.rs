@@ -3,7 +3,7 @@
 
 use crate::Instant;
 
-/// What is to be acknowledged, and when.
+/// What has to be acknowledged, and when.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct DelayedAck {
     /// The position acknowledged last.
@@ -12,7 +12,7 @@ pub(super) struct DelayedAck {
     segments: u8,
     bytes: u32,
     timer: Option<Instant>,
-    /// An acknowledgement is to be sent now.
+    /// An acknowledgement has to be sent now.
     due: bool,
 }
 
@@ -24,33 +24,32 @@ impl DelayedAck {
         self.bytes = self.bytes.saturating_add(bytes as u32);
     }
 
-    /// Whether so much was received that an acknowledgement is due; a full segment has `full`
-    /// bytes.
+    /// Whether enough was received for an immediate acknowledgement; a full segment has `full` bytes.
     #[inline]
     pub(super) fn is_enough(&self, full: u32) -> bool {
         self.segments >= 2 || self.bytes >= 2 * full
     }
 
-    /// An acknowledgement is to be sent now.
+    /// Requests an acknowledgement now.
     #[inline]
     pub(super) fn send_now(&mut self) {
         self.due = true;
     }
 
-    /// An acknowledgement is to be sent by `at`, if none is before.
+    /// Requests an acknowledgement by `at` at the latest.
     #[inline]
     pub(super) fn delay(&mut self, at: Instant) {
         self.timer.get_or_insert(at);
     }
 
-    /// Whether an acknowledgement is to be sent now.
+    /// Whether an acknowledgement has to be sent now.
     #[inline]
     pub(super) fn is_due(&self) -> bool {
         self.due
     }
 
-    /// Whether something is still to be acknowledged, in order or ahead of a hole.
-    pub(super) fn is_owed(&self) -> bool {
+    /// Whether received bytes still have to be acknowledged, in order or ahead of a hole.
+    pub(super) fn has_unacknowledged(&self) -> bool {
         self.segments > 0 || self.due
     }
 
@@ -59,7 +58,7 @@ impl DelayedAck {
         self.timer
     }
 
-    /// The delay is over, if it is.
+    /// Requests the acknowledgement if the delay is over.
     pub(super) fn on_timer(&mut self, now: Instant) {
         if self.timer.is_some_and(|at| at <= now) {
             self.timer = None;
@@ -73,18 +72,18 @@ impl DelayedAck {
         self.last_sent
     }
 
-    /// A segment went out that acknowledges up to `nxt`, all there is.
+    /// A segment was sent that acknowledges everything, up to `nxt`.
     #[inline]
     pub(super) fn on_sent(&mut self, nxt: u64) {
         *self = Self { last_sent: nxt, segments: 0, bytes: 0, timer: None, due: self.due };
     }
 
-    /// A segment went out that acknowledges only up to `ack`.
+    /// A segment was sent that acknowledges only up to `ack`.
     pub(super) fn on_earlier_sent(&mut self, ack: u64) {
         self.last_sent = ack;
     }
 
-    /// What was to be sent now was.
+    /// The requested acknowledgement was sent.
     #[inline]
     pub(super) fn clear_due(&mut self) {
         self.due = false;

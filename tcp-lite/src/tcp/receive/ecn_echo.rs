@@ -1,28 +1,29 @@
-//! Marks that routers made are echoed to the sender (RFC 3168 section 6.1.3, RFC 8257 section 3.2).
-//! What the sender does then is in `send/slow_down.rs`.
+//! Echoes routers' marks to the sender (RFC 3168 section 6.1.3, RFC 8257 section 3.2). The sender's
+//! reaction is in `send/congestion_response.rs`.
 
 use std::num::NonZeroU64;
 
 use crate::tcp::header::{Flags, TcpHeader};
 use crate::{CongestionAlgorithm, TcpConfig};
 
-/// What the receiver tells the sender.
+/// State of the echo.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Echo {
     /// Acknowledgements carry ECE.
     on: bool,
-    /// With DCTCP: up to where is acknowledged ahead of the rest, since that was marked otherwise
-    /// (RFC 8257 section 3.2); positions begin at 1. And whether with ECE.
+    /// With DCTCP: the position to acknowledge separately, since the bytes up to there have a different
+    /// mark than the rest (RFC 8257 section 3.2), and whether that acknowledgement carries ECE.
+    /// Positions begin at 1.
     earlier: Option<NonZeroU64>,
     earlier_on: bool,
 }
 
-/// An acknowledgement of its own.
+/// A separate acknowledgement of bytes with a different mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::tcp) struct Earlier {
-    /// Up to this position.
+    /// Acknowledges up to this position.
     pub(in crate::tcp) ack: u64,
-    /// With ECE.
+    /// Carries ECE.
     pub(in crate::tcp) on: bool,
 }
 
@@ -32,9 +33,9 @@ impl Echo {
         self.earlier = None;
     }
 
-    /// A data segment arrived when all up to `frontier` had; `waiting`: something of what came
-    /// before it is still to be acknowledged, in order or ahead of a hole. Returns whether the
-    /// sender should know at once.
+    /// A data segment arrived when the frontier was at `frontier`. `waiting`: earlier segments are still
+    /// to be acknowledged, in order or ahead of a hole. Returns whether an acknowledgement is due at
+    /// once.
     pub(super) fn on_data(
         &mut self,
         config: &TcpConfig,
@@ -45,16 +46,17 @@ impl Echo {
     ) -> bool {
         let was = self.on;
         if config.congestion == CongestionAlgorithm::Dctcp {
-            // Each acknowledgement tells of its own segments: RFC 8257 section 3.2.
+            // Each acknowledgement reports the marks of its own segments: RFC 8257 section 3.2.
             self.on = marked;
             if was != marked && waiting {
-                // Of several changes between two turns the marks are kept.
+                // If the mark changes several times before the next transmission, ECE is kept.
                 self.earlier_on = was || self.earlier.is_some() && self.earlier_on;
                 self.earlier = NonZeroU64::new(frontier);
             }
             return was != marked;
         }
-        // Until the sender says that it has heard, in this order: RFC 3168 section 6.1.3.
+        // ECE stays on until the sender's CWR; a mark on the same segment counts after it: RFC 3168
+        // section 6.1.3.
         self.on = (was && !flags.contains(Flags::CWR)) || marked;
         false
     }
@@ -65,13 +67,13 @@ impl Echo {
         self.on
     }
 
-    /// What is to be acknowledged ahead of the rest.
+    /// The separate acknowledgement to send before anything else.
     #[inline]
     pub(super) fn earlier(&self) -> Option<Earlier> {
         self.earlier.map(|ack| Earlier { ack: ack.get(), on: self.earlier_on })
     }
 
-    /// That was done: takes its position.
+    /// It was sent: returns its position.
     pub(super) fn take_earlier(&mut self) -> Option<u64> {
         self.earlier.take().map(NonZeroU64::get)
     }

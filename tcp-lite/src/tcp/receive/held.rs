@@ -1,17 +1,16 @@
-//! What the user holds of what was handed up, and gives up again under pressure (RFC 2018 section
-//! 8).
+//! Bytes that the user holds, and gives up again under memory pressure (RFC 2018 section 8).
 
 use std::ops::Range;
 
 use super::ReceiveHalf;
 use crate::tcp::ctx::Ctx;
 
-/// Stretches that a user may give up at a time.
+/// Ranges that a user may give up in one call.
 pub(in crate::tcp) const MAX_EVICTED: usize = 16;
 
 impl ReceiveHalf {
-    /// The user gives up the bytes at these positions, or none of them: `false` if not all are
-    /// ahead of the frontier, or if that would leave more ranges than are told apart.
+    /// The user gives up the bytes at these positions. All or none: `false` if not all are ahead of the
+    /// frontier, or if more ranges would remain than can be stored.
     pub(in crate::tcp) fn evict(&mut self, ctx: &mut Ctx<'_>, stretches: &[Range<u64>]) -> bool {
         let Some(key) = self.ranges else { return false };
         let ranges = ctx.reorder.get_mut(key);
@@ -25,20 +24,20 @@ impl ReceiveHalf {
         if emptied {
             self.forget_ranges(ctx.reorder);
         }
-        // Nothing may be said to be here that is not.
+        // A duplicate report must not cover bytes that are gone.
         let gone = |(from, to)| stretches.iter().any(|gone| gone.start < to && from < gone.end);
         self.duplicate = self.duplicate.filter(|duplicate| !gone(*duplicate));
         true
     }
 
-    /// `bytes` handed up in order count as held.
+    /// Counts `bytes` handed up in order as held.
     pub(in crate::tcp) fn hold(&mut self, ctx: &mut Ctx<'_>, bytes: usize) {
         self.held.hold(bytes as u64);
         ctx.counters.out_of_order.hold(bytes as u64);
         self.weigh(ctx);
     }
 
-    /// `bytes` handed up ahead of the frontier are no longer held.
+    /// `bytes` that were handed up are no longer held.
     pub(in crate::tcp) fn release(&mut self, ctx: &mut Ctx<'_>, bytes: usize) {
         let bytes = self.held.held_bytes.min(bytes as u64);
         self.held.release(bytes);
@@ -54,7 +53,7 @@ impl ReceiveHalf {
         self.weigh(ctx);
     }
 
-    /// What the connection holds counts among the others' while it has a hole.
+    /// Updates the connection's entry in the slab, which exists while there is a hole.
     fn weigh(&self, ctx: &mut Ctx<'_>) {
         if let Some(key) = self.ranges {
             ctx.reorder.weigh(key, self.held.held_bytes, self.held.pinned_bytes);

@@ -1,24 +1,23 @@
-//! The receiving half of a connection: the frontier, what arrived beyond it, the window, and what
-//! is to be acknowledged and how (RFC 9293 section 3.10.7.4, "process the segment text", and 3.8.6;
-//! RCV.NXT, RCV.WND).
+//! The receiving half of a connection: the frontier, what arrived beyond it, the window, and
+//! acknowledgements (RFC 9293 section 3.10.7.4, "process the segment text", and 3.8.6; RCV.NXT,
+//! RCV.WND).
 //!
 //! | what | where | document |
 //! |---|---|---|
 //! | payload arrives, in order or not | `payload.rs` | RFC 9293 sections 3.4, 3.10.7.4 |
-//! | who gives up what when too much waits ahead of a hole | `held.rs`, `slabs/reorder.rs` | RFC 2018 section 8 |
+//! | giving up bytes ahead of a hole when there are too many | `held.rs`, `slabs/reorder.rs` | RFC 2018 section 8 |
 //! | the window | `window.rs` | RFC 9293 section 3.8.6, RFC 7323 section 2 |
 //! | SACK and D-SACK blocks | `sack.rs` | RFC 2018, RFC 2883 |
 //! | when to acknowledge | `delayed_ack.rs` | RFC 9293 section 3.8.6.3, RFC 5681 section 4.2 |
 //! | the peer's timestamps, PAWS | `timestamps.rs` | RFC 7323 sections 4.3 and 5 |
-//! | marks that are echoed | `ecn_echo.rs` | RFC 3168 section 6.1.3, RFC 8257 section 3.2 |
+//! | echo of marks | `ecn_echo.rs` | RFC 3168 section 6.1.3, RFC 8257 section 3.2 |
 //!
-//! Bytes are handed up when they arrive, in order or not, and never again: a segment that overlaps
-//! what was handed up is trimmed to its new parts. So TCP holds no data, only ranges, and those
-//! live in a slab of the stack while there is a hole. What its user gives up again under pressure
-//! counts as not received.
+//! Bytes are handed up when they arrive, in order or not, and only once: a segment that overlaps
+//! received bytes is trimmed to its new parts. So TCP holds no data, only ranges, and those are in a
+//! slab of the stack while there is a hole. Bytes that the user gives up under memory pressure count as
+//! not received.
 //!
-//! It knows nothing of the sending half. Its fields are its own; `connection` asks for them by
-//! methods.
+//! It knows nothing of the sending half. Its fields are private; `connection` calls its methods.
 
 mod check;
 mod delayed_ack;
@@ -52,19 +51,19 @@ pub(super) struct ReceiveHalf {
     space: SeqSpace,
     /// RCV.NXT, the frontier.
     nxt: u64,
-    /// The right edge of the window, never taken back.
+    /// The right edge of the window; it never moves back.
     edge: u64,
-    /// Shift of the windows we announce.
+    /// Shift of the windows that we announce.
     scale: u8,
     /// The MSS we announce.
     mss: u16,
-    /// Where the peer's FIN stands, once known.
+    /// Position of the peer's FIN, once known.
     fin: Option<u64>,
-    /// What arrived beyond the frontier, while there is a hole.
+    /// Ranges received beyond the frontier, while there is a hole.
     ranges: Option<RangesKey>,
-    /// Bytes handed up and not released: ahead of the frontier, or in order and held all the same.
+    /// Bytes handed up and not released: ahead of the frontier, or in order and held by the user.
     held: OutOfOrder,
-    /// Bytes that arrived twice, to be reported (RFC 2883).
+    /// Duplicate bytes to be reported (RFC 2883).
     duplicate: Option<(u64, u64)>,
     acks: DelayedAck,
     timestamps: PeerTimestamps,
@@ -72,23 +71,23 @@ pub(super) struct ReceiveHalf {
     agreed: Agreed,
 }
 
-/// What followed from a segment with payload or a FIN.
+/// Result of a segment with payload or a FIN.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Outcome {
-    /// Nothing of it was taken, for want of room: an acknowledgement would say nothing new.
+pub(super) struct PayloadOutcome {
+    /// Nothing was accepted, for lack of memory: an acknowledgement would say nothing new.
     pub(super) refused: bool,
-    /// All the peer's bytes and its FIN are here.
+    /// All bytes of the peer and its FIN have arrived.
     pub(super) finished: bool,
 }
 
 impl ReceiveHalf {
-    /// Nothing has arrived, not even the SYN. `agreed`: what ours offers.
+    /// Before any segment, even the SYN. `agreed`: what our SYN offers.
     pub(super) fn new(config: &TcpConfig, birth: &Birth, agreed: Agreed) -> Self {
         let window_bytes = config.recv_window_bytes;
         Self {
             space: SeqSpace::new(TcpSeqNumber(0)),
             nxt: 1,
-            // What our SYN announces, which is not scaled (RFC 7323 section 2.2).
+            // The window in our SYN, which is not scaled (RFC 7323 section 2.2).
             edge: 1 + u64::from(window_bytes.min(u32::from(u16::MAX))),
             scale: window_shift(window_bytes),
             mss: birth.mss,
@@ -103,7 +102,7 @@ impl ReceiveHalf {
         }
     }
 
-    /// The peer's SYN has arrived, and this was agreed on.
+    /// The peer's SYN has arrived, with this result.
     pub(super) fn agree(&mut self, ctx: &Ctx<'_>, agreed: Agreed, syn: &TcpHeader) {
         self.agreed = agreed;
         self.space = SeqSpace::new(syn.seq);
@@ -115,12 +114,12 @@ impl ReceiveHalf {
         }
     }
 
-    /// The connection is not capable of ECN after all.
+    /// ECN is not used after all.
     pub(super) fn decline_ecn(&mut self) {
         self.agreed.ecn = false;
     }
 
-    /// Whether `seq` is at the frontier, with nothing beyond it.
+    /// Whether `seq` is at the frontier and there is no hole.
     #[inline]
     pub(super) fn is_next(&self, seq: TcpSeqNumber) -> bool {
         self.ranges.is_none() && seq == self.space.seq(self.nxt)
@@ -132,7 +131,7 @@ impl ReceiveHalf {
         seq == self.space.seq(0)
     }
 
-    /// The position of a sequence number of the peer's.
+    /// The position of one of the peer's sequence numbers.
     #[inline]
     pub(super) fn position(&self, seq: TcpSeqNumber) -> i64 {
         self.space.pos(seq, self.nxt)
@@ -155,7 +154,7 @@ impl ReceiveHalf {
         self.mss
     }
 
-    /// Where the peer's FIN stands, once known.
+    /// Position of the peer's FIN, once known.
     pub(super) fn fin(&self) -> Option<u64> {
         self.fin
     }
@@ -165,13 +164,13 @@ impl ReceiveHalf {
         self.fin.unwrap_or(self.nxt).min(self.nxt) - 1
     }
 
-    /// What waits ahead of the frontier.
+    /// Bytes held ahead of the frontier.
     pub(super) fn held(&self) -> OutOfOrder {
         self.held
     }
 
-    /// RFC 9293 table 6, by overlap. A window's right edge itself is acceptable for a segment
-    /// without length: a sender that filled our window acknowledges from there.
+    /// RFC 9293 table 6, by overlap. In addition the right edge itself is acceptable for an empty
+    /// segment: a sender that filled our window acknowledges from there.
     #[inline]
     pub(super) fn is_acceptable(&self, pos: i64, len: usize) -> bool {
         let (nxt, edge) = (self.nxt as i64, self.edge as i64);
@@ -185,13 +184,13 @@ impl ReceiveHalf {
         }
     }
 
-    /// An acknowledgement is to be sent now.
+    /// Requests an acknowledgement now.
     #[inline]
     pub(super) fn send_ack(&mut self) {
         self.acks.send_now();
     }
 
-    /// Whether an acknowledgement is to be sent now.
+    /// Whether an acknowledgement has to be sent now.
     #[inline]
     pub(super) fn is_ack_due(&self) -> bool {
         self.acks.is_due()
@@ -203,32 +202,32 @@ impl ReceiveHalf {
         self.acks.deadline()
     }
 
-    /// The delayed acknowledgement, if it is due.
+    /// Runs the delayed acknowledgement timer.
     pub(super) fn on_timer(&mut self, now: Instant) {
         self.acks.on_timer(now);
     }
 
-    /// A segment with new bytes and its mark.
+    /// The ECN bits of a segment with payload.
     pub(super) fn on_ecn(&mut self, ctx: &mut Ctx<'_>, flags: Flags, ecn: Ecn) {
         if !self.agreed.ecn {
             return;
         }
         let marked = ecn == Ecn::Ce;
         ctx.counters.rx_congestion_experienced += u64::from(marked);
-        if self.echo.on_data(ctx.config, marked, flags, self.nxt, self.acks.is_owed()) {
+        if self.echo.on_data(ctx.config, marked, flags, self.nxt, self.acks.has_unacknowledged()) {
             self.acks.send_now();
         }
     }
 
-    /// Takes what an acceptable segment at `pos` carries, in so many segments: hands up what is
-    /// new, takes the FIN when the frontier reaches it, and decides when to acknowledge.
+    /// Processes the payload of an acceptable segment at `pos`, which came in `segments` segments: hands
+    /// up the new bytes, takes the FIN when the frontier reaches it, and decides when to acknowledge.
     pub(super) fn on_payload(
         &mut self,
         ctx: &mut Ctx<'_>,
         pos: i64,
         (payload, segments): (Mbuf, usize),
         fin: bool,
-    ) -> Outcome {
+    ) -> PayloadOutcome {
         let bytes = payload.len();
         let mut refused = false;
         if bytes > 0 {
@@ -236,7 +235,7 @@ impl ReceiveHalf {
             if arrival.advanced {
                 self.acks.count(segments, bytes);
             }
-            // Two full segments may have come as one: full is what the options leave of the MSS.
+            // Two full segments may have been coalesced to one. Full is the MSS less the options.
             let full = payload_of(self.mss, self.agreed.option_bytes());
             if arrival.refused {
                 refused = true;
@@ -250,17 +249,16 @@ impl ReceiveHalf {
             self.acks.send_now();
             self.take_fin(ctx.reorder, pos + bytes as i64);
         }
-        Outcome { refused, finished: self.is_finished() }
+        PayloadOutcome { refused, finished: self.is_finished() }
     }
 
-    /// Whether all the peer's bytes and its FIN are here.
+    /// Whether all bytes of the peer and its FIN have arrived.
     pub(super) fn is_finished(&self) -> bool {
         self.fin.is_some_and(|fin| self.nxt > fin)
     }
 
-    /// The peer's FIN stands at `end`; the first one counts, and the frontier passes it when it is
-    /// there. One below bytes that have arrived is none: nothing follows a FIN (RFC 9293 section
-    /// 3.4).
+    /// The peer's FIN is at `end`. The first one counts; the frontier passes it once it gets there. A
+    /// FIN below bytes that have arrived is ignored: no bytes follow a FIN (RFC 9293 section 3.4).
     fn take_fin(&mut self, reorder: &ReorderSlab, end: i64) {
         if end < self.nxt as i64 || end > self.edge as i64 {
             return;
@@ -274,8 +272,8 @@ impl ReceiveHalf {
         }
     }
 
-    /// A segment with this header was sent. Whatever has an ACK acknowledges; but while there are
-    /// SACK blocks to tell, only what tells them.
+    /// A segment with this header was sent. Every ACK acknowledges; but while there are SACK blocks to
+    /// report, only a segment with them settles the request.
     #[inline]
     pub(super) fn on_ack_sent(&mut self, header: &TcpHeader) {
         if !header.flags.contains(Flags::SYN) {
@@ -290,13 +288,13 @@ impl ReceiveHalf {
         self.acks.clear_due();
     }
 
-    /// Whether this segment is older than the newest, by its timestamp (PAWS).
+    /// Whether this segment is older than the newest one, by its timestamp (PAWS).
     #[inline]
     pub(super) fn is_old(&self, ctx: &Ctx<'_>, header: &TcpHeader) -> bool {
         self.agreed.timestamps && self.timestamps.is_old(ctx, header)
     }
 
-    /// Takes the timestamp of a segment at `pos` that was found acceptable.
+    /// Takes the timestamp of an acceptable segment at `pos`.
     #[inline]
     pub(super) fn learn_timestamp(&mut self, ctx: &Ctx<'_>, header: &TcpHeader, pos: i64) {
         if self.agreed.timestamps {
@@ -304,25 +302,25 @@ impl ReceiveHalf {
         }
     }
 
-    /// TSecr of a segment sent now; what the peer said last.
+    /// TSecr of a segment sent now: the peer's latest timestamp.
     #[inline]
     pub(super) fn ts_recent(&self) -> u32 {
         self.timestamps.recent()
     }
 
-    /// Whether acknowledgements echo marks now (ECE).
+    /// Whether acknowledgements carry ECE now.
     #[inline]
     pub(super) fn is_echoing(&self) -> bool {
         self.agreed.ecn && self.echo.is_on()
     }
 
-    /// What is to be acknowledged ahead of everything else that is sent.
+    /// The separate acknowledgement to send before anything else.
     #[inline]
     pub(super) fn earlier_ack(&self) -> Option<Earlier> {
         self.echo.earlier()
     }
 
-    /// That was done.
+    /// It was sent.
     pub(super) fn on_earlier_ack_sent(&mut self, window: u16) {
         if let Some(ack) = self.echo.take_earlier() {
             self.on_window_sent(ack, window);
@@ -330,17 +328,17 @@ impl ReceiveHalf {
         }
     }
 
-    /// The acknowledgement number of an earlier acknowledgement.
+    /// The sequence number of a position.
     pub(super) fn seq(&self, pos: u64) -> TcpSeqNumber {
         self.space.seq(pos)
     }
 
-    /// The peer has closed, and all of its stream is here.
+    /// The peer has closed, and its whole stream has arrived.
     pub(super) fn on_finished(&mut self) {
         self.acks.send_now();
     }
 
-    /// Gives back what is shared, and stops the timer: nothing of it is counted any more.
+    /// Releases everything shared and stops the timer.
     pub(super) fn dispose(&mut self, ctx: &mut Ctx<'_>) {
         self.forget_ranges(ctx.reorder);
         self.release(ctx, usize::MAX);
@@ -355,7 +353,7 @@ impl ReceiveHalf {
         self.acks.clear_due();
     }
 
-    /// Gives the range set back.
+    /// Releases the range set.
     pub(super) fn forget_ranges(&mut self, slab: &mut ReorderSlab) {
         if let Some(key) = self.ranges.take() {
             slab.remove(key);

@@ -1,7 +1,7 @@
 //! Payload arrives, in order or ahead of a hole (RFC 9293 sections 3.4 and 3.10.7.4, seventh step).
 //!
-//! Not here: whether a segment is acceptable at all (`connection/input.rs`), who has to give up
-//! what (`reorder.rs`).
+//! Whether a segment is acceptable at all is decided in `connection/input.rs`; which connection has to
+//! give up memory, in `slabs/reorder.rs`.
 
 use dp::Mbuf;
 
@@ -9,15 +9,15 @@ use super::ReceiveHalf;
 use crate::tcp::ctx::Ctx;
 use crate::tcp::slabs::Room;
 
-/// What a payload brought.
+/// Result of a payload.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Arrival {
     /// The frontier moved.
     pub(super) advanced: bool,
-    /// The sender should know at once: a hole appeared, shrank or closed, or bytes came twice or
-    /// were dropped.
+    /// Requires an immediate acknowledgement: a hole appeared, shrank or closed, or bytes were
+    /// duplicates or dropped.
     pub(super) urgent: bool,
-    /// Nothing of it was taken, for want of room: what the sender knows is still so.
+    /// Nothing was accepted, for lack of memory: an acknowledgement would say nothing new.
     pub(super) refused: bool,
 }
 
@@ -39,7 +39,7 @@ impl ReceiveHalf {
             }
             at = to;
             gap = self.gap(ctx, to, end);
-            // The last piece takes the buffer itself, the others views of it.
+            // The last piece is the buffer itself, the others are views of it.
             let piece = if gap.is_some() { view.as_ref().and_then(Mbuf::share) } else { view.take() };
             let Some(mut piece) = piece else {
                 ctx.counters.tx_no_mbuf += 1;
@@ -58,8 +58,7 @@ impl ReceiveHalf {
         }
         arrival.refused = new == 0 && refused;
         if new < end - start && !arrival.urgent {
-            // Inside the window, but here already; the first part of them is reported (RFC 2883
-            // section 4.2).
+            // Duplicate bytes inside the window; the first of them are reported (RFC 2883 section 4.2).
             ctx.counters.rx_duplicate_bytes += end - start - new;
             self.duplicate = twice.or(Some((at, end)));
             if let Some(ranges) = self.ranges {
@@ -75,7 +74,7 @@ impl ReceiveHalf {
         arrival
     }
 
-    /// Cuts off what lies outside the window or was in order before; returns where the rest starts.
+    /// Cuts off what is outside the window or below the frontier; returns where the rest starts.
     fn trim(&mut self, ctx: &mut Ctx<'_>, pos: i64, payload: &mut Mbuf, arrival: &mut Arrival) -> u64 {
         let old = (self.nxt as i64 - pos).clamp(0, payload.len() as i64) as usize;
         if old > 0 {
@@ -101,8 +100,8 @@ impl ReceiveHalf {
         }
     }
 
-    /// Records new bytes, or refuses them: no room for the event, or out of order and over a
-    /// budget.
+    /// Records new bytes, or refuses them: the event queue is full, or they are out of order and over a
+    /// limit.
     fn admit(&mut self, ctx: &mut Ctx<'_>, start: u64, end: u64) -> bool {
         if !ctx.takes_bytes() {
             return false;
@@ -119,7 +118,7 @@ impl ReceiveHalf {
             return true;
         }
         let bytes = end - start;
-        let admitted = self.has_room(ctx, start, bytes) && self.insert(ctx, start, end);
+        let admitted = self.admits_out_of_order(ctx, start, bytes) && self.insert(ctx, start, end);
         if admitted {
             self.hold(ctx, bytes as usize);
         } else {
@@ -128,14 +127,14 @@ impl ReceiveHalf {
         admitted
     }
 
-    /// Whether `bytes` out of order at `start` are taken. Asks for the memory they need; see
-    /// `reorder.rs`.
-    fn has_room(&mut self, ctx: &mut Ctx<'_>, start: u64, bytes: u64) -> bool {
+    /// Whether `bytes` out-of-order bytes at `start` are accepted. Asks connections to give up memory if
+    /// needed; see `slabs/reorder.rs`.
+    fn admits_out_of_order(&mut self, ctx: &mut Ctx<'_>, start: u64, bytes: u64) -> bool {
         let (held, bound) = (self.held.held_bytes, u64::from(ctx.config.out_of_order_bytes));
         let furthest = self.ranges.is_none_or(|key| ctx.reorder.get(key).end() <= start);
         if held + bytes > bound {
             ctx.counters.out_of_order_over_connection += 1;
-            // Beyond the bound by one segment at most, until the user has answered.
+            // At most one segment beyond the limit until the user has given up memory.
             if furthest || held > bound {
                 return false;
             }
@@ -154,8 +153,8 @@ impl ReceiveHalf {
                 (need, false)
             }
         };
-        // Of the connection that keeps most the newcomer itself is the furthest: better not to take
-        // it than to take it back.
+        // If this connection holds most, the new segment itself is the one furthest from its frontier:
+        // refusing it is better than accepting and evicting it.
         if furthest && self.ranges.is_some_and(|key| ctx.reorder.keeps_most(key)) {
             return false;
         }

@@ -1,4 +1,4 @@
-//! SACK blocks, and D-SACK blocks for what arrived twice (RFC 2018 section 4, RFC 2883 section 4).
+//! SACK blocks, and D-SACK blocks for duplicates (RFC 2018 section 4, RFC 2883 section 4).
 
 use arrayvec::ArrayVec;
 
@@ -7,7 +7,7 @@ use crate::tcp::header::{MAX_SACK_BLOCKS, SackBlock};
 use crate::tcp::slabs::ReorderSlab;
 
 impl ReceiveHalf {
-    /// A whole segment at `pos` came again: its bytes are named in the next SACK block.
+    /// A whole segment at `pos` is a duplicate: the next SACK reports it.
     pub(in crate::tcp) fn report_duplicate(&mut self, pos: i64, bytes: usize) {
         let end = pos + bytes as i64;
         if end > 1 {
@@ -15,8 +15,8 @@ impl ReceiveHalf {
         }
     }
 
-    /// SACK blocks to send, `count` at most: bytes that came twice, then the ranges, latest first
-    /// (RFC 2018 section 4, RFC 2883 section 4).
+    /// At most `count` SACK blocks to send: duplicate bytes first, then the ranges, latest first (RFC
+    /// 2018 section 4, RFC 2883 section 4).
     pub(in crate::tcp) fn sack_blocks(
         &self,
         slab: &ReorderSlab,
@@ -35,7 +35,7 @@ impl ReceiveHalf {
         blocks
     }
 
-    /// Whether there is something to put into SACK blocks.
+    /// Whether there is anything to report in SACK blocks.
     #[inline]
     pub(in crate::tcp) fn has_sack_blocks(&self) -> bool {
         self.duplicate.is_some() || self.ranges.is_some()

@@ -4,10 +4,10 @@ use crate::Duration;
 use crate::tcp::ctx::{Ctx, Seconds};
 use crate::tcp::header::{Flags, TcpHeader};
 
-/// TS.Recent is not compared with when older than this (RFC 7323 section 5.5).
+/// Age at which TS.Recent is invalid (RFC 7323 section 5.5: 24 days).
 const TS_RECENT_LIFE: Duration = Duration::from_secs(24 * 24 * 3600);
 
-/// The peer's clock.
+/// The peer's timestamp clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PeerTimestamps {
     /// TS.Recent, and when it was learned.
@@ -22,13 +22,13 @@ impl PeerTimestamps {
         self.recent
     }
 
-    /// The peer's SYN says this.
+    /// Takes the timestamp of the peer's SYN.
     pub(super) fn set(&mut self, ctx: &Ctx<'_>, value: u32) {
         *self = Self { recent: value, recent_at: ctx.second() };
     }
 
-    /// TS.Recent (RFC 7323 section 4.3), from a segment at `pos` that was found acceptable. An
-    /// outdated one is replaced by whatever the peer's clock says now (section 5.5).
+    /// Updates TS.Recent (RFC 7323 section 4.3) from an acceptable segment at `pos`. An outdated value
+    /// is replaced by any (section 5.5).
     #[inline]
     pub(super) fn learn(&mut self, ctx: &Ctx<'_>, header: &TcpHeader, pos: i64, last_ack_sent: u64) {
         if let Some((value, _)) = header.options.timestamps
@@ -39,7 +39,7 @@ impl PeerTimestamps {
         }
     }
 
-    /// PAWS (RFC 7323 section 5.2). A segment without timestamps passes, as with most stacks.
+    /// PAWS (RFC 7323 section 5.2). A segment without timestamps passes, as in most stacks.
     #[inline]
     pub(super) fn is_old(&self, ctx: &Ctx<'_>, header: &TcpHeader) -> bool {
         let Some((value, _)) = header.options.timestamps else { return false };

@@ -1,5 +1,5 @@
-//! The receive window: how far its edge is moved, and how the window field says it (RFC 9293
-//! section 3.8.6, RFC 7323 section 2).
+//! The receive window: when its edge moves, and the window field (RFC 9293 section 3.8.6, RFC 7323
+//! section 2).
 
 use super::ReceiveHalf;
 use crate::TcpConfig;
@@ -12,67 +12,65 @@ impl ReceiveHalf {
         self.window(ctx.reorder, self.window_budget(ctx.config), self.mss.into())
     }
 
-    /// The user has read, or given back: a window update is due where the peer may be waiting for
-    /// one.
+    /// The user has read or released bytes: sends a window update if the peer may be waiting for one.
     pub(in crate::tcp) fn update_window(&mut self, ctx: &Ctx<'_>) {
         let budget = self.window_budget(ctx.config);
         let left = self.edge.saturating_sub(self.nxt);
-        if left < u64::from(budget / 2) && self.grows(ctx.reorder, budget, self.mss.into()) {
+        if left < u64::from(budget / 2) && self.can_grow(ctx.reorder, budget, self.mss.into()) {
             self.acks.send_now();
         }
     }
 
-    /// The largest window we announce: without scaling the field is the bound.
+    /// The largest window that we announce: without scaling the field limits it.
     fn window_budget(&self, config: &TcpConfig) -> u32 {
         config.recv_window_bytes.min(u32::from(u16::MAX) << self.scale)
     }
 
-    /// The window field to send now (RFC 9293 section 3.8.6): the budget less what the user still
-    /// holds below the frontier (what is above lies inside the window already).
+    /// The window field to send now (RFC 9293 section 3.8.6): the budget less what the user still holds
+    /// below the frontier (what it holds above is inside the window already).
     ///
-    /// The edge stays where it was unless the window [`grows`](Self::grows). The field counts units
-    /// of `1 << scale` bytes, so that an edge that stays is seldom one it can say. Then it says
-    /// the next one beyond, as long as that is within the budget and a segment fits the window; a
-    /// smaller window would grow by less than a segment, and a peer that sends less than a unit at
-    /// a time would never see it close. There it says the last one in front (RFC 7323 section 2.4);
-    /// up to `edge` bytes are taken all the same.
+    /// The edge stays where it was unless the window can grow ([`can_grow`](Self::can_grow)). The field
+    /// counts units of `1 << scale` bytes, so it can seldom express an edge that stays. It is then rounded
+    /// up to the next unit, if that is within the budget and a segment fits the window. Otherwise it is
+    /// rounded down (RFC 7323 section 2.4): rounding up would let a small window grow by less than a
+    /// segment, and a peer that sends less than a unit at a time would never see it close. Bytes up to
+    /// `edge` are accepted all the same.
     fn window(&self, slab: &ReorderSlab, budget_bytes: u32, mss: u32) -> u16 {
-        let wanted = self.wanted(slab, budget_bytes);
-        let step = step(budget_bytes, mss);
-        let field = match self.grown(wanted, step) {
+        let target = self.target_edge(slab, budget_bytes);
+        let step = min_growth(budget_bytes, mss);
+        let field = match self.grown_edge(target, step) {
             Some(edge) => (edge - self.nxt) >> self.scale,
             None => {
                 let bytes = self.edge.saturating_sub(self.nxt);
                 let beyond = bytes.div_ceil(1 << self.scale);
-                let fits = bytes >= step && self.nxt + (beyond << self.scale) <= wanted;
+                let fits = bytes >= step && self.nxt + (beyond << self.scale) <= target;
                 if fits { beyond } else { bytes >> self.scale }
             }
         };
         field.min(u64::from(u16::MAX)) as u16
     }
 
-    /// Whether the window may be opened now: by a segment or half the budget at least, against the
-    /// silly window (RFC 9293 section 3.8.6.2.2).
-    fn grows(&self, slab: &ReorderSlab, budget_bytes: u32, mss: u32) -> bool {
-        self.grown(self.wanted(slab, budget_bytes), step(budget_bytes, mss)).is_some()
+    /// Whether the window may be opened now: by at least a segment or half the budget, to avoid silly
+    /// windows (RFC 9293 section 3.8.6.2.2).
+    fn can_grow(&self, slab: &ReorderSlab, budget_bytes: u32, mss: u32) -> bool {
+        self.grown_edge(self.target_edge(slab, budget_bytes), min_growth(budget_bytes, mss)).is_some()
     }
 
     /// The edge that the budget allows now.
-    fn wanted(&self, slab: &ReorderSlab, budget_bytes: u32) -> u64 {
+    fn target_edge(&self, slab: &ReorderSlab, budget_bytes: u32) -> u64 {
         let above = self.ranges.map_or(0, |key| slab.get(key).bytes());
         let held_below = self.held.held_bytes.saturating_sub(above);
         self.nxt + u64::from(budget_bytes).saturating_sub(held_below)
     }
 
-    /// The last edge up to `wanted` that a window field can say, if that is `step` bytes beyond
-    /// the present one.
-    fn grown(&self, wanted: u64, step: u64) -> Option<u64> {
-        let edge = self.nxt + ((wanted - self.nxt) >> self.scale << self.scale);
+    /// The last edge up to `target` that a window field can express, if it is at least `step` bytes
+    /// beyond the present one.
+    fn grown_edge(&self, target: u64, step: u64) -> Option<u64> {
+        let edge = self.nxt + ((target - self.nxt) >> self.scale << self.scale);
         (edge >= self.edge + step).then_some(edge)
     }
 
-    /// The window field of a segment that acknowledges only up to `ack`: to the edge that was
-    /// announced.
+    /// The window field of a segment that acknowledges only up to `ack`: it reaches the announced edge.
     pub(in crate::tcp) fn window_from(&self, ack: u64) -> u16 {
         (self.edge.saturating_sub(ack) >> self.scale).min(u64::from(u16::MAX)) as u16
     }
@@ -83,8 +81,8 @@ impl ReceiveHalf {
     }
 }
 
-/// Bytes by which the edge of a window moves, at least.
-fn step(budget_bytes: u32, mss: u32) -> u64 {
+/// Least movement of the window's edge, bytes.
+fn min_growth(budget_bytes: u32, mss: u32) -> u64 {
     u64::from(mss.min(budget_bytes / 2))
 }
 

@@ -1,6 +1,5 @@
-//! An acknowledgement arrives: the peer's window, SACK blocks, the send queue, round-trip times
-//! (RFC 9293 section 3.10.7.4, RFC 2018, RFC 2883, RFC 7323 section 4). What follows from it is in
-//! `recovery.rs`.
+//! An acknowledgement arrives: the peer's window, SACK blocks, the send queue, round-trip times (RFC
+//! 9293 section 3.10.7.4, RFC 2018, RFC 2883, RFC 7323 section 4). Loss recovery is in `recovery.rs`.
 
 use super::ack_sample::{AckSample, RetransmitFilter, is_before};
 use super::rtt::micros_since;
@@ -10,12 +9,12 @@ use crate::tcp::congestion::{Congestion, CongestionControl};
 use crate::tcp::ctx::Ctx;
 use crate::tcp::header::SackBlock;
 
-/// The part of an acceptable segment that is for the sending half.
+/// The fields of an acceptable segment that concern the sending half.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::tcp) struct AckInfo<'a> {
-    /// Acknowledged up to this position, at most SND.NXT.
+    /// Acknowledged up to this position, which is at most SND.NXT.
     pub(in crate::tcp) ack: u64,
-    /// The segment's position, and how many positions it occupies.
+    /// The segment's position, and the number of positions it occupies.
     pub(in crate::tcp) pos: i64,
     pub(in crate::tcp) len: usize,
     /// Its window field.
@@ -24,11 +23,11 @@ pub(in crate::tcp) struct AckInfo<'a> {
     pub(in crate::tcp) sack: &'a [SackBlock],
     /// TSecr, if there is one.
     pub(in crate::tcp) echo: Option<u32>,
-    /// It echoes marks (ECE).
+    /// Whether it echoes marks (ECE).
     pub(in crate::tcp) ece: bool,
 }
 
-/// The part of the segment that establishes a connection that is for the sending half.
+/// The fields of the segment that establishes a connection that concern the sending half.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::tcp) struct Handshake {
     /// Its position.
@@ -40,7 +39,7 @@ pub(in crate::tcp) struct Handshake {
     pub(in crate::tcp) echo: Option<u32>,
 }
 
-/// The sending half as an acknowledgement found it.
+/// The state of the sending half before an acknowledgement is processed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PriorSendState {
     una: u64,
@@ -48,27 +47,27 @@ pub(super) struct PriorSendState {
     pub(super) pipe: u64,
 }
 
-/// What kind of acknowledgement it is.
+/// Kind of an acknowledgement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AckKind {
-    /// It repeats the one before (RFC 5681 section 2).
+    /// It is a duplicate (RFC 5681 section 2).
     pub(super) duplicate: bool,
-    /// And has no SACK blocks.
+    /// It is a duplicate without SACK blocks.
     pub(super) plain: bool,
     /// It echoes marks.
     pub(super) ece: bool,
 }
 
 impl SendHalf {
-    /// Our SYN is acknowledged and we have the peer's.
+    /// Our SYN is acknowledged and the peer's has arrived.
     pub(in crate::tcp) fn establish(&mut self, ctx: &mut Ctx<'_>, segment: &Handshake) {
         let syn_lost = self.timers.syn_sends > 1;
         let sample_us = match self.timers.syn_sends {
-            // The SYN-ACK was not kept, nor when it was sent.
+            // A SYN cookie: the time of the SYN-ACK is not known.
             0 => None,
             1 => Some(micros_since(ctx.now, self.timers.last_sent)),
-            // An echo of an earlier SYN tells nothing: the way may be long, or an answer was lost,
-            // and its timer with it. A round trip of that many seconds would be believed for long.
+            // An echo of an earlier SYN is ambiguous: the path may be long, or an answer was lost and
+            // its timer counted too. A sample of that many seconds would distort the RTT for long.
             _ => self
                 .echo_ms(segment.echo)
                 .filter(|echo_ms| !is_before(*echo_ms, self.timers.last_sent.total_millis() as u32))
@@ -79,7 +78,7 @@ impl SendHalf {
                 self.rtt.sample(ctx.now, sample_us);
                 self.recovery.tail.on_sample();
             }
-            None if syn_lost => self.rtt.fall_back(),
+            None if syn_lost => self.rtt.on_syn_lost(),
             None => {}
         }
         self.rtt.forget_backoff();
@@ -95,13 +94,13 @@ impl SendHalf {
         self.timers.resend = None;
     }
 
-    /// The peer is there: it said something, whatever that was.
+    /// The peer sent something, whatever it was.
     #[inline]
     pub(in crate::tcp) fn on_heard(&mut self) {
         self.path.on_heard();
     }
 
-    /// Returns whether our FIN has just been acknowledged.
+    /// Processes an acknowledgement. Returns whether our FIN has just been acknowledged.
     pub(in crate::tcp) fn on_ack(&mut self, ctx: &mut Ctx<'_>, segment: &AckInfo<'_>) -> bool {
         self.pace.advance(ctx.now);
         self.path.on_heard();
@@ -136,18 +135,18 @@ impl SendHalf {
             self.fin = Fin::Acked;
         }
         if self.is_blocked_by_window(ctx) {
-            // The peer lives, it only has no room: that is not a lack of progress (RFC 9293 section
-            // 3.8.6.1).
+            // The peer is alive, but its window is too small: that is not a lack of progress (RFC 9293
+            // section 3.8.6.1).
             self.timers.progress = ctx.now;
         }
         self.check_writable(ctx);
         fin_acked
     }
 
-    /// Marks what SACK blocks name. A first block below the acknowledgement, or inside of the
-    /// second, names what arrived twice (RFC 2883 section 4). Blocks outside of what is in flight
-    /// are nonsense and skipped. Returns whether what arrived twice is a probe of the path's MTU,
-    /// which tells nothing else.
+    /// Marks the segments in SACK blocks. A first block below the acknowledgement, or inside the second
+    /// block, is a D-SACK: it reports duplicate bytes (RFC 2883 section 4). Blocks outside of what is in
+    /// flight are invalid and skipped. Returns whether the D-SACK answers a path MTU probe; it means
+    /// nothing else then.
     fn learn_sack(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -164,7 +163,7 @@ impl SendHalf {
             let inside = second.is_some_and(|(from, to)| from <= start && end <= to);
             if start < end && (start < ack as i64 || inside) {
                 blocks.next();
-                // The SYN is no payload; what was never sent did not arrive twice.
+                // The SYN is not payload, and bytes that were never sent cannot be duplicates.
                 if start > 0 && end <= nxt as i64 {
                     ctx.counters.dsack_received += 1;
                     let (start, end) = (start as u64, end as u64);
@@ -184,7 +183,7 @@ impl SendHalf {
         probe_answered
     }
 
-    /// Tells transmissions of one segment apart.
+    /// The filter that tells apart transmissions of one segment.
     #[inline]
     fn retransmit_filter(&self, ctx: &Ctx<'_>, echo: Option<u32>) -> RetransmitFilter {
         let lowest = Duration::from_micros(u64::from(self.rtt.min_rtt_us()));
@@ -198,7 +197,7 @@ impl SendHalf {
         Some(echo.wrapping_sub(self.timestamp_offset))
     }
 
-    /// Karn's rule: by the clock when what was acknowledged was sent once, else by the echoed
+    /// Karn's rule: measures by the clock if the acknowledged segment was sent once, else by the echoed
     /// timestamp.
     fn learn_rtt(&mut self, ctx: &Ctx<'_>, sample: &mut AckSample) {
         sample.rtt_us = match sample.sampled {
@@ -211,16 +210,16 @@ impl SendHalf {
         }
     }
 
-    /// The RTT by the echoed timestamp, which is unambiguous also for what was sent twice (RFC 7323
+    /// The RTT by the echoed timestamp, which is unambiguous even for retransmitted segments (RFC 7323
     /// section 4).
     #[inline]
     pub(in crate::tcp) fn timestamp_rtt_us(&self, ctx: &Ctx<'_>, echo_ms: u32) -> Option<u64> {
         let elapsed_ms = (ctx.now.total_millis() as u32).wrapping_sub(echo_ms);
-        // Older than the life of a retransmission, or from the future: not an echo of ours.
+        // Older than the largest RTO, or from the future: not an echo of ours.
         (elapsed_ms as u64 <= ctx.config.rto_max.total_millis()).then(|| u64::from(elapsed_ms.max(1)) * 1000)
     }
 
-    /// Something was acknowledged.
+    /// SND.UNA advanced.
     fn on_progress(&mut self, ctx: &Ctx<'_>) {
         self.timers.progress = ctx.now;
         self.path.on_progress();
@@ -228,12 +227,12 @@ impl SendHalf {
             self.timers.persist_backoff = 0;
         }
         self.timers.resend = None;
-        self.timers.tail_from = ctx.now;
-        self.timers.patience = ctx.now + Duration::from_micros(u64::from(self.rtt.srtt_us()));
+        self.timers.pto_from = ctx.now;
+        self.timers.rto_not_before = ctx.now + Duration::from_micros(u64::from(self.rtt.srtt_us()));
     }
 
-    /// Nothing is on its way and the peer's window does not take what is next, or shrank below what
-    /// is.
+    /// Whether the peer's window does not cover the oldest queued segment: nothing is in flight and the
+    /// window is too small for the next segment, or the window shrank below what is in flight.
     #[inline]
     pub(super) fn is_blocked_by_window(&self, ctx: &Ctx<'_>) -> bool {
         let next = self.queue.head.map(|key| ctx.segments.get(key).end());

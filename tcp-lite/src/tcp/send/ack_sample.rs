@@ -1,32 +1,32 @@
-//! What one acknowledgement says of the send queue, gathered while segments are marked and removed
+//! Result of one acknowledgement for the send queue, collected while segments are marked and removed
 //! (RFC 8985 section 6.2, step 2; RFC 6298 section 3, Karn's algorithm).
 
 use crate::Instant;
 use crate::tcp::slabs::{Marks, Segment, Sent};
 
-/// AckSample of one acknowledgement.
+/// What one acknowledgement says about the send queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AckSample {
     /// Positions acknowledged cumulatively.
     pub(super) acked: u64,
     /// Bytes of segments newly known to have arrived; each segment counts once.
     pub(super) delivered: u64,
-    /// The latest transmission among them that can be told to have arrived.
+    /// The latest transmission that is known to have arrived.
     pub(super) latest: Option<Sent>,
-    /// The lowest end among those that were sent only once.
+    /// The lowest end of a newly delivered segment that was sent only once.
     pub(super) lowest_original: u64,
-    /// The highest end.
+    /// The highest end of a newly delivered segment.
     pub(super) highest: u64,
-    /// A segment that was sent again in this recovery is acknowledged cumulatively.
+    /// A segment that was retransmitted in this recovery is acknowledged cumulatively.
     pub(super) repaired: bool,
-    /// When the newest segment acknowledged cumulatively was sent, if that says how long the way
-    /// is: all were sent only once, and it had not waited at the peer behind a hole.
+    /// When the newest segment acknowledged cumulatively was sent, if that gives an RTT sample: all were
+    /// sent only once, and it had not waited at the peer behind a hole.
     pub(super) sampled: Option<Instant>,
-    /// The round-trip time it measured, microseconds.
+    /// The measured round-trip time, microseconds.
     pub(super) rtt_us: Option<u64>,
-    /// Bytes that arrived twice (RFC 2883).
+    /// Duplicate bytes reported by D-SACK (RFC 2883).
     pub(super) duplicate: Option<(u64, u64)>,
-    /// One acknowledged cumulatively had been sent again.
+    /// A segment acknowledged cumulatively had been retransmitted.
     pub(super) ambiguous: bool,
     pub(super) filter: RetransmitFilter,
 }
@@ -37,31 +37,31 @@ pub(super) struct AckSample {
 pub(super) struct RetransmitFilter {
     /// The echoed timestamp, as a time of our clock in milliseconds.
     pub(super) echo_ms: Option<u32>,
-    /// Now less the lowest round-trip time: nothing sent later can have been answered.
+    /// Now minus the lowest round-trip time: later transmissions cannot have been answered yet.
     pub(super) horizon: Instant,
 }
 
 impl RetransmitFilter {
-    /// Whether what was sent again at `sent_at` can have been answered by now.
+    /// Whether a retransmission at `sent_at` can have been answered by now.
     #[inline]
     fn is_long_enough(&self, sent_at: Instant) -> bool {
         sent_at <= self.horizon
     }
 
-    /// Whether the echo is of an earlier transmission. It says nothing of segments above a hole,
-    /// whose timestamps the peer does not echo (RFC 7323 section 4.3), although RFC 8985's
-    /// pseudocode compares those, too: then the retransmission of one segment would never show the
-    /// loss of another's, as it does on Linux. In the simulator that takes 4 % more timeouts under
-    /// burst losses. What it costs is spurious retransmissions where segments are late by many
-    /// round trips.
+    /// Whether the echo is that of an earlier transmission. The echo says nothing about segments above a
+    /// hole, since the peer does not echo their timestamps (RFC 7323 section 4.3). RFC 8985's pseudocode
+    /// compares those as well. Then the retransmission of one segment would never reveal the loss of
+    /// another's, as it does on Linux; in the simulator that costs 4 % more timeouts under burst losses.
+    /// The price of not comparing them is spurious retransmissions where segments are late by many round
+    /// trips.
     #[inline]
     fn echoes_before(&self, sent_at: Instant) -> bool {
         self.echo_ms.is_some_and(|echo_ms| is_before(echo_ms, sent_at.total_millis() as u32))
     }
 }
 
-/// Whether an echoed timestamp is older than anything sent at `sent_ms`, a time of our clock in
-/// milliseconds. Our timestamps tick so: within the same tick it is not.
+/// Whether an echoed timestamp is older than `sent_ms`, a time of our clock in milliseconds. Timestamps
+/// tick in milliseconds; within the same tick it is not older.
 #[inline]
 pub(super) fn is_before(echo_ms: u32, sent_ms: u32) -> bool {
     (echo_ms.wrapping_sub(sent_ms) as i32) < 0
@@ -121,7 +121,7 @@ impl AckSample {
         }
     }
 
-    /// A segment is acknowledged cumulatively: the next in the order of positions.
+    /// A segment is acknowledged cumulatively. Called in the order of positions.
     #[inline]
     pub(super) fn acknowledge(&mut self, segment: &Segment) {
         let marks = segment.marks;

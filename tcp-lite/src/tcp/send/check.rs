@@ -6,7 +6,7 @@ use super::{Fin, SendHalf};
 use crate::invariant::{Check, ensure};
 use crate::tcp::slabs::{Marks, PageKey, SearchSlab, SegmentKey, SegmentSlab};
 
-/// What the sending half holds of what connections share.
+/// The sending half's share of the slabs.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::tcp) struct SendHoldings {
     pub(in crate::tcp) segments: usize,
@@ -15,7 +15,7 @@ pub(in crate::tcp) struct SendHoldings {
 }
 
 impl SendHalf {
-    /// Everything is where its place is. Returns what is held.
+    /// Checks the queue and the path MTU search. Returns the share of the slabs.
     pub(in crate::tcp) fn check(&self, slab: &SegmentSlab, searches: &SearchSlab) -> Check<SendHoldings> {
         let searches = self.path.check(searches)?;
         let queue = &self.queue;
@@ -26,7 +26,7 @@ impl SendHalf {
         Ok(SendHoldings { segments: queue.segments as usize, open_page: queue.open_page(), searches })
     }
 
-    /// Nothing is in flight that no timer watches over.
+    /// A timer runs while anything is in flight.
     pub(in crate::tcp) fn check_timer(&self) -> Check {
         let (in_flight, timer) = (self.queue.in_flight(), self.timers.resend);
         let watches = timer.is_some_and(|(_, resend)| resend != Resend::Window);
@@ -34,7 +34,7 @@ impl SendHalf {
         Ok(())
     }
 
-    /// The FIN's state is one of: not asked for, to be sent or in flight, acknowledged.
+    /// `open`: the FIN was not asked for. `acked`: it is acknowledged. Otherwise it is due or in flight.
     pub(in crate::tcp) fn check_fin(&self, open: bool, acked: bool) -> Check {
         let fits = (self.fin == Fin::Open, self.fin == Fin::Acked) == (open, acked);
         ensure!(fits, "our FIN is {:?}", self.fin);
@@ -45,7 +45,7 @@ impl SendHalf {
 impl SendQueue {
     /// Sums, cursors and both orders agree with the marks.
     pub(super) fn check(&self, slab: &SegmentSlab) -> Check {
-        let (mut sacked, mut lost, mut flying, mut count) = ((0, 0), 0, 0, 0);
+        let (mut sacked, mut lost, mut in_flight, mut count) = ((0, 0), 0, 0, 0);
         let (mut pos, mut last, mut is_sent, mut is_past_repair) = (None, None, true, false);
         let mut found = [self.unsent, self.repair, self.sacks.last].map(|cursor| cursor.is_none());
         for key in self.keys(slab, self.head, |segment| segment.next) {
@@ -59,7 +59,7 @@ impl SendQueue {
             ensure!(segment.len > 0, "a segment without bytes at {}", segment.pos);
             pos = Some(segment.end());
             let len = u64::from(segment.len);
-            let place = segment.marks & (Marks::SACKED | Marks::LOST | Marks::FLYING);
+            let place = segment.marks & (Marks::SACKED | Marks::LOST | Marks::IN_FLIGHT);
             let places = place.bits().count_ones();
             ensure!(places == u32::from(is_sent), "{:?} at {}", segment.marks, segment.pos);
             match place {
@@ -68,7 +68,7 @@ impl SendQueue {
                     ensure!(is_past_repair, "lost in front of the next to be sent again: {}", segment.pos);
                     lost += len;
                 }
-                Marks::FLYING => flying += 1,
+                Marks::IN_FLIGHT => in_flight += 1,
                 _ => {}
             }
             (last, count) = (Some(key), count + 1);
@@ -81,20 +81,20 @@ impl SendQueue {
         let mut earlier: Option<SegmentKey> = None;
         for key in self.keys(slab, self.flight.oldest, |segment| segment.later) {
             let (key, segment) = key?;
-            ensure!(segment.marks.contains(Marks::FLYING), "in flight and marked {:?}", segment.marks);
+            ensure!(segment.marks.contains(Marks::IN_FLIGHT), "in flight and marked {:?}", segment.marks);
             ensure!(segment.earlier == earlier, "the order of transmission is torn at {}", segment.pos);
-            // Both parts of a segment that was cut were sent together.
+            // The parts of a split segment were sent together.
             let in_order = earlier.is_none_or(|earlier| !slab.get(earlier).sent.is_after(segment.sent));
             ensure!(in_order, "sent before the one in front: {}", segment.pos);
-            flying -= 1;
+            in_flight -= 1;
             earlier = Some(key);
         }
-        ensure!(flying == 0, "{flying} fly that are not linked");
+        ensure!(in_flight == 0, "{in_flight} segments in flight are not linked");
         ensure!(self.flight.newest() == earlier, "the newest in flight is {:?}", self.flight.newest());
         Ok(())
     }
 
-    /// SND.UNA, SND.NXT and the segments stand where they should, while the connection lives.
+    /// SND.UNA, SND.NXT and the segments agree, while the connection lives.
     fn check_positions(&self, slab: &SegmentSlab) -> Check {
         let (una, nxt, end) = (self.una, self.nxt, self.end);
         ensure!(una <= nxt && nxt <= end + 1, "SND.UNA {una}, SND.NXT {nxt}, end {end}");
@@ -113,7 +113,7 @@ impl SendQueue {
         Ok(())
     }
 
-    /// A list from `first` on; an error where it leads nowhere, or round in a circle.
+    /// Walks a list from `first`; returns an error for a dangling or circular link.
     fn keys<'a>(
         &self,
         slab: &'a SegmentSlab,

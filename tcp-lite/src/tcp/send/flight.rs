@@ -1,9 +1,8 @@
-//! Segments in flight in the order of their last transmission, so that what was overtaken is at the
-//! front (RFC 8985 section 6.2, step 5: "a separate doubly linked list ordered by
-//! Segment.xmit_ts").
+//! Segments in flight in the order of their last transmission, so that overtaken ones are at the front
+//! (RFC 8985 section 6.2, step 5: "a separate doubly linked list ordered by Segment.xmit_ts").
 //!
 //! The list runs through the records of the send queue; a segment is in it while it has
-//! [`Marks::FLYING`](crate::tcp::slabs::Marks::FLYING).
+//! [`Marks::IN_FLIGHT`](crate::tcp::slabs::Marks::IN_FLIGHT).
 
 use crate::Instant;
 use crate::tcp::slabs::{SegmentKey, SegmentSlab, Sent};
@@ -11,7 +10,7 @@ use crate::tcp::slabs::{SegmentKey, SegmentSlab, Sent};
 /// The ends of the list.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Flight {
-    /// Sent before all others.
+    /// The segment sent longest ago.
     pub(super) oldest: Option<SegmentKey>,
     newest: Option<SegmentKey>,
     /// Transmissions so far; wraps.
@@ -19,25 +18,25 @@ pub(super) struct Flight {
 }
 
 impl Flight {
-    /// Sent behind all others.
+    /// The segment sent last.
     pub(super) fn newest(&self) -> Option<SegmentKey> {
         self.newest
     }
 
-    /// The next transmission.
+    /// Numbers a transmission made now.
     #[inline]
-    pub(super) fn depart(&mut self, now: Instant) -> Sent {
+    pub(super) fn number_transmission(&mut self, now: Instant) -> Sent {
         self.count = self.count.wrapping_add(1);
         Sent { at: now, nr: self.count }
     }
 
-    /// A segment was sent now.
+    /// Adds a segment that was sent now.
     #[inline]
     pub(super) fn append(&mut self, slab: &mut SegmentSlab, key: SegmentKey) {
         self.insert_after(slab, self.newest, key);
     }
 
-    /// A segment arrived, or was lost.
+    /// Removes a segment that arrived or was marked lost.
     #[inline]
     pub(super) fn unlink(&mut self, slab: &mut SegmentSlab, key: SegmentKey) {
         let segment = slab.get_mut(key);
@@ -52,9 +51,8 @@ impl Flight {
         }
     }
 
-    /// A segment believed lost flies after all: puts it where its last transmission belongs,
-    /// searching from `near` on, which is in the list and was not sent later than it; `None`: from
-    /// the front.
+    /// Adds a segment that was wrongly marked lost, at the place of its last transmission. Searches from
+    /// `near` on, which is in the list and was not sent later than it; `None`: from the front.
     pub(super) fn restore(&mut self, slab: &mut SegmentSlab, near: Option<SegmentKey>, key: SegmentKey) {
         let sent = slab.get(key).sent;
         let mut place = near;

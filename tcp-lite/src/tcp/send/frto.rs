@@ -1,27 +1,27 @@
-//! F-RTO: whether a timeout was spurious, told without timestamps (RFC 5682 sections 2.1 and 3.1).
+//! F-RTO: detects spurious timeouts without timestamps (RFC 5682 sections 2.1 and 3.1).
 //!
-//! After the timeout only the oldest segment is sent again. When that is acknowledged, up to two
-//! fresh segments follow instead of further retransmissions; if the next acknowledgement then names
-//! bytes that were in flight at the timeout and never sent again, they had not been lost.
+//! After the timeout only the oldest segment is retransmitted. When it is acknowledged, up to two new
+//! segments follow instead of further retransmissions. If the next acknowledgement then covers bytes
+//! that were in flight at the timeout and were not retransmitted, they had not been lost.
 
 use super::ack_sample::AckSample;
 
-/// Fresh segments sent in the second step.
+/// New segments sent in step 2b (RFC 5682 section 2.1: at most two).
 const FRESH_SEGMENTS: u8 = 2;
 
-/// Where the algorithm stands.
+/// State of the algorithm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Frto {
     /// Not running, or decided.
     #[default]
     Off,
-    /// The oldest segment is being sent again (step 1).
+    /// The oldest segment is being retransmitted (step 1).
     Resent,
-    /// It was acknowledged: so many fresh segments may follow (step 2b).
+    /// It was acknowledged: so many new segments may follow (step 2b).
     Fresh(u8),
 }
 
-/// The connection after an acknowledgement during F-RTO.
+/// State of the connection after an acknowledgement during F-RTO.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Standing {
     /// SND.UNA.
@@ -32,17 +32,17 @@ pub(super) struct Standing {
     pub(super) sack: bool,
     /// It was a duplicate acknowledgement.
     pub(super) duplicate: bool,
-    /// There is something fresh to send that the peer's window takes.
+    /// There is a new segment that fits the peer's window.
     pub(super) fresh: bool,
 }
 
 impl Frto {
-    /// A timeout; `first` unless recovery was under way.
+    /// A timeout; `first` unless a recovery was in progress.
     pub(super) fn on_timeout(&mut self, first: bool) {
         *self = if first { Self::Resent } else { Self::Off };
     }
 
-    /// A fresh segment was sent.
+    /// A new segment was sent.
     pub(super) fn on_fresh(&mut self) {
         if let Self::Fresh(left) = self {
             *left = left.saturating_sub(1);
@@ -56,7 +56,7 @@ impl Frto {
         }
         match *self {
             Self::Off => false,
-            // With SACK, duplicates say something by themselves; without, the peer has a hole.
+            // With SACK, duplicates are not conclusive; without it they mean that the peer has a hole.
             Self::Resent if sample.acked == 0 => {
                 if !standing.sack {
                     *self = Self::Off;

@@ -1,6 +1,6 @@
-//! The sending half of a connection: what is queued, in flight, acknowledged and lost, when it is
-//! sent and sent again, and how fast (RFC 9293 section 3.8, data communication, and the
-//! acknowledgement checks of 3.10.7.4; SND.UNA, SND.NXT, SND.WND).
+//! The sending half of a connection: what is queued, in flight, acknowledged and lost, when it is sent
+//! and retransmitted, and how fast (RFC 9293 section 3.8, data communication, and the acknowledgement
+//! checks of 3.10.7.4; SND.UNA, SND.NXT, SND.WND).
 //!
 //! | what | where | document |
 //! |---|---|---|
@@ -9,17 +9,18 @@
 //! | an acknowledgement arrives | `ack.rs`, `ack_sample.rs` | RFC 9293 section 3.10.7.4, RFC 2018, 2883, 7323 |
 //! | which segments arrived, which are lost | `scoreboard.rs`, `sacks.rs`, `flight.rs`, `rack.rs` | RFC 2018, 6675, 8985 |
 //! | loss recovery | `recovery.rs`, `prr.rs`, `undo.rs`, `frto.rs`, `tail_probe.rs` | RFC 5681, 6582, 6937, 4015, 5682, 8985 |
-//! | when the window is reduced | `slow_down.rs`, `reduction.rs` | RFC 3168, 5681 |
+//! | when the window is reduced | `congestion_response.rs`, `reduction.rs` | RFC 3168, 5681 |
 //! | round-trip time and timeout | `rtt.rs`, `retransmission.rs`, `timers.rs` | RFC 6298, 7765, 9293 section 3.8.1 |
-//! | how large segments are | `path_mtu.rs` | RFC 8899, 1191, 8201 |
-//! | what is sent next | `next.rs`, `train.rs`, `pacing.rs` | RFC 9293 section 3.8, RFC 5681 |
+//! | segment size | `path_mtu.rs` | RFC 8899, 1191, 8201 |
+//! | the next segment to send | `next.rs`, `train.rs`, `pacing.rs` | RFC 9293 section 3.8, RFC 5681 |
 //!
-//! It knows nothing of the receiving half: header fields that say what we received are added by
-//! `connection/output.rs`. Its fields are its own; `connection` asks for them by methods.
+//! It knows nothing of the receiving half: `connection/output.rs` adds the header fields for what we
+//! received. Its fields are private; `connection` calls its methods.
 
 mod ack;
 mod ack_sample;
 mod check;
+mod congestion_response;
 mod flight;
 mod frto;
 mod next;
@@ -35,7 +36,6 @@ mod retransmission;
 mod rtt;
 mod sacks;
 mod scoreboard;
-mod slow_down;
 mod tail_probe;
 #[cfg(test)]
 mod test_access;
@@ -46,7 +46,7 @@ mod window;
 
 pub(super) use ack::{AckInfo, Handshake};
 pub(crate) use next::Payload;
-pub(super) use next::{Kind, Outgoing};
+pub(super) use next::{Outgoing, SendKind};
 pub(super) use retransmission::earlier;
 
 use bitflags::bitflags;
@@ -71,16 +71,16 @@ use crate::facade::TcpSeqNumber;
 use crate::{Duration, TcpConfig};
 
 bitflags! {
-    /// What waits to be sent besides queued segments and the FIN.
+    /// What has to be sent besides queued segments and the FIN.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     struct Pending: u8 {
         const SYN = 1;
-        /// A segment without payload in front of the window: zero window, keepalive, or to have the
+        /// A segment without payload below the window: for a zero window, a keepalive, or to make the
         /// peer answer.
         const PROBE = 2;
         /// A tail loss probe.
         const TAIL = 4;
-        /// Not a transmission: the next fresh segment may be cut to the peer's window.
+        /// Not a transmission: the next new segment may be cut to the peer's window.
         const CUT = 8;
     }
 }
@@ -90,44 +90,44 @@ bitflags! {
 enum Fin {
     /// Not asked for.
     Open,
-    /// Follows the queue, for the first time or, after a timeout, again.
+    /// To be sent behind the queue, for the first time or, after a timeout, again.
     Due,
     Sent,
     Acked,
 }
 
-/// Whether the user waits for `Event::Writable`.
+/// State of `Event::Writable`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Writable {
-    NotOwed,
-    /// `segment` was refused.
-    Owed,
-    /// The event waits to be taken, and stands for all refusals until it is.
-    Told,
+    Idle,
+    /// A segment was refused.
+    Wanted,
+    /// The event is queued, and covers all refusals until it is taken.
+    Queued,
 }
 
-/// Why segments are being sent again, if they are.
+/// State of loss recovery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// They are not.
+    /// No recovery.
     #[default]
     Open,
     /// Loss was detected by acknowledgements (fast recovery).
     Fast,
-    /// The timer expired.
+    /// The retransmission timer expired.
     Loss,
 }
 
-/// Loss recovery of one connection: the algorithms that tell what a loss, or what seemed one, calls
-/// for.
+/// Loss recovery of one connection: its state, and the algorithms that decide the response to a loss or
+/// an apparent one.
 #[derive(Clone, Copy, Debug, Default)]
 struct Recovery {
     phase: Phase,
-    /// What was sent when the last recovery began; it ends when all of that is acknowledged (RFC
-    /// 6582, `recover`).
+    /// SND.NXT when the last recovery began; the recovery ends when everything below is acknowledged
+    /// (RFC 6582, `recover`).
     high: u64,
     dup_acks: u32,
-    /// What may be sent during [`Phase::Fast`].
+    /// Limits transmission during [`Phase::Fast`].
     prr: Prr,
     tail: TailProbe,
     undo: Undo,
@@ -149,23 +149,22 @@ pub(super) struct SendHalf {
     pace: Pace,
     timers: Timers,
     agreed: Agreed,
-    /// What we send may be marked (RFC 3168): ECN was agreed on, and nothing spoke against it
-    /// since.
+    /// Our segments may be marked (RFC 3168): ECN was agreed on, and nothing has disabled it since.
     ect: bool,
     fin: Fin,
     pending: Pending,
     writable: Writable,
     /// Added to the millisecond clock of our timestamps (RFC 7323 section 7.1).
     timestamp_offset: u32,
-    /// Segments sent again.
+    /// Number of retransmissions.
     retransmits: u64,
 }
 
-/// How the sending half stands, for [`ConnInfo`](super::ConnInfo).
+/// Figures of the sending half, for [`ConnInfo`](super::ConnInfo).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SendInfo {
     pub(super) emss: u32,
-    /// Behind the last byte pushed, as a position.
+    /// Position behind the last byte pushed.
     pub(super) end: u64,
     pub(super) queued: u64,
     pub(super) srtt_us: u32,
@@ -176,7 +175,7 @@ pub(super) struct SendInfo {
 }
 
 impl SendHalf {
-    /// Our SYN waits to be sent. `agreed`: what it offers.
+    /// A new half whose SYN has to be sent. `agreed`: what the SYN offers.
     pub(super) fn new(ctx: &Ctx<'_>, birth: &Birth, agreed: Agreed) -> Self {
         let config = ctx.config;
         let mut half = Self {
@@ -195,7 +194,7 @@ impl SendHalf {
             ect: false,
             fin: Fin::Open,
             pending: Pending::SYN,
-            writable: Writable::NotOwed,
+            writable: Writable::Idle,
             timestamp_offset: birth.timestamp_offset,
             retransmits: 0,
         };
@@ -209,8 +208,7 @@ impl SendHalf {
         &self.agreed
     }
 
-    /// The peer's SYN has arrived: what was agreed on, the MSS that it names, and the window that
-    /// it announces.
+    /// The peer's SYN has arrived, with this result, its MSS option and its window.
     pub(super) fn agree(&mut self, agreed: Agreed, peer_mss: Option<u16>, window: u16) {
         self.agreed = agreed;
         self.ect = agreed.ecn && !self.has_sent_syn_again();
@@ -219,45 +217,45 @@ impl SendHalf {
         self.window.on_syn(u64::from(window));
     }
 
-    /// The connection is not capable of ECN after all.
+    /// ECN is not used after all.
     pub(super) fn decline_ecn(&mut self) {
         self.agreed.ecn = false;
         self.ect = false;
     }
 
-    /// What we send is not to be marked any more.
+    /// Our segments must not be marked any more.
     pub(super) fn stop_ect(&mut self) {
         self.ect = false;
     }
 
-    /// Our SYN, or SYN-ACK, is to be sent, perhaps again.
+    /// Our SYN, or SYN-ACK, has to be sent, perhaps again.
     pub(super) fn send_syn(&mut self) {
         self.pending |= Pending::SYN;
     }
 
-    /// The SYN-ACK was sent by a control block that was forgotten (a SYN cookie).
+    /// The SYN-ACK was sent by a control block that was dropped (a SYN cookie).
     pub(super) fn on_syn_sent_before(&mut self) {
         self.pending.remove(Pending::SYN);
         self.queue.nxt = 1;
     }
 
-    /// A segment without payload in front of the window is to be sent, which has the peer answer.
+    /// A segment without payload below the window has to be sent, which makes the peer answer.
     pub(super) fn send_probe(&mut self) {
         self.pending |= Pending::PROBE;
     }
 
-    /// The user sends no more: a FIN follows the queue (RFC 9293 section 3.10.4).
+    /// The user has closed: a FIN follows the queue (RFC 9293 section 3.10.4).
     pub(super) fn close(&mut self) {
         self.fin = Fin::Due;
     }
 
-    /// Whether the user has closed, and our FIN is not acknowledged.
+    /// Whether the user has closed, and our FIN has to be sent.
     #[inline]
     pub(super) fn is_fin_due(&self) -> bool {
         self.fin == Fin::Due
     }
 
-    /// Gives back what is shared, and stops all timers.
+    /// Releases everything shared, and stops all timers.
     pub(super) fn dispose(&mut self, ctx: &mut Ctx<'_>) {
         self.queue.clear(ctx.segments);
         self.path.forget_search(ctx);
@@ -283,14 +281,14 @@ impl SendHalf {
         self.queue.nxt
     }
 
-    /// The peer has acknowledged something of ours: it knows of the connection.
+    /// Whether the peer has acknowledged anything, and so knows of the connection.
     #[inline]
     pub(super) fn is_syn_acked(&self) -> bool {
         self.queue.una > 0
     }
 
-    /// Whether this sequence number is in flight, i.e. an ICMP error that quotes it is plausible
-    /// (RFC 5927).
+    /// Whether this sequence number is in flight, so that an ICMP error that quotes it is plausible (RFC
+    /// 5927).
     pub(super) fn is_in_flight(&self, seq: TcpSeqNumber) -> bool {
         let pos = self.space.pos(seq, self.queue.una);
         (self.queue.una as i64..self.queue.nxt as i64).contains(&pos)
@@ -302,21 +300,21 @@ impl SendHalf {
         self.space.pos(ack, self.queue.una)
     }
 
-    /// RFC 5961 section 5.2: neither what was never sent nor what is too old.
+    /// RFC 5961 section 5.2: rejects acknowledgements of bytes never sent, and too old ones.
     #[inline]
     pub(super) fn is_ack_acceptable(&self, ack: i64) -> bool {
         let oldest = self.queue.una as i64 - self.window.max() as i64;
         ack <= self.queue.nxt as i64 && ack >= oldest
     }
 
-    /// Whether this acknowledges our SYN, which was sent, and nothing else.
+    /// Whether this acknowledges exactly our SYN, which was sent.
     pub(super) fn is_ack_of_syn(&self, ack: TcpSeqNumber) -> bool {
         self.queue.nxt > 0 && ack == self.space.seq(1)
     }
 
-    /// An initial sequence number for the next connection of the same name, which is above all that
-    /// this one used, by more than a window without scaling (RFC 9293 section 3.6.1); `iss` if that
-    /// is.
+    /// An initial sequence number for the next connection with the same 4-tuple: `iss`, or a higher one
+    /// if `iss` is not above all numbers that this connection used by more than an unscaled window (RFC
+    /// 9293 section 3.6.1).
     pub(super) fn next_iss(&self, iss: TcpSeqNumber) -> TcpSeqNumber {
         let least = self.queue.nxt + u64::from(u16::MAX) + 2;
         let above = self.space.pos(iss, self.queue.nxt) >= least as i64;
@@ -334,7 +332,7 @@ impl SendHalf {
         self.timestamp_offset.wrapping_add(ctx.now.total_millis() as u32)
     }
 
-    /// A look from outside.
+    /// Figures for the user.
     pub(super) fn info(&self) -> SendInfo {
         SendInfo {
             emss: self.path.emss(),
@@ -356,7 +354,7 @@ impl SendHalf {
         self.queue.pipe().saturating_sub(left)
     }
 
-    /// What may be in flight.
+    /// Limit of the bytes in flight.
     #[inline]
     fn cwnd(&self) -> u64 {
         match self.recovery.phase {
@@ -365,8 +363,8 @@ impl SendHalf {
         }
     }
 
-    /// A router says that the path carries only `mss` (as [`Birth::mss`]), and not the segment from
-    /// `seq` on (RFC 1191, RFC 8201). Returns whether there is one.
+    /// A router reports that the path carries only `mss` (as [`Birth::mss`]), and not the segment from
+    /// `seq` on (RFC 1191, RFC 8201). Returns whether there is such a segment.
     pub(super) fn on_packet_too_big(&mut self, ctx: &mut Ctx<'_>, seq: TcpSeqNumber, mss: u16) -> bool {
         if self.is_in_flight(seq) {
             self.set_path_mss(ctx, mss);
@@ -388,7 +386,7 @@ impl SendHalf {
         self.queue.mark_oversized(ctx.segments, emss);
     }
 
-    /// How segments are spread, if they are.
+    /// The pacing parameters, if segments are paced.
     #[inline]
     fn pacing(&self, config: &TcpConfig) -> Option<crate::Pacing> {
         pacing::pacing(config, self.rtt.srtt_us())

@@ -1,10 +1,10 @@
-//! What the sending half sends next (RFC 9293 section 3.8, RFC 5681 section 3).
+//! The next segment of the sending half (RFC 9293 section 3.8, RFC 5681 section 3).
 //!
-//! [`SendHalf::next`] looks, [`SendHalf::on_sent`] books: in between the frame is built, and that
-//! may fail.
+//! [`SendHalf::next`] only looks, and [`SendHalf::on_sent`] updates the state: in between the frame is
+//! built, which may fail.
 
 use super::frto::Frto;
-use super::pacing::{Pace, Rate};
+use super::pacing::{Pace, PaceRate};
 use super::{Fin, Pending, Phase, SendHalf};
 use crate::ip::Ecn;
 use crate::tcp::congestion::CongestionControl;
@@ -13,47 +13,47 @@ use crate::tcp::header::Flags;
 use crate::tcp::slabs::SearchKey;
 use crate::tcp::slabs::SegmentKey;
 
-/// What a segment carries, whole.
+/// Payload of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Payload {
     /// A segment of [`SegmentSlab`](crate::tcp::SegmentSlab).
     Segment(SegmentKey),
-    /// A probe of the path's MTU, of [`SearchSlab`](crate::tcp::SearchSlab).
+    /// A path MTU probe of [`SearchSlab`](crate::tcp::SearchSlab).
     Probe(SearchKey),
 }
 
-/// Why the sending half sends a segment.
+/// Why a segment is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::tcp) enum Kind {
+pub(in crate::tcp) enum SendKind {
     Syn,
     Fresh,
     Repair,
-    /// A tail loss probe, of fresh bytes or of the last ones again.
+    /// A tail loss probe: new bytes, or the last ones again.
     Tail,
     Fin,
-    /// A segment without payload in front of the window.
+    /// A segment without payload below the window.
     Probe,
-    /// A probe of the path's MTU.
+    /// A path MTU probe.
     Path,
 }
 
-/// What the sending half says of a segment: the rest of its header is the receiving half's.
+/// The sending half's part of a segment; the receiving half completes the header.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::tcp) struct Outgoing {
-    pub(in crate::tcp) kind: Kind,
+    pub(in crate::tcp) kind: SendKind,
     /// Position of its sequence number.
     pub(in crate::tcp) pos: u64,
     pub(in crate::tcp) flags: Flags,
-    /// What the IP header says of marks.
+    /// ECN codepoint of the IP header.
     pub(in crate::tcp) ecn: Ecn,
     pub(in crate::tcp) payload: Option<Payload>,
-    /// Bytes that its payload leaves for options that not every segment has.
+    /// Bytes left by the payload for options that not every segment has.
     pub(in crate::tcp) spare_bytes: usize,
 }
 
 impl SendHalf {
-    /// Whether [`next`](Self::next) may have something, or a SYN is due. May say yes in vain, never
-    /// no.
+    /// Whether [`next`](Self::next) may return something, or a SYN is due. A false yes is possible, a
+    /// false no is not.
     #[inline]
     pub(in crate::tcp) fn wants_transmit(&self) -> bool {
         self.pending.intersects(Pending::SYN | Pending::PROBE | Pending::TAIL)
@@ -63,55 +63,56 @@ impl SendHalf {
             || self.is_path_probe_next()
     }
 
-    /// Whether a SYN, or SYN-ACK, is to be sent.
+    /// Whether a SYN, or SYN-ACK, has to be sent.
     #[inline]
     pub(in crate::tcp) fn is_syn_next(&self) -> bool {
         self.pending.contains(Pending::SYN)
     }
 
-    /// What is to be sent next, once the handshake is over. Asking changes nothing but cuts of an
-    /// oversized segment, of which acknowledged pieces are dropped; asking again without
-    /// [`on_sent`](Self::on_sent) gives the same.
+    /// The next segment to send, once the handshake is over. Changes nothing except that an oversized
+    /// segment may be cut, and acknowledged parts dropped. Without [`on_sent`](Self::on_sent) the next
+    /// call returns the same.
     #[inline]
     pub(in crate::tcp) fn next(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
         if self.pending.contains(Pending::TAIL) && self.queue.in_flight() > 0 {
             return Some(match self.tail(ctx) {
-                Some(key) => self.data(ctx, Kind::Tail, key),
-                None => self.bare(Kind::Fin, self.queue.end, Flags::FIN),
+                Some(key) => self.data(ctx, SendKind::Tail, key),
+                None => self.bare(SendKind::Fin, self.queue.end, Flags::FIN),
             });
         }
         if let Some(key) = self.repairable(ctx) {
-            return Some(self.data(ctx, Kind::Repair, key));
+            return Some(self.data(ctx, SendKind::Repair, key));
         }
         if self.is_path_probe_next()
             && let Some((key, pos)) = self.path.probe(ctx)
         {
             let payload = Some(Payload::Probe(key));
-            return Some(Outgoing { payload, ..self.bare(Kind::Path, pos, Flags::empty()) });
+            return Some(Outgoing { payload, ..self.bare(SendKind::Path, pos, Flags::empty()) });
         }
         if let Some(key) = self.sendable(ctx) {
-            return Some(self.data(ctx, Kind::Fresh, key));
+            return Some(self.data(ctx, SendKind::Fresh, key));
         }
         if self.is_fin_next() {
-            return Some(self.bare(Kind::Fin, self.queue.end, Flags::FIN));
+            return Some(self.bare(SendKind::Fin, self.queue.end, Flags::FIN));
         }
         // An old sequence number makes the peer answer, and carries nothing (section 3.8.4).
         self.pending
             .contains(Pending::PROBE)
-            .then(|| self.bare(Kind::Probe, self.queue.una.saturating_sub(1), Flags::empty()))
+            .then(|| self.bare(SendKind::Probe, self.queue.una.saturating_sub(1), Flags::empty()))
     }
 
-    /// What [`next`](Self::next) gave, or a SYN, went out; of a train, as many as `segments`.
+    /// What [`next`](Self::next) returned, or a SYN, was sent; of a train, the first `segments`
+    /// segments.
     #[inline]
     pub(in crate::tcp) fn on_sent(
         &mut self,
         ctx: &mut Ctx<'_>,
-        kind: Kind,
+        kind: SendKind,
         payload: Option<Payload>,
         segments: usize,
     ) {
         match kind {
-            Kind::Syn => {
+            SendKind::Syn => {
                 self.pending.remove(Pending::SYN);
                 self.queue.nxt = self.queue.nxt.max(1);
                 self.timers.control_sent_at = ctx.now;
@@ -121,18 +122,18 @@ impl SendHalf {
                     self.retransmits += 1;
                 }
             }
-            Kind::Fresh => (0..segments).for_each(|_| self.on_fresh_sent(ctx)),
-            Kind::Repair => {
+            SendKind::Fresh => (0..segments).for_each(|_| self.on_fresh_sent(ctx)),
+            SendKind::Repair => {
                 if let Some(Payload::Segment(key)) = payload {
                     self.on_resent(ctx, key);
                 }
             }
-            Kind::Tail => {
+            SendKind::Tail => {
                 if let Some(Payload::Segment(key)) = payload {
                     self.on_tail_sent(ctx, key);
                 }
             }
-            Kind::Fin => {
+            SendKind::Fin => {
                 if self.queue.nxt > self.queue.end {
                     ctx.counters.tx_retransmits += 1;
                     self.retransmits += 1;
@@ -140,7 +141,7 @@ impl SendHalf {
                     if self.queue.in_flight() == 0 {
                         self.timers.progress = ctx.now;
                     }
-                    self.timers.tail_from = ctx.now;
+                    self.timers.pto_from = ctx.now;
                 }
                 if self.pending.contains(Pending::TAIL) {
                     self.on_probe_sent(ctx, self.queue.end + 1, true);
@@ -149,8 +150,8 @@ impl SendHalf {
                 self.timers.control_sent_at = ctx.now;
                 self.queue.nxt = self.queue.end + 1;
             }
-            Kind::Probe => self.pending.remove(Pending::PROBE),
-            Kind::Path => {
+            SendKind::Probe => self.pending.remove(Pending::PROBE),
+            SendKind::Path => {
                 if let Some(Payload::Probe(key)) = payload {
                     self.path.on_probe_sent(ctx, key, self.rtt.rto());
                 }
@@ -158,7 +159,7 @@ impl SendHalf {
         }
     }
 
-    /// Any segment of the connection went out, an acknowledgement included.
+    /// Some segment of the connection was sent, perhaps a pure acknowledgement.
     #[inline]
     pub(in crate::tcp) fn on_any_sent(&mut self, ctx: &Ctx<'_>) {
         self.timers.last_sent = ctx.now;
@@ -174,7 +175,7 @@ impl SendHalf {
         self.pace(ctx, len);
         self.recovery.frto.on_fresh();
         self.reduction.on_fresh_sent();
-        self.timers.tail_from = ctx.now;
+        self.timers.pto_from = ctx.now;
         self.pending.remove(Pending::CUT);
     }
 
@@ -205,17 +206,17 @@ impl SendHalf {
         ctx.counters.tail_loss_probes += 1;
         self.pending.remove(Pending::TAIL);
         self.recovery.tail.on_sent(end, self.queue.nxt, again);
-        self.timers.patience = ctx.now + self.rtt.rto();
+        self.timers.rto_not_before = ctx.now + self.rtt.rto();
     }
 
-    /// A segment of `len` bytes was sent, new or again.
+    /// Accounts for a segment of `len` bytes that was sent, new or again.
     #[inline]
     pub(in crate::tcp) fn pace(&mut self, ctx: &Ctx<'_>, len: u32) {
         let Some(pacing) = self.pacing(ctx.config) else {
             self.pace = Pace::OPEN;
             return;
         };
-        let rate = Rate {
+        let rate = PaceRate {
             srtt_us: self.rtt.srtt_us(),
             cwnd: self.congestion.cwnd(),
             ssthresh: self.congestion.ssthresh(),
@@ -224,27 +225,27 @@ impl SendHalf {
         self.pace.on_segment_sent(pacing, ctx.now, len, rate);
     }
 
-    /// Whether a probe of the path's MTU may be sent now: not while losses are repaired, and within
-    /// the congestion window.
+    /// Whether a path MTU probe may be sent now: not during recovery, and within the congestion window.
     #[inline]
     fn is_path_probe_next(&self) -> bool {
         self.path.has_probe() && self.recovery.phase == Phase::Open && self.cwnd_allows()
     }
 
-    /// Bytes in flight leave room in the congestion window: for a whole segment, since that is the
-    /// unit.
+    /// Whether the congestion window allows another segment. Any free byte is enough, since the segment
+    /// is the unit.
     #[inline]
     fn cwnd_allows(&self) -> bool {
         self.pipe() < self.cwnd()
     }
 
-    /// Whether congestion and pacing let a segment out again that is not the oldest.
+    /// Whether congestion window and pacing allow a retransmission other than that of the oldest
+    /// segment.
     #[inline]
     fn repair_allowed(&self) -> bool {
         self.cwnd_allows() && self.pace.is_open()
     }
 
-    /// Whether congestion and pacing, or F-RTO, let a fresh segment out.
+    /// Whether congestion window and pacing, or F-RTO, allow a new segment.
     #[inline]
     fn fresh_allowed(&self) -> bool {
         match self.recovery.frto {
@@ -254,13 +255,13 @@ impl SendHalf {
         }
     }
 
-    /// Whether there is a fresh segment that the peer's window takes.
+    /// Whether there is a new segment that fits the peer's window.
     pub(super) fn is_fresh_sendable(&self, ctx: &Ctx<'_>) -> bool {
         self.queue.unsent.is_some_and(|key| ctx.segments.get(key).end() <= self.window.edge())
     }
 
-    /// What a tail loss probe carries: fresh bytes, whatever the congestion window, or else the
-    /// last ones again (RFC 8985 section 7.3). `None`: only our FIN is in flight.
+    /// The payload of a tail loss probe: a new segment, regardless of the congestion window, or else the
+    /// last one sent (RFC 8985 section 7.3). `None` if only our FIN is in flight.
     fn tail(&mut self, ctx: &mut Ctx<'_>) -> Option<SegmentKey> {
         if self.is_fresh_sendable(ctx)
             && let Some(key) = self.queue.unsent
@@ -279,7 +280,7 @@ impl SendHalf {
             && self.queue.una > 0
     }
 
-    /// The next lost segment, when it may be sent again. The oldest always may.
+    /// The next lost segment, if it may be retransmitted. The oldest segment always may.
     #[inline]
     fn repairable(&mut self, ctx: &mut Ctx<'_>) -> Option<SegmentKey> {
         let mut key = self.queue.next_repair(ctx.segments)?;
@@ -301,7 +302,7 @@ impl SendHalf {
         (oldest || fits).then_some(key)
     }
 
-    /// The next segment never sent, when congestion and the peer's window allow.
+    /// The next new segment, if the congestion window and the peer's window allow it.
     #[inline]
     fn sendable(&mut self, ctx: &mut Ctx<'_>) -> Option<SegmentKey> {
         let key = self.queue.unsent.filter(|_| self.fresh_allowed())?;
@@ -310,15 +311,14 @@ impl SendHalf {
         if segment.end() <= self.window.edge() {
             return Some(key);
         }
-        // Silly window avoidance by segment: wait, until the persist timer says that it does not
-        // help.
+        // Silly window avoidance by whole segments: wait, until the persist timer gives up waiting.
         let room = self.window.edge().saturating_sub(segment.pos) as u32;
         let cut = self.pending.contains(Pending::CUT) && self.queue.split(ctx.segments, key, room);
         ctx.counters.tx_cut_by_persist += u64::from(cut);
         cut.then_some(key)
     }
 
-    /// Cuts a segment that EMSS no longer allows.
+    /// Cuts a segment that is longer than EMSS.
     #[inline]
     fn fit_emss(&mut self, ctx: &mut Ctx<'_>, key: SegmentKey) {
         let cut = self.queue.split(ctx.segments, key, self.path.emss());
@@ -326,7 +326,7 @@ impl SendHalf {
     }
 
     #[inline]
-    fn data(&self, ctx: &Ctx<'_>, kind: Kind, key: SegmentKey) -> Outgoing {
+    fn data(&self, ctx: &Ctx<'_>, kind: SendKind, key: SegmentKey) -> Outgoing {
         let segment = ctx.segments.get(key);
         let fresh = self.queue.unsent == Some(key);
         let mut flags = Flags::empty();
@@ -338,19 +338,18 @@ impl SendHalf {
             flags,
             ecn: self.codepoint(fresh),
             payload: Some(Payload::Segment(key)),
-            // EMSS has room for the fixed options; what the payload leaves over may hold SACK
-            // blocks.
+            // EMSS leaves space for the fixed options; SACK blocks may use what the payload leaves.
             spare_bytes: self.path.emss().saturating_sub(segment.len) as usize,
         }
     }
 
     #[inline]
-    fn bare(&self, kind: Kind, pos: u64, flags: Flags) -> Outgoing {
+    fn bare(&self, kind: SendKind, pos: u64, flags: Flags) -> Outgoing {
         Outgoing { kind, pos, flags, ecn: Ecn::NotEct, payload: None, spare_bytes: 0 }
     }
 
-    /// The codepoint of a segment: only new bytes may be marked, since a mark on what comes again,
-    /// or on what takes no window, would tell nothing (RFC 3168 sections 6.1.4 to 6.1.6).
+    /// The codepoint of a segment. Only new bytes may be marked: a mark on a retransmission, or on a
+    /// segment outside the window, would mean nothing (RFC 3168 sections 6.1.4 to 6.1.6).
     #[inline]
     fn codepoint(&self, fresh: bool) -> Ecn {
         if self.ect && fresh { Ecn::Ect0 } else { Ecn::NotEct }

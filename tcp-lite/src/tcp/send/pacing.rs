@@ -1,34 +1,33 @@
-//! Pacing: segments leave spread over the round trip rather than all at once, so that a short queue
-//! on the way is not overrun by what an acknowledgement of many, or the end of an idle time, lets
-//! go.
+//! Pacing: segments leave spread over the round trip rather than all at once. Otherwise a short
+//! bottleneck queue could overflow when one acknowledgement covers many segments, or after an idle time.
 //!
-//! An option, off by default ([`TcpConfig::pacing`](crate::TcpConfig::pacing)). A burst of some
-//! segments leaves at once; the next one when the time is over that the burst takes at twice the
-//! window for each round trip in slow start, and at 1.2 times the window otherwise (the ratios of
-//! Linux). Not delayed are acknowledgements, probes, FINs, and the oldest segment when it is sent
-//! again. Segments stay whole.
+//! An option, off by default ([`TcpConfig::pacing`](crate::TcpConfig::pacing)). A burst of some segments
+//! leaves at once; the next burst follows after the time that the first takes at twice the window per
+//! round trip in slow start, and at 1.2 times the window otherwise (the ratios of Linux).
+//! Acknowledgements, probes, FINs, and retransmissions of the oldest segment are not delayed. Segments
+//! stay whole.
 
 use crate::{Duration, Instant, Pacing, TcpConfig};
 
-/// Tenths of a window for each round trip: in slow start, and otherwise.
+/// Pacing rate in tenths of a window per round trip: in slow start, and otherwise.
 const SLOW_START_TENTHS: u64 = 20;
 const AVOIDANCE_TENTHS: u64 = 12;
 
-/// What one connection remembers.
+/// Pacing state of one connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
-    /// When what was sent so far is paid for.
-    paid: Instant,
+    /// When the segments sent so far have had their time.
+    next_at: Instant,
     /// Segments wait until then.
     closed: bool,
 }
 
 impl Pace {
     /// Nothing was sent yet.
-    pub(super) const OPEN: Self = Self { paid: Instant::ZERO, closed: false };
+    pub(super) const OPEN: Self = Self { next_at: Instant::ZERO, closed: false };
 
-    /// A segment of `len` bytes was sent, new or again.
-    pub(super) fn on_segment_sent(&mut self, pacing: Pacing, now: Instant, len: u32, rate: Rate) {
+    /// Accounts for a segment of `len` bytes that was sent, new or again.
+    pub(super) fn on_segment_sent(&mut self, pacing: Pacing, now: Instant, len: u32, rate: PaceRate) {
         let (srtt_us, cwnd) = (u64::from(rate.srtt_us), u64::from(rate.cwnd));
         // (In fast recovery the window is the threshold.)
         let tenths = if rate.cwnd < rate.ssthresh { SLOW_START_TENTHS } else { AVOIDANCE_TENTHS };
@@ -39,18 +38,18 @@ impl Pace {
         self.on_sent(now, takes, burst, round_trip);
     }
 
-    /// A segment leaves `now`, which takes `takes` of the path's time; `burst`: how much of it may
-    /// be used in advance. A poller that comes late makes up for less than that; who was idle
-    /// begins anew.
+    /// Accounts for a segment sent at `now`, which takes the time `takes` at the paced rate; `burst` is
+    /// the time that may be used in advance. After a late poll less than a burst is made up for; after
+    /// an idle time the account starts anew.
     ///
-    /// The next one waits for a round trip at most. By then what was sent is acknowledged or lost,
-    /// and the window is enough to hold segments back. More is owed only when segments that do not
-    /// wait left in between, or when acknowledgements come back much faster than the smoothed round
-    /// trip: then that is too long, not the burst.
+    /// The next segment waits for at most a round trip. By then the bytes in flight are acknowledged or
+    /// lost, and the congestion window alone limits the rate. A longer wait would arise only if
+    /// undelayed segments were sent in between, or if acknowledgements arrive much faster than the
+    /// smoothed round-trip time: then the smoothed time is too long, and the burst is not.
     fn on_sent(&mut self, now: Instant, takes: Duration, burst: Duration, round_trip: Duration) {
-        let from = if self.paid + burst < now { now } else { self.paid };
-        self.paid = (from + takes).min(now + round_trip);
-        if self.paid >= now + burst {
+        let from = if self.next_at + burst < now { now } else { self.next_at };
+        self.next_at = (from + takes).min(now + round_trip);
+        if self.next_at >= now + burst {
             self.closed = true;
         }
     }
@@ -61,29 +60,29 @@ impl Pace {
         !self.closed
     }
 
-    /// When they may, if not now.
+    /// When segments may leave, if not now.
     #[inline]
     pub(super) fn opens_at(&self) -> Option<Instant> {
-        self.closed.then_some(self.paid)
+        self.closed.then_some(self.next_at)
     }
 
-    /// Time has passed.
+    /// Reopens if the time has come.
     #[inline]
     pub(super) fn advance(&mut self, now: Instant) {
-        self.closed &= self.paid > now;
+        self.closed &= self.next_at > now;
     }
 }
 
-/// What the spacing depends on.
+/// What the pacing rate depends on.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rate {
+pub(super) struct PaceRate {
     pub(super) srtt_us: u32,
     pub(super) cwnd: u32,
     pub(super) ssthresh: u32,
     pub(super) emss: u32,
 }
 
-/// How segments are spread, if they are: not where the path is too short for it.
+/// The pacing parameters, unless the path is too short for pacing.
 #[inline]
 pub(super) fn pacing(config: &TcpConfig, srtt_us: u32) -> Option<Pacing> {
     config.pacing.filter(|pacing| u64::from(srtt_us) >= pacing.rtt_min.total_micros().max(1))

@@ -1,21 +1,19 @@
-//! How large a segment the path carries, where nobody says so: black holes, and the search for more
-//! (RFC 8899, on TCP as RFC 4821 section 7 has it).
+//! Path MTU discovery without ICMP: black holes, and the search for a larger size (RFC 8899, on TCP as
+//! in RFC 4821 section 7).
 //!
-//! Downwards: the oldest segment has timed out several times in a row, and since the first of them
-//! something small has come through: then it is its length. EMSS falls to BASE_PLPMTU, and to the
-//! least that every path carries should that not be small enough. (While nothing comes through at
-//! all the path is dead, and nothing is cut.) Upwards: probes, first of the largest size that may
-//! be, then halving what is left.
+//! Downwards: if the oldest segment times out several times in a row, while small segments come through,
+//! its length is the reason. EMSS falls to BASE_PLPMTU, and if that is still too large, to the least
+//! that every path carries. (While nothing comes through at all the path is dead, and nothing is cut.)
+//! Upwards: probes, first of the largest possible size, then by bisection.
 //!
-//! A probe carries bytes that the peer has acknowledged already, copied while their segments leave
-//! the queue. So no FPDU is cut or joined for it, no window has to take it, and its loss loses
-//! nothing: every TCP drops such bytes and says so, and its D-SACK (RFC 2883) names exactly the
-//! probe. Peers that agreed on no SACK are not probed.
+//! A probe carries bytes that the peer has already acknowledged, copied while their segments leave the
+//! queue. So no FPDU is cut or merged for it, it needs no window, and its loss loses nothing: every TCP
+//! drops such bytes and acknowledges, and its D-SACK (RFC 2883) names exactly the probe. Peers without
+//! SACK are not probed.
 //!
-//! What is known of a path belongs to its connection, and to no table of destinations. RFC 8201
-//! section 5.2 leaves the choice; routers that spread load send each 4-tuple its own way, and a
-//! report that somebody forged or guessed harms one connection. A new connection pays for it with
-//! the first segment that is too large.
+//! The state belongs to the connection; there is no table of destinations. RFC 8201 section 5.2 leaves
+//! the choice. Routers that balance load send each 4-tuple its own way, and a forged report harms only
+//! one connection. The cost: a new connection learns the path MTU anew, by its first oversized segment.
 //!
 //! | RFC 8899 | here |
 //! |---|---|
@@ -29,55 +27,55 @@ use super::queue::SendQueue;
 use crate::invariant::{Check, ensure};
 use crate::tcp::birth::{Birth, payload_of};
 use crate::tcp::ctx::Ctx;
-use crate::tcp::slabs::{Probe, Search, SearchKey, SearchSlab, Stage};
+use crate::tcp::slabs::{Probe, Search, SearchKey, SearchSlab, SearchStage};
 use crate::{Duration, Instant, PathMtuProbing};
 
-/// Reports of routers that lower EMSS one after the other before it falls to the least that every
-/// path carries. Each has all that is in flight sent again, so whoever can forge them could ask for
-/// that byte by byte; no path has as many ever narrower links.
+/// Routers' reports in a row that lower EMSS before it falls to the least that every path carries. Each
+/// makes us retransmit everything in flight, so an attacker who can forge reports could lower EMSS byte
+/// by byte. No real path has that many ever narrower links.
 const MAX_REPORTS: u8 = 4;
 
-/// EMSS, and what a connection knows of its path besides.
+/// EMSS, and what else a connection knows of its path.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PathMtu {
     /// Largest payload of a segment.
     emss: u32,
-    /// EMSS as the SYNs agreed on it: the most there is to find.
+    /// EMSS as the SYNs agreed on it: the upper end of a search.
     most: u16,
-    /// MSS of our own link, of BASE_PLPMTU, and the least that every path carries.
+    /// MSS of our own link, MSS of BASE_PLPMTU, and the MSS that every path carries.
     link_mss: u16,
     base_mss: u16,
     least_mss: u16,
-    /// Bytes of options that every segment has.
+    /// Bytes of options in every segment.
     option_bytes: u16,
     /// The configuration and the peer allow probes.
     may_probe: bool,
     search: Option<SearchKey>,
     /// The search has a probe that waits to be sent.
     probe_waits: bool,
-    /// When the search goes on or begins, microseconds.
+    /// When the search starts or goes on, microseconds.
     due_us: Option<NonZeroU64>,
-    /// Timeouts of the oldest segment in a row.
+    /// Consecutive timeouts of the oldest segment.
     timeouts: u8,
-    /// Something came from the peer since the first of them.
+    /// The peer sent something since the first of them.
     heard: bool,
-    /// Reports that have lowered EMSS since the last search.
+    /// Reports that lowered EMSS since the last search.
     reports: u8,
 }
 
-/// What a timeout of the oldest segment says of the path.
+/// What a timeout of the oldest segment says about the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Suspicion {
+pub(super) enum BlackHole {
     /// Nothing.
-    None,
-    /// It may be too narrow: something small that the peer has to answer would tell.
-    Unclear,
-    /// It is: EMSS was lowered.
-    BlackHole,
+    No,
+    /// The segment may be too large: the answer to a small probe would tell.
+    Possible,
+    /// The segment was too large: EMSS was lowered.
+    Found,
 }
 
 impl PathMtu {
-    /// Nothing agreed on yet.
+    /// Nothing is agreed on yet.
     pub(super) fn new(birth: &Birth) -> Self {
         Self {
             emss: u32::from(birth.default_peer_mss.min(birth.mss)),
@@ -101,7 +99,7 @@ impl PathMtu {
         self.option_bytes = option_bytes;
     }
 
-    /// The peer's SYN names this MSS, or none.
+    /// The peer's SYN has this MSS option, or none.
     pub(super) fn set_peer_mss(&mut self, peer_mss: Option<u16>) {
         self.emss = self.payload_of(peer_mss.unwrap_or(self.least_mss).min(self.link_mss));
     }
@@ -112,7 +110,7 @@ impl PathMtu {
         self.emss
     }
 
-    /// When the search goes on or begins.
+    /// When the search starts or goes on.
     #[inline]
     pub(super) fn due(&self) -> Option<Instant> {
         self.due_us.map(|us| Instant::from_micros(us.get() as i64))
@@ -128,14 +126,14 @@ impl PathMtu {
         self.timeouts = 0;
     }
 
-    /// The peer said something.
+    /// The peer sent something.
     #[inline]
     pub(super) fn on_heard(&mut self) {
         self.heard = true;
     }
 
-    /// The connection is established; `sack`: its peer reports what arrived twice. Returns whether
-    /// EMSS was lowered.
+    /// The connection is established; `sack`: the peer reports duplicates. Returns whether EMSS was
+    /// lowered.
     pub(super) fn start(&mut self, ctx: &mut Ctx<'_>, sack: bool) -> bool {
         // An EMSS is below an MSS, which has 16 bits.
         self.most = self.emss as u16;
@@ -144,13 +142,13 @@ impl PathMtu {
             return false;
         }
         let lowered = self.lower(self.payload_of(self.base_mss));
-        self.search_at(ctx, ctx.now);
+        self.schedule_search(ctx, ctx.now);
         lowered
     }
 
-    /// The path carries only `mss` (as [`Birth::mss`]), a router said: never grows by that. More is
-    /// looked for when the report is as old as RFC 8201 section 4 wants it. Returns whether EMSS
-    /// was lowered.
+    /// A router reports that the path carries only `mss` (as [`Birth::mss`]). EMSS never grows by it. A
+    /// larger size is searched for when the report is as old as RFC 8201 section 4 requires. Returns
+    /// whether EMSS was lowered.
     pub(super) fn on_report(&mut self, ctx: &mut Ctx<'_>, mss: u16) -> bool {
         let (emss, least) = (self.payload_of(mss), self.payload_of(self.least_mss));
         if emss >= self.emss {
@@ -158,40 +156,40 @@ impl PathMtu {
         }
         self.reports = self.reports.saturating_add(1);
         let lowered = self.lower(if self.reports < MAX_REPORTS { emss } else { emss.min(least) });
-        self.search_at(ctx, ctx.now + ctx.config.path_mtu.raise_timer);
+        self.schedule_search(ctx, ctx.now + ctx.config.path_mtu.raise_timer);
         lowered
     }
 
-    /// A router could not carry the probe at `pos` but would carry `mss`: that is tried next (RFC
-    /// 8899 section 4.6.2). Returns whether a probe from `pos` is under way.
+    /// A router could not forward the probe at `pos` but would forward `mss`, which is probed next (RFC
+    /// 8899 section 4.6.2). Returns whether a probe from `pos` is in flight.
     pub(super) fn on_probe_too_big(&mut self, ctx: &mut Ctx<'_>, pos: i64, mss: u16) -> bool {
         let (high, emss) = (self.payload_of(mss), self.emss);
         let Some(search) = self.search.map(|key| ctx.searches.get_mut(key)) else { return false };
         let ours = search.probe.as_ref().is_some_and(|probe| probe.pos as i64 == pos);
-        if !ours || search.stage != Stage::Flying {
+        if !ours || search.stage != SearchStage::InFlight {
             return false;
         }
-        // Less than what the path is known to carry is nonsense.
+        // A size below what the path is known to carry is invalid.
         if emss <= high && high < search.size {
             ctx.counters.path_mtu_probes_lost += 1;
-            let more = search.refute(emss, high);
+            let more = search.set_upper_bound(emss, high);
             search.size = high;
             self.set_due(None);
-            self.go_on(ctx, more);
+            self.continue_search(ctx, more);
         }
         true
     }
 
-    /// The oldest segment, of `len` bytes, timed out. Repeatedly, while small ones pass: then its
-    /// length is why.
-    pub(super) fn on_timeout(&mut self, ctx: &mut Ctx<'_>, len: u32) -> Suspicion {
+    /// The oldest segment, of `len` bytes, timed out. If that repeats while small segments pass, its
+    /// length is the reason.
+    pub(super) fn on_timeout(&mut self, ctx: &mut Ctx<'_>, len: u32) -> BlackHole {
         let config = ctx.config.path_mtu;
         if config.probing == PathMtuProbing::Never {
-            return Suspicion::None;
+            return BlackHole::No;
         }
         let sizes = [self.base_mss, self.least_mss].map(|mss| self.payload_of(mss));
         let Some(&smaller) = sizes.iter().find(|size| **size < len.min(self.emss)) else {
-            return Suspicion::None;
+            return BlackHole::No;
         };
         self.timeouts = self.timeouts.saturating_add(1);
         if self.timeouts == 1 {
@@ -201,16 +199,16 @@ impl PathMtu {
             ctx.counters.path_mtu_black_holes += 1;
             self.timeouts = 0;
             self.lower(smaller);
-            self.search_at(ctx, ctx.now + config.probe_timer);
-            Suspicion::BlackHole
+            self.schedule_search(ctx, ctx.now + config.probe_timer);
+            BlackHole::Found
         } else if self.timeouts.saturating_add(1) >= config.black_hole_timeouts {
-            Suspicion::Unclear
+            BlackHole::Possible
         } else {
-            Suspicion::None
+            BlackHole::No
         }
     }
 
-    /// Bytes up to `ack` are about to leave the queue: a probe may need them.
+    /// Bytes up to `ack` are about to leave the queue: copies them to a probe that is being made.
     #[inline]
     pub(super) fn gather(&mut self, ctx: &mut Ctx<'_>, queue: &SendQueue, ack: u64) {
         if let Some(key) = self.search {
@@ -220,10 +218,10 @@ impl PathMtu {
 
     fn gather_for(&mut self, key: SearchKey, ctx: &mut Ctx<'_>, queue: &SendQueue, ack: u64) {
         let search = ctx.searches.get_mut(key);
-        if search.stage == Stage::Ready && search.renew(ack) {
+        if search.stage == SearchStage::Ready && search.drop_outdated_probe(ack) {
             self.probe_waits = false;
         }
-        if search.stage != Stage::Gathering {
+        if search.stage != SearchStage::Gathering {
             return;
         }
         let mut cursor = queue.head;
@@ -244,7 +242,7 @@ impl PathMtu {
                 return;
             }
             if probe.buf.len() == search.size as usize {
-                search.stage = Stage::Ready;
+                search.stage = SearchStage::Ready;
                 self.probe_waits = true;
                 return;
             }
@@ -257,39 +255,39 @@ impl PathMtu {
         self.probe_waits
     }
 
-    /// The probe that waits, with its position.
+    /// The probe that waits to be sent, with its position.
     pub(super) fn probe(&self, ctx: &mut Ctx<'_>) -> Option<(SearchKey, u64)> {
         let key = self.search.filter(|_| self.probe_waits)?;
         let search = ctx.searches.get_mut(key);
         search.probe.as_ref().map(|probe| (key, probe.pos))
     }
 
-    /// It was sent; `rto`: the timeout of segments.
+    /// The probe was sent; `rto`: the timeout of segments.
     pub(super) fn on_probe_sent(&mut self, ctx: &mut Ctx<'_>, key: SearchKey, rto: Duration) {
         ctx.counters.path_mtu_probes += 1;
-        ctx.searches.get_mut(key).stage = Stage::Flying;
+        ctx.searches.get_mut(key).stage = SearchStage::InFlight;
         self.probe_waits = false;
         self.set_due(Some(ctx.now + ctx.config.path_mtu.probe_timer.max(rto)));
     }
 
-    /// The peer says that `start..end` arrived twice. If that is the probe, it arrived whole, and
-    /// EMSS is its size from now on. Returns whether it is.
+    /// The peer reports `start..end` as duplicate. If that is the probe, it arrived whole, and its size
+    /// becomes EMSS. Returns whether it is.
     pub(super) fn is_probe_answered(&mut self, ctx: &mut Ctx<'_>, start: u64, end: u64) -> bool {
         let Some(search) = self.search.map(|key| ctx.searches.get_mut(key)) else { return false };
         let whole = |probe: &Probe| (probe.pos, probe.pos + probe.buf.len() as u64) == (start, end);
-        if search.stage != Stage::Flying || !search.probe.as_ref().is_some_and(whole) {
+        if search.stage != SearchStage::InFlight || !search.probe.as_ref().is_some_and(whole) {
             return false;
         }
         ctx.counters.path_mtu_probes_answered += 1;
         self.emss = search.size;
-        let more = search.aim(self.emss);
+        let more = search.set_next_size(self.emss);
         self.set_due(None);
-        self.go_on(ctx, more);
+        self.continue_search(ctx, more);
         true
     }
 
-    /// [`due`](Self::due): a probe was lost, or it is time to search, if the user is to send more
-    /// (`open`). SND.UNA is `una`.
+    /// [`due`](Self::due) has come: a probe was lost, or a search starts, if the user may still send
+    /// (`open`). `una` is SND.UNA.
     pub(super) fn on_timer(&mut self, ctx: &mut Ctx<'_>, una: u64, open: bool) {
         let config = ctx.config.path_mtu;
         self.set_due(None);
@@ -308,11 +306,11 @@ impl PathMtu {
         ctx.counters.path_mtu_probes_lost += 1;
         search.lost += 1;
         if search.lost < config.max_probes {
-            search.stage = Stage::Ready;
-            self.probe_waits = !search.renew(una);
+            search.stage = SearchStage::Ready;
+            self.probe_waits = !search.drop_outdated_probe(una);
         } else {
-            let more = search.refute(self.emss, search.size - 1);
-            self.go_on(ctx, more);
+            let more = search.set_upper_bound(self.emss, search.size - 1);
+            self.continue_search(ctx, more);
         }
     }
 
@@ -325,7 +323,7 @@ impl PathMtu {
         Ok(self.search.is_some())
     }
 
-    /// Gives back what a search holds.
+    /// Ends the search and releases its record.
     pub(super) fn forget_search(&mut self, ctx: &mut Ctx<'_>) {
         self.set_due(None);
         self.probe_waits = false;
@@ -334,22 +332,22 @@ impl PathMtu {
         }
     }
 
-    /// After the outcome of a probe: the next one, or rest until the PMTU_RAISE_TIMER.
-    fn go_on(&mut self, ctx: &mut Ctx<'_>, more: bool) {
+    /// After the outcome of a probe: continues with the next one, or waits for the PMTU_RAISE_TIMER.
+    fn continue_search(&mut self, ctx: &mut Ctx<'_>, more: bool) {
         if !more {
-            self.search_at(ctx, ctx.now + ctx.config.path_mtu.raise_timer);
+            self.schedule_search(ctx, ctx.now + ctx.config.path_mtu.raise_timer);
         }
     }
 
-    /// Searches anew at `at`, if there may be more to find, and a way to find it.
-    fn search_at(&mut self, ctx: &mut Ctx<'_>, at: Instant) {
+    /// Starts a search at `at`, if a larger size is possible and probes are allowed.
+    fn schedule_search(&mut self, ctx: &mut Ctx<'_>, at: Instant) {
         self.forget_search(ctx);
         self.set_due((self.may_probe && self.emss < self.most.into()).then_some(at));
     }
 
-    /// What is in flight and does not fit was dropped on the way: the caller cuts it and sends it
-    /// again at once, and that is no sign of congestion (RFC 8899 section 4.4, RFC 1191 section 4).
-    /// Returns whether EMSS was larger.
+    /// Lowers EMSS. Larger segments in flight were dropped on the path: the caller cuts and retransmits
+    /// them at once, which is no sign of congestion (RFC 8899 section 4.4, RFC 1191 section 4). Returns
+    /// whether EMSS was larger.
     fn lower(&mut self, emss: u32) -> bool {
         let lowered = emss < self.emss;
         self.emss = self.emss.min(emss);

@@ -1,20 +1,20 @@
-//! Proportional rate reduction: what may be sent during fast recovery (RFC 6937).
+//! Proportional rate reduction: limits transmission during fast recovery (RFC 6937).
 //!
-//! While more is in flight than the new threshold, as much of what arrives is sent as takes the
-//! flight down to it by the end of the round; below it the slow start reduction bound fills it up
-//! again, but only on acknowledgements that advance and name no further loss, and packet for packet
-//! on all others (as in Linux).
+//! While more is in flight than the new threshold, transmission is proportional to what arrives, so that
+//! the flight falls to the threshold by the end of the round. Below it, the slow start reduction bound
+//! fills it up again, but only on acknowledgements that advance and reveal no further loss; on all
+//! others packet conservation applies (as in Linux).
 
-/// One recovery's account, bytes.
+/// State of one recovery, bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Prr {
-    /// In flight when recovery began (`RecoverFS`).
+    /// Bytes in flight when recovery began (`RecoverFS`).
     flight: u64,
-    /// Arrived since (`prr_delivered`).
+    /// Bytes delivered since (`prr_delivered`).
     delivered: u64,
-    /// Sent since (`prr_out`).
+    /// Bytes sent since (`prr_out`).
     out: u64,
-    /// What may be in flight now.
+    /// Limit of the bytes in flight now.
     cwnd: u64,
 }
 
@@ -24,8 +24,8 @@ impl Prr {
         Self { flight: flight.max(1), ..Self::default() }
     }
 
-    /// An acknowledgement says that `delivered` bytes arrived and `pipe` are in the network;
-    /// `safe`: it advances, and nothing was found lost by it.
+    /// An acknowledgement reports `delivered` bytes, and `pipe` bytes are in the network; `safe`: it
+    /// advances SND.UNA and reveals no loss.
     pub(super) fn on_ack(&mut self, delivered: u64, pipe: u64, ssthresh: u32, mss: u32, safe: bool) {
         let (ssthresh, mss) = (u64::from(ssthresh), u64::from(mss));
         self.delivered += delivered;
@@ -36,7 +36,7 @@ impl Prr {
             (conserved + if safe { mss } else { 0 }).min(ssthresh - pipe)
         };
         if self.out == 0 {
-            // The first retransmission does not wait.
+            // The first retransmission is never delayed.
             send = send.max(mss);
         }
         self.cwnd = pipe + send;
@@ -47,7 +47,7 @@ impl Prr {
         self.out += bytes;
     }
 
-    /// What may be in flight now.
+    /// Limit of the bytes in flight now.
     pub(super) fn cwnd(&self) -> u64 {
         self.cwnd
     }

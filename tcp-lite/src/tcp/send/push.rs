@@ -1,4 +1,4 @@
-//! What the user queues (RFC 9293 section 3.10.4, SEND).
+//! Segments queued by the user (RFC 9293 section 3.10.4, SEND).
 
 use super::{Fin, SendHalf, Writable};
 use crate::SendError;
@@ -7,18 +7,19 @@ use crate::tcp::ctx::Ctx;
 use crate::tcp::slabs::{BULK_SEGMENTS, PageKey};
 
 impl SendHalf {
-    /// Where a segment of up to EMSS bytes can be written to; [`push`](Self::push) or
-    /// [`close_page`](Self::close_page) has to follow at once.
+    /// A page to write a segment of up to EMSS bytes to. [`push`](Self::push) or
+    /// [`close_page`](Self::close_page) must follow at once.
     pub(in crate::tcp) fn segment(&mut self, ctx: &mut Ctx<'_>) -> Result<(PageKey, usize), SendError> {
         let (queued, emss) = (self.queue.queued(), self.path.emss());
-        // A queue that is empty takes one segment in any case.
+        // An empty queue takes one segment in any case.
         if queued > 0 {
             let full = queued + u64::from(emss) > u64::from(ctx.config.send_buffer_bytes);
             if full || ctx.segments.is_full_for(self.queue.segments) {
                 return Err(self.full());
             }
         } else if ctx.segments.is_full() {
-            // Others hold the records, and no acknowledgement of ours will free any: ask again.
+            // Other connections hold the records, and no acknowledgement of ours frees any: the user
+            // must retry.
             return Err(SendError::NoMbuf);
         }
         let bulk = ctx.bulk_pool.filter(|_| queued >= BULK_SEGMENTS * u64::from(emss));
@@ -32,22 +33,22 @@ impl SendHalf {
         }
     }
 
-    /// The send buffer is full: its user is told when there is room.
+    /// The send buffer is full: the user gets an event when it has space again.
     fn full(&mut self) -> SendError {
-        if self.writable == Writable::NotOwed {
-            self.writable = Writable::Owed;
+        if self.writable == Writable::Idle {
+            self.writable = Writable::Wanted;
         }
         SendError::BufferFull
     }
 
-    /// Nothing was written to the page that [`segment`](Self::segment) gave.
+    /// Nothing was written to the page that [`segment`](Self::segment) returned.
     pub(in crate::tcp) fn close_page(&mut self, ctx: &mut Ctx<'_>) {
         self.queue.close_page(ctx.segments);
     }
 
     /// Queues a segment: the first `bytes` bytes, at least one, of the page that
-    /// [`segment`](Self::segment) gave. [`on_pushed`](Self::on_pushed) is called behind the last of
-    /// several.
+    /// [`segment`](Self::segment) returned. After the last of several, the caller calls
+    /// [`on_pushed`](Self::on_pushed).
     pub(in crate::tcp) fn push(&mut self, ctx: &mut Ctx<'_>, bytes: usize) {
         if self.queue.queued() == 0 {
             self.timers.progress = ctx.now;
@@ -65,25 +66,26 @@ impl SendHalf {
         self.arm(ctx);
     }
 
-    /// Raises `Event::Writable` when it is owed and a quarter of the send buffer is free.
+    /// Raises `Event::Writable` if a segment was refused and a quarter of the send buffer is free. A
+    /// quarter, so that the user gets few events, each for many segments.
     pub(super) fn check_writable(&mut self, ctx: &mut Ctx<'_>) {
-        if self.writable != Writable::Owed {
+        if self.writable != Writable::Wanted {
             return;
         }
         let queued = self.queue.queued();
         let room = queued <= u64::from(ctx.config.send_buffer_bytes) * 3 / 4
             && !ctx.segments.is_full_for(self.queue.segments);
         if queued == 0 || room {
-            self.writable = Writable::NotOwed;
+            self.writable = Writable::Idle;
             if self.fin == Fin::Open {
-                self.writable = Writable::Told;
+                self.writable = Writable::Queued;
                 ctx.writable();
             }
         }
     }
 
-    /// The user has taken `Event::Writable` from the queue of events.
+    /// The user has taken `Event::Writable` off the event queue.
     pub(in crate::tcp) fn on_writable_taken(&mut self) {
-        self.writable = Writable::NotOwed;
+        self.writable = Writable::Idle;
     }
 }

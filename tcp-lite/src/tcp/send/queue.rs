@@ -1,10 +1,10 @@
 //! The retransmission queue of one connection: segments from `push` until their acknowledgement
 //! (RFC 9293 section 3.10.4, SEND, and section 3.4; SND.UNA and SND.NXT).
 //!
-//! Two things only may cut a segment, [`SendQueue::split`]'s callers: a drop of EMSS, and the
-//! persist timer. An acknowledgement in the middle of a segment leaves it whole. Not here: the
-//! records themselves (`segment.rs`), which segments are lost (`scoreboard.rs`), their order in
-//! time (`flight.rs`).
+//! A segment is cut only by the callers of [`SendQueue::split`]: after a drop of EMSS, or by the persist
+//! timer. An acknowledgement in the middle of a segment leaves it whole. The records are in
+//! `slabs/segment.rs`, loss detection is in `scoreboard.rs`, and the order of transmission in
+//! `flight.rs`.
 
 use dp::Mempool;
 
@@ -16,29 +16,29 @@ use crate::tcp::SendError;
 use crate::tcp::slabs::PageKey;
 use crate::tcp::slabs::{Marks, SegmentKey, SegmentSlab};
 
-/// The segments of one connection, oldest first. Positions as in `seq.rs`; `una` and `nxt` count
-/// SYN and FIN.
+/// The segments of one connection, oldest first. Positions as in `seq.rs`; `una` and `nxt` count SYN and
+/// FIN.
 #[derive(Debug)]
 pub(super) struct SendQueue {
     pub(super) head: Option<SegmentKey>,
     tail: Option<SegmentKey>,
-    /// The first segment never sent.
+    /// The first segment that was never sent.
     pub(super) unsent: Option<SegmentKey>,
-    /// Where the search for the next segment to send again starts.
+    /// Where the search for the next retransmission starts.
     pub(super) repair: Option<SegmentKey>,
-    /// The page that the next segment is written to, if it has room for one.
+    /// The page that the next segment is written to, if it fits.
     open: Option<PageKey>,
     /// Segments in the order of transmission.
     pub(super) flight: Flight,
-    /// What SACK blocks said last.
+    /// The SACK blocks processed last.
     pub(super) sacks: KnownSacks,
-    /// Oldest unacknowledged position.
+    /// The oldest unacknowledged position (SND.UNA).
     pub(super) una: u64,
-    /// The position sent next.
+    /// The next position to send (SND.NXT).
     pub(super) nxt: u64,
-    /// Behind the last byte pushed: where the FIN goes.
+    /// Position behind the last byte pushed: that of the FIN.
     pub(super) end: u64,
-    /// Bytes with [`Marks::SACKED`], and their segments.
+    /// Bytes with [`Marks::SACKED`], and the number of their segments.
     pub(super) sacked_bytes: u64,
     pub(super) sacked_segments: u32,
     /// Bytes with [`Marks::LOST`].
@@ -48,7 +48,7 @@ pub(super) struct SendQueue {
 }
 
 impl SendQueue {
-    /// Nothing sent, not even the SYN.
+    /// Nothing was sent, not even the SYN.
     pub(super) fn new() -> Self {
         Self {
             head: None,
@@ -78,7 +78,7 @@ impl SendQueue {
         self.open
     }
 
-    /// Bytes of segments not acknowledged, sent or not.
+    /// Bytes of unacknowledged segments, sent or not.
     #[inline]
     pub(super) fn queued(&self) -> u64 {
         self.end - self.una.clamp(1, self.end)
@@ -96,8 +96,8 @@ impl SendQueue {
         self.in_flight().saturating_sub(self.sacked_bytes + self.lost_bytes)
     }
 
-    /// The page to write the next segment to, with room for `bytes`: a new one of the pools
-    /// `(small, bulk)` where it needs one.
+    /// The page to write the next segment of up to `bytes` to; opens a new one from the pools `(small,
+    /// bulk)` if needed.
     ///
     /// # Errors
     /// As [`Pages::open`].
@@ -107,19 +107,18 @@ impl SendQueue {
         pools: (&Mempool, Option<&Mempool>),
         bytes: usize,
     ) -> Result<PageKey, SendError> {
-        // A page that is full goes with its last segment.
+        // A page that is full is freed with its last segment.
         let page = slab.page(self.open, pools, bytes, self.segments)?;
         self.open = Some(page);
         Ok(page)
     }
 
-    /// Nothing was written to the page: an empty queue keeps none.
+    /// Nothing was written to the page: frees it if it is empty.
     pub(super) fn close_page(&mut self, slab: &mut SegmentSlab) {
         self.open = self.open.filter(|&open| !slab.close_page_if_empty(open));
     }
 
-    /// The first `bytes` bytes of the open page's room are a segment: queues it behind all
-    /// others.
+    /// Queues the next `bytes` bytes of the open page as a segment.
     pub(super) fn push(&mut self, slab: &mut SegmentSlab, bytes: usize) {
         let Some(page) = self.open else { return };
         let key = slab.insert(page, bytes, self.end);
@@ -137,13 +136,13 @@ impl SendQueue {
     #[inline]
     pub(super) fn on_sent(&mut self, slab: &mut SegmentSlab, now: Instant) -> u32 {
         let Some(key) = self.unsent else { return 0 };
-        let sent = self.flight.depart(now);
+        let sent = self.flight.number_transmission(now);
         let segment = slab.get_mut(key);
         segment.sent = sent;
         let len = segment.len;
         self.nxt = segment.end();
         self.unsent = segment.next;
-        self.set_marks(slab, key, Marks::FLYING);
+        self.set_marks(slab, key, Marks::IN_FLIGHT);
         len
     }
 
@@ -161,7 +160,7 @@ impl SendQueue {
         last
     }
 
-    /// Takes off what lies wholly below `ack`, which is at most `nxt`.
+    /// Removes the segments that are wholly below `ack`, which is at most `nxt`.
     pub(super) fn acknowledge(&mut self, slab: &mut SegmentSlab, ack: u64, sample: &mut AckSample) {
         sample.acked += ack.saturating_sub(self.una);
         self.una = self.una.max(ack);
@@ -175,8 +174,8 @@ impl SendQueue {
         }
     }
 
-    /// Drops the oldest segment if it was cut off from one that is acknowledged in part, and this
-    /// is that part. Returns whether it did.
+    /// Drops the oldest segment if it is the acknowledged part of a segment that was split. Returns
+    /// whether it did.
     pub(super) fn drop_acknowledged(&mut self, slab: &mut SegmentSlab) -> bool {
         let acknowledged = self.head.is_some_and(|key| slab.get(key).end() <= self.una);
         if acknowledged {
@@ -205,14 +204,14 @@ impl SendQueue {
         }
     }
 
-    /// Replaces a segment's marks, keeping the sums and the order of transmission: one that flies
-    /// from now on is the latest.
+    /// Replaces a segment's marks and updates the sums. A segment that gets [`Marks::IN_FLIGHT`] becomes
+    /// the last in the order of transmission.
     #[inline]
     pub(super) fn set_marks(&mut self, slab: &mut SegmentSlab, key: SegmentKey, marks: Marks) {
         let segment = slab.get_mut(key);
         let (old, len) = (segment.marks, u64::from(segment.len));
         segment.marks = marks;
-        match (old.contains(Marks::FLYING), marks.contains(Marks::FLYING)) {
+        match (old.contains(Marks::IN_FLIGHT), marks.contains(Marks::IN_FLIGHT)) {
             (true, false) => self.flight.unlink(slab, key),
             (false, true) => self.flight.append(slab, key),
             _ => {}
@@ -236,17 +235,17 @@ impl SendQueue {
         }
     }
 
-    /// Cuts a segment that does not fly so that its first part has `at` bytes; the rest becomes a
-    /// segment of its own. Returns whether it did: not when `at` is no inner boundary.
+    /// Splits a segment that is not in flight so that its first part has `at` bytes; the rest becomes a
+    /// segment of its own. Returns `false` if `at` is not inside the segment.
     pub(super) fn split(&mut self, slab: &mut SegmentSlab, key: SegmentKey, at: u32) -> bool {
         let segment = slab.get(key);
         if at == 0 || at >= segment.len {
             return false;
         }
         let marks = segment.marks;
-        // Blocks that did not hold all of it may hold a part.
+        // A block that did not cover all of it may cover a part.
         self.sacks = KnownSacks::default();
-        // Sums are kept per segment: take the marks off before the length changes.
+        // Sums are kept per segment: remove the marks before the length changes.
         self.set_marks(slab, key, Marks::empty());
         let second = slab.split(key, at);
         self.segments += 1;

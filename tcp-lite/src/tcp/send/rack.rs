@@ -1,21 +1,19 @@
-//! RACK: a segment is lost when one that was sent later has arrived, and time for reordering has
+//! RACK: a segment is lost when one that was sent later has arrived, and the reordering window has
 //! passed (RFC 8985 section 6).
 //!
-//! Here is what a connection remembers for it; the walk along the segments in flight, oldest
-//! transmission first, is `SendQueue::detect_lost` (`scoreboard.rs`). Every transmission counts, so
-//! retransmissions that are lost again are found like any other segment. `DupThresh` (RFC 6675)
-//! lives on as the moment from which no time is given for reordering, as long as none was seen
-//! (section 6.2, step 4). RFC 6675's rules beside it, its rescue retransmission included, would
-//! find nothing that RACK and the tail loss probe do not. RACK needs SACK; without it NewReno's
-//! rules hold (`recovery.rs`).
+//! This is the state of a connection; the walk along the segments in flight, oldest transmission first,
+//! is `SendQueue::detect_lost` (`scoreboard.rs`). Every transmission counts, so retransmissions that are
+//! lost again are found like any other segment. `DupThresh` (RFC 6675) remains as the point from which
+//! the reordering window is zero, until reordering is seen (section 6.2, step 4). RFC 6675's other
+//! rules, its rescue retransmission included, would find nothing that RACK and the tail loss probe do
+//! not. RACK needs SACK; without it NewReno's rules apply (`recovery.rs`).
 
 use super::ack_sample::AckSample;
 use crate::tcp::slabs::Sent;
 use crate::{Duration, Instant};
 
-/// Segments that must have arrived above a hole before it counts as lost, as far as reordering is
-/// not known to occur (RFC 6675, `DupThresh`), and duplicate acknowledgements where there is no
-/// SACK (RFC 5681).
+/// Segments that must have arrived above a hole before it counts as lost, unless reordering is known to
+/// occur (RFC 6675, `DupThresh`); without SACK, duplicate acknowledgements (RFC 5681).
 pub(super) const DUP_THRESHOLD: u32 = 3;
 
 /// Recoveries for which a widened reordering window is kept (section 6.2, step 4).
@@ -26,17 +24,17 @@ const PERSIST_RECOVERIES: u8 = 16;
 pub(super) struct Rack {
     /// The latest transmission known to have arrived (`RACK.segment`).
     latest: Sent,
-    /// How long the latest segment to arrive was under way (`RACK.rtt`).
+    /// How long the latest segment to arrive was in flight (`RACK.rtt`).
     rtt_us: u32,
-    /// Behind the highest byte known to have arrived (`RACK.fack`).
+    /// Position behind the highest byte known to have arrived (`RACK.fack`).
     fack: u64,
-    /// A segment sent once arrived after a later one.
+    /// A segment that was sent once arrived after a later one.
     reordering_seen: bool,
     /// The reordering window in quarters of the lowest round-trip time.
     quarters: u8,
-    /// Recoveries without D-SACK until that is 1 again.
+    /// Recoveries without D-SACK until it is 1 again.
     persist: u8,
-    /// Further D-SACKs say nothing new until this is acknowledged (`RACK.dsack_round`).
+    /// Further D-SACKs are ignored until this is acknowledged (`RACK.dsack_round`).
     dsack_round: Option<u64>,
 }
 
@@ -68,19 +66,19 @@ impl Rack {
         reordered
     }
 
-    /// A recovery was spurious: what its retransmissions seemed to prove is taken back.
+    /// A recovery was spurious: resets what its retransmissions seemed to prove.
     pub(super) fn on_spurious(&mut self, sample: &AckSample) {
         if let Some(original) = sample.latest {
             self.latest = original;
         }
     }
 
-    /// Reordering was seen by other means.
+    /// Reordering was detected by other means. Returns whether it is the first time.
     pub(super) fn on_reordering(&mut self) -> bool {
         !std::mem::replace(&mut self.reordering_seen, true)
     }
 
-    /// A segment arrived twice: once for each round trip the window gets wider (step 4).
+    /// A D-SACK arrived: widens the reordering window, once for each round trip (step 4).
     pub(super) fn on_dsack(&mut self, una: u64, nxt: u64) {
         if self.dsack_round.is_none_or(|round| una >= round) {
             self.dsack_round = Some(nxt);
@@ -97,7 +95,7 @@ impl Rack {
         }
     }
 
-    /// How long a segment may be overtaken before it counts as lost (step 4).
+    /// The reordering window: how long a segment may be overtaken before it counts as lost (step 4).
     pub(super) fn reordering_window(&self, circumstances: &Circumstances) -> Duration {
         let Circumstances { recovering, sacked_segments, min_rtt_us, srtt_us } = *circumstances;
         if !self.reordering_seen && (recovering || sacked_segments >= DUP_THRESHOLD) {
@@ -107,22 +105,22 @@ impl Rack {
         Duration::from_micros(window_us.min(u64::from(srtt_us)))
     }
 
-    /// Whether something sent after this transmission has arrived.
+    /// Whether a segment sent after this transmission has arrived.
     #[inline]
     pub(super) fn overtakes(&self, sent: Sent) -> bool {
         self.latest.is_after(sent)
     }
 
-    /// When a transmission counts as lost that was overtaken, or whose segment timed out.
+    /// When an overtaken transmission, or one whose segment timed out, counts as lost.
     pub(super) fn lost_at(&self, sent_at: Instant, window: Duration) -> Instant {
         sent_at + Duration::from_micros(u64::from(self.rtt_us)) + window
     }
 }
 
-/// What the reordering window depends on beside RACK's own state.
+/// What the reordering window depends on besides RACK's own state.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Circumstances {
-    /// Recovery is under way.
+    /// Recovery is in progress.
     pub(super) recovering: bool,
     /// Segments selectively acknowledged.
     pub(super) sacked_segments: u32,

@@ -1,10 +1,10 @@
-//! Loss recovery as a process: when it begins, what ends it, and what an acknowledgement says of
-//! congestion (RFC 5681, RFC 6582, RFC 8985).
+//! Loss recovery: when it begins and ends, and what an acknowledgement says about congestion (RFC 5681,
+//! RFC 6582, RFC 8985).
 //!
-//! With SACK, RACK finds what is lost (`rack.rs`). Without, the oldest segment is lost after three
-//! duplicate acknowledgements and after each partial one (NewReno), and each duplicate
-//! acknowledgement lets one segment out: of fresh ones before recovery (limited transmit, RFC
-//! 3042).
+//! With SACK, RACK detects losses (`rack.rs`). Without SACK, the oldest segment is lost after three
+//! duplicate acknowledgements and after each partial acknowledgement (NewReno). Each duplicate
+//! acknowledgement then allows one more segment to be sent; before recovery, a new one (limited
+//! transmit, RFC 3042).
 
 use super::ack::{AckKind, PriorSendState};
 use super::ack_sample::AckSample;
@@ -19,8 +19,7 @@ use crate::tcp::slabs::Sent;
 use crate::{Duration, Instant};
 
 impl SendHalf {
-    /// What follows from an acknowledgement that says something new, or that repeats the one
-    /// before.
+    /// Processes an acknowledgement that says something new, or is a duplicate.
     pub(super) fn recover(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -33,7 +32,7 @@ impl SendHalf {
         if let Some(bytes) = sample.duplicate
             && !self.recovery.tail.is_own(bytes)
         {
-            // (A probe on suspicion says nothing of reordering.)
+            // (A duplicate of a tail loss probe is no sign of reordering.)
             self.rack.on_dsack(self.queue.una, self.queue.nxt);
         }
         let left = self.delivered(sample, duplicate);
@@ -44,26 +43,26 @@ impl SendHalf {
         if was != Phase::Open && sample.acked > 0 && self.queue.una >= self.recovery.high {
             self.end_recovery(ctx);
         } else if was == Phase::Fast && sample.acked > 0 && !self.agreed.sack {
-            // A partial acknowledgement: what is oldest now is lost, too (RFC 6582 section 3.2,
-            // step 3).
+            // A partial acknowledgement: the oldest segment now is lost, too (RFC 6582 section 3.2, step
+            // 3).
             self.queue.mark_head_lost(ctx.segments);
         }
         let lost = self.detect_loss(ctx);
         if self.recovery.phase == Phase::Fast {
-            self.pace_recovery(left, sample.acked > 0 && !lost);
+            self.update_prr(left, sample.acked > 0 && !lost);
         }
-        // What was taken back has its share of the window for this acknowledgement. Duplicates let
-        // segments out, but leave the window as it is (RFC 3042 section 2).
+        // After an undo the window has already had its share of this acknowledgement. Duplicates allow
+        // segments to be sent, but leave the window as it is (RFC 3042 section 2).
         let grows = sample.acked > 0 && sample.delivered > 0 && !undone && !repaired;
         if grows && was != Phase::Fast && self.recovery.phase != Phase::Fast {
             self.grow_window(ctx, sample, prior, kind.ece);
         }
     }
 
-    /// Without SACK each duplicate acknowledgement says that one segment left the network.
+    /// Without SACK each duplicate acknowledgement means that one segment left the network.
     fn count_duplicates(&mut self, sample: &AckSample, duplicate: bool) {
         if duplicate {
-            self.recovery.dup_acks += u32::from(self.is_credible());
+            self.recovery.dup_acks += u32::from(self.is_dup_ack_plausible());
         } else if sample.acked > 0 && self.recovery.phase == Phase::Fast {
             let arrived = (sample.acked / u64::from(self.path.emss())).max(1).min(u64::from(u32::MAX)) as u32;
             self.recovery.dup_acks = self.recovery.dup_acks.saturating_sub(arrived);
@@ -72,62 +71,61 @@ impl SendHalf {
         }
     }
 
-    /// Whether one duplicate acknowledgement more can be of what was in flight when recovery began:
-    /// else the peer makes them up, to be sent more than the network takes (RFC 5681 section 3.2,
-    /// step 4).
-    fn is_credible(&self) -> bool {
+    /// Whether one more duplicate acknowledgement can belong to the segments that were in flight when
+    /// recovery began. If not, the peer forges them to make us send more than the network takes (RFC
+    /// 5681 section 3.2, step 4).
+    fn is_dup_ack_plausible(&self) -> bool {
         let outstanding = self.recovery.high.saturating_sub(self.queue.una);
         self.recovery.phase != Phase::Fast
             || u64::from(self.recovery.dup_acks) * u64::from(self.path.emss()) < outstanding
     }
 
-    /// Bytes that left the network: without SACK, a segment by each duplicate acknowledgement, and
-    /// by one that advances what those have not counted (RFC 6937 section 2, `DeliveredData`).
+    /// Bytes that left the network (RFC 6937 section 2, `DeliveredData`). Without SACK: a segment for
+    /// each duplicate acknowledgement, and for one that advances, the bytes not counted by those.
     fn delivered(&self, sample: &AckSample, duplicate: bool) -> u64 {
         let emss = u64::from(self.path.emss());
         match duplicate {
             _ if self.agreed.sack => sample.delivered,
-            true if !self.is_credible() => 0,
+            true if !self.is_dup_ack_plausible() => 0,
             true => emss,
             false => sample.acked.saturating_sub(u64::from(self.recovery.dup_acks) * emss),
         }
     }
 
-    /// What may be sent after an acknowledgement in fast recovery.
-    fn pace_recovery(&mut self, delivered: u64, safe: bool) {
+    /// Updates the transmission limit after an acknowledgement in fast recovery.
+    fn update_prr(&mut self, delivered: u64, safe: bool) {
         let (pipe, ssthresh) = (self.pipe(), self.congestion.ssthresh());
         self.recovery.prr.on_ack(delivered, pipe, ssthresh, self.path.emss(), safe);
     }
 
-    /// The reordering timer: what was overtaken for long enough is lost.
+    /// The reordering timer: segments overtaken for long enough are lost.
     pub(super) fn on_reorder_timer(&mut self, ctx: &mut Ctx<'_>) {
         if self.detect_loss(ctx) && self.recovery.phase == Phase::Fast {
-            self.pace_recovery(0, false);
+            self.update_prr(0, false);
         }
     }
 
-    /// Whether a tail loss probe repaired a loss that nothing else shows: it is answered as any
-    /// other (RFC 8985 section 7.4.2).
+    /// Whether a tail loss probe repaired a loss that nothing else reveals: the window is reduced as for
+    /// any other loss (RFC 8985 section 7.4.2).
     fn is_repaired_by_probe(&mut self, ctx: &mut Ctx<'_>, sample: &AckSample, kind: AckKind) -> bool {
         if sample.acked > 0 {
             self.pending.remove(Pending::TAIL);
         }
         let repaired = self.recovery.tail.on_ack(self.queue.una, sample, kind.plain);
         if repaired {
-            // (In recovery there is no probe.)
+            // (There is no probe during recovery.)
             let (oldest, in_flight) = (self.queue.una - sample.acked, self.queue.in_flight() + sample.acked);
-            if self.answer_loss(ctx, oldest, None, in_flight) {
+            if self.reduce_for_loss(ctx, oldest, None, in_flight) {
                 self.recovery.undo.forget();
             }
         }
         repaired
     }
 
-    /// Whether the recovery that is under way, or was the last one, turns out to be spurious; then
-    /// takes it back.
+    /// Whether the current or last recovery turns out to be spurious; if so, undoes it.
     fn is_spurious_recovery(&mut self, ctx: &mut Ctx<'_>, sample: &AckSample, duplicate: bool) -> bool {
         let recovering = self.recovery.phase != Phase::Open;
-        let by_order = self.recovery.frto != Frto::Off && self.examine_timeout(ctx, sample, duplicate);
+        let by_order = self.recovery.frto != Frto::Off && self.run_frto(ctx, sample, duplicate);
         let by_time = recovering && self.recovery.undo.is_original(sample);
         let by_report = sample.duplicate.is_some_and(|bytes| self.recovery.undo.on_dsack(bytes));
         let spurious = by_order || by_time || by_report;
@@ -137,7 +135,7 @@ impl SendHalf {
         spurious
     }
 
-    fn examine_timeout(&mut self, ctx: &Ctx<'_>, sample: &AckSample, duplicate: bool) -> bool {
+    fn run_frto(&mut self, ctx: &Ctx<'_>, sample: &AckSample, duplicate: bool) -> bool {
         let standing = Standing {
             una: self.queue.una,
             high: self.recovery.high,
@@ -148,14 +146,14 @@ impl SendHalf {
         self.recovery.frto.on_ack(sample, &standing)
     }
 
-    /// The originals arrived: threshold and marks are what they were before, and the window soon is
+    /// The originals arrived: restores the threshold and the marks at once, and the window by slow start
     /// (RFC 4015).
     fn undo_recovery(&mut self, ctx: &mut Ctx<'_>, sample: &AckSample) {
         let Some(episode) = self.recovery.undo.take() else { return };
         self.rack.on_spurious(sample);
         if episode.timeout {
             ctx.counters.spurious_timeouts += 1;
-            // RFC 4015 section 3.2, step 8: the way has become longer than it was thought to be.
+            // RFC 4015 section 3.2, step 8: the path has become longer than estimated.
             if let Some(rtt_us) = sample.rtt_us {
                 self.rtt.reseed(rtt_us);
             }
@@ -165,7 +163,7 @@ impl SendHalf {
         }
         if self.recovery.phase != Phase::Open {
             self.recovery.phase = Phase::Open;
-            // It sent nothing twice of what is yet to be acknowledged.
+            // It retransmitted nothing that is still unacknowledged.
             self.recovery.high = self.queue.una.saturating_sub(1);
             self.recovery.dup_acks = 0;
             self.recovery.frto = Frto::Off;
@@ -176,11 +174,11 @@ impl SendHalf {
             // RFC 4015 section 3.2, step 9.
             let burst = sample.acked.min(u64::from(initial_window(self.path.emss())));
             self.congestion.undo(ctx.now, saturated(self.queue.pipe() + burst));
-            self.reduction.take_back(before);
+            self.reduction.undo(before);
         }
     }
 
-    /// All that was in flight when recovery began is acknowledged.
+    /// Everything that was in flight when recovery began is acknowledged.
     fn end_recovery(&mut self, ctx: &mut Ctx<'_>) {
         self.recovery.phase = Phase::Open;
         self.recovery.dup_acks = 0;
@@ -189,8 +187,8 @@ impl SendHalf {
         self.queue.forget_repairs(ctx.segments);
     }
 
-    /// Marks what must be lost, and starts recovery when that is sample. Returns whether anything
-    /// was.
+    /// Marks lost segments, and starts recovery if there is none yet. Returns whether any segment was
+    /// marked.
     fn detect_loss(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let open = self.recovery.phase == Phase::Open;
         let mut latest = None;
@@ -201,8 +199,9 @@ impl SendHalf {
             latest = detected.latest;
             detected.lost > 0
         } else {
-            // RFC 6582 section 3.2, step 2: duplicates of what an earlier recovery sent twice prove
-            // nothing, and they come until something beyond that is acknowledged.
+            // RFC 6582 section 3.2, step 2: duplicate acknowledgements caused by an earlier recovery's
+            // retransmissions prove nothing. They may come until something beyond that recovery is
+            // acknowledged.
             let fresh = self.queue.una > self.recovery.high;
             open && fresh
                 && self.recovery.dup_acks >= DUP_THRESHOLD
@@ -211,13 +210,13 @@ impl SendHalf {
         if lost && open {
             self.start_recovery(ctx, latest);
         } else if let Some(latest) = latest {
-            self.answer_loss_in_recovery(ctx, latest);
+            self.reduce_for_loss_in_recovery(ctx, latest);
         }
         lost
     }
 
-    /// RFC 8985 section 6.2, steps 4 and 5. Mostly nothing was overtaken: then for how long it
-    /// might be need not be known.
+    /// RFC 8985 section 6.2, steps 4 and 5. Mostly nothing was overtaken: the reordering window is then
+    /// not computed.
     fn detect_overtaken(&mut self, ctx: &mut Ctx<'_>) -> Detected {
         if !self.queue.is_overtaken(ctx.segments, &self.rack) {
             return Detected::default();
@@ -236,16 +235,17 @@ impl SendHalf {
         })
     }
 
-    /// `latest`: the latest transmission that was lost, where it is known.
+    /// `latest`: the latest lost transmission, if it is known.
     fn start_recovery(&mut self, ctx: &mut Ctx<'_>, latest: Option<Sent>) {
         ctx.counters.fast_retransmits += 1;
         let in_flight = self.queue.in_flight();
-        // What limited transmit let out beyond the window does not count (RFC 5681 section 3.2,
-        // step 2).
+        // Segments sent beyond the window by limited transmit do not count (RFC 5681 section 3.2, step
+        // 2).
         let beyond = in_flight.saturating_sub(u64::from(self.congestion.cwnd()));
         let limited = beyond.min(u64::from((DUP_THRESHOLD - 1) * self.path.emss()));
         let before = self.reduction;
-        let reduced = self.answer_loss(ctx, self.queue.una, latest, in_flight - limited).then_some(before);
+        let reduced =
+            self.reduce_for_loss(ctx, self.queue.una, latest, in_flight - limited).then_some(before);
         self.recovery.phase = Phase::Fast;
         self.recovery.high = self.queue.nxt;
         self.recovery.prr = Prr::new(in_flight);
@@ -259,10 +259,10 @@ impl SendHalf {
         let was = self.recovery.phase;
         let in_flight = self.queue.in_flight();
         let oldest = self.queue.head.map(|key| ctx.segments.get(key).sent);
-        let untried = self.queue.mark_timed_out(ctx.segments, self.lost_before(ctx));
+        let never_resent = self.queue.mark_timed_out(ctx.segments, self.lost_before(ctx));
         self.timers.reorder = None;
         let timeout = match was {
-            Phase::Loss if !untried => Timeout::Again,
+            Phase::Loss if !never_resent => Timeout::Again,
             Phase::Open | Phase::Fast if self.reduction.answers(self.queue.una, oldest) => Timeout::Answered,
             _ => Timeout::Congestion,
         };
@@ -271,17 +271,17 @@ impl SendHalf {
             self.recovery.undo.start(self.queue.una, self.queue.nxt, true, Some(self.reduction));
         }
         self.on_reduced(true);
-        // Timestamps tell sooner, and for each acknowledgement.
+        // With timestamps, Eifel detects a spurious timeout sooner, on any acknowledgement.
         self.recovery.frto.on_timeout(was == Phase::Open && !self.agreed.timestamps);
         self.recovery.phase = Phase::Loss;
         self.recovery.high = self.queue.nxt;
         self.recovery.dup_acks = 0;
         self.forget_probe();
         self.rtt.back_off();
-        self.timers.patience = ctx.now + self.rtt.rto();
+        self.timers.rto_not_before = ctx.now + self.rtt.rto();
     }
 
-    /// What was sent by then and not acknowledged at a timeout is lost (RFC 8985 section 6.3).
+    /// Unacknowledged segments sent by this time are lost at a timeout (RFC 8985 section 6.3).
     fn lost_before(&self, ctx: &Ctx<'_>) -> Instant {
         if !self.agreed.sack {
             return ctx.now;
@@ -294,11 +294,11 @@ impl SendHalf {
         self.pending.remove(Pending::TAIL);
     }
 
-    /// Tells congestion control what was delivered, outside of fast recovery.
+    /// Reports delivered bytes to congestion control, outside of fast recovery.
     fn grow_window(&mut self, ctx: &Ctx<'_>, sample: &AckSample, prior: PriorSendState, ece: bool) {
         let (cwnd, in_flight) = (self.congestion.cwnd(), saturated(prior.pipe));
         let used = match cwnd < self.congestion.ssthresh() {
-            // Slow start doubles the window, so half of it in use is all that could be.
+            // Slow start doubles the window, so half of it in use is the most possible.
             true => in_flight >= cwnd / 2,
             false => in_flight.saturating_add(self.path.emss()) >= cwnd,
         };
@@ -309,7 +309,7 @@ impl SendHalf {
             una: self.queue.una,
             nxt: self.queue.nxt,
             rtt_us: sample.rtt_us.map(saturated),
-            // What tells of congestion is no reason to send more.
+            // An acknowledgement that signals congestion does not open the window.
             cwnd_limited: used && !ece,
             srtt_us: self.rtt.srtt_us(),
             ece,

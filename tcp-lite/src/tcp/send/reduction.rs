@@ -1,31 +1,30 @@
-//! When the window is reduced: once for each window of data, whatever tells of congestion first,
-//! and once more for what was sent since and is lost, too (RFC 3168 section 6.1.2, RFC 5681 section
-//! 4.3).
+//! When the window is reduced: once for each window of data, whatever signals congestion first, and once
+//! more for segments sent since that are lost, too (RFC 3168 section 6.1.2, RFC 5681 section 4.3).
 //!
-//! That includes retransmissions: the loss of one is congestion anew, and there the window is
-//! lowered although Linux does not (it only withholds the slow start bound of PRR). RFC 8985 leaves
-//! the answer to congestion control, and names RFC 5681's (section 3.4). How far it is lowered is
-//! congestion control's affair. A timeout leaves one segment of the window in any case, but lowers
-//! the threshold by the same rule, as Linux does (`recovery.rs`).
+//! That includes retransmissions: the loss of one is new congestion, and the window is reduced for it,
+//! although Linux does not do that (it only withholds the slow start bound of PRR). RFC 8985 leaves the
+//! response to congestion control, and refers to RFC 5681 (section 3.4). How far the window is reduced
+//! is decided by congestion control. A timeout sets the window to one segment in any case, but lowers
+//! the threshold by the same rule, as in Linux (`recovery.rs`).
 
 use crate::tcp::slabs::Sent;
 
 /// The last reduction of a connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Reduction {
-    /// The next new segment says so, where ECN was agreed on (CWR).
+    /// The next new segment carries CWR, if ECN was agreed on.
     announce: bool,
-    /// The number of the last transmission before it.
+    /// Number of the last transmission before the reduction.
     nr: u32,
-    /// SND.NXT then: marks on what was sent before are the same congestion.
+    /// SND.NXT at the reduction: marks on bytes sent before it are the same congestion.
     until: u64,
-    /// It was as deep as that for a loss: so are losses.
+    /// The reduction was as deep as for a loss, so it covers losses as well.
     deep: bool,
 }
 
 impl Reduction {
-    /// The window was reduced when `count` transmissions had been made and SND.NXT was `nxt`;
-    /// `deep`: as for a loss; `announce`: CWR is due.
+    /// The window was reduced when `count` transmissions had been made and SND.NXT was `nxt`; `deep`: as
+    /// for a loss; `announce`: CWR is due.
     pub(super) fn new(announce: bool, count: u32, nxt: u64, deep: bool) -> Self {
         Self { announce, nr: count, until: nxt, deep }
     }
@@ -36,31 +35,31 @@ impl Reduction {
         self.announce
     }
 
-    /// A new segment went out.
+    /// A new segment was sent.
     #[inline]
     pub(super) fn on_fresh_sent(&mut self) {
         self.announce = false;
     }
 
-    /// Whether marks that were echoed up to `ack` are still to be answered.
+    /// Whether marks echoed up to `ack` require a new reduction.
     pub(super) fn is_new_congestion(&self, ack: u64) -> bool {
         ack > self.until
     }
 
-    /// Whether it was made for congestion of which the loss of what starts at `oldest` tells no
-    /// more; `latest`: the latest transmission that was lost, if it is known.
+    /// Whether this reduction already covers the loss of bytes from `oldest` on; `latest`: the latest
+    /// lost transmission, if it is known.
     pub(super) fn answers(&self, oldest: u64, latest: Option<Sent>) -> bool {
         self.covers(oldest) && !latest.is_some_and(|latest| latest.follows(self.nr))
     }
 
-    /// Whether it was as deep as for a loss, and bytes at `oldest` had been sent by then.
+    /// Whether the reduction was as deep as for a loss, and bytes at `oldest` had been sent by then.
     pub(super) fn covers(&self, oldest: u64) -> bool {
         self.deep && oldest < self.until
     }
 
-    /// The last reduction was for nothing, and was taken back: `before` was the one before it. That
-    /// one is announced still, unless a new segment has said so since.
-    pub(super) fn take_back(&mut self, before: Self) {
+    /// Undoes the last reduction, which was spurious; `before` is the one before it. A CWR for that one
+    /// is still due, unless a new segment has carried it since.
+    pub(super) fn undo(&mut self, before: Self) {
         *self = Self { announce: self.announce && before.announce, ..before };
     }
 }

@@ -1,32 +1,31 @@
-//! The timers of the sending half: retransmission, reordering, tail loss probe and persist, one at
-//! a time, and the user timeout over all (RFC 9293 sections 3.8.1 to 3.8.3 and 3.8.6.1, RFC 6298
+//! The timers of the sending half: retransmission, reordering, tail loss probe and persist, one at a
+//! time, and the user timeout above all of them (RFC 9293 sections 3.8.1 to 3.8.3 and 3.8.6.1, RFC 6298
 //! section 5, RFC 8985 section 7.2).
 
 use super::frto::Frto;
-use super::path_mtu::Suspicion;
+use super::path_mtu::BlackHole;
 use super::timers::Resend;
 use super::{Fin, Pending, Phase, SendHalf};
 use crate::tcp::ctx::Ctx;
 use crate::tcp::slabs::Marks;
 use crate::{Duration, Instant};
 
-/// Longest wait before a segment is cut to a window that is open and stays too small (RFC 9293
-/// section 3.8.6.2.1: 0.1 to 1 second), unless the RTO is longer. A closed window is probed ever
-/// more seldom.
+/// Longest wait before a segment is cut to a window that is open but stays too small (RFC 9293 section
+/// 3.8.6.2.1: 0.1 to 1 second), unless the RTO is longer. A closed window is probed at increasing
+/// intervals instead.
 const OVERRIDE_MAX: Duration = Duration::from_secs(1);
 
-/// How often it is looked, for the user timeout, at what finds no way out: the port takes nothing,
-/// no buffer is free, or nobody answers for the next hop. (`TCP_RESOURCE_PROBE_INTERVAL` of Linux.)
-/// To be sent it needs no timer.
+/// How often the user timeout is checked for segments that cannot be sent: the port takes nothing, no
+/// buffer is free, or the next hop does not answer. (`TCP_RESOURCE_PROBE_INTERVAL` of Linux.) Sending
+/// them needs no timer.
 const STUCK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// What followed from timers.
+/// Result of the timers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::tcp) struct Expired {
-    /// What is in flight was not acknowledged in time.
+    /// Segments in flight were not acknowledged in time.
     pub(in crate::tcp) unanswered: bool,
-    /// The user timeout is over (RFC 9293 section 3.8.3), or there were enough SYNs: the connection
-    /// ends.
+    /// The user timeout is over (RFC 9293 section 3.8.3), or enough SYNs were sent: the connection ends.
     pub(in crate::tcp) give_up: bool,
 }
 
@@ -39,13 +38,13 @@ impl SendHalf {
         earlier(resend, earlier(paced, self.path.due()))
     }
 
-    /// Whether a timer watches over what the peer has to say.
+    /// Whether a timer watches the peer already.
     #[inline]
     pub(in crate::tcp) fn is_waiting(&self) -> bool {
         self.queue.in_flight() > 0 || self.timers.resend.is_some()
     }
 
-    /// Timers that are due at `ctx.now`.
+    /// Runs the timers that are due at `ctx.now`.
     pub(in crate::tcp) fn on_timer(&mut self, ctx: &mut Ctx<'_>) -> Expired {
         self.pace.advance(ctx.now);
         if self.path.due().is_some_and(|at| at <= ctx.now) {
@@ -66,20 +65,20 @@ impl SendHalf {
             return true;
         }
         match resend {
-            Resend::Ack | Resend::WayOut if self.is_stuck(ctx) => {
-                // No answer can be missing: neither the network nor the path's MTU is to blame, and
-                // the RTO stays.
+            Resend::Ack | Resend::Stuck if self.is_stuck(ctx) => {
+                // The segment was not sent, so no answer is missing: neither the network nor the path
+                // MTU is the cause, and the RTO stays.
                 let give_up_at = self.timers.progress + ctx.config.user_timeout;
-                self.timers.resend = Some(((ctx.now + STUCK_INTERVAL).min(give_up_at), Resend::WayOut));
+                self.timers.resend = Some(((ctx.now + STUCK_INTERVAL).min(give_up_at), Resend::Stuck));
                 return false;
             }
-            Resend::WayOut => {}
+            Resend::Stuck => {}
             Resend::Window => self.on_persist(ctx),
             Resend::Reorder => self.on_reorder_timer(ctx),
             Resend::Probe => {
-                // The RTO is the last resort, should the probe fail (RFC 8985 section 7.3).
+                // The RTO is the last resort if the probe fails (RFC 8985 section 7.3).
                 self.pending |= Pending::TAIL;
-                self.timers.patience = ctx.now + self.rtt.rto();
+                self.timers.rto_not_before = ctx.now + self.rtt.rto();
             }
             Resend::Ack if self.queue.una == 0 => {
                 if self.timers.syn_sends > ctx.config.syn_retries {
@@ -87,7 +86,7 @@ impl SendHalf {
                 }
                 ctx.counters.rto_expired += 1;
                 self.rtt.back_off();
-                self.timers.patience = ctx.now + self.rtt.rto();
+                self.timers.rto_not_before = ctx.now + self.rtt.rto();
                 self.pending |= Pending::SYN;
             }
             Resend::Ack => {
@@ -95,26 +94,26 @@ impl SendHalf {
                     self.fin = Fin::Due;
                 }
                 self.on_retransmission_timeout(ctx);
-                self.suspect_path(ctx);
+                self.check_black_hole(ctx);
             }
         }
         self.arm(ctx);
         false
     }
 
-    /// The oldest segment timed out: the path may be too narrow for it.
-    fn suspect_path(&mut self, ctx: &mut Ctx<'_>) {
+    /// The oldest segment timed out: it may be too large for the path.
+    fn check_black_hole(&mut self, ctx: &mut Ctx<'_>) {
         let Some(key) = self.queue.head else { return };
         let len = ctx.segments.get(key).len;
         match self.path.on_timeout(ctx, len) {
-            Suspicion::None => {}
-            Suspicion::Unclear => self.pending |= Pending::PROBE,
-            Suspicion::BlackHole => self.on_emss_lowered(ctx),
+            BlackHole::No => {}
+            BlackHole::Possible => self.pending |= Pending::PROBE,
+            BlackHole::Found => self.on_emss_lowered(ctx),
         }
     }
 
-    /// What timed out before has not been sent again since, or the SYN not at all. (F-RTO keeps the
-    /// oldest segment back on purpose.)
+    /// Whether the segment that timed out before has not been retransmitted since, or the SYN was never
+    /// sent. (F-RTO holds the oldest segment back on purpose.)
     fn is_stuck(&self, ctx: &Ctx<'_>) -> bool {
         if self.queue.una == 0 {
             return self.pending.contains(Pending::SYN);
@@ -128,13 +127,13 @@ impl SendHalf {
         }
     }
 
-    /// A SYN or FIN has never been sent, and is next.
+    /// Whether a SYN or FIN that was never sent is next.
     fn awaits_first_control(&self) -> bool {
         self.queue.nxt == 0 && self.pending.contains(Pending::SYN) || self.is_fin_next()
     }
 
-    /// The peer's window has stayed too small: probe it when it is closed, cut a segment to it when
-    /// it is not (RFC 9293 sections 3.8.6.1 and 3.8.6.2.1).
+    /// The peer's window has stayed too small: probes it if it is closed, otherwise cuts a segment to it
+    /// (RFC 9293 sections 3.8.6.1 and 3.8.6.2.1).
     fn on_persist(&mut self, ctx: &mut Ctx<'_>) {
         self.timers.persist_backoff += 1;
         self.pending.remove(Pending::CUT);
@@ -146,17 +145,17 @@ impl SendHalf {
         }
     }
 
-    /// The peer could take more at once, and offers less than half of that and less than a segment.
-    /// Each cut for it is an FPDU torn for a few bytes: they come at growing distances. Who never
-    /// offered more is small, not silly, and is not kept waiting (RFC 9293 section 3.8.6.2.1,
-    /// condition 3).
+    /// Whether the peer offers less than a segment, and less than half of the largest window it has
+    /// offered. Each cut for such a window splits an FPDU for a few bytes, so the cuts come at
+    /// increasing intervals. A peer that never offered more is small rather than silly, and does not
+    /// have to wait (RFC 9293 section 3.8.6.2.1, condition 3).
     pub(super) fn is_window_silly(&self, ctx: &Ctx<'_>) -> bool {
         let offered = self.window.edge().saturating_sub(self.queue.una);
         self.is_blocked_by_window(ctx) && 2 * offered < self.window.max()
     }
 
-    /// When the peer's window will have been too small for long enough. A window that is open is
-    /// not waited for as long as one that is closed.
+    /// When the peer's window will have been too small for long enough. The wait is shorter for an open
+    /// window than for a closed one.
     fn persist_at(&self, ctx: &Ctx<'_>) -> Instant {
         let backed_off = self.rtt.after(self.timers.persist_backoff);
         let is_open = self.window.edge() > self.queue.nxt;
@@ -164,8 +163,8 @@ impl SendHalf {
         ctx.now + backed_off.min(most)
     }
 
-    /// The link is there again. What was sent meanwhile is lost, and is sent again now rather than
-    /// when its timer, backed off perhaps many times, expires.
+    /// The link is up again. Segments sent meanwhile are lost: retransmits them now rather than when the
+    /// timer expires, which may have backed off many times.
     pub(in crate::tcp) fn on_link_up(&mut self, ctx: &mut Ctx<'_>) {
         if self.queue.una == 0 {
             if self.timers.syn_sends > 0 {
@@ -176,9 +175,9 @@ impl SendHalf {
                 self.fin = Fin::Due;
             }
             self.on_retransmission_timeout(ctx);
-            // What timed out meanwhile was not too long.
+            // The timeouts were not due to the segments' length.
             self.path.on_progress();
-            // Answered at once, where a single segment that is sent again may wait for a delayed
+            // The probe is answered at once, while a single retransmission may wait for a delayed
             // acknowledgement.
             self.pending |= Pending::PROBE;
         } else if matches!(self.timers.resend, Some((_, Resend::Window))) {
@@ -186,7 +185,7 @@ impl SendHalf {
             self.timers.persist_backoff = 0;
         }
         self.rtt.forget_backoff();
-        self.timers.patience = ctx.now + self.rtt.rto();
+        self.timers.rto_not_before = ctx.now + self.rtt.rto();
         self.arm(ctx);
     }
 
@@ -200,7 +199,7 @@ impl SendHalf {
         self.timers.syn_sends > 0
     }
 
-    /// Our FIN waits to be sent: behind an empty queue for nothing but a way out.
+    /// Our FIN has to be sent. If the queue is empty, a timer watches it.
     pub(in crate::tcp) fn await_fin(&mut self, ctx: &Ctx<'_>) {
         if self.queue.queued() == 0 {
             self.timers.progress = ctx.now;
@@ -208,14 +207,13 @@ impl SendHalf {
         }
     }
 
-    /// Sets the first timer for what is waited for now. The one for a window goes on running,
-    /// but not for longer than it would be set now.
+    /// Sets the timer that is due first. A running persist timer keeps running, but not for longer than
+    /// it would be set to now.
     pub(in crate::tcp) fn arm(&mut self, ctx: &Ctx<'_>) {
         let wanted = if self.queue.in_flight() > 0 {
             self.flight_deadline(ctx)
         } else if self.queue.unsent.is_some() {
-            // If it fits, it is on its way out; but should it not get out now, somebody has to ask
-            // again.
+            // If the segment fits it is about to be sent; if that fails, this timer tries again.
             let at = self.persist_at(ctx);
             match self.timers.resend {
                 Some((running, Resend::Window)) => (running.min(at), Resend::Window),
@@ -223,31 +221,31 @@ impl SendHalf {
             }
         } else if self.awaits_first_control() {
             match self.timers.resend {
-                Some(running @ (_, Resend::WayOut)) => running,
-                _ => (ctx.now + STUCK_INTERVAL, Resend::WayOut),
+                Some(running @ (_, Resend::Stuck)) => running,
+                _ => (ctx.now + STUCK_INTERVAL, Resend::Stuck),
             }
         } else {
             self.timers.resend = None;
             return;
         };
-        // The user timeout is not overslept.
+        // No timer is later than the user timeout.
         let give_up_at = (self.timers.progress + ctx.config.user_timeout).max(ctx.now);
         self.timers.resend = Some((wanted.0.min(give_up_at), wanted.1));
     }
 
-    /// What the segments in flight wait for first.
+    /// The first deadline of the segments in flight.
     fn flight_deadline(&self, ctx: &Ctx<'_>) -> (Instant, Resend) {
         let rto_at = self.rto_at(ctx);
         if let Some(at) = self.timers.reorder {
             return if at < rto_at { (at, Resend::Reorder) } else { (rto_at, Resend::Ack) };
         }
         match self.pto(ctx) {
-            Some(pto) => (rto_at.min(self.timers.tail_from + pto), Resend::Probe),
+            Some(pto) => (rto_at.min(self.timers.pto_from + pto), Resend::Probe),
             None => (rto_at, Resend::Ack),
         }
     }
 
-    /// After how long a tail loss probe is due, if one may be sent (RFC 8985 section 7.2).
+    /// The delay of a tail loss probe, if one may be sent (RFC 8985 section 7.2).
     fn pto(&self, ctx: &Ctx<'_>) -> Option<Duration> {
         let quiet = self.recovery.phase == Phase::Open
             && self.queue.sacked_segments == 0
@@ -257,29 +255,29 @@ impl SendHalf {
         if !allowed {
             return None;
         }
-        // (A probe needs a measurement, so there is one.)
+        // (A probe requires an RTT sample, so the SRTT is valid.)
         let twice = Duration::from_micros(2 * u64::from(self.rtt.srtt_us())).max(ctx.config.tail_probe_min);
-        // A single segment may wait for the peer's delayed acknowledgement, which the floor of the
-        // RTO is above.
+        // A single segment may wait for the peer's delayed acknowledgement, which the floor of the RTO
+        // covers.
         let single = self.queue.head.is_some_and(|key| {
             ctx.segments.get(key).next == self.queue.unsent && self.queue.nxt <= self.queue.end
         });
         Some(if single { twice + ctx.config.rto_min } else { twice })
     }
 
-    /// When the retransmission timer expires: an RTO after the oldest segment was sent last, not
-    /// after the last acknowledgement, which would add a round trip each time (RFC 7765). What was
-    /// acknowledged just now shows that the way is open, and gives the rest one round trip: their
-    /// acknowledgements may wait to be read.
+    /// When the retransmission timer expires: an RTO after the last transmission of the oldest segment,
+    /// not after the last acknowledgement, which would add a round trip each time (RFC 7765). A recent
+    /// acknowledgement shows that the path works, and gives the other segments one more round trip:
+    /// their acknowledgements may wait to be read.
     fn rto_at(&self, ctx: &Ctx<'_>) -> Instant {
         let oldest = self.queue.head.filter(|key| self.queue.unsent != Some(*key));
         let sent_at = oldest.map_or(self.timers.control_sent_at, |key| ctx.segments.get(key).sent.at);
-        (sent_at + self.rtt.rto()).max(self.timers.patience)
+        (sent_at + self.rtt.rto()).max(self.timers.rto_not_before)
     }
 }
 
-/// The earlier of two times, if there is one. By hand: an iterator over options takes four times as
-/// long, and every segment asks.
+/// The earlier of two times, if there is one. Written out because an iterator over options takes four
+/// times as long, and this runs for every segment.
 #[inline]
 pub(in crate::tcp) fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
     match (a, b) {

@@ -1,36 +1,35 @@
 //! Round-trip time and retransmission timeout, in microseconds (RFC 6298).
 //!
-//! Karn's rule is the caller's: it feeds only samples that are unambiguous (a segment sent once, or
-//! a timestamp).
+//! The caller applies Karn's rule: it passes only unambiguous samples (a segment sent once, or a
+//! timestamp).
 //!
-//! The floor is that of the variation's term (`max(G, K * RTTVAR)` of section 2.3), as on Linux: on
-//! a long and steady way that term shrinks to nothing, and an acknowledgement that the peer delays
-//! would come too late.
+//! The floor applies to the variation's term (`max(G, K * RTTVAR)` of section 2.3), as in Linux: on a
+//! long and steady path that term shrinks to nothing, and a delayed acknowledgement would come too late.
 
 use crate::facade::{Duration, Instant};
 
-/// A minimum is forgotten after this to twice this (RFC 8985 section 6.2, step 1: a windowed
-/// minimum).
+/// A minimum is forgotten after one to two of these windows (RFC 8985 section 6.2, step 1: a windowed
+/// minimum). Long enough to have seen an empty queue, short enough to follow a change of path.
 const MIN_RTT_WINDOW: Duration = Duration::from_secs(30);
 
-/// Timeout of the first data after the loss of a SYN, when nothing was measured (RFC 6298 section
-/// 5.7).
+/// Timeout of the first data after the loss of a SYN, if nothing was measured (RFC 6298 section 5.7).
 const AFTER_LOST_SYN_US: u64 = 3_000_000;
 
 /// Estimator and timeout of one connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RttEstimator {
-    /// Eight times the smoothed RTT, so that small RTTs lose nothing by division; 0: no sample yet.
+    /// Eight times the smoothed RTT, so that division loses no precision of small RTTs; 0: no sample
+    /// yet.
     srtt8_us: u64,
     /// Four times the variation.
     rttvar4_us: u64,
     /// Timeout before backoff, not clamped.
     base_us: u64,
-    /// Bounds, of 71 minutes at most.
+    /// Bounds of the timeout; 32 bits allow 71 minutes.
     min_us: u32,
     max_us: u32,
     backoff: u32,
-    /// The lowest samples of the window before this one and of this one; `u32::MAX`: none.
+    /// The lowest samples of the previous window and of this one; `u32::MAX`: none.
     lowest_us: (u32, u32),
     /// When this window began.
     window_from: Instant,
@@ -51,7 +50,7 @@ impl RttEstimator {
         }
     }
 
-    /// An unambiguous measurement; ends backoff (RFC 6298 sections 2.2, 2.3, 5.7).
+    /// Adds an unambiguous measurement; ends the backoff (RFC 6298 sections 2.2, 2.3, 5.7).
     pub(super) fn sample(&mut self, now: Instant, rtt_us: u64) {
         let rtt_us = rtt_us.clamp(1, self.max_us.into());
         if now >= self.window_from + MIN_RTT_WINDOW {
@@ -71,8 +70,8 @@ impl RttEstimator {
         self.backoff = 0;
     }
 
-    /// A timeout was spurious: begins anew with this measurement, and with more room for the next
-    /// (RFC 4015 section 3.2, step 8).
+    /// A timeout was spurious: restarts with this measurement, and with a larger variation (RFC 4015
+    /// section 3.2, step 8).
     pub(super) fn reseed(&mut self, rtt_us: u64) {
         let rtt_us = rtt_us.clamp(1, self.max_us.into());
         self.srtt8_us = rtt_us * 8;
@@ -81,35 +80,34 @@ impl RttEstimator {
         self.backoff = 0;
     }
 
-    /// The timer expired: double (RFC 6298 section 5.5).
+    /// The timer expired: doubles the timeout (RFC 6298 section 5.5).
     pub(super) fn back_off(&mut self) {
         self.backoff = (self.backoff + 1).min(32);
     }
 
-    /// The handshake is over: its backoff is not that of data (RFC 6298 section 5.7).
+    /// The handshake is over: its backoff does not apply to data (RFC 6298 section 5.7).
     pub(super) fn forget_backoff(&mut self) {
         self.backoff = 0;
     }
 
-    /// A SYN was lost, and its answer measured nothing: the way may be longer than the first
-    /// timeout.
-    pub(super) fn fall_back(&mut self) {
+    /// A SYN was lost, and its answer gave no sample: the path may be longer than the first timeout.
+    pub(super) fn on_syn_lost(&mut self) {
         self.base_us = self.base_us.max(AFTER_LOST_SYN_US);
     }
 
-    /// The timeout now.
+    /// The current timeout.
     pub(super) fn rto(&self) -> Duration {
         self.after(self.backoff)
     }
 
-    /// The timeout doubled `doublings` times rather than as often as it expired.
+    /// The timeout doubled `doublings` times, instead of once for each expiry.
     pub(super) fn after(&self, doublings: u32) -> Duration {
         let base_us = self.base_us.max(self.min_us.into());
         let doubled_us = u128::from(base_us) << doublings.min(32);
         Duration::from_micros(doubled_us.min(u128::from(self.max_us)) as u64)
     }
 
-    /// The lowest RTT of late; 0 before the first sample.
+    /// The recent minimum RTT; 0 before the first sample.
     #[inline]
     pub(super) fn min_rtt_us(&self) -> u32 {
         let lowest_us = self.lowest_us.0.min(self.lowest_us.1);

@@ -1,13 +1,14 @@
-//! SACK blocks that were processed already (RFC 2018 section 4: each acknowledgement repeats the
-//! latest blocks).
+//! SACK blocks that were already processed (RFC 2018 section 4: each acknowledgement repeats the latest
+//! blocks).
 
 use crate::tcp::slabs::SegmentKey;
 
-/// SACK blocks worked off already: each acknowledgement repeats the latest, and a block grows at
-/// its end. Without this memory every acknowledgement would walk along all segments in flight.
+/// Processed SACK blocks. Each acknowledgement repeats the latest ones, and a block grows at its end.
+/// Without this cache every acknowledgement would walk all segments in flight.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct KnownSacks {
-    /// Blocks whose segments are all marked; empty ones say nothing.
+    /// Blocks whose segments are all marked; empty ones are unused. Three, since a SACK option beside
+    /// timestamps has three.
     known: [(u64, u64); 3],
     oldest: u8,
     /// The segment marked last.
@@ -15,7 +16,7 @@ pub(super) struct KnownSacks {
 }
 
 impl KnownSacks {
-    /// Where the part of a block begins that is not known yet; `None`: all of it is known.
+    /// Start of the part of a block that is not yet known; `None` if all of it is known.
     #[inline]
     pub(super) fn unknown_from(&self, mut start: u64, end: u64) -> Option<u64> {
         for (from, to) in self.known {
@@ -26,7 +27,7 @@ impl KnownSacks {
         (start < end).then_some(start)
     }
 
-    /// All segments inside of `start..end` are marked.
+    /// All segments inside `start..end` are marked.
     #[inline]
     pub(super) fn learn(&mut self, start: u64, end: u64) {
         if let Some(known) =

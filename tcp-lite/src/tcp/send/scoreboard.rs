@@ -1,7 +1,7 @@
-//! Which segments arrived and which are lost: marks on the segments of the send queue (RFC 2018,
-//! RFC 8985).
+//! Which segments arrived and which are lost: marks on the segments of the send queue (RFC 2018, RFC
+//! 8985).
 //!
-//! Loss recovery as a process is in `recovery.rs`, what RACK remembers in `rack.rs`.
+//! The recovery process is in `recovery.rs`, RACK's state in `rack.rs`.
 
 use super::ack_sample::AckSample;
 use super::queue::SendQueue;
@@ -10,16 +10,16 @@ use super::sacks::KnownSacks;
 use crate::tcp::slabs::{Marks, SegmentKey, SegmentSlab, Sent};
 use crate::{Duration, Instant};
 
-/// What [`SendQueue::detect_lost`] found.
+/// Result of [`SendQueue::detect_lost`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Detected {
     /// Segments newly marked lost.
     pub(super) lost: u32,
-    /// Those among them that had been sent again in this recovery.
+    /// Those of them that had been retransmitted in this recovery.
     pub(super) lost_again: u32,
-    /// The latest transmission among them.
+    /// The latest transmission of those.
     pub(super) latest: Option<Sent>,
-    /// When the next will be lost if nothing is heard of it.
+    /// When the next segment will be lost, if it is not acknowledged before.
     pub(super) next: Option<Instant>,
 }
 
@@ -43,7 +43,7 @@ impl SendQueue {
             let marks = segment.marks;
             if !marks.contains(Marks::SACKED) {
                 sample.deliver(segment.sent, segment.end(), segment.len, marks.contains(Marks::RESENT));
-                self.set_marks(slab, key, (marks | Marks::SACKED) - (Marks::LOST | Marks::FLYING));
+                self.set_marks(slab, key, (marks | Marks::SACKED) - (Marks::LOST | Marks::IN_FLIGHT));
             }
             self.sacks.last = Some(key);
         }
@@ -52,14 +52,14 @@ impl SendQueue {
         }
     }
 
-    /// Whether something arrived that was sent later than what has been in flight for longest.
+    /// Whether a segment arrived that was sent later than the one longest in flight.
     #[inline]
     pub(super) fn is_overtaken(&self, slab: &SegmentSlab, rack: &Rack) -> bool {
         self.flight.oldest.is_some_and(|key| rack.overtakes(slab.get(key).sent))
     }
 
-    /// Marks as lost what was overtaken for longer than `window` (RFC 8985 section 6.2, step 5).
-    /// Its timer would wait for the last of those that were overtaken; here it is the first.
+    /// Marks segments lost that were overtaken for longer than `window` (RFC 8985 section 6.2, step 5).
+    /// The RFC's timer waits for the last of the overtaken segments, this one for the first.
     pub(super) fn detect_lost(
         &mut self,
         slab: &mut SegmentSlab,
@@ -86,12 +86,12 @@ impl SendQueue {
         detected
     }
 
-    /// Marks the oldest sent segment as lost, if it was not sent again in this recovery. Returns
-    /// whether it is new.
+    /// Marks the oldest segment lost, if it is in flight and was not retransmitted in this recovery.
+    /// Returns whether it did.
     pub(super) fn mark_head_lost(&mut self, slab: &mut SegmentSlab) -> bool {
         let Some(key) = self.head else { return false };
         let marks = slab.get(key).marks;
-        let lost = marks.contains(Marks::FLYING) && !marks.contains(Marks::REPAIRED);
+        let lost = marks.contains(Marks::IN_FLIGHT) && !marks.contains(Marks::REPAIRED);
         if lost {
             self.mark_lost(slab, key);
         }
@@ -101,16 +101,16 @@ impl SendQueue {
     fn mark_lost(&mut self, slab: &mut SegmentSlab, key: SegmentKey) {
         let segment = slab.get(key);
         let (pos, marks) = (segment.pos, segment.marks);
-        self.set_marks(slab, key, (marks | Marks::LOST) - (Marks::FLYING | Marks::SACKED));
+        self.set_marks(slab, key, (marks | Marks::LOST) - (Marks::IN_FLIGHT | Marks::SACKED));
         if self.repair.is_none_or(|repair| slab.get(repair).pos > pos) {
             self.repair = Some(key);
         }
     }
 
-    /// The timer expired: the oldest segment is lost, repaired or not, and of the others those that
-    /// were sent by `before` (RFC 8985 section 6.3). A peer that selectively acknowledged its
-    /// frontier's next byte took that back (RFC 2018 section 8): then nothing is known to have
-    /// arrived, and all is lost. Returns whether the oldest segment had not been sent again before.
+    /// The timer expired: the oldest segment is lost, retransmitted or not, and of the others those sent
+    /// by `before` (RFC 8985 section 6.3). If the oldest segment was selectively acknowledged, the peer
+    /// has reneged (RFC 2018 section 8): nothing is then known to have arrived, and everything is lost.
+    /// Returns whether the oldest segment had not been retransmitted before.
     pub(super) fn mark_timed_out(&mut self, slab: &mut SegmentSlab, before: Instant) -> bool {
         let reneged = self.head.is_some_and(|key| slab.get(key).marks.contains(Marks::SACKED));
         let first = self.head.is_none_or(|key| !slab.get(key).marks.contains(Marks::RESENT));
@@ -126,7 +126,7 @@ impl SendQueue {
             let (marks, sent_at) = (segment.marks, segment.sent.at);
             cursor = segment.next;
             let old = self.head == Some(key) || sent_at <= before;
-            if reneged || old && marks.contains(Marks::FLYING) {
+            if reneged || old && marks.contains(Marks::IN_FLIGHT) {
                 self.mark_lost(slab, key);
             }
             slab.get_mut(key).marks -= Marks::REPAIRED;
@@ -135,7 +135,7 @@ impl SendQueue {
         first
     }
 
-    /// Recovery is over: what was sent again may be inferred lost again.
+    /// Recovery is over: retransmitted segments may be inferred lost again.
     pub(super) fn forget_repairs(&mut self, slab: &mut SegmentSlab) {
         let mut cursor = self.head;
         while let Some(key) = cursor {
@@ -148,7 +148,7 @@ impl SendQueue {
         }
     }
 
-    /// Recovery was for nothing: what was lost and not sent again since flies.
+    /// Recovery was spurious: segments that were marked lost and not retransmitted are in flight again.
     pub(super) fn restore_lost(&mut self, slab: &mut SegmentSlab) {
         let (mut cursor, mut near) = (self.head, None);
         while let Some(key) = cursor.filter(|key| self.lost_bytes > 0 && self.unsent != Some(*key)) {
@@ -158,21 +158,21 @@ impl SendQueue {
             if marks.contains(Marks::LOST) {
                 near = near.filter(|near| sent.is_after(slab.get(*near).sent));
                 self.set_marks(slab, key, marks - Marks::LOST);
-                slab.get_mut(key).marks |= Marks::FLYING;
+                slab.get_mut(key).marks |= Marks::IN_FLIGHT;
                 self.flight.restore(slab, near, key);
                 near = Some(key);
             }
         }
     }
 
-    /// Segments in flight of more than `emss` bytes were dropped on the way: they are lost.
-    /// Nothing is said of the others.
+    /// Marks segments in flight of more than `emss` bytes lost: the path dropped them. The others are
+    /// not affected.
     pub(super) fn mark_oversized(&mut self, slab: &mut SegmentSlab, emss: u32) {
         let mut cursor = self.head;
         while let Some(key) = cursor.filter(|key| self.unsent != Some(*key)) {
             let segment = slab.get(key);
             cursor = segment.next;
-            if segment.len > emss && segment.marks.contains(Marks::FLYING) {
+            if segment.len > emss && segment.marks.contains(Marks::IN_FLIGHT) {
                 self.mark_lost(slab, key);
             }
         }
@@ -193,7 +193,7 @@ impl SendQueue {
         None
     }
 
-    /// A segment was sent again, in a recovery or not.
+    /// A segment was retransmitted, in a recovery or not.
     pub(super) fn on_resent(
         &mut self,
         slab: &mut SegmentSlab,
@@ -201,14 +201,14 @@ impl SendQueue {
         now: Instant,
         recovering: bool,
     ) {
-        let sent = self.flight.depart(now);
+        let sent = self.flight.number_transmission(now);
         let segment = slab.get_mut(key);
         segment.sent = sent;
-        let marks = segment.marks - (Marks::LOST | Marks::FLYING);
-        // Taken off first: it is the latest now.
+        let marks = segment.marks - (Marks::LOST | Marks::IN_FLIGHT);
+        // Remove it from the order first, to append it as the latest.
         self.set_marks(slab, key, marks);
         let repaired = if recovering { Marks::REPAIRED } else { Marks::empty() };
-        self.set_marks(slab, key, marks | Marks::RESENT | Marks::FLYING | repaired);
+        self.set_marks(slab, key, marks | Marks::RESENT | Marks::IN_FLIGHT | repaired);
     }
 }
 

@@ -1,33 +1,33 @@
-//! Tail loss probes: when acknowledgements stay out, one segment more is sent long before the RTO,
-//! so that its acknowledgement tells what became of those before it (RFC 8985 section 7).
+//! Tail loss probes: when acknowledgements fail to appear, one more segment is sent long before the RTO,
+//! so that its acknowledgement reveals the fate of those before it (RFC 8985 section 7).
 //!
-//! Here is what a connection remembers of its probe. When one is due is in `retransmission.rs`,
-//! what it carries in `next.rs`.
+//! This is the state of a connection's probe. When a probe is due is decided in `retransmission.rs`, and
+//! its payload in `next.rs`.
 
 use super::ack_sample::AckSample;
 
-/// A probe that was sent.
+/// A probe in flight.
 #[derive(Clone, Copy, Debug)]
-struct Probe {
+struct SentProbe {
     /// SND.NXT after it (`TLP.end_seq`).
     nxt: u64,
-    /// Behind its last byte.
+    /// Position behind its last byte.
     end: u64,
-    /// It had been sent before (`TLP.is_retrans`).
+    /// Its bytes had been sent before (`TLP.is_retrans`).
     again: bool,
 }
 
-/// The probe of one connection.
+/// The tail loss probe of one connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct TailProbe {
-    probe: Option<Probe>,
-    /// A round-trip time was measured since the last one.
+    probe: Option<SentProbe>,
+    /// The round-trip time was measured since the last probe.
     sampled: bool,
 }
 
 impl TailProbe {
-    /// Whether another may be sent: none is under way, and the round-trip time is known to be what
-    /// it was (section 7.3).
+    /// Whether another probe may be sent: none is in flight, and the round-trip time was measured since
+    /// the last (section 7.3).
     pub(super) fn may_send(&self) -> bool {
         self.probe.is_none() && self.sampled
     }
@@ -37,24 +37,23 @@ impl TailProbe {
         self.sampled = true;
     }
 
-    /// A probe went out that ends at `end`; SND.NXT is `nxt`. `again`: its bytes were sent before.
+    /// A probe was sent that ends at `end`; SND.NXT is `nxt`. `again`: its bytes were sent before.
     pub(super) fn on_sent(&mut self, end: u64, nxt: u64, again: bool) {
-        *self = Self { probe: Some(Probe { nxt, end, again }), sampled: false };
+        *self = Self { probe: Some(SentProbe { nxt, end, again }), sampled: false };
     }
 
-    /// Recovery begins, which finds out by itself (section 7.1).
+    /// Recovery begins, which detects losses by itself (section 7.1).
     pub(super) fn forget(&mut self) {
         self.probe = None;
     }
 
-    /// Whether bytes that arrived twice are the probe's.
+    /// Whether the duplicate bytes are the probe's.
     pub(super) fn is_own(&self, duplicate: (u64, u64)) -> bool {
         self.probe.is_some_and(|probe| probe.again && duplicate.0 < probe.end && probe.end <= duplicate.1)
     }
 
-    /// An acknowledgement up to `una`; `plain`: a duplicate one without SACK blocks. Returns
-    /// whether the probe repaired a loss, which is a sign of congestion that nothing else shows
-    /// (section 7.4.2).
+    /// An acknowledgement up to `una`; `plain`: a duplicate one without SACK blocks. Returns whether the
+    /// probe repaired a loss: a sign of congestion that nothing else reveals (section 7.4.2).
     pub(super) fn on_ack(&mut self, una: u64, sample: &AckSample, plain: bool) -> bool {
         let Some(probe) = self.probe.filter(|probe| una >= probe.nxt) else { return false };
         let twice = sample.duplicate.is_some_and(|duplicate| self.is_own(duplicate));

@@ -1,39 +1,39 @@
-//! What the timers of the sending half count from, and the one that runs. Which one that is, is
-//! decided in `retransmission.rs`.
+//! The timer of the sending half, and the times it is computed from. The computation is in
+//! `retransmission.rs`.
 
 use crate::Instant;
 
-/// What the first timer waits for.
+/// What the running timer is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Resend {
-    /// An acknowledgement of what is in flight: RTO.
+    /// Acknowledgement of what is in flight: RTO.
     Ack,
-    /// An acknowledgement of what was overtaken (RFC 8985, the reordering timer).
+    /// Acknowledgement of overtaken segments (RFC 8985, the reordering timer).
     Reorder,
-    /// An acknowledgement of the last that was sent (RFC 8985, PTO).
+    /// Acknowledgement of the last segment sent (RFC 8985, PTO).
     Probe,
-    /// A window for what is not.
+    /// A larger window, while nothing is in flight (persist timer).
     Window,
-    /// A way out: for a SYN or FIN that was never sent, or for what timed out and was not sent
-    /// again since.
-    WayOut,
+    /// Transmission of a SYN or FIN that was never sent, or of a segment that timed out and could not be
+    /// retransmitted.
+    Stuck,
 }
 
-/// When what is due.
+/// The timer and its times.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timers {
     pub(super) resend: Option<(Instant, Resend)>,
-    /// When the next segment that was overtaken will be lost.
+    /// When the next overtaken segment will be lost.
     pub(super) reorder: Option<Instant>,
-    /// When our SYN or FIN was sent last.
+    /// When our SYN or FIN was last sent.
     pub(super) control_sent_at: Instant,
-    /// When data was sent or acknowledged last: the PTO counts from here.
-    pub(super) tail_from: Instant,
+    /// When data was last sent or acknowledged: the PTO counts from here.
+    pub(super) pto_from: Instant,
     /// The RTO does not expire before this.
-    pub(super) patience: Instant,
-    /// Since when whatever waits has waited: the user timeout counts from here.
+    pub(super) rto_not_before: Instant,
+    /// Since when there has been no progress: the user timeout counts from here.
     pub(super) progress: Instant,
-    /// When any segment was sent last.
+    /// When any segment was last sent.
     pub(super) last_sent: Instant,
     pub(super) persist_backoff: u32,
     pub(super) syn_sends: u8,
@@ -45,8 +45,8 @@ impl Timers {
             resend: None,
             reorder: None,
             control_sent_at: now,
-            tail_from: now,
-            patience: now,
+            pto_from: now,
+            rto_not_before: now,
             progress: now,
             last_sent: now,
             persist_backoff: 0,
@@ -54,7 +54,7 @@ impl Timers {
         }
     }
 
-    /// Nothing is waited for any more.
+    /// Stops all timers.
     pub(super) fn stop(&mut self) {
         self.resend = None;
         self.reorder = None;

@@ -1,10 +1,10 @@
-//! Trains: fresh segments that leave together. In one frame, which the port cuts where they end
-//! (TSO), or which the wire passes as it is; else in frames of their own, for which connection,
-//! windows and headers are looked at once.
+//! Trains: new segments that leave together. Either in one frame, which the port cuts at their ends
+//! (TSO) or passes uncut, or in frames of their own, for which connection, windows and headers are
+//! looked up once.
 //!
-//! Only a way to transmit. Each segment has its record, its boundaries and its time, is
-//! acknowledged and sent again by itself. All are as long as the first, where the port is told to
-//! cut; the last may be shorter.
+//! Trains exist only in transmission. Each segment has its own record, boundaries and time of
+//! transmission, and is acknowledged and retransmitted by itself. If the port cuts, all are as long as
+//! the first, except that the last may be shorter.
 
 use super::frto::Frto;
 use super::{Pending, SendHalf};
@@ -13,13 +13,13 @@ use crate::tcp::ctx::Ctx;
 use crate::tcp::header::MAX_HEADER_BYTES;
 use crate::tcp::slabs::SegmentKey;
 
-/// Payload bytes of a train at most: an IP packet has 65,535.
+/// Most payload bytes of a train: an IP packet has at most 65,535 bytes.
 const MAX_TRAIN_BYTES: u64 = (u16::MAX as usize - IPV6_BYTES - MAX_HEADER_BYTES) as u64;
 
 impl SendHalf {
-    /// How many segments may leave together that begin with the fresh segment `first`, up to
-    /// `most`, in `views` stretches of memory; and whether the last of them is the last of the
-    /// queue. Asking changes nothing of the connection.
+    /// The number of segments that may leave together from the new segment `first` on: up to `most`, in
+    /// at most `views` contiguous ranges of memory. Also returns whether the last of them is the last of
+    /// the queue. Changes nothing in the connection.
     #[inline]
     pub(in crate::tcp) fn train(
         &self,
@@ -27,8 +27,8 @@ impl SendHalf {
         first: SegmentKey,
         (most, mut views): (usize, usize),
     ) -> (usize, bool) {
-        // A paced connection lets its segments go one by one; a segment that was cut for a small
-        // window is the last that goes.
+        // A paced connection sends its segments one by one. A segment that was cut for a small window is
+        // the last one sent.
         let alone = ctx.config.pacing.is_some() || self.pending.contains(Pending::CUT);
         let most = match self.recovery.frto {
             _ if alone => 1,
@@ -53,11 +53,11 @@ impl SendHalf {
         (count, ctx.segments.get(last).next.is_none())
     }
 
-    /// What may leave behind `last`, the end of a train of `sum` bytes that began with a segment
+    /// The segment that may follow `last`, the end of a train of `sum` bytes that began with a segment
     /// of `bytes`.
     fn follower(&self, ctx: &Ctx<'_>, last: SegmentKey, bytes: u64, sum: u64) -> Option<SegmentKey> {
         let before = ctx.segments.get(last);
-        // A shorter one is the last.
+        // A shorter segment ends the train.
         let next = before.next.filter(|_| u64::from(before.len) == bytes)?;
         let segment = ctx.segments.get(next);
         let fits = u64::from(segment.len) <= bytes

@@ -1,15 +1,15 @@
-//! Whether a recovery was for nothing: the originals arrived after all.
+//! Detection and undo of spurious recoveries: the originals arrived after all.
 //!
-//! Told by timestamps when an acknowledgement of what was sent again echoes one from before it was
-//! (Eifel, RFC 3522), or by D-SACK when all that was sent again is reported to have arrived twice
-//! (RFC 3708 section 2). Where there are no timestamps a timeout is examined by F-RTO, too
-//! (`frto.rs`). The response is that of RFC 4015: what was marked lost is in flight, and the window
-//! grows back to what it was before, by slow start from what is in flight, so that nothing leaves
-//! in a burst.
+//! A recovery is spurious if an acknowledgement of a retransmitted segment echoes a timestamp from
+//! before the retransmission (Eifel, RFC 3522), or if D-SACK reports everything that was retransmitted
+//! as duplicate (RFC 3708 section 2). Without timestamps a timeout is also examined by F-RTO
+//! (`frto.rs`). The response is that of RFC 4015: segments marked lost are in flight again, and the
+//! window grows back to its former value by slow start from what is in flight, so that there is no
+//! burst.
 //!
-//! Our timestamps tick in milliseconds. That is enough: a timeout comes no sooner than its floor of
-//! many ticks, so original and retransmission never share one; a fast retransmission that does is
-//! left to D-SACK. A finer clock would wrap within the pauses that RFC 7323 section 5.4 wants to
+//! Our timestamps tick in milliseconds. That is enough: a timeout takes at least the RTO's floor of many
+//! ticks, so an original and its retransmission never share a tick. A fast retransmission that does is
+//! left to D-SACK. A finer clock would wrap within the idle times that RFC 7323 section 5.4 wants to
 //! survive.
 
 use super::ack_sample::{AckSample, is_before};
@@ -23,49 +23,49 @@ pub(super) struct Episode {
     /// SND.UNA and SND.NXT when it began.
     from: u64,
     until: u64,
-    /// The timer began it.
+    /// It began with a timeout.
     pub(super) timeout: bool,
-    /// It reduced the window, for nothing that is known to be true. The reduction before that.
+    /// If it reduced the window and nothing has confirmed congestion since: the reduction before it.
     pub(super) reduced: Option<Reduction>,
-    /// When the first segment was sent again (`RetransmitTS`), in milliseconds, as timestamps tick.
+    /// Time of the first retransmission (`RetransmitTS`), in milliseconds, as timestamps tick.
     resent_ms: Option<u32>,
-    /// Bytes sent again and not reported to have arrived twice.
+    /// Retransmitted bytes that were not reported as duplicate.
     unreported: u32,
 }
 
-/// The last recovery of a connection, until it is taken back or cannot be any more.
+/// The last recovery of a connection, until it is undone or confirmed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Undo {
     episode: Option<Episode>,
 }
 
 impl Undo {
-    /// A recovery begins, or a timeout starts it anew; `reduced`: and reduces the window, which was
-    /// reduced so before.
+    /// A recovery begins, or a timeout restarts it. `reduced`: it reduces the window, and this was the
+    /// reduction before.
     pub(super) fn start(&mut self, una: u64, nxt: u64, timeout: bool, reduced: Option<Reduction>) {
         self.episode =
             Some(Episode { from: una, until: nxt, timeout, reduced, resent_ms: None, unreported: 0 });
     }
 
-    /// There was congestion, whatever becomes of the episode.
+    /// Congestion is confirmed, whatever becomes of the recovery.
     pub(super) fn keep_reduction(&mut self) {
         if let Some(episode) = &mut self.episode {
             episode.reduced = None;
         }
     }
 
-    /// Congestion control was told of congestion by other means: what is remembered there is no
-    /// longer what was before the episode.
+    /// The window was reduced for another reason, so congestion control no longer has the state before
+    /// the recovery.
     pub(super) fn forget(&mut self) {
         self.episode = None;
     }
 
-    /// The recovery was for nothing: ends it.
+    /// The recovery was spurious: ends it.
     pub(super) fn take(&mut self) -> Option<Episode> {
         self.episode.take()
     }
 
-    /// A segment was sent again.
+    /// A segment was retransmitted.
     pub(super) fn on_resent(&mut self, now: Instant, len: u32) {
         if let Some(episode) = &mut self.episode {
             episode.resent_ms.get_or_insert(now.total_millis() as u32);
@@ -73,7 +73,7 @@ impl Undo {
         }
     }
 
-    /// Bytes arrived twice. Returns whether everything that was sent again did.
+    /// Bytes were reported as duplicate. Returns whether everything retransmitted now is.
     pub(super) fn on_dsack(&mut self, (start, end): (u64, u64)) -> bool {
         let Some(episode) = &mut self.episode else { return false };
         if episode.resent_ms.is_none() || start < episode.from || end > episode.until {
@@ -83,7 +83,7 @@ impl Undo {
         episode.unreported == 0
     }
 
-    /// Whether an acknowledgement of what was sent again answers an earlier transmission.
+    /// Whether an acknowledgement of a retransmitted segment answers an earlier transmission.
     pub(super) fn is_original(&self, sample: &AckSample) -> bool {
         let resent_ms = self.episode.and_then(|episode| episode.resent_ms);
         match (resent_ms, sample.echo_ms()) {

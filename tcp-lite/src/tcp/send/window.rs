@@ -1,10 +1,10 @@
-//! The peer's receive window, which bounds what may be sent (RFC 9293 sections 3.8.6 and 3.10.7.4,
+//! The peer's receive window, which limits what may be sent (RFC 9293 sections 3.8.6 and 3.10.7.4,
 //! SND.WND, SND.WL1, SND.WL2).
 
 /// The peer's window. Positions as in `seq.rs`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PeerWindow {
-    /// First position we must not send.
+    /// First position that must not be sent.
     edge: u64,
     /// The largest window seen, bytes.
     max: u64,
@@ -29,7 +29,7 @@ impl PeerWindow {
         *self = Self { edge: 1 + bytes, max: self.max.max(bytes), wl1: pos, wl2: 1 };
     }
 
-    /// A segment at `pos` acknowledges up to `ack` and announces `bytes`; SND.UNA is `una`. Old
+    /// A segment at `pos` acknowledges up to `ack` and announces `bytes`; SND.UNA is `una`. Older
     /// segments change nothing. Returns whether the edge moved.
     #[inline]
     pub(super) fn update(&mut self, pos: i64, ack: u64, una: u64, bytes: u64) -> bool {
@@ -43,7 +43,7 @@ impl PeerWindow {
         moved
     }
 
-    /// First position we must not send.
+    /// First position that must not be sent.
     #[inline]
     pub(super) fn edge(&self) -> u64 {
         self.edge

@@ -1,9 +1,9 @@
-//! The buffers of queued segments: pages, each with bytes of one or more segments of one
-//! connection, one behind the other.
+//! The buffers of queued segments: pages. Each holds consecutive bytes of one or more segments of one
+//! connection.
 //!
-//! A connection fills one page at a time. Small buffers are the port's own, as many as are enough
-//! for a few segments; who has more under way gets large ones, where there are any: then a train of
-//! segments is one view of a page or two.
+//! A connection fills one page at a time. Small buffers come from the port's own pool and hold a few
+//! segments. A connection with more queued gets large ones, if there are any: a train of segments is
+//! then one view of a page or two.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -15,10 +15,11 @@ use slab::Slab;
 use crate::invariant::{Check, ensure};
 use crate::tcp::info::SendError;
 
-/// Segments' worth of bytes under way from which on a connection gets large buffers.
+/// A connection with at least this many segments' worth of bytes unacknowledged gets large buffers. Fewer
+/// would leave most of a large buffer empty.
 pub(in crate::tcp) const BULK_SEGMENTS: u64 = 4;
 
-/// Names a page: its record plus one, so that an optional name takes no more room.
+/// Names a page: its slab index plus one, so that an `Option` of it is no larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PageKey(NonZeroU32);
 
@@ -29,33 +30,33 @@ impl PageKey {
     }
 }
 
-struct Record {
+struct PageRecord {
     page: Page,
-    /// Segments in it.
+    /// Segments in the page.
     segments: u32,
     is_small: bool,
 }
 
 /// The pages of all connections of a stack.
 pub(in crate::tcp) struct Pages {
-    records: Slab<Record>,
-    /// Small ones in use, and how many may be: what arrives needs buffers, too.
+    records: Slab<PageRecord>,
+    /// Small pages in use, and their limit: received frames need small buffers, too.
     small: usize,
     small_limit: usize,
 }
 
 impl Pages {
-    /// Room for `limit` pages, taken now; `small_limit` of them of the port's own buffers.
+    /// A slab for `limit` pages, allocated now; at most `small_limit` of them are small.
     pub(in crate::tcp) fn new(limit: usize, small_limit: usize) -> Self {
         Self { records: Slab::with_capacity(limit), small: 0, small_limit }
     }
 
-    /// A page for a segment of up to `bytes`, of `bulk` if it has one, to a connection that has
-    /// `own` segments queued.
+    /// Opens a page for a segment of up to `bytes`, from the bulk pool if it has a buffer, for a
+    /// connection with `own` segments queued.
     ///
     /// # Errors
-    /// [`SendError::BufferFull`]: it has its share of the small buffers, half as many segments as
-    /// there are left. [`SendError::NoMbuf`]: no buffer is free.
+    /// [`SendError::BufferFull`]: the connection has its share of the small buffers, half as many
+    /// segments as there are buffers left. [`SendError::NoMbuf`]: no buffer is free.
     pub(in crate::tcp) fn open(
         &mut self,
         (small, bulk): (&Mempool, Option<&Mempool>),
@@ -74,31 +75,31 @@ impl Pages {
             }
         }
         let buffer = large.or_else(|| small.alloc()).ok_or(SendError::NoMbuf)?;
-        // A fresh buffer is one segment that nobody else sees.
+        // A new buffer is one mbuf segment with one reference.
         let page = Page::new(buffer).map_err(|_| SendError::NoMbuf)?;
         self.small += usize::from(is_small);
-        let record = self.records.insert(Record { page, segments: 0, is_small });
+        let record = self.records.insert(PageRecord { page, segments: 0, is_small });
         Ok(PageKey(NonZeroU32::MIN.saturating_add(record as u32)))
     }
 
-    /// Small ones in use.
+    /// Small pages in use.
     pub(in crate::tcp) fn small(&self) -> usize {
         self.small
     }
 
-    /// What can still be written into it.
+    /// The unwritten rest of the page.
     #[inline]
     pub(in crate::tcp) fn room(&mut self, key: PageKey) -> &mut [u8] {
         self.records[key.record()].page.room()
     }
 
-    /// Bytes of that.
+    /// Length of that rest.
     #[inline]
     pub(in crate::tcp) fn room_bytes(&self, key: PageKey) -> usize {
         self.records[key.record()].page.room_bytes()
     }
 
-    /// Its next `bytes` bytes are a segment; returns where they are.
+    /// Turns the next `bytes` bytes of the page into a segment; returns their offset.
     #[inline]
     pub(in crate::tcp) fn fill(&mut self, key: PageKey, bytes: usize) -> u32 {
         let record = &mut self.records[key.record()];
@@ -108,19 +109,19 @@ impl Pages {
         offset as u32
     }
 
-    /// One segment of it has become two.
+    /// A segment in the page was split in two.
     pub(in crate::tcp) fn share(&mut self, key: PageKey) {
         self.records[key.record()].segments += 1;
     }
 
-    /// A segment of it has gone; returns whether the page has, with its last one.
+    /// A segment in the page is gone; returns whether the page was freed with its last one.
     #[inline]
     pub(in crate::tcp) fn leave(&mut self, key: PageKey) -> bool {
         self.records[key.record()].segments -= 1;
         self.close_if_empty(key)
     }
 
-    /// Gives a page back in which there is no segment; returns whether that was so.
+    /// Frees the page if it has no segment; returns whether it did.
     #[inline]
     pub(in crate::tcp) fn close_if_empty(&mut self, key: PageKey) -> bool {
         let record = &self.records[key.record()];
@@ -132,7 +133,7 @@ impl Pages {
         true
     }
 
-    /// Bytes of segments.
+    /// Bytes of a segment.
     pub(in crate::tcp) fn bytes(&self, key: PageKey, place: Range<usize>) -> &[u8] {
         &self.records[key.record()].page.filled()[place]
     }
@@ -142,8 +143,8 @@ impl Pages {
         self.records[key.record()].page.view(place)
     }
 
-    /// Segments lie at these places of pages, and connections have these pages open: each page is
-    /// there for a segment or for a connection that writes to it.
+    /// `places` are those of all segments, `open` the pages that connections write to. Each page has a
+    /// segment or is open.
     pub(in crate::tcp) fn check(
         &self,
         places: impl Iterator<Item = (PageKey, Range<usize>)>,

@@ -1,5 +1,4 @@
-//! A bounded set of disjoint ranges above the frontier, in order, with the time of their last
-//! change.
+//! A bounded, sorted set of disjoint ranges above the frontier, with the order of their last changes.
 
 use std::ops;
 
@@ -7,8 +6,8 @@ use arrayvec::ArrayVec;
 
 use crate::invariant::{Check, ensure};
 
-/// Ranges (holes) that a connection tells apart at most. Bytes that would need one more are
-/// dropped.
+/// Most ranges (and so holes) of a connection. Bytes that would need another range are dropped. It
+/// bounds the memory of a connection with a hole, and the time to search.
 pub(in crate::tcp) const MAX_RANGES: usize = 64;
 
 /// Received bytes `start..end` that do not touch the frontier or another range.
@@ -16,7 +15,7 @@ pub(in crate::tcp) const MAX_RANGES: usize = 64;
 pub(in crate::tcp) struct Range {
     pub(in crate::tcp) start: u64,
     pub(in crate::tcp) end: u64,
-    /// Grows with every change: the order of SACK blocks.
+    /// Increases with every change; gives the order of SACK blocks.
     stamp: u32,
 }
 
@@ -34,7 +33,7 @@ impl Ranges {
         self.bytes
     }
 
-    /// Whether there is none.
+    /// Whether there is no range.
     pub(in crate::tcp) fn is_empty(&self) -> bool {
         self.sorted.is_empty()
     }
@@ -56,13 +55,13 @@ impl Ranges {
         (start < end).then_some((start, end))
     }
 
-    /// Whether `start..end`, which is in no range, could be added.
+    /// Whether `start..end`, which is in no range, can be added.
     pub(in crate::tcp) fn takes(&self, start: u64, end: u64) -> bool {
         !self.sorted.is_full() || self.sorted.iter().any(|range| range.end == start || range.start == end)
     }
 
-    /// Adds `start..end`, which is in no range, merging with its neighbours. See
-    /// [`takes`](Self::takes).
+    /// Adds `start..end`, which is in no range, and merges it with adjacent ranges. Only if it
+    /// [`takes`](Self::takes) them.
     pub(in crate::tcp) fn insert(&mut self, start: u64, end: u64) {
         self.stamp = self.stamp.wrapping_add(1);
         self.bytes += end - start;
@@ -82,8 +81,8 @@ impl Ranges {
         }
     }
 
-    /// Takes these stretches out, or none: `false` if one is not wholly inside of a range, or if
-    /// those that split one would make too many. The stretches do not overlap.
+    /// Removes these ranges of the stream, or none: `false` if one is not wholly inside a range, or if
+    /// splitting would make too many ranges. They do not overlap.
     pub(in crate::tcp) fn remove(&mut self, stretches: &[ops::Range<u64>]) -> bool {
         let inside = |stretch: &ops::Range<u64>| {
             let at = self.sorted.partition_point(|range| range.end <= stretch.start);
@@ -108,7 +107,7 @@ impl Ranges {
         true
     }
 
-    /// Takes `start..end`, which is inside of a range, out.
+    /// Removes `start..end`, which is inside a range.
     fn cut(&mut self, start: u64, end: u64) {
         let at = self.sorted.partition_point(|range| range.end <= start);
         let whole = self.sorted.remove(at);
@@ -121,7 +120,7 @@ impl Ranges {
         }
     }
 
-    /// The ranges are in order and apart, between the frontier and `edge`.
+    /// The ranges are sorted and separate, between the frontier and `edge`.
     pub(in crate::tcp) fn check(&self, frontier: u64, edge: u64) -> Check {
         let mut last = frontier;
         for Range { start, end, .. } in &self.sorted {
@@ -134,7 +133,7 @@ impl Ranges {
         Ok(())
     }
 
-    /// The range of this position was seen again: it is the most recent one.
+    /// The range of this position was received again: it becomes the most recent one.
     pub(in crate::tcp) fn touch(&mut self, pos: u64) {
         self.stamp = self.stamp.wrapping_add(1);
         let stamp = self.stamp;
@@ -143,7 +142,7 @@ impl Ranges {
         }
     }
 
-    /// The frontier reached `pos`: takes off the ranges it now touches and returns where it stands.
+    /// The frontier reached `pos`: removes the ranges it now touches and returns its new position.
     pub(in crate::tcp) fn absorb(&mut self, mut pos: u64) -> u64 {
         while let Some(first) = self.sorted.first().copied().filter(|range| range.start <= pos) {
             pos = pos.max(first.end);

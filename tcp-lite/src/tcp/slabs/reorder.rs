@@ -1,24 +1,24 @@
-//! What waits ahead of the frontiers of all connections: their ranges, what they hold, and who
-//! gives up how much when that is too much (RFC 2018 section 8).
+//! Memory ahead of the frontiers of all connections: their ranges, what they hold, and the policy for
+//! giving it up (RFC 2018 section 8).
 //!
-//! Who loses what:
+//! The policy:
 //!
-//! - What is in order is always taken and never given up, nor what the user has placed: only bytes
-//!   ahead of a frontier that somebody still holds.
-//! - A connection at its bound ([`TcpConfig::out_of_order_bytes`](crate::TcpConfig)) loses what is
-//!   furthest from its frontier: held bytes behind the newcomer, or else the newcomer.
-//! - At 7/8 of the stack's bound ([`Limits::out_of_order_bytes`](crate::Limits)), or with less
-//!   than 3/16 of the pool's buffers free, those connections that keep most memory are asked, each
-//!   for half of what it holds at most, until 3/4 of the bound are left or a quarter of the pool is
-//!   free. Of each it is what is furthest from the frontier: of the one that keeps most that may be
-//!   the newcomer, which then is refused and nobody asked. So nobody keeps the memory by having
-//!   come first, and who has a small hole gets through.
-//! - At the bound itself, or with less than an eighth of the buffers free, newcomers are refused,
-//!   as if they had been lost: the user did not, or could not, give up as much as it was asked for.
+//! - Bytes in order are always accepted and never given up, nor are bytes that the user has placed: only
+//!   bytes ahead of a frontier that are still held.
+//! - A connection at its own limit ([`TcpConfig::out_of_order_bytes`](crate::TcpConfig)) loses the bytes
+//!   furthest from its frontier: held bytes behind the new segment, or else the new segment.
+//! - At 7/8 of the stack's limit ([`Limits::out_of_order_bytes`](crate::Limits)), or with less than 3/16
+//!   of the pool's buffers free, the connections that hold most memory are asked, each for at most half of
+//!   what it holds, until 3/4 of the limit are used or a quarter of the pool is free. Each gives up the
+//!   bytes furthest from its frontier. If these are the new segment of the connection that holds most,
+//!   that segment is refused and nobody is asked. So no connection keeps memory by having come first, and
+//!   a connection with a small hole makes progress.
+//! - At the limit itself, or with less than an eighth of the buffers free, new segments are refused, as
+//!   if they had been lost: the users did not, or could not, give up what they were asked for.
 //!
-//! What was given up counts as not received: it leaves the ranges and the SACK blocks, and may come
-//! again. Memory is counted in bytes of packet buffers where the user says how many those are, and
-//! else in bytes of payload.
+//! Bytes that were given up count as not received: they leave the ranges and the SACK blocks, and may
+//! come again. Memory is counted in bytes of packet buffers where the user reports them, and else in
+//! bytes of payload.
 
 use std::num::NonZeroU32;
 
@@ -31,10 +31,11 @@ use super::ranges::Ranges;
 use crate::id::ConnId;
 use crate::invariant::{Check, ensure};
 
-/// Connections asked at a time.
+/// Most connections asked at a time: enough to free the memory within a few rounds, few enough for the
+/// event queue.
 pub(crate) const MAX_ASKED: usize = 8;
 
-/// Names a range set: its record plus one, so that an optional name takes no more room.
+/// Names a range set: its slab index plus one, so that an `Option` of it is no larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::tcp) struct RangesKey(NonZeroU32);
 
@@ -52,14 +53,14 @@ impl RangesKey {
 /// Range sets of the connections that have a hole, and what those connections hold.
 pub(crate) struct ReorderSlab {
     records: Slab<Ranges>,
-    /// By key, also of records that are free: their holders hold nothing.
+    /// Indexed as `records`, free records included: those hold nothing.
     holders: Vec<Holder>,
     limit: usize,
-    /// The stack's bound, bytes.
+    /// The stack's limit, bytes.
     bound: u64,
     /// Bytes of all holders.
     kept: u64,
-    /// Requests that the user has not taken from the queue of events.
+    /// Requests that the user has not taken off the event queue.
     asked: usize,
 }
 
@@ -67,27 +68,28 @@ pub(crate) struct ReorderSlab {
 #[derive(Clone, Copy)]
 struct Holder {
     conn: ConnId,
-    /// Bytes of memory it keeps.
+    /// Bytes of memory that it keeps.
     kept: u32,
-    /// Bytes of payload it holds.
+    /// Bytes of payload that it holds.
     held: u32,
 }
 
-/// Whether there is room for more out of order.
+/// Whether there is memory for more out-of-order bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::tcp) enum Room {
     Plenty,
-    /// So many bytes of memory have to become free.
+    /// Accepted, but so many bytes of memory should be freed.
     Tight(u64),
-    /// At the stack's bound: as [`Tight`](Self::Tight), and nothing is taken.
+    /// At the stack's limit: as [`Tight`](Self::Tight), and nothing is accepted.
     Full(u64),
     /// As [`Full`](Self::Full), for lack of packet buffers.
     NoBuffers(u64),
 }
 
 impl ReorderSlab {
-    /// Room for `limit` connections with holes, taken now, that keep `bytes` together, but no more
-    /// than three eighths of `pool`: of the rest transmission may take half of it.
+    /// A slab for `limit` connections with holes, allocated now. Together they keep at most `bytes`, and
+    /// no more than three eighths of `pool`: transmission may use half of it, and an eighth stays free
+    /// for reception.
     pub(crate) fn new(limit: usize, bytes: u64, pool: &Mempool) -> Self {
         let most = pool.capacity() as u64 * buffer_bytes(pool) * 3 / 8;
         Self {
@@ -105,14 +107,14 @@ impl ReorderSlab {
         self.records.len()
     }
 
-    /// A set for `conn`, which has none.
+    /// A set for `conn`, which has none; `None` at the limit.
     pub(in crate::tcp) fn take(&mut self, conn: ConnId) -> Option<RangesKey> {
         if self.records.len() >= self.limit {
             return None;
         }
         let key = self.records.insert(Ranges::default());
         let holder = Holder { conn, kept: 0, held: 0 };
-        // Keys are dense: a new one is the next.
+        // Slab indices are dense: a new one is the next.
         match self.holders.get_mut(key) {
             Some(place) => *place = holder,
             None => self.holders.push(holder),
@@ -120,7 +122,7 @@ impl ReorderSlab {
         Some(RangesKey::of(key))
     }
 
-    /// Gives a set back.
+    /// Frees a set.
     pub(in crate::tcp) fn remove(&mut self, key: RangesKey) {
         self.weigh(key, 0, 0);
         self.records.remove(key.record());
@@ -136,8 +138,8 @@ impl ReorderSlab {
         &mut self.records[key.record()]
     }
 
-    /// The connection of this set holds `held` bytes in `pinned` bytes of packet buffers, as far
-    /// as is known.
+    /// The connection of this set holds `held` bytes in `pinned` bytes of packet buffers, as far as is
+    /// known.
     pub(in crate::tcp) fn weigh(&mut self, key: RangesKey, held: u64, pinned: u64) {
         let bytes = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
         let holder = &mut self.holders[key.record()];
@@ -146,8 +148,8 @@ impl ReorderSlab {
         self.kept += u64::from(holder.kept);
     }
 
-    /// The set of `conn`, which holds `held` bytes in `pinned` bytes of packet buffers; its
-    /// frontier and edge.
+    /// `key` is the set of `conn`, which holds `held` bytes in `pinned` bytes of packet buffers; with
+    /// its frontier and edge.
     pub(in crate::tcp) fn check_set(
         &self,
         key: RangesKey,
@@ -167,7 +169,7 @@ impl ReorderSlab {
         Ok(())
     }
 
-    /// So many connections have a hole, and so many requests wait to be taken.
+    /// `holes` connections have a hole, and `asked` requests wait to be taken.
     pub(crate) fn check(&self, holes: usize, asked: usize) -> Check {
         ensure!(self.records.len() == holes, "{} sets of ranges, {holes} holes", self.records.len());
         let kept: u64 = self.holders.iter().map(|holder| u64::from(holder.kept)).sum();
@@ -196,8 +198,8 @@ impl ReorderSlab {
         }
     }
 
-    /// Who is to give up how many bytes of payload, so that `need` bytes of memory become free:
-    /// nobody while earlier requests have not been taken.
+    /// The connections to ask, with the bytes of payload each is to give up, so that `need` bytes of
+    /// memory become free. None while earlier requests have not been taken.
     pub(in crate::tcp) fn ask(&mut self, need: u64) -> ArrayVec<(ConnId, usize), MAX_ASKED> {
         let mut asked = ArrayVec::new();
         if self.asked > 0 {
@@ -223,17 +225,17 @@ impl ReorderSlab {
         self.holders.iter().all(|holder| holder.kept <= kept)
     }
 
-    /// A connection is asked for what is beyond its own bound.
+    /// A connection is asked for the excess over its own limit.
     pub(in crate::tcp) fn on_asked(&mut self) {
         self.asked += 1;
     }
 
-    /// The user has taken a request from the queue of events.
+    /// The user has taken a request off the event queue.
     pub(crate) fn on_ask_taken(&mut self) {
         self.asked = self.asked.saturating_sub(1);
     }
 
-    /// Those who keep most, the largest first.
+    /// The connections that keep most, largest first.
     fn largest(&self) -> ArrayVec<Holder, MAX_ASKED> {
         let mut largest: ArrayVec<Holder, MAX_ASKED> = ArrayVec::new();
         for holder in self.holders.iter().filter(|holder| holder.held > 0) {

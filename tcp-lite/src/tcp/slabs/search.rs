@@ -1,6 +1,6 @@
-//! A search for a larger EMSS: its stages and its probe (RFC 8899 section 5.2), in a slab of the
-//! stack, so that a connection that does not search has none. When one begins, and what follows
-//! from its outcome, is in `path_mtu.rs`.
+//! A search for a larger EMSS: its stages and its probe (RFC 8899 section 5.2), in a slab of the stack,
+//! so that a connection that does not search has none. The start of a search, and what follows from its
+//! outcome, are in `send/path_mtu.rs`.
 
 use std::num::NonZeroU16;
 
@@ -9,12 +9,13 @@ use slab::Slab;
 
 use crate::invariant::{Check, ensure};
 
-/// A search is over when what may be left to gain is less than this, bytes.
+/// A search is over when less than this could be gained, bytes. A finer result is not worth another
+/// probe.
 const GRANULARITY: u32 = 8;
 
-/// How far behind SND.UNA a probe may begin, bytes. Its bytes are taken anew before that: at
-/// twice as far its sequence numbers come around, and what was sent long ago would be taken for
-/// what comes next. (No window is larger than this.)
+/// How far behind SND.UNA a probe may begin, bytes. Beyond it the bytes are replaced by later ones: at
+/// twice the distance its sequence numbers wrap, and old bytes would be taken for new ones. (No window
+/// is larger than this.)
 const REACH: u64 = 1 << 30;
 
 /// Names a search.
@@ -34,19 +35,19 @@ pub(crate) struct SearchSlab {
 }
 
 impl SearchSlab {
-    /// Room for `limit` searches, 65,535 at most, taken now.
+    /// A slab for `limit` searches, at most 65,535, allocated now.
     pub(crate) fn new(limit: usize) -> Self {
         let limit = limit.min(usize::from(u16::MAX));
         Self { records: Slab::with_capacity(limit), limit }
     }
 
-    /// Searches under way.
+    /// Active searches.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.records.len()
     }
 
-    /// A probe's payload, to be sent as a segment's is.
+    /// The payload of a probe, to be sent like that of a segment.
     pub(crate) fn buf(&self, key: SearchKey) -> Option<&Mbuf> {
         self.records[key.record()].probe.as_ref().map(|probe| &probe.buf)
     }
@@ -56,20 +57,20 @@ impl SearchSlab {
         room.then(|| SearchKey(NonZeroU16::MIN.saturating_add(self.records.insert(search) as u16)))
     }
 
-    /// The search of a connection, whose probe waits to be sent if `waits`.
+    /// The search of a connection; its probe waits to be sent if `waits`.
     pub(in crate::tcp) fn check_search(&self, key: SearchKey, waits: bool) -> Check {
         let Some(search) = self.records.get(key.record()) else {
             return Err(format!("{key:?} is not there"));
         };
         let gathered = search.probe.as_ref().map_or(0, |probe| probe.buf.len() as u32);
         let whole = gathered == search.size;
-        ensure!(whole || search.stage == Stage::Gathering, "{gathered} of {} bytes sent", search.size);
+        ensure!(whole || search.stage == SearchStage::Gathering, "{gathered} of {} bytes sent", search.size);
         ensure!(gathered <= search.size && search.size <= search.high, "{gathered}, {}", search.size);
-        ensure!(waits == (search.stage == Stage::Ready), "{:?}, a probe waits: {waits}", search.stage);
+        ensure!(waits == (search.stage == SearchStage::Ready), "{:?}, a probe waits: {waits}", search.stage);
         Ok(())
     }
 
-    /// So many connections search.
+    /// `searching` connections search.
     pub(crate) fn check(&self, searching: usize) -> Check {
         ensure!(self.records.len() == searching, "{} searches of {searching}", self.records.len());
         Ok(())
@@ -84,65 +85,65 @@ impl SearchSlab {
     }
 }
 
-/// Bytes that are acknowledged, to be sent once more.
+/// Acknowledged bytes, to be sent once more.
 pub(in crate::tcp) struct Probe {
     pub(in crate::tcp) buf: Mbuf,
-    /// Position of the first (`seq.rs`).
+    /// Position of the first byte (`seq.rs`).
     pub(in crate::tcp) pos: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::tcp) enum Stage {
-    /// Bytes are taken over as they are acknowledged.
+pub(in crate::tcp) enum SearchStage {
+    /// Bytes are copied as they are acknowledged.
     Gathering,
-    /// There are enough; they wait for their turn.
+    /// There are enough bytes; the probe waits to be sent.
     Ready,
-    /// Sent.
-    Flying,
+    /// The probe was sent.
+    InFlight,
 }
 
 /// A search for a larger EMSS. All sizes are bytes of payload.
 pub(in crate::tcp) struct Search {
-    pub(in crate::tcp) stage: Stage,
-    /// Of the probe (PROBED_SIZE).
+    pub(in crate::tcp) stage: SearchStage,
+    /// Size of the probe (PROBED_SIZE).
     pub(in crate::tcp) size: u32,
-    /// The largest that may still be carried.
+    /// The largest size that may still be possible.
     high: u32,
-    /// Probes of this size lost in a row (PROBE_COUNT).
+    /// Consecutive lost probes of this size (PROBE_COUNT).
     pub(in crate::tcp) lost: u8,
     pub(in crate::tcp) probe: Option<Probe>,
 }
 
 impl Search {
-    /// From `emss` to `most`, which is tried first: most paths that narrowed are wide again.
+    /// A search up to `most`, which is probed first: most paths whose MTU dropped recover fully.
     pub(in crate::tcp) fn new(most: u32) -> Self {
-        Self { stage: Stage::Gathering, size: most, high: most, lost: 0, probe: None }
+        Self { stage: SearchStage::Gathering, size: most, high: most, lost: 0, probe: None }
     }
 
-    /// What is tried next between `emss`, which the path carries, and `high`. `false`: nothing, the
-    /// search is over.
-    pub(in crate::tcp) fn aim(&mut self, emss: u32) -> bool {
+    /// Sets the next size, half-way between `emss`, which the path carries, and `high`. Returns `false`
+    /// if the search is over.
+    pub(in crate::tcp) fn set_next_size(&mut self, emss: u32) -> bool {
         self.size = (emss + self.high).div_ceil(2);
-        self.stage = Stage::Gathering;
+        self.stage = SearchStage::Gathering;
         self.lost = 0;
         self.probe = None;
         self.high >= emss + GRANULARITY
     }
 
-    /// Forgets bytes that are out of [`REACH`] of `una`; others of the same size are to be
-    /// gathered. Returns whether they were.
-    pub(in crate::tcp) fn renew(&mut self, una: u64) -> bool {
+    /// Drops a probe more than [`REACH`] behind `una`; another of the same size is then gathered.
+    /// Returns whether it did.
+    pub(in crate::tcp) fn drop_outdated_probe(&mut self, una: u64) -> bool {
         let far = self.probe.as_ref().is_some_and(|probe| una - probe.pos > REACH);
         if far {
-            self.stage = Stage::Gathering;
+            self.stage = SearchStage::Gathering;
             self.probe = None;
         }
         far
     }
 
-    /// The path does not carry more than `high`.
-    pub(in crate::tcp) fn refute(&mut self, emss: u32, high: u32) -> bool {
+    /// The path carries at most `high`. Returns `false` if the search is over.
+    pub(in crate::tcp) fn set_upper_bound(&mut self, emss: u32, high: u32) -> bool {
         self.high = high;
-        self.aim(emss)
+        self.set_next_size(emss)
     }
 }

@@ -1,9 +1,7 @@
-//! Segments queued for transmission: their records, and the slab that holds those of all
-//! connections.
+//! Segments queued for transmission: their records, and the slab that holds those of all connections.
 //!
-//! A segment is frozen: its bytes and boundaries never change, however often it is sent. Records
-//! are linked by index, so that an idle connection holds none. Not here: the queue of one
-//! connection (`queue.rs`), the buffers (`pages.rs`).
+//! A segment is frozen: its bytes and boundaries never change, however often it is sent. Records are
+//! linked by index. The queue of one connection is in `send/queue.rs`, the buffers are in `pages.rs`.
 
 use std::num::NonZeroU32;
 use std::ops::Range;
@@ -18,10 +16,10 @@ use crate::Instant;
 use crate::invariant::{Check, ensure};
 use crate::tcp::info::SendError;
 
-/// Segments of a train at most: buffers of a frame, less one for the headers.
+/// Most segments in a train: the most buffers of a frame, less one for the headers.
 pub(crate) const MAX_TRAIN: usize = dp::mbuf::MAX_SEGMENTS - 1;
 
-/// Names a queued segment: its record plus one, so that an optional name takes no more room.
+/// Names a queued segment: its slab index plus one, so that an `Option` of it is no larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentKey(NonZeroU32);
 
@@ -37,18 +35,17 @@ impl SegmentKey {
     }
 }
 
-/// One transmission of a segment. They are numbered, so that those of one moment are told apart,
-/// too: segments sent in one turn share its time, and a retransmission is not older than fresh
-/// segments that left in front of it.
+/// One transmission of a segment. Transmissions are numbered, since segments sent in one poll have the
+/// same time: the number tells which was later, a retransmission or the new segments before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::tcp) struct Sent {
     pub(in crate::tcp) at: Instant,
-    /// Wraps; what is compared is close together.
+    /// Wraps; only close numbers are compared.
     pub(in crate::tcp) nr: u32,
 }
 
 impl Sent {
-    /// Before any.
+    /// Before any transmission.
     pub(in crate::tcp) const NEVER: Self = Self { at: Instant::ZERO, nr: 0 };
 
     /// Whether this was later than `other`.
@@ -65,7 +62,7 @@ impl Sent {
 }
 
 bitflags! {
-    /// What happened to a segment since it was pushed.
+    /// State of a segment since it was pushed.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub(in crate::tcp) struct Marks: u8 {
         /// Sent more than once: no RTT sample (Karn).
@@ -74,26 +71,27 @@ bitflags! {
         const SACKED = 2;
         /// Inferred lost, and not sent again since.
         const LOST = 4;
-        /// Sent again in this recovery.
+        /// Inferred lost, and not sent again since.
         const REPAIRED = 8;
-        /// Sent, neither known to have arrived nor lost since: linked in the order of transmission.
-        const FLYING = 16;
+        /// In flight: sent, and since then neither acknowledged nor marked lost. Linked in the order of
+        /// transmission.
+        const IN_FLIGHT = 16;
     }
 }
 
 /// A queued segment.
 pub(in crate::tcp) struct Segment {
-    /// Where its payload is.
+    /// The page with its payload.
     pub(in crate::tcp) page: PageKey,
     offset: u32,
     /// Position of its first byte (`seq.rs`).
     pub(in crate::tcp) pos: u64,
     pub(in crate::tcp) len: u32,
     pub(in crate::tcp) marks: Marks,
-    /// When it was sent last; meaningless before.
+    /// Its last transmission; meaningless before the first.
     pub(in crate::tcp) sent: Sent,
     pub(in crate::tcp) next: Option<SegmentKey>,
-    /// Neighbours in the order of transmission, while [`Marks::FLYING`].
+    /// Neighbours in the order of transmission, while [`Marks::IN_FLIGHT`].
     pub(in crate::tcp) earlier: Option<SegmentKey>,
     pub(in crate::tcp) later: Option<SegmentKey>,
 }
@@ -105,21 +103,20 @@ impl Segment {
         self.pos + u64::from(self.len)
     }
 
-    /// Whether the bytes of `next` lie right behind its own: one view shows both.
+    /// Whether the bytes of `next` directly follow its own in the page, so that one view covers both.
     #[inline]
     pub(in crate::tcp) fn adjoins(&self, next: &Self) -> bool {
         self.page == next.page && self.offset + self.len == next.offset
     }
 
-    /// Where its bytes are in its page.
+    /// Its range in the page.
     #[inline]
     fn place(&self) -> Range<usize> {
         self.offset as usize..(self.offset + self.len) as usize
     }
 }
 
-/// Records of the segments that all connections of a stack hold for transmission, and the pages
-/// they are in.
+/// The segments that all connections of a stack hold for transmission, and their pages.
 pub(crate) struct SegmentSlab {
     records: Slab<Segment>,
     limit: usize,
@@ -127,21 +124,22 @@ pub(crate) struct SegmentSlab {
 }
 
 impl SegmentSlab {
-    /// Room for `limit` segments, taken now, in at most `small_pages` of the port's own buffers.
+    /// A slab for `limit` segments, allocated now, in at most `small_pages` small buffers.
     pub(crate) fn new(limit: usize, small_pages: usize) -> Self {
-        // Each page has a segment, but the one that is being opened.
+        // Each page has a segment, except one that is being opened.
         Self { records: Slab::with_capacity(limit), limit, pages: Pages::new(limit + 1, small_pages) }
     }
 
-    /// Whether the limit is reached. It bounds `segment`; segments made before may still be pushed.
+    /// Whether the limit is reached. It is enforced before a segment is started; started segments may
+    /// still be pushed.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.records.len() >= self.limit
     }
 
-    /// Whether a connection that holds `own` records has its share: half as many as are free. So
-    /// any number of bulk senders end up with equal shares, and one more always finds room (dynamic
-    /// thresholds, Choudhury and Hahne).
+    /// Whether a connection with `own` records has its share: half as many as are free. So any number of
+    /// bulk senders get equal shares, and one more always finds free records (dynamic thresholds,
+    /// Choudhury and Hahne).
     #[inline]
     pub(crate) fn is_full_for(&self, own: u32) -> bool {
         2 * own as usize >= self.limit.saturating_sub(self.records.len())
@@ -157,7 +155,7 @@ impl SegmentSlab {
         self.pages.small()
     }
 
-    /// What can still be written into a page.
+    /// The unwritten rest of a page.
     pub(crate) fn room(&mut self, page: PageKey) -> &mut [u8] {
         self.pages.room(page)
     }
@@ -169,19 +167,19 @@ impl SegmentSlab {
         self.pages.bytes(segment.page, segment.place())
     }
 
-    /// Bytes of that.
+    /// Its length.
     #[inline]
     pub(crate) fn length(&self, key: SegmentKey) -> usize {
         self.get(key).len as usize
     }
 
-    /// `first` and those behind it.
+    /// `first` and the segments behind it.
     pub(crate) fn iter_from(&self, first: SegmentKey) -> impl Iterator<Item = SegmentKey> {
         std::iter::successors(Some(first), |key| self.get(*key).next)
     }
 
-    /// The payloads of `count` segments from `first` on, as few buffers as they lie in; `None` when
-    /// no descriptor is free.
+    /// The payloads of `count` segments from `first` on, in as few views as possible; `None` when no
+    /// descriptor is free.
     pub(crate) fn views(&self, first: SegmentKey, count: usize) -> Option<ArrayVec<Mbuf, MAX_TRAIN>> {
         let mut views = ArrayVec::new();
         let mut segments = self.iter_from(first).map(|key| self.get(key)).take(count);
@@ -205,12 +203,12 @@ impl SegmentSlab {
         &self.records[key.record()]
     }
 
-    /// As [`get`](Self::get), where the key itself is in doubt.
+    /// As [`get`](Self::get), for keys that may be stale.
     pub(in crate::tcp) fn find(&self, key: SegmentKey) -> Option<&Segment> {
         self.records.get(key.record())
     }
 
-    /// The connections of the stack have `queued` segments and these pages open.
+    /// The connections of the stack have `queued` segments, and these pages open.
     pub(crate) fn check(&self, queued: usize, open: &[PageKey]) -> Check {
         ensure!(self.records.len() == queued, "{} segment records, {queued} in queues", self.records.len());
         let places = self.records.iter().map(|(_, segment)| (segment.page, segment.place()));
@@ -222,8 +220,8 @@ impl SegmentSlab {
         &mut self.records[key.record()]
     }
 
-    /// The page that a segment of up to `bytes` can be written to: `open` if it has the room, else
-    /// a new one for a connection that has `own` segments queued.
+    /// The page for a segment of up to `bytes`: `open` if it has enough free bytes, else a new one for a
+    /// connection with `own` segments queued.
     ///
     /// # Errors
     /// As [`Pages::open`].
@@ -241,13 +239,12 @@ impl SegmentSlab {
         }
     }
 
-    /// Gives a page back in which there is no segment; returns whether that was so.
+    /// Frees a page without segments; returns whether it did.
     pub(in crate::tcp) fn close_page_if_empty(&mut self, page: PageKey) -> bool {
         self.pages.close_if_empty(page)
     }
 
-    /// A record for the first `bytes` bytes of the page's room, which stand at `pos`. It is in no
-    /// queue yet.
+    /// A record for the next `bytes` bytes of the page, at position `pos`. It is not in a queue yet.
     #[inline]
     pub(in crate::tcp) fn insert(&mut self, page: PageKey, bytes: usize, pos: u64) -> SegmentKey {
         let offset = self.pages.fill(page, bytes);
@@ -265,8 +262,8 @@ impl SegmentSlab {
         SegmentKey::of(self.records.insert(segment))
     }
 
-    /// Cuts a segment without marks: its first part keeps the record and has `at` bytes; returns
-    /// that of the rest, which follows it.
+    /// Splits a segment without marks: the record keeps the first `at` bytes; returns the record of the
+    /// rest, which follows it.
     pub(in crate::tcp) fn split(&mut self, key: SegmentKey, at: u32) -> SegmentKey {
         let segment = self.get(key);
         let second = Segment {
@@ -288,8 +285,8 @@ impl SegmentSlab {
         second
     }
 
-    /// Removes the record of a segment. Returns what followed it, and the page that went with it,
-    /// if one did.
+    /// Removes the record of a segment. Returns the next segment, and the page if it was freed with the
+    /// segment.
     #[inline]
     pub(in crate::tcp) fn remove(&mut self, key: SegmentKey) -> (Option<SegmentKey>, Option<PageKey>) {
         let Segment { page, next, .. } = self.records.remove(key.record());
