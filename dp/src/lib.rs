@@ -29,6 +29,8 @@ pub mod clock;
 pub mod dpdk;
 #[cfg(dpdk)]
 pub mod eal;
+#[doc(hidden)]
+pub mod invariant;
 pub mod link;
 pub mod mbuf;
 pub mod mempool;

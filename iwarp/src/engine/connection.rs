@@ -8,6 +8,7 @@
 //! | `connection/startup.rs` | Request, decision, Reply |
 //! | `connection/full_operation.rs` | Full Operation: receives and sends FPDUs |
 //! | `connection/teardown.rs` | how a connection ends |
+//! | `connection/check.rs` | the invariants of a connection |
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -29,6 +30,7 @@ use crate::verbs::{
 
 use super::core::Io;
 
+mod check;
 mod full_operation;
 mod reassembly;
 mod startup;

@@ -26,6 +26,7 @@ use super::listening::Listener;
 use super::rate::Rate;
 use super::tx_scheduler::TxScheduler;
 
+mod check;
 mod receiving;
 mod sending;
 

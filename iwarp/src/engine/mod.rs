@@ -112,14 +112,15 @@ impl Engine {
         self.core.stack().usage()
     }
 
-    /// Checks the invariants of the stack, which hold between any two calls; for tests. See
-    /// [`tcp_lite::Stack::check_invariants`].
+    /// Checks the invariants of the engine, its stack and its context's memory table, which hold between any
+    /// two calls; for tests, as it looks at everything. No other thread may use the context meanwhile.
     ///
     /// # Errors
     /// The first invariant that does not hold.
     #[doc(hidden)]
     pub fn check_invariants(&self) -> Result<(), String> {
-        self.core.stack().check_invariants()
+        self.core.check()?;
+        self.context.check_invariants()
     }
 
     /// The properties of the port.

@@ -23,6 +23,8 @@ use crate::memory::stag::Stag;
 use crate::memory::stride::Stride;
 use crate::memory::window::WindowKind;
 
+mod check;
+
 /// Slots that are allocated together; fewer at the end of the table. 256 slots of a cache line are 16 KiB:
 /// larger chunks cost memory in a table with few registrations, smaller ones more allocations.
 const CHUNK: usize = 256;

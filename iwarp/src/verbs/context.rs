@@ -196,6 +196,11 @@ impl Context {
         self.shared.resources.events.clone()
     }
 
+    /// Whether its memory table is as it must be; for tests.
+    pub(crate) fn check_invariants(&self) -> Result<(), String> {
+        self.shared.resources.memory.check_invariants()
+    }
+
     /// How every limit stands: its value, what is used of it, and how often it was met.
     pub fn usage(&self) -> ContextUsage {
         let quotas = &self.shared.resources.quotas;

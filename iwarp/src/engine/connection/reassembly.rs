@@ -6,6 +6,7 @@
 use std::ops::Range;
 
 use dp::Mbuf;
+use dp::invariant::Check;
 
 use crate::mpa::{HeldBuf, HeldList, HeldSlab, StartupFault};
 use crate::verbs::ConnectionError;
@@ -38,6 +39,11 @@ impl Reassembly {
     ) -> Result<(), ConnectionError> {
         self.frontier = self.frontier.max(frontier);
         self.held.hold(slab, offset, buf, counted).map_err(|_| ConnectionError::NoResources)
+    }
+
+    /// Whether its buffers are as they must be; for tests. Returns how many it holds.
+    pub(super) fn check(&self, slab: &HeldSlab) -> Check<usize> {
+        self.held.check(slab)
     }
 
     /// Refuses a byte that is further ahead than startup explains.

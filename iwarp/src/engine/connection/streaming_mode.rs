@@ -12,6 +12,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use dp::Mbuf;
+use dp::invariant::Check;
 use tcp_lite::{ConnId, Instant, SendError};
 
 use crate::memory::EpochGuard;
@@ -48,6 +49,11 @@ impl StreamingMode {
 
     pub(super) fn pinned_bytes(&self) -> usize {
         self.reassembly.pinned_bytes()
+    }
+
+    /// As [`Reassembly::check`].
+    pub(super) fn check(&self, slab: &HeldSlab) -> Check<usize> {
+        self.reassembly.check(slab)
     }
 }
 

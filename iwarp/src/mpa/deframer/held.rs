@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use arrayvec::ArrayVec;
 use dp::Mbuf;
+use dp::invariant::{Check, ensure};
 
 use super::early::EarlyRecord;
 use super::ordered::{List, Slots, StreamRange};
@@ -41,6 +42,16 @@ impl HeldSlab {
     /// Records in use, and all records.
     pub fn records(&self) -> (usize, usize) {
         (self.records.used(), self.records.capacity())
+    }
+
+    /// Whether the lists of all connections have so many buffers and records, and no slot is lost; for tests.
+    ///
+    /// # Errors
+    /// What does not hold.
+    #[doc(hidden)]
+    pub fn check(&self, buffers: usize, records: usize) -> Check {
+        self.buffers.check(buffers).map_err(|what| format!("held buffers: {what}"))?;
+        self.records.check(records).map_err(|what| format!("records of early FPDUs: {what}"))
     }
 }
 
@@ -138,6 +149,29 @@ impl HeldList {
     /// Drops all buffers. Returns how many bytes the caller has to release.
     pub fn clear(&mut self, slab: &mut HeldSlab) -> usize {
         std::iter::from_fn(|| self.pop(slab)).map(|held| held.unreleased()).sum()
+    }
+
+    /// Whether its buffers are in order and count as they should; for tests. Returns how many there are.
+    ///
+    /// # Errors
+    /// What does not hold.
+    #[doc(hidden)]
+    pub fn check(&self, slab: &HeldSlab) -> Check<usize> {
+        let count = slab.buffers.check_list(self.list)?;
+        let mut pinned = 0;
+        for held in self.iter(slab) {
+            ensure!(held.accounted < held.buf.len(), "nothing of it is waited for: {held:?}");
+            ensure!(held.ahead == (held.pinned > 0), "{} bytes pinned: {held:?}", held.pinned);
+            pinned += held.pinned;
+        }
+        ensure!(self.pinned == pinned, "{} bytes counted as pinned of {pinned}", self.pinned);
+        Ok(count)
+    }
+
+    /// The buffers, in the order of the stream.
+    pub(super) fn iter<'a>(&self, slab: &'a HeldSlab) -> impl Iterator<Item = &'a HeldBuf> {
+        let ids = std::iter::successors(self.list.head(), |id| slab.buffers.next(*id));
+        ids.filter_map(|id| slab.buffers.at(id))
     }
 
     /// Does the same as [`hold`](Self::hold). Returns the slot of the new bytes; `None` if all were held

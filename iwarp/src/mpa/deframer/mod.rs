@@ -29,6 +29,7 @@ use std::ops::Range;
 
 use arrayvec::ArrayVec;
 use dp::Mbuf;
+use dp::invariant::{Check, ensure};
 
 pub use held::{HeldBuf, HeldList, HeldSlab, NoSlot};
 pub use ulpdu::Ulpdu;
@@ -170,6 +171,31 @@ impl Deframer {
     /// The counters since the start of the connection.
     pub const fn counters(&self) -> Counters {
         self.counters
+    }
+
+    /// Whether what it holds is as it must be between any two calls; for tests. Returns the slots of the slab
+    /// that it has taken: buffers, and records.
+    ///
+    /// # Errors
+    /// What does not hold.
+    #[doc(hidden)]
+    pub fn check(&self, slab: &HeldSlab) -> Check<(usize, usize)> {
+        let buffers = self.held.check(slab)?;
+        let records = slab.records.check_list(self.records)?;
+        let Self { next, frontier, ended, .. } = *self;
+        ensure!(!ended || buffers + records == 0, "ended, with {buffers} buffers and {records} records");
+        ensure!(next <= frontier, "handed up to {next}, arrived up to {frontier}");
+        for held in self.held.iter(slab) {
+            let end = held.start + held.buf.len() as u64;
+            ensure!(next < end, "handed up to {next}, and held: {held:?}");
+            ensure!(held.ahead || end <= frontier, "arrived up to {frontier}, and in order: {held:?}");
+        }
+        let first = self.records.head().and_then(|id| slab.records.at(id));
+        ensure!(
+            first.is_none_or(|first| next <= first.start),
+            "handed up to {next}, and recorded: {first:?}"
+        );
+        Ok((buffers, records))
     }
 
     /// The first run of new bytes in `buf`, with its position.

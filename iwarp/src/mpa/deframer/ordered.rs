@@ -4,6 +4,8 @@
 //! Nothing is allocated after [`Slots::new`]. A list is two indices, so a connection without ranges needs
 //! almost no memory. Searches begin at the far end, because out-of-order arrivals are appended there.
 
+use dp::invariant::{Check, ensure};
+
 /// A range of positions in a stream.
 pub(super) trait StreamRange {
     /// First position.
@@ -133,6 +135,106 @@ impl<T: StreamRange> Slots<T> {
         match right {
             Some(right) => self.slots[right as usize].prev = left,
             None => list.tail = left,
+        }
+    }
+
+    /// Whether `taken` slots are in lists and all others in the chain of free ones.
+    pub(super) fn check(&self, taken: usize) -> Check {
+        ensure!(self.used == taken, "{} slots taken, {taken} in lists", self.used);
+        let mut free = 0;
+        for id in std::iter::successors(self.free, |id| self.next(*id)) {
+            ensure!(
+                self.slots[id as usize].value.is_none(),
+                "slot {id} is taken and in the chain of free ones"
+            );
+            free += 1;
+            ensure!(free + taken <= self.slots.len(), "the chain of free slots has a circle");
+        }
+        ensure!(
+            free + taken == self.slots.len(),
+            "{free} slots free and {taken} taken of {}",
+            self.slots.len()
+        );
+        Ok(())
+    }
+
+    /// Whether `list` is chained both ways and in the order of positions. Returns how many slots it has.
+    pub(super) fn check_list(&self, list: List) -> Check<usize> {
+        let (mut at, mut before, mut end, mut count) = (list.head, None, 0, 0);
+        while let Some(id) = at {
+            let slot = self.slots.get(id as usize).ok_or_else(|| format!("there is no slot {id}"))?;
+            let value = slot.value.as_ref().ok_or_else(|| format!("slot {id} is free and in a list"))?;
+            ensure!(slot.prev == before, "slot {id} follows {before:?} and names {:?}", slot.prev);
+            let (from, to) = (value.start(), value.end());
+            ensure!(end <= from && from < to, "{from}..{to} behind {end}");
+            (at, before, end) = (slot.next, Some(id), to);
+            count += 1;
+            ensure!(count <= self.used, "a list has a circle");
+        }
+        ensure!(list.tail == before, "the list ends at {before:?} and names {:?}", list.tail);
+        Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl StreamRange for std::ops::Range<u64> {
+        fn start(&self) -> u64 {
+            self.start
+        }
+
+        fn end(&self) -> u64 {
+            self.end
+        }
+    }
+
+    fn three() -> (Slots<std::ops::Range<u64>>, List) {
+        let (mut slots, mut list) = (Slots::new(5), List::default());
+        for at in 0..3 {
+            let last = list.tail();
+            slots.insert(&mut list, last, at * 10..at * 10 + 5).unwrap();
+        }
+        (slots, list)
+    }
+
+    #[test]
+    fn a_list_that_is_torn_is_found() {
+        let (slots, list) = three();
+        assert_eq!(slots.check_list(list), Ok(3));
+        slots.check(3).unwrap();
+        type Tear = fn(&mut Slots<std::ops::Range<u64>>, &mut List);
+        let tears: [Tear; 8] = [
+            |slots, _| slots.slots[1].prev = None,
+            |slots, _| slots.slots[1].next = None,
+            |slots, _| slots.slots[2].next = Some(0),
+            |slots, _| slots.slots[2].next = Some(9),
+            |slots, _| slots.slots[1].value = None,
+            |slots, _| slots.slots[1].value = Some(12..12),
+            |slots, _| slots.slots[1].value = Some(4..15),
+            |_, list| list.tail = Some(1),
+        ];
+        for (number, tear) in tears.into_iter().enumerate() {
+            let (mut slots, mut list) = three();
+            tear(&mut slots, &mut list);
+            assert!(slots.check_list(list).is_err(), "{number}");
+        }
+    }
+
+    #[test]
+    fn slots_that_leak_are_found() {
+        type Leak = fn(&mut Slots<std::ops::Range<u64>>);
+        let leaks: [Leak; 4] = [
+            |slots| slots.used = 2,
+            |slots| slots.free = None,
+            |slots| slots.free = Some(2),
+            |slots| slots.slots[4].next = Some(3),
+        ];
+        for (number, leak) in leaks.into_iter().enumerate() {
+            let (mut slots, _) = three();
+            leak(&mut slots);
+            assert!(slots.check(3).is_err(), "{number}");
         }
     }
 }

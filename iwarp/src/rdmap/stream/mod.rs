@@ -19,6 +19,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use dp::Mbuf;
+use dp::invariant::{Check, ensure};
 use dp::profile::{self, Layer};
 
 use crate::memory::{Accessor, EpochGuard};
@@ -39,7 +40,7 @@ mod records;
 pub(crate) use counters::StreamCounters;
 pub(crate) use failure::Failure;
 pub(crate) use outbound::SendOutcome;
-pub(crate) use records::Records;
+pub(crate) use records::{Records, Waiting};
 
 use inbound::{Delivery, Inbound};
 use outbound::Outbound;
@@ -196,6 +197,26 @@ impl Stream {
     /// A counter that changes with each FPDU sent and each segment of a response to a Read or atomic of ours.
     pub(crate) fn progress(&self) -> u64 {
         self.common.progress
+    }
+
+    /// Whether what it holds is as it must be between any two calls; for tests. Returns the slots that it has
+    /// taken of `held` (buffers, and records), and the requests that wait.
+    pub(crate) fn check(&self, held: &HeldSlab, records: &Records) -> Check<((usize, usize), Waiting)> {
+        let slots = self.deframer.check(held)?;
+        let waiting = Waiting {
+            asked: self.outbound.check(records)?,
+            outstanding: self.common.outstanding.check(&records.outstanding)?,
+            held_back: self.outbound.held_back(records)?,
+        };
+        let (asked, outstanding) = self.promised.unwrap_or_default();
+        ensure!(waiting.asked <= asked, "{} requests of the peer's wait, {asked} may", waiting.asked);
+        ensure!(
+            waiting.outstanding <= outstanding,
+            "{} of our requests wait, {outstanding} may",
+            waiting.outstanding
+        );
+        ensure!(waiting.held_back <= 1, "{} requests are held back", waiting.held_back);
+        Ok((slots, waiting))
     }
 
     /// Makes `terminate` the next and last message.

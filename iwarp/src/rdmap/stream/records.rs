@@ -5,6 +5,8 @@
 //! allocated then, up to a limit. Past the limit it grows with the requests that really wait, and each growth
 //! is counted.
 
+use dp::invariant::{Check, ensure};
+
 use super::outstanding::Outstanding;
 use super::peer_request::PeerRequest;
 use crate::queues::SendEntry;
@@ -38,6 +40,21 @@ impl Records {
     pub(crate) fn growths(&self) -> u64 {
         self.asked.growths + self.outstanding.growths + self.held_back.growths
     }
+
+    /// Whether the queues of all streams hold what is taken; for tests.
+    pub(crate) fn check(&self, streams: Waiting) -> Check {
+        self.asked.check(streams.asked).map_err(|what| format!("requests of peers: {what}"))?;
+        self.outstanding.check(streams.outstanding).map_err(|what| format!("our requests: {what}"))?;
+        self.held_back.check(streams.held_back).map_err(|what| format!("requests held back: {what}"))
+    }
+}
+
+/// How many requests wait: of a stream, or of all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Waiting {
+    pub(crate) asked: usize,
+    pub(crate) outstanding: usize,
+    pub(crate) held_back: usize,
 }
 
 /// Slots shared by many queues.
@@ -84,6 +101,23 @@ impl<T> Slots<T> {
     /// Takes back the reservation of a connection that ends.
     pub(super) fn end_promise(&mut self, count: usize) {
         self.promised -= count;
+    }
+
+    /// Whether `taken` slots are in queues and all others in the chain of free ones.
+    fn check(&self, taken: usize) -> Check {
+        let mut free = 0;
+        for id in std::iter::successors(self.free, |&id| self.slots[id as usize].next) {
+            ensure!(
+                self.slots[id as usize].value.is_none(),
+                "slot {id} is taken and in the chain of free ones"
+            );
+            free += 1;
+            ensure!(free <= self.slots.len(), "the chain of free slots has a circle");
+        }
+        let all = self.slots.len();
+        ensure!(free + taken == all, "{free} slots free and {taken} in queues of {all}");
+        ensure!(taken <= self.promised, "{taken} wait, {} may", self.promised);
+        Ok(())
     }
 
     fn insert(&mut self, value: T) -> u32 {
@@ -144,6 +178,22 @@ impl Queue {
         let first = self.ends.map(|(first, _)| first);
         std::iter::successors(first, |&slot| slots.slots[slot as usize].next)
             .filter_map(|slot| slots.slots[slot as usize].value.as_ref())
+    }
+
+    /// Whether its slots are chained and counted right. Returns how many there are.
+    pub(super) fn check<T>(&self, slots: &Slots<T>) -> Check<usize> {
+        let (mut at, mut last, mut count) = (self.ends.map(|(first, _)| first), None, 0);
+        while let Some(id) = at {
+            let slot = slots.slots.get(id as usize).ok_or_else(|| format!("there is no slot {id}"))?;
+            ensure!(slot.value.is_some(), "slot {id} is free and in a queue");
+            (at, last) = (slot.next, Some(id));
+            count += 1;
+            ensure!(count <= self.len(), "a queue of {} has more, or a circle", self.len());
+        }
+        ensure!(count == self.len(), "{} counted in a queue of {count}", self.len());
+        let end = self.ends.map(|(_, last)| last);
+        ensure!(end == last, "the queue ends at {last:?} and names {end:?}");
+        Ok(count)
     }
 
     pub(super) fn clear<T>(&mut self, slots: &mut Slots<T>) {
@@ -226,6 +276,47 @@ mod tests {
                     prop_assert!(queue.iter(&slots).eq(model.iter()));
                 }
             }
+        }
+    }
+
+    fn three() -> (Slots<u32>, Queue) {
+        let (mut slots, mut queue) = (Slots::new(8), Queue::default());
+        slots.promise(8);
+        (0..5).for_each(|value| queue.push(&mut slots, value));
+        queue.take(&mut slots);
+        queue.take(&mut slots);
+        (slots, queue)
+    }
+
+    #[test]
+    fn a_queue_that_is_torn_and_slots_that_leak_are_found() {
+        let (slots, queue) = three();
+        assert_eq!(queue.check(&slots), Ok(3));
+        slots.check(3).unwrap();
+        type Tear = fn(&mut Slots<u32>, &mut Queue);
+        let torn: [Tear; 6] = [
+            |slots, _| slots.slots[3].next = None,
+            |slots, _| slots.slots[4].next = Some(2),
+            |slots, _| slots.slots[4].next = Some(99),
+            |slots, _| slots.slots[3].value = None,
+            |_, queue| queue.len = 2,
+            |_, queue| queue.ends = Some((2, 3)),
+        ];
+        for (number, tear) in torn.into_iter().enumerate() {
+            let (mut slots, mut queue) = three();
+            tear(&mut slots, &mut queue);
+            assert!(queue.check(&slots).is_err(), "{number}");
+        }
+        let leaks: [Tear; 4] = [
+            |slots, _| slots.free = None,
+            |slots, _| slots.free = Some(3),
+            |slots, _| slots.slots[0].next = Some(1),
+            |slots, _| slots.promised = 2,
+        ];
+        for (number, leak) in leaks.into_iter().enumerate() {
+            let (mut slots, mut queue) = three();
+            leak(&mut slots, &mut queue);
+            assert!(slots.check(3).is_err(), "{number}");
         }
     }
 }

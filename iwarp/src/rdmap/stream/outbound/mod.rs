@@ -4,6 +4,7 @@
 //! completes when its last segment is written to TCP, a Read or atomic when its response is delivered, all in
 //! post order. A Terminate follows the FPDU being written and overtakes everything else.
 
+use dp::invariant::Check;
 use dp::profile::{self, Layer};
 use tcp_lite::{ConnId, Instant, SegmentBuf, SendError, Stack};
 
@@ -127,6 +128,16 @@ impl Outbound {
     /// RFC 5040 section 5.2.1 (RDMAP-214): requests are processed in the order in which they arrive.
     pub(super) fn respond(&mut self, records: &mut Records, request: PeerRequest) {
         self.responses.push(&mut records.asked, request);
+    }
+
+    /// How many requests of the peer wait, if their queue is whole; for tests.
+    pub(super) fn check(&self, records: &Records) -> Check<usize> {
+        self.responses.check(&records.asked)
+    }
+
+    /// How many of our requests are held back, if their queue is whole; for tests.
+    pub(super) fn held_back(&self, records: &Records) -> Check<usize> {
+        self.head.check(&records.held_back)
     }
 
     /// The requests of the peer that were answered in full since the last call.

@@ -1,0 +1,20 @@
+//! Invariants: what must hold between any two calls, whatever has arrived.
+//!
+//! A structure states its own in a `check`. The simulator and the fuzz targets call all of them after every
+//! step; nobody else does, so they cost nothing. They may allocate.
+
+/// What a check finds: nothing, or what does not hold.
+pub type Check<T = ()> = Result<T, String>;
+
+/// Returns from a check with an error, unless something holds.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! ensure {
+    ($holds:expr, $($what:tt)+) => {
+        if !$holds {
+            return Err(format!($($what)+));
+        }
+    };
+}
+
+pub use ensure;
