@@ -154,6 +154,8 @@ impl fmt::Debug for Region {
     }
 }
 
+// RFC 5042 appendix A (SEC-179): an anonymous mapping is zeroed, so a peer reads nothing that was there
+// before.
 fn map(bytes: usize, flags: MapFlags) -> Result<NonNull<u8>, Errno> {
     // SAFETY: a new anonymous mapping at an address of the kernel's choice replaces nothing.
     let start = unsafe { mmap_anonymous(null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags)? };

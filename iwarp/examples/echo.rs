@@ -1,5 +1,5 @@
-//! An echo over Sends: the client says in its private data how long its messages will be, the server posts
-//! receives for them and sends back what it gets.
+//! An echo over Sends. The private data of the client has the length of its messages; the server posts
+//! receives for them and sends back each message.
 //!
 //! `cargo run -p iwarp --no-default-features --example echo`
 
@@ -28,7 +28,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let text = b"hello, hello";
     let id = client.context.create_id(&client_events);
     let param = ConnParam::default().with_private_data(&(text.len() as u32).to_be_bytes())?;
-    // Receives may be posted before there is a connection, and should be.
+    // Receives may be posted before the connection exists, and should be: a Send without a posted receive
+    // ends it.
     client.post_recv(text.len())?;
     id.connect(&client.qp, "10.0.0.2:7471".parse()?, &param)?;
 
@@ -52,7 +53,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for message in 1..=MESSAGES {
         client.send(text.len())?;
         let got = wait(&mut client, &mut server, |_, server| server.received())?;
-        // The bytes lie behind those to be sent: copy them over, make room for the next message, answer.
+        // The received bytes are behind the send buffer: copy them there, post the receive again, and answer.
         let mut bytes = vec![0; got.byte_len as usize];
         server.buffer.read_at(1024, &mut bytes)?;
         server.buffer.write_at(0, &bytes)?;
@@ -82,7 +83,7 @@ impl Host {
         let config = EngineConfig::new(&*port, &[address])?;
         let engine = Engine::new(&context, port, config)?;
         let pd = context.alloc_pd()?;
-        // 1024 bytes to send from, 1024 to receive into.
+        // 1024 bytes to send from, and 1024 to receive into.
         let buffer = pd.reg_mr(2048, Access::LOCAL_WRITE)?;
         let cq = context.create_cq(16, None)?;
         let qp = pd.create_qp(&QpInit::new(&cq))?;
@@ -97,7 +98,7 @@ impl Host {
         Ok(self.qp.post_send(&SendRequest::new(0, SendOp::Send, self.buffer.sge(0, length)))?)
     }
 
-    /// The completion of a receive, if there is one. Those of sends are of no interest here.
+    /// The next completion, if it is of a receive. Completions of sends are ignored.
     fn received(&self) -> Option<WorkCompletion> {
         let wc = self.cq.poll_one()?;
         (wc.status == WcStatus::Success && wc.opcode == WcOpcode::Recv).then_some(wc)

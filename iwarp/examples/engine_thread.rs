@@ -1,4 +1,4 @@
-//! Engines in threads of their own; the program waits for completions on a channel instead of polling.
+//! Engines in threads of their own: the program waits for completions on a channel instead of polling.
 //!
 //! `cargo run -p iwarp --no-default-features --example engine_thread`
 
@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (client, server) = (Context::new(ContextConfig::default())?, Context::new(ContextConfig::default())?);
     let config_a = EngineConfig::new(&*port_a, &["10.0.0.1/24"])?;
     let config_b = EngineConfig::new(&*port_b, &["10.0.0.2/24"])?;
-    // An idle engine spins a little, then yields, then sleeps; a posted request wakes it.
+    // An idle engine spins for a while, then yields, then sleeps. A post wakes it.
     let _engine_a = Engine::new(&client, port_a, config_a)?.spawn(ThreadOptions::default())?;
     let _engine_b = Engine::new(&server, port_b, config_b)?.spawn(ThreadOptions::default())?;
 
@@ -65,8 +65,8 @@ fn event(channel: &EventChannel) -> Result<CmEvent, Box<dyn Error>> {
     Ok(channel.wait(PATIENCE)?.ok_or("no event in time")?)
 }
 
-/// The next completion: polled, and waited for where there is none. Arming comes before the last look, so
-/// that none is overlooked.
+/// The next completion: polls, and waits if there is none. It arms the queue before the last poll, so it
+/// misses none.
 fn completion(cq: &CompletionQueue, channel: &CompletionChannel) -> Result<WorkCompletion, Box<dyn Error>> {
     loop {
         if let Some(wc) = cq.poll_one() {

@@ -1,5 +1,6 @@
-//! A ticket counter: two clients draw numbers from one word of the server's memory, and none is drawn twice.
-//! Then one says by Immediate Data that it is done. The server's program only waits for that.
+//! A ticket counter: two clients draw numbers from one word in the memory of the server, and no number is
+//! drawn twice. Then one client sends Immediate Data to say that it is done; the program of the server waits
+//! for that only.
 //!
 //! `cargo run -p iwarp --no-default-features --example tickets`
 
@@ -15,14 +16,14 @@ use iwarp::verbs::{
 };
 
 fn main() -> Result<(), Box<dyn Error>> {
-    // Two hosts on a wire in memory. On a network each process has one of them, on a port of its own.
+    // Two hosts on a wire in memory. On a network, each process is one of them, with a port of its own.
     let (port_a, port_b) = pair(&LinkConfig::default());
     let (client, server) = (Context::new(ContextConfig::default())?, Context::new(ContextConfig::default())?);
     let config_a = EngineConfig::new(&*port_a, &["10.0.0.1/24"])?;
     let config_b = EngineConfig::new(&*port_b, &["10.0.0.2/24"])?;
     let mut engines = [Engine::new(&client, port_a, config_a)?, Engine::new(&server, port_b, config_b)?];
 
-    // The server's counter, and room for eight bytes of Immediate Data.
+    // The counter of the server, and a buffer for eight bytes of Immediate Data.
     let server_pd = server.alloc_pd()?;
     let counter = server_pd.reg_mr(8, Access::LOCAL_WRITE | Access::REMOTE_ATOMIC)?;
     let room = server_pd.reg_mr(8, Access::LOCAL_WRITE)?;
@@ -58,7 +59,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         clients.push((qp, remote, [id, request.id], server_qp));
     }
 
-    // Each draws in turn: the value found before is the ticket.
+    // Each client draws in turn: the original value is the ticket.
     let draw = AtomicOp::FetchAdd { add: 1, mask: 0 };
     for n in 0..6 {
         let (qp, remote, ..) = &clients[n % 2];
@@ -78,7 +79,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Turns both engines until `done` gives something: nothing moves by itself.
+/// Polls both engines until `done` returns a value: nothing moves by itself.
 fn wait<T>(engines: &mut [Engine; 2], mut done: impl FnMut() -> Option<T>) -> Result<T, Box<dyn Error>> {
     let deadline = Instant::now() + Duration::from_secs(10);
     while Instant::now() < deadline {

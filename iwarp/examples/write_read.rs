@@ -1,4 +1,4 @@
-//! A Write and a Read against a listener: one-sided, the listener's program does nothing.
+//! A Write and a Read to a listener. Both are one-sided: the program of the listener does nothing.
 //!
 //! `cargo run -p iwarp --no-default-features --example write_read`
 
@@ -14,14 +14,14 @@ use iwarp::verbs::{
 };
 
 fn main() -> Result<(), Box<dyn Error>> {
-    // Two hosts on a wire in memory. On a network each process has one of them, on a port of its own.
+    // Two hosts on a wire in memory. On a network, each process is one of them, with a port of its own.
     let (port_a, port_b) = pair(&LinkConfig::default());
     let (client, server) = (Context::new(ContextConfig::default())?, Context::new(ContextConfig::default())?);
     let config_a = EngineConfig::new(&*port_a, &["10.0.0.1/24"])?;
     let config_b = EngineConfig::new(&*port_b, &["10.0.0.2/24"])?;
     let mut engines = [Engine::new(&client, port_a, config_a)?, Engine::new(&server, port_b, config_b)?];
 
-    // The server's memory, which it lends to its peers, and its listener.
+    // The memory of the server that its peers may use, and its listener.
     let server_pd = server.alloc_pd()?;
     let lent = server_pd.reg_mr(4096, Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ)?;
     let server_cq = server.create_cq(16, None)?;
@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let listener = server.create_id(&server_events);
     listener.listen(7471, 8, Duration::from_secs(10))?;
 
-    // The client connects; the server says in its private data where the memory is.
+    // The client connects. The private data of the server has the address of its memory.
     let client_pd = client.alloc_pd()?;
     let own = client_pd.reg_mr(4096, Access::LOCAL_WRITE)?;
     let client_cq = client.create_cq(16, None)?;
@@ -65,7 +65,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Turns both engines until `done` gives something: nothing moves by itself.
+/// Polls both engines until `done` returns a value: nothing moves by itself.
 fn wait<T>(engines: &mut [Engine; 2], mut done: impl FnMut() -> Option<T>) -> Result<T, Box<dyn Error>> {
     let deadline = Instant::now() + Duration::from_secs(10);
     while Instant::now() < deadline {

@@ -1,13 +1,13 @@
 //! iWARP: RDMA over TCP, in user space.
 //!
-//! This crate speaks MPA, DDP and RDMAP (RFC 5044, 6581, 5041, 5040, 7306) on a TCP of its own
-//! ([`tcp_lite`]), polled straight off the queues of a port ([`dp`]). What users hold are the objects of
-//! libibverbs and librdmacm, in [`verbs`]; what moves their data is an [`engine::Engine`].
+//! This crate implements MPA, DDP and RDMAP (RFC 5044, 6581, 5041, 5040, 7306) on a TCP of its own
+//! ([`tcp_lite`]), which polls the queues of a port directly ([`dp`]). Users hold the objects of libibverbs
+//! and librdmacm ([`verbs`]); an [`engine::Engine`] moves their data.
 //!
 //! # A Write and a Read, step by step
 //!
-//! Everything a user must understand is in this program (`examples/write_read.rs`, here in short). Two hosts
-//! are joined by a wire in memory; on a real port only the first lines differ.
+//! This program shows all that a user has to know (`examples/write_read.rs`, shortened). A wire in memory
+//! joins two hosts; on a real port only the first lines differ.
 //!
 //! ```
 //! # use std::time::Duration;
@@ -30,7 +30,7 @@
 //! let (cq_a, cq_b) = (ctx_a.create_cq(64, None)?, ctx_b.create_cq(64, None)?);
 //! let (qp_a, qp_b) = (pd_a.create_qp(&QpInit::new(&cq_a))?, pd_b.create_qp(&QpInit::new(&cq_b))?);
 //!
-//! // 3. B listens, A connects. B tells where its memory is in its private data.
+//! // 3. B listens, A connects. The private data of B has the address of its memory.
 //! let (channel_a, channel_b) = (ctx_a.create_event_channel()?, ctx_b.create_event_channel()?);
 //! let listener = ctx_b.create_id(&channel_b);
 //! listener.listen(7471, 8, Duration::from_secs(10))?;
@@ -39,7 +39,7 @@
 //! let mut remote = None;
 //! let mut accepted = None;
 //! while remote.is_none() {
-//!     // 4. Nothing moves unless somebody turns the engines: here, or in a thread (`Engine::spawn`).
+//!     // 4. Nothing moves unless the engines are polled: here, or by a thread (`Engine::spawn`).
 //!     engine_a.poll();
 //!     engine_b.poll();
 //!     if let Some(event) = channel_b.poll() && matches!(event.kind, CmEventKind::ConnectRequest { .. }) {
@@ -61,7 +61,7 @@
 //! }
 //! let remote = remote.ok_or("set by the loop")?;
 //!
-//! // 5. A one-sided Write, and a Read of the same bytes into another place. B's program does nothing.
+//! // 5. A one-sided Write, and a Read of the same bytes to another address. B's program does nothing.
 //! mr_a.write_at(0, b"one-sided")?;
 //! qp_a.post_send(&SendRequest::new(1, SendOp::Write { remote }, mr_a.sge(0, 9)))?;
 //! qp_a.post_send(&SendRequest::new(2, SendOp::Read { remote }, mr_a.sge(100, 9)))?;
@@ -83,39 +83,40 @@
 //!
 //! # What to know
 //!
-//! * **Somebody has to poll.** [`Engine::poll`](engine::Engine::poll) receives, acknowledges, retransmits and
-//!   sends. A program that stops polling is a peer that fell silent. [`Engine::spawn`](engine::Engine::spawn)
-//!   gives the job to a thread that backs off when idle.
-//! * **A completed Write says that TCP has it**, not that it arrived. A Read behind it (or a Send that the
-//!   peer answers) does: requests take effect in order. A completed Read has its bytes in local memory.
+//! * **The engine has to be polled.** [`Engine::poll`](engine::Engine::poll) receives, acknowledges,
+//!   retransmits and sends. To its peers, a program that stops polling has fallen silent.
+//!   [`Engine::spawn`](engine::Engine::spawn) lets a thread poll, which backs off when idle.
+//! * **A completed Write means that TCP has taken the bytes**, not that they arrived. A Read after it (or a
+//!   Send that the peer answers) confirms the arrival: requests take effect in order. A completed Read has
+//!   its bytes in local memory.
 //! * **A Send needs a posted receive** that is long enough: iWARP has no "receiver not ready". Without one
 //!   the connection ends. Post receives before connecting.
-//! * **Atomics** ([`SendOp::Atomic`](verbs::SendOp::Atomic)) add to, compare and swap an aligned 64-bit word
-//!   of the peer's, atomically for all queue pairs of its process; mix them with no other access to the same
-//!   word. `examples/tickets.rs` has one.
-//! * **Immediate Data** ([`SendOp::Immediate`](verbs::SendOp::Immediate), or behind a Write) brings eight
-//!   bytes into a receive of the peer's: its buffer needs room for them.
-//! * **Not every peer knows these two** (RFC 7306 section 1.1), and the wire negotiates nothing. Agree on
-//!   them as your protocol likes, in the private data of connect and accept for one. Or try: adding 0 changes
-//!   nothing. A peer without them ends the connection with layer 0, type 2, code 6, an unexpected opcode.
-//!   Here they are understood unless [`QpInit::extensions`](verbs::QpInit::extensions) leaves them out, and
-//!   never sent unless posted.
-//! * **An error ends the connection.** The peer is told by a Terminate; both applications find layer, type
-//!   and code in [`QueuePair::error`](verbs::QueuePair::error) and the
-//!   [`Disconnected`](verbs::CmEventKind::Disconnected) event. What was posted completes as flushed.
-//! * **A responder speaks second** (RFC 5044 section 7.1.2): unless the initiator asked for peer-to-peer
-//!   setup (the default here), what a responder posts is held until the initiator's first message.
-//!   `Established::ready` says so.
-//! * **Registered memory is the peer's to change** as long as it is registered with remote rights: it is read
-//!   and written by copies, never through references. A Write's bytes become visible by increasing address,
-//!   so its last byte may be polled ([`MemoryRegion::load_u8`](verbs::MemoryRegion::load_u8)); not so where
-//!   [`ConnParam::markers`](verbs::ConnParam::markers) lets payload be placed out of order.
+//! * **Atomics** ([`SendOp::Atomic`](verbs::SendOp::Atomic)) add to, or compare and swap, an aligned 64-bit
+//!   word of the peer, atomically for all queue pairs of its process. A program should
+//!   mix them with no other access to the same word. `examples/tickets.rs` has one.
+//! * **Immediate Data** ([`SendOp::Immediate`](verbs::SendOp::Immediate), or after a Write) carries eight
+//!   bytes into a receive of the peer: the buffer needs to hold them.
+//! * **Not every peer supports these two** (RFC 7306 section 1.1), and nothing on the wire negotiates them.
+//!   Agree on them in your own protocol, for example in the private data of connect and accept. Or try:
+//!   adding 0 changes nothing. A peer without them ends the connection with layer 0, type 2, code 6, an
+//!   unexpected opcode. This side accepts them unless [`QpInit::extensions`](verbs::QpInit::extensions)
+//!   leaves them out, and sends them only when posted.
+//! * **An error ends the connection.** The peer gets a Terminate. Both applications find layer, type and code
+//!   in [`QueuePair::error`](verbs::QueuePair::error) and the
+//!   [`Disconnected`](verbs::CmEventKind::Disconnected) event. Posted requests complete as flushed.
+//! * **A responder sends second** (RFC 5044 section 7.1.2): unless the initiator requested peer-to-peer setup
+//!   (the default here), the posts of a responder wait for the first message of the initiator.
+//!   `Established::ready` reports it.
+//! * **A peer may change registered memory** as long as it is registered with remote rights: it is read and
+//!   written by copies, never through references. The bytes of a Write become visible by increasing address,
+//!   so a program may poll the last byte ([`MemoryRegion::load_u8`](verbs::MemoryRegion::load_u8)). This does
+//!   not hold with [`ConnParam::markers`](verbs::ConnParam::markers), which lets payload be placed out of
+//!   order.
 //!
 //! # Layers
 //!
-//! [`memory`], [`ddp`], [`mpa`] and [`rdmap`] are pure: no clock, thread, randomness or I/O.
-//! [`verbs`] are the objects of users, and [`engine`] moves their data over a port. Each knows only
-//! those before it.
+//! [`memory`], [`ddp`], [`mpa`] and [`rdmap`] are pure: no clock, thread, randomness or I/O. [`verbs`] has
+//! the objects of users, and [`engine`] moves their data over a port. Each module knows only those before it.
 #![deny(unsafe_code)]
 
 pub mod ddp;

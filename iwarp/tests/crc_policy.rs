@@ -37,7 +37,7 @@ fn settings() -> Vec<ConnParam> {
         with(|param| param.peer_to_peer = false),
         with(|param| param.rtr = RtrKinds::WRITE | RtrKinds::SEND),
         with(|param| param.fallback = true),
-        with(|param| param.bear_early_fpdus = false),
+        with(|param| param.tolerate_early_fpdus = false),
         with(|param| param.await_first_fpdu = false),
         with(|param| param.timeout = Duration::from_secs(99)),
         with(|param| param.idle_timeout = Some(Duration::from_secs(99))),

@@ -163,7 +163,7 @@ fn another_try_with_other_terms_is_the_users() {
 #[test]
 fn an_invalid_reply_ends_the_connection() {
     let one = ConnParam { mpa_revision: 1, ..ConnParam::default() };
-    let strict = ConnParam { bear_early_fpdus: false, ..client_server() };
+    let strict = ConnParam { tolerate_early_fpdus: false, ..client_server() };
     let mut wrong_case = reply(0x50, 2, &[0; 4]);
     wrong_case[11] = b'f';
     let behind = [reply(0x50, 2, &[0, 1, 0, 1]), vec![0]].concat();

@@ -1,13 +1,13 @@
-//! Buffers lent to clients that trust neither the server nor one another, as RFC 5042 appendix A wants it of
-//! a server:
+//! Buffers lent to clients that trust neither the server nor each other, as RFC 5042 appendix A requires of a
+//! server:
 //!
 //! | | appendix A | here |
 //! |---|---|---|
-//! | scope | an STag is one stream's | a window of type 2, bound to the client's queue pair |
-//! | rights | write-only buffers get no read right, and just the data meant is exposed | the window's rights and range; the region has none for peers |
-//! | stale data | none in a buffer before a peer may read it | zeroed before each loan |
-//! | change after indication | invalid before it is looked at | [`Lender::take_back`]: the client's invalidation is checked, else made up for |
-//! | aliasing | one client at a time | a buffer is lent again only once it was taken back |
+//! | scope | an STag is limited to one stream | a window of type 2, bound to the client's queue pair |
+//! | rights | write-only buffers get no read right, and only the intended data is exposed | the window's rights and range; the region has none for peers |
+//! | stale data | none in a buffer that a peer may read | zeroed before each loan |
+//! | change after indication | the STag is invalid before the server reads the buffer | [`Lender::take_back`]: checks that the client invalidated it, otherwise does so |
+//! | aliasing | one client at a time | a buffer is lent again only after it was taken back |
 
 use iwarp::memory::Access;
 use iwarp::verbs::{
@@ -18,13 +18,13 @@ use iwarp::verbs::{
 /// Buffers of one size, free or lent.
 pub(crate) struct Lender {
     pd: ProtectionDomain,
-    /// All buffers, without any right of a peer.
+    /// All buffers, registered without rights for peers.
     region: MemoryRegion,
     bytes: usize,
     free: Vec<usize>,
 }
 
-/// A buffer in the hands of one client.
+/// A buffer that one client may use.
 pub(crate) struct Loan {
     buffer: usize,
     window: MemoryWindow,
@@ -33,9 +33,9 @@ pub(crate) struct Loan {
 /// How a buffer came back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Return {
-    /// The client invalidated its name itself.
+    /// The client invalidated its STag itself.
     Given,
-    /// It did not, and the server took it away.
+    /// The client did not, and the server invalidated it.
     Taken,
 }
 
@@ -45,9 +45,9 @@ impl Lender {
         Ok(Self { pd: pd.clone(), region, bytes, free: (0..buffers).rev().collect() })
     }
 
-    /// Lends a buffer that begins with `contents` and is zeros behind, to the peer of `qp` alone; `None` when
-    /// all are lent. What is posted to `qp` behind this, as the message with [`Loan::name`], finds it in
-    /// effect. The queue pair was granted [`QpGrants::BIND_WINDOWS`](iwarp::verbs::QpGrants).
+    /// Lends a buffer that holds `contents`, followed by zeros, to the peer of `qp` only; `None` when all are
+    /// lent. The bind is in effect for requests that are posted to `qp` afterwards, such as the message with
+    /// [`Loan::name`]. The queue pair needs the grant [`QpGrants::BIND_WINDOWS`](iwarp::verbs::QpGrants).
     pub(crate) fn lend(
         &mut self,
         qp: &QueuePair,
@@ -56,6 +56,8 @@ impl Lender {
     ) -> Result<Option<Loan>, VerbsError> {
         let Some(buffer) = self.free.pop() else { return Ok(None) };
         let mut bytes = vec![0; self.bytes];
+        // RFC 5042 appendix A (SEC-179): the contents and the zeros behind them overwrite the bytes of
+        // earlier clients.
         bytes[..contents.len()].copy_from_slice(contents);
         self.region.write_at(buffer * self.bytes, &bytes)?;
         let window = self.pd.alloc_mw(WindowKind::Type2)?;
@@ -70,23 +72,23 @@ impl Lender {
         Ok(Some(Loan { buffer, window }))
     }
 
-    /// Takes a buffer back, when `done` says that the client is through with it, and returns what is in it:
-    /// from here on it does not change. Whatever the client has invalidated, its name for this buffer is none
-    /// any more.
+    /// Takes a buffer back when `done` reports that the client has finished with it. Returns its bytes, which
+    /// do not change any more: whatever the client has invalidated, its STag for this buffer is invalid now.
     pub(crate) fn take_back(
         &mut self,
         loan: Loan,
         done: &WorkCompletion,
     ) -> Result<(Vec<u8>, Return), VerbsError> {
+        // RFC 5042 appendix A (SEC-177): the STag is invalid before the server reads the bytes.
         let given = done.invalidated == Some(loan.name()) && !loan.window.is_bound();
-        // Returns when no engine uses the window any more.
+        // The drop returns when no engine uses the window any more.
         drop(loan.window);
         let bytes = self.look(loan.buffer)?;
         self.free.push(loan.buffer);
         Ok((bytes, if given { Return::Given } else { Return::Taken }))
     }
 
-    /// What is in a buffer.
+    /// The bytes of a buffer.
     pub(crate) fn look(&self, buffer: usize) -> Result<Vec<u8>, VerbsError> {
         let mut bytes = vec![0; self.bytes];
         self.region.read_at(buffer * self.bytes, &mut bytes)?;
@@ -95,7 +97,7 @@ impl Lender {
 }
 
 impl Loan {
-    /// The STag to tell the client. Its tagged offsets start at 0.
+    /// The STag for the client. Its tagged offsets start at 0.
     pub(crate) fn name(&self) -> u32 {
         self.window.rkey()
     }

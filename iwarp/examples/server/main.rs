@@ -1,15 +1,16 @@
-//! A server that lends buffers to clients it does not trust: each gets a name of its own, for its own stream,
-//! over zeroed memory, and the server looks only at what the client can change no more (`lending.rs`).
+//! A server that lends buffers to clients it does not trust. Each client gets an STag of its own, for its own
+//! stream, over zeroed memory. The server reads only bytes that the client cannot change any more
+//! (`lending.rs`).
 //!
 //! What RFC 5042 appendix A asks of a server, and where it is done:
 //!
-//! | of a server | here |
+//! | rule for a server | here |
 //! |---|---|
 //! | STags of one stream (SEC-175, SEC-187) | windows of type 2, bound to the client's queue pair: `Lender::lend` |
-//! | STags that cannot be guessed (SEC-176) | the library's |
-//! | nothing is looked at that the client can still change (SEC-177, SEC-178) | `Lender::take_back` |
-//! | no stale bytes before reading is granted (SEC-179) | `Lender::lend` zeroes |
-//! | bounds and rights of the transfer alone (SEC-180) | the arguments of `Lender::lend` |
+//! | STags that cannot be guessed (SEC-176) | the library |
+//! | the server reads nothing that the client can still change (SEC-177, SEC-178) | `Lender::take_back` |
+//! | no stale bytes before read access is granted (SEC-179) | `Lender::lend` zeroes |
+//! | bounds and rights of the one transfer only (SEC-180) | the arguments of `Lender::lend` |
 //! | one client at a time (SEC-181) | a buffer is free or lent |
 //! | a receive queue shared by clients has caps (SEC-183) | each client has its own |
 //! | a completion queue of the computed size (SEC-184, SEC-185) | `Host::new` |
@@ -42,7 +43,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (port_a, port_b) = pair(&LinkConfig::default());
     let mut clients = Host::new(port_a, "10.0.0.1/24")?;
     let mut server = Host::new(port_b, "10.0.0.2/24")?;
-    // One buffer for all: it goes from client to client.
+    // One buffer for all: it is passed from client to client.
     let mut lender = Lender::new(&server.pd, 1, BUFFER)?;
     let (client_events, server_events) =
         (clients.context.create_event_channel()?, server.context.create_event_channel()?);
@@ -70,7 +71,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for loan in 0..LOANS {
         for (number, (client, at_server, _)) in connections.iter().enumerate() {
             let text = format!("loan {loan} of client {number}");
-            // The client asks; the server lends it a buffer for writing, and tells the name behind the bind.
+            // The client asks. The server lends it a buffer for writing, and sends the STag after the bind.
             client.post_recv()?;
             client.send(SendOp::Send, b"lend")?;
             wait(&mut clients, &mut server, |_, server| server.received())?;
@@ -79,7 +80,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             at_server.send(SendOp::Send, &lent.name().to_be_bytes())?;
             wait(&mut clients, &mut server, |clients, _| clients.received())?;
 
-            // The client writes, and gives the buffer back: every second time it leaves that to the server.
+            // The client writes, and gives the buffer back. Every second time it leaves the invalidation to
+            // the server.
             let mut name = [0; 4];
             client.buffer.read_at(1024, &mut name)?;
             let rkey = u32::from_be_bytes(name);
@@ -111,7 +113,7 @@ struct Host {
     cq: CompletionQueue,
 }
 
-/// One end of a connection, with room for messages: to send from, and from 1024 on to receive into.
+/// One end of a connection, with a buffer for messages: it sends from the front and receives from 1024 on.
 struct End {
     qp: QueuePair,
     buffer: MemoryRegion,
@@ -122,7 +124,8 @@ impl Host {
         let context = Context::new(ContextConfig::default())?;
         let config = EngineConfig::new(&*port, &[address])?;
         let engine = Engine::new(&context, port, config)?;
-        // A place for all that its queue pairs can post: however late it is reaped, it cannot overflow.
+        // An entry for every request that its queue pairs can post: however late they are polled, the queue
+        // cannot overflow.
         let cq = context.create_cq_with(&CqOptions {
             strict: Some(true),
             ..CqOptions::new(cqe_for([DEPTH; 2 * CLIENTS]))
@@ -140,7 +143,7 @@ impl Host {
         Ok(End { qp: self.pd.create_qp(&init)?, buffer: self.pd.reg_mr(2048, Access::LOCAL_WRITE)? })
     }
 
-    /// The completion of a receive, if there is one. Those of sends are of no interest here.
+    /// The next completion, if it is of a receive. Completions of sends are ignored.
     fn received(&self) -> Option<WorkCompletion> {
         let wc = self.cq.poll_one()?;
         (wc.status == WcStatus::Success && wc.opcode == WcOpcode::Recv).then_some(wc)

@@ -7,6 +7,7 @@ bitflags::bitflags! {
         /// Receives and Read Responses may be placed in it.
         const LOCAL_WRITE = 0x01;
         /// The peer may Write to it.
+        /// RFC 5042 section 6.3.5 (SEC-112): this is a flag of its own, and gives no right to read.
         const REMOTE_WRITE = 0x02;
         /// The peer may Read from it.
         const REMOTE_READ = 0x04;

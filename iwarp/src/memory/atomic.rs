@@ -40,6 +40,9 @@ impl EpochGuard {
         };
         record.admit_remote(by, need)?;
         let ptr = record.locate(to, WORD)?;
+        // RFC 7306 sections 5.1.1, 5.1.2, 5.2.1 and 8.2 (EXT-179, EXT-182, EXT-183, EXT-189, EXT-202): the
+        // memory behind the tagged offset has to be aligned to eight bytes, else the atomic is not performed
+        // and nothing changes.
         if !(ptr.addr() as u64).is_multiple_of(WORD) {
             return Err(Fault::Misaligned);
         }
@@ -64,6 +67,8 @@ impl Word<'_> {
             // thread that has revoked the registration since waits for the epoch to end before the memory may
             // go. Others access the bytes by atomics and raw copies only.
             let word = unsafe { AtomicU64::from_ptr(ptr.cast()) };
+            // RFC 7306 sections 5, 5.3 and 5.4 (EXT-103, EXT-170, EXT-193): one atomic instruction of the CPU
+            // changes the word, so no atomic of another stream comes in between.
             original = word.load(Ordering::Relaxed);
             // The exchange happens even if the value stays the same, so that the atomic has its place in the
             // order of the others.

@@ -29,6 +29,8 @@ impl EpochGuard {
         if !lease.revoke() {
             return Err(Fault::InvalidStag);
         }
+        // RFC 5042 appendix A (SEC-177): once a server has invalidated the STag, the peer changes no byte
+        // behind it.
         self.shared().synchronize();
         Ok(())
     }

@@ -19,6 +19,8 @@ pub(super) fn check(ptr: *const u8, len: usize, writable: bool) -> Result<(), Re
 
     let start = ptr.addr() as u64;
     let end = start.checked_add(len as u64).ok_or(RegisterError::NotMapped { at: start })?;
+    // RFC 5042 section 7.3 (SEC-169): memory that the process itself may not access in this way is not
+    // registered.
     let maps = std::fs::File::open("/proc/self/maps").map_err(|_| RegisterError::Unverified)?;
     let lines = BufReader::new(maps).lines().map(|line| line.map_err(|_| RegisterError::Unverified));
     covered(start..end, writable, lines.map(|line| parse(&line?).ok_or(RegisterError::Unverified)))

@@ -18,6 +18,8 @@ impl Shared {
         extent: AddressRange,
         access: Access,
     ) -> Result<(), RegisterError> {
+        // RFC 5042 section 6.3.6 (SEC-117): a strict table refuses a second domain whose peers could write to
+        // the same memory.
         if !self.is_strict() || !lets_write(access) {
             return Ok(());
         }

@@ -182,6 +182,7 @@ impl Record {
     /// (RDMAP-342 to RDMAP-344, RDMAP-352): offset plus length does not wrap, and both lie in the registered
     /// range.
     pub(super) fn locate(&self, to: u64, len: u64) -> Result<*mut u8, Fault> {
+        // RFC 5042 section 6.2.1 (SEC-097): no access reaches a byte outside the range of the STag.
         to.checked_add(len).ok_or(Fault::Wrap)?;
         let offset = to.checked_sub(self.base_to).ok_or(Fault::Bounds)?;
         let room = (self.len as u64).checked_sub(offset).ok_or(Fault::Bounds)?;
@@ -226,6 +227,8 @@ impl Record {
     /// RFC 5041 sections 8.2, 8.3.1 and 8.3.2 (DDP-211 to DDP-213, DDP-226, DDP-227, DDP-236): by domain or
     /// by stream.
     pub(super) fn is_associated(&self, by: Accessor) -> bool {
+        // RFC 5042 sections 3 and 6.1.1 (SEC-051, SEC-090, SEC-091): a stream reaches no STag of another
+        // protection domain, nor one that is limited to another stream.
         self.stream.map_or(self.pd == by.pd, |stream| stream == by.stream)
     }
 }

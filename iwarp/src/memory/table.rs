@@ -422,6 +422,8 @@ impl Shared {
         }
         let TableConfig { max_mr, max_mw, .. } = self.config;
         if matches!(template, Some(Template { form: Form::Window(_), .. })) {
+            // RFC 5042 sections 3 and 6.4.1 (SEC-048, SEC-049, SEC-121): the table grants registrations and
+            // windows, under its lock and within their limits.
             if control.windows == max_mw {
                 control.windows_refused += 1;
                 return Err(RegisterError::WindowLimit { max_mw });
@@ -520,6 +522,7 @@ impl Shared {
         if !self.is_owner_process() {
             return;
         }
+        // RFC 5042 section 6.2.2 (SEC-101): when a revocation returns, no copy through the STag is under way.
         self.quiescence.synchronize();
         drop(self.outside_copies.write().unwrap_or_else(PoisonError::into_inner));
     }

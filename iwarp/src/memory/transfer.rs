@@ -167,6 +167,8 @@ impl<'t> Range<'t> {
     /// RFC 5041 section 8.3.1 (DDP-231), RFC 5040 section 8.1.1 (RDMAP-355): the registration is checked
     /// before each copy.
     fn at(&self, offset: usize, len: usize) -> Result<*mut u8, Fault> {
+        // RFC 5042 section 6.2.2 (SEC-101): an STag that was revoked since it was checked admits no further
+        // copy.
         if !self.lease.is_current() {
             return Err(Fault::InvalidStag);
         }

@@ -216,6 +216,7 @@ fn window_record(
         return Err(BindError::Rights);
     }
     let ptr = parent.locate(addr, len).map_err(BindError::Region)?;
+    // RFC 5042 sections 6.1.1 and 6.4.5 (SEC-089, SEC-157): a window of type 2 is limited to one stream.
     let is_type_1 = matches!(template.form, Form::Window(WindowKind::Type1));
     let mut traits = Traits::WINDOW | (parent.traits & Traits::GUARDED);
     traits.set(Traits::REBOUND_ONLY, is_type_1);

@@ -1,9 +1,10 @@
-//! Arming against completing: who asks for an event and who makes completions meet here, without a lock.
+//! The handshake between a user that arms a completion queue and the threads that add completions to it. It
+//! takes no lock.
 //!
-//! A completion is entered, *then* [`Arm::fires`] is asked. An owner arms, *then* polls once more. Each of
-//! the two has a sequentially consistent fence between its step and its look at the other's. The fences have
-//! an order: if the one of the completion is first, the owner's poll sees the completion; else the completion
-//! sees the arming. So none is slept through. One arming fires once.
+//! A thread adds a completion, *then* calls [`Arm::fires`]. A user arms, *then* polls once more. Each side
+//! has a sequentially consistent fence between its two steps, and the fences have a total order. If the fence
+//! of the completion comes first, the poll sees the completion. Otherwise the completion sees the arming. So
+//! no completion goes unnoticed. One arming makes one event.
 //!
 //! `tests/loom_handshakes.rs` compiles this file with loom's atomics and tries every interleaving.
 
@@ -24,20 +25,22 @@ impl Arm {
         Self { state: AtomicU8::new(UNARMED) }
     }
 
-    /// Asks for one event. Whoever arms looks for completions after that. What was asked for before is never
-    /// weakened: an event for any completion stays asked for.
+    /// Asks for one event. The caller polls once more after this call. A weaker request never replaces a
+    /// stronger one: an event that was requested for any completion stays requested for any.
     pub(crate) fn arm(&self, solicited_only: bool) {
-        // `SOLICITED` is less than `ANY`.
+        // The maximum keeps the stronger request: `SOLICITED` is less than `ANY`.
         self.state.fetch_max(if solicited_only { SOLICITED } else { ANY }, Ordering::AcqRel);
         fence(Ordering::SeqCst);
     }
 
-    /// Whether a completion that was entered before this call makes an event. Of several, one does.
+    /// Whether a completion that was added before this call makes an event. Of several such calls, one
+    /// returns `true`.
     pub(crate) fn fires(&self, solicited: bool) -> bool {
         fence(Ordering::SeqCst);
         let due = |state: u8| state == ANY || (state == SOLICITED && solicited);
-        // The look alone is what an unarmed queue pays. What is taken is what was seen, or more: never an
-        // arming for solicited ones by one that is not.
+        // A queue that is not armed pays for this load only. The exchange takes the request that was loaded,
+        // or a stronger one that replaced it meanwhile; so a completion that is not solicited never takes a
+        // request for solicited ones.
         let mut seen = self.state.load(Ordering::Relaxed);
         while due(seen) {
             match self.state.compare_exchange(seen, UNARMED, Ordering::AcqRel, Ordering::Relaxed) {

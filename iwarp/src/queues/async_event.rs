@@ -1,7 +1,7 @@
-//! Asynchronous events: what happens to queues and is no completion (`ibv_get_async_event`).
+//! Asynchronous events: changes of queues and ports that are no completions (`ibv_get_async_event`).
 //!
-//! The queue is bounded (`max_async_events`). Who makes an event never waits and allocates nothing: an event
-//! without room is lost, and counted.
+//! The queue is bounded (`max_async_events`). A thread that adds an event never waits and allocates nothing.
+//! When the queue is full, the event is dropped and counted.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,54 +13,54 @@ use crossbeam_queue::ArrayQueue;
 
 use super::{Notifier, StreamError, Usage};
 
-/// What happened, after `ibv_event_type`.
+/// The kind of an event, after `ibv_event_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AsyncEventKind {
     /// The stream ended in an error, and work is flushed (`IBV_EVENT_QP_FATAL`).
     QpFatal,
-    /// It ended because the peer sent what it may not (`IBV_EVENT_QP_REQ_ERR`).
+    /// The stream ended because the peer sent a message that it may not send (`IBV_EVENT_QP_REQ_ERR`).
     QpRequestError,
-    /// It ended because the peer went for memory that it may not access (`IBV_EVENT_QP_ACCESS_ERR`).
+    /// The stream ended because the peer addressed memory that it may not access (`IBV_EVENT_QP_ACCESS_ERR`).
     QpAccessError,
-    /// Everything posted to the send queue is completed, as
-    /// [`QueuePair::drain`](crate::verbs::QueuePair::drain) asked to be told
-    /// (`IBV_EVENT_SQ_DRAINED`).
+    /// Every request of the send queue is completed. [`QueuePair::drain`](crate::verbs::QueuePair::drain)
+    /// requests this event (`IBV_EVENT_SQ_DRAINED`).
     SqDrained,
-    /// A queue pair in `Error` has completed all it had taken from its shared receive queue
+    /// A queue pair in `Error` has completed every buffer that it had taken from its shared receive queue
     /// (`IBV_EVENT_QP_LAST_WQE_REACHED`).
     LastWqeReached,
     /// A queue pair holds more buffers of its shared receive queue than its mark
     /// ([`QpInit::high_water`](super::QpInit::high_water)).
     QpHighWater,
-    /// A completion was lost for want of room, and the queue pairs of the completion queue end
-    /// (`IBV_EVENT_CQ_ERR`).
+    /// A completion queue was full and lost a completion. Its queue pairs end (`IBV_EVENT_CQ_ERR`).
     CqError,
     /// A shared receive queue has fewer buffers than its limit (`IBV_EVENT_SRQ_LIMIT_REACHED`).
     SrqLimitReached,
     /// The port of an engine has a link again (`IBV_EVENT_PORT_ACTIVE`).
     PortActive,
-    /// It has none (`IBV_EVENT_PORT_ERR`). Connections live on, for as long as their peers' silence is borne.
+    /// The port of an engine has no link (`IBV_EVENT_PORT_ERR`). Its connections stay open until their
+    /// timeouts for a silent peer expire.
     PortError,
-    /// Somebody else uses an address of an engine's port
-    /// ([`EngineCounters::stack`](crate::engine::EngineCounters) counts; the nearest in libibverbs is
-    /// `IBV_EVENT_GID_CHANGE`). Told once in ten seconds; the address is kept, unless it was still being
-    /// probed ([`AddressProbing`](tcp_lite::AddressProbing)).
+    /// Another host uses an address of an engine's port
+    /// ([`EngineCounters::stack`](crate::engine::EngineCounters) counts these; the nearest event in
+    /// libibverbs is `IBV_EVENT_GID_CHANGE`). Reported at most once in ten seconds. The engine keeps the
+    /// address, unless it was still probing it ([`AddressProbing`](tcp_lite::AddressProbing)).
     AddressConflict,
 }
 
-/// An event and whose it is.
+/// An event and the object that it belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AsyncEvent {
-    /// What happened.
+    /// The kind of the event.
     pub kind: AsyncEventKind,
-    /// The number of the queue pair, or (where the kind names one) of the completion queue, shared receive
-    /// queue or engine. Engines count from 0 in the order in which they were made for the context.
+    /// The number of the queue pair. Where the kind names another object, the number of that completion
+    /// queue, shared receive queue or engine. Engines count from 0, in the order in which the context made
+    /// them.
     pub number: u32,
-    /// Layer, type and code, where an error of the stream is the cause.
+    /// Layer, type and code, if an error of the stream is the cause.
     pub error: Option<StreamError>,
 }
 
-/// The asynchronous events of a context. Readable while events wait. Cheap to clone.
+/// The asynchronous events of a context. The descriptor is readable while events wait. Cheap to clone.
 #[derive(Clone)]
 pub struct AsyncEvents {
     shared: Arc<Shared>,
@@ -82,10 +82,10 @@ impl AsyncEvents {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Adds an event, from any thread, or counts it as lost.
+    /// Adds an event, from any thread. A full queue drops it and counts it as lost.
     pub(crate) fn push(&self, kind: AsyncEventKind, number: u32, error: Option<StreamError>) {
         if self.shared.events.push(AsyncEvent { kind, number, error }).is_err() {
-            // The descriptor is readable: each event in the queue has made it so.
+            // The descriptor is readable already: every event in the queue has notified it.
             self.shared.lost.fetch_add(1, Ordering::Relaxed);
         } else {
             self.shared.notifier.notify();
@@ -95,18 +95,18 @@ impl AsyncEvents {
     /// The oldest event, without waiting.
     ///
     /// # Errors
-    /// What the system says of the descriptor.
+    /// An error of the system call on the descriptor.
     pub fn poll(&self) -> io::Result<Option<AsyncEvent>> {
         let event = self.shared.events.pop();
         self.shared.notifier.settle(event.is_some(), || self.shared.events.is_empty())?;
         Ok(event)
     }
 
-    /// The oldest event, waiting for it up to `timeout`. Only where an engine thread runs. `None` may come
-    /// earlier: after a signal, or when another thread has taken the event.
+    /// The oldest event; waits for one up to `timeout`. Use it only where an engine runs in a thread. It may
+    /// return `None` earlier: after a signal, or when another thread took the event.
     ///
     /// # Errors
-    /// What the system says.
+    /// An error of the system call.
     pub fn wait(&self, timeout: Duration) -> io::Result<Option<AsyncEvent>> {
         if let Some(event) = self.poll()? {
             return Ok(Some(event));
@@ -115,7 +115,7 @@ impl AsyncEvents {
         self.poll()
     }
 
-    /// Events that were lost because nobody read: look at every object then.
+    /// Events that were lost because the queue was full. When this changes, query every object.
     pub fn lost(&self) -> u64 {
         self.shared.lost.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! Channels: events as descriptors that can be polled.
+//! Channels: descriptors that are readable while events wait.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Where completion queues announce themselves. Readable (for `poll`, `epoll`) while events wait. Cheap to
-/// clone.
+/// The channel on which armed completion queues report events. The descriptor is readable (for `poll`,
+/// `epoll`) while events wait. Cheap to clone.
 #[derive(Clone)]
 pub struct CompletionChannel {
     pub(crate) notifier: Arc<Notifier>,
@@ -20,12 +20,12 @@ impl CompletionChannel {
         Ok(Self { notifier: Arc::new(Notifier::new()?) })
     }
 
-    /// Waits until a completion queue armed with [`req_notify`](super::CompletionQueue::req_notify) has an
-    /// event, or `timeout` passes; takes the events. Returns how many events there were: 0 after a timeout,
+    /// Waits until a completion queue that was armed with [`req_notify`](super::CompletionQueue::req_notify)
+    /// has an event, or until `timeout` passes. Takes the events and returns their number: 0 after a timeout,
     /// after a signal, or when another thread took them. With `Duration::ZERO` it does not wait.
     ///
     /// # Errors
-    /// What the system says.
+    /// An error of the system call.
     pub fn wait(&self, timeout: Option<Duration>) -> io::Result<u64> {
         if self.notifier.wait(timeout)? { self.notifier.take() } else { Ok(0) }
     }
@@ -37,13 +37,14 @@ impl AsFd for CompletionChannel {
     }
 }
 
-/// A counter that is readable as a descriptor while it is not zero.
+/// A counter whose descriptor is readable while the counter is not zero.
 pub(crate) struct Notifier {
     readable: OwnedFd,
-    /// The writing end where the system has no eventfd and a pipe stands in.
+    /// The writing end of the pipe that replaces an eventfd on systems without one.
     writable: Option<OwnedFd>,
-    /// Added and not taken, so that whoever finds nothing to read knows without a system call whether the
-    /// descriptor says otherwise. It is late: a taker may be ahead of it, and it wraps then for a moment.
+    /// Notifications added and not taken. With this count a reader that found nothing need not make a system
+    /// call to learn whether the descriptor is readable. The count lags behind the descriptor: a reader may
+    /// take a notification before it is counted, and the count then wraps for a moment.
     added: AtomicU64,
 }
 
@@ -64,7 +65,7 @@ impl Notifier {
         Ok(Self { readable, writable: Some(writable), added: AtomicU64::new(0) })
     }
 
-    /// Adds one. A counter (or pipe) that is full is readable already: that is all a waiter needs.
+    /// Adds one. A full counter (or pipe) needs no more: it is readable already.
     pub(crate) fn notify(&self) {
         let result = match &self.writable {
             None => rustix::io::write(&self.readable, &1u64.to_ne_bytes()),
@@ -79,7 +80,7 @@ impl Notifier {
         }
     }
 
-    /// Takes what was added since the last call; 0 when nothing was.
+    /// Takes all notifications; returns how many there were.
     pub(crate) fn take(&self) -> io::Result<u64> {
         let mut bytes = [0; 8];
         let count = match rustix::io::read(&self.readable, &mut bytes) {
@@ -92,10 +93,10 @@ impl Notifier {
         Ok(count)
     }
 
-    /// For the reader of a queue in front of it, after a look at the queue that may have emptied it: takes
-    /// what was added, unless `is_empty` says that something has come meanwhile, whose notice may have been
-    /// taken with the rest. Whoever `found` nothing pays no system call for it but where a notice came late,
-    /// behind what it was for.
+    /// Called by the reader of a queue after it has looked for an item and possibly emptied the queue. Takes
+    /// the notifications if the queue is empty. If an item arrived meanwhile, its notification may have been
+    /// taken too, so one is added again. A reader that `found` nothing makes a system call only if a
+    /// notification arrived after its item was read.
     pub(crate) fn settle(&self, found: bool, is_empty: impl Fn() -> bool) -> io::Result<()> {
         if (found || self.added.load(Ordering::Acquire) != 0) && is_empty() {
             self.take()?;
@@ -106,16 +107,16 @@ impl Notifier {
         Ok(())
     }
 
-    /// Waits until there is something to take (`true`) or `timeout` passes; for ever without one.
+    /// Waits until there is a notification to take (`true`) or `timeout` passes. Without a timeout it waits
+    /// for ever.
     pub(crate) fn wait(&self, timeout: Option<Duration>) -> io::Result<bool> {
         wait_any(&mut [PollFd::new(&self.readable, PollFlags::IN)], timeout)
     }
 }
 
-/// Waits until one of `fds` is ready (`true`) or `timeout` passes. An interrupting signal ends the wait like
-/// a timeout.
+/// Waits until one of `fds` is ready (`true`) or `timeout` passes. A signal ends the wait as a timeout does.
 pub(crate) fn wait_any(fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> io::Result<bool> {
-    // A duration beyond what a timespec holds is for ever.
+    // A duration that does not fit a timespec counts as no timeout.
     let timeout = timeout.and_then(|duration| Timespec::try_from(duration).ok());
     match poll(fds, timeout.as_ref()) {
         Ok(ready) => Ok(ready > 0),

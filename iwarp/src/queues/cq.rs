@@ -2,9 +2,9 @@
 //!
 //! # Overflow
 //!
-//! A completion for which there is no room is lost, and with it the queue: a
-//! [`CqError`](AsyncEventKind::CqError) event is made and every queue pair that completes here ends (its peer
-//! is sent a Terminate 0/0, local catastrophic). Queue pairs on other completion queues do not notice (RFC
+//! A completion queue that is full loses the next completion, and accepts no further queue pairs. It makes a
+//! [`CqError`](AsyncEventKind::CqError) event, and every queue pair that completes to it ends; each peer gets
+//! a Terminate 0/0, local catastrophic error. Queue pairs of other completion queues are not affected (RFC
 //! 5042 section 6.4.6). [`cqe_for`] computes a size that cannot overflow.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,16 +19,16 @@ use super::ring::{ResizeError, Ring};
 use super::usage::{Permit, within};
 use super::{AsyncEventKind, CompletionChannel, QpShared, Resources, VerbsError, WcStatus, WorkCompletion};
 
-/// How a completion queue is made.
+/// Options of a new completion queue.
 #[derive(Clone, Copy)]
 pub struct CqOptions<'a> {
     /// Entries.
     pub cqe: usize,
-    /// Where its events go.
+    /// The channel for its events.
     pub channel: Option<&'a CompletionChannel>,
-    /// Whether a queue pair that could make it overflow is refused: one with which the depths of all queues
-    /// that complete here exceed the entries. `None`: as soon as queue pairs of several protection domains
-    /// share it, since these may not trust each other (RFC 5042 section 6.4.3.2).
+    /// Whether to refuse a queue pair that could make the queue overflow, that is when the depths of all
+    /// queues that complete here exceed the entries. `None`: only while queue pairs of several protection
+    /// domains share it, since their peers may not trust each other (RFC 5042 section 6.4.3.2).
     pub strict: Option<bool>,
 }
 
@@ -39,23 +39,23 @@ impl CqOptions<'_> {
     }
 }
 
-/// Entries that a completion queue needs so as never to overflow: one for each request of each queue that
-/// completes there (RFC 5042 section 6.4.3.2). `depths` are those of the send queues, receive queues and
-/// shared receive queues (each once), as given when they are made: `max_send_wr`, `max_recv_wr`, `max_wr`.
-/// Posting beyond them is refused until completions are reaped, so this also holds for programs that post as
-/// much as they can.
+/// Entries that a completion queue needs so that it cannot overflow: one for each request of each queue that
+/// completes there (RFC 5042 section 6.4.3.2). `depths` are those of the send queues, the receive queues and
+/// the shared receive queues (each counted once): `max_send_wr`, `max_recv_wr`, `max_wr`. Posting beyond
+/// these depths is refused until completions are polled, so the size suffices for programs that post as much
+/// as they can.
 pub fn cqe_for(depths: impl IntoIterator<Item = usize>) -> usize {
     depths.into_iter().fold(0, usize::saturating_add)
 }
 
-/// A completion queue as it is now.
+/// The state of a completion queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CqAttr {
     /// Entries.
     pub cqe: usize,
-    /// Completions that wait to be reaped.
+    /// Completions that wait to be polled.
     pub waiting: usize,
-    /// Entries that the queues attached need so that it cannot overflow ([`cqe_for`]).
+    /// Entries that all attached queues together may fill ([`cqe_for`]).
     pub needed: usize,
     /// Completions that were lost.
     pub lost: u64,
@@ -67,7 +67,7 @@ pub struct CompletionQueue {
     pub(crate) shared: Arc<CqShared>,
 }
 
-/// A completion, and the place that it gives back when it is reaped.
+/// A completion, and the place in its work queue that becomes free when the completion is polled.
 struct Entry {
     completion: WorkCompletion,
     place: Place,
@@ -85,10 +85,10 @@ pub(crate) struct CqShared {
     entries: Ring<Entry>,
     channel: Option<CompletionChannel>,
     arm: Arm,
-    /// Completions were lost.
+    /// A completion was lost.
     overflowed: AtomicBool,
-    /// ... and its users have not been told.
-    unsettled: AtomicBool,
+    /// A completion was lost, and the queue pairs have not been told yet.
+    overflow_unreported: AtomicBool,
     lost: AtomicU64,
     users: Mutex<CqUsers>,
     _permit: Permit,
@@ -96,20 +96,21 @@ pub(crate) struct CqShared {
 }
 
 impl CqShared {
-    /// Adds a completion, from any thread and holding no lock.
+    /// Adds a completion. Any thread may call it; the caller holds no lock.
     pub(crate) fn push(&self, completion: WorkCompletion, place: Place) {
         self.enter(completion, place);
-        self.settle();
+        self.report_overflow();
     }
 
-    /// Adds a completion. Without room it is lost, and [`settle`](Self::settle) is due.
+    /// Adds a completion. If the queue is full, the completion is lost and the caller has to call
+    /// [`report_overflow`](Self::report_overflow).
     pub(crate) fn enter(&self, completion: WorkCompletion, place: Place) {
         let solicited = completion.solicited || completion.status != WcStatus::Success;
         if let Err(entry) = self.entries.push(Entry { completion, place }) {
             entry.reap();
             self.lost.fetch_add(1, Ordering::Relaxed);
             if !self.overflowed.swap(true, Ordering::AcqRel) {
-                self.unsettled.store(true, Ordering::Release);
+                self.overflow_unreported.store(true, Ordering::Release);
             }
         }
         if self.arm.fires(solicited)
@@ -119,10 +120,12 @@ impl CqShared {
         }
     }
 
-    /// Ends every queue pair that completes here, if completions were lost since the last call. The caller
+    /// Ends every queue pair that completes here, if a completion was lost since the last call. The caller
     /// holds no lock.
-    pub(crate) fn settle(&self) {
-        if !self.unsettled.load(Ordering::Relaxed) || !self.unsettled.swap(false, Ordering::AcqRel) {
+    pub(crate) fn report_overflow(&self) {
+        if !self.overflow_unreported.load(Ordering::Relaxed)
+            || !self.overflow_unreported.swap(false, Ordering::AcqRel)
+        {
             return;
         }
         // RFC 5040 section 8.1.1 (RDMAP-360): an overflow ends the queue pairs that complete here, and no
@@ -130,18 +133,21 @@ impl CqShared {
         self.resources.events.push(AsyncEventKind::CqError, self.num, None);
         let mut after = None;
         loop {
-            // One at a time: a queue pair that goes with our reference to it takes the lock itself.
+            // One at a time, without the lock: if our reference to a queue pair is the last, dropping it
+            // takes the lock.
             let next = self.users().next(after);
             let Some(qp) = next else { return };
             after = Some(qp.num);
+            // RFC 5042 section 6.4.6 (SEC-159): an overflow ends the queue pairs of this completion queue,
+            // and no other.
             qp.fail_for_cq();
         }
     }
 
-    /// A queue pair is to complete here.
+    /// Adds a queue pair that completes here.
     ///
     /// # Errors
-    /// [`VerbsError::CqTooSmall`] where that is checked, [`VerbsError::CqOverflowed`].
+    /// [`VerbsError::CqTooSmall`] if the size is checked, [`VerbsError::CqOverflowed`].
     pub(crate) fn attach(&self, qp: &Arc<QpShared>) -> Result<(), VerbsError> {
         let mut users = self.users();
         if self.overflowed.load(Ordering::Acquire) {
@@ -154,7 +160,7 @@ impl CqShared {
         &self.resources
     }
 
-    /// A queue pair is gone.
+    /// Removes a queue pair.
     pub(crate) fn detach(&self, qp_num: u32) {
         self.users().detach(qp_num);
     }
@@ -168,6 +174,8 @@ impl CompletionQueue {
     pub(crate) fn new(resources: Arc<Resources>, options: &CqOptions<'_>) -> Result<Self, VerbsError> {
         let CqOptions { cqe, channel, strict } = *options;
         check_cqe(&resources, cqe)?;
+        // RFC 5042 section 6.4.3.2 (SEC-139): completion queues, and the entries of all of them, come out of
+        // limits.
         let permit = resources.quotas.cq.take(1)?;
         // RFC 5040 section 8.1.2 (RDMAP-368): entries of all completion queues count against one limit.
         let users = Mutex::new(CqUsers::new(strict, resources.quotas.cqe.take(cqe)?));
@@ -177,7 +185,7 @@ impl CompletionQueue {
             channel: channel.cloned(),
             arm: Arm::new(),
             overflowed: AtomicBool::new(false),
-            unsettled: AtomicBool::new(false),
+            overflow_unreported: AtomicBool::new(false),
             lost: AtomicU64::new(0),
             users,
             _permit: permit,
@@ -186,12 +194,12 @@ impl CompletionQueue {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Its number, as asynchronous events name it.
+    /// Its number in asynchronous events.
     pub fn cq_num(&self) -> u32 {
         self.shared.num
     }
 
-    /// Moves completions into `out`, oldest first; returns how many (`ibv_poll_cq`).
+    /// Moves completions into `out`, oldest first, and returns their number (`ibv_poll_cq`).
     pub fn poll(&self, out: &mut [WorkCompletion]) -> usize {
         let _poll = profile::scope(Layer::Poll);
         let mut places = out.iter_mut();
@@ -208,12 +216,12 @@ impl CompletionQueue {
         self.shared.entries.pop().map(Entry::reap)
     }
 
-    /// Asks for one event on the channel when the next completion comes (`ibv_req_notify_cq`); with
-    /// `solicited_only` when the next solicited or failed one comes. Completions that are there already make
-    /// no event: arm, then poll once more.
+    /// Requests one event on the channel for the next completion (`ibv_req_notify_cq`); with
+    /// `solicited_only`, for the next solicited or failed completion. Completions that are there already make
+    /// no event: arm the queue, then poll once more.
     ///
     /// # Errors
-    /// [`VerbsError::Invalid`] when the queue has no channel.
+    /// [`VerbsError::Invalid`] if the queue has no channel.
     pub fn req_notify(&self, solicited_only: bool) -> Result<(), VerbsError> {
         if self.shared.channel.is_none() {
             return Err(VerbsError::Invalid("this completion queue was made without a channel".into()));
@@ -222,19 +230,21 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Changes the number of entries, while it is used (`ibv_resize_cq`). No completion is lost, and their
-    /// order stays. Until those that wait now are reaped, a few more than `cqe` fit.
+    /// Changes the number of entries while the queue is in use (`ibv_resize_cq`). No completion is lost and
+    /// their order stays. Until the completions that wait now are polled, the queue may hold a few more than
+    /// `cqe`.
     ///
     /// # Errors
-    /// The queue is as it was: [`VerbsError::Limit`]; [`VerbsError::Invalid`] for 0 entries, fewer than wait
-    /// now, or while completions from before the last resize wait; [`VerbsError::CqTooSmall`] where that is
-    /// checked.
+    /// The queue is unchanged. [`VerbsError::Limit`]; [`VerbsError::Invalid`] for 0 entries, for fewer than
+    /// wait now, and while completions from before the last resize wait; [`VerbsError::CqTooSmall`] if the
+    /// size is checked.
     pub fn resize(&self, cqe: usize) -> Result<(), VerbsError> {
         let shared = &self.shared;
         check_cqe(&shared.resources, cqe)?;
-        // Held throughout: nothing attaches, and nobody else resizes.
+        // The lock is held throughout, so no queue pair attaches and no other thread resizes.
         let mut users = shared.users();
         users.check(cqe)?;
+        // RFC 5042 section 6.4.3.2 (SEC-139): so do the entries that a resize adds.
         let more = shared.resources.quotas.cqe.take(cqe.saturating_sub(users.granted.count()))?;
         shared.entries.resize(cqe).map_err(|error| match error {
             ResizeError::TooSmall(waiting) => VerbsError::Invalid(format!(
@@ -249,13 +259,12 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Whether completions were lost because nobody reaped them. The queue serves no further queue pairs
-    /// then.
+    /// Whether a completion was lost because the queue was full. Such a queue accepts no further queue pairs.
     pub fn overflowed(&self) -> bool {
         self.shared.overflowed.load(Ordering::Acquire)
     }
 
-    /// Its size, and how full it is.
+    /// Its size and fill level.
     pub fn query(&self) -> CqAttr {
         let shared = &self.shared;
         CqAttr {

@@ -1,4 +1,4 @@
-//! Who completes to a completion queue, and how many entries that may take.
+//! The queue pairs that complete to a completion queue, and how many entries they may fill.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -9,25 +9,29 @@ use crate::memory::PdId;
 use super::usage::Permit;
 use super::{QpShared, VerbsError};
 
-/// Entries that a queue pair may fill of one completion queue.
+/// Entries of one completion queue that a queue pair may fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Demand {
     pub(crate) pd: PdId,
-    /// Of its own queues.
+    /// For its own queues.
     pub(crate) own: usize,
-    /// Number and depth of its shared receive queue, where receives complete here.
+    /// Number and depth of its shared receive queue, if its receives complete here.
     pub(crate) srq: Option<(u32, usize)>,
 }
 
+/// The queue pairs of one completion queue, and the entries they need.
 pub(crate) struct CqUsers {
+    /// As [`CqOptions::strict`](super::CqOptions::strict).
     strict: Option<bool>,
+    /// By queue pair number.
     qps: BTreeMap<u32, (Weak<QpShared>, Demand)>,
-    /// Users of each protection domain.
+    /// Queue pairs by protection domain.
     pds: BTreeMap<u32, usize>,
-    /// Users of each shared receive queue.
+    /// Queue pairs by shared receive queue.
     srqs: BTreeMap<u32, usize>,
+    /// Entries that all of them may fill.
     needed: usize,
-    /// Its entries, against `max_cqe_total`.
+    /// The permit for its entries, out of `max_cqe_total`.
     pub(crate) granted: Permit,
 }
 
@@ -37,12 +41,12 @@ impl CqUsers {
         Self { strict, qps, pds, srqs, needed: 0, granted }
     }
 
-    /// Entries that all of them may fill; a shared receive queue counts once.
+    /// Entries that all queue pairs together may fill. A shared receive queue counts once.
     pub(crate) fn needed(&self) -> usize {
         self.needed
     }
 
-    /// Adds a queue pair, if `cqe` entries are enough or that is not to be checked.
+    /// Adds a queue pair, unless the size is checked and `cqe` entries are too few.
     pub(crate) fn attach(
         &mut self,
         qp: &Arc<QpShared>,
@@ -64,8 +68,10 @@ impl CqUsers {
         }
     }
 
-    /// Whether `cqe` entries are enough, where that matters.
+    /// Checks that `cqe` entries are enough, if this queue is strict.
     pub(crate) fn check(&self, cqe: usize) -> Result<(), VerbsError> {
+        // RFC 5042 section 6.4.3.2 (SEC-145): a completion queue that several protection domains share has an
+        // entry for every request, unless its user has switched the check off.
         let strict = self.strict.unwrap_or(self.pds.len() > 1);
         if strict && self.needed > cqe {
             return Err(VerbsError::CqTooSmall { cqe, needed: self.needed });
@@ -73,7 +79,7 @@ impl CqUsers {
         Ok(())
     }
 
-    /// The next queue pair by number.
+    /// The queue pair with the lowest number above `after`.
     pub(crate) fn next(&self, after: Option<u32>) -> Option<Arc<QpShared>> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         self.qps.range((from, Bound::Unbounded)).find_map(|(_, (qp, _))| qp.upgrade())
@@ -102,7 +108,7 @@ impl CqUsers {
     }
 }
 
-/// Counts one user less; whether it was the last.
+/// Removes one user from its count; returns whether it was the last.
 fn release(users: &mut BTreeMap<u32, usize>, key: u32) -> bool {
     let Some(count) = users.get_mut(&key) else { return false };
     *count -= 1;

@@ -1,4 +1,4 @@
-//! How users' threads tell an engine that there is something to do, and wake it when it sleeps.
+//! How threads of the user tell an engine of new work, and wake it.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,11 +10,11 @@ use super::doze::Doze;
 
 /// The doorbells of an engine.
 pub(crate) struct Doorbells {
-    /// Slots of connections whose queue pair was posted to. A queue pair is in it once at most.
+    /// Slots of connections with new posts. A queue pair is in it once at most.
     slots: ArrayQueue<u32>,
-    /// A slot did not fit: every connection is looked at.
+    /// A slot did not fit. The engine then looks at every connection.
     lost: AtomicBool,
-    /// Set while there may be commands, so that an idle turn takes no lock.
+    /// Set while commands may wait, so that an idle poll takes no lock.
     commanded: AtomicBool,
     doze: Doze,
     waker: Notifier,
@@ -31,7 +31,7 @@ impl Doorbells {
         }
     }
 
-    /// Says that the queue pair of connection `slot` was posted to.
+    /// Tells the engine that the queue pair of connection `slot` has new posts.
     pub(crate) fn ring(&self, slot: u32) {
         if self.slots.push(slot).is_err() {
             self.lost.store(true, Ordering::Release);
@@ -39,9 +39,9 @@ impl Doorbells {
         self.wake();
     }
 
-    /// The next connection whose queue pair was posted to.
+    /// The next connection with new posts.
     pub(crate) fn next(&self) -> Option<u32> {
-        // Looking costs less than taking in vain, which every idle turn would.
+        // `is_empty` costs less than a `pop` that finds nothing, and an idle poll finds nothing.
         if self.slots.is_empty() { None } else { self.slots.pop() }
     }
 
@@ -50,41 +50,42 @@ impl Doorbells {
         self.lost.load(Ordering::Relaxed) && self.lost.swap(false, Ordering::AcqRel)
     }
 
-    /// Says whether there are commands. Whoever has entered one calls [`wake`](Self::wake) as well.
+    /// Sets whether commands wait. A caller that added a command also calls [`wake`](Self::wake).
     pub(crate) fn set_commanded(&self, commanded: bool) {
         self.commanded.store(commanded, Ordering::Release);
     }
 
-    /// Whether there may be commands.
+    /// Whether commands may wait.
     pub(crate) fn is_commanded(&self) -> bool {
         self.commanded.load(Ordering::Acquire)
     }
 
-    /// Ends the engine's sleep, if it sleeps.
+    /// Wakes the engine if it sleeps.
     pub(crate) fn wake(&self) {
         if self.doze.must_wake() {
             self.waker.notify();
         }
     }
 
-    /// Ends the engine's sleep or, if it does not sleep now, the next one before it begins: for
-    /// what [`prepare_sleep`](Self::prepare_sleep) does not look at.
+    /// Wakes the engine if it sleeps, and otherwise cuts its next sleep short. For events that
+    /// [`prepare_sleep`](Self::prepare_sleep) does not check.
     pub(crate) fn interrupt(&self) {
         self.waker.notify();
     }
 
-    /// Announces sleep. `false`: something is there to do already.
+    /// Announces that the engine is going to sleep. Returns `false` if work waits already.
     pub(crate) fn prepare_sleep(&self) -> bool {
         self.doze
             .prepare(|| self.slots.is_empty() && !self.is_commanded() && !self.lost.load(Ordering::Acquire))
     }
 
-    /// Ends sleep and takes what woke it.
+    /// The engine is awake: takes the notifications that woke it.
     pub(crate) fn end_sleep(&self) -> std::io::Result<()> {
         self.doze.end();
         self.waker.take().map(drop)
     }
 
+    /// The descriptor that becomes readable to wake the engine.
     pub(crate) fn waker(&self) -> BorrowedFd<'_> {
         self.waker.as_fd()
     }

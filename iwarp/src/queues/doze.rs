@@ -1,9 +1,10 @@
-//! Sleeping against waking: how an engine goes to sleep without missing what is asked of it, without a lock.
+//! The handshake between an engine that goes to sleep and the threads that give it work. It takes no lock and
+//! misses no work.
 //!
-//! Who has work for the engine leaves it where [`Doze::prepare`] looks, *then* asks [`Doze::must_wake`]. The
-//! engine announces its sleep, *then* looks. Each of the two has a sequentially consistent fence between. The
-//! fences have an order: if the one of the work is first, the engine sees the work and stays awake; else the
-//! work sees the engine asleep, and wakes it.
+//! A thread adds work where [`Doze::prepare`] looks for it, *then* calls [`Doze::must_wake`]. The engine
+//! announces its sleep, *then* looks for work. Each side has a sequentially consistent fence between its two
+//! steps, and the fences have a total order. If the fence of the thread comes first, the engine sees the work
+//! and stays awake. Otherwise the thread sees that the engine sleeps, and wakes it.
 //!
 //! `tests/loom_handshakes.rs` compiles this file with loom's atomics and tries every interleaving.
 
@@ -19,7 +20,8 @@ impl Doze {
         Self { asleep: AtomicBool::new(false) }
     }
 
-    /// Announces sleep. `false`: something is there to do already, and `idle` says so.
+    /// Announces sleep, then calls `idle`. Returns what `idle` returned: `false` means that work waits and
+    /// the engine stays awake.
     pub(crate) fn prepare(&self, idle: impl FnOnce() -> bool) -> bool {
         self.asleep.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -30,7 +32,7 @@ impl Doze {
         idle
     }
 
-    /// Whether the engine has to be woken for work that was left before this call.
+    /// Whether the engine has to be woken for work that was added before this call.
     pub(crate) fn must_wake(&self) -> bool {
         fence(Ordering::SeqCst);
         self.asleep.load(Ordering::Relaxed)

@@ -1,16 +1,16 @@
-//! Errors of calls, and what ended a connection.
+//! Errors of calls, and the reasons why a connection ended.
 
 use tcp_lite::CloseReason;
 
 use crate::mpa::StartupFault;
 
-/// Why a call was refused. Nothing was changed.
+/// Why a call was refused. A refused call changes nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum VerbsError {
-    /// A queue has no room: poll completions first, or make it deeper.
+    /// The queue is full: poll completions first, or make it deeper.
     #[error("the {0} queue is full: reap completions before posting more")]
     QueueFull(&'static str),
-    /// The queue pair's state does not allow it.
+    /// The state of the queue pair does not allow the call.
     #[error(
         "the queue pair is in state {0:?}: a connection needs a new one (Idle), and sending needs an established one (Rts)"
     )]
@@ -18,17 +18,17 @@ pub enum VerbsError {
     /// A request with more than `max_sge` (or, for a Read, one) elements.
     #[error("too many scatter/gather elements: {got}, at most {max}")]
     TooManySge {
-        /// In the request.
+        /// The number in the request.
         got: usize,
-        /// Allowed.
+        /// The maximum.
         max: usize,
     },
     /// More than 2^32 - 1 bytes, or more than the queue pair's inline limit.
     #[error("a message of {got} bytes is too long: at most {max}")]
     TooLong {
-        /// In the request.
+        /// The number in the request.
         got: u64,
-        /// Allowed.
+        /// The maximum.
         max: u64,
     },
     /// A key, range or right of local memory is wrong.
@@ -42,14 +42,15 @@ pub enum VerbsError {
         /// Its value.
         limit: usize,
     },
-    /// The completion queue could overflow, and may not ([`CqOptions::strict`](super::CqOptions::strict)).
+    /// The completion queue would be too small for its queues, and checks that
+    /// ([`CqOptions::strict`](super::CqOptions::strict)).
     #[error(
         "a completion queue of {cqe} entries for queues that may need {needed}: resize it, or make the queues shorter"
     )]
     CqTooSmall {
         /// Its entries.
         cqe: usize,
-        /// What its queues need in the worst case.
+        /// The entries that its queues need in the worst case.
         needed: usize,
     },
     /// The completion queue has lost completions.
@@ -60,18 +61,18 @@ pub enum VerbsError {
     /// A parameter is out of range.
     #[error("{0}")]
     Invalid(String),
-    /// No engine is there to carry the connection.
+    /// The context has no engine for the connection.
     #[error("the context has no engine: make one before connecting or listening")]
     NoEngine,
     /// The system refused memory or a descriptor.
     #[error("{0}")]
     System(#[from] std::io::Error),
-    /// Memory for a region could not be had.
+    /// No memory for a region could be allocated.
     #[error(transparent)]
     Region(#[from] dp::region::RegionError),
 }
 
-/// What the documents call an error: layer, type and code of RFC 5040 section 4.8.
+/// An error of the RDMA stream: layer, type and code of RFC 5040 section 4.8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamError {
     /// 0 RDMAP, 1 DDP, 2 MPA (LLP).
@@ -80,7 +81,7 @@ pub struct StreamError {
     pub etype: u8,
     /// Error code.
     pub code: u8,
-    /// Whether the peer said so by a Terminate (else it was found here).
+    /// Whether the peer reported it in a Terminate. Otherwise it was found here.
     pub from_peer: bool,
 }
 
@@ -94,10 +95,10 @@ impl std::fmt::Display for StreamError {
     }
 }
 
-/// Why a connection could not be made or ended.
+/// Why a connection could not be set up, or why it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectionError {
-    /// TCP's reason.
+    /// TCP closed the connection, for this reason.
     #[error("{0}")]
     Tcp(CloseReason),
     /// The peer rejected the connection; its private data comes with the event.
@@ -109,10 +110,10 @@ pub enum ConnectionError {
     /// MPA startup was invalid: code 4.
     #[error("MPA startup failed: {0}")]
     Startup(StartupFault),
-    /// The user did not decide on the connect request in time; the peer was rejected.
+    /// The user did not accept or reject the connect request in time, so it was rejected.
     #[error("the connect request was not decided on in time")]
     DecisionTimeout,
-    /// No FPDU came or went for `ConnParam::idle_timeout`.
+    /// No FPDU was sent or received for `ConnParam::idle_timeout`.
     #[error("the connection was idle for too long")]
     IdleTimeout,
     /// An error of the RDMA stream.
@@ -121,12 +122,11 @@ pub enum ConnectionError {
     /// The peer closed in the middle of an FPDU or with work outstanding.
     #[error("the peer closed the connection")]
     PeerClosed,
-    /// The peer did not finish a close or Terminate in time, or did not answer a Read that a close waited
-    /// for.
+    /// The peer did not finish a close or a Terminate in time, or did not answer a Read before a close.
     #[error("the peer did not close the connection, or answer a Read before that, in time")]
     CloseTimeout,
-    /// No connection or port is free, or the port asked for is in use, or the stack listens on as many as it
-    /// may.
+    /// No connection or port is free, the requested port is in use, or the stack listens on its maximum of
+    /// ports.
     #[error(
         "no resources for the connection: choose another local port, close connections or raise the engine's limits"
     )]
@@ -134,8 +134,8 @@ pub enum ConnectionError {
 }
 
 impl ConnectionError {
-    /// The MPA error code (RFC 5044 section 8, RFC 6581 section 8), where there is one: 1 for a connection
-    /// that is gone, 2 to 7 for what MPA itself found or was told.
+    /// The MPA error code (RFC 5044 section 8, RFC 6581 section 8), if the error has one: 1 for a connection
+    /// that is gone, 2 to 7 for errors that MPA found or that the peer reported.
     pub fn mpa_code(&self) -> Option<u8> {
         match self {
             Self::Tcp(_) | Self::PeerClosed => Some(1),

@@ -1,19 +1,19 @@
-//! What users' threads and an engine share: the rings of requests and completions of queue pairs,
-//! and the bells that tell one side of the other.
+//! The state that threads of the user and an engine share: the rings of requests and completions of queue
+//! pairs, and the signals between the two sides.
 //!
-//! It is not the calls of users, which are in [`verbs`](crate::verbs), and nothing here moves data.
-//! The types that users name are exported from there.
+//! The calls of users are in [`verbs`](crate::verbs), which also exports the public types of this module.
+//! Nothing here moves data.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
 //! | `wr.rs`, `wc.rs` | work requests and work completions |
-//! | `qp_init.rs`, `qp.rs`, `qp/post.rs` | a queue pair: how it is made, its queues and state, what is checked of a request |
+//! | `qp_init.rs`, `qp.rs`, `qp/post.rs` | a queue pair: its options, its queues and state, the checks of a posted request |
 //! | `cq.rs`, `cq_users.rs`, `srq.rs` | completion queues, shared receive queues |
-//! | `ring.rs`, `gate.rs`, `places.rs` | a queue that can be resized, and who may enter how much |
-//! | `doorbells.rs`, `doze.rs` | how an engine is told of work, and sleeps without missing any |
-//! | `arm.rs`, `channel.rs`, `async_event.rs` | how users are told of completions and events |
-//! | `pd.rs`, `resources.rs`, `usage.rs` | what queues check against: protection domains, memory, limits |
-//! | `error.rs`, `outcome.rs`, `terminate.rs` | what goes wrong, and what it does to a queue pair |
+//! | `ring.rs`, `gate.rs`, `places.rs` | a queue that can be resized, and the count of its places |
+//! | `doorbells.rs`, `doze.rs` | how users signal work to an engine, and how it sleeps without missing any |
+//! | `arm.rs`, `channel.rs`, `async_event.rs` | how users learn of completions and events |
+//! | `pd.rs`, `resources.rs`, `usage.rs` | protection domains, memory and limits, which requests are checked against |
+//! | `error.rs`, `outcome.rs`, `terminate.rs` | errors, and their effect on a queue pair |
 
 use std::sync::atomic;
 

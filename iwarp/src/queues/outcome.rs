@@ -1,23 +1,23 @@
-//! What an error does to a queue pair: one table from every error, local or told by the peer's Terminate, to
-//! the status of the oldest open request, the asynchronous event and the state that is entered at once
-//! (`Error` follows when the connection is over).
+//! The effect of an error on a queue pair. One table maps every error, found here or reported by the
+//! Terminate of the peer, to the status of the oldest open request, the asynchronous event and the state that
+//! is entered at once. (`Error` follows when the connection is over.)
 //!
-//! | found | layer/type | what | oldest open send request | event | state |
+//! | found | layer/type | error | oldest open send request | event | state |
 //! |---|---|---|---|---|---|
-//! | here | 0/0, 1/0 | local catastrophic: our user's fault, or an overflown completion queue | [`WrFlushError`][f] | [`QpFatal`][qf] | `Terminate` |
-//! | here | any | the answer to a Read or atomic has come, and our user has taken its place away | [`WrFlushError`][f] | [`QpFatal`][qf] | `Terminate` |
-//! | here | 0/1, 1/1 | the peer went for memory that it may not access | [`WrFlushError`][f] | [`QpAccessError`][qa] | `Terminate` |
-//! | here | 0/2, 1/2 | the peer sent what it may not | [`WrFlushError`][f] | [`QpRequestError`][qr] | `Terminate` |
+//! | here | 0/0, 1/0 | local catastrophic: a fault of our user, or a completion queue that overflowed | [`WrFlushError`][f] | [`QpFatal`][qf] | `Terminate` |
+//! | here | any | the response to a Read or atomic has arrived, and our user has revoked the buffer for it | [`WrFlushError`][f] | [`QpFatal`][qf] | `Terminate` |
+//! | here | 0/1, 1/1 | the peer addressed memory that it may not access | [`WrFlushError`][f] | [`QpAccessError`][qa] | `Terminate` |
+//! | here | 0/2, 1/2 | the peer sent a message that it may not send | [`WrFlushError`][f] | [`QpRequestError`][qr] | `Terminate` |
 //! | here | 2/0 | MPA: CRC, markers, negotiation | [`WrFlushError`][f] | [`QpFatal`][qf] | `Terminate` |
-//! | by the peer | 0/1, 1/1 | we went for memory that we may not access | [`RemoteAccessError`][ra] | [`QpFatal`][qf] | `Terminate` |
-//! | by the peer | any other | we sent what we may not, or it cannot go on | [`RemoteOperationError`][ro] | [`QpFatal`][qf] | `Terminate` |
-//! | TCP is gone | 2/0/1 | nobody is left to be told | [`WrFlushError`][f] | [`QpFatal`][qf] | `Error` |
+//! | by the peer | 0/1, 1/1 | we addressed memory that we may not access | [`RemoteAccessError`][ra] | [`QpFatal`][qf] | `Terminate` |
+//! | by the peer | any other | we sent a message that we may not send, or the peer cannot go on | [`RemoteOperationError`][ro] | [`QpFatal`][qf] | `Terminate` |
+//! | TCP is gone | 2/0/1 | no Terminate can be sent | [`WrFlushError`][f] | [`QpFatal`][qf] | `Error` |
 //!
-//! Whoever is known to be the cause has a status of its own, whatever the table says of the oldest: a send
-//! request whose memory is gone ([`LocalProtectionError`](super::WcStatus::LocalProtectionError)), the
-//! receive request of a message that is too long ([`LocalLengthError`](super::WcStatus::LocalLengthError)).
-//! All others are flushed. Each completion carries layer, type and code. Errors without a number in the
-//! documents count as the row of their layer and type.
+//! A request that is known to be the cause has a status of its own instead: a send request whose memory was
+//! deregistered ([`LocalProtectionError`](super::WcStatus::LocalProtectionError)), or the receive request of
+//! a message that is too long ([`LocalLengthError`](super::WcStatus::LocalLengthError)). All other requests
+//! are flushed. Each completion has layer, type and code of the error. An error that has no number in the
+//! documents counts as the row of its layer and type.
 //!
 //! [f]: super::WcStatus::WrFlushError
 //! [ra]: super::WcStatus::RemoteAccessError
@@ -28,25 +28,25 @@
 
 use super::{AsyncEventKind, QpState, WcStatus};
 
-/// Who found the error.
+/// The side that found the error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// We did: the peer is told by a Terminate.
+    /// This side. The peer gets a Terminate.
     Here,
-    /// We did, in what the peer has sent, and our own user is the cause.
+    /// This side, in a message of the peer; our own user is the cause.
     User,
-    /// The peer did, and told us by a Terminate.
+    /// The peer, which reported it in a Terminate.
     Peer,
-    /// TCP is gone, or cannot go on.
+    /// TCP is gone, or MPA cannot go on.
     Lost,
 }
 
-/// What an error does to a queue pair.
+/// The effect of an error on a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
-    /// How the oldest open send request completes, unless it is known to be the cause or not to be.
+    /// The status of the oldest open send request, unless another status is known for it.
     pub(crate) oldest: WcStatus,
-    /// The event.
+    /// The asynchronous event.
     pub(crate) event: AsyncEventKind,
     /// The state that is entered at once.
     pub(crate) state: QpState,

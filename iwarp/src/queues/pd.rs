@@ -1,4 +1,4 @@
-//! Protection domains: what their queues check of a request.
+//! Protection domains, and the checks of a request against them.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use crate::memory::{Access, PdId};
 use super::usage::Permit;
 use super::{RecvRequest, Resources, Sge, VerbsError};
 
-/// Regions and queue pairs work together only within one protection domain. Cheap to clone.
+/// A protection domain: regions and queue pairs can be used together only within one. Cheap to clone.
 #[derive(Clone)]
 pub struct ProtectionDomain {
     pub(crate) shared: Arc<PdShared>,
@@ -47,7 +47,7 @@ impl ProtectionDomain {
         self.check_local(&request.sg_list, Access::LOCAL_WRITE)
     }
 
-    /// Checks that local memory is there and may be accessed so.
+    /// Checks that the elements are registered in this domain, with these rights.
     pub(crate) fn check_local(&self, sg_list: &[Sge], access: Access) -> Result<(), VerbsError> {
         let memory = &self.shared.resources.memory;
         sg_list.iter().try_for_each(|sge| {

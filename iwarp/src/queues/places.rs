@@ -1,27 +1,28 @@
-//! Places in the queues of a queue pair. A request takes one when it is posted and gives it back when its
-//! completion is reaped, as with the rings of hardware: so a completion queue with an entry for each place
-//! never overflows (RFC 5042 section 6.4.3.2).
+//! The count of used places in the work queues of a queue pair. A request takes a place when it is posted.
+//! The place becomes free when the completion is polled, as in the rings of hardware. So a completion queue
+//! with one entry for each place cannot overflow (RFC 5042 section 6.4.3.2).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// One request in the upper half of `Places::send`, which counts those that are not completed.
+/// One request in the upper half of `Places::send`, the count of open requests.
 const OPEN: u64 = 1 << 32;
 
-/// Places of one queue pair.
+/// The used places of one queue pair.
 pub(crate) struct Places {
-    /// Send requests: below, those whose completion is not reaped; above, of these, those that are not
-    /// completed.
+    /// Send requests. Lower half: those whose completion is not polled. Upper half: those of them that are
+    /// open, that is not completed.
     send: AtomicU64,
     max_send: usize,
-    /// Receive requests whose completion is not reaped: posted, or (where the queue is shared) taken from it.
+    /// Receive requests whose completion is not polled: posted here or, with a shared receive queue, taken
+    /// from it.
     recv: AtomicUsize,
     max_recv: usize,
-    /// Places of the shared receive queue, which come back with ours.
+    /// The used places of the shared receive queue; they become free together with ours.
     srq: Option<Arc<AtomicUsize>>,
 }
 
-/// A place that is given back when its completion is reaped.
+/// A used place, which becomes free when the completion is polled.
 pub(crate) enum Place {
     Send(Arc<Places>),
     Recv(Arc<Places>),
@@ -48,41 +49,41 @@ impl Places {
         Arc::new(Self { send: AtomicU64::new(0), max_send, recv: AtomicUsize::new(0), max_recv, srq })
     }
 
-    /// A send request takes a place, if there is one.
+    /// Takes a place for a send request; `false` if none is free.
     pub(crate) fn take_send(&self) -> bool {
         let more = |count: u64| (((count % OPEN) as usize) < self.max_send).then_some(count + OPEN + 1);
         self.send.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
     }
 
-    /// A send request is completed; without a completion its place is free at once. Whether it was the last
-    /// open one.
+    /// A send request is completed. Without a completion its place is free at once. Returns whether it was
+    /// the last open request.
     pub(crate) fn complete_send(&self, has_completion: bool) -> bool {
         let less = if has_completion { OPEN } else { OPEN + 1 };
         self.send.fetch_sub(less, Ordering::AcqRel) / OPEN == 1
     }
 
-    /// A receive request takes a place, if there is one. How many are taken then.
+    /// Takes a place for a receive request; `None` if none is free. Returns how many are used now.
     pub(crate) fn take_recv(&self) -> Option<usize> {
         let more = |count: usize| (count < self.max_recv).then_some(count + 1);
         self.recv.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok().map(|before| before + 1)
     }
 
-    /// What was to take the place was not there.
-    pub(crate) fn untake_recv(&self) {
+    /// Undoes [`take_recv`](Self::take_recv) when there was no request for the place.
+    pub(crate) fn cancel_recv(&self) {
         self.recv.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Send requests that are not completed.
+    /// Send requests that are open.
     pub(crate) fn open_sends(&self) -> usize {
         (self.send.load(Ordering::Acquire) / OPEN) as usize
     }
 
-    /// Send requests whose completion is not reaped.
+    /// Send requests whose completion is not polled.
     pub(crate) fn sends(&self) -> usize {
         (self.send.load(Ordering::Acquire) % OPEN) as usize
     }
 
-    /// Receive requests whose completion is not reaped.
+    /// Receive requests whose completion is not polled.
     pub(crate) fn recvs(&self) -> usize {
         self.recv.load(Ordering::Acquire)
     }

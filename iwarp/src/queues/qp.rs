@@ -1,4 +1,4 @@
-//! What a queue pair shares with its engine: queues, state, and how requests complete.
+//! The state that a queue pair shares with its engine: its queues, its state, and the completion of requests.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -24,9 +24,9 @@ mod post;
 /// The payload of a posted request.
 #[derive(Clone, Debug)]
 pub(crate) enum Payload {
-    /// Fetched from registered memory when it is sent.
+    /// Read from registered memory when it is sent.
     Gather(ArrayVec<Sge, MAX_SGE>),
-    /// Copied when it was posted.
+    /// Copied when the request was posted.
     Inline(ArrayVec<u8, MAX_INLINE>),
 }
 
@@ -41,22 +41,23 @@ pub(crate) struct SendEntry {
     pub(crate) flags: SendFlags,
 }
 
-/// What is asked of the engine that carries the connection; the stronger one wins.
+/// A request to the engine that carries the connection, to end it. Of two requests the one with the higher
+/// value counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum Ask {
     Nothing,
-    /// Send what is posted, then FIN.
+    /// Send the posted requests, then FIN.
     Close,
-    /// Tell the peer of a local catastrophic error, and flush.
+    /// Send a Terminate for a local catastrophic error, and flush.
     Terminate,
-    /// Nobody holds the queue pair any more: reset and flush, unless the end is under way.
+    /// The user has dropped the queue pair: reset and flush, unless the connection is ending already.
     Abandon,
-    /// Reset, and flush.
+    /// Reset and flush.
     Abort,
 }
 
-/// Sizes of the queues and of what goes into them.
+/// Limits of the queues and of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Caps {
     pub(crate) max_send_wr: usize,
@@ -66,22 +67,22 @@ pub(crate) struct Caps {
     pub(crate) max_inline: usize,
 }
 
-/// What ended the stream.
+/// The error that ended the stream.
 #[derive(Default)]
 pub(crate) struct Ended {
     pub(crate) error: Option<StreamError>,
-    /// As it was sent or received.
+    /// The Terminate that was sent or received.
     pub(crate) terminate: Option<Arc<TerminateReport>>,
 }
 
-/// What a queue pair shares with its engine.
+/// The state that a queue pair shares with its engine.
 pub(crate) struct QpShared {
     pub(crate) num: u32,
     pub(crate) pd: ProtectionDomain,
     pub(crate) send_cq: CompletionQueue,
     pub(crate) recv_cq: CompletionQueue,
     pub(crate) srq: Option<SharedReceiveQueue>,
-    /// Either queue keeps its ends in cache lines of their own, and so apart from all else.
+    /// Each queue keeps its two ends in cache lines of their own.
     pub(crate) sq: Box<ArrayQueue<SendEntry>>,
     pub(crate) rq: Box<ArrayQueue<RecvRequest>>,
     pub(crate) places: Arc<Places>,
@@ -90,29 +91,32 @@ pub(crate) struct QpShared {
     pub(crate) extensions: Extensions,
     pub(crate) grants: QpGrants,
     state: AtomicU8,
-    /// ORD and IRD once connected; `u32::MAX` before. A Read or atomic needs an ORD of at least 1.
+    /// ORD and IRD of the connection; `u32::MAX` before there is one. A Read or atomic needs an ORD of at
+    /// least 1.
     pub(crate) ord: AtomicU32,
     pub(crate) ird: AtomicU32,
-    /// Inbound Reads and atomics of the connection, against `max_read_slots`.
+    /// The permit for inbound Reads and atomics, out of `max_read_slots`.
     read_slots: Mutex<Option<Permit>>,
-    /// Who carries the connection; set once, at connect or accept.
+    /// The doorbells of the engine that carries the connection; set once, by connect or accept.
     engine: OnceLock<Arc<Doorbells>>,
     /// The connection's slot in that engine.
     pub(crate) slot: AtomicU32,
-    /// Whether the doorbell has been rung and not been answered.
+    /// Whether the doorbell was rung and the engine has not answered it.
     rung: AtomicBool,
+    /// The pending [`Ask`].
     asked: AtomicU8,
-    /// The user has asked for a graceful close: the send queue takes nothing more, whatever the state.
+    /// The user has requested a graceful close: the send queue takes no more requests, whatever the state is.
     close_asked: AtomicBool,
     ended: Mutex<Ended>,
-    /// An event is wanted when the send queue has nothing open.
+    /// Armed for an event when no send request is open.
     drain: Arm,
-    /// Buffers of the shared receive queue above which an event is made, once; 0: none.
+    /// The count of shared receive buffers above which one event is made; 0: none.
     high_water: AtomicUsize,
-    /// Receive requests taken for a message, and those of them that are completed.
+    /// Receive requests taken for messages, and the number of them that are completed.
     pub(crate) recv_taken: AtomicU64,
     pub(crate) recv_done: AtomicU64,
-    last_wqe_told: AtomicBool,
+    /// Whether `LastWqeReached` was reported.
+    last_wqe_reported: AtomicBool,
     _permit: Permit,
 }
 
@@ -123,6 +127,8 @@ impl QpShared {
         within("max_qp_wr", init.max_send_wr.max(init.max_recv_wr), limit)?;
         within("MAX_SGE", init.max_send_sge.max(init.max_recv_sge), MAX_SGE)?;
         within("MAX_INLINE", init.max_inline, MAX_INLINE)?;
+        // RFC 5042 section 7.1 (SEC-164): a completion queue serves the context that made it. Contexts share
+        // none.
         for cq in [init.send_cq, init.recv_cq] {
             context.same(cq.shared.resources())?;
         }
@@ -171,7 +177,7 @@ impl QpShared {
             high_water: AtomicUsize::new(init.high_water),
             recv_taken: AtomicU64::new(0),
             recv_done: AtomicU64::new(0),
-            last_wqe_told: AtomicBool::new(false),
+            last_wqe_reported: AtomicBool::new(false),
             _permit: context.quotas.qp.take(1)?,
         });
         shared.send_cq.shared.attach(&shared)?;
@@ -181,7 +187,7 @@ impl QpShared {
         Ok(shared)
     }
 
-    /// Entries of `cq` that it may fill.
+    /// The entries of `cq` that this queue pair may fill.
     pub(crate) fn demand(&self, cq: &CqShared) -> Demand {
         let is = |other: &CompletionQueue| std::ptr::eq(&*other.shared, cq);
         let sends = if is(&self.send_cq) { self.caps.max_send_wr } else { 0 };
@@ -213,9 +219,9 @@ impl QpShared {
         &self.pd.shared.resources
     }
 
-    /// Claims the queue pair for one connection carried by `engine`, which serves up to `ird` Reads at a
-    /// time, and as many atomics where it understands them.
-    pub(crate) fn bind(
+    /// Reserves the queue pair for one connection of `engine`, which serves up to `ird` Reads at a time, and
+    /// as many atomics if they are enabled.
+    pub(crate) fn reserve(
         &self,
         context: &Resources,
         engine: &Arc<Doorbells>,
@@ -226,6 +232,8 @@ impl QpShared {
         if state != QpState::Idle || self.engine.get().is_some() {
             return Err(VerbsError::InvalidState(state));
         }
+        // RFC 5042 section 7.2 (SEC-166): the entries of the Read Request queue are granted here, to connect
+        // and accept. Nothing that the peer sends adds one.
         let permit = self.resources().quotas.read_slots.take(self.read_slots_for(ird))?;
         if self.engine.set(Arc::clone(engine)).is_err() {
             return Err(VerbsError::InvalidState(state));
@@ -234,7 +242,7 @@ impl QpShared {
         Ok(())
     }
 
-    /// The connection is there, with these depths.
+    /// The connection is established, with these depths.
     pub(crate) fn connected(&self, ord: u16, ird: u16) {
         self.ord.store(u32::from(ord), Ordering::Release);
         self.ird.store(u32::from(ird), Ordering::Release);
@@ -244,7 +252,7 @@ impl QpShared {
         self.set_state(QpState::Rts);
     }
 
-    /// What an IRD comes to in requests of the peer.
+    /// The number of inbound requests that an IRD allows.
     fn read_slots_for(&self, ird: u16) -> usize {
         self.extensions.request_buffers(ird) as usize
     }
@@ -257,8 +265,8 @@ impl QpShared {
         self.ended.lock().expect("no holder of this lock panics")
     }
 
-    /// The stream has failed: enters the state that goes with the error, and tells of it. What is open is
-    /// flushed by the engine. Returns what the error means for the oldest request.
+    /// The stream has failed. Enters the state of the error and makes the event; the engine flushes the open
+    /// requests. Returns the status of the oldest open send request.
     pub(crate) fn fail(
         &self,
         origin: Origin,
@@ -272,7 +280,7 @@ impl QpShared {
         outcome.oldest
     }
 
-    /// TCP is gone, with the stream. How it went is told by the connection.
+    /// TCP is gone, and the stream with it. The event of the connection has the reason.
     pub(crate) fn lose(&self) {
         let (layer, etype, _) = TerminateError::MpaConnectionLost.codes();
         let outcome = Outcome::of(Origin::Lost, layer, etype);
@@ -280,7 +288,7 @@ impl QpShared {
         self.resources().events.push(outcome.event, self.num, None);
     }
 
-    /// A completion was lost: the peer is told where there is one, and everything is flushed.
+    /// A completion was lost. Sends a Terminate, if there is a connection, and flushes both queues.
     pub(crate) fn fail_for_cq(&self) {
         if self.engine.get().is_some() {
             return self.ask(Ask::Terminate);
@@ -297,14 +305,15 @@ impl QpShared {
         self.set_state(QpState::Error);
         *self.read_slots() = None;
         self.flush();
-        if self.srq.is_some() && !self.last_wqe_told.swap(true, Ordering::AcqRel) {
+        if self.srq.is_some() && !self.last_wqe_reported.swap(true, Ordering::AcqRel) {
             self.resources().events.push(AsyncEventKind::LastWqeReached, self.num, None);
         }
     }
 
     // ---- between users and the engine ----
 
-    /// Asks something of the engine; without one, whatever ends the queue pair ends it at once.
+    /// Sends a request to the engine. Without an engine, any request that ends the queue pair ends it at
+    /// once.
     pub(crate) fn ask(&self, what: Ask) {
         self.asked.fetch_max(what as u8, Ordering::AcqRel);
         if let Some(engine) = self.engine.get() {
@@ -314,24 +323,24 @@ impl QpShared {
         }
     }
 
-    /// The user asks for a graceful close: from here on the send queue refuses requests. To be called before
-    /// the engine is told, so that all it finds in the queue then is what was posted before, and perhaps a
-    /// request that was being posted meanwhile.
+    /// The user requests a graceful close: the send queue refuses further requests. Called before the engine
+    /// is told, so that the engine finds only requests that were posted before, and perhaps one that was
+    /// being posted meanwhile.
     pub(crate) fn refuse_sends(&self) {
         self.close_asked.store(true, Ordering::SeqCst);
     }
 
-    /// Whether the user has asked for a graceful close.
+    /// Whether the user has requested a graceful close.
     pub(crate) fn is_close_asked(&self) -> bool {
         self.close_asked.load(Ordering::SeqCst)
     }
 
-    /// What is asked; it stays asked.
+    /// The pending request to the engine; it stays pending.
     pub(crate) fn asked(&self) -> Ask {
         ask_of(self.asked.load(Ordering::Acquire))
     }
 
-    /// What was asked since the last call.
+    /// Takes the pending request to the engine.
     pub(crate) fn take_asked(&self) -> Ask {
         if self.asked() == Ask::Nothing {
             return Ask::Nothing;
@@ -339,7 +348,8 @@ impl QpShared {
         ask_of(self.asked.swap(Ask::Nothing as u8, Ordering::AcqRel))
     }
 
-    /// Tells the engine that the send queue has work, or flushes it where no engine will.
+    /// Rings the doorbell for new posts. Flushes the queues instead, if the connection is over and no engine
+    /// will.
     pub(crate) fn doorbell(&self) {
         if self.state() == QpState::Error {
             self.flush();
@@ -348,8 +358,8 @@ impl QpShared {
         }
     }
 
-    /// Flushes receives that were posted after the end. Before `Error` the engine does, behind what it has
-    /// taken.
+    /// Flushes receives that were posted after the stream ended. Before `Error` the engine flushes them,
+    /// after the requests that it has started.
     pub(crate) fn flush_late(&self) {
         if matches!(self.state(), QpState::Terminate | QpState::Error) {
             self.doorbell();
@@ -362,18 +372,18 @@ impl QpShared {
         }
     }
 
-    /// The engine answers the doorbell: what is posted from now on rings again.
+    /// The engine answers the doorbell: the next post rings it again.
     pub(crate) fn answer(&self) {
         self.rung.swap(false, Ordering::AcqRel);
     }
 
     // ---- completing ----
 
-    /// Makes the completion of a send request where it asked for one or failed; else its place is free at
-    /// once.
+    /// Completes a send request. It makes a completion if one was requested or if the request failed;
+    /// otherwise the place of the request is free at once.
     pub(crate) fn complete_send(&self, signaled: bool, completion: WorkCompletion) {
         self.enter_send(signaled, completion);
-        self.send_cq.shared.settle();
+        self.send_cq.shared.report_overflow();
     }
 
     fn enter_send(&self, signaled: bool, completion: WorkCompletion) {
@@ -382,25 +392,25 @@ impl QpShared {
             self.send_cq.shared.enter(completion, Place::Send(Arc::clone(&self.places)));
         }
         if self.places.complete_send(visible) {
-            self.tell_drained();
+            self.report_drained();
         }
     }
 
-    /// Wants an event when everything posted to the send queue is completed.
+    /// Requests an event for when no send request is open.
     pub(crate) fn arm_drain(&self) {
         self.drain.arm(false);
         if self.places.open_sends() == 0 {
-            self.tell_drained();
+            self.report_drained();
         }
     }
 
-    fn tell_drained(&self) {
+    fn report_drained(&self) {
         if self.drain.fires(false) {
             self.resources().events.push(AsyncEventKind::SqDrained, self.num, None);
         }
     }
 
-    /// Takes the oldest receive request, for a message of the peer's that begins.
+    /// Takes the oldest receive request, for a message of the peer that begins.
     pub(crate) fn take_recv(&self) -> Option<RecvRequest> {
         let request = match &self.srq {
             None => self.rq.pop(),
@@ -410,20 +420,23 @@ impl QpShared {
         Some(request)
     }
 
-    /// One of the shared queue, unless it holds as many as it may.
+    /// Takes a request from the shared queue, unless this queue pair holds its maximum.
     fn take_shared(&self, srq: &SharedReceiveQueue) -> Option<RecvRequest> {
         // RFC 5041 section 8.3.2 (DDP-239), RFC 5040 section 8.1.2 (RDMAP-371): each stream has a limit of
         // shared buffers.
         let held = self.places.take_recv()?;
         let request = srq.shared.take();
         if request.is_none() {
-            self.places.untake_recv();
+            self.places.cancel_recv();
         }
+        // RFC 5042 section 6.4.3.1 (SEC-136): a queue pair that holds as many shared buffers as it may gets
+        // no more, and one that passes its high-water mark is reported.
         self.check_high_water(held);
         request
     }
 
-    /// Wants an event when it holds more than `mark` buffers of the shared queue; at once, if that is so.
+    /// Requests an event for when this queue pair holds more than `mark` buffers of the shared queue. The
+    /// event comes at once if it holds more already.
     pub(crate) fn arm_high_water(&self, mark: usize) {
         self.high_water.store(mark, Ordering::SeqCst);
         self.check_high_water(self.places.recvs());
@@ -439,17 +452,17 @@ impl QpShared {
         }
     }
 
-    /// Makes the completion of a receive request that was taken.
+    /// Completes a receive request that was taken.
     pub(crate) fn complete_recv(&self, completion: WorkCompletion) {
         self.recv_done.fetch_add(1, Ordering::Relaxed);
         self.recv_cq.shared.push(completion, Place::Recv(Arc::clone(&self.places)));
     }
 
-    /// Completes everything in both queues as flushed. Whoever posts after `Error` was entered flushes too,
-    /// so nothing stays behind.
+    /// Completes all requests of both queues as flushed. A thread that posts after `Error` was entered
+    /// flushes too, so no request stays behind.
     pub(crate) fn flush(&self) {
         {
-            // Held throughout: two who flush at the same time would complete requests out of order.
+            // Held throughout: two threads that flush at the same time would complete requests out of order.
             let ended = self.ended();
             let error = ended.error;
             while let Some(entry) = self.sq.pop() {
@@ -460,11 +473,11 @@ impl QpShared {
                 self.recv_cq.shared.enter(completion, Place::Recv(Arc::clone(&self.places)));
             }
         }
-        self.send_cq.shared.settle();
-        self.recv_cq.shared.settle();
+        self.send_cq.shared.report_overflow();
+        self.recv_cq.shared.report_overflow();
     }
 
-    /// The completion of a request that was done.
+    /// The completion of a successful request.
     pub(crate) fn succeeded(&self, wr_id: u64, opcode: WcOpcode, byte_len: u32) -> WorkCompletion {
         WorkCompletion { status: WcStatus::Success, byte_len, ..self.flushed(wr_id, opcode, None) }
     }
@@ -502,7 +515,7 @@ fn ask_of(value: u8) -> Ask {
     }
 }
 
-/// What a request completes as.
+/// The opcode in the completion of a request.
 pub(crate) fn send_opcode(op: &SendOp) -> WcOpcode {
     match op {
         SendOp::Send | SendOp::SendInvalidate { .. } => WcOpcode::Send,

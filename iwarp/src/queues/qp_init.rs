@@ -1,4 +1,4 @@
-//! How a queue pair is made, and the states that it goes through.
+//! The options of a new queue pair, and its states.
 
 use bitflags::bitflags;
 
@@ -6,26 +6,25 @@ use crate::rdmap::Extensions;
 
 use super::{CompletionQueue, MAX_INLINE, MAX_SGE, SharedReceiveQueue};
 
-/// How a queue pair is made (`ibv_qp_init_attr`).
+/// Options of a new queue pair (`ibv_qp_init_attr`).
 #[derive(Clone, Copy)]
 pub struct QpInit<'a> {
-    /// Where send completions go.
+    /// The queue for send completions.
     pub send_cq: &'a CompletionQueue,
-    /// Where receive completions go; may be the same.
+    /// The queue for receive completions; may be the same one.
     pub recv_cq: &'a CompletionQueue,
-    /// Where receive buffers come from, if not from a queue of its own; of the same protection
-    /// domain.
+    /// The shared receive queue for receive buffers, of the same protection domain. `None`: the queue pair
+    /// has a receive queue of its own.
     pub srq: Option<&'a SharedReceiveQueue>,
-    /// Send requests outstanding: a request counts until its completion is reaped.
+    /// Outstanding send requests. A request counts until its completion is polled.
     pub max_send_wr: usize,
-    /// Receive requests outstanding: a request counts until its completion is reaped. With a shared
-    /// receive queue: how many of its buffers this queue pair may hold, each from the beginning of
-    /// a message until its completion is reaped. The peer's next message then finds no buffer
-    /// (Terminate 1/2/02), as it would in a queue of its own of this depth.
+    /// Outstanding receive requests. A request counts until its completion is polled. With a shared receive
+    /// queue: the number of its buffers that this queue pair may hold; a buffer counts from the beginning of
+    /// its message until its completion is polled. Beyond that the next message of the peer finds no buffer
+    /// (Terminate 1/2/02), as in a receive queue of this depth.
     pub max_recv_wr: usize,
-    /// With a shared receive queue: an
-    /// [`AsyncEventKind::QpHighWater`](super::AsyncEventKind::QpHighWater) is made, once, when this
-    /// queue pair holds more buffers than this; 0: none.
+    /// With a shared receive queue: one [`AsyncEventKind::QpHighWater`](super::AsyncEventKind::QpHighWater)
+    /// event is made when this queue pair holds more buffers than this; 0: none.
     pub high_water: usize,
     /// Elements of one send request, at most [`MAX_SGE`].
     pub max_send_sge: usize,
@@ -33,31 +32,32 @@ pub struct QpInit<'a> {
     pub max_recv_sge: usize,
     /// Bytes of one inline request, at most [`MAX_INLINE`].
     pub max_inline: usize,
-    /// Every send request makes a completion, signalled or not.
+    /// Every send request makes a completion, signaled or not.
     pub sq_sig_all: bool,
-    /// The messages of RFC 7306 that may be posted and are understood from the peer; all of them by
-    /// default. What is left out is refused when posted, and answered as an unexpected opcode when
-    /// the peer tries it. Nothing of this goes over the wire: see the crate's front page on finding
-    /// out what the peer understands.
+    /// The messages of RFC 7306 that may be posted and that are accepted from the peer; all of them by
+    /// default. A message that is left out is refused when posted, and ends the stream as an unexpected
+    /// opcode when it arrives. The extensions are not negotiated on the wire: the front page of the crate
+    /// says how to find out which of them the peer supports.
     pub extensions: Extensions,
-    /// What its send queue may do to STags.
+    /// Operations on STags that its send queue may do.
     pub grants: QpGrants,
 }
 
 bitflags! {
-    /// What a send queue may do to STags, beside invalidating them: nothing, by default (RFC 5042
+    /// Operations on STags that a send queue may do besides invalidating them: none by default (RFC 5042
     /// section 2.1).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct QpGrants: u8 {
-        /// Memory windows may be bound.
+        /// Binding memory windows.
         const BIND_WINDOWS = 1 << 0;
-        /// Memory may be registered fast.
+        /// Fast registration of memory.
         const FAST_REGISTER = 1 << 1;
     }
 }
 
 impl<'a> QpInit<'a> {
-    /// 128 requests each way, one completion queue for both, nothing shared, every extension.
+    /// 128 requests each way (as perftest posts by default), one completion queue for both, no shared receive
+    /// queue, every extension.
     pub fn new(cq: &'a CompletionQueue) -> Self {
         Self {
             send_cq: cq,
@@ -86,21 +86,21 @@ impl<'a> QpInit<'a> {
 /// | `Terminate` | is flushed | is flushed | an error, `modify` |
 /// | `Error` | is flushed | is flushed | the end of the connection, `modify` |
 ///
-/// Once `disconnect` or `modify` to `Closing` is called, `post_send` is refused in every state,
-/// also before the engine has entered `Closing` and after it has left it (RFC 5041 section 6.2.1).
-/// A receive is no transfer: it may be posted until the end, for messages of the peer that come
-/// before our FIN, and is flushed then.
+/// After a call of `disconnect`, or of `modify` to `Closing`, `post_send` is refused in every state: also
+/// before the engine has entered `Closing`, and after it has left it (RFC 5041 section 6.2.1). A receive
+/// transfers nothing, so it may be posted until the end, for messages of the peer that arrive before our FIN;
+/// it is flushed then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum QpState {
     /// Not connected. Receives may be posted.
     Idle,
-    /// Connected: everything may be posted.
+    /// Connected: all requests may be posted.
     Rts,
-    /// A graceful close is under way: what was posted before is sent, then FIN.
+    /// A graceful close is under way: the requests posted before are sent, then FIN.
     Closing,
-    /// A Terminate was sent or received, or the connection failed: work is being flushed.
+    /// A Terminate was sent or received, or the connection failed: requests are flushed.
     Terminate,
-    /// Over. Everything posted is flushed.
+    /// The connection is over. Every request is flushed.
     Error,
 }

@@ -1,5 +1,5 @@
-//! What all objects of a context share: its limits, its memory table, its asynchronous events, and
-//! the numbers that it gives out.
+//! The state that all objects of a context share: its limits, its memory table, its asynchronous events, and
+//! the numbers of its objects.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,7 +9,7 @@ use crate::memory::MemoryTable;
 use super::usage::Quota;
 use super::{AsyncEvents, VerbsError};
 
-/// How many objects a context makes.
+/// Limits on the objects of a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContextLimits {
     /// Protection domains.
@@ -32,19 +32,22 @@ pub struct ContextLimits {
     pub max_srq: usize,
     /// Requests of one shared receive queue.
     pub max_srq_wr: usize,
-    /// Inbound Reads and atomics that all connections together may have outstanding. A connection
-    /// counts with its IRD, and with as much again where its queue pair understands atomics
-    /// ([`Extensions::ATOMICS`](crate::verbs::Extensions::ATOMICS)), as by default it does: they
-    /// have buffers of their own. Until depths are settled the IRD counts as what it may come to:
-    /// [`ConnParam::responder_resources`](crate::verbs::ConnParam::responder_resources), or 128 if
-    /// that is more, as the peer may have it raised.
+    /// Inbound Reads and atomics that all connections together may have outstanding. A connection counts with
+    /// its IRD, and with the IRD once more if its queue pair has atomics enabled
+    /// ([`Extensions::ATOMICS`](crate::verbs::Extensions::ATOMICS), the default): atomics have buffers of
+    /// their own. Before the depths are negotiated, the IRD counts as its possible maximum:
+    /// [`ConnParam::responder_resources`](crate::verbs::ConnParam::responder_resources), or 128 if that is
+    /// more, as the peer may raise it.
     pub max_read_slots: usize,
-    /// Asynchronous events that wait; more are lost and counted.
+    /// Asynchronous events that may wait. Further events are lost and counted.
     pub max_async_events: usize,
-    /// Events that wait in one event channel; what comes beyond is lost, and counted.
+    /// Events that may wait in one event channel. Further events are lost and counted.
     pub max_cm_events: usize,
 }
 
+/// Sized for 16,384 connections, with 1024 completion entries and 2 x 128 Read slots for each (the default
+/// IRD, for Reads and for atomics). Objects take their memory when they are created, so a limit that is not
+/// reached costs nothing. Only the event queues take their memory at once, so they are short.
 impl Default for ContextLimits {
     fn default() -> Self {
         Self {
@@ -65,7 +68,7 @@ impl Default for ContextLimits {
     }
 }
 
-/// What all objects of a context share.
+/// The state that all objects of a context share.
 pub(crate) struct Resources {
     pub(crate) limits: ContextLimits,
     pub(crate) quotas: Quotas,
@@ -77,7 +80,7 @@ pub(crate) struct Resources {
     srq_num: AtomicU32,
 }
 
-/// What there may be of each kind, and is.
+/// The limit and the use of each kind of object.
 pub(crate) struct Quotas {
     pub(crate) pd: Arc<Quota>,
     pub(crate) qp: Arc<Quota>,
@@ -89,7 +92,7 @@ pub(crate) struct Quotas {
 
 impl Resources {
     /// # Errors
-    /// [`VerbsError::System`] where no descriptor is left for the events.
+    /// [`VerbsError::System`] if no descriptor is left for the events.
     pub(crate) fn new(limits: ContextLimits, memory: MemoryTable) -> Result<Arc<Self>, VerbsError> {
         Ok(Arc::new(Self {
             limits,

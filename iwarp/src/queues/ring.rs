@@ -1,13 +1,14 @@
 //! A bounded queue for any number of threads that can be resized while it is used.
 //!
-//! A resize chains a new queue behind the old one. While it does, nothing is being entered; from then on
-//! everything goes to the new queue, and consumers go there when the old one is empty. So order is kept,
-//! nothing is lost, and nothing moves.
+//! A resize chains a new queue behind the old one. No item is added during the resize. From then on items are
+//! added to the new queue, and consumers move to it when the old one is empty. So the order is kept, no item
+//! is lost, and none moves.
 //!
-//! Most rings are never resized, and pay little for it: a producer passes a gate (`gate.rs`) on its way to
-//! the first queue, a consumer looks whether it is closed. The first resize closes it. From then on both
-//! sides take the read side of a lock of their own; resizes take the write sides, and so does, once behind
-//! each, the consumer who first finds the old queue empty. The first queue's memory stays with the ring.
+//! Most rings are never resized, and pay little for the possibility: a producer enters a gate (`gate.rs`) on
+//! its way to the first queue, and a consumer checks whether the gate is closed. The first resize closes it.
+//! From then on producers take the read side of one lock (`tail`), and consumers the read side of another
+//! (`head`). A resize takes the write side of both. After a resize, the consumer that first finds the old
+//! queue empty takes the write side of `head`, once. The memory of the first queue stays with the ring.
 
 use std::sync::{Arc, OnceLock, RwLock};
 
@@ -15,32 +16,35 @@ use crossbeam_queue::ArrayQueue;
 
 use super::gate::Gate;
 
-/// Keeps what one side writes out of the cache lines of the other.
+/// Keeps the fields that one side writes out of the cache lines of the other. 128 bytes are two cache lines,
+/// since x86 prefetches them in pairs.
 #[repr(align(128))]
 struct Line<T>(T);
 
+/// See the module.
 pub(crate) struct Ring<T> {
     first: Arc<Link<T>>,
-    /// What producers pass on their way to `first` without the lock; closed by the first resize.
+    /// Producers enter `first` through it without the lock. The first resize closes it.
     gate: Line<Gate>,
-    /// Where items are entered.
+    /// The queue that items are added to.
     tail: Line<RwLock<Arc<Link<T>>>>,
-    /// Where they are taken: `tail`'s, or the one before it.
+    /// The queue that items are taken from: `tail`, or the one before it.
     head: Line<RwLock<Arc<Link<T>>>>,
 }
 
+/// One queue of the chain.
 struct Link<T> {
     items: ArrayQueue<T>,
-    /// Set by a resize: nothing more is entered here.
+    /// Set by a resize: no item is added to this queue any more.
     next: OnceLock<Arc<Link<T>>>,
 }
 
-/// Why a ring was not resized; it is as it was.
+/// Why a ring was not resized. The ring is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ResizeError {
     /// It holds this many items.
     TooSmall(usize),
-    /// Items from before the last resize wait.
+    /// Items from before the last resize still wait.
     Busy,
 }
 
@@ -57,10 +61,10 @@ impl<T> Ring<T> {
         }
     }
 
-    /// Enters an item.
+    /// Adds an item.
     ///
     /// # Errors
-    /// The item, where there is no room.
+    /// The item, if the ring is full.
     pub(crate) fn push(&self, item: T) -> Result<(), T> {
         match self.gate.0.pass(item, |item| self.first.items.push(item)) {
             Ok(entered) => entered,
@@ -78,7 +82,7 @@ impl<T> Ring<T> {
         taken
     }
 
-    /// Takes up to `limit` items, oldest first; returns how many there were.
+    /// Takes up to `limit` items, oldest first, and returns their number.
     pub(crate) fn take(&self, limit: usize, mut each: impl FnMut(T)) -> usize {
         let mut count = 0;
         if !self.gate.0.is_closed() {
@@ -102,7 +106,7 @@ impl<T> Ring<T> {
                 return count;
             }
             let Some(next) = head.next.get() else { return count };
-            // With a follower nothing is entered any more: empty now is empty for good.
+            // A queue with a follower gets no more items, so once it is empty it stays empty.
             if head.items.is_empty() {
                 let next = Arc::clone(next);
                 drop(head);
@@ -111,7 +115,7 @@ impl<T> Ring<T> {
         }
     }
 
-    /// Leaves the exhausted queue in front of `next`, unless another consumer has.
+    /// Moves on from the empty queue in front of `next`, unless another consumer did so.
     fn advance(&self, next: Arc<Link<T>>) {
         let mut head = self.head.0.write().expect("no holder of this lock panics");
         if head.next.get().is_some_and(|follower| Arc::ptr_eq(follower, &next)) {
@@ -119,19 +123,19 @@ impl<T> Ring<T> {
         }
     }
 
-    /// Items that may wait.
+    /// The number of items that it can hold.
     pub(crate) fn capacity(&self) -> usize {
         self.tail.0.read().expect("no holder of this lock panics").items.capacity()
     }
 
-    /// Items that wait; momentary.
+    /// The number of items at this moment.
     pub(crate) fn len(&self) -> usize {
         let head = self.head.0.read().expect("no holder of this lock panics");
         head.items.len() + head.next.get().map_or(0, |next| next.items.len())
     }
 
-    /// Changes the capacity, keeping every item and the order. Until the items from before are taken, a few
-    /// more than `capacity` fit.
+    /// Changes the capacity; keeps every item and the order. Until the items from before are taken, the ring
+    /// may hold a few more than `capacity`.
     ///
     /// # Errors
     /// [`ResizeError`].
@@ -166,8 +170,8 @@ impl<T> Link<T> {
         Arc::new(Self { items: ArrayQueue::new(capacity), next: OnceLock::new() })
     }
 
-    /// Takes the oldest item. Looking first costs less than taking in vain, which whoever polls does most of
-    /// the time.
+    /// Takes the oldest item. `is_empty` costs less than a `pop` that finds nothing, and most polls find
+    /// nothing.
     fn pop(&self) -> Option<T> {
         if self.items.is_empty() { None } else { self.items.pop() }
     }

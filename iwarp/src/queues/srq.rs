@@ -1,15 +1,15 @@
-//! Shared receive queues: one pool of buffers for many queue pairs, of any engines (RFC 5042 section
+//! Shared receive queues: one pool of receive buffers for many queue pairs, of any engines (RFC 5042 section
 //! 6.4.3.1).
 //!
-//! A buffer is taken when a message begins, so an idle stream holds none. What protects the others from a
-//! stream that takes too many:
+//! A queue pair takes a buffer when a message begins, so an idle stream holds none. Four mechanisms protect
+//! the other streams from one that takes too many:
 //!
 //! | | here |
 //! |---|---|
-//! | per-stream limit | [`QpInit::max_recv_wr`](super::QpInit::max_recv_wr): who holds as many is terminated by the next message, 1/2/02 |
+//! | per-stream limit | [`QpInit::max_recv_wr`](super::QpInit::max_recv_wr): a queue pair that holds this many gets no further buffer, and the next message ends its stream with 1/2/02 |
 //! | high-water mark | [`QpInit::high_water`](super::QpInit::high_water): an event names the queue pair |
 //! | low-water mark | [`SharedReceiveQueue::arm_limit`]: an event when few buffers are left |
-//! | who took how many | [`QpAttr::recv_taken`](crate::verbs::QpAttr::recv_taken) and its neighbours |
+//! | counters | [`QpAttr::recv_taken`](crate::verbs::QpAttr::recv_taken) and the fields next to it |
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
@@ -19,34 +19,35 @@ use crossbeam_queue::ArrayQueue;
 use super::usage::{Permit, within};
 use super::{AsyncEventKind, ProtectionDomain, RecvRequest, Resources, VerbsError};
 
-/// How a shared receive queue is made (`ibv_srq_init_attr`).
+/// Options of a new shared receive queue (`ibv_srq_init_attr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqInit {
-    /// Receive requests outstanding: one counts until its completion is reaped.
+    /// Outstanding receive requests. A request counts until its completion is polled.
     pub max_wr: usize,
     /// Elements of one request.
     pub max_sge: usize,
 }
 
 impl Default for SrqInit {
-    /// 1024 requests of up to [`MAX_SGE`](super::MAX_SGE) elements.
+    /// 1024 requests of up to [`MAX_SGE`](super::MAX_SGE) elements: eight times the depth of a receive queue
+    /// by default.
     fn default() -> Self {
         Self { max_wr: 1024, max_sge: super::MAX_SGE }
     }
 }
 
-/// A shared receive queue as it is now (`ibv_query_srq`).
+/// The state of a shared receive queue (`ibv_query_srq`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqAttr {
     /// Its depth.
     pub max_wr: usize,
     /// Elements of one request.
     pub max_sge: usize,
-    /// The limit that is armed; 0: none.
+    /// The armed limit; 0: none.
     pub limit: usize,
     /// Requests that wait for messages.
     pub posted: usize,
-    /// Requests whose completion is not reaped, those that wait included.
+    /// Requests whose completion is not polled, waiting ones included.
     pub outstanding: usize,
 }
 
@@ -63,11 +64,11 @@ pub(crate) struct SrqShared {
     pub(crate) max_wr: usize,
     max_sge: usize,
     requests: ArrayQueue<RecvRequest>,
-    /// Requests in `requests`; counted before they are entered.
+    /// Requests in `requests`. A request is counted before it is added.
     posted: AtomicUsize,
-    /// Requests whose completion is not reaped.
+    /// Requests whose completion is not polled.
     outstanding: Arc<AtomicUsize>,
-    /// An event is due when fewer than this are posted; 0: not armed.
+    /// An event is made when fewer than this are posted; 0: not armed.
     limit: AtomicUsize,
     _permit: Permit,
 }
@@ -97,7 +98,7 @@ impl SharedReceiveQueue {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Its number, as asynchronous events name it.
+    /// Its number in asynchronous events.
     pub fn srq_num(&self) -> u32 {
         self.shared.num
     }
@@ -105,7 +106,7 @@ impl SharedReceiveQueue {
     /// Posts a receive buffer, from any thread (`ibv_post_srq_recv`).
     ///
     /// # Errors
-    /// [`VerbsError`]; nothing was posted.
+    /// [`VerbsError`]; the request was not posted.
     pub fn post_recv(&self, request: &RecvRequest) -> Result<(), VerbsError> {
         self.shared.post(request)
     }
@@ -118,8 +119,9 @@ impl SharedReceiveQueue {
         super::post_each(requests, |request| self.shared.post(request))
     }
 
-    /// Asks for one [`AsyncEventKind::SrqLimitReached`] when fewer than `limit` requests wait; at once, if
-    /// that is so now. 0 takes it back (`ibv_modify_srq` with `IBV_SRQ_LIMIT`).
+    /// Requests one [`AsyncEventKind::SrqLimitReached`] event for when fewer than `limit` requests wait. The
+    /// event comes at once if fewer wait already. 0 cancels the request (`ibv_modify_srq` with
+    /// `IBV_SRQ_LIMIT`).
     ///
     /// # Errors
     /// [`VerbsError::Invalid`] for a limit beyond the queue's depth.
@@ -132,13 +134,14 @@ impl SharedReceiveQueue {
             )));
         }
         shared.limit.store(limit, Ordering::Release);
-        // Against the fence in `take`: either a taker sees the limit, or we see what it has left.
+        // Pairs with the fence in `take`: either the thread that takes a request sees the limit, or this
+        // thread sees the lower count.
         fence(Ordering::SeqCst);
         shared.check_limit(shared.posted.load(Ordering::Acquire));
         Ok(())
     }
 
-    /// Depth, limit, and how full it is (`ibv_query_srq`).
+    /// Depth, limit and fill level (`ibv_query_srq`).
     pub fn query(&self) -> SrqAttr {
         let shared = &self.shared;
         SrqAttr {
@@ -156,7 +159,7 @@ impl SrqShared {
         &self.pd.shared.resources
     }
 
-    /// Where queue pairs count down what they have reaped.
+    /// The count that queue pairs lower when a completion is polled.
     pub(crate) fn outstanding(&self) -> Arc<AtomicUsize> {
         Arc::clone(&self.outstanding)
     }
@@ -169,7 +172,7 @@ impl SrqShared {
         }
         self.posted.fetch_add(1, Ordering::AcqRel);
         if self.requests.push(request.clone()).is_err() {
-            // Not reached: there is a place in the queue for each that is outstanding.
+            // Not reached: the queue holds as many entries as may be outstanding.
             self.posted.fetch_sub(1, Ordering::AcqRel);
             self.outstanding.fetch_sub(1, Ordering::AcqRel);
             return Err(VerbsError::QueueFull("shared receive"));
@@ -186,7 +189,7 @@ impl SrqShared {
         Some(request)
     }
 
-    /// Makes the event, once, where fewer than the limit are left.
+    /// Makes the event, once, if fewer than the limit are left.
     fn check_limit(&self, left: usize) {
         let limit = self.limit.load(Ordering::Relaxed);
         if left < limit && self.limit.compare_exchange(limit, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()

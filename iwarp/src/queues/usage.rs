@@ -1,13 +1,13 @@
-//! Limits of a context, and how much of each is used (RFC 5042 section 6.4.1).
+//! The limits of a context and their use (RFC 5042 section 6.4.1).
 //!
-//! Every object that a context makes is granted here, by a [`Permit`] that it holds as long as it lives.
+//! Every object of a context needs a [`Permit`] from here, which it holds as long as it lives.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::VerbsError;
 
-/// One limit of a context, and how it stands.
+/// One limit of a context, and its use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
     /// The limit's name in [`ContextLimits`](super::ContextLimits), or in
@@ -15,13 +15,13 @@ pub struct Usage {
     pub name: &'static str,
     /// Its value.
     pub limit: usize,
-    /// How much of it is used now.
+    /// The part that is in use now.
     pub used: usize,
-    /// How often more was asked for than was left.
+    /// How often a request was refused because of the limit.
     pub refused: u64,
 }
 
-/// How every limit of a context stands ([`Context::usage`](crate::verbs::Context::usage)).
+/// All limits of a context, and their use ([`Context::usage`](crate::verbs::Context::usage)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContextUsage {
     /// Protection domains.
@@ -38,27 +38,28 @@ pub struct ContextUsage {
     pub cqe: Usage,
     /// Shared receive queues.
     pub srq: Usage,
-    /// Inbound Reads and atomics that connections may have outstanding, in all.
+    /// Inbound Reads and atomics that all connections together may have outstanding.
     pub read_slots: Usage,
     /// TCP connections that peers have begun and that are not established yet, of all listeners together
     /// ([`ListenOptions::half_open`](crate::verbs::ListenOptions::half_open) on every engine).
     pub half_open: Usage,
-    /// Connections of peers that are not accepted or rejected yet, startup not finished or the user not
-    /// decided, of all listeners together ([`ListenOptions::backlog`](crate::verbs::ListenOptions::backlog)).
+    /// Connections of peers that are not accepted or rejected yet, because startup has not finished or the
+    /// user has not decided, of all listeners together
+    /// ([`ListenOptions::backlog`](crate::verbs::ListenOptions::backlog)).
     pub backlog: Usage,
-    /// Asynchronous events that wait; `refused`: those that were lost.
+    /// Asynchronous events that wait; `refused` counts the lost ones.
     pub async_events: Usage,
 }
 
 impl ContextUsage {
-    /// All of them, for a table.
+    /// All of them, in an array.
     pub fn all(&self) -> [Usage; 11] {
         let Self { pd, mr, mw, qp, cq, cqe, srq, read_slots, half_open, backlog, async_events } = *self;
         [pd, mr, mw, qp, cq, cqe, srq, read_slots, half_open, backlog, async_events]
     }
 }
 
-/// What there is of one kind.
+/// The limit of one kind of object.
 pub(crate) struct Quota {
     name: &'static str,
     limit: usize,
@@ -66,7 +67,7 @@ pub(crate) struct Quota {
     refused: AtomicU64,
 }
 
-/// A part of a quota, given back when dropped.
+/// A part of a quota; dropping it returns the part.
 pub(crate) struct Permit {
     quota: Arc<Quota>,
     count: usize,
@@ -77,11 +78,13 @@ impl Quota {
         Arc::new(Self { name, limit, used: AtomicUsize::new(0), refused: AtomicU64::new(0) })
     }
 
-    /// Grants `count` more, or says which limit forbids it.
+    /// Grants `count` more, or returns the limit that forbids it.
     pub(crate) fn take(self: &Arc<Self>, count: usize) -> Result<Permit, VerbsError> {
         // RFC 5041 section 8.3.2 (DDP-235), RFC 5040 section 8.1.2 (RDMAP-365): each allocation counts
         // against a limit.
         let more = |used: usize| used.checked_add(count).filter(|&used| used <= self.limit);
+        // RFC 5042 sections 3 and 6.4.1 (SEC-048, SEC-049, SEC-121): this is the resource manager. It grants
+        // every scarce resource, from any thread, and never beyond the limit.
         match self.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, more) {
             Ok(_) => Ok(Permit { quota: Arc::clone(self), count }),
             Err(_) => {
@@ -101,7 +104,7 @@ impl Quota {
     }
 }
 
-/// Whether a size is within its limit.
+/// Checks that a size is within its limit.
 pub(crate) fn within(name: &'static str, size: usize, limit: usize) -> Result<(), VerbsError> {
     if size > limit { Err(VerbsError::Limit { name, limit }) } else { Ok(()) }
 }
@@ -111,12 +114,12 @@ impl Permit {
         self.count
     }
 
-    /// Takes over another part of the same quota.
+    /// Adds another part of the same quota to this one.
     pub(crate) fn merge(&mut self, mut other: Self) {
         self.count += std::mem::take(&mut other.count);
     }
 
-    /// Gives back what is above `count`.
+    /// Returns the part above `count`.
     pub(crate) fn shrink_to(&mut self, count: usize) {
         let surplus = self.count.saturating_sub(count);
         self.count -= surplus;

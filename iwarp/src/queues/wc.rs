@@ -1,23 +1,24 @@
-//! Work completions: what came of a request.
+//! Work completions: the results of work requests.
 
 use super::StreamError;
 
 /// Outcome of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WcStatus {
-    /// Done.
+    /// The request succeeded.
     Success,
-    /// Local memory: wrong key, range or right.
+    /// Local memory: the key, range or right is wrong.
     LocalProtectionError,
-    /// A window could not be bound, or memory not be registered fast: wrong key, region, range or right.
+    /// A window could not be bound, or memory could not be registered: the key, region, range or right is
+    /// wrong.
     MwBindError,
     /// The incoming message is longer than the receive buffer.
     LocalLengthError,
-    /// Flushed: the connection ended before it was done.
+    /// The connection ended before the request was done.
     WrFlushError,
     /// The peer refused access to its memory.
     RemoteAccessError,
-    /// The peer could not carry the request out, or refused it.
+    /// The peer could not carry out the request, or refused it.
     RemoteOperationError,
 }
 
@@ -35,22 +36,23 @@ impl std::fmt::Display for WcStatus {
     }
 }
 
-/// What completed.
+/// The operation that completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WcOpcode {
     /// A Send of ours.
     Send,
-    /// An RDMA Write of ours: TCP has it. It says nothing about the peer's memory.
+    /// An RDMA Write of ours: TCP has taken all its bytes. The completion says nothing about the memory of
+    /// the peer.
     Write,
     /// An RDMA Read of ours: the data is in local memory.
     Read,
     /// Immediate Data of ours.
     Immediate,
-    /// A fetch-and-add of ours: the value before is in local memory.
+    /// A fetch-and-add of ours: the original value is in local memory.
     FetchAdd,
-    /// A compare-and-swap of ours: the value before is in local memory.
+    /// A compare-and-swap of ours: the original value is in local memory.
     CmpSwap,
-    /// A swap of ours: the value before is in local memory.
+    /// A swap of ours: the original value is in local memory.
     Swap,
     /// A local invalidation.
     LocalInvalidate,
@@ -58,37 +60,37 @@ pub enum WcOpcode {
     BindWindow,
     /// A region was made valid.
     FastRegister,
-    /// A Send of the peer's, in our receive buffer.
+    /// A Send of the peer, in our receive buffer.
     Recv,
-    /// Immediate Data of the peer's: [`WorkCompletion::immediate`] has it, and the receive buffer.
+    /// Immediate Data of the peer, in [`WorkCompletion::immediate`] and in the receive buffer.
     RecvImmediate,
 }
 
 /// One completion.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkCompletion {
-    /// The request's.
+    /// That of the request.
     pub wr_id: u64,
     /// Outcome.
     pub status: WcStatus,
-    /// What it was.
+    /// The operation.
     pub opcode: WcOpcode,
-    /// Bytes received ([`WcOpcode::Recv`], [`WcOpcode::RecvImmediate`]) or brought to local memory
+    /// Bytes received ([`WcOpcode::Recv`], [`WcOpcode::RecvImmediate`]) or placed in local memory
     /// ([`WcOpcode::Read`] and the atomics).
     pub byte_len: u32,
     /// The queue pair's number.
     pub qp_num: u32,
     /// The peer's Immediate Data ([`WcOpcode::RecvImmediate`]).
     pub immediate: Option<[u8; 8]>,
-    /// The STag that the peer's Send invalidated.
+    /// The STag that the Send of the peer invalidated.
     pub invalidated: Option<u32>,
-    /// Whether the peer asked for a solicited event.
+    /// Whether the peer requested a solicited event.
     pub solicited: bool,
-    /// Layer, type and code, where an error of the stream is the cause.
+    /// Layer, type and code, if an error of the stream is the cause.
     pub error: Option<StreamError>,
 }
 
-/// A place for [`CompletionQueue::poll`](super::CompletionQueue::poll) to fill.
+/// An empty entry for [`CompletionQueue::poll`](super::CompletionQueue::poll) to fill.
 impl Default for WorkCompletion {
     fn default() -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! Work requests: what is posted to a queue pair.
+//! Work requests: the requests that users post to a queue pair.
 
 use arrayvec::ArrayVec;
 use bitflags::bitflags;
@@ -8,10 +8,12 @@ use crate::rdmap::AtomicOp;
 
 use super::VerbsError;
 
-/// Scatter/gather elements of one work request.
+/// Scatter/gather elements of one work request, at most. Each entry of a send queue has space for this many,
+/// so a higher number makes every queue larger.
 pub const MAX_SGE: usize = 8;
 
-/// Bytes that [`SendFlags::INLINE`] copies at post time, at most.
+/// Bytes that [`SendFlags::INLINE`] copies at post time, at most: the size of [`MAX_SGE`] elements, whose
+/// space in the entry they take.
 pub const MAX_INLINE: usize = 128;
 
 /// A piece of registered local memory.
@@ -28,17 +30,17 @@ pub struct Sge {
 /// Where a peer's registered memory is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RemoteAddr {
-    /// Tagged offset (its virtual address, by default).
+    /// Tagged offset: the virtual address by default.
     pub addr: u64,
-    /// The STag it advertised.
+    /// The STag that the peer advertised.
     pub rkey: u32,
 }
 
 bitflags! {
-    /// How a send request is treated.
+    /// Flags of a send request.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct SendFlags: u8 {
-        /// Makes a completion also on success (queue pairs with `sq_sig_all` always do).
+        /// Makes a completion also on success (`sq_sig_all` sets this for every request of a queue pair).
         const SIGNALED = 1 << 0;
         /// Waits for all earlier Reads and atomics to complete before it starts.
         const FENCE = 1 << 1;
@@ -49,47 +51,47 @@ bitflags! {
     }
 }
 
-/// What a send request does.
+/// The operation of a send request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendOp {
     /// RFC 5040 Send; with [`SendFlags::SOLICITED`] a Send with Solicited Event.
     Send,
-    /// Send with Invalidate: the peer's STag is invalid when its receive completes.
+    /// Send with Invalidate: the STag of the peer is invalid when its receive completes.
     SendInvalidate {
         /// The peer's STag.
         rkey: u32,
     },
     /// RDMA Write to the peer's memory; needs `REMOTE_WRITE` there.
     Write {
-        /// Where to.
+        /// The destination.
         remote: RemoteAddr,
     },
     /// RDMA Read from the peer's memory into exactly one local element, whose region needs `LOCAL_WRITE`.
     Read {
-        /// Where from.
+        /// The source.
         remote: RemoteAddr,
     },
     /// Immediate Data (RFC 7306 section 6); with [`SendFlags::SOLICITED`] with Solicited Event. It consumes a
-    /// receive request of the peer, whose buffer needs room for the eight bytes.
+    /// receive request of the peer, whose buffer must hold at least eight bytes.
     Immediate {
         /// Eight bytes in the order they are sent.
         data: [u8; 8],
     },
-    /// RDMA Write, then Immediate Data behind it; one completion (`IBV_WR_RDMA_WRITE_WITH_IMM`). The peer
-    /// sees it as [`SendOp::Immediate`]; by then what was written is there.
+    /// RDMA Write followed by Immediate Data, with one completion (`IBV_WR_RDMA_WRITE_WITH_IMM`). The peer
+    /// sees it as [`SendOp::Immediate`], after the written bytes are in place.
     WriteImmediate {
-        /// Where to.
+        /// The destination.
         remote: RemoteAddr,
         /// Eight bytes in the order they are sent.
         data: [u8; 8],
     },
-    /// An atomic on eight bytes of the peer's memory (RFC 7306 section 5). The value found before goes to
-    /// exactly one local element of eight bytes, in the byte order of this machine, whose region needs
-    /// `LOCAL_WRITE`.
+    /// An atomic on eight bytes of the peer's memory (RFC 7306 section 5). The original value goes to exactly
+    /// one local element of eight bytes, in the byte order of this machine, whose region needs `LOCAL_WRITE`.
     Atomic {
-        /// On what: memory aligned to eight bytes.
+        /// The target: memory aligned to eight bytes. RFC 7306 sections 5.1.1 and 5.1.2 (EXT-177, EXT-181):
+        /// the user names an aligned target; only the peer can check it.
         remote: RemoteAddr,
-        /// What to do.
+        /// The operation.
         op: AtomicOp,
     },
     /// Invalidates a local STag, in order with the requests around it.
@@ -99,15 +101,14 @@ pub enum SendOp {
     },
     /// Binds a memory window (`IBV_WR_BIND_MW`), in order with the requests around it.
     BindWindow(BindWindow),
-    /// Makes a region that was allocated for it valid (fast registration), in order with the requests around
-    /// it.
+    /// Makes a region that was allocated for fast registration valid, in order with the requests around it.
     FastRegister(FastRegister),
 }
 
-/// What a memory window is bound to.
+/// A binding of a memory window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BindWindow {
-    /// The window's STag from now on: its index, with a key of the consumer's choice.
+    /// The new STag of the window: its index, with a key of the consumer's choice.
     pub rkey: u32,
     /// The region behind it, registered with `MW_BIND`.
     pub lkey: u32,
@@ -115,54 +116,54 @@ pub struct BindWindow {
     pub addr: u64,
     /// Bytes; 0 unbinds.
     pub length: u64,
-    /// Rights of the peer, no more than the region can bear.
+    /// Rights of the peer; writing needs a region with `LOCAL_WRITE`.
     pub access: Access,
-    /// Tagged offsets start at 0, not at `addr`.
+    /// Whether tagged offsets start at 0 instead of at `addr`.
     pub zero_based: bool,
 }
 
-/// What a fast registration makes valid.
+/// A fast registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FastRegister {
-    /// The region's STag from now on: its index, with a key of the consumer's choice.
+    /// The new STag of the region: its index, with a key of the consumer's choice.
     pub rkey: u32,
-    /// First byte, counted from the front of the memory that was prepared for it.
+    /// First byte, relative to the start of the prepared memory.
     pub offset: u64,
     /// Bytes.
     pub length: u64,
     /// Rights.
     pub access: Access,
-    /// Where tagged offsets start.
+    /// The start of the tagged offsets.
     pub base: Base,
 }
 
 /// A request for the send queue.
 #[derive(Clone, Debug)]
 pub struct SendRequest {
-    /// Given back in the completion.
+    /// Returned in the completion.
     pub wr_id: u64,
-    /// What to do.
+    /// The operation.
     pub op: SendOp,
-    /// Local memory, in order; may be empty (a zero-length message).
+    /// Local memory, in order; may be empty, for a message of length zero.
     pub sg_list: ArrayVec<Sge, MAX_SGE>,
-    /// How.
+    /// Flags.
     pub flags: SendFlags,
 }
 
 impl SendRequest {
-    /// A signalled request with one element.
+    /// A signaled request with one element.
     pub fn new(wr_id: u64, op: SendOp, sge: Sge) -> Self {
         let mut sg_list = ArrayVec::new();
         sg_list.push(sge);
         Self { wr_id, op, sg_list, flags: SendFlags::SIGNALED }
     }
 
-    /// A signalled request without payload.
+    /// A signaled request without payload.
     pub fn empty(wr_id: u64, op: SendOp) -> Self {
         Self { wr_id, op, sg_list: ArrayVec::new(), flags: SendFlags::SIGNALED }
     }
 
-    /// The same with other flags.
+    /// The same request with other flags.
     pub fn flags(mut self, flags: SendFlags) -> Self {
         self.flags = flags;
         self
@@ -177,9 +178,9 @@ impl SendRequest {
 /// A request for the receive queue: one incoming Send or Immediate Data consumes it.
 #[derive(Clone, Debug)]
 pub struct RecvRequest {
-    /// Given back in the completion.
+    /// Returned in the completion.
     pub wr_id: u64,
-    /// Where the message goes, in order; its regions need `LOCAL_WRITE`.
+    /// Buffers for the message, in order; their regions need `LOCAL_WRITE`.
     pub sg_list: ArrayVec<Sge, MAX_SGE>,
 }
 
@@ -197,7 +198,7 @@ impl RecvRequest {
     }
 }
 
-/// Posts until one is refused; then says how many were posted.
+/// Posts requests until one is refused; the error has the number of requests that were posted.
 pub(crate) fn post_each<R>(
     requests: &[R],
     post: impl Fn(&R) -> Result<(), VerbsError>,

@@ -78,6 +78,8 @@ impl AtomicOp {
                 below ^ ((original ^ add) & mask)
             }
             Self::CmpSwap { compare, compare_mask, swap, swap_mask } => {
+                // RFC 7306 section 5.1.2, section 5.1.3 of the draft (EXT-055): the word keeps its value, or
+                // takes the swap data under its mask where it compares equal.
                 if (original ^ compare) & compare_mask == 0 {
                     (original & !swap_mask) | (swap & swap_mask)
                 } else {
@@ -116,6 +118,9 @@ impl AtomicRequest {
         let u32_at = |at: usize| u32::from_be_bytes(std::array::from_fn(|i| bytes[at + i]));
         let u64_at = |at: usize| u64::from_be_bytes(std::array::from_fn(|i| bytes[at + i]));
         let (data, mask) = (u64_at(20), u64_at(28));
+        // RFC 7306 sections 5 and 5.2.1 (EXT-171, EXT-187): FetchAdd and CmpSwap are both implemented.
+        // Section 5.2.1 (EXT-077, EXT-079, EXT-081): FetchAdd and Swap ignore the compare fields, and Swap
+        // ignores the mask of its data. Section 5.2.1 (EXT-190): any other AOpCode is an error.
         let op = match (u32_at(0) & AOPCODE_MASK) as u8 {
             AtomicOp::FETCH_ADD => AtomicOp::FetchAdd { add: data, mask },
             AtomicOp::SWAP => AtomicOp::Swap { swap: data },
@@ -133,6 +138,8 @@ impl AtomicRequest {
     /// The bytes on the wire. Unused masks are all ones, unused data is 0.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let Self { id, stag, to, op } = *self;
+        // RFC 7306 section 5.2.1 (EXT-076, EXT-078, EXT-080): Swap has a data mask of all ones; FetchAdd and
+        // Swap have compare data of 0 and a compare mask of all ones.
         let (data, mask, compare, compare_mask) = match op {
             AtomicOp::FetchAdd { add, mask } => (add, mask, 0, u64::MAX),
             AtomicOp::Swap { swap } => (swap, u64::MAX, 0, u64::MAX),

@@ -33,6 +33,7 @@ impl Extensions {
     /// Buffers of queue 1: IRD for Read Requests and, with atomics, as many more for Atomic Requests (RFC
     /// 7306 section 5.2.2 item 4).
     pub(crate) fn request_buffers(self, ird: u16) -> u32 {
+        // RFC 7306 section 5.2.2 (EXT-098, EXT-191): the buffers for atomics come on top of those for Reads.
         let kinds = if self.contains(Self::ATOMICS) { 2 } else { 1 };
         kinds * u32::from(ird)
     }
@@ -119,9 +120,13 @@ impl Opcode {
         let control = header.control_byte();
         // RFC 5044 section C.1 (MPA-297): the peer's RDMAP version is the one that this end sends.
         if control & VERSION_MASK != VERSION {
+            // RFC 7306 sections 4.1 and 8.2 (EXT-009, EXT-151): the four messages have RDMAP version 1, and
+            // any other version is refused.
             return Err(TerminateError::RdmapVersion);
         }
         let opcode = Self::of_byte(control).ok_or(TerminateError::UnexpectedOpcode)?;
+        // RFC 7306 section 8.2 (EXT-150): an opcode is valid only on its own queue and in its own buffer
+        // model, and only where the stream has it enabled.
         let fits = match header {
             Header::Tagged(_) => opcode.is_tagged(),
             Header::Untagged(h) => opcode.queue().is_some_and(|queue| queue.number() == h.qn),
@@ -146,6 +151,8 @@ impl Opcode {
     ///
     /// RFC 5040 section 4.1 (RDMAP-092, RDMAP-094): version 1, reserved bits 0.
     pub const fn control_byte(self) -> u8 {
+        // RFC 7306 section 4.1 (EXT-009, EXT-022, EXT-169): every message has version 1, the reserved bits 0
+        // and its opcode of figure 2.
         VERSION | self as u8
     }
 
@@ -165,6 +172,9 @@ impl Opcode {
             Opcode::ReadRequest | Opcode::AtomicRequest => Some(Queue::ReadRequest),
             // RFC 5040 section 5.4 (RDMAP-253, RDMAP-254): Terminate is untagged and goes to queue 2.
             Opcode::Terminate => Some(Queue::Terminate),
+            // RFC 7306 sections 5, 5.2, 5.2.1, 5.2.2 and 6.3 (EXT-082, EXT-087, EXT-096, EXT-097, EXT-120,
+            // EXT-124, EXT-175, EXT-186): the four messages are untagged. Immediate Data goes to queue 0,
+            // Atomic Requests to queue 1 with the Read Requests, Atomic Responses to queue 3.
             Opcode::AtomicResponse => Some(Queue::AtomicResponse),
             // RFC 5040 section 5.3 (RDMAP-234, RDMAP-243): Sends are untagged and go to queue 0.
             Opcode::Send
@@ -229,6 +239,7 @@ impl Opcode {
         // RFC 5040 sections 4.1 and 5.3 (RDMAP-087, RDMAP-098, RDMAP-247, RDMAP-248): the invalidating Sends
         // carry their STag, all other untagged messages 0.
         let [a, b, c, d] = if self.invalidates() { invalidate.0.to_be_bytes() } else { [0; 4] };
+        // RFC 7306 section 4.1 (EXT-169): the Invalidate STag of the four messages is 0.
         UntaggedHeader { last, rsvd_ulp: [self.control_byte(), a, b, c, d], qn: queue.number(), msn, mo }
     }
 }

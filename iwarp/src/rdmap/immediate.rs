@@ -23,6 +23,7 @@ impl ImmediateData {
     /// [`TerminateError::DdpInvalidMo`] for a gap or a repetition.
     pub fn check(&self, header: &UntaggedHeader, payload_len: usize) -> Result<(), TerminateError> {
         let end = u64::from(header.mo) + payload_len as u64;
+        // RFC 7306 section 6.3 (EXT-127): DDP has to report exactly eight bytes.
         if end > IMMEDIATE_LEN as u64 || (header.last && end != IMMEDIATE_LEN as u64) {
             return Err(TerminateError::OperationUnspecified);
         }

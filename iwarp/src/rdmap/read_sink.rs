@@ -68,6 +68,7 @@ impl ReadSink {
         let end = header.to.checked_add(payload_len as u64).ok_or(DdpError::ToWrap)?;
         let offset = header.to.wrapping_sub(self.to);
         let end_offset = end.wrapping_sub(self.to);
+        // RFC 5042 section 6.2.1 (SEC-097): a Read Response stays within the sink of its Read.
         if offset < u64::from(self.delivered) || offset > end_offset || end_offset > u64::from(self.size) {
             return Err(DdpError::BaseOrBounds);
         }

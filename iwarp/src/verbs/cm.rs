@@ -1,12 +1,12 @@
 //! Connection management: identifiers, events, private data.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `cm/param.rs` | what users bring: parameters of connections, listeners, streams |
-//! | `cm/event.rs` | events, and the bounded channel they wait in |
-//! | `cm/listener.rs` | what a listener admits and counts |
-//! | `cm/stream.rs` | streaming mode in front of MPA, and the switch |
-//! | `cm/shared.rs` | what identifiers share with engines |
+//! | `cm/param.rs` | parameters of connections, listeners and streams |
+//! | `cm/event.rs` | events, and their bounded channel |
+//! | `cm/listener.rs` | the limits and counters of a listener |
+//! | `cm/stream.rs` | streaming mode before MPA, and the switch to MPA |
+//! | `cm/shared.rs` | the state that identifiers share with engines |
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -36,12 +36,13 @@ pub(crate) use stream::StreamShared;
 use param::ENHANCED_BYTES;
 use shared::{CmOwner, CmPhase};
 
-/// One connection or one listener (`rdma_cm_id`). Cheap to clone; equal when the same.
+/// One connection or one listener (`rdma_cm_id`). Cheap to clone. Two handles are equal if they name the same
+/// identifier.
 ///
-/// When the last clone is dropped, what only it could go on with ends: a listener stops listening (requests
-/// that were announced can still be decided), a connect request is rejected, a connection in streaming mode
-/// is reset. A connection that has a queue pair lives as long as that. An event that waits in its channel
-/// counts as a clone of its own identifier, but not of the listener's.
+/// Dropping the last clone ends everything that only the identifier could continue: a listener stops
+/// listening (requests that were announced can still be decided), a connect request is rejected, a connection
+/// in streaming mode is reset. A connection with a queue pair lives as long as the queue pair. An event that
+/// waits in its channel counts as a clone of its own identifier, but not of that of the listener.
 #[derive(Clone)]
 pub struct CmId {
     pub(crate) shared: Arc<CmShared>,
@@ -83,8 +84,12 @@ impl CmId {
         if !matches!(state.phase, CmPhase::Idle) {
             return Err(in_use());
         }
-        // The peer may have the IRD raised.
-        qp.shared.bind(&self.shared.context.resources, engine.doorbells(), param.mpa_config(true).max_ird)?;
+        // The negotiation with the peer may raise the IRD.
+        qp.shared.reserve(
+            &self.shared.context.resources,
+            engine.doorbells(),
+            param.mpa_config(true).max_ird,
+        )?;
         state.qp = Some((Arc::downgrade(&qp.shared), Arc::downgrade(&qp.owner)));
         state.phase = CmPhase::Connected { engine: Arc::clone(&engine) };
         drop(state);
@@ -97,8 +102,8 @@ impl CmId {
         Ok(())
     }
 
-    /// Listens on `port` with the bounds of [`ListenOptions::new`] but for the backlog and the time a peer
-    /// may take for its MPA Request (`rdma_listen`).
+    /// Listens on `port` with the limits of [`ListenOptions::new`], except for the backlog and the time that
+    /// a peer may take for its MPA Request (`rdma_listen`).
     ///
     /// # Errors
     /// As [`listen_with`](Self::listen_with).
@@ -108,12 +113,12 @@ impl CmId {
         self.listen_with(&options)
     }
 
-    /// Listens on every address of every engine, those that are made later as well. `ConnectRequest` events
-    /// follow, or `StreamEstablished` where connections begin in streaming mode. An engine that cannot listen
-    /// says so by a `ConnectError` event.
+    /// Listens on every address of every engine, including engines that are created later. `ConnectRequest`
+    /// events follow, or `StreamEstablished` events if connections begin in streaming mode. An engine that
+    /// cannot listen reports a `ConnectError` event.
     ///
     /// # Errors
-    /// [`VerbsError`]: the port is taken, an option is out of range, there is no engine.
+    /// [`VerbsError`]: the port has a listener, an option is out of range, there is no engine.
     pub fn listen_with(&self, options: &ListenOptions) -> Result<(), VerbsError> {
         options.check()?;
         let mut state = self.shared.state();
@@ -126,7 +131,7 @@ impl CmId {
         Ok(())
     }
 
-    /// What a listener has now and has refused; `None` where this does not listen.
+    /// Counters of a listener; `None` if this identifier does not listen.
     pub fn listener_stats(&self) -> Option<ListenerStats> {
         match &self.shared.state().phase {
             CmPhase::Listening { listener } => Some(listener.stats()),
@@ -135,10 +140,11 @@ impl CmId {
     }
 
     /// Accepts a connect request with `qp` (`rdma_accept`). An `Established` or `ConnectError` event follows.
-    /// `param.initiator_depth` and `responder_resources` are upper bounds; RFC 6581 settles the values.
+    /// `param.initiator_depth` and `responder_resources` are upper bounds; the rules of RFC 6581 determine
+    /// the values.
     ///
     /// # Errors
-    /// [`VerbsError`]; the request still waits.
+    /// [`VerbsError`]; the request still waits for a decision.
     pub fn accept(&self, qp: &QueuePair, param: &ConnParam) -> Result<(), VerbsError> {
         param.check()?;
         let mut state = self.shared.state();
@@ -147,7 +153,7 @@ impl CmId {
         if got > max {
             return Err(VerbsError::TooLong { got: got as u64, max: max as u64 });
         }
-        qp.shared.bind(&self.shared.context.resources, engine.doorbells(), param.responder_resources)?;
+        qp.shared.reserve(&self.shared.context.resources, engine.doorbells(), param.responder_resources)?;
         state.qp = Some((Arc::downgrade(&qp.shared), Arc::downgrade(&qp.owner)));
         state.phase = CmPhase::Connected { engine: Arc::clone(&engine) };
         drop(state);
@@ -160,11 +166,12 @@ impl CmId {
         Ok(())
     }
 
-    /// Rejects a connect request (`rdma_reject`), with up to 508 bytes of private data: what the Reply to any
-    /// Request can carry. A connection that began in streaming mode is in it again, for other uses.
+    /// Rejects a connect request (`rdma_reject`), with up to 508 bytes of private data: the most that the
+    /// Reply to any Request can carry. A connection that began in streaming mode returns to it, for other
+    /// uses.
     ///
     /// # Errors
-    /// [`VerbsError::TooLong`], [`VerbsError::Invalid`] when no request waits for a decision.
+    /// [`VerbsError::TooLong`]; [`VerbsError::Invalid`] if no request waits for a decision.
     pub fn reject(&self, private_data: &[u8]) -> Result<(), VerbsError> {
         let max = MAX_PRIVATE_DATA - ENHANCED_BYTES;
         let too_long = VerbsError::TooLong { got: private_data.len() as u64, max: max as u64 };
@@ -184,35 +191,35 @@ impl CmId {
         Ok(())
     }
 
-    /// Closes gracefully: what was posted is sent, Reads are answered, then FIN (`rdma_disconnect`). From
-    /// here on [`QueuePair::post_send`] is refused. What the peer sends after our FIN is dropped. A
-    /// `Disconnected` event follows for an established connection; one that is not established yet is
-    /// aborted, and a `ConnectError` follows. For a connect request: rejects. For a listener: stops
+    /// Closes gracefully: sends the posted requests, answers Reads, then sends FIN (`rdma_disconnect`). From
+    /// here on [`QueuePair::post_send`] is refused. Messages that the peer sends after our FIN are dropped. A
+    /// `Disconnected` event follows for an established connection. A connection that is not established yet
+    /// is aborted, and a `ConnectError` event follows. A connect request is rejected. A listener stops
     /// listening; requests that were announced can still be decided.
     pub fn disconnect(&self) {
         self.shared.close();
     }
 
-    /// Ends the connection at once: RST, everything posted is flushed. The event says
-    /// [`CloseReason::Aborted`](tcp_lite::CloseReason::Aborted). For connect requests and listeners the same
-    /// as [`disconnect`](Self::disconnect).
+    /// Ends the connection at once: sends RST and flushes all requests. The event has the reason
+    /// [`CloseReason::Aborted`](tcp_lite::CloseReason::Aborted). For connect requests and listeners it does
+    /// the same as [`disconnect`](Self::disconnect).
     pub fn abort(&self) {
         self.shared.abort();
     }
 
-    /// The queue pair it carries, once connected or accepted and while it lives.
+    /// Its queue pair, once connected or accepted, while the queue pair lives.
     pub fn qp(&self) -> Option<QueuePair> {
         let state = self.shared.state();
         let (shared, owner) = state.qp.as_ref()?;
         Some(QueuePair { shared: shared.upgrade()?, owner: owner.upgrade()? })
     }
 
-    /// Our address and the peer's, once there is a connection.
+    /// The local and the remote address, once there is a connection.
     pub fn addresses(&self) -> Option<(SocketAddr, SocketAddr)> {
         self.shared.addresses()
     }
 
-    /// How old the connection is and how long it has been idle; `None` while it is not established.
+    /// Age, idle time and counters of the connection; `None` while it is not established.
     pub fn activity(&self) -> Option<Activity> {
         self.shared.activity()
     }

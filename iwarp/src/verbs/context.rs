@@ -1,4 +1,4 @@
-//! The context: what protection domains, regions and queue pairs of a process share.
+//! The context, which owns everything that protection domains, regions and queue pairs of a process share.
 
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, Weak};
 
@@ -11,18 +11,19 @@ use super::{
     CqOptions, EventChannel, ListenerShared, ProtectionDomain, Usage, VerbsError,
 };
 
-/// How a context is made.
+/// Options of a new context.
 #[derive(Clone, Debug, Default)]
 pub struct ContextConfig {
-    /// Bounds on objects.
+    /// Limits on its objects.
     pub limits: ContextLimits,
-    /// How memory of callers is accessed: guarded, by default, against their taking it away too early.
+    /// How memory of the caller is accessed. By default a guard protects against memory that is unmapped too
+    /// early.
     pub user_memory: UserMemory,
-    /// Memory that peers of one protection domain may write to is not registered for peers of another to
-    /// write to (RFC 5042 section 6.3.6). Off by default;
-    /// [`MemoryRegion::other_writers`](super::MemoryRegion::other_writers) tells about one region.
+    /// Refuses to register memory for peers of one protection domain to write to, while peers of another may
+    /// write to it (RFC 5042 section 6.3.6). Off by default;
+    /// [`MemoryRegion::other_writers`](super::MemoryRegion::other_writers) reports it for one region.
     pub strict_overlap: bool,
-    /// Key of STags; `None` (always, outside tests) takes OS entropy.
+    /// The seed of the STags; `None` (always, outside tests) takes entropy of the system.
     pub seed: Option<[u8; 32]>,
 }
 
@@ -32,22 +33,22 @@ pub struct Context {
     pub(crate) shared: Arc<ContextShared>,
 }
 
-/// What engines and identifiers share.
+/// The state that engines and identifiers share.
 pub(crate) struct ContextShared {
     pub(crate) resources: Arc<Resources>,
     engines: RwLock<Vec<Arc<EngineShared>>>,
-    /// Taken before the lock of any engine's commands.
+    /// Locked before the commands of any engine.
     listeners: Mutex<Vec<Listening>>,
 }
 
-/// A port that is listened on.
+/// A TCP port with a listener.
 struct Listening {
     id: Weak<CmShared>,
     listener: Arc<ListenerShared>,
 }
 
 impl ContextShared {
-    /// Adds an engine; its index is its place in the list. It joins those who listen.
+    /// Adds an engine. Its index is its position in the list. It opens every port that has a listener.
     pub(crate) fn add_engine(&self, make: impl FnOnce(usize) -> EngineShared) -> Arc<EngineShared> {
         let listeners = self.listeners();
         let mut engines = self.engines.write().expect("no holder of this lock panics");
@@ -62,7 +63,7 @@ impl ContextShared {
         engine
     }
 
-    /// The engine asked for, or the one with the fewest connections.
+    /// The engine with that index, or the one with the fewest connections.
     pub(crate) fn engine(&self, index: Option<usize>) -> Result<Arc<EngineShared>, VerbsError> {
         let engines = self.engines.read().expect("no holder of this lock panics");
         let mut alive = engines.iter().filter(|engine| !engine.is_stopped());
@@ -84,7 +85,7 @@ impl ContextShared {
         self.listeners.lock().expect("no holder of this lock panics")
     }
 
-    /// Connections that are on their way in, of all listeners: half-open, and not decided.
+    /// Incoming connections of all listeners: half-open ones, and those that are not accepted or rejected.
     fn incoming(&self) -> [Usage; 2] {
         let mut half_open = Usage { name: "half_open", limit: 0, used: 0, refused: 0 };
         let mut backlog = Usage { name: "backlog", ..half_open };
@@ -100,7 +101,7 @@ impl ContextShared {
         [half_open, backlog]
     }
 
-    /// Has every engine listen, those that come later as well.
+    /// Tells every engine to listen, also those that are added later.
     pub(crate) fn listen(
         &self,
         id: &Arc<CmShared>,
@@ -122,7 +123,7 @@ impl ContextShared {
         Ok(())
     }
 
-    /// Ends that, and gives the port back.
+    /// Stops listening, and frees the port.
     pub(crate) fn unlisten(&self, id: &Arc<CmShared>) {
         let mut listeners = self.listeners();
         let Some(at) = listeners.iter().position(|other| std::ptr::eq(other.id.as_ptr(), Arc::as_ptr(id)))
@@ -137,11 +138,10 @@ impl ContextShared {
 }
 
 impl Context {
-    /// A context with its own STag table. It moves no data until an [`Engine`](crate::engine::Engine) is made
-    /// for it.
+    /// A context with its own STag table. It moves no data without an [`Engine`](crate::engine::Engine).
     ///
     /// # Errors
-    /// [`VerbsError::System`] when the system has no entropy or no descriptor is left.
+    /// [`VerbsError::System`] if the system has no entropy, or no descriptor is left.
     pub fn new(config: ContextConfig) -> Result<Self, VerbsError> {
         let seed = match config.seed {
             Some(seed) => seed,
@@ -163,7 +163,7 @@ impl Context {
         })
     }
 
-    /// A protection domain (`ibv_alloc_pd`).
+    /// Allocates a protection domain (`ibv_alloc_pd`).
     ///
     /// # Errors
     /// [`VerbsError::Limit`].
@@ -171,7 +171,7 @@ impl Context {
         ProtectionDomain::new(&self.shared.resources)
     }
 
-    /// A completion queue of `cqe` entries (`ibv_create_cq`), whose events go to `channel`, if any.
+    /// Creates a completion queue of `cqe` entries (`ibv_create_cq`) whose events go to `channel`.
     ///
     /// # Errors
     /// [`VerbsError::Limit`], [`VerbsError::Invalid`] for 0 entries.
@@ -183,7 +183,7 @@ impl Context {
         self.create_cq_with(&CqOptions { channel, ..CqOptions::new(cqe) })
     }
 
-    /// The same with all options.
+    /// The same, with all options.
     ///
     /// # Errors
     /// [`VerbsError::Limit`], [`VerbsError::Invalid`] for 0 entries.
@@ -191,7 +191,7 @@ impl Context {
         CompletionQueue::new(Arc::clone(&self.shared.resources), options)
     }
 
-    /// What happens to queues and is no completion: one queue of events for the context.
+    /// The queue of asynchronous events of the context: changes of queues that are no completions.
     pub fn async_events(&self) -> AsyncEvents {
         self.shared.resources.events.clone()
     }
@@ -201,7 +201,7 @@ impl Context {
         self.shared.resources.memory.check_invariants()
     }
 
-    /// How every limit stands: its value, what is used of it, and how often it was met.
+    /// All limits: the value, its use, and how often it refused a request.
     pub fn usage(&self) -> ContextUsage {
         let quotas = &self.shared.resources.quotas;
         let memory = self.shared.resources.memory.usage();
@@ -231,29 +231,29 @@ impl Context {
         }
     }
 
-    /// A completion channel (`ibv_create_comp_channel`).
+    /// Creates a completion channel (`ibv_create_comp_channel`).
     ///
     /// # Errors
-    /// [`VerbsError::System`] when no descriptor is left.
+    /// [`VerbsError::System`] if no descriptor is left.
     pub fn create_comp_channel(&self) -> Result<CompletionChannel, VerbsError> {
         Ok(CompletionChannel::new()?)
     }
 
-    /// A channel for connection events (`rdma_create_event_channel`).
+    /// Creates a channel for connection events (`rdma_create_event_channel`).
     ///
     /// # Errors
-    /// [`VerbsError::System`] when no descriptor is left, [`VerbsError::Limit`] where `max_cm_events` is 0.
+    /// [`VerbsError::System`] if no descriptor is left, [`VerbsError::Limit`] if `max_cm_events` is 0.
     pub fn create_event_channel(&self) -> Result<EventChannel, VerbsError> {
         EventChannel::new(self.shared.resources.limits.max_cm_events)
     }
 
-    /// An identifier for one connection or listener (`rdma_create_id`).
+    /// Creates an identifier for one connection or listener (`rdma_create_id`).
     pub fn create_id(&self, channel: &EventChannel) -> CmId {
         CmId::new(Arc::clone(&self.shared), channel)
     }
 }
 
-/// 32 bytes nobody can guess.
+/// 32 unpredictable bytes.
 pub(crate) fn entropy() -> Result<[u8; 32], VerbsError> {
     let mut seed = [0; 32];
     getrandom::fill(&mut seed)

@@ -1,4 +1,4 @@
-//! An engine, as users' threads reach it: commands, and what it tells of itself.
+//! The part of an engine that threads of the user reach: its commands, and its state.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -8,13 +8,13 @@ use crate::queues::{Doorbells, Notifier};
 
 use super::CmCommand;
 
-/// The side of an engine that users reach from any thread.
+/// The part of an engine that any thread may use.
 pub(crate) struct EngineShared {
     index: usize,
     commands: Mutex<VecDeque<CmCommand>>,
     doorbells: Arc<Doorbells>,
     connections: AtomicUsize,
-    /// Time of its last turn, microseconds.
+    /// Time of its last poll, microseconds.
     now_us: AtomicU64,
     stopped: AtomicBool,
 }
@@ -31,12 +31,12 @@ impl EngineShared {
         }
     }
 
-    /// Its place among the engines of its context.
+    /// Its index among the engines of its context.
     pub(crate) fn index(&self) -> usize {
         self.index
     }
 
-    /// Connections it carries now.
+    /// Connections that it carries now.
     pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
@@ -45,7 +45,7 @@ impl EngineShared {
         self.connections.store(count, Ordering::Relaxed);
     }
 
-    /// Time of its last turn, microseconds of its clock.
+    /// Time of its last poll, in microseconds of its clock.
     pub(crate) fn now_us(&self) -> u64 {
         self.now_us.load(Ordering::Relaxed)
     }
@@ -59,14 +59,14 @@ impl EngineShared {
         self.stopped.load(Ordering::Acquire)
     }
 
-    /// The engine goes: what is asked of it from now on is refused, what was asked before is still there to
-    /// be taken.
+    /// The engine is gone. Commands are refused from now on; those that were queued before can still be
+    /// taken.
     pub(crate) fn stop(&self) {
         let _commands = self.commands.lock().expect("no holder of this lock panics");
         self.stopped.store(true, Ordering::Release);
     }
 
-    /// Asks the engine for something, in its next turn.
+    /// Queues a command for the next poll of the engine.
     pub(crate) fn command(&self, command: CmCommand) {
         let mut commands = self.commands.lock().expect("no holder of this lock panics");
         if self.is_stopped() {
@@ -91,7 +91,7 @@ impl EngineShared {
         command
     }
 
-    /// What users' threads ring, and what wakes it.
+    /// Its doorbells.
     pub(crate) fn doorbells(&self) -> &Arc<Doorbells> {
         &self.doorbells
     }

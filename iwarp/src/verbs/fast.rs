@@ -7,15 +7,15 @@ use dp::Region;
 
 use crate::memory::{Access, Base, FastRegistration, Prepare, RawBytes, Stag};
 
-use super::mr::refused;
+use super::mr::register_error;
 use super::{FastRegister, ProtectionDomain, QueuePair, Sge, VerbsError};
 
-/// How a region for fast registration is made.
+/// Options of a new region for fast registration.
 #[derive(Clone, Copy, Default)]
 pub struct FastOptions<'a> {
-    /// The one queue pair whose peer may use it; `None`: every queue pair of the protection domain.
+    /// Limits the region to the peer of this queue pair; `None`: every queue pair of the protection domain.
     pub qp: Option<&'a QueuePair>,
-    /// The peer may not invalidate it, also with `qp`.
+    /// Forbids the peer to invalidate it, also with `qp`.
     pub keep: bool,
 }
 
@@ -25,12 +25,12 @@ impl FastOptions<'_> {
     }
 }
 
-/// Prepared memory with an STag that is invalid until a send queue makes it valid
-/// ([`SendOp::FastRegister`](super::SendOp::FastRegister)), for a range of the memory, and again once it was
-/// invalidated. Dropping it deregisters: that returns once no engine uses the memory any more.
+/// Prepared memory with an STag that is invalid until a send queue makes it valid for a range of the memory
+/// ([`SendOp::FastRegister`](super::SendOp::FastRegister)). Once invalidated, it can be made valid again.
+/// Dropping the region deregisters it, and returns once no engine uses the memory any more.
 pub struct FastRegion {
     registration: FastRegistration,
-    /// The name given out last.
+    /// The STag that was handed out last.
     rkey: AtomicU32,
     /// Keeps protection domain and context alive.
     _pd: ProtectionDomain,
@@ -44,7 +44,7 @@ impl FastRegion {
     ) -> Result<Self, VerbsError> {
         let region = Arc::new(Region::new(bytes)?);
         let registration = pd.shared.resources.memory.prepare(region, &options.prepare(pd)?);
-        Ok(Self::new(pd, registration.map_err(refused)?))
+        Ok(Self::new(pd, registration.map_err(register_error)?))
     }
 
     /// Prepares memory of the caller.
@@ -52,7 +52,7 @@ impl FastRegion {
     /// # Safety
     /// As [`ProtectionDomain::alloc_fast_user_mr`].
     #[allow(unsafe_code, reason = "the promise is the caller's, and is passed on")]
-    pub(super) unsafe fn over(
+    pub(super) unsafe fn register_user(
         pd: &ProtectionDomain,
         addr: *mut u8,
         bytes: usize,
@@ -63,7 +63,7 @@ impl FastRegion {
         // SAFETY: the caller promises what `prepare_user` asks for, until this value is dropped.
         let registration =
             unsafe { pd.shared.resources.memory.prepare_user(addr, bytes, writable, &options) };
-        Ok(Self::new(pd, registration.map_err(refused)?))
+        Ok(Self::new(pd, registration.map_err(register_error)?))
     }
 
     fn new(pd: &ProtectionDomain, registration: FastRegistration) -> Self {
@@ -71,12 +71,12 @@ impl FastRegion {
         Self { registration, rkey, _pd: pd.clone() }
     }
 
-    /// The STag, once the registration that was asked for last has completed; lkey and rkey alike.
+    /// The STag, valid once the last requested registration has completed. It is both lkey and rkey.
     pub fn rkey(&self) -> u32 {
         self.rkey.load(Ordering::Acquire)
     }
 
-    /// Moves on to the next key and returns the STag with it.
+    /// Advances to the next key, and returns the STag with it.
     pub fn next_rkey(&self) -> u32 {
         let next = |rkey: u32| self.registration.stag(Stag(rkey).key().wrapping_add(1)).0;
         let update = self.rkey.fetch_update(Ordering::AcqRel, Ordering::Acquire, |rkey| Some(next(rkey)));
@@ -88,13 +88,13 @@ impl FastRegion {
         self.registration.is_valid(Stag(self.rkey()))
     }
 
-    /// The prepared memory: for its owner, whether the STag is valid or not.
+    /// The prepared memory. Its owner may use it whether the STag is valid or not.
     pub fn memory(&self) -> &RawBytes {
         self.registration.memory()
     }
 
-    /// The request that makes `length` bytes from `offset` on of the prepared memory reachable, with the next
-    /// key and tagged offsets that start at the virtual address.
+    /// The request that registers `length` bytes from `offset` of the prepared memory, with the next key and
+    /// tagged offsets that start at the virtual address.
     pub fn register(&self, offset: u64, length: u64, access: Access) -> FastRegister {
         FastRegister { rkey: self.next_rkey(), offset, length, access, base: Base::VirtualAddress }
     }
@@ -104,13 +104,14 @@ impl FastRegion {
         (self.memory().as_ptr().addr() as u64).wrapping_add(offset)
     }
 
-    /// `length` bytes from `offset` of the prepared memory on, as an element for a request that is posted
-    /// behind the one that registers them at their virtual address.
+    /// An element with `length` bytes from `offset` of the prepared memory, for a request that is posted
+    /// after the one that registers them at their virtual address.
     pub fn sge(&self, offset: u64, length: u32) -> Sge {
         Sge { addr: self.addr(offset), length, lkey: self.rkey() }
     }
 
-    /// Makes the STag invalid at once; when this returns, nothing behind it changes or is read any more.
+    /// Makes the STag invalid at once. When this returns, the memory behind it is not read or changed any
+    /// more.
     pub fn invalidate(&self) {
         self.registration.invalidate();
     }

@@ -1,4 +1,4 @@
-//! The objects users hold. Names follow libibverbs and librdmacm.
+//! The objects of users. Their names follow libibverbs and librdmacm.
 //!
 //! | here | libibverbs, librdmacm |
 //! |---|---|
@@ -14,7 +14,7 @@
 //! | [`QueuePair`], [`SendRequest`], [`RecvRequest`] | `ibv_qp`, `ibv_send_wr`, `ibv_recv_wr` |
 //! | [`CmId`], [`CmEvent`], [`EventChannel`] | `rdma_cm_id`, `rdma_cm_event`, `rdma_event_channel` |
 //!
-//! Every object may be used from any thread. What moves the data is an [`Engine`](crate::engine::Engine).
+//! Every object may be used from any thread. An [`Engine`](crate::engine::Engine) moves the data.
 
 mod cm;
 mod context;

@@ -8,24 +8,27 @@ use crate::memory::{Access, Base, RegisterError, RegisterOptions, Registration};
 
 use super::{ProtectionDomain, QueuePair, Sge, VerbsError};
 
-/// How memory is registered.
+/// Options of a registration.
 #[derive(Clone, Copy, Default)]
 pub struct MrOptions<'a> {
     /// Rights.
     pub access: Access,
-    /// Where its tagged offsets start: at its virtual address by default.
+    /// The start of its tagged offsets: its virtual address by default.
     pub base: Base,
-    /// The one queue pair whose peer may use it. Only such a region can be invalidated by the peer
+    /// Limits the region to the peer of this queue pair. Only such a region can be invalidated by the peer
     /// (Send with Invalidate; RFC 5042 section 6.4.5). `None`: every queue pair of the protection domain.
+    ///
+    /// RFC 5042 sections 6.1.1 and 6.4.5 (SEC-089, SEC-157): peers that do not trust each other need
+    /// protection domains of their own, or regions that are limited to their own queue pair.
     pub qp: Option<&'a QueuePair>,
     /// The low eight bits of the STag.
     pub key: u8,
-    /// The peer may not invalidate it, also with `qp`.
+    /// Forbids the peer to invalidate it, also with `qp`.
     pub keep: bool,
 }
 
 impl MrOptions<'_> {
-    /// These rights, and defaults.
+    /// These rights, and defaults for the rest.
     pub fn new(access: Access) -> Self {
         Self { access, ..Self::default() }
     }
@@ -36,14 +39,14 @@ impl MrOptions<'_> {
     }
 }
 
-/// A registered region. Dropping it deregisters: that returns once no engine uses the memory any more.
+/// A registered region. Dropping it deregisters it, and returns once no engine uses the memory any more.
 ///
-/// Memory may be registered several times, with rights and in domains of its own each time. A reader then
-/// sees what the writers write, and two writers can destroy each other's data (RFC 5042 section 6.3.6); see
+/// Memory may be registered several times, each time with its own rights and domain. Then readers see the
+/// data of all writers, and two writers can destroy each other's data (RFC 5042 section 6.3.6); see
 /// [`other_writers`](Self::other_writers).
 pub struct MemoryRegion {
     registration: Registration,
-    /// Keeps protection domain and context alive, and counts against their limits.
+    /// Keeps protection domain and context alive, and counted against their limits.
     pd: ProtectionDomain,
 }
 
@@ -54,8 +57,12 @@ impl MemoryRegion {
         options: &MrOptions<'_>,
     ) -> Result<Self, VerbsError> {
         let region = Arc::new(Region::new(bytes)?);
-        let registration =
-            pd.shared.resources.memory.register(region, &options.register_options(pd)?).map_err(refused)?;
+        let registration = pd
+            .shared
+            .resources
+            .memory
+            .register(region, &options.register_options(pd)?)
+            .map_err(register_error)?;
         Ok(Self { registration, pd: pd.clone() })
     }
 
@@ -64,7 +71,7 @@ impl MemoryRegion {
     /// # Safety
     /// As [`ProtectionDomain::reg_user_mr`].
     #[allow(unsafe_code, reason = "the promise is the caller's, and is passed on")]
-    pub(super) unsafe fn over(
+    pub(super) unsafe fn register_user(
         pd: &ProtectionDomain,
         addr: *mut u8,
         bytes: usize,
@@ -73,10 +80,10 @@ impl MemoryRegion {
         let options = options.register_options(pd)?;
         // SAFETY: the caller promises what `register_user` asks for, until this value is dropped.
         let registration = unsafe { pd.shared.resources.memory.register_user(addr, bytes, &options) };
-        Ok(Self { registration: registration.map_err(refused)?, pd: pd.clone() })
+        Ok(Self { registration: registration.map_err(register_error)?, pd: pd.clone() })
     }
 
-    /// The key for own requests.
+    /// The key for local requests.
     pub fn lkey(&self) -> u32 {
         self.registration.stag().0
     }
@@ -101,19 +108,20 @@ impl MemoryRegion {
         false
     }
 
-    /// Whether it may be used: not since it was invalidated, here or by the peer.
+    /// Whether it is valid: not after it was invalidated, by us or by the peer.
     pub fn is_valid(&self) -> bool {
         self.registration.is_valid()
     }
 
-    /// `length` bytes from `offset` on as a scatter/gather element (not checked here, but when posted).
+    /// `length` bytes from `offset` as a scatter/gather element. The range is checked when the request is
+    /// posted.
     pub fn sge(&self, offset: usize, length: usize) -> Sge {
-        // A length beyond 32 bits is beyond every message: what is left of it is refused when posted.
+        // A length beyond 32 bits exceeds every message; the clamped length is refused when posted.
         let length = u32::try_from(length).unwrap_or(u32::MAX);
         Sge { addr: self.addr().wrapping_add(offset as u64), length, lkey: self.lkey() }
     }
 
-    /// Copies `bytes` into the region from `offset` on.
+    /// Copies `bytes` to `offset` of the region.
     ///
     /// # Errors
     /// [`VerbsError::LocalProtection`] when it does not fit.
@@ -121,7 +129,7 @@ impl MemoryRegion {
         self.registration.memory().write_at(offset, bytes).map_err(out_of_range)
     }
 
-    /// Copies `out.len()` bytes from `offset` on out of the region.
+    /// Copies `out.len()` bytes from `offset` of the region.
     ///
     /// # Errors
     /// [`VerbsError::LocalProtection`] when it does not fit.
@@ -129,7 +137,7 @@ impl MemoryRegion {
         self.registration.memory().read_at(offset, out).map_err(out_of_range)
     }
 
-    /// One byte, with acquire ordering: for polling the last byte of a Write.
+    /// Loads one byte with acquire ordering, for a program that polls the last byte of a Write.
     ///
     /// # Errors
     /// [`VerbsError::LocalProtection`] outside the region.
@@ -137,43 +145,43 @@ impl MemoryRegion {
         self.registration.memory().load_u8_acquire(offset).map_err(out_of_range)
     }
 
-    /// The memory itself: raw, because a peer may change it at any time.
+    /// The address of the memory. It is a raw pointer because a peer may change the memory at any time.
     pub fn as_ptr(&self) -> *mut u8 {
         self.registration.memory().as_ptr()
     }
 
-    /// How many STags of other protection domains let a peer write to this memory: two peers that write to
-    /// the same bytes can destroy each other's data, and a peer that may read them sees what another wrote.
-    /// Where the peers do not trust one another there should be none (RFC 5042 section 6.3.6). It walks the
-    /// whole table: not for the data path.
+    /// The number of STags of other protection domains that let a peer write to this memory. Two peers that
+    /// write to the same bytes can destroy each other's data, and a peer that may read them sees what another
+    /// wrote. If the peers do not trust each other, there should be none (RFC 5042 section 6.3.6). The call
+    /// walks the whole table: not for the data path.
     pub fn other_writers(&self) -> usize {
         self.registration.other_writers()
     }
 
-    /// Makes the STag unusable at once; when this returns, nothing behind it changes or is read any more, nor
-    /// behind windows that are bound to it.
+    /// Makes the STag invalid at once. When this returns, the memory behind it, and behind windows that are
+    /// bound to it, is not read or changed any more.
     pub fn invalidate(&self) {
         self.registration.invalidate();
     }
 
-    /// Gives the region other rights and another key (`ibv_rereg_mr`), valid or invalidated before, and
-    /// returns the STag it has now. When this returns, the old STag and the old rights are of no use any
-    /// more, on any engine.
+    /// Gives the region other rights and another key (`ibv_rereg_mr`), whether it is valid or invalidated,
+    /// and returns the new STag. When this returns, the old STag and the old rights are without effect on
+    /// every engine.
     ///
     /// # Errors
-    /// [`VerbsError::Invalid`] for rights that the memory cannot bear, or while a window is bound to the
+    /// [`VerbsError::Invalid`] for rights that the memory does not allow, or while a window is bound to the
     /// region; nothing has changed then.
     pub fn reregister(&mut self, access: Access, key: u8) -> Result<u32, VerbsError> {
-        self.registration.revalidate(key, access).map(|stag| stag.0).map_err(refused)
+        self.registration.revalidate(key, access).map(|stag| stag.0).map_err(register_error)
     }
 
-    /// Deregisters (`ibv_dereg_mr`). When this returns, nothing behind the region changes or is read any
+    /// Deregisters the region (`ibv_dereg_mr`). When this returns, the memory is not read or changed any
     /// more.
     ///
-    /// Dropping a region does the same and does not ask about windows: they end before it does.
+    /// Dropping a region does the same, but ends windows that are bound to it instead of refusing.
     ///
     /// # Errors
-    /// The region, as it was, while a window is bound to it.
+    /// The region, unchanged, while a window is bound to it.
     pub fn deregister(self) -> Result<(), BoundRegion> {
         let Self { registration, pd } = self;
         registration.deregister_unbound().map_err(|registration| BoundRegion {
@@ -186,7 +194,7 @@ impl MemoryRegion {
 #[derive(thiserror::Error)]
 #[error("a memory window is bound to the region: unbind or invalidate it first, or drop the region")]
 pub struct BoundRegion {
-    /// As it was.
+    /// The region, unchanged.
     pub region: Box<MemoryRegion>,
 }
 
@@ -196,7 +204,7 @@ impl std::fmt::Debug for BoundRegion {
     }
 }
 
-pub(super) fn refused(error: RegisterError) -> VerbsError {
+pub(super) fn register_error(error: RegisterError) -> VerbsError {
     match error {
         RegisterError::Limit { max_mr } => VerbsError::Limit { name: "max_mr", limit: max_mr },
         RegisterError::WindowLimit { max_mw } => VerbsError::Limit { name: "max_mw", limit: max_mw },

@@ -4,32 +4,32 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::memory::{Access, Stag, Window, WindowKind};
 
-use super::mr::refused;
+use super::mr::register_error;
 use super::{BindWindow, MemoryRegion, ProtectionDomain, QueuePair, SendOp, SendRequest, VerbsError};
 
-/// How a memory window is allocated.
+/// Options of a new memory window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MwOptions {
     /// Type 1 or type 2.
     pub kind: WindowKind,
-    /// The peer may not invalidate it. (It never invalidates one of type 1.)
+    /// Forbids the peer to invalidate it. (A peer never invalidates a window of type 1.)
     pub keep: bool,
 }
 
-/// A memory window (`ibv_mw`): a name for a part of a region, with rights of its own, that is given and taken
-/// in a send queue. Dropping it frees it: that returns once no engine uses it any more.
+/// A memory window (`ibv_mw`): an STag for a part of a region, with rights of its own, that a send queue
+/// binds and invalidates. Dropping it frees it, and returns once no engine uses it any more.
 ///
 /// | | type 1 | type 2 |
 /// |---|---|---|
 /// | bound by | [`QueuePair::bind_mw`](super::QueuePair::bind_mw), which chooses the key | [`SendOp::BindWindow`], with a key of the consumer's choice |
-/// | used by | every queue pair of the protection domain | the peer of the queue pair that bound it |
+/// | usable by | every queue pair of the protection domain | the peer of the queue pair that bound it |
 /// | ends by | being bound again, also to no bytes | [`SendOp::LocalInvalidate`] or the peer's Send with Invalidate |
 ///
-/// It ends with its region as well: [`MemoryRegion::deregister`] refuses while a window is bound; dropping or
-/// invalidating the region takes its windows away first.
+/// It also ends with its region: [`MemoryRegion::deregister`] refuses while a window is bound, and dropping
+/// or invalidating the region ends its windows first.
 pub struct MemoryWindow {
     window: Window,
-    /// The name given out last.
+    /// The STag that was handed out last.
     rkey: AtomicU32,
     /// Keeps protection domain and context alive.
     _pd: ProtectionDomain,
@@ -38,7 +38,7 @@ pub struct MemoryWindow {
 impl MemoryWindow {
     pub(super) fn allocate(pd: &ProtectionDomain, options: MwOptions) -> Result<Self, VerbsError> {
         let MwOptions { kind, keep } = options;
-        let window = pd.shared.resources.memory.alloc_window(pd.id(), kind, keep).map_err(refused)?;
+        let window = pd.shared.resources.memory.alloc_window(pd.id(), kind, keep).map_err(register_error)?;
         let rkey = AtomicU32::new(window.stag(0).0);
         Ok(Self { window, rkey, _pd: pd.clone() })
     }
@@ -48,24 +48,24 @@ impl MemoryWindow {
         self.window.kind()
     }
 
-    /// The STag to advertise, once the bind that was asked for last has completed.
+    /// The STag to advertise, valid once the last requested bind has completed.
     pub fn rkey(&self) -> u32 {
         self.rkey.load(Ordering::Acquire)
     }
 
-    /// Moves on to the next key (`ibv_inc_rkey`) and returns the STag with it.
+    /// Advances to the next key (`ibv_inc_rkey`), and returns the STag with it.
     pub fn next_rkey(&self) -> u32 {
         let next = |rkey: u32| self.window.stag(Stag(rkey).key().wrapping_add(1)).0;
         let update = self.rkey.fetch_update(Ordering::AcqRel, Ordering::Acquire, |rkey| Some(next(rkey)));
         next(update.unwrap_or_else(|rkey| rkey))
     }
 
-    /// Whether it is bound under [`rkey`](Self::rkey), to a region that is valid.
+    /// Whether it is bound with the key of [`rkey`](Self::rkey), to a region that is valid.
     pub fn is_bound(&self) -> bool {
         self.window.is_valid(Stag(self.rkey()))
     }
 
-    /// The request that binds it to `length` bytes from `offset` on of `region`, with the next key.
+    /// The request that binds it to `length` bytes from `offset` of `region`, with the next key.
     pub fn bind(&self, region: &MemoryRegion, offset: u64, length: u64, access: Access) -> BindWindow {
         BindWindow {
             rkey: self.next_rkey(),
@@ -80,9 +80,9 @@ impl MemoryWindow {
 
 impl QueuePair {
     /// Binds a window of type 1 (`ibv_bind_mw`): posts a request that binds it to `length` bytes from
-    /// `offset` on of `region`, in order with the requests around it, and returns the STag that it has when
-    /// the request has completed. No bytes leave it unbound. What it was bound to before is out of reach when
-    /// the request has completed.
+    /// `offset` of `region`, in order with the requests around it. Returns the STag that the window has when
+    /// the request has completed; from then on its previous range is out of reach. A length of 0 leaves it
+    /// unbound.
     ///
     /// # Errors
     /// As [`QueuePair::post_send`], and [`VerbsError::Invalid`] for a window of type 2; nothing was posted.

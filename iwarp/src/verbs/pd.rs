@@ -1,4 +1,4 @@
-//! Protection domains: the objects that are made in one.
+//! Protection domains: the objects that they create.
 
 use crate::memory::{Access, StreamId, WindowKind};
 
@@ -8,8 +8,8 @@ use super::{
 };
 
 impl ProtectionDomain {
-    /// Registers `bytes` of fresh zeroed memory, on hugepages where there are any.
-    /// Its tagged offsets start at its virtual address.
+    /// Registers `bytes` of new zeroed memory, on hugepages if there are any. Its tagged offsets start at its
+    /// virtual address.
     ///
     /// # Errors
     /// [`VerbsError::Limit`], [`VerbsError::Region`].
@@ -17,7 +17,7 @@ impl ProtectionDomain {
         self.reg_mr_with(bytes, &MrOptions::new(access))
     }
 
-    /// The same with all options.
+    /// The same, with all options.
     ///
     /// # Errors
     /// [`VerbsError::Limit`], [`VerbsError::Region`], [`VerbsError::Invalid`].
@@ -32,7 +32,7 @@ impl ProtectionDomain {
     ///
     /// # Safety
     /// `addr..addr + bytes` must be readable (and writable, if `options` allow any writing) until the region
-    /// is dropped, and accessed meanwhile only in ways that allow a peer to change it at any time.
+    /// is dropped. Until then the caller accesses it only in ways that allow a peer to change it at any time.
     #[allow(unsafe_code, reason = "the promise is the caller's, and is passed on")]
     pub unsafe fn reg_user_mr(
         &self,
@@ -40,12 +40,12 @@ impl ProtectionDomain {
         bytes: usize,
         options: &MrOptions<'_>,
     ) -> Result<MemoryRegion, VerbsError> {
-        // SAFETY: the caller promises what `over` asks for, in the same words.
-        unsafe { MemoryRegion::over(self, addr, bytes, options) }
+        // SAFETY: the caller promises what `register_user` asks for, in the same words.
+        unsafe { MemoryRegion::register_user(self, addr, bytes, options) }
     }
 
-    /// `bytes` of fresh zeroed memory for fast registration: its STag is invalid until a send queue makes it
-    /// valid.
+    /// Allocates `bytes` of new zeroed memory for fast registration. Its STag is invalid until a send queue
+    /// makes it valid.
     ///
     /// # Errors
     /// [`VerbsError::Limit`], [`VerbsError::Region`].
@@ -53,7 +53,7 @@ impl ProtectionDomain {
         FastRegion::allocate(self, bytes, options)
     }
 
-    /// The same over memory of the caller, to be written by peers only if `writable`.
+    /// The same for memory of the caller. Peers may write to it only if `writable`.
     ///
     /// # Errors
     /// [`VerbsError::Limit`], [`VerbsError::Invalid`].
@@ -68,11 +68,11 @@ impl ProtectionDomain {
         writable: bool,
         options: &FastOptions<'_>,
     ) -> Result<FastRegion, VerbsError> {
-        // SAFETY: the caller promises what `over` asks for, in the same words.
-        unsafe { FastRegion::over(self, addr, bytes, writable, options) }
+        // SAFETY: the caller promises what `register_user` asks for, in the same words.
+        unsafe { FastRegion::register_user(self, addr, bytes, writable, options) }
     }
 
-    /// A memory window, bound to nothing (`ibv_alloc_mw`).
+    /// Allocates a memory window that is not bound (`ibv_alloc_mw`).
     ///
     /// # Errors
     /// [`VerbsError::Limit`].
@@ -80,7 +80,7 @@ impl ProtectionDomain {
         self.alloc_mw_with(MwOptions { kind, keep: false })
     }
 
-    /// The same with all options.
+    /// The same, with all options.
     ///
     /// # Errors
     /// [`VerbsError::Limit`].
@@ -88,7 +88,7 @@ impl ProtectionDomain {
         MemoryWindow::allocate(self, options)
     }
 
-    /// A queue pair in state `Idle`: receives may be posted at once (`ibv_create_qp`).
+    /// Creates a queue pair in state `Idle` (`ibv_create_qp`). Receives may be posted at once.
     ///
     /// # Errors
     /// [`VerbsError::Limit`].
@@ -96,7 +96,7 @@ impl ProtectionDomain {
         QueuePair::new(self, init)
     }
 
-    /// A shared receive queue (`ibv_create_srq`).
+    /// Creates a shared receive queue (`ibv_create_srq`).
     ///
     /// # Errors
     /// [`VerbsError::Limit`], [`VerbsError::Invalid`] for 0 requests.
@@ -104,7 +104,7 @@ impl ProtectionDomain {
         SharedReceiveQueue::new(self, init)
     }
 
-    /// The stream of a queue pair that a name is to be for.
+    /// The stream that a registration for `qp` is limited to.
     pub(crate) fn stream(&self, qp: Option<&QueuePair>) -> Result<Option<StreamId>, VerbsError> {
         let Some(qp) = qp else { return Ok(None) };
         self.shared.resources.same(qp.shared.resources())?;

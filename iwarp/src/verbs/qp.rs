@@ -13,7 +13,7 @@ use super::{
     TerminateReport, VerbsError,
 };
 
-/// A queue pair as it is now (`ibv_query_qp`).
+/// The state of a queue pair (`ibv_query_qp`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpAttr {
     /// Its number.
@@ -46,31 +46,30 @@ pub struct QpAttr {
     pub ird: Option<u16>,
     /// The error that ended the stream.
     pub error: Option<StreamError>,
-    /// Send requests posted and not completed.
+    /// Send requests that are posted and not completed.
     pub send_open: usize,
-    /// Send requests whose completion is not reaped, open ones included.
+    /// Send requests whose completion is not polled, open ones included.
     pub send_outstanding: usize,
-    /// Receive requests whose completion is not reaped: posted here or, with a shared receive queue, taken
+    /// Receive requests whose completion is not polled: posted here or, with a shared receive queue, taken
     /// from it.
     pub recv_outstanding: usize,
-    /// Receive requests taken for messages of the peer's, ever.
+    /// Receive requests taken for messages of the peer, in all.
     pub recv_taken: u64,
-    /// Of these, taken for a message that is not complete yet.
+    /// Of these, the ones whose message is not complete yet.
     pub recv_in_process: u64,
 }
 
-/// A queue pair: one RDMA stream. Cheap to clone; when the last clone is dropped an open connection is
-/// aborted, unless its end is under way: a Terminate or FIN that is out is not cut short. So after
-/// [`CmId::disconnect`](super::CmId::disconnect) keep it until the `Disconnected` event, or what is posted
-/// may be lost.
+/// A queue pair: one RDMA stream. Cheap to clone. Dropping the last clone aborts an open connection, unless a
+/// Terminate or FIN was sent already. So after [`CmId::disconnect`](super::CmId::disconnect) keep the queue
+/// pair until the `Disconnected` event, or posted requests may be lost.
 #[derive(Clone)]
 pub struct QueuePair {
     pub(crate) shared: Arc<QpShared>,
-    /// Told apart from `shared`, which the engine holds as well.
+    /// Separate from `shared`, which the engine holds as well: its drop shows that the user has let go.
     pub(crate) owner: Arc<QpOwner>,
 }
 
-/// Aborts the connection when the user has let go of the queue pair.
+/// Aborts the connection when the last handle of the user is dropped.
 pub(crate) struct QpOwner {
     shared: Arc<QpShared>,
 }
@@ -92,7 +91,7 @@ impl QueuePair {
         self.shared.num
     }
 
-    /// The messages of RFC 7306 that it was made with.
+    /// The messages of RFC 7306 that are enabled on it.
     pub fn extensions(&self) -> Extensions {
         self.shared.extensions
     }
@@ -104,29 +103,29 @@ impl QueuePair {
 
     /// Posts to the send queue, from any thread (`ibv_post_send`). Requests complete in the order posted.
     ///
-    /// In `Terminate` and `Error` the request is taken and completes as flushed. One that is posted while
-    /// another thread asks for a graceful close is refused, or sent, or flushed.
+    /// In `Terminate` and `Error` the request is accepted and completes as flushed. A request that is posted
+    /// while another thread requests a graceful close is refused, sent or flushed.
     ///
     /// # Errors
-    /// [`VerbsError`]; nothing was posted. [`VerbsError::InvalidState`] in `Idle` and `Closing`, and always
-    /// once our user has asked for a graceful close.
+    /// [`VerbsError`]; nothing was posted. [`VerbsError::InvalidState`] in `Idle` and `Closing`, and in every
+    /// state once the user has requested a graceful close.
     pub fn post_send(&self, request: &SendRequest) -> Result<(), VerbsError> {
         let _post = profile::scope(Layer::Post);
         self.shared.check_window_kind(&request.op)?;
         self.post_checked(request)
     }
 
-    /// Posts a request whose window, if it binds one, is of the right type.
+    /// Posts a request. If it binds a window, the caller has checked the type of the window.
     pub(super) fn post_checked(&self, request: &SendRequest) -> Result<(), VerbsError> {
         self.shared.queue_send(request)?;
         self.shared.doorbell();
         Ok(())
     }
 
-    /// Posts several, ringing the doorbell once. Returns how many were posted with the error that stopped it.
+    /// Posts several requests, and rings the doorbell once.
     ///
     /// # Errors
-    /// The count posted, and why the next one was refused.
+    /// How many were posted, and why the next one was refused.
     pub fn post_send_list(&self, requests: &[SendRequest]) -> Result<(), (usize, VerbsError)> {
         let _post = profile::scope(Layer::Post);
         let result = post_each(requests, |request| {
@@ -149,10 +148,10 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Posts several.
+    /// Posts several receive buffers.
     ///
     /// # Errors
-    /// The count posted, and why the next one was refused.
+    /// How many were posted, and why the next one was refused.
     pub fn post_recv_list(&self, requests: &[RecvRequest]) -> Result<(), (usize, VerbsError)> {
         let _post = profile::scope(Layer::Post);
         let result = post_each(requests, |request| self.shared.queue_recv(request));
@@ -160,16 +159,16 @@ impl QueuePair {
         result
     }
 
-    /// Changes the state (`ibv_modify_qp`), for a connection in the engine's next turn:
+    /// Changes the state (`ibv_modify_qp`). A connection changes it in the next poll of its engine:
     ///
-    /// | to | from | what |
+    /// | to | from | effect |
     /// |---|---|---|
-    /// | `Closing` | `Rts` | what was posted before is sent, then FIN |
-    /// | `Terminate` | `Rts`, `Closing` | the peer is told of a local catastrophic error (0/0/00), work is flushed |
-    /// | `Error` | any | the connection is reset, work is flushed |
+    /// | `Closing` | `Rts` | the requests posted before are sent, then FIN |
+    /// | `Terminate` | `Rts`, `Closing` | a Terminate for a local catastrophic error (0/0/00) is sent, requests are flushed |
+    /// | `Error` | any | the connection is reset, requests are flushed |
     ///
-    /// Where it is already changes nothing. Connecting is [`CmId`](super::CmId)'s, and a queue pair serves
-    /// one connection.
+    /// A change to the present state has no effect. Connecting is a call of [`CmId`](super::CmId), and a
+    /// queue pair serves one connection.
     ///
     /// # Errors
     /// [`VerbsError::InvalidState`] for any other change.
@@ -191,24 +190,25 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Asks for one [`AsyncEventKind::SqDrained`](super::AsyncEventKind::SqDrained) when everything posted to
-    /// the send queue is completed; at once, if it is. What is posted meanwhile is waited for as well.
+    /// Requests one [`AsyncEventKind::SqDrained`](super::AsyncEventKind::SqDrained) event for when all
+    /// requests of the send queue are completed, those posted meanwhile included. The event comes at once if
+    /// none is open.
     pub fn drain(&self) {
         self.shared.arm_drain();
     }
 
-    /// Sets the mark of [`QpInit::high_water`] anew, also after its event; 0 takes it back.
+    /// Sets the mark of [`QpInit::high_water`] again, also after its event; 0 disables it.
     pub fn arm_high_water(&self, mark: usize) {
         self.shared.arm_high_water(mark);
     }
 
-    /// The error that ended the stream, found here or told by the peer's Terminate.
+    /// The error that ended the stream, found here or reported by a Terminate of the peer.
     pub fn error(&self) -> Option<StreamError> {
         self.shared.ended().error
     }
 
-    /// The Terminate that ended the stream, as it was sent or received: with the headers of the message at
-    /// fault.
+    /// The Terminate that ended the stream, as it was sent or received, with the headers of the failing
+    /// message.
     pub fn terminate(&self) -> Option<Arc<TerminateReport>> {
         self.shared.ended().terminate.clone()
     }

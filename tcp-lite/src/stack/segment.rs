@@ -17,8 +17,8 @@ impl Sender<'_> {
     /// An empty segment to write up to EMSS bytes of whole FPDUs into.
     ///
     /// # Errors
-    /// [`SendError`]: the connection is closed, the send buffer is full (an `Event::Writable` follows when it has
-    /// space again), or no packet buffer is free.
+    /// [`SendError`]: the connection is closed, the send buffer is full (an `Event::Writable` follows when
+    /// it has space again), or no packet buffer is free.
     pub fn segment(&mut self) -> Result<SegmentBuf<'_>, SendError> {
         let (mut surroundings, connections, _) = self.stack.split(self.stack.now);
         let (id, conn) = connections.get_mut(self.slot).ok_or(SendError::Closed)?;

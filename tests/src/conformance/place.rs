@@ -174,8 +174,8 @@ fn says_where(before: &str, rows: Vec<RowId>) -> std::result::Result<Vec<RowId>,
         let title = row.doc.title();
         let rfc = title.split_once(',').map_or(title, |(rfc, _)| rfc);
         let behind = before.rfind(rfc).map(|at| &before[at + rfc.len()..]);
-        if !behind.is_some_and(|words| words.starts_with(" section")) {
-            return Err(format!("`{rfc} section N` does not stand in front of {row}"));
+        if !behind.is_some_and(|words| words.starts_with(" section") || words.starts_with(" appendix")) {
+            return Err(format!("`{rfc} section N` or `appendix A` does not stand in front of {row}"));
         }
     }
     Ok(rows)
@@ -270,6 +270,7 @@ mod tests {
         }
         let two = "// RFC 5041 section 5.2 and RFC 5040 section 5.1 (DDP-071, RDMAP-001): so.";
         one(&[two, "fn it() {}"]).unwrap();
+        one(&["// RFC 5041 appendix A (DDP-071): so.", "fn it() {}"]).unwrap();
     }
 
     #[test]

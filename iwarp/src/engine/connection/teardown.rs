@@ -120,6 +120,8 @@ impl Connection {
             qp.flush();
         }
         match failure {
+            // RFC 7306 section 8.1 (EXT-146): the peer gets a Terminate, whether a message of ours could not
+            // be made or a message of its own is wrong.
             Failure::Local(terminate) | Failure::User(terminate) if full.stream.may_send() => {
                 // RFC 5044 section 8 (MPA-239), RFC 6581 section 9.3 (MPA2-095): the Terminate goes out
                 // before TCP is closed.

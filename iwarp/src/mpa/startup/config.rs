@@ -40,7 +40,7 @@ pub struct MpaConfig {
     pub depths_left_to_ulp: bool,
     /// Initiator in the client-server model: accept FPDUs that the responder sends before it has received
     /// one. Linux siw does so, against RFC 5044 section 7.1.2 rule 4.
-    pub bear_early_fpdus: bool,
+    pub tolerate_early_fpdus: bool,
     /// Initiator: try once more with revision 1 when the peer closes without a Reply
     /// ([`Initiator::fallback`](super::Initiator::fallback)).
     pub fallback: bool,
@@ -60,7 +60,7 @@ impl Default for MpaConfig {
             ord: 128,
             max_ird: 128,
             depths_left_to_ulp: false,
-            bear_early_fpdus: true,
+            tolerate_early_fpdus: true,
             fallback: false,
         }
     }

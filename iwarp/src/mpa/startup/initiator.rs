@@ -94,8 +94,8 @@ impl Initiator {
     /// Takes bytes of the stream, in order. The first of them has stream offset `offset`.
     ///
     /// The bytes that are not consumed when the event comes are FPDUs that the responder sent early (accepted
-    /// only with [`MpaConfig::bear_early_fpdus`]), or the ULP's after a reject. After the event nothing is
-    /// consumed.
+    /// only with [`MpaConfig::tolerate_early_fpdus`]), or the ULP's after a reject. After the event nothing
+    /// is consumed.
     ///
     /// # Errors
     /// Code 4: the caller has to close the connection.
@@ -119,7 +119,7 @@ impl Initiator {
         let event = self.evaluate(reply, offset + consumed as u64)?;
         let early = consumed < bytes.len();
         let tolerated =
-            self.config.bear_early_fpdus && self.request.is_none_or(|request| !request.peer_to_peer);
+            self.config.tolerate_early_fpdus && self.request.is_none_or(|request| !request.peer_to_peer);
         if early && !tolerated && matches!(event, InitiatorEvent::Accepted(_)) {
             // RFC 5044 section 7.1.2 rule 4: the responder has not received an FPDU yet.
             return Err(StartupFault::EarlyBytes);

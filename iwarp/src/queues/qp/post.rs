@@ -1,4 +1,4 @@
-//! Posting: what is checked of a request before it enters its queue.
+//! Posting: the checks of a request before it enters its queue.
 
 use std::sync::atomic::Ordering;
 
@@ -13,11 +13,11 @@ use crate::rdmap::{AtomicOp, Extensions, IMMEDIATE_LEN};
 
 use super::QpShared;
 
-/// Bytes that an atomic returns.
+/// Bytes that an atomic returns: one 64-bit word (RFC 7306 section 5.2.2).
 const ATOMIC_BYTES: u32 = 8;
 
 impl QpShared {
-    /// Checks a request and puts it into the send queue, without telling the engine.
+    /// Checks a request and adds it to the send queue. Does not ring the doorbell.
     pub(crate) fn queue_send(&self, request: &SendRequest) -> Result<(), VerbsError> {
         if !self.takes_sends() {
             return Err(self.refusal());
@@ -28,7 +28,7 @@ impl QpShared {
             return Err(VerbsError::TooLong { got: length, max: u64::from(u32::MAX) });
         }
         let payload = self.payload(request, length)?;
-        // The place is taken first: `sq` has room for every place, so the push cannot fail.
+        // The place is taken first. `sq` holds as many entries as there are places, so the push cannot fail.
         if !self.places.take_send() {
             return Err(VerbsError::QueueFull("send"));
         }
@@ -46,19 +46,19 @@ impl QpShared {
         Ok(())
     }
 
-    /// Whether the send queue takes requests: not before the connection, nor once a graceful close is asked
-    /// for (RFC 5041 section 6.2.1). After an error they are taken and flushed.
+    /// Whether the send queue accepts requests. It refuses them before the connection, and after a graceful
+    /// close was requested (RFC 5041 section 6.2.1). After an error it accepts them, and they are flushed.
     #[inline]
     fn takes_sends(&self) -> bool {
         // RFC 5041 section 6.2.1 (DDP-149): after a request for a graceful close a post is refused.
         !self.is_close_asked() && !matches!(self.state(), QpState::Idle | QpState::Closing)
     }
 
-    /// Why it takes none.
+    /// Why the send queue refuses requests.
     #[cold]
     fn refusal(&self) -> VerbsError {
         VerbsError::InvalidState(match self.state() {
-            // The engine has not heard of the close yet.
+            // The engine has not seen the close yet.
             QpState::Rts => QpState::Closing,
             state => state,
         })
@@ -101,7 +101,7 @@ impl QpShared {
         Ok(Payload::Gather(sg_list.clone()))
     }
 
-    /// Whether the stream has the message at all.
+    /// Checks that the message is enabled on this queue pair.
     fn check_extension(&self, op: &SendOp) -> Result<(), VerbsError> {
         let (understood, name) = match op {
             SendOp::Immediate { .. } | SendOp::WriteImmediate { .. } => {
@@ -121,7 +121,7 @@ impl QpShared {
         )))
     }
 
-    /// Whether the answer to a Read or an atomic may come, and has a place.
+    /// Checks that a Read or atomic may be sent, and that its response has a buffer.
     fn check_sink(&self, sg_list: &[Sge]) -> Result<(), VerbsError> {
         if sg_list.len() > 1 {
             return Err(VerbsError::TooManySge { got: sg_list.len(), max: 1 });
@@ -134,7 +134,7 @@ impl QpShared {
         self.pd.check_local(sg_list, Access::LOCAL_WRITE)
     }
 
-    /// A window of type 1 is not bound by a request of the consumer's own making.
+    /// Refuses a request that binds a window of type 1: only `bind_mw` makes those.
     pub(crate) fn check_window_kind(&self, op: &SendOp) -> Result<(), VerbsError> {
         let SendOp::BindWindow(bind) = op else { return Ok(()) };
         if self.resources().memory.window_kind(Stag(bind.rkey)) == Some(WindowKind::Type1) {
@@ -173,7 +173,7 @@ impl QpShared {
         Ok(Payload::Inline(bytes))
     }
 
-    /// Checks a request and puts it into the receive queue.
+    /// Checks a request and adds it to the receive queue.
     pub(crate) fn queue_recv(&self, request: &RecvRequest) -> Result<(), VerbsError> {
         if self.srq.is_some() {
             return Err(VerbsError::Invalid(
@@ -185,8 +185,8 @@ impl QpShared {
             return Err(VerbsError::QueueFull("receive"));
         }
         if self.rq.push(request.clone()).is_err() {
-            // Not reached: there is room for every place.
-            self.places.untake_recv();
+            // Not reached: `rq` holds as many entries as there are places.
+            self.places.cancel_recv();
             return Err(VerbsError::QueueFull("receive"));
         }
         Ok(())

@@ -73,6 +73,8 @@ impl RequestQueue {
         let mut queue = UntaggedQueue::new();
         let posted = queue.post(extensions.request_buffers(ird));
         debug_assert!(posted, "an IRD of 16 bits is within the queue's bounds");
+        // RFC 5042 section 6.4.3.3 and appendix A (SEC-148, SEC-186): each stream has a Read Request queue of
+        // its own.
         Self { queue, ird: u32::from(ird), taken: ByKind::default() }
     }
 
@@ -104,6 +106,7 @@ impl RequestQueue {
             return Err(DdpError::NoBuffer);
         }
         let delivered = self.queue.deliver(header, payload_len)?;
+        // RFC 7306 section 5.2.1 (EXT-083): a request takes one buffer of queue 1.
         *taken += u32::from(delivered.is_some());
         Ok(delivered)
     }

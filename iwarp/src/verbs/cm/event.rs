@@ -1,4 +1,4 @@
-//! Events of identifiers, and the channel they wait in.
+//! Events of identifiers, and their channel.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,122 +15,122 @@ use crate::verbs::{ConnectionError, TerminateReport, VerbsError};
 use super::CmId;
 use super::shared::CmShared;
 
-/// What happened to an identifier.
+/// The kind of an event.
 #[derive(Clone, Debug)]
 pub enum CmEventKind {
-    /// A peer asks a listener for a connection; `CmEvent::id` is a new identifier to
-    /// [`accept`](CmId::accept) or [`reject`](CmId::reject). Or it asks an identifier that
-    /// [`start_responder`](CmId::start_responder) was called on.
+    /// A peer requests a connection. `CmEvent::id` is a new identifier of the listener, to
+    /// [`accept`](CmId::accept) or [`reject`](CmId::reject); or it is the identifier on which
+    /// [`start_responder`](CmId::start_responder) was called.
     ConnectRequest {
         /// The peer's private data.
         private_data: Box<[u8]>,
         /// The peer's address.
         remote: SocketAddr,
-        /// Reads the peer can serve; `None`: it did not say.
+        /// Reads that the peer can serve; `None`: the Request does not say.
         peer_ird: Option<u16>,
-        /// Reads the peer wants outstanding.
+        /// Reads that the peer wants outstanding.
         peer_ord: Option<u16>,
         /// MPA revision of the Request, 1 or 2.
         revision: u8,
-        /// The peer will send an RTR, so that we may speak first once that has come.
+        /// The peer will send an RTR, after which the responder may send.
         peer_to_peer: bool,
-        /// The peer asks for markers.
+        /// The peer requests markers.
         markers: bool,
     },
     /// The queue pair is in `Rts`.
     Established {
-        /// The peer's private data (for the connecting side, of its Reply).
+        /// The private data of the peer (for the connecting side, that of the Reply).
         private_data: Box<[u8]>,
         /// Reads of ours that may be outstanding.
         ord: u16,
         /// Reads of the peer that we serve.
         ird: u16,
-        /// The peer's own words on depths, model and RTR; `None`: it did not say.
+        /// Depths, model and RTR as the peer sent them; `None`: its frame has none.
         peer: Option<Enhanced>,
         /// MPA revision of the peer's frame.
         revision: u8,
-        /// The peer took no Request of revision 2, and this is the second try with revision 1
+        /// The peer accepted no Request of revision 2, and this is the second attempt, with revision 1
         /// ([`ConnParam::fallback`](super::ConnParam::fallback)): depths and RTR were not negotiated.
         fell_back: bool,
         /// Whether we send markers, and whether we receive them.
         markers: (bool, bool),
-        /// Whether work may be posted at once. A responder to a peer without RTR holds back what is posted
-        /// until the first FPDU of the peer (RFC 5044 section 7.1.2).
+        /// Whether posted requests are sent at once. A responder to a peer without RTR sends nothing before
+        /// the first FPDU of the peer (RFC 5044 section 7.1.2).
         ready: bool,
     },
-    /// The peer rejected. A connection that began in streaming mode is there again.
+    /// The peer rejected the connection. A connection that began in streaming mode returns to it.
     Rejected {
         /// Its private data.
         private_data: Box<[u8]>,
-        /// Its depths: its ORD is what it would need. `None`: it did not say.
+        /// The depths of the peer; its ORD is the one that it needs. `None`: its Reply has none.
         peer: Option<Enhanced>,
     },
-    /// The connection could not be made.
+    /// The connection could not be set up.
     ConnectError {
-        /// Why.
+        /// The reason.
         error: ConnectionError,
-        /// What the peer's Reply said, where one came.
+        /// Depths, model and RTR of the Reply, if there was one.
         peer: Option<Enhanced>,
     },
-    /// An established connection ended. Everything posted has been flushed. `None`: gracefully.
+    /// An established connection ended, and all requests are flushed.
     Disconnected {
-        /// Why, when not graceful.
+        /// The reason; `None` for a graceful close.
         error: Option<ConnectionError>,
-        /// The Terminate that was sent or received, with all it said.
+        /// The Terminate that was sent or received, with its contents.
         terminate: Option<Arc<TerminateReport>>,
     },
-    /// A connection is there in streaming mode: of ours, or (`CmEvent::listener`) one that a listener
-    /// accepted.
+    /// A connection in streaming mode is established: one of ours, or one that a listener accepted
+    /// (`CmEvent::listener`).
     StreamEstablished {
         /// The peer's address.
         remote: SocketAddr,
     },
-    /// Bytes wait for [`recv_stream`](CmId::recv_stream), or the peer has closed; not said again until all
-    /// was read.
+    /// Bytes wait for [`recv_stream`](CmId::recv_stream), or the peer has closed. The event is not repeated
+    /// until all bytes were read.
     StreamReadable,
-    /// [`send_stream`](CmId::send_stream), which had taken less than all, has room again.
+    /// [`send_stream`](CmId::send_stream) did not take all bytes earlier, and can take more now.
     StreamWritable,
 }
 
-/// An event and whose it is.
+/// An event and its identifier.
 #[derive(Clone, Debug)]
 pub struct CmEvent {
-    /// The identifier it is about.
+    /// The identifier.
     pub id: CmId,
-    /// The listener, for a connection of its.
+    /// The listener, if it accepted the connection.
     pub listener: Option<CmId>,
-    /// What happened.
+    /// The kind of the event.
     pub kind: CmEventKind,
 }
 
-/// An event that waits. Its listener is not kept listening by it.
-struct Waiting {
+/// An event that waits in a channel. It does not keep its listener listening.
+struct QueuedEvent {
     id: CmId,
     listener: Option<Arc<CmShared>>,
     kind: CmEventKind,
 }
 
-/// Where identifiers announce themselves. Readable while events wait. Cheap to clone; when the last clone is
-/// dropped its events go, and connect requests among them are rejected.
+/// The channel on which identifiers report events. The descriptor is readable while events wait. Cheap to
+/// clone. Dropping the last clone drops its events, and rejects the connect requests among them.
 ///
-/// It holds [`ContextLimits::max_cm_events`](super::super::ContextLimits::max_cm_events) events. Beyond that
-/// they are [lost](Self::lost): nothing waits for a reader. New connections find room in three quarters of it
-/// only, so that they do not drive out what is told of those that are there.
+/// It holds [`ContextLimits::max_cm_events`](super::super::ContextLimits::max_cm_events) events. Further
+/// events are [lost](Self::lost): no engine waits for a reader. Events of new connections may fill three
+/// quarters of it only, so that they do not displace the events of existing ones.
 #[derive(Clone)]
 pub struct EventChannel {
     pub(super) shared: Arc<ChannelShared>,
 }
 
 pub(super) struct ChannelShared {
-    events: ArrayQueue<Waiting>,
+    events: ArrayQueue<QueuedEvent>,
     lost: AtomicU64,
     notifier: Notifier,
 }
 
 impl ChannelShared {
-    /// Adds an event, or counts it as lost. A connect request that is lost is rejected: its identifier goes
-    /// with it.
-    fn push(&self, event: Waiting) {
+    /// Adds an event. If there is no space, the event is counted as lost, and a lost connect request is
+    /// rejected when its identifier is dropped with it.
+    fn push(&self, event: QueuedEvent) {
         let (waiting, room) = (self.events.len(), self.events.capacity());
         let crowded = event.listener.is_some() && waiting >= room - room / 4;
         if crowded || self.events.push(event).is_err() {
@@ -141,7 +141,7 @@ impl ChannelShared {
     }
 }
 
-/// Tells `channel`, if anybody still has it.
+/// Adds an event to `channel`, if the channel still exists.
 pub(super) fn announce(
     channel: &Weak<ChannelShared>,
     id: CmId,
@@ -149,7 +149,7 @@ pub(super) fn announce(
     kind: CmEventKind,
 ) {
     if let Some(channel) = channel.upgrade() {
-        channel.push(Waiting { id, listener, kind });
+        channel.push(QueuedEvent { id, listener, kind });
     }
 }
 
@@ -162,22 +162,22 @@ impl EventChannel {
         Ok(Self { shared: Arc::new(ChannelShared { events, lost: AtomicU64::new(0), notifier }) })
     }
 
-    /// The oldest event, without waiting. With an inline engine, poll the engine and then this.
+    /// The oldest event, without waiting. A program that polls its engine itself polls the engine first.
     pub fn poll(&self) -> Option<CmEvent> {
         let ChannelShared { events, notifier, .. } = &*self.shared;
         let event = events.pop();
-        // A private descriptor has nothing else to fail with than "nothing there", which is what is wanted.
+        // Reading this private descriptor can only fail because it is empty, which is no error here.
         let settled = notifier.settle(event.is_some(), || events.is_empty());
         debug_assert!(settled.is_ok());
-        let Waiting { id, listener, kind } = event?;
+        let QueuedEvent { id, listener, kind } = event?;
         Some(CmEvent { id, listener: listener.map(|listener| listener.handle()), kind })
     }
 
-    /// The oldest event, waiting for it up to `timeout`. Only where an engine thread runs. `None` may come
-    /// earlier: after a signal, or when another thread has taken the event.
+    /// The oldest event; waits for one up to `timeout`. Use it only where an engine runs in a thread. It may
+    /// return `None` earlier: after a signal, or when another thread took the event.
     ///
     /// # Errors
-    /// What the system says.
+    /// An error of the system call.
     pub fn wait(&self, timeout: Duration) -> io::Result<Option<CmEvent>> {
         if let Some(event) = self.poll() {
             return Ok(Some(event));
@@ -186,12 +186,12 @@ impl EventChannel {
         Ok(self.poll())
     }
 
-    /// Events that found no room since the channel was made.
+    /// Events lost since the channel was created.
     pub fn lost(&self) -> u64 {
         self.shared.lost.load(Ordering::Relaxed)
     }
 
-    /// Events that wait now, and how many may.
+    /// The number of events that wait, and the maximum.
     pub fn usage(&self) -> (usize, usize) {
         (self.shared.events.len(), self.shared.events.capacity())
     }

@@ -1,6 +1,6 @@
-//! What a listener admits, and counts: shared by all engines.
+//! The limits and counters of a listener, shared by all engines.
 //!
-//! Asked once when a connection comes, once when it is decided on and once when it goes; never while data
+//! It is used when a connection arrives, when it is accepted or rejected, and when it ends; never while data
 //! moves.
 
 use std::collections::BTreeMap;
@@ -11,50 +11,51 @@ use tcp_lite::ListenerCounters;
 
 use super::param::ListenOptions;
 
-/// What a listener has now and has refused, over all engines.
+/// Counters of a listener, over all engines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ListenerStats {
     /// Connections now, those in the backlog included.
     pub connections: usize,
     /// Connections now that are not accepted or rejected yet.
     pub undecided: usize,
-    /// TCP connections now that are not established yet: SYNs that were answered. As of the engines' last
-    /// turns.
+    /// TCP connections now that are not established yet: SYNs that were answered. As of the last poll of each
+    /// engine.
     pub half_open: usize,
-    /// As many there may be: [`ListenOptions::half_open`] of every engine.
+    /// The maximum of these: [`ListenOptions::half_open`] of every engine.
     pub half_open_limit: usize,
-    /// Connections taken on.
+    /// Connections admitted.
     pub accepted: u64,
-    /// SYNs without answer, by the address filter and the bounds on half-open connections.
+    /// SYNs that got no answer, because of the address filter or the limits on half-open connections.
     pub syns: ListenerCounters,
-    /// Connections reset for [`ListenOptions::backlog`].
+    /// Connections reset because of [`ListenOptions::backlog`].
     pub backlog_full: u64,
-    /// For [`ListenOptions::backlog_per_address`].
+    /// Connections reset because of [`ListenOptions::backlog_per_address`].
     pub backlog_address_full: u64,
-    /// For [`ListenOptions::max_connections`].
+    /// Connections reset because of [`ListenOptions::max_connections`].
     pub connections_full: u64,
-    /// For [`ListenOptions::max_per_address`].
+    /// Connections reset because of [`ListenOptions::max_per_address`].
     pub connections_address_full: u64,
-    /// For [`ListenOptions::rate_per_address`].
+    /// Connections reset because of [`ListenOptions::rate_per_address`].
     pub rate_address_full: u64,
-    /// For [`ListenOptions::failures_per_address`], those that were on their way when the bound was met;
-    /// later ones are in `syns.barred`.
+    /// Connections reset because of [`ListenOptions::failures_per_address`] that were being set up when the
+    /// limit was reached. Later ones count in `syns.barred`.
     pub failures_address_full: u64,
-    /// Connections closed for a Request that did not come in time.
+    /// Connections closed because no Request came in time.
     pub startup_timeouts: u64,
-    /// Connections closed for a Request that was none, or not admitted.
+    /// Connections closed because the Request was invalid or not allowed.
     pub startup_faults: u64,
-    /// Connections whose peer went before its Request was whole.
+    /// Connections that the peer ended before its Request was complete.
     pub startup_lost: u64,
-    /// Requests told to the user.
+    /// Requests announced to the user.
     pub requests: u64,
-    /// Requests rejected, by the user or for it.
+    /// Requests rejected, by the user or on its behalf.
     pub rejected: u64,
-    /// Of these, for [`ResponderOptions::decision_timeout`](super::ResponderOptions::decision_timeout).
+    /// Of these, the ones rejected because of
+    /// [`ResponderOptions::decision_timeout`](super::ResponderOptions::decision_timeout).
     pub decision_timeouts: u64,
 }
 
-/// A listener, as engines see it.
+/// A listener, as engines use it.
 pub(crate) struct ListenerShared {
     pub(crate) options: ListenOptions,
     tally: Mutex<Tally>,
@@ -63,7 +64,7 @@ pub(crate) struct ListenerShared {
 #[derive(Default)]
 struct Tally {
     stats: ListenerStats,
-    /// No more entries than connections.
+    /// Never more entries than connections.
     addresses: BTreeMap<IpAddr, Address>,
 }
 
@@ -86,12 +87,13 @@ impl ListenerShared {
         self.tally().stats
     }
 
-    /// Counts something.
+    /// Changes the counters.
     pub(crate) fn count(&self, count: impl FnOnce(&mut ListenerStats)) {
         count(&mut self.tally().stats);
     }
 
-    /// Takes on one more connection from `address`; `None`: it is refused, and counted.
+    /// Admits one more connection from `address`. Returns `None` if a limit refuses it, and counts the
+    /// refusal.
     pub(crate) fn admit(self: &Arc<Self>, address: IpAddr) -> Option<Admitted> {
         let ListenOptions { backlog, backlog_per_address, max_connections, max_per_address, .. } =
             self.options;
@@ -123,7 +125,7 @@ impl ListenerShared {
     }
 }
 
-/// A connection's place at its listener, given back when this is dropped.
+/// A connection that a listener has admitted. It counts against the limits until this is dropped.
 pub(crate) struct Admitted {
     pub(crate) listener: Arc<ListenerShared>,
     address: IpAddr,
@@ -131,7 +133,7 @@ pub(crate) struct Admitted {
 }
 
 impl Admitted {
-    /// It leaves the backlog.
+    /// The connection leaves the backlog.
     pub(crate) fn decide(&mut self) {
         if std::mem::take(&mut self.undecided) {
             let mut tally = self.listener.tally();
@@ -142,7 +144,7 @@ impl Admitted {
         }
     }
 
-    /// Whose it is.
+    /// The address of the peer.
     pub(crate) fn address(&self) -> IpAddr {
         self.address
     }

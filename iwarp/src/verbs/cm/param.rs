@@ -1,4 +1,4 @@
-//! What users bring: parameters of a connection, of a listener, of a stream in front of MPA.
+//! The parameters of a connection, of a listener, and of a stream before MPA.
 
 use std::time::Duration;
 
@@ -11,73 +11,75 @@ use crate::verbs::VerbsError;
 /// Private data of one MPA startup frame, bytes.
 pub const MAX_PRIVATE_DATA: usize = 512;
 
-/// Bytes of these that revision 2 takes for IRD and ORD.
+/// Bytes of the private data that revision 2 uses for IRD and ORD.
 pub(super) const ENHANCED_BYTES: usize = 4;
 
-/// Reads in flight in one direction: what a connection may ask for, well below RFC 6581's 0x3ffe.
+/// The highest depth that a connection may request. RFC 6581 allows 0x3ffe. Each outstanding Read takes a
+/// record, so a lower limit bounds the memory of a connection.
 const MAX_DEPTH: u16 = 1024;
 
-/// How a silent peer is noticed.
+/// Detection of a silent peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Keepalive {
-    /// As the engine's [`TcpConfig`](tcp_lite::TcpConfig) says.
+    /// As configured for the engine ([`TcpConfig`](tcp_lite::TcpConfig)).
     #[default]
     Engine,
-    /// Not at all, while nothing is sent.
+    /// None, while nothing is sent.
     Off,
-    /// By probes of this connection's own.
+    /// Keepalive probes with parameters for this connection.
     Probe {
         /// Idle time before the first probe.
         idle: Duration,
         /// Time between probes.
         interval: Duration,
-        /// Unanswered probes before the connection is given up.
+        /// Unanswered probes after which the connection ends.
         probes: u8,
     },
 }
 
-/// How a connection is asked for or accepted (`rdma_conn_param`).
+/// Parameters of a connection (`rdma_conn_param`).
 #[derive(Clone, Debug)]
 pub struct ConnParam {
     /// Sent with the MPA Request or Reply: up to 512 bytes, 508 with revision 2's enhanced data.
     pub private_data: ArrayVec<u8, MAX_PRIVATE_DATA>,
-    /// Reads of the peer that we serve at a time (IRD).
+    /// Reads of the peer that are served at a time (IRD).
     pub responder_resources: u16,
     /// Reads of ours outstanding at a time (ORD).
     pub initiator_depth: u16,
-    /// When accepting: the ORD below which the connection is of no use. A peer that serves fewer Reads is
-    /// rejected and told this number (RFC 6581 section 9.1).
+    /// When accepting: the lowest acceptable ORD. A peer that serves fewer Reads is rejected, and the Reply
+    /// has this number (RFC 6581 section 9.1).
     pub min_initiator_depth: u16,
-    /// When connecting: leave both depths to the private data (0x3fff in the Request). Known peers take that
+    /// When connecting: leaves both depths to the private data (0x3fff in the Request). Known peers take that
     /// for a number.
     pub depths_left_to_ulp: bool,
-    /// Ask the peer to send markers (they let out-of-order FPDUs be placed). siw rejects this.
+    /// Requests markers from the peer, which let out-of-order FPDUs be placed. siw rejects such a Request.
     pub markers: bool,
-    /// MPA revision to ask for: 2 (RFC 6581) or 1.
+    /// The MPA revision of the Request: 2 (RFC 6581) or 1.
     pub mpa_revision: u8,
-    /// Offer peer-to-peer setup (an RTR frame), revision 2 only.
+    /// Offers peer-to-peer setup (an RTR message); revision 2 only.
     pub peer_to_peer: bool,
-    /// RTR kinds to offer. A Send is known to no other peer and has to be asked for.
+    /// The RTR kinds to offer. No other known peer supports a Send, so it is not among the defaults.
     pub rtr: RtrKinds,
-    /// Where a peer closes without an answer to a Request of revision 2, try once more with revision 1
-    /// (RFC 6581 section 10). Depths and who speaks first are the ULP's matter then; `Established` says so.
+    /// If a peer closes without an answer to a Request of revision 2, tries once more with revision 1 (RFC
+    /// 6581 section 10). Then the depths, and which side sends first, are a matter of the ULP; `Established`
+    /// says so.
     pub fallback: bool,
-    /// When connecting without peer-to-peer setup: bear FPDUs that the responder sends before it has seen one
-    /// (against RFC 5044 section 7.1.2), as siw does.
-    pub bear_early_fpdus: bool,
-    /// As the responder to a peer without RTR, send nothing before the peer's first FPDU (RFC 5044 section
-    /// 7.1.2). Off only for protocols whose server speaks first, with peers known to bear it: perftest's
-    /// Write latency on siw.
+    /// When connecting without peer-to-peer setup: tolerates FPDUs that the responder sends before it has
+    /// received one (against RFC 5044 section 7.1.2), as siw does.
+    pub tolerate_early_fpdus: bool,
+    /// As the responder to a peer without RTR: sends nothing before the first FPDU of the peer (RFC 5044
+    /// section 7.1.2). Disable it only for protocols whose server sends first, with peers that are known to
+    /// tolerate it, as perftest's Write latency test on siw.
     pub await_first_fpdu: bool,
     /// Time for TCP and MPA startup together; when accepting, for the RTR.
     pub timeout: Duration,
-    /// Ends the connection when no FPDU has come or gone for so long; `None`: never.
+    /// Ends the connection when no FPDU was sent or received for this time; `None`: never.
     pub idle_timeout: Option<Duration>,
-    /// How a silent peer is noticed.
+    /// Detection of a silent peer.
     pub keepalive: Keepalive,
-    /// The engine to use; `None`: the one with the fewest connections.
+    /// The index of the engine; `None`: the engine with the fewest connections.
     pub engine: Option<usize>,
-    /// Our port; `None`: a random one.
+    /// The local port; `None`: a random one.
     pub local_port: Option<u16>,
 }
 
@@ -85,6 +87,7 @@ impl Default for ConnParam {
     fn default() -> Self {
         Self {
             private_data: ArrayVec::new(),
+            // More Reads in flight hide a longer delay; each takes a record at either end.
             responder_resources: 128,
             initiator_depth: 128,
             min_initiator_depth: 0,
@@ -94,7 +97,7 @@ impl Default for ConnParam {
             peer_to_peer: true,
             rtr: RtrKinds::WRITE | RtrKinds::READ,
             fallback: false,
-            bear_early_fpdus: true,
+            tolerate_early_fpdus: true,
             await_first_fpdu: true,
             timeout: Duration::from_secs(10),
             idle_timeout: None,
@@ -124,7 +127,7 @@ impl ConnParam {
         config.validate().map_err(|error| VerbsError::Invalid(error.to_string()))
     }
 
-    /// What they mean for MPA, with the engine's setting of CRCs.
+    /// The configuration of MPA, with the engine's setting of CRCs.
     pub(crate) fn mpa_config(&self, crc: bool) -> MpaConfig {
         let revision = if self.mpa_revision == 1 { Revision::One } else { Revision::Two };
         MpaConfig {
@@ -137,13 +140,13 @@ impl ConnParam {
             ord: self.initiator_depth,
             max_ird: self.responder_resources.max(MpaConfig::default().max_ird),
             depths_left_to_ulp: self.depths_left_to_ulp,
-            bear_early_fpdus: self.bear_early_fpdus,
+            tolerate_early_fpdus: self.tolerate_early_fpdus,
             fallback: self.fallback,
             ..MpaConfig::default()
         }
     }
 
-    /// The same with private data.
+    /// The same parameters with private data.
     ///
     /// # Errors
     /// [`VerbsError::TooLong`] above 512 bytes.
@@ -156,34 +159,36 @@ impl ConnParam {
     }
 }
 
-/// What a responder admits of a peer's Request, and how long it waits.
+/// The limits of a responder on Requests, and its timeouts.
 #[derive(Clone, Debug)]
 pub struct ResponderOptions {
-    /// Time for the Request, from when it may come.
+    /// The time for the Request to arrive, from when the peer may send it.
     pub startup_timeout: Duration,
-    /// Time for the user to accept or reject; the peer is rejected after it. `None`: as long as the peer
-    /// waits.
+    /// The time for the user to accept or reject. After it the peer is rejected. `None`: no limit but the
+    /// patience of the peer.
     pub decision_timeout: Option<Duration>,
-    /// Know revision 2. Without, an enhanced Request closes the connection (RFC 6581 section 10).
+    /// Support revision 2. Without it, an enhanced Request closes the connection (RFC 6581 section 10).
     pub enhanced: bool,
-    /// RTR kinds that are known here, one at least.
+    /// The RTR kinds that are supported; at least one.
     pub rtr: RtrKinds,
-    /// Name one RTR kind in a Reply only, Write before Read before Send: for peers that want just one.
+    /// Names one RTR kind only in a Reply, Write before Read before Send: for peers that expect just one.
     pub single_rtr: bool,
-    /// Private data of a Request, at most; a longer one closes the connection.
+    /// The longest private data of a Request. A longer one closes the connection.
     pub max_private_data: usize,
-    /// IRD of a connection, at most, whatever is accepted with.
+    /// The highest IRD of a connection, whatever `accept` asks for.
     pub max_ird: u16,
-    /// ORD of a connection, at most, whatever is accepted with.
+    /// The highest ORD of a connection, whatever `accept` asks for.
     pub max_ord: u16,
-    /// Reject peers that want markers from us. They cost the sender.
+    /// Rejects peers that request markers from us, which cost the sender work.
     pub refuse_markers: bool,
 }
 
 impl Default for ResponderOptions {
     fn default() -> Self {
         Self {
+            // A silent peer holds a place in the backlog for this time.
             startup_timeout: Duration::from_secs(10),
+            // A user that forgets a request does not hold the peer for ever.
             decision_timeout: Some(Duration::from_secs(60)),
             enhanced: true,
             rtr: RtrKinds::WRITE | RtrKinds::READ,
@@ -201,7 +206,7 @@ impl ResponderOptions {
         self.mpa_config().validate().map_err(|error| VerbsError::Invalid(error.to_string()))
     }
 
-    /// What they mean for MPA.
+    /// The configuration of MPA.
     pub(crate) fn mpa_config(&self) -> MpaConfig {
         let depth = |depth: u16| depth.min(Depths::MAX);
         MpaConfig {
@@ -217,23 +222,26 @@ impl ResponderOptions {
     }
 }
 
-/// Buffers of a connection in streaming mode, in front of MPA.
+/// The buffers of a connection in streaming mode, before MPA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamOptions {
-    /// Bytes of the peer that wait to be read, at most; TCP's window closes behind them.
+    /// The most bytes of the peer that wait to be read. Beyond them the window of TCP closes.
     pub recv_bytes: usize,
-    /// Bytes of ours that TCP has not taken, at most.
+    /// The most bytes that wait to be taken by TCP.
     pub send_bytes: usize,
 }
 
 impl Default for StreamOptions {
     fn default() -> Self {
+        // Each connection in streaming mode takes this memory. It suffices for the exchange before MPA, which
+        // carries no bulk data.
         Self { recv_bytes: 16 << 10, send_bytes: 16 << 10 }
     }
 }
 
 impl StreamOptions {
     pub(super) fn check(&self) -> Result<(), VerbsError> {
+        // Bounds the memory that one call can take.
         const MAX: usize = 16 << 20;
         if [self.recv_bytes, self.send_bytes].iter().all(|bytes| (1..=MAX).contains(bytes)) {
             Ok(())
@@ -243,12 +251,12 @@ impl StreamOptions {
     }
 }
 
-/// How a port is listened on. Every bound is the listener's, over all engines, but for the half-open ones,
-/// which are each engine's. Who is refused costs no RDMA object; each refusal is counted
-/// ([`ListenerStats`](super::ListenerStats)).
+/// Options of a listener. Each limit counts over all engines, except those on half-open connections, rates
+/// and failures, which count on each engine. A refused connection costs no RDMA object, and is counted in
+/// [`ListenerStats`](super::ListenerStats).
 #[derive(Clone, Debug)]
 pub struct ListenOptions {
-    /// The port, on every address of every engine.
+    /// The port to listen on, on every address of every engine.
     pub port: u16,
     /// Connections at a time that are not accepted or rejected yet.
     pub backlog: usize,
@@ -258,35 +266,35 @@ pub struct ListenOptions {
     pub max_connections: usize,
     /// Of these, from one address; `None`: all of them.
     pub max_per_address: Option<usize>,
-    /// Connections that one address may have taken on in a second, by each engine; `None`: as many as it
-    /// begins. Those that come to nothing count: a peer that connects and fails, over and over, costs as much
-    /// as many who stay.
+    /// Connections that one address may begin in a second, on each engine; `None`: no limit. Failed
+    /// connections count too: a peer that connects and fails, again and again, costs as much as many peers
+    /// that stay.
     pub rate_per_address: Option<u32>,
-    /// Connections that one address may have fail by its fault in a second, by each engine; `None`: as many
-    /// as do. Its fault are a Request that is none, or does not come in time, whatever a Terminate of ours
-    /// says of what it has sent, and a Terminate of its own. Beyond that its SYNs get no answer for the rest
-    /// of the second, so that who shares the address with it connects when that is over.
+    /// Connections of one address that may fail through its fault in a second, on each engine; `None`: no
+    /// limit. Its fault is a Request that is invalid or late, a message for which we send a Terminate, or a
+    /// Terminate of its own. Beyond the limit its SYNs get no answer for the rest of the second, so another
+    /// host behind the same address can connect after that.
     pub failures_per_address: Option<u32>,
-    /// TCP connections at a time that are not established; `None`: the engine's
-    /// [`Limits::backlog`](tcp_lite::Limits::backlog), which is never exceeded.
+    /// TCP connections at a time that are not established; `None`: the
+    /// [`Limits::backlog`](tcp_lite::Limits::backlog) of the engine. That limit applies in any case.
     pub half_open: Option<usize>,
     /// Of these, from one address; `None`: all of them.
     pub half_open_per_address: Option<usize>,
-    /// Who may connect at all.
+    /// The addresses that may connect.
     pub filter: AddressFilter,
-    /// What is admitted of a Request.
+    /// The limits on Requests.
     pub responder: ResponderOptions,
-    /// Connections begin in streaming mode, with such buffers; `None`: with MPA at once.
+    /// Connections begin in streaming mode, with these buffers; `None`: with MPA at once.
     pub streaming: Option<StreamOptions>,
 }
 
-/// [`ListenOptions::failures_per_address`]: what that costs is below a thousandth of a core, and no program
-/// that works fails as often.
+/// The default of [`ListenOptions::failures_per_address`]. A failed connection costs some 18 us of a core, so
+/// 32 cost less than a thousandth of it; and no working program fails as often.
 const FAILURES_PER_ADDRESS: u32 = 32;
 
 impl ListenOptions {
-    /// `port` with room for 16,384 connections, 128 of them undecided, from anybody; 32 of an address may
-    /// fail in a second.
+    /// Listens on `port` for up to 16,384 connections (the default limit on queue pairs), 128 of them
+    /// undecided, from any address. 32 connections of an address may fail in a second.
     pub fn new(port: u16) -> Self {
         Self {
             port,

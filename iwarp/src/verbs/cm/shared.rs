@@ -1,4 +1,5 @@
-//! What identifiers share with engines: state, commands, and who notices when the last user has let go.
+//! The state that identifiers share with engines, the commands of users, and the detection of the last user
+//! handle.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,18 +20,18 @@ use super::param::{ConnParam, MAX_PRIVATE_DATA, ResponderOptions};
 use super::stream::StreamShared;
 use super::{CmEventKind, CmId};
 
-/// What an identifier shares with its engine. Engines hold this, and users a [`CmId`], whose owner notices
-/// when the last of them goes.
+/// The state that an identifier shares with its engine. Engines hold this. Users hold a [`CmId`], whose owner
+/// detects the drop of the last one.
 pub(crate) struct CmShared {
     pub(super) context: Arc<ContextShared>,
-    /// Not kept by its identifiers: the events in it hold identifiers.
+    /// Weak, because the events in the channel hold identifiers.
     pub(super) channel: Weak<ChannelShared>,
     state: Mutex<CmState>,
     times: Times,
 }
 
-/// Ends what nobody can ask for any more when the last user handle is dropped: a listener stops, an undecided
-/// request is rejected, a connection in streaming mode is reset.
+/// Dropped with the last handle of the user. Ends what only the user could continue: a listener stops, an
+/// undecided request is rejected, a connection in streaming mode is reset.
 pub(crate) struct CmOwner {
     shared: Arc<CmShared>,
 }
@@ -41,7 +42,7 @@ impl Drop for CmOwner {
     }
 }
 
-/// In the engine's time, microseconds.
+/// Times of the engine in microseconds, and counters.
 #[derive(Default)]
 struct Times {
     established_us: AtomicU64,
@@ -51,17 +52,17 @@ struct Times {
     rx_placed_bytes: AtomicU64,
 }
 
-/// How old a connection is, how long it has been idle, and what its peer has had us do. A peer that makes
-/// work without moving data shows here: many segments for few FPDUs, or many FPDUs for few bytes (RFC 5042
-/// section 6.4.4). What to do about it is the user's: [`CmId::disconnect`](super::CmId::disconnect) and
-/// [`CmId::abort`](super::CmId::abort) end it.
+/// Age, idle time and receive counters of a connection. They show a peer that causes work without moving
+/// data: many segments for few FPDUs, or many FPDUs for few bytes (RFC 5042 section 6.4.4). The user decides
+/// what to do about it: [`CmId::disconnect`](super::CmId::disconnect) and [`CmId::abort`](super::CmId::abort)
+/// end the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Activity {
-    /// Time since it was established.
+    /// Time since the connection was established.
     pub age: Duration,
-    /// Time since the last FPDU, or byte in streaming mode, came or went.
+    /// Time since the last FPDU, or byte in streaming mode, was sent or received.
     pub idle: Duration,
-    /// TCP segments received since MPA started, those that came out of order included.
+    /// TCP segments received since MPA started, out-of-order ones included.
     pub rx_segments: u64,
     /// FPDUs in them.
     pub rx_fpdus: u64,
@@ -75,32 +76,32 @@ pub(super) struct CmState {
     owner: Weak<CmOwner>,
     pub(super) qp: Option<(Weak<QpShared>, Weak<QpOwner>)>,
     pub(super) addresses: Option<(SocketAddr, SocketAddr)>,
-    /// Its connection in its engine.
+    /// Its connection in the engine.
     conn: Option<ConnId>,
-    /// It began in streaming mode.
+    /// The buffers of a connection that began in streaming mode.
     pub(super) stream: Option<Arc<StreamShared>>,
 }
 
 #[derive(Default)]
 pub(super) enum CmPhase {
-    /// Nothing asked for yet.
+    /// Not used yet.
     #[default]
     Idle,
-    /// Listens, on all engines.
+    /// Listens on all engines.
     Listening { listener: Arc<ListenerShared> },
-    /// Exchanges bytes in front of MPA.
+    /// Exchanges bytes before MPA.
     Streaming { engine: Arc<EngineShared> },
-    /// Waits for the peer's Request on a connection that began in streaming mode.
+    /// Waits for the Request of the peer, on a connection that began in streaming mode.
     Awaiting { engine: Arc<EngineShared> },
-    /// A connect request that waits for its decision.
+    /// A connect request that is not accepted or rejected yet.
     Requested { engine: Arc<EngineShared>, conn: ConnId, private_data_limit: usize },
-    /// A connection that `engine` makes or carries.
+    /// A connection that `engine` sets up or carries.
     Connected { engine: Arc<EngineShared> },
-    /// Rejected, disconnected or stopped listening.
+    /// Rejected or disconnected, or no longer listening.
     Over,
 }
 
-/// What users ask of an engine.
+/// A command of a user to an engine.
 pub(crate) enum CmCommand {
     /// Start a connection.
     Connect { id: Arc<CmShared>, qp: Arc<QpShared>, remote: SocketAddr, param: Box<ConnParam> },
@@ -127,7 +128,7 @@ pub(crate) enum CmCommand {
 }
 
 impl CmCommand {
-    /// The engine is gone: what can only be told by it is told now.
+    /// The engine is gone: makes the events that the engine would have made.
     pub(crate) fn refuse(self) {
         match self {
             Self::Connect { id, qp, .. } => {
@@ -136,7 +137,7 @@ impl CmCommand {
             Self::ConnectStream { id, .. } => {
                 id.not_streaming(ConnectionError::Tcp(CloseReason::Aborted));
             }
-            // The end of its connection tells the identifier.
+            // The end of the connection makes the event of the identifier.
             Self::Accept { qp, .. } | Self::StartInitiator { qp, .. } => qp.enter_error(),
             Self::Listen { .. }
             | Self::Unlisten { .. }
@@ -154,8 +155,8 @@ impl CmShared {
         Arc::new(Self { context, channel, state: Mutex::default(), times: Times::default() })
     }
 
-    /// A user's handle. Where all were dropped there is a new one: for the event of an end that nobody waits
-    /// for.
+    /// A handle for the user. If all were dropped, a new one: it carries the event of an end that no user
+    /// waits for.
     pub(super) fn handle(self: &Arc<Self>) -> CmId {
         let mut state = self.state();
         let owner = state.owner.upgrade().unwrap_or_else(|| {
@@ -172,7 +173,7 @@ impl CmShared {
 
     // ---- for engines ----
 
-    /// The identifier of a new connection of this listener, which `engine` has as `conn`.
+    /// The identifier of a new connection `conn` of this listener.
     pub(crate) fn child(self: &Arc<Self>, conn: ConnId, addresses: (SocketAddr, SocketAddr)) -> Arc<Self> {
         let child = Self::new(Arc::clone(&self.context), Weak::clone(&self.channel));
         {
@@ -183,13 +184,13 @@ impl CmShared {
         child
     }
 
-    /// `engine` has a Request for `conn`, and waits for a decision.
+    /// `engine` received a Request on `conn`, and waits for a decision.
     pub(crate) fn set_requested(&self, engine: &Arc<EngineShared>, conn: ConnId, private_data_limit: usize) {
         let engine = Arc::clone(engine);
         self.state().phase = CmPhase::Requested { engine, conn, private_data_limit };
     }
 
-    /// `engine` has a connection for it in streaming mode: a new one, or one that was rejected.
+    /// `engine` has a connection in streaming mode for it: a new one, or one whose MPA startup was rejected.
     pub(crate) fn set_streaming(&self, engine: &Arc<EngineShared>, stream: &Arc<StreamShared>) {
         let mut state = self.state();
         state.phase = CmPhase::Streaming { engine: Arc::clone(engine) };
@@ -197,7 +198,7 @@ impl CmShared {
         state.qp = None;
     }
 
-    /// Whether its connection is the user's in streaming mode.
+    /// Whether its connection is in streaming mode.
     pub(crate) fn is_streaming(&self) -> bool {
         matches!(self.state().phase, CmPhase::Streaming { .. })
     }
@@ -207,7 +208,7 @@ impl CmShared {
         matches!(self.state().phase, CmPhase::Listening { .. })
     }
 
-    /// Tells the user. `listener` is the one that a new connection has come to.
+    /// Adds an event for the user. `listener` is the one that a new connection arrived at.
     pub(crate) fn announce(self: &Arc<Self>, listener: Option<&Arc<Self>>, kind: CmEventKind) {
         event::announce(&self.channel, self.handle(), listener.cloned(), kind);
     }
@@ -220,7 +221,7 @@ impl CmShared {
         self.state().addresses
     }
 
-    /// Its connection in its engine.
+    /// Sets its connection in the engine.
     pub(crate) fn set_conn(&self, conn: ConnId) {
         self.state().conn = Some(conn);
     }
@@ -229,27 +230,27 @@ impl CmShared {
         self.state().conn
     }
 
-    /// No connection was made for `qp`, and none will be.
+    /// No connection was set up for `qp`, and none will be.
     pub(crate) fn not_connected(self: &Arc<Self>, qp: &QpShared, error: ConnectionError) {
         qp.enter_error();
         self.not_streaming(error);
     }
 
-    /// No connection was made, and none will be.
+    /// No connection was set up, and none will be.
     pub(crate) fn not_streaming(self: &Arc<Self>, error: ConnectionError) {
         self.set_over();
         self.announce(None, CmEventKind::ConnectError { error, peer: None });
     }
 
-    /// The connection is over: nothing can be asked of it any more.
+    /// The connection is over and accepts no more calls.
     pub(crate) fn set_over(&self) {
         let mut state = self.state();
         state.phase = CmPhase::Over;
         state.conn = None;
     }
 
-    /// Ends a connect request that nobody has decided; `false`: somebody has, from another thread, and the
-    /// engine will hear of it.
+    /// Ends an undecided connect request. Returns `false` if the user decided meanwhile; the command is then
+    /// on its way to the engine.
     pub(crate) fn expire(&self) -> bool {
         let mut state = self.state();
         let undecided = matches!(state.phase, CmPhase::Requested { .. });
@@ -260,18 +261,19 @@ impl CmShared {
         undecided
     }
 
-    /// It is established, at this time of the engine.
+    /// The connection is established, at this time of the engine.
     pub(crate) fn set_established(&self, now_us: u64) {
         self.times.established_us.store(now_us, Ordering::Relaxed);
         self.set_progress(now_us);
     }
 
-    /// Something came or went, at this time of the engine.
+    /// Data was sent or received, at this time of the engine.
     pub(crate) fn set_progress(&self, now_us: u64) {
         self.times.progress_us.store(now_us, Ordering::Relaxed);
     }
 
-    /// A segment came, and in it so many FPDUs, of which so many bytes were placed. The engine alone counts.
+    /// Counts a received segment, the FPDUs in it, and the bytes that were placed. Only the engine writes
+    /// these counters.
     pub(crate) fn count_segment(&self, fpdus: u64, placed_bytes: u64) {
         let Times { rx_segments, rx_fpdus, rx_placed_bytes, .. } = &self.times;
         for (count, more) in [(rx_segments, 1), (rx_fpdus, fpdus), (rx_placed_bytes, placed_bytes)] {
@@ -279,7 +281,7 @@ impl CmShared {
         }
     }
 
-    /// When something came or went last.
+    /// The time of the last progress.
     pub(crate) fn progress_us(&self) -> u64 {
         self.times.progress_us.load(Ordering::Relaxed)
     }
@@ -305,24 +307,24 @@ impl CmShared {
         Some(Activity { age, idle, rx_segments, rx_fpdus, rx_placed_bytes })
     }
 
-    /// Ends it gracefully. The queue pair refuses requests before the engine is told: all that was posted is
-    /// sent.
+    /// Ends it gracefully. The queue pair refuses requests before the engine is told, so every posted request
+    /// is sent.
     pub(super) fn close(self: &Arc<Self>) {
         let state = self.state();
         let qp = state.qp.as_ref().and_then(|(qp, _)| qp.upgrade());
         if let Some(qp) = &qp {
             qp.refuse_sends();
         }
-        self.end_as(state, |id| CmCommand::Disconnect { id });
+        self.end_with(state, |id| CmCommand::Disconnect { id });
     }
 
     /// Ends it at once.
     pub(super) fn abort(self: &Arc<Self>) {
-        self.end_as(self.state(), |id| CmCommand::Abort { id });
+        self.end_with(self.state(), |id| CmCommand::Abort { id });
     }
 
-    /// Ends it as its phase has it: `command` for a connection.
-    fn end_as(
+    /// Ends it according to its phase; sends `command` to the engine for a connection.
+    fn end_with(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, CmState>,
         command: impl FnOnce(Arc<Self>) -> CmCommand,
@@ -348,7 +350,8 @@ impl CmShared {
         }
     }
 
-    /// The last user has let go. A connection with a queue pair lives on as long as that.
+    /// The last handle of the user was dropped. A connection with a queue pair lives as long as the queue
+    /// pair.
     fn abandon(self: &Arc<Self>) {
         if !matches!(self.state().phase, CmPhase::Connected { .. }) {
             self.abort();

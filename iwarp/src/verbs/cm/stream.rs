@@ -1,8 +1,7 @@
-//! Streaming mode in front of MPA, and the switch to MPA on the same connection (RFC 5044 sections 7.1,
-//! 7.1.3).
+//! Streaming mode before MPA, and the switch to MPA on the same connection (RFC 5044 sections 7.1, 7.1.3).
 //!
-//! Both buffers are bounded: what the peer sends beyond the user's reading closes TCP's window, and what the
-//! user sends beyond TCP's taking is refused until there is room.
+//! Both buffers are bounded. When the receive buffer is full, the window of TCP closes. When the send buffer
+//! is full, sends are refused until there is space.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -15,51 +14,52 @@ use crate::verbs::{QueuePair, VerbsError};
 use super::shared::{CmCommand, CmPhase};
 use super::{CmId, ConnParam, ResponderOptions, StreamOptions};
 
-/// Bytes of one connection on their way between its user and its engine.
+/// The bytes of one connection between its user and its engine.
 pub(crate) struct StreamShared {
     buffers: Mutex<Buffers>,
-    /// The engine was told to look, and has not done so.
-    told: AtomicBool,
+    /// The engine was notified and has not looked yet.
+    notified: AtomicBool,
 }
 
 struct Buffers {
     recv: VecDeque<u8>,
     send: VecDeque<u8>,
-    /// Bytes of `send` that go in front of a startup frame; those behind them wait until MPA is left again.
-    in_front: Option<usize>,
+    /// The bytes of `send` that go before a startup frame. Those behind them wait until the connection leaves
+    /// MPA again.
+    before_mpa: Option<usize>,
     limits: StreamOptions,
-    /// Nothing follows what is in `recv`.
+    /// The peer has closed: nothing follows the bytes in `recv`.
     ended: bool,
-    /// `StreamReadable` was announced for what is in `recv`.
+    /// `StreamReadable` was reported for the bytes in `recv`.
     announced: bool,
-    /// `StreamWritable` is owed.
+    /// A send was refused, so `StreamWritable` has to be reported.
     refused: bool,
 }
 
-/// What a [`CmId::recv_stream`] found.
+/// The result of [`CmId::recv_stream`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamRead {
-    /// So many bytes.
+    /// This many bytes were read.
     Bytes(usize),
-    /// Nothing now; `StreamReadable` follows when there is.
+    /// No bytes wait; `StreamReadable` follows when some do.
     Empty,
-    /// The peer has closed, and everything was read.
+    /// The peer has closed, and all bytes were read.
     Ended,
 }
 
 impl StreamShared {
-    /// Takes memory for all it will hold.
+    /// Allocates both buffers.
     pub(crate) fn new(limits: StreamOptions) -> Arc<Self> {
         let buffers = Buffers {
             recv: VecDeque::with_capacity(limits.recv_bytes),
             send: VecDeque::with_capacity(limits.send_bytes),
-            in_front: None,
+            before_mpa: None,
             limits,
             ended: false,
             announced: false,
             refused: false,
         };
-        Arc::new(Self { buffers: Mutex::new(buffers), told: AtomicBool::new(false) })
+        Arc::new(Self { buffers: Mutex::new(buffers), notified: AtomicBool::new(false) })
     }
 
     fn buffers(&self) -> MutexGuard<'_, Buffers> {
@@ -68,12 +68,12 @@ impl StreamShared {
 
     // ---- for the engine ----
 
-    /// It looks now: from here on it has to be told again.
+    /// The engine looks at the buffers now: the next change notifies it again.
     pub(crate) fn answer(&self) {
-        self.told.store(false, Ordering::Release);
+        self.notified.store(false, Ordering::Release);
     }
 
-    /// Takes bytes for the user, as many as there is room for.
+    /// Adds bytes for the user, as many as fit; returns their number.
     pub(crate) fn fill(&self, bytes: &[u8]) -> usize {
         let mut buffers = self.buffers();
         let taken = bytes.len().min(buffers.limits.recv_bytes - buffers.recv.len());
@@ -81,25 +81,25 @@ impl StreamShared {
         taken
     }
 
-    /// Nothing follows.
+    /// The peer has closed.
     pub(crate) fn end(&self) {
         self.buffers().ended = true;
     }
 
-    /// Whether `StreamReadable` is to be announced.
+    /// Whether `StreamReadable` has to be reported now.
     pub(crate) fn take_readable(&self) -> bool {
         let mut buffers = self.buffers();
         let waits = buffers.ended || !buffers.recv.is_empty();
         waits && !std::mem::replace(&mut buffers.announced, true)
     }
 
-    /// Lets `send` take bytes of the user from the front. Returns whether `StreamWritable` is to be
-    /// announced.
+    /// Lets `send` take bytes of the user from the front. Returns whether `StreamWritable` has to be
+    /// reported.
     pub(crate) fn drain(&self, mut send: impl FnMut(&[u8]) -> usize) -> bool {
         let mut buffers = self.buffers();
         loop {
             let (front, _) = buffers.send.as_slices();
-            let front = &front[..front.len().min(buffers.in_front.unwrap_or(usize::MAX))];
+            let front = &front[..front.len().min(buffers.before_mpa.unwrap_or(usize::MAX))];
             if front.is_empty() {
                 break;
             }
@@ -108,24 +108,25 @@ impl StreamShared {
                 break;
             }
             buffers.send.drain(..taken);
-            buffers.in_front = buffers.in_front.map(|bytes| bytes - taken);
+            buffers.before_mpa = buffers.before_mpa.map(|bytes| bytes - taken);
         }
         let room = buffers.send.len() <= buffers.limits.send_bytes / 2;
         room && std::mem::take(&mut buffers.refused)
     }
 
-    /// Whether all bytes are with TCP that go in front of a startup frame.
+    /// Whether TCP has taken all bytes that go before a startup frame.
     pub(crate) fn is_sent(&self) -> bool {
         let buffers = self.buffers();
-        buffers.in_front.unwrap_or(buffers.send.len()) == 0
+        buffers.before_mpa.unwrap_or(buffers.send.len()) == 0
     }
 
-    /// MPA was left, and its frames are with TCP: what the user has sent since follows them.
+    /// The connection has left MPA, and TCP has taken its frames: bytes that the user sent since then follow
+    /// them.
     pub(crate) fn reopen(&self) {
-        self.buffers().in_front = None;
+        self.buffers().before_mpa = None;
     }
 
-    /// What the user has not read, for the reader that comes after it.
+    /// Takes the bytes that the user has not read, for MPA.
     pub(crate) fn take_unread(&self) -> VecDeque<u8> {
         let mut buffers = self.buffers();
         buffers.announced = false;
@@ -153,7 +154,7 @@ impl StreamShared {
         for (place, byte) in out.iter_mut().zip(buffers.recv.drain(..taken)) {
             *place = byte;
         }
-        // What comes from now on is news.
+        // Bytes that arrive from now on need a new event.
         buffers.announced &= !buffers.recv.is_empty() || (buffers.ended && taken == 0);
         match taken {
             0 if buffers.ended => StreamRead::Ended,
@@ -162,10 +163,10 @@ impl StreamShared {
         }
     }
 
-    /// MPA starts behind what was sent so far.
+    /// MPA starts after the bytes sent so far.
     fn start(&self) {
         let mut buffers = self.buffers();
-        buffers.in_front = Some(buffers.send.len());
+        buffers.before_mpa = Some(buffers.send.len());
     }
 
     fn unread(&self) -> usize {
@@ -175,8 +176,8 @@ impl StreamShared {
 
 impl CmId {
     /// Connects to `remote` in streaming mode: plain bytes both ways, until one side starts MPA as initiator
-    /// and the other as responder. `StreamEstablished` or `ConnectError` follows. Of `param` the engine,
-    /// port, timeout and keepalive count.
+    /// and the other as responder. A `StreamEstablished` or `ConnectError` event follows. Of `param` only the
+    /// engine, port, timeout and keepalive are used.
     ///
     /// # Errors
     /// [`VerbsError`]: a parameter is out of range, there is no engine.
@@ -202,19 +203,19 @@ impl CmId {
         Ok(())
     }
 
-    /// Sends bytes in streaming mode. Returns how many were taken: where that is not all,
-    /// [`StreamWritable`](super::CmEventKind::StreamWritable) follows.
+    /// Sends bytes in streaming mode. Returns how many were taken. If that is not all, a
+    /// [`StreamWritable`](super::CmEventKind::StreamWritable) event follows.
     ///
     /// # Errors
     /// [`VerbsError::Invalid`] when the connection is not in streaming mode.
     pub fn send_stream(&self, bytes: &[u8]) -> Result<usize, VerbsError> {
         let (engine, stream) = self.shared.state().streaming()?;
         let taken = stream.send(bytes, false).unwrap_or(0);
-        self.tell(&engine, &stream);
+        self.notify(&engine, &stream);
         Ok(taken)
     }
 
-    /// Takes bytes that the peer sent in streaming mode.
+    /// Reads bytes that the peer sent in streaming mode.
     ///
     /// # Errors
     /// [`VerbsError::Invalid`] when the connection is not in streaming mode.
@@ -222,18 +223,19 @@ impl CmId {
         let (engine, stream) = self.shared.state().streaming()?;
         let read = stream.recv(out);
         if matches!(read, StreamRead::Bytes(_)) {
-            self.tell(&engine, &stream);
+            self.notify(&engine, &stream);
         }
         Ok(read)
     }
 
-    /// Starts MPA as initiator on a connection in streaming mode: the Request follows the bytes sent so far,
-    /// and no more can be sent. Events are those of [`connect`](Self::connect). Both sides have to know that
-    /// the other starts MPA now: what the peer sends in streaming mode after this ends the connection (code
-    /// 4).
+    /// Starts MPA as initiator on a connection in streaming mode. The Request follows the bytes sent so far,
+    /// and no more can be sent. The events are those of [`connect`](Self::connect). Each side has to know
+    /// that the other starts MPA now: bytes that the peer sends in streaming mode after this end the
+    /// connection (code 4).
     ///
     /// # Errors
-    /// [`VerbsError`]: bytes of the peer are unread, the queue pair is not idle, a parameter is out of range.
+    /// [`VerbsError`]: bytes of the peer are not read yet, the queue pair is not idle, a parameter is out of
+    /// range.
     pub fn start_initiator(&self, qp: &QueuePair, param: &ConnParam) -> Result<(), VerbsError> {
         param.check()?;
         let mut state = self.shared.state();
@@ -243,7 +245,11 @@ impl CmId {
                 "bytes of the peer are unread: read them before MPA starts".into(),
             ));
         }
-        qp.shared.bind(&self.shared.context.resources, engine.doorbells(), param.mpa_config(true).max_ird)?;
+        qp.shared.reserve(
+            &self.shared.context.resources,
+            engine.doorbells(),
+            param.mpa_config(true).max_ird,
+        )?;
         state.qp = Some((Arc::downgrade(&qp.shared), Arc::downgrade(&qp.owner)));
         stream.start();
         state.phase = CmPhase::Connected { engine: Arc::clone(&engine) };
@@ -253,9 +259,9 @@ impl CmId {
         Ok(())
     }
 
-    /// Starts MPA as responder on a connection in streaming mode, after `last_message`, the bytes that tell
-    /// the peer to send its Request (RFC 5044 section 7.1.5); they may be empty. What the peer has sent and
-    /// was not read belongs to the Request. `ConnectRequest` or `ConnectError` follows.
+    /// Starts MPA as responder on a connection in streaming mode, after `last_message`: the bytes that tell
+    /// the peer to send its Request (RFC 5044 section 7.1.5). They may be empty. Bytes of the peer that were
+    /// not read belong to the Request. A `ConnectRequest` or `ConnectError` event follows.
     ///
     /// # Errors
     /// [`VerbsError`]: `last_message` does not fit the send buffer as a whole, a parameter is out of range.
@@ -274,8 +280,8 @@ impl CmId {
         Ok(())
     }
 
-    fn tell(&self, engine: &EngineShared, stream: &StreamShared) {
-        if !stream.told.swap(true, Ordering::AcqRel) {
+    fn notify(&self, engine: &EngineShared, stream: &StreamShared) {
+        if !stream.notified.swap(true, Ordering::AcqRel) {
             engine.command(CmCommand::Streamed { id: Arc::clone(&self.shared) });
         }
     }

@@ -133,7 +133,7 @@ fn fpdus_behind_the_reply_are_borne_by_option() {
     let step = start(client_server()).receive(OFFSET, &bytes).unwrap();
     assert_eq!(step.consumed, bytes.len() - 4);
     assert!(matches!(step.event, Some(InitiatorEvent::Accepted(_))));
-    let strict = MpaConfig { bear_early_fpdus: false, ..client_server() };
+    let strict = MpaConfig { tolerate_early_fpdus: false, ..client_server() };
     assert_eq!(start(strict).receive(OFFSET, &bytes), Err(MpaError::Startup(StartupFault::EarlyBytes)));
     let bytes = [reply(0x50, 2, &[0x80, 1, 0x80, 1]), b"FPDU".to_vec()].concat();
     let peer_to_peer = start(MpaConfig::default()).receive(OFFSET, &bytes);

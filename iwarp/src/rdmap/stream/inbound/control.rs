@@ -34,6 +34,8 @@ impl Delivery<'_> {
             Ok(None) => return Ok(()),
             Err(error) => return Err(piece.fail(error)),
         };
+        // RFC 7306 section 5.4 (EXT-107, EXT-109): a request is looked at once DDP has delivered it, and so
+        // has delivered all messages before it.
         let asked = if opcode == Opcode::AtomicRequest {
             AtomicRequest::parse(&message).map(Asked::Atomic)
         } else {
@@ -48,6 +50,8 @@ impl Delivery<'_> {
         if let Err(error) = self.check_asked(&asked) {
             return Err(request.fail(error, 0));
         }
+        // RFC 7306 section 5.2.1 (EXT-084, EXT-085): RDMAP itself answers the request; our user gets no
+        // completion for it.
         self.outbound.respond(self.records, request);
         Ok(())
     }
@@ -62,6 +66,7 @@ impl Delivery<'_> {
             Asked::Read(ReadRequest { source_stag, source_to, size, .. }) => {
                 self.guard.check_read(source_stag, source_to, u64::from(size), by).map(drop)
             }
+            // RFC 7306 section 5.2.1 (EXT-190): an operation that this stream does not support is an error.
             Asked::Atomic(AtomicRequest { op, .. }) if !op.is_understood(self.common.extensions) => {
                 return Err(TerminateError::UnexpectedOpcode);
             }
@@ -119,6 +124,8 @@ impl Delivery<'_> {
             return Err(self.sink_revoked(Terminate::local(TerminateError::LocalCatastrophic)));
         }
         self.common.progress += 1;
+        // RFC 7306 sections 5.2.2 and 5.4 (EXT-100, EXT-111, EXT-195): the atomic completes, with its value
+        // in place, when its response is delivered and not before.
         self.common.outstanding.take(&mut self.records.outstanding);
         self.common.on_response();
         Ok(())
@@ -147,6 +154,7 @@ impl Delivery<'_> {
         let Inbound { requests, terminates, control, .. } = &mut *self.inbound;
         let responses = &mut self.common.atomic_responses;
         let opcode = Opcode::check(&(*header).into(), self.common.extensions);
+        // RFC 7306 section 8.2 (EXT-149): DDP checks queue, MSN, offset and length of each segment first.
         match queue {
             Queue::ReadRequest => {
                 // Also on a stream without atomics, so that the error is the opcode and not the length.

@@ -139,6 +139,8 @@ impl Delivery<'_> {
         let piece = Piece { head, len: ulpdu.len(), ulpdu: Some(ulpdu), arrival: Arrival::Early };
         let placed = match Header::parse(piece.head) {
             Ok(Header::Tagged(header)) => self.tagged(&piece, &header).is_ok(),
+            // RFC 7306 section 5.4 (EXT-107): of untagged messages only Sends are placed ahead of a hole, so
+            // no Atomic Request is looked at before DDP delivers it.
             Ok(Header::Untagged(header)) if header.qn == Queue::Send.number() => {
                 self.early_send(&piece, &header)
             }

@@ -113,6 +113,7 @@ impl Delivery<'_> {
     /// later message has no buffer yet, even if a request is bound ahead for it.
     fn check_in_order(&self, header: &UntaggedHeader) -> Result<(), TerminateError> {
         let Inbound { sends, ahead, .. } = &*self.inbound;
+        // RFC 7306 section 6.3 (EXT-123): Immediate Data is delivered in the order sent, as Sends are.
         let behind = !ahead.is_empty() && sends.index_of(header.msn).is_ok_and(|index| index > 0);
         if behind { Err(DdpError::NoBuffer.into()) } else { Ok(sends.check_next(header)?) }
     }
@@ -129,6 +130,8 @@ impl Delivery<'_> {
         let payload_len = piece.len - UntaggedHeader::LEN;
         let Inbound { sends, immediate, .. } = &*self.inbound;
         let room = |index| self.inbound.request(index).map_or(0, RecvRequest::length);
+        // RFC 7306 section 8.2 (EXT-149): DDP checks MSN, offset and length of Immediate Data as those of a
+        // Send.
         let slot = sends.check(header, payload_len, room).map_err(TerminateError::from)?;
         let opcode = self.check_opcode(header)?;
         if opcode.is_immediate() {
@@ -199,6 +202,8 @@ impl Delivery<'_> {
             invalidated = Some(stag.0);
         }
         let immediate = self.inbound.immediate.take().filter(|_| opcode.is_immediate());
+        // RFC 7306 section 6.3 (EXT-121): Immediate Data consumes a receive request of queue 0, as a Send
+        // does.
         let completed = if immediate.is_some() { WcOpcode::RecvImmediate } else { WcOpcode::Recv };
         if let Some(request) = self.inbound.bound.take() {
             let qp = &self.common.qp;

@@ -18,6 +18,8 @@ impl Outbound {
     /// DDP in the order in which the user posted them.
     pub(super) fn start_request(&mut self, cx: &mut Context<'_>) -> Result<bool, Failure> {
         let common = &mut *cx.common;
+        // RFC 7306 sections 5.2.1 and 6.3 (EXT-088, EXT-126): requests start in the order in which they were
+        // posted. One that is held back stays in front of all others.
         let held_back = self.head.take(&mut cx.records.held_back);
         let Some(entry) = held_back.or_else(|| common.qp.sq.pop()) else { return Ok(false) };
         let fenced = entry.flags.contains(SendFlags::FENCE) && !common.outstanding.is_empty();
@@ -41,6 +43,8 @@ impl Outbound {
                 self.send(Opcode::send(solicited, true), rkey, length, payload)
             }
             SendOp::Immediate { data } => {
+                // RFC 7306 sections 4.2 and 6.3 (EXT-023, EXT-026, EXT-125): the DDP payload is the eight
+                // bytes of Immediate Data, and nothing else.
                 Message::of_bytes(Opcode::immediate(solicited), self.next_send_msn(), &data)
             }
             SendOp::Write { remote } => write(remote, length, payload),
@@ -68,12 +72,16 @@ impl Outbound {
             SendOp::Atomic { remote: RemoteAddr { addr, rkey }, op } => {
                 let id = self.atomic_id;
                 self.atomic_id = id.wrapping_add(1);
+                // RFC 7306 section 5.2.2 (EXT-192): each Atomic Request has a buffer on queue 3 for its
+                // response.
                 let posted = common.atomic_responses.post(1);
                 debug_assert!(posted, "an ORD of 16 bits is within the queue's bounds");
                 pending.byte_len = length;
                 let response = Outstanding::Atomic { id, sink: only_element(&payload) };
                 common.await_response(&mut cx.records.outstanding, pending, response);
                 let request = AtomicRequest { id, stag: Stag(rkey), to: addr, op };
+                // RFC 7306 sections 4.2 and 5.2.1 (EXT-024, EXT-026, EXT-063): the DDP payload is the Atomic
+                // Request header, and nothing else.
                 let msn = self.next_request_msn();
                 return Ok(self.send_request(Message::of_bytes(
                     Opcode::AtomicRequest,

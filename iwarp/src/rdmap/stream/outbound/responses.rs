@@ -14,6 +14,8 @@ impl Outbound {
     /// RFC 5040 sections 5.2.2 and 5.5 (RDMAP-230, RDMAP-292): responses go to DDP in the order of the
     /// requests.
     pub(super) fn start_response(&mut self, cx: &mut Context<'_>) -> Result<bool, Failure> {
+        // RFC 7306 sections 5.2.1, 5.2.2 and 5.4 (EXT-089, EXT-090, EXT-102, EXT-112, EXT-113): requests are
+        // carried out and answered, each once, in the order in which DDP delivered them.
         let Some(request) = self.responses.take(&mut cx.records.asked) else { return Ok(false) };
         let message = match request.asked {
             // RFC 5040 sections 4.2, 4.4 and 5.2.1 (RDMAP-112, RDMAP-120, RDMAP-218, RDMAP-222): the response
@@ -30,6 +32,8 @@ impl Outbound {
                 let response = carry_out(&request, &atomic, cx.guard, cx.common.by)?;
                 let msn = self.atomic_response_msn;
                 self.atomic_response_msn = msn.wrapping_add(1);
+                // RFC 7306 sections 4.2 and 5.2.2 (EXT-025, EXT-026, EXT-091): the DDP payload is the Atomic
+                // Response header, and nothing else.
                 Message::of_bytes(Opcode::AtomicResponse, msn, &response.to_bytes())
             }
         };
@@ -50,5 +54,6 @@ fn carry_out(
         .check_atomic(stag, to, by)
         .and_then(|word| word.update(|value| op.apply(value)))
         .map_err(|fault| request.fail(TerminateError::of_read_fault(fault), 0))?;
+    // RFC 7306 section 5.2.2 (EXT-093): the response has the identifier of its request.
     Ok(AtomicResponse { id, original })
 }

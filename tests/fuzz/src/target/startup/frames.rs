@@ -55,7 +55,7 @@ pub(super) fn config(input: &mut Input<'_>) -> MpaConfig {
         ord: depth(depths >> 3),
         max_ird: depth(more),
         depths_left_to_ulp: bit(5) && bit(6),
-        bear_early_fpdus: bit(7),
+        tolerate_early_fpdus: bit(7),
         fallback: bit(8),
     };
     if config.validate().is_ok() {

@@ -36,7 +36,7 @@ pub(super) fn alone(input: &mut Input<'_>) {
         let cut = initiate(config, &bytes, &cuts);
         match (&one, &cut) {
             // Early FPDUs are seen only where they come with the Reply.
-            (Err(_), Ok(_)) if !config.bear_early_fpdus || config.peer_to_peer => {}
+            (Err(_), Ok(_)) if !config.tolerate_early_fpdus || config.peer_to_peer => {}
             // What is wrong is seen as soon as it is there, and may look worse or better with what follows.
             (Err(_), Err(_)) => {}
             _ => assert_eq!(one, cut, "the pieces matter: {cuts:?} of {bytes:02x?}"),
