@@ -2,7 +2,7 @@
 //! crashes that are none of ours stay what they were.
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
-#[path = "common/apart.rs"]
+#[path = "it/common/apart.rs"]
 mod apart;
 
 use std::ffi::c_void;

@@ -1,8 +1,8 @@
 //! Which tests ran: the record that `scripts/test` leaves, and the proofs that are not in it.
 //!
 //! A line for each test, with tabs between: the runner, the test's path, its outcome. A runner is the crate
-//! or test target as cargo names its program, and the file it starts with (`iwarp src/lib.rs`, `verbs_limits
-//! tests/verbs_limits.rs`). A wire case of `iwprobe` has the runner `case`; a suite that was skipped, with
+//! or test target as cargo names its program, and the file it starts with (`iwarp src/lib.rs`, `it
+//! tests/it/main.rs`). A wire case of `iwprobe` has the runner `case`; a suite that was skipped, with
 //! its reason, has the runner `skipped`.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -73,16 +73,20 @@ impl Ran {
             return self.skipped.contains(PROBE)
                 || cases.is_some_and(|cases| cases.get(&test.name) == Some(&true));
         }
-        let Some((runner, module)) = place(&test.file) else { return false };
+        let Some((runner, _)) = place(&test.file) else { return false };
         let tests = self.tests.get(&runner).into_iter().flatten();
-        // Between the file's module and the test there may be modules of the file's own, `tests` by name.
-        let own = tests.filter(|(path, _)| {
-            let inner = path.strip_prefix(&module).and_then(|path| path.strip_suffix(&test.name));
-            inner.is_some_and(|inner| inner.split("::").all(|part| part.is_empty() || part == "tests"))
-        });
+        let own = tests.filter(|(path, _)| is_path_of(path, test));
         let passed: Vec<bool> = own.map(|(_, passed)| *passed).collect();
         !passed.is_empty() && passed.into_iter().all(|passed| passed)
     }
+}
+
+/// Whether this is the path by which its runner names a test. Between the file's module and the test there
+/// may be modules of the file's own, `tests` by name.
+pub(super) fn is_path_of(path: &str, test: &Test) -> bool {
+    let Some((_, module)) = place(&test.file) else { return false };
+    let inner = path.strip_prefix(&module).and_then(|path| path.strip_suffix(&test.name));
+    inner.is_some_and(|inner| inner.split("::").all(|part| part.is_empty() || part == "tests"))
 }
 
 /// The runner of the tests in a file, and what their paths start with.
@@ -119,9 +123,9 @@ mod tests {
             ("iwarp/src/mpa/framer/tests.rs", "iwarp src/lib.rs mpa::framer::tests::"),
             ("tcp-lite/src/tcp/mod.rs", "tcp_lite src/lib.rs tcp::"),
             ("tests/src/conformance/row.rs", "tests src/lib.rs conformance::row::"),
-            ("iwarp/tests/verbs_limits.rs", "verbs_limits tests/verbs_limits.rs "),
-            ("iwarp/tests/rdmap_stream/sent.rs", "rdmap_stream tests/rdmap_stream/main.rs sent::"),
-            ("iwarp/tests/model/main.rs", "model tests/model/main.rs "),
+            ("iwarp/tests/memory_guard.rs", "memory_guard tests/memory_guard.rs "),
+            ("iwarp/tests/it/rdmap/stream/sent.rs", "it tests/it/main.rs rdmap::stream::sent::"),
+            ("iwarp/tests/it/model/mod.rs", "it tests/it/main.rs model::"),
         ] {
             assert_eq!(of(file).as_deref(), Some(expected));
         }

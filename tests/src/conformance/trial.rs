@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::mutation::{self, Mutation, Trial, Trials, killer_text};
 use super::proof::Test;
+use super::ran::is_path_of;
 use super::{Ledger, RowId};
 use crate::lab::{LabError, Result, Run};
 use crate::lab_error;
@@ -17,7 +18,7 @@ const BUILD: Duration = Duration::from_secs(900);
 /// How long the tests of one program may take; broken code may hang, which is a failure as any other.
 const TESTS: Duration = Duration::from_secs(120);
 
-/// Tests of one program.
+/// Tests of one file, run without others: what hangs, or takes its program with it, takes nothing else.
 #[derive(Debug, PartialEq, Eq)]
 struct Batch {
     package: String,
@@ -122,7 +123,7 @@ impl Requirements {
             Ok(ended) => ended.text,
             Err(error) => error.to_string(),
         };
-        let said = |test: &Test, what: &str| verdicts(&text, &test.name).any(|verdict| verdict == what);
+        let said = |test: &Test, what: &str| verdicts(&text, test).any(|verdict| verdict == what);
         Ok(batch.tests.iter().filter(|test| said(test, "FAILED") || !said(test, "ok")).collect())
     }
 
@@ -177,26 +178,24 @@ impl Suite for Requirements {
     }
 }
 
-/// What a runner's output says of the test with this name, in any module.
-fn verdicts<'a>(text: &'a str, name: &'a str) -> impl Iterator<Item = &'a str> {
+/// What a runner's output says of this test: others may have its name in other modules.
+fn verdicts<'a>(text: &'a str, test: &'a Test) -> impl Iterator<Item = &'a str> {
     text.lines().filter_map(move |line| {
         let (path, verdict) = line.strip_prefix("test ")?.split_once(" ... ")?;
-        let own = path.split(" - ").next()?.rsplit("::").next()?;
-        (own == name).then_some(verdict)
+        is_path_of(path.split(" - ").next()?, test).then_some(verdict)
     })
 }
 
 fn batches(tests: Vec<Test>) -> Result<Vec<Batch>> {
-    let mut batches: BTreeMap<(String, Vec<String>), BTreeSet<Test>> = BTreeMap::new();
+    let mut files: BTreeMap<String, BTreeSet<Test>> = BTreeMap::new();
     for test in tests {
-        let target = target(&test.file).ok_or_else(|| lab_error!("{} is in no target", test.file))?;
-        batches.entry(target).or_default().insert(test);
+        files.entry(test.file.clone()).or_default().insert(test);
     }
-    let batch = |((package, target), tests): (_, BTreeSet<Test>)| {
-        let tests = tests.into_iter().collect();
-        Batch { package, target, tests }
+    let batch = |(file, tests): (String, BTreeSet<Test>)| {
+        let (package, target) = target(&file).ok_or_else(|| lab_error!("{file} is in no target"))?;
+        Ok(Batch { package, target, tests: tests.into_iter().collect() })
     };
-    Ok(batches.into_iter().map(batch).collect())
+    files.into_iter().map(batch).collect()
 }
 
 /// The package and cargo's name of the target that a file of the protocol crates is tested in; `None` for a
@@ -220,17 +219,22 @@ mod tests {
     fn each_file_has_its_target() {
         let words = |file| target(file).map(|(package, words)| format!("{package} {}", words.join(" ")));
         assert_eq!(words("iwarp/src/mpa/frame/tests.rs").as_deref(), Some("iwarp --lib"));
-        assert_eq!(words("iwarp/tests/ddp_wire.rs").as_deref(), Some("iwarp --test ddp_wire"));
-        assert_eq!(words("tcp-lite/tests/stack/limits.rs").as_deref(), Some("tcp-lite --test stack"));
+        assert_eq!(words("iwarp/tests/memory_guard.rs").as_deref(), Some("iwarp --test memory_guard"));
+        assert_eq!(words("iwarp/tests/it/ddp/wire.rs").as_deref(), Some("iwarp --test it"));
         assert_eq!(words("tests/tests/siw/rping.rs"), None);
         assert_eq!(words("tests/iwprobe/src/cases/ddp.rs"), None);
     }
 
     #[test]
-    fn a_verdict_is_found_by_the_last_part_of_its_path() {
-        let text = "running 3 tests\ntest mpa::crc::sums ... ok\ntest sums_of - should panic ... FAILED\ntest a::sums ... FAILED\n";
-        assert_eq!(verdicts(text, "sums").collect::<Vec<_>>(), ["ok", "FAILED"]);
-        assert_eq!(verdicts(text, "sums_of").collect::<Vec<_>>(), ["FAILED"]);
-        assert_eq!(verdicts(text, "none").count(), 0);
+    fn a_verdict_is_found_by_file_and_name() {
+        let text = "running 3 tests\ntest mpa::crc::tests::sums ... ok\ntest mpa::crc::sums_of - should panic ... FAILED\ntest mpa::sums ... FAILED\n";
+        let of = |file: &str, name: &str| {
+            let test = Test { file: file.into(), name: name.into() };
+            verdicts(text, &test).map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(of("iwarp/src/mpa/crc.rs", "sums"), ["ok"]);
+        assert_eq!(of("iwarp/src/mpa/crc.rs", "sums_of"), ["FAILED"]);
+        assert_eq!(of("iwarp/tests/it/mpa/mod.rs", "sums"), ["FAILED"]);
+        assert!(of("iwarp/src/mpa/crc.rs", "none").is_empty());
     }
 }

@@ -12,7 +12,7 @@ use super::gate::{Hand, gated};
 /// The port that engines listen on.
 pub(super) const PORT: u16 = 7174;
 
-#[path = "../../../../iwarp/tests/common/raw.rs"]
+#[path = "../../../../iwarp/tests/it/common/raw.rs"]
 #[allow(dead_code, reason = "each of its users needs a part")]
 pub(super) mod raw;
 
@@ -108,7 +108,7 @@ pub(super) fn gated_rig(crc: bool) -> (Box<RawPair>, Hand) {
 }
 
 fn rig_over(ports: (Box<dyn Port>, Box<dyn Port>), crc: bool) -> Box<RawPair> {
-    Box::new(RawPair::limited(context(3), ports, Limits { connections: 64, ..LIMITS }, |config| {
+    Box::new(RawPair::over(context(3), ports, Limits { connections: 64, ..LIMITS }, |config| {
         small(config);
         config.crc = crc;
     }))

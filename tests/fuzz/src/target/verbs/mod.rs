@@ -2,7 +2,8 @@
 //! engines on a wire in memory. Two queue pairs are connected to begin with; whatever follows is the input's.
 //!
 //! Rules: no call panics; every limit is kept; what is posted completes once or is flushed once; when all is
-//! let go of, nothing is held. What the bytes are then, the model of two engines says (`iwarp/tests/model`).
+//! let go of, nothing is held. What the bytes are then, the model of two engines says
+//! (`iwarp/tests/it/model`).
 
 mod side;
 mod work;

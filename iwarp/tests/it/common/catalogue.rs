@@ -1,0 +1,273 @@
+//! The hostile peer's catalogue: for each resource of RFC 5042 section 2.2, the messages that attack it, and
+//! what has to come back. RDMAP is always above DDP here, so there is one catalogue and not a second one for
+//! DDP alone.
+
+use iwarp::rdmap::TerminateError;
+
+use super::ulpdu::{self, read_request, untagged};
+
+/// What of the failing message comes back.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Echo {
+    Nothing,
+    Header,
+    ReadRequest,
+}
+
+/// What an attack aims at (sections 2.2.1 to 2.2.8).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Resource {
+    StreamContext,
+    DataBuffers,
+    /// Here the table of STags: there are no page tables.
+    TranslationTables,
+    ProtectionDomain,
+    StagNamespace,
+    CompletionQueue,
+    AsyncEvents,
+    ReadRequests,
+}
+
+impl Resource {
+    pub(crate) const ALL: [Self; 8] = [
+        Self::StreamContext,
+        Self::DataBuffers,
+        Self::TranslationTables,
+        Self::ProtectionDomain,
+        Self::StagNamespace,
+        Self::CompletionQueue,
+        Self::AsyncEvents,
+        Self::ReadRequests,
+    ];
+}
+
+/// How a message names its buffer: each way has attacks of its own (section 2.1).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Means {
+    /// Tagged, or a Read Request, which names its source by STag.
+    Stag,
+    Rights,
+    Bounds,
+    Wrap,
+    Domain,
+    /// Untagged.
+    Queue,
+    Number,
+    Offset,
+    Length,
+    /// What has nothing to do with a buffer.
+    Form,
+}
+
+impl Means {
+    pub(crate) const ALL: [Self; 10] = [
+        Self::Stag,
+        Self::Rights,
+        Self::Bounds,
+        Self::Wrap,
+        Self::Domain,
+        Self::Queue,
+        Self::Number,
+        Self::Offset,
+        Self::Length,
+        Self::Form,
+    ];
+}
+
+/// Memory with a name that the peer knows.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Name {
+    pub(crate) stag: u32,
+    pub(crate) to: u64,
+}
+
+/// What the peer knows of its victim.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Names {
+    /// Lent to it: 4096 bytes, with every right.
+    pub(crate) mine: Name,
+    /// Lent to somebody else.
+    pub(crate) others: Name,
+    /// Lent to it for writing alone.
+    pub(crate) unreadable: Name,
+}
+
+/// A message that ends its stream.
+pub(crate) struct Attack {
+    pub(crate) name: &'static str,
+    pub(crate) on: Resource,
+    pub(crate) by: Means,
+    pub(crate) error: TerminateError,
+    pub(crate) echo: Echo,
+    /// What is said before, and is no fault.
+    pub(crate) before: Vec<Vec<u8>>,
+    pub(crate) ulpdu: Vec<u8>,
+}
+
+/// A tagged segment of `len` bytes.
+pub(crate) fn tagged(control: [u8; 2], stag: u32, to: u64, len: usize) -> Vec<u8> {
+    ulpdu::tagged(control, stag, to, &vec![7; len])
+}
+
+/// Reads `size` bytes at `to` of `stag`.
+pub(crate) fn read(source: Name, size: u32) -> Vec<u8> {
+    read_request(1, (9, 0), size, (source.stag, source.to))
+}
+
+/// The messages, against a stream that has lent what `names` says and has one receive of 64 bytes.
+pub(crate) fn catalogue(names: &Names) -> Vec<Attack> {
+    use Echo::{Header, Nothing, ReadRequest};
+    use Resource::{
+        AsyncEvents, CompletionQueue, DataBuffers, ProtectionDomain, ReadRequests, StagNamespace,
+        StreamContext, TranslationTables,
+    };
+    use TerminateError as E;
+    const WRITE: [u8; 2] = [0xc1, 0x40];
+    const SEND: [u8; 2] = [0x41, 0x43];
+    let Names { mine, others, unreadable } = *names;
+    let unknown = Name { stag: mine.stag ^ 0x5a5a_5a00, ..mine };
+    let end = Name { to: mine.to.wrapping_add(4095), ..mine };
+    let top = Name { to: u64::MAX - 1, ..mine };
+    let write = |name: Name, len| tagged(WRITE, name.stag, name.to, len);
+    let case =
+        |name, on, by, error, echo, ulpdu| Attack { name, on, by, error, echo, before: Vec::new(), ulpdu };
+    vec![
+        case("a CRC that is wrong", StreamContext, Means::Form, E::MpaCrc, Nothing, write(mine, 4)),
+        case("Write, unknown STag", StagNamespace, Means::Stag, E::DdpInvalidStag, Header, write(unknown, 4)),
+        case("Write beyond the end", DataBuffers, Means::Bounds, E::DdpBounds, Header, write(end, 2)),
+        case(
+            "Write to another's STag",
+            ProtectionDomain,
+            Means::Domain,
+            E::DdpNotAssociated,
+            Header,
+            write(others, 4),
+        ),
+        case("Write that wraps", TranslationTables, Means::Wrap, E::DdpToWrap, Header, write(top, 4)),
+        case(
+            "tagged DDP version",
+            StreamContext,
+            Means::Form,
+            E::DdpTaggedVersion,
+            Header,
+            tagged([0xc2, 0x40], mine.stag, mine.to, 4),
+        ),
+        case(
+            "queue 9",
+            StreamContext,
+            Means::Queue,
+            E::DdpInvalidQn,
+            Header,
+            untagged(SEND, 0, [9, 1, 0], b""),
+        ),
+        Attack {
+            before: vec![untagged(SEND, 0, [0, 1, 0], b"takes the buffer")],
+            ..case(
+                "second Send for one buffer",
+                CompletionQueue,
+                Means::Number,
+                E::DdpNoBuffer,
+                Header,
+                untagged(SEND, 0, [0, 2, 0], b"x"),
+            )
+        },
+        case(
+            "message number 0",
+            StreamContext,
+            Means::Number,
+            E::DdpMsnRange,
+            Header,
+            untagged(SEND, 0, [0, 0, 0], b"x"),
+        ),
+        case(
+            "offset behind the buffer",
+            DataBuffers,
+            Means::Offset,
+            E::DdpInvalidMo,
+            Header,
+            untagged(SEND, 0, [0, 1, 65], b"x"),
+        ),
+        case(
+            "too long a Send",
+            DataBuffers,
+            Means::Length,
+            E::DdpTooLong,
+            Header,
+            untagged(SEND, 0, [0, 1, 0], &[1; 65]),
+        ),
+        case(
+            "untagged DDP version",
+            StreamContext,
+            Means::Form,
+            E::DdpUntaggedVersion,
+            Header,
+            untagged([0x42, 0x43], 0, [0, 1, 0], b"x"),
+        ),
+        case(
+            "Read, unknown STag",
+            StagNamespace,
+            Means::Stag,
+            E::ReadInvalidStag,
+            ReadRequest,
+            read(unknown, 4),
+        ),
+        case("Read beyond the end", DataBuffers, Means::Bounds, E::ReadBounds, ReadRequest, read(end, 2)),
+        case(
+            "Read of what is not readable",
+            DataBuffers,
+            Means::Rights,
+            E::ReadAccessRights,
+            ReadRequest,
+            read(unreadable, 4),
+        ),
+        case(
+            "Read of another's STag",
+            ProtectionDomain,
+            Means::Domain,
+            E::ReadNotAssociated,
+            ReadRequest,
+            read(others, 4),
+        ),
+        case("Read that wraps", TranslationTables, Means::Wrap, E::ReadToWrap, ReadRequest, read(top, 4)),
+        case(
+            "invalidates another's STag",
+            StagNamespace,
+            Means::Stag,
+            E::CannotInvalidate,
+            Header,
+            untagged([0x41, 0x44], others.stag, [0, 1, 0], b""),
+        ),
+        case(
+            "RDMAP version",
+            StreamContext,
+            Means::Form,
+            E::RdmapVersion,
+            Header,
+            untagged([0x41, 0x83], 0, [0, 1, 0], b"x"),
+        ),
+        case(
+            "Send in the queue of Reads",
+            ReadRequests,
+            Means::Queue,
+            E::UnexpectedOpcode,
+            Header,
+            untagged(SEND, 0, [1, 1, 0], &[0; 28]),
+        ),
+        case(
+            "a Read Response nobody waits for",
+            AsyncEvents,
+            Means::Form,
+            E::UnexpectedOpcode,
+            Header,
+            tagged([0xc1, 0x42], mine.stag, mine.to, 4),
+        ),
+        case(
+            "a short Read Request",
+            ReadRequests,
+            Means::Length,
+            E::OperationUnspecified,
+            Header,
+            untagged([0x41, 0x41], 0, [1, 1, 0], &[0; 27]),
+        ),
+    ]
+}

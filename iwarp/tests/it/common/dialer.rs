@@ -1,0 +1,60 @@
+//! A host of ours that connects to a bare TCP peer, which answers as a test wants it to.
+
+use iwarp::verbs::{CmEvent, CmEventKind, CmId, CompletionQueue, ConnParam, EventChannel, QpInit, QueuePair};
+
+use super::PORT;
+use super::raw::RawPair;
+use super::testbed::Testbed;
+
+/// The Request is with the peer: `pair.inbox` begins with it.
+pub(crate) struct Dialer {
+    pub(crate) pair: RawPair,
+    pub(crate) cq: CompletionQueue,
+    pub(crate) qp: QueuePair,
+    pub(crate) id: CmId,
+    pub(crate) channel: EventChannel,
+}
+
+impl Dialer {
+    pub(crate) fn new(param: &ConnParam) -> Self {
+        Self::on(Testbed::new().peer(), param)
+    }
+
+    pub(crate) fn on(mut pair: RawPair, param: &ConnParam) -> Self {
+        pair.listen();
+        let pd = pair.context.alloc_pd().unwrap();
+        let cq = pair.context.create_cq(64, None).unwrap();
+        let channel = pair.context.create_event_channel().unwrap();
+        let qp = pd.create_qp(&QpInit::new(&cq)).unwrap();
+        let id = pair.context.create_id(&channel);
+        id.connect(&qp, format!("10.0.0.2:{PORT}").parse().unwrap(), param).unwrap();
+        assert!(pair.until(1_000_000, |pair| pair.inbox.len() >= 20), "no Request");
+        Self { pair, cq, qp, id, channel }
+    }
+
+    /// The peer answers the Request so; what follows is in `pair.inbox` alone.
+    pub(crate) fn answered(param: &ConnParam, reply: &[u8]) -> Self {
+        let mut dialer = Self::new(param);
+        dialer.pair.inbox.clear();
+        dialer.pair.send(reply);
+        dialer.pair.until(20_000, |_| false);
+        dialer
+    }
+
+    pub(crate) fn event(&mut self) -> CmEvent {
+        self.pair.next_event(&self.channel, 30_000_000).expect("no event")
+    }
+
+    /// The peer closes after the engine has.
+    pub(crate) fn closes(&mut self) {
+        assert!(self.pair.until(1_000_000, |pair| pair.is_over()), "not closed");
+        if self.pair.closed.is_none() {
+            self.pair.close();
+        }
+    }
+
+    pub(crate) fn established(&mut self) {
+        let event = self.event();
+        assert!(matches!(event.kind, CmEventKind::Established { .. }), "{event:?}");
+    }
+}

@@ -1,0 +1,85 @@
+//! A host of ours that listens for a bare TCP peer, which asks as a test wants it to. `served` begins with
+//! it.
+
+use iwarp::verbs::{
+    CmEvent, CmEventKind, CmId, CompletionChannel, CompletionQueue, ConnParam, EventChannel, ListenOptions,
+    ProtectionDomain, QpInit, QueuePair,
+};
+
+use super::PORT;
+use super::raw::RawPair;
+use super::testbed::Testbed;
+
+pub(crate) struct Doorman {
+    pub(crate) pair: RawPair,
+    pub(crate) pd: ProtectionDomain,
+    pub(crate) cq: CompletionQueue,
+    /// Where `cq` announces itself.
+    pub(crate) completions: CompletionChannel,
+    pub(crate) channel: EventChannel,
+    pub(crate) listener: CmId,
+}
+
+impl Doorman {
+    pub(crate) fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    pub(crate) fn with(configure: impl FnOnce(&mut ListenOptions)) -> Self {
+        Self::over(Testbed::new().peer(), configure)
+    }
+
+    /// The engine of `pair` listens.
+    pub(crate) fn over(pair: RawPair, configure: impl FnOnce(&mut ListenOptions)) -> Self {
+        let channel = pair.context.create_event_channel().unwrap();
+        let mut options = ListenOptions::new(PORT);
+        configure(&mut options);
+        let listener = pair.context.create_id(&channel);
+        listener.listen_with(&options).unwrap();
+        let pd = pair.context.alloc_pd().unwrap();
+        let completions = pair.context.create_comp_channel().unwrap();
+        let cq = pair.context.create_cq(256, Some(&completions)).unwrap();
+        Self { pair, pd, cq, completions, channel, listener }
+    }
+
+    /// A new connection says this.
+    pub(crate) fn say(&mut self, bytes: &[u8]) {
+        self.pair.connect();
+        self.pair.until(2_000, |_| false);
+        self.pair.send(bytes);
+    }
+
+    /// A new connection says this, and is asked about.
+    pub(crate) fn asked(&mut self, bytes: &[u8]) -> CmEvent {
+        self.say(bytes);
+        let event = self.event();
+        assert!(matches!(event.kind, CmEventKind::ConnectRequest { .. }), "{event:?}");
+        event
+    }
+
+    /// Accepts; the Reply has come.
+    pub(crate) fn accept(&mut self, id: &CmId, param: &ConnParam) -> QueuePair {
+        let qp = self.qp();
+        self.accept_for(&qp, id, param);
+        qp
+    }
+
+    /// The same for a queue pair that the test has made.
+    pub(crate) fn accept_for(&mut self, qp: &QueuePair, id: &CmId, param: &ConnParam) {
+        self.pair.inbox.clear();
+        id.accept(qp, param).unwrap();
+        assert!(self.pair.until(1_000_000, |pair| pair.inbox.len() >= 20), "no Reply");
+    }
+
+    pub(crate) fn qp(&self) -> QueuePair {
+        self.pd.create_qp(&QpInit::new(&self.cq)).unwrap()
+    }
+
+    pub(crate) fn event(&mut self) -> CmEvent {
+        self.pair.next_event(&self.channel, 30_000_000).expect("no event")
+    }
+
+    pub(crate) fn is_over(&mut self) -> bool {
+        self.pair.until(200_000, |pair| pair.is_over())
+    }
+}

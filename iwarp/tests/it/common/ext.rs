@@ -1,0 +1,100 @@
+//! Atomics and Immediate Data between two engines: requests, and the words they work on.
+
+use iwarp::memory::Access;
+use iwarp::rdmap::AtomicRequest;
+use iwarp::verbs::{
+    AtomicOp, MemoryRegion, QueuePair, RecvRequest, RemoteAddr, SendOp, SendRequest, WcStatus,
+};
+
+use super::served::{Served, Setup};
+use super::ulpdu;
+use super::{Connected, Pair};
+
+/// What a region needs whose words a peer may change.
+pub(crate) const ATOMIC: Access = Access::LOCAL_WRITE.union(Access::REMOTE_ATOMIC);
+
+/// All a peer can be allowed.
+pub(crate) const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE);
+
+pub(crate) const ADD_ONE: AtomicOp = AtomicOp::FetchAdd { add: 1, mask: 0 };
+
+/// A compare-and-swap of the whole word.
+pub(crate) fn cas(compare: u64, swap: u64) -> AtomicOp {
+    AtomicOp::CmpSwap { compare, compare_mask: u64::MAX, swap, swap_mask: u64::MAX }
+}
+
+pub(crate) fn remote(region: &MemoryRegion, at: usize) -> RemoteAddr {
+    RemoteAddr { addr: region.addr() + at as u64, rkey: region.rkey() }
+}
+
+/// An atomic on the word at `remote`; its old value goes to offset `at` of `local`.
+pub(crate) fn atomic(
+    wr_id: u64,
+    op: AtomicOp,
+    remote: RemoteAddr,
+    local: &MemoryRegion,
+    at: usize,
+) -> SendRequest {
+    SendRequest::new(wr_id, SendOp::Atomic { remote, op }, local.sge(at, 8))
+}
+
+/// The eight bytes at `at` as a number of this machine.
+pub(crate) fn word(region: &MemoryRegion, at: usize) -> u64 {
+    let mut bytes = [0; 8];
+    region.read_at(at, &mut bytes).unwrap();
+    u64::from_ne_bytes(bytes)
+}
+
+pub(crate) fn set_word(region: &MemoryRegion, at: usize, value: u64) {
+    region.write_at(at, &value.to_ne_bytes()).unwrap();
+}
+
+impl Pair {
+    /// A carries out `op` on B's word; returns what it held.
+    pub(crate) fn atomic(&mut self, c: &Connected, op: AtomicOp, remote: RemoteAddr) -> u64 {
+        let local = self.a.pd.reg_mr(8, Access::LOCAL_WRITE).unwrap();
+        c.qp_a.post_send(&atomic(77, op, remote, &local, 0)).unwrap();
+        let wc = self.wc_a();
+        assert_eq!((wc.wr_id, wc.status, wc.byte_len), (77, WcStatus::Success, 8));
+        word(&local, 0)
+    }
+}
+
+/// A connection with receives of these lengths, numbered from 0.
+pub(crate) fn receiving<'a>(lens: &'a [usize], setup: Setup<'a>) -> Served {
+    let prepare = |qp: &QueuePair, region: &MemoryRegion| {
+        for (n, &len) in lens.iter().enumerate() {
+            qp.post_recv(&RecvRequest::new(n as u64, region.sge(1000 * n, len))).unwrap();
+        }
+    };
+    Setup { prepare: &prepare, ..setup }.ready()
+}
+
+/// The last segment of a tagged message.
+pub(crate) fn tagged(control: u8, stag: u32, to: u64, payload: &[u8]) -> Vec<u8> {
+    ulpdu::tagged([0xc1, control], stag, to, payload)
+}
+
+/// An untagged message in one segment.
+pub(crate) fn untagged(control: u8, qn: u32, msn: u32, payload: &[u8]) -> Vec<u8> {
+    piece(control, qn, msn, 0, true, payload)
+}
+
+/// A segment of an untagged message.
+pub(crate) fn piece(control: u8, qn: u32, msn: u32, mo: u32, last: bool, payload: &[u8]) -> Vec<u8> {
+    let first = if last { 0x41 } else { 0x01 };
+    ulpdu::untagged([first, control], 0, [qn, msn, mo], payload)
+}
+
+pub(crate) fn atomic_request(msn: u32, request: &AtomicRequest) -> Vec<u8> {
+    untagged(0x4a, 1, msn, &request.to_bytes())
+}
+
+pub(crate) fn atomic_response(msn: u32, id: u32, original: u64) -> Vec<u8> {
+    untagged(0x4b, 3, msn, &[&id.to_be_bytes()[..], &original.to_be_bytes()].concat())
+}
+
+/// A Read Request of `size` bytes from `to` of `stag`; the answer goes to STag 9.
+pub(crate) fn read_request(msn: u32, size: u32, stag: u32, to: u64) -> Vec<u8> {
+    ulpdu::read_request(msn, (9, 0), size, (stag, to))
+}

@@ -1,0 +1,317 @@
+//! A peer that says what a test wants it to say: bare TCP under an engine's listener.
+
+use dp::{Burst, Mbuf, Mempool, Port};
+use iwarp::engine::{Engine, EngineConfig};
+use iwarp::mpa::Framer;
+use iwarp::verbs::{CmEvent, Context, EventChannel};
+use tcp_lite::{CloseReason, ConnId, Event, Instant, Limits, Stack, StackConfig};
+
+use super::PORT;
+
+/// Bytes of an Ethernet header.
+const ETHERNET: usize = 14;
+
+/// A Write of no bytes: the first FPDU of an initiator, after which the responder may speak.
+pub(crate) const EMPTY_WRITE: [u8; 14] = [0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+/// An engine, and a TCP stack on the other end of its wire.
+pub(crate) struct RawPair {
+    pub(crate) context: Context,
+    pub(crate) engine: Engine,
+    pub(crate) now_us: i64,
+    /// The peer's packet buffers: they travel, and come back when the engine has let go.
+    pub(crate) pool: Mempool,
+    stack: Stack,
+    port: Box<dyn Port>,
+    out: Burst,
+    conn: Option<ConnId>,
+    /// Bytes of the engine's stream so far.
+    pub(crate) inbox: Vec<u8>,
+    /// How many bytes each of its TCP segments had.
+    pub(crate) segments: Vec<usize>,
+    /// How the connection ended.
+    pub(crate) closed: Option<CloseReason>,
+    pub(crate) peer_closed: bool,
+    /// Connections that the engine made to this peer's listener.
+    pub(crate) accepted: usize,
+    /// A router on the way lets no longer packets of the engine's pass, and reports them.
+    pub(crate) path_mtu: Option<u16>,
+    /// What the engine sends is lost.
+    pub(crate) deaf: bool,
+    /// The peer's application reads nothing any more: its window closes, and its TCP lives on.
+    pub(crate) stopped_reading: bool,
+    /// Engines of other hosts, which are turned as well.
+    pub(crate) beside: Vec<Engine>,
+}
+
+impl RawPair {
+    /// Over any two ports, the engine's first, with limits of the peer's.
+    pub(crate) fn over(
+        context: Context,
+        (port_a, port_b): (Box<dyn Port>, Box<dyn Port>),
+        limits: Limits,
+        configure: impl FnOnce(&mut EngineConfig),
+    ) -> Self {
+        let mut config = EngineConfig::new(&*port_a, &["10.0.0.1/24"]).unwrap();
+        config.stack.seed = [1; 32];
+        configure(&mut config);
+        let peer = EngineConfig::new(&*port_b, &["10.0.0.2/24"]).unwrap().stack;
+        let peer = StackConfig { seed: [2; 32], limits, ..peer };
+        let stack = Stack::new(peer, port_b.mempool().clone());
+        let pool = port_b.mempool().clone();
+        let engine = Engine::new(&context, port_a, config).unwrap();
+        Self {
+            context,
+            engine,
+            pool,
+            now_us: 0,
+            stack,
+            port: port_b,
+            out: Burst::new(),
+            conn: None,
+            inbox: Vec::new(),
+            segments: Vec::new(),
+            closed: None,
+            peer_closed: false,
+            accepted: 0,
+            path_mtu: None,
+            deaf: false,
+            stopped_reading: false,
+            beside: Vec::new(),
+        }
+    }
+
+    /// Starts a TCP connection to the engine's listener, forgetting the one before.
+    pub(crate) fn connect(&mut self) {
+        let now = Instant::from_micros(self.now_us);
+        if let Some(old) = self.conn.take() {
+            self.stack.abort(now, old);
+        }
+        (self.closed, self.peer_closed) = (None, false);
+        self.inbox.clear();
+        self.segments.clear();
+        let remote = format!("10.0.0.1:{PORT}").parse().unwrap();
+        self.conn = Some(self.stack.connect(now, remote, None).unwrap());
+    }
+
+    /// One more connection to the engine's listener; the one before stays.
+    pub(crate) fn connect_beside(&mut self) {
+        self.conn = None;
+        self.connect();
+    }
+
+    /// Lets the engine connect to this peer.
+    pub(crate) fn listen(&mut self) {
+        self.stack.listen(PORT).unwrap();
+    }
+
+    /// Whether there was one, of either side's.
+    #[allow(dead_code, reason = "for the fuzzing targets")]
+    pub(crate) fn has_connection(&self) -> bool {
+        self.conn.is_some()
+    }
+
+    /// Whether the engine has ended the connection, one way or the other.
+    pub(crate) fn is_over(&self) -> bool {
+        self.closed.is_some() || self.peer_closed
+    }
+
+    pub(crate) fn turn(&mut self) {
+        self.turn_before(i64::MAX);
+    }
+
+    /// A turn; time goes on to `limit_us` at most. Says whether nobody has anything to do, ever.
+    fn turn_before(&mut self, limit_us: i64) -> bool {
+        let now = Instant::from_micros(self.now_us);
+        let mut busy = self.engine.turn(now);
+        self.engine.check_invariants().expect("invariants of the engine's stack");
+        for engine in &mut self.beside {
+            busy |= engine.turn(now);
+        }
+        let mut frames = Burst::new();
+        self.port.rx_burst(self.now_us as u64, &mut frames);
+        for frame in frames.drain(..) {
+            busy = true;
+            if self.deaf {
+                continue;
+            }
+            match self.path_mtu.filter(|mtu| frame.len() > ETHERNET + usize::from(*mtu)) {
+                Some(mtu) => self.report_too_big(&frame, mtu),
+                None => self.stack.input(now, frame),
+            }
+        }
+        self.stack.poll(now);
+        while let Some(event) = self.stack.event() {
+            busy = true;
+            self.on_event(event);
+        }
+        self.stack.transmit(now, &mut self.out);
+        busy |= self.port.tx_burst(self.now_us as u64, &mut self.out) > 0;
+        let engines = self.beside.iter_mut().chain([&mut self.engine]);
+        let next = engines.filter_map(|it| it.next_deadline(now)).chain(self.stack.next_deadline(now)).min();
+        let idle_until = next.map_or(self.now_us + 1000, |at| at.total_micros());
+        self.now_us = if busy { self.now_us + 1 } else { idle_until.min(limit_us).max(self.now_us + 1) };
+        !busy && next.is_none()
+    }
+
+    /// Turns until `us` have passed or nobody will do anything any more; says how many turns that took.
+    #[allow(dead_code, reason = "for the fuzzing targets")]
+    pub(crate) fn rest(&mut self, us: i64) -> usize {
+        let end = self.now_us + us;
+        let mut turns = 1;
+        while self.now_us < end && !self.turn_before(end) {
+            turns += 1;
+        }
+        turns
+    }
+
+    /// What a router says of an IPv4 packet that is too long for what is behind it (RFC 1191).
+    fn report_too_big(&mut self, frame: &Mbuf, mtu: u16) {
+        let mut head = [0; ETHERNET + 28];
+        frame.copy_to(0, &mut head);
+        let (ethernet, packet) = head.split_at(ETHERNET);
+        let mut icmp = [&[3, 4, 0, 0, 0, 0][..], &mtu.to_be_bytes(), packet].concat();
+        let sum = checksum(&icmp);
+        icmp[2..4].copy_from_slice(&sum);
+        let mut ip =
+            [&[0x45, 0, 0, 56, 0, 0, 0, 0, 64, 1, 0, 0][..], &packet[16..20], &packet[12..16]].concat();
+        let sum = checksum(&ip);
+        ip[10..12].copy_from_slice(&sum);
+        let report = [&ethernet[6..12], &ethernet[..6], &ethernet[12..], &ip, &icmp].concat();
+        let mut buf = self.pool.alloc().unwrap();
+        buf.append(report.len()).unwrap().copy_from_slice(&report);
+        self.out.push(buf);
+    }
+
+    fn on_event(&mut self, event: Event) {
+        match event {
+            Event::Established { conn, listener: Some(_) } => {
+                self.accepted += 1;
+                (self.conn, self.closed, self.peer_closed) = (Some(conn), None, false);
+                self.inbox.clear();
+            }
+            Event::Received { conn, received } if Some(conn) == self.conn => {
+                self.segments.push(received.buf.len());
+                if self.stopped_reading {
+                    self.stack.hold(conn, received.buf.len());
+                }
+                for run in received.buf.segments() {
+                    self.inbox.extend_from_slice(run);
+                }
+            }
+            Event::PeerClosed { conn } if Some(conn) == self.conn => self.peer_closed = true,
+            Event::Closed { conn, reason } if Some(conn) == self.conn => self.closed = Some(reason),
+            _ => {}
+        }
+    }
+
+    /// Turns until `done`, or until `us` have passed; says whether it was done.
+    pub(crate) fn until(&mut self, us: i64, mut done: impl FnMut(&mut Self) -> bool) -> bool {
+        let end = self.now_us + us;
+        while self.now_us < end {
+            if done(self) {
+                return true;
+            }
+            self.turn_before(end);
+        }
+        done(self)
+    }
+
+    /// The next event of the engine's user, if one comes within `us`.
+    pub(crate) fn next_event(&mut self, channel: &EventChannel, us: i64) -> Option<CmEvent> {
+        let mut event = None;
+        self.until(us, |_| {
+            event = event.take().or_else(|| channel.poll());
+            event.is_some()
+        });
+        event
+    }
+
+    /// Sends bytes as they are.
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
+        let mut bytes = bytes;
+        let conn = self.conn.unwrap();
+        for _ in 0..100_000 {
+            if bytes.is_empty() || self.closed.is_some() {
+                return;
+            }
+            let now = Instant::from_micros(self.now_us);
+            let sent = self.stack.send(now, conn, bytes).unwrap_or(0);
+            bytes = &bytes[sent..];
+            self.turn();
+        }
+        panic!("{} bytes were not taken", bytes.len());
+    }
+
+    /// Sends what TCP takes now, in one segment if it fits; says how many bytes that is.
+    pub(crate) fn offer(&mut self, bytes: &[u8]) -> usize {
+        let now = Instant::from_micros(self.now_us);
+        self.stack.send(now, self.conn.unwrap(), bytes).unwrap_or(0)
+    }
+
+    /// RST.
+    pub(crate) fn abort(&mut self) {
+        self.stack.abort(Instant::from_micros(self.now_us), self.conn.unwrap());
+    }
+
+    /// FIN.
+    pub(crate) fn close(&mut self) {
+        self.stack.close(Instant::from_micros(self.now_us), self.conn.unwrap());
+    }
+}
+
+/// The Internet checksum.
+fn checksum(bytes: &[u8]) -> [u8; 2] {
+    let words = bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1]));
+    let sum: u32 = words.sum();
+    let folded = (sum & 0xffff) + (sum >> 16);
+    (!((folded & 0xffff) + (folded >> 16)) as u16).to_be_bytes()
+}
+
+/// A Request of revision 2 without peer-to-peer: depths 8 and 8.
+pub(crate) fn request(crc: bool) -> Vec<u8> {
+    let mut bytes = b"MPA ID Req Frame".to_vec();
+    bytes.extend([if crc { 0x50 } else { 0x10 }, 2, 0, 4, 0, 8, 0, 8]);
+    bytes
+}
+
+/// A Request of revision 2 for peer-to-peer with the one RTR form `bits` (of the frame's last four bytes).
+pub(crate) fn peer_to_peer_request(bits: [u8; 2]) -> Vec<u8> {
+    let mut bytes = request(true);
+    let depths = bytes.len() - 4;
+    bytes[depths] |= bits[0];
+    bytes[depths + 2] |= bits[1];
+    bytes
+}
+
+/// A ULPDU as an FPDU.
+pub(crate) fn fpdu(framer: &mut Framer, ulpdu: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; framer.wire_len(ulpdu.len())];
+    framer.frame(&mut bytes, ulpdu);
+    bytes
+}
+
+/// Takes the whole FPDUs off `bytes`, which `theirs` framed, and gives their ULPDUs. Every byte is checked.
+pub(crate) fn ulpdus(theirs: &mut Framer, bytes: &mut Vec<u8>) -> Vec<Vec<u8>> {
+    let mut ulpdus = Vec::new();
+    loop {
+        let (start, markers) = (theirs.position(), theirs.markers());
+        let in_marker = |at: usize| markers && (start + at as u64) % 512 < 4;
+        let mut content = bytes.iter().enumerate().filter(|(at, _)| !in_marker(*at)).map(|(_, byte)| *byte);
+        let (Some(high), Some(low)) = (content.next(), content.next()) else { return ulpdus };
+        let ulpdu: Vec<u8> = content.take(u16::from_be_bytes([high, low]).into()).collect();
+        if bytes.len() < theirs.wire_len(usize::from(u16::from_be_bytes([high, low]))) {
+            return ulpdus;
+        }
+        let whole = fpdu(theirs, &ulpdu);
+        assert_eq!(bytes[..whole.len()], whole, "an FPDU that is not as it should be");
+        bytes.drain(..whole.len());
+        ulpdus.push(ulpdu);
+    }
+}
+
+/// A startup frame: `key` is `Req` or `Rep`.
+pub(crate) fn frame(key: &str, flags: u8, revision: u8, private_data: &[u8]) -> Vec<u8> {
+    let length = (private_data.len() as u16).to_be_bytes();
+    [format!("MPA ID {key} Frame").as_bytes(), &[flags, revision], &length, private_data].concat()
+}

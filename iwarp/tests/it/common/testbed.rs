@@ -1,0 +1,95 @@
+//! The wire of a test, and what is at its ends: two hosts, or a host and a bare TCP peer.
+//!
+//! | type | what it has that the others have not |
+//! |---|---|
+//! | [`Pair`] | two engines and their users; connections between them |
+//! | [`RawPair`] | an engine beside a bare TCP peer, which says any bytes; routers that drop, peers that stop reading |
+//! | `Doorman` | over a `RawPair`: the engine listens, the peer opens as the test wants it to |
+//! | `Dialer` | over a `RawPair`: the engine connects, the peer answers as the test wants it to |
+//! | `Served` | over a `Doorman`: an accepted connection with one of each object |
+//! | `World` | over a `RawPair` with a hub for its wire: honest clients on a third host |
+//!
+//! Elsewhere engines stand on other wires. The simulator's ports and those of `tests/src/placement` show
+//! every frame; the victim of `tests/src/attack` has a router and the processor's clock; `tests/src/scenes`
+//! needs a device; `benches` tells errors where a test panics, and counts each host's memory. The fuzzer's
+//! rigs are `RawPair`s with small limits and pools that are kept.
+
+use dp::Port;
+use dp::link::{LinkConfig, LinkControl, pair_with_control};
+use iwarp::engine::{Engine, EngineConfig};
+use iwarp::verbs::{Context, ContextConfig};
+use tcp_lite::Limits;
+
+use super::Pair;
+use super::hooked::{Hooks, hooked};
+use super::raw::RawPair;
+
+/// What the ends are made of. By default a wire without faults, and engines as they are configured by
+/// default.
+pub(crate) struct Testbed<'a> {
+    ports: (Box<dyn Port>, Box<dyn Port>),
+    configure: Box<dyn Fn(&mut EngineConfig) + 'a>,
+    context: Option<Context>,
+}
+
+impl<'a> Testbed<'a> {
+    pub(crate) fn new() -> Self {
+        Self::on(&LinkConfig::default())
+    }
+
+    pub(crate) fn on(link: &LinkConfig) -> Self {
+        Self::with_control(link).0
+    }
+
+    /// With a hand on the wire.
+    pub(crate) fn with_control(link: &LinkConfig) -> (Self, LinkControl) {
+        let (a, b, control) = pair_with_control(link);
+        (Self::over((a, b)), control)
+    }
+
+    /// Over any two ports.
+    pub(crate) fn over(ports: (Box<dyn Port>, Box<dyn Port>)) -> Self {
+        Self { ports, configure: Box::new(|_| {}), context: None }
+    }
+
+    /// Does something to what passes the first end's port.
+    pub(crate) fn hook_a(mut self, hooks: impl Hooks) -> Self {
+        self.ports.0 = hooked(self.ports.0, hooks);
+        self
+    }
+
+    /// The same at the second end.
+    pub(crate) fn hook_b(mut self, hooks: impl Hooks) -> Self {
+        self.ports.1 = hooked(self.ports.1, hooks);
+        self
+    }
+
+    /// Configures every engine.
+    pub(crate) fn configure(self, configure: impl Fn(&mut EngineConfig) + 'a) -> Self {
+        Self { configure: Box::new(configure), ..self }
+    }
+
+    /// The context of the engine beside a bare TCP peer.
+    pub(crate) fn context(self, context: Context) -> Self {
+        Self { context: Some(context), ..self }
+    }
+
+    /// Two hosts.
+    pub(crate) fn hosts(self) -> Pair {
+        Pair::over(self.ports, self.configure)
+    }
+
+    /// A host, and a bare TCP peer at the second end.
+    pub(crate) fn peer(self) -> RawPair {
+        let seeded = || Context::new(ContextConfig { seed: Some([3; 32]), ..ContextConfig::default() });
+        let context = self.context.unwrap_or_else(|| seeded().unwrap());
+        RawPair::over(context, self.ports, Limits::default(), self.configure)
+    }
+}
+
+/// One more engine of `context`: with this address on this port.
+pub(crate) fn engine(context: &Context, port: Box<dyn Port>, address: &str, seed: u8) -> Engine {
+    let mut config = EngineConfig::new(&*port, &[address]).unwrap();
+    config.stack.seed = [seed; 32];
+    Engine::new(context, port, config).unwrap()
+}

@@ -1,0 +1,24 @@
+//! ULPDUs, byte by byte: the headers of RFC 5041 section 4 and RFC 5040 section 4. `control` are DDP's
+//! control byte and RDMAP's.
+
+/// A tagged segment.
+pub(crate) fn tagged(control: [u8; 2], stag: u32, to: u64, payload: &[u8]) -> Vec<u8> {
+    [&control[..], &stag.to_be_bytes(), &to.to_be_bytes(), payload].concat()
+}
+
+/// An untagged segment: `stag` is to be invalidated, `queue` are its number, MSN and MO.
+pub(crate) fn untagged(control: [u8; 2], stag: u32, queue: [u32; 3], payload: &[u8]) -> Vec<u8> {
+    let [qn, msn, mo] = queue.map(u32::to_be_bytes);
+    [&control[..], &stag.to_be_bytes(), &qn, &msn, &mo, payload].concat()
+}
+
+/// The 28 bytes of a Read Request; sink and source are STag and tagged offset.
+pub(crate) fn read_header(sink: (u32, u64), size: u32, source: (u32, u64)) -> Vec<u8> {
+    let ((sink, at), (source, from)) = (sink, source);
+    let [sink, size, source] = [sink, size, source].map(u32::to_be_bytes);
+    [&sink[..], &at.to_be_bytes(), &size, &source, &from.to_be_bytes()].concat()
+}
+
+pub(crate) fn read_request(msn: u32, sink: (u32, u64), size: u32, source: (u32, u64)) -> Vec<u8> {
+    untagged([0x41, 0x41], 0, [1, msn, 0], &read_header(sink, size, source))
+}

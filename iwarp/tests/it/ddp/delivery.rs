@@ -1,0 +1,424 @@
+//! What a data sink places and delivers, and how it refuses (RFC 5041 sections 1.2, 4, 5.4, 7), by the
+//! engine: segments of the test's own come in, completions and memory are looked at.
+
+use super::{REGION, setup, tagged, untagged};
+use crate::common::pattern;
+use crate::common::raw::fpdu;
+use crate::common::served::Served;
+use iwarp::memory::Access;
+use iwarp::verbs::{
+    AtomicOp, CmEventKind, ConnectionError, MrOptions, RemoteAddr, SendOp, SendRequest, StreamError,
+    WcOpcode, WcStatus,
+};
+
+const SEND: u8 = 3;
+
+/// Completions of receives: where, how they ended, how many bytes.
+fn received(peer: &mut Served) -> Vec<(u64, WcStatus, u32)> {
+    let all = peer.done();
+    assert!(all.iter().all(|wc| wc.opcode == WcOpcode::Recv));
+    all.iter().map(|wc| (wc.wr_id, wc.status, wc.byte_len)).collect()
+}
+
+// Proves DDP-001, DDP-006, DDP-008, DDP-009, DDP-047, DDP-048, DDP-109, DDP-119 to DDP-121, DDP-139: Writes
+// take no buffer, Sends the oldest, whole and partly filled; a Write of no bytes may name anything.
+#[test]
+fn both_models_on_one_stream() {
+    let mut peer = setup().ready();
+    for at in [0, 1000, 2000] {
+        peer.post_recv(at, 100);
+    }
+    let (stag, base) = (peer.region.rkey(), peer.region.addr());
+    let data = pattern(3, 40);
+    peer.say(&tagged(0xC1, stag, base + 5000, &data[..16]));
+    peer.say(&untagged(0x41, SEND, [0, 1, 0], &data));
+    peer.say(&tagged(0xC1, u32::MAX, u64::MAX, b""));
+    peer.say(&tagged(0xC1, 0, 0, b""));
+    peer.say(&untagged(0x41, SEND, [0, 2, 0], b""));
+    peer.say(&untagged(0x41, SEND, [0, 3, 0], b"third"));
+    assert_eq!(
+        received(&mut peer),
+        [(0, WcStatus::Success, 40), (1000, WcStatus::Success, 0), (2000, WcStatus::Success, 5)]
+    );
+    assert_eq!(peer.bytes(0, 41), [data.as_slice(), &[0xEE]].concat());
+    assert_eq!(peer.bytes(1000, 100), [0xEE; 100]);
+    assert_eq!(peer.bytes(2000, 6), b"third\xEE");
+    assert_eq!(peer.bytes(4999, 18), [&[0xEE], &data[..16], &[0xEE]].concat());
+}
+
+// Proves DDP-010, DDP-067, DDP-100, DDP-101, DDP-166, DDP-168: one STag for a hundred messages, here and
+// there and again; one buffer for one.
+#[test]
+fn an_stag_serves_many_messages_and_a_buffer_one() {
+    let mut peer = setup().ready();
+    peer.post_recv(0, 100);
+    let (stag, base) = (peer.region.rkey(), peer.region.addr());
+    for n in 0..100_u8 {
+        peer.say(&tagged(0xC1, stag, base + 1000 + u64::from(n % 10), &[n]));
+    }
+    peer.say(&untagged(0x41, SEND, [0, 1, 0], b"one"));
+    assert_eq!(received(&mut peer), [(0, WcStatus::Success, 3)]);
+    assert_eq!(peer.bytes(1000, 11), [90, 91, 92, 93, 94, 95, 96, 97, 98, 99, 0xEE]);
+    peer.say(&untagged(0x41, SEND, [0, 2, 0], b"two"));
+    peer.pair.until(10_000, |_| false);
+    assert_eq!(peer.qp.error(), Some(StreamError { layer: 1, etype: 2, code: 2, from_peer: false }));
+    assert_eq!(peer.pair.engine.counters().tx_terminates, 1, "and is counted");
+}
+
+// Proves DDP-054, DDP-134 to DDP-136, DDP-140, DDP-139: all bytes are there and nothing is delivered before
+// L=1; the length is where that segment ends.
+#[test]
+fn the_last_flag_delivers() {
+    let mut peer = setup().ready();
+    peer.post_recv(0, 100);
+    peer.post_recv(1000, 100);
+    peer.say(&untagged(0x01, SEND, [0, 1, 0], &[1; 20]));
+    peer.say(&untagged(0x01, SEND, [0, 1, 20], &[2; 20]));
+    assert!(received(&mut peer).is_empty());
+    assert_eq!(peer.bytes(0, 41), [&[1; 20][..], &[2; 20], &[0xEE]].concat());
+    peer.say(&untagged(0x41, SEND, [0, 1, 40], b"end"));
+    assert_eq!(received(&mut peer), [(0, WcStatus::Success, 43)]);
+    peer.pair.until(1_000_000, |_| false);
+    assert!(received(&mut peer).is_empty(), "delivered once");
+}
+
+// Proves DDP-083: segments of a message need not agree in RsvdULP: DDP has no error for that.
+#[test]
+fn rsvd_ulp_is_not_compared() {
+    let mut peer = setup().ready();
+    peer.post_recv(0, 100);
+    let mut first = untagged(0x01, SEND, [0, 1, 0], b"one ");
+    first[2..6].fill(0x11);
+    let mut last = untagged(0x41, SEND, [0, 1, 4], b"two");
+    last[2..6].fill(0x22);
+    peer.say_all(&[&first, &last]);
+    assert_eq!(received(&mut peer), [(0, WcStatus::Success, 7)]);
+    assert_eq!((peer.bytes(0, 8), peer.qp.error()), (b"one two\xEE".to_vec(), None));
+}
+
+// Proves DDP-122: a Write is nothing but its segments, each placed for itself. That its parts leave a gap, or
+// overlap, is no error: nobody is told of a whole.
+#[test]
+fn a_write_may_have_gaps() {
+    let mut peer = setup().ready();
+    let (stag, base) = (peer.region.rkey(), peer.region.addr());
+    peer.say_all(&[&tagged(0x81, stag, base + 8, b"two"), &tagged(0xC1, stag, base, b"one ")]);
+    peer.pair.until(10_000, |_| false);
+    assert_eq!(peer.bytes(0, 12), b"one \xEE\xEE\xEE\xEEtwo\xEE");
+    assert_eq!(peer.qp.error(), None);
+}
+
+/// A message of any queue that leaves bytes out, or sends some twice, would hold bytes that nobody has sent:
+/// it ends the stream with an invalid MO (1/2/04), as with Linux's siw. It is not delivered, and in order not
+/// placed either.
+#[test]
+fn an_untagged_message_has_no_gaps() {
+    const READ_REQUEST: u8 = 1;
+    const TERMINATE: u8 = 7;
+    let whole = |opcode, queue, len: usize| (opcode, queue, vec![0x77; len]);
+    for (opcode, queue, payload) in
+        [whole(SEND, 0, 12), whole(READ_REQUEST, 1, 28), whole(TERMINATE, 2, 20), whole(0xB, 3, 12)]
+    {
+        // Offsets at which a second segment begins, behind a first one of so many bytes.
+        for (first, second) in [(0, 4), (0, 1), (8, 9), (8, 7), (8, 0)] {
+            let mut peer = setup().ready();
+            peer.post_recv(0, 100);
+            if queue == 3 {
+                let op = SendOp::Atomic {
+                    remote: RemoteAddr { addr: 8, rkey: 1 },
+                    op: AtomicOp::FetchAdd { add: 1, mask: 0 },
+                };
+                peer.qp.post_send(&SendRequest::new(1, op, peer.region.sge(4096, 8))).unwrap();
+                assert_eq!(peer.heard(10_000).len(), 1);
+            }
+            if first > 0 {
+                peer.say(&untagged(0x01, opcode, [queue, 1, 0], &payload[..first]));
+            }
+            let rest = &payload[..payload.len() - first.max(second)];
+            let bad = untagged(0x41, opcode, [queue, 1, second as u32], rest);
+            peer.say(&bad);
+            let heard = peer.heard(100_000);
+            let what = format!("queue {queue}, {first} bytes, then from {second}");
+            if opcode == TERMINATE {
+                assert!(heard.is_empty(), "{what}: a Terminate is not answered");
+                assert!(peer.qp.error().is_some_and(|error| error.from_peer), "{what}");
+            } else {
+                assert_eq!(heard[0][18..22], [0x12, 0x04, 0xC0, 0], "{what}");
+                assert_eq!(heard[0][24..], bad[..18], "{what}");
+                let error = StreamError { layer: 1, etype: 2, code: 4, from_peer: false };
+                assert_eq!(peer.qp.error(), Some(error), "{what}");
+            }
+            assert!(peer.done().iter().all(|wc| wc.status != WcStatus::Success), "{what}");
+            let placed = if opcode == SEND { first } else { 0 };
+            assert_eq!(peer.bytes(0, 100), [&vec![0x77; placed][..], &vec![0xEE; 100 - placed]].concat());
+        }
+    }
+}
+
+/// RDMAP's own messages come one behind the other (RFC 5041 section 5.3). One that begins in the midst of
+/// another, on another queue, is not taken for the rest of it, nor by itself: its offset is not where the
+/// message under way goes on.
+#[test]
+fn messages_of_the_control_queues_are_not_mixed() {
+    let mut peer = setup().ready();
+    let op = AtomicOp::FetchAdd { add: 1, mask: 0 };
+    let atomic = SendOp::Atomic { remote: RemoteAddr { addr: 8, rkey: 1 }, op };
+    peer.qp.post_send(&SendRequest::new(1, atomic, peer.region.sge(0, 8))).unwrap();
+    assert_eq!(peer.heard(10_000).len(), 1);
+    peer.say(&untagged(0x01, 1, [1, 1, 0], &[0; 16]));
+    let answer = untagged(0x41, 0xB, [3, 1, 0], &[0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 9]);
+    peer.say(&answer);
+    let heard = peer.heard(100_000);
+    assert_eq!((&heard[0][18..22], &heard[0][24..]), (&[0x12, 0x04, 0xC0, 0][..], &answer[..18]));
+    assert_eq!(peer.bytes(0, 8), [0xEE; 8]);
+}
+
+// Proves DDP-088, DDP-110, DDP-202: each queue counts for itself, in both directions.
+#[test]
+fn queues_count_for_themselves() {
+    let mut peer = setup().ready();
+    peer.post_recv(0, 100);
+    peer.post_recv(1000, 100);
+    let (stag, base) = (peer.region.rkey(), peer.region.addr());
+    let mut ask = vec![0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 4];
+    ask.extend(stag.to_be_bytes());
+    ask.extend((base + 1000).to_be_bytes());
+    peer.say(&untagged(0x41, SEND, [0, 1, 0], b"one"));
+    peer.say(&untagged(0x41, 1, [1, 1, 0], &ask));
+    peer.say(&untagged(0x41, SEND, [0, 2, 0], b"two"));
+    assert_eq!(received(&mut peer), [(0, WcStatus::Success, 3), (1000, WcStatus::Success, 3)]);
+    // A Read Response to STag 9 at 7, then, on a queue that nobody opened, the Terminate with its own first
+    // number.
+    let heard = peer.heard(10_000);
+    assert_eq!(heard.len(), 1);
+    assert_eq!(heard[0][..14], [0xC1, 0x42, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 7]);
+    peer.say(&untagged(0x41, SEND, [u32::MAX, 1, 0], b"x"));
+    let heard = peer.heard(10_000);
+    assert_eq!(heard[0][..18], [0x41, 0x47, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0]);
+    assert_eq!(heard[0][18..20], [0x12, 0x01]);
+}
+
+// Proves DDP-007, DDP-039, DDP-144, DDP-157, DDP-160, DDP-161, DDP-163, DDP-169, DDP-179, DDP-183, DDP-189 to
+// DDP-195, DDP-210, DDP-222: each error of the table ends reception at once (DDP-163, DDP-169), places
+// nothing (DDP-007, DDP-210), is told to the user (DDP-157, DDP-222) and, in one more message, to the peer,
+// with the numbers, the header and the length (DDP-189 to DDP-195); DDP alone would have ended the stream
+// without that message (DDP-144, DDP-160, DDP-161); what follows is dropped without a word, and nothing of
+// ours is sent (DDP-039).
+#[test]
+fn an_error_ends_reception_and_is_told_once() {
+    let probe = setup().ready();
+    let (stag, base) = (probe.region.rkey(), probe.region.addr());
+    let end = base + REGION as u64;
+    drop(probe);
+    let cases = [
+        (tagged(0xC1, stag ^ 0x100, base, b"x"), [0x11, 0x00]),
+        (tagged(0xC1, stag, base.wrapping_sub(1), b"xy"), [0x11, 0x01]),
+        (tagged(0xC1, stag, end - 4, b"12345"), [0x11, 0x01]),
+        (tagged(0xC1, stag, u64::MAX, b"xy"), [0x11, 0x03]),
+        (tagged(0xC0, stag, base, b"x"), [0x11, 0x04]),
+        (untagged(0x41, SEND, [4, 1, 0], b"x"), [0x12, 0x01]),
+        (untagged(0x41, SEND, [0, 3, 0], b"x"), [0x12, 0x02]),
+        (untagged(0x41, SEND, [0, 0, 0], b"x"), [0x12, 0x03]),
+        (untagged(0x41, SEND, [0, 1, 101], b"x"), [0x12, 0x04]),
+        (untagged(0x41, SEND, [0, 1, 0], &[7; 150]), [0x12, 0x05]),
+        (untagged(0x43, SEND, [0, 1, 0], b"x"), [0x12, 0x06]),
+    ];
+    for (bad, control) in cases {
+        let mut peer = setup().ready();
+        // Seeds are equal: the region has the STag and the place it had for the probe, or the cases tell
+        // nothing.
+        assert_eq!((peer.region.rkey(), REGION), (stag, REGION));
+        let moved = peer.region.addr().wrapping_sub(base);
+        let mut bad = bad;
+        if bad[0] & 0x80 != 0 && control[1] != 3 {
+            let to = u64::from_be_bytes(bad[6..14].try_into().unwrap()).wrapping_add(moved);
+            bad[6..14].copy_from_slice(&to.to_be_bytes());
+        }
+        peer.post_recv(0, 100);
+        peer.post_recv(1000, 100);
+        let placed = tagged(0xC1, stag, peer.region.addr() + 5000, b"late");
+        let sent = untagged(0x41, SEND, [0, 1, 0], b"late");
+        peer.say_all(&[&bad, &placed, &sent, &bad]);
+        let heard = peer.heard(100_000);
+        assert_eq!(heard.len(), 1, "one Terminate, and nothing else: {bad:02x?}");
+        let told = &heard[0][18..];
+        assert_eq!(told[..2], control, "{bad:02x?}");
+        let header = if bad[0] & 0x80 != 0 { 14 } else { 18 };
+        assert_eq!(told[2] & 0xC0, 0xC0, "length and header are there");
+        assert_eq!(told[4..6], (bad.len() as u16).to_be_bytes());
+        assert_eq!(told[6..6 + header], bad[..header]);
+        let error = peer.qp.error().expect("the user is told");
+        assert_eq!(
+            (error.layer << 4 | error.etype, error.code, error.from_peer),
+            (control[0], control[1], false)
+        );
+        let event = peer.event();
+        assert!(
+            matches!(event.kind, CmEventKind::Disconnected { error: Some(ConnectionError::Stream(told)), .. } if told == error),
+            "{event:?}"
+        );
+        // No request of ours goes out any more.
+        let late = SendRequest::new(1, SendOp::Send, peer.region.sge(0, 8));
+        let refused = peer.qp.post_send(&late).is_err();
+        assert!(peer.heard(10_000).is_empty());
+        let mut completions = peer.done();
+        completions.retain(|wc| wc.opcode == WcOpcode::Recv || wc.status == WcStatus::Success);
+        let flushed: Vec<_> = completions.iter().map(|wc| (wc.wr_id, wc.status)).collect();
+        assert!(!refused, "flushed, not refused");
+        assert_eq!(flushed.len(), 2);
+        assert!(flushed.iter().all(|(_, status)| *status != WcStatus::Success), "{flushed:?}");
+        assert!(peer.bytes(0, REGION) == [0xEE; REGION], "nothing is placed: {bad:02x?}");
+    }
+}
+
+// Proves DDP-155, DDP-159: when TCP is lost every request that is outstanding, begun or not, completes in
+// error, once.
+#[test]
+fn a_lost_connection_completes_all_that_is_outstanding() {
+    let mut peer = setup().ready();
+    for at in [0, 1000, 2000] {
+        peer.post_recv(at, 100);
+    }
+    peer.say(&untagged(0x01, SEND, [0, 1, 0], b"begun"));
+    let read = SendOp::Read { remote: RemoteAddr { addr: 0, rkey: 1 } };
+    // More than may be outstanding at the peer.
+    for wr_id in 0..12 {
+        peer.qp.post_send(&SendRequest::new(wr_id, read, peer.region.sge(4000, 100))).unwrap();
+    }
+    assert_eq!(peer.heard(10_000).len(), 8);
+    assert!(peer.done().is_empty());
+    peer.pair.abort();
+    let event = peer.event();
+    let lost = Some(ConnectionError::Tcp(tcp_lite::CloseReason::Reset));
+    assert!(matches!(event.kind, CmEventKind::Disconnected { error, .. } if error == lost), "{event:?}");
+    let (received, sent): (Vec<_>, Vec<_>) =
+        peer.done().into_iter().partition(|wc| wc.opcode == WcOpcode::Recv);
+    assert!(received.iter().chain(&sent).all(|wc| wc.status != WcStatus::Success));
+    assert_eq!(received.iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [0, 1000, 2000]);
+    assert_eq!(sent.iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), (0..12).collect::<Vec<_>>());
+}
+
+// Proves MPA-225, MPA-226, DDP-153, MPA-036, MPA-227: a FIN behind a whole FPDU is an end like any other;
+// one in the middle of an FPDU is a loss, and the FPDU is nobody's.
+#[test]
+fn a_fin_cuts_an_fpdu_or_does_not() {
+    for cut in [0, 1, 10] {
+        let mut peer = setup().ready();
+        peer.post_recv(0, 100);
+        let mut bytes = fpdu(&mut peer.framer, &untagged(0x41, SEND, [0, 1, 0], b"the last"));
+        bytes.truncate(bytes.len() - cut);
+        peer.pair.send(&bytes);
+        peer.pair.until(10_000, |_| false);
+        peer.pair.close();
+        let event = peer.event();
+        let expected = if cut == 0 { None } else { Some(ConnectionError::PeerClosed) };
+        assert!(
+            matches!(event.kind, CmEventKind::Disconnected { error, .. } if error == expected),
+            "{event:?}"
+        );
+        let status = if cut == 0 { WcStatus::Success } else { WcStatus::WrFlushError };
+        assert_eq!(received(&mut peer).iter().map(|wc| wc.1).collect::<Vec<_>>(), [status]);
+        // The other half is closed too, or cut off.
+        assert!(peer.pair.until(10_000_000, |raw| raw.closed.is_some()));
+        assert!(
+            cut > 0 || peer.pair.closed == Some(tcp_lite::CloseReason::Graceful),
+            "{:?}",
+            peer.pair.closed
+        );
+        assert_eq!(peer.bytes(0, 1), if cut == 0 { b"t" } else { b"\xEE" });
+    }
+}
+
+// Proves DDP-084: where the segments of a message differ in what DDP leaves to its ULP, what is told is one
+// segment's: with the STags of two regions one of the two is invalidated, never both, none, or a third.
+#[test]
+fn the_reserved_bytes_of_one_segment_count() {
+    for alike in [true, false] {
+        let mut peer = setup().ready();
+        let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let options = MrOptions { qp: Some(&peer.qp), ..MrOptions::new(all) };
+        let lent = [0, 1].map(|_| peer.pd.reg_mr_with(64, &options).unwrap());
+        peer.post_recv(0, 100);
+        let segment = |control: u8, stag: u32, mo: u32| {
+            let mut ulpdu = vec![control, 0x44];
+            for word in [stag, 0, 1, mo] {
+                ulpdu.extend(word.to_be_bytes());
+            }
+            ulpdu.extend([5; 20]);
+            ulpdu
+        };
+        let second = if alike { 0 } else { 1 };
+        peer.say(&segment(0x01, lent[0].rkey(), 0));
+        peer.say(&segment(0x41, lent[second].rkey(), 20));
+        let told = peer.done();
+        let [wc] = told.as_slice() else { panic!("{told:?}") };
+        assert_eq!((wc.status, wc.byte_len), (WcStatus::Success, 40));
+        let valid = lent.each_ref().map(|region| region.is_valid());
+        let invalidated = wc.invalidated;
+        assert_eq!(valid, lent.each_ref().map(|region| Some(region.rkey()) != invalidated), "{wc:?}");
+        assert!(valid == [false, true] || (valid == [true, false] && !alike), "{valid:?}");
+        assert_eq!(peer.qp.error(), None);
+    }
+}
+
+// Proves DDP-145, DDP-146, RDMAP-321: whether our application, the peer's, or TCP itself ends it, the stream
+// and its TCP connection end together, and then neither a post of ours nor a segment of the peer's does
+// anything.
+#[test]
+fn after_teardown_nothing_is_sent_or_placed() {
+    for by in ["ours", "peer", "reset"] {
+        let mut peer = setup().ready();
+        let (stag, base) = (peer.region.rkey(), peer.region.addr());
+        // The first FPDU comes, and with it the right to speak.
+        peer.pair.until(10_000, |_| false);
+        match by {
+            "ours" => peer.id.disconnect(),
+            "peer" => peer.pair.close(),
+            _ => peer.pair.abort(),
+        }
+        peer.pair.until(100_000, |_| false);
+        // Our half is closed; the peer may still say something.
+        if by == "ours" {
+            assert!(peer.pair.until(1_000_000, |raw| raw.peer_closed), "FIN");
+            peer.say(&tagged(0xC1, stag, base, b"late"));
+            peer.pair.close();
+        }
+        let event = peer.event();
+        assert!(matches!(event.kind, CmEventKind::Disconnected { .. }), "{by}: {event:?}");
+        peer.pair.until(5_000_000, |raw| raw.closed.is_some());
+        assert!(peer.pair.closed.is_some(), "{by}: TCP is gone too");
+        assert_eq!(peer.bytes(0, 4), [0xEE; 4], "{by}");
+        peer.done();
+        let sent = peer.pair.engine.counters().tx_fpdus;
+        let refused = peer.qp.post_send(&SendRequest::empty(9, SendOp::Send)).is_err();
+        let told = peer.done();
+        assert!(refused || told.iter().all(|wc| wc.status == WcStatus::WrFlushError), "{by}: {told:?}");
+        assert_eq!(peer.pair.engine.counters().tx_fpdus, sent, "{by}");
+    }
+}
+
+// Proves DDP-132: a message is complete at its source when TCP has taken its last segment: not before, while
+// the window is closed, and at once then, though nothing is acknowledged.
+#[test]
+fn a_message_is_complete_when_tcp_has_its_last_segment() {
+    let mut peer = setup().ready();
+    peer.pair.deaf = true;
+    let request = |wr_id, len| SendRequest::new(wr_id, SendOp::Send, peer.region.sge(0, len));
+    peer.qp.post_send(&request(1, 10)).unwrap();
+    assert!(peer.cq.poll_one().is_none(), "the engine has not been turned");
+    peer.pair.turn();
+    assert_eq!(peer.cq.poll_one().map(|wc| wc.wr_id), Some(1), "nothing of it is acknowledged");
+    // More than TCP takes: what it has no room for is not complete.
+    let all = 200;
+    for wr_id in 2..all {
+        if peer.qp.post_send(&request(wr_id, REGION)).is_err() {
+            break;
+        }
+    }
+    peer.pair.until(20_000, |_| false);
+    let done = std::iter::from_fn(|| peer.cq.poll_one()).count();
+    let waiting = peer.qp.query().send_outstanding;
+    assert!(done > 0 && waiting > 0, "{done} complete, {waiting} not");
+    let taken = peer.pair.engine.counters().tx_fetched_bytes;
+    assert_eq!(done as u64, (taken - 10) / REGION as u64, "whole messages that TCP has, of {taken} bytes");
+}

@@ -1,0 +1,38 @@
+//! DDP (RFC 5041): its bytes, what a source sends, what a sink takes.
+
+mod delivery;
+mod sink;
+mod source;
+mod wire;
+
+use iwarp::verbs::{MemoryRegion, QueuePair};
+
+use crate::common::served::{Served, Setup};
+use crate::common::ulpdu;
+
+/// Bytes of the region that is lent to the peer.
+const REGION: usize = 1 << 16;
+
+fn fill(_: &QueuePair, region: &MemoryRegion) {
+    region.write_at(0, &[0xEE; REGION]).unwrap();
+}
+
+/// A connection whose region is full of 0xEE.
+fn setup() -> Setup<'static> {
+    Setup { region: REGION, prepare: &fill, ..Setup::default() }
+}
+
+/// Behind this Request, in which the peer may ask for markers.
+fn ready_for(request: Vec<u8>) -> Served {
+    Setup { request, ..setup() }.ready()
+}
+
+/// A tagged segment: a piece of a Write.
+fn tagged(control: u8, stag: u32, to: u64, payload: &[u8]) -> Vec<u8> {
+    ulpdu::tagged([control, 0x40], stag, to, payload)
+}
+
+/// An untagged segment with this RDMAP opcode.
+fn untagged(control: u8, opcode: u8, queue: [u32; 3], payload: &[u8]) -> Vec<u8> {
+    ulpdu::untagged([control, 0x40 | opcode], 0, queue, payload)
+}

@@ -1,0 +1,5 @@
+//! An engine and its port.
+
+mod port_events;
+mod receive_window;
+mod stuck_port;

@@ -1,0 +1,123 @@
+//! The window that an engine announces: by its memory, never by the receives that are posted.
+
+use std::sync::{Arc, Mutex};
+
+use crate::common::hooked::Hooks;
+use crate::common::{Testbed, pattern};
+use dp::link::{LinkConfig, LinkPlan};
+use dp::{Burst, Port};
+use iwarp::memory::Access;
+use iwarp::verbs::{ConnParam, RecvRequest, RemoteAddr, SendOp, SendRequest, WcStatus};
+use tcp_lite::TcpConfig;
+
+/// Acknowledgement and window of the TCP segments that a port has sent.
+type Windows = Arc<Mutex<Vec<(u32, u16)>>>;
+
+/// Notes the windows that go out.
+struct Watched(Windows);
+
+impl Hooks for Watched {
+    fn tx_burst(&mut self, port: &mut dyn Port, now_us: u64, frames: &mut Burst) -> usize {
+        for frame in frames.iter() {
+            let mut head = [0; 50];
+            // Ethernet, IPv4 without options, TCP.
+            if frame.copy_to(0, &mut head) == head.len() && head[12..14] == [8, 0] && head[23] == 6 {
+                let ack = u32::from_be_bytes(head[42..46].try_into().unwrap());
+                let window = u16::from_be_bytes(head[48..50].try_into().unwrap());
+                self.0.lock().unwrap().push((ack, window));
+            }
+        }
+        port.tx_burst(now_us, frames)
+    }
+}
+
+/// What B announces while A writes to it, having posted `before` receives at first and `meanwhile` on the
+/// way.
+fn windows(before: usize, meanwhile: usize) -> Vec<(u32, u16)> {
+    let noted = Windows::default();
+    let mut pair = Testbed::new().hook_b(Watched(Arc::clone(&noted))).hosts();
+    let c = pair.connect(&ConnParam::default());
+    let source = pair.a.pd.reg_mr(300_000, Access::empty()).unwrap();
+    let target = pair.b.pd.reg_mr(300_000, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
+    let post = |count| {
+        for nr in 0..count {
+            c.qp_b.post_recv(&RecvRequest::new(nr as u64, target.sge(0, 1000))).unwrap();
+        }
+    };
+    post(before);
+    let remote = RemoteAddr { addr: target.addr(), rkey: target.rkey() };
+    for nr in 0..10 {
+        let write = SendRequest::new(nr, SendOp::Write { remote }, source.sge(0, 300_000));
+        c.qp_a.post_send(&write).unwrap();
+        if nr == 5 {
+            post(meanwhile);
+        }
+        assert_eq!(pair.wc_a().status, WcStatus::Success);
+    }
+    let windows = noted.lock().unwrap().clone();
+    assert!(windows.len() > 20, "{windows:?}");
+    windows
+}
+
+#[test]
+fn posting_receives_does_not_move_the_window() {
+    let none = windows(0, 0);
+    // Scaled by 128, behind the SYN's; the edge moves on by segments.
+    let least = TcpConfig::default().recv_window_bytes / 128 - 12;
+    assert!(none[1..].iter().all(|(_, window)| u32::from(*window) >= least), "open all the time: {none:?}");
+    assert!(none == windows(500, 0), "posted before");
+    assert!(none == windows(0, 500), "posted on the way");
+}
+
+#[test]
+fn bytes_given_up_for_lack_of_memory_come_again_and_right() {
+    for markers in [false, true] {
+        let lossy = LinkPlan {
+            drop_ppm: 20_000,
+            reorder_ppm: 20_000,
+            reorder_us: 300,
+            delay_us: 50,
+            ..LinkPlan::default()
+        };
+        let link = LinkConfig { a_to_b: lossy, seed: 4, ..LinkConfig::default() };
+        let mut pair =
+            Testbed::on(&link).configure(|config| config.stack.limits.out_of_order_bytes = 16_000).hosts();
+        let _listener = pair.listen();
+        let param = ConnParam { markers, ..ConnParam::default() };
+        let all: Vec<_> = (0..4).map(|_| pair.connect_again(&param, &param)).collect();
+        let len = 400_000;
+        let source = pair.a.pd.reg_mr(len, Access::empty()).unwrap();
+        let bytes = pattern(9, len);
+        source.write_at(0, &bytes).unwrap();
+        let targets: Vec<_> = all
+            .iter()
+            .map(|_| pair.b.pd.reg_mr(len, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap())
+            .collect();
+        let messages: Vec<_> =
+            all.iter().map(|_| pair.b.pd.reg_mr(5000, Access::LOCAL_WRITE).unwrap()).collect();
+        for (at, c) in all.iter().enumerate() {
+            let remote = RemoteAddr { addr: targets[at].addr(), rkey: targets[at].rkey() };
+            c.qp_b.post_recv(&RecvRequest::new(at as u64, messages[at].sge(0, 5000))).unwrap();
+            c.qp_a.post_send(&SendRequest::new(1, SendOp::Write { remote }, source.sge(0, len))).unwrap();
+            c.qp_a.post_send(&SendRequest::new(2, SendOp::Send, source.sge(0, 5000))).unwrap();
+        }
+        for _ in &all {
+            let wc = pair.wc_b();
+            assert_eq!((wc.status, wc.byte_len), (WcStatus::Success, 5000));
+        }
+        let mut got = vec![0; len];
+        for (target, message) in targets.iter().zip(&messages) {
+            target.read_at(0, &mut got).unwrap();
+            assert!(got == bytes, "markers {markers}: a Write");
+            message.read_at(0, &mut got[..5000]).unwrap();
+            assert!(got[..5000] == bytes[..5000], "markers {markers}: a Send");
+        }
+        let counters = pair.b.engine.counters();
+        let gauge = counters.stack.out_of_order;
+        println!("markers {markers}: {gauge:?}, evicted {}", counters.stack.rx_out_of_order_evicted);
+        // With markers nothing waits that could be given up: it is placed.
+        assert_eq!(counters.stack.rx_out_of_order_evicted > 0, !markers, "{:?}", counters.stack);
+        assert!(gauge.pinned_bytes_max <= 16_000 + 2 * 2176, "markers {markers}: {gauge:?}");
+        assert_eq!((gauge.held_bytes, gauge.pinned_bytes), (0, 0), "markers {markers}");
+    }
+}

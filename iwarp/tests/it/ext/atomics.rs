@@ -1,0 +1,485 @@
+//! Atomics between two engines: what they do to the word, who may, in what order they complete.
+
+use crate::common::ext::{ADD_ONE, ALL, ATOMIC, atomic, cas, remote, set_word, word};
+use crate::common::{Connected, Pair, expect_terminate};
+use dp::link::LinkConfig;
+use iwarp::memory::{Access, Base};
+use iwarp::verbs::{
+    AtomicOp, CmEventKind, ConnParam, Extensions, MrOptions, QpInit, RecvRequest, RemoteAddr, SendFlags,
+    SendOp, SendRequest, StreamError, VerbsError, WcOpcode, WcStatus,
+};
+
+fn connected() -> (Pair, Connected) {
+    let mut pair = Pair::new(&LinkConfig::default());
+    let c = pair.connect(&ConnParam::default());
+    (pair, c)
+}
+
+/// Each operation changes the eight bytes at its address and no other, and brings back what they were.
+// Proves EXT-001, EXT-004, EXT-031 to EXT-033, EXT-036, EXT-044 to EXT-046, EXT-049 to EXT-054, EXT-059,
+// EXT-084 to EXT-085, EXT-100, EXT-171, EXT-187: the word, what is beside it, and what comes back are
+// compared, for each operation with the operands that it has (EXT-044 to EXT-059).
+#[test]
+fn each_operation_changes_its_word_alone() {
+    let (mut pair, c) = connected();
+    let words = pair.b.pd.reg_mr(24, ATOMIC).unwrap();
+    let local = pair.a.pd.reg_mr(24, Access::LOCAL_WRITE).unwrap();
+    let receive = pair.b.pd.reg_mr(64, Access::LOCAL_WRITE).unwrap();
+    c.qp_b.post_recv(&RecvRequest::new(1, receive.sge(0, 64))).unwrap();
+    let merge = AtomicOp::CmpSwap {
+        compare: 0x7700,
+        compare_mask: 0xff00,
+        swap: 0xaaaa_aaaa_aaaa_aaaa,
+        swap_mask: 0xffff_0000,
+    };
+    let any = AtomicOp::CmpSwap { compare: 1, compare_mask: 0, swap: 9, swap_mask: u64::MAX };
+    for (op, opcode, before, after) in [
+        (AtomicOp::FetchAdd { add: 3, mask: 0 }, WcOpcode::FetchAdd, 5, 8),
+        (ADD_ONE, WcOpcode::FetchAdd, u64::MAX, 0),
+        (
+            AtomicOp::FetchAdd { add: 0x1_0000_0001, mask: 0x8000_0000_8000_0000 },
+            WcOpcode::FetchAdd,
+            0x1_ffff_ffff,
+            0x2_0000_0000,
+        ),
+        (merge, WcOpcode::CmpSwap, 0x1122_3344_5566_7788, 0x1122_3344_aaaa_7788),
+        (cas(6, 7), WcOpcode::CmpSwap, 5, 5),
+        (any, WcOpcode::CmpSwap, 1234, 9),
+        (AtomicOp::Swap { swap: 9 }, WcOpcode::Swap, 7, 9),
+    ] {
+        words.write_at(0, &[0xEE; 24]).unwrap();
+        local.write_at(0, &[0xDD; 24]).unwrap();
+        set_word(&words, 8, before);
+        c.qp_a.post_send(&atomic(1, op, remote(&words, 8), &local, 8)).unwrap();
+        let wc = pair.wc_a();
+        assert_eq!((wc.wr_id, wc.status, wc.opcode, wc.byte_len), (1, WcStatus::Success, opcode, 8));
+        assert_eq!((word(&words, 8), word(&local, 8)), (after, before), "{op:x?}");
+        for (region, byte) in [(&words, 0xEE), (&local, 0xDD)] {
+            let mut bytes = [0; 24];
+            region.read_at(0, &mut bytes).unwrap();
+            assert!(bytes[..8].iter().chain(&bytes[16..]).all(|&o| o == byte), "{op:x?}");
+        }
+    }
+    assert!(pair.b.cq.poll_one().is_none(), "nothing is told to the responder's user");
+}
+
+/// The word is a number of the responder's byte order, the value brought back one of the requester's.
+// Proves EXT-041, EXT-047.
+#[test]
+fn words_are_numbers_of_the_machine() {
+    let (mut pair, c) = connected();
+    let words = pair.b.pd.reg_mr(8, ATOMIC).unwrap();
+    let bytes = |number: u64| {
+        if cfg!(target_endian = "little") { number.to_le_bytes() } else { number.to_be_bytes() }
+    };
+    let holds = |number: u64| {
+        let mut held = [0; 8];
+        words.read_at(0, &mut held).unwrap();
+        held == bytes(number)
+    };
+    words.write_at(0, &bytes(1)).unwrap();
+    assert_eq!(pair.atomic(&c, AtomicOp::FetchAdd { add: 2, mask: 0 }, remote(&words, 0)), 1);
+    assert!(holds(3));
+    let swap = AtomicOp::Swap { swap: 0x1122_3344_5566_7788 };
+    assert_eq!(pair.atomic(&c, swap, remote(&words, 0)), 3);
+    assert!(holds(0x1122_3344_5566_7788));
+}
+
+/// Adding 0 finds out whether the peer knows atomics, and changes nothing.
+// Proves EXT-164.
+#[test]
+fn adding_nothing_is_a_safe_probe() {
+    let (mut pair, c) = connected();
+    let words = pair.b.pd.reg_mr(8, ATOMIC).unwrap();
+    for (value, mask) in [(0, 0), (u64::MAX, 0), (0x0123_4567_89ab_cdef, u64::MAX), (7, 0x8080)] {
+        set_word(&words, 0, value);
+        assert_eq!(pair.atomic(&c, AtomicOp::FetchAdd { add: 0, mask }, remote(&words, 0)), value);
+        assert_eq!(word(&words, 0), value);
+    }
+}
+
+/// First, second and last word of a region.
+// Proves EXT-073, EXT-189.
+#[test]
+fn every_aligned_word_of_a_region_will_do() {
+    let (mut pair, c) = connected();
+    let words = pair.b.pd.reg_mr(4096, ATOMIC).unwrap();
+    for at in (0..4096).step_by(8) {
+        assert_eq!(pair.atomic(&c, AtomicOp::Swap { swap: at as u64 }, remote(&words, at)), 0);
+    }
+    assert!((0..4096).step_by(8).all(|at| word(&words, at) == at as u64));
+}
+
+/// No target but an aligned one: the word and its surroundings stay, no value comes back, both users are
+/// told.
+// Proves EXT-043, EXT-048, EXT-058, EXT-178 to EXT-180, EXT-182 to EXT-185, EXT-202.
+#[test]
+fn a_misaligned_target_is_refused() {
+    for op in [ADD_ONE, cas(0, 1), AtomicOp::Swap { swap: 1 }] {
+        for offset in 1..8 {
+            let (mut pair, c) = connected();
+            let words = pair.b.pd.reg_mr(32, ATOMIC).unwrap();
+            let local = pair.a.pd.reg_mr(8, Access::LOCAL_WRITE).unwrap();
+            set_word(&local, 0, 99);
+            c.qp_a.post_send(&atomic(1, op, remote(&words, 8 + offset), &local, 0)).unwrap();
+            let wc = pair.wc_a();
+            assert_eq!(wc.status, WcStatus::RemoteOperationError, "{op:x?} at {offset}");
+            assert_eq!(wc.error, Some(StreamError { layer: 0, etype: 2, code: 7, from_peer: true }));
+            expect_terminate(&mut pair, &c, 0, 2, 7);
+            assert_eq!(word(&local, 0), 99, "no value came back");
+            assert!((0..32).step_by(8).all(|at| word(&words, at) == 0), "{op:x?} at {offset}");
+        }
+    }
+}
+
+/// What has to be aligned is the memory, not the tagged offset that names it.
+// Proves EXT-174, EXT-189.
+#[test]
+fn the_memory_is_aligned_not_its_tagged_offset() {
+    let options = MrOptions { base: Base::Iova(4), ..MrOptions::new(ATOMIC) };
+    for (addr, aligned) in [(4, true), (12, true), (8, false)] {
+        let (mut pair, c) = connected();
+        let words = pair.b.pd.reg_mr_with(32, &options).unwrap();
+        assert_eq!((words.addr(), words.as_ptr().addr() % 8), (4, 0));
+        let remote = RemoteAddr { addr, rkey: words.rkey() };
+        if aligned {
+            assert_eq!(pair.atomic(&c, ADD_ONE, remote), 0);
+            assert_eq!(word(&words, addr as usize - 4), 1);
+        } else {
+            let local = pair.a.pd.reg_mr(8, Access::LOCAL_WRITE).unwrap();
+            c.qp_a.post_send(&atomic(1, ADD_ONE, remote, &local, 0)).unwrap();
+            expect_terminate(&mut pair, &c, 0, 2, 7);
+        }
+    }
+}
+
+/// Rights, names and ranges: each fault with its code, and the memory unchanged.
+// Proves EXT-086, EXT-152 to EXT-153, EXT-155, EXT-204.
+#[test]
+fn a_refused_atomic_terminates_the_stream() {
+    let (read, write) = (Access::REMOTE_READ, Access::REMOTE_WRITE);
+    let own = Access::LOCAL_WRITE;
+    // Rights, what is added to STag and address, and the code.
+    let cases: &[(&str, Access, u32, i64, u8)] = &[
+        ("unknown STag", ATOMIC, 1, 0, 0x00),
+        ("no remote right", own, 0, 0, 0x00),
+        ("behind the region", ATOMIC, 0, 32, 0x01),
+        ("across its end", ATOMIC, 0, 28, 0x01),
+        ("in front of it", ATOMIC, 0, -8, 0x01),
+        ("to read only", own | read, 0, 0, 0x02),
+        ("to write only", own | write, 0, 0, 0x02),
+    ];
+    for &(name, access, stag, addr, code) in cases {
+        let (mut pair, c) = connected();
+        let words = pair.b.pd.reg_mr(32, access).unwrap();
+        let local = pair.a.pd.reg_mr(8, Access::LOCAL_WRITE).unwrap();
+        let remote = RemoteAddr {
+            addr: words.addr().wrapping_add_signed(addr),
+            rkey: words.rkey().wrapping_add(stag),
+        };
+        c.qp_a.post_send(&atomic(1, ADD_ONE, remote, &local, 0)).unwrap();
+        assert_eq!(pair.wc_a().status, WcStatus::RemoteAccessError, "{name}");
+        expect_terminate(&mut pair, &c, 0, 1, code);
+        assert!((0..32).step_by(8).all(|at| word(&words, at) == 0), "{name}");
+    }
+}
+
+/// STags of another stream or protection domain, and offsets whose end wraps.
+// Proves EXT-071, EXT-152, EXT-155, EXT-204.
+#[test]
+fn an_stag_of_another_stream_is_refused() {
+    for (wrap, code) in [(false, 0x03), (true, 0x04)] {
+        let (mut pair, c) = connected();
+        let other = pair.b.qp();
+        let options = MrOptions {
+            qp: (!wrap).then_some(&other),
+            base: if wrap { Base::Iova(u64::MAX - 31) } else { Base::VirtualAddress },
+            ..MrOptions::new(ATOMIC)
+        };
+        let words = pair.b.pd.reg_mr_with(32, &options).unwrap();
+        let local = pair.a.pd.reg_mr(8, Access::LOCAL_WRITE).unwrap();
+        c.qp_a.post_send(&atomic(1, ADD_ONE, remote(&words, 24), &local, 0)).unwrap();
+        expect_terminate(&mut pair, &c, 0, 1, code);
+        assert_eq!(word(&words, 24), 0);
+    }
+    let (mut pair, c) = connected();
+    let words = pair.b.context.alloc_pd().unwrap().reg_mr(32, ATOMIC).unwrap();
+    let local = pair.a.pd.reg_mr(8, Access::LOCAL_WRITE).unwrap();
+    c.qp_a.post_send(&atomic(1, ADD_ONE, remote(&words, 0), &local, 0)).unwrap();
+    expect_terminate(&mut pair, &c, 0, 1, 0x03);
+    assert_eq!(word(&words, 0), 0);
+}
+
+/// The right to atomics, or those to read and to write that amount to it.
+// Proves EXT-153.
+#[test]
+fn reading_and_writing_amount_to_atomics() {
+    for access in [ATOMIC, Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE, ALL] {
+        let (mut pair, c) = connected();
+        let words = pair.b.pd.reg_mr(8, access).unwrap();
+        assert_eq!(pair.atomic(&c, ADD_ONE, remote(&words, 0)), 0, "{access:?}");
+        assert_eq!(word(&words, 0), 1);
+    }
+    // The right to atomics is no right to read or write.
+    for op in [|remote| SendOp::Write { remote }, |remote| SendOp::Read { remote }] {
+        let (mut pair, c) = connected();
+        let words = pair.b.pd.reg_mr(8, ATOMIC).unwrap();
+        let local = pair.a.pd.reg_mr(8, Access::LOCAL_WRITE).unwrap();
+        c.qp_a.post_send(&SendRequest::new(1, op(remote(&words, 0)), local.sge(0, 8))).unwrap();
+        let error = pair.until(|_| c.qp_a.error());
+        assert_eq!((error.etype, error.from_peer), (1, true), "{error}");
+    }
+}
+
+/// What cannot be is refused when it is posted, in one line that says what to do.
+#[test]
+fn what_cannot_be_is_refused_when_posted() {
+    let mut pair = Pair::new(&LinkConfig::default());
+    let local = pair.a.pd.reg_mr(64, Access::LOCAL_WRITE).unwrap();
+    let sealed = pair.a.pd.reg_mr(64, Access::empty()).unwrap();
+    let target = RemoteAddr::default();
+    let c = pair.connect(&ConnParam::default());
+    let refused = |request: &SendRequest, said: &str| {
+        let error = c.qp_a.post_send(request).unwrap_err();
+        assert_eq!(error.to_string(), said);
+    };
+    let op = SendOp::Atomic { remote: target, op: ADD_ONE };
+    let wrong = |bytes| format!("an atomic returns 8 bytes: give it one element of that length, not {bytes}");
+    refused(&SendRequest::empty(1, op), &wrong(0));
+    refused(&SendRequest::new(1, op, local.sge(0, 4)), &wrong(4));
+    refused(&SendRequest::new(1, op, local.sge(0, 16)), &wrong(16));
+    let mut two = SendRequest::new(1, op, local.sge(0, 4));
+    two.sg_list.push(local.sge(8, 4));
+    refused(&two, "too many scatter/gather elements: 2, at most 1");
+    let error = c.qp_a.post_send(&SendRequest::new(1, op, sealed.sge(0, 8))).unwrap_err();
+    assert!(matches!(error, VerbsError::LocalProtection(_)), "{error}");
+
+    // A queue pair without the message, and a connection without room for it.
+    let made = |extensions| {
+        let init = QpInit { extensions, ..QpInit::new(&pair.a.cq) };
+        pair.a.pd.create_qp(&init).unwrap()
+    };
+    let (plain, no_swap) = (made(Extensions::empty()), made(Extensions::all() - Extensions::SWAP));
+    let (swap, add) = (SendOp::Atomic { remote: target, op: AtomicOp::Swap { swap: 1 } }, op);
+    let mute = ConnParam { initiator_depth: 0, responder_resources: 0, ..ConnParam::default() };
+    let listener = pair.listen();
+    let (b1, b2) = (pair.b.qp(), pair.b.qp());
+    let plain = pair.connect_qps(plain, b1, &ConnParam::default(), &ConnParam::default());
+    let no_swap = pair.connect_qps(no_swap, b2, &ConnParam::default(), &ConnParam::default());
+    let mute = pair.connect_again(&mute, &mute);
+    listener.disconnect();
+    assert_eq!(no_swap.qp_a.extensions(), Extensions::ATOMICS | Extensions::IMMEDIATE);
+    for (c, op, said) in [
+        (&plain, add, "this queue pair was made without this message: add ATOMICS to QpInit::extensions"),
+        (
+            &plain,
+            swap,
+            "this queue pair was made without this message: add ATOMICS and SWAP to QpInit::extensions",
+        ),
+        (
+            &no_swap,
+            swap,
+            "this queue pair was made without this message: add ATOMICS and SWAP to QpInit::extensions",
+        ),
+        (&mute, add, "this connection allows no Read and no atomic: its ORD was negotiated to 0"),
+    ] {
+        let error = c.qp_a.post_send(&SendRequest::new(1, op, local.sge(0, 8))).unwrap_err();
+        assert_eq!(error.to_string(), said);
+    }
+    no_swap.qp_a.post_send(&SendRequest::new(1, add, local.sge(0, 8))).unwrap();
+}
+
+/// A peer that does not understand the message says so by an Unexpected Opcode, which the application can
+/// read.
+// Proves EXT-003, EXT-027, EXT-067, EXT-160, EXT-163, EXT-165, EXT-188, EXT-190.
+#[test]
+fn a_peer_without_the_extension_refuses() {
+    let plain = Extensions::empty();
+    let no_swap = Extensions::all() - Extensions::SWAP;
+    let swap = AtomicOp::Swap { swap: 3 };
+    for (extensions, op) in [(plain, ADD_ONE), (plain, cas(0, 1)), (plain, swap), (no_swap, swap)] {
+        let mut pair = Pair::new(&LinkConfig::default());
+        let listener = pair.listen();
+        let qp_b = pair.b.pd.create_qp(&QpInit { extensions, ..QpInit::new(&pair.b.cq) }).unwrap();
+        let qp_a = pair.a.qp();
+        let c = pair.connect_qps(qp_a, qp_b, &ConnParam::default(), &ConnParam::default());
+        drop(listener);
+        let words = pair.b.pd.reg_mr(8, ATOMIC).unwrap();
+        if extensions == no_swap {
+            assert_eq!(pair.atomic(&c, cas(0, 0), remote(&words, 0)), 0, "the others work");
+            assert_eq!(pair.atomic(&c, AtomicOp::FetchAdd { add: 0, mask: 0 }, remote(&words, 0)), 0);
+        }
+        let local = pair.a.pd.reg_mr(8, Access::LOCAL_WRITE).unwrap();
+        c.qp_a.post_send(&atomic(1, op, remote(&words, 0), &local, 0)).unwrap();
+        assert_eq!(pair.wc_a().status, WcStatus::RemoteOperationError);
+        expect_terminate(&mut pair, &c, 0, 2, 6);
+        assert_eq!(word(&words, 0), 0);
+    }
+}
+
+/// With ORD 2 Reads and atomics together wait for their answers, however many are posted; all complete in
+/// post order.
+// Proves EXT-062, EXT-088, EXT-090, EXT-098 to EXT-099, EXT-102, EXT-105, EXT-112 to EXT-113, EXT-192.
+#[test]
+fn reads_and_atomics_share_the_depth() {
+    for depth in [1, 2, 128] {
+        let mut pair = Pair::new(&LinkConfig::default());
+        let c = pair.connect(&ConnParam {
+            initiator_depth: depth,
+            responder_resources: depth,
+            ..ConnParam::default()
+        });
+        let words = pair.b.pd.reg_mr(64, ALL).unwrap();
+        let local = pair.a.pd.reg_mr(8 * 300, Access::LOCAL_WRITE).unwrap();
+        for n in 0..300 {
+            let request = if n % 3 == 2 {
+                SendRequest::new(n, SendOp::Read { remote: remote(&words, 32) }, local.sge(8 * n as usize, 8))
+            } else {
+                atomic(n, ADD_ONE, remote(&words, 0), &local, 8 * n as usize)
+            };
+            c.qp_a.post_send(&request).unwrap();
+        }
+        let mut expected = 0;
+        for n in 0..300 {
+            let wc = pair.wc_a();
+            assert_eq!((wc.wr_id, wc.status), (n, WcStatus::Success), "depth {depth}");
+            if n % 3 != 2 {
+                assert_eq!((wc.opcode, word(&local, 8 * n as usize)), (WcOpcode::FetchAdd, expected));
+                expected += 1;
+            }
+        }
+        assert_eq!(word(&words, 0), 200);
+        assert!(c.qp_a.error().is_none() && c.qp_b.error().is_none());
+    }
+}
+
+/// A chain of compared swaps, posted at once, finds each other's results: execution is in the order sent.
+// Proves EXT-089, EXT-112, EXT-141, EXT-201.
+#[test]
+fn a_chain_posted_at_once_is_carried_out_in_order() {
+    let (mut pair, c) = connected();
+    let words = pair.b.pd.reg_mr(8, ATOMIC).unwrap();
+    let local = pair.a.pd.reg_mr(8 * 100, Access::LOCAL_WRITE).unwrap();
+    for n in 0..100 {
+        c.qp_a.post_send(&atomic(n, cas(n, n + 1), remote(&words, 0), &local, 8 * n as usize)).unwrap();
+    }
+    for n in 0..100 {
+        assert_eq!(pair.wc_a().wr_id, n);
+        assert_eq!(word(&local, 8 * n as usize), n);
+    }
+    assert_eq!(word(&words, 0), 100);
+}
+
+/// A fence waits for atomics as it does for Reads: without it a Write behind an atomic may pass its answer.
+#[test]
+fn a_fence_waits_for_atomics() {
+    let (mut pair, c) = connected();
+    let words = pair.b.pd.reg_mr(8, ALL).unwrap();
+    let local = pair.a.pd.reg_mr(16, Access::LOCAL_WRITE).unwrap();
+    // What the atomic brings back is what the fenced Write carries.
+    set_word(&words, 0, 41);
+    c.qp_a.post_send(&atomic(1, ADD_ONE, remote(&words, 0), &local, 0)).unwrap();
+    let write = SendRequest::new(2, SendOp::Write { remote: remote(&words, 0) }, local.sge(0, 8));
+    c.qp_a.post_send(&write.flags(SendFlags::FENCE | SendFlags::SIGNALED)).unwrap();
+    assert_eq!([pair.wc_a().wr_id, pair.wc_a().wr_id], [1, 2]);
+    pair.until(|_| (word(&words, 0) == 41).then_some(()));
+}
+
+/// Completions come in post order: what was posted behind an atomic waits for its answer.
+// Proves EXT-100, EXT-111.
+#[test]
+fn completions_keep_the_order_of_posting() {
+    let (mut pair, c) = connected();
+    let words = pair.b.pd.reg_mr(8, ALL).unwrap();
+    let local = pair.a.pd.reg_mr(64, Access::LOCAL_WRITE).unwrap();
+    let unsignaled = atomic(1, ADD_ONE, remote(&words, 0), &local, 0).flags(SendFlags::empty());
+    c.qp_a.post_send(&unsignaled).unwrap();
+    c.qp_a.post_send(&atomic(2, ADD_ONE, remote(&words, 0), &local, 8)).unwrap();
+    let write = SendRequest::new(3, SendOp::Write { remote: remote(&words, 0) }, local.sge(32, 8));
+    c.qp_a.post_send(&write).unwrap();
+    c.qp_a.post_send(&atomic(4, ADD_ONE, remote(&words, 0), &local, 16)).unwrap();
+    assert_eq!([pair.wc_a().wr_id, pair.wc_a().wr_id, pair.wc_a().wr_id], [2, 3, 4]);
+    assert_eq!((word(&local, 0), word(&local, 8)), (0, 1));
+}
+
+/// A graceful close waits for the answers to atomics.
+#[test]
+fn closing_waits_for_answers() {
+    let (mut pair, c) = connected();
+    let words = pair.b.pd.reg_mr(8, ATOMIC).unwrap();
+    let local = pair.a.pd.reg_mr(8 * 10, Access::LOCAL_WRITE).unwrap();
+    for n in 0..10 {
+        c.qp_a.post_send(&atomic(n, ADD_ONE, remote(&words, 0), &local, 8 * n as usize)).unwrap();
+    }
+    c.id_a.disconnect();
+    for n in 0..10 {
+        assert_eq!(pair.wc_a().status, WcStatus::Success, "request {n}");
+    }
+    assert_eq!(word(&words, 0), 10);
+}
+
+/// The peers agree in their private data, and the queue pair is made for what was agreed on: with what one
+/// asks for, or without.
+// Proves EXT-161.
+#[test]
+fn extensions_may_be_agreed_on_in_private_data() {
+    for asked in [Extensions::empty(), Extensions::ATOMICS] {
+        let mut pair = Pair::new(&LinkConfig::default());
+        let listener = pair.listen();
+        let param = ConnParam::default().with_private_data(&[asked.bits()]).unwrap();
+        let qp_a = pair.a.qp();
+        let id = pair.a.context.create_id(&pair.a.channel);
+        id.connect(&qp_a, pair.b.address, &param).unwrap();
+        let request = pair.event_b();
+        let CmEventKind::ConnectRequest { private_data, .. } = request.kind else { panic!("no request") };
+        let extensions = Extensions::from_bits(private_data[0]).unwrap();
+        let qp_b = pair.b.pd.create_qp(&QpInit { extensions, ..QpInit::new(&pair.b.cq) }).unwrap();
+        request.id.accept(&qp_b, &ConnParam::default()).unwrap();
+        pair.event_a();
+        let words = pair.b.pd.reg_mr(8, ATOMIC).unwrap();
+        let local = pair.a.pd.reg_mr(8, Access::LOCAL_WRITE).unwrap();
+        qp_a.post_send(&atomic(1, ADD_ONE, remote(&words, 0), &local, 0)).unwrap();
+        let status = pair.wc_a().status;
+        assert_eq!(status == WcStatus::Success, !asked.is_empty(), "{status}");
+        assert_eq!(word(&words, 0), u64::from(!asked.is_empty()));
+        drop(listener);
+    }
+}
+
+// Proves EXT-177, EXT-181, EXT-189: offsets may begin anywhere, and what counts is the address behind them.
+// Of a buffer whose offsets start at an odd one, FetchAdd and CmpSwap reach each aligned word, at base + 8 k,
+// whatever the offset looks like; the requester sends the offset as it was given, and for every other one its
+// user is told that the target was not aligned.
+#[test]
+fn every_aligned_word_is_a_target_whatever_its_offset() {
+    for op in [ADD_ONE, cas(0, 1)] {
+        for base in [0x1003, 0x8000_0000_0000_0005] {
+            let (mut pair, c) = connected();
+            let words = |pair: &Pair| {
+                let options = MrOptions { base: Base::Iova(base), ..MrOptions::new(ATOMIC) };
+                pair.b.pd.reg_mr_with(32, &options).unwrap()
+            };
+            let target = words(&pair);
+            let local = pair.a.pd.reg_mr(8, Access::LOCAL_WRITE).unwrap();
+            for k in 0..4 {
+                let remote = RemoteAddr { addr: base + 8 * k, rkey: target.rkey() };
+                let request = SendRequest::new(k, SendOp::Atomic { remote, op }, local.sge(0, 8));
+                c.qp_a.post_send(&request).unwrap();
+                assert_eq!(pair.wc_a().status, WcStatus::Success, "{op:x?} at base + {}", 8 * k);
+                assert_eq!(word(&target, 8 * k as usize), 1);
+            }
+            for offset in (0..25).filter(|offset| offset % 8 != 0) {
+                let (mut pair, c) = connected();
+                let target = words(&pair);
+                let local = pair.a.pd.reg_mr(8, Access::LOCAL_WRITE).unwrap();
+                let remote = RemoteAddr { addr: base + offset, rkey: target.rkey() };
+                let request = SendRequest::new(1, SendOp::Atomic { remote, op }, local.sge(0, 8));
+                c.qp_a.post_send(&request).unwrap();
+                let wc = pair.wc_a();
+                let told = Some(StreamError { layer: 0, etype: 2, code: 7, from_peer: true });
+                assert_eq!((wc.wr_id, wc.status, wc.error), (1, WcStatus::RemoteOperationError, told));
+                assert!((0..32).step_by(8).all(|at| word(&target, at) == 0), "{op:x?} at {offset}");
+            }
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! The extensions of RFC 7306: atomics and Immediate Data.
+
+mod atomics;
+mod immediate;
+mod order;
+mod requester;
+mod responder;
+mod threads;
+mod wire;

@@ -1,0 +1,378 @@
+//! Our own Atomic Requests and Immediate Data, byte for byte, and what becomes of the answers to them.
+
+use crate::common::ext::{ADD_ONE, atomic_response, cas, piece, set_word, tagged, untagged, word};
+use crate::common::served::{Served, Setup};
+use iwarp::memory::Access;
+use iwarp::verbs::{
+    AsyncEventKind, AtomicOp, ConnParam, MemoryRegion, RemoteAddr, SendFlags, SendOp, SendRequest,
+    StreamError, WcOpcode, WcStatus,
+};
+
+const TARGET: RemoteAddr = RemoteAddr { addr: 0x1008, rkey: 0x1234_5678 };
+
+fn atomic(wr_id: u64, op: AtomicOp, local: &MemoryRegion, at: usize) -> SendRequest {
+    SendRequest::new(wr_id, SendOp::Atomic { remote: TARGET, op }, local.sge(at, 8))
+}
+
+fn read(wr_id: u64, local: &MemoryRegion, at: usize) -> SendRequest {
+    SendRequest::new(wr_id, SendOp::Read { remote: TARGET }, local.sge(at, 8))
+}
+
+fn id_of(request: &[u8]) -> u32 {
+    u32::from_be_bytes(request[22..26].try_into().unwrap())
+}
+
+/// The answer to a Read of eight bytes into `local`.
+fn read_response(local: &MemoryRegion, at: u64) -> Vec<u8> {
+    tagged(0x42, local.rkey(), local.addr() + at, &[0xAB; 8])
+}
+
+/// Requests share queue 1 and its numbers with Reads; their headers are the documents', byte for byte.
+// Proves EXT-012, EXT-018, EXT-022, EXT-060, EXT-061, EXT-063, EXT-067, EXT-075, EXT-076, EXT-078, EXT-080,
+// EXT-082, EXT-087, EXT-088, EXT-169, EXT-186: each atomic is one message, whose operands are compared byte
+// for byte, masks as well.
+#[test]
+fn requests_are_sent_to_the_byte() {
+    let mut peer = Served::new();
+    let local = peer.reg_mr(64, Access::LOCAL_WRITE);
+    let compare = AtomicOp::CmpSwap { compare: 0xAA00, compare_mask: 0xFF00, swap: 0xBB, swap_mask: 0xFF };
+    peer.post(&read(1, &local, 0));
+    peer.post(&atomic(2, AtomicOp::FetchAdd { add: 2, mask: 4 }, &local, 8));
+    peer.post(&atomic(3, compare, &local, 16));
+    peer.post(&atomic(4, AtomicOp::Swap { swap: 9 }, &local, 24));
+    peer.post(&read(5, &local, 32));
+    let heard: Vec<_> = (0..5).map(|_| peer.hear()).collect();
+    for (n, (segment, control)) in heard.iter().zip([0x41, 0x4a, 0x4a, 0x4a, 0x41]).enumerate() {
+        assert_eq!(segment[..18], untagged(control, 1, n as u32 + 1, &[]));
+    }
+    for (segment, aopcode, operands) in [
+        (&heard[1], 0, [2, 4, 0, u64::MAX]),
+        (&heard[2], 2, [0xBB, 0xFF, 0xAA00, 0xFF00]),
+        (&heard[3], 1, [9, u64::MAX, 0, u64::MAX]),
+    ] {
+        assert_eq!(segment.len(), 70);
+        assert_eq!(segment[18..22], [0, 0, 0, aopcode]);
+        assert_eq!(segment[26..30], TARGET.rkey.to_be_bytes());
+        assert_eq!(segment[30..38], TARGET.addr.to_be_bytes());
+        assert_eq!(segment[38..], operands.map(u64::to_be_bytes).concat());
+    }
+    let ids = [&heard[1], &heard[2], &heard[3]].map(|segment| id_of(segment));
+    assert!(ids[0] != ids[1] && ids[1] != ids[2] && ids[0] != ids[2]);
+    // The answers, in order: the third on queue 3 completes the third atomic, the Read between not counted.
+    peer.say_all(&[
+        &read_response(&local, 0),
+        &atomic_response(1, ids[0], 101),
+        &atomic_response(2, ids[1], 102),
+        &atomic_response(3, ids[2], 103),
+        &read_response(&local, 32),
+    ]);
+    for (wr_id, opcode) in [
+        (1, WcOpcode::Read),
+        (2, WcOpcode::FetchAdd),
+        (3, WcOpcode::CmpSwap),
+        (4, WcOpcode::Swap),
+        (5, WcOpcode::Read),
+    ] {
+        let wc = peer.wc();
+        assert_eq!((wc.wr_id, wc.status, wc.opcode, wc.byte_len), (wr_id, WcStatus::Success, opcode, 8));
+    }
+    assert_eq!([8, 16, 24].map(|at| word(&local, at)), [101, 102, 103]);
+}
+
+/// A hundred requests leave in the order posted, and their answers find them.
+// Proves EXT-088, EXT-099, EXT-176, EXT-192.
+#[test]
+fn a_hundred_requests_keep_their_order() {
+    let mut peer = Served::new();
+    let local = peer.reg_mr(8, Access::LOCAL_WRITE);
+    for n in 0..100 {
+        peer.post(&atomic(n, AtomicOp::Swap { swap: n }, &local, 0));
+    }
+    let mut outstanding = Vec::new();
+    for n in 0..100_u32 {
+        let heard = peer.hear();
+        assert_eq!(heard[38..46], u64::from(n).to_be_bytes());
+        outstanding.push(id_of(&heard));
+        // The depth is 8: with it used up the oldest is answered.
+        if outstanding.len() == 8 || n >= 92 {
+            peer.run(1000);
+            assert!(n >= 92 || peer.pair.inbox.is_empty(), "more than ORD are outstanding");
+            let answered = n + 1 - outstanding.len() as u32;
+            peer.say_all(&[&atomic_response(answered + 1, outstanding.remove(0), u64::from(answered) + 500)]);
+            let wc = peer.wc();
+            assert_eq!((wc.wr_id, wc.status), (u64::from(answered), WcStatus::Success));
+            assert_eq!(word(&local, 0), u64::from(answered) + 500);
+        }
+    }
+    assert_eq!(outstanding.len(), 7);
+}
+
+/// With ORD 2 the third request, whatever its kind, leaves when the first has been answered.
+// Proves EXT-062.
+#[test]
+fn a_third_request_waits_for_the_first_answer() {
+    let param = ConnParam { initiator_depth: 2, ..ConnParam::default() };
+    let mut peer = Setup { accept: param, ..Setup::default() }.ready();
+    let local = peer.reg_mr(64, Access::LOCAL_WRITE);
+    peer.post(&read(1, &local, 0));
+    peer.post(&atomic(2, ADD_ONE, &local, 8));
+    peer.post(&atomic(3, ADD_ONE, &local, 16));
+    peer.hear();
+    let second = id_of(&peer.hear());
+    peer.run(100_000);
+    assert!(peer.pair.inbox.is_empty());
+    peer.say_all(&[&read_response(&local, 0)]);
+    let third = id_of(&peer.hear());
+    peer.say_all(&[&atomic_response(1, second, 1), &atomic_response(2, third, 2)]);
+    assert_eq!([peer.wc().wr_id, peer.wc().wr_id, peer.wc().wr_id], [1, 2, 3]);
+}
+
+/// While the answer is withheld nothing completes and nothing is brought back; what was posted behind it is
+/// sent, and completes after it.
+// Proves EXT-108, EXT-110, EXT-111, EXT-195.
+#[test]
+fn nothing_completes_without_its_answer() {
+    let mut peer = Served::new();
+    let local = peer.reg_mr(64, Access::LOCAL_WRITE);
+    set_word(&local, 0, 99);
+    peer.post(&atomic(1, ADD_ONE, &local, 0));
+    peer.post(&SendRequest::new(2, SendOp::Send, local.sge(8, 4)));
+    let id = id_of(&peer.hear());
+    assert_eq!(peer.hear()[1], 0x43, "the Send does not wait");
+    peer.run(1_000_000);
+    assert!(peer.cq.poll_one().is_none());
+    assert_eq!(word(&local, 0), 99);
+    peer.say_all(&[&atomic_response(1, id, 7)]);
+    assert_eq!([peer.wc().wr_id, peer.wc().wr_id], [1, 2]);
+    assert_eq!(word(&local, 0), 7);
+}
+
+/// A fence holds a Send back until the atomics before it have their answers.
+#[test]
+fn a_fenced_send_waits_for_atomics() {
+    let mut peer = Served::new();
+    let local = peer.reg_mr(64, Access::LOCAL_WRITE);
+    peer.post(&atomic(1, ADD_ONE, &local, 0));
+    peer.post(
+        &SendRequest::new(2, SendOp::Send, local.sge(8, 4)).flags(SendFlags::FENCE | SendFlags::SIGNALED),
+    );
+    let id = id_of(&peer.hear());
+    peer.run(100_000);
+    assert!(peer.pair.inbox.is_empty());
+    peer.say_all(&[&atomic_response(1, id, 7)]);
+    assert_eq!(peer.hear()[1], 0x43);
+}
+
+/// An answer may come in pieces.
+// Proves EXT-021, EXT-158.
+#[test]
+fn an_answer_may_come_in_pieces() {
+    let mut peer = Served::new();
+    let local = peer.reg_mr(8, Access::LOCAL_WRITE);
+    for (n, step) in [5, 1].into_iter().enumerate() {
+        let msn = n as u32 + 1;
+        peer.post(&atomic(1, ADD_ONE, &local, 0));
+        let id = id_of(&peer.hear());
+        let whole = atomic_response(msn, id, 0x0102_0304_0506_0708);
+        for (k, part) in whole[18..].chunks(step).enumerate() {
+            assert!(peer.cq.poll_one().is_none());
+            let mo = k * step;
+            peer.say_all(&[&piece(0x4b, 3, msn, mo as u32, mo + part.len() == 12, part)]);
+        }
+        assert_eq!(peer.wc().status, WcStatus::Success);
+        assert_eq!(word(&local, 0), 0x0102_0304_0506_0708);
+    }
+}
+
+/// Answers that are wrong end the stream: the atomic fails, its place is not written, both sides are told.
+// Proves EXT-026, EXT-101, EXT-145, EXT-148 to EXT-149, EXT-151, EXT-167.
+#[test]
+fn every_wrong_answer_ends_the_stream() {
+    // What is outstanding (a Read in front of the atomic), the answer, and the codes.
+    type Answer = fn(u32, &MemoryRegion) -> Vec<u8>;
+    let cases: &[(&str, bool, Answer, [u8; 2])] = &[
+        ("another identifier", false, |id, _| atomic_response(1, id ^ 1, 7), [0x02, 0xFF]),
+        ("11 bytes", false, |id, _| atomic_response(1, id, 7)[..29].to_vec(), [0x02, 0xFF]),
+        ("13 bytes", false, |id, _| [&atomic_response(1, id, 7)[..], &[0]].concat(), [0x02, 0xFF]),
+        ("32 bytes", false, |id, _| [&atomic_response(1, id, 7)[..], &[0; 20]].concat(), [0x02, 0xFF]),
+        ("nothing", false, |_, _| untagged(0x4b, 3, 1, &[]), [0x02, 0xFF]),
+        ("MSN 2", false, |id, _| atomic_response(2, id, 7), [0x12, 0x02]),
+        ("MSN 0", false, |id, _| atomic_response(0, id, 7), [0x12, 0x03]),
+        ("a gap", false, |id, _| piece(0x4b, 3, 1, 1, true, &id.to_be_bytes()), [0x12, 0x04]),
+        ("on queue 1", false, |id, _| untagged(0x4b, 1, 1, &atomic_response(1, id, 7)[18..]), [0x02, 0x06]),
+        (
+            "another opcode",
+            false,
+            |id, _| untagged(0x43, 3, 1, &atomic_response(1, id, 7)[18..]),
+            [0x02, 0x06],
+        ),
+        (
+            "RDMAP version 2",
+            false,
+            |id, _| untagged(0x8b, 3, 1, &atomic_response(1, id, 7)[18..]),
+            [0x02, 0x05],
+        ),
+        ("a Read Response", false, |_, local| read_response(local, 0), [0x02, 0x06]),
+        ("before the Read's", true, |id, _| atomic_response(1, id, 7), [0x02, 0x06]),
+    ];
+    for (name, behind_read, answer, codes) in cases {
+        let mut peer = Served::new();
+        let local = peer.reg_mr(64, Access::LOCAL_WRITE);
+        if *behind_read {
+            peer.post(&read(1, &local, 0));
+            peer.hear();
+        }
+        peer.post(&atomic(2, ADD_ONE, &local, 8));
+        let id = id_of(&peer.hear());
+        let segment = answer(id, &local);
+        peer.say_all(&[&segment]);
+        let terminate = peer.hear_terminate();
+        assert_eq!(terminate[..4], [codes[0], codes[1], 0xc0, 0], "{name}");
+        assert_eq!(terminate[4..6], (segment.len() as u16).to_be_bytes(), "{name}");
+        assert_eq!(terminate[6..], segment[..if segment[0] & 0x80 == 0 { 18 } else { 14 }], "{name}");
+        assert_ne!(peer.wc().status, WcStatus::Success, "{name}");
+        assert_eq!(word(&local, 8), 0, "{name}");
+        assert!(peer.qp.error().is_some_and(|error| !error.from_peer), "{name}");
+    }
+    // With nothing outstanding there is no buffer on queue 3; and an answer given twice is too many.
+    let mut peer = Served::new();
+    peer.say_all(&[&atomic_response(1, 1, 7)]);
+    assert_eq!(peer.hear_terminate()[..4], [0x12, 0x02, 0xc0, 0]);
+    let mut peer = Served::new();
+    let local = peer.reg_mr(8, Access::LOCAL_WRITE);
+    peer.post(&atomic(2, ADD_ONE, &local, 0));
+    let id = id_of(&peer.hear());
+    peer.say_all(&[&atomic_response(1, id, 7), &atomic_response(1, id, 8)]);
+    assert_eq!(peer.hear_terminate()[..4], [0x12, 0x03, 0xc0, 0]);
+    assert_eq!((peer.wc().status, word(&local, 0)), (WcStatus::Success, 7));
+}
+
+/// A peer that knows no atomics says Unexpected Opcode, and the application can read it.
+// Proves EXT-003, EXT-163, EXT-165.
+#[test]
+fn an_unexpected_opcode_reaches_the_application() {
+    let ops = [
+        SendOp::Atomic { remote: TARGET, op: cas(0, 1) },
+        SendOp::Immediate { data: [1, 2, 3, 4, 5, 6, 7, 8] },
+    ];
+    for (op, len) in ops.into_iter().zip([8, 0]) {
+        let mut peer = Served::new();
+        let local = peer.reg_mr(8, Access::LOCAL_WRITE);
+        let mut request = SendRequest::empty(1, op);
+        if len > 0 {
+            request.sg_list.push(local.sge(0, len));
+        }
+        peer.post(&request);
+        let heard = peer.hear();
+        let mut payload = vec![0x02, 0x06, 0xc0, 0, 0, heard.len() as u8];
+        payload.extend(&heard[..18]);
+        peer.say_all(&[&untagged(0x47, 2, 1, &payload)]);
+        peer.run(10_000);
+        let told = StreamError { layer: 0, etype: 2, code: 6, from_peer: true };
+        assert_eq!(peer.qp.error(), Some(told));
+        if len > 0 {
+            let wc = peer.wc();
+            assert_eq!((wc.status, wc.error), (WcStatus::RemoteOperationError, Some(told)));
+        }
+    }
+}
+
+/// Immediate Data shares queue 0 and its numbers with Sends; behind a Write it follows at once.
+// Proves EXT-010 to EXT-011, EXT-015 to EXT-017, EXT-020, EXT-022 to EXT-023, EXT-115, EXT-119 to EXT-121,
+// EXT-124 to EXT-126, EXT-159, EXT-169.
+#[test]
+fn immediate_data_is_sent_to_the_byte() {
+    let mut peer = Served::new();
+    let local = peer.reg_mr(4096, Access::LOCAL_WRITE);
+    let data = [1, 2, 3, 4, 5, 6, 7, 8];
+    let solicited = SendFlags::SIGNALED | SendFlags::SOLICITED;
+    let immediate = SendOp::Immediate { data };
+    let write = SendOp::WriteImmediate { remote: TARGET, data };
+    peer.post(&SendRequest::new(1, SendOp::Send, local.sge(0, 4)));
+    peer.post(&SendRequest::empty(2, immediate));
+    peer.post(&SendRequest::empty(3, immediate).flags(solicited));
+    peer.post(&SendRequest::new(4, write, local.sge(0, 4096)));
+    peer.post(&SendRequest::new(5, write, local.sge(0, 4)).flags(solicited));
+    peer.post(&SendRequest::empty(6, write));
+    peer.post(&SendRequest::new(7, SendOp::Send, local.sge(0, 4)));
+    let whole = |msn, control| untagged(control, 0, msn, &data);
+    assert_eq!(peer.hear()[..18], untagged(0x43, 0, 1, &[]));
+    assert_eq!(peer.hear(), whole(2, 0x48));
+    assert_eq!(peer.hear(), whole(3, 0x49));
+    let mut written = 0;
+    loop {
+        let heard = peer.hear();
+        assert_eq!(heard[1], 0x40);
+        written += heard.len() - 14;
+        if heard[0] & 0x40 != 0 {
+            break;
+        }
+    }
+    assert_eq!(written, 4096);
+    assert_eq!(peer.hear(), whole(4, 0x48));
+    assert_eq!(peer.hear().len(), 14 + 4);
+    assert_eq!(peer.hear(), whole(5, 0x49));
+    assert_eq!(peer.hear().len(), 14);
+    assert_eq!(peer.hear(), whole(6, 0x48));
+    assert_eq!(peer.hear()[..18], untagged(0x43, 0, 7, &[]));
+    for (wr_id, opcode) in [
+        (1, WcOpcode::Send),
+        (2, WcOpcode::Immediate),
+        (3, WcOpcode::Immediate),
+        (4, WcOpcode::Write),
+        (5, WcOpcode::Write),
+        (6, WcOpcode::Write),
+        (7, WcOpcode::Send),
+    ] {
+        let wc = peer.wc();
+        assert_eq!((wc.wr_id, wc.status, wc.opcode), (wr_id, WcStatus::Success, opcode));
+    }
+}
+
+/// A message of ours that cannot be made is replaced by a Terminate of four bytes; the request is to blame.
+// Proves EXT-146 to EXT-147.
+#[test]
+fn a_message_that_cannot_be_made_becomes_a_terminate() {
+    let mut peer = Served::new();
+    let local = peer.reg_mr(64, Access::LOCAL_WRITE);
+    let op = SendOp::WriteImmediate { remote: TARGET, data: [0; 8] };
+    peer.post(&SendRequest::new(1, op, local.sge(0, 64)));
+    local.invalidate();
+    assert_eq!(peer.hear_terminate(), [0, 0, 0, 0]);
+    let wc = peer.wc();
+    assert_eq!((wc.wr_id, wc.status), (1, WcStatus::LocalProtectionError));
+}
+
+/// The answer to a Read or atomic is here, and our user has taken its place away. For our user that is one
+/// error, whichever it was: the request is to blame, the one behind it is flushed, and the event says nothing
+/// of the peer. The peer is told of the STag that a Read Response names; an Atomic Response names none, and
+/// nothing is wrong with it.
+// Proves RDMAP-325, RDMAP-332, DDP-181: the Terminate for either answer, byte for byte.
+#[test]
+fn an_answer_without_a_place_is_our_users_fault() {
+    for is_read in [true, false] {
+        let mut peer = Served::new();
+        let (lost, kept) = (peer.reg_mr(8, Access::LOCAL_WRITE), peer.reg_mr(8, Access::LOCAL_WRITE));
+        peer.post(&if is_read { read(1, &lost, 0) } else { atomic(1, ADD_ONE, &lost, 0) });
+        peer.post(&read(2, &kept, 0));
+        let request = peer.hear();
+        peer.hear();
+        let answer = if is_read { read_response(&lost, 0) } else { atomic_response(1, id_of(&request), 5) };
+        lost.invalidate();
+        peer.say_all(&[&answer]);
+        let (told, layer, etype) = if is_read {
+            ([&[0x11, 0x00, 0xC0, 0x00, 0, 22][..], &answer[..14]].concat(), 1, 1)
+        } else {
+            (vec![0, 0, 0, 0], 0, 0)
+        };
+        assert_eq!(peer.hear_terminate(), told);
+        let error = StreamError { layer, etype, code: 0, from_peer: false };
+        for (wr_id, status) in [(1, WcStatus::LocalProtectionError), (2, WcStatus::WrFlushError)] {
+            let wc = peer.wc();
+            assert_eq!((wc.wr_id, wc.status, wc.error), (wr_id, status, Some(error)));
+        }
+        assert_eq!(peer.qp.error(), Some(error));
+        let event = peer.pair.context.async_events().poll().unwrap().unwrap();
+        assert_eq!((event.kind, event.error), (AsyncEventKind::QpFatal, Some(error)));
+    }
+}

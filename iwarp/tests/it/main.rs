@@ -1,0 +1,25 @@
+//! The tests of this crate, in one program: the crate is linked once.
+//!
+//! | folder | what |
+//! |---|---|
+//! | `common` | the testbed, and what else the tests share |
+//! | `mpa`, `ddp`, `rdmap`, `ext` | the protocols, byte by byte |
+//! | `startup` | MPA startup, and listeners |
+//! | `verbs`, `engine` | two hosts on a wire |
+//! | `security` | hostile peers |
+//! | `model` | long random runs against a model |
+//!
+//! Programs of their own are `memory`, which `scripts/asan` runs; `memory_guard`, which handles signals of
+//! the whole process; `loom_handshakes`, which compiles sources anew; `examples` and `layout`.
+
+mod common;
+
+mod ddp;
+mod engine;
+mod ext;
+mod model;
+mod mpa;
+mod rdmap;
+mod security;
+mod startup;
+mod verbs;

@@ -1,0 +1,195 @@
+//! Long random runs of two engines against a simple model of what they owe their users.
+//!
+//! | file | what |
+//! |---|---|
+//! | `dice.rs` | everything random, from one number |
+//! | `steps.rs` | what a run does: posts, receives, registrations, revocations, connections, turns, rests |
+//! | `operations.rs`, `operations/` | the requests of the send queue: **an operation is added here and nowhere else** |
+//! | `memory.rs` | what each byte of registered memory may hold |
+//! | `names.rs` | STags of regions and windows: what they reach, and whether they may be used |
+//! | `streams.rs`, `streams/` | who completes, in which order, with what, and what that says of memory |
+//! | `cause.rs` | what ends a stream, and what each end may then say |
+//! | `world.rs`, `world/` | the engines on their wire, and the comparison |
+//! | `wire.rs` | bits turned on the way |
+//! | `sabotage.rs` | deliberate defects, which must be found |
+//!
+//! One number decides a run. One that fails is cut down to few steps and says how to run it again:
+//! `UWARP_MODEL_SEED=n` runs that one alone, `UWARP_MODEL_SEEDS=n` as many as are asked for.
+
+mod cause;
+mod dice;
+mod memory;
+mod names;
+mod operations;
+mod sabotage;
+mod steps;
+mod streams;
+mod wire;
+mod world;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use dice::Dice;
+use sabotage::{Defect, Sabotage};
+use steps::Step;
+use world::{Setting, World};
+
+/// Runs of `cargo test`.
+const SEEDS: u64 = 60;
+
+/// Runs in which a deliberate defect must be found.
+const SEEDS_OF_DEFECTS: u64 = 40;
+
+/// Lines of a failing run's log that are printed.
+const TAIL: usize = 60;
+
+/// What a run that went well has done.
+#[derive(Default)]
+struct Sum {
+    succeeded: u64,
+    failed: u64,
+    exact: u64,
+    checked: u64,
+}
+
+/// How a run failed, and what it did.
+struct Failed {
+    reason: String,
+    log: Vec<String>,
+}
+
+fn draw(seed: u64) -> (Setting, Vec<Step>) {
+    let mut dice = Dice::new(seed);
+    (Setting::draw(&mut dice), steps::draw(&mut dice))
+}
+
+fn run(setting: &Setting, steps: &[Step], defect: Defect) -> Result<Sum, Failed> {
+    let mut world = World::new(setting.clone(), Sabotage::new(defect));
+    let result = catch_unwind(AssertUnwindSafe(|| world.run(steps)));
+    let reason = match result {
+        Ok(Ok(())) => {
+            let model = &world.model;
+            let (exact, checked) = (model.memory.exact, model.memory.checked);
+            return Ok(Sum { succeeded: model.succeeded, failed: model.failed, exact, checked });
+        }
+        Ok(Err(reason)) => reason,
+        Err(_) => "panicked, see above".into(),
+    };
+    let log = std::mem::take(&mut world.log);
+    // Its engines may be in a state in which they cannot be dropped.
+    drop(catch_unwind(AssertUnwindSafe(|| drop(world))));
+    Err(Failed { reason, log })
+}
+
+/// Leaves out steps, ever smaller blocks of them, as long as the run still fails.
+fn shrink(
+    setting: &Setting,
+    mut steps: Vec<Step>,
+    defect: Defect,
+    mut failed: Failed,
+) -> (Vec<Step>, Failed) {
+    let mut block = steps.len() / 2;
+    while block > 0 {
+        let mut at = 0;
+        while at < steps.len() {
+            let mut fewer = steps.clone();
+            fewer.drain(at..(at + block).min(steps.len()));
+            match run(setting, &fewer, defect) {
+                Err(other) => (steps, failed) = (fewer, other),
+                Ok(_) => at += block,
+            }
+        }
+        block /= 2;
+    }
+    (steps, failed)
+}
+
+/// Runs `seed`; what a failure prints: why, the fewest steps that show it, and how to see it again.
+fn report(seed: u64, defect: Defect, test: &str) -> Result<Sum, String> {
+    let (mut setting, steps) = draw(seed);
+    setting.crc |= defect == Defect::WireUnderCrc;
+    let first = match run(&setting, &steps, defect) {
+        Ok(sum) => return Ok(sum),
+        Err(failed) => failed,
+    };
+    let whole = first.reason.clone();
+    let (fewer, failed) = shrink(&setting, steps, defect, first);
+    let tail = &failed.log[failed.log.len().saturating_sub(TAIL)..];
+    Err(format!(
+        "seed {seed}: {whole}\nwith {} steps: {}\n{setting:?}\n{}\n\
+         UWARP_MODEL_SEED={seed} cargo test -p iwarp --no-default-features --test it -- model::{test} --nocapture",
+        fewer.len(),
+        failed.reason,
+        tail.join("\n"),
+    ))
+}
+
+/// The seeds to run: one that is asked for, or as many as are asked for, or `count`.
+fn seeds(count: u64) -> std::ops::Range<u64> {
+    match number("UWARP_MODEL_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("UWARP_MODEL_SEEDS").unwrap_or(count),
+    }
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
+}
+
+/// Whatever is posted, revoked, closed or lost on the way: bytes, order, statuses and ends are the model's.
+// Proves RDMAP-007, RDMAP-044, RDMAP-045, RDMAP-064, RDMAP-076, RDMAP-239, RDMAP-269, RDMAP-270, RDMAP-277,
+// RDMAP-287, RDMAP-307, RDMAP-407, RDMAP-412, RDMAP-413, RDMAP-416, RDMAP-421: over wires that lose and
+// reorder, completions out of order are found (RDMAP-007, RDMAP-044, RDMAP-239, RDMAP-287, RDMAP-407), and
+// what fails without a cause or is lost by a graceful close (RDMAP-045, RDMAP-307); each byte of memory is
+// one that may be there then (RDMAP-064, RDMAP-269 to RDMAP-277, RDMAP-412 to RDMAP-421), and changes only
+// where a name grants it (RDMAP-076).
+#[test]
+fn random_runs() {
+    let seeds = seeds(SEEDS);
+    let count = seeds.end - seeds.start;
+    let mut all = Sum::default();
+    for seed in seeds {
+        let sum = report(seed, Defect::None, "random_runs");
+        let Sum { succeeded, failed, exact, checked } = sum.unwrap_or_else(|text| panic!("{text}"));
+        all.succeeded += succeeded;
+        all.failed += failed;
+        all.exact += exact;
+        all.checked += checked;
+    }
+    let Sum { succeeded, failed, exact, checked } = all;
+    println!(
+        "{count} runs: {succeeded} requests succeeded, {failed} failed; {exact} of {checked} bytes exact"
+    );
+    // A model that allows everything shows nothing.
+    assert!(count < SEEDS || exact * 100 > checked * 95, "{exact} of {checked} bytes are exact");
+    assert!(count < SEEDS || succeeded > 20 * count && failed > count, "{succeeded} and {failed} requests");
+}
+
+/// Each deliberate defect is found, and soon: what the model says can fail.
+#[test]
+fn deliberate_defects_are_found() {
+    for defect in Defect::ALL {
+        let found = (0..SEEDS_OF_DEFECTS).find_map(|seed| {
+            let (mut setting, steps) = draw(seed);
+            // What the wire turns is to be found in memory, not by the CRC.
+            setting.crc &= defect != Defect::Wire;
+            run(&setting, &steps, defect).err().map(|failed| (seed, failed.reason))
+        });
+        let (seed, reason) = found.unwrap_or_else(|| panic!("{defect:?} was not found"));
+        println!("{defect:?} in run {seed}: {reason}");
+        assert!(!reason.contains("panicked"), "{defect:?} made the stack panic");
+    }
+}
+
+/// With CRCs the same bad wire ends the stream by MPA's Terminate, and no byte is wrong.
+#[test]
+fn the_crc_keeps_what_the_wire_turns_away() {
+    let seeds = seeds(SEEDS_OF_DEFECTS);
+    let count = seeds.end - seeds.start;
+    let mut ended = 0;
+    for seed in seeds {
+        let sum = report(seed, Defect::WireUnderCrc, "the_crc_keeps");
+        ended += sum.unwrap_or_else(|text| panic!("{text}")).failed;
+    }
+    assert!(count < SEEDS_OF_DEFECTS || ended > count, "{ended} requests failed by it");
+}

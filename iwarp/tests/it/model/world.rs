@@ -1,0 +1,461 @@
+//! Two real engines on a bad wire, driven by steps, watched by the model.
+
+mod connections;
+mod regions;
+mod shared;
+mod windows;
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use dp::link::{LinkConfig, LinkPlan};
+use iwarp::verbs::{
+    CmEventKind, CmId, ConnParam, MemoryWindow, QpState, QueuePair, RecvRequest, SendRequest,
+    SharedReceiveQueue, VerbsError, WcOpcode, WorkCompletion,
+};
+
+use super::dice::Dice;
+use super::memory::{By, RegionId, Span, application};
+use super::names::Life;
+use super::operations::{self, Drawn};
+use super::sabotage::Sabotage;
+use super::steps::{Step, What};
+use super::streams::{Found, Model};
+use super::wire::Turning;
+use crate::common::{Host, PORT, Pair, Testbed};
+
+pub(crate) use regions::Held;
+
+/// Connections at a time.
+pub(crate) const SLOTS: usize = 2;
+
+/// Simulated time for everything to come to rest: beyond every timeout of TCP and of a close.
+const REST_US: i64 = 400_000_000;
+
+/// Turns that this may take: no engine is busy with nothing.
+const REST_TURNS: u64 = 100_000;
+
+/// Time in which nothing happens and nothing is due: only keepalives are that far away.
+const IDLE_US: i64 = 10_000_000;
+
+/// What a run is made of besides its steps.
+#[derive(Clone, Debug)]
+pub(crate) struct Setting {
+    pub(crate) link: LinkConfig,
+    /// Packets of which a bit is turned, parts per million.
+    turned_ppm: usize,
+    pub(crate) markers: [bool; 2],
+    pub(crate) crc: bool,
+    /// IRD and ORD.
+    pub(crate) depths: [[u16; 2]; 2],
+    pub(crate) max_send_wr: usize,
+    /// What a queue pair sends in a turn: with little, more happens in the midst of a message.
+    turn_bytes: usize,
+}
+
+impl Setting {
+    pub(crate) fn draw(dice: &mut Dice) -> Self {
+        let bad = dice.pick(&[0, 0, 1, 5, 20]);
+        let mut plan = || LinkPlan {
+            drop_ppm: bad * dice.below(2500) as u32,
+            duplicate_ppm: bad * dice.below(2500) as u32,
+            reorder_ppm: bad * dice.below(10_000) as u32,
+            reorder_us: 1 + dice.below(500) as u32,
+            corrupt_ppm: 0,
+            delay_us: dice.pick(&[0, 0, 1, 20, 300]),
+            drop_exactly: Vec::new(),
+        };
+        let (a_to_b, b_to_a) = (plan(), plan());
+        let depth = |dice: &mut Dice| dice.pick(&[0, 1, 1, 2, 3, 8, 64]);
+        Self {
+            link: LinkConfig {
+                mtu: dice.pick(&[1500, 1500, 9000, 576]),
+                seed: dice.seed(),
+                a_to_b,
+                b_to_a,
+                ..LinkConfig::default()
+            },
+            turned_ppm: bad as usize * dice.below(1000),
+            markers: [dice.one_in(2), dice.one_in(2)],
+            crc: !dice.one_in(4),
+            depths: [[depth(dice), depth(dice)], [depth(dice), depth(dice)]],
+            max_send_wr: dice.pick(&[2, 8, 64]),
+            turn_bytes: dice.pick(&[1000, 4000, 16_000]),
+        }
+    }
+
+    fn param(&self, side: usize) -> ConnParam {
+        let [responder_resources, initiator_depth] = self.depths[side];
+        ConnParam {
+            responder_resources,
+            initiator_depth,
+            markers: self.markers[side],
+            timeout: Duration::from_secs(60),
+            ..ConnParam::default()
+        }
+    }
+}
+
+/// One end of a live connection.
+struct Plug {
+    by: By,
+    qp: Option<QueuePair>,
+    id: CmId,
+    qp_num: u32,
+    state: QpState,
+}
+
+pub(crate) struct World {
+    setting: Setting,
+    pair: Pair,
+    listeners: [CmId; 2],
+    pub(crate) model: Model,
+    memory: Vec<Option<Held>>,
+    windows: Vec<Option<MemoryWindow>>,
+    shared: [SharedReceiveQueue; 2],
+    slots: [Option<usize>; SLOTS],
+    plugs: Vec<Plug>,
+    /// Which end a completion belongs to: by host and queue pair number.
+    numbers: HashMap<(usize, u32), By>,
+    last_op: u64,
+    turns: u64,
+    sabotage: Sabotage,
+    pub(crate) log: Vec<String>,
+}
+
+type Done = Result<(), String>;
+
+impl World {
+    pub(crate) fn new(setting: Setting, sabotage: Sabotage) -> Self {
+        let (unseen, seed) = (sabotage.is_wire(), setting.link.seed);
+        let ppm = if unseen { 100_000 } else { setting.turned_ppm };
+        let bed = Testbed::on(&setting.link)
+            .hook_a(Turning::new(seed, ppm, unseen))
+            .hook_b(Turning::new(!seed, ppm, unseen));
+        let bed = bed.configure(|config| {
+            config.crc = setting.crc;
+            config.turn_bytes = setting.turn_bytes;
+            // A wire this bad may lose what is sent twice: RFC 9293's R2 allows for more, even after a slow
+            // handshake.
+            config.stack.tcp.user_timeout = tcp_lite::Duration::from_secs(100);
+            config.stack.tcp.keepalive_idle = Some(tcp_lite::Duration::from_secs(30));
+            config.stack.tcp.keepalive_interval = tcp_lite::Duration::from_secs(5);
+        });
+        let pair = bed.hosts();
+        let listeners = [&pair.a, &pair.b].map(|host| {
+            let listener = host.context.create_id(&host.channel);
+            listener.listen(PORT, 16, Duration::from_secs(60)).unwrap();
+            listener
+        });
+        let shared = [&pair.a, &pair.b].map(shared::make);
+        let mut world = Self {
+            setting,
+            pair,
+            listeners,
+            model: Model::default(),
+            memory: Vec::new(),
+            windows: Vec::new(),
+            shared,
+            slots: [None; SLOTS],
+            plugs: Vec::new(),
+            numbers: HashMap::new(),
+            last_op: 0,
+            turns: 0,
+            sabotage,
+            log: Vec::new(),
+        };
+        world.pair.turn();
+        world
+    }
+
+    pub(crate) fn run(&mut self, steps: &[Step]) -> Done {
+        for step in steps {
+            self.step(step)?;
+        }
+        self.rest()?;
+        for slot in 0..SLOTS {
+            self.close(slot, slot % 2);
+        }
+        self.rest()?;
+        for listener in &self.listeners {
+            listener.disconnect();
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, step: &Step) -> Done {
+        let mut dice = Dice::new(step.dice);
+        let (slot, side) = (dice.below(SLOTS), dice.below(2));
+        match step.what {
+            What::Post => (0..1 + dice.below(3)).try_for_each(|_| self.post(&mut dice, slot, side)),
+            What::Receive => self.receive(&mut dice, slot, side, None),
+            What::Store => self.store(&mut dice, side),
+            What::Register => self.register(&mut dice, slot, side),
+            What::Revoke => self.revoke(&mut dice, side),
+            What::Connect => self.connect(&mut dice, slot, side),
+            What::Close => {
+                self.close(slot, side);
+                Ok(())
+            }
+            What::Drop => {
+                self.begin_message(&mut dice, slot)?;
+                self.drop_queue_pair(slot, side);
+                Ok(())
+            }
+            What::Abort => {
+                self.begin_message(&mut dice, slot)?;
+                self.abort(slot, side)
+            }
+            What::Arm => self.arm(&mut dice, side),
+            What::Turn => (0..1 + dice.below(12)).try_for_each(|_| self.turn()),
+            What::Rest => self.rest(),
+        }
+    }
+
+    fn host(&self, side: usize) -> &Host {
+        [&self.pair.a, &self.pair.b][side]
+    }
+
+    fn plug(&mut self, by: By) -> Option<&mut Plug> {
+        self.plugs.iter_mut().find(|plug| plug.by == by)
+    }
+
+    fn say(&mut self, text: impl FnOnce() -> String) {
+        self.log.push(format!("{:>9} us  {}", self.pair.now_us, text()));
+    }
+
+    fn next_op(&mut self) -> u64 {
+        self.last_op += 1;
+        self.last_op
+    }
+
+    // ---- posts ----
+
+    fn post(&mut self, dice: &mut Dice, slot: usize, side: usize) -> Done {
+        let Some(stream) = self.slots[slot] else { return Ok(()) };
+        let (by, op) = ((stream, side), self.next_op());
+        let Some(drawn) = operations::draw(dice, &self.model, by, op) else { return Ok(()) };
+        self.post_drawn(dice, slot, by, drawn)
+    }
+
+    /// Mostly, sends what comes in several segments and lets some of them arrive: what ends the stream then
+    /// ends it in the midst of a message.
+    fn begin_message(&mut self, dice: &mut Dice, slot: usize) -> Done {
+        let Some(stream) = self.slots[slot].filter(|_| !dice.one_in(4)) else { return Ok(()) };
+        // To who receives into a shared queue, where it takes a buffer from all others.
+        let shared = |side: &usize| self.model.streams[stream].ends[*side].shared;
+        let Some(receiver) = [0, 1].into_iter().find(shared) else { return Ok(()) };
+        let (by, op) = ((stream, 1 - receiver), self.next_op());
+        let len = 4000 + dice.below(1000);
+        if let Some(drawn) = operations::long_send(dice, &self.model, by, op, len) {
+            self.post_drawn(dice, slot, by, drawn)?;
+        }
+        (0..1 + dice.below(3)).try_for_each(|_| self.turn())
+    }
+
+    fn post_drawn(&mut self, dice: &mut Dice, slot: usize, by: By, drawn: Drawn) -> Done {
+        let ((stream, side), Drawn { request, mut meaning }) = (by, drawn);
+        let op = request.wr_id;
+        // A message wants a receive request, most of the time.
+        let end = &self.model.streams[stream].ends[1 - side];
+        let needs = if end.shared { self.model.spare(1 - side) == 0 } else { end.receives() == 0 };
+        if let Some(message) = &meaning.message
+            && needs
+            && !dice.one_in(operations::MISCHIEF)
+        {
+            self.receive(dice, slot, 1 - side, Some(message.len))?;
+        }
+        // Which buffer of a shared queue it gets cannot be told: mostly it fits all.
+        let shared = self.model.streams[stream].ends[1 - side].shared;
+        let long = meaning.message.as_ref().is_some_and(|message| message.len > self.model.least(1 - side));
+        if shared && long && !dice.one_in(10) {
+            return Ok(());
+        }
+        let Some(qp) = self.plug(by).and_then(|plug| plug.qp.clone()) else { return Ok(()) };
+        let state = qp.state();
+        let late = matches!(state, QpState::Terminate | QpState::Error);
+        // By its own user, or by the peer's.
+        let closed = self.model.streams[stream].ends[side].closed || state == QpState::Closing;
+        let max = self.setting.max_send_wr;
+        let SendRequest { op: what, flags, .. } = &request;
+        self.say(|| {
+            format!("{by:?} posts {op}: {what:?} {flags:?} {:?} {:?}", meaning.local, meaning.remote)
+        });
+        match self.hand_over(&qp, &request, &mut meaning) {
+            Ok(()) if closed => Err(format!("request {op} was taken behind a graceful close")),
+            Err(VerbsError::InvalidState(_)) if closed => Ok(()),
+            Ok(()) => {
+                let end = &self.model.streams[stream].ends[side];
+                if !self.model.takes(&meaning.local) {
+                    return Err(format!("request {op} was taken, but its memory is invalid"));
+                }
+                if end.owed() >= max {
+                    return Err(format!("request {op} was taken by a send queue that is full"));
+                }
+                let gives = meaning.gives.clone().filter(|_| !late);
+                self.model.posted(by, op, meaning, late);
+                gives.map_or(Ok(()), |gift| self.given(&gift))
+            }
+            Err(VerbsError::QueueFull(_)) if self.model.streams[stream].ends[side].outstanding() >= max => {
+                Ok(())
+            }
+            Err(VerbsError::LocalProtection(_)) if !self.model.takes(&meaning.local) => Ok(()),
+            Err(VerbsError::LocalProtection(_)) if self.unsteady(&meaning.local) => Ok(()),
+            Err(error) => Err(format!("request {op} was refused: {error}")),
+        }
+    }
+
+    fn unsteady(&self, spans: &[Span]) -> bool {
+        spans.iter().any(|span| self.model.memory.regions[span.region].life != Life::Valid)
+    }
+
+    /// Posts a receive request: for `len` bytes, or for what the dice say.
+    fn receive(&mut self, dice: &mut Dice, slot: usize, side: usize, len: Option<usize>) -> Done {
+        let Some(stream) = self.slots[slot] else { return Ok(()) };
+        if self.model.streams[stream].ends[side].shared {
+            return self.receive_shared(dice, side, len);
+        }
+        let (by, op) = ((stream, side), self.next_op());
+        if self.model.streams[stream].ends[side].receives() >= 32 {
+            return Ok(());
+        }
+        // Now and then too short by one.
+        let len = match len {
+            Some(len) if len > 0 && dice.one_in(operations::MISCHIEF) => len - 1,
+            Some(len) => len + dice.pick(&[0, 0, 1, 100]),
+            None => dice.length().max(2000),
+        };
+        let Some(spans) = operations::scatter(dice, &self.model, application(side), len) else {
+            return Ok(());
+        };
+        let Some(qp) = self.plug(by).and_then(|plug| plug.qp.clone()) else { return Ok(()) };
+        let late = matches!(qp.state(), QpState::Terminate | QpState::Error);
+        let sg_list = spans.iter().map(|span| operations::sge(&self.model, span)).collect();
+        self.say(|| format!("{by:?} receives into {op}: {spans:?}"));
+        match qp.post_recv(&RecvRequest { wr_id: op, sg_list }) {
+            Ok(()) => {
+                self.model.posted_receive(by, op, spans, late);
+                Ok(())
+            }
+            Err(VerbsError::LocalProtection(_)) if self.unsteady(&spans) => Ok(()),
+            Err(error) => Err(format!("receive {op} was refused: {error}")),
+        }
+    }
+
+    // ---- time ----
+
+    fn turn(&mut self) -> Done {
+        self.turns += 1;
+        self.pair.turn();
+        self.completions()?;
+        self.states()?;
+        for side in [0, 1] {
+            while let Some(event) = self.host(side).channel.poll() {
+                match event.kind {
+                    CmEventKind::Disconnected { error, .. } => self.ended(side, &event.id, error)?,
+                    other => return Err(format!("host {side}: an event out of place: {other:?}")),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes what has completed: receives first, since a request of the peer's may rest on them.
+    fn completions(&mut self) -> Done {
+        let mut sends = Vec::new();
+        for side in [0, 1] {
+            let taken: Vec<_> = std::iter::from_fn(|| self.host(side).cq.poll_one()).collect();
+            for wc in self.sabotage.completions(taken) {
+                let by = *self.numbers.get(&(side, wc.qp_num)).ok_or("a completion of no queue pair")?;
+                self.say(|| format!("{by:?} completes {}: {:?} {}", wc.wr_id, wc.opcode, wc.status));
+                if matches!(wc.opcode, WcOpcode::Recv | WcOpcode::RecvImmediate) {
+                    let found = self.model.completed_receive(by, &wc)?;
+                    self.verify(found)?;
+                } else {
+                    sends.push((by, wc));
+                }
+            }
+        }
+        sends.into_iter().try_for_each(|(by, wc): (By, WorkCompletion)| {
+            let found = self.model.completed_send(by, &wc)?;
+            self.verify(found)
+        })?;
+        self.shared_events()
+    }
+
+    fn verify(&mut self, found: Found) -> Done {
+        self.sabotage.memory(&self.memory, &found.spans);
+        for span in &found.spans {
+            let seen = self.seen(span);
+            self.model.memory.check(span, &seen)?;
+        }
+        found.ended.into_iter().try_for_each(|name| self.gone(name))
+    }
+
+    /// States go forward only.
+    fn states(&mut self) -> Done {
+        for plug in &mut self.plugs {
+            let Some(qp) = &plug.qp else { continue };
+            let state = qp.state();
+            if (state as u8) < plug.state as u8 {
+                return Err(format!("queue pair {} went from {:?} to {state:?}", plug.qp_num, plug.state));
+            }
+            plug.state = state;
+        }
+        Ok(())
+    }
+
+    /// Until nothing moves any more; then all of memory is as it must be.
+    fn rest(&mut self) -> Done {
+        let (end, last_turn) = (self.pair.now_us + REST_US, self.turns + REST_TURNS);
+        loop {
+            let before = self.pair.now_us;
+            self.turn()?;
+            let unrest = self.model.unrest();
+            let is_idle = self.pair.now_us - before > IDLE_US || self.pair.is_asleep();
+            if unrest.is_none() && is_idle {
+                break;
+            }
+            if is_idle && self.sabotage.is_wire() {
+                self.give_up_stalled();
+            }
+            if self.pair.now_us > end || self.turns > last_turn {
+                return Err(unrest.unwrap_or_else(|| "the engines find no rest".into()));
+            }
+        }
+        self.say(|| "all is at rest".into());
+        let found = self.model.quiet()?;
+        self.verify(found)?;
+        let numbers: Vec<RegionId> = (0..self.memory.len()).filter(|&n| self.memory[n].is_some()).collect();
+        self.sabotage.rest(&self.memory, &self.model.memory.regions);
+        for &number in &numbers {
+            let (span, seen) = self.whole(number);
+            self.model.memory.check(&span, &seen)?;
+        }
+        self.model.memory.effects.clear();
+        self.model.reopen_shared();
+        for number in numbers {
+            let (_, seen) = self.whole(number);
+            match (
+                self.model.memory.regions[number].life,
+                self.memory[number].as_ref().is_some_and(|held| held.is_valid()),
+            ) {
+                (Life::Coming, _) => return Err(format!("region {number} has not come")),
+                (Life::Gone, true) => return Err(format!("region {number} is valid again")),
+                (Life::Valid, false) => return Err(format!("nobody has invalidated region {number}")),
+                (Life::Ending, false) => self.model.memory.freeze(number, seen),
+                (Life::Ending, true) | (Life::Valid, true) => {
+                    let region = &mut self.model.memory.regions[number];
+                    (region.life, region.taker) = (Life::Valid, None);
+                    region.base = seen.into_iter().map(Some).collect();
+                }
+                (Life::Gone, false) => {}
+            }
+        }
+        self.windows_at_rest()?;
+        self.shared_at_rest()?;
+        let streams = &self.model.streams;
+        self.plugs.retain(|plug| !streams[plug.by.0].is_over() || plug.qp.is_some());
+        Ok(())
+    }
+}

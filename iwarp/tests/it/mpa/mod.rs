@@ -1,0 +1,6 @@
+//! MPA (RFC 5044): FPDUs, however they arrive.
+
+mod arrival;
+mod fuzz;
+mod oracle;
+mod support;

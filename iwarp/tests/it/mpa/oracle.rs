@@ -1,0 +1,296 @@
+//! Framer and deframer against the independent reference (`reference/mpa_ref.py`).
+
+use super::support::{DECODE, ENCODE, Receiver, reference};
+use crate::common::oracle::{Rng, from_hex, hex};
+use iwarp::mpa::{Framer, MpaError};
+
+fn line(markers: bool, crc: bool, position: u64, ulpdus: &[Vec<u8>]) -> String {
+    let ulpdus: Vec<String> = ulpdus.iter().map(|ulpdu| hex(ulpdu)).collect();
+    format!("{} {} {position} {}\n", u8::from(markers), u8::from(crc), ulpdus.join(" "))
+}
+
+fn ours(markers: bool, crc: bool, position: u64, ulpdus: &[Vec<u8>]) -> Vec<u8> {
+    let mut framer = Framer::at(position, markers, crc);
+    let mut wire = Vec::new();
+    for ulpdu in ulpdus {
+        let at = wire.len();
+        wire.resize(at + framer.wire_len(ulpdu.len()), 0xee);
+        framer.frame(&mut wire[at..], ulpdu);
+    }
+    wire
+}
+
+/// ULPDUs of all sizes, small ones most.
+fn ulpdus(rng: &mut Rng, count: usize, largest: usize) -> Vec<Vec<u8>> {
+    let sizes = [1, 2, 3, 4, 14, 18, 46, 500, 508, 1442];
+    (0..count)
+        .map(|_| {
+            let bytes = match rng.index(3) {
+                0 => sizes[rng.index(sizes.len())],
+                1 => 1 + rng.index(64),
+                _ => 1 + rng.index(largest),
+            };
+            rng.bytes(bytes.min(largest))
+        })
+        .collect()
+}
+
+#[test]
+fn the_reference_passes_its_own_test() {
+    let output = reference("mpa_ref.self_test()\nprint('passed')\n", "");
+    assert_eq!(output.trim(), "passed");
+}
+
+// Proves MPA-015, MPA-041, MPA-059 to MPA-061, MPA-063 to MPA-069, MPA-049, MPA-070, MPA-091 to MPA-094: the
+// framer's bytes at all 128 phases of the marker interval.
+#[test]
+fn the_framer_agrees_at_every_phase() {
+    let mut rng = Rng(5044);
+    let cases: Vec<_> = (0..128)
+        .flat_map(|word| [(word, true), (word, false)])
+        .map(|(word, crc)| (4 * word, crc, ulpdus(&mut rng, 12, 2500)))
+        .collect();
+    let input: String =
+        cases.iter().map(|(position, crc, ulpdus)| line(true, *crc, *position, ulpdus)).collect();
+    let output = reference(ENCODE, &input);
+    for ((position, crc, ulpdus), wire) in cases.iter().zip(output.lines()) {
+        assert_eq!(hex(&ours(true, *crc, *position, ulpdus)), wire, "phase {position}");
+    }
+    assert_eq!(output.lines().count(), 256);
+}
+
+#[test]
+fn the_framer_agrees_without_markers_and_with_the_longest_ulpdu() {
+    let mut rng = Rng(6581);
+    let mut cases: Vec<_> = (0..20)
+        .map(|case| (case % 2 == 0, case % 4 < 2, 4 * rng.index(1 << 28) as u64, ulpdus(&mut rng, 10, 9000)))
+        .collect();
+    for markers in [true, false] {
+        cases.push((markers, true, 508, vec![rng.bytes(64_768), rng.bytes(64_767)]));
+    }
+    let input: String =
+        cases.iter().map(|(m, c, position, ulpdus)| line(*m, *c, *position, ulpdus)).collect();
+    let output = reference(ENCODE, &input);
+    assert_eq!(output.lines().count(), cases.len());
+    for ((markers, crc, position, ulpdus), wire) in cases.iter().zip(output.lines()) {
+        assert!(hex(&ours(*markers, *crc, *position, ulpdus)) == wire, "at {position}");
+    }
+}
+
+/// Cuts a stream at random points.
+fn cut(rng: &mut Rng, bytes: usize, smallest: usize, largest: usize) -> Vec<(usize, usize)> {
+    let mut segments = Vec::new();
+    let mut at = 0;
+    while at < bytes {
+        let end = bytes.min(at + smallest + rng.index(largest - smallest + 1));
+        segments.push((at, end));
+        at = end;
+    }
+    segments
+}
+
+/// A stream of the reference, with what is in it.
+struct Stream {
+    markers: bool,
+    crc: bool,
+    ulpdus: Vec<Vec<u8>>,
+    wire: Vec<u8>,
+}
+
+fn streams(rng: &mut Rng, count: usize) -> Vec<Stream> {
+    let cases: Vec<_> =
+        (0..count).map(|case| (case % 3 != 0, case % 5 != 0, ulpdus(rng, 25, 3000))).collect();
+    let input: String = cases.iter().map(|(markers, crc, ulpdus)| line(*markers, *crc, 0, ulpdus)).collect();
+    let output = reference(ENCODE, &input);
+    assert_eq!(output.lines().count(), count);
+    let streams = cases.into_iter().zip(output.lines()).map(|((markers, crc, ulpdus), wire)| Stream {
+        markers,
+        crc,
+        ulpdus,
+        wire: from_hex(wire),
+    });
+    streams.collect()
+}
+
+// Proves MPA-020, MPA-023, MPA-033 to MPA-035, MPA-064, MPA-075, MPA-076, MPA-095, MPA-123, MPA-124, MPA-126,
+// MPA-129 to MPA-131, MPA-133, MPA-280, MPA-282, DDP-032, DDP-034, DDP-043, DDP-128, DDP-130, DDP-131: any
+// cut, any order. What is delivered is what was sent, in its order and each once; a ULPDU that is placed
+// early has a position, and is delivered by its header when its turn has come. What comes twice has other
+// bytes the second time; TCP drops that, as the receiver here does.
+#[test]
+fn the_deframer_agrees_in_any_order() {
+    let mut rng = Rng(1);
+    let streams = streams(&mut rng, 150);
+    let mut early = 0;
+    for (case, Stream { markers, crc, ulpdus, wire }) in streams.into_iter().enumerate() {
+        let start = 20 + rng.index(1 << 20) as u64;
+        let mut receiver = Receiver::new(start, markers, crc);
+        let (smallest, largest) = [(1, 5), (1, 60), (1, 600), (400, 1460), (1460, 1460)][case % 5];
+        let mut segments = cut(&mut rng, wire.len(), smallest, largest);
+        match case % 4 {
+            0 => {}
+            1 => rng.shuffle(&mut segments),
+            2 => segments.reverse(),
+            _ => {
+                // One loss in a window of ten, as a fast retransmit repairs it.
+                for window in segments.chunks_mut(10) {
+                    window.rotate_left(1);
+                }
+            }
+        }
+        for (at, (from, to)) in segments.iter().enumerate() {
+            let chunk = if rng.index(2) == 0 { 2048 } else { 1 + to.saturating_sub(*from) / 2 };
+            receiver.segment(start + *from as u64, &wire[*from..*to], chunk).unwrap();
+            if rng.index(8) == 0 {
+                let (from, to) = segments[rng.index(at + 1)];
+                let other = rng.bytes(to - from);
+                receiver.segment(start + from as u64, &other, 2048).unwrap();
+            }
+        }
+        assert!(receiver.deframer.at_boundary(), "case {case}");
+        let counters = receiver.deframer.counters();
+        assert_eq!(counters.fpdus, ulpdus.len() as u64);
+        assert!(case % 4 != 0 || counters.early_fpdus == 0, "in order nothing is early");
+        assert!(markers || counters.early_fpdus == 0, "no markers, nothing early");
+        assert_eq!(counters.early_unsound, 0, "case {case}");
+        early += counters.early_fpdus;
+        let sink = receiver.finish();
+        assert!(sink.ulpdus == ulpdus, "case {case}");
+    }
+    assert!(early > 300, "{early} FPDUs placed early");
+}
+
+// With markers and without: what was given up comes again, cut as it was, and is handed on exactly once; what
+// was placed is not asked for again.
+#[test]
+fn what_was_given_up_and_comes_again_arrives_once() {
+    let mut rng = Rng(9);
+    let streams = streams(&mut rng, 120);
+    let (mut gone, mut early) = ([0, 0], 0);
+    for (case, Stream { markers, crc, ulpdus, wire }) in streams.into_iter().enumerate() {
+        let start = 20 + rng.index(1 << 20) as u64;
+        let mut receiver = Receiver::new(start, markers, crc);
+        let (smallest, largest) = [(1, 60), (1, 600), (400, 1460)][case % 3];
+        let mut segments = cut(&mut rng, wire.len(), smallest, largest);
+        rng.shuffle(&mut segments);
+        // Everything once, then again until nothing is missing.
+        for round in 0.. {
+            for (from, to) in &segments {
+                receiver.segment(start + *from as u64, &wire[*from..*to], 2048).unwrap();
+                if round < 3 && rng.index(6) == 0 {
+                    let pinned = receiver.deframer.pinned_bytes();
+                    let went = receiver.give_up(1 + rng.index(3000));
+                    gone[usize::from(markers)] += went;
+                    assert_eq!(went > 0, receiver.deframer.pinned_bytes() < pinned);
+                }
+            }
+            if receiver.frontier() == start + wire.len() as u64 {
+                break;
+            }
+            assert!(round < 5, "case {case}");
+        }
+        assert!(receiver.deframer.at_boundary(), "case {case}");
+        early += receiver.deframer.counters().early_fpdus;
+        assert!(receiver.finish().ulpdus == ulpdus, "case {case}");
+    }
+    assert!(gone.iter().all(|bytes| *bytes > 100_000) && early > 100, "{gone:?}, {early} early");
+}
+
+// FPDUs in segments of their own behind one loss: all but the FPDUs that hold no marker are placed before the
+// hole is filled, those found by length included, and their bytes are released.
+// Proves MPA-033, MPA-131, MPA-278, MPA-282, DDP-033.
+#[test]
+fn aligned_segments_behind_a_loss_are_placed() {
+    let mut rng = Rng(2);
+    let mut framer = Framer::new(true, true);
+    let emss = 1460;
+    let ulpdus: Vec<_> = (0..40).map(|_| framer.mulpdu(emss)).map(|bytes| rng.bytes(bytes)).collect();
+    let mut receiver = Receiver::new(0, true, true);
+    let mut segments = Vec::new();
+    for ulpdu in &ulpdus {
+        let at = framer.position();
+        let mut wire = vec![0; framer.wire_len(ulpdu.len())];
+        framer.frame(&mut wire, ulpdu);
+        segments.push((at, wire));
+    }
+    for (at, wire) in &segments[1..] {
+        receiver.segment(*at, wire, 2048).unwrap();
+    }
+    assert_eq!((receiver.sink.placed, receiver.sink.ulpdus.len()), (39, 0));
+    assert_eq!((receiver.ahead, receiver.slab.buffers().0, receiver.slab.records().0), (0, 0, 39));
+    receiver.segment(0, &segments[0].1, 2048).unwrap();
+    assert!(receiver.deframer.at_boundary());
+    assert!(receiver.finish().ulpdus == ulpdus);
+}
+
+/// What the deframer made of a stream: ULPDUs and error code.
+fn decode(
+    wire: &[u8],
+    segments: &[(usize, usize)],
+    markers: bool,
+    crc: bool,
+) -> (Vec<Vec<u8>>, u8, Vec<Vec<u8>>) {
+    let mut receiver = Receiver::new(0, markers, crc);
+    let mut code = 0;
+    for (from, to) in segments {
+        if let Err(error) = receiver.segment(*from as u64, &wire[*from..*to], 2048) {
+            assert_eq!(code, 0, "an error is raised once");
+            code = error.code();
+        }
+    }
+    let sink = receiver.finish();
+    (sink.ulpdus, code, sink.early.into_values().collect())
+}
+
+// Proves MPA-056, MPA-128, MPA-132, MPA-044, MPA-096, DDP-035: one wrong bit. What comes up in order is what
+// the reference passes, whatever the order of arrival, with its code; and nothing that was placed early was
+// not sent.
+#[test]
+fn a_wrong_bit_is_met_at_the_frontier_only() {
+    let mut rng = Rng(3);
+    let streams = streams(&mut rng, 120);
+    let streams: Vec<_> = streams
+        .into_iter()
+        .map(|Stream { markers, ulpdus, mut wire, .. }| {
+            let bit = rng.index(8 * wire.len());
+            wire[bit / 8] ^= 1 << (bit % 8);
+            (markers, ulpdus, wire)
+        })
+        .collect();
+    let input: String =
+        streams.iter().map(|(m, _, wire)| format!("{} 1 0 {}\n", u8::from(*m), hex(wire))).collect();
+    let output = reference(DECODE, &input);
+    let mut errors = 0;
+    for (case, ((markers, ulpdus, wire), line)) in streams.iter().zip(output.lines()).enumerate() {
+        let mut words = line.split(' ');
+        let code: u8 = words.next().unwrap().parse().unwrap();
+        let expected: Vec<Vec<u8>> = words.map(from_hex).collect();
+        let mut segments = cut(&mut rng, wire.len(), 300, 1460);
+        // In order: exactly the reference.
+        let (got, our_code, _) = decode(wire, &segments, *markers, true);
+        assert!(got == expected, "case {case}");
+        // The streams of cases without CRC carry none: every FPDU is code 2 at once.
+        assert_eq!(our_code, code, "case {case}");
+        rng.shuffle(&mut segments);
+        let (got, our_code, early) = decode(wire, &segments, *markers, true);
+        assert!(got == expected, "case {case}");
+        // Out of order a wrong length may run into an FPDU that was placed: that shows as code 3, and sooner.
+        assert!(our_code == code || our_code == 3, "case {case}: {our_code}, not {code}");
+        assert!(early.iter().all(|early| ulpdus.contains(early)), "case {case}");
+        errors += usize::from(code != 0);
+    }
+    assert!(errors > 60, "{errors} errors");
+}
+
+// Proves MPA-045, MPA-158, MPA-160: without CRC its field is not looked at; markers still are.
+#[test]
+fn without_crc_any_field_will_do() {
+    let mut wire = ours(true, false, 0, &[vec![7; 600], vec![8; 10]]);
+    let end = wire.len();
+    wire[end - 4..].copy_from_slice(&[0xde, 0xad, 0xbe, 0xef]);
+    assert_eq!(decode(&wire, &[(0, end)], true, false).0, [vec![7; 600], vec![8; 10]]);
+    wire[515] ^= 4;
+    let mut receiver = Receiver::new(0, true, false);
+    assert_eq!(receiver.segment(0, &wire, 2048), Err(MpaError::Marker { position: 0 }));
+    assert!(receiver.finish().ulpdus.is_empty());
+}

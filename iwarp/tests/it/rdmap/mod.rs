@@ -1,0 +1,7 @@
+//! RDMAP (RFC 5040): its messages, and the Terminates of both ends.
+
+mod receive;
+mod siw_terminates;
+mod stream;
+mod terminates;
+mod wire;

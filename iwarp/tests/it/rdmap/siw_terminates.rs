@@ -1,0 +1,55 @@
+//! Every Terminate that Linux's siw was seen to send, as its bytes were captured: what they are read as.
+//!
+//! The table is taken from `terminates.pcap` beside it, in which our verbs ask for what siw has to refuse;
+//! the last three rows are of other captures. What siw's bit order is, and when it cannot be told:
+//! `tests/siw-peer/README.md`.
+
+use iwarp::rdmap::{BitOrder, Terminate};
+
+const TABLE: &str = include_str!("../../../../tests/siw-peer/captures/terminates.csv");
+
+#[test]
+fn each_is_read_with_the_numbers_it_was_sent_for() {
+    let mut rows = 0;
+    for line in TABLE.lines().skip(1) {
+        let fields: Vec<&str> = line.split(',').collect();
+        let [cause, payload, layer, etype, code, order] = fields[..] else { panic!("{line}") };
+        let payload: Vec<u8> = payload
+            .as_bytes()
+            .chunks(2)
+            .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
+            .collect();
+        let terminate = Terminate::parse(&payload).unwrap_or_else(|error| panic!("{cause}: {error}"));
+        let numbers = [layer, etype, code].map(|number| number.parse::<u8>().unwrap());
+        assert_eq!([terminate.layer, terminate.etype, terminate.code], numbers, "{cause}");
+        // Where nothing tells the orders apart the RFC's is followed, and the application sees these numbers.
+        let order = if order == "siw" { BitOrder::Siw } else { BitOrder::Standard };
+        assert_eq!(terminate.bit_order, order, "{cause}");
+        // The header that goes along is that of the message that was refused.
+        let bare = payload.len() == 4;
+        assert_eq!(terminate.ddp_header.is_none(), bare, "{cause}");
+        assert_eq!(terminate.read_request.is_some(), cause.starts_with("Read"), "{cause}");
+        rows += 1;
+    }
+    assert_eq!(rows, 17);
+}
+
+/// siw sets R for a Send that it blames for a protection error, and sends no Read Request. Nobody else is let
+/// off.
+#[test]
+fn a_read_request_is_missed_behind_its_own_header_alone() {
+    let with_header = |opcode: u8| {
+        let mut payload = vec![0x10, 0x09, 0x07, 0x00, 0x00, 0x40];
+        payload.extend([0x41, 0x40 | opcode, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0]);
+        payload
+    };
+    for opcode in 3..=6 {
+        let terminate = Terminate::parse(&with_header(opcode)).unwrap();
+        assert_eq!((terminate.layer, terminate.etype, terminate.code), (0, 1, 9));
+        assert_eq!(terminate.read_request, None);
+        // One that is cut in the middle is not whole.
+        let cut = [with_header(opcode), vec![0; 27]].concat();
+        assert!(Terminate::parse(&cut).is_err());
+    }
+    assert!(Terminate::parse(&with_header(1)).is_err());
+}

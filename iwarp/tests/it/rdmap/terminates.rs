@@ -1,0 +1,240 @@
+//! Every Terminate that a peer can provoke: what it has to send for it, the bytes it gets back, and what the
+//! application reads (RFC 5040 section 4.8, RFC 5041 section 8.2, RFC 5044 section 8).
+
+use std::sync::Arc;
+
+use crate::common::catalogue::{Attack, Echo, Means, Name, Names, Resource, catalogue, tagged};
+use crate::common::raw::fpdu;
+use crate::common::served::Served;
+use crate::common::ulpdu::untagged;
+use crate::common::{ALL, Pair, expect_terminate};
+use dp::link::LinkConfig;
+use iwarp::engine::EngineCounters;
+use iwarp::memory::Access;
+use iwarp::mpa::Framer;
+use iwarp::rdmap::{BitOrder, Terminate, TerminateError};
+use iwarp::verbs::{
+    CmEventKind, ConnParam, ConnectionError, RecvRequest, RemoteAddr, SendOp, SendRequest, StreamError,
+    TerminateOrigin, TerminateReport,
+};
+
+/// What has to come back, byte for byte, from the layouts of the documents.
+fn expected(case: &Attack) -> Vec<u8> {
+    let (layer, etype, code) = case.error.codes();
+    let bits = match case.echo {
+        Echo::Nothing => 0,
+        Echo::Header => 0xc0,
+        Echo::ReadRequest => 0xe0,
+    };
+    let mut payload = vec![layer << 4 | etype, code, bits, 0];
+    if bits != 0 {
+        payload.extend((case.ulpdu.len() as u16).to_be_bytes());
+        payload.extend(&case.ulpdu[..if case.ulpdu[0] & 0x80 != 0 { 14 } else { 18 }]);
+    }
+    if case.echo == Echo::ReadRequest {
+        payload.extend(&case.ulpdu[18..46]);
+    }
+    fpdu(&mut Framer::new(false, true), &untagged([0x41, 0x47], 0, [2, 1, 0], &payload))
+}
+
+// Proves SEC-002, SEC-013, SEC-014, SEC-064, MPA-241, RDMAP-171, RDMAP-175, RDMAP-177, RDMAP-178, RDMAP-179,
+// RDMAP-180, RDMAP-182, RDMAP-183, RDMAP-184, RDMAP-185: control word, segment length and headers on the
+// wire; and layer, type, code, length and headers for the application, by its queue pair and by the event of
+// the end. Between registration and attack the engine alone acts. Attacks on each resource of section 2.2,
+// and of each kind that tagged and untagged messages have, are among those that ended so.
+#[test]
+fn each_fault_of_a_peer_has_its_terminate() {
+    let count = catalogue(&Names::default()).len();
+    let (mut resources, mut means) = (Vec::new(), Vec::new());
+    for at in 0..count {
+        let mut served = Served::new();
+        let context = served.context().clone();
+        let other_pd = context.alloc_pd().unwrap();
+        let others = other_pd.reg_mr(4096, ALL).unwrap();
+        let unreadable = served.pd.reg_mr(4096, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
+        served.qp.post_recv(&RecvRequest::new(1, served.region.sge(0, 64))).unwrap();
+        let [mine, others, unreadable] =
+            [&served.region, &others, &unreadable].map(|it| Name { stag: it.rkey(), to: it.addr() });
+        let case = catalogue(&Names { mine, others, unreadable }).swap_remove(at);
+        for ulpdu in &case.before {
+            served.say(ulpdu);
+        }
+        let name = case.name;
+        served.pair.inbox.clear();
+        let mut bytes = fpdu(&mut served.framer, &case.ulpdu);
+        *bytes.last_mut().unwrap() ^= u8::from(case.error == TerminateError::MpaCrc);
+        served.pair.send(&bytes);
+        assert!(served.pair.until(1_000_000, |pair| pair.peer_closed), "{name}: no FIN");
+        assert_eq!(served.pair.inbox, expected(&case), "{name}");
+        let (layer, etype, code) = case.error.codes();
+        let told = StreamError { layer, etype, code, from_peer: false };
+        assert_eq!(served.qp.error(), Some(told), "{name}");
+        let report = served.qp.terminate().unwrap();
+        assert_eq!(
+            (report.origin, report.terminate.error()),
+            (TerminateOrigin::Sent, Some(case.error)),
+            "{name}"
+        );
+        let (len, header) = (report.terminate.segment_len, report.terminate.ddp_header.clone());
+        let echoes = case.echo != Echo::Nothing;
+        assert_eq!(len.map(usize::from), echoes.then_some(case.ulpdu.len()), "{name}");
+        assert_eq!(header.is_some(), echoes, "{name}");
+        assert!(case.ulpdu.starts_with(&header.unwrap_or_default()), "{name}");
+        let request = report.terminate.read_request.map(|request| request.to_bytes().to_vec());
+        assert_eq!(request, (case.echo == Echo::ReadRequest).then(|| case.ulpdu[18..].to_vec()), "{name}");
+        served.pair.close();
+        let ended = loop {
+            let event = served.pair.next_event(&served.channel, 30_000_000).unwrap();
+            if let CmEventKind::Disconnected { error, terminate } = event.kind {
+                break (error, terminate);
+            }
+        };
+        assert_eq!(ended, (Some(ConnectionError::Stream(told)), Some(report)), "{name}");
+        resources.push(case.on);
+        means.push(case.by);
+    }
+    assert!(Resource::ALL.iter().all(|it| resources.contains(it)), "{resources:?}");
+    assert!(Means::ALL.iter().all(|it| means.contains(it)), "{means:?}");
+}
+
+/// The same fault from a hostile stack and from an application that misuses ours: the victim cannot tell, and
+/// need not.
+// Proves SEC-003.
+#[test]
+fn it_does_not_matter_who_at_the_peer_means_ill() {
+    let seen = |counters: EngineCounters| {
+        (
+            counters.tx_terminates,
+            counters.rx_terminates,
+            counters.rx_placed_bytes,
+            counters.connections_failed,
+        )
+    };
+    for bound in [false, true] {
+        let mut served = Served::new();
+        let (stag, to) = (served.region.rkey(), served.region.addr());
+        let mut pair = Pair::new(&LinkConfig::default());
+        let c = pair.connect(&ConnParam::default());
+        let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let (local, lent) = (pair.a.pd.reg_mr(64, all).unwrap(), pair.b.pd.reg_mr(64, all).unwrap());
+        // Beyond the end, or with a name that is none.
+        let (ulpdu, remote) = if bound {
+            let remote = RemoteAddr { addr: lent.addr() + 60, rkey: lent.rkey() };
+            (tagged([0xc1, 0x40], stag, to + 4092, 8), remote)
+        } else {
+            let remote = RemoteAddr { addr: lent.addr(), rkey: lent.rkey() ^ 0x5a5a_5a00 };
+            (tagged([0xc1, 0x40], stag ^ 0x5a5a_5a00, to, 8), remote)
+        };
+        served.say(&ulpdu);
+        assert!(served.pair.until(1_000_000, |pair| pair.peer_closed));
+        served.pair.close();
+        served.pair.until(100_000, |_| false);
+        c.qp_a.post_send(&SendRequest::new(1, SendOp::Write { remote }, local.sge(0, 8))).unwrap();
+        let code = if bound { 1 } else { 0 };
+        expect_terminate(&mut pair, &c, 1, 1, code);
+        assert_eq!(served.qp.error(), c.qp_b.error());
+        let [mut by_stack, mut by_user] =
+            [served.qp.terminate(), c.qp_b.terminate()].map(|it| it.unwrap().terminate.clone());
+        // But for the STag and offset that came.
+        for told in [&mut by_stack, &mut by_user] {
+            told.ddp_header.as_mut().unwrap().truncate(2);
+        }
+        assert_eq!(by_stack, by_user);
+        assert_eq!(seen(served.pair.engine.counters()), seen(pair.b.engine.counters()));
+        assert_eq!(seen(pair.b.engine.counters()), (1, 0, 0, 1), "one Terminate, and nothing placed");
+    }
+}
+
+// Proves RDMAP-174, RDMAP-176: a Terminate of the peer is told as it was read: in which bit order, from which
+// bytes, and what else these might have meant.
+#[test]
+fn a_terminate_is_told_with_its_bytes() {
+    for (control, codes, order, other) in [
+        ([0x20, 0x02, 0, 0], (2, 0, 2), BitOrder::Standard, None),
+        ([0x02, 0x02, 0, 0], (2, 0, 2), BitOrder::Siw, None),
+        // By the document 2/0/05, by siw 0/2/05.
+        ([0x20, 0x05, 0, 0], (2, 0, 5), BitOrder::Standard, Some(TerminateError::RdmapVersion)),
+        ([0x12, 0x01, 0, 0x55], (1, 2, 1), BitOrder::Standard, None),
+        ([0xf7, 0xab, 0, 0], (15, 7, 0xab), BitOrder::Standard, None),
+    ] {
+        let mut served = Served::new();
+        served.say(&untagged([0x41, 0x47], 0, [2, 1, 0], &control));
+        served.pair.until(50_000, |_| false);
+        let report = served.qp.terminate().unwrap();
+        let terminate = &report.terminate;
+        assert_eq!((report.origin, terminate.control), (TerminateOrigin::Received, Some(control)));
+        assert_eq!((terminate.layer, terminate.etype, terminate.code), codes);
+        assert_eq!((terminate.bit_order, terminate.other_reading()), (order, other), "{control:02x?}");
+        let (layer, etype, code) = codes;
+        assert_eq!(served.qp.error(), Some(StreamError { layer, etype, code, from_peer: true }));
+        // Never answered by another one.
+        assert_eq!(served.pair.engine.counters().tx_terminates, 0);
+    }
+}
+
+/// Ends the connection from the peer's side; what the application is told of its end.
+fn end(served: &mut Served) -> (Option<ConnectionError>, Option<Arc<TerminateReport>>) {
+    served.pair.close();
+    loop {
+        let event = served.pair.next_event(&served.channel, 30_000_000).unwrap();
+        if let CmEventKind::Disconnected { error, terminate } = event.kind {
+            return (error, terminate);
+        }
+    }
+}
+
+// Proves RDMAP-141, RDMAP-181, RDMAP-191, RDMAP-324, RDMAP-325: a fault of our own has layer 0, type 0, code
+// 0 and names nothing, on the wire and for the application.
+#[test]
+fn a_fault_of_our_own_names_no_message() {
+    let mut served = Served::new();
+    let lost = served.pd.reg_mr(64, Access::empty()).unwrap();
+    served.qp.post_send(&SendRequest::new(1, SendOp::Send, lost.sge(0, 8))).unwrap();
+    lost.deregister().unwrap();
+    assert!(served.pair.until(1_000_000, |pair| pair.peer_closed), "no FIN");
+    let terminate = untagged([0x41, 0x47], 0, [2, 1, 0], &[0, 0, 0, 0]);
+    assert_eq!(served.pair.inbox, fpdu(&mut Framer::new(false, true), &terminate));
+    let told = StreamError { layer: 0, etype: 0, code: 0, from_peer: false };
+    assert_eq!(served.qp.error(), Some(told));
+    let report = served.qp.terminate().unwrap();
+    assert_eq!(report.origin, TerminateOrigin::Sent);
+    let Terminate { segment_len, ddp_header, read_request, .. } = &report.terminate;
+    assert_eq!((segment_len, ddp_header, read_request), (&None, &None, &None));
+    assert_eq!(end(&mut served), (Some(ConnectionError::Stream(told)), Some(report)));
+}
+
+// Proves RDMAP-169, RDMAP-172, RDMAP-195, RDMAP-311: a marker that points elsewhere under a good CRC is told
+// with layer 2, type 0, code 3, and with nothing of the FPDU, which is not placed.
+#[test]
+fn a_marker_that_points_elsewhere_is_told() {
+    for xor in [0, 4] {
+        let mut served = Served::with(ConnParam { markers: true, ..ConnParam::default() });
+        let to = served.region.addr();
+        served.pair.inbox.clear();
+        let write = [&[0xc1, 0x40][..], &served.region.rkey().to_be_bytes(), &to.to_be_bytes(), &[7; 600]];
+        // The first marker stands in front of the Write of nothing, the second here.
+        let marker = 512 - served.framer.position() as usize;
+        let mut bytes = fpdu(&mut served.framer, &write.concat());
+        bytes[marker + 3] ^= xor;
+        let crc = bytes.len() - 4;
+        let sum = crc32c::crc32c(&bytes[..crc]).to_le_bytes();
+        bytes[crc..].copy_from_slice(&sum);
+        served.pair.send(&bytes);
+        let ended = served.pair.until(1_000_000, |pair| pair.peer_closed);
+        let mut placed = [0; 600];
+        served.region.read_at(0, &mut placed).unwrap();
+        if xor == 0 {
+            assert!(!ended && placed == [7; 600] && served.qp.error().is_none(), "the CRC is good");
+            continue;
+        }
+        assert!(ended, "no FIN");
+        let terminate = untagged([0x41, 0x47], 0, [2, 1, 0], &[0x20, 3, 0, 0]);
+        assert_eq!(served.pair.inbox, fpdu(&mut Framer::new(false, true), &terminate));
+        assert_eq!(placed, [0; 600]);
+        let told = StreamError { layer: 2, etype: 0, code: 3, from_peer: false };
+        assert_eq!(served.qp.error(), Some(told));
+        let report = served.qp.terminate().unwrap();
+        assert_eq!(report.terminate.error(), Some(TerminateError::MpaMarker));
+        assert_eq!(end(&mut served), (Some(ConnectionError::Stream(told)), Some(report)));
+    }
+}

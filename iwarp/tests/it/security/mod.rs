@@ -1,0 +1,9 @@
+//! What hostile and careless peers achieve (RFC 5042).
+
+mod denial;
+mod exposure;
+mod hostile;
+mod isolation;
+mod rnic_rules;
+mod server_lending;
+mod trust_models;

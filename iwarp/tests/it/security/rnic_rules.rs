@@ -1,0 +1,332 @@
+//! What RFC 5040 section 8.1 asks of the RNIC and of the Privileged Resource Manager, item by item, tried on
+//! one host beside a stream that has nothing to do with it: whatever is tried, that stream goes on.
+
+use crate::common::served::Served;
+use crate::common::{Connected, Pair, pattern};
+use dp::link::LinkConfig;
+use iwarp::memory::Access;
+use iwarp::verbs::{
+    BindWindow, CmEventKind, ConnParam, MemoryRegion, MrOptions, ProtectionDomain, QpGrants, QpInit, QpState,
+    QueuePair, RecvRequest, RemoteAddr, SendOp, SendRequest, VerbsError, WcStatus, WindowKind,
+    WorkCompletion,
+};
+
+const BOTH: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
+const LEN: usize = 256;
+
+fn at(region: &MemoryRegion) -> RemoteAddr {
+    RemoteAddr { addr: region.addr(), rkey: region.rkey() }
+}
+
+/// B is the host, with a domain for each of its applications. A has the peers of all of them.
+struct Host {
+    pair: Pair,
+    _listener: iwarp::verbs::CmId,
+    /// The stream that nobody is to disturb, and what is lent to its peer.
+    victim: Connected,
+    domain: ProtectionDomain,
+    lent: MemoryRegion,
+    /// A's memory.
+    local: MemoryRegion,
+    rounds: u64,
+}
+
+impl Host {
+    fn new() -> Self {
+        let mut pair = Pair::new(&LinkConfig::default());
+        let listener = pair.listen();
+        let domain = pair.b.context.alloc_pd().unwrap();
+        let cq = pair.b.context.create_cq(64, None).unwrap();
+        let (qp_a, qp_b) = (pair.a.qp(), domain.create_qp(&QpInit::new(&cq)).unwrap());
+        let victim = pair.connect_qps(qp_a, qp_b, &ConnParam::default(), &ConnParam::default());
+        let lent = domain.reg_mr(LEN, BOTH).unwrap();
+        let local = pair.a.pd.reg_mr(4 * LEN, BOTH).unwrap();
+        Self { pair, _listener: listener, victim, domain, lent, local, rounds: 0 }
+    }
+
+    /// A stream of another application of the host, with what its peer has.
+    fn other(&mut self, param: &ConnParam) -> Connected {
+        self.pair.connect_again(param, param)
+    }
+
+    /// What A's request comes to.
+    fn ask(&mut self, qp: &QueuePair, op: SendOp, bytes: usize) -> WorkCompletion {
+        qp.post_send(&SendRequest::new(99, op, self.local.sge(0, bytes))).unwrap();
+        self.pair.until(|pair| pair.a.cq.poll_one().filter(|wc| wc.wr_id == 99))
+    }
+
+    /// The host refuses A's request, and ends the stream that it came by.
+    fn refuses(&mut self, c: &Connected, op: SendOp, bytes: usize) {
+        c.qp_a.post_send(&SendRequest::new(98, op, self.local.sge(0, bytes))).unwrap();
+        self.pair.until(|_| (c.qp_a.state() == QpState::Error && c.qp_b.error().is_some()).then_some(()));
+        assert!(c.qp_a.error().is_some_and(|error| error.from_peer), "{:?}", c.qp_a.error());
+        self.undisturbed();
+    }
+
+    /// The victim's peer writes, and reads back what it wrote.
+    fn undisturbed(&mut self) {
+        self.pair.run_us(1000);
+        // What others were told.
+        while self.pair.a.cq.poll_one().is_some() {}
+        while self.pair.a.channel.poll().is_some() {}
+        while self.pair.b.channel.poll().is_some() {}
+        self.rounds += 1;
+        let bytes = pattern(self.rounds, LEN);
+        self.local.write_at(2 * LEN, &bytes).unwrap();
+        let remote = at(&self.lent);
+        let request = |op, from| SendRequest::new(97, op, self.local.sge(from, LEN));
+        let requests =
+            [request(SendOp::Write { remote }, 2 * LEN), request(SendOp::Read { remote }, 3 * LEN)];
+        self.victim.qp_a.post_send_list(&requests).unwrap();
+        for _ in 0..2 {
+            let wc = self.pair.until(|pair| pair.a.cq.poll_one().filter(|wc| wc.wr_id == 97));
+            assert_eq!(wc.status, WcStatus::Success);
+        }
+        let mut back = vec![0; LEN];
+        self.local.read_at(3 * LEN, &mut back).unwrap();
+        assert_eq!(back, bytes);
+        assert_eq!((self.victim.qp_a.error(), self.victim.qp_b.error()), (None, None));
+    }
+}
+
+// Proves RDMAP-348, RDMAP-349: the twelve items for the RNIC and the six for the manager of resources, each
+// tried. Each is refused or holds, and a stream of another application on the same host carries its bytes
+// before and after.
+#[test]
+fn every_item_of_section_8_1_holds_beside_a_stream_at_work() {
+    let mut host = Host::new();
+    let param = ConnParam::default();
+    host.undisturbed();
+    let secret = pattern(500, LEN);
+    let own = |host: &Host, access| host.pair.b.pd.reg_mr(LEN, access).unwrap();
+    let is_whole = |region: &MemoryRegion| {
+        let mut bytes = vec![0; LEN];
+        region.read_at(0, &mut bytes).unwrap();
+        bytes == secret
+    };
+
+    // 1: an STag of another protection domain.
+    let foreign = host.domain.reg_mr(LEN, BOTH).unwrap();
+    foreign.write_at(0, &secret).unwrap();
+    for op in [SendOp::Write { remote: at(&foreign) }, SendOp::Read { remote: at(&foreign) }] {
+        let c = host.other(&param);
+        host.refuses(&c, op, 8);
+    }
+    assert!(is_whole(&foreign));
+
+    // 2: an STag of one stream on another of its domain.
+    let (owner, thief) = (host.other(&param), host.other(&param));
+    let options = MrOptions { qp: Some(&owner.qp_b), ..MrOptions::new(BOTH) };
+    let scoped = host.pair.b.pd.reg_mr_with(LEN, &options).unwrap();
+    host.refuses(&thief, SendOp::Write { remote: at(&scoped) }, 8);
+    assert_eq!(host.ask(&owner.qp_a, SendOp::Write { remote: at(&scoped) }, 8).status, WcStatus::Success);
+
+    // 3: outside the buffer, before and behind.
+    let edge = own(&host, BOTH);
+    edge.write_at(0, &secret).unwrap();
+    for addr in [edge.addr() - 1, edge.addr() + LEN as u64 - 7] {
+        let c = host.other(&param);
+        host.refuses(&c, SendOp::Write { remote: RemoteAddr { addr, rkey: edge.rkey() } }, 8);
+    }
+    assert!(is_whole(&edge));
+
+    // 4 and 6: an association that is taken away, and a buffer that stays as it is from then on.
+    let mut lent = own(&host, BOTH);
+    let c = host.other(&param);
+    let remote = at(&lent);
+    assert_eq!(host.ask(&c.qp_a, SendOp::Write { remote }, 8).status, WcStatus::Success);
+    lent.invalidate();
+    lent.write_at(0, &secret).unwrap_or(());
+    host.refuses(&c, SendOp::Write { remote }, 8);
+    // 5: rights that are granted and taken back.
+    lent = own(&host, Access::LOCAL_WRITE | Access::REMOTE_READ);
+    lent.write_at(0, &secret).unwrap();
+    let c = host.other(&param);
+    assert_eq!(host.ask(&c.qp_a, SendOp::Read { remote: at(&lent) }, 8).status, WcStatus::Success);
+    host.refuses(&c, SendOp::Write { remote: at(&lent) }, 8);
+    lent.reregister(BOTH, 1).unwrap();
+    let c = host.other(&param);
+    assert_eq!(host.ask(&c.qp_a, SendOp::Read { remote: at(&lent) }, 8).status, WcStatus::Success);
+    lent.reregister(Access::LOCAL_WRITE, 2).unwrap();
+    host.refuses(&c, SendOp::Read { remote: at(&lent) }, 8);
+    assert!(is_whole(&lent));
+
+    // 7: a peer that invalidates what several streams share.
+    let c = host.other(&param);
+    let inbox = own(&host, Access::LOCAL_WRITE);
+    c.qp_b.post_recv(&RecvRequest::new(1, inbox.sge(0, LEN))).unwrap();
+    let shared = own(&host, BOTH);
+    host.refuses(&c, SendOp::SendInvalidate { rkey: shared.rkey() }, 8);
+    assert!(shared.is_valid());
+
+    // 8: guesses. No registration's name tells the next one's.
+    let names: Vec<u32> = (0..200).map(|_| own(&host, BOTH)).map(|region| region.rkey() >> 8).collect();
+    let mut steps: Vec<u32> = names.windows(2).map(|two| two[1].wrapping_sub(two[0])).collect();
+    steps.sort_unstable();
+    steps.dedup();
+    assert!(steps.len() > 190, "{} different steps", steps.len());
+    host.undisturbed();
+
+    // 9: a completion queue of another owner.
+    let cq = host.pair.a.context.create_cq(8, None).unwrap();
+    assert!(matches!(host.pair.b.pd.create_qp(&QpInit::new(&cq)), Err(VerbsError::Invalid(_))));
+
+    // 10: a completion queue that overflows.
+    let small = host.pair.b.context.create_cq(2, None).unwrap();
+    let init = QpInit { max_recv_wr: 8, ..QpInit::new(&small) };
+    let (qp_a, qp_b) = (host.pair.a.qp(), host.pair.b.pd.create_qp(&init).unwrap());
+    for wr_id in 0..8 {
+        qp_b.post_recv(&RecvRequest::new(wr_id, inbox.sge(0, 8))).unwrap();
+    }
+    let c = host.pair.connect_qps(qp_a, qp_b, &param, &param);
+    for _ in 0..8 {
+        c.qp_a.post_send(&SendRequest::new(1, SendOp::Send, host.local.sge(0, 8))).unwrap();
+    }
+    host.pair.until(|_| small.overflowed().then_some(()));
+    host.pair.until(|_| c.qp_b.error().map(drop));
+    host.undisturbed();
+
+    // 11: more Reads than are granted wait for their turn, two at a time; all are answered.
+    lent.reregister(BOTH, 3).unwrap();
+    let two = ConnParam { responder_resources: 2, ..param.clone() };
+    let c = host.other(&two);
+    assert!(matches!(c.established_a.kind, CmEventKind::Established { ord: 2, .. }), "{:?}", c.established_a);
+    for wr_id in 0..10 {
+        let read = SendOp::Read { remote: at(&lent) };
+        c.qp_a.post_send(&SendRequest::new(wr_id, read, host.local.sge(0, 8))).unwrap();
+    }
+    for wr_id in 0..10 {
+        let wc = host.pair.wc_a();
+        assert_eq!((wc.wr_id, wc.status), (wr_id, WcStatus::Success));
+    }
+    host.undisturbed();
+
+    // The manager: scarce resources have limits (1, 2, 5, 6), nothing is shared unasked (3), and what is no
+    // memory of the caller's is not bound to a name (4).
+    let limits = host.pair.b.context.usage();
+    assert!(limits.all().iter().all(|usage| usage.limit > 0 && usage.used <= usage.limit));
+    let more = host.pair.b.context.create_cq((1 << 20) + 1, None);
+    assert!(matches!(more, Err(VerbsError::Limit { name: "max_cqe", .. })));
+    host.undisturbed();
+
+    // 12: there is nothing that loads code. Whatever opcode a peer uses that is none, it is refused.
+    for opcode in 12..16 {
+        let mut served = Served::new();
+        served.qp.post_recv(&RecvRequest::new(1, served.region.sge(0, 100))).unwrap();
+        served.say(&[&[0x41, 0x40 | opcode][..], &[0; 11], &[1], &[0; 4], &[7; 64]].concat());
+        assert!(served.pair.until(1_000_000, |pair| pair.peer_closed), "opcode {opcode}");
+        assert_eq!(served.qp.error().map(|error| (error.layer, error.etype, error.code)), Some((0, 2, 6)));
+    }
+}
+
+/// What one application tries with names of another's, in its own queue pair.
+type Attempt = fn(&Ulp, &Ulp) -> SendRequest;
+
+/// An application: a domain, and one of everything that has a name.
+struct Ulp {
+    pd: ProtectionDomain,
+    region: MemoryRegion,
+    window: iwarp::verbs::MemoryWindow,
+    fast: iwarp::verbs::FastRegion,
+}
+
+impl Ulp {
+    fn new(pd: ProtectionDomain) -> Self {
+        let region = pd.reg_mr(LEN, BOTH | Access::MW_BIND).unwrap();
+        region.write_at(0, &pattern(4, LEN)).unwrap();
+        let window = pd.alloc_mw(WindowKind::Type2).unwrap();
+        let fast = pd.alloc_fast_mr(LEN, &iwarp::verbs::FastOptions::default()).unwrap();
+        Self { pd, region, window, fast }
+    }
+
+    /// A window's binding to a region.
+    fn bind(window: u32, region: &MemoryRegion) -> SendOp {
+        let (lkey, addr, length) = (region.lkey(), region.addr(), 8);
+        SendOp::BindWindow(BindWindow {
+            rkey: window,
+            lkey,
+            addr,
+            length,
+            access: Access::REMOTE_READ,
+            zero_based: false,
+        })
+    }
+}
+
+// Proves DDP-234, RDMAP-364: an application that goes past the calls of its context, and puts names of
+// another application's into its own queue pair, is refused: it cannot invalidate, bind, register, send from
+// or write into what is the other's, which stays valid and as it was. Nor does a queue pair without the grant
+// change any name, not even the application's own.
+#[test]
+fn names_of_another_application_are_refused_to_a_queue_pair() {
+    let attempts: [(&str, Attempt); 8] = [
+        ("invalidates a region", |_, other| {
+            SendRequest::empty(1, SendOp::LocalInvalidate { rkey: other.region.rkey() })
+        }),
+        ("invalidates a window", |_, other| {
+            SendRequest::empty(1, SendOp::LocalInvalidate { rkey: other.window.rkey() })
+        }),
+        ("binds its window to a region", |own, other| {
+            SendRequest::empty(1, Ulp::bind(own.window.next_rkey(), &other.region))
+        }),
+        ("binds a window to its region", |own, other| {
+            SendRequest::empty(1, Ulp::bind(other.window.next_rkey(), &own.region))
+        }),
+        ("registers memory", |_, other| {
+            SendRequest::empty(1, SendOp::FastRegister(other.fast.register(0, 8, Access::REMOTE_READ)))
+        }),
+        ("sends from a region", |_, other| SendRequest::new(1, SendOp::Send, other.region.sge(0, 8))),
+        ("writes from a region", |_, other| {
+            SendRequest::new(
+                1,
+                SendOp::Write { remote: RemoteAddr { addr: 0, rkey: 0 } },
+                other.region.sge(0, 8),
+            )
+        }),
+        ("reads into a region", |_, other| {
+            SendRequest::new(
+                1,
+                SendOp::Read { remote: RemoteAddr { addr: 0, rkey: 0 } },
+                other.region.sge(0, 8),
+            )
+        }),
+    ];
+    for (what, attempt) in attempts {
+        for (granted, of_another) in [(true, true), (false, true), (false, false)] {
+            let mut pair = Pair::new(&LinkConfig::default());
+            let listener = pair.listen();
+            let (own, other) =
+                (Ulp::new(pair.a.context.alloc_pd().unwrap()), Ulp::new(pair.a.context.alloc_pd().unwrap()));
+            let grants = if granted { QpGrants::all() } else { QpGrants::empty() };
+            let qp = own.pd.create_qp(&QpInit { grants, ..QpInit::new(&pair.a.cq) }).unwrap();
+            let qp_b = pair.b.qp();
+            let c = pair.connect_qps(qp, qp_b, &ConnParam::default(), &ConnParam::default());
+            drop(listener);
+            let request = attempt(&own, if of_another { &other } else { &own });
+            let is_message = matches!(request.op, SendOp::Send | SendOp::Write { .. } | SendOp::Read { .. });
+            // Of its own it may send, and invalidate.
+            if !of_another && (is_message || matches!(request.op, SendOp::LocalInvalidate { .. })) {
+                continue;
+            }
+            let sent = pair.a.engine.counters().tx_fpdus;
+            let told = match c.qp_a.post_send(&request) {
+                Err(_) => None,
+                Ok(()) => Some(pair.wc_a().status),
+            };
+            assert_ne!(told, Some(WcStatus::Success), "{what}, granted: {granted}, of another: {of_another}");
+            pair.run_us(10_000);
+            if is_message {
+                assert_eq!(pair.a.engine.counters().tx_fpdus, sent, "{what}: nothing is sent");
+            }
+            for ulp in [&own, &other] {
+                let mut bytes = vec![0; LEN];
+                ulp.region.read_at(0, &mut bytes).unwrap();
+                assert_eq!(bytes, pattern(4, LEN), "{what}");
+                assert!(ulp.region.is_valid() && !ulp.window.is_bound() && !ulp.fast.is_valid(), "{what}");
+            }
+            // A receive into it is refused as well.
+            let receive = RecvRequest::new(1, other.region.sge(0, 8));
+            assert!(c.qp_a.state() == QpState::Error || c.qp_a.post_recv(&receive).is_err());
+        }
+    }
+}

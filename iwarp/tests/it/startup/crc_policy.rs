@@ -1,0 +1,128 @@
+//! Whether CRCs are used is the administrator's choice: applications neither make it nor see it (RFC 5044
+//! section 4.4).
+
+use std::time::Duration;
+
+use crate::common::dialer::Dialer;
+use crate::common::doorman::Doorman;
+use crate::common::raw::{peer_to_peer_request, request};
+use crate::common::{ALL, Testbed, pattern};
+use dp::link::{LinkConfig, pair};
+use iwarp::engine::EngineConfig;
+use iwarp::mpa::RtrKinds;
+use iwarp::verbs::{ConnParam, Keepalive, RecvRequest, RemoteAddr, SendOp, SendRequest};
+
+/// The C bit of a startup frame.
+fn asks(frame: &[u8]) -> bool {
+    frame[16] & 0x40 != 0
+}
+
+/// One of everything that an application may set about a connection.
+fn settings() -> Vec<ConnParam> {
+    let with = |change: fn(&mut ConnParam)| {
+        let mut param = ConnParam::default();
+        change(&mut param);
+        param
+    };
+    vec![
+        ConnParam::default(),
+        with(|param| param.private_data.push(0)),
+        with(|param| (param.responder_resources, param.initiator_depth) = (0, 0)),
+        with(|param| param.depths_left_to_ulp = true),
+        with(|param| param.markers = true),
+        with(|param| (param.mpa_revision, param.peer_to_peer) = (1, false)),
+        with(|param| param.peer_to_peer = false),
+        with(|param| param.rtr = RtrKinds::WRITE | RtrKinds::SEND),
+        with(|param| param.fallback = true),
+        with(|param| param.tolerate_early_fpdus = false),
+        with(|param| param.await_first_fpdu = false),
+        with(|param| param.timeout = Duration::from_secs(99)),
+        with(|param| param.idle_timeout = Some(Duration::from_secs(99))),
+        with(|param| param.keepalive = Keepalive::Off),
+        with(|param| (param.engine, param.local_port) = (Some(0), Some(40_000))),
+    ]
+}
+
+// Proves MPA-080: whatever an application sets, Requests and Replies ask for CRCs until the administrator has
+// said that they need not, and then none does, whether the peer asks or not.
+#[test]
+fn only_the_administrator_suppresses_crcs() {
+    let engine = |crc: Option<bool>| {
+        Testbed::new().configure(|config: &mut EngineConfig| config.crc = crc.unwrap_or(config.crc)).peer()
+    };
+    for (switch, expected) in [(None, true), (Some(true), true), (Some(false), false)] {
+        for param in settings() {
+            let d = Dialer::on(engine(switch), &param);
+            assert_eq!(asks(&d.pair.inbox), expected, "a Request, {switch:?}, {param:?}");
+        }
+        for theirs in [request(true), request(false), peer_to_peer_request([0x80, 0x80])] {
+            for param in settings() {
+                let mut d = Doorman::over(engine(switch), |_| {});
+                let id = d.asked(&theirs).id;
+                let _qp = d.accept(&id, &param);
+                // Where the peer asks the Reply does in any case.
+                assert_eq!(asks(&d.pair.inbox), expected || asks(&theirs), "a Reply, {switch:?}, {param:?}");
+            }
+        }
+    }
+}
+
+// Proves MPA-307: CRCs are on unless they are switched off; the documentation of the switch has the condition
+// for that; and each connection without is counted, where the administrator looks.
+#[test]
+fn the_switch_is_off_and_its_use_is_counted() {
+    let (port, _other) = pair(&LinkConfig::default());
+    assert!(EngineConfig::new(&*port, &["10.0.0.1/24"]).unwrap().crc);
+    for crc in [true, false] {
+        let mut pair = Testbed::new().configure(|config| config.crc = crc).hosts();
+        let _first = pair.connect(&ConnParam::default());
+        let _second = pair.connect(&ConnParam::default());
+        for host in [&pair.a, &pair.b] {
+            let counters = host.engine.counters();
+            assert_eq!(counters.connections, 2);
+            assert_eq!(counters.connections_without_crc, if crc { 0 } else { 2 });
+        }
+    }
+}
+
+/// What a program that connects, sends, writes, reads and closes is told, in words; all of it.
+fn program(crc: bool) -> Vec<String> {
+    let mut pair = Testbed::new().configure(|config| config.crc = crc).hosts();
+    let mut told = Vec::new();
+    let listener = pair.listen();
+    let (qp_a, qp_b) = (pair.a.qp(), pair.b.qp());
+    let id = pair.a.context.create_id(&pair.a.channel);
+    id.connect(&qp_a, pair.b.address, &ConnParam::default().with_private_data(b"hello").unwrap()).unwrap();
+    let asked = pair.event_b();
+    told.push(format!("{:?}", asked.kind));
+    asked.id.accept(&qp_b, &ConnParam::default()).unwrap();
+    told.push(format!("{:?}", pair.event_a().kind));
+    told.push(format!("{:?}", pair.event_b().kind));
+    let (from, to) = (pair.a.pd.reg_mr(9000, ALL).unwrap(), pair.b.pd.reg_mr(9000, ALL).unwrap());
+    from.write_at(0, &pattern(5, 9000)).unwrap();
+    let remote = RemoteAddr { addr: to.addr(), rkey: to.rkey() };
+    qp_b.post_recv(&RecvRequest::new(9, to.sge(0, 4000))).unwrap();
+    for (wr_id, op) in
+        [SendOp::Write { remote }, SendOp::Send, SendOp::Read { remote }].into_iter().enumerate()
+    {
+        qp_a.post_send(&SendRequest::new(wr_id as u64, op, from.sge(0, 4000))).unwrap();
+        told.push(format!("{:?}", pair.wc_a()));
+    }
+    told.push(format!("{:?} {:?} {:?}", pair.wc_b(), qp_a.query(), qp_b.query()));
+    id.disconnect();
+    told.push(format!("{:?}", pair.event_a().kind));
+    told.push(format!("{:?}", pair.event_b().kind));
+    let mut bytes = vec![0; 9000];
+    to.read_at(0, &mut bytes).unwrap();
+    told.push(format!("{bytes:?} {:?} {:?}", pair.a.context.usage(), listener.listener_stats()));
+    assert_eq!(pair.a.engine.counters().connections_without_crc, u64::from(!crc));
+    told
+}
+
+// Proves MPA-084: a program is told the same, word for word, with CRCs and without.
+#[test]
+fn applications_do_not_see_whether_crcs_are_used() {
+    let with = program(true);
+    assert_eq!(with.len(), 10);
+    assert_eq!(with, program(false));
+}

@@ -1,0 +1,590 @@
+//! Streaming mode in front of MPA, and the switch on the same connection (RFC 5044 sections 7.1, 7.1.3,
+//! 7.1.5).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::common::dialer::Dialer;
+use crate::common::doorman::Doorman;
+use crate::common::hooked::Hooks;
+use crate::common::raw::{fpdu, frame};
+use crate::common::{PORT, Pair, Testbed, pattern};
+use dp::link::{LinkConfig, LinkPlan};
+use dp::{Burst, Checksum, Mbuf, Port};
+use iwarp::mpa::{Framer, StartupFault};
+use iwarp::verbs::{
+    CmEvent, CmEventKind, CmId, ConnParam, ConnectionError, ListenOptions, QpState, QueuePair,
+    ResponderOptions, SendFlags, SendOp, SendRequest, StreamOptions, StreamRead, VerbsError,
+};
+use tcp_lite::CloseReason;
+
+/// A connection in streaming mode: A dialled, B listened.
+struct Streams {
+    pair: Pair,
+    a: CmId,
+    b: CmId,
+    _listener: CmId,
+}
+
+impl Streams {
+    fn new(link: &LinkConfig, options: StreamOptions) -> Self {
+        Self::on(Pair::new(link), options)
+    }
+
+    fn on(mut pair: Pair, options: StreamOptions) -> Self {
+        let listener = pair.b.context.create_id(&pair.b.channel);
+        let streaming = Some(options);
+        listener.listen_with(&ListenOptions { streaming, ..ListenOptions::new(PORT) }).unwrap();
+        pair.turn();
+        let a = pair.a.context.create_id(&pair.a.channel);
+        a.connect_stream(pair.b.address, options, &ConnParam::default()).unwrap();
+        let event = pair.event_a();
+        assert!(matches!(event.kind, CmEventKind::StreamEstablished { .. }), "{event:?}");
+        let event = pair.event_b();
+        assert!(matches!(event.kind, CmEventKind::StreamEstablished { .. }), "{event:?}");
+        assert_eq!(event.listener.as_ref(), Some(&listener));
+        Self { pair, a, b: event.id, _listener: listener }
+    }
+
+    fn simple() -> Self {
+        Self::new(&LinkConfig::default(), StreamOptions::default())
+    }
+
+    /// Reads `len` bytes at one end.
+    fn read(&mut self, at_b: bool, len: usize) -> Vec<u8> {
+        let id = if at_b { self.b.clone() } else { self.a.clone() };
+        let mut bytes = Vec::new();
+        self.pair.until(|_| {
+            let mut piece = [0; 100];
+            while let StreamRead::Bytes(count) = id.recv_stream(&mut piece).unwrap() {
+                bytes.extend(&piece[..count]);
+            }
+            (bytes.len() >= len).then_some(())
+        });
+        bytes
+    }
+
+    /// The next event that is not about bytes.
+    fn event(&mut self, at_b: bool) -> CmEvent {
+        self.pair.until(|pair| {
+            let channel = if at_b { &pair.b.channel } else { &pair.a.channel };
+            channel.poll().filter(|event| {
+                !matches!(event.kind, CmEventKind::StreamReadable | CmEventKind::StreamWritable)
+            })
+        })
+    }
+
+    /// `b_responds`: B is the responder, else A is.
+    fn start(&mut self, b_responds: bool, param: &ConnParam) -> (QueuePair, QueuePair) {
+        let (qp_a, qp_b) = (self.pair.a.qp(), self.pair.b.qp());
+        let ends = [(self.a.clone(), &qp_a, false), (self.b.clone(), &qp_b, true)];
+        let [(i, qp_i, i_at_b), (r, qp_r, r_at_b)] = if b_responds {
+            ends
+        } else {
+            let [a, b] = ends;
+            [b, a]
+        };
+        r.start_responder(b"go", &ResponderOptions::default()).unwrap();
+        assert_eq!(self.read(i_at_b, 2), b"go");
+        i.start_initiator(qp_i, param).unwrap();
+        let event = self.event(r_at_b);
+        assert!(matches!(event.kind, CmEventKind::ConnectRequest { .. }), "{event:?}");
+        assert_eq!((event.id == r, event.listener), (true, None));
+        r.accept(qp_r, param).unwrap();
+        for at_b in [i_at_b, r_at_b] {
+            let event = self.event(at_b);
+            assert!(matches!(event.kind, CmEventKind::Established { .. }), "{event:?}");
+        }
+        (qp_a, qp_b)
+    }
+}
+
+/// Loses so many frames of a million, doubles half as many, and holds more of them back.
+fn bad_wire(ppm: u32) -> LinkPlan {
+    LinkPlan {
+        drop_ppm: ppm,
+        duplicate_ppm: ppm / 2,
+        reorder_ppm: ppm * 3 / 2,
+        reorder_us: 300,
+        ..LinkPlan::default()
+    }
+}
+
+/// Messages both ways, large enough for markers and several segments.
+fn exchange(pair: &mut Pair, a: &QueuePair, b: &QueuePair) {
+    let all = iwarp::memory::Access::LOCAL_WRITE;
+    let (from, to) = (pair.a.pd.reg_mr(10_000, all).unwrap(), pair.b.pd.reg_mr(10_000, all).unwrap());
+    let bytes = pattern(9, 10_000);
+    from.write_at(0, &bytes).unwrap();
+    b.post_recv(&iwarp::verbs::RecvRequest::new(1, to.sge(0, 10_000))).unwrap();
+    a.post_send(&SendRequest::new(2, SendOp::Send, from.sge(0, 10_000))).unwrap();
+    assert_eq!(pair.wc_b().byte_len, 10_000);
+    let mut got = vec![0; 10_000];
+    to.read_at(0, &mut got).unwrap();
+    assert_eq!(got, bytes);
+    a.post_recv(&iwarp::verbs::RecvRequest::new(3, from.sge(0, 10_000))).unwrap();
+    let signaled =
+        SendRequest { flags: SendFlags::SIGNALED, ..SendRequest::new(4, SendOp::Send, to.sge(0, 10_000)) };
+    b.post_send(&signaled).unwrap();
+    assert_eq!(pair.until(|pair| pair.a.cq.poll_one().filter(|wc| wc.wr_id == 3)).byte_len, 10_000);
+}
+
+// Proves MPA-005, MPA-006, MPA-013, MPA-135, MPA-137, MPA-143, MPA-145, MPA-208, MPA-215, MPA-221: bytes both
+// ways, then MPA either way around, whatever side dialled; with markers, and over a wire that loses and
+// reorders.
+#[test]
+fn mpa_starts_behind_a_stream() {
+    let bad = bad_wire(50_000);
+    let lossy = LinkConfig { a_to_b: bad.clone(), b_to_a: bad, seed: 5, ..LinkConfig::default() };
+    for link in [LinkConfig::default(), lossy] {
+        for (b_responds, markers) in [(true, false), (false, true), (true, true)] {
+            let mut s = Streams::new(&link, StreamOptions::default());
+            assert_eq!(s.a.send_stream(b"hello").unwrap(), 5);
+            assert_eq!(s.read(true, 5), b"hello");
+            assert_eq!(s.b.send_stream(b"you, too").unwrap(), 8);
+            assert_eq!(s.read(false, 8), b"you, too");
+            let param = ConnParam { markers, timeout: Duration::from_secs(60), ..ConnParam::default() };
+            let (qp_a, qp_b) = s.start(b_responds, &param);
+            // Neither direction is in streaming mode any more.
+            for id in [&s.a, &s.b] {
+                assert!(matches!(id.send_stream(b"x"), Err(VerbsError::Invalid(_))));
+                assert!(matches!(id.recv_stream(&mut [0; 8]), Err(VerbsError::Invalid(_))));
+            }
+            exchange(&mut s.pair, &qp_a, &qp_b);
+            s.a.disconnect();
+            let event = s.event(true);
+            assert!(matches!(event.kind, CmEventKind::Disconnected { error: None, .. }), "{event:?}");
+        }
+    }
+}
+
+// Proves MPA-209, MPA-219, MPA-185: the first byte behind the responder's last message is the Request's, and
+// what comes with it, or before the responder knows, is not lost.
+#[test]
+fn the_switch_is_exact() {
+    let request = frame("Req", 0xd0, 2, &[0, 8, 0, 8]);
+    for split in [0, 1, 7, request.len()] {
+        let mut d = Doorman::with(|options| options.streaming = Some(StreamOptions::default()));
+        d.say(b"hello");
+        let id = d.event().id;
+        d.pair.until(10_000, |_| false);
+        let mut hello = [0; 5];
+        assert_eq!(id.recv_stream(&mut hello).unwrap(), StreamRead::Bytes(5));
+        id.send_stream(b"begin").unwrap();
+        // A part of the Request is there before the user starts.
+        d.pair.send(&request[..split]);
+        d.pair.until(10_000, |_| false);
+        id.start_responder(b" now", &ResponderOptions::default()).unwrap();
+        d.pair.send(&request[split..]);
+        let event = d.event_of_mpa();
+        assert!(matches!(event.kind, CmEventKind::ConnectRequest { .. }), "{split}: {event:?}");
+        assert_eq!(d.pair.inbox, b"begin now");
+        let qp = d.accept(&id, &ConnParam { markers: true, ..ConnParam::default() });
+        assert_eq!(d.pair.inbox, frame("Rep", 0xd0, 2, &[0, 8, 0, 8]));
+        // Positions of markers count from behind the frames.
+        let mut framer = Framer::new(true, true);
+        let first = fpdu(&mut framer, &[0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(first[..4], [0; 4]);
+        d.pair.send(&first);
+        d.pair.inbox.clear();
+        qp.post_send(&SendRequest::empty(1, SendOp::Send)).unwrap();
+        d.pair.until(50_000, |_| false);
+        assert_eq!((d.pair.inbox[..6].to_vec(), qp.error()), (vec![0, 0, 0, 0, 0, 0x12], None));
+    }
+}
+
+impl Doorman {
+    fn event_of_mpa(&mut self) -> CmEvent {
+        loop {
+            let event = self.event();
+            if !matches!(event.kind, CmEventKind::StreamReadable | CmEventKind::StreamWritable) {
+                return event;
+            }
+        }
+    }
+}
+
+// Proves MPA-134, MPA-210, MPA-220: a byte too many or too few, or another protocol, ends in code 4 and not
+// in frames that are read at the wrong place.
+#[test]
+fn stray_bytes_at_the_switch_end_the_connection() {
+    let request = frame("Req", 0x50, 2, &[0, 8, 0, 8]);
+    for bytes in [[b"x", &request[..]].concat(), request[1..].to_vec(), b"GET / HTTP/1.0\r\n\r\n".to_vec()] {
+        let mut d = Doorman::with(|options| options.streaming = Some(StreamOptions::default()));
+        d.say(&[]);
+        let id = d.event().id;
+        id.start_responder(b"", &ResponderOptions::default()).unwrap();
+        d.pair.until(10_000, |_| false);
+        d.pair.send(&bytes);
+        let event = d.event_of_mpa();
+        let CmEventKind::ConnectError { error, .. } = event.kind else { panic!("{event:?}") };
+        assert_eq!(error.mpa_code(), Some(4));
+        assert!(d.is_over() && d.pair.inbox.is_empty());
+    }
+    // An initiator takes nothing but a Reply.
+    let mut s = Streams::simple();
+    s.b.send_stream(b"stray").unwrap();
+    s.pair.run_us(10_000);
+    let qp = s.pair.a.qp();
+    assert!(matches!(s.a.start_initiator(&qp, &ConnParam::default()), Err(VerbsError::Invalid(_))));
+    assert_eq!(s.read(false, 5), b"stray");
+    s.a.start_initiator(&qp, &ConnParam::default()).unwrap();
+    s.b.send_stream(b"stray").unwrap();
+    let event = s.event(false);
+    let CmEventKind::ConnectError { error, .. } = event.kind else { panic!("{event:?}") };
+    assert!(matches!(error, ConnectionError::Startup(StartupFault::Malformed(_) | StartupFault::EarlyBytes)));
+}
+
+/// A queue pair that is dropped before the engine has heard of the start takes the connection along at once.
+#[test]
+fn a_start_whose_queue_pair_is_gone_ends_at_once() {
+    let mut s = Streams::simple();
+    let qp = s.pair.a.qp();
+    s.a.start_initiator(&qp, &ConnParam::default()).unwrap();
+    drop(qp);
+    let start = s.pair.now_us;
+    let event = s.event(false);
+    assert!(matches!(event.kind, CmEventKind::ConnectError { .. }), "{event:?}");
+    assert!(s.pair.now_us - start < 1_000_000, "after {} us", s.pair.now_us - start);
+}
+
+// Proves MPA-144, MPA-200: two initiators find each other's Request where a Reply should be, and both report
+// code 4.
+#[test]
+fn two_initiators_find_out() {
+    let mut s = Streams::simple();
+    let (qp_a, qp_b) = (s.pair.a.qp(), s.pair.b.qp());
+    s.a.start_initiator(&qp_a, &ConnParam::default()).unwrap();
+    s.b.start_initiator(&qp_b, &ConnParam::default()).unwrap();
+    let mut codes: Vec<_> = [false, true]
+        .map(|at_b| match s.event(at_b).kind {
+            CmEventKind::ConnectError { error, .. } => error.mpa_code(),
+            other => panic!("{other:?}"),
+        })
+        .into();
+    codes.sort_unstable();
+    // Who is first to see it resets: the other may see that.
+    assert_eq!(codes.last(), Some(&Some(4)));
+    assert!(codes[0] == Some(4) || codes[0] == Some(1), "{codes:?}");
+}
+
+// Proves MPA-201: two responders wait for each other, and both give up.
+#[test]
+fn two_responders_find_out() {
+    let mut s = Streams::simple();
+    let options = ResponderOptions { startup_timeout: Duration::from_secs(2), ..ResponderOptions::default() };
+    s.a.start_responder(b"", &options).unwrap();
+    s.b.start_responder(b"", &options).unwrap();
+    let start = s.pair.now_us;
+    for at_b in [false, true] {
+        let event = s.event(at_b);
+        let CmEventKind::ConnectError { error, .. } = event.kind else { panic!("{event:?}") };
+        assert!(matches!(error, ConnectionError::StartupTimeout | ConnectionError::Tcp(_)), "{error}");
+    }
+    assert!((1_900_000..2_200_000).contains(&(s.pair.now_us - start)));
+}
+
+// Proves MPA-180, MPA-181, MPA-182, MPA-190, MPA-191, MPA-218, MPA2-120: after a reject MPA is left, TCP
+// stays open, and plain bytes go both ways, whatever the frames said of markers and CRCs; and MPA may be
+// tried again.
+#[test]
+fn a_reject_leaves_tcp_open() {
+    let mut s = Streams::simple();
+    let qp = s.pair.a.qp();
+    s.b.start_responder(b"", &ResponderOptions::default()).unwrap();
+    s.a.start_initiator(&qp, &ConnParam { markers: true, ..ConnParam::default() }).unwrap();
+    let event = s.event(true);
+    event.id.reject(b"not now").unwrap();
+    // Behind the Reply, perhaps in its segment.
+    s.b.send_stream(b"plain again").unwrap();
+    let event = s.event(false);
+    assert!(
+        matches!(&event.kind, CmEventKind::Rejected { private_data, .. } if **private_data == *b"not now"),
+        "{event:?}"
+    );
+    assert_eq!(s.read(false, 11), b"plain again");
+    s.a.send_stream(b"yes").unwrap();
+    assert_eq!(s.read(true, 3), b"yes");
+    let (qp_a, qp_b) = s.start(true, &ConnParam::default());
+    exchange(&mut s.pair, &qp_a, &qp_b);
+}
+
+// Proves MPA-140, MPA-141, MPA-212, MPA-214: the queue pair is chosen when the Request is known; without one
+// there is no Full Operation.
+#[test]
+fn full_operation_needs_a_queue_pair() {
+    let mut s = Streams::simple();
+    let (qp, other) = (s.pair.b.qp(), s.pair.a.qp());
+    s.b.start_responder(b"", &ResponderOptions::default()).unwrap();
+    s.a.start_initiator(&other, &ConnParam::default().with_private_data(b"number 7").unwrap()).unwrap();
+    let request = s.event(true);
+    let CmEventKind::ConnectRequest { private_data, .. } = &request.kind else { panic!("{request:?}") };
+    assert_eq!(&private_data[..], b"number 7");
+    s.pair.run_us(100_000);
+    assert!(s.pair.a.channel.poll().is_none(), "no Reply before the user has one");
+    // A queue pair that has ended is not taken, and the request still waits.
+    let over = s.pair.b.qp();
+    over.modify(QpState::Error).unwrap();
+    let refused = request.id.accept(&over, &ConnParam::default());
+    assert!(matches!(refused, Err(VerbsError::InvalidState(_))), "{refused:?}");
+    request.id.accept(&qp, &ConnParam::default()).unwrap();
+    assert!(matches!(s.event(true).kind, CmEventKind::Established { .. }));
+}
+
+/// Buffers are bounded both ways: TCP's window closes behind a reader that is slow, and the sender is told.
+#[test]
+fn a_slow_reader_stops_its_peer() {
+    let limits = StreamOptions { recv_bytes: 1000, send_bytes: 4000 };
+    let mut s = Streams::new(&LinkConfig::default(), limits);
+    let window = tcp_lite::TcpConfig::default().recv_window_bytes as usize;
+    let bytes = pattern(3, 3 * window);
+    let (mut sent, mut stalled) = (0, 0);
+    while stalled < 200 {
+        let taken = s.a.send_stream(&bytes[sent..]).unwrap();
+        assert!(taken <= 4000);
+        sent += taken;
+        stalled = if taken == 0 { stalled + 1 } else { 0 };
+        s.pair.run_us(1000);
+    }
+    // The reader's window, as much in the sender's TCP, and what both ends hold.
+    assert!(sent < 2 * window + 100_000, "{sent}");
+    let mut got: Vec<u8> = Vec::new();
+    let (a, b) = (s.a.clone(), s.b.clone());
+    s.pair.until(|_| {
+        sent += a.send_stream(&bytes[sent..]).unwrap();
+        let mut piece = [0; 4000];
+        while let StreamRead::Bytes(count) = b.recv_stream(&mut piece).unwrap() {
+            got.extend(&piece[..count]);
+        }
+        (got.len() == bytes.len()).then_some(())
+    });
+    assert!(got == bytes);
+    let kinds: Vec<_> = std::iter::from_fn(|| s.pair.a.channel.poll()).map(|event| event.kind).collect();
+    assert!(kinds.iter().any(|kind| matches!(kind, CmEventKind::StreamWritable)));
+    // The end of the stream is told behind its last byte.
+    s.a.disconnect();
+    s.pair.until(|_| (b.recv_stream(&mut [0; 8]).unwrap() == StreamRead::Ended).then_some(()));
+    b.disconnect();
+    assert!(matches!(s.event(false).kind, CmEventKind::Disconnected { error: None, .. }));
+}
+
+/// Each of the first frames of both directions is lost once, the handshake's too, and startup completes.
+#[test]
+fn startup_survives_the_loss_of_any_frame() {
+    // The frames of the address resolution come first.
+    for lost in 2..12 {
+        for a_to_b in [false, true] {
+            let plan = LinkPlan { drop_exactly: vec![lost], ..LinkPlan::default() };
+            let (good, bad) = (LinkPlan::default(), plan);
+            let (a_to_b, b_to_a) = if a_to_b { (bad, good) } else { (good, bad) };
+            let mut pair = Pair::new(&LinkConfig { a_to_b, b_to_a, ..LinkConfig::default() });
+            let param = ConnParam::default().with_private_data(&pattern(lost, 508)).unwrap();
+            let c = pair.connect(&param);
+            exchange(&mut pair, &c.qp_a, &c.qp_b);
+        }
+    }
+}
+
+/// Something is done to one frame, once.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Trouble {
+    Loss,
+    /// It comes behind those that are sent within 300 us after it.
+    Lateness,
+    /// Its segment comes in two, the second part first.
+    Resegmentation,
+}
+
+/// Does it to the frame of this number among those with a payload.
+struct Meddler {
+    trouble: Trouble,
+    number: usize,
+    seen: Arc<AtomicUsize>,
+    late: Option<(u64, Mbuf)>,
+}
+
+/// Bytes in front of TCP's payload; `None` where there is none.
+fn payload_at(frame: &Mbuf) -> Option<usize> {
+    let head = frame.head();
+    if head.get(12..14)? != [8, 0] || *head.get(23)? != 6 {
+        return None;
+    }
+    let tcp = 14 + 4 * usize::from(head[14] & 15);
+    let at = tcp + 4 * usize::from(head.get(tcp + 12)? >> 4);
+    let end = 14 + usize::from(u16::from_be_bytes([head[16], head[17]]));
+    (at < end).then_some(at)
+}
+
+/// The frame with only these bytes of its TCP payload, as a middlebox makes it; its checksums have been
+/// looked at.
+fn part(port: &dyn Port, frame: &Mbuf, range: std::ops::Range<usize>) -> Mbuf {
+    let at = payload_at(frame).unwrap();
+    let mut bytes = vec![0; frame.len()];
+    frame.copy_to(0, &mut bytes);
+    let tcp = 14 + 4 * usize::from(bytes[14] & 15);
+    let sequence = u32::from_be_bytes(bytes[tcp + 4..tcp + 8].try_into().unwrap());
+    bytes[tcp + 4..tcp + 8].copy_from_slice(&sequence.wrapping_add(range.start as u32).to_be_bytes());
+    let total = (at - 14 + range.len()) as u16;
+    bytes[16..18].copy_from_slice(&total.to_be_bytes());
+    let bytes = [&bytes[..at], &bytes[at..][range]].concat();
+    let mut part = port.mempool().alloc().unwrap();
+    assert!(part.append_slice(&bytes));
+    part.set_rx_checksum(Checksum::Good);
+    part
+}
+
+impl Hooks for Meddler {
+    fn rx_burst(&mut self, port: &mut dyn Port, now_us: u64, frames: &mut Burst) -> usize {
+        let mut came = Burst::new();
+        port.rx_burst(now_us, &mut came);
+        let before = frames.len();
+        for frame in came.drain(..) {
+            let Some(at) = payload_at(&frame) else {
+                frames.push(frame);
+                continue;
+            };
+            let number = self.seen.fetch_add(1, Ordering::Relaxed);
+            if number != self.number {
+                frames.push(frame);
+                continue;
+            }
+            match self.trouble {
+                Trouble::Loss => {}
+                Trouble::Lateness => self.late = Some((now_us + 300, frame)),
+                Trouble::Resegmentation => {
+                    let end = 14 + usize::from(u16::from_be_bytes([frame.head()[16], frame.head()[17]]));
+                    let bytes = end - at;
+                    frames.push(part(port, &frame, bytes / 2..bytes));
+                    if bytes > 1 {
+                        frames.push(part(port, &frame, 0..bytes / 2));
+                    }
+                }
+            }
+        }
+        if self.late.as_ref().is_some_and(|(due, _)| *due <= now_us) {
+            frames.extend(self.late.take().map(|(_, frame)| frame));
+        }
+        frames.len() - before
+    }
+
+    fn next_due_us(&self, port: &dyn Port) -> Option<u64> {
+        let late = self.late.as_ref().map(|(due, _)| *due);
+        [port.next_due_us(), late].into_iter().flatten().min()
+    }
+}
+
+// Proves MPA-222: whatever segment of the last plain bytes, of Request, Reply and the first FPDUs is lost,
+// late, or comes cut in two in the wrong order, in either direction: TCP makes it good, and MPA begins where
+// it should, with markers and without.
+#[test]
+fn tcp_recovers_while_stacks_are_switched() {
+    for trouble in [Trouble::Loss, Trouble::Lateness, Trouble::Resegmentation] {
+        for markers in [false, true] {
+            for at_b in [false, true] {
+                for number in 0.. {
+                    let seen = Arc::new(AtomicUsize::new(0));
+                    let meddler = Meddler { trouble, number, seen: Arc::clone(&seen), late: None };
+                    let bed = Testbed::new();
+                    let bed = if at_b { bed.hook_b(meddler) } else { bed.hook_a(meddler) };
+                    let mut s = Streams::on(bed.hosts(), StreamOptions::default());
+                    s.a.send_stream(b"last words").unwrap();
+                    s.b.send_stream(b"of both").unwrap();
+                    let param =
+                        ConnParam { markers, timeout: Duration::from_secs(60), ..ConnParam::default() };
+                    assert_eq!(s.read(true, 10), b"last words", "{trouble:?} of {number}");
+                    assert_eq!(s.read(false, 7), b"of both", "{trouble:?} of {number}");
+                    let (qp_a, qp_b) = s.start(true, &param);
+                    exchange(&mut s.pair, &qp_a, &qp_b);
+                    // There was no such segment any more.
+                    if seen.load(Ordering::Relaxed) <= number {
+                        assert!(number > 8, "{number} segments");
+                        break;
+                    }
+                }
+            }
+        }
+    }
+}
+
+// Proves DDP-142, DDP-143, RDMAP-297: what comes before the application has started MPA is its own, even a
+// Request and a whole Write to a buffer that is lent out; nothing of it is placed, no segment of DDP's is
+// sent, and nothing can be posted ahead.
+#[test]
+fn before_the_switch_there_is_no_ddp() {
+    let mut d = Doorman::with(|options| options.streaming = Some(StreamOptions::default()));
+    let all = iwarp::memory::Access::LOCAL_WRITE | iwarp::memory::Access::REMOTE_WRITE;
+    let lent = d.pd.reg_mr(64, all).unwrap();
+    let request = frame("Req", 0x50, 2, &[0, 8, 0, 8]);
+    let mut write = vec![0xc1, 0x40];
+    write.extend(lent.rkey().to_be_bytes());
+    write.extend(lent.addr().to_be_bytes());
+    write.extend([7; 8]);
+    let write = |framer: &mut Framer| fpdu(framer, &write);
+    let bytes = [request.clone(), write(&mut Framer::new(false, true))].concat();
+    d.say(&bytes);
+    let id = d.event().id;
+    d.pair.until(100_000, |_| false);
+    let mut got = vec![0; bytes.len()];
+    assert_eq!(id.recv_stream(&mut got).unwrap(), StreamRead::Bytes(bytes.len()));
+    assert_eq!(got, bytes);
+    let placed = |lent: &iwarp::verbs::MemoryRegion| {
+        let mut bytes = [0; 8];
+        lent.read_at(0, &mut bytes).unwrap();
+        bytes == [7; 8]
+    };
+    assert!(!placed(&lent) && d.pair.inbox.is_empty());
+    let qp = d.qp();
+    assert!(qp.post_send(&SendRequest::empty(1, SendOp::Send)).is_err());
+    // The same bytes behind the switch.
+    id.start_responder(b"", &ResponderOptions::default()).unwrap();
+    d.pair.until(10_000, |_| false);
+    d.pair.send(&request);
+    let event = d.event_of_mpa();
+    assert!(matches!(event.kind, CmEventKind::ConnectRequest { .. }), "{event:?}");
+    assert!(!placed(&lent));
+    d.accept_for(&qp, &id, &ConnParam::default());
+    d.pair.send(&write(&mut Framer::new(false, true)));
+    d.pair.until(50_000, |_| false);
+    assert!(placed(&lent));
+    qp.post_send(&SendRequest::empty(1, SendOp::Send)).unwrap();
+}
+
+// Proves MPA-235, MPA-236: an invalid Request and an invalid Reply are code 4 alike, told as such; TCP is
+// reset at once, in less than a round trip; and the queue pair is where the loss of a connection leaves it.
+#[test]
+fn an_invalid_frame_is_code_4_and_ends_tcp_at_once() {
+    let wrong = |key: &str| frame(key, 0x50, 3, &[0, 8, 0, 8]);
+    let mut lost = Dialer::new(&ConnParam::default());
+    lost.pair.abort();
+    let event = lost.event();
+    assert!(
+        matches!(&event.kind, CmEventKind::ConnectError { error, .. } if error.mpa_code() == Some(1)),
+        "{event:?}"
+    );
+
+    let mut d = Dialer::new(&ConnParam::default());
+    d.pair.inbox.clear();
+    d.pair.send(&wrong("Rep"));
+    assert!(d.pair.until(100, |pair| pair.closed == Some(CloseReason::Reset)), "{:?}", d.pair.closed);
+    assert!(d.pair.inbox.is_empty());
+    let event = d.event();
+    let CmEventKind::ConnectError { error, .. } = event.kind else { panic!("{event:?}") };
+    assert_eq!(error.mpa_code(), Some(4));
+    assert_eq!(d.qp.state(), lost.qp.state());
+    for qp in [&d.qp, &lost.qp] {
+        assert!(qp.post_send(&SendRequest::empty(1, SendOp::Send)).is_err() || qp.state() == QpState::Error);
+    }
+
+    let mut d = Doorman::with(|options| options.streaming = Some(StreamOptions::default()));
+    d.say(&[]);
+    let id = d.event().id;
+    id.start_responder(b"", &ResponderOptions::default()).unwrap();
+    d.pair.until(10_000, |_| false);
+    d.pair.send(&wrong("Req"));
+    assert!(d.pair.until(100, |pair| pair.closed == Some(CloseReason::Reset)), "{:?}", d.pair.closed);
+    assert!(d.pair.inbox.is_empty());
+    let event = d.event_of_mpa();
+    let CmEventKind::ConnectError { error, .. } = event.kind else { panic!("{event:?}") };
+    assert_eq!(error.mpa_code(), Some(4));
+}

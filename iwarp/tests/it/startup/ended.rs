@@ -1,0 +1,50 @@
+//! MPA is started on a connection that has just ended (RFC 5044 section 7.1.5).
+
+use std::sync::{Arc, Mutex};
+
+use crate::common::hooked::Hooks;
+use crate::common::{PORT, Testbed};
+use dp::{Burst, Mbuf, Port};
+use iwarp::verbs::{CmEventKind, CmId, ConnParam, ListenOptions, QpState, QueuePair, StreamOptions};
+
+/// The flags of a TCP segment over IPv4 in an untagged frame.
+const TCP_FLAGS_AT: usize = 47;
+const RST: u8 = 4;
+
+/// Starts MPA from another thread's place: at the first frame with a RST, when its engine is about to hear of
+/// it.
+struct StartAtReset(Arc<Mutex<Option<(CmId, QueuePair)>>>);
+
+impl Hooks for StartAtReset {
+    fn rx_burst(&mut self, port: &mut dyn Port, now_us: u64, frames: &mut Burst) -> usize {
+        let count = port.rx_burst(now_us, frames);
+        let is_reset = |frame: &Mbuf| frame.head().get(TCP_FLAGS_AT).is_some_and(|flags| flags & RST != 0);
+        if frames.iter().any(is_reset)
+            && let Some((id, qp)) = self.0.lock().unwrap().take()
+        {
+            id.start_initiator(&qp, &ConnParam::default()).unwrap();
+        }
+        count
+    }
+}
+
+/// The connection ends while its user starts MPA on it: the queue pair ends, too.
+#[test]
+fn a_start_whose_connection_is_gone_ends_its_queue_pair() {
+    let armed = Arc::new(Mutex::new(None));
+    let mut pair = Testbed::new().hook_a(StartAtReset(Arc::clone(&armed))).hosts();
+    let listener = pair.b.context.create_id(&pair.b.channel);
+    let options = StreamOptions::default();
+    listener.listen_with(&ListenOptions { streaming: Some(options), ..ListenOptions::new(PORT) }).unwrap();
+    pair.turn();
+    let id = pair.a.context.create_id(&pair.a.channel);
+    id.connect_stream(pair.b.address, options, &ConnParam::default()).unwrap();
+    let event = pair.event_a();
+    assert!(matches!(event.kind, CmEventKind::StreamEstablished { .. }), "{event:?}");
+    let qp = pair.a.qp();
+    *armed.lock().unwrap() = Some((id, qp.clone()));
+    pair.event_b().id.abort();
+    let event = pair.event_a();
+    assert!(matches!(event.kind, CmEventKind::Disconnected { error: Some(_), .. }), "{event:?}");
+    pair.until(|_| (qp.state() == QpState::Error).then_some(()));
+}

@@ -1,0 +1,8 @@
+//! MPA startup (RFC 5044 section 7, RFC 6581), and what a listener admits.
+
+mod crc_policy;
+mod delayed;
+mod ended;
+mod initiator;
+mod listener_limits;
+mod responder;

@@ -1,0 +1,471 @@
+//! MPA startup on the wire, the engine as responder: what it makes of each Request, what it waits for, and
+//! what it sends.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::common::Testbed;
+use crate::common::doorman::Doorman;
+use crate::common::hooked::Hooks;
+use crate::common::raw::{EMPTY_WRITE, fpdu, frame};
+use dp::link::LinkConfig;
+use dp::{Burst, Port};
+use iwarp::mpa::frame::Depths;
+use iwarp::mpa::{Framer, RtrKinds, StartupFault};
+use iwarp::verbs::{
+    CmEventKind, ConnParam, ConnectionError, RecvRequest, SendOp, SendRequest, StreamError, VerbsError,
+};
+use tcp_lite::CloseReason;
+
+fn request(flags: u8, revision: u8, private_data: &[u8]) -> Vec<u8> {
+    frame("Req", flags, revision, private_data)
+}
+
+/// Depths of 8 without peer-to-peer.
+fn plain_request() -> Vec<u8> {
+    request(0x50, 2, &[0, 8, 0, 8])
+}
+
+fn first_fpdu(ulpdu: &[u8]) -> Vec<u8> {
+    fpdu(&mut Framer::new(false, true), ulpdu)
+}
+
+// Proves MPA-149, MPA-165, MPA-177, MPA-205, MPA-210, MPA-242, MPA-299, MPA2-097, MPA2-104, MPA2-125,
+// MPA2-126, RDMAP-173: no Reply, no Terminate, an end at once; nobody is told but the listener's counters.
+#[test]
+fn an_invalid_request_ends_the_connection() {
+    let mut wrong_key = plain_request();
+    wrong_key[3] = b'x';
+    let mut early = plain_request();
+    early.push(0);
+    for bytes in [
+        wrong_key,
+        frame("Rep", 0x50, 2, &[0; 4]),
+        b"GET / HTTP/1.0\r\n\r\n".to_vec(),
+        request(0x40, 0, &[]),
+        request(0x50, 3, &[0; 4]),
+        request(0x10, 2, &[]),
+        request(0x10, 2, &[0; 3]),
+        request(0x40, 1, &[0; 513]),
+        early,
+    ] {
+        let mut d = Doorman::new();
+        d.say(&bytes);
+        assert!(d.pair.until(200_000, |pair| pair.closed == Some(CloseReason::Reset)), "{bytes:02x?}");
+        d.pair.turn();
+        assert_eq!(d.pair.inbox.len(), 0);
+        assert!(d.channel.poll().is_none());
+        let stats = d.listener.listener_stats().unwrap();
+        assert_eq!((stats.startup_faults, stats.connections, stats.undecided), (1, 0, 0));
+    }
+    let mut d = Doorman::with(|options| options.responder.enhanced = false);
+    d.say(&plain_request());
+    assert!(d.is_over());
+    assert_eq!(d.pair.inbox.len(), 0);
+    // Revision 1 is always understood.
+    d.asked(&request(0x40, 1, &[]));
+}
+
+// Proves MPA-176, MPA-187, MPA-206, MPA2-015: silence until the Request is whole; then a decision, then the
+// Reply.
+#[test]
+fn nothing_is_said_before_the_request() {
+    let mut d = Doorman::with(|options| options.responder.startup_timeout = Duration::from_secs(3600));
+    let whole = request(0x50, 2, &[0, 8, 0, 8, b'h', b'i']);
+    d.say(&[]);
+    for byte in &whole[..whole.len() - 1] {
+        d.pair.send(&[*byte]);
+        d.pair.until(1_000, |_| false);
+        assert!(d.pair.inbox.is_empty() && d.channel.poll().is_none());
+    }
+    d.pair.send(&whole[whole.len() - 1..]);
+    let event = d.event();
+    d.pair.until(10_000, |_| false);
+    assert!(d.pair.inbox.is_empty(), "the user has not decided");
+    d.accept(&event.id, &ConnParam::default());
+    assert_eq!(d.pair.inbox, frame("Rep", 0x50, 2, &[0, 8, 0, 8]));
+    // One that stalls is let go.
+    let mut d = Doorman::with(|options| options.responder.startup_timeout = Duration::from_secs(2));
+    d.say(&whole[..19]);
+    let start = d.pair.now_us;
+    assert!(d.pair.until(10_000_000, |pair| pair.closed.is_some()));
+    assert!(d.pair.now_us - start < 2_100_000);
+    d.pair.turn();
+    let stats = d.listener.listener_stats().unwrap();
+    assert_eq!((stats.startup_timeouts, stats.connections), (1, 0));
+}
+
+// Proves MPA-193, MPA-194, MPA2-008, MPA2-013, MPA2-115, MPA2-137: only the Reply goes out before one FPDU
+// has been found right; any FPDU releases what was posted.
+#[test]
+fn the_first_fpdu_releases_the_responder() {
+    let data = [&[0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0][..], b"data"].concat();
+    let read = [&[0x41, 0x41, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0][..], &[0; 28]].concat();
+    for (bytes, peer_to_peer) in [
+        (plain_request(), false),
+        (request(0x50, 2, &[0x80, 8, 0x80, 8]), true),
+        (request(0x40, 1, &[]), false),
+    ] {
+        for ulpdu in [&EMPTY_WRITE[..], &data, &read] {
+            let mut d = Doorman::with(|options| options.responder.max_ird = 8);
+            let event = d.asked(&bytes);
+            let region = d.pd.reg_mr(64, iwarp::memory::Access::LOCAL_WRITE).unwrap();
+            let qp = d
+                .accept(&event.id, &ConnParam { timeout: Duration::from_secs(3600), ..ConnParam::default() });
+            qp.post_recv(&RecvRequest::new(1, region.sge(0, 64))).unwrap();
+            qp.post_send(&SendRequest::empty(2, SendOp::Send)).unwrap();
+            let reply = d.pair.inbox.len();
+            d.pair.until(200_000, |_| false);
+            let first = first_fpdu(ulpdu);
+            // Byte by byte, and the last one changes everything.
+            for byte in &first[..first.len() - 1] {
+                d.pair.send(&[*byte]);
+                d.pair.until(500, |_| false);
+            }
+            assert_eq!(d.pair.inbox.len(), reply, "{peer_to_peer}");
+            d.pair.send(&first[first.len() - 1..]);
+            assert!(d.pair.until(100_000, |pair| pair.inbox.len() >= reply + 24), "not released");
+            assert_eq!(qp.error(), None);
+            let received = std::iter::from_fn(|| d.cq.poll_one()).any(|wc| wc.wr_id == 1 && wc.byte_len == 4);
+            assert_eq!(received, ulpdu == &data[..]);
+        }
+    }
+}
+
+// Proves MPA-195, MPA2-116: what is wrong with the very first FPDU can only be told here.
+#[test]
+fn a_bad_first_fpdu_is_answered_by_silence() {
+    let mut d = Doorman::new();
+    let event = d.asked(&plain_request());
+    let qp = d.accept(&event.id, &ConnParam::default());
+    let reply = d.pair.inbox.len();
+    let mut bad = first_fpdu(&EMPTY_WRITE);
+    *bad.last_mut().unwrap() ^= 1;
+    d.pair.send(&bad);
+    assert!(d.pair.until(100_000, |pair| pair.closed == Some(CloseReason::Reset)));
+    assert_eq!(d.pair.inbox.len(), reply);
+    assert_eq!(qp.error(), Some(StreamError { layer: 2, etype: 0, code: 2, from_peer: false }));
+    assert_eq!(qp.terminate().unwrap().origin, iwarp::verbs::TerminateOrigin::NotSent);
+}
+
+// Proves MPA2-114: a Write as RTR names whatever STag and offset it likes.
+#[test]
+fn the_stag_of_an_rtr_says_nothing() {
+    let mut d = Doorman::new();
+    let event = d.asked(&request(0x50, 2, &[0x80, 8, 0x80, 8]));
+    let qp = d.accept(&event.id, &ConnParam::default());
+    let ulpdu = [&[0xc1, 0x40][..], &[0xff; 12]].concat();
+    d.pair.send(&first_fpdu(&ulpdu));
+    assert!(matches!(d.event().kind, CmEventKind::Established { ready: true, .. }));
+    assert_eq!(qp.error(), None);
+}
+
+// Proves MPA2-112, MPA2-003: a Read of nothing as RTR is answered with nothing, and the next one has MSN 2.
+#[test]
+fn a_read_as_rtr_is_answered() {
+    let mut d = Doorman::new();
+    let event = d.asked(&request(0x50, 2, &[0x80, 8, 0x40, 8]));
+    let _qp = d.accept(&event.id, &ConnParam::default());
+    let reply = d.pair.inbox.len();
+    let mut framer = Framer::new(false, true);
+    for msn in 1..3 {
+        let mut read = vec![0x41, 0x41, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, msn, 0, 0, 0, 0];
+        read.extend([0; 28]);
+        let bytes = fpdu(&mut framer, &read);
+        d.pair.send(&bytes);
+    }
+    d.pair.until(50_000, |_| false);
+    assert_eq!(d.pair.inbox.len(), reply + 40);
+    assert_eq!(d.pair.inbox[reply..][..4], [0, 0x0e, 0xc1, 0x42]);
+    assert_eq!(d.pair.inbox[reply + 16..][..4], [0x69, 0x75, 0xd6, 0xca]);
+}
+
+// Proves MPA2-138: a peer that promised an RTR and is silent is let go.
+#[test]
+fn a_missing_rtr_is_given_up() {
+    let mut d = Doorman::new();
+    let event = d.asked(&request(0x50, 2, &[0x80, 8, 0x80, 8]));
+    let param = ConnParam { timeout: Duration::from_secs(2), ..ConnParam::default() };
+    let _qp = d.accept(&event.id, &param);
+    let start = d.pair.now_us;
+    let event = d.event();
+    assert!(
+        matches!(event.kind, CmEventKind::ConnectError { error: ConnectionError::StartupTimeout, .. }),
+        "{event:?}"
+    );
+    assert!(d.pair.now_us - start < 2_100_000);
+}
+
+// Proves MPA2-062, MPA2-063, MPA2-116: a peer that serves too few Reads is told how many it would have to, by
+// a reject with all of revision 2; the code is told here alone.
+#[test]
+fn a_peer_that_serves_too_few_reads_is_rejected() {
+    let mut d = Doorman::new();
+    let event = d.asked(&request(0x50, 2, &[0, 1, 0, 4]));
+    let param = ConnParam { initiator_depth: 8, min_initiator_depth: 8, ..ConnParam::default() };
+    let qp = d.accept(&event.id, &param);
+    assert_eq!(d.pair.inbox, frame("Rep", 0x70, 2, &[0, 4, 0, 8]));
+    assert!(d.pair.until(200_000, |pair| pair.peer_closed));
+    d.pair.close();
+    let told = StreamError { layer: 2, etype: 0, code: 6, from_peer: false };
+    let event = d.event();
+    assert!(
+        matches!(event.kind, CmEventKind::ConnectError { error: ConnectionError::Stream(e), .. } if e == told),
+        "{event:?}"
+    );
+    assert_eq!((qp.error(), d.pair.inbox.len()), (Some(told), 24));
+}
+
+// Proves MPA-166, MPA-168, MPA-171, MPA-173, MPA-175, MPA-203, MPA2-021, MPA2-046, MPA2-058, MPA2-163: the
+// user gets what the peer sent, of every size, and its depths as they were.
+#[test]
+fn the_user_gets_what_the_peer_sent() {
+    for size in [0, 1, 8, 508, 511, 512] {
+        let data: Vec<u8> = (0..size).map(|at| (at * 7 + 3) as u8).collect();
+        let mut d = Doorman::new();
+        let event = d.asked(&request(0x40, 1, &data));
+        let CmEventKind::ConnectRequest { private_data, revision, peer_ird, .. } = &event.kind else {
+            panic!()
+        };
+        assert_eq!((&private_data[..], *revision, *peer_ird), (&data[..], 1, None));
+        if size > 508 {
+            continue;
+        }
+        let mut d = Doorman::new();
+        let event = d.asked(&request(0x50, 2, &[&[0x12, 0x34, 0x3f, 0xff], &data[..]].concat()));
+        let CmEventKind::ConnectRequest { private_data, revision, peer_ird, peer_ord, .. } = &event.kind
+        else {
+            panic!()
+        };
+        let depths = (Some(0x1234), Some(Depths::LEFT_TO_ULP));
+        assert_eq!((&private_data[..], *revision, (*peer_ird, *peer_ord)), (&data[..], 2, depths));
+    }
+}
+
+// Proves MPA-172, MPA-179, MPA-184: private data of both kinds of Reply, up to what each can carry.
+#[test]
+fn replies_carry_private_data() {
+    for (bytes, most) in [(request(0x40, 1, &[]), 512), (plain_request(), 508)] {
+        let mut d = Doorman::new();
+        let event = d.asked(&bytes);
+        let param = |size| {
+            ConnParam { mpa_revision: 1, peer_to_peer: false, ..ConnParam::default() }
+                .with_private_data(&vec![5; size])
+        };
+        assert!(param(513).is_err());
+        if most == 508 {
+            let refused = event.id.accept(&d.qp(), &param(509).unwrap());
+            assert!(matches!(refused, Err(VerbsError::TooLong { got: 509, max: 508 })), "{refused:?}");
+        }
+        let _qp = d.accept(&event.id, &param(most).unwrap());
+        d.pair.until(10_000, |_| false);
+        assert_eq!(d.pair.inbox.len(), 20 + 512);
+        let mut d = Doorman::new();
+        let event = d.asked(&bytes);
+        event.id.reject(b"because").unwrap();
+        assert!(d.pair.until(200_000, |pair| pair.peer_closed));
+        assert!(d.pair.inbox.ends_with(b"because") && d.pair.inbox[16] & 0x20 != 0);
+    }
+}
+
+// Proves MPA-204: the user's own bound on private data is one of the frame's.
+#[test]
+fn private_data_beyond_the_listeners_bound_is_malformed() {
+    for (size, admitted) in [(100, true), (101, false)] {
+        let mut d = Doorman::with(|options| options.responder.max_private_data = 100);
+        let bytes = request(0x40, 1, &vec![1; size]);
+        if admitted {
+            d.asked(&bytes);
+        } else {
+            d.say(&bytes);
+            assert!(d.is_over() && d.pair.inbox.is_empty() && d.channel.poll().is_none());
+            assert_eq!(d.listener.listener_stats().unwrap().startup_faults, 1);
+        }
+    }
+}
+
+// Proves MPA2-142, SEC-128: depths a peer asks for are clipped to our own before anything is set aside for
+// them.
+#[test]
+fn depths_are_clipped_to_our_own() {
+    let mut d = Doorman::with(|options| {
+        options.responder.max_ird = 16;
+        options.responder.max_ord = 12;
+    });
+    let event = d.asked(&request(0x50, 2, &[0x3f, 0xfe, 0x3f, 0xfe]));
+    let _qp = d.accept(&event.id, &ConnParam::default());
+    assert_eq!(d.pair.inbox, frame("Rep", 0x50, 2, &[0, 16, 0, 12]));
+    let CmEventKind::Established { ird, ord, .. } = d.event().kind else { panic!() };
+    assert_eq!((ird, ord), (16, 12));
+    assert_eq!(d.pair.context.usage().read_slots.used, 2 * 16);
+}
+
+// Proves MPA2-144, MPA2-154, MPA2-159: the first bytes that Linux's siw and cxgb4 give an initiator's
+// Terminate in place of its RTR.
+#[test]
+fn terminates_of_startup_are_understood() {
+    for first in [0x20, 0x02, 0x23] {
+        for code in 5..8 {
+            let mut d = Doorman::new();
+            let event = d.asked(&request(0x50, 2, &[0x80, 8, 0x80, 8]));
+            let qp = d.accept(&event.id, &ConnParam::default());
+            let mut ulpdu = vec![0x41, 0x47, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0];
+            ulpdu.extend([first, code, 0, 0]);
+            d.pair.send(&first_fpdu(&ulpdu));
+            d.pair.close();
+            d.pair.until(100_000, |_| false);
+            let told = StreamError { layer: 2, etype: 0, code, from_peer: true };
+            assert_eq!(qp.error(), Some(told), "{first:#x} {code}");
+            assert_eq!(qp.terminate().unwrap().terminate.control, Some([first, code, 0, 0]));
+        }
+    }
+}
+
+// Proves MPA-309, MPA-154, MPA-155: a responder sends markers exactly where the Request asks for them.
+#[test]
+fn markers_are_the_requests_choice() {
+    for (flags, start) in [(0x50, &[0, 0x12][..]), (0xd0, &[0, 0, 0, 0, 0, 0x12])] {
+        let mut d = Doorman::new();
+        let event = d.asked(&request(flags, 2, &[0, 8, 0, 8]));
+        let qp = d.accept(&event.id, &ConnParam::default());
+        let reply = d.pair.inbox.len();
+        qp.post_send(&SendRequest::empty(1, SendOp::Send)).unwrap();
+        d.pair.send(&first_fpdu(&EMPTY_WRITE));
+        d.pair.until(50_000, |_| false);
+        assert!(d.pair.inbox[reply..].starts_with(start), "{:02x?}", &d.pair.inbox[reply..]);
+    }
+}
+
+/// What comes behind a Request before its Reply ends startup, also when it came ahead of the Request.
+#[test]
+fn what_came_ahead_of_a_request_and_follows_it_ends_startup() {
+    let (bed, control) = Testbed::with_control(&LinkConfig::default());
+    let mut d = Doorman::over(bed.peer(), |_| {});
+    d.say(&[]);
+    control.set_up(false);
+    d.pair.offer(&plain_request());
+    d.pair.turn();
+    control.set_up(true);
+    d.pair.offer(&[0; 4]);
+    assert!(matches!(d.event().kind, CmEventKind::ConnectRequest { .. }));
+    let CmEventKind::ConnectError { error, .. } = d.event().kind else { panic!("no error") };
+    assert_eq!(error, ConnectionError::Startup(StartupFault::EarlyBytes));
+    assert!(d.is_over());
+}
+
+// Proves MPA-198, MPA-211, MPA-216, MPA-217: accept, reject with a reason, or no answer but the end of TCP.
+#[test]
+fn the_user_has_three_choices() {
+    let mut d = Doorman::new();
+    let accepted = d.asked(&plain_request()).id;
+    let _qp = d.accept(&accepted, &ConnParam::default());
+    assert!(matches!(d.event().kind, CmEventKind::Established { .. }));
+    let mut d = Doorman::new();
+    let rejected = d.asked(&plain_request()).id;
+    d.pair.inbox.clear();
+    rejected.reject(b"why").unwrap();
+    assert!(d.pair.until(100_000, |pair| pair.inbox.len() == 27));
+    assert_eq!(d.pair.inbox, frame("Rep", 0x70, 2, &[&d.pair.inbox[20..24], b"why"].concat()));
+    let stats = d.listener.listener_stats().unwrap();
+    assert_eq!((stats.requests, stats.rejected, stats.undecided), (1, 1, 0));
+    let mut d = Doorman::new();
+    drop(d.asked(&plain_request()));
+    assert!(d.is_over());
+}
+
+// Proves SEC-057, MPA2-109: each byte of a Request, changed: a connection within our own limits, or its end.
+#[test]
+fn a_request_that_was_altered_is_harmless() {
+    let whole = request(0x50, 2, &[0x80, 4, 0xc0, 4, b'h', b'i']);
+    let mut d = Doorman::with(|options| {
+        options.responder.max_ird = 8;
+        options.responder.startup_timeout = Duration::from_millis(500);
+    });
+    let (mut asked, mut ended) = (0, 0);
+    for at in 0..whole.len() {
+        for change in [0x01, 0x10, 0x80, 0xff] {
+            let mut altered = whole.clone();
+            altered[at] ^= change;
+            d.say(&altered);
+            d.pair.until(600_000, |pair| pair.is_over());
+            let event = d.channel.poll();
+            let Some(id) = event.map(|event| event.id) else {
+                assert!(d.pair.is_over() && d.pair.inbox.is_empty(), "{at}: {change:#x}");
+                ended += 1;
+                continue;
+            };
+            let qp = d.accept(&id, &ConnParam { initiator_depth: 8, ..ConnParam::default() });
+            d.pair.until(10_000, |_| false);
+            let granted = d.pair.context.usage().read_slots.used;
+            assert!(granted <= 2 * 8, "{at}: {change:#x}: {granted}");
+            asked += 1;
+            id.abort();
+            drop(qp);
+            d.pair.until(50_000, |_| false);
+            while d.channel.poll().is_some() {}
+        }
+    }
+    assert!(asked > 20 && ended > 60, "{asked} {ended}");
+    assert_eq!(d.listener.listener_stats().unwrap().connections, 0);
+}
+
+// Proves MPA2-026, MPA2-079, MPA2-131: a listener that knows no RTR kind is refused.
+#[test]
+fn a_listener_needs_an_rtr_kind() {
+    let d = Doorman::new();
+    let id = d.pair.context.create_id(&d.channel);
+    let mut options = iwarp::verbs::ListenOptions::new(4000);
+    options.responder.rtr = RtrKinds::empty();
+    assert!(matches!(id.listen_with(&options), Err(VerbsError::Invalid(_))));
+    options.responder.enhanced = false;
+    id.listen_with(&options).unwrap();
+}
+
+/// Loses the segment in which the peer's bytes begin, as often as it is sent, and counts the bytes of the
+/// others.
+#[derive(Default)]
+struct Headless {
+    first: Option<u32>,
+    passed: Arc<AtomicUsize>,
+}
+
+impl Hooks for Headless {
+    fn tx_burst(&mut self, port: &mut dyn Port, now_us: u64, frames: &mut Burst) -> usize {
+        let before = frames.len();
+        frames.retain(|frame| {
+            // The sequence number and the flags, behind Ethernet and IPv4.
+            let mut head = [0; 48];
+            frame.copy_to(0, &mut head);
+            let seq = u32::from_be_bytes(head[38..42].try_into().unwrap());
+            if head[12..14] == [8, 0] && head[23] == 6 && head[47] & 2 != 0 {
+                self.first = Some(seq.wrapping_add(1));
+            }
+            let has_bytes = frame.len() > 500;
+            if has_bytes && self.first != Some(seq) {
+                self.passed.fetch_add(frame.len(), Ordering::Relaxed);
+            }
+            !(has_bytes && self.first == Some(seq))
+        });
+        let lost = before - frames.len();
+        port.tx_burst(now_us, frames) + lost
+    }
+}
+
+/// A peer whose Request does not come, but bytes behind it, has 64 KiB of them kept at most: what is further
+/// ahead is explained by no startup, and ends the connection.
+#[test]
+fn what_is_kept_ahead_of_a_request_is_bounded() {
+    let headless = Headless::default();
+    let passed = Arc::clone(&headless.passed);
+    let mut d = Doorman::over(Testbed::new().hook_b(headless).peer(), |_| {});
+    d.say(&[0; 1 << 19]);
+    assert!(d.pair.until(2_000_000, |pair| pair.closed == Some(CloseReason::Reset)));
+    d.pair.turn();
+    let passed = passed.load(Ordering::Relaxed);
+    assert!((48 << 10..96 << 10).contains(&passed), "{passed} bytes ahead");
+    let stats = d.listener.listener_stats().unwrap();
+    assert_eq!((stats.startup_faults, stats.connections, stats.undecided), (1, 0, 0));
+    d.pair.until(1_000_000, |_| false);
+    assert_eq!(d.pair.pool.available(), d.pair.pool.capacity(), "nothing is kept");
+}

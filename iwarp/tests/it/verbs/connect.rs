@@ -1,0 +1,140 @@
+//! Connecting, accepting, rejecting, timing out: what each side is told.
+
+use std::time::Duration;
+
+use crate::common::{PORT, Pair};
+use dp::link::{LinkConfig, LinkPlan};
+use iwarp::verbs::{CmEventKind, ConnParam, ConnectionError, QpState};
+use tcp_lite::CloseReason;
+
+fn private(bytes: &[u8]) -> ConnParam {
+    ConnParam::default().with_private_data(bytes).unwrap()
+}
+
+/// Private data goes both ways, to the limit; IRD and ORD are settled as RFC 6581 section 9.1 has it.
+// Proves RDMAP-304.
+#[test]
+fn private_data_and_depths_are_exchanged() {
+    for len in [0, 1, 508] {
+        let mut pair = Pair::new(&LinkConfig::default());
+        let a = ConnParam { responder_resources: 3, initiator_depth: 40, ..private(&vec![1; len]) };
+        let b = ConnParam { responder_resources: 5, initiator_depth: 9, ..private(&vec![2; len]) };
+        let c = pair.connect_with(&a, &b);
+        let CmEventKind::Established { private_data, ord, ird, ready, .. } = &c.established_a.kind else {
+            panic!("{:?}", c.established_a)
+        };
+        assert_eq!((&private_data[..], *ord, *ird, *ready), (&vec![2; len][..], 5, 3, true));
+        let CmEventKind::Established { private_data, ord, ird, .. } = &c.established_b.kind else {
+            panic!("{:?}", c.established_b)
+        };
+        assert_eq!((&private_data[..], *ord, *ird), (&vec![1; len][..], 3, 5));
+    }
+}
+
+/// A reject carries private data and ends the attempt; the queue pair is of no more use.
+#[test]
+fn a_reject_is_told_with_its_private_data() {
+    let mut pair = Pair::new(&LinkConfig::default());
+    let _listener = pair.listen();
+    let qp = pair.a.qp();
+    let id = pair.a.context.create_id(&pair.a.channel);
+    id.connect(&qp, pair.b.address, &private(b"please")).unwrap();
+    let request = pair.event_b();
+    let CmEventKind::ConnectRequest { private_data, remote, .. } = &request.kind else {
+        panic!("{request:?}")
+    };
+    assert_eq!(&private_data[..], b"please");
+    assert_eq!(remote.ip().to_string(), "10.0.0.1");
+    request.id.reject(b"no").unwrap();
+    let event = pair.event_a();
+    assert!(
+        matches!(&event.kind, CmEventKind::Rejected { private_data, .. } if &private_data[..] == b"no"),
+        "{event:?}"
+    );
+}
+
+/// Nobody listens: refused. Nobody is there: unreachable.
+#[test]
+fn nobody_answers() {
+    let mut pair = Pair::new(&LinkConfig::default());
+    let qp = pair.a.qp();
+    let id = pair.a.context.create_id(&pair.a.channel);
+    id.connect(&qp, pair.b.address, &ConnParam::default()).unwrap();
+    let event = pair.event_a();
+    let refused = ConnectionError::Tcp(CloseReason::Refused);
+    assert!(matches!(event.kind, CmEventKind::ConnectError { error, .. } if error == refused), "{event:?}");
+
+    // One on our network who does not answer, and one whom no route leads to.
+    for (failed, nobody) in [(2, "10.0.0.77"), (3, "192.0.2.1")] {
+        let qp = pair.a.qp();
+        let id = pair.a.context.create_id(&pair.a.channel);
+        id.connect(&qp, format!("{nobody}:{PORT}").parse().unwrap(), &ConnParam::default()).unwrap();
+        let event = pair.event_a();
+        let unreachable = ConnectionError::Tcp(CloseReason::Unreachable);
+        assert!(
+            matches!(event.kind, CmEventKind::ConnectError { error, .. } if error == unreachable),
+            "{event:?}"
+        );
+        assert_eq!((qp.state(), pair.a.engine.counters().connections_failed), (QpState::Error, failed));
+    }
+}
+
+/// The application does not decide: the connecting side gives up after its time.
+#[test]
+fn an_undecided_request_times_out() {
+    let mut pair = Pair::new(&LinkConfig::default());
+    let _listener = pair.listen();
+    let qp = pair.a.qp();
+    let id = pair.a.context.create_id(&pair.a.channel);
+    let param = ConnParam { timeout: Duration::from_secs(3), ..ConnParam::default() };
+    id.connect(&qp, pair.b.address, &param).unwrap();
+    let _request = pair.event_b();
+    let start = pair.now_us;
+    let event = pair.event_a();
+    assert!(
+        matches!(event.kind, CmEventKind::ConnectError { error: ConnectionError::StartupTimeout, .. }),
+        "{event:?}"
+    );
+    assert!((2_900_000..3_100_000).contains(&(pair.now_us - start)), "{} us", pair.now_us - start);
+}
+
+/// A peer that falls silent ends an idle connection within ten seconds, by keepalives.
+#[test]
+fn a_silent_peer_is_noticed() {
+    let mut pair = Pair::new(&LinkConfig { b_to_a: LinkPlan::default(), ..LinkConfig::default() });
+    let _c = pair.connect(&ConnParam::default());
+    let start = pair.now_us;
+    // B is not turned any more.
+    loop {
+        let now = tcp_lite::Instant::from_micros(pair.now_us);
+        pair.a.engine.turn(now);
+        if let Some(event) = pair.a.channel.poll() {
+            let timed_out = ConnectionError::Tcp(CloseReason::TimedOut);
+            assert!(
+                matches!(event.kind, CmEventKind::Disconnected { error: Some(e), .. } if e == timed_out),
+                "{event:?}"
+            );
+            break;
+        }
+        pair.now_us += 1000;
+        assert!(pair.now_us - start < 10_500_000, "not noticed within ten seconds");
+    }
+}
+
+/// Many connections to one listener, more than its backlog at a time.
+#[test]
+fn a_listener_serves_many() {
+    let mut pair = Pair::new(&LinkConfig::default());
+    let _listener = pair.listen();
+    let mut all = Vec::new();
+    for _ in 0..50 {
+        all.push(pair.connect_again(&ConnParam::default(), &ConnParam::default()));
+    }
+    for c in &all {
+        c.id_b.disconnect();
+    }
+    for _ in &all {
+        let event = pair.event_a();
+        assert!(matches!(event.kind, CmEventKind::Disconnected { error: None, .. }), "{event:?}");
+    }
+}

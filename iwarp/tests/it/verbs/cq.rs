@@ -1,0 +1,490 @@
+//! Completion queues: what overflows, what cannot, resizing, solicited events.
+
+use std::time::Duration;
+
+use crate::common::{ALL, Connected, Pair};
+use dp::link::LinkConfig;
+use iwarp::verbs::{
+    AsyncEvent, AsyncEventKind, CompletionQueue, ConnParam, Context, ContextConfig, ContextLimits, CqOptions,
+    MemoryRegion, QpInit, QpState, QueuePair, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest,
+    SrqInit, StreamError, VerbsError, WcOpcode, WcStatus, WorkCompletion, cqe_for,
+};
+
+/// A completion was lost: local catastrophic.
+const CATASTROPHIC: StreamError = StreamError { layer: 0, etype: 0, code: 0, from_peer: false };
+
+fn events(context: &Context) -> Vec<AsyncEvent> {
+    let events = context.async_events();
+    std::iter::from_fn(|| events.poll().unwrap()).collect()
+}
+
+fn connect(pair: &mut Pair, init: &QpInit<'_>) -> Connected {
+    let (qp_a, qp_b) = (pair.a.qp(), pair.b.pd.create_qp(init).unwrap());
+    pair.connect_qps(qp_a, qp_b, &ConnParam::default(), &ConnParam::default())
+}
+
+fn post_recv(qp: &QueuePair, memory: &MemoryRegion, wr_id: u64) -> Result<(), VerbsError> {
+    qp.post_recv(&RecvRequest::new(wr_id, memory.sge(0, 8)))
+}
+
+fn post_send(qp: &QueuePair, memory: &MemoryRegion, wr_id: u64, length: usize) -> Result<(), VerbsError> {
+    qp.post_send(&SendRequest::new(wr_id, SendOp::Send, memory.sge(0, length)))
+}
+
+fn drain(cq: &CompletionQueue) -> Vec<WorkCompletion> {
+    std::iter::from_fn(|| cq.poll_one()).collect()
+}
+
+// Proves SEC-033, SEC-137, SEC-158, SEC-159, SEC-163, RDMAP-360: four entries, 64 receives, 64 Sends. The
+// streams of that queue end and are told of, a stream on another queue of the same engine loses nothing.
+#[test]
+fn an_overflow_ends_its_users_and_nobody_else() {
+    let mut pair = Pair::new(&LinkConfig::default());
+    let listener = pair.listen();
+    let small = pair.b.context.create_cq(4, None).unwrap();
+    let other = pair.b.context.create_cq(4096, None).unwrap();
+    let large = pair.b.cq.clone();
+    let doomed = connect(&mut pair, &QpInit { recv_cq: &small, ..QpInit::new(&large) });
+    let idle = pair.b.pd.create_qp(&QpInit::new(&small)).unwrap();
+    let safe = connect(&mut pair, &QpInit::new(&other));
+    let local = pair.a.pd.reg_mr(64 << 10, ALL).unwrap();
+    let remote = pair.b.pd.reg_mr(64 << 10, ALL).unwrap();
+    for wr_id in 0..64 {
+        post_recv(&doomed.qp_b, &remote, wr_id).unwrap();
+        post_recv(&safe.qp_b, &remote, wr_id).unwrap();
+    }
+    post_recv(&idle, &remote, 7).unwrap();
+    for wr_id in 0..64 {
+        post_send(&doomed.qp_a, &local, wr_id, 8).unwrap();
+        post_send(&safe.qp_a, &local, wr_id, 8).unwrap();
+    }
+    pair.until(|_| {
+        (doomed.qp_a.state() == QpState::Error && doomed.qp_b.state() == QpState::Error).then_some(())
+    });
+    // Local catastrophic, and the peer was told.
+    assert_eq!(doomed.qp_b.error(), Some(CATASTROPHIC));
+    assert_eq!(doomed.qp_a.error(), Some(StreamError { from_peer: true, ..CATASTROPHIC }));
+    let told = events(&pair.b.context);
+    let kinds: Vec<_> = told.iter().map(|event| (event.kind, event.number)).collect();
+    assert_eq!(kinds[0], (AsyncEventKind::CqError, small.cq_num()));
+    assert!(kinds.contains(&(AsyncEventKind::QpFatal, doomed.qp_b.qp_num())), "{kinds:?}");
+    assert!(kinds.contains(&(AsyncEventKind::QpFatal, idle.qp_num())), "{kinds:?}");
+    assert_eq!(kinds.len(), 3, "one event each: {kinds:?}");
+    assert_eq!(idle.state(), QpState::Error, "who only waits on that queue ends as well");
+    // What fitted is there; the rest is counted.
+    let attr = small.query();
+    assert_eq!((small.overflowed(), attr.waiting, attr.lost), (true, 4, 64 + 1 - 4));
+    let first: Vec<_> = drain(&small).iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    assert_eq!(first, (0..4).map(|wr_id| (wr_id, WcStatus::Success)).collect::<Vec<_>>());
+    assert!(matches!(pair.b.pd.create_qp(&QpInit::new(&small)), Err(VerbsError::CqOverflowed)));
+    // The other stream: everything arrived, and it goes on.
+    let arrived = pair.until(|_| (other.query().waiting == 64).then(|| drain(&other)));
+    assert!(arrived.iter().zip(0..).all(|(wc, n)| (wc.wr_id, wc.status) == (n, WcStatus::Success)));
+    post_recv(&safe.qp_b, &remote, 64).unwrap();
+    post_send(&safe.qp_a, &local, 64, 8).unwrap();
+    let last = pair.until(|_| other.poll_one());
+    assert_eq!((last.wr_id, last.status, safe.qp_b.error()), (64, WcStatus::Success, None));
+    drop(listener);
+}
+
+/// The same from the send side: our own completions, not reaped.
+#[test]
+fn an_overflow_by_sends_ends_the_stream_too() {
+    let mut pair = Pair::new(&LinkConfig::default());
+    let listener = pair.listen();
+    let small = pair.b.context.create_cq(4, None).unwrap();
+    let large = pair.b.cq.clone();
+    let c = connect(&mut pair, &QpInit { send_cq: &small, ..QpInit::new(&large) });
+    let local = pair.b.pd.reg_mr(64, ALL).unwrap();
+    let remote = pair.a.pd.reg_mr(64, ALL).unwrap();
+    let to = RemoteAddr { addr: remote.addr(), rkey: remote.rkey() };
+    // The responder may speak once it has heard the initiator.
+    for wr_id in 0..5 {
+        c.qp_b.post_send(&SendRequest::new(wr_id, SendOp::Write { remote: to }, local.sge(0, 8))).unwrap();
+    }
+    pair.until(|_| c.qp_a.error());
+    assert_eq!(c.qp_b.error(), Some(CATASTROPHIC));
+    assert_eq!(small.query().lost, 1);
+    drop(listener);
+}
+
+/// What completes to a queue pair's queues without being reaped, posting as much as it can: to its send
+/// queue, its receive queue or shared receive queue.
+fn fill(entries: usize, with_srq: bool) -> (Pair, Connected, CompletionQueue) {
+    const DEPTH: usize = 8;
+    let mut pair = Pair::new(&LinkConfig::default());
+    let listener = pair.listen();
+    let cq = pair.b.context.create_cq(entries, None).unwrap();
+    let srq = pair.b.pd.create_srq(&SrqInit { max_wr: DEPTH, ..SrqInit::default() }).unwrap();
+    let init =
+        QpInit { max_send_wr: DEPTH, max_recv_wr: DEPTH, srq: with_srq.then_some(&srq), ..QpInit::new(&cq) };
+    let c = connect(&mut pair, &init);
+    let local = pair.a.pd.reg_mr(64, ALL).unwrap();
+    let remote = pair.b.pd.reg_mr(64, ALL).unwrap();
+    let to = RemoteAddr { addr: local.addr(), rkey: local.rkey() };
+    let post = |wr_id| {
+        if with_srq {
+            srq.post_recv(&RecvRequest::new(wr_id, remote.sge(0, 8)))
+        } else {
+            post_recv(&c.qp_b, &remote, wr_id)
+        }
+    };
+    for wr_id in 0..DEPTH as u64 {
+        post(wr_id).unwrap();
+        post_send(&c.qp_a, &local, wr_id, (wr_id % 2) as usize).unwrap();
+        c.qp_b.post_send(&SendRequest::new(wr_id, SendOp::Write { remote: to }, remote.sge(0, 8))).unwrap();
+    }
+    pair.run_us(10_000);
+    // All are completed, none is reaped: whoever does not reap cannot post.
+    if c.qp_b.error().is_none() {
+        assert!(matches!(post(99), Err(VerbsError::QueueFull(_))));
+        let more = SendRequest::new(99, SendOp::Write { remote: to }, remote.sge(0, 8));
+        assert!(matches!(c.qp_b.post_send(&more), Err(VerbsError::QueueFull("send"))));
+        assert_eq!(cq.query().waiting, 2 * DEPTH);
+        // Each completion that is reaped makes room for one request of its kind.
+        let wc = cq.poll_one().unwrap();
+        match wc.opcode {
+            WcOpcode::Recv => post(99).unwrap(),
+            _ => c.qp_b.post_send(&more).unwrap(),
+        }
+        pair.run_us(10_000);
+    }
+    drop(listener);
+    (pair, c, cq)
+}
+
+// Proves SEC-143, SEC-144, SEC-162, SEC-184, SEC-185: at exactly the computed size nothing overflows however
+// much is posted and sent and however late it is reaped; one entry less overflows. Posting beyond a declared
+// limit is refused. Nothing is reaped until all is posted, which is later than any stall of a second.
+#[test]
+fn the_computed_size_is_enough_and_no_more_than_that() {
+    for with_srq in [false, true] {
+        let size = cqe_for([8, 8]);
+        let (_pair, c, cq) = fill(size, with_srq);
+        assert_eq!((cq.overflowed(), cq.query().needed, c.qp_b.error()), (false, size, None));
+        let (_pair, c, cq) = fill(size - 1, with_srq);
+        assert_eq!((cq.overflowed(), c.qp_b.error()), (true, Some(CATASTROPHIC)));
+    }
+    assert_eq!((cqe_for([]), cqe_for([usize::MAX, 1])), (0, usize::MAX));
+}
+
+// Proves SEC-140, SEC-146: a flood of empty and one-byte Sends on a queue of eight streams sized by the
+// formula, reaped once in a simulated second. The stream of the flood ends, no completion of the others is
+// missing.
+#[test]
+fn a_flood_does_not_overflow_a_queue_of_the_right_size() {
+    const STREAMS: usize = 8;
+    const DEPTH: usize = 16;
+    let mut pair = Pair::new(&LinkConfig::default());
+    let listener = pair.listen();
+    let size = cqe_for([DEPTH; 2 * STREAMS]);
+    let cq =
+        pair.b.context.create_cq_with(&CqOptions { strict: Some(true), ..CqOptions::new(size) }).unwrap();
+    let init = QpInit { max_send_wr: DEPTH, max_recv_wr: DEPTH, ..QpInit::new(&cq) };
+    let ends: Vec<_> = (0..STREAMS).map(|_| connect(&mut pair, &init)).collect();
+    let local = pair.a.pd.reg_mr(64, ALL).unwrap();
+    let remote = pair.b.pd.reg_mr(64, ALL).unwrap();
+    let mut expected = 0;
+    for round in 0..20 {
+        for (index, c) in ends.iter().enumerate() {
+            let flood = index == 0;
+            if !flood || round == 0 {
+                for wr_id in 0..DEPTH as u64 {
+                    post_recv(&c.qp_b, &remote, wr_id).unwrap();
+                }
+            }
+            let count = if !flood {
+                DEPTH
+            } else if round == 0 {
+                1000
+            } else {
+                0
+            };
+            for wr_id in 0..count as u64 {
+                post_send(&c.qp_a, &local, wr_id, (wr_id % 2) as usize).unwrap();
+            }
+            expected += if flood { 0 } else { DEPTH };
+        }
+        pair.run_us(1_000_000);
+        while pair.a.cq.poll_one().is_some() {}
+        let (flood, honest): (Vec<_>, Vec<_>) =
+            drain(&cq).into_iter().partition(|wc| wc.qp_num == ends[0].qp_b.qp_num());
+        assert_eq!(flood.len(), if round == 0 { DEPTH } else { 0 });
+        assert!(honest.iter().all(|wc| wc.status == WcStatus::Success));
+        expected -= honest.len();
+    }
+    assert_eq!((expected, cq.overflowed()), (0, false));
+    assert_eq!(ends[0].qp_b.error(), Some(StreamError { layer: 1, etype: 2, code: 2, from_peer: false }));
+    drop(listener);
+}
+
+// Proves SEC-141, SEC-145: with the check on, a queue pair that could make it overflow is refused; it is on
+// by itself as soon as queue pairs of two protection domains share the queue.
+#[test]
+fn a_queue_pair_that_could_overflow_is_refused_where_that_is_checked() {
+    let context = Context::new(ContextConfig::default()).unwrap();
+    let (pd, other) = (context.alloc_pd().unwrap(), context.alloc_pd().unwrap());
+    let with = |strict| context.create_cq_with(&CqOptions { strict, ..CqOptions::new(40) }).unwrap();
+    fn init(cq: &CompletionQueue) -> QpInit<'_> {
+        QpInit { max_send_wr: 10, max_recv_wr: 10, ..QpInit::new(cq) }
+    }
+    let refused = |result: Result<QueuePair, VerbsError>| {
+        matches!(result, Err(VerbsError::CqTooSmall { cqe: 40, needed: 60 }))
+    };
+    let strict = with(Some(true));
+    let first = pd.create_qp(&init(&strict)).unwrap();
+    let second = pd.create_qp(&init(&strict)).unwrap();
+    assert!(refused(pd.create_qp(&init(&strict))));
+    drop(first);
+    let third = pd.create_qp(&init(&strict)).unwrap();
+    assert_eq!(strict.query().needed, 40, "what is gone needs nothing");
+    // Sends may complete elsewhere; a shared receive queue counts once, however many use it.
+    drop((second, third));
+    let elsewhere = with(Some(false));
+    let srq = pd.create_srq(&SrqInit { max_wr: 30, ..SrqInit::default() }).unwrap();
+    let shared = QpInit { srq: Some(&srq), send_cq: &elsewhere, ..init(&strict) };
+    let users: Vec<_> = (0..5).map(|_| pd.create_qp(&shared).unwrap()).collect();
+    assert_eq!((strict.query().needed, elsewhere.query().needed), (30, 50));
+    let larger = pd.create_srq(&SrqInit { max_wr: 11, ..SrqInit::default() }).unwrap();
+    assert!(pd.create_qp(&QpInit { srq: Some(&larger), ..shared }).is_err());
+    drop(users);
+    assert_eq!(strict.query().needed, 0);
+
+    let lax = with(Some(false));
+    let many: Vec<_> = [&pd, &pd, &other].map(|pd| pd.create_qp(&init(&lax)).unwrap()).into();
+    assert_eq!(lax.query().needed, 60);
+    drop(many);
+    // By default: one protection domain may do what it likes to itself.
+    let default = with(None);
+    let own: Vec<_> = (0..2).map(|_| pd.create_qp(&init(&default)).unwrap()).collect();
+    assert!(refused(other.create_qp(&init(&default))));
+    let third = pd.create_qp(&init(&default)).unwrap();
+    drop((own, third));
+    let both = [pd.create_qp(&init(&default)).unwrap(), other.create_qp(&init(&default)).unwrap()];
+    assert!(refused(pd.create_qp(&init(&default))));
+    // Made larger it takes more, and it cannot be made too small.
+    default.resize(60).unwrap();
+    let third = pd.create_qp(&init(&default)).unwrap();
+    assert!(matches!(default.resize(59), Err(VerbsError::CqTooSmall { cqe: 59, needed: 60 })));
+    drop((both, third));
+}
+
+// Proves SEC-142: under load, from one size to another and back: every completion is there, in order. A
+// resize that is refused changes nothing.
+#[test]
+fn resizing_loses_nothing() {
+    let mut pair = Pair::new(&LinkConfig::default());
+    let listener = pair.listen();
+    let cq = pair.b.context.create_cq(64, None).unwrap();
+    let c = connect(&mut pair, &QpInit { max_recv_wr: 64, ..QpInit::new(&cq) });
+    let local = pair.a.pd.reg_mr(64, ALL).unwrap();
+    let remote = pair.b.pd.reg_mr(64, ALL).unwrap();
+    let (mut posted, mut reaped, mut resized, mut refused) = (0, 0, 0, 0);
+    for round in 0..600_u64 {
+        while posted - reaped < 48 {
+            post_recv(&c.qp_b, &remote, posted).unwrap();
+            post_send(&c.qp_a, &local, posted, 8).unwrap();
+            posted += 1;
+        }
+        pair.turn();
+        let size = 48 + (round * 7 % 50) as usize;
+        let before = cq.query().cqe;
+        match cq.resize(size) {
+            Ok(()) => resized += 1,
+            Err(VerbsError::Invalid(_)) => {
+                refused += 1;
+                assert_eq!(cq.query().cqe, before);
+            }
+            Err(other) => panic!("{other}"),
+        }
+        for wc in std::iter::from_fn(|| cq.poll_one()).take(20) {
+            assert_eq!((wc.wr_id, wc.status), (reaped, WcStatus::Success));
+            reaped += 1;
+        }
+        while pair.a.cq.poll_one().is_some() {}
+    }
+    assert!(resized > 100 && refused > 0 && reaped > 500, "{resized} {refused} {reaped}");
+    assert_eq!((cq.overflowed(), cq.query().lost), (false, 0));
+    drop(listener);
+}
+
+// Proves SEC-139, RDMAP-368: sizes and the total are limited, by creation and by resize alike.
+#[test]
+fn entries_are_limited_in_all() {
+    let limits = ContextLimits { max_cq: 3, max_cqe: 100, max_cqe_total: 150, ..ContextLimits::default() };
+    let context = Context::new(ContextConfig { limits, ..ContextConfig::default() }).unwrap();
+    let limit = |result: Result<(), VerbsError>| match result {
+        Err(VerbsError::Limit { name, .. }) => name,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(limit(context.create_cq(101, None).map(drop)), "max_cqe");
+    let first = context.create_cq(100, None).unwrap();
+    assert_eq!(limit(context.create_cq(51, None).map(drop)), "max_cqe_total");
+    let second = context.create_cq(40, None).unwrap();
+    assert_eq!(limit(second.resize(101)), "max_cqe");
+    assert_eq!(limit(second.resize(51)), "max_cqe_total");
+    assert_eq!(second.query().cqe, 40);
+    second.resize(50).unwrap();
+    first.resize(90).unwrap();
+    let third = context.create_cq(10, None).unwrap();
+    assert_eq!(limit(context.create_cq(1, None).map(drop)), "max_cq");
+    let usage = context.usage();
+    assert_eq!((usage.cq.used, usage.cq.refused, usage.cqe.used, usage.cqe.refused), (3, 1, 150, 2));
+    drop((first, second, third));
+    assert_eq!((context.usage().cq.used, context.usage().cqe.used), (0, 0));
+    assert!(matches!(context.create_cq(0, None), Err(VerbsError::Invalid(_))));
+}
+
+// Proves RDMAP-013, RDMAP-014, RDMAP-042, RDMAP-049, RDMAP-068, RDMAP-240: armed for solicited ones, ten
+// plain Sends make no event, the solicited one makes one, behind its completion; unarmed, none. With
+// Invalidate the completion names the STag, which is gone.
+#[test]
+fn solicited_events() {
+    let mut pair = Pair::new(&LinkConfig::default());
+    let listener = pair.listen();
+    let channel = pair.b.context.create_comp_channel().unwrap();
+    let cq = pair.b.context.create_cq(64, Some(&channel)).unwrap();
+    let c = connect(&mut pair, &QpInit::new(&cq));
+    let local = pair.a.pd.reg_mr(64, ALL).unwrap();
+    let remote = pair.b.pd.reg_mr(64, ALL).unwrap();
+    let lent = pair
+        .b
+        .pd
+        .reg_mr_with(64, &iwarp::verbs::MrOptions { qp: Some(&c.qp_b), ..iwarp::verbs::MrOptions::new(ALL) })
+        .unwrap();
+    for wr_id in 0..32 {
+        post_recv(&c.qp_b, &remote, wr_id).unwrap();
+    }
+    let solicited = SendFlags::SIGNALED | SendFlags::SOLICITED;
+    let events = || channel.wait(Some(Duration::ZERO)).unwrap();
+    // Not armed: nothing.
+    c.qp_a.post_send(&SendRequest::new(0, SendOp::Send, local.sge(0, 8)).flags(solicited)).unwrap();
+    pair.run_us(1000);
+    assert_eq!((events(), drain(&cq).len()), (0, 1));
+    cq.req_notify(true).unwrap();
+    for wr_id in 0..10 {
+        post_send(&c.qp_a, &local, wr_id, 8).unwrap();
+    }
+    pair.run_us(1000);
+    assert_eq!((events(), cq.query().waiting), (0, 10));
+    c.qp_a.post_send(&SendRequest::new(0, SendOp::Send, local.sge(0, 8)).flags(solicited)).unwrap();
+    pair.until(|_| (events() == 1).then_some(()));
+    let got = drain(&cq);
+    assert_eq!(
+        (got.len(), got[10].solicited, got[9].solicited),
+        (11, true, false),
+        "the completion is there before its event"
+    );
+    // One arming, one event.
+    c.qp_a.post_send(&SendRequest::new(0, SendOp::Send, local.sge(0, 8)).flags(solicited)).unwrap();
+    pair.run_us(1000);
+    assert_eq!((events(), drain(&cq).len()), (0, 1));
+    // With Invalidate.
+    cq.req_notify(true).unwrap();
+    let invalidate = SendOp::SendInvalidate { rkey: lent.rkey() };
+    c.qp_a.post_send(&SendRequest::new(0, invalidate, local.sge(0, 8)).flags(solicited)).unwrap();
+    pair.until(|_| (events() == 1).then_some(()));
+    let wc = cq.poll_one().unwrap();
+    assert_eq!((wc.byte_len, wc.invalidated, wc.solicited), (8, Some(lent.rkey()), true));
+    assert!(got.iter().all(|wc| wc.invalidated.is_none()));
+    let to = RemoteAddr { addr: lent.addr(), rkey: lent.rkey() };
+    c.qp_a.post_send(&SendRequest::new(1, SendOp::Write { remote: to }, local.sge(0, 8))).unwrap();
+    let error = pair.until(|_| c.qp_b.error());
+    assert_eq!((error.layer, error.etype, error.code), (1, 1, 0));
+    drop(listener);
+}
+
+/// Armed for solicited ones, the flush at the end makes an event as well.
+#[test]
+fn a_failed_completion_is_solicited() {
+    let mut pair = Pair::new(&LinkConfig::default());
+    let channel = pair.b.context.create_comp_channel().unwrap();
+    let cq = pair.b.context.create_cq(64, Some(&channel)).unwrap();
+    let qp = pair.b.pd.create_qp(&QpInit::new(&cq)).unwrap();
+    let memory = pair.b.pd.reg_mr(64, ALL).unwrap();
+    post_recv(&qp, &memory, 1).unwrap();
+    cq.req_notify(true).unwrap();
+    qp.modify(QpState::Error).unwrap();
+    assert_eq!(channel.wait(Some(Duration::ZERO)).unwrap(), 1);
+    pair.turn();
+    assert_eq!(drain(&cq).len(), 1);
+}
+
+// Proves SEC-032, SEC-039, RDMAP-071, RDMAP-074, RDMAP-197, RDMAP-210: Writes and Reads leave the target's
+// completion queue and receive queue alone. A thousand of each, by the way that each takes; a million take
+// minutes.
+#[test]
+fn tagged_messages_complete_nothing_at_their_target() {
+    let mut pair = Pair::new(&LinkConfig::default());
+    let c = pair.connect(&ConnParam::default());
+    let local = pair.a.pd.reg_mr(8192, ALL).unwrap();
+    let remote = pair.b.pd.reg_mr(8192, ALL).unwrap();
+    let to = RemoteAddr { addr: remote.addr(), rkey: remote.rkey() };
+    for wr_id in 0..4 {
+        post_recv(&c.qp_b, &remote, wr_id).unwrap();
+    }
+    local.write_at(0, &crate::common::pattern(1, 4096)).unwrap();
+    for wr_id in 0..1000 {
+        c.qp_a.post_send(&SendRequest::new(wr_id, SendOp::Write { remote: to }, local.sge(0, 4096))).unwrap();
+        assert_eq!(pair.wc_a().status, WcStatus::Success);
+        c.qp_a
+            .post_send(&SendRequest::new(wr_id, SendOp::Read { remote: to }, local.sge(4096, 4096)))
+            .unwrap();
+        assert_eq!(pair.wc_a().status, WcStatus::Success);
+    }
+    let mut bytes = vec![0; 4096];
+    remote.read_at(0, &mut bytes).unwrap();
+    assert_eq!(bytes, crate::common::pattern(1, 4096), "they arrived");
+    let attr = c.qp_b.query();
+    assert_eq!((pair.b.cq.query().waiting, attr.recv_taken, attr.recv_outstanding), (0, 0, 4));
+    assert!(events(&pair.b.context).is_empty());
+}
+
+// Proves SEC-051, SEC-129: two streams without a common object. What the peer of one does wrong, a Write to
+// the other's memory, a Send without a buffer, ends that one alone; memory, receive buffers, completions and
+// Reads of the other are as they were.
+#[test]
+fn streams_without_common_objects_do_not_reach_each_other() {
+    for send in [false, true] {
+        let mut pair = Pair::new(&LinkConfig::default());
+        let listener = pair.listen();
+        let pd = pair.b.context.alloc_pd().unwrap();
+        let cq = pair.b.context.create_cq(64, None).unwrap();
+        let qp_b = pd.create_qp(&QpInit::new(&cq)).unwrap();
+        let qp_a = pair.a.qp();
+        let victim = pair.connect_qps(qp_a, qp_b, &ConnParam::default(), &ConnParam::default());
+        let attacker = pair.connect_again(&ConnParam::default(), &ConnParam::default());
+        let local = pair.a.pd.reg_mr(64, ALL).unwrap();
+        local.write_at(0, &[0xee; 64]).unwrap();
+        let remote = pd.reg_mr(64, ALL).unwrap();
+        let to = RemoteAddr { addr: remote.addr(), rkey: remote.rkey() };
+        for wr_id in 0..4 {
+            post_recv(&victim.qp_b, &remote, wr_id).unwrap();
+        }
+        let op = if send { SendOp::Send } else { SendOp::Write { remote: to } };
+        attacker.qp_a.post_send(&SendRequest::new(1, op, local.sge(0, 8))).unwrap();
+        let error = pair.until(|_| attacker.qp_b.error());
+        let expected = if send { (1, 2, 2) } else { (1, 1, 2) };
+        assert_eq!((error.layer, error.etype, error.code), expected);
+        let mut bytes = [0; 64];
+        remote.read_at(0, &mut bytes).unwrap();
+        let attr = victim.qp_b.query();
+        assert_eq!((bytes, attr.recv_taken, attr.recv_outstanding), ([0; 64], 0, 4));
+        assert_eq!((cq.query().waiting, cq.query().needed, victim.qp_b.error()), (0, 256, None));
+        while pair.a.cq.poll_one().is_some() {}
+        // All its Reads at once, and its receive buffers.
+        for wr_id in 0..128 {
+            victim
+                .qp_a
+                .post_send(&SendRequest::new(wr_id, SendOp::Read { remote: to }, local.sge(0, 8)))
+                .unwrap();
+        }
+        for wr_id in 0..128 {
+            let wc = pair.wc_a();
+            assert_eq!((wc.wr_id, wc.status), (wr_id, WcStatus::Success));
+        }
+        post_send(&victim.qp_a, &local, 1, 8).unwrap();
+        assert_eq!(pair.until(|_| cq.poll_one()).status, WcStatus::Success);
+        drop(listener);
+    }
+}

@@ -1,0 +1,178 @@
+//! Sends behind a hole, with markers: placed in the buffers that their turn will give them, completed in
+//! their turn.
+
+use std::sync::{Arc, Mutex};
+
+use crate::common::hooked::Hooks;
+use crate::common::{Connected, Pair, Testbed, pattern};
+use dp::{Burst, Port};
+use iwarp::memory::Access;
+use iwarp::verbs::{
+    ConnParam, MemoryRegion, QpInit, RecvRequest, SendOp, SendRequest, SrqInit, WcStatus, WorkCompletion,
+};
+
+/// Bytes of a Send: four segments.
+const LEN: usize = 5000;
+/// Sends in a test.
+const SENDS: usize = 6;
+
+/// What is withheld: the first segment of that length, whenever it is sent.
+#[derive(Debug, Default)]
+enum Withheld {
+    #[default]
+    Nothing,
+    Next,
+    /// With this sequence number.
+    Found([u8; 4]),
+}
+
+/// A hole in what a port sends.
+struct Hole {
+    withheld: Arc<Mutex<Withheld>>,
+}
+
+impl Hooks for Hole {
+    fn tx_burst(&mut self, port: &mut dyn Port, now_us: u64, frames: &mut Burst) -> usize {
+        let mut withheld = self.withheld.lock().unwrap();
+        let before = frames.len();
+        frames.retain(|frame| {
+            // Ethernet, IPv4 without options, TCP.
+            let mut head = [0; 42];
+            frame.copy_to(0, &mut head);
+            let seq: [u8; 4] = head[38..42].try_into().unwrap();
+            match *withheld {
+                Withheld::Next if frame.len() > 1000 => {
+                    *withheld = Withheld::Found(seq);
+                    false
+                }
+                Withheld::Found(missing) => seq != missing,
+                _ => true,
+            }
+        });
+        let lost = before - frames.len();
+        port.tx_burst(now_us, frames) + lost
+    }
+}
+
+/// Two hosts, the second of which has buffers for some Sends; the first segment of the first Send does not
+/// arrive.
+struct Stage {
+    pair: Pair,
+    c: Connected,
+    withheld: Arc<Mutex<Withheld>>,
+    buffers: MemoryRegion,
+    source: MemoryRegion,
+    content: Vec<u8>,
+}
+
+impl Stage {
+    /// With so many buffers, of a queue that is shared or not.
+    fn new(buffers: usize, shared: bool) -> Self {
+        let withheld = Arc::<Mutex<Withheld>>::default();
+        let mut pair = Testbed::new().hook_a(Hole { withheld: Arc::clone(&withheld) }).hosts();
+        let srq =
+            shared.then(|| pair.b.pd.create_srq(&SrqInit { max_wr: 64, ..Default::default() }).unwrap());
+        let qp_a = pair.a.qp();
+        let init = QpInit { srq: srq.as_ref(), ..QpInit::new(&pair.b.cq) };
+        let qp_b = pair.b.pd.create_qp(&init).unwrap();
+        let listener = pair.listen();
+        let param = ConnParam::default();
+        let c = pair.connect_qps(qp_a, qp_b, &param, &ConnParam { markers: true, ..param.clone() });
+        listener.disconnect();
+        let region = pair.b.pd.reg_mr(SENDS * LEN, Access::LOCAL_WRITE).unwrap();
+        for number in 0..buffers {
+            let request = RecvRequest::new(number as u64, region.sge(number * LEN, LEN));
+            match &srq {
+                Some(srq) => srq.post_recv(&request).unwrap(),
+                None => c.qp_b.post_recv(&request).unwrap(),
+            }
+        }
+        let source = pair.a.pd.reg_mr(SENDS * LEN, Access::empty()).unwrap();
+        let content = pattern(5, SENDS * LEN);
+        source.write_at(0, &content).unwrap();
+        Self { pair, c, withheld, buffers: region, source, content }
+    }
+
+    /// Sends all messages, and lets arrive whatever does.
+    fn send_with_a_hole(&mut self) {
+        *self.withheld.lock().unwrap() = Withheld::Next;
+        for number in 0..SENDS {
+            let send = SendRequest::new(number as u64, SendOp::Send, self.source.sge(number * LEN, LEN));
+            self.c.qp_a.post_send(&send).unwrap();
+        }
+        self.pair.run_us(20_000);
+        assert!(matches!(*self.withheld.lock().unwrap(), Withheld::Found(_)));
+        assert!(self.pair.b.cq.poll_one().is_none(), "nothing is delivered behind the hole");
+    }
+
+    /// Bytes of each message's end that are where they belong.
+    fn placed(&self) -> [usize; SENDS] {
+        let mut found = vec![0; SENDS * LEN];
+        self.buffers.read_at(0, &mut found).unwrap();
+        std::array::from_fn(|number| {
+            let of = number * LEN..(number + 1) * LEN;
+            let pairs = found[of.clone()].iter().zip(&self.content[of]);
+            pairs.rev().take_while(|(found, sent)| found == sent).count()
+        })
+    }
+
+    fn completions(&mut self, count: usize) -> Vec<(u64, WcStatus, usize)> {
+        let brief = |wc: WorkCompletion| (wc.wr_id, wc.status, wc.byte_len as usize);
+        (0..count).map(|_| brief(self.pair.wc_b())).collect()
+    }
+}
+
+fn delivered(numbers: std::ops::Range<u64>) -> Vec<(u64, WcStatus, usize)> {
+    numbers.map(|number| (number, WcStatus::Success, LEN)).collect()
+}
+
+#[test]
+fn sends_behind_a_hole_are_placed_where_their_turn_will_put_them() {
+    let mut stage = Stage::new(SENDS, false);
+    stage.send_with_a_hole();
+    let [first, rest @ ..] = stage.placed();
+    assert!((1000..LEN).contains(&first), "{first} bytes of the first one");
+    assert_eq!(rest, [LEN; SENDS - 1], "of the others");
+    *stage.withheld.lock().unwrap() = Withheld::Nothing;
+    assert_eq!(stage.completions(SENDS), delivered(0..SENDS as u64));
+    assert_eq!(stage.placed(), [LEN; SENDS]);
+}
+
+#[test]
+fn a_send_without_a_buffer_waits_until_there_is_one() {
+    let mut stage = Stage::new(2, false);
+    stage.send_with_a_hole();
+    assert_eq!(stage.placed()[1..], [LEN, 0, 0, 0, 0]);
+    // TCP knows how much of its packet buffers that keeps.
+    let pinned = |stage: &Stage| stage.pair.b.engine.counters().stack.out_of_order.pinned_bytes;
+    assert!(pinned(&stage) > 0);
+    for number in 2..SENDS {
+        let request = RecvRequest::new(number as u64, stage.buffers.sge(number * LEN, LEN));
+        stage.c.qp_b.post_recv(&request).unwrap();
+    }
+    *stage.withheld.lock().unwrap() = Withheld::Nothing;
+    assert_eq!(stage.completions(SENDS), delivered(0..SENDS as u64));
+    assert_eq!(stage.placed(), [LEN; SENDS]);
+    assert_eq!(pinned(&stage), 0);
+}
+
+/// Whose message comes next on another connection may need it first.
+#[test]
+fn of_a_shared_queue_only_the_message_under_way_has_a_buffer() {
+    let mut stage = Stage::new(SENDS, true);
+    stage.send_with_a_hole();
+    assert_eq!(stage.placed()[1..], [0; SENDS - 1]);
+    *stage.withheld.lock().unwrap() = Withheld::Nothing;
+    assert_eq!(stage.completions(SENDS), delivered(0..SENDS as u64));
+}
+
+#[test]
+fn requests_bound_ahead_are_flushed_in_their_order() {
+    let mut stage = Stage::new(SENDS, false);
+    stage.send_with_a_hole();
+    stage.c.id_b.abort();
+    let flushed: Vec<_> =
+        stage.completions(SENDS).iter().map(|(number, status, _)| (*number, *status)).collect();
+    let expected: Vec<_> = (0..SENDS as u64).map(|number| (number, WcStatus::WrFlushError)).collect();
+    assert_eq!(flushed, expected);
+}

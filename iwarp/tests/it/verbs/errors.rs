@@ -1,0 +1,243 @@
+//! What ends a stream: each error reaches both applications with layer, type and code, work is flushed, and
+//! nothing outside a registered region changes.
+
+use crate::common::{ALL, Connected, Pair, expect_terminate};
+use dp::link::LinkConfig;
+use iwarp::memory::Access;
+use iwarp::verbs::{
+    CmEventKind, ConnParam, ConnectionError, MrOptions, QpState, RecvRequest, RemoteAddr, SendOp,
+    SendRequest, Sge, VerbsError, WcOpcode, WcStatus,
+};
+
+fn connected() -> (Pair, Connected) {
+    let mut pair = Pair::new(&LinkConfig::default());
+    let c = pair.connect(&ConnParam::default());
+    (pair, c)
+}
+
+/// Writes that the target may not take (RFC 5041 section 8.2; spec/rdmap section 3, step 3t).
+#[test]
+fn a_refused_write_terminates_the_stream() {
+    struct Case {
+        name: &'static str,
+        access: Access,
+        stag_delta: u32,
+        addr_delta: i64,
+        length: usize,
+        code: (u8, u8, u8),
+    }
+    let writable = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    let cases = [
+        Case {
+            name: "unknown STag",
+            access: writable,
+            stag_delta: 1,
+            addr_delta: 0,
+            length: 8,
+            code: (1, 1, 0),
+        },
+        Case {
+            name: "no right",
+            access: Access::LOCAL_WRITE | Access::REMOTE_READ,
+            stag_delta: 0,
+            addr_delta: 0,
+            length: 8,
+            code: (1, 1, 0),
+        },
+        Case {
+            name: "below base",
+            access: writable,
+            stag_delta: 0,
+            addr_delta: -1,
+            length: 8,
+            code: (1, 1, 1),
+        },
+        Case {
+            name: "behind end",
+            access: writable,
+            stag_delta: 0,
+            addr_delta: 57,
+            length: 8,
+            code: (1, 1, 1),
+        },
+    ];
+    for case in cases {
+        let (mut pair, c) = connected();
+        let local = pair.a.pd.reg_mr(4096, ALL).unwrap();
+        let remote = pair.b.pd.reg_mr(64, case.access).unwrap();
+        let remote_addr = RemoteAddr {
+            addr: remote.addr().wrapping_add_signed(case.addr_delta),
+            rkey: remote.rkey().wrapping_add(case.stag_delta),
+        };
+        local.write_at(0, &[0xaa; 64]).unwrap();
+        c.qp_b.post_recv(&RecvRequest::new(77, remote.sge(0, 8))).unwrap();
+        let write = SendRequest::new(1, SendOp::Write { remote: remote_addr }, local.sge(0, case.length));
+        c.qp_a.post_send(&write).unwrap();
+        expect_terminate(&mut pair, &c, case.code.0, case.code.1, case.code.2);
+        let wc = pair.wc_b();
+        assert_eq!((wc.wr_id, wc.status), (77, WcStatus::WrFlushError), "{}", case.name);
+        let mut got = [0; 64];
+        remote.read_at(0, &mut got).unwrap();
+        assert_eq!(got, [0; 64], "{}: nothing is placed", case.name);
+    }
+}
+
+/// An STag of another protection domain, and one bound to another queue pair.
+// Proves DDP-025, DDP-068, DDP-180, DDP-211 to DDP-213, DDP-220, DDP-226, DDP-227.
+#[test]
+fn a_foreign_stag_terminates_the_stream() {
+    for bound in [false, true] {
+        let (mut pair, c) = connected();
+        let local = pair.a.pd.reg_mr(64, ALL).unwrap();
+        let other_pd = pair.b.context.alloc_pd().unwrap();
+        let other_qp = pair.b.qp();
+        let region = if bound {
+            let options = MrOptions { qp: Some(&other_qp), ..MrOptions::new(ALL) };
+            pair.b.pd.reg_mr_with(64, &options).unwrap()
+        } else {
+            other_pd.reg_mr(64, ALL).unwrap()
+        };
+        let remote = RemoteAddr { addr: region.addr(), rkey: region.rkey() };
+        c.qp_a.post_send(&SendRequest::new(1, SendOp::Write { remote }, local.sge(0, 8))).unwrap();
+        expect_terminate(&mut pair, &c, 1, 1, 2);
+    }
+}
+
+/// Reads that the source refuses fail with a protection error and carry the Read Request back.
+#[test]
+fn a_refused_read_fails_its_request() {
+    let (mut pair, c) = connected();
+    let local = pair.a.pd.reg_mr(4096, ALL).unwrap();
+    let region = pair.b.pd.reg_mr(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
+    let remote = RemoteAddr { addr: region.addr(), rkey: region.rkey() };
+    for wr_id in [1, 2] {
+        c.qp_a.post_send(&SendRequest::new(wr_id, SendOp::Read { remote }, local.sge(0, 8))).unwrap();
+    }
+    let wc = pair.wc_a();
+    assert_eq!((wc.wr_id, wc.status, wc.opcode), (1, WcStatus::RemoteAccessError, WcOpcode::Read));
+    let wc = pair.wc_a();
+    assert_eq!((wc.wr_id, wc.status), (2, WcStatus::WrFlushError));
+}
+
+/// A Send without a receive buffer, and one longer than its buffer.
+#[test]
+fn a_send_needs_its_buffer() {
+    let (mut pair, c) = connected();
+    let local = pair.a.pd.reg_mr(4096, ALL).unwrap();
+    c.qp_a.post_send(&SendRequest::new(1, SendOp::Send, local.sge(0, 8))).unwrap();
+    expect_terminate(&mut pair, &c, 1, 2, 2);
+
+    let (mut pair, c) = connected();
+    let local = pair.a.pd.reg_mr(4096, ALL).unwrap();
+    let remote = pair.b.pd.reg_mr(4096, ALL).unwrap();
+    c.qp_b.post_recv(&RecvRequest::new(5, remote.sge(0, 16))).unwrap();
+    c.qp_a.post_send(&SendRequest::new(1, SendOp::Send, local.sge(0, 17))).unwrap();
+    expect_terminate(&mut pair, &c, 1, 2, 5);
+    let wc = pair.wc_b();
+    assert_eq!((wc.wr_id, wc.status), (5, WcStatus::LocalLengthError));
+}
+
+/// Send with Invalidate: an STag of that one stream is invalid afterwards, any other ends the stream.
+#[test]
+fn a_peer_invalidates_what_it_may() {
+    let (mut pair, c) = connected();
+    let local = pair.a.pd.reg_mr(64, ALL).unwrap();
+    let inbox = pair.b.pd.reg_mr(64, ALL).unwrap();
+    let lent = pair.b.pd.reg_mr_with(64, &MrOptions { qp: Some(&c.qp_b), ..MrOptions::new(ALL) }).unwrap();
+    c.qp_b.post_recv(&RecvRequest::new(1, inbox.sge(0, 64))).unwrap();
+    let op = SendOp::SendInvalidate { rkey: lent.rkey() };
+    c.qp_a.post_send(&SendRequest::new(1, op, local.sge(0, 8))).unwrap();
+    let wc = pair.wc_b();
+    assert_eq!((wc.status, wc.invalidated), (WcStatus::Success, Some(lent.rkey())));
+    assert!(!lent.is_valid());
+
+    c.qp_b.post_recv(&RecvRequest::new(2, inbox.sge(0, 64))).unwrap();
+    let op = SendOp::SendInvalidate { rkey: inbox.rkey() };
+    assert_eq!(pair.wc_a().status, WcStatus::Success);
+    c.qp_a.post_send(&SendRequest::new(2, op, local.sge(0, 8))).unwrap();
+    expect_terminate(&mut pair, &c, 0, 1, 9);
+    assert!(inbox.is_valid());
+}
+
+/// Mistakes of the caller are told by the call, and nothing is posted.
+// Proves MPA-012, SEC-015: a request has no rights but those of its memory, in its own domain.
+#[test]
+fn bad_requests_are_refused_when_posted() {
+    let (mut pair, c) = connected();
+    let local = pair.a.pd.reg_mr(64, Access::empty()).unwrap();
+    let bad_key = Sge { lkey: local.lkey() ^ 1, ..local.sge(0, 8) };
+    let remote = RemoteAddr::default();
+    let refused = |request: SendRequest| c.qp_a.post_send(&request).unwrap_err();
+    assert!(matches!(refused(SendRequest::new(1, SendOp::Send, bad_key)), VerbsError::LocalProtection(_)));
+    let beyond = local.sge(60, 8);
+    assert!(matches!(refused(SendRequest::new(1, SendOp::Send, beyond)), VerbsError::LocalProtection(_)));
+    let read = SendRequest::new(1, SendOp::Read { remote }, local.sge(0, 8));
+    assert!(matches!(refused(read), VerbsError::LocalProtection(_)), "the sink is not writable");
+    let receive = RecvRequest::new(1, local.sge(0, 8));
+    assert!(matches!(c.qp_a.post_recv(&receive).unwrap_err(), VerbsError::LocalProtection(_)));
+    let other = pair.a.context.alloc_pd().unwrap().reg_mr(64, ALL).unwrap();
+    let foreign = SendRequest::new(1, SendOp::Send, other.sge(0, 8));
+    assert!(matches!(refused(foreign), VerbsError::LocalProtection(_)));
+    let receive = RecvRequest::new(1, other.sge(0, 8));
+    assert!(matches!(c.qp_a.post_recv(&receive).unwrap_err(), VerbsError::LocalProtection(_)));
+    let idle = pair.a.qp();
+    let send = SendRequest::new(1, SendOp::Send, local.sge(0, 8));
+    assert!(matches!(idle.post_send(&send).unwrap_err(), VerbsError::InvalidState(QpState::Idle)));
+    let sent = pair.a.engine.counters().tx_fpdus;
+    pair.run_us(10_000);
+    assert!(pair.a.cq.poll_one().is_none());
+    assert_eq!(pair.a.engine.counters().tx_fpdus, sent);
+}
+
+/// A graceful close sends what was posted, flushes the receives of both sides, and is no error.
+// Proves DDP-026, DDP-040 to DDP-042, DDP-148, RDMAP-034, RDMAP-307, RDMAP-308.
+#[test]
+fn a_graceful_close_drains_and_flushes() {
+    let (mut pair, c) = connected();
+    let local = pair.a.pd.reg_mr(100_000, ALL).unwrap();
+    let remote = pair.b.pd.reg_mr(100_000, ALL).unwrap();
+    local.write_at(99_999, &[7]).unwrap();
+    c.qp_a.post_recv(&RecvRequest::new(9, local.sge(0, 8))).unwrap();
+    c.qp_b.post_recv(&RecvRequest::new(8, remote.sge(0, 8))).unwrap();
+    let to = RemoteAddr { addr: remote.addr(), rkey: remote.rkey() };
+    c.qp_a.post_send(&SendRequest::new(1, SendOp::Write { remote: to }, local.sge(0, 100_000))).unwrap();
+    c.id_a.disconnect();
+    let (a, b) = (pair.event_a(), pair.event_b());
+    for event in [&a, &b] {
+        assert!(matches!(event.kind, CmEventKind::Disconnected { error: None, .. }), "{event:?}");
+    }
+    assert_eq!(remote.load_u8(99_999).unwrap(), 7);
+    let wcs = [pair.wc_a(), pair.wc_a()];
+    assert_eq!(wcs.map(|wc| (wc.wr_id, wc.status)), [(1, WcStatus::Success), (9, WcStatus::WrFlushError)]);
+    assert_eq!(pair.wc_b().status, WcStatus::WrFlushError);
+    // What is posted now is refused where the user asked for the end, and flushed at once where it was the
+    // peer's wish.
+    let late = SendRequest::new(2, SendOp::Send, local.sge(0, 8));
+    assert!(matches!(c.qp_a.post_send(&late), Err(VerbsError::InvalidState(QpState::Error))));
+    assert!(pair.a.cq.poll_one().is_none());
+    let late = SendRequest::new(2, SendOp::Send, remote.sge(0, 8));
+    c.qp_b.post_send(&late).unwrap();
+    assert_eq!(pair.b.cq.poll_one().map(|wc| (wc.wr_id, wc.status)), Some((2, WcStatus::WrFlushError)));
+}
+
+/// An abort resets the connection; the peer is told so.
+// Proves DDP-155, MPA-229.
+#[test]
+fn an_abort_resets() {
+    let (mut pair, c) = connected();
+    c.id_a.abort();
+    let b = pair.event_b();
+    let reset = ConnectionError::Tcp(tcp_lite::CloseReason::Reset);
+    assert!(matches!(b.kind, CmEventKind::Disconnected { error: Some(e), .. } if e == reset), "{b:?}");
+    let a = pair.event_a();
+    assert!(matches!(a.kind, CmEventKind::Disconnected { error: Some(_), .. }), "{a:?}");
+}
+
+/// Dropping the last handle of a queue pair ends its connection.
+#[test]
+fn dropping_the_queue_pair_ends_the_connection() {
+    let (mut pair, c) = connected();
+    drop(c.qp_a);
+    let b = pair.event_b();
+    assert!(matches!(b.kind, CmEventKind::Disconnected { error: Some(_), .. }), "{b:?}");
+}

@@ -1,0 +1,77 @@
+//! What a connection holds of a host's memory while it does nothing (RFC 5042 section 2.2.1).
+
+use crate::common::counting::held;
+use crate::common::{Connected, Pair};
+use dp::link::LinkConfig;
+use iwarp::verbs::{ConnParam, QpInit, Usage};
+
+/// What a context reports of its connections: queue pairs and the Reads that they may have outstanding.
+fn reported(pair: &Pair) -> [Usage; 2] {
+    let usage = pair.b.context.usage();
+    [usage.qp, usage.read_slots]
+}
+
+fn connect(pair: &mut Pair, count: usize, connections: &mut Vec<Connected>) {
+    let param = ConnParam::default();
+    for _ in 0..count {
+        let qps = [&pair.a, &pair.b].map(|host| {
+            let init = QpInit { max_send_wr: 16, max_recv_wr: 16, ..QpInit::new(&host.cq) };
+            host.pd.create_qp(&init).unwrap()
+        });
+        let [qp_a, qp_b] = qps;
+        connections.push(pair.connect_qps(qp_a, qp_b, &param, &param));
+    }
+    // Buffers of startup go back, and timers rest.
+    pair.run_us(50_000);
+}
+
+fn end(pair: &mut Pair, connections: &mut Vec<Connected>) {
+    for connection in connections.drain(..) {
+        connection.id_a.abort();
+    }
+    pair.run_us(1_000_000);
+    while pair.a.channel.poll().is_some() {}
+    while pair.b.channel.poll().is_some() {}
+    while pair.a.cq.poll_one().is_some() {}
+    while pair.b.cq.poll_one().is_some() {}
+}
+
+// Proves SEC-019: an idle connection holds the same amount of memory, however many there are, which shows in
+// what the context reports of its limits; and all of it comes back when they end. The first round makes
+// tables grow to their sizes.
+#[test]
+fn idle_connections_hold_the_same_each_and_give_it_back() {
+    const STEP: usize = 100;
+    let mut pair = Pair::new(&LinkConfig::default());
+    let _listener = pair.listen();
+    let mut connections = Vec::with_capacity(4 * STEP);
+    let nothing = reported(&pair);
+    assert_eq!(nothing[0].used, 0);
+    let mut left = Vec::with_capacity(4);
+    for round in 0..4 {
+        let mut each = Vec::with_capacity(4);
+        for step in 1..=4 {
+            let before = held();
+            connect(&mut pair, STEP, &mut connections);
+            each.push((held() - before) / STEP as i64);
+            let [qps, reads] = reported(&pair);
+            assert_eq!(qps.used, step * STEP);
+            // Reads, and atomics as many.
+            assert_eq!(reads.used, nothing[1].used + step * STEP * 2 * 128);
+        }
+        if round > 0 {
+            let (least, most) = (each.iter().min().unwrap(), each.iter().max().unwrap());
+            assert!(*least > 0 && *most <= least + least / 50, "bytes of each, both ends: {each:?}");
+        }
+        // Idle they stay as they are.
+        let idle = held();
+        pair.run_us(4_000_000);
+        assert_eq!(held(), idle);
+        end(&mut pair, &mut connections);
+        assert_eq!(reported(&pair), nothing);
+        drop(each);
+        left.push(held());
+    }
+    let back = left.windows(2).map(|two| two[1] - two[0]).collect::<Vec<_>>();
+    assert_eq!(back[1..], [0, 0], "what a round left behind");
+}

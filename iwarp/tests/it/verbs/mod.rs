@@ -1,0 +1,18 @@
+//! What an application does with the verbs, and what it is told.
+
+mod allocation;
+mod connect;
+mod cq;
+mod depths;
+mod early;
+mod errors;
+mod fairness;
+mod footprint;
+mod limits;
+mod outcome;
+mod srq;
+mod states;
+mod teardown;
+mod threads;
+mod transfer;
+mod windows;

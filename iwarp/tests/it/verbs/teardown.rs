@@ -1,0 +1,347 @@
+//! Ends of connections in every phase: each request completes once, each identifier is told once, nothing
+//! waits for ever and nothing is kept.
+
+use std::time::Duration;
+
+use crate::common::raw::{RawPair, peer_to_peer_request};
+use crate::common::served::{Served, Setup};
+use crate::common::{ALL, PORT, Pair, Testbed};
+use dp::link::LinkConfig;
+use iwarp::mpa::RtrKinds;
+use iwarp::verbs::{
+    CmEventKind, ConnParam, ConnectionError, QpInit, QpState, RecvRequest, RemoteAddr, SendOp, SendRequest,
+    VerbsError, WcStatus, WorkCompletion,
+};
+use tcp_lite::{CloseReason, Instant};
+
+/// The RTR forms of a Request: bits of its depth words.
+const OFFER_SEND: [u8; 2] = [0xc0, 0];
+const OFFER_WRITE: [u8; 2] = [0x80, 0x80];
+
+/// A Send of no bytes, MSN 1.
+const EMPTY_SEND: [u8; 18] = [0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0];
+
+/// Bytes of the region of [`setup`].
+const REGION: usize = 1 << 16;
+
+/// An accepted connection from a bare TCP peer; two receives of 100 bytes are posted.
+fn setup() -> Setup<'static> {
+    Setup {
+        listen: &|options| {
+            options.responder.startup_timeout = Duration::from_secs(5);
+            options.responder.rtr = RtrKinds::all();
+        },
+        region: REGION,
+        prepare: &|qp, region| {
+            for wr_id in 0..2 {
+                qp.post_recv(&RecvRequest::new(wr_id, region.sge(wr_id as usize * 100, 100))).unwrap();
+            }
+        },
+        ..Setup::default()
+    }
+}
+
+/// The same behind this Request.
+fn accepted(request: Vec<u8>, accept: ConnParam) -> Served {
+    Setup { request, accept, ..setup() }.accepted()
+}
+
+fn brief(wc: WorkCompletion) -> (u64, WcStatus) {
+    (wc.wr_id, wc.status)
+}
+
+/// A Send that has begun holds a receive request: it is flushed too when we close before the Send ends.
+#[test]
+fn a_receive_under_way_is_flushed_when_we_close() {
+    let mut c = setup().ready();
+    let mut part = EMPTY_SEND.to_vec();
+    part[0] = 0x01;
+    part.extend([7; 10]);
+    c.say(&part);
+    c.id.disconnect();
+    assert!(c.pair.until(1_000_000, |pair| pair.peer_closed), "no FIN");
+    c.pair.close();
+    assert!(matches!(c.event().kind, CmEventKind::Disconnected { error: None, .. }));
+    assert_eq!(c.completions(), [(0, WcStatus::WrFlushError), (1, WcStatus::WrFlushError)]);
+}
+
+/// A connection that ends by its deadline is told, though its place is given to another one at once.
+#[test]
+fn an_end_is_told_though_another_takes_the_place() {
+    let mut pair = Testbed::new().peer();
+    pair.listen();
+    let pd = pair.context.alloc_pd().unwrap();
+    let cq = pair.context.create_cq(64, None).unwrap();
+    let region = pd.reg_mr(100, ALL).unwrap();
+    let channel = pair.context.create_event_channel().unwrap();
+    let param = ConnParam { timeout: Duration::from_secs(1), ..ConnParam::default() };
+    let connect = |pair: &RawPair| {
+        let qp = pd.create_qp(&QpInit::new(&cq)).unwrap();
+        qp.post_recv(&RecvRequest::new(qp.qp_num().into(), region.sge(0, 100))).unwrap();
+        let id = pair.context.create_id(&channel);
+        id.connect(&qp, ([10, 0, 0, 2], PORT).into(), &param).unwrap();
+        (id, qp)
+    };
+    let (first, qp) = connect(&pair);
+    let number = u64::from(qp.qp_num());
+    // The peer takes the connection and says nothing: the turn of the deadline resets it.
+    let start_us = pair.now_us;
+    while pair.now_us <= start_us + 1_000_000 {
+        pair.turn();
+    }
+    let _second = connect(&pair);
+    let event = pair.next_event(&channel, 10_000).expect("the first one's end");
+    assert!(event.id == first && matches!(event.kind, CmEventKind::ConnectError { .. }), "{event:?}");
+    let flushed = cq.poll_one().map(|wc| (wc.wr_id, wc.status));
+    assert_eq!(flushed, Some((number, WcStatus::WrFlushError)));
+}
+
+/// Buffers of an FPDU that never became whole go back when the RTR is late.
+#[test]
+fn a_missing_rtr_keeps_no_buffers() {
+    let param = ConnParam { timeout: Duration::from_secs(1), ..ConnParam::default() };
+    let mut c = accepted(peer_to_peer_request(OFFER_WRITE), param);
+    let mut part = vec![0; 1000];
+    part[0] = 5;
+    c.pair.send(&part);
+    assert!(matches!(
+        c.event().kind,
+        CmEventKind::ConnectError { error: ConnectionError::StartupTimeout, .. }
+    ));
+    c.pair.until(1_000_000, |_| false);
+    assert_eq!(c.pair.pool.available(), c.pair.pool.capacity());
+}
+
+// Proves MPA2-111, MPA2-136: a Send of length 0 is the RTR only where the Reply named that form; else, and
+// when it comes again, it is the peer's message.
+#[test]
+fn an_empty_send_is_an_rtr_only_where_agreed() {
+    for (offer, completes) in [(OFFER_SEND, false), (OFFER_WRITE, true)] {
+        let mut c = accepted(peer_to_peer_request(offer), ConnParam::default());
+        c.say(&EMPTY_SEND);
+        assert!(matches!(c.event().kind, CmEventKind::Established { .. }));
+        let expected: &[_] = if completes { &[(0, WcStatus::Success)] } else { &[] };
+        assert_eq!(c.completions(), expected, "{offer:02x?}");
+        let mut second = EMPTY_SEND;
+        second[13] = 2;
+        c.say(&second);
+        c.pair.until(10_000, |_| false);
+        let wr_id = u64::from(completes);
+        assert_eq!(c.completions(), [(wr_id, WcStatus::Success)], "{offer:02x?}");
+    }
+}
+
+/// An RTR is the first message of its queue: an empty Send with another number is one that has lost its way,
+/// and ends the stream as in the middle of it.
+// Proves MPA2-111.
+#[test]
+fn an_rtr_by_send_has_the_first_number() {
+    for (msn, code) in [(0, 3), (2, 2), (u32::MAX, 3)] {
+        let mut c = accepted(peer_to_peer_request(OFFER_SEND), ConnParam::default());
+        let mut send = EMPTY_SEND;
+        send[10..14].copy_from_slice(&u32::to_be_bytes(msn));
+        c.say(&send);
+        c.pair.until(10_000, |_| false);
+        let error = c.qp.error().map(|error| (error.layer, error.etype, error.code, error.from_peer));
+        assert_eq!(error, Some((1, 2, code, false)), "MSN {msn}");
+        assert!(c.completions().iter().all(|(_, status)| *status == WcStatus::WrFlushError));
+    }
+}
+
+/// A peer that takes nothing any more, not even the Terminate, and whose TCP lives on: the end does not wait
+/// for it, nor does that of a connection which its user has begun to close.
+#[test]
+fn a_terminate_that_the_peer_does_not_take_has_its_time() {
+    for closes in [false, true] {
+        let mut c = setup().ready();
+        c.pair.stopped_reading = true;
+        for wr_id in 10..74 {
+            let write = SendOp::Write { remote: RemoteAddr { addr: 0, rkey: 1 } };
+            let mut request = SendRequest::new(wr_id, write, c.region.sge(0, REGION));
+            request.sg_list.extend([c.region.sge(0, REGION); 7]);
+            c.qp.post_send(&request).unwrap();
+        }
+        // More than TCP takes: the Terminate has to wait as well.
+        assert!(
+            !c.pair.until(60_000_000, |pair| pair.is_over()),
+            "a window that stays closed is no end by itself"
+        );
+        if closes {
+            c.id.disconnect();
+        }
+        c.say(&[0xc1, 0x40, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, b'x']);
+        let start = c.pair.now_us;
+        let event = c.event();
+        let CmEventKind::Disconnected { error: Some(ConnectionError::Stream(error)), .. } = event.kind else {
+            panic!("{event:?}")
+        };
+        assert_eq!((error.layer, error.etype, error.code), (1, 1, 0));
+        let us = c.pair.now_us - start;
+        // The engine's `close_timeout`.
+        assert!((5_000_000..5_100_000).contains(&us), "after {us} us");
+        assert_eq!(c.pair.closed, Some(CloseReason::Reset));
+    }
+}
+
+/// A graceful close waits for answers to Reads, but not for ever.
+#[test]
+fn reads_that_nobody_answers_do_not_hold_up_a_close() {
+    for peer_closes in [false, true] {
+        let mut c = setup().ready();
+        let read = SendOp::Read { remote: RemoteAddr { addr: 0, rkey: 1 } };
+        if peer_closes {
+            c.pair.close();
+            c.pair.turn();
+        }
+        c.qp.post_send(&SendRequest::new(9, read, c.region.sge(0, 8))).unwrap();
+        if !peer_closes {
+            c.id.disconnect();
+        }
+        let start = c.pair.now_us;
+        let event = c.event();
+        assert!(matches!(event.kind, CmEventKind::Disconnected { error: Some(_), .. }), "{event:?}");
+        assert!(c.pair.now_us - start < 6_000_000, "{} us", c.pair.now_us - start);
+        assert!(c.completions().contains(&(9, WcStatus::WrFlushError)));
+    }
+}
+
+/// A Terminate that is asked for when a close has just run out of time is not said to have been sent: the
+/// connection is reset.
+#[test]
+fn a_terminate_behind_the_time_of_a_close_is_none() {
+    let mut c = setup().ready();
+    let read = SendOp::Read { remote: RemoteAddr { addr: 0, rkey: 1 } };
+    c.qp.post_send(&SendRequest::new(9, read, c.region.sge(0, 8))).unwrap();
+    c.id.disconnect();
+    // The engine's `close_timeout` is 5 s, from the turn on in which nothing was left to send.
+    let started = c.pair.now_us;
+    c.pair.turn();
+    c.pair.now_us = started + 5_000_000;
+    c.qp.modify(QpState::Terminate).unwrap();
+    let CmEventKind::Disconnected { error, terminate } = c.event().kind else { panic!("no end") };
+    assert_eq!((error, terminate), (Some(ConnectionError::CloseTimeout), None));
+    assert_eq!((c.qp.error(), c.pair.closed), (None, Some(CloseReason::Reset)));
+}
+
+/// As long as answers to Reads come, a graceful close waits for the next one.
+#[test]
+fn reads_that_are_answered_slowly_are_answered_before_a_close() {
+    let mut c = setup().ready();
+    for n in 0..3 {
+        let read = SendOp::Read { remote: RemoteAddr { addr: 0, rkey: 1 } };
+        c.qp.post_send(&SendRequest::new(n, read, c.region.sge(8 * n as usize, 8))).unwrap();
+    }
+    c.id.disconnect();
+    for n in 0..3 {
+        // The engine's `close_timeout` is 5 s.
+        c.pair.until(4_000_000, |_| false);
+        let (stag, to) = (c.region.rkey(), c.region.addr() + 8 * n);
+        c.say(&[&[0xc1, 0x42], &stag.to_be_bytes()[..], &to.to_be_bytes(), &[7; 8]].concat());
+        c.pair.until(10_000, |_| false);
+        assert_eq!(c.completions(), [(n, WcStatus::Success)]);
+    }
+    assert!(c.pair.until(1_000_000, |pair| pair.peer_closed), "no FIN");
+}
+
+/// Once FIN is out, nothing of the queue pair is needed: dropping it does not turn the close into a reset.
+#[test]
+fn dropping_the_queue_pair_leaves_a_close_under_way_alone() {
+    let mut c = setup().ready();
+    c.id.disconnect();
+    assert!(c.pair.until(1_000_000, |pair| pair.peer_closed), "no FIN");
+    c.qp = c.pd.create_qp(&QpInit::new(&c.cq)).unwrap();
+    c.pair.until(100_000, |_| false);
+    assert_eq!(c.pair.closed, None);
+    c.pair.close();
+    assert!(matches!(c.event().kind, CmEventKind::Disconnected { error: None, .. }));
+}
+
+/// A queue pair dropped before its connection was started: the identifier is told all the same.
+#[test]
+fn dropping_the_queue_pair_at_once_is_told() {
+    let mut pair = Pair::new(&LinkConfig::default());
+    let id = pair.a.context.create_id(&pair.a.channel);
+    id.connect(&pair.a.qp(), pair.b.address, &ConnParam::default()).unwrap();
+    let event = pair.event_a();
+    let aborted = ConnectionError::Tcp(CloseReason::Aborted);
+    assert!(matches!(event.kind, CmEventKind::ConnectError { error, .. } if error == aborted), "{event:?}");
+}
+
+/// An engine that goes away with an accept under way tells its identifier once.
+#[test]
+fn an_engine_that_goes_tells_once() {
+    let mut pair = Pair::new(&LinkConfig::default());
+    let _listener = pair.listen();
+    let qp_a = pair.a.qp();
+    let id_a = pair.a.context.create_id(&pair.a.channel);
+    id_a.connect(&qp_a, pair.b.address, &ConnParam::default()).unwrap();
+    let request = pair.event_b();
+    let qp_b = pair.b.qp();
+    request.id.accept(&qp_b, &ConnParam::default()).unwrap();
+    drop(pair.b.engine);
+    let kinds: Vec<_> = std::iter::from_fn(|| pair.b.channel.poll()).map(|event| event.kind).collect();
+    assert!(matches!(kinds[..], [CmEventKind::ConnectError { .. }]), "{kinds:?}");
+}
+
+/// What cannot be carried out is blamed on its own request, not on a Read that still waits.
+#[test]
+fn a_local_fault_is_blamed_on_its_request() {
+    for invalidates in [false, true] {
+        let mut pair = Pair::new(&LinkConfig::default());
+        let c = pair.connect(&ConnParam::default());
+        let local = pair.a.pd.reg_mr(64, ALL).unwrap();
+        let lost = pair.a.pd.reg_mr(64, ALL).unwrap();
+        let remote = pair.b.pd.reg_mr(64, ALL).unwrap();
+        let to = RemoteAddr { addr: remote.addr(), rkey: remote.rkey() };
+        let write = SendOp::Write { remote: to };
+        let culprit = if invalidates {
+            SendRequest::empty(2, SendOp::LocalInvalidate { rkey: lost.rkey() })
+        } else {
+            SendRequest::new(2, write, lost.sge(0, 8))
+        };
+        let read = SendRequest::new(1, SendOp::Read { remote: to }, local.sge(0, 8));
+        c.qp_a.post_send_list(&[read, culprit, SendRequest::new(3, write, local.sge(0, 8))]).unwrap();
+        lost.deregister().unwrap();
+        let wcs = [pair.wc_a(), pair.wc_a(), pair.wc_a()].map(brief);
+        let flushed = |wr_id| (wr_id, WcStatus::WrFlushError);
+        assert_eq!(wcs, [flushed(1), (2, WcStatus::LocalProtectionError), flushed(3)]);
+    }
+}
+
+/// Private data that not every peer can be sent is refused by the call: the peer is always told of a reject.
+#[test]
+fn a_reject_takes_what_every_reply_can_carry() {
+    let mut pair = Pair::new(&LinkConfig::default());
+    let _listener = pair.listen();
+    let qp = pair.a.qp();
+    let id = pair.a.context.create_id(&pair.a.channel);
+    id.connect(&qp, pair.b.address, &ConnParam::default()).unwrap();
+    let request = pair.event_b();
+    assert!(matches!(request.id.reject(&[0; 509]), Err(VerbsError::TooLong { got: 509, max: 508 })));
+    request.id.reject(&[0; 508]).unwrap();
+    let event = pair.event_a();
+    assert!(matches!(event.kind, CmEventKind::Rejected { .. }), "{event:?}");
+}
+
+/// An end takes its deadlines along: short connections with long timeouts leave nothing behind to wake up
+/// for.
+#[test]
+fn what_has_ended_wakes_nobody() {
+    let hour = Duration::from_secs(3600);
+    let mut pair = Pair::new(&LinkConfig::default());
+    let c = pair.connect(&ConnParam { idle_timeout: Some(hour), ..ConnParam::default() });
+    c.id_a.disconnect();
+    pair.event_a();
+    pair.event_b();
+    // Until TCP has forgotten it, too.
+    for _ in 0..100 {
+        pair.now_us += 600_000;
+        pair.turn();
+    }
+    let now = Instant::from_micros(pair.now_us);
+    let soon = now + tcp_lite::Duration::from_secs(600);
+    for engine in [&mut pair.a.engine, &mut pair.b.engine] {
+        let next = engine.next_deadline(now);
+        assert!(next.is_none_or(|at| at < soon), "{next:?} at {now:?}");
+    }
+}

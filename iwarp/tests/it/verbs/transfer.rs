@@ -1,0 +1,217 @@
+//! Transfers between two engines in memory: every operation, sizes around every boundary, markers, losses.
+
+use crate::common::{ALL, Pair, Testbed, pattern};
+use dp::link::{LinkConfig, LinkPlan, LinkTso};
+use dp::{Mss, TsoLimits};
+use iwarp::verbs::{
+    ConnParam, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, WcOpcode, WcStatus, WorkCompletion,
+};
+
+/// What a connection may be like, with CRCs and without.
+fn params() -> Vec<(bool, ConnParam)> {
+    let mut all = Vec::new();
+    for markers in [false, true] {
+        for crc in [true, false] {
+            for peer_to_peer in [true, false] {
+                all.push((crc, ConnParam { markers, peer_to_peer, ..ConnParam::default() }));
+            }
+        }
+    }
+    all.push((true, ConnParam { mpa_revision: 1, ..ConnParam::default() }));
+    all
+}
+
+const SIZES: [usize; 14] = [0, 1, 3, 4, 5, 508, 511, 512, 1427, 1428, 1429, 4096, 65_536, 300_001];
+
+/// Write, Read and Send of every size move exactly their bytes, whatever startup agreed on.
+// Proves DDP-012, DDP-109.
+#[test]
+fn every_operation_moves_its_bytes() {
+    for (crc, param) in params() {
+        let mut pair = Testbed::new().configure(|config| config.crc = crc).hosts();
+        let c = pair.connect(&param);
+        let len = 300_001;
+        let local = pair.a.pd.reg_mr(len, ALL).unwrap();
+        let remote = pair.b.pd.reg_mr(len, ALL).unwrap();
+        // A responder without RTR may speak after the initiator's first message: A always speaks first here.
+        for (n, size) in SIZES.into_iter().enumerate() {
+            let data = pattern(n as u64, size);
+            local.write_at(0, &data).unwrap();
+            let op = SendOp::Write { remote: RemoteAddr { addr: remote.addr(), rkey: remote.rkey() } };
+            c.qp_a.post_send(&SendRequest::new(1, op, local.sge(0, size))).unwrap();
+            assert_eq!(pair.wc_a().status, WcStatus::Success);
+
+            // A Send tells B that the Write is there.
+            let receive = RecvRequest::new(2, remote.sge(0, len));
+            let flag = pair.b.pd.reg_mr(1, ALL).unwrap();
+            c.qp_b.post_recv(&RecvRequest::new(3, flag.sge(0, 1))).unwrap();
+            c.qp_a.post_send(&SendRequest::new(4, SendOp::Send, local.sge(0, 1.min(size)))).unwrap();
+            assert_eq!(pair.wc_a().opcode, WcOpcode::Send);
+            assert_eq!(pair.wc_b().wr_id, 3);
+            let mut got = vec![0; size];
+            remote.read_at(0, &mut got).unwrap();
+            assert!(got == data, "Write of {size} bytes, {param:?}");
+
+            // Read it back into another place.
+            let back = pair.a.pd.reg_mr(len, ALL).unwrap();
+            let op = SendOp::Read { remote: RemoteAddr { addr: remote.addr(), rkey: remote.rkey() } };
+            c.qp_a.post_send(&SendRequest::new(5, op, back.sge(0, size))).unwrap();
+            let wc = pair.wc_a();
+            assert_eq!((wc.status, wc.opcode, wc.byte_len), (WcStatus::Success, WcOpcode::Read, size as u32));
+            back.read_at(0, &mut got).unwrap();
+            assert!(got == data, "Read of {size} bytes, {param:?}");
+
+            // Send it.
+            let data = pattern(100 + n as u64, size);
+            local.write_at(0, &data).unwrap();
+            c.qp_b.post_recv(&receive).unwrap();
+            c.qp_a.post_send(&SendRequest::new(6, SendOp::Send, local.sge(0, size))).unwrap();
+            assert_eq!(pair.wc_a().status, WcStatus::Success);
+            let wc = pair.wc_b();
+            assert_eq!((wc.wr_id, wc.opcode, wc.byte_len), (2, WcOpcode::Recv, size as u32));
+            remote.read_at(0, &mut got).unwrap();
+            assert!(got == data, "Send of {size} bytes, {param:?}");
+        }
+        // And from B to A.
+        let data = pattern(7, 5000);
+        remote.write_at(0, &data).unwrap();
+        let op = SendOp::Write { remote: RemoteAddr { addr: local.addr(), rkey: local.rkey() } };
+        c.qp_b.post_send(&SendRequest::new(1, op, remote.sge(0, 5000))).unwrap();
+        let read = SendOp::Read { remote: RemoteAddr { addr: local.addr(), rkey: local.rkey() } };
+        c.qp_b.post_send(&SendRequest::new(2, read, remote.sge(100_000, 5000))).unwrap();
+        assert_eq!(pair.wc_b().opcode, WcOpcode::Write);
+        assert_eq!(pair.wc_b().opcode, WcOpcode::Read);
+        let mut got = vec![0; 5000];
+        remote.read_at(100_000, &mut got).unwrap();
+        assert!(got == data, "Write and Read back of the responder, {param:?}");
+    }
+}
+
+/// Inline data may be overwritten at once; unsignalled requests make no completion.
+#[test]
+fn inline_and_unsignalled() {
+    let mut pair = Pair::new(&LinkConfig::default());
+    let c = pair.connect(&ConnParam::default());
+    let local = pair.a.pd.reg_mr(128, ALL).unwrap();
+    let remote = pair.b.pd.reg_mr(4096, ALL).unwrap();
+    for n in 0..10_u8 {
+        local.write_at(0, &[n; 64]).unwrap();
+        let op = SendOp::Write {
+            remote: RemoteAddr { addr: remote.addr() + 64 * u64::from(n), rkey: remote.rkey() },
+        };
+        let flags = if n == 9 { SendFlags::INLINE | SendFlags::SIGNALED } else { SendFlags::INLINE };
+        c.qp_a.post_send(&SendRequest::new(u64::from(n), op, local.sge(0, 64)).flags(flags)).unwrap();
+    }
+    let wc = pair.wc_a();
+    assert_eq!((wc.wr_id, wc.status), (9, WcStatus::Success));
+    pair.run_us(100_000);
+    assert!(pair.a.cq.poll_one().is_none());
+    let mut got = [0; 640];
+    remote.read_at(0, &mut got).unwrap();
+    assert!(got.chunks(64).enumerate().all(|(n, chunk)| chunk == [n as u8; 64]));
+}
+
+/// Bulk Writes and Reads both ways over a wire that loses, reorders and doubles frames: every byte arrives,
+/// and with markers a share of it is placed before the hole in front of it is filled.
+// Proves DDP-002, DDP-033, DDP-109, DDP-123, DDP-127, MPA-280, RDMAP-064.
+#[test]
+fn bulk_over_a_bad_wire() {
+    let plan = LinkPlan {
+        drop_ppm: 10_000,
+        duplicate_ppm: 5_000,
+        reorder_ppm: 20_000,
+        reorder_us: 300,
+        corrupt_ppm: 1_000,
+        delay_us: 50,
+        ..LinkPlan::default()
+    };
+    for markers in [false, true] {
+        let link =
+            LinkConfig { seed: 42, a_to_b: plan.clone(), b_to_a: plan.clone(), ..LinkConfig::default() };
+        let mut pair = Pair::new(&link);
+        let c = pair.connect(&ConnParam { markers, ..ConnParam::default() });
+        let len = 1 << 20;
+        let source = pair.a.pd.reg_mr(len, ALL).unwrap();
+        let target = pair.b.pd.reg_mr(len, ALL).unwrap();
+        let back = pair.a.pd.reg_mr(len, ALL).unwrap();
+        let data = pattern(5, len);
+        source.write_at(0, &data).unwrap();
+        let chunk = 100_000;
+        for (n, at) in (0..len).step_by(chunk).enumerate() {
+            let size = chunk.min(len - at);
+            let remote = RemoteAddr { addr: target.addr() + at as u64, rkey: target.rkey() };
+            let write = SendRequest::new(n as u64, SendOp::Write { remote }, source.sge(at, size));
+            c.qp_a.post_send(&write.flags(SendFlags::empty())).unwrap();
+            let read = SendRequest::new(n as u64, SendOp::Read { remote }, back.sge(at, size));
+            c.qp_a.post_send(&read).unwrap();
+        }
+        for n in 0..len.div_ceil(chunk) {
+            let wc = pair.wc_a();
+            assert_eq!((wc.wr_id, wc.status, wc.opcode), (n as u64, WcStatus::Success, WcOpcode::Read));
+        }
+        let mut got = vec![0; len];
+        back.read_at(0, &mut got).unwrap();
+        assert!(got == data, "markers: {markers}");
+        let early = pair.b.engine.counters().rx_fpdus_early;
+        assert_eq!(early > 0, markers, "{early} FPDUs placed early");
+    }
+}
+
+/// A port that cuts frames of few buffers, and nothing short, is given no others: what it drops would be
+/// dropped again.
+#[test]
+fn a_port_is_given_frames_that_it_cuts() {
+    for buffers in [2, 5] {
+        let link = LinkConfig {
+            checksum_offload: true,
+            tso: LinkTso::Cut,
+            tso_limits: TsoLimits { buffers, mss: Mss { least: 256, most: 9000 } },
+            ..LinkConfig::default()
+        };
+        let mut pair = Pair::new(&link);
+        let c = pair.connect(&ConnParam::default());
+        let local = pair.a.pd.reg_mr(1 << 20, ALL).unwrap();
+        let remote = pair.b.pd.reg_mr(1 << 20, ALL).unwrap();
+        let data = pattern(1, 1 << 20);
+        local.write_at(0, &data).unwrap();
+        let op = SendOp::Write { remote: RemoteAddr { addr: remote.addr(), rkey: remote.rkey() } };
+        let flag = pair.b.pd.reg_mr(1, ALL).unwrap();
+        c.qp_b.post_recv(&RecvRequest::new(3, flag.sge(0, 1))).unwrap();
+        c.qp_a.post_send(&SendRequest::new(1, op, local.sge(0, 1 << 20))).unwrap();
+        for _ in 0..32 {
+            c.qp_a.post_send(&SendRequest::new(2, op, local.sge(0, 8))).unwrap();
+        }
+        c.qp_a.post_send(&SendRequest::new(4, SendOp::Send, local.sge(0, 1))).unwrap();
+        (0..34).for_each(|_| assert_eq!(pair.wc_a().status, WcStatus::Success));
+        assert_eq!(pair.wc_b().wr_id, 3);
+        let mut got = vec![0; 1 << 20];
+        remote.read_at(0, &mut got).unwrap();
+        assert!(got == data);
+        let counters = pair.a.engine.counters();
+        assert_eq!((counters.stack.tx_retransmits, counters.stack.tx_trains > 0), (0, buffers > 2));
+        assert_eq!(counters.port.tx_dropped, 0);
+    }
+}
+
+/// `poll` takes as many completions as there is room for, oldest first, and loses none.
+#[test]
+fn completions_are_polled_in_batches() {
+    let mut pair = Pair::new(&LinkConfig::default());
+    let c = pair.connect(&ConnParam::default());
+    let remote = pair.b.pd.reg_mr(8, ALL).unwrap();
+    let op = SendOp::Write { remote: RemoteAddr { addr: remote.addr(), rkey: remote.rkey() } };
+    for n in 0..10 {
+        c.qp_a.post_send(&SendRequest::empty(n, op)).unwrap();
+    }
+    pair.run_us(10_000);
+    let mut batch = [WorkCompletion::default(); 4];
+    let mut polled = Vec::new();
+    loop {
+        let count = pair.a.cq.poll(&mut batch);
+        if count == 0 {
+            break;
+        }
+        polled.push(batch[..count].iter().map(|wc| wc.wr_id).collect::<Vec<_>>());
+    }
+    assert_eq!(polled, [vec![0, 1, 2, 3], vec![4, 5, 6, 7], vec![8, 9]]);
+}

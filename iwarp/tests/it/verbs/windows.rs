@@ -1,0 +1,424 @@
+//! Memory windows and fast registration through the send queue, between two hosts: what the peer reaches, and
+//! when.
+
+use crate::common::{Connected, Pair, expect_terminate, pattern};
+use dp::link::LinkConfig;
+use iwarp::memory::Access;
+use iwarp::verbs::{
+    AtomicOp, BindWindow, ConnParam, FastOptions, FastRegion, FastRegister, MemoryRegion, MemoryWindow,
+    MrOptions, QpGrants, QpInit, QueuePair, RecvRequest, RemoteAddr, SendOp, SendRequest, VerbsError,
+    WcOpcode, WcStatus, WindowKind, WorkCompletion,
+};
+
+const BOTH: Access = Access::REMOTE_WRITE.union(Access::REMOTE_READ);
+const ALL: Access = BOTH.union(Access::LOCAL_WRITE);
+const BINDABLE: Access = Access::LOCAL_WRITE.union(Access::MW_BIND);
+const LEN: usize = 4096;
+
+/// A is the peer. B exposes, and was granted to do so in its send queue.
+struct Exposure {
+    pair: Pair,
+    c: Connected,
+    /// A's memory, to write from and read into.
+    local: MemoryRegion,
+    /// B's, where A's Sends go.
+    inbox: MemoryRegion,
+}
+
+impl Exposure {
+    fn new() -> Self {
+        Self::granted(QpGrants::all())
+    }
+
+    fn granted(grants: QpGrants) -> Self {
+        let mut pair = Pair::new(&LinkConfig::default());
+        let listener = pair.listen();
+        let qp_a = pair.a.qp();
+        let qp_b = pair.b.pd.create_qp(&QpInit { grants, ..QpInit::new(&pair.b.cq) }).unwrap();
+        let c = pair.connect_qps(qp_a, qp_b, &ConnParam::default(), &ConnParam::default());
+        listener.disconnect();
+        let local = pair.a.pd.reg_mr(LEN, Access::LOCAL_WRITE).unwrap();
+        let inbox = pair.b.pd.reg_mr(LEN, Access::LOCAL_WRITE).unwrap();
+        local.write_at(0, &pattern(1, LEN)).unwrap();
+        // A responder sends nothing before the initiator has.
+        let mut exposure = Self { pair, c, local, inbox };
+        exposure.tell(SendOp::Send);
+        exposure
+    }
+
+    /// B carries out a request that sends nothing.
+    fn manage(&mut self, op: SendOp) -> WorkCompletion {
+        self.c.qp_b.post_send(&SendRequest::empty(70, op)).unwrap();
+        self.pair.wc_b()
+    }
+
+    fn managed(&mut self, op: SendOp) {
+        let opcode = match op {
+            SendOp::BindWindow(_) => WcOpcode::BindWindow,
+            SendOp::FastRegister(_) => WcOpcode::FastRegister,
+            _ => WcOpcode::LocalInvalidate,
+        };
+        let wc = self.manage(op);
+        assert_eq!((wc.wr_id, wc.status, wc.opcode), (70, WcStatus::Success, opcode));
+    }
+
+    /// A sends eight bytes, and B has them when this returns its completion.
+    fn tell(&mut self, op: SendOp) -> WorkCompletion {
+        self.c.qp_b.post_recv(&RecvRequest::new(71, self.inbox.sge(0, 8))).unwrap();
+        self.c.qp_a.post_send(&SendRequest::new(1, op, self.local.sge(0, 8))).unwrap();
+        assert_eq!(self.pair.wc_a().status, WcStatus::Success);
+        self.pair.wc_b()
+    }
+
+    fn write(&self, remote: RemoteAddr, len: usize) {
+        let request = SendRequest::new(2, SendOp::Write { remote }, self.local.sge(0, len));
+        self.c.qp_a.post_send(&request).unwrap();
+    }
+
+    /// A writes, and then reads what it wrote: both have taken effect.
+    fn write_and_read(&mut self, remote: RemoteAddr, len: usize) {
+        self.write(remote, len);
+        let read = SendRequest::new(3, SendOp::Read { remote }, self.local.sge(LEN / 2, len));
+        self.c.qp_a.post_send(&read).unwrap();
+        for wr_id in [2, 3] {
+            let wc = self.pair.wc_a();
+            assert_eq!((wc.wr_id, wc.status), (wr_id, WcStatus::Success));
+        }
+        let mut bytes = vec![0; 2 * len];
+        self.local.read_at(0, &mut bytes[..len]).unwrap();
+        self.local.read_at(LEN / 2, &mut bytes[len..]).unwrap();
+        assert_eq!(bytes[..len], bytes[len..]);
+    }
+
+    /// A's Write is refused as a Write to an STag that is none.
+    fn refuses(mut self, remote: RemoteAddr) {
+        self.write(remote, 8);
+        expect_terminate(&mut self.pair, &self.c, 1, 1, 0);
+    }
+}
+
+fn window_at(window: &MemoryWindow, bind: &BindWindow) -> RemoteAddr {
+    RemoteAddr { addr: bind.addr, rkey: window.rkey() }
+}
+
+fn fast_at(region: &FastRegion, offset: u64) -> RemoteAddr {
+    RemoteAddr { addr: region.addr(offset), rkey: region.rkey() }
+}
+
+/// Whether a post was refused because the queue pair was not granted it.
+fn is_not_granted(qp: &QueuePair, op: SendOp) -> bool {
+    match qp.post_send(&SendRequest::empty(1, op)) {
+        Err(VerbsError::Invalid(text)) => text.contains("was not granted"),
+        _ => false,
+    }
+}
+
+/// A queue pair that was granted nothing binds nothing and registers nothing; each grant is for its own.
+// Proves SEC-016.
+#[test]
+fn binding_and_registering_take_a_grant() {
+    for grants in [QpGrants::empty(), QpGrants::BIND_WINDOWS, QpGrants::FAST_REGISTER] {
+        let mut x = Exposure::granted(grants);
+        let region = x.pair.b.pd.reg_mr(LEN, BINDABLE).unwrap();
+        let (one, two) = (WindowKind::Type1, WindowKind::Type2);
+        let (one, two) = (x.pair.b.pd.alloc_mw(one).unwrap(), x.pair.b.pd.alloc_mw(two).unwrap());
+        let fast = x.pair.b.pd.alloc_fast_mr(LEN, &FastOptions::default()).unwrap();
+        let bind = SendOp::BindWindow(two.bind(&region, 0, 8, BOTH));
+        let register = SendOp::FastRegister(fast.register(0, 8, Access::REMOTE_READ));
+        let refused = x.c.qp_b.bind_mw(1, &one, (&region, 0, 8), BOTH);
+        assert_eq!(refused.is_err(), !grants.contains(QpGrants::BIND_WINDOWS));
+        if refused.is_ok() {
+            assert_eq!(x.pair.wc_b().status, WcStatus::Success);
+        }
+        for (op, needed) in [(bind, QpGrants::BIND_WINDOWS), (register, QpGrants::FAST_REGISTER)] {
+            if grants.contains(needed) {
+                x.managed(op);
+            } else {
+                assert!(is_not_granted(&x.c.qp_b, op));
+                x.pair.run_us(1000);
+                assert!(x.pair.b.cq.poll_one().is_none(), "nothing was posted");
+            }
+        }
+        let bound = [one.is_bound(), two.is_bound(), fast.is_valid()];
+        let bind = grants.contains(QpGrants::BIND_WINDOWS);
+        assert_eq!(bound, [bind, bind, grants.contains(QpGrants::FAST_REGISTER)]);
+    }
+    // The type decides by which call.
+    let x = Exposure::new();
+    let region = x.pair.b.pd.reg_mr(LEN, BINDABLE).unwrap();
+    let one = x.pair.b.pd.alloc_mw(WindowKind::Type1).unwrap();
+    let two = x.pair.b.pd.alloc_mw(WindowKind::Type2).unwrap();
+    let bind = SendRequest::empty(1, SendOp::BindWindow(one.bind(&region, 0, 8, BOTH)));
+    assert!(matches!(x.c.qp_b.post_send(&bind), Err(VerbsError::Invalid(_))));
+    assert!(matches!(x.c.qp_b.post_send_list(&[bind]), Err((0, VerbsError::Invalid(_)))));
+    assert!(matches!(x.c.qp_b.bind_mw(1, &two, (&region, 0, 8), BOTH), Err(VerbsError::Invalid(_))));
+}
+
+/// Grant, transfer, take back: in the send queue, a hundred times without a pause, each time with another
+/// key; what was taken back is refused.
+// Proves SEC-099, SEC-108, SEC-155, RDMAP-077: what it costs is not measured; no benchmark binds or registers
+// in the queue.
+#[test]
+fn a_window_for_each_transfer() {
+    let mut x = Exposure::new();
+    let region = x.pair.b.pd.reg_mr(LEN, BINDABLE).unwrap();
+    let window = x.pair.b.pd.alloc_mw(WindowKind::Type2).unwrap();
+    let mut last = RemoteAddr::default();
+    for round in 0..100 {
+        let bind = window.bind(&region, round * 7, 100, BOTH);
+        x.managed(SendOp::BindWindow(bind));
+        assert!(window.is_bound());
+        let remote = window_at(&window, &bind);
+        assert_ne!(remote.rkey, last.rkey);
+        x.write_and_read(remote, 100);
+        if round % 2 == 0 {
+            // The peer gives it back, and says so.
+            let wc = x.tell(SendOp::SendInvalidate { rkey: remote.rkey });
+            assert_eq!((wc.opcode, wc.invalidated), (WcOpcode::Recv, Some(remote.rkey)));
+        } else {
+            x.managed(SendOp::LocalInvalidate { rkey: remote.rkey });
+        }
+        assert!(!window.is_bound());
+        last = remote;
+    }
+    x.refuses(last);
+}
+
+/// The same with fast registration.
+// Proves SEC-108, RDMAP-353.
+#[test]
+fn a_fast_registration_for_each_transfer() {
+    let mut x = Exposure::new();
+    let options = FastOptions { qp: Some(&x.c.qp_b), ..Default::default() };
+    let region = x.pair.b.pd.alloc_fast_mr(LEN, &options).unwrap();
+    let mut last = RemoteAddr::default();
+    for round in 0..100 {
+        let offset = round * 7;
+        x.managed(SendOp::FastRegister(region.register(offset, 100, ALL)));
+        let remote = fast_at(&region, offset);
+        assert_ne!(remote.rkey, last.rkey);
+        x.write_and_read(remote, 100);
+        let mut bytes = [0; 100];
+        region.memory().read_at(offset as usize, &mut bytes).unwrap();
+        assert_eq!(bytes, pattern(1, 100)[..]);
+        if round % 2 == 0 {
+            let wc = x.tell(SendOp::SendInvalidate { rkey: remote.rkey });
+            assert_eq!(wc.invalidated, Some(remote.rkey));
+        } else {
+            x.managed(SendOp::LocalInvalidate { rkey: remote.rkey });
+        }
+        assert!(!region.is_valid());
+        last = remote;
+    }
+    x.refuses(last);
+}
+
+/// Bind, advertisement in a Send, and the peer's use of it: posted together, in effect in their order.
+#[test]
+fn a_bind_is_in_effect_before_what_is_posted_behind_it() {
+    let mut x = Exposure::new();
+    let region = x.pair.b.pd.reg_mr(LEN, BINDABLE).unwrap();
+    let window = x.pair.b.pd.alloc_mw(WindowKind::Type2).unwrap();
+    let bind = window.bind(&region, 16, 64, BOTH);
+    let advert = [bind.rkey.to_be_bytes().as_slice(), &bind.addr.to_be_bytes()].concat();
+    x.inbox.write_at(100, &advert).unwrap();
+    x.c.qp_a.post_recv(&RecvRequest::new(9, x.local.sge(1000, 12))).unwrap();
+    let requests = [
+        SendRequest::empty(1, SendOp::BindWindow(bind)),
+        SendRequest::new(2, SendOp::Send, x.inbox.sge(100, 12)),
+    ];
+    x.c.qp_b.post_send_list(&requests).unwrap();
+    assert_eq!(x.pair.wc_a().byte_len, 12);
+    let mut bytes = [0; 12];
+    x.local.read_at(1000, &mut bytes).unwrap();
+    let rkey = u32::from_be_bytes(bytes[..4].try_into().unwrap());
+    let addr = u64::from_be_bytes(bytes[4..].try_into().unwrap());
+    x.write_and_read(RemoteAddr { addr, rkey }, 64);
+    assert_eq!([x.pair.wc_b().wr_id, x.pair.wc_b().wr_id], [1, 2]);
+}
+
+/// What cannot be bound or registered: the request fails, the queue pair with it, and no STag is valid.
+// Proves SEC-038, SEC-170.
+#[test]
+fn a_wrong_bind_fails_its_request_and_ends_the_stream() {
+    for case in 0..6 {
+        let mut x = Exposure::new();
+        let region = x.pair.b.pd.reg_mr(LEN, BINDABLE).unwrap();
+        let plain = x.pair.b.pd.reg_mr(LEN, ALL).unwrap();
+        let window = x.pair.b.pd.alloc_mw(WindowKind::Type2).unwrap();
+        let foreign = x.pair.b.context.alloc_pd().unwrap().alloc_mw(WindowKind::Type2).unwrap();
+        let fast = x.pair.b.pd.alloc_fast_mr(LEN, &FastOptions::default()).unwrap();
+        let len = LEN as u64;
+        let op = match case {
+            0 => SendOp::BindWindow(window.bind(&region, 1, len, BOTH)),
+            1 => SendOp::BindWindow(window.bind(&plain, 0, 8, BOTH)),
+            2 => SendOp::BindWindow(foreign.bind(&region, 0, 8, BOTH)),
+            3 => SendOp::FastRegister(fast.register(1, len, ALL)),
+            4 => SendOp::FastRegister(FastRegister { rkey: region.rkey(), ..fast.register(0, 8, ALL) }),
+            _ => SendOp::BindWindow(window.bind(&region, 0, 8, Access::LOCAL_WRITE)),
+        };
+        let wc = x.manage(op);
+        assert_eq!(wc.status, WcStatus::MwBindError, "case {case}");
+        assert!(!window.is_bound() && !foreign.is_bound() && !fast.is_valid());
+        expect_terminate_told(&mut x);
+    }
+}
+
+/// Both ends of a stream that B ended by a fault of its own.
+fn expect_terminate_told(x: &mut Exposure) {
+    let error = x.pair.until(|_| x.c.qp_a.error());
+    assert_eq!((error.layer, error.etype, error.from_peer), (0, 0, true));
+}
+
+/// A window of type 1: its key is chosen by the call; bound again it is out of the old peer's reach; with no
+/// bytes it is out of everybody's.
+#[test]
+fn a_window_of_type_1_moves() {
+    for unbind in [false, true] {
+        let mut x = Exposure::new();
+        let region = x.pair.b.pd.reg_mr(LEN, BINDABLE).unwrap();
+        let window = x.pair.b.pd.alloc_mw(WindowKind::Type1).unwrap();
+        let rkey = x.c.qp_b.bind_mw(5, &window, (&region, 8, 100), BOTH).unwrap();
+        assert_eq!(rkey, window.rkey());
+        let wc = x.pair.wc_b();
+        assert_eq!((wc.wr_id, wc.status, wc.opcode), (5, WcStatus::Success, WcOpcode::BindWindow));
+        let old = RemoteAddr { addr: region.addr() + 8, rkey };
+        x.write_and_read(old, 100);
+        let length = if unbind { 0 } else { 50 };
+        let rkey = x.c.qp_b.bind_mw(6, &window, (&region, 200, length), BOTH).unwrap();
+        assert_eq!(x.pair.wc_b().status, WcStatus::Success);
+        let new = RemoteAddr { addr: region.addr() + 200, rkey };
+        if unbind {
+            assert!(!window.is_bound());
+            x.refuses(new);
+        } else {
+            x.write_and_read(new, 50);
+            x.refuses(old);
+        }
+    }
+}
+
+#[test]
+fn requests_that_send_nothing_share_the_turn() {
+    let mut x = Exposure::new();
+    let region = x.pair.b.pd.reg_mr(LEN, BINDABLE).unwrap();
+    let window = x.pair.b.pd.alloc_mw(WindowKind::Type1).unwrap();
+    for wr_id in 0..100 {
+        x.c.qp_b.bind_mw(wr_id, &window, (&region, 0, 64), BOTH).unwrap();
+    }
+    x.pair.turn();
+    let mut done = 0;
+    while x.pair.b.cq.poll_one().is_some() {
+        done += 1;
+    }
+    assert!((1..=50).contains(&done), "{done} in one turn");
+    // The others follow by themselves.
+    for _ in done..100 {
+        assert_eq!(x.pair.wc_b().status, WcStatus::Success);
+    }
+}
+
+/// A region is not given back by `deregister` while a window is bound to it; dropped, it takes the window
+/// along.
+// Proves SEC-042.
+#[test]
+fn a_region_with_a_window_is_busy() {
+    let mut x = Exposure::new();
+    let mut region = x.pair.b.pd.reg_mr(LEN, BINDABLE).unwrap();
+    let window = x.pair.b.pd.alloc_mw(WindowKind::Type2).unwrap();
+    let bind = window.bind(&region, 0, 8, BOTH);
+    x.managed(SendOp::BindWindow(bind));
+    region = *region.deregister().unwrap_err().region;
+    assert!(matches!(region.reregister(BINDABLE, 1), Err(VerbsError::Invalid(_))));
+    x.write_and_read(window_at(&window, &bind), 8);
+    drop(region);
+    assert!(!window.is_bound());
+    x.refuses(window_at(&window, &bind));
+}
+
+/// Other rights and another key are in effect when `reregister` returns: the old name and the old rights are
+/// gone.
+// Proves RDMAP-354, DDP-230, SEC-107.
+#[test]
+fn reregistration_is_in_effect_at_once() {
+    let mut x = Exposure::new();
+    let mut region = x.pair.b.pd.reg_mr(LEN, ALL).unwrap();
+    let old = RemoteAddr { addr: region.addr(), rkey: region.rkey() };
+    x.write_and_read(old, 64);
+    let rkey = region.reregister(Access::LOCAL_WRITE | Access::REMOTE_WRITE, 77).unwrap();
+    assert_eq!((rkey, rkey & 0xff, rkey >> 8), (region.rkey(), 77, old.rkey >> 8));
+    let new = RemoteAddr { rkey, ..old };
+    x.write(new, 64);
+    assert_eq!(x.pair.wc_a().status, WcStatus::Success);
+    let read = SendRequest::new(3, SendOp::Read { remote: new }, x.local.sge(0, 8));
+    x.c.qp_a.post_send(&read).unwrap();
+    expect_terminate(&mut x.pair, &x.c, 0, 1, 2);
+    assert!(matches!(region.reregister(Access::REMOTE_WRITE, 1), Err(VerbsError::Invalid(_))));
+    assert_eq!(region.rkey(), rkey);
+
+    let mut x = Exposure::new();
+    let mut region = x.pair.b.pd.reg_mr(LEN, ALL).unwrap();
+    let old = RemoteAddr { addr: region.addr(), rkey: region.rkey() };
+    region.reregister(ALL, 1).unwrap();
+    // What the application fills in next is not the old name's to read.
+    let read = SendRequest::new(3, SendOp::Read { remote: old }, x.local.sge(0, 8));
+    x.c.qp_a.post_send(&read).unwrap();
+    expect_terminate(&mut x.pair, &x.c, 0, 1, 0);
+}
+
+/// STags that the peer must not invalidate, of every kind: the stream ends by 0/1/09, and the STag is as it
+/// was.
+// Proves SEC-157, SEC-156, RDMAP-356.
+#[test]
+fn remote_invalidation_can_be_forbidden() {
+    for kind in 0..3 {
+        let mut x = Exposure::new();
+        let qp = Some(&x.c.qp_b);
+        let pd = x.pair.b.pd.clone();
+        let region = pd.reg_mr_with(LEN, &MrOptions { qp, keep: true, ..MrOptions::new(ALL) }).unwrap();
+        let fast = pd.alloc_fast_mr(LEN, &FastOptions { qp, keep: true }).unwrap();
+        let bindable = pd.reg_mr(LEN, BINDABLE).unwrap();
+        let options = iwarp::verbs::MwOptions { kind: WindowKind::Type2, keep: true };
+        let window = pd.alloc_mw_with(options).unwrap();
+        x.managed(SendOp::BindWindow(window.bind(&bindable, 0, 8, BOTH)));
+        x.managed(SendOp::FastRegister(fast.register(0, 8, ALL)));
+        let rkey = [region.rkey(), fast.rkey(), window.rkey()][kind];
+        let op = SendOp::SendInvalidate { rkey };
+        x.c.qp_b.post_recv(&RecvRequest::new(1, x.inbox.sge(0, 8))).unwrap();
+        x.c.qp_a.post_send(&SendRequest::new(1, op, x.local.sge(0, 8))).unwrap();
+        expect_terminate(&mut x.pair, &x.c, 0, 1, 9);
+        assert!(region.is_valid() && fast.is_valid() && window.is_bound());
+    }
+}
+
+/// What is allocated and neither bound nor registered is no STag to the peer, whatever it does with it.
+// Proves SEC-044.
+#[test]
+fn what_is_only_allocated_is_refused() {
+    let allocated = |x: &Exposure| {
+        let window = x.pair.b.pd.alloc_mw(WindowKind::Type2).unwrap();
+        let fast = x.pair.b.pd.alloc_fast_mr(LEN, &FastOptions::default()).unwrap();
+        (window, fast)
+    };
+    for is_window in [true, false] {
+        let x = Exposure::new();
+        let (window, fast) = allocated(&x);
+        let rkey = if is_window { window.rkey() } else { fast.rkey() };
+        x.refuses(RemoteAddr { addr: fast.addr(0), rkey });
+        for op in 0..3 {
+            let mut x = Exposure::new();
+            let (window, fast) = allocated(&x);
+            let rkey = if is_window { window.rkey() } else { fast.rkey() };
+            let remote = RemoteAddr { addr: fast.addr(0), rkey };
+            let op = match op {
+                0 => SendOp::Read { remote },
+                1 => SendOp::Atomic { remote, op: AtomicOp::FetchAdd { add: 1, mask: 0 } },
+                _ => SendOp::SendInvalidate { rkey },
+            };
+            x.c.qp_b.post_recv(&RecvRequest::new(1, x.inbox.sge(0, 8))).unwrap();
+            x.c.qp_a.post_send(&SendRequest::new(1, op, x.local.sge(0, 8))).unwrap();
+            expect_terminate(&mut x.pair, &x.c, 0, 1, 0);
+            assert_eq!(fast.memory().load_u64_acquire(0), Ok(0));
+        }
+    }
+}

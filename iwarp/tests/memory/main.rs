@@ -1,0 +1,8 @@
+//! Registered memory without an engine: rights, names, windows, revocation. `scripts/asan` runs these tests
+//! under AddressSanitizer.
+
+mod atomic;
+mod revocation;
+mod sharing;
+mod table;
+mod windows;

@@ -1,0 +1,431 @@
+//! Revocation while engines are placing and reading: when it returns, the memory is its owner's alone.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use dp::Region;
+use iwarp::memory::{
+    Access, Accessor, Base, Bind, BindError, FastBind, Fault, MemoryTable, PdId, Prepare, RegisterOptions,
+    Stag, StreamId, WindowKind,
+};
+
+const ME: Accessor = Accessor { pd: PdId(1), stream: StreamId(1) };
+const ACCESS: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
+const OPTIONS: RegisterOptions =
+    RegisterOptions { pd: ME.pd, stream: None, access: ACCESS, base: Base::Zero, key: 0, keep: false };
+
+/// Bytes of one copy: long enough that revocation meets it half way.
+const LEN: usize = 1 << 18;
+
+/// A name that the owner hands to the engines; 0 when there is none.
+struct Advertised(AtomicU64);
+
+/// Stops the other threads also when an assertion fails, so that a failure is not a hang.
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// Places and reads through whatever is advertised until told to stop. Returns how often it could and could
+/// not.
+fn engine(table: &MemoryTable, advertised: &Advertised, stop: &AtomicBool, byte: u8) -> (u64, u64) {
+    let participant = table.join();
+    let (mut placed, mut refused) = (0, 0);
+    let (bytes, mut out) = (vec![byte; LEN], vec![0; LEN]);
+    while !stop.load(Ordering::Acquire) {
+        let turn = participant.enter();
+        let stag = Stag(advertised.0.load(Ordering::Acquire) as u32);
+        match turn.check_write(stag, 0, LEN as u64, ME).and_then(|target| target.place(0, &bytes)) {
+            Ok(()) => placed += 1,
+            Err(fault) => {
+                assert_eq!(fault, Fault::InvalidStag);
+                refused += 1;
+            }
+        }
+        if let Ok(source) = turn.check_read(stag, 0, LEN as u64, ME) {
+            let _ = source.fetch(0, &mut out);
+        }
+        drop(turn);
+        std::thread::yield_now();
+    }
+    (placed, refused)
+}
+
+/// Memory of the caller: after `deregister` not a byte of it changes, although engines go on with the old
+/// name, and it is freed and reused at once.
+// Proves DDP-219, DDP-231, SEC-099 to SEC-101, SEC-177.
+#[test]
+fn after_deregistration_not_a_byte_changes() {
+    let table = MemoryTable::new(16, [3; 32]);
+    let advertised = Advertised(AtomicU64::new(0));
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let engines: Vec<_> = (1..=3_u8)
+            .map(|byte| {
+                let (table, advertised, stop) = (&table, &advertised, &stop);
+                scope.spawn(move || engine(table, advertised, stop, byte))
+            })
+            .collect();
+        let stop_engines = StopOnDrop(&stop);
+        let mut written = 0;
+        for round in 0..500_u32 {
+            let mut memory = vec![0_u8; LEN];
+            // SAFETY: the vector outlives the registration and is not touched while it exists.
+            let registration = unsafe { table.register_user(memory.as_mut_ptr(), LEN, &OPTIONS) }.unwrap();
+            advertised.0.store(registration.stag().0.into(), Ordering::Release);
+            std::thread::sleep(Duration::from_micros(u64::from(round % 7) * 50));
+            registration.deregister();
+            written += u32::from(memory.iter().any(|&byte| byte != 0));
+            // The memory is ours alone: plain writes and reads now, and then it is freed.
+            memory.fill(0xAA);
+            // Long enough for a copy that nobody waited for to go on.
+            std::thread::sleep(Duration::from_micros(300));
+            assert!(memory.iter().all(|&byte| byte == 0xAA), "round {round}: changed after deregistration");
+        }
+        drop(stop_engines);
+        let (placed, refused) = engines
+            .into_iter()
+            .map(|engine| engine.join().expect("engines do not fail"))
+            .fold((0, 0), |sum, (placed, refused)| (sum.0 + placed, sum.1 + refused));
+        assert!(
+            placed > 0 && refused > 0 && written > 0,
+            "the race was not run: {placed}, {refused}, {written}"
+        );
+    });
+    assert_eq!(table.usage().registered, 0);
+}
+
+/// The table lets go of a region when the last registration over it ends, and not before.
+#[test]
+fn a_region_lives_as_long_as_its_registrations() {
+    let table = MemoryTable::new(16, [4; 32]);
+    let region = Arc::new(Region::new(4096).unwrap());
+    let first = table.register(Arc::clone(&region), &OPTIONS).unwrap();
+    let second = table.register(Arc::clone(&region), &OPTIONS).unwrap();
+    assert_eq!(Arc::strong_count(&region), 3);
+    first.invalidate();
+    assert_eq!(Arc::strong_count(&region), 3);
+    drop(first);
+    second.deregister();
+    assert_eq!(Arc::strong_count(&region), 1);
+}
+
+/// Deregistering waits for a turn that is open on another thread, and for no other.
+#[test]
+fn deregistration_waits_for_the_open_turn() {
+    let table = MemoryTable::new(16, [5; 32]);
+    let registration = table.register(Arc::new(Region::new(64).unwrap()), &OPTIONS).unwrap();
+    // An engine that is asleep outside a turn, and one that is gone, hold nobody up.
+    let _asleep = table.join();
+    drop(table.join());
+    let (entered, done) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let participant = table.join();
+            let turn = participant.enter();
+            let target = turn.check_write(registration.stag(), 0, 1, ME).unwrap();
+            entered.store(true, Ordering::Release);
+            // Whoever waits marks the slot first.
+            let started = Instant::now();
+            while target.place(0, b"x") != Err(Fault::InvalidStag) {
+                assert!(started.elapsed() < Duration::from_secs(60), "the other thread does not revoke");
+                std::thread::yield_now();
+            }
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(!done.load(Ordering::Acquire), "the other thread did not wait");
+        });
+        while !entered.load(Ordering::Acquire) {
+            std::hint::spin_loop();
+        }
+        registration.invalidate();
+        done.store(true, Ordering::Release);
+    });
+}
+
+/// Threads that revoke from inside their own turns wait neither for themselves nor for each other.
+#[test]
+fn revoking_inside_a_turn_does_not_deadlock() {
+    let table = MemoryTable::new(16, [6; 32]);
+    let started = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let participant = table.join();
+                for _ in 0..300 {
+                    let turn = participant.enter();
+                    let registration = table.register(Arc::new(Region::new(64).unwrap()), &OPTIONS).unwrap();
+                    let target = turn.check_write(registration.stag(), 0, 8, ME).unwrap();
+                    assert_eq!(target.place(0, b"eight oc"), Ok(()));
+                    registration.deregister();
+                    // The memory is gone; what was admitted notices.
+                    assert_eq!(target.place(0, b"eight oc"), Err(Fault::InvalidStag));
+                }
+            });
+        }
+    });
+    assert!(started.elapsed() < Duration::from_secs(20));
+}
+
+/// Posting threads that copy inline data outside any turn are waited for as well.
+#[test]
+fn fetching_outside_a_turn_is_waited_for() {
+    let table = MemoryTable::new(16, [7; 32]);
+    let advertised = Advertised(AtomicU64::new(0));
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut out = vec![0; LEN];
+                while !stop.load(Ordering::Acquire) {
+                    let lkey = advertised.0.load(Ordering::Acquire) as u32;
+                    if table.fetch_local(ME.pd, lkey, 0, &mut out).is_ok() {
+                        assert!(out.iter().all(|&byte| byte == 0x11), "read from memory that was given back");
+                    }
+                }
+            });
+        }
+        let _stop_readers = StopOnDrop(&stop);
+        for _ in 0..500 {
+            let mut memory = vec![0x11_u8; LEN];
+            // SAFETY: the vector outlives the registration and is not touched while it exists.
+            let registration = unsafe { table.register_user(memory.as_mut_ptr(), LEN, &OPTIONS) }.unwrap();
+            advertised.0.store(registration.stag().0.into(), Ordering::Release);
+            std::thread::yield_now();
+            registration.deregister();
+            memory.fill(0x22);
+        }
+    });
+}
+
+/// The same for names that a send queue takes away, over the whole of one memory or a part of it: a window of
+/// either type and a fast registration. When the call returns, no byte changes and none is read, on any
+/// engine.
+// Proves SEC-099, SEC-101, RDMAP-355, DDP-231.
+#[test]
+fn what_a_send_queue_takes_away_stays_as_it_is() {
+    let table = MemoryTable::new(16, [8; 32]);
+    let advertised = Advertised(AtomicU64::new(0));
+    let stop = AtomicBool::new(false);
+    let bindable = RegisterOptions { access: ACCESS | Access::MW_BIND, ..OPTIONS };
+    let region = table.register(Arc::new(Region::new(LEN).unwrap()), &bindable).unwrap();
+    let windows =
+        [WindowKind::Type1, WindowKind::Type2].map(|kind| table.alloc_window(ME.pd, kind, false).unwrap());
+    let prepare = Prepare { pd: ME.pd, ..Prepare::default() };
+    let fast = table.prepare(Arc::new(Region::new(LEN).unwrap()), &prepare).unwrap();
+    let queue = table.join();
+    let mut written = [0; 3];
+    std::thread::scope(|scope| {
+        let engines: Vec<_> = (1..=2_u8)
+            .map(|byte| {
+                let (table, advertised, stop) = (&table, &advertised, &stop);
+                scope.spawn(move || engine(table, advertised, stop, byte))
+            })
+            .collect();
+        let stop_engines = StopOnDrop(&stop);
+        for round in 0..450_u32 {
+            let kind = (round % 3) as usize;
+            let key = round as u8;
+            let memory = if kind == 2 { fast.memory() } else { region.memory() };
+            memory.write_at(0, &[0; LEN]).unwrap();
+            let bind = |stag, len| Bind {
+                stag,
+                region: region.stag(),
+                addr: 0,
+                len,
+                access: Access::REMOTE_WRITE | Access::REMOTE_READ,
+                zero_based: true,
+            };
+            let stag = if kind == 2 { fast.stag(key) } else { windows[kind].stag(key) };
+            let register = FastBind { stag, offset: 0, len: LEN as u64, access: ACCESS, base: Base::Zero };
+            // Bound and taken away inside turns, as an engine does it.
+            let turn = queue.enter();
+            if kind == 2 {
+                turn.fast_register(&register, ME).unwrap();
+            } else {
+                turn.bind_window(&bind(stag, LEN as u64), ME).unwrap();
+            }
+            drop(turn);
+            advertised.0.store(stag.0.into(), Ordering::Release);
+            std::thread::sleep(Duration::from_micros(u64::from(round % 7) * 50));
+            let turn = queue.enter();
+            if kind == 0 {
+                turn.bind_window(&bind(windows[0].stag(key.wrapping_add(1)), 0), ME).unwrap();
+            } else {
+                turn.invalidate_local(stag, ME).unwrap();
+            }
+            let (mut first, mut last) = (vec![0; LEN], vec![0; LEN]);
+            memory.read_at(0, &mut first).unwrap();
+            // Long enough for a copy that nobody waited for to go on.
+            std::thread::sleep(Duration::from_micros(300));
+            memory.read_at(0, &mut last).unwrap();
+            assert!(first == last, "round {round}: changed after it was taken away");
+            drop(turn);
+            written[kind] += u32::from(first.iter().any(|&byte| byte != 0));
+        }
+        drop(stop_engines);
+        for engine in engines {
+            engine.join().expect("engines do not fail");
+        }
+    });
+    assert!(written.iter().all(|&rounds| rounds > 0), "the race was not run: {written:?}");
+}
+
+/// One name is registered for one piece of its memory and another in turn, while an engine writes to an
+/// offset of the first all the time: it is placed where that piece is or refused, and never by the offsets of
+/// one in the bytes of the other.
+// Proves SEC-095.
+#[test]
+fn a_range_is_in_force_before_its_name() {
+    const PIECE: u64 = 64;
+    const ROUNDS: usize = 30_000;
+    let table = MemoryTable::new(4, [8; 32]);
+    let prepare = Prepare { pd: ME.pd, ..Prepare::default() };
+    let fast = table.prepare(Arc::new(Region::new(4096).unwrap()), &prepare).unwrap();
+    let (stag, base) = (fast.stag(1), 0x1000);
+    let pieces = [(0, base), (2048, base + PIECE)].map(|(offset, base)| FastBind {
+        stag,
+        offset,
+        len: PIECE,
+        access: ACCESS,
+        base: Base::Iova(base),
+    });
+    let stop = AtomicBool::new(false);
+    let placed = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let engine = table.join();
+            while !stop.load(Ordering::Acquire) {
+                let turn = engine.enter();
+                for _ in 0..20 {
+                    let target = turn.check_write(stag, base, 1, ME);
+                    let done = target.and_then(|target| target.place(0, &[1]));
+                    assert!(matches!(done, Ok(()) | Err(Fault::InvalidStag | Fault::Bounds)), "{done:?}");
+                    placed.fetch_add(u64::from(done.is_ok()), Ordering::Relaxed);
+                }
+            }
+        });
+        let stop_engine = StopOnDrop(&stop);
+        let queue = table.join();
+        let mut round = 0;
+        let late = Instant::now() + Duration::from_secs(20);
+        // A busy machine may not let the engine run for a while.
+        while round < ROUNDS || placed.load(Ordering::Relaxed) == 0 && Instant::now() < late {
+            let turn = queue.enter();
+            turn.fast_register(&pieces[round % 2], ME).unwrap();
+            if round % 64 == 0 {
+                std::thread::yield_now();
+            }
+            turn.invalidate_local(stag, ME).unwrap();
+            round += 1;
+        }
+        drop(stop_engine);
+    });
+    let mut bytes = [0; 4096];
+    fast.memory().read_at(0, &mut bytes).unwrap();
+    assert!(placed.into_inner() > 0 && bytes[0] == 1, "the race was not run");
+    assert_eq!(bytes[1..], [0; 4095]);
+}
+
+/// Waits until something is so that another thread is about to do, for a while: where it never is, an
+/// assertion says so.
+fn until(is_so: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(5);
+    while !is_so() && Instant::now() < end {
+        std::thread::yield_now();
+    }
+}
+
+/// Prepared memory is freed while a request to register it is still in a send queue: it is not made valid
+/// again between its revocation and its end.
+#[test]
+fn what_is_being_freed_is_not_registered_again() {
+    let table = MemoryTable::new(16, [9; 32]);
+    let engine = table.join();
+    let options = Prepare { pd: ME.pd, ..Prepare::default() };
+    let prepared = table.prepare(Arc::new(Region::new(64).unwrap()), &options).unwrap();
+    let stag = prepared.stag(1);
+    let register = FastBind { stag, offset: 0, len: 64, access: ACCESS, base: Base::Zero };
+    let turn = engine.enter();
+    turn.fast_register(&register, ME).unwrap();
+    assert!(turn.check_write(stag, 0, 64, ME).is_ok());
+    std::thread::scope(|scope| {
+        // Waits for the turn.
+        scope.spawn(move || drop(prepared));
+        until(|| turn.check_write(stag, 0, 64, ME).is_err());
+        let again = turn.fast_register(&register, ME);
+        let reached = turn.check_write(stag, 0, 64, ME).is_ok();
+        drop(turn);
+        assert_eq!(again, Err(BindError::UnknownStag));
+        assert!(!reached);
+    });
+    // The slot is used again.
+    let region = table.register(Arc::new(Region::new(64).unwrap()), &OPTIONS).unwrap();
+    assert!(region.is_valid());
+    assert_eq!(table.usage().registered, 1);
+}
+
+/// A window of type 1 is freed while its engine waits to bind it again: the bind fails, and what takes its
+/// place is left alone.
+#[test]
+fn a_window_that_is_freed_while_it_is_bound_again_stays_unbound() {
+    let table = MemoryTable::new(16, [10; 32]);
+    let (binder, other) = (table.join(), table.join());
+    let options = RegisterOptions { access: Access::LOCAL_WRITE | Access::MW_BIND, ..OPTIONS };
+    let region = table.register(Arc::new(Region::new(64).unwrap()), &options).unwrap();
+    let window = table.alloc_window(ME.pd, WindowKind::Type1, false).unwrap();
+    let stag = window.stag(1);
+    let access = Access::REMOTE_READ;
+    let bind = Bind { stag, region: region.stag(), addr: 0, len: 64, access, zero_based: true };
+    binder.enter().bind_window(&bind, ME).unwrap();
+    let turn = other.enter();
+    std::thread::scope(|scope| {
+        // Both wait for the turn.
+        let bound = scope.spawn(move || binder.enter().bind_window(&bind, ME));
+        until(|| turn.check_read(stag, 0, 64, ME).is_err());
+        scope.spawn(move || drop(window));
+        until(|| table.window_kind(stag).is_none());
+        drop(turn);
+        assert_eq!(bound.join().unwrap(), Err(BindError::UnknownStag));
+    });
+    let next = table.alloc_window(ME.pd, WindowKind::Type1, false).unwrap();
+    let bind = Bind { stag: next.stag(1), region: region.stag(), addr: 0, len: 64, access, zero_based: true };
+    assert_eq!(other.enter().bind_window(&bind, ME), Ok(()));
+}
+
+/// A participant that has gone to another thread opens no second turn while the thread of the first one
+/// waits.
+#[test]
+fn turns_of_one_participant_never_overlap() {
+    let table = MemoryTable::new(4, [7; 32]);
+    let options = RegisterOptions { pd: PdId(1), access: Access::LOCAL_WRITE, ..Default::default() };
+    let registration = table.register(Arc::new(Region::new(64).unwrap()), &options).unwrap();
+    let (holder, waiter) = (table.join(), table.join());
+    let (is_held, may_go) = (&AtomicBool::new(false), &AtomicBool::new(false));
+    let (give, take) = std::sync::mpsc::channel();
+    std::thread::scope(|threads| {
+        threads.spawn(move || {
+            let _turn = holder.enter();
+            is_held.store(true, Ordering::Release);
+            until(|| may_go.load(Ordering::Acquire));
+        });
+        until(|| is_held.load(Ordering::Acquire));
+        threads.spawn(move || {
+            let turn = waiter.enter();
+            give.send(waiter).unwrap();
+            // Waits for the holder.
+            registration.invalidate();
+            drop(turn);
+        });
+        let waiter = take.recv().unwrap();
+        for _ in 0..50 {
+            std::thread::sleep(Duration::from_millis(1));
+            let entered = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(waiter.enter())));
+            assert!(entered.is_err());
+        }
+        may_go.store(true, Ordering::Release);
+    });
+}
