@@ -92,8 +92,8 @@ fn tcp(dice: &mut Dice, delayed_ms: u64, floor_ms: u64, rto_max_s: u64) -> TcpCo
         syn_retries: 100,
         user_timeout: USER_TIMEOUT,
         delayed_ack: Duration::from_millis(delayed_ms),
-        // A peer whose FIN waits for its timer still finds somebody who acknowledges it: longer than the
-        // largest RTO, smoltcp's of a minute included.
+        // Longer than the largest RTO, smoltcp's minute included: a FIN that is sent again is still
+        // acknowledged.
         time_wait: Duration::from_secs(70),
         ..TcpConfig::default()
     }

@@ -47,8 +47,8 @@ impl Before {
         self.swept |= self.over[side].is_none();
     }
 
-    /// Whether a SYN from host `side` has no number above those before. Without timestamps, nothing shows
-    /// TIME-WAIT that it is new (RFC 6191 section 2).
+    /// Whether the number of a SYN from host `side` is not above those before. Without timestamps, TIME-WAIT
+    /// cannot tell that such a SYN is new (RFC 6191 section 2).
     pub(super) fn looks_old(&self, side: usize, isn: Option<u32>) -> bool {
         isn.zip(self.used[side]).is_some_and(|(isn, used)| isn.wrapping_sub(used) as i32 <= 0)
     }
