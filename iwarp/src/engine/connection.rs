@@ -3,15 +3,17 @@
 //! | file | what |
 //! |---|---|
 //! | here | the phases, and the events of TCP and of the clock |
+//! | `connection/timers.rs` | the deadlines of a connection |
 //! | `connection/reassembly.rs` | received bytes before Full Operation |
+//! | `connection/pre_fpdu.rs` | bytes to send before the first FPDU |
 //! | `connection/streaming_mode.rs` | streaming mode before MPA, and the switch |
 //! | `connection/startup.rs` | Request, decision, Reply |
 //! | `connection/full_operation.rs` | Full Operation: receives and sends FPDUs |
+//! | `connection/retry.rs` | the second attempt, with revision 1 |
 //! | `connection/teardown.rs` | how a connection ends |
+//! | `connection/report.rs` | what its user is told about that |
 //! | `connection/check.rs` | the invariants of a connection |
 
-use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,83 +21,56 @@ use std::time::Duration;
 use tcp_lite::{CloseReason, ConnId, Instant, Received};
 
 use crate::memory::EpochGuard;
-use crate::mpa::startup::Enhanced;
 use crate::mpa::{Initiator, MpaError, Responder};
 use crate::queues::QpShared;
 use crate::rdmap::stream::Failure;
 use crate::verbs::{
-    Admitted, CmShared, ConnParam, ConnectionError, Keepalive, ListenerShared, ResponderOptions,
-    StreamShared, TerminateReport,
+    Admitted, CmShared, ConnParam, ConnectionError, Keepalive, ListenerShared, ResponderOptions, StreamShared,
 };
 
 use super::core::Io;
 
 mod check;
 mod full_operation;
+mod pre_fpdu;
 mod reassembly;
+mod report;
+mod retry;
 mod startup;
 mod streaming_mode;
 mod teardown;
+mod timers;
+
+pub(super) use retry::Retry;
 
 use full_operation::FullOperation;
+use pre_fpdu::PreFpdu;
 use reassembly::Reassembly;
+use report::Report;
+use retry::Attempt;
 use streaming_mode::StreamingMode;
+use timers::Timers;
 
 /// One connection.
 pub(super) struct Connection {
     conn: ConnId,
-    /// `None` until the connect request is announced.
-    id: Option<Arc<CmShared>>,
     /// The listener that accepted it; `None` if this end has connected.
     origin: Option<ListenerOrigin>,
-    qp: Option<Arc<QpShared>>,
+    /// The user's identifier. `None` before the connect request is announced, and when the user is told
+    /// nothing more.
+    id: Option<Arc<CmShared>>,
     phase: Phase,
-    /// The parameters of connect or accept, until it is established.
-    param: Option<Box<ConnParam>>,
-    /// How long it may be idle after that.
-    idle_timeout: Option<Duration>,
-    /// The bytes from and to the user, if it began in streaming mode.
-    stream: Option<Arc<StreamShared>>,
-    /// Bytes of startup frames that TCP has not taken. They go after those of `stream`.
-    startup_tx: VecDeque<u8>,
-    /// There may be bytes to send before the first FPDU, in `stream` or `startup_tx`.
-    has_pre_fpdu_bytes: bool,
-    /// The deadline of the phase.
-    deadline: Option<Instant>,
-    /// When to check whether it was idle for too long.
-    idle_deadline: Option<Instant>,
+    /// What goes before the first FPDU. The last of it may be sent in Full Operation.
+    pre_fpdu: PreFpdu,
+    timers: Timers,
     /// When the engine will call [`on_time`](Self::on_time).
     pub(super) scheduled: Option<Instant>,
-    announced: Announced,
-    /// TCP is closed, and the engine removes the connection.
-    pub(super) closed: bool,
-    error: Option<ConnectionError>,
-    terminate: Option<Arc<TerminateReport>>,
-    /// The enhanced data of the peer's startup frame.
-    peer: Option<Enhanced>,
-    fallback: Fallback,
+    report: Report,
+    attempt: Attempt,
     /// Bytes of packet buffers that TCP counts as held for bytes ahead of the frontier.
     pinned: usize,
-}
-
-/// What the user has been told about the connection.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Announced {
-    Nothing,
-    /// That it is in streaming mode.
-    Streaming,
-    /// That it is established.
-    Established,
-}
-
-/// Whether there is a second attempt with revision 1.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Fallback {
-    No,
-    /// The peer closed without a Reply: a second attempt follows.
-    Due,
-    /// This is the second attempt.
-    Done,
+    /// TCP is closed, and the engine removes the connection.
+    pub(super) closed: bool,
 }
 
 /// The listener that accepted a connection, and the connection's share of its limits.
@@ -105,54 +80,69 @@ struct ListenerOrigin {
 }
 
 enum Phase {
-    /// Our SYN is sent. The Request goes next, or nothing in streaming mode.
-    Opening { start: Option<(Box<Initiator>, Vec<u8>)> },
+    /// Our SYN is sent.
+    Opening(Opening),
     /// Streaming mode.
     StreamingMode(StreamingMode),
     /// The Request is sent.
-    AwaitReply { initiator: Box<Initiator>, reassembly: Reassembly },
+    AwaitReply { initiating: Initiating, reassembly: Reassembly },
     /// Waits for the peer's Request. `options` say which Requests are allowed.
     AwaitRequest { responder: Box<Responder>, options: Box<ResponderOptions>, reassembly: Reassembly },
     /// The user decides on the Request.
     Deciding { responder: Box<Responder>, reassembly: Reassembly },
     /// Full Operation.
     FullOperation(FullOperation),
-    /// Our FIN is sent. Received bytes are acknowledged and dropped.
-    Closing,
+    /// Our FIN is sent, or follows what is left of our startup frames. Received bytes are acknowledged and
+    /// dropped.
+    Closing(Option<Arc<QpShared>>),
 }
 
-/// A connection to try again with revision 1.
-pub(super) struct Retry {
-    pub(super) id: Arc<CmShared>,
-    pub(super) qp: Arc<QpShared>,
-    pub(super) remote: SocketAddr,
-    pub(super) param: Box<ConnParam>,
-    pub(super) deadline: Instant,
+/// What follows the handshake of a connection that this end opens.
+enum Opening {
+    /// MPA startup, with this Request.
+    Startup { initiating: Initiating, request: Vec<u8> },
+    /// Streaming mode.
+    StreamingMode { param: Box<ConnParam> },
+}
+
+/// What an initiator keeps until the Reply has come.
+struct Initiating {
+    initiator: Box<Initiator>,
+    qp: Arc<QpShared>,
+    param: Box<ConnParam>,
+}
+
+impl Phase {
+    /// The queue pair that the connection is for, once there is one.
+    fn qp(&self) -> Option<&Arc<QpShared>> {
+        match self {
+            Phase::FullOperation(full) => Some(full.stream.qp()),
+            Phase::Opening(Opening::Startup { initiating, .. }) | Phase::AwaitReply { initiating, .. } => {
+                Some(&initiating.qp)
+            }
+            Phase::Closing(qp) => qp.as_ref(),
+            Phase::Opening(Opening::StreamingMode { .. })
+            | Phase::StreamingMode(_)
+            | Phase::AwaitRequest { .. }
+            | Phase::Deciding { .. } => None,
+        }
+    }
 }
 
 impl Connection {
     fn new(conn: ConnId, phase: Phase, deadline: Option<Instant>) -> Self {
         Self {
             conn,
-            id: None,
             origin: None,
-            qp: None,
+            id: None,
             phase,
-            param: None,
-            idle_timeout: None,
-            stream: None,
-            startup_tx: VecDeque::new(),
-            has_pre_fpdu_bytes: false,
-            deadline,
-            idle_deadline: None,
+            pre_fpdu: PreFpdu::default(),
+            timers: Timers::new(deadline),
             scheduled: None,
-            announced: Announced::Nothing,
-            closed: false,
-            error: None,
-            terminate: None,
-            peer: None,
-            fallback: Fallback::No,
+            report: Report::default(),
+            attempt: Attempt::First,
             pinned: 0,
+            closed: false,
         }
     }
 
@@ -168,7 +158,8 @@ impl Connection {
             Self::streaming(conn, StreamShared::new(options))
         } else {
             let options = Box::new(shared.options.responder.clone());
-            let (phase, deadline) = Self::await_request(options, io.now, Reassembly::default())?;
+            let (responder, deadline) = Self::listen(&options, io.now)?;
+            let phase = Phase::AwaitRequest { responder, options, reassembly: Reassembly::default() };
             Self::new(conn, phase, Some(deadline))
         };
         connection.origin = Some(ListenerOrigin { id: listener, admitted });
@@ -181,19 +172,7 @@ impl Connection {
 
     /// The next time at which it has to be called.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        [self.deadline, self.idle_deadline].into_iter().flatten().min()
-    }
-
-    /// The second attempt, if the peer did not answer the enhanced Request.
-    pub(super) fn take_retry(&mut self) -> Option<Retry> {
-        if self.fallback != Fallback::Due {
-            return None;
-        }
-        let mut param = self.param.take()?;
-        (param.mpa_revision, param.peer_to_peer, param.fallback) = (1, false, false);
-        let id = self.id.take()?;
-        let (_, remote) = id.addresses()?;
-        Some(Retry { id, qp: self.qp.take()?, remote, param, deadline: self.deadline? })
+        self.timers.next()
     }
 
     /// Tells TCP how many bytes of its buffers are held for bytes ahead of the frontier, if that has changed.
@@ -204,7 +183,7 @@ impl Connection {
             Phase::AwaitReply { reassembly, .. }
             | Phase::AwaitRequest { reassembly, .. }
             | Phase::Deciding { reassembly, .. } => reassembly.pinned_bytes(),
-            Phase::Opening { .. } | Phase::Closing => 0,
+            Phase::Opening(_) | Phase::Closing(_) => 0,
         };
         if pinned != self.pinned {
             self.pinned = pinned;
@@ -219,14 +198,16 @@ impl Connection {
         if let (Some(id), Some(info)) = (&self.id, io.tcp.info(self.conn)) {
             id.set_addresses((info.local, info.remote));
         }
-        self.apply_keepalive(io);
-        let phase = std::mem::replace(&mut self.phase, Phase::Closing);
-        match phase {
-            Phase::Opening { start: Some((initiator, request)) } => {
-                self.phase = Phase::AwaitReply { initiator, reassembly: Reassembly::default() };
+        match std::mem::replace(&mut self.phase, Phase::Closing(None)) {
+            Phase::Opening(Opening::Startup { initiating, request }) => {
+                self.apply_keepalive(io, initiating.param.keepalive);
+                self.phase = Phase::AwaitReply { initiating, reassembly: Reassembly::default() };
                 self.send_startup_bytes(io, &request);
             }
-            Phase::Opening { start: None } => self.enter_streaming_mode(io, guard, Reassembly::default()),
+            Phase::Opening(Opening::StreamingMode { param }) => {
+                self.apply_keepalive(io, param.keepalive);
+                self.begin_streaming_mode(io, guard, param.idle_timeout);
+            }
             other => self.phase = other,
         }
     }
@@ -250,7 +231,7 @@ impl Connection {
                 }
             }
             // TCP acknowledges the bytes; they are dropped.
-            Phase::Opening { .. } | Phase::Closing => self.discard(io, offset, &buf, frontier),
+            Phase::Opening(_) | Phase::Closing(_) => self.discard(io, offset, &buf, frontier),
         }
     }
 
@@ -265,7 +246,7 @@ impl Connection {
             Phase::AwaitReply { reassembly, .. }
             | Phase::AwaitRequest { reassembly, .. }
             | Phase::Deciding { reassembly, .. } => reassembly.give_up(bytes, held, may),
-            Phase::Opening { .. } | Phase::Closing => {}
+            Phase::Opening(_) | Phase::Closing(_) => {}
         }
     }
 
@@ -280,7 +261,7 @@ impl Connection {
                 } else if full.stream.may_end_here() && full.stream.may_send() {
                     self.drain(io);
                 } else {
-                    self.error.get_or_insert(ConnectionError::PeerClosed);
+                    self.report.add(ConnectionError::PeerClosed);
                     self.fail(io, Failure::Lost(MpaError::Closed));
                 }
             }
@@ -288,8 +269,11 @@ impl Connection {
                 mode.peer_closed = true;
                 self.deliver_to_user(io, guard);
             }
-            Phase::Closing => io.tcp.close(io.now, self.conn),
-            Phase::Opening { .. }
+            Phase::Closing(_) if self.pre_fpdu.is_pending() => {
+                // Our FIN follows what is left of the startup frames.
+            }
+            Phase::Closing(_) => io.tcp.close(io.now, self.conn),
+            Phase::Opening(_)
             | Phase::AwaitReply { .. }
             | Phase::AwaitRequest { .. }
             | Phase::Deciding { .. } => {
@@ -306,9 +290,7 @@ impl Connection {
         }
         // RFC 5041 section 3 (DDP-031): TCP delivers reliably or fails, and a failure is reported.
         if reason != CloseReason::Graceful {
-            self.error.get_or_insert(ConnectionError::Tcp(reason));
-        } else if self.announced == Announced::Nothing {
-            self.error.get_or_insert(ConnectionError::PeerClosed);
+            self.report.add(ConnectionError::Tcp(reason));
         }
         self.finish(io);
     }
@@ -317,32 +299,25 @@ impl Connection {
 
     /// A deadline has passed. It may be an old one.
     pub(super) fn on_time(&mut self, io: &mut Io, guard: &EpochGuard) {
-        if self.deadline.is_some_and(|deadline| deadline <= io.now) {
+        if self.timers.take_due(io.now) {
             self.on_deadline(io, guard);
         }
-        if self.idle_deadline.is_some_and(|deadline| deadline <= io.now) {
+        if self.timers.take_idle_check(io.now) {
             self.on_idle(io);
         }
     }
 
     /// The deadline of the phase has passed.
     fn on_deadline(&mut self, io: &mut Io, guard: &EpochGuard) {
-        self.deadline = None;
         match &self.phase {
-            Phase::Closing => {
-                self.error.get_or_insert(ConnectionError::CloseTimeout);
-                io.tcp.abort(io.now, self.conn);
-            }
+            Phase::Closing(_) => self.close_timeout(io),
             Phase::FullOperation(full) if full.failed => self.abort(io),
             Phase::FullOperation(full) if full.draining => self.await_answers(io),
-            Phase::StreamingMode(mode) if mode.closing => {
-                self.error.get_or_insert(ConnectionError::CloseTimeout);
-                io.tcp.abort(io.now, self.conn);
-            }
+            Phase::StreamingMode(mode) if mode.closing => self.close_timeout(io),
             Phase::Deciding { .. } => self.decision_timeout(io, guard),
             // In Full Operation: the RTR did not come.
             Phase::FullOperation(_)
-            | Phase::Opening { .. }
+            | Phase::Opening(_)
             | Phase::StreamingMode(_)
             | Phase::AwaitReply { .. }
             | Phase::AwaitRequest { .. } => self.fail_startup(io, ConnectionError::StartupTimeout),
@@ -350,29 +325,19 @@ impl Connection {
     }
 
     /// The connection is established: from now on the idle timeout counts.
-    fn watch_idle(&mut self, io: &mut Io) {
+    fn watch_idle(&mut self, io: &mut Io, timeout: Option<Duration>) {
         if let Some(id) = &self.id {
             id.set_established(io.now_us());
         }
-        if let Some(param) = self.param.take() {
-            self.idle_timeout = param.idle_timeout;
-        }
-        self.idle_deadline = self.idle_timeout.map(|timeout| io.now + duration(timeout));
+        self.timers.watch_idle(io.now, timeout);
     }
 
     fn on_idle(&mut self, io: &mut Io) {
-        let Some(timeout) = self.idle_timeout else { return };
         let progress_us = self.id.as_ref().map_or(0, |id| id.progress_us());
-        let due = Instant::from_micros(progress_us as i64) + duration(timeout);
-        self.idle_deadline = None;
-        if self.is_ending() {
-            return;
-        }
-        if due <= io.now {
-            self.error.get_or_insert(ConnectionError::IdleTimeout);
+        let since = Instant::from_micros(progress_us as i64);
+        if !self.is_ending() && self.timers.is_idle(since, io.now) {
+            self.report.add(ConnectionError::IdleTimeout);
             self.disconnect(io);
-        } else {
-            self.idle_deadline = Some(due);
         }
     }
 
@@ -383,11 +348,11 @@ impl Connection {
         }
     }
 
-    fn apply_keepalive(&self, io: &mut Io) {
-        let keepalive = match self.param.as_ref().map(|param| param.keepalive) {
-            None | Some(Keepalive::Engine) => return,
-            Some(Keepalive::Off) => None,
-            Some(Keepalive::Probe { idle, interval, probes }) => {
+    fn apply_keepalive(&self, io: &mut Io, keepalive: Keepalive) {
+        let keepalive = match keepalive {
+            Keepalive::Engine => return,
+            Keepalive::Off => None,
+            Keepalive::Probe { idle, interval, probes } => {
                 let (idle, interval) = (duration(idle), duration(interval));
                 Some(tcp_lite::Keepalive { idle, interval, probes })
             }

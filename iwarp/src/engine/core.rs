@@ -530,7 +530,8 @@ impl Core {
             self.connections[slot] = None;
             self.connection_count -= 1;
             self.io.shared.set_connections(self.connection_count);
-            if let Some(Retry { id, qp, remote, param, deadline }) = retry {
+            if let Some(retry) = retry {
+                let Retry { id, qp, remote, param, deadline } = *retry;
                 self.connect(id, &qp, remote, param, Some(deadline));
             }
         }

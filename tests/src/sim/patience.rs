@@ -27,9 +27,9 @@
 //! A port that takes nothing, a pool without buffers and a host that is stopped do harm as long as they are
 //! so. (But what waits for its host's own port is not lost, so that nothing may be cut for a smaller path.)
 //!
-//! A SYN that uses ports again waits until TIME-WAIT is over if its number is not above those of the connection
-//! before, unless both hosts have timestamps (RFC 6191 section 2). No RST ends TIME-WAIT (RFC 1337 section 3,
-//! fix F1).
+//! A SYN that uses ports again waits until TIME-WAIT is over if its number is not above those of the
+//! connection before, unless both hosts have timestamps (RFC 6191 section 2). No RST ends TIME-WAIT (RFC 1337
+//! section 3, fix F1).
 
 /// What the bound on progress depends on, beside how long a connection has stood still already.
 #[derive(Clone, Copy, Debug)]

@@ -1,10 +1,11 @@
 //! Full Operation: a connection receives and sends FPDUs.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use dp::Mbuf;
 
-use crate::memory::{Accessor, EpochGuard};
+use crate::memory::{Accessor, EpochGuard, StreamId};
 use crate::mpa::Negotiated;
 use crate::queues::QpShared;
 use crate::rdmap::stream::{Failure, SendOutcome, Stream, StreamContext};
@@ -16,8 +17,8 @@ use super::{Connection, Phase};
 /// A connection in Full Operation.
 pub(super) struct FullOperation {
     pub(super) stream: Box<Stream>,
-    /// What to announce when the peer's first FPDU has come.
-    announce: Option<Box<Negotiated>>,
+    /// What to announce when the peer's first FPDU, its RTR, has come.
+    announce: Option<Box<Announcement>>,
     /// FIN follows when everything is sent.
     pub(super) draining: bool,
     /// The stream's progress when the deadline for answers to Reads was set.
@@ -27,16 +28,26 @@ pub(super) struct FullOperation {
     pub(super) failed: bool,
 }
 
+/// What the user is told when the connection is established.
+pub(super) struct Announcement {
+    pub(super) negotiated: Negotiated,
+    pub(super) idle_timeout: Option<Duration>,
+    /// The user may send at once.
+    pub(super) ready: bool,
+}
+
 impl Connection {
+    /// Begins Full Operation. `may_send` says that this end need not wait for the peer's first FPDU.
+    /// `announce` is announced when that has come.
     pub(super) fn enter_full_operation(
         &mut self,
         io: &mut Io,
         qp: Arc<QpShared>,
-        by: Accessor,
         negotiated: &Negotiated,
         may_send: bool,
-        announce: Option<Box<Negotiated>>,
+        announce: Option<Box<Announcement>>,
     ) {
+        let by = Accessor { pd: qp.pd.id(), stream: StreamId(u64::from(qp.num)) };
         // RFC 5044 section 7.1 (MPA-141): Full Operation begins with a queue pair, and its stream is bound to
         // this connection.
         qp.connected(negotiated.ord, negotiated.ird);
@@ -64,9 +75,9 @@ impl Connection {
         let result = full.stream.receive((offset, buf, frontier), &mut io.held, context);
         let fpdus = io.streams.rx_fpdus - before;
         let established = if full.stream.may_send() { full.announce.take() } else { None };
-        if let Some(negotiated) = established {
-            self.deadline = None;
-            self.announce_established(io, *negotiated, true);
+        if let Some(announcement) = established {
+            self.timers.clear_deadline();
+            self.announce_established(io, *announcement);
         }
         if let Some(id) = &self.id {
             id.count_segment(fpdus, io.streams.rx_placed_bytes - placed);
@@ -107,14 +118,14 @@ impl Connection {
 
     /// Sends about `bytes` bytes. Returns whether it wants to send more.
     pub(in crate::engine) fn transmit(&mut self, io: &mut Io, bytes: usize, guard: &EpochGuard) -> bool {
-        if let Some(qp) = &self.qp {
+        if let Some(qp) = self.phase.qp() {
             qp.answer();
             let asked = qp.take_asked();
             self.on_ask(io, asked);
         }
-        if self.has_pre_fpdu_bytes || matches!(self.phase, Phase::StreamingMode(_)) {
+        if self.pre_fpdu.is_pending() || matches!(self.phase, Phase::StreamingMode(_)) {
             let again = self.transmit_pre_fpdu_bytes(io);
-            if self.has_pre_fpdu_bytes {
+            if self.pre_fpdu.is_pending() {
                 return again;
             }
         }
@@ -156,7 +167,7 @@ impl Connection {
 
     /// Flushes requests that were posted after the stream ended.
     fn flush_late(&self) {
-        if let Some(qp) = &self.qp
+        if let Some(qp) = self.phase.qp()
             && matches!(qp.state(), QpState::Terminate | QpState::Error)
         {
             qp.flush();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tcp_lite::{ConnId, Instant};
 
-use crate::memory::{Accessor, EpochGuard, StreamId};
+use crate::memory::EpochGuard;
 use crate::mpa::startup::{Accept, ConnectRequest, Rejected, ResponderError, Rtr};
 use crate::mpa::{Initiator, InitiatorEvent, MpaError, Negotiated, Responder, StartupFault, TerminateCode};
 use crate::queues::QpShared;
@@ -13,8 +13,10 @@ use crate::rdmap::{Terminate, TerminateError};
 use crate::verbs::{CmEventKind, CmShared, ConnParam, ConnectionError, ResponderOptions, StreamError};
 
 use super::super::core::Io;
+use super::full_operation::Announcement;
 use super::reassembly::Rest;
-use super::{Announced, Connection, Fallback, ListenerOrigin, Phase, Reassembly, duration};
+use super::report::Announced;
+use super::{Attempt, Connection, Initiating, ListenerOrigin, Opening, Phase, Reassembly, duration};
 
 impl Connection {
     /// A connection that this end opens; its SYN is sent. `again` is the deadline of the first attempt when
@@ -32,26 +34,25 @@ impl Connection {
         // The call of the user has checked the parameters.
         let (initiator, request) = Initiator::start(param.mpa_config(crc), &param.private_data, deadline)
             .map_err(|_| ConnectionError::NoResources)?;
-        let phase = Phase::Opening { start: Some((Box::new(initiator), request.to_vec())) };
-        let mut connection = Self::new(conn, phase, Some(deadline));
+        let initiating = Initiating { initiator: Box::new(initiator), qp, param };
+        let phase = Phase::Opening(Opening::Startup { initiating, request: request.to_vec() });
         id.set_conn(conn);
-        connection.id = Some(id);
-        connection.qp = Some(qp);
-        connection.param = Some(param);
-        connection.fallback = if again.is_some() { Fallback::Done } else { Fallback::No };
-        Ok(connection)
+        Ok(Self {
+            id: Some(id),
+            attempt: if again.is_some() { Attempt::Second } else { Attempt::First },
+            ..Self::new(conn, phase, Some(deadline))
+        })
     }
 
-    /// The phase that waits for the peer's Request, and its deadline.
-    pub(super) fn await_request(
-        options: Box<ResponderOptions>,
+    /// A responder that waits for the peer's Request, and its deadline.
+    pub(super) fn listen(
+        options: &ResponderOptions,
         now: Instant,
-        reassembly: Reassembly,
-    ) -> Result<(Phase, Instant), MpaError> {
+    ) -> Result<(Box<Responder>, Instant), MpaError> {
         let deadline = now + duration(options.startup_timeout);
         let responder = Responder::listen(options.mpa_config(), deadline)
             .map_err(|_| MpaError::Startup(StartupFault::NotEnhanced))?;
-        Ok((Phase::AwaitRequest { responder: Box::new(responder), options, reassembly }, deadline))
+        Ok((Box::new(responder), deadline))
     }
 
     /// Processes the bytes that have come in order.
@@ -59,7 +60,8 @@ impl Connection {
         loop {
             let mut outcome = Ok(None);
             let released = match &mut self.phase {
-                Phase::AwaitReply { initiator, reassembly } => {
+                Phase::AwaitReply { initiating, reassembly } => {
+                    let initiator = &mut initiating.initiator;
                     reassembly.take(&mut io.held, |offset, bytes| {
                         if !matches!(outcome, Ok(None)) {
                             return 0;
@@ -82,10 +84,9 @@ impl Connection {
                         consumed
                     })
                 }
-                Phase::Opening { .. }
-                | Phase::StreamingMode(_)
-                | Phase::FullOperation(_)
-                | Phase::Closing => return,
+                Phase::Opening(_) | Phase::StreamingMode(_) | Phase::FullOperation(_) | Phase::Closing(_) => {
+                    return;
+                }
             };
             io.tcp.release(self.conn, released);
             match outcome {
@@ -102,7 +103,7 @@ impl Connection {
 
     /// The peer's Request is complete. The user has to decide.
     pub(super) fn on_request(&mut self, io: &mut Io, guard: &EpochGuard, request: ConnectRequest) {
-        let phase = std::mem::replace(&mut self.phase, Phase::Closing);
+        let phase = std::mem::replace(&mut self.phase, Phase::Closing(None));
         let Phase::AwaitRequest { responder, options, reassembly } = phase else { return };
         self.phase = Phase::Deciding { responder, reassembly };
         let Some(info) = io.tcp.info(self.conn) else { return };
@@ -125,9 +126,9 @@ impl Connection {
             return self.reject(io, guard, &[], None);
         }
         id.set_requested(&io.shared, self.conn, request.private_data_limit);
-        self.deadline = None;
+        self.timers.clear_deadline();
         if let Some(timeout) = options.decision_timeout {
-            self.deadline = Some(io.now + duration(timeout));
+            self.timers.set_deadline(io.now + duration(timeout));
         }
         if let Some(ListenerOrigin { admitted, .. }) = &self.origin {
             admitted.listener.count(|stats| stats.requests += 1);
@@ -159,10 +160,9 @@ impl Connection {
     ) {
         self.leave_backlog();
         self.id = Some(id);
-        self.qp = Some(qp);
         let deadline = io.now + duration(param.timeout);
         let Phase::Deciding { responder, .. } = &mut self.phase else {
-            return self.fail_startup(io, ConnectionError::PeerClosed);
+            return self.fail_startup_of(io, qp, ConnectionError::PeerClosed);
         };
         let accept = Accept {
             ird: Some(param.responder_resources),
@@ -172,9 +172,7 @@ impl Connection {
             crc: Some(io.config.crc),
             private_data: &param.private_data,
         };
-        let answer = responder.accept(accept, deadline);
-        self.param = Some(param);
-        let (negotiated, reply) = match answer {
+        let (negotiated, reply) = match responder.accept(accept, deadline) {
             Ok(answer) => answer,
             Err(ResponderError::InsufficientIrd { needed }) => {
                 // RFC 6581 section 9.1 (MPA2-063): layer 2, type 0, code 6. It is reported locally only:
@@ -182,31 +180,32 @@ impl Connection {
                 // 4).
                 let TerminateCode { layer, etype, code } = TerminateCode::mpa(6);
                 let error = StreamError { layer, etype, code, from_peer: false };
-                self.error = Some(ConnectionError::Stream(error));
-                if let Some(qp) = &self.qp {
-                    qp.ended().error = Some(error);
-                }
-                self.end_qp();
-                return self.reject(io, guard, &[], Some(needed));
+                self.report.add(ConnectionError::Stream(error));
+                qp.ended().error = Some(error);
+                qp.enter_error();
+                self.reject(io, guard, &[], Some(needed));
+                return self.end_stream_of(io, qp);
             }
             // The call of the user has checked the length of the private data.
-            Err(_) => return self.fail_startup(io, ConnectionError::NoResources),
+            Err(_) => return self.fail_startup_of(io, qp, ConnectionError::NoResources),
         };
-        let phase = std::mem::replace(&mut self.phase, Phase::Closing);
+        let phase = std::mem::replace(&mut self.phase, Phase::Closing(None));
         let Phase::Deciding { reassembly, .. } = phase else { return };
-        self.peer = negotiated.peer;
-        self.apply_keepalive(io);
-        self.deadline = None;
+        self.report.peer = negotiated.peer;
+        self.apply_keepalive(io, param.keepalive);
+        self.timers.clear_deadline();
         self.send_startup_bytes(io, &reply);
+        let idle_timeout = param.idle_timeout;
         if matches!(negotiated.rtr, Rtr::Expect(_)) {
             // It is announced when the RTR has come.
-            self.deadline = Some(deadline);
-            self.start_stream(io, &negotiated, false, Some(Box::new(negotiated.clone())));
+            self.timers.set_deadline(deadline);
+            let announcement = Announcement { negotiated: negotiated.clone(), idle_timeout, ready: true };
+            self.enter_full_operation(io, qp, &negotiated, false, Some(Box::new(announcement)));
         } else {
             // The event says whether the user has to wait for the peer's first message.
-            let ready = self.param.as_ref().is_some_and(|param| !param.await_first_fpdu);
-            self.start_stream(io, &negotiated, ready, None);
-            self.announce_established(io, negotiated, ready);
+            let ready = !param.await_first_fpdu;
+            self.enter_full_operation(io, qp, &negotiated, ready, None);
+            self.announce_established(io, Announcement { negotiated, idle_timeout, ready });
         }
         self.receive_rest(io, guard, reassembly);
     }
@@ -229,22 +228,20 @@ impl Connection {
         let Ok(reply) = responder.reject(private_data, needed_ord) else {
             return io.tcp.abort(io.now, self.conn);
         };
-        let mut reassembly = std::mem::take(reassembly);
-        self.deadline = None;
+        let reassembly = std::mem::take(reassembly);
         self.send_startup_bytes(io, &reply);
-        let stays = self.id.as_ref().is_some_and(|id| id.is_streaming());
-        if stays && self.error.is_none() {
+        let failed = self.report.error().is_some();
+        if !failed && self.id.as_ref().is_some_and(|id| id.is_streaming()) {
             // RFC 5044 section 7.1.2 (MPA-180): MPA ends, and the TCP connection stays open for the
             // user.
-            self.announced = Announced::Streaming;
             return self.enter_streaming_mode(io, guard, reassembly);
         }
-        io.tcp.release(self.conn, reassembly.clear(&mut io.held));
-        if self.error.is_none() {
+        self.drop_reassembly(io, reassembly);
+        if !failed {
             // The user has decided, so nothing more is announced.
             self.id = None;
         }
-        self.close_when_sent(io);
+        self.close(io);
     }
 
     /// The user has not decided in time: rejects the Request.
@@ -258,7 +255,7 @@ impl Connection {
         if let Some(id) = self.id.take() {
             id.announce(
                 None,
-                CmEventKind::ConnectError { error: ConnectionError::DecisionTimeout, peer: self.peer },
+                CmEventKind::ConnectError { error: ConnectionError::DecisionTimeout, peer: None },
             );
         }
         self.reject(io, guard, &[], None);
@@ -275,72 +272,55 @@ impl Connection {
 
     /// The Reply is complete.
     fn on_reply(&mut self, io: &mut Io, guard: &EpochGuard, event: InitiatorEvent) {
-        let phase = std::mem::replace(&mut self.phase, Phase::Closing);
-        let Phase::AwaitReply { mut reassembly, .. } = phase else { return };
-        self.deadline = None;
+        let phase = std::mem::replace(&mut self.phase, Phase::Closing(None));
+        let Phase::AwaitReply { initiating: Initiating { qp, param, .. }, reassembly } = phase else {
+            return;
+        };
+        let idle_timeout = param.idle_timeout;
+        self.timers.clear_deadline();
         match event {
             InitiatorEvent::Accepted(negotiated) => {
-                self.peer = negotiated.peer;
-                self.start_stream(io, &negotiated, true, None);
-                self.announce_established(io, negotiated, true);
+                self.report.peer = negotiated.peer;
+                self.enter_full_operation(io, qp, &negotiated, true, None);
+                self.announce_established(io, Announcement { negotiated, idle_timeout, ready: true });
                 self.receive_rest(io, guard, reassembly);
             }
             InitiatorEvent::Rejected(Rejected { private_data, peer, .. }) => {
-                self.end_qp();
+                qp.enter_error();
                 let kind = CmEventKind::Rejected { private_data: private_data.as_slice().into(), peer };
-                if let (Some(id), Some(stream)) = (&self.id, &self.stream) {
+                if let (Some(id), Some(stream)) = (&self.id, self.pre_fpdu.stream()) {
                     // RFC 5044 section 7.1.2 (MPA-190): MPA ends, and the TCP connection stays open
                     // for the user.
                     id.set_streaming(&io.shared, stream);
                     id.announce(None, kind);
-                    self.enter_streaming_mode(io, guard, reassembly);
-                    self.qp = None;
-                    return;
+                    return self.enter_streaming_mode(io, guard, reassembly);
                 }
                 self.announce(kind);
                 self.id = None;
-                io.tcp.release(self.conn, reassembly.clear(&mut io.held));
+                self.drop_reassembly(io, reassembly);
                 self.close(io);
+                self.end_stream_of(io, qp);
             }
             InitiatorEvent::Unmet { error, negotiated } => {
-                self.peer = negotiated.peer;
-                self.start_stream(io, &Negotiated { rtr: Rtr::None, ..negotiated }, true, None);
+                self.report.peer = negotiated.peer;
+                self.enter_full_operation(io, qp, &Negotiated { rtr: Rtr::None, ..negotiated }, true, None);
                 // RFC 6581 sections 9.1 and 9.2 (MPA2-066, MPA2-067, MPA2-087, MPA2-088): a Terminate with
                 // code 6 or 7, then the end.
                 let TerminateCode { layer, etype, code } = error.terminate_code();
                 let known = TerminateError::from_codes(layer, etype, code);
                 let terminate = Terminate::local(known.unwrap_or(TerminateError::MpaStartupCatastrophic));
                 self.fail(io, Failure::Local(terminate));
-                io.tcp.release(self.conn, reassembly.clear(&mut io.held));
+                self.drop_reassembly(io, reassembly);
             }
-        }
-    }
-
-    /// The peer has closed without a Reply. Perhaps it does not know revision 2 (RFC 6581 section 10).
-    pub(super) fn consider_fallback(&mut self) {
-        if let Phase::AwaitReply { initiator, .. } = &self.phase
-            && self.stream.is_none()
-            && self.fallback == Fallback::No
-            && initiator.fallback().is_some()
-        {
-            self.fallback = Fallback::Due;
         }
     }
 
     // ---- both ----
 
-    /// Begins Full Operation. `may_send` says that this end need not wait for the peer's first FPDU.
-    /// `announce` is announced when that has come.
-    fn start_stream(
-        &mut self,
-        io: &mut Io,
-        negotiated: &Negotiated,
-        may_send: bool,
-        announce: Option<Box<Negotiated>>,
-    ) {
-        let Some(qp) = self.qp.clone() else { return };
-        let by = Accessor { pd: qp.pd.id(), stream: StreamId(u64::from(qp.num)) };
-        self.enter_full_operation(io, qp, by, negotiated, may_send, announce);
+    /// Startup has failed for this queue pair, which ends with the connection.
+    pub(super) fn fail_startup_of(&mut self, io: &mut Io, qp: Arc<QpShared>, error: ConnectionError) {
+        self.fail_startup(io, error);
+        self.end_stream_of(io, qp);
     }
 
     /// Receives the bytes after the startup frame as FPDUs, and schedules the connection to send.
@@ -352,11 +332,16 @@ impl Connection {
         self.activate(io);
     }
 
-    pub(super) fn announce_established(&mut self, io: &mut Io, negotiated: Negotiated, ready: bool) {
-        self.announced = Announced::Established;
+    fn drop_reassembly(&self, io: &mut Io, mut reassembly: Reassembly) {
+        io.tcp.release(self.conn, reassembly.clear(&mut io.held));
+    }
+
+    pub(super) fn announce_established(&mut self, io: &mut Io, announcement: Announcement) {
+        let Announcement { negotiated, idle_timeout, ready } = announcement;
+        self.report.announced = Announced::Established;
         io.counters.connections += 1;
         io.counters.connections_without_crc += u64::from(!negotiated.crc);
-        self.watch_idle(io);
+        self.watch_idle(io, idle_timeout);
         let Negotiated { tx_markers, rx_markers, ird, ord, private_data, peer, revision, .. } = negotiated;
         // RFC 5044 section 3 (MPA-037), RFC 6581 section 9.1 (MPA2-058): the user gets the peer's revision
         // and depths.
@@ -366,7 +351,7 @@ impl Connection {
             ird,
             peer,
             revision,
-            fell_back: self.fallback == Fallback::Done,
+            fell_back: matches!(self.attempt, Attempt::Second),
             markers: (tx_markers, rx_markers),
             ready,
         });

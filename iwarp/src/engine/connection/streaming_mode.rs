@@ -10,10 +10,11 @@
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use dp::Mbuf;
 use dp::invariant::Check;
-use tcp_lite::{ConnId, Instant, SendError};
+use tcp_lite::{ConnId, Instant};
 
 use crate::memory::EpochGuard;
 use crate::mpa::{HeldSlab, Initiator, MpaError, StartupFault};
@@ -21,8 +22,10 @@ use crate::queues::QpShared;
 use crate::verbs::{CmEventKind, CmShared, ConnParam, ConnectionError, ResponderOptions, StreamShared};
 
 use super::super::core::Io;
+use super::pre_fpdu::{PreFpdu, Sent};
+use super::report::Announced;
 use super::startup::startup_error;
-use super::{Announced, Connection, Phase, Reassembly, duration};
+use super::{Connection, Initiating, Opening, Phase, Reassembly, duration};
 
 /// A connection in streaming mode.
 #[derive(Default)]
@@ -57,17 +60,6 @@ impl StreamingMode {
     }
 }
 
-/// The result of sending.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Sent {
-    /// TCP has taken everything.
-    All,
-    /// TCP's send buffer is full. TCP says when there is space.
-    Blocked,
-    /// No packet buffer is free: try again in the next poll.
-    NoMbuf,
-}
-
 impl Connection {
     /// A connection that this end opens in streaming mode; its SYN is sent.
     pub(in crate::engine) fn connecting_stream(
@@ -78,55 +70,64 @@ impl Connection {
         now: Instant,
     ) -> Self {
         let deadline = now + duration(param.timeout);
-        let mut connection = Self::new(conn, Phase::Opening { start: None }, Some(deadline));
+        let phase = Phase::Opening(Opening::StreamingMode { param });
         id.set_conn(conn);
-        connection.id = Some(id);
-        connection.stream = Some(stream);
-        connection.param = Some(param);
-        connection
+        Self { id: Some(id), pre_fpdu: PreFpdu::streaming(stream), ..Self::new(conn, phase, Some(deadline)) }
     }
 
     /// A connection that a listener accepted.
     pub(super) fn streaming(conn: ConnId, stream: Arc<StreamShared>) -> Self {
-        let mut connection = Self::new(conn, Phase::StreamingMode(StreamingMode::default()), None);
-        connection.stream = Some(stream);
-        connection
+        let phase = Phase::StreamingMode(StreamingMode::default());
+        Self { pre_fpdu: PreFpdu::streaming(stream), ..Self::new(conn, phase, None) }
     }
 
     /// Announces a connection of a listener to the user, if it begins in streaming mode.
     pub(in crate::engine) fn announce_in_streaming_mode(&mut self, io: &mut Io) {
         let (Some(origin), Some(info)) = (&mut self.origin, io.tcp.info(self.conn)) else { return };
-        if self.stream.is_none() {
+        if !self.pre_fpdu.has_stream() {
             return;
         }
         origin.admitted.decide();
         let listener = Arc::clone(&origin.id);
         let id = listener.child(self.conn, (info.local, info.remote));
         self.id = Some(id);
-        self.announce_streaming(io, Some(&listener), info.remote);
+        self.announce_streaming(io, Some(&listener), info.remote, None);
+    }
+
+    /// Our SYN was answered: streaming mode begins.
+    pub(super) fn begin_streaming_mode(
+        &mut self,
+        io: &mut Io,
+        guard: &EpochGuard,
+        idle_timeout: Option<Duration>,
+    ) {
+        if let Some(info) = io.tcp.info(self.conn) {
+            self.announce_streaming(io, None, info.remote, idle_timeout);
+        }
+        self.enter_streaming_mode(io, guard, Reassembly::default());
     }
 
     /// Enters streaming mode, at first or again after a reject.
     pub(super) fn enter_streaming_mode(&mut self, io: &mut Io, guard: &EpochGuard, reassembly: Reassembly) {
-        self.deadline = None;
+        self.timers.clear_deadline();
         self.phase = Phase::StreamingMode(StreamingMode { reassembly, ..StreamingMode::default() });
-        let addresses = self.id.as_ref().and(io.tcp.info(self.conn)).map(|info| info.remote);
-        if let (Announced::Nothing, Some(remote)) = (self.announced, addresses)
-            && self.qp.is_none()
-        {
-            self.announce_streaming(io, None, remote);
-        }
-        self.announced = Announced::Streaming;
+        self.report.announced = Announced::Streaming;
         self.deliver_to_user(io, guard);
         // The user may have sent bytes since the reject.
         self.activate(io);
     }
 
-    fn announce_streaming(&mut self, io: &mut Io, listener: Option<&Arc<CmShared>>, remote: SocketAddr) {
-        let (Some(id), Some(stream)) = (self.id.clone(), self.stream.clone()) else { return };
-        self.announced = Announced::Streaming;
-        id.set_streaming(&io.shared, &stream);
-        self.watch_idle(io);
+    fn announce_streaming(
+        &mut self,
+        io: &mut Io,
+        listener: Option<&Arc<CmShared>>,
+        remote: SocketAddr,
+        idle_timeout: Option<Duration>,
+    ) {
+        let (Some(id), Some(stream)) = (self.id.clone(), self.pre_fpdu.stream()) else { return };
+        self.report.announced = Announced::Streaming;
+        id.set_streaming(&io.shared, stream);
+        self.watch_idle(io, idle_timeout);
         id.announce(listener, CmEventKind::StreamEstablished { remote });
     }
 
@@ -151,7 +152,7 @@ impl Connection {
 
     /// The user has sent or read bytes.
     pub(in crate::engine) fn streamed(&mut self, io: &mut Io, guard: &EpochGuard) {
-        if let Some(stream) = &self.stream {
+        if let Some(stream) = self.pre_fpdu.stream() {
             stream.answer();
         }
         if matches!(self.phase, Phase::StreamingMode(_)) {
@@ -162,7 +163,8 @@ impl Connection {
 
     /// Moves bytes to the user's buffer, as many as fit.
     pub(super) fn deliver_to_user(&mut self, io: &mut Io, _guard: &EpochGuard) {
-        let (Phase::StreamingMode(mode), Some(stream)) = (&mut self.phase, &self.stream) else { return };
+        let Phase::StreamingMode(mode) = &mut self.phase else { return };
+        let Some(stream) = self.pre_fpdu.stream() else { return };
         let before = mode.reassembly.next();
         let released = mode.reassembly.take(&mut io.held, |_, bytes| stream.fill(bytes));
         io.tcp.release(self.conn, released);
@@ -181,64 +183,20 @@ impl Connection {
 
     /// Sends bytes of a startup frame, after those of the user.
     pub(super) fn send_startup_bytes(&mut self, io: &mut Io, bytes: &[u8]) {
-        self.startup_tx.extend(bytes);
-        self.has_pre_fpdu_bytes = true;
+        self.pre_fpdu.push(bytes);
         if self.send_pre_fpdu_bytes(io) == Sent::NoMbuf {
             self.activate(io);
         }
     }
 
     /// Hands to TCP the bytes that go before the first FPDU.
-    pub(super) fn send_pre_fpdu_bytes(&mut self, io: &mut Io) -> Sent {
-        let mut result = Sent::All;
-        let (conn, now) = (self.conn, io.now);
-        let tcp = &mut io.tcp;
-        let mut send = |bytes: &[u8]| match tcp.send(now, conn, bytes) {
-            Ok(sent) => {
-                if sent < bytes.len() {
-                    result = Sent::Blocked;
-                }
-                sent
-            }
-            Err(SendError::NoMbuf) => {
-                result = Sent::NoMbuf;
-                0
-            }
-            Err(SendError::BufferFull | SendError::Closed) => {
-                result = Sent::Blocked;
-                0
-            }
-        };
-        let mut writable = self.stream.as_ref().is_some_and(|stream| stream.drain(&mut send));
-        if self.stream.as_ref().is_none_or(|stream| stream.is_sent()) {
-            while !self.startup_tx.is_empty() {
-                let sent = send(self.startup_tx.as_slices().0);
-                self.startup_tx.drain(..sent);
-                if sent == 0 {
-                    break;
-                }
-            }
-        }
-        if let (Phase::StreamingMode(_), true, Some(stream)) =
-            (&self.phase, self.startup_tx.is_empty(), &self.stream)
-        {
-            stream.reopen();
-            writable |= stream.drain(&mut send);
-        }
-        if result == Sent::Blocked {
-            // A short write can mean that the send buffer is full or that the packet pool is empty. TCP
-            // reports only when the send buffer has space again.
-            let blocked = matches!(
-                io.tcp.sender(io.now, conn).and_then(|mut sender| sender.segment().map(drop)),
-                Err(SendError::BufferFull | SendError::Closed)
-            );
-            result = if blocked { Sent::Blocked } else { Sent::NoMbuf };
-        }
-        self.has_pre_fpdu_bytes = result != Sent::All;
-        if writable && matches!(self.phase, Phase::StreamingMode(_)) {
+    fn send_pre_fpdu_bytes(&mut self, io: &mut Io) -> Sent {
+        let in_streaming_mode = matches!(self.phase, Phase::StreamingMode(_));
+        let (sent, writable) = self.pre_fpdu.send(io, self.conn, in_streaming_mode);
+        if writable {
             self.announce(CmEventKind::StreamWritable);
         }
-        result
+        sent
     }
 
     /// The user closes in streaming mode: FIN follows the bytes that it has sent.
@@ -246,28 +204,22 @@ impl Connection {
         if let Phase::StreamingMode(mode) = &mut self.phase {
             mode.closing = true;
         }
-        self.deadline = Some(io.now + duration(io.config.close_timeout));
-        self.activate(io);
-    }
-
-    /// Sends FIN after the bytes that TCP has not taken yet.
-    pub(super) fn close_when_sent(&mut self, io: &mut Io) {
-        if !self.has_pre_fpdu_bytes {
-            return self.close(io);
-        }
-        self.phase = Phase::StreamingMode(StreamingMode { closing: true, ..StreamingMode::default() });
-        self.deadline = Some(io.now + duration(io.config.close_timeout));
+        self.timers.set_deadline(io.now + duration(io.config.close_timeout));
         self.activate(io);
     }
 
     /// Sends in streaming mode or startup. Returns whether it has to try again in the next poll.
     pub(super) fn transmit_pre_fpdu_bytes(&mut self, io: &mut Io) -> bool {
         let sent = self.send_pre_fpdu_bytes(io);
-        if let Phase::StreamingMode(mode) = &self.phase {
-            self.note_progress(io);
-            if mode.closing && sent == Sent::All {
-                self.close(io);
+        match &self.phase {
+            Phase::StreamingMode(mode) => {
+                self.note_progress(io);
+                if mode.closing && sent == Sent::All {
+                    self.close(io);
+                }
             }
+            Phase::Closing(_) if sent == Sent::All => io.tcp.close(io.now, self.conn),
+            _ => {}
         }
         io.no_mbuf |= sent == Sent::NoMbuf;
         sent == Sent::NoMbuf
@@ -280,28 +232,26 @@ impl Connection {
         qp: Arc<QpShared>,
         param: Box<ConnParam>,
     ) {
-        self.qp = Some(qp);
-        self.announced = Announced::Nothing;
-        let (Phase::StreamingMode(mode), Some(stream)) = (&mut self.phase, &self.stream) else {
-            return self.fail_startup(io, ConnectionError::PeerClosed);
+        self.report.announced = Announced::Nothing;
+        let Phase::StreamingMode(mode) = &mut self.phase else {
+            return self.fail_startup_of(io, qp, ConnectionError::PeerClosed);
+        };
+        let deadline = io.now + duration(param.timeout);
+        self.timers.unwatch_idle();
+        // The call of the user has checked the parameters.
+        let started = Initiator::start(param.mpa_config(io.config.crc), &param.private_data, deadline);
+        let Ok((initiator, request)) = started else {
+            return self.fail_startup_of(io, qp, ConnectionError::NoResources);
         };
         let reassembly = std::mem::take(&mut mode.reassembly);
-        let stray = !stream.take_unread().is_empty();
-        let deadline = io.now + duration(param.timeout);
-        let started = Initiator::start(param.mpa_config(io.config.crc), &param.private_data, deadline);
-        self.idle_deadline = None;
-        self.param = Some(param);
-        // The call of the user has checked the parameters.
-        let Ok((initiator, request)) = started else {
-            return self.fail_startup(io, ConnectionError::NoResources);
-        };
-        self.phase = Phase::AwaitReply { initiator: Box::new(initiator), reassembly };
-        if stray {
+        let initiating = Initiating { initiator: Box::new(initiator), qp, param };
+        self.phase = Phase::AwaitReply { initiating, reassembly };
+        if self.pre_fpdu.stream().is_some_and(|stream| !stream.take_unread().is_empty()) {
             // RFC 5044 section 7.1 (MPA-134): both ends start MPA at the same byte. A byte before the Reply
             // is not of MPA: the peer does not know that it is the responder.
             return self.fail_startup(io, ConnectionError::Startup(StartupFault::EarlyBytes));
         }
-        self.deadline = Some(deadline);
+        self.timers.set_deadline(deadline);
         self.send_startup_bytes(io, &request);
     }
 
@@ -312,18 +262,19 @@ impl Connection {
         guard: &EpochGuard,
         options: Box<ResponderOptions>,
     ) {
-        self.announced = Announced::Nothing;
-        self.idle_deadline = None;
-        let (Phase::StreamingMode(mode), Some(stream)) = (&mut self.phase, self.stream.clone()) else {
+        self.report.announced = Announced::Nothing;
+        self.timers.unwatch_idle();
+        let (Phase::StreamingMode(mode), Some(stream)) = (&mut self.phase, self.pre_fpdu.stream().cloned())
+        else {
             return self.fail_startup(io, ConnectionError::PeerClosed);
+        };
+        let Ok((responder, deadline)) = Self::listen(&options, io.now) else {
+            return self.fail_startup(io, ConnectionError::NoResources);
         };
         let reassembly = std::mem::take(&mut mode.reassembly);
         let next = reassembly.next();
-        let Ok((phase, deadline)) = Self::await_request(options, io.now, reassembly) else {
-            return self.fail_startup(io, ConnectionError::NoResources);
-        };
-        self.phase = phase;
-        self.deadline = Some(deadline);
+        self.phase = Phase::AwaitRequest { responder, options, reassembly };
+        self.timers.set_deadline(deadline);
         // Sends the last bytes of the user now.
         self.send_startup_bytes(io, &[]);
         // RFC 5044 section 7.1 (MPA-134): MPA starts at the first byte that the user has not read.

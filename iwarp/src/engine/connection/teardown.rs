@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use tcp_lite::CloseReason;
 
-use crate::queues::Ask;
+use crate::queues::{Ask, QpShared};
 use crate::rdmap::stream::Failure;
 use crate::rdmap::{Terminate, TerminateError};
 use crate::verbs::{CmEventKind, ConnectionError, QpState, TerminateOrigin, TerminateReport};
 
 use super::super::core::Io;
-use super::{Announced, Connection, Fallback, ListenerOrigin, Phase, duration};
+use super::{Attempt, Connection, ListenerOrigin, Phase, duration};
 
 impl Connection {
     /// The user wants a graceful close.
@@ -29,9 +29,9 @@ impl Connection {
     pub(super) fn is_ending(&self) -> bool {
         match &self.phase {
             Phase::FullOperation(full) => full.failed,
-            Phase::Closing => true,
+            Phase::Closing(_) => true,
             Phase::StreamingMode(mode) => mode.closing,
-            Phase::Opening { .. }
+            Phase::Opening(_)
             | Phase::AwaitReply { .. }
             | Phase::AwaitRequest { .. }
             | Phase::Deciding { .. } => false,
@@ -43,9 +43,7 @@ impl Connection {
     pub(super) fn drain(&mut self, io: &mut Io) {
         if let Phase::FullOperation(full) = &mut self.phase {
             full.draining = true;
-        }
-        if let Some(qp) = &self.qp {
-            qp.set_state(QpState::Closing);
+            full.stream.qp().set_state(QpState::Closing);
         }
         self.activate(io);
     }
@@ -56,9 +54,9 @@ impl Connection {
         let Phase::FullOperation(full) = &mut self.phase else { return };
         if full.stream.is_drained() {
             self.close(io);
-        } else if self.deadline.is_none() {
+        } else if self.timers.deadline().is_none() {
             full.progress = full.stream.progress();
-            self.deadline = Some(io.now + duration(io.config.close_timeout));
+            self.timers.set_deadline(io.now + duration(io.config.close_timeout));
         }
     }
 
@@ -69,10 +67,15 @@ impl Connection {
             return;
         }
         if full.progress == full.stream.progress() {
-            self.error.get_or_insert(ConnectionError::CloseTimeout);
-            return self.abort(io);
+            return self.close_timeout(io);
         }
         self.drained(io);
+    }
+
+    /// The end takes too long: resets the connection.
+    pub(super) fn close_timeout(&mut self, io: &mut Io) {
+        self.report.add(ConnectionError::CloseTimeout);
+        io.tcp.abort(io.now, self.conn);
     }
 
     /// Does what the queue pair asks for: its user, or a completion queue that has lost a completion.
@@ -91,7 +94,7 @@ impl Connection {
 
     /// Ends the connection at once.
     pub(in crate::engine) fn abort(&mut self, io: &mut Io) {
-        self.error.get_or_insert(ConnectionError::Tcp(CloseReason::Aborted));
+        self.report.add(ConnectionError::Tcp(CloseReason::Aborted));
         io.tcp.abort(io.now, self.conn);
     }
 
@@ -99,7 +102,7 @@ impl Connection {
     pub(super) fn fail(&mut self, io: &mut Io, failure: Failure) {
         let Phase::FullOperation(full) = &mut self.phase else { return };
         let error = failure.stream_error();
-        self.error.get_or_insert(ConnectionError::Stream(error));
+        self.report.add(ConnectionError::Stream(error));
         // RFC 5041 section 3 (DDP-038): the stream is marked as failed. RFC 5040 section 7.1 (RDMAP-331):
         // only its first error is told to the peer.
         if std::mem::replace(&mut full.failed, true) {
@@ -109,16 +112,14 @@ impl Connection {
             self.count_peer_failure(io);
         }
         let Phase::FullOperation(full) = &mut self.phase else { return };
-        self.terminate = report(&failure, full.stream.may_send());
+        let terminate = report(&failure, full.stream.may_send());
         io.tcp.release(self.conn, full.stream.drop_held(&mut io.held));
-        if let Some(qp) = &self.qp {
-            // RFC 5041 sections 6.2.2, 7.1 and 8.3 (DDP-156, DDP-157, DDP-190, DDP-222), RFC 5040 sections
-            // 5.4 and 7.1 (RDMAP-258, RDMAP-323): the user gets an event and the error, or the peer's
-            // Terminate.
-            let oldest = qp.fail(failure.origin(), error, self.terminate.clone());
-            full.stream.flush(&mut io.records, oldest, Some(error));
-            qp.flush();
-        }
+        // RFC 5041 sections 6.2.2, 7.1 and 8.3 (DDP-156, DDP-157, DDP-190, DDP-222), RFC 5040 sections 5.4
+        // and 7.1 (RDMAP-258, RDMAP-323): the user gets an event and the error, or the peer's Terminate.
+        let oldest = full.stream.qp().fail(failure.origin(), error, terminate.clone());
+        full.stream.flush(&mut io.records, oldest, Some(error));
+        full.stream.qp().flush();
+        self.report.terminate = terminate;
         match failure {
             // RFC 7306 section 8.1 (EXT-146): the peer gets a Terminate, whether a message of ours could not
             // be made or a message of its own is wrong.
@@ -127,7 +128,7 @@ impl Connection {
                 // before TCP is closed.
                 // RFC 5040 section 7.1 (RDMAP-324): an error that is found here is told to the peer.
                 full.stream.terminate(&terminate);
-                self.deadline = Some(io.now + duration(io.config.close_timeout));
+                self.timers.set_deadline(io.now + duration(io.config.close_timeout));
                 self.activate(io);
             }
             Failure::Peer(_) => {
@@ -140,7 +141,7 @@ impl Connection {
 
     /// Startup has failed: closes at once, and reports the error.
     pub(super) fn fail_startup(&mut self, io: &mut Io, error: ConnectionError) {
-        self.error.get_or_insert(error);
+        self.report.add(error);
         if matches!(error, ConnectionError::StartupTimeout | ConnectionError::Startup(_)) {
             self.count_peer_failure(io);
         }
@@ -159,10 +160,13 @@ impl Connection {
         }
     }
 
-    /// Sends FIN. Received bytes are dropped from now on.
+    /// Sends FIN after what is left of the startup frames. Received bytes are dropped from now on.
     pub(super) fn close(&mut self, io: &mut Io) {
         self.end_stream(io);
-        self.deadline = Some(io.now + duration(io.config.close_timeout));
+        self.timers.set_deadline(io.now + duration(io.config.close_timeout));
+        if self.pre_fpdu.is_pending() {
+            return self.activate(io);
+        }
         // RFC 5041 section 3 (DDP-042), RFC 5040 section 7 (RDMAP-321): the connection ends with its only
         // stream.
         io.tcp.close(io.now, self.conn);
@@ -174,19 +178,16 @@ impl Connection {
         self.report_lost();
         self.end_stream(io);
         self.closed = true;
-        if self.fallback == Fallback::Due {
+        if matches!(self.attempt, Attempt::Failed(_)) {
             return;
         }
-        self.end_qp();
-        let error = self.error;
+        if let Some(qp) = self.phase.qp() {
+            qp.enter_error();
+        }
+        let kind = self.report.last_event();
+        let error = self.report.error();
         self.count_end(error);
         io.counters.connections_failed += u64::from(error.is_some());
-        let kind = if self.announced == Announced::Nothing {
-            let error = error.unwrap_or(ConnectionError::PeerClosed);
-            CmEventKind::ConnectError { error, peer: self.peer }
-        } else {
-            CmEventKind::Disconnected { error, terminate: self.terminate.take() }
-        };
         // `set_over` comes first: an `accept` after it is refused, and an earlier one gets this event.
         if let Some(id) = self.id.take() {
             id.set_over();
@@ -197,18 +198,18 @@ impl Connection {
     /// Reports a stream that TCP has lost, unless the user has aborted it.
     fn report_lost(&self) {
         let wanted = ConnectionError::Tcp(CloseReason::Aborted);
-        if let (Phase::FullOperation(full), Some(qp)) = (&self.phase, &self.qp)
+        if let Phase::FullOperation(full) = &self.phase
             && !full.failed
-            && self.error.is_some_and(|error| error != wanted)
+            && self.report.error().is_some_and(|error| error != wanted)
         {
-            qp.lose();
+            full.stream.qp().lose();
         }
     }
 
     /// Ends the stream, if there is one. Frees its slots, which all connections share, and flushes the
     /// requests that it has taken from the queue pair. A receive may be in progress even after a graceful
     /// close.
-    fn end_stream(&mut self, io: &mut Io) {
+    pub(super) fn end_stream(&mut self, io: &mut Io) {
         match &mut self.phase {
             Phase::FullOperation(full) => {
                 io.tcp.release(self.conn, full.stream.drop_held(&mut io.held));
@@ -223,9 +224,15 @@ impl Connection {
                 let released = mode.clear(io);
                 io.tcp.release(self.conn, released);
             }
-            Phase::Opening { .. } | Phase::Closing => {}
+            Phase::Opening(_) | Phase::Closing(_) => {}
         }
-        self.phase = Phase::Closing;
+        self.phase = Phase::Closing(self.phase.qp().cloned());
+    }
+
+    /// As [`end_stream`](Self::end_stream), where the phase does not know the queue pair.
+    pub(super) fn end_stream_of(&mut self, io: &mut Io, qp: Arc<QpShared>) {
+        self.end_stream(io);
+        self.phase = Phase::Closing(Some(qp));
     }
 
     /// Counts an end during startup for the listener.
@@ -239,12 +246,6 @@ impl Connection {
                 Some(ConnectionError::Startup(_)) => stats.startup_faults += 1,
                 _ => stats.startup_lost += 1,
             });
-        }
-    }
-
-    pub(super) fn end_qp(&self) {
-        if let Some(qp) = &self.qp {
-            qp.enter_error();
         }
     }
 

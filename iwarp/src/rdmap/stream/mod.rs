@@ -96,6 +96,11 @@ impl Stream {
         }
     }
 
+    /// The queue pair that it is for.
+    pub(crate) fn qp(&self) -> &Arc<QpShared> {
+        &self.common.qp
+    }
+
     /// Whether it may send: for a responder, once the peer's first FPDU has arrived.
     pub(crate) fn may_send(&self) -> bool {
         self.may_send

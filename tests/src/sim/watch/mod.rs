@@ -208,8 +208,8 @@ impl Watch {
         connection.is_some_and(|connection| connection.before.as_ref().is_some_and(|before| before.swept))
     }
 
-    /// Whether the SYN of a connection that uses `port` again is not answered yet, and its number is not above
-    /// those before.
+    /// Whether the SYN of a connection that uses `port` again is not answered yet, and its number is not
+    /// above those before.
     pub fn looks_old(&self, port: u16) -> bool {
         let Some(Connection { before: Some(before), halves, .. }) = self.connections.get(&port) else {
             return false;

@@ -1,0 +1,51 @@
+//! What the user of a connection is told about its end.
+
+use std::sync::Arc;
+
+use crate::mpa::startup::Enhanced;
+use crate::verbs::{CmEventKind, ConnectionError, TerminateReport};
+
+/// What the user has been told, and what there is to tell when the connection ends.
+#[derive(Default)]
+pub(super) struct Report {
+    pub(super) announced: Announced,
+    /// The first error.
+    error: Option<ConnectionError>,
+    /// The Terminate that was sent or received.
+    pub(super) terminate: Option<Arc<TerminateReport>>,
+    /// The enhanced data of the peer's startup frame.
+    pub(super) peer: Option<Enhanced>,
+}
+
+/// What the user has been told about the connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Announced {
+    #[default]
+    Nothing,
+    /// That it is in streaming mode.
+    Streaming,
+    /// That it is established.
+    Established,
+}
+
+impl Report {
+    /// Adds an error. The first one is the cause, and is reported.
+    pub(super) fn add(&mut self, error: ConnectionError) {
+        self.error.get_or_insert(error);
+    }
+
+    /// The first error.
+    pub(super) fn error(&self) -> Option<ConnectionError> {
+        self.error
+    }
+
+    /// The last event of the connection. A graceful end before anything was announced is an error.
+    pub(super) fn last_event(&mut self) -> CmEventKind {
+        if self.announced == Announced::Nothing {
+            let error = *self.error.get_or_insert(ConnectionError::PeerClosed);
+            CmEventKind::ConnectError { error, peer: self.peer }
+        } else {
+            CmEventKind::Disconnected { error: self.error, terminate: self.terminate.take() }
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! The second attempt to connect, with revision 1 (RFC 6581 section 10).
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tcp_lite::Instant;
+
+use crate::queues::QpShared;
+use crate::verbs::{CmShared, ConnParam};
+
+use super::{Connection, Initiating, Phase};
+
+/// Which attempt of an initiator this is.
+pub(super) enum Attempt {
+    First,
+    /// The peer closed without a Reply: the first attempt fails unannounced, and the second one follows.
+    Failed(Box<Retry>),
+    Second,
+}
+
+/// A connection to try again with revision 1.
+pub(in crate::engine) struct Retry {
+    pub(in crate::engine) id: Arc<CmShared>,
+    pub(in crate::engine) qp: Arc<QpShared>,
+    pub(in crate::engine) remote: SocketAddr,
+    pub(in crate::engine) param: Box<ConnParam>,
+    pub(in crate::engine) deadline: Instant,
+}
+
+impl Connection {
+    /// The peer has closed without a Reply. Perhaps it does not know revision 2 (RFC 6581 section 10).
+    pub(super) fn consider_fallback(&mut self) {
+        let Phase::AwaitReply { initiating, .. } = &self.phase else { return };
+        let Initiating { initiator, qp, param } = initiating;
+        let may = matches!(self.attempt, Attempt::First) && !self.pre_fpdu.has_stream();
+        if may
+            && initiator.fallback().is_some()
+            && let (Some(id), Some(deadline)) = (&self.id, self.timers.deadline())
+            && let Some((_, remote)) = id.addresses()
+        {
+            let mut param = param.clone();
+            (param.mpa_revision, param.peer_to_peer, param.fallback) = (1, false, false);
+            let (id, qp) = (Arc::clone(id), Arc::clone(qp));
+            self.attempt = Attempt::Failed(Box::new(Retry { id, qp, remote, param, deadline }));
+        }
+    }
+
+    /// The second attempt, if there is one after this connection.
+    pub(in crate::engine) fn take_retry(&mut self) -> Option<Box<Retry>> {
+        match std::mem::replace(&mut self.attempt, Attempt::Second) {
+            Attempt::Failed(retry) => Some(retry),
+            Attempt::First | Attempt::Second => None,
+        }
+    }
+}

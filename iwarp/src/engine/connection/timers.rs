@@ -1,0 +1,73 @@
+//! The deadlines of a connection.
+
+use std::time::Duration;
+
+use tcp_lite::Instant;
+
+use super::duration;
+
+/// What a connection waits for: the deadline of its phase, and the idle timeout.
+pub(super) struct Timers {
+    /// The deadline of the phase.
+    deadline: Option<Instant>,
+    /// How long the connection may be idle once it is established.
+    idle_timeout: Option<Duration>,
+    /// When to check whether it was idle for too long.
+    idle_check: Option<Instant>,
+}
+
+impl Timers {
+    pub(super) fn new(deadline: Option<Instant>) -> Self {
+        Self { deadline, idle_timeout: None, idle_check: None }
+    }
+
+    /// The next time at which the connection has to be called.
+    pub(super) fn next(&self) -> Option<Instant> {
+        [self.deadline, self.idle_check].into_iter().flatten().min()
+    }
+
+    /// The deadline of the phase.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// Sets the deadline of the phase.
+    pub(super) fn set_deadline(&mut self, deadline: Instant) {
+        self.deadline = Some(deadline);
+    }
+
+    /// The phase has no deadline.
+    pub(super) fn clear_deadline(&mut self) {
+        self.deadline = None;
+    }
+
+    /// Whether the deadline of the phase has passed. It is reported once.
+    pub(super) fn take_due(&mut self, now: Instant) -> bool {
+        self.deadline.take_if(|deadline| *deadline <= now).is_some()
+    }
+
+    /// Watches for an idle connection from now on, if there is a timeout.
+    pub(super) fn watch_idle(&mut self, now: Instant, timeout: Option<Duration>) {
+        self.idle_timeout = timeout;
+        self.idle_check = timeout.map(|timeout| now + duration(timeout));
+    }
+
+    /// Watches no more.
+    pub(super) fn unwatch_idle(&mut self) {
+        self.idle_check = None;
+    }
+
+    /// Whether to check now whether the connection was idle for too long. It is reported once.
+    pub(super) fn take_idle_check(&mut self, now: Instant) -> bool {
+        self.idle_check.take_if(|check| *check <= now).is_some()
+    }
+
+    /// Whether the connection was idle for too long if its last progress was at `progress`. If not, the next
+    /// check is set.
+    pub(super) fn is_idle(&mut self, progress: Instant, now: Instant) -> bool {
+        let Some(timeout) = self.idle_timeout else { return false };
+        let due = progress + duration(timeout);
+        self.idle_check = (due > now).then_some(due);
+        due <= now
+    }
+}
