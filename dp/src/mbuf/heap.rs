@@ -67,6 +67,7 @@ impl Segment {
         self.pool.as_ref().expect("a descriptor in use has its pool")
     }
 
+    #[inline]
     fn bytes(&self) -> &[u8] {
         match &self.storage {
             Storage::None => &[],
@@ -198,6 +199,7 @@ impl Chain {
         Some(Self::new(Handle::new(segment)))
     }
 
+    #[inline]
     pub(crate) fn len(&self) -> usize {
         self.head.meta.bytes
     }
@@ -206,10 +208,12 @@ impl Chain {
         self.head.meta.segments
     }
 
+    #[inline]
     pub(crate) fn segments(&self) -> Segments<'_> {
         Segments { next: Some(&self.head) }
     }
 
+    #[inline]
     pub(crate) fn head(&self) -> &[u8] {
         self.head.bytes()
     }
@@ -222,6 +226,7 @@ impl Chain {
         self.head.headroom()
     }
 
+    #[inline]
     pub(crate) fn tailroom(&self) -> usize {
         self.last().tailroom()
     }
@@ -269,6 +274,7 @@ impl Chain {
         self.head.meta.bytes += bytes;
     }
 
+    #[inline]
     pub(crate) fn advance(&mut self, bytes: usize) {
         assert!(bytes <= self.len(), "advance by {bytes} of {} bytes", self.len());
         let mut left = bytes;

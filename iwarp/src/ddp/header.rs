@@ -81,6 +81,7 @@ impl TaggedHeader {
     pub const LEN: usize = 14;
 
     /// The bytes on the wire.
+    #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let Self { last, rsvd_ulp, stag, to } = *self;
         let mut bytes = [0; Self::LEN];
@@ -110,6 +111,7 @@ impl UntaggedHeader {
     pub const LEN: usize = 18;
 
     /// The bytes on the wire.
+    #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let Self { last, rsvd_ulp, qn, msn, mo } = *self;
         let mut bytes = [0; Self::LEN];
@@ -176,6 +178,7 @@ impl Header {
     }
 
     /// The bytes on the wire, 14 or 18.
+    #[inline]
     pub fn to_bytes(&self) -> ArrayVec<u8, { Header::MAX_LEN }> {
         match self {
             Header::Tagged(h) => h.to_bytes().into_iter().collect(),

@@ -101,6 +101,7 @@ impl SendQueue {
     ///
     /// # Errors
     /// As [`Pages::open`].
+    #[inline]
     pub(super) fn page(
         &mut self,
         slab: &mut SegmentSlab,

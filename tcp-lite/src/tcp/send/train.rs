@@ -55,6 +55,7 @@ impl SendHalf {
 
     /// The segment that may follow `last`, the end of a train of `sum` bytes that began with a segment
     /// of `bytes`.
+    #[inline]
     fn follower(&self, ctx: &Ctx<'_>, last: SegmentKey, bytes: u64, sum: u64) -> Option<SegmentKey> {
         let before = ctx.segments.get(last);
         // A shorter segment ends the train.
