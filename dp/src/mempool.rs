@@ -25,10 +25,10 @@ pub struct Mempool {
 #[derive(Clone)]
 pub(crate) enum Backend {
     /// Ordinary memory of this process.
-    Heap(Arc<heap::Pool>),
+    Heap(Arc<heap::HeapPool>),
     /// DPDK's memory.
     #[cfg(dpdk)]
-    Dpdk(Arc<dpdk::Pool>),
+    Dpdk(Arc<dpdk::DpdkPool>),
 }
 
 impl Mempool {
@@ -41,7 +41,7 @@ impl Mempool {
     /// # Panics
     /// If `count` is 0, or there is not enough memory.
     pub fn heap(name: &str, count: usize, data_bytes: usize) -> Self {
-        Self { backend: Backend::Heap(heap::Pool::new(name, count, data_bytes)) }
+        Self { backend: Backend::Heap(heap::HeapPool::new(name, count, data_bytes)) }
     }
 
     /// One empty buffer with [`HEADROOM`](crate::mbuf::HEADROOM) bytes in front; `None` (counted) if the

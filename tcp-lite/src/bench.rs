@@ -3,7 +3,7 @@
 //! calls.
 
 use crate::checksum::Sum;
-use crate::ethernet;
+use crate::ethernet::{self, EthernetHeader};
 use crate::facade::{EthernetAddress, IpAddress, Ipv4Address, Ipv6Address, TcpSeqNumber};
 use crate::four_tuple::FourTuple;
 use crate::frame::{Framing, Headers};
@@ -68,7 +68,7 @@ impl SegmentHeaders {
 /// checksum. Returns the peer's port, and where the payload begins; `None` for anything but a whole TCP
 /// segment.
 pub fn parse_headers(frame: &[u8]) -> Option<(u16, usize)> {
-    let ethernet = ethernet::Header::parse(frame)?;
+    let ethernet = EthernetHeader::parse(frame)?;
     let packet = &frame[ethernet.bytes..];
     let ip = match ethernet.ethertype {
         ethernet::ETHERTYPE_IPV4 => ip::parse_ipv4(packet, packet.len()),
@@ -121,9 +121,9 @@ impl Demultiplexer {
 }
 
 /// The timers of all connections of a stack.
-pub struct TimerWheel(timer_wheel::TimerWheel);
+pub struct ConnTimers(timer_wheel::TimerWheel);
 
-impl TimerWheel {
+impl ConnTimers {
     /// A wheel at time 0, with timers `0..count`, all idle.
     pub fn new(count: usize) -> Self {
         let mut wheel = timer_wheel::TimerWheel::new();

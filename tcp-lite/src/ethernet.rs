@@ -15,7 +15,7 @@ const ETHERTYPE_VLAN: u16 = 0x8100;
 
 /// A received header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Header {
+pub(crate) struct EthernetHeader {
     pub(crate) dst: EthernetAddress,
     pub(crate) src: EthernetAddress,
     pub(crate) ethertype: u16,
@@ -25,7 +25,7 @@ pub(crate) struct Header {
     pub(crate) bytes: usize,
 }
 
-impl Header {
+impl EthernetHeader {
     /// Parses the header at the front of `head`; `None` if it is cut short.
     pub(crate) fn parse(head: &[u8]) -> Option<Self> {
         let (addresses, rest) = head.split_first_chunk::<12>()?;
@@ -86,10 +86,11 @@ mod tests {
         for vlan in [None, Some(5), Some(4094)] {
             let mut bytes = [0; 18];
             emit(&mut bytes, dst, src, vlan, ETHERTYPE_IPV6);
-            let header = Header::parse(&bytes).unwrap();
-            let want = Header { dst, src, ethertype: ETHERTYPE_IPV6, vlan, bytes: header_bytes(vlan) };
+            let header = EthernetHeader::parse(&bytes).unwrap();
+            let want =
+                EthernetHeader { dst, src, ethertype: ETHERTYPE_IPV6, vlan, bytes: header_bytes(vlan) };
             assert_eq!(header, want);
-            assert_eq!(Header::parse(&bytes[..want.bytes - 1]), None);
+            assert_eq!(EthernetHeader::parse(&bytes[..want.bytes - 1]), None);
         }
     }
 
@@ -97,6 +98,6 @@ mod tests {
     fn a_priority_tag_is_no_vlan() {
         let mut bytes = [0; 18];
         emit(&mut bytes, EthernetAddress([2; 6]), EthernetAddress([4; 6]), Some(0), ETHERTYPE_IPV4);
-        assert_eq!(Header::parse(&bytes).unwrap().vlan, None);
+        assert_eq!(EthernetHeader::parse(&bytes).unwrap().vlan, None);
     }
 }

@@ -6,7 +6,7 @@
 use crate::checksum::{Sum, pseudo_header};
 use crate::facade::{IpAddress, Ipv4Address, Ipv6Address, TcpSeqNumber};
 use crate::four_tuple::FourTuple;
-use crate::ip::{self, PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, Upper};
+use crate::ip::{self, IpHeader, PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, Upper};
 
 /// Kind of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub(crate) const IPV6_MIN_MTU: usize = 1280;
 const PLATEAUS: [usize; 9] = [32_000, 17_914, 8166, 4352, 2002, 1492, 1006, 576, 0];
 
 /// Parses `packet`, whose IP header was parsed as `header`; `None` if it is not such an error.
-pub(crate) fn parse(packet: &[u8], header: &ip::Header) -> Option<IcmpError> {
+pub(crate) fn parse(packet: &[u8], header: &IpHeader) -> Option<IcmpError> {
     let Upper::Whole { protocol, header_bytes } = header.upper else { return None };
     let message = packet.get(header_bytes..header.total_bytes)?;
     let mut sum = match protocol {

@@ -19,7 +19,7 @@ pub(crate) const IPV6_BYTES: usize = 40;
 
 /// A header that passed its checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Header {
+pub(crate) struct IpHeader {
     pub(crate) src: IpAddress,
     pub(crate) dst: IpAddress,
     /// TTL or hop limit.
@@ -93,7 +93,7 @@ pub(crate) enum Refused {
 
 /// Parses the IPv4 header at the front of `head`. `bytes` is the rest of the frame from there on,
 /// padding included; `head` may be shorter.
-pub(crate) fn parse_ipv4(head: &[u8], bytes: usize) -> Result<Header, Refused> {
+pub(crate) fn parse_ipv4(head: &[u8], bytes: usize) -> Result<IpHeader, Refused> {
     let fixed = head.first_chunk::<IPV4_BYTES>().ok_or(Refused::Malformed)?;
     let header_bytes = usize::from(fixed[0] & 0x0f) * 4;
     let total_bytes = usize::from(u16::from_be_bytes([fixed[2], fixed[3]]));
@@ -121,12 +121,12 @@ pub(crate) fn parse_ipv4(head: &[u8], bytes: usize) -> Result<Header, Refused> {
     let address =
         |at: usize| IpAddress::Ipv4(Ipv4Address::new(fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]));
     let (hop_limit, ecn) = (fixed[8], Ecn::of(fixed[1]));
-    Ok(Header { src: address(12), dst: address(16), hop_limit, ecn, total_bytes, upper })
+    Ok(IpHeader { src: address(12), dst: address(16), hop_limit, ecn, total_bytes, upper })
 }
 
 /// Parses the IPv6 header at the front of `head` and walks its extensions as far as `head` goes. `bytes`
 /// is the rest of the frame from there on, padding included.
-pub(crate) fn parse_ipv6(head: &[u8], bytes: usize) -> Result<Header, Refused> {
+pub(crate) fn parse_ipv6(head: &[u8], bytes: usize) -> Result<IpHeader, Refused> {
     let fixed = head.first_chunk::<IPV6_BYTES>().ok_or(Refused::Malformed)?;
     let total_bytes = IPV6_BYTES + usize::from(u16::from_be_bytes([fixed[4], fixed[5]]));
     if fixed[0] >> 4 != 6 || total_bytes > bytes {
@@ -140,7 +140,7 @@ pub(crate) fn parse_ipv6(head: &[u8], bytes: usize) -> Result<Header, Refused> {
     let head = &head[..head.len().min(total_bytes)];
     let upper = walk(head, fixed[6], total_bytes)?;
     let (hop_limit, ecn) = (fixed[7], Ecn::of(fixed[1] >> 4));
-    Ok(Header { src: address(8), dst: address(24), hop_limit, ecn, total_bytes, upper })
+    Ok(IpHeader { src: address(8), dst: address(24), hop_limit, ecn, total_bytes, upper })
 }
 
 /// Walks extension headers that ask nothing of us, up to the payload or to a header for the slow path.

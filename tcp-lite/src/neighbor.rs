@@ -51,7 +51,7 @@ pub(crate) enum Resolution {
     Failed,
 }
 
-enum State {
+enum NeighborState {
     /// Being queried.
     Incomplete { queries: u8 },
     /// Known. `queries` counts the unanswered confirmations.
@@ -62,7 +62,7 @@ enum State {
 
 struct NeighborEntry {
     ip: IpAddress,
-    state: State,
+    state: NeighborState,
     /// When the next query is sent, or a failure is forgotten.
     due: Option<Instant>,
     /// Used since the last search for an entry to evict.
@@ -112,7 +112,7 @@ impl Neighbors {
             Some(self.latest).filter(|&key| self.entries.get(key).is_some_and(|entry| entry.ip == ip));
         let Some(key) = latest.or_else(|| self.index.get(&ip).copied()) else {
             let due = now + QUERY_INTERVAL;
-            let state = State::Incomplete { queries: 1 };
+            let state = NeighborState::Incomplete { queries: 1 };
             // If the table is full of queries, this one starts when another has ended, which `poll` or
             // `heard` reports.
             if self.insert(NeighborEntry { ip, state, due: Some(due), used: true, moved: Instant::ZERO }) {
@@ -124,9 +124,9 @@ impl Neighbors {
         let entry = &mut self.entries[key];
         entry.used = true;
         match &mut entry.state {
-            State::Incomplete { .. } => Resolution::Pending,
-            State::Failed => Resolution::Failed,
-            State::Known { mac, .. } => {
+            NeighborState::Incomplete { .. } => Resolution::Pending,
+            NeighborState::Failed => Resolution::Failed,
+            NeighborState::Known { mac, .. } => {
                 let mac = *mac;
                 self.confirm(now, key, REACHABLE_TIME);
                 Resolution::Known(mac)
@@ -149,9 +149,9 @@ impl Neighbors {
         // (Entries that are being queried or have failed were due sooner, so `next_due` stays right.)
         for (_, entry) in entries.iter_mut() {
             match &mut entry.state {
-                State::Known { confirmed, .. } => *confirmed = (*confirmed).min(now - REACHABLE_TIME),
-                State::Incomplete { .. } | State::Failed => {
-                    entry.state = State::Incomplete { queries: 1 };
+                NeighborState::Known { confirmed, .. } => *confirmed = (*confirmed).min(now - REACHABLE_TIME),
+                NeighborState::Incomplete { .. } | NeighborState::Failed => {
+                    entry.state = NeighborState::Incomplete { queries: 1 };
                     entry.due = Some(now + QUERY_INTERVAL);
                     enqueue(queue, Query { target: entry.ip, to: None });
                 }
@@ -167,7 +167,7 @@ impl Neighbors {
     /// Starts to confirm a known neighbour that was last confirmed at least `silence` ago.
     fn confirm(&mut self, now: Instant, key: usize, silence: Duration) {
         let entry = &mut self.entries[key];
-        if let State::Known { mac, confirmed, queries } = &mut entry.state
+        if let NeighborState::Known { mac, confirmed, queries } = &mut entry.state
             && *queries == 0
             && now >= *confirmed + silence
         {
@@ -184,7 +184,7 @@ impl Neighbors {
     pub(crate) fn heard(&mut self, now: Instant, heard: &Heard) -> bool {
         let Some(&key) = self.index.get(&heard.ip) else {
             if heard.creates {
-                let state = State::Known { mac: heard.mac, confirmed: now, queries: 0 };
+                let state = NeighborState::Known { mac: heard.mac, confirmed: now, queries: 0 };
                 self.insert(NeighborEntry {
                     ip: heard.ip,
                     state,
@@ -197,9 +197,9 @@ impl Neighbors {
         };
         let entry = &mut self.entries[key];
         let was_known = match &entry.state {
-            State::Known { mac, .. } if *mac != heard.mac && !heard.overrides => return false,
-            State::Known { mac, .. } if *mac == heard.mac && !heard.confirms => return false,
-            State::Known { mac, queries, .. } => {
+            NeighborState::Known { mac, .. } if *mac != heard.mac && !heard.overrides => return false,
+            NeighborState::Known { mac, .. } if *mac == heard.mac && !heard.confirms => return false,
+            NeighborState::Known { mac, queries, .. } => {
                 let answers = *queries > 0 && heard.confirms;
                 if *mac != heard.mac && !answers && now < entry.moved + MOVE_INTERVAL {
                     self.moves_refused += 1;
@@ -210,7 +210,7 @@ impl Neighbors {
                 }
                 true
             }
-            State::Incomplete { .. } | State::Failed => {
+            NeighborState::Incomplete { .. } | NeighborState::Failed => {
                 entry.moved = now;
                 false
             }
@@ -218,7 +218,7 @@ impl Neighbors {
         // An unsolicited change is accepted, and confirmed at the next use (RFC 4861 section 7.2.5:
         // STALE).
         let confirmed = if heard.confirms { now } else { now - REACHABLE_TIME };
-        entry.state = State::Known { mac: heard.mac, confirmed, queries: 0 };
+        entry.state = NeighborState::Known { mac: heard.mac, confirmed, queries: 0 };
         entry.due = None;
         !was_known
     }
@@ -287,7 +287,7 @@ impl Neighbors {
             let key = self.clock_hand;
             self.clock_hand = (key + 1) % self.limit;
             let Some(entry) = self.entries.get_mut(key) else { continue };
-            if matches!(entry.state, State::Known { .. }) && !std::mem::take(&mut entry.used) {
+            if matches!(entry.state, NeighborState::Known { .. }) && !std::mem::take(&mut entry.used) {
                 let entry = self.entries.remove(key);
                 self.index.remove(&entry.ip);
                 return true;
@@ -303,23 +303,23 @@ impl NeighborEntry {
         let due = now + QUERY_INTERVAL;
         self.due = Some(due);
         match &mut self.state {
-            State::Failed => {
+            NeighborState::Failed => {
                 *changed = true;
                 return false;
             }
-            State::Incomplete { queries } if *queries >= QUERIES => {
-                self.state = State::Failed;
+            NeighborState::Incomplete { queries } if *queries >= QUERIES => {
+                self.state = NeighborState::Failed;
                 *changed = true;
             }
-            State::Incomplete { queries } => {
+            NeighborState::Incomplete { queries } => {
                 *queries += 1;
                 enqueue(queue, Query { target: self.ip, to: None });
             }
-            State::Known { queries, .. } if *queries >= QUERIES => {
-                self.state = State::Incomplete { queries: 1 };
+            NeighborState::Known { queries, .. } if *queries >= QUERIES => {
+                self.state = NeighborState::Incomplete { queries: 1 };
                 enqueue(queue, Query { target: self.ip, to: None });
             }
-            State::Known { mac, queries, .. } => {
+            NeighborState::Known { mac, queries, .. } => {
                 *queries += 1;
                 enqueue(queue, Query { target: self.ip, to: Some(*mac) });
             }

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use dp::{Mbuf, Mempool};
 
 use crate::StackConfig;
-use crate::ethernet;
+use crate::ethernet::{self, EthernetHeader};
 use crate::facade::{
     Instant, Interface, InterfaceConfig, IpAddress, IpProtocol, SocketHandle, SocketSet, phy, raw,
 };
@@ -190,7 +190,7 @@ impl Egress {
     /// Inserts the VLAN tag; `false` if the headroom is too small.
     fn tag(&self, buf: &mut Mbuf) -> bool {
         let Some(vlan) = self.vlan else { return true };
-        let Some(header) = ethernet::Header::parse(buf.head()) else { return false };
+        let Some(header) = EthernetHeader::parse(buf.head()) else { return false };
         if buf.prepend(ethernet::TAG_BYTES).is_none() {
             return false;
         }
@@ -202,7 +202,7 @@ impl Egress {
 
 /// Whether an untagged frame carries TCP.
 fn is_tcp(frame: &[u8]) -> bool {
-    let Some(header) = ethernet::Header::parse(frame) else { return false };
+    let Some(header) = EthernetHeader::parse(frame) else { return false };
     let protocol = match header.ethertype {
         ethernet::ETHERTYPE_IPV4 => frame.get(header.bytes + 9),
         ethernet::ETHERTYPE_IPV6 => frame.get(header.bytes + 6),

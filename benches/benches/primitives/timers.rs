@@ -5,7 +5,7 @@ use std::time::{Duration, Instant as Stopwatch};
 
 use criterion::Criterion;
 use tcp_lite::Instant;
-use tcp_lite::bench::TimerWheel;
+use tcp_lite::bench::ConnTimers;
 
 const TIMERS: u32 = 10_000;
 
@@ -21,8 +21,8 @@ fn deadline(slot: u32) -> u64 {
     RTO_US + u64::from(slot) * 37 % 5000
 }
 
-fn armed() -> TimerWheel {
-    let mut wheel = TimerWheel::new(TIMERS as usize);
+fn armed() -> ConnTimers {
+    let mut wheel = ConnTimers::new(TIMERS as usize);
     (0..TIMERS).for_each(|slot| wheel.set(slot, at(deadline(slot))));
     wheel
 }
@@ -31,8 +31,8 @@ fn armed() -> TimerWheel {
 /// `make` makes a wheel.
 fn rounds(
     iterations: u64,
-    mut make: impl FnMut() -> TimerWheel,
-    mut act: impl FnMut(&mut TimerWheel, u32),
+    mut make: impl FnMut() -> ConnTimers,
+    mut act: impl FnMut(&mut ConnTimers, u32),
 ) -> Duration {
     let (mut time, mut left) = (Duration::ZERO, iterations);
     while left > 0 {
@@ -51,7 +51,7 @@ pub(crate) fn all(criterion: &mut Criterion) {
     check();
     let mut group = criterion.benchmark_group("timer wheel");
     group.bench_function("arm", |bencher| {
-        let idle = || TimerWheel::new(TIMERS as usize);
+        let idle = || ConnTimers::new(TIMERS as usize);
         bencher.iter_custom(|count| {
             rounds(count, idle, |wheel, slot| wheel.set(slot, black_box(at(deadline(slot)))))
         });
@@ -88,7 +88,7 @@ pub(crate) fn all(criterion: &mut Criterion) {
 }
 
 /// The next timer that is due until then.
-fn fire(wheel: &mut TimerWheel, until_us: u64) -> Option<u32> {
+fn fire(wheel: &mut ConnTimers, until_us: u64) -> Option<u32> {
     wheel.expired(black_box(Instant::from_micros(until_us as i64)))
 }
 

@@ -11,11 +11,11 @@ use dpdk_sys as sys;
 use super::fit::TxLimits;
 use super::pci::{self, Known, PciProblem};
 use super::port::QueuePort;
-use super::vhost_user::Backend;
+use super::vhost_user::VhostUserBackend;
 use super::{DeviceConfig, DeviceError, PortSpec, drivers, vdev};
 use crate::eal::pci::{NoAddress, PciAddress, SYSFS};
 use crate::eal::{self, Eal};
-use crate::mempool::dpdk::{MAX_DATA_BYTES, Pool};
+use crate::mempool::dpdk::{DpdkPool, MAX_DATA_BYTES};
 use crate::{Offloads, Port, PortInfo};
 
 /// Ethernet header and a VLAN tag, bytes.
@@ -84,9 +84,9 @@ pub(super) struct Device {
     /// First, so that the device is closed before the pool is released.
     handle: DeviceHandle,
     pub(super) port_id: u16,
-    pub(super) pool: Arc<Pool>,
+    pub(super) pool: Arc<DpdkPool>,
     /// Large buffers for transmission.
-    pub(super) bulk: Option<Arc<Pool>>,
+    pub(super) bulk: Option<Arc<DpdkPool>>,
     /// Limits of frames to send.
     pub(super) limits: TxLimits,
     /// Whether only the port can notice that receive buffers ran out.
@@ -103,7 +103,7 @@ struct DeviceHandle {
     /// The name of a virtual device, which is removed with its last port.
     vdev: Option<CString>,
     /// The process that the driver waits for.
-    backend: Option<Backend>,
+    backend: Option<VhostUserBackend>,
     started: bool,
     /// It cannot be closed, because its backend does not answer.
     abandoned: bool,
@@ -188,7 +188,7 @@ fn make_vdev(text: &str) -> Result<(String, DeviceHandle), DeviceError> {
     if !open.insert(port_id) {
         return Err(DeviceError::InUse { device: name.to_owned() });
     }
-    let backend = Backend::of(text);
+    let backend = VhostUserBackend::of(text);
     if let Some(backend) = &backend {
         backend.bound_waits();
     }
@@ -272,13 +272,13 @@ fn setup(
     let node = unsafe { sys::rte_eth_dev_socket_id(id) };
     let in_rings = u32::from(config.queues) * (u32::from(rx_desc) + u32::from(tx_desc));
     let count = config.mbufs.unwrap_or((4 * in_rings).max(8192));
-    let pool = Pool::new(eal, name, (count, count), mbuf_bytes, node)
+    let pool = DpdkPool::new(eal, name, (count, count), mbuf_bytes, node)
         .map_err(|errno| DeviceError::memory(count, mbuf_bytes, errno))?;
     let bulk = if config.bulk_mbufs > 0 && offloads.contains(Offloads::TX_MULTI_SEGMENT) {
         let (count, bytes) = (config.bulk_mbufs, bulk_bytes(config.mtu, limits.driver.buffer_bytes));
         // Many frames in a ring may refer to parts of one buffer.
         let views = count.max(2 * u32::from(config.queues) * u32::from(tx_desc)).max(MIN_BULK_VIEWS);
-        let pool = Pool::new(eal, name, (count, views), bytes, node)
+        let pool = DpdkPool::new(eal, name, (count, views), bytes, node)
             .map_err(|errno| DeviceError::memory(count, bytes, errno))?;
         Some(pool)
     } else {
@@ -433,7 +433,7 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        let silent = |backend: &Backend| !backend.lets_go();
+        let silent = |backend: &VhostUserBackend| !backend.lets_go();
         if eal::is_forked() || !self.handle.backend.as_ref().is_some_and(silent) {
             return;
         }

@@ -19,7 +19,7 @@ pub use error::DeviceError;
 pub use pci::PciProblem;
 
 use crate::eal::Eal;
-use crate::mempool::{Backend, dpdk::Pool};
+use crate::mempool::{Backend, dpdk::DpdkPool};
 use crate::{Mempool, Offloads, Port};
 
 /// A device to open.
@@ -100,7 +100,7 @@ pub fn open(eal: Eal, spec: &PortSpec, config: &DeviceConfig) -> Result<Vec<Box<
 /// # Panics
 /// If `count` is 0 or `data_bytes` exceeds 65,407, the most a DPDK buffer can hold.
 pub fn mempool(eal: Eal, name: &str, count: u32, data_bytes: usize) -> Result<Mempool, DeviceError> {
-    let pool = Pool::new(eal, name, (count, count), data_bytes, crate::mempool::dpdk::ANY_NODE)
+    let pool = DpdkPool::new(eal, name, (count, count), data_bytes, crate::mempool::dpdk::ANY_NODE)
         .map_err(|errno| DeviceError::memory(count, data_bytes, errno))?;
     Ok(Mempool { backend: Backend::Dpdk(pool) })
 }

@@ -15,7 +15,7 @@ use super::fit::Fit;
 use super::rx_limit::RxLimit;
 use crate::eal::{is_forked, register_thread};
 use crate::mbuf::Raw;
-use crate::mbuf::dpdk::Chain;
+use crate::mbuf::dpdk::DpdkChain;
 use crate::mempool::Backend;
 use crate::{BURST, Burst, LinkState, Mbuf, Mempool, Port, PortCounters, PortInfo, tso};
 
@@ -123,7 +123,7 @@ impl QueuePort {
                 },
             };
             if ready {
-                wants_offload |= frames[at].as_dpdk().is_some_and(Chain::wants_offload);
+                wants_offload |= frames[at].as_dpdk().is_some_and(DpdkChain::wants_offload);
                 at += 1;
             } else {
                 frames.remove(at);
@@ -141,7 +141,7 @@ impl QueuePort {
             let mut bytes = [0; BURST];
             for ((raw, bytes), frame) in raw.iter_mut().zip(&mut bytes).zip(frames.iter()) {
                 // `make_sendable` left only DPDK buffers.
-                *raw = frame.as_dpdk().map_or(ptr::null_mut(), Chain::as_raw);
+                *raw = frame.as_dpdk().map_or(ptr::null_mut(), DpdkChain::as_raw);
                 *bytes = frame.len();
             }
             let given = frames.len() as u16;
@@ -247,7 +247,7 @@ impl Port for QueuePort {
         for raw in &raw[..count] {
             // SAFETY: rx_burst wrote `count` pointers, each to a whole chain of the pool that its queue was
             // set up with, and passes their ownership to us.
-            let chain = unsafe { Chain::from_raw(raw.assume_init()) };
+            let chain = unsafe { DpdkChain::from_raw(raw.assume_init()) };
             bytes += chain.len();
             frames.push(Mbuf::from_raw(Raw::Dpdk(chain)));
         }

@@ -24,13 +24,13 @@ const FEATURES_BYTES: usize = 12 + 8;
 
 /// The socket to the backend of a device.
 #[derive(Clone, Debug)]
-pub(super) struct Backend {
+pub(super) struct VhostUserBackend {
     path: PathBuf,
     /// Whether the device listens and the backend connects.
     listens: bool,
 }
 
-impl Backend {
+impl VhostUserBackend {
     /// The backend of a device, if it has one.
     pub(super) fn of(spec: &str) -> Option<Self> {
         let (path, listens) = vdev::vhost_user_backend(spec)?;
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn a_backend_that_answers_or_is_gone_lets_go_and_one_that_is_silent_does_not() {
         let (listener, path) = listener("backend");
-        let device = Backend::of(&format!("net_virtio_user0,path={path}")).unwrap();
+        let device = VhostUserBackend::of(&format!("net_virtio_user0,path={path}")).unwrap();
         assert!(device.lets_go(), "nobody is connected");
         let driver = UnixStream::connect(&path).unwrap();
         let mut backend = listener.accept().unwrap().0;
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn a_device_that_listens_knows_its_backend_by_its_own_name() {
         let (listener, path) = listener("listens");
-        let device = Backend::of(&format!("net_virtio_user0,path={path},server=1")).unwrap();
+        let device = VhostUserBackend::of(&format!("net_virtio_user0,path={path},server=1")).unwrap();
         let backend = UnixStream::connect(&path).unwrap();
         assert!(device.lets_go(), "it is not accepted yet");
         let driver = listener.accept().unwrap().0;

@@ -1,10 +1,10 @@
 //! Packet buffers of DPDK: chains of `rte_mbuf`.
 //!
 //! Rules of access:
-//! - Every `rte_mbuf` of a chain is owned by one [`Chain`]. A further view is an *indirect* mbuf of its
+//! - Every `rte_mbuf` of a chain is owned by one [`DpdkChain`]. A further view is an *indirect* mbuf of its
 //!   own, attached to the one with the storage, which counts its owners.
-//! - Bytes are written only through `&mut Chain`, and only while the storage has one owner.
-//! - They are read through `&Chain`, which excludes that; other views only read as well.
+//! - Bytes are written only through `&mut DpdkChain`, and only while the storage has one owner.
+//! - They are read through `&DpdkChain`, which excludes that; other views only read as well.
 //!
 //! These rules cannot cover a vhost or memif *peer*, which shares the memory of its device and could
 //! write at any time. DPDK trusts such a peer, and so do we; do not connect untrusted ones.
@@ -17,24 +17,24 @@ use dpdk_sys as sys;
 use dpdk_sys::mbuf as field;
 
 use super::{Checksum, ExtBuf, MAX_SEGMENTS, TxOffload};
-use crate::mempool::dpdk::{Pool, home};
+use crate::mempool::dpdk::{DpdkPool, home};
 
 /// One or more linked segments.
-pub(crate) struct Chain {
+pub(crate) struct DpdkChain {
     head: NonNull<sys::rte_mbuf>,
 }
 
 // SAFETY: the chain owns its mbufs, and pools take them back from any thread; storage counts its owners
 // atomically.
-unsafe impl Send for Chain {}
-// SAFETY: `&Chain` only reads, except for the owner counts, which are atomic.
-unsafe impl Sync for Chain {}
+unsafe impl Send for DpdkChain {}
+// SAFETY: `&DpdkChain` only reads, except for the owner counts, which are atomic.
+unsafe impl Sync for DpdkChain {}
 
-impl Chain {
+impl DpdkChain {
     /// Takes over an mbuf chain.
     ///
     /// # Safety
-    /// `head` is the head of a well-formed chain, of pools made by [`Pool::new`], that nobody else owns.
+    /// `head` is the head of a well-formed chain, of pools made by [`DpdkPool::new`], that nobody else owns.
     pub(crate) unsafe fn from_raw(head: NonNull<sys::rte_mbuf>) -> Self {
         Self { head }
     }
@@ -45,14 +45,14 @@ impl Chain {
     }
 
     /// A copy of `memory` in buffers of `pool`: devices can access only DPDK's memory.
-    pub(crate) fn external(pool: &Pool, memory: &ExtBuf) -> Option<Self> {
+    pub(crate) fn external(pool: &DpdkPool, memory: &ExtBuf) -> Option<Self> {
         let mut copy = pool.alloc()?;
         copy.append_chained(pool, memory.as_slice()).then_some(copy)
     }
 
     /// Appends `bytes`, chaining further buffers of `pool` as needed. `false` if no buffer is free or
     /// the chain would become too long; part of the bytes are then appended.
-    pub(crate) fn append_chained(&mut self, pool: &Pool, mut bytes: &[u8]) -> bool {
+    pub(crate) fn append_chained(&mut self, pool: &DpdkPool, mut bytes: &[u8]) -> bool {
         loop {
             let (now, later) = bytes.split_at(bytes.len().min(self.tailroom()));
             if !now.is_empty() {
@@ -82,8 +82,8 @@ impl Chain {
         unsafe { field::nb_segs(self.as_raw()) as usize }
     }
 
-    pub(crate) fn segments(&self) -> Segments<'_> {
-        Segments { next: self.as_raw(), chain: PhantomData }
+    pub(crate) fn segments(&self) -> DpdkSegments<'_> {
+        DpdkSegments { next: self.as_raw(), chain: PhantomData }
     }
 
     pub(crate) fn head(&self) -> &[u8] {
@@ -343,7 +343,7 @@ impl Chain {
     }
 }
 
-/// The flags that [`Chain::set_tx_offload`] sets.
+/// The flags that [`DpdkChain::set_tx_offload`] sets.
 const TX_FLAGS: u64 =
     sys::K_F_TX_IP_CKSUM | sys::K_F_TX_L4_MASK | sys::K_F_TX_TCP_SEG | sys::K_F_TX_IPV4 | sys::K_F_TX_IPV6;
 
@@ -386,7 +386,7 @@ unsafe fn bytes_mut<'a>(segment: *mut sys::rte_mbuf) -> Option<&'a mut [u8]> {
     }
 }
 
-impl Drop for Chain {
+impl Drop for DpdkChain {
     fn drop(&mut self) {
         // In a forked child the memory is shared with the parent, or a copy of it: do not touch it.
         if crate::eal::is_forked() {
@@ -399,12 +399,12 @@ impl Drop for Chain {
 
 /// The bytes of each segment, in order.
 #[derive(Clone)]
-pub(crate) struct Segments<'a> {
+pub(crate) struct DpdkSegments<'a> {
     next: *mut sys::rte_mbuf,
-    chain: PhantomData<&'a Chain>,
+    chain: PhantomData<&'a DpdkChain>,
 }
 
-impl<'a> Iterator for Segments<'a> {
+impl<'a> Iterator for DpdkSegments<'a> {
     type Item = &'a [u8];
 
     fn next(&mut self) -> Option<&'a [u8]> {

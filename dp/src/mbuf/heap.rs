@@ -1,4 +1,4 @@
-//! Packet buffers on the heap: chains of descriptors of the blocks of a [`Pool`].
+//! Packet buffers on the heap: chains of descriptors of the blocks of a [`HeapPool`].
 //!
 //! Rules of access:
 //! - A [`Segment`] in use is owned by exactly one [`Handle`], and keeps its pool (hence its block)
@@ -12,7 +12,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use super::{Checksum, ExtBuf, MAX_SEGMENTS, TxOffload};
-use crate::mempool::heap::Pool;
+use crate::mempool::heap::HeapPool;
 
 /// The storage that a segment is a view of.
 pub(crate) enum Storage {
@@ -28,7 +28,7 @@ pub(crate) enum Storage {
 pub(crate) struct Segment {
     pub(crate) storage: Storage,
     /// The pool of the descriptor and the block; `None` while it is free.
-    pool: Option<Arc<Pool>>,
+    pool: Option<Arc<HeapPool>>,
     /// Offset of the data in the storage, bytes.
     offset: usize,
     /// Bytes of data; `offset + length` never exceeds the storage.
@@ -54,7 +54,7 @@ impl Segment {
     }
 
     /// Puts a descriptor from `pool` into use.
-    pub(crate) fn reset(&mut self, pool: Arc<Pool>, offset: usize, length: usize) {
+    pub(crate) fn reset(&mut self, pool: Arc<HeapPool>, offset: usize, length: usize) {
         let Self { storage: _, pool: home, offset: own_offset, length: own_length, next, meta } = self;
         *home = Some(pool);
         *own_offset = offset;
@@ -63,7 +63,7 @@ impl Segment {
         *meta = Meta { segments: 1, ..Meta::default() };
     }
 
-    fn pool(&self) -> &Arc<Pool> {
+    fn pool(&self) -> &Arc<HeapPool> {
         self.pool.as_ref().expect("a descriptor in use has its pool")
     }
 
@@ -179,11 +179,11 @@ impl Drop for Handle {
 }
 
 /// One or more linked segments.
-pub(crate) struct Chain {
+pub(crate) struct HeapChain {
     head: Handle,
 }
 
-impl Chain {
+impl HeapChain {
     pub(crate) fn new(head: Handle) -> Self {
         debug_assert!(head.next.is_none());
         let mut chain = Self { head };
@@ -192,7 +192,7 @@ impl Chain {
     }
 
     /// A view of all of `memory`, with a descriptor of `pool`.
-    pub(crate) fn external(pool: &Arc<Pool>, memory: ExtBuf) -> Option<Self> {
+    pub(crate) fn external(pool: &Arc<HeapPool>, memory: ExtBuf) -> Option<Self> {
         let mut segment = pool.spare()?;
         segment.length = memory.len();
         segment.storage = Storage::External(memory);
@@ -209,8 +209,8 @@ impl Chain {
     }
 
     #[inline]
-    pub(crate) fn segments(&self) -> Segments<'_> {
-        Segments { next: Some(&self.head) }
+    pub(crate) fn segments(&self) -> HeapSegments<'_> {
+        HeapSegments { next: Some(&self.head) }
     }
 
     #[inline]
@@ -379,11 +379,11 @@ impl Chain {
 
 /// The bytes of each segment, in order.
 #[derive(Clone)]
-pub(crate) struct Segments<'a> {
+pub(crate) struct HeapSegments<'a> {
     next: Option<&'a Segment>,
 }
 
-impl<'a> Iterator for Segments<'a> {
+impl<'a> Iterator for HeapSegments<'a> {
     type Item = &'a [u8];
 
     fn next(&mut self) -> Option<&'a [u8]> {

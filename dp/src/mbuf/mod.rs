@@ -77,10 +77,10 @@ pub struct Mbuf {
 /// The chain of one backend. Both kinds have the methods of [`Mbuf`] under the same names.
 pub(crate) enum Raw {
     /// Of a heap pool.
-    Heap(heap::Chain),
+    Heap(heap::HeapChain),
     /// Of a DPDK mempool.
     #[cfg(dpdk)]
-    Dpdk(dpdk::Chain),
+    Dpdk(dpdk::DpdkChain),
 }
 
 /// Evaluates one expression for the chain of either backend.
@@ -100,9 +100,9 @@ impl Mbuf {
     /// makes a copy instead: devices can access only DPDK's own memory.
     pub fn external(pool: &Mempool, memory: ExtBuf) -> Option<Self> {
         match &pool.backend {
-            Backend::Heap(pool) => Some(Self::from_raw(Raw::Heap(heap::Chain::external(pool, memory)?))),
+            Backend::Heap(pool) => Some(Self::from_raw(Raw::Heap(heap::HeapChain::external(pool, memory)?))),
             #[cfg(dpdk)]
-            Backend::Dpdk(pool) => Some(Self::from_raw(Raw::Dpdk(dpdk::Chain::external(pool, &memory)?))),
+            Backend::Dpdk(pool) => Some(Self::from_raw(Raw::Dpdk(dpdk::DpdkChain::external(pool, &memory)?))),
         }
     }
 
@@ -117,7 +117,7 @@ impl Mbuf {
     /// The chain, if it is one of DPDK.
     #[cfg(dpdk)]
     #[inline]
-    pub(crate) fn as_dpdk(&self) -> Option<&dpdk::Chain> {
+    pub(crate) fn as_dpdk(&self) -> Option<&dpdk::DpdkChain> {
         match &self.raw {
             Raw::Dpdk(chain) => Some(chain),
             Raw::Heap(_) => None,
@@ -342,9 +342,9 @@ pub struct Segments<'a>(RawSegments<'a>);
 /// The segments of either backend.
 #[derive(Clone)]
 enum RawSegments<'a> {
-    Heap(heap::Segments<'a>),
+    Heap(heap::HeapSegments<'a>),
     #[cfg(dpdk)]
-    Dpdk(dpdk::Segments<'a>),
+    Dpdk(dpdk::DpdkSegments<'a>),
 }
 
 impl<'a> Iterator for Segments<'a> {

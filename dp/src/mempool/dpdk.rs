@@ -16,7 +16,7 @@ use dpdk_sys as sys;
 
 use crate::eal;
 use crate::mbuf::HEADROOM;
-use crate::mbuf::dpdk::Chain;
+use crate::mbuf::dpdk::DpdkChain;
 
 const _: () = assert!(HEADROOM == sys::K_HEADROOM as usize, "DPDK was built with another headroom");
 
@@ -30,7 +30,7 @@ pub(crate) const ANY_NODE: i32 = -1;
 pub(crate) const MAX_DATA_BYTES: usize = u16::MAX as usize - HEADROOM;
 
 /// A pool in DPDK's memory.
-pub(crate) struct Pool {
+pub(crate) struct DpdkPool {
     name: String,
     data_bytes: usize,
     /// The mempool of `memory` for buffers.
@@ -61,14 +61,14 @@ unsafe impl Send for PoolMemory {}
 // SAFETY: mempools may be used by several threads at once, and the rest is only read or atomic.
 unsafe impl Sync for PoolMemory {}
 // SAFETY: `raw` is one of `memory`'s mempools.
-unsafe impl Send for Pool {}
+unsafe impl Send for DpdkPool {}
 // SAFETY: `raw` may be used by several threads at once, as `memory`'s other mempool; the rest is only read.
-unsafe impl Sync for Pool {}
+unsafe impl Sync for DpdkPool {}
 
 /// Pools without a handle whose buffers are not all back.
 static ORPHANS: Mutex<Vec<Arc<PoolMemory>>> = Mutex::new(Vec::new());
 
-impl Pool {
+impl DpdkPool {
     /// A pool of `count` buffers of `data_bytes` each on NUMA node `node`, with descriptors for `views`
     /// further views; on failure an error number of DPDK. `name` is for messages and need not be unique.
     pub(crate) fn new(
@@ -103,10 +103,10 @@ impl Pool {
         self.raw.as_ptr()
     }
 
-    pub(crate) fn alloc(&self) -> Option<Chain> {
+    pub(crate) fn alloc(&self) -> Option<DpdkChain> {
         // SAFETY: the pool lives; the buffer is new, and has no other owner.
         let fresh =
-            unsafe { NonNull::new(sys::rte_pktmbuf_alloc(self.raw())).map(|raw| Chain::from_raw(raw)) };
+            unsafe { NonNull::new(sys::rte_pktmbuf_alloc(self.raw())).map(|raw| DpdkChain::from_raw(raw)) };
         if fresh.is_none() {
             self.memory.home.exhausted.fetch_add(1, Ordering::Relaxed);
         }
@@ -143,7 +143,7 @@ impl Pool {
     }
 }
 
-impl Drop for Pool {
+impl Drop for DpdkPool {
     fn drop(&mut self) {
         if let Ok(mut orphans) = ORPHANS.lock() {
             orphans.push(Arc::clone(&self.memory));
@@ -190,9 +190,9 @@ fn sweep() {
 /// The shared state of the buffers of `pool`.
 ///
 /// # Safety
-/// `pool` was made by [`Pool::new`], and it has a handle, or a buffer or view in use.
+/// `pool` was made by [`DpdkPool::new`], and it has a handle, or a buffer or view in use.
 pub(crate) unsafe fn home<'a>(pool: *mut sys::rte_mempool) -> &'a Home {
-    // SAFETY: the pointer was written by `Pool::new`; the box lives as long as the pool has a handle or a
+    // SAFETY: the pointer was written by `DpdkPool::new`; the box lives as long as the pool has a handle or a
     // buffer in use.
     unsafe { &*private(pool).read() }
 }

@@ -12,13 +12,13 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use super::free_list::FreeList;
 use crate::mbuf::HEADROOM;
-use crate::mbuf::heap::{Chain, Handle, Segment, Storage};
+use crate::mbuf::heap::{Handle, HeapChain, Segment, Storage};
 
 /// Blocks start on a cache line of their own.
 const BLOCK_ALIGN: usize = 64;
 
 /// A pool on the heap.
-pub(crate) struct Pool {
+pub(crate) struct HeapPool {
     name: String,
     data_bytes: usize,
     slab: Slab,
@@ -31,7 +31,7 @@ pub(crate) struct Pool {
     exhausted: AtomicU64,
 }
 
-impl Pool {
+impl HeapPool {
     pub(crate) fn new(name: &str, count: usize, data_bytes: usize) -> Arc<Self> {
         assert!(count > 0, "a pool needs at least one buffer");
         assert!(count <= u32::MAX as usize / 2, "{count} buffers are too many for one pool");
@@ -76,13 +76,13 @@ impl Pool {
         HEADROOM + self.data_bytes
     }
 
-    /// First byte of a block; valid for [`Pool::block_bytes`] and initialised.
+    /// First byte of a block; valid for [`HeapPool::block_bytes`] and initialised.
     pub(crate) fn block(&self, block: u32) -> NonNull<u8> {
         self.slab.block(block as usize)
     }
 
     /// An empty buffer.
-    pub(crate) fn alloc(self: &Arc<Self>) -> Option<Chain> {
+    pub(crate) fn alloc(self: &Arc<Self>) -> Option<HeapChain> {
         let mut segment = self.counted(self.buffers.pop())?;
         let Storage::Block(block) = segment.storage else {
             unreachable!("`buffers` holds only descriptors bound to a block");
@@ -91,7 +91,7 @@ impl Pool {
         // its accesses before ours.
         self.views[block as usize].store(1, Ordering::Relaxed);
         segment.reset(Arc::clone(self), HEADROOM, 0);
-        Some(Chain::new(Handle::new(segment)))
+        Some(HeapChain::new(Handle::new(segment)))
     }
 
     /// A descriptor for another view, not yet bound.

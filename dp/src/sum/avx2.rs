@@ -5,12 +5,12 @@ use std::arch::x86_64::*;
 use super::{BLOCK, small};
 
 /// Sums of even and odd words, 64 bits each.
-struct Lanes {
+struct Avx2Lanes {
     even: __m256i,
     odd: __m256i,
 }
 
-impl Lanes {
+impl Avx2Lanes {
     #[inline]
     #[target_feature(enable = "avx2")]
     fn new() -> Self {
@@ -53,7 +53,7 @@ fn load(half: &[u8; BLOCK / 2]) -> __m256i {
 #[target_feature(enable = "avx2")]
 pub(super) fn of(bytes: &[u8]) -> u64 {
     let (halves, rest) = bytes.as_chunks();
-    let mut lanes = Lanes::new();
+    let mut lanes = Avx2Lanes::new();
     for half in halves {
         lanes.add(load(half));
     }
@@ -65,7 +65,7 @@ pub(super) fn of(bytes: &[u8]) -> u64 {
 pub(super) fn copy(dst: &mut [u8], src: &[u8]) -> u64 {
     let (dst_halves, dst_rest) = dst.as_chunks_mut::<{ BLOCK / 2 }>();
     let (halves, rest) = src.as_chunks();
-    let mut lanes = Lanes::new();
+    let mut lanes = Avx2Lanes::new();
     for (dst, half) in dst_halves.iter_mut().zip(halves) {
         let words = load(half);
         // SAFETY: half a block has as many bytes as are stored, to any address.

@@ -5,12 +5,12 @@ use std::arch::x86_64::*;
 use super::{BLOCK, small};
 
 /// Sums of even and odd words, 64 bits each.
-struct Lanes {
+struct Avx512Lanes {
     even: __m512i,
     odd: __m512i,
 }
 
-impl Lanes {
+impl Avx512Lanes {
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn new() -> Self {
@@ -43,7 +43,7 @@ fn load(block: &[u8; BLOCK]) -> __m512i {
 #[target_feature(enable = "avx512f")]
 pub(super) fn of(bytes: &[u8]) -> u64 {
     let (blocks, rest) = bytes.as_chunks();
-    let mut lanes = Lanes::new();
+    let mut lanes = Avx512Lanes::new();
     for block in blocks {
         lanes.add(load(block));
     }
@@ -55,7 +55,7 @@ pub(super) fn of(bytes: &[u8]) -> u64 {
 pub(super) fn copy(dst: &mut [u8], src: &[u8]) -> u64 {
     let (dst_blocks, dst_rest) = dst.as_chunks_mut::<BLOCK>();
     let (blocks, rest) = src.as_chunks();
-    let mut lanes = Lanes::new();
+    let mut lanes = Avx512Lanes::new();
     for (dst, block) in dst_blocks.iter_mut().zip(blocks) {
         let words = load(block);
         // SAFETY: the block has as many bytes as are stored, to any address.

@@ -206,7 +206,7 @@ fn who_has_just_moved_moves_on_only_where_that_was_asked_for() {
     assert_eq!(n.moves_refused(), 2);
     // Asked whether it is there, by a frame that got no answer: whoever answers has it.
     assert_eq!(known(&mut n, 7000, MAC), Resolution::Known(MAC));
-    n.entries[0].state = State::Known { mac: MAC, confirmed: at(0), queries: 1 };
+    n.entries[0].state = NeighborState::Known { mac: MAC, confirmed: at(0), queries: 1 };
     n.heard(at(7100), &Heard { confirms: false, ..answer(1, OTHER) });
     assert_eq!((n.resolve(at(7100), ip(1)), n.moves_refused()), (Resolution::Known(MAC), 3));
     assert_eq!(known(&mut n, 7100, OTHER), Resolution::Known(OTHER));

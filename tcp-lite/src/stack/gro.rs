@@ -13,7 +13,7 @@ use dp::Mbuf;
 use crate::checksum::Sum;
 use crate::facade::TcpSeqNumber;
 use crate::frame::{self, FLAGS_AT, IPV4_CHECKSUM_AT, MAX_BYTES, SEQ_AT, TCP_CHECKSUM_AT};
-use crate::ip::{self, IPV4_BYTES, IPV6_BYTES};
+use crate::ip::{IPV4_BYTES, IPV6_BYTES, IpHeader};
 use crate::tcp::header::Flags;
 
 /// Most segments taken in as one: few enough for their payload to be in the first-level cache when the
@@ -33,7 +33,7 @@ pub(super) fn may_continue(frame: &Mbuf, tcp_at: usize, next: TcpSeqNumber) -> b
 
 /// What the headers of the following segments have to be.
 pub(super) struct Pattern {
-    ip: ip::Header,
+    ip: IpHeader,
     ip_at: usize,
     tcp_at: usize,
     /// The headers of the first segment, with the sequence number that is expected next.
@@ -44,7 +44,7 @@ pub(super) struct Pattern {
 
 impl Pattern {
     /// For segments behind one with these headers. `None` with IP options or extension headers.
-    pub(super) fn new(headers: &[u8], ip: ip::Header, [ip_at, tcp_at]: [usize; 2]) -> Option<Self> {
+    pub(super) fn new(headers: &[u8], ip: IpHeader, [ip_at, tcp_at]: [usize; 2]) -> Option<Self> {
         if ![IPV4_BYTES, IPV6_BYTES].contains(&(tcp_at - ip_at)) {
             return None;
         }

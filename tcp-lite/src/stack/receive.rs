@@ -10,15 +10,16 @@ use super::transmit::Answer;
 use super::{ConnId, ListenerId, Stack};
 use crate::address_conflict::Conflict;
 use crate::checksum::pseudo_header;
+use crate::ethernet::{self, EthernetHeader};
 use crate::facade::{EthernetAddress, Instant, IpAddress, TcpSeqNumber};
 use crate::four_tuple::FourTuple;
 use crate::icmp_error::{self, IcmpError, IcmpErrorKind};
-use crate::ip::{self, Ecn, PROTOCOL_TCP, Refused, Upper};
+use crate::ip::{self, Ecn, IpHeader, PROTOCOL_TCP, Refused, Upper};
 use crate::listener::Admission;
 use crate::syn_cookie::SynCookies;
 use crate::tcp::header::{Flags, TcpHeader};
 use crate::tcp::{Birth, State, Tcb, Verdict};
-use crate::{Event, discovery, ethernet, frame};
+use crate::{Event, discovery, frame};
 
 /// Bytes of a frame that are searched for headers. A frame whose TCP header lies behind them is not an
 /// ordinary one.
@@ -27,9 +28,9 @@ const HEAD_BYTES: usize = 192;
 /// A frame after its headers were parsed.
 enum Class {
     /// A whole TCP segment for an address of ours.
-    Tcp { ip: ip::Header, header: TcpHeader, tcp_at: usize, payload_at: usize, end: usize },
+    Tcp { ip: IpHeader, header: TcpHeader, tcp_at: usize, payload_at: usize, end: usize },
     /// Anything else that may be for us.
-    Slow { ip: Option<ip::Header> },
+    Slow { ip: Option<IpHeader> },
 }
 
 /// The addresses and the ECN codepoint that a segment came with.
@@ -42,7 +43,7 @@ struct SegmentOrigin {
 }
 
 impl SegmentOrigin {
-    fn new(mac: EthernetAddress, ip: &ip::Header) -> Self {
+    fn new(mac: EthernetAddress, ip: &IpHeader) -> Self {
         Self { mac, src: ip.src, dst: ip.dst, ecn: ip.ecn }
     }
 
@@ -65,7 +66,7 @@ impl Stack {
             let bytes = frame.copy_to(0, &mut copy);
             &copy[..bytes]
         };
-        let Some(ethernet) = ethernet::Header::parse(head) else {
+        let Some(ethernet) = EthernetHeader::parse(head) else {
             self.counters.rx_malformed += 1;
             return;
         };
@@ -110,7 +111,7 @@ impl Stack {
     }
 
     /// Classifies the frame; `None` if it was dropped and counted. `head` starts at the IP header.
-    fn classify(&mut self, ethernet: &ethernet::Header, head: &[u8], frame: &Mbuf) -> Option<Class> {
+    fn classify(&mut self, ethernet: &EthernetHeader, head: &[u8], frame: &Mbuf) -> Option<Class> {
         let bytes = frame.len() - ethernet.bytes;
         let parsed = match ethernet.ethertype {
             ethernet::ETHERTYPE_IPV4 => ip::parse_ipv4(head, bytes),
@@ -366,7 +367,7 @@ impl Stack {
     }
 
     /// A frame for the slow path.
-    fn slow(&mut self, now: Instant, ethernet: &ethernet::Header, ip: Option<ip::Header>, frame: &Mbuf) {
+    fn slow(&mut self, now: Instant, ethernet: &EthernetHeader, ip: Option<IpHeader>, frame: &Mbuf) {
         self.counters.rx_slow += 1;
         let copy = self.slow_path.frame();
         let packet_at = ethernet::HEADER_BYTES;
@@ -390,7 +391,7 @@ impl Stack {
                 }
             }
             None => {}
-            Some(ip::Header { src, dst, upper: Upper::Fragment(fragment), .. }) => {
+            Some(IpHeader { src, dst, upper: Upper::Fragment(fragment), .. }) => {
                 return self.fragment(now, ethernet, src, dst, &fragment);
             }
             Some(ip) => {
@@ -438,7 +439,7 @@ impl Stack {
     fn fragment(
         &mut self,
         now: Instant,
-        ethernet: &ethernet::Header,
+        ethernet: &EthernetHeader,
         src: IpAddress,
         dst: IpAddress,
         fragment: &ip::Fragment,
@@ -473,7 +474,7 @@ impl Stack {
     }
 
     /// A TCP packet that came in fragments; from here on it is treated as any other.
-    fn reassembled(&mut self, now: Instant, mac: EthernetAddress, ip: &ip::Header, packet: &[u8]) {
+    fn reassembled(&mut self, now: Instant, mac: EthernetAddress, ip: &IpHeader, packet: &[u8]) {
         let Upper::Whole { protocol: PROTOCOL_TCP, header_bytes } = ip.upper else { return };
         if !self.routes.is_ours(&ip.dst) || !self.may_be_peer(&ip.src) {
             self.counters.rx_not_ours += 1;
@@ -564,7 +565,7 @@ impl Stack {
 }
 
 /// Completes the TCP or UDP checksum of a packet whose field holds the pseudo-header sum.
-fn fill_in_checksum(packet: &mut [u8], ip: &ip::Header) {
+fn fill_in_checksum(packet: &mut [u8], ip: &IpHeader) {
     let Upper::Whole { protocol, header_bytes } = ip.upper else { return };
     let at = match protocol {
         PROTOCOL_TCP => 16,
