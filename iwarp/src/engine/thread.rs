@@ -39,12 +39,12 @@ const SNAPSHOT_TURNS: u32 = 1024;
 /// A running engine. Dropping it stops the thread and resets the connections of the engine.
 pub struct EngineThread {
     shared: Arc<EngineShared>,
-    control: Arc<Control>,
+    control: Arc<ThreadControl>,
     thread: Option<JoinHandle<Engine>>,
 }
 
 #[derive(Default)]
-struct Control {
+struct ThreadControl {
     stop: AtomicBool,
     counters: Mutex<EngineCounters>,
 }
@@ -52,7 +52,7 @@ struct Control {
 impl EngineThread {
     pub(super) fn spawn(mut engine: Engine, options: ThreadOptions) -> Result<Self, VerbsError> {
         let shared = Arc::clone(engine.shared());
-        let control = Arc::new(Control::default());
+        let control = Arc::new(ThreadControl::default());
         let inner = Arc::clone(&control);
         let thread = std::thread::Builder::new()
             .name(format!("iwarp-engine-{}", shared.index()))
@@ -97,7 +97,7 @@ impl Drop for EngineThread {
     }
 }
 
-fn run(engine: &mut Engine, control: &Control, options: ThreadOptions) {
+fn run(engine: &mut Engine, control: &ThreadControl, options: ThreadOptions) {
     if let Some(cpu) = options.cpu {
         pin(cpu);
     }
@@ -120,7 +120,7 @@ fn run(engine: &mut Engine, control: &Control, options: ThreadOptions) {
     snapshot(engine, control);
 }
 
-fn snapshot(engine: &Engine, control: &Control) {
+fn snapshot(engine: &Engine, control: &ThreadControl) {
     *control.counters.lock().expect("no holder of this lock panics") = engine.counters();
 }
 

@@ -55,6 +55,6 @@ pub use quiescence::{EpochGuard, Participant};
 pub use registration::{RegisterError, Registration};
 pub use stag::Stag;
 pub use stride::{Runs, Stride};
-pub use table::{MemoryTable, TableConfig, Usage, UserMemory};
+pub use table::{MemoryTable, TableConfig, TableUsage, UserMemory};
 pub use transfer::{Source, Target};
 pub use window::{Bind, BindError, Window, WindowKind};

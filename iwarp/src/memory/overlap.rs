@@ -5,15 +5,15 @@ use crate::memory::access::{Access, PdId};
 use crate::memory::handle::AddressRange;
 use crate::memory::registration::RegisterError;
 use crate::memory::slot::{Record, Slot, SlotNumber, Traits};
-use crate::memory::table::{Control, Form, Shared};
+use crate::memory::table::{Form, TableControl, TableShared};
 
 const REMOTE_WRITES: Access = Access::REMOTE_WRITE.union(Access::REMOTE_ATOMIC);
 
-impl Shared {
+impl TableShared {
     /// In a strict table, refuses remote write access where peers of another domain have it.
     pub(super) fn check_overlap(
         &self,
-        control: &Control,
+        control: &TableControl,
         pd: PdId,
         extent: AddressRange,
         access: Access,
@@ -31,11 +31,11 @@ impl Shared {
 
     /// The number of STags of domains other than `pd` through which peers may write to a byte of `extent`,
     /// now or once a send queue allows it.
-    pub(super) fn writers(&self, control: &Control, pd: PdId, extent: AddressRange) -> usize {
+    pub(super) fn writers(&self, control: &TableControl, pd: PdId, extent: AddressRange) -> usize {
         (0..control.used()).filter(|number| self.may_write(control, SlotNumber(*number), pd, extent)).count()
     }
 
-    fn may_write(&self, control: &Control, number: SlotNumber, pd: PdId, extent: AddressRange) -> bool {
+    fn may_write(&self, control: &TableControl, number: SlotNumber, pd: PdId, extent: AddressRange) -> bool {
         // Prepared memory counts as a whole, registered or not. Windows do not count: their regions do.
         if let Some(template) = control.template_of(number) {
             return match template.form {

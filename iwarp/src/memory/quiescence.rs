@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crate::memory::table::{MemoryTable, Shared};
+use crate::memory::table::{MemoryTable, TableShared};
 
 /// The bit of a count that is set while the epoch is open.
 const OPEN: u64 = 1;
@@ -110,7 +110,7 @@ impl Drop for Participant {
 }
 
 impl EpochGuard {
-    pub(super) fn shared(&self) -> &Shared {
+    pub(super) fn shared(&self) -> &TableShared {
         self.membership.table.shared()
     }
 

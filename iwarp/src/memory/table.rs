@@ -32,7 +32,7 @@ const CHUNK: usize = 256;
 /// All registrations of a context. Clones are cheap and share the table.
 #[derive(Clone)]
 pub struct MemoryTable {
-    shared: Arc<Shared>,
+    shared: Arc<TableShared>,
 }
 
 /// Limits and options of a table.
@@ -90,7 +90,7 @@ pub enum UserMemory {
 
 /// The usage of a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
+pub struct TableUsage {
     /// Existing registrations.
     pub registered: usize,
     /// Largest number of registrations (`max_mr`).
@@ -106,10 +106,10 @@ pub struct Usage {
 }
 
 /// The state that clones share.
-pub(super) struct Shared {
+pub(super) struct TableShared {
     slots: Box<[OnceLock<Box<[Slot]>>]>,
     index: IndexMap,
-    control: Mutex<Control>,
+    control: Mutex<TableControl>,
     pub(super) quiescence: Quiescence,
     /// Held for reading by threads that copy outside an epoch.
     outside_copies: RwLock<()>,
@@ -118,7 +118,7 @@ pub(super) struct Shared {
 }
 
 /// The state of creation, binding and destruction.
-pub(super) struct Control {
+pub(super) struct TableControl {
     allocator: IndexAllocator,
     free: Vec<SlotNumber>,
     /// Number of slots that were ever used: those with lower numbers.
@@ -158,10 +158,10 @@ impl MemoryTable {
     pub fn with(config: &TableConfig, seed: [u8; 32]) -> Self {
         let max_mr = config.max_mr.clamp(1, MAX_LIVE / 2);
         let max_mw = config.max_mw.min(MAX_LIVE / 2);
-        let shared = Shared {
+        let shared = TableShared {
             slots: (0..(max_mr + max_mw).div_ceil(CHUNK)).map(|_| OnceLock::new()).collect(),
             index: IndexMap::new(),
-            control: Mutex::new(Control {
+            control: Mutex::new(TableControl {
                 allocator: IndexAllocator::new(ChaCha20Rng::from_seed(seed)),
                 free: Vec::new(),
                 used: 0,
@@ -295,14 +295,14 @@ impl MemoryTable {
     }
 
     /// Its usage. In a forked child it is 0, with the limits.
-    pub fn usage(&self) -> Usage {
+    pub fn usage(&self) -> TableUsage {
         let TableConfig { max_mr, max_mw, .. } = self.shared.config;
-        let limits = Usage { limit: max_mr, max_mw, ..Usage::default() };
+        let limits = TableUsage { limit: max_mr, max_mw, ..TableUsage::default() };
         if !self.shared.is_owner_process() {
             return limits;
         }
         let control = self.shared.control();
-        Usage {
+        TableUsage {
             registered: control.registered,
             windows: control.windows,
             refused: control.refused,
@@ -311,7 +311,7 @@ impl MemoryTable {
         }
     }
 
-    pub(super) fn shared(&self) -> &Shared {
+    pub(super) fn shared(&self) -> &TableShared {
         &self.shared
     }
 
@@ -370,7 +370,7 @@ pub(super) fn check_rights(access: Access, writable: bool) -> Result<(), Registe
     Ok(())
 }
 
-impl Shared {
+impl TableShared {
     /// The record that `stag` names, if it is valid. A window is valid only while the region behind it is.
     ///
     /// Inlined: each caller uses only a few fields, which then stay in registers.
@@ -527,13 +527,13 @@ impl Shared {
         drop(self.outside_copies.write().unwrap_or_else(PoisonError::into_inner));
     }
 
-    pub(super) fn control(&self) -> MutexGuard<'_, Control> {
+    pub(super) fn control(&self) -> MutexGuard<'_, TableControl> {
         // Code under the lock can only panic for lack of memory, which aborts. So poisoning is ignored.
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Control {
+impl TableControl {
     /// Number of slots that were ever used: those with lower numbers.
     pub(super) fn used(&self) -> u32 {
         self.used
@@ -545,13 +545,13 @@ impl Control {
     }
 
     /// The slot of `stag`'s index and its template, valid or not.
-    pub(super) fn template(&self, shared: &Shared, stag: Stag) -> Option<(SlotNumber, Template)> {
+    pub(super) fn template(&self, shared: &TableShared, stag: Stag) -> Option<(SlotNumber, Template)> {
         let slot = shared.slot_of(stag.index())?;
         self.templates.get(&slot).map(|template| (slot, *template))
     }
 
     /// Whether a window is bound to the region in this slot, in its current generation.
-    pub(super) fn is_bound(&self, shared: &Shared, region: SlotNumber) -> bool {
+    pub(super) fn is_bound(&self, shared: &TableShared, region: SlotNumber) -> bool {
         let behind = |window: SlotNumber| shared.slot(window)?.read()?.0.parent;
         let is_behind = |(number, generation)| {
             number == region && shared.slot(region).is_some_and(|slot| slot.is_current(generation))

@@ -12,7 +12,7 @@ use crate::memory::quiescence::EpochGuard;
 use crate::memory::registration::RegisterError;
 use crate::memory::slot::{Record, SlotNumber, Traits};
 use crate::memory::stag::Stag;
-use crate::memory::table::{Control, Form, MemoryTable, Shared, Template};
+use crate::memory::table::{Form, MemoryTable, TableControl, TableShared, Template};
 
 /// The two types of windows of the verbs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -172,8 +172,8 @@ impl EpochGuard {
 
 /// Makes an invalid slot valid, unless another thread already has.
 pub(super) fn publish(
-    shared: &Shared,
-    _locked: &Control,
+    shared: &TableShared,
+    _locked: &TableControl,
     number: SlotNumber,
     record: &Record,
 ) -> Result<(), BindError> {
@@ -190,7 +190,7 @@ pub(super) fn publish(
 /// RFC 5041 section 8.3.2 (DDP-237), RFC 5040 section 8.1.2 (RDMAP-367): the region belongs to the domain
 /// that binds.
 fn window_record(
-    shared: &Shared,
+    shared: &TableShared,
     bind: &Bind,
     template: &Template,
     by: Accessor,

@@ -63,10 +63,10 @@ pub struct AsyncEvent {
 /// The asynchronous events of a context. The descriptor is readable while events wait. Cheap to clone.
 #[derive(Clone)]
 pub struct AsyncEvents {
-    shared: Arc<Shared>,
+    shared: Arc<AsyncEventsShared>,
 }
 
-struct Shared {
+struct AsyncEventsShared {
     events: ArrayQueue<AsyncEvent>,
     lost: AtomicU64,
     notifier: Notifier,
@@ -74,7 +74,7 @@ struct Shared {
 
 impl AsyncEvents {
     pub(crate) fn new(limit: usize) -> io::Result<Self> {
-        let shared = Shared {
+        let shared = AsyncEventsShared {
             events: ArrayQueue::new(limit.max(1)),
             lost: AtomicU64::new(0),
             notifier: Notifier::new()?,

@@ -170,7 +170,7 @@ impl Terminate {
     pub fn parse(payload: &[u8]) -> Result<Self, TerminateParseError> {
         let short = TerminateParseError { bytes: payload.len() };
         let (control, mut rest) = payload.split_first_chunk::<4>().ok_or(short)?;
-        let Control { layer, etype, code, parts, bit_order } = Control::parse(*control);
+        let TerminateControl { layer, etype, code, parts, bit_order } = TerminateControl::parse(*control);
         let mut terminate = Self::control_only(layer, etype, code, bit_order, *control);
         if parts & (M | D) != 0 {
             let (len, after) = rest.split_first_chunk::<2>().ok_or(short)?;
@@ -215,7 +215,7 @@ impl fmt::Display for Terminate {
 }
 
 /// The fields of a control word, with M, D and R in the RFC's positions.
-struct Control {
+struct TerminateControl {
     layer: u8,
     etype: u8,
     code: u8,
@@ -223,7 +223,7 @@ struct Control {
     bit_order: BitOrder,
 }
 
-impl Control {
+impl TerminateControl {
     /// M, D or R tell the two bit orders apart. Without them the numbers decide: siw's order is assumed where
     /// it names a known error and the standard order does not.
     ///

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use dp::invariant::{Check, ensure};
 
-use super::{Form, MemoryTable, Shared, Template};
+use super::{Form, MemoryTable, TableShared, Template};
 use crate::memory::slot::SlotNumber;
 
 impl MemoryTable {
@@ -18,7 +18,7 @@ impl MemoryTable {
     }
 }
 
-impl Shared {
+impl TableShared {
     fn check(&self) -> Check {
         let control = self.control();
         let free: HashSet<SlotNumber> = control.free.iter().copied().collect();
@@ -56,11 +56,11 @@ mod tests {
 
     use super::*;
     use crate::memory::access::{Access, PdId, RegisterOptions};
-    use crate::memory::table::Control;
+    use crate::memory::table::TableControl;
 
     #[test]
     fn a_table_whose_parts_disagree_is_found() {
-        type Break = fn(&mut Control);
+        type Break = fn(&mut TableControl);
         let broken: [Break; 6] = [
             |control| control.registered += 1,
             |control| control.windows += 1,

@@ -11,7 +11,7 @@ use dp::Mbuf;
 use dp::invariant::{Check, ensure};
 
 use super::early::EarlyRecord;
-use super::ordered::{List, Slots, StreamRange};
+use super::ordered::{List, RangeSlots, StreamRange};
 
 /// Ranges of one buffer in a call of `may`: as many as `tcp_lite::Stack::evict` takes. FPDUs that were placed
 /// early lie between them.
@@ -24,14 +24,14 @@ pub(super) const MAX_EVICT_RANGES: usize = 16;
 /// When no record is free, an FPDU is held instead of placed early.
 #[derive(Debug)]
 pub struct HeldSlab {
-    pub(super) buffers: Slots<HeldBuf>,
-    pub(super) records: Slots<EarlyRecord>,
+    pub(super) buffers: RangeSlots<HeldBuf>,
+    pub(super) records: RangeSlots<EarlyRecord>,
 }
 
 impl HeldSlab {
     /// A slab for `buffers` held buffers and `records` FPDUs placed early.
     pub fn new(buffers: usize, records: usize) -> Self {
-        Self { buffers: Slots::new(buffers), records: Slots::new(records) }
+        Self { buffers: RangeSlots::new(buffers), records: RangeSlots::new(records) }
     }
 
     /// Buffer slots in use, and all buffer slots.
@@ -341,7 +341,7 @@ fn buffer_bytes(buf: &Mbuf) -> usize {
 /// TCP never hands up a byte twice. If it did, this would keep a duplicate from replacing bytes that were
 /// checked (RFC 5044 appendix A.3).
 pub(super) fn first_new<T: StreamRange>(
-    slots: &Slots<T>,
+    slots: &RangeSlots<T>,
     list: List,
     mut start: u64,
     mut buf: Mbuf,
@@ -375,7 +375,7 @@ pub(super) fn first_new<T: StreamRange>(
 
 /// The parts of `from..to` that no record of `placed` covers; `None` if there are too many.
 fn unplaced(
-    records: &Slots<EarlyRecord>,
+    records: &RangeSlots<EarlyRecord>,
     placed: List,
     from: u64,
     to: u64,

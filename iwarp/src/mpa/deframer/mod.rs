@@ -39,7 +39,7 @@ use early::Search;
 use fpdu::Framing;
 use held::{MAX_EVICT_RANGES, first_new};
 use ordered::List;
-use ulpdus::Source;
+use ulpdus::FpduSource;
 
 /// Counters of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -121,13 +121,13 @@ impl Deframer {
         match new {
             // The usual case: nothing is held, and the next FPDU begins here.
             Some((start, buf)) if !ahead && self.held.is_empty() && start == self.next => {
-                Ulpdus::new(self, slab, Source::Buffer { start, buf })
+                Ulpdus::new(self, slab, FpduSource::Buffer { start, buf })
             }
             Some((start, buf)) => {
                 let source = self.hold(start, buf, ahead, slab);
                 Ulpdus::new(self, slab, source)
             }
-            None => Ulpdus::new(self, slab, Source::Nothing),
+            None => Ulpdus::new(self, slab, FpduSource::Nothing),
         }
     }
 
@@ -212,18 +212,18 @@ impl Deframer {
 
     /// Holds bytes that cannot be handed up at once. With markers, starts a search for FPDUs behind the hole
     /// that they complete.
-    fn hold(&mut self, start: u64, buf: Mbuf, ahead: bool, slab: &mut HeldSlab) -> Source {
+    fn hold(&mut self, start: u64, buf: Mbuf, ahead: bool, slab: &mut HeldSlab) -> FpduSource {
         let before = buf.len();
         // TCP hands up no byte twice, so nothing is clipped: all of `start..start + before` is new.
         match self.held.insert(slab, start, buf, ahead) {
-            Ok(_) if !ahead => Source::Held,
+            Ok(_) if !ahead => FpduSource::Held,
             Ok(Some(slot)) if self.framing.markers => {
-                Source::Ahead(Search::new(self, slab, slot, start, start + before as u64))
+                FpduSource::Ahead(Search::new(self, slab, slot, start, start + before as u64))
             }
-            Ok(_) => Source::Nothing,
+            Ok(_) => FpduSource::Nothing,
             Err(NoSlot) => {
                 self.released += if ahead { before } else { 0 };
-                Source::Lost
+                FpduSource::Lost
             }
         }
     }

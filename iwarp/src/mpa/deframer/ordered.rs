@@ -1,7 +1,7 @@
 //! Ranges of a stream in the order of their positions: the lists of many connections in one fixed set of
 //! slots.
 //!
-//! Nothing is allocated after [`Slots::new`]. A list is two indices, so a connection without ranges needs
+//! Nothing is allocated after [`RangeSlots::new`]. A list is two indices, so a connection without ranges needs
 //! almost no memory. Searches begin at the far end, because out-of-order arrivals are appended there.
 
 use dp::invariant::{Check, ensure};
@@ -15,7 +15,7 @@ pub(super) trait StreamRange {
 }
 
 #[derive(Debug)]
-struct Slot<T> {
+struct RangeSlot<T> {
     /// `None` when the slot is free.
     value: Option<T>,
     prev: Option<u32>,
@@ -25,8 +25,8 @@ struct Slot<T> {
 
 /// Slots that many lists share.
 #[derive(Debug)]
-pub(super) struct Slots<T> {
-    slots: Box<[Slot<T>]>,
+pub(super) struct RangeSlots<T> {
+    slots: Box<[RangeSlot<T>]>,
     free: Option<u32>,
     used: usize,
 }
@@ -52,12 +52,12 @@ impl List {
     }
 }
 
-impl<T: StreamRange> Slots<T> {
+impl<T: StreamRange> RangeSlots<T> {
     /// A set of `count` free slots.
     pub(super) fn new(count: usize) -> Self {
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         let slots = (0..count)
-            .map(|slot| Slot { value: None, prev: None, next: (slot + 1 < count).then_some(slot + 1) })
+            .map(|slot| RangeSlot { value: None, prev: None, next: (slot + 1 < count).then_some(slot + 1) })
             .collect();
         Self { slots, free: (count > 0).then_some(0), used: 0 }
     }
@@ -107,7 +107,7 @@ impl<T: StreamRange> Slots<T> {
         };
         let slot = &mut self.slots[id as usize];
         self.free = slot.next;
-        *slot = Slot { value: Some(value), prev: after, next };
+        *slot = RangeSlot { value: Some(value), prev: after, next };
         self.used += 1;
         self.link(list, after, Some(id));
         self.link(list, Some(id), next);
@@ -120,7 +120,7 @@ impl<T: StreamRange> Slots<T> {
         let slot = self.slots.get_mut(id as usize)?;
         let value = slot.value.take()?;
         let (prev, next) = (slot.prev, slot.next);
-        *slot = Slot { value: None, prev: None, next: free };
+        *slot = RangeSlot { value: None, prev: None, next: free };
         self.free = Some(id);
         self.used -= 1;
         self.link(list, prev, next);
@@ -190,8 +190,8 @@ mod tests {
         }
     }
 
-    fn three() -> (Slots<std::ops::Range<u64>>, List) {
-        let (mut slots, mut list) = (Slots::new(5), List::default());
+    fn three() -> (RangeSlots<std::ops::Range<u64>>, List) {
+        let (mut slots, mut list) = (RangeSlots::new(5), List::default());
         for at in 0..3 {
             let last = list.tail();
             slots.insert(&mut list, last, at * 10..at * 10 + 5).unwrap();
@@ -204,7 +204,7 @@ mod tests {
         let (slots, list) = three();
         assert_eq!(slots.check_list(list), Ok(3));
         slots.check(3).unwrap();
-        type Tear = fn(&mut Slots<std::ops::Range<u64>>, &mut List);
+        type Tear = fn(&mut RangeSlots<std::ops::Range<u64>>, &mut List);
         let tears: [Tear; 8] = [
             |slots, _| slots.slots[1].prev = None,
             |slots, _| slots.slots[1].next = None,
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn slots_that_leak_are_found() {
-        type Leak = fn(&mut Slots<std::ops::Range<u64>>);
+        type Leak = fn(&mut RangeSlots<std::ops::Range<u64>>);
         let leaks: [Leak; 4] = [
             |slots| slots.used = 2,
             |slots| slots.free = None,

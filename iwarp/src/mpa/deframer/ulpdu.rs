@@ -6,7 +6,7 @@ use dp::Mbuf;
 use dp::mbuf::Segments;
 
 use super::held::HeldBuf;
-use super::ordered::{Slots, StreamRange};
+use super::ordered::{RangeSlots, StreamRange};
 use crate::memory::{Runs, Stride};
 use crate::mpa::{LENGTH_BYTES, marker};
 
@@ -21,7 +21,7 @@ pub(super) struct Wire<'a> {
 enum Bytes<'a> {
     Slice(&'a [u8]),
     Buf(&'a Mbuf),
-    Held(&'a Slots<HeldBuf>, u32),
+    Held(&'a RangeSlots<HeldBuf>, u32),
 }
 
 impl<'a> Wire<'a> {
@@ -36,21 +36,21 @@ impl<'a> Wire<'a> {
     }
 
     /// The buffer in slot `first` and all buffers that follow it without a hole.
-    pub(super) fn held(slots: &'a Slots<HeldBuf>, first: u32) -> Option<Self> {
+    pub(super) fn held(slots: &'a RangeSlots<HeldBuf>, first: u32) -> Option<Self> {
         Some(Self { start: slots.at(first)?.start, bytes: Bytes::Held(slots, first) })
     }
 
     /// The bytes in `from..to` that are there, in slices with their positions.
     pub(super) fn slices(self, from: u64, to: u64) -> Slices<'a> {
         let rest = match self.bytes {
-            Bytes::Slice(bytes) => Rest::Slice(Some(bytes)),
-            Bytes::Buf(buf) => Rest::Bufs { segments: buf.segments(), behind: None },
+            Bytes::Slice(bytes) => Pieces::Slice(Some(bytes)),
+            Bytes::Buf(buf) => Pieces::Bufs { segments: buf.segments(), behind: None },
             Bytes::Held(slots, first) => match slots.at(first) {
                 Some(held) => {
                     let end = held.end();
-                    Rest::Bufs { segments: held.buf.segments(), behind: Some((slots, first, end)) }
+                    Pieces::Bufs { segments: held.buf.segments(), behind: Some((slots, first, end)) }
                 }
-                None => Rest::Slice(None),
+                None => Pieces::Slice(None),
             },
         };
         Slices { from, to, at: self.start, rest }
@@ -109,21 +109,21 @@ pub(super) struct Slices<'a> {
     to: u64,
     /// Position of the first byte in `rest`.
     at: u64,
-    rest: Rest<'a>,
+    rest: Pieces<'a>,
 }
 
-enum Rest<'a> {
+enum Pieces<'a> {
     Slice(Option<&'a [u8]>),
     /// The segments of a buffer. For a held buffer also the slots, its own slot, and the position after it.
     Bufs {
         segments: Segments<'a>,
-        behind: Option<(&'a Slots<HeldBuf>, u32, u64)>,
+        behind: Option<(&'a RangeSlots<HeldBuf>, u32, u64)>,
     },
 }
 
 impl<'a> Slices<'a> {
     /// The slot after `id`, and the position after its buffer, if that buffer begins at `end`.
-    fn follower(slots: &Slots<HeldBuf>, id: u32, end: u64) -> Option<(u32, u64)> {
+    fn follower(slots: &RangeSlots<HeldBuf>, id: u32, end: u64) -> Option<(u32, u64)> {
         let next = slots.next(id)?;
         slots.at(next).filter(|held| held.start == end).map(|held| (next, held.end()))
     }
@@ -131,8 +131,8 @@ impl<'a> Slices<'a> {
     /// The next contiguous piece of memory.
     fn piece(&mut self) -> Option<&'a [u8]> {
         match &mut self.rest {
-            Rest::Slice(bytes) => bytes.take(),
-            Rest::Bufs { segments, behind } => loop {
+            Pieces::Slice(bytes) => bytes.take(),
+            Pieces::Bufs { segments, behind } => loop {
                 if let Some(bytes) = segments.next() {
                     return Some(bytes);
                 }

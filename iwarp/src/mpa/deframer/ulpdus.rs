@@ -41,7 +41,7 @@ pub enum Received<'a> {
 pub struct Ulpdus<'a> {
     deframer: &'a mut Deframer,
     slab: &'a mut HeldSlab,
-    source: Source,
+    source: FpduSource,
     /// The FPDU that is handed up as [`Received::Placed`].
     placed: Option<EarlyRecord>,
     exhausted: bool,
@@ -49,7 +49,7 @@ pub struct Ulpdus<'a> {
 
 /// Where to look for the next FPDU.
 #[derive(Debug)]
-pub(super) enum Source {
+pub(super) enum FpduSource {
     /// In a buffer that is not held. It begins at this position, at or before the next FPDU.
     Buffer { start: u64, buf: Mbuf },
     /// In the held buffers.
@@ -74,7 +74,7 @@ enum NextFpdu {
 
 impl<'a> Ulpdus<'a> {
     #[inline]
-    pub(super) fn new(deframer: &'a mut Deframer, slab: &'a mut HeldSlab, source: Source) -> Self {
+    pub(super) fn new(deframer: &'a mut Deframer, slab: &'a mut HeldSlab, source: FpduSource) -> Self {
         Self { deframer, slab, source, placed: None, exhausted: false }
     }
 
@@ -98,7 +98,7 @@ impl<'a> Ulpdus<'a> {
 
     /// The bytes of the last [`Received::Ahead`] are placed.
     pub fn mark_placed(&mut self) {
-        if let Source::Ahead(search) = &mut self.source {
+        if let FpduSource::Ahead(search) = &mut self.source {
             search.mark_placed(self.deframer, self.slab);
         }
     }
@@ -115,7 +115,7 @@ impl<'a> Ulpdus<'a> {
     /// Takes the next FPDU, if it is complete and valid in one piece of memory, right after the last one.
     #[inline]
     fn take_adjacent(&mut self) -> Option<Extent> {
-        let Self { deframer, source: Source::Buffer { start, buf }, .. } = self else { return None };
+        let Self { deframer, source: FpduSource::Buffer { start, buf }, .. } = self else { return None };
         let (next, bytes) = (deframer.next, buf.head());
         let done = (next - *start) as usize;
         if !deframer.records.is_empty() {
@@ -135,14 +135,14 @@ impl<'a> Ulpdus<'a> {
 
     #[inline]
     fn view_adjacent(&self, extent: &Extent) -> Option<Received<'_>> {
-        let Source::Buffer { start, buf } = &self.source else { return None };
+        let FpduSource::Buffer { start, buf } = &self.source else { return None };
         Some(Received::InOrder(extent.ulpdu(Wire::slice(*start, buf.head()), self.deframer.framing)))
     }
 
     /// Whether all of the buffer is handed up, and nothing else waits.
     #[inline]
     fn is_used_up(&self) -> bool {
-        let Source::Buffer { start, buf } = &self.source else { return false };
+        let FpduSource::Buffer { start, buf } = &self.source else { return false };
         self.deframer.next - *start == buf.len() as u64 && self.deframer.records.is_empty()
     }
 
@@ -154,7 +154,7 @@ impl<'a> Ulpdus<'a> {
             found => found,
         };
         if found.is_err() {
-            self.source = Source::Nothing;
+            self.source = FpduSource::Nothing;
             // RFC 5044 section 8 (MPA-238): after an error, nothing more is handed up.
             self.deframer.end(self.slab);
         }
@@ -164,20 +164,20 @@ impl<'a> Ulpdus<'a> {
     fn find(&mut self) -> Result<Option<NextFpdu>, MpaError> {
         let Self { deframer, slab, source, .. } = self;
         match source {
-            Source::Buffer { start, buf } => deframer.find_in_buffer(start, buf, slab),
-            Source::Held => deframer.find_in_held(slab),
-            Source::Ahead(search) => {
+            FpduSource::Buffer { start, buf } => deframer.find_in_buffer(start, buf, slab),
+            FpduSource::Held => deframer.find_in_held(slab),
+            FpduSource::Ahead(search) => {
                 let found = search.next(deframer, slab);
                 Ok(found.map(|fpdu| NextFpdu::InSlot(fpdu.slot, fpdu.extent)))
             }
-            Source::Nothing => Ok(None),
-            Source::Lost => Err(MpaError::NoHeldSlot),
+            FpduSource::Nothing => Ok(None),
+            FpduSource::Lost => Err(MpaError::NoHeldSlot),
         }
     }
 
     /// No complete FPDU is left: the rest of the buffer waits for more bytes.
     fn hold_rest(&mut self) -> Result<(), MpaError> {
-        if let Source::Buffer { start, buf } = std::mem::replace(&mut self.source, Source::Nothing)
+        if let FpduSource::Buffer { start, buf } = std::mem::replace(&mut self.source, FpduSource::Nothing)
             && !buf.is_empty()
         {
             let Self { deframer, slab, .. } = self;
@@ -205,12 +205,12 @@ impl<'a> Ulpdus<'a> {
                 let record = self.placed.insert(record);
                 Some(Received::Placed { header: record.header(), ulpdu_len: record.ulpdu_bytes })
             }
-            (NextFpdu::InBuffer(extent), Source::Buffer { start, buf }) => {
+            (NextFpdu::InBuffer(extent), FpduSource::Buffer { start, buf }) => {
                 Some(Received::InOrder(extent.ulpdu(Wire::buf(*start, buf), framing)))
             }
             (NextFpdu::InSlot(slot, extent), source) => {
                 let ulpdu = extent.ulpdu(Wire::held(&self.slab.buffers, slot)?, framing);
-                let is_ahead = matches!(source, Source::Ahead(_));
+                let is_ahead = matches!(source, FpduSource::Ahead(_));
                 Some(if is_ahead { Received::Ahead(ulpdu) } else { Received::InOrder(ulpdu) })
             }
             (NextFpdu::InBuffer(_), _) => None,

@@ -24,7 +24,7 @@ pub(super) enum Addressing {
 
 /// The source of the payload.
 #[derive(Clone, Debug)]
-pub(super) enum Source {
+pub(super) enum PayloadSource {
     /// Registered memory of our user.
     Gather(ArrayVec<Sge, MAX_SGE>),
     /// Bytes kept here: inline data, Immediate Data, and the headers that RDMAP sends as payload.
@@ -47,16 +47,22 @@ pub(super) enum FetchError {
 pub(super) struct Message {
     pub(super) addressing: Addressing,
     pub(super) segmenter: Segmenter,
-    pub(super) source: Source,
+    pub(super) source: PayloadSource,
 }
 
 impl Message {
-    pub(super) fn tagged(opcode: Opcode, stag: Stag, to: u64, length: u32, source: Source) -> Self {
+    pub(super) fn tagged(opcode: Opcode, stag: Stag, to: u64, length: u32, source: PayloadSource) -> Self {
         let addressing = Addressing::Tagged { opcode, stag, to };
         Self { addressing, segmenter: Segmenter::tagged(length), source }
     }
 
-    pub(super) fn untagged(opcode: Opcode, invalidate: Stag, msn: u32, length: u32, source: Source) -> Self {
+    pub(super) fn untagged(
+        opcode: Opcode,
+        invalidate: Stag,
+        msn: u32,
+        length: u32,
+        source: PayloadSource,
+    ) -> Self {
         let addressing = Addressing::Untagged { opcode, invalidate, msn };
         Self { addressing, segmenter: Segmenter::untagged(length), source }
     }
@@ -64,7 +70,7 @@ impl Message {
     /// An untagged message with this payload.
     pub(super) fn of_bytes(opcode: Opcode, msn: u32, bytes: &[u8]) -> Self {
         let source: ArrayVec<u8, MAX_INLINE> = bytes.iter().copied().collect();
-        Self::untagged(opcode, Stag(0), msn, bytes.len() as u32, Source::Bytes(source))
+        Self::untagged(opcode, Stag(0), msn, bytes.len() as u32, PayloadSource::Bytes(source))
     }
 
     /// The DDP header of one of its segments.
@@ -91,7 +97,7 @@ impl Message {
     }
 }
 
-impl Source {
+impl PayloadSource {
     /// Writes `len` bytes from `offset` on to an FPDU. The source is looked up once for all runs between
     /// markers.
     pub(super) fn fetch(

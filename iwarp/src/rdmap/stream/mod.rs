@@ -177,7 +177,7 @@ impl Stream {
         if !*may_send {
             return Ok(SendOutcome::Idle);
         }
-        let context = outbound::Context { common, framer, guard, counters, records };
+        let context = outbound::SendContext { common, framer, guard, counters, records };
         let outcome = outbound.run(tcp, conn, now, context, budget);
         // In time for the peer's next request: TCP has not yet sent the end of the responses.
         inbound.repost_requests(outbound.take_answered());

@@ -8,7 +8,7 @@ use crate::memory::Accessor;
 use crate::queues::{QpShared, Sge, WcOpcode, WcStatus};
 use crate::rdmap::{Extensions, ReadSink};
 
-use super::records::{Queue, Slots};
+use super::records::{RecordQueue, RecordSlots};
 
 /// A request that was started and is not yet completed.
 pub(super) struct Pending {
@@ -27,7 +27,7 @@ pub(super) struct Common {
     pub(super) by: Accessor,
     pub(super) extensions: Extensions,
     /// Our Reads and atomics that wait for their responses, in the order of their requests.
-    pub(super) outstanding: Queue,
+    pub(super) outstanding: RecordQueue,
     /// Queue 3: one buffer for each of our outstanding atomics (RFC 7306 section 5.2.2).
     pub(super) atomic_responses: UntaggedQueue,
     /// Requests that are started and not yet completed, in post order.
@@ -62,7 +62,7 @@ impl Common {
         Self {
             extensions: qp.extensions,
             by,
-            outstanding: Queue::default(),
+            outstanding: RecordQueue::default(),
             atomic_responses: UntaggedQueue::new(),
             pending: VecDeque::with_capacity(qp.sq.capacity()),
             qp,
@@ -88,7 +88,7 @@ impl Common {
     /// RFC 5040 section 5.5 (RDMAP-291): a Read is not complete before its response is delivered.
     pub(super) fn await_response(
         &mut self,
-        slots: &mut Slots<Outstanding>,
+        slots: &mut RecordSlots<Outstanding>,
         pending: Pending,
         response: Outstanding,
     ) {

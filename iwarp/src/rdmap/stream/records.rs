@@ -19,20 +19,20 @@ const HELD_BACK_SHARE: usize = 16;
 /// The waiting requests of all connections of an engine.
 pub(crate) struct Records {
     /// Requests of the peers.
-    pub(super) asked: Slots<PeerRequest>,
+    pub(super) asked: RecordSlots<PeerRequest>,
     /// Our requests.
-    pub(super) outstanding: Slots<Outstanding>,
+    pub(super) outstanding: RecordSlots<Outstanding>,
     /// Requests taken from a send queue that may not start yet: at most one for each connection.
-    pub(super) held_back: Slots<SendEntry>,
+    pub(super) held_back: RecordSlots<SendEntry>,
 }
 
 impl Records {
     /// Reserves memory for at most `limit` requests in each direction, as connections begin.
     pub(crate) fn new(limit: usize) -> Self {
         Self {
-            asked: Slots::new(limit),
-            outstanding: Slots::new(limit),
-            held_back: Slots::new(limit.div_ceil(HELD_BACK_SHARE)),
+            asked: RecordSlots::new(limit),
+            outstanding: RecordSlots::new(limit),
+            held_back: RecordSlots::new(limit.div_ceil(HELD_BACK_SHARE)),
         }
     }
 
@@ -58,8 +58,8 @@ pub(crate) struct Waiting {
 }
 
 /// Slots shared by many queues.
-pub(super) struct Slots<T> {
-    slots: Vec<Slot<T>>,
+pub(super) struct RecordSlots<T> {
+    slots: Vec<RecordSlot<T>>,
     /// The first free slot.
     free: Option<u32>,
     /// How many requests all connections together may have waiting.
@@ -68,7 +68,7 @@ pub(super) struct Slots<T> {
     growths: u64,
 }
 
-struct Slot<T> {
+struct RecordSlot<T> {
     /// `None`: the slot is free.
     value: Option<T>,
     /// The next slot of its queue, or the next free slot.
@@ -77,13 +77,13 @@ struct Slot<T> {
 
 /// One queue. It has to be emptied before it is dropped, or its slots stay in use.
 #[derive(Debug, Default)]
-pub(super) struct Queue {
+pub(super) struct RecordQueue {
     /// First and last slot.
     ends: Option<(u32, u32)>,
     len: u32,
 }
 
-impl<T> Slots<T> {
+impl<T> RecordSlots<T> {
     fn new(limit: usize) -> Self {
         Self { slots: Vec::new(), free: None, promised: 0, limit, growths: 0 }
     }
@@ -121,7 +121,7 @@ impl<T> Slots<T> {
     }
 
     fn insert(&mut self, value: T) -> u32 {
-        let slot = Slot { value: Some(value), next: None };
+        let slot = RecordSlot { value: Some(value), next: None };
         let Some(free) = self.free else {
             self.growths += u64::from(self.slots.len() == self.slots.capacity());
             self.slots.push(slot);
@@ -133,7 +133,7 @@ impl<T> Slots<T> {
     }
 }
 
-impl Queue {
+impl RecordQueue {
     pub(super) fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -142,7 +142,7 @@ impl Queue {
         self.len as usize
     }
 
-    pub(super) fn push<T>(&mut self, slots: &mut Slots<T>, value: T) {
+    pub(super) fn push<T>(&mut self, slots: &mut RecordSlots<T>, value: T) {
         let new = slots.insert(value);
         self.ends = match self.ends {
             None => Some((new, new)),
@@ -155,7 +155,7 @@ impl Queue {
     }
 
     /// Takes the oldest.
-    pub(super) fn take<T>(&mut self, slots: &mut Slots<T>) -> Option<T> {
+    pub(super) fn take<T>(&mut self, slots: &mut RecordSlots<T>) -> Option<T> {
         let (first, last) = self.ends?;
         let slot = &mut slots.slots[first as usize];
         let (value, next) = (slot.value.take(), slot.next);
@@ -165,23 +165,23 @@ impl Queue {
         value
     }
 
-    pub(super) fn front<'a, T>(&self, slots: &'a Slots<T>) -> Option<&'a T> {
+    pub(super) fn front<'a, T>(&self, slots: &'a RecordSlots<T>) -> Option<&'a T> {
         slots.slots[self.ends?.0 as usize].value.as_ref()
     }
 
-    pub(super) fn front_mut<'a, T>(&self, slots: &'a mut Slots<T>) -> Option<&'a mut T> {
+    pub(super) fn front_mut<'a, T>(&self, slots: &'a mut RecordSlots<T>) -> Option<&'a mut T> {
         slots.slots[self.ends?.0 as usize].value.as_mut()
     }
 
     /// All values, oldest first.
-    pub(super) fn iter<'a, T>(&self, slots: &'a Slots<T>) -> impl Iterator<Item = &'a T> {
+    pub(super) fn iter<'a, T>(&self, slots: &'a RecordSlots<T>) -> impl Iterator<Item = &'a T> {
         let first = self.ends.map(|(first, _)| first);
         std::iter::successors(first, |&slot| slots.slots[slot as usize].next)
             .filter_map(|slot| slots.slots[slot as usize].value.as_ref())
     }
 
     /// Whether its slots are chained and counted right. Returns how many there are.
-    pub(super) fn check<T>(&self, slots: &Slots<T>) -> Check<usize> {
+    pub(super) fn check<T>(&self, slots: &RecordSlots<T>) -> Check<usize> {
         let (mut at, mut last, mut count) = (self.ends.map(|(first, _)| first), None, 0);
         while let Some(id) = at {
             let slot = slots.slots.get(id as usize).ok_or_else(|| format!("there is no slot {id}"))?;
@@ -196,7 +196,7 @@ impl Queue {
         Ok(count)
     }
 
-    pub(super) fn clear<T>(&mut self, slots: &mut Slots<T>) {
+    pub(super) fn clear<T>(&mut self, slots: &mut RecordSlots<T>) {
         while self.take(slots).is_some() {}
     }
 }
@@ -211,14 +211,14 @@ mod tests {
 
     #[test]
     fn memory_comes_with_connections_up_to_the_bound() {
-        let mut slots = Slots::new(300);
+        let mut slots = RecordSlots::new(300);
         assert_eq!(slots.slots.capacity(), 0);
         slots.promise(128);
         assert_eq!(slots.slots.capacity(), 128);
         slots.promise(128);
         slots.promise(128);
         assert_eq!(slots.slots.capacity(), 300);
-        let mut queue = Queue::default();
+        let mut queue = RecordQueue::default();
         for value in 0..300 {
             queue.push(&mut slots, value);
         }
@@ -231,9 +231,9 @@ mod tests {
 
     #[test]
     fn what_was_taken_makes_room() {
-        let mut slots = Slots::new(2);
+        let mut slots = RecordSlots::new(2);
         slots.promise(2);
-        let (mut a, mut b) = (Queue::default(), Queue::default());
+        let (mut a, mut b) = (RecordQueue::default(), RecordQueue::default());
         for value in 0..100 {
             a.push(&mut slots, value);
             b.push(&mut slots, value);
@@ -246,8 +246,8 @@ mod tests {
         /// Queues in one set of slots are as queues of their own.
         #[test]
         fn queues_keep_their_order(steps in prop::collection::vec((0..3_usize, 0..5_u8, any::<u16>()), 0..200)) {
-            let mut slots = Slots::new(8);
-            let mut queues: [Queue; 3] = Default::default();
+            let mut slots = RecordSlots::new(8);
+            let mut queues: [RecordQueue; 3] = Default::default();
             let mut models: [VecDeque<u16>; 3] = Default::default();
             for (at, what, value) in steps {
                 let (queue, model) = (&mut queues[at], &mut models[at]);
@@ -279,8 +279,8 @@ mod tests {
         }
     }
 
-    fn three() -> (Slots<u32>, Queue) {
-        let (mut slots, mut queue) = (Slots::new(8), Queue::default());
+    fn three() -> (RecordSlots<u32>, RecordQueue) {
+        let (mut slots, mut queue) = (RecordSlots::new(8), RecordQueue::default());
         slots.promise(8);
         (0..5).for_each(|value| queue.push(&mut slots, value));
         queue.take(&mut slots);
@@ -293,7 +293,7 @@ mod tests {
         let (slots, queue) = three();
         assert_eq!(queue.check(&slots), Ok(3));
         slots.check(3).unwrap();
-        type Tear = fn(&mut Slots<u32>, &mut Queue);
+        type Tear = fn(&mut RecordSlots<u32>, &mut RecordQueue);
         let torn: [Tear; 6] = [
             |slots, _| slots.slots[3].next = None,
             |slots, _| slots.slots[4].next = Some(2),

@@ -17,7 +17,7 @@ use crate::rdmap::{IMMEDIATE_LEN, Opcode, Terminate, TerminateError};
 use super::message::{FetchError, Message};
 use super::outstanding::{Common, Pending};
 use super::peer_request::{ByKind, PeerRequest};
-use super::records::{Queue, Records};
+use super::records::{RecordQueue, Records};
 use super::{Failure, StreamCounters};
 
 mod requests;
@@ -45,7 +45,7 @@ pub(crate) enum SendOutcome {
 }
 
 /// What one call of [`Outbound::run`] works with.
-pub(super) struct Context<'a> {
+pub(super) struct SendContext<'a> {
     pub(super) common: &'a mut Common,
     pub(super) framer: &'a mut Framer,
     pub(super) guard: &'a EpochGuard,
@@ -59,9 +59,9 @@ pub(super) struct Outbound {
     current: Option<Current>,
     /// The request taken from the send queue that may not start yet, because of a fence, ORD, or
     /// `local_left`.
-    head: Queue,
+    head: RecordQueue,
     /// Requests of the peer, oldest first: at most IRD Reads and as many atomics.
-    responses: Queue,
+    responses: RecordQueue,
     terminate: Option<Box<Terminate>>,
     terminated: bool,
     rtr: Option<RtrKind>,
@@ -104,8 +104,8 @@ impl Outbound {
     pub(super) fn new(rtr: Rtr) -> Self {
         Self {
             current: None,
-            head: Queue::default(),
-            responses: Queue::default(),
+            head: RecordQueue::default(),
+            responses: RecordQueue::default(),
             terminate: None,
             terminated: false,
             rtr: match rtr {
@@ -178,7 +178,7 @@ impl Outbound {
         tcp: &mut Stack,
         conn: ConnId,
         now: Instant,
-        mut cx: Context<'_>,
+        mut cx: SendContext<'_>,
         budget: usize,
     ) -> Result<SendOutcome, Failure> {
         let _transmit = profile::scope(Layer::Transmit);
@@ -212,7 +212,7 @@ impl Outbound {
     }
 
     /// Fills one TCP segment with whole FPDUs.
-    fn fill(&mut self, cx: &mut Context<'_>, segment: &mut SegmentBuf<'_>) -> Result<(), Failure> {
+    fn fill(&mut self, cx: &mut SendContext<'_>, segment: &mut SegmentBuf<'_>) -> Result<(), Failure> {
         while self.prepare(cx)? {
             if !self.write_fpdu(cx, segment)? {
                 break;
@@ -225,7 +225,7 @@ impl Outbound {
     }
 
     /// Makes sure that there is a current message; `false`: nothing can be sent now.
-    fn prepare(&mut self, cx: &mut Context<'_>) -> Result<bool, Failure> {
+    fn prepare(&mut self, cx: &mut SendContext<'_>) -> Result<bool, Failure> {
         if self.terminated {
             return Ok(false);
         }
@@ -256,7 +256,11 @@ impl Outbound {
     ///
     /// RFC 5040 sections 3.1 and 6.1 (RDMAP-052, RDMAP-298): all that RDMAP sends is a DDP segment in an
     /// FPDU.
-    fn write_fpdu(&mut self, cx: &mut Context<'_>, segment: &mut SegmentBuf<'_>) -> Result<bool, Failure> {
+    fn write_fpdu(
+        &mut self,
+        cx: &mut SendContext<'_>,
+        segment: &mut SegmentBuf<'_>,
+    ) -> Result<bool, Failure> {
         let Some(Current { message, .. }) = &mut self.current else { return Ok(false) };
         // RFC 5044 section 4.5 (MPA-111): the limit follows the whole segment, not what is left of it.
         // RFC 5041 section 3 (DDP-027): the segment that TCP offers shows the current MULPDU.

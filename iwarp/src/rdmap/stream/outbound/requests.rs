@@ -6,9 +6,9 @@ use crate::queues::{Payload, RemoteAddr, SendEntry, SendFlags, SendOp, Sge, send
 use crate::rdmap::{AtomicRequest, Opcode, ReadRequest, ReadSink, TerminateError};
 
 use super::super::local;
-use super::super::message::{Message, Source};
+use super::super::message::{Message, PayloadSource};
 use super::super::outstanding::{Outstanding, Pending};
-use super::{Completes, Context, Current, Failure, Outbound};
+use super::{Completes, Current, Failure, Outbound, SendContext};
 
 impl Outbound {
     /// Starts the request at the head of the send queue, unless a fence, ORD or the limit of local requests
@@ -16,7 +16,7 @@ impl Outbound {
     ///
     /// RFC 5040 sections 5.1, 5.2.1, 5.3 and 5.5 (RDMAP-202, RDMAP-213, RDMAP-244, RDMAP-285): messages go to
     /// DDP in the order in which the user posted them.
-    pub(super) fn start_request(&mut self, cx: &mut Context<'_>) -> Result<bool, Failure> {
+    pub(super) fn start_request(&mut self, cx: &mut SendContext<'_>) -> Result<bool, Failure> {
         let common = &mut *cx.common;
         // RFC 7306 sections 5.2.1 and 6.3 (EXT-088, EXT-126): requests start in the order in which they were
         // posted. One that is held back stays in front of all others.
@@ -137,7 +137,7 @@ impl Outbound {
     /// The ready-to-receive message: an empty message of its kind.
     ///
     /// RFC 6581 section 9.2 (MPA2-135): the values of its STags and tagged offsets are free; these are ours.
-    pub(super) fn rtr_message(&mut self, kind: RtrKind, cx: &mut Context<'_>) -> Current {
+    pub(super) fn rtr_message(&mut self, kind: RtrKind, cx: &mut SendContext<'_>) -> Current {
         let empty = Payload::Gather(arrayvec::ArrayVec::new());
         let message = match kind {
             RtrKind::Send => self.send(Opcode::Send, 0, 0, empty),
@@ -171,10 +171,10 @@ pub(super) fn pending_of(entry: &SendEntry) -> Pending {
     }
 }
 
-fn source(payload: Payload) -> Source {
+fn source(payload: Payload) -> PayloadSource {
     match payload {
-        Payload::Gather(sg_list) => Source::Gather(sg_list),
-        Payload::Inline(bytes) => Source::Bytes(bytes),
+        Payload::Gather(sg_list) => PayloadSource::Gather(sg_list),
+        Payload::Inline(bytes) => PayloadSource::Bytes(bytes),
     }
 }
 

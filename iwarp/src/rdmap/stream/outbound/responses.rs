@@ -3,9 +3,9 @@
 use crate::memory::{Accessor, EpochGuard};
 use crate::rdmap::{AtomicRequest, AtomicResponse, Opcode, TerminateError};
 
-use super::super::message::{Message, Source};
+use super::super::message::{Message, PayloadSource};
 use super::super::peer_request::{Asked, PeerRequest};
-use super::{Completes, Context, Current, Failure, Outbound};
+use super::{Completes, Current, Failure, Outbound, SendContext};
 
 impl Outbound {
     /// Starts the response to the oldest request of the peer. An atomic is executed here and not before: the
@@ -13,7 +13,7 @@ impl Outbound {
     ///
     /// RFC 5040 sections 5.2.2 and 5.5 (RDMAP-230, RDMAP-292): responses go to DDP in the order of the
     /// requests.
-    pub(super) fn start_response(&mut self, cx: &mut Context<'_>) -> Result<bool, Failure> {
+    pub(super) fn start_response(&mut self, cx: &mut SendContext<'_>) -> Result<bool, Failure> {
         // RFC 7306 sections 5.2.1, 5.2.2 and 5.4 (EXT-089, EXT-090, EXT-102, EXT-112, EXT-113): requests are
         // carried out and answered, each once, in the order in which DDP delivered them.
         let Some(request) = self.responses.take(&mut cx.records.asked) else { return Ok(false) };
@@ -26,7 +26,7 @@ impl Outbound {
                 read.sink_stag,
                 read.sink_to,
                 read.size,
-                Source::Remote(read),
+                PayloadSource::Remote(read),
             ),
             Asked::Atomic(atomic) => {
                 let response = carry_out(&request, &atomic, cx.guard, cx.common.by)?;
