@@ -149,7 +149,7 @@ fn ping(args: &PingClientArgs, interrupt: &Interrupt) -> Result<(), Error> {
 
 fn pong(args: &PongArgs, interrupt: &Interrupt) -> Result<(), Error> {
     let mut end = net::open(&args.net, false, true, interrupt)?;
-    let server = ping::server::Server::listen(&mut end.endpoint, args.port)?;
+    let server = ping::server::PingServer::listen(&mut end.endpoint, args.port)?;
     say(&format!("listening on port {}", args.port));
     loop {
         match server.serve(&mut end.endpoint, &args.ping, &mut say) {

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+/// A result of what runs outside of a library: any error will do.
+pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 /// What a program came to under callgrind.
 #[derive(Debug)]

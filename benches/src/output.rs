@@ -12,7 +12,7 @@ use crate::perftest::client::Outcome;
 use crate::profile::Breakdown;
 use crate::rate::Rate;
 use crate::report;
-use crate::runs::{Figures, Load, Row};
+use crate::runs::{Figures, LoadFigures, Row};
 use crate::table::{self, Unit};
 
 /// Collects rows and prints them.
@@ -168,7 +168,7 @@ pub(crate) fn description(params: &Params) -> String {
 }
 
 /// What the figures of a run at a given rate do not say.
-fn load_note(load: &Load) -> Option<String> {
+fn load_note(load: &LoadFigures) -> Option<String> {
     // A few are always on the verge.
     if load.unsent * 100 > load.latency.iterations {
         return Some(format!(

@@ -27,7 +27,7 @@ use crate::endpoint::{Endpoint, checked};
 use crate::errors::Error;
 use crate::params::{Params, Test, Verb};
 use crate::perftest::wire::Dest;
-use layout::{Control, Kind, WrId};
+use layout::{ControlCell, Kind, WrId};
 
 /// Receives posted for marks.
 const MARK_RECEIVES: u32 = layout::MARK_SLOTS as u32;
@@ -201,7 +201,7 @@ impl Path {
     pub fn dest(&self, index: usize, out_reads: u32, gid: [u8; 16]) -> Dest {
         let Memory { data, control, .. } = &*self.memory;
         let (rkey, vaddr) = if self.params.test == Test::SendBw {
-            (control.rkey(), control.addr() + Control::Credit.at(index) as u64)
+            (control.rkey(), control.addr() + ControlCell::Credit.at(index) as u64)
         } else {
             (data.rkey(), data.addr() + self.memory.exposed(index) as u64)
         };
@@ -221,7 +221,7 @@ impl Path {
             (flow.posted, flow.completed, flow.confirmed, flow.unsignaled) = (0, 0, 0, false);
             if self.params.test.verb() == Verb::Send {
                 (flow.received, flow.credit_told) = (0, 0);
-                self.memory.control.write_at(Control::Credit.at(index), &[0; 4])?;
+                self.memory.control.write_at(ControlCell::Credit.at(index), &[0; 4])?;
             }
         }
         Ok(())

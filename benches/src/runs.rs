@@ -25,7 +25,7 @@ impl Default for Figures {
 
 /// How a run at a given rate went.
 #[derive(Clone, Debug, Default)]
-pub struct Load {
+pub struct LoadFigures {
     /// Messages a second that were asked for.
     pub asked_messages_per_s: f64,
     /// Whether latencies end with word from the target (else: when TCP had taken the message).
@@ -39,7 +39,7 @@ pub struct Load {
     pub latencies: Latencies,
 }
 
-impl Load {
+impl LoadFigures {
     /// Two loads at the same time.
     pub fn merged(mut self, other: Self) -> Self {
         self.latencies.add(&other.latencies);
@@ -86,7 +86,7 @@ pub struct Row {
     /// All latencies; empty where none were measured.
     pub distribution: Distribution,
     /// Of a run at a given rate, when this end was its source.
-    pub load: Option<Load>,
+    pub load: Option<LoadFigures>,
     /// What this end's thread did, where it was stamped.
     pub profile: Option<Profiled>,
     /// Queue pairs that took part.

@@ -1,7 +1,7 @@
 //! perftest's tables: the same columns in the same places, so that what reads perftest's output reads ours.
 
 use crate::latency::LatencySummary;
-use crate::runs::Load;
+use crate::runs::LoadFigures;
 
 /// The line above and below a table.
 pub const LINE: &str =
@@ -93,7 +93,7 @@ pub fn load_header(unit: Unit) -> String {
 }
 
 /// A row of a table of runs at a given rate.
-pub fn load_row(row: &BandwidthRow, load: &Load, unit: Unit) -> String {
+pub fn load_row(row: &BandwidthRow, load: &LoadFigures, unit: Unit) -> String {
     let (average, rate, asked) =
         (unit.of(row.average), row.messages_per_s / 1e6, load.asked_messages_per_s / 1e6);
     let l = &load.latency;
@@ -181,7 +181,7 @@ mod tests {
     fn a_table_of_loads_lines_up_with_its_header() {
         let row = BandwidthRow { bytes: 64, iterations: 1000, messages_per_s: 1e6, ..Default::default() };
         let latency = LatencySummary { typical_us: 5.5, max_us: 1234.5, ..Default::default() };
-        let load = Load { asked_messages_per_s: 2e6, latency, ..Default::default() };
+        let load = LoadFigures { asked_messages_per_s: 2e6, latency, ..Default::default() };
         for unit in [Unit::MebibytesPerSecond, Unit::GigabitsPerSecond] {
             let (header, line) = (load_header(unit), load_row(&row, &load, unit));
             assert_eq!(header.len(), line.len(), "{header}\n{line}");

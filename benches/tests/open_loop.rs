@@ -8,7 +8,7 @@ use benches::driver::Interrupt;
 use benches::local::{Wire, run_between};
 use benches::params::{Params, Test};
 use benches::rate::Rate;
-use benches::runs::{Load, Row};
+use benches::runs::{LoadFigures, Row};
 use benches::table::Unit;
 use clap::Parser;
 use dp::link::{self, LinkConfig};
@@ -77,7 +77,7 @@ fn params(test: Test, options: &str) -> Params {
 }
 
 /// Runs `params` against a target that stands still for `stall`, once.
-fn load(params: &Params, stall: Duration) -> (Row, Load) {
+fn load(params: &Params, stall: Duration) -> (Row, LoadFigures) {
     let (client, server) = link::pair(&LinkConfig { checksum_offload: true, ..LinkConfig::default() });
     let server = Stalling { port: server, frames_before: 300, stall: Some(stall) };
     let wire = Wire {

@@ -24,15 +24,15 @@ use clap::Parser;
 #[derive(Debug, Parser)]
 #[command(name = "measure", version)]
 enum Command {
-    Compare(compare::options::Options),
-    Pair(pair::Options),
-    Pacing(pacing::Options),
-    Reach(reach::Options),
-    Placement(placement::Options),
+    Compare(compare::options::CompareOptions),
+    Pair(pair::PairOptions),
+    Pacing(pacing::PacingOptions),
+    Reach(reach::ReachOptions),
+    Placement(placement::PlacementOptions),
     #[command(subcommand, hide = true)]
-    KernelTcp(compare::kernel_tcp::End),
+    KernelTcp(compare::kernel_tcp::KernelTcpEnd),
     #[command(subcommand, hide = true)]
-    BareWire(compare::bare_wire::End),
+    BareWire(compare::bare_wire::BareWireEnd),
 }
 
 fn main() -> ExitCode {

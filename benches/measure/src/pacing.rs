@@ -23,7 +23,7 @@ const MTU: u16 = 1500;
 
 /// Goodput, loss and short transfers with pacing and without, by round trip and queue
 #[derive(Debug, Args)]
-pub(crate) struct Options {
+pub(crate) struct PacingOptions {
     /// Round trips that a bulk transfer would take if it were alone and nothing were lost.
     #[arg(long, default_value_t = 30)]
     rounds: u64,
@@ -115,7 +115,7 @@ impl Case {
 }
 
 /// Prints the table.
-pub(crate) fn run(options: &Options) -> ExitCode {
+pub(crate) fn run(options: &PacingOptions) -> ExitCode {
     println!(
         "rtt_us  queue  pacing  1 flow: % of rate, lost/1000  4 flows: %, lost/1000  short: median, slowest (RTT/100)"
     );

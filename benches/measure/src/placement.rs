@@ -10,7 +10,7 @@ use testing::placement::{Fill, FillSetting, Loss, Outcome, Setting, Traffic, mea
 
 /// Payload in memory before the hole in front of it is filled: how much, what is held, and what it is worth
 #[derive(Debug, Args)]
-pub(crate) struct Options {
+pub(crate) struct PlacementOptions {
     /// Frames lost each way, percent.
     #[arg(long, default_value_t = 1.0, value_parser = percent)]
     loss: f64,
@@ -83,7 +83,7 @@ fn traffic(text: &str) -> Result<Traffic, String> {
 }
 
 /// Prints both tables.
-pub(crate) fn run(options: &Options) -> ExitCode {
+pub(crate) fn run(options: &PlacementOptions) -> ExitCode {
     match on_the_wire(options).and_then(|()| when_filled(options)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -93,7 +93,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     }
 }
 
-fn on_the_wire(options: &Options) -> Result<(), String> {
+fn on_the_wire(options: &PlacementOptions) -> Result<(), String> {
     let all = [Traffic::WriteSend, Traffic::WriteImmediate, Traffic::Write, Traffic::Send];
     let kinds = if options.traffic.is_empty() { &all[..] } else { &options.traffic };
     let ppm = (options.loss * 10_000.0) as u32;
@@ -177,7 +177,7 @@ fn row(loss: &str, setting: &Setting, outcome: &Outcome) {
     println!("{:<83}{:<7}{}", "", "told", outcome.completion_us);
 }
 
-fn when_filled(options: &Options) -> Result<(), String> {
+fn when_filled(options: &PlacementOptions) -> Result<(), String> {
     if options.holes == 0 {
         return Ok(());
     }

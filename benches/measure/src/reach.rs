@@ -11,7 +11,7 @@ const PATHS: [(u64, u64); 6] =
 
 /// The share of a wire that one connection reaches, with markers and without
 #[derive(Debug, Args)]
-pub(crate) struct Options {
+pub(crate) struct ReachOptions {
     /// Round trips before the measurement, and as many that are measured.
     #[arg(long, default_value_t = 30)]
     rounds: u64,
@@ -24,7 +24,7 @@ pub(crate) struct Options {
 }
 
 /// Prints the table.
-pub(crate) fn run(options: &Options) -> ExitCode {
+pub(crate) fn run(options: &ReachOptions) -> ExitCode {
     let tcp = TcpConfig::default();
     let (recv_window_bytes, send_buffer_bytes) = match options.window {
         Some(bytes) => (bytes, bytes),

@@ -11,7 +11,7 @@ pub(super) const MARK_SLOTS: usize = 8;
 
 /// Parts of the control region, on cache lines of their own.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Control {
+pub(super) enum ControlCell {
     /// The peer writes here how many Sends it has taken.
     Credit,
     /// What we write to the peer's credit cell.
@@ -22,7 +22,7 @@ pub(super) enum Control {
     MarkIn(u32),
 }
 
-impl Control {
+impl ControlCell {
     /// Offset for queue pair `index`.
     pub(super) fn at(self, index: usize) -> usize {
         let line = match self {
@@ -115,9 +115,9 @@ mod tests {
 
     #[test]
     fn control_parts_do_not_overlap() {
-        let mut at: Vec<usize> = [Control::Credit, Control::CreditOut, Control::MarkOut]
+        let mut at: Vec<usize> = [ControlCell::Credit, ControlCell::CreditOut, ControlCell::MarkOut]
             .into_iter()
-            .chain((0..MARK_SLOTS as u32).map(Control::MarkIn))
+            .chain((0..MARK_SLOTS as u32).map(ControlCell::MarkIn))
             .flat_map(|part| [part.at(0), part.at(1)])
             .collect();
         at.sort_unstable();

@@ -19,7 +19,7 @@ use crate::errors::Error;
 use crate::latency::Latencies;
 use crate::params::Verb;
 use crate::rate::Schedule;
-use crate::runs::Load;
+use crate::runs::LoadFigures;
 
 /// Reads of no bytes on their way on one queue pair, at most.
 pub(super) const FLUSHES: u32 = 16;
@@ -181,9 +181,9 @@ impl Path {
     }
 
     /// What came of the run that has just ended, if it had a rate.
-    pub fn take_load(&mut self) -> Option<Load> {
+    pub fn take_load(&mut self) -> Option<LoadFigures> {
         let Paced { latencies, asked_messages_per_s, by_flush, unsent, .. } = *self.paced.take()?;
-        Some(Load {
+        Some(LoadFigures {
             asked_messages_per_s,
             confirmed: by_flush || self.params.test.verb() == Verb::Read,
             unsent,

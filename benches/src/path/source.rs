@@ -3,7 +3,7 @@
 use iwarp::verbs::{RemoteAddr, SendFlags, SendOp, SendRequest, VerbsError};
 
 use super::Path;
-use super::layout::{Control, WrId};
+use super::layout::{ControlCell, WrId};
 use crate::errors::Error;
 use crate::params::{Test, Verb};
 use crate::perftest::wire::Dest;
@@ -205,7 +205,7 @@ impl Path {
         for index in 0..self.flows.len() {
             let flow = &mut self.flows[index];
             let mut cell = [0; 4];
-            self.memory.control.read_at(Control::Credit.at(index), &mut cell)?;
+            self.memory.control.read_at(ControlCell::Credit.at(index), &mut cell)?;
             // The cell counts modulo 2^32; never more than was posted.
             let ahead = u32::from_ne_bytes(cell).wrapping_sub(flow.confirmed as u32);
             if ahead > 0 && u64::from(ahead) <= flow.posted - flow.confirmed {

@@ -2,7 +2,7 @@
 
 use iwarp::verbs::{QpState, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, VerbsError};
 
-use super::layout::{Control, Kind, WrId};
+use super::layout::{ControlCell, Kind, WrId};
 use super::mark::Mark;
 use super::{EXTRA_SENDS, Flow, Path};
 use crate::errors::Error;
@@ -48,7 +48,7 @@ impl Path {
             let at = self.memory.exposed(index) + at;
             (self.memory.data.sge(at, self.params.size as usize), Kind::Data)
         } else {
-            (self.memory.control.sge(Control::MarkIn(slot).at(index), Mark::BYTES), Kind::Mark)
+            (self.memory.control.sge(ControlCell::MarkIn(slot).at(index), Mark::BYTES), Kind::Mark)
         };
         let wr_id = WrId { kind, qp: index as u16, number: u64::from(slot) };
         Ok(self.flows[index].qp.post_recv(&RecvRequest::new(wr_id.encode(), sge))?)
@@ -114,7 +114,7 @@ impl Path {
         if flow.received - flow.credit_told < step || flow.extra_in_flight >= EXTRA_SENDS / 2 || nowhere {
             return Ok(());
         }
-        let at = Control::CreditOut.at(index);
+        let at = ControlCell::CreditOut.at(index);
         self.memory.control.write_at(at, &(flow.received as u32).to_ne_bytes())?;
         let Dest { vaddr, rkey, .. } = flow.remote;
         let op = SendOp::Write { remote: RemoteAddr { addr: vaddr, rkey } };
@@ -150,7 +150,7 @@ impl Path {
     pub(super) fn send_mark(&mut self, index: usize, mark: &Mark) -> Result<(), Error> {
         let flow = &mut self.flows[index];
         flow.extra_in_flight += 1;
-        let at = Control::MarkOut.at(index);
+        let at = ControlCell::MarkOut.at(index);
         self.memory.control.write_at(at, &mark.encode())?;
         let wr_id = WrId { kind: Kind::Mark, qp: index as u16, number: 0 };
         let sge = self.memory.control.sge(at, Mark::BYTES);
@@ -160,7 +160,7 @@ impl Path {
 
     pub(super) fn on_mark(&mut self, index: usize, slot: u32, length: u32) -> Result<(), Error> {
         let mut bytes = [0; Mark::BYTES];
-        self.memory.control.read_at(Control::MarkIn(slot).at(index), &mut bytes)?;
+        self.memory.control.read_at(ControlCell::MarkIn(slot).at(index), &mut bytes)?;
         let mark = Mark::decode(&bytes[..(length as usize).min(Mark::BYTES)])?;
         self.post_recv(index, slot)?;
         if mark.is_answer {

@@ -10,11 +10,11 @@ use crate::endpoint::Endpoint;
 use crate::errors::Error;
 
 /// A server that listens.
-pub struct Server {
+pub struct PingServer {
     listener: CmId,
 }
 
-impl Server {
+impl PingServer {
     /// Listens on `port`.
     ///
     /// # Errors

@@ -13,7 +13,7 @@ use crate::patience::Patience;
 use crate::perftest::exchange::Control;
 use crate::profile::{Profiled, Profiling};
 use crate::progress::Progress;
-use crate::runs::{Figures, Load, Row};
+use crate::runs::{Figures, LoadFigures, Row};
 use crate::table::BandwidthRow;
 
 /// What this end does in a run.
@@ -40,7 +40,7 @@ pub struct Run {
     messages: u64,
     peak_bytes_per_s: f64,
     hz: u64,
-    load: Option<Load>,
+    load: Option<LoadFigures>,
     /// What this end's thread did, where it was stamped.
     pub profile: Option<Profiled>,
 }

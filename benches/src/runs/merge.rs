@@ -2,7 +2,7 @@
 
 use dp::Clock;
 
-use super::{CoreFigures, Figures, Load, Row};
+use super::{CoreFigures, Figures, LoadFigures, Row};
 use crate::profile::Profiled;
 use crate::table::BandwidthRow;
 
@@ -32,7 +32,7 @@ pub fn merge(rows: &[(usize, Row)], hz: u64) -> Row {
         figures: Figures::Bandwidth(sum),
         confirmed: rows.iter().all(|(_, row)| row.confirmed),
         busy_cycles: rows.iter().map(|(_, row)| row.busy_cycles).sum(),
-        load: rows.iter().filter_map(|(_, row)| row.load.clone()).reduce(Load::merged),
+        load: rows.iter().filter_map(|(_, row)| row.load.clone()).reduce(LoadFigures::merged),
         profile: rows.iter().filter_map(|(_, row)| row.profile.clone()).reduce(Profiled::merged),
         span: (began, ended),
         cores: rows.iter().map(|(cpu, row)| of_core(*cpu, row)).collect(),

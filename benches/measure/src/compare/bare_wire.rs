@@ -14,7 +14,7 @@ use testing::lab_error;
 /// One end of a wire. A source ends with 3 where the device does not take such frames; the sink prints what
 /// came as one line of JSON.
 #[derive(Debug, Subcommand)]
-pub(crate) enum End {
+pub(crate) enum BareWireEnd {
     /// Sends frames of one length as fast as the device takes them.
     Source {
         #[command(flatten)]
@@ -67,7 +67,7 @@ pub(crate) struct Device {
 }
 
 /// Does it.
-pub(crate) fn run(end: End) -> ExitCode {
+pub(crate) fn run(end: BareWireEnd) -> ExitCode {
     match work(end) {
         Ok(Sent::Frames) => ExitCode::SUCCESS,
         Ok(Sent::NotOffered) => ExitCode::from(NOT_OFFERED),
@@ -78,19 +78,19 @@ pub(crate) fn run(end: End) -> ExitCode {
     }
 }
 
-fn work(end: End) -> Result<Sent> {
+fn work(end: BareWireEnd) -> Result<Sent> {
     match end {
-        End::Source { device, bytes, ms } => {
+        BareWireEnd::Source { device, bytes, ms } => {
             return frames::source(&mut *open(&device)?, bytes, Duration::from_millis(ms));
         }
-        End::Sink { device } => {
+        BareWireEnd::Sink { device } => {
             let passed = frames::sink(&mut *open(&device)?)?;
             println!("{}", serde_json::to_string(&passed).map_err(|error| lab_error!("{error}"))?);
         }
-        End::Ping { device, bytes, count } => {
+        BareWireEnd::Ping { device, bytes, count } => {
             println!("{}", frames::ping(&mut *open(&device)?, bytes, count)?);
         }
-        End::Pong { device } => frames::pong(&mut *open(&device)?)?,
+        BareWireEnd::Pong { device } => frames::pong(&mut *open(&device)?)?,
     }
     Ok(Sent::Frames)
 }

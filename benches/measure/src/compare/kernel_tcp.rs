@@ -13,7 +13,7 @@ use testing::lab_error;
 
 /// One end of a TCP connection with small messages; prints what it measured as one line of JSON.
 #[derive(Debug, Subcommand)]
-pub(crate) enum End {
+pub(crate) enum KernelTcpEnd {
     /// Listens, and sends back what it gets.
     Pong {
         /// Where to listen.
@@ -55,7 +55,7 @@ pub(crate) enum End {
 }
 
 /// Does it.
-pub(crate) fn run(end: End) -> ExitCode {
+pub(crate) fn run(end: KernelTcpEnd) -> ExitCode {
     match work(end) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -65,12 +65,12 @@ pub(crate) fn run(end: End) -> ExitCode {
     }
 }
 
-fn work(end: End) -> Result<()> {
+fn work(end: KernelTcpEnd) -> Result<()> {
     match end {
-        End::Pong { address, size } => pong(address, size),
-        End::Ping { address, size, count } => say(&ping(address, size, count)?),
-        End::Sink { address, block } => say(&sink(address, block)?),
-        End::Source { address, size, seconds } => {
+        KernelTcpEnd::Pong { address, size } => pong(address, size),
+        KernelTcpEnd::Ping { address, size, count } => say(&ping(address, size, count)?),
+        KernelTcpEnd::Sink { address, block } => say(&sink(address, block)?),
+        KernelTcpEnd::Source { address, size, seconds } => {
             let time = Duration::try_from_secs_f64(seconds).map_err(|error| lab_error!("{error}"))?;
             source(address, size, time)
         }

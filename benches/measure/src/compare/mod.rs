@@ -46,11 +46,11 @@ use serde_json::Value;
 use testing::lab::Result;
 
 use machine::Machine;
-use options::Options;
+use options::CompareOptions;
 use session::{Row, Session, Tally};
 
 /// Takes the table.
-pub(crate) fn run(options: Options) -> ExitCode {
+pub(crate) fn run(options: CompareOptions) -> ExitCode {
     match take(options) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
@@ -62,7 +62,7 @@ pub(crate) fn run(options: Options) -> ExitCode {
 }
 
 /// Returns whether all that was wanted was measured.
-fn take(options: Options) -> Result<bool> {
+fn take(options: CompareOptions) -> Result<bool> {
     let (machine, session) = (Machine::here(), Session::new(options)?);
     let mut tally = Tally::default();
     over_vhost::measure(&session, &mut tally);

@@ -10,7 +10,7 @@ use crate::compare::measures::{MEASURES, Measure, find};
 /// needs
 #[derive(Clone, Debug, Parser)]
 #[command(name = "compare", version)]
-pub(crate) struct Options {
+pub(crate) struct CompareOptions {
     /// Fewer and shorter runs: for a look, not for a claim.
     #[arg(long)]
     pub(crate) quick: bool,
@@ -28,7 +28,7 @@ pub(crate) struct Options {
     pub(crate) no_huge: bool,
 }
 
-impl Options {
+impl CompareOptions {
     /// The rows that are wanted, in the order of the table.
     pub(crate) fn wanted(&self) -> impl Iterator<Item = &'static Measure> {
         MEASURES.iter().filter(|measure| self.wants(measure.id))
@@ -73,14 +73,14 @@ fn parse_id(text: &str) -> Result<&'static str, String> {
 mod tests {
     use super::*;
 
-    fn parse(line: &str) -> Result<Options, clap::Error> {
-        Options::try_parse_from(line.split_whitespace())
+    fn parse(line: &str) -> Result<CompareOptions, clap::Error> {
+        CompareOptions::try_parse_from(line.split_whitespace())
     }
 
     #[test]
     fn the_definition_is_consistent() {
         use clap::CommandFactory;
-        Options::command().debug_assert();
+        CompareOptions::command().debug_assert();
     }
 
     #[test]

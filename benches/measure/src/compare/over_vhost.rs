@@ -9,7 +9,7 @@ use testing::lab::{LabError, Result};
 use crate::compare::kernel::baseline::{Small, Stream};
 use crate::compare::sample::Pair;
 use crate::compare::session::{Session, Tally};
-use crate::compare::vhost::{self, Sender, Test, Told, number};
+use crate::compare::vhost::{self, SendingEnd, Test, Told, number};
 
 /// Bytes of a small message.
 pub(crate) const SMALL: u32 = 64;
@@ -42,7 +42,7 @@ fn validate(session: &Session, tally: &mut Tally) {
             continue;
         }
         let test = Test::new(name, mtu, &format!("{options} --validate"));
-        let checked: Result<u64> = Sender::BOTH
+        let checked: Result<u64> = SendingEnd::BOTH
             .into_iter()
             .map(|sender| messages_checked(&vhost::run(session, &test, sender)?))
             .sum();
@@ -90,7 +90,7 @@ fn bulk(
         }
     });
     for _ in 0..session.pace.pairs {
-        for sender in Sender::BOTH {
+        for sender in SendingEnd::BOTH {
             let writes = goodput(session, &test("write-bw", ""), sender);
             if let Some(stream) = &stream {
                 let theirs = stream.goodput(1, session.pace.seconds);
@@ -116,7 +116,7 @@ fn pair(ours: &Result<f64>, theirs: &Result<f64>) -> Result<Pair> {
 ///
 /// # Errors
 /// When a program fails, or the target confirmed nothing.
-pub(crate) fn goodput(session: &Session, test: &Test, sender: Sender) -> Result<f64> {
+pub(crate) fn goodput(session: &Session, test: &Test, sender: SendingEnd) -> Result<f64> {
     let told = vhost::run(session, test, sender)?;
     ensure!(told.client["results"][0]["confirmed_by_target"] == true, "not confirmed by the target");
     Ok(number(&told.client, "/results/0/bytes_per_s")? * 8.0 / 1e9)
@@ -169,7 +169,7 @@ impl SmallRow<'_> {
         };
         tally.note(self.id, "kernel", small.name());
         for _ in 0..session.pace.pairs {
-            for sender in Sender::BOTH {
+            for sender in SendingEnd::BOTH {
                 let ours = vhost::run(session, &self.test, sender).and_then(|told| (self.ours)(&told));
                 tally.add(self.id, sender.name(), pair(&ours, &(self.theirs)(&small)));
             }

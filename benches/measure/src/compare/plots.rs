@@ -12,7 +12,7 @@ use testing::lab_error;
 use crate::compare::kernel::baseline::{Small, Stream};
 use crate::compare::over_vhost::{SMALL, goodput};
 use crate::compare::session::{Row, Session};
-use crate::compare::vhost::{self, Sender, Test};
+use crate::compare::vhost::{self, SendingEnd, Test};
 
 /// Sizes of messages, bytes.
 const SIZES: [u32; 9] = [64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
@@ -27,7 +27,7 @@ const MTU: u16 = 9000;
 const KERNEL_SECONDS: f64 = 0.5;
 
 /// The end that sends in what is plotted: plots show one direction.
-const SENDER: Sender = Sender::VirtioUser;
+const SENDER: SendingEnd = SendingEnd::VirtioUser;
 
 /// Measures what is plotted and draws it into `directory`, which is made where it is missing. `rows` are
 /// those measured already.

@@ -9,14 +9,14 @@ use testing::lab_error;
 
 use crate::compare::machine;
 use crate::compare::measures::Measure;
-use crate::compare::options::{Options, Pace};
+use crate::compare::options::{CompareOptions, Pace};
 use crate::compare::sample::{Pair, Sample, Verdict, worst};
 
 /// What a run has to work with.
 #[derive(Debug)]
 pub(crate) struct Session {
     /// The options.
-    pub(crate) options: Options,
+    pub(crate) options: CompareOptions,
     /// How long everything takes.
     pub(crate) pace: Pace,
     /// The cores of the two ends: the same one twice where there is but one.
@@ -31,7 +31,7 @@ impl Session {
     ///
     /// # Errors
     /// When the system does not tell.
-    pub(crate) fn new(options: Options) -> Result<Self> {
+    pub(crate) fn new(options: CompareOptions) -> Result<Self> {
         let own = std::env::current_exe()?;
         let programs = own.parent().ok_or_else(|| lab_error!("{} has no folder", own.display()))?.to_owned();
         let no_huge = options.no_huge;

@@ -11,14 +11,14 @@ use crate::compare::session::Session;
 
 /// The end of the wire that sends the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sender {
+pub(crate) enum SendingEnd {
     /// `net_vhost`, which makes the socket.
     Vhost,
     /// `net_virtio_user`.
     VirtioUser,
 }
 
-impl Sender {
+impl SendingEnd {
     /// Both.
     pub(crate) const BOTH: [Self; 2] = [Self::VirtioUser, Self::Vhost];
 
@@ -78,11 +78,11 @@ const CLIENT: &str = "10.90.0.2";
 ///
 /// # Errors
 /// When a program fails or does not end, with what it said.
-pub(crate) fn run(session: &Session, test: &Test, sender: Sender) -> Result<Told> {
+pub(crate) fn run(session: &Session, test: &Test, sender: SendingEnd) -> Result<Told> {
     let scratch = Scratch::new()?;
     let ends = Ends { session, test, scratch: &scratch, socket: scratch.file("wire.sock") };
     // Reads are asked for by the end that gets the data.
-    let client_is_vhost = (sender == Sender::Vhost) == (test.name != "read-bw");
+    let client_is_vhost = (sender == SendingEnd::Vhost) == (test.name != "read-bw");
     let first = if client_is_vhost { ends.client(true) } else { ends.server(true) }?;
     wait_for_socket(&ends.socket)?;
     let second = if client_is_vhost { ends.server(false) } else { ends.client(false) }?;

@@ -13,7 +13,7 @@ use crate::pair::copy_crc::CopyCrc;
 use crate::pair::host::Hosts;
 use crate::pair::one_core::{MESSAGE_BYTES, traffic, virtual_wire};
 use crate::pair::traffic::Traffic;
-use crate::pair::turns::{Pair, Rate, by_turns, timed};
+use crate::pair::turns::{Comparison, Rate, by_turns, timed};
 
 /// What of the loop's gain is asked for.
 const SHARE: f64 = 0.9;
@@ -76,7 +76,7 @@ fn gain([first, second, both]: [Rate; 3]) -> f64 {
 
 /// # Errors
 /// Of the engines; [`Error::Validation`].
-pub(crate) fn measure(cpus: [usize; 2], time: Duration) -> Result<Pair, Error> {
+pub(crate) fn measure(cpus: [usize; 2], time: Duration) -> Result<Comparison, Error> {
     let hosts = Hosts::new()?;
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
@@ -105,7 +105,7 @@ pub(crate) fn measure(cpus: [usize; 2], time: Duration) -> Result<Pair, Error> {
         for thread in threads {
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         }
-        Ok(Pair { ours: gain([a, b, ab]), theirs: SHARE * gain([c, d, cd]), unit: "x" })
+        Ok(Comparison { ours: gain([a, b, ab]), theirs: SHARE * gain([c, d, cd]), unit: "x" })
     })
 }
 

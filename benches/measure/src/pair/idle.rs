@@ -12,7 +12,7 @@ use dp::link::LinkConfig;
 
 use crate::pair::heap::{Census, Owner};
 use crate::pair::host::{Hosts, Lane, LaneConfig};
-use crate::pair::turns::Pair;
+use crate::pair::turns::Comparison;
 
 /// What an idle queue pair may take, bytes.
 const GOAL_BYTES: f64 = 4096.0;
@@ -72,7 +72,7 @@ fn sampled(depth: usize, sample: usize) -> Result<[f64; 2], Error> {
 
 /// # Errors
 /// Of the engines.
-pub(crate) fn measure(counts: &Counts, detail: bool) -> Result<Pair, Error> {
+pub(crate) fn measure(counts: &Counts, detail: bool) -> Result<Comparison, Error> {
     let (short, deep) = (sampled(SHORT, counts.sample)?, sampled(DEEP, counts.sample)?);
     let mut lane = lane(counts.many, DEPTH)?;
     let before = grow(&mut lane, counts.few)?;
@@ -89,7 +89,7 @@ pub(crate) fn measure(counts: &Counts, detail: bool) -> Result<Pair, Error> {
         idle
     });
     let bytes = ends[0].bytes.max(ends[1].bytes);
-    Ok(Pair { ours: bytes, theirs: GOAL_BYTES, unit: "bytes" })
+    Ok(Comparison { ours: bytes, theirs: GOAL_BYTES, unit: "bytes" })
 }
 
 /// Allocations of a queue pair by size, on standard error.
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn an_idle_queue_pair_takes_some_memory() {
         let counts = Counts { few: 64, many: 256, sample: 64 };
-        let Pair { ours, .. } = measure(&counts, false).unwrap();
+        let Comparison { ours, .. } = measure(&counts, false).unwrap();
         assert!((512.0..131_072.0).contains(&ours), "{ours}");
     }
 }

@@ -32,11 +32,11 @@ use std::time::Duration;
 use benches::errors::Error;
 use clap::{Args, ValueEnum};
 
-use turns::Pair;
+use turns::Comparison;
 
 /// One comparison that needs no device; prints `{"id":...,"ours":...,"theirs":...,"unit":...}`
 #[derive(Args, Debug)]
-pub(crate) struct Options {
+pub(crate) struct PairOptions {
     /// What to measure.
     id: Id,
     /// How long both sides together are measured.
@@ -72,7 +72,7 @@ enum Id {
 }
 
 /// Measures and prints it.
-pub(crate) fn run(options: &Options) -> ExitCode {
+pub(crate) fn run(options: &PairOptions) -> ExitCode {
     match take(options) {
         Ok(pair) => {
             println!("{}", pair.json(&id_name(options.id)));
@@ -85,7 +85,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     }
 }
 
-fn take(options: &Options) -> Result<Pair, Error> {
+fn take(options: &PairOptions) -> Result<Comparison, Error> {
     let time = Duration::from_secs_f64(options.seconds);
     let [first, .., last] = match options.cpus[..] {
         [only] => [only, only],

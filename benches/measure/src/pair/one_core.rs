@@ -8,7 +8,7 @@ use dp::link::{LinkConfig, LinkTso};
 use crate::pair::copy_crc::CopyCrc;
 use crate::pair::host::{Hosts, LaneConfig};
 use crate::pair::traffic::{Load, Traffic};
-use crate::pair::turns::{Pair, by_turns, timed};
+use crate::pair::turns::{Comparison, by_turns, timed};
 
 /// Bytes of a Write.
 pub(crate) const MESSAGE_BYTES: usize = 1 << 20;
@@ -41,7 +41,7 @@ pub(crate) fn traffic(hosts: &Hosts, number: u8, link: LinkConfig) -> Result<Tra
 
 /// # Errors
 /// Of the engines; [`Error::Validation`].
-pub(crate) fn measure(time: Duration) -> Result<Pair, Error> {
+pub(crate) fn measure(time: Duration) -> Result<Comparison, Error> {
     let mut ours = traffic(&Hosts::new()?, 0, virtual_wire())?;
     let mut copy = CopyCrc::new(MESSAGE_BYTES);
     let sides: [&mut dyn FnMut(Duration) -> _; 2] =
@@ -49,5 +49,5 @@ pub(crate) fn measure(time: Duration) -> Result<Pair, Error> {
     let [rate, loop_rate] = by_turns(time, sides)?;
     ours.validate(2)?;
     copy.validate()?;
-    Ok(Pair { ours: rate.gigabytes_per_s(), theirs: loop_rate.gigabytes_per_s(), unit: "GB/s" })
+    Ok(Comparison { ours: rate.gigabytes_per_s(), theirs: loop_rate.gigabytes_per_s(), unit: "GB/s" })
 }

@@ -11,7 +11,7 @@ use benches::errors::Error;
 use crate::pair::host::{Hosts, LaneConfig};
 use crate::pair::one_core::virtual_wire;
 use crate::pair::traffic::{Load, Traffic};
-use crate::pair::turns::{Pair, by_turns};
+use crate::pair::turns::{Comparison, by_turns};
 
 /// Queue pairs that are active at a time.
 const ACTIVE: usize = 64;
@@ -31,7 +31,7 @@ fn traffic(open: usize) -> Result<Traffic, Error> {
 ///
 /// # Errors
 /// Of the engines; [`Error::Validation`].
-pub(crate) fn measure(open: usize, time: Duration, detail: bool) -> Result<Pair, Error> {
+pub(crate) fn measure(open: usize, time: Duration, detail: bool) -> Result<Comparison, Error> {
     let (mut many, mut few) = (traffic(open)?, traffic(ACTIVE)?);
     let [many_rate, few_rate] = by_turns(time, [&mut |slice| many.run(slice), &mut |slice| few.run(slice)])?;
     if detail {
@@ -39,5 +39,5 @@ pub(crate) fn measure(open: usize, time: Duration, detail: bool) -> Result<Pair,
     }
     many.validate(4)?;
     few.validate(4)?;
-    Ok(Pair { ours: many_rate.gigabytes_per_s(), theirs: few_rate.gigabytes_per_s(), unit: "GB/s" })
+    Ok(Comparison { ours: many_rate.gigabytes_per_s(), theirs: few_rate.gigabytes_per_s(), unit: "GB/s" })
 }

@@ -10,13 +10,13 @@ const SLICE: Duration = Duration::from_millis(50);
 
 /// What a measure comes to. The ratio is `ours / theirs`, but for bytes held, of which fewer are better.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Pair {
+pub(crate) struct Comparison {
     pub(crate) ours: f64,
     pub(crate) theirs: f64,
     pub(crate) unit: &'static str,
 }
 
-impl Pair {
+impl Comparison {
     /// The line that the program prints.
     pub(crate) fn json(&self, id: &str) -> String {
         #[derive(Serialize)]
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn the_line_is_json() {
-        let pair = Pair { ours: 1.5, theirs: 2.0, unit: "GB/s" };
+        let pair = Comparison { ours: 1.5, theirs: 2.0, unit: "GB/s" };
         assert_eq!(pair.json("one_core"), r#"{"id":"one_core","ours":1.5,"theirs":2.0,"unit":"GB/s"}"#);
     }
 }

@@ -9,7 +9,7 @@ use dp::link::LinkConfig;
 use crate::pair::host::Hosts;
 use crate::pair::one_core::{MESSAGE_BYTES, traffic};
 use crate::pair::stock::Stock;
-use crate::pair::turns::{Pair, by_turns};
+use crate::pair::turns::{Comparison, by_turns};
 
 /// A wire that does nothing for its ports.
 fn plain_wire() -> LinkConfig {
@@ -18,11 +18,11 @@ fn plain_wire() -> LinkConfig {
 
 /// # Errors
 /// Of either stack; [`Error::Validation`].
-pub(crate) fn measure(time: Duration) -> Result<Pair, Error> {
+pub(crate) fn measure(time: Duration) -> Result<Comparison, Error> {
     let mut ours = traffic(&Hosts::new()?, 0, plain_wire())?;
     let mut theirs = Stock::connect(&plain_wire(), MESSAGE_BYTES)?;
     let [rate, stock_rate] = by_turns(time, [&mut |slice| ours.run(slice), &mut |slice| theirs.run(slice)])?;
     ours.validate(2)?;
     theirs.validate()?;
-    Ok(Pair { ours: rate.gigabytes_per_s(), theirs: stock_rate.gigabytes_per_s(), unit: "GB/s" })
+    Ok(Comparison { ours: rate.gigabytes_per_s(), theirs: stock_rate.gigabytes_per_s(), unit: "GB/s" })
 }

@@ -26,14 +26,13 @@ mod stream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+use benches::callgrind::Result;
 use clap::Parser;
 
 use baseline::{Baseline, RECORD, Verdict};
 use counted::Side;
 use profile::{CPU, Profile};
-use row::{ROWS, Row, Work};
-
-type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+use row::{NamedWork, ROWS, Work};
 
 /// Counts the instructions of each FPDU and acknowledgement, and compares them with the baseline.
 #[derive(Parser, Debug)]
@@ -69,13 +68,13 @@ fn main() -> ExitCode {
     }
 }
 
-fn named(name: &str) -> Result<&'static Row> {
+fn named(name: &str) -> Result<&'static NamedWork> {
     let names = || ROWS.map(|row| row.name).join(", ");
-    Row::named(name).ok_or_else(|| format!("no load {name}; there are: {}", names()).into())
+    NamedWork::named(name).ok_or_else(|| format!("no load {name}; there are: {}", names()).into())
 }
 
 /// Runs a load and says how often its work was done.
-fn run(row: &Row) -> Result<()> {
+fn run(row: &NamedWork) -> Result<()> {
     match row.work {
         Work::Stream(load) => {
             for (side, times) in row.sides().iter().zip(stream::run(load)?) {
@@ -110,7 +109,7 @@ fn cpu() -> String {
 /// Counts the loads with `pattern` in their names and holds them against the baseline, or records them. Ends
 /// as `cargo test` does, so that whoever adds up tests can count these. Returns whether all is well.
 fn compare(pattern: &str, record: bool) -> Result<bool> {
-    let rows: Vec<&Row> = ROWS.iter().filter(|row| row.name.contains(pattern)).collect();
+    let rows: Vec<&NamedWork> = ROWS.iter().filter(|row| row.name.contains(pattern)).collect();
     if !benches::callgrind::is_there() {
         println!("no valgrind: nothing is counted (scripts/install test installs it)");
         summary(0, 0, rows.iter().map(|row| row.sides().len()).sum());
@@ -200,7 +199,7 @@ fn tools() -> String {
 }
 
 /// Prints, for each side of a load, the source files that have its instructions.
-fn explain(row: &Row) -> Result<()> {
+fn explain(row: &NamedWork) -> Result<()> {
     let scratch = Scratch::new()?;
     for &side in row.sides() {
         let profile = Profile::take(row, Some(side), &scratch.0)?;

@@ -6,7 +6,7 @@ use benches::callgrind::Callgrind;
 
 use crate::Result;
 use crate::counted::Side;
-use crate::row::Row;
+use crate::row::NamedWork;
 
 /// What a load came to.
 pub(crate) struct Profile(Callgrind);
@@ -19,7 +19,7 @@ impl Profile {
     ///
     /// # Errors
     /// Where valgrind does not start or the load fails.
-    pub(crate) fn take(row: &Row, only: Option<Side>, scratch: &Path) -> Result<Self> {
+    pub(crate) fn take(row: &NamedWork, only: Option<Side>, scratch: &Path) -> Result<Self> {
         let program = std::env::current_exe()?;
         let only = only.map(Side::function);
         Callgrind::run(&program, &["--run", row.name], only, &scratch.join(row.name)).map(Self)

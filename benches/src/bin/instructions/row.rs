@@ -1,7 +1,7 @@
 //! What is counted: the table of loads.
 
 use crate::counted::Side;
-use crate::stream::{Load, Op, Wire};
+use crate::stream::{Load, Op, WireKind};
 
 const MIB: usize = 1 << 20;
 
@@ -16,12 +16,12 @@ pub(crate) enum Work {
 
 /// A load with its name. Each side it counts for is a row of the baseline: `NAME/SIDE`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Row {
+pub(crate) struct NamedWork {
     pub(crate) name: &'static str,
     pub(crate) work: Work,
 }
 
-impl Row {
+impl NamedWork {
     /// What is counted apart.
     pub(crate) fn sides(&self) -> &'static [Side] {
         match self.work {
@@ -47,7 +47,7 @@ const fn alone(op: Op) -> Load {
         op,
         bytes: 64,
         depth: 1,
-        wire: Wire::Virtual { mtu: 1500 },
+        wire: WireKind::Virtual { mtu: 1500 },
         markers: false,
         warm_up: 2000,
         counted: 4000,
@@ -61,28 +61,36 @@ const fn many(op: Op) -> Load {
 
 /// Messages of 1 MiB, four under way.
 const fn bulk(op: Op, mtu: u16) -> Load {
-    Load { op, bytes: MIB, depth: 4, wire: Wire::Virtual { mtu }, markers: false, warm_up: 32, counted: 32 }
+    Load {
+        op,
+        bytes: MIB,
+        depth: 4,
+        wire: WireKind::Virtual { mtu },
+        markers: false,
+        warm_up: 32,
+        counted: 32,
+    }
 }
 
-const fn row(name: &'static str, load: Load) -> Row {
-    Row { name, work: Work::Stream(load) }
+const fn row(name: &'static str, load: Load) -> NamedWork {
+    NamedWork { name, work: Work::Stream(load) }
 }
 
 /// All loads. Of a Read it is the responder who sends FPDUs and the requester who receives them.
-pub(crate) const ROWS: [Row; 12] = [
+pub(crate) const ROWS: [NamedWork; 12] = [
     row("write-64", alone(Op::Write)),
     row("write-64-many", many(Op::Write)),
     row("send-64", alone(Op::Send)),
     row("send-64-many", many(Op::Send)),
     row("write-1m-1500", bulk(Op::Write, 1500)),
     // No offloads: checksums in software, each segment a frame.
-    row("write-1m-1500-plain", Load { wire: Wire::Plain { mtu: 1500 }, ..bulk(Op::Write, 1500) }),
+    row("write-1m-1500-plain", Load { wire: WireKind::Plain { mtu: 1500 }, ..bulk(Op::Write, 1500) }),
     row("write-1m-9000", bulk(Op::Write, 9000)),
     row("write-1m-9000-markers", Load { markers: true, ..bulk(Op::Write, 9000) }),
     row("read-1m-9000", bulk(Op::Read, 9000)),
     row("read-1m-9000-markers", Load { markers: true, ..bulk(Op::Read, 9000) }),
-    Row { name: "ack-in-order", work: Work::Acks { holes: false } },
-    Row { name: "ack-holes", work: Work::Acks { holes: true } },
+    NamedWork { name: "ack-in-order", work: Work::Acks { holes: false } },
+    NamedWork { name: "ack-holes", work: Work::Acks { holes: true } },
 ];
 
 #[cfg(test)]
@@ -93,7 +101,7 @@ mod tests {
     fn names_are_unique() {
         for (at, row) in ROWS.iter().enumerate() {
             assert!(ROWS[..at].iter().all(|other| other.name != row.name), "{}", row.name);
-            assert!(Row::named(row.name).is_some());
+            assert!(NamedWork::named(row.name).is_some());
         }
     }
 }

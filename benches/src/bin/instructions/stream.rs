@@ -24,14 +24,14 @@ pub(crate) enum Op {
 
 /// What lies between the hosts.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Wire {
+pub(crate) enum WireKind {
     /// As between virtual machines: checksums left out, trains of segments passed as they are.
     Virtual { mtu: u16 },
     /// Without any offload.
     Plain { mtu: u16 },
 }
 
-impl Wire {
+impl WireKind {
     fn config(self) -> LinkConfig {
         match self {
             Self::Virtual { mtu } => LinkConfig {
@@ -54,7 +54,7 @@ pub(crate) struct Load {
     pub(crate) bytes: usize,
     /// Messages under way.
     pub(crate) depth: usize,
-    pub(crate) wire: Wire,
+    pub(crate) wire: WireKind,
     /// In both directions.
     pub(crate) markers: bool,
     /// Messages before counting begins: windows are open by then, and what is filled once is filled.
@@ -65,12 +65,12 @@ pub(crate) struct Load {
 
 /// One of the two ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
+enum Role {
     Requester,
     Responder,
 }
 
-impl End {
+impl Role {
     /// What it does for `op`.
     fn side(self, op: Op) -> Side {
         if (self == Self::Requester) == (op == Op::Read) { Side::Received } else { Side::Sent }
@@ -97,16 +97,16 @@ impl Stream {
     }
 
     /// Turns both ends until as many requests have completed in all; `count` is given what each does.
-    fn until(&mut self, completed: u64, mut count: impl FnMut(End, &mut dyn FnMut())) -> Result<()> {
+    fn until(&mut self, completed: u64, mut count: impl FnMut(Role, &mut dyn FnMut())) -> Result<()> {
         let mut turns = 0;
         while self.completed < completed {
             let before = self.completed;
             let now_us = self.hosts.tick();
             let mut result = Ok(());
-            count(End::Requester, &mut || result = self.request(now_us));
+            count(Role::Requester, &mut || result = self.request(now_us));
             result?;
             let mut result = Ok(());
-            count(End::Responder, &mut || result = self.respond(now_us));
+            count(Role::Responder, &mut || result = self.respond(now_us));
             result?;
             turns = if self.completed == before { turns + 1 } else { 0 };
             if turns > PATIENCE {

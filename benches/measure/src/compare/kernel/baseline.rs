@@ -5,14 +5,14 @@ use testing::lab::Result;
 
 use super::program::RoundTrips;
 use super::small::{self, RATE, ROUND_TRIP};
-use super::{Hosts, best, iperf3};
+use super::{KernelHosts, best, iperf3};
 use crate::compare::session::Session;
 
 /// One stream of the kernel's TCP in the manner that carries most here.
 #[derive(Debug)]
 pub(crate) struct Stream {
-    hosts: Hosts,
-    manner: iperf3::Manner,
+    hosts: KernelHosts,
+    manner: iperf3::StreamVariant,
     /// What was tried and what it carried, Gb/s.
     pub(crate) tried: Map<String, Value>,
     /// The same without a copy at the sender, which is not what is measured against.
@@ -25,9 +25,9 @@ impl Stream {
     /// # Errors
     /// Without the right to make namespaces, or without `iperf3`.
     pub(crate) fn new(session: &Session, mtu: u16) -> Result<Self> {
-        let hosts = Hosts::new(session, mtu)?;
+        let hosts = KernelHosts::new(session, mtu)?;
         let quick = session.options.quick;
-        let try_all = |manners: &[iperf3::Manner]| {
+        let try_all = |manners: &[iperf3::StreamVariant]| {
             best(if quick { &manners[..iperf3::QUICK] } else { manners }, |manner| {
                 hosts.reshape(manner.shape)?;
                 iperf3::streams(&hosts, manner, 1, 1)
@@ -53,15 +53,15 @@ impl Stream {
     }
 }
 
-fn by_name(tried: Vec<(iperf3::Manner, f64)>) -> Map<String, Value> {
+fn by_name(tried: Vec<(iperf3::StreamVariant, f64)>) -> Map<String, Value> {
     tried.into_iter().map(|(manner, rate)| (manner.name(), rate.into())).collect()
 }
 
 /// Small messages over the kernel's TCP in the manner that is best for what is measured of them.
 #[derive(Debug)]
 pub(crate) struct Small {
-    hosts: Hosts,
-    manner: small::Manner,
+    hosts: KernelHosts,
+    manner: small::MessageVariant,
 }
 
 /// How long a manner is tried.
@@ -92,10 +92,10 @@ impl Small {
     fn new(
         session: &Session,
         mtu: u16,
-        manners: &[small::Manner],
-        measure: impl Fn(&Hosts, small::Manner) -> Result<f64>,
+        manners: &[small::MessageVariant],
+        measure: impl Fn(&KernelHosts, small::MessageVariant) -> Result<f64>,
     ) -> Result<Self> {
-        let hosts = Hosts::new(session, mtu)?;
+        let hosts = KernelHosts::new(session, mtu)?;
         let (manner, _tried) = best(manners, |manner| {
             hosts.reshape(manner.shape)?;
             measure(&hosts, manner)

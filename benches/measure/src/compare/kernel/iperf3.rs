@@ -5,18 +5,18 @@ use testing::lab::{Result, Run};
 use testing::lab_error;
 
 use super::shape::Shape;
-use super::{Hosts, Talk};
+use super::{KernelHosts, Talk};
 
 /// How streams are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Manner {
+pub(crate) struct StreamVariant {
     /// Options of the client.
     pub(crate) options: &'static str,
     /// How the interfaces are set.
     pub(crate) shape: Shape,
 }
 
-impl Manner {
+impl StreamVariant {
     /// In results.
     pub(crate) fn name(&self) -> String {
         format!("iperf3 {}{}", self.options, self.shape.name()).replace(" ,", ",")
@@ -25,21 +25,21 @@ impl Manner {
 
 /// What is measured against: the sender's bytes are copied into the kernel, as ours are into packets. The
 /// system's own congestion control may be one that paces.
-pub(crate) const COPYING: [Manner; 7] = [
-    Manner { options: "-C cubic -l 1M", shape: Shape::Plain },
-    Manner { options: "", shape: Shape::Plain },
-    Manner { options: "-C cubic", shape: Shape::Plain },
-    Manner { options: "-C cubic -l 1M -w 4M", shape: Shape::Plain },
-    Manner { options: "-C cubic -l 1M", shape: Shape::Steered },
-    Manner { options: "-C cubic -l 1M", shape: Shape::Gro },
-    Manner { options: "-C cubic -l 1M", shape: Shape::BigTcp },
+pub(crate) const COPYING: [StreamVariant; 7] = [
+    StreamVariant { options: "-C cubic -l 1M", shape: Shape::Plain },
+    StreamVariant { options: "", shape: Shape::Plain },
+    StreamVariant { options: "-C cubic", shape: Shape::Plain },
+    StreamVariant { options: "-C cubic -l 1M -w 4M", shape: Shape::Plain },
+    StreamVariant { options: "-C cubic -l 1M", shape: Shape::Steered },
+    StreamVariant { options: "-C cubic -l 1M", shape: Shape::Gro },
+    StreamVariant { options: "-C cubic -l 1M", shape: Shape::BigTcp },
 ];
 
 /// What is told beside it: `-Z` is `sendfile`, and nobody copies or looks at what is sent.
-pub(crate) const SENDFILE: [Manner; 3] = [
-    Manner { options: "-C cubic -Z -l 1M", shape: Shape::Plain },
-    Manner { options: "-C cubic -Z -l 1M -w 4M", shape: Shape::Plain },
-    Manner { options: "-C cubic -Z -l 1M", shape: Shape::Steered },
+pub(crate) const SENDFILE: [StreamVariant; 3] = [
+    StreamVariant { options: "-C cubic -Z -l 1M", shape: Shape::Plain },
+    StreamVariant { options: "-C cubic -Z -l 1M -w 4M", shape: Shape::Plain },
+    StreamVariant { options: "-C cubic -Z -l 1M", shape: Shape::Steered },
 ];
 
 /// Those at the front that a quick run tries.
@@ -49,7 +49,7 @@ pub(crate) const QUICK: usize = 2;
 ///
 /// # Errors
 /// When `iperf3` fails.
-pub(crate) fn streams(hosts: &Hosts, manner: Manner, streams: u32, seconds: u32) -> Result<f64> {
+pub(crate) fn streams(hosts: &KernelHosts, manner: StreamVariant, streams: u32, seconds: u32) -> Result<f64> {
     let client =
         Run::new("iperf3").args(["-c", hosts.address(manner.shape), "-J", "-t", &seconds.to_string()]);
     let [_server, report] = hosts.talk(Talk {
@@ -99,6 +99,6 @@ mod tests {
     #[test]
     fn a_manner_has_a_name_for_people() {
         assert_eq!(SENDFILE[0].name(), "iperf3 -C cubic -Z -l 1M");
-        assert_eq!(Manner { options: "", shape: Shape::Gro }.name(), "iperf3, GRO");
+        assert_eq!(StreamVariant { options: "", shape: Shape::Gro }.name(), "iperf3, GRO");
     }
 }

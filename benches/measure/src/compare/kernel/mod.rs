@@ -30,7 +30,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// Two hosts and their wire.
 #[derive(Debug)]
-pub(crate) struct Hosts {
+pub(crate) struct KernelHosts {
     ends: [Namespace; 2],
     cpus: [usize; 2],
 }
@@ -46,7 +46,7 @@ pub(crate) struct Talk {
     pub(crate) client: Run,
 }
 
-impl Hosts {
+impl KernelHosts {
     /// Two hosts with interfaces of this MTU.
     ///
     /// # Errors

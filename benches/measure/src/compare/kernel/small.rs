@@ -5,7 +5,7 @@ use testing::lab::Result;
 
 use super::program::{READY, RoundTrips, Taken};
 use super::shape::Shape;
-use super::{Hosts, Talk};
+use super::{KernelHosts, Talk};
 use crate::compare::session::Session;
 use crate::compare::told::last_line;
 
@@ -13,14 +13,14 @@ const PORT: u16 = 7400;
 
 /// How small messages are received, and how the interfaces are set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Manner {
+pub(crate) struct MessageVariant {
     /// The receiver sleeps while there is nothing, instead of spinning.
     pub(crate) block: bool,
     /// How the interfaces are set.
     pub(crate) shape: Shape,
 }
 
-impl Manner {
+impl MessageVariant {
     /// In results.
     pub(crate) fn name(&self) -> String {
         format!("{} receiver{}", if self.block { "blocking" } else { "spinning" }, self.shape.name())
@@ -28,21 +28,21 @@ impl Manner {
 }
 
 /// What the rate of messages is tried with.
-pub(crate) const RATE: [Manner; 4] = [
-    Manner { block: false, shape: Shape::Plain },
-    Manner { block: true, shape: Shape::Plain },
-    Manner { block: false, shape: Shape::Steered },
-    Manner { block: true, shape: Shape::Steered },
+pub(crate) const RATE: [MessageVariant; 4] = [
+    MessageVariant { block: false, shape: Shape::Plain },
+    MessageVariant { block: true, shape: Shape::Plain },
+    MessageVariant { block: false, shape: Shape::Steered },
+    MessageVariant { block: true, shape: Shape::Steered },
 ];
 
 /// What the round trip is tried with.
-pub(crate) const ROUND_TRIP: [Manner; 2] = [RATE[0], RATE[2]];
+pub(crate) const ROUND_TRIP: [MessageVariant; 2] = [RATE[0], RATE[2]];
 
 /// Round trips of messages of `size` bytes. The interfaces have to be set already.
 ///
 /// # Errors
 /// When a program fails.
-pub(crate) fn round_trips(hosts: &Hosts, size: u32, count: u32) -> Result<RoundTrips> {
+pub(crate) fn round_trips(hosts: &KernelHosts, size: u32, count: u32) -> Result<RoundTrips> {
     let [address, size, count] = [address(hosts), size.to_string(), count.to_string()];
     let [_server, client] = hosts.talk(Talk {
         server: Session::part("kernel-tcp")?.args(["pong", &address, "--size", &size]),
@@ -56,7 +56,12 @@ pub(crate) fn round_trips(hosts: &Hosts, size: u32, count: u32) -> Result<RoundT
 ///
 /// # Errors
 /// When a program fails.
-pub(crate) fn messages_per_s(hosts: &Hosts, size: u32, manner: Manner, seconds: f64) -> Result<f64> {
+pub(crate) fn messages_per_s(
+    hosts: &KernelHosts,
+    size: u32,
+    manner: MessageVariant,
+    seconds: f64,
+) -> Result<f64> {
     let [address, bytes, seconds] = [address(hosts), size.to_string(), seconds.to_string()];
     let [server, _client] = hosts.talk(Talk {
         server: Session::part("kernel-tcp")?.args(["sink", &address]).args(manner.block.then_some("--block")),
@@ -75,6 +80,6 @@ pub(crate) fn messages_per_s(hosts: &Hosts, size: u32, manner: Manner, seconds: 
     Ok(taken.bytes as f64 / f64::from(size) / taken.seconds)
 }
 
-fn address(hosts: &Hosts) -> String {
+fn address(hosts: &KernelHosts) -> String {
     format!("{}:{PORT}", hosts.address(Shape::Plain))
 }

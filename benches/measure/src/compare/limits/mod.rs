@@ -12,7 +12,7 @@ use testing::{ensure, lab_error};
 
 use crate::compare::session::Session;
 use crate::compare::told::last_line;
-use crate::compare::vhost::{Sender, device, wait_for_socket};
+use crate::compare::vhost::{SendingEnd, device, wait_for_socket};
 use frames::Passed;
 
 /// Bytes of the frames: full ones of both MTUs, and a superframe of 62 KiB.
@@ -43,7 +43,7 @@ pub(crate) fn measure(session: &Session) -> Value {
         println!("{name:<14} {of:<18} {}", shown(&figure, unit));
         (name.to_owned(), value(figure))
     };
-    for sender in Sender::BOTH {
+    for sender in SendingEnd::BOTH {
         let by_frame = FRAMES.map(|(name, bytes, mtu)| {
             let figure = median(runs(session), || frames_per_run(session, sender, bytes, mtu));
             taken(name, sender.name(), figure, "Gb/s")
@@ -94,7 +94,7 @@ fn median(runs: usize, figure: impl Fn() -> Result<Option<f64>>) -> Result<Optio
 }
 
 /// Gb/s of bare frames from `sender`; none where its device does not take them.
-fn frames_per_run(session: &Session, sender: Sender, bytes: u32, mtu: u16) -> Result<Option<f64>> {
+fn frames_per_run(session: &Session, sender: SendingEnd, bytes: u32, mtu: u16) -> Result<Option<f64>> {
     let scratch = Scratch::new()?;
     let source = ["source", "--bytes", &bytes.to_string(), "--ms", &SEND_MS.to_string()].map(str::to_owned);
     let [source, sink] = over_wire(session, &scratch, sender, mtu, &source, "sink")?;
@@ -111,7 +111,7 @@ fn frames_per_run(session: &Session, sender: Sender, bytes: u32, mtu: u16) -> Re
 }
 
 /// The round trip of a bare frame from `sender`, median, microseconds.
-fn round_trip(session: &Session, sender: Sender) -> Result<f64> {
+fn round_trip(session: &Session, sender: SendingEnd) -> Result<f64> {
     let scratch = Scratch::new()?;
     let ping = ["ping", "--bytes", &ROUND_TRIP.to_string()].map(str::to_owned);
     let [ping, pong] = over_wire(session, &scratch, sender, 1500, &ping, "pong")?;
@@ -124,14 +124,14 @@ fn round_trip(session: &Session, sender: Sender) -> Result<f64> {
 fn over_wire(
     session: &Session,
     scratch: &Scratch,
-    sender: Sender,
+    sender: SendingEnd,
     mtu: u16,
     first: &[String],
     second: &str,
 ) -> Result<[Process; 2]> {
     let socket = scratch.file("wire.sock");
     let end = |is_vhost: bool| -> Result<Process> {
-        let sends = (sender == Sender::Vhost) == is_vhost;
+        let sends = (sender == SendingEnd::Vhost) == is_vhost;
         let run = Session::part("bare-wire")?;
         let run = if sends { run.args(first) } else { run.arg(second) };
         run.args(["--vdev", &device(&socket, is_vhost), "--mtu", &mtu.to_string()])
@@ -142,7 +142,7 @@ fn over_wire(
     let vhost = end(true)?;
     wait_for_socket(&socket)?;
     let virtio_user = end(false)?;
-    Ok(if sender == Sender::Vhost { [vhost, virtio_user] } else { [virtio_user, vhost] })
+    Ok(if sender == SendingEnd::Vhost { [vhost, virtio_user] } else { [virtio_user, vhost] })
 }
 
 #[cfg(test)]
