@@ -7,6 +7,7 @@
 //! Without the feature `profile` a scope is a type without size or destructor, so the code around it is
 //! unchanged. With the feature, a thread that has not started counting tests one flag.
 
+mod cost;
 #[cfg(not(feature = "profile"))]
 mod off;
 #[cfg(feature = "profile")]
@@ -17,123 +18,11 @@ use off as stamps;
 #[cfg(feature = "profile")]
 use on as stamps;
 
+pub use cost::{Cost, Layer, Profile};
 pub use stamps::Scope;
 
 /// Whether this build can profile.
 pub const AVAILABLE: bool = cfg!(feature = "profile");
-
-/// Layers, from the wire upwards and down again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum Layer {
-    /// The application: everything outside of other scopes.
-    User,
-    /// Receiving frames from the port's queue.
-    PortRx,
-    /// TCP input: headers, checksum, lookup, acknowledgements, order.
-    TcpIn,
-    /// Deframing FPDUs, and their CRC.
-    Deframe,
-    /// DDP and RDMAP of received segments: headers, checks, delivery.
-    Receive,
-    /// Copying bytes into registered memory.
-    Place,
-    /// Posting work requests.
-    Post,
-    /// Polling completions.
-    Poll,
-    /// DDP and RDMAP of sent segments: choice of the next message, segmentation, headers.
-    Transmit,
-    /// Copying bytes out of registered memory, and their CRC.
-    Fetch,
-    /// TCP output: buffers, segments, headers, timers.
-    TcpOut,
-    /// Sending frames to the port's queue.
-    PortTx,
-    /// The rest of an engine's poll: commands, doorbells, events, deadlines.
-    Engine,
-    /// Polls that found nothing to do. See [`mark`].
-    Idle,
-}
-
-impl Layer {
-    /// All of them, in the order above.
-    pub const ALL: [Self; 14] = [
-        Self::User,
-        Self::PortRx,
-        Self::TcpIn,
-        Self::Deframe,
-        Self::Receive,
-        Self::Place,
-        Self::Post,
-        Self::Poll,
-        Self::Transmit,
-        Self::Fetch,
-        Self::TcpOut,
-        Self::PortTx,
-        Self::Engine,
-        Self::Idle,
-    ];
-
-    /// Its name in tables.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::User => "application",
-            Self::PortRx => "port rx",
-            Self::TcpIn => "TCP in",
-            Self::Deframe => "deframe + CRC",
-            Self::Receive => "DDP/RDMAP in",
-            Self::Place => "placement",
-            Self::Post => "verbs post",
-            Self::Poll => "verbs poll",
-            Self::Transmit => "DDP/RDMAP out",
-            Self::Fetch => "fetch + CRC",
-            Self::TcpOut => "TCP out",
-            Self::PortTx => "port tx",
-            Self::Engine => "engine",
-            Self::Idle => "idle",
-        }
-    }
-}
-
-/// Cost of a layer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cost {
-    /// Cycles of [`Clock::cycles`](crate::Clock::cycles), without those of inner scopes.
-    pub cycles: u64,
-    /// Number of its scopes that were entered.
-    pub scopes: u64,
-}
-
-/// Costs of all layers.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Profile {
-    costs: [Cost; Layer::ALL.len()],
-}
-
-impl Profile {
-    /// Cost of `layer`.
-    pub fn cost(&self, layer: Layer) -> Cost {
-        self.costs[layer as usize]
-    }
-
-    /// Sum of the costs of two threads.
-    pub fn merged(mut self, other: &Self) -> Self {
-        for (cost, theirs) in self.costs.iter_mut().zip(&other.costs) {
-            *cost = Cost { cycles: cost.cycles + theirs.cycles, scopes: cost.scopes + theirs.scopes };
-        }
-        self
-    }
-
-    /// Sum over all layers except idle polls.
-    pub fn busy(&self) -> Cost {
-        let busy = Layer::ALL.into_iter().filter(|&layer| layer != Layer::Idle).map(|layer| self.cost(layer));
-        busy.fold(Cost::default(), |sum, cost| Cost {
-            cycles: sum.cycles + cost.cycles,
-            scopes: sum.scopes + cost.scopes,
-        })
-    }
-}
 
 /// Counts the cycles until the returned value is dropped for `layer`.
 #[inline(always)]

@@ -8,9 +8,9 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod plain;
 
-/// Blocks of this size are summed with vectors.
-const BLOCK: usize = 64;
+use plain::{BLOCK, small};
 
 /// From this length on, vectors pay for the detection of CPU features.
 const LONG: usize = 2 * BLOCK;
@@ -72,7 +72,7 @@ impl Way {
             // SAFETY: outside tests only `best` makes this value, after it has detected AVX2; tests detect
             // it, too.
             Self::Avx2 => unsafe { avx2::of(bytes) },
-            Self::Plain => blocks(bytes),
+            Self::Plain => plain::blocks(bytes),
         }
     }
 
@@ -86,61 +86,9 @@ impl Way {
             // SAFETY: outside tests only `best` makes this value, after it has detected AVX2; tests detect
             // it, too.
             Self::Avx2 => unsafe { avx2::copy(dst, src) },
-            Self::Plain => copied_blocks(dst, src),
+            Self::Plain => plain::copied_blocks(dst, src),
         }
     }
-}
-
-/// Sums of the words at each position of a block.
-type Lanes = [u64; BLOCK / 4];
-
-#[inline(always)]
-fn blocks(bytes: &[u8]) -> u64 {
-    let (blocks, rest) = bytes.as_chunks::<BLOCK>();
-    let mut lanes = Lanes::default();
-    for block in blocks {
-        add(&mut lanes, block);
-    }
-    lanes.iter().sum::<u64>() + small(rest)
-}
-
-#[inline(always)]
-fn copied_blocks(dst: &mut [u8], src: &[u8]) -> u64 {
-    let (dst_blocks, dst_rest) = dst.as_chunks_mut::<BLOCK>();
-    let (blocks, rest) = src.as_chunks::<BLOCK>();
-    let mut lanes = Lanes::default();
-    for (dst, block) in dst_blocks.iter_mut().zip(blocks) {
-        *dst = *block;
-        add(&mut lanes, block);
-    }
-    dst_rest.copy_from_slice(rest);
-    lanes.iter().sum::<u64>() + small(rest)
-}
-
-#[inline(always)]
-fn add(lanes: &mut Lanes, block: &[u8; BLOCK]) {
-    let (words, _) = block.as_chunks::<4>();
-    for (lane, word) in lanes.iter_mut().zip(words) {
-        *lane += u64::from(u32::from_ne_bytes(*word));
-    }
-}
-
-/// As [`of`], word by word.
-#[inline(always)]
-fn small(bytes: &[u8]) -> u64 {
-    let (words, rest) = bytes.as_chunks::<4>();
-    let mut sum = 0;
-    for word in words {
-        sum += u64::from(u32::from_ne_bytes(*word));
-    }
-    let (pairs, last) = rest.as_chunks::<2>();
-    if let [pair] = pairs {
-        sum += u64::from(u16::from_ne_bytes(*pair));
-    }
-    if let [byte] = last {
-        sum += u64::from(u16::from_ne_bytes([*byte, 0]));
-    }
-    sum
 }
 
 #[cfg(test)]

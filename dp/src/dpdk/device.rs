@@ -8,15 +8,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dpdk_sys as sys;
 
+use super::config::{DeviceConfig, PortSpec};
 use super::fit::TxLimits;
 use super::pci::{self, Known, PciProblem};
-use super::port::QueuePort;
 use super::vhost_user::VhostUserBackend;
-use super::{DeviceConfig, DeviceError, PortSpec, drivers, vdev};
+use super::{DeviceError, drivers, vdev};
 use crate::eal::pci::{NoAddress, PciAddress, SYSFS};
 use crate::eal::{self, Eal};
 use crate::mempool::dpdk::{DpdkPool, MAX_DATA_BYTES};
-use crate::{Offloads, Port, PortInfo};
+use crate::{Offloads, PortInfo};
 
 /// Ethernet header and a VLAN tag, bytes.
 const L2_BYTES: usize = 18;
@@ -109,11 +109,12 @@ struct DeviceHandle {
     abandoned: bool,
 }
 
+/// Opens a device and starts it, with `config.queues` pairs of queues.
 pub(super) fn open(
     eal: Eal,
     spec: &PortSpec,
     config: &DeviceConfig,
-) -> Result<Vec<Box<dyn Port>>, DeviceError> {
+) -> Result<(Device, PortInfo), DeviceError> {
     if eal::is_forked() {
         return Err(DeviceError::Forked);
     }
@@ -125,11 +126,7 @@ pub(super) fn open(
         PortSpec::Pci(_) => 0,
         PortSpec::Vdev(text) => vdev::least_mbuf_bytes(text),
     };
-    let (device, info) = setup(eal, &name, handle, config, least_mbuf_bytes)?;
-    let device = Arc::new(device);
-    Ok((0..config.queues)
-        .map(|queue| Box::new(QueuePort::new(Arc::clone(&device), queue, info.clone())) as Box<dyn Port>)
-        .collect())
+    setup(eal, &name, handle, config, least_mbuf_bytes)
 }
 
 /// Finds a NIC among those that EAL found when it started.

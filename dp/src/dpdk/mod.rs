@@ -5,6 +5,7 @@
 //! device does not answer then (its process is stopped), the device and its memory stay until this
 //! process ends.
 
+mod config;
 mod device;
 mod drivers;
 mod error;
@@ -15,71 +16,17 @@ mod rx_limit;
 mod vdev;
 mod vhost_user;
 
+pub use config::{DeviceConfig, PortSpec};
 pub use error::DeviceError;
 pub use pci::PciProblem;
 
+use std::sync::Arc;
+
+use port::QueuePort;
+
 use crate::eal::Eal;
 use crate::mempool::{Backend, dpdk::DpdkPool};
-use crate::{Mempool, Offloads, Port};
-
-/// A device to open.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PortSpec {
-    /// A NIC's PCI address, `0000:03:00.0` or `03:00.0`; listed in
-    /// [`EalConfig::pci`](crate::eal::EalConfig::pci) and bound to `vfio-pci`, or to `uio_pci_generic` where
-    /// there is no IOMMU.
-    Pci(String),
-    /// A virtual device, as for DPDK's `--vdev`: `net_vhost0,iface=/tmp/wire.sock`.
-    ///
-    /// A stale file of a unix socket to listen on is removed first. Of the two sides of a vhost-user
-    /// socket, the one that listens survives the other and accepts the next one: `net_vhost`, or
-    /// `net_virtio_user` with `server=1` (which blocks until its first peer connects, a `net_vhost` with
-    /// `client=1`). The other side stays down when its peer is gone, and has to be opened again.
-    Vdev(String),
-}
-
-/// Configuration of a device.
-#[derive(Clone, Debug)]
-pub struct DeviceConfig {
-    /// Pairs of queues; each is a [`Port`].
-    pub queues: u16,
-    /// Largest IP packet, bytes.
-    pub mtu: u16,
-    /// Receive descriptors per queue, adjusted to the device's limits. Their buffers are used in turn:
-    /// few of them stay in the cache, many absorb a burst where a full ring would lose frames.
-    pub rx_desc: u16,
-    /// Transmit descriptors per queue, adjusted likewise.
-    pub tx_desc: u16,
-    /// Buffers in the device's pool, for all queues; `None`: four times the size of the rings, at least
-    /// 8192.
-    pub mbufs: Option<u32>,
-    /// Capacity of one buffer, bytes; `None`: enough for a frame, at least 2048. With less a frame takes
-    /// several buffers, if the device supports that.
-    pub mbuf_bytes: Option<usize>,
-    /// Large buffers for bulk sending, each for several segments, if the device sends frames of several
-    /// buffers.
-    pub bulk_mbufs: u32,
-    /// Offloads to use, if the device has them.
-    pub offloads: Offloads,
-    /// Receive frames for all addresses.
-    pub promiscuous: bool,
-}
-
-impl Default for DeviceConfig {
-    fn default() -> Self {
-        Self {
-            queues: 1,
-            mtu: 1500,
-            rx_desc: 1024,
-            tx_desc: 1024,
-            mbufs: None,
-            mbuf_bytes: None,
-            bulk_mbufs: 512,
-            offloads: Offloads::all(),
-            promiscuous: true,
-        }
-    }
-}
+use crate::{Mempool, Port};
 
 /// Opens a device and starts it: one port for each pair of queues, in their order.
 ///
@@ -89,7 +36,10 @@ impl Default for DeviceConfig {
 /// # Errors
 /// [`DeviceError`], one line that says what to do.
 pub fn open(eal: Eal, spec: &PortSpec, config: &DeviceConfig) -> Result<Vec<Box<dyn Port>>, DeviceError> {
-    device::open(eal, spec, config)
+    let (device, info) = device::open(eal, spec, config)?;
+    let device = Arc::new(device);
+    let port = |queue| Box::new(QueuePort::new(Arc::clone(&device), queue, info.clone())) as Box<dyn Port>;
+    Ok((0..config.queues).map(port).collect())
 }
 
 /// A pool of `count` buffers with `data_bytes` each in DPDK's memory, independent of any device.

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::EalError;
+use super::error::EalError;
 use super::pci::{Holder, NoAddress, PciAddress};
 
 /// Configuration of DPDK's environment (EAL). The default runs unprivileged, with hugepages if any are

@@ -1,33 +1,13 @@
-//! Threads known to EAL, and forks.
-//!
-//! A thread that EAL knows has caches in the mempools: allocation takes a third of the time. A forked
-//! child shares rings and hugepages with its parent and must not touch them.
+//! Threads known to EAL. Such a thread has caches in the mempools: allocation takes a third of the time.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use dpdk_sys as sys;
 
-static FORKED: AtomicBool = AtomicBool::new(false);
+use super::{Eal, is_forked};
 
 /// `LCORE_ID_ANY`: the lcore id of a thread that EAL does not know.
 const NO_LCORE: u32 = u32::MAX;
-
-/// Whether this process is a fork of the one that started EAL.
-#[inline]
-pub(crate) fn is_forked() -> bool {
-    FORKED.load(Ordering::Relaxed)
-}
-
-/// Sets [`is_forked`] in children forked from now on.
-pub(super) fn watch_for_forks() {
-    unsafe extern "C" fn in_child() {
-        FORKED.store(true, Ordering::Relaxed);
-    }
-    // SAFETY: the handler only stores to an atomic, which is allowed in a forked child. On failure (no
-    // memory) forks go unnoticed, as they do in DPDK.
-    unsafe { sys::pthread_atfork(None, None, Some(in_child)) };
-}
 
 /// Registers the calling thread with EAL until it ends; ports do so when a thread first uses them. No
 /// effect on a registered thread.
@@ -66,7 +46,7 @@ struct Registration {
 impl Registration {
     #[cold]
     fn register(&self) -> bool {
-        if super::Eal::running().is_none() {
+        if Eal::running().is_none() {
             return false;
         }
         // SAFETY: EAL runs, and the calling thread registers itself.

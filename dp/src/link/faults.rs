@@ -3,7 +3,7 @@
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 
-use super::LinkPlan;
+use super::config::LinkPlan;
 
 /// Faults of one frame. A lost frame has no other fault.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::config::{LinkConfig, LinkTso};
 use super::faults::{Fate, FaultGenerator};
 use super::wire::{InFlight, Receiver, Wire};
-use super::{LinkConfig, LinkTso};
 use crate::{
     Burst, Checksum, LinkState, Mbuf, Mempool, Offloads, Port, PortCounters, PortInfo, TxOffload, checksum,
     tso,

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::{BURST, Burst, Checksum, LinkState, Mbuf, Mss, TsoLimits, TxOffload};
+use crate::{BURST, Burst, Checksum, LinkState, Mbuf, Mss, Offloads, TsoLimits, TxOffload};
 
 type End = Box<dyn Port>;
 

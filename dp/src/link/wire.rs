@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_queue::ArrayQueue;
 
-use super::LinkPlan;
+use super::config::LinkPlan;
 use crate::{BURST, Mbuf};
 
 /// Faults of one direction so far.

@@ -1,6 +1,6 @@
 //! Without the feature `profile`: no-ops.
 
-use super::{Layer, Profile};
+use super::cost::{Layer, Profile};
 
 /// Would end its layer's time; does nothing.
 #[must_use = "a scope lasts as long as its value"]

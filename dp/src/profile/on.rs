@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use super::{Cost, Layer, Profile};
+use super::cost::{Cost, Layer, Profile};
 use crate::Clock;
 
 const LAYERS: usize = Layer::ALL.len();

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{BLOCK, small};
+use super::plain::{BLOCK, small};
 
 /// Sums of even and odd words, 64 bits each.
 struct Avx512Lanes {

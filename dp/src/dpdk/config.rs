@@ -1,0 +1,62 @@
+//! Which device to open, and how.
+
+use crate::Offloads;
+
+/// A device to open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PortSpec {
+    /// A NIC's PCI address, `0000:03:00.0` or `03:00.0`; listed in
+    /// [`EalConfig::pci`](crate::eal::EalConfig::pci) and bound to `vfio-pci`, or to `uio_pci_generic` where
+    /// there is no IOMMU.
+    Pci(String),
+    /// A virtual device, as for DPDK's `--vdev`: `net_vhost0,iface=/tmp/wire.sock`.
+    ///
+    /// A stale file of a unix socket to listen on is removed first. Of the two sides of a vhost-user
+    /// socket, the one that listens survives the other and accepts the next one: `net_vhost`, or
+    /// `net_virtio_user` with `server=1` (which blocks until its first peer connects, a `net_vhost` with
+    /// `client=1`). The other side stays down when its peer is gone, and has to be opened again.
+    Vdev(String),
+}
+
+/// Configuration of a device.
+#[derive(Clone, Debug)]
+pub struct DeviceConfig {
+    /// Pairs of queues; each is a [`Port`](crate::Port).
+    pub queues: u16,
+    /// Largest IP packet, bytes.
+    pub mtu: u16,
+    /// Receive descriptors per queue, adjusted to the device's limits. Their buffers are used in turn:
+    /// few of them stay in the cache, many absorb a burst where a full ring would lose frames.
+    pub rx_desc: u16,
+    /// Transmit descriptors per queue, adjusted likewise.
+    pub tx_desc: u16,
+    /// Buffers in the device's pool, for all queues; `None`: four times the size of the rings, at least
+    /// 8192.
+    pub mbufs: Option<u32>,
+    /// Capacity of one buffer, bytes; `None`: enough for a frame, at least 2048. With less a frame takes
+    /// several buffers, if the device supports that.
+    pub mbuf_bytes: Option<usize>,
+    /// Large buffers for bulk sending, each for several segments, if the device sends frames of several
+    /// buffers.
+    pub bulk_mbufs: u32,
+    /// Offloads to use, if the device has them.
+    pub offloads: Offloads,
+    /// Receive frames for all addresses.
+    pub promiscuous: bool,
+}
+
+impl Default for DeviceConfig {
+    fn default() -> Self {
+        Self {
+            queues: 1,
+            mtu: 1500,
+            rx_desc: 1024,
+            tx_desc: 1024,
+            mbufs: None,
+            mbuf_bytes: None,
+            bulk_mbufs: 512,
+            offloads: Offloads::all(),
+            promiscuous: true,
+        }
+    }
+}

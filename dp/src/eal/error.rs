@@ -1,0 +1,65 @@
+//! Why EAL does not start.
+
+/// Why EAL is not running. Each message is one line and says what to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EalError {
+    /// Started before, with different options.
+    #[error(
+        "DPDK was already started in this process with other options: use the same ones, or another process"
+    )]
+    AlreadyStarted,
+    /// Hugepages were requested and none are free.
+    #[error(
+        "no hugepages are free: reserve some (echo 512 > /proc/sys/vm/nr_hugepages, as root) or use ordinary memory"
+    )]
+    NoHugepages,
+    /// An entry of [`EalConfig::pci`](super::EalConfig::pci) is not a PCI address.
+    #[error("{text}: no PCI address, which looks like 0000:03:00.0 or 03:00.0")]
+    PciAddress {
+        /// The entry.
+        text: String,
+    },
+    /// Too few hugepages are free for a NIC that cannot use other memory.
+    #[error(
+        "{device} is bound to {driver} and needs hugepages: {free} MiB are free and {mib} needed; reserve more (of 2 MiB \
+         each: echo {pages} > /proc/sys/vm/nr_hugepages, as root), or bind it to vfio-pci behind an IOMMU",
+        pages = .mib.div_ceil(2)
+    )]
+    PciHugepages {
+        /// The device.
+        device: String,
+        /// The Linux driver that passes it to user space.
+        driver: String,
+        /// MiB free.
+        free: u64,
+        /// MiB needed.
+        mib: u32,
+    },
+    /// The process is a fork of the one that started EAL.
+    #[error(
+        "this process is a fork of one that uses DPDK: start DPDK after the fork, or spawn a new program"
+    )]
+    Forked,
+    /// Permission denied.
+    #[error("no permission to start DPDK: run as root, or use ordinary memory and virtual devices ({log})")]
+    Permission {
+        /// What DPDK logged.
+        log: String,
+    },
+    /// An argument has a zero byte.
+    #[error("the DPDK argument {argument:?} has a zero byte")]
+    BadArgument {
+        /// The argument.
+        argument: String,
+    },
+    /// Any other error.
+    #[error("DPDK does not start: {cause} ({log}); arguments: {arguments}")]
+    Init {
+        /// `rte_errno` in words.
+        cause: String,
+        /// What DPDK logged.
+        log: String,
+        /// The arguments it was started with.
+        arguments: String,
+    },
+}

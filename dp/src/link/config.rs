@@ -1,0 +1,95 @@
+//! What a link is made of: its faults, its offloads, its buffers.
+
+use crate::{Offloads, TsoLimits};
+
+/// What each direction of a link does to frames. Probabilities are parts per million.
+#[derive(Clone, Debug, Default)]
+pub struct LinkPlan {
+    /// Probability that a frame is lost.
+    pub drop_ppm: u32,
+    /// Probability that a frame is sent twice.
+    pub duplicate_ppm: u32,
+    /// Probability that a frame is held back by `reorder_us`.
+    pub reorder_ppm: u32,
+    /// How long a reordered frame is held back, microseconds.
+    pub reorder_us: u32,
+    /// Probability that one bit of a frame is flipped.
+    pub corrupt_ppm: u32,
+    /// Time on the wire, microseconds.
+    pub delay_us: u32,
+    /// Ordinals (from 0, in this direction) of frames that are lost, whatever the probabilities are.
+    pub drop_exactly: Vec<u64>,
+}
+
+/// How a link handles large TCP frames that are to be cut at
+/// [`TxOffload::tso_segment_bytes`](crate::TxOffload).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LinkTso {
+    /// Its ports take none.
+    #[default]
+    Off,
+    /// They cut them, as a NIC does: frames of the MTU arrive.
+    Cut,
+    /// They pass them uncut, as virtio does: large frames arrive.
+    Whole,
+}
+
+/// Configuration of a link.
+#[derive(Clone, Debug)]
+pub struct LinkConfig {
+    /// IP MTU of both ports.
+    pub mtu: u16,
+    /// Buffers in the pool of each port.
+    pub mbufs: usize,
+    /// Large buffers of each port, for bulk sending; none by default.
+    pub bulk_mbufs: usize,
+    /// Frames in flight in one direction at which its sender sees a full ring.
+    pub ring_frames: usize,
+    /// Seed of everything random.
+    pub seed: u64,
+    /// Faults from the first port to the second.
+    pub a_to_b: LinkPlan,
+    /// Faults from the second port to the first.
+    pub b_to_a: LinkPlan,
+    /// Whether the ports leave TCP checksums unfilled, as virtio does: a frame sent with
+    /// [`TxOffload::tcp_checksum`](crate::TxOffload) arrives as [`Checksum::Partial`](crate::Checksum).
+    /// Otherwise every frame arrives as [`Checksum::Unknown`](crate::Checksum).
+    pub checksum_offload: bool,
+    /// Handling of large frames. Needs `checksum_offload`.
+    pub tso: LinkTso,
+    /// Large frames that the ports take; others are dropped, as a driver does.
+    pub tso_limits: TsoLimits,
+    /// The value of [`Port::is_point_to_point`](crate::Port::is_point_to_point). `false` by default, so that connections survive a cable
+    /// that is pulled for a while.
+    pub point_to_point: bool,
+}
+
+impl Default for LinkConfig {
+    fn default() -> Self {
+        Self {
+            mtu: 1500,
+            mbufs: 8192,
+            bulk_mbufs: 0,
+            ring_frames: 1024,
+            seed: 0,
+            a_to_b: LinkPlan::default(),
+            b_to_a: LinkPlan::default(),
+            checksum_offload: false,
+            tso: LinkTso::Off,
+            tso_limits: TsoLimits::default(),
+            point_to_point: false,
+        }
+    }
+}
+
+impl LinkConfig {
+    pub(super) fn offloads(&self) -> Offloads {
+        let mut offloads = Offloads::TX_MULTI_SEGMENT | Offloads::RX_SCATTER;
+        if self.checksum_offload {
+            offloads |= Offloads::TX_TCP_CHECKSUM | Offloads::RX_TCP_CHECKSUM;
+            offloads.set(Offloads::TX_TSO, self.tso != LinkTso::Off);
+            offloads.set(Offloads::RX_LRO, self.tso == LinkTso::Whole);
+        }
+        offloads
+    }
+}
