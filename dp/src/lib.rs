@@ -31,9 +31,11 @@ pub mod dpdk;
 pub mod eal;
 #[doc(hidden)]
 pub mod invariant;
+mod limits;
 pub mod link;
 pub mod mbuf;
 pub mod mempool;
+mod offload;
 pub mod page;
 pub mod pcap;
 pub mod port;

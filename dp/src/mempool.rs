@@ -6,14 +6,15 @@
 
 #[cfg(dpdk)]
 pub(crate) mod dpdk;
+mod external;
 mod free_list;
 pub(crate) mod heap;
+mod slab;
 
 use std::fmt;
 use std::sync::Arc;
 
-use crate::Mbuf;
-use crate::mbuf::Raw;
+pub use external::ExtBuf;
 
 /// A pool of packet buffers. Cheap to clone: clones refer to the same pool.
 #[derive(Clone)]
@@ -35,23 +36,13 @@ impl Mempool {
     /// A pool of `count` buffers with `data_bytes` each (behind [`HEADROOM`](crate::mbuf::HEADROOM)
     /// bytes), on the heap. Needs no DPDK.
     ///
-    /// All memory is allocated here. There are `count` additional descriptors for [`Mbuf::share`] and
-    /// [`Mbuf::external`]: on average every buffer can have two views.
+    /// All memory is allocated here. There are `count` additional descriptors for [`Mbuf::share`](crate::Mbuf::share) and
+    /// [`Mbuf::external`](crate::Mbuf::external): on average every buffer can have two views.
     ///
     /// # Panics
     /// If `count` is 0, or there is not enough memory.
     pub fn heap(name: &str, count: usize, data_bytes: usize) -> Self {
         Self { backend: Backend::Heap(heap::HeapPool::new(name, count, data_bytes)) }
-    }
-
-    /// One empty buffer with [`HEADROOM`](crate::mbuf::HEADROOM) bytes in front; `None` (counted) if the
-    /// pool is empty.
-    pub fn alloc(&self) -> Option<Mbuf> {
-        match &self.backend {
-            Backend::Heap(pool) => Some(Mbuf::from_raw(Raw::Heap(pool.alloc()?))),
-            #[cfg(dpdk)]
-            Backend::Dpdk(pool) => Some(Mbuf::from_raw(Raw::Dpdk(pool.alloc()?))),
-        }
     }
 
     /// The pool's name, for messages.
@@ -90,8 +81,8 @@ impl Mempool {
         }
     }
 
-    /// Number of failed requests for a buffer ([`Mempool::alloc`]) or a descriptor ([`Mbuf::share`],
-    /// [`Mbuf::external`]).
+    /// Number of failed requests for a buffer ([`Mempool::alloc`]) or a descriptor ([`Mbuf::share`](crate::Mbuf::share),
+    /// [`Mbuf::external`](crate::Mbuf::external)).
     pub fn exhausted(&self) -> u64 {
         match &self.backend {
             Backend::Heap(pool) => pool.exhausted(),

@@ -16,8 +16,10 @@ use std::sync::atomic::Ordering;
 use dpdk_sys as sys;
 use dpdk_sys::mbuf as field;
 
-use super::{Checksum, ExtBuf, MAX_SEGMENTS, TxOffload};
+use crate::limits::MAX_SEGMENTS;
+use crate::mempool::ExtBuf;
 use crate::mempool::dpdk::{DpdkPool, home};
+use crate::offload::{Checksum, TxOffload};
 
 /// One or more linked segments.
 pub(crate) struct DpdkChain {
@@ -44,9 +46,15 @@ impl DpdkChain {
         self.head.as_ptr()
     }
 
+    /// An empty buffer of `pool`.
+    pub(crate) fn alloc(pool: &DpdkPool) -> Option<Self> {
+        // SAFETY: a chain of one, which is new and has no other owner.
+        pool.alloc().map(|head| unsafe { Self::from_raw(head) })
+    }
+
     /// A copy of `memory` in buffers of `pool`: devices can access only DPDK's memory.
     pub(crate) fn external(pool: &DpdkPool, memory: &ExtBuf) -> Option<Self> {
-        let mut copy = pool.alloc()?;
+        let mut copy = Self::alloc(pool)?;
         copy.append_chained(pool, memory.as_slice()).then_some(copy)
     }
 
@@ -65,7 +73,7 @@ impl DpdkChain {
                 return true;
             }
             bytes = later;
-            let Some(next) = pool.alloc() else { return false };
+            let Some(next) = Self::alloc(pool) else { return false };
             if self.chain(next).is_err() {
                 return false;
             }

@@ -14,58 +14,16 @@ mod tests;
 
 #[cfg(dpdk)]
 pub(crate) mod dpdk;
-mod external;
 pub(crate) mod heap;
 
 use std::fmt;
 
-pub use external::ExtBuf;
-
 use crate::Mempool;
 use crate::mempool::Backend;
 
-/// Free bytes in front of the data of a new buffer: enough for Ethernet, VLAN, IPv6 and TCP headers with
-/// all options.
-pub const HEADROOM: usize = 128;
-
-/// State of a received frame's TCP checksum.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Checksum {
-    /// Not checked by the device: verify in software.
-    #[default]
-    Unknown,
-    /// Verified by the device.
-    Good,
-    /// The device found it wrong.
-    Bad,
-    /// The data is good, and the field contains only the pseudo-header sum (virtio's `NEEDS_CSUM`,
-    /// DPDK's `NONE`). Counts as good; the field is filled in before the slow path or a capture sees the
-    /// frame.
-    Partial,
-}
-
-/// Offloads requested for a frame to be sent. Set only what [`Offloads`](crate::Offloads) of the port
-/// has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TxOffload {
-    /// Fill in the IPv4 header checksum.
-    pub ipv4_checksum: bool,
-    /// Fill in the TCP checksum; the field contains the pseudo-header sum.
-    pub tcp_checksum: bool,
-    /// IPv6 rather than IPv4 (devices need to know).
-    pub ipv6: bool,
-    /// Cut the payload at this many bytes; 0: do not cut.
-    pub tso_segment_bytes: u16,
-    /// Ethernet header length, VLAN tag included.
-    pub l2_bytes: u8,
-    /// IP header length.
-    pub l3_bytes: u8,
-    /// TCP header length.
-    pub l4_bytes: u8,
-}
-
-/// Most segments of a chain. It bounds arrays of segments and the time to walk a chain.
-pub const MAX_SEGMENTS: usize = 64;
+pub use crate::limits::{HEADROOM, MAX_SEGMENTS};
+pub use crate::mempool::ExtBuf;
+pub use crate::offload::{Checksum, TxOffload};
 
 /// An owned packet buffer of at least one segment.
 ///
@@ -92,6 +50,18 @@ macro_rules! each {
             Raw::Dpdk($chain) => $result,
         }
     };
+}
+
+impl Mempool {
+    /// One empty buffer with [`HEADROOM`] bytes in front; `None` (counted) if the
+    /// pool is empty.
+    pub fn alloc(&self) -> Option<Mbuf> {
+        match &self.backend {
+            Backend::Heap(pool) => Some(Mbuf::from_raw(Raw::Heap(heap::HeapChain::alloc(pool)?))),
+            #[cfg(dpdk)]
+            Backend::Dpdk(pool) => Some(Mbuf::from_raw(Raw::Dpdk(dpdk::DpdkChain::alloc(pool)?))),
+        }
+    }
 }
 
 impl Mbuf {

@@ -15,8 +15,7 @@ use std::sync::{Arc, Mutex};
 use dpdk_sys as sys;
 
 use crate::eal;
-use crate::mbuf::HEADROOM;
-use crate::mbuf::dpdk::DpdkChain;
+use crate::limits::HEADROOM;
 
 const _: () = assert!(HEADROOM == sys::K_HEADROOM as usize, "DPDK was built with another headroom");
 
@@ -103,10 +102,10 @@ impl DpdkPool {
         self.raw.as_ptr()
     }
 
-    pub(crate) fn alloc(&self) -> Option<DpdkChain> {
-        // SAFETY: the pool lives; the buffer is new, and has no other owner.
-        let fresh =
-            unsafe { NonNull::new(sys::rte_pktmbuf_alloc(self.raw())).map(|raw| DpdkChain::from_raw(raw)) };
+    /// An empty buffer, whose owner is the caller.
+    pub(crate) fn alloc(&self) -> Option<NonNull<sys::rte_mbuf>> {
+        // SAFETY: the pool lives.
+        let fresh = NonNull::new(unsafe { sys::rte_pktmbuf_alloc(self.raw()) });
         if fresh.is_none() {
             self.memory.home.exhausted.fetch_add(1, Ordering::Relaxed);
         }

@@ -1,21 +1,28 @@
-//! The heap backend of a pool: one slab of blocks, their view counts, and the free descriptors.
+//! The heap backend of a pool: one slab of blocks, their view counts, and the descriptors.
 //!
 //! A *block* is the storage of one buffer (headroom and data). A *descriptor* ([`Segment`]) is one view
 //! of a block. A free descriptor is in one of two lists: `buffers`, bound to a free block, or `spares`,
 //! unbound and meant for further views. There are `count` blocks and `2 * count` descriptors, and each
 //! block always has at least one descriptor, so neither list ever holds more than `count`.
+//!
+//! Rules of access:
+//! - A [`Segment`] in use is owned by exactly one [`Handle`], and keeps its pool (hence its block)
+//!   alive.
+//! - The bytes of a block are written only through `&mut Segment` of a block with one view, so no other
+//!   segment exists that could read them.
+//! - They are read through `&Segment`, which excludes that `&mut Segment`; other views only read as
+//!   well.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
+use super::external::ExtBuf;
 use super::free_list::FreeList;
-use crate::mbuf::HEADROOM;
-use crate::mbuf::heap::{Handle, HeapChain, Segment, Storage};
-
-/// Blocks start on a cache line of their own.
-const BLOCK_ALIGN: usize = 64;
+use super::slab::Slab;
+use crate::limits::HEADROOM;
+use crate::offload::{Checksum, TxOffload};
 
 /// A pool on the heap.
 pub(crate) struct HeapPool {
@@ -72,17 +79,17 @@ impl HeapPool {
     }
 
     /// Bytes of one block, headroom included.
-    pub(crate) fn block_bytes(&self) -> usize {
+    fn block_bytes(&self) -> usize {
         HEADROOM + self.data_bytes
     }
 
     /// First byte of a block; valid for [`HeapPool::block_bytes`] and initialised.
-    pub(crate) fn block(&self, block: u32) -> NonNull<u8> {
+    fn block(&self, block: u32) -> NonNull<u8> {
         self.slab.block(block as usize)
     }
 
-    /// An empty buffer.
-    pub(crate) fn alloc(self: &Arc<Self>) -> Option<HeapChain> {
+    /// The descriptor of an empty buffer.
+    pub(crate) fn alloc(self: &Arc<Self>) -> Option<Handle> {
         let mut segment = self.counted(self.buffers.pop())?;
         let Storage::Block(block) = segment.storage else {
             unreachable!("`buffers` holds only descriptors bound to a block");
@@ -91,32 +98,40 @@ impl HeapPool {
         // its accesses before ours.
         self.views[block as usize].store(1, Ordering::Relaxed);
         segment.reset(Arc::clone(self), HEADROOM, 0);
-        Some(HeapChain::new(Handle::new(segment)))
+        Some(Handle::new(segment))
+    }
+
+    /// The descriptor of a view of external memory.
+    pub(crate) fn external(self: &Arc<Self>, memory: ExtBuf) -> Option<Handle> {
+        let mut segment = self.spare()?;
+        segment.length = memory.len();
+        segment.storage = Storage::External(memory);
+        Some(Handle::new(segment))
     }
 
     /// A descriptor for another view, not yet bound.
-    pub(crate) fn spare(self: &Arc<Self>) -> Option<Box<Segment>> {
+    fn spare(self: &Arc<Self>) -> Option<Box<Segment>> {
         let mut segment = self.counted(self.spares.pop())?;
         segment.reset(Arc::clone(self), 0, 0);
         Some(segment)
     }
 
     /// Counts one more view of `block`; the caller must have one.
-    pub(crate) fn add_view(&self, block: u32) {
+    fn add_view(&self, block: u32) {
         // Relaxed, as in `Arc::clone`: the new view is made from one that exists.
         let before = self.views[block as usize].fetch_add(1, Ordering::Relaxed);
         debug_assert!(before > 0, "a view is made from a view");
     }
 
     /// Whether `block`, of which the caller has a view, has another one.
-    pub(crate) fn is_shared(&self, block: u32) -> bool {
+    fn is_shared(&self, block: u32) -> bool {
         // Acquire pairs with the Release in `free`: reads through a dropped view happen before our
         // writes.
         self.views[block as usize].load(Ordering::Acquire) > 1
     }
 
     /// Takes a descriptor back, with its block if this was the last view.
-    pub(crate) fn free(&self, mut segment: Box<Segment>) {
+    fn free(&self, mut segment: Box<Segment>) {
         if let Storage::Block(block) = segment.storage
             && self.drop_view(block)
         {
@@ -150,42 +165,224 @@ impl HeapPool {
     }
 }
 
-/// Equal blocks in one allocation, zeroed so that no byte is ever uninitialised.
-struct Slab {
-    base: NonNull<u8>,
-    layout: Layout,
-    stride: usize,
-    count: usize,
+/// The storage that a segment is a view of.
+enum Storage {
+    /// None: a spare descriptor.
+    None,
+    /// A block of the segment's own pool.
+    Block(u32),
+    /// External bytes, read-only.
+    External(ExtBuf),
 }
 
-// SAFETY: a `Slab` only returns addresses. Reads and writes of a block follow the pool's view counts and the
-// ownership of descriptors (see `mbuf/heap.rs`), on any thread.
-unsafe impl Send for Slab {}
-// SAFETY: `&Slab` returns addresses, and gives access to no byte.
-unsafe impl Sync for Slab {}
+/// A descriptor: one view of one storage.
+pub(crate) struct Segment {
+    storage: Storage,
+    /// The pool of the descriptor and the block; `None` while it is free.
+    pool: Option<Arc<HeapPool>>,
+    /// Offset of the data in the storage, bytes.
+    offset: usize,
+    /// Bytes of data; `offset + length` never exceeds the storage.
+    length: usize,
+    /// The rest of the chain.
+    pub(crate) next: Option<Handle>,
+    /// Metadata of the whole chain; valid in its first segment only.
+    pub(crate) meta: ChainMeta,
+}
 
-impl Slab {
-    fn new(count: usize, block_bytes: usize) -> Self {
-        let stride = block_bytes.next_multiple_of(BLOCK_ALIGN);
-        let bytes = stride.checked_mul(count).expect("a pool fits the address space");
-        let layout = Layout::from_size_align(bytes, BLOCK_ALIGN).expect("a pool fits the address space");
-        // SAFETY: the layout is not empty: `count` is at least 1 and a block has its headroom.
-        let base = unsafe { alloc_zeroed(layout) };
-        let Some(base) = NonNull::new(base) else { handle_alloc_error(layout) };
-        Self { base, layout, stride, count }
+/// Metadata of a chain.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct ChainMeta {
+    /// Bytes of all segments.
+    pub(crate) bytes: usize,
+    /// Number of segments.
+    pub(crate) segments: usize,
+    pub(crate) rx_checksum: Checksum,
+    pub(crate) tx_offload: TxOffload,
+}
+
+impl Segment {
+    /// A free descriptor.
+    fn free(storage: Storage) -> Self {
+        Self { storage, pool: None, offset: 0, length: 0, next: None, meta: ChainMeta::default() }
     }
 
-    fn block(&self, index: usize) -> NonNull<u8> {
-        assert!(index < self.count, "block {index} of {}", self.count);
-        // SAFETY: index < count, so the block lies inside the one allocation of `count * stride` bytes.
-        unsafe { self.base.add(index * self.stride) }
+    /// Puts a descriptor from `pool` into use.
+    fn reset(&mut self, pool: Arc<HeapPool>, offset: usize, length: usize) {
+        let Self { storage: _, pool: home, offset: own_offset, length: own_length, next, meta } = self;
+        *home = Some(pool);
+        *own_offset = offset;
+        *own_length = length;
+        debug_assert!(next.is_none(), "a free descriptor is linked to nothing");
+        *meta = ChainMeta { segments: 1, ..ChainMeta::default() };
+    }
+
+    /// Bytes of data.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.length
+    }
+
+    fn pool(&self) -> &Arc<HeapPool> {
+        self.pool.as_ref().expect("a descriptor in use has its pool")
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match &self.storage {
+            Storage::None => &[],
+            Storage::Block(block) => {
+                let start = self.pool().block(*block);
+                debug_assert!(self.offset + self.length <= self.pool().block_bytes());
+                // SAFETY: `block` shows `block_bytes` initialised bytes and `offset + length` stays within
+                // (invariant of `Segment`). Nobody writes them while `&self` lives: see the module's rules.
+                // The slice is bound to `&self`, which holds the pool.
+                unsafe { std::slice::from_raw_parts(start.add(self.offset).as_ptr(), self.length) }
+            }
+            Storage::External(memory) => &memory.as_slice()[self.offset..self.offset + self.length],
+        }
+    }
+
+    /// The data for writing; `None` if the storage is shared.
+    pub(crate) fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+        let Storage::Block(block) = self.storage else { return None };
+        if self.pool().is_shared(block) {
+            return None;
+        }
+        debug_assert!(self.offset + self.length <= self.pool().block_bytes());
+        let start = self.pool().block(block);
+        // SAFETY: within the block and initialised, as in `bytes`. The block has one view, `self`, borrowed
+        // mutably for as long as the slice lives; only that view could make another one.
+        Some(unsafe { std::slice::from_raw_parts_mut(start.add(self.offset).as_ptr(), self.length) })
+    }
+
+    fn is_writable(&self) -> bool {
+        matches!(self.storage, Storage::Block(block) if !self.pool().is_shared(block))
+    }
+
+    pub(crate) fn is_shared(&self) -> bool {
+        match &self.storage {
+            Storage::None => false,
+            Storage::Block(block) => self.pool().is_shared(*block),
+            // Its owner can read it.
+            Storage::External(_) => true,
+        }
+    }
+
+    pub(crate) fn headroom(&self) -> usize {
+        match self.storage {
+            Storage::Block(_) => self.offset,
+            Storage::None | Storage::External(_) => 0,
+        }
+    }
+
+    pub(crate) fn tailroom(&self) -> usize {
+        match self.storage {
+            Storage::Block(_) => self.pool().block_bytes() - self.offset - self.length,
+            Storage::None | Storage::External(_) => 0,
+        }
+    }
+
+    /// The tailroom, even if the storage is shared.
+    ///
+    /// # Safety
+    /// No other view covers bytes behind the segment's data.
+    pub(crate) unsafe fn room(&mut self) -> &mut [u8] {
+        let Storage::Block(block) = self.storage else { return &mut [] };
+        let (at, bytes) = (self.offset + self.length, self.tailroom());
+        // SAFETY: within the block and initialised, as in `bytes`. By this function's contract no other view
+        // covers the bytes, and `&mut self` excludes this segment's own.
+        unsafe { std::slice::from_raw_parts_mut(self.pool().block(block).add(at).as_ptr(), bytes) }
+    }
+
+    /// Makes the last `bytes` of the headroom data, if there are as many and the storage is not shared.
+    pub(crate) fn grow_front(&mut self, bytes: usize) -> bool {
+        let grows = bytes <= self.headroom() && self.is_writable();
+        if grows {
+            self.offset -= bytes;
+            self.length += bytes;
+        }
+        grows
+    }
+
+    /// Makes the first `bytes` of the tailroom data, if there are as many and the storage is not shared.
+    pub(crate) fn grow_back(&mut self, bytes: usize) -> bool {
+        let grows = bytes <= self.tailroom() && self.is_writable();
+        if grows {
+            self.length += bytes;
+        }
+        grows
+    }
+
+    /// Makes the first `bytes` of the tailroom data, even if the storage is shared.
+    pub(crate) fn grow_shared(&mut self, bytes: usize) {
+        assert!(bytes <= self.tailroom(), "data stay inside the storage");
+        self.length += bytes;
+    }
+
+    /// Drops the first `bytes`.
+    pub(crate) fn trim_front(&mut self, bytes: usize) {
+        assert!(bytes <= self.length, "{bytes} of {} bytes", self.length);
+        self.offset += bytes;
+        self.length -= bytes;
+    }
+
+    /// Keeps the first `bytes`.
+    pub(crate) fn trim_back(&mut self, bytes: usize) {
+        assert!(bytes <= self.length, "{bytes} of {} bytes", self.length);
+        self.length = bytes;
+    }
+
+    /// Another view of the same bytes, not linked to anything.
+    pub(crate) fn share(&self) -> Option<Handle> {
+        let mut view = self.pool().spare()?;
+        view.storage = match &self.storage {
+            Storage::None => Storage::None,
+            Storage::Block(block) => {
+                self.pool().add_view(*block);
+                Storage::Block(*block)
+            }
+            Storage::External(memory) => Storage::External(memory.clone()),
+        };
+        view.offset = self.offset;
+        view.length = self.length;
+        Some(Handle::new(view))
     }
 }
 
-impl Drop for Slab {
+/// The owner of a descriptor in use; returns it to its pool when dropped.
+pub(crate) struct Handle {
+    /// `Some` until dropped.
+    segment: Option<Box<Segment>>,
+}
+
+impl Handle {
+    fn new(segment: Box<Segment>) -> Self {
+        Self { segment: Some(segment) }
+    }
+}
+
+impl Deref for Handle {
+    type Target = Segment;
+
+    fn deref(&self) -> &Segment {
+        self.segment.as_deref().expect("there until dropped")
+    }
+}
+
+impl DerefMut for Handle {
+    fn deref_mut(&mut self) -> &mut Segment {
+        self.segment.as_deref_mut().expect("there until dropped")
+    }
+}
+
+impl Drop for Handle {
     fn drop(&mut self) {
-        // SAFETY: made by `alloc_zeroed` with this layout and freed here only. Nobody uses a block any more:
-        // every descriptor in use holds the pool, and with it the slab.
-        unsafe { dealloc(self.base.as_ptr(), self.layout) };
+        // A loop, not recursion: each link is cut before its segment is freed.
+        let mut link = self.segment.take();
+        while let Some(mut segment) = link {
+            link = segment.next.take().and_then(|mut next| next.segment.take());
+            let pool = segment.pool.take().expect("a descriptor in use has its pool");
+            pool.free(segment);
+        }
     }
 }

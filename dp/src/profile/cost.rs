@@ -30,7 +30,7 @@ pub enum Layer {
     PortTx,
     /// The rest of an engine's poll: commands, doorbells, events, deadlines.
     Engine,
-    /// Polls that found nothing to do. See [`mark`].
+    /// Polls that found nothing to do. See [`mark`](super::mark).
     Idle,
 }
 

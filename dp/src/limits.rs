@@ -1,0 +1,8 @@
+//! Limits of packet buffers.
+
+/// Free bytes in front of the data of a new buffer: enough for Ethernet, VLAN, IPv6 and TCP headers with
+/// all options.
+pub const HEADROOM: usize = 128;
+
+/// Most segments of a chain. It bounds arrays of segments and the time to walk a chain.
+pub const MAX_SEGMENTS: usize = 64;
