@@ -272,7 +272,7 @@ fn counters_of(counters: &EngineCounters) -> Counters {
 mod tests {
     use super::*;
     use crate::params::example;
-    use crate::table::BandwidthRow;
+    use crate::runs::BandwidthRow;
 
     #[test]
     fn a_program_finds_the_figures() {

@@ -8,10 +8,10 @@
 //! | `perftest` | the exchange of `ib_* -R`, as client and as server |
 //! | `private`, `private_report` | what only two iwperfs say to each other |
 //! | `path`, `validate` | queue pairs, memory, credits; patterns and their check |
-//! | `runs`, `latency`, `rate` | the measurements; when messages of a given rate are due |
+//! | `runs`, `gate`, `latency`, `rate` | the measurements; when cores begin; when messages of a given rate are due |
 //! | `ping` | rping |
 //! | `local` | both ends in one process |
-//! | `table`, `json`, `output`, `progress`, `profile`, `report` | what is shown |
+//! | `table`, `description`, `json`, `output`, `progress`, `profile`, `report` | what is shown |
 //! | `callgrind` | counts a program's instructions, for what must not depend on how busy the machine is |
 //! | `two_hosts` | two hosts on a wire in memory, for what counts or times parts of the data path |
 //! | `plot` | charts and pages of them, for `report` and other measurements |
@@ -23,9 +23,11 @@
 pub mod app;
 pub mod callgrind;
 pub mod cli;
+mod description;
 pub mod driver;
 pub mod endpoint;
 pub mod errors;
+pub mod gate;
 pub mod json;
 pub mod latency;
 pub mod local;

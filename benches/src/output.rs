@@ -5,12 +5,12 @@ use std::io::Write;
 use iwarp::engine::EngineCounters;
 
 use crate::cli::TestArgs;
+use crate::description::description;
 use crate::errors::Error;
 use crate::json;
 use crate::params::{Params, Test};
 use crate::perftest::client::Outcome;
 use crate::profile::Breakdown;
-use crate::rate::Rate;
 use crate::report;
 use crate::runs::{Figures, LoadFigures, Row};
 use crate::table::{self, Unit};
@@ -144,27 +144,6 @@ impl Output {
 
 fn heading(params: &Params) -> String {
     format!("                    {}", description(params))
-}
-
-/// The test in one line.
-pub(crate) fn description(params: &Params) -> String {
-    let Params { test, qps, tx_depth, cq_mod, bidirectional, duration_s, outs, rate, burst, .. } = params;
-    let ways = if *bidirectional { ", both ways" } else { "" };
-    let time = if *duration_s > 0 { format!(", {duration_s} s") } else { String::new() };
-    let reads =
-        if test.name().starts_with("read") { format!(", outstanding reads {outs}") } else { String::new() };
-    let rate = match rate {
-        Some(Rate::Bytes(bytes)) => format!(", {:.3} Gb/s", Unit::GigabitsPerSecond.of(*bytes as f64)),
-        Some(Rate::Messages(messages)) => format!(", {messages} messages/s"),
-        None => String::new(),
-    };
-    let bursts = if *burst > 1 { format!(" in bursts of {burst}") } else { String::new() };
-    let checks = if params.validate { ", every byte checked" } else { "" };
-    format!(
-        "{}{ways}: {qps} queue pair{}, depth {tx_depth}, CQ moderation {cq_mod}{reads}{time}{rate}{bursts}{checks}",
-        test.name(),
-        if *qps == 1 { "" } else { "s" },
-    )
 }
 
 /// What the figures of a run at a given rate do not say.

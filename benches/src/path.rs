@@ -11,6 +11,7 @@
 mod layout;
 pub mod mark;
 mod paced;
+mod pacing;
 mod source;
 mod target;
 
@@ -19,15 +20,14 @@ use std::sync::Arc;
 
 use iwarp::memory::Access;
 use iwarp::verbs::{
-    CmId, CompletionQueue, MemoryRegion, ProtectionDomain, QpInit, QueuePair, SendRequest, WcOpcode,
-    WorkCompletion,
+    CmId, CompletionQueue, ProtectionDomain, QpInit, QueuePair, SendRequest, WcOpcode, WorkCompletion,
 };
 
 use crate::endpoint::{Endpoint, checked};
 use crate::errors::Error;
 use crate::params::{Params, Test, Verb};
 use crate::perftest::wire::Dest;
-use layout::{ControlCell, Kind, WrId};
+use layout::{ControlCell, Kind, Memory, WrId};
 
 /// Receives posted for marks.
 const MARK_RECEIVES: u32 = layout::MARK_SLOTS as u32;
@@ -73,15 +73,6 @@ pub struct Path {
 struct Totals {
     posted: u64,
     completed: u64,
-}
-
-/// The two regions.
-struct Memory {
-    data: MemoryRegion,
-    control: MemoryRegion,
-    half: usize,
-    /// Buffers: one for each queue pair, or fewer that they share.
-    buffers: usize,
 }
 
 /// One queue pair and its counts, which start anew with every size.

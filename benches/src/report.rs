@@ -6,13 +6,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use crate::description::description;
 use crate::errors::Error;
 use crate::latency::LatencySummary;
-use crate::output::description;
 use crate::params::Params;
 use crate::plot::{Axis, Chart, DrawError, Page, Series, bytes};
-use crate::runs::{Figures, Row};
-use crate::table::{BandwidthRow, Unit};
+use crate::runs::{BandwidthRow, Figures, Row};
+use crate::table::Unit;
 
 /// Distributions in one plot: more lines than that nobody tells apart.
 const DISTRIBUTIONS: usize = 6;

@@ -1,7 +1,7 @@
 //! perftest's tables: the same columns in the same places, so that what reads perftest's output reads ours.
 
 use crate::latency::LatencySummary;
-use crate::runs::LoadFigures;
+use crate::runs::{BandwidthRow, LoadFigures};
 
 /// The line above and below a table.
 pub const LINE: &str =
@@ -47,21 +47,6 @@ impl Unit {
     pub fn to_bytes_per_s(self, value: f64) -> f64 {
         value * self.factor()
     }
-}
-
-/// One row of a bandwidth table.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct BandwidthRow {
-    /// Bytes of a message.
-    pub bytes: u64,
-    /// Messages on all queue pairs.
-    pub iterations: u64,
-    /// Best part of the run, bytes a second; 0 when not looked for.
-    pub peak: f64,
-    /// Whole run, bytes a second.
-    pub average: f64,
-    /// Messages a second.
-    pub messages_per_s: f64,
 }
 
 /// Columns of a bandwidth table.

@@ -1,6 +1,7 @@
 //! Where things are in the regions, and what a `wr_id` says.
 
-use super::Memory;
+use iwarp::verbs::MemoryRegion;
+
 use super::mark::Mark;
 
 /// Bytes of the control region for each queue pair.
@@ -36,6 +37,15 @@ impl ControlCell {
 }
 
 const _: () = assert!((3 + MARK_SLOTS) * 64 <= CONTROL_BYTES && Mark::BYTES <= 64);
+
+/// The two regions.
+pub(super) struct Memory {
+    pub(super) data: MemoryRegion,
+    pub(super) control: MemoryRegion,
+    pub(super) half: usize,
+    /// Buffers: one for each queue pair, or fewer that they share.
+    pub(super) buffers: usize,
+}
 
 impl Memory {
     /// Offset of the half that queue pair `index` uses itself.

@@ -1,194 +1,46 @@
-//! Messages at a rate: posted when they are due, their latency counted from then until the target is known to
-//! have them.
-//!
-//! How it is known: a Read is there when it completes. A Write or Send completes when TCP has taken it, which
-//! says nothing of the target; so a Read of no bytes follows it, whose answer only comes when the target's
-//! RDMAP has delivered what went before (RFC 5040 section 5.5). One such Read covers all that was posted
-//! since the last. A peer that is not iwperf may allow no Reads: then the completion has to do.
-//!
-//! A latency is thus a full round trip, and includes all that a message waited for before it could be posted.
+//! A run at a rate: what is due, and what is confirmed. `pacing` has the requests.
 
 use std::collections::VecDeque;
 
-use dp::Clock;
-use iwarp::verbs::{RemoteAddr, SendFlags, SendOp, SendRequest, VerbsError};
-
-use super::Path;
-use super::layout::{Kind, WrId};
-use crate::errors::Error;
 use crate::latency::Latencies;
-use crate::params::Verb;
 use crate::rate::Schedule;
-use crate::runs::LoadFigures;
 
 /// Reads of no bytes on their way on one queue pair, at most.
 pub(super) const FLUSHES: u32 = 16;
 
 /// One run at a rate.
 pub(super) struct Paced {
-    schedule: Schedule,
-    asked_messages_per_s: f64,
-    latencies: Latencies,
+    pub(super) schedule: Schedule,
+    pub(super) asked_messages_per_s: f64,
+    pub(super) latencies: Latencies,
     /// Whether Reads of no bytes confirm.
-    by_flush: bool,
-    hz: u64,
+    pub(super) by_flush: bool,
+    pub(super) hz: u64,
     /// Queue pair of the next message.
-    next: usize,
-    flows: Vec<PacedFlow>,
+    pub(super) next: usize,
+    pub(super) flows: Vec<PacedFlow>,
     /// Queue pairs that posted what no flush covers yet.
-    unflushed: Vec<usize>,
-    unsent: u64,
+    pub(super) unflushed: Vec<usize>,
+    pub(super) unsent: u64,
 }
 
 #[derive(Default)]
-struct PacedFlow {
+pub(super) struct PacedFlow {
     /// When the messages on their way were due, oldest first.
-    due: VecDeque<u64>,
-    confirmed: u64,
-    flushes_in_flight: u32,
-    is_unflushed: bool,
+    pub(super) due: VecDeque<u64>,
+    pub(super) confirmed: u64,
+    pub(super) flushes_in_flight: u32,
+    pub(super) is_unflushed: bool,
 }
 
 impl Paced {
     /// Message `count` of queue pair `index` and all before it are known to be at the target.
-    fn confirm(&mut self, index: usize, count: u64, now: u64) {
+    pub(super) fn confirm(&mut self, index: usize, count: u64, now: u64) {
         let Self { flows, latencies, hz, .. } = self;
         let flow = &mut flows[index];
         for due in flow.due.drain(..(count.saturating_sub(flow.confirmed) as usize).min(flow.due.len())) {
             latencies.record_cycles(now.saturating_sub(due), *hz);
         }
         flow.confirmed = flow.confirmed.max(count);
-    }
-}
-
-impl Path {
-    /// Begins to post at the rate of the parameters, if there is one. `start`: cycles, when the first message
-    /// is due.
-    pub fn start_pacing(&mut self, start: u64, hz: u64) {
-        let Some(rate) = self.params.rate else { return };
-        let asked_messages_per_s = rate.messages_per_s(self.size);
-        let depth = self.params.tx_depth as usize;
-        let flow = || PacedFlow { due: VecDeque::with_capacity(depth), ..PacedFlow::default() };
-        self.paced = Some(Box::new(Paced {
-            schedule: Schedule::new(start, hz, asked_messages_per_s, self.params.burst),
-            asked_messages_per_s,
-            latencies: Latencies::new(false),
-            by_flush: self.confirms_by_flush(),
-            hz,
-            next: 0,
-            flows: self.flows.iter().map(|_| flow()).collect(),
-            unflushed: Vec::with_capacity(self.flows.len()),
-            unsent: 0,
-        }));
-    }
-
-    /// Whether a Read of no bytes says that the target has what went before.
-    pub(super) fn confirms_by_flush(&self) -> bool {
-        self.with_iwperf && self.params.rate.is_some() && self.params.test.verb() != Verb::Read
-    }
-
-    /// Posts what is due and fits. Returns whether anything was posted.
-    pub(super) fn post_due(&mut self, limit: Option<u64>) -> Result<bool, Error> {
-        self.ask_where_full(limit)?;
-        let now = Clock::cycles();
-        let mut moved = false;
-        while self.paced.as_ref().is_some_and(|paced| paced.schedule.is_due(now)) {
-            let Some(index) = self.flow_with_room(limit) else { break };
-            match self.post_messages(index, 1, limit) {
-                Ok(()) => moved = true,
-                Err(VerbsError::QueueFull(_)) => break,
-                Err(error) => return Err(error.into()),
-            }
-            let Some(paced) = &mut self.paced else { break };
-            let due = paced.schedule.take();
-            let flow = &mut paced.flows[index];
-            flow.due.push_back(due);
-            if paced.by_flush && !std::mem::replace(&mut flow.is_unflushed, true) {
-                paced.unflushed.push(index);
-            }
-        }
-        self.flush_posted()?;
-        Ok(moved)
-    }
-
-    /// The next queue pair in turn that may post a message.
-    fn flow_with_room(&mut self, limit: Option<u64>) -> Option<usize> {
-        let (first, count) = (self.paced.as_ref()?.next, self.flows.len());
-        let index = (0..count)
-            .map(|step| (first + step) % count)
-            .find(|&index| self.may_post(index, limit).is_some())?;
-        self.paced.as_mut()?.next = (index + 1) % count;
-        Some(index)
-    }
-
-    /// Sends a Read of no bytes behind what was posted.
-    pub(super) fn flush_posted(&mut self) -> Result<(), Error> {
-        let (Some(paced), most) = (&mut self.paced, FLUSHES.min(self.params.outs)) else { return Ok(()) };
-        let mut failure = None;
-        let Paced { flows: paced_flows, unflushed, .. } = &mut **paced;
-        unflushed.retain(|&index| {
-            let (flow, paced) = (&mut self.flows[index], &mut paced_flows[index]);
-            if paced.flushes_in_flight >= most {
-                return true;
-            }
-            let remote = RemoteAddr { addr: flow.remote.vaddr, rkey: flow.remote.rkey };
-            let wr_id = WrId { kind: Kind::Flush, qp: index as u16, number: flow.posted };
-            let flush = SendRequest::empty(wr_id.encode(), SendOp::Read { remote });
-            match flow.qp.post_send(&flush.flags(SendFlags::SIGNALED)) {
-                Ok(()) => {
-                    paced.flushes_in_flight += 1;
-                    paced.is_unflushed = false;
-                    false
-                }
-                Err(VerbsError::QueueFull(_)) => true,
-                Err(error) => {
-                    failure = Some(error);
-                    true
-                }
-            }
-        });
-        failure.map_or(Ok(()), |error| Err(error.into()))
-    }
-
-    /// A Read of no bytes has come back.
-    pub(super) fn on_flush(&mut self, index: usize, posted: u64) {
-        let Some(paced) = &mut self.paced else { return };
-        paced.flows[index].flushes_in_flight -= 1;
-        paced.confirm(index, posted, Clock::cycles());
-    }
-
-    /// A message has completed.
-    pub(super) fn on_paced_completion(&mut self, index: usize, completed: u64) {
-        let Some(paced) = &mut self.paced else { return };
-        if !paced.by_flush {
-            paced.confirm(index, completed, Clock::cycles());
-        }
-    }
-
-    /// Whether the latencies of all that was posted are known.
-    pub(super) fn pacing_done(&self) -> bool {
-        self.paced.as_ref().is_none_or(|paced| paced.flows.iter().all(|flow| flow.due.is_empty()))
-    }
-
-    /// A run by time is over at `now`. What was due and is still waiting has waited at least until then.
-    pub fn stop_pacing(&mut self, now: u64) {
-        let Some(paced) = &mut self.paced else { return };
-        while paced.schedule.is_due(now) {
-            let due = paced.schedule.take();
-            paced.latencies.record_cycles(now - due, paced.hz);
-            paced.unsent += 1;
-        }
-    }
-
-    /// What came of the run that has just ended, if it had a rate.
-    pub fn take_load(&mut self) -> Option<LoadFigures> {
-        let Paced { latencies, asked_messages_per_s, by_flush, unsent, .. } = *self.paced.take()?;
-        Some(LoadFigures {
-            asked_messages_per_s,
-            confirmed: by_flush || self.params.test.verb() == Verb::Read,
-            unsent,
-            latency: latencies.summary(latencies.count()),
-            latencies,
-        })
     }
 }

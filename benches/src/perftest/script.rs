@@ -21,8 +21,8 @@ use crate::perftest::wire::{Dest, Report};
 use crate::private_report::Extra;
 use crate::progress::Progress;
 use crate::runs::bandwidth::{self, Part};
-use crate::runs::{Figures, Row, latency};
-use crate::table::{BandwidthRow, Unit};
+use crate::runs::{BandwidthRow, Figures, Row, latency};
+use crate::table::Unit;
 
 /// Takes rows as they come.
 pub type OnRow<'a> = &'a mut dyn FnMut(&Row);

@@ -6,7 +6,8 @@ use plotters::chart::SeriesLabelPosition;
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
 use plotters::prelude::*;
 
-use super::{Axis, Chart, Scale, Series, Stroke};
+use super::chart::{Axis, Chart, Series, Stroke};
+use super::scale::Scale;
 
 /// Width and height, pixels.
 const SIZE: (u32, u32) = (860, 480);
@@ -54,7 +55,17 @@ pub enum DrawError {
 /// Points by their places on the axes.
 type Places = Vec<(f64, f64)>;
 
-pub(super) fn svg(chart: &Chart) -> Result<String, DrawError> {
+impl Chart {
+    /// As an SVG document.
+    ///
+    /// # Errors
+    /// [`DrawError`]: no point has a place, or the drawing crate refuses.
+    pub fn svg(&self) -> Result<String, DrawError> {
+        svg(self)
+    }
+}
+
+fn svg(chart: &Chart) -> Result<String, DrawError> {
     let lines: Vec<Places> = chart.series.iter().map(|series| places(chart, series)).collect();
     let empty = || DrawError::Empty(chart.title.clone());
     if lines.iter().all(Vec::is_empty) {

@@ -13,8 +13,7 @@ use crate::patience::Patience;
 use crate::perftest::exchange::Control;
 use crate::profile::{Profiled, Profiling};
 use crate::progress::Progress;
-use crate::runs::{Figures, LoadFigures, Row};
-use crate::table::BandwidthRow;
+use crate::runs::{BandwidthRow, Figures, LoadFigures, Row};
 
 /// What this end does in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

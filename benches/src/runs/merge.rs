@@ -2,9 +2,8 @@
 
 use dp::Clock;
 
-use super::{CoreFigures, Figures, LoadFigures, Row};
+use super::figures::{BandwidthRow, CoreFigures, Figures, LoadFigures, Row};
 use crate::profile::Profiled;
-use crate::table::BandwidthRow;
 
 /// The sum of `rows`, one of each core: what all moved, from when the first began to when the last was done.
 /// Nothing is lost by one that ends early: its core then stands idle, as it would in earnest.
@@ -60,35 +59,6 @@ fn of_core(cpu: usize, row: &Row) -> CoreFigures {
     }
 }
 
-/// Where several cores wait for each other before each run.
-#[derive(Debug)]
-pub struct Gate {
-    parties: u64,
-    arrived: std::sync::atomic::AtomicU64,
-}
-
-impl Gate {
-    /// For so many.
-    pub fn new(parties: usize) -> Self {
-        Self { parties: parties as u64, arrived: Default::default() }
-    }
-
-    /// Waits until all have come; `turn` goes on meanwhile, and may end the wait.
-    ///
-    /// # Errors
-    /// Those of `turn`.
-    pub fn meet<E>(&self, mut turn: impl FnMut() -> Result<(), E>) -> Result<(), E> {
-        use std::sync::atomic::Ordering;
-        // Nobody comes to the next meeting before this one is over: so many have come in all when it is.
-        let ticket = self.arrived.fetch_add(1, Ordering::AcqRel);
-        let all = (ticket / self.parties + 1) * self.parties;
-        while self.arrived.load(Ordering::Acquire) < all {
-            turn()?;
-        }
-        Ok(())
-    }
-}
-
 /// The clock that spans are measured with, a second.
 pub fn span_hz() -> u64 {
     Clock::new().hz()
@@ -126,30 +96,5 @@ mod tests {
         let cores: Vec<_> = merged.cores.iter().map(|core| (core.cpu, core.messages)).collect();
         assert_eq!(cores, [(0, 1000), (7, 500)]);
         assert!((merged.cores[0].bytes_per_s - 100_000.0).abs() < 1e-6);
-    }
-
-    #[test]
-    fn nobody_passes_a_gate_before_all_have_come() {
-        use std::sync::atomic::{AtomicU64, Ordering};
-        let (gate, through) = (Gate::new(3), AtomicU64::new(0));
-        std::thread::scope(|scope| {
-            for _ in 0..3 {
-                scope.spawn(|| {
-                    for meeting in 0..100 {
-                        // All have left the meeting before this one.
-                        let left = through.load(Ordering::SeqCst);
-                        assert!(left >= meeting * 3 - meeting.min(1) * 2, "{left} at {meeting}");
-                        gate.meet(|| {
-                            std::thread::yield_now();
-                            Ok::<(), ()>(())
-                        })
-                        .unwrap();
-                        assert!(gate.arrived.load(Ordering::SeqCst) >= (meeting + 1) * 3);
-                        through.fetch_add(1, Ordering::SeqCst);
-                    }
-                });
-            }
-        });
-        assert_eq!(Gate::new(2).meet(|| Err(())), Err(()));
     }
 }

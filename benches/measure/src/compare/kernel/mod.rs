@@ -14,10 +14,7 @@ use std::time::Duration;
 use testing::lab::{Namespace, Process, Result, Run};
 
 use crate::compare::session::Session;
-use shape::Shape;
-
-/// Device of each end.
-pub(crate) const DEV: &str = "v0";
+use shape::{DEV, Shape};
 
 /// Addresses of the two ends, IPv4 and IPv6.
 const ADDRESSES: [[&str; 2]; 2] = [["10.91.0.1", "fd91::1"], ["10.91.0.2", "fd91::2"]];

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use testing::lab::{Namespace, Result};
 
-use super::DEV;
+/// Device of each end.
+pub(super) const DEV: &str = "v0";
 
 /// How an interface is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

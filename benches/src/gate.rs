@@ -1,0 +1,60 @@
+//! Cores that begin a run together.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Where several cores wait for each other before each run.
+#[derive(Debug)]
+pub struct Gate {
+    parties: u64,
+    arrived: AtomicU64,
+}
+
+impl Gate {
+    /// For so many.
+    pub fn new(parties: usize) -> Self {
+        Self { parties: parties as u64, arrived: Default::default() }
+    }
+
+    /// Waits until all have come; `turn` goes on meanwhile, and may end the wait.
+    ///
+    /// # Errors
+    /// Those of `turn`.
+    pub fn meet<E>(&self, mut turn: impl FnMut() -> Result<(), E>) -> Result<(), E> {
+        // Nobody comes to the next meeting before this one is over: so many have come in all when it is.
+        let ticket = self.arrived.fetch_add(1, Ordering::AcqRel);
+        let all = (ticket / self.parties + 1) * self.parties;
+        while self.arrived.load(Ordering::Acquire) < all {
+            turn()?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_passes_a_gate_before_all_have_come() {
+        let (gate, through) = (Gate::new(3), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    for meeting in 0..100 {
+                        // All have left the meeting before this one.
+                        let left = through.load(Ordering::SeqCst);
+                        assert!(left >= meeting * 3 - meeting.min(1) * 2, "{left} at {meeting}");
+                        gate.meet(|| {
+                            std::thread::yield_now();
+                            Ok::<(), ()>(())
+                        })
+                        .unwrap();
+                        assert!(gate.arrived.load(Ordering::SeqCst) >= (meeting + 1) * 3);
+                        through.fetch_add(1, Ordering::SeqCst);
+                    }
+                });
+            }
+        });
+        assert_eq!(Gate::new(2).meet(|| Err(())), Err(()));
+    }
+}

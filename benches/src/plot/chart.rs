@@ -1,0 +1,95 @@
+//! A chart as data: axes and lines.
+
+use super::scale::{Scale, bytes, decimal, percent};
+
+/// One axis: what it shows and how.
+#[derive(Clone, Debug)]
+pub struct Axis {
+    /// What is shown, with its unit: "message, bytes".
+    pub title: String,
+    /// How values are spread over it.
+    pub scale: Scale,
+    /// How a value at a tick is written: [`decimal`], [`bytes`], [`percent`].
+    pub label: fn(f64) -> String,
+    /// Values that the axis covers at least.
+    pub covers: Vec<f64>,
+}
+
+impl Axis {
+    /// Evenly spread, from zero on.
+    pub fn linear(title: impl Into<String>) -> Self {
+        Self { title: title.into(), scale: Scale::Linear, label: decimal, covers: vec![0.0] }
+    }
+
+    /// Bytes of a message, by powers of two.
+    pub fn bytes(title: impl Into<String>) -> Self {
+        Self { title: title.into(), scale: Scale::Log2, label: bytes, covers: Vec::new() }
+    }
+
+    /// A count, by powers of two: queue pairs, cores.
+    pub fn count(title: impl Into<String>) -> Self {
+        Self { title: title.into(), scale: Scale::Log2, label: decimal, covers: Vec::new() }
+    }
+
+    /// By powers of ten.
+    pub fn log10(title: impl Into<String>) -> Self {
+        Self { title: title.into(), scale: Scale::Log10, label: decimal, covers: Vec::new() }
+    }
+
+    /// Quantiles from 0 to below 1, each nine as wide as the one before.
+    pub fn quantiles() -> Self {
+        Self {
+            title: "percentile".into(),
+            scale: Scale::Nines,
+            label: percent,
+            // The median is not at the edge, and there is always a tick to the right of it.
+            covers: vec![0.0, 0.99],
+        }
+    }
+}
+
+/// How a line looks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Stroke {
+    /// A measurement: a line with a mark at each point.
+    #[default]
+    Solid,
+    /// A limit or a reference: dashes without marks.
+    Dashed,
+}
+
+/// One line.
+#[derive(Clone, Debug)]
+pub struct Series {
+    /// In the legend.
+    pub name: String,
+    /// (x, y), by increasing x. Those that have no place on a logarithmic axis (0 and below) are left out.
+    pub points: Vec<(f64, f64)>,
+    /// How it looks.
+    pub stroke: Stroke,
+}
+
+impl Series {
+    /// A measurement.
+    pub fn new(name: impl Into<String>, points: Vec<(f64, f64)>) -> Self {
+        Self { name: name.into(), points, stroke: Stroke::Solid }
+    }
+
+    /// A limit or a reference.
+    pub fn reference(name: impl Into<String>, points: Vec<(f64, f64)>) -> Self {
+        Self { stroke: Stroke::Dashed, ..Self::new(name, points) }
+    }
+}
+
+/// Lines over two axes.
+#[derive(Clone, Debug)]
+pub struct Chart {
+    /// Above it.
+    pub title: String,
+    /// To the right.
+    pub x: Axis,
+    /// Upwards.
+    pub y: Axis,
+    /// The lines, in the order of the legend.
+    pub series: Vec<Series>,
+}

@@ -1,0 +1,118 @@
+//! What comes of a run, as data.
+
+use crate::latency::{Distribution, Latencies, LatencySummary};
+use crate::profile::Profiled;
+
+/// What came of one size.
+#[derive(Clone, Copy, Debug)]
+pub enum Figures {
+    /// Of a bandwidth test.
+    Bandwidth(BandwidthRow),
+    /// Of a latency test.
+    Latency(LatencySummary),
+}
+
+impl Default for Figures {
+    fn default() -> Self {
+        Self::Bandwidth(BandwidthRow::default())
+    }
+}
+
+/// How a run at a given rate went.
+#[derive(Clone, Debug, Default)]
+pub struct LoadFigures {
+    /// Messages a second that were asked for.
+    pub asked_messages_per_s: f64,
+    /// Whether latencies end with word from the target (else: when TCP had taken the message).
+    pub confirmed: bool,
+    /// Messages that were due when the time was over, but had no place to be posted. Their latencies are what
+    /// they had waited by then.
+    pub unsent: u64,
+    /// Latencies, each from when the message was due.
+    pub latency: LatencySummary,
+    /// The same, all of them.
+    pub latencies: Latencies,
+}
+
+impl LoadFigures {
+    /// Two loads at the same time.
+    pub fn merged(mut self, other: Self) -> Self {
+        self.latencies.add(&other.latencies);
+        Self {
+            asked_messages_per_s: self.asked_messages_per_s + other.asked_messages_per_s,
+            confirmed: self.confirmed && other.confirmed,
+            unsent: self.unsent + other.unsent,
+            latency: self.latencies.summary(self.latencies.count()),
+            latencies: self.latencies,
+        }
+    }
+}
+
+/// What one of several cores did.
+#[derive(Clone, Copy, Debug, Default, serde::Serialize)]
+pub struct CoreFigures {
+    /// Number of the CPU.
+    pub cpu: usize,
+    /// Its queue pairs.
+    pub queue_pairs: u32,
+    /// Messages on them.
+    pub messages: u64,
+    /// In the time that it took itself.
+    pub bytes_per_s: f64,
+    /// The same.
+    pub messages_per_s: f64,
+    /// Cycles that it spent on frames, without spinning.
+    pub busy_cycles: u64,
+}
+
+/// One row of the result.
+#[derive(Clone, Debug, Default)]
+pub struct Row {
+    /// Bytes of a message.
+    pub size: u32,
+    /// Messages.
+    pub messages: u64,
+    /// The figures.
+    pub figures: Figures,
+    /// Whether the bandwidth is what the target confirmed (else: what TCP took).
+    pub confirmed: bool,
+    /// Cycles that this end spent on frames, without spinning.
+    pub busy_cycles: u64,
+    /// All latencies; empty where none were measured.
+    pub distribution: Distribution,
+    /// Of a run at a given rate, when this end was its source.
+    pub load: Option<LoadFigures>,
+    /// What this end's thread did, where it was stamped.
+    pub profile: Option<Profiled>,
+    /// Queue pairs that took part.
+    pub queue_pairs: u32,
+    /// When it began and ended here, cycles; of bandwidth tests.
+    pub span: (u64, u64),
+    /// What each core did, where there were several.
+    pub cores: Vec<CoreFigures>,
+}
+
+impl Row {
+    /// With the distribution of its load, if there is one.
+    pub(super) fn with_distribution(mut self) -> Self {
+        if let Some(load) = &self.load {
+            self.distribution = load.latencies.distribution();
+        }
+        self
+    }
+}
+
+/// One row of a bandwidth table.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct BandwidthRow {
+    /// Bytes of a message.
+    pub bytes: u64,
+    /// Messages on all queue pairs.
+    pub iterations: u64,
+    /// Best part of the run, bytes a second; 0 when not looked for.
+    pub peak: f64,
+    /// Whole run, bytes a second.
+    pub average: f64,
+    /// Messages a second.
+    pub messages_per_s: f64,
+}
