@@ -30,6 +30,8 @@ pub mod contract;
 pub mod device;
 pub mod iwperf;
 pub mod lab;
+#[cfg(test)]
+mod layout;
 pub mod mutation;
 pub mod pattern;
 pub mod placement;

@@ -82,7 +82,7 @@ fn is_name(token: &str) -> bool {
 }
 
 /// Names, `::`, and single other characters, without comments and literals.
-fn tokens(text: &str) -> Vec<String> {
+pub(crate) fn tokens(text: &str) -> Vec<String> {
     let mut tokens = Vec::new();
     let mut rest = text;
     while let Some(first) = rest.chars().next() {
