@@ -36,8 +36,9 @@ impl Mempool {
     /// A pool of `count` buffers with `data_bytes` each (behind [`HEADROOM`](crate::mbuf::HEADROOM)
     /// bytes), on the heap. Needs no DPDK.
     ///
-    /// All memory is allocated here. There are `count` additional descriptors for [`Mbuf::share`](crate::Mbuf::share) and
-    /// [`Mbuf::external`](crate::Mbuf::external): on average every buffer can have two views.
+    /// All memory is allocated here. There are `count` additional descriptors for
+    /// [`Mbuf::share`](crate::Mbuf::share) and [`Mbuf::external`](crate::Mbuf::external): on average every
+    /// buffer can have two views.
     ///
     /// # Panics
     /// If `count` is 0, or there is not enough memory.
@@ -81,8 +82,8 @@ impl Mempool {
         }
     }
 
-    /// Number of failed requests for a buffer ([`Mempool::alloc`]) or a descriptor ([`Mbuf::share`](crate::Mbuf::share),
-    /// [`Mbuf::external`](crate::Mbuf::external)).
+    /// Number of failed requests for a buffer ([`Mempool::alloc`]) or a descriptor
+    /// ([`Mbuf::share`](crate::Mbuf::share), [`Mbuf::external`](crate::Mbuf::external)).
     pub fn exhausted(&self) -> u64 {
         match &self.backend {
             Backend::Heap(pool) => pool.exhausted(),

@@ -59,8 +59,8 @@ pub struct LinkConfig {
     pub tso: LinkTso,
     /// Large frames that the ports take; others are dropped, as a driver does.
     pub tso_limits: TsoLimits,
-    /// The value of [`Port::is_point_to_point`](crate::Port::is_point_to_point). `false` by default, so that connections survive a cable
-    /// that is pulled for a while.
+    /// The value of [`Port::is_point_to_point`](crate::Port::is_point_to_point). `false` by default, so that
+    /// connections survive a cable that is pulled for a while.
     pub point_to_point: bool,
 }
 

@@ -79,11 +79,13 @@ impl HeapPool {
     }
 
     /// Bytes of one block, headroom included.
+    #[inline]
     fn block_bytes(&self) -> usize {
         HEADROOM + self.data_bytes
     }
 
     /// First byte of a block; valid for [`HeapPool::block_bytes`] and initialised.
+    #[inline]
     fn block(&self, block: u32) -> NonNull<u8> {
         self.slab.block(block as usize)
     }
@@ -124,6 +126,7 @@ impl HeapPool {
     }
 
     /// Whether `block`, of which the caller has a view, has another one.
+    #[inline]
     fn is_shared(&self, block: u32) -> bool {
         // Acquire pairs with the Release in `free`: reads through a dropped view happen before our
         // writes.
@@ -223,10 +226,12 @@ impl Segment {
         self.length
     }
 
+    #[inline]
     fn pool(&self) -> &Arc<HeapPool> {
         self.pool.as_ref().expect("a descriptor in use has its pool")
     }
 
+    #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
         match &self.storage {
             Storage::None => &[],
@@ -243,6 +248,7 @@ impl Segment {
     }
 
     /// The data for writing; `None` if the storage is shared.
+    #[inline]
     pub(crate) fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         let Storage::Block(block) = self.storage else { return None };
         if self.pool().is_shared(block) {
@@ -255,10 +261,12 @@ impl Segment {
         Some(unsafe { std::slice::from_raw_parts_mut(start.add(self.offset).as_ptr(), self.length) })
     }
 
+    #[inline]
     fn is_writable(&self) -> bool {
         matches!(self.storage, Storage::Block(block) if !self.pool().is_shared(block))
     }
 
+    #[inline]
     pub(crate) fn is_shared(&self) -> bool {
         match &self.storage {
             Storage::None => false,
@@ -268,6 +276,7 @@ impl Segment {
         }
     }
 
+    #[inline]
     pub(crate) fn headroom(&self) -> usize {
         match self.storage {
             Storage::Block(_) => self.offset,
@@ -275,6 +284,7 @@ impl Segment {
         }
     }
 
+    #[inline]
     pub(crate) fn tailroom(&self) -> usize {
         match self.storage {
             Storage::Block(_) => self.pool().block_bytes() - self.offset - self.length,
@@ -286,6 +296,7 @@ impl Segment {
     ///
     /// # Safety
     /// No other view covers bytes behind the segment's data.
+    #[inline]
     pub(crate) unsafe fn room(&mut self) -> &mut [u8] {
         let Storage::Block(block) = self.storage else { return &mut [] };
         let (at, bytes) = (self.offset + self.length, self.tailroom());
@@ -295,6 +306,7 @@ impl Segment {
     }
 
     /// Makes the last `bytes` of the headroom data, if there are as many and the storage is not shared.
+    #[inline]
     pub(crate) fn grow_front(&mut self, bytes: usize) -> bool {
         let grows = bytes <= self.headroom() && self.is_writable();
         if grows {
@@ -305,6 +317,7 @@ impl Segment {
     }
 
     /// Makes the first `bytes` of the tailroom data, if there are as many and the storage is not shared.
+    #[inline]
     pub(crate) fn grow_back(&mut self, bytes: usize) -> bool {
         let grows = bytes <= self.tailroom() && self.is_writable();
         if grows {
@@ -314,12 +327,14 @@ impl Segment {
     }
 
     /// Makes the first `bytes` of the tailroom data, even if the storage is shared.
+    #[inline]
     pub(crate) fn grow_shared(&mut self, bytes: usize) {
         assert!(bytes <= self.tailroom(), "data stay inside the storage");
         self.length += bytes;
     }
 
     /// Drops the first `bytes`.
+    #[inline]
     pub(crate) fn trim_front(&mut self, bytes: usize) {
         assert!(bytes <= self.length, "{bytes} of {} bytes", self.length);
         self.offset += bytes;
@@ -327,6 +342,7 @@ impl Segment {
     }
 
     /// Keeps the first `bytes`.
+    #[inline]
     pub(crate) fn trim_back(&mut self, bytes: usize) {
         assert!(bytes <= self.length, "{bytes} of {} bytes", self.length);
         self.length = bytes;
@@ -356,6 +372,7 @@ pub(crate) struct Handle {
 }
 
 impl Handle {
+    #[inline]
     fn new(segment: Box<Segment>) -> Self {
         Self { segment: Some(segment) }
     }
@@ -364,12 +381,14 @@ impl Handle {
 impl Deref for Handle {
     type Target = Segment;
 
+    #[inline]
     fn deref(&self) -> &Segment {
         self.segment.as_deref().expect("there until dropped")
     }
 }
 
 impl DerefMut for Handle {
+    #[inline]
     fn deref_mut(&mut self) -> &mut Segment {
         self.segment.as_deref_mut().expect("there until dropped")
     }

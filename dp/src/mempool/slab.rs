@@ -32,6 +32,7 @@ impl Slab {
     }
 
     /// First byte of a block; valid for its bytes, which are initialised.
+    #[inline]
     pub(super) fn block(&self, index: usize) -> NonNull<u8> {
         assert!(index < self.count, "block {index} of {}", self.count);
         // SAFETY: index < count, so the block lies inside the one allocation of `count * stride` bytes.

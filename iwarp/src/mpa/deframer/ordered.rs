@@ -1,8 +1,8 @@
 //! Ranges of a stream in the order of their positions: the lists of many connections in one fixed set of
 //! slots.
 //!
-//! Nothing is allocated after [`RangeSlots::new`]. A list is two indices, so a connection without ranges needs
-//! almost no memory. Searches begin at the far end, because out-of-order arrivals are appended there.
+//! Nothing is allocated after [`RangeSlots::new`]. A list is two indices, so a connection without ranges
+//! needs almost no memory. Searches begin at the far end, because out-of-order arrivals are appended there.
 
 use dp::invariant::{Check, ensure};
 
