@@ -30,6 +30,7 @@ impl HeapChain {
         pool.external(memory).map(Self::new)
     }
 
+    #[inline]
     pub(crate) fn len(&self) -> usize {
         self.head.meta.bytes
     }
@@ -38,10 +39,12 @@ impl HeapChain {
         self.head.meta.segments
     }
 
+    #[inline]
     pub(crate) fn segments(&self) -> HeapSegments<'_> {
         HeapSegments { next: Some(&self.head) }
     }
 
+    #[inline]
     pub(crate) fn head(&self) -> &[u8] {
         self.head.bytes()
     }
@@ -54,6 +57,7 @@ impl HeapChain {
         self.head.headroom()
     }
 
+    #[inline]
     pub(crate) fn tailroom(&self) -> usize {
         self.last().tailroom()
     }
@@ -92,6 +96,7 @@ impl HeapChain {
         self.head.meta.bytes += bytes;
     }
 
+    #[inline]
     pub(crate) fn advance(&mut self, bytes: usize) {
         assert!(bytes <= self.len(), "advance by {bytes} of {} bytes", self.len());
         let mut left = bytes;
