@@ -31,12 +31,14 @@ fn pages(count: usize, rights: ProtFlags) -> *mut u8 {
 }
 
 fn unmap(start: *mut u8, count: usize) {
-    // SAFETY: pages that only the test has, and from now on accesses under the guard alone.
+    // SAFETY: the callers pass pages of their own from `pages`. From now on these are accessed under the
+    // guard only, or not at all.
     unsafe { munmap(start.cast(), count * PAGE) }.unwrap();
 }
 
 fn protect(start: *mut u8, count: usize, rights: MprotectFlags) {
-    // SAFETY: as in `unmap`.
+    // SAFETY: the callers pass pages of their own from `pages`. From now on these are accessed under the
+    // guard only, or as the new rights allow.
     unsafe { mprotect(start.cast(), count * PAGE, rights) }.unwrap();
 }
 
@@ -55,8 +57,9 @@ fn register_for(
     access: Access,
 ) -> Result<Registration, RegisterError> {
     let options = RegisterOptions { pd: ME.pd, access, base: Base::Zero, ..Default::default() };
-    // SAFETY: the memory is the test's own; that it goes too early is what is tested, and what the guard is
-    // for.
+    // SAFETY: the memory is the test's own, and is accessed through the registration only. Tests unmap or
+    // protect it before the registration is gone, which breaks the promise: the table is guarded, and
+    // survives that.
     unsafe { table.register_user(ptr, len, &options) }
 }
 
@@ -102,7 +105,7 @@ fn nothing_behind_what_is_placed_is_loaded() {
     let mut memory = vec![0; PAGE];
     let region = register(&table, memory.as_mut_ptr(), PAGE).unwrap();
     let start = pages(2, READ_WRITE);
-    // SAFETY: pages that only the test has.
+    // SAFETY: two pages of `pages`, mapped and writable, which only this test has.
     unsafe { start.write_bytes(0xee, PAGE) };
     protect(start.wrapping_add(PAGE), 1, MprotectFlags::empty());
     let engine = table.join();
@@ -110,7 +113,8 @@ fn nothing_behind_what_is_placed_is_loaded() {
     let target = turn.check_write(region.stag(), 0, PAGE as u64, ME).unwrap();
     for front in (0..20).chain([60, 500]).chain(505..515) {
         for len in (0..100).chain(500..600).chain([1024, 1030, 1537, PAGE]) {
-            // SAFETY: the last bytes of the page that is there, which nobody writes to.
+            // SAFETY: `len` is at most a page, so these are the last bytes of the first page, which was
+            // filled above, stays readable, and is not written any more.
             let bytes = unsafe { std::slice::from_raw_parts(start.wrapping_add(PAGE - len), len) };
             let stride = Stride::new(front);
             assert_eq!(target.place_runs(front % 17, stride.runs(bytes)), Ok(stride.content(len)));
@@ -182,7 +186,7 @@ fn a_file_cut_short_is_an_error() {
     let file = std::fs::File::options().read(true).write(true).create_new(true).open(&path).unwrap();
     std::fs::remove_file(&path).unwrap();
     file.set_len(2 * PAGE as u64).unwrap();
-    // SAFETY: a new mapping replaces nothing.
+    // SAFETY: without an address to place it at, a new mapping replaces nothing.
     let start = unsafe { mmap(null_mut(), 2 * PAGE, READ_WRITE, MapFlags::SHARED, &file, 0) }.unwrap();
     let region = register(&table, start.cast(), 2 * PAGE).unwrap();
     assert_eq!(accesses(&table, &region, PAGE as u64 - 8, 16), [Ok(()); 3]);
@@ -240,7 +244,8 @@ fn what_is_not_there_is_not_registered() {
     assert!(register_for(&table, start, 3 * PAGE, Access::REMOTE_READ).is_ok());
     assert!(register(&table, start, PAGE).is_ok());
     let prepare = Prepare { pd: ME.pd, ..Default::default() };
-    // SAFETY: the memory outlives the registrations, which are dropped at once.
+    // SAFETY: the pages are unmapped at the end of this test, the registrations are dropped at once, and
+    // nobody accesses the pages in between.
     let prepared = |writable| unsafe { table.prepare_user(start, 3 * PAGE, writable, &prepare) };
     assert_eq!(prepared(true).err(), protected);
     assert!(prepared(false).is_ok());
@@ -271,18 +276,19 @@ fn a_forked_child_has_no_registrations() {
         while !inside.load(Ordering::Acquire) {
             std::thread::yield_now();
         }
-        // SAFETY: the child calls what takes no lock and allocates little before it leaves without any
-        // cleaning up.
+        // SAFETY: the child of a process with several threads may only do what needs no lock of theirs. It
+        // calls `in_child`, which does not wait for them (that is what is tested), and `_exit`. glibc makes
+        // its allocator usable in a child.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            // SAFETY: ends the child, should it hang, and it alone.
+            // SAFETY: only arms a timer of this process, the child, which ends it should it hang.
             unsafe { libc::alarm(20) };
             let failures = in_child(&table, region);
-            // SAFETY: as above.
+            // SAFETY: ends the child without running any destructor or handler of the parent's copy.
             unsafe { libc::_exit(failures) };
         }
         let mut status = 0;
-        // SAFETY: waits for the child made above.
+        // SAFETY: `status` is a local variable to write to. The child is this test's own.
         assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
         done.store(true, Ordering::Release);
         assert_eq!(ExitStatus::from_raw(status).code(), Some(0), "the failed checks, as bits, or a signal");
@@ -393,36 +399,41 @@ fn the_parts() {
             assert_eq!(COUNT.load(Ordering::Relaxed), 2);
         }
         _ => {
-            // SAFETY: none: the page is not mapped, and the process is there to die of it.
+            // SAFETY: there is none. The page is not mapped, and the process is there to die of this store,
+            // which is volatile so that the compiler keeps it.
             unsafe { start.write_volatile(1) };
         }
     }
 }
 
 fn handle(signal: i32, handler: usize, flags: i32) {
-    // SAFETY: zeros are values of all fields, and the handlers below do nothing but exit.
-    unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = handler;
-        action.sa_flags = flags;
-        libc::sigaddset(&mut action.sa_mask, libc::SIGUSR1);
-        assert_eq!(libc::sigaction(signal, &action, null_mut()), 0);
-    }
+    // SAFETY: a `sigaction` has integers, a mask of integers, and an optional function: zero is a value of
+    // each.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = handler;
+    action.sa_flags = flags;
+    // SAFETY: writes a local set, which is initialised: zeros are the empty set on Linux.
+    unsafe { libc::sigaddset(&mut action.sa_mask, libc::SIGUSR1) };
+    // SAFETY: the callers pass SIG_IGN, SIG_DFL or one of the functions below, with the flags that fit its
+    // signature. These do nothing in a handler but count, read the mask and exit.
+    assert_eq!(unsafe { libc::sigaction(signal, &action, null_mut()) }, 0);
 }
 
 fn send(signal: i32) {
-    // SAFETY: to this process alone.
+    // SAFETY: sends the signal to this thread, whose process was started to receive it.
     unsafe { libc::raise(signal) };
 }
 
 extern "C" fn exit_42(_signal: i32) {
-    // SAFETY: ends the process, without running anything else of it.
+    // SAFETY: async-signal-safe, and ends the process without running anything else of it.
     unsafe { libc::_exit(42) }
 }
 
 extern "C" fn exit_43(signal: i32, info: *mut libc::siginfo_t, _context: *mut c_void) {
-    // SAFETY: the handler gets what the kernel gave, passed on; ends the process.
-    unsafe { libc::_exit(if signal == libc::SIGSEGV && (*info).si_signo == signal { 43 } else { 1 }) }
+    // SAFETY: our handler passes on what the kernel gave it: a `siginfo_t` that nobody changes meanwhile.
+    let passed_on = unsafe { (*info).si_signo };
+    // SAFETY: async-signal-safe, and ends the process without running anything else of it.
+    unsafe { libc::_exit(if signal == libc::SIGSEGV && passed_on == signal { 43 } else { 1 }) }
 }
 
 /// Signals that [`count`] has had.
@@ -433,12 +444,12 @@ extern "C" fn count(_signal: i32) {
 }
 
 fn is_blocked(signal: i32) -> bool {
-    // SAFETY: reads this thread's mask into a set of its own.
-    unsafe {
-        let mut mask: libc::sigset_t = std::mem::zeroed();
-        libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &mut mask);
-        libc::sigismember(&mask, signal) == 1
-    }
+    // SAFETY: a `sigset_t` is an array of integers, for which zero is a value.
+    let mut mask: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: without a new set the call only writes the present mask of this thread to `mask`.
+    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &mut mask) };
+    // SAFETY: reads a local set, which the call before has filled in.
+    (unsafe { libc::sigismember(&mask, signal) }) == 1
 }
 
 /// 44 with the mask of [`handle`] and the signal itself, 45 with the mask alone.
@@ -448,6 +459,6 @@ extern "C" fn exit_by_mask(signal: i32) {
         (true, false, false) => 45,
         _ => 1,
     };
-    // SAFETY: ends the process, without running anything else of it.
+    // SAFETY: async-signal-safe, and ends the process without running anything else of it.
     unsafe { libc::_exit(code) }
 }

@@ -62,10 +62,11 @@ impl Word<'_> {
     pub fn update(&self, change: impl Fn(u64) -> u64) -> Result<u64, Fault> {
         let mut original = 0;
         let exchange = |ptr: *mut u8| {
-            // SAFETY: `access` found the registration valid just now and the eight bytes inside it;
-            // `check_atomic` found them writable and aligned to 8. The epoch is open on this thread, so a
-            // thread that has revoked the registration since waits for the epoch to end before the memory may
-            // go. Others access the bytes by atomics and raw copies only.
+            // SAFETY: `Target::access` found the registration valid just now and the eight bytes inside it;
+            // `check_atomic` found a right that only writable memory has, and the address to be a multiple of
+            // 8. The epoch is open on this thread, so a thread that has revoked the registration since waits
+            // for the epoch to end before the memory may go (`quiescence` has the proof). Others access the
+            // bytes by atomics and raw copies only (`RawBytes`).
             let word = unsafe { AtomicU64::from_ptr(ptr.cast()) };
             // RFC 7306 sections 5, 5.3 and 5.4 (EXT-103, EXT-170, EXT-193): one atomic instruction of the CPU
             // changes the word, so no atomic of another stream comes in between.
@@ -78,8 +79,10 @@ impl Word<'_> {
                 original = now;
             }
         };
-        // SAFETY: `exchange` owns nothing, and `change` is arithmetic. If a fault ends it at the load or the
-        // exchange, the word is whole.
+        // SAFETY: `exchange` owns nothing and takes no lock. Abandoned at the load or at an exchange, it
+        // leaves the word whole. `change` is called between these accesses, so it is not abandoned itself:
+        // code in it that reads the same bytes by `RawBytes` runs under a guard of its own. Under the guard a
+        // panic of `change` ends the process, since `guard` calls the access as a C function.
         unsafe { self.bytes.access(exchange)? };
         Ok(original)
     }

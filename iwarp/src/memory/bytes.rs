@@ -1,5 +1,6 @@
 //! The owner's reads and writes of memory that others may change at any time.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use dp::Region;
@@ -42,27 +43,35 @@ pub enum AccessError {
 /// Address and length of memory that peers may read and write. It is never a slice: the bytes are copied in
 /// and out. A read during a write of a peer returns old bytes, new bytes or a mixture.
 ///
-/// Users only get a reference. The owner of the value keeps the memory alive.
+/// Users only get a reference. A region is kept alive by the value, memory of the caller by the caller.
 #[derive(Debug)]
 pub struct RawBytes {
+    /// `ptr..ptr + len` is mapped while the value exists. It may be read and, if `writable`, written by raw
+    /// copies and atomics from any thread, and nobody accesses it in another way.
     ptr: *mut u8,
     len: usize,
     writable: bool,
     /// Memory of the caller, accessed under the fault guard.
     guarded: bool,
+    /// Keeps the memory alive; `None` for memory of the caller.
+    region: Option<Arc<Region>>,
 }
 
 impl RawBytes {
+    /// Memory of the caller.
+    ///
     /// # Safety
-    /// While the value exists, `ptr..ptr + len` is mapped, may be read and, if `writable`, written by raw
-    /// copies and atomics from any thread.
-    pub(super) unsafe fn new(ptr: *mut u8, len: usize, writable: bool, guarded: bool) -> Self {
-        Self { ptr, len, writable, guarded }
+    /// While the value exists, `ptr..ptr + len` is mapped, readable and, if `writable`, writable. All threads
+    /// access it by raw copies and atomics only.
+    pub(super) unsafe fn of_user(ptr: *mut u8, len: usize, writable: bool, guarded: bool) -> Self {
+        Self { ptr, len, writable, guarded, region: None }
     }
 
-    /// The bytes of a region. The owner of the value has to keep the region alive.
-    pub(super) fn of_region(region: &Region) -> Self {
-        Self { ptr: region.as_ptr().as_ptr(), len: region.len(), writable: true, guarded: false }
+    /// The bytes of a region. It shows only its address, with which others may do what a region allows: raw
+    /// copies and atomics.
+    pub(super) fn of_region(region: Arc<Region>) -> Self {
+        let (ptr, len) = (region.as_ptr().as_ptr(), region.len());
+        Self { ptr, len, writable: true, guarded: false, region: Some(region) }
     }
 
     /// Bytes.
@@ -84,6 +93,11 @@ impl RawBytes {
         self.guarded
     }
 
+    /// The region; `None` for memory of the caller.
+    pub(super) fn region(&self) -> Option<&Arc<Region>> {
+        self.region.as_ref()
+    }
+
     /// The address of the first byte. Dereferencing it is unsafe, and the caller's responsibility.
     pub fn as_ptr(&self) -> *mut u8 {
         self.ptr
@@ -95,8 +109,8 @@ impl RawBytes {
     /// [`AccessError`]. Nothing was copied, except perhaps with [`AccessError::Unmapped`].
     pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), AccessError> {
         let ptr = self.at(offset, out.len())?;
-        // SAFETY: `at` keeps the range inside the memory, which is mapped while `self` exists (`new`,
-        // `of_region`).
+        // SAFETY: `at` found the range inside the memory, which is mapped and readable while `self` exists,
+        // and which others access by raw copies and atomics only (the fields' invariant).
         unsafe { copy::fetch_from(ptr, out, Stride::NONE, self.guarded) }
             .map_err(|Unmapped| AccessError::Unmapped { offset })
     }
@@ -107,8 +121,8 @@ impl RawBytes {
     /// [`AccessError`]. Nothing was copied, except perhaps with [`AccessError::Unmapped`].
     pub fn write_at(&self, offset: usize, bytes: &[u8]) -> Result<(), AccessError> {
         let ptr = self.at_writable(offset, bytes.len())?;
-        // SAFETY: `at_writable` keeps the range inside the memory, which is mapped while `self` exists
-        // (`new`, `of_region`), and found it writable.
+        // SAFETY: `at_writable` found the range inside the memory and the memory writable. It is mapped while
+        // `self` exists, and others access it by raw copies and atomics only (the fields' invariant).
         unsafe { copy::place_to(ptr, bytes, self.guarded) }
             .map_err(|Unmapped| AccessError::Unmapped { offset })
     }
@@ -121,9 +135,15 @@ impl RawBytes {
     pub fn load_u8_acquire(&self, offset: usize) -> Result<u8, AccessError> {
         let ptr = self.at(offset, 1)?;
         let mut byte = 0;
-        // SAFETY: `at` keeps the byte inside the memory, which is mapped while `self` exists (`new`,
-        // `of_region`). A byte is always aligned, and others access it by raw copies and atomics.
-        unsafe { self.run(offset, 1, || byte = AtomicU8::from_ptr(ptr).load(Ordering::Acquire))? };
+        let load = || {
+            // SAFETY: `at` found the byte inside the memory, which is mapped and readable while `self`
+            // exists, and which others access by raw copies and atomics only (the fields' invariant). A byte
+            // is always aligned. Races with wider accesses are as in `copy`.
+            byte = unsafe { AtomicU8::from_ptr(ptr) }.load(Ordering::Acquire);
+        };
+        // SAFETY: `load` accesses the byte at `offset`. It owns nothing, takes no lock and does not panic,
+        // and abandoned it leaves the byte as it was.
+        unsafe { self.run(offset, 1, load)? };
         Ok(byte)
     }
 
@@ -134,10 +154,15 @@ impl RawBytes {
     /// [`AccessError`].
     pub fn store_u8_release(&self, offset: usize, byte: u8) -> Result<(), AccessError> {
         let ptr = self.at_writable(offset, 1)?;
-        // SAFETY: `at_writable` keeps the byte inside the memory, which is mapped while `self` exists (`new`,
-        // `of_region`), and found it writable. A byte is always aligned, and others access it by raw copies
-        // and atomics.
-        unsafe { self.run(offset, 1, || AtomicU8::from_ptr(ptr).store(byte, Ordering::Release)) }
+        let store = || {
+            // SAFETY: `at_writable` found the byte inside the memory and the memory writable. It is mapped
+            // while `self` exists, and others access it by raw copies and atomics only (the fields'
+            // invariant). A byte is always aligned. Races with wider accesses are as in `copy`.
+            unsafe { AtomicU8::from_ptr(ptr) }.store(byte, Ordering::Release);
+        };
+        // SAFETY: `store` accesses the byte at `offset`. It owns nothing, takes no lock and does not panic,
+        // and its one store happens or not.
+        unsafe { self.run(offset, 1, store) }
     }
 
     /// Loads eight bytes at once with acquire ordering, in the byte order of the machine. Their address must
@@ -151,16 +176,25 @@ impl RawBytes {
             return Err(AccessError::Misaligned { offset });
         }
         let mut word = 0;
-        // SAFETY: `at` keeps the eight bytes inside the memory, which is mapped while `self` exists (`new`,
-        // `of_region`). They are aligned, and others access them by raw copies and atomics.
-        unsafe { self.run(offset, 8, || word = AtomicU64::from_ptr(ptr).load(Ordering::Acquire))? };
+        let load = || {
+            // SAFETY: `at` found the eight bytes inside the memory, which is mapped and readable while `self`
+            // exists, and which others access by raw copies and atomics only (the fields' invariant). They
+            // are aligned, as was just checked. Races with accesses of other sizes are as in `copy`.
+            word = unsafe { AtomicU64::from_ptr(ptr) }.load(Ordering::Acquire);
+        };
+        // SAFETY: `load` accesses the eight bytes at `offset`. It owns nothing, takes no lock and does not
+        // panic, and abandoned it leaves the word as it was.
+        unsafe { self.run(offset, 8, load)? };
         Ok(word)
     }
 
+    /// Runs `access`, which accesses the `len` bytes at `offset`, under the guard if the memory is guarded.
+    ///
     /// # Safety
-    /// As [`copy::run`], for the `len` bytes at `offset`, which lie inside the memory.
+    /// `access` may be abandoned at any access to these bytes: it and the functions it calls own nothing that
+    /// needs a drop, hold no lock, leave no state that others rely on half changed, and do not panic.
     unsafe fn run(&self, offset: usize, len: usize, access: impl FnMut()) -> Result<(), AccessError> {
-        // SAFETY: the caller promises the same.
+        // SAFETY: the caller promises that `access` may be abandoned at any access to these bytes.
         unsafe { copy::run(self.ptr.wrapping_add(offset), len, self.guarded, access) }
             .map_err(|Unmapped| AccessError::Unmapped { offset })
     }

@@ -12,6 +12,19 @@
 //! A packet buffer may have gaps between the bytes ([`Stride`]): markers. Placing still stores whole vectors.
 //! Fetching writes past the end of a run, into the gap and the space of the next run, which is written later.
 //! So each run is copied in whole blocks.
+//!
+//! # The memory model
+//!
+//! An engine stores words while the application loads a byte of them, or another engine a half word. Rust's
+//! memory model does not define such races between atomic accesses of different sizes (the documentation of
+//! `std::sync::atomic`), so neither Miri nor loom can check them. The arguments here rest on two layers below
+//! it. LLVM defines a racing atomic load byte by byte (its language reference, "Memory Model for Concurrent
+//! Operations"): each byte is one that was there or one that was stored. And the processor accesses an
+//! aligned word at once. The assembly may access any memory as far as the compiler knows, so no access moves
+//! across it. No bytes that are copied here decide anything: neither an address nor a length depends on them.
+//!
+//! So the contracts below ask of others only that they access the bytes by atomics of any size and by raw
+//! copies (volatile accesses, assembly, the kernel), never through a reference to plain bytes.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -28,65 +41,81 @@ const WORD: usize = 8;
 /// As [`place`], under the guard if `guarded`. An error may leave a part copied.
 ///
 /// # Safety
-/// As [`place`].
+/// `to..to + bytes.len()` is mapped and writable, and others access it at most through atomics and raw
+/// copies.
 pub(super) unsafe fn place_to(to: *mut u8, bytes: &[u8], guarded: bool) -> Result<(), Unmapped> {
-    // SAFETY: the caller makes the promise of `place` for these bytes. The copy owns nothing and takes no
-    // lock, so it may be abandoned.
-    unsafe { run(to, bytes.len(), guarded, || place(to, bytes)) }
+    // SAFETY: the caller makes the promise of `place` for these bytes.
+    let copy = || unsafe { place(to, bytes) };
+    // SAFETY: `place` owns nothing, takes no lock and does not panic. Abandoned at an access to the bytes at
+    // `to`, it leaves nothing behind but some of them.
+    unsafe { run(to, bytes.len(), guarded, copy) }
 }
 
 /// As [`place_runs`] with `runs` of `len` bytes, under the guard if `guarded`. An error may leave a part
 /// copied.
 ///
 /// # Safety
-/// As [`place_runs`].
+/// `to..to + len` is mapped and writable, and others access it at most through atomics and raw copies. `len`
+/// is the length of `runs`.
 pub(super) unsafe fn place_runs_to(
     to: *mut u8,
     runs: Runs<'_>,
     len: usize,
     guarded: bool,
 ) -> Result<(), Unmapped> {
-    // SAFETY: the caller makes the promise of `place_runs` for these bytes. The copy owns nothing and takes
-    // no lock, so it may be abandoned.
-    unsafe { run(to, len, guarded, || place_runs(to, runs)) }
+    // SAFETY: the caller makes the promise of `place_runs` for `len` bytes, all of `runs`.
+    let copy = || unsafe { place_runs(to, runs) };
+    // SAFETY: `place_runs` owns nothing, takes no lock and does not panic. Abandoned at an access to the
+    // bytes at `to`, it leaves nothing behind but some of them.
+    unsafe { run(to, len, guarded, copy) }
 }
 
 /// As [`fetch`], under the guard if `guarded`. An error may leave a part copied.
 ///
 /// # Safety
-/// As [`fetch`].
+/// `from..from + stride.content(out.len())` is mapped and readable, and others access it at most through
+/// atomics and raw copies.
 pub(super) unsafe fn fetch_from(
     from: *const u8,
     out: &mut [u8],
     stride: Stride,
     guarded: bool,
 ) -> Result<(), Unmapped> {
-    // SAFETY: the caller makes the promise of `fetch` for these bytes. The copy owns nothing and takes no
-    // lock, so it may be abandoned.
-    unsafe { run(from, stride.content(out.len()), guarded, || fetch(from, out, stride)) }
+    let len = stride.content(out.len());
+    // SAFETY: the caller makes the promise of `fetch` for these bytes.
+    let copy = || unsafe { fetch(from, out, stride) };
+    // SAFETY: `fetch` owns nothing, takes no lock and does not panic. Abandoned at an access to the bytes at
+    // `from`, it leaves nothing behind but bytes in `out`, which are initialised all the time.
+    unsafe { run(from, len, guarded, copy) }
 }
 
 /// As [`sum::fetch`], under the guard if `guarded`. An error may leave a part copied.
 ///
 /// # Safety
-/// As [`fetch`].
+/// `from..from + out.len()` is mapped and readable, and others access it at most through atomics and raw
+/// copies.
 pub(super) unsafe fn fetch_summed_from(
     from: *const u8,
     out: &mut [u8],
     guarded: bool,
     crc: u32,
 ) -> Result<u32, Unmapped> {
-    let mut sum = crc;
-    // SAFETY: the caller makes the promise of `fetch` for these bytes. The copy owns nothing and takes no
-    // lock, so it may be abandoned. The sum of an abandoned copy is not used.
-    unsafe { run(from, out.len(), guarded, || sum = sum::fetch(crc, from, out)) }?;
+    let (mut sum, len) = (crc, out.len());
+    // SAFETY: the caller makes the promise of `sum::fetch` for these bytes.
+    let copy = || sum = unsafe { sum::fetch(crc, from, out) };
+    // SAFETY: `sum::fetch` owns nothing, takes no lock that it could leave locked (its method is chosen
+    // before the first access to the bytes), and does not panic. Abandoned at an access to the bytes at
+    // `from`, it leaves nothing behind but bytes in `out`, which are initialised all the time, and no sum.
+    unsafe { run(from, len, guarded, copy) }?;
     Ok(sum)
 }
 
 /// Runs `access`, which accesses the `len` bytes at `start`, under the guard if `guarded`.
 ///
 /// # Safety
-/// As [`guard::attempt`].
+/// If `guarded`, `access` may be abandoned at any access to these bytes, as [`guard::attempt`] says: it and
+/// the functions it calls own nothing that needs a drop, hold no lock, leave no state that others rely on
+/// half changed, and do not panic.
 pub(super) unsafe fn run(
     start: *const u8,
     len: usize,
@@ -97,60 +126,63 @@ pub(super) unsafe fn run(
         access();
         return Ok(());
     }
-    // SAFETY: the caller promises the same of `access` as `attempt` requires.
+    // SAFETY: the access is guarded, so the caller promises that it may be abandoned.
     unsafe { guard::attempt(start, len, access) }
 }
 
 /// Copies `bytes` to `to`. They become visible to other threads by increasing address, the last one last.
 ///
 /// # Safety
-/// `to..to + bytes.len()` is mapped and writable, and accessed by others at most through atomics and raw
+/// `to..to + bytes.len()` is mapped and writable, and others access it at most through atomics and raw
 /// copies.
 pub(super) unsafe fn place(to: *mut u8, bytes: &[u8]) {
     let (head, rest) = bytes.split_at(to.align_offset(WORD).min(bytes.len()));
-    // SAFETY: the parts follow each other inside the caller's range. `rest` starts at a multiple of 8 if it
-    // has any bytes.
-    unsafe {
-        place_end(to, head);
-        let to = to.add(head.len());
-        let bulk = bulk::place(to, rest);
-        let (to, rest) = (to.add(bulk), &rest[bulk..]);
-        let (words, tail) = rest.as_chunks::<WORD>();
-        for (i, word) in words.iter().enumerate() {
-            place_word(to.add(i * WORD), *word);
-        }
-        place_end(to.add(words.len() * WORD), tail);
+    // SAFETY: `head` is the front of `bytes`, and goes to the front of the caller's range.
+    unsafe { place_end(to, head) };
+    let to = to.wrapping_add(head.len());
+    // SAFETY: `rest` follows `head` in `bytes`, and goes behind it in the caller's range. If it has any
+    // bytes, `head` ended at a multiple of 8.
+    let bulk = unsafe { bulk::place(to, rest) };
+    let (to, rest) = (to.wrapping_add(bulk), &rest[bulk..]);
+    let (words, tail) = rest.as_chunks::<WORD>();
+    for (i, word) in words.iter().enumerate() {
+        let to = to.wrapping_add(i * WORD);
+        // SAFETY: the word is in `rest`, whose bytes go to their places in the caller's range. Its place is a
+        // multiple of 8: `bulk` is one and the words before are of 8 bytes.
+        unsafe { place_word(to, *word) };
     }
+    // SAFETY: `tail` is the end of `bytes`, and goes to the end of the caller's range.
+    unsafe { place_end(to.wrapping_add(words.len() * WORD), tail) };
 }
 
 /// As [`place`], for several runs that become contiguous.
 ///
 /// # Safety
-/// As [`place`], for all bytes of the runs.
+/// `to..to + runs.len()` is mapped and writable, and others access it at most through atomics and raw copies.
 pub(super) unsafe fn place_runs(to: *mut u8, mut runs: Runs<'_>) {
     let head = to.align_offset(bulk::ALIGN);
-    // SAFETY: the parts follow each other inside the caller's range. After the head, `to` is aligned if any
-    // bytes are left.
-    unsafe {
-        let to = place_next(to, &mut runs, head);
-        let to = bulk::place_runs(to, &mut runs);
-        place_next(to, &mut runs, usize::MAX);
-    }
+    // SAFETY: the caller's range has room for all bytes of `runs`.
+    let to = unsafe { place_next(to, &mut runs, head) };
+    // SAFETY: `to` is behind the bytes that were placed, so the caller's range has room for the bytes that
+    // are left. If there are any, as many were placed as were missing to a multiple of `ALIGN`.
+    let to = unsafe { bulk::place_runs(to, &mut runs) };
+    // SAFETY: `to` is behind the bytes that were placed, so the caller's range has room for those that are
+    // left.
+    unsafe { place_next(to, &mut runs, usize::MAX) };
 }
 
 /// Places the next bytes of `runs`, at most `max`, run by run. Returns the address after them.
 ///
 /// # Safety
-/// As [`place`], for as many bytes.
+/// `to..to + runs.len()` is mapped and writable, and others access it at most through atomics and raw copies.
 unsafe fn place_next(mut to: *mut u8, runs: &mut Runs<'_>, mut max: usize) -> *mut u8 {
     while max > 0
         && let Some(run) = runs.next_of(max)
     {
-        // SAFETY: the runs follow each other inside the caller's range.
-        unsafe {
-            place(to, run);
-            to = to.add(run.len());
-        }
+        // SAFETY: `run` was the next of the caller's runs, and `to` is behind the places of those before it,
+        // so the caller's range has room for it.
+        unsafe { place(to, run) };
+        to = to.wrapping_add(run.len());
         max -= run.len();
     }
     to
@@ -160,7 +192,7 @@ unsafe fn place_next(mut to: *mut u8, runs: &mut Runs<'_>, mut max: usize) -> *m
 /// writes of others may be seen in part.
 ///
 /// # Safety
-/// `from..from + stride.content(out.len())` is mapped and readable, and accessed by others at most through
+/// `from..from + stride.content(out.len())` is mapped and readable, and others access it at most through
 /// atomics and raw copies.
 pub(super) unsafe fn fetch(from: *const u8, mut out: &mut [u8], stride: Stride) {
     // All accesses are loads. `AtomicU8::from_ptr` requires a mutable pointer even for these.
@@ -168,12 +200,9 @@ pub(super) unsafe fn fetch(from: *const u8, mut out: &mut [u8], stride: Stride) 
     let (mut left, mut run) = (stride.content(out.len()), stride.front());
     while left > 0 {
         let (len, room) = (run.min(left), left.min(out.len()));
-        // SAFETY: of the caller's range, `left` bytes remain at `from`, and `fetch_run` reads `room` of them
-        // at most.
-        unsafe {
-            fetch_run(from, &mut out[..room], len);
-            from = from.add(len);
-        }
+        // SAFETY: of the caller's range, `left` bytes remain at `from`, and `room` is at most that.
+        unsafe { fetch_run(from, &mut out[..room], len) };
+        from = from.wrapping_add(len);
         left -= len;
         out = out.get_mut(len + Stride::GAP..).unwrap_or_default();
         run = Stride::RUN;
@@ -181,10 +210,11 @@ pub(super) unsafe fn fetch(from: *const u8, mut out: &mut [u8], stride: Stride) 
 }
 
 /// Copies `len` bytes from `from` on to the front of `out`. It may copy on up to the end of `out`, in whole
-/// blocks: the bytes there are written again later.
+/// blocks: the bytes there are written again later. A `len` beyond the end panics.
 ///
 /// # Safety
-/// As [`fetch`], for `out.len()` bytes, which are at least `len`.
+/// `from..from + out.len()` is mapped and readable, and others access it at most through atomics and raw
+/// copies.
 unsafe fn fetch_run(from: *mut u8, out: &mut [u8], len: usize) {
     let (head, out) = out.split_at_mut(from.align_offset(WORD).min(len));
     let len = len - head.len();
@@ -194,31 +224,39 @@ unsafe fn fetch_run(from: *mut u8, out: &mut [u8], len: usize) {
     };
     let (blocks, rest) = out.split_at_mut(blocks);
     let (words, tail) = rest[..len.saturating_sub(blocks.len())].as_chunks_mut::<WORD>();
-    // SAFETY: the parts follow each other inside the caller's range. `blocks` and `words` start at a multiple
-    // of 8 if they have any bytes.
-    unsafe {
-        fetch_end(from, head);
-        let from = from.add(head.len());
-        bulk::fetch(from, blocks);
-        let from = from.add(blocks.len());
-        for (i, word) in words.iter_mut().enumerate() {
-            *word = fetch_word(from.add(i * WORD));
-        }
-        fetch_end(from.add(words.len() * WORD), tail);
+    // SAFETY: `head` is the front of the caller's `out`, and comes from the front of the range at `from`.
+    unsafe { fetch_end(from, head) };
+    let from = from.wrapping_add(head.len());
+    // SAFETY: `blocks` follows `head` in the caller's `out`, and comes from behind it in the range. Its
+    // length is a multiple of `BLOCK`. If it has any bytes, `head` ended at a multiple of 8.
+    unsafe { bulk::fetch(from, blocks) };
+    let from = from.wrapping_add(blocks.len());
+    for (i, word) in words.iter_mut().enumerate() {
+        let from = from.wrapping_add(i * WORD);
+        // SAFETY: the word follows `blocks` in the caller's `out`, and comes from behind them in the range.
+        // If there is one, `head` ended at a multiple of 8, and the blocks and words before are multiples of
+        // it.
+        *word = unsafe { fetch_word(from) };
     }
+    // SAFETY: `tail` follows the words in the caller's `out`, and comes from behind them in the range.
+    unsafe { fetch_end(from.wrapping_add(words.len() * WORD), tail) };
 }
 
 /// # Safety
-/// As [`place`], for the 8 bytes at `to`, a multiple of 8.
+/// `to..to + 8` is mapped and writable, and others access it at most through atomics and raw copies. `to` is
+/// a multiple of 8.
 unsafe fn place_word(to: *mut u8, word: [u8; WORD]) {
-    // SAFETY: the caller promises that the bytes may be written as in `place`, and that they are aligned.
+    // SAFETY: the caller promises that the 8 bytes may be written while others access them by atomics and raw
+    // copies, and that they are aligned.
     unsafe { AtomicU64::from_ptr(to.cast()) }.store(u64::from_ne_bytes(word), Ordering::Release);
 }
 
 /// # Safety
-/// As [`fetch`], for the 8 bytes at `from`, a multiple of 8.
+/// `from..from + 8` is mapped and readable, and others access it at most through atomics and raw copies.
+/// `from` is a multiple of 8.
 unsafe fn fetch_word(from: *mut u8) -> [u8; WORD] {
-    // SAFETY: the caller promises that the bytes may be read as in `fetch`, and that they are aligned.
+    // SAFETY: the caller promises that the 8 bytes may be read while others access them by atomics and raw
+    // copies, and that they are aligned. They are only loaded, so they need not be writable.
     unsafe { AtomicU64::from_ptr(from.cast()) }.load(Ordering::Relaxed).to_ne_bytes()
 }
 
@@ -226,35 +264,40 @@ unsafe fn fetch_word(from: *mut u8) -> [u8; WORD] {
 /// marker.
 ///
 /// # Safety
-/// As [`place`].
+/// `to..to + bytes.len()` is mapped and writable, and others access it at most through atomics and raw
+/// copies.
 unsafe fn place_end(to: *mut u8, bytes: &[u8]) {
-    // SAFETY: the caller promises that `bytes.len()` bytes at `to` may be written as in `place`. The stores
-    // stay within them, and the half word is checked to be aligned.
-    unsafe {
-        if let (Ok(half), true) = (<[u8; 4]>::try_from(bytes), to.cast::<u32>().is_aligned()) {
-            return AtomicU32::from_ptr(to.cast()).store(u32::from_ne_bytes(half), Ordering::Release);
-        }
-        for (i, byte) in bytes.iter().enumerate() {
-            AtomicU8::from_ptr(to.add(i)).store(*byte, Ordering::Release);
-        }
+    if let (Ok(half), true) = (<[u8; 4]>::try_from(bytes), to.cast::<u32>().is_aligned()) {
+        // SAFETY: `bytes` has 4 bytes, and the caller promises that as many at `to` may be written while
+        // others access them by atomics and raw copies. They are aligned, as was just checked.
+        let place = unsafe { AtomicU32::from_ptr(to.cast()) };
+        return place.store(u32::from_ne_bytes(half), Ordering::Release);
+    }
+    for (i, byte) in bytes.iter().enumerate() {
+        // SAFETY: `i` is below the length of `bytes`, and the caller promises that as many bytes at `to` may
+        // be written while others access them by atomics and raw copies. A byte is always aligned.
+        unsafe { AtomicU8::from_ptr(to.wrapping_add(i)) }.store(*byte, Ordering::Release);
     }
 }
 
 /// Loads fewer bytes than a word, as [`place_end`] stores them.
 ///
 /// # Safety
-/// As [`fetch`].
+/// `from..from + out.len()` is mapped and readable, and others access it at most through atomics and raw
+/// copies.
 unsafe fn fetch_end(from: *mut u8, out: &mut [u8]) {
-    // SAFETY: the caller promises that `out.len()` bytes at `from` may be read as in `fetch`. The loads stay
-    // within them, and the half word is checked to be aligned.
-    unsafe {
-        if let (Ok(half), true) = (<&mut [u8; 4]>::try_from(&mut *out), from.cast::<u32>().is_aligned()) {
-            *half = AtomicU32::from_ptr(from.cast()).load(Ordering::Relaxed).to_ne_bytes();
-            return;
-        }
-        for (i, byte) in out.iter_mut().enumerate() {
-            *byte = AtomicU8::from_ptr(from.add(i)).load(Ordering::Relaxed);
-        }
+    if let (Ok(half), true) = (<&mut [u8; 4]>::try_from(&mut *out), from.cast::<u32>().is_aligned()) {
+        // SAFETY: `out` has 4 bytes, and the caller promises that as many at `from` may be read while others
+        // access them by atomics and raw copies. They are aligned, as was just checked, and only loaded.
+        let place = unsafe { AtomicU32::from_ptr(from.cast()) };
+        *half = place.load(Ordering::Relaxed).to_ne_bytes();
+        return;
+    }
+    for (i, byte) in out.iter_mut().enumerate() {
+        // SAFETY: `i` is below the length of `out`, and the caller promises that as many bytes at `from` may
+        // be read while others access them by atomics and raw copies. A byte is always aligned, and it is
+        // only loaded.
+        *byte = unsafe { AtomicU8::from_ptr(from.wrapping_add(i)) }.load(Ordering::Relaxed);
     }
 }
 
@@ -284,7 +327,8 @@ mod bulk {
     /// of 8 that leaves at least one byte of a non-empty slice.
     ///
     /// # Safety
-    /// As [`super::place`].
+    /// `to..to + bytes.len()` is mapped and writable, and others access it at most through atomics and raw
+    /// copies. If `bytes` is not empty, `to` is a multiple of 8.
     pub(super) unsafe fn place(to: *mut u8, bytes: &[u8]) -> usize {
         let head = to.align_offset(ALIGN);
         let blocks = bytes.len().saturating_sub(head + 1) / BLOCK;
@@ -292,51 +336,61 @@ mod bulk {
             return 0;
         }
         let len = blocks * BLOCK;
-        // SAFETY: `head` is 0 or 8, and `head + len` is less than the length of the caller's range. After
-        // `head`, `to` is a multiple of 16.
-        unsafe {
-            if let (true, Some(word)) = (head == WORD, bytes.first_chunk()) {
-                place_word(to, *word);
-            }
-            vectors(to.add(head), bytes.as_ptr().add(head), len / ALIGN, usize::MAX);
+        if let (true, Some(word)) = (head == WORD, bytes.first_chunk()) {
+            // SAFETY: the word is the front of `bytes`, and goes to the front of the caller's range, which is
+            // a multiple of 8, as `bytes` is not empty.
+            unsafe { place_word(to, *word) };
         }
+        let (to, from) = (to.wrapping_add(head), bytes.as_ptr().wrapping_add(head));
+        // SAFETY: `head` is 0 or 8, and behind it `to` is a multiple of 16. `head + len` is less than the
+        // length of `bytes`, so `len` bytes without a gap follow at `from`, and the caller's range has room
+        // for them. `blocks` is not 0, so neither is the number of vectors.
+        unsafe { vectors(to, from, len / ALIGN, usize::MAX) };
         head + len
     }
 
-    /// Copies vectors of `runs` to `to`, a multiple of 16, and leaves at least one byte of non-empty runs.
-    /// Returns the address after them.
+    /// Copies vectors of `runs` to `to`, and leaves at least one byte of non-empty runs. Returns the address
+    /// after them.
     ///
     /// # Safety
-    /// As [`super::place_runs`].
+    /// `to..to + runs.len()` is mapped and writable, and others access it at most through atomics and raw
+    /// copies. If `runs` is not empty, `to` is a multiple of 16.
     pub(super) unsafe fn place_runs(to: *mut u8, runs: &mut Runs<'_>) -> *mut u8 {
         let count = runs.len().saturating_sub(1) / ALIGN;
         let (bytes, front) = runs.parts();
         if count == 0 {
             return to;
         }
-        // SAFETY: `bytes` has `count` vectors of content, and they fit the caller's range at `to`.
+        // SAFETY: `runs` has more than `16 * count` bytes of content: they start at `bytes`, with the first
+        // gap after `front` of them, and the caller's range at `to`, a multiple of 16, has room for them.
+        // `count` is not 0.
         let (from, front) = unsafe { vectors(to, bytes.as_ptr(), count, front) };
         runs.advance(from.addr() - bytes.as_ptr().addr(), front);
         to.wrapping_add(count * ALIGN)
     }
 
-    /// Copies `count` vectors, at least 1, from `from` on to `to`, a multiple of 16. A vector with a gap
-    /// inside is assembled from the bytes on both sides. Returns the address after the last one, and the
-    /// number of bytes before the next gap.
+    /// Copies `count` vectors from `from` on to `to`. A vector with a gap inside is assembled from the bytes
+    /// on both sides. Returns the address after the last one, and the number of bytes before the next gap.
     ///
     /// # Safety
-    /// As [`super::place_runs`], and `count` vectors of content with gaps between them start at `from`.
+    /// `count` is at least 1, and `to` a multiple of 16. `to..to + 16 * count` is mapped and writable, and
+    /// others access it at most through atomics and raw copies. At `from` is initialised memory with
+    /// `16 * count` bytes of content, which nobody writes: `front` of them are followed by a gap of
+    /// `Stride::GAP` bytes, and each further `Stride::RUN` by another.
     unsafe fn vectors(
         to: *mut u8,
         mut from: *const u8,
         count: usize,
         mut front: usize,
     ) -> (*const u8, usize) {
-        // SAFETY: vectors before a gap are loaded in one piece. Of a vector with a gap inside, the first
-        // `front` bytes lie before the gap and the others after it, so both loads end at the vector's last
-        // byte or before it. A run has at least the length of a vector, so there is no second gap. `to` is a
-        // multiple of 16, as `movdqa` requires. The assembly writes only to `to` and to the registers that it
-        // names.
+        let mask = MASK.as_ptr().wrapping_add(ALIGN);
+        // SAFETY: the caller promises `count` vectors of content at `from`. Vectors before a gap are loaded
+        // in one piece. Of a vector with a gap inside, the first `front` bytes lie before the gap and the
+        // others after it, so both loads end at the vector's last byte or before it. A run has at least the
+        // length of a vector, so there is no second gap. The mask is loaded at most 16 bytes before the
+        // middle of `MASK`, since `front` is below 16 there. The caller promises `16 * count` writable bytes
+        // at `to`, a multiple of 16, as `movdqa` requires. The assembly stores nowhere else, and changes only
+        // the registers that it names.
         unsafe {
             asm!(
                 "2:",
@@ -399,7 +453,7 @@ mod bulk {
                 front = inout(reg) front,
                 RUN = const Stride::RUN,
                 GAP = const Stride::GAP,
-                mask = in(reg) MASK.as_ptr().add(ALIGN),
+                mask = in(reg) mask,
                 here = out(reg) _,
                 x0 = out(xmm_reg) _,
                 x1 = out(xmm_reg) _,
@@ -411,17 +465,19 @@ mod bulk {
         (from, front)
     }
 
-    /// Copies from `from`, a multiple of 8, to `out`, a multiple of 64 bytes.
+    /// Copies from `from` to `out`.
     ///
     /// # Safety
-    /// As [`super::fetch`].
+    /// `from..from + out.len()` is mapped and readable, and others access it at most through atomics and raw
+    /// copies. The length is a multiple of 64. If it is not 0, `from` is a multiple of 8.
     pub(super) unsafe fn fetch(from: *mut u8, out: &mut [u8]) {
         let blocks = out.len() / BLOCK;
         if blocks == 0 {
             return;
         }
-        // SAFETY: `blocks * 64` is at most the length of the caller's range. The assembly reads `from` and
-        // writes `out` within these bounds, and changes only the registers that it names.
+        // SAFETY: `blocks` is not 0, and `blocks * 64` is at most the length of `out`, for which the caller
+        // promises as many readable bytes at `from`. The assembly reads that many there and writes that many
+        // to `out`, and changes only the registers that it names.
         unsafe {
             asm!(
                 "2:",
@@ -462,7 +518,7 @@ mod bulk {
     /// Copies nothing: the caller copies all of it by words.
     ///
     /// # Safety
-    /// As [`super::place`].
+    /// None is needed here. x86-64 has obligations.
     pub(super) unsafe fn place(_to: *mut u8, _bytes: &[u8]) -> usize {
         0
     }
@@ -470,19 +526,22 @@ mod bulk {
     /// Copies nothing, as [`place`].
     ///
     /// # Safety
-    /// As [`super::place_runs`].
+    /// None is needed here. x86-64 has obligations.
     pub(super) unsafe fn place_runs(to: *mut u8, _runs: &mut Runs<'_>) -> *mut u8 {
         to
     }
 
-    /// Copies from `from`, a multiple of 8, to `out`, a multiple of 8 bytes.
+    /// Copies from `from` to `out`.
     ///
     /// # Safety
-    /// As [`super::fetch`].
+    /// `from..from + out.len()` is mapped and readable, and others access it at most through atomics and raw
+    /// copies. The length is a multiple of 8. If it is not 0, `from` is a multiple of 8.
     pub(super) unsafe fn fetch(from: *mut u8, out: &mut [u8]) {
         for (i, word) in out.as_chunks_mut().0.iter_mut().enumerate() {
-            // SAFETY: the word is inside the caller's range, and aligned like `from`.
-            *word = unsafe { fetch_word(from.add(i * WORD)) };
+            let from = from.wrapping_add(i * WORD);
+            // SAFETY: the word is in `out`, and the caller promises as many readable bytes at `from`, which
+            // others access by atomics and raw copies. It is aligned, as `from` is a multiple of 8.
+            *word = unsafe { fetch_word(from) };
         }
     }
 }

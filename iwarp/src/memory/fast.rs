@@ -51,14 +51,14 @@ pub struct FastRegistration {
     /// Dropped first: the memory must outlive it.
     handle: Handle,
     memory: RawBytes,
-    /// Keeps the memory alive; `None` for memory of the caller.
-    region: Option<Arc<Region>>,
 }
 
-// SAFETY: the pointers are addresses of memory that is accessed by raw copies and atomics only, which are
-// safe from any thread; everything else is `Send`.
+// SAFETY: `memory` is kept from being `Send` only by its address. It accesses the bytes by raw copies and
+// atomics, which may come from any thread. Memory of the caller is not freed with the value, and a region may
+// be freed on any thread. `handle` is `Send`.
 unsafe impl Send for FastRegistration {}
-// SAFETY: `&self` gives access to the memory by raw copies and atomics only, which are safe from any thread.
+// SAFETY: `&self` accesses the bytes by the raw copies and atomics of `RawBytes` only, which may come from
+// several threads at once. `handle` is `Sync`: it accesses the table by atomics and under its lock.
 unsafe impl Sync for FastRegistration {}
 
 impl MemoryTable {
@@ -67,7 +67,7 @@ impl MemoryTable {
     /// # Errors
     /// [`RegisterError::Limit`].
     pub fn prepare(&self, region: Arc<Region>, options: &Prepare) -> Result<FastRegistration, RegisterError> {
-        self.prepare_memory(RawBytes::of_region(&region), Some(region), options)
+        self.prepare_memory(RawBytes::of_region(region), options)
     }
 
     /// Prepares memory of the caller, also for writing if `writable`.
@@ -76,7 +76,9 @@ impl MemoryTable {
     /// As [`MemoryTable::register_user`].
     ///
     /// # Safety
-    /// As [`MemoryTable::register_user`].
+    /// Until the registration is dropped, `ptr..ptr + len` stays mapped, readable and, if `writable`,
+    /// writable, and the caller accesses it only in ways that allow other threads to read and change it at
+    /// any time: through raw pointers or atomics, never through a reference to plain bytes.
     pub unsafe fn prepare_user(
         &self,
         ptr: *mut u8,
@@ -84,22 +86,19 @@ impl MemoryTable {
         writable: bool,
         options: &Prepare,
     ) -> Result<FastRegistration, RegisterError> {
-        // SAFETY: the caller keeps the promise of `user_memory` for as long as the registration exists.
+        // SAFETY: the caller promises mapped and accessible memory until the registration is gone, and
+        // accesses that allow others. The registration owns the value that is made here, and `Handle`, which
+        // it drops first, waits until no engine uses the memory any more.
         let memory = unsafe { self.user_memory(ptr, len, writable)? };
-        self.prepare_memory(memory, None, options)
+        self.prepare_memory(memory, options)
     }
 
-    fn prepare_memory(
-        &self,
-        memory: RawBytes,
-        region: Option<Arc<Region>>,
-        options: &Prepare,
-    ) -> Result<FastRegistration, RegisterError> {
+    fn prepare_memory(&self, memory: RawBytes, options: &Prepare) -> Result<FastRegistration, RegisterError> {
         let Prepare { pd, stream, keep } = *options;
         let template =
             Template { pd, keep, form: Form::Prepared { stream, extent: AddressRange::from(&memory) } };
         let (slot, index) = self.shared().allocate(Some(template))?;
-        Ok(FastRegistration { handle: Handle { table: self.clone(), slot, index }, memory, region })
+        Ok(FastRegistration { handle: Handle { table: self.clone(), slot, index }, memory })
     }
 }
 
@@ -116,7 +115,7 @@ impl FastRegistration {
 
     /// The region behind it; `None` for memory of the caller.
     pub fn region(&self) -> Option<&Arc<Region>> {
-        self.region.as_ref()
+        self.memory.region()
     }
 
     /// Whether it is valid as `stag`.

@@ -43,9 +43,9 @@ pub(super) struct AddressRange {
     pub(super) guarded: bool,
 }
 
-// SAFETY: an address and a length; nothing is accessed through the value itself.
+// SAFETY: the value is an address, a length and two flags, and none of its methods accesses the address.
 unsafe impl Send for AddressRange {}
-// SAFETY: an address and a length; nothing is accessed through a shared reference either.
+// SAFETY: the value is an address, a length and two flags, and none of its methods accesses the address.
 unsafe impl Sync for AddressRange {}
 
 impl From<&RawBytes> for AddressRange {

@@ -68,9 +68,10 @@ impl IndexMap {
 
     /// The page at this entry of the directory, if there is one.
     fn page(&self, place: &AtomicPtr<Page>) -> Option<&Page> {
-        // SAFETY: a pointer that is not null is that of a page which `add_page` made before it stored the
-        // pointer (Acquire pairs with its Release). A page is only ever reached as shared atomics, and is
-        // freed by the drop of the map, which outlives the reference.
+        // SAFETY: `place` is an entry of the directory, which only `add_page` changes: a pointer in it is
+        // that of a page which was made before the pointer was stored (Acquire pairs with its Release). A
+        // page is only ever reached as shared atomics, and is freed by the drop of the map, which outlives
+        // the reference.
         unsafe { place.load(Ordering::Acquire).as_ref() }
     }
 
@@ -78,13 +79,18 @@ impl IndexMap {
     fn add_page(&self, place: &AtomicPtr<Page>) -> &Page {
         let page = Box::into_raw(zeroed::<Page>());
         match place.compare_exchange(ptr::null_mut(), page, Ordering::Release, Ordering::Acquire) {
-            // SAFETY: the page is in the directory from now on, and is freed by the drop of the map alone.
+            // SAFETY: `page` comes from `Box::into_raw` in this call. It is in the directory from now on,
+            // where it is only reached as shared atomics, and is freed by the drop of the map, which outlives
+            // the reference.
             Ok(_) => unsafe { &*page },
             Err(first) => {
-                // SAFETY: `page` comes from `Box::into_raw` in this call, and the exchange did not publish
-                // it.
+                // SAFETY: `page` comes from `Box::into_raw` in this call, and the failed exchange did not
+                // store it, so nobody else has it.
                 drop(unsafe { Box::from_raw(page) });
-                // SAFETY: `first` is a page of the directory, which the drop of the map alone frees.
+                // SAFETY: `first` was in the directory, so another call of this function made the page before
+                // it stored the pointer (the Acquire of the failed exchange pairs with its Release). It is
+                // only reached as shared atomics, and is freed by the drop of the map, which outlives the
+                // reference.
                 unsafe { &*first }
             }
         }
@@ -94,8 +100,9 @@ impl IndexMap {
 impl Drop for IndexMap {
     fn drop(&mut self) {
         for page in self.pages.iter_mut().filter_map(|place| NonNull::new(*place.get_mut())) {
-            // SAFETY: the pointer comes from `Box::into_raw` in `add_page` and is in one entry of the
-            // directory only. `&mut self` excludes other users of the map.
+            // SAFETY: the pointer comes from `Box::into_raw` in `add_page`, which stores each in one entry of
+            // the directory only. No reference to the page is left: all are bound to a borrow of the map,
+            // which `&mut self` excludes.
             drop(unsafe { Box::from_raw(page.as_ptr()) });
         }
     }

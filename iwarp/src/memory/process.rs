@@ -16,10 +16,11 @@ pub(super) enum OwnerProcess {
     Process(u32),
 }
 
-// SAFETY: the page is written before the value exists, and only read afterwards, until it is unmapped on
-// drop.
+// SAFETY: `wiped_on_fork` writes the page before the value exists. After that the page is only read, until
+// the drop unmaps it, and a mapping may be unmapped by any thread.
 unsafe impl Send for OwnerProcess {}
-// SAFETY: shared references only read the page, which nobody writes after the value exists.
+// SAFETY: `is_current`, the only access through a shared reference, reads the page, which nobody writes after
+// `wiped_on_fork` has returned it. (In a child the kernel has replaced it before the child runs.)
 unsafe impl Sync for OwnerProcess {}
 
 impl OwnerProcess {
@@ -35,8 +36,8 @@ impl OwnerProcess {
     /// Whether the current process is the one that made it, not a child.
     pub(super) fn is_current(&self) -> bool {
         match self {
-            // SAFETY: the page is mapped and readable until the drop. The read is volatile, since the kernel
-            // changes the page during a fork.
+            // SAFETY: `wiped_on_fork` mapped the page, readable, and only the drop unmaps it. No thread
+            // writes it. The read is volatile, since the kernel replaces the page in a child.
             #[cfg(target_os = "linux")]
             Self::Page(page) => unsafe { page.as_ptr().read_volatile() == 1 },
             Self::Process(id) => std::process::id() == *id,
@@ -48,7 +49,8 @@ impl Drop for OwnerProcess {
     fn drop(&mut self) {
         #[cfg(target_os = "linux")]
         if let Self::Page(page) = self {
-            // SAFETY: exactly the mapping made in `wiped_on_fork`, unmapped here only.
+            // SAFETY: the range is the page that `wiped_on_fork` mapped for this value alone. It is unmapped
+            // here only, and `&mut self` excludes a reader.
             let unmapped = unsafe { munmap(page.as_ptr().cast(), rustix::param::page_size()) };
             debug_assert!(unmapped.is_ok(), "munmap of a mapping of ours: {unmapped:?}");
         }
@@ -62,16 +64,18 @@ fn wiped_on_fork() -> Option<NonNull<u8>> {
 
     let bytes = rustix::param::page_size();
     let rights = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new anonymous mapping at an address of the kernel's choice replaces nothing.
+    // SAFETY: without an address to place it at, a new anonymous mapping replaces nothing.
     let page = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, rights, MapFlags::PRIVATE) }.ok()?;
-    // SAFETY: the range is exactly our fresh mapping, which nobody else knows of.
-    unsafe {
-        if madvise(page, bytes, Advice::LinuxWipeOnFork).is_err() {
-            // A kernel before 4.14. A failed munmap only leaks one page.
-            let _ = munmap(page, bytes);
-            return None;
-        }
-        page.cast::<u8>().write(1);
+    // SAFETY: the range is the page that was just mapped, and what the advice changes is a child's copy.
+    let advised = unsafe { madvise(page, bytes, Advice::LinuxWipeOnFork) };
+    if advised.is_err() {
+        // A kernel before 4.14. A failed munmap only leaks one page.
+        //
+        // SAFETY: the range is the page that was just mapped, and no pointer to it is left.
+        let _ = unsafe { munmap(page, bytes) };
+        return None;
     }
+    // SAFETY: the page was just mapped, writable, and nobody else knows its address.
+    unsafe { page.cast::<u8>().write(1) };
     NonNull::new(page.cast())
 }

@@ -88,25 +88,20 @@ pub struct Registration {
     handle: Handle,
     record: Record,
     memory: RawBytes,
-    /// Keeps the memory alive as long as the registration; `None` for memory of the caller.
-    region: Option<Arc<Region>>,
 }
 
-// SAFETY: the pointers in it are addresses of memory whose accesses are all raw copies and atomics, safe from
-// any thread; everything else in it is `Send`.
+// SAFETY: `record` and `memory` are kept from being `Send` only by their addresses. `memory` accesses the
+// bytes by raw copies and atomics, which may come from any thread, and `record` accesses nothing. Memory of
+// the caller is not freed with the value, and a region may be freed on any thread.
 unsafe impl Send for Registration {}
-// SAFETY: `&self` gives access to the memory by raw copies and atomics only, which are safe from any thread;
-// the table is accessed by atomics and under its lock.
+// SAFETY: `&self` accesses the bytes by the raw copies and atomics of `RawBytes` only, which may come from
+// several threads at once. `handle` is `Sync`: it accesses the table by atomics and under its lock. `record`
+// changes through `&mut self` only.
 unsafe impl Sync for Registration {}
 
 impl Registration {
-    pub(super) fn new(
-        handle: Handle,
-        record: &Record,
-        memory: RawBytes,
-        region: Option<Arc<Region>>,
-    ) -> Self {
-        Self { handle, record: *record, memory, region }
+    pub(super) fn new(handle: Handle, record: &Record, memory: RawBytes) -> Self {
+        Self { handle, record: *record, memory }
     }
 
     /// Its STag, which is its lkey and rkey.
@@ -141,7 +136,7 @@ impl Registration {
 
     /// The region behind it; `None` for memory of the caller.
     pub fn region(&self) -> Option<&Arc<Region>> {
-        self.region.as_ref()
+        self.memory.region()
     }
 
     /// Whether its STag is valid. It is not after an invalidation by its owner or by a peer.

@@ -193,8 +193,7 @@ impl MemoryTable {
         region: Arc<Region>,
         options: &RegisterOptions,
     ) -> Result<Registration, RegisterError> {
-        let memory = RawBytes::of_region(&region);
-        self.insert(memory, Some(region), options)
+        self.insert(RawBytes::of_region(region), options)
     }
 
     /// Registers memory of the caller.
@@ -213,15 +212,18 @@ impl MemoryTable {
         len: usize,
         options: &RegisterOptions,
     ) -> Result<Registration, RegisterError> {
-        // SAFETY: the caller keeps the promise of `user_memory` for as long as the registration exists.
+        // SAFETY: the caller promises mapped and accessible memory until the registration is gone, and
+        // accesses that allow others. The registration owns the value that is made here, and `Handle`, which
+        // it drops first, waits until no engine uses the memory any more.
         let memory = unsafe { self.user_memory(ptr, len, options.access.allows_writing())? };
-        self.insert(memory, None, options)
+        self.insert(memory, options)
     }
 
     /// Checks memory of the caller, and installs the fault guard for it.
     ///
     /// # Safety
-    /// As [`MemoryTable::register_user`], while the value exists.
+    /// While the value exists, `ptr..ptr + len` stays mapped, readable and, if `writable`, writable. All
+    /// threads access it by raw copies and atomics only, never through a reference to plain bytes.
     pub(super) unsafe fn user_memory(
         &self,
         ptr: *mut u8,
@@ -239,9 +241,9 @@ impl MemoryTable {
             UserMemory::Guarded => guard::install().map_err(|_| RegisterError::NoGuard)?,
             UserMemory::Trusted => false,
         };
-        // SAFETY: the caller promises that the memory is mapped and accessible while the value exists, as
-        // `RawBytes::new` requires.
-        Ok(unsafe { RawBytes::new(ptr, len, writable, guarded) })
+        // SAFETY: the caller promises for the time of the value that the memory is mapped, readable and, if
+        // `writable`, writable, and that it is accessed by raw copies and atomics only.
+        Ok(unsafe { RawBytes::of_user(ptr, len, writable, guarded) })
     }
 
     /// Checks that a request of protection domain `pd` may use `len` bytes at `addr` of `lkey`. Posting calls
@@ -288,8 +290,10 @@ impl MemoryTable {
         let (_, record) = self.shared.lookup(Stag(lkey))?;
         record.admit_local(pd, Access::empty())?;
         let ptr = record.locate(addr, out.len() as u64)?;
-        // SAFETY: the slot was valid while `_copying` was held. A thread that revokes it waits for `_copying`
-        // to end before the memory may go. `locate` keeps the range inside the registration.
+        // SAFETY: `lookup` found the slot valid after `_copying` was taken, and `synchronize` takes that lock
+        // for writing: so a thread that has revoked the slot since waits for the end of this copy before the
+        // memory may go. `locate` found the range inside the registration, and every registration is
+        // readable. Others access its bytes by raw copies and atomics only (`RawBytes`).
         unsafe { copy::fetch_from(ptr, out, Stride::NONE, record.traits.contains(Traits::GUARDED)) }
             .map_err(|Unmapped| Fault::InvalidStag)
     }
@@ -315,18 +319,13 @@ impl MemoryTable {
         &self.shared
     }
 
-    fn insert(
-        &self,
-        memory: RawBytes,
-        region: Option<Arc<Region>>,
-        options: &RegisterOptions,
-    ) -> Result<Registration, RegisterError> {
+    fn insert(&self, memory: RawBytes, options: &RegisterOptions) -> Result<Registration, RegisterError> {
         let mut record = record(&memory, options)?;
         let (slot, index) = self.shared.allocate(None)?;
         let handle = Handle { table: self.clone(), slot, index };
         record.stag = Stag::new(index, options.key);
         self.shared.republish(slot, &record, AddressRange::from(&memory))?;
-        Ok(Registration::new(handle, &record, memory, region))
+        Ok(Registration::new(handle, &record, memory))
     }
 }
 

@@ -58,12 +58,12 @@ impl<'t> Target<'t> {
     /// mapped.
     ///
     /// # Safety
-    /// As [`copy::run`], for an access to the bytes of the range.
+    /// `access` may be abandoned at any access to these bytes: it and the functions it calls own nothing that
+    /// needs a drop, hold no lock, leave no state that others rely on half changed, and do not panic.
     pub(super) unsafe fn access(&self, mut access: impl FnMut(*mut u8)) -> Result<(), Fault> {
         let Range { len, guarded, .. } = self.range;
         let ptr = self.range.at(0, len)?;
-        // SAFETY: the caller promises what `copy::run` requires of an access to these bytes, which `at` found
-        // inside the range.
+        // SAFETY: the caller promises that `access` may be abandoned at any access to these bytes.
         unsafe { copy::run(ptr, len, guarded, || access(ptr)) }.map_err(|Unmapped| Fault::InvalidStag)
     }
 
@@ -77,9 +77,10 @@ impl<'t> Target<'t> {
     /// part may have been copied then.
     pub fn place(&self, offset: usize, bytes: &[u8]) -> Result<(), Fault> {
         let ptr = self.range.at(offset, bytes.len())?;
-        // SAFETY: `at` found the registration valid just now and the range inside it, and the check that made
-        // this target found it writable. The epoch is open on this thread, so a thread that has revoked the
-        // registration since waits for the epoch to end before the memory may go (see `quiescence`).
+        // SAFETY: `at` found the registration valid just now and the bytes inside it, and the check that made
+        // this target found it writable. The epoch (`_guard`) is open on this thread, so a thread that has
+        // revoked the registration since waits for the epoch to end before the memory may go (`quiescence`
+        // has the proof). Others access the bytes by raw copies and atomics only (`RawBytes`).
         unsafe { copy::place_to(ptr, bytes, self.range.guarded) }.map_err(|Unmapped| Fault::InvalidStag)
     }
 
@@ -91,8 +92,11 @@ impl<'t> Target<'t> {
     pub fn place_runs(&self, offset: usize, runs: Runs<'_>) -> Result<usize, Fault> {
         let len = runs.len();
         let ptr = self.range.at(offset, len)?;
-        // SAFETY: as in `place`: `at` found the registration valid and the range of all runs inside it, the
-        // target is writable, and the open epoch keeps the memory.
+        // SAFETY: `at` found the registration valid just now and `len` bytes, those of all runs, inside it,
+        // and the check that made this target found it writable. The epoch (`_guard`) is open on this thread,
+        // so a thread that has revoked the registration since waits for the epoch to end before the memory
+        // may go (`quiescence` has the proof). Others access the bytes by raw copies and atomics only
+        // (`RawBytes`).
         unsafe { copy::place_runs_to(ptr, runs, len, self.range.guarded) }
             .map(|()| len)
             .map_err(|Unmapped| Fault::InvalidStag)
@@ -134,9 +138,10 @@ impl<'t> Source<'t> {
     /// As [`Target::place`].
     pub fn fetch_runs(&self, offset: usize, out: &mut [u8], stride: Stride) -> Result<(), Fault> {
         let ptr = self.range.at(offset, stride.content(out.len()))?;
-        // SAFETY: `at` found the registration valid just now and the range inside it, and every registration
-        // is readable. The epoch is open on this thread, so a thread that has revoked the registration since
-        // waits for the epoch to end before the memory may go.
+        // SAFETY: `at` found the registration valid just now and as many bytes as `out` has of content inside
+        // it, and every registration is readable. The epoch (`_guard`) is open on this thread, so a thread
+        // that has revoked the registration since waits for the epoch to end before the memory may go
+        // (`quiescence` has the proof). Others access the bytes by raw copies and atomics only (`RawBytes`).
         unsafe { copy::fetch_from(ptr, out, stride, self.range.guarded) }
             .map_err(|Unmapped| Fault::InvalidStag)
     }
@@ -149,8 +154,10 @@ impl<'t> Source<'t> {
     pub fn fetch_summed(&self, offset: usize, out: &mut [u8], sum: Option<&mut u32>) -> Result<(), Fault> {
         let Some(sum) = sum else { return self.fetch(offset, out) };
         let ptr = self.range.at(offset, out.len())?;
-        // SAFETY: as in `fetch_runs`: `at` found the registration valid and the range inside it, and the open
-        // epoch keeps the memory.
+        // SAFETY: `at` found the registration valid just now and the bytes inside it, and every registration
+        // is readable. The epoch (`_guard`) is open on this thread, so a thread that has revoked the
+        // registration since waits for the epoch to end before the memory may go (`quiescence` has the
+        // proof). Others access the bytes by raw copies and atomics only (`RawBytes`).
         *sum = unsafe { copy::fetch_summed_from(ptr, out, self.range.guarded, *sum) }
             .map_err(|Unmapped| Fault::InvalidStag)?;
         Ok(())

@@ -3,9 +3,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use super::{Stride, place};
 
 /// # Safety
-/// As [`super::fetch`].
+/// `from..from + out.len()` is mapped and readable, and others access it at most through atomics and raw
+/// copies.
 unsafe fn fetch(from: *const u8, out: &mut [u8]) {
-    // SAFETY: the caller promises the same.
+    // SAFETY: without gaps all of `out` is content, for which the caller promises the bytes at `from`.
     unsafe { super::fetch(from, out, Stride::NONE) }
 }
 
@@ -17,14 +18,16 @@ fn every_length_and_alignment_copies_exactly() {
         for align in 0..18 {
             let from = (align * 5) % 17;
             let mut memory = vec![0_u8; 400];
-            // SAFETY: the vector is ours alone and large enough: 18 + 300 is below 400.
-            unsafe { place(memory.as_mut_ptr().add(align), &source[from..from + len]) };
+            let to = memory[align..align + len].as_mut_ptr();
+            // SAFETY: `to` has room for `len` bytes, and nobody else uses the vector.
+            unsafe { place(to, &source[from..from + len]) };
             assert_eq!(&memory[align..align + len], &source[from..from + len], "len {len}, align {align}");
             assert!(memory[..align].iter().chain(&memory[align + len..]).all(|&b| b == 0));
 
             let mut out = vec![0_u8; 400];
-            // SAFETY: as above.
-            unsafe { fetch(memory.as_ptr().add(align), &mut out[from..from + len]) };
+            let placed = memory[align..align + len].as_ptr();
+            // SAFETY: `placed` points to `len` bytes, which nobody writes.
+            unsafe { fetch(placed, &mut out[from..from + len]) };
             assert_eq!(&out[from..from + len], &source[from..from + len]);
             assert!(out[..from].iter().chain(&out[from + len..]).all(|&b| b == 0));
         }
@@ -40,9 +43,10 @@ fn copies_go_around_gaps_wherever_these_are() {
             for align in [0, 1, 4, 8, 12, 15] {
                 let content: Vec<u8> = stride.runs(&bytes[..len]).flatten().copied().collect();
                 let mut memory = vec![0_u8; 2000];
-                // SAFETY: the vector is ours alone and large enough: 15 + 1600 is below 2000.
-                unsafe { super::place_runs(memory.as_mut_ptr().add(align), stride.runs(&bytes[..len])) };
                 let end = align + content.len();
+                let to = memory[align..end].as_mut_ptr();
+                // SAFETY: `to` has room for all content of the runs, and nobody else uses the vector.
+                unsafe { super::place_runs(to, stride.runs(&bytes[..len])) };
                 assert_eq!(memory[align..end], content, "{stride:?}, len {len}, align {align}");
                 assert!(
                     memory[..align].iter().chain(&memory[end..]).all(|&b| b == 0),
@@ -53,8 +57,9 @@ fn copies_go_around_gaps_wherever_these_are() {
                 const BEHIND: u8 = 2;
                 memory[end..].fill(BEHIND);
                 let mut out = vec![0_u8; 2000];
-                // SAFETY: as above.
-                unsafe { super::fetch(memory.as_ptr().add(align), &mut out[align..align + len], stride) };
+                let placed = memory[align..end].as_ptr();
+                // SAFETY: `placed` points to as many bytes as `out` has of content, which nobody writes.
+                unsafe { super::fetch(placed, &mut out[align..align + len], stride) };
                 assert!(
                     stride.runs(&out[align..align + len]).flatten().eq(&content),
                     "{stride:?}, len {len}, align {align}"
@@ -95,8 +100,9 @@ fn the_last_byte_is_seen_last() {
                 let mut bytes = [now as u8; 2 * LEN];
                 let bytes = &mut bytes[..stride.span(len)];
                 stride.gaps(bytes.len()).for_each(|gap| bytes[gap..gap + Stride::GAP].fill(0));
-                // SAFETY: the words are atomics, and `span` stays inside them.
-                unsafe { super::place_runs(to.add(offset), stride.runs(bytes)) };
+                // SAFETY: `span` ends inside the words, which live longer than the scope, and all threads
+                // access them as atomics or by raw copies. The runs have `len` bytes of content.
+                unsafe { super::place_runs(to.wrapping_add(offset), stride.runs(bytes)) };
             }
         });
         for now in 1..4000_u64 {
@@ -108,16 +114,18 @@ fn the_last_byte_is_seen_last() {
             let mut byte = [0];
             let mut out = [0_u8; LEN];
             loop {
-                // SAFETY: as above.
-                unsafe { fetch(base.add(offset + len - 1), &mut byte) };
+                // SAFETY: `span` ends inside the words, which live longer than the scope, and all threads
+                // access them as atomics or by raw copies.
+                unsafe { fetch(base.wrapping_add(offset + len - 1), &mut byte) };
                 if byte[0] == now as u8 {
                     break;
                 }
                 std::hint::spin_loop();
             }
             fence(Ordering::Acquire);
-            // SAFETY: as above.
-            unsafe { fetch(base.add(offset), &mut out[..len]) };
+            // SAFETY: `span` ends inside the words, which live longer than the scope, and all threads access
+            // them as atomics or by raw copies.
+            unsafe { fetch(base.wrapping_add(offset), &mut out[..len]) };
             assert!(out[..len].iter().all(|&b| b == now as u8), "round {now}, offset {offset}, len {len}");
         }
         stop.store(true, Ordering::Release);

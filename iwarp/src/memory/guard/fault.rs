@@ -54,24 +54,27 @@ impl Previous {
 /// See [`super::attempt`].
 ///
 /// # Safety
-/// As [`super::attempt`].
+/// `access` may be abandoned at any access to these bytes: there it and the functions it calls own nothing
+/// that needs a drop, hold no lock, and leave no state that others rely on half changed.
 pub(super) unsafe fn attempt<F: FnMut()>(
     start: *const u8,
     len: usize,
     mut access: F,
 ) -> Result<(), Unmapped> {
+    /// # Safety
+    /// `access` points to an `F` that nobody else uses during the call.
     unsafe extern "C" fn run<F: FnMut()>(access: *mut c_void) {
-        // SAFETY: `attempt` passes the address of its own `access`, which is of this type and used nowhere
-        // else.
+        // SAFETY: the caller promises that `access` points to an `F` that nobody else uses.
         let access = unsafe { &mut *access.cast::<F>() };
         access();
     }
     let recovery = Recovery { start: start.addr(), len, stack: Cell::new(0) };
     let outer = ACTIVE.replace(&raw const recovery);
     let access: *mut F = &mut access;
-    // SAFETY: `run` gets a pointer to `access`, as it requires, and `stack` is a local variable. When
-    // `landing` ends the call, the abandoned frames are those of `run` and `access`, which own nothing by the
-    // caller's promise.
+    // SAFETY: `run` gets a pointer to `access`, an `F` that is used nowhere else until `call` returns, and
+    // `stack` is in a local variable. `call` is assembly, from which a signal handler may enter: so the
+    // compiler stores `ACTIVE` before it. When `landing` ends the call, the abandoned frames are those of
+    // `run` and `access`, which have nothing to drop there, by the caller's promise.
     let left = unsafe { call(run::<F>, access.cast(), recovery.stack.as_ptr()) };
     ACTIVE.set(outer);
     if left == 0 { Ok(()) } else { Err(Unmapped) }
@@ -91,49 +94,66 @@ pub(super) fn install() -> std::io::Result<()> {
 
 fn replace(signal: c_int, previous: &Previous) -> std::io::Result<()> {
     let check = |result: c_int| if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) };
-    // SAFETY: all fields of the structure are integers and pointers, for which zero is a valid value.
+    // SAFETY: a `sigaction` has integers, a mask of integers, and an optional function: zero is a value of
+    // each.
     let mut old: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: asks for the action of a signal that exists; `old` may be written.
+    // SAFETY: without a new action the call only writes the present one to `old`, a local variable.
     check(unsafe { libc::sigaction(signal, null(), &mut old) })?;
     // Stored before our handler can run.
     let _ = previous.action.set(old);
-    // SAFETY: all fields of the structure are integers and pointers, for which zero is a valid value.
+    // SAFETY: a `sigaction` has integers, a mask of integers, and an optional function: zero is a value of
+    // each.
     let mut new: libc::sigaction = unsafe { std::mem::zeroed() };
-    new.sa_sigaction = on_fault as extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) as usize;
+    new.sa_sigaction = on_fault as Handler as usize;
     // On the alternate stack, if there is one: a stack overflow raises SIGSEGV too.
     new.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | (old.sa_flags & libc::SA_RESTART);
-    // SAFETY: `on_fault` has the signature of a handler with SA_SIGINFO, and is async-signal-safe.
+    // SAFETY: `new` is a complete action. `on_fault` has the signature of a handler with SA_SIGINFO, and
+    // calls only what is async-signal-safe: loads of a thread-local word, of atomics and of a set `OnceLock`,
+    // system calls, and the handler that the program had installed for this signal itself.
     check(unsafe { libc::sigaction(signal, &new, null_mut()) })
 }
 
-extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel passes a `siginfo_t` to a handler with SA_SIGINFO.
-    let (is_fault, address) = unsafe { ((*info).si_code > 0, (*info).si_addr().addr()) };
+/// A handler with SA_SIGINFO.
+type Handler = unsafe extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
+
+/// # Safety
+/// The kernel calls it as a handler with SA_SIGINFO, or another handler passes on the arguments that it got
+/// from the kernel as such a handler, for the same signal.
+unsafe extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: `info` is what the kernel passed to a handler with SA_SIGINFO: a `siginfo_t` on this stack,
+    // which nobody changes while this reference is used.
+    let fault = unsafe { &*info };
+    // SAFETY: the kernel fills in the whole structure. The address is that of a fault if the kernel raised
+    // the signal. If a process sent it, the bytes are other numbers, which are not used.
+    let address = unsafe { fault.si_addr() }.addr();
+    let is_fault = fault.si_code > 0;
     let active = ACTIVE.get();
     if is_fault && !active.is_null() {
-        // SAFETY: while `ACTIVE` points to it, the frame of `attempt` exists on this thread, which executes
-        // this handler.
+        // SAFETY: `attempt` points `ACTIVE` to a variable of its frame, and resets it before it returns. The
+        // frame is on this thread, which executes this handler meanwhile.
         let recovery = unsafe { &*active };
         if address.wrapping_sub(recovery.start) < recovery.len {
-            // SAFETY: the kernel passes the `ucontext_t` of the interrupted thread, which is this thread. It
-            // was in `call`, which had stored its stack pointer before it ran the access that faulted.
+            // SAFETY: `context` is what the kernel passed to a handler with SA_SIGINFO: the context of this
+            // thread when it faulted. It accessed the bytes of `recovery`, so it was in `call` of that
+            // `attempt`, which stores its stack pointer before it runs the access.
             unsafe { go_on_at_landing(context.cast(), recovery.stack.get()) };
             return;
         }
     }
-    // SAFETY: the arguments are those that the kernel passed to this handler.
+    // SAFETY: the arguments are those of a handler of `signal` with SA_SIGINFO, passed by the kernel.
     unsafe { pass_on(signal, info, context, is_fault) };
 }
 
 /// Makes the interrupted thread continue at [`landing`].
 ///
 /// # Safety
-/// `context` is the context of that thread, and `stack` is the stack pointer that its current `call` has
-/// stored.
+/// `context` is the context that the kernel passed to the current handler. The interrupted thread is in
+/// `call`, which stored `stack` as its stack pointer, and nothing that it called there needs to be returned
+/// to.
 unsafe fn go_on_at_landing(context: *mut libc::ucontext_t, stack: usize) {
     let landing = landing as unsafe extern "C" fn() as usize;
-    // SAFETY: the caller promises that `context` is the context of the interrupted thread, which the kernel
-    // lets the handler change.
+    // SAFETY: the caller promises that `context` is what the kernel passed to the current handler. The
+    // handler may change it, and nobody else uses it meanwhile.
     let machine = unsafe { &mut (*context).uc_mcontext };
     #[cfg(target_arch = "x86_64")]
     {
@@ -151,12 +171,14 @@ unsafe fn go_on_at_landing(context: *mut libc::ucontext_t, stack: usize) {
 /// not ask for the alternate stack (`SA_ONSTACK`) runs on it too, if there is one.
 ///
 /// # Safety
-/// The arguments are those of a handler.
+/// `signal`, `info` and `context` are the arguments that the kernel passed to the current handler, which has
+/// SA_SIGINFO. `signal` is SIGSEGV or SIGBUS.
 unsafe fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void, is_fault: bool) {
     let previous = if signal == libc::SIGBUS { &PREVIOUS_BUS } else { &PREVIOUS_SEGV };
     let (handler, action) = previous.take();
     if let Some(action) = action {
-        // SAFETY: `action` comes from the kernel, so its mask is valid, and this is the handler of `signal`.
+        // SAFETY: `replace` got `action` from the kernel, with its mask. The caller is the handler of
+        // `signal`, which `replace` installed with an empty mask and without SA_NODEFER.
         unsafe { mask_as(action, signal) };
     }
     let flags = action.map_or(0, |action| action.sa_flags);
@@ -164,30 +186,29 @@ unsafe fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_voi
         // A fault cannot be ignored.
         libc::SIG_IGN if !is_fault => {}
         libc::SIG_DFL | libc::SIG_IGN => {
-            // SAFETY: both calls are async-signal-safe. With the default action restored, a fault happens
-            // again when the thread continues. A signal that was sent is raised again, and handled when this
-            // handler returns.
-            unsafe {
-                libc::signal(signal, libc::SIG_DFL);
-                if !is_fault {
-                    libc::raise(signal);
-                }
+            // SAFETY: async-signal-safe, and the default action needs no function. With it restored, a fault
+            // happens again when the thread continues.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+            if !is_fault {
+                // SAFETY: async-signal-safe. The signal is blocked in its handler, so the default action
+                // follows when this handler returns.
+                unsafe { libc::raise(signal) };
             }
         }
         _ if flags & libc::SA_SIGINFO != 0 => {
-            // SAFETY: its flags have SA_SIGINFO, so it was installed with this signature.
-            unsafe {
-                let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
-                    std::mem::transmute(handler);
-                handler(signal, info, context);
-            }
+            // SAFETY: the program installed this address with SA_SIGINFO, so it is a function of this
+            // signature.
+            let handler: Handler = unsafe { std::mem::transmute(handler) };
+            // SAFETY: the function is a handler of `signal`, and the arguments are those that the kernel
+            // passes to such a handler with SA_SIGINFO.
+            unsafe { handler(signal, info, context) };
         }
         _ => {
-            // SAFETY: its flags do not have SA_SIGINFO, so it was installed with this signature.
-            unsafe {
-                let handler: extern "C" fn(c_int) = std::mem::transmute(handler);
-                handler(signal);
-            }
+            // SAFETY: the program installed this address without SA_SIGINFO, so it is a function of this
+            // signature.
+            let handler: unsafe extern "C" fn(c_int) = unsafe { std::mem::transmute(handler) };
+            // SAFETY: the function is a handler of `signal`, which is being handled.
+            unsafe { handler(signal) };
         }
     }
 }
@@ -196,17 +217,27 @@ unsafe fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_voi
 /// previous mask when our handler returns.
 ///
 /// # Safety
-/// `action` has a valid signal mask. The caller is the handler of `signal`, which blocks only that signal.
+/// The kernel gave `action`, so that its mask is initialised. The caller is the handler of `signal`, which
+/// blocks only that signal.
 unsafe fn mask_as(action: &libc::sigaction, signal: c_int) {
-    let nests = action.sa_flags & libc::SA_NODEFER != 0;
-    // SAFETY: the signal sets are local or only read, and `pthread_sigmask` may be called in a handler.
-    unsafe {
-        if nests {
-            let mut own: libc::sigset_t = std::mem::zeroed();
-            libc::sigemptyset(&mut own);
-            libc::sigaddset(&mut own, signal);
-            libc::pthread_sigmask(libc::SIG_UNBLOCK, &own, null_mut());
-        }
-        libc::pthread_sigmask(libc::SIG_BLOCK, &action.sa_mask, null_mut());
+    if action.sa_flags & libc::SA_NODEFER != 0 {
+        let own = only(signal);
+        // SAFETY: async-signal-safe; reads a local set. The caller is the handler of `signal`, so nothing
+        // relies on its being blocked but the handler with this action, which asked for the opposite.
+        unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &own, null_mut()) };
     }
+    // SAFETY: async-signal-safe; reads a set that the caller promises to be initialised. The kernel restores
+    // the mask when the handler, which calls this, returns.
+    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &action.sa_mask, null_mut()) };
+}
+
+/// The set with this signal alone.
+fn only(signal: c_int) -> libc::sigset_t {
+    // SAFETY: a `sigset_t` is an array of integers, for which zero is a value.
+    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: async-signal-safe; writes a local set.
+    unsafe { libc::sigemptyset(&mut set) };
+    // SAFETY: async-signal-safe; writes a local set that `sigemptyset` has initialised.
+    unsafe { libc::sigaddset(&mut set, signal) };
+    set
 }

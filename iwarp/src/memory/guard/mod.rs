@@ -39,12 +39,13 @@ pub(super) fn install() -> std::io::Result<bool> {
 /// [`Unmapped`] when a fault has ended `access`.
 ///
 /// # Safety
-/// `access` may be abandoned at any access to these bytes. So it and the functions it calls own nothing that
-/// needs a drop, hold no lock, and leave no state that others rely on half changed. It does not panic.
+/// `access` may be abandoned at any access to these bytes: there it and the functions it calls own nothing
+/// that needs a drop, hold no lock, and leave no state that others rely on half changed. A panic of it ends
+/// the process.
 pub(super) unsafe fn attempt<F: FnMut()>(start: *const u8, len: usize, access: F) -> Result<(), Unmapped> {
     const { assert!(!std::mem::needs_drop::<F>(), "a guarded access may be left without being dropped") };
     #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
-    // SAFETY: the caller promises the same of `access` as `fault::attempt` requires.
+    // SAFETY: the caller promises that `access` may be abandoned at any access to these bytes.
     return unsafe { fault::attempt(start, len, access) };
     #[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
     {

@@ -10,10 +10,12 @@ use std::ffi::c_void;
 /// `landing` was entered.
 ///
 /// # Safety
-/// The requirements of `run` hold, and `stack` may be written.
+/// `run` may be called with `argument`, and `stack` may be written. `run` does not unwind. If a signal
+/// handler makes the thread continue at [`landing`], the frames that are left need no drop.
 #[cfg(target_arch = "x86_64")]
 // SAFETY: the body follows the C ABI: every callee-saved register is stored before `run` and restored after
-// it, the stack pointer is at the return address again, and the result is in its register.
+// it, by it or by `landing`. At the return the stack pointer is where it was, and the result is in its
+// register.
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn call(
     run: unsafe extern "C" fn(*mut c_void),
@@ -48,9 +50,11 @@ pub(super) unsafe extern "C" fn call(
 /// Returns 1 from the `call` whose saved stack it runs on.
 ///
 /// # Safety
-/// It is jumped to, not called: with the stack pointer that [`call`] stored, before that call has returned.
+/// It is jumped to, not called: on the thread of a [`call`] that has not returned, with the stack pointer
+/// which that call stored.
 #[cfg(target_arch = "x86_64")]
-// SAFETY: the body reads the registers that `call` has saved on this stack, and returns as `call` does.
+// SAFETY: the body follows the C ABI in the place of `call`: it restores every callee-saved register from
+// where `call` stored it relative to this stack pointer, and returns to the caller of `call` with a result.
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn landing() {
     std::arch::naked_asm!(
@@ -71,10 +75,12 @@ pub(super) unsafe extern "C" fn landing() {
 /// `landing` was entered.
 ///
 /// # Safety
-/// The requirements of `run` hold, and `stack` may be written.
+/// `run` may be called with `argument`, and `stack` may be written. `run` does not unwind. If a signal
+/// handler makes the thread continue at [`landing`], the frames that are left need no drop.
 #[cfg(target_arch = "aarch64")]
 // SAFETY: the body follows the C ABI: every callee-saved register is stored before `run` and restored after
-// it, the stack pointer is at the return address again, and the result is in its register.
+// it, by it or by `landing`. At the return the stack pointer is where it was, and the result is in its
+// register.
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn call(
     run: unsafe extern "C" fn(*mut c_void),
@@ -115,9 +121,11 @@ pub(super) unsafe extern "C" fn call(
 /// Returns 1 from the `call` whose saved stack it runs on.
 ///
 /// # Safety
-/// It is jumped to, not called: with the stack pointer that [`call`] stored, before that call has returned.
+/// It is jumped to, not called: on the thread of a [`call`] that has not returned, with the stack pointer
+/// which that call stored.
 #[cfg(target_arch = "aarch64")]
-// SAFETY: the body reads the registers that `call` has saved on this stack, and returns as `call` does.
+// SAFETY: the body follows the C ABI in the place of `call`: it restores every callee-saved register from
+// where `call` stored it relative to this stack pointer, and returns to the caller of `call` with a result.
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn landing() {
     std::arch::naked_asm!(

@@ -1,8 +1,8 @@
 //! Loads of bytes for a sum, with a store of each loaded value if they are copied.
 //!
-//! The loads are assembly that is opaque to the compiler, which may neither repeat nor omit them: `from` may
-//! be registered memory, which others write to. Each byte is loaded once, and the loaded value is both summed
-//! and stored.
+//! The loads are assembly that is opaque to the compiler, which may neither repeat nor omit them: the bytes
+//! may be registered memory, which others write to. Each byte is loaded once, and the loaded value is both
+//! summed and stored.
 
 use std::arch::asm;
 use std::arch::x86_64::{__m128i, __m512i, _mm_crc32_u8, _mm_crc32_u16, _mm_crc32_u32, _mm_crc32_u64};
@@ -12,7 +12,7 @@ pub(super) trait Sink: Copy {
     /// Stores `value` at `offset`.
     ///
     /// # Safety
-    /// The sink has room for the value there, and the caller may write it.
+    /// The sink has room for the value at `offset`, and nobody else accesses these bytes during the call.
     unsafe fn put<T>(self, offset: usize, value: T);
 }
 
@@ -32,45 +32,74 @@ impl Sink for Nowhere {
 impl Sink for To {
     #[inline(always)]
     unsafe fn put<T>(self, offset: usize, value: T) {
-        // SAFETY: the caller promises that the sink has room at `offset`. `write_unaligned` needs no
-        // alignment.
-        unsafe { self.0.add(offset).cast::<T>().write_unaligned(value) };
+        let place = self.0.wrapping_add(offset).cast::<T>();
+        // SAFETY: the caller promises room for the value at `offset`, and that nobody else accesses it.
+        // `write_unaligned` needs no alignment.
+        unsafe { place.write_unaligned(value) };
     }
 }
 
-/// Defines loads of one instruction each.
+/// A value that is loaded from memory of any alignment, each byte once.
+pub(super) trait Load: Sized {
+    /// Loads the value at `from`.
+    ///
+    /// # Safety
+    /// `size_of::<Self>()` bytes at `from` are mapped and readable.
+    unsafe fn load(from: *const u8) -> Self;
+}
+
+/// Implements loads of one instruction each, into a register of type `$register`.
 macro_rules! loads {
-    ($($(#[$doc:meta])* $name:ident: $value:ty = $instruction:literal;)*) => {$(
-        $(#[$doc])*
-        ///
-        /// # Safety
-        /// They are mapped and readable.
-        #[inline(always)]
-        unsafe fn $name(from: *const u8) -> $value {
-            let value;
-            // SAFETY: the caller promises that the bytes are readable. Only the register is changed.
-            unsafe {
-                asm!(
-                    $instruction,
-                    value = out(reg) value,
-                    from = in(reg) from,
-                    options(nostack, preserves_flags, readonly),
-                );
+    ($($value:ty: $instruction:literal, $register:ty;)*) => {$(
+        impl Load for $value {
+            #[inline(always)]
+            unsafe fn load(from: *const u8) -> Self {
+                let value: $register;
+                // SAFETY: the caller promises that as many bytes as the value has are readable, and the
+                // instruction reads no more. It changes only the register that is named.
+                unsafe {
+                    asm!(
+                        $instruction,
+                        value = out(reg) value,
+                        from = in(reg) from,
+                        options(nostack, preserves_flags, readonly),
+                    );
+                }
+                value as Self
             }
-            value
         }
     )*};
 }
 
 loads! {
-    /// One byte.
-    load_8: u32 = "movzx {value:e}, byte ptr [{from}]";
-    /// Two bytes.
-    load_16: u32 = "movzx {value:e}, word ptr [{from}]";
-    /// Four bytes.
-    load_32: u32 = "mov {value:e}, dword ptr [{from}]";
-    /// Eight bytes.
-    load_64: u64 = "mov {value}, qword ptr [{from}]";
+    u8: "movzx {value:e}, byte ptr [{from}]", u32;
+    u16: "movzx {value:e}, word ptr [{from}]", u32;
+    u32: "mov {value:e}, dword ptr [{from}]", u32;
+    u64: "mov {value}, qword ptr [{from}]", u64;
+}
+
+impl Load for [__m128i; 4] {
+    #[inline(always)]
+    unsafe fn load(from: *const u8) -> Self {
+        let (a, b, c, d);
+        // SAFETY: the caller promises that 64 bytes are readable, and the four instructions read 16 bytes
+        // each, one behind the other. They change only the registers that are named.
+        unsafe {
+            asm!(
+                "movdqu {a}, [{from}]",
+                "movdqu {b}, [{from} + 16]",
+                "movdqu {c}, [{from} + 32]",
+                "movdqu {d}, [{from} + 48]",
+                a = out(xmm_reg) a,
+                b = out(xmm_reg) b,
+                c = out(xmm_reg) c,
+                d = out(xmm_reg) d,
+                from = in(reg) from,
+                options(nostack, preserves_flags, readonly),
+            );
+        }
+        [a, b, c, d]
+    }
 }
 
 /// Loads the 64 bytes at `from`, of any alignment.
@@ -79,9 +108,10 @@ loads! {
 /// They are mapped and readable.
 #[inline]
 #[target_feature(enable = "avx512f")]
-pub(super) unsafe fn load_512(from: *const u8) -> __m512i {
+unsafe fn load_512(from: *const u8) -> __m512i {
     let value;
-    // SAFETY: the caller promises that the bytes are readable. Only the register is changed.
+    // SAFETY: the caller promises that the 64 bytes are readable. The instruction changes only the register
+    // that is named.
     unsafe {
         asm!(
             "vmovdqu64 {value}, [{from}]",
@@ -93,31 +123,91 @@ pub(super) unsafe fn load_512(from: *const u8) -> __m512i {
     value
 }
 
-/// Loads the 16 bytes at `from + OFFSET`, of any alignment.
-///
-/// # Safety
-/// They are mapped and readable.
-#[inline(always)]
-pub(super) unsafe fn load_128<const OFFSET: usize>(from: *const u8) -> __m128i {
-    let value;
-    // SAFETY: the caller promises that the bytes are readable. Only the register is changed.
-    unsafe {
-        asm!(
-            "movdqu {value}, [{from} + {offset}]",
-            value = out(xmm_reg) value,
-            from = in(reg) from,
-            offset = const OFFSET,
-            options(nostack, preserves_flags, readonly),
-        );
+/// Bytes on their way to a sum: loaded from the front, and stored to a sink as they were loaded.
+pub(super) struct Pass<S> {
+    from: *const u8,
+    sink: S,
+    /// Bytes that were taken, at most `len`.
+    at: usize,
+    len: usize,
+}
+
+impl<S: Sink> Pass<S> {
+    /// The bytes of `from` at `at..len`.
+    ///
+    /// # Safety
+    /// `at` is at most `len`. While the value exists, `from..from + len` is mapped and readable, and others
+    /// access it at most through atomics and raw copies; `sink` has room for `len` bytes, which nobody else
+    /// accesses.
+    #[inline(always)]
+    pub(super) unsafe fn new(from: *const u8, sink: S, at: usize, len: usize) -> Self {
+        Self { from, sink, at, len }
     }
-    value
+
+    /// Bytes that were taken.
+    #[inline(always)]
+    pub(super) fn at(&self) -> usize {
+        self.at
+    }
+
+    /// Bytes that are left.
+    #[inline(always)]
+    pub(super) fn left(&self) -> usize {
+        self.len - self.at
+    }
+
+    /// Takes the next bytes; `None` if fewer are left.
+    #[inline(always)]
+    pub(super) fn next<T: Load + Copy>(&mut self) -> Option<T> {
+        if self.left() < size_of::<T>() {
+            return None;
+        }
+        // SAFETY: as many bytes as the value has are left.
+        Some(unsafe { self.take() })
+    }
+
+    /// Takes the next bytes.
+    ///
+    /// # Safety
+    /// At least `size_of::<T>()` bytes are [`left`](Self::left).
+    #[inline(always)]
+    unsafe fn take<T: Load + Copy>(&mut self) -> T {
+        let from = self.from.wrapping_add(self.at);
+        // SAFETY: `new` was promised that the bytes of `from` up to `len` are readable while `self` exists,
+        // and this function that as many as the value has are left of them.
+        let value = unsafe { T::load(from) };
+        // SAFETY: `new` was promised that the sink has room for `len` bytes which nobody else accesses, and
+        // this function that as many as the value has are left of them.
+        unsafe { self.sink.put(self.at, value) };
+        self.at += size_of::<T>();
+        value
+    }
+
+    /// Takes the next 64 bytes; `None` if fewer are left.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    pub(super) fn next_512(&mut self) -> Option<__m512i> {
+        if self.left() < size_of::<__m512i>() {
+            return None;
+        }
+        let from = self.from.wrapping_add(self.at);
+        // SAFETY: `new` was promised that the bytes of `from` up to `len` are readable while `self` exists,
+        // and 64 of them are left.
+        let value = unsafe { load_512(from) };
+        // SAFETY: `new` was promised that the sink has room for `len` bytes which nobody else accesses, and
+        // 64 of them are left.
+        unsafe { self.sink.put(self.at, value) };
+        self.at += size_of::<__m512i>();
+        Some(value)
+    }
 }
 
 /// Sums and stores bytes up to the next address that is a multiple of 8, at most `len`, in steps of one, two
 /// and four bytes. Returns the state of the sum and the number of bytes.
 ///
 /// # Safety
-/// `from..from + len` is mapped and readable, and `sink` has room for it.
+/// `from..from + len` is mapped and readable, and others access it at most through atomics and raw copies.
+/// `sink` has room for `len` bytes, which nobody else accesses during the call.
 #[inline]
 #[target_feature(enable = "sse4.2")]
 pub(super) unsafe fn sum_head(state: u32, from: *const u8, sink: impl Sink, len: usize) -> (u32, usize) {
@@ -126,93 +216,41 @@ pub(super) unsafe fn sum_head(state: u32, from: *const u8, sink: impl Sink, len:
     }
     let mut state = state;
     let head = from.align_offset(8).min(len);
-    let mut at = 0;
-    // SAFETY: the parts of `head` follow each other and end at `head`, which is at most `len`.
-    unsafe {
-        if head & 1 != 0 {
-            state = take_8(state, from, sink, at);
-            at += 1;
-        }
-        if head & 2 != 0 {
-            state = take_16(state, from, sink, at);
-            at += 2;
-        }
-        if head & 4 != 0 {
-            state = take_32(state, from, sink, at);
-            at += 4;
-        }
+    // SAFETY: `head` is at most `len`, for which the caller makes the promises of `new`.
+    let mut bytes = unsafe { Pass::new(from, sink, 0, head) };
+    if head & 1 != 0 {
+        // SAFETY: `head` counts a byte here, and nothing was taken before.
+        state = _mm_crc32_u8(state, unsafe { bytes.take() });
     }
-    (state, at)
+    if head & 2 != 0 {
+        // SAFETY: `head` counts two bytes here, and at most one was taken before, which it counts besides.
+        state = _mm_crc32_u16(state, unsafe { bytes.take() });
+    }
+    if head & 4 != 0 {
+        // SAFETY: `head` counts four bytes here, and at most three were taken before, which it counts
+        // besides.
+        state = _mm_crc32_u32(state, unsafe { bytes.take() });
+    }
+    (state, bytes.at())
 }
 
-/// Sums and stores the bytes at `at..len` in words, and the rest in steps of four, two and one bytes.
-///
-/// # Safety
-/// As [`sum_head`], and `at` is at most `len`.
+/// Sums and stores the bytes that are left in words, and the last ones in steps of four, two and one bytes.
 #[inline]
 #[target_feature(enable = "sse4.2")]
-pub(super) unsafe fn sum_tail(state: u32, from: *const u8, sink: impl Sink, at: usize, len: usize) -> u32 {
+pub(super) fn sum_tail(state: u32, mut bytes: Pass<impl Sink>) -> u32 {
     let mut state = u64::from(state);
-    let mut at = at;
-    // SAFETY: `at` plus the bytes taken there is at most `len`.
-    unsafe {
-        while len - at >= 8 {
-            let word = load_64(from.add(at));
-            sink.put(at, word);
-            state = _mm_crc32_u64(state, word);
-            at += 8;
-        }
-        let mut state = state as u32;
-        if (len - at) & 4 != 0 {
-            state = take_32(state, from, sink, at);
-            at += 4;
-        }
-        if (len - at) & 2 != 0 {
-            state = take_16(state, from, sink, at);
-            at += 2;
-        }
-        if (len - at) & 1 != 0 {
-            state = take_8(state, from, sink, at);
-        }
-        state
+    while let Some(word) = bytes.next() {
+        state = _mm_crc32_u64(state, word);
     }
-}
-
-/// # Safety
-/// As [`sum_head`], for the byte at `at`.
-#[inline]
-#[target_feature(enable = "sse4.2")]
-unsafe fn take_8(state: u32, from: *const u8, sink: impl Sink, at: usize) -> u32 {
-    // SAFETY: the caller promises that the byte at `at` is readable and that the sink has room for it.
-    unsafe {
-        let value = load_8(from.add(at)) as u8;
-        sink.put(at, value);
-        _mm_crc32_u8(state, value)
+    let mut state = state as u32;
+    if let Some(value) = bytes.next() {
+        state = _mm_crc32_u32(state, value);
     }
-}
-
-/// # Safety
-/// As [`sum_head`], for two bytes at `at`.
-#[inline]
-#[target_feature(enable = "sse4.2")]
-unsafe fn take_16(state: u32, from: *const u8, sink: impl Sink, at: usize) -> u32 {
-    // SAFETY: the caller promises that the bytes at `at` are readable and that the sink has room for them.
-    unsafe {
-        let value = load_16(from.add(at)) as u16;
-        sink.put(at, value);
-        _mm_crc32_u16(state, value)
+    if let Some(value) = bytes.next() {
+        state = _mm_crc32_u16(state, value);
     }
-}
-
-/// # Safety
-/// As [`sum_head`], for four bytes at `at`.
-#[inline]
-#[target_feature(enable = "sse4.2")]
-unsafe fn take_32(state: u32, from: *const u8, sink: impl Sink, at: usize) -> u32 {
-    // SAFETY: the caller promises that the bytes at `at` are readable and that the sink has room for them.
-    unsafe {
-        let value = load_32(from.add(at));
-        sink.put(at, value);
-        _mm_crc32_u32(state, value)
+    if let Some(value) = bytes.next() {
+        state = _mm_crc32_u8(state, value);
     }
+    state
 }

@@ -11,11 +11,11 @@ use std::arch::x86_64::{
     _mm_set_epi64x, _mm_xor_si128,
 };
 
-use super::bytes::{Nowhere, Sink, To, load_128, sum_head, sum_tail};
+use super::bytes::{Nowhere, Pass, Sink, To, sum_head, sum_tail};
 use super::powers;
 
 /// Bytes of a step.
-const STEP: usize = 64;
+const STEP: usize = size_of::<[__m128i; 4]>();
 /// The length from which folding is faster than the CRC instruction alone.
 const FOLD_MIN_BYTES: usize = 128;
 
@@ -25,79 +25,55 @@ pub(super) fn is_supported() -> bool {
 }
 
 /// Continues the sum `state`, which is not complemented, with `bytes`.
-///
-/// # Safety
-/// The CPU supports it ([`is_supported`]).
 #[target_feature(enable = "sse4.2,pclmulqdq")]
-pub(super) unsafe fn sum(state: u32, bytes: &[u8]) -> u32 {
-    // SAFETY: `bytes` is a slice, so it is readable. Nothing is stored.
+pub(super) fn sum(state: u32, bytes: &[u8]) -> u32 {
+    // SAFETY: `bytes` is a slice, so its bytes are readable and nobody writes them. Nothing is stored, and 0
+    // is at most any length.
     unsafe { run(state, bytes.as_ptr(), Nowhere, 0, bytes.len()) }
 }
 
 /// Copies `out.len()` bytes from `from` on, and continues the sum `state` with the copied bytes.
 ///
 /// # Safety
-/// The CPU supports it ([`is_supported`]); `from` is as for [`super::fetch`].
+/// `from..from + out.len()` is mapped and readable, and others access it at most through atomics and raw
+/// copies.
 #[target_feature(enable = "sse4.2,pclmulqdq")]
 pub(super) unsafe fn fetch(state: u32, from: *const u8, out: &mut [u8]) -> u32 {
     let sink = To(out.as_mut_ptr());
-    // SAFETY: the caller promises that `out.len()` bytes at `from` are readable, and `sink` has as many
-    // bytes.
-    unsafe {
-        let (state, at) = sum_head(state, from, sink, out.len());
-        run(state, from, sink, at, out.len())
-    }
+    // SAFETY: the caller promises the bytes at `from`. The sink is `out`, which is borrowed mutably.
+    let (state, at) = unsafe { sum_head(state, from, sink, out.len()) };
+    // SAFETY: the caller promises the bytes at `from`. The sink is `out`, which is borrowed mutably.
+    // `sum_head` takes at most the length that it is given.
+    unsafe { run(state, from, sink, at, out.len()) }
 }
 
 /// Continues the sum `state` with the bytes of `from` at `at..len`, and stores them to `sink`.
 ///
 /// # Safety
-/// The CPU supports it ([`is_supported`]); `from..from + len` is mapped and readable, and others access it at
-/// most through atomics and raw copies; `sink` has room for `len` bytes; `at` is at most `len`.
+/// `at` is at most `len`; `from..from + len` is mapped and readable, and others access it at most through
+/// atomics and raw copies; `sink` has room for `len` bytes, which nobody else accesses during the call.
 #[inline]
 #[target_feature(enable = "sse4.2,pclmulqdq")]
 pub(super) unsafe fn run(state: u32, from: *const u8, sink: impl Sink, at: usize, len: usize) -> u32 {
-    let (mut state, mut at) = (state, at);
-    // SAFETY: the caller promises `len` bytes at `from` and in `sink`. `at` plus the bytes taken there is at
-    // most `len`.
-    unsafe {
-        if len - at >= FOLD_MIN_BYTES {
-            let by_step = const { powers::fold(STEP) };
-            let [mut a, mut b, mut c, mut d] = take(from, sink, at);
-            a = _mm_xor_si128(a, _mm_cvtsi32_si128(state.cast_signed()));
-            at += STEP;
-            while len - at >= STEP {
-                let next = take(from, sink, at);
-                a = fold(a, by_step, next[0]);
-                b = fold(b, by_step, next[1]);
-                c = fold(c, by_step, next[2]);
-                d = fold(d, by_step, next[3]);
-                at += STEP;
-            }
-            let by_one = const { powers::fold(16) };
-            let by_two = const { powers::fold(32) };
-            state = reduce(fold(fold(a, by_one, b), by_two, fold(c, by_one, d)));
+    let mut state = state;
+    // SAFETY: the caller makes the promises of `new` for the time of this call, and the value ends with it.
+    let mut bytes = unsafe { Pass::new(from, sink, at, len) };
+    if bytes.left() >= FOLD_MIN_BYTES
+        && let Some([mut a, mut b, mut c, mut d]) = bytes.next::<[__m128i; 4]>()
+    {
+        let by_step = const { powers::fold(STEP) };
+        a = _mm_xor_si128(a, _mm_cvtsi32_si128(state.cast_signed()));
+        while let Some(next) = bytes.next::<[__m128i; 4]>() {
+            a = fold(a, by_step, next[0]);
+            b = fold(b, by_step, next[1]);
+            c = fold(c, by_step, next[2]);
+            d = fold(d, by_step, next[3]);
         }
-        sum_tail(state, from, sink, at, len)
+        let by_one = const { powers::fold(16) };
+        let by_two = const { powers::fold(32) };
+        state = reduce(fold(fold(a, by_one, b), by_two, fold(c, by_one, d)));
     }
-}
-
-/// Loads and stores the bytes of one step.
-///
-/// # Safety
-/// As [`run`], for the step at `at`.
-#[inline]
-#[target_feature(enable = "sse4.2")]
-unsafe fn take(from: *const u8, sink: impl Sink, at: usize) -> [__m128i; 4] {
-    // SAFETY: the caller promises that the bytes of the step are readable and that `sink` has room for them.
-    unsafe {
-        let from = from.add(at);
-        let values = [load_128::<0>(from), load_128::<16>(from), load_128::<32>(from), load_128::<48>(from)];
-        for (i, value) in values.into_iter().enumerate() {
-            sink.put(at + 16 * i, value);
-        }
-        values
-    }
+    sum_tail(state, bytes)
 }
 
 /// Folds `value` forward to the position of `next`, and adds `next`.

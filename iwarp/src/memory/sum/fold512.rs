@@ -6,12 +6,12 @@ use std::arch::x86_64::{
     _mm512_zextsi128_si512,
 };
 
-use super::bytes::{Nowhere, Sink, To, load_512, sum_head, sum_tail};
+use super::bytes::{Nowhere, Pass, Sink, To, sum_head, sum_tail};
 use super::fold128::{self, reduce};
 use super::powers;
 
 /// Bytes of a value.
-const VALUE: usize = 64;
+const VALUE: usize = size_of::<__m512i>();
 /// Bytes of a step.
 const STEP: usize = 4 * VALUE;
 
@@ -21,95 +21,68 @@ pub(super) fn is_supported() -> bool {
 }
 
 /// As [`fold128::sum`].
-///
-/// # Safety
-/// The CPU supports it ([`is_supported`]).
 #[target_feature(enable = "sse4.2,pclmulqdq,avx512f,vpclmulqdq")]
-pub(super) unsafe fn sum(state: u32, bytes: &[u8]) -> u32 {
-    // SAFETY: `bytes` is a slice, so it is readable. Nothing is stored.
+pub(super) fn sum(state: u32, bytes: &[u8]) -> u32 {
+    // SAFETY: `bytes` is a slice, so its bytes are readable and nobody writes them. Nothing is stored, and 0
+    // is at most any length.
     unsafe { run(state, bytes.as_ptr(), Nowhere, 0, bytes.len()) }
 }
 
 /// As [`fold128::fetch`].
 ///
 /// # Safety
-/// The CPU supports it ([`is_supported`]); `from` is as for [`super::fetch`].
+/// `from..from + out.len()` is mapped and readable, and others access it at most through atomics and raw
+/// copies.
 #[target_feature(enable = "sse4.2,pclmulqdq,avx512f,vpclmulqdq")]
 pub(super) unsafe fn fetch(state: u32, from: *const u8, out: &mut [u8]) -> u32 {
     let (sink, len) = (To(out.as_mut_ptr()), out.len());
-    // SAFETY: the caller promises that `len` bytes at `from` are readable, and `sink` has as many bytes.
-    unsafe {
-        let (state, at) = sum_head(state, from, sink, len);
-        run(state, from, sink, at, len)
-    }
+    // SAFETY: the caller promises the bytes at `from`. The sink is `out`, which is borrowed mutably.
+    let (state, at) = unsafe { sum_head(state, from, sink, len) };
+    // SAFETY: the caller promises the bytes at `from`. The sink is `out`, which is borrowed mutably.
+    // `sum_head` takes at most the length that it is given.
+    unsafe { run(state, from, sink, at, len) }
 }
 
 /// As [`fold128::run`].
 ///
 /// # Safety
-/// As [`fold128::run`], and the CPU supports it ([`is_supported`]).
+/// `at` is at most `len`; `from..from + len` is mapped and readable, and others access it at most through
+/// atomics and raw copies; `sink` has room for `len` bytes, which nobody else accesses during the call.
 #[inline]
 #[target_feature(enable = "sse4.2,pclmulqdq,avx512f,vpclmulqdq")]
-unsafe fn run(state: u32, from: *const u8, sink: impl Sink, mut at: usize, len: usize) -> u32 {
-    // SAFETY: the caller promises `len` bytes at `from` and in `sink`. `at` plus the bytes taken there is at
-    // most `len`.
-    unsafe {
-        if len - at < STEP {
-            return fold128::run(state, from, sink, at, len);
+unsafe fn run(state: u32, from: *const u8, sink: impl Sink, at: usize, len: usize) -> u32 {
+    // SAFETY: the caller makes the promises of `new` for the time of this call, and the value ends with it.
+    let mut bytes = unsafe { Pass::new(from, sink, at, len) };
+    let Some(mut values) = take(&mut bytes) else {
+        // SAFETY: the caller makes the promises of `fold128::run`, which has the same parameters.
+        return unsafe { fold128::run(state, from, sink, at, len) };
+    };
+    let by_step = const { powers::fold(STEP) };
+    let before = _mm512_zextsi128_si512(_mm_cvtsi32_si128(state.cast_signed()));
+    values[0] = _mm512_xor_si512(values[0], before);
+    while let Some(next) = take(&mut bytes) {
+        for (value, next) in values.iter_mut().zip(next) {
+            *value = fold(*value, by_step, next);
         }
-        let by_step = const { powers::fold(STEP) };
-        let mut values = take(from, sink, at);
-        let before = _mm512_zextsi128_si512(_mm_cvtsi32_si128(state.cast_signed()));
-        values[0] = _mm512_xor_si512(values[0], before);
-        at += STEP;
-        while len - at >= STEP {
-            let next = take(from, sink, at);
-            for (value, next) in values.iter_mut().zip(next) {
-                *value = fold(*value, by_step, next);
-            }
-            at += STEP;
-        }
-        let [a, b, c, d] = values;
-        let by_one = const { powers::fold(VALUE) };
-        let by_two = const { powers::fold(2 * VALUE) };
-        let mut value = fold(fold(a, by_one, b), by_two, fold(c, by_one, d));
-        while len - at >= VALUE {
-            value = fold(value, by_one, take_one(from, sink, at));
-            at += VALUE;
-        }
-        sum_tail(to_state(value), from, sink, at, len)
     }
+    let [a, b, c, d] = values;
+    let by_one = const { powers::fold(VALUE) };
+    let by_two = const { powers::fold(2 * VALUE) };
+    let mut value = fold(fold(a, by_one, b), by_two, fold(c, by_one, d));
+    while let Some(next) = bytes.next_512() {
+        value = fold(value, by_one, next);
+    }
+    sum_tail(to_state(value), bytes)
 }
 
-/// Loads and stores the bytes of one step.
-///
-/// # Safety
-/// As [`fold128::run`], for the step at `at`.
+/// Takes the bytes of one step; `None` if fewer are left.
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn take(from: *const u8, sink: impl Sink, at: usize) -> [__m512i; 4] {
-    // SAFETY: the caller promises that the bytes of the step are readable and that `sink` has room for them.
-    unsafe {
-        [
-            take_one(from, sink, at),
-            take_one(from, sink, at + VALUE),
-            take_one(from, sink, at + 2 * VALUE),
-            take_one(from, sink, at + 3 * VALUE),
-        ]
+fn take(bytes: &mut Pass<impl Sink>) -> Option<[__m512i; 4]> {
+    if bytes.left() < STEP {
+        return None;
     }
-}
-
-/// # Safety
-/// As [`fold128::run`], for the value at `at`.
-#[inline]
-#[target_feature(enable = "avx512f")]
-unsafe fn take_one(from: *const u8, sink: impl Sink, at: usize) -> __m512i {
-    // SAFETY: the caller promises that the value's bytes are readable and that `sink` has room for them.
-    unsafe {
-        let value = load_512(from.add(at));
-        sink.put(at, value);
-        value
-    }
+    Some([bytes.next_512()?, bytes.next_512()?, bytes.next_512()?, bytes.next_512()?])
 }
 
 /// Folds each of the four parts of `value` forward to the position of that of `next`, and adds `next`.

@@ -55,7 +55,7 @@ static BEST: LazyLock<Way> = LazyLock::new(|| Way::here().next().unwrap_or(Way::
 
 /// Continues the sum `crc` with `bytes`.
 pub(crate) fn append(crc: u32, bytes: &[u8]) -> u32 {
-    // SAFETY: the CPU supports `BEST`.
+    // SAFETY: `BEST` is the first method of `Way::here`, which has only methods that this CPU supports.
     unsafe { BEST.append(crc, bytes) }
 }
 
@@ -65,8 +65,8 @@ pub(crate) fn append(crc: u32, bytes: &[u8]) -> u32 {
 /// When the lengths differ.
 pub(crate) fn copy(crc: u32, dst: &mut [u8], src: &[u8]) -> u32 {
     assert_eq!(dst.len(), src.len(), "copy between runs of different length");
-    // SAFETY: `src` is a slice of the same length, so it is readable and not written meanwhile. The CPU
-    // supports `BEST`.
+    // SAFETY: `src` is a slice of the same length, so its bytes are readable and nobody writes them. `BEST`
+    // is the first method of `Way::here`, which has only methods that this CPU supports.
     unsafe { BEST.fetch(crc, src.as_ptr(), dst) }
 }
 
@@ -75,10 +75,11 @@ pub(crate) fn copy(crc: u32, dst: &mut [u8], src: &[u8]) -> u32 {
 /// Concurrent writes of others may be seen in part. Aligned words of 8 bytes are loaded at once.
 ///
 /// # Safety
-/// As [`copy::fetch`].
+/// `from..from + out.len()` is mapped and readable, and others access it at most through atomics and raw
+/// copies.
 pub(super) unsafe fn fetch(crc: u32, from: *const u8, out: &mut [u8]) -> u32 {
-    // SAFETY: the caller promises that the bytes at `from` may be read as in `copy::fetch`. The CPU supports
-    // `BEST`.
+    // SAFETY: the caller makes the promise of `Way::fetch` for the bytes at `from`. `BEST` is the first
+    // method of `Way::here`, which has only methods that this CPU supports.
     unsafe { BEST.fetch(crc, from, out) }
 }
 
@@ -99,28 +100,29 @@ impl Way {
     /// As [`fetch`].
     ///
     /// # Safety
-    /// As [`fetch`], and the CPU supports this method.
+    /// The CPU supports this method. `from..from + out.len()` is mapped and readable, and others access it at
+    /// most through atomics and raw copies.
     unsafe fn fetch(self, crc: u32, from: *const u8, out: &mut [u8]) -> u32 {
         match self {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: the caller promises that the bytes at `from` may be read, and that the CPU supports
-            // this method.
+            // SAFETY: the caller promises the bytes at `from`, and that the CPU supports this method: all
+            // features that `fold512::is_supported` asks for.
             Self::Fold512 => !unsafe { fold512::fetch(!crc, from, out) },
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: the caller promises that the bytes at `from` may be read, and that the CPU supports
-            // this method.
+            // SAFETY: the caller promises the bytes at `from`, and that the CPU supports this method: all
+            // features that `fold128::is_supported` asks for.
             Self::Fold128 => !unsafe { fold128::fetch(!crc, from, out) },
             Self::Portable => {
                 let mut crc = crc;
                 let mut from = from;
                 for out in out.chunks_mut(BLOCK_BYTES) {
-                    // SAFETY: the blocks follow each other inside the caller's range. Every CPU supports this
-                    // method.
-                    unsafe {
-                        copy::fetch(from, out, Stride::NONE);
-                        from = from.add(out.len());
-                        crc = self.append(crc, out);
-                    }
+                    // SAFETY: the caller promises the bytes at `from` for the whole of its `out`. The blocks
+                    // of the source have the lengths of the blocks of `out`, and follow each other as these
+                    // do.
+                    unsafe { copy::fetch(from, out, Stride::NONE) };
+                    from = from.wrapping_add(out.len());
+                    // SAFETY: every CPU supports this method.
+                    crc = unsafe { self.append(crc, out) };
                 }
                 crc
             }
@@ -139,10 +141,12 @@ impl Way {
         }
         match self {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: the caller promises that the CPU supports this method.
+            // SAFETY: the caller promises that the CPU supports this method: all features that
+            // `fold512::is_supported` asks for.
             Self::Fold512 => !unsafe { fold512::sum(!crc, bytes) },
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: the caller promises that the CPU supports this method.
+            // SAFETY: the caller promises that the CPU supports this method: all features that
+            // `fold128::is_supported` asks for.
             Self::Fold128 => !unsafe { fold128::sum(!crc, bytes) },
             Self::Portable => crc32c::crc32c_append(crc, bytes),
         }

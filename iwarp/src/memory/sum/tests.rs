@@ -47,14 +47,15 @@ fn check(way: Way, source: &[u8], room: &mut [u8], from: usize, to: usize, len: 
     let out = MARGIN + to..MARGIN + to + len;
     room[..out.end + MARGIN].fill(0xa5);
     let expected = reference(BEFORE, bytes);
-    // SAFETY: `bytes` are ours, and nobody writes to them; `here` gave the way.
+    // SAFETY: `bytes` is a slice of as many bytes as the copy has, so they are readable and nobody writes
+    // them. The callers take `way` from `Way::here`, which has only methods that this CPU supports.
     let got = unsafe { way.fetch(BEFORE, bytes.as_ptr(), &mut room[out.clone()]) };
     let what = format!("{way:?}, {len} bytes, from {from} to {to}");
     assert_eq!(got, expected, "sum of the copy: {what}");
     assert!(room[out.clone()] == *bytes, "copy: {what}");
     let around = room[..out.start].iter().chain(&room[out.end..out.end + MARGIN]);
     assert!(around.clone().all(|byte| *byte == 0xa5), "beside the copy: {what}");
-    // SAFETY: `here` gave the way.
+    // SAFETY: the callers take `way` from `Way::here`, which has only methods that this CPU supports.
     assert_eq!(unsafe { way.append(BEFORE, bytes) }, expected, "sum alone: {what}");
 }
 
@@ -122,8 +123,11 @@ fn the_sum_fits_the_copy_while_others_write() {
             for way in Way::here() {
                 let (from, len) = (round % 64, [150, 1460, 9000][round % 3]);
                 let out = &mut out[..len];
-                // SAFETY: the words are atomics and stay; 64 and 9000 bytes are less than they have.
-                let sum = unsafe { way.fetch(0, words.as_ptr().cast::<u8>().add(from), out) };
+                let source = words.as_ptr().cast::<u8>().wrapping_add(from);
+                // SAFETY: the words live longer than the threads of the scope, and are written as atomics
+                // only. They have 9600 bytes, and the copy ends before 64 + 9000. `way` is of `Way::here`,
+                // which has only methods that this CPU supports.
+                let sum = unsafe { way.fetch(0, source, out) };
                 assert_eq!(sum, reference(0, out), "{way:?}, {len} bytes");
                 mixed += u32::from(out.iter().any(|byte| *byte != out[0]));
             }
@@ -163,11 +167,11 @@ proptest! {
         for way in Way::here() {
             let (mut copied, mut alone, mut out, mut from) = (0, 0, vec![0; len], 0);
             for to in cuts.iter().copied().chain([len]) {
-                // SAFETY: a slice of the same length is readable; `here` gave the way.
-                unsafe {
-                    copied = way.fetch(copied, bytes[from..to].as_ptr(), &mut out[from..to]);
-                    alone = way.append(alone, &bytes[from..to]);
-                }
+                // SAFETY: the source is a slice of the same length, so it is readable and nobody writes it.
+                // `way` is of `Way::here`, which has only methods that this CPU supports.
+                copied = unsafe { way.fetch(copied, bytes[from..to].as_ptr(), &mut out[from..to]) };
+                // SAFETY: `way` is of `Way::here`, which has only methods that this CPU supports.
+                alone = unsafe { way.append(alone, &bytes[from..to]) };
                 from = to;
             }
             prop_assert_eq!(copied, reference(0, &bytes));
