@@ -14,10 +14,12 @@ pub(crate) struct HeapChain {
 
 impl HeapChain {
     /// An empty buffer of `pool`.
+    #[inline]
     pub(crate) fn alloc(pool: &Arc<HeapPool>) -> Option<Self> {
         pool.alloc().map(Self::new)
     }
 
+    #[inline]
     fn new(head: Handle) -> Self {
         debug_assert!(head.next.is_none());
         let mut chain = Self { head };
@@ -181,6 +183,7 @@ impl HeapChain {
         self.head.meta.tx_offload = offload;
     }
 
+    #[inline]
     fn last(&self) -> &Segment {
         let mut segment = &*self.head;
         while let Some(next) = &segment.next {
@@ -189,6 +192,7 @@ impl HeapChain {
         segment
     }
 
+    #[inline]
     fn last_mut(&mut self) -> &mut Segment {
         let mut segment = &mut *self.head;
         while segment.next.is_some() {

@@ -91,6 +91,7 @@ impl HeapPool {
     }
 
     /// The descriptor of an empty buffer.
+    #[inline]
     pub(crate) fn alloc(self: &Arc<Self>) -> Option<Handle> {
         let mut segment = self.counted(self.buffers.pop())?;
         let Storage::Block(block) = segment.storage else {
@@ -104,6 +105,7 @@ impl HeapPool {
     }
 
     /// The descriptor of a view of external memory.
+    #[inline]
     pub(crate) fn external(self: &Arc<Self>, memory: ExtBuf) -> Option<Handle> {
         let mut segment = self.spare()?;
         segment.length = memory.len();
@@ -112,6 +114,7 @@ impl HeapPool {
     }
 
     /// A descriptor for another view, not yet bound.
+    #[inline]
     fn spare(self: &Arc<Self>) -> Option<Box<Segment>> {
         let mut segment = self.counted(self.spares.pop())?;
         segment.reset(Arc::clone(self), 0, 0);
@@ -119,6 +122,7 @@ impl HeapPool {
     }
 
     /// Counts one more view of `block`; the caller must have one.
+    #[inline]
     fn add_view(&self, block: u32) {
         // Relaxed, as in `Arc::clone`: the new view is made from one that exists.
         let before = self.views[block as usize].fetch_add(1, Ordering::Relaxed);
@@ -146,6 +150,7 @@ impl HeapPool {
     }
 
     /// Ends one view of `block`; returns whether it was the last.
+    #[inline]
     fn drop_view(&self, block: u32) -> bool {
         // Fast path without a locked instruction: if ours is the only view, no other can be made. The
         // count stays at 1, as `alloc` sets it.
@@ -160,6 +165,7 @@ impl HeapPool {
         true
     }
 
+    #[inline]
     fn counted<T>(&self, found: Option<T>) -> Option<T> {
         if found.is_none() {
             self.exhausted.fetch_add(1, Ordering::Relaxed);
@@ -211,6 +217,7 @@ impl Segment {
     }
 
     /// Puts a descriptor from `pool` into use.
+    #[inline]
     fn reset(&mut self, pool: Arc<HeapPool>, offset: usize, length: usize) {
         let Self { storage: _, pool: home, offset: own_offset, length: own_length, next, meta } = self;
         *home = Some(pool);
@@ -349,6 +356,7 @@ impl Segment {
     }
 
     /// Another view of the same bytes, not linked to anything.
+    #[inline]
     pub(crate) fn share(&self) -> Option<Handle> {
         let mut view = self.pool().spare()?;
         view.storage = match &self.storage {
