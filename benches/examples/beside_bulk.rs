@@ -109,7 +109,7 @@ impl Hosts {
         })
     }
 
-    fn turn(&mut self) {
+    fn poll(&mut self) {
         self.a.engine.poll();
         self.b.engine.poll();
     }
@@ -122,7 +122,7 @@ impl Hosts {
         let deadline = Instant::now() + Duration::from_secs(10);
         let mut accepted = None;
         while Instant::now() < deadline {
-            self.turn();
+            self.poll();
             if let Some(event) = self.b.channel.poll()
                 && matches!(event.kind, CmEventKind::ConnectRequest { .. })
             {
@@ -173,7 +173,7 @@ impl Hosts {
             write(&ping.a, &at_a, &at_b, mark)?;
             let mut answered = false;
             while at_a.load_u8(PING_BYTES - 1)? != mark {
-                self.turn();
+                self.poll();
                 between(self)?;
                 if !answered && at_b.load_u8(PING_BYTES - 1)? == mark {
                     answered = true;

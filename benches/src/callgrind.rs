@@ -131,12 +131,12 @@ fn=_ZN12instructions7counted13count_as_sentE
 fi=/rust/core/src/hint.rs
 482 1
 cfi=/a/iwarp/src/engine/mod.rs
-cfn=_ZN5iwarp6engine4turnE
+cfn=_ZN5iwarp6engine7poll_atE
 calls=3 10
 41 900
 
 fl=/a/iwarp/src/engine/mod.rs
-fn=_ZN5iwarp6engine4turnE
+fn=_ZN5iwarp6engine7poll_atE
 80 900
 
 fl=/a/benches/src/bin/instructions/stream.rs

@@ -1,4 +1,4 @@
-//! Who turns the engine: this thread, between looks at its queues, or a thread of the engine's own
+//! Who polls the engine: this thread, between looks at its queues, or a thread of the engine's own
 //! (`--events`).
 
 use std::sync::Arc;
@@ -20,11 +20,11 @@ pub enum Manner {
     Waiting,
 }
 
-/// Idle turns that [`Manner::Measuring`] spins before it yields.
-const SPIN_TURNS: u32 = 2_000;
+/// Idle polls that [`Manner::Measuring`] spins before it yields.
+const SPIN_POLLS: u32 = 2_000;
 
-/// Idle turns that [`Manner::Waiting`] yields before it sleeps.
-const YIELD_TURNS: u32 = 200;
+/// Idle polls that [`Manner::Waiting`] yields before it sleeps.
+const YIELD_POLLS: u32 = 200;
 
 /// Longest sleep, when nothing says when frames come.
 const NAP: Duration = Duration::from_micros(200);
@@ -32,7 +32,7 @@ const NAP: Duration = Duration::from_micros(200);
 /// Longest wait for a completion event before looking at everything else.
 const EVENT_WAIT: Duration = Duration::from_millis(10);
 
-/// Set by Ctrl-C and SIGTERM; looked at in every turn.
+/// Set by Ctrl-C and SIGTERM; looked at in every poll.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt(Arc<AtomicBool>);
 
@@ -66,13 +66,13 @@ enum Mover {
     Thread(EngineThread),
 }
 
-/// Turns the engine, or sleeps while another thread does.
+/// Polls the engine, or sleeps while another thread does.
 pub struct Driver {
     mover: Mover,
     interrupt: Interrupt,
     manner: Manner,
-    spin_turns: u32,
-    idle_turns: u32,
+    spin_polls: u32,
+    idle_polls: u32,
     was_idle: bool,
     channel: Option<CompletionChannel>,
     armed: bool,
@@ -80,12 +80,12 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// This thread turns `engine`.
+    /// This thread polls `engine`.
     pub fn inline(engine: Engine, interrupt: Interrupt) -> Self {
         Self::new(Mover::Inline(Box::new(engine)), None, interrupt)
     }
 
-    /// A thread turns `engine`; this one sleeps on `channel` between completions.
+    /// A thread polls `engine`; this one sleeps on `channel` between completions.
     ///
     /// # Errors
     /// [`Error::Verbs`] when no thread can be made.
@@ -104,8 +104,8 @@ impl Driver {
             mover,
             interrupt,
             manner: Manner::Waiting,
-            spin_turns: SPIN_TURNS,
-            idle_turns: 0,
+            spin_polls: SPIN_POLLS,
+            idle_polls: 0,
             was_idle: false,
             channel,
             armed: false,
@@ -125,27 +125,27 @@ impl Driver {
         }
     }
 
-    /// Whether idle turns sleep.
+    /// Whether idle polls sleep.
     pub fn sleeps(&self) -> bool {
         self.channel.is_some() || self.manner == Manner::Waiting
     }
 
-    /// Another end runs on this thread's CPU: an idle turn lets it.
+    /// Another end runs on this thread's CPU: an idle poll lets it.
     pub fn share_cpu(&mut self) {
-        self.spin_turns = 0;
+        self.spin_polls = 0;
     }
 
     /// How eagerly to look again.
     pub fn set_manner(&mut self, manner: Manner) {
-        (self.manner, self.idle_turns) = (manner, 0);
+        (self.manner, self.idle_polls) = (manner, 0);
     }
 
-    /// One turn. Returns whether the engine did anything; with a thread, always false.
+    /// One poll. Returns whether the engine did anything; with a thread, always false.
     ///
     /// # Errors
     /// [`Error::Interrupted`].
     #[inline]
-    pub fn turn(&mut self) -> Result<bool, Error> {
+    pub fn poll(&mut self) -> Result<bool, Error> {
         if self.interrupt.is_raised() {
             return Err(Error::Interrupted);
         }
@@ -159,7 +159,7 @@ impl Driver {
     /// Called when the caller found something: start spinning anew.
     #[inline]
     pub fn busy(&mut self) {
-        (self.idle_turns, self.armed) = (0, false);
+        (self.idle_polls, self.armed) = (0, false);
     }
 
     /// Called when neither the engine nor the caller found anything.
@@ -167,7 +167,7 @@ impl Driver {
     /// # Errors
     /// What the system says of the completion channel.
     pub fn idle(&mut self) -> Result<(), Error> {
-        self.idle_turns = self.idle_turns.saturating_add(1);
+        self.idle_polls = self.idle_polls.saturating_add(1);
         self.was_idle = true;
         if let Some(channel) = &self.channel {
             // Arm, let the caller look once more, and only then sleep: nothing is missed in between.
@@ -180,8 +180,8 @@ impl Driver {
             return Ok(());
         }
         match self.manner {
-            Manner::Measuring if self.idle_turns <= self.spin_turns => std::hint::spin_loop(),
-            Manner::Waiting if self.idle_turns > YIELD_TURNS => std::thread::sleep(NAP),
+            Manner::Measuring if self.idle_polls <= self.spin_polls => std::hint::spin_loop(),
+            Manner::Waiting if self.idle_polls > YIELD_POLLS => std::thread::sleep(NAP),
             Manner::Measuring | Manner::Waiting => std::thread::yield_now(),
         }
         Ok(())

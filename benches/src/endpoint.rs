@@ -26,7 +26,7 @@ pub struct Endpoint {
     pub context: Context,
     /// The one protection domain.
     pub pd: ProtectionDomain,
-    /// Turns the engine.
+    /// Polls the engine.
     pub driver: Driver,
     /// For latencies.
     pub clock: Clock,
@@ -51,7 +51,7 @@ pub struct Request {
 }
 
 impl Endpoint {
-    /// An end on `context`, whose engine `driver` turns.
+    /// An end on `context`, whose engine `driver` polls.
     ///
     /// # Errors
     /// [`Error::Verbs`].
@@ -80,7 +80,7 @@ impl Endpoint {
         Ok(queue)
     }
 
-    /// Turns the engine until `look` finds something.
+    /// Polls the engine until `look` finds something.
     ///
     /// # Errors
     /// [`Error::Silent`] after `timeout` (`None`: never), what `look` says, or an interrupt.
@@ -92,7 +92,7 @@ impl Endpoint {
     ) -> Result<T, Error> {
         let mut deadline = None;
         loop {
-            let moved = self.driver.turn()?;
+            let moved = self.driver.poll()?;
             if let Some(found) = look(self)? {
                 self.driver.busy();
                 return Ok(found);
@@ -201,7 +201,7 @@ impl Endpoint {
         }
     }
 
-    /// Turns the engine for `time`.
+    /// Polls the engine for `time`.
     ///
     /// # Errors
     /// An interrupt.

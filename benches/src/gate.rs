@@ -15,16 +15,16 @@ impl Gate {
         Self { parties: parties as u64, arrived: Default::default() }
     }
 
-    /// Waits until all have come; `turn` goes on meanwhile, and may end the wait.
+    /// Waits until all have come; `poll` goes on meanwhile, and may end the wait.
     ///
     /// # Errors
-    /// Those of `turn`.
-    pub fn meet<E>(&self, mut turn: impl FnMut() -> Result<(), E>) -> Result<(), E> {
+    /// Those of `poll`.
+    pub fn meet<E>(&self, mut poll: impl FnMut() -> Result<(), E>) -> Result<(), E> {
         // Nobody comes to the next meeting before this one is over: so many have come in all when it is.
         let ticket = self.arrived.fetch_add(1, Ordering::AcqRel);
         let all = (ticket / self.parties + 1) * self.parties;
         while self.arrived.load(Ordering::Acquire) < all {
-            turn()?;
+            poll()?;
         }
         Ok(())
     }

@@ -122,8 +122,8 @@ struct Counters {
     tx_fpdus: u64,
     rx_placed_bytes: u64,
     tx_fetched_bytes: u64,
-    busy_turns: u64,
-    turns: u64,
+    busy_polls: u64,
+    polls: u64,
 }
 
 impl Counters {
@@ -147,8 +147,8 @@ impl Counters {
             tx_fpdus: self.tx_fpdus + other.tx_fpdus,
             rx_placed_bytes: self.rx_placed_bytes + other.rx_placed_bytes,
             tx_fetched_bytes: self.tx_fetched_bytes + other.tx_fetched_bytes,
-            busy_turns: self.busy_turns + other.busy_turns,
-            turns: self.turns + other.turns,
+            busy_polls: self.busy_polls + other.busy_polls,
+            polls: self.polls + other.polls,
         }
     }
 }
@@ -263,8 +263,8 @@ fn counters_of(counters: &EngineCounters) -> Counters {
         tx_fpdus: counters.tx_fpdus,
         rx_placed_bytes: counters.rx_placed_bytes,
         tx_fetched_bytes: counters.tx_fetched_bytes,
-        busy_turns: counters.busy_turns,
-        turns: counters.turns,
+        busy_polls: counters.busy_polls,
+        polls: counters.polls,
     }
 }
 

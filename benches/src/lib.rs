@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `cli` | the command line |
 //! | `params` | a test with nothing left to default |
-//! | `net`, `driver`, `endpoint` | a port, who turns its engine, connections and time-outs |
+//! | `net`, `driver`, `endpoint` | a port, who polls its engine, connections and time-outs |
 //! | `perftest` | the exchange of `ib_* -R`, as client and as server |
 //! | `private`, `private_report` | what only two iwperfs say to each other |
 //! | `path`, `validate` | queue pairs, memory, credits; patterns and their check |

@@ -175,7 +175,7 @@ pub fn run_between(
             end.endpoint.driver.set_manner(Manner::Waiting);
             // The other end may still want an answer.
             while !server.is_finished() {
-                if !end.endpoint.driver.turn()? {
+                if !end.endpoint.driver.poll()? {
                     end.endpoint.driver.idle()?;
                 }
             }

@@ -1,4 +1,4 @@
-//! From NET options to an [`End`]: a port, an engine on it, a context and what turns the engine.
+//! From NET options to an [`End`]: a port, an engine on it, a context and what polls the engine.
 
 #[cfg(feature = "dpdk")]
 mod device;
@@ -46,7 +46,7 @@ pub struct EndConfig<'a> {
     pub pcap: Option<&'a Path>,
     /// CPU for this thread, or for the engine's.
     pub cpu: Option<usize>,
-    /// The other end may run on that CPU too: an idle turn lets it.
+    /// The other end may run on that CPU too: an idle poll lets it.
     pub shares_cpu: bool,
     /// Sleep on completion events, with the engine in a thread.
     pub events: bool,

@@ -258,7 +258,7 @@ impl Path {
     ///
     /// # Errors
     /// [`Error::Completion`], [`Error::Verbs`].
-    pub fn turn(&mut self) -> Result<bool, Error> {
+    pub fn poll(&mut self) -> Result<bool, Error> {
         let moved = self.reap(true)? | self.reap(false)?;
         if self.params.test == Test::SendBw {
             self.look_at_credit()?;

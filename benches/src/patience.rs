@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::endpoint::Endpoint;
 use crate::errors::Error;
 
-/// Watches for silence. Cheap enough to ask in every idle turn.
+/// Watches for silence. Cheap enough to ask in every idle poll.
 #[derive(Debug)]
 pub struct Patience {
     timeout: Duration,
@@ -46,7 +46,7 @@ impl Patience {
     #[inline]
     pub fn check(&mut self, end: &Endpoint, doing: &'static str) -> Result<bool, Error> {
         self.asked += 1;
-        // A thread that sleeps between turns asks seldom, and must look each time.
+        // A thread that sleeps between polls asks seldom, and must look each time.
         if !self.asked.is_multiple_of(CALLS_PER_LOOK) && !end.driver.sleeps() {
             return Ok(false);
         }

@@ -1,7 +1,7 @@
 //! `--profile`: what an FPDU costs, by layer.
 //!
 //! The stamps are [`dp::profile`]'s; here they are started and stopped around a run, divided by the FPDUs
-//! that this end sent and received in it, and shown. Turns in which nothing was to be done are told, and not
+//! that this end sent and received in it, and shown. Polls in which nothing was to be done are told, and not
 //! divided.
 
 use dp::profile::{self, Layer, Profile};
@@ -79,7 +79,7 @@ pub struct Breakdown {
     pub layers: Vec<LayerCost>,
     /// Share of the stamps themselves in the above.
     pub stamps: StampCost,
-    /// Cycles of turns in which there was nothing to do; in none of the above.
+    /// Cycles of polls in which there was nothing to do; in none of the above.
     pub idle_cycles: u64,
 }
 

@@ -13,8 +13,8 @@ use tcp_lite::Instant;
 
 use crate::errors::Error;
 
-/// Between two turns of an engine, microseconds: a round trip is one or two of them.
-const TURN_US: u64 = 20;
+/// Between two polls of an engine, microseconds: a round trip is one or two of them.
+const POLL_US: u64 = 20;
 
 /// Turns in which two hosts are connected.
 const PATIENCE: u64 = 10_000;
@@ -26,7 +26,7 @@ const PORT: u16 = 7471;
 
 /// One of the two.
 pub struct Host {
-    /// Turned by whoever has the host: [`turn`](Self::turn).
+    /// Polled by whoever has the host: [`poll_at`](Self::poll_at).
     pub engine: Engine,
     /// Of both queues.
     pub cq: CompletionQueue,
@@ -58,9 +58,9 @@ impl Host {
         })
     }
 
-    /// A turn of the engine.
-    pub fn turn(&mut self, now_us: u64) {
-        self.engine.turn(Instant::from_micros(now_us as i64));
+    /// A poll of the engine.
+    pub fn poll_at(&mut self, now_us: u64) {
+        self.engine.poll_at(Instant::from_micros(now_us as i64));
     }
 
     /// The beginning of its memory, for the other.
@@ -95,10 +95,10 @@ impl TwoHosts {
         let id = a.context.create_id(&a.events);
         id.connect(&a.qp, remote, &param)?;
         let (mut accepted, mut established) = (None, 0);
-        for turn in 1..=PATIENCE {
-            let now_us = turn * TURN_US;
-            a.turn(now_us);
-            b.turn(now_us);
+        for poll in 1..=PATIENCE {
+            let now_us = poll * POLL_US;
+            a.poll_at(now_us);
+            b.poll_at(now_us);
             while let Some(event) = a.events.poll().or_else(|| b.events.poll()) {
                 match event.kind {
                     CmEventKind::ConnectRequest { .. } => {
@@ -114,12 +114,12 @@ impl TwoHosts {
                 return Ok(Self { a, b, now_us, _ids: [listener, id, accepted] });
             }
         }
-        Err(failed(format!("not within {PATIENCE} turns")))
+        Err(failed(format!("not within {PATIENCE} polls")))
     }
 
-    /// The time of the next turn, microseconds.
+    /// The time of the next poll, microseconds.
     pub fn tick(&mut self) -> u64 {
-        self.now_us += TURN_US;
+        self.now_us += POLL_US;
         self.now_us
     }
 }
@@ -132,21 +132,21 @@ mod tests {
 
     #[test]
     fn a_write_arrives_after_the_same_turns_each_time() {
-        let turns = |markers| {
+        let polls = |markers| {
             let mut hosts = TwoHosts::connect(&LinkConfig::default(), 64, markers).unwrap();
             hosts.a.memory.write_at(0, &[7; 64]).unwrap();
             let op = SendOp::Write { remote: hosts.b.remote() };
             hosts.a.qp.post_send(&SendRequest::new(1, op, hosts.a.memory.sge(0, 64))).unwrap();
             while hosts.b.memory.load_u8(63).unwrap() != 7 {
                 let now_us = hosts.tick();
-                assert!(now_us < PATIENCE * TURN_US);
-                hosts.a.turn(now_us);
-                hosts.b.turn(now_us);
+                assert!(now_us < PATIENCE * POLL_US);
+                hosts.a.poll_at(now_us);
+                hosts.b.poll_at(now_us);
             }
             assert_eq!(hosts.a.cq.poll_one().unwrap().status, WcStatus::Success);
             hosts.now_us
         };
-        assert_eq!(turns(false), turns(false));
-        assert_eq!(turns(true), turns(true));
+        assert_eq!(polls(false), polls(false));
+        assert_eq!(polls(true), polls(true));
     }
 }

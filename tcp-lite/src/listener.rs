@@ -63,7 +63,7 @@ pub struct ListenerCounters {
     /// More half-open connections than one address may have.
     pub half_open_address_full: u64,
     /// From an address that was [blocked](crate::Stack::block_address).
-    pub barred: u64,
+    pub blocked: u64,
 }
 
 /// What a listener decides about a SYN.
@@ -180,7 +180,7 @@ impl Listeners {
             return Admission::Refused;
         }
         if is_blocked {
-            counters.barred += 1;
+            counters.blocked += 1;
             return Admission::Refused;
         }
         if *half_open >= config.half_open.unwrap_or(usize::MAX) {

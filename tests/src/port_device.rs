@@ -25,7 +25,7 @@ impl PortDevice {
 
     /// Takes in what has arrived by now, and sends what waits as far as the port takes it. Returns whether
     /// any frame moved.
-    pub fn turn(&mut self, now_us: u64) -> bool {
+    pub fn poll_at(&mut self, now_us: u64) -> bool {
         let mut burst = Burst::new();
         let mut moved = false;
         while self.port.rx_burst(now_us, &mut burst) > 0 {

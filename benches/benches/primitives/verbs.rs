@@ -54,8 +54,8 @@ fn batches(hosts: &mut TwoHosts, request: &SendRequest, count: u64, timed: Timed
         }
         let posted = posting.elapsed();
         let now_us = hosts.tick();
-        hosts.a.turn(now_us);
-        hosts.b.turn(now_us);
+        hosts.a.poll_at(now_us);
+        hosts.b.poll_at(now_us);
         let polling = Instant::now();
         for _ in 0..batch {
             // A Write is complete when TCP has taken it, which has room for all of a batch.

@@ -62,7 +62,7 @@ impl Case {
             mbufs: 16_384,
             out_of_order_bytes: Limits::default().out_of_order_bytes,
             key: [key; 32],
-            turn_bytes: 1 << 16,
+            quantum_bytes: 1 << 16,
             stock: None,
             backlog: 1024,
             path_shrinks: false,

@@ -125,7 +125,7 @@ impl Path {
             .post_send(&SendRequest::new(wr_id.encode(), op, self.memory.control.sge(at, 4)).flags(flags))
         {
             Ok(()) => (flow.credit_told, flow.extra_in_flight) = (flow.received, flow.extra_in_flight + 1),
-            // The queue is full of our own messages: the next turn tells.
+            // The queue is full of our own messages: the next poll tells.
             Err(VerbsError::QueueFull(_)) => {}
             // The peer has sent all it meant to, and closes.
             Err(VerbsError::InvalidState(QpState::Closing)) => {}

@@ -180,7 +180,7 @@ impl Control {
         const DOING: &str = "exchanging messages with it";
         let mut patience = crate::patience::Patience::new(end);
         loop {
-            let mut moved = end.driver.turn()? | serve()?;
+            let mut moved = end.driver.poll()? | serve()?;
             moved |= self.reap()?;
             if let Some(found) = look(self) {
                 return Ok(found);

@@ -107,12 +107,12 @@ impl Script<'_> {
     fn sync(&mut self) -> Result<(), Error> {
         let ours = self.own_dest(0);
         let path = &mut *self.path;
-        self.control.dest(self.end, &ours, &mut || path.turn()).map(drop)
+        self.control.dest(self.end, &ours, &mut || path.poll()).map(drop)
     }
 
     fn reports(&mut self, ours: &Report) -> Result<Report, Error> {
         let path = &mut *self.path;
-        self.control.report(self.end, ours, &mut || path.turn())
+        self.control.report(self.end, ours, &mut || path.poll())
     }
 
     fn part(&self) -> Part {
@@ -220,7 +220,7 @@ impl Script<'_> {
     fn latency(&mut self, on_row: OnRow<'_>) -> Result<(), Error> {
         let test = self.params().test;
         if test == Test::ReadLat && !self.is_client() {
-            // Reads need nothing of us but that the engine turns.
+            // Reads need nothing of us but that the engine is polled.
             return self.sync();
         }
         for size in self.params().sizes() {

@@ -90,7 +90,7 @@ impl Link {
     ) -> Result<Option<T>, Error> {
         let mut patience = Patience::new(end);
         loop {
-            let moved = end.driver.turn()? | self.reap()?;
+            let moved = end.driver.poll()? | self.reap()?;
             if let Some(found) = look(self) {
                 return Ok(Some(found));
             }

@@ -110,7 +110,7 @@ pub fn run(
     let mut patience = Patience::new(end);
     if let Some(gate) = end.gate.clone() {
         gate.meet(|| {
-            if !end.driver.turn()? {
+            if !end.driver.poll()? {
                 return end.driver.idle();
             }
             end.driver.busy();
@@ -125,8 +125,8 @@ pub fn run(
         path.start_pacing(started, hz);
     }
     loop {
-        let mut moved = end.driver.turn()?;
-        let mut worked = path.turn()?;
+        let mut moved = end.driver.poll()?;
+        let mut worked = path.poll()?;
         if part.source && !stopped {
             worked |= path.post(limit)?;
             stopped = limit.is_none() && Clock::cycles() >= deadline;

@@ -187,7 +187,7 @@ impl Turns {
     ) -> Result<Waited, Error> {
         let mut patience = Patience::new(end);
         loop {
-            let moved = end.driver.turn()? | path.turn()?;
+            let moved = end.driver.poll()? | path.poll()?;
             if look(path)? {
                 end.driver.busy();
                 return Ok(Waited::Arrived);
@@ -206,7 +206,7 @@ impl Turns {
             }
             if let Some(error) = end.ended(&path.flows[0].id) {
                 // What came right before the end counts.
-                path.turn()?;
+                path.poll()?;
                 return if look(path)? {
                     Ok(Waited::Arrived)
                 } else {

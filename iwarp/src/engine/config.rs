@@ -32,7 +32,7 @@ pub struct EngineConfig {
     pub stack: StackConfig,
     /// Bytes of payload that one queue pair may hand to TCP before the others send. The default is about a
     /// train of segments: a visit to its connection may miss the cache, and a whole frame pays for that.
-    pub turn_bytes: usize,
+    pub quantum_bytes: usize,
     /// Received buffers that may wait, on all connections together, for the rest of their FPDU or startup
     /// frame. A connection that finds no slot ends with code 5 (RFC 6581 section 8). `None`: as many as the
     /// port has buffers.
@@ -95,7 +95,7 @@ impl EngineConfig {
             // administrator says otherwise.
             crc: true,
             stack,
-            turn_bytes: 64 << 10,
+            quantum_bytes: 64 << 10,
             held_buffers: None,
             request_records: REQUEST_RECORDS,
             close_timeout,

@@ -192,9 +192,9 @@ impl Core {
         self.report_listeners();
         busy |= self.send(guard);
         busy |= self.flush();
-        self.io.counters.turns += 1;
+        self.io.counters.polls += 1;
         if busy {
-            self.io.counters.busy_turns += 1;
+            self.io.counters.busy_polls += 1;
             self.io.counters.busy_cycles += Clock::cycles().wrapping_sub(start);
         }
         busy

@@ -36,9 +36,9 @@ pub struct EngineCounters {
     /// ([`EngineConfig::request_records`](super::EngineConfig::request_records)).
     pub request_growths: u64,
     /// Polls in which there was something to do.
-    pub busy_turns: u64,
+    pub busy_polls: u64,
     /// Cycles spent in those polls.
     pub busy_cycles: u64,
     /// All polls.
-    pub turns: u64,
+    pub polls: u64,
 }

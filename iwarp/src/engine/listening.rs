@@ -41,7 +41,7 @@ impl Listener {
             stats.syns.filtered += now.filtered - before.filtered;
             stats.syns.half_open_full += now.half_open_full - before.half_open_full;
             stats.syns.half_open_address_full += now.half_open_address_full - before.half_open_address_full;
-            stats.syns.barred += now.barred - before.barred;
+            stats.syns.blocked += now.blocked - before.blocked;
         });
     }
 }

@@ -10,7 +10,7 @@
 //! | `rate.rs` | limits on the connections of an address in a second |
 //! | `thread.rs` | an engine in a thread of its own |
 //!
-//! The core reads no clock and starts no thread: the caller of [`Engine::turn`] passes the time.
+//! The core reads no clock and starts no thread: the caller of [`Engine::poll_at`] passes the time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,18 +69,18 @@ impl Engine {
 
     /// One poll at time `now`: receives a burst, runs timers, lets queue pairs send. Returns whether there
     /// was anything to do. `now` must not go backwards.
-    pub fn turn(&mut self, now: Instant) -> bool {
+    pub fn poll_at(&mut self, now: Instant) -> bool {
         let guard = self.participant.enter();
         self.core.poll(now, &guard)
     }
 
     /// One poll at the time of the engine's own clock.
     pub fn poll(&mut self) -> bool {
-        self.turn(self.now())
+        self.poll_at(self.now())
     }
 
-    /// When [`turn`](Self::turn) has something to do next, if no frame and no request arrives before; `None`
-    /// when it has nothing to do.
+    /// When [`poll_at`](Self::poll_at) has something to do next, if no frame and no request arrives before;
+    /// `None` when it has nothing to do.
     pub fn next_deadline(&mut self, now: Instant) -> Option<Instant> {
         self.core.next_deadline(now)
     }

@@ -44,7 +44,7 @@ impl Rate {
 
     /// Checks the limits of `address` and counts one more connection.
     pub(super) fn admit(&mut self, now: Instant, address: IpAddr) -> Result<(), Exhausted> {
-        self.turn_over(now);
+        self.roll_over(now);
         let Used { begun, failed } = self.used.get(&address).copied().unwrap_or_default();
         if self.failed_limit.is_some_and(|limit| failed >= limit) {
             return Err(Exhausted::Failed);
@@ -60,14 +60,14 @@ impl Rate {
     /// Counts a failure of `address`. Returns `Some` when its limit is reached: the end of this second, until
     /// which the address is blocked.
     pub(super) fn blame(&mut self, now: Instant, address: IpAddr) -> Option<Instant> {
-        self.turn_over(now);
+        self.roll_over(now);
         let limit = self.failed_limit?;
         let used = self.used.entry(address).or_default();
         used.failed += 1;
         (used.failed >= limit).then(|| Instant::from_secs(self.second) + Duration::from_secs(1))
     }
 
-    fn turn_over(&mut self, now: Instant) {
+    fn roll_over(&mut self, now: Instant) {
         if now.secs() != self.second {
             self.second = now.secs();
             self.used.clear();

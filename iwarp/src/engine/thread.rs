@@ -19,22 +19,22 @@ pub struct ThreadOptions {
     pub cpu: Option<usize>,
     /// Idle polls before the thread yields between polls; `u32::MAX`: it never yields. More of them answer
     /// sooner and use more CPU.
-    pub spin_turns: u32,
+    pub spin_polls: u32,
     /// Idle polls after that before the thread sleeps until the next deadline, a doorbell or (where the port
     /// has one) its file descriptor.
-    pub yield_turns: u32,
+    pub yield_polls: u32,
     /// The longest sleep on a port without a file descriptor. The first frame may have to wait for that long.
     pub max_sleep: Duration,
 }
 
 impl Default for ThreadOptions {
     fn default() -> Self {
-        Self { cpu: None, spin_turns: 2_000, yield_turns: 200, max_sleep: Duration::from_micros(200) }
+        Self { cpu: None, spin_polls: 2_000, yield_polls: 200, max_sleep: Duration::from_micros(200) }
     }
 }
 
 /// Polls between two snapshots of the counters: the snapshot takes a lock, and older counters are enough.
-const SNAPSHOT_TURNS: u32 = 1024;
+const SNAPSHOT_POLLS: u32 = 1024;
 
 /// A running engine. Dropping it stops the thread and resets the connections of the engine.
 pub struct EngineThread {
@@ -102,16 +102,16 @@ fn run(engine: &mut Engine, control: &ThreadControl, options: ThreadOptions) {
         pin(cpu);
     }
     let mut idle: u32 = 0;
-    let mut turns: u32 = 0;
+    let mut polls: u32 = 0;
     while !control.stop.load(Ordering::Acquire) {
         idle = if engine.poll() { 0 } else { idle.saturating_add(1) };
-        turns = turns.wrapping_add(1);
-        if turns.is_multiple_of(SNAPSHOT_TURNS) || idle == options.spin_turns {
+        polls = polls.wrapping_add(1);
+        if polls.is_multiple_of(SNAPSHOT_POLLS) || idle == options.spin_polls {
             snapshot(engine, control);
         }
-        if idle <= options.spin_turns {
+        if idle <= options.spin_polls {
             std::hint::spin_loop();
-        } else if idle <= options.spin_turns.saturating_add(options.yield_turns) {
+        } else if idle <= options.spin_polls.saturating_add(options.yield_polls) {
             std::thread::yield_now();
         } else {
             engine.sleep(options.max_sleep);

@@ -74,21 +74,21 @@ mod tests {
 
     #[test]
     fn a_slot_waits_once_whoever_has_it() {
-        let mut turns = TxScheduler::new(3);
+        let mut scheduler = TxScheduler::new(3);
         for slot in [0, 1, 0, 0] {
-            turns.begin(slot);
+            scheduler.begin(slot);
         }
-        turns.go_on(1);
-        assert_eq!(turns.waiting(), (2, 0));
-        assert_eq!([0, 1, 2].map(|behind| turns.fresh_behind(behind)), [Some(0), Some(1), None]);
-        assert_eq!(turns.next_fresh(), Some(0));
-        turns.go_on(0);
-        turns.begin(0);
-        assert_eq!(turns.waiting(), (1, 1));
-        assert_eq!([0, 1].map(|behind| turns.bulk_behind(behind)), [Some(0), None]);
-        assert_eq!((turns.next_fresh(), turns.next_bulk()), (Some(1), Some(0)));
-        assert_eq!((turns.next_fresh(), turns.next_bulk()), (None, None));
-        turns.begin(0);
-        assert_eq!(turns.waiting(), (1, 0));
+        scheduler.go_on(1);
+        assert_eq!(scheduler.waiting(), (2, 0));
+        assert_eq!([0, 1, 2].map(|behind| scheduler.fresh_behind(behind)), [Some(0), Some(1), None]);
+        assert_eq!(scheduler.next_fresh(), Some(0));
+        scheduler.go_on(0);
+        scheduler.begin(0);
+        assert_eq!(scheduler.waiting(), (1, 1));
+        assert_eq!([0, 1].map(|behind| scheduler.bulk_behind(behind)), [Some(0), None]);
+        assert_eq!((scheduler.next_fresh(), scheduler.next_bulk()), (Some(1), Some(0)));
+        assert_eq!((scheduler.next_fresh(), scheduler.next_bulk()), (None, None));
+        scheduler.begin(0);
+        assert_eq!(scheduler.waiting(), (1, 0));
     }
 }

@@ -439,7 +439,7 @@ fn a_barred_address_is_not_answered_until_its_time_is_over_and_others_are() {
     tap.now_us += 1;
     assert!(answered(&mut tap, 2), "the same SYN again");
     let (counters, half_open) = tap.host.stack.listener_counters(listener).unwrap();
-    assert_eq!((counters.barred, half_open), (2, 2));
+    assert_eq!((counters.blocked, half_open), (2, 2));
 }
 
 #[test]

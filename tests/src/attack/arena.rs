@@ -270,7 +270,7 @@ impl Arena {
     fn step(&mut self, other: &mut dyn Actor, pace: Pace) -> (u64, u64) {
         let now_us = self.now_us();
         let now = Instant::from_micros(now_us as i64);
-        let mut busy = self.client.turn(now);
+        let mut busy = self.client.poll_at(now);
         let sent = self.client_dock.take_sent();
         let legitimate = sent.len() as u64;
         let mut others = 0;

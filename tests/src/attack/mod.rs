@@ -84,8 +84,8 @@ fn refusals(arena: &Arena, at_a_time: usize) -> Result<String, String> {
     // Those that are under way when the last one fails do so as well.
     let most = seconds * (u64::from(limit) + at_a_time as u64) + arena::HONEST as u64;
     check(stats.accepted <= most, || format!("{} connections in {seconds} seconds", stats.accepted))?;
-    check(stats.syns.barred > 0, || "nobody was barred".into())?;
-    Ok(format!("{} SYNs not answered", stats.syns.barred))
+    check(stats.syns.blocked > 0, || "nobody was blocked".into())?;
+    Ok(format!("{} SYNs not answered", stats.syns.blocked))
 }
 
 /// All scenarios.

@@ -129,7 +129,7 @@ impl Victim {
         let start = self.elapsed_ns();
         let (mut busy, counted) = (false, self.counted);
         let mut turn = || {
-            busy = self.engine.turn(now);
+            busy = self.engine.poll_at(now);
             while let Some(event) = self.channel.poll() {
                 self.on_event(event);
             }

@@ -80,7 +80,7 @@ impl Host {
     }
 
     pub(crate) fn turn(&mut self, now_us: u64) -> bool {
-        self.engine.turn(Instant::from_micros(now_us as i64))
+        self.engine.poll_at(Instant::from_micros(now_us as i64))
     }
 
     /// When it wants its next turn.

@@ -40,7 +40,7 @@ pub struct HostSetup {
     /// Key of its secrets.
     pub key: [u8; 32],
     /// What an engine's queue pair sends in a turn.
-    pub turn_bytes: usize,
+    pub quantum_bytes: usize,
     /// smoltcp's sockets rather than tcp-lite.
     pub stock: Option<Stock>,
     /// Connections that may be half-open at a listener.

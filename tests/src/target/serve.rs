@@ -61,7 +61,7 @@ pub fn serve(end: &mut Endpoint, port: u16, manners: &Manners, on_line: &dyn Fn(
 
 impl Server<'_> {
     fn turn(&mut self) -> Result<(), Error> {
-        let mut moved = self.end.driver.turn()?;
+        let mut moved = self.end.driver.poll()?;
         while let Some(event) = self.events.poll() {
             moved = true;
             self.take(event);

@@ -11,9 +11,9 @@ use benches::errors::Error;
 
 use crate::pair::copy_crc::CopyCrc;
 use crate::pair::host::Hosts;
+use crate::pair::interleave::{Comparison, Rate, interleave, timed};
 use crate::pair::one_core::{MESSAGE_BYTES, traffic, virtual_wire};
 use crate::pair::traffic::Traffic;
-use crate::pair::turns::{Comparison, Rate, by_turns, timed};
 
 /// What of the loop's gain is asked for.
 const SHARE: f64 = 0.9;
@@ -89,7 +89,7 @@ pub(crate) fn measure(cpus: [usize; 2], time: Duration) -> Result<Comparison, Er
         }
         let [first, second] = &cores[..] else { unreachable!("there are two") };
         let (alone, other, both) = ([first], [second], [first, second]);
-        let [a, b, ab, c, d, cd] = by_turns(
+        let [a, b, ab, c, d, cd] = interleave(
             time,
             [
                 &mut |slice| together(&alone, Job::Engines(slice)),

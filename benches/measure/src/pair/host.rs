@@ -133,9 +133,9 @@ impl End {
         Ok(heap::owned(self.owner, || self.pd.create_qp(&init))?)
     }
 
-    fn turn(&mut self, now_us: u64) -> bool {
+    fn poll_at(&mut self, now_us: u64) -> bool {
         let now = tcp_lite::Instant::from_micros(now_us as i64);
-        heap::owned(self.owner, || self.engine.turn(now))
+        heap::owned(self.owner, || self.engine.poll_at(now))
     }
 
     fn event(&self) -> Option<CmEvent> {
@@ -156,9 +156,9 @@ impl Lane {
 
     /// A turn of either engine. Returns whether one of them had anything to do.
     #[inline]
-    pub(crate) fn turn(&mut self) -> bool {
+    pub(crate) fn poll(&mut self) -> bool {
         let now_us = self.now_us();
-        self.client.turn(now_us) | self.server.turn(now_us)
+        self.client.poll_at(now_us) | self.server.poll_at(now_us)
     }
 
     /// Bytes that were placed into the server's memory, ever.
@@ -185,7 +185,7 @@ impl Lane {
         Ok(completions)
     }
 
-    /// Turns the engines until `done`.
+    /// Polls the engines until `done`.
     ///
     /// # Errors
     /// [`Error::Silent`], and of `done`.
@@ -196,7 +196,7 @@ impl Lane {
     ) -> Result<(), Error> {
         let start = Instant::now();
         while !done(self)? {
-            self.turn();
+            self.poll();
             if start.elapsed() > PATIENCE {
                 return Err(Error::Silent { doing, after: PATIENCE });
             }
@@ -204,7 +204,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Turns the engines for so long.
+    /// Polls the engines for so long.
     ///
     /// # Errors
     /// None that is expected.

@@ -12,7 +12,7 @@ use dp::link::LinkConfig;
 
 use crate::pair::heap::{Census, Owner};
 use crate::pair::host::{Hosts, Lane, LaneConfig};
-use crate::pair::turns::Comparison;
+use crate::pair::interleave::Comparison;
 
 /// What an idle queue pair may take, bytes.
 const GOAL_BYTES: f64 = 4096.0;

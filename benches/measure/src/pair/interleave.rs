@@ -73,7 +73,7 @@ pub(crate) fn timed(slice: Duration, mut work: impl FnMut() -> Result<u64, Error
 ///
 /// # Errors
 /// Of a side.
-pub(crate) fn by_turns<const N: usize>(
+pub(crate) fn interleave<const N: usize>(
     time: Duration,
     mut sides: [&mut dyn FnMut(Duration) -> Result<Rate, Error>; N],
 ) -> Result<[Rate; N], Error> {
@@ -116,7 +116,7 @@ mod tests {
                 Ok(Rate { bytes: 1, time: slice })
             }
         };
-        let [a, b] = by_turns(Duration::from_millis(8), [&mut side(0), &mut side(1)]).unwrap();
+        let [a, b] = interleave(Duration::from_millis(8), [&mut side(0), &mut side(1)]).unwrap();
         assert_eq!([a.bytes + 1, b.bytes + 1], [turns[0].get(), turns[1].get()]);
         assert_eq!(turns[0], turns[1]);
         assert!(a.bytes >= 1, "{a:?}");

@@ -3,7 +3,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `turns.rs` | two rates by turns, and what they come to |
+//! | `interleave.rs` | two rates by turns, and what they come to |
 //! | `host.rs`, `traffic.rs` | two engines on a wire in memory, queue pairs between them, Writes on these |
 //! | `one_core.rs`, `qps.rs`, `cores.rs`, `idle.rs`, `vs_smoltcp.rs` | the measures |
 //! | `copy_crc.rs` | a loop that copies and sums: what `one_core` and `cores_2` are held against |
@@ -18,12 +18,12 @@ mod cores;
 mod heap;
 mod host;
 mod idle;
+mod interleave;
 mod one_core;
 mod pattern;
 mod qps;
 mod stock;
 mod traffic;
-mod turns;
 mod vs_smoltcp;
 
 use std::process::ExitCode;
@@ -32,7 +32,7 @@ use std::time::Duration;
 use benches::errors::Error;
 use clap::{Args, ValueEnum};
 
-use turns::Comparison;
+use interleave::Comparison;
 
 /// One comparison that needs no device; prints `{"id":...,"ours":...,"theirs":...,"unit":...}`
 #[derive(Args, Debug)]

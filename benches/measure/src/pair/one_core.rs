@@ -7,8 +7,8 @@ use dp::link::{LinkConfig, LinkTso};
 
 use crate::pair::copy_crc::CopyCrc;
 use crate::pair::host::{Hosts, LaneConfig};
+use crate::pair::interleave::{Comparison, interleave, timed};
 use crate::pair::traffic::{Load, Traffic};
-use crate::pair::turns::{Comparison, by_turns, timed};
 
 /// Bytes of a Write.
 pub(crate) const MESSAGE_BYTES: usize = 1 << 20;
@@ -46,7 +46,7 @@ pub(crate) fn measure(time: Duration) -> Result<Comparison, Error> {
     let mut copy = CopyCrc::new(MESSAGE_BYTES);
     let sides: [&mut dyn FnMut(Duration) -> _; 2] =
         [&mut |slice| ours.run(slice), &mut |slice| timed(slice, || Ok(copy.message()))];
-    let [rate, loop_rate] = by_turns(time, sides)?;
+    let [rate, loop_rate] = interleave(time, sides)?;
     ours.validate(2)?;
     copy.validate()?;
     Ok(Comparison { ours: rate.gigabytes_per_s(), theirs: loop_rate.gigabytes_per_s(), unit: "GB/s" })

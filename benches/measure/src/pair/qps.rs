@@ -9,9 +9,9 @@ use std::time::Duration;
 use benches::errors::Error;
 
 use crate::pair::host::{Hosts, LaneConfig};
+use crate::pair::interleave::{Comparison, interleave};
 use crate::pair::one_core::virtual_wire;
 use crate::pair::traffic::{Load, Traffic};
-use crate::pair::turns::{Comparison, by_turns};
 
 /// Queue pairs that are active at a time.
 const ACTIVE: usize = 64;
@@ -33,7 +33,8 @@ fn traffic(open: usize) -> Result<Traffic, Error> {
 /// Of the engines; [`Error::Validation`].
 pub(crate) fn measure(open: usize, time: Duration, detail: bool) -> Result<Comparison, Error> {
     let (mut many, mut few) = (traffic(open)?, traffic(ACTIVE)?);
-    let [many_rate, few_rate] = by_turns(time, [&mut |slice| many.run(slice), &mut |slice| few.run(slice)])?;
+    let [many_rate, few_rate] =
+        interleave(time, [&mut |slice| many.run(slice), &mut |slice| few.run(slice)])?;
     if detail {
         eprintln!("{open} open: {:#?}\n{ACTIVE} open: {:#?}", many.counters(), few.counters());
     }

@@ -8,14 +8,14 @@ use iwarp::engine::EngineCounters;
 use iwarp::verbs::{RemoteAddr, SendOp, SendRequest, WorkCompletion};
 
 use crate::pair::host::Lane;
+use crate::pair::interleave::{Rate, timed};
 use crate::pair::pattern::{self, Dice};
-use crate::pair::turns::{Rate, timed};
 
 /// Completions taken at a time.
 const BATCH: usize = 64;
 
-/// Engines' turns between two looks at the clock.
-const TURNS: usize = 16;
+/// Polls of the engines between two looks at the clock.
+const POLLS: usize = 16;
 
 /// What is sent.
 #[derive(Clone, Copy, Debug)]
@@ -129,17 +129,17 @@ impl Traffic {
         Ok(())
     }
 
-    /// Some turns, and what comes of them. Returns the bytes that were placed.
+    /// Some polls, and what comes of them. Returns the bytes that were placed.
     fn step(&mut self) -> Result<u64, Error> {
         let before = self.lane.placed_bytes();
-        for _ in 0..TURNS {
+        for _ in 0..POLLS {
             if let Some(redraw) = self.load.redraw
                 && self.lane.now_us() - self.drawn_us >= redraw.as_micros() as u64
             {
                 self.drawn_us = self.lane.now_us();
                 self.draw()?;
             }
-            self.lane.turn();
+            self.lane.poll();
             self.reap()?;
         }
         Ok(self.lane.placed_bytes() - before)
@@ -196,7 +196,7 @@ impl Traffic {
     fn settle(&mut self) -> Result<(), Error> {
         let start = std::time::Instant::now();
         while self.open.iter().any(|&open| open > 0) {
-            self.lane.turn();
+            self.lane.poll();
             self.reap()?;
             if start.elapsed() > crate::pair::host::PATIENCE {
                 return Err(Error::Silent { doing: "finishing", after: crate::pair::host::PATIENCE });

@@ -7,9 +7,9 @@ use benches::errors::Error;
 use dp::link::LinkConfig;
 
 use crate::pair::host::Hosts;
+use crate::pair::interleave::{Comparison, interleave};
 use crate::pair::one_core::{MESSAGE_BYTES, traffic};
 use crate::pair::stock::Stock;
-use crate::pair::turns::{Comparison, by_turns};
 
 /// A wire that does nothing for its ports.
 fn plain_wire() -> LinkConfig {
@@ -21,7 +21,8 @@ fn plain_wire() -> LinkConfig {
 pub(crate) fn measure(time: Duration) -> Result<Comparison, Error> {
     let mut ours = traffic(&Hosts::new()?, 0, plain_wire())?;
     let mut theirs = Stock::connect(&plain_wire(), MESSAGE_BYTES)?;
-    let [rate, stock_rate] = by_turns(time, [&mut |slice| ours.run(slice), &mut |slice| theirs.run(slice)])?;
+    let [rate, stock_rate] =
+        interleave(time, [&mut |slice| ours.run(slice), &mut |slice| theirs.run(slice)])?;
     ours.validate(2)?;
     theirs.validate()?;
     Ok(Comparison { ours: rate.gigabytes_per_s(), theirs: stock_rate.gigabytes_per_s(), unit: "GB/s" })

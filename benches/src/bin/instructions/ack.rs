@@ -15,9 +15,9 @@ use crate::counted::Side;
 
 const MTU: u16 = 1500;
 const WINDOW: u32 = 256 * 1448;
-/// From one turn to the next, of which a round trip has eight.
-const TURN_US: i64 = 125;
-const TURNS_UNDER_WAY: usize = 4;
+/// From one step to the next, of which a round trip has eight.
+const STEP_US: i64 = 125;
+const STEPS_UNDER_WAY: usize = 4;
 /// Acknowledgements behind the first window, so that slow start is over.
 const WARM_UP: u64 = 4096;
 /// Acknowledgements that are counted.
@@ -39,7 +39,7 @@ fn stack(n: u8) -> Stack {
     Stack::new(config, Mempool::heap("acks", 16_384, 2048))
 }
 
-/// Frames of a turn, on their way.
+/// Frames of a step, on their way.
 type Flight = VecDeque<Vec<Vec<u8>>>;
 
 fn sent(stack: &mut Stack, now: Instant) -> Vec<Vec<u8>> {
@@ -79,9 +79,9 @@ pub(crate) fn run(holes: bool) -> Result<u64> {
     let conn = a.connect(Instant::ZERO, "10.0.0.2:1".parse().expect("an address"), None).expect("a route");
     let (mut to_a, mut to_b): (Flight, Flight) = Default::default();
     let (mut acks, mut segments, mut established) = (0, 0_u64, false);
-    for turn in 0.. {
-        let now = Instant::from_micros(turn * TURN_US);
-        if to_a.len() == TURNS_UNDER_WAY {
+    for step in 0.. {
+        let now = Instant::from_micros(step * STEP_US);
+        if to_a.len() == STEPS_UNDER_WAY {
             for bytes in to_a.pop_front().unwrap_or_default() {
                 let mut frame = Some(received(&pool, &bytes));
                 let mut input = || a.input(now, frame.take().expect("called once"));
@@ -105,7 +105,7 @@ pub(crate) fn run(holes: bool) -> Result<u64> {
         }
         to_b.push_back(sent(&mut a, now));
         let mut answers = Vec::new();
-        if to_b.len() == TURNS_UNDER_WAY {
+        if to_b.len() == STEPS_UNDER_WAY {
             for bytes in to_b.pop_front().unwrap_or_default() {
                 segments += u64::from(bytes.len() > 1000);
                 if holes && bytes.len() > 1000 && segments.is_multiple_of(32) {

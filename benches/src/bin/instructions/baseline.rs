@@ -94,7 +94,7 @@ impl Baseline {
 
     /// Holds `count` of `row` against what is recorded. What has become cheaper fails as well: else what was
     /// won could be lost again unseen.
-    pub(crate) fn judge(&self, row: &str, count: f64, tolerance: f64) -> Verdict {
+    pub(crate) fn compare(&self, row: &str, count: f64, tolerance: f64) -> Verdict {
         let Some(recorded) = self.rows.get(row) else {
             return Verdict::Fails(format!(
                 "{row}: {count:.1} instructions, and no baseline; record one: {RECORD}"
@@ -143,17 +143,17 @@ mod tests {
     fn a_change_beyond_the_tolerance_fails_in_either_direction_and_says_all_there_is_to_say() {
         let baseline = baseline();
         for count in [980.5, 1000.0, 1019.5] {
-            assert_eq!(baseline.judge("write/sent", count, 2.0), Verdict::Holds, "{count}");
+            assert_eq!(baseline.compare("write/sent", count, 2.0), Verdict::Holds, "{count}");
         }
         for (count, percent) in [(979.0, "-2.10 %"), (1021.0, "+2.10 %")] {
-            let Verdict::Fails(words) = baseline.judge("write/sent", count, 2.0) else {
+            let Verdict::Fails(words) = baseline.compare("write/sent", count, 2.0) else {
                 panic!("{count} holds")
             };
             for part in ["write/sent", "1000.0", &format!("{count:.1}"), percent, RECORD] {
                 assert!(words.contains(part), "{part} is not in: {words}");
             }
         }
-        assert!(matches!(baseline.judge("new/sent", 1.0, 2.0), Verdict::Fails(_)));
+        assert!(matches!(baseline.compare("new/sent", 1.0, 2.0), Verdict::Fails(_)));
     }
 
     #[test]

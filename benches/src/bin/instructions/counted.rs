@@ -9,7 +9,7 @@ use std::hint::black_box;
 /// What is counted for: a function below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
-    /// The end that sends FPDUs: what its program posts and polls for, and its engine's turns.
+    /// The end that sends FPDUs: what its program posts and polls for, and its engine's polls.
     Sent,
     /// The end that receives them.
     Received,

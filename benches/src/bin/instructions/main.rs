@@ -140,11 +140,11 @@ fn compare(pattern: &str, record: bool) -> Result<bool> {
     if record {
         return write(&old, now, pattern).map(|()| true);
     }
-    Ok(judge(&old, &now))
+    Ok(compare_rows(&old, &now))
 }
 
 /// Prints what fails and the summary; whether nothing does.
-fn judge(old: &Baseline, now: &Baseline) -> bool {
+fn compare_rows(old: &Baseline, now: &Baseline) -> bool {
     let Some(tolerance) = old.tolerance(&now.machine) else {
         println!("this processor ({}) is not the baseline's ({})", now.machine.cpu, old.machine.cpu);
         summary(0, 0, now.rows.len());
@@ -156,7 +156,7 @@ fn judge(old: &Baseline, now: &Baseline) -> bool {
     }
     let mut failed = 0;
     for (name, count) in &now.rows {
-        if let Verdict::Fails(words) = old.judge(name, *count, tolerance) {
+        if let Verdict::Fails(words) = old.compare(name, *count, tolerance) {
             println!("FAILED {words}");
             failed += 1;
         }

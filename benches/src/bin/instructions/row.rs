@@ -41,7 +41,7 @@ impl NamedWork {
     }
 }
 
-/// One message under way: each has a frame and a turn of either engine for itself.
+/// One message under way: each has a frame and a poll of either engine for itself.
 const fn alone(op: Op) -> Load {
     Load {
         op,
@@ -54,7 +54,7 @@ const fn alone(op: Op) -> Load {
     }
 }
 
-/// Many under way: a turn and a segment have many FPDUs.
+/// Many under way: a poll and a segment have many FPDUs.
 const fn many(op: Op) -> Load {
     Load { depth: 64, warm_up: 4096, counted: 16_384, ..alone(op) }
 }

@@ -8,10 +8,10 @@ use iwarp::verbs::{MemoryRegion, RecvRequest, SendOp, SendRequest};
 use crate::Result;
 use crate::counted::Side;
 
-/// Turns without a completion after which something is wrong.
+/// Polls without a completion after which something is wrong.
 const PATIENCE: u64 = 10_000;
 
-/// Turns in which what is under way ends.
+/// Polls in which what is under way ends.
 const DRAIN: u64 = 256;
 
 /// What is posted.
@@ -96,9 +96,9 @@ impl Stream {
         Ok(Self { hosts, load, open: 0, completed: 0, arrived: 0 })
     }
 
-    /// Turns both ends until as many requests have completed in all; `count` is given what each does.
+    /// Polls both ends until as many requests have completed in all; `count` is given what each does.
     fn until(&mut self, completed: u64, mut count: impl FnMut(Role, &mut dyn FnMut())) -> Result<()> {
-        let mut turns = 0;
+        let mut polls = 0;
         while self.completed < completed {
             let before = self.completed;
             let now_us = self.hosts.tick();
@@ -108,15 +108,15 @@ impl Stream {
             let mut result = Ok(());
             count(Role::Responder, &mut || result = self.respond(now_us));
             result?;
-            turns = if self.completed == before { turns + 1 } else { 0 };
-            if turns > PATIENCE {
-                return Err(format!("no completion in {PATIENCE} turns").into());
+            polls = if self.completed == before { polls + 1 } else { 0 };
+            if polls > PATIENCE {
+                return Err(format!("no completion in {PATIENCE} polls").into());
             }
         }
         Ok(())
     }
 
-    /// What A's program and its engine do in a turn.
+    /// What A's program and its engine do in a poll.
     fn request(&mut self, now_us: u64) -> Result<()> {
         while self.open < self.load.depth {
             self.post()?;
@@ -139,7 +139,7 @@ impl Stream {
     /// As [`request`](Self::request), and begins nothing.
     fn finish(&mut self, now_us: u64) -> Result<()> {
         let a = &mut self.hosts.a;
-        a.turn(now_us);
+        a.poll_at(now_us);
         while let Some(completion) = a.cq.poll_one() {
             checked(&completion, "the request")?;
             self.open -= 1;
@@ -148,10 +148,10 @@ impl Stream {
         Ok(())
     }
 
-    /// What B does in a turn.
+    /// What B does in a poll.
     fn respond(&mut self, now_us: u64) -> Result<()> {
         let b = &mut self.hosts.b;
-        b.turn(now_us);
+        b.poll_at(now_us);
         while let Some(completion) = b.cq.poll_one() {
             checked(&completion, "a receive")?;
             self.arrived += 1;
@@ -210,9 +210,9 @@ pub(crate) fn run(load: Load) -> Result<[u64; 2]> {
     let bytes: Vec<u8> = (0..load.bytes).map(|at| (at * 7 + at / 251) as u8).collect();
     let mut stream = Stream::new(load)?;
     stream.source().write_at(0, &bytes)?;
-    stream.until(load.warm_up, |_, turn| turn())?;
+    stream.until(load.warm_up, |_, poll| poll())?;
     let before = stream.fpdus();
-    stream.until(load.warm_up + load.counted, |end, turn| end.side(load.op).count(turn))?;
+    stream.until(load.warm_up + load.counted, |end, poll| end.side(load.op).count(poll))?;
     let after = stream.fpdus();
     stream.validate(&bytes)?;
     Ok([after[0] - before[0], after[1] - before[1]])

@@ -33,23 +33,23 @@ impl Core {
     /// Lets queue pairs hand FPDUs to TCP, a limited number of bytes each: first those that have just begun,
     /// then the others round robin.
     pub(super) fn send(&mut self, guard: &EpochGuard) -> bool {
-        let turn_bytes = self.io.config.turn_bytes;
+        let quantum_bytes = self.io.config.quantum_bytes;
         let mut pass = Pass { left: SEND_BYTES, busy: false, starved: false };
         let (fresh, _) = self.io.tx_scheduler.waiting();
         for _ in 0..fresh.min(MAX_FRESH) {
             let Some(slot) = self.io.tx_scheduler.next_fresh() else { break };
             self.prefetch(self.io.tx_scheduler.fresh_behind(PREFETCH_DISTANCE).map(|slot| slot as usize));
-            self.send_one(slot, turn_bytes.min(FRESH_BYTES), guard, &mut pass);
+            self.send_one(slot, quantum_bytes.min(FRESH_BYTES), guard, &mut pass);
         }
         // Each one at least once, or until the bytes are used up. One that cannot continue leaves the ring.
         let (_, bulk) = self.io.tx_scheduler.waiting();
-        let mut tries = bulk.max(SEND_BYTES / turn_bytes.max(1));
+        let mut tries = bulk.max(SEND_BYTES / quantum_bytes.max(1));
         while pass.left > 0
             && tries > 0
             && let Some(slot) = self.io.tx_scheduler.next_bulk()
         {
             self.prefetch(self.io.tx_scheduler.bulk_behind(PREFETCH_DISTANCE).map(|slot| slot as usize));
-            self.send_one(slot, turn_bytes, guard, &mut pass);
+            self.send_one(slot, quantum_bytes, guard, &mut pass);
             tries -= 1;
         }
         if pass.starved && !pass.busy {

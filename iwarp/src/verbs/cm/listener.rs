@@ -38,7 +38,7 @@ pub struct ListenerStats {
     /// Connections reset because of [`ListenOptions::rate_per_address`].
     pub rate_address_full: u64,
     /// Connections reset because of [`ListenOptions::failures_per_address`] that were being set up when the
-    /// limit was reached. Later ones count in `syns.barred`.
+    /// limit was reached. Later ones count in `syns.blocked`.
     pub failures_address_full: u64,
     /// Connections closed because no Request came in time.
     pub startup_timeouts: u64,

@@ -65,8 +65,8 @@ impl Pair {
     /// A turn of each; then time goes on: to the next deadline when nothing happened.
     pub(crate) fn turn(&mut self) {
         let now = Instant::from_micros(self.now_us);
-        let busy_a = self.a.engine.turn(now);
-        let busy_b = self.b.engine.turn(now);
+        let busy_a = self.a.engine.poll_at(now);
+        let busy_b = self.b.engine.poll_at(now);
         let next = if busy_a || busy_b {
             None
         } else {

@@ -123,10 +123,10 @@ impl RawPair {
     /// A turn; time goes on to `limit_us` at most. Says whether nobody has anything to do, ever.
     fn turn_before(&mut self, limit_us: i64) -> bool {
         let now = Instant::from_micros(self.now_us);
-        let mut busy = self.engine.turn(now);
+        let mut busy = self.engine.poll_at(now);
         self.engine.check_invariants().expect("invariants of the engine's stack");
         for engine in &mut self.beside {
-            busy |= engine.turn(now);
+            busy |= engine.poll_at(now);
         }
         let mut frames = Burst::new();
         self.port.rx_burst(self.now_us as u64, &mut frames);

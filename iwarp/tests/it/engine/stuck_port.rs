@@ -37,17 +37,17 @@ fn post(pair: &mut Pair, c: &Connected, writes: u64) -> [MemoryRegion; 2] {
 
 /// A goes on alone: B is stopped, and empties no ring. Returns what A is told, after how long, and its turns.
 fn alone(pair: &mut Pair) -> (CmEventKind, i64, u64) {
-    let (start_us, before) = (pair.now_us, pair.a.engine.counters().turns);
+    let (start_us, before) = (pair.now_us, pair.a.engine.counters().polls);
     loop {
         let now = Instant::from_micros(pair.now_us);
-        let busy = pair.a.engine.turn(now);
+        let busy = pair.a.engine.poll_at(now);
         if let Some(event) = pair.a.channel.poll() {
-            return (event.kind, pair.now_us - start_us, pair.a.engine.counters().turns - before);
+            return (event.kind, pair.now_us - start_us, pair.a.engine.counters().polls - before);
         }
         let next = pair.a.engine.next_deadline(now).expect("something waits");
         pair.now_us = next.total_micros().max(pair.now_us + i64::from(busy));
         assert!(pair.now_us < start_us + 60_000_000, "it does not end");
-        assert!(pair.a.engine.counters().turns < before + 100_000, "it turns for nothing");
+        assert!(pair.a.engine.counters().polls < before + 100_000, "it turns for nothing");
     }
 }
 
@@ -82,7 +82,7 @@ fn a_terminate_that_the_port_does_not_take_has_its_deadline() {
     let (mut pair, c, _regions) = writing(64);
     let (now, a) = (Instant::from_micros(pair.now_us), &mut pair.a.engine);
     for _ in 0..100 {
-        a.turn(now);
+        a.poll_at(now);
     }
     assert!(a.counters().port.tx_ring_full > 0);
     c.qp_a.modify(QpState::Terminate).unwrap();
@@ -101,13 +101,13 @@ fn what_is_posted_while_there_is_no_buffer_is_sent_when_there_is_one() {
     let c = pair.connect(&ConnParam::default());
     pair.run_us(100_000);
     let held: Vec<_> = std::iter::from_fn(|| pool.alloc()).collect();
-    let before = pair.a.engine.counters().turns;
+    let before = pair.a.engine.counters().polls;
     let _regions = post(&mut pair, &c, 3);
     let end_us = pair.now_us + 4_000_000;
     while pair.now_us < end_us {
         pair.turn();
     }
-    let turns = pair.a.engine.counters().turns - before;
+    let turns = pair.a.engine.counters().polls - before;
     assert!(turns < 20_000, "{turns} turns");
     drop(held);
     for wr_id in 0..3 {

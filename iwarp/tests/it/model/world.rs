@@ -50,7 +50,7 @@ pub(crate) struct Setting {
     pub(crate) depths: [[u16; 2]; 2],
     pub(crate) max_send_wr: usize,
     /// What a queue pair sends in a turn: with little, more happens in the midst of a message.
-    turn_bytes: usize,
+    quantum_bytes: usize,
 }
 
 impl Setting {
@@ -80,7 +80,7 @@ impl Setting {
             crc: !dice.one_in(4),
             depths: [[depth(dice), depth(dice)], [depth(dice), depth(dice)]],
             max_send_wr: dice.pick(&[2, 8, 64]),
-            turn_bytes: dice.pick(&[1000, 4000, 16_000]),
+            quantum_bytes: dice.pick(&[1000, 4000, 16_000]),
         }
     }
 
@@ -134,7 +134,7 @@ impl World {
             .hook_b(Turning::new(!seed, ppm, unseen));
         let bed = bed.configure(|config| {
             config.crc = setting.crc;
-            config.turn_bytes = setting.turn_bytes;
+            config.quantum_bytes = setting.quantum_bytes;
             // A wire this bad may lose what is sent twice: RFC 9293's R2 allows for more, even after a slow
             // handshake.
             config.stack.tcp.user_timeout = tcp_lite::Duration::from_secs(100);

@@ -148,11 +148,11 @@ fn an_address_may_fail_so_often_in_a_second() {
         assert!(d.is_over(), "{opcode:#x}");
     }
     let stats = d.listener.listener_stats().unwrap();
-    assert_eq!((stats.accepted, stats.syns.barred), (8, 0));
+    assert_eq!((stats.accepted, stats.syns.blocked), (8, 0));
     d.pair.connect();
     d.pair.until(990_000 - d.pair.now_us, |_| false);
     let stats = d.listener.listener_stats().unwrap();
-    assert_eq!((stats.accepted, stats.syns.barred), (8, 1));
+    assert_eq!((stats.accepted, stats.syns.blocked), (8, 1));
     d.pair.send(&request());
     asked(&mut d);
     assert!((1_000_000..2_000_000).contains(&d.pair.now_us), "{}", d.pair.now_us);
@@ -401,7 +401,7 @@ fn a_connection_that_closes_is_not_idle() {
     // B is not turned any more.
     let event = loop {
         assert!(pair.now_us - start < 60_000_000);
-        pair.a.engine.turn(Instant::from_micros(pair.now_us));
+        pair.a.engine.poll_at(Instant::from_micros(pair.now_us));
         if let Some(event) = pair.a.channel.poll() {
             break event;
         }
@@ -436,7 +436,7 @@ fn keepalive_is_the_connections() {
         // The other end is not turned any more.
         let host = if accepted { &mut pair.b } else { &mut pair.a };
         while noticed.is_none() && pair.now_us - start < 40_000_000 {
-            host.engine.turn(Instant::from_micros(pair.now_us));
+            host.engine.poll_at(Instant::from_micros(pair.now_us));
             noticed = host.channel.poll().map(|_| pair.now_us - start);
             pair.now_us += 10_000;
         }
@@ -466,8 +466,8 @@ fn engines_made_later_join() {
     let mut asked = None;
     for now in 0..20_000 {
         let now = Instant::from_micros(now * 10);
-        later.turn(now);
-        peer.turn(now);
+        later.poll_at(now);
+        peer.poll_at(now);
         asked = asked.or_else(|| channel.poll());
     }
     let asked = asked.expect("no connect request");

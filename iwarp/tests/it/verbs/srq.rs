@@ -334,7 +334,7 @@ fn queue_pairs_of_two_engines_share_one_queue() {
     let mut turn = || {
         now_us += 10;
         for engine in &mut engines {
-            engine.turn(Instant::from_micros(now_us));
+            engine.poll_at(Instant::from_micros(now_us));
         }
     };
     turn();

@@ -211,8 +211,8 @@ fn posting_races_with_a_graceful_close() {
 fn an_engine_thread_stops_at_once() {
     let mut engine = Testbed::new().peer().engine;
     let options = ThreadOptions {
-        spin_turns: 0,
-        yield_turns: 0,
+        spin_polls: 0,
+        yield_polls: 0,
         max_sleep: Duration::from_secs(5),
         ..ThreadOptions::default()
     };

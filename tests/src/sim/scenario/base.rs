@@ -33,7 +33,7 @@ pub(super) fn draw(dice: &mut Dice, keys: [[u8; 32]; 2]) -> Setup {
         mbufs: 1024,
         out_of_order_bytes: Limits::default().out_of_order_bytes,
         key: keys[side],
-        turn_bytes: dice.pick(&[1000, 4000, 16_000]),
+        quantum_bytes: dice.pick(&[1000, 4000, 16_000]),
         backlog: 1024,
         path_shrinks: false,
         stock: (stock_side == Some(side)).then(|| Stock {

@@ -57,7 +57,7 @@ impl Host {
             Context::new(ContextConfig { seed: Some(setup.key), ..Default::default() }).map_err(text)?;
         let mut config = EngineConfig::new(&*port, &[&cidr(side, setup.ipv6)]).map_err(text)?;
         config.stack = setup.stack_config(side);
-        config.turn_bytes = setup.turn_bytes;
+        config.quantum_bytes = setup.quantum_bytes;
         config.close_timeout = close_timeout;
         config.crc = crc;
         let engine = Engine::new(&context, port, config).map_err(text)?;
@@ -157,7 +157,7 @@ impl World for RdmaWorld {
         for connection in &mut self.connections {
             busy |= connection.work(side, now_us)?;
         }
-        busy |= self.hosts[side].engine.turn(now);
+        busy |= self.hosts[side].engine.poll_at(now);
         busy |= self.completions(side)?;
         while let Some(event) = self.hosts[side].channel.poll() {
             busy = true;

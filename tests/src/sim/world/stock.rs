@@ -211,7 +211,7 @@ impl StockHost {
             self.start()?;
         }
         for _ in 0..POLLS {
-            let mut moved = self.wire.device.turn(now_us);
+            let mut moved = self.wire.device.poll_at(now_us);
             self.take_in(now_us);
             for number in 0..self.ends.len() {
                 moved |= self.work(number, now_us)?;
@@ -219,7 +219,7 @@ impl StockHost {
             let now = Instant::from_micros(now_us as i64);
             self.interface.poll(now, &mut self.wire.device, &mut self.sockets);
             self.wire.note_sent();
-            moved |= self.wire.device.turn(now_us);
+            moved |= self.wire.device.poll_at(now_us);
             busy |= moved;
             if !moved {
                 break;

@@ -5,7 +5,7 @@ use testing::lab::{Result, Run};
 use testing::lab_error;
 
 use super::shape::Shape;
-use super::{KernelHosts, Talk};
+use super::{ClientServer, KernelHosts};
 
 /// How streams are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ pub(crate) const QUICK: usize = 2;
 pub(crate) fn streams(hosts: &KernelHosts, manner: StreamVariant, streams: u32, seconds: u32) -> Result<f64> {
     let client =
         Run::new("iperf3").args(["-c", hosts.address(manner.shape), "-J", "-t", &seconds.to_string()]);
-    let [_server, report] = hosts.talk(Talk {
+    let [_server, report] = hosts.run_both(ClientServer {
         server: Run::new("iperf3").args(["-s", "-1", "--forceflush"]),
         ready: "Server listening",
         client: client.args(manner.options.split_whitespace()).args(["-P", &streams.to_string()]),

@@ -34,7 +34,7 @@ pub(crate) struct KernelHosts {
 
 /// A program that listens at the first host, and one that connects from the second.
 #[derive(Clone, Debug)]
-pub(crate) struct Talk {
+pub(crate) struct ClientServer {
     /// The listening program.
     pub(crate) server: Run,
     /// What it prints when it listens.
@@ -79,10 +79,10 @@ impl KernelHosts {
     ///
     /// # Errors
     /// When one of them fails, with what it said.
-    pub(crate) fn talk(&self, talk: Talk) -> Result<[String; 2]> {
-        let mut server = self.spawn(0, talk.server)?;
-        server.wait_for(talk.ready, START)?;
-        let client = self.spawn(1, talk.client)?.finish(LIMIT)?.success()?;
+    pub(crate) fn run_both(&self, programs: ClientServer) -> Result<[String; 2]> {
+        let mut server = self.spawn(0, programs.server)?;
+        server.wait_for(programs.ready, START)?;
+        let client = self.spawn(1, programs.client)?.finish(LIMIT)?.success()?;
         Ok([server.finish(START)?.success()?, client])
     }
 

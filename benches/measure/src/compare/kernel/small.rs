@@ -5,7 +5,7 @@ use testing::lab::Result;
 
 use super::program::{READY, RoundTrips, Taken};
 use super::shape::Shape;
-use super::{KernelHosts, Talk};
+use super::{ClientServer, KernelHosts};
 use crate::compare::session::Session;
 use crate::compare::told::last_line;
 
@@ -44,7 +44,7 @@ pub(crate) const ROUND_TRIP: [MessageVariant; 2] = [RATE[0], RATE[2]];
 /// When a program fails.
 pub(crate) fn round_trips(hosts: &KernelHosts, size: u32, count: u32) -> Result<RoundTrips> {
     let [address, size, count] = [address(hosts), size.to_string(), count.to_string()];
-    let [_server, client] = hosts.talk(Talk {
+    let [_server, client] = hosts.run_both(ClientServer {
         server: Session::part("kernel-tcp")?.args(["pong", &address, "--size", &size]),
         ready: READY,
         client: Session::part("kernel-tcp")?.args(["ping", &address, "--size", &size, "--count", &count]),
@@ -63,7 +63,7 @@ pub(crate) fn messages_per_s(
     seconds: f64,
 ) -> Result<f64> {
     let [address, bytes, seconds] = [address(hosts), size.to_string(), seconds.to_string()];
-    let [server, _client] = hosts.talk(Talk {
+    let [server, _client] = hosts.run_both(ClientServer {
         server: Session::part("kernel-tcp")?.args(["sink", &address]).args(manner.block.then_some("--block")),
         ready: READY,
         client: Session::part("kernel-tcp")?.args([

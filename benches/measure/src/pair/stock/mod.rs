@@ -24,8 +24,8 @@ use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetAddress, IpAddress, IpCidr};
 
 use crate::pair::host::PATIENCE;
+use crate::pair::interleave::{Rate, timed};
 use crate::pair::pattern;
-use crate::pair::turns::{Rate, timed};
 use testing::port_device::PortDevice;
 
 use fpdu::{Receiver, Sender};
@@ -36,8 +36,8 @@ const PORT: u16 = 7471;
 /// larger falls out of the second-level cache.
 const BUFFER_BYTES: usize = 128 << 10;
 
-/// Engines' turns between two looks at the clock.
-const TURNS: usize = 16;
+/// Polls of the engines between two looks at the clock.
+const POLLS: usize = 16;
 
 /// An interface with one socket.
 struct Host {
@@ -72,7 +72,7 @@ impl Host {
     }
 
     fn poll(&mut self, now_us: u64) {
-        self.device.turn(now_us);
+        self.device.poll_at(now_us);
         loop {
             self.interface.poll(Instant::from_micros(now_us as i64), &mut self.device, &mut self.sockets);
             let was_full = self.device.is_full();
@@ -131,8 +131,8 @@ impl Stock {
         self.clock.now_us() - self.paused_us
     }
 
-    /// A turn of either host.
-    fn turn(&mut self) -> Result<(), Error> {
+    /// One poll of either host.
+    fn poll(&mut self) -> Result<(), Error> {
         let now_us = self.now_us();
         self.sender.fill(self.client.socket())?;
         self.client.poll(now_us);
@@ -147,7 +147,7 @@ impl Stock {
     fn until(&mut self, doing: &'static str, mut done: impl FnMut(&mut Self) -> bool) -> Result<(), Error> {
         let start = std::time::Instant::now();
         while !done(self) {
-            self.turn()?;
+            self.poll()?;
             if start.elapsed() > PATIENCE {
                 return Err(Error::Silent { doing, after: PATIENCE });
             }
@@ -164,8 +164,8 @@ impl Stock {
         self.sender.resume();
         let rate = timed(slice, || {
             let before = self.receiver.placed_bytes();
-            for _ in 0..TURNS {
-                self.turn()?;
+            for _ in 0..POLLS {
+                self.poll()?;
             }
             Ok(self.receiver.placed_bytes() - before)
         })?;

@@ -88,7 +88,7 @@ impl Run {
     fn turn_before(&mut self, limit_us: i64) -> bool {
         self.turns += 1;
         let now = Instant::from_micros(self.now_us);
-        let busy = self.sides.iter_mut().fold(false, |busy, side| side.engine.turn(now) | busy);
+        let busy = self.sides.iter_mut().fold(false, |busy, side| side.engine.poll_at(now) | busy);
         for side in &self.sides {
             side.engine.check_invariants().expect("invariants of the engine's stack");
         }
