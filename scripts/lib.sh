@@ -1,15 +1,15 @@
-# What the scripts share: where things are, headings with times, one job at a
-# time in a process group of its own, and cleaning up. Sourced by bash.
+# Shared by the scripts: paths, headings, one job at a time in its own
+# process group, and cleanup. Sourced by bash.
 # shellcheck shell=bash
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root" || exit 1
 [ -d "$HOME/.cargo/bin" ] && PATH=$HOME/.cargo/bin:$PATH
-# Not on every user's path, and `ip`, `ethtool` and `sysctl` live there.
+# For `ip`, `ethtool` and `sysctl`: not every user has these folders in PATH.
 PATH=$PATH:/usr/sbin:/sbin
 export PATH
 
-# Everything made in the system carries this name, so that it can be found again.
+# Prefix of the names of all namespaces of this run. `sweep` finds them by it.
 lab=uw$$
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/$lab.XXXXXX")
 export UWARP_LAB=$lab UWARP_SCRATCH=$scratch
@@ -20,13 +20,13 @@ note() { printf -- '---- %s\n' "$*"; }
 is_root() { [ "$(id -u)" = 0 ]; }
 have() { command -v "$1" >/dev/null 2>&1; }
 
-# can_namespace: may network namespaces be made here?
+# can_namespace: succeeds if network namespaces can be created.
 can_namespace() {
 	is_root && have ip && ip netns add "$lab-try" 2>/dev/null && ip netns del "$lab-try"
 }
 
-# bounded SECONDS COMMAND...: runs it in a process group of its own, to be ended
-# as a whole when it takes too long or this script is interrupted.
+# bounded SECONDS COMMAND...: runs the command in its own process group. The whole
+# group is killed at the time limit, or when this script is interrupted.
 bounded() {
 	local limit=$1 rc=0
 	shift
@@ -36,12 +36,12 @@ bounded() {
 	set +m
 	wait "$job" || rc=$?
 	job=
-	[ "$rc" != 124 ] || note "ended after its limit of $limit s: $*"
+	[ "$rc" != 124 ] || note "killed at its time limit of $limit s: $*"
 	return "$rc"
 }
 
-# Removes the namespaces of this run with whatever still runs in them. A tap or
-# veth device goes with its namespace; nothing is made outside one.
+# Kills the processes in the namespaces of this run and deletes the namespaces.
+# Tap and veth devices are deleted with them; no device is outside a namespace.
 sweep() {
 	local file name pid
 	for file in /run/netns/"$lab"-*; do
@@ -52,11 +52,11 @@ sweep() {
 	done
 }
 
-# ---- hugepages: where root may take them, and given back at the end ---------------
+# ---- hugepages: reserved as root, released at the end -----------------------------
 pages=/proc/sys/vm/nr_hugepages
 pages_before=
 
-# take_hugepages N: makes N of 2 MiB free; fails where there are fewer.
+# take_hugepages N: makes sure that N hugepages of 2 MiB are free, and fails if it cannot.
 take_hugepages() {
 	local free wanted=$1
 	free=$(free_hugepages)
@@ -68,7 +68,7 @@ take_hugepages() {
 	if [ "$free" -ge "$wanted" ]; then
 		note "hugepages: $free free"
 	else
-		note "hugepages: $free free and no right to take more: running without"
+		note "hugepages: $free of $wanted free, and no more can be reserved: running without"
 		return 1
 	fi
 }
