@@ -1,17 +1,17 @@
-//! What happened in runs: each fault of the wire and each event of the protocols has a name, and is counted.
-//! A simulator that never does what it says finds nothing: the ordinary test fails when a name never occurs.
+//! Counts each fault of the wire and each event of the protocols, by name. A simulator that never injects a
+//! fault finds nothing, so the ordinary test fails when a name never occurs.
 
 use std::fmt;
 
 macro_rules! sights {
     ($($(#[$about:meta])* $name:ident $text:literal,)*) => {
-        /// Something that can happen in a run.
+        /// A fault or a protocol event that can occur in a run.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Sight {
             $($(#[$about])* #[doc = $text] $name,)*
         }
 
-        /// All of them, with their words.
+        /// All of them, with their descriptions.
         pub const SIGHTS: &[(Sight, &str)] = &[$((Sight::$name, $text),)*];
     };
 }
@@ -19,40 +19,40 @@ macro_rules! sights {
 sights! {
     LostByChance "wire: lost by chance",
     LostInBurst "wire: lost in a burst",
-    LostByName "wire: lost by name",
+    LostByName "wire: selected segment lost",
     LostInBlackout "wire: lost in a blackout",
-    LostWithoutCarrier "wire: lost without carrier",
+    LostWithoutCarrier "wire: lost while the link was down",
     LostForRoom "wire: lost at a full queue",
-    TooBigTold "wire: too big for the MTU, the sender is told",
-    TooBigUntold "wire: too big for the MTU, nobody is told",
-    HeldBack "wire: held back",
-    Doubled "wire: doubled",
-    DamagedSeen "wire: damaged, the checksum shows it",
-    DamagedUnseen "wire: damaged, the checksum is good",
-    Cut "wire: segment cut",
-    Joined "wire: segments joined on the way",
-    JoinedByPort "wire: segments joined by the port",
+    TooBigTold "wire: too big for the MTU, reported to the sender",
+    TooBigUntold "wire: too big for the MTU, dropped silently",
+    HeldBack "wire: delayed",
+    Doubled "wire: duplicated",
+    DamagedSeen "wire: corrupted, wrong checksum",
+    DamagedUnseen "wire: corrupted, correct checksum",
+    Cut "wire: segment split",
+    Joined "wire: segments joined by a middlebox",
+    JoinedByPort "wire: segments joined by the port (LRO)",
     Marked "wire: congestion marked",
-    TakenBack "wire: acknowledged selectively, then taken back",
+    TakenBack "wire: bytes reneged on after a SACK",
     ForgedReset "wire: forged RST in the window",
     ForgedSyn "wire: forged SYN",
     ForgedData "wire: forged data with a wrong acknowledgement",
     ForgedOld "wire: forged data with an old timestamp",
     ForgedTooBig "wire: forged Packet Too Big",
     ForgedUnreachable "wire: forged Destination Unreachable",
-    PortStuck "host: the port took nothing",
+    PortStuck "host: the port accepted no frames",
     NoBuffers "host: no buffer free",
     HostStopped "host: stopped",
-    LostAtStopped "host: frame lost, as too many waited while it was stopped",
-    LostForBuffers "host: frame lost for want of a buffer",
+    LostAtStopped "host: frame lost while stopped, as its receive queue was full",
+    LostForBuffers "host: frame lost, as no buffer was free",
     Timeout "tcp: retransmission timeout",
     TailProbe "tcp: tail loss probe",
     Recovery "tcp: fast recovery",
     RepairLost "tcp: retransmission found lost",
     Reordering "tcp: reordering seen",
-    TimeoutUndoneByTime "tcp: timeout taken back, with timestamps (Eifel)",
-    TimeoutUndoneByOrder "tcp: timeout taken back, without (F-RTO, D-SACK)",
-    RecoveryUndone "tcp: fast recovery taken back",
+    TimeoutUndoneByTime "tcp: timeout undone with timestamps (Eifel)",
+    TimeoutUndoneByOrder "tcp: timeout undone without timestamps (F-RTO, D-SACK)",
+    RecoveryUndone "tcp: fast recovery undone",
     DuplicateHeard "tcp: D-SACK received",
     DuplicateTold "tcp: D-SACK sent",
     ThreeBlocks "tcp: three SACK blocks sent",
@@ -62,35 +62,35 @@ sights! {
     CutByPersist "tcp: segment cut by the persist timer",
     CutByEmss "tcp: segment cut for a smaller EMSS",
     CookieSent "tcp: SYN cookie sent",
-    CookieTaken "tcp: SYN cookie taken",
+    CookieTaken "tcp: SYN cookie accepted",
     Challenge "tcp: challenge ACK",
     OldTimestamp "tcp: dropped for an old timestamp (PAWS)",
     BadChecksum "tcp: dropped for its checksum",
     MarksHeard "tcp: window reduced for congestion marks",
-    SynAgain "tcp: SYN or SYN-ACK sent again",
-    FinAgain "tcp: FIN sent again",
+    SynAgain "tcp: SYN or SYN-ACK retransmitted",
+    FinAgain "tcp: FIN retransmitted",
     Reset "tcp: RST sent",
     SimultaneousOpen "tcp: simultaneous open",
     SimultaneousClose "tcp: simultaneous close",
-    TimeWaitReused "tcp: ports used again out of TIME-WAIT",
+    TimeWaitReused "tcp: ports reused out of TIME-WAIT",
     WithoutSack "tcp: connection without SACK",
     WithoutTimestamps "tcp: connection without timestamps",
     StockPeer "tcp: connection with smoltcp",
-    PlacedEarly "iwarp: FPDU placed in front of a hole's end",
+    PlacedEarly "iwarp: FPDU placed before a hole was filled",
     Markers "iwarp: connection with markers",
     WithoutCrc "iwarp: connection without CRC",
     TerminateSent "iwarp: Terminate sent",
     TerminateHeard "iwarp: Terminate received",
-    CrcError "iwarp: wrong CRC under a good checksum",
+    CrcError "iwarp: wrong CRC under a correct checksum",
     AccessError "iwarp: remote access refused",
     Aborted "iwarp: aborted",
     ClosedEarly "iwarp: closed with work outstanding",
-    DepthReached "iwarp: as many Reads outstanding as may be",
+    DepthReached "iwarp: limit of outstanding Reads reached",
 }
 
 const COUNT: usize = SIGHTS.len();
 
-/// How often each thing happened in a run.
+/// How often each occurred in a run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Coverage([u64; COUNT]);
 
@@ -108,28 +108,28 @@ impl fmt::Debug for Coverage {
 }
 
 impl Coverage {
-    /// It happened so often.
+    /// Counts `times` occurrences.
     pub fn saw(&mut self, sight: Sight, times: u64) {
         self.0[sight as usize] += times;
     }
 
-    /// It happened where `it` is so.
+    /// Counts one occurrence if `it` is true.
     pub fn saw_if(&mut self, sight: Sight, it: bool) {
         self.saw(sight, u64::from(it));
     }
 
-    /// How often it happened.
+    /// How often it occurred.
     pub fn times(&self, sight: Sight) -> u64 {
         self.0[sight as usize]
     }
 
-    /// Adds what another has seen.
+    /// Adds the counts of another.
     pub fn join(&mut self, other: &Self) {
         self.0.iter_mut().zip(other.0).for_each(|(own, times)| *own += times);
     }
 }
 
-/// How often each thing happened in many runs, and in how many of them.
+/// How often each occurred in many runs, and in how many of them.
 #[derive(Clone, Debug, Default)]
 pub struct Sightings {
     runs: u64,
@@ -152,7 +152,7 @@ impl Sightings {
         self.runs_with.join(&other.runs_with);
     }
 
-    /// What never happened.
+    /// Descriptions of those that never occurred.
     pub fn missing(&self) -> Vec<&'static str> {
         SIGHTS.iter().filter(|(sight, _)| self.times.times(*sight) == 0).map(|(_, text)| *text).collect()
     }
@@ -185,6 +185,6 @@ mod tests {
         both.join(&all);
         assert_eq!((both.runs, both.times.times(Sight::Cut), both.runs_with.times(Sight::Cut)), (2, 3, 1));
         assert_eq!(both.missing().len(), COUNT - 1);
-        assert!(both.missing().contains(&"wire: segments joined on the way"));
+        assert!(both.missing().contains(&"wire: segments joined by a middlebox"));
     }
 }

@@ -1,7 +1,7 @@
-//! Defects: edits that break the stack or iWARP, each to be found by the simulator. A rule that finds none is
-//! no rule.
+//! Defects: edits that break TCP or iWARP. The simulator has to find each. A rule that finds no defect is
+//! useless.
 //!
-//! They are kept in `tests/sim-defects/*.toml`, a table each:
+//! `tests/sim-defects/*.toml` has a table for each:
 //!
 //! ```toml
 //! [[defect]]
@@ -12,24 +12,25 @@
 //! found = "random-loss 0"
 //! ```
 //!
-//! `cargo run -p tests --bin mutate simulator` applies each to a copy of the tree, runs the simulator built
-//! from it, first the scenario and seed that found it when it was last tried, and says by which rule. That
-//! takes a build for each; that they still apply is seen by an ordinary test. `tests/sim-defects/found.csv`
-//! has a digest of each that its run found, of the edit and of what the scenario draws: one of them changed,
-//! it has to be tried again (`conformance-report --check` says so).
+//! `cargo run -p tests --bin mutate simulator` applies each to a copy of the tree and runs the simulator that
+//! is built from it: first the scenario and seed that found the defect last time. It prints the broken rule.
+//! That takes a build for each. An ordinary test checks that the edits still apply.
+//! `tests/sim-defects/found.csv` has a digest of each defect that was found, of the edit and of the code that
+//! draws the scenario. When one of them changes, the defect has to be tried again (`conformance-report
+//! --check` says so).
 //!
-//! Each of those kept was found when it was last tried. What was tried and is not kept, since another test
-//! finds it:
+//! All defects in these files were found when they were last tried. These were tried and are not kept, since
+//! another test finds them:
 //!
-//! - Keepalive probes count on though they are answered (`rfc9293/keepalive.pkt`): no connection rests for
-//!   hundreds of them.
-//! - The answer to a SYN sent before is measured (`answers_lost_in_the_handshake_make_no_long_round_trip`):
-//!   the RTO is longer, by a wait that has happened.
+//! - Keepalive probes are counted although they are answered (`rfc9293/keepalive.pkt`): no connection is idle
+//!   for hundreds of probes.
+//! - The answer to an earlier SYN is measured (`answers_lost_in_the_handshake_make_no_long_round_trip`): this
+//!   only makes the RTO longer, by a wait that really occurred.
 //! - Bytes that overtake the end of a handshake by cookie are refused
-//!   (`bytes_that_overtake_the_acknowledgement_of_a_cookie_do_not_refuse_the_connection`): not in 2000 runs
-//!   of `backlog`.
+//!   (`bytes_that_overtake_the_acknowledgement_of_a_cookie_do_not_refuse_the_connection`): did not occur in
+//!   2000 runs of `backlog`.
 //!
-//! Nor is a timeout that does not arm its timer again: what it sends does.
+//! A timeout that does not rearm its timer is not kept either: the segments that it sends arm the timer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -39,14 +40,14 @@ use serde::Deserialize;
 use super::scenario::Scenario;
 use crate::mutation::{Edit, function_text};
 
-/// Where they are kept, from the top of the repository.
+/// The folder of the files, from the root of the repository.
 pub const DEFECTS: &str = "tests/sim-defects";
-/// Digests of those that were found.
+/// Digests of the defects that were found.
 pub const FOUND: &str = "tests/sim-defects/found.csv";
-/// What the scenarios draw.
+/// The code that draws the parameters of the scenarios.
 const DRAWN: &str = "tests/src/sim/scenario/faults.rs";
 
-/// An edit, and what finds it.
+/// An edit, and the run that finds it.
 #[derive(Clone, Debug)]
 pub struct Defect {
     /// The edit.
@@ -81,33 +82,33 @@ impl Defect {
     /// The run that finds it.
     ///
     /// # Errors
-    /// In words, when it is no scenario and seed.
+    /// If `found` is not a scenario and a seed.
     pub fn run(&self) -> Result<(Scenario, u64), String> {
         let run = self
             .found
             .split_once(' ')
             .and_then(|(scenario, seed)| Some((Scenario::find(scenario)?, seed.parse().ok()?)));
-        run.ok_or_else(|| format!("{}: {} is no scenario with a seed", self.edit.name, self.found))
+        run.ok_or_else(|| format!("{}: `found` has to be a scenario and a seed, not {}", self.edit.name, self.found))
     }
 
-    /// Eight hexadecimal digits that change with the edit, with the run that finds it and with what its
-    /// scenario draws.
+    /// Eight hexadecimal digits that change with the edit, the run that finds it, and the code that draws its
+    /// scenario.
     ///
     /// # Errors
-    /// In words, when it names no run, or the scenario draws nothing.
+    /// If `found` names no run, or no code draws the scenario.
     pub fn digest(&self, root: &Path) -> Result<String, String> {
         let (scenario, _) = self.run()?;
         let text = std::fs::read_to_string(root.join(DRAWN)).map_err(|error| format!("{DRAWN}: {error}"))?;
         let draws = function_text(&text, &scenario.name.replace('-', "_"))
-            .ok_or_else(|| format!("{DRAWN}: {} has no function of its name", scenario.name))?;
+            .ok_or_else(|| format!("{DRAWN}: {} has no function of this name", scenario.name))?;
         Ok(self.edit.digest([self.found.clone(), draws]))
     }
 }
 
-/// Every defect, in the order of files and tables.
+/// All defects, in the order of files and tables.
 ///
 /// # Errors
-/// In words, when a file cannot be read, is not of the form, or names one twice.
+/// If a file cannot be read or parsed, or has a defect twice.
 pub fn load(root: &Path) -> Result<Vec<Defect>, String> {
     let entries = std::fs::read_dir(root.join(DEFECTS)).map_err(|error| format!("{DEFECTS}: {error}"))?;
     let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
@@ -121,15 +122,15 @@ pub fn load(root: &Path) -> Result<Vec<Defect>, String> {
     }
     let names: BTreeSet<_> = defects.iter().map(|defect| &defect.edit.name).collect();
     if names.len() != defects.len() {
-        return Err("a defect is there twice".into());
+        return Err("a defect is listed twice".into());
     }
     Ok(defects)
 }
 
-/// The digests of those that were found, by name; none where there is no record.
+/// The digests of the defects that were found, by name. Empty if there is no record.
 ///
 /// # Errors
-/// In words, when the record is not of the form.
+/// If the record cannot be parsed.
 pub fn found(root: &Path) -> Result<BTreeMap<String, String>, String> {
     if !root.join(FOUND).exists() {
         return Ok(BTreeMap::new());
@@ -145,30 +146,31 @@ pub fn found(root: &Path) -> Result<BTreeMap<String, String>, String> {
 /// Replaces the record.
 ///
 /// # Errors
-/// In words, when it cannot be written.
+/// If it cannot be written.
 pub fn record(root: &Path, found: &BTreeMap<String, String>) -> Result<(), String> {
     let lines: String = found.iter().map(|(name, digest)| format!("{name},{digest}\n")).collect();
     std::fs::write(root.join(FOUND), format!("defect,digest\n{lines}"))
         .map_err(|error| format!("{FOUND}: {error}"))
 }
 
-/// Those that have not been found as they are, and records of none that is there, one line each.
+/// Lists the defects that have changed since they were found, and the records of defects that no longer
+/// exist, one line each.
 ///
 /// # Errors
-/// In words, when something cannot be read.
+/// If a file cannot be read.
 pub fn stale(root: &Path) -> Result<Vec<String>, String> {
     let (defects, found) = (load(root)?, found(root)?);
     let mut findings = Vec::new();
     for defect in &defects {
         if found.get(&defect.edit.name) != Some(&defect.digest(root)?) {
             findings.push(format!(
-                "{} has not been found as it and its scenario are: `scripts/mutate --new` tries all such",
+                "mutate --new` tries all such/mutate --new` tries all such",
                 defect.edit.name
             ));
         }
     }
     for name in found.keys().filter(|name| !defects.iter().any(|defect| defect.edit.name == **name)) {
-        findings.push(format!("{FOUND}: there is no defect {name}"));
+        findings.push(format!("{FOUND}: there is no defect {name}: remove the line"));
     }
     Ok(findings)
 }

@@ -1,5 +1,5 @@
-//! Trying a defect: the simulator is built from the broken tree, and the run that is named with the defect
-//! has to fail.
+//! Tries a defect: builds the simulator from the broken tree. The run that is named with the defect has to
+//! fail.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use crate::lab::{LabError, Result, Run};
 use crate::lab_error;
 use crate::mutation::{Suite, Tree};
 
-/// How long a build, or the runs of one defect, may take on a busy machine.
+/// Time limit of a build, or of the runs of one defect, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(1200);
 
-/// Every defect, and where they are tried.
+/// All defects, and the tree in which they are tried.
 #[derive(Debug)]
 pub struct Defects {
     tree: Tree,
@@ -21,15 +21,15 @@ pub struct Defects {
     defects: Vec<Defect>,
     /// Digests of those that were found.
     found: BTreeMap<String, String>,
-    /// Runs for each that the run named with it does not find, the scenarios in turn.
+    /// Number of further runs for a defect that the named run does not find, over all scenarios.
     runs: u64,
 }
 
 impl Defects {
-    /// Those of the repository at `root`, with a copy of the tree beside what cargo builds.
+    /// The defects of the repository at `root`, with a copy of the tree beside cargo's target folder.
     ///
     /// # Errors
-    /// When they cannot be read or the tree cannot be copied.
+    /// If they cannot be read or the tree cannot be copied.
     pub fn new(root: &Path, runs: u64) -> Result<Self> {
         let defects = defect::load(root).map_err(LabError)?;
         let mut found = defect::found(root).map_err(LabError)?;
@@ -57,7 +57,7 @@ impl Suite for Defects {
     }
 
     fn attempt(&mut self, name: &str, again: bool) -> Result<String> {
-        let defect = self.defect(name).ok_or_else(|| lab_error!("no such defect"))?;
+        let defect = self.defect(name).ok_or_else(|| lab_error!("there is no defect of this name"))?;
         let runs = if again { 0 } else { self.runs };
         let said = self.tree.broken(&defect.edit, || attempt(&self.tree, defect, runs))?;
         let digest = defect.digest(&self.root).map_err(LabError)?;
@@ -73,22 +73,22 @@ impl Suite for Defects {
     }
 }
 
-/// What became of a defect.
+/// The outcome for a defect.
 struct Said {
-    /// By the run that has to find it.
+    /// The report of the named run, if it failed.
     named: Option<String>,
-    /// Where that does not: by the first of many that does, and how many do.
+    /// If it did not fail: the first of many runs that did, and their number.
     many: Option<String>,
 }
 
-/// What the simulator says of the run that has to find it; where that does not, of `runs` others.
+/// Runs the named run. If it passes, runs `runs` others.
 fn attempt(tree: &Tree, defect: &Defect, runs: u64) -> Result<Said> {
     let said =
         tree.cargo("build", &["-p", "tests", "--no-default-features", "--bin", "simulate"], PATIENCE)?;
     if !said.status.success() {
         return Err(lab_error!("does not build: {}", said.text));
     }
-    // Out of the place where the whole tree's is found.
+    // Outside the folder where the simulator of the whole tree is built.
     let program = tree.path().with_extension("simulate");
     std::fs::rename(tree.built().join("debug/simulate"), &program)?;
     let (scenario, seed) = defect.run().map_err(LabError)?;
@@ -110,9 +110,9 @@ fn attempt(tree: &Tree, defect: &Defect, runs: u64) -> Result<Said> {
     Ok(Said { named: None, many })
 }
 
-/// What the simulator that was built says.
+/// Runs the built simulator and returns its output.
 fn simulate(program: &Path, arguments: &[&str]) -> Result<String> {
-    // Captures of what fails: of no use here.
+    // Captures of failed runs are not needed here.
     let captures = program.with_extension("captures");
     std::fs::create_dir_all(&captures)?;
     let ran = Run::new("env")

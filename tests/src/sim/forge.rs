@@ -1,32 +1,32 @@
-//! What somebody on the way, or who guesses well, puts between the frames of a connection: segments that look
-//! like the sender's and must not count (RFC 5961, RFC 7323 section 5, RFC 5927).
+//! Frames of an attacker between the frames of a connection: segments that look like the sender's and must
+//! have no effect (RFC 5961, RFC 7323 section 5, RFC 5927).
 
 use super::coverage::Sight;
 use super::dice::Dice;
 use super::packet::{Tcp, complete, flag, too_big, unreachable};
 
-/// How far from the truth a forged number is, where it has to be far.
+/// Distance of a forged number that has to be far from the expected one.
 const FAR: u32 = 1 << 30;
 
 /// A forged frame.
 #[derive(Debug)]
 pub struct Forged {
-    /// What it is.
+    /// Kind of forgery.
     pub sight: Sight,
-    /// All of it.
+    /// The whole frame.
     pub bytes: Vec<u8>,
-    /// It goes to the sender of what it was made of, not to the receiver.
+    /// It goes to the sender of the frame that it was made from, not to the receiver.
     pub back: bool,
 }
 
-/// Makes one out of a frame of a connection that is established, behind which nothing has been sent yet that
-/// it could name: `high` bytes on from its sequence number the stream ends so far, and `finished` says with a
-/// FIN. `None`: this frame does not do.
+/// Makes a forged frame from a frame of an established connection. The stream sent so far ends `high` bytes
+/// after the frame's sequence number, with a FIN if `finished`. `None`: this frame is
+/// not suitable.
 pub fn forge(dice: &mut Dice, frame: &[u8], tcp: &Tcp, high: u32, finished: bool) -> Option<Forged> {
     if tcp.flags & (flag::SYN | flag::FIN | flag::RST) != 0 || !tcp.has(flag::ACK) {
         return None;
     }
-    // Behind what was sent, the FIN included: in the window, and never the next number expected.
+    // After everything that was sent, the FIN included: in the window, and never RCV.NXT.
     let end = tcp.seq.wrapping_add(high + u32::from(finished));
     let beyond = end.wrapping_add(1 + dice.below(500) as u32);
     let garbage = vec![0x66; 1 + dice.below(400) as usize];
@@ -34,7 +34,7 @@ pub fn forge(dice: &mut Dice, frame: &[u8], tcp: &Tcp, high: u32, finished: bool
     match dice.below(6) {
         0 => forged(Sight::ForgedReset, tcp.rebuilt(frame, beyond, &[], flag::RST)),
         1 => {
-            // In TIME-WAIT one beyond the window would be the next connection's (RFC 6191).
+            // In TIME-WAIT, a number beyond the window would begin the next connection (RFC 6191).
             let seq = if finished || dice.one_in(2) { tcp.seq.wrapping_sub(FAR) } else { beyond };
             let frame = &tcp.with_older_timestamp(frame, FAR);
             forged(Sight::ForgedSyn, tcp.rebuilt(frame, seq, &[], flag::SYN))
@@ -51,7 +51,7 @@ pub fn forge(dice: &mut Dice, frame: &[u8], tcp: &Tcp, high: u32, finished: bool
             forged(Sight::ForgedOld, tcp.rebuilt(frame, tcp.seq.wrapping_add(high), &garbage, flag::ACK))
         }
         4 => {
-            // Of a sequence number that is not in flight.
+            // Quotes a sequence number that is not in flight.
             let mut quoted = frame.to_vec();
             quoted[tcp.l4 + 4..tcp.l4 + 8].copy_from_slice(&tcp.seq.wrapping_sub(FAR).to_be_bytes());
             let bytes = too_big(&quoted, tcp, if tcp.ipv6 { 1280 } else { 576 });

@@ -1,8 +1,9 @@
-//! One direction of the wire: rate, delay, queue, and all that goes wrong.
+//! One direction of the wire: rate, delay, queue, and all faults.
 //!
-//! A frame passes the middlebox (joined, cut), then faults by name and by chance, then the MTU, then the
-//! queue in front of the wire; there it is marked, or dropped when the queue is full. Forged frames
-//! (`forge.rs`) overtake all that. ARP, NDP and ICMP are spared: what is on trial is TCP.
+//! A frame passes the middlebox (which joins and splits segments), then losses of selected segments, then
+//! random faults, then the MTU, then the queue in front of the wire. The queue marks it, or drops it when it
+//! is full. Forged frames (`forge.rs`) bypass all this. ARP, NDP and ICMP see no faults: the simulator tests
+//! TCP.
 
 use std::collections::HashMap;
 
@@ -12,13 +13,14 @@ use super::forge::{Forged, forge};
 use super::middlebox::{Joiner, split};
 use super::packet::{Damage, Frame, Tcp, complete, flag, mark_congestion, parse, too_big};
 
-/// Bytes of a stream that are never damaged unseen: MPA's startup frames (RFC 5044 section 7.1) have no CRC.
+/// The first bytes of a stream are never corrupted behind a correct checksum: MPA's startup frames (RFC 5044
+/// section 7.1) have no CRC.
 const STARTUP_BYTES: i64 = 1024;
 
-/// Acknowledgements that name bytes which their receiver takes back later.
+/// Acknowledgements that selectively acknowledge bytes on which their receiver reneges later.
 const TAKEN_BACK_ACKS: u32 = 3;
 
-/// Losses in bursts: two states, each frame may change them (Gilbert and Elliott).
+/// Burst losses: two states, and each frame may change the state (Gilbert-Elliott model).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Burst {
     /// Good to bad, parts per million.
@@ -29,14 +31,14 @@ pub struct Burst {
     pub loss_ppm: u32,
 }
 
-/// Which segments a rule names. Ordinals count from 0, in each connection.
+/// The segments that a loss rule selects. Ordinals count from 0, in each connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Name {
-    /// The segment that carries new bytes for the n-th time.
+    /// The n-th segment with new bytes.
     Data(u64),
-    /// Whatever carries this offset of the stream.
+    /// Any segment with this offset of the stream.
     Offset(u64),
-    /// The n-th segment that carries no new bytes.
+    /// The n-th segment without new bytes.
     Retransmission(u64),
     /// The n-th segment without payload, SYN and FIN.
     Ack(u64),
@@ -46,26 +48,26 @@ pub enum Name {
     Fin,
 }
 
-/// A loss by name.
+/// A rule that loses selected segments.
 #[derive(Clone, Copy, Debug)]
 pub struct Named {
-    /// Of what.
+    /// The segments.
     pub name: Name,
-    /// How many transmissions of it are lost.
+    /// How many of their transmissions are lost.
     pub times: u32,
 }
 
-/// A span of time.
+/// A period of time.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
     /// First microsecond.
     pub from_us: u64,
-    /// First microsecond behind it.
+    /// First microsecond after it.
     pub to_us: u64,
 }
 
 impl Span {
-    /// Whether it holds at `now_us`.
+    /// Whether it includes `now_us`.
     pub fn holds(&self, now_us: u64) -> bool {
         (self.from_us..self.to_us).contains(&now_us)
     }
@@ -78,57 +80,57 @@ pub struct Narrow {
     pub span: Span,
     /// Largest IP packet, bytes.
     pub mtu: u16,
-    /// Whether the sender is told (ICMP), or its packets just vanish.
+    /// Whether a router reports it to the sender (ICMP), or drops the packets silently.
     pub told: bool,
 }
 
-/// What a direction is like. Probabilities are parts per million, and hold until `until_us`.
+/// The properties of a direction. Probabilities are parts per million, and apply until `until_us`.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Bytes per millisecond.
     pub rate: u64,
     /// Time on the wire.
     pub delay_us: u64,
-    /// Bytes that wait in front of the wire, at most.
+    /// Limit of the queue in front of the wire.
     pub queue_bytes: u64,
-    /// Bytes waiting from which on capable frames are marked.
+    /// Queue length from which ECN-capable frames are marked.
     pub mark_bytes: Option<u64>,
-    /// Faults by chance end here.
+    /// Random faults end here.
     pub until_us: u64,
     /// Frames lost.
     pub loss_ppm: u32,
     /// Frames lost in bursts.
     pub burst: Burst,
-    /// Segments lost by name.
+    /// Losses of selected segments.
     pub named: Vec<Named>,
-    /// Frames held back.
+    /// Frames delayed.
     pub reorder_ppm: u32,
-    /// For how long, at most.
+    /// Longest such delay.
     pub reorder_us: u64,
-    /// Frames that arrive twice.
+    /// Frames duplicated.
     pub duplicate_ppm: u32,
-    /// Frames of which a bit is turned where a checksum shows it.
+    /// Frames with a flipped bit that a checksum covers.
     pub corrupt_ppm: u32,
-    /// Segments of which a bit of the payload is turned, and the checksum made good.
+    /// Segments with a flipped bit in the payload and a recomputed checksum.
     pub corrupt_unseen_ppm: u32,
-    /// Segments that the receiver acknowledges selectively, and then has no more (RFC 2018 section 8).
+    /// Segments that the receiver selectively acknowledges and then drops (reneging, RFC 2018 section 8).
     pub take_back_ppm: u32,
-    /// Frames behind which a forged one comes.
+    /// Frames after which a forged one is inserted.
     pub forge_ppm: u32,
-    /// Frames marked whatever the queue is.
+    /// Frames marked whatever the length of the queue.
     pub mark_ppm: u32,
-    /// Segments cut.
+    /// Segments split.
     pub split_ppm: u32,
-    /// Segments joined, up to so many bytes, each waiting so long for the next.
+    /// Segments joined: the most bytes, and how long each waits for the next.
     pub join: Option<(usize, u64)>,
     /// Smaller MTUs.
     pub narrow: Vec<Narrow>,
-    /// When everything is lost.
+    /// Periods in which everything is lost.
     pub blackouts: Vec<Span>,
 }
 
 impl Plan {
-    /// A wire that does nothing but take its time.
+    /// A direction without faults.
     pub fn clean(rate: u64, delay_us: u64, queue_bytes: u64) -> Self {
         Self {
             rate,
@@ -155,33 +157,33 @@ impl Plan {
     }
 }
 
-/// What comes of a frame.
+/// The effects of a frame.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// Frames and when they arrive.
+    /// Frames with their arrival times.
     pub arrivals: Vec<(u64, Frame)>,
-    /// What the sender is told, and when.
+    /// ICMP errors for the sender, with their arrival times.
     pub back: Vec<(u64, Vec<u8>)>,
-    /// Something went wrong now that a transport has to repair.
+    /// A fault that a transport has to repair occurred now.
     pub harmed: bool,
-    /// Client ports of connections whose payload was damaged unseen.
+    /// Client ports of connections whose payload was corrupted behind a correct checksum.
     pub poisoned: Vec<u16>,
-    /// What the receiver is to acknowledge selectively, though it has it no more.
+    /// Bytes that the receiver selectively acknowledges, although it has dropped them.
     pub taken_back: Vec<TakenBack>,
 }
 
-/// Bytes that a receiver takes back.
+/// Bytes on which a receiver reneges.
 #[derive(Clone, Copy, Debug)]
 pub struct TakenBack {
     /// Ports of the segments that acknowledge them: source, destination.
     ports: (u16, u16),
     /// Their sequence numbers.
     block: (u32, u32),
-    /// Acknowledgements that still name them.
+    /// Number of further acknowledgements that name them.
     left: u32,
 }
 
-/// One connection's progress, as the rules count it.
+/// Progress of one connection, as the loss rules count it.
 #[derive(Debug, Default)]
 struct Flow {
     isn: Option<u32>,
@@ -193,7 +195,7 @@ struct Flow {
     finished: bool,
 }
 
-/// One direction.
+/// One direction of the wire.
 #[derive(Debug)]
 pub struct Link {
     plan: Plan,
@@ -201,7 +203,7 @@ pub struct Link {
     bad: bool,
     joiner: Option<Joiner>,
     flows: HashMap<(u16, u16), Flow>,
-    /// For each rule and connection: the range it has found, and the transmissions lost so far.
+    /// For each rule and connection: the range that it selected, and the transmissions lost so far.
     found: HashMap<(usize, u16, u16), (i64, i64, u32)>,
     taken_back: Vec<TakenBack>,
     /// Nanoseconds: a frame takes 1.2 microseconds at 10 Gb/s.
@@ -210,7 +212,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// The direction of the frames that host `side` sends.
+    /// The direction for the frames that host `side` sends.
     pub fn new(plan: Plan, seed: u64, side: usize) -> Self {
         let joiner = plan.join.map(|(bytes, hold_us)| Joiner::new(bytes, hold_us));
         Self {
@@ -226,14 +228,14 @@ impl Link {
         }
     }
 
-    /// What it did so far.
+    /// Faults so far.
     pub fn deeds(&self) -> Coverage {
         let mut deeds = self.deeds;
         deeds.saw(Sight::Joined, self.joiner.as_ref().map_or(0, Joiner::joined));
         deeds
     }
 
-    /// Frames lost, for whatever reason.
+    /// Frames lost for any reason.
     pub fn lost(&self) -> u64 {
         use Sight::{
             LostByChance, LostByName, LostForRoom, LostInBlackout, LostInBurst, TooBigTold, TooBigUntold,
@@ -243,17 +245,17 @@ impl Link {
         reasons.iter().map(|reason| self.deeds.times(*reason)).sum()
     }
 
-    /// The host that sends this way takes back what the other direction lost.
+    /// The host that sends in this direction reneges on bytes that the other direction lost.
     pub fn take_back(&mut self, bytes: TakenBack) {
         self.taken_back.push(bytes);
     }
 
-    /// When the middlebox lets go of what it holds.
+    /// When the middlebox releases a frame.
     pub fn next_us(&self) -> Option<u64> {
         self.joiner.as_ref().and_then(Joiner::next_us)
     }
 
-    /// Whether nothing is held.
+    /// Whether the middlebox holds nothing.
     pub fn is_empty(&self) -> bool {
         self.next_us().is_none()
     }
@@ -269,7 +271,7 @@ impl Link {
         self.forward(now_us, joined)
     }
 
-    /// Lets go of what was held long enough.
+    /// Releases frames that were held long enough.
     pub fn poll(&mut self, now_us: u64) -> Outcome {
         let mut joined = Vec::new();
         if let Some(joiner) = &mut self.joiner {
@@ -304,7 +306,7 @@ impl Link {
             outcome.arrivals.push((now_us + self.plan.delay_us, frame));
             return;
         };
-        // Before everything else, so that the rules count what was sent.
+        // Before all faults, so that the rules count every segment that was sent.
         let offset = self.offset(&tcp);
         let named = self.is_named(&tcp, offset);
         self.forge(now_us, &frame, &tcp, offset, outcome);
@@ -346,7 +348,7 @@ impl Link {
         }
     }
 
-    /// Where in the stream the payload begins.
+    /// Stream offset of the payload.
     fn offset(&mut self, tcp: &Tcp) -> i64 {
         let flow = self.flows.entry((tcp.src_port, tcp.dst_port)).or_default();
         if tcp.has(flag::SYN) {
@@ -418,7 +420,8 @@ impl Link {
         }
     }
 
-    /// A bare acknowledgement names what its sender is about to take back, while a hole is in front of it.
+    /// Adds to a bare acknowledgement the bytes on which its sender is about to renege, while there is a hole
+    /// before them.
     fn tell_taken_back(&mut self, frame: &mut Frame, tcp: &mut Tcp) {
         for bytes in &mut self.taken_back {
             let (start, end) = bytes.block;

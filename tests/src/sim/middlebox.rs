@@ -1,4 +1,4 @@
-//! What cuts and joins TCP segments on the way: a middlebox, or a receiver's large receive offload.
+//! Splits and joins TCP segments on the way, as a middlebox or large receive offload (LRO) does.
 
 use super::dice::Dice;
 use super::packet::{Damage, Frame, Tcp, flag, parse};
@@ -6,7 +6,7 @@ use super::packet::{Damage, Frame, Tcp, flag, parse};
 /// Joins consecutive segments of one flow.
 #[derive(Debug)]
 pub struct Joiner {
-    /// Bytes of payload that a joined segment has, at most.
+    /// Most bytes of payload in a joined segment.
     max_bytes: usize,
     /// How long a segment waits for the next.
     hold_us: u64,
@@ -15,22 +15,22 @@ pub struct Joiner {
 }
 
 impl Joiner {
-    /// Joins up to `max_bytes`, each for `hold_us` at most.
+    /// Joins up to `max_bytes`, and holds a segment for at most `hold_us`.
     pub fn new(max_bytes: usize, hold_us: u64) -> Self {
         Self { max_bytes, hold_us, held: None, joined: 0 }
     }
 
-    /// Segments joined to one before.
+    /// Number of segments joined to an earlier one.
     pub fn joined(&self) -> u64 {
         self.joined
     }
 
-    /// When a segment has waited long enough.
+    /// When the first held segment has to be released.
     pub fn next_us(&self) -> Option<u64> {
         self.held.as_ref().map(|(at_us, ..)| *at_us)
     }
 
-    /// Takes a frame; what has to go on now goes to `out`.
+    /// Takes a frame; pushes frames that leave now to `out`.
     pub fn push(&mut self, now_us: u64, frame: Frame, out: &mut Vec<Frame>) {
         let plain = flag::SYN | flag::FIN | flag::RST | flag::CWR | flag::ECE;
         let segment = parse(&frame.bytes)
@@ -44,8 +44,8 @@ impl Joiner {
             && follows(first, &held.bytes, &tcp, &frame.bytes)
             && first.len() + tcp.len() <= self.max_bytes
         {
-            // The headers are the later segment's: its acknowledgement, window and timestamps are the newer
-            // ones.
+            // The headers are those of the later segment: its acknowledgement, window and timestamps are
+            // newer.
             let mut payload = held.bytes[first.payload.clone()].to_vec();
             payload.extend_from_slice(&frame.bytes[tcp.payload.clone()]);
             held.bytes = tcp.rebuilt(&frame.bytes, first.seq, &payload, first.flags | tcp.flags);
@@ -59,7 +59,7 @@ impl Joiner {
         self.held = Some((now_us + self.hold_us, frame, tcp));
     }
 
-    /// Lets go of what has waited long enough.
+    /// Releases segments that were held long enough.
     pub fn poll(&mut self, now_us: u64, out: &mut Vec<Frame>) {
         if self.next_us().is_some_and(|at_us| at_us <= now_us) {
             self.flush(out);
@@ -78,7 +78,7 @@ fn follows(first: &Tcp, first_frame: &[u8], next: &Tcp, next_frame: &[u8]) -> bo
         && first.ecn(first_frame) == next.ecn(next_frame)
 }
 
-/// Cuts a segment in two to four at places that its sender knows nothing of.
+/// Splits a segment into two to four at places that its sender does not know.
 pub fn split(dice: &mut Dice, frame: Frame, out: &mut Vec<Frame>) {
     let segment = parse(&frame.bytes)
         .filter(|tcp| frame.damage == Damage::None && tcp.len() > 1 && !tcp.has(flag::SYN | flag::RST));

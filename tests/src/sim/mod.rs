@@ -1,29 +1,28 @@
-//! The simulator: two hosts on a wire that goes wrong by a seeded plan, and everything they do held against
-//! rules.
+//! The simulator: two hosts on a wire with seeded faults, and rules for everything they do.
 //!
-//! Time is virtual, events are discrete, one number replays all of a run: the same scenario and seed give the
-//! same bytes at the same microseconds. Nothing here looks into the stacks: rules are checked on frames,
-//! where they are sent and where they arrive, and on what users are told.
+//! Time is virtual and events are discrete. One number replays a whole run: the same scenario and seed give
+//! the same bytes at the same microseconds. Nothing here looks into the stacks: the rules check frames, at
+//! their sender and at their receiver, and the events that users get.
 //!
 //! | file | what |
 //! |---|---|
-//! | `dice.rs` | everything random |
-//! | `queue.rs`, `trace.rs` | what happens next, and the hash of what happened |
+//! | `dice.rs` | random numbers |
+//! | `queue.rs`, `trace.rs` | coming events, and a hash of past ones |
 //! | `packet.rs`, `port.rs` | frames, and the ports they come from |
-//! | `link.rs`, `middlebox.rs`, `forge.rs` | one direction of the wire, what cuts and joins segments on it, and what forges some |
+//! | `link.rs`, `middlebox.rs`, `forge.rs` | one direction of the wire, a middlebox that splits and joins segments, forged frames |
 //! | `world/` | hosts and their workloads: tcp-lite, smoltcp, iWARP on tcp-lite |
 //! | `watch/` | the rules on the wire |
-//! | `setup.rs`, `scenario/` | what a run is made of, and who draws it |
+//! | `setup.rs`, `scenario/` | the parameters of a run, and the scenarios that draw them |
 //! | `run.rs` | the clock, and the rules about time |
-//! | `patience.rs` | how long a connection may stand still |
-//! | `coverage.rs` | what happened, by name |
-//! | `report.rs` | many runs, and captures of those that fail |
-//! | `defect.rs` | defects that it has to find |
+//! | `patience.rs` | how long a connection may make no progress |
+//! | `coverage.rs` | counts of faults and events |
+//! | `report.rs` | many runs, and captures of failed ones |
+//! | `defect.rs` | defects that the simulator has to find |
 //!
 //! # Defects
 //!
-//! A rule that finds no defect is no rule. Those that the simulator has to find are kept, to be tried again:
-//! `defect.rs`.
+//! A rule that finds no defect is useless. `defect.rs` has the defects that the simulator has to find, so
+//! that they can be tried again.
 
 pub mod coverage;
 pub mod defect;

@@ -1,5 +1,5 @@
-//! Frames as the simulator sees them: Ethernet, IPv4 or IPv6 without extension headers, TCP. Its own parser,
-//! so that it shares no fault with the stack that it judges.
+//! Frames as the simulator sees them: Ethernet, IPv4 or IPv6 without extension headers, TCP. It has a parser
+//! of its own, so that it shares no fault with the stack under test.
 
 use std::ops::Range;
 
@@ -18,26 +18,26 @@ pub mod flag {
     pub const CWR: u8 = 0x80;
 }
 
-/// What became of a frame's bytes on the way.
+/// Corruption of a frame on the way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Damage {
     /// Nothing.
     #[default]
     None,
-    /// A bit turned; the checksum shows it.
+    /// A flipped bit that makes the checksum wrong.
     Seen,
-    /// A bit of the payload turned, and the checksum made good again.
+    /// A flipped bit in the payload, with a recomputed checksum.
     Unseen,
-    /// It never was its sender's.
+    /// The whole frame is forged.
     Forged,
 }
 
 /// A frame on its way.
 #[derive(Clone, Debug)]
 pub struct Frame {
-    /// All of it.
+    /// The whole frame.
     pub bytes: Vec<u8>,
-    /// What the link did to it.
+    /// Its corruption by the link.
     pub damage: Damage,
 }
 
@@ -56,11 +56,11 @@ pub struct Tcp {
     pub flags: u8,
     /// Window field, not scaled.
     pub window: u16,
-    /// Where the TCP header begins.
+    /// Offset of the TCP header.
     pub l4: usize,
-    /// Where its options are.
+    /// Range of its options.
     pub options: Range<usize>,
-    /// Where the payload is.
+    /// Range of the payload.
     pub payload: Range<usize>,
     /// IPv6 rather than IPv4.
     pub ipv6: bool,
@@ -110,7 +110,7 @@ impl Tcp {
         self.flags & flag != 0
     }
 
-    /// Neither payload nor SYN, FIN or RST: it acknowledges, or asks.
+    /// Neither payload nor SYN, FIN or RST: an acknowledgement or a probe.
     pub fn is_bare(&self) -> bool {
         self.is_empty() && self.flags & (flag::SYN | flag::FIN | flag::RST) == 0
     }
@@ -145,7 +145,7 @@ impl Tcp {
         })
     }
 
-    /// The shift of the windows to come, in a SYN.
+    /// The window scale option of a SYN.
     pub fn window_scale(&self, frame: &[u8]) -> Option<u8> {
         self.options(frame).find(|(kind, _)| *kind == 3).and_then(|(_, value)| value.first().copied())
     }
@@ -161,11 +161,11 @@ impl Tcp {
         blocks
     }
 
-    /// Where the value of the timestamps is in the frame.
+    /// Offset of the timestamp option's value in the frame.
     pub fn timestamp_at(&self, frame: &[u8]) -> Option<usize> {
         let mut at = self.options.start;
         for (kind, value) in self.options(frame) {
-            // No-operations stand between options.
+            // There are no-operations between options.
             at += frame[at..].iter().take_while(|byte| **byte == 1).count();
             if kind == 8 && value.len() == 8 {
                 return Some(at + 2);
@@ -175,17 +175,17 @@ impl Tcp {
         None
     }
 
-    /// The value of the timestamps.
+    /// The timestamp value (TSval).
     pub fn timestamp(&self, frame: &[u8]) -> Option<u32> {
         be32(frame, self.timestamp_at(frame)?)
     }
 
-    /// The timestamp of the other host that it echoes.
+    /// The echoed timestamp (TSecr).
     pub fn echoed_timestamp(&self, frame: &[u8]) -> Option<u32> {
         be32(frame, self.timestamp_at(frame)? + 4)
     }
 
-    /// The frame with a timestamp that is `by` older, where it has one; its checksum is left as it was.
+    /// The frame with a timestamp that is `by` older, if it has one. Its checksum is not updated.
     pub fn with_older_timestamp(&self, frame: &[u8], by: u32) -> Vec<u8> {
         let mut bytes = frame.to_vec();
         if let Some(at) = self.timestamp_at(frame)
@@ -196,8 +196,8 @@ impl Tcp {
         bytes
     }
 
-    /// The frame of a bare acknowledgement with one SACK block more, behind those it has; `None` when it has
-    /// none, or no room.
+    /// The frame of a bare acknowledgement with one more SACK block behind the others. `None` if it has no
+    /// SACK option, or no space.
     pub fn with_sack_block(&self, frame: &[u8], (start, end): (u32, u32)) -> Option<Vec<u8>> {
         let header_bytes = self.payload.start - self.l4;
         if self.sack_blocks(frame).is_empty() || header_bytes + 8 > 60 || !self.is_empty() {
@@ -239,7 +239,7 @@ impl Tcp {
         if self.ipv6 { frame[ETHERNET_BYTES + 1] >> 4 & 3 } else { frame[ETHERNET_BYTES + 1] & 3 }
     }
 
-    /// A frame like this one with another piece of stream, checksums right.
+    /// A frame like this one with another part of the stream and correct checksums.
     pub fn rebuilt(&self, frame: &[u8], seq: u32, payload: &[u8], flags: u8) -> Vec<u8> {
         let mut bytes = frame[..self.payload.start].to_vec();
         bytes[self.l4 + 4..self.l4 + 8].copy_from_slice(&seq.to_be_bytes());
@@ -251,13 +251,13 @@ impl Tcp {
     }
 }
 
-/// Makes the checksums right.
+/// Computes the checksums.
 pub fn complete(frame: &mut [u8]) {
     dp::checksum::complete_ipv4_header(frame);
     dp::checksum::complete(frame);
 }
 
-/// Marks a frame of a capable flow: congestion experienced (RFC 3168 section 5).
+/// Sets congestion experienced in a frame of a capable flow (RFC 3168 section 5).
 pub fn mark_congestion(frame: &mut [u8], tcp: &Tcp) {
     if tcp.ipv6 {
         frame[ETHERNET_BYTES + 1] |= 0x30;
@@ -280,18 +280,18 @@ fn internet_checksum(parts: &[&[u8]]) -> u16 {
     !(sum as u16)
 }
 
-/// What a router says to the sender of `frame`: its packet is larger than `mtu` (RFC 1191 section 4,
-/// RFC 4443 section 3.2). The router's address is that of the destination.
+/// A router's report to the sender of `frame` that its packet is larger than `mtu` (RFC 1191 section 4, RFC
+/// 4443 section 3.2). The router's address is that of the destination.
 pub fn too_big(frame: &[u8], tcp: &Tcp, mtu: u16) -> Vec<u8> {
     icmp(frame, tcp, (3, 4), (2, 0), mtu)
 }
 
-/// What a router says that does not find the host `frame` goes to (RFC 792, RFC 4443 section 3.1).
+/// A router's report that the destination host of `frame` is unreachable (RFC 792, RFC 4443 section 3.1).
 pub fn unreachable(frame: &[u8], tcp: &Tcp) -> Vec<u8> {
     icmp(frame, tcp, (3, 1), (1, 0), 0)
 }
 
-/// An ICMP error about `frame`: type and code of both families, and the number that goes with it.
+/// An ICMP error about `frame`: type and code for both families, and the MTU field.
 fn icmp(frame: &[u8], tcp: &Tcp, v4: (u8, u8), v6: (u8, u8), mtu: u16) -> Vec<u8> {
     let l3 = ETHERNET_BYTES;
     let mut out = Vec::new();

@@ -1,21 +1,22 @@
-//! The port of a simulated host: what it sends waits for the simulator, what it receives comes from there.
+//! The port of a simulated host. The simulator takes the frames that it sends, and provides the frames that
+//! it receives.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dp::{Burst, LinkState, Mbuf, Mempool, Offloads, Port, PortCounters, PortInfo, TsoLimits};
 
-/// Room of one buffer, bytes: as devices have it, or the frame where that is larger.
+/// Least space of one buffer, bytes, as in ordinary devices. A buffer is larger for a longer frame.
 const DATA_BYTES_MIN: usize = 2048;
 
-/// What a host did with a frame.
+/// A frame that the host passed to the port.
 #[derive(Debug)]
 pub enum Sent {
-    /// Offered it, and the port took it.
+    /// The port accepted it at once.
     Whole(Vec<u8>),
-    /// Offered it, and the port did not take it: for its host it is sent.
+    /// The port did not accept it. TCP counts it as sent.
     Offered(Vec<u8>),
-    /// The port takes what it was offered before.
+    /// The port now accepts a frame that it had refused.
     Taken(Vec<u8>),
 }
 
@@ -24,14 +25,14 @@ struct Shared {
     rx: VecDeque<Vec<u8>>,
     tx: Vec<Sent>,
     down: bool,
-    /// It takes nothing.
+    /// It accepts no frames.
     stuck: bool,
-    /// Frames at the front of a burst that were offered before.
+    /// Frames at the front of a burst that were refused before.
     offered: usize,
     counters: PortCounters,
 }
 
-/// The simulator's hand on a port.
+/// The simulator's end of a port.
 #[derive(Clone)]
 pub struct Socket {
     shared: Arc<Mutex<Shared>>,
@@ -43,17 +44,17 @@ impl Socket {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A frame arrives.
+    /// Delivers a frame to the port.
     pub fn deliver(&self, frame: Vec<u8>) {
         self.lock().rx.push_back(frame);
     }
 
-    /// What was offered or taken since the last call.
+    /// Frames that were passed to the port, or accepted, since the last call.
     pub fn take_sendings(&self) -> Vec<Sent> {
         std::mem::take(&mut self.lock().tx)
     }
 
-    /// What the port took since the last call.
+    /// Frames that the port accepted since the last call.
     pub fn take_sent(&self) -> Vec<Vec<u8>> {
         let taken = |sent| match sent {
             Sent::Whole(bytes) | Sent::Taken(bytes) => Some(bytes),
@@ -62,26 +63,26 @@ impl Socket {
         self.take_sendings().into_iter().filter_map(taken).collect()
     }
 
-    /// Carrier, or none.
+    /// Sets the link state.
     pub fn set_up(&self, up: bool) {
         let mut shared = self.lock();
         shared.counters.link_changes += u64::from(shared.down == up);
         shared.down = !up;
     }
 
-    /// Whether the port takes frames.
+    /// Sets whether the port accepts frames.
     pub fn set_stuck(&self, stuck: bool) {
         self.lock().stuck = stuck;
     }
 
-    /// Whether the pool has buffers for a frame more than waits already.
+    /// Whether the pool has buffers for this frame and all that wait.
     pub fn has_buffers_for(&self, frame: &[u8]) -> bool {
         let buffers = |bytes: &[u8]| bytes.len().div_ceil(self.pool.data_bytes());
         let waiting: usize = self.lock().rx.iter().map(|frame| buffers(frame)).sum();
         waiting + buffers(frame) <= self.pool.available()
     }
 
-    /// Whether nothing waits to be received.
+    /// Whether no frame waits to be received.
     pub fn is_idle(&self) -> bool {
         self.lock().rx.is_empty()
     }
@@ -125,7 +126,7 @@ impl SimPort {
     }
 }
 
-/// `bytes` in buffers of `pool`, as many as it takes; `None` when it has too few.
+/// `bytes` in as many buffers of `pool` as needed; `None` if it has too few.
 fn fill(pool: &Mempool, bytes: &[u8]) -> Option<Mbuf> {
     let mut chain: Option<Mbuf> = None;
     for piece in bytes.chunks(pool.data_bytes()) {
@@ -178,7 +179,7 @@ impl Port for SimPort {
         }
         let taken = frames.len();
         for (number, frame) in frames.drain(..).enumerate() {
-            // Without carrier the simulator loses it: but it was sent, for all that its sender knows.
+            // While the link is down the simulator drops the frame, but the sender counts it as sent.
             shared.counters.tx_link_down += u64::from(shared.down);
             let bytes = bytes(&frame);
             shared.counters.tx_frames += 1;

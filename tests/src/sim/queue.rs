@@ -1,5 +1,4 @@
-//! What will happen, in the order of time; what falls on one microsecond happens in the order in which it was
-//! entered.
+//! Coming events, ordered by time. Events of the same microsecond keep the order in which they were added.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +16,7 @@ impl<T> Default for Queue<T> {
 }
 
 impl<T> Queue<T> {
-    /// Enters an event.
+    /// Adds an event.
     pub fn push(&mut self, at_us: u64, event: T) {
         self.events.insert((at_us, self.entered), event);
         self.entered += 1;

@@ -1,4 +1,4 @@
-//! Many runs, and what is said of one that fails.
+//! Many runs, and the reports of failed ones.
 
 use std::fmt;
 use std::fs::File;
@@ -14,14 +14,14 @@ use super::coverage::Sightings;
 use super::run::{Stats, Violation, run};
 use super::scenario::Scenario;
 
-/// A failed run and how to see it again.
+/// A failed run, with the information to replay it.
 #[derive(Clone, Debug)]
 pub struct Failure {
     /// Its scenario.
     pub scenario: &'static str,
     /// Its seed.
     pub seed: u64,
-    /// What rule was broken.
+    /// The broken rule.
     pub violation: Violation,
     /// Captures at both hosts.
     pub captures: Vec<PathBuf>,
@@ -42,10 +42,10 @@ impl fmt::Display for Failure {
     }
 }
 
-/// One run; a panic is a violation. `captures`: where what each host sends and receives is written.
+/// Does one run. A panic is a violation. With `captures`, writes the frames of each host to these files.
 ///
 /// # Errors
-/// The first rule that was broken.
+/// The first broken rule.
 pub fn attempt(scenario: &Scenario, seed: u64, captures: Option<&[PathBuf; 2]>) -> Result<Stats, Violation> {
     let setup = scenario.setup(seed);
     let mut wrap = |side: usize, port: Box<dyn dp::Port>| -> std::io::Result<Box<dyn dp::Port>> {
@@ -64,12 +64,12 @@ pub fn attempt(scenario: &Scenario, seed: u64, captures: Option<&[PathBuf; 2]>) 
     }
 }
 
-/// Where the captures of a run go that fails.
+/// File names for the captures of a failed run.
 pub fn capture_paths(base: &Path) -> [PathBuf; 2] {
     ["a", "b"].map(|side| base.with_extension(format!("{side}.pcapng")))
 }
 
-/// One run; one that fails is run again to be captured.
+/// Does one run. If it fails, repeats it with captures.
 ///
 /// # Errors
 /// The failure.
@@ -82,13 +82,13 @@ pub fn check(scenario: &Scenario, seed: u64) -> Result<Stats, Box<Failure>> {
         let mut violation = violation;
         if !same {
             violation.state +=
-                "the run with captures went otherwise: something is not determined by the seed\n";
+                "the run with captures differed: something does not depend on the seed alone\n";
         }
         Box::new(Failure { scenario: scenario.name, seed, violation, captures: paths.to_vec() })
     })
 }
 
-/// What many runs have done.
+/// Sums over many runs.
 #[derive(Clone, Debug, Default)]
 pub struct Total {
     /// Runs.
@@ -103,15 +103,15 @@ pub struct Total {
     pub frames: u64,
     /// Frames lost.
     pub lost: u64,
-    /// Segments sent again.
+    /// Segments retransmitted.
     pub retransmits: u64,
-    /// Cuts counted.
+    /// Segments split, as counted by the stack.
     pub cuts: u64,
-    /// Times that a path was found to carry more.
+    /// Increases of a path MTU.
     pub raises: u64,
-    /// Bytes, or FPDUs, taken up ahead of their frontier.
+    /// Bytes, or FPDUs, accepted ahead of the frontier.
     pub early: u64,
-    /// What happened in the runs that did not fail.
+    /// Faults and events in the runs that passed.
     pub sightings: Sightings,
 }
 
@@ -128,13 +128,13 @@ impl fmt::Display for Total {
     }
 }
 
-/// Carries out `jobs` on as many threads as there are cores; `failed` hears of each failure. Job `j` of `n`
-/// scenarios is seed `j / n` of scenario `j % n`: with one scenario jobs are seeds.
+/// Does `jobs` on as many threads as there are cores, and calls `failed` for each failure. Job `j` of `n`
+/// scenarios is seed `j / n` of scenario `j % n`, so with one scenario jobs are seeds.
 pub fn check_all(scenarios: &[Scenario], jobs: Range<u64>, failed: &(dyn Fn(&Failure) + Sync)) -> Total {
     check_all_with(scenarios, jobs, failed, &|_, _| {})
 }
 
-/// The same; `held` hears of each seed that went well, too.
+/// The same; also calls `held` for each seed that passed.
 pub fn check_all_with(
     scenarios: &[Scenario],
     jobs: Range<u64>,

@@ -1,5 +1,4 @@
-//! One run: the virtual clock, what happens on it, and the rules about time. How long a connection may stand
-//! still is in `patience.rs`.
+//! One run: the virtual clock, its events, and the rules about time. `patience.rs` has the bound on progress.
 
 use std::iter::successors;
 
@@ -17,27 +16,27 @@ use super::trace::Trace;
 use super::watch::{Framing, Watch};
 use super::world::{Moved, RdmaWorld, StreamWorld, World};
 
-/// The first moment of a run.
+/// The time at which a run begins.
 pub const START_US: u64 = 1_000_000;
 
-/// How long a run goes on when everything is over: longer than TIME-WAIT.
+/// How long a run continues after all connections are over: longer than TIME-WAIT.
 const REST_US: u64 = 160_000_000;
 
-/// The end of this rest, in which nobody may send TCP segments any more.
+/// The end of this time, in which no host may send TCP segments.
 const SILENCE_US: u64 = 3_000_000;
 
-/// Longest run.
+/// Longest run, microseconds.
 const END_US: u64 = 7_200_000_000;
 
-/// Turns without work that a host may ask for, in all and for each with work.
+/// Polls without work that a host may ask for, in all and for each poll with work.
 const IDLE_TURNS: u64 = 1000;
 const IDLE_TURNS_PER_BUSY: u64 = 4;
 
-/// The same for each millisecond in which the host's port takes nothing or its pool has no buffer: a stack,
-/// an engine and a user look that often whether that is over.
+/// The same for each millisecond in which the host's port accepts nothing or its pool has no buffer: a stack,
+/// an engine and a user check that often whether this is over.
 const IDLE_TURNS_PER_AILING_MS: u64 = 3;
 
-/// Turns at one moment.
+/// Most polls at one moment of virtual time.
 const TURNS_AT_ONCE: u64 = 10_000;
 
 /// Why a run failed.
@@ -45,35 +44,35 @@ const TURNS_AT_ONCE: u64 = 10_000;
 pub struct Violation {
     /// When.
     pub at_us: u64,
-    /// What rule was broken.
+    /// The broken rule.
     pub what: String,
-    /// How everything stood.
+    /// The state of both hosts.
     pub state: String,
 }
 
-/// What a run that went well has done.
+/// Figures of a run that passed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stats {
-    /// What was moved.
+    /// Work done by the users.
     pub moved: Moved,
     /// Frames sent by both hosts.
     pub frames: u64,
-    /// Frames lost on the way, for whatever reason.
+    /// Frames lost on the way, for any reason.
     pub lost: u64,
-    /// Virtual time.
+    /// Virtual time of the run.
     pub time_us: u64,
-    /// The longest time that a connection stood still.
+    /// The longest time in which a connection made no progress.
     pub standstill_us: u64,
-    /// Of everything that was sent, delivered and when.
+    /// Hash of all frames, sent and delivered, with their times.
     pub trace: u64,
-    /// What happened.
+    /// Faults and events.
     pub coverage: Coverage,
 }
 
 enum Happening {
     Arrival(usize, Frame),
     Carrier(bool),
-    /// Something begins, or ends, to keep a host from its work.
+    /// A stall of a host begins or ends.
     Ail(usize, AilKind, bool),
 }
 
@@ -102,31 +101,31 @@ struct Run {
     watch: Watch,
     wakes: [Option<u64>; 2],
     turns: [Turns; 2],
-    /// Which users of each connection are known to be through.
+    /// For each connection: which users have finished.
     over: Vec<[bool; 2]>,
     stamps: Vec<Stamp>,
     harmed_us: u64,
-    /// When something kept a host from its work last.
+    /// When a host was last stalled.
     ailed_us: u64,
-    /// How many tail loss probes were sent, and when the last one was.
+    /// Number of tail loss probes, and when the last one was sent.
     probed: (u64, u64),
-    /// Who is stopped, and what waits for it.
+    /// For each stopped host: the number of frames that may wait for it.
     stopped: [Option<usize>; 2],
     waiting: [Vec<Frame>; 2],
-    /// Buffers that nobody else has, for a time.
+    /// Buffers taken from a pool so that it is empty for a time.
     kept: [Vec<Mbuf>; 2],
     stats: Stats,
     trace: Trace,
     sent_last_us: u64,
 }
 
-/// Wraps a host's port: for a capture.
+/// Wraps a host's port, for captures.
 pub type Wrap<'a> = &'a mut dyn FnMut(usize, Box<dyn dp::Port>) -> std::io::Result<Box<dyn dp::Port>>;
 
-/// Carries out `setup`.
+/// Does the run of `setup`.
 ///
 /// # Errors
-/// The first rule that was broken.
+/// The first broken rule.
 pub fn run(setup: &Setup, seed: u64, wrap: Wrap<'_>) -> Result<Stats, Violation> {
     let early = |what: String| Violation { at_us: 0, what, state: String::new() };
     let mut run = Run::new(setup.clone(), seed, wrap).map_err(early)?;
@@ -212,7 +211,7 @@ impl Run {
             }
             at_once = if next_us > self.now_us { 0 } else { at_once + 1 };
             if at_once > TURNS_AT_ONCE {
-                return Err(format!("{at_once} turns and time stands still"));
+                return Err(format!("{at_once} polls at the same moment: a host keeps asking for polls"));
             }
             self.now_us = self.now_us.max(next_us);
             self.step()?;
@@ -220,12 +219,12 @@ impl Run {
                 if self.check_progress()? {
                     over_us = Some(self.now_us);
                 } else if self.now_us > END_US {
-                    return Err("the run finds no end".into());
+                    return Err("the run does not end".into());
                 }
             }
         }
         let Some(over_us) = over_us else {
-            return Err("nothing will ever happen again, and not all is done".into());
+            return Err("no event is left, but not all connections are done".into());
         };
         self.stats.time_us = over_us - START_US;
         self.finish(over_us + REST_US)
@@ -280,7 +279,7 @@ impl Run {
         Ok(())
     }
 
-    /// Something begins, or ends, to keep host `side` from its work.
+    /// A stall of host `side` begins or ends.
     fn ail(&mut self, side: usize, kind: AilKind, begins: bool) {
         self.ailed_us = self.now_us;
         match kind {
@@ -307,14 +306,14 @@ impl Run {
         }
     }
 
-    /// How long something has kept host `side` from its work so far, and whether something does now.
+    /// How long host `side` has been stalled so far, and whether it is now.
     fn ailed(&self, side: usize) -> (u64, bool) {
         let spans = || self.setup.ails[side].iter().map(|ail| ail.span);
         let us = spans().map(|span| self.now_us.min(span.to_us).saturating_sub(span.from_us)).sum();
         (us, spans().any(|span| span.holds(self.now_us)))
     }
 
-    /// Whether this frame finds no place at host `side`. Nothing is spared.
+    /// Whether host `side` has no space for this frame. Applies to all frames, not only to TCP.
     fn is_refused(&mut self, side: usize, frame: &Frame) -> bool {
         let reason = match self.stopped[side] {
             Some(most) if self.waiting[side].len() >= most => Sight::LostAtStopped,
@@ -329,7 +328,7 @@ impl Run {
         true
     }
 
-    /// Frames reach host `side`, if it has carrier.
+    /// Frames reach host `side`, if its link is up.
     fn deliver(&mut self, side: usize, frames: Vec<Frame>) {
         for frame in frames {
             if self.is_cut_off(&frame.bytes) || self.is_refused(side, &frame) {
@@ -345,7 +344,7 @@ impl Run {
         }
     }
 
-    /// Whether there is no carrier for this segment. As everywhere, only TCP suffers.
+    /// Whether the link is down for this segment. As with the other faults, only TCP is affected.
     fn is_cut_off(&mut self, bytes: &[u8]) -> bool {
         let cut_off = self.setup.flaps.iter().any(|span| span.holds(self.now_us)) && parse(bytes).is_some();
         if cut_off {
@@ -368,7 +367,7 @@ impl Run {
         }
         let most = IDLE_TURNS + IDLE_TURNS_PER_BUSY * turns.busy + ailed_us / 1000 * IDLE_TURNS_PER_AILING_MS;
         if turns.idle > most {
-            return Err(format!("host {side} asks for turns in which it has nothing to do: {turns:?}"));
+            return Err(format!("host {side} asks for polls without work: {turns:?}"));
         }
         self.note_ends(side);
         let condition = self.world.condition(side);
@@ -393,21 +392,21 @@ impl Run {
         }
         // A lost window update can leave a small window open for as long as the persist timer.
         if condition.cuts > 0 && !self.setup.may_cut && self.harmed_us == START_US {
-            return Err(format!("host {side} has counted {} cuts, for no reason", condition.cuts));
+            return Err(format!("host {side} has split {} segments for no reason", condition.cuts));
         }
-        // What is lost again and again may look like a path that carries less (RFC 8899 section 4.3).
-        // So may a peer that answers late; but not that one's own port takes nothing.
+        // Repeated losses may look like a path with a smaller MTU (RFC 8899 section 4.3), and so may a peer
+        // that answers late; but not a local port that accepts nothing.
         let unharmed = self.harmed_us == START_US
             && !self.setup.hosts[side].path_shrinks
             && self.setup.ails[1 - side].is_empty();
         if condition.cuts_by_emss > 0 && unharmed {
-            return Err(format!("host {side} has cut for a smaller EMSS, and the MTU is what it was"));
+            return Err(format!("host {side} has split segments for a smaller EMSS, but the MTU did not change"));
         }
         self.wakes[side] = self.world.next_us(side, self.now_us).map(|at_us| at_us.max(self.now_us));
         Ok(())
     }
 
-    /// Tells the watch for which connections host `side` is through.
+    /// Reports to the watch the connections that are over for host `side`.
     fn note_ends(&mut self, side: usize) {
         for number in 0..self.over.len() {
             if !self.over[number][side] && self.world.is_over(side, number) {
@@ -417,7 +416,7 @@ impl Run {
         }
     }
 
-    /// What the link of host `side` makes of a frame.
+    /// Enters the effects of a frame that host `side` sent.
     fn enter(&mut self, side: usize, outcome: super::link::Outcome) {
         if outcome.harmed {
             self.harmed_us = self.now_us;
@@ -435,7 +434,7 @@ impl Run {
         }
     }
 
-    /// Whether all is done.
+    /// Checks the bound on progress. Returns whether all is done.
     fn check_progress(&mut self) -> Result<bool, String> {
         let mut all = true;
         if self.ailed(0).1 || self.ailed(1).1 {
@@ -443,7 +442,7 @@ impl Run {
         }
         let harmed_us = self.harmed_us.max(self.ailed_us);
         let pause_us = 1_000_000 + 4 * self.setup.pause_us();
-        // smoltcp's largest is a minute.
+        // smoltcp's largest RTO is a minute.
         let rto_max_us = match self.setup.ours() {
             [true, true] => {
                 self.setup.hosts.iter().map(|host| host.tcp.rto_max.total_micros()).max().unwrap_or(0)
@@ -462,7 +461,7 @@ impl Run {
         for (number, stamp) in self.stamps.iter_mut().enumerate() {
             let progress = self.world.progress(number);
             let port = self.world.port(number);
-            // Its own RST, or that of one which it waits for.
+            // Counts RSTs of this connection and of the earlier ones that it waits for.
             let ports = || {
                 successors(Some(number), |&number| self.world.before(number))
                     .map(|number| self.world.port(number))
@@ -493,7 +492,7 @@ impl Run {
             if !patience.allows(stood_us, well_us, probed_us) {
                 let bound_us = patience.bound_us(stood_us);
                 return Err(format!(
-                    "connection {port} stands still for {still_us} us, the wire does no harm since {well_us} us, the \
+                    "connection {port} has made no progress for {still_us} us, the last fault was {well_us} us ago, the \
                      last probe was sent {probed_us} us ago: the bound is {bound_us} us"
                 ));
             }
@@ -501,10 +500,10 @@ impl Run {
         Ok(all)
     }
 
-    /// All is done and time has passed: silence, and nothing left over.
+    /// All is done and time has passed: no host may send or hold anything.
     fn finish(&mut self, end_us: u64) -> Result<(), String> {
         if self.sent_last_us + SILENCE_US > end_us {
-            return Err(format!("frames are still sent, the last at {} us", self.sent_last_us));
+            return Err(format!("frames are still being sent, the last at {} us", self.sent_last_us));
         }
         for side in [0, 1] {
             let pool = self.sockets[side].pool();
@@ -519,7 +518,7 @@ impl Run {
         }
         self.stats.moved = self.world.finish()?;
         if self.setup.lossless && self.stats.moved.retransmits > 0 {
-            return Err(format!("{} segments sent again, none was lost", self.stats.moved.retransmits));
+            return Err(format!("{} segments were retransmitted, but none was lost", self.stats.moved.retransmits));
         }
         self.stats.coverage.join(self.watch.coverage());
         self.world.cover(&mut self.stats.coverage);

@@ -1,4 +1,4 @@
-//! What a run is made of, as its scenario draws it.
+//! The parameters of a run, as its scenario draws them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -11,7 +11,7 @@ use super::link::{Plan, Span};
 use super::port::mac;
 use super::world::{RdmaPlan, StreamPlan};
 
-/// A host of smoltcp's.
+/// A host that runs smoltcp.
 #[derive(Clone, Copy, Debug)]
 pub struct Stock {
     /// Receive buffer of a socket.
@@ -20,32 +20,32 @@ pub struct Stock {
     pub tx_bytes: usize,
     /// Nagle's algorithm.
     pub nagle: bool,
-    /// CUBIC; else no congestion control at all.
+    /// CUBIC; otherwise no congestion control.
     pub cubic: bool,
 }
 
 /// One host.
 #[derive(Clone, Debug)]
 pub struct HostSetup {
-    /// Of its port.
+    /// MTU of its port.
     pub mtu: u16,
-    /// Address family of the run.
+    /// Whether the run uses IPv6.
     pub ipv6: bool,
-    /// How tcp-lite behaves.
+    /// Configuration of tcp-lite.
     pub tcp: TcpConfig,
     /// Buffers of its port.
     pub mbufs: usize,
-    /// What its stack may hold ahead of the frontiers, bytes of packet buffers.
+    /// Limit of the memory for out-of-order bytes, bytes of packet buffers.
     pub out_of_order_bytes: u64,
-    /// Key of its secrets.
+    /// Seed of its secrets.
     pub key: [u8; 32],
-    /// What an engine's queue pair sends in a turn.
+    /// Bytes that a queue pair may send in one poll of the engine.
     pub quantum_bytes: usize,
-    /// smoltcp's sockets rather than tcp-lite.
+    /// smoltcp's sockets in place of tcp-lite.
     pub stock: Option<Stock>,
-    /// Connections that may be half-open at a listener.
+    /// Limit of half-open connections at a listener.
     pub backlog: usize,
-    /// The MTU of what it sends drops on the way: EMSS may, too.
+    /// The path MTU from this host becomes smaller, so its EMSS may too.
     pub path_shrinks: bool,
 }
 
@@ -59,7 +59,7 @@ pub fn address(side: usize, ipv6: bool) -> IpAddr {
     }
 }
 
-/// The same with its prefix.
+/// The address with its prefix length.
 pub fn cidr(side: usize, ipv6: bool) -> String {
     format!("{}/{}", address(side, ipv6), if ipv6 { 64 } else { 24 })
 }
@@ -79,10 +79,10 @@ impl HostSetup {
         }
     }
 
-    /// What the stack holds is within its limits.
+    /// Checks that the stack is within its limits.
     ///
     /// # Errors
-    /// Which it is not.
+    /// The limit that it exceeds.
     pub fn check_usage(&self, usage: &StackUsage) -> Result<(), String> {
         let limits = self.limits();
         let StackUsage { connections, tx_segments, tx_buffers, holes, neighbors, events, answers: _ } =
@@ -90,7 +90,7 @@ impl HostSetup {
         for (what, held, most) in [
             ("connections", connections, limits.connections),
             ("connections with holes", holes, connections),
-            // A connection that has none may take one in any case.
+            // A connection that has no segment may allocate one in any case.
             ("segments to send", tx_segments, limits.tx_segments + connections),
             ("buffers of segments to send", tx_buffers, self.mbufs / 2),
             ("neighbours", neighbors, limits.neighbors),
@@ -120,7 +120,7 @@ impl HostSetup {
     }
 }
 
-/// What keeps a host from its work, other than the wire.
+/// A period in which a host cannot work, for a reason other than the wire.
 #[derive(Clone, Copy, Debug)]
 pub struct Ail {
     /// When.
@@ -129,55 +129,55 @@ pub struct Ail {
     pub kind: AilKind,
 }
 
-/// What keeps a host from its work.
+/// The way in which a host is stalled.
 #[derive(Clone, Copy, Debug)]
 pub enum AilKind {
-    /// Its port takes nothing, as one whose peer does not empty the ring.
+    /// Its port accepts no frames, as a port whose peer does not empty the ring.
     PortStuck,
-    /// Its pool has no buffer.
+    /// Its pool has no free buffer.
     NoBuffers,
-    /// It has no turn: it is stopped, and its clock jumps when it goes on. So many frames wait for it.
+    /// It is not polled, and its clock jumps when it continues. At most this many frames wait for it.
     Stopped(usize),
 }
 
-/// What the hosts do.
+/// The work of the hosts.
 #[derive(Clone, Debug)]
 pub enum Work {
     /// Plain streams.
     Streams(Vec<StreamPlan>),
-    /// iWARP on both.
+    /// iWARP on both hosts.
     Rdma(Vec<RdmaPlan>),
 }
 
-/// A whole run.
+/// The parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// Both hosts.
     pub hosts: [HostSetup; 2],
-    /// What each sends goes this way.
+    /// `links[i]` carries the frames that host `i` sends.
     pub links: [Plan; 2],
-    /// Large receive offload of each host: bytes, and how long a segment waits.
+    /// Large receive offload of each host: the most bytes, and how long a segment waits.
     pub lro: [Option<(usize, u64)>; 2],
-    /// When both ports have no carrier.
+    /// Periods in which both links are down.
     pub flaps: Vec<Span>,
-    /// When each host or its port does nothing.
+    /// Stalls of each host.
     pub ails: [Vec<Ail>; 2],
-    /// What they do.
+    /// The work of the hosts.
     pub work: Work,
-    /// Something in it may make TCP cut what it should leave whole.
+    /// Some fault may make TCP split segments that it should keep whole.
     pub may_cut: bool,
-    /// Nothing is lost, and the queue never full: nothing may be sent again.
+    /// Nothing is lost and the queue is never full, so nothing may be retransmitted.
     pub lossless: bool,
 }
 
 impl Setup {
-    /// Which hosts are tcp-lite.
+    /// Which hosts run tcp-lite.
     pub fn ours(&self) -> [bool; 2] {
         [0, 1].map(|side: usize| self.hosts[side].stock.is_none())
     }
 
-    /// The longest that something takes which has to be answered: delays, full queues, acknowledgements that
-    /// wait, readers and posters that think.
+    /// The longest time that an answer may take without a fault: delays, full queues, delayed
+    /// acknowledgements, and pauses of users.
     pub fn pause_us(&self) -> u64 {
         let wire = |plan: &Plan| {
             let held = plan.join.map_or(0, |(_, hold_us)| hold_us);
@@ -195,7 +195,7 @@ impl Setup {
         self.links.iter().map(wire).sum::<u64>() + lro + delayed + user.unwrap_or(0)
     }
 
-    /// The keys of both hosts, drawn apart from everything else.
+    /// The keys of both hosts, from a random stream of their own.
     pub fn keys(seed: u64) -> [[u8; 32]; 2] {
         [0, 1].map(|side| Dice::new(seed, Part::Host(side)).key())
     }

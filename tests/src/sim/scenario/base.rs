@@ -1,4 +1,4 @@
-//! A run in which nothing goes wrong: hosts, a wire, and something to do.
+//! A run without faults: hosts, a wire, and work.
 
 use tcp_lite::{CongestionAlgorithm, Duration, EcnMode, Limits, Pacing, TcpConfig};
 
@@ -23,7 +23,7 @@ pub(super) fn draw(dice: &mut Dice, keys: [[u8; 32]; 2]) -> Setup {
         _ => (false, Some(dice.below(2) as usize)),
     };
     let rto_max_s = if stock_side.is_some() { 5 } else { dice.pick(&[2, 10, 60]) };
-    // A floor of the RTO lies above the peer's delayed ACK; smoltcp's is 10 ms.
+    // The minimum RTO is above the peer's delayed ACK; smoltcp's is 10 ms.
     let delayed_ms = [dice.pick(&[1, 5, 10, 40]), dice.pick(&[1, 5, 10, 40])];
     let floor_ms = 10 + delayed_ms[0].max(delayed_ms[1]);
     let hosts = [0, 1].map(|side: usize| HostSetup {
@@ -37,7 +37,7 @@ pub(super) fn draw(dice: &mut Dice, keys: [[u8; 32]; 2]) -> Setup {
         backlog: 1024,
         path_shrinks: false,
         stock: (stock_side == Some(side)).then(|| Stock {
-            // Room for two segments at least: else they would have to be cut.
+            // At least two segments, otherwise segments would have to be split.
             rx_bytes: dice.scaled(2 * u64::from(mtu), 1 << 18) as usize,
             tx_bytes: dice.scaled(4096, 1 << 18) as usize,
             nagle: dice.one_in(2),
@@ -92,7 +92,7 @@ fn tcp(dice: &mut Dice, delayed_ms: u64, floor_ms: u64, rto_max_s: u64) -> TcpCo
         syn_retries: 100,
         user_timeout: USER_TIMEOUT,
         delayed_ack: Duration::from_millis(delayed_ms),
-        // Longer than the largest RTO, smoltcp's minute included: a FIN that is sent again is still
+        // Longer than the largest RTO, smoltcp's minute included, so that a retransmitted FIN is still
         // acknowledged.
         time_wait: Duration::from_secs(70),
         ..TcpConfig::default()
@@ -111,7 +111,7 @@ fn stream_plan(dice: &mut Dice, ours: bool) -> StreamPlan {
         abort_at: (aborter == Some(side)).then(|| dice.below(bytes[1 - side] + 1)),
         closes_last: false,
     });
-    // smoltcp cannot.
+    // smoltcp has no simultaneous open.
     let simultaneous = ours && dice.one_in(8);
     StreamPlan { simultaneous, ..StreamPlan::new(opener, ends) }
 }
@@ -120,7 +120,7 @@ fn rdma_plan(dice: &mut Dice) -> RdmaPlan {
     let side = |dice: &mut Dice| {
         let thinks = dice.one_in(3);
         let mut operations: Vec<Operation> = (0..dice.below(24)).map(|_| operation(dice, thinks)).collect();
-        // What was written is told by a message, so that it can be checked.
+        // A Send behind a Write shows when the Write can be checked.
         operations.push(Operation { kind: Kind::Send, bytes: 1, think_us: 0 });
         operations
     };

@@ -1,4 +1,4 @@
-//! What goes wrong, scenario by scenario.
+//! The faults of each scenario.
 
 use tcp_lite::{Duration, EcnMode};
 
@@ -8,23 +8,23 @@ use crate::sim::run::START_US;
 use crate::sim::setup::{Ail, AilKind, Setup, Work};
 use crate::sim::world::{Close, Fault, Reader, StreamPlan};
 
-/// IP and TCP headers at their longest, without extensions.
+/// IP and TCP headers at their longest, without extension headers.
 const HEADERS: u16 = 100;
 
 pub(super) fn clean(_: &mut Dice, setup: &mut Setup) {
     for link in &mut setup.links {
-        // Fast enough that no acknowledgement waits for long behind data.
+        // Fast enough that no acknowledgement waits long behind data.
         link.rate = link.rate.max(50_000);
         link.queue_bytes = 1 << 30;
     }
     if let Work::Streams(plans) = &mut setup.work {
-        // The SYN comes again with an ACK.
+        // The SYN is retransmitted with an ACK, and the scenario is to show no retransmission.
         plans.iter_mut().for_each(|plan| plan.simultaneous = false);
     }
     setup.lossless = true;
 }
 
-/// Works on one direction or both.
+/// Applies `work` to one direction or both.
 fn directions(dice: &mut Dice, setup: &mut Setup, mut work: impl FnMut(&mut Dice, &mut Plan)) {
     let which = dice.below(3);
     for (side, link) in setup.links.iter_mut().enumerate() {
@@ -69,7 +69,7 @@ pub(super) fn reorder(dice: &mut Dice, setup: &mut Setup) {
         link.reorder_ppm = dice.scaled(2000, 500_000) as u32;
         link.reorder_us = dice.scaled(10, 100_000);
         if dice.one_in(3) {
-            // Most, and for longer than a timeout, which is then for nothing.
+            // Most frames, and for longer than a timeout, which is then spurious.
             link.reorder_ppm = 900_000;
             link.reorder_us = dice.scaled(100_000, 1_000_000);
         }
@@ -143,7 +143,7 @@ fn span(dice: &mut Dice, longest_us: u64) -> Span {
     Span { from_us, to_us: from_us + dice.scaled(1000, longest_us) }
 }
 
-/// A smaller MTU in the directions whose sender is tcp-lite: smoltcp does not hear of it.
+/// A smaller MTU in the directions whose sender is tcp-lite: smoltcp ignores reports of the MTU.
 fn narrow(dice: &mut Dice, setup: &mut Setup, told: bool) {
     let ours = setup.ours();
     let least = if setup.hosts[0].ipv6 { 1280 } else { 576 };
@@ -153,7 +153,7 @@ fn narrow(dice: &mut Dice, setup: &mut Setup, told: bool) {
             continue;
         }
         let mut span = span(dice, 4_000_000);
-        // A black hole does not heal.
+        // A black hole lasts until the end.
         if !told || dice.one_in(2) {
             span.to_us = u64::MAX;
         }
@@ -208,7 +208,7 @@ pub(super) fn slow_reader(dice: &mut Dice, setup: &mut Setup) {
     for host in &mut setup.hosts {
         if dice.one_in(2) {
             host.tcp.recv_window_bytes = dice.scaled(600, 16_000) as u32;
-            // What persist timers wait for is bounded by this.
+            // Bounds the wait for persist timers.
             host.tcp.rto_max = Duration::from_secs(2);
         }
         if let Some(stock) = &mut host.stock {
@@ -225,7 +225,7 @@ pub(super) fn slow_reader(dice: &mut Dice, setup: &mut Setup) {
                     }
                     let bytes = dice.scaled(10, 20_000);
                     let reads = 1 + plan.ends[1 - side].bytes.min(40_000) / bytes;
-                    // smoltcp forgets what is unread when its TIME-WAIT of ten seconds ends.
+                    // smoltcp drops unread bytes when its TIME-WAIT of ten seconds ends.
                     let longest_us = if setup.hosts[side].stock.is_some() { 5_000_000 } else { 20_000_000 };
                     let every_us = dice.scaled(100, 500_000).min(longest_us / reads).max(1);
                     plan.ends[side].reader = Some(Reader { bytes, every_us });
@@ -253,8 +253,8 @@ pub(super) fn crowded(dice: &mut Dice, setup: &mut Setup) {
     }
 }
 
-/// Both links, where both hosts are tcp-lite; else the one that leads to it: smoltcp believes more than it
-/// should.
+/// Applies `work` to both links if both hosts are tcp-lite, otherwise to the link that leads to tcp-lite:
+/// smoltcp accepts more forged segments than it should.
 fn towards_ours(dice: &mut Dice, setup: &mut Setup, mut work: impl FnMut(&mut Dice, &mut Plan)) {
     let ours = setup.ours();
     for (side, link) in setup.links.iter_mut().enumerate() {
@@ -306,7 +306,7 @@ pub(super) fn again(dice: &mut Dice, setup: &mut Setup) {
         let count = dice.between(2, 6) as usize;
         for number in 0..count {
             let opener = plans[0].opener;
-            // Who accepts closes first, and is in TIME-WAIT when the ports are used again.
+            // The accepting end closes first, and is in TIME-WAIT when the ports are reused.
             plans[number].ends[opener].closes_last = true;
             plans[number].ends.iter_mut().for_each(|end| end.abort_at = None);
             if number + 1 < count {
@@ -335,10 +335,10 @@ pub(super) fn faulty(dice: &mut Dice, setup: &mut Setup) {
     }
 }
 
-/// Hosts of tcp-lite, one or both, are kept from their work a few times by what `kind` draws: for a minute in
-/// all, which TIME-WAIT outlives, or for less than smoltcp's. Whoever connects to a host that answers no
-/// question for its address for three seconds is told that it cannot be reached: while connections are made
-/// it takes less.
+/// Stalls hosts of tcp-lite, one or both, a few times, in the ways that `kind` draws. The total is at most a
+/// minute, which is shorter than TIME-WAIT, or, next to smoltcp, shorter than smoltcp's TIME-WAIT. While
+/// connections are being made it is shorter: a host that does not answer ARP or NDP for three seconds counts
+/// as unreachable.
 fn ail(dice: &mut Dice, setup: &mut Setup, mut kind: impl FnMut(&mut Dice) -> AilKind) {
     let ours = setup.ours();
     let spared = dice.below(3) as usize;
@@ -359,15 +359,15 @@ fn ail(dice: &mut Dice, setup: &mut Setup, mut kind: impl FnMut(&mut Dice) -> Ai
             from_us = to_us;
         }
     }
-    // A window update that comes late leaves a small window open for as long as the persist timer.
+    // A late window update leaves a small window open for as long as the persist timer.
     setup.may_cut = true;
 }
 
-/// By when connections are made, where nothing goes wrong: two questions and answers go there and back, one
-/// behind the other, those of all connections together, which a slow wire takes longer for than its delay is.
+/// The time by which connections are made if there are no faults: two requests and answers, one after the
+/// other, for all connections together. On a slow wire this takes longer than its delay.
 fn connected_us(setup: &Setup) -> u64 {
-    /// The longest of these frames, and how many are of no connection: assertions of addresses, and what asks
-    /// for one.
+    /// Length of the longest of these frames, and the number of other frames: address announcements and ARP
+    /// or NDP requests.
     const BYTES: u64 = 128;
     const OTHERS: u64 = 8;
     let connections = match &setup.work {
@@ -389,8 +389,8 @@ pub(super) fn stopped(dice: &mut Dice, setup: &mut Setup) {
 }
 
 pub(super) fn everything(dice: &mut Dice, setup: &mut Setup) {
-    // Not the backlog: who answers with a cookie remembers nothing, and a SYN that comes again may mean
-    // another.
+    // Without the backlog: a host that answers with a cookie keeps no state, so a retransmitted SYN may count
+    // as a new one.
     let all: [fn(&mut Dice, &mut Setup); 18] = [
         random_loss,
         burst_loss,
@@ -415,7 +415,7 @@ pub(super) fn everything(dice: &mut Dice, setup: &mut Setup) {
         dice.pick(&all)(dice, setup);
     }
     for link in &mut setup.links {
-        // What is joined in front of a narrow place would not get through it, whatever its sender does.
+        // Segments joined before a smaller MTU would not pass it, whatever their sender does.
         if !link.narrow.is_empty() {
             link.join = None;
         }

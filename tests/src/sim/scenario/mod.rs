@@ -1,4 +1,4 @@
-//! The scenarios: each a named plan that draws its parameters from the seed.
+//! The scenarios. Each has a name and draws its parameters from the seed.
 
 mod base;
 mod faults;
@@ -6,18 +6,18 @@ mod faults;
 use super::dice::{Dice, Part};
 use super::setup::Setup;
 
-/// A named plan.
+/// A scenario.
 #[derive(Clone, Copy)]
 pub struct Scenario {
-    /// How it is called.
+    /// Its name.
     pub name: &'static str,
-    /// What goes wrong in it.
+    /// Its faults.
     pub about: &'static str,
     draw: fn(&mut Dice, &mut Setup),
 }
 
 impl Scenario {
-    /// The run of `seed`.
+    /// The parameters of the run of `seed`.
     pub fn setup(&self, seed: u64) -> Setup {
         let mut dice = Dice::new(seed, Part::Setup);
         let mut setup = base::draw(&mut dice, Setup::keys(seed));
@@ -33,55 +33,55 @@ impl Scenario {
 
 /// All of them.
 pub const SCENARIOS: &[Scenario] = &[
-    Scenario { name: "clean", about: "nothing: nothing is sent again", draw: faults::clean },
-    Scenario { name: "random-loss", about: "frames lost by chance", draw: faults::random_loss },
+    Scenario { name: "clean", about: "no faults: nothing may be retransmitted", draw: faults::clean },
+    Scenario { name: "random-loss", about: "frames lost at random", draw: faults::random_loss },
     Scenario { name: "burst-loss", about: "frames lost in bursts", draw: faults::burst_loss },
     Scenario {
         name: "named-loss",
-        about: "segments lost by name, some again and again",
+        about: "selected segments lost, some repeatedly",
         draw: faults::named_loss,
     },
-    Scenario { name: "reorder", about: "frames held back", draw: faults::reorder },
-    Scenario { name: "duplicate", about: "frames that arrive twice", draw: faults::duplicate },
+    Scenario { name: "reorder", about: "frames delayed", draw: faults::reorder },
+    Scenario { name: "duplicate", about: "frames duplicated", draw: faults::duplicate },
     Scenario {
         name: "corrupt",
-        about: "bits turned, for checksums or only for MPA's CRC to find",
+        about: "bits flipped, visible to checksums or only to MPA's CRC",
         draw: faults::corrupt,
     },
-    Scenario { name: "middlebox", about: "segments cut and joined on the way", draw: faults::middlebox },
+    Scenario { name: "middlebox", about: "segments split and joined on the way", draw: faults::middlebox },
     Scenario {
         name: "lro",
-        about: "segments joined by the receiver's port, and some loss",
+        about: "segments joined by the receiver's port (LRO), and some loss",
         draw: faults::lro,
     },
-    Scenario { name: "ecn", about: "congestion marked, and a short queue", draw: faults::ecn },
-    Scenario { name: "mtu-drop", about: "a smaller MTU, and the sender is told", draw: faults::mtu_drop },
-    Scenario { name: "blackhole", about: "a smaller MTU, and nobody is told", draw: faults::blackhole },
-    Scenario { name: "mtu-rise", about: "a smaller MTU for a time, told or not", draw: faults::mtu_rise },
+    Scenario { name: "ecn", about: "congestion marks, and a short queue", draw: faults::ecn },
+    Scenario { name: "mtu-drop", about: "a smaller MTU, reported to the sender", draw: faults::mtu_drop },
+    Scenario { name: "blackhole", about: "a smaller MTU, packets dropped silently", draw: faults::blackhole },
+    Scenario { name: "mtu-rise", about: "a smaller MTU for a time, reported or not", draw: faults::mtu_rise },
     Scenario { name: "blackout", about: "everything lost for a time", draw: faults::blackout },
-    Scenario { name: "flap", about: "carrier lost and found", draw: faults::flap },
+    Scenario { name: "flap", about: "the link goes down and up", draw: faults::flap },
     Scenario {
         name: "slow-reader",
-        about: "windows below a segment, readers that take their time",
+        about: "windows smaller than a segment, slow readers",
         draw: faults::slow_reader,
     },
-    Scenario { name: "crowded", about: "little memory for what comes out of order", draw: faults::crowded },
-    Scenario { name: "forged", about: "segments and ICMP errors of somebody else", draw: faults::forged },
+    Scenario { name: "crowded", about: "little memory for out-of-order bytes", draw: faults::crowded },
+    Scenario { name: "forged", about: "forged segments and ICMP errors", draw: faults::forged },
     Scenario {
         name: "taken-back",
-        about: "bytes acknowledged selectively and then forgotten",
+        about: "bytes selectively acknowledged and then dropped (reneging)",
         draw: faults::taken_back,
     },
     Scenario {
         name: "backlog",
-        about: "more connections at once than a listener has room for",
+        about: "more connections at once than a listener's backlog",
         draw: faults::backlog,
     },
-    Scenario { name: "again", about: "ports used again at once", draw: faults::again },
+    Scenario { name: "again", about: "ports reused at once", draw: faults::again },
     Scenario { name: "faulty", about: "requests that the peer has to refuse", draw: faults::faulty },
     Scenario {
         name: "stuck-port",
-        about: "ports that take nothing and pools without a buffer, for a time",
+        about: "ports that accept no frames and pools without buffers, for a time",
         draw: faults::stuck_port,
     },
     Scenario { name: "stopped", about: "a host stopped for a time", draw: faults::stopped },

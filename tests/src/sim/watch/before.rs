@@ -1,32 +1,32 @@
-//! The connection that used the same ports before. Its segments may still be in flight: TIME-WAIT keeps them
-//! out of the new one.
+//! The earlier connection on the same ports. Its segments may still be in flight. TIME-WAIT keeps them out of
+//! the new connection.
 
 use super::super::packet::{Tcp, flag};
 use super::Condition;
 use super::half::Half;
 
-/// When a connection was over for a host, in order: both FINs have arrived.
+/// When a connection was over for a host in an orderly way: both FINs have arrived.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Over {
     pub(super) at_us: u64,
-    /// It closed first, or both at once. The other keeps nothing.
+    /// This host closed first, or both closed at once, so it enters TIME-WAIT. The other host keeps no state.
     pub(super) waits: bool,
 }
 
-/// The connection before.
+/// The earlier connection.
 #[derive(Debug, Default)]
 pub(super) struct Before {
     /// The last sequence numbers that its hosts used.
     used: [Option<u32>; 2],
     over: [Option<Over>; 2],
-    /// The initial sequence numbers of it and of all before it.
+    /// The initial sequence numbers of this connection and of all earlier ones.
     isns: [Vec<u32>; 2],
-    /// A RST has arrived where it was not over yet, and has ended it.
+    /// A RST has ended the connection at a host where it was not over.
     pub(super) swept: bool,
 }
 
 impl Before {
-    /// After a connection with these halves, and those before it.
+    /// The connection with these halves, with the history of the one before it.
     pub(super) fn of(halves: &[Half; 2], before: Option<Self>) -> Self {
         let mut isns = before.unwrap_or_default().isns;
         for (isns, half) in isns.iter_mut().zip(halves) {
@@ -36,26 +36,26 @@ impl Before {
         Self { used, over: [0, 1].map(|side: usize| halves[side].ended), isns, swept: false }
     }
 
-    /// Whether host `side` has begun a connection by this number.
+    /// Whether host `side` has used this number as an initial sequence number.
     pub(super) fn has_begun(&self, side: usize, isn: u32) -> bool {
         self.isns[side].contains(&isn)
     }
 
-    /// A RST arrives at host `side`, which does not know the new connection yet. It does not end TIME-WAIT
+    /// A RST arrives at host `side`, which does not know the new connection yet. A RST does not end TIME-WAIT
     /// (RFC 1337 section 3, fix F1).
     pub(super) fn on_reset(&mut self, side: usize) {
         self.swept |= self.over[side].is_none();
     }
 
-    /// Whether the number of a SYN from host `side` is not above those before. Without timestamps, TIME-WAIT
-    /// cannot tell that such a SYN is new (RFC 6191 section 2).
+    /// Whether the number of a SYN from host `side` is not above those of the earlier connection. Without
+    /// timestamps, TIME-WAIT cannot tell that such a SYN is new (RFC 6191 section 2).
     pub(super) fn looks_old(&self, side: usize, isn: Option<u32>) -> bool {
         isn.zip(self.used[side]).is_some_and(|(isn, used)| isn.wrapping_sub(used) as i32 <= 0)
     }
 
-    /// Host `side` answers the SYN with the number `isn`, with a timestamp or without. In TIME-WAIT it
-    /// answers new SYNs only, and with numbers above those before (RFC 9293 section 3.6.1). A host that has
-    /// kept nothing, after a RST or with a cookie, does not know these numbers.
+    /// Host `side` answers the SYN with the number `isn`, with a timestamp or without. In TIME-WAIT it may
+    /// answer only new SYNs, and with numbers above the earlier ones (RFC 9293 section 3.6.1). A host that
+    /// has kept no state, after a RST or with a cookie, does not know these numbers.
     pub(super) fn check_answer(
         &self,
         now_us: u64,
@@ -72,7 +72,7 @@ impl Before {
             return match self.over[side] {
                 Some(Over { at_us, waits: true }) if now_us < at_us + condition.time_wait.total_micros() => {
                     Err(format!(
-                        "a SYN with an old number ends TIME-WAIT, which began at {at_us} us: {answer:?}"
+                        "a SYN with an old number ended the TIME-WAIT that began at {at_us} us: {answer:?}"
                     ))
                 }
                 _ => Ok(()),
@@ -80,7 +80,7 @@ impl Before {
         }
         match self.used[side].filter(|_| !self.swept && !condition.cookies) {
             Some(used) if answer.seq.wrapping_sub(used) as i32 <= 0 => {
-                Err(format!("the connection before used numbers up to {used}: {answer:?}"))
+                Err(format!("a SYN-ACK reuses sequence numbers: the earlier connection used them up to {used}: {answer:?}"))
             }
             _ => Ok(()),
         }

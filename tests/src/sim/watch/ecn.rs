@@ -1,36 +1,36 @@
-//! Congestion marks and their echo (RFC 3168 section 6.1), on connections that agreed on them.
+//! Congestion marks and their echoes (RFC 3168 section 6.1), on connections that negotiated ECN.
 //!
-//! Who agreed is a matter of what each host has said and heard: a SYN may come again without asking, and
-//! late.
+//! Each host has its own view of the negotiation, by the SYNs that it sent and received: a SYN may be
+//! retransmitted without ECN, and arrive late.
 
 use crate::sim::packet::flag;
 
-/// New segments that may go out before one says that an echo was heard: a window is smaller.
+/// Limit of new segments before a segment with CWR answers an echo: more than a window.
 const PATIENCE_SEGMENTS: u32 = 256;
 
-/// Marks and echoes of one host on one connection.
+/// ECN state of one host on one connection.
 #[derive(Debug, Default)]
 pub(super) struct Ecn {
-    /// What it has said by its SYNs and SYN-ACKs, and what the peer's that arrived said.
+    /// The flags of its own SYNs and SYN-ACKs, and of the peer's that arrived.
     said: Setup,
     heard: Setup,
-    /// It has sent what routers may mark: then echoes have to be answered from there on (RFC 3168 section
+    /// It has sent a packet that routers may mark. From then on echoes have to be answered (RFC 3168 section
     /// 6.1.1).
     marks: bool,
-    /// Where the first bytes began that have arrived marked since the last echo.
+    /// Offset of the first bytes that arrived with a mark since the last echo.
     owed: Option<u64>,
-    /// What had been sent when CWR was last: echoes up to there are of the same congestion.
+    /// SND.NXT at the last CWR: echoes up to there belong to the same congestion.
     reduced: u64,
-    /// An echo has arrived here; so many new segments went out since without CWR.
+    /// An echo has arrived; the number of new segments sent since without CWR.
     heard_echo: Option<u32>,
 }
 
-/// Which kinds of SYNs and SYN-ACKs there were (RFC 3168 section 6.1.1).
+/// Kinds of SYNs and SYN-ACKs seen (RFC 3168 section 6.1.1).
 #[derive(Clone, Copy, Debug, Default)]
 struct Setup {
-    /// One that sets up ECN.
+    /// A SYN or SYN-ACK that sets up ECN.
     asks: bool,
-    /// One that does not.
+    /// A SYN or SYN-ACK without ECN.
     declines: bool,
 }
 
@@ -50,30 +50,30 @@ impl Ecn {
         self.said.note(flags);
     }
 
-    /// One of the peer's arrives.
+    /// A SYN or SYN-ACK of the peer arrives.
     pub(super) fn on_syn_arrival(&mut self, flags: u8) {
         self.heard.note(flags);
     }
 
-    /// Whether what the host sends may be marked: both have asked, and neither has said no, as far as it
-    /// knows.
+    /// Whether packets of the host may be marked: both sides asked for ECN and neither declined, as far as
+    /// the host knows.
     pub(super) fn may_mark(&self) -> bool {
         self.said.asks && self.heard.asks && !self.said.declines && !self.heard.declines
     }
 
-    /// Whether the host has to echo marks: it has asked, and the peer has not said no.
+    /// Whether the host has to echo marks: it asked for ECN, and the peer has not declined.
     fn must_echo(&self) -> bool {
         self.said.asks && self.heard.asks && !self.heard.declines
     }
 
-    /// A segment arrives. `ack`: how far it acknowledges, if the host has to take it in; `marked`: it has new
-    /// bytes from there on, and a mark.
+    /// A segment arrives. `ack`: its acknowledgement, if the host has to process it. `marked`: the offset of
+    /// its new bytes, if it has a mark.
     ///
-    /// An echo tells of what was sent up to the acknowledgement that it comes with, however much others have
-    /// acknowledged that overtook it; and an old segment tells nothing.
+    /// An echo concerns bytes sent up to the acknowledgement in the same segment, even if later
+    /// acknowledgements overtook it. An old segment has no effect.
     pub(super) fn on_arrival(&mut self, flags: u8, ack: Option<u64>, marked: Option<u64>) {
         if flags & flag::CWR != 0 {
-            // What was marked before belongs to the congestion that the sender has heard of.
+            // Earlier marks belong to the congestion that the sender has already answered.
             self.owed = None;
         }
         self.owed = self.owed.into_iter().chain(marked).min().filter(|_| self.must_echo());
@@ -83,12 +83,12 @@ impl Ecn {
         }
     }
 
-    /// The host sends a segment that acknowledges up to `ack`, and has sent up to `high`; `fresh` with new
-    /// bytes, `marks`: which may be marked. What is acknowledged in front of a mark need not echo it (RFC
+    /// The host sends a segment that acknowledges up to `ack`, and has sent up to `high`. `fresh`: it has new
+    /// bytes. `marks`: it may be marked. An acknowledgement of bytes before the mark need not echo it (RFC
     /// 8257 section 3.2).
     ///
     /// # Errors
-    /// What it should have said.
+    /// The missing flag.
     pub(super) fn on_sent(
         &mut self,
         flags: u8,
@@ -100,7 +100,7 @@ impl Ecn {
         if flags & flag::ECE != 0 || !self.must_echo() {
             self.owed = None;
         } else if self.owed.is_some_and(|start| ack > start) {
-            return Err("bytes arrived with a congestion mark and are acknowledged without an echo".into());
+            return Err("bytes with a congestion mark are acknowledged without an echo (ECE)".into());
         }
         if flags & flag::CWR != 0 {
             self.heard_echo = None;
@@ -108,7 +108,7 @@ impl Ecn {
         } else if let Some(segments) = &mut self.heard_echo {
             *segments += u32::from(fresh);
             if *segments > PATIENCE_SEGMENTS {
-                return Err("congestion was echoed and the sender never says that it heard (CWR)".into());
+                return Err("an echo of congestion is never answered with CWR".into());
             }
         }
         Ok(())
@@ -123,7 +123,7 @@ mod tests {
     const ASKS: u8 = flag::SYN | flag::ECE | flag::CWR;
     const AGREES: u8 = flag::SYN | flag::ACK | flag::ECE;
 
-    /// A host that has asked, and one that has agreed.
+    /// A host that asked for ECN, and one that agreed.
     fn agreed() -> [Ecn; 2] {
         let [mut a, mut b] = [Ecn::default(), Ecn::default()];
         a.on_syn_sent(ASKS);
@@ -146,7 +146,7 @@ mod tests {
         assert!(!a.must_echo());
     }
 
-    /// Sends new bytes until that is one too many, if it ever is.
+    /// Sends new bytes until the limit is exceeded. Returns whether it ever is.
     fn is_waited_for(ecn: &mut Ecn) -> bool {
         (0..=PATIENCE_SEGMENTS).any(|_| ecn.on_sent(flag::ACK, 0, 1000, (true, true)).is_err())
     }
@@ -157,7 +157,7 @@ mod tests {
         for (flags, ack, waited_for) in [
             (echo, Some(1001), true),
             (flag::ACK, Some(1001), false),
-            // Held back on its way while others went on.
+            // Delayed while others were not.
             (echo, Some(1000), false),
             (echo, None, false),
         ] {

@@ -1,36 +1,36 @@
-//! A sender's stream as MPA has it (RFC 5044 sections 4 and 7.1): where its startup frame and each FPDU end,
-//! whether each marker points where it should, whether each CRC is right. Byte by byte, with nothing of the
-//! framer it judges.
+//! Parses a sender's stream as MPA defines it (RFC 5044 sections 4 and 7.1): the ends of the startup frame
+//! and of each FPDU, the marker pointers, the CRCs. It reads byte by byte and shares no code with the framer
+//! under test.
 
 /// Bytes between markers.
 const INTERVAL: u64 = 512;
 
-/// What is being read.
+/// Parser state.
 #[derive(Debug)]
 enum Reading {
-    /// The startup frame, so many bytes of it.
+    /// The startup frame, with the bytes read so far.
     Startup(Vec<u8>),
-    /// FPDUs. `body` is the one at hand without its markers, `covered` with them.
+    /// FPDUs. `body` is the current one without its markers, `covered` with them.
     Fpdus { start: u64, header: u64, body: Vec<u8>, covered: Vec<u8>, marker: Vec<u8> },
 }
 
-/// Reads one direction.
+/// The parser of one direction.
 #[derive(Debug)]
 pub(super) struct Parser {
     pos: u64,
     reading: Reading,
-    /// What the startup frame asked for: markers, CRC; once it is there.
+    /// The startup frame's requests for markers and CRC, once it is complete.
     asked: Option<(bool, bool)>,
-    /// Read and Atomic Requests so far (RFC 5040 section 4.1, RFC 7306 section 4).
+    /// Read and atomic Requests so far (RFC 5040 section 4.1, RFC 7306 section 4).
     pub(super) requests: u64,
-    /// Responses to such of the peer, ended.
+    /// Complete responses to Requests of the peer.
     pub(super) answers: u64,
 }
 
-/// What the peer's startup frame has settled.
+/// The settings that follow from both startup frames.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Settled {
-    /// Markers go into this direction.
+    /// This direction has markers.
     pub(super) markers: bool,
     /// CRCs are used.
     pub(super) crc: bool,
@@ -43,15 +43,15 @@ impl Default for Parser {
 }
 
 impl Parser {
-    /// Whether this side's startup frame asks for markers, and for CRCs.
+    /// The requests of this side's startup frame for markers and CRC.
     pub(super) fn asked(&self) -> Option<(bool, bool)> {
         self.asked
     }
 
-    /// Reads on; gives the offsets at which a startup frame or FPDU ends.
+    /// Parses further bytes. Returns the offsets at which a startup frame or FPDU ends.
     ///
     /// # Errors
-    /// What is wrong with the stream.
+    /// The error in the stream.
     pub(super) fn read(&mut self, bytes: &[u8], settled: Settled) -> Result<Vec<u64>, String> {
         let mut ends = Vec::new();
         for &byte in bytes {
@@ -87,7 +87,7 @@ impl Parser {
                             let says = u64::from(u16::from_be_bytes([marker[2], marker[3]]) & 0xfffc);
                             if says != wanted {
                                 return Err(format!(
-                                    "the marker at offset {first} points {says} bytes back, the header is {wanted} back"
+                                    "the marker at offset {first} points back {says} bytes instead of {wanted}"
                                 ));
                             }
                             marker.clear();
@@ -162,7 +162,7 @@ mod tests {
         for (points, right) in [(508_u16, true), (504, false)] {
             let mut parser = Parser::default();
             parser.read(&startup(0x40), settled).unwrap();
-            // A leading marker, then an FPDU that the second marker falls into.
+            // A leading marker, then an FPDU that contains the second marker.
             let mut bytes = vec![0; 4];
             bytes.extend([600_u16.to_be_bytes().to_vec(), vec![9; 506]].concat());
             bytes.extend([[0, 0], points.to_be_bytes()].concat());

@@ -1,4 +1,4 @@
-//! One direction of one connection, as the wire shows it at its sender and at its receiver.
+//! One direction of one connection, as seen on the wire at its sender and at its receiver.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -6,90 +6,90 @@ use super::before::Over;
 use super::fpdu::{Parser, Settled};
 use super::ranges::Ranges;
 
-/// Bare segments (no payload, SYN, FIN, RST) that a host may send on a connection, beyond two for each
-/// segment that has arrived and is not bare: for each second, and in all. Bare segments are not to be
-/// answered but within these.
+/// Limit of bare segments (no payload, SYN, FIN or RST) that a host may send on a connection: two for each
+/// segment that arrived and is not bare, and beyond that this many a second and in all. Bare segments must
+/// not be answered beyond these limits.
 const BARE_PER_SECOND: u64 = 10;
 const BARE_IN_ALL: u64 = 32;
 
-/// How the sender's stream is divided into what must stay whole.
+/// The units of the sender's stream that must stay whole.
 #[derive(Debug)]
 pub(super) enum Borders {
-    /// Not known: a stream of a TCP that is not ours.
+    /// Unknown: the stream of a TCP that is not ours.
     Unknown,
-    /// Segments as the user pushed them: where each ends.
+    /// Segments as the user pushed them: the offset of the end of each.
     Pushed(BTreeSet<u64>),
-    /// MPA.
+    /// FPDUs.
     Mpa(Parser),
 }
 
-/// What one host sends on one connection. Offsets count from the byte behind the SYN.
+/// The stream that one host sends on one connection. Offsets count from the byte after the SYN.
 #[derive(Debug)]
 pub(super) struct Half {
     /// Initial sequence number, once the SYN was seen.
     pub(super) isn: Option<u32>,
-    /// Shift of the windows that the sender announces; both SYNs have to offer it.
+    /// Window scale that the sender offers. It is used only if both SYNs offer one.
     pub(super) scale: Option<u8>,
-    /// Behind the highest byte sent.
+    /// The offset after the highest byte sent.
     pub(super) high: u64,
-    /// Where the FIN stands.
+    /// Offset of the FIN.
     pub(super) fin: Option<u64>,
     /// The sender has sent a RST.
     pub(super) reset: bool,
-    /// Other numbers its SYN-ACKs had: cookies change (RFC 4987 section 3.6), as long as none is
+    /// Other initial sequence numbers of its SYN-ACKs: cookies change (RFC 4987 section 3.6) until one is
     /// acknowledged.
     pub(super) cookies: Vec<u32>,
-    /// One of its SYNs is counted on.
+    /// The peer has acknowledged its SYN.
     pub(super) settled: bool,
     /// The sender's SYN had no ACK.
     pub(super) opens: bool,
-    /// The sender's user was told that the connection is over.
+    /// The sender's user has got the event that the connection is over.
     pub(super) over: bool,
     /// The peer's FIN arrived before the sender had sent its own.
     closes_last: bool,
     /// Both FINs have arrived, as the sender knows.
     pub(super) ended: Option<Over>,
-    /// The number of a SYN-ACK with which the sender answered a late double of the peer's SYN, when it was
-    /// over.
+    /// The initial sequence number of a SYN-ACK that the sender, whose connection was over, sent for a late
+    /// duplicate of the peer's SYN.
     pub(super) late: Option<u32>,
     /// Segments that arrived at the sender and were not bare.
     pub(super) calls: u64,
-    /// Bare segments that it sent.
+    /// Bare segments that the sender sent.
     bare: u64,
-    /// What arrived at the receiver with a good checksum.
+    /// Bytes that arrived at the receiver with a correct checksum.
     pub(super) arrived: Ranges,
     /// The latest timestamp that arrived at the receiver.
     pub(super) latest: Option<u32>,
-    /// A timestamp that the other end may have taken, or not
+    /// A timestamp that the other end may have processed or not
     /// ([`Watch::doubt_timestamp`](super::Watch::doubt_timestamp)).
     pub(super) doubted: Option<u32>,
     /// The FIN arrived.
     pub(super) fin_arrived: bool,
     /// The highest offset that the receiver has acknowledged, FIN included.
     pub(super) acked: u64,
-    /// The highest acknowledgement that has arrived back at the sender.
+    /// The highest acknowledgement that has arrived at the sender.
     pub(super) heard: u64,
-    /// The highest among those that the sender had to take in.
+    /// The highest acknowledgement that the sender had to process.
     pub(super) taken: u64,
-    /// The right edge that the receiver has announced.
+    /// The right window edge that the receiver has announced.
     pub(super) edge: u64,
-    /// The right edge that has arrived at the sender.
+    /// The right window edge that has arrived at the sender.
     pub(super) edge_heard: u64,
-    /// Bytes (and the FIN) that wait for their acknowledgement: up to where, and when they were first sent.
+    /// Unacknowledged bytes (and the FIN): the offset of their end, and when they were first sent.
     waiting: VecDeque<(u64, u64)>,
-    /// The longest that one has waited.
+    /// The longest that a byte has waited for its acknowledgement.
     pub(super) waited_us: u64,
-    /// What must stay whole.
+    /// The units that must stay whole.
     pub(super) borders: Borders,
-    /// Cuts of what must stay whole, seen so far.
+    /// Splits of such units so far.
     pub(super) cuts: u64,
-    /// Probes of the path's MTU, seen so far.
+    /// Path MTU probes so far.
     pub(super) probes: u64,
     /// Segments as they were first sent.
     frozen: BTreeMap<u64, u64>,
-    /// SACK blocks heard, with the timeouts of the sender by then.
+    /// SACK blocks that arrived, with the number of timeouts of the sender at that time.
     sacked: Vec<(u64, u64, u64)>,
-    /// Its SYN permits selective acknowledgements.
+    /// Its SYN has the SACK-permitted option.
     pub(super) permits_sack: bool,
 }
 
@@ -136,7 +136,7 @@ impl Half {
         self.isn.map_or(0, |isn| i64::from(seq.wrapping_sub(isn).wrapping_sub(1) as i32))
     }
 
-    /// Something has arrived from the peer: notes whether the connection is over now.
+    /// A segment of the peer has arrived: notes whether the connection is over now.
     pub(super) fn note_end(&mut self, now_us: u64, peer: &Self) {
         if !peer.fin_arrived || peer.fin != Some(peer.arrived.frontier()) {
             return;
@@ -147,12 +147,12 @@ impl Half {
         }
     }
 
-    /// The last sequence number used, be it the SYN's or the FIN's.
+    /// The last sequence number used, that of the SYN or the FIN included.
     pub(super) fn last_number(&self) -> Option<u32> {
         self.isn.map(|isn| isn.wrapping_add(self.high as u32 + u32::from(self.fin.is_some())))
     }
 
-    /// Somebody counts on the stream beginning behind this number: of several SYN-ACKs that one holds.
+    /// A segment relies on the stream beginning after this number: of several SYN-ACKs this one is valid.
     pub(super) fn settle(&mut self, isn: u32) {
         if self.cookies.contains(&isn) {
             self.isn = Some(isn);
@@ -164,18 +164,18 @@ impl Half {
     /// The sender sends a bare segment.
     ///
     /// # Errors
-    /// When that is one too many.
+    /// If it exceeds the limit.
     pub(super) fn note_bare(&mut self, now_us: u64) -> Result<(), String> {
         self.bare += 1;
         let allowed = 2 * self.calls + BARE_IN_ALL + BARE_PER_SECOND * (now_us / 1_000_000);
         if self.bare > allowed {
             let (bare, calls) = (self.bare, self.calls);
-            return Err(format!("{bare} bare segments sent, {calls} received that are not bare: a storm"));
+            return Err(format!("{bare} bare segments sent, {calls} received that are not bare: the limit is exceeded"));
         }
         Ok(())
     }
 
-    /// Something was sent: what is new waits from now on.
+    /// A segment was sent: new bytes begin to wait for their acknowledgement.
     pub(super) fn note_sent(&mut self, now_us: u64) {
         let end = self.high + u64::from(self.fin.is_some());
         if end > self.waiting.back().map_or(self.heard, |&(last, _)| last) {
@@ -183,8 +183,8 @@ impl Half {
         }
     }
 
-    /// `ack` has arrived back: the oldest byte that it acknowledges has waited the longest. What it does not
-    /// acknowledge waits on, and so does the timer of it.
+    /// `ack` has arrived: of the bytes that it acknowledges, the oldest has waited longest. The others
+    /// continue to wait, and so does their timer.
     pub(super) fn note_acknowledged(&mut self, now_us: u64, ack: u64) {
         if ack <= self.heard {
             return;
@@ -198,15 +198,16 @@ impl Half {
         }
     }
 
-    /// The longest that a byte has waited for its acknowledgement, by `harmed_us` where one still waits.
+    /// The longest that a byte has waited for its acknowledgement. Bytes that still wait count until
+    /// `harmed_us`.
     pub(super) fn stood_us(&self, harmed_us: u64) -> u64 {
         let now = self.waiting.front().map_or(0, |&(_, since_us)| harmed_us.saturating_sub(since_us));
         self.waited_us.max(now)
     }
 
-    /// The receiver's SACK block `start..end` has arrived at the sender, which had `timeouts` by then. It
-    /// says something of the segments that are wholly inside (RFC 2018 section 5); of parts that others are
-    /// cut into later, it does not.
+    /// The receiver's SACK block `start..end` has arrived at the sender, which had had `timeouts` timeouts.
+    /// The block covers segments that are wholly inside (RFC 2018 section 5), but not parts into which other
+    /// segments are split later.
     pub(super) fn hear_sack(&mut self, start: i64, end: i64, timeouts: u64) {
         if start < self.heard as i64 || start >= end {
             return;
@@ -223,10 +224,10 @@ impl Half {
         }
     }
 
-    /// The sender sends `payload` at `start`. `of_ours`: it is tcp-lite.
+    /// The sender sends `payload` at `start`.
     ///
     /// # Errors
-    /// What rule that breaks.
+    /// The broken rule.
     pub(super) fn send(&mut self, start: u64, payload: &[u8], sender: Sender) -> Result<(), String> {
         let end = start + payload.len() as u64;
         if start > self.high {
@@ -237,11 +238,11 @@ impl Half {
             return Ok(());
         }
         if self.fin.is_some_and(|fin| end > fin) {
-            return Err(format!("bytes up to {end} behind the FIN at {:?}", self.fin));
+            return Err(format!("bytes up to {end} are after the FIN at {:?}", self.fin));
         }
         if end > self.edge_heard {
             return Err(format!(
-                "bytes {start}..{end} beyond the peer's window, which ends at {}",
+                "bytes {start}..{end} are beyond the peer's window, which ends at {}",
                 self.edge_heard
             ));
         }
@@ -255,14 +256,14 @@ impl Half {
         }
     }
 
-    /// Acknowledged bytes: a probe of the path's MTU. (What lies inside of one segment may be sent again by a
-    /// host that could not take the acknowledgement, since its segment was old.)
+    /// Acknowledged bytes: a path MTU probe. (A host may retransmit bytes within one segment if it could not
+    /// process their acknowledgement, since that segment was old.)
     fn is_probe(&self, start: u64, end: u64) -> bool {
         let inside = self.frozen.range(..=start).next_back().is_some_and(|(_, &last)| end <= last);
         end <= self.heard.min(self.high) && (!inside || end <= self.taken)
     }
 
-    /// New bytes: a segment is frozen. Its ends have to be borders, or it was cut.
+    /// New bytes: a segment is frozen. If it does not end where a unit ends, a unit was split.
     fn freeze(&mut self, start: u64, payload: &[u8], settled: Settled) -> Result<(), String> {
         let end = start + payload.len() as u64;
         self.frozen.insert(start, end);
@@ -273,7 +274,7 @@ impl Half {
                 let inside = borders.range(start + 1..end).next().copied();
                 if let Some(border) = inside {
                     return Err(format!(
-                        "segment {start}..{end} joins what was pushed in two parts, border {border}"
+                        "segment {start}..{end} joins two pushed segments, the boundary is at {border}"
                     ));
                 }
                 borders.contains(&end)
@@ -284,13 +285,13 @@ impl Half {
         Ok(())
     }
 
-    /// Bytes sent before: the frozen segment, or a part of one that was cut.
+    /// Retransmitted bytes: the frozen segment, or a part of it after a split.
     fn send_again(&mut self, start: u64, end: u64, timeouts: u64) -> Result<(), String> {
         let Some((&first, &last)) = self.frozen.range(..=start).next_back() else {
-            return Err(format!("bytes {start}..{end} sent again, but no segment had them"));
+            return Err(format!("bytes {start}..{end} retransmitted, but no segment had them"));
         };
         if end > last {
-            return Err(format!("bytes {start}..{end} sent again, but a segment ended at {last}"));
+            return Err(format!("bytes {start}..{end} retransmitted, but a segment ended at {last}"));
         }
         if start != first {
             self.frozen.insert(first, start);
@@ -305,21 +306,21 @@ impl Half {
         let known = |&(from, to, then): &(u64, u64, u64)| from <= start && end <= to && then == timeouts;
         if self.sacked.iter().any(known) {
             return Err(format!(
-                "bytes {start}..{end} sent again, though selectively acknowledged since the last timeout"
+                "bytes {start}..{end} retransmitted, though selectively acknowledged since the last timeout"
             ));
         }
         Ok(())
     }
 }
 
-/// What is known of the sender of a segment.
+/// State of the sender of a segment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sender {
     /// It is tcp-lite.
     pub(super) is_ours: bool,
     /// Its retransmission timeouts so far.
     pub(super) timeouts: u64,
-    /// What MPA's startup has settled for its direction.
+    /// The MPA settings of its direction.
     pub(super) settled: Settled,
 }
 
@@ -348,7 +349,7 @@ mod tests {
         half.note_acknowledged(7020, 200);
         assert_eq!(half.stood_us(9500), 8000, "the last hundred");
         half.note_acknowledged(9600, 300);
-        assert_eq!(half.stood_us(20_000), 8100, "nothing waits any more");
+        assert_eq!(half.stood_us(20_000), 8100, "nothing waits");
     }
 
     #[test]

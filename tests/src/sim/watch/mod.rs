@@ -1,21 +1,21 @@
-//! The wire tap: every rule that can be checked on frames, at their sender and at their receiver.
+//! The wire tap: all rules that can be checked on frames, at their sender and at their receiver.
 //!
 //! | rule | where |
 //! |---|---|
-//! | a segment sent again is the frozen one, or a cut that the stack has counted | `half.rs` |
-//! | bytes known to have arrived are sent again only by probes of the path's MTU that the stack has counted | `half.rs` |
+//! | a retransmission is the frozen segment, or a split that the stack has counted | `half.rs` |
+//! | acknowledged bytes are sent again only as path MTU probes that the stack has counted | `half.rs` |
 //! | FPDUs end where segments end; markers and CRCs are right | `fpdu.rs` |
-//! | nothing beyond the peer's window, behind the FIN, after the RST, or in front of the SYN | `half.rs`, here |
-//! | our right edge and acknowledgement never go back | here |
-//! | nothing is acknowledged, selectively or not, that has not arrived | here |
-//! | nothing selectively acknowledged is sent again before a timeout | `half.rs` |
+//! | nothing is sent beyond the peer's window, after the FIN or the RST, or before the SYN | `half.rs`, here |
+//! | our right window edge and acknowledgement never move back | here |
+//! | only bytes that arrived are acknowledged, selectively or not | here |
+//! | selectively acknowledged bytes are not retransmitted before a timeout | `half.rs` |
 //! | no frame is longer than the MTU | here |
-//! | no storm of bare segments | `half.rs` |
-//! | congestion marks are echoed, and the echo is heard | `ecn.rs` |
-//! | only new bytes may be marked, and only where both SYNs agreed (RFC 3168 sections 6.1.1, 6.1.4 to 6.1.6) | here |
-//! | a connection that TIME-WAIT makes way for begins above the numbers of the one before | `before.rs` |
-//! | TIME-WAIT makes way for no SYN that may be old, and ends by no RST (RFC 6191, RFC 1337) | `before.rs` |
-//! | no more Reads and atomics are outstanding than agreed on | here, `fpdu.rs` |
+//! | bare segments are limited | `half.rs` |
+//! | congestion marks are echoed (ECE), and the echo is answered (CWR) | `ecn.rs` |
+//! | only packets with new bytes are ECN-capable, and only after negotiation (RFC 3168 sections 6.1.1, 6.1.4 to 6.1.6) | here |
+//! | a connection that replaces one in TIME-WAIT begins above the sequence numbers of the latter | `before.rs` |
+//! | no SYN that may be old replaces a connection in TIME-WAIT, and no RST ends TIME-WAIT (RFC 6191, RFC 1337) | `before.rs` |
+//! | the negotiated limit of outstanding Reads and atomics | here, `fpdu.rs` |
 
 mod before;
 mod ecn;
@@ -36,38 +36,38 @@ use super::packet::{Damage, Frame, Tcp, flag, parse};
 
 pub use ranges::Ranges;
 
-/// How the streams of a run are divided.
+/// The units of the streams of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
-    /// By the user's pushes.
+    /// Segments that the user pushes.
     Plain,
-    /// By MPA.
+    /// FPDUs.
     Mpa,
 }
 
-/// What a host is, and its counters at the moment.
+/// The kind of a host, and its present counters.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Condition {
-    /// It is tcp-lite.
+    /// It runs tcp-lite.
     pub is_ours: bool,
     /// Retransmission timeouts so far.
     pub timeouts: u64,
-    /// Cuts that it has counted, of both kinds.
+    /// Splits that it has counted, of both kinds.
     pub cuts: u64,
-    /// Those for a smaller EMSS.
+    /// Splits for a smaller EMSS.
     pub cuts_by_emss: u64,
-    /// Probes of a path's MTU that it has counted.
+    /// Path MTU probes that it has counted.
     pub probes: u64,
     /// Tail loss probes that it has counted.
     pub tail_probes: u64,
-    /// It has answered SYNs by cookies.
+    /// It has answered SYNs with cookies.
     pub cookies: bool,
-    /// TIME-WAIT of its connections.
+    /// Duration of TIME-WAIT.
     pub time_wait: Duration,
 }
 
 impl Condition {
-    /// That of a host of tcp-lite with these counters.
+    /// The condition of a tcp-lite host with these counters.
     pub fn of(counters: &StackCounters, time_wait: Duration) -> Self {
         Self {
             is_ours: true,
@@ -86,11 +86,11 @@ impl Condition {
 struct Connection {
     halves: [Half; 2],
     ecn: [Ecn; 2],
-    /// The connection that used the same ports before.
+    /// The earlier connection on the same ports.
     before: Option<Before>,
 }
 
-/// The tap on both ends of the wire.
+/// The tap at both ends of the wire.
 #[derive(Debug)]
 pub struct Watch {
     framing: Framing,
@@ -98,15 +98,15 @@ pub struct Watch {
     mtus: [u16; 2],
     /// By the client's port.
     connections: BTreeMap<u16, Connection>,
-    /// Cuts on connections whose ports were used again.
+    /// Splits on earlier connections whose ports were reused.
     past_cuts: [u64; 2],
-    /// Reads and atomics that may be outstanding, by the client's port.
+    /// Limit of outstanding Reads and atomics, by the client's port.
     depths: BTreeMap<u16, u64>,
     coverage: Coverage,
 }
 
 impl Watch {
-    /// Nothing seen yet. `ours`: which hosts are tcp-lite.
+    /// A tap that has seen nothing. `ours`: which hosts run tcp-lite.
     pub fn new(framing: Framing, ours: [bool; 2], mtus: [u16; 2]) -> Self {
         Self {
             framing,
@@ -123,7 +123,7 @@ impl Watch {
         self.seen(port).0
     }
 
-    /// A connection, and where what happens on it is counted.
+    /// The connection on `port`, and the counters of faults and events.
     fn seen(&mut self, port: u16) -> (&mut Connection, &mut Coverage) {
         let (framing, ours) = (self.framing, self.ours);
         let connection = self.connections.entry(port).or_insert_with(|| Connection {
@@ -140,7 +140,7 @@ impl Watch {
         (connection, &mut self.coverage)
     }
 
-    /// The user of host `side` has pushed a segment that ends at `offset`, on the connection of this client
+    /// The user of host `side` has pushed a segment that ends at `offset`, on the connection with this client
     /// port.
     pub fn pushed(&mut self, side: usize, port: u16, offset: u64) {
         if let Borders::Pushed(borders) = &mut self.connection(port).halves[side].borders {
@@ -148,30 +148,30 @@ impl Watch {
         }
     }
 
-    /// Cuts seen of what host `side` had to leave whole.
+    /// Splits seen of units that host `side` had to keep whole.
     pub fn cuts(&self, side: usize) -> u64 {
         let now: u64 = self.connections.values().map(|connection| connection.halves[side].cuts).sum();
         now + self.past_cuts[side]
     }
 
-    /// What was seen.
+    /// Events seen.
     pub fn coverage(&self) -> &Coverage {
         &self.coverage
     }
 
-    /// So many Reads and atomics may be outstanding on a connection, each way.
+    /// Sets the limit of outstanding Reads and atomics on a connection, each way.
     pub fn set_depth(&mut self, port: u16, depth: u16) {
         self.depths.insert(port, depth.into());
     }
 
-    /// The user of host `side` was told that the connection is over.
+    /// The user of host `side` has got the event that the connection is over.
     pub fn set_over(&mut self, side: usize, port: u16) {
         self.connection(port).halves[side].over = true;
     }
 
-    /// A SYN of a host for which the connection is over: a new one begins, or it answers a late double of a
-    /// SYN. Also where the peer has begun another by then: it refuses the answer by a RST (RFC 9293 section
-    /// 3.5, figure 9).
+    /// Host `side` sends a SYN after its connection was over: it begins a new connection, or answers a late
+    /// duplicate of a SYN. The peer may have begun another connection by then, and refuses the answer with a
+    /// RST (RFC 9293 section 3.5, figure 9).
     fn note_late_syn(&mut self, side: usize, port: u16, tcp: &Tcp) {
         let connection = self.connection(port);
         let begun =
@@ -196,20 +196,19 @@ impl Watch {
         self.connection(port).before = Some(before);
     }
 
-    /// Whether `port`'s bytes from `side` have been acknowledged by so much: the wire's own measure of
-    /// progress.
+    /// The highest acknowledgement of `side`'s bytes that has arrived: the measure of progress on the wire.
     pub fn acked(&self, side: usize, port: u16) -> u64 {
         self.connections.get(&port).map_or(0, |connection| connection.halves[side].heard)
     }
 
-    /// Whether a connection that uses `port` again had to end the one before, and has: it has come that far.
+    /// Whether a RST has ended the earlier connection on `port`.
     pub fn swept(&self, port: u16) -> bool {
         let connection = self.connections.get(&port);
         connection.is_some_and(|connection| connection.before.as_ref().is_some_and(|before| before.swept))
     }
 
-    /// Whether the SYN of a connection that uses `port` again is not answered yet, and its number is not
-    /// above those before.
+    /// Whether the SYN of a connection that reuses `port` is not answered yet, and its number is not above
+    /// those of the earlier connection.
     pub fn looks_old(&self, port: u16) -> bool {
         let Some(Connection { before: Some(before), halves, .. }) = self.connections.get(&port) else {
             return false;
@@ -219,8 +218,8 @@ impl Watch {
             .any(|&side: &usize| before.looks_old(side, halves[side].isn) && halves[1 - side].isn.is_none())
     }
 
-    /// The longest that a byte of either side has waited for its acknowledgement, until `harmed_us` where it
-    /// still does.
+    /// The longest that a byte of either side has waited for its acknowledgement. Bytes that still wait count
+    /// until `harmed_us`.
     pub fn stood_us(&self, port: u16, harmed_us: u64) -> u64 {
         let halves = self.connections.get(&port).map(|connection| &connection.halves);
         halves.into_iter().flatten().map(|half| half.stood_us(harmed_us)).max().unwrap_or(0)
@@ -229,7 +228,7 @@ impl Watch {
     /// Host `side` sends `frame`.
     ///
     /// # Errors
-    /// What rule that breaks.
+    /// The broken rule.
     pub fn on_sent(
         &mut self,
         now_us: u64,
@@ -238,7 +237,7 @@ impl Watch {
         condition: Condition,
     ) -> Result<(), String> {
         if frame.len() > usize::from(self.mtus[side]) + 14 {
-            return Err(format!("a frame of {} bytes, the MTU is {}", frame.len(), self.mtus[side]));
+            return Err(format!("a frame of {} bytes exceeds the MTU of {}", frame.len(), self.mtus[side]));
         }
         let Some(tcp) = parse(frame) else { return Ok(()) };
         let port = tcp.src_port.max(tcp.dst_port);
@@ -261,14 +260,14 @@ impl Watch {
         let probes: u64 = self.connections.values().map(|connection| connection.halves[side].probes).sum();
         if condition.is_ours && probes > condition.probes {
             return Err(format!(
-                "connection {port}, acknowledged bytes were sent {probes} times, {} probes are counted: {tcp:?}",
+                "connection {port}, acknowledged bytes were sent {probes} times, but {} probes are counted: {tcp:?}",
                 condition.probes
             ));
         }
         if let Some(&depth) = self.depths.get(&port) {
             if open > depth {
                 return Err(format!(
-                    "connection {port}, {open} Reads and atomics are outstanding, {depth} may be"
+                    "connection {port}, {open} Reads and atomics are outstanding, the limit is {depth}"
                 ));
             }
             self.coverage.saw_if(Sight::DepthReached, open == depth);
@@ -276,7 +275,7 @@ impl Watch {
         let seen = self.cuts(side);
         if condition.is_ours && seen > condition.cuts {
             return Err(format!(
-                "connection {port}, what must stay whole was cut {seen} times, {} are counted: {tcp:?}",
+                "connection {port}, segments or FPDUs were split {seen} times, but {} splits are counted: {tcp:?}",
                 condition.cuts
             ));
         }
@@ -298,8 +297,8 @@ impl Watch {
         self.connection(port).delivered(now_us, side, &tcp, &frame.bytes, condition);
     }
 
-    /// A frame arrives at a host that may hear it or not, and that the rules see without its timestamp. If it
-    /// was heard, what is older is not (RFC 7323 section 5).
+    /// A frame arrives at a host that may process it or not, so the rules see it without its timestamp. If it
+    /// was processed, older frames are not (RFC 7323 section 5).
     pub fn doubt_timestamp(&mut self, side: usize, frame: &[u8]) {
         let Some(tcp) = parse(frame) else { return };
         let Some(time) = tcp.timestamp(frame) else { return };
@@ -316,7 +315,7 @@ impl Connection {
         if side == 0 { (a, b) } else { (b, a) }
     }
 
-    /// What the peer's startup frame means for what `side` sends.
+    /// The MPA settings for the stream of `side`.
     fn settled(&self, side: usize) -> Settled {
         let asked = |side: usize| match &self.halves[side].borders {
             Borders::Mpa(parser) => parser.asked().unwrap_or_default(),
@@ -326,14 +325,14 @@ impl Connection {
         Settled { markers: peer.0, crc: own.1 || peer.1 }
     }
 
-    /// Whether a segment of host `side` is of no connection any more.
+    /// Whether a segment of host `side` belongs to no present connection.
     fn is_late(&self, side: usize, tcp: &Tcp) -> bool {
         let half = &self.halves[side];
         let old = self.before.is_some() && half.isn.is_none() && !tcp.has(flag::SYN);
         old || half.late.is_some_and(|isn| tcp.seq.wrapping_sub(isn) <= 1)
     }
 
-    /// Reads and atomics that host `side` has asked for and the other has not sent the answer to.
+    /// Reads and atomics that host `side` has requested, and whose response the other has not sent.
     fn open_reads(&self, side: usize) -> u64 {
         match (&self.halves[side].borders, &self.halves[1 - side].borders) {
             (Borders::Mpa(own), Borders::Mpa(peer)) => own.requests.saturating_sub(peer.answers),
@@ -341,7 +340,7 @@ impl Connection {
         }
     }
 
-    /// What is worth a name in a segment that host `side` is about to send.
+    /// Counts the events in a segment that host `side` is about to send.
     fn note(&mut self, side: usize, tcp: &Tcp, frame: &[u8], condition: Condition, coverage: &mut Coverage) {
         if !condition.is_ours {
             return;
@@ -391,8 +390,8 @@ impl Connection {
         if tcp.has(flag::SYN) {
             own.permits_sack = tcp.options(frame).any(|(kind, _)| kind == 4);
         }
-        // A RST with another number only answers what is wrong, and ends nothing (RFC 9293 section 3.10.7.4,
-        // SYN-RECEIVED; 3.10.7.3).
+        // A RST with another number only answers an unacceptable segment and ends nothing (RFC 9293 section
+        // 3.10.7.4, SYN-RECEIVED; 3.10.7.3).
         let at = own.offset(tcp.seq);
         let ends =
             own.isn.is_some() && (-1..=own.high as i64 + 1).contains(&at) && !(again && peer.isn.is_none());
@@ -410,7 +409,7 @@ impl Connection {
             own.isn = Some(tcp.seq);
             own.scale = tcp.window_scale(frame);
         } else if own.isn.is_none() && !tcp.has(flag::RST) {
-            return Err(format!("a segment in front of the SYN: {tcp:?}"));
+            return Err(format!("a segment before the SYN: {tcp:?}"));
         }
         if !tcp.has(flag::SYN) && !tcp.has(flag::RST) {
             own.settle(tcp.seq.wrapping_sub(1));
@@ -420,24 +419,24 @@ impl Connection {
         let offset = own.offset(tcp.seq) + i64::from(tcp.has(flag::SYN));
         if !tcp.is_empty() {
             let start =
-                u64::try_from(offset).map_err(|_| format!("bytes in front of the stream: {tcp:?}"))?;
+                u64::try_from(offset).map_err(|_| format!("bytes before the beginning of the stream: {tcp:?}"))?;
             let sender = Sender { is_ours: condition.is_ours, timeouts: condition.timeouts, settled };
             own.send(start, &frame[tcp.payload.clone()], sender)?;
         }
         let end = offset + tcp.len() as i64;
         if tcp.has(flag::FIN) {
             if end != own.high as i64 || own.fin.is_some_and(|fin| fin != own.high) {
-                return Err(format!("a FIN at {end}, sent up to {}, FIN at {:?}", own.high, own.fin));
+                return Err(format!("a FIN at {end}, but bytes were sent up to {}, the FIN is at {:?}", own.high, own.fin));
             }
             own.fin = Some(own.high);
         }
         if end > own.high as i64 + i64::from(own.fin.is_some()) && !tcp.has(flag::RST) {
-            return Err(format!("a sequence number beyond what was sent, {end}: {tcp:?}"));
+            return Err(format!("a sequence number beyond the bytes sent, {end}: {tcp:?}"));
         }
         let (fresh, sent) = (own.high > high, own.high);
         let marks = tcp.ecn(frame) != 0;
         if condition.is_ours && marks && !(ecn && fresh) {
-            return Err(format!("a codepoint of ECN, agreed: {ecn}, new bytes: {fresh}: {tcp:?}"));
+            return Err(format!("an ECN codepoint (negotiated: {ecn}, new bytes: {fresh}): {tcp:?}"));
         }
         if !tcp.has(flag::ACK) || tcp.has(flag::RST) || peer.isn.is_none() || !condition.is_ours {
             return Ok(());
@@ -464,22 +463,22 @@ impl Connection {
         let (own, peer) = self.pair(side);
         let offset = peer.offset(tcp.seq) + i64::from(tcp.has(flag::SYN));
         let (start, end) = (offset.max(0) as u64, (offset + tcp.len() as i64).max(0) as u64);
-        // What is old is not heard, nor what is beyond the window (RFC 9293 section 3.10.7.4): a bare segment
-        // has to be at the frontier.
+        // The sender does not process old segments, nor those beyond the window (RFC 9293 section 3.10.7.4).
+        // A bare segment has to be at the frontier.
         let next = peer.arrived.frontier() as i64 + i64::from(peer.fin_arrived);
         let is_new =
             if tcp.is_bare() { offset >= next } else { end as i64 + i64::from(tcp.has(flag::FIN)) > next };
         let in_window = is_new && offset <= peer.edge.max(peer.acked) as i64;
         let time = tcp.timestamp(frame);
-        // Nor what comes with an old timestamp (RFC 7323 section 5), or without where both have them (section
-        // 3.2).
+        // It does not process segments with an old timestamp either (RFC 7323 section 5), nor those without
+        // one if both sides use timestamps (section 3.2).
         let older = match (time, peer.latest) {
             (Some(time), Some(latest)) => is_older(time, latest),
             (None, Some(_)) => own.latest.is_some(),
             (_, None) => false,
         };
         let heard = in_window && !older;
-        // Of what is older than a timestamp in doubt nobody can tell whether it is.
+        // It is unknown whether a segment is processed that is older than a doubtful timestamp.
         let is_sure =
             heard && !peer.doubted.is_some_and(|doubted| time.is_none_or(|time| is_older(time, doubted)));
         if !older {
@@ -496,13 +495,13 @@ impl Connection {
             let ack = own.offset(tcp.ack);
             let scale = if tcp.has(flag::SYN) { 0 } else { scale(peer, own) };
             own.note_acknowledged(now_us, ack.max(0) as u64);
-            // Nor what acknowledges bytes that were never sent (RFC 5961 section 5.2).
+            // Nor segments that acknowledge bytes that were never sent (RFC 5961 section 5.2).
             if is_sure && ack <= (own.high + u64::from(own.fin == Some(own.high))) as i64 {
                 taken = Some(ack.max(0) as u64);
                 own.taken = own.taken.max(ack.max(0) as u64);
             }
             own.edge_heard = own.edge_heard.max((ack + (i64::from(tcp.window) << scale)).max(0) as u64);
-            // Blocks that nobody has asked for say nothing (RFC 2018 section 2).
+            // SACK blocks without SACK-permitted have no effect (RFC 2018 section 2).
             let counts = is_sure && own.permits_sack && peer.permits_sack;
             for (start, end) in tcp.sack_blocks(frame).into_iter().filter(|_| counts) {
                 let (start, end) = (own.offset(start), own.offset(end));
@@ -519,33 +518,33 @@ impl Connection {
     }
 }
 
-/// Whether a timestamp is from before another one (RFC 7323 section 5.2).
+/// Whether a timestamp is older than another one (RFC 7323 section 5.2).
 fn is_older(time: u32, other: u32) -> bool {
     (time.wrapping_sub(other) as i32) < 0
 }
 
-/// The shift of windows that `by` announces to `to`: none unless both offer it (RFC 7323 section 2.2).
+/// The window scale of `by` towards `to`: none unless both offer it (RFC 7323 section 2.2).
 fn scale(by: &Half, to: &Half) -> u8 {
     by.scale.filter(|_| to.scale.is_some()).unwrap_or(0)
 }
 
-/// What our segment says of the peer's stream `peer`.
+/// Checks the acknowledgements of our segment for the peer's stream `peer`.
 fn acknowledges(peer: &mut Half, tcp: &Tcp, frame: &[u8], scale: u8) -> Result<(), String> {
     let ack = peer.offset(tcp.ack);
     let frontier = peer.arrived.frontier();
     let finished = peer.fin_arrived && peer.fin == Some(frontier);
     if ack > (frontier + u64::from(finished)) as i64 {
-        return Err(format!("acknowledged up to {ack}, arrived up to {frontier}"));
+        return Err(format!("acknowledged up to {ack}, but bytes arrived only up to {frontier}"));
     }
     if ack < peer.acked as i64 {
-        return Err(format!("acknowledged up to {ack}, but up to {} before", peer.acked));
+        return Err(format!("acknowledged up to {ack}, but earlier up to {}", peer.acked));
     }
     peer.acked = ack as u64;
     let edge = peer.acked + (u64::from(tcp.window) << scale);
-    // The window of a SYN is not scaled: sent again after an acknowledgement it says less than that. Else a
-    // window may say less only for want of a unit (RFC 7323 section 2.4).
+    // The window of a SYN is not scaled, so a SYN that is retransmitted after an acknowledgement announces
+    // less. In other segments, a window may shrink only by rounding to a unit (RFC 7323 section 2.4).
     if edge + (1 << scale) <= peer.edge && !tcp.has(flag::SYN) {
-        return Err(format!("the right edge of the window goes back from {} to {edge}", peer.edge));
+        return Err(format!("the right window edge moves back from {} to {edge}", peer.edge));
     }
     peer.edge = peer.edge.max(edge);
     for (start, end) in tcp.sack_blocks(frame) {

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-/// A set of offsets. Ranges that touch are one.
+/// A set of offsets. Adjacent ranges are merged.
 #[derive(Clone, Debug, Default)]
 pub struct Ranges(BTreeMap<u64, u64>);
 
 impl Ranges {
-    /// Adds `start..end`; returns how many of its offsets were there before.
+    /// Adds `start..end`. Returns how many of its offsets were in the set before.
     pub fn add(&mut self, start: u64, end: u64) -> u64 {
         if start >= end {
             return 0;
@@ -25,7 +25,7 @@ impl Ranges {
         old
     }
 
-    /// Takes `start..end` out, which is there.
+    /// Removes `start..end`, which is in the set.
     pub fn remove(&mut self, start: u64, end: u64) {
         let whole = self.0.range(..=start).next_back().map(|(&first, &last)| (first, last));
         let Some((first, last)) = whole.filter(|(_, last)| *last >= end) else { return };
@@ -33,17 +33,17 @@ impl Ranges {
         self.0.extend([(first, start), (end, last)].into_iter().filter(|(from, to)| from < to));
     }
 
-    /// The range that ends last.
+    /// The last range.
     pub fn last(&self) -> Option<(u64, u64)> {
         self.0.last_key_value().map(|(&first, &last)| (first, last))
     }
 
-    /// Whether all of `start..end` is there.
+    /// Whether all of `start..end` is in the set.
     pub fn contains(&self, start: u64, end: u64) -> bool {
         start >= end || self.0.range(..=start).next_back().is_some_and(|(_, &last)| last >= end)
     }
 
-    /// The first offset from `start` on that is not there.
+    /// The first offset from `start` on that is not in the set.
     pub fn first_missing(&self, start: u64) -> u64 {
         self.0.range(..=start).next_back().map_or(start, |(_, &last)| start.max(last))
     }
@@ -58,7 +58,7 @@ impl Ranges {
         self.0.iter().map(|(first, last)| last - first).sum()
     }
 
-    /// Whether there are none.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -96,6 +96,6 @@ mod tests {
         ranges.remove(35, 40);
         assert_eq!((ranges.frontier(), ranges.last(), ranges.len()), (10, Some((20, 35)), 25));
         ranges.remove(5, 25);
-        assert_eq!(ranges.len(), 25, "not all of it was there");
+        assert_eq!(ranges.len(), 25, "a part was not in the set");
     }
 }

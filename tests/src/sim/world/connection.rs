@@ -1,4 +1,5 @@
-//! One iWARP connection between two engines: what its users post, what they are told, and what memory holds.
+//! One iWARP connection between two engines: the requests that its users post, the events they get, and the
+//! contents of memory.
 
 use std::time::Duration;
 
@@ -17,34 +18,34 @@ use super::{CLIENT_PORT, Moved};
 
 pub use super::operations::Fault;
 
-/// Longer than any run: only TCP's own timers end a connection.
+/// Longer than any run, so that only TCP's own timers end a connection.
 pub(super) const FOREVER: Duration = Duration::from_secs(3600);
 
-/// How long users wait for more on a connection with a damaged payload: the length of an FPDU may be what was
-/// damaged.
+/// How long users wait for more bytes on a connection with a corrupted payload: the corruption may have hit
+/// the length of an FPDU.
 const PATIENCE_US: u64 = 3_000_000;
 
-/// How long an engine waits for what the peer no longer sends, where somebody closes before all is done.
+/// How long an engine waits for bytes that the peer no longer sends, if one side closes before all is done.
 pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(60);
 const CLOSE_TIMEOUT_US: u64 = CLOSE_TIMEOUT.as_micros() as u64;
 
-/// How a connection ends.
+/// The end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Close {
     /// One side disconnects when all is done.
     By(usize),
     /// Both do.
     Both,
-    /// One side disconnects in the midst of it, after so many completions.
+    /// One side disconnects after this many completions, before all is done.
     Early(usize, u64),
-    /// One side aborts, after so many completions.
+    /// One side aborts after this many completions.
     Abort(usize, u64),
-    /// One side posts what its peer has to refuse, after so many completions.
+    /// One side posts a request that its peer has to refuse, after this many completions.
     Fault(usize, u64, Fault),
 }
 
-/// What a queue pair may come to, by the state it is in, in one turn or more (`QpState` says what leads
-/// there).
+/// The states that a queue pair may reach from a state, in one poll or more (`QpState` documents the
+/// transitions).
 const LEGAL: [(QpState, &[QpState]); 5] = {
     use QpState::{Closing, Error, Idle, Rts, Terminate};
     [
@@ -59,21 +60,21 @@ const LEGAL: [(QpState, &[QpState]); 5] = {
 /// One connection.
 #[derive(Clone, Debug)]
 pub struct RdmaPlan {
-    /// Who connects.
+    /// The side that connects.
     pub opener: usize,
-    /// Who asks for markers.
+    /// The sides that ask for markers.
     pub markers: [bool; 2],
-    /// CRCs: alike in all plans of a run, as they are the engines' setting.
+    /// CRCs. All plans of a run have the same value, as it is a setting of the engines.
     pub crc: bool,
-    /// Reads and atomics outstanding, each way.
+    /// Limit of outstanding Reads and atomics, each way.
     pub depth: u16,
-    /// Requests outstanding.
+    /// Limit of outstanding requests.
     pub outstanding: usize,
-    /// What each side does.
+    /// The operations of each side.
     pub operations: [Vec<Operation>; 2],
-    /// How it ends.
+    /// The end of the connection.
     pub close: Close,
-    /// Whether the payload may be damaged unseen: then the connection may end by its CRC.
+    /// Whether payload may be corrupted behind a correct checksum. The connection may then end by its CRC.
     pub poison: bool,
 }
 
@@ -82,7 +83,7 @@ impl RdmaPlan {
         matches!(self.close, Close::Early(..) | Close::Fault(..))
     }
 
-    /// The longest that the users and engines of this connection pause by themselves.
+    /// The longest pause of the users and engines of this connection.
     pub fn pause_us(&self) -> u64 {
         let thinks = self.operations.iter().flatten().map(|operation| operation.think_us).max().unwrap_or(0);
         if self.ends_early() { thinks.max(CLOSE_TIMEOUT_US) } else { thinks }
@@ -97,9 +98,9 @@ pub(super) struct End {
     completed: usize,
     /// Messages of the peer received.
     received: usize,
-    /// Operations of the peer whose effect here was checked: all in front of this one.
+    /// The peer's operations whose effect here was checked: all before this one.
     checked: usize,
-    /// What the peer's counter should hold.
+    /// The expected value of the peer's counter.
     added: u64,
     post_again_us: u64,
     pub(super) established: bool,
@@ -113,15 +114,16 @@ pub(super) struct Connection {
     layout: Layout,
     pub(super) ends: [End; 2],
     seed: u64,
-    /// It may end in any way: somebody aborted or closed early, or a payload was damaged.
+    /// It may end in any way: a side aborted or closed early, or a payload was corrupted.
     pub(super) doomed: bool,
-    /// A payload was damaged unseen: what waits for more bytes than will come has to be ended by its user.
+    /// A payload was corrupted behind a correct checksum. If an end waits for more bytes than will come, its
+    /// user has to end the connection.
     poisoned: bool,
     /// The number of the request that the peer has to refuse.
     fault: Option<u64>,
-    /// When something was told to a user last.
+    /// When a user last got an event or completion.
     told_us: u64,
-    /// The peer was heard, or told, to have found a wrong CRC, and an access that it refused.
+    /// The peer has reported, or was sent, a Terminate for a wrong CRC, and one for a refused access.
     crc_error: bool,
     access_error: bool,
     pub(super) steps: u64,
@@ -180,7 +182,7 @@ impl Connection {
         Pattern::new(self.seed ^ (2 * operation + side) as u64)
     }
 
-    /// Fills what is sent and read, and posts the receives.
+    /// Fills the memory that is sent and read, and posts the receives.
     fn prepare(&self) -> Result<(), String> {
         for side in [0, 1] {
             for (number, operation) in self.plan.operations[side].iter().enumerate() {
@@ -199,7 +201,7 @@ impl Connection {
                     let bytes = if operation.kind == Kind::Send { operation.bytes } else { 8 };
                     let peer = &self.ends[1 - side];
                     let receive = peer.memory.receive(number as u64, places.receive, bytes);
-                    peer.qp.as_ref().ok_or("a queue pair")?.post_recv(&receive).map_err(text)?;
+                    peer.qp.as_ref().ok_or("the queue pair is missing")?.post_recv(&receive).map_err(text)?;
                 }
             }
         }
@@ -225,7 +227,7 @@ impl Connection {
         }
     }
 
-    /// A message of the peer has been received: it is checked, and so are the Writes in front of it.
+    /// A message of the peer was received: checks it, and the Writes before it.
     fn received(&mut self, side: usize, wc: &WorkCompletion) -> Result<u64, String> {
         let message = wc.wr_id as usize;
         let mut bytes = 0;
@@ -234,7 +236,7 @@ impl Connection {
             let operation = self.plan.operations[1 - side][number];
             let (places, pattern) = (self.layout.places[1 - side][number], self.pattern(1 - side, number));
             if operation.is_message() && number < message {
-                return Err(format!("message {number} is not there, but {message} is"));
+                return Err(format!("message {message} arrived, but message {number} was expected"));
             }
             let memory = &mut self.ends[side].memory;
             match operation.kind {
@@ -247,7 +249,7 @@ impl Connection {
                 Kind::Write => memory.check(places.peer, operation.bytes, pattern)?,
                 Kind::WriteImmediate => {
                     if wc.immediate != Some((number as u64).to_be_bytes()) {
-                        return Err(format!("message {number} with the wrong immediate data: {wc:?}"));
+                        return Err(format!("message {number} has wrong immediate data: {wc:?}"));
                     }
                     memory.check(places.peer, operation.bytes, pattern)?;
                     memory.spend(places.receive, 8)?;
@@ -265,9 +267,9 @@ impl Connection {
     fn completed(&mut self, side: usize, wc: &WorkCompletion) -> Result<u64, String> {
         let number = wc.wr_id as usize;
         if self.fault == Some(wc.wr_id) && matches!(self.plan.close, Close::Fault(who, ..) if who == side) {
-            // A Write is complete when TCP has it.
+            // A Write is complete when TCP has accepted it.
             let write = wc.opcode == WcOpcode::Write;
-            return if write { Ok(0) } else { Err(format!("what the peer has to refuse succeeds: {wc:?}")) };
+            return if write { Ok(0) } else { Err(format!("a request succeeded that the peer has to refuse: {wc:?}")) };
         }
         let operation = self.plan.operations[side][number];
         let (places, pattern) = (self.layout.places[side][number], self.pattern(side, number));
@@ -306,7 +308,7 @@ impl Connection {
             end.completed += 1;
         }
         if wc.status != WcStatus::Success {
-            return if self.doomed { Ok(()) } else { Err(format!("failed without a cause: {wc:?}")) };
+            return if self.doomed { Ok(()) } else { Err(format!("a request failed without a cause: {wc:?}")) };
         }
         let bytes = if receives { self.received(side, wc)? } else { self.completed(side, wc)? };
         moved.bytes += bytes;
@@ -321,7 +323,7 @@ impl Connection {
         end.completed == self.plan.operations[side].len() && end.received == messages
     }
 
-    /// Posts what is due, and ends the connection when it is time.
+    /// Posts requests that are due, and ends the connection when it is time.
     pub(super) fn work(&mut self, side: usize, now_us: u64) -> Result<bool, String> {
         if !self.ends[side].established || self.ends[side].over || self.ends[side].closing {
             return Ok(false);
@@ -337,9 +339,9 @@ impl Connection {
             let counter = self.layout.counter[1 - side];
             let (own, peer) = (&self.ends[side].memory, &self.ends[1 - side].memory);
             let posted = request(number as u64, &operation, places, own, peer, counter);
-            let qp = self.ends[side].qp.as_ref().ok_or("a queue pair")?;
+            let qp = self.ends[side].qp.as_ref().ok_or("the queue pair is missing")?;
             if let Err(error) = qp.post_send(&posted) {
-                // The peer closes in the midst of it: its FIN ends sending here, too.
+                // The peer closed early. Its FIN ends sending here, too.
                 if self.doomed && matches!(error, VerbsError::InvalidState(QpState::Closing)) {
                     self.ends[side].closing = true;
                     return Ok(busy);
@@ -373,9 +375,9 @@ impl Connection {
                 self.doomed = true;
                 let end = &self.ends[side];
                 let posted = faulty(end.posted as u64, fault, &end.memory, &self.ends[1 - side].memory);
-                let qp = end.qp.as_ref().ok_or("a queue pair")?;
+                let qp = end.qp.as_ref().ok_or("the queue pair is missing")?;
                 self.fault = Some(end.posted as u64);
-                qp.post_send(&posted).map_err(|error| format!("the faulty request is refused: {error}"))?;
+                qp.post_send(&posted).map_err(|error| format!("the faulty request was refused at the post: {error}"))?;
                 self.ends[side].posted += 1;
             }
             _ => return Ok(busy),
@@ -396,26 +398,26 @@ impl Connection {
         posts.into_iter().chain(patient.then_some(self.told_us + PATIENCE_US)).min()
     }
 
-    /// The state of a queue pair followed from the one it was in.
+    /// Checks that the state of a queue pair follows from its last one.
     pub(super) fn check_state(&mut self, side: usize) -> Result<(), String> {
         let end = &mut self.ends[side];
         let Some(qp) = &end.qp else { return Ok(()) };
         let (from, to) = (end.state, qp.state());
         let legal = LEGAL.iter().any(|(state, next)| *state == from && next.contains(&to));
         if from != to && !legal {
-            return Err(format!("the queue pair goes from {from:?} to {to:?}"));
+            return Err(format!("illegal transition of the queue pair from {from:?} to {to:?}"));
         }
         if end.over && to != QpState::Error {
-            return Err(format!("the connection is over, its queue pair is in {to:?}"));
+            return Err(format!("the connection is over, but its queue pair is in {to:?}"));
         }
         if end.established && to == QpState::Idle {
-            return Err("the connection is established, its queue pair is idle".into());
+            return Err("the connection is established, but its queue pair is idle".into());
         }
         end.state = to;
         Ok(())
     }
 
-    /// Where payload may have been placed that was never delivered.
+    /// Checks the memory where payload may have been placed that was never delivered.
     fn check_undelivered(&self) -> Result<(), String> {
         for side in [0, 1] {
             for (number, operation) in self.plan.operations[side].iter().enumerate() {
@@ -441,7 +443,7 @@ impl Connection {
                 let counter = self.ends[side].memory.counter(self.layout.counter[side])?;
                 if counter != self.ends[1 - side].added {
                     return Err(format!(
-                        "a counter holds {counter}, {} was added",
+                        "a counter is {counter}, but {} was added",
                         self.ends[1 - side].added
                     ));
                 }
@@ -450,30 +452,30 @@ impl Connection {
         Ok(())
     }
 
-    /// An event of its identifier on host `side`, but a connect request. The wire does no harm since
-    /// `well_us`.
+    /// An event of its identifier on host `side`, other than a connect request. The last fault was `well_us`
+    /// ago.
     pub(super) fn on_event(&mut self, side: usize, kind: CmEventKind, well_us: u64) -> Result<(), String> {
         self.steps += 1;
         let through = self.is_through(0) && self.is_through(1);
         let end = &mut self.ends[side];
         if end.over {
-            return Err(format!("an event after its end: {kind:?}"));
+            return Err(format!("an event after the end: {kind:?}"));
         }
         match kind {
             CmEventKind::Established { .. } if !end.established => end.established = true,
             CmEventKind::Disconnected { error, terminate } => {
                 end.over = true;
-                // Its requests were flushed: their completions are in the queue already.
+                // Its requests were flushed: their completions are already in the queue.
                 end.id = None;
                 self.learn_end(terminate.as_deref());
-                // What the wire holds up may take longer than the engine waits for it.
+                // A fault may delay bytes for longer than the engine waits.
                 self.doomed |= error == Some(ConnectionError::CloseTimeout) && well_us < CLOSE_TIMEOUT_US;
                 if (error.is_some() || !through) && !self.doomed {
-                    return Err(format!("it ends without anybody's will: {error:?}"));
+                    return Err(format!("the connection ended without a cause: {error:?}"));
                 }
             }
             CmEventKind::ConnectError { .. } if self.doomed => end.over = true,
-            other => return Err(format!("an event out of place: {other:?}")),
+            other => return Err(format!("an unexpected event: {other:?}")),
         }
         Ok(())
     }
@@ -514,13 +516,13 @@ impl Connection {
         )
     }
 
-    /// A payload of it was damaged unseen.
+    /// A payload of this connection was corrupted behind a correct checksum.
     pub(super) fn poison(&mut self) {
         self.doomed = true;
         self.poisoned = true;
     }
 
-    /// Something was done on a host at `now_us`.
+    /// A host made progress at `now_us`.
     pub(super) fn note_steps(&mut self, before: u64, now_us: u64) {
         if self.steps != before {
             self.told_us = now_us;

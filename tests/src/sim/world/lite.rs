@@ -16,10 +16,10 @@ use super::states::Cause;
 use super::streams::{Chunks, End, Over};
 use super::{Moved, cover_stack, repairs};
 
-/// When sending is tried again that found no packet buffer.
+/// Delay before sending is tried again after no packet buffer was free.
 const NO_MBUF_US: u64 = 1000;
 
-/// How a peer is probed on connections that somebody aborts: the RST may be lost.
+/// Keepalive on connections that one end aborts: the RST may be lost.
 const KEEPALIVE: Keepalive =
     Keepalive { idle: Duration::from_secs(2), interval: Duration::from_secs(1), probes: 200 };
 
@@ -29,19 +29,19 @@ pub(super) struct LiteHost {
     stack: Stack,
     port: Box<dyn Port>,
     out: Burst,
-    /// The port takes nothing.
+    /// The port accepts nothing.
     full: Backoff,
     pub(super) ends: Vec<End>,
     conns: Vec<Option<ConnId>>,
-    /// The state in which each was seen last.
+    /// The last known state of each connection.
     states: Vec<Option<State>>,
     by_conn: HashMap<ConnId, usize>,
-    /// Bytes of each end that are held by its user: in order and unread, or ahead and kept.
+    /// For each end: bytes that its user holds, either in order and unread, or ahead and kept.
     held: Vec<u64>,
     blocked: Vec<bool>,
     retry_us: Option<u64>,
     started: bool,
-    /// Connections that nobody wants, aborted.
+    /// Connections that no plan expects. They are aborted.
     unwanted: HashSet<ConnId>,
 }
 
@@ -161,7 +161,7 @@ impl LiteHost {
         Ok(busy)
     }
 
-    /// Every connection is in the state it was in, or in one that `cause` leads to.
+    /// Checks that every connection is in its last state, or in one that `cause` leads to.
     fn note_states(&mut self, cause: Cause) -> Result<(), String> {
         for (number, conn) in self.conns.iter().enumerate() {
             let Some(conn) = *conn else { continue };
@@ -175,7 +175,7 @@ impl LiteHost {
     }
 
     fn number(&self, conn: ConnId) -> Result<usize, String> {
-        self.by_conn.get(&conn).copied().ok_or_else(|| "an event of a connection nobody knows".into())
+        self.by_conn.get(&conn).copied().ok_or_else(|| "an event of an unknown connection".into())
     }
 
     fn on_event(&mut self, event: Event, now: Instant) -> Result<(), String> {
@@ -191,9 +191,9 @@ impl LiteHost {
             Event::Established { conn, listener } => {
                 if listener.is_some() {
                     let Some(info) = self.stack.info(conn) else {
-                        // A RST came with the end of the handshake: that it is over is told next.
+                        // A RST arrived with the end of the handshake: the event for the end is next.
                         if !self.ends.iter().any(|end| end.aborts && !end.established) {
-                            return Err("a connection is established and dead".into());
+                            return Err("a connection is established but has ended".into());
                         }
                         self.unwanted.insert(conn);
                         return Ok(());
@@ -203,7 +203,7 @@ impl LiteHost {
                         |number: &usize| self.ends[*number].port == port && self.conns[*number].is_none();
                     let next = (0..self.ends.len()).find(is_next);
                     let Some(number) = next else {
-                        // A cookie may be acknowledged again when its connection is over.
+                        // A cookie may be acknowledged again after its connection is over.
                         let over = |end: &End| end.port == port && end.over.is_some();
                         if !self.ends.iter().any(over) || self.stack.counters().rx_syn_cookies == 0 {
                             return Err(format!("connection {port} is accepted twice"));
@@ -245,8 +245,8 @@ impl LiteHost {
         Ok(())
     }
 
-    /// Memory is short: what lies furthest ahead goes, unless it was placed. What is in order by now stays,
-    /// even where the event that tells so is yet to come.
+    /// Memory is low: drops the bytes furthest ahead, unless they were placed. Bytes that are in order by now
+    /// stay, even if the event for that is yet to come.
     fn give_up(&mut self, conn: ConnId, bytes: u64) -> Result<(), String> {
         let number = self.number(conn)?;
         let end = &mut self.ends[number];
@@ -260,7 +260,7 @@ impl LiteHost {
         {
             let from = last.saturating_sub(left).max(start);
             if !self.stack.evict(conn, std::slice::from_ref(&(from..last))) {
-                return Err(format!("the bytes {from}..{last}, ahead of {frontier}, have to be kept"));
+                return Err(format!("the stack asks for bytes {from}..{last}, which are not ahead of {frontier} or were placed"));
             }
             end.got.remove(from, last);
             left -= last - from;
@@ -274,7 +274,7 @@ impl LiteHost {
         let Received { offset, buf, frontier } = received;
         let end = &mut self.ends[number];
         if !end.established {
-            return Err("bytes of a connection that is not established".into());
+            return Err("bytes on a connection that is not established".into());
         }
         let before = end.got.frontier();
         let mut at = offset;
@@ -285,7 +285,7 @@ impl LiteHost {
         if end.got.frontier() != frontier {
             let is = end.got.frontier();
             return Err(format!(
-                "the frontier is said to be {frontier}, with bytes {offset}..{at} it is {is}"
+                "the stack reports the frontier {frontier}, but with bytes {offset}..{at} it is {is}"
             ));
         }
         let bytes = at - offset;
@@ -304,7 +304,7 @@ impl LiteHost {
             self.held[number] += bytes;
         }
         if !slow && end.plan.holds && frontier > before {
-            // What the frontier passed was held from when it came ahead.
+            // Bytes that the frontier passed have counted as held since they arrived ahead.
             let passed = frontier - before - if ahead { 0 } else { bytes };
             self.stack.release(conn, passed as usize);
             self.held[number] -= passed;
@@ -312,7 +312,7 @@ impl LiteHost {
         Ok(())
     }
 
-    /// Reads, writes, closes, aborts. Whether anything was done.
+    /// Reads, writes, closes, aborts. Returns whether anything was done.
     fn work(&mut self, number: usize, now_us: u64, watch: &mut Watch) -> Result<bool, String> {
         let now = Instant::from_micros(now_us as i64);
         let Some(conn) = self.conns[number] else {
@@ -358,7 +358,7 @@ impl LiteHost {
                 }
                 Chunks::Records(max) => self.stack.sender(now, conn).and_then(|mut sender| {
                     let mut segment = sender.segment()?;
-                    // Sizes that follow from the offset alone.
+                    // Sizes that depend on the offset alone.
                     let sized = end.sent.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
                     let max = segment.capacity().min(max) as u64;
                     let bytes = end.next_bytes(1 + sized % max);
@@ -379,15 +379,15 @@ impl LiteHost {
                     self.retry_us = Some(now_us + NO_MBUF_US);
                     break;
                 }
-                Err(SendError::Closed) => return Err("a connection takes no bytes that is not over".into()),
+                Err(SendError::Closed) => return Err("a connection accepts no bytes although it is not over".into()),
             }
         }
         Ok(busy)
     }
 
-    /// Limits that the stack has been given.
+    /// Checks the limits of the stack.
     fn check_limits(&self) -> Result<(), String> {
-        /// What may be taken beyond a bound until something else has gone: what LRO joins, at most.
+        /// A limit may be exceeded by at most one segment joined by LRO until other bytes are freed.
         const SEGMENT_MAX: u64 = 1 << 16;
         self.setup.check_usage(&self.stack.usage())?;
         for (number, conn) in self.conns.iter().enumerate() {
@@ -396,7 +396,7 @@ impl LiteHost {
             let most = u64::from(tcp.send_buffer_bytes).max(info.emss as u64);
             if info.unacknowledged > most {
                 return Err(format!(
-                    "connection {number} holds {} bytes to send, {most} are allowed",
+                    "connection {number} holds {} bytes to send, the limit is {most}",
                     info.unacknowledged
                 ));
             }
@@ -405,14 +405,14 @@ impl LiteHost {
                 && ahead > u64::from(tcp.out_of_order_bytes) + SEGMENT_MAX
             {
                 return Err(format!(
-                    "connection {number} holds {ahead} bytes out of order, {} are allowed",
+                    "connection {number} holds {ahead} bytes out of order, the limit is {}",
                     tcp.out_of_order_bytes
                 ));
             }
             if self.held[number] > u64::from(tcp.recv_window_bytes) {
                 let held = self.held[number];
                 return Err(format!(
-                    "connection {number} was handed {held} bytes to hold, the window is {}",
+                    "connection {number} has delivered {held} bytes that the user holds, but the window is {}",
                     tcp.recv_window_bytes
                 ));
             }

@@ -1,4 +1,4 @@
-//! Two hosts and what they do with each other.
+//! Two hosts and their work.
 //!
 //! | file | hosts | workload |
 //! |---|---|---|
@@ -24,61 +24,62 @@ pub use operations::{Kind, Operation};
 pub use rdma::RdmaWorld;
 pub use streams::{Chunks, EndPlan, Reader, StreamPlan, StreamWorld};
 
-/// Client ports of connections, by number.
+/// First client port; connections use consecutive ports.
 pub const CLIENT_PORT: u16 = 40_000;
 
-/// How far a connection has come.
+/// Progress of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Grows with everything that a user of the connection has got: bytes, events, completions.
+    /// Grows with every byte, event and completion that a user of the connection gets.
     pub steps: u64,
-    /// Both users are through.
+    /// Both users have finished.
     pub done: bool,
 }
 
-/// What a run has moved.
+/// Work done in a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Moved {
     /// Bytes delivered and checked.
     pub bytes: u64,
     /// Operations completed and checked.
     pub operations: u64,
-    /// Bytes handed up ahead of their frontier, by tcp-lite.
+    /// Bytes delivered ahead of the frontier, by tcp-lite.
     pub early: u64,
-    /// Segments sent again by tcp-lite, probes of the tail aside.
+    /// Segments retransmitted by tcp-lite, without tail loss probes.
     pub retransmits: u64,
-    /// Retransmission timeouts, of tcp-lite.
+    /// Retransmission timeouts of tcp-lite.
     pub timeouts: u64,
-    /// Cuts counted, by tcp-lite.
+    /// Splits counted by tcp-lite.
     pub cuts: u64,
-    /// Times that tcp-lite found a path to carry more.
+    /// Increases of a path MTU, by tcp-lite.
     pub raises: u64,
 }
 
 /// Two hosts.
 pub trait World {
-    /// One turn of host `side`: takes what its port has, works, sends. Whether anything was done.
+    /// Polls host `side` once: receives the frames of its port, works, sends. Returns whether anything was
+    /// done.
     ///
     /// # Errors
-    /// What rule was broken.
+    /// The broken rule.
     fn turn(&mut self, side: usize, now_us: u64, watch: &mut Watch) -> Result<bool, String>;
 
-    /// When host `side` wants its next turn, if nothing arrives before.
+    /// When host `side` wants its next poll if nothing arrives before.
     fn next_us(&mut self, side: usize, now_us: u64) -> Option<u64>;
 
-    /// What the tap has to know of host `side`.
+    /// The state of host `side` that the tap needs.
     fn condition(&self, side: usize) -> Condition;
 
-    /// Wire, ports and hosts have done harm until then.
+    /// Time of the last fault of wire, ports and hosts.
     fn set_harmed(&mut self, _harmed_us: u64) {}
 
-    /// A payload on the connection with this client port was damaged so that only MPA's CRC shows it.
+    /// A payload on the connection with this client port was corrupted so that only MPA's CRC shows it.
     fn poisoned(&mut self, port: u16);
 
-    /// Connections of the run.
+    /// Number of connections of the run.
     fn connections(&self) -> usize;
 
-    /// The client port of one of them.
+    /// The client port of a connection.
     fn port(&self, connection: usize) -> u16;
 
     /// The connection that has to be over before this one begins.
@@ -86,26 +87,26 @@ pub trait World {
         None
     }
 
-    /// Whether the user of host `side` was told that it is over.
+    /// Whether the user of host `side` has got the event that the connection is over.
     fn is_over(&self, side: usize, connection: usize) -> bool;
 
-    /// How far one of them is.
+    /// The progress of a connection.
     fn progress(&self, connection: usize) -> Progress;
 
-    /// Everything is over: what must be true now.
+    /// Everything is over: checks the final state.
     ///
     /// # Errors
-    /// What is not.
+    /// What is wrong with it.
     fn finish(&mut self) -> Result<Moved, String>;
 
-    /// What was seen to happen, beside what the wire shows.
+    /// Counts events that do not show on the wire.
     fn cover(&self, coverage: &mut Coverage);
 
-    /// Everything that helps to see why a run stands still.
+    /// A description of the state, for a run that makes no progress.
     fn describe(&self) -> String;
 }
 
-/// What the counters of a host show.
+/// Counts the events that the counters of a host show.
 fn cover_stack(coverage: &mut Coverage, setup: &HostSetup, counters: &StackCounters, timestamps: bool) {
     let undone = if timestamps { Sight::TimeoutUndoneByTime } else { Sight::TimeoutUndoneByOrder };
     for (sight, times) in [
@@ -133,8 +134,8 @@ fn cover_stack(coverage: &mut Coverage, setup: &HostSetup, counters: &StackCount
     coverage.saw_if(Sight::WithoutTimestamps, !setup.tcp.timestamps);
 }
 
-/// Segments that a stack sent again because it held them for lost. A probe of the tail may go for nothing,
-/// where the peer delays its acknowledgement (RFC 8985 section 7.2).
+/// Segments that a stack retransmitted because it considered them lost. A tail loss probe may be unnecessary,
+/// if the peer delays its acknowledgement (RFC 8985 section 7.2).
 fn repairs(counters: &StackCounters) -> u64 {
     counters.tx_retransmits.saturating_sub(counters.tail_loss_probes)
 }

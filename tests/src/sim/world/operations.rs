@@ -1,5 +1,5 @@
-//! What the users of an iWARP connection do to each other, and where in memory: every operation has places of
-//! its own, so that what it did can be told from everything else.
+//! The operations of the users of an iWARP connection, and their memory: every operation has its own ranges,
+//! so that its effect can be told from all others.
 
 use iwarp::memory::{Access, Base};
 use iwarp::verbs::{
@@ -9,13 +9,13 @@ use iwarp::verbs::{
 
 use crate::pattern::Pattern;
 
-/// What a completed target is overwritten with: whatever arrives there later shows.
+/// A completed target is overwritten with this, so that a later write to it shows.
 const SPENT: u8 = 0xa5;
 
-/// What memory holds before anything is placed, and forever where nothing may be.
+/// Initial contents of memory. Where nothing may be placed, it stays.
 const UNTOUCHED: u8 = 0x5a;
 
-/// Bytes between places.
+/// Bytes between ranges.
 const GUARD: usize = 16;
 
 /// What an operation does.
@@ -29,7 +29,7 @@ pub enum Kind {
     WriteImmediate,
     /// An RDMA Read.
     Read,
-    /// A fetch and add of this much.
+    /// A fetch and add of this value.
     FetchAdd(u64),
 }
 
@@ -45,13 +45,13 @@ pub struct Operation {
 }
 
 impl Operation {
-    /// Whether a receive request of the peer is used up.
+    /// Whether it consumes a receive request of the peer.
     pub fn is_message(&self) -> bool {
         matches!(self.kind, Kind::Send | Kind::WriteImmediate)
     }
 }
 
-/// Where an operation works: offsets in the memory of its poster and of its peer.
+/// The ranges of an operation: offsets in the memory of its poster and of its peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Places {
     pub(super) own: usize,
@@ -60,14 +60,14 @@ pub(super) struct Places {
     pub(super) receive: usize,
 }
 
-/// The operations of both sides with their places.
+/// The operations of both sides with their ranges.
 #[derive(Debug)]
 pub(super) struct Layout {
     pub(super) places: [Vec<Places>; 2],
-    /// Where each side's counter is, which the peer adds to.
+    /// Offset of each side's counter, to which the peer adds.
     pub(super) counter: [usize; 2],
     pub(super) bytes: [usize; 2],
-    /// Where each side's memory may change: offset and length.
+    /// The parts of each side's memory that may change: offset and length.
     pub(super) used: [Vec<(usize, usize)>; 2],
 }
 
@@ -140,10 +140,10 @@ impl Memory {
         bytes.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes)).ok_or_else(|| "eight bytes".into())
     }
 
-    /// The bytes delivered to `at` are those of `pattern`; from now on nothing is placed there.
+    /// Checks that the bytes delivered to `at` match `pattern`. From now on nothing may be placed there.
     pub(super) fn check(&mut self, at: usize, bytes: usize, pattern: Pattern) -> Result<(), String> {
         if let Some(wrong) = pattern.first_wrong(0, &self.read(at, bytes)?) {
-            return Err(format!("byte {wrong} of {bytes} delivered is altered or missing"));
+            return Err(format!("byte {wrong} of {bytes} delivered is wrong"));
         }
         self.spend(at, bytes)
     }
@@ -153,20 +153,20 @@ impl Memory {
         self.region.write_at(at, &vec![SPENT; bytes]).map_err(|error| error.to_string())
     }
 
-    /// Nothing was placed outside of `used`, which is in order.
+    /// Checks that nothing was placed outside of `used`, which is sorted.
     pub(super) fn check_guards(&self, used: &[(usize, usize)]) -> Result<(), String> {
         let all = self.read(0, self.region.len())?;
         let ends = used.iter().map(|(at, bytes)| at + bytes);
         let begins = used.iter().map(|(at, _)| *at).skip(1).chain([all.len()]);
         for (from, to) in ends.zip(begins) {
             if let Some(wrong) = all[from..to].iter().position(|byte| *byte != UNTOUCHED) {
-                return Err(format!("memory at {} changed, where nothing may be placed", from + wrong));
+                return Err(format!("memory at {} changed, outside of all operations", from + wrong));
             }
         }
         Ok(())
     }
 
-    /// What was placed at `at` and never delivered is right all the same: nothing is placed before it was
+    /// Bytes placed at `at` and never delivered have to be right too: nothing is placed before its CRC is
     /// checked.
     pub(super) fn check_undelivered(&self, at: usize, bytes: usize, pattern: Pattern) -> Result<(), String> {
         if self.spent.contains(&(at, bytes)) {
@@ -179,12 +179,12 @@ impl Memory {
         match wrong {
             None => Ok(()),
             Some(wrong) => {
-                Err(format!("byte {wrong} of {bytes} placed at {at} and not delivered is altered"))
+                Err(format!("byte {wrong} of {bytes} placed at {at} and not delivered is wrong"))
             }
         }
     }
 
-    /// Nothing was placed where something had been delivered.
+    /// Checks that nothing was placed where something had been delivered before.
     pub(super) fn check_spent(&self) -> Result<(), String> {
         for &(at, bytes) in &self.spent {
             if self.read(at, bytes)?.iter().any(|byte| *byte != SPENT) {
@@ -212,7 +212,7 @@ impl Memory {
 pub enum Fault {
     /// A Write past the end of the peer's memory.
     WriteBeyond,
-    /// A Write with an STag that names nothing.
+    /// A Write with an unknown STag.
     WriteNowhere,
     /// A Read past the end of the peer's memory.
     ReadBeyond,

@@ -1,4 +1,4 @@
-//! iWARP on tcp-lite: an engine on each side, turned by hand.
+//! iWARP on tcp-lite: an engine on each side, polled by the simulator.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -39,7 +39,7 @@ pub struct RdmaWorld {
     hosts: [Host; 2],
     connections: Vec<Connection>,
     moved: Moved,
-    /// Something was done in the last turn of each host: its users may have asked its engine for more.
+    /// Whether the last poll of each host did something: its users may have given its engine more work.
     again: [bool; 2],
     /// [`World::set_harmed`].
     harmed_us: u64,
@@ -82,10 +82,10 @@ impl Host {
 }
 
 impl RdmaWorld {
-    /// Hosts as `setups` say, each on its port, about to carry out `plans`.
+    /// Hosts with these setups, each on its port, and the plans of their connections.
     ///
     /// # Errors
-    /// When a host cannot be made.
+    /// If a host cannot be created.
     pub fn new(
         setups: &[HostSetup; 2],
         plans: &[RdmaPlan],
@@ -108,7 +108,7 @@ impl RdmaWorld {
             let side = plan.opener;
             let id = hosts[side].context.create_id(&hosts[side].channel);
             let remote = SocketAddr::new(address(1 - side, setups[side].ipv6), PORT);
-            let qp = connection.ends[side].qp.as_ref().ok_or("a queue pair")?;
+            let qp = connection.ends[side].qp.as_ref().ok_or("the queue pair is missing")?;
             id.connect(qp, remote, &connection.param(side, number)).map_err(text)?;
             connection.ends[side].id = Some(id);
             connections.push(connection);
@@ -120,8 +120,8 @@ impl RdmaWorld {
         let CmEvent { id, kind, .. } = event;
         if let CmEventKind::ConnectRequest { remote, .. } = &kind {
             let number = usize::from(remote.port() - CLIENT_PORT);
-            let connection = self.connections.get_mut(number).ok_or("a connection nobody asked for")?;
-            let qp = connection.ends[side].qp.as_ref().ok_or("a queue pair")?;
+            let connection = self.connections.get_mut(number).ok_or("an unexpected connection")?;
+            let qp = connection.ends[side].qp.as_ref().ok_or("the queue pair is missing")?;
             id.accept(qp, &connection.param(side, number)).map_err(text)?;
             connection.ends[side].id = Some(id);
             connection.steps += 1;
@@ -129,18 +129,18 @@ impl RdmaWorld {
         }
         let find = |connection: &Connection| connection.ends[side].id.as_ref() == Some(&id);
         let Some(number) = self.connections.iter().position(find) else {
-            return Err(format!("an event of nobody: {kind:?}"));
+            return Err(format!("an event of an unknown identifier: {kind:?}"));
         };
         let of = |what: String| format!("connection {number}, {what}");
         self.connections[number].on_event(side, kind, now_us - self.harmed_us).map_err(of)
     }
 
-    /// Takes what has completed. Receives first: the peer's requests rest on them.
+    /// Polls completions. Receives first: the checks of the peer's requests depend on them.
     fn completions(&mut self, side: usize) -> Result<bool, String> {
         let mut busy = false;
         while let Some(wc) = self.hosts[side].cq.poll_one() {
             busy = true;
-            let number = self.hosts[side].numbers.get(&wc.qp_num).ok_or("a completion of no queue pair")?;
+            let number = self.hosts[side].numbers.get(&wc.qp_num).ok_or("a completion of an unknown queue pair")?;
             self.connections[*number]
                 .completion(side, &wc, &mut self.moved)
                 .map_err(|what| format!("host {side}, connection {number}: {what}"))?;

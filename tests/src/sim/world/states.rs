@@ -1,22 +1,21 @@
-//! TCP's states and the steps between them (RFC 9293 figure 5 and section 3.10), each by what may cause it.
+//! TCP's states and transitions (RFC 9293 figure 5 and section 3.10), by their causes.
 
 use tcp_lite::State;
 
-/// What a host was just told.
+/// The cause of a transition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
     /// One segment.
     Segment,
-    /// The time.
+    /// Time passed.
     Timer,
-    /// What its user wants.
+    /// A call of the user.
     User,
-    /// That it may send.
+    /// A transmission.
     Transmission,
 }
 
-/// The steps that one segment makes, an acknowledged FIN with the peer's FIN among them; a RST ends a
-/// connection.
+/// Transitions by one segment, which may acknowledge a FIN and have the peer's FIN; a RST ends a connection.
 const BY_SEGMENT: [(State, &[State]); 10] = {
     use State::*;
     [
@@ -33,14 +32,14 @@ const BY_SEGMENT: [(State, &[State]); 10] = {
     ]
 };
 
-/// The steps that a user's CLOSE makes. An ABORT ends a connection in any state.
+/// Transitions by a user's CLOSE. An ABORT ends a connection in any state.
 const BY_CLOSE: [(State, State); 3] = {
     use State::*;
     [(SynReceived, FinWait1), (Established, FinWait1), (CloseWait, LastAck)]
 };
 
 impl Cause {
-    /// Whether it leads `from` one state `to` another.
+    /// Whether it can lead `from` one state `to` another.
     pub(super) fn leads(self, from: State, to: State) -> bool {
         let ends = from != State::Closed && to == State::Closed;
         match self {

@@ -15,20 +15,20 @@ use crate::sim::setup::{HostSetup, Stock, address, cidr};
 
 use super::streams::{End, Over};
 
-/// Turns in which smoltcp may ask for another at once.
+/// Most polls in a row without delay.
 const POLLS: usize = 64;
 
-/// What smoltcp asks for at once is given so late: it does not always do something with it.
+/// Delay of a poll that smoltcp asks for at once, since such a poll does not always do something.
 const REST_US: u64 = 100;
 
-/// The acknowledgement and the window of a segment.
+/// The acknowledgement and window of the last segment.
 #[derive(Clone, Copy, Debug)]
 struct Heard {
     ack: u32,
     window: u16,
-    /// Of the SYN before it.
+    /// Window scale of the SYN before it.
     scale: u8,
-    /// Bare segments since with the same acknowledgement and window.
+    /// Bare segments since then with the same acknowledgement and window.
     doubles: u32,
 }
 
@@ -38,17 +38,16 @@ struct Wire {
     last: HashMap<(u16, u16), Vec<u8>>,
     /// The sequence numbers of the FINs sent from one port to another.
     fins: HashMap<(u16, u16), u32>,
-    /// The last acknowledgement that reached smoltcp, by the ports of what it sends.
+    /// The last acknowledgement that reached smoltcp, by the ports of the segments that smoltcp sends.
     heard: HashMap<(u16, u16), Heard>,
-    /// From which port to which other a RST has ended the connection: there is nothing left to answer but by
-    /// a RST.
+    /// Pairs of ports whose connection a RST has ended. All further segments are answered with a RST only.
     reset: HashSet<(u16, u16)>,
 }
 
 impl Wire {
-    /// Takes bare segments away from smoltcp that acknowledge all up to its FIN from port `ports.0` to port
-    /// `ports.1`, when it knows that much. At the third such it forgets its timer, and never sends the FIN
-    /// again; which a peer may have refused, since it was late (RFC 5961 section 5.2).
+    /// Drops bare segments to smoltcp that acknowledge everything up to its FIN from port `ports.0` to port
+    /// `ports.1`, if smoltcp knows that acknowledgement already. At the third, smoltcp drops its timer and
+    /// never retransmits the FIN, which the peer may have refused because it was late (RFC 5961 section 5.2).
     fn spare_fin(&mut self, ports: (u16, u16)) {
         let Some(&fin) = self.fins.get(&ports) else { return };
         let only_doubles =
@@ -56,13 +55,13 @@ impl Wire {
         self.device.retain(|frame| !parse(frame).is_some_and(|tcp| only_doubles(&tcp)));
     }
 
-    /// Drops the third bare segment in a row with the same acknowledgement and window, while the
+    /// Drops the third bare segment in a row with the same acknowledgement and window while the
     /// `unacknowledged` bytes from port `ports.0` to port `ports.1` exceed that window. At the third, smoltcp
-    /// sends again beyond the window. The peer drops the excess, but smoltcp counts it as sent, and has no
+    /// retransmits beyond the window. The peer drops the excess, but smoltcp counts it as sent, and has no
     /// timer once the window was closed.
     fn spare_window(&mut self, ports: (u16, u16), unacknowledged: usize) {
         let Self { device, heard, .. } = self;
-        // smoltcp takes no segment now; the first one is counted when it does.
+        // smoltcp accepts no segment now. The first one is counted when it does.
         if device.is_full() {
             return;
         }
@@ -85,7 +84,7 @@ impl Wire {
             }
             keep
         };
-        // Up to the one that smoltcp takes next.
+        // Stops at the segment that smoltcp receives next.
         let mut kept = false;
         device.retain(|frame| {
             kept = kept || keeps(frame);
@@ -93,10 +92,9 @@ impl Wire {
         });
     }
 
-    /// Takes what came from port `ports.1` to port `ports.0` away from smoltcp: a connection that is over
-    /// there answers as TIME-WAIT does (RFC 9293 section 3.10.7.4), by the last acknowledgement. So it does
-    /// to a late SYN-ACK; but a SYN alone may open another connection, and a RST with the next number ends
-    /// TIME-WAIT.
+    /// Drops segments from port `ports.1` to port `ports.0` to a connection of smoltcp that is over, and
+    /// answers them as TIME-WAIT does (RFC 9293 section 3.10.7.4), with the last acknowledgement; also a late
+    /// SYN-ACK. A SYN without ACK may open another connection, and a RST with the next number ends TIME-WAIT.
     fn linger(&mut self, ports: (u16, u16)) {
         let Self { device, last, reset, .. } = self;
         if reset.contains(&ports) {
@@ -122,7 +120,7 @@ impl Wire {
         }
     }
 
-    /// What smoltcp has made is on its way.
+    /// Records the segments that smoltcp has sent.
     fn note_sent(&mut self) {
         let Self { device, last, fins, .. } = self;
         for frame in device.waiting() {
@@ -228,7 +226,7 @@ impl StockHost {
         Ok(busy)
     }
 
-    /// Frames go to smoltcp one by one, and what is due goes out.
+    /// Passes frames to smoltcp one by one, and sends its answers.
     fn take_in(&mut self, now_us: u64) {
         let now = Instant::from_micros(now_us as i64);
         loop {
@@ -249,7 +247,7 @@ impl StockHost {
         self.wire.note_sent();
     }
 
-    /// A RST came from port `ports.1` to port `ports.0`: notes whether the connection is over now.
+    /// A RST came from port `ports.1` to port `ports.0`: notes whether it ends the connection.
     fn note_reset(&mut self, ports: (u16, u16)) {
         let mut ends = self.ends.iter().zip(&self.handles);
         let of_it = ends.find(|(end, _)| end.ports(self.side) == ports);
@@ -271,9 +269,9 @@ impl StockHost {
         }
     }
 
-    /// smoltcp's TIME-WAIT ends after ten seconds, when a peer's timer may not have expired once more. From
-    /// the moment on at which the socket is closed, so that nothing is answered by a RST first and then as if
-    /// there had been none; its user is told later, and may still have to read.
+    /// smoltcp's TIME-WAIT ends after ten seconds, when a timer of the peer may not have expired again. So
+    /// this extends it from the moment when the socket is closed, so that no segment is answered with a RST.
+    /// The user gets the event later, and may still have to read.
     fn linger(&mut self) {
         for (end, handle) in self.ends.iter().zip(&self.handles) {
             let closed = self.sockets.get::<tcp::Socket<'_>>(*handle).state() == tcp::State::Closed;
@@ -319,7 +317,7 @@ impl StockHost {
             socket.close();
             busy = true;
         }
-        // Bytes may wait to be read in a socket that is closed.
+        // A closed socket may have unread bytes.
         let closed = matches!(socket.state(), tcp::State::Closed | tcp::State::TimeWait);
         if end.established && closed && !socket.can_recv() {
             let graceful = end.peer_closed && end.closing;
@@ -343,11 +341,11 @@ impl StockHost {
     }
 }
 
-/// Takes what the reader takes now.
+/// Reads as many bytes as the reader takes now.
 fn read(socket: &mut tcp::Socket<'_>, end: &mut End, now_us: u64) -> Result<bool, String> {
     let mut left = match end.plan.reader {
         None => u64::MAX,
-        // At the end of TIME-WAIT smoltcp forgets what is not read yet.
+        // At the end of TIME-WAIT smoltcp drops unread bytes.
         Some(_) if socket.state() == tcp::State::TimeWait => u64::MAX,
         Some(_) if now_us < end.read_again_us => 0,
         Some(reader) => reader.bytes,

@@ -1,4 +1,5 @@
-//! Plain streams: who sends how much, how it is cut, how fast it is read, and how it ends.
+//! Plain streams: the number of bytes each end sends, the segments, the speed of the reader, and the end of
+//! the connection.
 
 use crate::pattern::Pattern;
 use crate::sim::coverage::{Coverage, Sight};
@@ -9,21 +10,21 @@ use super::lite::LiteHost;
 use super::stock::StockHost;
 use super::{Moved, Progress, World};
 
-/// How a sender hands its bytes to TCP.
+/// How a sender passes its bytes to TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Chunks {
-    /// As a stream: TCP cuts at EMSS.
+    /// As a stream: TCP cuts it at EMSS.
     Stream,
-    /// In segments of up to so many bytes, of all sizes.
+    /// In segments of random sizes, up to this many bytes.
     Records(usize),
 }
 
-/// A reader that takes its time.
+/// A slow reader.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader {
     /// Bytes it reads at a time.
     pub bytes: u64,
-    /// How often.
+    /// Time between two reads.
     pub every_us: u64,
 }
 
@@ -32,24 +33,24 @@ pub struct Reader {
 pub struct EndPlan {
     /// Bytes it sends.
     pub bytes: u64,
-    /// How they are handed over.
+    /// How they are passed.
     pub chunks: Chunks,
     /// How it reads; `None`: at once.
     pub reader: Option<Reader>,
-    /// Bytes received ahead of the frontier are held until it passes them, not used at once.
+    /// Bytes received ahead of the frontier are held until the frontier passes them, and not used at once.
     pub holds: bool,
-    /// It aborts once it has received so many bytes.
+    /// It aborts once it has received this many bytes.
     pub abort_at: Option<u64>,
-    /// It closes only when the peer has.
+    /// It closes only after the peer has closed.
     pub closes_last: bool,
 }
 
 /// One connection.
 #[derive(Clone, Debug)]
 pub struct StreamPlan {
-    /// Who connects.
+    /// The side that connects.
     pub opener: usize,
-    /// Both do, at once.
+    /// Both connect at once.
     pub simultaneous: bool,
     /// The connection whose ports it uses again, once that is over for who opened it.
     pub after: Option<usize>,
@@ -60,27 +61,27 @@ pub struct StreamPlan {
 }
 
 impl StreamPlan {
-    /// One that `opener` opens, on ports of its own.
+    /// A connection opened by `opener`, on ports of its own.
     pub fn new(opener: usize, ends: [EndPlan; 2]) -> Self {
         Self { opener, simultaneous: false, after: None, shares_port: false, ends }
     }
 
-    /// Whether anybody means to abort.
+    /// Whether one end is to abort.
     pub fn aborts(&self) -> bool {
         self.ends.iter().any(|end| end.abort_at.is_some())
     }
 }
 
-/// How an end is over.
+/// How a connection has ended for one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Over {
     /// Both FINs.
     Graceful,
-    /// By a RST of the peer's, or of its own.
+    /// By a RST of either side.
     Cut,
 }
 
-/// One end at work.
+/// One end of a connection.
 #[derive(Debug)]
 pub(super) struct End {
     pub(super) plan: EndPlan,
@@ -88,13 +89,13 @@ pub(super) struct End {
     shares_port: bool,
     opener: usize,
     pub(super) after: Option<usize>,
-    /// Somebody means to abort this connection.
+    /// One end is to abort this connection.
     pub(super) aborts: bool,
     pub(super) port: u16,
     pattern: Pattern,
     peer: Pattern,
     expects: u64,
-    /// Bytes handed to TCP.
+    /// Bytes passed to TCP.
     pub(super) sent: u64,
     pub(super) got: Ranges,
     /// Bytes that the reader has taken.
@@ -149,7 +150,7 @@ impl End {
         self.steps += 1;
     }
 
-    /// Up to `max` bytes that come next.
+    /// The next bytes, up to `max`.
     pub(super) fn next_bytes(&self, max: u64) -> Vec<u8> {
         let mut bytes = vec![0; (self.plan.bytes - self.sent).min(max) as usize];
         self.pattern.fill(self.sent, &mut bytes);
@@ -160,37 +161,37 @@ impl End {
     pub(super) fn receive(&mut self, offset: u64, bytes: &[u8]) -> Result<(), String> {
         let end = offset + bytes.len() as u64;
         if self.peer_closed {
-            return Err(format!("bytes {offset}..{end} behind the peer's FIN"));
+            return Err(format!("bytes {offset}..{end} are after the peer's FIN"));
         }
         if end > self.expects {
-            return Err(format!("bytes {offset}..{end} of a stream of {}", self.expects));
+            return Err(format!("bytes {offset}..{end} exceed the stream's length of {}", self.expects));
         }
         let again = self.got.add(offset, end);
         if again > 0 {
             return Err(format!("{again} bytes of {offset}..{end} delivered twice"));
         }
         if let Some(at) = self.peer.first_wrong(offset, bytes) {
-            return Err(format!("byte {at} of the stream is altered"));
+            return Err(format!("byte {at} of the stream is wrong"));
         }
         self.step();
         Ok(())
     }
 
-    /// The peer says that it sends no more.
+    /// The peer's FIN was reported.
     pub(super) fn on_peer_closed(&mut self) -> Result<(), String> {
         if self.peer_closed {
-            return Err("the peer's FIN was told twice".into());
+            return Err("the peer's FIN was reported twice".into());
         }
         if self.got.frontier() != self.expects {
             let frontier = self.got.frontier();
-            return Err(format!("the stream ends at {frontier}, the peer sent {} bytes", self.expects));
+            return Err(format!("the stream ends at {frontier}, but the peer sent {} bytes", self.expects));
         }
         self.peer_closed = true;
         self.step();
         Ok(())
     }
 
-    /// What the reader takes at `now_us`.
+    /// The bytes that the reader takes at `now_us`.
     pub(super) fn reads(&mut self, now_us: u64) -> u64 {
         let waiting = self.got.frontier() - self.read;
         let Some(reader) = self.plan.reader else {
@@ -230,10 +231,10 @@ impl End {
             return Err(format!("over twice: {reason}"));
         }
         if over == Over::Cut && !self.aborts {
-            return Err(format!("over without anybody's will: {reason}"));
+            return Err(format!("the connection ended without a cause: {reason}"));
         }
         if over == Over::Graceful && !(self.closing && self.peer_closed) {
-            return Err("over gracefully without both FINs".into());
+            return Err("the connection ended gracefully without both FINs".into());
         }
         self.over = Some(over);
         self.step();
@@ -251,15 +252,15 @@ pub(super) enum StreamHost {
 pub struct StreamWorld {
     hosts: [StreamHost; 2],
     connections: usize,
-    /// Both offer timestamps.
+    /// Both ends offer timestamps.
     timestamps: bool,
 }
 
 impl StreamWorld {
-    /// Hosts as `setups` say, each on its port, about to carry out `plans`.
+    /// Hosts with these setups, each on its port, and the plans of their connections.
     ///
     /// # Errors
-    /// When a host cannot be made.
+    /// If a host cannot be created.
     pub fn new(
         setups: &[HostSetup; 2],
         plans: &[StreamPlan],
@@ -344,7 +345,7 @@ impl World for StreamWorld {
         let before = ends[0].after.map_or(0, |before| self.progress(before).steps);
         Progress {
             steps: before + ends.iter().map(|end| end.steps).sum::<u64>(),
-            // A RST may overtake the end of the handshake: then one end never hears of the connection.
+            // A RST may overtake the end of the handshake. Then one end never knows of the connection.
             done: ends.iter().all(|end| {
                 end.over.is_some()
                     || end.aborts && !end.established && ends.iter().any(|end| end.over.is_some())
