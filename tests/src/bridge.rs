@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use dp::{Burst, Clock, Port};
 
-use crate::sim::coverage::Sight;
+use crate::sim::coverage::Occurrence;
 use crate::sim::link::{Link, Outcome, Plan};
 use crate::sim::queue::Queue;
 use crate::witness::Witness;
@@ -79,11 +79,11 @@ impl Bridge {
             }
         }
         for side in [0, 1] {
-            let (link, deeds) = (&self.links[side], self.links[side].deeds());
+            let (link, coverage) = (&self.links[side], self.links[side].coverage());
             self.passed.lost[side] = link.lost();
-            self.passed.reordered[side] = deeds.times(Sight::HeldBack);
+            self.passed.reordered[side] = coverage.times(Occurrence::Delayed);
             (self.passed.cut[side], self.passed.joined[side]) =
-                (deeds.times(Sight::Cut), deeds.times(Sight::Joined));
+                (coverage.times(Occurrence::Split), coverage.times(Occurrence::JoinedByMiddlebox));
         }
         self.passed
     }
@@ -117,7 +117,7 @@ impl Bridge {
                 self.passed.stuck[side] += 1;
             }
         }
-        for (at_us, bytes) in outcome.back {
+        for (at_us, bytes) in outcome.to_sender {
             self.waiting[side] += 1;
             self.arriving[side].push(at_us, bytes);
         }

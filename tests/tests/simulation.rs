@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::process::Command;
 
-use tests::sim::coverage::Sight;
+use tests::sim::coverage::Occurrence;
 use tests::sim::report::{attempt, check_all};
 use tests::sim::run::Stats;
 use tests::sim::scenario::{SCENARIOS, Scenario};
@@ -142,9 +142,9 @@ fn a_seed_gives_the_same_in_another_process_and_beside_other_runs() {
 #[test]
 fn everything_with_a_name_happens() {
     let total = check_all(SCENARIOS, 0..100 * SCENARIOS.len() as u64, &|failure| eprintln!("{failure}\n"));
-    println!("{}", total.sightings);
+    println!("{}", total.occurrences);
     assert_eq!(total.failures, 0);
-    assert_eq!(total.sightings.missing(), Vec::<&str>::new());
+    assert_eq!(total.occurrences.missing(), Vec::<&str>::new());
 }
 
 #[test]
@@ -183,8 +183,11 @@ fn recut(name: &str, markers: bool) -> (u64, u64) {
     };
     let runs = (0..SEEDS).filter(of_iwarp).take(20).filter_map(|seed| attempt(&scenario, seed, None).ok());
     runs.fold((0, 0), |(joined, cut), Stats { coverage, .. }| {
-        let by_port = coverage.times(Sight::JoinedByPort);
-        (joined + coverage.times(Sight::Joined) + by_port, cut + coverage.times(Sight::Cut))
+        let by_port = coverage.times(Occurrence::JoinedByPort);
+        (
+            joined + coverage.times(Occurrence::JoinedByMiddlebox) + by_port,
+            cut + coverage.times(Occurrence::Split),
+        )
     })
 }
 

@@ -63,7 +63,7 @@ impl Case {
             out_of_order_bytes: Limits::default().out_of_order_bytes,
             key: [key; 32],
             quantum_bytes: 1 << 16,
-            stock: None,
+            smoltcp: None,
             backlog: 1024,
             path_shrinks: false,
         };
@@ -84,7 +84,7 @@ impl Case {
             links: [link(queue), link(1 << 24)],
             lro: [None; 2],
             flaps: Vec::new(),
-            ails: Default::default(),
+            stalls: Default::default(),
             work: Work::Streams(vec![plan; count]),
             may_cut: false,
             lossless: false,
@@ -98,7 +98,7 @@ impl Case {
     fn measure(&self, rounds: u64) -> Result<[u64; 6], String> {
         let bytes = self.bdp() * rounds;
         let share = |stats: &Stats| {
-            let full = stats.moved.bytes * 1000 / self.rate;
+            let full = stats.transferred.bytes * 1000 / self.rate;
             (full * 100 / stats.time_us.max(1), stats.lost * 1000 / stats.frames.max(1))
         };
         let one = share(&self.transfer(1, bytes)?);

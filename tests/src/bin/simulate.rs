@@ -81,7 +81,7 @@ fn main() -> ExitCode {
         (None, None) => many(&options, &scenarios),
     };
     if options.coverage {
-        println!("{}", total.sightings);
+        println!("{}", total.occurrences);
     }
     println!("seeds: {}, failures: {}", total.seeds, total.failures);
     if total.failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }

@@ -45,7 +45,7 @@ pub const DEFECTS: &str = "tests/sim-defects";
 /// Digests of the defects that were found.
 pub const FOUND: &str = "tests/sim-defects/found.csv";
 /// The code that draws the parameters of the scenarios.
-const DRAWN: &str = "tests/src/sim/scenario/faults.rs";
+const SCENARIO_CODE: &str = "tests/src/sim/scenario/faults.rs";
 
 /// An edit, and the run that finds it.
 #[derive(Clone, Debug)]
@@ -88,7 +88,9 @@ impl Defect {
             .found
             .split_once(' ')
             .and_then(|(scenario, seed)| Some((Scenario::find(scenario)?, seed.parse().ok()?)));
-        run.ok_or_else(|| format!("{}: `found` has to be a scenario and a seed, not {}", self.edit.name, self.found))
+        run.ok_or_else(|| {
+            format!("{}: `found` has to be a scenario and a seed, not {}", self.edit.name, self.found)
+        })
     }
 
     /// Eight hexadecimal digits that change with the edit, the run that finds it, and the code that draws its
@@ -98,9 +100,10 @@ impl Defect {
     /// If `found` names no run, or no code draws the scenario.
     pub fn digest(&self, root: &Path) -> Result<String, String> {
         let (scenario, _) = self.run()?;
-        let text = std::fs::read_to_string(root.join(DRAWN)).map_err(|error| format!("{DRAWN}: {error}"))?;
+        let text = std::fs::read_to_string(root.join(SCENARIO_CODE))
+            .map_err(|error| format!("{SCENARIO_CODE}: {error}"))?;
         let draws = function_text(&text, &scenario.name.replace('-', "_"))
-            .ok_or_else(|| format!("{DRAWN}: {} has no function of this name", scenario.name))?;
+            .ok_or_else(|| format!("{SCENARIO_CODE}: {} has no function of this name", scenario.name))?;
         Ok(self.edit.digest([self.found.clone(), draws]))
     }
 }
@@ -164,7 +167,7 @@ pub fn stale(root: &Path) -> Result<Vec<String>, String> {
     for defect in &defects {
         if found.get(&defect.edit.name) != Some(&defect.digest(root)?) {
             findings.push(format!(
-                "mutate --new` tries all such/mutate --new` tries all such",
+                "{} or its scenario has changed since it was found: run `scripts/mutate --new`",
                 defect.edit.name
             ));
         }

@@ -11,7 +11,7 @@ use crate::lab_error;
 use crate::mutation::{Suite, Tree};
 
 /// Time limit of a build, or of the runs of one defect, on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(1200);
+const TIME_LIMIT: Duration = Duration::from_secs(1200);
 
 /// All defects, and the tree in which they are tried.
 #[derive(Debug)]
@@ -59,11 +59,11 @@ impl Suite for Defects {
     fn attempt(&mut self, name: &str, again: bool) -> Result<String> {
         let defect = self.defect(name).ok_or_else(|| lab_error!("there is no defect of this name"))?;
         let runs = if again { 0 } else { self.runs };
-        let said = self.tree.broken(&defect.edit, || attempt(&self.tree, defect, runs))?;
+        let outcome = self.tree.broken(&defect.edit, || attempt(&self.tree, defect, runs))?;
         let digest = defect.digest(&self.root).map_err(LabError)?;
-        let missed = lab_error!("not found by {}{}", defect.found, said.many.unwrap_or_default());
+        let missed = lab_error!("not found by {}{}", defect.found, outcome.many.unwrap_or_default());
         self.found.remove(name);
-        let line = said.named.ok_or(missed)?;
+        let line = outcome.named.ok_or(missed)?;
         self.found.insert(name.to_owned(), digest);
         Ok(line)
     }
@@ -74,7 +74,7 @@ impl Suite for Defects {
 }
 
 /// The outcome for a defect.
-struct Said {
+struct TrialOutcome {
     /// The report of the named run, if it failed.
     named: Option<String>,
     /// If it did not fail: the first of many runs that did, and their number.
@@ -82,11 +82,11 @@ struct Said {
 }
 
 /// Runs the named run. If it passes, runs `runs` others.
-fn attempt(tree: &Tree, defect: &Defect, runs: u64) -> Result<Said> {
-    let said =
-        tree.cargo("build", &["-p", "tests", "--no-default-features", "--bin", "simulate"], PATIENCE)?;
-    if !said.status.success() {
-        return Err(lab_error!("does not build: {}", said.text));
+fn attempt(tree: &Tree, defect: &Defect, runs: u64) -> Result<TrialOutcome> {
+    let outcome =
+        tree.cargo("build", &["-p", "tests", "--no-default-features", "--bin", "simulate"], TIME_LIMIT)?;
+    if !outcome.status.success() {
+        return Err(lab_error!("does not build: {}", outcome.text));
     }
     // Outside the folder where the simulator of the whole tree is built.
     let program = tree.path().with_extension("simulate");
@@ -95,10 +95,10 @@ fn attempt(tree: &Tree, defect: &Defect, runs: u64) -> Result<Said> {
     let named = simulate(&program, &["--scenario", scenario.name, "--seed", &seed.to_string()])?;
     let first = format!("{} {seed} at ", scenario.name);
     if let Some(line) = named.lines().find(|line| line.starts_with(&first)) {
-        return Ok(Said { named: Some(line.to_owned()), many: None });
+        return Ok(TrialOutcome { named: Some(line.to_owned()), many: None });
     }
     if runs == 0 {
-        return Ok(Said { named: None, many: None });
+        return Ok(TrialOutcome { named: None, many: None });
     }
     let many = simulate(&program, &["--runs", &runs.to_string()])?;
     let mut failures = many.lines().filter(|line| line.starts_with("scenario "));
@@ -107,7 +107,7 @@ fn attempt(tree: &Tree, defect: &Defect, runs: u64) -> Result<Said> {
         let count = 1 + failures.count();
         format!(", but by {count} of {runs} runs: name the first with it, {first}")
     });
-    Ok(Said { named: None, many })
+    Ok(TrialOutcome { named: None, many })
 }
 
 /// Runs the built simulator and returns its output.
@@ -121,7 +121,7 @@ fn simulate(program: &Path, arguments: &[&str]) -> Result<String> {
         .env("RUST_BACKTRACE", "0")
         .env("TMPDIR", &captures)
         .spawn()?
-        .finish(PATIENCE)?;
+        .finish(TIME_LIMIT)?;
     std::fs::remove_dir_all(&captures)?;
     Ok(ran.text)
 }

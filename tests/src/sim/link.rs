@@ -7,10 +7,10 @@
 
 use std::collections::HashMap;
 
-use super::coverage::{Coverage, Sight};
+use super::coverage::{Coverage, Occurrence};
 use super::dice::{Dice, Part};
 use super::forge::{Forged, forge};
-use super::middlebox::{Joiner, split};
+use super::middlebox::{Coalescer, split};
 use super::packet::{Damage, Frame, Tcp, complete, flag, mark_congestion, parse, too_big};
 
 /// The first bytes of a stream are never corrupted behind a correct checksum: MPA's startup frames (RFC 5044
@@ -18,7 +18,7 @@ use super::packet::{Damage, Frame, Tcp, complete, flag, mark_congestion, parse, 
 const STARTUP_BYTES: i64 = 1024;
 
 /// Acknowledgements that selectively acknowledge bytes on which their receiver reneges later.
-const TAKEN_BACK_ACKS: u32 = 3;
+const RENEGED_ACKS: u32 = 3;
 
 /// Burst losses: two states, and each frame may change the state (Gilbert-Elliott model).
 #[derive(Clone, Copy, Debug, Default)]
@@ -33,7 +33,7 @@ pub struct Burst {
 
 /// The segments that a loss rule selects. Ordinals count from 0, in each connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Name {
+pub enum Selector {
     /// The n-th segment with new bytes.
     Data(u64),
     /// Any segment with this offset of the stream.
@@ -50,9 +50,9 @@ pub enum Name {
 
 /// A rule that loses selected segments.
 #[derive(Clone, Copy, Debug)]
-pub struct Named {
+pub struct LossRule {
     /// The segments.
-    pub name: Name,
+    pub selector: Selector,
     /// How many of their transmissions are lost.
     pub times: u32,
 }
@@ -75,13 +75,13 @@ impl Span {
 
 /// A smaller MTU for a time.
 #[derive(Clone, Copy, Debug)]
-pub struct Narrow {
+pub struct SmallMtu {
     /// When.
     pub span: Span,
     /// Largest IP packet, bytes.
     pub mtu: u16,
     /// Whether a router reports it to the sender (ICMP), or drops the packets silently.
-    pub told: bool,
+    pub reported: bool,
 }
 
 /// The properties of a direction. Probabilities are parts per million, and apply until `until_us`.
@@ -102,7 +102,7 @@ pub struct Plan {
     /// Frames lost in bursts.
     pub burst: Burst,
     /// Losses of selected segments.
-    pub named: Vec<Named>,
+    pub loss_rules: Vec<LossRule>,
     /// Frames delayed.
     pub reorder_ppm: u32,
     /// Longest such delay.
@@ -112,9 +112,9 @@ pub struct Plan {
     /// Frames with a flipped bit that a checksum covers.
     pub corrupt_ppm: u32,
     /// Segments with a flipped bit in the payload and a recomputed checksum.
-    pub corrupt_unseen_ppm: u32,
+    pub corrupt_payload_ppm: u32,
     /// Segments that the receiver selectively acknowledges and then drops (reneging, RFC 2018 section 8).
-    pub take_back_ppm: u32,
+    pub renege_ppm: u32,
     /// Frames after which a forged one is inserted.
     pub forge_ppm: u32,
     /// Frames marked whatever the length of the queue.
@@ -124,7 +124,7 @@ pub struct Plan {
     /// Segments joined: the most bytes, and how long each waits for the next.
     pub join: Option<(usize, u64)>,
     /// Smaller MTUs.
-    pub narrow: Vec<Narrow>,
+    pub small_mtus: Vec<SmallMtu>,
     /// Periods in which everything is lost.
     pub blackouts: Vec<Span>,
 }
@@ -140,18 +140,18 @@ impl Plan {
             until_us: u64::MAX,
             loss_ppm: 0,
             burst: Burst::default(),
-            named: Vec::new(),
+            loss_rules: Vec::new(),
             reorder_ppm: 0,
             reorder_us: 0,
             duplicate_ppm: 0,
             corrupt_ppm: 0,
-            corrupt_unseen_ppm: 0,
-            take_back_ppm: 0,
+            corrupt_payload_ppm: 0,
+            renege_ppm: 0,
             forge_ppm: 0,
             mark_ppm: 0,
             split_ppm: 0,
             join: None,
-            narrow: Vec::new(),
+            small_mtus: Vec::new(),
             blackouts: Vec::new(),
         }
     }
@@ -163,18 +163,18 @@ pub struct Outcome {
     /// Frames with their arrival times.
     pub arrivals: Vec<(u64, Frame)>,
     /// ICMP errors for the sender, with their arrival times.
-    pub back: Vec<(u64, Vec<u8>)>,
+    pub to_sender: Vec<(u64, Vec<u8>)>,
     /// A fault that a transport has to repair occurred now.
-    pub harmed: bool,
+    pub fault: bool,
     /// Client ports of connections whose payload was corrupted behind a correct checksum.
     pub poisoned: Vec<u16>,
     /// Bytes that the receiver selectively acknowledges, although it has dropped them.
-    pub taken_back: Vec<TakenBack>,
+    pub reneged: Vec<Reneged>,
 }
 
 /// Bytes on which a receiver reneges.
 #[derive(Clone, Copy, Debug)]
-pub struct TakenBack {
+pub struct Reneged {
     /// Ports of the segments that acknowledge them: source, destination.
     ports: (u16, u16),
     /// Their sequence numbers.
@@ -201,20 +201,20 @@ pub struct Link {
     plan: Plan,
     dice: Dice,
     bad: bool,
-    joiner: Option<Joiner>,
+    joiner: Option<Coalescer>,
     flows: HashMap<(u16, u16), Flow>,
     /// For each rule and connection: the range that it selected, and the transmissions lost so far.
     found: HashMap<(usize, u16, u16), (i64, i64, u32)>,
-    taken_back: Vec<TakenBack>,
+    reneged: Vec<Reneged>,
     /// Nanoseconds: a frame takes 1.2 microseconds at 10 Gb/s.
     busy_until_ns: u64,
-    deeds: Coverage,
+    coverage: Coverage,
 }
 
 impl Link {
     /// The direction for the frames that host `side` sends.
     pub fn new(plan: Plan, seed: u64, side: usize) -> Self {
-        let joiner = plan.join.map(|(bytes, hold_us)| Joiner::new(bytes, hold_us));
+        let joiner = plan.join.map(|(bytes, hold_us)| Coalescer::new(bytes, hold_us));
         Self {
             plan,
             dice: Dice::new(seed, Part::Link(side)),
@@ -222,37 +222,45 @@ impl Link {
             joiner,
             flows: HashMap::new(),
             found: HashMap::new(),
-            taken_back: Vec::new(),
+            reneged: Vec::new(),
             busy_until_ns: 0,
-            deeds: Coverage::default(),
+            coverage: Coverage::default(),
         }
     }
 
     /// Faults so far.
-    pub fn deeds(&self) -> Coverage {
-        let mut deeds = self.deeds;
-        deeds.saw(Sight::Joined, self.joiner.as_ref().map_or(0, Joiner::joined));
-        deeds
+    pub fn coverage(&self) -> Coverage {
+        let mut coverage = self.coverage;
+        coverage.count(Occurrence::JoinedByMiddlebox, self.joiner.as_ref().map_or(0, Coalescer::joined));
+        coverage
     }
 
     /// Frames lost for any reason.
     pub fn lost(&self) -> u64 {
-        use Sight::{
-            LostByChance, LostByName, LostForRoom, LostInBlackout, LostInBurst, TooBigTold, TooBigUntold,
+        use Occurrence::{
+            LostAtFullQueue, LostAtRandom, LostBySelection, LostInBlackout, LostInBurst, TooBigReported,
+            TooBigSilent,
         };
-        let reasons =
-            [LostByChance, LostInBurst, LostByName, LostInBlackout, LostForRoom, TooBigTold, TooBigUntold];
-        reasons.iter().map(|reason| self.deeds.times(*reason)).sum()
+        let reasons = [
+            LostAtRandom,
+            LostInBurst,
+            LostBySelection,
+            LostInBlackout,
+            LostAtFullQueue,
+            TooBigReported,
+            TooBigSilent,
+        ];
+        reasons.iter().map(|reason| self.coverage.times(*reason)).sum()
     }
 
     /// The host that sends in this direction reneges on bytes that the other direction lost.
-    pub fn take_back(&mut self, bytes: TakenBack) {
-        self.taken_back.push(bytes);
+    pub fn renege(&mut self, bytes: Reneged) {
+        self.reneged.push(bytes);
     }
 
     /// When the middlebox releases a frame.
     pub fn next_us(&self) -> Option<u64> {
-        self.joiner.as_ref().and_then(Joiner::next_us)
+        self.joiner.as_ref().and_then(Coalescer::next_us)
     }
 
     /// Whether the middlebox holds nothing.
@@ -285,7 +293,7 @@ impl Link {
         for frame in frames {
             let mut pieces = Vec::new();
             if self.chance(now_us, self.plan.split_ppm) {
-                self.deeds.saw(Sight::Cut, 1);
+                self.coverage.count(Occurrence::Split, 1);
                 split(&mut self.dice, frame, &mut pieces);
             } else {
                 pieces.push(frame);
@@ -308,41 +316,42 @@ impl Link {
         };
         // Before all faults, so that the rules count every segment that was sent.
         let offset = self.offset(&tcp);
-        let named = self.is_named(&tcp, offset);
+        let selected = self.is_selected(&tcp, offset);
         self.forge(now_us, &frame, &tcp, offset, outcome);
         let dark = self.plan.blackouts.iter().any(|span| span.holds(now_us));
-        let reason = match (named, dark) {
-            (true, _) => Some(Sight::LostByName),
-            (_, true) => Some(Sight::LostInBlackout),
-            _ => self.is_unlucky(now_us),
+        let reason = match (selected, dark) {
+            (true, _) => Some(Occurrence::LostBySelection),
+            (_, true) => Some(Occurrence::LostInBlackout),
+            _ => self.random_loss(now_us),
         };
         if let Some(reason) = reason {
-            self.deeds.saw(reason, 1);
-            outcome.harmed = true;
+            self.coverage.count(reason, 1);
+            outcome.fault = true;
             return;
         }
-        if !tcp.is_empty() && !tcp.has(flag::FIN) && self.chance(now_us, self.plan.take_back_ppm) {
-            outcome.harmed = true;
+        if !tcp.is_empty() && !tcp.has(flag::FIN) && self.chance(now_us, self.plan.renege_ppm) {
+            outcome.fault = true;
             let block = (tcp.seq, tcp.seq.wrapping_add(tcp.len() as u32));
             let ports = (tcp.dst_port, tcp.src_port);
-            outcome.taken_back.push(TakenBack { ports, block, left: TAKEN_BACK_ACKS });
+            outcome.reneged.push(Reneged { ports, block, left: RENEGED_ACKS });
             return;
         }
-        self.tell_taken_back(&mut frame, &mut tcp);
-        if let Some(narrow) = self.plan.narrow.iter().find(|narrow| narrow.span.holds(now_us))
-            && frame.bytes.len() > usize::from(narrow.mtu) + 14
+        self.add_reneged_block(&mut frame, &mut tcp);
+        if let Some(small) = self.plan.small_mtus.iter().find(|small| small.span.holds(now_us))
+            && frame.bytes.len() > usize::from(small.mtu) + 14
         {
-            self.deeds.saw(if narrow.told { Sight::TooBigTold } else { Sight::TooBigUntold }, 1);
-            outcome.harmed = true;
-            if narrow.told {
-                let told = too_big(&frame.bytes, &tcp, narrow.mtu);
-                outcome.back.push((now_us + self.plan.delay_us, told));
+            self.coverage
+                .count(if small.reported { Occurrence::TooBigReported } else { Occurrence::TooBigSilent }, 1);
+            outcome.fault = true;
+            if small.reported {
+                let reported = too_big(&frame.bytes, &tcp, small.mtu);
+                outcome.to_sender.push((now_us + self.plan.delay_us, reported));
             }
             return;
         }
         self.damage(now_us, &mut frame, &tcp, offset, outcome);
         let copy = self.chance(now_us, self.plan.duplicate_ppm).then(|| frame.clone());
-        self.deeds.saw_if(Sight::Doubled, copy.is_some());
+        self.coverage.count_if(Occurrence::Duplicated, copy.is_some());
         for frame in [Some(frame), copy].into_iter().flatten() {
             self.queue(now_us, frame, &tcp, outcome);
         }
@@ -357,7 +366,7 @@ impl Link {
         flow.isn.map_or(0, |isn| i64::from(tcp.seq.wrapping_sub(isn).wrapping_sub(1) as i32))
     }
 
-    fn is_named(&mut self, tcp: &Tcp, offset: i64) -> bool {
+    fn is_selected(&mut self, tcp: &Tcp, offset: i64) -> bool {
         let key = (tcp.src_port, tcp.dst_port);
         let Some(flow) = self.flows.get_mut(&key) else { return false };
         let (start, end) = (offset, offset + tcp.len() as i64);
@@ -369,35 +378,35 @@ impl Link {
         flow.data += u64::from(fresh);
         flow.retransmissions += u64::from(again);
         flow.acks += u64::from(bare);
-        let mut named = false;
-        for (number, rule) in self.plan.named.iter().enumerate() {
+        let mut selected = false;
+        for (number, rule) in self.plan.loss_rules.iter().enumerate() {
             let found = self.found.entry((number, key.0, key.1)).or_insert((i64::MAX, i64::MAX, 0));
             let (from, to, lost) = *found;
             let repeated = lost > 0 && !tcp.is_empty() && start < to && from < end;
-            let hit = match rule.name {
-                Name::Data(n) => fresh && data == n || repeated,
-                Name::Offset(at) => (start..end).contains(&(at as i64)),
-                Name::Retransmission(n) => again && (retransmissions == n || repeated),
-                Name::Ack(n) => bare && (n..n + u64::from(rule.times)).contains(&acks),
-                Name::Syn => tcp.has(flag::SYN),
-                Name::Fin => tcp.has(flag::FIN),
+            let hit = match rule.selector {
+                Selector::Data(n) => fresh && data == n || repeated,
+                Selector::Offset(at) => (start..end).contains(&(at as i64)),
+                Selector::Retransmission(n) => again && (retransmissions == n || repeated),
+                Selector::Ack(n) => bare && (n..n + u64::from(rule.times)).contains(&acks),
+                Selector::Syn => tcp.has(flag::SYN),
+                Selector::Fin => tcp.has(flag::FIN),
             };
             if hit && lost < rule.times {
                 *found = if lost == 0 { (start, end, 1) } else { (from, to, lost + 1) };
-                named = true;
+                selected = true;
             }
         }
-        named
+        selected
     }
 
-    fn is_unlucky(&mut self, now_us: u64) -> Option<Sight> {
+    fn random_loss(&mut self, now_us: u64) -> Option<Occurrence> {
         let burst = self.plan.burst;
         let turns = if self.bad { burst.leave_ppm } else { burst.enter_ppm };
         self.bad ^= self.chance(now_us, turns);
         if self.bad && self.chance(now_us, burst.loss_ppm) {
-            return Some(Sight::LostInBurst);
+            return Some(Occurrence::LostInBurst);
         }
-        self.chance(now_us, self.plan.loss_ppm).then_some(Sight::LostByChance)
+        self.chance(now_us, self.plan.loss_ppm).then_some(Occurrence::LostAtRandom)
     }
 
     /// A forged frame that arrives before anything sent later.
@@ -407,14 +416,15 @@ impl Link {
         }
         let Some(flow) = self.flows.get(&(tcp.src_port, tcp.dst_port)) else { return };
         let (Ok(high), finished) = (u32::try_from(flow.high - offset), flow.finished) else { return };
-        let Some(Forged { sight, bytes, back }) = forge(&mut self.dice, &frame.bytes, tcp, high, finished)
+        let Some(Forged { occurrence, bytes, to_sender }) =
+            forge(&mut self.dice, &frame.bytes, tcp, high, finished)
         else {
             return;
         };
-        self.deeds.saw(sight, 1);
+        self.coverage.count(occurrence, 1);
         let at_us = now_us + self.plan.delay_us;
-        if back {
-            outcome.back.push((at_us, bytes));
+        if to_sender {
+            outcome.to_sender.push((at_us, bytes));
         } else {
             outcome.arrivals.push((at_us, Frame { bytes, damage: Damage::Forged }));
         }
@@ -422,24 +432,24 @@ impl Link {
 
     /// Adds to a bare acknowledgement the bytes on which its sender is about to renege, while there is a hole
     /// before them.
-    fn tell_taken_back(&mut self, frame: &mut Frame, tcp: &mut Tcp) {
-        for bytes in &mut self.taken_back {
+    fn add_reneged_block(&mut self, frame: &mut Frame, tcp: &mut Tcp) {
+        for bytes in &mut self.reneged {
             let (start, end) = bytes.block;
             if bytes.ports != (tcp.src_port, tcp.dst_port) || (start.wrapping_sub(tcp.ack) as i32) <= 0 {
                 continue;
             }
-            let Some(told) = tcp.with_sack_block(&frame.bytes, (start, end)) else { continue };
-            let Some(parsed) = parse(&told) else { continue };
-            (frame.bytes, *tcp) = (told, parsed);
+            let Some(reported) = tcp.with_sack_block(&frame.bytes, (start, end)) else { continue };
+            let Some(parsed) = parse(&reported) else { continue };
+            (frame.bytes, *tcp) = (reported, parsed);
             bytes.left -= 1;
-            self.deeds.saw(Sight::TakenBack, 1);
+            self.coverage.count(Occurrence::Reneged, 1);
         }
-        self.taken_back.retain(|bytes| bytes.left > 0);
+        self.reneged.retain(|bytes| bytes.left > 0);
     }
 
     fn damage(&mut self, now_us: u64, frame: &mut Frame, tcp: &Tcp, offset: i64, outcome: &mut Outcome) {
         let seen = self.chance(now_us, self.plan.corrupt_ppm);
-        let unseen = self.chance(now_us, self.plan.corrupt_unseen_ppm);
+        let unseen = self.chance(now_us, self.plan.corrupt_payload_ppm);
         let range = if seen {
             // IPv6 has no checksum over its header.
             (if tcp.ipv6 { tcp.l4 } else { 14 })..tcp.payload.end
@@ -450,14 +460,17 @@ impl Link {
         };
         let at = range.start + self.dice.below(range.len() as u64) as usize;
         frame.bytes[at] ^= 1 << self.dice.below(8);
-        frame.damage = Damage::Seen;
+        frame.damage = Damage::WrongChecksum;
         if !seen {
             complete(&mut frame.bytes);
-            frame.damage = Damage::Unseen;
+            frame.damage = Damage::CorrectChecksum;
             outcome.poisoned.push(tcp.src_port.max(tcp.dst_port));
         }
-        self.deeds.saw(if seen { Sight::DamagedSeen } else { Sight::DamagedUnseen }, 1);
-        outcome.harmed = true;
+        self.coverage.count(
+            if seen { Occurrence::CorruptedWrongChecksum } else { Occurrence::CorruptedCorrectChecksum },
+            1,
+        );
+        outcome.fault = true;
     }
 
     /// The queue in front of the wire, and the wire.
@@ -466,8 +479,8 @@ impl Link {
         let now_ns = now_us * 1000;
         let waiting = self.busy_until_ns.saturating_sub(now_ns) * self.plan.rate / 1_000_000;
         if waiting + bytes > self.plan.queue_bytes {
-            self.deeds.saw(Sight::LostForRoom, 1);
-            outcome.harmed = true;
+            self.coverage.count(Occurrence::LostAtFullQueue, 1);
+            outcome.fault = true;
             return;
         }
         let full = self.plan.mark_bytes.is_some_and(|mark| waiting >= mark);
@@ -476,14 +489,14 @@ impl Link {
             && (full || self.chance(now_us, self.plan.mark_ppm))
         {
             mark_congestion(&mut frame.bytes, tcp);
-            self.deeds.saw(Sight::Marked, 1);
+            self.coverage.count(Occurrence::Marked, 1);
         }
         self.busy_until_ns = self.busy_until_ns.max(now_ns) + (bytes * 1_000_000).div_ceil(self.plan.rate);
         let mut at_us = self.busy_until_ns.div_ceil(1000) + self.plan.delay_us;
         if self.chance(now_us, self.plan.reorder_ppm) {
             at_us += self.dice.between(1, self.plan.reorder_us.max(1));
-            self.deeds.saw(Sight::HeldBack, 1);
-            outcome.harmed = true;
+            self.coverage.count(Occurrence::Delayed, 1);
+            outcome.fault = true;
         }
         outcome.arrivals.push((at_us, frame));
     }

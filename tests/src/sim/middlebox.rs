@@ -5,7 +5,7 @@ use super::packet::{Damage, Frame, Tcp, flag, parse};
 
 /// Joins consecutive segments of one flow.
 #[derive(Debug)]
-pub struct Joiner {
+pub struct Coalescer {
     /// Most bytes of payload in a joined segment.
     max_bytes: usize,
     /// How long a segment waits for the next.
@@ -14,7 +14,7 @@ pub struct Joiner {
     joined: u64,
 }
 
-impl Joiner {
+impl Coalescer {
     /// Joins up to `max_bytes`, and holds a segment for at most `hold_us`.
     pub fn new(max_bytes: usize, hold_us: u64) -> Self {
         Self { max_bytes, hold_us, held: None, joined: 0 }

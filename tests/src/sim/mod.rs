@@ -14,7 +14,7 @@
 //! | `watch/` | the rules on the wire |
 //! | `setup.rs`, `scenario/` | the parameters of a run, and the scenarios that draw them |
 //! | `run.rs` | the clock, and the rules about time |
-//! | `patience.rs` | how long a connection may make no progress |
+//! | `progress_bound.rs` | how long a connection may make no progress |
 //! | `coverage.rs` | counts of faults and events |
 //! | `report.rs` | many runs, and captures of failed ones |
 //! | `defect.rs` | defects that the simulator has to find |
@@ -32,8 +32,8 @@ pub mod forge;
 pub mod link;
 pub mod middlebox;
 pub mod packet;
-mod patience;
 pub mod port;
+mod progress_bound;
 pub mod queue;
 pub mod report;
 pub mod run;

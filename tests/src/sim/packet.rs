@@ -25,9 +25,9 @@ pub enum Damage {
     #[default]
     None,
     /// A flipped bit that makes the checksum wrong.
-    Seen,
+    WrongChecksum,
     /// A flipped bit in the payload, with a recomputed checksum.
-    Unseen,
+    CorrectChecksum,
     /// The whole frame is forged.
     Forged,
 }

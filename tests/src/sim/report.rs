@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use dp::pcap::Tap;
 
-use super::coverage::Sightings;
+use super::coverage::OccurrenceTotals;
 use super::run::{Stats, Violation, run};
 use super::scenario::Scenario;
 
@@ -112,7 +112,7 @@ pub struct Total {
     /// Bytes, or FPDUs, accepted ahead of the frontier.
     pub early: u64,
     /// Faults and events in the runs that passed.
-    pub sightings: Sightings,
+    pub occurrences: OccurrenceTotals,
 }
 
 impl fmt::Display for Total {
@@ -178,15 +178,15 @@ pub fn check_all_with(
 
 impl Total {
     fn add(&mut self, stats: &Stats) {
-        self.bytes += stats.moved.bytes;
-        self.operations += stats.moved.operations;
+        self.bytes += stats.transferred.bytes;
+        self.operations += stats.transferred.operations;
         self.frames += stats.frames;
         self.lost += stats.lost;
-        self.retransmits += stats.moved.retransmits;
-        self.cuts += stats.moved.cuts;
-        self.raises += stats.moved.raises;
-        self.early += stats.moved.early;
-        self.sightings.add(&stats.coverage);
+        self.retransmits += stats.transferred.retransmits;
+        self.cuts += stats.transferred.cuts;
+        self.raises += stats.transferred.raises;
+        self.early += stats.transferred.early;
+        self.occurrences.add(&stats.coverage);
     }
 
     /// Adds another total.
@@ -201,6 +201,6 @@ impl Total {
         self.cuts += other.cuts;
         self.raises += other.raises;
         self.early += other.early;
-        self.sightings.join(&other.sightings);
+        self.occurrences.join(&other.occurrences);
     }
 }

@@ -1,26 +1,27 @@
-//! One run: the virtual clock, its events, and the rules about time. `patience.rs` has the bound on progress.
+//! One run: the virtual clock, its events, and the rules about time. `progress_bound.rs` has the bound on
+//! progress.
 
 use std::iter::successors;
 
 use dp::Mbuf;
 
-use super::coverage::{Coverage, Sight};
+use super::coverage::{Coverage, Occurrence};
 use super::link::{Link, Span};
-use super::middlebox::Joiner;
+use super::middlebox::Coalescer;
 use super::packet::{Frame, parse};
-use super::patience::Patience;
 use super::port::{Sent, Socket, port};
+use super::progress_bound::ProgressBound;
 use super::queue::Queue;
-use super::setup::{Ail, AilKind, Setup, Work};
+use super::setup::{Setup, Stall, StallKind, Work};
 use super::trace::Trace;
 use super::watch::{Framing, Watch};
-use super::world::{Moved, RdmaWorld, StreamWorld, World};
+use super::world::{RdmaWorld, StreamWorld, Transferred, World};
 
 /// The time at which a run begins.
 pub const START_US: u64 = 1_000_000;
 
 /// How long a run continues after all connections are over: longer than TIME-WAIT.
-const REST_US: u64 = 160_000_000;
+const QUIET_US: u64 = 160_000_000;
 
 /// The end of this time, in which no host may send TCP segments.
 const SILENCE_US: u64 = 3_000_000;
@@ -29,15 +30,15 @@ const SILENCE_US: u64 = 3_000_000;
 const END_US: u64 = 7_200_000_000;
 
 /// Polls without work that a host may ask for, in all and for each poll with work.
-const IDLE_TURNS: u64 = 1000;
-const IDLE_TURNS_PER_BUSY: u64 = 4;
+const IDLE_POLLS: u64 = 1000;
+const IDLE_POLLS_PER_BUSY: u64 = 4;
 
 /// The same for each millisecond in which the host's port accepts nothing or its pool has no buffer: a stack,
 /// an engine and a user check that often whether this is over.
-const IDLE_TURNS_PER_AILING_MS: u64 = 3;
+const IDLE_POLLS_PER_STALLED_MS: u64 = 3;
 
 /// Most polls at one moment of virtual time.
-const TURNS_AT_ONCE: u64 = 10_000;
+const POLLS_PER_INSTANT: u64 = 10_000;
 
 /// Why a run failed.
 #[derive(Clone, Debug)]
@@ -54,7 +55,7 @@ pub struct Violation {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stats {
     /// Work done by the users.
-    pub moved: Moved,
+    pub transferred: Transferred,
     /// Frames sent by both hosts.
     pub frames: u64,
     /// Frames lost on the way, for any reason.
@@ -69,23 +70,23 @@ pub struct Stats {
     pub coverage: Coverage,
 }
 
-enum Happening {
+enum Event {
     Arrival(usize, Frame),
     Carrier(bool),
     /// A stall of a host begins or ends.
-    Ail(usize, AilKind, bool),
+    Stall(usize, StallKind, bool),
 }
 
 /// When a connection made progress.
 #[derive(Clone, Copy, Debug)]
-struct Stamp {
+struct LastProgress {
     mark: u64,
     at_us: u64,
     standstill_us: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Turns {
+struct PollCounts {
     busy: u64,
     idle: u64,
 }
@@ -93,27 +94,27 @@ struct Turns {
 struct Run {
     setup: Setup,
     now_us: u64,
-    queue: Queue<Happening>,
+    queue: Queue<Event>,
     sockets: [Socket; 2],
     links: [Link; 2],
-    lro: [Option<Joiner>; 2],
+    lro: [Option<Coalescer>; 2],
     world: Box<dyn World>,
     watch: Watch,
     wakes: [Option<u64>; 2],
-    turns: [Turns; 2],
+    polls: [PollCounts; 2],
     /// For each connection: which users have finished.
     over: Vec<[bool; 2]>,
-    stamps: Vec<Stamp>,
-    harmed_us: u64,
+    last_progress: Vec<LastProgress>,
+    last_fault_us: u64,
     /// When a host was last stalled.
-    ailed_us: u64,
+    stalled_us: u64,
     /// Number of tail loss probes, and when the last one was sent.
     probed: (u64, u64),
     /// For each stopped host: the number of frames that may wait for it.
     stopped: [Option<usize>; 2],
     waiting: [Vec<Frame>; 2],
     /// Buffers taken from a pool so that it is empty for a time.
-    kept: [Vec<Mbuf>; 2],
+    withheld: [Vec<Mbuf>; 2],
     stats: Stats,
     trace: Trace,
     sent_last_us: u64,
@@ -133,13 +134,13 @@ pub fn run(setup: &Setup, seed: u64, wrap: Wrap<'_>) -> Result<Stats, Violation>
         Ok(()) => Ok(run.stats),
         Err(what) => {
             let state = format!(
-                "{}{:#?}\nstamps {:?}, harmed at {} us, wakes {:?}, turns {:?}\n",
+                "{}{:#?}\nlast progress {:?}, last fault at {} us, wakes {:?}, polls {:?}\n",
                 run.world.describe(),
-                run.links.iter().map(Link::deeds).collect::<Vec<_>>(),
-                run.stamps,
-                run.harmed_us,
+                run.links.iter().map(Link::coverage).collect::<Vec<_>>(),
+                run.last_progress,
+                run.last_fault_us,
                 run.wakes,
-                run.turns
+                run.polls
             );
             Err(Violation { at_us: run.now_us, what, state })
         }
@@ -161,13 +162,13 @@ impl Run {
         };
         let mut queue = Queue::default();
         for &Span { from_us, to_us } in &setup.flaps {
-            queue.push(from_us, Happening::Carrier(false));
-            queue.push(to_us, Happening::Carrier(true));
+            queue.push(from_us, Event::Carrier(false));
+            queue.push(to_us, Event::Carrier(true));
         }
-        for (side, ails) in setup.ails.iter().enumerate() {
-            for &Ail { span, kind } in ails {
-                queue.push(span.from_us, Happening::Ail(side, kind, true));
-                queue.push(span.to_us, Happening::Ail(side, kind, false));
+        for (side, stalls) in setup.stalls.iter().enumerate() {
+            for &Stall { span, kind } in stalls {
+                queue.push(span.from_us, Event::Stall(side, kind, true));
+                queue.push(span.to_us, Event::Stall(side, kind, false));
             }
         }
         let mut watch = Watch::new(framing, setup.ours(), mtus);
@@ -176,25 +177,25 @@ impl Run {
             depths.for_each(|(port, depth)| watch.set_depth(port, depth));
         }
         let link = |side: usize| Link::new(setup.links[side].clone(), seed, side);
-        let stamp = Stamp { mark: 0, at_us: START_US, standstill_us: 0 };
+        let last = LastProgress { mark: 0, at_us: START_US, standstill_us: 0 };
         Ok(Self {
             now_us: START_US,
             queue,
             sockets: [socket_a, socket_b],
             links: [link(0), link(1)],
-            lro: setup.lro.map(|lro| lro.map(|(bytes, hold_us)| Joiner::new(bytes, hold_us))),
+            lro: setup.lro.map(|lro| lro.map(|(bytes, hold_us)| Coalescer::new(bytes, hold_us))),
             watch,
             wakes: [Some(START_US), Some(START_US)],
-            turns: Default::default(),
+            polls: Default::default(),
             over: vec![[false; 2]; world.connections()],
-            stamps: vec![stamp; world.connections()],
+            last_progress: vec![last; world.connections()],
             world,
-            harmed_us: START_US,
-            ailed_us: START_US,
+            last_fault_us: START_US,
+            stalled_us: START_US,
             probed: (0, START_US),
             stopped: [None; 2],
             waiting: Default::default(),
-            kept: Default::default(),
+            withheld: Default::default(),
             stats: Stats::default(),
             trace: Trace::default(),
             sent_last_us: START_US,
@@ -206,11 +207,11 @@ impl Run {
         let mut over_us = None;
         let mut at_once = 0;
         while let Some(next_us) = self.next_us() {
-            if over_us.is_some_and(|over_us| next_us > over_us + REST_US) {
+            if over_us.is_some_and(|over_us| next_us > over_us + QUIET_US) {
                 break;
             }
             at_once = if next_us > self.now_us { 0 } else { at_once + 1 };
-            if at_once > TURNS_AT_ONCE {
+            if at_once > POLLS_PER_INSTANT {
                 return Err(format!("{at_once} polls at the same moment: a host keeps asking for polls"));
             }
             self.now_us = self.now_us.max(next_us);
@@ -227,12 +228,12 @@ impl Run {
             return Err("no event is left, but not all connections are done".into());
         };
         self.stats.time_us = over_us - START_US;
-        self.finish(over_us + REST_US)
+        self.finish(over_us + QUIET_US)
     }
 
     fn next_us(&self) -> Option<u64> {
         let links = self.links.iter().filter_map(Link::next_us);
-        let lro = self.lro.iter().flatten().filter_map(Joiner::next_us);
+        let lro = self.lro.iter().flatten().filter_map(Coalescer::next_us);
         let runs = |side: &usize| self.stopped[*side].is_none();
         let wakes = [0, 1].into_iter().filter(runs).filter_map(|side| self.wakes[side]);
         self.queue.next_us().into_iter().chain(links).chain(lro).chain(wakes).min()
@@ -241,12 +242,12 @@ impl Run {
     fn step(&mut self) -> Result<(), String> {
         while let Some(happening) = self.queue.pop(self.now_us) {
             match happening {
-                Happening::Carrier(up) => {
+                Event::Carrier(up) => {
                     self.sockets.iter().for_each(|socket| socket.set_up(up));
-                    self.harmed_us = self.now_us;
+                    self.last_fault_us = self.now_us;
                 }
-                Happening::Ail(side, kind, begins) => self.ail(side, kind, begins),
-                Happening::Arrival(side, frame) => {
+                Event::Stall(side, kind, begins) => self.stall(side, kind, begins),
+                Event::Arrival(side, frame) => {
                     let mut out = Vec::new();
                     match &mut self.lro[side] {
                         Some(joiner) => joiner.push(self.now_us, frame, &mut out),
@@ -280,24 +281,24 @@ impl Run {
     }
 
     /// A stall of host `side` begins or ends.
-    fn ail(&mut self, side: usize, kind: AilKind, begins: bool) {
-        self.ailed_us = self.now_us;
+    fn stall(&mut self, side: usize, kind: StallKind, begins: bool) {
+        self.stalled_us = self.now_us;
         match kind {
-            AilKind::PortStuck => {
+            StallKind::PortStuck => {
                 self.sockets[side].set_stuck(begins);
-                self.stats.coverage.saw_if(Sight::PortStuck, begins);
+                self.stats.coverage.count_if(Occurrence::PortStuck, begins);
             }
-            AilKind::NoBuffers if begins => {
+            StallKind::NoBuffers if begins => {
                 let pool = self.sockets[side].pool().clone();
-                self.kept[side].extend(std::iter::from_fn(|| pool.alloc()));
-                self.stats.coverage.saw(Sight::NoBuffers, 1);
+                self.withheld[side].extend(std::iter::from_fn(|| pool.alloc()));
+                self.stats.coverage.count(Occurrence::NoBuffers, 1);
             }
-            AilKind::NoBuffers => self.kept[side].clear(),
-            AilKind::Stopped(most) if begins => {
+            StallKind::NoBuffers => self.withheld[side].clear(),
+            StallKind::Stopped(most) if begins => {
                 self.stopped[side] = Some(most);
-                self.stats.coverage.saw(Sight::HostStopped, 1);
+                self.stats.coverage.count(Occurrence::HostStopped, 1);
             }
-            AilKind::Stopped(_) => {
+            StallKind::Stopped(_) => {
                 self.stopped[side] = None;
                 self.wakes[side] = Some(self.now_us);
                 let waiting = std::mem::take(&mut self.waiting[side]);
@@ -307,8 +308,8 @@ impl Run {
     }
 
     /// How long host `side` has been stalled so far, and whether it is now.
-    fn ailed(&self, side: usize) -> (u64, bool) {
-        let spans = || self.setup.ails[side].iter().map(|ail| ail.span);
+    fn stalled(&self, side: usize) -> (u64, bool) {
+        let spans = || self.setup.stalls[side].iter().map(|stall| stall.span);
         let us = spans().map(|span| self.now_us.min(span.to_us).saturating_sub(span.from_us)).sum();
         (us, spans().any(|span| span.holds(self.now_us)))
     }
@@ -316,15 +317,15 @@ impl Run {
     /// Whether host `side` has no space for this frame. Applies to all frames, not only to TCP.
     fn is_refused(&mut self, side: usize, frame: &Frame) -> bool {
         let reason = match self.stopped[side] {
-            Some(most) if self.waiting[side].len() >= most => Sight::LostAtStopped,
-            None if !self.kept[side].is_empty() && !self.sockets[side].has_buffers_for(&frame.bytes) => {
-                Sight::LostForBuffers
+            Some(most) if self.waiting[side].len() >= most => Occurrence::LostAtStopped,
+            None if !self.withheld[side].is_empty() && !self.sockets[side].has_buffers_for(&frame.bytes) => {
+                Occurrence::LostWithoutBuffer
             }
             _ => return false,
         };
         self.stats.lost += 1;
-        self.stats.coverage.saw(reason, 1);
-        self.harmed_us = self.now_us;
+        self.stats.coverage.count(reason, 1);
+        self.last_fault_us = self.now_us;
         true
     }
 
@@ -349,25 +350,26 @@ impl Run {
         let cut_off = self.setup.flaps.iter().any(|span| span.holds(self.now_us)) && parse(bytes).is_some();
         if cut_off {
             self.stats.lost += 1;
-            self.stats.coverage.saw(Sight::LostWithoutCarrier, 1);
-            self.harmed_us = self.now_us;
+            self.stats.coverage.count(Occurrence::LostLinkDown, 1);
+            self.last_fault_us = self.now_us;
         }
         cut_off
     }
 
     fn turn(&mut self, side: usize) -> Result<(), String> {
-        self.world.set_harmed(self.harmed_us.max(self.ailed_us));
+        self.world.set_last_fault(self.last_fault_us.max(self.stalled_us));
         let busy = self.world.turn(side, self.now_us, &mut self.watch)?;
-        let ailed_us = self.ailed(side).0;
-        let turns = &mut self.turns[side];
+        let stalled_us = self.stalled(side).0;
+        let polls = &mut self.polls[side];
         if busy {
-            turns.busy += 1;
+            polls.busy += 1;
         } else {
-            turns.idle += 1;
+            polls.idle += 1;
         }
-        let most = IDLE_TURNS + IDLE_TURNS_PER_BUSY * turns.busy + ailed_us / 1000 * IDLE_TURNS_PER_AILING_MS;
-        if turns.idle > most {
-            return Err(format!("host {side} asks for polls without work: {turns:?}"));
+        let most =
+            IDLE_POLLS + IDLE_POLLS_PER_BUSY * polls.busy + stalled_us / 1000 * IDLE_POLLS_PER_STALLED_MS;
+        if polls.idle > most {
+            return Err(format!("host {side} asks for polls without work: {polls:?}"));
         }
         self.note_ends(side);
         let condition = self.world.condition(side);
@@ -391,16 +393,18 @@ impl Run {
             }
         }
         // A lost window update can leave a small window open for as long as the persist timer.
-        if condition.cuts > 0 && !self.setup.may_cut && self.harmed_us == START_US {
+        if condition.cuts > 0 && !self.setup.may_cut && self.last_fault_us == START_US {
             return Err(format!("host {side} has split {} segments for no reason", condition.cuts));
         }
         // Repeated losses may look like a path with a smaller MTU (RFC 8899 section 4.3), and so may a peer
         // that answers late; but not a local port that accepts nothing.
-        let unharmed = self.harmed_us == START_US
+        let unharmed = self.last_fault_us == START_US
             && !self.setup.hosts[side].path_shrinks
-            && self.setup.ails[1 - side].is_empty();
+            && self.setup.stalls[1 - side].is_empty();
         if condition.cuts_by_emss > 0 && unharmed {
-            return Err(format!("host {side} has split segments for a smaller EMSS, but the MTU did not change"));
+            return Err(format!(
+                "host {side} has split segments for a smaller EMSS, but the MTU did not change"
+            ));
         }
         self.wakes[side] = self.world.next_us(side, self.now_us).map(|at_us| at_us.max(self.now_us));
         Ok(())
@@ -418,29 +422,29 @@ impl Run {
 
     /// Enters the effects of a frame that host `side` sent.
     fn enter(&mut self, side: usize, outcome: super::link::Outcome) {
-        if outcome.harmed {
-            self.harmed_us = self.now_us;
+        if outcome.fault {
+            self.last_fault_us = self.now_us;
         }
-        outcome.taken_back.into_iter().for_each(|bytes| self.links[1 - side].take_back(bytes));
+        outcome.reneged.into_iter().for_each(|bytes| self.links[1 - side].renege(bytes));
         for port in outcome.poisoned {
             self.world.poisoned(port);
         }
         for (at_us, frame) in outcome.arrivals {
-            self.queue.push(at_us, Happening::Arrival(1 - side, frame));
+            self.queue.push(at_us, Event::Arrival(1 - side, frame));
         }
-        for (at_us, bytes) in outcome.back {
+        for (at_us, bytes) in outcome.to_sender {
             let frame = Frame { bytes, damage: Default::default() };
-            self.queue.push(at_us, Happening::Arrival(side, frame));
+            self.queue.push(at_us, Event::Arrival(side, frame));
         }
     }
 
     /// Checks the bound on progress. Returns whether all is done.
     fn check_progress(&mut self) -> Result<bool, String> {
         let mut all = true;
-        if self.ailed(0).1 || self.ailed(1).1 {
-            self.ailed_us = self.now_us;
+        if self.stalled(0).1 || self.stalled(1).1 {
+            self.stalled_us = self.now_us;
         }
-        let harmed_us = self.harmed_us.max(self.ailed_us);
+        let last_fault_us = self.last_fault_us.max(self.stalled_us);
         let pause_us = 1_000_000 + 4 * self.setup.pause_us();
         // smoltcp's largest RTO is a minute.
         let rto_max_us = match self.setup.ours() {
@@ -449,16 +453,16 @@ impl Run {
             }
             _ => 60_000_000,
         };
-        let patience = Patience {
+        let bound = ProgressBound {
             rto_max_us,
             pause_us,
-            echoes: self.setup.hosts.iter().all(|host| host.tcp.timestamps),
+            timestamps: self.setup.hosts.iter().all(|host| host.tcp.timestamps),
         };
         let probes = [0, 1].iter().map(|&side: &usize| self.world.condition(side).tail_probes).sum();
         if probes > self.probed.0 {
             self.probed = (probes, self.now_us);
         }
-        for (number, stamp) in self.stamps.iter_mut().enumerate() {
+        for (number, last) in self.last_progress.iter_mut().enumerate() {
             let progress = self.world.progress(number);
             let port = self.world.port(number);
             // Counts RSTs of this connection and of the earlier ones that it waits for.
@@ -466,33 +470,33 @@ impl Run {
                 successors(Some(number), |&number| self.world.before(number))
                     .map(|number| self.world.port(number))
             };
-            let swept = ports().filter(|&port| self.watch.swept(port)).count();
+            let resets = ports().filter(|&port| self.watch.earlier_was_reset(port)).count();
             let acked = self.watch.acked(0, port) + self.watch.acked(1, port);
-            let mark = progress.steps + acked + swept as u64;
+            let mark = progress.steps + acked + resets as u64;
             all &= progress.done;
-            let still_us = self.now_us - stamp.at_us;
-            if mark != stamp.mark || progress.done {
+            let still_us = self.now_us - last.at_us;
+            if mark != last.mark || progress.done {
                 if !progress.done {
-                    stamp.standstill_us = stamp.standstill_us.max(still_us);
+                    last.standstill_us = last.standstill_us.max(still_us);
                     self.stats.standstill_us = self.stats.standstill_us.max(still_us);
                 }
-                (stamp.mark, stamp.at_us) = (mark, self.now_us);
+                (last.mark, last.at_us) = (mark, self.now_us);
                 continue;
             }
-            if !patience.echoes && ports().any(|port| self.watch.looks_old(port)) {
-                stamp.at_us = self.now_us;
+            if !bound.timestamps && ports().any(|port| self.watch.syn_looks_old(port)) {
+                last.at_us = self.now_us;
                 continue;
             }
-            let well_us = self.now_us - harmed_us.max(stamp.at_us);
-            let stood_us = stamp
+            let since_fault_us = self.now_us - last_fault_us.max(last.at_us);
+            let longest_wait_us = last
                 .standstill_us
-                .max(harmed_us.saturating_sub(stamp.at_us))
-                .max(self.watch.stood_us(port, harmed_us));
+                .max(last_fault_us.saturating_sub(last.at_us))
+                .max(self.watch.longest_wait_us(port, last_fault_us));
             let probed_us = self.now_us - self.probed.1;
-            if !patience.allows(stood_us, well_us, probed_us) {
-                let bound_us = patience.bound_us(stood_us);
+            if !bound.allows(longest_wait_us, since_fault_us, probed_us) {
+                let bound_us = bound.bound_us(longest_wait_us);
                 return Err(format!(
-                    "connection {port} has made no progress for {still_us} us, the last fault was {well_us} us ago, the \
+                    "connection {port} has made no progress for {still_us} us, the last fault was {since_fault_us} us ago, the \
                      last probe was sent {probed_us} us ago: the bound is {bound_us} us"
                 ));
             }
@@ -509,16 +513,19 @@ impl Run {
             let pool = self.sockets[side].pool();
             if pool.available() != pool.capacity() {
                 let missing = pool.capacity() - pool.available();
-                return Err(format!("host {side} has kept {missing} packet buffers"));
+                return Err(format!("host {side} has withheld {missing} packet buffers"));
             }
             self.stats.lost += self.links[side].lost();
-            self.stats.coverage.join(&self.links[side].deeds());
-            let joined = self.lro[side].as_ref().map_or(0, Joiner::joined);
-            self.stats.coverage.saw(Sight::JoinedByPort, joined);
+            self.stats.coverage.join(&self.links[side].coverage());
+            let joined = self.lro[side].as_ref().map_or(0, Coalescer::joined);
+            self.stats.coverage.count(Occurrence::JoinedByPort, joined);
         }
-        self.stats.moved = self.world.finish()?;
-        if self.setup.lossless && self.stats.moved.retransmits > 0 {
-            return Err(format!("{} segments were retransmitted, but none was lost", self.stats.moved.retransmits));
+        self.stats.transferred = self.world.finish()?;
+        if self.setup.lossless && self.stats.transferred.retransmits > 0 {
+            return Err(format!(
+                "{} segments were retransmitted, but none was lost",
+                self.stats.transferred.retransmits
+            ));
         }
         self.stats.coverage.join(self.watch.coverage());
         self.world.cover(&mut self.stats.coverage);

@@ -13,7 +13,7 @@ use super::world::{RdmaPlan, StreamPlan};
 
 /// A host that runs smoltcp.
 #[derive(Clone, Copy, Debug)]
-pub struct Stock {
+pub struct SmoltcpConfig {
     /// Receive buffer of a socket.
     pub rx_bytes: usize,
     /// Send buffer of a socket.
@@ -42,7 +42,7 @@ pub struct HostSetup {
     /// Bytes that a queue pair may send in one poll of the engine.
     pub quantum_bytes: usize,
     /// smoltcp's sockets in place of tcp-lite.
-    pub stock: Option<Stock>,
+    pub smoltcp: Option<SmoltcpConfig>,
     /// Limit of half-open connections at a listener.
     pub backlog: usize,
     /// The path MTU from this host becomes smaller, so its EMSS may too.
@@ -122,16 +122,16 @@ impl HostSetup {
 
 /// A period in which a host cannot work, for a reason other than the wire.
 #[derive(Clone, Copy, Debug)]
-pub struct Ail {
+pub struct Stall {
     /// When.
     pub span: Span,
     /// What.
-    pub kind: AilKind,
+    pub kind: StallKind,
 }
 
 /// The way in which a host is stalled.
 #[derive(Clone, Copy, Debug)]
-pub enum AilKind {
+pub enum StallKind {
     /// Its port accepts no frames, as a port whose peer does not empty the ring.
     PortStuck,
     /// Its pool has no free buffer.
@@ -161,7 +161,7 @@ pub struct Setup {
     /// Periods in which both links are down.
     pub flaps: Vec<Span>,
     /// Stalls of each host.
-    pub ails: [Vec<Ail>; 2],
+    pub stalls: [Vec<Stall>; 2],
     /// The work of the hosts.
     pub work: Work,
     /// Some fault may make TCP split segments that it should keep whole.
@@ -173,7 +173,7 @@ pub struct Setup {
 impl Setup {
     /// Which hosts run tcp-lite.
     pub fn ours(&self) -> [bool; 2] {
-        [0, 1].map(|side: usize| self.hosts[side].stock.is_none())
+        [0, 1].map(|side: usize| self.hosts[side].smoltcp.is_none())
     }
 
     /// The longest time that an answer may take without a fault: delays, full queues, delayed

@@ -5,7 +5,7 @@ use tcp_lite::{CongestionAlgorithm, Duration, EcnMode, Limits, Pacing, TcpConfig
 use crate::sim::dice::Dice;
 use crate::sim::link::Plan;
 use crate::sim::run::START_US;
-use crate::sim::setup::{HostSetup, Setup, Stock, Work};
+use crate::sim::setup::{HostSetup, Setup, SmoltcpConfig, Work};
 use crate::sim::world::{Chunks, Close, EndPlan, Kind, Operation, RdmaPlan, StreamPlan};
 
 /// Longer than any run: a connection that gives up breaks the bound on progress long before.
@@ -17,12 +17,12 @@ pub(super) fn draw(dice: &mut Dice, keys: [[u8; 32]; 2]) -> Setup {
         false => dice.pick(&[1500, 1500, 1500, 9000, 576]),
         true => dice.pick(&[1500, 1500, 9000, 1280]),
     };
-    let (rdma, stock_side) = match dice.below(4) {
+    let (rdma, smoltcp_side) = match dice.below(4) {
         0 | 1 => (true, None),
         2 => (false, None),
         _ => (false, Some(dice.below(2) as usize)),
     };
-    let rto_max_s = if stock_side.is_some() { 5 } else { dice.pick(&[2, 10, 60]) };
+    let rto_max_s = if smoltcp_side.is_some() { 5 } else { dice.pick(&[2, 10, 60]) };
     // The minimum RTO is above the peer's delayed ACK; smoltcp's is 10 ms.
     let delayed_ms = [dice.pick(&[1, 5, 10, 40]), dice.pick(&[1, 5, 10, 40])];
     let floor_ms = 10 + delayed_ms[0].max(delayed_ms[1]);
@@ -36,7 +36,7 @@ pub(super) fn draw(dice: &mut Dice, keys: [[u8; 32]; 2]) -> Setup {
         quantum_bytes: dice.pick(&[1000, 4000, 16_000]),
         backlog: 1024,
         path_shrinks: false,
-        stock: (stock_side == Some(side)).then(|| Stock {
+        smoltcp: (smoltcp_side == Some(side)).then(|| SmoltcpConfig {
             // At least two segments, otherwise segments would have to be split.
             rx_bytes: dice.scaled(2 * u64::from(mtu), 1 << 18) as usize,
             tx_bytes: dice.scaled(4096, 1 << 18) as usize,
@@ -56,7 +56,7 @@ pub(super) fn draw(dice: &mut Dice, keys: [[u8; 32]; 2]) -> Setup {
         plans.iter_mut().for_each(|plan| plan.crc = crc);
         Work::Rdma(plans)
     } else {
-        let ours = stock_side.is_none();
+        let ours = smoltcp_side.is_none();
         Work::Streams((0..dice.between(1, 3)).map(|_| stream_plan(dice, ours)).collect())
     };
     Setup {
@@ -64,7 +64,7 @@ pub(super) fn draw(dice: &mut Dice, keys: [[u8; 32]; 2]) -> Setup {
         links,
         lro: [None; 2],
         flaps: Vec::new(),
-        ails: Default::default(),
+        stalls: Default::default(),
         work,
         may_cut: false,
         lossless: false,

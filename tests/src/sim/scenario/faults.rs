@@ -3,9 +3,9 @@
 use tcp_lite::{Duration, EcnMode};
 
 use crate::sim::dice::Dice;
-use crate::sim::link::{Burst, Name, Named, Narrow, Plan, Span};
+use crate::sim::link::{Burst, LossRule, Plan, Selector, SmallMtu, Span};
 use crate::sim::run::START_US;
-use crate::sim::setup::{Ail, AilKind, Setup, Work};
+use crate::sim::setup::{Setup, Stall, StallKind, Work};
 use crate::sim::world::{Close, Fault, Reader, StreamPlan};
 
 /// IP and TCP headers at their longest, without extension headers.
@@ -51,15 +51,15 @@ pub(super) fn burst_loss(dice: &mut Dice, setup: &mut Setup) {
 pub(super) fn named_loss(dice: &mut Dice, setup: &mut Setup) {
     directions(dice, setup, |dice, link| {
         for _ in 0..dice.between(1, 4) {
-            let name = match dice.below(8) {
-                0..3 => Name::Data(dice.scaled(1, 64) - 1),
-                3 => Name::Offset(dice.scaled(1, 200_000)),
-                4 => Name::Retransmission(dice.below(6)),
-                5 => Name::Ack(dice.below(40)),
-                6 => Name::Syn,
-                _ => Name::Fin,
+            let selector = match dice.below(8) {
+                0..3 => Selector::Data(dice.scaled(1, 64) - 1),
+                3 => Selector::Offset(dice.scaled(1, 200_000)),
+                4 => Selector::Retransmission(dice.below(6)),
+                5 => Selector::Ack(dice.below(40)),
+                6 => Selector::Syn,
+                _ => Selector::Fin,
             };
-            link.named.push(Named { name, times: dice.between(1, 4) as u32 });
+            link.loss_rules.push(LossRule { selector, times: dice.between(1, 4) as u32 });
         }
     });
 }
@@ -99,7 +99,7 @@ pub(super) fn corrupt(dice: &mut Dice, setup: &mut Setup) {
     directions(dice, setup, |dice, link| {
         link.corrupt_ppm = dice.scaled(1000, 100_000) as u32;
         if unseen {
-            link.corrupt_unseen_ppm = dice.scaled(1000, 50_000) as u32;
+            link.corrupt_payload_ppm = dice.scaled(1000, 50_000) as u32;
         }
     });
 }
@@ -144,7 +144,7 @@ fn span(dice: &mut Dice, longest_us: u64) -> Span {
 }
 
 /// A smaller MTU in the directions whose sender is tcp-lite: smoltcp ignores reports of the MTU.
-fn narrow(dice: &mut Dice, setup: &mut Setup, told: bool) {
+fn small_mtu(dice: &mut Dice, setup: &mut Setup, reported: bool) {
     let ours = setup.ours();
     let least = if setup.hosts[0].ipv6 { 1280 } else { 576 };
     let most = u64::from(setup.hosts[0].mtu).max(least + 1) - 1;
@@ -154,35 +154,35 @@ fn narrow(dice: &mut Dice, setup: &mut Setup, told: bool) {
         }
         let mut span = span(dice, 4_000_000);
         // A black hole lasts until the end.
-        if !told || dice.one_in(2) {
+        if !reported || dice.one_in(2) {
             span.to_us = u64::MAX;
         }
-        link.narrow.push(Narrow { span, mtu: dice.between(least, most) as u16, told });
+        link.small_mtus.push(SmallMtu { span, mtu: dice.between(least, most) as u16, reported });
         setup.hosts[side].path_shrinks = true;
     }
     setup.may_cut = true;
 }
 
 pub(super) fn mtu_drop(dice: &mut Dice, setup: &mut Setup) {
-    narrow(dice, setup, true);
+    small_mtu(dice, setup, true);
     if dice.one_in(3) {
         random_loss(dice, setup);
     }
 }
 
 pub(super) fn blackhole(dice: &mut Dice, setup: &mut Setup) {
-    narrow(dice, setup, false);
+    small_mtu(dice, setup, false);
 }
 
 pub(super) fn mtu_rise(dice: &mut Dice, setup: &mut Setup) {
-    let told = dice.one_in(2);
-    narrow(dice, setup, told);
+    let reported = dice.one_in(2);
+    small_mtu(dice, setup, reported);
     for host in &mut setup.hosts {
         host.tcp.path_mtu.probe_timer = Duration::from_millis(dice.between(10, 1000));
         host.tcp.path_mtu.raise_timer = Duration::from_millis(dice.between(100, 5000));
     }
-    for narrow in setup.links.iter_mut().flat_map(|link| &mut link.narrow) {
-        narrow.span.to_us = narrow.span.from_us + dice.scaled(100_000, 4_000_000);
+    for small in setup.links.iter_mut().flat_map(|link| &mut link.small_mtus) {
+        small.span.to_us = small.span.from_us + dice.scaled(100_000, 4_000_000);
     }
 }
 
@@ -211,8 +211,8 @@ pub(super) fn slow_reader(dice: &mut Dice, setup: &mut Setup) {
             // Bounds the wait for persist timers.
             host.tcp.rto_max = Duration::from_secs(2);
         }
-        if let Some(stock) = &mut host.stock {
-            stock.rx_bytes = dice.scaled(600, 16_000) as usize;
+        if let Some(smoltcp) = &mut host.smoltcp {
+            smoltcp.rx_bytes = dice.scaled(600, 16_000) as usize;
         }
     }
     match &mut setup.work {
@@ -226,7 +226,7 @@ pub(super) fn slow_reader(dice: &mut Dice, setup: &mut Setup) {
                     let bytes = dice.scaled(10, 20_000);
                     let reads = 1 + plan.ends[1 - side].bytes.min(40_000) / bytes;
                     // smoltcp drops unread bytes when its TIME-WAIT of ten seconds ends.
-                    let longest_us = if setup.hosts[side].stock.is_some() { 5_000_000 } else { 20_000_000 };
+                    let longest_us = if setup.hosts[side].smoltcp.is_some() { 5_000_000 } else { 20_000_000 };
                     let every_us = dice.scaled(100, 500_000).min(longest_us / reads).max(1);
                     plan.ends[side].reader = Some(Reader { bytes, every_us });
                 }
@@ -270,7 +270,7 @@ pub(super) fn forged(dice: &mut Dice, setup: &mut Setup) {
 
 pub(super) fn taken_back(dice: &mut Dice, setup: &mut Setup) {
     directions(dice, setup, |dice, link| {
-        link.take_back_ppm = dice.scaled(5000, 50_000) as u32;
+        link.renege_ppm = dice.scaled(5000, 50_000) as u32;
         link.loss_ppm = link.loss_ppm.max(dice.scaled(2000, 50_000) as u32);
     });
 }
@@ -339,7 +339,7 @@ pub(super) fn faulty(dice: &mut Dice, setup: &mut Setup) {
 /// minute, which is shorter than TIME-WAIT, or, next to smoltcp, shorter than smoltcp's TIME-WAIT. While
 /// connections are being made it is shorter: a host that does not answer ARP or NDP for three seconds counts
 /// as unreachable.
-fn ail(dice: &mut Dice, setup: &mut Setup, mut kind: impl FnMut(&mut Dice) -> AilKind) {
+fn stall(dice: &mut Dice, setup: &mut Setup, mut kind: impl FnMut(&mut Dice) -> StallKind) {
     let ours = setup.ours();
     let spared = dice.below(3) as usize;
     let counts = [0, 1].map(|side| if ours[side] && spared != side { dice.between(1, 3) } else { 0 });
@@ -355,7 +355,7 @@ fn ail(dice: &mut Dice, setup: &mut Setup, mut kind: impl FnMut(&mut Dice) -> Ai
         for _ in 0..count {
             from_us += dice.scaled(100, 500_000);
             let to_us = from_us + dice.scaled(100, longest_us);
-            setup.ails[side].push(Ail { span: Span { from_us, to_us }, kind: kind(dice) });
+            setup.stalls[side].push(Stall { span: Span { from_us, to_us }, kind: kind(dice) });
             from_us = to_us;
         }
     }
@@ -381,11 +381,11 @@ fn connected_us(setup: &Setup) -> u64 {
 }
 
 pub(super) fn stuck_port(dice: &mut Dice, setup: &mut Setup) {
-    ail(dice, setup, |dice| if dice.one_in(3) { AilKind::NoBuffers } else { AilKind::PortStuck });
+    stall(dice, setup, |dice| if dice.one_in(3) { StallKind::NoBuffers } else { StallKind::PortStuck });
 }
 
 pub(super) fn stopped(dice: &mut Dice, setup: &mut Setup) {
-    ail(dice, setup, |dice| AilKind::Stopped(dice.scaled(1, 200) as usize));
+    stall(dice, setup, |dice| StallKind::Stopped(dice.scaled(1, 200) as usize));
 }
 
 pub(super) fn everything(dice: &mut Dice, setup: &mut Setup) {
@@ -416,7 +416,7 @@ pub(super) fn everything(dice: &mut Dice, setup: &mut Setup) {
     }
     for link in &mut setup.links {
         // Segments joined before a smaller MTU would not pass it, whatever their sender does.
-        if !link.narrow.is_empty() {
+        if !link.small_mtus.is_empty() {
             link.join = None;
         }
     }

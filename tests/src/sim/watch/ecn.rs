@@ -6,23 +6,23 @@
 use crate::sim::packet::flag;
 
 /// Limit of new segments before a segment with CWR answers an echo: more than a window.
-const PATIENCE_SEGMENTS: u32 = 256;
+const MAX_SEGMENTS_WITHOUT_CWR: u32 = 256;
 
 /// ECN state of one host on one connection.
 #[derive(Debug, Default)]
 pub(super) struct Ecn {
     /// The flags of its own SYNs and SYN-ACKs, and of the peer's that arrived.
-    said: Setup,
-    heard: Setup,
+    sent: Setup,
+    received: Setup,
     /// It has sent a packet that routers may mark. From then on echoes have to be answered (RFC 3168 section
     /// 6.1.1).
     marks: bool,
     /// Offset of the first bytes that arrived with a mark since the last echo.
-    owed: Option<u64>,
+    mark_unanswered: Option<u64>,
     /// SND.NXT at the last CWR: echoes up to there belong to the same congestion.
     reduced: u64,
     /// An echo has arrived; the number of new segments sent since without CWR.
-    heard_echo: Option<u32>,
+    echo_arrived: Option<u32>,
 }
 
 /// Kinds of SYNs and SYN-ACKs seen (RFC 3168 section 6.1.1).
@@ -47,23 +47,23 @@ impl Setup {
 impl Ecn {
     /// The host sends a SYN or SYN-ACK.
     pub(super) fn on_syn_sent(&mut self, flags: u8) {
-        self.said.note(flags);
+        self.sent.note(flags);
     }
 
     /// A SYN or SYN-ACK of the peer arrives.
     pub(super) fn on_syn_arrival(&mut self, flags: u8) {
-        self.heard.note(flags);
+        self.received.note(flags);
     }
 
     /// Whether packets of the host may be marked: both sides asked for ECN and neither declined, as far as
     /// the host knows.
     pub(super) fn may_mark(&self) -> bool {
-        self.said.asks && self.heard.asks && !self.said.declines && !self.heard.declines
+        self.sent.asks && self.received.asks && !self.sent.declines && !self.received.declines
     }
 
     /// Whether the host has to echo marks: it asked for ECN, and the peer has not declined.
     fn must_echo(&self) -> bool {
-        self.said.asks && self.heard.asks && !self.heard.declines
+        self.sent.asks && self.received.asks && !self.received.declines
     }
 
     /// A segment arrives. `ack`: its acknowledgement, if the host has to process it. `marked`: the offset of
@@ -74,12 +74,13 @@ impl Ecn {
     pub(super) fn on_arrival(&mut self, flags: u8, ack: Option<u64>, marked: Option<u64>) {
         if flags & flag::CWR != 0 {
             // Earlier marks belong to the congestion that the sender has already answered.
-            self.owed = None;
+            self.mark_unanswered = None;
         }
-        self.owed = self.owed.into_iter().chain(marked).min().filter(|_| self.must_echo());
+        self.mark_unanswered =
+            self.mark_unanswered.into_iter().chain(marked).min().filter(|_| self.must_echo());
         let news = ack.is_some_and(|ack| ack > self.reduced);
         if self.marks && news && flags & flag::ECE != 0 && flags & flag::SYN == 0 {
-            self.heard_echo.get_or_insert(0);
+            self.echo_arrived.get_or_insert(0);
         }
     }
 
@@ -98,16 +99,16 @@ impl Ecn {
     ) -> Result<(), String> {
         self.marks |= marks;
         if flags & flag::ECE != 0 || !self.must_echo() {
-            self.owed = None;
-        } else if self.owed.is_some_and(|start| ack > start) {
+            self.mark_unanswered = None;
+        } else if self.mark_unanswered.is_some_and(|start| ack > start) {
             return Err("bytes with a congestion mark are acknowledged without an echo (ECE)".into());
         }
         if flags & flag::CWR != 0 {
-            self.heard_echo = None;
+            self.echo_arrived = None;
             self.reduced = high;
-        } else if let Some(segments) = &mut self.heard_echo {
+        } else if let Some(segments) = &mut self.echo_arrived {
             *segments += u32::from(fresh);
-            if *segments > PATIENCE_SEGMENTS {
+            if *segments > MAX_SEGMENTS_WITHOUT_CWR {
                 return Err("an echo of congestion is never answered with CWR".into());
             }
         }
@@ -117,7 +118,7 @@ impl Ecn {
 
 #[cfg(test)]
 mod tests {
-    use super::{Ecn, PATIENCE_SEGMENTS};
+    use super::{Ecn, MAX_SEGMENTS_WITHOUT_CWR};
     use crate::sim::packet::flag;
 
     const ASKS: u8 = flag::SYN | flag::ECE | flag::CWR;
@@ -148,7 +149,7 @@ mod tests {
 
     /// Sends new bytes until the limit is exceeded. Returns whether it ever is.
     fn is_waited_for(ecn: &mut Ecn) -> bool {
-        (0..=PATIENCE_SEGMENTS).any(|_| ecn.on_sent(flag::ACK, 0, 1000, (true, true)).is_err())
+        (0..=MAX_SEGMENTS_WITHOUT_CWR).any(|_| ecn.on_sent(flag::ACK, 0, 1000, (true, true)).is_err())
     }
 
     #[test]

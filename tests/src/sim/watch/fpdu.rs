@@ -29,7 +29,7 @@ pub(super) struct Parser {
 
 /// The settings that follow from both startup frames.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Settled {
+pub(super) struct MpaSettings {
     /// This direction has markers.
     pub(super) markers: bool,
     /// CRCs are used.
@@ -52,7 +52,7 @@ impl Parser {
     ///
     /// # Errors
     /// The error in the stream.
-    pub(super) fn read(&mut self, bytes: &[u8], settled: Settled) -> Result<Vec<u64>, String> {
+    pub(super) fn read(&mut self, bytes: &[u8], settings: MpaSettings) -> Result<Vec<u64>, String> {
         let mut ends = Vec::new();
         for &byte in bytes {
             let at = self.pos;
@@ -75,7 +75,7 @@ impl Parser {
                 }
                 Reading::Fpdus { start, header, body, covered, marker } => {
                     let place = at - *start;
-                    if settled.markers && (place.is_multiple_of(INTERVAL) || !marker.is_empty()) {
+                    if settings.markers && (place.is_multiple_of(INTERVAL) || !marker.is_empty()) {
                         marker.push(byte);
                         covered.push(byte);
                         if marker.len() == 4 {
@@ -107,7 +107,7 @@ impl Parser {
                         continue;
                     }
                     let crc = crc32c::crc32c(&covered[..covered.len() - 4]).to_le_bytes();
-                    if settled.crc && covered[covered.len() - 4..] != crc {
+                    if settings.crc && covered[covered.len() - 4..] != crc {
                         return Err(format!("the FPDU whose header is at offset {header} has a wrong CRC"));
                     }
                     let (last, opcode) = (body[2] & 0x40 != 0, body[3] & 0x0f);
@@ -126,7 +126,7 @@ impl Parser {
 
 #[cfg(test)]
 mod tests {
-    use super::{Parser, Settled};
+    use super::{MpaSettings, Parser};
 
     fn startup(flags: u8) -> Vec<u8> {
         let mut frame = b"MPA ID Req Frame".to_vec();
@@ -145,30 +145,30 @@ mod tests {
     #[test]
     fn ends_are_found_and_a_wrong_crc_is() {
         let mut parser = Parser::default();
-        let settled = Settled { markers: false, crc: true };
-        assert_eq!(parser.read(&startup(0x40), settled), Ok(vec![23]));
+        let settings = MpaSettings { markers: false, crc: true };
+        assert_eq!(parser.read(&startup(0x40), settings), Ok(vec![23]));
         assert_eq!(parser.asked(), Some((false, true)));
         let mut one = fpdu(&[7; 5]);
-        assert_eq!(parser.read(&one, settled), Ok(vec![23 + 12]));
-        assert_eq!(parser.read(&one[..11], settled), Ok(vec![]));
-        assert_eq!(parser.read(&one[11..], settled), Ok(vec![23 + 24]));
+        assert_eq!(parser.read(&one, settings), Ok(vec![23 + 12]));
+        assert_eq!(parser.read(&one[..11], settings), Ok(vec![]));
+        assert_eq!(parser.read(&one[11..], settings), Ok(vec![23 + 24]));
         one[3] ^= 1;
-        assert!(parser.read(&one, settled).is_err());
+        assert!(parser.read(&one, settings).is_err());
     }
 
     #[test]
     fn a_marker_must_point_to_the_header() {
-        let settled = Settled { markers: true, crc: true };
+        let settings = MpaSettings { markers: true, crc: true };
         for (points, right) in [(508_u16, true), (504, false)] {
             let mut parser = Parser::default();
-            parser.read(&startup(0x40), settled).unwrap();
+            parser.read(&startup(0x40), settings).unwrap();
             // A leading marker, then an FPDU that contains the second marker.
             let mut bytes = vec![0; 4];
             bytes.extend([600_u16.to_be_bytes().to_vec(), vec![9; 506]].concat());
             bytes.extend([[0, 0], points.to_be_bytes()].concat());
             bytes.extend([vec![9; 94], vec![0; 2]].concat());
             bytes.extend(crc32c::crc32c(&bytes).to_le_bytes());
-            assert_eq!(parser.read(&bytes, settled).is_ok(), right, "{points}");
+            assert_eq!(parser.read(&bytes, settings).is_ok(), right, "{points}");
         }
     }
 }

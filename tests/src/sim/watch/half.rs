@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::before::Over;
-use super::fpdu::{Parser, Settled};
+use super::earlier::OrderlyEnd;
+use super::fpdu::{MpaSettings, Parser};
 use super::ranges::Ranges;
 
 /// Limit of bare segments (no payload, SYN, FIN or RST) that a host may send on a connection: two for each
@@ -14,7 +14,7 @@ const BARE_IN_ALL: u64 = 32;
 
 /// The units of the sender's stream that must stay whole.
 #[derive(Debug)]
-pub(super) enum Borders {
+pub(super) enum Boundaries {
     /// Unknown: the stream of a TCP that is not ours.
     Unknown,
     /// Segments as the user pushed them: the offset of the end of each.
@@ -39,48 +39,48 @@ pub(super) struct Half {
     /// Other initial sequence numbers of its SYN-ACKs: cookies change (RFC 4987 section 3.6) until one is
     /// acknowledged.
     pub(super) cookies: Vec<u32>,
-    /// The peer has acknowledged its SYN.
-    pub(super) settled: bool,
+    /// A segment of either side relies on one of its SYNs.
+    pub(super) syn_confirmed: bool,
     /// The sender's SYN had no ACK.
-    pub(super) opens: bool,
+    pub(super) active_open: bool,
     /// The sender's user has got the event that the connection is over.
     pub(super) over: bool,
     /// The peer's FIN arrived before the sender had sent its own.
     closes_last: bool,
     /// Both FINs have arrived, as the sender knows.
-    pub(super) ended: Option<Over>,
+    pub(super) ended: Option<OrderlyEnd>,
     /// The initial sequence number of a SYN-ACK that the sender, whose connection was over, sent for a late
     /// duplicate of the peer's SYN.
-    pub(super) late: Option<u32>,
+    pub(super) late_syn_ack: Option<u32>,
     /// Segments that arrived at the sender and were not bare.
-    pub(super) calls: u64,
+    pub(super) non_bare_arrived: u64,
     /// Bare segments that the sender sent.
-    bare: u64,
+    bare_sent: u64,
     /// Bytes that arrived at the receiver with a correct checksum.
     pub(super) arrived: Ranges,
     /// The latest timestamp that arrived at the receiver.
-    pub(super) latest: Option<u32>,
+    pub(super) latest_timestamp: Option<u32>,
     /// A timestamp that the other end may have processed or not
     /// ([`Watch::doubt_timestamp`](super::Watch::doubt_timestamp)).
-    pub(super) doubted: Option<u32>,
+    pub(super) doubtful_timestamp: Option<u32>,
     /// The FIN arrived.
     pub(super) fin_arrived: bool,
     /// The highest offset that the receiver has acknowledged, FIN included.
     pub(super) acked: u64,
     /// The highest acknowledgement that has arrived at the sender.
-    pub(super) heard: u64,
+    pub(super) ack_arrived: u64,
     /// The highest acknowledgement that the sender had to process.
-    pub(super) taken: u64,
+    pub(super) ack_processed: u64,
     /// The right window edge that the receiver has announced.
-    pub(super) edge: u64,
+    pub(super) right_edge: u64,
     /// The right window edge that has arrived at the sender.
-    pub(super) edge_heard: u64,
+    pub(super) right_edge_arrived: u64,
     /// Unacknowledged bytes (and the FIN): the offset of their end, and when they were first sent.
     waiting: VecDeque<(u64, u64)>,
     /// The longest that a byte has waited for its acknowledgement.
     pub(super) waited_us: u64,
     /// The units that must stay whole.
-    pub(super) borders: Borders,
+    pub(super) boundaries: Boundaries,
     /// Splits of such units so far.
     pub(super) cuts: u64,
     /// Path MTU probes so far.
@@ -95,7 +95,7 @@ pub(super) struct Half {
 
 impl Half {
     /// Nothing sent yet.
-    pub(super) fn new(borders: Borders) -> Self {
+    pub(super) fn new(boundaries: Boundaries) -> Self {
         Self {
             isn: None,
             scale: None,
@@ -103,26 +103,26 @@ impl Half {
             fin: None,
             reset: false,
             cookies: Vec::new(),
-            settled: false,
-            opens: false,
+            syn_confirmed: false,
+            active_open: false,
             over: false,
             closes_last: false,
             ended: None,
-            late: None,
-            calls: 0,
-            bare: 0,
+            late_syn_ack: None,
+            non_bare_arrived: 0,
+            bare_sent: 0,
             arrived: Ranges::default(),
-            latest: None,
-            doubted: None,
+            latest_timestamp: None,
+            doubtful_timestamp: None,
             fin_arrived: false,
             acked: 0,
-            heard: 0,
-            taken: 0,
-            edge: 0,
-            edge_heard: 0,
+            ack_arrived: 0,
+            ack_processed: 0,
+            right_edge: 0,
+            right_edge_arrived: 0,
             waiting: VecDeque::new(),
             waited_us: 0,
-            borders,
+            boundaries,
             cuts: 0,
             probes: 0,
             frozen: BTreeMap::new(),
@@ -142,8 +142,8 @@ impl Half {
             return;
         }
         self.closes_last |= self.fin.is_none();
-        if self.fin.is_some_and(|fin| self.taken > fin) {
-            self.ended.get_or_insert(Over { at_us: now_us, waits: !self.closes_last });
+        if self.fin.is_some_and(|fin| self.ack_processed > fin) {
+            self.ended.get_or_insert(OrderlyEnd { at_us: now_us, time_wait: !self.closes_last });
         }
     }
 
@@ -153,12 +153,12 @@ impl Half {
     }
 
     /// A segment relies on the stream beginning after this number: of several SYN-ACKs this one is valid.
-    pub(super) fn settle(&mut self, isn: u32) {
+    pub(super) fn confirm_syn(&mut self, isn: u32) {
         if self.cookies.contains(&isn) {
             self.isn = Some(isn);
         }
         self.cookies.clear();
-        self.settled |= self.isn.is_some();
+        self.syn_confirmed |= self.isn.is_some();
     }
 
     /// The sender sends a bare segment.
@@ -166,11 +166,13 @@ impl Half {
     /// # Errors
     /// If it exceeds the limit.
     pub(super) fn note_bare(&mut self, now_us: u64) -> Result<(), String> {
-        self.bare += 1;
-        let allowed = 2 * self.calls + BARE_IN_ALL + BARE_PER_SECOND * (now_us / 1_000_000);
-        if self.bare > allowed {
-            let (bare, calls) = (self.bare, self.calls);
-            return Err(format!("{bare} bare segments sent, {calls} received that are not bare: the limit is exceeded"));
+        self.bare_sent += 1;
+        let allowed = 2 * self.non_bare_arrived + BARE_IN_ALL + BARE_PER_SECOND * (now_us / 1_000_000);
+        if self.bare_sent > allowed {
+            let (bare, non_bare) = (self.bare_sent, self.non_bare_arrived);
+            return Err(format!(
+                "{bare} bare segments sent, {non_bare} received that are not bare: the limit is exceeded"
+            ));
         }
         Ok(())
     }
@@ -178,7 +180,7 @@ impl Half {
     /// A segment was sent: new bytes begin to wait for their acknowledgement.
     pub(super) fn note_sent(&mut self, now_us: u64) {
         let end = self.high + u64::from(self.fin.is_some());
-        if end > self.waiting.back().map_or(self.heard, |&(last, _)| last) {
+        if end > self.waiting.back().map_or(self.ack_arrived, |&(last, _)| last) {
             self.waiting.push_back((end, now_us));
         }
     }
@@ -186,10 +188,10 @@ impl Half {
     /// `ack` has arrived: of the bytes that it acknowledges, the oldest has waited longest. The others
     /// continue to wait, and so does their timer.
     pub(super) fn note_acknowledged(&mut self, now_us: u64, ack: u64) {
-        if ack <= self.heard {
+        if ack <= self.ack_arrived {
             return;
         }
-        self.heard = ack;
+        self.ack_arrived = ack;
         if let Some(&(_, since_us)) = self.waiting.front() {
             self.waited_us = self.waited_us.max(now_us - since_us);
         }
@@ -199,17 +201,17 @@ impl Half {
     }
 
     /// The longest that a byte has waited for its acknowledgement. Bytes that still wait count until
-    /// `harmed_us`.
-    pub(super) fn stood_us(&self, harmed_us: u64) -> u64 {
-        let now = self.waiting.front().map_or(0, |&(_, since_us)| harmed_us.saturating_sub(since_us));
+    /// `last_fault_us`.
+    pub(super) fn longest_wait_us(&self, last_fault_us: u64) -> u64 {
+        let now = self.waiting.front().map_or(0, |&(_, since_us)| last_fault_us.saturating_sub(since_us));
         self.waited_us.max(now)
     }
 
     /// The receiver's SACK block `start..end` has arrived at the sender, which had had `timeouts` timeouts.
     /// The block covers segments that are wholly inside (RFC 2018 section 5), but not parts into which other
     /// segments are split later.
-    pub(super) fn hear_sack(&mut self, start: i64, end: i64, timeouts: u64) {
-        if start < self.heard as i64 || start >= end {
+    pub(super) fn on_sack_arrival(&mut self, start: i64, end: i64, timeouts: u64) {
+        if start < self.ack_arrived as i64 || start >= end {
             return;
         }
         let inside = self.frozen.range(start as u64..end as u64).filter(|(_, last)| **last <= end as u64);
@@ -218,8 +220,8 @@ impl Half {
             last = ends.next_back().map_or(last, |(_, end)| end);
             self.sacked.push((first, last, timeouts));
             if self.sacked.len() > 256 {
-                let heard = self.heard;
-                self.sacked.retain(|&(_, end, _)| end > heard);
+                let arrived = self.ack_arrived;
+                self.sacked.retain(|&(_, end, _)| end > arrived);
             }
         }
     }
@@ -240,17 +242,17 @@ impl Half {
         if self.fin.is_some_and(|fin| end > fin) {
             return Err(format!("bytes up to {end} are after the FIN at {:?}", self.fin));
         }
-        if end > self.edge_heard {
+        if end > self.right_edge_arrived {
             return Err(format!(
                 "bytes {start}..{end} are beyond the peer's window, which ends at {}",
-                self.edge_heard
+                self.right_edge_arrived
             ));
         }
         if self.is_probe(start, end) {
             self.probes += 1;
             Ok(())
         } else if start == self.high {
-            self.freeze(start, payload, sender.settled)
+            self.freeze(start, payload, sender.settings)
         } else {
             self.send_again(start, end, sender.timeouts)
         }
@@ -260,26 +262,26 @@ impl Half {
     /// process their acknowledgement, since that segment was old.)
     fn is_probe(&self, start: u64, end: u64) -> bool {
         let inside = self.frozen.range(..=start).next_back().is_some_and(|(_, &last)| end <= last);
-        end <= self.heard.min(self.high) && (!inside || end <= self.taken)
+        end <= self.ack_arrived.min(self.high) && (!inside || end <= self.ack_processed)
     }
 
     /// New bytes: a segment is frozen. If it does not end where a unit ends, a unit was split.
-    fn freeze(&mut self, start: u64, payload: &[u8], settled: Settled) -> Result<(), String> {
+    fn freeze(&mut self, start: u64, payload: &[u8], settings: MpaSettings) -> Result<(), String> {
         let end = start + payload.len() as u64;
         self.frozen.insert(start, end);
         self.high = end;
-        let whole = match &mut self.borders {
-            Borders::Unknown => true,
-            Borders::Pushed(borders) => {
-                let inside = borders.range(start + 1..end).next().copied();
+        let whole = match &mut self.boundaries {
+            Boundaries::Unknown => true,
+            Boundaries::Pushed(boundaries) => {
+                let inside = boundaries.range(start + 1..end).next().copied();
                 if let Some(border) = inside {
                     return Err(format!(
                         "segment {start}..{end} joins two pushed segments, the boundary is at {border}"
                     ));
                 }
-                borders.contains(&end)
+                boundaries.contains(&end)
             }
-            Borders::Mpa(parser) => parser.read(payload, settled)?.last() == Some(&end),
+            Boundaries::Mpa(parser) => parser.read(payload, settings)?.last() == Some(&end),
         };
         self.cuts += u64::from(!whole);
         Ok(())
@@ -321,16 +323,16 @@ pub(super) struct Sender {
     /// Its retransmission timeouts so far.
     pub(super) timeouts: u64,
     /// The MPA settings of its direction.
-    pub(super) settled: Settled,
+    pub(super) settings: MpaSettings,
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Borders, Half};
+    use super::{Boundaries, Half};
 
     /// A half that sends 100 bytes at each of these times.
     fn sends(times_us: &[u64]) -> Half {
-        let mut half = Half::new(Borders::Unknown);
+        let mut half = Half::new(Boundaries::Unknown);
         for &now_us in times_us {
             half.high += 100;
             half.note_sent(now_us);
@@ -343,13 +345,13 @@ mod tests {
         let mut half = sends(&[1000, 1000, 1500]);
         half.note_sent(4000);
         half.note_acknowledged(4010, 50);
-        assert_eq!((half.waited_us, half.stood_us(6000)), (3010, 5000));
+        assert_eq!((half.waited_us, half.longest_wait_us(6000)), (3010, 5000));
         half.note_acknowledged(7010, 200);
-        assert_eq!((half.waited_us, half.stood_us(7010)), (6010, 6010));
+        assert_eq!((half.waited_us, half.longest_wait_us(7010)), (6010, 6010));
         half.note_acknowledged(7020, 200);
-        assert_eq!(half.stood_us(9500), 8000, "the last hundred");
+        assert_eq!(half.longest_wait_us(9500), 8000, "the last hundred");
         half.note_acknowledged(9600, 300);
-        assert_eq!(half.stood_us(20_000), 8100, "nothing waits");
+        assert_eq!(half.longest_wait_us(20_000), 8100, "nothing waits");
     }
 
     #[test]
@@ -359,6 +361,6 @@ mod tests {
         half.fin = Some(100);
         half.note_sent(2000);
         half.note_acknowledged(5000, 101);
-        assert_eq!((half.waited_us, half.stood_us(9000)), (3000, 3000));
+        assert_eq!((half.waited_us, half.longest_wait_us(9000)), (3000, 3000));
     }
 }

@@ -13,11 +13,11 @@
 //! | bare segments are limited | `half.rs` |
 //! | congestion marks are echoed (ECE), and the echo is answered (CWR) | `ecn.rs` |
 //! | only packets with new bytes are ECN-capable, and only after negotiation (RFC 3168 sections 6.1.1, 6.1.4 to 6.1.6) | here |
-//! | a connection that replaces one in TIME-WAIT begins above the sequence numbers of the latter | `before.rs` |
-//! | no SYN that may be old replaces a connection in TIME-WAIT, and no RST ends TIME-WAIT (RFC 6191, RFC 1337) | `before.rs` |
+//! | a connection that replaces one in TIME-WAIT begins above the sequence numbers of the latter | `earlier.rs` |
+//! | no SYN that may be old replaces a connection in TIME-WAIT, and no RST ends TIME-WAIT (RFC 6191, RFC 1337) | `earlier.rs` |
 //! | the negotiated limit of outstanding Reads and atomics | here, `fpdu.rs` |
 
-mod before;
+mod earlier;
 mod ecn;
 mod fpdu;
 mod half;
@@ -27,11 +27,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tcp_lite::{Duration, StackCounters};
 
-use self::before::Before;
+use self::earlier::EarlierConnection;
 use self::ecn::Ecn;
-use self::fpdu::{Parser, Settled};
-use self::half::{Borders, Half, Sender};
-use super::coverage::{Coverage, Sight};
+use self::fpdu::{MpaSettings, Parser};
+use self::half::{Boundaries, Half, Sender};
+use super::coverage::{Coverage, Occurrence};
 use super::packet::{Damage, Frame, Tcp, flag, parse};
 
 pub use ranges::Ranges;
@@ -87,7 +87,7 @@ struct Connection {
     halves: [Half; 2],
     ecn: [Ecn; 2],
     /// The earlier connection on the same ports.
-    before: Option<Before>,
+    earlier: Option<EarlierConnection>,
 }
 
 /// The tap at both ends of the wire.
@@ -120,22 +120,22 @@ impl Watch {
     }
 
     fn connection(&mut self, port: u16) -> &mut Connection {
-        self.seen(port).0
+        self.connection_and_coverage(port).0
     }
 
     /// The connection on `port`, and the counters of faults and events.
-    fn seen(&mut self, port: u16) -> (&mut Connection, &mut Coverage) {
+    fn connection_and_coverage(&mut self, port: u16) -> (&mut Connection, &mut Coverage) {
         let (framing, ours) = (self.framing, self.ours);
         let connection = self.connections.entry(port).or_insert_with(|| Connection {
             halves: [0, 1].map(|side| {
                 Half::new(match framing {
-                    _ if !ours[side] => Borders::Unknown,
-                    Framing::Plain => Borders::Pushed(BTreeSet::new()),
-                    Framing::Mpa => Borders::Mpa(Parser::default()),
+                    _ if !ours[side] => Boundaries::Unknown,
+                    Framing::Plain => Boundaries::Pushed(BTreeSet::new()),
+                    Framing::Mpa => Boundaries::Mpa(Parser::default()),
                 })
             }),
             ecn: Default::default(),
-            before: None,
+            earlier: None,
         });
         (connection, &mut self.coverage)
     }
@@ -143,8 +143,8 @@ impl Watch {
     /// The user of host `side` has pushed a segment that ends at `offset`, on the connection with this client
     /// port.
     pub fn pushed(&mut self, side: usize, port: u16, offset: u64) {
-        if let Borders::Pushed(borders) = &mut self.connection(port).halves[side].borders {
-            borders.insert(offset);
+        if let Boundaries::Pushed(boundaries) = &mut self.connection(port).halves[side].boundaries {
+            boundaries.insert(offset);
         }
     }
 
@@ -174,10 +174,11 @@ impl Watch {
     /// RST (RFC 9293 section 3.5, figure 9).
     fn note_late_syn(&mut self, side: usize, port: u16, tcp: &Tcp) {
         let connection = self.connection(port);
-        let begun =
-            |before: &Before| tcp.has(flag::ACK) && before.has_begun(1 - side, tcp.ack.wrapping_sub(1));
-        if connection.before.as_ref().is_some_and(begun) {
-            connection.halves[side].late = Some(tcp.seq);
+        let begun = |earlier: &EarlierConnection| {
+            tcp.has(flag::ACK) && earlier.has_begun(1 - side, tcp.ack.wrapping_sub(1))
+        };
+        if connection.earlier.as_ref().is_some_and(begun) {
+            connection.halves[side].late_syn_ack = Some(tcp.seq);
             return;
         }
         let half = &mut connection.halves[side];
@@ -185,44 +186,45 @@ impl Watch {
             return;
         }
         if tcp.has(flag::ACK) {
-            half.late = Some(tcp.seq);
+            half.late_syn_ack = Some(tcp.seq);
             return;
         }
         let cuts = [0, 1].map(|side: usize| connection.halves[side].cuts);
-        let before = Before::of(&connection.halves, connection.before.take());
+        let earlier = EarlierConnection::of(&connection.halves, connection.earlier.take());
         self.past_cuts.iter_mut().zip(cuts).for_each(|(past, cuts)| *past += cuts);
-        self.coverage.saw(Sight::TimeWaitReused, 1);
+        self.coverage.count(Occurrence::TimeWaitReused, 1);
         self.connections.remove(&port);
-        self.connection(port).before = Some(before);
+        self.connection(port).earlier = Some(earlier);
     }
 
     /// The highest acknowledgement of `side`'s bytes that has arrived: the measure of progress on the wire.
     pub fn acked(&self, side: usize, port: u16) -> u64 {
-        self.connections.get(&port).map_or(0, |connection| connection.halves[side].heard)
+        self.connections.get(&port).map_or(0, |connection| connection.halves[side].ack_arrived)
     }
 
     /// Whether a RST has ended the earlier connection on `port`.
-    pub fn swept(&self, port: u16) -> bool {
+    pub fn earlier_was_reset(&self, port: u16) -> bool {
         let connection = self.connections.get(&port);
-        connection.is_some_and(|connection| connection.before.as_ref().is_some_and(|before| before.swept))
+        connection
+            .is_some_and(|connection| connection.earlier.as_ref().is_some_and(|earlier| earlier.was_reset))
     }
 
     /// Whether the SYN of a connection that reuses `port` is not answered yet, and its number is not above
     /// those of the earlier connection.
-    pub fn looks_old(&self, port: u16) -> bool {
-        let Some(Connection { before: Some(before), halves, .. }) = self.connections.get(&port) else {
+    pub fn syn_looks_old(&self, port: u16) -> bool {
+        let Some(Connection { earlier: Some(earlier), halves, .. }) = self.connections.get(&port) else {
             return false;
         };
-        [0, 1]
-            .iter()
-            .any(|&side: &usize| before.looks_old(side, halves[side].isn) && halves[1 - side].isn.is_none())
+        [0, 1].iter().any(|&side: &usize| {
+            earlier.syn_looks_old(side, halves[side].isn) && halves[1 - side].isn.is_none()
+        })
     }
 
     /// The longest that a byte of either side has waited for its acknowledgement. Bytes that still wait count
-    /// until `harmed_us`.
-    pub fn stood_us(&self, port: u16, harmed_us: u64) -> u64 {
+    /// until `last_fault_us`.
+    pub fn longest_wait_us(&self, port: u16, last_fault_us: u64) -> u64 {
         let halves = self.connections.get(&port).map(|connection| &connection.halves);
-        halves.into_iter().flatten().map(|half| half.stood_us(harmed_us)).max().unwrap_or(0)
+        halves.into_iter().flatten().map(|half| half.longest_wait_us(last_fault_us)).max().unwrap_or(0)
     }
 
     /// Host `side` sends `frame`.
@@ -244,14 +246,14 @@ impl Watch {
         if tcp.has(flag::SYN) {
             self.note_late_syn(side, port, &tcp);
         }
-        let (connection, coverage) = self.seen(port);
-        if connection.is_late(side, &tcp) {
+        let (connection, coverage) = self.connection_and_coverage(port);
+        if connection.is_stale(side, &tcp) {
             return Ok(());
         }
         if tcp.is_bare() && condition.is_ours {
             connection.halves[side].note_bare(now_us).map_err(|what| format!("connection {port}, {what}"))?;
         }
-        connection.note(side, &tcp, frame, condition, coverage);
+        connection.count_events(side, &tcp, frame, condition, coverage);
         connection
             .sent(now_us, side, &tcp, frame, condition)
             .map_err(|what| format!("connection {port}, {what}"))?;
@@ -270,7 +272,7 @@ impl Watch {
                     "connection {port}, {open} Reads and atomics are outstanding, the limit is {depth}"
                 ));
             }
-            self.coverage.saw_if(Sight::DepthReached, open == depth);
+            self.coverage.count_if(Occurrence::DepthReached, open == depth);
         }
         let seen = self.cuts(side);
         if condition.is_ours && seen > condition.cuts {
@@ -284,14 +286,14 @@ impl Watch {
 
     /// `frame` arrives at host `side`.
     pub fn on_delivered(&mut self, now_us: u64, side: usize, frame: &Frame, condition: Condition) {
-        if frame.damage == Damage::Seen {
+        if frame.damage == Damage::WrongChecksum {
             return;
         }
         let Some(tcp) = parse(&frame.bytes) else { return };
         let forged = frame.damage == Damage::Forged;
         let port = tcp.src_port.max(tcp.dst_port);
-        self.connection(port).halves[side].calls += u64::from(forged || !tcp.is_bare());
-        if forged || self.connection(port).is_late(1 - side, &tcp) {
+        self.connection(port).halves[side].non_bare_arrived += u64::from(forged || !tcp.is_bare());
+        if forged || self.connection(port).is_stale(1 - side, &tcp) {
             return;
         }
         self.connection(port).delivered(now_us, side, &tcp, &frame.bytes, condition);
@@ -302,9 +304,10 @@ impl Watch {
     pub fn doubt_timestamp(&mut self, side: usize, frame: &[u8]) {
         let Some(tcp) = parse(frame) else { return };
         let Some(time) = tcp.timestamp(frame) else { return };
-        let doubted = &mut self.connection(tcp.src_port.max(tcp.dst_port)).halves[1 - side].doubted;
-        if doubted.is_none_or(|doubted| is_older(doubted, time)) {
-            *doubted = Some(time);
+        let doubtful_timestamp =
+            &mut self.connection(tcp.src_port.max(tcp.dst_port)).halves[1 - side].doubtful_timestamp;
+        if doubtful_timestamp.is_none_or(|doubtful_timestamp| is_older(doubtful_timestamp, time)) {
+            *doubtful_timestamp = Some(time);
         }
     }
 }
@@ -316,49 +319,59 @@ impl Connection {
     }
 
     /// The MPA settings for the stream of `side`.
-    fn settled(&self, side: usize) -> Settled {
-        let asked = |side: usize| match &self.halves[side].borders {
-            Borders::Mpa(parser) => parser.asked().unwrap_or_default(),
+    fn settings(&self, side: usize) -> MpaSettings {
+        let asked = |side: usize| match &self.halves[side].boundaries {
+            Boundaries::Mpa(parser) => parser.asked().unwrap_or_default(),
             _ => (false, false),
         };
         let (own, peer) = (asked(side), asked(1 - side));
-        Settled { markers: peer.0, crc: own.1 || peer.1 }
+        MpaSettings { markers: peer.0, crc: own.1 || peer.1 }
     }
 
     /// Whether a segment of host `side` belongs to no present connection.
-    fn is_late(&self, side: usize, tcp: &Tcp) -> bool {
+    fn is_stale(&self, side: usize, tcp: &Tcp) -> bool {
         let half = &self.halves[side];
-        let old = self.before.is_some() && half.isn.is_none() && !tcp.has(flag::SYN);
-        old || half.late.is_some_and(|isn| tcp.seq.wrapping_sub(isn) <= 1)
+        let old = self.earlier.is_some() && half.isn.is_none() && !tcp.has(flag::SYN);
+        old || half.late_syn_ack.is_some_and(|isn| tcp.seq.wrapping_sub(isn) <= 1)
     }
 
     /// Reads and atomics that host `side` has requested, and whose response the other has not sent.
     fn open_reads(&self, side: usize) -> u64 {
-        match (&self.halves[side].borders, &self.halves[1 - side].borders) {
-            (Borders::Mpa(own), Borders::Mpa(peer)) => own.requests.saturating_sub(peer.answers),
+        match (&self.halves[side].boundaries, &self.halves[1 - side].boundaries) {
+            (Boundaries::Mpa(own), Boundaries::Mpa(peer)) => own.requests.saturating_sub(peer.answers),
             _ => 0,
         }
     }
 
     /// Counts the events in a segment that host `side` is about to send.
-    fn note(&mut self, side: usize, tcp: &Tcp, frame: &[u8], condition: Condition, coverage: &mut Coverage) {
+    fn count_events(
+        &mut self,
+        side: usize,
+        tcp: &Tcp,
+        frame: &[u8],
+        condition: Condition,
+        coverage: &mut Coverage,
+    ) {
         if !condition.is_ours {
             return;
         }
         let (own, peer) = self.pair(side);
         let (syn, fin, reset) = (tcp.has(flag::SYN), tcp.has(flag::FIN), tcp.has(flag::RST));
-        coverage.saw_if(Sight::SynAgain, syn && own.isn.is_some());
-        coverage.saw_if(Sight::SimultaneousOpen, syn && tcp.has(flag::ACK) && own.opens && own.isn.is_some());
-        coverage.saw_if(Sight::FinAgain, fin && own.fin.is_some());
+        coverage.count_if(Occurrence::SynRetransmitted, syn && own.isn.is_some());
+        coverage.count_if(
+            Occurrence::SimultaneousOpen,
+            syn && tcp.has(flag::ACK) && own.active_open && own.isn.is_some(),
+        );
+        coverage.count_if(Occurrence::FinRetransmitted, fin && own.fin.is_some());
         let crossed = fin && own.fin.is_none() && peer.fin.is_some() && !peer.fin_arrived;
-        coverage.saw_if(Sight::SimultaneousClose, crossed);
-        coverage.saw_if(Sight::Reset, reset);
-        coverage.saw_if(Sight::ZeroWindow, tcp.window == 0 && !syn && !reset);
+        coverage.count_if(Occurrence::SimultaneousClose, crossed);
+        coverage.count_if(Occurrence::Reset, reset);
+        coverage.count_if(Occurrence::ZeroWindow, tcp.window == 0 && !syn && !reset);
         let blocks = tcp.sack_blocks(frame);
-        coverage.saw_if(Sight::ThreeBlocks, blocks.len() == 3);
-        coverage.saw_if(Sight::FourBlocks, blocks.len() == 4);
+        coverage.count_if(Occurrence::ThreeBlocks, blocks.len() == 3);
+        coverage.count_if(Occurrence::FourBlocks, blocks.len() == 4);
         let doubled = blocks.first().is_some_and(|(start, _)| (start.wrapping_sub(tcp.ack) as i32) < 0);
-        coverage.saw_if(Sight::DuplicateTold, doubled);
+        coverage.count_if(Occurrence::DsackSent, doubled);
     }
 
     fn sent(
@@ -369,16 +382,16 @@ impl Connection {
         frame: &[u8],
         condition: Condition,
     ) -> Result<(), String> {
-        let again = self.before.is_some();
-        if let Some(before) = &self.before
+        let again = self.earlier.is_some();
+        if let Some(earlier) = &self.earlier
             && tcp.has(flag::SYN)
             && tcp.has(flag::ACK)
             && self.halves[side].isn.is_none()
         {
             let syn = (self.halves[1 - side].isn, tcp.timestamp(frame).is_some());
-            before.check_answer(now_us, side, syn, tcp, condition)?;
+            earlier.check_answer(now_us, side, syn, tcp, condition)?;
         }
-        let settled = self.settled(side);
+        let settings = self.settings(side);
         if tcp.has(flag::SYN) {
             self.ecn[side].on_syn_sent(tcp.flags);
         }
@@ -400,33 +413,36 @@ impl Connection {
             if let Some(isn) = own.isn
                 && isn != tcp.seq
             {
-                if !tcp.has(flag::ACK) || own.settled || !condition.cookies {
+                if !tcp.has(flag::ACK) || own.syn_confirmed || !condition.cookies {
                     return Err("a second SYN with another sequence number".into());
                 }
                 own.cookies.push(isn);
             }
-            own.opens |= own.isn.is_none() && !tcp.has(flag::ACK);
+            own.active_open |= own.isn.is_none() && !tcp.has(flag::ACK);
             own.isn = Some(tcp.seq);
             own.scale = tcp.window_scale(frame);
         } else if own.isn.is_none() && !tcp.has(flag::RST) {
             return Err(format!("a segment before the SYN: {tcp:?}"));
         }
         if !tcp.has(flag::SYN) && !tcp.has(flag::RST) {
-            own.settle(tcp.seq.wrapping_sub(1));
-            peer.settle(tcp.ack.wrapping_sub(1));
+            own.confirm_syn(tcp.seq.wrapping_sub(1));
+            peer.confirm_syn(tcp.ack.wrapping_sub(1));
         }
         let high = own.high;
         let offset = own.offset(tcp.seq) + i64::from(tcp.has(flag::SYN));
         if !tcp.is_empty() {
-            let start =
-                u64::try_from(offset).map_err(|_| format!("bytes before the beginning of the stream: {tcp:?}"))?;
-            let sender = Sender { is_ours: condition.is_ours, timeouts: condition.timeouts, settled };
+            let start = u64::try_from(offset)
+                .map_err(|_| format!("bytes before the beginning of the stream: {tcp:?}"))?;
+            let sender = Sender { is_ours: condition.is_ours, timeouts: condition.timeouts, settings };
             own.send(start, &frame[tcp.payload.clone()], sender)?;
         }
         let end = offset + tcp.len() as i64;
         if tcp.has(flag::FIN) {
             if end != own.high as i64 || own.fin.is_some_and(|fin| fin != own.high) {
-                return Err(format!("a FIN at {end}, but bytes were sent up to {}, the FIN is at {:?}", own.high, own.fin));
+                return Err(format!(
+                    "a FIN at {end}, but bytes were sent up to {}, the FIN is at {:?}",
+                    own.high, own.fin
+                ));
             }
             own.fin = Some(own.high);
         }
@@ -454,11 +470,11 @@ impl Connection {
         if self.halves[1 - side].isn.is_none() {
             return;
         }
-        if let Some(before) = &mut self.before
+        if let Some(earlier) = &mut self.earlier
             && self.halves[side].isn.is_none()
             && tcp.has(flag::RST)
         {
-            before.on_reset(side);
+            earlier.on_reset(side);
         }
         let (own, peer) = self.pair(side);
         let offset = peer.offset(tcp.seq) + i64::from(tcp.has(flag::SYN));
@@ -468,27 +484,29 @@ impl Connection {
         let next = peer.arrived.frontier() as i64 + i64::from(peer.fin_arrived);
         let is_new =
             if tcp.is_bare() { offset >= next } else { end as i64 + i64::from(tcp.has(flag::FIN)) > next };
-        let in_window = is_new && offset <= peer.edge.max(peer.acked) as i64;
+        let in_window = is_new && offset <= peer.right_edge.max(peer.acked) as i64;
         let time = tcp.timestamp(frame);
         // It does not process segments with an old timestamp either (RFC 7323 section 5), nor those without
         // one if both sides use timestamps (section 3.2).
-        let older = match (time, peer.latest) {
+        let older = match (time, peer.latest_timestamp) {
             (Some(time), Some(latest)) => is_older(time, latest),
-            (None, Some(_)) => own.latest.is_some(),
+            (None, Some(_)) => own.latest_timestamp.is_some(),
             (_, None) => false,
         };
-        let heard = in_window && !older;
+        let processed = in_window && !older;
         // It is unknown whether a segment is processed that is older than a doubtful timestamp.
-        let is_sure =
-            heard && !peer.doubted.is_some_and(|doubted| time.is_none_or(|time| is_older(time, doubted)));
+        let is_sure = processed
+            && !peer
+                .doubtful_timestamp
+                .is_some_and(|doubtful_timestamp| time.is_none_or(|time| is_older(time, doubtful_timestamp)));
         if !older {
-            peer.latest = time.or(peer.latest);
+            peer.latest_timestamp = time.or(peer.latest_timestamp);
         }
         let is_syn = tcp.has(flag::SYN) && (offset == 0 || peer.cookies.contains(&tcp.seq));
-        let mut taken = None;
+        let mut ack_processed = None;
         let new_from = peer.arrived.first_missing(start);
         let known = peer.arrived.add(start, end);
-        let news = end > start && known < end - start;
+        let new = end > start && known < end - start;
         let fin = offset + tcp.len() as i64;
         peer.fin_arrived |= tcp.has(flag::FIN) && peer.fin.is_some_and(|at| at as i64 == fin);
         if tcp.has(flag::ACK) && !tcp.has(flag::RST) && own.isn.is_some() {
@@ -497,23 +515,24 @@ impl Connection {
             own.note_acknowledged(now_us, ack.max(0) as u64);
             // Nor segments that acknowledge bytes that were never sent (RFC 5961 section 5.2).
             if is_sure && ack <= (own.high + u64::from(own.fin == Some(own.high))) as i64 {
-                taken = Some(ack.max(0) as u64);
-                own.taken = own.taken.max(ack.max(0) as u64);
+                ack_processed = Some(ack.max(0) as u64);
+                own.ack_processed = own.ack_processed.max(ack.max(0) as u64);
             }
-            own.edge_heard = own.edge_heard.max((ack + (i64::from(tcp.window) << scale)).max(0) as u64);
+            own.right_edge_arrived =
+                own.right_edge_arrived.max((ack + (i64::from(tcp.window) << scale)).max(0) as u64);
             // SACK blocks without SACK-permitted have no effect (RFC 2018 section 2).
             let counts = is_sure && own.permits_sack && peer.permits_sack;
             for (start, end) in tcp.sack_blocks(frame).into_iter().filter(|_| counts) {
                 let (start, end) = (own.offset(start), own.offset(end));
-                own.hear_sack(start, end, condition.timeouts);
+                own.on_sack_arrival(start, end, condition.timeouts);
             }
         }
         own.note_end(now_us, peer);
         if is_syn {
             self.ecn[side].on_syn_arrival(tcp.flags);
         } else {
-            let marked = (news && heard && tcp.ecn(frame) == 3).then_some(new_from);
-            self.ecn[side].on_arrival(tcp.flags, taken, marked);
+            let marked = (new && processed && tcp.ecn(frame) == 3).then_some(new_from);
+            self.ecn[side].on_arrival(tcp.flags, ack_processed, marked);
         }
     }
 }
@@ -543,10 +562,10 @@ fn acknowledges(peer: &mut Half, tcp: &Tcp, frame: &[u8], scale: u8) -> Result<(
     let edge = peer.acked + (u64::from(tcp.window) << scale);
     // The window of a SYN is not scaled, so a SYN that is retransmitted after an acknowledgement announces
     // less. In other segments, a window may shrink only by rounding to a unit (RFC 7323 section 2.4).
-    if edge + (1 << scale) <= peer.edge && !tcp.has(flag::SYN) {
-        return Err(format!("the right window edge moves back from {} to {edge}", peer.edge));
+    if edge + (1 << scale) <= peer.right_edge && !tcp.has(flag::SYN) {
+        return Err(format!("the right window edge moves back from {} to {edge}", peer.right_edge));
     }
-    peer.edge = peer.edge.max(edge);
+    peer.right_edge = peer.right_edge.max(edge);
     for (start, end) in tcp.sack_blocks(frame) {
         let (start, end) = (peer.offset(start), peer.offset(end));
         if start < 0 || start >= end || !peer.arrived.contains(start as u64, end as u64) {

@@ -10,11 +10,11 @@ use iwarp::verbs::{
 };
 
 use crate::pattern::Pattern;
-use crate::sim::coverage::{Coverage, Sight};
+use crate::sim::coverage::{Coverage, Occurrence};
 
 use super::operations::{Kind, Layout, Memory, Operation, faulty, request};
 use super::rdma::Host;
-use super::{CLIENT_PORT, Moved};
+use super::{CLIENT_PORT, Transferred};
 
 pub use super::operations::Fault;
 
@@ -23,7 +23,7 @@ pub(super) const FOREVER: Duration = Duration::from_secs(3600);
 
 /// How long users wait for more bytes on a connection with a corrupted payload: the corruption may have hit
 /// the length of an FPDU.
-const PATIENCE_US: u64 = 3_000_000;
+const WAIT_FOR_BYTES_US: u64 = 3_000_000;
 
 /// How long an engine waits for bytes that the peer no longer sends, if one side closes before all is done.
 pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -46,7 +46,7 @@ pub enum Close {
 
 /// The states that a queue pair may reach from a state, in one poll or more (`QpState` documents the
 /// transitions).
-const LEGAL: [(QpState, &[QpState]); 5] = {
+const TRANSITIONS: [(QpState, &[QpState]); 5] = {
     use QpState::{Closing, Error, Idle, Rts, Terminate};
     [
         (Idle, &[Rts, Closing, Terminate, Error]),
@@ -115,14 +115,14 @@ pub(super) struct Connection {
     pub(super) ends: [End; 2],
     seed: u64,
     /// It may end in any way: a side aborted or closed early, or a payload was corrupted.
-    pub(super) doomed: bool,
+    pub(super) may_fail: bool,
     /// A payload was corrupted behind a correct checksum. If an end waits for more bytes than will come, its
     /// user has to end the connection.
     poisoned: bool,
     /// The number of the request that the peer has to refuse.
     fault: Option<u64>,
     /// When a user last got an event or completion.
-    told_us: u64,
+    last_event_us: u64,
     /// The peer has reported, or was sent, a Terminate for a wrong CRC, and one for a refused access.
     crc_error: bool,
     access_error: bool,
@@ -166,10 +166,10 @@ impl Connection {
             layout,
             ends,
             seed,
-            doomed: false,
+            may_fail: false,
             poisoned: false,
             fault: None,
-            told_us: 0,
+            last_event_us: 0,
             crc_error: false,
             access_error: false,
             steps: 0,
@@ -269,7 +269,11 @@ impl Connection {
         if self.fault == Some(wc.wr_id) && matches!(self.plan.close, Close::Fault(who, ..) if who == side) {
             // A Write is complete when TCP has accepted it.
             let write = wc.opcode == WcOpcode::Write;
-            return if write { Ok(0) } else { Err(format!("a request succeeded that the peer has to refuse: {wc:?}")) };
+            return if write {
+                Ok(0)
+            } else {
+                Err(format!("a request succeeded that the peer has to refuse: {wc:?}"))
+            };
         }
         let operation = self.plan.operations[side][number];
         let (places, pattern) = (self.layout.places[side][number], self.pattern(side, number));
@@ -296,7 +300,7 @@ impl Connection {
         &mut self,
         side: usize,
         wc: &WorkCompletion,
-        moved: &mut Moved,
+        transferred: &mut Transferred,
     ) -> Result<(), String> {
         self.steps += 1;
         let receives = matches!(wc.opcode, WcOpcode::Recv | WcOpcode::RecvImmediate);
@@ -308,11 +312,15 @@ impl Connection {
             end.completed += 1;
         }
         if wc.status != WcStatus::Success {
-            return if self.doomed { Ok(()) } else { Err(format!("a request failed without a cause: {wc:?}")) };
+            return if self.may_fail {
+                Ok(())
+            } else {
+                Err(format!("a request failed without a cause: {wc:?}"))
+            };
         }
         let bytes = if receives { self.received(side, wc)? } else { self.completed(side, wc)? };
-        moved.bytes += bytes;
-        moved.operations += 1;
+        transferred.bytes += bytes;
+        transferred.operations += 1;
         Ok(())
     }
 
@@ -342,7 +350,7 @@ impl Connection {
             let qp = self.ends[side].qp.as_ref().ok_or("the queue pair is missing")?;
             if let Err(error) = qp.post_send(&posted) {
                 // The peer closed early. Its FIN ends sending here, too.
-                if self.doomed && matches!(error, VerbsError::InvalidState(QpState::Closing)) {
+                if self.may_fail && matches!(error, VerbsError::InvalidState(QpState::Closing)) {
                     self.ends[side].closing = true;
                     return Ok(busy);
                 }
@@ -354,7 +362,7 @@ impl Connection {
         }
         let done = (self.ends[side].completed + self.ends[side].received) as u64;
         let Some(id) = self.ends[side].id.clone() else { return Ok(busy) };
-        if self.poisoned && now_us >= self.told_us + PATIENCE_US {
+        if self.poisoned && now_us >= self.last_event_us + WAIT_FOR_BYTES_US {
             self.ends[side].closing = true;
             id.abort();
             return Ok(true);
@@ -364,20 +372,21 @@ impl Connection {
             Close::By(who) if both && who == side => id.disconnect(),
             Close::Both if both => id.disconnect(),
             Close::Early(who, after) if who == side && (done >= after || both) => {
-                self.doomed |= !both;
+                self.may_fail |= !both;
                 id.disconnect();
             }
             Close::Abort(who, after) if who == side && (done >= after || both) => {
-                self.doomed = true;
+                self.may_fail = true;
                 id.abort();
             }
             Close::Fault(who, after, fault) if who == side && (done >= after || both) => {
-                self.doomed = true;
+                self.may_fail = true;
                 let end = &self.ends[side];
                 let posted = faulty(end.posted as u64, fault, &end.memory, &self.ends[1 - side].memory);
                 let qp = end.qp.as_ref().ok_or("the queue pair is missing")?;
                 self.fault = Some(end.posted as u64);
-                qp.post_send(&posted).map_err(|error| format!("the faulty request was refused at the post: {error}"))?;
+                qp.post_send(&posted)
+                    .map_err(|error| format!("the faulty request was refused at the post: {error}"))?;
                 self.ends[side].posted += 1;
             }
             _ => return Ok(busy),
@@ -395,7 +404,7 @@ impl Connection {
             && end.posted < end.completed + self.plan.outstanding;
         let patient = self.poisoned && end.established && !end.closing && !end.over;
         let posts = waits.then_some(end.post_again_us);
-        posts.into_iter().chain(patient.then_some(self.told_us + PATIENCE_US)).min()
+        posts.into_iter().chain(patient.then_some(self.last_event_us + WAIT_FOR_BYTES_US)).min()
     }
 
     /// Checks that the state of a queue pair follows from its last one.
@@ -403,7 +412,7 @@ impl Connection {
         let end = &mut self.ends[side];
         let Some(qp) = &end.qp else { return Ok(()) };
         let (from, to) = (end.state, qp.state());
-        let legal = LEGAL.iter().any(|(state, next)| *state == from && next.contains(&to));
+        let legal = TRANSITIONS.iter().any(|(state, next)| *state == from && next.contains(&to));
         if from != to && !legal {
             return Err(format!("illegal transition of the queue pair from {from:?} to {to:?}"));
         }
@@ -439,7 +448,7 @@ impl Connection {
         for side in [0, 1] {
             self.ends[side].memory.check_spent()?;
             self.ends[side].memory.check_guards(&self.layout.used[side])?;
-            if !self.doomed {
+            if !self.may_fail {
                 let counter = self.ends[side].memory.counter(self.layout.counter[side])?;
                 if counter != self.ends[1 - side].added {
                     return Err(format!(
@@ -452,9 +461,14 @@ impl Connection {
         Ok(())
     }
 
-    /// An event of its identifier on host `side`, other than a connect request. The last fault was `well_us`
+    /// An event of its identifier on host `side`, other than a connect request. The last fault was `since_fault_us`
     /// ago.
-    pub(super) fn on_event(&mut self, side: usize, kind: CmEventKind, well_us: u64) -> Result<(), String> {
+    pub(super) fn on_event(
+        &mut self,
+        side: usize,
+        kind: CmEventKind,
+        since_fault_us: u64,
+    ) -> Result<(), String> {
         self.steps += 1;
         let through = self.is_through(0) && self.is_through(1);
         let end = &mut self.ends[side];
@@ -469,12 +483,13 @@ impl Connection {
                 end.id = None;
                 self.learn_end(terminate.as_deref());
                 // A fault may delay bytes for longer than the engine waits.
-                self.doomed |= error == Some(ConnectionError::CloseTimeout) && well_us < CLOSE_TIMEOUT_US;
-                if (error.is_some() || !through) && !self.doomed {
+                self.may_fail |=
+                    error == Some(ConnectionError::CloseTimeout) && since_fault_us < CLOSE_TIMEOUT_US;
+                if (error.is_some() || !through) && !self.may_fail {
                     return Err(format!("the connection ended without a cause: {error:?}"));
                 }
             }
-            CmEventKind::ConnectError { .. } if self.doomed => end.over = true,
+            CmEventKind::ConnectError { .. } if self.may_fail => end.over = true,
             other => return Err(format!("an unexpected event: {other:?}")),
         }
         Ok(())
@@ -490,18 +505,18 @@ impl Connection {
 
     pub(super) fn cover(&self, coverage: &mut Coverage) {
         let plan = &self.plan;
-        coverage.saw_if(Sight::Markers, plan.markers != [false; 2]);
-        coverage.saw_if(Sight::WithoutCrc, !plan.crc);
-        coverage.saw_if(Sight::CrcError, self.crc_error);
-        coverage.saw_if(Sight::AccessError, self.access_error);
-        coverage.saw_if(Sight::Aborted, self.doomed && matches!(plan.close, Close::Abort(..)));
-        coverage.saw_if(Sight::ClosedEarly, self.doomed && matches!(plan.close, Close::Early(..)));
+        coverage.count_if(Occurrence::Markers, plan.markers != [false; 2]);
+        coverage.count_if(Occurrence::WithoutCrc, !plan.crc);
+        coverage.count_if(Occurrence::CrcError, self.crc_error);
+        coverage.count_if(Occurrence::AccessError, self.access_error);
+        coverage.count_if(Occurrence::Aborted, self.may_fail && matches!(plan.close, Close::Abort(..)));
+        coverage.count_if(Occurrence::ClosedEarly, self.may_fail && matches!(plan.close, Close::Early(..)));
     }
 
     pub(super) fn describe(&self, side: usize) -> String {
         let end = &self.ends[side];
         format!(
-            "posted {} completed {} of {}, received {}, checked {}, established {}, closing {}, over {}, doomed {}, \
+            "posted {} completed {} of {}, received {}, checked {}, established {}, closing {}, over {}, may_fail {}, \
              {:?}\n",
             end.posted,
             end.completed,
@@ -511,21 +526,21 @@ impl Connection {
             end.established,
             end.closing,
             end.over,
-            self.doomed,
+            self.may_fail,
             end.qp.as_ref().map(QueuePair::query),
         )
     }
 
     /// A payload of this connection was corrupted behind a correct checksum.
     pub(super) fn poison(&mut self) {
-        self.doomed = true;
+        self.may_fail = true;
         self.poisoned = true;
     }
 
     /// A host made progress at `now_us`.
     pub(super) fn note_steps(&mut self, before: u64, now_us: u64) {
         if self.steps != before {
-            self.told_us = now_us;
+            self.last_event_us = now_us;
         }
     }
 }

@@ -13,8 +13,8 @@ use crate::sim::setup::{HostSetup, address};
 use crate::sim::watch::{Condition, Watch};
 
 use super::states::Cause;
-use super::streams::{Chunks, End, Over};
-use super::{Moved, cover_stack, repairs};
+use super::streams::{Chunks, End, Ending};
+use super::{Transferred, cover_stack, repairs};
 
 /// Delay before sending is tried again after no packet buffer was free.
 const NO_MBUF_US: u64 = 1000;
@@ -233,7 +233,7 @@ impl LiteHost {
             }
             Event::Closed { conn, reason } => {
                 let number = self.number(conn)?;
-                let over = if reason == CloseReason::Graceful { Over::Graceful } else { Over::Cut };
+                let over = if reason == CloseReason::Graceful { Ending::Graceful } else { Ending::Reset };
                 self.ends[number].on_over(over, &reason.to_string())?;
                 if matches!(reason, CloseReason::TimedOut | CloseReason::Unreachable) {
                     return Err(format!("connection {number} ended: {reason}"));
@@ -260,7 +260,9 @@ impl LiteHost {
         {
             let from = last.saturating_sub(left).max(start);
             if !self.stack.evict(conn, std::slice::from_ref(&(from..last))) {
-                return Err(format!("the stack asks for bytes {from}..{last}, which are not ahead of {frontier} or were placed"));
+                return Err(format!(
+                    "the stack asks for bytes {from}..{last}, which are not ahead of {frontier} or were placed"
+                ));
             }
             end.got.remove(from, last);
             left -= last - from;
@@ -379,7 +381,9 @@ impl LiteHost {
                     self.retry_us = Some(now_us + NO_MBUF_US);
                     break;
                 }
-                Err(SendError::Closed) => return Err("a connection accepts no bytes although it is not over".into()),
+                Err(SendError::Closed) => {
+                    return Err("a connection accepts no bytes although it is not over".into());
+                }
             }
         }
         Ok(busy)
@@ -442,12 +446,12 @@ impl LiteHost {
         cover_stack(coverage, &self.setup, &self.stack.counters(), timestamps);
     }
 
-    pub(super) fn add_to(&self, moved: &mut Moved) {
+    pub(super) fn add_to(&self, transferred: &mut Transferred) {
         let counters = self.stack.counters();
-        moved.retransmits += repairs(&counters);
-        moved.timeouts += counters.rto_expired;
-        moved.raises += counters.path_mtu_probes_answered;
-        moved.cuts += self.condition().cuts;
+        transferred.retransmits += repairs(&counters);
+        transferred.timeouts += counters.rto_expired;
+        transferred.raises += counters.path_mtu_probes_answered;
+        transferred.cuts += self.condition().cuts;
     }
 
     pub(super) fn describe(&self) -> String {

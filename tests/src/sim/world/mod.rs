@@ -2,20 +2,20 @@
 //!
 //! | file | hosts | workload |
 //! |---|---|---|
-//! | `streams.rs` | tcp-lite (`lite.rs`) or smoltcp (`stock.rs`) | bytes both ways, with readers, aborts and closes; TCP's states (`states.rs`) |
+//! | `streams.rs` | tcp-lite (`lite.rs`) or smoltcp (`smoltcp_host.rs`) | bytes both ways, with readers, aborts and closes; TCP's states (`states.rs`) |
 //! | `rdma.rs` | tcp-lite with iWARP | connections (`connection.rs`) with Writes, Sends, Reads, atomics (`operations.rs`) |
 
 mod connection;
 mod lite;
 mod operations;
 mod rdma;
+mod smoltcp_host;
 mod states;
-mod stock;
 mod streams;
 
 use tcp_lite::StackCounters;
 
-use super::coverage::{Coverage, Sight};
+use super::coverage::{Coverage, Occurrence};
 use super::setup::HostSetup;
 use super::watch::{Condition, Watch};
 
@@ -38,7 +38,7 @@ pub struct Progress {
 
 /// Work done in a run.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Moved {
+pub struct Transferred {
     /// Bytes delivered and checked.
     pub bytes: u64,
     /// Operations completed and checked.
@@ -71,7 +71,7 @@ pub trait World {
     fn condition(&self, side: usize) -> Condition;
 
     /// Time of the last fault of wire, ports and hosts.
-    fn set_harmed(&mut self, _harmed_us: u64) {}
+    fn set_last_fault(&mut self, _harmed_us: u64) {}
 
     /// A payload on the connection with this client port was corrupted so that only MPA's CRC shows it.
     fn poisoned(&mut self, port: u16);
@@ -97,7 +97,7 @@ pub trait World {
     ///
     /// # Errors
     /// What is wrong with it.
-    fn finish(&mut self) -> Result<Moved, String>;
+    fn finish(&mut self) -> Result<Transferred, String>;
 
     /// Counts events that do not show on the wire.
     fn cover(&self, coverage: &mut Coverage);
@@ -108,30 +108,34 @@ pub trait World {
 
 /// Counts the events that the counters of a host show.
 fn cover_stack(coverage: &mut Coverage, setup: &HostSetup, counters: &StackCounters, timestamps: bool) {
-    let undone = if timestamps { Sight::TimeoutUndoneByTime } else { Sight::TimeoutUndoneByOrder };
-    for (sight, times) in [
-        (Sight::Timeout, counters.rto_expired),
-        (Sight::TailProbe, counters.tail_loss_probes),
-        (Sight::Recovery, counters.fast_retransmits),
-        (Sight::RepairLost, counters.lost_retransmits),
-        (Sight::Reordering, counters.reordering_seen),
+    let undone = if timestamps {
+        Occurrence::TimeoutUndoneByTimestamp
+    } else {
+        Occurrence::TimeoutUndoneWithoutTimestamp
+    };
+    for (occurrence, times) in [
+        (Occurrence::Timeout, counters.rto_expired),
+        (Occurrence::TailProbe, counters.tail_loss_probes),
+        (Occurrence::Recovery, counters.fast_retransmits),
+        (Occurrence::RetransmissionLost, counters.lost_retransmits),
+        (Occurrence::Reordering, counters.reordering_seen),
         (undone, counters.spurious_timeouts),
-        (Sight::RecoveryUndone, counters.spurious_recoveries),
-        (Sight::DuplicateHeard, counters.dsack_received),
-        (Sight::WindowProbe, counters.window_probes),
-        (Sight::CutByPersist, counters.tx_cut_by_persist),
-        (Sight::CutByEmss, counters.tx_cut_by_emss),
-        (Sight::CookieSent, counters.tx_syn_cookies),
-        (Sight::CookieTaken, counters.rx_syn_cookies),
-        (Sight::Challenge, counters.challenge_acks),
-        (Sight::OldTimestamp, counters.rx_old_timestamps),
-        (Sight::BadChecksum, counters.rx_bad_checksum),
-        (Sight::MarksHeard, counters.ecn_reductions),
+        (Occurrence::RecoveryUndone, counters.spurious_recoveries),
+        (Occurrence::DsackReceived, counters.dsack_received),
+        (Occurrence::WindowProbe, counters.window_probes),
+        (Occurrence::CutByPersist, counters.tx_cut_by_persist),
+        (Occurrence::CutByEmss, counters.tx_cut_by_emss),
+        (Occurrence::CookieSent, counters.tx_syn_cookies),
+        (Occurrence::CookieAccepted, counters.rx_syn_cookies),
+        (Occurrence::ChallengeAck, counters.challenge_acks),
+        (Occurrence::OldTimestamp, counters.rx_old_timestamps),
+        (Occurrence::BadChecksum, counters.rx_bad_checksum),
+        (Occurrence::WindowReducedByMarks, counters.ecn_reductions),
     ] {
-        coverage.saw(sight, times);
+        coverage.count(occurrence, times);
     }
-    coverage.saw_if(Sight::WithoutSack, !setup.tcp.sack);
-    coverage.saw_if(Sight::WithoutTimestamps, !setup.tcp.timestamps);
+    coverage.count_if(Occurrence::WithoutSack, !setup.tcp.sack);
+    coverage.count_if(Occurrence::WithoutTimestamps, !setup.tcp.timestamps);
 }
 
 /// Segments that a stack retransmitted because it considered them lost. A tail loss probe may be unnecessary,

@@ -178,9 +178,7 @@ impl Memory {
         let wrong = found.iter().zip(&right).position(|(byte, right)| byte != right && *byte != UNTOUCHED);
         match wrong {
             None => Ok(()),
-            Some(wrong) => {
-                Err(format!("byte {wrong} of {bytes} placed at {at} and not delivered is wrong"))
-            }
+            Some(wrong) => Err(format!("byte {wrong} of {bytes} placed at {at} and not delivered is wrong")),
         }
     }
 

@@ -12,12 +12,12 @@ use iwarp::verbs::{
 };
 use tcp_lite::Instant;
 
-use crate::sim::coverage::{Coverage, Sight};
+use crate::sim::coverage::{Coverage, Occurrence};
 use crate::sim::setup::{HostSetup, address, cidr};
 use crate::sim::watch::{Condition, Watch};
 
 use super::connection::{CLOSE_TIMEOUT, Connection, FOREVER, RdmaPlan, text};
-use super::{CLIENT_PORT, Moved, Progress, World, cover_stack, repairs};
+use super::{CLIENT_PORT, Progress, Transferred, World, cover_stack, repairs};
 
 /// The port that both hosts listen on.
 const PORT: u16 = 7174;
@@ -38,11 +38,11 @@ pub(super) struct Host {
 pub struct RdmaWorld {
     hosts: [Host; 2],
     connections: Vec<Connection>,
-    moved: Moved,
+    transferred: Transferred,
     /// Whether the last poll of each host did something: its users may have given its engine more work.
     again: [bool; 2],
-    /// [`World::set_harmed`].
-    harmed_us: u64,
+    /// [`World::set_last_fault`].
+    last_fault_us: u64,
 }
 
 impl Host {
@@ -93,10 +93,12 @@ impl RdmaWorld {
         seed: u64,
     ) -> Result<Self, String> {
         let [a, b] = ports;
-        let patience = if plans.iter().any(RdmaPlan::ends_early) { CLOSE_TIMEOUT } else { FOREVER };
+        let close_timeout = if plans.iter().any(RdmaPlan::ends_early) { CLOSE_TIMEOUT } else { FOREVER };
         let crc = plans.iter().any(|plan| plan.crc);
-        let mut hosts =
-            [Host::new(0, &setups[0], a, patience, crc)?, Host::new(1, &setups[1], b, patience, crc)?];
+        let mut hosts = [
+            Host::new(0, &setups[0], a, close_timeout, crc)?,
+            Host::new(1, &setups[1], b, close_timeout, crc)?,
+        ];
         for host in &mut hosts {
             let listener = host.context.create_id(&host.channel);
             listener.listen(PORT, 16, FOREVER).map_err(text)?;
@@ -113,7 +115,13 @@ impl RdmaWorld {
             connection.ends[side].id = Some(id);
             connections.push(connection);
         }
-        Ok(Self { hosts, connections, moved: Moved::default(), again: [false; 2], harmed_us: 0 })
+        Ok(Self {
+            hosts,
+            connections,
+            transferred: Transferred::default(),
+            again: [false; 2],
+            last_fault_us: 0,
+        })
     }
 
     fn on_event(&mut self, side: usize, now_us: u64, event: CmEvent) -> Result<(), String> {
@@ -132,7 +140,7 @@ impl RdmaWorld {
             return Err(format!("an event of an unknown identifier: {kind:?}"));
         };
         let of = |what: String| format!("connection {number}, {what}");
-        self.connections[number].on_event(side, kind, now_us - self.harmed_us).map_err(of)
+        self.connections[number].on_event(side, kind, now_us - self.last_fault_us).map_err(of)
     }
 
     /// Polls completions. Receives first: the checks of the peer's requests depend on them.
@@ -140,9 +148,10 @@ impl RdmaWorld {
         let mut busy = false;
         while let Some(wc) = self.hosts[side].cq.poll_one() {
             busy = true;
-            let number = self.hosts[side].numbers.get(&wc.qp_num).ok_or("a completion of an unknown queue pair")?;
+            let number =
+                self.hosts[side].numbers.get(&wc.qp_num).ok_or("a completion of an unknown queue pair")?;
             self.connections[*number]
-                .completion(side, &wc, &mut self.moved)
+                .completion(side, &wc, &mut self.transferred)
                 .map_err(|what| format!("host {side}, connection {number}: {what}"))?;
         }
         Ok(busy)
@@ -193,8 +202,8 @@ impl World for RdmaWorld {
         Condition::of(&host.engine.counters().stack, host.setup.tcp.time_wait)
     }
 
-    fn set_harmed(&mut self, harmed_us: u64) {
-        self.harmed_us = harmed_us;
+    fn set_last_fault(&mut self, last_fault_us: u64) {
+        self.last_fault_us = last_fault_us;
     }
 
     fn poisoned(&mut self, port: u16) {
@@ -220,9 +229,9 @@ impl World for RdmaWorld {
         for host in &self.hosts {
             let counters = host.engine.counters();
             cover_stack(coverage, &host.setup, &counters.stack, timestamps);
-            coverage.saw(Sight::PlacedEarly, counters.rx_fpdus_early);
-            coverage.saw(Sight::TerminateSent, counters.tx_terminates);
-            coverage.saw(Sight::TerminateHeard, counters.rx_terminates);
+            coverage.count(Occurrence::PlacedEarly, counters.rx_fpdus_early);
+            coverage.count(Occurrence::TerminateSent, counters.tx_terminates);
+            coverage.count(Occurrence::TerminateReceived, counters.rx_terminates);
         }
         self.connections.iter().for_each(|connection| connection.cover(coverage));
     }
@@ -232,21 +241,21 @@ impl World for RdmaWorld {
         Progress { steps: connection.steps, done: connection.ends.iter().all(|end| end.over) }
     }
 
-    fn finish(&mut self) -> Result<Moved, String> {
-        let mut moved = self.moved;
+    fn finish(&mut self) -> Result<Transferred, String> {
+        let mut transferred = self.transferred;
         for side in [0, 1] {
             self.completions(side)?;
             let counters = self.hosts[side].engine.counters();
-            moved.early += counters.rx_fpdus_early;
-            moved.retransmits += repairs(&counters.stack);
-            moved.timeouts += counters.stack.rto_expired;
-            moved.raises += counters.stack.path_mtu_probes_answered;
-            moved.cuts += self.condition(side).cuts;
+            transferred.early += counters.rx_fpdus_early;
+            transferred.retransmits += repairs(&counters.stack);
+            transferred.timeouts += counters.stack.rto_expired;
+            transferred.raises += counters.stack.path_mtu_probes_answered;
+            transferred.cuts += self.condition(side).cuts;
         }
         for (number, connection) in self.connections.iter().enumerate() {
             connection.finish().map_err(|what| format!("connection {number}: {what}"))?;
         }
-        Ok(moved)
+        Ok(transferred)
     }
 
     fn describe(&self) -> String {

@@ -2,13 +2,13 @@
 //! the connection.
 
 use crate::pattern::Pattern;
-use crate::sim::coverage::{Coverage, Sight};
+use crate::sim::coverage::{Coverage, Occurrence};
 use crate::sim::setup::HostSetup;
 use crate::sim::watch::{Condition, Ranges, Watch};
 
 use super::lite::LiteHost;
-use super::stock::StockHost;
-use super::{Moved, Progress, World};
+use super::smoltcp_host::SmoltcpHost;
+use super::{Progress, Transferred, World};
 
 /// How a sender passes its bytes to TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,11 +74,11 @@ impl StreamPlan {
 
 /// How a connection has ended for one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Over {
+pub(super) enum Ending {
     /// Both FINs.
     Graceful,
     /// By a RST of either side.
-    Cut,
+    Reset,
 }
 
 /// One end of a connection.
@@ -104,7 +104,7 @@ pub(super) struct End {
     pub(super) established: bool,
     pub(super) closing: bool,
     pub(super) peer_closed: bool,
-    pub(super) over: Option<Over>,
+    pub(super) over: Option<Ending>,
     pub(super) early: u64,
     steps: u64,
 }
@@ -226,14 +226,14 @@ impl End {
     }
 
     /// The connection is over for this end.
-    pub(super) fn on_over(&mut self, over: Over, reason: &str) -> Result<(), String> {
+    pub(super) fn on_over(&mut self, over: Ending, reason: &str) -> Result<(), String> {
         if self.over.is_some() {
             return Err(format!("over twice: {reason}"));
         }
-        if over == Over::Cut && !self.aborts {
+        if over == Ending::Reset && !self.aborts {
             return Err(format!("the connection ended without a cause: {reason}"));
         }
-        if over == Over::Graceful && !(self.closing && self.peer_closed) {
+        if over == Ending::Graceful && !(self.closing && self.peer_closed) {
             return Err("the connection ended gracefully without both FINs".into());
         }
         self.over = Some(over);
@@ -245,7 +245,7 @@ impl End {
 /// A host with plain streams.
 pub(super) enum StreamHost {
     Lite(Box<LiteHost>),
-    Stock(Box<StockHost>),
+    Smoltcp(Box<SmoltcpHost>),
 }
 
 /// Two hosts with plain streams.
@@ -271,22 +271,22 @@ impl StreamWorld {
         for (side, port) in ports.into_iter().enumerate() {
             let ends =
                 plans.iter().enumerate().map(|(number, plan)| End::new(plan, number, side, seed)).collect();
-            hosts.push(match setups[side].stock {
+            hosts.push(match setups[side].smoltcp {
                 None => StreamHost::Lite(Box::new(LiteHost::new(side, &setups[side], port, ends)?)),
-                Some(stock) => {
-                    StreamHost::Stock(Box::new(StockHost::new(side, &setups[side], stock, port, ends)?))
+                Some(smoltcp) => {
+                    StreamHost::Smoltcp(Box::new(SmoltcpHost::new(side, &setups[side], smoltcp, port, ends)?))
                 }
             });
         }
         let hosts = hosts.try_into().map_err(|_| "two hosts")?;
-        let timestamps = setups.iter().all(|setup| setup.tcp.timestamps && setup.stock.is_none());
+        let timestamps = setups.iter().all(|setup| setup.tcp.timestamps && setup.smoltcp.is_none());
         Ok(Self { hosts, connections: plans.len(), timestamps })
     }
 
     fn ends(&self, side: usize) -> &[End] {
         match &self.hosts[side] {
             StreamHost::Lite(host) => &host.ends,
-            StreamHost::Stock(host) => &host.ends,
+            StreamHost::Smoltcp(host) => &host.ends,
         }
     }
 }
@@ -295,21 +295,21 @@ impl World for StreamWorld {
     fn turn(&mut self, side: usize, now_us: u64, watch: &mut Watch) -> Result<bool, String> {
         match &mut self.hosts[side] {
             StreamHost::Lite(host) => host.turn(now_us, watch),
-            StreamHost::Stock(host) => host.turn(now_us),
+            StreamHost::Smoltcp(host) => host.turn(now_us),
         }
     }
 
     fn next_us(&mut self, side: usize, now_us: u64) -> Option<u64> {
         match &mut self.hosts[side] {
             StreamHost::Lite(host) => host.next_us(now_us),
-            StreamHost::Stock(host) => host.next_us(now_us),
+            StreamHost::Smoltcp(host) => host.next_us(now_us),
         }
     }
 
     fn condition(&self, side: usize) -> Condition {
         match &self.hosts[side] {
             StreamHost::Lite(host) => host.condition(),
-            StreamHost::Stock(_) => Condition::default(),
+            StreamHost::Smoltcp(_) => Condition::default(),
         }
     }
 
@@ -335,7 +335,7 @@ impl World for StreamWorld {
         for host in &self.hosts {
             match host {
                 StreamHost::Lite(host) => host.cover(coverage, self.timestamps),
-                StreamHost::Stock(host) => coverage.saw(Sight::StockPeer, host.ends.len() as u64),
+                StreamHost::Smoltcp(host) => coverage.count(Occurrence::SmoltcpPeer, host.ends.len() as u64),
             }
         }
     }
@@ -353,18 +353,18 @@ impl World for StreamWorld {
         }
     }
 
-    fn finish(&mut self) -> Result<Moved, String> {
-        let mut moved = Moved::default();
+    fn finish(&mut self) -> Result<Transferred, String> {
+        let mut transferred = Transferred::default();
         for side in [0, 1] {
             for end in self.ends(side) {
-                moved.bytes += end.got.len();
-                moved.early += end.early;
+                transferred.bytes += end.got.len();
+                transferred.early += end.early;
             }
             if let StreamHost::Lite(host) = &self.hosts[side] {
-                host.add_to(&mut moved);
+                host.add_to(&mut transferred);
             }
         }
-        Ok(moved)
+        Ok(transferred)
     }
 
     fn describe(&self) -> String {

@@ -35,49 +35,50 @@
 
 /// The parameters of the bound, except how long a connection has been without progress.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Patience {
+pub(super) struct ProgressBound {
     /// The longest RTO of either host.
     pub(super) rto_max_us: u64,
     /// `R`.
     pub(super) pause_us: u64,
     /// Both sides use timestamps.
-    pub(super) echoes: bool,
+    pub(super) timestamps: bool,
 }
 
-impl Patience {
-    fn timer_us(&self, times: u64, stood_us: u64) -> u64 {
-        self.rto_max_us.min(times * (stood_us + self.pause_us))
+impl ProgressBound {
+    fn timer_us(&self, times: u64, longest_wait_us: u64) -> u64 {
+        self.rto_max_us.min(times * (longest_wait_us + self.pause_us))
     }
 
-    /// How long a connection may be without progress if it was without progress for `stood_us` before (`S`).
-    pub(super) fn bound_us(&self, stood_us: u64) -> u64 {
-        self.timer_us(if self.echoes { 6 } else { 2 }, stood_us) + self.pause_us
+    /// How long a connection may be without progress if it was without progress for `longest_wait_us` before (`S`).
+    pub(super) fn bound_us(&self, longest_wait_us: u64) -> u64 {
+        self.timer_us(if self.timestamps { 6 } else { 2 }, longest_wait_us) + self.pause_us
     }
 
-    /// Whether it may be without progress for `well_us` since the last fault, with the last tail loss probe
+    /// Whether it may be without progress for `since_fault_us` since the last fault, with the last tail loss probe
     /// sent `probed_us` ago.
-    pub(super) fn allows(&self, stood_us: u64, well_us: u64, probed_us: u64) -> bool {
-        let bound_us = self.bound_us(stood_us);
-        well_us.min(probed_us) <= bound_us && well_us <= bound_us + self.timer_us(2, stood_us)
+    pub(super) fn allows(&self, longest_wait_us: u64, since_fault_us: u64, probed_us: u64) -> bool {
+        let bound_us = self.bound_us(longest_wait_us);
+        since_fault_us.min(probed_us) <= bound_us
+            && since_fault_us <= bound_us + self.timer_us(2, longest_wait_us)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Patience;
+    use super::ProgressBound;
 
     #[test]
     fn the_timer_is_bounded_by_what_was_measured_and_by_its_most() {
-        let patience = Patience { rto_max_us: 60_000_000, pause_us: 1_000_000, echoes: false };
-        assert_eq!(patience.bound_us(500_000), 3_000_000 + 1_000_000);
-        assert_eq!(Patience { echoes: true, ..patience }.bound_us(500_000), 9_000_000 + 1_000_000);
-        assert_eq!(Patience { echoes: true, ..patience }.bound_us(14_000_000), 60_000_000 + 1_000_000);
+        let bound = ProgressBound { rto_max_us: 60_000_000, pause_us: 1_000_000, timestamps: false };
+        assert_eq!(bound.bound_us(500_000), 3_000_000 + 1_000_000);
+        assert_eq!(ProgressBound { timestamps: true, ..bound }.bound_us(500_000), 9_000_000 + 1_000_000);
+        assert_eq!(ProgressBound { timestamps: true, ..bound }.bound_us(14_000_000), 60_000_000 + 1_000_000);
     }
 
     #[test]
     fn the_timer_runs_anew_from_a_probe_that_came_in_time() {
-        let patience = Patience { rto_max_us: 60_000_000, pause_us: 1_000_000, echoes: true };
-        let allows = |well_us, probed_us| patience.allows(500_000, well_us, probed_us);
+        let bound = ProgressBound { rto_max_us: 60_000_000, pause_us: 1_000_000, timestamps: true };
+        let allows = |since_fault_us, probed_us| bound.allows(500_000, since_fault_us, probed_us);
         assert!(allows(10_000_000, 50_000_000) && !allows(10_000_001, 50_000_000), "no probe since");
         assert!(allows(13_000_000, 10_000_000) && !allows(13_000_000, 10_000_001));
         assert!(!allows(13_000_001, 9_000_000), "the probe came too late");

@@ -11,25 +11,25 @@ use smoltcp::wire::{EthernetAddress, IpAddress, IpListenEndpoint};
 use crate::port_device::PortDevice;
 use crate::sim::packet::{Tcp, flag, parse};
 use crate::sim::port::mac;
-use crate::sim::setup::{HostSetup, Stock, address, cidr};
+use crate::sim::setup::{HostSetup, SmoltcpConfig, address, cidr};
 
-use super::streams::{End, Over};
+use super::streams::{End, Ending};
 
 /// Most polls in a row without delay.
 const POLLS: usize = 64;
 
 /// Delay of a poll that smoltcp asks for at once, since such a poll does not always do something.
-const REST_US: u64 = 100;
+const POLL_DELAY_US: u64 = 100;
 
 /// The acknowledgement and window of the last segment.
 #[derive(Clone, Copy, Debug)]
-struct Heard {
+struct LastAck {
     ack: u32,
     window: u16,
     /// Window scale of the SYN before it.
     scale: u8,
     /// Bare segments since then with the same acknowledgement and window.
-    doubles: u32,
+    duplicates: u32,
 }
 
 struct Wire {
@@ -39,7 +39,7 @@ struct Wire {
     /// The sequence numbers of the FINs sent from one port to another.
     fins: HashMap<(u16, u16), u32>,
     /// The last acknowledgement that reached smoltcp, by the ports of the segments that smoltcp sends.
-    heard: HashMap<(u16, u16), Heard>,
+    last_acks: HashMap<(u16, u16), LastAck>,
     /// Pairs of ports whose connection a RST has ended. All further segments are answered with a RST only.
     reset: HashSet<(u16, u16)>,
 }
@@ -48,19 +48,19 @@ impl Wire {
     /// Drops bare segments to smoltcp that acknowledge everything up to its FIN from port `ports.0` to port
     /// `ports.1`, if smoltcp knows that acknowledgement already. At the third, smoltcp drops its timer and
     /// never retransmits the FIN, which the peer may have refused because it was late (RFC 5961 section 5.2).
-    fn spare_fin(&mut self, ports: (u16, u16)) {
+    fn drop_duplicate_acks_of_fin(&mut self, ports: (u16, u16)) {
         let Some(&fin) = self.fins.get(&ports) else { return };
-        let only_doubles =
+        let only_duplicates =
             |tcp: &Tcp| (tcp.dst_port, tcp.src_port) == ports && tcp.is_bare() && tcp.ack == fin;
-        self.device.retain(|frame| !parse(frame).is_some_and(|tcp| only_doubles(&tcp)));
+        self.device.retain(|frame| !parse(frame).is_some_and(|tcp| only_duplicates(&tcp)));
     }
 
     /// Drops the third bare segment in a row with the same acknowledgement and window while the
     /// `unacknowledged` bytes from port `ports.0` to port `ports.1` exceed that window. At the third, smoltcp
     /// retransmits beyond the window. The peer drops the excess, but smoltcp counts it as sent, and has no
     /// timer once the window was closed.
-    fn spare_window(&mut self, ports: (u16, u16), unacknowledged: usize) {
-        let Self { device, heard, .. } = self;
+    fn drop_duplicate_acks_beyond_window(&mut self, ports: (u16, u16), unacknowledged: usize) {
+        let Self { device, last_acks, .. } = self;
         // smoltcp accepts no segment now. The first one is counted when it does.
         if device.is_full() {
             return;
@@ -70,17 +70,17 @@ impl Wire {
             let Some(tcp) = parse(frame).filter(of_it) else {
                 return true;
             };
-            let before = heard.get(&ports).copied();
+            let before = last_acks.get(&ports).copied();
             let scale = match before {
                 Some(before) if !tcp.has(flag::SYN) => before.scale,
                 _ => tcp.window_scale(frame).unwrap_or(0),
             };
             let same =
                 before.filter(|before| tcp.is_bare() && (before.ack, before.window) == (tcp.ack, tcp.window));
-            let doubles = same.map_or(0, |same| same.doubles + 1);
-            let keep = doubles < 3 || unacknowledged <= usize::from(tcp.window) << scale;
+            let duplicates = same.map_or(0, |same| same.duplicates + 1);
+            let keep = duplicates < 3 || unacknowledged <= usize::from(tcp.window) << scale;
             if keep {
-                heard.insert(ports, Heard { ack: tcp.ack, window: tcp.window, scale, doubles });
+                last_acks.insert(ports, LastAck { ack: tcp.ack, window: tcp.window, scale, duplicates });
             }
             keep
         };
@@ -95,7 +95,7 @@ impl Wire {
     /// Drops segments from port `ports.1` to port `ports.0` to a connection of smoltcp that is over, and
     /// answers them as TIME-WAIT does (RFC 9293 section 3.10.7.4), with the last acknowledgement; also a late
     /// SYN-ACK. A SYN without ACK may open another connection, and a RST with the next number ends TIME-WAIT.
-    fn linger(&mut self, ports: (u16, u16)) {
+    fn answer_as_time_wait(&mut self, ports: (u16, u16)) {
         let Self { device, last, reset, .. } = self;
         if reset.contains(&ports) {
             return;
@@ -135,7 +135,7 @@ impl Wire {
     }
 }
 
-pub(super) struct StockHost {
+pub(super) struct SmoltcpHost {
     side: usize,
     ipv6: bool,
     interface: Interface,
@@ -146,11 +146,11 @@ pub(super) struct StockHost {
     started: bool,
 }
 
-impl StockHost {
+impl SmoltcpHost {
     pub(super) fn new(
         side: usize,
         setup: &HostSetup,
-        stock: Stock,
+        smoltcp: SmoltcpConfig,
         port: Box<dyn Port>,
         ends: Vec<End>,
     ) -> Result<Self, String> {
@@ -158,7 +158,7 @@ impl StockHost {
             device: PortDevice::new(port),
             last: HashMap::new(),
             fins: HashMap::new(),
-            heard: HashMap::new(),
+            last_acks: HashMap::new(),
             reset: HashSet::new(),
         };
         let mut config = Config::new(EthernetAddress(mac(side)).into());
@@ -171,9 +171,9 @@ impl StockHost {
             .iter()
             .map(|end| {
                 let ring = |bytes: usize| tcp::SocketBuffer::new(vec![0; bytes]);
-                let mut socket = tcp::Socket::new(ring(stock.rx_bytes), ring(stock.tx_bytes));
-                socket.set_nagle_enabled(stock.nagle);
-                if stock.cubic {
+                let mut socket = tcp::Socket::new(ring(smoltcp.rx_bytes), ring(smoltcp.tx_bytes));
+                socket.set_nagle_enabled(smoltcp.nagle);
+                if smoltcp.cubic {
                     socket.set_congestion_control(tcp::CongestionControl::Cubic);
                 }
                 if end.aborts {
@@ -209,17 +209,17 @@ impl StockHost {
             self.start()?;
         }
         for _ in 0..POLLS {
-            let mut moved = self.wire.device.poll_at(now_us);
-            self.take_in(now_us);
+            let mut worked = self.wire.device.poll_at(now_us);
+            self.receive_frames(now_us);
             for number in 0..self.ends.len() {
-                moved |= self.work(number, now_us)?;
+                worked |= self.work(number, now_us)?;
             }
             let now = Instant::from_micros(now_us as i64);
             self.interface.poll(now, &mut self.wire.device, &mut self.sockets);
             self.wire.note_sent();
-            moved |= self.wire.device.poll_at(now_us);
-            busy |= moved;
-            if !moved {
+            worked |= self.wire.device.poll_at(now_us);
+            busy |= worked;
+            if !worked {
                 break;
             }
         }
@@ -227,10 +227,10 @@ impl StockHost {
     }
 
     /// Passes frames to smoltcp one by one, and sends its answers.
-    fn take_in(&mut self, now_us: u64) {
+    fn receive_frames(&mut self, now_us: u64) {
         let now = Instant::from_micros(now_us as i64);
         loop {
-            self.linger();
+            self.extend_time_wait();
             self.spare();
             let first = self.wire.device.arrived().next();
             let reset = first.and_then(|frame| parse(&frame)).filter(|tcp| tcp.has(flag::RST));
@@ -263,20 +263,20 @@ impl StockHost {
             let closing =
                 matches!(socket.state(), tcp::State::FinWait1 | tcp::State::Closing | tcp::State::LastAck);
             if closing && socket.send_queue() == 0 {
-                self.wire.spare_fin(end.ports(self.side));
+                self.wire.drop_duplicate_acks_of_fin(end.ports(self.side));
             }
-            self.wire.spare_window(end.ports(self.side), socket.send_queue());
+            self.wire.drop_duplicate_acks_beyond_window(end.ports(self.side), socket.send_queue());
         }
     }
 
     /// smoltcp's TIME-WAIT ends after ten seconds, when a timer of the peer may not have expired again. So
     /// this extends it from the moment when the socket is closed, so that no segment is answered with a RST.
     /// The user gets the event later, and may still have to read.
-    fn linger(&mut self) {
+    fn extend_time_wait(&mut self) {
         for (end, handle) in self.ends.iter().zip(&self.handles) {
             let closed = self.sockets.get::<tcp::Socket<'_>>(*handle).state() == tcp::State::Closed;
-            if closed && end.closing && end.over != Some(Over::Cut) {
-                self.wire.linger(end.ports(self.side));
+            if closed && end.closing && end.over != Some(Ending::Reset) {
+                self.wire.answer_as_time_wait(end.ports(self.side));
             }
         }
     }
@@ -303,7 +303,7 @@ impl StockHost {
         }
         if end.wants_abort() {
             socket.abort();
-            end.on_over(Over::Cut, "aborted")?;
+            end.on_over(Ending::Reset, "aborted")?;
             return Ok(true);
         }
         while socket.can_send() && end.sent < end.plan.bytes {
@@ -321,7 +321,7 @@ impl StockHost {
         let closed = matches!(socket.state(), tcp::State::Closed | tcp::State::TimeWait);
         if end.established && closed && !socket.can_recv() {
             let graceful = end.peer_closed && end.closing;
-            end.on_over(if graceful { Over::Graceful } else { Over::Cut }, "the socket is closed")?;
+            end.on_over(if graceful { Ending::Graceful } else { Ending::Reset }, "the socket is closed")?;
             busy = true;
         }
         Ok(busy)
@@ -332,7 +332,7 @@ impl StockHost {
             return Some(now_us);
         }
         let poll = self.interface.poll_at(Instant::from_micros(now_us as i64), &self.sockets);
-        let poll_us = poll.map(|at| (at.total_micros() as u64).max(now_us + REST_US));
+        let poll_us = poll.map(|at| (at.total_micros() as u64).max(now_us + POLL_DELAY_US));
         let waits = |handle: &SocketHandle| self.sockets.get::<tcp::Socket<'_>>(*handle).can_recv();
         let readers =
             self.ends.iter().zip(&self.handles).filter(|(end, handle)| end.over.is_none() && waits(handle));
