@@ -1,10 +1,10 @@
-//! How bulk queue pairs share an engine, and what a 64 B ping-pong beside them has to wait.
+//! Shows how bulk queue pairs share an engine, and how long a 64 B ping-pong next to them waits.
 //!
 //! `cargo run --release -p benches --no-default-features --example beside_bulk`
 //!
-//! Both hosts are turned by one thread over a wire in memory, so that the figures tell of queueing in the
-//! engines and not of the machine's scheduler. Printed: the share of the slowest bulk queue pair against the
-//! fastest, and the full round trip of the ping-pong with and without bulk.
+//! One thread polls both hosts over a wire in memory, so the figures show queueing in the engines and not the
+//! machine's scheduler. Prints the share of the slowest bulk queue pair against the fastest, and the full
+//! round trip of the ping-pong with and without bulk.
 
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -67,12 +67,12 @@ fn mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-/// Two hosts, turned together.
+/// Two hosts, polled together.
 struct Hosts {
     a: Host,
     b: Host,
     bulk_cq: CompletionQueue,
-    /// Where bulk comes from and goes to, the same place for all.
+    /// Source and target of all bulk Writes.
     source: MemoryRegion,
     target: MemoryRegion,
     _listener: CmId,
@@ -149,7 +149,7 @@ impl Hosts {
         Ok(pair.a.post_send(&request)?)
     }
 
-    /// Full round trips, nanoseconds. `between` runs between the turns.
+    /// Full round trips, nanoseconds. Calls `between` between the polls.
     fn ping_pong(
         &mut self,
         ping: &Pair,

@@ -1,4 +1,4 @@
-//! Each command of the command line, from its options to its output.
+//! The commands of the command line, from their options to their output.
 
 use dp::Clock;
 
@@ -16,7 +16,7 @@ use crate::{local, ping};
 /// Runs a command.
 ///
 /// # Errors
-/// Whatever ends it early.
+/// The error that ended it.
 pub fn run(cli: Cli) -> Result<(), Error> {
     let interrupt = Interrupt::on_signals()?;
     match cli.command {
@@ -62,7 +62,7 @@ fn server(args: &ServerArgs, interrupt: &Interrupt) -> Result<(), Error> {
             .and_then(|mut client| serve(&server, &mut end, &mut client, args));
         match served {
             Ok(()) if args.persistent => {}
-            // One client's trouble is not the next one's.
+            // The error of one client does not end the server.
             Err(error) if args.persistent && !matches!(error, Error::Interrupted) => {
                 eprintln!("iwperf: {error}")
             }
@@ -97,7 +97,7 @@ fn local(args: &LocalArgs, interrupt: &Interrupt) -> Result<(), Error> {
         profile: args.args.profile,
         core: None,
     };
-    // Without --cores: wherever the system puts both ends.
+    // Without --cores, the system places both ends.
     let cores: Vec<Option<u32>> =
         if args.cores.is_empty() { vec![None] } else { args.cores.iter().copied().map(Some).collect() };
     let mut runs = Vec::new();
@@ -122,21 +122,21 @@ fn local(args: &LocalArgs, interrupt: &Interrupt) -> Result<(), Error> {
     output.end(&args.args, &sweep[0], &counters, Clock::new().hz(), &outcome)
 }
 
-/// The CPUs that `--cores` means: the first of those that there are.
+/// The CPUs for `--cores`: the first of those that this process may use.
 fn cpus(args: &LocalArgs, params: &Params, cores: u32) -> Result<Vec<usize>, Error> {
     let usage = |text: String| Err(Error::Usage(text));
     if cores > params.qps {
-        return usage(format!("--cores {cores}: each needs a queue pair, and --qp is {}", params.qps));
+        return usage(format!("--cores {cores}: each core needs a queue pair, but --qp is {}", params.qps));
     }
     if params.test.is_latency() && cores > 1 {
-        return usage(format!("{}: --cores is for bandwidth", params.test.name()));
+        return usage(format!("{}: --cores works with bandwidth tests only", params.test.name()));
     }
     if params.events || (args.pcap.is_some() && cores > 1) {
-        return usage("--cores does not go with --events, nor several of them with --pcap".into());
+        return usage("--cores cannot be used with --events, nor several cores with --pcap".into());
     }
     let mut cpus = net::allowed_cpus()?;
     if cpus.len() < cores as usize {
-        return usage(format!("--cores {cores}: this process may use {} CPUs", cpus.len()));
+        return usage(format!("--cores {cores}: this process may use only {} CPUs", cpus.len()));
     }
     cpus.truncate(cores as usize);
     Ok(cpus)
@@ -165,7 +165,7 @@ fn pong(args: &PongArgs, interrupt: &Interrupt) -> Result<(), Error> {
     }
 }
 
-/// A line on standard output, at once. A reader that has gone away is no reason to fail.
+/// Prints a line on standard output and flushes it. A closed pipe is not an error.
 fn say(line: &str) {
     use std::io::Write;
     let mut out = std::io::stdout().lock();

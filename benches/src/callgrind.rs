@@ -1,8 +1,8 @@
-//! A program under callgrind, and its profile read.
+//! Runs a program under callgrind, and reads its profile.
 //!
-//! The process has no environment and stands nowhere in particular, so that nothing of the caller's moves its
-//! stack. Valgrind maps at fixed addresses and shows every x86-64 with AVX2 as one and the same processor,
-//! without AVX-512: so the same code is taken on every such machine, ours as libc's.
+//! The process has an empty environment and a fixed working directory, so that its stack does not depend on
+//! the caller. Valgrind maps at fixed addresses and presents every x86-64 CPU with AVX2 as the same
+//! processor, without AVX-512. So every such machine runs the same code, in our crates and in libc.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,24 +11,24 @@ use std::process::{Command, Stdio};
 /// A result of what runs outside of a library: any error will do.
 pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// What a program came to under callgrind.
+/// The profile of a program.
 #[derive(Debug)]
 pub struct Callgrind {
     said: BTreeMap<String, String>,
     profile: String,
 }
 
-/// Whether there is a valgrind to run.
+/// Whether valgrind is installed.
 pub fn is_there() -> bool {
     Command::new("valgrind").arg("--version").output().is_ok()
 }
 
 impl Callgrind {
-    /// Runs `program` and writes its profile to `file`. With `only`, nothing outside the function with that
-    /// in its name is in the profile.
+    /// Runs `program` and writes its profile to `file`. With `only`, the profile has only the function with
+    /// that in its name.
     ///
     /// # Errors
-    /// Where valgrind does not start or the program fails.
+    /// If valgrind does not start or the program fails.
     pub fn run(program: &Path, args: &[&str], only: Option<&str>, file: &Path) -> Result<Self> {
         let mut command = Command::new("valgrind");
         command.args(["--quiet", "--tool=callgrind", "--compress-strings=no", "--demangle=no"]);
@@ -51,23 +51,23 @@ impl Callgrind {
         Ok(Self { said, profile: std::fs::read_to_string(file)? })
     }
 
-    /// What the program said in the line with this first word; nothing where there is none.
+    /// The output line of the program with this first word; empty if there is none.
     pub fn said(&self, word: &str) -> &str {
         self.said.get(word).map_or("", String::as_str)
     }
 
-    /// Instructions spent in calls of the function with `name` in its name, and in what that calls.
+    /// Instructions of all calls of the function with `name` in its name, callees included.
     ///
     /// # Errors
-    /// Where there are none.
+    /// If there are none.
     pub fn instructions(&self, name: &str) -> Result<u64> {
         match inclusive(&self.profile, name) {
-            0 => Err(format!("no call of {name} in the profile").into()),
+            0 => Err(format!("the profile has no call of {name}").into()),
             all => Ok(all),
         }
     }
 
-    /// Instructions by source file; what was inlined counts for the file that it is from.
+    /// Instructions by source file. Inlined instructions count for the file they come from.
     pub fn files(&self) -> Vec<(String, u64)> {
         let mut files: Vec<_> = by_file(&self.profile).into_iter().collect();
         files.sort_by_key(|(_, cost)| std::cmp::Reverse(*cost));
@@ -75,7 +75,7 @@ impl Callgrind {
     }
 }
 
-/// Instructions spent in calls of the function with `name` in its name, and in what that calls.
+/// Instructions of all calls of the function with `name` in its name, callees included.
 fn inclusive(profile: &str, name: &str) -> u64 {
     let (mut all, mut is_it) = (0, false);
     let mut lines = profile.lines();
@@ -83,7 +83,7 @@ fn inclusive(profile: &str, name: &str) -> u64 {
         if let Some(callee) = line.strip_prefix("cfn=") {
             is_it = callee.contains(name);
         } else if line.starts_with("calls=") {
-            // What all these calls cost stands on the next line.
+            // The next line has the cost of all these calls.
             let calls = lines.next().map_or(0, cost);
             all += if std::mem::take(&mut is_it) { calls } else { 0 };
         }
@@ -91,7 +91,7 @@ fn inclusive(profile: &str, name: &str) -> u64 {
     all
 }
 
-/// Instructions by file, without what is called from there.
+/// Instructions by file, without callees.
 fn by_file(profile: &str) -> BTreeMap<String, u64> {
     let (mut files, mut file) = (BTreeMap::new(), String::new());
     let mut lines = profile.lines();
@@ -112,7 +112,7 @@ fn cost(line: &str) -> u64 {
     line.rsplit(' ').next().and_then(|cost| cost.parse().ok()).unwrap_or(0)
 }
 
-/// A source file's path from its crate's folder on.
+/// The path of a source file, from its crate's folder on.
 fn short(path: &str) -> String {
     let Some((before, within)) = path.rsplit_once("/src/") else { return path.to_owned() };
     let package = before.rsplit('/').next().unwrap_or(before);

@@ -1,4 +1,4 @@
-//! The command line: perftest's letters with perftest's meanings, and how the network is reached.
+//! The command line: perftest's options with perftest's meanings, and the options of the network.
 
 mod net;
 mod ping;
@@ -17,7 +17,7 @@ use crate::params::{DEFAULT_PORT, Test};
 
 /// Bandwidth and latency of RDMA over a user-space TCP, for people who know perftest.
 ///
-/// Either end may also be perftest's own tool with -R (ib_write_bw -R and its kin), or rping for `ping` and
+/// Either end may also be perftest's own tool with -R (ib_write_bw -R and the like), or rping for `ping` and
 /// `pong`.
 #[derive(Debug, Parser)]
 #[command(name = "iwperf", version, max_term_width = 100)]
@@ -57,14 +57,14 @@ pub enum Command {
 /// `iwperf server`.
 #[derive(Debug, clap::Args)]
 pub struct ServerArgs {
-    /// The test, for a client that is perftest's own: then give both ends the same options. An iwperf client
-    /// says what it wants by itself.
+    /// The test, for a client that is perftest's own tool: give both ends the same options. An iwperf client
+    /// sends its test by itself.
     #[arg(long, value_enum)]
     pub test: Option<Test>,
     /// Port to listen on.
     #[arg(short, long, default_value_t = DEFAULT_PORT)]
     pub port: u16,
-    /// Serve one client after another instead of ending with the first.
+    /// Serve clients one after another instead of ending after the first.
     #[arg(short = 'P', long)]
     pub persistent: bool,
     /// Test.
@@ -92,7 +92,7 @@ pub struct ClientArgs {
 /// `iwperf local`.
 #[derive(Debug, clap::Args)]
 pub struct LocalArgs {
-    /// Which test.
+    /// The test.
     #[arg(value_enum)]
     pub test: Test,
     /// Between IPv6 addresses.
@@ -101,17 +101,17 @@ pub struct LocalArgs {
     /// IP MTU of the wire.
     #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u16).range(576..=9698))]
     pub mtu: u16,
-    /// Frames that the wire loses, of a million (seeded: the same ones each time).
+    /// Frames that the wire loses, per million (seeded: the same ones each time).
     #[arg(long, default_value_t = 0, value_name = "PPM")]
     pub drop_ppm: u32,
-    /// Run on so many CPUs, each with both ends of a wire of its own; the queue pairs are spread over them. A
-    /// list (1,2,4) is a run for each.
+    /// Run on this many CPUs, each with both ends of its own wire; the queue pairs are spread over them. A
+    /// list (1,2,4) does a run for each.
     #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub cores: Vec<u32>,
-    /// Write what passes the client's end of the wire to this file (pcapng).
+    /// Write the frames at the client's end of the wire to this file (pcapng).
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<std::path::PathBuf>,
-    /// Seconds to wait for a silent end.
+    /// Seconds to wait for an end from which nothing arrives.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = net::parse_seconds)]
     pub timeout: std::time::Duration,
     /// Test.
@@ -139,7 +139,7 @@ pub struct PongArgs {
     /// Port to listen on.
     #[arg(short, long, default_value_t = crate::ping::DEFAULT_PORT)]
     pub port: u16,
-    /// Serve one client after another.
+    /// Serve clients one after another.
     #[arg(short = 'P', long)]
     pub persistent: bool,
     /// Rounds.
@@ -150,7 +150,7 @@ pub struct PongArgs {
     pub net: NetArgs,
 }
 
-/// An address with or without a port.
+/// An address with an optional port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remote {
     ip: IpAddr,
@@ -158,7 +158,7 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// With `default_port` where none was given.
+    /// The address, with `default_port` if none was given.
     pub fn with_port(&self, default_port: u16) -> SocketAddr {
         SocketAddr::new(self.ip, self.port.unwrap_or(default_port))
     }
@@ -173,7 +173,7 @@ impl FromStr for Remote {
             return Ok(Self { ip, port: None });
         }
         let address: SocketAddr =
-            text.parse().map_err(|_| "not IP, IP:PORT or [IPv6]:PORT (names are not resolved)")?;
+            text.parse().map_err(|_| "give IP, IP:PORT or [IPv6]:PORT (names are not resolved)")?;
         Ok(Self { ip: address.ip(), port: Some(address.port()) })
     }
 }

@@ -1,5 +1,4 @@
-//! Who polls the engine: this thread, between looks at its queues, or a thread of the engine's own
-//! (`--events`).
+//! Polls the engine: this thread, between polls of its queues, or a thread of the engine (`--events`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,13 +9,13 @@ use iwarp::verbs::{CompletionChannel, CompletionQueue};
 
 use crate::errors::Error;
 
-/// How eagerly this thread looks again when nothing happened.
+/// How this thread waits when nothing happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manner {
-    /// Spins while a test runs; gives the core away now and then, every time where it is
+    /// Spins while a test runs. Yields the core now and then, or every time if it is
     /// [shared](Driver::share_cpu).
     Measuring,
-    /// Yields, then sleeps: waiting for somebody who may never come.
+    /// Yields, then sleeps: the peer may never come.
     Waiting,
 }
 
@@ -26,21 +25,21 @@ const SPIN_POLLS: u32 = 2_000;
 /// Idle polls that [`Manner::Waiting`] yields before it sleeps.
 const YIELD_POLLS: u32 = 200;
 
-/// Longest sleep, when nothing says when frames come.
+/// Longest sleep if nothing signals the arrival of frames.
 const NAP: Duration = Duration::from_micros(200);
 
-/// Longest wait for a completion event before looking at everything else.
+/// Longest wait for a completion event before everything else is polled.
 const EVENT_WAIT: Duration = Duration::from_millis(10);
 
-/// Set by Ctrl-C and SIGTERM; looked at in every poll.
+/// Set by Ctrl-C and SIGTERM; checked in every poll.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// One that SIGINT and SIGTERM set. A second signal ends the process at once.
+    /// An interrupt that SIGINT and SIGTERM set. A second signal ends the process at once.
     ///
     /// # Errors
-    /// What the system says.
+    /// An error of the system.
     pub fn on_signals() -> Result<Self, Error> {
         let flag = Arc::new(AtomicBool::new(false));
         for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
@@ -50,7 +49,7 @@ impl Interrupt {
         Ok(Self(flag))
     }
 
-    /// Sets it: the other end of a local test has failed.
+    /// Sets it: used when the other end of a local test has failed.
     pub fn raise(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -80,15 +79,15 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// This thread polls `engine`.
+    /// A driver that polls `engine` on this thread.
     pub fn inline(engine: Engine, interrupt: Interrupt) -> Self {
         Self::new(Mover::Inline(Box::new(engine)), None, interrupt)
     }
 
-    /// A thread polls `engine`; this one sleeps on `channel` between completions.
+    /// A driver with a thread that polls `engine`. This thread sleeps on `channel` between completions.
     ///
     /// # Errors
-    /// [`Error::Verbs`] when no thread can be made.
+    /// [`Error::Verbs`] if no thread can be created.
     pub fn threaded(
         engine: Engine,
         channel: CompletionChannel,
@@ -113,12 +112,12 @@ impl Driver {
         }
     }
 
-    /// The channel that completion queues should announce themselves on, if any.
+    /// The channel for the completion events of completion queues, if any.
     pub fn channel(&self) -> Option<&CompletionChannel> {
         self.channel.as_ref()
     }
 
-    /// Makes completions on `queue` end this thread's sleep.
+    /// Makes completions on `queue` wake this thread.
     pub fn watch(&mut self, queue: &CompletionQueue) {
         if self.channel.is_some() {
             self.queues.push(queue.clone());
@@ -130,17 +129,17 @@ impl Driver {
         self.channel.is_some() || self.manner == Manner::Waiting
     }
 
-    /// Another end runs on this thread's CPU: an idle poll lets it.
+    /// The other end runs on the same CPU, so idle polls yield to it.
     pub fn share_cpu(&mut self) {
         self.spin_polls = 0;
     }
 
-    /// How eagerly to look again.
+    /// Sets how this thread waits.
     pub fn set_manner(&mut self, manner: Manner) {
         (self.manner, self.idle_polls) = (manner, 0);
     }
 
-    /// One poll. Returns whether the engine did anything; with a thread, always false.
+    /// Polls once. Returns whether the engine did anything; with a thread, always false.
     ///
     /// # Errors
     /// [`Error::Interrupted`].
@@ -156,21 +155,21 @@ impl Driver {
         })
     }
 
-    /// Called when the caller found something: start spinning anew.
+    /// The caller found work: spins again before it yields.
     #[inline]
     pub fn busy(&mut self) {
         (self.idle_polls, self.armed) = (0, false);
     }
 
-    /// Called when neither the engine nor the caller found anything.
+    /// Neither the engine nor the caller found work: yields or sleeps.
     ///
     /// # Errors
-    /// What the system says of the completion channel.
+    /// An error of the completion channel.
     pub fn idle(&mut self) -> Result<(), Error> {
         self.idle_polls = self.idle_polls.saturating_add(1);
         self.was_idle = true;
         if let Some(channel) = &self.channel {
-            // Arm, let the caller look once more, and only then sleep: nothing is missed in between.
+            // Arm, let the caller poll once more, and only then sleep, so that no completion is missed.
             if self.armed {
                 channel.wait(Some(EVENT_WAIT))?;
             } else {

@@ -1,4 +1,4 @@
-//! One end of a test: a context, what moves its data, and connections made and waited for with time-outs.
+//! One end of a test: a context, its driver, and connections with time limits.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -22,17 +22,17 @@ pub type PrivateData = Vec<u8>;
 
 /// One end.
 pub struct Endpoint {
-    /// Objects are made of it.
+    /// The context of all objects.
     pub context: Context,
-    /// The one protection domain.
+    /// The only protection domain.
     pub pd: ProtectionDomain,
     /// Polls the engine.
     pub driver: Driver,
-    /// For latencies.
+    /// Clock for latencies.
     pub clock: Clock,
-    /// Longest silence of the peer.
+    /// Time limit for a peer from which nothing arrives.
     pub timeout: Duration,
-    /// Stamp what is measured, layer by layer.
+    /// Whether to profile by layer.
     pub profile: bool,
     /// Where it waits for other cores before each run.
     pub gate: Option<Arc<Gate>>,
@@ -40,13 +40,13 @@ pub struct Endpoint {
     waiting: VecDeque<CmEvent>,
 }
 
-/// A peer that asks for a connection.
+/// A connection request of a peer.
 pub struct Request {
-    /// To accept or reject.
+    /// The identifier, to accept or reject.
     pub id: CmId,
-    /// What it said.
+    /// Private data of the request.
     pub private_data: PrivateData,
-    /// Who it is.
+    /// Address of the peer.
     pub remote: SocketAddr,
 }
 
@@ -70,7 +70,7 @@ impl Endpoint {
         })
     }
 
-    /// A completion queue that ends this thread's sleep, if it sleeps.
+    /// A completion queue that wakes this thread, if it sleeps.
     ///
     /// # Errors
     /// [`Error::Verbs`].
@@ -83,7 +83,7 @@ impl Endpoint {
     /// Polls the engine until `look` finds something.
     ///
     /// # Errors
-    /// [`Error::Silent`] after `timeout` (`None`: never), what `look` says, or an interrupt.
+    /// [`Error::Silent`] after `timeout` (`None`: never), errors of `look`, or an interrupt.
     pub fn wait<T>(
         &mut self,
         doing: &'static str,
@@ -111,7 +111,7 @@ impl Endpoint {
         }
     }
 
-    /// Takes the oldest event that `wanted` accepts; others keep waiting.
+    /// Takes the oldest event that `wanted` accepts. Other events stay queued.
     fn take_event<T>(&mut self, mut wanted: impl FnMut(&CmEvent) -> Option<T>) -> Option<T> {
         while let Some(event) = self.events.poll() {
             self.waiting.push_back(event);
@@ -122,7 +122,7 @@ impl Endpoint {
         Some(found)
     }
 
-    /// Whether connection `id` has ended, and how.
+    /// Whether connection `id` has ended, and its error.
     pub fn ended(&mut self, id: &CmId) -> Option<Option<ConnectionError>> {
         while let Some(event) = self.events.poll() {
             self.waiting.push_back(event);
@@ -143,7 +143,7 @@ impl Endpoint {
         Ok(id)
     }
 
-    /// The next request for a connection; `timeout` `None` waits for ever, politely.
+    /// The next connection request. With `timeout` `None` it waits without limit, and sleeps between polls.
     ///
     /// # Errors
     /// [`Error::Silent`] or an interrupt.
@@ -172,9 +172,9 @@ impl Endpoint {
         self.established(&request.id, request.remote).map(|_private_data| ())
     }
 
-    /// Connects a queue pair to `remote`; returns it with its identifier and the peer's private data. A
-    /// refusal is tried again, with a new queue pair: perftest's server listens anew for its data
-    /// connections, and may not do so yet.
+    /// Connects a queue pair to `remote`. Returns it with its identifier and the peer's private data. Retries
+    /// after a refusal, with a new queue pair: perftest's server listens again for its data connections, and
+    /// may not listen yet.
     ///
     /// # Errors
     /// [`Error::Connect`], [`Error::Rejected`], [`Error::Silent`].
@@ -210,7 +210,7 @@ impl Endpoint {
         self.wait("pausing", None, |_| Ok((Instant::now() >= end).then_some(())))
     }
 
-    /// Waits until connection `id` has ended, not longer than the time-out; then ends it itself.
+    /// Waits until connection `id` has ended. Ends it after the time limit.
     pub fn finish(&mut self, id: &CmId) -> Result<(), Error> {
         id.disconnect();
         match self.wait("closing", Some(self.timeout), |end| Ok(end.ended(id))) {
@@ -224,7 +224,7 @@ impl Endpoint {
     }
 
     fn established(&mut self, id: &CmId, remote: SocketAddr) -> Result<PrivateData, Error> {
-        // The connection has its own time-out; ours is only there in case that event never comes.
+        // The connection has its own time limit. This one applies only if its event never comes.
         let patience = self.timeout + Duration::from_secs(2);
         let id = id.clone();
         let failed = |reason: String| Error::Connect { remote, reason };
@@ -245,7 +245,7 @@ impl Endpoint {
                     CmEventKind::Disconnected { error, .. } => {
                         Err(failed(error.map_or("closed by the peer".into(), |e| e.to_string())))
                     }
-                    // Of others, or of streaming mode, which is not used here.
+                    // Events of other connections, or of streaming mode, which is not used here.
                     CmEventKind::ConnectRequest { .. }
                     | CmEventKind::StreamEstablished { .. }
                     | CmEventKind::StreamReadable
@@ -257,20 +257,20 @@ impl Endpoint {
     }
 }
 
-/// How connections of a test are asked for or accepted.
+/// The parameters of the connections of a test.
 ///
 /// # Errors
 /// [`Error::Verbs`] for more than [`MAX_PRIVATE_DATA`] bytes.
 pub fn conn_param(params: &Params, timeout: Duration, private_data: &[u8]) -> Result<ConnParam, Error> {
     debug_assert!(private_data.len() <= MAX_PRIVATE_DATA);
-    // perftest names no depth where nothing is read.
+    // perftest announces no read depth if the test has no Reads.
     let reads = params.test.verb() == Verb::Read || params.rate.is_some();
     let depth = if reads { params.outs.min(1024) as u16 } else { 0 };
     let param = ConnParam {
         responder_resources: depth,
         initiator_depth: depth,
         markers: params.markers,
-        // perftest's Write latency server writes first, and siw's clients know no RTR.
+        // perftest's Write latency server writes first, and siw's clients do not support RTR.
         await_first_fpdu: params.test != Test::WriteLat,
         timeout,
         ..ConnParam::default()
@@ -278,7 +278,7 @@ pub fn conn_param(params: &Params, timeout: Duration, private_data: &[u8]) -> Re
     Ok(param.with_private_data(private_data)?)
 }
 
-/// `Ok` when the request succeeded.
+/// `Ok` if the request succeeded.
 ///
 /// # Errors
 /// [`Error::Completion`].

@@ -1,14 +1,14 @@
-//! Everything that can end a run: one clear line each, and the exit status that goes with it.
+//! The errors that can end a run: one clear line each, and the exit status.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use iwarp::verbs::{ConnectionError, VerbsError, WcStatus};
 
-/// Why a run ended early. `Display` is the line that the user sees.
+/// Why a run ended early. `Display` prints the line that users see.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// An option, or a combination of options, that makes no sense.
+    /// An invalid option or combination of options.
     #[error("{0}")]
     Usage(String),
     /// The port could not be opened: no such device, driver missing, too little memory.
@@ -17,69 +17,69 @@ pub enum Error {
     /// The peer did not answer, refused, or rejected.
     #[error("cannot connect to {remote}: {reason}")]
     Connect {
-        /// Who was asked.
+        /// The peer's address.
         remote: SocketAddr,
-        /// What came of it.
+        /// The error.
         reason: String,
     },
-    /// A server turned the test down and said why.
+    /// A server rejected the test, with a reason.
     #[error("{remote} rejected the test: {reason}")]
     Rejected {
-        /// Who rejected.
+        /// The server's address.
         remote: SocketAddr,
-        /// Its words.
+        /// Its reason.
         reason: String,
     },
-    /// Nothing came from the peer for longer than the time-out.
+    /// Nothing arrived from the peer within the time limit.
     #[error("the peer was silent for {} s while {doing}", .after.as_secs_f32())]
     Silent {
-        /// What was waited for.
+        /// What this end was doing.
         doing: &'static str,
-        /// How long.
+        /// The time limit.
         after: Duration,
     },
-    /// The connection ended in the middle of the test.
+    /// The connection ended during the test.
     #[error("the connection ended while {doing}: {}", .error.map_or_else(|| "closed by the peer".into(), |e| e.to_string()))]
     Disconnected {
-        /// What was going on.
+        /// What this end was doing.
         doing: &'static str,
-        /// Why, when not gracefully.
+        /// The error, if it did not end gracefully.
         error: Option<ConnectionError>,
     },
     /// A work request failed.
     #[error("{what} failed: {status}{}", .detail.as_ref().map_or_else(String::new, |d| format!(" ({d})")))]
     Completion {
-        /// Which request.
+        /// The kind of request.
         what: &'static str,
         /// Its status.
         status: WcStatus,
         /// Layer, type and code in words.
         detail: Option<String>,
     },
-    /// The peer said something that perftest's exchange does not have.
+    /// The peer sent a message that is not part of perftest's exchange.
     #[error("the peer does not speak perftest's exchange: {0}")]
     Exchange(String),
-    /// `--validate` found bytes that are not what was sent.
+    /// `--validate` found bytes that differ from those sent.
     #[error("validation failed: {0}")]
     Validation(String),
     /// Ctrl-C or SIGTERM.
     #[error("interrupted")]
     Interrupted,
-    /// A verb was refused.
+    /// A verbs call failed.
     #[error("{0}")]
     Verbs(#[from] VerbsError),
-    /// The system refused something.
+    /// A system call failed.
     #[error("{what}: {source}")]
     System {
-        /// What was asked of it.
+        /// What failed.
         what: String,
-        /// Its answer.
+        /// The system's error.
         source: std::io::Error,
     },
 }
 
 impl Error {
-    /// The exit status: 2 for wrong usage, 130 for an interrupt, 1 for the rest.
+    /// The exit status: 2 for wrong usage, 130 for an interrupt, 1 for everything else.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) => 2,

@@ -1,4 +1,4 @@
-//! `--json FILE`: the results for programs.
+//! `--json FILE`: the results in JSON.
 
 use std::fs::File;
 use std::path::Path;
@@ -20,7 +20,7 @@ struct Document {
     peer: &'static str,
     parameters: Parameters,
     results: Vec<Entry>,
-    /// What the target's end did, row by row, where both ends are in this process and were stamped.
+    /// The profile of the target's end, row by row, if both ends are in this process and profiled.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     target_profiles: Vec<Breakdown>,
     validation: Option<Validation>,
@@ -49,14 +49,14 @@ struct Entry {
     bytes: u32,
     iterations: u64,
     queue_pairs: u32,
-    /// What each of several cores did; the rest of the entry is their sum.
+    /// The figures of each core; the rest of the entry is their sum.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     cores: Vec<CoreFigures>,
     #[serde(flatten)]
     figures: EntryFigures,
     #[serde(skip_serializing_if = "Option::is_none")]
     load: Option<LoadEntry>,
-    /// Quantile and latency, microseconds.
+    /// Quantiles with latencies, microseconds.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     distribution: Distribution,
     cost: Cost,
@@ -64,13 +64,13 @@ struct Entry {
     profile: Option<Breakdown>,
 }
 
-/// Of a run at a given rate.
+/// Figures of a run at a given rate.
 #[derive(Serialize)]
 struct LoadEntry {
     asked_messages_per_s: f64,
     confirmed_by_target: bool,
     unsent: u64,
-    /// Each from when the message was due.
+    /// Latencies, each from the time at which the message was due.
     latency: LatencySummary,
 }
 
@@ -102,7 +102,7 @@ struct Validation {
     messages_checked_by_peer: u64,
 }
 
-/// The counters that say most; `--stats` prints them all.
+/// The most useful counters; `--stats` prints them all.
 #[derive(Default, Serialize)]
 struct Counters {
     rx_frames: u64,
@@ -127,7 +127,7 @@ struct Counters {
 }
 
 impl Counters {
-    /// Of two engines.
+    /// The sum of two engines.
     fn merged(self, other: Self) -> Self {
         Self {
             rx_frames: self.rx_frames + other.rx_frames,
@@ -156,7 +156,7 @@ impl Counters {
 /// Writes the document.
 ///
 /// # Errors
-/// [`Error::System`] when the file cannot be written.
+/// [`Error::System`] if the file cannot be written.
 pub fn write(
     path: &Path,
     params: &Params,
@@ -167,7 +167,7 @@ pub fn write(
     hz: u64,
 ) -> Result<(), Error> {
     let profiled = |rows: &[Row]| rows.iter().any(|row| row.profile.is_some());
-    // Measured only where it is of use: it takes some milliseconds.
+    // Measured only if needed: it takes some milliseconds.
     let scope_cycles = if profiled(rows) { dp::profile::scope_cycles() } else { 0.0 };
     let document = Document {
         test: params.test,
@@ -237,7 +237,7 @@ fn entry(row: &Row, unit: Unit, hz: u64, scope_cycles: f64) -> Entry {
     }
 }
 
-/// What was stamped in `rows`.
+/// The profiles of `rows`.
 fn breakdowns(rows: &[Row], hz: u64, scope_cycles: f64) -> Vec<Breakdown> {
     let profiled = rows.iter().filter_map(|row| row.profile.as_ref());
     profiled.map(|profiled| Breakdown::new(profiled, hz, scope_cycles)).collect()

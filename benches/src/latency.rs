@@ -1,15 +1,15 @@
-//! Latencies of one run in an HDR histogram, and perftest's seven figures from it.
+//! Latencies of one run in an HDR histogram, with perftest's seven figures.
 
 use hdrhistogram::Histogram;
 
-/// What a latency table shows.
+/// The figures of a latency table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
 pub struct LatencySummary {
     /// Messages of each end.
     pub iterations: u64,
-    /// Least, microseconds.
+    /// Minimum, microseconds.
     pub min_us: f64,
-    /// Most, microseconds.
+    /// Maximum, microseconds.
     pub max_us: f64,
     /// Median, microseconds.
     pub typical_us: f64,
@@ -27,18 +27,18 @@ pub struct LatencySummary {
     pub p9999_us: f64,
 }
 
-/// Latencies at growing quantiles: (from 0 to below 1, microseconds), closer together towards 1.
+/// Latencies by quantile: (from 0 to below 1, microseconds). The points are closer together towards 1.
 pub type Distribution = Vec<(f64, f64)>;
 
-/// Round trips of one run. Three digits are kept; nothing is allocated when recording.
+/// Round trips of one run, with three significant digits. Recording allocates nothing.
 #[derive(Clone, Debug)]
 pub struct Latencies {
     round_trip_ns: Histogram<u64>,
-    /// 2 where half the round trip is reported.
+    /// 2 if half the round trip is reported.
     divisor: f64,
 }
 
-/// Points of a distribution from one quantile to the next that halves what is above it.
+/// Points of a distribution between two quantiles of which the second halves the rest above the first.
 const POINTS_PER_HALVING: u32 = 4;
 
 impl Default for Latencies {
@@ -47,11 +47,11 @@ impl Default for Latencies {
     }
 }
 
-/// Longest round trip that is told apart from longer ones.
+/// Longest round trip that is distinguished from longer ones.
 const LONGEST_NS: u64 = 60_000_000_000;
 
 impl Latencies {
-    /// With `half`, half a round trip is reported (Write and Send); else the whole one (Read).
+    /// With `half`, half of the round trip is reported (Write and Send), otherwise all of it (Read).
     pub fn new(half: bool) -> Self {
         let round_trip_ns = Histogram::new_with_bounds(1, LONGEST_NS, 3)
             // The bounds are constants for which the constructor cannot fail.
@@ -59,20 +59,20 @@ impl Latencies {
         Self { round_trip_ns, divisor: if half { 2.0 } else { 1.0 } }
     }
 
-    /// Records one of `cycles` of a counter with `hz` a second.
+    /// Records a round trip of `cycles` of a counter with `hz` a second.
     #[inline]
     pub fn record_cycles(&mut self, cycles: u64, hz: u64) {
         self.record((u128::from(cycles) * 1_000_000_000 / u128::from(hz)).min(u64::MAX.into()) as u64);
     }
 
-    /// Takes over all of `other`'s.
+    /// Adds the round trips of `other`.
     pub fn add(&mut self, other: &Self) {
         // Both have the same bounds, so nothing is too large.
         let added = self.round_trip_ns.add(&other.round_trip_ns);
         debug_assert!(added.is_ok(), "{added:?}");
     }
 
-    /// How many were recorded.
+    /// Number of round trips recorded.
     pub fn count(&self) -> u64 {
         self.round_trip_ns.len()
     }
@@ -82,7 +82,7 @@ impl Latencies {
         self.round_trip_ns.saturating_record(round_trip_ns.max(1));
     }
 
-    /// The figures; `iterations` is what the table shows (perftest measures one fewer than it runs).
+    /// The figures. `iterations` is the number shown in the table (perftest measures one less than it runs).
     pub fn summary(&self, iterations: u64) -> LatencySummary {
         let us = |ns: f64| ns / 1000.0 / self.divisor;
         let at = |quantile| us(self.round_trip_ns.value_at_quantile(quantile) as f64);
@@ -100,10 +100,10 @@ impl Latencies {
         }
     }
 
-    /// The whole distribution, as far as the number of samples tells; empty without samples.
+    /// The whole distribution, as far as the number of samples allows; empty without samples.
     pub fn distribution(&self) -> Distribution {
         let count = self.round_trip_ns.len();
-        // The largest sample stands for the last half of a sample's share.
+        // The largest sample is the last point, in the middle of its share.
         let last = 1.0 - 0.5 / count.max(1) as f64;
         let us = |ns: u64| ns as f64 / 1000.0 / self.divisor;
         let mut points: Distribution = self

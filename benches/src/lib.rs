@@ -1,22 +1,22 @@
-//! `iwperf`: bandwidth and latency of iWARP, for people who know perftest.
+//! `iwperf`: bandwidth and latency of iWARP, with perftest's options and tables.
 //!
 //! | file | what |
 //! |---|---|
 //! | `cli` | the command line |
-//! | `params` | a test with nothing left to default |
-//! | `net`, `driver`, `endpoint` | a port, who polls its engine, connections and time-outs |
+//! | `params` | a test with all defaults resolved |
+//! | `net`, `driver`, `endpoint` | a port, the thread that polls its engine, connections and time limits |
 //! | `perftest` | the exchange of `ib_* -R`, as client and as server |
-//! | `private`, `private_report` | what only two iwperfs say to each other |
+//! | `private`, `private_report` | messages between two iwperfs |
 //! | `path`, `validate` | queue pairs, memory, credits; patterns and their check |
 //! | `runs`, `gate`, `latency`, `rate` | the measurements; when cores begin; when messages of a given rate are due |
 //! | `ping` | rping |
 //! | `local` | both ends in one process |
-//! | `table`, `description`, `json`, `output`, `progress`, `profile`, `report` | what is shown |
-//! | `callgrind` | counts a program's instructions, for what must not depend on how busy the machine is |
-//! | `two_hosts` | two hosts on a wire in memory, for what counts or times parts of the data path |
-//! | `plot` | charts and pages of them, for `report` and other measurements |
+//! | `table`, `description`, `json`, `output`, `progress`, `profile`, `report` | the output |
+//! | `callgrind` | counts a program's instructions, for results that do not depend on the load of the machine |
+//! | `two_hosts` | two hosts on a wire in memory, to count or time parts of the data path |
+//! | `plot` | charts and pages, for `report` and other measurements |
 //!
-//! Nothing here is a protocol: both ends are users of [`iwarp::verbs`] like any other.
+//! There is no protocol here: both ends are ordinary users of [`iwarp::verbs`].
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! `iwperf local`: both ends in this process, each with an engine of its own, over a wire in memory.
+//! `iwperf local`: both ends in this process, each with its own engine, over a wire in memory.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -24,23 +24,23 @@ use crate::table::Unit;
 /// The wire between both ends.
 #[derive(Clone, Debug)]
 pub struct Wire<'a> {
-    /// Between IPv6 addresses.
+    /// Whether it uses IPv6 addresses.
     pub ipv6: bool,
     /// IP MTU.
     pub mtu: u16,
-    /// Frames lost of a million, in each direction.
+    /// Frames lost per million, in each direction.
     pub drop_ppm: u32,
-    /// Capture of the client's port.
+    /// Capture file for the client's port.
     pub pcap: Option<&'a Path>,
-    /// Longest silence.
+    /// Time limit for an end from which nothing arrives.
     pub timeout: Duration,
-    /// Stamp what both ends do, layer by layer.
+    /// Whether to profile both ends by layer.
     pub profile: bool,
-    /// Where both ends run; `None`: anywhere, each in a thread of its own.
+    /// The core of both ends; `None`: any, with a thread for each end.
     pub core: Option<Core>,
 }
 
-/// One of several cores. Each has a wire of its own, and both its ends.
+/// One of several cores. Each has its own wire with both ends.
 #[derive(Clone, Debug)]
 pub struct Core {
     /// Number of the CPU.
@@ -49,17 +49,17 @@ pub struct Core {
     pub gate: Arc<Gate>,
 }
 
-/// What a run leaves.
+/// The results of a run.
 pub struct Ended {
     /// The client's end.
     pub end: End,
-    /// What it knows.
+    /// The client's results.
     pub outcome: Outcome,
     /// The server's rows.
     pub target: Vec<Row>,
 }
 
-/// Large buffers of each end, for what is sent in bulk.
+/// Large buffers of each end, for bulk data.
 const BULK_MBUFS: usize = 512;
 
 /// Runs `params` between two ends.
@@ -81,14 +81,15 @@ pub fn run(
         seed: params.seed,
         bulk_mbufs: BULK_MBUFS,
         checksum_offload: true,
-        // A wire that loses loses what a real one would: frames of the MTU.
+        // A lossy wire loses frames of the MTU, as a real one does.
         tso: if wire.drop_ppm > 0 { LinkTso::Cut } else { LinkTso::Whole },
         ..Default::default()
     };
     run_between(link::pair(&link), wire, params, unit, interrupt, on_row)
 }
 
-/// Runs `params` on several cores at once, the queue pairs spread over them; a row is the sum of all cores'.
+/// Runs `params` on several cores at once, with the queue pairs spread over them. A row is the sum of all
+/// cores.
 ///
 /// # Errors
 /// The first error of any end.
@@ -107,7 +108,7 @@ pub fn run_cores(
             let (share, send) = (params.share(index as u32, cpus.len() as u32), send.clone());
             let wire = Wire { core: Some(Core { cpu, gate: Arc::clone(&gate) }), ..wire.clone() };
             scope.spawn(move || {
-                // Nobody takes rows any more once another core has failed.
+                // The receiver is gone if another core has failed.
                 let mut tell = |row: &Row| drop(send.send((index, row.clone())));
                 run(&wire, &share, unit, interrupt, &mut tell).inspect_err(|_| interrupt.raise())
             })
@@ -134,7 +135,7 @@ pub fn run_cores(
     })
 }
 
-/// Runs `params` between the client's and the server's end of another wire; of `wire` the rest counts.
+/// Runs `params` between the client's and the server's end of another wire. The other fields of `wire` apply.
 ///
 /// # Errors
 /// As [`run`].
@@ -165,7 +166,7 @@ pub fn run_between(
                 end.endpoint.profile = wire.profile;
                 serve(&mut end, unit)
             });
-            // The client would wait in vain: its time-out is not what is wrong.
+            // Without this the client would wait until its time limit and report that.
             served.inspect_err(|_| interrupt.raise())
         });
         let ran = make_end(client_port, &config(2, wire.pcap), interrupt).and_then(|mut end| {
@@ -173,7 +174,7 @@ pub fn run_between(
             end.endpoint.gate = wire.core.as_ref().map(|core| Arc::clone(&core.gate));
             let outcome = client::run(&mut end, remote, params, unit, on_row)?;
             end.endpoint.driver.set_manner(Manner::Waiting);
-            // The other end may still want an answer.
+            // The other end may still need an answer.
             while !server.is_finished() {
                 if !end.endpoint.driver.poll()? {
                     end.endpoint.driver.idle()?;
@@ -190,7 +191,7 @@ pub fn run_between(
     })
 }
 
-/// Serves one client; returns the rows.
+/// Serves one client. Returns the rows.
 fn serve(end: &mut End, unit: Unit) -> Result<Vec<Row>, Error> {
     let server = Server::listen(end, DEFAULT_PORT)?;
     let mut client = server.accept(end, None)?;
@@ -199,8 +200,8 @@ fn serve(end: &mut End, unit: Unit) -> Result<Vec<Row>, Error> {
     Ok(rows)
 }
 
-/// Of two errors the cause: an end that was interrupted, or lost its peer, only shows that the other one
-/// ended.
+/// The cause among two errors: an end that was interrupted or lost its peer only shows that the other end
+/// failed.
 fn first_cause<A, B>(ran: Result<A, Error>, served: Result<B, Error>) -> Result<(A, B), Error> {
     match (ran, served) {
         (Err(Error::Interrupted | Error::Disconnected { .. }), Err(error)) if !is_interrupted(&error) => {

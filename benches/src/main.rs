@@ -1,4 +1,4 @@
-//! The program: parses the command line, runs it, turns an error into one line and an exit status.
+//! The program: parses the command line, runs it, and turns an error into one line and an exit status.
 
 use std::process::ExitCode;
 
@@ -6,7 +6,7 @@ use benches::cli::Cli;
 use clap::Parser;
 use clap::error::{Error as UsageError, ErrorKind};
 
-/// Exit status of a wrong command line, as clap and perftest have it.
+/// Exit status for a wrong command line, as in clap and perftest.
 const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
@@ -18,7 +18,7 @@ fn main() -> ExitCode {
             eprintln!("iwperf: {}", one_line(&error));
             return ExitCode::from(USAGE);
         }
-        // Help or version: asked for, or called for by a command line with nothing in it.
+        // Help or version.
         Err(error) => error.exit(),
     };
     match benches::app::run(cli) {
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What is wrong with the command line: clap's first paragraph, without its tips and usage.
+/// The error in the command line: clap's first paragraph, without its tips and usage.
 fn one_line(error: &UsageError) -> String {
     let text = error.to_string();
     let wrong = text.split("\n\n").next().unwrap_or(&text);

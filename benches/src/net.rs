@@ -1,4 +1,4 @@
-//! From NET options to an [`End`]: a port, an engine on it, a context and what polls the engine.
+//! Makes an [`End`] from NET options: a port, an engine on it, a context and a driver.
 
 #[cfg(feature = "dpdk")]
 mod device;
@@ -15,7 +15,7 @@ use crate::driver::{Driver, Interrupt};
 use crate::endpoint::Endpoint;
 use crate::errors::Error;
 
-/// One end with what the exchange wants to know of its port.
+/// One end, with the properties of its port that the exchange needs.
 pub struct End {
     /// The end.
     pub endpoint: Endpoint,
@@ -25,7 +25,7 @@ pub struct End {
 }
 
 impl End {
-    /// What siw puts into a destination's GID: the MAC address, then zeros.
+    /// The value of siw in a destination's GID: the MAC address, then zeros.
     pub fn gid(&self) -> [u8; 16] {
         let mut gid = [0; 16];
         gid[..6].copy_from_slice(&self.mac);
@@ -33,7 +33,7 @@ impl End {
     }
 }
 
-/// How an end is made on a port.
+/// The parameters of an end on a port.
 #[derive(Clone, Debug)]
 pub struct EndConfig<'a> {
     /// Addresses with prefix lengths.
@@ -42,25 +42,25 @@ pub struct EndConfig<'a> {
     pub gateways: Vec<std::net::IpAddr>,
     /// VLAN id.
     pub vlan: Option<u16>,
-    /// Where frames are captured.
+    /// Capture file.
     pub pcap: Option<&'a Path>,
     /// CPU for this thread, or for the engine's.
     pub cpu: Option<usize>,
-    /// The other end may run on that CPU too: an idle poll lets it.
+    /// The other end may run on the same CPU, so idle polls yield to it.
     pub shares_cpu: bool,
     /// Sleep on completion events, with the engine in a thread.
     pub events: bool,
     /// Whether this end asks for CRCs.
     pub crc: bool,
-    /// Longest silence.
+    /// Time limit for a peer from which nothing arrives.
     pub timeout: Duration,
-    /// How long connections outlive the link, if not as long as the engine lets them.
+    /// How long connections stay up without a link, if not the engine's default.
     pub link_timeout: Option<Duration>,
 }
 
 impl<'a> EndConfig<'a> {
-    /// As the options say. To be called before EAL starts, which keeps this thread on one CPU: who may use
-    /// only one without having asked for it (`--cpu`) may share it with the other end.
+    /// The parameters for these options. Must be called before EAL starts, which pins this thread to one CPU:
+    /// a process that may use only one CPU without `--cpu` may share it with the other end.
     pub fn new(args: &'a NetArgs, events: bool, crc: bool) -> Self {
         Self {
             ips: args.ips.clone(),
@@ -77,7 +77,7 @@ impl<'a> EndConfig<'a> {
     }
 }
 
-/// Opens the device of `args` and makes an end on it.
+/// Opens the device of `args` and creates an end on it.
 ///
 /// # Errors
 /// [`Error::Usage`], [`Error::Port`], [`Error::Verbs`].
@@ -87,7 +87,7 @@ pub fn open(args: &NetArgs, events: bool, crc: bool, interrupt: &Interrupt) -> R
     make_end(open_port(args)?, &config, interrupt)
 }
 
-/// Makes an end on `port`.
+/// Creates an end on `port`.
 ///
 /// # Errors
 /// [`Error::System`], [`Error::Verbs`].
@@ -106,12 +106,12 @@ pub fn make_end(port: Box<dyn Port>, config: &EndConfig<'_>, interrupt: &Interru
     engine_config.crc = config.crc;
     engine_config.stack.vlan = config.vlan;
     if let Some(timeout) = config.link_timeout {
-        // A day at most.
+        // At most a day.
         engine_config.stack.tcp.link_timeout = tcp_lite::Duration::from_micros(timeout.as_micros() as u64);
     }
     for &gateway in &config.gateways {
         if engine_config.stack.gateways.try_push(gateway.into()).is_err() {
-            return Err(Error::Usage("--gateway: one for each address family at most".into()));
+            return Err(Error::Usage("--gateway: give at most one for each address family".into()));
         }
     }
     let context = Context::new(ContextConfig::default())?;
@@ -133,7 +133,7 @@ pub fn make_end(port: Box<dyn Port>, config: &EndConfig<'_>, interrupt: &Interru
     Ok(End { endpoint, mtu: info.mtu, mac: info.mac })
 }
 
-/// Whether this thread may use one CPU only.
+/// Whether this thread may use only one CPU.
 pub fn has_one_cpu() -> bool {
     std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() == 1)
 }
@@ -146,7 +146,7 @@ pub fn has_one_cpu() -> bool {
 pub fn allowed_cpus() -> Result<Vec<usize>, Error> {
     use rustix::thread::{CpuSet, sched_getaffinity};
     let failed = |error: rustix::io::Errno| Error::System {
-        what: "cannot ask for the CPUs".into(),
+        what: "cannot read the CPUs of this process".into(),
         source: error.into(),
     };
     let set = sched_getaffinity(None).map_err(failed)?;
@@ -159,13 +159,13 @@ pub fn allowed_cpus() -> Result<Vec<usize>, Error> {
 /// [`Error::Usage`]: threads cannot be pinned here.
 #[cfg(not(target_os = "linux"))]
 pub fn allowed_cpus() -> Result<Vec<usize>, Error> {
-    Err(Error::Usage("--cores: only on Linux".into()))
+    Err(Error::Usage("--cores works on Linux only".into()))
 }
 
-/// Keeps the calling thread on `cpu`.
+/// Pins the calling thread to `cpu`.
 ///
 /// # Errors
-/// [`Error::Usage`] when there is no such CPU for us.
+/// [`Error::Usage`] if this process may not use that CPU.
 #[cfg(target_os = "linux")]
 pub fn pin(cpu: usize) -> Result<(), Error> {
     use rustix::thread::{CpuSet, sched_setaffinity};
@@ -176,13 +176,13 @@ pub fn pin(cpu: usize) -> Result<(), Error> {
     sched_setaffinity(None, &set).map_err(|error| Error::Usage(format!("--cpu {cpu}: {error}")))
 }
 
-/// Keeps the calling thread on a CPU: not here.
+/// Pinning is not supported here.
 ///
 /// # Errors
 /// [`Error::Usage`], always.
 #[cfg(not(target_os = "linux"))]
 pub fn pin(_cpu: usize) -> Result<(), Error> {
-    Err(Error::Usage("--cpu: only on Linux".into()))
+    Err(Error::Usage("--cpu works on Linux only".into()))
 }
 
 #[cfg(feature = "dpdk")]

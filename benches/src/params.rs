@@ -1,4 +1,4 @@
-//! What one test does: the parameters both ends agree on, with perftest's defaults.
+//! The parameters of a test that both ends agree on, with perftest's defaults.
 
 use crate::errors::Error;
 use crate::rate::Rate;
@@ -9,16 +9,16 @@ pub const DEFAULT_PORT: u16 = 18515;
 /// Largest message of an `--all` sweep (perftest's `MAX_SIZE`), bytes.
 pub const MAX_SIZE: u32 = 8 << 20;
 
-/// Receives that a target of Sends keeps posted for each queue pair (perftest's `DEF_RX_SEND`).
+/// Receives that a target of Sends keeps posted on each queue pair (perftest's `DEF_RX_SEND`).
 pub const RX_DEPTH_SEND: u32 = 512;
 
-/// The least that each half of a queue pair's buffer holds (perftest's cycle buffer), bytes.
+/// Minimum length of each half of a queue pair's buffer (perftest's cycle buffer), bytes.
 pub const CYCLE_BUFFER: u32 = 4096;
 
-/// Queue pairs of one end: fewer than the connections of a stack, and a number of 16 bits in a `wr_id`.
+/// Queue pairs of one end: fewer than the connections of a stack, and a `wr_id` has 16 bits for their number.
 pub const MAX_QPS: u32 = 16_000;
 
-/// Memory for one half of all buffers beyond which queue pairs share them, bytes.
+/// Above this length of one half of all buffers, queue pairs share buffers, bytes.
 const SHARED_BYTES: usize = 256 << 20;
 
 /// Highest rate, bytes or messages a second.
@@ -42,7 +42,7 @@ pub enum Test {
     SendLat,
 }
 
-/// What moves the data.
+/// The operation that moves the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     /// RDMA Write.
@@ -54,11 +54,11 @@ pub enum Verb {
 }
 
 impl Test {
-    /// All of them, in the order of their numbers in our private data.
+    /// All tests, in the order of their numbers in our private data.
     pub const ALL: [Self; 6] =
         [Self::WriteBw, Self::ReadBw, Self::SendBw, Self::WriteLat, Self::ReadLat, Self::SendLat];
 
-    /// What moves the data.
+    /// The operation that moves the data.
     pub fn verb(self) -> Verb {
         match self {
             Self::WriteBw | Self::WriteLat => Verb::Write,
@@ -67,7 +67,7 @@ impl Test {
         }
     }
 
-    /// Whether it measures latency (else bandwidth).
+    /// Whether it measures latency, and not bandwidth.
     pub fn is_latency(self) -> bool {
         matches!(self, Self::WriteLat | Self::ReadLat | Self::SendLat)
     }
@@ -85,16 +85,16 @@ impl Test {
     }
 }
 
-/// A resolved test: nothing is left to default.
+/// A test with all defaults resolved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Params {
-    /// Which test.
+    /// The test.
     pub test: Test,
     /// Bytes of a message (of the largest, with `all`).
     pub size: u32,
-    /// Messages of each queue pair; 0 when `duration_s` decides.
+    /// Messages of each queue pair; 0 if `duration_s` is set.
     pub iters: u32,
-    /// Seconds to run; 0 when `iters` decides.
+    /// Seconds to run; 0 if `iters` is set.
     pub duration_s: u32,
     /// All sizes from 2 bytes to 8 MiB, doubling.
     pub all: bool,
@@ -104,13 +104,13 @@ pub struct Params {
     pub tx_depth: u32,
     /// Queue pairs.
     pub qps: u32,
-    /// A completion is asked for every so many requests.
+    /// A completion is requested every this many messages.
     pub cq_mod: u32,
     /// Requests posted with one doorbell.
     pub post_list: u32,
-    /// Messages up to this many bytes are copied when posted.
+    /// Messages of up to this many bytes are copied when they are posted.
     pub inline: u32,
-    /// Reads outstanding on each queue pair.
+    /// Outstanding Reads on each queue pair.
     pub outs: u32,
     /// Wait for completions by events instead of polling.
     pub events: bool,
@@ -118,37 +118,37 @@ pub struct Params {
     pub validate: bool,
     /// Ask the peer for markers.
     pub markers: bool,
-    /// This end asks for CRCs.
+    /// Whether this end asks for CRCs.
     pub crc: bool,
     /// Seed of the patterns.
     pub seed: u64,
-    /// Messages are due at this rate, of all queue pairs together; `None`: as fast as they go.
+    /// Rate of all queue pairs together; `None`: as fast as possible.
     pub rate: Option<Rate>,
     /// Messages that are due at once, with a rate.
     pub burst: u32,
 }
 
 impl Params {
-    /// The sizes that are run, in order.
+    /// The sizes of the runs, in order.
     pub fn sizes(&self) -> Vec<u32> {
         if self.all { (1..24).map(|power| 1 << power).collect() } else { vec![self.size] }
     }
 
-    /// Receives kept posted on each queue pair for Sends of the peer.
+    /// Receives kept posted on each queue pair for the peer's Sends.
     pub fn rx_depth(&self) -> u32 {
         if self.test == Test::SendBw && self.validate {
             slots_for(self.stride(self.size), RX_DEPTH_SEND, self.qps)
         } else if self.iters > 0 {
-            // perftest's ends both do this: credits come in thirds of it, and without one the sender stops at
-            // it.
+            // Both ends of perftest do this: credits come in thirds of it, and the sender stops after this
+            // many messages without one.
             RX_DEPTH_SEND.min(self.iters)
         } else {
             RX_DEPTH_SEND
         }
     }
 
-    /// Messages of `size` bytes that have a place of their own in each half of a queue pair's buffer: 1
-    /// unless validating, because only validation looks at each of them.
+    /// Messages of `size` bytes with their own place in each half of a queue pair's buffer: 1 unless
+    /// validating, because only validation checks each message.
     pub fn slots(&self, size: u32) -> u32 {
         if !self.validate || self.test.is_latency() {
             1
@@ -159,7 +159,7 @@ impl Params {
         }
     }
 
-    /// Distance of two slots, bytes: a message and, when validating, a guard that nothing may touch.
+    /// Distance of two slots, bytes: a message and, when validating, a guard.
     pub fn stride(&self, size: u32) -> usize {
         let guard = if self.validate { GUARD_BYTES } else { 0 };
         (size as usize + guard).next_multiple_of(64)
@@ -172,8 +172,8 @@ impl Params {
         most.max(CYCLE_BUFFER as usize).next_multiple_of(64)
     }
 
-    /// Buffers that the queue pairs use: each its own, unless that were too much. Validation needs them
-    /// apart.
+    /// Number of buffers: one for each queue pair, unless that takes too much memory. Validation needs
+    /// separate buffers.
     pub fn buffers(&self) -> u32 {
         if self.validate {
             return self.qps;
@@ -182,13 +182,13 @@ impl Params {
         (fit as u32).clamp(1, self.qps)
     }
 
-    /// What core `index` of `cores` does: its share of the queue pairs, and of the rate.
+    /// The share of core `index` of `cores`: its queue pairs, and its part of the rate.
     pub fn share(&self, index: u32, cores: u32) -> Self {
         let rate = self.rate.map(|rate| rate.share(index.into(), cores.into()));
         Self { qps: self.qps / cores + u32::from(index < self.qps % cores), rate, ..self.clone() }
     }
 
-    /// Checks what an option parser (or the private data of a peer) cannot.
+    /// Checks that an option parser (or the private data of a peer) cannot make.
     ///
     /// # Errors
     /// [`Error::Usage`] naming the option.
@@ -210,43 +210,46 @@ impl Params {
             }
         }
         if (self.iters == 0) == (self.duration_s == 0) {
-            return usage("--iters and --duration exclude each other, and one must be above 0".into());
+            return usage("give either --iters or --duration, and more than 0".into());
         }
         if self.duration_s > 0 && self.all {
-            return usage("--duration and --all exclude each other".into());
+            return usage("--duration cannot be used with --all".into());
         }
         if self.test.is_latency() && (self.qps > 1 || self.bidirectional || self.post_list > 1) {
             return usage(format!(
-                "{}: --qp, --bidirectional and --post-list are for bandwidth",
+                "{}: --qp, --bidirectional and --post-list work with bandwidth tests only",
                 self.test.name()
             ));
         }
         if self.test == Test::WriteLat && self.events {
-            return usage("write-lat polls memory: --events does not go with it".into());
+            return usage("write-lat polls memory: it cannot be used with --events".into());
         }
         if self.post_list > self.tx_depth {
-            return usage(format!("--post-list {}: at most --tx-depth ({})", self.post_list, self.tx_depth));
+            return usage(format!(
+                "--post-list {}: must be at most --tx-depth ({})",
+                self.post_list, self.tx_depth
+            ));
         }
         if self.rate.is_some_and(|rate| !(1..=MAX_RATE).contains(&rate.per_s())) {
-            return usage("--rate_limit: from 1 byte or message a second to 10^12".into());
+            return usage("--rate_limit: must be from 1 to 10^12 bytes or messages a second".into());
         }
         if self.rate.is_some() && (self.test.is_latency() || self.events || self.post_list > 1) {
             return usage(
-                "--rate_limit is for bandwidth tests (it measures latency there), without --events and --post-list"
+                "--rate_limit works with bandwidth tests only (and measures latency there), without --events and --post-list"
                     .into(),
             );
         }
         if self.rate.is_none() && self.burst > 1 {
-            return usage("--burst_size goes with --rate_limit".into());
+            return usage("--burst_size needs --rate_limit".into());
         }
         if self.validate && self.post_list > 1 {
-            return usage("--validate does not go with --post-list".into());
+            return usage("--validate cannot be used with --post-list".into());
         }
         Ok(())
     }
 }
 
-/// Bytes between two messages that validation watches.
+/// Length of the guard between two messages.
 pub const GUARD_BYTES: usize = 64;
 
 /// Memory that validation may use for one half of all buffers, bytes.

@@ -1,11 +1,11 @@
-//! When a peer counts as silent: nothing has come from it for the time-out, although we kept looking.
+//! Detects a peer from which nothing arrives within the time limit, although this end keeps polling.
 
 use std::time::{Duration, Instant};
 
 use crate::endpoint::Endpoint;
 use crate::errors::Error;
 
-/// Watches for silence. Cheap enough to ask in every idle poll.
+/// Detects silence of the peer. Cheap enough to call in every idle poll.
 #[derive(Debug)]
 pub struct Patience {
     timeout: Duration,
@@ -20,33 +20,34 @@ struct Silence {
     next_look: Instant,
 }
 
-/// The system's clock is read in one of so many calls.
+/// The system's clock is read in one of this many calls.
 const CALLS_PER_LOOK: u32 = 64;
 
-/// Looks at the counters in one time-out.
+/// Reads of the counters within one time limit.
 const LOOKS: u32 = 20;
 
 impl Patience {
-    /// With the time-out of `end`.
+    /// With the time limit of `end`.
     pub fn new(end: &Endpoint) -> Self {
         Self { timeout: end.timeout, asked: 0, silence: None, segments_seen: u64::MAX }
     }
 
-    /// Something was done: the peer is alive.
+    /// Progress was made: the peer is alive.
     #[inline]
     pub fn renew(&mut self) {
         self.silence = None;
     }
 
-    /// To be called when nothing was done. Returns true now and then: time to look at what else costs
-    /// something.
+    /// To be called after an idle poll. Returns true now and then, when the caller should do its expensive
+    /// checks.
     ///
     /// # Errors
+    /// [`Error::Silent`] if no TCP segment arrived within the time limit.
     /// [`Error::Silent`] when no TCP segment came for the time-out.
     #[inline]
     pub fn check(&mut self, end: &Endpoint, doing: &'static str) -> Result<bool, Error> {
         self.asked += 1;
-        // A thread that sleeps between polls asks seldom, and must look each time.
+        // A thread that sleeps between polls calls seldom, so every call reads the clock.
         if !self.asked.is_multiple_of(CALLS_PER_LOOK) && !end.driver.sleeps() {
             return Ok(false);
         }
@@ -60,7 +61,7 @@ impl Patience {
             return Ok(());
         }
         silence.next_look = now + period;
-        // Data may have come that completes nothing here: Writes do not.
+        // Data may have arrived without a completion here: Writes cause none.
         let segments = end.driver.counters().stack.rx_segments;
         if segments != self.segments_seen {
             (self.segments_seen, silence.since) = (segments, now);

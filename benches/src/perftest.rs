@@ -1,9 +1,9 @@
-//! perftest's exchange of `ib_* -R`: what both ends say on the control connection, in which order.
+//! perftest's exchange of `ib_* -R`: the messages of both ends on the control connection, and their order.
 //!
-//! A control connection (port 18515) carries Sends only, client first and strictly alternating. On it the
-//! ends agree on versions, wait for each other while the data connections are made (to the same port), tell
-//! each other where their memory is, and report. The order was read off perftest 4.5+0.17, Debian 12's, and
-//! off captures of it.
+//! A control connection (port 18515) carries only Sends, client first and strictly alternating. On it the
+//! ends agree on versions, synchronise while the data connections are made (to the same port), exchange the
+//! addresses of their memory, and report. The order was taken from perftest 4.5+0.17 (Debian 12) and from
+//! captures of it.
 
 pub mod client;
 pub mod exchange;

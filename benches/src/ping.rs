@@ -1,8 +1,8 @@
-//! `iwperf ping` and `iwperf pong`: what `rping` does, on its wire protocol, so that either end can be
-//! `rping`.
+//! `iwperf ping` and `iwperf pong`: `rping` with its wire protocol, so that either end can be `rping`.
 //!
-//! A round: the client Sends where its source is; the server Reads it and Sends back; the client Sends where
-//! its sink is; the server Writes the data there and Sends back. Every Send is 16 bytes ([`wire::Advert`]).
+//! In a round, the client Sends the address of its source, and the server Reads it and answers with a Send.
+//! Then the client Sends the address of its sink, and the server Writes the data there and answers with a
+//! Send. Every Send is 16 bytes ([`wire::Advert`]).
 
 pub mod client;
 mod link;
@@ -15,5 +15,5 @@ pub const DEFAULT_PORT: u16 = 7174;
 /// The largest data of a round, bytes (rping's `RPING_BUFSIZE` less one).
 pub const MAX_BYTES: u32 = 65_535;
 
-/// Takes the lines of `--verbose`.
+/// Called with the lines of `--verbose`.
 pub type OnLine<'a> = &'a mut dyn FnMut(&str);

@@ -1,4 +1,4 @@
-//! Private data of MPA startup: what only iwperf says to iwperf. perftest ignores it.
+//! Private data of MPA startup between two iwperfs. perftest ignores it.
 //!
 //! A client's Request on the control connection carries a [`Hello`], all fields big-endian:
 //!
@@ -10,7 +10,7 @@
 //! | 2 | flags |
 //! | 10 x 4 | size, iters, duration, tx_depth, qps, cq_mod, post_list, inline, outs, burst |
 //! | 8 | seed |
-//! | 8 | bytes or messages a second (see the flags), 0 for as fast as they go |
+//! | 8 | bytes or messages a second (see the flags), 0 for as fast as possible |
 //!
 //! The server's Reply carries the first six bytes; a rejection, `iwpf`, the format, 0xff and the reason in
 //! UTF-8. A Request on a data connection carries `iwpf`, the format, 0xfe and the queue pair's number (BE16).
@@ -26,12 +26,12 @@ const HELLO_BYTES: usize = 64;
 /// Flags of a [`Hello`], in the order of their bits.
 const FLAGS: usize = 7;
 
-/// What a client asks for.
+/// The test that a client requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello(pub Params);
 
 impl Hello {
-    /// As bytes.
+    /// Encodes the request.
     pub fn encode(&self) -> Vec<u8> {
         let p = &self.0;
         let counts_bytes = matches!(p.rate, Some(Rate::Bytes(_)));
@@ -61,10 +61,10 @@ impl Hello {
         out
     }
 
-    /// Reads a client's private data. `Ok(None)`: the client is not iwperf.
+    /// Parses a client's private data. `Ok(None)`: the client is not iwperf.
     ///
     /// # Errors
-    /// What is wrong with it, in words for the client.
+    /// A message for the client.
     pub fn decode(bytes: &[u8]) -> Result<Option<Self>, String> {
         let Some((format, rest)) = after_magic(bytes) else { return Ok(None) };
         if format != FORMAT {
@@ -121,7 +121,7 @@ pub fn welcome(test: Test) -> Vec<u8> {
     out
 }
 
-/// Whether a Reply is an iwperf server's.
+/// Whether a Reply is that of an iwperf server.
 pub fn is_welcome(bytes: &[u8]) -> bool {
     after_magic(bytes).is_some_and(|(format, rest)| format == FORMAT && rest.first() != Some(&REJECTED))
 }
@@ -130,12 +130,12 @@ pub fn is_welcome(bytes: &[u8]) -> bool {
 pub fn rejection(reason: &str) -> Vec<u8> {
     let mut out = MAGIC.to_vec();
     out.extend([FORMAT, REJECTED]);
-    // Short enough for peers that take 256 bytes in all.
+    // Short enough for peers that accept 256 bytes in all.
     out.extend(reason.bytes().take(200));
     out
 }
 
-/// The reason in a rejection, when iwperf gave one.
+/// The reason in a rejection, if iwperf gave one.
 pub fn rejection_reason(bytes: &[u8]) -> Option<String> {
     let (_, rest) = after_magic(bytes)?;
     let (&REJECTED, reason) = rest.split_first()? else { return None };

@@ -1,7 +1,7 @@
-//! What two iwperfs tell each other after the test: the cost, and what validation found.
+//! The messages of two iwperfs after the test: costs, and errors found by validation.
 //!
 //! One message each on the control connection, big-endian: `cost`, 4 reserved, busy cycles (8), cycles a
-//! second (8), bytes placed (8), messages checked (8), then the complaint in UTF-8, empty when there is none.
+//! second (8), bytes placed (8), messages checked (8), then the first error in UTF-8, empty if there is none.
 
 use crate::endpoint::Endpoint;
 use crate::errors::Error;
@@ -11,23 +11,23 @@ use crate::perftest::exchange::MESSAGE_BYTES;
 const MAGIC: &[u8; 4] = b"cost";
 const HEADER_BYTES: usize = 40;
 
-/// One end's account.
+/// The final message of one end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Extra {
-    /// Cycles spent on frames since the engine was made.
+    /// Cycles spent on frames since the engine was created.
     pub busy_cycles: u64,
     /// Cycles a second.
     pub hz: u64,
     /// Bytes placed into its registered memory.
     pub placed_bytes: u64,
-    /// Messages that validation looked at.
+    /// Messages that validation checked.
     pub messages_checked: u64,
-    /// What it found first.
+    /// The first error that it found.
     pub complaint: Option<String>,
 }
 
 impl Extra {
-    /// This end's.
+    /// The message of this end.
     pub fn of(end: &Endpoint, path: &Path) -> Self {
         let counters = end.driver.counters();
         Self {
@@ -39,7 +39,7 @@ impl Extra {
         }
     }
 
-    /// Of two peers at the same time, on one machine.
+    /// The sum of two peers that ran at the same time on one machine.
     pub fn merged(self, other: Self) -> Self {
         Self {
             busy_cycles: self.busy_cycles + other.busy_cycles,
@@ -50,7 +50,7 @@ impl Extra {
         }
     }
 
-    /// As bytes.
+    /// Encodes the message.
     pub fn encode(&self) -> Vec<u8> {
         let Self { busy_cycles, hz, placed_bytes, messages_checked, complaint } = self;
         let mut out = MAGIC.to_vec();
@@ -62,7 +62,7 @@ impl Extra {
         out
     }
 
-    /// From bytes.
+    /// Decodes the message.
     ///
     /// # Errors
     /// [`Error::Exchange`].
@@ -70,7 +70,7 @@ impl Extra {
         let Some((header, complaint)) =
             bytes.split_at_checked(HEADER_BYTES).filter(|(h, _)| h.starts_with(MAGIC))
         else {
-            return Err(Error::Exchange("the closing report is none".into()));
+            return Err(Error::Exchange("the closing report is malformed".into()));
         };
         let number = |n: usize| u64::from_be_bytes(std::array::from_fn(|i| header[8 + 8 * n + i]));
         let text: String = String::from_utf8_lossy(complaint).chars().filter(|c| !c.is_control()).collect();

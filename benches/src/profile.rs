@@ -1,8 +1,8 @@
-//! `--profile`: what an FPDU costs, by layer.
+//! `--profile`: the cost of an FPDU by layer.
 //!
-//! The stamps are [`dp::profile`]'s; here they are started and stopped around a run, divided by the FPDUs
-//! that this end sent and received in it, and shown. Polls in which nothing was to be done are told, and not
-//! divided.
+//! [`dp::profile`] takes the time stamps. This module starts and stops it around a run, divides the cycles by
+//! the FPDUs that this end sent and received in the run, and prints them. Idle polls are shown separately and
+//! not divided.
 
 use dp::profile::{self, Layer, Profile};
 use serde::Serialize;
@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::endpoint::Endpoint;
 use crate::errors::Error;
 
-/// What one end's thread did in one run.
+/// The profile of one end's thread in one run.
 #[derive(Clone, Debug, Default)]
 pub struct Profiled {
     /// Cycles by layer.
@@ -20,32 +20,32 @@ pub struct Profiled {
 }
 
 impl Profiled {
-    /// Two threads together.
+    /// The sum of two threads.
     pub fn merged(self, other: Self) -> Self {
         Self { profile: self.profile.merged(&other.profile), fpdus: self.fpdus + other.fpdus }
     }
 }
 
-/// Stamps, from the beginning of a run.
+/// A running profile.
 #[derive(Debug)]
 pub struct Profiling {
     fpdus_before: u64,
 }
 
-/// Whether this program can profile.
+/// Checks that this program can profile.
 ///
 /// # Errors
-/// [`Error::Usage`], which says how to build one that can.
+/// [`Error::Usage`] with the command that builds one that can.
 pub fn check_available() -> Result<(), Error> {
     if profile::AVAILABLE {
         return Ok(());
     }
     let build = "cargo build --release -p benches --features profile";
-    Err(Error::Usage(format!("--profile: this iwperf was built without its stamps: {build}")))
+    Err(Error::Usage(format!("--profile: this iwperf was built without profiling: {build}")))
 }
 
 impl Profiling {
-    /// Starts in the calling thread, if `end` is to be profiled.
+    /// Starts profiling in the calling thread, if `end` is to be profiled.
     pub fn start(end: &Endpoint) -> Option<Self> {
         end.profile.then(|| {
             let profiling = Self { fpdus_before: fpdus(end) };
@@ -54,7 +54,7 @@ impl Profiling {
         })
     }
 
-    /// Stops.
+    /// Stops profiling.
     pub fn stop(self, end: &Endpoint) -> Profiled {
         let profile = profile::stop();
         Profiled { profile, fpdus: fpdus(end) - self.fpdus_before }
@@ -66,49 +66,49 @@ fn fpdus(end: &Endpoint) -> u64 {
     counters.tx_fpdus + counters.rx_fpdus
 }
 
-/// [`Profiled`] in figures, for a table and for programs.
+/// [`Profiled`] as figures, for a table and for JSON.
 #[derive(Clone, Debug, Serialize)]
 pub struct Breakdown {
     /// FPDUs sent and received.
     pub fpdus: u64,
-    /// Of all layers together.
+    /// Sum of all layers.
     pub cycles_per_fpdu: f64,
-    /// The same.
+    /// The same in nanoseconds.
     pub ns_per_fpdu: f64,
-    /// Layers that took anything, in the order of a packet's way.
+    /// Layers with any cycles, in the order in which a packet passes them.
     pub layers: Vec<LayerCost>,
-    /// Share of the stamps themselves in the above.
+    /// Cost of the time stamps, included in the above.
     pub stamps: StampCost,
-    /// Cycles of polls in which there was nothing to do; in none of the above.
+    /// Cycles of idle polls; not included in the above.
     pub idle_cycles: u64,
 }
 
 /// One layer.
 #[derive(Clone, Debug, Serialize)]
 pub struct LayerCost {
-    /// Its name.
+    /// Name of the layer.
     pub layer: &'static str,
-    /// Exclusive: without the layers it called.
+    /// Exclusive cycles: without the layers that it called.
     pub cycles_per_fpdu: f64,
-    /// The same.
+    /// The same in nanoseconds.
     pub ns_per_fpdu: f64,
-    /// Of all layers together.
+    /// Share of the sum of all layers.
     pub share: f64,
-    /// How often it was entered.
+    /// How often the layer was entered.
     pub scopes_per_fpdu: f64,
 }
 
-/// What measuring costs.
+/// The cost of measuring.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct StampCost {
-    /// Of an empty scope: two stamps.
+    /// Cost of an empty scope: two time stamps.
     pub cycles_per_scope: f64,
-    /// Of all scopes, in an FPDU.
+    /// Cost of all scopes of an FPDU.
     pub cycles_per_fpdu: f64,
 }
 
 impl Breakdown {
-    /// Of a machine with `hz` cycles a second, where an empty scope takes `scope_cycles`.
+    /// The figures for a machine with `hz` cycles a second, where an empty scope takes `scope_cycles`.
     pub fn new(profiled: &Profiled, hz: u64, scope_cycles: f64) -> Self {
         let Profiled { profile, fpdus } = profiled;
         let (busy, count) = (profile.busy(), (*fpdus).max(1) as f64);
@@ -137,7 +137,7 @@ impl Breakdown {
         }
     }
 
-    /// As lines of a table under `title`.
+    /// The lines of a table under `title`.
     pub fn lines(&self, title: &str) -> Vec<String> {
         let head = format!(
             " {title:<24} {:>12} {:>10} {:>8} {:>12}",
@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(breakdown.lines("t").len(), 3);
     }
 
-    // A stand-in for a run: the figures have to add up, whatever was stamped.
+    // A made-up run: the figures have to add up, whatever was measured.
     #[test]
     #[cfg(feature = "profile")]
     fn shares_add_up_and_figures_are_per_fpdu() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use dp::Clock;
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// How far a run is. Looking at it costs a comparison but once in a tenth of a second.
+/// Progress of a run. A call costs one comparison, except once in a tenth of a second.
 pub struct Progress {
     bar: Option<ProgressBar>,
     by_time: bool,
@@ -15,12 +15,12 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// None at all.
+    /// No bar.
     pub fn hidden() -> Self {
         Self { bar: None, by_time: false, next_look: 0, period: 0 }
     }
 
-    /// A bar for `total` messages (0: by time) of cycles at `hz`, if standard error is a terminal.
+    /// A bar for `total` messages (0: by time) at `hz` cycles a second, if standard error is a terminal.
     pub fn new(label: String, total: u64, hz: u64) -> Self {
         if !std::io::stderr().is_terminal() {
             return Self::hidden();
@@ -35,7 +35,7 @@ impl Progress {
         Self { bar: Some(bar), by_time, next_look: 0, period }
     }
 
-    /// `done` messages, or the time between `started` and `deadline`.
+    /// Shows `done` messages, or the time between `started` and `deadline`.
     #[inline]
     pub fn at(&mut self, done: u64, started: u64, deadline: u64) {
         let Some(bar) = &self.bar else { return };
@@ -52,7 +52,7 @@ impl Progress {
         });
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub fn finish(&mut self) {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();

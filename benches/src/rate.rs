@@ -1,10 +1,10 @@
-//! Load at a given rate: when each message is due, whatever became of those before it.
+//! Load at a given rate: the times at which messages are due, independent of earlier messages.
 //!
 //! The schedule is *open*: message *i* is due at its time even if the target stalls, and its latency counts
-//! from then. A closed loop sends nothing while it waits, so that a stall of any length is seen by one
-//! message only ("coordinated omission"); here it is seen by every message that was due meanwhile.
+//! from then. A closed loop sends nothing while it waits, so a stall of any length shows in one message only
+//! ("coordinated omission"). Here it shows in every message that was due meanwhile.
 
-/// What `--rate_limit` counts.
+/// The unit of `--rate_limit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rate {
     /// Bytes a second.
@@ -14,7 +14,7 @@ pub enum Rate {
 }
 
 impl Rate {
-    /// In messages of `size` bytes a second.
+    /// The rate in messages of `size` bytes a second.
     pub fn messages_per_s(self, size: u32) -> f64 {
         match self {
             Self::Bytes(bytes) => bytes as f64 / f64::from(size.max(1)),
@@ -22,7 +22,7 @@ impl Rate {
         }
     }
 
-    /// The part of one of `parts`.
+    /// The part with this index, of `parts` equal ones.
     pub fn share(self, index: u64, parts: u64) -> Self {
         let share = |number: u64| (number / parts + u64::from(index < number % parts)).max(1);
         match self {
@@ -39,11 +39,11 @@ impl Rate {
     }
 }
 
-/// Times at which messages are due, in cycles of a clock that is handed in.
+/// Times at which messages are due, in cycles of the caller's clock.
 #[derive(Clone, Debug)]
 pub struct Schedule {
     start: u64,
-    /// Cycles from one burst to the next, in units of 2^-32.
+    /// Cycles between two bursts, in units of 2^-32.
     period: u128,
     burst: u64,
     taken: u64,
@@ -57,7 +57,7 @@ impl Schedule {
     pub fn new(start: u64, hz: u64, messages_per_s: f64, burst: u32) -> Self {
         let burst = burst.max(1);
         let cycles = hz as f64 * f64::from(burst) / messages_per_s;
-        // Too slow for the type means never: `as` saturates.
+        // A rate that is too slow for the type means never: `as` saturates.
         let period = (cycles * (1u64 << FRACTION_BITS) as f64) as u128;
         Self { start, period, burst: burst.into(), taken: 0 }
     }
@@ -69,13 +69,13 @@ impl Schedule {
         self.start.saturating_add(after.min(u64::MAX.into()) as u64)
     }
 
-    /// Whether a message waits at `now`.
+    /// Whether a message is due at `now`.
     #[inline]
     pub fn is_due(&self, now: u64) -> bool {
         self.due(self.taken) <= now
     }
 
-    /// Takes the next message; returns when it was due. To be called when [one is](Self::is_due).
+    /// Takes the next message and returns when it was due. Call it only if [one is due](Self::is_due).
     #[inline]
     pub fn take(&mut self) -> u64 {
         let due = self.due(self.taken);
@@ -91,7 +91,7 @@ mod tests {
 
     const HZ: u64 = 3_000_000_000;
 
-    /// Takes all that is due at `now`: (due, waited).
+    /// Takes all messages that are due at `now`: (due, waited).
     fn take_all(schedule: &mut Schedule, now: u64) -> Vec<(u64, u64)> {
         let mut taken = Vec::new();
         while schedule.is_due(now) {
@@ -102,7 +102,7 @@ mod tests {
     }
 
     proptest! {
-        // Whoever looks whenever: nothing comes early, and by any time as many have come as the rate says.
+        // Whenever the caller looks, no message comes early, and as many have come as the rate demands.
         #[test]
         fn never_early_never_lost(
             rate in 1.0..50_000_000f64,
@@ -124,8 +124,8 @@ mod tests {
             }
         }
 
-        // The messages that a stall kept waiting are charged with it: the first in full, each by one period
-        // less.
+        // Messages that waited because of a stall count with their wait: the first with all of it, each
+        // further one with one period less.
         #[test]
         fn a_backlog_is_charged_to_those_that_waited(rate in 1_000.0..10_000_000f64, stall_us in 1_000..50_000u64) {
             let mut schedule = Schedule::new(0, HZ, rate, 1);

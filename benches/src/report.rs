@@ -1,7 +1,7 @@
 //! `--report DIR`: the results as a page of plots.
 //!
-//! Which plots there are follows from what was measured: bandwidth and message rate over the message size
-//! when there were several, latency over it likewise, and each distribution of latencies that was recorded.
+//! The plots depend on the results: bandwidth and message rate over the message size if there were several,
+//! latency over it likewise, and each distribution of latencies that was recorded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -14,13 +14,13 @@ use crate::plot::{Axis, Chart, DrawError, Page, Series, bytes};
 use crate::runs::{BandwidthRow, Figures, Row};
 use crate::table::Unit;
 
-/// Distributions in one plot: more lines than that nobody tells apart.
+/// Most distributions in one plot: more lines could not be distinguished.
 const DISTRIBUTIONS: usize = 6;
 
-/// Writes the page and its plots into `directory`, which is made where it is missing.
+/// Writes the page and its plots into `directory`, which is created if it is missing.
 ///
 /// # Errors
-/// [`Error::System`] when they cannot be written.
+/// [`Error::System`] if they cannot be written.
 pub fn write(directory: &Path, params: &Params, unit: Unit, rows: &[Row]) -> Result<(), Error> {
     let what = format!("cannot write {}", directory.display());
     let failed = |source| Error::System { what: what.clone(), source };
@@ -33,7 +33,7 @@ fn page(params: &Params, unit: Unit, rows: &[Row]) -> Result<Page, DrawError> {
     page.paragraph(&description(params));
     let bandwidth: Vec<&BandwidthRow> = rows.iter().filter_map(bandwidth_of).collect();
     let latency: Vec<(&Row, &LatencySummary)> = rows.iter().filter_map(latency_of).collect();
-    // A sweep of queue pairs or cores has its own axis; sizes are plotted where they alone change.
+    // A sweep of queue pairs or cores has its own axis. Sizes are plotted if only they change.
     let (by_queue_pairs, by_cores) = (distinct(rows, queue_pairs) > 1, distinct(rows, cores) > 1);
     let by_size = !by_queue_pairs && !by_cores && distinct(rows, |row| row.size.into()) > 1;
     if by_queue_pairs {
@@ -76,7 +76,7 @@ fn latency_of(row: &Row) -> Option<(&Row, &LatencySummary)> {
     }
 }
 
-/// How many of something took part in a run.
+/// A property of a row that a sweep varies.
 type Count = fn(&Row) -> u64;
 
 fn queue_pairs(row: &Row) -> u64 {
@@ -91,7 +91,7 @@ fn distinct(rows: &[Row], what: impl Fn(&Row) -> u64) -> usize {
     rows.iter().map(what).collect::<BTreeSet<_>>().len()
 }
 
-/// What was moved over what was swept, a line for each message size and value of the other.
+/// Goodput over the swept property, with a line for each message size and value of the other property.
 fn sweep_chart(
     unit: Unit,
     rows: &[Row],
@@ -164,7 +164,8 @@ fn latency_chart(rows: &[(&Row, &LatencySummary)]) -> Chart {
     }
 }
 
-/// The distributions of some of `rows`, from the first to the last; `None` where no latencies were recorded.
+/// The distributions of some of `rows`, the first and the last included; `None` if no latencies were
+/// recorded.
 fn distribution_chart(rows: &[Row]) -> Option<Chart> {
     let recorded: Vec<&Row> = rows.iter().filter(|row| !row.distribution.is_empty()).collect();
     let series = evenly(recorded.len(), DISTRIBUTIONS)
@@ -180,7 +181,7 @@ fn distribution_chart(rows: &[Row]) -> Option<Chart> {
     })
 }
 
-/// At most `most` of the numbers below `count`, the first and the last among them.
+/// At most `most` of the numbers below `count`, evenly spaced, the first and the last included.
 fn evenly(count: usize, most: usize) -> impl Iterator<Item = usize> {
     let shown = count.min(most);
     (0..shown).map(move |n| if shown == 1 { 0 } else { n * (count - 1) / (shown - 1) })

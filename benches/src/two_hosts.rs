@@ -1,6 +1,6 @@
-//! Two hosts on a wire in memory with a queue pair between them, in one thread, with fixed seeds and a time
-//! of their own: the same in every run. For what counts or times parts of the data path; comparisons have
-//! more queue pairs (`measure`).
+//! Two hosts on a wire in memory with a queue pair between them, in one thread, with fixed seeds and virtual
+//! time, so every run is the same. For counting or timing parts of the data path; the comparisons in
+//! `measure` use more queue pairs.
 
 use dp::link::{self, LinkConfig};
 use iwarp::engine::{Engine, EngineConfig};
@@ -13,26 +13,26 @@ use tcp_lite::Instant;
 
 use crate::errors::Error;
 
-/// Between two polls of an engine, microseconds: a round trip is one or two of them.
+/// Virtual time between two polls of an engine, microseconds: a round trip is one or two polls.
 const POLL_US: u64 = 20;
 
-/// Turns in which two hosts are connected.
+/// Polls within which two hosts have to be connected.
 const PATIENCE: u64 = 10_000;
 
-/// Requests of each queue.
+/// Depth of each queue.
 pub const DEPTH: usize = 128;
 
 const PORT: u16 = 7471;
 
 /// One of the two.
 pub struct Host {
-    /// Polled by whoever has the host: [`poll_at`](Self::poll_at).
+    /// Polled by its owner with [`poll_at`](Self::poll_at).
     pub engine: Engine,
-    /// Of both queues.
+    /// Completion queue of both work queues.
     pub cq: CompletionQueue,
-    /// Connected.
+    /// The connected queue pair.
     pub qp: QueuePair,
-    /// With all rights.
+    /// Memory with all rights.
     pub memory: MemoryRegion,
     events: EventChannel,
     context: Context,
@@ -58,22 +58,22 @@ impl Host {
         })
     }
 
-    /// A poll of the engine.
+    /// Polls the engine once.
     pub fn poll_at(&mut self, now_us: u64) {
         self.engine.poll_at(Instant::from_micros(now_us as i64));
     }
 
-    /// The beginning of its memory, for the other.
+    /// Address of the beginning of its memory, for the other host.
     pub fn remote(&self) -> RemoteAddr {
         RemoteAddr { addr: self.memory.addr(), rkey: self.memory.rkey() }
     }
 }
 
-/// Both, connected.
+/// Both hosts, connected.
 pub struct TwoHosts {
-    /// Who connected.
+    /// The host that connected.
     pub a: Host,
-    /// Who accepted.
+    /// The host that accepted.
     pub b: Host,
     now_us: u64,
     _ids: [CmId; 3],
@@ -110,14 +110,14 @@ impl TwoHosts {
                 }
             }
             if established == 2 {
-                let accepted = accepted.ok_or_else(|| failed("no request was seen".into()))?;
+                let accepted = accepted.ok_or_else(|| failed("no connection request arrived".into()))?;
                 return Ok(Self { a, b, now_us, _ids: [listener, id, accepted] });
             }
         }
         Err(failed(format!("not within {PATIENCE} polls")))
     }
 
-    /// The time of the next poll, microseconds.
+    /// Advances the time and returns that of the next poll, microseconds.
     pub fn tick(&mut self) -> u64 {
         self.now_us += POLL_US;
         self.now_us

@@ -1,22 +1,22 @@
-//! Patterns that tell each message from every other, and the check at the target.
+//! Patterns that identify each message, and the check at the target.
 //!
-//! Every message has a key made of the seed, the direction, the queue pair, its size and its number. Its
-//! bytes are a keyed sequence of 64-bit words, so a byte that is flipped, lost, doubled, or placed where
-//! another message belongs is seen. Between messages lie guards that must stay [`GUARD`].
+//! Every message has a key made from the seed, the direction, the queue pair, its size and its number. Its
+//! bytes are a keyed sequence of 64-bit words. So flipped, lost, duplicated and misplaced bytes are detected.
+//! Between messages there are guards that must stay [`GUARD`].
 
-/// What memory holds where nothing may be placed, and before something is.
+/// Contents of memory where nothing may be placed, and before anything is placed.
 pub const GUARD: u8 = 0xa5;
 
 /// Identifies one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// Both ends' seed.
+    /// The seed of both ends.
     pub seed: u64,
     /// Whether the client sent it.
     pub from_client: bool,
     /// Queue pair, from 0.
     pub qp: u32,
-    /// Bytes.
+    /// Length of the message.
     pub size: u32,
     /// Number on its queue pair, from 0.
     pub number: u64,
@@ -32,7 +32,7 @@ impl Message {
     }
 }
 
-/// Fills `out` with the bytes from `offset` on of the pattern of `key`.
+/// Fills `out` with the pattern of `key` from byte `offset` on.
 pub fn fill(key: u64, offset: u64, out: &mut [u8]) {
     let mut at = offset;
     let mut rest = out;
@@ -46,7 +46,7 @@ pub fn fill(key: u64, offset: u64, out: &mut [u8]) {
     }
 }
 
-/// Where `bytes` first differ from the pattern of `key` from `offset` on.
+/// The first byte of `bytes` that differs from the pattern of `key` from `offset` on.
 pub fn first_difference(key: u64, offset: u64, bytes: &[u8]) -> Option<usize> {
     let mut expected = [0; 512];
     for (index, chunk) in bytes.chunks(expected.len()).enumerate() {
@@ -61,12 +61,12 @@ pub fn first_difference(key: u64, offset: u64, bytes: &[u8]) -> Option<usize> {
     None
 }
 
-/// Where `bytes` first differ from [`GUARD`].
+/// The first byte of `bytes` that differs from [`GUARD`].
 pub fn first_touched(bytes: &[u8]) -> Option<usize> {
     bytes.iter().position(|&byte| byte != GUARD)
 }
 
-/// Says what is wrong with a message, or nothing.
+/// Describes the error in a message, if there is one.
 pub fn complaint(message: &Message, bytes: &[u8]) -> Option<String> {
     let Message { qp, size, number, .. } = message;
     first_difference(message.key(), 0, bytes)
@@ -77,7 +77,7 @@ fn word(key: u64, index: u64) -> u64 {
     mix(key.wrapping_add(index.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
 }
 
-/// The finaliser of SplitMix64: every input bit moves half of the output bits.
+/// The finaliser of SplitMix64: every input bit changes half of the output bits on average.
 fn mix(mut z: u64) -> u64 {
     z = z.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,4 +1,4 @@
-//! `iwperf local`: all six tests between two engines over a wire in memory, every byte checked.
+//! `iwperf local`: all six tests between two engines over a wire in memory, with every byte checked.
 
 use std::process::{Command, Output};
 
@@ -12,7 +12,7 @@ fn local(test: &str, options: &str) -> Output {
         .expect("the binary was built with this test")
 }
 
-/// Runs it, expects success, returns the rows of its table.
+/// Runs it, expects success, and returns the rows of its table.
 fn rows(test: &str, options: &str) -> Vec<Vec<f64>> {
     let output = local(test, options);
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -112,7 +112,7 @@ fn a_given_rate_is_not_exceeded_and_has_latencies() {
                 size == 100.0 && (options.contains("-D") || messages == 1500.0),
                 "{test} {options}: {row:?}"
             );
-            // Both ways each end has the rate.
+            // In a bidirectional run each end has the rate.
             let ways = if options == "-b" { 2.0 } else { 1.0 };
             assert!(asked == 0.005 && rate <= ways * 0.00505, "{test} {options}: {row:?}");
             assert!(0.0 < p50 && p50 <= p99 && p99 <= most, "{test} {options}: {row:?}");
@@ -156,8 +156,8 @@ fn a_profile_has_the_layers_of_both_ends_and_adds_up() {
             here["fpdus"].as_u64().unwrap() >= 400
                 && here["stamps"]["cycles_per_scope"].as_f64().unwrap() > 0.0
         );
-        // Nothing comes back to the source of Writes but acknowledgements and one short Send; all of a Read
-        // does.
+        // The source of Writes receives only acknowledgements and one short Send; that of Reads receives all
+        // data.
         if test == "write-bw" || test == "read-bw" {
             let few = cycles(here, "placement") < cycles(here, "fetch + CRC");
             assert_eq!(few, test == "write-bw", "{test}: {here}");
@@ -200,7 +200,7 @@ fn cores_add_up() {
         assert_eq!((each.len(), sum("messages"), sum("queue_pairs")), (cores, 300, 5), "{test}: {json}");
         let checked = &json["validation"];
         assert_eq!(checked["messages_checked_by_peer"], 300, "{test}: {checked}");
-        // A core's own time is within that of all.
+        // A core's own time is at most that of all.
         let all = entry["bytes_per_s"].as_f64().unwrap();
         let own: f64 = each.iter().map(|core| core["bytes_per_s"].as_f64().unwrap()).sum();
         assert!(all <= 2.0 * own * 1.001, "{test}: {json}");

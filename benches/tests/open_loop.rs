@@ -1,4 +1,4 @@
-//! Load at a given rate is an open loop: what a stall of the target keeps waiting is charged with it.
+//! Load at a given rate is an open loop: messages that wait because the target stalls count with their wait.
 
 use std::cell::RefCell;
 use std::thread::sleep;
@@ -14,7 +14,7 @@ use clap::Parser;
 use dp::link::{self, LinkConfig};
 use dp::{Burst, LinkState, Mempool, Port, PortCounters, PortInfo};
 
-/// A port that sleeps once, when it has received some frames: all of its engine stands still.
+/// A port that sleeps once, after it has received some frames, so its whole engine stalls.
 struct Stalling {
     port: Box<dyn Port>,
     frames_before: u64,
@@ -71,12 +71,12 @@ fn params(test: Test, options: &str) -> Params {
     let benches::cli::Command::Local(args) =
         benches::cli::Cli::try_parse_from(line.split_whitespace()).unwrap().command
     else {
-        unreachable!("the line says local")
+        unreachable!("the command line has `local`")
     };
     args.args.params(test).unwrap()
 }
 
-/// Runs `params` against a target that stands still for `stall`, once.
+/// Runs `params` against a target that stalls once for `stall`.
 fn load(params: &Params, stall: Duration) -> (Row, LoadFigures) {
     let (client, server) = link::pair(&LinkConfig { checksum_offload: true, ..LinkConfig::default() });
     let server = Stalling { port: server, frames_before: 300, stall: Some(stall) };
@@ -108,7 +108,7 @@ fn a_stall_is_charged_to_every_message_that_was_due_meanwhile() {
         let (row, load) = load(&params(test, "-n 10000 -t 16"), Duration::from_millis(100));
         let l = &load.latency;
         assert_eq!((row.messages, l.iterations, load.confirmed), (10_000, 10_000, true), "{test:?}");
-        // A closed loop would have 16 messages that waited: nothing to see at 99 %.
+        // In a closed loop only 16 messages would wait, which does not show at 99 %.
         assert!(l.p99_us > 80_000.0 && l.p9999_us > 95_000.0, "{test:?}: {l:?}");
         assert!(l.min_us < 20_000.0, "{test:?}: {l:?}");
     }
@@ -116,7 +116,7 @@ fn a_stall_is_charged_to_every_message_that_was_due_meanwhile() {
 
 #[test]
 fn what_could_not_even_be_posted_is_charged_too() {
-    // One message at a time and a stall to the end of the time, which is more than all others took.
+    // One message at a time, and a stall until the end of the time.
     let params = params(Test::WriteBw, "-D 1 -t 1");
     let (_, load) = load(&params, Duration::from_millis(1500));
     assert!(load.unsent > RATE / 4, "{load:?}");

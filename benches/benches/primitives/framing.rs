@@ -1,8 +1,8 @@
-//! FPDUs framed and unframed, with markers and without: putting them in, and getting the ULPDU out from
+//! Frames and deframes FPDUs, with markers and without: inserting markers, and extracting the ULPDU from
 //! between them.
 //!
-//! With CRC and without: markers cut the bytes into runs of 508, which the sum feels most. (What is sent is
-//! fetched from registered memory and summed meanwhile: `sum.rs`. Here the ULPDU is copied from a slice.)
+//! With CRC and without: markers cut the bytes into runs of 508, which slows the CRC most. (Sent bytes are
+//! copied from registered memory and summed in one pass: `sum.rs`. Here the ULPDU is copied from a slice.)
 
 use std::hint::black_box;
 
@@ -13,8 +13,8 @@ use iwarp::mpa::{Deframer, Framer, HeldSlab, Received};
 /// ULPDUs of full segments at MTU 1500 and 9000.
 const LENGTHS: [usize; 2] = [1402, 8862];
 
-/// So many FPDUs of one size end where the first one began, counted from a marker: 127 times 4 bytes lie
-/// between two.
+/// After this many FPDUs of one size, the position relative to the markers repeats: there are 127 times 4
+/// bytes between two markers.
 const CYCLE: usize = 127;
 
 const WAYS: [(&str, bool, bool); 4] = [
@@ -74,7 +74,7 @@ pub(crate) fn deframe(criterion: &mut Criterion) {
 struct Receiver {
     deframer: Deframer,
     slab: HeldSlab,
-    /// The last ULPDU, and how many came.
+    /// The last ULPDU, and the number of ULPDUs.
     out: Vec<u8>,
     count: usize,
     offset: u64,
@@ -91,7 +91,7 @@ impl Receiver {
         }
     }
 
-    /// What comes next; of `fpdu` only a view is taken.
+    /// Receives the next FPDU, as a view of `fpdu`.
     fn receive(&mut self, fpdu: &Mbuf) {
         let Self { deframer, slab, out, count, offset } = self;
         let end = *offset + fpdu.len() as u64;
@@ -107,7 +107,7 @@ impl Receiver {
         *offset = end;
     }
 
-    /// Two cycles, each of whose FPDUs brings `ulpdu`.
+    /// Receives two cycles and checks that each FPDU yields `ulpdu`.
     fn check(&mut self, fpdus: &[Mbuf], ulpdu: &[u8]) {
         for (count, fpdu) in fpdus.iter().chain(fpdus).enumerate() {
             self.out.fill(0);
@@ -117,8 +117,7 @@ impl Receiver {
     }
 }
 
-/// FPDUs that may follow each other over and over: the position in their stream matters only from one marker
-/// to the next.
+/// FPDUs that can be repeated without end: only the position relative to the last marker matters.
 fn cycle(ulpdu: &[u8], markers: bool, crc: bool) -> Vec<Mbuf> {
     let mut framer = Framer::new(markers, crc);
     let pool = Mempool::heap("fpdus", CYCLE, 16 << 10);

@@ -1,4 +1,4 @@
-//! Headers of all layers, written and read.
+//! Writes and reads the headers of all layers.
 
 use std::hint::black_box;
 
@@ -29,7 +29,7 @@ fn config(offloads: Offloads) -> StackConfig {
     }
 }
 
-/// A header of a Write's segment, and one of a Send's.
+/// A header of a Write segment and one of a Send segment.
 fn ddp() -> [(&'static str, Header); 2] {
     [
         ("ddp+rdmap tagged", Opcode::Write.tagged_header(Stag(0x100), 0x1_0000, true).into()),
@@ -37,7 +37,7 @@ fn ddp() -> [(&'static str, Header); 2] {
     ]
 }
 
-/// Ethernet, IP and TCP of a segment without payload, and what it is called.
+/// Ethernet, IP and TCP headers of a segment without payload, with a name.
 fn segments() -> [(&'static str, SegmentHeaders); 3] {
     let (none, all) =
         (config(Offloads::empty()), config(Offloads::TX_TCP_CHECKSUM | Offloads::TX_IPV4_CHECKSUM));
@@ -76,7 +76,7 @@ pub(crate) fn parse(criterion: &mut Criterion) {
         let bytes = headers.emit(&mut out);
         let frame = &out[..bytes];
         if parse_headers(frame).is_none() {
-            // Without a checksum in the IPv4 header it is none to be read.
+            // Without the checksum, the IPv4 header is not valid.
             continue;
         }
         assert_eq!(parse_headers(frame), Some((49_152, bytes)));

@@ -1,8 +1,7 @@
-//! Times of what the data path is made of, each part by itself:
+//! Times single parts of the data path:
 //! `cargo bench -p benches --no-default-features --bench primitives -- [FILTER]`.
 //!
-//! Times, so they are for comparing on one machine, in one run: with what is timed beside them, not with
-//! another day.
+//! Times vary between machines and days: compare only times of one run on one machine.
 
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "criterion's macro makes a public function")]
@@ -19,7 +18,7 @@ use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 
-/// About a minute for all: short runs often say more than long ones where others use the machine too.
+/// About a minute for all. Many short runs are more reliable than few long ones on a shared machine.
 fn briefly() -> Criterion {
     Criterion::default()
         .warm_up_time(Duration::from_millis(100))

@@ -1,4 +1,4 @@
-//! CRC32c and the copy from registered memory: alone, one after the other, and in one pass.
+//! CRC32c and the copy from registered memory: separately, one after the other, and in one pass.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -8,20 +8,20 @@ use dp::Region;
 use iwarp::memory::{Access, Accessor, MemoryTable, PdId, RegisterOptions, Registration, Source, StreamId};
 use iwarp::mpa::Crc32c;
 
-/// Small messages, the payload of a segment at MTU 1500 and at 9000, and more than fits the first-level
-/// cache.
+/// Small messages, the payload of a segment at MTU 1500 and at 9000, and more than the first-level cache
+/// holds.
 const LENGTHS: [usize; 8] = [16, 64, 200, 512, 1428, 4096, 8932, 65_536];
-/// As many packets are taken in turn: a buffer comes back when others have been at work.
+/// Packets used in rotation, so that a buffer is reused only after others.
 const PACKETS: usize = 8;
-/// Where a payload begins in a packet: behind Ethernet, IPv4, TCP, the FPDU's length and a tagged header.
+/// Offset of a payload in a packet: after Ethernet, IPv4, TCP, the FPDU's length and a tagged header.
 const PAYLOAD_AT: usize = 14 + 20 + 20 + 2 + 14;
 
-/// Every byte that is copied.
+/// Value of all copied bytes.
 const FILL: u8 = 0x5a;
 
 const ME: Accessor = Accessor { pd: PdId(1), stream: StreamId(1) };
 
-/// The sum of what was received.
+/// The CRC of received bytes.
 pub(crate) fn alone(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("crc32c");
     for len in LENGTHS {
@@ -44,7 +44,7 @@ pub(crate) fn alone(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// What is sent: copied out of registered memory, and summed.
+/// The send path: bytes are copied out of registered memory, and summed.
 pub(crate) fn copies(criterion: &mut Criterion) {
     copy(criterion, "copy", |source, out| {
         let mut sum = Crc32c::unused();
@@ -102,7 +102,7 @@ fn register(table: &MemoryTable, bytes: usize) -> Registration {
     memory
 }
 
-/// Packets with room for a payload of `len` bytes.
+/// Packets with space for a payload of `len` bytes.
 fn packets(len: usize) -> Vec<Vec<u8>> {
     (0..PACKETS).map(|i| vec![i as u8; PAYLOAD_AT + len]).collect()
 }

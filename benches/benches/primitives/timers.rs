@@ -9,7 +9,7 @@ use tcp_lite::bench::ConnTimers;
 
 const TIMERS: u32 = 10_000;
 
-/// A retransmission timer's distance, microseconds.
+/// Duration of a retransmission timer, microseconds.
 const RTO_US: u64 = 200_000;
 
 fn at(us: u64) -> Option<Instant> {
@@ -27,8 +27,8 @@ fn armed() -> ConnTimers {
     wheel
 }
 
-/// The time that `act` takes for `iterations` timers. Before each round of all timers, which is not timed,
-/// `make` makes a wheel.
+/// The time that `act` takes for `iterations` timers. `make` makes a wheel before each round of all timers,
+/// which is not timed.
 fn rounds(
     iterations: u64,
     mut make: impl FnMut() -> ConnTimers,
@@ -59,7 +59,7 @@ pub(crate) fn all(criterion: &mut Criterion) {
     group.bench_function("cancel", |bencher| {
         bencher.iter_custom(|count| rounds(count, armed, |wheel, slot| wheel.set(slot, black_box(None))));
     });
-    // As each acknowledgement does: a little later than before.
+    // As each acknowledgement does: rearms a timer a little later.
     let (mut wheel, mut slot, mut now_us) = (armed(), 0, 0);
     group.bench_function("re-arm", |bencher| {
         bencher.iter(|| {
@@ -68,7 +68,8 @@ pub(crate) fn all(criterion: &mut Criterion) {
             wheel.set(black_box(slot), at(RTO_US + now_us));
         });
     });
-    // As each turn of an engine does: ten microseconds on, a round of all before the first one is due.
+    // As each poll of an engine does: advances by ten microseconds. A round ends before the first timer is
+    // due.
     group.bench_function("advance, nothing due", |bencher| {
         bencher.iter_custom(|count| {
             rounds(count, armed, |wheel, turn| {
@@ -76,7 +77,7 @@ pub(crate) fn all(criterion: &mut Criterion) {
             })
         });
     });
-    // All within five milliseconds, one after the other.
+    // All timers are due within five milliseconds, one after the other.
     group.bench_function("advance to a timer and fire it", |bencher| {
         bencher.iter_custom(|count| {
             rounds(count, armed, |wheel, _| {
@@ -87,12 +88,12 @@ pub(crate) fn all(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// The next timer that is due until then.
+/// The next timer that is due at `until_us`.
 fn fire(wheel: &mut ConnTimers, until_us: u64) -> Option<u32> {
     wheel.expired(black_box(Instant::from_micros(until_us as i64)))
 }
 
-/// Each timer that is armed fires once and not early; none that is cancelled does.
+/// Checks that each armed timer fires once and not early, and that no cancelled one fires.
 fn check() {
     let mut wheel = armed();
     assert_eq!(fire(&mut wheel, RTO_US - 1), None);

@@ -1,4 +1,4 @@
-//! Posting a Write and polling its completion: the calls alone. What the engine does meanwhile is not timed.
+//! Times the calls that post a Write and poll its completion. The engine's work between them is not timed.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use iwarp::verbs::{SendFlags, SendOp, SendRequest, WcStatus};
 
 const BYTES: usize = 64;
 
-/// As much as is posted before the engines are turned.
+/// Requests posted before the engines are polled.
 const BATCH: u64 = 64;
 
-/// Which of the calls is timed.
+/// The call that is timed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Timed {
     Post,
@@ -42,7 +42,7 @@ pub(crate) fn all(criterion: &mut Criterion) {
     assert!(hosts.a.engine.counters().tx_fpdus >= BATCH, "every Write was sent");
 }
 
-/// Posts and reaps `count` requests; the time that one of both takes.
+/// Posts `count` requests and polls their completions. Returns the time of one of the two.
 fn batches(hosts: &mut TwoHosts, request: &SendRequest, count: u64, timed: Timed) -> Duration {
     const { assert!(BATCH <= DEPTH as u64) };
     let (mut time, mut left) = (Duration::ZERO, count);
@@ -58,7 +58,7 @@ fn batches(hosts: &mut TwoHosts, request: &SendRequest, count: u64, timed: Timed
         hosts.b.poll_at(now_us);
         let polling = Instant::now();
         for _ in 0..batch {
-            // A Write is complete when TCP has taken it, which has room for all of a batch.
+            // A Write is complete when TCP has accepted it, and TCP has space for a whole batch.
             let completion = black_box(hosts.a.cq.poll_one()).expect("a completion");
             assert_eq!(completion.status, WcStatus::Success);
         }

@@ -1,12 +1,12 @@
-//! `measure`: what is measured, and not merely tested, of uwarp.
+//! `measure`: measurements of uwarp.
 //!
 //! | file | what |
 //! |---|---|
-//! | `compare/` | the table: uwarp beside the kernel's TCP and the machine's own limits (`scripts/compare`) |
+//! | `compare/` | the table: uwarp next to the kernel's TCP and the machine's own limits (`scripts/compare`) |
 //! | `pair/` | one comparison that needs no device, as a line of JSON |
 //! | `pacing.rs`, `reach.rs`, `placement.rs` | tables in virtual time, on the simulator's wire |
 //!
-//! Only `compare`, and the ends of wires that it runs, need DPDK or rights.
+//! Only `compare`, and the ends of wires that it runs, need DPDK or privileges.
 
 #![deny(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! What pacing does to a path with a short queue: goodput, loss at the queue, and how long short transfers
-//! take, with and without, on the simulator's clock. The same table comes out on every machine.
+//! The effect of pacing on a path with a short queue: goodput, loss at the queue, and the time of short
+//! transfers, with pacing and without, on the simulator's clock. The table is the same on every machine.
 use std::process::ExitCode;
 
 use clap::Args;
@@ -13,10 +13,10 @@ use testing::sim::world::{Chunks, EndPlan, StreamPlan};
 const PATHS: [(u64, u64); 5] =
     [(20, 1_250_000), (100, 1_250_000), (1000, 125_000), (10_000, 25_000), (50_000, 25_000)];
 
-/// The queue in hundredths of what one round trip carries.
+/// Length of the queue in hundredths of the bandwidth-delay product.
 const QUEUES: [u64; 4] = [10, 25, 50, 100];
 
-/// Short transfers measured for each place in the table.
+/// Short transfers measured for each cell of the table.
 const SHORT: u64 = 20;
 
 const MTU: u16 = 1500;
@@ -24,10 +24,10 @@ const MTU: u16 = 1500;
 /// Goodput, loss and short transfers with pacing and without, by round trip and queue
 #[derive(Debug, Args)]
 pub(crate) struct PacingOptions {
-    /// Round trips that a bulk transfer would take if it were alone and nothing were lost.
+    /// Duration of a bulk transfer, round trips, if it were alone and nothing were lost
     #[arg(long, default_value_t = 30)]
     rounds: u64,
-    /// Segments of a burst.
+    /// Segments of a burst
     #[arg(long, default_value_t = 4)]
     burst: u8,
 }
@@ -46,7 +46,7 @@ impl Case {
         self.rtt_us * self.rate / 1000
     }
 
-    /// `count` transfers of so many bytes at once.
+    /// `count` transfers of this many bytes at once.
     fn transfer(&self, count: usize, bytes: u64) -> Result<Stats, String> {
         let tcp = TcpConfig {
             pacing: self.pacing,
@@ -76,7 +76,7 @@ impl Case {
             closes_last: false,
         };
         let plan = StreamPlan::new(0, [end(bytes), end(0)]);
-        // Two frames at least: a turn of the peer's acknowledgements is one more thing that may wait.
+        // At least two frames, since acknowledgements of the peer may wait there too.
         let queue = (self.bdp() * self.queue / 100).max(2 * u64::from(MTU) + 28);
         let link = |queue| Plan::clean(self.rate, self.rtt_us / 2, queue);
         let setup = Setup {
@@ -93,7 +93,7 @@ impl Case {
         stats.map_err(|violation| format!("{}\n{}", violation.what, violation.state))
     }
 
-    /// Goodput in hundredths of the rate, frames lost of a thousand, and the median and the slowest of short
+    /// Goodput in hundredths of the rate, frames lost per thousand, and the median and the slowest of short
     /// transfers in hundredths of a round trip.
     fn measure(&self, rounds: u64) -> Result<[u64; 6], String> {
         let bytes = self.bdp() * rounds;

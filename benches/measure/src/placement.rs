@@ -1,14 +1,15 @@
-//! Measures placement out of order: what markers are worth where segments are lost.
+//! Measures out-of-order placement: the benefit of markers when segments are lost.
 //!
 //! First in virtual time, on the simulator's wire: the same options and seeds print the same figures. Then in
-//! real time, on this machine: what is left to do when a hole is filled. How to read it:
-//! `tests/PLACEMENT.md`.
+//! real time, on this machine: the work left when a hole is filled. `tests/PLACEMENT.md` explains the
+//! figures.
 use std::process::ExitCode;
 
 use clap::Args;
 use testing::placement::{Fill, FillSetting, Loss, Outcome, Setting, Traffic, measure};
 
-/// Payload in memory before the hole in front of it is filled: how much, what is held, and what it is worth
+/// Measures the payload that is placed before the hole in front of it is filled, the memory it holds, and its
+/// benefit
 #[derive(Debug, Args)]
 pub(crate) struct PlacementOptions {
     /// Frames lost each way, percent.
@@ -29,10 +30,10 @@ pub(crate) struct PlacementOptions {
     /// Connections.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=32))]
     connections: u16,
-    /// What all messages together ask for of the wire's rate, percent; bulk is measured, too.
+    /// Load of all messages together, percent of the wire's rate; bulk is measured, too
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=100))]
     load: u32,
-    /// What is sent: write+send, write+imm, write, send; all of them without.
+    /// Traffic: write+send, write+imm, write, send [default: all]
     #[arg(long, value_parser = traffic)]
     traffic: Vec<Traffic>,
     /// MTU, bytes.
@@ -41,7 +42,7 @@ pub(crate) struct PlacementOptions {
     /// Runs of each setting.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
-    /// Holes timed for each window; 0: none.
+    /// Holes timed for each window; 0: none
     #[arg(long, default_value_t = 51)]
     holes: usize,
 }
@@ -49,7 +50,10 @@ pub(crate) struct PlacementOptions {
 fn number(text: &str, units: &[(&str, u64)]) -> Result<u64, String> {
     let found = units.iter().find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, factor)));
     let (digits, factor) = found.ok_or_else(|| {
-        format!("a number and one of: {}", units.iter().map(|unit| unit.0).collect::<Vec<_>>().join(" "))
+        format!(
+            "give a number with one of the units {}",
+            units.iter().map(|unit| unit.0).collect::<Vec<_>>().join(" ")
+        )
     })?;
     let value: u64 = digits.trim().parse().map_err(|error| format!("{digits}: {error}"))?;
     let value = value.checked_mul(*factor).filter(|value| *value > 0);
@@ -69,7 +73,7 @@ fn time(text: &str) -> Result<u64, String> {
 /// Bytes.
 fn size(text: &str) -> Result<usize, String> {
     let bytes = number(text, &[("K", 1 << 10), ("M", 1 << 20), ("", 1)])? as usize;
-    // A probe of its last bytes has to tell one message from the next.
+    // Its last bytes have to identify a message.
     if (16..=1 << 24).contains(&bytes) { Ok(bytes) } else { Err("from 16 bytes to 16M".into()) }
 }
 
@@ -79,7 +83,7 @@ fn percent(text: &str) -> Result<f64, String> {
 }
 
 fn traffic(text: &str) -> Result<Traffic, String> {
-    Traffic::find(text).ok_or_else(|| "write+send, write+imm, write or send".into())
+    Traffic::find(text).ok_or_else(|| "give write+send, write+imm, write or send".into())
 }
 
 /// Prints both tables.

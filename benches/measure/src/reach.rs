@@ -1,24 +1,25 @@
-//! What share of a wire one connection reaches, with and without markers: the same table on every machine.
+//! The share of a wire that one connection reaches, with and without markers. The table is the same on every
+//! machine.
 use std::process::ExitCode;
 
 use clap::Args;
 use tcp_lite::TcpConfig;
 use testing::reach::Path;
 
-/// Megabits a second, and round trips in microseconds.
+/// Megabits a second, and round trip in microseconds.
 const PATHS: [(u64, u64); 6] =
     [(200, 10_000), (200, 50_000), (600, 50_000), (1000, 10_000), (10_000, 1000), (10_000, 3000)];
 
-/// The share of a wire that one connection reaches, with markers and without
+/// Prints the share of a wire that one connection reaches, with markers and without
 #[derive(Debug, Args)]
 pub(crate) struct ReachOptions {
-    /// Round trips before the measurement, and as many that are measured.
+    /// Round trips before the measurement, and as many during it
     #[arg(long, default_value_t = 30)]
     rounds: u64,
-    /// Queues in front of the wire, hundredths of what one round trip carries.
+    /// Length of the queue in front of the wire, hundredths of the bandwidth-delay product
     #[arg(long, value_delimiter = ',', default_values_t = [25, 100])]
     queues: Vec<u64>,
-    /// Send buffer and receive window, bytes; the default ones without.
+    /// Send buffer and receive window, bytes [default: those of the library]
     #[arg(long)]
     window: Option<u32>,
 }

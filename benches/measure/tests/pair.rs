@@ -1,5 +1,4 @@
-//! `measure`: each comparison runs, checks its data (it fails otherwise), and comes to something that can be
-//! true.
+//! `measure pair`: each comparison runs, checks its data (it fails otherwise), and prints plausible figures.
 
 use std::process::{Command, Output};
 
@@ -12,7 +11,7 @@ fn measure(arguments: &[&str]) -> Output {
         .expect("the binary was built with this test")
 }
 
-/// What a measure says of both sides, after a very short run on CPU 0.
+/// The figures of both sides, after a very short run on CPU 0.
 fn both_sides(id: &str, unit: &str) -> [f64; 2] {
     let output = measure(&["pair", id, "--seconds", "0.05", "--cpus", "0"]);
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -23,7 +22,7 @@ fn both_sides(id: &str, unit: &str) -> [f64; 2] {
     ["ours", "theirs"].map(|side| line[side].as_f64().unwrap())
 }
 
-/// Rates of no machine, and ratios that no way of measuring gives, are mistakes.
+/// Rates that no machine has, or impossible ratios, are errors of the measurement.
 fn is_plausible(id: &str, sides: [f64; 2], bounds: [f64; 2]) {
     let [least, most] = bounds;
     for side in sides {
@@ -41,7 +40,7 @@ fn goodput_measures_move_bytes() {
 
 #[test]
 fn a_second_core_gains_no_more_than_another_one() {
-    // Both threads are on one CPU here: they gain about nothing.
+    // Both threads are on one CPU here, so they gain about nothing.
     is_plausible("cores_2", both_sides("cores_2", "x"), [0.2, 3.0]);
 }
 

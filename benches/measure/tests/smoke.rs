@@ -1,4 +1,4 @@
-//! `measure compare` as its users see it: a row that is measured end to end, and one that cannot be.
+//! `measure compare` as its users run it: a row that is measured, and one that cannot be.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use testing::lab::{Need, Result, Run, Scratch, Suite, programs};
 use testing::{ensure, lab_error};
 
-/// One row in a quick run, on a busy machine.
+/// Time limit of one row in a quick run, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(120);
 
 fn main() -> ExitCode {
@@ -35,12 +35,12 @@ fn read(json: &Path) -> Result<Value> {
 }
 
 fn a_row_is_measured_and_written() -> Result<()> {
-    // Where `compare` looks for it: beside itself.
+    // In the folder where `compare` looks for it.
     programs::iwperf()?;
     let scratch = Scratch::new()?;
     let json = scratch.file("compare.json");
-    // A row whose runs end by the clock: taking turns for two cores with others takes longer than one would
-    // wait.
+    // A row whose runs end by the clock. Rows with a fixed number of messages take too long where other
+    // processes use the two cores.
     let text = compare("rate_64", &json).check(LIMIT)?;
     let document = read(&json)?;
     let row = &document["rate_64"];
@@ -52,13 +52,13 @@ fn a_row_is_measured_and_written() -> Result<()> {
     ensure!(row["unit"] == "M/s" && row["better"] == "more", "{row}");
     ensure!(row["directions"].as_object().is_some_and(|directions| directions.len() == 2), "{row}");
     ensure!(row["messages_validated"].as_u64().is_some_and(|messages| messages >= 40_000), "{row}");
-    ensure!(text.contains("not for a claim") && text.contains("rate_64"), "{text}");
+    ensure!(text.contains("do not quote") && text.contains("rate_64"), "{text}");
     Ok(())
 }
 
 fn a_row_that_cannot_be_measured_fails_the_run() -> Result<()> {
     let scratch = Scratch::new()?;
-    // Alone in a folder, it finds none of the programs that it runs.
+    // Copied alone into a folder, it finds none of the programs that it runs.
     let (alone, json) = (scratch.file("measure"), scratch.file("compare.json"));
     std::fs::copy(env!("CARGO_BIN_EXE_measure"), &alone)?;
     let run = Run::new(&alone).args(["compare", "--quick", "--only", "markers", "--json"]).arg(&json);

@@ -1,4 +1,4 @@
-//! NET: which port, which addresses, and how long to wait.
+//! NET: port, addresses and time limits.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -6,56 +6,56 @@ use std::time::Duration;
 
 use crate::errors::Error;
 
-/// How the network is reached.
+/// Options of the network.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Network")]
 pub struct NetArgs {
     /// Our address with its prefix length, 10.0.0.1/24 or fd00::1/64; may be given for both families.
     #[arg(long = "ip", value_name = "ADDR/LEN", value_parser = parse_cidr, required = true)]
     pub ips: Vec<String>,
-    /// Where packets for other networks go; at most one for each family.
+    /// Router for other networks; at most one for each family.
     #[arg(long, value_name = "ADDR")]
     pub gateway: Vec<IpAddr>,
-    /// VLAN that all frames are tagged with.
+    /// VLAN tag of all frames.
     #[arg(long, value_name = "ID", value_parser = clap::value_parser!(u16).range(1..=4094))]
     pub vlan: Option<u16>,
-    /// A NIC by its PCI address, 0000:03:00.0 or 03:00.0, bound to vfio-pci or uio_pci_generic. Shown on NICs
-    /// that QEMU emulates (e1000, virtio, vmxnet3), not on hardware.
+    /// A NIC by its PCI address, 0000:03:00.0 or 03:00.0, bound to vfio-pci or uio_pci_generic. Tested with
+    /// NICs that QEMU emulates (e1000, virtio, vmxnet3), not with hardware.
     #[arg(long, value_name = "ADDR", conflicts_with = "vdev")]
     pub pci: Option<String>,
     /// A virtual device by its DPDK string, net_af_packet0,iface=eth0.
     #[arg(long, value_name = "STRING")]
     pub vdev: Option<String>,
-    /// Do without hugepages (slower; needs no privilege).
+    /// Run without hugepages (slower; needs no privilege).
     #[arg(long)]
     pub no_huge: bool,
     /// IP MTU.
     #[arg(long, value_parser = clap::value_parser!(u16).range(576..=9698))]
     pub mtu: Option<u16>,
-    /// Receive descriptors, 1024 by default. Their buffers are used in turn: few stay in the cache, where a
-    /// full ring makes the sender wait, as on a vhost-user wire without a switch. Elsewhere bursts need many.
+    /// Receive descriptors, 1024 by default. Use few where a full ring makes the sender wait, as on a
+    /// vhost-user wire without a switch, so that their buffers stay in the cache. Elsewhere bursts need many.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(32..=32768))]
     pub rx_desc: Option<u16>,
-    /// More arguments for DPDK's EAL, as they are.
+    /// More arguments for DPDK's EAL, passed as they are.
     #[arg(long, value_name = "ARGS", allow_hyphen_values = true)]
     pub eal: Option<String>,
     /// CPU to run on.
     #[arg(long, value_name = "N")]
     pub cpu: Option<usize>,
-    /// Seconds to wait for a connection or for a silent peer.
+    /// Seconds to wait for a connection, or for a peer from which nothing arrives.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds)]
     pub timeout: Duration,
-    /// Seconds that connections outlive the link; by default 10, or half a second where there is one peer
-    /// only (vhost-user).
+    /// Seconds that connections stay up without a link; by default 10, or half a second if the wire has only
+    /// one peer (vhost-user).
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     pub link_timeout: Option<Duration>,
-    /// Write what passes the port to this file (pcapng).
+    /// Write the frames of the port to this file (pcapng).
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
 }
 
 impl NetArgs {
-    /// Checks what one option cannot know of the others.
+    /// Checks combinations of options.
     ///
     /// # Errors
     /// [`Error::Usage`] without a device.
@@ -68,7 +68,7 @@ impl NetArgs {
         Ok(())
     }
 
-    /// The raw EAL arguments, one by one.
+    /// The raw EAL arguments, separately.
     pub fn eal_args(&self) -> Vec<String> {
         self.eal.as_deref().unwrap_or("").split_whitespace().map(str::to_owned).collect()
     }

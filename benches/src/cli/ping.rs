@@ -1,15 +1,15 @@
 //! rping's options.
 
-/// Rounds of `ping` and `pong`, with rping's letters.
+/// Options of `ping` and `pong`, with rping's letters.
 #[derive(Clone, Debug, clap::Args)]
 pub struct PingArgs {
     /// Rounds; 0: until interrupted.
     #[arg(short = 'C', long, default_value_t = 0, hide_default_value = true)]
     pub count: u32,
-    /// Bytes of a round's data, as rping allows them.
+    /// Bytes of a round's data, in rping's range.
     #[arg(short = 'S', long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(16..=65535))]
     pub size: u32,
-    /// Check that what comes back is what was sent.
+    /// Check that the data comes back unchanged.
     #[arg(short = 'V', long)]
     pub validate: bool,
     /// Print the data of each round.

@@ -1,4 +1,4 @@
-//! Test options, and how they become [`Params`].
+//! Test options, and their conversion to [`Params`].
 
 use std::path::PathBuf;
 
@@ -17,15 +17,15 @@ pub struct TestArgs {
     /// Messages of each queue pair [default: 5000 for write-bw, else 1000].
     #[arg(short = 'n', long, value_parser = clap::value_parser!(u32).range(5..=100_000_000))]
     pub iters: Option<u32>,
-    /// Run for so many seconds instead.
+    /// Run for this many seconds instead.
     #[arg(short = 'D', long, value_name = "SECONDS", conflicts_with_all = ["iters", "all"],
         value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub duration: Option<u32>,
     /// All sizes from 2 to 2^23 bytes.
     #[arg(short, long, conflicts_with = "size")]
     pub all: bool,
-    /// Messages are due at this rate, whatever becomes of those before, and their latency is counted from
-    /// then.
+    /// Send messages at this rate, even if earlier ones are late; latency counts from the time at which a
+    /// message was due.
     #[arg(long = "rate_limit", alias = "rate-limit", value_name = "RATE", value_parser = parse_rate)]
     pub rate_limit: Option<f64>,
     /// Unit of --rate_limit: M (MiB/s), g (Gb/s) or p (messages a second).
@@ -40,20 +40,20 @@ pub struct TestArgs {
     /// Requests outstanding on each queue pair [default: 128].
     #[arg(short, long)]
     pub tx_depth: Option<u32>,
-    /// Queue pairs, up to 16000. They share buffers where there are too many for each to have its own. A list
-    /// (1,16,256) is a run for each (with a server -P).
+    /// Queue pairs, up to 16000. They share buffers if there are too many for a buffer each. A list
+    /// (1,16,256) does a run for each (with a server -P).
     #[arg(short, long, value_name = "N,..", value_delimiter = ',', default_value = "1")]
     pub qp: Vec<u32>,
-    /// Ask for a completion every so many requests [default: 100].
+    /// Request a completion every this many messages [default: 100].
     #[arg(short = 'Q', long)]
     pub cq_mod: Option<u32>,
     /// Requests posted at a time.
     #[arg(short = 'l', long, default_value_t = 1)]
     pub post_list: u32,
-    /// Copy messages up to this many bytes when they are posted.
+    /// Copy messages of up to this many bytes when they are posted.
     #[arg(short = 'I', long, default_value_t = 0)]
     pub inline: u32,
-    /// Reads outstanding on each queue pair.
+    /// Outstanding Reads on each queue pair.
     #[arg(short, long, default_value_t = 128)]
     pub outs: u32,
     /// Sleep on completion events instead of polling; an engine thread moves the data.
@@ -65,11 +65,11 @@ pub struct TestArgs {
     /// Ask the peer for markers in its stream.
     #[arg(long)]
     pub markers: bool,
-    /// Do not ask for CRCs; they are used if the other end asks, so a server needs it too. Only where the
-    /// path is protected against undetected errors at least as well as by a CRC32c end to end.
+    /// Do not ask for CRCs. They are used if the other end asks, so a server needs this option too. Only for
+    /// paths that are protected against undetected errors at least as well as by a CRC32c end to end.
     #[arg(long)]
     pub no_crc: bool,
-    /// Check every byte at the target (iwperf on both ends).
+    /// Check every byte at the target (needs iwperf on both ends).
     #[arg(long)]
     pub validate: bool,
     /// Seed of the patterns of --validate.
@@ -78,17 +78,16 @@ pub struct TestArgs {
     /// Write the results to this file as JSON.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Write plots of the results to this directory: a page (index.html) that needs nothing else, and each
-    /// plot (SVG).
+    /// Write plots of the results to this directory: a self-contained page (index.html), and each plot (SVG).
     #[arg(long, value_name = "DIR")]
     pub report: Option<PathBuf>,
-    /// Show what an FPDU costs, layer by layer, in cycles of this end (a build with `--features profile`).
+    /// Show the cost of an FPDU by layer, in cycles of this end (needs a build with `--features profile`).
     #[arg(long, conflicts_with = "events")]
     pub profile: bool,
     /// Print the counters of all layers at the end.
     #[arg(long)]
     pub stats: bool,
-    /// Taken for perftest's sake; without effect.
+    /// Accepted for compatibility with perftest; has no effect.
     #[arg(short = 'F', hide = true)]
     pub force: bool,
 }
@@ -119,7 +118,7 @@ impl RateUnit {
 }
 
 impl TestArgs {
-    /// The parameters of `test`, with perftest's defaults where nothing was said.
+    /// The parameters of `test`, with perftest's defaults.
     ///
     /// # Errors
     /// [`Error::Usage`].
@@ -139,7 +138,7 @@ impl TestArgs {
         };
         let tx_depth = self.tx_depth.unwrap_or(if latency { 1 } else { 128 });
         let iters = if self.duration.is_some() { 0 } else { self.iters.unwrap_or(default_iters) };
-        // perftest does the same: a completion must be due before the queue is full.
+        // As perftest: a completion must be due before the queue is full.
         let cq_mod = self.cq_mod.unwrap_or(100).min(tx_depth).min(if iters == 0 { u32::MAX } else { iters });
         let params = Params {
             test,
@@ -197,7 +196,7 @@ fn parse_rate(text: &str) -> Result<f64, String> {
     text.parse()
         .ok()
         .filter(|rate: &f64| rate.is_finite() && *rate > 0.0)
-        .ok_or("not a number above 0".into())
+        .ok_or("give a number above 0".into())
 }
 
 /// Bytes with perftest's suffixes: 64, 4K, 1M.

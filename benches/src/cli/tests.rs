@@ -121,7 +121,7 @@ fn the_completion_period_never_exceeds_the_queue() {
 fn wrong_options_are_named() {
     let cases = [
         ("iwperf write-bw", "IP[:PORT]"),
-        ("iwperf write-bw example.org --ip 10.0.0.2/24", "not IP, IP:PORT or [IPv6]:PORT"),
+        ("iwperf write-bw example.org --ip 10.0.0.2/24", "give IP, IP:PORT or [IPv6]:PORT"),
         ("iwperf write-bw 10.0.0.1", "--ip <ADDR/LEN>"),
         ("iwperf write-bw 10.0.0.1 --ip 10.0.0.2", "not ADDR/LEN"),
         ("iwperf write-bw 10.0.0.1 --ip 10.0.0.2/33", "longer than the address"),

@@ -1,4 +1,4 @@
-//! A DPDK port from the options: EAL, then the device.
+//! Opens a DPDK port from the options: EAL, then the device.
 
 use dp::Port;
 use dp::dpdk::{DeviceConfig, PortSpec};

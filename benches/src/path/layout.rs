@@ -1,4 +1,4 @@
-//! Where things are in the regions, and what a `wr_id` says.
+//! The layout of the regions, and of a `wr_id`.
 
 use iwarp::verbs::MemoryRegion;
 
@@ -13,13 +13,13 @@ pub(super) const MARK_SLOTS: usize = 8;
 /// Parts of the control region, on cache lines of their own.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ControlCell {
-    /// The peer writes here how many Sends it has taken.
+    /// The peer writes the number of Sends that it has received here.
     Credit,
-    /// What we write to the peer's credit cell.
+    /// Source of our writes to the peer's credit cell.
     CreditOut,
-    /// A mark on its way out.
+    /// A mark to be sent.
     MarkOut,
-    /// A mark on its way in.
+    /// A received mark.
     MarkIn(u32),
 }
 
@@ -48,19 +48,18 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Offset of the half that queue pair `index` uses itself.
+    /// Offset of the half for queue pair `index`'s own requests.
     pub(super) fn local(&self, index: usize) -> usize {
         index % self.buffers * self.half
     }
 
-    /// Offset of the half that the peer of queue pair `index` sees. As with perftest, behind all local
-    /// halves.
+    /// Offset of the half for the peer of queue pair `index`. As in perftest, it is after all local halves.
     pub(super) fn exposed(&self, index: usize) -> usize {
         (self.buffers + index % self.buffers) * self.half
     }
 }
 
-/// What a request was for.
+/// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A message of the test.
@@ -69,11 +68,11 @@ pub(super) enum Kind {
     Mark,
     /// A credit.
     Credit,
-    /// A Read of no bytes, behind messages that it confirms.
+    /// A Read of no bytes, after the messages that it confirms.
     Flush,
 }
 
-/// A `wr_id` taken apart: 8 bits kind, 16 bits queue pair, 40 bits number.
+/// The fields of a `wr_id`: 8 bits kind, 16 bits queue pair, 40 bits number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WrId {
     pub(super) kind: Kind,

@@ -1,23 +1,24 @@
-//! Marks: Sends on a data connection by which two iwperfs confirm Writes.
+//! Marks: Sends on a data connection with which two iwperfs confirm Writes.
 //!
-//! A mark follows the Writes it covers in the same stream, so when its receive completes they are placed. The
-//! target checks them, if asked to, and answers. Layout, big-endian: `mark`, 1 byte 0 (question) or 1
-//! (answer), 1 byte 1 (good) or 0, 2 reserved, size (4), 4 reserved, first message (8), count (8).
+//! A mark follows the Writes it covers in the same stream. So the Writes are placed when its receive
+//! completes. The target checks them, if validation is on, and answers. Layout, big-endian: `mark`, 1 byte 0
+//! (question) or 1 (answer), 1 byte 1 (correct) or 0, 2 reserved, size (4), 4 reserved, first message (8),
+//! count (8).
 
 use crate::errors::Error;
 
 /// One mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// From the target.
+    /// Whether it is an answer of the target.
     pub is_answer: bool,
-    /// What was checked so far is right.
+    /// Whether all messages checked so far are correct.
     pub good: bool,
     /// Bytes of each message.
     pub size: u32,
     /// The first message it covers.
     pub first: u64,
-    /// How many it covers.
+    /// Number of messages it covers.
     pub count: u64,
 }
 
@@ -27,7 +28,7 @@ impl Mark {
     /// Bytes on the wire.
     pub const BYTES: usize = 32;
 
-    /// As bytes.
+    /// Encodes the mark.
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let mut out = [0; Self::BYTES];
         out[..4].copy_from_slice(MAGIC);
@@ -38,7 +39,7 @@ impl Mark {
         out
     }
 
-    /// From bytes.
+    /// Decodes a mark.
     ///
     /// # Errors
     /// [`Error::Exchange`].
@@ -47,7 +48,7 @@ impl Mark {
         let long = |at: usize| u64::from_be_bytes(std::array::from_fn(|i| bytes[at + i]));
         let (first, count) = (long(16), long(24));
         if !bytes.starts_with(MAGIC) || bytes[4] > 1 || bytes[5] > 1 || first.checked_add(count).is_none() {
-            return Err(Error::Exchange("a mark that is none".into()));
+            return Err(Error::Exchange("a malformed mark".into()));
         }
         Ok(Self {
             is_answer: bytes[4] == 1,

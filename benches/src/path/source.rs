@@ -1,4 +1,4 @@
-//! The source's part: posting messages, and knowing when the peer has them.
+//! The source's part: posting messages, and tracking which of them the peer has.
 
 use iwarp::verbs::{RemoteAddr, SendFlags, SendOp, SendRequest, VerbsError};
 
@@ -10,10 +10,11 @@ use crate::perftest::wire::Dest;
 use crate::validate::{self, GUARD, Message};
 
 impl Path {
-    /// Posts as much as depth, credit and window allow of `limit` messages of each queue pair (`None`: no
-    /// end). Returns whether anything was posted.
+    /// Posts as many of the `limit` messages of each queue pair as depth, credit and window allow (`None`: no
+    /// limit). Returns whether anything was posted.
     ///
     /// # Errors
+    /// [`Error::Verbs`].
     /// [`Error::Verbs`].
     pub fn post(&mut self, limit: Option<u64>) -> Result<bool, Error> {
         if self.params.rate.is_some() {
@@ -96,10 +97,10 @@ impl Path {
         outcome
     }
 
-    /// A completion is asked for every so many messages: never more than have a slot.
+    /// A completion is requested every this many messages: never more than have a slot.
     pub(super) fn completion_period(&self) -> u32 {
         if self.params.rate.is_some() && !self.confirms_by_flush() {
-            // The completion is what ends a latency.
+            // The completion ends a latency.
             1
         } else if self.params.validate {
             self.params.cq_mod.min(self.params.slots(self.size))
@@ -153,8 +154,8 @@ impl Path {
         Message { seed: self.params.seed, from_client, qp: index as u32, size: self.size, number }
     }
 
-    /// Whether all `flows` have posted `limit` messages (`None`: as many as they have), had them completed
-    /// and confirmed; asks the peer for the confirmation when only that is missing.
+    /// Whether all `flows` have posted `limit` messages (`None`: those posted so far), and all are completed
+    /// and confirmed. Asks the peer for the confirmation if only that is missing.
     ///
     /// # Errors
     /// [`Error::Verbs`].
@@ -167,7 +168,7 @@ impl Path {
         self.ask_where_full(limit)?;
         for index in 0..self.flows.len() {
             if limit.is_none() && self.flows[index].unsignaled {
-                // Ended by time in the middle of a completion period: one more message that tells.
+                // The time ended within a completion period: one more message requests a completion.
                 let end = Some(self.flows[index].posted + 1);
                 if self.may_post(index, end).is_some() {
                     self.post_messages(index, 1, end)?;
@@ -187,7 +188,7 @@ impl Path {
         Ok(done)
     }
 
-    /// Asks for the confirmation of Writes where validation lets no more be posted without it.
+    /// Asks for the confirmation of Writes where validation allows no further messages without it.
     pub(super) fn ask_where_full(&mut self, limit: Option<u64>) -> Result<(), Error> {
         if !self.params.validate || !self.uses_marks() {
             return Ok(());
@@ -206,7 +207,7 @@ impl Path {
             let flow = &mut self.flows[index];
             let mut cell = [0; 4];
             self.memory.control.read_at(ControlCell::Credit.at(index), &mut cell)?;
-            // The cell counts modulo 2^32; never more than was posted.
+            // The cell counts modulo 2^32, and never more messages than were posted.
             let ahead = u32::from_ne_bytes(cell).wrapping_sub(flow.confirmed as u32);
             if ahead > 0 && u64::from(ahead) <= flow.posted - flow.confirmed {
                 flow.confirmed += u64::from(ahead);
@@ -231,19 +232,19 @@ impl Path {
             ));
         } else if let Some(bad) = validate::first_touched(guard) {
             self.complain(format!(
-                "read {number} of queue pair {index}: byte {bad} behind the sink was written"
+                "read {number} of queue pair {index}: byte {bad} after the sink was written"
             ));
         }
         Ok(())
     }
 
-    /// Where read `number` starts in the peer's exposed half: elsewhere each time when validating.
+    /// Offset of read `number` in the peer's exposed half: different each time when validating.
     pub(super) fn read_offset(&self, number: u64) -> usize {
         let room = self.memory.half - self.size as usize;
         if self.params.validate { (number as usize).wrapping_mul(7919) % (room + 1) } else { 0 }
     }
 
-    /// The last byte of the exposed half's message: what the peer's Write puts there.
+    /// The last byte of the exposed half's message, which the peer's Write sets.
     ///
     /// # Errors
     /// [`Error::Verbs`].
@@ -267,7 +268,7 @@ impl Path {
         Ok(())
     }
 
-    /// Checks a Write's message but for its last byte, which counts.
+    /// Checks a Write's message except for its last byte, which is a counter.
     ///
     /// # Errors
     /// [`Error::Verbs`].

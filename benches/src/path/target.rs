@@ -11,7 +11,7 @@ use crate::perftest::wire::Dest;
 use crate::validate::{self, GUARD, Message};
 
 impl Path {
-    /// What the exposed halves hold before anything arrives.
+    /// Fills the exposed halves with their initial contents.
     pub(super) fn fill_exposed(&self) -> Result<(), Error> {
         if !self.params.validate || self.params.test == Test::WriteLat {
             return Ok(());
@@ -81,7 +81,7 @@ impl Path {
         }
     }
 
-    /// Compares the message at `at`, with the guard up to `span` bytes, and puts guards in its place.
+    /// Checks the message at `at` and the guard up to `span` bytes, and overwrites the message with guards.
     pub(super) fn check_message(
         &mut self,
         index: usize,
@@ -97,7 +97,7 @@ impl Path {
         if let Some(complaint) = validate::complaint(&message, body) {
             self.complain(complaint);
         } else if let Some(bad) = validate::first_touched(guard) {
-            self.complain(format!("byte {bad} behind message {number} of queue pair {index} was written"));
+            self.complain(format!("byte {bad} after message {number} of queue pair {index} was written"));
         }
         bytes.fill(GUARD);
         Ok(self.memory.data.write_at(at, &bytes)?)
@@ -107,7 +107,7 @@ impl Path {
         self.complaint.get_or_insert(complaint);
     }
 
-    /// Tells the sender how many messages were taken, when that is `step` more than it knows.
+    /// Sends a credit to the sender if this end has received `step` more messages than the sender knows.
     pub(super) fn tell_credit(&mut self, index: usize, step: u64) -> Result<(), Error> {
         let flow = &mut self.flows[index];
         let nowhere = flow.remote.rkey == 0;
@@ -125,9 +125,9 @@ impl Path {
             .post_send(&SendRequest::new(wr_id.encode(), op, self.memory.control.sge(at, 4)).flags(flags))
         {
             Ok(()) => (flow.credit_told, flow.extra_in_flight) = (flow.received, flow.extra_in_flight + 1),
-            // The queue is full of our own messages: the next poll tells.
+            // The queue is full of our own messages: the next poll sends it.
             Err(VerbsError::QueueFull(_)) => {}
-            // The peer has sent all it meant to, and closes.
+            // The peer has sent all its messages, and closes.
             Err(VerbsError::InvalidState(QpState::Closing)) => {}
             Err(error) => return Err(error.into()),
         }
@@ -186,7 +186,7 @@ impl Path {
         let (slots, stride) = (u64::from(self.params.slots(mark.size)), self.params.stride(mark.size));
         if mark.count > slots || slots as usize * stride > self.memory.half {
             return Err(Error::Exchange(format!(
-                "a mark over {} messages of {} bytes",
+                "a mark covers {} messages of {} bytes, which is not possible",
                 mark.count, mark.size
             )));
         }

@@ -1,4 +1,4 @@
-//! The client's way from the first SYN to the results.
+//! The client, from connecting to the results.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -17,19 +17,19 @@ use crate::private::{self, Hello};
 use crate::private_report::Extra;
 use crate::table::Unit;
 
-/// What a finished test leaves beside its rows.
+/// The results of a finished test, except its rows.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// Whether the peer is iwperf.
     pub with_iwperf: bool,
-    /// What the peer said at the end, if it is.
+    /// The peer's final message, if it is iwperf.
     pub peer: Option<Extra>,
-    /// Messages that validation looked at here.
+    /// Messages that validation checked at this end.
     pub messages_checked: u64,
 }
 
 impl Outcome {
-    /// Of two ends that measured at the same time.
+    /// The sum of two ends that measured at the same time.
     pub fn merged(self, other: Self) -> Self {
         let peers = self.peer.into_iter().chain(other.peer);
         Self {
@@ -43,7 +43,7 @@ impl Outcome {
 /// Runs `params` against the server at `remote`.
 ///
 /// # Errors
-/// Anything that ends a test.
+/// Any error that ends a test.
 pub fn run(
     end: &mut End,
     remote: SocketAddr,
@@ -56,7 +56,7 @@ pub fn run(
     end.driver.set_manner(crate::driver::Manner::Measuring);
     let (mut control, with_iwperf) = connect_control(end, remote, params)?;
     if params.validate && !with_iwperf {
-        return Err(Error::Usage("--validate needs iwperf on both ends: this server is not".into()));
+        return Err(Error::Usage("--validate needs iwperf on both ends: this server is not iwperf".into()));
     }
     control.prefix(end, mtu)?;
     control.dest(end, &Dest::default(), &mut nothing)?;
@@ -69,7 +69,7 @@ pub fn run(
     finish(end, &control, &path, peer, with_iwperf)
 }
 
-/// A flushed request says only that its connection has ended: looks for the event that says why.
+/// A flushed request shows only that its connection has ended: finds the event with the reason.
 pub(super) fn explained(end: &mut Endpoint, control: &Control, path: &Path, error: Error) -> Error {
     const PATIENCE: Duration = Duration::from_millis(500);
     if !matches!(error, Error::Completion { status: WcStatus::WrFlushError, .. }) {
@@ -81,10 +81,10 @@ pub(super) fn explained(end: &mut Endpoint, control: &Control, path: &Path, erro
     reason.map_or(error, |reason| Error::Disconnected { doing: "measuring", error: reason })
 }
 
-/// How long perftest may take to see the completion of a Write that we have seen the data of, and to close.
+/// Time for perftest to see the completion of a Write whose data has arrived here, and to close.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// Closes the connections and says what validation found.
+/// Closes the connections and reports errors found by validation.
 pub(super) fn finish(
     end: &mut Endpoint,
     control: &Control,
@@ -93,8 +93,8 @@ pub(super) fn finish(
     with_iwperf: bool,
 ) -> Result<Outcome, Error> {
     if !with_iwperf && path.params.test == Test::WriteLat {
-        // Nothing is exchanged after the last Write, and perftest fails when the connection closes under it:
-        // it goes first, if it does not take too long.
+        // There is no message after the last Write, and perftest fails if the connection closes before it is
+        // done. So perftest closes first, within a time limit.
         match end
             .wait("closing", Some(SETTLE), |end| Ok(path.flows.iter().find_map(|flow| end.ended(&flow.id))))
         {
@@ -106,7 +106,7 @@ pub(super) fn finish(
         end.finish(&flow.id)?;
     }
     end.finish(control.id())?;
-    // Which end looked knows more than which end was told.
+    // An error found at this end has more detail than one reported by the peer.
     let told = peer.as_ref().and_then(|peer| peer.complaint.clone());
     let complaint = if path.messages_checked > 0 {
         path.complaint.clone().or(told)
@@ -127,7 +127,7 @@ fn connect_control(
     let hello = Hello(params.clone()).encode();
     let mut param = conn_param(params, end.timeout, &hello)?;
     (param.responder_resources, param.initiator_depth) = (0, 0);
-    // A link is used up by a refused connection: each try makes a new one.
+    // A refused connection uses up its queue pair, so each attempt makes a new one.
     let mut link = ControlLink::new(end)?;
     let mut tried = false;
     let pd = end.pd.clone();

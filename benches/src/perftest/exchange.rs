@@ -13,26 +13,26 @@ use crate::errors::Error;
 use crate::params::CYCLE_BUFFER;
 use crate::perftest::wire::{self, Dest, Report};
 
-/// Bytes of a receive: perftest's messages have 56 at most, ours between two iwperfs more.
+/// Bytes of a receive: perftest's messages have at most 56, ours between two iwperfs more.
 pub const MESSAGE_BYTES: usize = 256;
 
-/// Receives kept posted. perftest needs one; the rest is for a peer that is ahead.
+/// Receives kept posted. perftest needs one; the others are for a peer that is ahead.
 const RECEIVES: usize = 4;
 
-/// Cache line, as perftest names it.
+/// Cache line size, as perftest announces it.
 const CACHE_LINE: u32 = 64;
 
-/// What goes on while a message is waited for: moves the data path, returns whether anything happened.
+/// Called while this end waits for a message: polls the data path, returns whether anything happened.
 pub type Serve<'a> = &'a mut dyn FnMut() -> Result<bool, Error>;
 
-/// Serves nothing.
+/// Polls nothing.
 pub fn nothing() -> Result<bool, Error> {
     Ok(false)
 }
 
 /// The control connection of a test.
 pub struct Control {
-    /// Whether this end speaks first.
+    /// Whether this end sends first.
     pub is_client: bool,
     id: CmId,
     link: ControlLink,
@@ -41,16 +41,16 @@ pub struct Control {
     sends_posted: u64,
 }
 
-/// A queue pair for control with its receives posted, not connected yet.
+/// A queue pair for control messages with posted receives, not connected yet.
 pub struct ControlLink {
-    /// To connect or accept with.
+    /// The queue pair, to connect or accept with.
     pub qp: QueuePair,
     cq: CompletionQueue,
     memory: MemoryRegion,
 }
 
 impl ControlLink {
-    /// Ready to be connected.
+    /// A link that is not connected.
     ///
     /// # Errors
     /// [`Error::Verbs`].
@@ -63,12 +63,12 @@ impl ControlLink {
         Ok(link)
     }
 
-    /// Replaces the queue pair: the last one was used up by a refused connection.
+    /// Replaces the queue pair after a refused connection used it up.
     ///
     /// # Errors
     /// [`Error::Verbs`].
     pub fn renew(&mut self, pd: &ProtectionDomain) -> Result<(), Error> {
-        // What was posted to it comes back flushed; nobody waits for that.
+        // The requests of the old queue pair are flushed; their completions are not needed.
         while self.cq.poll_one().is_some() {}
         self.qp = create_qp(pd, &self.cq)?;
         self.post_receives()
@@ -89,7 +89,7 @@ fn create_qp(pd: &ProtectionDomain, cq: &CompletionQueue) -> Result<QueuePair, E
 }
 
 impl Control {
-    /// On a connected link.
+    /// A control connection on a connected link.
     pub fn new(link: ControlLink, id: CmId, is_client: bool) -> Self {
         Self { is_client, id, link, inbox: VecDeque::new(), sends_done: 0, sends_posted: 0 }
     }
@@ -99,7 +99,7 @@ impl Control {
         &self.id
     }
 
-    /// Whether a message of the peer waits.
+    /// Whether a message of the peer has arrived.
     ///
     /// # Errors
     /// [`Error::Completion`].
@@ -108,7 +108,7 @@ impl Control {
         Ok(!self.inbox.is_empty())
     }
 
-    /// Sends ours and takes the peer's, in the order of our part; `serve` goes on meanwhile.
+    /// Sends our message and receives the peer's, in the order of our role. Calls `serve` meanwhile.
     ///
     /// # Errors
     /// [`Error::Silent`], [`Error::Disconnected`], [`Error::Completion`].
@@ -125,7 +125,7 @@ impl Control {
     /// perftest's first five messages: versions, cycle buffer, cache line, MTU.
     ///
     /// # Errors
-    /// [`Error::Exchange`] for a peer that says something else.
+    /// [`Error::Exchange`] if the peer sends something else.
     pub fn prefix(&mut self, end: &mut Endpoint, mtu: u16) -> Result<(), Error> {
         let version = self.exchange(end, &wire::encode_version(), &mut nothing)?;
         wire::decode_version(&version)?;
@@ -205,7 +205,7 @@ impl Control {
         while let Some(completion) = self.link.cq.poll_one() {
             moved = true;
             match completion.opcode {
-                // A receive flushed by the peer's close is no news: the event tells why.
+                // A receive flushed by the peer's close: the event has the reason.
                 WcOpcode::Recv if completion.status == iwarp::verbs::WcStatus::WrFlushError => {}
                 WcOpcode::Recv => {
                     checked(&completion, "a control receive")?;
@@ -213,7 +213,7 @@ impl Control {
                     let mut bytes = vec![0; (completion.byte_len as usize).min(MESSAGE_BYTES)];
                     self.link.memory.read_at(slot * MESSAGE_BYTES, &mut bytes)?;
                     self.inbox.push_back(bytes);
-                    // The peer may have closed already; then there is nothing more to receive.
+                    // The peer may have closed already; then nothing more arrives.
                     let _closing = self.link.post_recv(slot);
                 }
                 _ => {

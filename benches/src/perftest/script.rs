@@ -1,4 +1,4 @@
-//! The order of the exchange for each test, once the data connections are there.
+//! The order of the exchange for each test, once the data connections are established.
 //!
 //! | | before | for each size | after |
 //! |---|---|---|---|
@@ -8,8 +8,8 @@
 //! | read-lat | sync, places, places, sync | run | close |
 //! | send-lat | places, sync, places | sync, run | close |
 //!
-//! *Places* is a destination for each queue pair; *sync* and *close* are the first one's again. The target of
-//! a one-way test waits in the sync (or close) after the run. Two iwperfs add one message each at the end
+//! *Places* is a destination for each queue pair; *sync* and *close* repeat that of the first one. The target
+//! of a one-way test waits in the sync (or close) after the run. Two iwperfs add one message each at the end
 //! ([`Extra`]).
 
 use crate::endpoint::Endpoint;
@@ -24,10 +24,10 @@ use crate::runs::bandwidth::{self, Part};
 use crate::runs::{BandwidthRow, Figures, Row, latency};
 use crate::table::Unit;
 
-/// Takes rows as they come.
+/// Called with each row.
 pub type OnRow<'a> = &'a mut dyn FnMut(&Row);
 
-/// A test whose connections are made.
+/// A test whose connections are established.
 pub struct Script<'a> {
     /// This end.
     pub end: &'a mut Endpoint,
@@ -37,17 +37,17 @@ pub struct Script<'a> {
     pub path: &'a mut Path,
     /// Whether the peer is iwperf.
     pub with_iwperf: bool,
-    /// In which reports are written.
+    /// Unit of reports.
     pub unit: Unit,
-    /// What siw puts into a destination's GID: the MAC address.
+    /// The value of siw in a destination's GID: the MAC address.
     pub gid: [u8; 16],
 }
 
 impl Script<'_> {
-    /// Runs the whole test. Returns what the peer said at the end, if it is iwperf.
+    /// Runs the whole test. Returns the peer's final message, if it is iwperf.
     ///
     /// # Errors
-    /// Anything that ends a test.
+    /// Any error that ends a test.
     pub fn run(&mut self, on_row: OnRow<'_>) -> Result<Option<Extra>, Error> {
         self.prepare()?;
         match self.params().test {
@@ -59,7 +59,7 @@ impl Script<'_> {
             return Ok(None);
         }
         let ours = Extra::of(self.end, self.path).encode();
-        // All is measured. The data path is left alone: whose answer this is may have closed it by now.
+        // The measurements are done. The data path is not polled: the peer may have closed it by now.
         let theirs = self.control.exchange(self.end, &ours, &mut nothing)?;
         Extra::decode(&theirs).map(Some)
     }
@@ -94,7 +94,7 @@ impl Script<'_> {
         Ok(())
     }
 
-    /// Exchanges where memory is, queue pair by queue pair.
+    /// Exchanges the addresses of memory for each queue pair.
     fn places(&mut self) -> Result<(), Error> {
         for index in 0..self.path.flows.len() {
             let ours = self.own_dest(index);
@@ -103,7 +103,7 @@ impl Script<'_> {
         Ok(())
     }
 
-    /// Waits for each other; what arrives on the data path meanwhile is served.
+    /// Waits for each other. Polls the data path meanwhile.
     fn sync(&mut self) -> Result<(), Error> {
         let ours = self.own_dest(0);
         let path = &mut *self.path;
@@ -139,7 +139,7 @@ impl Script<'_> {
     fn one_sided_bandwidth(&mut self, on_row: OnRow<'_>) -> Result<(), Error> {
         let Params { bidirectional: both, all, .. } = *self.params();
         if !self.is_client() && !both {
-            // The peer does it all; we answer its marks until it speaks again.
+            // The peer does all the work. This end answers its marks until its next message.
             let run =
                 bandwidth::run(self.end, self.control, self.path, self.part(), &mut Progress::hidden())?;
             self.sync()?;
@@ -192,19 +192,18 @@ impl Script<'_> {
                 self.close_sends()?;
             }
             if self.is_client() && !self.with_iwperf && !both {
-                // perftest's server answers when it has counted all messages: that confirms them.
+                // perftest's server answers when it has counted all messages, which confirms them.
                 run.prolong(self.end);
             }
-            // Both ways perftest answers as soon as it has counted what came, which says nothing of what we
-            // sent last.
+            // In both directions, perftest answers as soon as it has counted its received messages, which
+            // does not confirm our last ones.
             let row = run.row(self.with_iwperf || !both);
             on_row(&theirs.map_or_else(|| row.clone(), |theirs| self.sum(&row, &theirs)));
         }
         if all { self.close_sends() } else { Ok(()) }
     }
 
-    /// The last message of a Send test. A perftest that was stopped by its clock may close instead of
-    /// answering.
+    /// The last message of a Send test. A perftest that its clock stopped may close instead of answering.
     fn close_sends(&mut self) -> Result<(), Error> {
         if self.params().duration_s > 0 {
             return match self.sync() {
@@ -212,7 +211,7 @@ impl Script<'_> {
                 outcome => outcome,
             };
         }
-        // The data path is left alone: a peer that has answered may have closed it by now.
+        // The data path is not polled: a peer that has answered may have closed it by now.
         let ours = self.own_dest(0);
         self.control.dest(self.end, &ours, &mut nothing).map(drop)
     }
@@ -220,7 +219,7 @@ impl Script<'_> {
     fn latency(&mut self, on_row: OnRow<'_>) -> Result<(), Error> {
         let test = self.params().test;
         if test == Test::ReadLat && !self.is_client() {
-            // Reads need nothing of us but that the engine is polled.
+            // Reads need only polls of the engine at this end.
             return self.sync();
         }
         for size in self.params().sizes() {
@@ -275,7 +274,7 @@ impl Script<'_> {
         }
     }
 
-    /// Both directions together, as perftest prints them.
+    /// The sum of both directions, as perftest prints it.
     fn sum(&self, ours: &Row, theirs: &Report) -> Row {
         let (Figures::Bandwidth(a), Figures::Bandwidth(b)) = (ours.figures, self.row_of(theirs).figures)
         else {

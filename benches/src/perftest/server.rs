@@ -1,4 +1,4 @@
-//! The server's way from listening to the results.
+//! The server, from listening to the results.
 
 use iwarp::verbs::CmId;
 
@@ -14,18 +14,18 @@ use crate::perftest::wire::Dest;
 use crate::private::{self, Hello};
 use crate::table::Unit;
 
-/// A server that listens.
+/// A listening server.
 pub struct Server {
     listener: CmId,
 }
 
-/// A client that has been accepted, and what it wants.
+/// An accepted client, with its test.
 pub struct Client {
     control: Control,
     /// The test.
     pub params: Params,
     with_iwperf: bool,
-    /// Who it is.
+    /// Its address.
     pub remote: std::net::SocketAddr,
 }
 
@@ -38,10 +38,10 @@ impl Server {
         Ok(Self { listener: end.endpoint.listen(port, 64)? })
     }
 
-    /// Waits for a client for as long as it takes. One that is not iwperf is served with `fallback`.
+    /// Waits for a client without a time limit. Serves one that is not iwperf with `fallback`.
     ///
     /// # Errors
-    /// [`Error::Usage`] when such a client comes without a fallback; connection errors.
+    /// [`Error::Usage`] for such a client without a fallback; connection errors.
     pub fn accept(&self, end: &mut End, fallback: Option<&Params>) -> Result<Client, Error> {
         let end = &mut end.endpoint;
         let request = end.request(None)?;
@@ -51,14 +51,12 @@ impl Server {
         };
         let with_iwperf = hello.is_some();
         let Some(params) = hello.map(|hello| hello.0).or_else(|| fallback.cloned()) else {
-            let text = format!(
-                "{} is not iwperf: say which test it wants, with --test and its options",
-                request.remote
-            );
+            let text =
+                format!("{} is not iwperf: give its test with --test and the test's options", request.remote);
             return Err(turn_down(&request, Error::Usage(text)));
         };
         if !with_iwperf && params.validate {
-            let text = format!("--validate needs iwperf on both ends: {} is not", request.remote);
+            let text = format!("--validate needs iwperf on both ends: {} is not iwperf", request.remote);
             return Err(turn_down(&request, Error::Usage(text)));
         }
         let link = ControlLink::new(end)?;
@@ -73,7 +71,7 @@ impl Server {
     /// Runs the client's test.
     ///
     /// # Errors
-    /// Anything that ends a test.
+    /// Any error that ends a test.
     pub fn serve(
         &self,
         end: &mut End,
@@ -85,7 +83,7 @@ impl Server {
         let end = &mut end.endpoint;
         let Client { control, params, with_iwperf, .. } = client;
         control.prefix(end, mtu)?;
-        // The client connects once this message is answered: what it connects to is there before.
+        // The client connects after the answer to this message, so the path has to exist before.
         let mut path = Path::new(end, params, false, *with_iwperf)?;
         control.dest(end, &Dest::default(), &mut nothing)?;
         accept_data(end, &mut path)?;
@@ -114,9 +112,9 @@ fn accept_data(end: &mut Endpoint, path: &mut Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Rejects with the reason of `error`, which is given back.
+/// Rejects with the reason of `error`, and returns it.
 fn turn_down(request: &Request, error: Error) -> Error {
-    // The client may be gone; then nobody misses the rejection.
+    // If the client is gone, it does not need the rejection.
     let _gone = request.id.reject(&private::rejection(&error.to_string()));
     error
 }

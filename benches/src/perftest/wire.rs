@@ -8,13 +8,13 @@ pub const DEST_BYTES: usize = 56;
 /// Bytes of the version message.
 pub const VERSION_BYTES: usize = 16;
 
-/// The version we name: that of perftest 4.5+0.17.
+/// The version that we announce: that of perftest 4.5+0.17.
 pub const VERSION: &str = "6.06";
 
 /// The oldest version with this exchange.
 const OLDEST: f64 = 5.70;
 
-/// Where one queue pair's memory is (`struct pingpong_dest`).
+/// The address of one queue pair's memory (`struct pingpong_dest`).
 ///
 /// On the wire, big-endian: lid, out_reads, qpn, psn, rkey (4 bytes each), 4 of padding, vaddr (8), gid (16),
 /// srqn, gid_index (4 each).
@@ -22,7 +22,7 @@ const OLDEST: f64 = 5.70;
 pub struct Dest {
     /// Unused with iWARP.
     pub lid: u32,
-    /// Reads the sender of this serves at a time.
+    /// Reads that the sender of this message serves at a time.
     pub out_reads: u32,
     /// Queue pair number, for display.
     pub qpn: u32,
@@ -30,14 +30,15 @@ pub struct Dest {
     pub psn: u32,
     /// STag of the memory.
     pub rkey: u32,
-    /// Tagged offset of the memory; in a Send bandwidth test, of the credit (see [`script`](super::script)).
+    /// Tagged offset of the memory; in a Send bandwidth test, of the credit cell (see
+    /// [`script`](super::script)).
     pub vaddr: u64,
-    /// For display: siw puts its MAC address in front.
+    /// For display: siw sets its first bytes to its MAC address.
     pub gid: [u8; 16],
 }
 
 impl Dest {
-    /// As bytes.
+    /// Encodes the message.
     pub fn encode(&self) -> [u8; DEST_BYTES] {
         let Self { lid, out_reads, qpn, psn, rkey, vaddr, gid } = self;
         let mut out = [0; DEST_BYTES];
@@ -49,7 +50,7 @@ impl Dest {
         out
     }
 
-    /// From bytes.
+    /// Decodes the message.
     ///
     /// # Errors
     /// [`Error::Exchange`] for another length.
@@ -68,17 +69,17 @@ impl Dest {
     }
 }
 
-/// Our version message: the digits, NUL-padded.
+/// Our version message: the digits, padded with NULs.
 pub fn encode_version() -> [u8; VERSION_BYTES] {
     let mut out = [0; VERSION_BYTES];
     out[..VERSION.len()].copy_from_slice(VERSION.as_bytes());
     out
 }
 
-/// Reads a version message as perftest does (`atof`).
+/// Parses a version message as perftest does (`atof`).
 ///
 /// # Errors
-/// [`Error::Exchange`] for a version too old or unreadable.
+/// [`Error::Exchange`] for a version that is too old or unreadable.
 pub fn decode_version(bytes: &[u8]) -> Result<f64, Error> {
     let bytes: &[u8; VERSION_BYTES] = exactly(bytes, "a version")?;
     let digits: String =
@@ -98,12 +99,12 @@ pub fn decode_u32(bytes: &[u8]) -> Result<u32, Error> {
 
 /// The path MTU as InfiniBand counts it (1 to 5 for 256 to 4096), as a digit and a NUL.
 pub fn encode_mtu(mtu: u16) -> [u8; 2] {
-    // The largest of 256..=4096 that fits into the payload of a frame, as the siw and RoCE drivers report it.
+    // The largest of 256..=4096 that fits the payload of a frame, as the siw and RoCE drivers report it.
     let number = (1..=5).rev().find(|n| 128u32 << n <= u32::from(mtu)).unwrap_or(1);
     [b'0' + number, 0]
 }
 
-/// Reads an MTU message; only its form matters here.
+/// Parses an MTU message. Only its format is checked.
 ///
 /// # Errors
 /// [`Error::Exchange`].
@@ -143,7 +144,7 @@ impl Report {
         ]
     }
 
-    /// From the five messages. A target of perftest's sends what its memory happened to hold.
+    /// Decodes the five messages. A target of perftest's sends uninitialised memory.
     pub fn decode(messages: &[[u8; 8]; 5]) -> Self {
         let [size, iters, bw_peak, bw_avg, msg_rate_mpps] = *messages;
         Self {
@@ -156,7 +157,7 @@ impl Report {
     }
 }
 
-/// `bytes` as an array, or an error that says what was expected.
+/// `bytes` as an array, or an error with the expected contents.
 pub fn exactly<'a, const N: usize>(bytes: &'a [u8], what: &str) -> Result<&'a [u8; N], Error> {
     bytes
         .try_into()

@@ -9,7 +9,7 @@ use crate::cli::PingArgs;
 use crate::endpoint::Endpoint;
 use crate::errors::Error;
 
-/// A server that listens.
+/// A listening server.
 pub struct PingServer {
     listener: CmId,
 }
@@ -23,10 +23,10 @@ impl PingServer {
         Ok(Self { listener: end.listen(port, 8)? })
     }
 
-    /// Serves one client, for as long as it stays.
+    /// Serves one client until it leaves.
     ///
     /// # Errors
-    /// Connection errors, and [`Error::Exchange`] for a client that asks for too much.
+    /// Connection errors, and [`Error::Exchange`] for a client whose data is too long.
     pub fn serve(&self, end: &mut Endpoint, args: &PingArgs, on_line: OnLine<'_>) -> Result<(), Error> {
         let request = end.request(None)?;
         let mut link = Link::new(end, MAX_BYTES as usize)?;
@@ -56,7 +56,7 @@ fn round(
 ) -> Result<(), Error> {
     let length = |advert: &Advert| match advert.size {
         size @ 1..=MAX_BYTES => Ok(size as usize),
-        size => Err(Error::Exchange(format!("a round of {size} bytes, at most {MAX_BYTES} are served"))),
+        size => Err(Error::Exchange(format!("a round of {size} bytes: the limit is {MAX_BYTES}"))),
     };
     let bytes = length(source)?;
     let op = SendOp::Read { remote: RemoteAddr { addr: source.addr, rkey: source.rkey } };

@@ -1,11 +1,12 @@
-//! rping's one message and its text.
+//! rping's message and its text.
 
 use crate::errors::Error;
 
 /// Bytes of an [`Advert`].
 pub const ADVERT_BYTES: usize = 16;
 
-/// Where memory is: BE64 address, BE32 rkey, BE32 size. The server's are all zero: they only say "go on".
+/// The address of memory: BE64 address, BE32 rkey, BE32 size. The server's adverts are all zero: they only
+/// mean "continue".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Advert {
     /// Tagged offset.
@@ -17,7 +18,7 @@ pub struct Advert {
 }
 
 impl Advert {
-    /// As bytes.
+    /// Encodes the advert.
     pub fn encode(&self) -> [u8; ADVERT_BYTES] {
         let mut out = [0; ADVERT_BYTES];
         out[..8].copy_from_slice(&self.addr.to_be_bytes());
@@ -26,7 +27,7 @@ impl Advert {
         out
     }
 
-    /// From bytes.
+    /// Decodes an advert.
     ///
     /// # Errors
     /// [`Error::Exchange`] for another length.
@@ -40,8 +41,8 @@ impl Advert {
     }
 }
 
-/// The data of round `round`: `rdma-ping-N: `, then letters from `A` to `z` in a ring, one further each
-/// round, and a NUL at the end.
+/// The data of round `round`: `rdma-ping-N: `, then letters from `A` to `z`, repeated, starting one letter
+/// further in each round, and a NUL at the end.
 pub fn text(round: u32, size: usize) -> Vec<u8> {
     const LETTERS: u32 = (b'z' - b'A') as u32 + 1;
     let mut out = format!("rdma-ping-{round}: ").into_bytes();

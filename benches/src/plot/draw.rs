@@ -1,4 +1,4 @@
-//! A chart as SVG, drawn by the crate `plotters` without a font: the reader's own is used.
+//! Draws a chart as SVG with the crate `plotters`, without a font: the viewer's own is used.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use super::scale::Scale;
 /// Width and height, pixels.
 const SIZE: (u32, u32) = (860, 480);
 
-/// Colours that those who see fewer can tell apart (Okabe and Ito), in the order of use.
+/// Colours that people with colour blindness can distinguish (Okabe and Ito), in the order of use.
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -28,17 +28,17 @@ const TITLE: u32 = 21;
 const AXIS: u32 = 17;
 const LABEL: u32 = 15;
 
-/// Room for the numbers beside the axes, pixels.
+/// Space for the numbers beside the axes, pixels.
 const LABELS_LEFT: u32 = 72;
 const LABELS_BELOW: u32 = 48;
 
 /// Radius of the mark at a point, pixels.
 const MARK: i32 = 3;
 
-/// Points of a line that still have marks of their own.
+/// Most points of a line with marks.
 const MARKED_POINTS: usize = 40;
 
-/// Length of a dash and of the gap behind it, pixels.
+/// Length of a dash and of the gap after it, pixels.
 const DASH: (i32, i32) = (7, 5);
 
 /// Why there is no drawing.
@@ -47,12 +47,12 @@ pub enum DrawError {
     /// No series has a point that its axes can show.
     #[error("{0}: nothing to draw")]
     Empty(String),
-    /// The drawing crate refused.
+    /// An error of the drawing crate.
     #[error("{0}: {1}")]
     Backend(String, String),
 }
 
-/// Points by their places on the axes.
+/// Points by their positions on the axes.
 type Places = Vec<(f64, f64)>;
 
 impl Chart {
@@ -85,7 +85,7 @@ fn places(chart: &Chart, series: &Series) -> Places {
     series.points.iter().filter_map(place).collect()
 }
 
-/// An axis over the places of what is to be shown.
+/// An axis over the positions of its data.
 struct Ruler {
     low: f64,
     high: f64,
@@ -197,7 +197,7 @@ mod tests {
             assert!(svg.contains(word), "{word}: {svg}");
         }
         assert!(!svg.contains("<&>"), "not escaped");
-        // A mark at each point measured (and none at those of a reference).
+        // A mark at each measured point, and none on a reference line.
         assert_eq!(svg.matches("<circle").count(), 3, "{svg}");
     }
 

@@ -1,4 +1,4 @@
-//! A page of charts, tables and words: one HTML file that refers to nothing.
+//! A page of charts, tables and text: one self-contained HTML file.
 
 use std::fmt::Write as _;
 use std::io;
@@ -12,12 +12,12 @@ const STYLE: &str = "body{font:15px/1.45 system-ui,sans-serif;max-width:900px;ma
      th,td{padding:.2em .7em;text-align:right;border-bottom:1px solid #ddd}th{font-weight:600}\
      th:first-child,td:first-child{text-align:left}pre{background:#f5f5f5;padding:.6em;overflow-x:auto}";
 
-/// A page that grows from the top down.
+/// A page that is built from the top down.
 #[derive(Clone, Debug)]
 pub struct Page {
     title: String,
     body: String,
-    /// Charts by the names of their files.
+    /// Charts with their file names.
     drawings: Vec<(String, String)>,
 }
 
@@ -37,7 +37,7 @@ impl Page {
         self.put(format_args!("<p>{}</p>\n", escaped(text)));
     }
 
-    /// A command or an output, as it is.
+    /// A command or an output, verbatim.
     pub fn verbatim(&mut self, text: &str) {
         self.put(format_args!("<pre>{}</pre>\n", escaped(text)));
     }
@@ -73,10 +73,10 @@ impl Page {
         )
     }
 
-    /// Writes `index.html` and each chart into `directory`, which is made where it is missing.
+    /// Writes `index.html` and each chart into `directory`, which is created if it is missing.
     ///
     /// # Errors
-    /// What the system says.
+    /// An error of the system.
     pub fn write(&self, directory: &Path) -> io::Result<()> {
         std::fs::create_dir_all(directory)?;
         for (name, svg) in &self.drawings {

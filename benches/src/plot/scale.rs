@@ -1,29 +1,29 @@
-//! Scales: a value's place on an axis, the ticks, and how numbers are written beside them.
+//! Scales: the position of a value on an axis, the ticks, and the format of their labels.
 
-/// How values are spread over an axis.
+/// The scale of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// Evenly.
+    /// Linear.
     Linear,
-    /// A doubling takes the same room everywhere; values above 0.
+    /// By powers of two; values above 0.
     Log2,
-    /// As does a factor of ten; values above 0.
+    /// By powers of ten; values above 0.
     Log10,
-    /// Quantiles from 0 to below 1: 90 %, 99 %, 99.9 % are at equal distances, as HdrHistogram plots them.
+    /// Quantiles from 0 to below 1. 90 %, 99 %, 99.9 % are equally spaced, as HdrHistogram plots them.
     Nines,
 }
 
-/// Ticks of a linear axis, about.
+/// Approximate number of ticks of a linear axis.
 const LINEAR_TICKS: f64 = 8.0;
 
-/// Values closer together than this, relative to themselves, are one.
+/// Values whose relative difference is smaller than this count as equal.
 const LEAST_SPAN: f64 = 1e-6;
 
-/// Ticks of any other axis, at most.
+/// Most ticks of any other axis.
 const LOG_TICKS: i32 = 12;
 
 impl Scale {
-    /// Where `value` is; `None` when it has no place on this scale.
+    /// The position of `value`; `None` if it has none on this scale.
     pub fn place(self, value: f64) -> Option<f64> {
         let place = match self {
             Self::Linear => value,
@@ -34,7 +34,7 @@ impl Scale {
         place.is_finite().then_some(place)
     }
 
-    /// What is at `place`.
+    /// The value at `place`.
     pub fn value(self, place: f64) -> f64 {
         match self {
             Self::Linear => place,
@@ -44,7 +44,7 @@ impl Scale {
         }
     }
 
-    /// From where to where an axis goes that shows all of `places`; never empty.
+    /// The range of an axis that shows all of `places`; never empty.
     pub(super) fn range(self, places: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
         let (low, high) = places
             .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), place| (low.min(place), high.max(place)));
@@ -53,7 +53,7 @@ impl Scale {
         }
         Some(match self {
             Self::Linear => {
-                // One value alone has an axis as wide as itself.
+                // A single value gets an axis as wide as the value.
                 let least = low.abs().max(high.abs()) * LEAST_SPAN;
                 let span = if high - low > least { high - low } else { high.abs().max(1.0) };
                 let step = linear_step(span);
@@ -64,11 +64,11 @@ impl Scale {
         })
     }
 
-    /// Places of the ticks from `low` to `high`.
+    /// Positions of the ticks from `low` to `high`.
     pub(super) fn ticks(self, low: f64, high: f64) -> Vec<f64> {
         let step = match self {
             Self::Linear => linear_step(high - low),
-            // Whole powers, and not so many of them that their labels meet.
+            // Whole powers, few enough that their labels do not overlap.
             Self::Log2 | Self::Log10 | Self::Nines => {
                 f64::from(((high - low) as i32).div_euclid(LOG_TICKS) + 1)
             }
@@ -77,7 +77,7 @@ impl Scale {
         let mut ticks: Vec<f64> = (first..=last).map(|n| n as f64 * step).collect();
         let median = 2f64.log10();
         if self == Self::Nines && step == 1.0 && low < median && median < high {
-            // Who reads percentiles looks for it first.
+            // The median is what readers of percentiles look for first.
             ticks.insert(ticks.partition_point(|&tick| tick < median), median);
         }
         ticks
@@ -92,7 +92,7 @@ fn linear_step(span: f64) -> f64 {
     factor * power
 }
 
-/// A number in as few digits as say it: 0.25, 12, 1.5k, 3M.
+/// A number in as few digits as needed: 0.25, 12, 1.5k, 3M.
 pub fn decimal(value: f64) -> String {
     let (scaled, suffix) = match value.abs() {
         v if v >= 1e9 => (value / 1e9, "G"),

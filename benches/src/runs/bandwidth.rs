@@ -1,7 +1,8 @@
-//! Bandwidth: as many messages as depth, credit and window allow, until the target has confirmed the last.
+//! Bandwidth: as many messages as depth, credit and window allow, until the target has confirmed the last
+//! one.
 //!
-//! The average runs from the first post to the confirmation. Where the peer is perftest's, nobody confirms
-//! Writes, and the average ends with the last completion, as perftest's does.
+//! The average counts from the first post to the confirmation. If the peer is perftest, Writes are not
+//! confirmed, and the average ends with the last completion, as in perftest.
 
 use dp::Clock;
 
@@ -15,19 +16,19 @@ use crate::profile::{Profiled, Profiling};
 use crate::progress::Progress;
 use crate::runs::{BandwidthRow, Figures, LoadFigures, Row};
 
-/// What this end does in a run.
+/// The role of this end in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     /// It posts messages.
     pub source: bool,
     /// The peer posts messages, and this end counts the Sends among them.
     pub target: bool,
-    /// The peer is perftest's: the target of Sends has to count, because nothing else says when all have
-    /// come.
+    /// The peer is perftest: the target of Sends has to count them, because nothing else shows that all have
+    /// arrived.
     pub counts: bool,
 }
 
-/// One run, while it may still be prolonged.
+/// One run, as long as it can still be prolonged.
 #[derive(Debug)]
 pub struct Run {
     size: u32,
@@ -40,18 +41,18 @@ pub struct Run {
     peak_bytes_per_s: f64,
     hz: u64,
     load: Option<LoadFigures>,
-    /// What this end's thread did, where it was stamped.
+    /// The profile of this end's thread, if it was profiled.
     pub profile: Option<Profiled>,
 }
 
 impl Run {
-    /// The end is now: what the target has just said confirms the run.
+    /// Moves the end of the run to now: the target has just confirmed it.
     pub fn prolong(&mut self, end: &Endpoint) {
         self.ended = Clock::cycles();
         self.busy_cycles = end.driver.counters().busy_cycles - self.busy_at_start;
     }
 
-    /// What counts is what came: this end was the target.
+    /// Counts the received messages: this end was the target.
     pub fn received(&mut self, path: &Path) {
         self.messages = path.received();
     }
@@ -64,7 +65,7 @@ impl Run {
         let row = BandwidthRow {
             bytes: u64::from(self.size),
             iterations: self.messages,
-            // A short run is one part, and its confirmation takes time that a part does not see.
+            // A short run is a single part, and does not include the time of its confirmation.
             peak: self.peak_bytes_per_s.max(average),
             average,
             messages_per_s,
@@ -88,8 +89,8 @@ impl Run {
     }
 }
 
-/// Runs until this end's part is done: as the source when all is confirmed, as a mere target when the peer
-/// speaks on the control connection.
+/// Runs until this end's part is done: as the source, when everything is confirmed; as a mere target, when
+/// the peer sends on the control connection.
 ///
 /// # Errors
 /// [`Error::Silent`], [`Error::Disconnected`], [`Error::Completion`].
@@ -205,21 +206,21 @@ fn ended(
     path.flows.iter().find_map(|flow| end.ended(&flow.id))
 }
 
-/// Finds the best part of a run: the shortest time in which a tenth of it completed.
+/// Finds the peak of a run: the shortest time in which a tenth of it completed.
 ///
-/// perftest's peak is the fastest single stretch from a post to a completion; with a send buffer in between
-/// that would measure a copy. A tenth of the run drains at the speed of the wire.
+/// perftest's peak is the fastest time from one post to its completion. With a send buffer in between, that
+/// would measure a copy. A tenth of the run drains at the speed of the wire.
 #[derive(Debug)]
 struct Meter {
-    /// Messages of the part that is the peak; 0: no peak is looked for.
+    /// Messages of a part; 0: no peak is wanted.
     part: u64,
-    /// Messages between two samples, at least.
+    /// Fewest messages between two samples.
     step: u64,
-    /// When how many messages had completed.
+    /// Times, each with the number of messages completed by then.
     samples: Vec<(u64, u64)>,
 }
 
-/// Samples in a run, at most.
+/// Most samples in a run.
 const SAMPLES: u64 = 100;
 
 impl Meter {
@@ -242,7 +243,7 @@ impl Meter {
 
     fn peak_messages_per_cycle(&self) -> f64 {
         let rate = |(i, &(from, before)): (usize, &(u64, u64))| {
-            // Completions come in steps of the moderation: the part may be longer than a tenth.
+            // Completions come in groups (moderation), so the part may be longer than a tenth.
             let &(to, after) = self.samples[i..].iter().find(|(_, after)| after - before >= self.part)?;
             (to > from).then(|| (after - before) as f64 / (to - from) as f64)
         };
@@ -258,7 +259,7 @@ mod tests {
     fn the_peak_is_the_fastest_tenth() {
         let mut meter = Meter::new(Some(500));
         assert_eq!((meter.part, meter.step), (50, 5));
-        // 10 messages each 1000 cycles, but for five samples of 100.
+        // 10 messages in each 1000 cycles, except for five samples of 100.
         let mut now = 0;
         for sample in 0..50 {
             now += if (20..25).contains(&sample) { 100 } else { 1000 };

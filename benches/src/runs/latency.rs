@@ -1,9 +1,9 @@
-//! Latency: one message at a time.
+//! Latency: one message in flight.
 //!
-//! Writes and Sends go back and forth; both ends measure from one of their posts to the next and report half
-//! of it. With Writes the *server* is first, as in `ib_write_lat`; its last byte counts from 1 and is polled
-//! in memory. With Sends the client is first. Reads are the client's alone and count from post to post in
-//! full.
+//! Writes and Sends go back and forth. Both ends measure from one of their posts to the next and report half
+//! of it. With Writes the *server* begins, as in `ib_write_lat`; the last byte counts from 1 and is polled in
+//! memory. With Sends the client begins. Reads are posted by the client only, and count in full from post to
+//! post.
 
 use dp::Clock;
 
@@ -46,12 +46,12 @@ pub fn run(
     Ok(Row { profile, ..turns.row(end, path) })
 }
 
-/// What ended a wait.
+/// The outcome of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Waited {
-    /// What was waited for.
+    /// The message arrived.
     Arrived,
-    /// A run by time is over: by our clock, or because the peer speaks on the control connection.
+    /// A run by time is over: by our clock, or because the peer sends on the control connection.
     Over,
 }
 
@@ -141,7 +141,7 @@ impl Turns {
         if posts_first {
             self.post(path)?;
         }
-        // Both ends post and take the same number; the one that answers posts last.
+        // Both ends post and receive the same number. The one that answers posts last.
         while self.limit.is_none_or(|limit| arrived < limit) {
             if self.arrival(end, control, path, arrived)? == Waited::Over {
                 break;
@@ -205,7 +205,7 @@ impl Turns {
                 return Ok(Waited::Over);
             }
             if let Some(error) = end.ended(&path.flows[0].id) {
-                // What came right before the end counts.
+                // A message that arrived right before the end counts.
                 path.poll()?;
                 return if look(path)? {
                     Ok(Waited::Arrived)

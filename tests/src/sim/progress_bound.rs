@@ -49,7 +49,8 @@ impl ProgressBound {
         self.rto_max_us.min(times * (longest_wait_us + self.pause_us))
     }
 
-    /// How long a connection may be without progress if it was without progress for `longest_wait_us` before (`S`).
+    /// How long a connection may be without progress if it was without progress for `longest_wait_us` before
+    /// (`S`).
     pub(super) fn bound_us(&self, longest_wait_us: u64) -> u64 {
         self.timer_us(if self.timestamps { 6 } else { 2 }, longest_wait_us) + self.pause_us
     }

@@ -1,5 +1,4 @@
-//! Frames without a protocol over a DPDK device, one end of the wire: the limit of what can be carried over
-//! it.
+//! Sends frames without a protocol over a DPDK device, one end of the wire: the limit of the wire.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -11,38 +10,39 @@ use dp::Port;
 use testing::lab::Result;
 use testing::lab_error;
 
-/// One end of a wire. A source ends with 3 where the device does not take such frames; the sink prints what
-/// came as one line of JSON.
+/// One end of a wire. The source exits with 3 if the device does not accept such frames. The sink prints one
+/// line of JSON.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BareWireEnd {
-    /// Sends frames of one length as fast as the device takes them.
+    /// Sends frames of one length as fast as the device accepts them.
     Source {
         #[command(flatten)]
         device: Device,
         /// Bytes of a frame.
         #[arg(long)]
         bytes: usize,
-        /// For how long, milliseconds.
+        /// Duration, milliseconds.
         #[arg(long, default_value_t = 500)]
         ms: u64,
     },
-    /// Counts frames until none come any more.
+    /// Counts frames until none arrive any more.
     Sink {
         #[command(flatten)]
         device: Device,
     },
-    /// Sends frames one at a time and waits for each: prints the median round trip, microseconds.
+    /// Sends frames one at a time, waits for the return of each, and prints the median round trip in
+    /// microseconds.
     Ping {
         #[command(flatten)]
         device: Device,
         /// Bytes of a frame.
         #[arg(long)]
         bytes: usize,
-        /// How many.
+        /// Number of round trips.
         #[arg(long, default_value_t = 100_000)]
         count: usize,
     },
-    /// Sends back what comes until nothing does any more.
+    /// Sends every frame back until none arrive any more.
     Pong {
         #[command(flatten)]
         device: Device,
@@ -61,12 +61,12 @@ pub(crate) struct Device {
     /// CPU to run on.
     #[arg(long)]
     cpu: usize,
-    /// Do without hugepages.
+    /// Run without hugepages.
     #[arg(long)]
     no_huge: bool,
 }
 
-/// Does it.
+/// Runs one end.
 pub(crate) fn run(end: BareWireEnd) -> ExitCode {
     match work(end) {
         Ok(Sent::Frames) => ExitCode::SUCCESS,
@@ -95,13 +95,13 @@ fn work(end: BareWireEnd) -> Result<Sent> {
     Ok(Sent::Frames)
 }
 
-/// Opens the device and keeps this thread on its CPU.
+/// Opens the device and pins this thread to its CPU.
 #[cfg(feature = "dpdk")]
 fn open(device: &Device) -> Result<Box<dyn Port>> {
     use dp::dpdk::{DeviceConfig, PortSpec};
     use dp::eal::{Cores, Eal, EalConfig, Memory};
 
-    /// MiB of DPDK's memory, as `iwperf` has it.
+    /// MiB of DPDK's memory, as in `iwperf`.
     const MEMORY_MIB: u32 = 512;
 
     let memory = match device.no_huge {
@@ -113,11 +113,13 @@ fn open(device: &Device) -> Result<Box<dyn Port>> {
     let config = DeviceConfig { mtu: device.mtu, ..DeviceConfig::default() };
     let ports = dp::dpdk::open(eal, &PortSpec::Vdev(device.vdev.clone()), &config);
     let port = ports.map_err(|error| lab_error!("{error}"))?.into_iter().next();
-    port.ok_or_else(|| lab_error!("{} has no queue", device.vdev))
+    port.ok_or_else(|| lab_error!("{} has no queue: check the device string", device.vdev))
 }
 
 #[cfg(not(feature = "dpdk"))]
 fn open(device: &Device) -> Result<Box<dyn Port>> {
     let Device { vdev, mtu, cpu, no_huge } = device;
-    Err(lab_error!("{vdev} (MTU {mtu}, CPU {cpu}, no hugepages {no_huge}): built without the feature `dpdk`"))
+    Err(lab_error!(
+        "{vdev} (MTU {mtu}, CPU {cpu}, no hugepages {no_huge}): this program was built without the feature `dpdk`"
+    ))
 }

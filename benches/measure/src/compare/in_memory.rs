@@ -1,4 +1,4 @@
-//! The rows that the program `measure` takes on a wire in memory: it runs one pair at a time, and says so in
+//! The rows that `measure pair` measures on a wire in memory. It measures one pair at a time and prints it as
 //! JSON.
 
 use std::time::Duration;
@@ -12,17 +12,17 @@ use crate::compare::sample::Pair;
 use crate::compare::session::{Session, Tally};
 use crate::compare::told::last_line;
 
-/// Its rows.
+/// Names of these rows.
 const IDS: [&str; 6] = ["one_core", "qps_1k", "qps_10k", "cores_2", "idle_qp_bytes", "vs_smoltcp"];
 
-/// What thousands of queue pairs have on the heap is scattered: glibc takes it in huge pages then, on both
-/// sides of a pair.
+/// The heap of thousands of queue pairs is scattered, so glibc uses huge pages for it, on both sides of a
+/// pair.
 const HUGE_HEAP: (&str, &str) = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
 
-/// Longest time for one pair.
+/// Time limit for one pair.
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// One pair, as `measure` prints it.
+/// One pair, as `measure pair` prints it.
 #[derive(Debug, Deserialize)]
 struct Line {
     id: String,
@@ -31,10 +31,10 @@ struct Line {
     unit: String,
 }
 
-/// All of them that are wanted.
+/// Measures all wanted rows.
 pub(crate) fn measure(session: &Session, tally: &mut Tally) {
     for id in IDS.into_iter().filter(|id| session.options.wants(id)) {
-        // Counting bytes gives the same each time.
+        // The number of bytes is the same each time.
         let pairs = if id == "idle_qp_bytes" { 1 } else { session.pace.pairs };
         for _ in 0..pairs {
             let pair = take(session, id);
@@ -56,7 +56,7 @@ fn take(session: &Session, id: &str) -> Result<Pair> {
     parse(id, &run.args(["--seconds", &session.pace.seconds.to_string()]).check(LIMIT)?)
 }
 
-/// The pair in what `measure` printed: its last line.
+/// The pair in the output of `measure pair`: its last line.
 fn parse(id: &str, text: &str) -> Result<Pair> {
     let Line { id: said, ours, theirs, unit } =
         last_line(text).map_err(|error| lab_error!("measure {id}: {error}"))?;

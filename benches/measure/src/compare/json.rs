@@ -1,4 +1,4 @@
-//! `--json FILE`: an object for each row by its name, and what belongs to all of them.
+//! `--json FILE`: an object for each row by its name, and data of the whole run.
 
 use serde_json::{Map, Value, json};
 
@@ -7,8 +7,7 @@ use crate::compare::measures::Better;
 use crate::compare::sample::Sample;
 use crate::compare::session::Row;
 
-/// The whole document: rows that were measured, by name; those that were not, with the reason; what else was
-/// found.
+/// The whole document: measured rows, by name; rows that were not measured, with the reason; further results.
 pub(crate) fn document(
     machine: &Machine,
     quick: bool,
@@ -26,7 +25,7 @@ pub(crate) fn document(
     all.into()
 }
 
-/// A row. What counts stands at the top: the worse direction's median pair.
+/// A row. The figures that count are at the top: the median pair of the worse direction.
 fn object(row: &Row) -> Value {
     let measure = row.measure;
     let directions: Map<String, Value> =

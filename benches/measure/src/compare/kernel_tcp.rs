@@ -1,5 +1,4 @@
-//! Small messages over the kernel's TCP, one end of a connection: what `compare` holds our small messages
-//! against.
+//! One end of a connection with small messages over the kernel's TCP: the baseline of our small messages.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -11,12 +10,12 @@ use serde::Serialize;
 use testing::lab::Result;
 use testing::lab_error;
 
-/// One end of a TCP connection with small messages; prints what it measured as one line of JSON.
+/// One end of a TCP connection with small messages; prints its results as one line of JSON.
 #[derive(Debug, Subcommand)]
 pub(crate) enum KernelTcpEnd {
-    /// Listens, and sends back what it gets.
+    /// Listens, and sends back what it receives.
     Pong {
-        /// Where to listen.
+        /// Address to listen on.
         address: SocketAddr,
         /// Bytes of a message.
         #[arg(long, default_value_t = 64)]
@@ -24,7 +23,7 @@ pub(crate) enum KernelTcpEnd {
     },
     /// Connects, and measures round trips.
     Ping {
-        /// Where to connect to.
+        /// Address to connect to.
         address: SocketAddr,
         /// Bytes of a message.
         #[arg(long, default_value_t = 64)]
@@ -33,28 +32,28 @@ pub(crate) enum KernelTcpEnd {
         #[arg(long, default_value_t = 100_000)]
         count: u64,
     },
-    /// Listens, and counts what it gets.
+    /// Listens, and counts what it receives.
     Sink {
-        /// Where to listen.
+        /// Address to listen on.
         address: SocketAddr,
-        /// Sleep while there is nothing, instead of spinning.
+        /// Sleep when nothing has arrived, instead of spinning.
         #[arg(long)]
         block: bool,
     },
     /// Connects, and sends messages with one call each.
     Source {
-        /// Where to connect to.
+        /// Address to connect to.
         address: SocketAddr,
         /// Bytes of a message.
         #[arg(long, default_value_t = 64)]
         size: usize,
-        /// For how long.
+        /// Duration, seconds.
         #[arg(long, default_value_t = 1.0)]
         seconds: f64,
     },
 }
 
-/// Does it.
+/// Runs one end.
 pub(crate) fn run(end: KernelTcpEnd) -> ExitCode {
     match work(end) {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,9 +1,9 @@
 //! `loss_01`: Writes over a wire of 200 Mb/s and a round trip of 10 ms that loses a thousandth of the frames,
-//! drawn from a seed, beside Linux to Linux over the same wire with the same seed. Both have CUBIC and no
+//! drawn from a seed, against Linux to Linux over the same wire with the same seed. Both use CUBIC and no
 //! offloads.
 //!
-//! The wire is `bad-wire`, between raw sockets on veth pairs. Nothing is pinned: there are three processes
-//! for two cores.
+//! The wire is `bad-wire`, between raw sockets on veth pairs. No process is pinned, since there are three for
+//! two cores.
 
 use std::time::Duration;
 
@@ -20,23 +20,23 @@ use crate::compare::vhost::number;
 const ID: &str = "loss_01";
 /// Frames lost, parts per million.
 const LOSS_PPM: u32 = 1000;
-/// Addresses of the two ends, and the devices of the wire toward them.
+/// Addresses of the two ends, and the devices between them and the wire.
 const ADDRESSES: [&str; 2] = ["10.63.0.1", "10.63.0.2"];
 const MIDDLE: [&str; 2] = ["w0", "w1"];
 const DEV: &str = "v0";
-/// Room for a frame in the rings of a raw socket, bytes.
+/// Bytes for a frame in the rings of a raw socket.
 const FRAME: usize = 2048;
 const START: Duration = Duration::from_secs(20);
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Half a MiB under way at most: a run by time ends by waiting for it.
+/// At most half a MiB in flight, since a run by time ends by waiting for it.
 const BULK: &str = "-s 64K -t 8 -Q 4";
 
-/// A load that the wire carries with its losses, so that a completion waits for repairs and not for a queue:
-/// 4 KiB, at 20 Mb/s.
+/// A load that the wire can carry despite its losses, so that a completion waits for retransmissions and not
+/// for a queue: 4 KiB, at 20 Mb/s.
 const LOAD: &str = "-s 4K -t 512 -Q 1 --rate_limit 0.02 --rate_units g";
 
-/// Measures it, if it is wanted.
+/// Measures the row, if it is wanted.
 pub(crate) fn measure(session: &Session, tally: &mut Tally) {
     if !session.options.wants(ID) {
         return;
@@ -56,7 +56,7 @@ pub(crate) fn measure(session: &Session, tally: &mut Tally) {
     completions(session, tally);
 }
 
-/// How long completions take under a load, without and with markers: the median of the 99th percentiles.
+/// Latency of completions under a load, without and with markers: the median of the 99th percentiles.
 fn completions(session: &Session, tally: &mut Tally) {
     for (name, markers) in [("completions_p99_us", ""), ("completions_p99_us_markers", " --markers")] {
         let p99 = |seed| {
@@ -73,9 +73,9 @@ fn completions(session: &Session, tally: &mut Tally) {
     }
 }
 
-/// Mb/s that the target confirmed.
+/// Goodput that the target confirmed, Mb/s.
 fn goodput(told: &Value) -> Result<f64> {
-    ensure!(told["results"][0]["confirmed_by_target"] == true, "not confirmed by the target");
+    ensure!(told["results"][0]["confirmed_by_target"] == true, "the target did not confirm the result");
     Ok(number(told, "/results/0/bytes_per_s")? * 8.0 / 1e6)
 }
 
@@ -100,7 +100,7 @@ impl Lab {
         Ok(Self { hosts, wire, _middle: middle })
     }
 
-    /// Ends the wire, which has to have lost something.
+    /// Ends the wire, and checks that it lost frames.
     fn finish(mut self) -> Result<()> {
         self.wire.terminate();
         let told = self.wire.finish(START)?.success()?;
@@ -110,7 +110,7 @@ impl Lab {
     }
 }
 
-/// Runs `write-bw` and returns what the client wrote as JSON.
+/// Runs `write-bw` and returns the client's JSON.
 fn iwperf(session: &Session, seed: u64, options: &str) -> Result<Value> {
     let (lab, scratch) = (Lab::new(session, seed)?, Scratch::new()?);
     let end = |side: usize| -> Result<Run> {

@@ -1,18 +1,18 @@
-//! The machine, as it is named beside figures.
+//! A description of the machine, shown with figures.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::Serialize;
 use testing::lab::Result;
 use testing::lab_error;
 
-/// What figures depend on.
+/// The properties that figures depend on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Machine {
-    /// The processor's name for itself.
+    /// The processor's model name.
     pub(crate) cpu: String,
     /// Cores that this process may use.
     pub(crate) cores: usize,
-    /// Kernel, with its release.
+    /// Kernel and its release.
     pub(crate) kernel: String,
 }
 
@@ -40,10 +40,10 @@ fn cpu_name(cpuinfo: &str) -> Option<&str> {
     Some(line.split_once(':')?.1.trim())
 }
 
-/// The first two CPUs that this process may use; the only one twice where there is but one.
+/// The first two CPUs that this process may use; the same one twice if there is only one.
 ///
 /// # Errors
-/// When the system does not tell.
+/// If the system does not report them.
 pub(crate) fn two_cpus() -> Result<[usize; 2]> {
     let set = sched_getaffinity(None).map_err(|error| lab_error!("which CPUs: {error}"))?;
     let mut allowed = (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu));
@@ -51,10 +51,10 @@ pub(crate) fn two_cpus() -> Result<[usize; 2]> {
     Ok([first, allowed.next().unwrap_or(first)])
 }
 
-/// Keeps the calling thread on `cpu`.
+/// Pins the calling thread to `cpu`.
 ///
 /// # Errors
-/// When there is no such CPU for us.
+/// If this process may not use that CPU.
 pub(crate) fn pin(cpu: usize) -> Result<()> {
     let mut set = CpuSet::new();
     if cpu < CpuSet::MAX_CPU {

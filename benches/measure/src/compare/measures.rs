@@ -1,11 +1,11 @@
-//! The rows of the table: what each is, what it is held against, and what is to be reached.
+//! The rows of the table: what is measured, its baseline, its goal and its aim.
 
-/// Which ratio is better.
+/// Whether a larger or a smaller ratio is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Better {
-    /// The larger: rates.
+    /// Larger: rates.
     More,
-    /// The smaller: times and sizes.
+    /// Smaller: times and sizes.
     Less,
 }
 
@@ -32,21 +32,21 @@ impl Better {
 pub(crate) struct Measure {
     /// Its name, here and in the JSON.
     pub(crate) id: &'static str,
-    /// What is measured of ours.
+    /// What is measured.
     pub(crate) what: &'static str,
-    /// What it is held against.
+    /// The baseline.
     pub(crate) against: &'static str,
-    /// Of both figures.
+    /// Unit of both figures.
     pub(crate) unit: &'static str,
-    /// Which way the ratio is better.
+    /// Which ratio is better.
     pub(crate) better: Better,
-    /// Ratio to reach at least.
+    /// Ratio that has to be reached.
     pub(crate) goal: f64,
     /// Ratio aimed at.
     pub(crate) aim: f64,
 }
 
-/// All rows, in the order in which they are shown.
+/// All rows, in the order of the table.
 pub(crate) const MEASURES: [Measure; 14] = [
     row("write_1500", "Writes of 1 MiB, MTU 1500", "kernel TCP, MTU 1500", "Gb/s", 2.0, 4.0),
     row("write_9000", "Writes of 1 MiB, MTU 9000", "kernel TCP, MTU 9000", "Gb/s", 5.0, 7.0),

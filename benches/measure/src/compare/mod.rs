@@ -1,26 +1,26 @@
-//! The table of measures in one run: each is a ratio of two figures taken on the same cores in turn, one of
-//! uwarp and one of what it is held against. It is printed, and written as JSON. `scripts/compare` builds
-//! what it runs, and calls it.
+//! The table of measurements. Each row is a ratio of two figures that are measured alternately on the same
+//! cores, one of uwarp and one of its baseline. The table is printed, and written as JSON. `scripts/compare`
+//! builds the programs that it runs, and runs it.
 //!
 //! | file | what |
 //! |---|---|
-//! | `options` | the options, and how long everything takes |
-//! | `measures` | the rows: unit, which way is better, goal and aim |
+//! | `options` | the options, and the durations of all runs |
+//! | `measures` | the rows: unit, which ratio is better, goal and aim |
 //! | `sample` | pairs, their median and spread, verdicts |
-//! | `session` | one run: what it has, and what came of it |
-//! | `vhost`, `over_vhost` | two `iwperf` on a vhost-user wire, and the rows measured on it |
+//! | `session` | one run: its programs and CPUs, and its results |
+//! | `vhost`, `over_vhost` | two `iwperf` processes on a vhost-user wire, and the rows measured on it |
 //! | `kernel` | the kernel's TCP between two namespaces: `iperf3`, and small messages |
 //! | `kernel_tcp` | one end of a connection with small messages: a process of its own |
 //! | `in_memory` | rows measured by `measure pair` on a wire in memory |
-//! | `loss` | the row over a wire that loses, made by `bad-wire` |
-//! | `limits` | what the wire and the memory can do: bare frames, copies and CRCs |
+//! | `loss` | the row over a lossy wire, made by `bad-wire` |
+//! | `limits` | the limits of the wire and the memory: bare frames, copies and CRCs |
 //! | `bare_wire` | one end of a wire with bare frames: a process of its own |
-//! | `told` | what a program's last line says |
-//! | `machine`, `table`, `json`, `plots` | what is shown |
+//! | `told` | the last line of a program's output |
+//! | `machine`, `table`, `json`, `plots` | the output |
 //!
-//! It runs programs, pins them and reads what they print; it has no protocol and no data path of its own.
+//! It runs programs, pins them and reads their output. It has no protocol and no data path of its own.
 //!
-//! Ends with 0 when every row was measured, whatever its ratio.
+//! Exits with 0 if every row was measured, whatever its ratio.
 
 pub(crate) mod bare_wire;
 mod in_memory;
@@ -49,7 +49,7 @@ use machine::Machine;
 use options::CompareOptions;
 use session::{Row, Session, Tally};
 
-/// Takes the table.
+/// Measures and prints the table.
 pub(crate) fn run(options: CompareOptions) -> ExitCode {
     match take(options) {
         Ok(true) => ExitCode::SUCCESS,
@@ -61,7 +61,7 @@ pub(crate) fn run(options: CompareOptions) -> ExitCode {
     }
 }
 
-/// Returns whether all that was wanted was measured.
+/// Returns whether all wanted rows were measured.
 fn take(options: CompareOptions) -> Result<bool> {
     let (machine, session) = (Machine::here(), Session::new(options)?);
     let mut tally = Tally::default();
@@ -71,7 +71,7 @@ fn take(options: CompareOptions) -> Result<bool> {
     let (mut rows, mut missing): (Vec<Row>, Vec<(&str, String)>) = Default::default();
     println!("{machine}");
     if session.options.quick {
-        println!("quick: {} pair of each, short runs; not for a claim", session.pace.pairs);
+        println!("quick: {} pair of each, short runs; do not quote these figures", session.pace.pairs);
     }
     println!("{}", table::heading());
     for measure in session.options.wanted() {
@@ -89,7 +89,7 @@ fn take(options: CompareOptions) -> Result<bool> {
     for row in &rows {
         table::beside(row).into_iter().for_each(|line| println!("{line}"));
     }
-    // Of all rows together, so not where only some are looked at.
+    // The limits belong to the whole table, so `--only` leaves them out.
     let limits = match session.options.only.is_empty() {
         true => {
             println!("limits of the wire and the memory, without any protocol:");

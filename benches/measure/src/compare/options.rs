@@ -1,4 +1,4 @@
-//! The options of `compare`, and how long everything takes.
+//! The options of `compare`, and the durations of all runs.
 
 use std::path::PathBuf;
 
@@ -6,15 +6,15 @@ use clap::Parser;
 
 use crate::compare::measures::{MEASURES, Measure, find};
 
-/// The table: uwarp beside the kernel's TCP and the machine's own limits; `scripts/compare` builds what it
-/// needs
+/// Prints the table of measurements: uwarp next to the kernel's TCP and the machine's own limits.
+/// `scripts/compare` builds the programs that it needs
 #[derive(Clone, Debug, Parser)]
 #[command(name = "compare", version)]
 pub(crate) struct CompareOptions {
-    /// Fewer and shorter runs: for a look, not for a claim.
+    /// Fewer and shorter runs, for a first impression; do not quote these figures.
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Only these rows.
+    /// Measure only these rows.
     #[arg(long, value_name = "ID,...", value_delimiter = ',', value_parser = parse_id)]
     pub(crate) only: Vec<&'static str>,
     /// Write the results to this file: an object for each row, by its name.
@@ -23,13 +23,13 @@ pub(crate) struct CompareOptions {
     /// Draw plots (SVG) into this folder.
     #[arg(long, value_name = "DIR")]
     pub(crate) plots: Option<PathBuf>,
-    /// Do without hugepages.
+    /// Run without hugepages.
     #[arg(long)]
     pub(crate) no_huge: bool,
 }
 
 impl CompareOptions {
-    /// The rows that are wanted, in the order of the table.
+    /// The wanted rows, in the order of the table.
     pub(crate) fn wanted(&self) -> impl Iterator<Item = &'static Measure> {
         MEASURES.iter().filter(|measure| self.wants(measure.id))
     }
@@ -39,7 +39,7 @@ impl CompareOptions {
         self.only.is_empty() || self.only.contains(&id)
     }
 
-    /// How long everything takes.
+    /// The durations of the runs.
     pub(crate) fn pace(&self) -> Pace {
         if self.quick { QUICK } else { WHOLE }
     }
@@ -48,25 +48,25 @@ impl CompareOptions {
 /// Numbers of runs and their lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pace {
-    /// Pairs of each row; odd, so that one of them is the median.
+    /// Pairs of each row. Odd, so that one of them is the median.
     pub(crate) pairs: usize,
     /// Seconds of one bandwidth run.
     pub(crate) seconds: u32,
     /// Round trips of one latency run.
     pub(crate) round_trips: u32,
-    /// Seconds of one run over the wire that loses.
+    /// Seconds of one run over the lossy wire.
     pub(crate) lossy_seconds: u32,
 }
 
-/// Of a run whose figures may be quoted.
+/// For figures that may be quoted.
 const WHOLE: Pace = Pace { pairs: 5, seconds: 1, round_trips: 100_000, lossy_seconds: 6 };
 
-/// Of `--quick`.
+/// For `--quick`.
 const QUICK: Pace = Pace { pairs: 1, seconds: 1, round_trips: 20_000, lossy_seconds: 4 };
 
 fn parse_id(text: &str) -> Result<&'static str, String> {
     let ids: Vec<&str> = MEASURES.iter().map(|measure| measure.id).collect();
-    find(text).map(|measure| measure.id).ok_or_else(|| format!("no such row (there are {})", ids.join(", ")))
+    find(text).map(|measure| measure.id).ok_or_else(|| format!("no such row; use one of {}", ids.join(", ")))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! The rows measured between two processes on a vhost-user wire, each direction by itself.
+//! The rows measured between two processes on a vhost-user wire, each direction separately.
 //!
-//! Data is checked byte by byte in runs of their own, which come first and are not measured.
+//! Separate runs check the data byte by byte. They come first and are not measured.
 
 use serde_json::Value;
 use testing::ensure;
@@ -14,7 +14,7 @@ use crate::compare::vhost::{self, SendingEnd, Test, Told, number};
 /// Bytes of a small message.
 pub(crate) const SMALL: u32 = 64;
 
-/// All of them that are wanted.
+/// Measures all wanted rows.
 pub(crate) fn measure(session: &Session, tally: &mut Tally) {
     validate(session, tally);
     bulk(session, tally, 1500, "write_1500", &[]);
@@ -25,7 +25,7 @@ pub(crate) fn measure(session: &Session, tally: &mut Tally) {
 
 const MARKERS: (&str, &str, &str) = ("markers", "write-bw", "--markers");
 
-/// Runs in which the target checks every byte: the row, the test, its MTU, its options.
+/// Runs in which the target checks every byte: row, test, MTU, options.
 const CHECKED: [(&str, &str, u16, &str); 7] = [
     ("write_1500", "write-bw", 1500, "-s 1M -n 100"),
     ("write_9000", "write-bw", 9000, "-s 1M -n 100"),
@@ -53,17 +53,17 @@ fn validate(session: &Session, tally: &mut Tally) {
     }
 }
 
-/// Messages whose every byte one end or the other has looked at.
+/// Number of messages whose bytes were checked at either end.
 fn messages_checked(told: &Told) -> Result<u64> {
     let checked = |at: &str| told.client.pointer(at).and_then(Value::as_u64).unwrap_or(0);
     let checked =
         checked("/validation/messages_checked_here") + checked("/validation/messages_checked_by_peer");
-    ensure!(checked > 0, "nothing was validated");
+    ensure!(checked > 0, "no message was checked");
     Ok(checked)
 }
 
-/// The goodput of large Writes beside the kernel's stream, and other rows beside those Writes: the row, the
-/// test and its options.
+/// The goodput of large Writes against the kernel's stream, and of other rows against those Writes: row, test
+/// and options.
 fn bulk(
     session: &Session,
     tally: &mut Tally,
@@ -104,7 +104,7 @@ fn bulk(
     }
 }
 
-/// A pair of two figures, or what is wrong with one of them.
+/// A pair of two figures, or the error of one of them.
 fn pair(ours: &Result<f64>, theirs: &Result<f64>) -> Result<Pair> {
     match (ours, theirs) {
         (Ok(ours), Ok(theirs)) => Ok(Pair { ours: *ours, theirs: *theirs }),
@@ -112,13 +112,16 @@ fn pair(ours: &Result<f64>, theirs: &Result<f64>) -> Result<Pair> {
     }
 }
 
-/// Gb/s that the target confirmed.
+/// Goodput that the target confirmed, Gb/s.
 ///
 /// # Errors
-/// When a program fails, or the target confirmed nothing.
+/// If a program fails, or the target confirmed nothing.
 pub(crate) fn goodput(session: &Session, test: &Test, sender: SendingEnd) -> Result<f64> {
     let told = vhost::run(session, test, sender)?;
-    ensure!(told.client["results"][0]["confirmed_by_target"] == true, "not confirmed by the target");
+    ensure!(
+        told.client["results"][0]["confirmed_by_target"] == true,
+        "the target did not confirm the result"
+    );
     Ok(number(&told.client, "/results/0/bytes_per_s")? * 8.0 / 1e9)
 }
 
@@ -128,7 +131,7 @@ fn round_trip(session: &Session, tally: &mut Tally) {
     let row = SmallRow {
         id: "pingpong_64",
         test: Test::new("write-lat", 1500, &format!("-s {SMALL} -n {count}")),
-        // The tool says half a round trip, as its model does.
+        // `iwperf` reports half a round trip, as perftest does.
         ours: &|told| Ok(2.0 * number(&told.client, "/results/0/latency/typical_us")?),
         kernel: &|| Small::for_round_trips(session, SMALL),
         theirs: &|small| small.round_trips(SMALL, count).map(|trips| trips.median_us),
@@ -136,7 +139,7 @@ fn round_trip(session: &Session, tally: &mut Tally) {
     row.measure(session, tally);
 }
 
-/// Small Writes a second, as many as the target's engine counted.
+/// Small Writes a second, as counted by the target's engine.
 fn rate(session: &Session, tally: &mut Tally) {
     let seconds = session.pace.seconds;
     let row = SmallRow {
@@ -149,7 +152,7 @@ fn rate(session: &Session, tally: &mut Tally) {
     row.measure(session, tally);
 }
 
-/// A row of small messages beside the kernel's.
+/// A row of small messages against the kernel's.
 struct SmallRow<'a> {
     id: &'static str,
     test: Test,
@@ -177,14 +180,17 @@ impl SmallRow<'_> {
     }
 }
 
-/// Millions of messages a second: those that the target's engine counted in the time to the target's
+/// Millions of messages a second: the number counted by the target's engine over the time until the target's
 /// confirmation. A small Write is one FPDU.
 fn counted_rate(told: &Told) -> Result<f64> {
     let sent = number(&told.client, "/results/0/iterations")?;
     let rate = number(&told.client, "/results/0/msg_rate_mpps")?;
     let counted = number(&told.server, "/counters/rx_fpdus")?;
-    ensure!(told.client["results"][0]["confirmed_by_target"] == true, "not confirmed by the target");
-    ensure!(counted >= sent, "{sent} messages were sent, and the target counted {counted} FPDUs");
+    ensure!(
+        told.client["results"][0]["confirmed_by_target"] == true,
+        "the target did not confirm the result"
+    );
+    ensure!(counted >= sent, "{sent} messages were sent, but the target counted {counted} FPDUs");
     Ok(rate)
 }
 

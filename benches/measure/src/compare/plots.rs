@@ -1,5 +1,5 @@
-//! `--plots DIR`: bandwidth over the message size and over connections, the round trip by percentile, goodput
-//! over cores, each beside what the kernel's TCP, or a loop that copies and sums, does.
+//! `--plots DIR`: bandwidth over the message size and over connections, the round trip by percentile, and
+//! goodput over cores, each next to the kernel's TCP or a loop that copies and sums.
 
 use std::path::Path;
 
@@ -20,19 +20,20 @@ const SIZES: [u32; 9] = [64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 1
 /// Numbers of connections.
 const CONNECTIONS: [u32; 5] = [1, 4, 16, 64, 128];
 
-/// MTU of what is plotted, bytes.
+/// MTU of the plots, bytes.
 const MTU: u16 = 9000;
 
-/// How long the kernel sends messages of one size.
+/// Duration of the kernel's sending of messages of one size.
 const KERNEL_SECONDS: f64 = 0.5;
 
-/// The end that sends in what is plotted: plots show one direction.
+/// The end that sends: plots show one direction.
 const SENDER: SendingEnd = SendingEnd::VirtioUser;
 
-/// Measures what is plotted and draws it into `directory`, which is made where it is missing. `rows` are
-/// those measured already.
+/// Measures the data of the plots and draws them into `directory`, which is created if it is missing. `rows`
+/// were measured already.
 ///
 /// # Errors
+/// If something cannot be measured, drawn or written.
 /// When something cannot be measured, drawn or written.
 pub(crate) fn draw(session: &Session, rows: &[Row], directory: &Path) -> Result<()> {
     let failed = |error: std::io::Error| lab_error!("{}: {error}", directory.display());
@@ -53,7 +54,7 @@ fn by_size(session: &Session) -> Result<Chart> {
     let kernel = Small::for_rate(session, MTU, SIZES[0])?;
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for size in SIZES {
-        // Depth by bytes: what is left at the end of a run by time has to be waited for.
+        // Depth by bytes: a run by time ends by waiting for the messages in flight.
         let depth = ((64 << 20) / size).clamp(16, 1024);
         let test = Test::new("write-bw", MTU, &format!("-s {size} -t {depth} -D {}", session.pace.seconds));
         ours.push((f64::from(size), goodput(session, &test, SENDER)?));
@@ -106,16 +107,16 @@ fn by_percentile(session: &Session) -> Result<Chart> {
     })
 }
 
-/// The distribution in what `iwperf` wrote, whose latencies of Writes are half a round trip.
+/// The distribution in the JSON of `iwperf`, whose latencies of Writes are half a round trip.
 fn whole_round_trips(told: &Value) -> Result<Vec<(f64, f64)>> {
     let halves = Vec::<(f64, f64)>::deserialize(&told["results"][0]["distribution"])
         .map_err(|error| lab_error!("iwperf's distribution: {error}"))?;
     Ok(halves.into_iter().map(|(quantile, us)| (quantile, 2.0 * us)).collect())
 }
 
-/// What a second core gains, where that row was measured.
+/// The gain of a second core, if that row was measured.
 fn by_cores(rows: &[Row]) -> Option<Chart> {
-    /// What of the loop's gain the row is held against.
+    /// Share of the loop's gain that is the row's baseline.
     const SHARE: f64 = 0.9;
     let row = rows.iter().find(|row| row.measure.id == "cores_2")?;
     let gains = |gain: f64| vec![(1.0, 1.0), (2.0, gain)];

@@ -1,39 +1,39 @@
-//! Pairs of figures taken in turn, and what they come to: the pair whose ratio is the median, and the spread.
+//! Pairs of figures, measured alternately: the pair whose ratio is the median, and the spread.
 
 use serde::Serialize;
 
 use crate::compare::measures::{Better, Measure};
 
-/// Two figures taken one right after the other, in the unit of their row.
+/// Two figures measured one right after the other, in the unit of their row.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Pair {
-    /// Of uwarp.
+    /// The figure of uwarp.
     pub(crate) ours: f64,
-    /// Of what it is held against.
+    /// The figure of the baseline.
     pub(crate) theirs: f64,
 }
 
 impl Pair {
-    /// Ours by theirs.
+    /// Ours divided by theirs.
     pub(crate) fn ratio(&self) -> f64 {
         self.ours / self.theirs
     }
 }
 
-/// What several pairs come to.
+/// The result of several pairs.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Sample {
-    /// The pair whose ratio is the median: the lower of the two in the middle when their number is even.
+    /// The pair whose ratio is the median: the lower of the middle two if their number is even.
     pub(crate) median: Pair,
-    /// Least and greatest ratio.
+    /// Smallest and largest ratio.
     pub(crate) spread: [f64; 2],
-    /// All of them, as they were taken.
+    /// All pairs, in the order of measurement.
     pub(crate) pairs: Vec<Pair>,
 }
 
 impl Sample {
-    /// Of pairs in the order in which they were taken; `None` when there are none, or a ratio is no positive
-    /// number.
+    /// The result of pairs in the order of measurement. `None` if there are none, or a ratio is not a
+    /// positive number.
     pub(crate) fn new(pairs: Vec<Pair>) -> Option<Self> {
         let mut sorted = pairs.clone();
         sorted.sort_by(|a, b| a.ratio().total_cmp(&b.ratio()));
@@ -46,20 +46,20 @@ impl Sample {
         Some(Self { median: sorted[(sorted.len() - 1) / 2], spread, pairs })
     }
 
-    /// The ratio that counts.
+    /// The median ratio.
     pub(crate) fn ratio(&self) -> f64 {
         self.median.ratio()
     }
 }
 
-/// The worst of the samples by direction: the one that counts.
+/// The worst of the samples by direction. It is the one that counts.
 pub(crate) fn worst(samples: &[(&'static str, Sample)], better: Better) -> Option<usize> {
     (0..samples.len()).reduce(|worst, next| {
         if better.is_worse(samples[next].1.ratio(), samples[worst].1.ratio()) { next } else { worst }
     })
 }
 
-/// How far a ratio got.
+/// The mark that a ratio reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Verdict {
@@ -72,7 +72,7 @@ pub(crate) enum Verdict {
 }
 
 impl Verdict {
-    /// Of a ratio in a row.
+    /// The verdict on a ratio of a row.
     pub(crate) fn of(measure: &Measure, ratio: f64) -> Self {
         if measure.better.reaches(ratio, measure.aim) {
             Self::Aim
@@ -83,7 +83,7 @@ impl Verdict {
         }
     }
 
-    /// In the table.
+    /// Its word in the table.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Missed => "missed",

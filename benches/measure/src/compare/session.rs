@@ -1,4 +1,4 @@
-//! One run: what it has to work with, and what came of each row.
+//! One run: its programs and CPUs, and the results of each row.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,25 +12,25 @@ use crate::compare::measures::Measure;
 use crate::compare::options::{CompareOptions, Pace};
 use crate::compare::sample::{Pair, Sample, Verdict, worst};
 
-/// What a run has to work with.
+/// The programs, CPUs and options of a run.
 #[derive(Debug)]
 pub(crate) struct Session {
     /// The options.
     pub(crate) options: CompareOptions,
-    /// How long everything takes.
+    /// The durations of the runs.
     pub(crate) pace: Pace,
-    /// The cores of the two ends: the same one twice where there is but one.
+    /// The cores of the two ends: the same one twice if there is only one.
     pub(crate) cpus: [usize; 2],
-    /// Do without hugepages.
+    /// Run without hugepages.
     pub(crate) no_huge: bool,
     programs: PathBuf,
 }
 
 impl Session {
-    /// On the first two cores that this process may use; programs are looked for beside its own.
+    /// A run on the first two cores that this process may use. Its programs are in the folder of this one.
     ///
     /// # Errors
-    /// When the system does not tell.
+    /// If the system does not report them.
     pub(crate) fn new(options: CompareOptions) -> Result<Self> {
         let own = std::env::current_exe()?;
         let programs = own.parent().ok_or_else(|| lab_error!("{} has no folder", own.display()))?.to_owned();
@@ -41,34 +41,34 @@ impl Session {
     /// The path of a program that was built with this one.
     ///
     /// # Errors
-    /// When it was not.
+    /// If it was not built.
     pub(crate) fn program(&self, name: &str) -> Result<PathBuf> {
         let path = self.programs.join(name);
         if path.exists() {
             return Ok(path);
         }
-        Err(lab_error!("{name} is not built (scripts/compare builds it)"))
+        Err(lab_error!("compare builds it)/compare builds it)"))
     }
 
-    /// A run of another part of this program, in a process of its own.
+    /// Another subcommand of this program, to be run as a process.
     ///
     /// # Errors
-    /// When the program is not where it was.
+    /// If the program was moved.
     pub(crate) fn part(command: &str) -> Result<Run> {
         Ok(Run::new(std::env::current_exe()?).arg(command))
     }
 }
 
-/// One row that was measured.
+/// One measured row.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
-    /// Which.
+    /// The row's description.
     pub(crate) measure: &'static Measure,
-    /// By direction; rows without directions have one, named `both`.
+    /// Samples by direction. Rows without directions have one, named `both`.
     pub(crate) directions: Vec<(&'static str, Sample)>,
-    /// The direction that counts: the worse.
+    /// The index of the direction that counts: the worse.
     pub(crate) counts: usize,
-    /// What else was found, for the JSON.
+    /// Further results, for the JSON.
     pub(crate) also: Map<String, Value>,
 }
 
@@ -78,13 +78,13 @@ impl Row {
         &self.directions[self.counts].1
     }
 
-    /// How far it got.
+    /// The mark that it reached.
     pub(crate) fn verdict(&self) -> Verdict {
         Verdict::of(self.measure, self.sample().ratio())
     }
 }
 
-/// Pairs as they come, by row and direction, until they make rows.
+/// Collects pairs by row and direction.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pairs: BTreeMap<&'static str, Vec<(&'static str, Vec<Pair>)>>,
@@ -93,7 +93,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// One more pair of row `id`, or why there is none; the first failure of a row is kept.
+    /// Adds a pair of row `id`, or its error. The first error of a row is kept.
     pub(crate) fn add(&mut self, id: &'static str, direction: &'static str, pair: Result<Pair>) {
         let pair = match pair {
             Ok(pair) => pair,
@@ -107,21 +107,21 @@ impl Tally {
         }
     }
 
-    /// Row `id` cannot be taken.
+    /// Row `id` cannot be measured.
     pub(crate) fn fail(&mut self, id: &'static str, error: &LabError) {
         eprintln!("  {id:<14} {error}");
         self.failures.entry(id).or_insert_with(|| error.to_string());
     }
 
-    /// What else was found in row `id`.
+    /// Adds a further result of row `id`.
     pub(crate) fn note(&mut self, id: &'static str, name: &str, value: impl Into<Value>) {
         self.also.entry(id).or_default().insert(name.to_owned(), value.into());
     }
 
-    /// The row, or why there is none, in one line.
+    /// The row.
     ///
     /// # Errors
-    /// As told.
+    /// In one line, why there is none.
     pub(crate) fn row(&self, measure: &'static Measure) -> std::result::Result<Row, String> {
         if let Some(reason) = self.failures.get(measure.id) {
             return Err(reason.lines().next().unwrap_or_default().to_owned());
@@ -131,7 +131,7 @@ impl Tally {
         };
         let directions = self.pairs.get(measure.id).map(|directions| directions.iter().map(of).collect());
         let directions: Option<Vec<_>> = directions.unwrap_or_default();
-        let directions = directions.ok_or("a figure is no positive number")?;
+        let directions = directions.ok_or("a figure is not a positive number")?;
         let counts = worst(&directions, measure.better).ok_or("nothing was measured")?;
         let also = self.also.get(measure.id).cloned().unwrap_or_default();
         Ok(Row { measure, directions, counts, also })

@@ -1,4 +1,4 @@
-//! The table that people read.
+//! The printed table.
 
 use serde_json::Value;
 
@@ -27,13 +27,13 @@ pub(crate) fn row(row: &Row) -> String {
     ])
 }
 
-/// What stands beside a row and is not what it is measured against: the kernel that copies nothing at the
-/// sender.
+/// The line after a row with figures that are not its baseline: the kernel with `sendfile`, without a copy at
+/// the sender.
 pub(crate) fn beside(row: &Row) -> Option<String> {
     let tried = row.also.get("kernel_sendfile")?.as_object()?;
     let best = tried.values().filter_map(Value::as_f64).reduce(f64::max)?;
     Some(format!(
-        "beside {}: the kernel with sendfile, no copy at its sender: {}",
+        "for comparison with {}: the kernel with sendfile, no copy at its sender: {}",
         row.measure.id,
         short(best)
     ))
@@ -48,7 +48,7 @@ fn line([id, ours, theirs, unit, ratio, spread, goal, aim, reached]: [String; 9]
     format!("{id:<14} {ours:>8} {theirs:>8} {unit:<6} {ratio:>7}  {spread:<16} {goal:>8} {aim:>8}  {reached}")
 }
 
-/// Three digits, or as many as there are in front of the point.
+/// Three digits, or as many as there are before the decimal point.
 pub(crate) fn short(value: f64) -> String {
     let digits = match value.abs() {
         x if x >= 99.95 => 0,

@@ -1,13 +1,13 @@
-//! What a program that was started has said.
+//! The output of a program.
 
 use serde::de::DeserializeOwned;
 use testing::lab::Result;
 use testing::lab_error;
 
-/// The figures in a program's last line, which is JSON.
+/// Parses the last line of a program's output, which is JSON.
 ///
 /// # Errors
-/// It is not, or says something else; with all that the program said.
+/// If it is not, or has other fields; with the whole output.
 pub(crate) fn last_line<T: DeserializeOwned>(text: &str) -> Result<T> {
     let line = text.lines().next_back().unwrap_or_default();
     serde_json::from_str(line).map_err(|error| lab_error!("{error} in: {text}"))

@@ -12,7 +12,7 @@ use crate::compare::session::Session;
 /// The end of the wire that sends the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SendingEnd {
-    /// `net_vhost`, which makes the socket.
+    /// `net_vhost`, which creates the socket.
     Vhost,
     /// `net_virtio_user`.
     VirtioUser,
@@ -22,7 +22,7 @@ impl SendingEnd {
     /// Both.
     pub(crate) const BOTH: [Self; 2] = [Self::VirtioUser, Self::Vhost];
 
-    /// In results.
+    /// Its name in results.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Vhost => "vhost_sends",
@@ -43,32 +43,32 @@ pub(crate) struct Test {
 }
 
 impl Test {
-    /// From options as one would type them.
+    /// A test with these command-line options.
     pub(crate) fn new(name: &'static str, mtu: u16, options: &str) -> Self {
         Self { name, mtu, options: options.split_whitespace().map(str::to_owned).collect() }
     }
 }
 
-/// What both ends wrote as JSON.
+/// The JSON of both ends.
 #[derive(Clone, Debug)]
 pub(crate) struct Told {
-    /// The end that asked for the test.
+    /// The end that requested the test.
     pub(crate) client: Value,
     /// The other.
     pub(crate) server: Value,
 }
 
-/// Longest wait for a program that starts its port.
+/// Time limit for a program to start its port.
 const START: Duration = Duration::from_secs(20);
 
-/// Longest run, with time for a start on a busy machine.
+/// Time limit of a run, with time for a start on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Descriptors of virtio-user's queues: its default of 256 holds four superframes.
+/// Descriptors of virtio-user's queues. Its default of 256 holds four superframes.
 const QUEUE: u16 = 1024;
 
-/// Of these, those with a buffer to receive into. A full ring only makes the other end wait, and the buffers,
-/// which are used in turn, stay in the cache: with all 1024 a sixth less comes from the vhost end.
+/// Number of receive descriptors with a buffer. A full ring only makes the other end wait, and few buffers
+/// stay in the cache: with all 1024 the vhost end sends a sixth less.
 const RX_DESC: u16 = 128;
 
 const SERVER: &str = "10.90.0.1";
@@ -77,11 +77,11 @@ const CLIENT: &str = "10.90.0.2";
 /// Runs `test` so that its data comes from `sender`.
 ///
 /// # Errors
-/// When a program fails or does not end, with what it said.
+/// If a program fails or does not end, with its output.
 pub(crate) fn run(session: &Session, test: &Test, sender: SendingEnd) -> Result<Told> {
     let scratch = Scratch::new()?;
     let ends = Ends { session, test, scratch: &scratch, socket: scratch.file("wire.sock") };
-    // Reads are asked for by the end that gets the data.
+    // Reads are requested by the end that receives the data.
     let client_is_vhost = (sender == SendingEnd::Vhost) == (test.name != "read-bw");
     let first = if client_is_vhost { ends.client(true) } else { ends.server(true) }?;
     wait_for_socket(&ends.socket)?;
@@ -130,7 +130,7 @@ impl Ends<'_> {
     }
 }
 
-/// DPDK's string for an end of the wire, with the superframes that it offers.
+/// DPDK's device string for an end of the wire, with the superframes that it offers.
 pub(crate) fn device(socket: &Path, is_vhost: bool) -> String {
     let socket = socket.display();
     if is_vhost {
@@ -140,10 +140,10 @@ pub(crate) fn device(socket: &Path, is_vhost: bool) -> String {
     }
 }
 
-/// Waits until the vhost end has made its socket.
+/// Waits until the vhost end has created its socket.
 ///
 /// # Errors
-/// When it has not after some time.
+/// After a time limit.
 pub(crate) fn wait_for_socket(socket: &Path) -> Result<()> {
     let started = Instant::now();
     while !socket.exists() {
@@ -158,7 +158,7 @@ pub(crate) fn wait_for_socket(socket: &Path) -> Result<()> {
 /// A number in a JSON document, by its path.
 ///
 /// # Errors
-/// When there is none.
+/// If there is none.
 pub(crate) fn number(document: &Value, pointer: &str) -> Result<f64> {
     document.pointer(pointer).and_then(Value::as_f64).ok_or_else(|| lab_error!("no number at {pointer}"))
 }

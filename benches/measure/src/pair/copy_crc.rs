@@ -1,6 +1,5 @@
-//! What moving bytes from one buffer to another and summing them costs by itself: `memcpy`, then `crc-fast`
-//! over the copy, in separate passes over blocks of 8 KiB, once for the end that sends and once for the one
-//! that receives.
+//! The cost of moving bytes from one buffer to another and summing them: `memcpy`, then `crc-fast` over the
+//! copy, in separate passes over blocks of 8 KiB, once for the sending end and once for the receiving end.
 
 use std::hint::black_box;
 
@@ -12,7 +11,7 @@ use crate::pair::pattern;
 /// Bytes copied before they are summed.
 const BLOCK_BYTES: usize = 8 << 10;
 
-/// Two buffers, of which one is copied to the other.
+/// Two buffers; one is copied to the other.
 pub(crate) struct CopyCrc {
     from: Vec<u8>,
     to: Vec<u8>,
@@ -23,7 +22,7 @@ impl CopyCrc {
         Self { from: pattern::bytes(1, bytes), to: vec![0; bytes] }
     }
 
-    /// What both ends do for a message as long as the buffers. Returns its bytes.
+    /// The work of both ends for a message as long as the buffers. Returns its bytes.
     pub(crate) fn message(&mut self) -> u64 {
         for _end in ["sender", "receiver"] {
             black_box(self.pass());
@@ -31,7 +30,7 @@ impl CopyCrc {
         self.from.len() as u64
     }
 
-    /// Copies all and returns what the sums of the blocks come to together.
+    /// Copies all blocks and returns the sum of their CRCs.
     fn pass(&mut self) -> u64 {
         let mut sums = 0;
         for (to, from) in self.to.chunks_mut(BLOCK_BYTES).zip(self.from.chunks(BLOCK_BYTES)) {
@@ -41,7 +40,7 @@ impl CopyCrc {
         sums
     }
 
-    /// Whether a pass copies, and sums what it copies.
+    /// Checks that a pass copies, and sums the copy.
     ///
     /// # Errors
     /// [`Error::Validation`].

@@ -1,8 +1,8 @@
-//! `cores_2`: what a second core gains.
+//! `cores_2`: the gain of a second core.
 //!
-//! Either host has two engines, and each core drives one of both hosts' over a wire of their own: the Writes
-//! of `one_core`, on both at the same time and on each alone. Against nine tenths of what a second core gains
-//! a loop that copies and sums.
+//! Each host has two engines. Each core drives one engine of each host, over a wire of their own: the Writes
+//! of `one_core`, on both cores at the same time and on each alone. The baseline is nine tenths of a second
+//! core's gain for a loop that copies and sums.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
@@ -15,23 +15,23 @@ use crate::pair::interleave::{Comparison, Rate, interleave, timed};
 use crate::pair::one_core::{MESSAGE_BYTES, traffic, virtual_wire};
 use crate::pair::traffic::Traffic;
 
-/// What of the loop's gain is asked for.
+/// Share of the loop's gain that is the baseline.
 const SHARE: f64 = 0.9;
 
-/// What a core is told to do.
+/// A command for a core.
 #[derive(Clone, Copy, Debug)]
 enum Job {
     Engines(Duration),
     Loop(Duration),
 }
 
-/// A thread on a core of its own.
+/// A thread on its own core.
 struct Core {
     jobs: Sender<Job>,
     done: Receiver<Result<Rate, Error>>,
 }
 
-/// Does its jobs until there are no more, then checks the data.
+/// Does jobs until there are no more, then checks the data.
 fn work(
     cpu: usize,
     mut traffic: Traffic,
@@ -53,7 +53,7 @@ fn work(
     traffic.validate(2)
 }
 
-/// Has `cores` do `job` at the same time; what they do together.
+/// Makes `cores` do `job` at the same time. Returns the sum of their work.
 fn together(cores: &[&Core], job: Job) -> Result<Rate, Error> {
     let gone = || Error::Usage("a core's thread has ended".into());
     for core in cores {
@@ -66,8 +66,8 @@ fn together(cores: &[&Core], job: Job) -> Result<Rate, Error> {
     Ok(all)
 }
 
-/// Of `[first alone, second alone, both]`: the rate of both over that of one. Rates are for each core, so
-/// both do twice theirs.
+/// For rates `[first alone, second alone, both]`: the rate of both relative to that of one. Rates are for
+/// each core, so both do twice theirs.
 fn gain([first, second, both]: [Rate; 3]) -> f64 {
     let mut one = first;
     one.add(second);
@@ -75,7 +75,7 @@ fn gain([first, second, both]: [Rate; 3]) -> f64 {
 }
 
 /// # Errors
-/// Of the engines; [`Error::Validation`].
+/// Errors of the engines; [`Error::Validation`].
 pub(crate) fn measure(cpus: [usize; 2], time: Duration) -> Result<Comparison, Error> {
     let hosts = Hosts::new()?;
     std::thread::scope(|scope| {
@@ -87,7 +87,7 @@ pub(crate) fn measure(cpus: [usize; 2], time: Duration) -> Result<Comparison, Er
             threads.push(scope.spawn(move || work(cpu, traffic, &to_do, &to_tell)));
             cores.push(Core { jobs, done });
         }
-        let [first, second] = &cores[..] else { unreachable!("there are two") };
+        let [first, second] = &cores[..] else { unreachable!("there are two cores") };
         let (alone, other, both) = ([first], [second], [first, second]);
         let [a, b, ab, c, d, cd] = interleave(
             time,
@@ -100,7 +100,7 @@ pub(crate) fn measure(cpus: [usize; 2], time: Duration) -> Result<Comparison, Er
                 &mut |slice| together(&both, Job::Loop(slice)),
             ],
         )?;
-        // No more jobs: the threads check and end.
+        // No more jobs: the threads check the data and end.
         drop(cores);
         for thread in threads {
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;

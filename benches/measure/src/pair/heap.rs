@@ -1,17 +1,17 @@
-//! The system's allocator, counting what lives on it: by whose it is, and by size.
+//! The system's allocator with counters of live allocations, by owner and by size.
 //!
-//! What is allocated and freed while [`owned`] runs counts for its owner; an object freed for another owner
-//! than it was allocated for would be missed there. Nobody here does that.
+//! Allocations and deallocations count for the owner whose [`owned`] runs. Freeing an object for another
+//! owner than it was allocated for would falsify the counters; no code here does that.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-/// Whose memory it is.
+/// The owner of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub(crate) enum Owner {
-    /// Of this program itself.
+    /// This program itself.
     Program,
     Client,
     Server,
@@ -19,21 +19,21 @@ pub(crate) enum Owner {
 
 const OWNERS: usize = 3;
 
-/// Allocations are counted by their size in steps of so many bytes.
+/// Width of a size class, bytes.
 const STEP: usize = 8;
 
-/// Classes of sizes; the last one takes all that are larger.
+/// Number of size classes. The last one has all larger sizes.
 const CLASSES: usize = 8192;
 
 thread_local!(static OWNER: Cell<Owner> = const { Cell::new(Owner::Program) });
 
-/// Bytes that live, by owner.
+/// Live bytes by owner.
 static BYTES: [AtomicI64; OWNERS] = [const { AtomicI64::new(0) }; OWNERS];
 
-/// Allocations that live, by owner and class.
+/// Live allocations by owner and class.
 static COUNTS: [[AtomicI64; CLASSES]; OWNERS] = [const { [const { AtomicI64::new(0) }; CLASSES] }; OWNERS];
 
-/// Runs `act`, whose allocations are `owner`'s.
+/// Runs `act`. Its allocations count for `owner`.
 #[inline]
 pub(crate) fn owned<T>(owner: Owner, act: impl FnOnce() -> T) -> T {
     let before = OWNER.replace(owner);
@@ -42,7 +42,7 @@ pub(crate) fn owned<T>(owner: Owner, act: impl FnOnce() -> T) -> T {
     result
 }
 
-/// What lives.
+/// A snapshot of the live allocations.
 #[derive(Clone, Debug)]
 pub(crate) struct Census {
     pub(crate) bytes: i64,
@@ -58,8 +58,8 @@ impl Census {
         }
     }
 
-    /// What has come since `before`: sizes and how many allocations of each, what is most bytes first. The
-    /// size is `None` for the largest together.
+    /// The growth since `before`: sizes and the number of allocations of each, largest total first. The size
+    /// is `None` for the last class.
     pub(crate) fn growth(&self, before: &Self) -> Vec<(Option<usize>, i64)> {
         let mut growth: Vec<_> = (0..CLASSES)
             .map(|class| {
@@ -80,38 +80,39 @@ fn count(bytes: usize, sign: i64) {
 
 struct Counting;
 
-// SAFETY: what is handed out and taken back is the system allocator's, unchanged, so its guarantees hold.
-// Counters are updated beside it, which allocates nothing and cannot unwind.
+// SAFETY: every call is passed to the system allocator unchanged, so its guarantees hold. The counters are
+// updated in addition, which allocates nothing and cannot unwind.
 #[allow(unsafe_code, reason = "an allocator is made no other way")]
 unsafe impl GlobalAlloc for Counting {
-    // SAFETY: what is asked of the caller is what `System` asks for.
+    // SAFETY: the caller's obligations are those of `System`.
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size(), 1);
-        // SAFETY: the caller promises a layout that is not empty, all that `System` asks for.
+        // SAFETY: the caller promises a layout that is not empty, which is all that `System` requires.
         unsafe { System.alloc(layout) }
     }
 
-    // SAFETY: what is asked of the caller is what `System` asks for.
+    // SAFETY: the caller's obligations are those of `System`.
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count(layout.size(), 1);
-        // SAFETY: as in `alloc`.
+        // SAFETY: the caller promises a layout that is not empty, which is all that `System` requires.
         unsafe { System.alloc_zeroed(layout) }
     }
 
-    // SAFETY: what is asked of the caller is what `System` asks for.
+    // SAFETY: the caller's obligations are those of `System`.
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
         count(layout.size(), -1);
         count(bytes, 1);
-        // SAFETY: the caller promises that `ptr` is of this allocator with this layout, so it is of
-        // `System`'s, which gave it out; and that `bytes` is not zero and no more than a layout may have.
+        // SAFETY: the caller promises that `ptr` is an allocation of this allocator with this layout, so it
+        // is one of `System`, which made it; and that `bytes` is neither zero nor more than a layout may
+        // have.
         unsafe { System.realloc(ptr, layout, bytes) }
     }
 
-    // SAFETY: what is asked of the caller is what `System` asks for.
+    // SAFETY: the caller's obligations are those of `System`.
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         count(layout.size(), -1);
-        // SAFETY: the caller promises that `ptr` is of this allocator with this layout, so it is of
-        // `System`'s, which gave it out, and that nobody uses it any more.
+        // SAFETY: the caller promises that `ptr` is an allocation of this allocator with this layout, so it
+        // is one of `System`, which made it; and that it is not used any more.
         unsafe { System.dealloc(ptr, layout) }
     }
 }
@@ -125,8 +126,8 @@ mod tests {
 
     #[test]
     fn what_is_allocated_for_an_owner_is_its_own_until_it_is_freed() {
-        // No other test has an owner of this kind on this thread; other threads' are not told apart, so sizes
-        // are odd ones.
+        // No other test has an owner of this kind on this thread. Other threads are not distinguished, so the
+        // sizes are unusual.
         let before = Census::take(Owner::Client);
         let boxes = owned(Owner::Client, || [vec![0_u8; 12_345], vec![1_u8; 12_345]]);
         let after = Census::take(Owner::Client);

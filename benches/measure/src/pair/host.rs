@@ -1,8 +1,8 @@
 //! Two hosts on wires in memory, and queue pairs between them.
 //!
-//! [`Hosts`] are the two contexts. A [`Lane`] is one wire with an engine of each host at its ends, and all
-//! that one thread drives: both engines by turns, in a time of its own that stands still while others are
-//! measured, so that no timer runs down meanwhile.
+//! [`Hosts`] are the two contexts. A [`Lane`] is one wire with an engine of each host at its ends, driven by
+//! one thread: it polls both engines alternately. The lane has its own clock, which stops while others are
+//! measured, so that no timer expires meanwhile.
 
 use std::time::{Duration, Instant};
 
@@ -19,13 +19,13 @@ use iwarp::verbs::{
 
 use crate::pair::heap::{self, Owner};
 
-/// Connections that are set up at a time: fewer than a listener's backlog.
+/// Connections set up at a time: fewer than a listener's backlog.
 const AT_A_TIME: usize = 64;
 
-/// How long anything may take that is no measurement.
+/// Time limit of everything that is not measured.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// First port that is listened on.
+/// First port to listen on.
 const PORT: u16 = 7471;
 
 /// The contexts of both hosts.
@@ -34,15 +34,15 @@ pub(crate) struct Hosts {
     server: Context,
 }
 
-/// What a lane is made for.
+/// The parameters of a lane.
 #[derive(Clone, Debug)]
 pub(crate) struct LaneConfig {
     pub(crate) link: LinkConfig,
-    /// Queue pairs there will be, at most.
+    /// Most queue pairs.
     pub(crate) qps: usize,
     /// Requests of each send and each receive queue.
     pub(crate) depth: usize,
-    /// Bytes of the region that Writes come from, and of the one they go to.
+    /// Bytes of the source region of Writes, and of the target region.
     pub(crate) bytes: usize,
 }
 
@@ -61,17 +61,17 @@ pub(crate) struct Lane {
     server: End,
     config: LaneConfig,
     clock: Clock,
-    /// What the clock shows more than the lane's own time, microseconds.
+    /// Difference between the clock and the lane's own time, microseconds.
     paused_us: u64,
     remote: std::net::SocketAddr,
-    /// Number among the engines of either host.
+    /// Number among the engines of each host.
     number: usize,
     _listener: CmId,
     pub(crate) source: MemoryRegion,
     pub(crate) target: MemoryRegion,
-    /// Connected, in the order of their making.
+    /// Connected, in the order of their creation.
     pub(crate) qps: Vec<QueuePair>,
-    /// The other ends, in any order, and what connects all of them: kept, as else they are closed.
+    /// The other ends, in any order, and their listener. They are kept so that they are not closed.
     servers: Vec<QueuePair>,
     ids: Vec<CmId>,
 }
@@ -86,7 +86,7 @@ impl Hosts {
         })
     }
 
-    /// Wire number `number` between them, with an engine of its own at each end.
+    /// Wire number `number` between the hosts, with its own engine at each end.
     ///
     /// # Errors
     /// [`Error::Verbs`].
@@ -144,34 +144,34 @@ impl End {
 }
 
 impl Lane {
-    /// Its time, microseconds.
+    /// The lane's time, microseconds.
     pub(crate) fn now_us(&self) -> u64 {
         self.clock.now_us() - self.paused_us
     }
 
-    /// Its time stood still since `since_us`.
+    /// The lane's time has stood still since `since_us`.
     pub(crate) fn resume(&mut self, since_us: u64) {
         self.paused_us = self.clock.now_us() - since_us;
     }
 
-    /// A turn of either engine. Returns whether one of them had anything to do.
+    /// Polls either engine once. Returns whether one of them did anything.
     #[inline]
     pub(crate) fn poll(&mut self) -> bool {
         let now_us = self.now_us();
         self.client.poll_at(now_us) | self.server.poll_at(now_us)
     }
 
-    /// Bytes that were placed into the server's memory, ever.
+    /// Bytes placed into the server's memory so far.
     pub(crate) fn placed_bytes(&self) -> u64 {
         self.server.engine.counters().rx_placed_bytes
     }
 
-    /// What the client's engine has counted, and the server's.
+    /// Counters of the client's engine and of the server's.
     pub(crate) fn counters(&self) -> [EngineCounters; 2] {
         [self.client.engine.counters(), self.server.engine.counters()]
     }
 
-    /// Completions of the client's requests, into `room`; each has succeeded.
+    /// Polls completions of the client's requests into `room`. Each has succeeded.
     ///
     /// # Errors
     /// [`Error::Completion`].
@@ -188,7 +188,7 @@ impl Lane {
     /// Polls the engines until `done`.
     ///
     /// # Errors
-    /// [`Error::Silent`], and of `done`.
+    /// [`Error::Silent`], and the errors of `done`.
     pub(crate) fn until(
         &mut self,
         doing: &'static str,
@@ -204,10 +204,10 @@ impl Lane {
         Ok(())
     }
 
-    /// Polls the engines for so long.
+    /// Polls the engines for this time.
     ///
     /// # Errors
-    /// None that is expected.
+    /// None is expected.
     pub(crate) fn rest(&mut self, time: Duration) -> Result<(), Error> {
         let end = Instant::now() + time;
         self.until("resting", |_| Ok(Instant::now() >= end))
@@ -256,10 +256,10 @@ impl Lane {
     }
 }
 
-/// Whether a connection is there.
+/// Whether a connection is established.
 ///
 /// # Errors
-/// [`Error::Connect`] where it will never be.
+/// [`Error::Connect`] if it cannot be any more.
 fn established(event: &CmEvent, remote: std::net::SocketAddr) -> Result<bool, Error> {
     match &event.kind {
         CmEventKind::Established { .. } => Ok(true),

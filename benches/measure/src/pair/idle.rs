@@ -1,9 +1,9 @@
-//! `idle_qp_bytes`: memory that a queue pair takes which is connected and does nothing.
+//! `idle_qp_bytes`: the memory of an idle connected queue pair.
 //!
-//! What grows on the heap between two counts of open queue pairs, for each, at the end that takes more;
-//! connected with all defaults, Reads and atomics included, and at rest. Work queues are set aside: what
-//! grows with their depth, as measured by connecting some queue pairs with deep ones and as many with short
-//! ones, is what they take.
+//! The growth of the heap between two numbers of open queue pairs, for each queue pair, at the end that needs
+//! more. The queue pairs are connected with all defaults, Reads and atomics included, and idle. Work queues
+//! are subtracted: their memory is found by connecting some queue pairs with deep queues and as many with
+//! short ones.
 
 use std::time::Duration;
 
@@ -14,25 +14,25 @@ use crate::pair::heap::{Census, Owner};
 use crate::pair::host::{Hosts, Lane, LaneConfig};
 use crate::pair::interleave::Comparison;
 
-/// What an idle queue pair may take, bytes.
+/// Goal for an idle queue pair, bytes.
 const GOAL_BYTES: f64 = 4096.0;
 
 /// Depth of each work queue.
 const DEPTH: usize = 16;
 
-/// Depths that are compared to find what an entry takes.
+/// Depth of the short queues.
 const SHORT: usize = 2;
 const DEEP: usize = 66;
 
 /// Long enough for the last acknowledgement to be sent.
 const REST: Duration = Duration::from_millis(60);
 
-/// How many queue pairs are open.
+/// Numbers of open queue pairs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counts {
     pub(crate) few: usize,
     pub(crate) many: usize,
-    /// For what a work queue takes.
+    /// Number for the measurement of work queues.
     pub(crate) sample: usize,
 }
 
@@ -42,12 +42,12 @@ impl Default for Counts {
     }
 }
 
-/// Bytes of one queue pair of `owner`'s that is connected and idle, without its work queues.
+/// Bytes of one queue pair of `owner` that is connected and idle, without its work queues.
 #[derive(Clone, Copy, Debug)]
 struct Idle {
     owner: Owner,
     bytes: f64,
-    /// What was set aside.
+    /// Bytes of its work queues, which were subtracted.
     work_queues: f64,
 }
 
@@ -55,14 +55,15 @@ fn lane(qps: usize, depth: usize) -> Result<Lane, Error> {
     Hosts::new()?.lane(0, LaneConfig { link: LinkConfig::default(), qps, depth, bytes: 4096 })
 }
 
-/// Connects until there are `to` queue pairs and lets them rest; what each owner then has.
+/// Connects until there are `to` queue pairs, and waits until they are idle. Returns the live allocations of
+/// each owner.
 fn grow(lane: &mut Lane, to: usize) -> Result<[Census; 2], Error> {
     lane.connect(to)?;
     lane.rest(REST)?;
     Ok([Owner::Client, Owner::Server].map(Census::take))
 }
 
-/// What one more queue pair of `depth` takes, by owner, from the second half of `sample`.
+/// Memory of one more queue pair of `depth`, by owner, from the second half of `sample`.
 fn sampled(depth: usize, sample: usize) -> Result<[f64; 2], Error> {
     let mut lane = lane(2 * sample, depth)?;
     let before = grow(&mut lane, sample)?;
@@ -71,7 +72,7 @@ fn sampled(depth: usize, sample: usize) -> Result<[f64; 2], Error> {
 }
 
 /// # Errors
-/// Of the engines.
+/// Errors of the engines.
 pub(crate) fn measure(counts: &Counts, detail: bool) -> Result<Comparison, Error> {
     let (short, deep) = (sampled(SHORT, counts.sample)?, sampled(DEEP, counts.sample)?);
     let mut lane = lane(counts.many, DEPTH)?;
@@ -92,10 +93,10 @@ pub(crate) fn measure(counts: &Counts, detail: bool) -> Result<Comparison, Error
     Ok(Comparison { ours: bytes, theirs: GOAL_BYTES, unit: "bytes" })
 }
 
-/// Allocations of a queue pair by size, on standard error.
+/// Prints the allocations of a queue pair by size on standard error.
 fn tell(idle: &Idle, growth: &[(Option<usize>, i64)], more: f64) {
     let Idle { owner, bytes, work_queues } = idle;
-    eprintln!("{owner:?}: {bytes:.0} bytes, and {work_queues:.0} of work queues with {DEPTH} entries");
+    eprintln!("{owner:?}: {bytes:.0} bytes, and {work_queues:.0} bytes of work queues with {DEPTH} entries");
     for &(size, count) in
         growth.iter().filter(|&&(_, count)| count.abs() as f64 >= more / 100.0 || count.abs() < 4)
     {
@@ -111,7 +112,7 @@ fn tell(idle: &Idle, growth: &[(Option<usize>, i64)], more: f64) {
 mod tests {
     use super::*;
 
-    /// A queue pair takes some memory, and less than its TCP and verbs objects could reasonably need.
+    /// An idle queue pair takes some memory, but less than its TCP and verbs objects could reasonably need.
     #[test]
     fn an_idle_queue_pair_takes_some_memory() {
         let counts = Counts { few: 64, many: 256, sample: 64 };

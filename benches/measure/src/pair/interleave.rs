@@ -1,14 +1,14 @@
-//! Two rates taken by turns, so that whatever slows the machine for a while slows both.
+//! Two rates measured alternately, so that a slow phase of the machine affects both.
 
 use std::time::{Duration, Instant};
 
 use benches::errors::Error;
 use serde::Serialize;
 
-/// Turns of each side are about so long: longer than either takes to get going, far shorter than a run.
+/// Length of a slice: longer than either side takes to start, far shorter than a run.
 const SLICE: Duration = Duration::from_millis(50);
 
-/// What a measure comes to. The ratio is `ours / theirs`, but for bytes held, of which fewer are better.
+/// The result of a comparison. The ratio is `ours / theirs`; for bytes of memory, smaller is better.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Comparison {
     pub(crate) ours: f64,
@@ -27,7 +27,7 @@ impl Comparison {
             unit: &'a str,
         }
         let Self { ours, theirs, unit } = *self;
-        // Four numbers and names: nothing that JSON cannot say, as `Rate` is finite.
+        // Four numbers and names, which JSON can represent, as `Rate` is finite.
         serde_json::to_string(&Line { id, ours, theirs, unit }).unwrap_or_default()
     }
 }
@@ -45,17 +45,17 @@ impl Rate {
         self.time += other.time;
     }
 
-    /// GB/s (10^9 bytes); 0 of no time.
+    /// GB/s (10^9 bytes); 0 if no time has passed.
     pub(crate) fn gigabytes_per_s(&self) -> f64 {
         let ns = self.time.as_nanos();
         if ns == 0 { 0.0 } else { self.bytes as f64 / ns as f64 }
     }
 }
 
-/// Does `work`, which returns the bytes it did, until `slice` is over.
+/// Calls `work`, which returns the bytes it did, until `slice` is over.
 ///
 /// # Errors
-/// Of `work`.
+/// Errors of `work`.
 pub(crate) fn timed(slice: Duration, mut work: impl FnMut() -> Result<u64, Error>) -> Result<Rate, Error> {
     let start = Instant::now();
     let mut bytes = 0;
@@ -68,11 +68,11 @@ pub(crate) fn timed(slice: Duration, mut work: impl FnMut() -> Result<u64, Error
     }
 }
 
-/// Runs each of `sides` for a slice in turn, until `time` is over; each at least once. The first turn of each
-/// is not counted.
+/// Runs each of `sides` for a slice, alternately, until `time` is over; each at least once. The first slice
+/// of each is not counted.
 ///
 /// # Errors
-/// Of a side.
+/// Errors of a side.
 pub(crate) fn interleave<const N: usize>(
     time: Duration,
     mut sides: [&mut dyn FnMut(Duration) -> Result<Rate, Error>; N],

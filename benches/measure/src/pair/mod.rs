@@ -1,17 +1,17 @@
-//! `measure pair ID`: one of the comparisons that need no device, ours and theirs by turns in one process, as
-//! a line of JSON.
+//! `measure pair ID`: one of the comparisons that need no device. It measures both sides alternately in one
+//! process, and prints a line of JSON.
 //!
 //! | file | what |
 //! |---|---|
-//! | `interleave.rs` | two rates by turns, and what they come to |
+//! | `interleave.rs` | two rates measured alternately, and the result |
 //! | `host.rs`, `traffic.rs` | two engines on a wire in memory, queue pairs between them, Writes on these |
-//! | `one_core.rs`, `qps.rs`, `cores.rs`, `idle.rs`, `vs_smoltcp.rs` | the measures |
-//! | `copy_crc.rs` | a loop that copies and sums: what `one_core` and `cores_2` are held against |
-//! | `stock/` | smoltcp's own TCP sockets under MPA: what `vs_smoltcp` is held against |
-//! | `heap.rs` | an allocator that counts |
-//! | `pattern.rs` | bytes to be told apart, and numbers that only look random |
+//! | `one_core.rs`, `qps.rs`, `cores.rs`, `idle.rs`, `vs_smoltcp.rs` | the comparisons |
+//! | `copy_crc.rs` | a loop that copies and sums: the baseline of `one_core` and `cores_2` |
+//! | `stock/` | smoltcp's own TCP sockets under MPA: the baseline of `vs_smoltcp` |
+//! | `heap.rs` | a counting allocator |
+//! | `pattern.rs` | distinguishable bytes, and pseudorandom numbers |
 //!
-//! Nothing here needs rights, hugepages or DPDK.
+//! Nothing here needs privileges, hugepages or DPDK.
 
 mod copy_crc;
 mod cores;
@@ -37,24 +37,25 @@ use interleave::Comparison;
 /// One comparison that needs no device; prints `{"id":...,"ours":...,"theirs":...,"unit":...}`
 #[derive(Args, Debug)]
 pub(crate) struct PairOptions {
-    /// What to measure.
+    /// What to measure
     id: Id,
-    /// How long both sides together are measured.
+    /// Duration of the measurement of both sides together
     #[arg(long, default_value_t = 2.0, value_parser = seconds)]
     seconds: f64,
-    /// CPUs to run on; all but `cores_2` use the first alone.
+    /// CPUs to run on; all but `cores_2` use only the first
     #[arg(long, value_delimiter = ',', default_value = "0,1")]
     cpus: Vec<usize>,
-    /// On standard error: what bytes consist of (`idle_qp_bytes`), what our engines have counted (`qps_*`).
+    /// Print on standard error: sizes of allocations (`idle_qp_bytes`), counters of our engines (`qps_*`)
     #[arg(long)]
     detail: bool,
 }
 
-/// The measures.
+/// The comparisons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 enum Id {
-    /// One core does both ends, 1 MiB Writes, MTU 9000, against copying and summing as much for each end.
+    /// One core runs both ends, 1 MiB Writes, MTU 9000, against copying and summing the same bytes for each
+    /// end
     OneCore,
     /// 1,000 open queue pairs, 64 active, against 64 open ones.
     #[value(name = "qps_1k")]
@@ -62,16 +63,16 @@ enum Id {
     /// 10,000 open queue pairs, 64 active, against 64 open ones.
     #[value(name = "qps_10k")]
     Qps10k,
-    /// What a second core gains, against nine tenths of what it gains a copy + CRC loop.
+    /// The gain of a second core, against nine tenths of its gain for a copy and CRC loop
     #[value(name = "cores_2")]
     Cores2,
-    /// Bytes of an idle queue pair without its work queues, against 4 KiB.
+    /// Bytes of an idle queue pair without its work queues, against 4 KiB
     IdleQpBytes,
-    /// Our TCP against stock smoltcp sockets under the same MPA, MTU 1500, checksums in software.
+    /// Our TCP against unmodified smoltcp sockets under the same MPA, MTU 1500, checksums in software
     VsSmoltcp,
 }
 
-/// Measures and prints it.
+/// Measures and prints the result.
 pub(crate) fn run(options: &PairOptions) -> ExitCode {
     match take(options) {
         Ok(pair) => {
@@ -90,7 +91,7 @@ fn take(options: &PairOptions) -> Result<Comparison, Error> {
     let [first, .., last] = match options.cpus[..] {
         [only] => [only, only],
         [first, second] => [first, second],
-        _ => return Err(Error::Usage("--cpus: one or two of them".into())),
+        _ => return Err(Error::Usage("--cpus: give one or two CPUs".into())),
     };
     if options.id == Id::Cores2 {
         return cores::measure([first, last], time);
@@ -100,7 +101,7 @@ fn take(options: &PairOptions) -> Result<Comparison, Error> {
         Id::OneCore => one_core::measure(time),
         Id::Qps1k => qps::measure(1_000, time, options.detail),
         Id::Qps10k => qps::measure(10_000, time, options.detail),
-        Id::Cores2 => unreachable!("it was dealt with"),
+        Id::Cores2 => unreachable!("it is handled above"),
         Id::IdleQpBytes => idle::measure(&idle::Counts::default(), options.detail),
         Id::VsSmoltcp => vs_smoltcp::measure(time),
     }
@@ -114,7 +115,7 @@ fn id_name(id: Id) -> String {
 fn seconds(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(seconds) if (0.001..=3600.0).contains(&seconds) => Ok(seconds),
-        _ => Err("a number of seconds from 0.001 to 3600".into()),
+        _ => Err("give a number of seconds from 0.001 to 3600".into()),
     }
 }
 

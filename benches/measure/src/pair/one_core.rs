@@ -1,4 +1,4 @@
-//! `one_core`: one core does both ends, against one that copies and sums as much for each end.
+//! `one_core`: one core runs both ends, against a loop that copies and sums the same bytes for each end.
 
 use std::time::Duration;
 
@@ -13,8 +13,7 @@ use crate::pair::traffic::{Load, Traffic};
 /// Bytes of a Write.
 pub(crate) const MESSAGE_BYTES: usize = 1 << 20;
 
-/// A wire like those between virtual machines: jumbo frames, checksums left out, large frames passed as they
-/// are.
+/// A wire like those between virtual machines: jumbo frames, checksum offload, large frames passed uncut.
 pub(crate) fn virtual_wire() -> LinkConfig {
     LinkConfig {
         mtu: 9000,
@@ -40,7 +39,7 @@ pub(crate) fn traffic(hosts: &Hosts, number: u8, link: LinkConfig) -> Result<Tra
 }
 
 /// # Errors
-/// Of the engines; [`Error::Validation`].
+/// Errors of the engines; [`Error::Validation`].
 pub(crate) fn measure(time: Duration) -> Result<Comparison, Error> {
     let mut ours = traffic(&Hosts::new()?, 0, virtual_wire())?;
     let mut copy = CopyCrc::new(MESSAGE_BYTES);

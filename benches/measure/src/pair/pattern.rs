@@ -1,4 +1,4 @@
-//! Bytes to be told apart, and numbers that only look random: the same from the same seed.
+//! Distinguishable bytes, and pseudorandom numbers: the same from the same seed.
 
 /// A sequence of numbers (SplitMix64).
 #[derive(Clone, Debug)]
@@ -22,7 +22,7 @@ impl Dice {
         (self.next() % bound as u64) as usize
     }
 
-    /// Moves a choice of `count` of `items`, all equally likely, to the front.
+    /// Moves a random choice of `count` of `items` to the front.
     pub(crate) fn draw<T>(&mut self, items: &mut [T], count: usize) {
         for at in 0..count.min(items.len()) {
             let other = at + self.below(items.len() - at);
@@ -31,7 +31,7 @@ impl Dice {
     }
 }
 
-/// Bytes that are different for each seed and place.
+/// Bytes that differ for each seed and place.
 pub(crate) fn bytes(seed: u64, count: usize) -> Vec<u8> {
     let mut dice = Dice::new(seed);
     let mut bytes = Vec::with_capacity(count + 8);
@@ -42,7 +42,7 @@ pub(crate) fn bytes(seed: u64, count: usize) -> Vec<u8> {
     bytes
 }
 
-/// Where `got` first differs from `expected`.
+/// The place where `got` first differs from `expected`.
 pub(crate) fn difference(expected: &[u8], got: &[u8]) -> Option<usize> {
     if expected.len() != got.len() {
         return Some(expected.len().min(got.len()));

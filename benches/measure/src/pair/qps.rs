@@ -1,8 +1,8 @@
-//! `qps_1k` and `qps_10k`: what many open queue pairs cost those that are active.
+//! `qps_1k` and `qps_10k`: the cost of many open queue pairs for the active ones.
 //!
-//! 64 KiB Writes over the wire of `one_core`, on 64 queue pairs, with four under way on each. The 64 are
-//! drawn anew every 10 ms from all that are open; those that were active before only finish what was posted.
-//! Against the same with no more than 64 open.
+//! 64 KiB Writes over the wire of `one_core`, on 64 queue pairs, with four in flight on each. The 64 are
+//! drawn again every 10 ms from all open queue pairs; those that were active before only finish their posted
+//! requests. The baseline is the same with only 64 open.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::pair::interleave::{Comparison, interleave};
 use crate::pair::one_core::virtual_wire;
 use crate::pair::traffic::{Load, Traffic};
 
-/// Queue pairs that are active at a time.
+/// Active queue pairs at a time.
 const ACTIVE: usize = 64;
 
 const LOAD: Load =
@@ -27,10 +27,10 @@ fn traffic(open: usize) -> Result<Traffic, Error> {
     Ok(Traffic::new(lane, LOAD))
 }
 
-/// With `open` queue pairs, against 64. `detail`: with the engines' counters on standard error.
+/// Measures with `open` queue pairs, against 64. `detail`: prints the engines' counters on standard error.
 ///
 /// # Errors
-/// Of the engines; [`Error::Validation`].
+/// Errors of the engines; [`Error::Validation`].
 pub(crate) fn measure(open: usize, time: Duration, detail: bool) -> Result<Comparison, Error> {
     let (mut many, mut few) = (traffic(open)?, traffic(ACTIVE)?);
     let [many_rate, few_rate] =

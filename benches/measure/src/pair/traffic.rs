@@ -1,5 +1,4 @@
-//! Writes of one size on those queue pairs of a lane that are active, each with a few under way, and their
-//! check.
+//! Writes of one size on the active queue pairs of a lane, each with a few in flight, and their check.
 
 use std::time::Duration;
 
@@ -11,56 +10,56 @@ use crate::pair::host::Lane;
 use crate::pair::interleave::{Rate, timed};
 use crate::pair::pattern::{self, Dice};
 
-/// Completions taken at a time.
+/// Most completions polled at a time.
 const BATCH: usize = 64;
 
-/// Polls of the engines between two looks at the clock.
+/// Polls of the engines between two reads of the clock.
 const POLLS: usize = 16;
 
-/// What is sent.
+/// The parameters of the traffic.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
     /// Bytes of a Write.
     pub(crate) bytes: usize,
-    /// Writes of an active queue pair under way.
+    /// Writes in flight on an active queue pair.
     pub(crate) depth: usize,
-    /// Queue pairs that are active at a time.
+    /// Active queue pairs at a time.
     pub(crate) active: usize,
-    /// How long the same are; `None`: always.
+    /// Time between two draws of the active queue pairs; `None`: they stay.
     pub(crate) redraw: Option<Duration>,
-    /// Of the draws.
+    /// Seed of the draws.
     pub(crate) seed: u64,
 }
 
 /// A load on a lane.
 ///
-/// Each place among the active has a part of the regions for itself, whichever queue pair is there: however
-/// many are open, the same memory is read and written.
+/// Each index among the active ones has its own part of the regions, whichever queue pair uses it. So the
+/// same memory is read and written however many queue pairs are open.
 pub(crate) struct Traffic {
     lane: Lane,
     load: Load,
     dice: Dice,
-    /// All queue pairs, the active ones in front.
+    /// All queue pairs, the active ones first.
     order: Vec<u32>,
-    /// By queue pair: its place among the active.
+    /// By queue pair: its index among the active ones.
     place: Vec<Option<u32>>,
-    /// By queue pair: Writes under way.
+    /// By queue pair: Writes in flight.
     open: Vec<u32>,
     /// Bytes of all Writes so far.
     posted_bytes: u64,
     drawn_us: u64,
-    /// When its time stopped.
+    /// When the lane's time stopped.
     stopped_us: u64,
     batch: Vec<WorkCompletion>,
 }
 
 impl Traffic {
-    /// Bytes of either region that `load` needs.
+    /// Bytes that `load` needs of each region.
     pub(crate) fn region_bytes(load: &Load) -> usize {
         load.bytes * load.active
     }
 
-    /// On a lane that is connected, with regions of at least [`region_bytes`](Self::region_bytes).
+    /// The load on a connected lane with regions of at least [`region_bytes`](Self::region_bytes).
     pub(crate) fn new(lane: Lane, load: Load) -> Self {
         let qps = lane.qps.len();
         let drawn_us = lane.now_us();
@@ -78,7 +77,7 @@ impl Traffic {
         }
     }
 
-    /// Draws who is active.
+    /// Draws the active queue pairs.
     ///
     /// # Errors
     /// [`Error::Verbs`].
@@ -96,7 +95,7 @@ impl Traffic {
         Ok(())
     }
 
-    /// Posts as many Writes on `qp` as it may have under way, if it is active.
+    /// Posts as many Writes on `qp` as it may have in flight, if it is active.
     fn post(&mut self, qp: usize) -> Result<(), Error> {
         let Some(place) = self.place[qp] else { return Ok(()) };
         let at = place as usize * self.load.bytes;
@@ -111,7 +110,7 @@ impl Traffic {
         Ok(())
     }
 
-    /// Takes what has completed and posts as much again.
+    /// Polls completions and posts as many Writes again.
     fn reap(&mut self) -> Result<(), Error> {
         let mut batch = std::mem::take(&mut self.batch);
         loop {
@@ -129,7 +128,7 @@ impl Traffic {
         Ok(())
     }
 
-    /// Some polls, and what comes of them. Returns the bytes that were placed.
+    /// Polls the engines a few times and handles completions. Returns the bytes that were placed.
     fn step(&mut self) -> Result<u64, Error> {
         let before = self.lane.placed_bytes();
         for _ in 0..POLLS {
@@ -145,7 +144,7 @@ impl Traffic {
         Ok(self.lane.placed_bytes() - before)
     }
 
-    /// Goes on where it stopped, for a slice of time; what was placed meanwhile.
+    /// Continues for a time slice. Returns the bytes placed meanwhile.
     ///
     /// # Errors
     /// [`Error::Verbs`], [`Error::Completion`].
@@ -159,13 +158,13 @@ impl Traffic {
         Ok(rate)
     }
 
-    /// What both engines have counted.
+    /// The counters of both engines.
     pub(crate) fn counters(&self) -> [EngineCounters; 2] {
         self.lane.counters()
     }
 
-    /// The separate pass: lets everything end, then checks every byte of a Write on each of the active queue
-    /// pairs, of fresh bytes each time, for as many draws.
+    /// The separate check: lets all Writes finish, then checks every byte of a Write of new bytes on each
+    /// active queue pair, for this many draws.
     ///
     /// # Errors
     /// [`Error::Validation`], [`Error::Silent`], [`Error::Verbs`], [`Error::Completion`].
@@ -185,14 +184,14 @@ impl Traffic {
             let mut got = vec![0; whole];
             self.lane.target.read_at(0, &mut got)?;
             if let Some(at) = pattern::difference(&expected[..whole], &got) {
-                return Err(Error::Validation(format!("byte {at} of {whole} is not what was sent")));
+                return Err(Error::Validation(format!("byte {at} of {whole} differs from the byte sent")));
             }
         }
         self.load.depth = depth;
         Ok(())
     }
 
-    /// Until nothing is under way, and all that was is placed.
+    /// Waits until nothing is in flight and everything is placed.
     fn settle(&mut self) -> Result<(), Error> {
         let start = std::time::Instant::now();
         while self.open.iter().any(|&open| open > 0) {

@@ -1,5 +1,5 @@
-//! `vs_smoltcp`: our TCP under MPA against stock smoltcp sockets under the same, both ends on one core: 1 MiB
-//! Writes, MTU 1500, no frame larger than that, and checksums in software on both sides.
+//! `vs_smoltcp`: our TCP under MPA against unmodified smoltcp sockets under the same MPA, both ends on one
+//! core: 1 MiB Writes, MTU 1500, no frame larger than that, and checksums in software on both sides.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use crate::pair::interleave::{Comparison, interleave};
 use crate::pair::one_core::{MESSAGE_BYTES, traffic};
 use crate::pair::stock::Stock;
 
-/// A wire that does nothing for its ports.
+/// A wire without offloads.
 fn plain_wire() -> LinkConfig {
     LinkConfig { mtu: 1500, bulk_mbufs: 512, checksum_offload: false, ..LinkConfig::default() }
 }
 
 /// # Errors
-/// Of either stack; [`Error::Validation`].
+/// Errors of either stack; [`Error::Validation`].
 pub(crate) fn measure(time: Duration) -> Result<Comparison, Error> {
     let mut ours = traffic(&Hosts::new()?, 0, plain_wire())?;
     let mut theirs = Stock::connect(&plain_wire(), MESSAGE_BYTES)?;

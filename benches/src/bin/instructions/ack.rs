@@ -1,8 +1,8 @@
-//! What an acknowledgement costs TCP's sender, from the frame to the control block.
+//! The cost of an acknowledgement for TCP's sender, from the frame to the control block.
 //!
-//! A sender keeps 256 segments in flight; each acknowledgement that its peer gives is counted. In order:
-//! nothing is lost, every second segment is acknowledged. With holes: one segment of 32 is lost, once, and is
-//! sent again, so that most acknowledgements carry SACK blocks.
+//! A sender keeps 256 segments in flight. Each acknowledgement from its peer is counted. In order: nothing is
+//! lost, and every second segment is acknowledged. With holes: one segment in 32 is lost once and
+//! retransmitted, so most acknowledgements carry SACK blocks.
 
 use std::collections::VecDeque;
 
@@ -15,10 +15,10 @@ use crate::counted::Side;
 
 const MTU: u16 = 1500;
 const WINDOW: u32 = 256 * 1448;
-/// From one step to the next, of which a round trip has eight.
+/// Time of a step; a round trip has eight.
 const STEP_US: i64 = 125;
 const STEPS_UNDER_WAY: usize = 4;
-/// Acknowledgements behind the first window, so that slow start is over.
+/// Acknowledgements before counting starts: more than a window, so that slow start is over.
 const WARM_UP: u64 = 4096;
 /// Acknowledgements that are counted.
 const COUNTED: u64 = 20_000;
@@ -39,7 +39,7 @@ fn stack(n: u8) -> Stack {
     Stack::new(config, Mempool::heap("acks", 16_384, 2048))
 }
 
-/// Frames of a step, on their way.
+/// Frames of a step that are in flight.
 type Flight = VecDeque<Vec<Vec<u8>>>;
 
 fn sent(stack: &mut Stack, now: Instant) -> Vec<Vec<u8>> {
@@ -68,10 +68,10 @@ fn feed(stack: &mut Stack, now: Instant, conn: ConnId) {
     while stack.send(now, conn, &BYTES).is_ok() {}
 }
 
-/// The acknowledgements that were counted.
+/// The number of acknowledgements that were counted.
 ///
 /// # Errors
-/// Where segments were not lost as they should.
+/// If the number of lost segments is not the expected one.
 pub(crate) fn run(holes: bool) -> Result<u64> {
     let pool = Mempool::heap("wire", 4096, 2048);
     let (mut a, mut b) = (stack(1), stack(2));
@@ -131,7 +131,7 @@ pub(crate) fn run(holes: bool) -> Result<u64> {
     let again = a.counters().tx_retransmits;
     let expected = if holes { segments / 40..segments / 24 } else { 0..1 };
     if !expected.contains(&again) {
-        return Err(format!("{again} of {segments} segments were sent again").into());
+        return Err(format!("{again} of {segments} segments were retransmitted").into());
     }
     Ok(COUNTED)
 }

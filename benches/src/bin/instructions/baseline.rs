@@ -1,33 +1,32 @@
-//! The committed counts, and what a new count says beside them.
+//! The committed counts, and the comparison with new ones.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use crate::Result;
 
-/// Where they are.
+/// The file with the counts.
 pub(crate) const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/baselines/instructions.csv");
 
-/// How new ones are recorded.
+/// The command that records new counts.
 pub(crate) const RECORD: &str = "scripts/instructions --record";
 
-/// What a count may differ, in percent: any change to the code moves what the compiler inlines elsewhere a
-/// little.
+/// Allowed difference, percent: any change of the code changes inlining elsewhere a little.
 const TOLERANCE: f64 = 2.0;
 
-/// The same where another compiler, C library or valgrind counts than the one that recorded.
+/// Allowed difference if compiler, C library or valgrind differ from those of the baseline.
 const TOLERANCE_ELSEWHERE: f64 = 10.0;
 
 const COLUMNS: &str = "row,instructions";
 const TOOLS: &str = "# tools: ";
 const CPU: &str = "# cpu under valgrind: ";
 
-/// What counts depend on besides the code.
+/// The properties of a machine that counts depend on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Machine {
-    /// Compiler, C library and valgrind.
+    /// Versions of compiler, C library and valgrind.
     pub(crate) tools: String,
-    /// What the loads see of the processor.
+    /// The processor, as the loads see it.
     pub(crate) cpu: String,
 }
 
@@ -38,18 +37,18 @@ pub(crate) struct Baseline {
     pub(crate) rows: BTreeMap<String, f64>,
 }
 
-/// What a new count says.
+/// The result of a comparison.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Verdict {
     /// Within the tolerance.
     Holds,
-    /// The line that says what is wrong.
+    /// The difference is too large: a line with the reason.
     Fails(String),
 }
 
 impl Baseline {
     /// # Errors
-    /// Where the text is not as [`text`](Self::text) writes it.
+    /// If the text does not have the format of [`text`](Self::text).
     pub(crate) fn parse(text: &str) -> Result<Self> {
         let mut baseline = Self::default();
         for line in text.lines().filter(|line| *line != COLUMNS) {
@@ -66,11 +65,11 @@ impl Baseline {
         Ok(baseline)
     }
 
-    /// As it is committed.
+    /// The text of the committed file.
     pub(crate) fn text(&self) -> String {
         let Machine { tools, cpu } = &self.machine;
         let mut text = format!(
-            "# Instructions for each FPDU sent or received, or each acknowledgement. What the rows are:\n\
+            "# Instructions for each FPDU sent or received, or each acknowledgement. The rows are in\n\
              # benches/src/bin/instructions/row.rs. Written by `{RECORD}`.\n{TOOLS}{tools}\n{CPU}{cpu}\n{COLUMNS}\n"
         );
         for (row, count) in &self.rows {
@@ -80,8 +79,8 @@ impl Baseline {
         text
     }
 
-    /// What a count may differ on `machine`, in percent; `None` where the two have nothing to do with each
-    /// other: on another processor other code is taken.
+    /// The allowed difference on `machine`, in percent. `None` if counts cannot be compared: on another
+    /// processor, other code runs.
     pub(crate) fn tolerance(&self, machine: &Machine) -> Option<f64> {
         if machine.cpu != self.machine.cpu {
             None
@@ -92,22 +91,26 @@ impl Baseline {
         }
     }
 
-    /// Holds `count` of `row` against what is recorded. What has become cheaper fails as well: else what was
-    /// won could be lost again unseen.
+    /// Compares `count` of `row` with the baseline. A lower count fails too, otherwise the improvement could
+    /// be lost again unnoticed.
     pub(crate) fn compare(&self, row: &str, count: f64, tolerance: f64) -> Verdict {
         let Some(recorded) = self.rows.get(row) else {
             return Verdict::Fails(format!(
-                "{row}: {count:.1} instructions, and no baseline; record one: {RECORD}"
+                "{row}: {count:.1} instructions, but no baseline: record one with {RECORD}"
             ));
         };
         let change = (count / recorded - 1.0) * 100.0;
         if change.abs() <= tolerance {
             return Verdict::Holds;
         }
-        let what = if change > 0.0 { "dearer: find out why; if it has to be" } else { "cheaper: keep that" };
+        let what = if change > 0.0 {
+            "more expensive: find out why; if it cannot be avoided"
+        } else {
+            "cheaper: to keep the improvement"
+        };
         Verdict::Fails(format!(
             "{row}: baseline {recorded:.1} instructions, now {count:.1}: {change:+.2} % (allowed: {tolerance} %). \
-             It has become {what}, record it: {RECORD}"
+             It has become {what}, run {RECORD}"
         ))
     }
 }

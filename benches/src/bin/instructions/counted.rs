@@ -1,24 +1,24 @@
-//! Where instructions are counted: callgrind's profile has what was spent inside each of these functions, by
-//! its name.
+//! The functions in which instructions are counted. Callgrind's profile has the instructions of each, found
+//! by name.
 //!
-//! They do nothing themselves. Each has a number of its own, or the compiler would make one function of the
-//! three.
+//! They only call the work. Each contains a different number, otherwise the compiler would merge the three
+//! functions.
 
 use std::hint::black_box;
 
-/// What is counted for: a function below.
+/// The side whose instructions are counted, by one of the functions below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
-    /// The end that sends FPDUs: what its program posts and polls for, and its engine's polls.
+    /// The end that sends FPDUs: posts and polls of its program, and polls of its engine.
     Sent,
-    /// The end that receives them.
+    /// The end that receives FPDUs.
     Received,
-    /// TCP's sender, for an acknowledgement that arrives.
+    /// TCP's sender, processing an acknowledgement.
     Acknowledged,
 }
 
 impl Side {
-    /// As in the names of rows.
+    /// Its name in the names of rows.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Sent => "sent",
@@ -27,7 +27,7 @@ impl Side {
         }
     }
 
-    /// In the name of the function, mangled or not.
+    /// The name of the function, part of the mangled name.
     pub(crate) const fn function(self) -> &'static str {
         match self {
             Self::Sent => "count_as_sent",
@@ -36,7 +36,7 @@ impl Side {
         }
     }
 
-    /// Counts what `act` does.
+    /// Counts the instructions of `act`.
     pub(crate) fn count(self, act: &mut dyn FnMut()) {
         match self {
             Self::Sent => count_as_sent(act),

@@ -1,10 +1,8 @@
-//! `instructions`: what an FPDU costs to send and to receive, and what an acknowledgement costs, in
-//! instructions that callgrind counts, held against a committed baseline. `scripts/instructions` builds and
-//! runs it.
+//! `instructions`: the cost of sending and receiving an FPDU, and of an acknowledgement, in instructions
+//! counted by callgrind and compared with a committed baseline. `scripts/instructions` builds and runs it.
 //!
-//! Instructions, since times are not the same twice and these are: one thread, a wire in memory, a time of
-//! its own, fixed seeds and numbers of messages. Setting up, slow start and checking what arrived are not
-//! counted.
+//! Instruction counts are repeatable, unlike times: there is one thread, a wire in memory, virtual time,
+//! fixed seeds and numbers of messages. Setup, slow start and checks of the data are not counted.
 //!
 //! | file | what |
 //! |---|---|
@@ -13,7 +11,7 @@
 //! | `ack.rs` | acknowledgements between two stacks |
 //! | `counted.rs` | the functions whose instructions are counted |
 //! | `profile.rs` | a load under callgrind (`benches::callgrind`) |
-//! | `baseline.rs` | the committed counts, and the verdict |
+//! | `baseline.rs` | the committed counts, and the comparison |
 #![forbid(unsafe_code)]
 
 mod ack;
@@ -38,15 +36,15 @@ use row::{NamedWork, ROWS, Work};
 #[derive(Parser, Debug)]
 #[command(name = "instructions")]
 struct Args {
-    /// Only loads with this in their name.
+    /// Run only loads with this in their names.
     pattern: Option<String>,
-    /// Makes what is counted now the baseline.
+    /// Record the present counts as the baseline.
     #[arg(long)]
     record: bool,
-    /// Says in which source files the instructions of a load are.
+    /// List the instructions of this load by source file.
     #[arg(long, value_name = "LOAD", conflicts_with_all = ["pattern", "record"])]
     explain: Option<String>,
-    /// Runs a load: what is run under callgrind.
+    /// Run this load (used under callgrind).
     #[arg(long, value_name = "LOAD", hide = true)]
     run: Option<String>,
 }
@@ -73,7 +71,7 @@ fn named(name: &str) -> Result<&'static NamedWork> {
     NamedWork::named(name).ok_or_else(|| format!("no load {name}; there are: {}", names()).into())
 }
 
-/// Runs a load and says how often its work was done.
+/// Runs a load and prints how often its work was done.
 fn run(row: &NamedWork) -> Result<()> {
     match row.work {
         Work::Stream(load) => {
@@ -87,7 +85,7 @@ fn run(row: &NamedWork) -> Result<()> {
     Ok(())
 }
 
-/// What this processor can do of what decides how bytes are copied and summed.
+/// The features of this processor that decide how bytes are copied and summed.
 #[cfg(target_arch = "x86_64")]
 fn cpu() -> String {
     let features = [
@@ -106,12 +104,12 @@ fn cpu() -> String {
     std::env::consts::ARCH.to_owned()
 }
 
-/// Counts the loads with `pattern` in their names and holds them against the baseline, or records them. Ends
-/// as `cargo test` does, so that whoever adds up tests can count these. Returns whether all is well.
+/// Counts the loads with `pattern` in their names and compares them with the baseline, or records them.
+/// Prints a summary like `cargo test`, so that scripts can add up the results. Returns whether all rows pass.
 fn compare(pattern: &str, record: bool) -> Result<bool> {
     let rows: Vec<&NamedWork> = ROWS.iter().filter(|row| row.name.contains(pattern)).collect();
     if !benches::callgrind::is_there() {
-        println!("no valgrind: nothing is counted (scripts/install test installs it)");
+        println!("valgrind is missing, nothing counted: run scripts/install test");
         summary(0, 0, rows.iter().map(|row| row.sides().len()).sum());
         return Ok(!record);
     }
@@ -143,7 +141,7 @@ fn compare(pattern: &str, record: bool) -> Result<bool> {
     Ok(compare_rows(&old, &now))
 }
 
-/// Prints what fails and the summary; whether nothing does.
+/// Prints the failures and the summary. Returns whether there are no failures.
 fn compare_rows(old: &Baseline, now: &Baseline) -> bool {
     let Some(tolerance) = old.tolerance(&now.machine) else {
         println!("this processor ({}) is not the baseline's ({})", now.machine.cpu, old.machine.cpu);
@@ -170,7 +168,7 @@ fn summary(passed: usize, failed: usize, ignored: usize) {
     println!("test result: {verdict}. {passed} passed; {failed} failed; {ignored} ignored");
 }
 
-/// Writes the baseline; with a pattern, what it leaves out stays.
+/// Writes the baseline. With a pattern, the other rows stay.
 fn write(old: &Baseline, now: Baseline, pattern: &str) -> Result<()> {
     let mut new = Baseline { machine: now.machine, rows: Default::default() };
     if !pattern.is_empty() {
@@ -188,7 +186,7 @@ fn write(old: &Baseline, now: Baseline, pattern: &str) -> Result<()> {
     Ok(())
 }
 
-/// Compiler, C library and valgrind.
+/// Versions of compiler, C library and valgrind.
 fn tools() -> String {
     let said = |program: &str, argument: &str| {
         let output = Command::new(program).arg(argument).output().ok();
@@ -198,7 +196,7 @@ fn tools() -> String {
     format!("{rustc}, {libc}, {}", said("valgrind", "--version"))
 }
 
-/// Prints, for each side of a load, the source files that have its instructions.
+/// Prints the source files with the instructions of each side of a load.
 fn explain(row: &NamedWork) -> Result<()> {
     let scratch = Scratch::new()?;
     for &side in row.sides() {
@@ -227,7 +225,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What is left of it is the system's to clean up.
+        // The system cleans up what cannot be removed.
         let _ = std::fs::remove_dir_all(Path::new(&self.0));
     }
 }

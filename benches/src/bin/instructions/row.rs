@@ -1,20 +1,20 @@
-//! What is counted: the table of loads.
+//! The table of loads.
 
 use crate::counted::Side;
 use crate::stream::{Load, Op, WireKind};
 
 const MIB: usize = 1 << 20;
 
-/// What runs under callgrind, in a process of its own.
+/// The work of a load. It runs under callgrind in its own process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Work {
     /// FPDUs between two engines.
     Stream(Load),
-    /// Acknowledgements between two stacks; with holes: one segment of 32 is lost.
+    /// Acknowledgements between two stacks; with holes: one segment in 32 is lost.
     Acks { holes: bool },
 }
 
-/// A load with its name. Each side it counts for is a row of the baseline: `NAME/SIDE`.
+/// A load with its name. Each side that it counts is a row of the baseline: `NAME/SIDE`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NamedWork {
     pub(crate) name: &'static str,
@@ -22,7 +22,7 @@ pub(crate) struct NamedWork {
 }
 
 impl NamedWork {
-    /// What is counted apart.
+    /// The sides that it counts separately.
     pub(crate) fn sides(&self) -> &'static [Side] {
         match self.work {
             Work::Stream(_) => &[Side::Sent, Side::Received],
@@ -30,18 +30,18 @@ impl NamedWork {
         }
     }
 
-    /// As in the baseline.
+    /// The name of a row of the baseline.
     pub(crate) fn full_name(&self, side: Side) -> String {
         format!("{}/{}", self.name, side.name())
     }
 
-    /// The load of that name.
+    /// The load with this name.
     pub(crate) fn named(name: &str) -> Option<&'static Self> {
         ROWS.iter().find(|row| row.name == name)
     }
 }
 
-/// One message under way: each has a frame and a poll of either engine for itself.
+/// One message in flight: each has its own frame and its own poll of either engine.
 const fn alone(op: Op) -> Load {
     Load {
         op,
@@ -54,12 +54,12 @@ const fn alone(op: Op) -> Load {
     }
 }
 
-/// Many under way: a poll and a segment have many FPDUs.
+/// Many messages in flight: a poll and a segment have many FPDUs.
 const fn many(op: Op) -> Load {
     Load { depth: 64, warm_up: 4096, counted: 16_384, ..alone(op) }
 }
 
-/// Messages of 1 MiB, four under way.
+/// Messages of 1 MiB, four in flight.
 const fn bulk(op: Op, mtu: u16) -> Load {
     Load {
         op,
@@ -76,7 +76,7 @@ const fn row(name: &'static str, load: Load) -> NamedWork {
     NamedWork { name, work: Work::Stream(load) }
 }
 
-/// All loads. Of a Read it is the responder who sends FPDUs and the requester who receives them.
+/// All loads. In a Read, the responder sends FPDUs and the requester receives them.
 pub(crate) const ROWS: [NamedWork; 12] = [
     row("write-64", alone(Op::Write)),
     row("write-64-many", many(Op::Write)),

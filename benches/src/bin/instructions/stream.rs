@@ -1,4 +1,4 @@
-//! FPDUs between two engines. What either end does is counted apart.
+//! FPDUs between two engines. The instructions of each end are counted separately.
 
 use benches::endpoint::checked;
 use benches::two_hosts::{DEPTH, Host, TwoHosts};
@@ -8,13 +8,13 @@ use iwarp::verbs::{MemoryRegion, RecvRequest, SendOp, SendRequest};
 use crate::Result;
 use crate::counted::Side;
 
-/// Polls without a completion after which something is wrong.
+/// Polls without a completion after which the load fails.
 const PATIENCE: u64 = 10_000;
 
-/// Polls in which what is under way ends.
+/// Polls in which everything in flight completes.
 const DRAIN: u64 = 256;
 
-/// What is posted.
+/// The requests that are posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
     Write,
@@ -22,12 +22,12 @@ pub(crate) enum Op {
     Read,
 }
 
-/// What lies between the hosts.
+/// The wire between the hosts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum WireKind {
-    /// As between virtual machines: checksums left out, trains of segments passed as they are.
+    /// As between virtual machines: checksum offload, trains of segments passed uncut.
     Virtual { mtu: u16 },
-    /// Without any offload.
+    /// Without offloads.
     Plain { mtu: u16 },
 }
 
@@ -46,20 +46,20 @@ impl WireKind {
     }
 }
 
-/// What goes over it.
+/// The parameters of a load.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
     pub(crate) op: Op,
-    /// Of a message.
+    /// Bytes of a message.
     pub(crate) bytes: usize,
-    /// Messages under way.
+    /// Messages in flight.
     pub(crate) depth: usize,
     pub(crate) wire: WireKind,
-    /// In both directions.
+    /// Markers in both directions.
     pub(crate) markers: bool,
-    /// Messages before counting begins: windows are open by then, and what is filled once is filled.
+    /// Messages before counting starts: windows are open by then, and lazy allocations are done.
     pub(crate) warm_up: u64,
-    /// Messages that are counted.
+    /// Messages while counting.
     pub(crate) counted: u64,
 }
 
@@ -71,13 +71,13 @@ enum Role {
 }
 
 impl Role {
-    /// What it does for `op`.
+    /// The side for which its work counts in an `op`.
     fn side(self, op: Op) -> Side {
         if (self == Self::Requester) == (op == Op::Read) { Side::Received } else { Side::Sent }
     }
 }
 
-/// The load under way: host A posts the messages.
+/// A running load: host A posts the messages.
 struct Stream {
     hosts: TwoHosts,
     load: Load,
@@ -96,7 +96,7 @@ impl Stream {
         Ok(Self { hosts, load, open: 0, completed: 0, arrived: 0 })
     }
 
-    /// Polls both ends until as many requests have completed in all; `count` is given what each does.
+    /// Polls both ends until this many requests have completed in all. Passes the work of each to `count`.
     fn until(&mut self, completed: u64, mut count: impl FnMut(Role, &mut dyn FnMut())) -> Result<()> {
         let mut polls = 0;
         while self.completed < completed {
@@ -116,7 +116,7 @@ impl Stream {
         Ok(())
     }
 
-    /// What A's program and its engine do in a poll.
+    /// The work of A's program and its engine in one poll.
     fn request(&mut self, now_us: u64) -> Result<()> {
         while self.open < self.load.depth {
             self.post()?;
@@ -136,7 +136,7 @@ impl Stream {
         Ok(())
     }
 
-    /// As [`request`](Self::request), and begins nothing.
+    /// As [`request`](Self::request), but posts nothing.
     fn finish(&mut self, now_us: u64) -> Result<()> {
         let a = &mut self.hosts.a;
         a.poll_at(now_us);
@@ -148,7 +148,7 @@ impl Stream {
         Ok(())
     }
 
-    /// What B does in a poll.
+    /// The work of B in one poll.
     fn respond(&mut self, now_us: u64) -> Result<()> {
         let b = &mut self.hosts.b;
         b.poll_at(now_us);
@@ -160,7 +160,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Lets end what is under way, then checks every byte.
+    /// Completes everything in flight, then checks every byte.
     fn validate(&mut self, bytes: &[u8]) -> Result<()> {
         for _ in 0..DRAIN {
             let now_us = self.hosts.tick();
@@ -170,10 +170,10 @@ impl Stream {
         let mut found = vec![0; bytes.len()];
         self.sink().read_at(0, &mut found)?;
         if self.open > 0 || found != bytes {
-            return Err("what arrived is not what was sent".into());
+            return Err("the received bytes differ from those sent".into());
         }
         if self.load.op == Op::Send && self.arrived != self.completed {
-            return Err("a Send has been lost".into());
+            return Err("a Send was lost".into());
         }
         Ok(())
     }
@@ -188,7 +188,7 @@ impl Stream {
         if self.load.op == Op::Read { &a.memory } else { &b.memory }
     }
 
-    /// FPDUs that the end with the source has sent, and the other has received.
+    /// FPDUs sent by the data source and received by the other end.
     fn fpdus(&self) -> [u64; 2] {
         let (a, b) = (self.hosts.a.engine.counters(), self.hosts.b.engine.counters());
         match self.load.op {
@@ -202,10 +202,10 @@ fn post_receive(host: &Host, bytes: usize) -> Result<()> {
     Ok(host.qp.post_recv(&RecvRequest::new(0, host.memory.sge(0, bytes)))?)
 }
 
-/// Runs `load`; the FPDUs that were sent and received while its instructions were counted.
+/// Runs `load`. Returns the FPDUs sent and received while instructions were counted.
 ///
 /// # Errors
-/// Of the engines; where bytes arrive wrong or not.
+/// Errors of the engines; wrong or missing bytes.
 pub(crate) fn run(load: Load) -> Result<[u64; 2]> {
     let bytes: Vec<u8> = (0..load.bytes).map(|at| (at * 7 + at / 251) as u8).collect();
     let mut stream = Stream::new(load)?;

@@ -1,4 +1,4 @@
-//! Baselines on a pair of hosts: each is looked for among its manners once, and then measured in that manner.
+//! Baselines on a pair of hosts. Each tries several settings once and then measures with the best one.
 
 use serde_json::{Map, Value};
 use testing::lab::Result;
@@ -8,22 +8,22 @@ use super::small::{self, RATE, ROUND_TRIP};
 use super::{KernelHosts, best, iperf3};
 use crate::compare::session::Session;
 
-/// One stream of the kernel's TCP in the manner that carries most here.
+/// One stream of the kernel's TCP with the settings that are fastest here.
 #[derive(Debug)]
 pub(crate) struct Stream {
     hosts: KernelHosts,
     manner: iperf3::StreamVariant,
-    /// What was tried and what it carried, Gb/s.
+    /// The settings tried, with their goodput, Gb/s.
     pub(crate) tried: Map<String, Value>,
-    /// The same without a copy at the sender, which is not what is measured against.
+    /// The same with `sendfile`, without a copy at the sender. It is not the baseline.
     pub(crate) sendfile: Map<String, Value>,
 }
 
 impl Stream {
-    /// Looks for the best manner over interfaces of `mtu`.
+    /// Finds the best settings over interfaces of `mtu`.
     ///
     /// # Errors
-    /// Without the right to make namespaces, or without `iperf3`.
+    /// Without the privilege to create namespaces, or without `iperf3`.
     pub(crate) fn new(session: &Session, mtu: u16) -> Result<Self> {
         let hosts = KernelHosts::new(session, mtu)?;
         let quick = session.options.quick;
@@ -39,12 +39,12 @@ impl Stream {
         Ok(Self { hosts, manner, tried: by_name(tried), sendfile: by_name(sendfile) })
     }
 
-    /// What it is measured with.
+    /// A description of the settings.
     pub(crate) fn name(&self) -> String {
         self.manner.name()
     }
 
-    /// Goodput of so many connections together now, Gb/s.
+    /// Measures the goodput of this many connections together, Gb/s.
     ///
     /// # Errors
     /// When `iperf3` fails.
@@ -57,32 +57,32 @@ fn by_name(tried: Vec<(iperf3::StreamVariant, f64)>) -> Map<String, Value> {
     tried.into_iter().map(|(manner, rate)| (manner.name(), rate.into())).collect()
 }
 
-/// Small messages over the kernel's TCP in the manner that is best for what is measured of them.
+/// Small messages over the kernel's TCP with the best settings for the measurement.
 #[derive(Debug)]
 pub(crate) struct Small {
     hosts: KernelHosts,
     manner: small::MessageVariant,
 }
 
-/// How long a manner is tried.
+/// Duration of one trial.
 const TRIAL_SECONDS: f64 = 0.4;
 const TRIAL_ROUND_TRIPS: u32 = 20_000;
 
 impl Small {
-    /// Looks for the manner in which messages of `size` bytes are back soonest.
+    /// Finds the settings with the shortest round trip for messages of `size` bytes.
     ///
     /// # Errors
-    /// Without the right to make namespaces.
+    /// Without the privilege to create namespaces.
     pub(crate) fn for_round_trips(session: &Session, size: u32) -> Result<Self> {
         Self::new(session, 1500, &ROUND_TRIP, |hosts, _manner| {
             small::round_trips(hosts, size, TRIAL_ROUND_TRIPS).map(|trips| -trips.median_us)
         })
     }
 
-    /// Looks for the manner in which most messages of `size` bytes arrive over interfaces of `mtu`.
+    /// Finds the settings with the highest rate of messages of `size` bytes over interfaces of `mtu`.
     ///
     /// # Errors
-    /// Without the right to make namespaces.
+    /// Without the privilege to create namespaces.
     pub(crate) fn for_rate(session: &Session, mtu: u16, size: u32) -> Result<Self> {
         Self::new(session, mtu, &RATE, |hosts, manner| {
             small::messages_per_s(hosts, size, manner, TRIAL_SECONDS)
@@ -104,23 +104,23 @@ impl Small {
         Ok(Self { hosts, manner })
     }
 
-    /// What it is measured with.
+    /// A description of the settings.
     pub(crate) fn name(&self) -> String {
         self.manner.name()
     }
 
-    /// Round trips now.
+    /// Measures round trips.
     ///
     /// # Errors
-    /// When a program fails.
+    /// If a program fails.
     pub(crate) fn round_trips(&self, size: u32, count: u32) -> Result<RoundTrips> {
         small::round_trips(&self.hosts, size, count)
     }
 
-    /// Messages a second now.
+    /// Measures messages a second.
     ///
     /// # Errors
-    /// When a program fails.
+    /// If a program fails.
     pub(crate) fn messages_per_s(&self, size: u32, seconds: f64) -> Result<f64> {
         small::messages_per_s(&self.hosts, size, self.manner, seconds)
     }

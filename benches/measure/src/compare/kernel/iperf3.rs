@@ -1,4 +1,4 @@
-//! Streams of `iperf3`: what it is tried with, and what its report says.
+//! Streams of `iperf3`: the settings to try, and the parser of its report.
 
 use serde_json::Value;
 use testing::lab::{Result, Run};
@@ -7,24 +7,24 @@ use testing::lab_error;
 use super::shape::Shape;
 use super::{ClientServer, KernelHosts};
 
-/// How streams are sent.
+/// Settings of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StreamVariant {
     /// Options of the client.
     pub(crate) options: &'static str,
-    /// How the interfaces are set.
+    /// Settings of the interfaces.
     pub(crate) shape: Shape,
 }
 
 impl StreamVariant {
-    /// In results.
+    /// Its name in results.
     pub(crate) fn name(&self) -> String {
         format!("iperf3 {}{}", self.options, self.shape.name()).replace(" ,", ",")
     }
 }
 
-/// What is measured against: the sender's bytes are copied into the kernel, as ours are into packets. The
-/// system's own congestion control may be one that paces.
+/// The settings of the baseline: the sender's bytes are copied into the kernel, as ours are into packets. The
+/// system's default congestion control may be one that paces.
 pub(crate) const COPYING: [StreamVariant; 7] = [
     StreamVariant { options: "-C cubic -l 1M", shape: Shape::Plain },
     StreamVariant { options: "", shape: Shape::Plain },
@@ -35,17 +35,17 @@ pub(crate) const COPYING: [StreamVariant; 7] = [
     StreamVariant { options: "-C cubic -l 1M", shape: Shape::BigTcp },
 ];
 
-/// What is told beside it: `-Z` is `sendfile`, and nobody copies or looks at what is sent.
+/// Shown for comparison: `-Z` is `sendfile`, so the sender neither copies nor reads the bytes.
 pub(crate) const SENDFILE: [StreamVariant; 3] = [
     StreamVariant { options: "-C cubic -Z -l 1M", shape: Shape::Plain },
     StreamVariant { options: "-C cubic -Z -l 1M -w 4M", shape: Shape::Plain },
     StreamVariant { options: "-C cubic -Z -l 1M", shape: Shape::Steered },
 ];
 
-/// Those at the front that a quick run tries.
+/// Number of settings, from the front, that a quick run tries.
 pub(crate) const QUICK: usize = 2;
 
-/// Goodput of so many streams together at the receiver, Gb/s. The interfaces have to be set already.
+/// Goodput of this many streams together at the receiver, Gb/s. The interfaces have to be set up already.
 ///
 /// # Errors
 /// When `iperf3` fails.
@@ -63,7 +63,7 @@ pub(crate) fn streams(hosts: &KernelHosts, manner: StreamVariant, streams: u32, 
 /// The receiver's goodput in a report of `iperf3 -J`, Gb/s.
 ///
 /// # Errors
-/// What the report says is wrong, or that it has no such figure.
+/// The error in the report, or that it has no such figure.
 pub(crate) fn parse(report: &str) -> Result<f64> {
     let report: Value =
         serde_json::from_str(report).map_err(|error| lab_error!("iperf3's report: {error}"))?;

@@ -1,7 +1,7 @@
-//! The kernel's TCP between two namespaces that a veth pair joins, each end on a core of its own.
+//! The kernel's TCP between two namespaces that are connected by a veth pair, each end on its own core.
 //!
-//! What is held against uwarp is the best of a list of settings, found anew in each run: which one it is
-//! depends on the kernel and the machine.
+//! The baseline for uwarp is the best of a list of settings. Each run tries all of them again, since the best
+//! one depends on the kernel and the machine.
 
 pub(crate) mod baseline;
 pub(crate) mod iperf3;
@@ -19,10 +19,10 @@ use shape::{DEV, Shape};
 /// Addresses of the two ends, IPv4 and IPv6.
 const ADDRESSES: [[&str; 2]; 2] = [["10.91.0.1", "fd91::1"], ["10.91.0.2", "fd91::2"]];
 
-/// Longest wait for a program to listen.
+/// Time limit for a program to begin listening.
 const START: Duration = Duration::from_secs(10);
 
-/// Longest run of a program.
+/// Time limit of a program.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Two hosts and their wire.
@@ -37,7 +37,7 @@ pub(crate) struct KernelHosts {
 pub(crate) struct ClientServer {
     /// The listening program.
     pub(crate) server: Run,
-    /// What it prints when it listens.
+    /// The line that it prints when it listens.
     pub(crate) ready: &'static str,
     /// The connecting program.
     pub(crate) client: Run,
@@ -47,7 +47,7 @@ impl KernelHosts {
     /// Two hosts with interfaces of this MTU.
     ///
     /// # Errors
-    /// Without the right to make namespaces.
+    /// Without the privilege to create namespaces.
     pub(crate) fn new(session: &Session, mtu: u16) -> Result<Self> {
         let ends = [Namespace::new()?, Namespace::new()?];
         let [left, right] = &ends;
@@ -62,10 +62,10 @@ impl KernelHosts {
         Ok(Self { ends, cpus: session.cpus })
     }
 
-    /// Gives both interfaces another shape.
+    /// Changes the settings of both interfaces.
     ///
     /// # Errors
-    /// When the kernel or its tools do not know it.
+    /// If the kernel or its tools do not support them.
     pub(crate) fn reshape(&self, shape: Shape) -> Result<()> {
         self.ends.iter().zip(self.cpus).try_for_each(|(end, cpu)| shape.apply(end, cpu))
     }
@@ -75,10 +75,10 @@ impl KernelHosts {
         ADDRESSES[0][usize::from(shape == Shape::BigTcp)]
     }
 
-    /// Runs two programs that talk, and returns what they printed: the server's, then the client's.
+    /// Runs a server and a client, and returns their outputs: the server's, then the client's.
     ///
     /// # Errors
-    /// When one of them fails, with what it said.
+    /// If one of them fails, with its output.
     pub(crate) fn run_both(&self, programs: ClientServer) -> Result<[String; 2]> {
         let mut server = self.spawn(0, programs.server)?;
         server.wait_for(programs.ready, START)?;
@@ -92,10 +92,10 @@ impl KernelHosts {
     }
 }
 
-/// Tries everything in `candidates` once and returns the best with all figures; what fails is left out.
+/// Tries all `candidates` once and returns the best with all figures. Candidates that fail are left out.
 ///
 /// # Errors
-/// When all fail: the last one's.
+/// If all fail: the error of the last one.
 pub(crate) fn best<T: Copy>(
     candidates: &[T],
     mut measure: impl FnMut(T) -> Result<f64>,

@@ -1,5 +1,5 @@
-//! What `kernel-tcp` does: small messages over the kernel's TCP, as fast as an ordinary program can without
-//! changing the kernel. Nagle's algorithm is off, and who waits spins.
+//! The work of `kernel-tcp`: small messages over the kernel's TCP, as fast as an ordinary program can without
+//! changes to the kernel. Nagle's algorithm is off, and receivers spin.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -10,39 +10,39 @@ use serde::{Deserialize, Serialize};
 use testing::lab::Result;
 use testing::lab_error;
 
-/// What it prints when it listens.
+/// The line printed when the program listens.
 pub(crate) const READY: &str = "ready";
 
-/// Bytes that the sink takes with one call.
+/// Bytes that the sink reads with one call.
 const ROOM: usize = 256 << 10;
 
-/// Messages between two looks at the clock.
+/// Messages between two reads of the clock.
 const STRIDE: u64 = 64;
 
-/// What `ping` prints.
+/// The output of `ping`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct RoundTrips {
-    /// How many.
+    /// Number of round trips.
     pub(crate) count: u64,
     /// Median, microseconds.
     pub(crate) median_us: f64,
-    /// Quantile, and the round trip that so many do not exceed, microseconds.
+    /// Quantiles, each with the round trip that this share does not exceed, microseconds.
     pub(crate) distribution: Distribution,
 }
 
-/// What `sink` prints.
+/// The output of `sink`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Taken {
-    /// Bytes behind those of the first call, whose time is not known.
+    /// Bytes after those of the first call, whose start is not known.
     pub(crate) bytes: u64,
-    /// From the first call's return to the last's.
+    /// From the return of the first call to that of the last.
     pub(crate) seconds: f64,
 }
 
-/// Sends back what it gets, `size` bytes at a time, until the peer closes.
+/// Sends back what it receives, `size` bytes at a time, until the peer closes.
 ///
 /// # Errors
-/// What the system says.
+/// An error of the system.
 pub(crate) fn pong(address: SocketAddr, size: usize) -> Result<()> {
     let mut stream = accept(address)?;
     stream.set_nonblocking(true)?;
@@ -53,17 +53,19 @@ pub(crate) fn pong(address: SocketAddr, size: usize) -> Result<()> {
     Ok(())
 }
 
-/// `count` round trips of `size` bytes, each from before the call that sends to the last byte's return.
+/// Measures `count` round trips of `size` bytes, each from before the call that sends to the return of the
+/// last byte.
 ///
 /// # Errors
-/// What the system says.
+/// An error of the system.
 pub(crate) fn ping(address: SocketAddr, size: usize, count: u64) -> Result<RoundTrips> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
     stream.set_nonblocking(true)?;
     let mut latencies = Latencies::new(false);
     let mut message = vec![0x5a; size];
-    // A tenth more come first and do not count: caches, clocks and the congestion window get going.
+    // A tenth more round trips run first and are not counted, to warm up caches, clocks and the congestion
+    // window.
     for number in 0..count + count / 10 {
         let sent = Instant::now();
         spin_write(&mut stream, &message)?;
@@ -78,11 +80,11 @@ pub(crate) fn ping(address: SocketAddr, size: usize, count: u64) -> Result<Round
     Ok(RoundTrips { count, median_us, distribution: latencies.distribution() })
 }
 
-/// Takes everything until the peer closes, and counts. With `block` it sleeps in the kernel while there is
-/// nothing.
+/// Reads and counts bytes until the peer closes. With `block` it sleeps in the kernel when nothing has
+/// arrived.
 ///
 /// # Errors
-/// What the system says.
+/// An error of the system.
 pub(crate) fn sink(address: SocketAddr, block: bool) -> Result<Taken> {
     let mut stream = accept(address)?;
     stream.set_nonblocking(!block)?;
@@ -105,7 +107,7 @@ pub(crate) fn sink(address: SocketAddr, block: bool) -> Result<Taken> {
 /// Sends messages of `size` bytes for `time`, one call each.
 ///
 /// # Errors
-/// What the system says.
+/// An error of the system.
 pub(crate) fn source(address: SocketAddr, size: usize, time: Duration) -> Result<()> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
@@ -127,7 +129,7 @@ fn accept(address: SocketAddr) -> Result<TcpStream> {
     Ok(stream)
 }
 
-/// Bytes that came; `None` when there are none yet.
+/// Number of bytes read; `None` if none have arrived.
 fn read(stream: &mut TcpStream, room: &mut [u8]) -> Result<Option<usize>> {
     match stream.read(room) {
         Ok(n) => Ok(Some(n)),
@@ -140,13 +142,13 @@ fn is_open(read: Option<usize>) -> bool {
     read != Some(0)
 }
 
-/// Fills `message`; false when the peer closed in front of it.
+/// Fills `message`. Returns false if the peer closed before it.
 fn spin_read(stream: &mut TcpStream, message: &mut [u8]) -> Result<bool> {
     let mut got = 0;
     while got < message.len() {
         match read(stream, &mut message[got..])? {
             Some(0) if got == 0 => return Ok(false),
-            Some(0) => return Err(lab_error!("closed within a message")),
+            Some(0) => return Err(lab_error!("the peer closed within a message")),
             Some(n) => got += n,
             None => std::hint::spin_loop(),
         }
@@ -172,7 +174,7 @@ mod tests {
 
     use super::*;
 
-    /// Calls `client` with the address of `server` once that listens; the port is this test's own.
+    /// Calls `client` with the address of `server` once it listens. Every test has its own port.
     fn with_server<S: Send + 'static, C>(
         port: u16,
         server: impl FnOnce(SocketAddr) -> Result<S> + Send + 'static,

@@ -1,4 +1,4 @@
-//! Settings of an interface that change what the kernel's TCP can do over it.
+//! Settings of an interface that change the performance of the kernel's TCP.
 
 use std::time::Duration;
 
@@ -7,29 +7,29 @@ use testing::lab::{Namespace, Result};
 /// Device of each end.
 pub(super) const DEV: &str = "v0";
 
-/// How an interface is set.
+/// Settings of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// As it comes: TSO, GSO, checksums; no GRO, as veth passes superframes uncut.
+    /// The defaults: TSO, GSO, checksum offload; no GRO, as veth passes superframes uncut.
     Plain,
-    /// Received packets are handled on the receiving program's core instead of the sender's (RPS).
+    /// Received packets are processed on the receiving program's core instead of the sender's (RPS).
     Steered,
-    /// GRO, with a poll of its own instead of the sender's interrupt.
+    /// GRO, with polling (NAPI) instead of the sender's interrupt.
     Gro,
-    /// Superframes beyond 64 KiB (BIG TCP); over IPv6, where iproute2 has known it for longest.
+    /// Superframes beyond 64 KiB (BIG TCP); over IPv6, which iproute2 has supported for longest.
     BigTcp,
 }
 
 /// Bytes of a superframe of [`Shape::BigTcp`].
 const BIG: u32 = 190_000;
-/// And without.
+/// Bytes of other superframes.
 const USUAL: u32 = 65_536;
 
-/// How long one `ethtool` or `sh` may take.
+/// Time limit of one `ethtool` or `sh`.
 const LIMIT: Duration = Duration::from_secs(10);
 
 impl Shape {
-    /// In results.
+    /// Its name in results.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Plain => "",
@@ -39,7 +39,7 @@ impl Shape {
         }
     }
 
-    /// Sets the interface of `host`, whose program is on `cpu`, like this and in nothing else.
+    /// Applies these settings, and resets all others, on the interface of `host`, whose program is on `cpu`.
     pub(super) fn apply(self, host: &Namespace, cpu: usize) -> Result<()> {
         let gro = if self == Self::Gro { "on" } else { "off" };
         host.run("ethtool").args(["-K", DEV, "gro", gro]).check(LIMIT)?;
@@ -52,7 +52,7 @@ impl Shape {
     }
 }
 
-/// The kernel's notation of a set of one CPU: hexadecimal words of 32 bits, the highest first.
+/// The kernel's notation for a set of one CPU: hexadecimal words of 32 bits, the highest first.
 fn cpu_mask(cpu: usize) -> String {
     let mut mask = format!("{:x}", 1u32 << (cpu % 32));
     for _ in 0..cpu / 32 {

@@ -1,4 +1,4 @@
-//! Small messages over the kernel's TCP: the round trip, and how many a second.
+//! Small messages over the kernel's TCP: round trip and rate.
 
 use testing::ensure;
 use testing::lab::Result;
@@ -11,23 +11,23 @@ use crate::compare::told::last_line;
 
 const PORT: u16 = 7400;
 
-/// How small messages are received, and how the interfaces are set.
+/// Settings for small messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MessageVariant {
-    /// The receiver sleeps while there is nothing, instead of spinning.
+    /// The receiver sleeps when nothing has arrived, instead of spinning.
     pub(crate) block: bool,
-    /// How the interfaces are set.
+    /// Settings of the interfaces.
     pub(crate) shape: Shape,
 }
 
 impl MessageVariant {
-    /// In results.
+    /// Its name in results.
     pub(crate) fn name(&self) -> String {
         format!("{} receiver{}", if self.block { "blocking" } else { "spinning" }, self.shape.name())
     }
 }
 
-/// What the rate of messages is tried with.
+/// The settings to try for the rate.
 pub(crate) const RATE: [MessageVariant; 4] = [
     MessageVariant { block: false, shape: Shape::Plain },
     MessageVariant { block: true, shape: Shape::Plain },
@@ -35,13 +35,13 @@ pub(crate) const RATE: [MessageVariant; 4] = [
     MessageVariant { block: true, shape: Shape::Steered },
 ];
 
-/// What the round trip is tried with.
+/// The settings to try for the round trip.
 pub(crate) const ROUND_TRIP: [MessageVariant; 2] = [RATE[0], RATE[2]];
 
-/// Round trips of messages of `size` bytes. The interfaces have to be set already.
+/// Round trips of messages of `size` bytes. The interfaces have to be set up already.
 ///
 /// # Errors
-/// When a program fails.
+/// If a program fails.
 pub(crate) fn round_trips(hosts: &KernelHosts, size: u32, count: u32) -> Result<RoundTrips> {
     let [address, size, count] = [address(hosts), size.to_string(), count.to_string()];
     let [_server, client] = hosts.run_both(ClientServer {
@@ -52,10 +52,11 @@ pub(crate) fn round_trips(hosts: &KernelHosts, size: u32, count: u32) -> Result<
     last_line(&client)
 }
 
-/// Messages of `size` bytes, one call each: how many a second came. The interfaces have to be set already.
+/// Rate of messages of `size` bytes, with one call each, at the receiver. The interfaces have to be set up
+/// already.
 ///
 /// # Errors
-/// When a program fails.
+/// If a program fails.
 pub(crate) fn messages_per_s(
     hosts: &KernelHosts,
     size: u32,

@@ -1,5 +1,5 @@
-//! What `bare-wire` does: frames without a protocol over a device, sent as fast as it takes them and counted,
-//! or one at a time there and back.
+//! The work of `bare-wire`: frames without a protocol over a device, sent as fast as it accepts them and
+//! counted, or one at a time there and back.
 
 use std::time::{Duration, Instant};
 
@@ -8,82 +8,85 @@ use serde::{Deserialize, Serialize};
 use testing::lab::Result;
 use testing::{ensure, lab_error};
 
-/// What the sink prints.
+/// The output of the sink.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Passed {
-    /// Frames behind those of the first burst, whose time is not known.
+    /// Frames after those of the first burst, whose start is not known.
     pub(crate) frames: u64,
-    /// Bytes of them.
+    /// Their bytes.
     pub(crate) bytes: u64,
     /// From the first burst to the last.
     pub(crate) seconds: f64,
 }
 
-/// Longest wait for the peer.
+/// Time limit for the peer to start.
 const START: Duration = Duration::from_secs(20);
 
-/// Silence that ends the sink.
+/// The sink ends after this long without frames.
 const SILENCE: Duration = Duration::from_millis(200);
 
-/// Ethernet, IPv4 and TCP without options: devices that cut look at them.
+/// Ethernet, IPv4 and TCP without options: devices with TSO read them.
 const HEADER: [u8; 54] = {
     let mut header = [0; 54];
-    // From us to everybody; IPv4.
+    // To the broadcast address; IPv4.
     let mut at = 0;
     while at < 6 {
         header[at] = 0xff;
         at += 1;
     }
     (header[6], header[12]) = (0x02, 0x08);
-    // Version and length, time to live, TCP; the length of the packet is filled in, the rest is not looked
-    // at.
+    // Version and length, time to live, TCP. The length of the packet is filled in later; the other fields
+    // are not used.
     (header[14], header[22], header[23]) = (0x45, 64, 6);
     // Header length, ACK.
     (header[46], header[47]) = (0x50, 0x10);
     header
 };
 
-/// How a source ended.
+/// Outcome of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sent {
     /// It sent frames.
     Frames,
-    /// The device does not take such frames.
+    /// The device does not accept such frames.
     NotOffered,
 }
 
-/// Sends frames of `bytes` for `time`, from when the peer is there.
+/// Sends frames of `bytes` for `time` after the peer has started.
 ///
 /// # Errors
-/// When no peer comes, or the device sends nothing.
+/// If no peer starts, or the device sends nothing.
 pub(crate) fn source(port: &mut dyn Port, bytes: usize, time: Duration) -> Result<Sent> {
     let Some(maker) = Maker::new(port, bytes)? else { return Ok(Sent::NotOffered) };
     wait_for_peer(port)?;
     let (started, mut burst) = (Instant::now(), Burst::new());
     while started.elapsed() < time {
         while !burst.is_full() {
-            // None left: some come back when the peer has taken what was sent.
+            // No buffer is left. Some come back after the peer has received frames.
             let Some(frame) = maker.frame() else { break };
             burst.push(frame);
         }
         port.tx_burst(0, &mut burst);
     }
     let counters = port.counters();
-    ensure!(counters.tx_frames > 0 && counters.tx_dropped == 0, "the device sent nothing: {counters:?}");
-    // What is in the ring goes while the peer still looks.
+    ensure!(
+        counters.tx_frames > 0 && counters.tx_dropped == 0,
+        "the device sent nothing or dropped frames: {counters:?}"
+    );
+    // The last frames leave the ring while the peer still polls.
     std::thread::sleep(SILENCE);
     Ok(Sent::Frames)
 }
 
-/// Counts what comes until nothing has for a while.
+/// Counts frames until none have arrived for a while.
 ///
 /// # Errors
-/// When nothing comes at all.
+/// If none arrive at all.
 pub(crate) fn sink(port: &mut dyn Port) -> Result<Passed> {
     let waiting = Instant::now();
     let mut burst = Burst::new();
     while port.rx_burst(0, &mut burst) == 0 {
-        ensure!(waiting.elapsed() < START, "nothing came in {START:?}");
+        ensure!(waiting.elapsed() < START, "no frame arrived within {START:?}");
     }
     burst.clear();
     let started = Instant::now();
@@ -100,12 +103,12 @@ pub(crate) fn sink(port: &mut dyn Port) -> Result<Passed> {
     }
 }
 
-/// Sends a frame of `bytes` and waits until one is back, `count` times: the median in microseconds.
+/// Sends a frame of `bytes` and waits for its return, `count` times. Returns the median in microseconds.
 ///
 /// # Errors
-/// When no peer comes, or a frame does not come back.
+/// If no peer starts, or a frame does not come back.
 pub(crate) fn ping(port: &mut dyn Port, bytes: usize, count: usize) -> Result<f64> {
-    let maker = Maker::new(port, bytes)?.ok_or_else(|| lab_error!("{bytes} bytes: more than a frame"))?;
+    let maker = Maker::new(port, bytes)?.ok_or_else(|| lab_error!("{bytes} bytes do not fit a frame"))?;
     wait_for_peer(port)?;
     let (mut sent, mut back) = (Burst::new(), Burst::new());
     let mut nanoseconds = Vec::with_capacity(count);
@@ -116,19 +119,22 @@ pub(crate) fn ping(port: &mut dyn Port, bytes: usize, count: usize) -> Result<f6
             ensure!(started.elapsed() < START, "the device does not send");
         }
         while port.rx_burst(0, &mut back) == 0 {
-            ensure!(started.elapsed() < START, "nothing came back in {START:?}");
+            ensure!(started.elapsed() < START, "no frame came back within {START:?}");
         }
         back.clear();
         nanoseconds.push(started.elapsed().as_nanos() as u64);
     }
     nanoseconds.sort_unstable();
-    nanoseconds.get(count / 2).map(|&median| median as f64 / 1e3).ok_or_else(|| lab_error!("no round trip"))
+    nanoseconds
+        .get(count / 2)
+        .map(|&median| median as f64 / 1e3)
+        .ok_or_else(|| lab_error!("no round trip was measured"))
 }
 
-/// Sends every frame back until none comes for a while.
+/// Sends every frame back until none have arrived for a while.
 ///
 /// # Errors
-/// When nothing comes at all.
+/// If none arrive at all.
 pub(crate) fn pong(port: &mut dyn Port) -> Result<()> {
     let (mut last, mut came, mut burst) = (Instant::now(), false, Burst::new());
     loop {
@@ -140,7 +146,7 @@ pub(crate) fn pong(port: &mut dyn Port) -> Result<()> {
         } else if came && last.elapsed() > SILENCE {
             return Ok(());
         } else {
-            ensure!(came || last.elapsed() < START, "nothing came in {START:?}");
+            ensure!(came || last.elapsed() < START, "no frame arrived within {START:?}");
         }
     }
 }
@@ -148,28 +154,28 @@ pub(crate) fn pong(port: &mut dyn Port) -> Result<()> {
 fn wait_for_peer(port: &mut dyn Port) -> Result<()> {
     let waiting = Instant::now();
     while port.link_state() == LinkState::Down {
-        ensure!(waiting.elapsed() < START, "no peer after {START:?}");
+        ensure!(waiting.elapsed() < START, "no peer started within {START:?}");
         std::thread::sleep(Duration::from_millis(1));
     }
     Ok(())
 }
 
-/// Makes frames of one length; their payload is whatever the buffers hold.
+/// Makes frames of one length. Their payload is the old contents of the buffers.
 struct Maker {
     bytes: usize,
-    /// More than a ring holds: a device gives buffers back only when it is given others.
+    /// Larger than a ring: a device returns buffers only when it gets others.
     pool: Mempool,
     header: [u8; HEADER.len()],
     offload: TxOffload,
 }
 
 impl Maker {
-    /// `None` when the device does not take such frames.
+    /// `None` if the device does not accept such frames.
     fn new(port: &dyn Port, bytes: usize) -> Result<Option<Self>> {
         let info = port.info();
         let payload =
             bytes.checked_sub(HEADER.len()).ok_or_else(|| lab_error!("{bytes} bytes: no header"))?;
-        ensure!(bytes <= usize::from(u16::MAX), "{bytes} bytes: more than an IP packet has");
+        ensure!(bytes <= usize::from(u16::MAX), "{bytes} bytes do not fit an IP packet");
         let mut header = HEADER;
         header[16..18].copy_from_slice(&((bytes - 14) as u16).to_be_bytes());
         let segment = usize::from(info.mtu) - 40;

@@ -1,4 +1,4 @@
-//! One core at memory: copying, and checking by CRC32C, 8 KiB at a time out of buffers of 1 MiB.
+//! Memory bandwidth of one core: copying, and CRC32C, 8 KiB at a time out of buffers of 1 MiB.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -9,10 +9,10 @@ use testing::lab_error;
 
 use crate::compare::machine::pin;
 
-/// What is done to a block: the second is the first's copy.
+/// Work on a block; the second argument is the target of a copy.
 pub(crate) type Work = fn(&[u8], &mut [u8]);
 
-/// All of them.
+/// All kinds of work.
 pub(crate) const WORKS: [(&str, Work); 2] = [("memcpy", copy), ("crc32c", check)];
 
 const BLOCK: usize = 8 << 10;
@@ -30,7 +30,7 @@ fn check(from: &[u8], _to: &mut [u8]) {
 /// Bytes a second of `work` on `cpu`.
 ///
 /// # Errors
-/// When there is no such CPU for us.
+/// If this process may not use that CPU.
 pub(crate) fn bytes_per_s(cpu: usize, work: Work) -> Result<f64> {
     let worker = std::thread::spawn(move || pin(cpu).map(|()| measure(work)));
     worker.join().map_err(|_| lab_error!("the worker panicked"))?
@@ -43,7 +43,7 @@ fn measure(work: Work) -> f64 {
             work(black_box(from), black_box(to));
         }
     };
-    // The first touches the pages.
+    // The first pass touches the pages.
     pass();
     let (started, mut passes) = (Instant::now(), 0);
     while started.elapsed() < TIME {
@@ -62,7 +62,7 @@ mod tests {
         let mut to = [0; 9];
         copy(b"123456789", &mut to);
         assert_eq!(&to, b"123456789");
-        // The check value of the catalogue.
+        // The check value of the CRC catalogue.
         assert_eq!(checksum(CrcAlgorithm::Crc32Iscsi, &to), 0xe306_9283);
     }
 

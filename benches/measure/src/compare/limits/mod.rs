@@ -1,5 +1,5 @@
-//! What the machine and the wire do at best, in the same run as the table: bare frames over the vhost-user
-//! wire, without any protocol, and a core that copies or checks memory.
+//! The limits of the machine and the wire, measured in the same run as the table: bare frames over the
+//! vhost-user wire without any protocol, and a core that copies or sums memory.
 
 pub(crate) mod frames;
 pub(crate) mod memory;
@@ -15,28 +15,28 @@ use crate::compare::told::last_line;
 use crate::compare::vhost::{SendingEnd, device, wait_for_socket};
 use frames::Passed;
 
-/// Bytes of the frames: full ones of both MTUs, and a superframe of 62 KiB.
+/// Frames: full ones of both MTUs, and a superframe of 62 KiB.
 const FRAMES: [(&str, u32, u16); 3] =
     [("frames_1514", 1514, 1500), ("frames_9014", 9014, 9000), ("superframes", 62 << 10, 9000)];
 
-/// How long frames are sent in one run, milliseconds.
+/// Duration of sending in one run, milliseconds.
 const SEND_MS: u32 = 500;
 
-/// Runs of each; the median counts.
+/// Runs of each measurement. The median counts.
 const RUNS: usize = 3;
 
-/// Bytes of a frame that goes there and back: a Write of 64 bytes has as many.
+/// Bytes of a frame that goes there and back, as many as a frame with a Write of 64 bytes.
 const ROUND_TRIP: u32 = 150;
 
-/// Longest run with its start.
+/// Time limit of one run, with its start.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// How `bare-wire` ends where the device does not take such frames.
+/// Exit status of `bare-wire` if the device does not accept such frames.
 pub(crate) const NOT_OFFERED: u8 = 3;
 
-/// All of them: Gb/s by direction and frame, the round trip by direction, and GB/s of memory. What cannot be
-/// measured says why instead, and frames that a device does not take are null. Each is printed as it is
-/// taken.
+/// All limits: Gb/s by direction and frame, the round trip by direction, and GB/s of memory. A failed
+/// measurement has its error instead, and frames that a device does not accept are null. Prints each result
+/// at once.
 pub(crate) fn measure(session: &Session) -> Value {
     let mut all = Map::new();
     let taken = |name: &str, of: &str, figure: Result<Option<f64>>, unit: &str| {
@@ -65,7 +65,7 @@ fn runs(session: &Session) -> usize {
     if session.options.quick { 1 } else { RUNS }
 }
 
-/// Whether all that [`measure`] says are figures.
+/// Whether all results of [`measure`] are figures.
 pub(crate) fn is_complete(limits: &Value) -> bool {
     match limits {
         Value::Object(map) => map.iter().all(|(name, value)| name != "not_measured" && is_complete(value)),
@@ -80,12 +80,12 @@ fn value(figure: Result<Option<f64>>) -> Value {
 fn shown(figure: &Result<Option<f64>>, unit: &str) -> String {
     match figure {
         Ok(Some(figure)) => format!("{figure:>10.1} {unit}"),
-        Ok(None) => "not taken by the device".to_owned(),
+        Ok(None) => "not accepted by the device".to_owned(),
         Err(error) => error.to_string(),
     }
 }
 
-/// The median of `runs` figures; none where there is one that is none.
+/// The median of `runs` figures; none if one of them is none.
 fn median(runs: usize, figure: impl Fn() -> Result<Option<f64>>) -> Result<Option<f64>> {
     let figures = (0..runs).map(|_| figure()).collect::<Result<Option<Vec<f64>>>>()?;
     let Some(mut figures) = figures else { return Ok(None) };
@@ -93,7 +93,7 @@ fn median(runs: usize, figure: impl Fn() -> Result<Option<f64>>) -> Result<Optio
     figures.get(runs / 2).copied().map(Some).ok_or_else(|| lab_error!("no run"))
 }
 
-/// Gb/s of bare frames from `sender`; none where its device does not take them.
+/// Gb/s of bare frames from `sender`; none if its device does not accept them.
 fn frames_per_run(session: &Session, sender: SendingEnd, bytes: u32, mtu: u16) -> Result<Option<f64>> {
     let scratch = Scratch::new()?;
     let source = ["source", "--bytes", &bytes.to_string(), "--ms", &SEND_MS.to_string()].map(str::to_owned);
@@ -120,7 +120,7 @@ fn round_trip(session: &Session, sender: SendingEnd) -> Result<f64> {
     last_line(&told)
 }
 
-/// Starts `bare-wire` at both ends: at `sender` with the first arguments, at the other with the second.
+/// Starts `bare-wire` at both ends: at `sender` with the first arguments, at the other end with the second.
 fn over_wire(
     session: &Session,
     scratch: &Scratch,

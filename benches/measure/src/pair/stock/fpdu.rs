@@ -1,4 +1,5 @@
-//! FPDUs of Writes into a socket's send buffer and out of its receive buffer, without a copy in between.
+//! Frames FPDUs of Writes into a socket's send buffer, and places them from its receive buffer, without a
+//! copy in between.
 
 use benches::errors::Error;
 use iwarp::ddp::{Header, Segmenter, TaggedHeader};
@@ -10,28 +11,28 @@ use smoltcp::socket::tcp::Socket;
 /// The one region of the receiver.
 const STAG: Stag = Stag(0x100);
 
-/// RDMAP version 1, in front of the opcode (RFC 5040 section 4.1).
+/// RDMAP version 1, before the opcode (RFC 5040 section 4.1).
 const RDMAP_VERSION: u8 = 0x40;
 
-/// Sends one message over and over.
+/// Sends one message repeatedly.
 pub(super) struct Sender {
     framer: Framer,
     mulpdu: usize,
     message: Vec<u8>,
     segmenter: Segmenter,
-    /// Messages that are still to be begun; `None`: without end.
+    /// Messages that have not begun; `None`: unlimited.
     left: Option<u64>,
     sent_bytes: u64,
-    /// An FPDU that does not lie in one piece in the socket's buffer.
+    /// An FPDU that is not contiguous in the socket's buffer.
     apart: Vec<u8>,
 }
 
 impl Sender {
-    /// FPDUs fit segments of `emss` bytes.
+    /// A sender whose FPDUs fit segments of `emss` bytes.
     pub(super) fn new(message: Vec<u8>, emss: usize) -> Self {
         let framer = Framer::new(false, true);
         let mut segmenter = Segmenter::tagged(0);
-        // Nothing is under way.
+        // No message is in progress.
         segmenter.next(u32::MAX);
         Self {
             mulpdu: framer.mulpdu(emss),
@@ -52,7 +53,7 @@ impl Sender {
         self.sent_bytes
     }
 
-    /// Sends without end.
+    /// Sends without limit.
     pub(super) fn resume(&mut self) {
         self.left = None;
     }
@@ -62,18 +63,18 @@ impl Sender {
         self.left = Some(0);
     }
 
-    /// Sends `message` once, after what is under way.
+    /// Sends `message` once, after the message in progress.
     pub(super) fn begin(&mut self, message: Vec<u8>) {
         self.message = message;
         self.left = Some(1);
     }
 
-    /// Whether nothing is left to send.
+    /// Whether all messages are sent.
     pub(super) fn is_done(&self) -> bool {
         self.left == Some(0) && self.segmenter.is_done()
     }
 
-    /// Frames as much as `socket` has room for.
+    /// Frames as many FPDUs as `socket` has space for.
     pub(super) fn fill(&mut self, socket: &mut Socket<'_>) -> Result<(), Error> {
         if !socket.may_send() {
             return Ok(());
@@ -99,14 +100,14 @@ impl Sender {
                 apart.resize(wire, 0);
                 self.frame(&mut apart);
                 let taken = socket.send_slice(&apart).map_err(failed)?;
-                debug_assert_eq!(taken, wire, "there was room");
+                debug_assert_eq!(taken, wire, "there was space");
                 self.apart = apart;
             }
         }
         Ok(())
     }
 
-    /// Sees to it that a message is under way, if there is one to send.
+    /// Begins the next message if none is in progress. Returns whether there is one.
     fn begin_next(&mut self) -> bool {
         if self.segmenter.is_done() {
             match &mut self.left {
@@ -119,7 +120,7 @@ impl Sender {
         true
     }
 
-    /// The next FPDU, into exactly its room.
+    /// Frames the next FPDU into `room`, which has exactly its length.
     fn frame(&mut self, room: &mut [u8]) {
         let Some(segment) = self.segmenter.next(self.mulpdu as u32) else { return };
         let header = TaggedHeader {
@@ -141,7 +142,7 @@ impl Sender {
 pub(super) struct Receiver {
     target: Vec<u8>,
     placed_bytes: u64,
-    /// The beginning of an FPDU whose rest lies at the front of the socket's buffer.
+    /// The beginning of an FPDU whose rest is at the front of the socket's buffer.
     apart: Vec<u8>,
 }
 
@@ -154,7 +155,7 @@ impl Receiver {
         &self.target
     }
 
-    /// Ever.
+    /// Bytes placed so far.
     pub(super) fn placed_bytes(&self) -> u64 {
         self.placed_bytes
     }
@@ -163,7 +164,7 @@ impl Receiver {
         self.target.fill(0);
     }
 
-    /// Takes all whole FPDUs out of `socket`. Returns whether there was one.
+    /// Receives all whole FPDUs from `socket`. Returns whether there was one.
     pub(super) fn drain(&mut self, socket: &mut Socket<'_>) -> Result<bool, Error> {
         let mut any = false;
         while socket.can_recv() {
@@ -182,8 +183,8 @@ impl Receiver {
         Ok(any)
     }
 
-    /// Takes what it can of `bytes`; with `goes_on` all of them, as what follows lies elsewhere. Returns how
-    /// many.
+    /// Receives FPDUs from `bytes`. With `goes_on` it consumes all bytes, as the stream continues in another
+    /// slice. Returns how many bytes it consumed.
     fn take(&mut self, bytes: &[u8], goes_on: bool) -> Result<usize, Error> {
         let mut at = 0;
         if !self.apart.is_empty() {
@@ -200,11 +201,12 @@ impl Receiver {
         Ok(at)
     }
 
-    /// Completes the FPDU that began elsewhere, if all of it is there. Returns how many bytes that took.
+    /// Completes the FPDU that began in another slice, if all of it has arrived. Returns how many bytes that
+    /// took.
     fn complete(&mut self, bytes: &[u8]) -> Result<usize, Error> {
         let before = self.apart.len();
         let mut apart = std::mem::take(&mut self.apart);
-        // No FPDU is longer than what a length field can say.
+        // No FPDU is longer than its length field allows.
         apart.extend_from_slice(&bytes[..bytes.len().min(fpdu_bytes(usize::from(u16::MAX)))]);
         let taken = match first_fpdu(&apart) {
             Some(fpdu) => {
@@ -230,29 +232,29 @@ impl Receiver {
         let mut crc = Crc32c::new();
         crc.update(summed);
         if field != crc.field() {
-            return Err(wrong("an FPDU with a wrong CRC"));
+            return Err(wrong("an FPDU has a wrong CRC"));
         }
         let ulpdu = &summed[LENGTH_BYTES..LENGTH_BYTES + ulpdu_bytes(summed).unwrap_or(0)];
         let header = match Header::parse(ulpdu) {
             Ok(Header::Tagged(header)) if header.stag == STAG => header,
-            _ => return Err(wrong("an FPDU that is no Write")),
+            _ => return Err(wrong("an FPDU is not a Write")),
         };
         let payload = &ulpdu[TaggedHeader::LEN..];
         let at = header.to as usize;
         let place =
-            self.target.get_mut(at..at + payload.len()).ok_or_else(|| wrong("a Write out of bounds"))?;
+            self.target.get_mut(at..at + payload.len()).ok_or_else(|| wrong("a Write is out of bounds"))?;
         place.copy_from_slice(payload);
         self.placed_bytes += payload.len() as u64;
         Ok(())
     }
 }
 
-/// What the length field in front says.
+/// The value of the length field at the front.
 fn ulpdu_bytes(bytes: &[u8]) -> Option<usize> {
     Some(usize::from(u16::from_be_bytes(*bytes.first_chunk()?)))
 }
 
-/// The FPDU that `bytes` begin with, if all of it is there.
+/// The FPDU at the front of `bytes`, if all of it has arrived.
 fn first_fpdu(bytes: &[u8]) -> Option<&[u8]> {
     bytes.get(..fpdu_bytes(ulpdu_bytes(bytes)?))
 }

@@ -1,15 +1,15 @@
-//! smoltcp's own TCP sockets, unmodified, under the same MPA: one connection over which Writes go, both ends
-//! driven by one core over a wire in memory.
+//! smoltcp's own TCP sockets, unmodified, under the same MPA: one connection with Writes. One core drives
+//! both ends over a wire in memory.
 //!
 //! | file | what |
 //! |---|---|
-//! | `fpdu.rs` | FPDUs into and out of a socket's buffers, where they lie |
+//! | `fpdu.rs` | FPDUs in the buffers of a socket, without a copy |
 //!
-//! It is made as fast as a user of smoltcp can make it: frames are built in packet buffers and read in them,
-//! FPDUs are framed and summed in the socket's send buffer as they are copied there, and checked and placed
-//! from where they lie in the receive buffer. No timestamps, no Nagle, no congestion control (nothing is
-//! lost), and buffers of the size that was found to be fastest. There are no queue pairs, no completions and
-//! no registered memory to pay for.
+//! It is as fast as a user of smoltcp can make it: frames are built and read in packet buffers, FPDUs are
+//! framed and summed in the socket's send buffer as they are copied there, and are checked and placed from
+//! the receive buffer. There are no timestamps, no Nagle, no congestion control (nothing is lost), and the
+//! buffers have the size that was found to be fastest. There are no queue pairs, completions or registered
+//! memory to pay for.
 
 mod fpdu;
 
@@ -32,11 +32,11 @@ use fpdu::{Receiver, Sender};
 
 const PORT: u16 = 7471;
 
-/// Bytes of either buffer of a socket. Of 64 KiB to 2 MiB, 64 and 128 were the fastest, by a third: what is
-/// larger falls out of the second-level cache.
+/// Bytes of each buffer of a socket. Of 64 KiB to 2 MiB, 64 and 128 were the fastest, by a third: larger ones
+/// exceed the second-level cache.
 const BUFFER_BYTES: usize = 128 << 10;
 
-/// Polls of the engines between two looks at the clock.
+/// Polls of the engines between two reads of the clock.
 const POLLS: usize = 16;
 
 /// An interface with one socket.
@@ -56,7 +56,7 @@ impl Host {
         let mut interface = Interface::new(config, &mut device, Instant::ZERO);
         interface.update_ip_addrs(|addresses| {
             let pushed = addresses.push(IpCidr::new(IpAddress::v4(10, 0, 0, last), 24));
-            debug_assert!(pushed.is_ok(), "there is room for one address");
+            debug_assert!(pushed.is_ok(), "there is space for one address");
         });
         let buffer = || SocketBuffer::new(vec![0; BUFFER_BYTES]);
         let mut socket = Socket::new(buffer(), buffer());
@@ -83,7 +83,7 @@ impl Host {
     }
 }
 
-/// Both hosts, a connection between them, and the message that is sent over and over.
+/// Both hosts, their connection, and the message that is sent repeatedly.
 pub(crate) struct Stock {
     client: Host,
     server: Host,
@@ -109,7 +109,7 @@ impl Stock {
         socket
             .connect(interface.context(), (IpAddress::v4(10, 0, 0, 1), PORT), 49_152)
             .map_err(|error| wrong(error.to_string()))?;
-        // Without timestamps a segment holds all that an IPv4 and a TCP header leave of the MTU.
+        // Without timestamps, a segment has the MTU less an IPv4 and a TCP header.
         let emss = usize::from(link.mtu) - 40;
         let mut stock = Self {
             client,
@@ -131,14 +131,14 @@ impl Stock {
         self.clock.now_us() - self.paused_us
     }
 
-    /// One poll of either host.
+    /// Polls each host once.
     fn poll(&mut self) -> Result<(), Error> {
         let now_us = self.now_us();
         self.sender.fill(self.client.socket())?;
         self.client.poll(now_us);
         self.server.poll(now_us);
         if self.receiver.drain(self.server.socket())? {
-            // The window has room again.
+            // The window is open again.
             self.server.poll(now_us);
         }
         Ok(())
@@ -155,7 +155,7 @@ impl Stock {
         Ok(())
     }
 
-    /// Goes on where it stopped, for a slice of time; what was placed meanwhile.
+    /// Continues for a time slice. Returns the bytes placed meanwhile.
     ///
     /// # Errors
     /// [`Error::Exchange`].
@@ -173,7 +173,8 @@ impl Stock {
         Ok(rate)
     }
 
-    /// The separate pass: ends what is under way, then checks every byte of a message of fresh ones.
+    /// The separate check: finishes the messages in flight, then sends a message of new bytes and checks
+    /// every byte.
     ///
     /// # Errors
     /// [`Error::Validation`], [`Error::Silent`], [`Error::Exchange`].
@@ -190,7 +191,7 @@ impl Stock {
         self.until("writing", |stock| stock.receiver.placed_bytes() == whole)?;
         match pattern::difference(&expected, self.receiver.placed()) {
             None => Ok(()),
-            Some(at) => Err(Error::Validation(format!("smoltcp: byte {at} is not what was sent"))),
+            Some(at) => Err(Error::Validation(format!("smoltcp: byte {at} differs from the byte sent"))),
         }
     }
 }
