@@ -1,4 +1,4 @@
-//! What a packet buffer promises, on DPDK's mempools.
+//! The guarantees of a packet buffer, on DPDK's mempools.
 
 mod support;
 
@@ -139,7 +139,7 @@ fn buffers_outlive_the_name_of_their_pool_and_change_threads() {
     std::thread::spawn(move || drop(a)).join().unwrap();
     assert_eq!(b.head(), b"still here");
     drop(b);
-    // Goes through the pools that wait.
+    // Frees the waiting pools.
     drop(self::pool(1, 64));
 }
 

@@ -1,4 +1,4 @@
-//! EAL starts once, says what is wrong in one line, and notices threads and forks.
+//! EAL starts once, reports errors in one line, and detects threads and forks.
 
 mod support;
 
@@ -25,7 +25,7 @@ fn eal_runs_once_and_devices_come_and_go() {
     assert_eq!(Eal::start(&EalConfig::ordinary(128)).unwrap_err(), EalError::AlreadyStarted);
     assert!(Eal::version().starts_with("DPDK"));
 
-    // A device, twice by the same name, and again when it is closed.
+    // A device, again by the same name, and once more after it is closed.
     let mut ports = vdev("net_null0").unwrap();
     assert_eq!(ports[0].info().name, "net_null0");
     assert_eq!(ports[0].link_state(), LinkState::Up);
@@ -33,7 +33,7 @@ fn eal_runs_once_and_devices_come_and_go() {
     drop(ports);
     let mut ports = vdev("net_null0,size=100").unwrap();
 
-    // net_null makes frames up. Another thread may use the port, and is registered by that.
+    // net_null generates frames. Using the port registers another thread.
     let mut port = ports.remove(0);
     std::thread::spawn(move || {
         let mut frames = Burst::new();
@@ -47,7 +47,7 @@ fn eal_runs_once_and_devices_come_and_go() {
     .join()
     .unwrap();
 
-    // What is wrong is said in one line.
+    // Errors are one line.
     for (spec, says) in [
         ("no_such_driver0", "net_vhost"),
         ("net_virtio_user0,path=/nowhere/at.all", "net_virtio_user0"),
@@ -68,10 +68,10 @@ fn eal_runs_once_and_devices_come_and_go() {
     a_fork_is_noticed();
 }
 
-/// The closure runs in a forked child: it may say what it found by an error number only.
+/// The closure runs in a forked child: it can report a failure only by an error number.
 fn a_fork_is_noticed() {
     let mut command = Command::new("true");
-    // SAFETY: the closure looks at an atomic and makes no system call.
+    // SAFETY: the closure reads an atomic and makes no system call.
     unsafe {
         command.pre_exec(|| match Eal::start(&EalConfig::ordinary(256)) {
             Err(EalError::Forked) => Ok(()),

@@ -1,4 +1,4 @@
-//! Frames between two processes, vhost on one side and virtio-user on the other, arrive as they were sent.
+//! Frames between two processes, vhost on one side and virtio-user on the other, arrive unchanged.
 
 mod support;
 
@@ -9,7 +9,7 @@ use support::{Peer, Scratch};
 const MTU: u16 = 9000;
 
 fn config() -> DeviceConfig {
-    // Buffers of less than a frame, so that reception makes chains as well.
+    // Buffers smaller than a frame, so that reception makes chains as well.
     DeviceConfig { mtu: MTU, mbufs: Some(4095), mbuf_bytes: Some(2048), ..DeviceConfig::default() }
 }
 
@@ -21,7 +21,7 @@ fn frames_of_all_lengths_come_back_intact() {
     let offloads = port.info().offloads;
     assert!(offloads.contains(Offloads::TX_MULTI_SEGMENT | Offloads::RX_SCATTER), "{offloads:?}");
 
-    // Nobody there: dropped, counted.
+    // Without a peer, frames are dropped and counted.
     let pool = port.mempool().clone();
     let whole = pool.available();
     let mut frames = Burst::new();
@@ -61,7 +61,7 @@ fn frames_of_all_lengths_come_back_intact() {
     );
     assert_eq!(counters.tx_dropped, 0);
 
-    // Heap frames are copied on the way out.
+    // Heap frames are copied when they are sent.
     let heap = dp::Mempool::heap("foreign", 4, 2048);
     let sent = support::pattern(7, 3000);
     frames.push(support::build(&heap, &sent, 2));
@@ -71,7 +71,7 @@ fn frames_of_all_lengths_come_back_intact() {
     assert_eq!(support::flat(&received[0]), sent);
     received.clear();
 
-    // A checksum left to the port arrives partial, on both sides; the second frame is sent back as a shared
+    // A checksum left to the port arrives partial, on both sides. The second frame is echoed as a shared
     // view.
     assert!(offloads.contains(Offloads::TX_TCP_CHECKSUM | Offloads::RX_TCP_CHECKSUM), "{offloads:?}");
     for bytes in [100, 1514, 100, 1514] {
@@ -86,7 +86,7 @@ fn frames_of_all_lengths_come_back_intact() {
         received.clear();
     }
 
-    // A frame that the driver refuses, here that of virtio-user, is sent all the same, and complete.
+    // A frame that the driver refuses, here virtio-user, is sent nevertheless, with complete checksums.
     let mut tcp = support::tcp_frame(support::SPLIT_BYTES);
     let mut frame = support::build(&pool, &tcp, 1);
     frame.set_tx_offload(support::TCP_OFFLOAD);
@@ -98,7 +98,7 @@ fn frames_of_all_lengths_come_back_intact() {
     assert_ne!(received[0].rx_checksum(), Checksum::Partial);
     received.clear();
 
-    // With every buffer held, reception stops and says why; it goes on when they are back.
+    // With all buffers in use, reception stops and counts the reason. It continues when they are free again.
     let mut hoard = Vec::new();
     frames.push(support::build(&pool, &sent, 2));
     while let Some(mbuf) = pool.alloc() {
@@ -125,8 +125,8 @@ fn second_process_echoes() {
     support::echo(&mut *port);
 }
 
-/// virtio counts its header to a received frame: a buffer that holds the frame alone is too small where none
-/// is chained.
+/// virtio counts its header as part of a received frame, so a buffer that just fits the frame is too small if
+/// buffers are not chained.
 #[test]
 fn a_virtio_device_opens_with_frames_of_9000_bytes_in_one_buffer_each() {
     let scratch = Scratch::new("vhost-jumbo");

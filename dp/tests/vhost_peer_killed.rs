@@ -1,4 +1,4 @@
-//! A vhost peer that is killed takes the link down; frames are dropped and counted until another one comes.
+//! Killing a vhost peer takes the link down. Frames are dropped and counted until another peer connects.
 
 mod support;
 
@@ -10,7 +10,7 @@ fn config() -> DeviceConfig {
     DeviceConfig { mbufs: Some(4095), ..DeviceConfig::default() }
 }
 
-/// Sends until a frame is dropped because nobody is there; what a ring took before is not counted.
+/// Sends until a frame is dropped without a peer; frames that a ring accepted before are not counted.
 fn send_into_the_void(port: &mut dyn Port) {
     let before = port.counters().tx_link_down;
     let mut frames = Burst::new();
@@ -26,7 +26,7 @@ fn send_into_the_void(port: &mut dyn Port) {
     });
 }
 
-/// `running` is killed, and its like again and again.
+/// Kills `running` and further peers like it, repeatedly.
 fn survive(port: &mut dyn Port, mut running: Peer, peer: &str, socket: &str) {
     for number in 0..3 {
         support::wait_for_link(port, LinkState::Up);
@@ -61,7 +61,7 @@ fn second_process_is_a_virtio_user() {
 fn a_virtio_user_server_survives_its_vhost() {
     let scratch = Scratch::new("virtio-killed");
     let socket = scratch.socket();
-    // A virtio-user server does not open until its first peer is there.
+    // A virtio-user server does not open until its first peer connects.
     let peer = "second_process_is_a_vhost";
     let running = Peer::start(peer, &socket);
     let mut port = support::open(&format!("net_virtio_user0,path={socket},server=1"), &config());

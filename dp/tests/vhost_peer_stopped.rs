@@ -1,4 +1,4 @@
-//! A vhost peer that is stopped (SIGSTOP) does not stop the process that closes its device.
+//! Stopping a vhost peer (SIGSTOP) does not block the process that closes its device.
 
 mod support;
 
@@ -12,7 +12,7 @@ fn config() -> DeviceConfig {
     DeviceConfig { mbufs: Some(4095), ..DeviceConfig::default() }
 }
 
-/// Longer than the backend is waited for, shorter than anybody waits for a program to end.
+/// Longer than the time limit for the backend, shorter than users wait for a program to end.
 const LIMIT: Duration = Duration::from_secs(8);
 
 #[test]
@@ -29,10 +29,10 @@ fn a_virtio_user_is_closed_though_its_vhost_is_stopped() {
     let started = Instant::now();
     drop(port);
     assert!(started.elapsed() < LIMIT, "closing took {:?}", started.elapsed());
-    // The vhost may still use its memory, so it stays, and its name with it.
+    // The vhost may still use its memory, so the memory and its name are kept.
     let again = dpdk::open(support::eal(), &PortSpec::Vdev(vdev), &config());
     assert!(matches!(again, Err(DeviceError::InUse { .. })));
-    // The next one finds the vhost ready, which has seen the end of the socket.
+    // The next device finds the vhost ready, after it has seen the end of the socket.
     peer.go_on();
     let mut port = support::open(&format!("net_virtio_user1,path={socket}"), &config());
     support::wait_for_link(&mut *port, LinkState::Up);

@@ -1,5 +1,5 @@
-//! A wire between two devices that loses and delays: the simulator's link with real ports at its ends and the
-//! clock of the machine, where the kernel has no netem.
+//! A wire between two devices with loss and delay: the simulator's link between real ports, on the machine's
+//! clock. For kernels without netem.
 
 use std::thread;
 use std::time::Duration;
@@ -11,31 +11,30 @@ use crate::sim::link::{Link, Outcome, Plan};
 use crate::sim::queue::Queue;
 use crate::witness::Witness;
 
-/// Rest of a bridge that has nothing to do: small beside the delays it makes, and the ends need the core as
-/// well.
+/// Sleep of an idle bridge: short compared with its delays, since the ends need the core as well.
 const REST: Duration = Duration::from_micros(50);
 
-/// Frames that one side's full ring keeps waiting, at most; more are lost, and counted.
+/// Most frames that wait for one side's full ring; further ones are lost and counted.
 const WAITING: usize = 4096;
 
-/// What passed, in frames.
+/// Counters, in frames.
 #[derive(Clone, Debug, Default)]
 pub struct Passed {
-    /// Taken from the left and from the right.
+    /// Received from the left and from the right.
     pub taken: [u64; 2],
-    /// Given to the right and to the left.
+    /// Sent to the right and to the left.
     pub given: [u64; 2],
     /// Lost by the plan, or in its queue.
     pub lost: [u64; 2],
-    /// Lost because the other device had no room: not by the plan.
+    /// Lost because the other device's ring was full, which is not part of the plan.
     pub stuck: [u64; 2],
-    /// Held back, so that others overtake them.
+    /// Delayed, so that others overtake them.
     pub reordered: [u64; 2],
-    /// Cut in several.
+    /// Split into several.
     pub cut: [u64; 2],
-    /// Joined to the one in front.
+    /// Joined to the one before.
     pub joined: [u64; 2],
-    /// What came from the left and from the right.
+    /// What the left and the right were seen to send.
     pub witness: Witness,
 }
 
@@ -43,7 +42,7 @@ pub struct Passed {
 pub struct Bridge {
     ports: [Box<dyn Port>; 2],
     links: [Link; 2],
-    /// Frames under way to each port.
+    /// Frames in flight to each port.
     arriving: [Queue<Vec<u8>>; 2],
     leaving: [Burst; 2],
     waiting: [usize; 2],
@@ -52,7 +51,7 @@ pub struct Bridge {
 }
 
 impl Bridge {
-    /// Joins two ports; both directions are like `plan`, with their own dice of `seed`.
+    /// Connects two ports. Both directions follow `plan`, with separate random numbers from `seed`.
     pub fn new(ports: [Box<dyn Port>; 2], plan: &Plan, seed: u64) -> Self {
         Self {
             ports,
@@ -65,7 +64,7 @@ impl Bridge {
         }
     }
 
-    /// Carries frames until `limit` has passed, or it is told to stop.
+    /// Carries frames until `limit` has passed, or `is_stopped`.
     pub fn run(mut self, limit: Duration, is_stopped: impl Fn() -> bool) -> Passed {
         let limit_us = limit.as_micros() as u64;
         while self.clock.now_us() < limit_us && !is_stopped() {
@@ -88,7 +87,7 @@ impl Bridge {
         self.passed
     }
 
-    /// Takes frames from a port.
+    /// Receives frames from a port.
     fn take(&mut self, side: usize) -> bool {
         let mut frames = Burst::new();
         let now_us = self.clock.now_us();
@@ -106,7 +105,7 @@ impl Bridge {
         taken > 0
     }
 
-    /// What a link made of a frame from `side`.
+    /// Enters the effects of a frame from `side`.
     fn enter(&mut self, side: usize, outcome: Outcome) {
         let other = 1 - side;
         for (at_us, frame) in outcome.arrivals {
@@ -123,7 +122,7 @@ impl Bridge {
         }
     }
 
-    /// Gives a port what has arrived for it.
+    /// Sends the frames that have arrived for a port.
     fn give(&mut self, side: usize) -> bool {
         let now_us = self.clock.now_us();
         let pool = self.ports[side].mempool().clone();

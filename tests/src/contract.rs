@@ -1,11 +1,11 @@
-//! What both sides of `tests/iwprobe/TARGET.md` have to agree on, for those of them that are ours:
-//! [`target`](crate::target) and [`scenes`](crate::scenes). `iwprobe` has it once more, as it shares nothing.
+//! The constants of `tests/iwprobe/TARGET.md` for both of our sides of it: [`target`](crate::target) and
+//! [`scenes`](crate::scenes). `iwprobe` has its own copy, as it shares no code.
 
-/// Every text begins so.
+/// The first word of every text.
 pub const MAGIC: &str = "iwp1";
 /// Longest text, bytes.
 pub const MAX_TEXT: usize = 192;
-/// The pattern of what a target sends and writes.
+/// Index of the pattern that a target sends and writes.
 pub const SOURCE: usize = 100;
 
 /// Byte `at` of pattern `index`.
@@ -18,7 +18,8 @@ pub fn pattern(index: usize, length: usize) -> Vec<u8> {
     (0..length).map(|at| pattern_byte(index, at)).collect()
 }
 
-/// The first `length` bytes of what differs from pattern `index` in each byte, and shows where it was cut.
+/// The first `length` bytes of a sequence that differs from pattern `index` in every byte, and shows where it
+/// was cut.
 pub fn contrary(index: usize, length: usize) -> Vec<u8> {
     (0..length).map(|at| pattern_byte(index, at) ^ (0x80 | (at % 127) as u8)).collect()
 }
@@ -27,7 +28,7 @@ pub fn contrary(index: usize, length: usize) -> Vec<u8> {
 mod tests {
     use super::{contrary, pattern, pattern_byte};
 
-    /// The patterns of `TARGET.md`, and its CRC.
+    /// The patterns of `TARGET.md`, and their CRC.
     #[test]
     fn bytes_are_as_agreed() {
         assert_eq!(pattern(0, 3), [13, 14, 15]);

@@ -1,4 +1,4 @@
-//! A DPDK device for the programs of this package: EAL in ordinary memory, one pair of queues.
+//! A DPDK device for the programs of this package: EAL without hugepages, one pair of queues.
 
 use clap::Args;
 use dp::Port;
@@ -6,8 +6,8 @@ use dp::Port;
 use crate::lab::Result;
 use crate::lab_error;
 
-/// The device of a program, and who it is there: to be flattened into the program's options. Its name, as
-/// that of a group, must not be theirs.
+/// The device of a program, and its address. To be flattened into the program's options. The struct's name is
+/// also that of the option group, so no other group may have it.
 #[derive(Args, Debug)]
 pub struct DeviceArgs {
     /// DPDK device.
@@ -22,7 +22,7 @@ pub struct DeviceArgs {
 }
 
 impl DeviceArgs {
-    /// Opens it.
+    /// Opens the device.
     ///
     /// # Errors
     /// As [`open`].
@@ -31,18 +31,17 @@ impl DeviceArgs {
     }
 }
 
-/// DPDK's string for a raw socket on `dev`, the `number`-th of the process, whose rings hold frames of up to
-/// `room` bytes (less some hundred): at most 61440, since a packet buffer holds one of them.
+/// DPDK's device string for a raw socket on `dev`, the `number`-th of the process. Its rings hold frames of
+/// up to about `room` bytes: at most 61440, since a packet buffer holds one of them.
 pub fn af_packet(number: usize, dev: &str, room: usize) -> String {
     let block = if room < 65_536 / 2 { 65_536 } else { room };
     format!("net_af_packet{number},iface={dev},blocksz={block},framesz={room},framecnt=512")
 }
 
-/// Opens a virtual device by its DPDK string; with `mbufs` packet buffers, or as many as it takes by default
-/// (0).
+/// Opens a virtual device by its DPDK string, with `mbufs` packet buffers (0: the default).
 ///
 /// # Errors
-/// When EAL or the device does not start, or the feature `dpdk` is off.
+/// If EAL or the device does not start, or the feature `dpdk` is off.
 #[cfg(feature = "dpdk")]
 pub fn open(vdev: &str, mtu: u16, mbufs: u32) -> Result<Box<dyn Port>> {
     use dp::dpdk::{DeviceConfig, PortSpec};
@@ -61,5 +60,5 @@ pub fn open(vdev: &str, mtu: u16, mbufs: u32) -> Result<Box<dyn Port>> {
 /// Always.
 #[cfg(not(feature = "dpdk"))]
 pub fn open(vdev: &str, _mtu: u16, _mbufs: u32) -> Result<Box<dyn Port>> {
-    Err(lab_error!("{vdev}: built without the feature `dpdk`"))
+    Err(lab_error!("{vdev}: this program was built without the feature `dpdk`"))
 }

@@ -1,4 +1,4 @@
-//! `iwperf`'s command line and its results, as its users see them: programs, options, a JSON file.
+//! `iwperf` as its users run it: command lines, and results in a JSON file.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -8,12 +8,12 @@ use serde_json::Value;
 use crate::lab::{Ended, Namespace, Process, Result, Run, programs};
 use crate::{ensure, lab_error};
 
-/// How long one small test may take on a busy machine with two cores.
+/// Time limit of one small test on a busy machine with two cores.
 pub const TEST_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a program may take to start its port and listen.
+/// Time limit for a program to start its port and listen.
 pub const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What is measured.
+/// A test of `iwperf`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Test {
     /// RDMA Writes, bandwidth.
@@ -35,7 +35,7 @@ impl Test {
     pub const ALL: [Self; 6] =
         [Self::WriteBw, Self::ReadBw, Self::SendBw, Self::WriteLat, Self::ReadLat, Self::SendLat];
 
-    /// `iwperf`'s name of it.
+    /// Its name in `iwperf`.
     pub fn name(self) -> &'static str {
         match self {
             Self::WriteBw => "write-bw",
@@ -47,7 +47,7 @@ impl Test {
         }
     }
 
-    /// The program of perftest that does the same.
+    /// The corresponding program of perftest.
     pub fn perftest(self) -> &'static str {
         match self {
             Self::WriteBw => "ib_write_bw",
@@ -64,13 +64,13 @@ impl Test {
         matches!(self, Self::WriteBw | Self::ReadBw | Self::SendBw)
     }
 
-    /// A size (bytes) and a number of iterations that are quick and still cut messages into several FPDUs.
+    /// A size (bytes) and a number of iterations that are fast and still need several FPDUs for a message.
     pub fn quick(self) -> (u32, u32) {
         if self.is_bandwidth() { (40_000, 50) } else { (3_000, 50) }
     }
 }
 
-/// The network side of a command line.
+/// The network options of a command line.
 #[derive(Clone, Debug)]
 pub struct Net {
     /// DPDK's device string.
@@ -82,14 +82,14 @@ pub struct Net {
 }
 
 impl Net {
-    /// The options, without hugepages: tests run where there are none.
+    /// The options, without hugepages, which not every machine has.
     pub fn args(&self) -> Vec<String> {
         ["--vdev", &self.vdev, "--ip", &self.ip, "--mtu", &self.mtu.to_string(), "--no-huge"]
             .map(String::from)
             .to_vec()
     }
 
-    /// A raw socket on a device of the namespace; rings that hold jumbo frames.
+    /// A raw socket on a device of the namespace, with rings for jumbo frames.
     pub fn af_packet(dev: &str, ip: &str, mtu: u16) -> Self {
         let vdev = format!("net_af_packet0,iface={dev},blocksz=65536,framesz=16384,framecnt=1024");
         Self { vdev, ip: ip.to_owned(), mtu }
@@ -106,10 +106,10 @@ impl Net {
     }
 }
 
-/// `iwperf ARGS`, to run in `namespace` where one is given.
+/// `iwperf ARGS`, to be run in `namespace`, if given.
 ///
 /// # Errors
-/// When `iwperf` does not build.
+/// If `iwperf` does not build.
 pub fn iwperf<S: AsRef<str>>(
     namespace: Option<&Namespace>,
     args: impl IntoIterator<Item = S>,
@@ -122,10 +122,10 @@ pub fn iwperf<S: AsRef<str>>(
     Ok(run.args(args.into_iter().map(|arg| arg.as_ref().to_owned())))
 }
 
-/// Starts a server and waits until it says that it listens.
+/// Starts a server and waits until it listens.
 ///
 /// # Errors
-/// When it does not get that far.
+/// If it does not.
 pub fn serve<S: AsRef<str>>(
     namespace: Option<&Namespace>,
     net: &Net,
@@ -137,11 +137,11 @@ pub fn serve<S: AsRef<str>>(
     Ok(server)
 }
 
-/// Starts a server on the listening side of a vhost-user socket, and waits until the socket is there. The
-/// link comes up with the client.
+/// Starts a server on the listening side of a vhost-user socket, and waits until the socket exists. The link
+/// comes up with the client.
 ///
 /// # Errors
-/// When it does not get that far.
+/// If it does not.
 pub fn serve_vhost<S: AsRef<str>>(
     socket: &Path,
     ip: &str,
@@ -153,7 +153,11 @@ pub fn serve_vhost<S: AsRef<str>>(
     let started = Instant::now();
     while !socket.exists() {
         ensure!(server.is_running()?, "the server ended: {}", server.text());
-        ensure!(started.elapsed() < START_TIMEOUT, "the server makes no socket: {}", server.text());
+        ensure!(
+            started.elapsed() < START_TIMEOUT,
+            "the server does not create its socket: {}",
+            server.text()
+        );
         std::thread::sleep(Duration::from_millis(10));
     }
     Ok(server)
@@ -167,7 +171,7 @@ pub fn host(ip: &str) -> &str {
 /// The command line of a quick client of `test` that validates every byte and writes its results to `json`.
 ///
 /// # Errors
-/// When `iwperf` does not build.
+/// If `iwperf` does not build.
 pub fn client(
     namespace: Option<&Namespace>,
     test: Test,
@@ -183,7 +187,7 @@ pub fn client(
 /// Waits for both ends of a validated test and returns the client's results.
 ///
 /// # Errors
-/// When one end fails or takes too long, or the results are not those of a completed test.
+/// If one end fails or exceeds its time limit, or the results are not those of a completed test.
 pub fn conclude(client: Process, server: Process, json: &Path) -> Result<Value> {
     client
         .finish(TEST_TIMEOUT)
@@ -193,14 +197,14 @@ pub fn conclude(client: Process, server: Process, json: &Path) -> Result<Value> 
     let value = results(json)?;
     let checked = |by: &str| value["validation"][by].as_u64().unwrap_or(0);
     let messages = checked("messages_checked_here") + checked("messages_checked_by_peer");
-    ensure!(messages > 0, "nothing was validated: {value}");
+    ensure!(messages > 0, "no message was validated: {value}");
     Ok(value)
 }
 
 /// Reads the file that `--json` wrote.
 ///
 /// # Errors
-/// When it is not there, is not JSON, or has no row of results.
+/// If it is missing, is not JSON, or has no row of results.
 pub fn results(file: &Path) -> Result<Value> {
     let text = std::fs::read_to_string(file).map_err(|error| lab_error!("{}: {error}", file.display()))?;
     let value: Value = serde_json::from_str(&text).map_err(|error| lab_error!("{error} in:\n{text}"))?;

@@ -1,12 +1,12 @@
-//! What the tests that cross crates share: network namespaces, processes in them, Linux's siw in a virtual
-//! machine, `iwperf`'s command line, the bytes that streams carry, and the simulator ([`sim`]).
+//! Shared by the tests across crates: network namespaces, processes in them, Linux's siw in a virtual
+//! machine, `iwperf`'s command line, contents of streams, and the simulator ([`sim`]).
 //!
-//! Nothing here is part of the library, and nothing here touches the host's own network: every device lives
-//! in a namespace that is made for one test and goes with it.
+//! This is not part of the library, and it does not touch the host's own network: every device is in a
+//! namespace that is created for one test and removed with it.
 #![forbid(unsafe_code)]
 
-/// A test for each scenario by name, and one that finds a scenario without. `$judge` takes a name and panics
-/// when the scenario of it fails; `$all` are the scenarios there are.
+/// A test for each scenario by name, and one that finds scenarios without a test. `$judge` gets a name and
+/// panics if that scenario fails; `$all` are all scenarios.
 #[macro_export]
 macro_rules! scenario_tests {
     ($judge:path, $all:expr; $($test:ident $name:literal)*) => {

@@ -1,7 +1,7 @@
-//! The bytes that test streams carry: each follows from a seed and its place in the stream alone, so a
-//! receiver can check any piece, in any order, and say which byte is wrong first.
+//! The contents of test streams. Each byte depends only on a seed and its offset in the stream, so a receiver
+//! can check any part, in any order, and report the first wrong byte.
 
-/// A stream's bytes.
+/// The contents of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pattern {
     seed: u64,
@@ -13,14 +13,14 @@ impl Pattern {
         Self { seed }
     }
 
-    /// Writes the bytes from `offset` on into `out`.
+    /// Fills `out` with the bytes from `offset` on.
     pub fn fill(self, offset: u64, out: &mut [u8]) {
         for (byte, at) in out.iter_mut().zip(offset..) {
             *byte = self.byte(at);
         }
     }
 
-    /// The place in the stream of the first byte of `bytes` that is not as it should be.
+    /// The offset in the stream of the first wrong byte of `bytes`.
     pub fn first_wrong(self, offset: u64, bytes: &[u8]) -> Option<u64> {
         bytes.iter().zip(offset..).find_map(|(&byte, at)| (byte != self.byte(at)).then_some(at))
     }

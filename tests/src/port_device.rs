@@ -1,4 +1,5 @@
-//! A port as smoltcp sees it: frames are read where they arrived, and built where they leave from.
+//! A port as a smoltcp device: frames are read in the buffers in which they arrived, and built in the buffers
+//! in which they leave.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -10,7 +11,7 @@ use smoltcp::time::Instant;
 /// Bytes of an Ethernet header.
 const ETHERNET_BYTES: usize = 14;
 
-/// A port, what has arrived at it, and what waits to leave.
+/// A port, with received frames and frames to send.
 pub struct PortDevice {
     port: Box<dyn Port>,
     rx: VecDeque<Mbuf>,
@@ -18,13 +19,13 @@ pub struct PortDevice {
 }
 
 impl PortDevice {
-    /// Nothing has arrived yet.
+    /// A device without frames.
     pub fn new(port: Box<dyn Port>) -> Self {
         Self { port, rx: VecDeque::new(), tx: Burst::new() }
     }
 
-    /// Takes in what has arrived by now, and sends what waits as far as the port takes it. Returns whether
-    /// any frame moved.
+    /// Receives frames, and sends waiting ones as far as the port accepts them. Returns whether any frame
+    /// moved.
     pub fn poll_at(&mut self, now_us: u64) -> bool {
         let mut burst = Burst::new();
         let mut moved = false;
@@ -35,38 +36,38 @@ impl PortDevice {
         moved | self.flush(now_us)
     }
 
-    /// Sends what waits, as far as the port takes it. Returns whether any frame moved.
+    /// Sends waiting frames as far as the port accepts them. Returns whether any frame moved.
     pub fn flush(&mut self, now_us: u64) -> bool {
         !self.tx.is_empty() && self.port.tx_burst(now_us, &mut self.tx) > 0
     }
 
-    /// Whether no more frames may be made before some leave.
+    /// Whether frames have to leave before more can be made.
     pub fn is_full(&self) -> bool {
         self.tx.is_full()
     }
 
-    /// What waits to leave, oldest first.
+    /// Frames waiting to leave, oldest first.
     pub fn waiting(&self) -> impl Iterator<Item = Cow<'_, [u8]>> {
         self.tx.iter().map(bytes)
     }
 
-    /// What has arrived and smoltcp has not taken yet, oldest first.
+    /// Received frames that smoltcp has not processed, oldest first.
     pub fn arrived(&self) -> impl Iterator<Item = Cow<'_, [u8]>> {
         self.rx.iter().map(bytes)
     }
 
-    /// Drops those that have arrived for which `keep` is false, oldest first.
+    /// Drops received frames for which `keep` is false, oldest first.
     pub fn retain(&mut self, mut keep: impl FnMut(&[u8]) -> bool) {
         self.rx.retain(|frame| keep(&bytes(frame)));
     }
 
-    /// Sends a frame that smoltcp has not made. It is lost where no buffer is free, as on a wire.
+    /// Sends a frame that smoltcp did not make. It is lost if no buffer is free, as on a wire.
     pub fn send(&mut self, frame: &[u8]) {
         Tx(self).consume(frame.len(), |room| room.copy_from_slice(frame));
     }
 }
 
-/// A frame in one piece.
+/// The bytes of a frame, contiguous.
 fn bytes(frame: &Mbuf) -> Cow<'_, [u8]> {
     match frame.head() {
         head if head.len() == frame.len() => Cow::Borrowed(head),
@@ -98,7 +99,7 @@ impl Device for PortDevice {
     }
 }
 
-/// A frame that has arrived.
+/// A received frame.
 pub struct Rx(Mbuf);
 
 impl RxToken for Rx {
@@ -107,7 +108,7 @@ impl RxToken for Rx {
     }
 }
 
-/// A place for a frame to send.
+/// A buffer for a frame to send.
 pub struct Tx<'a>(&'a mut PortDevice);
 
 impl TxToken for Tx<'_> {

@@ -1,9 +1,9 @@
-//! What share of a wire one connection reaches, in virtual time: RDMA Writes back to back between two
-//! engines, frames lost for want of room in the queue in front of the wire, or by chance.
+//! The share of a wire that one connection reaches, in virtual time: RDMA Writes back to back between two
+//! engines. Frames are lost when the queue in front of the wire is full, or at random.
 //!
-//! Two shares, both over the second stretch of a run, when slow start is over: of the wire's time, in which
-//! frames were on it, and of its rate, in payload that was placed. The wire counts nanoseconds, the engines
-//! microseconds.
+//! There are two shares, both measured in the second half of a run, after slow start: the share of the wire's
+//! time with a frame on it, and the share of its rate that is placed payload. The wire counts nanoseconds,
+//! the engines microseconds.
 
 use iwarp::memory::{Access, Base};
 use iwarp::verbs::{MemoryRegion, MrOptions, QueuePair, RemoteAddr, SendOp, SendRequest, WcStatus};
@@ -20,60 +20,60 @@ const LOCAL_PORT: u16 = 40_000;
 /// Bytes of a Write.
 const WRITE: usize = 256 << 10;
 
-/// Writes that are posted and not completed: more than the send buffer and the windows take.
+/// Writes posted and not completed: more than the send buffer and the windows hold.
 const POSTED: u64 = 64;
 
-/// Packet buffers of each port: so many that the wire decides.
+/// Packet buffers of each port: enough that only the wire matters.
 const MBUFS: usize = 16_384;
 
-/// A path and what is sent over it.
+/// A path, and the traffic over it.
 #[derive(Clone, Copy, Debug)]
 pub struct Path {
     /// Megabits a second, each way.
     pub rate_mbit: u64,
     /// Round-trip time of the empty wire, microseconds.
     pub rtt_us: u64,
-    /// Queue in front of the wire, hundredths of what one round trip carries.
+    /// Length of the queue in front of the wire, hundredths of the bandwidth-delay product.
     pub queue: u64,
     /// MTU, bytes.
     pub mtu: u16,
     /// The receiver asks for markers.
     pub markers: bool,
-    /// Frames lost by chance each way, parts per million.
+    /// Frames lost at random each way, parts per million.
     pub loss_ppm: u32,
 }
 
-/// What one connection made of it.
+/// The results of one connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reached {
     /// Share of the wire's time with a frame on it.
     pub wire: f64,
-    /// Share of the wire's rate that was payload of Writes, placed.
+    /// Share of the wire's rate that was placed payload of Writes.
     pub payload: f64,
-    /// The first round trip in which the wire was busy for nine tenths of its time; all of the first stretch
-    /// if none was.
+    /// The first round trip in which the wire was busy for nine tenths of its time; all of the first half if
+    /// there was none.
     pub filled_after: u64,
-    /// Frames that found the queue full, in all.
+    /// Frames dropped at a full queue, in total.
     pub overflowed: u64,
     /// Timeouts of the sender's TCP.
     pub timeouts: u64,
 }
 
 impl Path {
-    /// Bytes that one round trip carries.
+    /// The bandwidth-delay product.
     pub fn bytes(&self) -> u64 {
         self.rate_mbit * self.rtt_us / 8
     }
 
-    /// Carries Writes for `rounds` round trips, and for as many once more, which are measured.
+    /// Does Writes for `rounds` round trips, and then for as many that are measured.
     ///
     /// # Errors
-    /// When a Write fails, or nothing happens any more.
+    /// If a Write fails, or no event is left.
     pub fn reach(&self, tcp: TcpConfig, rounds: u64) -> Result<Reached, String> {
         let mut run = Run::new(*self, tcp)?;
         let start_us = run.hosts.now_us;
         let half_us = rounds * self.rtt_us;
-        // Slow start, in steps of a round trip: when the wire is full.
+        // Slow start, in steps of a round trip, to find when the wire is full.
         let mut filled_after = rounds;
         for round in 1..=rounds {
             let before = run.carried;
@@ -111,7 +111,8 @@ struct Run {
 
 impl Run {
     fn new(path: Path, tcp: TcpConfig) -> Result<Self, String> {
-        // A connection that is made in no time takes the round trips of the path for a queue (RFC 9406).
+        // A handshake without delay would make slow start take the round trips of the path for queueing delay
+        // (RFC 9406).
         let config = HostsConfig { mtu: path.mtu, mbufs: MBUFS, tcp, seed: 1, exchange_us: path.rtt_us };
         let mut hosts = Hosts::new(&config)?;
         let connected = hosts.connect(LOCAL_PORT, path.markers, &mut |_, _| ())?;
@@ -120,7 +121,7 @@ impl Run {
         let region = |side: usize| hosts.hosts[side].pd.reg_mr_with(WRITE, &options);
         let source = region(0).map_err(|error| error.to_string())?;
         let sink = region(1).map_err(|error| error.to_string())?;
-        // Two frames at least, or an acknowledgement's way back is full.
+        // At least two frames, otherwise an acknowledgement fills the return path.
         let queue = (path.bytes() * path.queue / 100).max(2 * u64::from(path.mtu) + 28);
         let wire =
             |side| Wire::new(path.rate_mbit, path.rtt_us / 2, queue, Loss::Random(path.loss_ppm), 1, side);
@@ -159,7 +160,7 @@ impl Run {
                 self.wakes[0] = Some(self.hosts.now_us);
             }
             let next = self.arrivals.next_us().into_iter().chain(self.wakes.into_iter().flatten()).min();
-            let next_us = next.ok_or("nothing will ever happen again")?;
+            let next_us = next.ok_or("no event is left")?;
             if next_us > end_us {
                 self.hosts.now_us = end_us;
                 return Ok(());
@@ -192,7 +193,7 @@ impl Run {
         }
         while let Some(wc) = self.hosts.hosts[0].cq.poll_one() {
             if wc.status != WcStatus::Success {
-                return Err(format!("a Write fails: {}", wc.status));
+                return Err(format!("a Write failed: {}", wc.status));
             }
             self.completed += 1;
         }

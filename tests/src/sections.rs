@@ -1,27 +1,26 @@
-//! What the sections of `scripts/test` run, held against the targets that cargo knows: a test that no section
-//! runs shows nothing.
+//! Compares the sections of `scripts/test` with cargo's targets: a test that no section runs proves nothing.
 //!
-//! `scripts/test --list` prints the commands; this module reads the words of `cargo test` in them. A feature
-//! counts as tested where a section tests its package with the feature on.
+//! `scripts/test --list` prints the commands. This module parses the `cargo test` in them. A feature counts
+//! as tested if a section tests its package with the feature on.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 
-/// Targets and features that no section needs to run, and why.
+/// Targets and features that no section has to run, with the reasons.
 pub const EXCUSED: [(&str, &str); 6] = [
-    ("fuzz bin fuzz", "libFuzzer's own program, which runs as long as one likes: `scripts/fuzz`"),
+    ("fuzz bin fuzz", "libFuzzer's program, which runs without end: `scripts/fuzz`"),
     (
         "fuzz feature libfuzzer",
         "needs instrumented code: `scripts/fuzz`; its targets replay their corpora without",
     ),
-    ("benches bench primitives", "times, which no test could judge; `clippy --all-targets` builds it"),
-    ("benches example beside_bulk", "times, which no test could judge; `cargo test` builds it"),
-    ("dp example frames", "prints the rate of a device for a person to read; `cargo test` builds it"),
-    ("tcp-lite example loopback", "prints a rate for a person to read; `cargo test` builds it"),
+    ("benches bench primitives", "only prints times; `clippy --all-targets` builds it"),
+    ("benches example beside_bulk", "only prints times; `cargo test` builds it"),
+    ("dp example frames", "only prints the rate of a device; `cargo test` builds it"),
+    ("tcp-lite example loopback", "only prints a rate; `cargo test` builds it"),
 ];
 
-/// What `cargo metadata --no-deps` says.
+/// The output of `cargo metadata --no-deps`.
 #[derive(Debug, Deserialize)]
 pub struct Metadata {
     packages: Vec<Package>,
@@ -59,14 +58,15 @@ struct Command {
     packages: Vec<String>,
     workspace: bool,
     excluded: Vec<String>,
-    /// As `(kind, name)`; no name: all of the kind. None at all: what `cargo test` runs by itself.
+    /// As `(kind, name)`. Without a name: all of the kind. Empty: the targets that `cargo test` runs by
+    /// default.
     targets: Vec<(&'static str, Option<String>)>,
     features: Vec<String>,
     no_default_features: bool,
 }
 
 impl Command {
-    /// The `cargo test` in a line of `scripts/test --list`; `None` where there is none.
+    /// Parses the `cargo test` in a line of `scripts/test --list`; `None` if it has none.
     fn parse(line: &str) -> Result<Option<Self>, String> {
         let mut words = line.split_whitespace().skip_while(|word| *word != "cargo").skip(1);
         if words.next() != Some("test") {
@@ -89,7 +89,7 @@ impl Command {
                 "--features" => command.features.extend(value()?.split(',').map(str::to_owned)),
                 "--no-default-features" => command.no_default_features = true,
                 "--quiet" | "--release" | "--no-fail-fast" => {}
-                // What follows is the test programs'.
+                // The rest are arguments of the test programs.
                 "--" => break,
                 _ => return Err(format!("{line}: {word} is not understood here")),
             }
@@ -102,7 +102,7 @@ impl Command {
         named(&self.packages) || (self.workspace && !named(&self.excluded))
     }
 
-    /// Whether it runs a target of a package that it selects, its features aside.
+    /// Whether it runs a target of a package that it selects, regardless of features.
     fn runs(&self, target: &Target) -> bool {
         let is = |kind: &str| target.kind.iter().any(|it| it == kind);
         if self.targets.is_empty() {
@@ -113,8 +113,8 @@ impl Command {
         })
     }
 
-    /// The features that are on, as `(package, feature)`: those asked for, those of dependencies, and what
-    /// they bring along.
+    /// The enabled features, as `(package, feature)`: those of the command, those of dependencies, and the
+    /// features that they enable.
     fn features<'a>(&'a self, packages: &'a [Package]) -> BTreeSet<(&'a str, &'a str)> {
         let find = |name: &str| packages.iter().find(|package| package.name == name);
         let (mut on, mut todo) = (BTreeSet::new(), Vec::new());
@@ -154,11 +154,11 @@ impl Command {
     }
 }
 
-/// What no section runs, one line each. `sections` is what `scripts/test --list` prints; `names` says whether
-/// a package's own tests run an example.
+/// Lists the targets and features that no section runs, one line each. `sections` is the output of
+/// `scripts/test --list`. `names` returns whether a package's own tests run an example.
 ///
 /// # Errors
-/// A command that is not understood.
+/// A command that cannot be parsed.
 pub fn unrun(
     metadata: &Metadata,
     sections: &str,
@@ -220,7 +220,7 @@ mod tests {
         Run::new(root().join("scripts/test")).arg("--list").check(TEN_SECONDS).unwrap()
     }
 
-    /// Whether a test of the package has the example's name in quotes, as one that runs it does.
+    /// Whether a test of the package has the example's name in quotes, as a test that runs it does.
     fn is_run_by_a_test(package: &str, example: &str) -> bool {
         let path = root().join(package).join("tests/examples.rs");
         std::fs::read_to_string(path).is_ok_and(|text| text.contains(&format!("run(\"{example}\")")))
@@ -255,7 +255,7 @@ mod tests {
         };
         assert_eq!(missed("placement"), ["tests test placement"]);
         assert_eq!(missed("profile"), ["benches feature profile", "dp feature profile"]);
-        // What needs DPDK is not run by the section that hides it.
+        // Tests that need DPDK are not run by the section that hides it.
         assert!(missed("workspace").contains(&"dp test vhost_frames".to_owned()));
         assert!(missed("workspace").contains(&"fuzz test replay".to_owned()));
         assert!(!missed("workspace").contains(&"iwarp test examples".to_owned()));

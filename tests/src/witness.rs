@@ -1,5 +1,5 @@
-//! What passes a wire, as its frames tell: the proof that a peer did what a test is about. It has eyes of its
-//! own (the simulator's parser), so that no stack's counters have to be believed.
+//! Counts what passes a wire, from its frames, to prove that a peer did what a test is about. It uses the
+//! simulator's parser, so it does not depend on the counters of any stack.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,17 +11,17 @@ use crate::lab::Result;
 use crate::lab_error;
 use crate::sim::packet::{Tcp, flag, parse};
 
-/// What one side has sent. Written out, it is words `name=value` on one line.
+/// The counters of one side. Its text is words `name=value` on one line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// Segments with payload.
     pub data: u64,
-    /// Bytes of payload of the longest.
+    /// Payload of the longest segment, bytes.
     pub longest: usize,
-    /// Segments of one byte or none from just below what the other side has acknowledged, while its window
-    /// was closed: window probes (RFC 9293 section 3.8.6.1).
+    /// Window probes (RFC 9293 section 3.8.6.1): segments of one byte or none from just below the other
+    /// side's acknowledgement, while its window was closed.
     pub window_probes: u64,
-    /// The same while its window was open: keepalives (section 3.8.4).
+    /// Keepalives (section 3.8.4): the same while its window was open.
     pub keepalives: u64,
     /// Segments with an urgent pointer.
     pub urgent: u64,
@@ -29,11 +29,11 @@ pub struct Seen {
     pub syn_bytes: u64,
     /// Segments that announce a window of zero.
     pub zero_windows: u64,
-    /// Packets that may be marked (RFC 3168).
+    /// ECN-capable packets (RFC 3168).
     pub ect: u64,
-    /// Kinds of the options of SYNs.
+    /// Kinds of options in SYNs.
     pub syn_options: BTreeSet<u8>,
-    /// Kinds of the options of all others.
+    /// Kinds of options in all other segments.
     pub options: BTreeSet<u8>,
 }
 
@@ -51,10 +51,10 @@ impl fmt::Display for Seen {
     }
 }
 
-/// The word `name=value` of the line that begins with `side`, in what a program printed.
+/// The value of the word `name=value` in the line that begins with `side`, in a program's output.
 ///
 /// # Errors
-/// When there is none.
+/// If there is none.
 pub fn word<'a>(text: &'a str, side: &str, name: &str) -> Result<&'a str> {
     let line = text.lines().find(|line| line.split(' ').next() == Some(side));
     let word =
@@ -62,23 +62,23 @@ pub fn word<'a>(text: &'a str, side: &str, name: &str) -> Result<&'a str> {
     word.ok_or_else(|| lab_error!("there is no {name} of {side}: {text}"))
 }
 
-/// The same where it is a number.
+/// The same for a number.
 ///
 /// # Errors
-/// When there is none.
+/// If there is none.
 pub fn count(text: &str, side: &str, name: &str) -> Result<u64> {
     let word = word(text, side, name)?;
-    word.parse().map_err(|_| lab_error!("{name}={word} is no number"))
+    word.parse().map_err(|_| lab_error!("{name}={word} is not a number"))
 }
 
-/// What a side said last.
+/// The latest numbers of a side.
 #[derive(Clone, Copy, Debug)]
 struct Said {
     ack: u32,
     closed: bool,
 }
 
-/// Looks at both directions of a wire with one TCP connection at a time.
+/// Watches both directions of a wire with one TCP connection at a time.
 #[derive(Clone, Debug, Default)]
 pub struct Witness {
     seen: [Seen; 2],
@@ -86,12 +86,12 @@ pub struct Witness {
 }
 
 impl Witness {
-    /// What each side has sent so far.
+    /// The counters of each side.
     pub fn seen(&self) -> &[Seen; 2] {
         &self.seen
     }
 
-    /// Looks at a frame that `side` (0 or 1) has sent.
+    /// Counts a frame that `side` (0 or 1) has sent.
     pub fn see(&mut self, side: usize, frame: &[u8]) {
         let Some(tcp) = parse(frame) else { return };
         let seen = &mut self.seen[side];
@@ -118,12 +118,12 @@ impl Witness {
     }
 }
 
-/// Whether a segment asks for an answer and for nothing else, the other side having acknowledged up to `ack`.
+/// Whether a segment only asks for an answer. The other side has acknowledged up to `ack`.
 fn is_probe(tcp: &Tcp, ack: u32) -> bool {
     tcp.flags & (flag::SYN | flag::FIN | flag::RST) == 0 && tcp.len() <= 1 && tcp.seq.wrapping_add(1) == ack
 }
 
-/// A port with a witness at it: side 0 is who sends through it.
+/// A port with a witness: side 0 is the host that sends through it.
 pub struct Watched<'a> {
     port: &'a mut dyn Port,
     witness: Witness,
@@ -135,7 +135,7 @@ impl<'a> Watched<'a> {
         Self { port, witness: Witness::default() }
     }
 
-    /// Who has seen it all.
+    /// The witness.
     pub fn witness(&self) -> &Witness {
         &self.witness
     }

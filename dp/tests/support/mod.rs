@@ -1,6 +1,6 @@
-//! What the tests with DPDK share: EAL without privileges, and a second process.
+//! Shared by the tests with DPDK: EAL without privileges, and a second process.
 //!
-//! The second process is the test program itself, run for one ignored test whose name the first one gives.
+//! The second process is the test program itself, started with the name of one ignored test.
 #![allow(dead_code)]
 
 use std::path::PathBuf;
@@ -11,10 +11,10 @@ use dp::dpdk::{self, DeviceConfig, PortSpec};
 use dp::eal::{Eal, EalConfig};
 use dp::{Burst, Checksum, LinkState, Mbuf, Mempool, Port, TxOffload};
 
-/// Set for the second process: the path of the socket that joins the two.
+/// Set for the second process: the path of the socket between the two.
 const SOCKET: &str = "DP_TEST_SOCKET";
 
-/// EAL as it runs anywhere.
+/// EAL with a configuration that needs no privileges.
 pub(crate) fn eal() -> Eal {
     Eal::start(&EalConfig::ordinary(256)).expect("EAL starts without privileges")
 }
@@ -26,7 +26,7 @@ pub(crate) fn open(vdev: &str, config: &DeviceConfig) -> Box<dyn Port> {
     ports.remove(0)
 }
 
-/// A directory that goes when the test ends.
+/// A directory that is removed when the test ends.
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
@@ -47,11 +47,11 @@ impl Drop for Scratch {
     }
 }
 
-/// The second process; killed when dropped.
+/// The second process. Dropping it kills it.
 pub(crate) struct Peer(Child);
 
 impl Peer {
-    /// Runs the ignored test `name` of this program in a process of its own.
+    /// Runs the ignored test `name` of this program in a second process.
     pub(crate) fn start(name: &str, socket: &str) -> Self {
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["--ignored", "--exact", name, "--nocapture"])
@@ -63,7 +63,7 @@ impl Peer {
         Self(child)
     }
 
-    /// SIGSTOP: it does nothing more, and closes nothing. When this returns, each of its threads has stopped.
+    /// SIGSTOP: it does nothing and closes nothing. Returns when all its threads have stopped.
     pub(crate) fn stop(&self) {
         use rustix::process::{Pid, WaitOptions, waitpid};
         self.signal(rustix::process::Signal::STOP);
@@ -94,12 +94,12 @@ impl Drop for Peer {
     }
 }
 
-/// In the second process: the socket's path. `None` when somebody runs the ignored tests by hand.
+/// In the second process: the socket's path. `None` if the ignored tests are run by hand.
 pub(crate) fn socket_of_first_process() -> Option<String> {
     std::env::var(SOCKET).ok()
 }
 
-/// Calls `step` until it says yes.
+/// Calls `step` until it returns true.
 ///
 /// # Panics
 /// After 10 seconds.
@@ -115,7 +115,7 @@ pub(crate) fn wait_for_link(port: &mut dyn Port, state: LinkState) {
     until(&format!("link {state:?}"), || port.link_state() == state);
 }
 
-/// One frame goes to a peer that echoes, and comes back. It is sent again when it was lost: a virtio-user
+/// Sends one frame to an echoing peer and waits for its return. Retries when it was lost: a virtio-user
 /// device takes the link down once more while it is configured, and a killed peer leaves frames in its ring.
 pub(crate) fn round_trip(port: &mut dyn Port, number: u32) {
     let sent = pattern(number, 600);
@@ -132,7 +132,7 @@ pub(crate) fn round_trip(port: &mut dyn Port, number: u32) {
         port.rx_burst(0, &mut received);
         received.iter().any(|frame| flat(frame) == sent)
     });
-    // What was sent again may come twice.
+    // A repeated frame may come twice.
     let mut quiet_since = Instant::now();
     while quiet_since.elapsed() < Duration::from_millis(100) {
         received.clear();
@@ -142,7 +142,7 @@ pub(crate) fn round_trip(port: &mut dyn Port, number: u32) {
     }
 }
 
-/// The bytes of test frame `number`: an Ethernet header of a type for experiments, and a pattern.
+/// Test frame `number`: an Ethernet header with an experimental type, and a pattern.
 pub(crate) fn pattern(number: u32, bytes: usize) -> Vec<u8> {
     let mut frame = vec![0xff; 6];
     frame.extend([2, 0, 0, 0, 0, 1, 0x88, 0xb5]);
@@ -172,7 +172,7 @@ pub(crate) fn flat(mbuf: &Mbuf) -> Vec<u8> {
     mbuf.segments().flatten().copied().collect()
 }
 
-/// What the port is asked to fill in for [`tcp_frame`].
+/// The checksum offload for [`tcp_frame`].
 pub(crate) const TCP_OFFLOAD: TxOffload = TxOffload {
     ipv4_checksum: false,
     tcp_checksum: true,
@@ -183,14 +183,14 @@ pub(crate) const TCP_OFFLOAD: TxOffload = TxOffload {
     l4_bytes: 20,
 };
 
-/// Where the TCP checksum is in [`tcp_frame`].
+/// Offset of the TCP checksum in [`tcp_frame`].
 pub(crate) const TCP_CHECKSUM: std::ops::Range<usize> = 50..52;
 
-/// A [`tcp_frame`] as long as this is echoed with its headers in several buffers, which drivers refuse to
-/// sum.
+/// A [`tcp_frame`] of this length is echoed with its headers in several buffers, for which drivers refuse
+/// checksum offload.
 pub(crate) const SPLIT_BYTES: usize = 613;
 
-/// An IPv4 TCP frame whose checksum field holds the sum of the pseudo-header only.
+/// An IPv4 TCP frame with only the pseudo-header's sum in its checksum field.
 pub(crate) fn tcp_frame(bytes: usize) -> Vec<u8> {
     let mut frame = pattern(0, bytes);
     let ip_bytes = (bytes - 14) as u16;
@@ -198,14 +198,14 @@ pub(crate) fn tcp_frame(bytes: usize) -> Vec<u8> {
     frame[14..34].copy_from_slice(&[0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
     frame[16..18].copy_from_slice(&ip_bytes.to_be_bytes());
     frame[46] = 0x50;
-    // Two addresses of 0x0a00 and 1 and 2, protocol 6, and the length; small enough for no carry.
+    // Two addresses of 0x0a00 and 1 and 2, protocol 6, and the length; too small for a carry.
     let pseudo = 2 * 0x0a00 + 3 + 6 + (ip_bytes - 20);
     frame[TCP_CHECKSUM].copy_from_slice(&pseudo.to_be_bytes());
     frame
 }
 
-/// Sends everything back until the first process is gone; every other frame as a second view of what came,
-/// and checksums as partial as they came.
+/// Echoes everything until the first process is gone: every second frame as a second view of the received
+/// one, with checksums as partial as they were.
 pub(crate) fn echo(port: &mut dyn Port) {
     let first = std::os::unix::process::parent_id();
     let end = Instant::now() + Duration::from_secs(120);

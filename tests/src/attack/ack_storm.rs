@@ -1,7 +1,7 @@
-//! Acknowledgements that are none: of bytes never sent (an ACK loop, RFC 5961 section 5), the same one again
-//! and again, and one byte at a time (a misbehaving receiver, RFC 5681 section 3.1, RFC 3465).
+//! Bogus acknowledgements: of bytes never sent (an ACK loop, RFC 5961 section 5), the same one repeatedly,
+//! and one byte at a time (a misbehaving receiver, RFC 5681 section 3.1, RFC 3465).
 //!
-//! The last two read what is lent to them first, so that something is in flight.
+//! In the last two scenarios the peers first read the lent region, so that something is in flight.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::troupe::Troupe;
 use super::victim::LENT;
 use super::{Attack, Scenario, as_it_is, check};
 
-/// Of what was never sent.
+/// Acknowledgements of bytes that were never sent.
 pub const UNSENT: Scenario = Scenario {
     name: "ack-unsent",
     about: "acknowledgements of bytes that were never sent",
@@ -19,15 +19,15 @@ pub const UNSENT: Scenario = Scenario {
     attack: |arena| AckStorm::attack(arena, Kind::Unsent),
 };
 
-/// The same again.
+/// The same acknowledgement repeatedly.
 pub const DUPLICATE: Scenario = Scenario {
     name: "ack-duplicate",
-    about: "the same acknowledgement over and over, with bytes in flight",
+    about: "the same acknowledgement repeatedly, with bytes in flight",
     configure: as_it_is,
     attack: |arena| AckStorm::attack(arena, Kind::Duplicate),
 };
 
-/// In pieces.
+/// Acknowledgements of one byte each.
 pub const DIVISION: Scenario = Scenario {
     name: "ack-division",
     about: "acknowledgements of one byte each",
@@ -37,11 +37,11 @@ pub const DIVISION: Scenario = Scenario {
 
 /// Connections.
 const PEERS: u32 = 4;
-/// Challenge ACKs of a connection in a second.
+/// Challenge ACKs of a connection per second.
 const CHALLENGES: u64 = 64;
-/// How long the attackers go on by themselves.
+/// Duration of the attack without honest traffic.
 const BURSTS: Duration = Duration::from_millis(50);
-/// What is in flight at first, at most (RFC 6928).
+/// Most bytes in flight at first (RFC 6928).
 const INITIAL_WINDOW: u64 = 10 * 1460;
 
 #[derive(Clone, Copy, PartialEq)]
@@ -56,20 +56,20 @@ struct AckStorm {
     troupe: Troupe,
     lent: (u32, u64),
     numbers: Vec<u32>,
-    /// Whether each has asked for something.
+    /// Whether each peer has sent its Read Request.
     asked: bool,
     sent: u64,
-    /// Bytes each has acknowledged one by one.
+    /// Bytes that each peer has acknowledged one by one.
     divided: u32,
     ready_us: Option<u64>,
-    /// Frames that the victim has sent since.
+    /// Frames that the victim has sent since the attack began.
     answers: u64,
 }
 
 impl AckStorm {
     fn attack(arena: &Arena, kind: Kind) -> Box<dyn Attack> {
         let mut troupe = Troupe::new(arena.macs(), 0);
-        // Without SACK each of them is a duplicate acknowledgement by itself.
+        // Without SACK, each of them counts as a duplicate acknowledgement.
         let manners = Manners { large: false, ..Manners::default() };
         let numbers = (0..PEERS).map(|_| troupe.join(manners)).collect();
         let lent = (arena.victim.lent.rkey(), arena.victim.lent.addr());
@@ -138,11 +138,11 @@ impl Actor for AckStorm {
 impl Attack for AckStorm {
     fn judge(&mut self, arena: &mut Arena) -> Result<String, String> {
         if self.kind == Kind::Unsent {
-            // In more turns than may be answered in.
+            // Over more polls than the limit of challenge ACKs.
             arena.alone(self, BURSTS, |_, _| false);
         }
         let elapsed_us = arena.now_us() - self.ready_us.unwrap_or_default();
-        check(self.troupe.is_ready(), || "a connection is gone".into())?;
+        check(self.troupe.is_ready(), || "a connection has ended".into())?;
         let peers = u64::from(PEERS);
         let (answers, sent) = (self.answers, self.sent);
         if self.kind == Kind::Unsent {
@@ -153,19 +153,19 @@ impl Attack for AckStorm {
         let divided = self.divided;
         let most =
             self.numbers.iter().map(|number| self.troupe.get(*number).inbox.len() as u64).max().unwrap_or(0);
-        // By bytes (RFC 3465), not by acknowledgements: what was acknowledged opens the window by as much
-        // again. A duplicate acknowledgement is of what was in flight, and lets as much more go (RFC 5681
+        // Acknowledged bytes open the window by as much again, counted in bytes and not in acknowledgements
+        // (RFC 3465). Each duplicate acknowledgement of bytes in flight allows one more segment (RFC 5681
         // section 3.2).
         let acknowledged = if self.kind == Kind::Division { u64::from(divided) } else { 0 };
         let allowed = 2 * INITIAL_WINDOW + 2 * acknowledged + 3 * 1460;
         check(most <= allowed, || {
-            format!("{most} bytes were sent for {acknowledged}, {allowed} are allowed")
+            format!("{most} bytes were sent for {acknowledged} acknowledged ones, the limit is {allowed}")
         })?;
         check(most >= 1460, || "nothing was in flight".into())?;
-        // Retransmissions are bounded as well: a few, and what the timer says.
+        // Retransmissions are bounded too: a few, and those of timeouts.
         let timeouts = elapsed_us / 50_000 + 1;
         let allowed = peers * (2 * allowed / 1460 + 4 * timeouts);
-        check(answers <= allowed, || format!("{answers} frames in answer, {allowed} are allowed"))?;
+        check(answers <= allowed, || format!("{answers} frames in answer, the limit is {allowed}"))?;
         Ok(format!(
             "{answers} frames in answer to {sent} ACKs; {most} bytes out, {acknowledged} acknowledged"
         ))

@@ -1,8 +1,9 @@
-//! One core: the victim, its honest client, and somebody else, in the time that the victim's own work takes.
+//! One core with the victim, its honest client, and an attacker, on a clock that runs with the victim's own
+//! work.
 //!
-//! The clock of a run is the processor time of the victim's thread, so that whatever keeps the victim busy
-//! slows everybody down; the other hosts take no time. When nobody has anything to do, the clock goes on to
-//! the next deadline: who has to wait for a timer loses the time as well.
+//! The clock is the processor time of the victim's thread. So an attack that keeps the victim busy slows
+//! everything, and the other hosts take no time. When no host has anything to do, the clock advances to the
+//! next deadline: a host that waits for a timer loses that time as well.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -22,27 +23,27 @@ use crate::sim::packet::{flag, parse};
 pub const HONEST: usize = 4;
 /// The router's Ethernet address.
 pub const ROUTER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0xfe];
-/// The honest client's.
+/// The honest client's Ethernet address.
 pub const CLIENT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 3];
-/// The victim's.
+/// The victim's Ethernet address.
 pub const VICTIM_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
-/// Frames that one who is not paced sends at a time.
+/// Frames that an unpaced attacker sends at a time.
 const UNPACED: usize = 64;
-/// A run in which nothing honest gets done for so long stands still.
+/// A run fails after this time without progress of the honest connections.
 const STANDSTILL: Duration = Duration::from_secs(30);
 
-/// What an attacker who sees everything knows of an honest connection.
+/// State of an honest connection that an attacker on the path could see.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Flow {
     /// The client's port.
     pub port: u16,
-    /// The next sequence number of the client's.
+    /// The client's next sequence number.
     pub seq: u32,
-    /// What the client has acknowledged.
+    /// The client's last acknowledgement number.
     pub ack: u32,
 }
 
-/// What is known to whoever sends frames.
+/// The state that is visible to an attacker.
 pub struct Scene<'a> {
     /// The time, microseconds.
     pub now_us: u64,
@@ -50,35 +51,35 @@ pub struct Scene<'a> {
     pub flows: &'a [Flow],
 }
 
-/// Somebody who sends frames beside the honest client's.
+/// A host that sends frames next to the honest client.
 pub trait Actor {
-    /// Whether it has what it needs first.
+    /// Whether its connections are established.
     fn is_ready(&self) -> bool {
         true
     }
 
-    /// Its next frame; `None`: it has nothing to say until it hears something, or time goes on.
+    /// Its next frame; `None`: it waits for a frame or for time to pass.
     fn frame(&mut self, scene: &Scene<'_>) -> Option<Vec<u8>>;
 
-    /// A frame of the victim's for an address behind the router.
+    /// A frame from the victim to an address behind the router.
     fn hear(&mut self, _frame: &[u8]) {}
 
-    /// A bare ACK that the honest client gets.
+    /// A bare ACK from the victim to the honest client.
     fn overhear(&mut self, _frame: &[u8]) {}
 }
 
-/// What came of a round.
+/// The figures of a round.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Round {
     /// Honest payload, bytes.
     pub bytes: u64,
     /// Time, nanoseconds.
     pub ns: u64,
-    /// Of it, the victim's processor's.
+    /// Processor time of the victim in it.
     pub cpu_ns: u64,
     /// Frames of the honest client.
     pub legitimate: u64,
-    /// Frames of the other.
+    /// Frames of the attacker.
     pub others: u64,
 }
 
@@ -89,9 +90,9 @@ impl Round {
     }
 }
 
-/// All three, and the clock.
+/// All three hosts, and the clock.
 pub struct Arena {
-    /// Who is attacked.
+    /// The host under attack.
     pub victim: Victim,
     client: Engine,
     client_dock: Dock,
@@ -101,23 +102,23 @@ pub struct Arena {
     honest: Vec<Honest>,
     flows: Vec<Flow>,
     by_port: HashMap<u16, usize>,
-    /// Time that nobody needed.
+    /// Time in which no host had anything to do.
     idle_ns: u64,
-    /// The lengths of the other's frames, while they are asked for.
+    /// Records the lengths of the attacker's frames, if set.
     pub lengths: Option<Vec<usize>>,
-    /// Packet buffers that the victim held at most.
+    /// Most packet buffers that the victim held.
     pub held_most: usize,
-    /// Frames of the honest client that the other's have to keep up with.
+    /// Frames of the honest client that the attacker has not matched yet.
     owed: u64,
 }
 
 impl Arena {
-    /// Everybody connected, in the processor time of the victim.
+    /// The connected hosts, with the victim's processor time as the clock.
     pub fn new(configure: &dyn Fn(&mut EngineConfig, &mut ListenOptions)) -> Self {
         Self::with_clock(configure, Clock::Processor)
     }
 
-    /// Everybody connected.
+    /// The connected hosts.
     pub fn with_clock(configure: &dyn Fn(&mut EngineConfig, &mut ListenOptions), clock: Clock) -> Self {
         let victim = Victim::new(configure, clock);
         let (port, client_dock) = dock("client", CLIENT_MAC);
@@ -148,7 +149,8 @@ impl Arena {
         arena
     }
 
-    /// One more honest connection, while the other is at it; whether it came about within `patience`.
+    /// Makes one more honest connection during the attack. Returns whether it was established within
+    /// `patience`.
     pub fn connect(&mut self, other: &mut dyn Actor, patience: Duration) -> bool {
         let cq = self.clients.create_cq(512, None).expect("a queue");
         let qp = self.client_domain.create_qp(&QpInit::new(&cq)).expect("a queue pair");
@@ -168,7 +170,7 @@ impl Arena {
                     matches!(event.kind, CmEventKind::ConnectError { .. } | CmEventKind::Rejected { .. });
             }
         }
-        let served = self.victim.served.pop().expect("there is one");
+        let served = self.victim.served.pop().expect("the victim accepted the connection");
         let number = self.honest.len() as u64 + 1;
         self.honest.push(Honest::new(&self.client_domain, qp, id, cq, served, number));
         true
@@ -179,15 +181,16 @@ impl Arena {
         (self.victim.cpu_ns + self.idle_ns) / 1000
     }
 
-    /// The router's and the victim's Ethernet addresses: how a frame from behind the router comes.
+    /// The router's and the victim's Ethernet addresses, for frames from behind the router.
     pub fn macs(&self) -> [[u8; 6]; 2] {
         [ROUTER_MAC, VICTIM_MAC]
     }
 
-    /// Honest work until so many batches are done, with as many frames of the other as of the client.
+    /// Does honest work until this many batches are done, with as many frames of the attacker as of the
+    /// client.
     ///
     /// # Errors
-    /// When an honest connection suffers anything but delay.
+    /// If an honest connection suffers more than delay.
     pub fn round(&mut self, other: &mut dyn Actor, batches: u64) -> Result<Round, String> {
         self.run(other, |arena, done| {
             for honest in &mut arena.honest {
@@ -216,7 +219,7 @@ impl Arena {
                 (last_done, progress_us) = (self.done(), self.now_us());
             }
             if self.now_us() - progress_us > STANDSTILL.as_micros() as u64 {
-                return Err(format!("no honest batch is done for {STANDSTILL:?}"));
+                return Err(format!("no honest batch was done within {STANDSTILL:?}"));
             }
         }
         round.bytes = (self.done() - start.0) * BATCH_BYTES;
@@ -229,12 +232,12 @@ impl Arena {
         self.honest.iter().map(|honest| honest.done).sum()
     }
 
-    /// Whether all honest connections stand.
+    /// Whether all honest connections are established.
     pub fn all_stand(&self) -> bool {
         self.honest.iter().all(Honest::stands)
     }
 
-    /// No honest work: the other does what it can, until `done` or for so long. Says whether it was done.
+    /// Attack without honest work, until `done` or for this time. Returns whether it was done.
     pub fn alone<A: Actor>(
         &mut self,
         other: &mut A,
@@ -251,22 +254,22 @@ impl Arena {
         done(self, other)
     }
 
-    /// Lets the other get ready.
+    /// Lets the attacker establish its connections.
     ///
     /// # Errors
-    /// When it does not within a minute.
+    /// If that takes longer than a minute.
     pub fn prepare(&mut self, other: &mut dyn Actor) -> Result<(), String> {
         let deadline = self.now_us() + 60_000_000;
         while !other.is_ready() {
             if self.now_us() >= deadline {
-                return Err("the other does not get ready".into());
+                return Err("the attacker's connections are not established".into());
             }
             self.step(other, Pace::Free(deadline));
         }
         Ok(())
     }
 
-    /// A turn of everybody; how many frames the client and the other sent.
+    /// Polls all hosts. Returns how many frames the client and the attacker sent.
     fn step(&mut self, other: &mut dyn Actor, pace: Pace) -> (u64, u64) {
         let now_us = self.now_us();
         let now = Instant::from_micros(now_us as i64);
@@ -278,7 +281,7 @@ impl Arena {
             Pace::Equal => self.owed += legitimate,
             Pace::Free(_) => self.owed = UNPACED as u64,
         }
-        // One of theirs, one of ours, as long as both have some.
+        // Alternates frames of the client and the attacker while both have some.
         for frame in sent {
             self.learn(&frame);
             self.victim.dock.deliver(&frame);
@@ -303,7 +306,7 @@ impl Arena {
         (legitimate, others)
     }
 
-    /// One frame of the other's, if it is its turn and it has one.
+    /// Sends one frame of the attacker, if its pace allows it and it has one.
     fn other_sends(&mut self, other: &mut dyn Actor, now_us: u64) -> u64 {
         if self.owed == 0 {
             return 0;
@@ -317,7 +320,7 @@ impl Arena {
         1
     }
 
-    /// A frame of the victim's goes where it has to.
+    /// Delivers a frame of the victim.
     fn route(&mut self, other: &mut dyn Actor, frame: &[u8]) {
         if frame[..6] == CLIENT_MAC {
             if parse(frame).is_some_and(|tcp| tcp.is_empty() && tcp.flags == flag::ACK) {
@@ -334,7 +337,7 @@ impl Arena {
         self.client_dock.deliver(frame);
     }
 
-    /// What the client's frame tells about its connection.
+    /// Updates the state of a connection from a frame of its client.
     fn learn(&mut self, frame: &[u8]) {
         let Some(tcp) = parse(frame) else { return };
         let at = *self.by_port.entry(tcp.src_port).or_insert_with(|| {
@@ -349,7 +352,7 @@ impl Arena {
         flow.ack = tcp.ack;
     }
 
-    /// On to the next deadline.
+    /// Advances the clock to the next deadline.
     fn sleep(&mut self, now: Instant, pace: Pace) {
         let deadlines = [self.client.next_deadline(now), self.victim.engine.next_deadline(now)];
         let next = deadlines.into_iter().flatten().min().map_or(i64::MAX, |at| at.total_micros());
@@ -362,7 +365,7 @@ impl Arena {
     }
 }
 
-/// How many frames the other may send.
+/// How many frames the attacker may send.
 #[derive(Clone, Copy)]
 enum Pace {
     /// As many as the client.
@@ -374,7 +377,7 @@ enum Pace {
 /// Longer than any honest connect should take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Who sends nothing.
+/// An attacker that sends nothing.
 pub struct Nobody;
 
 impl Actor for Nobody {

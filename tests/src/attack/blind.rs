@@ -1,9 +1,9 @@
-//! An attacker who knows the 4-tuple and not the sequence numbers: RSTs, SYNs and data (RFC 5961). Half of
-//! the frames are guesses; the other half hit the window, as one guess in some thousands does, but not the
-//! number that counts.
+//! An attacker that knows the 4-tuple but not the sequence numbers: RSTs, SYNs and data (RFC 5961). Half of
+//! the frames are random guesses. The other half are in the window, as one guess in some thousands is, but do
+//! not have the exact number.
 //!
-//! Half of them go to honest connections, whose every byte is looked at; half to an idle one, whose peer only
-//! counts the challenge ACKs it gets.
+//! Half of them go to honest connections, whose bytes are all checked, and half to an idle one, whose peer
+//! only counts challenge ACKs.
 
 use std::net::SocketAddrV4;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::sim::packet::flag;
 /// RSTs.
 pub const RESETS: Scenario = Scenario {
     name: "blind-rst",
-    about: "RSTs with a known 4-tuple, at random and inside of the window",
+    about: "RSTs with a known 4-tuple, random ones and ones inside the window",
     configure: as_it_is,
     attack: |arena| Blind::attack(arena, Kind::Reset),
 };
@@ -36,14 +36,14 @@ pub const SYNS: Scenario = Scenario {
 /// Data.
 pub const DATA: Scenario = Scenario {
     name: "blind-data",
-    about: "bytes inside of the window, with acknowledgements that are guessed",
+    about: "bytes inside the window with guessed acknowledgement numbers",
     configure: as_it_is,
     attack: |arena| Blind::attack(arena, Kind::Data),
 };
 
-/// Challenge ACKs of a connection in a second (RFC 5961 section 7).
+/// Challenge ACKs of a connection per second (RFC 5961 section 7).
 const CHALLENGES: u64 = 64;
-/// How long the attacker goes on by itself.
+/// Duration of the attack without honest traffic.
 const BURSTS: Duration = Duration::from_millis(50);
 /// Bytes of a forged segment.
 const BYTES: [u8; 512] = [0xbd; 512];
@@ -64,7 +64,7 @@ struct Blind {
     number: u32,
     dice: Dice,
     sent: u64,
-    /// Frames to the bystander that hit the window.
+    /// Frames to the idle connection that were in the window.
     hits: u64,
     ready_us: Option<u64>,
 }
@@ -89,7 +89,7 @@ impl Blind {
     fn forged(&mut self, from: SocketAddrV4, next: u32, acknowledged: u32, hit: bool) -> Vec<u8> {
         let inside = 1 + self.dice.below(WINDOW / 2) as u32;
         let seq = if hit { next.wrapping_add(inside) } else { self.dice.below(1 << 32) as u32 };
-        // Anything but what is in flight or was: 2^31 away, give or take 2^29.
+        // Far from anything that is or was in flight: 2^31 away, plus up to 2^29.
         let ack = acknowledged.wrapping_add((1 << 31) + self.dice.below(1 << 29) as u32);
         let (ack, flags, payload): (_, _, &[u8]) = match self.kind {
             Kind::Reset => (None, flag::RST, &[]),
@@ -133,26 +133,27 @@ impl Actor for Blind {
 
 impl Attack for Blind {
     fn judge(&mut self, arena: &mut Arena) -> Result<String, String> {
-        // In more turns than it may be answered in: one turn brings one answer at most, whatever came in it.
+        // Over more polls than the limit of challenge ACKs, since a poll sends at most one, however many
+        // frames arrived.
         arena.alone(self, BURSTS, |_, _| false);
         let elapsed_us = arena.now_us() - self.ready_us.unwrap_or_default();
         let bystander = self.bystander.get(self.number);
-        check(bystander.stage == Stage::Ready, || "the idle connection is gone".into())?;
+        check(bystander.stage == Stage::Ready, || "the idle connection has ended".into())?;
         let allowed = CHALLENGES * (elapsed_us / 1_000_000 + 1) + 1;
         let challenges = bystander.acks;
         check((1..=allowed).contains(&challenges), || {
             format!(
-                "{challenges} challenge ACKs in {elapsed_us} us for {} hits, {allowed} are allowed",
+                "{challenges} challenge ACKs in {elapsed_us} us for {} hits, the limit is {allowed}",
                 self.hits
             )
         })?;
         check(self.hits > 2 * allowed, || format!("only {} hits", self.hits))?;
-        check(arena.all_stand(), || "an honest connection is gone".into())?;
-        check(arena.victim.lent_is_whole(), || "bytes got in".into())?;
+        check(arena.all_stand(), || "an honest connection has ended".into())?;
+        check(arena.victim.lent_is_whole(), || "forged bytes were placed".into())?;
         let odds = match self.kind {
             Kind::Reset => "one guess in 2^32 resets",
-            Kind::Syn => "no guess does harm",
-            Kind::Data => "one guess in 2^24 gets bytes in, which the CRC then finds",
+            Kind::Syn => "no guess has an effect",
+            Kind::Data => "one guess in 2^24 inserts bytes, which the CRC then detects",
         };
         Ok(format!("{challenges} challenge ACKs for {} hits in {} ms; {odds}", self.hits, elapsed_us / 1000))
     }

@@ -1,9 +1,9 @@
-//! What honest connections keep, in the victim's instructions: callgrind counts what the victim's turns take
-//! beside an attack and beside as many harmless frames, the same on an idle and on a busy machine.
+//! The share of goodput that honest connections keep, in the victim's instructions. Callgrind counts the
+//! instructions of the victim's polls next to an attack and next to as many harmless frames. The counts do
+//! not depend on the load of the machine.
 //!
-//! The clock of such a run is nominal: each turn and each frame takes a fixed time, whatever else the machine
-//! does. Time in which nobody has anything to do counts as it does in `measure.rs`, an instruction as a
-//! quarter of a nanosecond.
+//! The clock of such a run is nominal: each poll and each frame takes a fixed time, independent of the
+//! machine. Idle time counts as in `measure.rs`, and an instruction as a quarter of a nanosecond.
 
 use std::hint::black_box;
 use std::path::Path;
@@ -15,7 +15,7 @@ use super::arena::{Arena, Round};
 use super::harmless::Harmless;
 use super::victim::Clock;
 
-/// What the victim's turns are counted for: a function of its own each, whose name the profile has.
+/// What the victim's polls run next to. Each has a function of its own, whose name is in the profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Beside {
     /// An attack.
@@ -27,7 +27,8 @@ pub enum Beside {
 impl Beside {
     const BOTH: [Self; 2] = [Self::Attack, Self::Harmless];
 
-    /// In the name of the function, mangled or not; and what the counted process says its round by.
+    /// The name of the function, part of the mangled name, and the first word of the counted process's output
+    /// line.
     const fn function(self) -> &'static str {
         match self {
             Self::Attack => "turn_beside_an_attack",
@@ -35,7 +36,7 @@ impl Beside {
         }
     }
 
-    /// Counts what `turn` does.
+    /// Counts the instructions of `turn`.
     pub(super) fn count(self, turn: &mut dyn FnMut()) {
         match self {
             Self::Attack => turn_beside_an_attack(turn),
@@ -44,7 +45,7 @@ impl Beside {
     }
 }
 
-// Each has a number of its own, or the compiler would make one function of the two.
+// Each contains a different number, otherwise the compiler would merge the two functions.
 
 #[inline(never)]
 fn turn_beside_an_attack(turn: &mut dyn FnMut()) {
@@ -58,29 +59,30 @@ fn turn_beside_harmless_frames(turn: &mut dyn FnMut()) {
     black_box(2_u8);
 }
 
-/// Nanoseconds that an instruction counts for, beside time in which nobody has anything to do.
+/// Nanoseconds that an instruction counts for, relative to idle time.
 const NS_AN_INSTRUCTION: f64 = 0.25;
 
-/// Honest batches before the counted ones: windows are open by then, and what is filled once is filled.
+/// Honest batches before the counted ones: windows are open by then, and lazy allocations are done.
 const WARM_UP: u64 = 100;
 
 /// Honest batches that are counted.
 const COUNTED: u64 = 150;
 
-/// What came of a scenario.
+/// The figures of a scenario.
 #[derive(Clone, Copy, Debug)]
 pub struct Kept {
-    /// Honest goodput beside the attack in parts of that beside harmless frames.
+    /// Honest goodput next to the attack, relative to that next to harmless frames.
     pub share: f64,
-    /// Instructions that the victim took for each byte of honest payload: beside the attack, beside harmless
+    /// Instructions of the victim for each byte of honest payload: next to the attack, and next to harmless
     /// frames.
     pub each: [f64; 2],
 }
 
-/// Runs a scenario once, for callgrind to count; says what was done in each round. What the process under
-/// callgrind does.
+/// Runs a scenario once under callgrind, and returns a description of each round. Called by the process that
+/// callgrind runs.
 ///
 /// # Errors
+/// The first check that failed.
 /// What is not as it should be.
 pub fn run(scenario: &Scenario) -> Result<String, String> {
     let new = || Arena::with_clock(&scenario.configure, Clock::Nominal);
@@ -109,15 +111,15 @@ pub fn run(scenario: &Scenario) -> Result<String, String> {
     }
     attacked.victim.counted = None;
     if !attacked.all_stand() {
-        return Err("an honest connection is gone".into());
+        return Err("an honest connection has ended".into());
     }
     Ok(said)
 }
 
-/// Has `program` run a scenario ([`run`]) under callgrind, which writes its profile to `file`.
+/// Runs a scenario ([`run`]) with `program` under callgrind, which writes its profile to `file`.
 ///
 /// # Errors
-/// Where there is no valgrind, the run fails, or the attack was none.
+/// If valgrind is missing, the run fails, or the attack sent too few frames.
 pub fn count(program: &Path, scenario: &Scenario, file: &Path) -> Result<Kept, String> {
     let told = |error: Box<dyn std::error::Error>| error.to_string();
     let profile = Callgrind::run(program, &["--count", scenario.name], None, file).map_err(told)?;
@@ -126,10 +128,12 @@ pub fn count(program: &Path, scenario: &Scenario, file: &Path) -> Result<Kept, S
         let said = profile.said(beside.function());
         let numbers: Vec<u64> = said.split(' ').filter_map(|number| number.parse().ok()).collect();
         let [bytes, idle_ns, legitimate, others] = numbers[..] else {
-            return Err(format!("{}: the run said {said:?}", scenario.name));
+            return Err(format!("{}: unexpected output {said:?}", scenario.name));
         };
         if others * 10 < legitimate * 9 {
-            return Err(format!("{others} frames beside {legitimate} honest ones are no attack"));
+            return Err(format!(
+                "{others} frames next to {legitimate} honest ones are too few for an attack"
+            ));
         }
         let instructions = profile.instructions(beside.function()).map_err(told)? as f64;
         let bytes = bytes as f64;

@@ -1,16 +1,17 @@
-//! The port of a host under attack, with the buffers of a device: what arrives waits in buffers of the host's
-//! own pool, put there at nobody's cost, and is lost where none is free or the ring is full.
+//! The port of a host under attack, with the buffers of a device: received frames wait in buffers of the
+//! host's own pool. Putting them there costs the host nothing. A frame is lost if no buffer is free or the
+//! ring is full.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dp::{Burst, LinkState, Mbuf, Mempool, Offloads, Port, PortCounters, PortInfo, TsoLimits};
 
-/// Frames that wait to be received, at most.
+/// Most frames that wait to be received.
 const RING: usize = 1024;
 /// Packet buffers.
 pub const BUFFERS: usize = 8192;
-/// Room in one of them, bytes.
+/// Length of a buffer, bytes.
 pub const BUFFER_BYTES: usize = 2048;
 /// IP MTU.
 const MTU: u16 = 1500;
@@ -22,7 +23,7 @@ struct Rings {
     counters: PortCounters,
 }
 
-/// The far side of a port.
+/// The far end of a port.
 pub struct Dock {
     rings: Arc<Mutex<Rings>>,
     pool: Mempool,
@@ -40,7 +41,7 @@ fn lock(rings: &Mutex<Rings>) -> MutexGuard<'_, Rings> {
     rings.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A port with this Ethernet address, and its far side.
+/// A port with this Ethernet address, and its far end.
 pub fn dock(name: &str, mac: [u8; 6]) -> (Box<dyn Port>, Dock) {
     let pool = Mempool::heap(name, BUFFERS, BUFFER_BYTES);
     let offloads = Offloads::TX_MULTI_SEGMENT | Offloads::RX_SCATTER;
@@ -73,7 +74,7 @@ impl Dock {
         }
     }
 
-    /// What was sent since the last call.
+    /// Frames sent since the last call.
     pub fn take_sent(&self) -> Vec<Vec<u8>> {
         let frames = std::mem::take(&mut lock(&self.rings).tx);
         frames.iter().map(bytes_of).collect()
@@ -85,7 +86,7 @@ impl Dock {
         counters.rx_frames + counters.tx_frames
     }
 
-    /// Packet buffers that the host holds, those in the rings not counted.
+    /// Packet buffers that the host holds, without those in the rings.
     pub fn held(&self) -> usize {
         let rings = lock(&self.rings);
         self.pool.capacity() - self.pool.available() - rings.rx.len() - rings.tx.len()

@@ -1,11 +1,10 @@
-//! The yardstick: as many frames as an attack has, each of the same length, of peers that do nothing wrong.
+//! The baseline of an attack: as many frames of the same lengths, from peers that behave well.
 //!
-//! A frame that is long enough carries a whole Write, in order, into memory that was lent for it; any other
-//! is an acknowledgement on an idle connection that says what was known. So the victim does for each what it
-//! does for any frame: it receives it, checks its lengths and checksums, finds its connection and takes it
-//! in; of a Write it checks the CRC and places the payload, and it acknowledges every other one. A comparison
-//! with frames that are dropped at the door would be kinder to nobody but the attack: those cost next to
-//! nothing.
+//! A frame that is long enough carries a whole Write, in order, into memory that was lent for it. Any other
+//! frame is an acknowledgement on an idle connection, with nothing new. So the victim does the ordinary work
+//! for each frame: it receives it, checks lengths and checksums, finds the connection and processes the
+//! segment. For a Write it also checks the CRC, places the payload, and acknowledges every second one. Frames
+//! that are dropped at once would be a worse baseline, since they cost next to nothing.
 
 use std::collections::VecDeque;
 
@@ -14,21 +13,21 @@ use super::puppet::{Manners, write};
 use super::troupe::Troupe;
 use super::victim::LENT_BYTE;
 
-/// Idle connections the frames come on.
+/// Idle connections that the frames belong to.
 const PEERS: u32 = 8;
-/// The first of their numbers: attackers' begin at 0.
+/// The first of their numbers. The attackers' numbers begin at 0.
 const FIRST: u32 = 40_000;
 /// Headers of a frame with a bare ACK.
 const HEADERS: usize = 54;
-/// What an FPDU has around the payload of a Write: length, DDP header, CRC.
+/// Length of an FPDU without the payload of a Write: length field, DDP header, CRC.
 const AROUND: usize = 2 + 14 + 4;
 
-/// The peers.
+/// The well-behaved peers.
 pub struct Harmless {
     troupe: Troupe,
     numbers: Vec<u32>,
     lent: (u32, u64),
-    /// Lengths of the frames that are to be sent.
+    /// Lengths of the coming frames.
     lengths: VecDeque<usize>,
     next: usize,
 }
@@ -41,7 +40,7 @@ impl Harmless {
         Self { troupe, numbers, lent, lengths: VecDeque::new(), next: 0 }
     }
 
-    /// Frames of these lengths come next, over and over.
+    /// Sends frames of these lengths, repeatedly.
     pub fn follow(&mut self, lengths: &[usize]) {
         self.lengths = lengths.iter().copied().collect();
     }
@@ -68,7 +67,7 @@ impl Actor for Harmless {
         } else {
             puppet.segment(|_| {})
         };
-        // What is behind the packet, as Ethernet pads.
+        // Padding after the packet, as in Ethernet.
         frame.resize(length.max(frame.len()), 0);
         Some(frame)
     }

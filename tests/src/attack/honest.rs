@@ -1,5 +1,5 @@
-//! The honest connections: Writes, Reads and Sends between a client's engine and the victim's, every byte
-//! looked at.
+//! The honest connections: Writes, Reads and Sends between a client's engine and the victim's, with every
+//! byte checked.
 
 use std::collections::VecDeque;
 
@@ -11,16 +11,16 @@ use iwarp::verbs::{
 
 use crate::pattern::Pattern;
 
-/// Bytes of a Write, and of the Read that brings them back.
+/// Bytes of a Write, and of the Read that returns them.
 const WRITE: usize = 8192;
-/// Bytes of the Send behind them.
+/// Bytes of the Send after them.
 const SEND: usize = 1024;
-/// Batches that a connection has under way.
+/// Batches in flight on a connection.
 const SLOTS: usize = 2;
-/// Bytes that a slot has in each region: what is written, and what is sent.
+/// Bytes of a slot in each region: the written and the sent bytes.
 const SLOT: usize = WRITE + SEND;
 
-/// Payload bytes of one batch, all ways together.
+/// Payload bytes of one batch, in both directions.
 pub const BATCH_BYTES: u64 = (2 * WRITE + SEND) as u64;
 
 /// The victim's end of a connection.
@@ -31,13 +31,13 @@ pub struct Served {
     region: MemoryRegion,
 }
 
-/// What of a batch has not happened yet.
+/// What is missing until a batch is done.
 #[derive(Clone, Copy, Default)]
 struct Batch {
     seed: u64,
-    /// Completions at the client.
+    /// Completions at the client that are missing.
     completions: usize,
-    /// The message at the victim.
+    /// Whether the message at the victim is missing.
     message: bool,
 }
 
@@ -48,19 +48,19 @@ pub struct Honest {
     cq: CompletionQueue,
     region: MemoryRegion,
     served: Served,
-    /// The pattern that batches are pieces of.
+    /// The pattern whose parts are the contents of batches.
     bytes: Vec<u8>,
     batches: [Batch; SLOTS],
-    /// Slots whose message is on its way, in order.
+    /// Slots whose message is in flight, in order.
     messages: VecDeque<usize>,
-    /// What its batches are counted by.
+    /// Number of the next batch.
     next_seed: u64,
     /// Batches done.
     pub done: u64,
 }
 
 impl Served {
-    /// Accepts a client, in a domain of its own.
+    /// Accepts a client, in its own protection domain.
     pub fn accept(domain: &ProtectionDomain, cq: CompletionQueue, id: CmId) -> Self {
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let region = domain.reg_mr(SLOTS * SLOT, access).expect("a region");
@@ -75,11 +75,11 @@ impl Served {
 
 fn receive(qp: &QueuePair, region: &MemoryRegion, slot: usize) {
     let buffer = region.sge(slot * SLOT + WRITE, SEND);
-    qp.post_recv(&RecvRequest::new(slot as u64, buffer)).expect("its place is free");
+    qp.post_recv(&RecvRequest::new(slot as u64, buffer)).expect("the queue has space for it");
 }
 
 impl Honest {
-    /// The two ends of a connection; batches are told apart by `number`.
+    /// The two ends of a connection; `number` distinguishes its batches.
     pub fn new(
         domain: &ProtectionDomain,
         qp: QueuePair,
@@ -106,7 +106,7 @@ impl Honest {
         }
     }
 
-    /// Posts what there is room for.
+    /// Posts as many batches as there are free slots.
     pub fn post(&mut self) {
         for slot in 0..SLOTS {
             if self.batches[slot].completions == 0 && !self.batches[slot].message {
@@ -134,10 +134,10 @@ impl Honest {
         self.batches[slot] = Batch { seed: self.next_seed, completions: requests.len(), message: true };
     }
 
-    /// Takes completions of both ends, and looks at what they name.
+    /// Polls completions of both ends, and checks their data.
     ///
     /// # Errors
-    /// What is wrong.
+    /// The first error found.
     pub fn look(&mut self) -> Result<(), String> {
         while let Some(wc) = self.cq.poll_one() {
             let slot = self.slot(&wc)?;
@@ -149,8 +149,8 @@ impl Honest {
         }
         while let Some(wc) = self.served.cq.poll_one() {
             let buffer = self.slot(&wc)?;
-            let slot = self.messages.pop_front().ok_or("a message that nobody sent")?;
-            // The message stands behind the Write: both are there.
+            let slot = self.messages.pop_front().ok_or("a message arrived that was not sent")?;
+            // The message follows the Write, so both have arrived.
             self.check(slot, &self.served.region, slot * SLOT, 0..WRITE, "written")?;
             self.check(slot, &self.served.region, buffer * SLOT + WRITE, WRITE..SLOT, "received")?;
             receive(&self.served.qp, &self.served.region, buffer);
@@ -163,7 +163,7 @@ impl Honest {
     fn slot(&self, wc: &WorkCompletion) -> Result<usize, String> {
         match (wc.status, usize::try_from(wc.wr_id)) {
             (WcStatus::Success, Ok(slot)) if slot < SLOTS => Ok(slot),
-            _ => Err(format!("an honest request ended so: {wc:?}")),
+            _ => Err(format!("an honest request failed: {wc:?}")),
         }
     }
 
@@ -178,10 +178,10 @@ impl Honest {
         let mut bytes = vec![0; range.len()];
         region.read_at(at, &mut bytes).map_err(|error| error.to_string())?;
         let expected = &self.expected(self.batches[slot].seed)[range];
-        if bytes == expected { Ok(()) } else { Err(format!("what was {what} is not what it should be")) }
+        if bytes == expected { Ok(()) } else { Err(format!("the bytes {what} are wrong")) }
     }
 
-    /// The bytes of a batch: a piece of the pattern, of its own for 2^16 batches.
+    /// The bytes of a batch: a part of the pattern, different for 2^16 batches.
     fn expected(&self, seed: u64) -> &[u8] {
         let at = (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as usize;
         &self.bytes[at..at + SLOT]
@@ -192,7 +192,7 @@ impl Honest {
         self.done += u64::from(completions == 0 && !message);
     }
 
-    /// Whether both ends stand.
+    /// Whether both ends are established.
     pub fn stands(&self) -> bool {
         self.qp.error().is_none() && self.served.qp.error().is_none()
     }

@@ -1,5 +1,5 @@
-//! Pairs of rounds: the same honest work beside an attack and beside as many harmless frames, in turn, so
-//! that what else the machine does hits both.
+//! Pairs of rounds: the same honest work next to an attack and next to as many harmless frames, alternately,
+//! so that other load of the machine affects both.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use super::Scenario;
 use super::arena::{Arena, Nobody, Round};
 use super::harmless::Harmless;
 
-/// How much is measured.
+/// The extent of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// Pairs of rounds.
@@ -16,30 +16,30 @@ pub struct Plan {
     pub batches: u64,
 }
 
-/// What came of a scenario.
+/// The figures of a scenario.
 #[derive(Clone, Debug)]
 pub struct Figures {
     /// The scenario.
     pub name: &'static str,
-    /// Frames of the attacker, and of the honest client beside them.
+    /// Frames of the attacker, and of the honest client next to it.
     pub frames: [u64; 2],
-    /// Median goodput beside harmless frames and beside the attack, megabits a second.
+    /// Median goodput next to harmless frames and next to the attack, megabits a second.
     pub goodput: [f64; 2],
-    /// Goodput beside the attack in parts of that beside harmless frames: lower quartile, median, upper
+    /// Goodput next to the attack relative to that next to harmless frames: lower quartile, median, upper
     /// quartile.
     pub ratio: [f64; 3],
-    /// What a frame costs the victim, nanoseconds: a harmless one, one of the attack.
+    /// Cost of a frame for the victim, nanoseconds: a harmless one, one of the attack.
     pub frame_ns: [f64; 2],
-    /// Packet buffers that the victim held at most.
+    /// Most packet buffers that the victim held.
     pub buffers: usize,
-    /// What it answered and counted.
+    /// The answers and counters of the victim.
     pub told: String,
 }
 
 /// Runs a scenario.
 ///
 /// # Errors
-/// What is not as it should be; goodput is the caller's to judge.
+/// The first check that failed. The caller checks the goodput.
 pub fn measure(scenario: &Scenario, plan: Plan) -> Result<Figures, String> {
     let new = || Arena::new(&scenario.configure);
     let (mut attacked, mut spared, mut quiet) = (new(), new(), new());
@@ -49,7 +49,7 @@ pub fn measure(scenario: &Scenario, plan: Plan) -> Result<Figures, String> {
     attacked.prepare(&mut *attack)?;
     spared.prepare(&mut harmless)?;
     let mut rounds = [Vec::new(), Vec::new(), Vec::new()];
-    // The first pair is to warm up.
+    // The first pair is a warm-up.
     for _ in 0..=plan.pairs {
         attacked.lengths = Some(Vec::new());
         rounds[1].push(attacked.round(&mut *attack, plan.batches)?);
@@ -60,12 +60,15 @@ pub fn measure(scenario: &Scenario, plan: Plan) -> Result<Figures, String> {
     let [beside_harmless, beside_attack, alone] = rounds.map(|rounds| rounds[1..].to_vec());
     let told = attack.judge(&mut attacked)?;
     if !attacked.all_stand() {
-        return Err("an honest connection is gone".into());
+        return Err("an honest connection has ended".into());
     }
     let sum = |of: fn(&Round) -> u64| beside_attack.iter().map(of).sum::<u64>();
     let frames = [sum(|round| round.others), sum(|round| round.legitimate)];
     if frames[0] * 10 < frames[1] * 9 {
-        return Err(format!("{} frames beside {} honest ones are no attack", frames[0], frames[1]));
+        return Err(format!(
+            "{} frames next to {} honest ones are too few for an attack",
+            frames[0], frames[1]
+        ));
     }
     let median_of = |rounds: &[Round]| quartiles(rounds.iter().map(Round::goodput).collect())[1];
     let ratios = beside_attack
@@ -99,7 +102,7 @@ fn quartiles(mut numbers: Vec<f64>) -> [f64; 3] {
 }
 
 impl Figures {
-    /// What the columns of [`Display`](fmt::Display) are.
+    /// The columns of [`Display`](fmt::Display).
     pub const HEADING: &str = "scenario            attack  honest   goodput, Mb/s: beside   ratio (quartiles)   ns a frame:   buffers  the victim\n                    frames  frames     harmless    attack                      harmless attack    held";
 }
 

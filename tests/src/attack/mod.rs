@@ -1,20 +1,19 @@
-//! Attacks, with figures: for each, whether the victim answers as specified, what it holds at most, and what
-//! goodput is left to honest connections of the same engine.
+//! Attacks, with figures. For each it checks the victim's answers and the memory it holds, and measures the
+//! goodput that honest connections of the same engine keep.
 //!
-//! All of it runs in one thread, in memory. Three hosts are there: the victim, an engine and a server; an
-//! honest client with an engine of its own, whose Writes, Reads and Sends are looked at byte by byte; and
-//! behind a router whoever else sends, frame by frame, as many frames as the client. The same runs again with
-//! as many frames of the same lengths that are harmless (`harmless.rs` says what those are). The clock is the
-//! processor time of the victim (`arena.rs`).
+//! Everything runs in one thread, in memory. There are three hosts: the victim, an engine with a server; an
+//! honest client with its own engine, whose Writes, Reads and Sends are checked byte by byte; and, behind a
+//! router, the attacker, which sends as many frames as the client. The same runs again with as many harmless
+//! frames of the same lengths (`harmless.rs`). The clock is the processor time of the victim (`arena.rs`).
 //!
 //! | file | what |
 //! |---|---|
-//! | `segment.rs`, `puppet.rs`, `troupe.rs` | frames, TCP and MPA made by hand |
+//! | `segment.rs`, `puppet.rs`, `troupe.rs` | handmade frames, TCP and MPA |
 //! | `dock.rs`, `victim.rs`, `honest.rs`, `arena.rs` | the three hosts and the clock |
-//! | `harmless.rs`, `measure.rs` | the yardstick, and pairs of rounds |
+//! | `harmless.rs`, `measure.rs` | the baseline, and pairs of rounds |
 //! | `counted.rs` | the same pair of rounds in instructions, under callgrind |
-//! | `siege.rs` | connections that are made, used up and made again |
-//! | the others | one scenario, or a few of one kind, in each |
+//! | `siege.rs` | connections that are made, ended and made again |
+//! | the others | a scenario each, or a few of one kind |
 
 pub mod ack_storm;
 pub mod arena;
@@ -44,12 +43,12 @@ use iwarp::verbs::ListenOptions;
 
 use arena::{Actor, Arena};
 
-/// Who attacks, and knows what has to come of it.
+/// An attacker, with the checks of its outcome.
 pub trait Attack: Actor {
-    /// When the rounds are over: what the victim answered and counted.
+    /// After the rounds: describes the answers and counters of the victim.
     ///
     /// # Errors
-    /// What is not as it should be.
+    /// The first check that failed.
     fn judge(&mut self, arena: &mut Arena) -> Result<String, String>;
 }
 
@@ -58,11 +57,11 @@ pub trait Attack: Actor {
 pub struct Scenario {
     /// Its name.
     pub name: &'static str,
-    /// What is done.
+    /// What the attacker does.
     pub about: &'static str,
-    /// What the victim has otherwise than by default.
+    /// Changes the victim's default configuration.
     pub configure: fn(&mut EngineConfig, &mut ListenOptions),
-    /// Who does it.
+    /// Makes the attacker.
     pub attack: fn(&Arena) -> Box<dyn Attack>,
 }
 
@@ -73,18 +72,19 @@ impl Scenario {
     }
 }
 
-/// As the library is by default.
+/// The default configuration.
 fn as_it_is(_config: &mut EngineConfig, _options: &mut ListenOptions) {}
 
-/// What the bound on connections that fail did, which is on by default, where so many are tried at a time.
+/// Checks the limit of failed connections for an address, which is on by default, with this many attempts at
+/// a time.
 fn refusals(arena: &Arena, at_a_time: usize) -> Result<String, String> {
     let stats = arena.victim.listener_stats();
-    let limit = ListenOptions::new(victim::PORT).failures_per_address.ok_or("there is no bound")?;
+    let limit = ListenOptions::new(victim::PORT).failures_per_address.ok_or("there is no limit")?;
     let seconds = arena.now_us() / 1_000_000 + 1;
-    // Those that are under way when the last one fails do so as well.
+    // Connections in progress when the last one fails fail as well.
     let most = seconds * (u64::from(limit) + at_a_time as u64) + arena::HONEST as u64;
     check(stats.accepted <= most, || format!("{} connections in {seconds} seconds", stats.accepted))?;
-    check(stats.syns.blocked > 0, || "nobody was blocked".into())?;
+    check(stats.syns.blocked > 0, || "no address was blocked".into())?;
     Ok(format!("{} SYNs not answered", stats.syns.blocked))
 }
 
@@ -109,7 +109,7 @@ pub const SCENARIOS: &[Scenario] = &[
     terminate_loop::SCENARIO,
 ];
 
-/// `Err` with a text unless `holds`.
+/// `Err` with this text unless `holds`.
 fn check(holds: bool, text: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(text()) }
 }

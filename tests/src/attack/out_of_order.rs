@@ -1,4 +1,4 @@
-//! Peers that fill their windows behind a hole that they never fill.
+//! Peers that fill their windows behind a hole and never fill the hole.
 
 use super::arena::{Actor, Arena, Scene};
 use super::puppet::Manners;
@@ -19,7 +19,7 @@ pub const SCENARIO: Scenario = Scenario {
     },
 };
 
-/// Connections: their windows together are several times what the victim's buffers hold.
+/// Connections. The sum of their windows is several times the victim's buffers.
 const PEERS: u32 = 32;
 /// Bytes of a segment.
 const SEGMENT: u32 = 1460;
@@ -55,7 +55,7 @@ impl Actor for OutOfOrder {
 
 impl Attack for OutOfOrder {
     fn judge(&mut self, arena: &mut Arena) -> Result<String, String> {
-        // Whatever comes, an eighth of the buffers is left to what is in order.
+        // An eighth of the buffers stays reserved for in-order bytes.
         let limit = arena.victim.buffers() * 7 / 8;
         arena.held_most = 0;
         let wanted = (PEERS * WINDOW) as usize;
@@ -66,12 +66,12 @@ impl Attack for OutOfOrder {
         });
         check(sent >= wanted, || format!("only {sent} segments were sent"))?;
         let held = arena.held_most;
-        check(wanted > limit, || "they do not want more than there is".into())?;
-        check(held <= limit + 256, || format!("{held} buffers were held, {limit} may be"))?;
+        check(wanted > limit, || "the windows together do not exceed the buffers".into())?;
+        check(held <= limit + 256, || format!("{held} buffers were held, the limit is {limit}"))?;
         let dropped = arena.victim.engine.counters().stack.rx_out_of_order_dropped;
         check(dropped > 0, || "nothing was dropped".into())?;
         let none = arena.victim.engine.counters().stack.tx_no_mbuf;
-        check(none == 0, || format!("{none} times no buffer was left"))?;
+        check(none == 0, || format!("no buffer was free {none} times"))?;
         arena.round(self, 32)?;
         Ok(format!(
             "{held} buffers held at most of {limit}, {wanted} wanted; {dropped} bytes dropped and counted"

@@ -1,10 +1,9 @@
-//! Reports of a router that never was: that a segment is larger than the path carries (RFC 1191, RFC 5927
-//! section 7).
+//! Forged ICMP reports that a segment is larger than the path's MTU (RFC 1191, RFC 5927 section 7).
 //!
-//! Half of them are about honest connections, with sequence numbers that are guessed: none is believed. The
-//! other half go to connections with bytes in flight, as if the attacker saw them, and each asks for a little
-//! less than the one before: segments get no smaller than what every path carries, and no report makes more
-//! be sent than it took away.
+//! Half of them concern honest connections, with guessed sequence numbers: all are ignored. The other half go
+//! to connections with bytes in flight, as if the attacker saw those, and each report has a slightly smaller
+//! MTU than the last. Segments never get smaller than the MTU that every path carries, and no report causes
+//! more bytes to be sent than it invalidates.
 
 use std::net::SocketAddrV4;
 
@@ -20,7 +19,7 @@ use crate::sim::packet::{flag, parse, too_big};
 /// The scenario.
 pub const SCENARIO: Scenario = Scenario {
     name: "packet-too-big",
-    about: "forged ICMP reports that a path carries less and less",
+    about: "forged ICMP reports of an ever smaller path MTU",
     configure: as_it_is,
     attack: |arena| {
         let mut troupe = Troupe::new(arena.macs(), 0);
@@ -43,19 +42,19 @@ pub const SCENARIO: Scenario = Scenario {
 
 /// Connections with bytes in flight.
 const PEERS: u32 = 4;
-/// What the reports are about: bytes of payload of a full segment.
+/// The quoted payload: that of a full segment.
 const PAYLOAD: [u8; 1448] = [0; 1448];
-/// What IPv4 carries everywhere (RFC 791), less the headers of a segment with timestamps: no segment is cut
-/// to less.
+/// The MTU that every IPv4 path carries (RFC 791), less the headers of a segment with timestamps. No segment
+/// is cut to less.
 const LEAST: usize = 576 - 20 - 32;
-/// What is in flight at first, at most (RFC 6928).
+/// Most bytes in flight at first (RFC 6928).
 const INITIAL_WINDOW: u64 = 10 * 1460;
 
-/// How often what is in flight may be sent again for reports: as often as a path may grow narrower
-/// by them, until it is at its least.
+/// How often the bytes in flight may be retransmitted because of reports: as often as reports can lower the
+/// path MTU until it is at its minimum.
 const MOST_CUTS: u64 = 5;
 
-/// What the victim said to the attacker's own connections.
+/// The victim's frames on the attacker's own connections.
 #[derive(Default)]
 struct Heard {
     segments: u64,
@@ -75,7 +74,7 @@ struct TooBig {
 }
 
 impl TooBig {
-    /// Each reads what is lent, and acknowledges none of it.
+    /// Each peer reads the lent region, and acknowledges nothing.
     fn ask(&mut self) {
         self.asked = true;
         let (stag, to) = self.lent;
@@ -89,7 +88,7 @@ impl TooBig {
         self.troupe.wake();
     }
 
-    /// A report about a segment of the victim's.
+    /// A report about a segment of the victim.
     fn report(&self, to: SocketAddrV4, seq: u32, mtu: u16) -> Option<Vec<u8>> {
         let from = SocketAddrV4::new(VICTIM, PORT);
         let segment = Segment {
@@ -125,14 +124,14 @@ impl Actor for TooBig {
         self.sent += 1;
         let turn = (self.sent / u64::from(2 * PEERS)) as u16;
         if self.sent.is_multiple_of(2) {
-            // From just below what is sent down to nothing, over and over.
+            // From just below the present MTU down to nothing, repeatedly.
             let mtu = 1487 - turn % 1420;
             let puppet = self.troupe.get(number);
             let (here, first) = (puppet.here, puppet.heard.wrapping_sub(puppet.inbox.len() as u32));
             return self.report(here, first, mtu);
         }
         let flow = scene.flows[turn as usize % scene.flows.len()];
-        // Anything but what is in flight or was: 2^31 away, give or take 2^29.
+        // Far from anything that is or was in flight: 2^31 away, plus up to 2^29.
         let seq = flow.ack.wrapping_add((1 << 31) + self.dice.below(1 << 29) as u32);
         self.report(SocketAddrV4::new(CLIENT, flow.port), seq, 576)
     }
@@ -150,7 +149,7 @@ impl Actor for TooBig {
 
 impl Attack for TooBig {
     fn judge(&mut self, arena: &mut Arena) -> Result<String, String> {
-        check(self.troupe.is_ready(), || "a connection is gone".into())?;
+        check(self.troupe.is_ready(), || "a connection has ended".into())?;
         let stack = arena.victim.engine.counters().stack;
         let guesses = self.sent.div_ceil(2);
         check(stack.icmp_ignored >= guesses, || {
@@ -159,11 +158,11 @@ impl Attack for TooBig {
         let Heard { segments, bytes, small } = self.heard;
         let peers = u64::from(PEERS);
         check(bytes >= peers * PAYLOAD.len() as u64, || "nothing was in flight".into())?;
-        // The rest of a segment that was cut may be short, and the last segment of all.
+        // The second part of a segment that was cut may be short, and so may the last segment.
         check(small * 2 <= segments + peers, || format!("{small} of {segments} segments are small"))?;
         let timeouts = arena.now_us() / 50_000 + 1;
         let allowed = peers * INITIAL_WINDOW * (MOST_CUTS + timeouts);
-        check(bytes <= allowed, || format!("{bytes} bytes were sent, {allowed} are allowed"))?;
+        check(bytes <= allowed, || format!("{bytes} bytes were sent, the limit is {allowed}"))?;
         Ok(format!(
             "{guesses} guesses ignored; {bytes} bytes in {segments} segments for {} hits",
             self.sent / 2

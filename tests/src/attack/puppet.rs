@@ -1,4 +1,4 @@
-//! A peer without a stack: its TCP and MPA are made by hand, so that it may do what none would do.
+//! A peer without a stack. Its TCP and MPA are handmade, so that it can do what no stack would do.
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -9,31 +9,31 @@ use super::segment::{Segment, syn_options};
 use super::victim::{PORT, VICTIM};
 use crate::sim::packet::{Tcp, flag};
 
-/// How far a puppet has come.
+/// The progress of its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Its SYN was sent, or is about to be.
     Syn,
-    /// TCP is established; the Request has not been asked for, or not been answered.
+    /// TCP is established. The Request has not been sent, or not been answered.
     Tcp,
-    /// The Reply is here, and the first FPDU was sent: everything may be said.
+    /// The Reply has arrived, and the first FPDU was sent: any FPDU may follow.
     Ready,
-    /// A FIN or a RST was heard.
+    /// A FIN or a RST has arrived.
     Over,
 }
 
-/// What it does by itself.
+/// Its automatic behaviour.
 #[derive(Clone, Copy, Debug)]
 pub struct Manners {
-    /// The maximum segment size it names.
+    /// The maximum segment size that it announces.
     pub mss: u16,
-    /// It scales windows, so that they may be large, and knows SACK.
+    /// It offers window scaling, for large windows, and SACK.
     pub large: bool,
-    /// The window it offers from the third segment on, not scaled.
+    /// The window field from its third segment on, not scaled.
     pub window: u16,
-    /// It goes on with MPA by itself.
+    /// It starts MPA by itself.
     pub mpa: bool,
-    /// It acknowledges what it hears.
+    /// It acknowledges received bytes.
     pub acknowledges: bool,
     /// It answers a FIN with its own.
     pub closes: bool,
@@ -51,36 +51,36 @@ pub struct Puppet {
     macs: [[u8; 6]; 2],
     /// Its own endpoint.
     pub here: SocketAddrV4,
-    /// The first sequence number.
+    /// Initial sequence number.
     iss: u32,
-    /// The next one to send.
+    /// SND.NXT.
     pub nxt: u32,
-    /// The next one to hear.
+    /// RCV.NXT.
     pub heard: u32,
-    /// The first one heard.
+    /// Initial sequence number of the victim.
     pub irs: u32,
-    /// Where it stands.
+    /// The progress of its connection.
     pub stage: Stage,
     /// Bytes of the victim's stream, in order.
     pub inbox: Vec<u8>,
-    /// It was reset.
+    /// Whether it was reset.
     pub reset: bool,
-    /// The latest acknowledgement.
+    /// The latest acknowledgement number.
     pub acknowledged: u32,
-    /// Bare ACKs it has heard.
+    /// Number of bare ACKs received.
     pub acks: u64,
     framer: Framer,
     out: VecDeque<Vec<u8>>,
 }
 
-/// The Request of revision 2 that a puppet sends: CRC, no peer-to-peer, depths of 8 and 8.
+/// Its Request, of revision 2: CRC, no peer-to-peer, depths of 8 and 8.
 pub fn request() -> Vec<u8> {
     let mut bytes = b"MPA ID Req Frame".to_vec();
     bytes.extend([0x50, 2, 0, 4, 0, 8, 0, 8]);
     bytes
 }
 
-/// Bytes of the Reply to it.
+/// Length of the Reply to it.
 pub const REPLY: usize = 24;
 
 /// A Write to `stag`.
@@ -101,14 +101,14 @@ pub fn read(msn: u32, size: u32, stag: u32, to: u64) -> Vec<u8> {
     untagged(0x41, 1, msn, &payload)
 }
 
-/// Where the puppet of this number is: addresses behind the router, a port of its own.
+/// The endpoint of the puppet with this number: an address behind the router, and a port of its own.
 pub fn place(number: u32) -> SocketAddrV4 {
     let [.., high, low] = (number / 50_000).to_be_bytes();
     SocketAddrV4::new(Ipv4Addr::new(198, 18, high, low), 10_000 + (number % 50_000) as u16)
 }
 
 impl Puppet {
-    /// A puppet whose SYN is about to be sent. `macs` are its router's and the victim's.
+    /// A puppet whose SYN is about to be sent. `macs` are the addresses of its router and of the victim.
     pub fn new(macs: [[u8; 6]; 2], here: SocketAddrV4, manners: Manners) -> Self {
         let iss = u32::from(here.port()).wrapping_mul(0x9e37_79b9);
         let mut puppet = Self {
@@ -140,7 +140,7 @@ impl Puppet {
         Segment { options: &options, ..syn }.frame(self.macs)
     }
 
-    /// A bare ACK as it would be now.
+    /// A bare ACK with the present numbers.
     fn blank(&self) -> Segment<'static> {
         Segment {
             from: self.here,
@@ -154,14 +154,14 @@ impl Puppet {
         }
     }
 
-    /// A bare ACK, changed.
+    /// A bare ACK with changes.
     pub fn segment(&self, change: impl FnOnce(&mut Segment<'static>)) -> Vec<u8> {
         let mut segment = self.blank();
         change(&mut segment);
         segment.frame(self.macs)
     }
 
-    /// Bytes at `seq`, wherever the stream stands.
+    /// A segment with bytes at `seq`, wherever the stream is.
     pub fn data(&self, seq: u32, payload: &[u8]) -> Vec<u8> {
         Segment { seq, payload, ..self.blank() }.frame(self.macs)
     }
@@ -173,34 +173,34 @@ impl Puppet {
         frame
     }
 
-    /// A ULPDU as the next FPDU's bytes.
+    /// The next FPDU, with this ULPDU.
     pub fn fpdu(&mut self, ulpdu: &[u8]) -> Vec<u8> {
         let mut bytes = vec![0; self.framer.wire_len(ulpdu.len())];
         self.framer.frame(&mut bytes, ulpdu);
         bytes
     }
 
-    /// Has it offer another window from now on.
+    /// Sets the window that it offers from now on.
     pub fn set_window(&mut self, window: u16) {
         self.manners.window = window;
     }
 
-    /// Stops or begins to acknowledge.
+    /// Sets whether it acknowledges.
     pub fn set_acknowledges(&mut self, acknowledges: bool) {
         self.manners.acknowledges = acknowledges;
     }
 
-    /// What it has to send by itself.
+    /// The next frame that it sends by itself.
     pub fn frame(&mut self) -> Option<Vec<u8>> {
         self.out.pop_front()
     }
 
-    /// A frame to be sent before anything new.
+    /// Queues a frame, which is sent before anything else.
     pub fn queue(&mut self, frame: Vec<u8>) {
         self.out.push_back(frame);
     }
 
-    /// The victim says something to it.
+    /// A segment of the victim arrives.
     pub fn hear(&mut self, frame: &[u8], tcp: &Tcp) {
         if tcp.has(flag::RST) {
             (self.reset, self.stage) = (true, Stage::Over);
@@ -229,7 +229,7 @@ impl Puppet {
             return;
         }
         if known > tcp.len() {
-            // A probe: who is there says so.
+            // A probe: a live peer answers it.
             if self.manners.acknowledges {
                 let ack = self.segment(|_| {});
                 self.out.push_back(ack);
@@ -258,7 +258,7 @@ impl Puppet {
         }
     }
 
-    /// The first sequence number, which the SYN had.
+    /// The initial sequence number, that of the SYN.
     pub fn iss(&self) -> u32 {
         self.iss
     }

@@ -1,5 +1,5 @@
-//! More Reads than were granted: the one beyond ends its stream, and no more is fetched than the window lets
-//! go.
+//! More Reads than were granted. The first one beyond the IRD ends its stream, and no more memory is read
+//! than the window allows.
 
 use iwarp::rdmap::TerminateError;
 
@@ -12,11 +12,11 @@ use super::{Attack, Scenario, as_it_is, check, refusals};
 /// The scenario.
 pub const SCENARIO: Scenario = Scenario {
     name: "read-flood",
-    about: "three times as many Reads as were granted, on connection after connection",
+    about: "three times as many Reads as were granted, on many connections in a row",
     configure: as_it_is,
     attack: |arena| {
         let lent = (arena.victim.lent.rkey(), arena.victim.lent.addr());
-        // A window of one segment: what is read does not get out.
+        // A window of one segment, so that Read Responses cannot leave.
         let manners = Manners { large: false, window: WINDOW, ..Manners::default() };
         let siege = Siege::new(arena.macs(), PEERS, manners);
         Box::new(ReadFlood { siege, lent, floods: 0, answered: 0, bytes: 0 })
@@ -25,11 +25,11 @@ pub const SCENARIO: Scenario = Scenario {
 
 /// Connections at a time.
 const PEERS: usize = 64;
-/// Bytes of their windows.
+/// Their window, bytes.
 const WINDOW: u16 = 1460;
-/// Bytes of a Read: more than the window, so that they are answered one after the other.
+/// Bytes of a Read: more than the window, so that Reads are answered one after the other.
 const READ: u32 = 2048;
-/// What the segments of one answer have beside its payload, at most.
+/// Most bytes of a response in addition to its payload.
 const OVERHEAD: u32 = 64;
 /// Reads of a flood.
 const READS: u32 = 3 * STRANGERS_IRD as u32;
@@ -49,7 +49,7 @@ impl Actor for ReadFlood {
             self.floods += 1;
             let (stag, to) = self.lent;
             let puppet = self.siege.troupe.get(number);
-            // In one segment, so that none is answered before all are there.
+            // In one segment, so that all Reads arrive before any is answered.
             let flood: Vec<u8> =
                 (1..=READS).flat_map(|msn| puppet.fpdu(&read(msn, READ, stag, to))).collect();
             let frame = puppet.say(&flood);
@@ -66,7 +66,7 @@ impl Actor for ReadFlood {
             let as_specified = ended.terminates == [TerminateError::DdpNoBuffer.codes()];
             self.answered += u64::from(as_specified);
             if ended.connected && !as_specified {
-                self.siege.blame(|| format!("a flood was answered by {ended:?}"));
+                self.siege.blame(|| format!("a flood was not answered as specified: {ended:?}"));
             }
         }
     }
@@ -86,7 +86,7 @@ impl Attack for ReadFlood {
             format!("{answered} of {floods} were answered as specified")
         })?;
         let each = self.bytes / floods;
-        // What was under way, beside a whole window: never all that was asked for.
+        // The response in progress, and a whole window: never everything that was requested.
         check(each <= u64::from(STRANGERS_IRD) * u64::from(READ + OVERHEAD), || {
             format!("{each} bytes were read by each flood")
         })?;

@@ -1,4 +1,4 @@
-//! TCP segments made by hand, as frames: what no stack would send.
+//! Handmade TCP segments in frames, which no stack would send.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -10,9 +10,9 @@ const HEADERS: usize = 34;
 /// A segment.
 #[derive(Clone, Copy, Debug)]
 pub struct Segment<'a> {
-    /// Whose it claims to be.
+    /// Source, which may be forged.
     pub from: SocketAddrV4,
-    /// To whom.
+    /// Destination.
     pub to: SocketAddrV4,
     /// Sequence number.
     pub seq: u32,
@@ -29,7 +29,7 @@ pub struct Segment<'a> {
 }
 
 impl Segment<'_> {
-    /// The segment in a frame between these Ethernet addresses, checksums right.
+    /// The segment in a frame between these Ethernet addresses, with correct checksums.
     pub fn frame(&self, [src, dst]: [[u8; 6]; 2]) -> Vec<u8> {
         let tcp = 20 + self.options.len();
         let mut frame = ip(src, dst, *self.from.ip(), *self.to.ip(), 6, tcp + self.payload.len());
@@ -55,14 +55,14 @@ fn ip(src: [u8; 6], dst: [u8; 6], from: Ipv4Addr, to: Ipv4Addr, protocol: u8, by
     frame.extend(src);
     frame.extend([0x08, 0x00, 0x45, 0]);
     frame.extend((20 + bytes as u16).to_be_bytes());
-    // Don't Fragment, a lifetime of 64.
+    // Don't Fragment, a time to live of 64.
     frame.extend([0, 0, 0x40, 0, 64, protocol, 0, 0]);
     frame.extend(from.octets());
     frame.extend(to.octets());
     frame
 }
 
-/// The options of a SYN: a maximum segment size, and with `scale` windows scaled by it and SACK.
+/// The options of a SYN: a maximum segment size and, with `scale`, window scale and SACK-permitted.
 pub fn syn_options(mss: u16, scale: Option<u8>) -> Vec<u8> {
     let mut options = vec![2, 4];
     options.extend(mss.to_be_bytes());
@@ -72,7 +72,7 @@ pub fn syn_options(mss: u16, scale: Option<u8>) -> Vec<u8> {
     options
 }
 
-/// The answer of `mac` to an ARP request for `address`; `None` when `frame` is none.
+/// The answer of `mac` to an ARP request for `address`; `None` if `frame` is not such a request.
 pub fn arp_reply(frame: &[u8], mac: [u8; 6], address: Ipv4Addr) -> Option<Vec<u8>> {
     let request = frame.get(12..14)? == [0x08, 0x06] && frame.get(20..22)? == [0, 1];
     if !request || frame.get(38..42)? != address.octets() {

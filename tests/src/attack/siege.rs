@@ -1,4 +1,5 @@
-//! Connections that are made, used up and made again, so many at a time, and what the victim said on each.
+//! Connections that are made, ended and made again, a number of them at a time, and the victim's answers on
+//! each.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,71 +11,71 @@ use super::check;
 use super::puppet::{Manners, Puppet, REPLY, Stage};
 use super::troupe::Troupe;
 
-/// Bytes of an FPDU's length field, and of its CRC.
+/// Length of an FPDU's length field.
 const LENGTH: usize = 2;
 const CRC: usize = 4;
 /// Bytes of an untagged DDP header.
 const UNTAGGED: usize = 18;
-/// After how long who is not answered asks again: who attacks, as often as the honest client has frames; who
-/// waits for its last connection, less often.
+/// Time after which an unanswered SYN is repeated: an attacker as often as the honest client has frames, less
+/// often while it waits for its last connections.
 const IMPATIENCE_US: u64 = 20;
 const PATIENCE_US: u64 = 10_000;
-/// How long the last connections may take.
+/// Time limit for the last connections.
 const END: Duration = Duration::from_secs(15);
 
-/// What a puppet heard until its connection ended.
+/// What a puppet received until its connection ended.
 #[derive(Debug)]
 pub struct Ended {
     /// Its number.
     pub number: u32,
-    /// It got as far as MPA.
+    /// Whether it got as far as MPA.
     pub connected: bool,
     /// Layer, type and code of the Terminates.
     pub terminates: Vec<(u8, u8, u8)>,
-    /// Other FPDUs, and bytes in them.
+    /// Other FPDUs, and their bytes.
     pub others: (u64, u64),
-    /// It was reset, and not closed.
+    /// Whether it was reset, and not closed.
     pub reset: bool,
 }
 
-/// So many connections at a time.
+/// A number of connections at a time.
 pub struct Siege {
     /// The puppets.
     pub troupe: Troupe,
     manners: Manners,
     size: usize,
-    /// Who asks to connect, and since when it was not answered, microseconds.
+    /// Puppets with an unanswered SYN, with the time of the SYN, microseconds.
     asking: VecDeque<(u32, u64)>,
-    /// Who has just got ready.
+    /// Puppets that have just become ready.
     ready: Vec<u32>,
     ended: Vec<Ended>,
-    /// Connections that were begun.
+    /// Number of connections begun.
     pub begun: u64,
-    /// Nobody begins any more.
+    /// No further connection is begun.
     ending: bool,
-    /// The first thing that was not as specified.
+    /// The first answer that was not as specified.
     wrong: Option<String>,
 }
 
-/// Somebody who lays siege.
+/// An attacker with such connections.
 pub trait Besieger: Actor {
-    /// Its siege.
+    /// Its connections.
     fn siege(&mut self) -> &mut Siege;
 }
 
-/// Nobody begins any more, and those who are under way come to their end.
+/// Begins no further connection, and waits until those in progress have ended.
 ///
 /// # Errors
-/// When they do not, or when one was answered otherwise than it has to be.
+/// If one does not end, or if an answer was not as specified.
 pub fn lift<B: Besieger>(besieger: &mut B, arena: &mut Arena) -> Result<(), String> {
     besieger.siege().ending = true;
     let over = arena.alone(besieger, END, |_, besieger| besieger.siege().is_empty());
-    check(over, || "a connection does not come to its end".into())?;
+    check(over, || "a connection does not end".into())?;
     besieger.siege().verdict()
 }
 
 impl Siege {
-    /// `size` at a time.
+    /// With `size` connections at a time.
     pub fn new(macs: [[u8; 6]; 2], size: usize, manners: Manners) -> Self {
         let troupe = Troupe::new(macs, 0);
         Self {
@@ -90,8 +91,8 @@ impl Siege {
         }
     }
 
-    /// What a connection has to send by itself; a new one is begun where there is room, and who is not
-    /// answered asks again.
+    /// The next frame that a connection sends by itself. Begins a new connection if there are too few, and
+    /// repeats unanswered SYNs.
     pub fn frame(&mut self, now_us: u64) -> Option<Vec<u8>> {
         if let Some(frame) = self.troupe.frame() {
             return Some(frame);
@@ -105,7 +106,7 @@ impl Siege {
         self.troupe.frame()
     }
 
-    /// The SYN of who has waited longest for an answer.
+    /// The SYN of the puppet that has waited longest for an answer.
     fn ask_again(&mut self, now_us: u64) -> Option<Vec<u8>> {
         let impatience_us = if self.ending { PATIENCE_US } else { IMPATIENCE_US };
         while let Some((number, since_us)) = self.asking.front().copied() {
@@ -123,40 +124,40 @@ impl Siege {
         None
     }
 
-    /// Who may speak, each once.
+    /// The next puppet that has become ready, each once.
     pub fn next_ready(&mut self) -> Option<u32> {
         self.ready.pop()
     }
 
-    /// Who is over, each once.
+    /// The next connection that has ended, each once.
     pub fn next_ended(&mut self) -> Option<Ended> {
         self.ended.pop()
     }
 
-    /// Nobody begins any more.
+    /// Begins no further connection.
     pub fn end(&mut self) {
         self.ending = true;
     }
 
-    /// Something is not as specified.
+    /// Records an answer that was not as specified.
     pub fn blame(&mut self, text: impl FnOnce() -> String) {
         self.wrong.get_or_insert_with(text);
     }
 
-    /// How it stands.
+    /// The result so far.
     ///
     /// # Errors
-    /// The first thing that was not as specified.
+    /// The first answer that was not as specified.
     pub fn verdict(&self) -> Result<(), String> {
         self.wrong.clone().map_or(Ok(()), Err)
     }
 
-    /// Nobody is left.
+    /// Whether no connection is left.
     pub fn is_empty(&self) -> bool {
         self.troupe.len() == 0
     }
 
-    /// A frame of the victim's.
+    /// A frame of the victim arrives.
     pub fn hear(&mut self, frame: &[u8]) {
         let Some(number) = self.troupe.addressee(frame) else { return };
         let before = self.troupe.get(number).stage;
@@ -170,7 +171,7 @@ impl Siege {
         } else if after == Stage::Over
             && let Some(mut puppet) = self.troupe.leave(number)
         {
-            // The acknowledgement of a FIN is still to be sent.
+            // It may still have to acknowledge a FIN.
             while let Some(frame) = puppet.frame() {
                 self.troupe.queue_last(frame);
             }
@@ -179,7 +180,7 @@ impl Siege {
     }
 }
 
-/// What is in a puppet's inbox.
+/// Evaluates a puppet's inbox.
 fn ended(number: u32, puppet: &Puppet) -> Ended {
     let connected = puppet.inbox.len() >= REPLY;
     let mut ended = Ended { number, connected, terminates: Vec::new(), others: (0, 0), reset: puppet.reset };

@@ -1,5 +1,5 @@
-//! Connections on which the MPA Request comes byte by byte. They are bounded by the listener, for each
-//! address as well, and let go when the Request is not whole in time.
+//! Connections whose MPA Request arrives byte by byte. The listener limits them, also for each address, and
+//! ends them if the Request is not complete in time.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::{Attack, Scenario, check};
 /// The scenario.
 pub const SCENARIO: Scenario = Scenario {
     name: "slow-startup",
-    about: "MPA Requests of which one byte comes at a time, and the end never",
+    about: "MPA Requests that arrive byte by byte and never end",
     configure: |_, options| options.backlog_per_address = Some(ALLOWED as usize),
     attack: |arena| {
         let mut troupe = Troupe::new(arena.macs(), 0);
@@ -21,11 +21,11 @@ pub const SCENARIO: Scenario = Scenario {
     },
 };
 
-/// Connections that are tried.
+/// Connections attempted.
 const PEERS: u32 = 128;
-/// Those of them that the listener is to have.
+/// Connections that the listener may have of them.
 const ALLOWED: u32 = 16;
-/// A second: how often a patient peer says a byte.
+/// A second, microseconds: the interval of the bytes of a patient peer.
 const SECOND: u64 = 1_000_000;
 
 struct SlowStartup {
@@ -33,11 +33,11 @@ struct SlowStartup {
     numbers: Vec<u32>,
     sent: usize,
     request: Vec<u8>,
-    /// One byte a second, as slow as can be.
+    /// Whether it sends only one byte a second.
     patient: bool,
 }
 
-/// A Request with as much private data as there may be.
+/// A Request with the longest allowed private data.
 fn request() -> Vec<u8> {
     let private: usize = 512;
     let head = [b"MPA ID Req Frame", &[0x50, 2][..], &(private as u16).to_be_bytes()].concat();
@@ -63,7 +63,7 @@ impl Actor for SlowStartup {
             if puppet.stage == Stage::Over {
                 continue;
             }
-            // All but the last byte, and that again and again.
+            // All but the last byte, and then those bytes again.
             let said = puppet.nxt.wrapping_sub(puppet.iss()).wrapping_sub(1) as usize;
             if said + 1 < self.request.len() {
                 let byte = self.request[said];
@@ -94,10 +94,10 @@ impl Attack for SlowStartup {
         })?;
         let after_ms = arena.now_us() / 1000;
         let limit_ms = PATIENCE.as_millis() as u64;
-        check(after_ms <= limit_ms + 1500, || format!("they were let go after {after_ms} ms"))?;
+        check(after_ms <= limit_ms + 1500, || format!("they were ended after {after_ms} ms"))?;
         let stats = arena.victim.listener_stats();
         check(stats.startup_timeouts == u64::from(ALLOWED), || format!("{stats:?}"))?;
-        check(arena.victim.strangers().1 == 0, || "one was told to the server".into())?;
+        check(arena.victim.strangers().1 == 0, || "a request was reported to the server".into())?;
         Ok(format!(
             "{} of {PEERS} refused for their address, {} let go after {after_ms} ms; an honest connect took {took_us} us",
             stats.backlog_address_full, stats.startup_timeouts

@@ -1,5 +1,5 @@
-//! STags that are guessed: each wrong one ends its stream by the Terminate that names the error, so that a
-//! guess takes a connection. Nothing is read or written.
+//! Guessed STags. Each wrong one ends its stream with the Terminate for that error, so a guess takes a
+//! connection. Nothing is read or written.
 
 use std::time::Duration;
 
@@ -14,33 +14,33 @@ use crate::sim::dice::{Dice, Part};
 /// The scenario.
 pub const SCENARIO: Scenario = Scenario {
     name: "stag-guess",
-    about: "Writes to and Reads from STags that are guessed, a connection for each",
+    about: "Writes to and Reads from guessed STags, a connection for each",
     configure: as_it_is,
     attack: |arena| Box::new(StagGuess::new(arena, None)),
 };
 
 /// Connections at a time.
 const PEERS: usize = 64;
-/// Bytes that a guess would write or read.
+/// Payload of a guess.
 const BYTES: [u8; 32] = [0xbd; 32];
 
-/// Who guesses.
+/// The attacker.
 pub struct StagGuess {
     siege: Siege,
-    /// The one STag that would be right.
+    /// The only valid STag.
     right: u32,
     to: u64,
     dice: Dice,
-    /// So many guesses are made, if there is an end.
+    /// Number of guesses; `None`: no limit.
     limit: Option<u64>,
     /// Guesses so far, and those that were answered as specified.
     pub guesses: [u64; 2],
-    /// Numbers of those who wrote; the others read.
+    /// Numbers of the puppets that wrote; the others read.
     writers: std::collections::HashSet<u32>,
 }
 
 impl StagGuess {
-    /// Who makes `limit` guesses, or goes on for ever.
+    /// An attacker that makes `limit` guesses, or never stops.
     pub fn new(arena: &Arena, limit: Option<u64>) -> Self {
         let lent = &arena.victim.lent;
         Self {
@@ -63,13 +63,13 @@ impl StagGuess {
         }
     }
 
-    /// Nothing is left to be done.
+    /// Whether all guesses are done.
     pub fn is_done(&self) -> bool {
         self.siege.verdict().is_err()
             || self.limit.is_some_and(|limit| self.siege.begun >= limit) && self.siege.is_empty()
     }
 
-    /// Looks at how connections ended.
+    /// Checks how connections ended.
     fn settle(&mut self) {
         while let Some(ended) = self.siege.next_ended() {
             let error = if self.writers.remove(&ended.number) {
@@ -80,18 +80,18 @@ impl StagGuess {
             let as_specified = ended.terminates == [error.codes()] && ended.others == (0, 0) && !ended.reset;
             self.guesses[1] += u64::from(as_specified);
             if !as_specified && ended.connected {
-                self.siege.blame(|| format!("a guess was answered by {ended:?}"));
+                self.siege.blame(|| format!("a guess was not answered as specified: {ended:?}"));
             }
         }
     }
 
-    /// How it stands.
+    /// The result so far.
     ///
     /// # Errors
-    /// When a guess was answered otherwise than it has to be.
+    /// If the answer to a guess was not as specified.
     pub fn verdict(&self, arena: &Arena) -> Result<(), String> {
         self.siege.verdict()?;
-        check(arena.victim.lent_is_whole(), || "a guess has written".into())
+        check(arena.victim.lent_is_whole(), || "a guess was written to memory".into())
     }
 }
 
@@ -108,7 +108,7 @@ impl Actor for StagGuess {
                 read(1, BYTES.len() as u32, stag, self.to)
             };
             let fpdu = puppet.fpdu(&ulpdu);
-            // Behind its first FPDU, which is on its way out.
+            // After its first FPDU, which is about to be sent.
             let frame = puppet.say(&fpdu);
             puppet.queue(frame);
             self.siege.troupe.wake_one(number);
@@ -144,10 +144,10 @@ impl Attack for StagGuess {
     }
 }
 
-/// `count` guesses with nobody else there: how many a second the victim's core answers.
+/// Makes `count` guesses without other traffic. Returns how many a second the victim's core answers.
 ///
 /// # Errors
-/// When one is answered otherwise than it has to be, or not at all.
+/// If one is not answered, or not as specified.
 pub fn guess_many(count: u64) -> Result<f64, String> {
     let mut arena = Arena::new(&|_, options| options.failures_per_address = None);
     let mut guess = StagGuess::new(&arena, Some(count));
@@ -163,6 +163,6 @@ pub fn guess_many(count: u64) -> Result<f64, String> {
     arena.alone(&mut Nobody, Duration::from_secs(8), |arena, _| arena.victim.strangers().0 == 0);
     check(arena.connect(&mut Nobody, Duration::from_secs(1)), || "an honest client cannot connect".into())?;
     let ends: u64 = arena.victim.ends.values().sum();
-    check(ends == count, || format!("the server was told of {ends} ends: {:?}", arena.victim.ends))?;
+    check(ends == count, || format!("the server got events for {ends} ends: {:?}", arena.victim.ends))?;
     Ok(count as f64 * 1e9 / cpu_ns as f64)
 }

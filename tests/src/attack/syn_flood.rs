@@ -1,5 +1,5 @@
-//! SYNs from addresses that do not exist (RFC 4987). Beyond the backlog each is answered by a cookie, which
-//! holds nothing; who really connects does, meanwhile.
+//! SYNs from addresses that do not exist (RFC 4987). Beyond the backlog each is answered with a cookie, which
+//! takes no memory. Honest clients can still connect.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub const SCENARIO: Scenario = Scenario {
     },
 };
 
-/// Half-open connections of a listener, by default ([`tcp_lite::Limits::backlog`]).
+/// Default limit of half-open connections of a listener ([`tcp_lite::Limits::backlog`]).
 const BACKLOG: u64 = 1024;
 
 struct SynFlood {
@@ -63,7 +63,7 @@ impl Attack for SynFlood {
         let half_open = arena.victim.context().usage().half_open;
         check(half_open.used <= half_open.limit, || format!("{half_open:?}"))?;
         check(half_open.limit as u64 == BACKLOG, || format!("the limit is {half_open:?}"))?;
-        // A SYN of the same 4-tuple may come again: not one in a hundred does.
+        // A 4-tuple may repeat, in fewer than one of a hundred SYNs.
         let cookies = stack.tx_syn_cookies;
         check(cookies * 100 >= self.sent.saturating_sub(BACKLOG) * 99, || {
             format!("{cookies} cookies for {} SYNs", self.sent)
@@ -73,9 +73,9 @@ impl Attack for SynFlood {
         check(arena.connect(self, Duration::from_secs(4)), || "an honest client cannot connect".into())?;
         let took = arena.now_us() - begin_us;
         let stack = arena.victim.engine.counters().stack;
-        check(stack.rx_syn_cookies == 1, || "the honest client came by no cookie".into())?;
+        check(stack.rx_syn_cookies == 1, || "the honest client did not use a cookie".into())?;
         Ok(format!(
-            "{} half-open, {cookies} cookies; an honest connect took {took} us, by a cookie",
+            "{} half-open, {cookies} cookies; an honest connect took {took} us, with a cookie",
             half_open.used
         ))
     }

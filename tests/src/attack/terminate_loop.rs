@@ -1,5 +1,5 @@
-//! Peers that connect, terminate, and connect again; every other one provokes a Terminate first and answers
-//! it with its own. A Terminate is never answered by one.
+//! Peers that connect, send a Terminate, and connect again. Every second one first provokes a Terminate and
+//! answers it with its own. The victim never answers a Terminate with a Terminate.
 
 use std::collections::HashSet;
 
@@ -13,7 +13,7 @@ use super::{Attack, Scenario, as_it_is, check, refusals};
 /// The scenario.
 pub const SCENARIO: Scenario = Scenario {
     name: "terminate-loop",
-    about: "Terminates, some in answer to one, on connection after connection",
+    about: "Terminates, some in answer to one, on many connections in a row",
     configure: as_it_is,
     attack: |arena| {
         let siege = Siege::new(arena.macs(), PEERS, Manners::default());
@@ -23,14 +23,14 @@ pub const SCENARIO: Scenario = Scenario {
 
 /// Connections at a time.
 const PEERS: usize = 64;
-/// An STag that nobody has.
+/// An STag that does not exist.
 const NOBODYS: u32 = 0x00ff_ff00;
 
 struct TerminateLoop {
     siege: Siege,
-    /// Who has provoked a Terminate and not ended.
+    /// Puppets that have provoked a Terminate and whose connection has not ended.
     provoking: HashSet<u32>,
-    /// Terminates that came first, and that came behind something that provokes one.
+    /// Terminates that came first, and those after a provoked one.
     terminated: u64,
     provoked: u64,
     ended: u64,
@@ -89,7 +89,7 @@ impl Attack for TerminateLoop {
         let (sent, heard) = (counters.tx_terminates, counters.rx_terminates);
         let (provoked, terminated) = (self.provoked, self.terminated);
         check(sent == provoked, || format!("{sent} Terminates were sent, {provoked} were provoked"))?;
-        check(heard == terminated, || format!("{heard} Terminates were taken in, {terminated} came first"))?;
+        check(heard == terminated, || format!("{heard} Terminates were processed, {terminated} came first"))?;
         check(self.ended == provoked + terminated, || format!("{} connections have ended", self.ended))?;
         let refused = refusals(arena, PEERS)?;
         Ok(format!(

@@ -1,4 +1,4 @@
-//! Segments of one byte, in order and out of it, and a peer that takes none but small ones.
+//! Segments of one byte, in order and out of order, and peers that accept only small segments.
 
 use super::arena::{Actor, Arena, Scene};
 use super::puppet::{Manners, read, write};
@@ -6,7 +6,7 @@ use super::troupe::Troupe;
 use super::victim::{LENT, LENT_BYTE};
 use super::{Attack, Scenario, as_it_is, check};
 
-/// Every byte of the stream in a segment of its own.
+/// Every byte of the stream in its own segment.
 pub const IN_ORDER: Scenario = Scenario {
     name: "tiny-in-order",
     about: "Writes in segments of one byte",
@@ -34,7 +34,7 @@ pub const SMALL_MSS: Scenario = Scenario {
 const PEERS: u32 = 8;
 /// Bytes of payload of a Write.
 const PAYLOAD: usize = 256;
-/// The smallest payload that a peer's MSS can bring about.
+/// The smallest payload that a peer's MSS can cause.
 const SMALLEST: usize = 64;
 
 #[derive(Clone, Copy, PartialEq)]
@@ -48,12 +48,12 @@ struct Tiny {
     kind: Kind,
     troupe: Troupe,
     lent: (u32, u64),
-    /// What of its FPDU each has not said.
+    /// For each peer, the bytes of its FPDU that it has not sent.
     pending: Vec<Vec<u8>>,
     sent: u64,
     /// Whole Writes, or Reads.
     whole: u64,
-    /// Payload bytes and segments heard, and the longest.
+    /// Payload bytes and segments received, and the longest segment.
     heard: (u64, u64, usize),
     counted: bool,
 }
@@ -102,7 +102,7 @@ impl Actor for Tiny {
                 Some(puppet.data(seq, &[0xbd]))
             }
             Kind::SmallMss => {
-                // One Read at a time, and acknowledgements of what comes.
+                // One Read at a time, and acknowledgements of its response.
                 if self.whole <= turn / 64 {
                     self.whole += 1;
                     let size = if self.whole > 4 { 0 } else { 4096_u32.min(LENT as u32) };
@@ -130,19 +130,19 @@ impl Actor for Tiny {
 
 impl Attack for Tiny {
     fn judge(&mut self, arena: &mut Arena) -> Result<String, String> {
-        check(self.troupe.is_ready(), || "a connection is gone".into())?;
-        check(arena.victim.lent_is_whole(), || "bytes got in".into())?;
+        check(self.troupe.is_ready(), || "a connection has ended".into())?;
+        check(arena.victim.lent_is_whole(), || "bytes were placed".into())?;
         let stack = arena.victim.engine.counters().stack;
         let held = arena.victim.dock.held();
         match self.kind {
             Kind::InOrder => {
                 let seen: Vec<_> = arena.victim.stranger_ids().filter_map(|id| id.activity()).collect();
                 let fpdus: u64 = seen.iter().map(|seen| seen.rx_fpdus).sum();
-                // With the empty Write that each began with, without the one it is at.
+                // Includes the empty Write with which each peer began, but not the one in progress.
                 let said = self.whole;
                 check(
                     (said.saturating_sub(u64::from(PEERS))..=said + u64::from(PEERS)).contains(&fpdus),
-                    || format!("{fpdus} FPDUs came of {said}"),
+                    || format!("{fpdus} of {said} FPDUs arrived"),
                 )?;
                 Ok(format!(
                     "{fpdus} whole Writes out of {} segments; {held} buffers held at the end",
@@ -151,7 +151,8 @@ impl Attack for Tiny {
             }
             Kind::OutOfOrder => {
                 let dropped = stack.rx_out_of_order_dropped;
-                // 64 ranges for each, whatever comes, and what the honest client has not acknowledged.
+                // 64 ranges for each, whatever arrives, and frames that the honest client has not
+                // acknowledged.
                 check(held <= 64 * PEERS as usize + 64, || format!("{held} buffers are held"))?;
                 check(dropped > 0, || "nothing was dropped".into())?;
                 Ok(format!("{held} buffers held at the end, {dropped} bytes dropped and counted"))

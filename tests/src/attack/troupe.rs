@@ -1,4 +1,5 @@
-//! Several puppets at once: frames go to whom they are for, and each sends what it has to.
+//! Several puppets at once. Delivers frames to the addressed puppet, and collects the frames that puppets
+//! send.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -13,20 +14,20 @@ pub struct Troupe {
     next: u32,
     puppets: HashMap<u32, Puppet>,
     by_place: HashMap<SocketAddrV4, u32>,
-    /// Who has something to send.
+    /// Puppets that may have a frame to send.
     turns: VecDeque<u32>,
-    /// What those who left have still to send.
+    /// Last frames of puppets that were removed.
     last: VecDeque<Vec<u8>>,
 }
 
-/// To whom a frame with this TCP segment goes.
+/// The endpoint that a frame with this TCP segment is addressed to.
 pub fn addressee(frame: &[u8], tcp: &Tcp) -> Option<SocketAddrV4> {
     let bytes: [u8; 4] = frame.get(30..34)?.try_into().ok()?;
     Some(SocketAddrV4::new(Ipv4Addr::from(bytes), tcp.dst_port))
 }
 
 impl Troupe {
-    /// Nobody yet; the first will have the number `first`.
+    /// An empty set; the first puppet gets the number `first`.
     pub fn new(macs: [[u8; 6]; 2], first: u32) -> Self {
         Self {
             macs,
@@ -39,7 +40,7 @@ impl Troupe {
         }
     }
 
-    /// One more, whose SYN is about to be sent.
+    /// Adds a puppet, whose SYN is about to be sent.
     pub fn join(&mut self, manners: Manners) -> u32 {
         let number = self.next;
         self.next += 1;
@@ -50,78 +51,80 @@ impl Troupe {
         number
     }
 
-    /// A puppet that is there.
+    /// The puppet with this number.
     ///
     /// # Panics
-    /// When it has left.
+    /// If it was removed.
     pub fn get(&mut self, number: u32) -> &mut Puppet {
-        self.puppets.get_mut(&number).expect("it has not left")
+        self.puppets.get_mut(&number).expect("it was not removed")
     }
 
-    /// It forgets everything and is never heard of again.
+    /// Removes a puppet without closing its connection.
     pub fn leave(&mut self, number: u32) -> Option<Puppet> {
         let puppet = self.puppets.remove(&number)?;
         self.by_place.remove(&puppet.here);
         Some(puppet)
     }
 
-    /// A frame of somebody who has left.
+    /// Queues a frame of a puppet that was removed.
     pub fn queue_last(&mut self, frame: Vec<u8>) {
         self.last.push_back(frame);
     }
 
-    /// All may have something to send.
+    /// All puppets may have a frame to send.
     pub fn wake(&mut self) {
         let mut numbers: Vec<u32> = self.puppets.keys().copied().collect();
         numbers.sort_unstable();
         self.turns.extend(numbers);
     }
 
-    /// This one has something to send.
+    /// This puppet has a frame to send.
     pub fn wake_one(&mut self, number: u32) {
         self.turns.push_back(number);
     }
 
-    /// Whether this one is there, and its SYN is not answered.
+    /// Whether this puppet exists and its SYN is unanswered.
     pub fn asks(&self, number: u32) -> bool {
         self.puppets.get(&number).is_some_and(|puppet| puppet.stage == Stage::Syn)
     }
 
-    /// How many there are.
+    /// Number of puppets.
     pub fn len(&self) -> usize {
         self.puppets.len()
     }
 
-    /// Whether there is nobody.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.puppets.is_empty()
     }
 
-    /// For whom a frame of the victim's is.
+    /// The puppet that a frame of the victim is addressed to.
     pub fn addressee(&self, frame: &[u8]) -> Option<u32> {
         let tcp = parse(frame)?;
         self.by_place.get(&addressee(frame, &tcp)?).copied()
     }
 
-    /// How many have come to this.
+    /// Number of puppets at this stage.
     pub fn count(&self, stage: Stage) -> usize {
         self.puppets.values().filter(|puppet| puppet.stage == stage).count()
     }
 
-    /// All that are there.
+    /// All puppets.
     pub fn all(&mut self) -> impl Iterator<Item = (u32, &mut Puppet)> {
         self.puppets.iter_mut().map(|(number, puppet)| (*number, puppet))
     }
 
-    /// Whether all have come as far as they can by themselves.
+    /// Whether all connections are established.
     pub fn is_ready(&self) -> bool {
         self.count(Stage::Ready) == self.len()
     }
 
-    /// Who is to do the `nth` thing that none would do by itself, of those of whom nobody has left.
+    /// The puppet that has to do the `nth` action of the attack, round robin. Requires that no puppet was
+    /// removed.
     ///
     /// # Errors
-    /// First comes what somebody has to send by itself; nothing, when that is over but not all are ready.
+    /// The next frame that a puppet sends by itself, which comes first; `None` if there is none but not all
+    /// puppets are ready.
     pub fn turn(&mut self, nth: usize) -> Result<u32, Option<Vec<u8>>> {
         match self.frame() {
             Some(frame) => Err(Some(frame)),
@@ -130,7 +133,7 @@ impl Troupe {
         }
     }
 
-    /// What somebody has to send by itself.
+    /// The next frame that a puppet sends by itself.
     pub fn frame(&mut self) -> Option<Vec<u8>> {
         if let Some(frame) = self.last.pop_front() {
             return Some(frame);
@@ -144,7 +147,7 @@ impl Troupe {
         None
     }
 
-    /// A frame of the victim's; says for whom it was.
+    /// A frame of the victim arrives. Returns its addressee.
     pub fn hear(&mut self, frame: &[u8]) -> Option<u32> {
         let tcp = parse(frame)?;
         let number = *self.by_place.get(&addressee(frame, &tcp)?)?;

@@ -1,5 +1,5 @@
-//! The host under attack: an engine and the server on it, which takes every client. What both take of the
-//! processor is measured, in the time of their own thread.
+//! The host under attack: an engine with a server, which accepts every client. The processor time of both is
+//! measured on their thread.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -23,15 +23,15 @@ use super::honest::Served;
 pub const PORT: u16 = 7174;
 /// The victim's address.
 pub const VICTIM: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
-/// The honest client's.
+/// The honest client's address.
 pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 3);
-/// The router behind which everybody else is.
+/// The router of all other hosts.
 pub const ROUTER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 254);
-/// Bytes of the region that is lent to everybody else.
+/// Bytes of the region lent to strangers.
 pub const LENT: usize = 64 << 10;
 /// Reads that a stranger may have outstanding.
 pub const STRANGERS_IRD: u16 = 8;
-/// What the region lent is full of.
+/// Contents of the lent region.
 pub const LENT_BYTE: u8 = 0x5a;
 
 /// The host.
@@ -39,7 +39,7 @@ pub struct Victim {
     context: Context,
     /// The engine.
     pub engine: Engine,
-    /// The far side of its port.
+    /// The far end of its port.
     pub dock: Dock,
     pool: Mempool,
     channel: EventChannel,
@@ -47,44 +47,44 @@ pub struct Victim {
     honest_domain: ProtectionDomain,
     domain: ProtectionDomain,
     strangers_cq: CompletionQueue,
-    /// Lent to strangers.
+    /// The region lent to strangers.
     pub lent: MemoryRegion,
     strangers: HashMap<usize, Stranger>,
     next_stranger: usize,
-    /// Honest connections that were accepted.
+    /// Accepted honest connections.
     pub served: Vec<Served>,
     clock: Clock,
     /// Processor time so far, nanoseconds.
     pub cpu_ns: u64,
-    /// What callgrind is to count its turns for.
+    /// If set, its polls run in the function whose instructions callgrind counts.
     pub counted: Option<Beside>,
-    /// How strangers' connections ended that had been accepted: by what was sent or heard, layer, type and
-    /// code.
+    /// How accepted connections of strangers ended: number of each kind of Terminate, by whether it was sent
+    /// or received, layer, type and code.
     pub ends: HashMap<(bool, u8, u8, u8), u64>,
 }
 
-/// What a turn of the victim's takes.
+/// How the time of a poll is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
-    /// The time of its thread.
+    /// Processor time of the thread.
     Processor,
-    /// A fixed time for the turn and for each frame: the same in every run.
+    /// A fixed time for the poll and for each frame: the same in every run.
     Nominal,
 }
 
-/// A turn, by [`Clock::Nominal`], nanoseconds.
+/// Time of a poll by [`Clock::Nominal`], nanoseconds.
 const NOMINAL_TURN_NS: u64 = 300;
-/// A frame that is received or sent.
+/// Time of a frame that is received or sent.
 const NOMINAL_FRAME_NS: u64 = 500;
 
-/// A connection of somebody else.
+/// A connection of a stranger.
 struct Stranger {
     id: CmId,
     _qp: QueuePair,
 }
 
 impl Victim {
-    /// The host, listening. `configure` is for what a scenario has otherwise.
+    /// The listening host. `configure` changes its default configuration.
     pub fn new(configure: &dyn Fn(&mut EngineConfig, &mut ListenOptions), clock: Clock) -> Self {
         let (port, dock) = dock("victim", [2, 0, 0, 0, 0, 1]);
         let context = context(1);
@@ -123,8 +123,7 @@ impl Victim {
         }
     }
 
-    /// A turn of the engine, and the server's answer to what came of it. Returns whether there was anything
-    /// to do.
+    /// Polls the engine, and lets the server handle the events. Returns whether there was anything to do.
     pub fn turn(&mut self, now: Instant) -> bool {
         let start = self.elapsed_ns();
         let (mut busy, counted) = (false, self.counted);
@@ -145,7 +144,7 @@ impl Victim {
         busy
     }
 
-    /// The clock that a turn is timed by.
+    /// The clock for the time of a poll.
     fn elapsed_ns(&self) -> u64 {
         match self.clock {
             Clock::Processor => thread_ns(),
@@ -185,7 +184,7 @@ impl Victim {
         self.strangers.remove(&(qp.qp_num() as usize));
     }
 
-    /// Strangers' connections that the server holds, and how many there have been.
+    /// Connections of strangers that the server holds, and their total number so far.
     pub fn strangers(&self) -> (usize, usize) {
         (self.strangers.len(), self.next_stranger)
     }
@@ -195,7 +194,7 @@ impl Victim {
         self.strangers.values().map(|stranger| &stranger.id)
     }
 
-    /// What the listener has and has refused.
+    /// The listener's counters.
     pub fn listener_stats(&self) -> ListenerStats {
         self.listener.listener_stats().expect("it listens")
     }
@@ -205,29 +204,29 @@ impl Victim {
         &self.context
     }
 
-    /// Packet buffers there are.
+    /// Number of packet buffers.
     pub fn buffers(&self) -> usize {
         self.pool.capacity()
     }
 
-    /// Whether nobody has written to what is lent to strangers.
+    /// Whether the region lent to strangers is unchanged.
     pub fn lent_is_whole(&self) -> bool {
         let mut bytes = vec![0; LENT];
         self.lent.read_at(0, &mut bytes).is_ok() && bytes.iter().all(|byte| *byte == LENT_BYTE)
     }
 }
 
-/// A context whose STags follow from `seed`.
+/// A context whose STags depend on `seed` alone.
 pub fn context(seed: u8) -> Context {
     Context::new(ContextConfig { seed: Some([seed; 32]), ..ContextConfig::default() }).expect("a seed")
 }
 
-/// How long a listener waits for a Request, in the tests that do not wait that long.
+/// The listener's time limit for a Request, in tests that do not wait for it.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Processor time of this thread.
 fn thread_ns() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
-    // Neither is negative.
+    // Neither value is negative.
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

@@ -1,6 +1,6 @@
-//! Peers that read what is lent to them and never open their window again: what waits for them takes buffers,
-//! but not those that others need. Who answers probes stays (RFC 9293 section 3.8.6.1); who does not is given
-//! up.
+//! Peers that read the lent region and never open their window again. The bytes waiting for them take
+//! buffers, but not those that others need. A peer that answers probes keeps its connection (RFC 9293 section
+//! 3.8.6.1); otherwise the connection ends.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub const SCENARIO: Scenario = Scenario {
 
 /// Connections.
 const PEERS: u32 = 64;
-/// How long a peer may leave what waits for it unanswered, by default
+/// Default time for which a peer may leave bytes unacknowledged
 /// ([`user_timeout`](tcp_lite::TcpConfig::user_timeout)).
 const USER_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -35,9 +35,9 @@ struct ZeroWindow {
     lent: (u32, u64),
     asked: bool,
     sent: usize,
-    /// Probes are answered, and nothing else is sent.
+    /// Only probes are answered; nothing else is sent.
     calm: bool,
-    /// Nothing is sent or answered any more.
+    /// Nothing is sent or answered.
     silent: bool,
 }
 
@@ -90,16 +90,16 @@ impl Attack for ZeroWindow {
         let held = arena.victim.dock.held();
         check(held <= limit, || format!("{held} buffers are held, of {}", arena.victim.buffers()))?;
         check(held >= PEERS as usize, || format!("only {held} buffers wait"))?;
-        // As long as they answer they stay, however long it takes.
+        // Their connections stay while they answer probes, for any time.
         self.calm = true;
         arena.alone(self, 2 * USER_TIMEOUT, |_, _| false);
         let (there, _) = arena.victim.strangers();
-        check(there == self.numbers.len(), || format!("{there} are left of those who answer"))?;
+        check(there == self.numbers.len(), || format!("{there} connections are left of those that answer"))?;
         self.silent = true;
         let begin_us = arena.now_us();
         let gone = arena.alone(self, 3 * USER_TIMEOUT, |arena, _| arena.victim.strangers().0 == 0);
         let took_ms = (arena.now_us() - begin_us) / 1000;
-        check(gone, || format!("{} are still there", arena.victim.strangers().0))?;
+        check(gone, || format!("{} connections are still there", arena.victim.strangers().0))?;
         let left = arena.victim.dock.held();
         check(left == 0, || format!("{left} buffers are still held"))?;
         Ok(format!(

@@ -1,4 +1,4 @@
-//! Runs attacks beside honest connections, and prints what they cost.
+//! Runs attacks next to honest connections, and prints their cost.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -9,24 +9,24 @@ use tests::attack::measure::{Figures, Plan, measure};
 use tests::attack::stag_guess::guess_many;
 use tests::attack::{SCENARIOS, Scenario};
 
-/// Attacks on an engine in memory, one core, as many attack frames as legitimate ones.
+/// Attacks on an engine in memory, on one core, with as many attack frames as honest ones.
 #[derive(Parser)]
 struct Options {
-    /// Lists the scenarios.
+    /// List the scenarios.
     #[arg(long)]
     list: bool,
-    /// Runs a scenario once by a nominal clock: what is run under callgrind.
+    /// Run a scenario once with a nominal clock (used under callgrind).
     #[arg(long, value_name = "SCENARIO", hide = true)]
     count: Option<String>,
-    /// Scenarios to run; all of them without.
+    /// Scenarios to run [default: all].
     scenarios: Vec<String>,
-    /// Pairs of rounds: one beside the attack, one beside harmless frames.
+    /// Pairs of rounds: one next to the attack, one next to harmless frames.
     #[arg(long, default_value_t = 15)]
     pairs: usize,
     /// Honest batches in a round.
     #[arg(long, default_value_t = 400)]
     batches: u64,
-    /// Guesses of STags beside the scenarios'; 0: none.
+    /// Guesses of STags in addition to those of the scenarios; 0: none.
     #[arg(long, default_value_t = 1_000_000)]
     guesses: u64,
 }

@@ -1,7 +1,7 @@
-//! Joins two DPDK devices by a wire of a given rate, delay and loss, drawn from a seed.
+//! Connects two DPDK devices by a wire of a given rate, delay and loss, drawn from a seed.
 //!
-//! Prints `ready` when frames pass, and at the end what passed and what each side was seen to send. Ends by
-//! itself after `--seconds`, or when it is told to (SIGTERM).
+//! Prints `ready` when it carries frames, and at the end the counters of frames and what each side was seen
+//! to send. Ends after `--seconds`, or on SIGTERM.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tests::device;
 use tests::lab::{LabError, Result};
 use tests::sim::link::Plan;
 
-/// A wire that loses and delays, the same in both directions.
+/// A wire with loss and delay, the same in both directions.
 #[derive(Parser)]
 struct Options {
     /// DPDK device of one end.
@@ -31,34 +31,34 @@ struct Options {
     /// Time on the wire, microseconds.
     #[arg(long, default_value_t = 5000)]
     delay: u64,
-    /// Frames of the MTU that wait in front of the wire, at most.
+    /// Limit of the queue in front of the wire, frames of the MTU.
     #[arg(long, default_value_t = 200)]
     queue: u64,
     /// Segments lost, parts per million.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     loss: u32,
-    /// Segments held back, parts per million.
+    /// Segments delayed, parts per million.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     reorder: u32,
-    /// For how long, microseconds.
+    /// Length of the delay, microseconds.
     #[arg(long, default_value_t = 2000)]
     reorder_by: u64,
-    /// Segments cut in two to four, parts per million.
+    /// Segments split into two to four, parts per million.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     cut: u32,
-    /// Consecutive segments are joined, up to so many bytes of payload; 0: they are not.
+    /// Consecutive segments are joined, up to this many bytes of payload; 0: never.
     #[arg(long, default_value_t = 0)]
     join: usize,
-    /// How long a segment waits for the next to be joined to it, microseconds.
+    /// How long a segment waits to be joined with the next, microseconds.
     #[arg(long, default_value_t = 500)]
     join_for: u64,
-    /// Packet buffers of each device; 0: as many as it takes by default.
+    /// Packet buffers of each device; 0: the default.
     #[arg(long, default_value_t = 0)]
     mbufs: u32,
-    /// Seed of what is lost and held back.
+    /// Seed of the faults.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// How long frames are carried.
+    /// Duration, seconds.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
 }

@@ -1,7 +1,7 @@
-//! Connects to any iWARP listener and writes to an STag that nobody has registered: the peer has to terminate
-//! the stream, and we have to hear of it.
+//! Connects to any iWARP listener and writes to an STag that does not exist. The peer has to terminate the
+//! stream, and our stack has to report its Terminate.
 //!
-//! Prints what ended the connection. Exits 0 when that was the peer's Terminate.
+//! Prints how the connection ended. Exits 0 if it was the peer's Terminate.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -15,11 +15,11 @@ use iwarp::verbs::{
 };
 use tests::device::DeviceArgs;
 
-/// An STag of the form siw gives out (key 0), and an address, that are nobody's.
+/// An STag of siw's form (key 0) that does not exist, and an address.
 const NOWHERE: RemoteAddr = RemoteAddr { addr: 0x1000, rkey: 0x1234_5600 };
-/// How long all of it may take.
+/// Time limit of the run.
 const LIMIT: Duration = Duration::from_secs(30);
-/// How long a peer's FIN is answered after the end.
+/// How long the peer's FIN is answered after the end.
 const LINGER: Duration = Duration::from_millis(500);
 
 /// Writes to an STag that does not exist.
@@ -27,7 +27,7 @@ const LINGER: Duration = Duration::from_millis(500);
 struct Options {
     #[command(flatten)]
     device: DeviceArgs,
-    /// The listener.
+    /// Address of the listener.
     #[arg(long)]
     connect: SocketAddr,
 }
@@ -67,8 +67,8 @@ fn run(options: &Options) -> Result<StreamError, Box<dyn std::error::Error>> {
                 qp.post_send(&SendRequest::new(1, SendOp::Write { remote: NOWHERE }, own.sge(0, 64)))?;
             }
             Some(CmEventKind::Disconnected { .. }) => {
-                let error = qp.error().ok_or("disconnected without an error of the stream")?;
-                // The last acknowledgements, or the peer's kernel waits for them.
+                let error = qp.error().ok_or("disconnected, but the stream has no error")?;
+                // Sends the last acknowledgements, otherwise the peer's kernel waits for them.
                 let ended = Instant::now();
                 while ended.elapsed() < LINGER {
                     engine.poll();

@@ -1,4 +1,4 @@
-//! Writes `CONFORMANCE.md`: which requirements of the documents are shown by which tests.
+//! Writes `CONFORMANCE.md`: the requirements of the documents with the tests that prove them.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -7,17 +7,16 @@ use clap::Parser;
 use tests::conformance::{self, Doc, Error, Ledger, REPORT, Ran, Result, render};
 use tests::sim::defect;
 
-/// Writes CONFORMANCE.md from the index of requirements, the tests that name them, and the claims.
+/// Writes CONFORMANCE.md from the index of requirements, the tests that name them, and the claims
 #[derive(Parser)]
 struct Options {
-    /// Write nothing; exit 1, with a line for each finding, when something is wrong or the report is stale.
+    /// Write nothing. Exit 1, with a line for each finding, if something is wrong or the report is stale.
     #[arg(long, conflicts_with = "open")]
     check: bool,
-    /// With `--check`: the record that `scripts/test` left; a proof that did not run is wrong.
+    /// With `--check`: the record that `scripts/test` left. A proof that did not run is a finding.
     #[arg(long, value_name = "FILE", requires = "check")]
     ran: Option<PathBuf>,
-    /// Write nothing; list the rows that are open, of one document or of all: MPA, MPA2, DDP, RDMAP, EXT,
-    /// SEC.
+    /// Write nothing. List the open rows of one document or of all: MPA, MPA2, DDP, RDMAP, EXT, SEC.
     #[arg(long, value_name = "DOC", num_args = 0..=1)]
     open: Option<Option<Doc>>,
 }
@@ -42,7 +41,7 @@ fn run(options: &Options) -> Result<ExitCode> {
     if !options.check {
         conformance::write(root, REPORT, &render::report(&ledger))?;
     }
-    // Without a report every other finding still is worth reading.
+    // Without a report, the other findings are still useful.
     let mut complaints = ledger.complaints(&conformance::read(root, REPORT).unwrap_or_default());
     if let Some(path) = &options.ran {
         complaints.extend(record(path)?.missing(&ledger));

@@ -1,7 +1,7 @@
-//! Plays one end of an iWARP connection over the system's TCP, byte by byte, and does to TCP what is rare.
-//! The other end is `iwprobe-target listen` over our stack.
+//! Plays one end of an iWARP connection over the system's TCP, byte by byte, with unusual TCP behaviour. The
+//! other end is `iwprobe-target listen` over our stack.
 //!
-//! Exits 1 with one line when the other end does not bear it.
+//! Exits 1 with one line if the other end does not handle it.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -15,38 +15,38 @@ use iwprobe::session::{Patience, Session};
 use iwprobe::wire::{Code, Fault, Segment};
 use rustix::net::{SendFlags, sockopt};
 
-/// How long the other end may take to answer.
+/// Time limit for answers of the other end.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a connection stands idle: time for two keepalives.
+/// How long a connection is idle: time for two keepalives.
 const IDLE: Duration = Duration::from_millis(2500);
-/// From the last byte to the first keepalive, and from one in vain to the end.
+/// Time from the last byte to the first keepalive, and from an unanswered one to the end.
 const KEEPALIVE: Duration = Duration::from_secs(1);
-/// Payload of a Write whose FPDU then has 64 bytes: length, header, payload, CRC.
+/// Payload of a Write whose FPDU has 64 bytes: length, header, payload, CRC.
 const PAYLOAD: usize = 44;
-/// Places in it, and Writes: each has one of its bytes sent as urgent.
+/// Bytes of the FPDU, and number of Writes: each Write has another of its bytes sent as urgent.
 const PLACES: usize = 64;
 /// "LLP, MPA, CRC" (RFC 5044 section 8).
 const MPA_CRC: Code = Code(2, 0, 0x02);
 
-/// The end of an iWARP connection that does rare things to TCP.
+/// An end of an iWARP connection with unusual TCP behaviour.
 #[derive(Parser)]
 struct Options {
-    /// The listener.
+    /// Address of the listener.
     connect: SocketAddr,
     /// Ask for markers.
     #[arg(long)]
     markers: bool,
-    /// What is done.
+    /// The behaviour.
     deed: Deed,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Deed {
-    /// Stands idle with a keepalive each second, of which not one may be in vain, and goes on.
+    /// Is idle with a keepalive each second, none of which may stay unanswered, and continues.
     Idle,
-    /// Sends Writes, each with another of its bytes urgent, and reads back what they wrote.
+    /// Sends Writes, each with another of its bytes urgent, and reads the written bytes back.
     Urgent,
-    /// Sends an urgent byte that belongs to no FPDU.
+    /// Sends an urgent byte that is not part of an FPDU.
     UrgentBetween,
 }
 
@@ -72,7 +72,7 @@ fn run(options: &Options) -> Result<(), String> {
     };
     done.map_err(|stop| match stop {
         Stop::Deviates(reason) | Stop::NotApplicable(reason) => reason,
-        Stop::NeedsTarget => "the other end is no target".to_owned(),
+        Stop::NeedsTarget => "the other end is not a target".to_owned(),
     })
 }
 
@@ -107,7 +107,7 @@ fn urgent(probe: &Probe) -> Check {
         let to = region.to + (place * PAYLOAD) as u64;
         let fpdu = session.frame_of(&Segment::write(region.stag, to, payload), Fault::default());
         send_urgent(&session, &fpdu, place)?;
-        // Else TCP would put the next one into the same segment.
+        // Otherwise TCP would put the next one into the same segment.
         session.ping()?;
     }
     let back = session.read(region.stag, region.to, bytes.len() as u32)?;
@@ -128,8 +128,8 @@ fn send_urgent(session: &Session, bytes: &[u8], place: usize) -> Check {
     send().or_else(|error| deviates(format!("an urgent byte was not sent: {error}")))
 }
 
-/// TCP has one stream, and the urgent byte is in it (RFC 6093 section 3.2): here it is the first of a length
-/// that says that there is no ULPDU, and the CRC of that is wrong.
+/// TCP has one stream, and the urgent byte is part of it (RFC 6093 section 3.2). Here it becomes the first
+/// byte of the length field, for a length of 0, and the CRC of that FPDU is wrong.
 fn urgent_between(probe: &Probe) -> Check {
     let mut session = probe.plain()?;
     session.ping()?;

@@ -1,5 +1,5 @@
-//! The target of `iwprobe` over this stack: arranges what the probe asks for and tells what it saw, so that
-//! the probe can judge what no wire shows. `tests/iwprobe/TARGET.md` says how.
+//! The target of `iwprobe` over this stack: sets up what the probe asks for and reports what it saw, so that
+//! the probe can check what is not visible on the wire. `tests/iwprobe/TARGET.md` has the protocol.
 
 use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
@@ -12,7 +12,7 @@ use clap::{Args, Parser, Subcommand};
 use iwarp::verbs::ConnParam;
 use tests::target::{self, Manners};
 
-/// Serves iwprobe over this stack.
+/// A target for iwprobe over this stack.
 #[derive(Debug, Parser)]
 #[command(name = "iwprobe-target", version)]
 struct Cli {
@@ -29,7 +29,7 @@ enum Command {
         #[command(flatten)]
         options: Options,
     },
-    /// Connects again and again, for `iwprobe listen`.
+    /// Connects repeatedly, for `iwprobe listen`.
     Connect {
         /// The probe's address.
         addr: IpAddr,
@@ -53,7 +53,7 @@ struct Options {
     /// MPA revision of the Requests.
     #[arg(long, default_value_t = 2)]
     revision: u8,
-    /// Connect client-server, not peer-to-peer.
+    /// Connect in the client-server model, not peer-to-peer.
     #[arg(long)]
     client_server: bool,
 }

@@ -1,4 +1,4 @@
-//! Breaks the code in a copy of the tree, one mutation at a time, and sees that tests find each.
+//! Inserts mutations into a copy of the tree, one at a time, and checks that tests find each.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -10,19 +10,19 @@ use tests::lab::Result;
 use tests::mutation::{self, Choice};
 use tests::sim::defect_trial::Defects;
 
-/// Tries mutations and records what found them.
+/// Tries mutations and records the tests that found them.
 #[derive(Parser)]
 enum Command {
-    /// Breaks requirements (`tests/conformance/mutations`): a test that names the row has to fail.
+    /// Break requirements (`tests/conformance/mutations`): a test that names the row has to fail.
     Requirements {
         #[command(flatten)]
         choice: Choice,
     },
-    /// Breaks the protocols (`tests/sim-defects`): the simulator has to find it, by the run named with it.
+    /// Break the protocols (`tests/sim-defects`): the simulator has to find it, in the run named with it.
     Simulator {
         #[command(flatten)]
         choice: Choice,
-        /// Runs for each that the run named with it does not find, the scenarios in turn.
+        /// Further runs for a defect that the named run does not find, over all scenarios.
         #[arg(long, default_value_t = 2000)]
         runs: u64,
     },
@@ -39,7 +39,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether all were found.
+/// Returns whether all were found.
 fn run(command: Command) -> Result<bool> {
     match command {
         Command::Requirements { choice } => mutation::run(&mut Requirements::new(root())?, &choice),

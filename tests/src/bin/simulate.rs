@@ -13,37 +13,37 @@ use tests::sim::scenario::{SCENARIOS, Scenario};
 /// Runs between two lines of progress.
 const SOAK_BLOCK: u64 = 2000;
 
-/// Two hosts on a wire that goes wrong by a seeded plan. Ends with `seeds: N, failures: M`.
+/// Two hosts on a wire with seeded faults. Ends with `seeds: N, failures: M`.
 #[derive(Parser)]
 struct Options {
-    /// Lists the scenarios.
+    /// List the scenarios.
     #[arg(long)]
     list: bool,
-    /// Scenarios to run; all of them without.
+    /// Scenarios to run [default: all].
     #[arg(long)]
     scenario: Vec<String>,
-    /// One seed.
+    /// Run one seed.
     #[arg(long, conflicts_with = "seeds")]
     seed: Option<u64>,
-    /// Many: A..B, without B.
+    /// Run many seeds: A..B, without B.
     #[arg(long, value_parser = range, default_value = "0..100")]
     seeds: (u64, u64),
-    /// So many runs, the scenarios in turn.
+    /// Make this many runs, alternating between the scenarios.
     #[arg(long, conflicts_with_all = ["seed", "seeds"])]
     runs: Option<u64>,
-    /// With --runs: the first of them.
+    /// With --runs: the first run.
     #[arg(long, requires = "runs", default_value_t = 0)]
     from: u64,
-    /// Prints how often each fault and each event of the protocols has happened.
+    /// Print how often each fault and each event of the protocols occurred.
     #[arg(long)]
     coverage: bool,
-    /// Prints the hash of each run: what was sent and delivered, and when.
+    /// Print the hash of each run, over all frames sent and delivered with their times.
     #[arg(long, conflicts_with_all = ["seed", "runs"])]
     traces: bool,
-    /// With --seed: writes what host A and host B see to FILE with .a.pcapng and .b.pcapng.
+    /// With --seed: write the frames of host A and host B to FILE with .a.pcapng and .b.pcapng.
     #[arg(long, requires = "seed")]
     pcap: Option<PathBuf>,
-    /// With --seed: prints what the seed draws.
+    /// With --seed: print the parameters that the seed draws.
     #[arg(long, requires = "seed")]
     setup: bool,
 }
@@ -127,7 +127,7 @@ fn many(options: &Options, scenarios: &[Scenario]) -> Total {
     all
 }
 
-/// Runs on and on, and says where to go on after an interruption.
+/// Runs until `runs` is reached, and prints from where to continue after an interruption.
 fn soak(scenarios: &[Scenario], from: u64, runs: u64) -> Total {
     let mut all = Total::default();
     let (mut next, end) = (from, from + runs);

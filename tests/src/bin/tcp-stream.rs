@@ -1,9 +1,9 @@
-//! Sends or receives one checked TCP stream: over our stack on a DPDK device with `--vdev`, else over the
-//! system's.
+//! Sends or receives one TCP stream and checks it: over our stack on a DPDK device with `--vdev`, otherwise
+//! over the system's.
 //!
-//! Prints `started` when the device is there if one is needed, `ready` when a peer may connect, and at the
-//! end the bytes moved with their CRC32C, the seconds it took, what our stack has counted, and with
-//! `--witness` what both sides were seen to send. Exits 1 with one line when anything is not as it should be.
+//! Prints `started` when its device exists, if it needs one, and `ready` when a peer may connect. At the end
+//! it prints the number of bytes with their CRC32C, the time in seconds, the counters of our stack, and with
+//! `--witness` what both sides were seen to send. Exits 1 with one line on any error.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -16,10 +16,10 @@ use tests::stream::{Manners, Opener, Report, Task, Way, kernel, lite};
 use tests::witness::Watched;
 use tests::{device, ensure, lab_error};
 
-/// One checked TCP stream.
+/// Sends or receives one TCP stream and checks it.
 #[derive(Parser)]
 struct Options {
-    /// DPDK device to run our stack on; without it the system's TCP is used.
+    /// DPDK device for our stack; without it the system's TCP is used.
     #[arg(long, requires = "ip")]
     vdev: Option<String>,
     /// Our address with its prefix length.
@@ -28,7 +28,7 @@ struct Options {
     /// MTU, bytes.
     #[arg(long, default_value_t = 1500)]
     mtu: u16,
-    /// Port to wait for the peer on.
+    /// Port to listen on.
     #[arg(long, conflicts_with = "connect")]
     listen: Option<u16>,
     /// Peer to connect to.
@@ -40,21 +40,21 @@ struct Options {
     /// Seed of its pattern.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Limit on the whole.
+    /// Time limit of the run, seconds.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
     /// File to wait for between `started` and opening the connection.
     #[arg(long)]
     wait_for: Option<PathBuf>,
-    /// Our stack: tell what the frames showed.
+    /// With our stack: print what the frames showed.
     #[arg(long, requires = "vdev")]
     witness: bool,
-    /// Packet buffers of the device; 0: as many as it takes by default.
+    /// Packet buffers of the device; 0: the default.
     #[arg(long, default_value_t = 0)]
     mbufs: u32,
     #[command(flatten)]
     manners: Manners,
-    /// Who sends.
+    /// The direction.
     way: Way,
 }
 
@@ -98,7 +98,7 @@ fn run(options: &Options) -> Result<Report> {
 }
 
 fn over_device(options: &Options, task: &Task, vdev: &str, ip: &str) -> Result<Report> {
-    let address = ip.parse().map_err(|()| lab_error!("{ip} is no ADDR/LEN"))?;
+    let address = ip.parse().map_err(|()| lab_error!("{ip} is not of the form ADDR/LEN"))?;
     let mut port = device::open(vdev, options.mtu, options.mbufs)?;
     options.start()?;
     if !options.witness {
@@ -112,7 +112,7 @@ fn over_device(options: &Options, task: &Task, vdev: &str, ip: &str) -> Result<R
 }
 
 impl Options {
-    /// Says that the device is there, if one is needed, and waits until it may go on.
+    /// Prints that the device exists, if one is needed, and waits until it may continue.
     fn start(&self) -> Result<()> {
         println!("started");
         let (started, limit) = (Instant::now(), Duration::from_secs(self.seconds));

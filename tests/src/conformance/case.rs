@@ -6,13 +6,13 @@ use std::path::Path;
 use super::proof::{Proof, Test};
 use super::{Result, files, read};
 
-/// Where the cases lie.
+/// The folder of the cases.
 pub(super) const CASES: &str = "tests/iwprobe/src/cases";
 
-/// The cases in the repository, and what is wrong with them.
+/// The cases in the repository, and the errors in them.
 ///
 /// # Errors
-/// When a file cannot be read.
+/// If a file cannot be read.
 pub fn load(root: &Path) -> Result<(Vec<Proof>, Vec<String>)> {
     let (mut proofs, mut findings) = (Vec::new(), Vec::new());
     for path in files(root, CASES, "rs")? {
@@ -40,7 +40,7 @@ fn scan(path: &str, text: &str) -> Vec<std::result::Result<Proof, String>> {
     found
 }
 
-/// The case whose `rows` stand at `at`; its name stands behind those of the case before, at `from`.
+/// The case whose `rows` are at `at`; its name is after those of the case before, at `from`.
 fn read_one(
     path: &str,
     text: &str,
@@ -56,7 +56,7 @@ fn read_one(
     let list = list.ok_or("`rows` has no end")?.0;
     let rows = list.split(',').map(str::trim).filter(|item| !item.is_empty()).map(|item| {
         let id = item.strip_prefix('"').and_then(|item| item.strip_suffix('"'));
-        id.ok_or_else(|| format!("`{item}` in `rows` is no string"))?.parse()
+        id.ok_or_else(|| format!("`{item}` in `rows` is not a string"))?.parse()
     });
     let rows = rows.collect::<std::result::Result<Vec<_>, String>>()?;
     Ok(Proof { rows, test: Test { file: path.to_owned(), name: name.to_owned() }, line })

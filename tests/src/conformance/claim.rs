@@ -1,4 +1,4 @@
-//! Claims: what is said of a row that no test shows.
+//! Claims: statements about rows that no test proves.
 
 use std::fmt;
 use std::path::Path;
@@ -7,25 +7,25 @@ use std::str::FromStr;
 use super::row::{Index, Level};
 use super::{CLAIMS, Doc, Result, RowId};
 
-/// What is claimed.
+/// The kind of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Held by how the code is built: its place is code that would have to change to break it.
+    /// The structure of the code ensures it. The place is code that would have to change to break the row.
     Construction,
-    /// Asks that something be said: its place is where the documentation says it.
+    /// The row asks for documentation. The place is that documentation.
     Documented,
-    /// About documents, other layers or the consumer: nothing to test.
+    /// The row is about documents, other layers or the application: there is nothing to test.
     Untestable,
-    /// A permission that is not used.
+    /// The row is a permission that is not used.
     Unused,
-    /// Deliberately otherwise than the row has it.
+    /// The code deliberately does not follow the row.
     Deviation,
     /// Not done.
     Open,
 }
 
 impl Verdict {
-    /// Whether tests may name the row all the same: they show what is done instead.
+    /// Whether tests may name the row nevertheless, to prove what the code does instead.
     pub fn may_be_shown(self) -> bool {
         matches!(self, Self::Deviation | Self::Unused)
     }
@@ -43,7 +43,7 @@ impl FromStr for Verdict {
             "deviation" => Ok(Self::Deviation),
             "open" => Ok(Self::Open),
             _ => Err(format!(
-                "`{text}` is no verdict: construction, documented, untestable, unused, deviation or open"
+                "`{text}` is not a kind of claim: use construction, documented, untestable, unused, deviation or open"
             )),
         }
     }
@@ -54,19 +54,19 @@ impl FromStr for Verdict {
 pub struct Claim {
     /// The row.
     pub row: RowId,
-    /// What is claimed of it.
+    /// The kind of the claim.
     pub verdict: Verdict,
     /// `path#text that occurs in it`: in code, or for [`Verdict::Documented`] in documentation. May be empty
-    /// where nothing there has to do with the row.
+    /// if no code concerns the row.
     pub place: String,
-    /// Why, in a sentence.
+    /// The reason, in a sentence.
     pub reason: String,
 }
 
-/// The claims of every document, and what is wrong with them. A document may have no file.
+/// The claims of every document, and the errors in them. A document may have no file.
 ///
 /// # Errors
-/// When a file cannot be read.
+/// If a file cannot be read.
 pub fn load(root: &Path, index: &Index) -> Result<(Vec<Claim>, Vec<String>)> {
     let (mut claims, mut findings) = (Vec::new(), Vec::new());
     for doc in Doc::ALL {
@@ -92,7 +92,7 @@ pub fn load(root: &Path, index: &Index) -> Result<(Vec<Claim>, Vec<String>)> {
     Ok((claims, findings))
 }
 
-/// The claims in a file, each with its line.
+/// Parses the claims of a file, each with its line.
 fn parse(text: &str) -> Vec<(u64, std::result::Result<Claim, String>)> {
     let mut reader = csv::ReaderBuilder::new().has_headers(false).from_reader(text.as_bytes());
     let mut claims = Vec::new();
@@ -108,7 +108,7 @@ fn parse(text: &str) -> Vec<(u64, std::result::Result<Claim, String>)> {
         let at = line(record.position());
         if number == 0 {
             if !record.iter().eq(["id", "verdict", "place", "reason"]) {
-                claims.push((at, Err("does not start with `id,verdict,place,reason`".into())));
+                claims.push((at, Err("the file does not start with `id,verdict,place,reason`".into())));
             }
             continue;
         }
@@ -142,11 +142,13 @@ fn checked(
         return Err(format!("{row} is a {}, no permission", known.level.name()));
     }
     if *verdict == Verdict::Deviation && known.level == Level::May {
-        return Err(format!("{row} is a MAY: not to do it is `unused`, no deviation"));
+        return Err(format!("{row} is a MAY: use `unused` instead of `deviation`"));
     }
     if place.is_empty() {
         return match verdict {
-            Verdict::Construction | Verdict::Documented => Err(format!("{row}, held so, has no place")),
+            Verdict::Construction | Verdict::Documented => {
+                Err(format!("{row}: this kind of claim needs a place"))
+            }
             _ => Ok(claim),
         };
     }
@@ -163,7 +165,7 @@ fn checked(
     Ok(claim)
 }
 
-/// What a place is.
+/// The kind of a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Code,
@@ -179,7 +181,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// What `text` is in a line of a file; `None` when it is not in it.
+/// The kind of `text` in a line of a file; `None` if the line does not contain it.
 fn kind(path: &str, line: &str, text: &str) -> Option<Kind> {
     let before = &line[..line.find(text)?];
     let mark = if path.ends_with(".rs") { "//" } else { "#" };

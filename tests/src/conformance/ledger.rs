@@ -1,4 +1,4 @@
-//! Rows, proofs and claims, joined.
+//! Joins rows, proofs and claims.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -10,50 +10,50 @@ use super::proof::{self, Proof, Test};
 use super::row::{self, Index};
 use super::{PLACES, REPORT, Result, RowId, case, render};
 
-/// How a row stands.
+/// The state of a row.
 #[derive(Clone, Copy, Debug)]
 pub enum Standing<'a> {
-    /// Tests show it.
+    /// Tests prove it.
     Proved(&'a BTreeSet<Test>),
-    /// No test shows it, and that has a reason; or it is deliberately otherwise.
+    /// No test proves it, for a reason; or the code deliberately deviates.
     Claimed(&'a Claim),
-    /// Nothing is said of it.
+    /// Neither tests nor claims concern it.
     Open,
 }
 
 impl Standing<'_> {
-    /// Whether it is still to be done: nothing is said of it, or just that.
+    /// Whether it is not done: nothing concerns it, or the claim says so.
     pub fn is_open(self) -> bool {
         matches!(self, Self::Open | Self::Claimed(Claim { verdict: Verdict::Open, .. }))
     }
 }
 
-/// Everything that is known of conformance, and what contradicts itself in it.
+/// All data about conformance, and the contradictions in it.
 #[derive(Debug)]
 pub struct Ledger {
     /// Every row.
     pub index: Index,
-    /// The tests that show a row.
+    /// The tests that prove each row.
     pub proofs: BTreeMap<RowId, BTreeSet<Test>>,
-    /// What is claimed of a row.
+    /// The claim for each row.
     pub claims: BTreeMap<RowId, Claim>,
-    /// Where the code says that it obeys a row.
+    /// Places in the code that obey each row.
     pub places: Places,
-    /// Why a row has no such place.
+    /// Reasons of rows without a place.
     pub reasons: Reasons,
-    /// Edits that break rows.
+    /// Mutations that break rows.
     pub mutations: Vec<Mutation>,
-    /// What trying them gave.
+    /// Results of trying the mutations.
     pub trials: Trials,
-    /// One line each.
+    /// Errors, one line each.
     pub findings: Vec<String>,
 }
 
 impl Ledger {
-    /// Reads it from the repository's sources.
+    /// Reads the sources of the repository.
     ///
     /// # Errors
-    /// When a file cannot be read at all.
+    /// If a file cannot be read at all.
     pub fn load(root: &Path) -> Result<Self> {
         let index = row::load(root)?;
         let (mut proofs, mut findings) = proof::load(root)?;
@@ -95,7 +95,9 @@ impl Ledger {
                 }
                 let claimed = ledger.claims.get(&row);
                 if claimed.is_some_and(|claim| !claim.verdict.may_be_shown()) {
-                    ledger.findings.push(format!("{at}: {row} is proved here, and claimed: drop the claim"));
+                    ledger
+                        .findings
+                        .push(format!("{at}: {row} is proved here and has a claim: drop the claim"));
                 }
                 ledger.proofs.entry(row).or_default().insert(test.clone());
             }
@@ -103,8 +105,8 @@ impl Ledger {
         ledger
     }
 
-    /// How a row stands. A deviation stays one when tests show how it is, and so does a permission that is
-    /// not used.
+    /// The state of a row. A deviation stays one if tests prove the actual behaviour, and so does an unused
+    /// permission.
     pub fn standing(&self, row: RowId) -> Standing<'_> {
         match (self.claims.get(&row), self.proofs.get(&row)) {
             (Some(claim), None) => Standing::Claimed(claim),
@@ -114,15 +116,14 @@ impl Ledger {
         }
     }
 
-    /// Whether tests show a row and no comment in the code names it, for no reason.
+    /// Whether tests prove a row, but neither a comment in the code nor a reason names it.
     fn has_no_place(&self, row: RowId) -> bool {
         matches!(self.standing(row), Standing::Proved(_))
             && !self.places.contains_key(&row)
             && !self.reasons.contains_key(&row)
     }
 
-    /// All that has to be put right: what was found in the sources, rows that must not be open, a stale
-    /// report.
+    /// All findings: errors in the sources, rows that must not be open, a stale report.
     pub fn complaints(&self, committed: &str) -> Vec<String> {
         let mut complaints = self.findings.clone();
         for (&id, row) in &self.index {

@@ -1,14 +1,14 @@
-//! What the documents require, row by row, and what shows that it holds.
+//! The requirements of the documents, row by row, and the proofs that the code meets them.
 //!
 //! A *row* is one requirement of `tests/conformance/spec/*.csv`. A *proof* is a test whose comment names the
-//! row ([`proof`]), or a wire case of `iwprobe` that does ([`case`]). A *claim* is a line of
-//! `tests/conformance/claims/*.csv` for a row that no test can show ([`claim`]). A *mutation* breaks one
-//! requirement in the code, to see that the tests which name its rows fail ([`mutation`]). A *place* is a
+//! row ([`proof`]), or a wire case of `iwprobe` that names it ([`case`]). A *claim* is a line of
+//! `tests/conformance/claims/*.csv` for a row that no test can prove ([`claim`]). A *mutation* breaks one
+//! requirement in the code, to check that the tests which name its rows fail ([`mutation`]). A *place* is a
 //! comment in the code that names the row which the code below it obeys ([`place`]).
 //!
-//! [`Ledger`] joins them, finds what contradicts itself, and renders `CONFORMANCE.md`. Everything is read
-//! from source text: no test is linked or run, so the report needs neither DPDK nor rights. [`ran`] compares
-//! the proofs with the record of the tests that ran.
+//! [`Ledger`] joins them, finds contradictions, and renders `CONFORMANCE.md`. Everything is read from source
+//! text. No test is linked or run, so the report needs neither DPDK nor privileges. [`ran`] compares the
+//! proofs with the record of the tests that ran.
 
 pub mod case;
 pub mod claim;
@@ -28,36 +28,36 @@ pub use ledger::{Ledger, Standing};
 pub use ran::Ran;
 pub use row::{Doc, RowId};
 
-/// Where the index lies, from the top of the repository.
+/// Folder of the index, from the root of the repository.
 pub const SPEC: &str = "tests/conformance/spec";
-/// Where the claims lie.
+/// Folder of the claims.
 pub const CLAIMS: &str = "tests/conformance/claims";
-/// Where it is said why a row has no place in the code.
+/// Folder of the reasons why rows have no place in the code.
 pub const PLACES: &str = "tests/conformance/places";
-/// Where the mutations lie.
+/// Folder of the mutations.
 pub const MUTATIONS: &str = "tests/conformance/mutations";
-/// What the last trial of each mutation gave.
+/// Results of the last trial of each mutation.
 pub const TRIALS: &str = "tests/conformance/mutations.csv";
 /// The report.
 pub const REPORT: &str = "CONFORMANCE.md";
 
-/// A file that cannot be read at all. What is wrong *in* a file is a finding instead.
+/// A file that cannot be read at all. Errors *in* a file are findings instead.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Reading or writing failed.
     #[error("{path}: {source}")]
     File {
-        /// Which file.
+        /// The file.
         path: String,
-        /// Why.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// Its form is broken.
+    /// The file has the wrong format.
     #[error("{path}: {reason}")]
     Form {
-        /// Which file.
+        /// The file.
         path: String,
-        /// What is wrong with it.
+        /// The error in it.
         reason: String,
     },
 }
@@ -65,15 +65,15 @@ pub enum Error {
 /// This module's results.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// The top of the repository this was built in.
+/// The root of the repository that this was built in.
 pub fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package lies below the top of the repository")
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package is below the root of the repository")
 }
 
 /// The text of a file of the repository.
 ///
 /// # Errors
-/// When it is not there or is no text.
+/// If it is missing or not text.
 pub fn read(root: &Path, path: &str) -> Result<String> {
     std::fs::read_to_string(root.join(path)).map_err(|source| Error::File { path: path.to_owned(), source })
 }
@@ -81,15 +81,15 @@ pub fn read(root: &Path, path: &str) -> Result<String> {
 /// Replaces the text of a file of the repository.
 ///
 /// # Errors
-/// When it cannot be written.
+/// If it cannot be written.
 pub fn write(root: &Path, path: &str, text: &str) -> Result<()> {
     std::fs::write(root.join(path), text).map_err(|source| Error::File { path: path.to_owned(), source })
 }
 
-/// The names of the files in a folder whose names end so, sorted; none when there is no such folder.
+/// The sorted names of the files in a folder with this extension; none if there is no such folder.
 ///
 /// # Errors
-/// When the folder cannot be read.
+/// If the folder cannot be read.
 pub fn files(root: &Path, folder: &str, extension: &str) -> Result<Vec<String>> {
     let mut found = Vec::new();
     let mut folders = vec![PathBuf::from(folder)];

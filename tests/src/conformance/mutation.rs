@@ -1,6 +1,6 @@
-//! Mutations: edits that break one requirement each, to see that the tests which name its rows fail.
+//! Mutations: edits that break one requirement each, to check that the tests which name its rows fail.
 //!
-//! They are kept in `tests/conformance/mutations/*.toml`, a table each:
+//! `tests/conformance/mutations/*.toml` has a table for each:
 //!
 //! ```toml
 //! [[mutation]]
@@ -11,9 +11,9 @@
 //! replace = "false"
 //! ```
 //!
-//! What the last trial gave is in `tests/conformance/mutations.csv`, with a digest of the edit and of the
-//! text of the tests that failed: a mutation that has been changed, or whose text no longer occurs exactly
-//! once, is found, and so is a test that has been changed since it was seen to fail.
+//! `tests/conformance/mutations.csv` has the result of the last trial, with a digest of the edit and of the
+//! text of the tests that failed. A finding is reported for a mutation that has changed or whose text no
+//! longer occurs exactly once, and for a test that has changed since it failed.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,7 +23,7 @@ use serde::Deserialize;
 use super::{Error, MUTATIONS, Result, RowId, TRIALS, files, read, write};
 use crate::mutation::{Edit, function_text};
 
-/// An edit, and what it breaks.
+/// An edit, and the rows that it breaks.
 #[derive(Clone, Debug)]
 pub struct Mutation {
     /// The edit.
@@ -49,42 +49,42 @@ struct Entry {
 }
 
 impl Mutation {
-    /// Eight hexadecimal digits that change with what is broken and where, and with the text of the tests
-    /// that find it, which `text` gives.
+    /// Eight hexadecimal digits that change with the edit and its file, and with the text of the tests that
+    /// find it, which `text` returns.
     pub fn digest(&self, killers: &[String], text: &dyn Fn(&str) -> Option<String>) -> String {
         let killers = killers.iter().flat_map(|killer| [killer.clone(), text(killer).unwrap_or_default()]);
         self.edit.digest(self.rows.iter().map(RowId::to_string).chain(killers))
     }
 
-    /// Whether a trial is of this mutation and its killers as they are.
+    /// Whether a trial is of the present mutation and the present tests.
     pub fn is_tried(&self, trial: &Trial, text: &dyn Fn(&str) -> Option<String>) -> bool {
         trial.killers.iter().all(|killer| text(killer).is_some())
             && trial.digest == self.digest(&trial.killers, text)
     }
 }
 
-/// The text of a test that a record names as `file: name`; `None` where there is none any more.
+/// The text of a test that a record names as `file: name`; `None` if it no longer exists.
 pub fn killer_text(root: &Path, killer: &str) -> Option<String> {
     let (file, name) = killer.split_once(": ")?;
     function_text(&read(root, file).ok()?, name)
 }
 
-/// What a trial gave: the tests that failed.
+/// The result of a trial: the tests that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trial {
-    /// [`Mutation::digest`] with these killers, then.
+    /// The [`Mutation::digest`] with these tests at the time of the trial.
     pub digest: String,
-    /// `file: name`, of each test that names a row of the mutation and failed.
+    /// `file: name` of each test that names a row of the mutation and failed.
     pub killers: Vec<String>,
 }
 
 /// Trials by the name of their mutation.
 pub type Trials = BTreeMap<String, Trial>;
 
-/// Every mutation, and what is wrong with them.
+/// All mutations, and the errors in them.
 ///
 /// # Errors
-/// When a file cannot be read or is not of the form.
+/// If a file cannot be read or parsed.
 pub fn load(root: &Path) -> Result<(Vec<Mutation>, Vec<String>)> {
     let (mut mutations, mut findings): (Vec<Mutation>, _) = (Vec::new(), Vec::new());
     for path in files(root, MUTATIONS, "toml")? {
@@ -92,7 +92,7 @@ pub fn load(root: &Path) -> Result<(Vec<Mutation>, Vec<String>)> {
             parse(&read(root, &path)?).map_err(|reason| Error::Form { path: path.clone(), reason })?
         {
             if mutations.iter().any(|other| other.edit.name == mutation.edit.name) {
-                findings.push(format!("{path}: {} is there twice", mutation.edit.name));
+                findings.push(format!("{path}: {} is listed twice", mutation.edit.name));
             }
             let applied = std::fs::read_to_string(root.join(&mutation.edit.file))
                 .map_err(|error| format!("{}: {}: {error}", mutation.edit.name, mutation.edit.file))
@@ -118,10 +118,10 @@ fn parse(text: &str) -> std::result::Result<Vec<Mutation>, String> {
     mutations.collect()
 }
 
-/// The trials on record; none when there is no record.
+/// The recorded trials; none if there is no record.
 ///
 /// # Errors
-/// When it cannot be read.
+/// If it cannot be read.
 pub fn trials(root: &Path) -> Result<Trials> {
     if !root.join(TRIALS).exists() {
         return Ok(Trials::new());
@@ -141,7 +141,7 @@ pub fn trials(root: &Path) -> Result<Trials> {
 /// Replaces the record.
 ///
 /// # Errors
-/// When it cannot be written.
+/// If it cannot be written.
 pub fn record(root: &Path, trials: &Trials) -> Result<()> {
     let fault =
         |error: &dyn std::fmt::Display| Error::Form { path: TRIALS.into(), reason: error.to_string() };
@@ -154,8 +154,8 @@ pub fn record(root: &Path, trials: &Trials) -> Result<()> {
     write(root, TRIALS, &String::from_utf8_lossy(&bytes))
 }
 
-/// What the record lacks: a mutation without a trial of what it and its tests are now, a trial without its
-/// mutation. `text` gives a killer's.
+/// Compares the record with the mutations: finds mutations without a trial of their present form and tests,
+/// and trials without a mutation. `text` returns the text of a test.
 pub fn compare(
     mutations: &[Mutation],
     trials: &Trials,
@@ -166,12 +166,12 @@ pub fn compare(
         let name = &mutation.edit.name;
         if trials.get(name).is_none_or(|trial| !mutation.is_tried(trial, text)) {
             findings.push(format!(
-                "{name} has not been tried as it and its tests are: `scripts/mutate --new` tries all such"
+                "{name} or its tests have changed, it has to be tried again: run `scripts/mutate --new`"
             ));
         }
     }
     for name in trials.keys().filter(|name| !mutations.iter().any(|it| it.edit.name == **name)) {
-        findings.push(format!("{TRIALS}: there is no mutation {name}"));
+        findings.push(format!("{TRIALS}: there is no mutation {name}: remove the line"));
     }
     findings
 }

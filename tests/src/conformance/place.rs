@@ -1,8 +1,8 @@
 //! Places: comments in the code that say which rule it obeys.
 //!
 //! A place is a comment such as `RFC 5041 section 5.2 (DDP-071): ...` in the sources of `dp`, `tcp-lite` or
-//! `iwarp`, outside of tests. In the parentheses are ids and ranges as a [`statement`] has them. It belongs
-//! to the item below the comment, or to the function around it.
+//! `iwarp`, outside of tests. The parentheses contain ids and ranges as in a [`statement`]. The comment
+//! belongs to the item below it, or to the function around it.
 //!
 //! A rule may have no place: it holds because no code exists that would break it, or a library obeys it.
 //! Then a line of `tests/conformance/places/*.csv` gives the reason.
@@ -14,13 +14,13 @@ use std::path::Path;
 use super::row::Index;
 use super::{Doc, PLACES, Result, RowId, files, read, statement};
 
-/// The folders of the code that obeys.
+/// The folders of the code.
 const CODE: [&str; 3] = ["dp/src", "tcp-lite/src", "iwarp/src"];
 
-/// Where a comment stands that names rows.
+/// The place of a comment that names rows.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    /// Its file, from the top of the repository.
+    /// Its file, from the root of the repository.
     pub file: String,
     /// The function or type; empty for a comment about the whole file.
     pub item: String,
@@ -39,10 +39,10 @@ pub type Places = BTreeMap<RowId, Vec<Place>>;
 /// Why rows have no place.
 pub type Reasons = BTreeMap<RowId, String>;
 
-/// The places in the code, and what is wrong with them.
+/// The places in the code, and the errors in them.
 ///
 /// # Errors
-/// When a file cannot be read.
+/// If a file cannot be read.
 pub fn load(root: &Path, index: &Index) -> Result<(Places, Vec<String>)> {
     let (mut places, mut findings) = (Places::new(), Vec::new());
     for folder in CODE {
@@ -68,10 +68,10 @@ pub fn load(root: &Path, index: &Index) -> Result<(Places, Vec<String>)> {
     Ok((places, findings))
 }
 
-/// The reasons of rows without a place, and what is wrong with them. A document may have no file.
+/// The reasons of rows without a place, and the errors in them. A document may have no file.
 ///
 /// # Errors
-/// When a file cannot be read.
+/// If a file cannot be read.
 pub fn reasons(root: &Path, index: &Index, places: &Places) -> Result<(Reasons, Vec<String>)> {
     let (mut reasons, mut findings) = (Reasons::new(), Vec::new());
     for doc in Doc::ALL {
@@ -82,7 +82,7 @@ pub fn reasons(root: &Path, index: &Index, places: &Places) -> Result<(Reasons, 
         let text = read(root, &path)?;
         let mut reader = csv::Reader::from_reader(text.as_bytes());
         if reader.headers().is_ok_and(|head| !head.iter().eq(["row", "reason"])) {
-            findings.push(format!("{path}: does not start with `row,reason`"));
+            findings.push(format!("{path}: the file does not start with `row,reason`"));
         }
         for record in reader.records() {
             let last = reasons.last_key_value().map(|(&row, _)| row);
@@ -134,10 +134,10 @@ fn is_test(path: &str) -> bool {
 
 type Found = std::result::Result<(Vec<RowId>, Place), String>;
 
-/// What the comments of a file name, with the lines at which they begin.
+/// The rows that the comments of a file name, with the lines at which the comments begin.
 fn scan(path: &str, text: &str) -> Vec<(usize, Found)> {
     let lines: Vec<&str> = text.lines().collect();
-    // Unit tests stand at the end.
+    // Unit tests are at the end.
     let end = lines.iter().position(|line| *line == "mod tests {").unwrap_or(lines.len());
     let (mut found, mut at) = (Vec::new(), 0);
     while at < end {
@@ -168,26 +168,26 @@ fn named(words: &str) -> Vec<std::result::Result<Vec<RowId>, String>> {
     found
 }
 
-/// A reader finds the text of the rule by the document and the section in front of its id.
+/// The document and the section in front of the id lead a reader to the text of the rule.
 fn says_where(before: &str, rows: Vec<RowId>) -> std::result::Result<Vec<RowId>, String> {
     for row in &rows {
         let title = row.doc.title();
         let rfc = title.split_once(',').map_or(title, |(rfc, _)| rfc);
         let behind = before.rfind(rfc).map(|at| &before[at + rfc.len()..]);
         if !behind.is_some_and(|words| words.starts_with(" section") || words.starts_with(" appendix")) {
-            return Err(format!("`{rfc} section N` or `appendix A` does not stand in front of {row}"));
+            return Err(format!("`{rfc} section N` or `appendix A` is missing in front of {row}"));
         }
     }
     Ok(rows)
 }
 
-/// What a line says, when it is a comment and nothing else.
+/// The text of a line that is only a comment.
 fn comment(line: &str) -> Option<&str> {
     let line = line.trim_start();
     line.starts_with("//").then(|| line.trim_start_matches('/').trim_start_matches('!').trim())
 }
 
-/// What the comment in `at..below` belongs to.
+/// The item that the comment in `at..below` belongs to.
 fn item(lines: &[&str], at: usize, below: usize) -> String {
     if lines[at].trim_start().starts_with("//!") {
         return String::new();
@@ -202,7 +202,7 @@ fn item(lines: &[&str], at: usize, below: usize) -> String {
     above.find_map(|line| declared(line)).unwrap_or_default().to_owned()
 }
 
-/// The name of the item that a line begins.
+/// The name of the item that a line declares.
 fn declared(line: &str) -> Option<&str> {
     const ITEMS: [&str; 9] =
         ["fn", "struct", "enum", "trait", "const", "static", "type", "mod", "macro_rules!"];

@@ -1,25 +1,25 @@
 //! Proofs: the comment above a test that names rows.
 //!
-//! The comment starts with `Proves` ([`statement`]) and stands right above its test: only attributes and
-//! further comment lines come between. A test is a function with `#[test]`, so that its name is in the output
-//! of its runner ([`ran`](super::ran)).
+//! The comment starts with `Proves` ([`statement`]) and is directly above its test: only attributes and
+//! further comment lines may be in between. A test is a function with `#[test]`, so that its name is in the
+//! output of its runner ([`ran`](super::ran)).
 
 use std::path::Path;
 
 use super::statement;
 use super::{Result, RowId, files, read};
 
-/// Where a test stands.
+/// A test and its file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Test {
-    /// Its file, from the top of the repository.
+    /// Its file, from the root of the repository.
     pub file: String,
     /// The function, or the name of the wire case.
     pub name: String,
 }
 
 impl Test {
-    /// As the record of mutations names it.
+    /// Its name in the record of mutations.
     pub fn killer(&self) -> String {
         format!("{}: {}", self.file, self.name)
     }
@@ -36,10 +36,10 @@ pub struct Proof {
     pub line: usize,
 }
 
-/// The proofs in all of the repository's Rust files, and what is wrong with them.
+/// The proofs in all Rust files of the repository, and the errors in them.
 ///
 /// # Errors
-/// When a file cannot be read.
+/// If a file cannot be read.
 pub fn load(root: &Path) -> Result<(Vec<Proof>, Vec<String>)> {
     let (mut proofs, mut findings) = (Vec::new(), Vec::new());
     for path in files(root, "", "rs")? {
@@ -76,7 +76,7 @@ fn read_one(path: &str, lines: &[&str], at: usize) -> std::result::Result<Proof,
     if words[1..].iter().any(|words| starts(words)) {
         return Err("a test has one comment with `Proves`, this one has two".into());
     }
-    // A comment line that follows the statement may belong to attributes, which may run over lines.
+    // Further comment lines may belong to attributes, which may span several lines.
     let mut below = at + words.len();
     let mut depth = 0;
     while let Some(line) = lines.get(below) {
@@ -101,12 +101,12 @@ fn read_one(path: &str, lines: &[&str], at: usize) -> std::result::Result<Proof,
     Ok(Proof { rows, test: Test { file: path.to_owned(), name: name.to_owned() }, line: at + 1 })
 }
 
-/// What a line says, when it is a comment and nothing else.
+/// The text of a line that is only a comment.
 fn comment(line: &str) -> Option<&str> {
     line.starts_with("//").then(|| line.trim_start_matches('/').trim_start_matches('!').trim())
 }
 
-/// The name of the function that a line begins.
+/// The name of the function that a line declares.
 fn function(line: &str) -> Option<&str> {
     let mut words = line.split_whitespace().skip_while(|word| word.starts_with("pub") || *word == "async");
     if words.next() != Some("fn") {
@@ -120,7 +120,7 @@ fn function(line: &str) -> Option<&str> {
 mod tests {
     use super::*;
 
-    /// Comments in these texts start behind a quote, so that they are not taken for statements of this file.
+    /// Comments in these texts begin after a quote, so that they do not count as statements of this file.
     fn one(path: &str, lines: &[&str]) -> std::result::Result<Proof, String> {
         let text = lines.join("\n");
         let mut found = scan(path, &text);

@@ -1,9 +1,9 @@
-//! Which tests ran: the record that `scripts/test` leaves, and the proofs that are not in it.
+//! The tests that ran, from the record that `scripts/test` leaves, and the proofs that are missing in it.
 //!
-//! A line for each test, with tabs between: the runner, the test's path, its outcome. A runner is the crate
-//! or test target as cargo names its program, and the file it starts with (`iwarp src/lib.rs`, `it
-//! tests/it/main.rs`). A wire case of `iwprobe` has the runner `case`; a suite that was skipped, with
-//! its reason, has the runner `skipped`.
+//! The record has a line for each test: the runner, the test's path and its outcome, separated by tabs. A
+//! runner is the crate or test target as cargo names its program, with its root file (`iwarp src/lib.rs`, `it
+//! tests/it/main.rs`). A wire case of `iwprobe` has the runner `case`. A skipped suite has the runner
+//! `skipped`, with the reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,28 +14,26 @@ use super::proof::Test;
 /// The suite that runs the wire cases.
 const PROBE: &str = "probe";
 
-/// What ran, from the record.
+/// The contents of the record.
 #[derive(Debug, Default)]
 pub struct Ran {
-    /// By runner: what passed, and what did not.
+    /// By runner: tests, and whether they passed.
     tests: BTreeMap<String, BTreeMap<String, bool>>,
     /// Suites that were skipped.
     skipped: BTreeSet<String>,
 }
 
 impl Ran {
-    /// Reads the record. A test that ran more than once has to have passed once, and failed never.
+    /// Parses the record. A test that ran more than once has to have passed at least once and never failed.
     ///
     /// # Errors
-    /// In words, for a line of another form.
+    /// If a line has another format.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut ran = Self::default();
         for (number, line) in text.lines().enumerate() {
-            let [runner, path, outcome] = line
-                .split('\t')
-                .collect::<Vec<_>>()
-                .try_into()
-                .map_err(|_| format!("line {}: `{line}` is no runner, test and outcome", number + 1))?;
+            let [runner, path, outcome] = line.split('\t').collect::<Vec<_>>().try_into().map_err(|_| {
+                format!("line {}: `{line}` does not have runner, test and outcome", number + 1)
+            })?;
             if runner == "skipped" {
                 ran.skipped.insert(path.to_owned());
                 continue;
@@ -44,15 +42,15 @@ impl Ran {
             match outcome {
                 "ok" => _ = tests.entry(path.to_owned()).or_insert(true),
                 "FAILED" => _ = tests.insert(path.to_owned(), false),
-                // Ignored, for one: it did not run.
+                // For example, ignored: it did not run.
                 _ => {}
             }
         }
         Ok(ran)
     }
 
-    /// The proofs of the ledger that did not run, or failed: a line each. Wire cases may be missing where
-    /// their suite was skipped; whether it may be is not judged here.
+    /// The proofs of the ledger that did not run, or failed: a line each. Wire cases may be missing if their
+    /// suite was skipped; `scripts/test` checks whether it may be.
     pub fn missing(&self, ledger: &Ledger) -> Vec<String> {
         let mut rows: BTreeMap<&Test, Vec<String>> = BTreeMap::new();
         for (row, tests) in &ledger.proofs {
@@ -62,7 +60,7 @@ impl Ran {
         }
         rows.retain(|test, _| !self.has(test));
         let line = |(test, rows): (&Test, Vec<String>)| {
-            format!("{}: {} did not run, and is to prove {}", test.file, test.name, rows.join(", "))
+            format!("{}: {} did not run, but has to prove {}", test.file, test.name, rows.join(", "))
         };
         rows.into_iter().map(line).collect()
     }
@@ -82,14 +80,14 @@ impl Ran {
 }
 
 /// Whether this is the path by which its runner names a test. Between the file's module and the test there
-/// may be modules of the file's own, `tests` by name.
+/// may be modules inside the file, such as `tests`.
 pub(super) fn is_path_of(path: &str, test: &Test) -> bool {
     let Some((_, module)) = place(&test.file) else { return false };
     let inner = path.strip_prefix(&module).and_then(|path| path.strip_suffix(&test.name));
     inner.is_some_and(|inner| inner.split("::").all(|part| part.is_empty() || part == "tests"))
 }
 
-/// The runner of the tests in a file, and what their paths start with.
+/// The runner of the tests in a file, and the prefix of their paths.
 fn place(file: &str) -> Option<(String, String)> {
     let (folder, rest) = file
         .split_once("/src/")

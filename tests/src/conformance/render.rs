@@ -1,4 +1,4 @@
-//! `CONFORMANCE.md`: the same ledger gives the same bytes, and one row changes one line.
+//! `CONFORMANCE.md`: the same ledger gives the same bytes, and a change of one row changes one line.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -54,7 +54,7 @@ pub fn report(ledger: &Ledger) -> String {
     text
 }
 
-/// What is open, for a person at work: id, level, role, what it says, what has to be seen.
+/// The open rows: id, level, role, requirement, and how it could be observed.
 pub fn open(ledger: &Ledger, only: Option<Doc>) -> String {
     let mut text = String::new();
     let rows = ledger.index.iter().filter(|(id, _)| only.is_none_or(|doc| doc == id.doc));
@@ -69,7 +69,7 @@ pub fn open(ledger: &Ledger, only: Option<Doc>) -> String {
 }
 
 fn put(text: &mut String, line: std::fmt::Arguments<'_>) {
-    text.write_fmt(line).expect("a String takes all");
+    text.write_fmt(line).expect("writing to a String does not fail");
 }
 
 fn rows_of(ledger: &Ledger, doc: Doc) -> impl Iterator<Item = (RowId, &Row, Standing<'_>)> {
@@ -178,11 +178,11 @@ fn mutations(text: &mut String, ledger: &Ledger) {
     }
 }
 
-/// A row with what the columns tell of it.
+/// A row with its further columns.
 type Line<'a> = (RowId, &'a Row, Vec<String>);
 
-/// A table under its title, which differs between documents so that links to it do; nothing when it has no
-/// lines.
+/// A table under its title. The title differs between documents, so that links to it differ too. Nothing if
+/// it has no lines.
 fn table(text: &mut String, title: &str, columns: &[&str], lines: &[Line<'_>]) {
     let Some((id, ..)) = lines.first() else { return };
     put(text, format_args!("\n### {title} ({})\n\n", id.doc.prefix()));
@@ -195,7 +195,7 @@ fn table(text: &mut String, title: &str, columns: &[&str], lines: &[Line<'_>]) {
     }
 }
 
-/// Where the code obeys a row, or why there is no such place.
+/// The places in the code that obey a row, or why there is none.
 fn in_code(ledger: &Ledger, id: RowId) -> String {
     match (ledger.places.get(&id), ledger.reasons.get(&id)) {
         (Some(places), _) => places.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "),
@@ -204,7 +204,7 @@ fn in_code(ledger: &Ledger, id: RowId) -> String {
     }
 }
 
-/// Tests, each file named once: `file`: name, name; `file`: name.
+/// Tests, grouped by file: `file`: name, name; `file`: name.
 fn by_file(tests: &BTreeSet<Test>) -> String {
     let mut text = String::new();
     let mut file = None;

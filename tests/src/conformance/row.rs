@@ -28,7 +28,7 @@ impl Doc {
     /// All of them.
     pub const ALL: [Self; 6] = [Self::Mpa, Self::Mpa2, Self::Ddp, Self::Rdmap, Self::Ext, Self::Sec];
 
-    /// What its rows' ids start with.
+    /// The prefix of its rows' ids.
     pub fn prefix(self) -> &'static str {
         match self {
             Self::Mpa => "MPA",
@@ -70,7 +70,7 @@ impl FromStr for Doc {
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
         let known = Self::ALL.into_iter().find(|doc| doc.prefix() == text);
-        known.ok_or_else(|| format!("`{text}` is no document: MPA, MPA2, DDP, RDMAP, EXT or SEC"))
+        known.ok_or_else(|| format!("`{text}` is not a document: use MPA, MPA2, DDP, RDMAP, EXT or SEC"))
     }
 }
 
@@ -102,7 +102,7 @@ impl FromStr for RowId {
     }
 }
 
-/// How strongly the document asks (RFC 2119).
+/// The key word of RFC 2119.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
     /// MUST, SHALL, REQUIRED.
@@ -115,12 +115,12 @@ pub enum Level {
     ShouldNot,
     /// MAY.
     May,
-    /// No key word: what the text states.
+    /// No key word: a statement.
     Fact,
 }
 
 impl Level {
-    /// MUST or MUST NOT: never left open.
+    /// MUST or MUST NOT: may not stay open.
     pub fn binds(self) -> bool {
         matches!(self, Self::Must | Self::MustNot)
     }
@@ -157,13 +157,13 @@ impl FromStr for Level {
 pub struct Row {
     /// Section of the document.
     pub section: String,
-    /// Its force.
+    /// Its key word.
     pub level: Level,
-    /// Whom it binds.
+    /// The party that has to obey it.
     pub role: String,
-    /// What it says.
+    /// The requirement.
     pub requirement: String,
-    /// What has to be seen for it to hold.
+    /// How it could be observed.
     pub test: String,
 }
 
@@ -173,7 +173,7 @@ pub type Index = BTreeMap<RowId, Row>;
 /// Reads the index.
 ///
 /// # Errors
-/// When a table is missing or is not of the form `id,section,level,role,requirement,test`, ids ascending.
+/// If a table is missing or not of the form `id,section,level,role,requirement,test` with ascending ids.
 pub fn load(root: &Path) -> Result<Index> {
     let mut index = Index::new();
     for doc in Doc::ALL {
@@ -192,7 +192,7 @@ fn parse(doc: Doc, text: &str) -> std::result::Result<Index, String> {
             std::array::from_fn(|i| record.get(i).unwrap_or(""));
         let id: RowId = id.parse()?;
         if id.doc != doc || rows.last_key_value().is_some_and(|(&last, _)| last >= id) {
-            return Err(format!("{id} is out of place"));
+            return Err(format!("{id} is out of order"));
         }
         let (section, role) = (section.to_owned(), role.to_owned());
         let (requirement, test) = (requirement.to_owned(), test.to_owned());

@@ -1,19 +1,19 @@
-//! The words in which a test names its rows: `Proves`, then ids and ranges (`DDP-003 to DDP-005`), separated
-//! by commas or `and`, up to the first `:` or `.`.
+//! The statement with which a test names its rows: `Proves`, then ids and ranges (`DDP-003 to DDP-005`),
+//! separated by commas or `and`, up to the first `:` or `.`.
 
 use super::RowId;
 
-/// The word that opens it.
+/// Its first word.
 pub const WORD: &str = "Proves";
 
-/// The rows named, in the order written. `text` starts with [`WORD`]; what follows the first `:` or `.` is
-/// for people.
+/// The rows named, in the order written. `text` starts with [`WORD`]. The text after the first `:` or `.` is
+/// for human readers.
 ///
 /// # Errors
-/// In words, when the text does not follow the grammar.
+/// If the text does not follow the grammar.
 pub fn parse(text: &str) -> Result<Vec<RowId>, String> {
     let list = text.strip_prefix(WORD).ok_or_else(|| format!("does not start with `{WORD}`"))?;
-    let end = list.find([':', '.']).ok_or("has no `:` or `.` behind the ids")?;
+    let end = list.find([':', '.']).ok_or("has no `:` or `.` after the ids")?;
     let mut rows = Vec::new();
     let parts = list[..end].split(',').map(str::trim);
     for item in parts.flat_map(|part| part.strip_prefix("and ").unwrap_or(part).split(" and ")) {
@@ -37,7 +37,7 @@ pub fn parse(text: &str) -> Result<Vec<RowId>, String> {
     Ok(rows)
 }
 
-/// Whether a comment's text is meant as a statement: the word with an id behind it.
+/// Whether a comment's text is meant as a statement: the word followed by an id.
 pub fn is_meant(text: &str) -> bool {
     text.match_indices(WORD).any(|(at, _)| {
         let next = text[at + WORD.len()..].trim_start();

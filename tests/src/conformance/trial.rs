@@ -1,4 +1,4 @@
-//! Trying a mutation: the tests that name its rows are run on the broken tree, and one of each row's has to
+//! Tries a mutation: runs the tests that name its rows on the broken tree. For each row, one of them has to
 //! fail.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,12 +13,12 @@ use crate::lab::{LabError, Result, Run};
 use crate::lab_error;
 use crate::mutation::{Suite, Tree};
 
-/// How long a build may take on a busy machine.
+/// Time limit of a build, on a busy machine.
 const BUILD: Duration = Duration::from_secs(900);
-/// How long the tests of one program may take; broken code may hang, which is a failure as any other.
+/// Time limit of the tests of one program. Broken code may hang, which counts as a failure.
 const TESTS: Duration = Duration::from_secs(120);
 
-/// Tests of one file, run without others: what hangs, or takes its program with it, takes nothing else.
+/// Tests of one file, run separately, so that a hang or a crash affects no other tests.
 #[derive(Debug, PartialEq, Eq)]
 struct Batch {
     package: String,
@@ -27,22 +27,22 @@ struct Batch {
     tests: Vec<Test>,
 }
 
-/// Every mutation, and where they are tried.
+/// All mutations, and the tree in which they are tried.
 #[derive(Debug)]
 pub struct Requirements {
     tree: Tree,
     root: PathBuf,
     ledger: Ledger,
     trials: Trials,
-    /// Tests that have been seen to pass on the whole tree.
+    /// Tests that have passed on the unbroken tree.
     sound: BTreeSet<Test>,
 }
 
 impl Requirements {
-    /// Those of the repository at `root`, with a copy of the tree beside what cargo builds.
+    /// The mutations of the repository at `root`, with a copy of the tree beside cargo's target folder.
     ///
     /// # Errors
-    /// When the ledger cannot be read or the tree cannot be copied.
+    /// If the ledger cannot be read or the tree cannot be copied.
     pub fn new(root: &Path) -> Result<Self> {
         let ledger = Ledger::load(root).map_err(|error| LabError::new(error.to_string()))?;
         let mut trials = ledger.trials.clone();
@@ -54,8 +54,8 @@ impl Requirements {
         self.ledger.mutations.iter().find(|mutation| mutation.edit.name == name)
     }
 
-    /// The tests to try it with: all that name its rows and can be run without devices, or `again` one for
-    /// each row, which found it before, so that little is built.
+    /// The tests to try a mutation with: all that name its rows and run without devices or, with `again`, one
+    /// for each row that found it before, so that little is built.
     fn tests(&self, mutation: &Mutation, again: bool) -> Result<BTreeMap<RowId, Vec<Test>>> {
         let before = self.trials.get(&mutation.edit.name).filter(|_| again);
         let mut tests = BTreeMap::new();
@@ -85,14 +85,14 @@ impl Requirements {
         if let Some((row, _)) =
             tests.iter().find(|(_, tests)| !tests.iter().any(|test| failed.contains(test)))
         {
-            return Err(lab_error!("survives: no test that names {row} fails"));
+            return Err(lab_error!("the mutation survives: no test that names {row} fails"));
         }
         let killers: Vec<String> = failed.iter().map(|test| test.killer()).collect();
         let digest = mutation.digest(&killers, &|killer| killer_text(&self.root, killer));
         Ok(Trial { digest, killers })
     }
 
-    /// Without the mutation every test has to pass, or its failing would tell nothing.
+    /// Without the mutation every test has to pass, otherwise a failure would mean nothing.
     fn see_sound(&mut self, batches: &[Batch]) -> Result<()> {
         for batch in batches {
             if batch.tests.iter().all(|test| self.sound.contains(test)) {
@@ -100,18 +100,19 @@ impl Requirements {
             }
             let failed = self.failures(batch)?;
             if let Some(test) = failed.first() {
-                return Err(lab_error!("{}: {} fails without any mutation", test.file, test.name));
+                return Err(lab_error!("{}: {} also fails without the mutation", test.file, test.name));
             }
             self.sound.extend(batch.tests.iter().cloned());
         }
         Ok(())
     }
 
-    /// The tests of a batch that do not pass: they fail, or hang, or take their program with them.
+    /// The tests of a batch that do not pass: they fail, hang, or crash their program.
     fn failures<'a>(&self, batch: &'a Batch) -> Result<Vec<&'a Test>> {
         let program = self.build(batch)?;
         let package = self.tree.path().join(&batch.package);
-        // Not through cargo: what hangs has to be ended by its own process id. `env` becomes the program.
+        // Not through cargo: a hanging test has to be killed by its own process id. `env` replaces itself by
+        // the program.
         let running = Run::new("env")
             .arg("-C")
             .arg(package)
@@ -141,8 +142,8 @@ impl Requirements {
             let message: serde_json::Value = serde_json::from_str(line).ok()?;
             Some(message.get("executable")?.as_str()?.to_owned())
         });
-        // Beside tests, cargo names the programs they may start: the tests' own comes last.
-        programs.by_ref().last().ok_or_else(|| lab_error!("{}: cargo names no program", batch.package))
+        // For a test, cargo also names the programs that it may start. The test's own program comes last.
+        programs.by_ref().last().ok_or_else(|| lab_error!("{}: cargo built no program", batch.package))
     }
 }
 
@@ -161,7 +162,8 @@ impl Suite for Requirements {
     }
 
     fn attempt(&mut self, name: &str, again: bool) -> Result<String> {
-        let mutation = self.mutation(name).ok_or_else(|| lab_error!("no such mutation"))?.clone();
+        let mutation =
+            self.mutation(name).ok_or_else(|| lab_error!("there is no mutation of this name"))?.clone();
         let trial = self.trial(&mutation, again);
         if again {
             return trial.map(|trial| format!("killed by {}", trial.killers.join("; ")));
@@ -178,7 +180,7 @@ impl Suite for Requirements {
     }
 }
 
-/// What a runner's output says of this test: others may have its name in other modules.
+/// The outcomes of this test in a runner's output: other modules may have tests of the same name.
 fn verdicts<'a>(text: &'a str, test: &'a Test) -> impl Iterator<Item = &'a str> {
     text.lines().filter_map(move |line| {
         let (path, verdict) = line.strip_prefix("test ")?.split_once(" ... ")?;
@@ -192,14 +194,15 @@ fn batches(tests: Vec<Test>) -> Result<Vec<Batch>> {
         files.entry(test.file.clone()).or_default().insert(test);
     }
     let batch = |(file, tests): (String, BTreeSet<Test>)| {
-        let (package, target) = target(&file).ok_or_else(|| lab_error!("{file} is in no target"))?;
+        let (package, target) =
+            target(&file).ok_or_else(|| lab_error!("{file} does not belong to a target"))?;
         Ok(Batch { package, target, tests: tests.into_iter().collect() })
     };
     files.into_iter().map(batch).collect()
 }
 
-/// The package and cargo's name of the target that a file of the protocol crates is tested in; `None` for a
-/// wire case or a suite of `tests/tests`.
+/// The package and cargo's target arguments for the tests of a file of the protocol crates; `None` for a wire
+/// case or a suite of `tests/tests`.
 fn target(file: &str) -> Option<(String, Vec<String>)> {
     let mut parts = file.split('/');
     let package = parts.next().filter(|name| ["dp", "tcp-lite", "iwarp"].contains(name))?;

@@ -1,7 +1,7 @@
-//! A laboratory: namespaces, links, processes and machines that are gone when their values are dropped.
+//! Namespaces, links, processes and virtual machines for tests. Each is removed when its value is dropped.
 //!
-//! It needs root and Linux. What it lacks is found out first ([`missing`]), so that a test can say so and be
-//! counted as skipped.
+//! It needs root and Linux. A suite first checks what the machine lacks ([`missing`]), so that it can report
+//! it and count as skipped.
 
 pub mod namespace;
 pub mod process;
@@ -16,7 +16,7 @@ pub use scratch::Scratch;
 pub use siw::{Siw, SiwConfig};
 pub use suite::{Need, Suite, missing};
 
-/// What went wrong, for a person to read: with the command and what it said.
+/// An error for people: with the command and its output.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct LabError(pub String);
@@ -40,7 +40,7 @@ impl From<iwarp::verbs::VerbsError> for LabError {
     }
 }
 
-/// The laboratory's results.
+/// Results of this module.
 pub type Result<T> = std::result::Result<T, LabError>;
 
 /// An error from a format string.

@@ -1,7 +1,7 @@
 //! Network namespaces and the wires between them.
 //!
-//! A namespace's name tells who made it (`uw1234-0`), so that what a killed run leaves behind can be removed
-//! by the next one, and by `scripts/test`.
+//! A namespace's name contains the process id of its owner (`uw1234-0`), so that the namespaces of a killed
+//! run can be removed by the next run and by `scripts/test`.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -11,20 +11,20 @@ use super::process::Run;
 use super::scratch::{ordinal, run_name};
 use super::{LabError, Result};
 
-/// How long one `ip` or `ethtool` may take. Removing devices waits for the kernel's grace periods.
+/// Time limit of one `ip` or `ethtool`. Removing devices waits for the kernel's RCU grace periods.
 const TOOL_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A network namespace with its loopback up. Dropped, it takes its processes and devices along.
+/// A network namespace with its loopback up. Dropping it kills its processes and removes its devices.
 #[derive(Debug)]
 pub struct Namespace {
     name: String,
 }
 
 impl Namespace {
-    /// Makes a namespace.
+    /// Creates a namespace.
     ///
     /// # Errors
-    /// Without the right to, or without `ip`.
+    /// Without the privilege, or without `ip`.
     pub fn new() -> Result<Self> {
         sweep_dead_runs();
         let name = format!("{}-{}-{}", run_name(), std::process::id(), ordinal());
@@ -34,7 +34,7 @@ impl Namespace {
         Ok(made)
     }
 
-    /// Its name, as `ip netns` knows it.
+    /// Its name for `ip netns`.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -42,7 +42,7 @@ impl Namespace {
     /// Runs `ip ARGS` in it and returns what it printed.
     ///
     /// # Errors
-    /// With what `ip` said, when it fails.
+    /// If `ip` fails, with its output.
     pub fn ip(&self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Result<String> {
         Run::new("ip").args(["-n", &self.name]).args(args).check(TOOL_TIMEOUT)
     }
@@ -52,31 +52,32 @@ impl Namespace {
         Run::new(program).within(self.name.clone())
     }
 
-    /// Gives a device of the namespace an address, without duplicate address detection: it is usable at once.
+    /// Gives a device of the namespace an address, without duplicate address detection, so that it is usable
+    /// at once.
     ///
     /// # Errors
-    /// With what `ip` said, when it fails.
+    /// If `ip` fails, with its output.
     pub fn address(&self, dev: &str, address: &str) -> Result<()> {
         let nodad: &[&str] = if address.contains(':') { &["nodad"] } else { &[] };
         self.ip(["addr", "add", address, "dev", dev].into_iter().chain(nodad.iter().copied()))?;
         Ok(())
     }
 
-    /// Sets a device's MTU and brings it up, silent: no link-local address, no router solicitations.
+    /// Sets a device's MTU and brings it up, without link-local address and router solicitations.
     ///
     /// # Errors
-    /// With what `ip` said, when it fails.
+    /// If `ip` fails, with its output.
     pub fn up(&self, dev: &str, mtu: u16) -> Result<()> {
         self.ip(["link", "set", dev, "addrgenmode", "none"])?;
         self.ip(["link", "set", dev, "mtu", &mtu.to_string(), "up"])?;
         Ok(())
     }
 
-    /// Switches off what makes a kernel's veth or tap end pass superframes and unfilled checksums: a raw
-    /// socket or DPDK at the other end would see them as they are.
+    /// Turns off the offloads that make a kernel's veth or tap end send superframes and unfilled checksums: a
+    /// raw socket or DPDK at the other end would receive them like that.
     ///
     /// # Errors
-    /// With what `ethtool` said, when it fails.
+    /// If `ethtool` fails, with its output.
     pub fn offloads_off(&self, dev: &str) -> Result<()> {
         self.run("ethtool")
             .args(["-K", dev, "tx", "off", "tso", "off", "gso", "off", "gro", "off"])
@@ -84,23 +85,22 @@ impl Namespace {
         Ok(())
     }
 
-    /// Lets the kernel join segments that arrive at a device (GRO), each waiting a fraction of a millisecond
-    /// for the next.
+    /// Turns on GRO at a device, with a wait of a fraction of a millisecond for the next segment.
     ///
     /// # Errors
-    /// With what `ethtool` or the kernel said, when one fails.
+    /// If `ethtool` or the kernel fails, with the output.
     pub fn gro_on(&self, dev: &str) -> Result<()> {
         self.run("ethtool").args(["-K", dev, "gro", "on"]).check(TOOL_TIMEOUT)?;
-        // In nanoseconds. Without it what comes frame by frame is never joined.
+        // In nanoseconds. Without it, segments in separate frames are never joined.
         let set = format!("echo 300000 > /sys/class/net/{dev}/gro_flush_timeout");
         self.run("sh").args(["-c", &set]).check(TOOL_TIMEOUT)?;
         Ok(())
     }
 
-    /// Sets a parameter of the namespace's own TCP: its name below `net.ipv4`.
+    /// Sets a parameter of the namespace's TCP: its name below `net.ipv4`.
     ///
     /// # Errors
-    /// When the kernel does not take it.
+    /// If the kernel rejects it.
     pub fn sysctl(&self, name: &str, value: &str) -> Result<()> {
         let set = format!("echo {value} > /proc/sys/net/ipv4/{name}");
         self.run("sh").args(["-c", &set]).check(TOOL_TIMEOUT)?;
@@ -110,16 +110,16 @@ impl Namespace {
     /// A bridge with this MTU, up.
     ///
     /// # Errors
-    /// With what `ip` said, when it fails.
+    /// If `ip` fails, with its output.
     pub fn bridge(&self, dev: &str, mtu: u16) -> Result<()> {
         self.ip(["link", "add", dev, "type", "bridge"])?;
         self.up(dev, mtu)
     }
 
-    /// Waits until a device is there, such as the tap that a DPDK process makes.
+    /// Waits until a device exists, such as the tap device of a DPDK process.
     ///
     /// # Errors
-    /// When it is not after `limit`.
+    /// If it does not after `limit`.
     pub fn wait_for_device(&self, dev: &str, limit: Duration) -> Result<()> {
         let started = std::time::Instant::now();
         loop {
@@ -143,16 +143,17 @@ impl Drop for Namespace {
 /// One end of a wire.
 #[derive(Clone, Copy, Debug)]
 pub struct Wire<'a> {
-    /// Where the end is.
+    /// The namespace of this end.
     pub namespace: &'a Namespace,
-    /// Its device there.
+    /// Its device in the namespace.
     pub dev: &'a str,
 }
 
-/// Joins two namespaces (or one with itself) by a veth pair, offloads off, both ends up, no addresses.
+/// Connects two namespaces (or one with itself) by a veth pair, with offloads off, both ends up, and no
+/// addresses.
 ///
 /// # Errors
-/// With what `ip` or `ethtool` said, when one fails.
+/// If `ip` or `ethtool` fails, with its output.
 pub fn veth(a: Wire<'_>, b: Wire<'_>, mtu: u16) -> Result<()> {
     a.namespace.ip([
         "link",
@@ -173,7 +174,8 @@ pub fn veth(a: Wire<'_>, b: Wire<'_>, mtu: u16) -> Result<()> {
     Ok(())
 }
 
-/// Ends what runs in a namespace, by process id, and deletes it. What fails here has gone already.
+/// Kills the processes in a namespace by id, and deletes it. Errors are ignored: they mean that it is gone
+/// already.
 fn remove(name: &str) {
     if let Ok(pids) = Run::new("ip").args(["netns", "pids", name]).check(TOOL_TIMEOUT) {
         let pids = pids.split_whitespace().filter_map(|word| word.parse().ok());
@@ -184,7 +186,7 @@ fn remove(name: &str) {
     let _ = Run::new("ip").args(["netns", "del", name]).check(TOOL_TIMEOUT);
 }
 
-/// Removes the namespaces of runs whose process no longer exists. Once for each process is enough.
+/// Removes the namespaces of runs whose process no longer exists. Needed once for each process.
 fn sweep_dead_runs() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
@@ -197,7 +199,7 @@ fn sweep_dead_runs() {
     });
 }
 
-/// The process id in a namespace's name, when the name is one of ours.
+/// The process id in a namespace's name, if it is one of ours.
 fn owner(name: &str) -> Option<u32> {
     let (run, rest) = name.strip_prefix("uw")?.split_once('-')?;
     run.parse::<u32>().ok()?;

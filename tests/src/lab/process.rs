@@ -1,4 +1,4 @@
-//! Programs that are run, watched, and ended: by their own process id, within a bounded time.
+//! Runs programs, watches them, and ends them by their own process id, within a time limit.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use super::{LabError, Result};
 use crate::lab_error;
 
-/// How often an exit is looked for.
+/// Interval of checks whether a process has ended.
 const TICK: Duration = Duration::from_millis(5);
 
-/// A program about to run. Its output is captured; its standard input is empty, or a file.
+/// A program to be run. Its output is captured; its standard input is empty, or a file.
 #[derive(Clone, Debug)]
 pub struct Run {
     argv: Vec<OsString>,
@@ -35,42 +35,42 @@ impl Run {
         }
     }
 
-    /// One more argument.
+    /// Adds an argument.
     #[must_use]
     pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
         self.argv.push(arg.as_ref().to_owned());
         self
     }
 
-    /// More arguments.
+    /// Adds arguments.
     #[must_use]
     pub fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
         self.argv.extend(args.into_iter().map(|arg| arg.as_ref().to_owned()));
         self
     }
 
-    /// An environment variable.
+    /// Sets an environment variable.
     #[must_use]
     pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
         self.env.push((name.into(), value.as_ref().to_owned()));
         self
     }
 
-    /// A file to be read from standard input.
+    /// Sets a file as standard input.
     #[must_use]
     pub fn stdin(mut self, file: impl AsRef<Path>) -> Self {
         self.stdin = Some(file.as_ref().to_owned());
         self
     }
 
-    /// The network namespace to run in.
+    /// Sets the network namespace.
     #[must_use]
     pub fn within(mut self, namespace: String) -> Self {
         self.namespace = Some(namespace);
         self
     }
 
-    /// The CPU to run on.
+    /// Sets the CPU.
     #[must_use]
     pub fn pinned(mut self, cpu: usize) -> Self {
         self.cpu = Some(cpu);
@@ -80,10 +80,10 @@ impl Run {
     /// Starts it.
     ///
     /// # Errors
-    /// When the program cannot be started.
+    /// If the program cannot be started.
     pub fn spawn(self) -> Result<Process> {
         let mut argv: Vec<OsString> = Vec::new();
-        // The kernel ends the child when the thread that started it ends, however that comes about.
+        // The kernel kills the child when the thread that started it ends, for any reason.
         if Path::new("/usr/bin/setpriv").exists() {
             argv.extend(["setpriv", "--pdeathsig", "KILL", "--"].map(OsString::from));
         }
@@ -113,16 +113,16 @@ impl Run {
         Ok(Process { child, what, captured, status: None })
     }
 
-    /// Runs it to its end and returns what it printed.
+    /// Runs it to its end and returns its output.
     ///
     /// # Errors
-    /// When it cannot be started, fails, or takes longer than `limit`.
+    /// If it cannot be started, fails, or takes longer than `limit`.
     pub fn check(self, limit: Duration) -> Result<String> {
         self.spawn()?.finish(limit)?.success()
     }
 }
 
-/// What a program has printed so far, both of its streams in the order in which they came.
+/// The output of a program so far: both streams in the order of arrival.
 #[derive(Default)]
 struct Captured {
     state: Mutex<State>,
@@ -136,7 +136,7 @@ struct State {
 }
 
 impl Captured {
-    /// Reads a stream to its end on a thread of its own.
+    /// Reads a stream to its end on a separate thread.
     fn follow(self: &Arc<Self>, stream: Option<impl Read + Send + 'static>) {
         let Some(mut stream) = stream else { return };
         self.lock().open += 1;
@@ -161,7 +161,7 @@ impl Captured {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until `done` holds, or for `limit`; returns whether it did.
+    /// Waits until `done` or for `limit`. Returns whether it is done.
     fn wait(&self, limit: Duration, mut done: impl FnMut(&State) -> bool) -> bool {
         let (_state, waited) = self
             .changed
@@ -171,7 +171,7 @@ impl Captured {
     }
 }
 
-/// A running program. Killed on drop, by its id.
+/// A running program. Dropping it kills the process by its id.
 pub struct Process {
     child: Child,
     what: String,
@@ -184,19 +184,19 @@ pub struct Process {
 pub struct Ended {
     /// Its command line.
     pub what: String,
-    /// How it ended.
+    /// Its exit status.
     pub status: ExitStatus,
-    /// What it printed, both streams.
+    /// Its output, both streams.
     pub text: String,
-    /// How long after [`Process::finish`] was called.
+    /// Time between the call of [`Process::finish`] and the end.
     pub waited: Duration,
 }
 
 impl Ended {
-    /// What it printed, if it succeeded.
+    /// Its output, if it succeeded.
     ///
     /// # Errors
-    /// With everything it printed, if it did not.
+    /// If it failed, with the whole output.
     pub fn success(self) -> Result<String> {
         if self.status.success() {
             return Ok(self.text);
@@ -204,7 +204,7 @@ impl Ended {
         Err(lab_error!("{}: {}\n{}", self.what, self.status, self.text))
     }
 
-    /// The last line it printed, if it ended by itself with a code other than zero.
+    /// The last line of its output, if it exited with a code other than zero.
     ///
     /// # Errors
     /// If it succeeded or was killed by a signal.
@@ -217,7 +217,7 @@ impl Ended {
 }
 
 impl Process {
-    /// What it has printed so far.
+    /// Its output so far.
     pub fn text(&self) -> String {
         self.captured.lock().text.clone()
     }
@@ -225,7 +225,7 @@ impl Process {
     /// Waits until it has printed `needle`.
     ///
     /// # Errors
-    /// When it ends without, or after `limit`.
+    /// If it ends without printing it, or after `limit`.
     pub fn wait_for(&mut self, needle: &str, limit: Duration) -> Result<()> {
         let found = |state: &State| state.text.contains(needle);
         self.captured.wait(limit, |state| found(state) || state.open == 0);
@@ -235,10 +235,10 @@ impl Process {
         Err(lab_error!("{}: no '{needle}' within {limit:?}; it said:\n{}", self.what, self.text()))
     }
 
-    /// Whether it has not ended yet.
+    /// Whether it is still running.
     ///
     /// # Errors
-    /// When the system does not tell.
+    /// If the system does not report it.
     pub fn is_running(&mut self) -> Result<bool> {
         if self.status.is_none() {
             self.status = self.child.try_wait()?;
@@ -249,7 +249,7 @@ impl Process {
     /// Waits for its end.
     ///
     /// # Errors
-    /// When it has not ended after `limit`; it is killed then.
+    /// If it has not ended after `limit`. It is killed then.
     pub fn finish(mut self, limit: Duration) -> Result<Ended> {
         let started = Instant::now();
         while self.is_running()? {
@@ -264,18 +264,18 @@ impl Process {
             std::thread::sleep(TICK);
         }
         let waited = started.elapsed();
-        // A grandchild may hold the streams open: what it prints is not waited for.
+        // A grandchild may keep the streams open. Its output is not waited for.
         self.captured.wait(Duration::from_secs(1), |state| state.open == 0);
         let status = self.status.ok_or_else(|| LabError::new("ended without a status"))?;
         Ok(Ended { what: self.what.clone(), status, text: self.text(), waited })
     }
 
-    /// Asks it to end (SIGTERM).
+    /// Sends SIGTERM.
     pub fn terminate(&mut self) {
         self.signal(rustix::process::Signal::TERM);
     }
 
-    /// Ends it at once (SIGKILL) and reaps it.
+    /// Kills it (SIGKILL) and reaps it.
     pub fn kill(&mut self) {
         self.signal(rustix::process::Signal::KILL);
         if let Ok(status) = self.child.wait() {
@@ -283,7 +283,7 @@ impl Process {
         }
     }
 
-    /// Stops it in its tracks (SIGSTOP): it neither answers nor closes anything.
+    /// Stops it (SIGSTOP): it neither answers nor closes anything.
     pub fn freeze(&mut self) {
         self.signal(rustix::process::Signal::STOP);
     }
@@ -294,7 +294,7 @@ impl Process {
     }
 
     fn signal(&mut self, signal: rustix::process::Signal) {
-        // Not yet reaped, so the id is still the child's own.
+        // Not reaped yet, so the id is still the child's.
         if self.status.is_none() {
             let _ = rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal);
         }

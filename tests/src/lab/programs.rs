@@ -1,4 +1,4 @@
-//! Where the programs under test are: beside the test that asks, built first when they are not up to date.
+//! Finds the programs under test beside the running test, and builds them first if they are not up to date.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,13 +9,13 @@ use super::process::Run;
 use super::{LabError, Result};
 use crate::lab_error;
 
-/// Compiling everything from nothing on two cores, with a margin.
+/// Time limit of a complete build on two cores, with a margin.
 const BUILD_TIMEOUT: Duration = Duration::from_secs(1200);
 
 /// `iwperf`, of the package `benches`.
 ///
 /// # Errors
-/// When it does not build.
+/// If it does not build.
 pub fn iwperf() -> Result<PathBuf> {
     program("benches", "iwperf")
 }
@@ -23,7 +23,7 @@ pub fn iwperf() -> Result<PathBuf> {
 /// `iwprobe`, of the package of this name.
 ///
 /// # Errors
-/// When it does not build.
+/// If it does not build.
 pub fn iwprobe() -> Result<PathBuf> {
     program("iwprobe", "iwprobe")
 }
@@ -31,7 +31,7 @@ pub fn iwprobe() -> Result<PathBuf> {
 /// A program of this package.
 ///
 /// # Errors
-/// When it does not build.
+/// If it does not build.
 pub fn own(name: &'static str) -> Result<PathBuf> {
     program("tests", name)
 }
@@ -39,7 +39,7 @@ pub fn own(name: &'static str) -> Result<PathBuf> {
 /// iwprobe's target over libibverbs, which runs in siw's machine: built from `tests/iwprobe/c`.
 ///
 /// # Errors
-/// When it does not build.
+/// If it does not build.
 pub fn verbs_target() -> Result<PathBuf> {
     static BUILT: OnceLock<std::result::Result<PathBuf, String>> = OnceLock::new();
     let build = || {
@@ -52,14 +52,14 @@ pub fn verbs_target() -> Result<PathBuf> {
     BUILT.get_or_init(|| build().map_err(|error: LabError| error.0)).clone().map_err(LabError)
 }
 
-/// Why it cannot be built: headers that are not there.
+/// Why it cannot be built: missing headers.
 pub fn verbs_target_missing() -> Option<String> {
     let missing = |header: &&str| !Path::new("/usr/include").join(header).exists();
     let header = ["infiniband/verbs.h", "rdma/rdma_cma.h"].into_iter().find(missing)?;
     Some(format!("{header} is not installed (Debian's libibverbs-dev, librdmacm-dev)"))
 }
 
-/// Where cargo puts the programs of the profile of the caller.
+/// The folder of the programs in the caller's build profile.
 fn target_folder() -> Result<PathBuf> {
     // .../<profile>/deps/<test>-<hash>
     let test = std::env::current_exe()?;
@@ -67,8 +67,7 @@ fn target_folder() -> Result<PathBuf> {
     folder.map(Path::to_owned).ok_or_else(|| lab_error!("{} is in no cargo target folder", test.display()))
 }
 
-/// The path of a program of the workspace, in the profile of the caller. Whether it is up to date is asked
-/// once.
+/// The path of a program of the workspace, in the caller's build profile. Builds it once for each process.
 fn program(package: &'static str, name: &'static str) -> Result<PathBuf> {
     static BUILT: Mutex<BTreeMap<&str, PathBuf>> = Mutex::new(BTreeMap::new());
     let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
@@ -95,5 +94,5 @@ fn build(package: &str, name: &str) -> Result<PathBuf> {
     if path.exists() {
         return Ok(path);
     }
-    Err(lab_error!("{} was built but is not there", path.display()))
+    Err(lab_error!("{} was built but is missing", path.display()))
 }

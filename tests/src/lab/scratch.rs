@@ -5,29 +5,30 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::Result;
 
-/// The name under which everything of this run is made: given by `scripts/test`, which sweeps by it, or made
-/// from the process id.
+/// The name of this run, a prefix of the names of all its namespaces: given by `scripts/test`, which removes
+/// them by it, or made from the process id.
 pub fn run_name() -> String {
     std::env::var("UWARP_LAB").unwrap_or_else(|_| format!("uw{}", std::process::id()))
 }
 
-/// A number that no other call in this process gets.
+/// A number that is unique in this process.
 pub(super) fn ordinal() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// A fresh folder, removed with everything in it on drop. Its path is short: a unix socket's has 107 bytes.
+/// A new folder, removed with its contents when dropped. Its path is short, since a unix socket's path has at
+/// most 107 bytes.
 #[derive(Debug)]
 pub struct Scratch {
     path: PathBuf,
 }
 
 impl Scratch {
-    /// Makes the folder, below `UWARP_SCRATCH` where that is set.
+    /// Creates the folder, below `UWARP_SCRATCH` if that is set.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// An error of the system.
     pub fn new() -> Result<Self> {
         let base = std::env::var_os("UWARP_SCRATCH").map_or_else(std::env::temp_dir, PathBuf::from);
         let path = base.join(format!("{}-{}-{}", run_name(), std::process::id(), ordinal()));
@@ -48,7 +49,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Nothing to be done about a folder that will not go; `scripts/test` removes the parent.
+        // If this fails, `scripts/test` removes the parent folder.
         let _ = std::fs::remove_dir_all(&self.path);
     }
 }

@@ -1,6 +1,6 @@
-//! Linux's own software iWARP, in a virtual machine behind a tap device: `tests/siw-peer/siw-peer` from Rust.
+//! Linux's software iWARP in a virtual machine behind a tap device: starts `tests/siw-peer/siw-peer`.
 //!
-//! What siw does and does not do on the wire is written in `tests/siw-peer/README.md`.
+//! `tests/siw-peer/README.md` describes siw's behaviour on the wire.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -13,10 +13,10 @@ use crate::{ensure, lab_error};
 
 /// Booting takes 3 to 6 s, more with both cores busy.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(90);
-/// Asking the machine something short.
+/// Time limit of a short command in the machine.
 const ASK_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How a machine is started.
+/// The parameters of a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SiwConfig {
     /// MTU of its device and of the tap.
@@ -27,7 +27,7 @@ pub struct SiwConfig {
     pub params: Vec<String>,
 }
 
-/// A running machine. Stopped on drop.
+/// A running machine. Dropping it stops the machine.
 #[derive(Debug)]
 pub struct Siw {
     name: String,
@@ -39,7 +39,7 @@ fn program() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("siw-peer/siw-peer")
 }
 
-/// Why no machine can be started: its image has not been built.
+/// Why no machine can be started: its image is not built.
 pub fn image_missing() -> Option<String> {
     let cache = std::env::var_os("SIW_PEER_CACHE").map(PathBuf::from).or_else(|| {
         let base = std::env::var_os("XDG_CACHE_HOME")
@@ -49,14 +49,14 @@ pub fn image_missing() -> Option<String> {
     });
     let built =
         cache.is_some_and(|cache| ["vmlinux", "initramfs.cpio"].iter().all(|f| cache.join(f).exists()));
-    (!built).then(|| "siw's machine is not built (tests/siw-peer/build-image)".to_owned())
+    (!built).then(|| "siw's machine is not built: run tests/siw-peer/build-image".to_owned())
 }
 
 impl Siw {
     /// Boots a machine with its tap device on a bridge of `namespace`, and waits until it is ready.
     ///
     /// # Errors
-    /// With what `siw-peer` said, when the machine does not come up.
+    /// If the machine does not start, with the output of `siw-peer`.
     pub fn start(namespace: &Namespace, bridge: &str, config: &SiwConfig) -> Result<Self> {
         let machine = Self { name: format!("siw{}", ordinal()), state: Scratch::new()? };
         let mut run = machine.peer().args(["start", &machine.name, "--netns", namespace.name()]);
@@ -71,33 +71,33 @@ impl Siw {
         Ok(machine)
     }
 
-    /// A command to run in the machine, ended there after `limit`. Its output and exit code are the
-    /// command's.
+    /// A command to run in the machine, killed there after `limit`. It has the command's output and exit
+    /// code.
     pub fn run(&self, limit: Duration, argv: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Run {
         self.peer().args(["exec", "-t", &limit.as_secs().max(1).to_string(), &self.name, "--"]).args(argv)
     }
 
-    /// Puts a program of ours into the machine.
+    /// Copies a program of ours into the machine.
     ///
     /// # Errors
-    /// When the machine does not take it.
+    /// If the machine does not accept it.
     pub fn push(&self, program: &Path, to: &str) -> Result<()> {
         let take = format!("cat > {to} && chmod +x {to}");
         let run = self.peer().args(["exec", "-i", "-t", "20", &self.name, "--", "sh", "-c", &take]);
         run.stdin(program).check(ASK_TIMEOUT).map(drop)
     }
 
-    /// Starts a server in the machine and waits until an RDMA listener is there: the tools do not say so
-    /// themselves.
+    /// Starts a server in the machine and waits until there is an RDMA listener, which the tools do not
+    /// print.
     ///
     /// # Errors
-    /// When the command ends first or never listens.
+    /// If the command ends first or never listens.
     pub fn serve(
         &self,
         limit: Duration,
         argv: impl IntoIterator<Item = impl AsRef<OsStr>>,
     ) -> Result<Process> {
-        // The last test's server may not be gone yet, and would be taken for this one.
+        // The last test's server may still be ending, and would be mistaken for this one.
         let started = Instant::now();
         while self.listens()? {
             ensure!(started.elapsed() < ASK_TIMEOUT, "a server in the machine does not end");
@@ -115,26 +115,26 @@ impl Siw {
         Ok(server)
     }
 
-    /// What the kernel of the machine has logged.
+    /// The kernel log of the machine.
     ///
     /// # Errors
-    /// When the machine does not answer.
+    /// If the machine does not answer.
     pub fn kernel_log(&self) -> Result<String> {
         self.run(ASK_TIMEOUT, ["dmesg"]).check(ASK_TIMEOUT)
     }
 
-    /// Stops the whole machine in its tracks: it neither answers nor closes anything.
+    /// Stops the whole machine: it neither answers nor closes anything.
     ///
     /// # Errors
-    /// When its process is not known.
+    /// If its process is unknown.
     pub fn freeze(&self) -> Result<()> {
         self.signal(rustix::process::Signal::STOP)
     }
 
-    /// Lets a frozen machine go on.
+    /// Continues a stopped machine.
     ///
     /// # Errors
-    /// When its process is not known.
+    /// If its process is unknown.
     pub fn thaw(&self) -> Result<()> {
         self.signal(rustix::process::Signal::CONT)
     }
@@ -163,7 +163,7 @@ impl Siw {
 
 impl Drop for Siw {
     fn drop(&mut self) {
-        // A machine that is gone already cannot be stopped, and its namespace takes the rest along.
+        // A machine that has ended cannot be stopped. Its namespace removes the rest.
         let _ = self.peer().args(["stop", &self.name]).check(ASK_TIMEOUT);
     }
 }

@@ -1,8 +1,9 @@
-//! A list of named tests that share a laboratory: one at a time, skipped with a reason where the machine
-//! lacks something.
+//! A list of named tests that share namespaces, devices or a machine: run one at a time, and skipped with a
+//! reason if the machine lacks something.
 //!
-//! The test runner of the standard library knows no skipping and runs tests side by side; pollers on two
-//! cores cannot. A suite prints and counts like it, so that scripts read both alike.
+//! The standard test runner cannot skip tests with a reason, and runs them in parallel, which polling
+//! programs on two cores do not allow. A suite prints and counts in the same format, so that scripts can
+//! parse both.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,24 +14,24 @@ use libtest_mimic::{Arguments, Trial};
 use super::Result;
 use super::siw::image_missing;
 
-/// What a suite needs of the machine.
+/// A requirement of a suite.
 #[derive(Clone, Copy, Debug)]
 pub enum Need {
-    /// Network namespaces, and so root.
+    /// Network namespaces, which need root.
     Namespaces,
     /// Tap devices.
     Tun,
     /// A program on the search path.
     Program(&'static str),
-    /// siw's machine, built.
+    /// The image of siw's machine.
     SiwImage,
-    /// What iwprobe's target over libibverbs is built with.
+    /// The headers to build iwprobe's target over libibverbs.
     VerbsTarget,
     /// The DPDK backend, compiled in.
     Dpdk,
 }
 
-/// The first thing that is missing, in words; `None` when nothing is.
+/// The first requirement that is missing, in words; `None` if all are met.
 pub fn missing(needs: &[Need]) -> Option<String> {
     needs.iter().find_map(|need| match need {
         Need::Namespaces if !rustix::process::geteuid().is_root() => {
@@ -59,12 +60,12 @@ pub struct Suite {
     name: &'static str,
     skip: Option<String>,
     trials: Vec<Trial>,
-    /// Why some are skipped that need more than the suite, and how many.
+    /// Reasons why tests with further requirements are skipped, and their numbers.
     without: BTreeMap<String, usize>,
 }
 
 impl Suite {
-    /// An empty suite that is skipped unless the machine has what it needs.
+    /// An empty suite that is skipped unless all requirements are met.
     pub fn new(name: &'static str, needs: &[Need]) -> Self {
         Self { name, skip: missing(needs), trials: Vec::new(), without: BTreeMap::new() }
     }
@@ -74,7 +75,7 @@ impl Suite {
         self.add_with(&[], name, test);
     }
 
-    /// Adds a test that needs more of the machine than the suite does.
+    /// Adds a test with further requirements.
     pub fn add_with(
         &mut self,
         needs: &[Need],
@@ -89,17 +90,17 @@ impl Suite {
         }
     }
 
-    /// Runs what the command line selects (libtest's options) and says how it went.
+    /// Runs the tests that the command line selects (libtest's options) and prints the results.
     pub fn run(mut self) -> ExitCode {
         let mut arguments = Arguments::from_args();
-        // On the main thread, one after the other: see the module's description.
+        // On the main thread, one after the other: see the module's documentation.
         arguments.test_threads = Some(1);
         if let Some(reason) = self.skip.take() {
             self.without.insert(reason, self.trials.len());
         }
         for (reason, tests) in &self.without {
             println!("skipped: {} ({tests} tests): {reason}", self.name);
-            // `--ignored` would run them all the same.
+            // Otherwise `--ignored` would run them all.
             arguments.ignored = false;
             arguments.include_ignored = false;
         }

@@ -1,4 +1,4 @@
-//! Which mutations of a suite are tried, what is recorded, and how it is told.
+//! Chooses the mutations of a suite, tries them, and records and prints the results.
 
 use std::ops::Range;
 
@@ -6,51 +6,53 @@ use clap::Args;
 
 use crate::lab::Result;
 
-/// Which are tried.
+/// The mutations to try.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Choice {
-    /// Part of the names of those to try; all when it is not given.
+    /// Part of the names of the mutations to try [default: all].
     #[arg(default_value = "")]
     pub pattern: String,
-    /// Only those that have not been tried as they are.
+    /// Only mutations whose present form has not been tried.
     #[arg(long)]
     pub new: bool,
-    /// Only so many of those on record, chosen by `--seed`, each by what found it; records nothing.
+    /// Only this many recorded mutations, chosen by `--seed`, each with the test that found it; records
+    /// nothing.
     #[arg(long, value_name = "COUNT", requires = "seed", conflicts_with = "new")]
     pub slice: Option<usize>,
-    /// What a slice is chosen by: any text, such as a commit.
+    /// Seed of a slice: any text, such as a commit.
     #[arg(long)]
     pub seed: Option<String>,
 }
 
-/// Mutations and what finds them.
+/// Mutations, and the means to find them.
 pub trait Suite {
-    /// The names of all, in their order.
+    /// The names of all, in order.
     fn names(&self) -> Vec<String>;
 
-    /// Whether it is on record that this one was found.
+    /// Whether the record says that this one was found.
     fn is_recorded(&self, name: &str) -> bool;
 
-    /// Whether that is so of the mutation as it is now.
+    /// Whether that applies to its present form.
     fn is_current(&self, name: &str) -> bool;
 
-    /// Tries one with all that may find it, or `again` with what has found it before. Says how it was found.
+    /// Tries one with everything that may find it, or with `again` with what found it before. Returns how it
+    /// was found.
     ///
     /// # Errors
-    /// In words, when it was not found, or cannot be tried.
+    /// If it was not found, or cannot be tried.
     fn attempt(&mut self, name: &str, again: bool) -> Result<String>;
 
-    /// Writes the record: what the last [`attempt`](Self::attempt) of each that was tried gave.
+    /// Writes the record: the result of the last [`attempt`](Self::attempt) of each.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// If it cannot be written.
     fn record(&self) -> Result<()>;
 }
 
-/// Tries those that are chosen. Returns whether all were found.
+/// Tries the chosen mutations. Returns whether all were found.
 ///
 /// # Errors
-/// When the record cannot be written.
+/// If the record cannot be written.
 pub fn run(suite: &mut impl Suite, choice: &Choice) -> Result<bool> {
     let chosen = chosen(suite, choice);
     let again = choice.slice.is_some();
@@ -63,13 +65,13 @@ pub fn run(suite: &mut impl Suite, choice: &Choice) -> Result<bool> {
                 println!("{name}: {error}");
             }
         }
-        // After each one: an interrupted run has not been for nothing.
+        // After each one, so that an interrupted run keeps its results.
         if !again {
             suite.record()?;
         }
     }
     if again {
-        // As `cargo test` says it.
+        // In the format of `cargo test`.
         let (verdict, found) = (if missed == 0 { "ok" } else { "FAILED" }, chosen.len() - missed);
         println!("test result: {verdict}. {found} passed; {missed} failed; 0 ignored");
     } else {
@@ -89,8 +91,7 @@ fn chosen(suite: &impl Suite, choice: &Choice) -> Vec<String> {
     names
 }
 
-/// Which of `len` things are in the slice of `seed`, `count` of them side by side: over seeds, each has its
-/// turn.
+/// The slice of `seed`: `count` adjacent indices of `len`. Over many seeds all indices occur.
 fn slice(seed: &str, count: usize, len: usize) -> Range<usize> {
     if count == 0 || len == 0 {
         return 0..0;
@@ -104,7 +105,7 @@ mod tests {
     use super::*;
     use crate::lab::LabError;
 
-    /// Three mutations: one found as it is, one before it changed, one never tried.
+    /// Three mutations: one found in its present form, one before it changed, one never tried.
     #[derive(Default)]
     struct Three {
         tried: Vec<(String, bool)>,

@@ -1,15 +1,15 @@
 //! An edit of a file by its text.
 
-/// What is broken.
+/// An edit.
 #[derive(Clone, Debug)]
 pub struct Edit {
-    /// What is broken, in a word.
+    /// Its name.
     pub name: String,
-    /// The file, from the top of the repository.
+    /// The file, from the root of the repository.
     pub file: String,
-    /// What occurs once in it.
+    /// A text that occurs in it once.
     pub find: String,
-    /// What takes its place.
+    /// The replacement.
     pub replace: String,
 }
 
@@ -17,17 +17,17 @@ impl Edit {
     /// The file's text with the edit.
     ///
     /// # Errors
-    /// In words, when what is to be found does not occur exactly once, or nothing would change.
+    /// If the text to find does not occur exactly once, or nothing would change.
     pub fn apply(&self, text: &str) -> Result<String, String> {
         let Self { name, file, find, replace } = self;
         match text.matches(find).count() {
             1 if find != replace => Ok(text.replacen(find, replace, 1)),
             1 => Err(format!("{name}: {file}: changes nothing")),
-            count => Err(format!("{name}: {file}: its text occurs {count} times")),
+            count => Err(format!("{name}: {file}: the text to find occurs {count} times instead of once")),
         }
     }
 
-    /// Eight hexadecimal digits that change with the edit and with `others`.
+    /// Eight hexadecimal digits that depend on the edit and on `others`.
     pub fn digest(&self, others: impl IntoIterator<Item = String>) -> String {
         let own = [&self.file, &self.find, &self.replace].map(String::clone);
         digest(own.into_iter().chain(others))
@@ -37,15 +37,14 @@ impl Edit {
 /// Eight hexadecimal digits of some texts.
 pub fn digest(parts: impl IntoIterator<Item = String>) -> String {
     let sum = parts.into_iter().fold(0, |sum, part| {
-        // The length keeps text from moving between the parts unseen.
+        // With the length, text cannot move between the parts unnoticed.
         let sum = crc32c::crc32c_append(sum, &(part.len() as u64).to_le_bytes());
         crc32c::crc32c_append(sum, part.as_bytes())
     });
     format!("{sum:08x}")
 }
 
-/// The text of the functions of this name in a Rust file that `rustfmt` has formatted; `None` where there is
-/// none.
+/// The text of the functions of this name in a Rust file formatted by `rustfmt`; `None` if there are none.
 pub fn function_text(text: &str, name: &str) -> Option<String> {
     let lines: Vec<&str> = text.lines().collect();
     let mut found = String::new();

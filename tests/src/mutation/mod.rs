@@ -1,15 +1,15 @@
-//! Mutations: edits that break the code on purpose, one at a time in a copy of the tree, to see that tests
+//! Mutations: edits that break the code on purpose, one at a time in a copy of the tree, to check that tests
 //! find them.
 //!
 //! | file | what |
 //! |---|---|
 //! | `edit.rs` | one edit of one file |
 //! | `tree.rs` | the copy |
-//! | `campaign.rs` | which edits are tried, and how it is told |
+//! | `campaign.rs` | the choice of edits, and the output |
 //!
 //! There are two suites: [`conformance::trial`](crate::conformance::trial) breaks requirements, which the
 //! tests that name them have to find; [`sim::defect_trial`](crate::sim::defect_trial) breaks the protocols,
-//! which the simulator has to.
+//! which the simulator has to find.
 
 mod campaign;
 mod edit;

@@ -1,4 +1,4 @@
-//! A copy of the work tree to break: made once, kept, and brought up to date, so that builds in it are
+//! A copy of the work tree that is broken by mutations. It is kept and updated, so that builds in it are
 //! incremental.
 
 use std::collections::BTreeSet;
@@ -13,21 +13,21 @@ use crate::lab_error;
 /// The copy.
 #[derive(Debug)]
 pub struct Tree {
-    /// What it is a copy of.
+    /// The work tree.
     root: PathBuf,
     path: PathBuf,
-    /// Where cargo builds into: the crates of others are built there already, while those of the copy, whose
-    /// paths differ, get names of their own.
+    /// Cargo's target folder, shared with the work tree: dependencies are built there already, and the crates
+    /// of the copy get other names because of their paths.
     built: PathBuf,
-    /// Locked: two who break one copy would see each other's defects.
+    /// Locked, so that no other process breaks the same copy.
     _lock: File,
 }
 
 impl Tree {
-    /// The copy that all share, beside what cargo builds.
+    /// The shared copy, beside cargo's target folder.
     ///
     /// # Errors
-    /// When git or the file system refuses.
+    /// If git or the file system fails.
     pub fn beside(root: &Path) -> Result<Self> {
         let built = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
         let built = built.unwrap_or_else(|| root.join("target"));
@@ -35,8 +35,8 @@ impl Tree {
         Self::of(root, path, built)
     }
 
-    /// Brings the copy at `path` up to the work tree at `root`: what git tracks or would track, as it is
-    /// there. Files that are the same are not touched, so that nothing is built again for them.
+    /// Updates the copy at `path` from the work tree at `root`, with all files that git tracks or would
+    /// track. Unchanged files are not touched, so that they are not built again.
     fn of(root: &Path, path: PathBuf, built: PathBuf) -> Result<Self> {
         let listed = Run::new("git")
             .arg("-C")
@@ -56,30 +56,30 @@ impl Tree {
         Ok(tree)
     }
 
-    /// Where it is.
+    /// Its folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Where cargo builds into.
+    /// Cargo's target folder.
     pub fn built(&self) -> &Path {
         &self.built
     }
 
-    /// Has cargo do something with the copy.
+    /// Runs cargo on the copy.
     ///
     /// # Errors
-    /// When it does not end within `limit`.
+    /// If it does not end within `limit`.
     pub fn cargo(&self, command: &str, arguments: &[&str], limit: Duration) -> Result<Ended> {
         let run = Run::new("cargo").args([command, "--quiet", "--manifest-path"]);
         let run = run.arg(self.path.join("Cargo.toml")).args(arguments);
         run.env("CARGO_TARGET_DIR", &self.built).spawn()?.finish(limit)
     }
 
-    /// Does something while the copy is broken by `edit`.
+    /// Calls `action` while the copy is broken by `edit`.
     ///
     /// # Errors
-    /// When the edit does not apply, or the file system refuses, and those of `action`.
+    /// If the edit does not apply or the file system fails, and the errors of `action`.
     pub fn broken<T>(&self, edit: &Edit, action: impl FnOnce() -> Result<T>) -> Result<T> {
         let whole = std::fs::read_to_string(self.root.join(&edit.file))?;
         let broken = edit.apply(&whole).map_err(LabError)?;
@@ -89,7 +89,7 @@ impl Tree {
         result
     }
 
-    /// Gives a file this content.
+    /// Writes a file, if it changed.
     fn put(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let path = self.path.join(name);
         if std::fs::read(&path).is_ok_and(|there| there == bytes) {
@@ -100,7 +100,7 @@ impl Tree {
         std::fs::write(&path, bytes).map_err(|error| lab_error!("{}: {error}", path.display()))
     }
 
-    /// Removes files that the work tree no longer has.
+    /// Removes files that are no longer in the work tree.
     fn sweep(&self, folder: &Path, wanted: &BTreeSet<&str>) -> Result<()> {
         for entry in std::fs::read_dir(self.path.join(folder))? {
             let entry = entry?;

@@ -1,9 +1,9 @@
-//! What a receiver has left to do when a hole is filled, in real time.
+//! The work left at a receiver when a hole is filled, in real time.
 //!
-//! One segment is withheld while everything behind it is received; then it comes. The time from there to the
-//! last completion that it lets through is what an application waits on top of the network. Without markers
-//! it is a burst of work: all that lies behind the hole is checked and copied then. The wire is a queue in
-//! memory, one core turns the receiver, and the sender hears nothing until all is over.
+//! One segment is withheld while everything after it is received. Then it arrives. The time from there to the
+//! last completion that it allows is the delay that an application sees in addition to the network's. Without
+//! markers it is a burst of work, since all bytes after the hole are checked and copied then. The wire is a
+//! queue in memory, one core polls the receiver, and the sender receives nothing until the end.
 
 use std::time::Instant;
 
@@ -20,25 +20,25 @@ const LOCAL_PORT: u16 = 40_000;
 /// Bytes of a message.
 const MESSAGE: usize = 64 << 10;
 
-/// Bytes of the Send that tells of a message.
+/// Bytes of the Send that announces a message.
 const NOTE: usize = 8;
 
-/// Turns that the sender may take for what fits its window, and both for a message round.
+/// Limit of polls for the sender to send its window, and for both hosts to deliver a round of messages.
 const TURNS: u32 = 100_000;
 
-/// What is measured.
+/// The parameters of the measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct FillSetting {
     /// MTU, bytes.
     pub mtu: u16,
-    /// Bytes of payload behind the hole, rounded up to messages of 64 KiB, each an RDMA Write with a Send
-    /// behind it.
+    /// Bytes of payload after the hole, rounded up to messages of 64 KiB, each an RDMA Write followed by a
+    /// Send.
     pub behind: usize,
     /// The receiver asks for markers.
     pub markers: bool,
 }
 
-/// Two hosts that can have so much under way.
+/// Two hosts with enough buffers for it.
 pub struct Fill {
     hosts: Hosts,
     connected: Connected,
@@ -50,14 +50,14 @@ pub struct Fill {
 }
 
 impl Fill {
-    /// Connects them, and opens the sender's window.
+    /// Connects the hosts, and opens the sender's window.
     ///
     /// # Errors
-    /// When that fails.
+    /// If that fails.
     pub fn new(setting: &FillSetting) -> Result<Self, String> {
         let messages = setting.behind.div_ceil(MESSAGE);
         let window = (messages * MESSAGE * 2).max(1 << 20) as u32;
-        // Nobody takes the silence for a loss.
+        // So that no timer takes the silence for a loss.
         let never = Duration::from_secs(1000);
         let tcp = TcpConfig {
             recv_window_bytes: window,
@@ -103,12 +103,12 @@ impl Fill {
         Ok(())
     }
 
-    /// Takes completions; whether the receiver has all messages.
+    /// Polls completions. Returns whether the receiver has all messages.
     fn complete(&mut self) -> Result<bool, String> {
         for side in [0, 1] {
             while let Some(wc) = self.hosts.hosts[side].cq.poll_one() {
                 if wc.status != WcStatus::Success {
-                    return Err(format!("a request fails: {wc:?}"));
+                    return Err(format!("a request failed: {wc:?}"));
                 }
                 self.completed += side as u64;
             }
@@ -116,7 +116,7 @@ impl Fill {
         Ok(self.completed == self.posted)
     }
 
-    /// Lets both talk until everything is delivered and acknowledged.
+    /// Polls both hosts until everything is delivered and acknowledged.
     fn settle(&mut self) -> Result<(), String> {
         let mut quiet = 0;
         for _ in 0..TURNS {
@@ -132,13 +132,13 @@ impl Fill {
                 return Ok(());
             }
         }
-        Err(format!("{} of {} messages are delivered", self.completed, self.posted))
+        Err(format!("only {} of {} messages were delivered", self.completed, self.posted))
     }
 
     /// One hole: nanoseconds from the missing segment's arrival to the last completion.
     ///
     /// # Errors
-    /// When the sender's window is too small, or something is not delivered.
+    /// If the sender's window is too small, or something is not delivered.
     pub fn once(&mut self) -> Result<u64, String> {
         self.post()?;
         let mut frames = Vec::new();
@@ -162,19 +162,19 @@ impl Fill {
             self.hosts.now_us += 1;
             burst.iter().for_each(|frame| self.hosts.hosts[1].socket.deliver(frame.clone()));
             while self.hosts.hosts[1].turn(self.hosts.now_us) {}
-            // What it says of the hole never reaches the sender.
+            // The receiver's acknowledgements of the hole never reach the sender.
             self.hosts.hosts[1].socket.take_sent();
         }
         let before = self.completed;
         if self.complete()? || self.completed != before {
-            return Err("a message is delivered in front of the hole".into());
+            return Err("a message was delivered before the hole was filled".into());
         }
         self.hosts.now_us += 1;
         self.hosts.hosts[1].socket.deliver(missing);
         let start = Instant::now();
         while !self.complete()? {
             if !self.hosts.hosts[1].turn(self.hosts.now_us) {
-                return Err("the hole is filled and something is missing".into());
+                return Err("the hole was filled, but a message is missing".into());
             }
         }
         let took = start.elapsed();
@@ -185,7 +185,7 @@ impl Fill {
         Ok(took.as_nanos() as u64)
     }
 
-    /// So many holes, one after the other.
+    /// Measures this many holes, one after the other.
     ///
     /// # Errors
     /// As [`once`](Self::once).

@@ -1,4 +1,4 @@
-//! One connection's messages: due, posted, placed, delivered, and every byte of them checked.
+//! The messages of one connection: due, posted, placed, delivered, with every byte checked.
 
 use std::collections::VecDeque;
 
@@ -13,26 +13,26 @@ use super::{Traffic, text};
 use crate::pattern::Pattern;
 use crate::sim::packet::Tcp;
 
-/// Messages that are posted and not delivered, at most.
+/// Most messages that are posted and not delivered.
 const SLOTS: u64 = 16;
 
-/// Bytes of what tells of a Write: its number from 1, so that it differs from memory nobody wrote to.
+/// Bytes of the announcement of a Write: its number, from 1, so that it differs from unwritten memory.
 const NOTE: usize = 8;
 
-/// Bytes at a payload's end by which it is known.
+/// Bytes at the end of a payload that identify it.
 const PROBE: usize = 16;
 
-/// A message under way.
+/// A message in flight.
 #[derive(Debug)]
 struct Message {
     due_us: u64,
     /// Bytes of payload not placed.
     missing: usize,
-    /// When the last byte was.
+    /// When its last byte was placed.
     placed_us: u64,
 }
 
-/// What is written, and what of it is in memory.
+/// The written data, and the part of it that is in memory.
 struct Slots {
     traffic: Traffic,
     bytes: usize,
@@ -78,7 +78,7 @@ impl Slots {
         Pattern::new(self.seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
-    /// The receive request of the message `number`.
+    /// The receive request of message `number`.
     fn receive(&self, number: u64) -> RecvRequest {
         let (at, bytes) = match self.traffic {
             Traffic::Send => (self.payload_at(number), self.bytes),
@@ -87,7 +87,7 @@ impl Slots {
         RecvRequest::new(number, self.sink.sge(at, bytes))
     }
 
-    /// What is posted for the message `number`.
+    /// The requests of message `number`.
     fn requests(&self, number: u64) -> Result<Vec<SendRequest>, String> {
         let mut content = vec![0; self.bytes];
         self.pattern(number).fill(0, &mut content);
@@ -108,7 +108,8 @@ impl Slots {
         })
     }
 
-    /// The message that a payload is of, and its place in it; `None` for a note. `oldest` is not delivered.
+    /// The message of a payload, and the offset in it; `None` for an announcement. `oldest` is the first
+    /// message that is not delivered.
     fn within(&self, piece: &Piece, oldest: u64) -> Option<(u64, usize)> {
         match piece.place {
             Place::Tagged(offset) => {
@@ -143,12 +144,12 @@ impl Slots {
         Ok(found == wanted)
     }
 
-    /// The message is all there.
+    /// Checks that the message is complete.
     fn check(&self, number: u64) -> Result<(), String> {
         let mut content = vec![0; self.bytes];
         self.sink.read_at(self.payload_at(number), &mut content).map_err(text)?;
         match self.pattern(number).first_wrong(0, &content) {
-            Some(wrong) => Err(format!("message {number} is delivered, byte {wrong} of it is wrong")),
+            Some(wrong) => Err(format!("message {number} was delivered, but byte {wrong} of it is wrong")),
             None => Ok(()),
         }
     }
@@ -198,7 +199,7 @@ impl Flow {
         self.posted
     }
 
-    /// Posts the message that is due, and says when the next one is.
+    /// Posts the message that is due, and sets when the next one is due.
     pub(super) fn post(&mut self, next_us: u64) -> Result<(), String> {
         for request in self.slots.requests(self.posted)? {
             self.connected.qps[0].post_send(&request).map_err(text)?;
@@ -209,20 +210,22 @@ impl Flow {
         Ok(())
     }
 
-    /// A segment reaches the receiver, which has not looked at it yet.
+    /// A segment reaches the receiver, which has not processed it yet.
     pub(super) fn arriving(&mut self, now_us: u64, tcp: &Tcp) -> Result<(), String> {
         let (slots, oldest) = (&self.slots, self.delivered);
         self.follow.arriving(now_us, tcp, &mut |piece| slots.holds(piece, oldest))
     }
 
-    /// The receiver has had its turn.
+    /// The receiver was polled.
     pub(super) fn arrived(&mut self, now_us: u64, refused: bool) -> Result<(), String> {
         let (slots, oldest) = (&self.slots, self.delivered);
         let passed = self.follow.arrived(now_us, refused, &mut |piece| slots.holds(piece, oldest))?;
         for Placed { piece, at_us } in passed {
             let Some((number, _)) = self.slots.within(&piece, oldest) else { continue };
-            let message =
-                self.messages.get_mut((number - oldest) as usize).ok_or("a message nobody posted")?;
+            let message = self
+                .messages
+                .get_mut((number - oldest) as usize)
+                .ok_or("a message was placed that was not posted")?;
             message.missing -= piece.bytes;
             message.placed_us = message.placed_us.max(at_us);
             if message.missing == 0 {
@@ -238,7 +241,7 @@ impl Flow {
         Ok(())
     }
 
-    /// The receiver's user is told of a message.
+    /// The receiver's user gets a completion.
     pub(super) fn completed(&mut self, now_us: u64, wc: &WorkCompletion) -> Result<(), String> {
         if wc.wr_id != self.delivered {
             return Err(format!("message {} completes, {} is next", wc.wr_id, self.delivered));
@@ -250,7 +253,7 @@ impl Flow {
 
     fn deliver(&mut self, now_us: u64) -> Result<(), String> {
         self.slots.check(self.delivered)?;
-        let message = self.messages.pop_front().ok_or("a message is delivered that nobody posted")?;
+        let message = self.messages.pop_front().ok_or("a message was delivered that was not posted")?;
         self.completion_us.add(now_us - message.due_us);
         self.delivered += 1;
         Ok(())

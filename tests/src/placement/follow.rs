@@ -1,19 +1,19 @@
-//! One connection seen from outside: what has arrived of its stream, which FPDUs lie behind a hole, and when
-//! each one was placed.
+//! One connection seen from outside: the parts of its stream that have arrived, the FPDUs behind a hole, and
+//! when each was placed.
 
 use std::collections::VecDeque;
 
 use super::reader::{Piece, Reader};
 use crate::sim::packet::{Tcp, flag};
 
-/// Where an FPDU's bytes are.
+/// The state of an FPDU's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// Not all of them have arrived.
     Coming,
-    /// All have arrived, behind a hole, and they are not in memory.
+    /// All have arrived, behind a hole, but are not in memory.
     Waiting,
-    /// They were in memory while there was a hole in front of them, from this microsecond on.
+    /// They have been in memory, with a hole in front of them, since this microsecond.
     Early(u64),
 }
 
@@ -27,9 +27,9 @@ pub(super) struct Placed {
 /// Bytes of payload.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
-    /// Of FPDUs that were whole while there was a hole in front of them.
+    /// FPDUs that were complete behind a hole.
     pub(super) behind: u64,
-    /// Of these: in memory while the hole was there.
+    /// Those of them that were in memory before the hole was filled.
     pub(super) early: u64,
 }
 
@@ -39,13 +39,13 @@ pub(super) struct Follow {
     isn: Option<u32>,
     /// FPDUs that the frontier has not passed.
     pieces: VecDeque<(Piece, State)>,
-    /// What has arrived beyond the frontier: disjoint, in order.
+    /// Ranges that have arrived beyond the frontier: disjoint, in order.
     ranges: Vec<(u64, u64)>,
-    /// The same before the segment that arrives.
+    /// The same before the arriving segment.
     ranges_before: Vec<(u64, u64)>,
     frontier: u64,
     pub(super) counts: Counts,
-    /// Bytes of payload that have arrived whole behind a hole and are not placed.
+    /// Bytes of payload that are complete behind a hole and not placed.
     pub(super) waiting: u64,
 }
 
@@ -63,16 +63,16 @@ impl Follow {
         }
     }
 
-    /// The stream offset of a segment's first byte; its SYN has been seen before.
+    /// The stream offset of a segment's first byte. The SYN has been seen.
     fn offset(&self, seq: u32) -> Option<u64> {
         let next = self.reader.pos();
         let isn = self.isn?;
-        // Within 2^31 of what was sent last.
+        // Within 2^31 of the last byte sent.
         let distance = seq.wrapping_sub(isn).wrapping_sub(1).wrapping_sub(next as u32) as i32;
         next.checked_add_signed(i64::from(distance))
     }
 
-    /// The sender sends a segment, for the first time or again.
+    /// The sender sends or retransmits a segment.
     pub(super) fn sent_segment(&mut self, tcp: &Tcp, frame: &[u8]) {
         if tcp.has(flag::SYN) {
             self.isn = Some(tcp.seq);
@@ -85,8 +85,8 @@ impl Follow {
         self.pieces.extend(pieces.into_iter().map(|piece| (piece, State::Coming)));
     }
 
-    /// A segment reaches the receiver, which has not looked at it yet: what it is about to fill. `is_placed`
-    /// looks into memory.
+    /// A segment reaches the receiver, which has not processed it yet: notes which holes it fills.
+    /// `is_placed` checks memory.
     pub(super) fn arriving(
         &mut self,
         now_us: u64,
@@ -94,7 +94,7 @@ impl Follow {
         is_placed: &mut dyn FnMut(&Piece) -> Result<bool, String>,
     ) -> Result<(), String> {
         self.segment_arrives(tcp);
-        // What waited so far may have been placed later than it came.
+        // FPDUs that waited may have been placed after their arrival.
         for (piece, state) in &mut self.pieces {
             if piece.end > self.frontier {
                 break;
@@ -108,10 +108,11 @@ impl Follow {
         Ok(())
     }
 
-    /// The receiver has had its turn. Gives what the frontier has passed. `refused` says that the receiver's
-    /// TCP dropped the segment over a limit of its own; it does that to what lies behind a hole only.
+    /// The receiver was polled. Returns the FPDUs that the frontier has passed. With `refused`, the
+    /// receiver's TCP dropped the segment because of a limit, which concerns only bytes behind a hole.
     ///
     /// # Errors
+    /// If an FPDU that the frontier has passed is not in memory.
     /// When something the frontier has passed is not in memory.
     pub(super) fn arrived(
         &mut self,
@@ -128,7 +129,7 @@ impl Follow {
         {
             self.pieces.pop_front();
             if !is_placed(&piece)? {
-                return Err(format!("{piece:?} is in order and not in memory"));
+                return Err(format!("{piece:?} is in order but not in memory"));
             }
             if state == State::Waiting {
                 self.waiting -= piece.bytes as u64;
@@ -138,7 +139,7 @@ impl Follow {
         }
         for &(from, to) in &self.ranges {
             let first = self.pieces.partition_point(|(piece, _)| piece.start < from);
-            // The newest are at the end; what is older has been looked at.
+            // The newest are at the end; older ones have been checked.
             for (piece, state) in self.pieces.range_mut(first..) {
                 if piece.end > to {
                     break;

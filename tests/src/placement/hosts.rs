@@ -1,4 +1,4 @@
-//! Two engines on the simulator's ports, side 0 to send and side 1 to receive, turned by hand.
+//! Two engines on the simulator's ports, polled by the caller: side 0 sends and side 1 receives.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -16,16 +16,16 @@ use crate::sim::setup::{Setup, address, cidr};
 
 const PORT: u16 = 7174;
 
-/// Longer than a run: nothing but TCP's own timers ends a connection.
+/// Longer than a run, so that only TCP's own timers end a connection.
 const FOREVER: Duration = Duration::from_secs(3600);
 
-/// Turns that a connection may take to be established.
+/// Limit of polls until a connection is established.
 const CONNECT_TURNS: u32 = 10_000;
 
-/// Requests that a queue pair takes.
+/// Depth of a work queue.
 const DEPTH: usize = 4096;
 
-/// How the two are made.
+/// The parameters of both hosts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HostsConfig {
     pub(crate) mtu: u16,
@@ -33,7 +33,7 @@ pub(crate) struct HostsConfig {
     pub(crate) mbufs: usize,
     pub(crate) tcp: TcpConfig,
     pub(crate) seed: u64,
-    /// Microseconds of an exchange: the round-trip time of the wire while connections are made.
+    /// Round-trip time of the wire while connections are made, microseconds.
     pub(crate) exchange_us: u64,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Host {
     pub(crate) socket: Socket,
 }
 
-/// Both, and the time.
+/// Both hosts, and the time.
 pub(crate) struct Hosts {
     pub(crate) hosts: [Host; 2],
     pub(crate) now_us: u64,
@@ -83,7 +83,7 @@ impl Host {
         self.engine.poll_at(Instant::from_micros(now_us as i64))
     }
 
-    /// When it wants its next turn.
+    /// When it wants its next poll.
     pub(crate) fn next_us(&mut self, now_us: u64) -> Option<u64> {
         let deadline = self.engine.next_deadline(Instant::from_micros(now_us as i64));
         deadline.map(|at| (at.total_micros() as u64).max(now_us))
@@ -110,7 +110,7 @@ impl Hosts {
         Ok(Self { hosts, now_us: 1_000_000, exchange_us: config.exchange_us, _listener: listener })
     }
 
-    /// A turn of each and a wire without faults in between; `see` is shown what is sent.
+    /// Polls both hosts, with a wire without faults between them. Passes the frames sent to `see`.
     pub(crate) fn exchange(&mut self, see: &mut dyn FnMut(usize, &[u8])) {
         self.now_us += self.exchange_us;
         for side in [0, 1] {
@@ -122,7 +122,7 @@ impl Hosts {
         }
     }
 
-    /// Connects the sender from its port `local_port`; the receiver asks for markers, or does not.
+    /// Connects the sender from its port `local_port`. With `markers`, the receiver asks for markers.
     pub(crate) fn connect(
         &mut self,
         local_port: u16,
@@ -154,6 +154,6 @@ impl Hosts {
                 return Ok(Connected { qps, _ids: [id, peer.clone()] });
             }
         }
-        Err("no connection is established".into())
+        Err("the connection was not established".into())
     }
 }

@@ -1,19 +1,19 @@
-//! Placement out of order, measured: with markers the payload behind a hole is in the application's memory
-//! before the hole is filled (RFC 5044 section 4.3, appendix B.2). How much of it, what is held meanwhile,
-//! and what that is worth.
+//! Measures out-of-order placement: with markers, the payload behind a hole is in the application's memory
+//! before the hole is filled (RFC 5044 section 4.3, appendix B.2). Measures how much of it, the memory that
+//! is held meanwhile, and the benefit.
 //!
-//! Two engines, one sender. What is measured is seen from outside: the stream is read off the wire by a
-//! parser of this module's own, and an FPDU counts as placed when its bytes are in the receiver's memory.
-//! Counters of the engine are not asked, but for the bytes that its TCP has dropped.
+//! There are two engines and one sender. The measurements are made from outside: a parser of this module
+//! reads the stream off the wire, and an FPDU counts as placed when its bytes are in the receiver's memory.
+//! The only counter used is that of bytes that the engine's TCP has dropped.
 //!
 //! | file | what |
 //! |---|---|
-//! | `hosts.rs` | two engines and what they need to talk |
-//! | `reader.rs` | the FPDUs of a sender's stream, and where their payload belongs |
-//! | `follow.rs` | what has arrived of one connection, what lies behind a hole, when it was placed |
+//! | `hosts.rs` | two engines, and their connections |
+//! | `reader.rs` | the FPDUs of a sender's stream, and the places of their payload |
+//! | `follow.rs` | the bytes of one connection that have arrived, those behind a hole, and when they were placed |
 //! | `flow.rs` | one connection's messages, from due to delivered |
 //! | `run.rs`, `wire.rs` | a run in virtual time, on a wire with seeded losses |
-//! | `fill.rs` | in real time: what a receiver has left to do when a hole is filled |
+//! | `fill.rs` | in real time: the work left at a receiver when a hole is filled |
 //! | `tally.rs` | means and percentiles |
 
 mod fill;
@@ -30,14 +30,14 @@ pub use run::{Outcome, Setting, measure};
 pub use tally::{Level, Quantiles};
 pub use wire::Loss;
 
-/// What the sender does for each message.
+/// The requests that the sender posts for each message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Traffic {
-    /// An RDMA Write, and a Send of eight bytes that tells of it.
+    /// An RDMA Write, and a Send of eight bytes that announces it.
     WriteSend,
     /// An RDMA Write with Immediate Data.
     WriteImmediate,
-    /// An RDMA Write that nobody is told of: delivered when the frontier has passed it.
+    /// An RDMA Write without an announcement: it counts as delivered when the frontier has passed it.
     Write,
     /// A Send.
     Send,
@@ -54,14 +54,14 @@ impl Traffic {
         }
     }
 
-    /// The kind of this name.
+    /// The traffic of this name.
     pub fn find(name: &str) -> Option<Self> {
         [Self::WriteSend, Self::WriteImmediate, Self::Write, Self::Send]
             .into_iter()
             .find(|traffic| traffic.name() == name)
     }
 
-    /// Whether the receiver's user is told by a completion.
+    /// Whether the receiver's user gets a completion.
     const fn completes(self) -> bool {
         !matches!(self, Self::Write)
     }

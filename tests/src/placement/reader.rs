@@ -1,15 +1,15 @@
-//! The FPDUs of a sender's stream (RFC 5044 section 4, RFC 5041 section 4), and where each one's payload
-//! belongs.
+//! Parses the FPDUs of a sender's stream (RFC 5044 section 4, RFC 5041 section 4), and finds the place of
+//! each payload.
 
 /// Bytes between the beginnings of two markers.
 const INTERVAL: u64 = 512;
 
-/// Where a payload belongs.
+/// The place of a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// At this tagged offset.
     Tagged(u64),
-    /// In queue 0's message of this number, from 0, at this offset.
+    /// In message number `.0` of queue 0, counted from 0, at this offset.
     Message(u64, u32),
 }
 
@@ -22,21 +22,21 @@ pub(super) struct Piece {
     pub(super) place: Place,
     /// Bytes of payload.
     pub(super) bytes: usize,
-    /// It ends its message.
+    /// Whether it ends its message.
     pub(super) last: bool,
 }
 
-/// Reads a stream as it is sent.
+/// Parses a stream as it is sent.
 #[derive(Debug)]
 pub(super) struct Reader {
     markers: bool,
     /// Bytes read.
     pos: u64,
-    /// Where FPDUs begin, once the startup frame is there.
+    /// Where FPDUs begin, once the startup frame is complete.
     origin: Option<u64>,
-    /// What is read of a startup frame, or of an FPDU without its markers.
+    /// The bytes read of a startup frame, or of an FPDU without its markers.
     body: Vec<u8>,
-    /// Where that began.
+    /// Where it began.
     start: u64,
 }
 
@@ -50,7 +50,7 @@ impl Reader {
         self.pos
     }
 
-    /// Reads on; FPDUs with payload go to `out`.
+    /// Parses further bytes. FPDUs with payload go to `out`.
     pub(super) fn read(&mut self, bytes: &[u8], out: &mut Vec<Piece>) {
         for &byte in bytes {
             let at = self.pos;
@@ -83,7 +83,7 @@ impl Reader {
     }
 }
 
-/// What a ULPDU is; `None` without payload, or for another queue than 0.
+/// Parses a ULPDU; `None` if it has no payload, or is for another queue than 0.
 fn piece(start: u64, end: u64, ulpdu: &[u8]) -> Option<Piece> {
     const TAGGED: u8 = 0x80;
     const LAST: u8 = 0x40;
@@ -114,7 +114,7 @@ mod tests {
             let mut body = [&614_u16.to_be_bytes()[..], &header, &[5; 600]].concat();
             body.extend([0; 4]);
             if markers {
-                // One leads, and one is 508 bytes further on.
+                // One is at the beginning, and one 508 bytes further.
                 body.splice(508..508, [0; 4]);
                 body.splice(0..0, [0; 4]);
             }

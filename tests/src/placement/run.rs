@@ -1,4 +1,4 @@
-//! A run in virtual time: some connections, one sender, a wire that loses by a seed.
+//! A run in virtual time: several connections, one sender, and a wire with seeded losses.
 
 use std::collections::HashMap;
 
@@ -17,19 +17,19 @@ use crate::sim::queue::Queue;
 /// Local port of the first connection.
 const FIRST_PORT: u16 = 40_000;
 
-/// Packet buffers of each port: so many that loss, not want of them, decides.
+/// Packet buffers of each port: enough that only losses matter.
 const MBUFS: usize = 8192;
 
-/// Bytes that wait in front of the wire, at most.
+/// Limit of the queue in front of the wire.
 const QUEUE_BYTES: u64 = 1 << 20;
 
 /// Longest run.
 const LIMIT_US: u64 = 600_000_000;
 
-/// What is measured.
+/// The parameters of the measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// What is lost, each way.
+    /// Losses, each way.
     pub loss: Loss,
     /// Megabits a second, each way.
     pub rate_mbit: u64,
@@ -39,20 +39,20 @@ pub struct Setting {
     pub mtu: u16,
     /// Connections.
     pub connections: u16,
-    /// What the sender does.
+    /// The sender's requests.
     pub traffic: Traffic,
     /// Bytes of a message.
     pub message: usize,
     /// Messages of each connection.
     pub messages: u64,
-    /// How much of the wire's rate all messages together ask for, percent; `None`: each as soon as there is
-    /// room.
+    /// Load of all messages together, percent of the wire's rate; `None`: each message is posted as soon as
+    /// there is space.
     pub load: Option<u32>,
     /// The receiver asks for markers.
     pub markers: bool,
 }
 
-/// What came of it; of several runs after [`merge`](Self::merge).
+/// The results of a run, or of several after [`merge`](Self::merge).
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// Bytes of payload delivered.
@@ -61,19 +61,19 @@ pub struct Outcome {
     pub time_us: u64,
     /// Frames lost on the way to the receiver.
     pub lost: u64,
-    /// Bytes of payload in FPDUs that were whole while there was a hole in front of them.
+    /// Bytes of payload in FPDUs that were complete behind a hole.
     pub behind: u64,
-    /// Of these: in memory while the hole was there.
+    /// Those of them that were in memory before the hole was filled.
     pub early: u64,
-    /// Bytes behind a hole that the receiver dropped: it remembers so many holes and no more.
+    /// Bytes behind a hole that the receiver dropped, since it keeps a limited number of holes.
     pub dropped: u64,
-    /// Bytes of packet buffers that the receiver had not given back, all connections together.
+    /// Bytes of packet buffers that the receiver held, of all connections together.
     pub pinned: Level,
-    /// Bytes of payload that were whole behind a hole and not in memory, of one connection.
+    /// Bytes of payload that were complete behind a hole and not in memory, of one connection.
     pub waiting: Level,
-    /// From due to the receiver's completion, microseconds.
+    /// Time from due to the receiver's completion, microseconds.
     pub completion_us: Quantiles,
-    /// From due to the last byte in memory.
+    /// Time from due to the last byte in memory, microseconds.
     pub placement_us: Quantiles,
 }
 
@@ -99,7 +99,7 @@ impl Outcome {
         self.payload as f64 * 8.0 / self.time_us.max(1) as f64 / 1000.0
     }
 
-    /// Of the payload that was there behind a hole: the share that was in memory before the hole was filled.
+    /// The share of the payload behind a hole that was in memory before the hole was filled.
     pub fn share(&self) -> f64 {
         self.early as f64 / self.behind.max(1) as f64
     }
@@ -116,17 +116,17 @@ struct Run {
     wakes: [Option<u64>; 2],
     dice: Dice,
     start_us: u64,
-    /// Since when nothing has changed at the receiver, and how it stood.
+    /// The time of the last change at the receiver, and its state.
     since_us: u64,
     pinned_bytes: u64,
     pinned: Level,
     waiting: Level,
 }
 
-/// One run.
+/// Does one run.
 ///
 /// # Errors
-/// When a byte is wrong, or the run finds no end.
+/// If a byte is wrong, or the run does not end.
 pub fn measure(setting: &Setting, seed: u64) -> Result<Outcome, String> {
     let mut run = Run::new(setting, seed)?;
     run.carry_out()?;
@@ -146,7 +146,7 @@ impl Run {
                     && tcp.src_port == FIRST_PORT + number
                 {
                     follow.sent_segment(&tcp, frame);
-                    // Nothing is lost yet.
+                    // Nothing can be lost yet.
                     follow.segment_arrives(&tcp);
                 }
             })?;
@@ -179,7 +179,7 @@ impl Run {
         Ok(run)
     }
 
-    /// From one message of a connection to its next.
+    /// Time between two messages of a connection.
     fn pause_us(&mut self) -> u64 {
         let Setting { load, message, connections, rate_mbit, .. } = self.setting;
         let Some(load) = load else { return 0 };
@@ -190,11 +190,11 @@ impl Run {
     fn carry_out(&mut self) -> Result<(), String> {
         while !self.is_done() {
             let Some(next_us) = self.next_us() else {
-                return Err("nothing will ever happen again, and not all is delivered".into());
+                return Err("no event is left, but not all messages are delivered".into());
             };
             self.hosts.now_us = self.hosts.now_us.max(next_us);
             if self.hosts.now_us > self.start_us + LIMIT_US {
-                return Err("the run finds no end".into());
+                return Err("the run does not end".into());
             }
             self.step()?;
         }
@@ -220,7 +220,7 @@ impl Run {
         for number in 0..self.flows.len() {
             while self.may_post(&self.flows[number]) && self.flows[number].due_us <= now_us {
                 let flow = &self.flows[number];
-                // Without a load the next one is due when there is room for it.
+                // Without a load, the next one is due when there is space for it.
                 let due_us = if self.setting.load.is_none() { now_us } else { flow.due_us };
                 let next_us = due_us + self.pause_us();
                 self.flows[number].due_us = due_us;
@@ -253,7 +253,7 @@ impl Run {
         Ok(())
     }
 
-    /// Bytes behind a hole that the receiver's TCP has dropped over a limit.
+    /// Bytes behind a hole that the receiver's TCP has dropped because of a limit.
     fn dropped(&self) -> u64 {
         self.hosts.hosts[1].engine.counters().stack.rx_out_of_order_dropped
     }
@@ -263,7 +263,7 @@ impl Run {
         (usize::from(number) < self.flows.len()).then_some(number.into())
     }
 
-    /// A turn of one host; what it sends goes onto the wire.
+    /// Polls one host, and puts the frames that it sends on the wire.
     fn turn(&mut self, side: usize) -> Result<(), String> {
         let now_us = self.hosts.now_us;
         let busy = self.hosts.hosts[side].turn(now_us);
@@ -285,17 +285,17 @@ impl Run {
         let now_us = self.hosts.now_us;
         while let Some(wc) = self.hosts.hosts[side].cq.poll_one() {
             if wc.status != iwarp::verbs::WcStatus::Success {
-                return Err(format!("a request of host {side} fails: {}", text(wc.status)));
+                return Err(format!("a request of host {side} failed: {}", text(wc.status)));
             }
             if side == 1 {
-                let number = self.numbers.get(&wc.qp_num).ok_or("a completion of no queue pair")?;
+                let number = self.numbers.get(&wc.qp_num).ok_or("a completion of an unknown queue pair")?;
                 self.flows[*number].completed(now_us, &wc)?;
             }
         }
         Ok(())
     }
 
-    /// Takes down how the receiver stands.
+    /// Records the state of the receiver.
     fn look(&mut self) {
         let us = self.hosts.now_us - self.since_us;
         self.since_us = self.hosts.now_us;

@@ -11,14 +11,14 @@ pub struct Level {
 }
 
 impl Level {
-    /// The level was `value` for `us` microseconds.
+    /// Records that the level was `value` for `us` microseconds.
     pub fn hold(&mut self, value: u64, us: u64) {
         self.area += value as f64 * us as f64;
         self.time_us += us;
         self.max = self.max.max(value);
     }
 
-    /// Another run's.
+    /// Adds another run.
     pub fn merge(&mut self, other: &Self) {
         self.area += other.area;
         self.time_us += other.time_us;
@@ -43,17 +43,17 @@ pub struct Quantiles {
 }
 
 impl Quantiles {
-    /// One more.
+    /// Adds a value.
     pub fn add(&mut self, value: u64) {
         self.values.push(value);
     }
 
-    /// Another run's.
+    /// Adds another run.
     pub fn merge(&mut self, other: &Self) {
         self.values.extend(&other.values);
     }
 
-    /// How many.
+    /// Number of values.
     pub fn len(&self) -> usize {
         self.values.len()
     }
@@ -63,7 +63,7 @@ impl Quantiles {
         self.values.is_empty()
     }
 
-    /// The smallest value that this share of all does not exceed; 0 of nothing.
+    /// The smallest value that this share of all values does not exceed; 0 if there are none.
     pub fn at(&self, share: f64) -> u64 {
         let mut values = self.values.clone();
         values.sort_unstable();

@@ -1,9 +1,9 @@
-//! One direction of the wire: rate, delay, a queue, and losses by a seed. Unlike the simulator's link it
-//! counts nanoseconds: a frame takes 1.2 microseconds at 10 Gb/s.
+//! One direction of the wire: rate, delay, a queue, and seeded losses. Unlike the simulator's link it counts
+//! nanoseconds: a frame takes 1.2 microseconds at 10 Gb/s.
 
 use crate::sim::dice::{Dice, Part};
 
-/// Mean length of a burst of losses, frames; of these half are lost.
+/// Mean length of a burst of losses, frames; half of them are lost.
 const BURST_FRAMES: u32 = 8;
 
 /// How frames are lost.
@@ -11,7 +11,7 @@ const BURST_FRAMES: u32 = 8;
 pub enum Loss {
     /// Each with this probability, parts per million.
     Random(u32),
-    /// As many, in bursts (Gilbert and Elliott).
+    /// As many, in bursts (Gilbert-Elliott model).
     Burst(u32),
 }
 
@@ -19,18 +19,18 @@ pub enum Loss {
 pub(crate) struct Wire {
     rate_mbit: u64,
     delay_us: u64,
-    /// Bytes that wait in front of the wire, at most.
+    /// Limit of the queue in front of the wire.
     queue_bytes: u64,
     loss: Loss,
     dice: Dice,
-    /// In a burst of losses.
+    /// Whether it is in a burst of losses.
     bad: bool,
     busy_until_ns: u64,
     lost: u64,
 }
 
 impl Wire {
-    /// The direction of the frames that host `side` sends.
+    /// The direction for the frames that host `side` sends.
     pub(crate) fn new(
         rate_mbit: u64,
         delay_us: u64,
@@ -43,7 +43,7 @@ impl Wire {
         Self { rate_mbit, delay_us, queue_bytes, loss, dice, bad: false, busy_until_ns: 0, lost: 0 }
     }
 
-    /// When a frame of `bytes` that is sent now arrives; `None`: it is lost.
+    /// The arrival time of a frame of `bytes` that is sent now; `None`: it is lost.
     pub(crate) fn carry(&mut self, now_us: u64, bytes: usize) -> Option<u64> {
         let now_ns = now_us * 1000;
         let waiting = self.busy_until_ns.saturating_sub(now_ns) * self.rate_mbit / 8000;
@@ -55,7 +55,7 @@ impl Wire {
         Some(self.busy_until_ns.div_ceil(1000) + self.delay_us)
     }
 
-    /// Frames lost, for whatever reason.
+    /// Frames lost for any reason.
     pub(crate) fn lost(&self) -> u64 {
         self.lost
     }
@@ -64,7 +64,7 @@ impl Wire {
         match self.loss {
             Loss::Random(ppm) => self.dice.hits(ppm),
             Loss::Burst(ppm) => {
-                // Bad for a share of twice the loss.
+                // The fraction of bad time is twice the loss rate.
                 let (bad, leave_ppm) = (u64::from(2 * ppm), 1_000_000 / BURST_FRAMES);
                 let enter_ppm = (u64::from(leave_ppm) * bad / (1_000_000 - bad)) as u32;
                 self.bad ^= self.dice.hits(if self.bad { leave_ppm } else { enter_ppm });

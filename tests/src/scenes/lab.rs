@@ -1,5 +1,5 @@
-//! An engine of ours on a device, and connections to a target: it listens and we connect, or the other way
-//! round.
+//! An engine of ours on a device, and connections to a target. Either the target listens and we connect, or
+//! the other way round.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use crate::contract::{MAGIC, MAX_TEXT};
 use crate::lab::Result;
 use crate::{ensure, lab_error};
 
-/// Who listens.
+/// The side that listens.
 #[derive(Clone, Copy, Debug)]
 pub enum Role {
     /// The target, there.
@@ -27,42 +27,42 @@ pub enum Role {
     Listen(u16),
 }
 
-/// Our end: an engine that is turned here, and what every connection shares.
+/// Our end: an engine that is polled here, and the objects that all connections share.
 pub struct Lab {
     engine: Engine,
     context: Context,
     events: EventChannel,
-    /// Events that came while another one was waited for: a connecting target does not wait.
+    /// Events that arrived while another one was awaited: a connecting target does not wait.
     kept: Vec<CmEvent>,
     role: Role,
     crc: bool,
     listener: Option<CmId>,
-    /// Where everything is registered.
+    /// The protection domain of all regions.
     pub pd: ProtectionDomain,
 }
 
-/// One connection with its stage set.
+/// One connection whose scene is set up.
 pub struct Session {
     /// Its queue pair.
     pub qp: QueuePair,
-    /// Its one completion queue, on [`channel`](Self::channel).
+    /// Its only completion queue, on [`channel`](Self::channel).
     pub cq: CompletionQueue,
-    /// Where the queue announces itself.
+    /// The channel of the completion queue.
     pub channel: CompletionChannel,
-    /// What the target has told.
+    /// The stage message of the target.
     pub stage: Stage,
     id: CmId,
     ended: bool,
 }
 
-/// Receives that [`Lab::session`] posts for its own needs.
+/// `wr_id` of the receives that [`Lab::session`] posts for texts.
 const TEXT_WR: u64 = u64::MAX;
 
 impl Lab {
-    /// An engine on `port`; with `crc` we ask for CRCs.
+    /// An engine on `port`. With `crc` we ask for CRCs.
     ///
     /// # Errors
-    /// When anything cannot be made.
+    /// If an object cannot be created.
     pub fn new(port: Box<dyn dp::Port>, ip: &str, role: Role, crc: bool) -> Result<Self> {
         let context = Context::new(ContextConfig::default()).map_err(told)?;
         let mut config = EngineConfig::new(&*port, &[ip]).map_err(told)?;
@@ -81,11 +81,11 @@ impl Lab {
         Ok(Self { engine, context, events, kept: Vec::new(), role, crc, listener, pd })
     }
 
-    /// A queue pair with a queue and a channel of its own, to be connected by [`session`](Self::session):
-    /// regions can be bound to it before.
+    /// A queue pair with its own completion queue and channel, to be connected by [`session`](Self::session).
+    /// Regions can be bound to it before.
     ///
     /// # Errors
-    /// When a limit is hit.
+    /// If a limit is reached.
     pub fn queue_pair(&self) -> Result<(QueuePair, CompletionQueue, CompletionChannel)> {
         let channel = self.context.create_comp_channel().map_err(told)?;
         let cq = self.context.create_cq(512, Some(&channel)).map_err(told)?;
@@ -96,7 +96,7 @@ impl Lab {
     /// Registered memory with these rights.
     ///
     /// # Errors
-    /// When a limit is hit.
+    /// If a limit is reached.
     pub fn region(&self, bytes: usize, access: Access) -> Result<MemoryRegion> {
         self.pd.reg_mr(bytes, access).map_err(told)
     }
@@ -104,24 +104,24 @@ impl Lab {
     /// Memory with these bytes in it.
     ///
     /// # Errors
-    /// When a limit is hit.
+    /// If a limit is reached.
     pub fn filled(&self, bytes: &[u8], access: Access) -> Result<MemoryRegion> {
         let region = self.region(bytes.len().max(1), access)?;
         region.write_at(0, bytes).map_err(told)?;
         Ok(region)
     }
 
-    /// Sets the scene `words` on a new connection.
+    /// Sets up the scene `words` on a new connection.
     ///
     /// # Errors
-    /// When there is no connection, or no stage.
+    /// If there is no connection, or no stage message.
     pub fn scene(&mut self, words: &str) -> Result<Session> {
         let queues = self.queue_pair()?;
         self.session(queues, &[], words)
     }
 
-    /// The same over a queue pair that is there and has nothing posted yet, with these receives before
-    /// anything can come.
+    /// The same with an existing queue pair without posted requests. Posts these receives before anything can
+    /// arrive.
     ///
     /// # Errors
     /// As [`scene`](Self::scene).
@@ -136,10 +136,10 @@ impl Lab {
         Ok(Session { qp, cq, channel, stage, id, ended: false })
     }
 
-    /// Ends the connection, and asks the target what it saw.
+    /// Ends the connection, and gets the target's report.
     ///
     /// # Errors
-    /// When the target does not tell.
+    /// If the target does not send it.
     pub fn report(&mut self, mut session: Session) -> Result<Report> {
         self.end(&mut session)?;
         drop(session);
@@ -153,14 +153,14 @@ impl Lab {
     /// Tells a connecting target that it is done.
     ///
     /// # Errors
-    /// When it does not come.
+    /// If it does not connect.
     pub fn bye(&mut self) -> Result<()> {
         if self.listener.is_none() {
             return Ok(());
         }
         let (qp, _cq, _channel) = self.queue_pair()?;
         let request = self.connect_request()?;
-        // Accepted: a FIN close behind a rejecting Reply makes siw overlook what that says.
+        // Accepted, not rejected: a FIN right after a rejecting Reply makes siw overlook the private data.
         let private_data = format!("{MAGIC} bye").bytes().collect();
         request.id.accept(&qp, &ConnParam { private_data, ..ConnParam::default() })?;
         self.established(&request.id)?;
@@ -171,10 +171,10 @@ impl Lab {
     /// Disconnects, unless the connection has ended by itself.
     ///
     /// # Errors
-    /// When that does not come to an end.
+    /// If the connection does not end.
     pub fn end(&mut self, session: &mut Session) -> Result<()> {
         if !session.ended {
-            // A stack may fail requests whose bytes are out already, when the end comes before their
+            // A stack may fail requests whose bytes have been sent if the connection ends before their
             // completion.
             self.turn_for(Duration::from_millis(50));
             session.id.disconnect();
@@ -187,7 +187,7 @@ impl Lab {
     /// Waits for the stream's error.
     ///
     /// # Errors
-    /// When the connection ends without, or not at all.
+    /// If the connection ends without one, or not at all.
     pub fn error(&mut self, session: &mut Session) -> Result<StreamError> {
         self.await_end(&session.id)?;
         session.ended = true;
@@ -197,15 +197,15 @@ impl Lab {
     /// The next completion.
     ///
     /// # Errors
-    /// When none comes.
+    /// If there is none within the time limit.
     pub fn completion(&mut self, session: &Session) -> Result<WorkCompletion> {
         self.completion_of(&session.cq)
     }
 
-    /// The next completion, a success.
+    /// The next completion, which has to be successful.
     ///
     /// # Errors
-    /// When none comes, or the request failed.
+    /// If there is none, or the request failed.
     pub fn success(&mut self, session: &Session) -> Result<WorkCompletion> {
         let done = self.completion(session)?;
         ensure!(
@@ -219,7 +219,7 @@ impl Lab {
         Ok(done)
     }
 
-    /// Turns the engine for a while.
+    /// Polls the engine for a while.
     pub fn turn_for(&mut self, time: Duration) {
         let started = Instant::now();
         while started.elapsed() < time {
@@ -228,7 +228,7 @@ impl Lab {
         }
     }
 
-    /// Turns the engine until `look` finds something.
+    /// Polls the engine until `look` finds something.
     fn until<T>(&mut self, what: &str, mut look: impl FnMut(&mut Self) -> Result<Option<T>>) -> Result<T> {
         let started = Instant::now();
         loop {
@@ -252,14 +252,14 @@ impl Lab {
         })
     }
 
-    /// The first event that `wanted` takes, if it is there; the others are kept.
+    /// The first event that `wanted` accepts, if there is one. Other events are kept.
     fn event(&mut self, wanted: impl Fn(&CmEvent) -> bool) -> Option<CmEvent> {
         self.kept.extend(std::iter::from_fn(|| self.events.poll()));
         let place = self.kept.iter().position(wanted)?;
         Some(self.kept.remove(place))
     }
 
-    /// Connects `qp` in a scene; returns the target's answer.
+    /// Connects `qp` with a scene. Returns the target's answer.
     fn establish(
         &mut self,
         qp: &QueuePair,
@@ -299,14 +299,14 @@ impl Lab {
         }
     }
 
-    /// Waits until `id` is connected; returns the peer's private data.
+    /// Waits until `id` is connected. Returns the peer's private data.
     fn established(&mut self, id: &CmId) -> Result<String> {
         self.until("connection", |lab| {
             let Some(event) = lab.event(|event| event.id == *id) else { return Ok(None) };
             match event.kind {
                 CmEventKind::Established { private_data, .. } => {
                     let without = lab.engine.counters().connections_without_crc;
-                    ensure!(without == 0 || !lab.crc, "we asked for CRCs, and there are none");
+                    ensure!(without == 0 || !lab.crc, "we asked for CRCs, but the connection has none");
                     Ok(Some(String::from_utf8_lossy(&private_data).into_owned()))
                 }
                 CmEventKind::Rejected { private_data, .. } => {
@@ -323,7 +323,7 @@ impl Lab {
                 |event: &CmEvent| event.id == *id && matches!(event.kind, CmEventKind::Disconnected { .. });
             Ok(lab.event(ended).map(drop))
         })?;
-        // The last acknowledgements, or the peer's kernel waits for them.
+        // Sends the last acknowledgements, otherwise the peer's kernel waits for them.
         self.turn_for(Duration::from_millis(50));
         Ok(())
     }

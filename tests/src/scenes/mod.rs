@@ -1,7 +1,7 @@
-//! Our verbs against a target of `tests/iwprobe/TARGET.md`: scenes are asked for in private data, what the
-//! other end saw is told by its report.
+//! Our verbs against a target of `tests/iwprobe/TARGET.md`: private data requests scenes, and the target's
+//! report says what the other end saw.
 //!
-//! [`words`] reads what a target says; [`Lab`] makes the connections, whoever listens.
+//! [`words`] parses the target's messages. [`Lab`] makes the connections in either direction.
 
 mod lab;
 mod words;
@@ -11,5 +11,5 @@ pub use words::{Change, Completion, Report, StagWord, Stage};
 
 use std::time::Duration;
 
-/// Longest wait for anything that a peer does, on a busy machine.
+/// Time limit for actions of the peer, on a busy machine.
 pub const LIMIT: Duration = Duration::from_secs(20);

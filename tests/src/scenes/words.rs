@@ -1,4 +1,4 @@
-//! What a target says: stages and reports, word by word as `TARGET.md` has them.
+//! Parses the target's messages: stages and reports, word by word as in `TARGET.md`.
 
 use crate::contract::MAGIC;
 use crate::lab::Result;
@@ -14,10 +14,10 @@ pub struct StagWord {
     pub length: usize,
 }
 
-/// What a target tells before anything happens.
+/// The stage message: what a target has set up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stage {
-    /// For each `mr` of the scene, in order; `None` where its stack cannot do that.
+    /// For each `mr` of the scene, in order; `None` if its stack does not support it.
     pub regions: Vec<Option<StagWord>>,
 }
 
@@ -26,7 +26,7 @@ pub struct Stage {
 pub struct Completion {
     /// `R`, `V`, `I`, or the operation's letter.
     pub kind: char,
-    /// As in `enum ibv_wc_status`.
+    /// A value of `enum ibv_wc_status`.
     pub status: u32,
     /// Bytes received or read.
     pub length: usize,
@@ -41,10 +41,10 @@ impl Completion {
     }
 }
 
-/// What changed in a region of the target's.
+/// A change in a region of the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// The region's place among the `mr` of the scene.
+    /// The index of the region among the `mr` of the scene.
     pub region: usize,
     /// First byte that changed.
     pub offset: usize,
@@ -55,24 +55,24 @@ pub struct Change {
 }
 
 impl Change {
-    /// `bytes` at `offset` of a region, none of them as the region's pattern has it.
+    /// `bytes` at `offset` of a region, all of which differ from the region's pattern.
     pub fn of(region: usize, offset: usize, bytes: &[u8]) -> Self {
         Self { region, offset, length: bytes.len(), crc: crc32c::crc32c(bytes) }
     }
 }
 
-/// What a target tells of a connection that is over.
+/// The report of a connection that has ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// `close`, `error`, `open`, `refused`, or `sent:` or `got:` and a Terminate's numbers.
+    /// `close`, `error`, `open`, `refused`, or `sent:` or `got:` and a Terminate's codes.
     pub end: String,
-    /// In the order they were taken.
+    /// In the order in which they were polled.
     pub completions: Vec<Completion>,
     /// Requests that were flushed.
     pub flushed: u32,
     /// Operations that could not be posted.
     pub unposted: u32,
-    /// Events of its completion channel, where the scene asked for solicited ones alone.
+    /// Events of its completion channel, if the scene asked for solicited events only.
     pub events: Option<u32>,
     /// Regions that changed.
     pub changes: Vec<Change>,
@@ -86,22 +86,22 @@ pub(super) fn scene(words: &str) -> String {
 fn words(text: &str) -> Result<impl Iterator<Item = &str>> {
     let mut words = text.trim_end_matches('\0').split(' ');
     if words.next() != Some(MAGIC) {
-        return Err(lab_error!("no message of a target: '{text}'"));
+        return Err(lab_error!("not a message of a target: '{text}'"));
     }
     Ok(words)
 }
 
-/// A field of a word, in its base; `word` is what a complaint quotes.
+/// Parses a field of a word; errors quote `word`.
 fn number<T: TryFrom<u64>>(field: Option<&str>, base: u32, word: &str) -> Result<T> {
     let value = field.and_then(|digits| u64::from_str_radix(digits, base).ok());
     value.and_then(|value| T::try_from(value).ok()).ok_or_else(|| lab_error!("cannot read '{word}'"))
 }
 
 impl Stage {
-    /// Reads a stage.
+    /// Parses a stage message.
     ///
     /// # Errors
-    /// When it is none, or says that the target could not read the scene.
+    /// If it is malformed, or says that the target could not read the scene.
     pub fn parse(text: &str) -> Result<Self> {
         let mut stage = Self::default();
         for word in words(text)? {
@@ -126,7 +126,7 @@ impl Stage {
     /// Region `index`.
     ///
     /// # Errors
-    /// When the target has none there.
+    /// If the target has none with this index.
     pub fn region(&self, index: usize) -> Result<StagWord> {
         let region = self.regions.get(index).copied().flatten();
         region.ok_or_else(|| lab_error!("the target has no region {index}: {self:?}"))
@@ -134,10 +134,10 @@ impl Stage {
 }
 
 impl Report {
-    /// Reads a report.
+    /// Parses a report.
     ///
     /// # Errors
-    /// When it is none, or words of it were left out.
+    /// If it is malformed, or incomplete.
     pub fn parse(text: &str) -> Result<Self> {
         let mut report = Self::default();
         let mut is_report = false;
@@ -162,7 +162,7 @@ impl Report {
                     length: number(fields.next(), 10, word)?,
                     crc: number(fields.next(), 16, word)?,
                 }),
-                "more" => return Err(lab_error!("the report has no room for all: '{text}'")),
+                "more" => return Err(lab_error!("the report is incomplete: '{text}'")),
                 _ => {}
             }
         }

@@ -167,7 +167,7 @@ pub fn stale(root: &Path) -> Result<Vec<String>, String> {
     for defect in &defects {
         if found.get(&defect.edit.name) != Some(&defect.digest(root)?) {
             findings.push(format!(
-                "{} or its scenario has changed since it was found: run `scripts/mutate --new`",
+                "{} or its scenario has changed, it has to be tried again: run `scripts/mutate --new`",
                 defect.edit.name
             ));
         }

@@ -1,4 +1,4 @@
-//! A stream over the TCP of the system this runs on.
+//! A stream over the system's TCP.
 
 use std::io::{Read, Write};
 use std::net::{Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -11,24 +11,24 @@ use super::{Opener, Report, Sink, Source, Task, Way};
 use crate::lab::Result;
 use crate::{ensure, lab_error};
 
-/// Bytes received that wait for a reader who pauses: little, so that the window closes.
+/// Receive buffer for a reader that pauses: small, so that the window closes.
 const RECEIVE_BUFFER: usize = 64 << 10;
 
-/// Bytes from one that is urgent to the next.
+/// Distance of urgent bytes.
 const URGENT: usize = 8192;
 
-/// `MSG_FASTOPEN`, which rustix has no name for.
+/// `MSG_FASTOPEN`, which rustix does not define.
 const FAST_OPEN: SendFlags = SendFlags::from_bits_retain(0x2000_0000);
 
-/// Opens, moves and closes the stream. `ready` is called once the peer may connect.
+/// Opens, transfers and closes the stream. Calls `ready` once the peer may connect.
 ///
 /// # Errors
-/// When the system's TCP reports one, a byte is wrong or missing, or the limit has passed.
+/// If the system's TCP reports one, a byte is wrong or missing, or the time limit has passed.
 pub fn run(task: &Task, ready: impl FnOnce()) -> Result<Report> {
     let opened = Instant::now();
     let mut source = Source::new(task);
     let mut stream = open(task, &mut source, ready)?;
-    // Ours is the same, and the system's default may be anything.
+    // As in our stack; the system's default may differ.
     sockopt::set_tcp_congestion(&stream, "cubic").map_err(std::io::Error::from)?;
     if let Some(seconds) = task.manners.keepalive {
         probe(&stream, Duration::from_secs(seconds)).map_err(std::io::Error::from)?;
@@ -44,10 +44,10 @@ pub fn run(task: &Task, ready: impl FnOnce()) -> Result<Report> {
 fn open(task: &Task, source: &mut Source, ready: impl FnOnce()) -> Result<TcpStream> {
     match task.opener {
         Opener::Passive(port) => {
-            // IPv4 arrives there as well, as mapped addresses.
+            // IPv4 connections arrive here as well, as mapped addresses.
             let listener = TcpListener::bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)))?;
             if task.manners.pause().is_some() {
-                // What it accepts inherits it.
+                // Accepted connections inherit it.
                 sockopt::set_socket_recv_buffer_size(&listener, RECEIVE_BUFFER)
                     .map_err(std::io::Error::from)?;
             }
@@ -65,7 +65,7 @@ fn open(task: &Task, source: &mut Source, ready: impl FnOnce()) -> Result<TcpStr
     }
 }
 
-/// What the standard library has no call for.
+/// Connects with options that the standard library does not support.
 fn connect(task: &Task, peer: SocketAddr, source: &mut Source) -> rustix::io::Result<TcpStream> {
     let family = if peer.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
     let protocol = task.manners.multipath.then_some(ipproto::MPTCP);
@@ -92,7 +92,7 @@ fn send(stream: &mut TcpStream, mut source: Source, task: &Task, opened: Instant
         let bytes = if task.manners.urgent {
             let next = source.next();
             let chunk = &next[..next.len().min(URGENT)];
-            let (urgent, others) = chunk.split_last().ok_or_else(|| lab_error!("an empty chunk"))?;
+            let (urgent, others) = chunk.split_last().ok_or_else(|| lab_error!("the chunk is empty"))?;
             stream.write_all(others)?;
             rustix::net::send(&*stream, &[*urgent], SendFlags::OOB).map_err(std::io::Error::from)?;
             chunk.len()
@@ -106,7 +106,7 @@ fn send(stream: &mut TcpStream, mut source: Source, task: &Task, opened: Instant
     }
     stream.shutdown(Shutdown::Write)?;
     let more = stream.read(&mut [0u8; 1])?;
-    ensure!(more == 0, "bytes from a peer that had none to send");
+    ensure!(more == 0, "the peer sent bytes although it has none to send");
     Ok(source.report(opened.elapsed()))
 }
 

@@ -14,16 +14,16 @@ use super::{Opener, Report, Sink, Source, Task, Way};
 use crate::lab::{LabError, Result};
 use crate::{ensure, lab_error};
 
-/// How long the last acknowledgement is repeated for a peer that did not get it.
+/// How long the last acknowledgement is repeated if the peer did not get it.
 const LINGER_US: u64 = 200_000;
-/// Rest of an idle poller: the peer's kernel needs the core as well.
+/// Sleep of an idle poll loop: the peer's kernel needs the core as well.
 const IDLE_REST: Duration = Duration::from_micros(50);
 
-/// Opens, moves and closes the stream on `port`, as the host `address`. `ready` is called once the peer may
+/// Opens, transfers and closes the stream on `port`, as the host `address`. Calls `ready` once the peer may
 /// connect.
 ///
 /// # Errors
-/// When the connection ends otherwise than by both sides' FIN, a byte is wrong or missing, or the limit has
+/// If the connection ends in another way than by both FINs, a byte is wrong or missing, or the time limit has
 /// passed.
 pub fn run(port: &mut dyn Port, address: IpCidr, task: &Task, ready: impl FnOnce()) -> Result<Report> {
     let mut host = Host::new(port, address, task)?;
@@ -55,11 +55,11 @@ struct Host<'a> {
     fin_sent: bool,
     opened_us: u64,
     closed_us: Option<u64>,
-    /// How long it has yet to stand still, before it does.
+    /// The length of its pause, until the pause begins.
     pause: Option<Duration>,
-    /// It stands still until then.
+    /// It pauses until then.
     paused_until_us: Option<u64>,
-    /// Bytes received meanwhile: they count against the window.
+    /// Bytes received during the pause: they count against the window.
     unread: usize,
     outgoing: Burst,
 }
@@ -126,7 +126,7 @@ impl<'a> Host<'a> {
         Ok(())
     }
 
-    /// One turn of the poller; whether it moved anything.
+    /// Polls once. Returns whether anything was done.
     fn turn(&mut self) -> Result<bool> {
         let mut incoming = Burst::new();
         let received = self.port.rx_burst(self.clock.now_us(), &mut incoming);
@@ -146,7 +146,7 @@ impl<'a> Host<'a> {
             let more = self.stack.transmit(now, &mut self.outgoing);
             let sent = self.port.tx_burst(self.clock.now_us(), &mut self.outgoing);
             moved |= sent > 0;
-            // A full ring: the frames stay for the next turn.
+            // A full ring: the frames wait for the next poll.
             if !more || sent == 0 {
                 return Ok(moved);
             }
@@ -157,7 +157,7 @@ impl<'a> Host<'a> {
         let now = self.now();
         match event {
             Event::Established { conn, .. } => {
-                ensure!(self.conn.is_none_or(|known| known == conn), "a second connection");
+                ensure!(self.conn.is_none_or(|known| known == conn), "an event of a second connection");
                 self.conn = Some(conn);
             }
             Event::Received { conn, received } => {
@@ -186,7 +186,7 @@ impl<'a> Host<'a> {
         Ok(())
     }
 
-    /// Bytes were handed up: they are read, or wait.
+    /// Bytes were delivered: they are read, or wait.
     fn read(&mut self, conn: ConnId, received: &Received) {
         let bytes = received.buf.len();
         if self.paused_until_us.is_none() {
@@ -194,13 +194,13 @@ impl<'a> Host<'a> {
             return;
         }
         self.unread += bytes;
-        // What is ahead of the frontier counts already.
+        // Bytes ahead of the frontier are counted already.
         if received.offset < received.frontier {
             self.stack.hold(conn, bytes);
         }
     }
 
-    /// Begins or ends to stand still, when it is time.
+    /// Begins or ends the pause when it is time.
     fn pause(&mut self) {
         let now_us = self.clock.now_us();
         let is_half = match self.task.way {
@@ -218,7 +218,7 @@ impl<'a> Host<'a> {
         }
     }
 
-    /// Hands over what the send buffer takes, and the FIN behind the last byte.
+    /// Passes as many bytes as the send buffer accepts, and the FIN after the last byte.
     fn send(&mut self, now: Instant) -> Result<()> {
         let Some(conn) = self
             .conn
@@ -254,15 +254,14 @@ impl<'a> Host<'a> {
         Ok(Report { counters: Some(self.stack.counters()), ..report })
     }
 
-    /// Everything that helps to see why a stream stands still.
+    /// A description of the state, for a stream that makes no progress.
     fn describe(&self) -> String {
         let conn = self.conn.and_then(|conn| self.stack.info(conn));
         format!("{conn:?}\n{:?}\n{:?}", self.stack.counters(), self.port.counters())
     }
 }
 
-/// Unguessable by chance alone, and different from run to run: a peer's TIME-WAIT remembers our sequence
-/// numbers.
+/// A random seed that differs from run to run, since a peer in TIME-WAIT remembers our sequence numbers.
 fn seed() -> Result<[u8; 32]> {
     use std::io::Read;
     let mut seed = [0u8; 32];

@@ -1,5 +1,5 @@
-//! A plain TCP stream of a known pattern, sent or received by our stack or by Linux's: the two ends of the
-//! tests that let one TCP judge the other.
+//! A plain TCP stream with known contents, sent or received by our stack or by Linux's: the ends of the tests
+//! that run one TCP against another.
 
 pub mod kernel;
 pub mod lite;
@@ -17,52 +17,52 @@ use crate::pattern::Pattern;
 
 pub use manners::Manners;
 
-/// Who opens the connection.
+/// The side that opens the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opener {
-    /// We wait for the peer on this port.
+    /// The peer, to this port of ours.
     Passive(u16),
-    /// We connect.
+    /// We, to this address.
     Active(SocketAddr),
 }
 
-/// Who sends.
+/// The side that sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Way {
     /// We do; the peer receives.
     Send,
-    /// The peer does.
+    /// The peer sends.
     Receive,
 }
 
-/// One stream.
+/// The parameters of a stream.
 #[derive(Clone, Copy, Debug)]
 pub struct Task {
-    /// Who opens.
+    /// The side that opens.
     pub opener: Opener,
-    /// Who sends.
+    /// The side that sends.
     pub way: Way,
     /// Length of the stream, bytes.
     pub bytes: u64,
     /// Seed of its pattern.
     pub seed: u64,
-    /// How long all of it may take.
+    /// Time limit of the whole.
     pub limit: Duration,
-    /// What this end does besides.
+    /// Further behaviour of this end.
     pub manners: Manners,
 }
 
-/// A stream that went as it should: complete, every byte in its place, closed by both sides. Written out, it
-/// is what both sides agree on.
+/// A successful stream: complete, every byte correct, closed by both sides. Its text is the same on both
+/// sides.
 #[derive(Clone, Copy, Debug)]
 pub struct Report {
     /// Bytes sent or received.
     pub bytes: u64,
     /// Their CRC32C.
     pub crc: u32,
-    /// From opening the connection to the last acknowledgement of its end.
+    /// From opening the connection to the last acknowledgement of its FIN.
     pub elapsed: Duration,
-    /// What our stack has counted; nothing of the system's.
+    /// The counters of our stack; `None` for the system's.
     pub counters: Option<StackCounters>,
 }
 
@@ -72,7 +72,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// The bytes of a stream on its way out: what comes next, and the checksum so far.
+/// The contents of a sent stream: the next bytes, and the checksum so far.
 pub(crate) struct Source {
     pattern: Pattern,
     bytes: u64,
@@ -97,7 +97,7 @@ impl Source {
         }
     }
 
-    /// The bytes to send next; empty when all have been taken.
+    /// The bytes to send next; empty when all have been sent.
     pub(crate) fn next(&mut self) -> &[u8] {
         if self.taken == self.chunk.len() {
             let bytes = (self.bytes - self.offset).min(Self::CHUNK);
@@ -110,12 +110,12 @@ impl Source {
         &self.chunk[self.taken..]
     }
 
-    /// Says that the first `bytes` of [`Source::next`] are on their way.
+    /// Marks the first `bytes` of [`Source::next`] as sent.
     pub(crate) fn take(&mut self, bytes: usize) {
         self.taken += bytes;
     }
 
-    /// Whether half of the stream is on its way.
+    /// Whether half of the stream is sent.
     pub(crate) fn is_half(&self) -> bool {
         self.offset >= self.bytes / 2
     }
@@ -125,7 +125,7 @@ impl Source {
     }
 }
 
-/// The bytes of a stream as they come in, in any order, each once.
+/// The contents of a received stream, in any order, each byte once.
 pub(crate) struct Sink {
     pattern: Pattern,
     bytes: Vec<u8>,
@@ -137,10 +137,14 @@ impl Sink {
         Self { pattern: Pattern::new(task.seed), bytes: vec![0; task.bytes as usize], received: 0 }
     }
 
-    /// Takes a piece and checks it.
+    /// Adds a part and checks it.
     pub(crate) fn put(&mut self, offset: u64, piece: &[u8]) -> Result<()> {
         let end = offset + piece.len() as u64;
-        ensure!(end <= self.bytes.len() as u64, "bytes up to {end} of a stream of {}", self.bytes.len());
+        ensure!(
+            end <= self.bytes.len() as u64,
+            "bytes up to {end} exceed the stream's length of {}",
+            self.bytes.len()
+        );
         if let Some(at) = self.pattern.first_wrong(offset, piece) {
             return Err(crate::lab_error!("byte {at} of the stream is wrong"));
         }
@@ -149,12 +153,12 @@ impl Sink {
         Ok(())
     }
 
-    /// Whether half of the stream is here.
+    /// Whether half of the stream was received.
     pub(crate) fn is_half(&self) -> bool {
         self.received >= self.bytes.len() as u64 / 2
     }
 
-    /// The stream is over: it has to be complete.
+    /// The stream has ended, and has to be complete.
     pub(crate) fn report(&self, elapsed: Duration) -> Result<Report> {
         let expected = self.bytes.len() as u64;
         ensure!(self.received == expected, "the stream ended after {} of {expected} bytes", self.received);

@@ -1,4 +1,4 @@
-//! The target connects, again and again, each time into the scene that the Reply tells of.
+//! The target connects repeatedly, each time with the scene of the Reply.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -14,22 +14,22 @@ use super::stage::Stage;
 use super::{IDLE, Manners, text};
 use crate::contract::MAGIC;
 
-/// Before it connects again.
+/// Time before it connects again.
 const PAUSE: Duration = Duration::from_millis(20);
-/// How long nobody may be there.
+/// How long connections may be refused.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What came of connecting.
+/// The outcome of connecting.
 enum Called {
     Established(String),
     Rejected(String),
     Failed(ConnectionError),
 }
 
-/// Connects to the probe at `remote` until that says goodbye.
+/// Connects to the probe at `remote` until the probe sends `bye`.
 ///
 /// # Errors
-/// [`Error::Connect`] when nobody is there for ten seconds; what the verbs refuse; [`Error::Interrupted`].
+/// [`Error::Connect`] if no probe listens for ten seconds; errors of the verbs; [`Error::Interrupted`].
 pub fn call(end: &mut Endpoint, remote: SocketAddr, manners: &Manners) -> Result<(), Error> {
     let events = end.context.create_event_channel()?;
     let mut last = report::text(End::Refused, &[]);
@@ -70,7 +70,7 @@ pub fn call(end: &mut Endpoint, remote: SocketAddr, manners: &Manners) -> Result
         if there.elapsed() > PATIENCE {
             return Err(Error::Connect {
                 remote,
-                reason: format!("nobody there for {} s", PATIENCE.as_secs()),
+                reason: format!("no probe listened for {} s", PATIENCE.as_secs()),
             });
         }
         end.pause(PAUSE)?;
@@ -96,7 +96,7 @@ fn called(end: &mut Endpoint, events: &EventChannel, id: &CmId) -> Result<Called
     })
 }
 
-/// Does what the scene says until the connection has ended.
+/// Does what the scene requests until the connection has ended.
 fn until_end(end: &mut Endpoint, events: &EventChannel, id: &CmId, stage: &mut Stage) -> Result<End, Error> {
     let mut idle = Instant::now();
     let mut closing = false;

@@ -1,7 +1,7 @@
-//! The target of `iwprobe` over this stack's verbs: it arranges what the probe asks for, and tells what it
-//! saw. The contract is `tests/iwprobe/TARGET.md`.
+//! The target of `iwprobe` over this stack's verbs: it sets up what the probe asks for, and reports what it
+//! saw. `tests/iwprobe/TARGET.md` has the protocol.
 //!
-//! It uses the verbs as any program does, and shares no code with the probe.
+//! It uses the verbs like any program, and shares no code with the probe.
 
 mod call;
 mod report;
@@ -16,17 +16,17 @@ use std::time::Duration;
 
 use iwarp::verbs::ConnParam;
 
-/// How long a connection may do nothing.
+/// Limit of idle time of a connection.
 const IDLE: Duration = Duration::from_secs(20);
 
-/// How connections are made or accepted, whatever the scene.
+/// The parameters of all connections, whatever the scene.
 #[derive(Clone, Debug)]
 pub struct Manners {
     /// Depths, markers, CRC, revision, peer-to-peer.
     pub param: ConnParam,
 }
 
-/// Private data without the zeros that may follow it.
+/// Private data without trailing zeros.
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).trim_end_matches('\0').to_owned()
 }

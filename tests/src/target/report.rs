@@ -1,19 +1,19 @@
-//! What the target tells of a connection: TARGET.md, "The words of a report".
+//! The target's report of a connection: TARGET.md, "The words of a report".
 
 use iwarp::verbs::{StreamError, WcStatus};
 
 use crate::contract::{MAGIC, MAX_TEXT};
 
-/// How a connection ended.
+/// The end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     /// It has not.
     Open,
     /// It never began.
     Refused,
-    /// Gracefully, or without a Terminate: TCP ended.
+    /// Gracefully, or TCP ended without a Terminate.
     Close,
-    /// By a Terminate, or an error found here.
+    /// By a Terminate, or an error found at this end.
     Stream(StreamError),
 }
 
@@ -31,7 +31,7 @@ impl std::fmt::Display for End {
     }
 }
 
-/// The words, as many as fit.
+/// The text with as many of the words as fit.
 pub(super) fn text(end: End, words: &[String]) -> String {
     const MORE: &str = " more";
     let mut text = format!("{MAGIC} report end={end}");
@@ -47,7 +47,7 @@ pub(super) fn text(end: End, words: &[String]) -> String {
     text
 }
 
-/// The number that libibverbs has for a status.
+/// The number of a status in libibverbs.
 pub(super) fn status_number(status: WcStatus) -> u32 {
     match status {
         WcStatus::Success => 0,
@@ -57,7 +57,7 @@ pub(super) fn status_number(status: WcStatus) -> u32 {
         WcStatus::RemoteAccessError => 10,
         WcStatus::RemoteOperationError => 11,
         WcStatus::MwBindError => 6,
-        #[allow(unreachable_patterns, reason = "IBV_WC_GENERAL_ERR stands for what is added to the verbs")]
+        #[allow(unreachable_patterns, reason = "IBV_WC_GENERAL_ERR is for later additions to the verbs")]
         _ => 21,
     }
 }

@@ -1,4 +1,4 @@
-//! What the probe asks for: TARGET.md, "The words of a scene".
+//! The scenes that the probe requests: TARGET.md, "The words of a scene".
 
 use iwarp::memory::Access;
 use iwarp::verbs::RemoteAddr;
@@ -7,12 +7,12 @@ use crate::contract::MAGIC;
 
 const MAX_BYTES: usize = 65_536;
 const MAX_REGIONS: usize = 4;
-/// `recv` words, and receives of one of them.
+/// Limit of `recv` words, and of receives of one of them.
 const MAX_RECEIVE_WORDS: usize = 4;
 const MAX_RECEIVES: usize = 64;
 const MAX_OPERATIONS: usize = 32;
 
-/// For whom an STag is.
+/// The scope of an STag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scope {
     Domain,
@@ -30,7 +30,7 @@ pub(super) struct RegionWish {
     pub(super) scope: Scope,
 }
 
-/// Something to be done toward the probe.
+/// An operation to post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Operation {
     /// Its letter.
@@ -40,7 +40,7 @@ pub(super) struct Operation {
     pub(super) fenced: bool,
 }
 
-/// All of it.
+/// A scene.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Scene {
     pub(super) regions: Vec<RegionWish>,
@@ -59,10 +59,10 @@ pub(super) struct Scene {
 }
 
 impl Scene {
-    /// From a text; one that is none of a probe is the empty scene.
+    /// Parses a text. A text that is not a probe's is the empty scene.
     ///
     /// # Errors
-    /// The first word that makes no sense.
+    /// The first word that is invalid.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let mut scene = Self::default();
         let mut words = text.split(' ');
@@ -125,7 +125,7 @@ impl Scene {
     }
 }
 
-/// Digits and nothing else: no sign.
+/// Parses digits, without a sign.
 fn decimal(text: &str) -> Option<u64> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }

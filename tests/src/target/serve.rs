@@ -13,9 +13,9 @@ use super::stage::Stage;
 use super::{IDLE, Manners, text};
 use crate::contract::{MAGIC, MAX_TEXT};
 
-/// Connect requests that may wait.
+/// Limit of waiting connect requests.
 const BACKLOG: usize = 64;
-/// How long a connection that stands in the way of the next one may take to end.
+/// How long a connection may take to end when the next one waits.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The connection that is served.
@@ -23,9 +23,9 @@ struct Current {
     id: CmId,
     stage: Stage,
     ended: Option<Option<ConnectionError>>,
-    /// Since when it has done nothing.
+    /// When it did something last.
     idle: Instant,
-    /// When the next one asked.
+    /// When the next connection was requested.
     pressed: Option<Instant>,
     closing: bool,
 }
@@ -42,11 +42,11 @@ struct Server<'a> {
 /// Serves probes on `port` until it is interrupted.
 ///
 /// # Errors
-/// What the verbs refuse; [`Error::Interrupted`].
+/// Errors of the verbs; [`Error::Interrupted`].
 pub fn serve(end: &mut Endpoint, port: u16, manners: &Manners, on_line: &dyn Fn(&str)) -> Result<(), Error> {
     let events = end.context.create_event_channel()?;
     let listener = end.context.create_id(&events);
-    // A probe does little else than to fail.
+    // Most connections of a probe fail on purpose.
     let mut options =
         ListenOptions { backlog: BACKLOG, failures_per_address: None, ..ListenOptions::new(port) };
     options.responder.startup_timeout = end.timeout;
@@ -95,7 +95,7 @@ impl Server<'_> {
         }
     }
 
-    /// Completions, the end, and time running out.
+    /// Handles completions, the end, and time limits.
     fn look_after(&mut self) -> Result<bool, Error> {
         let Some(current) = &mut self.current else { return Ok(false) };
         let moved = current.stage.poll()?;
@@ -149,7 +149,7 @@ impl Server<'_> {
             let told = if told.is_empty() { stage.text() } else { told };
             param = param.with_private_data(told.as_bytes())?;
         }
-        // The peer may be gone already: then there is nobody to be told, and the next one is served.
+        // The peer may have gone already. Then the next one is served.
         if id.accept(stage.qp(), &param).is_ok() {
             let idle = Instant::now();
             self.current = Some(Current { id, stage, ended: None, idle, pressed: None, closing: false });

@@ -1,4 +1,4 @@
-//! One connection of the target: its queue pair, its memory, what it does and what it sees.
+//! One connection of the target: its queue pair, its memory, its operations and its observations.
 
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ use super::report::{self, End};
 use super::scene::{Operation, RegionWish, Scene, Scope};
 use crate::contract::{MAGIC, SOURCE, pattern, pattern_byte};
 
-/// Room for everything that a scene can make complete.
+/// Space for all completions of a scene.
 const COMPLETIONS: usize = 512;
-/// The request that carries a text of ours: not the probe's business.
+/// `wr_id` of a text of ours, which is not part of the scene.
 const TEXT_ID: u64 = u64::MAX;
-/// Operations count from here, receives from 0.
+/// First `wr_id` of operations; receives count from 0.
 const OPERATION_ID: u64 = 1000;
 /// Bytes of an atomic's result.
 const WORD: usize = 8;
@@ -28,14 +28,14 @@ const WORD: usize = 8;
 pub(super) struct Stage {
     pd: ProtectionDomain,
     cq: CompletionQueue,
-    /// Announces completions of `cq`, where the scene has `solicited`.
+    /// Channel for completions of `cq`, if the scene has `solicited`.
     channel: CompletionChannel,
     qp: QueuePair,
     scene: Scene,
-    /// By their place in the scene; `None` where they are gone again.
+    /// By their index in the scene; `None` if they were deregistered.
     regions: Vec<Option<MemoryRegion>>,
     told: Vec<String>,
-    /// Held for the region that is theirs alone.
+    /// Kept for the region that is bound to it.
     _others: Vec<QueuePair>,
     receives: Option<Pieces>,
     source: Option<MemoryRegion>,
@@ -50,10 +50,10 @@ pub(super) struct Stage {
     received: bool,
 }
 
-/// One region cut into pieces.
+/// One region cut into parts.
 struct Pieces {
     region: MemoryRegion,
-    /// Offset and length of each.
+    /// Offset and length of each part.
     places: Vec<(usize, usize)>,
 }
 
@@ -76,7 +76,7 @@ impl Pieces {
 }
 
 impl Stage {
-    /// A queue pair that is not connected yet.
+    /// A connection with a queue pair that is not connected yet.
     pub(super) fn new(context: &Context) -> Result<Self, Error> {
         let pd = context.alloc_pd()?;
         let channel = context.create_comp_channel()?;
@@ -113,7 +113,7 @@ impl Stage {
         &self.scene
     }
 
-    /// Registers, fills and posts what the scene says.
+    /// Registers, fills and posts what the scene requests.
     pub(super) fn set(&mut self, context: &Context, scene: Scene) -> Result<(), Error> {
         for (index, wish) in scene.regions.iter().enumerate() {
             if self.register(context, index, wish).is_err() {
@@ -164,7 +164,7 @@ impl Stage {
         Ok(())
     }
 
-    /// What the probe is told at the start.
+    /// The stage message for the probe.
     pub(super) fn text(&self) -> String {
         [vec![MAGIC.to_owned()], self.told.clone()].concat().join(" ")
     }
@@ -178,13 +178,13 @@ impl Stage {
         Ok(())
     }
 
-    /// The connection is there: begins with what is to be done at once.
+    /// The connection is established: posts the operations that are due at once.
     pub(super) fn established(&mut self) {
         let operations = self.scene.at_once.clone();
         self.post(&operations);
     }
 
-    /// Posts until the first that is refused.
+    /// Posts operations until one is refused.
     fn post(&mut self, operations: &[Operation]) {
         for (index, operation) in operations.iter().enumerate() {
             let request = self.request(operation);
@@ -226,7 +226,7 @@ impl Stage {
         Some(SendRequest { wr_id: OPERATION_ID + place as u64, op, sg_list, flags })
     }
 
-    /// Takes events and completions. Returns whether there were any of the latter.
+    /// Handles events and completions. Returns whether there were any completions.
     pub(super) fn poll(&mut self) -> Result<bool, Error> {
         if self.scene.solicited {
             let events = self.channel.wait(Some(Duration::ZERO))?;
@@ -301,7 +301,7 @@ impl Stage {
         self.scene.close && self.received && self.completed == self.posted.len()
     }
 
-    /// How it ended, `error` being what the event said.
+    /// How it ended; `error` is the error of the event.
     pub(super) fn end(&self, error: Option<ConnectionError>) -> End {
         match (self.qp.error(), error) {
             (Some(error), _) | (None, Some(ConnectionError::Stream(error))) => End::Stream(error),
@@ -309,7 +309,7 @@ impl Stage {
         }
     }
 
-    /// What is told of it.
+    /// The report of the connection.
     pub(super) fn report(&self, end: End) -> Result<String, Error> {
         let mut words = self.words.clone();
         for (index, region) in self.regions.iter().enumerate() {
@@ -326,7 +326,7 @@ impl Stage {
     }
 }
 
-/// Bytes of local memory that the answer to an operation needs.
+/// Bytes of local memory for the result of an operation.
 fn sink_length(operation: &Operation) -> usize {
     match operation.kind {
         'r' => operation.length,

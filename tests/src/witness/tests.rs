@@ -1,6 +1,6 @@
 use super::*;
 
-/// A frame of a TCP segment over IPv4, as far as a witness looks.
+/// A frame with an IPv4 TCP segment, as far as a witness parses it.
 fn frame(seq: u32, ack: u32, flags: u8, window: u16, options: &[u8], payload: &[u8]) -> Vec<u8> {
     let header = 20 + options.len();
     let mut bytes = vec![0; 14];
@@ -26,7 +26,7 @@ fn a_probe_is_what_repeats_less_than_two_acknowledged_bytes() {
     witness.see(1, &frame(500, 150, flag::ACK, 1000, &[], &[]));
     witness.see(0, &frame(149, 500, flag::ACK, 1000, &[], &[]));
     witness.see(0, &frame(149, 500, flag::ACK, 1000, &[], &[7]));
-    // Bare acknowledgements, and segments sent again, are none.
+    // Bare acknowledgements and retransmissions are not probes.
     witness.see(0, &frame(150, 500, flag::ACK, 1000, &[], &[]));
     witness.see(0, &frame(100, 500, flag::ACK, 1000, &[], &[7; 50]));
     assert_eq!((witness.seen()[0].keepalives, witness.seen()[0].window_probes), (2, 0));

@@ -54,7 +54,7 @@ fn invalidate_ours(lab: &mut Lab, flags: SendFlags, bytes: usize) -> Result<Stri
     Ok(codes(error))
 }
 
-/// A region that only this queue pair's peer may use: RFC 5042 lets no other be invalidated from there.
+/// A region for this queue pair only: RFC 5042 forbids its peer to invalidate any other.
 fn bound(lab: &mut Lab, scene: impl FnOnce(&MemoryRegion) -> String) -> Result<(Session, MemoryRegion)> {
     let queues = lab.queue_pair()?;
     let options =
@@ -64,7 +64,7 @@ fn bound(lab: &mut Lab, scene: impl FnOnce(&MemoryRegion) -> String) -> Result<(
     Ok((lab.session(queues, &[], &words)?, region))
 }
 
-/// A receive that its first receive lets it send to.
+/// Sends a message that allows the target to send.
 fn let_it_send(session: &Session, sink: &MemoryRegion) -> Result<()> {
     session.qp.post_recv(&RecvRequest::new(1, sink.sge(0, sink.len())))?;
     session.qp.post_send(&SendRequest::empty(2, SendOp::Send).flags(SendFlags::empty()))?;
@@ -75,7 +75,7 @@ fn invalidate_theirs(lab: &mut Lab, op: &str, bytes: usize) -> Result<()> {
     let (session, region) =
         bound(lab, |region| format!("recv=1x16 peer={:x}:{:x} then=w64,{op}", region.rkey(), region.addr()))?;
     let sink = lab.region(8192, Access::LOCAL_WRITE)?;
-    ensure!(region.is_valid(), "invalid before anything came");
+    ensure!(region.is_valid(), "the region is invalid before the Send arrived");
     let_it_send(&session, &sink)?;
     let done = lab.success(&session)?;
     ensure!(
@@ -89,13 +89,13 @@ fn invalidate_theirs(lab: &mut Lab, op: &str, bytes: usize) -> Result<()> {
     ensure!(got == pattern(SOURCE, bytes), "other bytes");
     let mut written = vec![0; 64];
     region.read_at(0, &mut written)?;
-    ensure!(written == pattern(SOURCE, 64), "the Write before it is not there");
+    ensure!(written == pattern(SOURCE, 64), "the Write before it did not arrive");
     let report = lab.report(session)?;
     ensure!(report.unposted == 0, "{report:?}");
     Ok(())
 }
 
-/// We invalidate; what the peer still writes there ends the stream.
+/// We invalidate the region. A later Write of the peer to it ends the stream.
 fn invalidate_local(lab: &mut Lab) -> Result<String> {
     let (mut session, region) =
         bound(lab, |region| format!("recv=2x16 peer={:x}:{:x} then=w64", region.rkey(), region.addr()))?;
@@ -109,7 +109,7 @@ fn invalidate_local(lab: &mut Lab) -> Result<String> {
     is(error, (1, 1, 0x00), false)?;
     let mut bytes = vec![0; 64];
     region.read_at(0, &mut bytes)?;
-    ensure!(bytes == [0; 64], "written where nothing may be");
+    ensure!(bytes == [0; 64], "bytes were written to an invalid region");
     lab.report(session)?;
     Ok(codes(error))
 }

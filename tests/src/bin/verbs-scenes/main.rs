@@ -1,9 +1,8 @@
-//! Every message of RFC 5040 between our verbs and those of another stack, both ways, byte by byte; and what
-//! either end makes of a message that it has to refuse.
+//! Every message of RFC 5040 between our verbs and those of another stack, in both directions, byte by byte,
+//! and the reaction of either end to messages that it has to refuse.
 //!
-//! The other end is a target of `tests/iwprobe/TARGET.md`. Prints a line for each scene: `ok NAME`, `FAILED
-//! NAME: why`; with what ended the stream, where the scene was about that: `ok NAME: we 1/1/0`. Exits 0 when
-//! all are ok.
+//! The other end is a target of `tests/iwprobe/TARGET.md`. Prints a line for each scene: `ok NAME` or `FAILED
+//! NAME: why`. If the scene ends the stream, the line says how: `ok NAME: we 1/1/0`. Exits 0 if all are ok.
 
 mod invalidate;
 mod solicited;
@@ -18,7 +17,7 @@ use tests::device::DeviceArgs;
 use tests::lab::Result;
 use tests::scenes::{Lab, Role};
 
-/// What a scene found, for its line.
+/// The result of a scene, for its line.
 type Found = Result<Option<String>>;
 
 /// A scene.
@@ -32,7 +31,7 @@ impl Scene {
         Self { name: name.into(), play: Box::new(|lab| play(lab).map(|()| None)) }
     }
 
-    /// One that tells how its stream ended.
+    /// A scene that reports how its stream ended.
     fn ending(name: impl Into<String>, play: impl FnOnce(&mut Lab) -> Result<String> + 'static) -> Self {
         Self { name: name.into(), play: Box::new(|lab| play(lab).map(Some)) }
     }
@@ -43,16 +42,16 @@ impl Scene {
 struct Options {
     #[command(flatten)]
     device: DeviceArgs,
-    /// Where the target listens.
+    /// Address of a listening target.
     #[arg(long, required_unless_present = "listen")]
     connect: Option<SocketAddr>,
-    /// Listen on this port: the target connects.
+    /// Port to listen on for a connecting target.
     #[arg(long, conflicts_with = "connect")]
     listen: Option<u16>,
-    /// Ask for no CRC.
+    /// Do not ask for CRCs.
     #[arg(long)]
     no_crc: bool,
-    /// Which: a name, or how it begins.
+    /// Scenes to run: names, or their beginnings [default: all].
     scenes: Vec<String>,
 }
 
@@ -71,7 +70,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns how many failed.
+/// Returns the number of failures.
 fn run(options: &Options) -> Result<usize> {
     let role = match (options.connect, options.listen) {
         (Some(target), _) => Role::Connect(target),

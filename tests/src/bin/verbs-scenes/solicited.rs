@@ -1,4 +1,4 @@
-//! Solicited events: Send with Solicited Event, towards a queue that is armed for them alone.
+//! Solicited events: Send with Solicited Event, to a queue that is armed for solicited events only.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub(crate) fn scenes() -> Vec<Scene> {
     vec![Scene::new("solicited_ours", solicited_ours), Scene::new("solicited_theirs", solicited_theirs)]
 }
 
-/// Ours arrive; whether they wake the application is the other stack's: its report is told, not judged.
+/// Our Sends arrive. The other stack's report whether they woke its application is printed, but not checked.
 fn solicited_ours(lab: &mut Lab) -> Result<()> {
     let session = lab.scene("recv=3x4096 solicited")?;
     let bytes = pattern(9, 3000);
@@ -34,8 +34,8 @@ fn solicited_ours(lab: &mut Lab) -> Result<()> {
     Ok(())
 }
 
-/// A plain Send does not wake a queue that waits for solicited events; a solicited one, the empty one too,
-/// does.
+/// A plain Send does not wake a queue that waits for solicited events. A solicited one does, even without
+/// data.
 fn solicited_theirs(lab: &mut Lab) -> Result<()> {
     let (qp, cq, channel) = lab.queue_pair()?;
     let sink = lab.region(4 * 128, Access::LOCAL_WRITE)?;
@@ -44,7 +44,7 @@ fn solicited_theirs(lab: &mut Lab) -> Result<()> {
     let session = lab.session((qp, cq, channel), &receives, "recv=3x16 do=s100 then=e100,e0,s5")?;
     let first = lab.success(&session)?;
     ensure!(first.opcode == WcOpcode::Recv && first.byte_len == 100 && !first.solicited, "{first:?}");
-    ensure!(session.channel.wait(Some(Duration::ZERO))? == 0, "a plain Send made a solicited event");
+    ensure!(session.channel.wait(Some(Duration::ZERO))? == 0, "a plain Send caused a solicited event");
     session.qp.post_send(&SendRequest::empty(8, SendOp::Send).flags(SendFlags::empty()))?;
     for (bytes, solicited) in [(100, true), (0, true), (5, false)] {
         let done = lab.success(&session)?;
@@ -53,7 +53,10 @@ fn solicited_theirs(lab: &mut Lab) -> Result<()> {
             "{done:?} instead of {bytes} bytes, solicited {solicited}"
         );
     }
-    ensure!(session.channel.wait(Some(Duration::ZERO))? == 1, "not one event for what was armed once");
+    ensure!(
+        session.channel.wait(Some(Duration::ZERO))? == 1,
+        "the queue was armed once, but there is not exactly one event"
+    );
     let mut bytes = vec![0; 100];
     sink.read_at(128, &mut bytes)?;
     ensure!(bytes == pattern(SOURCE, 100), "the solicited Send has other bytes");

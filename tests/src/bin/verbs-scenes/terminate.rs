@@ -1,7 +1,8 @@
-//! What either end has to refuse, and the Terminate that says so: layer, type and code as this application
-//! reads them.
+//! Messages that either end has to refuse, and the Terminate for each: layer, type and code as this
+//! application gets them.
 //!
-//! What a peer's numbers are where the documents leave a choice, or where Linux's siw has its own, stands in
+//! The tables have the peer's codes, also where the documents leave a choice or where Linux's siw uses codes
+//! of its own.
 //! the tables.
 
 use iwarp::memory::Access;
@@ -15,7 +16,7 @@ use crate::Scene;
 /// Layer, type, code.
 type Codes = (u8, u8, u8);
 
-/// An STag of the form siw gives out (key 0), that is nobody's.
+/// An STag of siw's form (key 0) that does not exist.
 const UNKNOWN: u32 = 0x1234_5600;
 const FETCH_ADD: AtomicOp = AtomicOp::FetchAdd { add: 1, mask: 0 };
 
@@ -89,7 +90,7 @@ const THEIRS: &[Theirs] = &[
         bytes: 64,
         codes: (1, 1, 0x02),
     },
-    // RFC 5041 has no code for a missing right: siw and we choose the same one.
+    // RFC 5041 has no code for a missing right; siw and our stack use the same one.
     Theirs {
         name: "write_no_right",
         scene: "mr=4096:r",
@@ -120,7 +121,7 @@ const THEIRS: &[Theirs] = &[
         codes: (0, 1, 0x03),
     },
     Theirs { name: "send_no_buffer", scene: "", op: |_| Ok(SendOp::Send), bytes: 64, codes: (1, 2, 0x02) },
-    // RFC 5041 section 8.2 has 5 for it; siw says 2 (see tests/siw-peer/README.md).
+    // RFC 5041 section 8.2 has code 5 for it; siw sends 2 (see tests/siw-peer/README.md).
     Theirs {
         name: "send_too_long",
         scene: "recv=1x16",
@@ -128,7 +129,8 @@ const THEIRS: &[Theirs] = &[
         bytes: 64,
         codes: (1, 2, 0x02),
     },
-    // Opcodes that siw does not know. Its 0/2/06 is written like 2/0/06, and nothing tells them apart.
+    // Opcodes that siw does not know. Its 0/2/06 has the same bytes as 2/0/06, so they cannot be
+    // distinguished.
     Theirs {
         name: "immediate",
         scene: "recv=1x64",
@@ -143,8 +145,8 @@ const THEIRS: &[Theirs] = &[
         bytes: 8,
         codes: (2, 0, 0x06),
     },
-    // siw sends this one only when its application disconnects: it takes the receive's completion for the
-    // end.
+    // siw sends this one only when its application disconnects, because it takes the completion of the
+    // receive for the end.
     Theirs {
         name: "invalidate_unknown",
         scene: "recv=1x64 close",
@@ -173,7 +175,7 @@ fn refused_there(lab: &mut Lab, case: &Theirs) -> Result<String> {
     let error = lab.error(&mut session)?;
     let report = lab.report(session)?;
     is(error, case.codes, true)?;
-    ensure!(report.changes.is_empty(), "placed all the same: {report:?}");
+    ensure!(report.changes.is_empty(), "bytes were placed: {report:?}");
     Ok(codes(error))
 }
 
@@ -222,13 +224,13 @@ fn refused_here(lab: &mut Lab, case: &Ours) -> Result<String> {
     is(error, case.codes, false)?;
     let mut bytes = vec![0; 4096];
     region.read_at(0, &mut bytes)?;
-    ensure!(bytes.iter().all(|&byte| byte == 0), "placed all the same");
+    ensure!(bytes.iter().all(|&byte| byte == 0), "bytes were placed");
     let report = lab.report(session)?;
     ensure!(report.unposted == 0, "{report:?}");
     Ok(codes(error))
 }
 
-/// Checks what an application reads of the end.
+/// Checks the error that the application gets.
 pub(crate) fn is(error: StreamError, codes: Codes, from_peer: bool) -> Result<()> {
     let (layer, etype, code) = codes;
     if error == (StreamError { layer, etype, code, from_peer }) {
@@ -237,7 +239,7 @@ pub(crate) fn is(error: StreamError, codes: Codes, from_peer: bool) -> Result<()
     Err(lab_error!("{error}; not {layer}/{etype}/{code:#04x}, {}", if from_peer { "theirs" } else { "ours" }))
 }
 
-/// Who terminated, and the numbers, for a scene's line.
+/// The end that terminated, and the codes, for a scene's line.
 pub(crate) fn codes(error: StreamError) -> String {
     let who = if error.from_peer { "they" } else { "we" };
     format!("{who} {}/{}/{}", error.layer, error.etype, error.code)

@@ -1,4 +1,4 @@
-//! Writes, Reads and Sends, each way, from nothing to more than one FPDU of a jumbo frame.
+//! Writes, Reads and Sends in both directions, from no bytes to several FPDUs of a jumbo frame.
 
 use iwarp::memory::Access;
 use iwarp::verbs::{RecvRequest, SendOp, SendRequest, WcOpcode};
@@ -9,7 +9,7 @@ use tests::{ensure, lab_error};
 
 use crate::Scene;
 
-/// None, one byte, one FPDU at either MTU or two, and several of them.
+/// No bytes, one byte, one FPDU at either MTU or two, and several FPDUs.
 const SIZES: [usize; 4] = [0, 1, 4096, 61_000];
 
 pub(crate) fn scenes() -> Vec<Scene> {
@@ -25,7 +25,7 @@ pub(crate) fn scenes() -> Vec<Scene> {
     ]
 }
 
-/// One Write into each of four regions, then a Send that tells that they are done.
+/// One Write into each of four regions, then a Send that reports that they are done.
 fn write_ours(lab: &mut Lab) -> Result<()> {
     const OFFSET: usize = 100;
     let session = lab.scene("mr=65536:rw mr=65536:w mr=65536:w mr=65536:w recv=1x16")?;
@@ -50,7 +50,7 @@ fn write_ours(lab: &mut Lab) -> Result<()> {
     Ok(())
 }
 
-/// Four Reads at once, each of a region with a pattern of its own.
+/// Four Reads at once, each of a region with its own pattern.
 fn read_ours(lab: &mut Lab) -> Result<()> {
     let session = lab.scene("mr=65536:r mr=65536:r mr=65536:r mr=65536:rw")?;
     let mut sinks = Vec::new();
@@ -74,7 +74,7 @@ fn read_ours(lab: &mut Lab) -> Result<()> {
     Ok(())
 }
 
-/// siw asks for no right of a Read's source (see tests/siw-peer/README.md): the bytes come.
+/// siw does not check the right of a Read's source (see tests/siw-peer/README.md), so the bytes arrive.
 fn read_ours_without_right(lab: &mut Lab) -> Result<()> {
     let session = lab.scene("mr=4096:w")?;
     let sink = lab.region(64, Access::LOCAL_WRITE)?;
@@ -101,15 +101,15 @@ fn send_ours(lab: &mut Lab) -> Result<()> {
     Ok(())
 }
 
-/// Writes that begin 256 bytes apart, the last of several FPDUs; a Send behind them tells when they have
-/// come.
+/// Writes that begin 256 bytes apart, the last of several FPDUs. A Send after them shows that they have
+/// arrived.
 fn write_theirs(lab: &mut Lab) -> Result<()> {
     let ours = lab.filled(&pattern(0, 65_536), Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
     let sink = lab.region(16, Access::LOCAL_WRITE)?;
     let (rkey, addr) = (ours.rkey(), ours.addr());
     let session = lab.scene(&format!("recv=1x16 peer={rkey:x}:{addr:x} do=w0,w1@256,w61000@512 then=s4"))?;
     session.qp.post_recv(&RecvRequest::new(7, sink.sge(0, 16)))?;
-    // Its first receive lets it send.
+    // The target's first receive allows it to send.
     session.qp.post_send(&SendRequest::empty(8, SendOp::Send))?;
     loop {
         let done = lab.success(&session)?;
@@ -137,7 +137,7 @@ fn read_theirs(lab: &mut Lab) -> Result<()> {
     let sink = lab.region(16, Access::LOCAL_WRITE)?;
     session.qp.post_recv(&RecvRequest::new(7, sink.sge(0, 16)))?;
     session.qp.post_send(&SendRequest::empty(8, SendOp::Send))?;
-    // Fenced: it comes when the Reads are done.
+    // Fenced: it arrives when the Reads are done.
     while lab.success(&session)?.opcode != WcOpcode::Recv {}
     let report = lab.report(session)?;
     let read: Vec<_> = report.completions.iter().copied().filter(|done| done.kind == 'r').collect();
@@ -171,7 +171,7 @@ fn send_theirs(lab: &mut Lab) -> Result<()> {
     Ok(())
 }
 
-/// Both ends write and read at the same time: each one's Read Responses go between its own Writes.
+/// Both ends write and read at the same time, so each end's Read Responses are interleaved with its Writes.
 fn both_ways_at_once(lab: &mut Lab) -> Result<()> {
     let bytes = contrary(1, 32_768);
     let ours = lab.filled(&bytes, Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ)?;
@@ -218,7 +218,7 @@ fn read(region: &iwarp::verbs::MemoryRegion, length: usize) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Says which byte is the first wrong one.
+/// Reports the first wrong byte.
 fn same(got: &[u8], expected: &[u8]) -> Result<()> {
     ensure!(got.len() == expected.len(), "{} bytes instead of {}", got.len(), expected.len());
     match got.iter().zip(expected).position(|(got, expected)| got != expected) {

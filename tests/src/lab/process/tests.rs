@@ -1,4 +1,4 @@
-//! Processes of the laboratory end when they should, and say what they said.
+//! Processes end when they should, and their output is captured.
 
 use super::*;
 

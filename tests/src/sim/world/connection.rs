@@ -461,8 +461,8 @@ impl Connection {
         Ok(())
     }
 
-    /// An event of its identifier on host `side`, other than a connect request. The last fault was `since_fault_us`
-    /// ago.
+    /// An event of its identifier on host `side`, other than a connect request. The last fault was
+    /// `since_fault_us` ago.
     pub(super) fn on_event(
         &mut self,
         side: usize,

@@ -1,4 +1,4 @@
-//! The streams of this program between two of our own stacks, in memory: needs no rights at all.
+//! Streams between two of our own stacks in memory, without privileges.
 
 use std::net::SocketAddr;
 use std::thread;
