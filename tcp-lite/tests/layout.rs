@@ -1,15 +1,14 @@
-//! The modules of this crate use each other in one direction only: the tables of floors at the heads of
-//! `src/lib.rs` and `src/tcp/mod.rs` say in which, and are read here.
+//! Checks that the modules of this crate use each other in one direction only, as the tables at the heads of
+//! `src/lib.rs` and `src/tcp/mod.rs` say. This test parses those tables.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The modules of a folder with their floors, and what the folder's file hands on from them under names of
-/// its own.
+/// The modules of a folder with their layers, and the names that the folder's file re-exports.
 struct Folder {
     path: PathBuf,
-    /// How code outside of the folder names it.
+    /// Its name in code outside of the folder.
     name: &'static str,
     floors: BTreeMap<String, usize>,
     /// Names that it re-exports, with the module that each comes from.
@@ -31,7 +30,7 @@ impl Folder {
         self.floors.get_key_value(module).map(|(module, _)| module.as_str())
     }
 
-    /// What the code of a module uses that it may not.
+    /// The uses in a module's code that its layer does not allow.
     fn arrows_back(&self) -> Vec<String> {
         let mut back = Vec::new();
         for (module, floor) in &self.floors {
@@ -65,7 +64,7 @@ fn floors(text: &str) -> BTreeMap<String, usize> {
     floors
 }
 
-/// What `pub use module::{Name, ...}` hands on.
+/// The names that `pub use module::{Name, ...}` re-exports.
 fn exports(text: &str) -> BTreeMap<String, String> {
     let mut exports = BTreeMap::new();
     for statement in statements(text).filter(|statement| statement.starts_with("pub")) {
@@ -121,17 +120,17 @@ fn expand(path: &str) -> Vec<String> {
     named.flat_map(expand).map(|part| format!("{}{part}", prefix.trim())).collect()
 }
 
-/// What a file is made of: no comments, and nothing behind the first item that is for tests only.
+/// The code of a file: without comments, and without everything after the first item that is for tests only.
 fn code(text: &str) -> String {
     let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
     code.take_while(|line| !line.starts_with("#[cfg(test)]")).collect::<Vec<_>>().join("\n")
 }
 
-/// The paths into the folder `name` that a file uses, without the name: from its root, and from itself by
+/// The paths into the folder `name` that a file uses, without the name: absolute ones, and relative ones by
 /// `super`.
 fn paths(text: &str, name: &str, file: &Path, depth: usize) -> Vec<String> {
     let is_root = file.ends_with("mod.rs");
-    // As many times `super` lead from the file's module to the folder.
+    // The number of `super` that lead from the file's module to the folder.
     let ups = if is_root { depth - 1 } else { depth };
     let up = "super::".repeat(ups);
     let mut paths = Vec::new();
@@ -142,7 +141,7 @@ fn paths(text: &str, name: &str, file: &Path, depth: usize) -> Vec<String> {
             paths.extend(inside.filter(|inside| !inside.starts_with("super")).map(str::to_owned));
         }
     }
-    // Paths in the midst of code.
+    // Paths inside of code.
     for line in text.lines().filter(|line| !line.trim_start().starts_with("use ")) {
         for (at, _) in line.match_indices(name) {
             let rest = &line[at + name.len()..];
@@ -153,7 +152,7 @@ fn paths(text: &str, name: &str, file: &Path, depth: usize) -> Vec<String> {
     paths
 }
 
-/// The files of a module, but for those of its tests.
+/// The files of a module, except for its tests.
 fn files_of(folder: &Path, module: &str) -> Vec<PathBuf> {
     let mut files = vec![folder.join(module).with_extension("rs")];
     let mut folders = vec![folder.join(module)];
@@ -172,7 +171,7 @@ fn files_of(folder: &Path, module: &str) -> Vec<PathBuf> {
     files
 }
 
-/// The modules that a folder's file declares, but for those of tests.
+/// The modules that a folder's file declares, except for tests.
 fn declared(text: &str) -> Vec<String> {
     let modules = text.lines().filter_map(|line| {
         let (visibility, module) = line.strip_suffix(';')?.split_once("mod ")?;

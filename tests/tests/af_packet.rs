@@ -1,5 +1,5 @@
 //! `iwperf` between two processes in two network namespaces, over a veth pair and `net_af_packet`: every
-//! test, both MTUs, both families, with and without markers, every byte checked at its target.
+//! test, both MTUs, both families, with and without markers, with every byte checked at its target.
 
 use std::process::ExitCode;
 

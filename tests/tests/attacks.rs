@@ -1,7 +1,7 @@
-//! Attacks on an engine in memory: what is specified is answered, what is limited stays within its limit, and
-//! honest connections keep four fifths of the goodput that as many harmless frames leave them. What they keep
-//! is counted in instructions, by callgrind, and so the same on a busy machine; in time it is printed.
-//! `attacks` prints the figures.
+//! Attacks on an engine in memory: the victim answers as specified and stays within its limits, and honest
+//! connections keep four fifths of the goodput that they have next to as many harmless frames. This share is
+//! asserted in instructions counted by callgrind, which do not depend on the load of the machine; in time it
+//! is only printed, by this test and by the program `attacks`.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -12,14 +12,14 @@ use tests::attack::stag_guess::guess_many;
 use tests::attack::{SCENARIOS, Scenario};
 use tests::lab::Scratch;
 
-/// Fewer than the program's: what is judged is what the victim answered and holds.
+/// Fewer than the program's: this test checks only the victim's answers and memory.
 const PLAN: Plan = Plan { pairs: 5, batches: 150 };
-/// What honest connections keep, at least: SECURITY.md says so.
+/// Least share of goodput that honest connections keep, as stated in SECURITY.md.
 const KEPT: f64 = 0.80;
 /// Wrong STags.
 const GUESSES: u64 = 1_000_000;
 
-/// One at a time: their processor time is measured, and caches are shared.
+/// One at a time: the processor time is measured, and caches are shared.
 static TURN: Mutex<()> = Mutex::new(());
 
 fn withstands(name: &str) {

@@ -1,8 +1,8 @@
-//! Our TCP against Linux's over a wire that loses: 200 Mb/s and a round trip of 10 ms, made by our own bridge
-//! between the two, offloads off. Ours is at a veth pair (over a raw socket) or at a tap device of its own.
-//! Bulk in both directions completes, and what ours sends gets there about as fast as what Linux sends over
-//! the same wire in the same run. What ours reaches by itself is held against the document's formula in
-//! virtual time, where nobody else takes the core (`reach.rs`).
+//! Our TCP against Linux's over a lossy wire of 200 Mb/s with a round trip of 10 ms, made by our own bridge
+//! between the two, with offloads off. Our stack is on a veth pair (over a raw socket) or on its own tap
+//! device. Bulk in both directions completes, and our goodput as a sender is about that of Linux over the
+//! same wire in the same run. `reach.rs` compares our throughput with the document's formula, in virtual
+//! time, without competition for the core.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -13,7 +13,7 @@ use tests::device::af_packet;
 use tests::lab::{Ended, Namespace, Need, Process, Result, Run, Scratch, Suite, Wire, programs, veth};
 use tests::{ensure, lab_error, witness};
 
-/// Addresses of the two ends, and the devices of the bridge toward them.
+/// Addresses of the two ends, and the devices between them and the bridge.
 const ADDRESSES: [&str; 2] = ["10.63.0.1/24", "10.63.0.2/24"];
 const BRIDGE: [&str; 2] = ["w0", "w1"];
 /// Largest frame of a ring.
@@ -22,7 +22,7 @@ const PORT: u16 = 7000;
 const START: Duration = Duration::from_secs(20);
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A host's TCP, and how it gets at the wire.
+/// The TCP of a host, and its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Tcp {
     /// Ours, on a raw socket at the end of a veth pair.
@@ -32,7 +32,7 @@ enum Tcp {
     Linux,
 }
 
-/// What goes wrong, and how much is sent: enough for some losses, in some seconds.
+/// The faults, and the bytes sent: enough for some losses, in some seconds.
 #[derive(Clone, Copy)]
 struct Fault {
     name: &'static str,
@@ -57,11 +57,11 @@ const PAIRS: [(Tcp, Tcp); 6] = [
     (Tcp::Linux, Tcp::Linux),
 ];
 
-/// Goodput of ours as a sender in parts of Linux's, at least: the median of three streams each, to and from
-/// both, of the same run. The sender decides what a loss costs; the wire, its losses and how busy the machine
-/// is are the same for both. The four medians were 0.97, 1.17, 1.08 and 1.61 of each other on two cores with
-/// ten times as much to do, and 1.02, 1.26, 1.71 and 0.95 another time; single streams differed by two.
-/// Without what SACK blocks tell they were 0.72, 0.56, 0.58 and 0.52.
+/// Least goodput of our stack as a sender relative to Linux's: the medians of three streams each, to and from
+/// both, of the same run. The sender decides what a loss costs. The wire, its losses and the load of the
+/// machine are the same for both. The four medians were 0.97, 1.17, 1.08 and 1.61 of each other on two cores
+/// with ten times as much to do, and 1.02, 1.26, 1.71 and 0.95 another time; single streams differed by a
+/// factor of two. Without the information of SACK blocks they were 0.72, 0.56, 0.58 and 0.52.
 const SHARE: f64 = 0.65;
 
 /// Goodput, megabits a second, by fault and pair.
@@ -85,7 +85,7 @@ fn main() -> ExitCode {
     suite.run()
 }
 
-/// Goodput of a stream: as it was measured in this run, or else measured now.
+/// The goodput of a stream: measured earlier in this run, or measured now.
 fn measure(known: &Goodput, fault: Fault, from: Tcp, to: Tcp) -> Result<f64> {
     let lock = || known.lock().unwrap_or_else(PoisonError::into_inner);
     let before = lock().get(&(fault.name, from, to)).copied();
@@ -98,7 +98,7 @@ fn measure(known: &Goodput, fault: Fault, from: Tcp, to: Tcp) -> Result<f64> {
     Ok(goodput)
 }
 
-/// Ours as a sender beside Linux as a sender.
+/// Compares our stack as a sender with Linux as a sender.
 fn compare(known: &Goodput, fault: Fault) -> Result<()> {
     let (mut ours, mut linux) = (Vec::new(), Vec::new());
     for (from, to) in PAIRS {
@@ -115,7 +115,7 @@ fn compare(known: &Goodput, fault: Fault) -> Result<()> {
     Ok(())
 }
 
-/// One stream from the left to the right; its goodput, megabits a second.
+/// One stream from the left to the right. Returns its goodput, megabits a second.
 fn bulk(fault: Fault, from: Tcp, to: Tcp) -> Result<f64> {
     let (scratch, middle) = (Scratch::new()?, Namespace::new()?);
     let hosts = [Namespace::new()?, Namespace::new()?];
@@ -150,7 +150,7 @@ fn bulk(fault: Fault, from: Tcp, to: Tcp) -> Result<f64> {
     Ok(fault.bytes as f64 * 8.0 / seconds / 1e6)
 }
 
-/// Whether the wire did to the stream's segments what it was there for.
+/// Whether the wire applied its faults to the stream's segments.
 fn has_harmed(told: &str, fault: Fault) -> Result<bool> {
     let name = if fault.loss_ppm > 0 { "lost" } else { "reordered" };
     Ok(witness::count(told, "left", name)? > 0)
@@ -163,8 +163,8 @@ fn bridge(middle: &Namespace, fault: Fault) -> Result<Process> {
     run.args(["--seconds", &(LIMIT + 2 * START).as_secs().to_string()]).spawn()
 }
 
-/// An end, without what it has to do. One on a tap device is where the bridge is, since the device is its
-/// own.
+/// The program of an end, without its role. With a tap device it runs where the bridge is, since the device
+/// is its own.
 fn end(hosts: &[Namespace; 2], middle: &Namespace, side: usize, tcp: Tcp, fault: Fault) -> Result<Run> {
     let (host, address) = (&hosts[side], ADDRESSES[side]);
     let program = programs::own("tcp-stream")?;
@@ -185,7 +185,7 @@ fn end(hosts: &[Namespace; 2], middle: &Namespace, side: usize, tcp: Tcp, fault:
     Ok(run.args(["--bytes", &fault.bytes.to_string(), "--seconds", &LIMIT.as_secs().to_string()]))
 }
 
-/// What a program printed behind a word.
+/// The text after a word in a program's output.
 fn line(text: &str, word: &str) -> Option<String> {
     text.lines().find_map(|line| line.strip_prefix(word)).map(|rest| rest.trim().to_owned())
 }

@@ -1,8 +1,9 @@
-//! What we send, as TShark reads it: no malformed frame, no bad CRC; and our captures themselves.
+//! Checks our frames with TShark: no malformed frame and no bad CRC. Also checks our captures.
 //!
-//! `iwperf --pcap` writes the capture on its way to a vhost device, so this needs no rights. TShark 4.0 has
-//! two defects that are excused here. With markers it mis-frames an FPDU that contains a marker and also ends
-//! exactly at a multiple of 512 bytes of the stream, and all that follows in it; and it takes a Send of fewer
+//! `iwperf --pcap` writes the capture on a vhost device, so this needs no privileges. Two defects of TShark
+//! 4.0 are excused here: with markers it mis-frames an FPDU that contains a marker and also ends exactly at a
+//! multiple of 512 bytes of the stream, and everything after it; and it reports a Send of fewer than eight
+//! bytes as a malformed packet.
 //! than eight bytes for a malformed packet.
 
 use std::fmt;
@@ -46,7 +47,7 @@ fn run(test: Test, options: &[&str], markers: Markers) -> Result<()> {
     let bad: Vec<&Frame> = frames.iter().filter(|frame| frame.is_bad()).collect();
     match markers {
         Markers::Off => ensure!(bad.is_empty(), "{} bad frames, the first: {}", bad.len(), bad[0]),
-        // The defect named above touches an FPDU in hundreds; as a rule none of these.
+        // The defect named above affects one FPDU in hundreds; mostly none of these.
         Markers::On => {
             ensure!(bad.len() * 20 <= frames.len(), "{} of {} bad: {}", bad.len(), frames.len(), bad[0]);
         }
@@ -54,11 +55,11 @@ fn run(test: Test, options: &[&str], markers: Markers) -> Result<()> {
     Ok(())
 }
 
-/// What TShark says of one frame.
+/// TShark's results for one frame.
 struct Frame {
     number: String,
     protocols: String,
-    /// Notes of the severities warning and error.
+    /// Notes of severity warning or error.
     complaints: String,
 }
 
@@ -75,7 +76,8 @@ impl Frame {
 }
 
 fn dissect(capture: &std::path::Path) -> Result<Vec<Frame>> {
-    // MPA is found by its startup frames. What Sends carry is ours: no upper protocol is to be guessed in it.
+    // MPA is found by its startup frames. The payload of Sends is ours, so TShark must not guess an upper
+    // protocol.
     let text = Run::new("tshark")
         .arg("-r")
         .arg(capture)
@@ -137,7 +139,7 @@ const SEGMENT: [u8; 57] = [
     b'a', b'b', b'c',
 ];
 
-/// The segment in two buffers, with the checksums asked of the port.
+/// The segment in two buffers, with checksums left to the port.
 fn segment(port: &dyn Port) -> Result<Mbuf> {
     let buffer = || port.mempool().alloc().ok_or_else(|| lab_error!("no buffer"));
     let (mut frame, mut data) = (buffer()?, buffer()?);
@@ -147,7 +149,7 @@ fn segment(port: &dyn Port) -> Result<Mbuf> {
     Ok(frame)
 }
 
-/// A capture of frames whose checksums the port fills in has them whole, each with its direction and time.
+/// A capture has complete checksums that the port fills in, and the direction and time of each frame.
 fn tap_directions_times_and_checksums() -> Result<()> {
     let scratch = Scratch::new()?;
     let capture = scratch.file("tap.pcapng");

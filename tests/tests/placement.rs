@@ -1,5 +1,5 @@
-//! With markers, what lies behind a hole is in memory before the hole is filled; without, nothing is. And
-//! little is held.
+//! With markers, payload behind a hole is in memory before the hole is filled. Without markers, none is. And
+//! little memory is held.
 
 use tests::placement::{Fill, FillSetting, Loss, Outcome, Setting, Traffic, measure};
 
@@ -16,7 +16,7 @@ const BASE: Setting = Setting {
     markers: true,
 };
 
-/// Three runs of it.
+/// Three runs of a setting.
 fn outcome(setting: Setting) -> Outcome {
     let mut outcome = Outcome::default();
     for seed in 0..3 {
@@ -61,7 +61,7 @@ fn so_are_writes_in_jumbo_frames() {
     is_placed_early(Setting { mtu: 9000, message: 256 << 10, ..BASE });
 }
 
-/// Their buffers are known before their turn: those of a queue pair's own queue go to messages in order.
+/// Their buffers are known in advance: receives of a queue pair's own queue are used in order.
 #[test]
 fn so_are_sends_of_many_messages() {
     is_placed_early(Setting { traffic: Traffic::Send, ..BASE });

@@ -1,6 +1,6 @@
-//! `iwprobe`, over the kernel's TCP, against this stack: it listens and it connects, with markers and
-//! without, with revision 2 and 1. No case may deviate, and those that do not apply are listed, each with the
-//! probe's reason.
+//! `iwprobe`, over the kernel's TCP, against this stack: in both directions, with markers and without, with
+//! revisions 2 and 1. No case may deviate. The cases that do not apply are listed, each with the probe's
+//! reason.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -14,10 +14,10 @@ use tests::{ensure, lab_error};
 const PORT: &str = "18515";
 const PROBE: &str = "10.64.0.1";
 const TARGET: &str = "10.64.0.2";
-/// All cases, on a busy machine.
+/// Time limit of all cases, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(240);
 
-/// A target and a probe, and how they come together.
+/// A target and a probe, and their network.
 struct Lab {
     probe: Namespace,
     target: Namespace,
@@ -70,7 +70,7 @@ impl Lab {
     }
 }
 
-/// The cases that do not apply: the run, the case, and what the probe says of it.
+/// The cases that do not apply: the run, the case, and the probe's reason.
 const NOT_APPLICABLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/probe-not-applicable.csv");
 
 /// A case with its reason.
@@ -83,14 +83,14 @@ fn listed(run: &str) -> Result<Cases> {
     Ok(rows.into_iter().filter(|row| row[0] == run).map(|[_, case, reason]| (case, reason)).collect())
 }
 
-/// What a run of `cases` has to come to, beside its exit status: each conforms but for those listed, which do
-/// not apply.
+/// Checks the outcomes of a run of `cases`, in addition to its exit status: each conforms, except for the
+/// listed ones, which do not apply.
 fn conclude(run: &str, cases: usize, outcomes: &Value) -> Result<()> {
     let number = |name: &str| outcomes[name].as_u64().unwrap_or(u64::MAX);
     ensure!(number("deviates") == 0 && number("not_run") == 0, "{outcomes:#}");
     ensure!(number("needs_target") == 0, "the target was not taken for one: {outcomes:#}");
     let all = outcomes["cases"].as_array().map_or(&[][..], Vec::as_slice);
-    // Read by scripts/test: what a case is to prove counts as shown where it conforms.
+    // Parsed by scripts/test: a case counts as a proof if it conforms.
     for case in all {
         let outcome = if case["verdict"] == "conforms" { "ok" } else { "ignored" };
         println!("\ncase {} ... {outcome}", case["name"].as_str().unwrap_or("?"));
@@ -114,7 +114,7 @@ fn conclude(run: &str, cases: usize, outcomes: &Value) -> Result<()> {
     Ok(())
 }
 
-/// How a run is called, whether the target listens, and the options of both.
+/// The name of a run, whether the target listens, and the options of both programs.
 struct Plan {
     name: &'static str,
     listens: bool,

@@ -1,10 +1,9 @@
-//! One connection fills the paths that it is made for, with the windows it has by default; and no more than
-//! its window.
+//! One connection fills the paths that it is made for with the default windows, and no more than its window.
 
 use tcp_lite::TcpConfig;
 use tests::reach::{Path, Reached};
 
-/// As large a queue as what one round trip carries.
+/// A queue of one bandwidth-delay product.
 const BASE: Path = Path { rate_mbit: 0, rtt_us: 0, queue: 100, mtu: 1500, markers: false, loss_ppm: 0 };
 
 fn reach(path: Path, tcp: TcpConfig) -> Reached {
@@ -44,7 +43,7 @@ fn ten_gigabits_over_a_millisecond() {
     fills(10_000, 1000);
 }
 
-/// What the documentation of the default window says that it covers.
+/// The range that the documentation of the default window promises.
 #[test]
 fn the_default_windows_cover_ten_gigabits_over_two_milliseconds_and_not_over_six() {
     let path = |rtt_us| Path { rate_mbit: 10_000, rtt_us, ..BASE };
@@ -66,11 +65,11 @@ fn half_of_what_a_round_trip_carries_fills_half_of_the_wire() {
     }
 }
 
-/// Losses by chance, on the wire of `bad_wire.rs`. CUBIC is to be at least as fast as AIMD with its own
-/// reduction (RFC 9438 section 4.3), whose window in segments is the square root of 3/2 by the rate of
-/// losses. Over some hundred losses that is met within 5 %. With one segment of twenty lost, some losses are
-/// of what was sent again, in windows of five segments: an eighth of the goodput is for the timeouts, another
-/// for the dice.
+/// Random losses, on the wire of `bad_wire.rs`. CUBIC has to be at least as fast as AIMD with CUBIC's
+/// reduction (RFC 9438 section 4.3), whose window in segments is the square root of 3/2 divided by the loss
+/// rate. Over some hundred losses that holds within 5 %. With one segment of twenty lost, some
+/// retransmissions are lost too, in windows of five segments: an eighth of the goodput is allowed for the
+/// timeouts, and another for chance.
 #[test]
 fn losses_by_chance_cost_what_the_documents_say_they_cost() {
     for (loss_ppm, least) in [(1_000, 0.95), (10_000, 0.95), (50_000, 0.75)] {

@@ -1,4 +1,4 @@
-//! The simulator's ordinary run: every scenario, some hundred seeds each. `scripts/soak` runs more.
+//! The simulator's ordinary run: every scenario with some hundred seeds. `scripts/soak` runs more.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -52,40 +52,40 @@ tests::scenario_tests! {
     everything "everything"
 }
 
-/// Runs that the rules of their time, or the simulator itself, found fault with though tcp-lite was right.
-/// (Runs that found a fault of tcp-lite are in `tests/sim-defects`.)
+/// Runs in which the rules of their time, or the simulator itself, reported a fault although tcp-lite was
+/// right. (Runs that found a fault of tcp-lite are in `tests/sim-defects`.)
 const WRONGLY_ACCUSED: &[(&str, u64)] = &[
-    // A byte waited from before others were acknowledged, and so did its timer.
+    // A byte waited since before others were acknowledged, and so did its timer.
     ("everything", 47_840),
-    // Echoes held back on the way told of what had been answered since.
+    // Delayed echoes reported marks that had been answered since.
     ("everything", 45_619),
-    // smoltcp's host answered by a RST and then as TIME-WAIT does.
+    // smoltcp's host answered with a RST and then as in TIME-WAIT.
     ("duplicate", 46_298),
-    // The same when a SYN-ACK came late.
+    // The same with a late SYN-ACK.
     ("duplicate", 160_134),
-    // A tail loss probe was answered sooner than ever, which proves nothing, and the RTO ran in full from
-    // then on.
+    // A tail loss probe was answered faster than the minimum round trip, which proves nothing, and the RTO
+    // ran in full from then on.
     ("stopped", 10_806),
     ("stopped", 12_982),
-    // A SYN of the connection before came late, when the RST of another had ended TIME-WAIT, and was
+    // A SYN of the earlier connection arrived late, after the RST of another had ended TIME-WAIT, and was
     // answered.
     ("again", 167_482),
-    // A host was stopped before all had connected to it, which a slow wire took long for.
+    // A host was stopped before all had connected to it, which took long on a slow wire.
     ("stopped", 24_640),
-    // A port joined a marked segment to one that had arrived unmarked already.
+    // A port joined a marked segment to one that had arrived unmarked.
     ("everything", 25_815),
-    // A user was to give up bytes whose event told that they were ahead, and whose hole had been filled
+    // A user was asked to give up bytes whose event said that they were ahead, and whose hole had been filled
     // since.
     ("everything", 11_880),
-    // smoltcp's host went on answering as TIME-WAIT does when a RST had ended that.
+    // smoltcp's host continued to answer as in TIME-WAIT after a RST had ended that.
     ("everything", 17_628),
     ("forged", 164_883),
-    // A close was held up until shortly before its engine gave up on it.
+    // A close was delayed until shortly before its engine gave up.
     ("named-loss", 244_160),
-    // A forged RST had the number behind the FIN, the next one expected, and ended a connection that was
-    // closing.
+    // A forged RST had the number after the FIN, which was the next one expected, and ended a connection that
+    // was closing.
     ("everything", 252_419),
-    // smoltcp sent again beyond our window, and had no timer for what was dropped.
+    // smoltcp retransmitted beyond our window, and had no timer for the dropped bytes.
     ("everything", 286_704),
 ];
 
@@ -110,7 +110,7 @@ fn a_seed_gives_the_same_bytes_at_the_same_times() {
     }
 }
 
-/// The hashes of the first seeds of each scenario, by the line that `simulate --traces` prints.
+/// The hashes of the first seeds of each scenario, from the lines that `simulate --traces` prints.
 fn traces_of_a_process() -> BTreeMap<String, String> {
     let ran =
         Command::new(env!("CARGO_BIN_EXE_simulate")).args(["--seeds", "0..4", "--traces"]).output().unwrap();
@@ -173,8 +173,8 @@ fn the_faults_of_a_scenario_happen() {
     }
 }
 
-/// Segments joined and cut in the runs of a scenario whose iWARP connections have markers towards some side,
-/// or none.
+/// Numbers of segments joined and split in the runs of a scenario whose iWARP connections have markers in
+/// some direction, or none.
 fn recut(name: &str, markers: bool) -> (u64, u64) {
     let scenario = scenario(name);
     let of_iwarp = |seed: &u64| match scenario.setup(*seed).work {

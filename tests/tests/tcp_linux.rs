@@ -1,5 +1,5 @@
 //! Our TCP against Linux's: a plain stream in each direction, opened by either side, over `net_af_packet` and
-//! `net_tap`, IPv4 and IPv6, MTU 1500 and 9000. Both programs check every byte and agree on the checksum.
+//! `net_tap`, IPv4 and IPv6, MTU 1500 and 9000. Both programs check every byte and report the same checksum.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use tests::ensure;
 use tests::lab::{Namespace, Need, Process, Result, Run, Scratch, Suite, Wire, programs, veth};
 
-/// Bytes of a stream: a few MiB, and no multiple of any segment.
+/// Bytes of a stream: a few MiB, and not a multiple of any segment size.
 const BYTES: u64 = 4 * 1024 * 1024 + 12_345;
 const LIMIT: Duration = Duration::from_secs(60);
 const START: Duration = Duration::from_secs(20);
@@ -67,15 +67,14 @@ fn over_af_packet(family: Family, mtu: u16, active: bool, way: &str) -> Result<(
     }
 }
 
-/// The tap device is made by DPDK when it starts, so Linux's side can only be set up then.
+/// DPDK creates the tap device when it starts, so Linux's side can be set up only then.
 fn over_tap(family: Family, active: bool, way: &str) -> Result<()> {
     let (namespace, scratch) = (Namespace::new()?, Scratch::new()?);
     let (dev, go) = ("dtap0", scratch.file("go"));
     let vdev = format!("net_tap0,iface={dev}");
     let mut ours = ours(&namespace, family, &vdev, 1500, active, way)?;
     if active {
-        // Linux's side cannot listen before its address is there, and we are not to connect before it
-        // listens.
+        // Linux's side cannot listen before its address exists, and our side must not connect before that.
         ours = ours.arg("--wait-for").arg(&go);
     }
     let mut ours = ours.spawn()?;
@@ -94,14 +93,14 @@ fn over_tap(family: Family, active: bool, way: &str) -> Result<()> {
     }
 }
 
-/// Our side: it connects when `active`.
+/// Our side; it connects if `active`.
 fn ours(namespace: &Namespace, family: Family, vdev: &str, mtu: u16, active: bool, way: &str) -> Result<Run> {
     let run = namespace.run(programs::own("tcp-stream")?);
     let run = run.args(["--vdev", vdev, "--ip", family.ours, "--mtu", &mtu.to_string()]);
     Ok(task(run, active, family.linux, way))
 }
 
-/// Linux's side: it connects when we do not, and does what we do not.
+/// Linux's side, with the opposite roles.
 fn linux(namespace: &Namespace, family: Family, we_are_active: bool, our_way: &str) -> Result<Process> {
     let way = if our_way == "send" { "receive" } else { "send" };
     let run = namespace.run(programs::own("tcp-stream")?);
@@ -117,7 +116,7 @@ fn task(run: Run, active: bool, peer: &str, way: &str) -> Run {
     run.args(["--bytes", &BYTES.to_string(), "--seed", "11", "--seconds", &LIMIT.as_secs().to_string(), way])
 }
 
-/// Both end well and report the same bytes and checksum.
+/// Both succeed and report the same bytes and checksum.
 fn agree(ours: Process, linux: Process) -> Result<()> {
     let ours = ours
         .finish(LIMIT + START)

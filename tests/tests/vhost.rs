@@ -1,6 +1,6 @@
 //! `iwperf` between two processes over `net_vhost` and `net_virtio_user`: every test, both MTUs, both
-//! families, with and without markers, every byte checked at its target; and what becomes of one end when the
-//! other is killed or stopped. Needs neither root nor hugepages.
+//! families, with and without markers, with every byte checked at its target; and the reaction of one end
+//! when the other is killed or stopped. Needs neither root nor hugepages.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -51,8 +51,8 @@ impl End {
     }
 }
 
-/// Starts `test` without an end, and when it runs does `harm` to one end. Returns what the other says at its
-/// end, and how long after the harm that was.
+/// Starts `test` without a time limit and, once it runs, applies `harm` to one end. Returns the other's last
+/// output line, and its time after the harm.
 fn harmed(
     test: Test,
     end: End,
@@ -77,8 +77,8 @@ fn harmed(
     Ok((ended.failure()?.to_owned(), took))
 }
 
-/// The link goes with the peer's socket, and the connection within a second of it; the rest is for a busy
-/// machine. Ten seconds of silence, which end any connection, are longer.
+/// The link goes down with the peer's socket, and the connection ends within a second; the rest of the limit
+/// is for a busy machine. Ten seconds of silence, which end any connection, are longer.
 fn killed(test: Test, end: End) -> Result<()> {
     let (cause, took) = harmed(test, end, Process::kill, Duration::from_secs(30))?;
     ensure!(cause.contains("the link is down"), "it ended with '{cause}'");
@@ -86,10 +86,10 @@ fn killed(test: Test, end: End) -> Result<()> {
     Ok(())
 }
 
-/// The socket stays, and the ring fills up. The connection ends when bytes have not been acknowledged for ten
-/// seconds (`TcpConfig::user_timeout`) or an idle peer has been asked four times
-/// (`TcpConfig::keepalive_probes`, after five seconds); the process ends two seconds later at most, for whose
-/// device the backend answers no more.
+/// The socket stays open, and the ring fills up. The connection ends when bytes have not been acknowledged
+/// for ten seconds (`TcpConfig::user_timeout`) or an idle peer has not answered four probes
+/// (`TcpConfig::keepalive_probes`, after five seconds). The process ends at most two seconds later, since the
+/// backend of its device no longer answers.
 fn stopped(test: Test, end: End) -> Result<()> {
     let (cause, took) = harmed(test, end, Process::freeze, Duration::from_secs(60))?;
     ensure!(cause.contains("the peer does not answer"), "it ended with '{cause}'");
@@ -105,8 +105,8 @@ fn run(test: Test, [server_ip, client_ip]: [&str; 2], mtu: u16, options: &[&str]
     let client = client(None, test, server_ip, &net, &json)?.args(options).spawn()?;
     let results = conclude(client, server, &json)?;
     if test == Test::ReadBw && options.is_empty() {
-        // The vhost side answers in trains of segments: its peer takes large frames, and said so when it
-        // came.
+        // The vhost side answers in trains of segments: its peer accepts large frames, and has announced
+        // that.
         let count = |name: &str| results["counters"][name].as_u64().unwrap_or(0);
         let (frames, fpdus) = (count("rx_frames"), count("rx_fpdus"));
         ensure!(0 < frames && 2 * frames < fpdus, "{fpdus} FPDUs came in {frames} frames");

@@ -1,4 +1,4 @@
-//! The stack under test with its clock: frames in, frames and events out, all in the script's terms.
+//! The stack under test with its clock: frames in, frames and events out, in the terms of the script.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
@@ -14,7 +14,7 @@ use crate::wire::{self, Raw};
 
 /// The stack's time when the script begins, microseconds.
 const START_US: u64 = 1_000_000;
-/// Turns without an end of them at one moment.
+/// Most polls at one moment.
 const TURNS_AT_ONCE: u32 = 100;
 
 /// A segment that was sent.
@@ -24,10 +24,10 @@ pub(crate) struct Sent {
     pub(crate) segment: Segment,
 }
 
-/// An event that no line has named yet.
+/// An event that no line has matched yet.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
-    /// In words.
+    /// Its text.
     Plain(String),
     Received {
         from: u64,
@@ -36,13 +36,13 @@ pub(crate) enum Seen {
     },
 }
 
-/// See above.
+/// The stack under test.
 pub(crate) struct Machine {
     pub(crate) stack: Stack,
     pub(crate) settings: Settings,
     pub(crate) now_us: u64,
     pub(crate) peers: BTreeMap<u8, Peer>,
-    /// What was sent and not yet named by a line.
+    /// Sent segments that no line has matched yet.
     pub(crate) sent: VecDeque<Sent>,
     pub(crate) seen: Vec<(u8, Seen)>,
     pub(crate) transcript: String,
@@ -62,7 +62,7 @@ impl Machine {
             transcript: String::new(),
             pool,
         };
-        // Nobody has to be asked for the peer's Ethernet address: scripts are about TCP.
+        // The stack knows the peer's Ethernet address from the start, since scripts are about TCP.
         machine.arrives(&wire::neighbor(&machine.settings.addresses))?;
         Ok(machine)
     }
@@ -90,8 +90,8 @@ impl Machine {
         let _ = writeln!(self.transcript, "  {seconds:.6} {text}");
     }
 
-    /// Lets time pass up to `until_us`: exclusively, if something arrives then that may come before the
-    /// timers. Ends as soon as something was sent.
+    /// Advances the time to `until_us`: exclusively, if something arrives then that may come before the
+    /// timers. Stops when a segment was sent.
     pub(crate) fn run_to(&mut self, until_us: u64, inclusive: bool) -> Result<(), String> {
         let mut turns = 0;
         while self.sent.is_empty() {
@@ -116,7 +116,7 @@ impl Machine {
         Ok(())
     }
 
-    /// A frame arrives; the stack has its turn.
+    /// A frame arrives; the stack is polled.
     pub(crate) fn arrives(&mut self, frame: &[u8]) -> Result<(), String> {
         let mut buf = self.pool.alloc().ok_or("no buffer")?;
         if !buf.append_slice(frame) {
@@ -203,7 +203,7 @@ impl Machine {
     }
 }
 
-/// `>` for the first peer, `>@2` for the second.
+/// `>` for the first peer, `>@2` for the second one.
 pub(crate) fn arrow(arrow: char, peer: u8) -> String {
     if peer == 1 { arrow.to_string() } else { format!("{arrow}@{peer}") }
 }

@@ -1,4 +1,4 @@
-//! Scripts in the manner of packetdrill: each `*.pkt` below this folder is a test (README.md has their
+//! Scripts in the style of packetdrill: each `*.pkt` in this folder is a test (README.md explains their
 //! language).
 //!
 //! `cargo test -p tcp-lite --no-default-features --test scripts [PATTERN]`

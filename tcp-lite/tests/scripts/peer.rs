@@ -1,5 +1,5 @@
-//! One of the hosts that the script plays: what its numbers mean on the wire, and what the stack sent it so
-//! far.
+//! One of the hosts that the script plays: converts its numbers to those on the wire, and records what the
+//! stack has sent to it.
 
 use std::collections::BTreeMap;
 
@@ -10,9 +10,9 @@ use crate::wire::Raw;
 
 /// The peer's timestamp at time 0 of the script.
 const PEER_CLOCK: u32 = 100_000;
-/// Window of an arriving segment that names none.
+/// Window of an arriving segment without `win`.
 const WINDOW: u16 = 65_535;
-/// Our port, and those of the peers: of number 1 and up.
+/// Our port; those of the peers follow, from number 1.
 pub(crate) const OUR_PORT: u16 = 1000;
 const PEER_PORTS: u16 = 2000;
 
@@ -33,11 +33,11 @@ pub(crate) fn bytes(offset: u64, len: usize) -> Vec<u8> {
     (offset..offset + len as u64).map(byte).collect()
 }
 
-/// What is always sent in one.
+/// A unit that is always sent whole.
 #[derive(Clone, Copy)]
 struct Piece {
     bytes: u32,
-    /// As it was pushed, or sent as a part before.
+    /// It was pushed like this, or was sent as a part before.
     known: bool,
 }
 
@@ -47,17 +47,18 @@ pub(crate) struct Peer {
     pub(crate) port: u16,
     pub(crate) our_port: u16,
     pub(crate) conn: Option<ConnId>,
-    /// Sequence numbers of both SYNs; ours is learned when it is sent.
+    /// Sequence numbers of both SYNs; ours is known once it is sent.
     theirs: u32,
     ours: Option<u32>,
-    /// Our timestamp at time 0, learned from the first; who offered timestamps; the last of ours.
+    /// Our timestamp at time 0, known from our first one; the sides that offered timestamps; our last
+    /// timestamp.
     our_clock: Option<u32>,
     we_offered: bool,
     they_offered: bool,
     latest: u32,
-    /// Timestamps of theirs that we may echo.
+    /// Timestamps of the peer that we may echo.
     clocks: Vec<u32>,
-    /// Segments as they were pushed, or cut since, by sequence number.
+    /// Segments as they were pushed, or split since, by sequence number.
     segments: BTreeMap<i64, Piece>,
     /// Bytes pushed.
     pushed: u64,
@@ -71,28 +72,28 @@ impl Peer {
         Self { port, our_port: OUR_PORT, theirs: isn, ..Self::default() }
     }
 
-    /// The number of the peer who has this port.
+    /// The number of the peer with this port.
     pub(crate) fn number(port: u16) -> u8 {
         port.wrapping_sub(PEER_PORTS) as u8
     }
 
-    /// Our next SYN begins a new count.
+    /// Our next SYN starts a new sequence.
     pub(crate) fn anew(&mut self) {
         *self = Self { port: self.port, our_port: self.our_port, theirs: self.theirs, ..Self::default() };
     }
 
-    /// Our sequence number `number` as it is on the wire.
+    /// Our sequence number `number` on the wire.
     pub(crate) fn our_seq(&self, number: i64) -> u32 {
         self.ours.unwrap_or(0).wrapping_add(number as u32)
     }
 
-    /// The last IP packet we sent with this sequence number.
+    /// The last IP packet that we sent with this sequence number.
     pub(crate) fn packet_at(&self, number: i64) -> Option<&[u8]> {
         let seq = self.our_seq(number);
         self.packets.iter().rev().find(|(it, _)| *it == seq).map(|(_, packet)| &packet[..])
     }
 
-    /// A segment of `len` bytes is pushed; returns its bytes.
+    /// Pushes a segment of `len` bytes. Returns its bytes.
     pub(crate) fn push(&mut self, len: usize) -> Vec<u8> {
         self.segments.insert(self.pushed as i64 + 1, Piece { bytes: len as u32, known: true });
         let bytes = bytes(self.pushed, len);
@@ -100,7 +101,7 @@ impl Peer {
         bytes
     }
 
-    /// What the script lets arrive, as it is on the wire, and with all that it did not say.
+    /// A segment of the script as it is on the wire, and with all defaults filled in.
     pub(crate) fn write(&mut self, segment: &Segment, now_us: u64) -> (Raw, Segment) {
         let now_ms = (now_us / 1000) as i64;
         let mut options = segment.options.clone().unwrap_or_default();
@@ -157,7 +158,7 @@ impl Peer {
         out
     }
 
-    /// What we sent, as the script would write it. `packet`: the IP packet.
+    /// A segment that we sent, in the script's notation. `packet`: its IP packet.
     pub(crate) fn read(&mut self, raw: &Raw, packet: &[u8], now_us: u64) -> Result<Segment, String> {
         self.packets.push((raw.seq, packet.to_vec()));
         if raw.flags & SYN != 0 {
@@ -185,8 +186,8 @@ impl Peer {
         })
     }
 
-    /// Whether `seq..seq + len` is not sent as it was before. From now on it is a segment of its own, and so
-    /// is what stands beside it.
+    /// Whether `seq..seq + len` differs from the segments sent before. From now on it is a segment of its
+    /// own, and so are the parts beside it.
     fn is_cut(&mut self, seq: i64, len: u32) -> Result<bool, String> {
         let end = seq + i64::from(len);
         let around = self.segments.range(..=seq).next_back().map(|(start, piece)| (*start, *piece));
@@ -241,7 +242,7 @@ impl Peer {
         self.we_offered && self.they_offered
     }
 
-    /// What is wrong with a segment that was sent at `now_us`, if anything is.
+    /// The difference between the expected segment and the one sent at `now_us`, if there is one.
     pub(crate) fn difference(&self, expected: &Segment, came: &Segment, now_us: u64) -> Option<&'static str> {
         let differs = [
             (expected.codepoint != came.codepoint, "another codepoint"),

@@ -1,4 +1,5 @@
-//! Works off a script, line by line. Whatever is sent has to be named by the next line with `>`, at its time.
+//! Runs a script line by line. Every segment that is sent has to be matched by the next line with `>`, at its
+//! time.
 
 use std::fmt::Display;
 
@@ -14,7 +15,7 @@ use crate::wire;
 /// Runs a script.
 ///
 /// # Errors
-/// What was expected, what came, and all that happened up to there.
+/// What was expected, what happened instead, and a log of everything up to there.
 pub(crate) fn run(name: &str, text: &str) -> Result<(), String> {
     let script = Script::parse(text).map_err(|reason| format!("{name}: {reason}"))?;
     let settings = Settings::new(&script).map_err(|reason| format!("{name}: {reason}"))?;
@@ -41,7 +42,7 @@ pub(crate) fn run(name: &str, text: &str) -> Result<(), String> {
 
 struct Runner {
     machine: Machine,
-    /// When the line before happened.
+    /// The time of the line before.
     last_us: u64,
     our_port_before: u16,
 }
@@ -61,8 +62,8 @@ impl Runner {
                 self.last_us = at_us + span_us;
             }
             action => {
-                // What is looked at has had its timers; what happens comes before them. What was sent at this
-                // very time may be named by later lines, but not after something else has arrived.
+                // A check runs after the timers, an action before them. Segments sent at this very time may
+                // be matched by later lines, but not after another arrival.
                 let looks = matches!(action, Action::Expect(_));
                 if at_us > self.machine.now_us || matches!(action, Action::Arrives(_)) {
                     self.nothing_sent()?;
@@ -86,7 +87,7 @@ impl Runner {
         Ok(())
     }
 
-    /// Lets time pass in which nothing may be sent.
+    /// Advances the time. Nothing may be sent meanwhile.
     fn wait(&mut self, until_us: u64, inclusive: bool) -> Result<(), String> {
         self.machine.run_to(until_us, inclusive)?;
         self.nothing_sent()
@@ -138,7 +139,7 @@ impl Runner {
     fn call(&mut self, peer: u8, call: &Call) -> Result<(), String> {
         let machine = &mut self.machine;
         let now = machine.now();
-        // As at the beginning of any turn: the stack learns the time.
+        // As at the beginning of any poll: the stack learns the time.
         machine.stack.poll(now);
         match call {
             Call::Connect { ephemeral } => {
@@ -228,7 +229,7 @@ impl Runner {
         }
     }
 
-    /// Claims the bytes from one event or from several in a row.
+    /// Matches the bytes with one event, or with several in a row.
     fn received(&mut self, peer: u8, from: u64, to: u64, ahead: bool) -> Result<(), String> {
         let mut at = from;
         while at < to {
@@ -305,7 +306,7 @@ impl Runner {
             .ok_or_else(|| format!("nothing is called {name}"))
     }
 
-    /// Nothing is left over: no segment, and no end of a connection that no line named.
+    /// Checks that nothing is left: no segment, and no end of a connection that no line matched.
     fn end(&mut self) -> Result<(), String> {
         self.nothing_sent()?;
         let closed = self.machine.seen.iter().find_map(|(_, seen)| match seen {

@@ -1,14 +1,14 @@
-//! That a script which is wrong fails, and says what is: for each kind of mismatch a script that has it.
+//! Checks that a wrong script fails with the right message: there is a script for each kind of mismatch.
 
 use libtest_mimic::{Failed, Trial};
 
 use crate::runner::run;
 
-/// A connection that stands at 0.01, without SACK and timestamps.
+/// A connection that is established at 0.01, without SACK and timestamps.
 const OPEN: &str =
     "0 connect\n+0 > S 0:0(0)\n+.01 < S. 0:0(0) ack 1 win 9000 <mss 1000>\n+0 > . 1:1(0) ack 1\n";
 
-/// What is wrong, what follows the opening, and what the complaint has to contain.
+/// The error, the lines after the opening, and the strings that the message has to contain.
 const WRONG: [(&str, &str, &[&str]); 24] = [
     ("sequence_number", "+0 send 500\n+0 > P. 2:502(500) ack 1", &["another sequence number"]),
     ("length", "+0 send 500\n+0 > P. 1:500(499) ack 1", &["another length", "P. 1:501(500) ack 1 win"]),
@@ -40,7 +40,7 @@ const WRONG: [(&str, &str, &[&str]); 24] = [
     ("value", "+0 cwnd = 7\n", &["another value", "cwnd = 7", "cwnd = 10000"]),
 ];
 
-/// Lines that say nothing.
+/// Invalid lines.
 const MEANINGLESS: [&str; 10] = [
     "+0 < . 1:2(2) ack 1",
     "+0 < . 1:1(0)",
@@ -67,7 +67,7 @@ pub(crate) fn all() -> Vec<Trial> {
     trials
 }
 
-/// The opening that all use holds by itself, and with what is right.
+/// The opening that all use passes by itself, and with correct lines.
 fn right() -> Result<(), Failed> {
     let rest = "+0 send 500\n+0 > P. 1:501(500) ack 1\n+.01 < . 1:1(0) ack 501 win 9000\n+0 cwnd = 10000\n\
         +0 state ESTABLISHED\n+0 event established\n+0 counter tx_acks=1\n+0 quiet 5s";
@@ -86,7 +86,7 @@ fn complains(script: &str, parts: &[&str]) -> Result<(), Failed> {
     }
 }
 
-/// A part of what was pushed has to be called one, once.
+/// A part of a pushed segment has to be marked as one, once.
 fn cut() -> Result<(), Failed> {
     let cut = format!(
         "{OPEN}+0 send 900\n+0 > P. 1:901(900) ack 1\n+.01 icmp too-big mtu=576 seq=1\n\

@@ -12,27 +12,27 @@ pub(crate) struct Script {
 /// One line with a time.
 #[derive(Clone)]
 pub(crate) struct Line {
-    /// In the file, from 1.
+    /// Line number in the file, from 1.
     pub(crate) number: usize,
-    /// What stands behind the time.
+    /// The text after the time.
     pub(crate) text: String,
     pub(crate) time: Time,
-    /// Which of the peers it is about.
+    /// The peer that it concerns.
     pub(crate) peer: u8,
     pub(crate) action: Action,
 }
 
-/// When a line happens, microseconds.
+/// The time of a line, microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Time {
-    /// After the line before rather than after the start.
+    /// Relative to the line before, not to the start.
     pub(crate) relative: bool,
     pub(crate) us: u64,
-    /// How much earlier or later is still right.
+    /// Tolerance in both directions.
     pub(crate) slack_us: u64,
 }
 
-/// What happens in a line.
+/// The action of a line.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Action {
     /// `<`: a segment arrives.
@@ -43,34 +43,34 @@ pub(crate) enum Action {
     Expect(Expect),
 }
 
-/// What the application or the network does.
+/// An action of the application or the network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
-    /// From a port that the stack chooses, or from the script's.
+    /// From a port that the stack chooses, or from the script's port.
     Connect {
         ephemeral: bool,
     },
     Listen,
-    /// One segment for each entry: bytes of its records.
+    /// One segment for each entry: the lengths of its records.
     Send(Vec<Vec<usize>>),
     Close,
     Abort,
     Hold(usize),
     Release(usize),
-    /// What a router says, about the segment sent at `seq`.
+    /// An ICMP error from a router, about the segment sent at `seq`.
     Icmp {
         what: String,
         mtu: Option<u16>,
         seq: i64,
     },
-    /// Our next SYN begins a new count.
+    /// Our next SYN starts a new sequence.
     Anew,
 }
 
-/// What has to be so.
+/// A check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Expect {
-    /// Bytes were handed up, behind a hole or not.
+    /// Bytes were delivered, behind a hole or not.
     Received {
         from: u64,
         to: u64,
@@ -85,9 +85,9 @@ pub(crate) enum Expect {
         slack: u64,
     },
     State(String),
-    /// Nothing is sent for so many microseconds.
+    /// Nothing is sent for this many microseconds.
     Quiet(u64),
-    /// By how much our port differs from that of the connection before.
+    /// The difference between our port and that of the connection before.
     PortStep(i64),
     /// `send` would be refused.
     Refused(usize),
@@ -124,7 +124,7 @@ impl Script {
             Some((word, peer)) => (word, self::number(peer)?),
             None => (word, 1),
         };
-        // Of several segments in one line all but the first come at the same time.
+        // If a line has several segments, all but the first arrive at the same time.
         let mut push =
             |time, action| self.lines.push(Line { number, text: text.to_owned(), time, peer, action });
         if let "<" | ">" = word {
@@ -193,7 +193,7 @@ fn parse_action(word: &str, words: &[&str]) -> Result<Action, String> {
     }
 }
 
-/// `1000`: a segment of one record. `400+600`: of two. `3x1000`: three segments.
+/// `1000`: a segment of one record. `400+600`: one of two records. `3x1000`: three segments.
 fn parse_send(what: &str) -> Result<Vec<Vec<usize>>, String> {
     let (count, records) = match what.split_once('x') {
         Some((count, records)) => (number(count)?, records),
@@ -208,7 +208,7 @@ fn parse_received(range: &str, ahead: bool) -> Result<Expect, String> {
     Ok(Expect::Received { from: number(from)?, to: number(to)?, ahead })
 }
 
-/// A number, or a time in microseconds where it has a unit.
+/// A number, or a time in microseconds if it has a unit.
 fn parse_value(word: &str) -> Result<u64, String> {
     number(word).or_else(|_| parse_span(word))
 }

@@ -1,9 +1,9 @@
-//! TCP segments as a script writes them, numbers counted from both sides' SYNs; read and written in
-//! packetdrill's notation. Not here: their bytes on the wire (`wire.rs`).
+//! TCP segments in a script's notation, which is packetdrill's, with numbers counted from both sides' SYNs.
+//! `wire.rs` has their bytes on the wire.
 
 use std::fmt;
 
-/// The codepoint of the IP header (RFC 3168 section 5).
+/// The ECN codepoint of the IP header (RFC 3168 section 5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Codepoint {
     /// Not ECT.
@@ -18,7 +18,7 @@ impl Codepoint {
     const NAMES: [(Self, &str); 3] = [(Self::Ect1, "[ect1]"), (Self::Ect0, "[ect0]"), (Self::Ce, "[ce]")];
 }
 
-/// Control bits and how they are written: bit, letter. In the order in which they are written.
+/// Control bits with their letters, in the order in which they are written.
 pub(crate) const FLAGS: [(u8, char); 8] =
     [(0x02, 'S'), (0x01, 'F'), (0x04, 'R'), (0x08, 'P'), (0x20, 'U'), (0x40, 'E'), (0x80, 'W'), (0x10, '.')];
 pub(crate) const SYN: u8 = 0x02;
@@ -28,11 +28,11 @@ pub(crate) const ACK: u8 = 0x10;
 /// The timestamps option: both values in milliseconds of the script's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Timestamps {
-    /// `TS`: there, whatever it says.
+    /// `TS`: present, with any values.
     Any,
     /// `TS val V ecr E`.
     Exactly(i64, i64),
-    /// `noTS`: not there, though it was agreed on.
+    /// `noTS`: absent, although it was negotiated.
     Without,
 }
 
@@ -44,12 +44,12 @@ pub(crate) struct Options {
     pub(crate) timestamps: Option<Timestamps>,
     pub(crate) window_scale: Option<u8>,
     pub(crate) sack: Vec<(i64, i64)>,
-    /// Kind and bytes in all (`kind 99/6`).
+    /// Kind and total length (`kind 99/6`).
     pub(crate) unknown: Option<(u8, u8)>,
 }
 
-/// A segment. What is `None` was not written: it is not looked at on what is sent, and filled in on what
-/// arrives.
+/// A segment. Fields that are `None` were not written: they are not compared in sent segments, and filled in
+/// for arriving ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
     pub(crate) codepoint: Codepoint,
@@ -57,16 +57,16 @@ pub(crate) struct Segment {
     pub(crate) seq: i64,
     pub(crate) len: u32,
     pub(crate) ack: Option<i64>,
-    /// As in the header, not scaled.
+    /// The window field of the header, not scaled.
     pub(crate) window: Option<u16>,
     pub(crate) urgent: Option<u16>,
     pub(crate) options: Option<Options>,
-    /// The segment is not one that the application pushed, but a part of one.
+    /// The segment is a part of one that the application pushed.
     pub(crate) cut: bool,
 }
 
 impl Segment {
-    /// What stands behind the arrow, and how many segments it stands for: `1:3001(3x1000)` is three.
+    /// Parses the text after the arrow. `1:3001(3x1000)` stands for three segments.
     pub(crate) fn parse(text: &str) -> Result<Vec<Self>, String> {
         let (head, options) = match text.split_once('<') {
             Some((head, rest)) => {
@@ -155,7 +155,7 @@ impl Options {
         for item in text.split(',') {
             let words: Vec<&str> = item.split_whitespace().collect();
             match words[..] {
-                // Alignment is not looked at.
+                // Alignment is ignored.
                 [] | ["nop" | "eol"] => {}
                 ["mss", mss] => options.mss = Some(number(mss)?),
                 ["sackOK"] => options.sack_permitted = true,

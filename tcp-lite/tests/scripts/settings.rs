@@ -1,4 +1,4 @@
-//! What `config` lines set.
+//! The settings of `config` lines.
 
 use tcp_lite::facade::{Duration, EthernetAddress};
 use tcp_lite::{
@@ -10,13 +10,13 @@ use crate::script::{Script, parse_span};
 use crate::segment::number;
 use crate::wire::{Addresses, OUR_MAC};
 
-/// A stack's configuration, and what the peer is like.
+/// The configuration of the stack, and properties of the peer.
 pub(crate) struct Settings {
     pub(crate) stack: StackConfig,
     pub(crate) addresses: Addresses,
     /// The sequence number of the peer's SYN.
     pub(crate) peer_isn: u32,
-    /// Bytes handed up behind a hole are released at once.
+    /// Bytes delivered behind a hole are released at once.
     pub(crate) releases: bool,
 }
 
@@ -32,11 +32,12 @@ impl Settings {
                 mtu: 1500,
                 offloads: Default::default(),
                 limits: Limits { connections: 64, neighbors: 8, tx_segments: 2048, ..Limits::default() },
-                // What scripts count with, whatever the defaults are.
+                // The values that scripts assume, whatever the defaults are.
                 tcp: TcpConfig {
                     recv_window_bytes: 1 << 20,
                     send_buffer_bytes: 1 << 20,
-                    // What tells black holes from dead paths is a probe beside the second retransmission.
+                    // Otherwise the second retransmission is accompanied by a probe, to tell black holes from
+                    // dead paths.
                     path_mtu: PathMtuConfig { probing: PathMtuProbing::Never, ..PathMtuConfig::default() },
                     ..TcpConfig::default()
                 },

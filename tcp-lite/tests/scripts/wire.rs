@@ -1,5 +1,5 @@
-//! Frames: bytes of a TCP segment in an IP packet, both ways, and the ICMP errors about one. Written apart
-//! from the code under test, which reads and writes headers of its own.
+//! Frames with a TCP segment in an IP packet, both ways, and ICMP errors about one. Independent of the code
+//! under test, which has its own parsers and builders.
 
 use smoltcp::wire::{IpAddress, TcpPacket, checksum};
 
@@ -29,7 +29,7 @@ impl Addresses {
     }
 }
 
-/// A segment as it is on the wire.
+/// A segment on the wire.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Raw {
     pub(crate) codepoint: Codepoint,
@@ -72,7 +72,7 @@ impl Raw {
         packet(addresses.peers, addresses.ours, 6, ecn, &tcp)
     }
 
-    /// A frame of ours; `None`: it is no TCP.
+    /// Parses a frame of ours; `None`: it is not TCP.
     pub(crate) fn parse(frame: &[u8], addresses: &Addresses) -> Option<Result<Self, String>> {
         let (ecn, protocol, total) = match (&frame[12..14], frame.get(14..)?) {
             ([0x08, 0x00], ip) => (ip[1] & 3, ip[9], usize::from(u16::from_be_bytes([ip[2], ip[3]]))),
@@ -126,7 +126,7 @@ fn parse_options(mut bytes: &[u8]) -> Result<Vec<(u8, Vec<u8>)>, String> {
     }
 }
 
-/// Bytes `body` of `protocol` in an IP packet, in a frame from the peer.
+/// An IP packet with `body` of `protocol`, in a frame from the peer.
 fn packet(src: IpAddress, dst: IpAddress, protocol: u8, ecn: u8, body: &[u8]) -> Vec<u8> {
     let ethertype = if matches!(src, IpAddress::Ipv4(_)) { [0x08, 0x00] } else { [0x86, 0xdd] };
     let mut frame = [&OUR_MAC[..], &PEER_MAC, &ethertype].concat();
@@ -135,7 +135,7 @@ fn packet(src: IpAddress, dst: IpAddress, protocol: u8, ecn: u8, body: &[u8]) ->
     frame
 }
 
-/// An IP header in front of `len` bytes.
+/// An IP header for `len` bytes.
 fn ip(src: IpAddress, dst: IpAddress, protocol: u8, ecn: u8, len: usize) -> Vec<u8> {
     let mut header = Vec::new();
     match (src, dst) {
@@ -160,7 +160,7 @@ fn ip(src: IpAddress, dst: IpAddress, protocol: u8, ecn: u8, len: usize) -> Vec<
     header
 }
 
-/// What an ICMP error says: type and code for IPv4 and for IPv6.
+/// ICMP errors: name, type and code for IPv4 and for IPv6.
 const ICMP: [(&str, [u8; 2], [u8; 2]); 8] = [
     ("too-big", [3, 4], [2, 0]),
     ("net-unreachable", [3, 0], [1, 0]),
@@ -172,7 +172,7 @@ const ICMP: [(&str, [u8; 2], [u8; 2]); 8] = [
     ("parameter-problem", [12, 0], [4, 0]),
 ];
 
-/// An ICMP error about `quoted`, an IP packet of ours, of which it shows 28 bytes (48 with IPv6).
+/// An ICMP error that quotes 28 bytes (48 with IPv6) of `quoted`, an IP packet of ours.
 pub(crate) fn icmp(addresses: &Addresses, what: &str, mtu: u16, quoted: &[u8]) -> Option<Vec<u8>> {
     let (_, v4, v6) = ICMP.iter().find(|(name, ..)| *name == what)?;
     let [kind, code] = if addresses.is_v4() { *v4 } else { *v6 };
@@ -191,7 +191,7 @@ pub(crate) fn icmp(addresses: &Addresses, what: &str, mtu: u16, quoted: &[u8]) -
     Some(packet(src, dst, protocol, 0, &message))
 }
 
-/// An IP packet such as ours, with the first bytes of a segment that was never sent.
+/// An IP packet like ours, with the first bytes of a segment that was never sent.
 pub(crate) fn made_up(addresses: &Addresses, ports: [u16; 2], seq: u32) -> Vec<u8> {
     let mut tcp = [ports[0].to_be_bytes(), ports[1].to_be_bytes()].concat();
     tcp.extend(seq.to_be_bytes());
@@ -201,7 +201,7 @@ pub(crate) fn made_up(addresses: &Addresses, ports: [u16; 2], seq: u32) -> Vec<u
     packet
 }
 
-/// The peer makes itself known: an ARP reply, or a neighbour solicitation.
+/// The peer announces its Ethernet address: an ARP reply, or a neighbour solicitation.
 pub(crate) fn neighbor(addresses: &Addresses) -> Vec<u8> {
     match (addresses.peers, addresses.ours) {
         (IpAddress::Ipv4(peers), IpAddress::Ipv4(ours)) => {
@@ -216,7 +216,7 @@ pub(crate) fn neighbor(addresses: &Addresses) -> Vec<u8> {
     }
 }
 
-/// The answer to a question for the peer's Ethernet address.
+/// The answer to a request for the peer's Ethernet address.
 pub(crate) fn neighbor_answer(addresses: &Addresses) -> Vec<u8> {
     match addresses.is_v4() {
         true => neighbor(addresses),
@@ -241,12 +241,12 @@ fn discovery(addresses: &Addresses, kind: u8, flags: u8, target: IpAddress, opti
     let sum = !checksum::combine(&[checksum::data(&message), pseudo]);
     message[2..4].copy_from_slice(&sum.to_be_bytes());
     let mut frame = packet(src, dst, 58, 0, &message);
-    // Nobody beyond the link sent it.
+    // Hop limit 255: not forwarded.
     frame[14 + 7] = 255;
     frame
 }
 
-/// Whether a frame of ours belongs to neighbour discovery.
+/// Whether a frame of ours is neighbour discovery.
 pub(crate) fn is_discovery(frame: &[u8]) -> bool {
     matches!(frame[12..14], [0x08, 0x06]) || matches!(frame[12..14], [0x86, 0xdd]) && frame[14 + 6] == 58
 }

@@ -1,4 +1,4 @@
-//! Frames made by hand, and frames cut into fragments.
+//! Handmade frames, and frames cut into fragments.
 
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
@@ -97,7 +97,7 @@ pub(crate) fn error_about(
     error
 }
 
-/// A neighbour solicitation for `dst`, sent to it alone.
+/// A unicast neighbour solicitation for `dst`.
 pub(crate) fn solicit(macs: [EthernetAddress; 2], src: Ipv6Address, dst: Ipv6Address) -> Vec<u8> {
     let lladdr = Some(macs[0].into());
     icmpv6(macs, src, dst, &Icmpv6Repr::Ndisc(NdiscRepr::NeighborSolicit { target_addr: dst, lladdr }))
@@ -112,7 +112,7 @@ pub(crate) fn set_tcp_seq(frame: &mut [u8], seq: i32) {
     packet.fill_checksum(&src, &dst);
 }
 
-/// A segment without payload, sequence number 7.
+/// A segment without payload, with sequence number 7.
 pub(crate) fn segment(
     macs: [EthernetAddress; 2],
     src: (IpAddress, u16),
@@ -151,7 +151,7 @@ pub(crate) fn answer(
     ip(macs, src.0, dst.0, IpProtocol::Tcp, 64, &bytes)
 }
 
-/// What [`data`] makes a frame of.
+/// The parameters of [`data`].
 pub(crate) struct Segment<'a> {
     pub(crate) src: (IpAddress, u16),
     pub(crate) dst: (IpAddress, u16),
@@ -160,7 +160,7 @@ pub(crate) struct Segment<'a> {
     pub(crate) payload: &'a [u8],
 }
 
-/// An ACK with payload, or without, and no options.
+/// An ACK with or without payload, without options.
 pub(crate) fn data(macs: [EthernetAddress; 2], segment: &Segment<'_>) -> Vec<u8> {
     let repr = TcpRepr {
         src_port: segment.src.1,
@@ -183,7 +183,7 @@ pub(crate) fn data(macs: [EthernetAddress; 2], segment: &Segment<'_>) -> Vec<u8>
 }
 
 /// Cuts the IP packet of an untagged frame into fragments of at most `unit` (a multiple of 8) bytes. Frames
-/// that are no IP come back whole.
+/// that are not IP stay whole.
 pub(crate) fn fragments(frame: &[u8], unit: usize, identification: u16) -> Vec<Vec<u8>> {
     match frame[12..14] {
         [0x08, 0x00] => fragments_v4(frame, unit, identification),

@@ -1,4 +1,4 @@
-//! Many connections that hold bytes ahead of a hole for ever, and what others get meanwhile.
+//! Many connections that hold bytes ahead of a hole without end, and the memory that others get meanwhile.
 
 use smoltcp::wire::{ArpOperation, EthernetAddress, TcpControl};
 use tcp_lite::StackConfig;
@@ -8,13 +8,13 @@ use crate::harness::{MAC_A, MAC_B, byte, config};
 use crate::limits::{A, A4, B, B4, TO_A};
 use crate::relay::Tap;
 
-/// The first sequence number of every crafted peer.
+/// The initial sequence number of every crafted peer.
 const ISN: u32 = 7;
 
-/// A host with listeners, and peers made by hand that have connected to it.
+/// A host with listeners, and handmade peers that are connected to it.
 struct Crowd {
     tap: Tap,
-    /// By peer: what acknowledges the host's SYN.
+    /// By peer: the acknowledgement number for the host's SYN.
     acks: Vec<u32>,
 }
 
@@ -38,7 +38,7 @@ impl Crowd {
         crowd
     }
 
-    /// Bytes `from..to` of this peer's stream arrive; the host has a turn.
+    /// Bytes `from..to` of this peer's stream arrive; the host is polled.
     fn say(&mut self, peer: usize, from: u64, to: u64) {
         let payload: Vec<u8> = (from..to).map(byte).collect();
         let segment = Segment {
@@ -69,7 +69,7 @@ fn out_of_order_data_of_many_never_takes_the_pool_from_data_in_order() {
     let (in_order, small_hole) = (HOSTILE, HOSTILE + 1);
     let mut least = BUFFERS;
     for round in 0..60 {
-        // Islands of 100 bytes, a buffer each, as many as are told apart.
+        // Ranges of 100 bytes, a buffer each, as many as the stack tracks.
         for peer in 0..HOSTILE {
             crowd.say(peer, 200 * (round + 1), 200 * (round + 1) + 100);
             least = least.min(crowd.free());
@@ -81,14 +81,14 @@ fn out_of_order_data_of_many_never_takes_the_pool_from_data_in_order() {
     let counters = crowd.tap.host.stack.counters();
     assert!(counters.rx_out_of_order_evicted > 50_000, "{counters:?}");
     assert_eq!(counters.out_of_order_no_buffers, 0, "room was made before it ran out");
-    // Whoever comes last with a small hole gets through: what it holds is less than what the others do.
+    // A late connection with a small hole makes progress, since it holds less than the others.
     for at in 1..5 {
         crowd.say(small_hole, 1000 * at, 1000 * (at + 1));
         crowd.say(0, 20_000 + 200 * at, 20_100 + 200 * at);
     }
     crowd.say(small_hole, 0, 1000);
     assert_eq!(crowd.received(small_hole), 5000);
-    // What was given up comes again, and is right: the stream checks its bytes.
+    // Bytes that were given up are sent again, and the stream checks them.
     for at in 0..60 {
         crowd.say(3, 200 * at, 200 * (at + 1));
     }

@@ -30,7 +30,7 @@ fn equal_seeds_give_equal_frames() {
 
 #[test]
 fn another_seed_gives_other_ports_and_sequence_numbers() {
-    // Behind the ARP request: the SYN.
+    // The frame after the ARP request is the SYN.
     let syn =
         |frames: &[Vec<Vec<u8>>; 2]| frames[0].iter().find(|f| f[12..14] == [8, 0]).unwrap()[34..42].to_vec();
     let (one, other) = (syn(&frames(1, 1)), syn(&frames(3, 1)));
@@ -38,8 +38,7 @@ fn another_seed_gives_other_ports_and_sequence_numbers() {
     assert_ne!(one[4..8], other[4..8]);
 }
 
-/// The numbers that join the fragments of an answer to a large ping are not the same for everybody (RFC 7739
-/// section 3).
+/// The identification of the fragments of an answer to a large ping depends on the peer (RFC 7739 section 3).
 #[test]
 fn another_seed_gives_other_identifications_of_fragments() {
     let request = Icmpv4Repr::EchoRequest { ident: 7, seq_no: 9, data: &[0x5a; 1400] };

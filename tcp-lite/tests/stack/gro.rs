@@ -1,4 +1,4 @@
-//! Segments of one burst that go on where the one before ends are taken in as one, and nothing else is.
+//! Consecutive segments of one burst are processed as one, and no others.
 
 use dp::link::LinkConfig;
 use dp::{Burst, Mbuf, checksum};
@@ -9,11 +9,11 @@ use crate::harness::{World, byte};
 /// Bytes of a full segment.
 const FULL: u64 = 1448;
 
-/// Where the headers of a frame over IPv4 are.
+/// Offset of the headers of a frame over IPv4.
 const IP: usize = 14;
 const TCP: usize = IP + 20;
 
-/// Two hosts with a connection, or more, and nothing under way.
+/// Two hosts with one or more connections, and nothing in flight.
 fn connected(remote: &str, connections: usize) -> World {
     let mut world = World::standard(&LinkConfig::default());
     world.b.stack.listen(4000).unwrap();
@@ -31,7 +31,7 @@ fn connected(remote: &str, connections: usize) -> World {
     world
 }
 
-/// Frames that `a` sends of `bytes` bytes on its stream number `stream`.
+/// Frames of `a` with `bytes` bytes of its stream number `stream`.
 fn frames(world: &mut World, stream: usize, bytes: u64) -> Vec<Mbuf> {
     let now = world.now();
     let conn = world.a.streams[stream].conn;
@@ -46,7 +46,7 @@ fn frames(world: &mut World, stream: usize, bytes: u64) -> Vec<Mbuf> {
     frames
 }
 
-/// What `b` hands up of them, as numbers of bytes.
+/// The bytes that `b` delivers for each of them.
 fn take(world: &mut World, frames: Vec<Mbuf>) -> Vec<u64> {
     let now = world.now();
     let mut frames = frames.into_iter().peekable();
@@ -63,7 +63,7 @@ fn take(world: &mut World, frames: Vec<Mbuf>) -> Vec<u64> {
     stretches
 }
 
-/// Acknowledgements that `b` has to send.
+/// The acknowledgements of `b`.
 fn acknowledgements(world: &mut World) -> Vec<Mbuf> {
     let mut out = Burst::new();
     assert!(!world.b.stack.transmit(world.now(), &mut out));
@@ -92,7 +92,7 @@ fn what_goes_on_is_handed_up_as_one_and_acknowledged_once() {
 #[test]
 fn there_is_a_bound_to_it() {
     let mut world = connected("10.0.0.2:4000", 1);
-    // The congestion window grows.
+    // The congestion window opens.
     world.a.send_more(0, 60 * FULL);
     assert!(world.run(1_000_000, |world| world.b.received(0) == 60 * FULL));
     world.run(100_000, |_| false);
@@ -100,7 +100,7 @@ fn there_is_a_bound_to_it() {
     assert_eq!(take(&mut world, burst), [16 * FULL, 16 * FULL, 8 * FULL]);
 }
 
-/// As if they had come alone: the second of two is acknowledged, however small both are.
+/// As if they had arrived separately: every second segment is acknowledged, however small.
 #[test]
 fn the_second_small_segment_is_acknowledged_at_once() {
     let mut world = connected("10.0.0.2:4000", 1);
@@ -116,8 +116,7 @@ fn the_second_small_segment_is_acknowledged_at_once() {
     assert_eq!(acknowledgements(&mut world).len(), 1);
 }
 
-/// A change to one of several segments, with the checksums of what it gives, and the stretches that are
-/// handed up.
+/// The bytes delivered at a time after a change to one of several segments, with correct checksums.
 fn changed(change: impl Fn(&mut [u8])) -> Vec<u64> {
     let mut world = connected("10.0.0.2:4000", 1);
     let mut burst = frames(&mut world, 0, 10 * FULL);
@@ -145,7 +144,7 @@ fn identification_and_psh_do_not() {
     assert_eq!(changed(|frame| frame[TCP + 13] |= 8), [10]);
 }
 
-/// What lies behind is ahead of a hole, and is not joined.
+/// Bytes after it are ahead of a hole, and not joined.
 #[test]
 fn a_segment_that_is_missing_or_damaged_ends_the_run() {
     let (mut stretches, mut bad) = (vec![4 * FULL], 0);
@@ -165,7 +164,7 @@ fn a_segment_that_is_missing_or_damaged_ends_the_run() {
     }
 }
 
-/// As a port with LRO hands up, or one that receives into chains.
+/// As from a port with LRO, or one that receives into chains.
 #[test]
 fn a_frame_of_many_buffers_stays_alone() {
     let mut world = connected("10.0.0.2:4000", 1);
@@ -201,7 +200,7 @@ fn connections_are_told_apart() {
     assert_eq!(take(&mut world, mixed), [FULL; 8]);
 }
 
-/// Ethernet pads what is short.
+/// Ethernet pads short frames.
 #[test]
 fn bytes_behind_a_packet_are_no_payload() {
     let mut world = connected("10.0.0.2:4000", 1);

@@ -1,5 +1,5 @@
-//! Two hosts on a wire in memory, a clock that jumps to what happens next, and streams whose bytes are known
-//! by their offset, so that what arrives is checked without being kept.
+//! Two hosts on a wire in memory, a clock that jumps to the next event, and streams whose bytes follow from
+//! their offset, so that received bytes can be checked without keeping the sent ones.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -38,7 +38,7 @@ pub(crate) fn config(mac: EthernetAddress, n: u8) -> StackConfig {
     }
 }
 
-/// One direction-pair of a connection under test.
+/// One connection of a host under test.
 pub(crate) struct Stream {
     pub(crate) conn: ConnId,
     pub(crate) established: bool,
@@ -61,11 +61,11 @@ pub(crate) struct Host {
     by_slot: Vec<Option<usize>>,
     /// Bytes that each accepted connection sends before it closes.
     pub(crate) serve: u64,
-    /// Streams stay open when everything is sent.
+    /// Streams stay open after everything is sent.
     keeps_open: bool,
-    /// Every frame sent, when wanted.
+    /// All sent frames, if recorded.
     pub(crate) sent_frames: Option<Vec<Vec<u8>>>,
-    /// Addresses that others use, too: which, who, and whether we lost it.
+    /// Address conflicts: the address, the other host, and whether we gave the address up.
     pub(crate) conflicts: Vec<(IpAddr, EthernetAddress, bool)>,
 }
 
@@ -114,17 +114,17 @@ impl Host {
         number
     }
 
-    /// Leaves the stream open when everything is sent.
+    /// Leaves the stream open after everything is sent.
     pub(crate) fn keep_open(&mut self, stream: usize) {
         self.streams[stream].close_when_sent = false;
     }
 
-    /// Leaves all streams to come open.
+    /// Leaves all future streams open.
     pub(crate) fn keep_all_open(&mut self) {
         self.keeps_open = true;
     }
 
-    /// Lets an open stream send more.
+    /// Sends more on an open stream.
     pub(crate) fn send_more(&mut self, stream: usize, bytes: u64) {
         self.streams[stream].to_send += bytes;
     }
@@ -137,7 +137,7 @@ impl Host {
         stream
     }
 
-    /// One turn; returns whether a frame or event moved.
+    /// Polls once. Returns whether there was a frame or event.
     pub(crate) fn turn(&mut self, now_us: u64) -> bool {
         let now = Instant::from_micros(now_us as i64);
         let mut moved = false;
@@ -271,7 +271,8 @@ impl World {
         Instant::from_micros(self.now_us as i64)
     }
 
-    /// Turns until `done`, or until `for_us` have passed or nothing will ever happen; returns whether `done`.
+    /// Polls until `done`, until `for_us` have passed, or until there are no more deadlines. Returns whether
+    /// `done`.
     pub(crate) fn run(&mut self, for_us: u64, mut done: impl FnMut(&mut Self) -> bool) -> bool {
         let end_us = self.now_us + for_us;
         loop {
@@ -291,7 +292,7 @@ impl World {
         }
     }
 
-    /// Lets `a` connect to `b`; both send and close. Everything must arrive and end well.
+    /// Connects `a` to `b`; both send and close. Everything must arrive, and both must close gracefully.
     pub(crate) fn exchange(&mut self, remote: &str, a_sends: u64, b_sends: u64, for_us: u64) {
         let remote: SocketAddr = remote.parse().unwrap();
         self.b.stack.listen(remote.port()).unwrap();

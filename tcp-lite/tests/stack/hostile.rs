@@ -1,4 +1,4 @@
-//! Frames that mean no good: nothing panics, and a connection that was there goes on.
+//! Hostile frames: nothing panics, and an existing connection continues.
 
 use dp::Checksum;
 use proptest::prelude::*;
@@ -14,7 +14,7 @@ use crate::relay::{Relay, Tap};
 
 const FRAMES: usize = 10_000;
 
-/// A connection with bytes through it both ways, and all the frames that took.
+/// A connection with bytes through it both ways, and all its frames.
 fn live() -> (Relay, Vec<Vec<u8>>) {
     let mut relay = Relay::new(config(MAC_A, 1), config(MAC_B, 2));
     relay.b.host.stack.listen(4000).unwrap();
@@ -27,7 +27,7 @@ fn live() -> (Relay, Vec<Vec<u8>>) {
         |to_b, frame| {
             if to_b {
                 seen.push(frame.clone());
-                // What never comes by itself: fragments, and errors about what was sent.
+                // Frames that do not occur by themselves: fragments, and errors about sent frames.
                 seen.extend(craft::fragments(&frame, 96, 1).into_iter().skip(1));
             }
             vec![(frame, Checksum::Unknown)]
@@ -38,7 +38,7 @@ fn live() -> (Relay, Vec<Vec<u8>>) {
     (relay, seen)
 }
 
-/// The connection still carries bytes.
+/// Checks that the connection still carries bytes.
 fn still_works(relay: &mut Relay) {
     relay.b.now_us = relay.b.now_us.max(relay.a.now_us);
     relay.a.now_us = relay.b.now_us;
@@ -57,7 +57,7 @@ fn runner() -> TestRunner {
     TestRunner::new_with_rng(Config::default(), rng)
 }
 
-/// Bytes with an Ethernet header that gets them past the first check.
+/// Random bytes with an Ethernet header that passes the first check.
 fn random_frame() -> impl Strategy<Value = Vec<u8>> {
     let ethertype = prop_oneof![
         Just([0x08u8, 0x00]),
@@ -70,7 +70,7 @@ fn random_frame() -> impl Strategy<Value = Vec<u8>> {
         |(ethertype, rest, plausible)| {
             let mut frame = [&MAC_B.0[..], &MAC_A.0[..], &ethertype, &rest].concat();
             if plausible && ethertype == [0x86, 0xdd] && rest.len() > 40 {
-                // Lengths and addresses that fit, so that what is behind them is looked at.
+                // Valid lengths and addresses, so that the rest is parsed.
                 frame[14] = 0x60;
                 frame[18..20].copy_from_slice(&(rest.len() as u16 - 40).to_be_bytes());
                 frame[38..54].copy_from_slice(&[0x20, 1, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
@@ -91,7 +91,7 @@ fn random_frame() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
-/// Which bytes of a frame change to what, where it is cut short, and into which buffers it is laid.
+/// Changes of a frame: new values of bytes, where it is cut short, and how it is split into buffers.
 type Mutation = (Vec<(prop::sample::Index, u8)>, Option<prop::sample::Index>, Vec<usize>);
 
 fn mutation() -> impl Strategy<Value = Mutation> {
@@ -103,7 +103,7 @@ fn mutation() -> impl Strategy<Value = Mutation> {
 fn mutate(frame: &[u8], (changes, cut, _): &Mutation) -> Vec<u8> {
     let mut frame = frame.to_vec();
     for (at, value) in changes {
-        // Headers are where it hurts.
+        // Most changes are in the headers.
         let reach = frame.len().min(80);
         frame[at.index(reach)] = *value;
     }
@@ -130,8 +130,8 @@ fn random_frames_leave_a_live_connection_alone() {
     still_works(&mut relay);
 }
 
-/// A frame of what the slow path takes, for B, from a stranger or about a flow that `sent` (B's) belongs to,
-/// or nearly does; its checksums are right, as a forger's are.
+/// A frame for the slow path of B, from a stranger or about the flow that `sent` (a frame of B) belongs to,
+/// or nearly so. Its checksums are correct, as an attacker's would be.
 fn forged(random: &mut impl FnMut() -> u8, sent: &[u8]) -> Vec<u8> {
     let mut stranger = MAC_A;
     (stranger.0[4], stranger.0[5]) = (1, random());
@@ -148,14 +148,14 @@ fn forged(random: &mut impl FnMut() -> u8, sent: &[u8]) -> Vec<u8> {
             let echo = Icmpv4Repr::EchoRequest { ident: 7, seq_no: random().into(), data: &data };
             craft::icmpv4(macs, v4, b4, &echo)
         }
-        // A flow that is not, and a place in one that is which nothing is in flight at.
+        // A flow that does not exist, or a sequence number that is not in flight.
         kind @ 4..=5 => {
             let mut quoted = sent.to_vec();
             quoted[if kind == 4 { 36 } else { 38 }] ^= 0x40;
             let reasons = [Icmpv4DstUnreachable::FragRequired, Icmpv4DstUnreachable::PortUnreachable];
             craft::error_about(macs, &quoted, reasons[usize::from(random() % 2)], 68)
         }
-        // One of the pieces of a segment; the others never come.
+        // One fragment of a segment; the others never arrive.
         _ => {
             let mut segment = craft::ip(macs, v4.into(), b4.into(), IpProtocol::Tcp, 64, &[random(); 300]);
             segment[34 + 12] = 0x50;
@@ -163,7 +163,7 @@ fn forged(random: &mut impl FnMut() -> u8, sent: &[u8]) -> Vec<u8> {
             pieces.swap_remove(usize::from(random()) % pieces.len())
         }
     };
-    // Some are broken, but for the addresses of ARP: those are believed, as they are by everybody.
+    // Some are damaged, except for the addresses of ARP, which every host believes.
     let reach = if frame[12..14] == [0x08, 0x06] { 22 } else { frame.len() };
     if random().is_multiple_of(4) {
         frame[14 + usize::from(random()) % (reach - 14)] ^= random();
@@ -171,8 +171,8 @@ fn forged(random: &mut impl FnMut() -> u8, sent: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// ARP, neighbour discovery, ICMP and fragments without sense, four with every frame of a transfer both ways:
-/// it goes on as if they were not there.
+/// ARP, neighbour discovery, ICMP and fragments without sense, four for every frame of a transfer in both
+/// directions, have no effect on the transfer.
 // Proves SEC-017: forged errors about unknown flows and about what is not in flight change nothing.
 #[test]
 fn noise_on_the_slow_path_does_not_disturb_a_transfer() {
@@ -185,7 +185,7 @@ fn noise_on_the_slow_path_does_not_disturb_a_transfer() {
     let now = relay.a.now();
     relay.a.host.connect(now, "10.0.0.2:4000".parse().unwrap(), BYTES);
     let (mut n, mut sent, mut injected, mut segments) = (1_u64, Vec::new(), 0, Vec::new());
-    // xorshift64: each kind of frame comes with each kind of content.
+    // xorshift64, so that each kind of frame occurs with each kind of contents.
     let mut random = || {
         n ^= n << 13;
         n ^= n >> 7;
@@ -228,7 +228,7 @@ fn noise_on_the_slow_path_does_not_disturb_a_transfer() {
 fn mutated_frames_leave_a_live_connection_alone() {
     let (mut relay, seen) = live();
     let mut runner = runner();
-    // ARP has no checksum: a changed address there is believed, as it is by everybody.
+    // ARP has no checksum, so a changed address in it is believed, as by every host.
     let seen: Vec<_> = seen.into_iter().filter(|f| f[12..14] != [0x08, 0x06]).collect();
     for n in 0..FRAMES {
         let mutation = mutation().new_tree(&mut runner).unwrap().current();
@@ -255,7 +255,7 @@ fn a_packet_longer_than_its_frame_is_malformed() {
         ),
     ] {
         let mut tap = Tap::new(config(MAC_A, 1));
-        // Of the one header bytes are missing, of the other payload.
+        // One has too few bytes of header, the other of payload.
         let macs = [MAC_B, MAC_A];
         for payload in [&[][..], &[7; 20]] {
             let whole = craft::answer(macs, (src, 9), (dst, 4000), TcpControl::Syn, (7, None), payload);
@@ -270,7 +270,7 @@ fn a_packet_longer_than_its_frame_is_malformed() {
     }
 }
 
-/// Whoever sleeps until the next deadline does not sleep over an answer.
+/// A host that sleeps until the next deadline does not delay such an answer.
 #[test]
 fn an_answer_that_belongs_to_no_connection_is_due_at_once() {
     let (a, b) = (Ipv4Address::new(10, 0, 0, 1), Ipv4Address::new(10, 0, 0, 2));

@@ -1,4 +1,4 @@
-//! ICMP errors about TCP: which are believed, and what they do (RFC 1122 section 4.2.3.9, RFC 5927, RFC
+//! ICMP errors about TCP: which of them count, and their effects (RFC 1122 section 4.2.3.9, RFC 5927, RFC
 //! 8201).
 
 use std::cell::RefCell;
@@ -18,14 +18,14 @@ const A6: Ipv6Address = Ipv6Address::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
 const B6: Ipv6Address = Ipv6Address::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2);
 const TO_A: [EthernetAddress; 2] = [MAC_B, MAC_A];
 
-/// What an error says, and how it quotes.
+/// An ICMP error, and what it quotes.
 #[derive(Clone, Copy)]
 struct Report {
     kind: (u8, u8),
     mtu: u32,
     /// Bytes quoted of the TCP segment.
     quoted: usize,
-    /// Bytes of options in the quoted IPv4 header, which some router has put in.
+    /// Bytes of options in the quoted IPv4 header, which a router has inserted.
     options: usize,
 }
 
@@ -47,7 +47,7 @@ impl Report {
         self.about_changed(frame, |_| {})
     }
 
-    /// As [`about`](Self::about), but that `change` was made to what it quotes on the way.
+    /// As [`about`](Self::about), with `change` applied to the quoted bytes.
     fn about_changed(self, frame: &[u8], change: impl FnOnce(&mut [u8])) -> Vec<u8> {
         let ipv6 = frame[12..14] == [0x86, 0xdd];
         let mut message = vec![self.kind.0, self.kind.1, 0, 0];
@@ -71,7 +71,7 @@ impl Report {
     }
 }
 
-/// A host whose SYN to a neighbour has been sent, and that SYN.
+/// A host that has sent a SYN to a neighbour, and that SYN.
 fn connecting(ipv6: bool) -> (Tap, Vec<u8>) {
     let mut tap = Tap::new(config(MAC_A, 1));
     let remote = if ipv6 { "[2001:db8::2]:1" } else { "10.0.0.2:1" };
@@ -84,7 +84,7 @@ fn connecting(ipv6: bool) -> (Tap, Vec<u8>) {
     (tap, syn)
 }
 
-/// What becomes of a connection attempt after `report`, with the errors noted and ignored.
+/// The fate of a connection attempt after `report`, with the numbers of errors noted and ignored.
 fn after(ipv6: bool, report: Report) -> (Option<CloseReason>, u64, u64) {
     let (mut tap, syn) = connecting(ipv6);
     tap.inject(&report.about(&syn));
@@ -149,7 +149,7 @@ fn only_what_quotes_a_segment_on_its_way_is_believed() {
     );
 }
 
-/// Of a later fragment what stands behind the IP header is no TCP header, whatever it looks like.
+/// In a later fragment, the bytes after the IP header are not a TCP header.
 #[test]
 fn only_the_head_of_a_tcp_segment_is_taken_for_one() {
     for (ipv6, at, bytes, heard) in [
@@ -159,7 +159,7 @@ fn only_the_head_of_a_tcp_segment_is_taken_for_one() {
         (false, 6, [0x20, 1], false),
         (false, 6, [1, 0], false),
         (false, 6, [0x10, 0], false),
-        // Of another version, with a header too short for one, of another protocol.
+        // Another version, a header that is too short, another protocol.
         (false, 0, [0x65, 0], false),
         (false, 0, [0x44, 0], false),
         (false, 8, [64, 17], false),
@@ -222,7 +222,7 @@ fn an_error_of_a_wrong_checksum_is_not_heard() {
     }
 }
 
-/// Two hosts with an established connection, and a full segment of `a`'s that is on its way.
+/// Two hosts with an established connection, and a full segment of `a` in flight.
 fn sending(ipv6: bool) -> (Relay, Vec<u8>) {
     let mut relay = Relay::new(config(MAC_A, 1), config(MAC_B, 2));
     relay.b.host.stack.listen(4000).unwrap();
@@ -262,12 +262,12 @@ fn no_error_ends_a_connection_that_is_established() {
 fn a_report_of_a_packet_too_big_has_to_be_plausible() {
     for (ipv6, mtu, emss_then) in [
         (false, 1000, Some(948)),
-        // Below what every path carries: that is used.
+        // Below the MTU that every path carries: that one is used.
         (false, 100, Some(524)),
-        // The packet would have gone through.
+        // The packet would have fit.
         (false, 1500, None),
         (false, 1501, None),
-        // No MTU: the next plateau of RFC 1191 section 7.1 below the packet.
+        // Without an MTU: the next plateau of RFC 1191 section 7.1 below the packet.
         (false, 0, Some(1440)),
         (true, 1400, Some(1328)),
         (true, 1280, Some(1208)),
@@ -292,7 +292,7 @@ fn a_report_of_a_packet_too_big_has_to_be_plausible() {
 fn an_error_to_an_address_of_many_is_not_heard() {
     let (mut tap, syn) = connecting(false);
     let mut error = HARD_4.about(&syn);
-    // The broadcast address of the link; its header's checksum follows.
+    // The broadcast address of the link; the header checksum follows.
     error[33] = 255;
     error[24..26].fill(0);
     let checksum = !smoltcp::wire::checksum::data(&error[14..34]);

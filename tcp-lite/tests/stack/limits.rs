@@ -1,4 +1,4 @@
-//! Many connections, and what happens at each limit.
+//! Many connections, and the behaviour at each limit.
 
 use dp::link::LinkConfig;
 use smoltcp::wire::{ArpOperation, TcpControl};
@@ -36,7 +36,7 @@ fn a_closed_port_refuses() {
     }
 }
 
-/// An answer to a frame goes to where it came from: nothing comes from a group.
+/// An answer goes to the source of a frame, which may not be a group.
 #[test]
 fn a_frame_from_a_group_is_not_answered() {
     let group = EthernetAddress([0x25, 0, 0, 0, 0, 0xcb]);
@@ -66,7 +66,7 @@ fn a_thousand_connections_work_at_once() {
     let sum: u64 = (0..1000).map(|n| world.b.received(n)).sum();
     assert_eq!(sum, (2000..3000).sum());
     assert!(world.a.streams.iter().all(|s| s.established && s.peer_closed && s.closed.is_none()));
-    // Now the other half is closed too, and everything ends.
+    // Now the other direction is closed too, and all connections end.
     for n in 0..1000 {
         let conn = world.a.streams[n].conn;
         world.a.stack.close(now, conn);
@@ -105,7 +105,7 @@ fn send_buffers_larger_than_the_pool_starve_nobody() {
     assert!(world.run(60_000_000, all));
 }
 
-/// The host that closes first is left in TIME-WAIT, which a peer may have it do as often as it likes.
+/// The host that closes first enters TIME-WAIT, and a peer can make it do so any number of times.
 #[test]
 fn the_oldest_in_time_wait_makes_room_and_no_other_connection_does() {
     let (a, mut b) = (config(MAC_A, 1), config(MAC_B, 2));
@@ -151,7 +151,7 @@ fn the_backlog_bounds_half_open_connections_and_a_reset_makes_room() {
     let answers = tap.frames();
     assert_eq!(answers.iter().filter(|f| flags(f) == SYN_ACK).count(), 5);
     assert_eq!(tap.host.stack.counters().rx_syn_dropped, 15);
-    // A SYN that comes again belongs to its half-open connection; a RST with the next number ends one.
+    // A retransmitted SYN belongs to its half-open connection; a RST with the next number ends one.
     let mut reset = craft::segment(TO_A, (B, 1000), (A, 80), TcpControl::Rst);
     craft::set_tcp_seq(&mut reset, 8);
     tap.inject(&reset);
@@ -162,7 +162,7 @@ fn the_backlog_bounds_half_open_connections_and_a_reset_makes_room() {
     assert_eq!(tap.host.stack.counters().rx_syn_dropped, 16);
 }
 
-/// SYNs from addresses that nobody has, to port 4000 of host B.
+/// SYNs from addresses that do not exist, to port 4000 of host B.
 fn flood(world: &mut World, syns: u16) {
     for n in 0..syns {
         let [high, low] = n.to_be_bytes();
@@ -183,7 +183,7 @@ fn a_flood_of_syns_keeps_nobody_out() {
         limited.limits.backlog = 5;
         let mut client = config(MAC_A, 1);
         client.tcp.sack = sack;
-        // Without timestamps the cookie remembers the MSS alone.
+        // Without timestamps the cookie encodes only the MSS.
         client.tcp.timestamps = sack;
         let mut world = World::new(&LinkConfig::default(), client, limited);
         let listener = world.b.stack.listen(4000).unwrap();
@@ -247,7 +247,8 @@ fn bytes_that_overtake_the_acknowledgement_of_a_cookie_do_not_refuse_the_connect
     tap.inject(&send(TcpControl::Fin, next, 17, b""));
     tap.inject(&send(TcpControl::None, next, 11, b"second"));
     assert!(tap.frames().is_empty(), "no RST");
-    // Nor what repeats nothing, nor a number that names another time, is of such a connection.
+    // A segment that repeats nothing, or a number from another time, does not belong to such a connection
+    // either.
     tap.inject(&send(TcpControl::None, next, 11, b""));
     tap.inject(&send(TcpControl::None, next.map(|ack| ack.wrapping_add(1 << 29)), 11, b"second"));
     assert_eq!(tap.frames().iter().filter(|frame| flags(frame) == RST).count(), 2);
@@ -278,8 +279,8 @@ fn a_connection_out_of_time_wait_begins_beyond_what_the_last_one_used() {
     assert!(seq(syn_ack).wrapping_sub(used) > 0, "{} after {used}", seq(syn_ack));
 }
 
-/// A SYN that cannot be answered must not cost the old connection what is left of it: its peer may have to
-/// send its FIN again. (No cookie helps, whose sequence number may be one that the old connection used.)
+/// A SYN that cannot be answered must not end the old connection, whose peer may have to retransmit its FIN.
+/// (A cookie does not help, since its sequence number may be one that the old connection used.)
 #[test]
 fn a_syn_that_finds_no_room_leaves_the_connection_in_time_wait() {
     for syn_cookies in [false, true] {
@@ -300,7 +301,7 @@ fn a_syn_that_finds_no_room_leaves_the_connection_in_time_wait() {
         let fin = from(1000, TcpControl::Fin, 8, Some(used));
         tap.inject(&fin);
         assert_eq!(tap.frames().len(), 1, "it is acknowledged");
-        // Another takes the listener's only place.
+        // Another connection takes the listener's only place.
         tap.inject(&from(1001, TcpControl::Syn, 7, None));
         assert_eq!(tap.frames().len(), 1);
         tap.inject(&from(1000, TcpControl::Syn, 1000, None));
@@ -324,7 +325,7 @@ fn a_listener_that_goes_drops_what_is_half_open() {
     tap.host.stack.unlisten(listener);
     tap.host.stack.unlisten(listener);
     tap.inject(&craft::segment(TO_A, (B, 1001), (A, 80), TcpControl::Syn));
-    // The RST goes back where the SYN came from, though nobody was asked for the address.
+    // The RST goes back to the sender of the SYN, without address resolution.
     let frames = tap.frames();
     let tcp: Vec<_> = frames.iter().filter(|f| f[12..14] == [8, 0]).collect();
     assert_eq!(tcp.len(), 1);
@@ -410,7 +411,7 @@ fn a_listener_admits_whom_its_filter_admits_and_counts_the_others() {
         tap.inject(&craft::arp(ArpOperation::Request, MAC_B, EthernetAddress::BROADCAST, v4(last), A4));
         tap.frames();
         tap.inject(&from(last));
-        // A refusal is silence: no RST either.
+        // A refusal is silent: there is no RST either.
         assert_eq!(tap.frames().len(), usize::from(admitted), "10.0.0.{last}");
     }
     let (counters, half_open) = tap.host.stack.listener_counters(listener).unwrap();
@@ -457,7 +458,7 @@ fn one_address_leaves_room_for_others_in_the_backlog() {
     }
     let (counters, half_open) = tap.host.stack.listener_counters(listener).unwrap();
     assert_eq!((counters.half_open_address_full, counters.half_open_full, half_open), (6, 1, 6));
-    // One that goes makes room, for its address too.
+    // The end of a connection makes room, also for its address.
     let mut reset = craft::segment(TO_A, (address(2), 1000), (A, 80), TcpControl::Rst);
     craft::set_tcp_seq(&mut reset, 8);
     tap.inject(&reset);
@@ -476,8 +477,8 @@ fn address(last: u8) -> IpAddress {
     IpAddress::Ipv4(v4(last))
 }
 
-/// A SYN cookie goes back where its SYN came from, so the connection may begin with a next hop that nobody
-/// answers for.
+/// A SYN cookie is sent back to the source of its SYN, so a connection may begin with a next hop that does
+/// not answer address resolution.
 #[test]
 fn a_reset_to_nobody_is_given_up_with_its_connection() {
     let mut limited = config(MAC_A, 1);

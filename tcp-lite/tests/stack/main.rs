@@ -1,7 +1,7 @@
-//! Whole stacks against each other, and against hostile frames, over links in memory. (Against smoltcp's TCP:
-//! the simulator, `tests/src/sim`.)
+//! Whole stacks against each other, and against hostile frames, over links in memory. (The simulator,
+//! `tests/src/sim`, runs them against smoltcp's TCP.)
 //!
-//! One binary for all, since each links the same things. [`harness`] moves frames, time and checked streams.
+//! One binary for all, since all link the same crates. [`harness`] moves frames and time, and checks streams.
 
 mod addresses;
 mod craft;

@@ -1,4 +1,4 @@
-//! What is not TCP: address resolution, ping, ICMP errors, fragments, partial checksums.
+//! Everything but TCP: address resolution, ping, ICMP errors, fragments, partial checksums.
 
 use dp::Checksum;
 use smoltcp::wire::{ArpOperation, Icmpv4DstUnreachable, Icmpv4Repr, Icmpv6Repr, IpProtocol, TcpControl};
@@ -15,7 +15,7 @@ const A6: Ipv6Address = Ipv6Address::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
 const B6: Ipv6Address = Ipv6Address::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2);
 const TO_A: [EthernetAddress; 2] = [MAC_B, MAC_A];
 
-/// A host of ours that already knows a neighbour, `B`, which the test plays.
+/// A host of ours that already knows the neighbour `B`, which the test plays.
 fn acquainted() -> Tap {
     let mut tap = Tap::new(config(MAC_A, 1));
     tap.inject(&craft::arp(ArpOperation::Request, MAC_B, EthernetAddress::BROADCAST, B4, A4));
@@ -43,8 +43,8 @@ fn a_next_hop_that_does_not_answer_is_unreachable_after_three_queries() {
     }
 }
 
-/// The answer is changed on its way, which nothing in it shows: SYNs go where nobody is. Once they have not
-/// been answered the neighbour is asked, then everybody, and the connection is made.
+/// The answer is changed on its way without a trace, so SYNs go to an address without a host. After they stay
+/// unanswered, the neighbour is probed, then asked for by broadcast, and the connection is established.
 #[test]
 fn a_wrong_answer_is_found_out_while_connecting() {
     let mut relay = Relay::new(config(MAC_A, 1), config(MAC_B, 2));
@@ -57,7 +57,7 @@ fn a_wrong_answer_is_found_out_while_connecting() {
         if from_a && is_arp {
             asked.push(frame[0..6].to_vec());
         }
-        // B's port takes what is addressed to it.
+        // B's port receives only frames for its own address.
         if from_a && ![MAC_B.0, [0xff; 6]].contains(&frame[0..6].try_into().unwrap()) {
             return Vec::new();
         }
@@ -117,7 +117,7 @@ fn ping_in_fragments_is_answered() {
     assert_eq!(tap.frames()[0][54..], reply[54..]);
 }
 
-/// Runs an exchange in which each frame is replaced by what `carry` makes of it.
+/// Runs an exchange in which `carry` replaces each frame.
 fn exchange(remote: &str, carry: impl FnMut(bool, Vec<u8>) -> Vec<(Vec<u8>, Checksum)>) -> Relay {
     let mut relay = Relay::new(config(MAC_A, 1), config(MAC_B, 2));
     relay.b.host.stack.listen(4000).unwrap();
@@ -184,7 +184,7 @@ fn partial_checksums_are_taken_as_good_and_bad_ones_are_dropped() {
 #[test]
 fn a_partial_checksum_is_filled_in_before_the_slow_path() {
     let mut tap = acquainted();
-    // UDP to us: what smoltcp quotes in its answer shows the field.
+    // UDP to us: smoltcp's answer quotes the field.
     let mut udp = vec![0x10, 0, 0x20, 0, 0, 12, 0xab, 0xcd, 1, 2, 3, 4];
     let frame = craft::ip(TO_A, IpAddress::Ipv4(B4), IpAddress::Ipv4(A4), IpProtocol::Udp, 64, &udp);
     tap.inject_as(&frame, &[20, 40], Checksum::Partial);
@@ -196,8 +196,8 @@ fn a_partial_checksum_is_filled_in_before_the_slow_path() {
     assert_eq!(quoted[6..8], (!smoltcp::wire::checksum::data(&all)).to_be_bytes());
 }
 
-/// Its SYN has just shown that the peer is there: that nobody answers for its address does not end what it
-/// begins.
+/// The peer's SYN has just shown that it is reachable, so unanswered address resolution does not end the new
+/// connection.
 #[test]
 fn a_peer_whose_address_nobody_answers_for_is_asked_for_again_while_it_connects() {
     let mut tap = Tap::new(config(MAC_A, 1));
@@ -211,7 +211,7 @@ fn a_peer_whose_address_nobody_answers_for_is_asked_for_again_while_it_connects(
     assert_eq!((seen.len(), seen[0][23], seen[0][47]), (1, 6, 0x12), "the SYN-ACK");
 }
 
-/// Two who claim one address do not turn our frames to and fro.
+/// Two hosts with the same address do not make our frames alternate between them.
 #[test]
 fn a_neighbour_moves_once_a_second_at_most() {
     let mut tap = acquainted();
@@ -244,7 +244,7 @@ fn a_path_with_a_smaller_mtu_is_found_and_everything_arrives() {
         let now = relay.a.now();
         relay.a.host.connect(now, "10.0.0.2:4000".parse().unwrap(), 100_000);
         for _ in 0..10_000 {
-            // A router in the middle: too long frames are reported and lost.
+            // A router in the middle: frames that are too long are dropped and reported.
             reports.drain(..).for_each(|r: Vec<u8>| relay.a.inject(&r));
             let ended = relay.run(
                 101,
@@ -266,7 +266,7 @@ fn a_path_with_a_smaller_mtu_is_found_and_everything_arrives() {
         assert_eq!(relay.b.host.received(0), 100_000);
         assert!(frames < 500, "{frames} frames");
         assert!(relay.a.host.stack.counters().tx_cut_by_emss > 0);
-        // Each report is followed by at most one timeout, for what was lost with it.
+        // Each report is followed by at most one timeout, for the bytes lost with it.
         assert!(relay.a.host.stack.counters().rto_expired <= 3);
     }
 }

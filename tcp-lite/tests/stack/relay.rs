@@ -1,4 +1,4 @@
-//! A host whose frames the test itself carries, changes and makes up.
+//! A host whose frames the test itself carries, changes and forges.
 
 use dp::link::{LinkConfig, pair};
 use dp::{Burst, Checksum, Mbuf, Port};
@@ -6,7 +6,7 @@ use tcp_lite::{Instant, StackConfig};
 
 use crate::harness::{Host, bytes_of};
 
-/// A host with the far end of its wire in the test's hands.
+/// A host with the test at the far end of its wire.
 pub(crate) struct Tap {
     pub(crate) host: Host,
     wire: Box<dyn Port>,
@@ -18,7 +18,7 @@ impl Tap {
         Self::with_buffers(config, LinkConfig::default().mbufs)
     }
 
-    /// The host's pool has so many buffers.
+    /// With this many buffers in the host's pool.
     pub(crate) fn with_buffers(config: StackConfig, mbufs: usize) -> Self {
         let link = LinkConfig { mtu: config.mtu, mbufs, ..LinkConfig::default() };
         let (port, wire) = pair(&link);
@@ -29,7 +29,7 @@ impl Tap {
         Instant::from_micros(self.now_us as i64)
     }
 
-    /// A frame of one or, with `cuts`, several buffers of the host's pool.
+    /// A frame in one buffer of the host's pool or, with `cuts`, in several.
     pub(crate) fn mbuf(&self, bytes: &[u8], cuts: &[usize]) -> Mbuf {
         let pool = self.host.port.mempool();
         let mut places = vec![0];
@@ -37,7 +37,7 @@ impl Tap {
         places.push(bytes.len());
         places.sort_unstable();
         let mut pieces = places.windows(2).flat_map(|w| {
-            // An empty piece is an empty segment.
+            // An empty part is an empty segment.
             let piece = &bytes[w[0]..w[1]];
             let empty = piece.is_empty().then_some(piece);
             piece.chunks(pool.data_bytes()).chain(empty).collect::<Vec<_>>()
@@ -54,7 +54,7 @@ impl Tap {
         frame
     }
 
-    /// Gives the host a frame.
+    /// Delivers a frame to the host.
     pub(crate) fn inject(&mut self, bytes: &[u8]) {
         self.inject_as(bytes, &[], Checksum::Unknown);
     }
@@ -66,7 +66,7 @@ impl Tap {
         self.host.stack.input(now, frame);
     }
 
-    /// Lets the host have a turn and takes what it sent.
+    /// Polls the host and takes the frames that it sent.
     pub(crate) fn frames(&mut self) -> Vec<Vec<u8>> {
         let mut all = Vec::new();
         let mut burst = Burst::new();
@@ -104,8 +104,8 @@ impl Relay {
         Self { a: Tap::new(a), b: Tap::new(b) }
     }
 
-    /// Carries frames, each replaced by what `carry` makes of it (`true`: from `a` to `b`), until `done`.
-    /// Every round takes 100 microseconds, more when nothing moves.
+    /// Carries frames, each replaced by the result of `carry` (`true`: from `a` to `b`), until `done`. Every
+    /// round takes 100 microseconds, or more if nothing moves.
     pub(crate) fn run(
         &mut self,
         for_us: u64,

@@ -1,5 +1,5 @@
-//! Plain streams both ways between two stacks: families, MTUs, VLANs, offloads, gateways, and wires that go
-//! wrong.
+//! Plain streams in both directions between two stacks: families, MTUs, VLANs, offloads, gateways, and faulty
+//! wires.
 
 use dp::link::{LinkConfig, LinkPlan};
 use proptest::prelude::*;
@@ -54,7 +54,7 @@ fn a_long_path_is_filled() {
     let plan = LinkPlan { delay_us: 10_000, ..LinkPlan::default() };
     let link = LinkConfig { ring_frames: 4096, a_to_b: plan.clone(), b_to_a: plan, ..LinkConfig::default() };
     let [mut a, mut b] = [config(MAC_A, 1), config(MAC_B, 2)];
-    // Room for many segments, and fewer than one connection may hold of the pool.
+    // Space for many segments, but less than one connection may hold of the pool.
     let window = 1 << 20;
     a.tcp.send_buffer_bytes = 1 << 20;
     b.tcp.recv_window_bytes = 1 << 20;
@@ -104,7 +104,7 @@ fn link_local_addresses_are_there_without_being_asked_for() {
 
 #[test]
 fn what_is_off_the_link_goes_through_the_gateway() {
-    // Each is the other's gateway, and their networks differ: no query is for the peer itself.
+    // Each is the other's gateway, and their networks differ, so there is no query for the peer itself.
     let host = |mac, n: u8, gateways: [&str; 2]| {
         let mut host = config(mac, n);
         host.addresses = [
@@ -199,8 +199,8 @@ fn what_is_sent_after_a_long_pause_waits_from_then_on() {
     let conn = world.a.streams[0].conn;
     let waits = |w: &World| w.a.stack.info(conn).map(|info| (info.send_offset, info.unacknowledged));
     assert!(world.run(1_000_000, |w| waits(w) == Some((1000, 0))));
-    // Nobody turns for longer than any timer; then bytes come before anything is polled, and the peer says
-    // nothing.
+    // No stack is polled for longer than any timer. Then bytes are passed before the next poll, and the peer
+    // is silent.
     world.now_us += 100_000_000;
     let now = world.now();
     assert_eq!(world.a.stack.send(now, conn, &[byte(1000)]), Ok(1));

@@ -1,5 +1,5 @@
-//! Several segments in one frame, for ports that cut them apart again (TSO) and for wires that pass them as
-//! they are: each arrives with the boundaries it was pushed with, also when it has to be sent again.
+//! Several segments in one frame, for ports that cut them apart again (TSO) and for wires that pass them
+//! uncut: each segment arrives with the boundaries it was pushed with, also when it is retransmitted.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use tcp_lite::{ConnId, Event, InOrder, Instant, SendError, Stack};
 
 use crate::harness::{MAC_A, MAC_B, World, byte, config};
 
-/// Bytes of the records that are sent, each a segment of its own: bulk, with a short one now and then.
+/// Lengths of the sent records, each a segment: bulk, with a short one now and then.
 fn record(nr: u64) -> u64 {
     match nr % 97 {
         41 => 12,
@@ -73,17 +73,17 @@ impl End {
     }
 }
 
-/// What arrived: the stretches that were handed up, the frames it took, and the sender's counters.
+/// The results: the bytes delivered at a time, the frames, and the sender's counters.
 struct Arrived {
     stretches: Vec<(u64, u64)>,
     frames: u64,
-    /// Frames that the sender's port did not take.
+    /// Frames that the sender's port refused.
     refused: u64,
     sender: tcp_lite::StackCounters,
     receiver: tcp_lite::StackCounters,
 }
 
-/// `records` records over `link`, every byte checked.
+/// Sends `records` records over `link`, and checks every byte.
 fn run(link: &LinkConfig, records: u64) -> Arrived {
     let (port_a, port_b) = pair(link);
     let (mut a, mut b) = (End::new(config(MAC_A, 1), port_a), End::new(config(MAC_B, 2), port_b));
@@ -184,8 +184,8 @@ fn what_is_lost_of_a_train_comes_again_as_it_was() {
     assert_eq!(arrived.receiver.rx_bad_checksum, 0);
 }
 
-/// Of each segment a buffer of its own, as where there are no large ones: a train has as many as the port
-/// takes.
+/// A separate buffer for each segment, as on a port without large buffers: a train has at most as many as the
+/// port accepts.
 #[test]
 fn a_train_has_no_more_buffers_than_the_port_takes() {
     for buffers in [2, 3, 8, 24] {
@@ -199,7 +199,7 @@ fn a_train_has_no_more_buffers_than_the_port_takes() {
     }
 }
 
-/// Segments that the port cannot cut at leave in frames of their own.
+/// Segments that the port cannot cut leave in separate frames.
 #[test]
 fn what_is_too_short_or_too_long_to_be_cut_leaves_by_itself() {
     for (mss, trains) in [
@@ -237,7 +237,7 @@ fn a_lost_train_is_sent_again_by_segments() {
     assert_eq!(arrived.receiver.rx_bad_checksum, 0);
 }
 
-/// Streams of both families, both ways, over every kind of wire.
+/// Streams of both families, in both directions, over every kind of wire.
 #[test]
 fn exchanges_are_what_they_were() {
     for tso in [LinkTso::Cut, LinkTso::Whole] {
@@ -255,8 +255,8 @@ fn exchanges_are_what_they_were() {
     }
 }
 
-/// Segments that leave together in frames of their own: those that find a buffer, and the others when there
-/// are some again.
+/// Segments that leave together in separate frames: those that get a buffer, and the others when there are
+/// buffers again.
 #[test]
 fn a_train_that_finds_too_few_buffers_goes_on_where_it_stopped() {
     let mut world = World::standard(&LinkConfig { mbufs: 64, ..LinkConfig::default() });
@@ -284,7 +284,7 @@ fn a_train_that_finds_too_few_buffers_goes_on_where_it_stopped() {
     assert_eq!(world.a.stack.counters().tx_retransmits, 0);
 }
 
-/// A paced connection lets its segments go one by one.
+/// A paced connection sends its segments one by one.
 #[test]
 fn a_paced_connection_sends_no_trains() {
     let [mut a, b] = [config(MAC_A, 1), config(MAC_B, 2)];

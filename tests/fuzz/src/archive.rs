@@ -1,18 +1,18 @@
-//! A corpus as one file: thousands of inputs of some bytes each would burden the repository as files.
+//! A corpus as one file: thousands of small files would burden the repository.
 //!
-//! Entries follow each other, sorted by name: the name's length (one byte), the name, the input's length (two
-//! bytes, big endian), the input. An entry that a defect left behind is named after it; the others after
-//! their content.
+//! Entries are sorted by name and follow each other: the name's length (one byte), the name, the input's
+//! length (two bytes, big endian), the input. An input that broke a rule is named after the defect; the
+//! others after a hash of their contents.
 
 use std::collections::BTreeMap;
 
-/// Bytes of the longest input that is kept.
+/// Longest input that is kept, bytes.
 pub const MAX_INPUT: usize = 4096;
 
 /// Inputs by name.
 pub type Corpus = BTreeMap<String, Vec<u8>>;
 
-/// The corpus in `bytes`; `None` where they are no archive.
+/// The corpus in `bytes`; `None` if they are not an archive.
 pub fn unpack(mut bytes: &[u8]) -> Option<Corpus> {
     let mut corpus = Corpus::new();
     while let Some((&len, rest)) = bytes.split_first() {
@@ -28,7 +28,7 @@ pub fn unpack(mut bytes: &[u8]) -> Option<Corpus> {
 /// The archive of a corpus.
 ///
 /// # Panics
-/// Where a name has more than 255 bytes, or an input more than [`MAX_INPUT`].
+/// If a name has more than 255 bytes, or an input more than [`MAX_INPUT`].
 pub fn pack(corpus: &Corpus) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (name, input) in corpus {

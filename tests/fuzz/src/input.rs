@@ -1,12 +1,12 @@
-//! Bytes read as choices. Reading past the end gives zeros, so each input means something.
+//! Interprets bytes as choices. Reading past the end gives zeros, so every input is valid.
 
-/// What is left of an input.
+/// The rest of an input.
 pub struct Input<'a> {
     bytes: &'a [u8],
 }
 
 impl<'a> Input<'a> {
-    /// All of `bytes` are left.
+    /// The whole input.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes }
     }
@@ -49,13 +49,13 @@ impl<'a> Input<'a> {
         u64::from_be_bytes(self.array())
     }
 
-    /// From 0 to `bound - 1`: one byte of the input, two where `bound` is larger than 256.
+    /// A number from 0 to `bound - 1`: one byte of the input, or two if `bound` is larger than 256.
     pub fn below(&mut self, bound: usize) -> usize {
         let drawn = if bound > 256 { usize::from(self.u16()) } else { usize::from(self.u8()) };
         drawn % bound
     }
 
-    /// True for one in `n` bytes; false once the input is used up.
+    /// True with probability `1 / n`; false once the input is used up.
     pub fn one_in(&mut self, n: usize) -> bool {
         self.below(n) == n - 1
     }
@@ -65,7 +65,7 @@ impl<'a> Input<'a> {
         of[self.below(of.len())]
     }
 
-    /// Up to `most` bytes as they are, fewer where the input ends.
+    /// Up to `most` bytes of the input, fewer at its end.
     pub fn bytes(&mut self, most: usize) -> &'a [u8] {
         let bytes = self.below(most + 1);
         self.take(bytes)
@@ -84,10 +84,10 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// A distance from where something is: as [`size`](Self::size), to either side.
+    /// An offset from a position: as [`size`](Self::size), in both directions.
     pub fn delta(&mut self) -> i64 {
         match self.u8() {
-            // Right there, mostly.
+            // None, mostly.
             0..=95 => 0,
             96..=175 => i64::from(self.size()),
             _ => -i64::from(self.size()),

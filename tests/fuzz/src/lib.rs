@@ -1,16 +1,16 @@
-//! Coverage-guided fuzzing. A target is a pure function of its input: virtual time, fixed seeds, everything
-//! made anew but packet buffers, which each execution has to give back. It panics where a rule is broken, and
-//! does nothing else with what it finds.
+//! Coverage-guided fuzzing. A target is a pure function of its input, with virtual time and fixed seeds. It
+//! creates everything anew except for packet buffers, which each execution has to give back. It panics when a
+//! rule is broken, and has no other effect.
 //!
 //! | file | what |
 //! |---|---|
-//! | `input.rs` | bytes read as choices: every input is a program, however it was cut |
+//! | `input.rs` | interprets bytes as choices, so that every input is a valid program |
 //! | `archive.rs` | a corpus as one file |
-//! | `sim.rs` | the parser of frames and the rules on the wire, which are the simulator's |
-//! | `target/` | the targets: what they do with an input, and what must hold |
+//! | `sim.rs` | the simulator's parser of frames and rules on the wire |
+//! | `target/` | the targets: how they run an input, and their rules |
 //! | `bin/fuzz.rs` | libFuzzer on a target, by `scripts/fuzz` |
 //! | `bin/corpus.rs` | corpora between files and archives, the record of all runs |
-//! | `../tests/replay.rs` | the corpora, and inputs nobody chose, in the ordinary test run |
+//! | `../tests/replay.rs` | replays the corpora and random inputs, in the ordinary test run |
 
 pub mod archive;
 pub mod input;

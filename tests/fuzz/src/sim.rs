@@ -1,5 +1,5 @@
-//! What the simulator knows of frames and of the wire, as it is in `tests/src/sim`: by path rather than
-//! through its crate, so that what is instrumented is built of little.
+//! The simulator's parser and rules on the wire from `tests/src/sim`: included by path and not as a crate, so
+//! that little code is compiled with instrumentation.
 
 #[path = "../../src/sim/coverage.rs"]
 pub mod coverage;

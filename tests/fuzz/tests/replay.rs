@@ -1,4 +1,4 @@
-//! Every input of the corpora, and inputs that nobody chose, through each target.
+//! Runs every input of the corpora, and random inputs, through each target.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use fuzz::target::{ALL, Target};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 
-/// Inputs drawn for each target.
+/// Random inputs for each target.
 const DRAWN: u64 = 300;
 
 fn corpus(target: &Target) -> Corpus {
@@ -21,7 +21,7 @@ fn replay(name: &str) {
     let corpus = corpus(&target);
     assert!(!corpus.is_empty(), "{name} has no corpus");
     for (entry, input) in &corpus {
-        // Shown only when it fails.
+        // Printed only if the test fails.
         println!("{name}: {entry}");
         (target.run)(input);
     }

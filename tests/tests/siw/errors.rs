@@ -1,4 +1,4 @@
-//! What goes wrong with a peer ends as one clear line and a non-zero exit, within ten seconds.
+//! Errors of a peer end `iwperf` with one clear line and a non-zero exit status, within ten seconds.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use tests::{ensure, lab_error};
 
 use crate::rig::{OURS, Rig, Shared, THEIRS};
 
-/// The default limit of every wait for a peer, and what a busy machine adds.
+/// The default time limit of every wait for a peer, with a margin for a busy machine.
 const LIMIT: Duration = Duration::from_secs(13);
 
-/// What is said of a peer whose kernel closes for it: by FIN, by RST, or by a Terminate.
+/// Words for a peer whose kernel closes its connection: with a FIN, a RST, or a Terminate.
 const GONE: [&str; 3] = ["closed", "reset", "terminated"];
 
-/// Whether the machine is of use to the next test.
+/// Whether the next test can use the machine.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Afterwards {
     Reused,
@@ -32,8 +32,7 @@ pub(crate) fn add(suite: &mut Suite, shared: &Shared) {
         ("server_is_killed", server_is_killed, Reused),
         ("client_is_killed", client_is_killed, Reused),
         ("peer_falls_silent", peer_falls_silent, Replaced),
-        // Its kernel now and then stumbles over the connection that it has terminated, and keeps the
-        // listener.
+        // Its kernel sometimes fails with the connection that it has terminated, and keeps the listener.
         ("siw_terminates", siw_terminates, Replaced),
     ];
     for (name, case, afterwards) in cases {
@@ -48,7 +47,7 @@ pub(crate) fn add(suite: &mut Suite, shared: &Shared) {
     }
 }
 
-/// It ends by itself, in time, with an error whose line holds one of these words.
+/// Expects that it ends by itself, in time, with an error whose line contains one of these words.
 fn ends_with(process: Process, words: &[&str]) -> Result<()> {
     let ended = process.finish(LIMIT)?;
     let line = ended.failure()?;
@@ -65,14 +64,13 @@ fn nobody_listens(rig: &Rig) -> Result<()> {
     ends_with(client(rig, &["-n", "5"])?, &["refused"])
 }
 
-/// siw knows no markers: its Reply says so (R set).
+/// siw does not support markers: its Reply rejects them (R set).
 fn markers_are_rejected(rig: &Rig) -> Result<()> {
     let _server = rig.siw.serve(TEST_TIMEOUT, ["ib_send_bw", "-R", "-F", "-n", "5"])?;
     ends_with(client(rig, &["-n", "5", "--markers"])?, &["reject"])
 }
 
-/// A Write to an STag that siw does not know: its Terminate reaches the application with layer, type and
-/// code.
+/// A Write to an STag that siw does not know: the application gets siw's Terminate with layer, type and code.
 fn siw_terminates(rig: &Rig) -> Result<()> {
     let _server = rig.siw.serve(TEST_TIMEOUT, ["rping", "-s", "-v"])?;
     let net = rig.net();
@@ -98,7 +96,7 @@ fn client_is_killed(rig: &Rig) -> Result<()> {
     ends_with(server, &GONE)
 }
 
-/// The whole machine stands still: no FIN, no RST, no acknowledgement.
+/// Stops the whole machine: no FIN, no RST, no acknowledgement.
 fn peer_falls_silent(rig: &Rig) -> Result<()> {
     let _server = rig.siw.serve(TEST_TIMEOUT, ["ib_send_bw", "-R", "-F", "-D", "40"])?;
     let mut client = client(rig, &["-D", "40"])?;
@@ -109,14 +107,14 @@ fn peer_falls_silent(rig: &Rig) -> Result<()> {
     result
 }
 
-/// Until data have flowed for a moment: the head of the table is printed when they begin to.
+/// Waits until data have flowed for a moment: the head of the table is printed when they begin to.
 fn let_it_run(process: &mut Process) -> Result<()> {
     process.wait_for("#bytes", START_TIMEOUT)?;
     std::thread::sleep(Duration::from_secs(1));
     Ok(())
 }
 
-/// SIGKILL inside the machine: its kernel closes the connection as it sees fit.
+/// SIGKILL inside the machine: its kernel closes the connection.
 fn kill_in_machine(rig: &Rig) -> Result<()> {
     let kill = rig.siw.run(TEST_TIMEOUT, ["killall", "-9", "ib_send_bw"]).check(TEST_TIMEOUT);
     kill.map(drop).map_err(|error| lab_error!("nothing to kill: {error}"))

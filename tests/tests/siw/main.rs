@@ -1,8 +1,8 @@
-//! We against Linux's own iWARP, in a virtual machine on the other side of a bridge: `iwperf` against its
-//! RDMA tools, unmodified, and our verbs against its verbs, by a target that does what it is asked
+//! Our stack against Linux's own iWARP, in a virtual machine on the other side of a bridge: `iwperf` against
+//! its unmodified RDMA tools, and our verbs against its verbs, with a target that does what a scene requests
 //! (`tests/iwprobe`).
 //!
-//! What siw does on the wire, and its defects, are written in `tests/siw-peer/README.md`.
+//! `tests/siw-peer/README.md` describes siw's behaviour on the wire, and its defects.
 
 mod errors;
 mod perftest;
@@ -32,7 +32,7 @@ fn main() -> ExitCode {
     ];
     let mut suite = Suite::new("siw", &needs);
     let shared = Shared::default();
-    // Ordered by machine, since each kind has to be booted.
+    // Ordered by kind of machine, since each has to be booted.
     for mtu in [9000, 1500] {
         rping::add(&mut suite, &shared, "default", mtu, &[], &[64, 4096, 60_000]);
         perftest::add_all(&mut suite, &shared, mtu);
@@ -41,11 +41,11 @@ fn main() -> ExitCode {
     verbs::add_ends(&mut suite, &shared);
     probe::add(&mut suite, &shared);
     errors::add(&mut suite, &shared);
-    // Nobody asks for a CRC; then siw alone does; by default we do.
+    // Neither end asks for CRCs; then only siw does; by default we do.
     perftest::add_crc(&mut suite, &shared);
     rping::add(&mut suite, &shared, "peer_to_peer", 1500, &["peer_to_peer=1"], &[64, 4096]);
     perftest::add_some(&mut suite, &shared, "peer_to_peer", &["peer_to_peer=1"]);
-    // No rping: without IRD and ORD its server may not read (see the peer's README).
+    // Without rping: without IRD and ORD its server cannot read (see the peer's README).
     perftest::add_some(&mut suite, &shared, "revision1", &["mpa_version=1"]);
     let code = suite.run();
     shared.end();

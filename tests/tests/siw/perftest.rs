@@ -1,4 +1,4 @@
-//! perftest's six tools with `-R` in the machine, `iwperf` here, each as server and as client.
+//! perftest's six tools with `-R` in the machine, and `iwperf` here, each as server and as client.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tests::{ensure, lab_error};
 
 use crate::rig::{OURS, Rig, Shared, THEIRS};
 
-/// Who listens.
+/// The side that listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Server {
     Siw,
@@ -26,7 +26,7 @@ impl Server {
     }
 }
 
-/// Every tool, both ways, siw as it comes.
+/// All tools in both directions, with siw's defaults.
 pub(crate) fn add_all(suite: &mut Suite, shared: &Shared, mtu: u16) {
     for test in Test::ALL {
         for server in Server::BOTH {
@@ -35,7 +35,7 @@ pub(crate) fn add_all(suite: &mut Suite, shared: &Shared, mtu: u16) {
     }
 }
 
-/// One tool of each kind, both ways, siw with these switches.
+/// One tool of each kind in both directions, with these parameters of siw.
 pub(crate) fn add_some(suite: &mut Suite, shared: &Shared, kind: &str, params: &'static [&'static str]) {
     for test in [Test::WriteBw, Test::SendBw, Test::WriteLat] {
         for server in Server::BOTH {
@@ -44,7 +44,7 @@ pub(crate) fn add_some(suite: &mut Suite, shared: &Shared, kind: &str, params: &
     }
 }
 
-/// A CRC that nobody asks for, and one that only siw asks for.
+/// Without CRCs, and with CRCs that only siw asks for.
 pub(crate) fn add_crc(suite: &mut Suite, shared: &Shared) {
     for (kind, params) in [("crc_by_nobody", &[][..]), ("crc_by_siw", &["mpa_crc_required=1"][..])] {
         for test in [Test::WriteBw, Test::ReadBw, Test::SendLat] {
@@ -72,13 +72,13 @@ fn add(
     });
 }
 
-/// What both sides have to agree on.
+/// The options that both sides have to share.
 fn shape(test: Test) -> [String; 4] {
     let (size, iterations) = test.quick();
     ["-s".to_owned(), size.to_string(), "-n".to_owned(), iterations.to_string()]
 }
 
-/// perftest's options: `-F` for the machine's clock, which is no judge of its frequency.
+/// perftest's options. `-F`: the machine's clock frequency is not reliable.
 fn tool(test: Test) -> Vec<String> {
     [test.perftest(), "-R", "-F"].map(str::to_owned).into_iter().chain(shape(test)).collect()
 }
@@ -98,7 +98,7 @@ fn siw_serves(rig: &Rig, test: Test, options: &[&str]) -> Result<()> {
         .finish(TEST_TIMEOUT)
         .and_then(Ended::success)
         .map_err(|error| lab_error!("{error}\n---- siw's side\n{}", server.text()))?;
-    // The server of a Read has no table of its own.
+    // The server of a Read prints no table.
     server.finish(Duration::from_secs(20))?.success()?;
     results(&json)?;
     Ok(())
@@ -120,7 +120,7 @@ fn siw_connects(rig: &Rig, test: Test, options: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// perftest ends with a table: a line that begins with the size.
+/// perftest's output has to end with a table: a line that begins with the size.
 fn has_result(text: &str) -> Result<()> {
     let row = |line: &str| line.split_whitespace().filter(|word| word.parse::<f64>().is_ok()).count() >= 4;
     ensure!(text.lines().any(row), "no result in:\n{text}");

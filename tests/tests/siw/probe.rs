@@ -1,6 +1,6 @@
-//! `iwprobe` against siw, both ways round: it deviates in what the lists in `tests/siw-peer/deviations` name,
-//! each with its reason, and in nothing else. So the probe is judged by a second stack, and siw's defects are
-//! known case by case.
+//! `iwprobe` against siw in both directions: siw deviates only in the cases listed in
+//! `tests/siw-peer/deviations`, each with its reason. So a second stack validates the probe, and siw's
+//! defects are known case by case.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tests::lab_error;
 
 use crate::rig::{KERNELS, Rig, Shared, THEIRS};
 
-/// All cases, on a busy machine.
+/// Time limit of all cases, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(240);
 const PORT: &str = "7480";
 
@@ -48,7 +48,7 @@ fn siw_connects(rig: &Rig) -> Result<()> {
     alive(rig, &said)
 }
 
-/// Enough cases were run, and siw's kernel has lived through them.
+/// Checks that enough cases were run, and that siw's kernel has survived them.
 fn alive(rig: &Rig, said: &str) -> Result<()> {
     let conforming = said.lines().filter(|line| line.starts_with("conforms")).count();
     ensure!(conforming >= 150, "only {conforming} cases conform:\n{said}");

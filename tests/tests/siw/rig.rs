@@ -1,7 +1,7 @@
-//! The machine and its wire: one at a time, booted when a test wants another kind than the last one did.
+//! The machine and its wire: one at a time, booted when a test needs another kind than the last one.
 //!
-//! `v1` is ours, by a raw socket, and has no kernel address; its other end and the machine's tap are on a
-//! bridge.
+//! `v1` is ours, used by a raw socket, and has no kernel address. Its other end and the machine's tap are on
+//! a bridge.
 
 use std::cell::Cell;
 use std::path::PathBuf;
@@ -14,21 +14,21 @@ use tests::lab::{Namespace, Process, Result, Siw, SiwConfig, Wire, programs, vet
 
 /// Our address.
 pub(crate) const OURS: &str = "10.77.0.1";
-/// The machine's.
+/// The machine's address.
 pub(crate) const THEIRS: &str = "10.77.0.2";
-/// The same by IPv6.
+/// Our IPv6 address.
 pub(crate) const OURS_6: &str = "fd77::1";
-/// The same by IPv6.
+/// The machine's IPv6 address.
 pub(crate) const THEIRS_6: &str = "fd77::2";
 
-/// The namespace's kernel's, for programs over its TCP.
+/// The address of the namespace's kernel, for programs over its TCP.
 pub(crate) const KERNELS: &str = "10.77.0.3";
 
 /// A namespace with a bridge, a machine, and a device for us.
 pub(crate) struct Rig {
     config: SiwConfig,
     has_target: Cell<bool>,
-    // Stopped before its namespace goes: fields are dropped in this order.
+    // Stopped before its namespace is removed: fields are dropped in this order.
     pub(crate) siw: Siw,
     pub(crate) namespace: Namespace,
 }
@@ -45,8 +45,7 @@ impl Rig {
         Ok(Self { config, has_target: Cell::new(false), siw, namespace })
     }
 
-    /// With `UWARP_CAPTURES=DIR`, a capture of the bridge for each test, numbered in the order in which they
-    /// run.
+    /// With `UWARP_CAPTURES=DIR`, captures the bridge for each test, numbered in the order of the tests.
     fn capture(&self) -> Result<Option<Process>> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let Some(folder) = std::env::var_os("UWARP_CAPTURES") else { return Ok(None) };
@@ -58,7 +57,7 @@ impl Rig {
         Ok(Some(dump))
     }
 
-    /// Where iwprobe's target is in the machine.
+    /// The path of iwprobe's target in the machine.
     pub(crate) fn target(&self) -> Result<&'static str> {
         const PATH: &str = "/tmp/verbs-target";
         if !self.has_target.get() {
@@ -74,12 +73,12 @@ impl Rig {
     }
 }
 
-/// The rig that the tests take turns with.
+/// The rig that all tests share.
 #[derive(Clone, Default)]
 pub(crate) struct Shared(Arc<Mutex<Option<Rig>>>);
 
 impl Shared {
-    /// Runs a test on a machine of this kind, on the last one if that is.
+    /// Runs a test on a machine of this kind; reuses the last one if it is of this kind.
     pub(crate) fn with<T>(
         &self,
         mtu: u16,
@@ -93,7 +92,7 @@ impl Shared {
         };
         let mut slot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if slot.as_ref().is_none_or(|rig| rig.config != config) {
-            // The old machine first: two at once would share the cores.
+            // Stops the old machine first: two would share the cores.
             drop(slot.take());
             *slot = Some(Rig::new(config)?);
         }
@@ -102,7 +101,7 @@ impl Shared {
         test(rig)
     }
 
-    /// Ends the machine: the next test boots a fresh one.
+    /// Stops the machine: the next test boots a new one.
     pub(crate) fn end(&self) {
         drop(self.0.lock().unwrap_or_else(PoisonError::into_inner).take());
     }

@@ -48,7 +48,7 @@ fn siw_serves(rig: &Rig, size: usize) -> Result<()> {
         .finish(TEST_TIMEOUT)
         .and_then(Ended::success)
         .map_err(|error| lab_error!("{error}\n---- siw's side\n{}", server.text()))?;
-    // Its exit code is no judge: the disconnect may overtake its last wait (see the peer's README).
+    // Its exit code is not reliable: the disconnect may overtake its last wait (see the peer's README).
     let said = server.finish(Duration::from_secs(20))?.text;
     has_pings(&said)
 }

@@ -9,14 +9,14 @@ use tests::{ensure, lab_error};
 
 use crate::rig::{OURS, OURS_6, Rig, Shared, THEIRS, THEIRS_6};
 
-/// All scenes of one run, on a busy machine.
+/// Time limit of all scenes of one run, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(90);
-/// What either end may listen on.
+/// The port to listen on, at either end.
 const PORT: u16 = 7471;
-/// Scenes in which everything goes well, and those in which one end refuses.
+/// Scenes without errors. The others are those in which one end refuses a message.
 const GOOD: [&str; 6] = ["write", "read", "send", "both", "solicited", "invalidate"];
 
-/// Who listens.
+/// The side that listens.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Role {
     SiwServes,
@@ -25,7 +25,7 @@ enum Role {
 
 const ROLES: [(&str, Role); 2] = [("siw_serves", Role::SiwServes), ("siw_connects", Role::SiwConnects)];
 
-/// Every message both ways, with CRCs and without.
+/// Every message in both directions, with CRCs and without.
 pub(crate) fn add(suite: &mut Suite, shared: &Shared, mtu: u16) {
     for (name, role) in ROLES {
         for (crc, options) in [("crc", &[][..]), ("no_crc", &["--no-crc"][..])] {
@@ -37,7 +37,8 @@ pub(crate) fn add(suite: &mut Suite, shared: &Shared, mtu: u16) {
     }
 }
 
-/// Over IPv6; and what either end refuses, by the Terminates that both applications, or their kernel, read.
+/// Over IPv6; and the messages that either end refuses, with the Terminates that both applications, or their
+/// kernel, report.
 pub(crate) fn add_ends(suite: &mut Suite, shared: &Shared) {
     for (name, role) in ROLES {
         let rig = shared.clone();
@@ -51,7 +52,7 @@ pub(crate) fn add_ends(suite: &mut Suite, shared: &Shared) {
     }
 }
 
-/// Plays scenes; returns their lines.
+/// Plays scenes. Returns their lines.
 fn play(
     rig: &Rig,
     role: Role,
@@ -87,8 +88,8 @@ fn play(
     Ok(said.lines().filter(|line| line.starts_with("ok ")).map(str::to_owned).collect())
 }
 
-/// The numbers in the kernel's log of siw's machine are those that we sent, with layer and type exchanged:
-/// that is how siw reads them.
+/// The codes in the kernel log of siw's machine are those that we sent, with layer and type exchanged, since
+/// siw parses them like that.
 fn terminates(rig: &Rig, role: Role) -> Result<()> {
     let logged = |rig: &Rig| -> Result<Vec<String>> {
         let log = rig.siw.kernel_log()?;

@@ -1,5 +1,4 @@
-//! iWARP over Linux's TCP, which keeps the connection alive and sends urgent bytes among FPDUs; our bridge
-//! looks on.
+//! iWARP over Linux's TCP with keepalives, and with urgent bytes among FPDUs; our bridge counts both.
 
 use tests::device::af_packet;
 use tests::iwperf::{Net, START_TIMEOUT};
@@ -8,10 +7,10 @@ use tests::{ensure, lab_error, witness};
 
 use crate::{LIMIT, LINUX, OURS, PORT, START};
 
-/// How often the bridge has to have seen it.
+/// A counter of the bridge, and its least value.
 type Least = (&'static str, u64);
 
-/// Adds all of these.
+/// Adds all tests of this module.
 pub(crate) fn add(suite: &mut Suite) {
     suite.add("an_idle_iwarp_connection_answers_keepalives_and_goes_on", || {
         run("idle", &[], ("keepalives", 2))
@@ -25,7 +24,7 @@ pub(crate) fn add(suite: &mut Suite) {
     });
 }
 
-/// Lets Linux's end do `deed` to ours.
+/// Runs Linux's end with the behaviour `deed` against ours.
 fn run(deed: &str, options: &[&str], (name, least): Least) -> Result<()> {
     let [left, middle, right] = [Namespace::new()?, Namespace::new()?, Namespace::new()?];
     veth(Wire { namespace: &left, dev: "v0" }, Wire { namespace: &middle, dev: "w0" }, 1500)?;

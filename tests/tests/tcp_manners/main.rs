@@ -1,7 +1,7 @@
-//! Our TCP against what Linux's does besides moving bytes, and against what a wire does to segments: probes,
-//! closed windows, urgent bytes, fast open, Multipath TCP, ECN, path MTU probes, options left away, segments
-//! joined and cut. Every stream is checked byte by byte, and each case shows that what it is about did occur:
-//! by the frames, or by a counter of Linux's.
+//! Our TCP against unusual behaviour of Linux's TCP and of middleboxes: probes, closed windows, urgent bytes,
+//! Fast Open, Multipath TCP, ECN, path MTU probes, missing options, segments joined and split. Every stream
+//! is checked byte by byte. Each case also proves that the behaviour occurred, by the frames or by a counter
+//! of Linux.
 
 mod fpdus;
 mod middlebox;
@@ -16,9 +16,9 @@ use tests::lab::{Need, Suite};
 const OURS: &str = "10.64.0.1";
 const LINUX: &str = "10.64.0.2";
 const PORT: u16 = 7000;
-/// How long a program may take to start, or to end when all is done.
+/// Time limit for a program to start, or to end after its work.
 const START: Duration = Duration::from_secs(20);
-/// How long a stream may take.
+/// Time limit of a stream.
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {

@@ -1,5 +1,5 @@
-//! What joins and cuts segments between the two ends: our bridge, with the simulator's middlebox in it. Once
-//! with Linux's TCP at the far end, once with iWARP at both.
+//! Segments joined and split between the two ends by our bridge with the simulator's middlebox, once with
+//! Linux's TCP at the far end, once with iWARP at both ends.
 
 use tests::device::af_packet;
 use tests::iwperf::{self, Net, Test};
@@ -9,21 +9,21 @@ use tests::{ensure, witness};
 use crate::streams::{Sender, both};
 use crate::{LIMIT, LINUX, OURS, START};
 
-/// MTU of devices over which joined segments pass; what the ends announce is that of Ethernet.
+/// MTU of devices for joined segments. The ends announce an MSS for Ethernet.
 const WIDE_MTU: u16 = 61_000;
-/// Largest frame of a ring, and bytes of payload in a joined segment: nearly what an IP packet holds.
+/// Largest frame of a ring, and payload of a joined segment: nearly the maximum of an IP packet.
 const WIDE_FRAME: usize = 61_440;
 const WIDE_JOIN: usize = 60_000;
-/// The same where the programs have no say in how many buffers there are.
+/// The same for programs whose number of buffers cannot be set.
 const LONG_MTU: u16 = 15_500;
 const LONG_FRAME: usize = 16_384;
 const LONG_JOIN: usize = 15_000;
 /// Bytes of a stream.
 const BYTES: u64 = 2 * 1024 * 1024 + 12_345;
-/// Payload of a segment: an Ethernet packet without IP's header, TCP's and timestamps.
+/// Payload of a segment: an Ethernet packet without the headers of IP and TCP and timestamps.
 const EMSS: u64 = 1448;
 
-/// What the middlebox does.
+/// The behaviour of the middlebox.
 #[derive(Clone, Copy)]
 struct Deeds {
     name: &'static str,
@@ -37,7 +37,7 @@ const DEEDS: [Deeds; 3] = [
     Deeds { name: "joined_and_cut", joins: true, cuts: true },
 ];
 
-/// Adds all of these.
+/// Adds all tests of this module.
 pub(crate) fn add(suite: &mut Suite) {
     for deeds in DEEDS {
         for (sender, way) in [(Sender::Linux, "from_linux"), (Sender::Ours, "to_linux")] {
@@ -50,12 +50,12 @@ pub(crate) fn add(suite: &mut Suite) {
     }
 }
 
-/// Two hosts and the bridge between them, in namespaces of their own.
+/// Two hosts and the bridge between them, each in its own namespace.
 struct Lab {
     left: Namespace,
     right: Namespace,
     bridge: Process,
-    /// The bridge is there as long as it.
+    /// Kept as long as the bridge runs.
     _middle: Namespace,
 }
 
@@ -75,14 +75,14 @@ impl Lab {
         Ok(Self { left, right, bridge, _middle: middle })
     }
 
-    /// Ends the wire, which has to have done to the segments of `side` what it was there for.
+    /// Ends the wire, and checks that it joined and split segments of `side` as required.
     fn conclude(mut self, deeds: Deeds, side: &str) -> Result<()> {
         self.bridge.terminate();
         let told = self.bridge.finish(START)?.success()?;
         let (joined, cut) = (witness::count(&told, side, "joined")?, witness::count(&told, side, "cut")?);
         println!("{} from the {side}: {joined} joined, {cut} cut", deeds.name);
         ensure!(!deeds.joins || joined > 500, "only {joined} joined: {told}");
-        // Of what was joined before there is less.
+        // After joining there are fewer segments to split.
         ensure!(!deeds.cuts || cut > if deeds.joins { 10 } else { 500 }, "only {cut} cut: {told}");
         Ok(())
     }
@@ -103,8 +103,8 @@ fn plain(deeds: Deeds, sender: Sender) -> Result<()> {
     lab.conclude(deeds, if sender == Sender::Ours { "left" } else { "right" })
 }
 
-/// RDMA Reads from the right by the left, every byte checked; the wire reorders as well, so that FPDUs have
-/// to be found behind holes, too.
+/// RDMA Reads from the right by the left, with every byte checked. The wire also reorders, so that FPDUs have
+/// to be found behind holes.
 fn fpdus(deeds: Deeds, options: &[&str]) -> Result<()> {
     let scratch = Scratch::new()?;
     let json = scratch.file("result.json");
@@ -121,7 +121,7 @@ fn fpdus(deeds: Deeds, options: &[&str]) -> Result<()> {
     if deeds.joins && !deeds.cuts {
         ensure!(fpdus > 2 * frames, "{fpdus} FPDUs in {frames} frames: {value}");
     }
-    // Only markers let an FPDU be found behind a hole.
+    // Only markers allow FPDUs to be found behind a hole.
     ensure!((early == 0) == options.is_empty(), "{early} FPDUs were placed early: {value}");
     lab.conclude(deeds, "right")
 }

@@ -1,11 +1,11 @@
-//! That what a case is about did occur: read from what the programs print and what Linux counts.
+//! Proves that the behaviour of a case occurred: from the programs' output and Linux's counters.
 
 use tests::lab::{Namespace, Result};
 use tests::{ensure, lab_error, witness};
 
 use crate::START;
 
-/// Where a number stands.
+/// Where a number comes from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Source {
     /// Among Linux's counters of its TCP and IP (`netstat -s`).
@@ -18,7 +18,7 @@ pub(crate) enum Source {
     Theirs,
 }
 
-/// What has to hold of it.
+/// A condition on a number or list.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Proof {
     /// A number is not below this.
@@ -31,9 +31,9 @@ pub(crate) enum Proof {
     Lacks(Source, &'static str, u8),
 }
 
-/// Everything that was said about a stream.
+/// All output about a stream.
 pub(crate) struct Evidence {
-    /// What our program printed.
+    /// The output of our program.
     pub(crate) ours: String,
     /// Linux's counters.
     pub(crate) linux: String,
@@ -46,7 +46,7 @@ impl Evidence {
         Ok(Self { ours, linux })
     }
 
-    /// Whether all of it holds.
+    /// Checks all conditions.
     pub(crate) fn check(&self, proofs: &[Proof]) -> Result<()> {
         proofs.iter().try_for_each(|proof| self.check_one(*proof))
     }
@@ -97,7 +97,7 @@ fn has(list: &str, kind: u8) -> bool {
     list.split(',').any(|word| word == kind.to_string())
 }
 
-/// A counter of `/proc/net/netstat` or `snmp`: a line of names, then a line of values, both behind the same
+/// A counter of `/proc/net/netstat` or `snmp`: a line of names, then a line of values, both after the same
 /// word.
 fn linux_counter(text: &str, name: &str) -> Option<String> {
     let lines: Vec<_> = text.lines().collect();
@@ -107,7 +107,7 @@ fn linux_counter(text: &str, name: &str) -> Option<String> {
     })
 }
 
-/// A counter in the debug text of our stack's.
+/// A counter in the debug text of our stack.
 fn stack_counter(text: &str, name: &str) -> Option<String> {
     let mut words = text.split([' ', ',', '{', '}']).skip_while(|word| *word != format!("{name}:"));
     words.nth(1).map(str::to_owned)

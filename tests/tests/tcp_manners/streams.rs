@@ -1,4 +1,4 @@
-//! Plain streams between our stack and Linux's, each with something particular.
+//! Plain streams between our stack and Linux's, each with a special behaviour.
 
 use tests::device::af_packet;
 use tests::lab::{Ended, Namespace, Result, Run, Suite, Wire, programs, veth};
@@ -8,7 +8,7 @@ use crate::proof::Source::{Linux, Ours, Stack, Theirs};
 use crate::proof::{Evidence, Proof};
 use crate::{LIMIT, LINUX, OURS, PORT, START};
 
-/// TCP's options by their kinds.
+/// The kinds of TCP's options.
 mod kind {
     pub(super) const WINDOW_SCALE: u8 = 3;
     pub(super) const SACK_PERMITTED: u8 = 4;
@@ -17,7 +17,7 @@ mod kind {
     pub(super) const FAST_OPEN: u8 = 34;
 }
 
-/// Who sends.
+/// The side that sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sender {
     /// We do.
@@ -26,27 +26,27 @@ pub(crate) enum Sender {
     Linux,
 }
 
-/// Which end's kernel joins segments that arrive (GRO).
+/// The end whose kernel joins received segments (GRO).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Gro {
     Off,
-    /// The one in front of our raw socket.
+    /// The kernel of our raw socket.
     Ours,
     Linux,
 }
 
-/// One stream and what is particular about it.
+/// One stream and its special behaviour.
 #[derive(Clone, Copy)]
 struct Case {
     name: &'static str,
     sender: Sender,
-    /// We connect.
+    /// Whether we connect.
     active: bool,
     bytes: u64,
     /// Settings of Linux's side: names below `net.ipv4`.
     sysctls: &'static [(&'static str, &'static str)],
     gro: Gro,
-    /// What our end is told besides, and what Linux's.
+    /// Further options of our end, and of Linux's.
     ours: &'static [&'static str],
     linux: &'static [&'static str],
     proofs: &'static [Proof],
@@ -65,10 +65,10 @@ const BASE: Case = Case {
     proofs: &[],
 };
 
-/// The same the other way: we connect and send.
+/// The opposite: we connect and send.
 const AWAY: Case = Case { sender: Sender::Ours, active: true, ..BASE };
 
-/// A probe in vain would be the end of these: Linux gives up after the first.
+/// An unanswered probe would end these: Linux gives up after the first.
 const KEEPALIVES: &[Case] = &[
     Case {
         name: "keepalives_of_a_linux_that_receives_are_answered",
@@ -227,8 +227,8 @@ const PLAIN: &[Case] = &[
     },
 ];
 
-/// Joined by a kernel that receives. In front of our raw socket that leaves checksums to be filled in, which
-/// the socket does not tell: they are bad, and the stream goes on with what was not joined.
+/// Joined by the receiving kernel. On the way to our raw socket this leaves unfilled checksums, which the
+/// socket does not report: they are wrong, and the stream continues with segments that were not joined.
 const JOINED: &[Case] = &[
     Case {
         name: "segments_joined_by_our_kernel_are_lost_and_sent_again",
@@ -245,14 +245,14 @@ const JOINED: &[Case] = &[
     },
 ];
 
-/// Adds all of these.
+/// Adds all tests of this module.
 pub(crate) fn add(suite: &mut Suite) {
     for case in [KEEPALIVES, WINDOWS, RARE, ECN, PLAIN, JOINED].into_iter().flatten() {
         suite.add(case.name, move || stream(case));
     }
 }
 
-/// One stream over a veth pair, our port being DPDK's raw socket.
+/// One stream over a veth pair; our port is DPDK's raw socket.
 fn stream(case: &Case) -> Result<()> {
     let (left, right) = (Namespace::new()?, Namespace::new()?);
     veth(Wire { namespace: &left, dev: "v0" }, Wire { namespace: &right, dev: "v0" }, 1500)?;
@@ -273,11 +273,11 @@ fn stream(case: &Case) -> Result<()> {
     Evidence::new(ours, &right)?.check(case.proofs)
 }
 
-/// Runs our end and Linux's, which have to agree on every byte; `active`: ours connects. Returns what ours
-/// printed.
+/// Runs our end and Linux's, which have to report the same bytes. `active`: ours connects. Returns our
+/// output.
 ///
 /// # Errors
-/// With what both said.
+/// With both outputs.
 pub(crate) fn both(ours: Run, linux: Run, active: bool, sender: Sender, bytes: u64) -> Result<String> {
     let ours = task(ours, bytes, active.then_some(LINUX), sender == Sender::Ours);
     let linux = task(linux, bytes, (!active).then_some(OURS), sender == Sender::Linux);
@@ -296,7 +296,7 @@ pub(crate) fn both(ours: Run, linux: Run, active: bool, sender: Sender, bytes: u
     Ok(ours)
 }
 
-/// With the peer to connect to, if it connects.
+/// The program with its task, and the peer's address if it connects.
 fn task(run: Run, bytes: u64, peer: Option<&str>, sends: bool) -> Run {
     let run = match peer {
         Some(peer) => run.args(["--connect", &format!("{peer}:{PORT}")]),

@@ -1,4 +1,4 @@
-//! Corpora between archives and files, and the record of what was run. `scripts/fuzz` calls it.
+//! Converts corpora between archives and files, and records runs. Used by `scripts/fuzz`.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::{fs, io};
 use fuzz::archive::{Corpus, pack, unpack};
 use fuzz::target::{ALL, Target};
 
-/// Characters of a content's hash that name an entry.
+/// Characters of the hash that names an entry.
 const NAME: usize = 12;
 
 const USAGE: &str = "\
@@ -96,21 +96,21 @@ fn read(target: &Target) -> io::Result<Corpus> {
     }
 }
 
-/// Whether an entry stays whatever it covers: it was named by hand, not after its content.
+/// Whether an entry stays in any case: it was named by hand, not after its contents.
 fn is_kept(name: &str) -> bool {
     name.len() < NAME || !name.chars().all(|c| c.is_ascii_hexdigit())
 }
 
-/// Executions and the edges covered by then, in the order of a run.
+/// Executions with the edges covered by then, in the order of a run.
 type Growth = Vec<(u64, u64)>;
 
-/// What libFuzzer's logs of one run say of its growth; the first says with what it began.
+/// The growth in libFuzzer's logs of one run. The first log has the initial coverage.
 fn growth(logs: &[&str]) -> io::Result<Growth> {
     let mut growth = Growth::new();
     for log in logs {
         let (before, reached) = growth.last().copied().unwrap_or_default();
         let mut has_begun = false;
-        // Panics of the code under test are in it, which may say anything.
+        // Panics of the code under test are in it, with any bytes.
         let text = String::from_utf8_lossy(&fs::read(log)?).into_owned();
         for line in text.lines() {
             let mut words = line.split_ascii_whitespace();
@@ -120,7 +120,7 @@ fn growth(logs: &[&str]) -> io::Result<Growth> {
                 continue;
             };
             let Some(edges) = words.next().and_then(|word| word.parse::<u64>().ok()) else { continue };
-            // Before that it replays the corpus.
+            // Until then it replays the corpus.
             has_begun |= what == "INITED";
             if has_begun {
                 growth.push((before + executions, edges.max(reached)));
@@ -149,7 +149,7 @@ Edges that each run had reached when it had replayed the corpus, and after each 
 |---|---|---|---|---|---|---|---|
 ";
 
-/// Adds to a target's row of `RECORD.md`, and a row for the run.
+/// Updates a target's row in `RECORD.md`, and adds a row for the run.
 fn record(target: &Target, build: &str, cpu_seconds: u64, edges: u64, growth: &Growth) -> io::Result<()> {
     let path = folder().join("RECORD.md");
     let text = match fs::read_to_string(&path) {
@@ -180,7 +180,7 @@ fn record(target: &Target, build: &str, cpu_seconds: u64, edges: u64, growth: &G
                 cells[0] + cpu_seconds,
                 cells[1] + executions,
                 cells[2] + sanitized,
-                // The sanitizer's own checks are edges, too: one build alone can be compared with itself.
+                // The sanitizer's own checks are edges too, so a build can be compared only with itself.
                 if build == "asan" { cells[3] } else { edges },
                 corpus.len() as u64,
                 bytes as u64,

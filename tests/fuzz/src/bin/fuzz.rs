@@ -1,4 +1,4 @@
-//! libFuzzer on the target that `UWARP_FUZZ_TARGET` names. `scripts/fuzz` builds and runs it.
+//! libFuzzer with the target named by `UWARP_FUZZ_TARGET`. Built and run by `scripts/fuzz`.
 #![no_main]
 
 use std::sync::OnceLock;

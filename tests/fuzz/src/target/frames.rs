@@ -1,8 +1,8 @@
 //! Arbitrary frames into a stack with a listener: both families, ARP and neighbour discovery, ICMP,
-//! fragments, TCP to ports that listen and to ports that do not, and answers to what the stack itself said,
-//! so that connections come about.
+//! fragments, TCP to ports with and without a listener, and answers to the stack's own frames, so that
+//! connections are established.
 //!
-//! Rules: no panic; what is sent is well-formed; a frame is answered by few; limits are kept; at the end
+//! Rules: no panic; sent frames are well-formed; a frame causes only a few; limits are kept; at the end
 //! nothing is held.
 
 use crate::sim::packet::{Tcp, flag, parse};
@@ -17,28 +17,28 @@ use crate::input::Input;
 /// The port that listens.
 const PORT: u16 = 4000;
 
-/// Frames of one input at most.
+/// Most frames of one input.
 const FRAMES: usize = 48;
 
-/// Frames that may be sent for each that came, and beyond that in all: fragments of a long echo, retries of
-/// SYN-ACKs and solicitations.
+/// Limit of sent frames for each received one, and in addition in total: fragments of a long echo,
+/// retransmitted SYN-ACKs and solicitations.
 const SENT_PER_FRAME: usize = 16;
 const SENT_BESIDES: usize = 128;
 
-/// Time in which everything that nobody answers ends: SYN-ACKs, reassembly, neighbours.
+/// Time after which everything unanswered has ended: SYN-ACKs, reassembly, neighbours.
 const REST_US: u64 = 600_000_000;
 
-/// How many things there may be.
+/// Limits of the stack.
 const LIMITS: Limits =
     Limits { connections: 6, backlog: 2, neighbors: 6, tx_segments: 32, events: 16, ..rig::LIMITS };
 
 struct Run {
     host: Host,
     ends: Ends,
-    /// What the stack said last, and last by TCP.
+    /// The stack's last frame, and its last one with TCP.
     heard: Vec<u8>,
     heard_tcp: Option<(Vec<u8>, Tcp)>,
-    /// Frames that came, for repetition and for fragments.
+    /// Received frames, for repetition and for fragments.
     came: Vec<Vec<u8>>,
     sent: usize,
     alive: Vec<ConnId>,
@@ -122,7 +122,7 @@ impl Run {
         }
     }
 
-    /// Others than the ones everybody knows: strangers, groups, nobody, the stack itself.
+    /// Other addresses than the usual: strangers, groups, unspecified, the stack's own.
     fn choose_ends(&mut self, input: &mut Input<'_>) {
         let Ends { macs, v4, v6 } = &mut self.ends;
         match input.below(10) {
@@ -214,7 +214,8 @@ impl Run {
         self.ip(input.one_in(2), [protocol::TCP; 2], 64, &segment)
     }
 
-    /// The reply that the stack's latest segment waits for, more or less; or the address that it asks for.
+    /// The reply that the stack's latest segment waits for, or nearly so; or the answer to its address
+    /// resolution.
     fn answer(&self, input: &mut Input<'_>) -> Vec<u8> {
         match (packet::resolution(&self.heard, &self.ends), &self.heard_tcp) {
             (Some(reply), _) => reply,
@@ -240,7 +241,7 @@ impl Run {
         }
     }
 
-    /// An ICMP message, often an error that quotes what the stack sent.
+    /// An ICMP message, often an error that quotes a frame of the stack.
     fn icmp(&self, input: &mut Input<'_>) -> Vec<u8> {
         let mut message = vec![input.pick(&[8, 3, 3, 11, 12, 5, 0, 13]), input.below(16) as u8, 0, 0];
         message.extend(input.u32().to_be_bytes());
@@ -281,7 +282,7 @@ impl Run {
         packet::fragment(&packet, id, at, bytes, input.one_in(2)).unwrap_or(packet)
     }
 
-    /// Some bytes are others; the frame ends earlier; and the checksums are made to fit that, or not.
+    /// Changes some bytes, cuts the frame short, and recomputes the checksums, or not.
     fn deform(&self, input: &mut Input<'_>, frame: &mut Vec<u8>) {
         if !input.one_in(3) {
             return;
@@ -300,7 +301,7 @@ impl Run {
         }
     }
 
-    /// The listener goes, and with it what is half-open and nothing else.
+    /// The listener is removed, and half-open connections with it.
     fn unlisten(&mut self, listener: ListenerId) {
         let half_open = self.host.stack.listener_counters(listener).expect("it listens").1;
         let before = self.host.stack.usage().connections;
@@ -329,7 +330,7 @@ impl Run {
             match event {
                 Event::Established { conn, .. } => self.alive.push(conn),
                 Event::Closed { conn, .. } => self.alive.retain(|alive| *alive != conn),
-                // Anybody can say that they have our address.
+                // Any host can claim our address.
                 Event::AddressConflict { .. } => {}
                 Event::Received { conn, .. }
                 | Event::Evict { conn, .. }

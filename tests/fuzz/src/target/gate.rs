@@ -1,5 +1,5 @@
-//! A port whose frames wait at a gate until the target lets them go, in the order it likes, or loses them: so
-//! TCP at the far end receives ahead of a hole.
+//! A port whose frames are held until the target releases them, in any order, or drops them, so that TCP at
+//! the far end receives bytes ahead of a hole.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -7,35 +7,35 @@ use dp::{Burst, LinkState, Mbuf, Mempool, Port, PortCounters, PortInfo};
 
 use super::trace;
 
-/// Longest frame that passes the gate in any case: it carries no payload.
+/// Longest frame that is never held: it has no payload.
 const HEADERS: usize = 14 + 20 + 32;
 
 #[derive(Default)]
 struct Frames {
-    /// Frames that will have to wait.
+    /// Number of frames to be held.
     to_hold: usize,
     held: Vec<Mbuf>,
-    /// What was let go, and leaves with the next burst.
+    /// Released frames, which leave with the next burst.
     released: Vec<Mbuf>,
 }
 
-/// A hand on the gate.
+/// Controls the gate.
 #[derive(Clone, Default)]
-pub(super) struct Hand {
+pub(super) struct GateControl {
     frames: Arc<Mutex<Frames>>,
 }
 
-impl Hand {
+impl GateControl {
     fn frames(&self) -> MutexGuard<'_, Frames> {
         self.frames.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next `count` frames with payload wait.
+    /// Holds the next `count` frames with payload.
     pub(super) fn hold(&self, count: usize) {
         self.frames().to_hold = count;
     }
 
-    /// All that wait go on, the latest first if `reversed`.
+    /// Releases all held frames, the latest first if `reversed`.
     pub(super) fn release(&self, reversed: bool) {
         let mut frames = self.frames();
         let mut held = std::mem::take(&mut frames.held);
@@ -46,10 +46,10 @@ impl Hand {
         frames.to_hold = 0;
     }
 
-    /// All that wait are lost.
+    /// Drops all held frames.
     pub(super) fn lose(&self) {
         let lost = std::mem::take(&mut *self.frames());
-        // The buffers go back to their pool when the lock is no longer held.
+        // The buffers return to their pool after the lock is released.
         drop(lost);
     }
 }
@@ -57,12 +57,12 @@ impl Hand {
 /// The port.
 struct Gate {
     port: Box<dyn Port>,
-    hand: Hand,
+    hand: GateControl,
 }
 
-/// A gate in front of `port`, and the hand on it.
-pub(super) fn gated(port: Box<dyn Port>) -> (Box<dyn Port>, Hand) {
-    let hand = Hand::default();
+/// A gate in front of `port`, and its control.
+pub(super) fn gated(port: Box<dyn Port>) -> (Box<dyn Port>, GateControl) {
+    let hand = GateControl::default();
     (Box::new(Gate { port, hand: hand.clone() }), hand)
 }
 

@@ -1,5 +1,5 @@
-//! A stack whose frames the target itself carries, with what everybody watches: what it sends is well-formed,
-//! it is quiet when nothing happens, and it gives back what it took.
+//! A stack whose frames the target itself carries, with common rules: its frames are well-formed, it is idle
+//! when nothing happens, and it gives back its buffers.
 
 use dp::{Burst, Checksum, Mbuf, Mempool};
 use tcp_lite::facade::EthernetAddress;
@@ -12,16 +12,16 @@ use super::trace;
 const BUFFERS: usize = 32;
 const BUFFER_BYTES: usize = 1600;
 
-/// Turns that a rest may take: beyond it the stack asks for turns with nothing to do.
+/// Limit of polls while nothing happens.
 const REST_TURNS: usize = 20_000;
 
 thread_local! {
-    /// Kept from one execution to the next: each gives back what it took, or fails, so that all that a buffer
-    /// brings along are bytes that nobody may read before they are written.
+    /// Kept between executions: each gives back all buffers, or fails. Only the old contents of buffers
+    /// remain, which no code may read before writing.
     static POOL: Mempool = Mempool::heap("fuzz", BUFFERS, BUFFER_BYTES);
 }
 
-/// From the far end to the stack.
+/// Addresses, from the far end to the stack.
 pub(super) const ENDS: Ends = Ends {
     macs: [[2, 0, 0, 0, 0, 0x0a], [2, 0, 0, 0, 0, 0x0b]],
     v4: [[10, 0, 0, 1], [10, 0, 0, 2]],
@@ -37,14 +37,14 @@ pub(super) struct Host {
     pub(super) stack: Stack,
     /// Its packet buffers.
     pub(super) pool: Mempool,
-    /// Microseconds.
+    /// Time, microseconds.
     pub(super) now_us: u64,
     mtu: u16,
     out: Burst,
 }
 
 impl Host {
-    /// A stack of small limits.
+    /// A stack with small limits.
     pub(super) fn new(mtu: u16, tcp: TcpConfig, limits: Limits) -> Self {
         let pool = POOL.with(Mempool::clone);
         assert_eq!(pool.available(), pool.capacity(), "an execution before kept packet buffers");
@@ -67,13 +67,12 @@ impl Host {
         Self { stack, pool, now_us: 1_000_000, mtu, out: Burst::new() }
     }
 
-    /// The time as the stack takes it.
+    /// The time in the stack's type.
     pub(super) fn now(&self) -> Instant {
         Instant::from_micros(self.now_us as i64)
     }
 
-    /// A frame arrives, in buffers that end at `cuts`. Where no buffer is free it is lost, as it is at a
-    /// device.
+    /// A frame arrives, in buffers that end at `cuts`. It is lost if no buffer is free, as on a device.
     pub(super) fn deliver(&mut self, bytes: &[u8], cuts: &[usize], checksum: Checksum) {
         let mut ends: Vec<usize> = cuts.iter().map(|cut| cut % (bytes.len() + 1)).collect();
         ends.push(bytes.len());
@@ -102,7 +101,7 @@ impl Host {
         self.stack.check_invariants().expect("invariants of the stack");
     }
 
-    /// What the stack has to say now, each frame looked at.
+    /// The frames that the stack sends now; checks each.
     pub(super) fn sent(&mut self) -> Vec<Vec<u8>> {
         let now = self.now();
         self.assert_invariants();
@@ -133,16 +132,16 @@ impl Host {
         );
     }
 
-    /// When something is to be done next.
+    /// The stack's next deadline.
     pub(super) fn next_us(&mut self) -> Option<u64> {
         let now = self.now();
         self.stack.next_deadline(now).map(|at| at.total_micros() as u64)
     }
 
-    /// Lets time pass, nobody answering, until `until_us`; gives what was sent.
+    /// Advances the time to `until_us` without answers. Returns the sent frames.
     ///
     /// # Panics
-    /// When the stack asks for more turns than it can have use for.
+    /// If the stack asks for more polls than it can need.
     pub(super) fn rest(&mut self, until_us: u64, mut seen: impl FnMut(&mut Self, Vec<u8>)) {
         for _ in 0..REST_TURNS {
             for frame in self.sent() {
@@ -159,8 +158,7 @@ impl Host {
         panic!("{REST_TURNS} turns until {} us, and more are asked for", self.now_us);
     }
 
-    /// Nobody has anything any more: every packet buffer is back, and the stack holds nothing but its
-    /// neighbours.
+    /// Checks that all packet buffers are back, and that the stack holds nothing but its neighbours.
     pub(super) fn assert_all_given_back(&self) {
         assert_eq!(self.pool.available(), self.pool.capacity(), "packet buffers are gone");
         let usage = self.stack.usage();

@@ -1,40 +1,40 @@
-//! What was posted and has not completed: each request completes once, or is flushed once, and nothing else
-//! does.
+//! Requests that were posted and have not completed: each completes once, or is flushed once, and nothing
+//! else completes.
 
 use std::collections::BTreeMap;
 
 use iwarp::verbs::{CompletionQueue, WcStatus, WorkCompletion};
 
-/// Requests by their numbers.
+/// Requests by number.
 #[derive(Default)]
 pub(super) struct Ledger {
     last: u64,
-    /// Number of the queue pair, and whether success is silent.
+    /// By `wr_id`.
     open: BTreeMap<u64, Posted>,
 }
 
 #[derive(Clone, Copy)]
 struct Posted {
-    /// `None`: of a shared receive queue.
+    /// `None`: on a shared receive queue.
     qp_num: Option<u32>,
-    /// It may never complete: success is silent, or whoever it was posted to is gone.
+    /// It may never complete: a success is silent, or its queue pair is gone.
     silent: bool,
 }
 
 impl Ledger {
-    /// A number for the next request.
+    /// The number of the next request.
     pub(super) fn next(&mut self) -> u64 {
         self.last += 1;
         self.last
     }
 
-    /// Request `wr_id` was posted. `silent`: it completes only when it fails.
+    /// Records request `wr_id`. `silent`: it completes only if it fails.
     pub(super) fn post(&mut self, wr_id: u64, qp_num: Option<u32>, silent: bool) {
         let before = self.open.insert(wr_id, Posted { qp_num, silent });
         assert!(before.is_none(), "the target posts {wr_id} twice");
     }
 
-    /// The user let go of the queue pair: what is posted to it may complete or not.
+    /// The user dropped the queue pair: its requests may complete or not.
     pub(super) fn forget(&mut self, qp_num: u32) {
         self.open
             .values_mut()
@@ -42,7 +42,7 @@ impl Ledger {
             .for_each(|posted| posted.silent = true);
     }
 
-    /// Takes all completions; gives each to `seen`.
+    /// Polls all completions, and passes each to `seen`.
     pub(super) fn reap(&mut self, cq: &CompletionQueue, mut seen: impl FnMut(&WorkCompletion)) {
         while let Some(wc) = cq.poll_one() {
             let posted = self.open.remove(&wc.wr_id);
@@ -58,7 +58,7 @@ impl Ledger {
         }
     }
 
-    /// Everything posted to a queue pair of its own has completed.
+    /// Checks that all requests on queue pairs have completed.
     pub(super) fn assert_settled(&self) {
         let left: Vec<_> =
             self.open.iter().filter(|(_, posted)| posted.qp_num.is_some() && !posted.silent).collect();

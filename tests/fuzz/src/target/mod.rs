@@ -11,7 +11,7 @@ pub mod startup;
 pub mod stream;
 pub mod verbs;
 
-/// Prints what happens, where `UWARP_FUZZ_TRACE` is set: for one input that broke a rule.
+/// Prints events if `UWARP_FUZZ_TRACE` is set, to debug an input that broke a rule.
 fn trace(what: std::fmt::Arguments<'_>) {
     static WANTED: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
     if *WANTED.get_or_init(|| std::env::var_os("UWARP_FUZZ_TRACE").is_some()) {
@@ -19,17 +19,17 @@ fn trace(what: std::fmt::Arguments<'_>) {
     }
 }
 
-/// Something to fuzz.
+/// A fuzz target.
 #[derive(Clone, Copy)]
 pub struct Target {
-    /// Its name: that of its archive, and what `scripts/fuzz` takes.
+    /// Its name, also that of its archive and for `scripts/fuzz`.
     pub name: &'static str,
     /// Runs one input.
     ///
     /// # Panics
-    /// Where a rule is broken.
+    /// If a rule is broken.
     pub run: fn(&[u8]),
-    /// The longest input that is tried.
+    /// The longest input to try.
     pub max_bytes: usize,
 }
 

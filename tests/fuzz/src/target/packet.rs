@@ -1,4 +1,4 @@
-//! Packets put together from parts, right by default: lengths and checksums are filled in last.
+//! Packets built from parts, valid by default: lengths and checksums are filled in last.
 
 use smoltcp::wire::checksum;
 
@@ -18,10 +18,10 @@ pub(super) mod protocol {
     pub(in super::super) const ICMPV6: u8 = 58;
 }
 
-/// Who sends and who is meant.
+/// Source and destination addresses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ends {
-    /// Ethernet, sender's first.
+    /// Ethernet, source first.
     pub(super) macs: [[u8; 6]; 2],
     /// IPv4.
     pub(super) v4: [[u8; 4]; 2],
@@ -29,7 +29,7 @@ pub(super) struct Ends {
     pub(super) v6: [[u8; 16]; 2],
 }
 
-/// What of IPv4's header is not always the same.
+/// The variable fields of an IPv4 header.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ipv4 {
     /// Type of service, ECN in the last two bits.
@@ -40,7 +40,7 @@ pub(super) struct Ipv4 {
     pub(super) fragment: u16,
     /// Time to live.
     pub(super) ttl: u8,
-    /// What follows.
+    /// Protocol of the payload.
     pub(super) protocol: u8,
 }
 
@@ -48,7 +48,7 @@ fn ethernet(ends: &Ends, ethertype: [u8; 2]) -> Vec<u8> {
     [&ends.macs[1][..], &ends.macs[0], &ethertype].concat()
 }
 
-/// A frame around anything.
+/// A frame with any payload.
 pub(super) fn raw(ends: &Ends, ethertype: [u8; 2], payload: &[u8]) -> Vec<u8> {
     [&ethernet(ends, ethertype)[..], payload].concat()
 }
@@ -71,7 +71,7 @@ pub(super) fn ipv4(ends: &Ends, header: Ipv4, options: &[u8], payload: &[u8]) ->
     frame
 }
 
-/// An IPv6 packet, extension headers being part of `payload`.
+/// An IPv6 packet; extension headers are part of `payload`.
 pub(super) fn ipv6(ends: &Ends, class: u8, next: u8, hop_limit: u8, payload: &[u8]) -> Vec<u8> {
     let mut frame = ethernet(ends, [0x86, 0xdd]);
     frame.extend([0x60 | class >> 4, class << 4, 0, 0]);
@@ -84,7 +84,7 @@ pub(super) fn ipv6(ends: &Ends, class: u8, next: u8, hop_limit: u8, payload: &[u
     frame
 }
 
-/// A piece of `packet`'s payload as a fragment: `at` and `bytes` count from behind the IP header.
+/// A fragment of `packet`'s payload: `at` and `bytes` count from the end of the IP header.
 pub(super) fn fragment(packet: &[u8], id: u16, at: usize, bytes: usize, more: bool) -> Option<Vec<u8>> {
     let offset = at / 8 * 8;
     let cut = |payload: &[u8]| -> Option<Vec<u8>> {
@@ -120,8 +120,8 @@ pub(super) fn fragment(packet: &[u8], id: u16, at: usize, bytes: usize, more: bo
     Some(frame)
 }
 
-/// Fills in the checksums of IPv4's header and of TCP, ICMP and ICMPv6 right behind an IP header, where there
-/// are any.
+/// Fills in the checksum of the IPv4 header, and those of TCP, ICMP and ICMPv6 directly after an IP header,
+/// if present.
 pub(super) fn finish(frame: &mut [u8]) {
     dp::checksum::complete_ipv4_header(frame);
     if dp::checksum::complete(frame) {
@@ -134,7 +134,7 @@ pub(super) fn finish(frame: &mut [u8]) {
     }
 }
 
-/// Where an ICMP message of either family begins, and the sum of its pseudo-header.
+/// The offset of an ICMP message of either family, and the sum of its pseudo-header.
 fn message(frame: &[u8]) -> Option<(usize, u16)> {
     let (at, pseudo) = match (frame.get(12..14)?, frame.get(ETHERNET + 6)?, frame.get(ETHERNET + 9)?) {
         ([0x08, 0], _, &protocol::ICMP) => (ETHERNET + usize::from(frame[ETHERNET] & 15) * 4, 0),
@@ -149,8 +149,8 @@ fn message(frame: &[u8]) -> Option<(usize, u16)> {
     (frame.len() >= at + 4).then_some((at, pseudo))
 }
 
-/// The answer to `frame`, if it asks for an Ethernet address by ARP or neighbour discovery: that of `ends`'
-/// sender.
+/// The answer to `frame`, if it is an ARP request or neighbour solicitation: the Ethernet address of `ends`'
+/// source.
 pub(super) fn resolution(frame: &[u8], ends: &Ends) -> Option<Vec<u8>> {
     let [mac, asker] = &ends.macs;
     if frame.get(12..14)? == [8, 6] && frame.get(ETHERNET + 7)? == &1 {
@@ -169,7 +169,7 @@ pub(super) fn resolution(frame: &[u8], ends: &Ends) -> Option<Vec<u8>> {
     None
 }
 
-/// A frame as a trace shows it.
+/// A frame as text, for traces.
 pub(super) struct Shown<'a>(pub(super) &'a [u8]);
 
 impl std::fmt::Display for Shown<'_> {
@@ -181,14 +181,14 @@ impl std::fmt::Display for Shown<'_> {
     }
 }
 
-/// Whether a frame is a whole TCP segment with right checksums.
+/// Whether a frame is a whole TCP segment with correct checksums.
 pub(super) fn is_whole_tcp(frame: &[u8]) -> bool {
     let mut again = frame.to_vec();
     dp::checksum::complete_ipv4_header(&mut again);
     dp::checksum::complete(&mut again) && again == frame
 }
 
-/// Whether every checksum in a frame that was sent is right.
+/// Whether all checksums in a sent frame are correct.
 pub(super) fn is_sound(frame: &[u8]) -> bool {
     let mut again = frame.to_vec();
     if let Some((at, _)) = message(&again) {

@@ -1,5 +1,5 @@
-//! An engine with small limits, and a bare TCP peer on the other end of its wire, which is that of iwarp's
-//! own tests: by path, as they are tests and no crate.
+//! An engine with small limits, and a bare TCP peer at the other end of its wire. The peer is that of iwarp's
+//! tests, included by path, as tests are not a crate.
 
 use dp::link::{LinkConfig, pair_over};
 use dp::{Mempool, Port};
@@ -7,9 +7,9 @@ use iwarp::engine::EngineConfig;
 use iwarp::verbs::{CompletionQueue, Context, ContextConfig, ContextLimits, QpInit};
 use tcp_lite::Limits;
 
-use super::gate::{Hand, gated};
+use super::gate::{GateControl, gated};
 
-/// The port that engines listen on.
+/// The port of listeners.
 pub(super) const PORT: u16 = 7174;
 
 #[path = "../../../../iwarp/tests/it/common/raw.rs"]
@@ -21,7 +21,7 @@ use raw::RawPair;
 /// Packet buffers of each port.
 const BUFFERS: usize = 32;
 
-/// Turns in which an engine that was left alone has to come to rest.
+/// Limit of polls until an unused engine is idle.
 const REST_TURNS: usize = 30_000;
 
 fn wire() -> LinkConfig {
@@ -29,9 +29,8 @@ fn wire() -> LinkConfig {
 }
 
 thread_local! {
-    /// The buffers of both ends. They are kept from one execution to the next: each gives back what it took,
-    /// or fails, so that all that a buffer brings along are bytes that nobody may read before they are
-    /// written.
+    /// The buffers of both ends. Kept between executions: each gives back all buffers, or fails. Only the old
+    /// contents of buffers remain, which no code may read before writing.
     static POOLS: [Mempool; 2] = wire().pools();
 }
 
@@ -49,7 +48,7 @@ fn assert_whole(pools: &[Mempool; 2]) {
     }
 }
 
-/// A context with room for little.
+/// A context with small limits.
 pub(super) fn context(seed: u8) -> Context {
     let limits = ContextLimits {
         max_pd: 8,
@@ -70,12 +69,12 @@ pub(super) fn context(seed: u8) -> Context {
         .expect("a context")
 }
 
-/// A queue pair with room for little.
+/// A queue pair with short queues.
 pub(super) fn queues(cq: &CompletionQueue) -> QpInit<'_> {
     QpInit { max_send_wr: 16, max_recv_wr: 16, ..QpInit::new(cq) }
 }
 
-/// What a stack may hold: few of each, so that limits are met.
+/// Limits of the stack: small, so that they are reached.
 pub(super) const LIMITS: Limits = Limits {
     connections: 8,
     listeners: 2,
@@ -88,20 +87,20 @@ pub(super) const LIMITS: Limits = Limits {
     events: 64,
 };
 
-/// What an engine may hold.
+/// Limits of the engine.
 pub(super) fn small(config: &mut EngineConfig) {
     config.stack.limits = LIMITS;
     config.stack.tcp.recv_window_bytes = 1 << 16;
     config.stack.tcp.send_buffer_bytes = 1 << 16;
 }
 
-/// An engine, which asks for CRCs or does not, and its peer.
+/// An engine that asks for CRCs or not, and its peer.
 pub(super) fn rig(crc: bool) -> Box<RawPair> {
     rig_over(ports(), crc)
 }
 
-/// An engine, which asks for CRCs or does not, and its peer, whose frames may be held back.
-pub(super) fn gated_rig(crc: bool) -> (Box<RawPair>, Hand) {
+/// An engine that asks for CRCs or not, and its peer, whose frames may be held.
+pub(super) fn gated_rig(crc: bool) -> (Box<RawPair>, GateControl) {
     let (engine, peer) = ports();
     let (peer, hand) = gated(peer);
     (rig_over((engine, peer), crc), hand)
@@ -114,15 +113,14 @@ fn rig_over(ports: (Box<dyn Port>, Box<dyn Port>), crc: bool) -> Box<RawPair> {
     }))
 }
 
-/// Lets `us` pass, at once where nobody has anything to do any more.
+/// Advances the time by `us`, at once if neither side has a deadline.
 pub(super) fn pass(raw: &mut RawPair, us: i64) {
     let end_us = raw.now_us + us;
     raw.rest(us);
     raw.now_us = raw.now_us.max(end_us);
 }
 
-/// Lets everything end, and looks that nothing is held: the objects are gone, the connections, the packet
-/// buffers.
+/// Ends everything, and checks that nothing is left: objects, connections, packet buffers.
 pub(super) fn assert_all_given_back(mut raw: Box<RawPair>, us: i64) {
     let turns = raw.rest(us);
     assert!(turns < REST_TURNS, "{turns} turns until {} us", raw.now_us);

@@ -1,10 +1,10 @@
-//! A live connection under a program of actions: segments whose fields stand somewhere near the connection's
-//! own, the user's calls, losses, time. Then everybody behaves, and the connection has to come to a good end.
+//! A live connection and a program of actions: segments with fields near the connection's state, calls of the
+//! user, losses, time. Then both sides behave well, and the connection has to end gracefully.
 //!
-//! Rules: the simulator's on the wire; both streams whole, byte by byte; nothing is handed up twice or beyond
-//! the window; events come in order; what an honest peer needs to go on it gets; at the end nothing is held.
-//! A peer that contradicts itself about where its stream ends (`lawless`) frees the stack of the rules on the
-//! wire, not of the others.
+//! Rules: the simulator's on the wire; both streams arrive whole, byte by byte; nothing is delivered twice or
+//! beyond the window; events come in order; an honest peer gets what it needs to continue; at the end nothing
+//! is held. If the peer contradicts itself about its stream or its SACK blocks, only the rules on the wire
+//! stop to apply.
 
 mod peer;
 mod user;
@@ -25,23 +25,23 @@ use crate::sim::watch::{Condition, Framing, Watch};
 /// The port of the listener, and the client's.
 const SERVER_PORT: u16 = 4000;
 const CLIENT_PORT: u16 = 50_000;
-/// Sides, as the rules on the wire count them.
+/// Sides, as in the rules on the wire.
 const PEER: usize = 0;
 const HOST: usize = 1;
 
-/// Actions of one input at most.
+/// Most actions of one input.
 const ACTIONS: usize = 96;
 
 /// TIME-WAIT of the host.
 const TIME_WAIT: Duration = Duration::from_secs(2);
 
-/// Bytes of the peer's stream at most.
+/// Longest stream of the peer, bytes.
 const STREAM: u64 = 1 << 16;
 
-/// Segments until an honest peer has everything: enough for all that a program can leave.
+/// Segments until an honest peer has everything: enough for any state that a program can leave.
 const ROUNDS: usize = 1000;
 
-/// Time after the end: TIME-WAIT, and retransmissions that nobody answers.
+/// Time after the end: TIME-WAIT, and unanswered retransmissions.
 const REST_US: u64 = 600_000_000;
 
 const LIMITS: Limits = Limits { connections: 2, listeners: 1, backlog: 1, ..rig::LIMITS };
@@ -51,14 +51,14 @@ struct Run {
     peer: Peer,
     user: User,
     watch: Option<Watch>,
-    /// The peer has announced a window from where it has not come to: until then others do not count (RFC
-    /// 9293 section 3.10.7.4, SND.WL1), and it has itself to blame.
+    /// The peer has announced a window with a sequence number that it has not reached. Until it has, other
+    /// windows do not count (RFC 9293 section 3.10.7.4, SND.WL1).
     ahead: bool,
-    /// Frames of the stack's that are lost from now on.
+    /// Number of the stack's frames that will be lost.
     losses: usize,
-    /// Frames that were delivered, for repetition and for fragments.
-    came: Vec<Vec<u8>>,
-    /// The identification of the next packet that is cut into fragments.
+    /// Delivered frames, for repetition and for fragments.
+    frames: Vec<Vec<u8>>,
+    /// The identification of the next fragmented packet.
     fragmented: u16,
 }
 
@@ -71,13 +71,13 @@ pub fn run(bytes: &[u8]) {
             break;
         }
         run.act(&mut input);
-        run.look();
+        run.handle_sent();
     }
     run.end();
 }
 
 impl Run {
-    /// A connection, by the handshake of the documents.
+    /// Opens a connection with a regular handshake.
     fn open(input: &mut Input<'_>) -> Self {
         let setup = input.u16();
         let bit = |at: u32| setup >> at & 1 == 1;
@@ -119,24 +119,24 @@ impl Run {
                 watch,
                 ahead: false,
                 losses: 0,
-                came: Vec::new(),
+                frames: Vec::new(),
                 fragmented: 9,
             };
-            run.look();
+            run.handle_sent();
             run.open_with(input, flag::SYN | flag::ACK);
             run
         } else {
             host.stack.listen(host_port).expect("a free listener");
             let mut run =
-                Self { host, peer, user, watch, ahead: false, losses: 0, came: Vec::new(), fragmented: 9 };
+                Self { host, peer, user, watch, ahead: false, losses: 0, frames: Vec::new(), fragmented: 9 };
             run.open_with(input, flag::SYN);
-            let ack = run.peer.honest(0, 0, u16::MAX);
-            run.say(&ack, true);
+            let ack = run.peer.regular(0, 0, u16::MAX);
+            run.arrives(&ack, true);
             run
         }
     }
 
-    /// The peer's SYN, with the options that the input names.
+    /// The peer's SYN, with options chosen by the input.
     fn open_with(&mut self, input: &mut Input<'_>, flags: u8) {
         let offered = input.u8();
         let mut options = vec![2, 4];
@@ -162,10 +162,10 @@ impl Run {
             Segment { seq, ack, flags: flags | ecn, window, urgent: 0, options, payload: Vec::new(), ecn: 0 };
         self.announce(&self.peer.frame(&syn));
         self.peer.offers = (offered & 8 == 0, offered & 16 == 0);
-        self.say(&syn, true);
+        self.arrives(&syn, true);
     }
 
-    /// The peer sends this, as the rules on the wire see it.
+    /// The peer sends a frame: checks the rules on the wire.
     fn announce(&mut self, frame: &[u8]) {
         let now_us = self.host.now_us;
         if let Some(watch) = &mut self.watch {
@@ -174,30 +174,30 @@ impl Run {
         }
     }
 
-    /// A segment arrives. `proper`: one that the stack has to take; of others the rules on the wire see less,
-    /// since what they carry may count or not.
-    fn say(&mut self, segment: &Segment, proper: bool) {
+    /// A segment arrives. `proper`: the stack has to process it. Otherwise the rules on the wire see only a
+    /// part of it, since it may count or not.
+    fn arrives(&mut self, segment: &Segment, proper: bool) {
         let frame = self.peer.frame(segment);
         self.arrive(&frame, &[], proper);
     }
 
     fn arrive(&mut self, frame: &[u8], cuts: &[usize], proper: bool) {
-        if self.came.len() < 64 {
-            self.came.push(frame.to_vec());
+        if self.frames.len() < 64 {
+            self.frames.push(frame.to_vec());
         }
         if packet::is_whole_tcp(frame) {
-            self.witness(frame, proper);
+            self.update_rules(frame, proper);
         }
         self.host.deliver(frame, cuts, Checksum::Unknown);
-        self.user.take(&mut self.host.stack, self.peer.edge);
-        self.look();
+        self.user.events(&mut self.host.stack, self.peer.edge);
+        self.handle_sent();
     }
 
-    /// The rules on the wire see a frame arrive.
-    fn witness(&mut self, frame: &[u8], proper: bool) {
+    /// A frame arrives: updates the rules on the wire.
+    fn update_rules(&mut self, frame: &[u8], proper: bool) {
         let condition = self.condition();
         let tcp = parse(frame);
-        // It is answered, but nothing of it counts, whatever it offers.
+        // It is answered, but nothing in it counts.
         let is_void =
             tcp.as_ref().is_some_and(|tcp| !proper && tcp.has(flag::SYN) || !self.is_acceptable(tcp));
         if let Some(watch) = &mut self.watch {
@@ -214,8 +214,8 @@ impl Run {
         }
     }
 
-    /// Whether a segment is in the window that the stack has announced (RFC 9293 table 6, by overlap); its
-    /// right edge is, for a segment without length. A connection that is not there yet takes what it takes.
+    /// Whether a segment is in the window that the stack has announced (RFC 9293 table 6, by overlap), the
+    /// right edge included for a segment without length; true before the connection is established.
     fn is_acceptable(&self, tcp: &Tcp) -> bool {
         let info = self.user.conn.and_then(|conn| self.host.stack.info(conn));
         let Some(info) = info.filter(|info| !matches!(info.state, State::SynSent | State::SynReceived))
@@ -235,12 +235,12 @@ impl Run {
         Condition::of(&self.host.stack.counters(), TIME_WAIT)
     }
 
-    /// What the stack sends now; whoever asks for the peer's Ethernet address gets it.
-    fn look(&mut self) {
+    /// Handles the frames that the stack sends now. Answers requests for the peer's Ethernet address.
+    fn handle_sent(&mut self) {
         for frame in self.host.sent() {
             self.on_frame(frame);
         }
-        self.user.take(&mut self.host.stack, self.peer.edge);
+        self.user.events(&mut self.host.stack, self.peer.edge);
     }
 
     fn on_frame(&mut self, frame: Vec<u8>) {
@@ -252,7 +252,7 @@ impl Run {
         let Some(tcp) = parse(&frame) else {
             if let Some(reply) = packet::resolution(&frame, &ENDS) {
                 self.host.deliver(&reply, &[], Checksum::Unknown);
-                self.look();
+                self.handle_sent();
             }
             return;
         };
@@ -264,7 +264,7 @@ impl Run {
             self.peer.acked = self.peer.acked.max(acked.min(STREAM + 1));
             self.peer.edge = self.peer.edge.max(acked + (u64::from(tcp.window) << scale));
         } else if tcp.has(flag::SYN) {
-            // It opens the window from where the peer will begin.
+            // It opens the window from the peer's first byte.
             self.peer.edge = self.peer.edge.max(u64::from(tcp.window));
         }
         if self.losses > 0 {
@@ -275,10 +275,10 @@ impl Run {
             let arrived = Frame { bytes: frame.clone(), damage: Damage::None };
             watch.on_delivered(self.host.now_us, PEER, &arrived, Condition::default());
         }
-        self.peer.hear(frame, tcp);
+        self.peer.on_segment(frame, tcp);
     }
 
-    /// What the stack sends is what its user gave it.
+    /// Checks that the stack sends the bytes of its user.
     fn check_stream(&self, frame: &[u8]) {
         let (Some(tcp), Some(isn)) = (parse(frame), self.peer.host_isn) else { return };
         let start = u64::from(tcp.seq.wrapping_sub(isn).wrapping_sub(1));
@@ -296,19 +296,19 @@ impl Run {
         match input.below(18) {
             0..=3 => self.segment(input),
             4 | 5 => {
-                // All is well for a while.
+                // Regular traffic for a while.
                 let (count, bytes) = (1 + input.below(6), input.pick(&[1460, 100, 536, 1]));
                 for _ in 0..count {
                     let from = self.peer.written;
                     let bytes = self.write(from as i64 + bytes as i64).saturating_sub(from) as usize;
                     let window = if input.one_in(4) { input.u16() } else { u16::MAX };
-                    let segment = self.peer.honest(from, bytes, window);
-                    self.say(&segment, true);
+                    let segment = self.peer.regular(from, bytes, window);
+                    self.arrives(&segment, true);
                 }
             }
             6 => {
-                let segment = self.peer.honest(self.peer.acked, 0, input.u16());
-                self.say(&segment, true);
+                let segment = self.peer.regular(self.peer.acked, 0, input.u16());
+                self.arrives(&segment, true);
             }
             7 => self.selective(input),
             8 | 9 => {
@@ -325,32 +325,32 @@ impl Run {
             10 => self.close(input),
             11 | 12 => {
                 let until_us = self.host.now_us + u64::from(input.size());
-                self.pass(until_us);
+                self.advance(until_us);
             }
             13 => {
                 let next_us = self.host.next_us().unwrap_or(0).min(self.host.now_us + 60_000_000);
-                self.pass(next_us);
+                self.advance(next_us);
             }
             14 => self.losses = input.below(20),
             15 => self.icmp(input),
-            16 => self.again(input),
+            16 => self.repeat(input),
             _ => self.user.release(&mut self.host.stack, input.size() as usize),
         }
     }
 
-    /// Extends the peer's stream to `end`, as far as it may; returns where it ends.
+    /// Extends the peer's stream to `end`, as far as allowed. Returns its end.
     fn write(&mut self, end: i64) -> u64 {
         let end = (end.max(0) as u64).min(STREAM).min(self.peer.edge + 3000);
         while self.peer.written < end && !self.peer.finished {
             let bytes = (end - self.peer.written).min(1460) as usize;
-            let segment = self.peer.honest(self.peer.written, bytes, 0);
+            let segment = self.peer.regular(self.peer.written, bytes, 0);
             self.announce(&self.peer.frame(&segment));
             self.peer.written += bytes as u64;
         }
         end.min(self.peer.written)
     }
 
-    /// A segment with each field where it might stand, or near.
+    /// A segment with each field at or near its regular value.
     fn segment(&mut self, input: &mut Input<'_>) {
         let peer = &self.peer;
         let bases = [peer.acked, peer.written, peer.edge, 0];
@@ -358,14 +358,14 @@ impl Run {
         let bytes = if input.one_in(2) { 0 } else { input.size() as usize % 1461 };
         let end = offset + bytes as i64;
         let inside = self.write(end) as i64 == end;
-        // What is not written is nowhere near a window, now or when it comes again.
+        // Bytes that are not part of the stream are far from any window, now and when they are repeated.
         let bytes = if inside || offset > 4 * STREAM as i64 + (1 << 20) { bytes } else { 0 };
-        let (heard, claimed) = (self.peer.heard_up_to(), self.peer.claimed);
+        let (heard, claimed) = (self.peer.received_to(), self.peer.acked_to);
         let ack =
             input.pick(&[heard, self.user.sent, claimed, heard]) as i64 + i64::from(input.delta() as i32);
         let mut flags = flag::ACK;
         if input.one_in(3) {
-            // FIN is for `close`, but for peers without law.
+            // FIN is sent by `close`, and below by peers that contradict themselves.
             flags = input.u8() & !flag::FIN;
         }
         if input.one_in(40) {
@@ -385,47 +385,47 @@ impl Run {
         let urgent = if flags & 0x20 != 0 { input.u16() } else { 0 };
         let ack = self.peer.ack(0).wrapping_add(ack as u32);
         if flags & flag::ACK != 0 {
-            self.peer.claim(ack);
+            self.peer.acknowledge(ack);
         }
         let ecn = input.u8() & 3;
         let mut frame = self.peer.frame(&Segment { seq, ack, flags, window, urgent, options, payload, ecn });
         let cuts: Vec<usize> =
             if input.one_in(8) { vec![input.u8().into(), input.u16().into()] } else { Vec::new() };
         if input.one_in(12) {
-            // A bit turns on the way: seen by a checksum, or where none looks.
+            // A bit flips on the way, detected by a checksum or not.
             let at = packet::ETHERNET + input.below(frame.len() - packet::ETHERNET);
             frame[at] ^= 1 << input.below(8);
         }
         self.arrive(&frame, &cuts, false);
     }
 
-    /// Selective acknowledgements: true ones, and others.
+    /// Sends SACK blocks, true and false ones.
     fn selective(&mut self, input: &mut Input<'_>) {
         let lies = input.one_in(3);
-        let mut segment = self.peer.honest(self.peer.acked, 0, u16::MAX);
+        let mut segment = self.peer.regular(self.peer.acked, 0, u16::MAX);
         segment.options.extend([1, 1, 5, 0]);
         let at = segment.options.len() - 1;
-        let heard = self.peer.heard.frontier();
+        let heard = self.peer.received.frontier();
         for _ in 0..1 + input.below(3) {
             let from = heard as i64 + i64::from(input.size()) * if lies && input.one_in(2) { -1 } else { 1 };
             let to = from + i64::from(input.size());
-            if lies || self.peer.heard.contains(from as u64, to as u64) && from < to {
+            if lies || self.peer.received.contains(from as u64, to as u64) && from < to {
                 segment.options.extend(self.peer.ack(from as u64).to_be_bytes());
                 segment.options.extend(self.peer.ack(to as u64).to_be_bytes());
-                self.peer.claimed = self.peer.claimed.max(heard);
+                self.peer.acked_to = self.peer.acked_to.max(heard);
             }
         }
         segment.options[at] = (segment.options.len() - at + 1) as u8;
         if segment.options.len() <= 40 {
             if lies {
-                self.forget_law_of_sack();
+                self.stop_rules_on_wire();
             }
-            self.say(&segment, !lies);
+            self.arrives(&segment, !lies);
         }
     }
 
-    /// Bytes that the peer says it has, and has not: they may be sent again or not.
-    fn forget_law_of_sack(&mut self) {
+    /// The peer has acknowledged bytes that it does not have, which may be retransmitted or not.
+    fn stop_rules_on_wire(&mut self) {
         self.watch = None;
     }
 
@@ -433,13 +433,13 @@ impl Run {
         match input.below(8) {
             0..=2 => {
                 let end = self.peer.written;
-                let mut fin = self.peer.honest(end, 0, u16::MAX);
+                let mut fin = self.peer.regular(end, 0, u16::MAX);
                 fin.flags |= flag::FIN;
                 if !self.peer.finished {
                     self.announce(&self.peer.frame(&fin));
                     self.peer.finished = true;
                 }
-                self.say(&fin, true);
+                self.arrives(&fin, true);
             }
             3..=5 => self.close_user(),
             6 if input.one_in(4) => {
@@ -461,7 +461,7 @@ impl Run {
         }
     }
 
-    /// An ICMP error about what the stack sent last.
+    /// An ICMP error about the stack's last segment.
     fn icmp(&mut self, input: &mut Input<'_>) {
         let Some((frame, tcp)) = &self.peer.last else { return };
         let mut error = too_big(frame, tcp, 40 + input.size() as u16 % 1500);
@@ -477,17 +477,17 @@ impl Run {
         self.host.deliver(&error, &[], Checksum::Unknown);
     }
 
-    /// Something that came once comes again, whole or in fragments, marked or not.
-    fn again(&mut self, input: &mut Input<'_>) {
-        let back = input.below(self.came.len().max(1));
-        let Some(mut frame) = self.came.iter().rev().nth(back).cloned() else { return };
+    /// Repeats a frame that arrived before, whole or in fragments, marked or not.
+    fn repeat(&mut self, input: &mut Input<'_>) {
+        let back = input.below(self.frames.len().max(1));
+        let Some(mut frame) = self.frames.iter().rev().nth(back).cloned() else { return };
         if !packet::is_whole_tcp(&frame) {
-            // It was damaged on its way before; cut into fragments it would be another one.
+            // It was damaged before; cut into fragments it would differ.
             return self.arrive(&frame, &[], false);
         }
         if let Some(tcp) = parse(&frame).filter(|tcp| tcp.has(flag::ACK)) {
-            // What it acknowledges may have been sent since.
-            self.peer.claim(tcp.ack);
+            // Bytes that it acknowledges may have been sent since.
+            self.peer.acknowledge(tcp.ack);
         }
         if input.one_in(3) {
             let payload = frame.len() - packet::ETHERNET - if self.peer.ipv6 { 40 } else { 20 };
@@ -496,17 +496,17 @@ impl Run {
                 .step_by(size)
                 .filter_map(|at| packet::fragment(&frame, self.fragmented, at, size, at + size < payload))
                 .collect();
-            // The other pieces of a refused packet must not spoil the next one.
+            // The other fragments of a refused packet must not spoil the next one.
             self.fragmented = self.fragmented.wrapping_add(1);
             if input.one_in(2) {
                 pieces.reverse();
             }
-            // A first fragment that hides a part of TCP's header in the next is refused (RFC 3128).
+            // A first fragment that leaves a part of the TCP header to the next one is refused (RFC 3128).
             let is_tiny = pieces.len() > 1 && size < packet::TCP_BYTES;
-            // As it is when it has been put together again, by IPv4 and IPv6 alike: behind a fragment header
-            // the rules would not see that it is TCP.
+            // The reassembled packet, for IPv4 and IPv6 alike: behind a fragment header the rules would not
+            // recognise TCP.
             if !is_tiny {
-                self.witness(&frame, false);
+                self.update_rules(&frame, false);
             }
             pieces.iter().for_each(|piece| self.host.deliver(piece, &[], Checksum::Unknown));
             return;
@@ -519,10 +519,10 @@ impl Run {
         self.arrive(&frame, &[], false);
     }
 
-    /// Time passes; what the stack says meanwhile is heard.
-    fn pass(&mut self, until_us: u64) {
+    /// Time passes; the stack's frames are handled.
+    fn advance(&mut self, until_us: u64) {
         for _ in 0..200 {
-            self.look();
+            self.handle_sent();
             match self.host.next_us() {
                 Some(next_us) if next_us <= until_us => self.host.now_us = next_us.max(self.host.now_us + 1),
                 _ => break,
@@ -531,10 +531,10 @@ impl Run {
         self.host.now_us = self.host.now_us.max(until_us);
     }
 
-    /// From here on everybody behaves: what was sent arrives, both sides close, and nothing stays behind.
+    /// From here on both sides behave well: everything arrives, both sides close, and nothing is left.
     fn end(&mut self) {
         self.losses = 0;
-        self.look();
+        self.handle_sent();
         let lawful = self.watch.is_some() && !self.ahead;
         if self.user.is_alive() && lawful {
             self.settle();
@@ -543,20 +543,20 @@ impl Run {
             let now = self.host.now();
             self.host.stack.abort(now, conn);
         }
-        self.look();
+        self.handle_sent();
         let until_us = self.host.now_us + REST_US;
         let mut late = Vec::new();
         self.host.rest(until_us, |_, frame| late.push(frame));
         assert!(late.len() < 100, "{} frames sent to nobody", late.len());
-        self.user.take(&mut self.host.stack, self.peer.edge);
+        self.user.events(&mut self.host.stack, self.peer.edge);
         assert!(self.user.over.is_some() || self.user.conn.is_none(), "it never ends");
         self.host.assert_all_given_back();
     }
 
-    /// An honest peer, until both streams are whole and closed.
+    /// An honest peer, until both streams are complete and closed.
     fn settle(&mut self) {
-        // What has waited for its acknowledgement for long may be given up before it comes.
-        let waits = self.user.closing || self.user.sent > self.peer.heard_up_to();
+        // Bytes that have waited long for their acknowledgement may time out before it arrives.
+        let waits = self.user.closing || self.user.sent > self.peer.received_to();
         self.user.slow = false;
         self.user.release(&mut self.host.stack, usize::MAX);
         self.close_user();
@@ -565,12 +565,12 @@ impl Run {
             if self.user.over.is_some() {
                 break;
             }
-            // Behind its own FIN, once that was acknowledged.
+            // After its own FIN, once that is acknowledged.
             let from = self.user.got.frontier().max(self.peer.acked);
             let bytes =
                 self.peer.written.saturating_sub(from).min(1000).min(self.peer.edge.saturating_sub(from))
                     as usize;
-            let mut segment = self.peer.honest(from, bytes, u16::MAX);
+            let mut segment = self.peer.regular(from, bytes, u16::MAX);
             if from + bytes as u64 == self.peer.written {
                 segment.flags |= flag::FIN;
                 if !self.peer.finished {
@@ -578,7 +578,7 @@ impl Run {
                     self.peer.finished = true;
                 }
             }
-            self.say(&segment, true);
+            self.arrives(&segment, true);
             let next_us = self.host.next_us().unwrap_or(u64::MAX).min(self.host.now_us + 100_000);
             self.host.now_us = next_us.max(self.host.now_us + 100);
             assert!(self.host.now_us < limit_us, "not over: {:?}", self.describe());
@@ -588,13 +588,13 @@ impl Run {
         }
         assert_eq!(self.user.over, Some(CloseReason::Graceful), "{:?}", self.describe());
         assert_eq!(self.user.got.frontier(), self.peer.written, "what the peer wrote has arrived");
-        let heard = self.peer.heard.frontier();
-        let claimed = self.peer.claimed;
+        let heard = self.peer.received.frontier();
+        let claimed = self.peer.acked_to;
         assert!(heard == self.user.sent || claimed > heard, "{heard} of {} bytes arrived", self.user.sent);
     }
 
     fn describe(&self) -> impl std::fmt::Debug {
         let info = self.user.conn.and_then(|conn| self.host.stack.info(conn));
-        (info, self.user.got.frontier(), self.peer.written, self.peer.heard.frontier(), self.user.sent)
+        (info, self.user.got.frontier(), self.peer.written, self.peer.received.frontier(), self.user.sent)
     }
 }

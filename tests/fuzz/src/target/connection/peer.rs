@@ -1,4 +1,4 @@
-//! The far end of the connection: it writes segments by hand, and remembers what it heard.
+//! The far end of the connection: it builds segments, and records what it received.
 
 use crate::sim::packet::{Tcp, flag};
 use crate::sim::watch::Ranges;
@@ -7,7 +7,7 @@ use super::super::host::ENDS;
 use super::super::packet::{self, Ipv4, protocol};
 use super::user::byte;
 
-/// A segment that the peer may send, before it has bytes.
+/// A segment of the peer, before it is encoded.
 pub(super) struct Segment {
     pub(super) seq: u32,
     pub(super) ack: u32,
@@ -20,36 +20,36 @@ pub(super) struct Segment {
     pub(super) ecn: u8,
 }
 
-/// What the peer is and knows.
+/// The state of the peer.
 #[derive(Default)]
 pub(super) struct Peer {
     pub(super) ipv6: bool,
     pub(super) port: u16,
     pub(super) host_port: u16,
     pub(super) isn: u32,
-    /// The stack's initial sequence number, once it was seen.
+    /// The stack's initial sequence number, once it is known.
     pub(super) host_isn: Option<u32>,
-    /// Bytes of the stream written so far: those behind are not, yet.
+    /// Bytes of the stream written so far. Later ones do not exist yet.
     pub(super) written: u64,
-    /// Its FIN stands behind `written`, for good.
+    /// Its FIN is after `written`, and stays there.
     pub(super) finished: bool,
-    /// Timestamps and window scaling: what its own SYN offers, and the stack's.
+    /// Whether its own SYN and the stack's SYN offer timestamps and window scale.
     pub(super) offers: (bool, bool),
     pub(super) host_offers: (bool, Option<u8>),
-    /// Its own clock, and the stack's as it was heard last.
+    /// Its own timestamp clock, and the latest timestamp of the stack.
     pub(super) stamp: u32,
     pub(super) echo: u32,
-    /// What was heard of the stack's stream.
-    pub(super) heard: Ranges,
+    /// Ranges of the stack's stream that have arrived.
+    pub(super) received: Ranges,
     pub(super) heard_fin: Option<u64>,
-    /// The stack's acknowledgement and the right edge of its window, as announced; the highest of each.
+    /// The highest acknowledgement and right window edge that the stack has announced.
     pub(super) acked: u64,
     pub(super) edge: u64,
-    /// Behind the highest byte, or the FIN, that the stack has sent.
+    /// The end of the highest byte, or of the FIN, that the stack has sent.
     pub(super) host_high: u64,
-    /// The highest acknowledgement of what was sent, true or not.
-    pub(super) claimed: u64,
-    /// The segment heard last.
+    /// The highest acknowledgement that it has sent, true or not.
+    pub(super) acked_to: u64,
+    /// The last segment that arrived.
     pub(super) last: Option<(Vec<u8>, Tcp)>,
 }
 
@@ -64,12 +64,12 @@ impl Peer {
         self.host_isn.unwrap_or(0).wrapping_add(1).wrapping_add(offset as u32)
     }
 
-    /// Shift of the stack's windows.
+    /// Window scale of the stack.
     pub(super) fn scale(&self) -> u8 {
         self.host_offers.1.filter(|_| self.offers.1).unwrap_or(0)
     }
 
-    /// What a SYN of the stack's says of what follows.
+    /// Learns the options of a SYN of the stack.
     pub(super) fn learn(&mut self, frame: &[u8], tcp: &Tcp) {
         if tcp.has(flag::SYN) {
             self.host_isn.get_or_insert(tcp.seq);
@@ -79,9 +79,9 @@ impl Peer {
                 .seq
                 .wrapping_sub(self.ack(0))
                 .wrapping_add(tcp.len() as u32 + u32::from(tcp.has(flag::FIN)));
-            // A keepalive probe stands in front of the stream.
+            // A keepalive probe is in front of the stream.
             self.host_high = self.host_high.max(u64::from(end) * u64::from(end < 1 << 31));
-            // The stack goes by a timestamp that somebody has forged: nothing older is heard any more.
+            // The stack uses a timestamp that was forged: it processes no older ones any more.
             if let Some(echoed) = tcp.echoed_timestamp(frame)
                 && (echoed.wrapping_sub(self.stamp) as i32) > 0
             {
@@ -90,13 +90,13 @@ impl Peer {
         }
     }
 
-    /// What it has to acknowledge: what it heard, and what it once said it had.
-    pub(super) fn heard_up_to(&self) -> u64 {
-        let frontier = self.heard.frontier().max(self.claimed);
+    /// The acknowledgement it has to send: bytes that arrived, and bytes that it once claimed to have.
+    pub(super) fn received_to(&self) -> u64 {
+        let frontier = self.received.frontier().max(self.acked_to);
         frontier + u64::from(self.heard_fin == Some(frontier))
     }
 
-    /// The timestamps option, where it is agreed on.
+    /// The timestamps option, if negotiated.
     pub(super) fn stamped(&self, stamp: u32) -> Vec<u8> {
         if !(self.offers.0 && self.host_offers.0) {
             return Vec::new();
@@ -104,20 +104,20 @@ impl Peer {
         [&[1, 1, 8, 10][..], &stamp.to_be_bytes(), &self.echo.to_be_bytes()].concat()
     }
 
-    /// Acknowledges up to `ack`: what was sent before that counts as heard.
-    pub(super) fn claim(&mut self, ack: u32) {
+    /// Acknowledges up to `ack`: bytes sent before that count as received.
+    pub(super) fn acknowledge(&mut self, ack: u32) {
         let offset = u64::from(ack.wrapping_sub(self.ack(0)));
         if offset <= self.host_high {
-            self.claimed = self.claimed.max(offset);
+            self.acked_to = self.acked_to.max(offset);
         }
     }
 
-    /// A true segment of its stream from `offset` on, which acknowledges what was heard.
-    pub(super) fn honest(&mut self, offset: u64, bytes: usize, window: u16) -> Segment {
+    /// A regular segment of its stream from `offset` on, with a true acknowledgement.
+    pub(super) fn regular(&mut self, offset: u64, bytes: usize, window: u16) -> Segment {
         self.stamp = self.stamp.wrapping_add(1);
         Segment {
             seq: self.seq(offset),
-            ack: self.ack(self.heard_up_to()),
+            ack: self.ack(self.received_to()),
             flags: flag::ACK,
             window,
             urgent: 0,
@@ -127,7 +127,7 @@ impl Peer {
         }
     }
 
-    /// Its stream from `offset` on; what is in front of it is nothing in particular.
+    /// Its stream from `offset` on; bytes before the stream have any value.
     pub(super) fn bytes(&self, offset: i64, bytes: usize) -> Vec<u8> {
         (offset..).take(bytes).map(|at| u64::try_from(at).map_or(0xee, |at| byte(0, at))).collect()
     }
@@ -155,8 +155,8 @@ impl Peer {
         packet::ipv4(&ENDS, header, &[], &bytes)
     }
 
-    /// A segment of the stack's arrives. Its bytes have to be the stream's.
-    pub(super) fn hear(&mut self, frame: Vec<u8>, tcp: Tcp) {
+    /// A segment of the stack arrives. Its bytes have to be those of the stream.
+    pub(super) fn on_segment(&mut self, frame: Vec<u8>, tcp: Tcp) {
         let Some(isn) = self.host_isn else { return };
         if let Some((_, stamps)) = tcp.options(&frame).find(|(kind, value)| *kind == 8 && value.len() == 8) {
             self.echo = u32::from_be_bytes(*stamps.first_chunk().expect("eight bytes"));
@@ -164,7 +164,7 @@ impl Peer {
         let start =
             u64::from(tcp.seq.wrapping_sub(isn).wrapping_sub(1).wrapping_add(u32::from(tcp.has(flag::SYN))));
         if !tcp.is_empty() {
-            self.heard.add(start, start + tcp.len() as u64);
+            self.received.add(start, start + tcp.len() as u64);
         }
         if tcp.has(flag::FIN) {
             self.heard_fin = Some(start + tcp.len() as u64);

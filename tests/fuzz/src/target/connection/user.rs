@@ -1,5 +1,4 @@
-//! The user of the connection: what it sends is known by its place in the stream, and so is what it may
-//! receive.
+//! The user of the connection: the bytes that it sends and expects follow from their offset in the stream.
 
 use tcp_lite::{CloseReason, ConnId, Event, Instant, Received, SendError, Stack};
 
@@ -15,32 +14,32 @@ pub(super) fn bytes(side: u8, offset: u64, count: usize) -> Vec<u8> {
     (offset..).take(count).map(|at| byte(side, at)).collect()
 }
 
-/// One end of the stream as its user knows it.
+/// One end of the stream, as its user sees it.
 #[derive(Default)]
 pub(super) struct User {
     pub(super) conn: Option<ConnId>,
     pub(super) established: bool,
-    /// Bytes given to the stack.
+    /// Bytes passed to the stack.
     pub(super) sent: u64,
     pub(super) closing: bool,
     pub(super) aborted: bool,
     pub(super) got: Ranges,
-    /// Bytes handed up that have not been released.
+    /// Bytes delivered but not released.
     pub(super) held: usize,
-    /// It takes its time: bytes are held until the program releases them.
+    /// Bytes are held until the program releases them.
     pub(super) slow: bool,
     pub(super) peer_closed: bool,
     pub(super) over: Option<CloseReason>,
 }
 
 impl User {
-    /// Whether there is a connection to do something with.
+    /// Whether there is a connection.
     pub(super) fn is_alive(&self) -> bool {
         self.established && self.over.is_none()
     }
 
-    /// Takes all events. `edge` is the highest right edge of the window that the stack has announced.
-    pub(super) fn take(&mut self, stack: &mut Stack, edge: u64) {
+    /// Handles all events. `edge` is the highest right window edge that the stack has announced.
+    pub(super) fn events(&mut self, stack: &mut Stack, edge: u64) {
         while let Some(event) = stack.event() {
             assert_eq!(self.over, None, "an event after Closed");
             let conn = match event {
@@ -76,7 +75,7 @@ impl User {
         }
     }
 
-    /// Memory is short: what lies furthest ahead goes, unless it was released.
+    /// Memory is low: drops the bytes furthest ahead, unless they were released.
     fn give_up(&mut self, stack: &mut Stack, conn: ConnId, bytes: u64) {
         let (mut left, frontier) = (if self.slow { bytes } else { 0 }, self.got.frontier());
         while left > 0
@@ -126,8 +125,8 @@ impl User {
         stack.release(conn, bytes);
     }
 
-    /// Sends up to `bytes`, in records of `record` bytes or as a plain stream; says where what was pushed
-    /// ends.
+    /// Sends up to `bytes`, in records of `record` bytes or as a plain stream. Returns where pushed records
+    /// end.
     pub(super) fn send(
         &mut self,
         stack: &mut Stack,

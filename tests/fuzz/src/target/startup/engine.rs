@@ -1,7 +1,6 @@
-//! An engine in either role, at once or behind a plain stream, and a peer whose bytes are the input's.
+//! An engine in either role, at once or after a plain stream, and a peer whose bytes are the input's.
 //!
-//! Rules: the plain stream arrives as it was sent; events come in an order that has a sense; at the end
-//! nothing is held.
+//! Rules: the plain stream arrives unchanged; events come in a valid order; at the end nothing is held.
 
 use std::time::Duration;
 
@@ -16,16 +15,16 @@ use super::super::rig::{PORT, assert_all_given_back, pass, queues, raw::RawPair,
 use super::frames;
 use crate::input::Input;
 
-/// Actions of one input at most.
+/// Most actions of one input.
 const ACTIONS: usize = 40;
 
-/// Time in which every timeout of startup and of a close has passed.
+/// Time after which all timeouts of startup and close have passed.
 const REST_US: i64 = 200_000_000;
 
-/// A Write of no bytes: what lets a responder speak.
+/// A Write of no bytes, after which a responder may send.
 const EMPTY_WRITE: [u8; 14] = [0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
-/// How far an identifier has come.
+/// The progress of an identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Begun,
@@ -35,13 +34,13 @@ enum Stage {
     Over,
 }
 
-/// One identifier and what its user knows.
+/// One identifier, and the state that its user knows.
 struct End {
     id: CmId,
     stage: Stage,
     /// Bytes read of the plain stream.
     read: usize,
-    /// MPA was started, and may have been left again.
+    /// MPA was started, and may have ended again.
     started: bool,
 }
 
@@ -57,7 +56,7 @@ struct Run {
     /// The engine connects.
     dials: bool,
     delayed: bool,
-    /// What the peer has said on each of its connections.
+    /// The bytes that the peer has sent on each of its connections.
     said: Vec<Vec<u8>>,
 }
 
@@ -187,7 +186,7 @@ impl Run {
         }
     }
 
-    /// The user answers whoever asks.
+    /// The user accepts or rejects requests.
     fn decide(&mut self, input: &mut Input<'_>) {
         let Some(end) = self.ends.iter_mut().rev().find(|end| end.stage == Stage::Asked) else { return };
         if input.one_in(4) {
@@ -203,7 +202,7 @@ impl Run {
         self.qps.push(qp);
     }
 
-    /// The user leaves the plain stream.
+    /// The user starts MPA after the plain stream.
     fn start(&mut self, input: &mut Input<'_>) {
         if !self.delayed {
             return;
@@ -230,7 +229,7 @@ impl Run {
         }
     }
 
-    /// Reads of the latest plain stream.
+    /// Reads from the latest plain stream.
     fn read(&mut self, bytes: usize) {
         let Some(end) = self.ends.last_mut() else { return };
         let mut out = vec![0; bytes];
@@ -238,7 +237,7 @@ impl Run {
             let (place, read) = (end.read..end.read + count, &out[..count]);
             let sent = self.said.iter().any(|said| match end.started {
                 false => said.get(place.clone()) == Some(read),
-                // Startup has taken frames out of it, of whatever length.
+                // Startup frames of any length were taken out of it.
                 true => count == 0 || said.windows(count).any(|run| run == read),
             });
             assert!(sent, "another stream than was sent: {read:02x?} at {}", end.read);
@@ -271,7 +270,7 @@ impl Run {
                 let stage = match event.kind {
                     CmEventKind::ConnectRequest { .. } => Stage::Asked,
                     CmEventKind::StreamEstablished { .. } => Stage::Streaming,
-                    // Of an identifier that its user has dropped.
+                    // An event of an identifier that its user has dropped.
                     _ => continue,
                 };
                 assert!(event.listener.is_some() || self.dials || self.delayed, "{event:?} of nobody");

@@ -1,20 +1,20 @@
-//! Startup frames as a peer may send them, and configurations as a user may have them.
+//! Startup frames that a peer may send, and configurations that a user may choose.
 
 use iwarp::mpa::startup::Revision;
 use iwarp::mpa::{MpaConfig, RtrKinds};
 
 use crate::input::Input;
 
-/// Bytes that are a startup frame, nearly one, or none.
+/// A startup frame, a malformed one, or other bytes.
 pub(super) fn bytes(input: &mut Input<'_>, request: bool) -> Vec<u8> {
     let request = request ^ input.one_in(24);
     let mut bytes = if request { b"MPA ID Req Frame".to_vec() } else { b"MPA ID Rep Frame".to_vec() };
-    // Mostly a frame that is right: revision 2 with depths, revision 1 without.
+    // Mostly a valid frame: revision 2 with depths, revision 1 without.
     let (flags, two) = (input.u8(), !input.one_in(3));
     let flags = if two { flags & 0xe0 | 0x10 } else { flags & 0xe0 };
     let mut private = if two { vec![input.u8(), input.u8(), input.u8(), input.u8()] } else { Vec::new() };
     if two && input.one_in(2) {
-        // Depths that fit, whatever the control bits are.
+        // Depths within limits, whatever the control bits are.
         (private[0], private[2]) = (private[0] & 0xc0, private[2] & 0xc0);
     }
     private.extend(input.bytes(24));
@@ -37,7 +37,7 @@ pub(super) fn bytes(input: &mut Input<'_>, request: bool) -> Vec<u8> {
     bytes
 }
 
-/// Any configuration that is none of the contradictions.
+/// Any valid configuration.
 pub(super) fn config(input: &mut Input<'_>) -> MpaConfig {
     let (bits, depth) =
         (input.u16(), |at: u8| [0, 1, 2, 8, 128, 0x3ffe, 0x3fff, 0xffff][usize::from(at & 7)]);

@@ -1,8 +1,7 @@
-//! The two machines, without network.
+//! The two state machines of MPA startup, without a network.
 //!
-//! Rules: never more than a frame is consumed; what a machine makes of bytes does not depend on how they were
-//! cut; what is sent is a frame that the documents know; whatever both ends want, their depths fit each other
-//! and the RTR is one that both know.
+//! Rules: never more than a frame is consumed; the result does not depend on how the bytes were split; sent
+//! frames are valid; whatever both ends ask for, their depths fit each other, and both support the RTR.
 
 use iwarp::mpa::frame::{Frame, FrameKind, Parsed};
 use iwarp::mpa::startup::{Negotiated, ResponderError, Rtr};
@@ -18,7 +17,7 @@ const LONGEST: usize = 20 + 512;
 const DEADLINE: Instant = Instant::from_micros_const(1_000_000);
 const LATER: Instant = Instant::from_micros_const(2_000_000);
 
-/// One machine and bytes from nowhere.
+/// One machine with arbitrary bytes.
 pub(super) fn alone(input: &mut Input<'_>) {
     let (config, request) = (config(input), input.one_in(2));
     let bytes = bytes(input, request);
@@ -28,23 +27,24 @@ pub(super) fn alone(input: &mut Input<'_>) {
     cuts.sort_unstable();
     if request {
         let one = respond(config, &bytes, &[bytes.len()], input);
-        // The pieces behind a whole Request are early bytes, as they are in one piece.
+        // Parts after a whole Request are early bytes, as in one piece.
         let cut = respond_again(config, &bytes, &cuts);
         assert_eq!(one.ok(), cut.ok(), "the pieces matter: {cuts:?} of {bytes:02x?}");
     } else {
         let one = initiate(config, &bytes, &[bytes.len()]);
         let cut = initiate(config, &bytes, &cuts);
         match (&one, &cut) {
-            // Early FPDUs are seen only where they come with the Reply.
+            // Early FPDUs are detected only if they arrive with the Reply.
             (Err(_), Ok(_)) if !config.tolerate_early_fpdus || config.peer_to_peer => {}
-            // What is wrong is seen as soon as it is there, and may look worse or better with what follows.
+            // An error is detected as soon as it has arrived, and may be reported differently with further
+            // bytes.
             (Err(_), Err(_)) => {}
             _ => assert_eq!(one, cut, "the pieces matter: {cuts:?} of {bytes:02x?}"),
         }
     }
 }
 
-/// What an initiator makes of a Reply in pieces.
+/// The result of an initiator for a Reply in parts.
 fn initiate(config: MpaConfig, bytes: &[u8], cuts: &[usize]) -> Result<Option<InitiatorEvent>, MpaError> {
     let (mut initiator, request) =
         Initiator::start(config, b"q", DEADLINE).expect("a configuration that is valid");
@@ -90,7 +90,7 @@ fn feed(responder: &mut Responder, bytes: &[u8], cuts: &[usize]) -> Result<bool,
     Ok(asked)
 }
 
-/// What a responder makes of a Request in pieces, and whether it can be answered as the input says.
+/// The result of a responder for a Request in parts, answered as the input says.
 fn respond(config: MpaConfig, bytes: &[u8], cuts: &[usize], input: &mut Input<'_>) -> Result<bool, MpaError> {
     let mut responder = listen(config);
     let asked = feed(&mut responder, bytes, cuts)?;
@@ -126,7 +126,7 @@ fn respond_again(config: MpaConfig, bytes: &[u8], cuts: &[usize]) -> Result<bool
     feed(&mut listen(config), bytes, cuts)
 }
 
-/// What a machine agrees to, it has been configured for.
+/// The negotiated parameters must be allowed by the configuration.
 fn check(config: &MpaConfig, negotiated: &Negotiated) {
     assert!(negotiated.ird <= config.max_ird.max(config.ird), "{negotiated:?} of {config:?}");
     assert!(negotiated.ord <= config.ord.max(1) || config.depths_left_to_ulp, "{negotiated:?} of {config:?}");
@@ -135,7 +135,7 @@ fn check(config: &MpaConfig, negotiated: &Negotiated) {
     }
 }
 
-/// Both machines, of any two configurations, and now and then a bit that turns between them.
+/// Both machines with any two configurations, and now and then a flipped bit between them.
 pub(super) fn together(input: &mut Input<'_>) {
     let (own, other) = (config(input), config(input));
     let (mut initiator, request) =

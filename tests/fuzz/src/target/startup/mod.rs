@@ -1,5 +1,6 @@
-//! MPA startup: the machines of both roles and revisions, fed bytes in arbitrary pieces; and an engine whose
-//! peer says arbitrary bytes, at once or behind a plain stream (delayed startup, RFC 5044 section 7.1.3).
+//! MPA startup: the state machines of both roles and revisions with bytes in arbitrary parts; and an engine
+//! whose peer sends arbitrary bytes, at once or after a plain stream (delayed startup, RFC 5044 section
+//! 7.1.3).
 
 mod engine;
 mod frames;

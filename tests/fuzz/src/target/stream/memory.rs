@@ -1,4 +1,4 @@
-//! Registered memory with guards around it: whatever a peer says, only what it was lent changes.
+//! Registered memory with guards around it: whatever a peer sends, only memory that was lent to it changes.
 
 use iwarp::memory::{Access, WindowKind};
 use iwarp::verbs::{
@@ -6,21 +6,21 @@ use iwarp::verbs::{
     ProtectionDomain, QueuePair, RemoteAddr, Sge,
 };
 
-/// What nobody may change.
+/// Contents of memory that may not change.
 const GUARD: u8 = 0x5a;
 
-/// Bytes of each piece of memory.
+/// Bytes of each region.
 const BYTES: usize = 1024;
 
-/// What of the open and of the fast region is registered, by its first byte and its bytes.
+/// The registered part of the open and of the fast region: offset and length.
 const OPEN: (usize, usize) = (256, 512);
 const LENT: (usize, usize) = (128, 128);
 
-/// What a window of the closed region reaches, and where its receives go.
+/// The part of the closed region that the window covers, and where its receives go.
 const WINDOW: (usize, usize) = (128, 128);
 const INBOX: (usize, usize) = (256, 128);
 
-/// A region that names more than the queue pair's own protection domain.
+/// A further region, with other access rules.
 pub(super) enum Extra {
     None,
     /// Bound to the queue pair: its peer may use it, and invalidate it.
@@ -29,17 +29,17 @@ pub(super) enum Extra {
     Others(MemoryRegion),
 }
 
-/// Regions and windows of one protection domain. Only their own engine touches the memory, on this thread and
-/// in its turns.
+/// Regions and windows of one protection domain. Only its own engine accesses the memory, on this thread,
+/// during its polls.
 pub(super) struct Memory {
-    /// Every right to a peer, who cannot invalidate it.
+    /// The peer has every right but cannot invalidate it.
     open: FastRegion,
-    /// No right to a peer but through the window.
+    /// The peer has access only through the window.
     pub(super) closed: MemoryRegion,
     pub(super) window: MemoryWindow,
     pub(super) fast: FastRegion,
     extra: Extra,
-    /// Under the closed region, where the user has memory of their own.
+    /// Memory of the user under the closed region, if it is a user's.
     _user: Option<Box<[u8; BYTES]>>,
 }
 
@@ -57,8 +57,8 @@ impl Memory {
         let rights = MrOptions::new(Access::LOCAL_WRITE | Access::MW_BIND);
         let mut user = (kind == WindowKind::Type1).then(|| Box::new([0; BYTES]));
         let closed = match &mut user {
-            // SAFETY: the bytes are on the heap and live as long as the region in the same value; nobody else
-            // looks at them.
+            // SAFETY: the bytes are on the heap and live as long as the region in the same value; no other
+            // code accesses them.
             Some(user) => unsafe { pd.reg_user_mr(user.as_mut_ptr(), BYTES, &rights) },
             None => pd.reg_mr_with(BYTES, &rights),
         };
@@ -90,23 +90,23 @@ impl Memory {
         memory
     }
 
-    /// What makes the open region reachable.
+    /// The fast registration of the open region.
     pub(super) fn opening(&self) -> FastRegister {
         self.open.register(OPEN.0 as u64, OPEN.1 as u64, Access::LOCAL_WRITE | Access::REMOTE)
     }
 
-    /// What makes the fast region reachable.
+    /// The fast registration of the fast region.
     pub(super) fn registration(&self) -> FastRegister {
         self.fast.register(LENT.0 as u64, LENT.1 as u64, Access::LOCAL_WRITE | Access::REMOTE)
     }
 
-    /// What binds the window.
+    /// The binding of the window.
     pub(super) fn binding(&self) -> BindWindow {
         let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
         self.window.bind(&self.closed, WINDOW.0 as u64, WINDOW.1 as u64, access)
     }
 
-    /// A name as the peer may know it: something and where it begins.
+    /// An address that the peer may know: an STag with its first byte.
     pub(super) fn name(&self, which: usize) -> RemoteAddr {
         let open = RemoteAddr { addr: self.open.addr(OPEN.0 as u64), rkey: self.open.rkey() };
         match (which, &self.extra) {
@@ -132,7 +132,7 @@ impl Memory {
         }
     }
 
-    /// Nothing changed that nobody was lent.
+    /// Checks that only lent memory changed.
     pub(super) fn assert_guards(&self) {
         let mut bytes = [0; BYTES];
         self.open.memory().read_at(0, &mut bytes).expect("it is there");
@@ -148,7 +148,7 @@ impl Memory {
     }
 }
 
-/// Outside of what is `lent`, by increasing offsets, `bytes` are as they were.
+/// Checks that `bytes` are unchanged outside of the `lent` ranges, which are sorted.
 fn assert_untouched(whose: &str, bytes: &[u8; BYTES], lent: &[(usize, usize)]) {
     let mut from = 0;
     for &(first, count) in lent.iter().chain([&(BYTES, 0)]) {

@@ -1,11 +1,11 @@
-//! A live RDMA stream: FPDUs whose CRC, markers and length are right and whose DDP and RDMAP fields are near
-//! what the connection and its memory are, in segments that may arrive ahead of others, against a user who
-//! has receives posted, Reads and atomics outstanding, windows bound. The engine is the responder, or the
-//! initiator with any RTR.
+//! A live RDMA stream: FPDUs with valid CRC, markers and length whose DDP and RDMAP fields are near the state
+//! of the connection and its memory, in segments that may arrive out of order. The user has posted receives,
+//! outstanding Reads and atomics, and bound windows. The engine is the responder, or the initiator with any
+//! RTR.
 //!
-//! Rules: only lent memory changes; what the engine says is FPDUs, byte by byte, and nothing behind its
-//! Terminate; an error that it finds is told by a Terminate of the documents' tables, with the codes that the
-//! user is told; every request completes once; at the end nothing is held.
+//! Rules: only lent memory changes; the engine sends valid FPDUs, byte by byte, and nothing after its
+//! Terminate; an error that it finds causes a Terminate of the documents' tables, with the same codes that
+//! the user gets; every request completes once; at the end nothing is held.
 
 mod memory;
 mod peer;
@@ -23,49 +23,49 @@ use tcp_lite::CloseReason;
 
 use self::memory::Memory;
 use self::peer::Peer;
-use super::gate::Hand;
+use super::gate::GateControl;
 use super::ledger::Ledger;
 use super::rig::raw::{RawPair, fpdu, frame, ulpdus};
 use super::rig::{PORT, assert_all_given_back, gated_rig, pass, queues};
 use super::trace;
 use crate::input::Input;
 
-/// Actions of one input at most.
+/// Most actions of one input.
 const ACTIONS: usize = 64;
 
-/// Time in which every timeout of a close has passed.
+/// Time after which all timeouts of a close have passed.
 const REST_US: i64 = 120_000_000;
 
-/// A Write of no bytes, after which a responder may speak.
+/// A Write of no bytes, after which a responder may send.
 const EMPTY_WRITE: [u8; 14] = [0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
-/// The RTR that the peer's Reply asks for, by its depths of 4: a Write, a Read, a Send (RFC 6581 section 9).
+/// The RTR that the peer's Reply requests with its depths of 4: a Write, a Read, a Send (RFC 6581 section 9).
 const RTR: [[u8; 4]; 3] = [[0x80, 4, 0xc0, 4], [0x80, 4, 0x40, 4], [0xc0, 4, 0, 4]];
 
 struct Run {
     raw: Box<RawPair>,
-    /// On what the peer sends.
-    hand: Hand,
+    /// Controls the peer's frames.
+    hand: GateControl,
     pd: ProtectionDomain,
     cq: CompletionQueue,
     channel: EventChannel,
     listener: CmId,
     id: CmId,
     qp: QueuePair,
-    /// Never connected: it has memory of its own.
+    /// A queue pair that is never connected. It has memory bound to it.
     other_qp: QueuePair,
     srq: Option<SharedReceiveQueue>,
     memory: Memory,
     ledger: Ledger,
     peer: Peer,
-    /// What the engine frames with.
+    /// The engine's framer settings.
     theirs: Framer,
     /// FPDUs that the peer has not sent yet.
     pending: Vec<u8>,
     /// The engine's Terminate.
-    told: Option<Terminate>,
-    /// The peer has closed, or reset the connection.
-    left: bool,
+    terminate: Option<Terminate>,
+    /// The peer has closed or reset the connection.
+    peer_left: bool,
     disconnected: bool,
 }
 
@@ -83,7 +83,7 @@ pub fn run(bytes: &[u8]) {
 }
 
 impl Run {
-    /// An established connection.
+    /// Opens a connection.
     fn open(input: &mut Input<'_>) -> Self {
         let setup = input.u8();
         let bit = |at: u8| setup >> at & 1 == 1;
@@ -153,16 +153,16 @@ impl Run {
             peer: Peer::new(framer),
             theirs,
             pending: Vec::new(),
-            told: None,
-            left: false,
+            terminate: None,
+            peer_left: false,
             disconnected: false,
         };
-        run.name();
+        run.register_memory();
         run
     }
 
-    /// The window is bound and the fast regions are registered; some receives wait.
-    fn name(&mut self) {
+    /// Binds the window, registers the fast regions, and posts some receives.
+    fn register_memory(&mut self) {
         self.post(SendOp::FastRegister(self.memory.opening()), None);
         if self.memory.window.kind() == WindowKind::Type2 {
             self.post(SendOp::BindWindow(self.memory.binding()), None);
@@ -177,20 +177,20 @@ impl Run {
         self.post(SendOp::FastRegister(self.memory.registration()), None);
         (0..3).for_each(|at| self.receive(at * 40, 40));
         pass(&mut self.raw, 100);
-        self.look();
+        self.handle_engine();
     }
 
     fn act(&mut self, input: &mut Input<'_>) {
         match input.below(16) {
             0..=8 => {
                 let bytes = self.peer.fpdu(input, &self.memory);
-                trace(format_args!("{} the peer frames {:02x?}", self.raw.now_us, self.peer.said()));
+                trace(format_args!("{} the peer frames {:02x?}", self.raw.now_us, self.peer.last_ulpdu()));
                 self.pending.extend(bytes);
                 if !input.one_in(3) {
                     self.flush(input);
                 }
             }
-            9 | 10 => self.user(input),
+            9 | 10 => self.user_call(input),
             11 => self.receive(input.below(128), input.below(129)),
             12 => {
                 self.flush(input);
@@ -199,7 +199,7 @@ impl Run {
             13 => {
                 if self.raw.has_connection() && !self.raw.is_over() && input.one_in(3) {
                     self.flush(input);
-                    self.left = true;
+                    self.peer_left = true;
                     if input.one_in(2) { self.raw.close() } else { self.raw.abort() }
                 }
             }
@@ -219,11 +219,11 @@ impl Run {
             },
             _ => self.raw.turn(),
         }
-        self.look();
+        self.handle_engine();
     }
 
-    /// The user sends, reads, changes.
-    fn user(&mut self, input: &mut Input<'_>) {
+    /// A call of the user.
+    fn user_call(&mut self, input: &mut Input<'_>) {
         let sge = self.memory.local(input.one_in(2), input.below(512), input.below(512));
         let remote = RemoteAddr { addr: 0x1000, rkey: 0x100 };
         match input.below(6) {
@@ -264,23 +264,23 @@ impl Run {
         }
     }
 
-    /// What is pending goes out, in segments that need not be FPDUs.
+    /// Sends pending bytes, in segments that need not be FPDUs.
     fn flush(&mut self, input: &mut Input<'_>) {
         let pending = std::mem::take(&mut self.pending);
         let piece = if input.one_in(3) { 1 + input.below(500) } else { pending.len().max(1) };
         for bytes in pending.chunks(piece.max(16)) {
-            if self.left || self.raw.is_over() {
+            if self.peer_left || self.raw.is_over() {
                 return;
             }
             self.raw.send(bytes);
         }
     }
 
-    /// What the engine says, and what its user is told.
-    fn look(&mut self) {
+    /// Handles the engine's FPDUs and the user's events.
+    fn handle_engine(&mut self) {
         for ulpdu in ulpdus(&mut self.theirs, &mut self.raw.inbox) {
             trace(format_args!("{} the engine says {ulpdu:02x?}", self.raw.now_us));
-            assert!(self.told.is_none(), "behind the Terminate: {ulpdu:02x?}");
+            assert!(self.terminate.is_none(), "behind the Terminate: {ulpdu:02x?}");
             match ulpdu[1] & 0x0f {
                 1 => {
                     let request = ReadRequest::parse(&ulpdu[18..]).expect("a Read Request");
@@ -289,7 +289,7 @@ impl Run {
                 7 => {
                     let terminate = Terminate::parse(&ulpdu[18..]).expect("a Terminate");
                     assert!(terminate.error().is_some(), "codes that no table has: {terminate:?}");
-                    self.told = Some(terminate);
+                    self.terminate = Some(terminate);
                 }
                 10 => {
                     let request = AtomicRequest::parse(&ulpdu[18..]).expect("an Atomic Request");
@@ -309,25 +309,28 @@ impl Run {
     fn end(mut self) {
         self.hand.release(false);
         pass(&mut self.raw, 20_000);
-        self.look();
-        if let (Some(terminate), Some(error)) = (&self.told, self.qp.error()) {
+        self.handle_engine();
+        if let (Some(terminate), Some(error)) = (&self.terminate, self.qp.error()) {
             let said = (terminate.layer, terminate.etype, terminate.code);
             assert!(
                 error.from_peer || said == (error.layer, error.etype, error.code),
-                "{said:?} said, {error:?} told"
+                "the Terminate has {said:?}, but the user got {error:?}"
             );
         }
-        // A peer whose segments were all held back has given up by itself, and takes no Terminate any more.
-        let gone = self.left || self.raw.closed == Some(CloseReason::TimedOut);
+        // A peer whose segments were all held has timed out, and receives no Terminate any more.
+        let gone = self.peer_left || self.raw.closed == Some(CloseReason::TimedOut);
         if let Some(error) = self.qp.error().filter(|error| !error.from_peer && !gone) {
-            // A connection that is lost is told to nobody.
+            // A lost connection is not reported to the peer.
             let lost = (error.layer, error.etype, error.code) == (2, 0, 1);
-            assert!(lost || self.told.is_some() || !self.raw.is_over(), "{error:?} was not told to the peer");
+            assert!(
+                lost || self.terminate.is_some() || !self.raw.is_over(),
+                "{error:?} was not told to the peer"
+            );
         }
-        // Whatever is left of it ends now, and everything posted with it.
+        // Ends everything that is left, and flushes all requests.
         let _over = self.qp.modify(QpState::Error);
         pass(&mut self.raw, 1_000_000);
-        self.look();
+        self.handle_engine();
         self.ledger.assert_settled();
         self.memory.assert_guards();
         let Self { mut raw, pd, cq, channel, listener, id, qp, other_qp, srq, memory, .. } = self;

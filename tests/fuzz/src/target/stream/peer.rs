@@ -1,5 +1,5 @@
-//! The far end of the stream: it frames what it says, so that CRC, markers and ULPDU length are right, and
-//! takes the fields of DDP and RDMAP from what is there.
+//! The far end of the stream: it frames its messages with valid CRC, markers and ULPDU length, and derives
+//! the fields of DDP and RDMAP from the present state.
 
 use iwarp::memory::Stag;
 use iwarp::mpa::Framer;
@@ -10,20 +10,20 @@ use super::super::rig::raw::fpdu;
 use super::memory::Memory;
 use crate::input::Input;
 
-/// ULPDUs that are remembered.
+/// Number of ULPDUs that are remembered.
 const REMEMBERED: usize = 16;
 
-/// What the peer keeps of its half and of what it heard.
+/// The state of the peer's half, and what it received.
 pub(super) struct Peer {
     pub(super) framer: Framer,
     /// The next MSN of each queue.
     msn: [u32; 4],
-    /// The message under way: its queue or STag is in the ULPDU said last, so much was said of it.
+    /// Offset in the message in progress, whose queue or STag is in the last ULPDU.
     offset: u32,
-    said: Vec<Vec<u8>>,
-    /// Reads of the engine that wait for their Response: sink, tagged offset, bytes.
+    ulpdus: Vec<Vec<u8>>,
+    /// Reads of the engine without a Response: sink, tagged offset, bytes.
     pub(super) reads: Vec<(u32, u64, u32)>,
-    /// Atomics that wait: their identifiers.
+    /// Outstanding atomics: their identifiers.
     pub(super) atomics: Vec<u32>,
 }
 
@@ -44,10 +44,10 @@ fn tagged(opcode: u8, name: RemoteAddr, last: bool) -> Vec<u8> {
 
 impl Peer {
     pub(super) fn new(framer: Framer) -> Self {
-        Self { framer, msn: [1; 4], offset: 0, said: Vec::new(), reads: Vec::new(), atomics: Vec::new() }
+        Self { framer, msn: [1; 4], offset: 0, ulpdus: Vec::new(), reads: Vec::new(), atomics: Vec::new() }
     }
 
-    /// An FPDU, its fields by the input.
+    /// An FPDU with fields chosen by the input.
     pub(super) fn fpdu(&mut self, input: &mut Input<'_>, memory: &Memory) -> Vec<u8> {
         let mut ulpdu = self.ulpdu(input, memory);
         if input.one_in(3) {
@@ -58,22 +58,22 @@ impl Peer {
                 }
             }
         }
-        if self.said.len() == REMEMBERED {
-            self.said.remove(0);
+        if self.ulpdus.len() == REMEMBERED {
+            self.ulpdus.remove(0);
         }
-        self.said.push(ulpdu.clone());
+        self.ulpdus.push(ulpdu.clone());
         let mut bytes = fpdu(&mut self.framer, &ulpdu);
         if input.one_in(40) {
-            // What MPA is to find: a bad CRC, a marker or length that is not.
+            // An error for MPA to find: a wrong CRC, marker or length.
             let at = input.below(bytes.len());
             bytes[at] ^= 1 << input.below(8);
         }
         bytes
     }
 
-    /// What it said last.
-    pub(super) fn said(&self) -> &[u8] {
-        self.said.last().map_or(&[], |said| said)
+    /// Its last ULPDU.
+    pub(super) fn last_ulpdu(&self) -> &[u8] {
+        self.ulpdus.last().map_or(&[], |ulpdu| ulpdu)
     }
 
     fn name(&self, input: &mut Input<'_>, memory: &Memory) -> RemoteAddr {
@@ -140,18 +140,18 @@ impl Peer {
             11 => self.more(input, 0, last),
             12 => match input.below(6) {
                 0 => input.bytes(60).to_vec(),
-                // Nobody asked for it.
+                // An unsolicited one.
                 1 => {
                     let response = AtomicResponse { id: input.u32(), original: input.u64() };
                     let header = untagged(11, 0, [3, self.next(3, true), 0], true);
                     [&header[..], &response.to_bytes()].concat()
                 }
-                // A gap, or bytes for the second time.
+                // A gap, or repeated bytes.
                 2 => {
                     let apart = input.delta() as u32;
                     self.more(input, apart, last)
                 }
-                // Nobody asked for it, or not yet, or for another part.
+                // Unsolicited, too early, or for another part.
                 3 => {
                     let asked = self.reads.last().map(|&(rkey, addr, _)| RemoteAddr { addr, rkey });
                     let name = asked.filter(|_| input.one_in(2));
@@ -162,7 +162,7 @@ impl Peer {
                 4 => {
                     let error = input.pick(TerminateError::ALL);
                     let back = input.below(REMEMBERED);
-                    let of = self.said.iter().rev().nth(back).map_or(&[][..], |said| &said[..]);
+                    let of = self.ulpdus.iter().rev().nth(back).map_or(&[][..], |ulpdu| &ulpdu[..]);
                     let terminate = Terminate::of_segment(error, of, of.len(), None);
                     [&untagged(7, 0, [2, 1, 0], true)[..], &terminate.to_bytes()].concat()
                 }
@@ -174,12 +174,12 @@ impl Peer {
             },
             _ => {
                 let back = input.below(REMEMBERED);
-                self.said.iter().rev().nth(back).cloned().unwrap_or_default()
+                self.ulpdus.iter().rev().nth(back).cloned().unwrap_or_default()
             }
         }
     }
 
-    /// The MSN of the next message of a queue, which ends here if it is the `last` segment.
+    /// The MSN of the next message of a queue, which ends with this segment if `last`.
     fn next(&mut self, queue: usize, last: bool) -> u32 {
         let msn = self.msn[queue];
         self.msn[queue] = msn.wrapping_add(u32::from(last));
@@ -193,7 +193,7 @@ impl Peer {
         ulpdu.resize(ulpdu.len() + bytes, 0xee);
     }
 
-    /// A Read Response, in the sink of a Read that waits, or elsewhere.
+    /// A Read Response into the sink of an outstanding Read, or elsewhere.
     fn response(&mut self, input: &mut Input<'_>, memory: &Memory) -> Vec<u8> {
         let Some(&(rkey, addr, bytes)) = self.reads.first() else {
             let mut ulpdu = tagged(2, self.name(input, memory), true);
@@ -212,9 +212,9 @@ impl Peer {
         ulpdu
     }
 
-    /// The next segment of the message that was said last, `apart` from where it should be.
+    /// The next segment of the message sent last, `apart` bytes from its regular offset.
     fn more(&mut self, input: &mut Input<'_>, apart: u32, last: bool) -> Vec<u8> {
-        let Some(before) = self.said.last().filter(|ulpdu| ulpdu.len() >= 18) else { return Vec::new() };
+        let Some(before) = self.ulpdus.last().filter(|ulpdu| ulpdu.len() >= 18) else { return Vec::new() };
         let offset = self.offset.wrapping_add(apart);
         let mut ulpdu = before[..if before[0] & 0x80 != 0 { 14 } else { 18 }].to_vec();
         ulpdu[0] = ulpdu[0] & !0x40 | u8::from(last) << 6;

@@ -1,8 +1,8 @@
 //! Programs of verbs calls by two users, in any order and with arguments that are often wrong, over two
-//! engines on a wire in memory. Two queue pairs are connected to begin with; whatever follows is the input's.
+//! engines on a wire in memory. Two queue pairs are connected at the beginning; the rest is the input's.
 //!
-//! Rules: no call panics; every limit is kept; what is posted completes once or is flushed once; when all is
-//! let go of, nothing is held. What the bytes are then, the model of two engines says
+//! Rules: no call panics; every limit is kept; every request completes once or is flushed once; after
+//! everything is dropped, nothing is held. The contents of memory are checked by the model of two engines
 //! (`iwarp/tests/it/model`).
 
 mod side;
@@ -16,14 +16,14 @@ use self::side::Side;
 use super::rig::{PORT, context, ports, small};
 use crate::input::Input;
 
-/// Calls of one input at most.
+/// Most calls of one input.
 const CALLS: usize = 96;
 
-/// Turns of one program, and of its end.
+/// Limit of polls of one program, and of its end.
 const TURNS: usize = 4000;
 const REST_TURNS: usize = 30_000;
 
-/// Time in which every timeout has passed.
+/// Time after which all timeouts have passed.
 const REST_US: i64 = 200_000_000;
 
 struct Run {
@@ -61,7 +61,7 @@ impl Run {
             Side::new(engine, context, pool, ([10, 0, 0, number], PORT).into())
         });
         let mut run = Self { sides, now_us: 0, turns: 0 };
-        // Zeros make one of each, as most programs need it.
+        // Zeros create one of each, which most programs need.
         let mut plain = Input::new(&[]);
         for side in &mut run.sides {
             (0..7).for_each(|what| side.create(&mut plain, what));
@@ -84,7 +84,7 @@ impl Run {
         self.sides.iter_mut().for_each(Side::look);
     }
 
-    /// A turn of each; time goes on to `limit_us` at most. Says whether nobody has anything to do, ever.
+    /// Polls both; the time advances to `limit_us` at most. Returns whether neither has a deadline.
     fn turn_before(&mut self, limit_us: i64) -> bool {
         self.turns += 1;
         let now = Instant::from_micros(self.now_us);
@@ -98,7 +98,7 @@ impl Run {
         !busy && next.is_none()
     }
 
-    /// Until `us` have passed, or nobody will do anything any more.
+    /// Until `us` have passed, or neither side has a deadline.
     fn pass(&mut self, us: i64, most: usize) {
         let (end_us, end_turns) = (self.now_us + us, self.turns + most);
         while self.now_us < end_us && self.turns < end_turns && !self.turn_before(end_us) {}
@@ -137,7 +137,7 @@ impl Run {
         self.sides.iter_mut().for_each(Side::look);
     }
 
-    /// Everything ends: first what is posted, then what is held.
+    /// Ends everything: first requests, then objects.
     fn end(mut self) {
         self.pass(1000, 300);
         for queues in self.sides.iter().flat_map(|side| &side.qps) {

@@ -1,4 +1,4 @@
-//! One host: its engine, and the objects that its user holds at the moment.
+//! One host: its engine, and the objects that its user holds.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -17,10 +17,10 @@ use super::super::rig::PORT;
 use super::work;
 use crate::input::Input;
 
-/// Objects of a kind that one user holds at most: more than some limits allow.
+/// Limit of objects of a kind that a user holds: more than some limits of the context.
 const HELD: usize = 10;
 
-/// A queue pair, with the completion queues of its queues: they may have been let go of otherwise.
+/// A queue pair with the completion queues of its work queues, which the user may drop separately.
 pub(super) struct Queues {
     pub(super) qp: QueuePair,
     pub(super) cqs: [CompletionQueue; 2],
@@ -44,7 +44,7 @@ pub(super) struct Side {
     pub(super) fasts: Vec<FastRegion>,
     pub(super) qps: Vec<Queues>,
     pub(super) ids: Vec<CmId>,
-    /// Identifiers that ask to be accepted.
+    /// Identifiers of connection requests.
     pub(super) asking: Vec<CmId>,
     pub(super) ledger: Ledger,
 }
@@ -53,7 +53,7 @@ fn pick<'a, T>(input: &mut Input<'_>, of: &'a [T]) -> Option<&'a T> {
     if of.is_empty() { None } else { of.get(input.below(of.len())) }
 }
 
-/// Keeps what was made, where it was and there is room.
+/// Keeps a created object, if there is space.
 fn keep<T, E>(held: &mut Vec<T>, made: Result<T, E>) {
     if held.len() < HELD
         && let Ok(made) = made
@@ -174,8 +174,7 @@ impl Side {
                 if let Some(queues) = drop_one(input, &mut self.qps) {
                     self.ledger.forget(queues.qp.qp_num());
                     self.reap_of(&queues);
-                    // Completions that come later are lost with the queue pair's own handles of its
-                    // completion queues.
+                    // Later completions are lost with the queue pair's own handles of its completion queues.
                 }
             }
             8 => drop(drop_one(input, &mut self.ids)),
@@ -320,7 +319,7 @@ impl Side {
         self.listener = id.listen(PORT, 4, Duration::from_secs(5)).is_ok().then_some(id);
     }
 
-    /// Events, completions and limits.
+    /// Handles events and completions, and checks limits.
     pub(super) fn look(&mut self) {
         while let Some(event) = self.channel.poll() {
             if matches!(event.kind, CmEventKind::ConnectRequest { .. }) {
@@ -351,13 +350,13 @@ impl Side {
         }
         for queues in qps.iter() {
             if queues.cqs.iter().any(CompletionQueue::overflowed) {
-                // Completions were lost, as the queue says.
+                // Completions were lost, as the queue reports.
                 ledger.forget(queues.qp.qp_num());
             }
         }
     }
 
-    /// Lets go of everything but the engine.
+    /// Drops everything but the engine.
     pub(super) fn let_go(&mut self) {
         self.listener = None;
         self.ids.clear();

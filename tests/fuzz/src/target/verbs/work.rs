@@ -1,4 +1,4 @@
-//! Requests with any operation and arguments that are right, near, or of something else.
+//! Requests with any operation, and with arguments that are valid, nearly valid, or of another kind.
 
 use iwarp::memory::{Access, Base, WindowKind};
 use iwarp::rdmap::AtomicOp;
@@ -7,7 +7,7 @@ use iwarp::verbs::{BindWindow, FastRegister, RecvRequest, RemoteAddr, SendFlags,
 use super::side::Side;
 use crate::input::Input;
 
-/// Rights, any of them; mostly all.
+/// Any access rights; mostly all.
 pub(super) fn access(input: &mut Input<'_>) -> Access {
     match input.u8() {
         0..=159 => Access::all(),
@@ -15,7 +15,7 @@ pub(super) fn access(input: &mut Input<'_>) -> Access {
     }
 }
 
-/// Local memory: of a region, a fast region, or nobody's.
+/// Local memory: of a region, of a fast region, or not registered.
 fn sge(input: &mut Input<'_>, side: &Side) -> Sge {
     let bytes = input.size() % 3000;
     let at = input.delta();
@@ -35,7 +35,7 @@ fn sge(input: &mut Input<'_>, side: &Side) -> Sge {
     }
 }
 
-/// Memory of the peer's, likewise.
+/// Memory of the peer, in the same way.
 fn remote(input: &mut Input<'_>, peer: &Side) -> RemoteAddr {
     let at = input.delta() as u64;
     match input.below(8) {
