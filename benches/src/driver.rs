@@ -11,7 +11,7 @@ use crate::errors::Error;
 
 /// How this thread waits when nothing happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Manner {
+pub enum WaitMode {
     /// Spins while a test runs. Yields the core now and then, or every time if it is
     /// [shared](Driver::share_cpu).
     Measuring,
@@ -19,10 +19,10 @@ pub enum Manner {
     Waiting,
 }
 
-/// Idle polls that [`Manner::Measuring`] spins before it yields.
+/// Idle polls that [`WaitMode::Measuring`] spins before it yields.
 const SPIN_POLLS: u32 = 2_000;
 
-/// Idle polls that [`Manner::Waiting`] yields before it sleeps.
+/// Idle polls that [`WaitMode::Waiting`] yields before it sleeps.
 const YIELD_POLLS: u32 = 200;
 
 /// Longest sleep if nothing signals the arrival of frames.
@@ -69,7 +69,7 @@ enum Mover {
 pub struct Driver {
     mover: Mover,
     interrupt: Interrupt,
-    manner: Manner,
+    wait_mode: WaitMode,
     spin_polls: u32,
     idle_polls: u32,
     was_idle: bool,
@@ -102,7 +102,7 @@ impl Driver {
         Self {
             mover,
             interrupt,
-            manner: Manner::Waiting,
+            wait_mode: WaitMode::Waiting,
             spin_polls: SPIN_POLLS,
             idle_polls: 0,
             was_idle: false,
@@ -126,7 +126,7 @@ impl Driver {
 
     /// Whether idle polls sleep.
     pub fn sleeps(&self) -> bool {
-        self.channel.is_some() || self.manner == Manner::Waiting
+        self.channel.is_some() || self.wait_mode == WaitMode::Waiting
     }
 
     /// The other end runs on the same CPU, so idle polls yield to it.
@@ -135,8 +135,8 @@ impl Driver {
     }
 
     /// Sets how this thread waits.
-    pub fn set_manner(&mut self, manner: Manner) {
-        (self.manner, self.idle_polls) = (manner, 0);
+    pub fn set_wait_mode(&mut self, wait_mode: WaitMode) {
+        (self.wait_mode, self.idle_polls) = (wait_mode, 0);
     }
 
     /// Polls once. Returns whether the engine did anything; with a thread, always false.
@@ -178,10 +178,10 @@ impl Driver {
             self.armed = !self.armed;
             return Ok(());
         }
-        match self.manner {
-            Manner::Measuring if self.idle_polls <= self.spin_polls => std::hint::spin_loop(),
-            Manner::Waiting if self.idle_polls > YIELD_POLLS => std::thread::sleep(NAP),
-            Manner::Measuring | Manner::Waiting => std::thread::yield_now(),
+        match self.wait_mode {
+            WaitMode::Measuring if self.idle_polls <= self.spin_polls => std::hint::spin_loop(),
+            WaitMode::Waiting if self.idle_polls > YIELD_POLLS => std::thread::sleep(NAP),
+            WaitMode::Measuring | WaitMode::Waiting => std::thread::yield_now(),
         }
         Ok(())
     }

@@ -11,11 +11,12 @@ use iwarp::verbs::{
     MAX_PRIVATE_DATA, ProtectionDomain, QueuePair, WcStatus, WorkCompletion,
 };
 
-use crate::driver::{Driver, Manner};
+use crate::driver::{Driver, WaitMode};
 use crate::errors::Error;
 use crate::gate::Gate;
 use crate::params::{Params, Test, Verb};
 use crate::private;
+use crate::runs::merge::Rendezvous;
 
 /// Private data of the peer.
 pub type PrivateData = Vec<u8>;
@@ -35,7 +36,7 @@ pub struct Endpoint {
     /// Whether to profile by layer.
     pub profile: bool,
     /// Where it waits for other cores before each run.
-    pub gate: Option<Arc<Gate>>,
+    pub rendezvous: Option<Arc<Rendezvous>>,
     events: EventChannel,
     waiting: VecDeque<CmEvent>,
 }
@@ -64,7 +65,7 @@ impl Endpoint {
             clock: Clock::new(),
             timeout,
             profile: false,
-            gate: None,
+            rendezvous: None,
             events,
             waiting: VecDeque::new(),
         })
@@ -148,7 +149,7 @@ impl Endpoint {
     /// # Errors
     /// [`Error::Silent`] or an interrupt.
     pub fn request(&mut self, timeout: Option<Duration>) -> Result<Request, Error> {
-        self.driver.set_manner(Manner::Waiting);
+        self.driver.set_wait_mode(WaitMode::Waiting);
         let request = self.wait("waiting for a connection", timeout, |end| {
             Ok(end.take_event(|event| match &event.kind {
                 CmEventKind::ConnectRequest { private_data, remote, .. } => Some(Request {
@@ -159,7 +160,7 @@ impl Endpoint {
                 _ => None,
             }))
         });
-        self.driver.set_manner(Manner::Measuring);
+        self.driver.set_wait_mode(WaitMode::Measuring);
         request
     }
 
@@ -225,10 +226,10 @@ impl Endpoint {
 
     fn established(&mut self, id: &CmId, remote: SocketAddr) -> Result<PrivateData, Error> {
         // The connection has its own time limit. This one applies only if its event never comes.
-        let patience = self.timeout + Duration::from_secs(2);
+        let silence = self.timeout + Duration::from_secs(2);
         let id = id.clone();
         let failed = |reason: String| Error::Connect { remote, reason };
-        self.wait("connecting", Some(patience), |end| {
+        self.wait("connecting", Some(silence), |end| {
             let outcome = end.take_event(|event| {
                 if event.id != id {
                     return None;

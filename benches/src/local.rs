@@ -9,7 +9,7 @@ use std::time::Duration;
 use dp::Port;
 use dp::link::{self, LinkConfig, LinkPlan, LinkTso};
 
-use crate::driver::{Interrupt, Manner};
+use crate::driver::{Interrupt, WaitMode};
 use crate::errors::Error;
 use crate::gate::Gate;
 use crate::net::{End, EndConfig, has_one_cpu, make_end};
@@ -18,7 +18,7 @@ use crate::perftest::client::{self, Outcome};
 use crate::perftest::script::OnRow;
 use crate::perftest::server::Server;
 use crate::runs::Row;
-use crate::runs::merge;
+use crate::runs::merge::{self, Rendezvous};
 use crate::table::Unit;
 
 /// The wire between both ends.
@@ -46,7 +46,7 @@ pub struct Core {
     /// Number of the CPU.
     pub cpu: usize,
     /// Where the cores wait for each other.
-    pub gate: Arc<Gate>,
+    pub rendezvous: Arc<Rendezvous>,
 }
 
 /// The results of a run.
@@ -101,12 +101,12 @@ pub fn run_cores(
     cpus: &[usize],
     on_row: OnRow<'_>,
 ) -> Result<Vec<Ended>, Error> {
-    let (gate, hz) = (Arc::new(Gate::new(cpus.len())), merge::span_hz());
+    let (rendezvous, hz) = (Arc::new(Rendezvous::new(cpus.len())), merge::span_hz());
     let (send, receive) = mpsc::channel();
     std::thread::scope(|scope| {
         let start = |(index, &cpu): (usize, &usize)| {
             let (share, send) = (params.share(index as u32, cpus.len() as u32), send.clone());
-            let wire = Wire { core: Some(Core { cpu, gate: Arc::clone(&gate) }), ..wire.clone() };
+            let wire = Wire { core: Some(Core { cpu, rendezvous: Arc::clone(&rendezvous) }), ..wire.clone() };
             scope.spawn(move || {
                 // The receiver is gone if another core has failed.
                 let mut tell = |row: &Row| drop(send.send((index, row.clone())));
@@ -171,9 +171,9 @@ pub fn run_between(
         });
         let ran = make_end(client_port, &config(2, wire.pcap), interrupt).and_then(|mut end| {
             end.endpoint.profile = wire.profile;
-            end.endpoint.gate = wire.core.as_ref().map(|core| Arc::clone(&core.gate));
+            end.endpoint.rendezvous = wire.core.as_ref().map(|core| Arc::clone(&core.rendezvous));
             let outcome = client::run(&mut end, remote, params, unit, on_row)?;
-            end.endpoint.driver.set_manner(Manner::Waiting);
+            end.endpoint.driver.set_wait_mode(WaitMode::Waiting);
             // The other end may still need an answer.
             while !server.is_finished() {
                 if !end.endpoint.driver.poll()? {

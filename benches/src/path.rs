@@ -50,7 +50,7 @@ pub struct Path {
     /// Queue pairs, in the order of their numbers.
     pub flows: Vec<Flow>,
     /// What validation found first, if anything.
-    pub complaint: Option<String>,
+    pub first_error: Option<String>,
     /// Messages that validation has looked at here.
     pub messages_checked: u64,
     is_client: bool,
@@ -127,7 +127,7 @@ impl Path {
         let path = Self {
             params: params.clone(),
             flows: Vec::with_capacity(qps),
-            complaint: None,
+            first_error: None,
             messages_checked: 0,
             is_client,
             with_iwperf,
@@ -264,7 +264,7 @@ impl Path {
             self.look_at_credit()?;
             if !moved && self.with_iwperf {
                 // Nothing else to do: tell the rest, which confirms the last messages.
-                (0..self.flows.len()).try_for_each(|index| self.tell_credit(index, 1))?;
+                (0..self.flows.len()).try_for_each(|index| self.send_credit(index, 1))?;
             }
         }
         Ok(moved)

@@ -13,7 +13,7 @@ const HEADER_BYTES: usize = 40;
 
 /// The final message of one end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Extra {
+pub struct FinalReport {
     /// Cycles spent on frames since the engine was created.
     pub busy_cycles: u64,
     /// Cycles a second.
@@ -23,10 +23,10 @@ pub struct Extra {
     /// Messages that validation checked.
     pub messages_checked: u64,
     /// The first error that it found.
-    pub complaint: Option<String>,
+    pub first_error: Option<String>,
 }
 
-impl Extra {
+impl FinalReport {
     /// The message of this end.
     pub fn of(end: &Endpoint, path: &Path) -> Self {
         let counters = end.driver.counters();
@@ -35,7 +35,7 @@ impl Extra {
             hz: end.clock.hz(),
             placed_bytes: counters.rx_placed_bytes,
             messages_checked: path.messages_checked,
-            complaint: path.complaint.clone(),
+            first_error: path.first_error.clone(),
         }
     }
 
@@ -46,19 +46,19 @@ impl Extra {
             hz: self.hz,
             placed_bytes: self.placed_bytes + other.placed_bytes,
             messages_checked: self.messages_checked + other.messages_checked,
-            complaint: self.complaint.or(other.complaint),
+            first_error: self.first_error.or(other.first_error),
         }
     }
 
     /// Encodes the message.
     pub fn encode(&self) -> Vec<u8> {
-        let Self { busy_cycles, hz, placed_bytes, messages_checked, complaint } = self;
+        let Self { busy_cycles, hz, placed_bytes, messages_checked, first_error } = self;
         let mut out = MAGIC.to_vec();
         out.extend([0; 4]);
         for number in [busy_cycles, hz, placed_bytes, messages_checked] {
             out.extend(number.to_be_bytes());
         }
-        out.extend(complaint.iter().flat_map(|text| text.bytes()).take(MESSAGE_BYTES - HEADER_BYTES));
+        out.extend(first_error.iter().flat_map(|text| text.bytes()).take(MESSAGE_BYTES - HEADER_BYTES));
         out
     }
 
@@ -67,19 +67,19 @@ impl Extra {
     /// # Errors
     /// [`Error::Exchange`].
     pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
-        let Some((header, complaint)) =
+        let Some((header, first_error)) =
             bytes.split_at_checked(HEADER_BYTES).filter(|(h, _)| h.starts_with(MAGIC))
         else {
             return Err(Error::Exchange("the closing report is malformed".into()));
         };
         let number = |n: usize| u64::from_be_bytes(std::array::from_fn(|i| header[8 + 8 * n + i]));
-        let text: String = String::from_utf8_lossy(complaint).chars().filter(|c| !c.is_control()).collect();
+        let text: String = String::from_utf8_lossy(first_error).chars().filter(|c| !c.is_control()).collect();
         Ok(Self {
             busy_cycles: number(0),
             hz: number(1),
             placed_bytes: number(2),
             messages_checked: number(3),
-            complaint: (!text.is_empty()).then_some(text),
+            first_error: (!text.is_empty()).then_some(text),
         })
     }
 }
@@ -90,21 +90,22 @@ mod tests {
 
     #[test]
     fn an_account_comes_back_as_it_was() {
-        for complaint in [None, Some("message 3 differs at byte 7".to_string())] {
-            let extra = Extra { busy_cycles: 1, hz: 2, placed_bytes: 3, messages_checked: 4, complaint };
-            assert_eq!(Extra::decode(&extra.encode()).unwrap(), extra);
+        for first_error in [None, Some("message 3 differs at byte 7".to_string())] {
+            let extra =
+                FinalReport { busy_cycles: 1, hz: 2, placed_bytes: 3, messages_checked: 4, first_error };
+            assert_eq!(FinalReport::decode(&extra.encode()).unwrap(), extra);
         }
     }
 
     #[test]
     fn a_long_complaint_still_fits_a_message() {
-        let extra = Extra { complaint: Some("x".repeat(1000)), ..Extra::default() };
+        let extra = FinalReport { first_error: Some("x".repeat(1000)), ..FinalReport::default() };
         assert_eq!(extra.encode().len(), MESSAGE_BYTES);
     }
 
     #[test]
     fn anything_else_is_refused() {
-        assert!(Extra::decode(b"cost").is_err());
-        assert!(Extra::decode(&[0; 64]).is_err());
+        assert!(FinalReport::decode(b"cost").is_err());
+        assert!(FinalReport::decode(&[0; 64]).is_err());
     }
 }

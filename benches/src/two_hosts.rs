@@ -17,7 +17,7 @@ use crate::errors::Error;
 const POLL_US: u64 = 20;
 
 /// Polls within which two hosts have to be connected.
-const PATIENCE: u64 = 10_000;
+const MAX_POLLS: u64 = 10_000;
 
 /// Depth of each queue.
 pub const DEPTH: usize = 128;
@@ -95,7 +95,7 @@ impl TwoHosts {
         let id = a.context.create_id(&a.events);
         id.connect(&a.qp, remote, &param)?;
         let (mut accepted, mut established) = (None, 0);
-        for poll in 1..=PATIENCE {
+        for poll in 1..=MAX_POLLS {
             let now_us = poll * POLL_US;
             a.poll_at(now_us);
             b.poll_at(now_us);
@@ -114,7 +114,7 @@ impl TwoHosts {
                 return Ok(Self { a, b, now_us, _ids: [listener, id, accepted] });
             }
         }
-        Err(failed(format!("not within {PATIENCE} polls")))
+        Err(failed(format!("not within {MAX_POLLS} polls")))
     }
 
     /// Advances the time and returns that of the next poll, microseconds.
@@ -139,7 +139,7 @@ mod tests {
             hosts.a.qp.post_send(&SendRequest::new(1, op, hosts.a.memory.sge(0, 64))).unwrap();
             while hosts.b.memory.load_u8(63).unwrap() != 7 {
                 let now_us = hosts.tick();
-                assert!(now_us < PATIENCE * POLL_US);
+                assert!(now_us < MAX_POLLS * POLL_US);
                 hosts.a.poll_at(now_us);
                 hosts.b.poll_at(now_us);
             }

@@ -67,7 +67,7 @@ pub fn first_touched(bytes: &[u8]) -> Option<usize> {
 }
 
 /// Describes the error in a message, if there is one.
-pub fn complaint(message: &Message, bytes: &[u8]) -> Option<String> {
+pub fn first_error(message: &Message, bytes: &[u8]) -> Option<String> {
     let Message { qp, size, number, .. } = message;
     first_difference(message.key(), 0, bytes)
         .map(|at| format!("message {number} of queue pair {qp} ({size} bytes) differs at byte {at}"))
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn what_was_sent_passes() {
-        assert_eq!(complaint(&MESSAGE, &bytes(&MESSAGE)), None);
+        assert_eq!(first_error(&MESSAGE, &bytes(&MESSAGE)), None);
     }
 
     #[test]
@@ -133,7 +133,7 @@ mod tests {
             Message { number: 4, ..MESSAGE },
         ];
         for other in others {
-            assert!(complaint(&MESSAGE, &bytes(&other)).is_some(), "{other:?}");
+            assert!(first_error(&MESSAGE, &bytes(&other)).is_some(), "{other:?}");
         }
         assert_ne!(MESSAGE.key(), Message { size: 1001, ..MESSAGE }.key());
     }

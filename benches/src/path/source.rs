@@ -226,12 +226,12 @@ impl Path {
         let key = self.exposed_key(index, !self.is_client);
         self.messages_checked += 1;
         if let Some(bad) = validate::first_difference(key, self.read_offset(number) as u64, message) {
-            self.complain(format!(
+            self.record_error(format!(
                 "read {number} of queue pair {index} ({} bytes) differs at byte {bad}",
                 self.size
             ));
         } else if let Some(bad) = validate::first_touched(guard) {
-            self.complain(format!(
+            self.record_error(format!(
                 "read {number} of queue pair {index}: byte {bad} after the sink was written"
             ));
         }
@@ -280,8 +280,8 @@ impl Path {
         self.memory.data.read_at(self.memory.exposed(0), &mut bytes)?;
         let message = self.message(0, number, !self.is_client);
         self.messages_checked += 1;
-        if let Some(complaint) = validate::complaint(&message, &bytes) {
-            self.complain(complaint);
+        if let Some(first_error) = validate::first_error(&message, &bytes) {
+            self.record_error(first_error);
         }
         Ok(())
     }

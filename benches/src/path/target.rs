@@ -67,7 +67,7 @@ impl Path {
             if length == self.size {
                 self.check_message(index, number, at + slot_at, self.params.stride(self.size))?;
             } else {
-                self.complain(format!(
+                self.record_error(format!(
                     "message {number} of queue pair {index} has {length} bytes, not {}",
                     self.size
                 ));
@@ -75,7 +75,7 @@ impl Path {
         }
         self.post_recv(index, slot)?;
         if self.params.test == Test::SendBw {
-            self.tell_credit(index, u64::from(self.rx_depth / 3).max(1))
+            self.send_credit(index, u64::from(self.rx_depth / 3).max(1))
         } else {
             Ok(())
         }
@@ -94,21 +94,21 @@ impl Path {
         let message = self.message(index, number, !self.is_client);
         let (body, guard) = bytes.split_at(self.size as usize);
         self.messages_checked += 1;
-        if let Some(complaint) = validate::complaint(&message, body) {
-            self.complain(complaint);
+        if let Some(first_error) = validate::first_error(&message, body) {
+            self.record_error(first_error);
         } else if let Some(bad) = validate::first_touched(guard) {
-            self.complain(format!("byte {bad} after message {number} of queue pair {index} was written"));
+            self.record_error(format!("byte {bad} after message {number} of queue pair {index} was written"));
         }
         bytes.fill(GUARD);
         Ok(self.memory.data.write_at(at, &bytes)?)
     }
 
-    pub(super) fn complain(&mut self, complaint: String) {
-        self.complaint.get_or_insert(complaint);
+    pub(super) fn record_error(&mut self, first_error: String) {
+        self.first_error.get_or_insert(first_error);
     }
 
     /// Sends a credit to the sender if this end has received `step` more messages than the sender knows.
-    pub(super) fn tell_credit(&mut self, index: usize, step: u64) -> Result<(), Error> {
+    pub(super) fn send_credit(&mut self, index: usize, step: u64) -> Result<(), Error> {
         let flow = &mut self.flows[index];
         let nowhere = flow.remote.rkey == 0;
         if flow.received - flow.credit_told < step || flow.extra_in_flight >= EXTRA_SENDS / 2 || nowhere {
@@ -168,15 +168,15 @@ impl Path {
             (flow.asking, flow.confirmed) = (false, mark.first + mark.count);
             self.wake(index);
             if !mark.good {
-                self.complain("the target found a difference".into());
+                self.record_error("the target found a difference".into());
             }
             return Ok(());
         }
-        let before = self.complaint.is_none();
+        let before = self.first_error.is_none();
         if self.params.validate {
             self.check_window(index, &mark)?;
         }
-        let good = before && self.complaint.is_none();
+        let good = before && self.first_error.is_none();
         self.send_mark(index, &Mark { is_answer: true, good, ..mark })
     }
 

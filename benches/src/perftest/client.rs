@@ -14,7 +14,7 @@ use crate::perftest::exchange::{Control, ControlLink, nothing};
 use crate::perftest::script::{OnRow, Script};
 use crate::perftest::wire::Dest;
 use crate::private::{self, Hello};
-use crate::private_report::Extra;
+use crate::private_report::FinalReport;
 use crate::table::Unit;
 
 /// The results of a finished test, except its rows.
@@ -23,7 +23,7 @@ pub struct Outcome {
     /// Whether the peer is iwperf.
     pub with_iwperf: bool,
     /// The peer's final message, if it is iwperf.
-    pub peer: Option<Extra>,
+    pub peer: Option<FinalReport>,
     /// Messages that validation checked at this end.
     pub messages_checked: u64,
 }
@@ -34,7 +34,7 @@ impl Outcome {
         let peers = self.peer.into_iter().chain(other.peer);
         Self {
             with_iwperf: self.with_iwperf && other.with_iwperf,
-            peer: peers.reduce(Extra::merged),
+            peer: peers.reduce(FinalReport::merged),
             messages_checked: self.messages_checked + other.messages_checked,
         }
     }
@@ -53,7 +53,7 @@ pub fn run(
 ) -> Result<Outcome, Error> {
     let (mtu, gid) = (end.mtu, end.gid());
     let end = &mut end.endpoint;
-    end.driver.set_manner(crate::driver::Manner::Measuring);
+    end.driver.set_wait_mode(crate::driver::WaitMode::Measuring);
     let (mut control, with_iwperf) = connect_control(end, remote, params)?;
     if params.validate && !with_iwperf {
         return Err(Error::Usage("--validate needs iwperf on both ends: this server is not iwperf".into()));
@@ -71,11 +71,11 @@ pub fn run(
 
 /// A flushed request shows only that its connection has ended: finds the event with the reason.
 pub(super) fn explained(end: &mut Endpoint, control: &Control, path: &Path, error: Error) -> Error {
-    const PATIENCE: Duration = Duration::from_millis(500);
+    const TIME_LIMIT: Duration = Duration::from_millis(500);
     if !matches!(error, Error::Completion { status: WcStatus::WrFlushError, .. }) {
         return error;
     }
-    let reason = end.wait("closing", Some(PATIENCE), |end| {
+    let reason = end.wait("closing", Some(TIME_LIMIT), |end| {
         Ok(path.flows.iter().map(|flow| &flow.id).chain([control.id()]).find_map(|id| end.ended(id)))
     });
     reason.map_or(error, |reason| Error::Disconnected { doing: "measuring", error: reason })
@@ -89,7 +89,7 @@ pub(super) fn finish(
     end: &mut Endpoint,
     control: &Control,
     path: &Path,
-    peer: Option<Extra>,
+    peer: Option<FinalReport>,
     with_iwperf: bool,
 ) -> Result<Outcome, Error> {
     if !with_iwperf && path.params.test == Test::WriteLat {
@@ -107,14 +107,14 @@ pub(super) fn finish(
     }
     end.finish(control.id())?;
     // An error found at this end has more detail than one reported by the peer.
-    let told = peer.as_ref().and_then(|peer| peer.complaint.clone());
-    let complaint = if path.messages_checked > 0 {
-        path.complaint.clone().or(told)
+    let told = peer.as_ref().and_then(|peer| peer.first_error.clone());
+    let first_error = if path.messages_checked > 0 {
+        path.first_error.clone().or(told)
     } else {
-        told.or(path.complaint.clone())
+        told.or(path.first_error.clone())
     };
-    match complaint {
-        Some(complaint) => Err(Error::Validation(complaint)),
+    match first_error {
+        Some(first_error) => Err(Error::Validation(first_error)),
         None => Ok(Outcome { with_iwperf, peer, messages_checked: path.messages_checked }),
     }
 }

@@ -23,7 +23,7 @@ const RECEIVES: usize = 4;
 const CACHE_LINE: u32 = 64;
 
 /// Called while this end waits for a message: polls the data path, returns whether anything happened.
-pub type Serve<'a> = &'a mut dyn FnMut() -> Result<bool, Error>;
+pub type OnIdle<'a> = &'a mut dyn FnMut() -> Result<bool, Error>;
 
 /// Polls nothing.
 pub fn nothing() -> Result<bool, Error> {
@@ -112,7 +112,7 @@ impl Control {
     ///
     /// # Errors
     /// [`Error::Silent`], [`Error::Disconnected`], [`Error::Completion`].
-    pub fn exchange(&mut self, end: &mut Endpoint, ours: &[u8], serve: Serve<'_>) -> Result<Vec<u8>, Error> {
+    pub fn exchange(&mut self, end: &mut Endpoint, ours: &[u8], serve: OnIdle<'_>) -> Result<Vec<u8>, Error> {
         if self.is_client {
             self.send(end, ours, serve)?;
             return self.receive(end, serve);
@@ -142,7 +142,7 @@ impl Control {
     ///
     /// # Errors
     /// As [`exchange`](Self::exchange), and [`Error::Exchange`].
-    pub fn dest(&mut self, end: &mut Endpoint, ours: &Dest, serve: Serve<'_>) -> Result<Dest, Error> {
+    pub fn dest(&mut self, end: &mut Endpoint, ours: &Dest, serve: OnIdle<'_>) -> Result<Dest, Error> {
         Dest::decode(&self.exchange(end, &ours.encode(), serve)?)
     }
 
@@ -150,7 +150,7 @@ impl Control {
     ///
     /// # Errors
     /// As [`exchange`](Self::exchange), and [`Error::Exchange`].
-    pub fn report(&mut self, end: &mut Endpoint, ours: &Report, serve: Serve<'_>) -> Result<Report, Error> {
+    pub fn report(&mut self, end: &mut Endpoint, ours: &Report, serve: OnIdle<'_>) -> Result<Report, Error> {
         let mut theirs = [[0; 8]; 5];
         for (ours, theirs) in ours.encode().iter().zip(&mut theirs) {
             *theirs = *wire::exactly(&self.exchange(end, ours, serve)?, "a report")?;
@@ -158,7 +158,7 @@ impl Control {
         Ok(Report::decode(&theirs))
     }
 
-    fn send(&mut self, end: &mut Endpoint, bytes: &[u8], serve: Serve<'_>) -> Result<(), Error> {
+    fn send(&mut self, end: &mut Endpoint, bytes: &[u8], serve: OnIdle<'_>) -> Result<(), Error> {
         let at = RECEIVES * MESSAGE_BYTES;
         self.link.memory.write_at(at, bytes)?;
         let sge = self.link.memory.sge(at, bytes.len());
@@ -167,18 +167,18 @@ impl Control {
         self.wait(end, serve, |control| (control.sends_done == control.sends_posted).then_some(()))
     }
 
-    fn receive(&mut self, end: &mut Endpoint, serve: Serve<'_>) -> Result<Vec<u8>, Error> {
+    fn receive(&mut self, end: &mut Endpoint, serve: OnIdle<'_>) -> Result<Vec<u8>, Error> {
         self.wait(end, serve, |control| control.inbox.pop_front())
     }
 
     fn wait<T>(
         &mut self,
         end: &mut Endpoint,
-        serve: Serve<'_>,
+        serve: OnIdle<'_>,
         mut look: impl FnMut(&mut Self) -> Option<T>,
     ) -> Result<T, Error> {
         const DOING: &str = "exchanging messages with it";
-        let mut patience = crate::patience::Patience::new(end);
+        let mut silence = crate::silence::SilenceDetector::new(end);
         loop {
             let mut moved = end.driver.poll()? | serve()?;
             moved |= self.reap()?;
@@ -190,7 +190,7 @@ impl Control {
                 continue;
             }
             end.driver.idle()?;
-            if !patience.check(end, DOING)? {
+            if !silence.check(end, DOING)? {
                 continue;
             }
             if let Some(error) = end.ended(&self.id) {

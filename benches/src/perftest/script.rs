@@ -10,7 +10,7 @@
 //!
 //! *Places* is a destination for each queue pair; *sync* and *close* repeat that of the first one. The target
 //! of a one-way test waits in the sync (or close) after the run. Two iwperfs add one message each at the end
-//! ([`Extra`]).
+//! ([`FinalReport`]).
 
 use crate::endpoint::Endpoint;
 use crate::errors::Error;
@@ -18,7 +18,7 @@ use crate::params::{Params, Test, Verb};
 use crate::path::Path;
 use crate::perftest::exchange::{Control, nothing};
 use crate::perftest::wire::{Dest, Report};
-use crate::private_report::Extra;
+use crate::private_report::FinalReport;
 use crate::progress::Progress;
 use crate::runs::bandwidth::{self, Part};
 use crate::runs::{BandwidthRow, Figures, Row, latency};
@@ -48,7 +48,7 @@ impl Script<'_> {
     ///
     /// # Errors
     /// Any error that ends a test.
-    pub fn run(&mut self, on_row: OnRow<'_>) -> Result<Option<Extra>, Error> {
+    pub fn run(&mut self, on_row: OnRow<'_>) -> Result<Option<FinalReport>, Error> {
         self.prepare()?;
         match self.params().test {
             Test::WriteBw | Test::ReadBw => self.one_sided_bandwidth(on_row)?,
@@ -58,10 +58,10 @@ impl Script<'_> {
         if !self.with_iwperf {
             return Ok(None);
         }
-        let ours = Extra::of(self.end, self.path).encode();
+        let ours = FinalReport::of(self.end, self.path).encode();
         // The measurements are done. The data path is not polled: the peer may have closed it by now.
         let theirs = self.control.exchange(self.end, &ours, &mut nothing)?;
-        Extra::decode(&theirs).map(Some)
+        FinalReport::decode(&theirs).map(Some)
     }
 
     fn params(&self) -> &Params {

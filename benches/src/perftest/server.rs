@@ -47,17 +47,17 @@ impl Server {
         let request = end.request(None)?;
         let hello = match Hello::decode(&request.private_data) {
             Ok(hello) => hello,
-            Err(reason) => return Err(turn_down(&request, Error::Exchange(reason))),
+            Err(reason) => return Err(reject(&request, Error::Exchange(reason))),
         };
         let with_iwperf = hello.is_some();
         let Some(params) = hello.map(|hello| hello.0).or_else(|| fallback.cloned()) else {
             let text =
                 format!("{} is not iwperf: give its test with --test and the test's options", request.remote);
-            return Err(turn_down(&request, Error::Usage(text)));
+            return Err(reject(&request, Error::Usage(text)));
         };
         if !with_iwperf && params.validate {
             let text = format!("--validate needs iwperf on both ends: {} is not iwperf", request.remote);
-            return Err(turn_down(&request, Error::Usage(text)));
+            return Err(reject(&request, Error::Usage(text)));
         }
         let link = ControlLink::new(end)?;
         let welcome = if with_iwperf { private::welcome(params.test) } else { Vec::new() };
@@ -113,7 +113,7 @@ fn accept_data(end: &mut Endpoint, path: &mut Path) -> Result<(), Error> {
 }
 
 /// Rejects with the reason of `error`, and returns it.
-fn turn_down(request: &Request, error: Error) -> Error {
+fn reject(request: &Request, error: Error) -> Error {
     // If the client is gone, it does not need the rejection.
     let _gone = request.id.reject(&private::rejection(&error.to_string()));
     error

@@ -6,7 +6,7 @@ use super::OnLine;
 use super::link::{Link, conn_param};
 use super::wire::{Advert, printable, text};
 use crate::cli::PingArgs;
-use crate::driver::Manner;
+use crate::driver::WaitMode;
 use crate::endpoint::Endpoint;
 use crate::errors::Error;
 
@@ -33,7 +33,7 @@ pub fn run(
         remote,
         &param,
     )?;
-    end.driver.set_manner(Manner::Measuring);
+    end.driver.set_wait_mode(WaitMode::Measuring);
     let advert = |link: &Link, at: usize| Advert {
         addr: link.data.addr() + at as u64,
         rkey: link.data.rkey(),

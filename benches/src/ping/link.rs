@@ -9,7 +9,7 @@ use iwarp::verbs::{
 use super::wire::{ADVERT_BYTES, Advert};
 use crate::endpoint::{Endpoint, checked};
 use crate::errors::Error;
-use crate::patience::Patience;
+use crate::silence::SilenceDetector;
 
 /// Bytes of one receive; more than an advert, so that a longer message is detected.
 const RECV_BYTES: usize = 64;
@@ -88,7 +88,7 @@ impl Link {
         id: &CmId,
         mut look: impl FnMut(&mut Self) -> Option<T>,
     ) -> Result<Option<T>, Error> {
-        let mut patience = Patience::new(end);
+        let mut silence = SilenceDetector::new(end);
         loop {
             let moved = end.driver.poll()? | self.reap()?;
             if let Some(found) = look(self) {
@@ -99,7 +99,7 @@ impl Link {
                 continue;
             }
             end.driver.idle()?;
-            if !patience.check(end, DOING)? {
+            if !silence.check(end, DOING)? {
                 continue;
             }
             match end.ended(id) {

@@ -10,11 +10,12 @@ use crate::endpoint::Endpoint;
 use crate::errors::Error;
 use crate::params::{Params, Verb};
 use crate::path::Path;
-use crate::patience::Patience;
 use crate::perftest::exchange::Control;
 use crate::profile::{Profiled, Profiling};
 use crate::progress::Progress;
 use crate::runs::{BandwidthRow, Figures, LoadFigures, Row};
+use crate::silence::SilenceDetector;
+use crate::table::BandwidthRow;
 
 /// The role of this end in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,9 +109,9 @@ pub fn run(
     let total = limit.map(|limit| limit * u64::from(params.qps));
     let busy_at_start = end.driver.counters().busy_cycles;
     let mut meter = Meter::new(total);
-    let mut patience = Patience::new(end);
-    if let Some(gate) = end.gate.clone() {
-        gate.meet(|| {
+    let mut silence = SilenceDetector::new(end);
+    if let Some(rendezvous) = end.rendezvous.clone() {
+        rendezvous.meet(|| {
             if !end.driver.poll()? {
                 return end.driver.idle();
             }
@@ -147,12 +148,12 @@ pub fn run(
         if moved {
             end.driver.busy();
             if worked {
-                patience.renew();
+                silence.renew();
             }
             continue;
         }
         end.driver.idle()?;
-        if !patience.check(end, DOING)? {
+        if !silence.check(end, DOING)? {
             continue;
         }
         if let Some(error) = ended(end, control, path, part) {

@@ -12,11 +12,11 @@ use crate::errors::Error;
 use crate::latency::Latencies;
 use crate::params::Verb;
 use crate::path::Path;
-use crate::patience::Patience;
 use crate::perftest::exchange::Control;
 use crate::profile::Profiling;
 use crate::progress::Progress;
 use crate::runs::{Figures, Row};
+use crate::silence::SilenceDetector;
 
 const DOING: &str = "measuring";
 
@@ -185,7 +185,7 @@ impl Turns {
         path: &mut Path,
         mut look: impl FnMut(&Path) -> Result<bool, Error>,
     ) -> Result<Waited, Error> {
-        let mut patience = Patience::new(end);
+        let mut silence = SilenceDetector::new(end);
         loop {
             let moved = end.driver.poll()? | path.poll()?;
             if look(path)? {
@@ -197,7 +197,7 @@ impl Turns {
                 continue;
             }
             end.driver.idle()?;
-            if !patience.check(end, DOING)? {
+            if !silence.check(end, DOING)? {
                 continue;
             }
             if self.limit.is_none() && (control.has_message()? || Clock::cycles() >= self.deadline + self.hz)

@@ -7,10 +7,10 @@ use serde::Deserialize;
 use testing::lab::Result;
 use testing::{ensure, lab_error};
 
+use crate::compare::last_line::last_line;
 use crate::compare::measures::find;
 use crate::compare::sample::Pair;
 use crate::compare::session::{Session, Tally};
-use crate::compare::told::last_line;
 
 /// Names of these rows.
 const IDS: [&str; 6] = ["one_core", "qps_1k", "qps_10k", "cores_2", "idle_qp_bytes", "vs_smoltcp"];

@@ -60,8 +60,8 @@ pub(crate) fn measure(session: &Session, tally: &mut Tally) {
 fn completions(session: &Session, tally: &mut Tally) {
     for (name, markers) in [("completions_p99_us", ""), ("completions_p99_us_markers", " --markers")] {
         let p99 = |seed| {
-            let told = iwperf(session, seed, &format!("{LOAD}{markers}"))?;
-            number(&told, "/results/0/load/latency/p99_us")
+            let reports = iwperf(session, seed, &format!("{LOAD}{markers}"))?;
+            number(&reports, "/results/0/load/latency/p99_us")
         };
         match (1..=session.pace.pairs as u64).map(p99).collect::<Result<Vec<f64>>>() {
             Ok(mut all) => {
@@ -74,9 +74,9 @@ fn completions(session: &Session, tally: &mut Tally) {
 }
 
 /// Goodput that the target confirmed, Mb/s.
-fn goodput(told: &Value) -> Result<f64> {
-    ensure!(told["results"][0]["confirmed_by_target"] == true, "the target did not confirm the result");
-    Ok(number(told, "/results/0/bytes_per_s")? * 8.0 / 1e6)
+fn goodput(reports: &Value) -> Result<f64> {
+    ensure!(reports["results"][0]["confirmed_by_target"] == true, "the target did not confirm the result");
+    Ok(number(reports, "/results/0/bytes_per_s")? * 8.0 / 1e6)
 }
 
 /// Two ends and the wire between them.
@@ -103,9 +103,9 @@ impl Lab {
     /// Ends the wire, and checks that it lost frames.
     fn finish(mut self) -> Result<()> {
         self.wire.terminate();
-        let told = self.wire.finish(START)?.success()?;
-        let lost = witness::count(&told, "left", "lost")? + witness::count(&told, "right", "lost")?;
-        ensure!(lost > 0, "the wire lost nothing: {told}");
+        let output = self.wire.finish(START)?.success()?;
+        let lost = witness::count(&output, "left", "lost")? + witness::count(&output, "right", "lost")?;
+        ensure!(lost > 0, "the wire lost nothing: {output}");
         Ok(())
     }
 }
@@ -132,8 +132,8 @@ fn iwperf(session: &Session, seed: u64, options: &str) -> Result<Value> {
     ended.map_err(|error| lab_error!("{error}\n---- the server\n{}", server.text()))?;
     server.finish(START)?.success()?;
     lab.finish()?;
-    let told = std::fs::read(&json)?;
-    serde_json::from_slice(&told).map_err(|error| lab_error!("iwperf's JSON: {error}"))
+    let output = std::fs::read(&json)?;
+    serde_json::from_slice(&output).map_err(|error| lab_error!("iwperf's JSON: {error}"))
 }
 
 /// Goodput of Linux to Linux, Mb/s.
@@ -159,8 +159,8 @@ mod tests {
 
     #[test]
     fn only_what_the_target_confirmed_is_goodput() {
-        let told = |confirmed: bool| json!({ "results": [{ "bytes_per_s": 6.25e6, "confirmed_by_target": confirmed }] });
-        assert_eq!(goodput(&told(true)).unwrap(), 50.0);
-        assert!(goodput(&told(false)).is_err());
+        let reports = |confirmed: bool| json!({ "results": [{ "bytes_per_s": 6.25e6, "confirmed_by_target": confirmed }] });
+        assert_eq!(goodput(&reports(true)).unwrap(), 50.0);
+        assert!(goodput(&reports(false)).is_err());
     }
 }

@@ -15,7 +15,7 @@
 //! | `loss` | the row over a lossy wire, made by `bad-wire` |
 //! | `limits` | the limits of the wire and the memory: bare frames, copies and CRCs |
 //! | `bare_wire` | one end of a wire with bare frames: a process of its own |
-//! | `told` | the last line of a program's output |
+//! | `last_line` | the last line of a program's output |
 //! | `machine`, `table`, `json`, `plots` | the output |
 //!
 //! It runs programs, pins them and reads their output. It has no protocol and no data path of its own.
@@ -27,6 +27,7 @@ mod in_memory;
 mod json;
 mod kernel;
 pub(crate) mod kernel_tcp;
+mod last_line;
 mod limits;
 mod loss;
 mod machine;
@@ -37,7 +38,6 @@ mod plots;
 mod sample;
 mod session;
 mod table;
-mod told;
 mod vhost;
 
 use std::process::ExitCode;

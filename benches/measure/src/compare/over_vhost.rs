@@ -9,7 +9,7 @@ use testing::lab::{LabError, Result};
 use crate::compare::kernel::baseline::{Small, Stream};
 use crate::compare::sample::Pair;
 use crate::compare::session::{Session, Tally};
-use crate::compare::vhost::{self, SendingEnd, Test, Told, number};
+use crate::compare::vhost::{self, EndReports, Sender, Test, number};
 
 /// Bytes of a small message.
 pub(crate) const SMALL: u32 = 64;
@@ -54,8 +54,8 @@ fn validate(session: &Session, tally: &mut Tally) {
 }
 
 /// Number of messages whose bytes were checked at either end.
-fn messages_checked(told: &Told) -> Result<u64> {
-    let checked = |at: &str| told.client.pointer(at).and_then(Value::as_u64).unwrap_or(0);
+fn messages_checked(reports: &EndReports) -> Result<u64> {
+    let checked = |at: &str| reports.client.pointer(at).and_then(Value::as_u64).unwrap_or(0);
     let checked =
         checked("/validation/messages_checked_here") + checked("/validation/messages_checked_by_peer");
     ensure!(checked > 0, "no message was checked");
@@ -117,12 +117,12 @@ fn pair(ours: &Result<f64>, theirs: &Result<f64>) -> Result<Pair> {
 /// # Errors
 /// If a program fails, or the target confirmed nothing.
 pub(crate) fn goodput(session: &Session, test: &Test, sender: SendingEnd) -> Result<f64> {
-    let told = vhost::run(session, test, sender)?;
+    let reports = vhost::run(session, test, sender)?;
     ensure!(
-        told.client["results"][0]["confirmed_by_target"] == true,
+        reports.client["results"][0]["confirmed_by_target"] == true,
         "the target did not confirm the result"
     );
-    Ok(number(&told.client, "/results/0/bytes_per_s")? * 8.0 / 1e9)
+    Ok(number(&reports.client, "/results/0/bytes_per_s")? * 8.0 / 1e9)
 }
 
 /// The whole round trip of two small Writes, median.
@@ -132,7 +132,7 @@ fn round_trip(session: &Session, tally: &mut Tally) {
         id: "pingpong_64",
         test: Test::new("write-lat", 1500, &format!("-s {SMALL} -n {count}")),
         // `iwperf` reports half a round trip, as perftest does.
-        ours: &|told| Ok(2.0 * number(&told.client, "/results/0/latency/typical_us")?),
+        ours: &|reports| Ok(2.0 * number(&reports.client, "/results/0/latency/typical_us")?),
         kernel: &|| Small::for_round_trips(session, SMALL),
         theirs: &|small| small.round_trips(SMALL, count).map(|trips| trips.median_us),
     };
@@ -156,7 +156,7 @@ fn rate(session: &Session, tally: &mut Tally) {
 struct SmallRow<'a> {
     id: &'static str,
     test: Test,
-    ours: &'a dyn Fn(&Told) -> Result<f64>,
+    ours: &'a dyn Fn(&EndReports) -> Result<f64>,
     kernel: &'a dyn Fn() -> Result<Small>,
     theirs: &'a dyn Fn(&Small) -> Result<f64>,
 }
@@ -173,7 +173,7 @@ impl SmallRow<'_> {
         tally.note(self.id, "kernel", small.name());
         for _ in 0..session.pace.pairs {
             for sender in SendingEnd::BOTH {
-                let ours = vhost::run(session, &self.test, sender).and_then(|told| (self.ours)(&told));
+                let ours = vhost::run(session, &self.test, sender).and_then(|reports| (self.ours)(&reports));
                 tally.add(self.id, sender.name(), pair(&ours, &(self.theirs)(&small)));
             }
         }
@@ -182,12 +182,12 @@ impl SmallRow<'_> {
 
 /// Millions of messages a second: the number counted by the target's engine over the time until the target's
 /// confirmation. A small Write is one FPDU.
-fn counted_rate(told: &Told) -> Result<f64> {
-    let sent = number(&told.client, "/results/0/iterations")?;
-    let rate = number(&told.client, "/results/0/msg_rate_mpps")?;
-    let counted = number(&told.server, "/counters/rx_fpdus")?;
+fn counted_rate(reports: &EndReports) -> Result<f64> {
+    let sent = number(&reports.client, "/results/0/iterations")?;
+    let rate = number(&reports.client, "/results/0/msg_rate_mpps")?;
+    let counted = number(&reports.server, "/counters/rx_fpdus")?;
     ensure!(
-        told.client["results"][0]["confirmed_by_target"] == true,
+        reports.client["results"][0]["confirmed_by_target"] == true,
         "the target did not confirm the result"
     );
     ensure!(counted >= sent, "{sent} messages were sent, but the target counted {counted} FPDUs");
@@ -200,23 +200,23 @@ mod tests {
 
     use super::*;
 
-    fn told(confirmed: bool, counted: u64) -> Told {
+    fn reports(confirmed: bool, counted: u64) -> EndReports {
         let result = json!({ "iterations": 1000, "msg_rate_mpps": 2.5, "confirmed_by_target": confirmed });
         let client = json!({ "results": [result], "validation": { "messages_checked_by_peer": 7 } });
-        Told { client, server: json!({ "counters": { "rx_fpdus": counted } }) }
+        EndReports { client, server: json!({ "counters": { "rx_fpdus": counted } }) }
     }
 
     #[test]
     fn a_rate_counts_if_the_target_counted_as_much() {
-        assert_eq!(counted_rate(&told(true, 1010)).unwrap(), 2.5);
-        assert!(counted_rate(&told(true, 999)).unwrap_err().to_string().contains("999"));
-        assert!(counted_rate(&told(false, 1010)).is_err());
+        assert_eq!(counted_rate(&reports(true, 1010)).unwrap(), 2.5);
+        assert!(counted_rate(&reports(true, 999)).unwrap_err().to_string().contains("999"));
+        assert!(counted_rate(&reports(false, 1010)).is_err());
     }
 
     #[test]
     fn a_validation_that_looked_at_nothing_is_none() {
-        assert_eq!(messages_checked(&told(true, 0)).unwrap(), 7);
-        let unchecked = Told { client: json!({ "validation": null }), server: Value::Null };
+        assert_eq!(messages_checked(&reports(true, 0)).unwrap(), 7);
+        let unchecked = EndReports { client: json!({ "validation": null }), server: Value::Null };
         assert!(messages_checked(&unchecked).is_err());
     }
 

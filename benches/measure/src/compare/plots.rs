@@ -94,22 +94,22 @@ fn by_connections(session: &Session) -> Result<Chart> {
 fn by_percentile(session: &Session) -> Result<Chart> {
     let count = session.pace.round_trips;
     let test = Test::new("write-lat", 1500, &format!("-s {SMALL} -n {count}"));
-    let told = vhost::run(session, &test, SENDER)?;
+    let reports = vhost::run(session, &test, SENDER)?;
     let kernel = Small::for_round_trips(session, SMALL)?;
     Ok(Chart {
         title: format!("Round trip of {SMALL} bytes"),
         x: Axis::quantiles(),
         y: Axis::log10("microseconds, there and back"),
         series: vec![
-            Series::new("uwarp, RDMA Writes", whole_round_trips(&told.client)?),
+            Series::new("uwarp, RDMA Writes", whole_round_trips(&reports.client)?),
             Series::new("kernel TCP, busy polling", kernel.round_trips(SMALL, count)?.distribution),
         ],
     })
 }
 
 /// The distribution in the JSON of `iwperf`, whose latencies of Writes are half a round trip.
-fn whole_round_trips(told: &Value) -> Result<Vec<(f64, f64)>> {
-    let halves = Vec::<(f64, f64)>::deserialize(&told["results"][0]["distribution"])
+fn whole_round_trips(reports: &Value) -> Result<Vec<(f64, f64)>> {
+    let halves = Vec::<(f64, f64)>::deserialize(&reports["results"][0]["distribution"])
         .map_err(|error| lab_error!("iwperf's distribution: {error}"))?;
     Ok(halves.into_iter().map(|(quantile, us)| (quantile, 2.0 * us)).collect())
 }
@@ -143,8 +143,8 @@ mod tests {
 
     #[test]
     fn half_round_trips_become_whole_ones() {
-        let told = json!({ "results": [{ "distribution": [[0.0, 1.5], [0.5, 2.0]] }] });
-        assert_eq!(whole_round_trips(&told).unwrap(), [(0.0, 3.0), (0.5, 4.0)]);
+        let reports = json!({ "results": [{ "distribution": [[0.0, 1.5], [0.5, 2.0]] }] });
+        assert_eq!(whole_round_trips(&reports).unwrap(), [(0.0, 3.0), (0.5, 4.0)]);
         assert!(whole_round_trips(&json!({ "results": [{}] })).is_err());
     }
 

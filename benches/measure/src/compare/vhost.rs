@@ -51,7 +51,7 @@ impl Test {
 
 /// The JSON of both ends.
 #[derive(Clone, Debug)]
-pub(crate) struct Told {
+pub(crate) struct EndReports {
     /// The end that requested the test.
     pub(crate) client: Value,
     /// The other.
@@ -78,7 +78,7 @@ const CLIENT: &str = "10.90.0.2";
 ///
 /// # Errors
 /// If a program fails or does not end, with its output.
-pub(crate) fn run(session: &Session, test: &Test, sender: SendingEnd) -> Result<Told> {
+pub(crate) fn run(session: &Session, test: &Test, sender: SendingEnd) -> Result<EndReports> {
     let scratch = Scratch::new()?;
     let ends = Ends { session, test, scratch: &scratch, socket: scratch.file("wire.sock") };
     // Reads are requested by the end that receives the data.
@@ -87,7 +87,7 @@ pub(crate) fn run(session: &Session, test: &Test, sender: SendingEnd) -> Result<
     wait_for_socket(&ends.socket)?;
     let second = if client_is_vhost { ends.server(false) } else { ends.client(false) }?;
     let (client, server) = if client_is_vhost { (first, second) } else { (second, first) };
-    let told = |file: &str| -> Result<Value> {
+    let reports = |file: &str| -> Result<Value> {
         let bytes = std::fs::read(scratch.file(file))?;
         serde_json::from_slice(&bytes).map_err(|error| lab_error!("{file}: {error}"))
     };
@@ -97,7 +97,7 @@ pub(crate) fn run(session: &Session, test: &Test, sender: SendingEnd) -> Result<
         return Err(lab_error!("{}: {}\n{}\n---- the server\n{said}", ended.what, ended.status, ended.text));
     }
     server.finish(START)?.success()?;
-    Ok(Told { client: told("client.json")?, server: told("server.json")? })
+    Ok(EndReports { client: reports("client.json")?, server: reports("server.json")? })
 }
 
 /// The two programs of a run.

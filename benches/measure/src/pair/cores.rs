@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use benches::errors::Error;
 
+use crate::pair::alternate::{Pair, Rate, alternate, timed};
 use crate::pair::copy_crc::CopyCrc;
 use crate::pair::host::Hosts;
 use crate::pair::interleave::{Comparison, Rate, interleave, timed};
@@ -89,7 +90,7 @@ pub(crate) fn measure(cpus: [usize; 2], time: Duration) -> Result<Comparison, Er
         }
         let [first, second] = &cores[..] else { unreachable!("there are two cores") };
         let (alone, other, both) = ([first], [second], [first, second]);
-        let [a, b, ab, c, d, cd] = interleave(
+        let [a, b, ab, c, d, cd] = alternate(
             time,
             [
                 &mut |slice| together(&alone, Job::Engines(slice)),

@@ -23,7 +23,7 @@ use crate::pair::heap::{self, Owner};
 const AT_A_TIME: usize = 64;
 
 /// Time limit of everything that is not measured.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(20);
 
 /// First port to listen on.
 const PORT: u16 = 7471;
@@ -197,8 +197,8 @@ impl Lane {
         let start = Instant::now();
         while !done(self)? {
             self.poll();
-            if start.elapsed() > PATIENCE {
-                return Err(Error::Silent { doing, after: PATIENCE });
+            if start.elapsed() > TIME_LIMIT {
+                return Err(Error::Silent { doing, after: TIME_LIMIT });
             }
         }
         Ok(())

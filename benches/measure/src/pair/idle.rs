@@ -10,9 +10,9 @@ use std::time::Duration;
 use benches::errors::Error;
 use dp::link::LinkConfig;
 
+use crate::pair::alternate::Pair;
 use crate::pair::heap::{Census, Owner};
 use crate::pair::host::{Hosts, Lane, LaneConfig};
-use crate::pair::interleave::Comparison;
 
 /// Goal for an idle queue pair, bytes.
 const GOAL_BYTES: f64 = 4096.0;
@@ -85,7 +85,7 @@ pub(crate) fn measure(counts: &Counts, detail: bool) -> Result<Comparison, Error
         let bytes = (after[end].bytes - before[end].bytes) as f64 / more - work_queues;
         let idle = Idle { owner, bytes, work_queues };
         if detail {
-            tell(&idle, &after[end].growth(&before[end]), more);
+            print_detail(&idle, &after[end].growth(&before[end]), more);
         }
         idle
     });
@@ -94,7 +94,7 @@ pub(crate) fn measure(counts: &Counts, detail: bool) -> Result<Comparison, Error
 }
 
 /// Prints the allocations of a queue pair by size on standard error.
-fn tell(idle: &Idle, growth: &[(Option<usize>, i64)], more: f64) {
+fn print_detail(idle: &Idle, growth: &[(Option<usize>, i64)], more: f64) {
     let Idle { owner, bytes, work_queues } = idle;
     eprintln!("{owner:?}: {bytes:.0} bytes, and {work_queues:.0} bytes of work queues with {DEPTH} entries");
     for &(size, count) in

@@ -3,16 +3,17 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `interleave.rs` | two rates measured alternately, and the result |
+//! | `alternate.rs` | two rates measured alternately, and the result |
 //! | `host.rs`, `traffic.rs` | two engines on a wire in memory, queue pairs between them, Writes on these |
 //! | `one_core.rs`, `qps.rs`, `cores.rs`, `idle.rs`, `vs_smoltcp.rs` | the comparisons |
 //! | `copy_crc.rs` | a loop that copies and sums: the baseline of `one_core` and `cores_2` |
-//! | `stock/` | smoltcp's own TCP sockets under MPA: the baseline of `vs_smoltcp` |
+//! | `smoltcp_sockets/` | smoltcp's own TCP sockets under MPA: the baseline of `vs_smoltcp` |
 //! | `heap.rs` | a counting allocator |
 //! | `pattern.rs` | distinguishable bytes, and pseudorandom numbers |
 //!
 //! Nothing here needs privileges, hugepages or DPDK.
 
+mod alternate;
 mod copy_crc;
 mod cores;
 mod heap;
@@ -22,7 +23,7 @@ mod interleave;
 mod one_core;
 mod pattern;
 mod qps;
-mod stock;
+mod smoltcp_sockets;
 mod traffic;
 mod vs_smoltcp;
 
@@ -32,7 +33,7 @@ use std::time::Duration;
 use benches::errors::Error;
 use clap::{Args, ValueEnum};
 
-use interleave::Comparison;
+use alternate::Comparison;
 
 /// One comparison that needs no device; prints `{"id":...,"ours":...,"theirs":...,"unit":...}`
 #[derive(Args, Debug)]

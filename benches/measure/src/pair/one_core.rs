@@ -5,10 +5,10 @@ use std::time::Duration;
 use benches::errors::Error;
 use dp::link::{LinkConfig, LinkTso};
 
+use crate::pair::alternate::{Pair, alternate, timed};
 use crate::pair::copy_crc::CopyCrc;
 use crate::pair::host::{Hosts, LaneConfig};
 use crate::pair::interleave::{Comparison, interleave, timed};
-use crate::pair::traffic::{Load, Traffic};
 
 /// Bytes of a Write.
 pub(crate) const MESSAGE_BYTES: usize = 1 << 20;
@@ -45,7 +45,7 @@ pub(crate) fn measure(time: Duration) -> Result<Comparison, Error> {
     let mut copy = CopyCrc::new(MESSAGE_BYTES);
     let sides: [&mut dyn FnMut(Duration) -> _; 2] =
         [&mut |slice| ours.run(slice), &mut |slice| timed(slice, || Ok(copy.message()))];
-    let [rate, loop_rate] = interleave(time, sides)?;
+    let [rate, loop_rate] = alternate(time, sides)?;
     ours.validate(2)?;
     copy.validate()?;
     Ok(Comparison { ours: rate.gigabytes_per_s(), theirs: loop_rate.gigabytes_per_s(), unit: "GB/s" })

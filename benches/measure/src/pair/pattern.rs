@@ -2,9 +2,9 @@
 
 /// A sequence of numbers (SplitMix64).
 #[derive(Clone, Debug)]
-pub(crate) struct Dice(u64);
+pub(crate) struct SplitMix(u64);
 
-impl Dice {
+impl SplitMix {
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -33,7 +33,7 @@ impl Dice {
 
 /// Bytes that differ for each seed and place.
 pub(crate) fn bytes(seed: u64, count: usize) -> Vec<u8> {
-    let mut dice = Dice::new(seed);
+    let mut dice = SplitMix::new(seed);
     let mut bytes = Vec::with_capacity(count + 8);
     while bytes.len() < count {
         bytes.extend(dice.next().to_le_bytes());
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn a_draw_keeps_all_and_changes_who_is_in_front() {
-        let (mut items, mut dice) = ((0..1000).collect::<Vec<_>>(), Dice::new(7));
+        let (mut items, mut dice) = ((0..1000).collect::<Vec<_>>(), SplitMix::new(7));
         dice.draw(&mut items, 64);
         let first: Vec<i32> = items[..64].to_vec();
         dice.draw(&mut items, 64);

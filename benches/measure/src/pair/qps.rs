@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use benches::errors::Error;
 
+use crate::pair::alternate::{Pair, alternate};
 use crate::pair::host::{Hosts, LaneConfig};
 use crate::pair::interleave::{Comparison, interleave};
 use crate::pair::one_core::virtual_wire;
@@ -33,8 +34,7 @@ fn traffic(open: usize) -> Result<Traffic, Error> {
 /// Errors of the engines; [`Error::Validation`].
 pub(crate) fn measure(open: usize, time: Duration, detail: bool) -> Result<Comparison, Error> {
     let (mut many, mut few) = (traffic(open)?, traffic(ACTIVE)?);
-    let [many_rate, few_rate] =
-        interleave(time, [&mut |slice| many.run(slice), &mut |slice| few.run(slice)])?;
+    let [many_rate, few_rate] = alternate(time, [&mut |slice| many.run(slice), &mut |slice| few.run(slice)])?;
     if detail {
         eprintln!("{open} open: {:#?}\n{ACTIVE} open: {:#?}", many.counters(), few.counters());
     }

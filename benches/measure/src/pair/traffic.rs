@@ -6,9 +6,9 @@ use benches::errors::Error;
 use iwarp::engine::EngineCounters;
 use iwarp::verbs::{RemoteAddr, SendOp, SendRequest, WorkCompletion};
 
+use crate::pair::alternate::{Rate, timed};
 use crate::pair::host::Lane;
-use crate::pair::interleave::{Rate, timed};
-use crate::pair::pattern::{self, Dice};
+use crate::pair::interleave::{Rate, SplitMix};
 
 /// Most completions polled at a time.
 const BATCH: usize = 64;
@@ -38,7 +38,7 @@ pub(crate) struct Load {
 pub(crate) struct Traffic {
     lane: Lane,
     load: Load,
-    dice: Dice,
+    dice: SplitMix,
     /// All queue pairs, the active ones first.
     order: Vec<u32>,
     /// By queue pair: its index among the active ones.
@@ -65,7 +65,7 @@ impl Traffic {
         let drawn_us = lane.now_us();
         Self {
             load,
-            dice: Dice::new(load.seed),
+            dice: SplitMix::new(load.seed),
             order: (0..qps as u32).collect(),
             place: vec![None; qps],
             open: vec![0; qps],
@@ -197,8 +197,8 @@ impl Traffic {
         while self.open.iter().any(|&open| open > 0) {
             self.lane.poll();
             self.reap()?;
-            if start.elapsed() > crate::pair::host::PATIENCE {
-                return Err(Error::Silent { doing: "finishing", after: crate::pair::host::PATIENCE });
+            if start.elapsed() > crate::pair::host::TIME_LIMIT {
+                return Err(Error::Silent { doing: "finishing", after: crate::pair::host::TIME_LIMIT });
             }
         }
         let posted = self.posted_bytes;

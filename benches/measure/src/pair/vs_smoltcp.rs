@@ -6,10 +6,11 @@ use std::time::Duration;
 use benches::errors::Error;
 use dp::link::LinkConfig;
 
+use crate::pair::alternate::{Pair, alternate};
 use crate::pair::host::Hosts;
 use crate::pair::interleave::{Comparison, interleave};
 use crate::pair::one_core::{MESSAGE_BYTES, traffic};
-use crate::pair::stock::Stock;
+use crate::pair::smoltcp_sockets::Smoltcp;
 
 /// A wire without offloads.
 fn plain_wire() -> LinkConfig {
@@ -20,9 +21,8 @@ fn plain_wire() -> LinkConfig {
 /// Errors of either stack; [`Error::Validation`].
 pub(crate) fn measure(time: Duration) -> Result<Comparison, Error> {
     let mut ours = traffic(&Hosts::new()?, 0, plain_wire())?;
-    let mut theirs = Stock::connect(&plain_wire(), MESSAGE_BYTES)?;
-    let [rate, stock_rate] =
-        interleave(time, [&mut |slice| ours.run(slice), &mut |slice| theirs.run(slice)])?;
+    let mut theirs = Smoltcp::connect(&plain_wire(), MESSAGE_BYTES)?;
+    let [rate, stock_rate] = alternate(time, [&mut |slice| ours.run(slice), &mut |slice| theirs.run(slice)])?;
     ours.validate(2)?;
     theirs.validate()?;
     Ok(Comparison { ours: rate.gigabytes_per_s(), theirs: stock_rate.gigabytes_per_s(), unit: "GB/s" })

@@ -41,9 +41,9 @@ pub(crate) struct Baseline {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Verdict {
     /// Within the tolerance.
-    Holds,
+    Pass,
     /// The difference is too large: a line with the reason.
-    Fails(String),
+    Fail(String),
 }
 
 impl Baseline {
@@ -95,20 +95,20 @@ impl Baseline {
     /// be lost again unnoticed.
     pub(crate) fn compare(&self, row: &str, count: f64, tolerance: f64) -> Verdict {
         let Some(recorded) = self.rows.get(row) else {
-            return Verdict::Fails(format!(
+            return Verdict::Fail(format!(
                 "{row}: {count:.1} instructions, but no baseline: record one with {RECORD}"
             ));
         };
         let change = (count / recorded - 1.0) * 100.0;
         if change.abs() <= tolerance {
-            return Verdict::Holds;
+            return Verdict::Pass;
         }
         let what = if change > 0.0 {
             "more expensive: find out why; if it cannot be avoided"
         } else {
             "cheaper: to keep the improvement"
         };
-        Verdict::Fails(format!(
+        Verdict::Fail(format!(
             "{row}: baseline {recorded:.1} instructions, now {count:.1}: {change:+.2} % (allowed: {tolerance} %). \
              It has become {what}, run {RECORD}"
         ))
@@ -146,17 +146,17 @@ mod tests {
     fn a_change_beyond_the_tolerance_fails_in_either_direction_and_says_all_there_is_to_say() {
         let baseline = baseline();
         for count in [980.5, 1000.0, 1019.5] {
-            assert_eq!(baseline.compare("write/sent", count, 2.0), Verdict::Holds, "{count}");
+            assert_eq!(baseline.compare("write/sent", count, 2.0), Verdict::Pass, "{count}");
         }
         for (count, percent) in [(979.0, "-2.10 %"), (1021.0, "+2.10 %")] {
-            let Verdict::Fails(words) = baseline.compare("write/sent", count, 2.0) else {
+            let Verdict::Fail(words) = baseline.compare("write/sent", count, 2.0) else {
                 panic!("{count} holds")
             };
             for part in ["write/sent", "1000.0", &format!("{count:.1}"), percent, RECORD] {
                 assert!(words.contains(part), "{part} is not in: {words}");
             }
         }
-        assert!(matches!(baseline.compare("new/sent", 1.0, 2.0), Verdict::Fails(_)));
+        assert!(matches!(baseline.compare("new/sent", 1.0, 2.0), Verdict::Fail(_)));
     }
 
     #[test]

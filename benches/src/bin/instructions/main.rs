@@ -138,11 +138,11 @@ fn compare(pattern: &str, record: bool) -> Result<bool> {
     if record {
         return write(&old, now, pattern).map(|()| true);
     }
-    Ok(compare_rows(&old, &now))
+    Ok(print_comparison(&old, &now))
 }
 
 /// Prints the failures and the summary. Returns whether there are no failures.
-fn compare_rows(old: &Baseline, now: &Baseline) -> bool {
+fn print_comparison(old: &Baseline, now: &Baseline) -> bool {
     let Some(tolerance) = old.tolerance(&now.machine) else {
         println!("this processor ({}) is not the baseline's ({})", now.machine.cpu, old.machine.cpu);
         summary(0, 0, now.rows.len());
@@ -154,7 +154,7 @@ fn compare_rows(old: &Baseline, now: &Baseline) -> bool {
     }
     let mut failed = 0;
     for (name, count) in &now.rows {
-        if let Verdict::Fails(words) = old.compare(name, *count, tolerance) {
+        if let Verdict::Fail(words) = old.compare(name, *count, tolerance) {
             println!("FAILED {words}");
             failed += 1;
         }

@@ -9,7 +9,7 @@ use crate::Result;
 use crate::counted::Side;
 
 /// Polls without a completion after which the load fails.
-const PATIENCE: u64 = 10_000;
+const MAX_POLLS: u64 = 10_000;
 
 /// Polls in which everything in flight completes.
 const DRAIN: u64 = 256;
@@ -109,8 +109,8 @@ impl Stream {
             count(Role::Responder, &mut || result = self.respond(now_us));
             result?;
             polls = if self.completed == before { polls + 1 } else { 0 };
-            if polls > PATIENCE {
-                return Err(format!("no completion in {PATIENCE} polls").into());
+            if polls > MAX_POLLS {
+                return Err(format!("no completion in {MAX_POLLS} polls").into());
             }
         }
         Ok(())

@@ -12,7 +12,7 @@ use crate::compare::session::Session;
 #[derive(Debug)]
 pub(crate) struct Stream {
     hosts: KernelHosts,
-    manner: iperf3::StreamVariant,
+    settings: iperf3::Settings,
     /// The settings tried, with their goodput, Gb/s.
     pub(crate) tried: Map<String, Value>,
     /// The same with `sendfile`, without a copy at the sender. It is not the baseline.
@@ -27,21 +27,21 @@ impl Stream {
     pub(crate) fn new(session: &Session, mtu: u16) -> Result<Self> {
         let hosts = KernelHosts::new(session, mtu)?;
         let quick = session.options.quick;
-        let try_all = |manners: &[iperf3::StreamVariant]| {
-            best(if quick { &manners[..iperf3::QUICK] } else { manners }, |manner| {
-                hosts.reshape(manner.shape)?;
-                iperf3::streams(&hosts, manner, 1, 1)
+        let try_all = |manners: &[iperf3::Settings]| {
+            best(if quick { &manners[..iperf3::QUICK] } else { manners }, |settings| {
+                hosts.reshape(settings.shape)?;
+                iperf3::streams(&hosts, settings, 1, 1)
             })
         };
         let (_, sendfile) = try_all(&iperf3::SENDFILE)?;
-        let (manner, tried) = try_all(&iperf3::COPYING)?;
-        hosts.reshape(manner.shape)?;
-        Ok(Self { hosts, manner, tried: by_name(tried), sendfile: by_name(sendfile) })
+        let (settings, tried) = try_all(&iperf3::COPYING)?;
+        hosts.reshape(settings.shape)?;
+        Ok(Self { hosts, settings, tried: by_name(tried), sendfile: by_name(sendfile) })
     }
 
     /// A description of the settings.
     pub(crate) fn name(&self) -> String {
-        self.manner.name()
+        self.settings.name()
     }
 
     /// Measures the goodput of this many connections together, Gb/s.
@@ -49,19 +49,19 @@ impl Stream {
     /// # Errors
     /// When `iperf3` fails.
     pub(crate) fn goodput(&self, connections: u32, seconds: u32) -> Result<f64> {
-        iperf3::streams(&self.hosts, self.manner, connections, seconds)
+        iperf3::streams(&self.hosts, self.settings, connections, seconds)
     }
 }
 
-fn by_name(tried: Vec<(iperf3::StreamVariant, f64)>) -> Map<String, Value> {
-    tried.into_iter().map(|(manner, rate)| (manner.name(), rate.into())).collect()
+fn by_name(tried: Vec<(iperf3::Settings, f64)>) -> Map<String, Value> {
+    tried.into_iter().map(|(settings, rate)| (settings.name(), rate.into())).collect()
 }
 
 /// Small messages over the kernel's TCP with the best settings for the measurement.
 #[derive(Debug)]
 pub(crate) struct Small {
     hosts: KernelHosts,
-    manner: small::MessageVariant,
+    settings: small::Settings,
 }
 
 /// Duration of one trial.
@@ -84,29 +84,29 @@ impl Small {
     /// # Errors
     /// Without the privilege to create namespaces.
     pub(crate) fn for_rate(session: &Session, mtu: u16, size: u32) -> Result<Self> {
-        Self::new(session, mtu, &RATE, |hosts, manner| {
-            small::messages_per_s(hosts, size, manner, TRIAL_SECONDS)
+        Self::new(session, mtu, &RATE, |hosts, settings| {
+            small::messages_per_s(hosts, size, settings, TRIAL_SECONDS)
         })
     }
 
     fn new(
         session: &Session,
         mtu: u16,
-        manners: &[small::MessageVariant],
-        measure: impl Fn(&KernelHosts, small::MessageVariant) -> Result<f64>,
+        manners: &[small::Settings],
+        measure: impl Fn(&KernelHosts, small::Settings) -> Result<f64>,
     ) -> Result<Self> {
         let hosts = KernelHosts::new(session, mtu)?;
-        let (manner, _tried) = best(manners, |manner| {
-            hosts.reshape(manner.shape)?;
-            measure(&hosts, manner)
+        let (settings, _tried) = best(manners, |settings| {
+            hosts.reshape(settings.shape)?;
+            measure(&hosts, settings)
         })?;
-        hosts.reshape(manner.shape)?;
-        Ok(Self { hosts, manner })
+        hosts.reshape(settings.shape)?;
+        Ok(Self { hosts, settings })
     }
 
     /// A description of the settings.
     pub(crate) fn name(&self) -> String {
-        self.manner.name()
+        self.settings.name()
     }
 
     /// Measures round trips.
@@ -122,6 +122,6 @@ impl Small {
     /// # Errors
     /// If a program fails.
     pub(crate) fn messages_per_s(&self, size: u32, seconds: f64) -> Result<f64> {
-        small::messages_per_s(&self.hosts, size, self.manner, seconds)
+        small::messages_per_s(&self.hosts, size, self.settings, seconds)
     }
 }

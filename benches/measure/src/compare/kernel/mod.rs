@@ -34,7 +34,7 @@ pub(crate) struct KernelHosts {
 
 /// A program that listens at the first host, and one that connects from the second.
 #[derive(Clone, Debug)]
-pub(crate) struct ClientServer {
+pub(crate) struct ServerAndClient {
     /// The listening program.
     pub(crate) server: Run,
     /// The line that it prints when it listens.
@@ -79,7 +79,7 @@ impl KernelHosts {
     ///
     /// # Errors
     /// If one of them fails, with its output.
-    pub(crate) fn run_both(&self, programs: ClientServer) -> Result<[String; 2]> {
+    pub(crate) fn run_both(&self, programs: ServerAndClient) -> Result<[String; 2]> {
         let mut server = self.spawn(0, programs.server)?;
         server.wait_for(programs.ready, START)?;
         let client = self.spawn(1, programs.client)?.finish(LIMIT)?.success()?;

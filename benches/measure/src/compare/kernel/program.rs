@@ -14,7 +14,7 @@ use testing::lab_error;
 pub(crate) const READY: &str = "ready";
 
 /// Bytes that the sink reads with one call.
-const ROOM: usize = 256 << 10;
+const READ_BYTES: usize = 256 << 10;
 
 /// Messages between two reads of the clock.
 const STRIDE: u64 = 64;
@@ -32,7 +32,7 @@ pub(crate) struct RoundTrips {
 
 /// The output of `sink`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Taken {
+pub(crate) struct Received {
     /// Bytes after those of the first call, whose start is not known.
     pub(crate) bytes: u64,
     /// From the return of the first call to that of the last.
@@ -85,12 +85,12 @@ pub(crate) fn ping(address: SocketAddr, size: usize, count: u64) -> Result<Round
 ///
 /// # Errors
 /// An error of the system.
-pub(crate) fn sink(address: SocketAddr, block: bool) -> Result<Taken> {
+pub(crate) fn sink(address: SocketAddr, block: bool) -> Result<Received> {
     let mut stream = accept(address)?;
     stream.set_nonblocking(!block)?;
-    let mut room = vec![0; ROOM];
+    let mut room = vec![0; READ_BYTES];
     if !is_open(read(&mut stream, &mut room)?) {
-        return Ok(Taken { bytes: 0, seconds: 0.0 });
+        return Ok(Received { bytes: 0, seconds: 0.0 });
     }
     let started = Instant::now();
     let (mut bytes, mut last) = (0, started);
@@ -101,7 +101,7 @@ pub(crate) fn sink(address: SocketAddr, block: bool) -> Result<Taken> {
             None => {}
         }
     }
-    Ok(Taken { bytes, seconds: (last - started).as_secs_f64() })
+    Ok(Received { bytes, seconds: (last - started).as_secs_f64() })
 }
 
 /// Sends messages of `size` bytes for `time`, one call each.

@@ -3,24 +3,24 @@
 use testing::ensure;
 use testing::lab::Result;
 
-use super::program::{READY, RoundTrips, Taken};
+use super::program::{READY, Received, RoundTrips};
 use super::shape::Shape;
-use super::{ClientServer, KernelHosts};
+use super::{ClientServer, ServerAndClient};
+use crate::compare::last_line::last_line;
 use crate::compare::session::Session;
-use crate::compare::told::last_line;
 
 const PORT: u16 = 7400;
 
 /// Settings for small messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct MessageVariant {
+pub(crate) struct Settings {
     /// The receiver sleeps when nothing has arrived, instead of spinning.
     pub(crate) block: bool,
     /// Settings of the interfaces.
     pub(crate) shape: Shape,
 }
 
-impl MessageVariant {
+impl Settings {
     /// Its name in results.
     pub(crate) fn name(&self) -> String {
         format!("{} receiver{}", if self.block { "blocking" } else { "spinning" }, self.shape.name())
@@ -28,15 +28,15 @@ impl MessageVariant {
 }
 
 /// The settings to try for the rate.
-pub(crate) const RATE: [MessageVariant; 4] = [
-    MessageVariant { block: false, shape: Shape::Plain },
-    MessageVariant { block: true, shape: Shape::Plain },
-    MessageVariant { block: false, shape: Shape::Steered },
-    MessageVariant { block: true, shape: Shape::Steered },
+pub(crate) const RATE: [Settings; 4] = [
+    Settings { block: false, shape: Shape::Plain },
+    Settings { block: true, shape: Shape::Plain },
+    Settings { block: false, shape: Shape::Steered },
+    Settings { block: true, shape: Shape::Steered },
 ];
 
 /// The settings to try for the round trip.
-pub(crate) const ROUND_TRIP: [MessageVariant; 2] = [RATE[0], RATE[2]];
+pub(crate) const ROUND_TRIP: [Settings; 2] = [RATE[0], RATE[2]];
 
 /// Round trips of messages of `size` bytes. The interfaces have to be set up already.
 ///
@@ -44,7 +44,7 @@ pub(crate) const ROUND_TRIP: [MessageVariant; 2] = [RATE[0], RATE[2]];
 /// If a program fails.
 pub(crate) fn round_trips(hosts: &KernelHosts, size: u32, count: u32) -> Result<RoundTrips> {
     let [address, size, count] = [address(hosts), size.to_string(), count.to_string()];
-    let [_server, client] = hosts.run_both(ClientServer {
+    let [_server, client] = hosts.run_both(ServerAndClient {
         server: Session::part("kernel-tcp")?.args(["pong", &address, "--size", &size]),
         ready: READY,
         client: Session::part("kernel-tcp")?.args(["ping", &address, "--size", &size, "--count", &count]),
@@ -59,13 +59,14 @@ pub(crate) fn round_trips(hosts: &KernelHosts, size: u32, count: u32) -> Result<
 /// If a program fails.
 pub(crate) fn messages_per_s(
     hosts: &KernelHosts,
-    size: u32,
-    manner: MessageVariant,
+    size: u32, settings: Settings,
     seconds: f64,
 ) -> Result<f64> {
     let [address, bytes, seconds] = [address(hosts), size.to_string(), seconds.to_string()];
-    let [server, _client] = hosts.run_both(ClientServer {
-        server: Session::part("kernel-tcp")?.args(["sink", &address]).args(manner.block.then_some("--block")),
+    let [server, _client] = hosts.run_both(ServerAndClient {
+        server: Session::part("kernel-tcp")?
+            .args(["sink", &address])
+            .args(settings.block.then_some("--block")),
         ready: READY,
         client: Session::part("kernel-tcp")?.args([
             "source",
@@ -76,7 +77,7 @@ pub(crate) fn messages_per_s(
             &seconds,
         ]),
     })?;
-    let taken: Taken = last_line(&server)?;
+    let taken: Received = last_line(&server)?;
     ensure!(taken.seconds > 0.0, "nothing came: {server}");
     Ok(taken.bytes as f64 / f64::from(size) / taken.seconds)
 }

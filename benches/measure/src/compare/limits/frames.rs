@@ -10,7 +10,7 @@ use testing::{ensure, lab_error};
 
 /// The output of the sink.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Passed {
+pub(crate) struct Received {
     /// Frames after those of the first burst, whose start is not known.
     pub(crate) frames: u64,
     /// Their bytes.
@@ -57,7 +57,7 @@ pub(crate) enum Sent {
 /// # Errors
 /// If no peer starts, or the device sends nothing.
 pub(crate) fn source(port: &mut dyn Port, bytes: usize, time: Duration) -> Result<Sent> {
-    let Some(maker) = Maker::new(port, bytes)? else { return Ok(Sent::NotOffered) };
+    let Some(maker) = FrameBuilder::new(port, bytes)? else { return Ok(Sent::NotOffered) };
     wait_for_peer(port)?;
     let (started, mut burst) = (Instant::now(), Burst::new());
     while started.elapsed() < time {
@@ -82,7 +82,7 @@ pub(crate) fn source(port: &mut dyn Port, bytes: usize, time: Duration) -> Resul
 ///
 /// # Errors
 /// If none arrive at all.
-pub(crate) fn sink(port: &mut dyn Port) -> Result<Passed> {
+pub(crate) fn sink(port: &mut dyn Port) -> Result<Received> {
     let waiting = Instant::now();
     let mut burst = Burst::new();
     while port.rx_burst(0, &mut burst) == 0 {
@@ -98,7 +98,7 @@ pub(crate) fn sink(port: &mut dyn Port) -> Result<Passed> {
             (frames, last) = (frames + got as u64, now);
             bytes += burst.drain(..).map(|frame| frame.len() as u64).sum::<u64>();
         } else if now - last > SILENCE {
-            return Ok(Passed { frames, bytes, seconds: (last - started).as_secs_f64() });
+            return Ok(Received { frames, bytes, seconds: (last - started).as_secs_f64() });
         }
     }
 }
@@ -108,7 +108,8 @@ pub(crate) fn sink(port: &mut dyn Port) -> Result<Passed> {
 /// # Errors
 /// If no peer starts, or a frame does not come back.
 pub(crate) fn ping(port: &mut dyn Port, bytes: usize, count: usize) -> Result<f64> {
-    let maker = Maker::new(port, bytes)?.ok_or_else(|| lab_error!("{bytes} bytes do not fit a frame"))?;
+    let maker =
+        FrameBuilder::new(port, bytes)?.ok_or_else(|| lab_error!("{bytes} bytes do not fit a frame"))?;
     wait_for_peer(port)?;
     let (mut sent, mut back) = (Burst::new(), Burst::new());
     let mut nanoseconds = Vec::with_capacity(count);
@@ -161,7 +162,7 @@ fn wait_for_peer(port: &mut dyn Port) -> Result<()> {
 }
 
 /// Makes frames of one length. Their payload is the old contents of the buffers.
-struct Maker {
+struct FrameBuilder {
     bytes: usize,
     /// Larger than a ring: a device returns buffers only when it gets others.
     pool: Mempool,
@@ -169,7 +170,7 @@ struct Maker {
     offload: TxOffload,
 }
 
-impl Maker {
+impl FrameBuilder {
     /// `None` if the device does not accept such frames.
     fn new(port: &dyn Port, bytes: usize) -> Result<Option<Self>> {
         let info = port.info();

@@ -10,10 +10,10 @@ use serde_json::{Map, Value, json};
 use testing::lab::{Process, Result, Scratch};
 use testing::{ensure, lab_error};
 
+use crate::compare::last_line::last_line;
 use crate::compare::session::Session;
-use crate::compare::told::last_line;
 use crate::compare::vhost::{SendingEnd, device, wait_for_socket};
-use frames::Passed;
+use frames::Received;
 
 /// Frames: full ones of both MTUs, and a superframe of 62 KiB.
 const FRAMES: [(&str, u32, u16); 3] =
@@ -103,10 +103,10 @@ fn frames_per_run(session: &Session, sender: SendingEnd, bytes: u32, mtu: u16) -
         return Ok(None);
     }
     sent.success()?;
-    let told = sink.finish(LIMIT)?.success()?;
-    let passed: Passed = last_line(&told)?;
-    ensure!(passed.bytes == passed.frames * u64::from(bytes), "frames of another length: {told}");
-    ensure!(passed.seconds > 0.0, "nothing came: {told}");
+    let output = sink.finish(LIMIT)?.success()?;
+    let passed: Received = last_line(&output)?;
+    ensure!(passed.bytes == passed.frames * u64::from(bytes), "frames of another length: {output}");
+    ensure!(passed.seconds > 0.0, "nothing came: {output}");
     Ok(Some(passed.bytes as f64 * 8.0 / passed.seconds / 1e9))
 }
 
@@ -115,9 +115,9 @@ fn round_trip(session: &Session, sender: SendingEnd) -> Result<f64> {
     let scratch = Scratch::new()?;
     let ping = ["ping", "--bytes", &ROUND_TRIP.to_string()].map(str::to_owned);
     let [ping, pong] = over_wire(session, &scratch, sender, 1500, &ping, "pong")?;
-    let told = ping.finish(LIMIT)?.success()?;
+    let output = ping.finish(LIMIT)?.success()?;
     pong.finish(LIMIT)?.success()?;
-    last_line(&told)
+    last_line(&output)
 }
 
 /// Starts `bare-wire` at both ends: at `sender` with the first arguments, at the other end with the second.

@@ -23,9 +23,9 @@ use smoltcp::socket::tcp::{CongestionControl, Socket, SocketBuffer};
 use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetAddress, IpAddress, IpCidr};
 
-use crate::pair::host::PATIENCE;
+use crate::pair::alternate::{Rate, timed};
+use crate::pair::host::TIME_LIMIT;
 use crate::pair::interleave::{Rate, timed};
-use crate::pair::pattern;
 use testing::port_device::PortDevice;
 
 use fpdu::{Receiver, Sender};
@@ -84,7 +84,7 @@ impl Host {
 }
 
 /// Both hosts, their connection, and the message that is sent repeatedly.
-pub(crate) struct Stock {
+pub(crate) struct Smoltcp {
     client: Host,
     server: Host,
     sender: Sender,
@@ -94,7 +94,7 @@ pub(crate) struct Stock {
     stopped_us: u64,
 }
 
-impl Stock {
+impl Smoltcp {
     /// A connection over `link` for messages of `bytes`.
     ///
     /// # Errors
@@ -148,8 +148,8 @@ impl Stock {
         let start = std::time::Instant::now();
         while !done(self) {
             self.poll()?;
-            if start.elapsed() > PATIENCE {
-                return Err(Error::Silent { doing, after: PATIENCE });
+            if start.elapsed() > TIME_LIMIT {
+                return Err(Error::Silent { doing, after: TIME_LIMIT });
             }
         }
         Ok(())

@@ -7,7 +7,7 @@ use crate::errors::Error;
 
 /// Detects silence of the peer. Cheap enough to call in every idle poll.
 #[derive(Debug)]
-pub struct Patience {
+pub struct SilenceDetector {
     timeout: Duration,
     asked: u32,
     silence: Option<Silence>,
@@ -26,7 +26,7 @@ const CALLS_PER_LOOK: u32 = 64;
 /// Reads of the counters within one time limit.
 const LOOKS: u32 = 20;
 
-impl Patience {
+impl SilenceDetector {
     /// With the time limit of `end`.
     pub fn new(end: &Endpoint) -> Self {
         Self { timeout: end.timeout, asked: 0, silence: None, segments_seen: u64::MAX }
