@@ -217,7 +217,7 @@ impl Params {
         }
         if self.test.is_latency() && (self.qps > 1 || self.bidirectional || self.post_list > 1) {
             return usage(format!(
-                "{}: --qp, --bidirectional and --post-list work with bandwidth tests only",
+                "{}: --qp, --bidirectional and --post-list are for bandwidth tests only",
                 self.test.name()
             ));
         }

@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use super::arena::{Actor, Arena, Scene};
-use super::puppet::{Manners, read};
-use super::troupe::Troupe;
+use super::crafted_peer::{PeerOptions, read};
+use super::crafted_peers::CraftedPeers;
 use super::victim::LENT;
 use super::{Attack, Scenario, as_it_is, check};
 
@@ -53,7 +53,7 @@ enum Kind {
 
 struct AckStorm {
     kind: Kind,
-    troupe: Troupe,
+    crafted: CraftedPeers,
     lent: (u32, u64),
     numbers: Vec<u32>,
     /// Whether each peer has sent its Read Request.
@@ -68,38 +68,38 @@ struct AckStorm {
 
 impl AckStorm {
     fn attack(arena: &Arena, kind: Kind) -> Box<dyn Attack> {
-        let mut troupe = Troupe::new(arena.macs(), 0);
+        let mut crafted = CraftedPeers::new(arena.macs(), 0);
         // Without SACK, each of them counts as a duplicate acknowledgement.
-        let manners = Manners { large: false, ..Manners::default() };
-        let numbers = (0..PEERS).map(|_| troupe.join(manners)).collect();
+        let options = PeerOptions { large: false, ..PeerOptions::default() };
+        let numbers = (0..PEERS).map(|_| crafted.join(options)).collect();
         let lent = (arena.victim.lent.rkey(), arena.victim.lent.addr());
         let (asked, sent, divided, ready_us, answers) = (false, 0, 0, None, 0);
-        Box::new(Self { kind, troupe, lent, numbers, asked, sent, divided, ready_us, answers })
+        Box::new(Self { kind, crafted, lent, numbers, asked, sent, divided, ready_us, answers })
     }
 
     fn ask(&mut self) {
         self.asked = true;
         let (stag, to) = self.lent;
         for &number in &self.numbers {
-            let puppet = self.troupe.get(number);
-            puppet.set_acknowledges(false);
-            puppet.inbox.clear();
-            let fpdu = puppet.fpdu(&read(1, LENT as u32, stag, to));
-            let frame = puppet.say(&fpdu);
-            puppet.queue(frame);
-            puppet.acks = 0;
+            let peer = self.crafted.get(number);
+            peer.set_acknowledges(false);
+            peer.inbox.clear();
+            let fpdu = peer.fpdu(&read(1, LENT as u32, stag, to));
+            let frame = peer.send_data(&fpdu);
+            peer.queue(frame);
+            peer.acks = 0;
         }
-        self.troupe.wake();
+        self.crafted.wake();
     }
 }
 
 impl Actor for AckStorm {
     fn is_ready(&self) -> bool {
-        self.troupe.is_ready()
+        self.crafted.is_ready()
     }
 
     fn frame(&mut self, scene: &Scene<'_>) -> Option<Vec<u8>> {
-        if let Some(frame) = self.troupe.frame() {
+        if let Some(frame) = self.crafted.frame() {
             return Some(frame);
         }
         if !self.is_ready() {
@@ -107,7 +107,7 @@ impl Actor for AckStorm {
         }
         if self.kind != Kind::Unsent && !self.asked {
             self.ask();
-            return self.troupe.frame();
+            return self.crafted.frame();
         }
         self.ready_us.get_or_insert(scene.now_us);
         self.sent += 1;
@@ -116,9 +116,9 @@ impl Actor for AckStorm {
             self.divided += 1;
         }
         let (kind, divided) = (self.kind, self.divided);
-        let puppet = self.troupe.get(self.numbers[at]);
-        let base = puppet.heard.wrapping_sub(puppet.inbox.len() as u32);
-        Some(puppet.segment(|ack| {
+        let peer = self.crafted.get(self.numbers[at]);
+        let base = peer.heard.wrapping_sub(peer.inbox.len() as u32);
+        Some(peer.segment(|ack| {
             ack.ack = Some(match kind {
                 Kind::Unsent => ack.ack.unwrap_or(0).wrapping_add(100_000),
                 Kind::Duplicate => base,
@@ -127,22 +127,22 @@ impl Actor for AckStorm {
         }))
     }
 
-    fn hear(&mut self, frame: &[u8]) {
-        self.answers += u64::from(self.ready_us.is_some() && self.troupe.hear(frame).is_some());
+    fn on_frame(&mut self, frame: &[u8]) {
+        self.answers += u64::from(self.ready_us.is_some() && self.crafted.on_frame(frame).is_some());
         if self.ready_us.is_none() {
-            self.troupe.hear(frame);
+            self.crafted.on_frame(frame);
         }
     }
 }
 
 impl Attack for AckStorm {
-    fn judge(&mut self, arena: &mut Arena) -> Result<String, String> {
+    fn check_outcome(&mut self, arena: &mut Arena) -> Result<String, String> {
         if self.kind == Kind::Unsent {
             // Over more polls than the limit of challenge ACKs.
             arena.alone(self, BURSTS, |_, _| false);
         }
         let elapsed_us = arena.now_us() - self.ready_us.unwrap_or_default();
-        check(self.troupe.is_ready(), || "a connection has ended".into())?;
+        check(self.crafted.is_ready(), || "a connection has ended".into())?;
         let peers = u64::from(PEERS);
         let (answers, sent) = (self.answers, self.sent);
         if self.kind == Kind::Unsent {
@@ -152,7 +152,7 @@ impl Attack for AckStorm {
         }
         let divided = self.divided;
         let most =
-            self.numbers.iter().map(|number| self.troupe.get(*number).inbox.len() as u64).max().unwrap_or(0);
+            self.numbers.iter().map(|number| self.crafted.get(*number).inbox.len() as u64).max().unwrap_or(0);
         // Acknowledged bytes open the window by as much again, counted in bytes and not in acknowledgements
         // (RFC 3465). Each duplicate acknowledgement of bytes in flight allows one more segment (RFC 5681
         // section 3.2).

@@ -13,7 +13,7 @@ use iwarp::verbs::{CmEventKind, ConnParam, Context, EventChannel, ListenOptions,
 use tcp_lite::Instant;
 use tcp_lite::facade::EthernetAddress;
 
-use super::dock::{Dock, dock};
+use super::far_end::{FarEnd, port_with_far_end};
 use super::honest::{BATCH_BYTES, Honest};
 use super::segment::arp_reply;
 use super::victim::{CLIENT, Clock, PORT, ROUTER, VICTIM, Victim, context};
@@ -62,10 +62,10 @@ pub trait Actor {
     fn frame(&mut self, scene: &Scene<'_>) -> Option<Vec<u8>>;
 
     /// A frame from the victim to an address behind the router.
-    fn hear(&mut self, _frame: &[u8]) {}
+    fn on_frame(&mut self, _frame: &[u8]) {}
 
     /// A bare ACK from the victim to the honest client.
-    fn overhear(&mut self, _frame: &[u8]) {}
+    fn on_client_ack(&mut self, _frame: &[u8]) {}
 }
 
 /// The figures of a round.
@@ -95,7 +95,7 @@ pub struct Arena {
     /// The host under attack.
     pub victim: Victim,
     client: Engine,
-    client_dock: Dock,
+    client_far_end: FarEnd,
     clients: Context,
     client_channel: EventChannel,
     client_domain: ProtectionDomain,
@@ -121,7 +121,7 @@ impl Arena {
     /// The connected hosts.
     pub fn with_clock(configure: &dyn Fn(&mut EngineConfig, &mut ListenOptions), clock: Clock) -> Self {
         let victim = Victim::new(configure, clock);
-        let (port, client_dock) = dock("client", CLIENT_MAC);
+        let (port, client_far_end) = port_with_far_end("client", CLIENT_MAC);
         let clients = context(2);
         let mut config = EngineConfig::new(&*port, &[&format!("{CLIENT}/24")]).expect("a good address");
         config.stack.mac = EthernetAddress(CLIENT_MAC);
@@ -130,7 +130,7 @@ impl Arena {
         let mut arena = Self {
             victim,
             client,
-            client_dock,
+            client_far_end,
             client_channel: clients.create_event_channel().expect("a channel"),
             client_domain: clients.alloc_pd().expect("a domain"),
             clients,
@@ -143,7 +143,7 @@ impl Arena {
             owed: 0,
         };
         for _ in 0..HONEST {
-            let connected = arena.connect(&mut Nobody, PATIENCE);
+            let connected = arena.connect(&mut NoAttacker, PATIENCE);
             assert!(connected, "the honest client connects");
         }
         arena
@@ -213,7 +213,7 @@ impl Arena {
             round.legitimate += legitimate;
             round.others += others;
             for honest in &mut self.honest {
-                honest.look()?;
+                honest.check_completions()?;
             }
             if self.done() > last_done {
                 (last_done, progress_us) = (self.done(), self.now_us());
@@ -233,8 +233,8 @@ impl Arena {
     }
 
     /// Whether all honest connections are established.
-    pub fn all_stand(&self) -> bool {
-        self.honest.iter().all(Honest::stands)
+    pub fn all_established(&self) -> bool {
+        self.honest.iter().all(Honest::is_established)
     }
 
     /// Attack without honest work, until `done` or for this time. Returns whether it was done.
@@ -274,7 +274,7 @@ impl Arena {
         let now_us = self.now_us();
         let now = Instant::from_micros(now_us as i64);
         let mut busy = self.client.poll_at(now);
-        let sent = self.client_dock.take_sent();
+        let sent = self.client_far_end.take_sent();
         let legitimate = sent.len() as u64;
         let mut others = 0;
         match pace {
@@ -284,7 +284,7 @@ impl Arena {
         // Alternates frames of the client and the attacker while both have some.
         for frame in sent {
             self.learn(&frame);
-            self.victim.dock.deliver(&frame);
+            self.victim.far_end.deliver(&frame);
             others += self.other_sends(other, now_us);
         }
         while self.owed > 0 {
@@ -295,8 +295,8 @@ impl Arena {
             others += sent;
         }
         busy |= self.victim.turn(now) || others > 0;
-        self.held_most = self.held_most.max(self.victim.dock.held());
-        for frame in self.victim.dock.take_sent() {
+        self.held_most = self.held_most.max(self.victim.far_end.held());
+        for frame in self.victim.far_end.take_sent() {
             busy = true;
             self.route(other, &frame);
         }
@@ -316,7 +316,7 @@ impl Arena {
         if let Some(lengths) = &mut self.lengths {
             lengths.push(frame.len());
         }
-        self.victim.dock.deliver(&frame);
+        self.victim.far_end.deliver(&frame);
         1
     }
 
@@ -324,17 +324,17 @@ impl Arena {
     fn route(&mut self, other: &mut dyn Actor, frame: &[u8]) {
         if frame[..6] == CLIENT_MAC {
             if parse(frame).is_some_and(|tcp| tcp.is_empty() && tcp.flags == flag::ACK) {
-                other.overhear(frame);
+                other.on_client_ack(frame);
             }
-            return self.client_dock.deliver(frame);
+            return self.client_far_end.deliver(frame);
         }
         if frame[..6] == ROUTER_MAC {
-            return other.hear(frame);
+            return other.on_frame(frame);
         }
         if let Some(reply) = arp_reply(frame, ROUTER_MAC, ROUTER) {
-            return self.victim.dock.deliver(&reply);
+            return self.victim.far_end.deliver(&reply);
         }
-        self.client_dock.deliver(frame);
+        self.client_far_end.deliver(frame);
     }
 
     /// Updates the state of a connection from a frame of its client.
@@ -378,9 +378,9 @@ enum Pace {
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// An attacker that sends nothing.
-pub struct Nobody;
+pub struct NoAttacker;
 
-impl Actor for Nobody {
+impl Actor for NoAttacker {
     fn frame(&mut self, _scene: &Scene<'_>) -> Option<Vec<u8>> {
         None
     }

@@ -9,9 +9,9 @@ use std::net::SocketAddrV4;
 use std::time::Duration;
 
 use super::arena::{Actor, Arena, Scene};
-use super::puppet::{Manners, Stage};
+use super::crafted_peer::{PeerOptions, Stage};
+use super::crafted_peers::CraftedPeers;
 use super::segment::Segment;
-use super::troupe::Troupe;
 use super::victim::{CLIENT, PORT, VICTIM};
 use super::{Attack, Scenario, as_it_is, check};
 use crate::sim::dice::{Dice, Part};
@@ -60,7 +60,7 @@ enum Kind {
 struct Blind {
     kind: Kind,
     macs: [[u8; 6]; 2],
-    bystander: Troupe,
+    bystander: CraftedPeers,
     number: u32,
     dice: Dice,
     sent: u64,
@@ -71,8 +71,8 @@ struct Blind {
 
 impl Blind {
     fn attack(arena: &Arena, kind: Kind) -> Box<dyn Attack> {
-        let mut bystander = Troupe::new(arena.macs(), 0);
-        let number = bystander.join(Manners::default());
+        let mut bystander = CraftedPeers::new(arena.macs(), 0);
+        let number = bystander.join(PeerOptions::default());
         let macs = arena.macs();
         Box::new(Self {
             kind,
@@ -126,13 +126,13 @@ impl Actor for Blind {
         Some(self.forged(SocketAddrV4::new(CLIENT, flow.port), flow.seq, flow.ack, hit))
     }
 
-    fn hear(&mut self, frame: &[u8]) {
-        self.bystander.hear(frame);
+    fn on_frame(&mut self, frame: &[u8]) {
+        self.bystander.on_frame(frame);
     }
 }
 
 impl Attack for Blind {
-    fn judge(&mut self, arena: &mut Arena) -> Result<String, String> {
+    fn check_outcome(&mut self, arena: &mut Arena) -> Result<String, String> {
         // Over more polls than the limit of challenge ACKs, since a poll sends at most one, however many
         // frames arrived.
         arena.alone(self, BURSTS, |_, _| false);
@@ -148,7 +148,7 @@ impl Attack for Blind {
             )
         })?;
         check(self.hits > 2 * allowed, || format!("only {} hits", self.hits))?;
-        check(arena.all_stand(), || "an honest connection has ended".into())?;
+        check(arena.all_established(), || "an honest connection has ended".into())?;
         check(arena.victim.lent_is_whole(), || "forged bytes were placed".into())?;
         let odds = match self.kind {
             Kind::Reset => "one guess in 2^32 resets",

@@ -17,14 +17,14 @@ use super::victim::Clock;
 
 /// What the victim's polls run next to. Each has a function of its own, whose name is in the profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Beside {
+pub enum NextTo {
     /// An attack.
     Attack,
     /// As many harmless frames.
     Harmless,
 }
 
-impl Beside {
+impl NextTo {
     const BOTH: [Self; 2] = [Self::Attack, Self::Harmless];
 
     /// The name of the function, part of the mangled name, and the first word of the counted process's output
@@ -70,7 +70,7 @@ const COUNTED: u64 = 150;
 
 /// The figures of a scenario.
 #[derive(Clone, Copy, Debug)]
-pub struct Kept {
+pub struct KeptGoodput {
     /// Honest goodput next to the attack, relative to that next to harmless frames.
     pub share: f64,
     /// Instructions of the victim for each byte of honest payload: next to the attack, and next to harmless
@@ -94,23 +94,23 @@ pub fn run(scenario: &Scenario) -> Result<String, String> {
     spared.prepare(&mut harmless)?;
     let mut said = String::new();
     for (batches, counted) in [(WARM_UP, false), (COUNTED, true)] {
-        attacked.victim.counted = counted.then_some(Beside::Attack);
-        spared.victim.counted = counted.then_some(Beside::Harmless);
+        attacked.victim.counted = counted.then_some(NextTo::Attack);
+        spared.victim.counted = counted.then_some(NextTo::Harmless);
         attacked.lengths = Some(Vec::new());
         let rounds = [attacked.round(&mut *attack, batches)?, {
             harmless.follow(&attacked.lengths.take().unwrap_or_default());
             spared.round(&mut harmless, batches)?
         }];
         if counted {
-            let line = |(beside, round): (Beside, Round)| {
+            let line = |(beside, round): (NextTo, Round)| {
                 let (bytes, idle_ns) = (round.bytes, round.ns - round.cpu_ns);
                 format!("{} {bytes} {idle_ns} {} {}\n", beside.function(), round.legitimate, round.others)
             };
-            said = Beside::BOTH.into_iter().zip(rounds).map(line).collect();
+            said = NextTo::BOTH.into_iter().zip(rounds).map(line).collect();
         }
     }
     attacked.victim.counted = None;
-    if !attacked.all_stand() {
+    if !attacked.all_established() {
         return Err("an honest connection has ended".into());
     }
     Ok(said)
@@ -120,11 +120,11 @@ pub fn run(scenario: &Scenario) -> Result<String, String> {
 ///
 /// # Errors
 /// If valgrind is missing, the run fails, or the attack sent too few frames.
-pub fn count(program: &Path, scenario: &Scenario, file: &Path) -> Result<Kept, String> {
-    let told = |error: Box<dyn std::error::Error>| error.to_string();
-    let profile = Callgrind::run(program, &["--count", scenario.name], None, file).map_err(told)?;
+pub fn count(program: &Path, scenario: &Scenario, file: &Path) -> Result<KeptGoodput, String> {
+    let text = |error: Box<dyn std::error::Error>| error.to_string();
+    let profile = Callgrind::run(program, &["--count", scenario.name], None, file).map_err(text)?;
     let mut rates = [[0.0; 2]; 2];
-    for (rate, beside) in rates.iter_mut().zip(Beside::BOTH) {
+    for (rate, beside) in rates.iter_mut().zip(NextTo::BOTH) {
         let said = profile.said(beside.function());
         let numbers: Vec<u64> = said.split(' ').filter_map(|number| number.parse().ok()).collect();
         let [bytes, idle_ns, legitimate, others] = numbers[..] else {
@@ -135,10 +135,10 @@ pub fn count(program: &Path, scenario: &Scenario, file: &Path) -> Result<Kept, S
                 "{others} frames next to {legitimate} honest ones are too few for an attack"
             ));
         }
-        let instructions = profile.instructions(beside.function()).map_err(told)? as f64;
+        let instructions = profile.instructions(beside.function()).map_err(text)? as f64;
         let bytes = bytes as f64;
         *rate = [bytes / (instructions * NS_AN_INSTRUCTION + idle_ns as f64), instructions / bytes];
     }
     let [[beside_attack, attacked], [beside_harmless, spared]] = rates;
-    Ok(Kept { share: beside_attack / beside_harmless, each: [attacked, spared] })
+    Ok(KeptGoodput { share: beside_attack / beside_harmless, each: [attacked, spared] })
 }

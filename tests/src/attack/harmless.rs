@@ -9,8 +9,8 @@
 use std::collections::VecDeque;
 
 use super::arena::{Actor, Scene};
-use super::puppet::{Manners, write};
-use super::troupe::Troupe;
+use super::crafted_peer::{PeerOptions, write};
+use super::crafted_peers::CraftedPeers;
 use super::victim::LENT_BYTE;
 
 /// Idle connections that the frames belong to.
@@ -24,7 +24,7 @@ const AROUND: usize = 2 + 14 + 4;
 
 /// The well-behaved peers.
 pub struct Harmless {
-    troupe: Troupe,
+    crafted: CraftedPeers,
     numbers: Vec<u32>,
     lent: (u32, u64),
     /// Lengths of the coming frames.
@@ -35,9 +35,9 @@ pub struct Harmless {
 impl Harmless {
     /// Peers that write to `lent`.
     pub fn new(macs: [[u8; 6]; 2], lent: (u32, u64)) -> Self {
-        let mut troupe = Troupe::new(macs, FIRST);
-        let numbers = (0..PEERS).map(|_| troupe.join(Manners::default())).collect();
-        Self { troupe, numbers, lent, lengths: VecDeque::new(), next: 0 }
+        let mut crafted = CraftedPeers::new(macs, FIRST);
+        let numbers = (0..PEERS).map(|_| crafted.join(PeerOptions::default())).collect();
+        Self { crafted, numbers, lent, lengths: VecDeque::new(), next: 0 }
     }
 
     /// Sends frames of these lengths, repeatedly.
@@ -48,31 +48,31 @@ impl Harmless {
 
 impl Actor for Harmless {
     fn is_ready(&self) -> bool {
-        self.troupe.is_ready()
+        self.crafted.is_ready()
     }
 
     fn frame(&mut self, _scene: &Scene<'_>) -> Option<Vec<u8>> {
         if !self.is_ready() {
-            return self.troupe.frame();
+            return self.crafted.frame();
         }
         let length = self.lengths.pop_front()?;
         self.lengths.push_back(length);
         self.next = (self.next + 1) % self.numbers.len();
-        let puppet = self.troupe.get(self.numbers[self.next]);
+        let peer = self.crafted.get(self.numbers[self.next]);
         let payload = length.saturating_sub(HEADERS) & !3;
         let mut frame = if payload >= AROUND {
             let (stag, to) = self.lent;
-            let fpdu = puppet.fpdu(&write(stag, to, &vec![LENT_BYTE; payload - AROUND]));
-            puppet.say(&fpdu)
+            let fpdu = peer.fpdu(&write(stag, to, &vec![LENT_BYTE; payload - AROUND]));
+            peer.send_data(&fpdu)
         } else {
-            puppet.segment(|_| {})
+            peer.segment(|_| {})
         };
         // Padding after the packet, as in Ethernet.
         frame.resize(length.max(frame.len()), 0);
         Some(frame)
     }
 
-    fn hear(&mut self, frame: &[u8]) {
-        self.troupe.hear(frame);
+    fn on_frame(&mut self, frame: &[u8]) {
+        self.crafted.on_frame(frame);
     }
 }

@@ -138,7 +138,7 @@ impl Honest {
     ///
     /// # Errors
     /// The first error found.
-    pub fn look(&mut self) -> Result<(), String> {
+    pub fn check_completions(&mut self) -> Result<(), String> {
         while let Some(wc) = self.cq.poll_one() {
             let slot = self.slot(&wc)?;
             self.batches[slot].completions -= 1;
@@ -193,7 +193,7 @@ impl Honest {
     }
 
     /// Whether both ends are established.
-    pub fn stands(&self) -> bool {
+    pub fn is_established(&self) -> bool {
         self.qp.error().is_none() && self.served.qp.error().is_none()
     }
 }

@@ -4,7 +4,7 @@
 use std::fmt;
 
 use super::Scenario;
-use super::arena::{Arena, Nobody, Round};
+use super::arena::{Arena, NoAttacker, Round};
 use super::harmless::Harmless;
 
 /// The extent of a measurement.
@@ -33,7 +33,7 @@ pub struct Figures {
     /// Most packet buffers that the victim held.
     pub buffers: usize,
     /// The answers and counters of the victim.
-    pub told: String,
+    pub answers: String,
 }
 
 /// Runs a scenario.
@@ -55,11 +55,11 @@ pub fn measure(scenario: &Scenario, plan: Plan) -> Result<Figures, String> {
         rounds[1].push(attacked.round(&mut *attack, plan.batches)?);
         harmless.follow(&attacked.lengths.take().unwrap_or_default());
         rounds[0].push(spared.round(&mut harmless, plan.batches)?);
-        rounds[2].push(quiet.round(&mut Nobody, plan.batches)?);
+        rounds[2].push(quiet.round(&mut NoAttacker, plan.batches)?);
     }
     let [beside_harmless, beside_attack, alone] = rounds.map(|rounds| rounds[1..].to_vec());
-    let told = attack.judge(&mut attacked)?;
-    if !attacked.all_stand() {
+    let answers = attack.check_outcome(&mut attacked)?;
+    if !attacked.all_established() {
         return Err("an honest connection has ended".into());
     }
     let sum = |of: fn(&Round) -> u64| beside_attack.iter().map(of).sum::<u64>();
@@ -90,7 +90,7 @@ pub fn measure(scenario: &Scenario, plan: Plan) -> Result<Figures, String> {
         ratio: quartiles(ratios.collect()),
         frame_ns: [cost(&beside_harmless), cost(&beside_attack)],
         buffers: attacked.held_most,
-        told,
+        answers,
     })
 }
 
@@ -108,10 +108,10 @@ impl Figures {
 
 impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, frames, goodput, ratio, frame_ns, buffers, told } = self;
+        let Self { name, frames, goodput, ratio, frame_ns, buffers, answers } = self;
         write!(
             f,
-            "{name:<18} {:>7} {:>7} {:>12.0} {:>9.0}    {:.2} ({:.2}-{:.2})     {:>5.0} {:>6.0} {buffers:>8}  {told}",
+            "{name:<18} {:>7} {:>7} {:>12.0} {:>9.0}    {:.2} ({:.2}-{:.2})     {:>5.0} {:>6.0} {buffers:>8}  {answers}",
             frames[0],
             frames[1],
             goodput[0],

@@ -8,33 +8,33 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `segment.rs`, `puppet.rs`, `troupe.rs` | handmade frames, TCP and MPA |
-//! | `dock.rs`, `victim.rs`, `honest.rs`, `arena.rs` | the three hosts and the clock |
+//! | `segment.rs`, `crafted_peer.rs`, `crafted_peers.rs` | handmade frames, TCP and MPA |
+//! | `far_end.rs`, `victim.rs`, `honest.rs`, `arena.rs` | the three hosts and the clock |
 //! | `harmless.rs`, `measure.rs` | the baseline, and pairs of rounds |
 //! | `counted.rs` | the same pair of rounds in instructions, under callgrind |
-//! | `siege.rs` | connections that are made, ended and made again |
+//! | `reconnects.rs` | connections that are made, ended and made again |
 //! | the others | a scenario each, or a few of one kind |
 
 pub mod ack_storm;
 pub mod arena;
 pub mod blind;
 pub mod counted;
-pub mod dock;
+pub mod crafted_peer;
+pub mod crafted_peers;
+pub mod far_end;
 pub mod harmless;
 pub mod honest;
 pub mod measure;
 pub mod out_of_order;
 pub mod packet_too_big;
-pub mod puppet;
 pub mod read_flood;
+pub mod reconnects;
 pub mod segment;
-pub mod siege;
 pub mod slow_startup;
 pub mod stag_guess;
 pub mod syn_flood;
 pub mod terminate_loop;
 pub mod tiny_segments;
-pub mod troupe;
 pub mod victim;
 pub mod zero_window;
 
@@ -49,7 +49,7 @@ pub trait Attack: Actor {
     ///
     /// # Errors
     /// The first check that failed.
-    fn judge(&mut self, arena: &mut Arena) -> Result<String, String>;
+    fn check_outcome(&mut self, arena: &mut Arena) -> Result<String, String>;
 }
 
 /// An attack, by name.

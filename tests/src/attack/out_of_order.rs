@@ -1,8 +1,8 @@
 //! Peers that fill their windows behind a hole and never fill the hole.
 
 use super::arena::{Actor, Arena, Scene};
-use super::puppet::Manners;
-use super::troupe::Troupe;
+use super::crafted_peer::PeerOptions;
+use super::crafted_peers::CraftedPeers;
 use super::{Attack, Scenario, as_it_is, check};
 
 /// The scenario.
@@ -11,11 +11,11 @@ pub const SCENARIO: Scenario = Scenario {
     about: "windows filled behind holes that are never filled",
     configure: as_it_is,
     attack: |arena| {
-        let mut troupe = Troupe::new(arena.macs(), 0);
+        let mut crafted = CraftedPeers::new(arena.macs(), 0);
         for _ in 0..PEERS {
-            troupe.join(Manners::default());
+            crafted.join(PeerOptions::default());
         }
-        Box::new(OutOfOrder { troupe, sent: 0 })
+        Box::new(OutOfOrder { crafted, sent: 0 })
     },
 };
 
@@ -27,34 +27,34 @@ const SEGMENT: u32 = 1460;
 const WINDOW: u32 = (1 << 20) / SEGMENT - 2;
 
 struct OutOfOrder {
-    troupe: Troupe,
+    crafted: CraftedPeers,
     sent: u32,
 }
 
 impl Actor for OutOfOrder {
     fn is_ready(&self) -> bool {
-        self.troupe.is_ready()
+        self.crafted.is_ready()
     }
 
     fn frame(&mut self, _scene: &Scene<'_>) -> Option<Vec<u8>> {
-        let number = match self.troupe.turn(self.sent as usize) {
+        let number = match self.crafted.turn(self.sent as usize) {
             Ok(number) => number,
             Err(first) => return first,
         };
         let turn = self.sent / PEERS;
         self.sent += 1;
-        let puppet = self.troupe.get(number);
-        let seq = puppet.nxt.wrapping_add(SEGMENT + turn % WINDOW * SEGMENT);
-        Some(puppet.data(seq, &[0xbd; SEGMENT as usize]))
+        let peer = self.crafted.get(number);
+        let seq = peer.nxt.wrapping_add(SEGMENT + turn % WINDOW * SEGMENT);
+        Some(peer.data(seq, &[0xbd; SEGMENT as usize]))
     }
 
-    fn hear(&mut self, frame: &[u8]) {
-        self.troupe.hear(frame);
+    fn on_frame(&mut self, frame: &[u8]) {
+        self.crafted.on_frame(frame);
     }
 }
 
 impl Attack for OutOfOrder {
-    fn judge(&mut self, arena: &mut Arena) -> Result<String, String> {
+    fn check_outcome(&mut self, arena: &mut Arena) -> Result<String, String> {
         // An eighth of the buffers stays reserved for in-order bytes.
         let limit = arena.victim.buffers() * 7 / 8;
         arena.held_most = 0;

@@ -8,9 +8,9 @@
 use std::net::SocketAddrV4;
 
 use super::arena::{Actor, Arena, Scene};
-use super::puppet::{Manners, read};
+use super::crafted_peer::{PeerOptions, read};
+use super::crafted_peers::CraftedPeers;
 use super::segment::Segment;
-use super::troupe::Troupe;
 use super::victim::{CLIENT, LENT, PORT, VICTIM};
 use super::{Attack, Scenario, as_it_is, check};
 use crate::sim::dice::{Dice, Part};
@@ -22,15 +22,15 @@ pub const SCENARIO: Scenario = Scenario {
     about: "forged ICMP reports of an ever smaller path MTU",
     configure: as_it_is,
     attack: |arena| {
-        let mut troupe = Troupe::new(arena.macs(), 0);
+        let mut crafted = CraftedPeers::new(arena.macs(), 0);
         for _ in 0..PEERS {
-            troupe.join(Manners::default());
+            crafted.join(PeerOptions::default());
         }
         let lent = (arena.victim.lent.rkey(), arena.victim.lent.addr());
         let dice = Dice::new(5, Part::Setup);
         Box::new(TooBig {
             macs: arena.macs(),
-            troupe,
+            crafted,
             lent,
             dice,
             asked: false,
@@ -65,7 +65,7 @@ struct Heard {
 
 struct TooBig {
     macs: [[u8; 6]; 2],
-    troupe: Troupe,
+    crafted: CraftedPeers,
     lent: (u32, u64),
     dice: Dice,
     asked: bool,
@@ -78,14 +78,14 @@ impl TooBig {
     fn ask(&mut self) {
         self.asked = true;
         let (stag, to) = self.lent;
-        for (_, puppet) in self.troupe.all() {
-            puppet.set_acknowledges(false);
-            puppet.inbox.clear();
-            let fpdu = puppet.fpdu(&read(1, LENT as u32, stag, to));
-            let frame = puppet.say(&fpdu);
-            puppet.queue(frame);
+        for (_, peer) in self.crafted.all() {
+            peer.set_acknowledges(false);
+            peer.inbox.clear();
+            let fpdu = peer.fpdu(&read(1, LENT as u32, stag, to));
+            let frame = peer.send_data(&fpdu);
+            peer.queue(frame);
         }
-        self.troupe.wake();
+        self.crafted.wake();
     }
 
     /// A report about a segment of the victim.
@@ -109,25 +109,25 @@ impl TooBig {
 
 impl Actor for TooBig {
     fn is_ready(&self) -> bool {
-        self.troupe.is_ready()
+        self.crafted.is_ready()
     }
 
     fn frame(&mut self, scene: &Scene<'_>) -> Option<Vec<u8>> {
-        let number = match self.troupe.turn(self.sent as usize / 2) {
+        let number = match self.crafted.turn(self.sent as usize / 2) {
             Ok(number) => number,
             Err(first) => return first,
         };
         if !self.asked {
             self.ask();
-            return self.troupe.frame();
+            return self.crafted.frame();
         }
         self.sent += 1;
         let turn = (self.sent / u64::from(2 * PEERS)) as u16;
         if self.sent.is_multiple_of(2) {
             // From just below the present MTU down to nothing, repeatedly.
             let mtu = 1487 - turn % 1420;
-            let puppet = self.troupe.get(number);
-            let (here, first) = (puppet.here, puppet.heard.wrapping_sub(puppet.inbox.len() as u32));
+            let peer = self.crafted.get(number);
+            let (here, first) = (peer.here, peer.heard.wrapping_sub(peer.inbox.len() as u32));
             return self.report(here, first, mtu);
         }
         let flow = scene.flows[turn as usize % scene.flows.len()];
@@ -136,20 +136,20 @@ impl Actor for TooBig {
         self.report(SocketAddrV4::new(CLIENT, flow.port), seq, 576)
     }
 
-    fn hear(&mut self, frame: &[u8]) {
+    fn on_frame(&mut self, frame: &[u8]) {
         if let Some(tcp) = parse(frame).filter(|tcp| self.asked && !tcp.is_empty()) {
             let Heard { segments, bytes, small } = &mut self.heard;
             *segments += 1;
             *bytes += tcp.len() as u64;
             *small += u64::from(tcp.len() < LEAST);
         }
-        self.troupe.hear(frame);
+        self.crafted.on_frame(frame);
     }
 }
 
 impl Attack for TooBig {
-    fn judge(&mut self, arena: &mut Arena) -> Result<String, String> {
-        check(self.troupe.is_ready(), || "a connection has ended".into())?;
+    fn check_outcome(&mut self, arena: &mut Arena) -> Result<String, String> {
+        check(self.crafted.is_ready(), || "a connection has ended".into())?;
         let stack = arena.victim.engine.counters().stack;
         let guesses = self.sent.div_ceil(2);
         check(stack.icmp_ignored >= guesses, || {

@@ -4,8 +4,8 @@
 use iwarp::rdmap::TerminateError;
 
 use super::arena::{Actor, Arena, Scene};
-use super::puppet::{Manners, read};
-use super::siege::{Besieger, Siege, lift};
+use super::crafted_peer::{PeerOptions, read};
+use super::reconnects::{ReconnectingAttacker, Reconnects, finish};
 use super::victim::STRANGERS_IRD;
 use super::{Attack, Scenario, as_it_is, check, refusals};
 
@@ -17,9 +17,9 @@ pub const SCENARIO: Scenario = Scenario {
     attack: |arena| {
         let lent = (arena.victim.lent.rkey(), arena.victim.lent.addr());
         // A window of one segment, so that Read Responses cannot leave.
-        let manners = Manners { large: false, window: WINDOW, ..Manners::default() };
-        let siege = Siege::new(arena.macs(), PEERS, manners);
-        Box::new(ReadFlood { siege, lent, floods: 0, answered: 0, bytes: 0 })
+        let options = PeerOptions { large: false, window: WINDOW, ..PeerOptions::default() };
+        let reconnects = Reconnects::new(arena.macs(), PEERS, options);
+        Box::new(ReadFlood { reconnects, lent, floods: 0, answered: 0, bytes: 0 })
     },
 };
 
@@ -35,7 +35,7 @@ const OVERHEAD: u32 = 64;
 const READS: u32 = 3 * STRANGERS_IRD as u32;
 
 struct ReadFlood {
-    siege: Siege,
+    reconnects: Reconnects,
     lent: (u32, u64),
     floods: u64,
     answered: u64,
@@ -45,42 +45,41 @@ struct ReadFlood {
 
 impl Actor for ReadFlood {
     fn frame(&mut self, scene: &Scene<'_>) -> Option<Vec<u8>> {
-        if let Some(number) = self.siege.next_ready() {
+        if let Some(number) = self.reconnects.next_ready() {
             self.floods += 1;
             let (stag, to) = self.lent;
-            let puppet = self.siege.troupe.get(number);
+            let peer = self.reconnects.crafted.get(number);
             // In one segment, so that all Reads arrive before any is answered.
-            let flood: Vec<u8> =
-                (1..=READS).flat_map(|msn| puppet.fpdu(&read(msn, READ, stag, to))).collect();
-            let frame = puppet.say(&flood);
-            puppet.queue(frame);
-            self.siege.troupe.wake_one(number);
+            let flood: Vec<u8> = (1..=READS).flat_map(|msn| peer.fpdu(&read(msn, READ, stag, to))).collect();
+            let frame = peer.send_data(&flood);
+            peer.queue(frame);
+            self.reconnects.crafted.wake_one(number);
         }
-        self.siege.frame(scene.now_us)
+        self.reconnects.frame(scene.now_us)
     }
 
-    fn hear(&mut self, frame: &[u8]) {
-        self.siege.hear(frame);
-        while let Some(ended) = self.siege.next_ended() {
+    fn on_frame(&mut self, frame: &[u8]) {
+        self.reconnects.on_frame(frame);
+        while let Some(ended) = self.reconnects.next_ended() {
             self.bytes += ended.others.1;
             let as_specified = ended.terminates == [TerminateError::DdpNoBuffer.codes()];
             self.answered += u64::from(as_specified);
             if ended.connected && !as_specified {
-                self.siege.blame(|| format!("a flood was not answered as specified: {ended:?}"));
+                self.reconnects.record_error(|| format!("a flood was not answered as specified: {ended:?}"));
             }
         }
     }
 }
 
-impl Besieger for ReadFlood {
-    fn siege(&mut self) -> &mut Siege {
-        &mut self.siege
+impl ReconnectingAttacker for ReadFlood {
+    fn reconnects(&mut self) -> &mut Reconnects {
+        &mut self.reconnects
     }
 }
 
 impl Attack for ReadFlood {
-    fn judge(&mut self, arena: &mut Arena) -> Result<String, String> {
-        lift(self, arena)?;
+    fn check_outcome(&mut self, arena: &mut Arena) -> Result<String, String> {
+        finish(self, arena)?;
         let (floods, answered) = (self.floods, self.answered);
         check(floods > 0 && floods == answered, || {
             format!("{answered} of {floods} were answered as specified")

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use super::arena::{Actor, Arena, Scene};
-use super::puppet::{Manners, Stage};
-use super::troupe::Troupe;
+use super::crafted_peer::{PeerOptions, Stage};
+use super::crafted_peers::CraftedPeers;
 use super::victim::PATIENCE;
 use super::{Attack, Scenario, check};
 
@@ -15,9 +15,10 @@ pub const SCENARIO: Scenario = Scenario {
     about: "MPA Requests that arrive byte by byte and never end",
     configure: |_, options| options.backlog_per_address = Some(ALLOWED as usize),
     attack: |arena| {
-        let mut troupe = Troupe::new(arena.macs(), 0);
-        let numbers = (0..PEERS).map(|_| troupe.join(Manners { mpa: false, ..Manners::default() })).collect();
-        Box::new(SlowStartup { troupe, numbers, sent: 0, request: request(), patient: false })
+        let mut crafted = CraftedPeers::new(arena.macs(), 0);
+        let numbers =
+            (0..PEERS).map(|_| crafted.join(PeerOptions { mpa: false, ..PeerOptions::default() })).collect();
+        Box::new(SlowStartup { crafted, numbers, sent: 0, request: request(), patient: false })
     },
 };
 
@@ -29,7 +30,7 @@ const ALLOWED: u32 = 16;
 const SECOND: u64 = 1_000_000;
 
 struct SlowStartup {
-    troupe: Troupe,
+    crafted: CraftedPeers,
     numbers: Vec<u32>,
     sent: usize,
     request: Vec<u8>,
@@ -46,11 +47,11 @@ fn request() -> Vec<u8> {
 
 impl Actor for SlowStartup {
     fn is_ready(&self) -> bool {
-        self.troupe.count(Stage::Syn) == 0
+        self.crafted.count(Stage::Syn) == 0
     }
 
     fn frame(&mut self, scene: &Scene<'_>) -> Option<Vec<u8>> {
-        if let Some(frame) = self.troupe.frame() {
+        if let Some(frame) = self.crafted.frame() {
             return Some(frame);
         }
         if !self.is_ready() || self.patient && self.sent as u64 > scene.now_us * u64::from(ALLOWED) / SECOND {
@@ -59,28 +60,28 @@ impl Actor for SlowStartup {
         for _ in 0..self.numbers.len() {
             self.sent += 1;
             let number = self.numbers[self.sent % self.numbers.len()];
-            let puppet = self.troupe.get(number);
-            if puppet.stage == Stage::Over {
+            let peer = self.crafted.get(number);
+            if peer.stage == Stage::Over {
                 continue;
             }
             // All but the last byte, and then those bytes again.
-            let said = puppet.nxt.wrapping_sub(puppet.iss()).wrapping_sub(1) as usize;
+            let said = peer.nxt.wrapping_sub(peer.iss()).wrapping_sub(1) as usize;
             if said + 1 < self.request.len() {
                 let byte = self.request[said];
-                return Some(puppet.say(&[byte]));
+                return Some(peer.send_data(&[byte]));
             }
-            return Some(puppet.data(puppet.nxt.wrapping_sub(1), &self.request[said - 1..said]));
+            return Some(peer.data(peer.nxt.wrapping_sub(1), &self.request[said - 1..said]));
         }
         None
     }
 
-    fn hear(&mut self, frame: &[u8]) {
-        self.troupe.hear(frame);
+    fn on_frame(&mut self, frame: &[u8]) {
+        self.crafted.on_frame(frame);
     }
 }
 
 impl Attack for SlowStartup {
-    fn judge(&mut self, arena: &mut Arena) -> Result<String, String> {
+    fn check_outcome(&mut self, arena: &mut Arena) -> Result<String, String> {
         let stats = arena.victim.listener_stats();
         check(stats.undecided == ALLOWED as usize, || format!("{stats:?}"))?;
         check(stats.backlog_address_full == u64::from(PEERS - ALLOWED), || format!("{stats:?}"))?;

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use iwarp::rdmap::TerminateError;
 
-use super::arena::{Actor, Arena, Nobody, Scene};
-use super::puppet::{Manners, read, write};
-use super::siege::{Besieger, Siege, lift};
+use super::arena::{Actor, Arena, NoAttacker, Scene};
+use super::crafted_peer::{PeerOptions, read, write};
+use super::reconnects::{ReconnectingAttacker, Reconnects, finish};
 use super::{Attack, Scenario, as_it_is, check, refusals};
 use crate::sim::dice::{Dice, Part};
 
@@ -26,7 +26,7 @@ const BYTES: [u8; 32] = [0xbd; 32];
 
 /// The attacker.
 pub struct StagGuess {
-    siege: Siege,
+    reconnects: Reconnects,
     /// The only valid STag.
     right: u32,
     to: u64,
@@ -35,7 +35,7 @@ pub struct StagGuess {
     limit: Option<u64>,
     /// Guesses so far, and those that were answered as specified.
     pub guesses: [u64; 2],
-    /// Numbers of the puppets that wrote; the others read.
+    /// Numbers of the peers that wrote; the others read.
     writers: std::collections::HashSet<u32>,
 }
 
@@ -44,7 +44,7 @@ impl StagGuess {
     pub fn new(arena: &Arena, limit: Option<u64>) -> Self {
         let lent = &arena.victim.lent;
         Self {
-            siege: Siege::new(arena.macs(), PEERS, Manners::default()),
+            reconnects: Reconnects::new(arena.macs(), PEERS, PeerOptions::default()),
             right: lent.rkey(),
             to: lent.addr(),
             dice: Dice::new(4, Part::Setup),
@@ -65,13 +65,13 @@ impl StagGuess {
 
     /// Whether all guesses are done.
     pub fn is_done(&self) -> bool {
-        self.siege.verdict().is_err()
-            || self.limit.is_some_and(|limit| self.siege.begun >= limit) && self.siege.is_empty()
+        self.reconnects.verdict().is_err()
+            || self.limit.is_some_and(|limit| self.reconnects.begun >= limit) && self.reconnects.is_empty()
     }
 
     /// Checks how connections ended.
     fn settle(&mut self) {
-        while let Some(ended) = self.siege.next_ended() {
+        while let Some(ended) = self.reconnects.next_ended() {
             let error = if self.writers.remove(&ended.number) {
                 TerminateError::DdpInvalidStag
             } else {
@@ -80,7 +80,7 @@ impl StagGuess {
             let as_specified = ended.terminates == [error.codes()] && ended.others == (0, 0) && !ended.reset;
             self.guesses[1] += u64::from(as_specified);
             if !as_specified && ended.connected {
-                self.siege.blame(|| format!("a guess was not answered as specified: {ended:?}"));
+                self.reconnects.record_error(|| format!("a guess was not answered as specified: {ended:?}"));
             }
         }
     }
@@ -90,50 +90,50 @@ impl StagGuess {
     /// # Errors
     /// If the answer to a guess was not as specified.
     pub fn verdict(&self, arena: &Arena) -> Result<(), String> {
-        self.siege.verdict()?;
+        self.reconnects.verdict()?;
         check(arena.victim.lent_is_whole(), || "a guess was written to memory".into())
     }
 }
 
 impl Actor for StagGuess {
     fn frame(&mut self, scene: &Scene<'_>) -> Option<Vec<u8>> {
-        if let Some(number) = self.siege.next_ready() {
+        if let Some(number) = self.reconnects.next_ready() {
             let stag = self.guess();
             self.guesses[0] += 1;
-            let puppet = self.siege.troupe.get(number);
+            let peer = self.reconnects.crafted.get(number);
             let ulpdu = if number % 2 == 0 {
                 self.writers.insert(number);
                 write(stag, self.to, &BYTES)
             } else {
                 read(1, BYTES.len() as u32, stag, self.to)
             };
-            let fpdu = puppet.fpdu(&ulpdu);
+            let fpdu = peer.fpdu(&ulpdu);
             // After its first FPDU, which is about to be sent.
-            let frame = puppet.say(&fpdu);
-            puppet.queue(frame);
-            self.siege.troupe.wake_one(number);
+            let frame = peer.send_data(&fpdu);
+            peer.queue(frame);
+            self.reconnects.crafted.wake_one(number);
         }
-        if self.limit.is_some_and(|limit| self.siege.begun >= limit) {
-            self.siege.end();
+        if self.limit.is_some_and(|limit| self.reconnects.begun >= limit) {
+            self.reconnects.end();
         }
-        self.siege.frame(scene.now_us)
+        self.reconnects.frame(scene.now_us)
     }
 
-    fn hear(&mut self, frame: &[u8]) {
-        self.siege.hear(frame);
+    fn on_frame(&mut self, frame: &[u8]) {
+        self.reconnects.on_frame(frame);
         self.settle();
     }
 }
 
-impl Besieger for StagGuess {
-    fn siege(&mut self) -> &mut Siege {
-        &mut self.siege
+impl ReconnectingAttacker for StagGuess {
+    fn reconnects(&mut self) -> &mut Reconnects {
+        &mut self.reconnects
     }
 }
 
 impl Attack for StagGuess {
-    fn judge(&mut self, arena: &mut Arena) -> Result<String, String> {
-        lift(self, arena)?;
+    fn check_outcome(&mut self, arena: &mut Arena) -> Result<String, String> {
+        finish(self, arena)?;
         self.verdict(arena)?;
         let [guesses, answered] = self.guesses;
         check(guesses > 0 && guesses == answered, || {
@@ -160,8 +160,10 @@ pub fn guess_many(count: u64) -> Result<f64, String> {
         format!("{:?} of {count} are answered as specified", guess.guesses)
     })?;
     let cpu_ns = arena.victim.cpu_ns - begin_cpu;
-    arena.alone(&mut Nobody, Duration::from_secs(8), |arena, _| arena.victim.strangers().0 == 0);
-    check(arena.connect(&mut Nobody, Duration::from_secs(1)), || "an honest client cannot connect".into())?;
+    arena.alone(&mut NoAttacker, Duration::from_secs(8), |arena, _| arena.victim.strangers().0 == 0);
+    check(arena.connect(&mut NoAttacker, Duration::from_secs(1)), || {
+        "an honest client cannot connect".into()
+    })?;
     let ends: u64 = arena.victim.ends.values().sum();
     check(ends == count, || format!("the server got events for {ends} ends: {:?}", arena.victim.ends))?;
     Ok(count as f64 * 1e9 / cpu_ns as f64)

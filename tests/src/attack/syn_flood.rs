@@ -57,7 +57,7 @@ impl Actor for SynFlood {
 }
 
 impl Attack for SynFlood {
-    fn judge(&mut self, arena: &mut Arena) -> Result<String, String> {
+    fn check_outcome(&mut self, arena: &mut Arena) -> Result<String, String> {
         let stack = arena.victim.engine.counters().stack;
         check(self.sent > 2 * BACKLOG, || "too few SYNs for a flood".into())?;
         let half_open = arena.victim.context().usage().half_open;

@@ -6,8 +6,8 @@ use std::collections::HashSet;
 use iwarp::rdmap::{Terminate, TerminateError};
 
 use super::arena::{Actor, Arena, Scene};
-use super::puppet::{Manners, untagged, write};
-use super::siege::{Besieger, Siege, lift};
+use super::crafted_peer::{PeerOptions, untagged, write};
+use super::reconnects::{ReconnectingAttacker, Reconnects, finish};
 use super::{Attack, Scenario, as_it_is, check, refusals};
 
 /// The scenario.
@@ -16,8 +16,14 @@ pub const SCENARIO: Scenario = Scenario {
     about: "Terminates, some in answer to one, on many connections in a row",
     configure: as_it_is,
     attack: |arena| {
-        let siege = Siege::new(arena.macs(), PEERS, Manners::default());
-        Box::new(TerminateLoop { siege, provoking: HashSet::new(), terminated: 0, provoked: 0, ended: 0 })
+        let reconnects = Reconnects::new(arena.macs(), PEERS, PeerOptions::default());
+        Box::new(TerminateLoop {
+            reconnects,
+            provoking: HashSet::new(),
+            terminated: 0,
+            provoked: 0,
+            ended: 0,
+        })
     },
 };
 
@@ -27,7 +33,7 @@ const PEERS: usize = 64;
 const NOBODYS: u32 = 0x00ff_ff00;
 
 struct TerminateLoop {
-    siege: Siege,
+    reconnects: Reconnects,
     /// Puppets that have provoked a Terminate and whose connection has not ended.
     provoking: HashSet<u32>,
     /// Terminates that came first, and those after a provoked one.
@@ -38,30 +44,30 @@ struct TerminateLoop {
 
 impl Actor for TerminateLoop {
     fn frame(&mut self, scene: &Scene<'_>) -> Option<Vec<u8>> {
-        if let Some(number) = self.siege.next_ready() {
+        if let Some(number) = self.reconnects.next_ready() {
             let provokes = number % 2 == 1;
-            let puppet = self.siege.troupe.get(number);
+            let peer = self.reconnects.crafted.get(number);
             if provokes {
                 self.provoked += 1;
                 self.provoking.insert(number);
-                let fpdu = puppet.fpdu(&write(NOBODYS, 0, &[0; 8]));
-                let frame = puppet.say(&fpdu);
-                puppet.queue(frame);
+                let fpdu = peer.fpdu(&write(NOBODYS, 0, &[0; 8]));
+                let frame = peer.send_data(&fpdu);
+                peer.queue(frame);
             } else {
                 self.terminated += 1;
             }
             let terminate = Terminate::local(TerminateError::StreamCatastrophic).to_bytes();
-            let fpdu = puppet.fpdu(&untagged(0x47, 2, 1, &terminate));
-            let frame = puppet.say(&fpdu);
-            puppet.queue(frame);
-            self.siege.troupe.wake_one(number);
+            let fpdu = peer.fpdu(&untagged(0x47, 2, 1, &terminate));
+            let frame = peer.send_data(&fpdu);
+            peer.queue(frame);
+            self.reconnects.crafted.wake_one(number);
         }
-        self.siege.frame(scene.now_us)
+        self.reconnects.frame(scene.now_us)
     }
 
-    fn hear(&mut self, frame: &[u8]) {
-        self.siege.hear(frame);
-        while let Some(ended) = self.siege.next_ended() {
+    fn on_frame(&mut self, frame: &[u8]) {
+        self.reconnects.on_frame(frame);
+        while let Some(ended) = self.reconnects.next_ended() {
             if !ended.connected {
                 continue;
             }
@@ -70,21 +76,21 @@ impl Actor for TerminateLoop {
             let expected: &[_] = if provoked { &[TerminateError::DdpInvalidStag.codes()] } else { &[] };
             let as_specified = ended.terminates == expected && !ended.reset;
             if !as_specified {
-                self.siege.blame(|| format!("provoked {provoked}, and heard {ended:?}"));
+                self.reconnects.record_error(|| format!("provoked {provoked}, and heard {ended:?}"));
             }
         }
     }
 }
 
-impl Besieger for TerminateLoop {
-    fn siege(&mut self) -> &mut Siege {
-        &mut self.siege
+impl ReconnectingAttacker for TerminateLoop {
+    fn reconnects(&mut self) -> &mut Reconnects {
+        &mut self.reconnects
     }
 }
 
 impl Attack for TerminateLoop {
-    fn judge(&mut self, arena: &mut Arena) -> Result<String, String> {
-        lift(self, arena)?;
+    fn check_outcome(&mut self, arena: &mut Arena) -> Result<String, String> {
+        finish(self, arena)?;
         let counters = arena.victim.engine.counters();
         let (sent, heard) = (counters.tx_terminates, counters.rx_terminates);
         let (provoked, terminated) = (self.provoked, self.terminated);

@@ -1,8 +1,8 @@
 //! Segments of one byte, in order and out of order, and peers that accept only small segments.
 
 use super::arena::{Actor, Arena, Scene};
-use super::puppet::{Manners, read, write};
-use super::troupe::Troupe;
+use super::crafted_peer::{PeerOptions, read, write};
+use super::crafted_peers::CraftedPeers;
 use super::victim::{LENT, LENT_BYTE};
 use super::{Attack, Scenario, as_it_is, check};
 
@@ -46,7 +46,7 @@ enum Kind {
 
 struct Tiny {
     kind: Kind,
-    troupe: Troupe,
+    crafted: CraftedPeers,
     lent: (u32, u64),
     /// For each peer, the bytes of its FPDU that it has not sent.
     pending: Vec<Vec<u8>>,
@@ -60,24 +60,24 @@ struct Tiny {
 
 impl Tiny {
     fn attack(arena: &Arena, kind: Kind) -> Box<dyn Attack> {
-        let mut troupe = Troupe::new(arena.macs(), 0);
+        let mut crafted = CraftedPeers::new(arena.macs(), 0);
         let mss = if kind == Kind::SmallMss { 1 } else { 1460 };
         for _ in 0..PEERS {
-            troupe.join(Manners { mss, ..Manners::default() });
+            crafted.join(PeerOptions { mss, ..PeerOptions::default() });
         }
         let pending = vec![Vec::new(); PEERS as usize];
         let lent = (arena.victim.lent.rkey(), arena.victim.lent.addr());
-        Box::new(Self { kind, troupe, lent, pending, sent: 0, whole: 0, heard: (0, 0, 0), counted: false })
+        Box::new(Self { kind, crafted, lent, pending, sent: 0, whole: 0, heard: (0, 0, 0), counted: false })
     }
 }
 
 impl Actor for Tiny {
     fn is_ready(&self) -> bool {
-        self.troupe.is_ready()
+        self.crafted.is_ready()
     }
 
     fn frame(&mut self, _scene: &Scene<'_>) -> Option<Vec<u8>> {
-        let number = match self.troupe.turn(self.sent as usize) {
+        let number = match self.crafted.turn(self.sent as usize) {
             Ok(number) => number,
             Err(first) => return first,
         };
@@ -86,20 +86,20 @@ impl Actor for Tiny {
         let turn = self.sent / u64::from(PEERS);
         self.sent += 1;
         let (stag, to) = self.lent;
-        let puppet = self.troupe.get(number);
+        let peer = self.crafted.get(number);
         match self.kind {
             Kind::InOrder => {
                 if self.pending[at].is_empty() {
-                    self.pending[at] = puppet.fpdu(&write(stag, to, &[LENT_BYTE; PAYLOAD]));
+                    self.pending[at] = peer.fpdu(&write(stag, to, &[LENT_BYTE; PAYLOAD]));
                     self.pending[at].reverse();
                     self.whole += 1;
                 }
                 let byte = self.pending[at].pop()?;
-                Some(puppet.say(&[byte]))
+                Some(peer.send_data(&[byte]))
             }
             Kind::OutOfOrder => {
-                let seq = puppet.nxt.wrapping_add(3 + (turn % 20_000) as u32 * 3);
-                Some(puppet.data(seq, &[0xbd]))
+                let seq = peer.nxt.wrapping_add(3 + (turn % 20_000) as u32 * 3);
+                Some(peer.data(seq, &[0xbd]))
             }
             Kind::SmallMss => {
                 // One Read at a time, and acknowledgements of its response.
@@ -107,16 +107,16 @@ impl Actor for Tiny {
                     self.whole += 1;
                     let size = if self.whole > 4 { 0 } else { 4096_u32.min(LENT as u32) };
                     if size > 0 {
-                        let fpdu = puppet.fpdu(&read(self.whole as u32, size, stag, to));
-                        return Some(puppet.say(&fpdu));
+                        let fpdu = peer.fpdu(&read(self.whole as u32, size, stag, to));
+                        return Some(peer.send_data(&fpdu));
                     }
                 }
-                Some(puppet.segment(|_| {}))
+                Some(peer.segment(|_| {}))
             }
         }
     }
 
-    fn hear(&mut self, frame: &[u8]) {
+    fn on_frame(&mut self, frame: &[u8]) {
         if self.counted
             && let Some(tcp) = crate::sim::packet::parse(frame)
         {
@@ -124,16 +124,16 @@ impl Actor for Tiny {
             let full = u64::from(!tcp.is_empty());
             self.heard = (bytes + tcp.len() as u64, segments + full, longest.max(tcp.len()));
         }
-        self.troupe.hear(frame);
+        self.crafted.on_frame(frame);
     }
 }
 
 impl Attack for Tiny {
-    fn judge(&mut self, arena: &mut Arena) -> Result<String, String> {
-        check(self.troupe.is_ready(), || "a connection has ended".into())?;
+    fn check_outcome(&mut self, arena: &mut Arena) -> Result<String, String> {
+        check(self.crafted.is_ready(), || "a connection has ended".into())?;
         check(arena.victim.lent_is_whole(), || "bytes were placed".into())?;
         let stack = arena.victim.engine.counters().stack;
-        let held = arena.victim.dock.held();
+        let held = arena.victim.far_end.held();
         match self.kind {
             Kind::InOrder => {
                 let seen: Vec<_> = arena.victim.stranger_ids().filter_map(|id| id.activity()).collect();

@@ -15,8 +15,8 @@ use iwarp::verbs::{
 use rustix::time::{ClockId, clock_gettime};
 use tcp_lite::Instant;
 
-use super::counted::Beside;
-use super::dock::{Dock, dock};
+use super::counted::NextTo;
+use super::far_end::{FarEnd, port_with_far_end};
 use super::honest::Served;
 
 /// The port of the server.
@@ -40,7 +40,7 @@ pub struct Victim {
     /// The engine.
     pub engine: Engine,
     /// The far end of its port.
-    pub dock: Dock,
+    pub far_end: FarEnd,
     pool: Mempool,
     channel: EventChannel,
     listener: CmId,
@@ -57,7 +57,7 @@ pub struct Victim {
     /// Processor time so far, nanoseconds.
     pub cpu_ns: u64,
     /// If set, its polls run in the function whose instructions callgrind counts.
-    pub counted: Option<Beside>,
+    pub counted: Option<NextTo>,
     /// How accepted connections of strangers ended: number of each kind of Terminate, by whether it was sent
     /// or received, layer, type and code.
     pub ends: HashMap<(bool, u8, u8, u8), u64>,
@@ -86,7 +86,7 @@ struct Stranger {
 impl Victim {
     /// The listening host. `configure` changes its default configuration.
     pub fn new(configure: &dyn Fn(&mut EngineConfig, &mut ListenOptions), clock: Clock) -> Self {
-        let (port, dock) = dock("victim", [2, 0, 0, 0, 0, 1]);
+        let (port, far_end) = port_with_far_end("victim", [2, 0, 0, 0, 0, 1]);
         let context = context(1);
         let mut config = EngineConfig::new(&*port, &[&format!("{VICTIM}/24")]).expect("a good address");
         config.stack.gateways.push(IpAddr::V4(ROUTER).into());
@@ -104,7 +104,7 @@ impl Victim {
         lent.write_at(0, &[LENT_BYTE; LENT]).expect("within the region");
         Self {
             engine,
-            dock,
+            far_end,
             pool,
             channel,
             listener,
@@ -148,7 +148,7 @@ impl Victim {
     fn elapsed_ns(&self) -> u64 {
         match self.clock {
             Clock::Processor => thread_ns(),
-            Clock::Nominal => self.dock.frames() * NOMINAL_FRAME_NS,
+            Clock::Nominal => self.far_end.frames() * NOMINAL_FRAME_NS,
         }
     }
 

@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use super::arena::{Actor, Arena, Scene};
-use super::puppet::{Manners, read};
-use super::troupe::Troupe;
+use super::crafted_peer::{PeerOptions, read};
+use super::crafted_peers::CraftedPeers;
 use super::victim::{LENT, STRANGERS_IRD};
 use super::{Attack, Scenario, as_it_is, check};
 
@@ -16,10 +16,10 @@ pub const SCENARIO: Scenario = Scenario {
     about: "Reads by peers who close their window and keep it closed",
     configure: as_it_is,
     attack: |arena| {
-        let mut troupe = Troupe::new(arena.macs(), 0);
-        let numbers = (0..PEERS).map(|_| troupe.join(Manners::default())).collect();
+        let mut crafted = CraftedPeers::new(arena.macs(), 0);
+        let numbers = (0..PEERS).map(|_| crafted.join(PeerOptions::default())).collect();
         let lent = (arena.victim.lent.rkey(), arena.victim.lent.addr());
-        Box::new(ZeroWindow { troupe, numbers, lent, asked: false, sent: 0, calm: false, silent: false })
+        Box::new(ZeroWindow { crafted, numbers, lent, asked: false, sent: 0, calm: false, silent: false })
     },
 };
 
@@ -30,7 +30,7 @@ const PEERS: u32 = 64;
 const USER_TIMEOUT: Duration = Duration::from_secs(10);
 
 struct ZeroWindow {
-    troupe: Troupe,
+    crafted: CraftedPeers,
     numbers: Vec<u32>,
     lent: (u32, u64),
     asked: bool,
@@ -43,14 +43,14 @@ struct ZeroWindow {
 
 impl Actor for ZeroWindow {
     fn is_ready(&self) -> bool {
-        self.troupe.is_ready()
+        self.crafted.is_ready()
     }
 
     fn frame(&mut self, _scene: &Scene<'_>) -> Option<Vec<u8>> {
         if self.silent {
             return None;
         }
-        if let Some(frame) = self.troupe.frame() {
+        if let Some(frame) = self.crafted.frame() {
             return Some(frame);
         }
         if !self.is_ready() {
@@ -60,34 +60,34 @@ impl Actor for ZeroWindow {
             self.asked = true;
             let (stag, to) = self.lent;
             for &number in &self.numbers {
-                let puppet = self.troupe.get(number);
-                puppet.set_window(0);
+                let peer = self.crafted.get(number);
+                peer.set_window(0);
                 for msn in 1..=u32::from(STRANGERS_IRD) {
-                    let fpdu = puppet.fpdu(&read(msn, LENT as u32, stag, to));
-                    let frame = puppet.say(&fpdu);
-                    puppet.queue(frame);
+                    let fpdu = peer.fpdu(&read(msn, LENT as u32, stag, to));
+                    let frame = peer.send_data(&fpdu);
+                    peer.queue(frame);
                 }
             }
-            self.troupe.wake();
-            return self.troupe.frame();
+            self.crafted.wake();
+            return self.crafted.frame();
         }
         if self.calm {
             return None;
         }
         self.sent += 1;
         let number = self.numbers[self.sent % self.numbers.len()];
-        Some(self.troupe.get(number).segment(|_| {}))
+        Some(self.crafted.get(number).segment(|_| {}))
     }
 
-    fn hear(&mut self, frame: &[u8]) {
-        self.troupe.hear(frame);
+    fn on_frame(&mut self, frame: &[u8]) {
+        self.crafted.on_frame(frame);
     }
 }
 
 impl Attack for ZeroWindow {
-    fn judge(&mut self, arena: &mut Arena) -> Result<String, String> {
+    fn check_outcome(&mut self, arena: &mut Arena) -> Result<String, String> {
         let limit = arena.victim.buffers() / 2;
-        let held = arena.victim.dock.held();
+        let held = arena.victim.far_end.held();
         check(held <= limit, || format!("{held} buffers are held, of {}", arena.victim.buffers()))?;
         check(held >= PEERS as usize, || format!("only {held} buffers wait"))?;
         // Their connections stay while they answer probes, for any time.
@@ -100,7 +100,7 @@ impl Attack for ZeroWindow {
         let gone = arena.alone(self, 3 * USER_TIMEOUT, |arena, _| arena.victim.strangers().0 == 0);
         let took_ms = (arena.now_us() - begin_us) / 1000;
         check(gone, || format!("{} connections are still there", arena.victim.strangers().0))?;
-        let left = arena.victim.dock.held();
+        let left = arena.victim.far_end.held();
         check(left == 0, || format!("{left} buffers are still held"))?;
         Ok(format!(
             "{held} buffers held of {limit}; {PEERS} silent ones given up after {took_ms} ms, none held then"

@@ -10,7 +10,7 @@ use benches::errors::Error;
 use benches::net;
 use clap::{Args, Parser, Subcommand};
 use iwarp::verbs::ConnParam;
-use tests::target::{self, Manners};
+use tests::target::{self, ConnectionOptions};
 
 /// A target for iwprobe over this stack.
 #[derive(Debug, Parser)]
@@ -61,10 +61,10 @@ struct Options {
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Listen { port, options } => {
-            options.run(|end, manners| target::serve(end, port, manners, &|line| println!("{line}")))
+            options.run(|end, options| target::serve(end, port, options, &|line| println!("{line}")))
         }
         Command::Connect { addr, port, options } => {
-            options.run(|end, manners| target::call(end, SocketAddr::new(addr, port), manners))
+            options.run(|end, options| target::call(end, SocketAddr::new(addr, port), options))
         }
     };
     match done {
@@ -79,7 +79,7 @@ fn main() -> ExitCode {
 impl Options {
     fn run(
         &self,
-        run: impl FnOnce(&mut benches::endpoint::Endpoint, &Manners) -> Result<(), Error>,
+        run: impl FnOnce(&mut benches::endpoint::Endpoint, &ConnectionOptions) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let param = ConnParam {
             markers: self.markers,
@@ -89,7 +89,7 @@ impl Options {
             ..ConnParam::default()
         };
         let mut end = net::open(&self.net, false, !self.no_crc, &Interrupt::on_signals()?)?.endpoint;
-        run(&mut end, &Manners { param })
+        run(&mut end, &ConnectionOptions { param })
     }
 }
 

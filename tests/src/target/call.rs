@@ -11,13 +11,13 @@ use tcp_lite::CloseReason;
 use super::report::{self, End};
 use super::scene::Scene;
 use super::stage::Stage;
-use super::{IDLE, Manners, text};
+use super::{ConnectionOptions, IDLE, text};
 use crate::contract::MAGIC;
 
 /// Time before it connects again.
 const PAUSE: Duration = Duration::from_millis(20);
 /// How long connections may be refused.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIME_LIMIT: Duration = Duration::from_secs(10);
 
 /// The outcome of connecting.
 enum Called {
@@ -30,14 +30,14 @@ enum Called {
 ///
 /// # Errors
 /// [`Error::Connect`] if no probe listens for ten seconds; errors of the verbs; [`Error::Interrupted`].
-pub fn call(end: &mut Endpoint, remote: SocketAddr, manners: &Manners) -> Result<(), Error> {
+pub fn call(end: &mut Endpoint, remote: SocketAddr, options: &ConnectionOptions) -> Result<(), Error> {
     let events = end.context.create_event_channel()?;
     let mut last = report::text(End::Refused, &[]);
     let mut there = Instant::now();
     loop {
         let mut stage = Stage::new(&end.context)?;
         let id = end.context.create_id(&events);
-        let param = manners.param.clone().with_private_data(format!("{MAGIC} hello").as_bytes())?;
+        let param = options.param.clone().with_private_data(format!("{MAGIC} hello").as_bytes())?;
         id.connect(stage.qp(), remote, &param)?;
         let called = called(end, &events, &id)?;
         if !matches!(called, Called::Failed(ConnectionError::Tcp(CloseReason::Refused))) {
@@ -67,10 +67,10 @@ pub fn call(end: &mut Endpoint, remote: SocketAddr, manners: &Manners) -> Result
             }
             Called::Rejected(_) | Called::Failed(_) => last = report::text(End::Refused, &[]),
         }
-        if there.elapsed() > PATIENCE {
+        if there.elapsed() > TIME_LIMIT {
             return Err(Error::Connect {
                 remote,
-                reason: format!("no probe listened for {} s", PATIENCE.as_secs()),
+                reason: format!("no probe listened for {} s", TIME_LIMIT.as_secs()),
             });
         }
         end.pause(PAUSE)?;
@@ -82,7 +82,7 @@ fn is_bye(wish: &str) -> bool {
 }
 
 fn called(end: &mut Endpoint, events: &EventChannel, id: &CmId) -> Result<Called, Error> {
-    let patience = end.timeout + PATIENCE;
+    let patience = end.timeout + TIME_LIMIT;
     end.wait("connecting", Some(patience), |_| {
         Ok(events.poll().filter(|event| event.id == *id).and_then(|event| match event.kind {
             CmEventKind::Established { private_data, .. } => Some(Called::Established(text(&private_data))),

@@ -21,7 +21,7 @@ const IDLE: Duration = Duration::from_secs(20);
 
 /// The parameters of all connections, whatever the scene.
 #[derive(Clone, Debug)]
-pub struct Manners {
+pub struct ConnectionOptions {
     /// Depths, markers, CRC, revision, peer-to-peer.
     pub param: ConnParam,
 }

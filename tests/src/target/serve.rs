@@ -10,13 +10,13 @@ use iwarp::verbs::{CmEvent, CmEventKind, CmId, ConnParam, ConnectionError, Event
 use super::report::{self, End};
 use super::scene::Scene;
 use super::stage::Stage;
-use super::{IDLE, Manners, text};
+use super::{ConnectionOptions, IDLE, text};
 use crate::contract::{MAGIC, MAX_TEXT};
 
 /// Limit of waiting connect requests.
 const BACKLOG: usize = 64;
 /// How long a connection may take to end when the next one waits.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIME_LIMIT: Duration = Duration::from_secs(1);
 
 /// The connection that is served.
 struct Current {
@@ -32,7 +32,7 @@ struct Current {
 
 struct Server<'a> {
     end: &'a mut Endpoint,
-    manners: &'a Manners,
+    options: &'a ConnectionOptions,
     events: EventChannel,
     waiting: VecDeque<(CmId, String)>,
     current: Option<Current>,
@@ -43,17 +43,22 @@ struct Server<'a> {
 ///
 /// # Errors
 /// Errors of the verbs; [`Error::Interrupted`].
-pub fn serve(end: &mut Endpoint, port: u16, manners: &Manners, on_line: &dyn Fn(&str)) -> Result<(), Error> {
+pub fn serve(
+    end: &mut Endpoint,
+    port: u16,
+    options: &ConnectionOptions,
+    on_line: &dyn Fn(&str),
+) -> Result<(), Error> {
     let events = end.context.create_event_channel()?;
     let listener = end.context.create_id(&events);
     // Most connections of a probe fail on purpose.
-    let mut options =
+    let mut listen_options =
         ListenOptions { backlog: BACKLOG, failures_per_address: None, ..ListenOptions::new(port) };
-    options.responder.startup_timeout = end.timeout;
-    listener.listen_with(&options)?;
+    listen_options.responder.startup_timeout = end.timeout;
+    listener.listen_with(&listen_options)?;
     on_line(&format!("listening on port {port}"));
     let last = report::text(End::Refused, &[]);
-    let mut server = Server { end, manners, events, waiting: VecDeque::new(), current: None, last };
+    let mut server = Server { end, options, events, waiting: VecDeque::new(), current: None, last };
     loop {
         server.turn()?;
     }
@@ -106,18 +111,18 @@ impl Server<'_> {
             current.pressed.get_or_insert_with(Instant::now);
         }
         let pressed = current.pressed.map_or(Duration::ZERO, |since| since.elapsed());
-        if (current.stage.wants_close() || pressed > PATIENCE || current.idle.elapsed() > IDLE)
+        if (current.stage.wants_close() || pressed > TIME_LIMIT || current.idle.elapsed() > IDLE)
             && !current.closing
         {
             current.closing = true;
             current.id.disconnect();
         }
-        if pressed > 2 * PATIENCE {
+        if pressed > 2 * TIME_LIMIT {
             current.id.abort();
         }
         let Some(error) = current.ended else { return Ok(moved) };
         if !current.stage.scene().report {
-            let end = if pressed > PATIENCE { End::Open } else { current.stage.end(error) };
+            let end = if pressed > TIME_LIMIT { End::Open } else { current.stage.end(error) };
             self.last = current.stage.report(end)?;
         }
         self.current = None;
@@ -137,7 +142,7 @@ impl Server<'_> {
             }
         };
         let mut stage = Stage::new(&self.end.context)?;
-        let ours = &self.manners.param;
+        let ours = &self.options.param;
         let mut param = ConnParam {
             responder_resources: scene.ird.unwrap_or(ours.responder_resources),
             initiator_depth: scene.ord.unwrap_or(ours.initiator_depth),

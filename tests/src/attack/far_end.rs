@@ -24,14 +24,14 @@ struct Rings {
 }
 
 /// The far end of a port.
-pub struct Dock {
+pub struct FarEnd {
     rings: Arc<Mutex<Rings>>,
     pool: Mempool,
     /// The Ethernet address of the port.
     pub mac: [u8; 6],
 }
 
-struct DockPort {
+struct AttackPort {
     rings: Arc<Mutex<Rings>>,
     info: PortInfo,
     pool: Mempool,
@@ -42,7 +42,7 @@ fn lock(rings: &Mutex<Rings>) -> MutexGuard<'_, Rings> {
 }
 
 /// A port with this Ethernet address, and its far end.
-pub fn dock(name: &str, mac: [u8; 6]) -> (Box<dyn Port>, Dock) {
+pub fn port_with_far_end(name: &str, mac: [u8; 6]) -> (Box<dyn Port>, FarEnd) {
     let pool = Mempool::heap(name, BUFFERS, BUFFER_BYTES);
     let offloads = Offloads::TX_MULTI_SEGMENT | Offloads::RX_SCATTER;
     let info = PortInfo { name: name.to_owned(), mac, mtu: MTU, offloads, tso: TsoLimits::default() };
@@ -51,11 +51,11 @@ pub fn dock(name: &str, mac: [u8; 6]) -> (Box<dyn Port>, Dock) {
         tx: VecDeque::with_capacity(2 * RING),
         ..Rings::default()
     }));
-    let dock = Dock { rings: Arc::clone(&rings), pool: pool.clone(), mac };
-    (Box::new(DockPort { rings, info, pool }), dock)
+    let far_end = FarEnd { rings: Arc::clone(&rings), pool: pool.clone(), mac };
+    (Box::new(AttackPort { rings, info, pool }), far_end)
 }
 
-impl Dock {
+impl FarEnd {
     /// A frame arrives.
     pub fn deliver(&self, bytes: &[u8]) {
         let mut rings = lock(&self.rings);
@@ -102,7 +102,7 @@ fn bytes_of(frame: &Mbuf) -> Vec<u8> {
     bytes
 }
 
-impl Port for DockPort {
+impl Port for AttackPort {
     fn info(&self) -> &PortInfo {
         &self.info
     }

@@ -1,22 +1,22 @@
-//! Several puppets at once. Delivers frames to the addressed puppet, and collects the frames that puppets
+//! Several peers at once. Delivers frames to the addressed peer, and collects the frames that peers
 //! send.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use super::puppet::{Manners, Puppet, Stage, place};
+use super::crafted_peer::{CraftedPeer, PeerOptions, Stage, place};
 use crate::sim::packet::{Tcp, parse};
 
-/// The puppets, by number.
-pub struct Troupe {
+/// The peers, by number.
+pub struct CraftedPeers {
     macs: [[u8; 6]; 2],
     first: u32,
     next: u32,
-    puppets: HashMap<u32, Puppet>,
+    peers: HashMap<u32, CraftedPeer>,
     by_place: HashMap<SocketAddrV4, u32>,
     /// Puppets that may have a frame to send.
     turns: VecDeque<u32>,
-    /// Last frames of puppets that were removed.
+    /// Last frames of peers that were removed.
     last: VecDeque<Vec<u8>>,
 }
 
@@ -26,92 +26,92 @@ pub fn addressee(frame: &[u8], tcp: &Tcp) -> Option<SocketAddrV4> {
     Some(SocketAddrV4::new(Ipv4Addr::from(bytes), tcp.dst_port))
 }
 
-impl Troupe {
-    /// An empty set; the first puppet gets the number `first`.
+impl CraftedPeers {
+    /// An empty set; the first peer gets the number `first`.
     pub fn new(macs: [[u8; 6]; 2], first: u32) -> Self {
         Self {
             macs,
             first,
             next: first,
-            puppets: HashMap::new(),
+            peers: HashMap::new(),
             by_place: HashMap::new(),
             turns: VecDeque::new(),
             last: VecDeque::new(),
         }
     }
 
-    /// Adds a puppet, whose SYN is about to be sent.
-    pub fn join(&mut self, manners: Manners) -> u32 {
+    /// Adds a peer, whose SYN is about to be sent.
+    pub fn join(&mut self, options: PeerOptions) -> u32 {
         let number = self.next;
         self.next += 1;
         let here = place(number);
-        self.puppets.insert(number, Puppet::new(self.macs, here, manners));
+        self.peers.insert(number, CraftedPeer::new(self.macs, here, options));
         self.by_place.insert(here, number);
         self.turns.push_back(number);
         number
     }
 
-    /// The puppet with this number.
+    /// The peer with this number.
     ///
     /// # Panics
     /// If it was removed.
-    pub fn get(&mut self, number: u32) -> &mut Puppet {
-        self.puppets.get_mut(&number).expect("it was not removed")
+    pub fn get(&mut self, number: u32) -> &mut CraftedPeer {
+        self.peers.get_mut(&number).expect("it was not removed")
     }
 
-    /// Removes a puppet without closing its connection.
-    pub fn leave(&mut self, number: u32) -> Option<Puppet> {
-        let puppet = self.puppets.remove(&number)?;
-        self.by_place.remove(&puppet.here);
-        Some(puppet)
+    /// Removes a peer without closing its connection.
+    pub fn leave(&mut self, number: u32) -> Option<CraftedPeer> {
+        let peer = self.peers.remove(&number)?;
+        self.by_place.remove(&peer.here);
+        Some(peer)
     }
 
-    /// Queues a frame of a puppet that was removed.
+    /// Queues a frame of a peer that was removed.
     pub fn queue_last(&mut self, frame: Vec<u8>) {
         self.last.push_back(frame);
     }
 
-    /// All puppets may have a frame to send.
+    /// All peers may have a frame to send.
     pub fn wake(&mut self) {
-        let mut numbers: Vec<u32> = self.puppets.keys().copied().collect();
+        let mut numbers: Vec<u32> = self.peers.keys().copied().collect();
         numbers.sort_unstable();
         self.turns.extend(numbers);
     }
 
-    /// This puppet has a frame to send.
+    /// This peer has a frame to send.
     pub fn wake_one(&mut self, number: u32) {
         self.turns.push_back(number);
     }
 
-    /// Whether this puppet exists and its SYN is unanswered.
+    /// Whether this peer exists and its SYN is unanswered.
     pub fn asks(&self, number: u32) -> bool {
-        self.puppets.get(&number).is_some_and(|puppet| puppet.stage == Stage::Syn)
+        self.peers.get(&number).is_some_and(|peer| peer.stage == Stage::Syn)
     }
 
-    /// Number of puppets.
+    /// Number of peers.
     pub fn len(&self) -> usize {
-        self.puppets.len()
+        self.peers.len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.puppets.is_empty()
+        self.peers.is_empty()
     }
 
-    /// The puppet that a frame of the victim is addressed to.
+    /// The peer that a frame of the victim is addressed to.
     pub fn addressee(&self, frame: &[u8]) -> Option<u32> {
         let tcp = parse(frame)?;
         self.by_place.get(&addressee(frame, &tcp)?).copied()
     }
 
-    /// Number of puppets at this stage.
+    /// Number of peers at this stage.
     pub fn count(&self, stage: Stage) -> usize {
-        self.puppets.values().filter(|puppet| puppet.stage == stage).count()
+        self.peers.values().filter(|peer| peer.stage == stage).count()
     }
 
-    /// All puppets.
-    pub fn all(&mut self) -> impl Iterator<Item = (u32, &mut Puppet)> {
-        self.puppets.iter_mut().map(|(number, puppet)| (*number, puppet))
+    /// All peers.
+    pub fn all(&mut self) -> impl Iterator<Item = (u32, &mut CraftedPeer)> {
+        self.peers.iter_mut().map(|(number, peer)| (*number, peer))
     }
 
     /// Whether all connections are established.
@@ -119,12 +119,12 @@ impl Troupe {
         self.count(Stage::Ready) == self.len()
     }
 
-    /// The puppet that has to do the `nth` action of the attack, round robin. Requires that no puppet was
+    /// The peer that has to do the `nth` action of the attack, round robin. Requires that no peer was
     /// removed.
     ///
     /// # Errors
-    /// The next frame that a puppet sends by itself, which comes first; `None` if there is none but not all
-    /// puppets are ready.
+    /// The next frame that a peer sends by itself, which comes first; `None` if there is none but not all
+    /// peers are ready.
     pub fn turn(&mut self, nth: usize) -> Result<u32, Option<Vec<u8>>> {
         match self.frame() {
             Some(frame) => Err(Some(frame)),
@@ -133,13 +133,13 @@ impl Troupe {
         }
     }
 
-    /// The next frame that a puppet sends by itself.
+    /// The next frame that a peer sends by itself.
     pub fn frame(&mut self) -> Option<Vec<u8>> {
         if let Some(frame) = self.last.pop_front() {
             return Some(frame);
         }
         while let Some(number) = self.turns.pop_front() {
-            if let Some(frame) = self.puppets.get_mut(&number).and_then(Puppet::frame) {
+            if let Some(frame) = self.peers.get_mut(&number).and_then(CraftedPeer::frame) {
                 self.turns.push_back(number);
                 return Some(frame);
             }
@@ -148,10 +148,10 @@ impl Troupe {
     }
 
     /// A frame of the victim arrives. Returns its addressee.
-    pub fn hear(&mut self, frame: &[u8]) -> Option<u32> {
+    pub fn on_frame(&mut self, frame: &[u8]) -> Option<u32> {
         let tcp = parse(frame)?;
         let number = *self.by_place.get(&addressee(frame, &tcp)?)?;
-        self.get(number).hear(frame, &tcp);
+        self.get(number).on_frame(frame, &tcp);
         self.turns.push_back(number);
         Some(number)
     }

@@ -8,8 +8,8 @@ use iwarp::rdmap::Terminate;
 
 use super::arena::{Actor, Arena};
 use super::check;
-use super::puppet::{Manners, Puppet, REPLY, Stage};
-use super::troupe::Troupe;
+use super::crafted_peer::{CraftedPeer, PeerOptions, REPLY, Stage};
+use super::crafted_peers::CraftedPeers;
 
 /// Length of an FPDU's length field.
 const LENGTH: usize = 2;
@@ -23,7 +23,7 @@ const PATIENCE_US: u64 = 10_000;
 /// Time limit for the last connections.
 const END: Duration = Duration::from_secs(15);
 
-/// What a puppet received until its connection ended.
+/// What a peer received until its connection ended.
 #[derive(Debug)]
 pub struct Ended {
     /// Its number.
@@ -39,10 +39,10 @@ pub struct Ended {
 }
 
 /// A number of connections at a time.
-pub struct Siege {
-    /// The puppets.
-    pub troupe: Troupe,
-    manners: Manners,
+pub struct Reconnects {
+    /// The peers.
+    pub crafted: CraftedPeers,
+    options: PeerOptions,
     size: usize,
     /// Puppets with an unanswered SYN, with the time of the SYN, microseconds.
     asking: VecDeque<(u32, u64)>,
@@ -58,29 +58,29 @@ pub struct Siege {
 }
 
 /// An attacker with such connections.
-pub trait Besieger: Actor {
+pub trait ReconnectingAttacker: Actor {
     /// Its connections.
-    fn siege(&mut self) -> &mut Siege;
+    fn reconnects(&mut self) -> &mut Reconnects;
 }
 
 /// Begins no further connection, and waits until those in progress have ended.
 ///
 /// # Errors
 /// If one does not end, or if an answer was not as specified.
-pub fn lift<B: Besieger>(besieger: &mut B, arena: &mut Arena) -> Result<(), String> {
-    besieger.siege().ending = true;
-    let over = arena.alone(besieger, END, |_, besieger| besieger.siege().is_empty());
+pub fn finish<B: ReconnectingAttacker>(attacker: &mut B, arena: &mut Arena) -> Result<(), String> {
+    attacker.reconnects().ending = true;
+    let over = arena.alone(attacker, END, |_, attacker| attacker.reconnects().is_empty());
     check(over, || "a connection does not end".into())?;
-    besieger.siege().verdict()
+    attacker.reconnects().verdict()
 }
 
-impl Siege {
+impl Reconnects {
     /// With `size` connections at a time.
-    pub fn new(macs: [[u8; 6]; 2], size: usize, manners: Manners) -> Self {
-        let troupe = Troupe::new(macs, 0);
+    pub fn new(macs: [[u8; 6]; 2], size: usize, options: PeerOptions) -> Self {
+        let crafted = CraftedPeers::new(macs, 0);
         Self {
-            troupe,
-            manners,
+            crafted,
+            options,
             size,
             asking: VecDeque::new(),
             ready: Vec::new(),
@@ -94,23 +94,23 @@ impl Siege {
     /// The next frame that a connection sends by itself. Begins a new connection if there are too few, and
     /// repeats unanswered SYNs.
     pub fn frame(&mut self, now_us: u64) -> Option<Vec<u8>> {
-        if let Some(frame) = self.troupe.frame() {
+        if let Some(frame) = self.crafted.frame() {
             return Some(frame);
         }
-        if self.ending || self.troupe.len() >= self.size {
+        if self.ending || self.crafted.len() >= self.size {
             return self.ask_again(now_us);
         }
         self.begun += 1;
-        let number = self.troupe.join(self.manners);
+        let number = self.crafted.join(self.options);
         self.asking.push_back((number, now_us));
-        self.troupe.frame()
+        self.crafted.frame()
     }
 
-    /// The SYN of the puppet that has waited longest for an answer.
+    /// The SYN of the peer that has waited longest for an answer.
     fn ask_again(&mut self, now_us: u64) -> Option<Vec<u8>> {
         let impatience_us = if self.ending { PATIENCE_US } else { IMPATIENCE_US };
         while let Some((number, since_us)) = self.asking.front().copied() {
-            if !self.troupe.asks(number) {
+            if !self.crafted.asks(number) {
                 self.asking.pop_front();
                 continue;
             }
@@ -119,12 +119,12 @@ impl Siege {
             }
             self.asking.pop_front();
             self.asking.push_back((number, now_us));
-            return Some(self.troupe.get(number).syn());
+            return Some(self.crafted.get(number).syn());
         }
         None
     }
 
-    /// The next puppet that has become ready, each once.
+    /// The next peer that has become ready, each once.
     pub fn next_ready(&mut self) -> Option<u32> {
         self.ready.pop()
     }
@@ -140,7 +140,7 @@ impl Siege {
     }
 
     /// Records an answer that was not as specified.
-    pub fn blame(&mut self, text: impl FnOnce() -> String) {
+    pub fn record_error(&mut self, text: impl FnOnce() -> String) {
         self.wrong.get_or_insert_with(text);
     }
 
@@ -154,37 +154,37 @@ impl Siege {
 
     /// Whether no connection is left.
     pub fn is_empty(&self) -> bool {
-        self.troupe.len() == 0
+        self.crafted.len() == 0
     }
 
     /// A frame of the victim arrives.
-    pub fn hear(&mut self, frame: &[u8]) {
-        let Some(number) = self.troupe.addressee(frame) else { return };
-        let before = self.troupe.get(number).stage;
-        self.troupe.hear(frame);
-        let after = self.troupe.get(number).stage;
+    pub fn on_frame(&mut self, frame: &[u8]) {
+        let Some(number) = self.crafted.addressee(frame) else { return };
+        let before = self.crafted.get(number).stage;
+        self.crafted.on_frame(frame);
+        let after = self.crafted.get(number).stage;
         if after == before {
             return;
         }
         if after == Stage::Ready {
             self.ready.push(number);
         } else if after == Stage::Over
-            && let Some(mut puppet) = self.troupe.leave(number)
+            && let Some(mut peer) = self.crafted.leave(number)
         {
             // It may still have to acknowledge a FIN.
-            while let Some(frame) = puppet.frame() {
-                self.troupe.queue_last(frame);
+            while let Some(frame) = peer.frame() {
+                self.crafted.queue_last(frame);
             }
-            self.ended.push(ended(number, &puppet));
+            self.ended.push(ended(number, &peer));
         }
     }
 }
 
-/// Evaluates a puppet's inbox.
-fn ended(number: u32, puppet: &Puppet) -> Ended {
-    let connected = puppet.inbox.len() >= REPLY;
-    let mut ended = Ended { number, connected, terminates: Vec::new(), others: (0, 0), reset: puppet.reset };
-    let mut rest = puppet.inbox.get(REPLY..).unwrap_or_default();
+/// Evaluates a peer's inbox.
+fn ended(number: u32, peer: &CraftedPeer) -> Ended {
+    let connected = peer.inbox.len() >= REPLY;
+    let mut ended = Ended { number, connected, terminates: Vec::new(), others: (0, 0), reset: peer.reset };
+    let mut rest = peer.inbox.get(REPLY..).unwrap_or_default();
     while let Some(length) = rest.first_chunk::<LENGTH>() {
         let ulpdu = usize::from(u16::from_be_bytes(*length));
         let whole = (LENGTH + ulpdu).next_multiple_of(4) + CRC;

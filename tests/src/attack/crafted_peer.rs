@@ -24,7 +24,7 @@ pub enum Stage {
 
 /// Its automatic behaviour.
 #[derive(Clone, Copy, Debug)]
-pub struct Manners {
+pub struct PeerOptions {
     /// The maximum segment size that it announces.
     pub mss: u16,
     /// It offers window scaling, for large windows, and SACK.
@@ -39,15 +39,15 @@ pub struct Manners {
     pub closes: bool,
 }
 
-impl Default for Manners {
+impl Default for PeerOptions {
     fn default() -> Self {
         Self { mss: 1460, large: true, window: 0xffff, mpa: true, acknowledges: true, closes: true }
     }
 }
 
 /// The peer.
-pub struct Puppet {
-    manners: Manners,
+pub struct CraftedPeer {
+    options: PeerOptions,
     macs: [[u8; 6]; 2],
     /// Its own endpoint.
     pub here: SocketAddrV4,
@@ -101,18 +101,18 @@ pub fn read(msn: u32, size: u32, stag: u32, to: u64) -> Vec<u8> {
     untagged(0x41, 1, msn, &payload)
 }
 
-/// The endpoint of the puppet with this number: an address behind the router, and a port of its own.
+/// The endpoint of the peer with this number: an address behind the router, and a port of its own.
 pub fn place(number: u32) -> SocketAddrV4 {
     let [.., high, low] = (number / 50_000).to_be_bytes();
     SocketAddrV4::new(Ipv4Addr::new(198, 18, high, low), 10_000 + (number % 50_000) as u16)
 }
 
-impl Puppet {
-    /// A puppet whose SYN is about to be sent. `macs` are the addresses of its router and of the victim.
-    pub fn new(macs: [[u8; 6]; 2], here: SocketAddrV4, manners: Manners) -> Self {
+impl CraftedPeer {
+    /// A peer whose SYN is about to be sent. `macs` are the addresses of its router and of the victim.
+    pub fn new(macs: [[u8; 6]; 2], here: SocketAddrV4, options: PeerOptions) -> Self {
         let iss = u32::from(here.port()).wrapping_mul(0x9e37_79b9);
-        let mut puppet = Self {
-            manners,
+        let mut peer = Self {
+            options,
             macs,
             here,
             iss,
@@ -127,15 +127,15 @@ impl Puppet {
             framer: Framer::new(false, true),
             out: VecDeque::new(),
         };
-        puppet.nxt = iss.wrapping_add(1);
-        let syn = puppet.syn();
-        puppet.out.push_back(syn);
-        puppet
+        peer.nxt = iss.wrapping_add(1);
+        let syn = peer.syn();
+        peer.out.push_back(syn);
+        peer
     }
 
     /// Its SYN.
     pub fn syn(&self) -> Vec<u8> {
-        let options = syn_options(self.manners.mss, self.manners.large.then_some(7));
+        let options = syn_options(self.options.mss, self.options.large.then_some(7));
         let syn = Segment { seq: self.iss, flags: flag::SYN, ack: None, window: 0xffff, ..self.blank() };
         Segment { options: &options, ..syn }.frame(self.macs)
     }
@@ -148,7 +148,7 @@ impl Puppet {
             seq: self.nxt,
             ack: Some(self.heard),
             flags: 0,
-            window: self.manners.window,
+            window: self.options.window,
             options: &[],
             payload: &[],
         }
@@ -167,7 +167,7 @@ impl Puppet {
     }
 
     /// The next bytes of the stream, in one segment.
-    pub fn say(&mut self, bytes: &[u8]) -> Vec<u8> {
+    pub fn send_data(&mut self, bytes: &[u8]) -> Vec<u8> {
         let frame = self.data(self.nxt, bytes);
         self.nxt = self.nxt.wrapping_add(bytes.len() as u32);
         frame
@@ -182,12 +182,12 @@ impl Puppet {
 
     /// Sets the window that it offers from now on.
     pub fn set_window(&mut self, window: u16) {
-        self.manners.window = window;
+        self.options.window = window;
     }
 
     /// Sets whether it acknowledges.
     pub fn set_acknowledges(&mut self, acknowledges: bool) {
-        self.manners.acknowledges = acknowledges;
+        self.options.acknowledges = acknowledges;
     }
 
     /// The next frame that it sends by itself.
@@ -201,7 +201,7 @@ impl Puppet {
     }
 
     /// A segment of the victim arrives.
-    pub fn hear(&mut self, frame: &[u8], tcp: &Tcp) {
+    pub fn on_frame(&mut self, frame: &[u8], tcp: &Tcp) {
         if tcp.has(flag::RST) {
             (self.reset, self.stage) = (true, Stage::Over);
             return;
@@ -215,8 +215,8 @@ impl Puppet {
                 self.stage = Stage::Tcp;
                 let ack = self.segment(|_| {});
                 self.out.push_back(ack);
-                if self.manners.mpa {
-                    let request = self.say(&request());
+                if self.options.mpa {
+                    let request = self.send_data(&request());
                     self.out.push_back(request);
                 }
             }
@@ -230,7 +230,7 @@ impl Puppet {
         }
         if known > tcp.len() {
             // A probe: a live peer answers it.
-            if self.manners.acknowledges {
+            if self.options.acknowledges {
                 let ack = self.segment(|_| {});
                 self.out.push_back(ack);
             }
@@ -244,15 +244,15 @@ impl Puppet {
         if fin {
             self.heard = self.heard.wrapping_add(1);
         }
-        if news && self.manners.acknowledges {
-            let ack = self.segment(|ack| ack.flags |= if fin && self.manners.closes { flag::FIN } else { 0 });
+        if news && self.options.acknowledges {
+            let ack = self.segment(|ack| ack.flags |= if fin && self.options.closes { flag::FIN } else { 0 });
             self.out.push_back(ack);
         }
         if fin {
             self.stage = Stage::Over;
-        } else if self.stage == Stage::Tcp && self.manners.mpa && self.inbox.len() >= REPLY {
+        } else if self.stage == Stage::Tcp && self.options.mpa && self.inbox.len() >= REPLY {
             let ready = self.fpdu(&write(0, 0, &[]));
-            let ready = self.say(&ready);
+            let ready = self.send_data(&ready);
             self.out.push_back(ready);
             self.stage = Stage::Ready;
         }
