@@ -73,7 +73,7 @@ pub fn count(text: &str, side: &str, name: &str) -> Result<u64> {
 
 /// The latest numbers of a side.
 #[derive(Clone, Copy, Debug)]
-struct Said {
+struct LatestNumbers {
     ack: u32,
     closed: bool,
 }
@@ -82,7 +82,7 @@ struct Said {
 #[derive(Clone, Debug, Default)]
 pub struct Witness {
     seen: [Seen; 2],
-    said: [Option<Said>; 2],
+    latest: [Option<LatestNumbers>; 2],
 }
 
 impl Witness {
@@ -108,12 +108,12 @@ impl Witness {
         seen.ect += u64::from(matches!(tcp.ecn(frame), 1 | 2));
         let closed = tcp.window == 0 && !tcp.has(flag::RST);
         seen.zero_windows += u64::from(closed);
-        if let Some(other) = self.said[1 - side].filter(|other| is_probe(&tcp, other.ack)) {
+        if let Some(other) = self.latest[1 - side].filter(|other| is_probe(&tcp, other.ack)) {
             let probes = if other.closed { &mut seen.window_probes } else { &mut seen.keepalives };
             *probes += 1;
         }
         if tcp.has(flag::ACK) {
-            self.said[side] = Some(Said { ack: tcp.ack, closed });
+            self.latest[side] = Some(LatestNumbers { ack: tcp.ack, closed });
         }
     }
 }

@@ -37,11 +37,11 @@ struct Options {
     #[arg(long)]
     markers: bool,
     /// The behaviour.
-    deed: Deed,
+    behaviour: Behaviour,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Deed {
+enum Behaviour {
     /// Is idle with a keepalive each second, none of which may stay unanswered, and continues.
     Idle,
     /// Sends Writes, each with another of its bytes urgent, and reads the written bytes back.
@@ -65,10 +65,10 @@ fn run(options: &Options) -> Result<(), String> {
     let patience = Patience { timeout: TIMEOUT, quiet: IDLE };
     let mut probe = Probe::new(Mode::Connect(vec![options.connect]), patience, options.markers);
     probe.meet(TIMEOUT)?;
-    let done = match options.deed {
-        Deed::Idle => idle(&probe),
-        Deed::Urgent => urgent(&probe),
-        Deed::UrgentBetween => urgent_between(&probe),
+    let done = match options.behaviour {
+        Behaviour::Idle => idle(&probe),
+        Behaviour::Urgent => urgent(&probe),
+        Behaviour::UrgentBetween => urgent_between(&probe),
     };
     done.map_err(|stop| match stop {
         Stop::Deviates(reason) | Stop::NotApplicable(reason) => reason,

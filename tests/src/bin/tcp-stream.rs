@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use tests::lab::Result;
-use tests::stream::{Manners, Opener, Report, Task, Way, kernel, lite};
+use tests::stream::{EndOptions, Opener, Report, Task, Way, kernel, lite};
 use tests::witness::Watched;
 use tests::{device, ensure, lab_error};
 
@@ -53,7 +53,7 @@ struct Options {
     #[arg(long, default_value_t = 0)]
     mbufs: u32,
     #[command(flatten)]
-    manners: Manners,
+    behaviour: EndOptions,
     /// The direction.
     way: Way,
 }
@@ -86,7 +86,7 @@ fn run(options: &Options) -> Result<Report> {
         bytes: options.bytes,
         seed: options.seed,
         limit: Duration::from_secs(options.seconds),
-        manners: options.manners,
+        options: options.behaviour,
     };
     match (&options.vdev, &options.ip) {
         (Some(vdev), Some(ip)) => over_device(options, &task, vdev, ip),

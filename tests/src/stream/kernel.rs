@@ -30,7 +30,7 @@ pub fn run(task: &Task, ready: impl FnOnce()) -> Result<Report> {
     let mut stream = open(task, &mut source, ready)?;
     // As in our stack; the system's default may differ.
     sockopt::set_tcp_congestion(&stream, "cubic").map_err(std::io::Error::from)?;
-    if let Some(seconds) = task.manners.keepalive {
+    if let Some(seconds) = task.options.keepalive {
         probe(&stream, Duration::from_secs(seconds)).map_err(std::io::Error::from)?;
     }
     stream.set_read_timeout(Some(task.limit))?;
@@ -46,7 +46,7 @@ fn open(task: &Task, source: &mut Source, ready: impl FnOnce()) -> Result<TcpStr
         Opener::Passive(port) => {
             // IPv4 connections arrive here as well, as mapped addresses.
             let listener = TcpListener::bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)))?;
-            if task.manners.pause().is_some() {
+            if task.options.pause().is_some() {
                 // Accepted connections inherit it.
                 sockopt::set_socket_recv_buffer_size(&listener, RECEIVE_BUFFER)
                     .map_err(std::io::Error::from)?;
@@ -54,7 +54,7 @@ fn open(task: &Task, source: &mut Source, ready: impl FnOnce()) -> Result<TcpStr
             ready();
             Ok(listener.accept()?.0)
         }
-        Opener::Active(peer) if task.manners.fast_open || task.manners.multipath => {
+        Opener::Active(peer) if task.options.fast_open || task.options.multipath => {
             ready();
             Ok(connect(task, peer, source).map_err(std::io::Error::from)?)
         }
@@ -68,9 +68,9 @@ fn open(task: &Task, source: &mut Source, ready: impl FnOnce()) -> Result<TcpStr
 /// Connects with options that the standard library does not support.
 fn connect(task: &Task, peer: SocketAddr, source: &mut Source) -> rustix::io::Result<TcpStream> {
     let family = if peer.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
-    let protocol = task.manners.multipath.then_some(ipproto::MPTCP);
+    let protocol = task.options.multipath.then_some(ipproto::MPTCP);
     let socket = rustix::net::socket(family, SocketType::STREAM, protocol)?;
-    if task.manners.fast_open {
+    if task.options.fast_open {
         let taken = rustix::net::sendto(&socket, source.next(), FAST_OPEN, &peer)?;
         source.take(taken);
     } else {
@@ -87,9 +87,9 @@ fn probe(stream: &TcpStream, every: Duration) -> rustix::io::Result<()> {
 }
 
 fn send(stream: &mut TcpStream, mut source: Source, task: &Task, opened: Instant) -> Result<Report> {
-    let mut pause = task.manners.pause();
+    let mut pause = task.options.pause();
     while !source.next().is_empty() {
-        let bytes = if task.manners.urgent {
+        let bytes = if task.options.urgent {
             let next = source.next();
             let chunk = &next[..next.len().min(URGENT)];
             let (urgent, others) = chunk.split_last().ok_or_else(|| lab_error!("the chunk is empty"))?;
@@ -114,7 +114,7 @@ fn receive(stream: &mut TcpStream, task: &Task, opened: Instant) -> Result<Repor
     let mut sink = Sink::new(task);
     let mut buffer = vec![0u8; 1 << 16];
     let mut offset = 0;
-    let mut pause = task.manners.pause();
+    let mut pause = task.options.pause();
     loop {
         if sink.is_half() {
             thread::sleep(pause.take().unwrap_or_default());

@@ -70,11 +70,11 @@ impl<'a> Host<'a> {
         let mut addresses = ArrayVec::new();
         addresses.push(address);
         let default = TcpConfig::default();
-        let recv_window_bytes = match task.manners.window {
+        let recv_window_bytes = match task.options.window {
             0 => default.recv_window_bytes,
             bytes => bytes,
         };
-        let ecn = if task.manners.ecn { EcnMode::Request } else { EcnMode::default() };
+        let ecn = if task.options.ecn { EcnMode::Request } else { EcnMode::default() };
         let config = StackConfig {
             mac: EthernetAddress(info.mac),
             vlan: None,
@@ -99,7 +99,7 @@ impl<'a> Host<'a> {
             fin_sent: false,
             opened_us: 0,
             closed_us: None,
-            pause: task.manners.pause(),
+            pause: task.options.pause(),
             paused_until_us: None,
             unread: 0,
             outgoing: Burst::new(),

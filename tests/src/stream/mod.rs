@@ -1,9 +1,9 @@
 //! A plain TCP stream with known contents, sent or received by our stack or by Linux's: the ends of the tests
 //! that run one TCP against another.
 
+mod end_options;
 pub mod kernel;
 pub mod lite;
-mod manners;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use crate::ensure;
 use crate::lab::Result;
 use crate::pattern::Pattern;
 
-pub use manners::Manners;
+pub use end_options::EndOptions;
 
 /// The side that opens the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub struct Task {
     /// Time limit of the whole.
     pub limit: Duration,
     /// Further behaviour of this end.
-    pub manners: Manners,
+    pub options: EndOptions,
 }
 
 /// A successful stream: complete, every byte correct, closed by both sides. Its text is the same on both

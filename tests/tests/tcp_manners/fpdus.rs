@@ -24,8 +24,8 @@ pub(crate) fn add(suite: &mut Suite) {
     });
 }
 
-/// Runs Linux's end with the behaviour `deed` against ours.
-fn run(deed: &str, options: &[&str], (name, least): Least) -> Result<()> {
+/// Runs Linux's end with the behaviour `behaviour` against ours.
+fn run(behaviour: &str, options: &[&str], (name, least): Least) -> Result<()> {
     let [left, middle, right] = [Namespace::new()?, Namespace::new()?, Namespace::new()?];
     veth(Wire { namespace: &left, dev: "v0" }, Wire { namespace: &middle, dev: "w0" }, 1500)?;
     veth(Wire { namespace: &right, dev: "v0" }, Wire { namespace: &middle, dev: "w1" }, 1500)?;
@@ -40,7 +40,8 @@ fn run(deed: &str, options: &[&str], (name, least): Least) -> Result<()> {
     let target = left.run(programs::own("iwprobe-target")?).args(["listen", &PORT.to_string()]);
     let mut target = target.args(net.args()).args(options).spawn()?;
     target.wait_for("listening on port", START_TIMEOUT)?;
-    let peer = right.run(programs::own("fpdu-peer")?).args([&format!("{OURS}:{PORT}"), deed]).args(options);
+    let peer =
+        right.run(programs::own("fpdu-peer")?).args([&format!("{OURS}:{PORT}"), behaviour]).args(options);
     let done = peer.spawn()?.finish(LIMIT).and_then(Ended::success);
     done.map_err(|error| lab_error!("{error}\n---- the target\n{}", target.text()))?;
     ensure!(target.is_running()?, "the target ended: {}", target.text());

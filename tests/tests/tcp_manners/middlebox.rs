@@ -25,27 +25,30 @@ const EMSS: u64 = 1448;
 
 /// The behaviour of the middlebox.
 #[derive(Clone, Copy)]
-struct Deeds {
+struct MiddleboxBehaviour {
     name: &'static str,
     joins: bool,
     cuts: bool,
 }
 
-const DEEDS: [Deeds; 3] = [
-    Deeds { name: "joined", joins: true, cuts: false },
-    Deeds { name: "cut", joins: false, cuts: true },
-    Deeds { name: "joined_and_cut", joins: true, cuts: true },
+const BEHAVIOURS: [MiddleboxBehaviour; 3] = [
+    MiddleboxBehaviour { name: "joined", joins: true, cuts: false },
+    MiddleboxBehaviour { name: "cut", joins: false, cuts: true },
+    MiddleboxBehaviour { name: "joined_and_cut", joins: true, cuts: true },
 ];
 
 /// Adds all tests of this module.
 pub(crate) fn add(suite: &mut Suite) {
-    for deeds in DEEDS {
+    for behaviour in BEHAVIOURS {
         for (sender, way) in [(Sender::Linux, "from_linux"), (Sender::Ours, "to_linux")] {
-            suite.add(format!("segments_{way}_{}_by_a_middlebox", deeds.name), move || plain(deeds, sender));
+            suite.add(format!("segments_{way}_{}_by_a_middlebox", behaviour.name), move || {
+                plain(behaviour, sender)
+            });
         }
         for (framing, options) in [("plain", &[][..]), ("markers", &["--markers"][..])] {
-            suite
-                .add(format!("fpdus_{}_by_a_middlebox_{framing}", deeds.name), move || fpdus(deeds, options));
+            suite.add(format!("fpdus_{}_by_a_middlebox_{framing}", behaviour.name), move || {
+                fpdus(behaviour, options)
+            });
         }
     }
 }
@@ -60,7 +63,11 @@ struct Lab {
 }
 
 impl Lab {
-    fn new(deeds: Deeds, (mtu, frame, join): (u16, usize, usize), more: &[&str]) -> Result<Self> {
+    fn new(
+        behaviour: MiddleboxBehaviour,
+        (mtu, frame, join): (u16, usize, usize),
+        more: &[&str],
+    ) -> Result<Self> {
         let [left, middle, right] = [Namespace::new()?, Namespace::new()?, Namespace::new()?];
         veth(Wire { namespace: &left, dev: "v0" }, Wire { namespace: &middle, dev: "w0" }, mtu)?;
         veth(Wire { namespace: &right, dev: "v0" }, Wire { namespace: &middle, dev: "w1" }, mtu)?;
@@ -68,47 +75,47 @@ impl Lab {
         let run = run.args(["--left", &af_packet(0, "w0", frame), "--right", &af_packet(1, "w1", frame)]);
         let run =
             run.args(["--mtu", &mtu.to_string(), "--rate", "1000", "--delay", "200", "--mbufs", "1024"]);
-        let run = if deeds.joins { run.args(["--join", &join.to_string()]) } else { run };
-        let run = if deeds.cuts { run.args(["--cut", "500000"]) } else { run };
+        let run = if behaviour.joins { run.args(["--join", &join.to_string()]) } else { run };
+        let run = if behaviour.cuts { run.args(["--cut", "500000"]) } else { run };
         let mut bridge = run.args(["--seconds", &(2 * LIMIT).as_secs().to_string()]).spawn()?;
         bridge.wait_for("ready", START)?;
         Ok(Self { left, right, bridge, _middle: middle })
     }
 
     /// Ends the wire, and checks that it joined and split segments of `side` as required.
-    fn conclude(mut self, deeds: Deeds, side: &str) -> Result<()> {
+    fn conclude(mut self, behaviour: MiddleboxBehaviour, side: &str) -> Result<()> {
         self.bridge.terminate();
         let told = self.bridge.finish(START)?.success()?;
         let (joined, cut) = (witness::count(&told, side, "joined")?, witness::count(&told, side, "cut")?);
-        println!("{} from the {side}: {joined} joined, {cut} cut", deeds.name);
-        ensure!(!deeds.joins || joined > 500, "only {joined} joined: {told}");
+        println!("{} from the {side}: {joined} joined, {cut} cut", behaviour.name);
+        ensure!(!behaviour.joins || joined > 500, "only {joined} joined: {told}");
         // After joining there are fewer segments to split.
-        ensure!(!deeds.cuts || cut > if deeds.joins { 10 } else { 500 }, "only {cut} cut: {told}");
+        ensure!(!behaviour.cuts || cut > if behaviour.joins { 10 } else { 500 }, "only {cut} cut: {told}");
         Ok(())
     }
 }
 
 /// A plain stream with Linux at the right.
-fn plain(deeds: Deeds, sender: Sender) -> Result<()> {
-    let lab = Lab::new(deeds, (WIDE_MTU, WIDE_FRAME, WIDE_JOIN), &[])?;
+fn plain(behaviour: MiddleboxBehaviour, sender: Sender) -> Result<()> {
+    let lab = Lab::new(behaviour, (WIDE_MTU, WIDE_FRAME, WIDE_JOIN), &[])?;
     lab.right.address("v0", &format!("{LINUX}/24"))?;
     let ours = lab.left.run(programs::own("tcp-stream")?).args(["--witness", "--mbufs", "1024"]);
     let ours = ours.args(["--vdev", &af_packet(0, "v0", WIDE_FRAME), "--ip", &format!("{OURS}/24")]);
     let linux = lab.right.run(programs::own("tcp-stream")?);
     let ours = both(ours, linux, sender == Sender::Ours, sender, BYTES)?;
-    if sender == Sender::Linux && deeds.joins && !deeds.cuts {
+    if sender == Sender::Linux && behaviour.joins && !behaviour.cuts {
         let longest = witness::count(&ours, "theirs", "longest")?;
         ensure!(longest > 20 * EMSS, "no more than {longest} bytes at once: {ours}");
     }
-    lab.conclude(deeds, if sender == Sender::Ours { "left" } else { "right" })
+    lab.conclude(behaviour, if sender == Sender::Ours { "left" } else { "right" })
 }
 
 /// RDMA Reads from the right by the left, with every byte checked. The wire also reorders, so that FPDUs have
 /// to be found behind holes.
-fn fpdus(deeds: Deeds, options: &[&str]) -> Result<()> {
+fn fpdus(behaviour: MiddleboxBehaviour, options: &[&str]) -> Result<()> {
     let scratch = Scratch::new()?;
     let json = scratch.file("result.json");
-    let lab = Lab::new(deeds, (LONG_MTU, LONG_FRAME, LONG_JOIN), &["--reorder", "20000"])?;
+    let lab = Lab::new(behaviour, (LONG_MTU, LONG_FRAME, LONG_JOIN), &["--reorder", "20000"])?;
     let (client_ip, server_ip) = (format!("{OURS}/24"), format!("{LINUX}/24"));
     let net = |ip: &str| Net::af_packet("v0", ip, 1500);
     let server =
@@ -117,11 +124,11 @@ fn fpdus(deeds: Deeds, options: &[&str]) -> Result<()> {
     let value = iwperf::conclude(client.args(options).spawn()?, server, &json)?;
     let count = |name: &str| value["counters"][name].as_u64().unwrap_or(0);
     let (frames, fpdus, early) = (count("rx_frames"), count("rx_fpdus"), count("rx_fpdus_early"));
-    println!("{}: {fpdus} FPDUs in {frames} frames, {early} of them early", deeds.name);
-    if deeds.joins && !deeds.cuts {
+    println!("{}: {fpdus} FPDUs in {frames} frames, {early} of them early", behaviour.name);
+    if behaviour.joins && !behaviour.cuts {
         ensure!(fpdus > 2 * frames, "{fpdus} FPDUs in {frames} frames: {value}");
     }
     // Only markers allow FPDUs to be found behind a hole.
     ensure!((early == 0) == options.is_empty(), "{early} FPDUs were placed early: {value}");
-    lab.conclude(deeds, "right")
+    lab.conclude(behaviour, "right")
 }

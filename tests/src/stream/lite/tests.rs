@@ -7,7 +7,7 @@ use std::time::Duration;
 use dp::link::{LinkConfig, LinkPlan, pair};
 
 use super::run;
-use crate::stream::{Manners, Opener, Report, Task, Way};
+use crate::stream::{EndOptions, Opener, Report, Task, Way};
 
 fn stream(passive: Way, bytes: u64, plan: &LinkPlan) -> (Report, Report) {
     let config = LinkConfig { seed: 1, a_to_b: plan.clone(), b_to_a: plan.clone(), ..LinkConfig::default() };
@@ -20,7 +20,7 @@ fn stream(passive: Way, bytes: u64, plan: &LinkPlan) -> (Report, Report) {
         bytes,
         seed: 5,
         limit: Duration::from_secs(30),
-        manners: Manners::default(),
+        options: EndOptions::default(),
     };
     let server =
         thread::spawn(move || run(a.as_mut(), "10.1.0.1/24".parse().unwrap(), &task, || ()).unwrap());

@@ -6,7 +6,7 @@ use clap::Args;
 
 /// Options for the behaviour of one end.
 #[derive(Args, Clone, Copy, Debug, Default)]
-pub struct Manners {
+pub struct EndOptions {
     /// Milliseconds of a pause after half of the stream: nothing is sent, or nothing is read.
     #[arg(long, default_value_t = 0)]
     pub pause: u64,
@@ -31,7 +31,7 @@ pub struct Manners {
     pub ecn: bool,
 }
 
-impl Manners {
+impl EndOptions {
     /// The length of the pause, if there is one.
     pub(super) fn pause(&self) -> Option<Duration> {
         (self.pause > 0).then(|| Duration::from_millis(self.pause))
