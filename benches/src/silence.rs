@@ -43,7 +43,6 @@ impl SilenceDetector {
     ///
     /// # Errors
     /// [`Error::Silent`] if no TCP segment arrived within the time limit.
-    /// [`Error::Silent`] when no TCP segment came for the time-out.
     #[inline]
     pub fn check(&mut self, end: &Endpoint, doing: &'static str) -> Result<bool, Error> {
         self.asked += 1;

@@ -34,7 +34,7 @@ pub struct Passed {
     pub cut: [u64; 2],
     /// Joined to the one before.
     pub joined: [u64; 2],
-    /// What the left and the right were seen to send.
+    /// The counters of the frames from the left and from the right.
     pub witness: Witness,
 }
 

@@ -4,7 +4,6 @@
 //! 4.0 are excused here: with markers it mis-frames an FPDU that contains a marker and also ends exactly at a
 //! multiple of 512 bytes of the stream, and everything after it; and it reports a Send of fewer than eight
 //! bytes as a malformed packet.
-//! than eight bytes for a malformed packet.
 
 use std::fmt;
 use std::process::ExitCode;

@@ -15,7 +15,6 @@ impl Path {
     ///
     /// # Errors
     /// [`Error::Verbs`].
-    /// [`Error::Verbs`].
     pub fn post(&mut self, limit: Option<u64>) -> Result<bool, Error> {
         if self.params.rate.is_some() {
             return self.post_due(limit);

@@ -83,7 +83,6 @@ pub struct KeptGoodput {
 ///
 /// # Errors
 /// The first check that failed.
-/// What is not as it should be.
 pub fn run(scenario: &Scenario) -> Result<String, String> {
     let new = || Arena::with_clock(&scenario.configure, Clock::Nominal);
     let (mut attacked, mut spared) = (new(), new());

@@ -31,7 +31,7 @@ pub struct Served {
     region: MemoryRegion,
 }
 
-/// What is missing until a batch is done.
+/// The parts of a batch that have not happened yet.
 #[derive(Clone, Copy, Default)]
 struct Batch {
     seed: u64,

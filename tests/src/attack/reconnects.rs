@@ -23,7 +23,7 @@ const PATIENCE_US: u64 = 10_000;
 /// Time limit for the last connections.
 const END: Duration = Duration::from_secs(15);
 
-/// What a peer received until its connection ended.
+/// The frames that a peer received until its connection ended.
 #[derive(Debug)]
 pub struct Ended {
     /// Its number.

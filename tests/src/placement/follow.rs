@@ -113,7 +113,6 @@ impl Follow {
     ///
     /// # Errors
     /// If an FPDU that the frontier has passed is not in memory.
-    /// When something the frontier has passed is not in memory.
     pub(super) fn arrived(
         &mut self,
         now_us: u64,

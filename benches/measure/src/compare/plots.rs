@@ -34,7 +34,6 @@ const SENDER: SendingEnd = SendingEnd::VirtioUser;
 ///
 /// # Errors
 /// If something cannot be measured, drawn or written.
-/// When something cannot be measured, drawn or written.
 pub(crate) fn draw(session: &Session, rows: &[Row], directory: &Path) -> Result<()> {
     let failed = |error: std::io::Error| lab_error!("{}: {error}", directory.display());
     std::fs::create_dir_all(directory).map_err(failed)?;

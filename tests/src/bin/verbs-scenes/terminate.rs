@@ -3,7 +3,6 @@
 //!
 //! The tables have the peer's codes, also where the documents leave a choice or where Linux's siw uses codes
 //! of its own.
-//! the tables.
 
 use iwarp::memory::Access;
 use iwarp::verbs::{AtomicOp, RemoteAddr, SendFlags, SendOp, SendRequest, StreamError};

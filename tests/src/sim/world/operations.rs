@@ -18,7 +18,7 @@ const UNTOUCHED: u8 = 0x5a;
 /// Bytes between ranges.
 const GUARD: usize = 16;
 
-/// What an operation does.
+/// The kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A Send.
@@ -36,7 +36,7 @@ pub enum Kind {
 /// One operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Operation {
-    /// What it does.
+    /// Its kind.
     pub kind: Kind,
     /// Bytes; of no meaning for an atomic.
     pub bytes: usize,
