@@ -13,10 +13,9 @@ use iwarp::verbs::{
 
 use crate::driver::{Driver, WaitMode};
 use crate::errors::Error;
-use crate::gate::Gate;
 use crate::params::{Params, Test, Verb};
 use crate::private;
-use crate::runs::merge::Rendezvous;
+use crate::rendezvous::Rendezvous;
 
 /// Private data of the peer.
 pub type PrivateData = Vec<u8>;

@@ -11,14 +11,14 @@ use dp::link::{self, LinkConfig, LinkPlan, LinkTso};
 
 use crate::driver::{Interrupt, WaitMode};
 use crate::errors::Error;
-use crate::gate::Gate;
 use crate::net::{End, EndConfig, has_one_cpu, make_end};
 use crate::params::{DEFAULT_PORT, Params};
 use crate::perftest::client::{self, Outcome};
 use crate::perftest::script::OnRow;
 use crate::perftest::server::Server;
+use crate::rendezvous::Rendezvous;
 use crate::runs::Row;
-use crate::runs::merge::{self, Rendezvous};
+use crate::runs::merge;
 use crate::table::Unit;
 
 /// The wire between both ends.

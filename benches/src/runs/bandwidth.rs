@@ -15,7 +15,6 @@ use crate::profile::{Profiled, Profiling};
 use crate::progress::Progress;
 use crate::runs::{BandwidthRow, Figures, LoadFigures, Row};
 use crate::silence::SilenceDetector;
-use crate::table::BandwidthRow;
 
 /// The role of this end in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

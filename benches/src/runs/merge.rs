@@ -59,35 +59,7 @@ fn of_core(cpu: usize, row: &Row) -> CoreFigures {
     }
 }
 
-/// The clock that spans are measured struct Rendezvous {
-    parties: u64,
-    arrived: std::sync::atomic::AtomicU64,
-}
-
-impl Rendezvous {
-    /// For this many cores.
-    pub fn new(parties: usize) -> Self {
-        Self { parties: parties as u64, arrived: Default::default() }
-    }
-
-    /// Waits until all cores have arrived. Calls `turn` meanwhile, which may end the wait.
-    ///
-    /// # Errors
-    /// Errors of `turn`.
-    pub fn meet<E>(&self, mut turn: impl FnMut() -> Result<(), E>) -> Result<(), E> {
-        use std::sync::atomic::Ordering;
-        // No core arrives for the next meeting before this one is over, so the total number of arrivals shows
-        // when it is.
-        let ticket = self.arrived.fetch_add(1, Ordering::AcqRel);
-        let all = (ticket / self.parties + 1) * self.parties;
-        while self.arrived.load(Ordering::Acquire) < all {
-            turn()?;
-        }
-        Ok(())
-    }
-}
-
-/// Ticks a second.
+/// The clock that spans are measured with, a second.
 pub fn span_hz() -> u64 {
     Clock::new().hz()
 }
@@ -124,31 +96,5 @@ mod tests {
         let cores: Vec<_> = merged.cores.iter().map(|core| (core.cpu, core.messages)).collect();
         assert_eq!(cores, [(0, 1000), (7, 500)]);
         assert!((merged.cores[0].bytes_per_s - 100_000.0).abs() < 1e-6);
-    }
-
-    #[test]
-    fn nobody_passes_a_gate_before_all_have_come() {
-        use std::sync::atomic::{AtomicU64, Ordering};
-        let (rendezvous, through) = (Rendezvous::new(3), AtomicU64::new(0));
-        std::thread::scope(|scope| {
-            for _ in 0..3 {
-                scope.spawn(|| {
-                    for meeting in 0..100 {
-                        // All cores have left the meeting before this one.
-                        let left = through.load(Ordering::SeqCst);
-                        assert!(left >= meeting * 3 - meeting.min(1) * 2, "{left} at {meeting}");
-                        rendezvous
-                            .meet(|| {
-                                std::thread::yield_now();
-                                Ok::<(), ()>(())
-                            })
-                            .unwrap();
-                        assert!(rendezvous.arrived.load(Ordering::SeqCst) >= (meeting + 1) * 3);
-                        through.fetch_add(1, Ordering::SeqCst);
-                    }
-                });
-            }
-        });
-        assert_eq!(Rendezvous::new(2).meet(|| Err(())), Err(()));
     }
 }

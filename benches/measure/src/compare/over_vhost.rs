@@ -9,7 +9,7 @@ use testing::lab::{LabError, Result};
 use crate::compare::kernel::baseline::{Small, Stream};
 use crate::compare::sample::Pair;
 use crate::compare::session::{Session, Tally};
-use crate::compare::vhost::{self, EndReports, Sender, Test, number};
+use crate::compare::vhost::{self, EndReports, SendingEnd, Test, number};
 
 /// Bytes of a small message.
 pub(crate) const SMALL: u32 = 64;

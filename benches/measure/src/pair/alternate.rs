@@ -73,11 +73,7 @@ pub(crate) fn timed(slice: Duration, mut work: impl FnMut() -> Result<u64, Error
 ///
 /// # Errors
 /// Errors of a side.
-<<<<<<<< HEAD:benches/measure/src/pair/interleave.rs
-pub(crate) fn interleave<const N: usize>(
-========
 pub(crate) fn alternate<const N: usize>(
->>>>>>>> 66e6731 (Name the types of benches in the words of the field):benches/measure/src/pair/alternate.rs
     time: Duration,
     mut sides: [&mut dyn FnMut(Duration) -> Result<Rate, Error>; N],
 ) -> Result<[Rate; N], Error> {
@@ -120,11 +116,7 @@ mod tests {
                 Ok(Rate { bytes: 1, time: slice })
             }
         };
-<<<<<<<< HEAD:benches/measure/src/pair/interleave.rs
-        let [a, b] = interleave(Duration::from_millis(8), [&mut side(0), &mut side(1)]).unwrap();
-========
         let [a, b] = alternate(Duration::from_millis(8), [&mut side(0), &mut side(1)]).unwrap();
->>>>>>>> 66e6731 (Name the types of benches in the words of the field):benches/measure/src/pair/alternate.rs
         assert_eq!([a.bytes + 1, b.bytes + 1], [turns[0].get(), turns[1].get()]);
         assert_eq!(turns[0], turns[1]);
         assert!(a.bytes >= 1, "{a:?}");

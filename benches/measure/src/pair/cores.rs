@@ -9,10 +9,9 @@ use std::time::Duration;
 
 use benches::errors::Error;
 
-use crate::pair::alternate::{Pair, Rate, alternate, timed};
+use crate::pair::alternate::{Comparison, Rate, alternate, timed};
 use crate::pair::copy_crc::CopyCrc;
 use crate::pair::host::Hosts;
-use crate::pair::interleave::{Comparison, Rate, interleave, timed};
 use crate::pair::one_core::{MESSAGE_BYTES, traffic, virtual_wire};
 use crate::pair::traffic::Traffic;
 

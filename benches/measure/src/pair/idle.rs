@@ -10,7 +10,7 @@ use std::time::Duration;
 use benches::errors::Error;
 use dp::link::LinkConfig;
 
-use crate::pair::alternate::Pair;
+use crate::pair::alternate::Comparison;
 use crate::pair::heap::{Census, Owner};
 use crate::pair::host::{Hosts, Lane, LaneConfig};
 

@@ -19,7 +19,6 @@ mod cores;
 mod heap;
 mod host;
 mod idle;
-mod interleave;
 mod one_core;
 mod pattern;
 mod qps;

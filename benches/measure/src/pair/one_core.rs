@@ -5,10 +5,10 @@ use std::time::Duration;
 use benches::errors::Error;
 use dp::link::{LinkConfig, LinkTso};
 
-use crate::pair::alternate::{Pair, alternate, timed};
+use crate::pair::alternate::{Comparison, alternate, timed};
 use crate::pair::copy_crc::CopyCrc;
 use crate::pair::host::{Hosts, LaneConfig};
-use crate::pair::interleave::{Comparison, interleave, timed};
+use crate::pair::traffic::{Load, Traffic};
 
 /// Bytes of a Write.
 pub(crate) const MESSAGE_BYTES: usize = 1 << 20;

@@ -8,9 +8,8 @@ use std::time::Duration;
 
 use benches::errors::Error;
 
-use crate::pair::alternate::{Pair, alternate};
+use crate::pair::alternate::{Comparison, alternate};
 use crate::pair::host::{Hosts, LaneConfig};
-use crate::pair::interleave::{Comparison, interleave};
 use crate::pair::one_core::virtual_wire;
 use crate::pair::traffic::{Load, Traffic};
 

@@ -8,7 +8,7 @@ use iwarp::verbs::{RemoteAddr, SendOp, SendRequest, WorkCompletion};
 
 use crate::pair::alternate::{Rate, timed};
 use crate::pair::host::Lane;
-use crate::pair::interleave::{Rate, SplitMix};
+use crate::pair::pattern::{self, SplitMix};
 
 /// Most completions polled at a time.
 const BATCH: usize = 64;

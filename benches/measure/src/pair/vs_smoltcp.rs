@@ -6,9 +6,8 @@ use std::time::Duration;
 use benches::errors::Error;
 use dp::link::LinkConfig;
 
-use crate::pair::alternate::{Pair, alternate};
+use crate::pair::alternate::{Comparison, alternate};
 use crate::pair::host::Hosts;
-use crate::pair::interleave::{Comparison, interleave};
 use crate::pair::one_core::{MESSAGE_BYTES, traffic};
 use crate::pair::smoltcp_sockets::Smoltcp;
 

@@ -12,7 +12,7 @@ use crate::compare::session::Session;
 #[derive(Debug)]
 pub(crate) struct Stream {
     hosts: KernelHosts,
-    settings: iperf3::Settings,
+    settings: iperf3::StreamSettings,
     /// The settings tried, with their goodput, Gb/s.
     pub(crate) tried: Map<String, Value>,
     /// The same with `sendfile`, without a copy at the sender. It is not the baseline.
@@ -27,7 +27,7 @@ impl Stream {
     pub(crate) fn new(session: &Session, mtu: u16) -> Result<Self> {
         let hosts = KernelHosts::new(session, mtu)?;
         let quick = session.options.quick;
-        let try_all = |manners: &[iperf3::Settings]| {
+        let try_all = |manners: &[iperf3::StreamSettings]| {
             best(if quick { &manners[..iperf3::QUICK] } else { manners }, |settings| {
                 hosts.reshape(settings.shape)?;
                 iperf3::streams(&hosts, settings, 1, 1)
@@ -53,7 +53,7 @@ impl Stream {
     }
 }
 
-fn by_name(tried: Vec<(iperf3::Settings, f64)>) -> Map<String, Value> {
+fn by_name(tried: Vec<(iperf3::StreamSettings, f64)>) -> Map<String, Value> {
     tried.into_iter().map(|(settings, rate)| (settings.name(), rate.into())).collect()
 }
 
@@ -61,7 +61,7 @@ fn by_name(tried: Vec<(iperf3::Settings, f64)>) -> Map<String, Value> {
 #[derive(Debug)]
 pub(crate) struct Small {
     hosts: KernelHosts,
-    settings: small::Settings,
+    settings: small::MessageSettings,
 }
 
 /// Duration of one trial.
@@ -92,8 +92,8 @@ impl Small {
     fn new(
         session: &Session,
         mtu: u16,
-        manners: &[small::Settings],
-        measure: impl Fn(&KernelHosts, small::Settings) -> Result<f64>,
+        manners: &[small::MessageSettings],
+        measure: impl Fn(&KernelHosts, small::MessageSettings) -> Result<f64>,
     ) -> Result<Self> {
         let hosts = KernelHosts::new(session, mtu)?;
         let (settings, _tried) = best(manners, |settings| {

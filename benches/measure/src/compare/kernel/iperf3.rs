@@ -5,18 +5,18 @@ use testing::lab::{Result, Run};
 use testing::lab_error;
 
 use super::shape::Shape;
-use super::{ClientServer, ServerAndClient};
+use super::{KernelHosts, ServerAndClient};
 
-/// Settings of a stream.
+/// StreamSettings of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Settings {
+pub(crate) struct StreamSettings {
     /// Options of the client.
     pub(crate) options: &'static str,
-    /// Settings of the interfaces.
+    /// StreamSettings of the interfaces.
     pub(crate) shape: Shape,
 }
 
-impl Settings {
+impl StreamSettings {
     /// Its name in results.
     pub(crate) fn name(&self) -> String {
         format!("iperf3 {}{}", self.options, self.shape.name()).replace(" ,", ",")
@@ -25,21 +25,21 @@ impl Settings {
 
 /// The settings of the baseline: the sender's bytes are copied into the kernel, as ours are into packets. The
 /// system's default congestion control may be one that paces.
-pub(crate) const COPYING: [Settings; 7] = [
-    Settings { options: "-C cubic -l 1M", shape: Shape::Plain },
-    Settings { options: "", shape: Shape::Plain },
-    Settings { options: "-C cubic", shape: Shape::Plain },
-    Settings { options: "-C cubic -l 1M -w 4M", shape: Shape::Plain },
-    Settings { options: "-C cubic -l 1M", shape: Shape::Steered },
-    Settings { options: "-C cubic -l 1M", shape: Shape::Gro },
-    Settings { options: "-C cubic -l 1M", shape: Shape::BigTcp },
+pub(crate) const COPYING: [StreamSettings; 7] = [
+    StreamSettings { options: "-C cubic -l 1M", shape: Shape::Plain },
+    StreamSettings { options: "", shape: Shape::Plain },
+    StreamSettings { options: "-C cubic", shape: Shape::Plain },
+    StreamSettings { options: "-C cubic -l 1M -w 4M", shape: Shape::Plain },
+    StreamSettings { options: "-C cubic -l 1M", shape: Shape::Steered },
+    StreamSettings { options: "-C cubic -l 1M", shape: Shape::Gro },
+    StreamSettings { options: "-C cubic -l 1M", shape: Shape::BigTcp },
 ];
 
 /// Shown for comparison: `-Z` is `sendfile`, so the sender neither copies nor reads the bytes.
-pub(crate) const SENDFILE: [Settings; 3] = [
-    Settings { options: "-C cubic -Z -l 1M", shape: Shape::Plain },
-    Settings { options: "-C cubic -Z -l 1M -w 4M", shape: Shape::Plain },
-    Settings { options: "-C cubic -Z -l 1M", shape: Shape::Steered },
+pub(crate) const SENDFILE: [StreamSettings; 3] = [
+    StreamSettings { options: "-C cubic -Z -l 1M", shape: Shape::Plain },
+    StreamSettings { options: "-C cubic -Z -l 1M -w 4M", shape: Shape::Plain },
+    StreamSettings { options: "-C cubic -Z -l 1M", shape: Shape::Steered },
 ];
 
 /// Number of settings, from the front, that a quick run tries.
@@ -49,7 +49,12 @@ pub(crate) const QUICK: usize = 2;
 ///
 /// # Errors
 /// When `iperf3` fails.
-pub(crate) fn streams(hosts: &KernelHosts, settings: Settings, streams: u32, seconds: u32) -> Result<f64> {
+pub(crate) fn streams(
+    hosts: &KernelHosts,
+    settings: StreamSettings,
+    streams: u32,
+    seconds: u32,
+) -> Result<f64> {
     let client =
         Run::new("iperf3").args(["-c", hosts.address(settings.shape), "-J", "-t", &seconds.to_string()]);
     let [_server, report] = hosts.run_both(ServerAndClient {
@@ -99,6 +104,6 @@ mod tests {
     #[test]
     fn a_manner_has_a_name_for_people() {
         assert_eq!(SENDFILE[0].name(), "iperf3 -C cubic -Z -l 1M");
-        assert_eq!(Settings { options: "", shape: Shape::Gro }.name(), "iperf3, GRO");
+        assert_eq!(StreamSettings { options: "", shape: Shape::Gro }.name(), "iperf3, GRO");
     }
 }

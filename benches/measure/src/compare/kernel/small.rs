@@ -5,22 +5,22 @@ use testing::lab::Result;
 
 use super::program::{READY, Received, RoundTrips};
 use super::shape::Shape;
-use super::{ClientServer, ServerAndClient};
+use super::{KernelHosts, ServerAndClient};
 use crate::compare::last_line::last_line;
 use crate::compare::session::Session;
 
 const PORT: u16 = 7400;
 
-/// Settings for small messages.
+/// MessageSettings for small messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Settings {
+pub(crate) struct MessageSettings {
     /// The receiver sleeps when nothing has arrived, instead of spinning.
     pub(crate) block: bool,
-    /// Settings of the interfaces.
+    /// MessageSettings of the interfaces.
     pub(crate) shape: Shape,
 }
 
-impl Settings {
+impl MessageSettings {
     /// Its name in results.
     pub(crate) fn name(&self) -> String {
         format!("{} receiver{}", if self.block { "blocking" } else { "spinning" }, self.shape.name())
@@ -28,15 +28,15 @@ impl Settings {
 }
 
 /// The settings to try for the rate.
-pub(crate) const RATE: [Settings; 4] = [
-    Settings { block: false, shape: Shape::Plain },
-    Settings { block: true, shape: Shape::Plain },
-    Settings { block: false, shape: Shape::Steered },
-    Settings { block: true, shape: Shape::Steered },
+pub(crate) const RATE: [MessageSettings; 4] = [
+    MessageSettings { block: false, shape: Shape::Plain },
+    MessageSettings { block: true, shape: Shape::Plain },
+    MessageSettings { block: false, shape: Shape::Steered },
+    MessageSettings { block: true, shape: Shape::Steered },
 ];
 
 /// The settings to try for the round trip.
-pub(crate) const ROUND_TRIP: [Settings; 2] = [RATE[0], RATE[2]];
+pub(crate) const ROUND_TRIP: [MessageSettings; 2] = [RATE[0], RATE[2]];
 
 /// Round trips of messages of `size` bytes. The interfaces have to be set up already.
 ///
@@ -59,7 +59,8 @@ pub(crate) fn round_trips(hosts: &KernelHosts, size: u32, count: u32) -> Result<
 /// If a program fails.
 pub(crate) fn messages_per_s(
     hosts: &KernelHosts,
-    size: u32, settings: Settings,
+    size: u32,
+    settings: MessageSettings,
     seconds: f64,
 ) -> Result<f64> {
     let [address, bytes, seconds] = [address(hosts), size.to_string(), seconds.to_string()];

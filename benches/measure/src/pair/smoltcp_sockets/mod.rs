@@ -25,7 +25,7 @@ use smoltcp::wire::{EthernetAddress, IpAddress, IpCidr};
 
 use crate::pair::alternate::{Rate, timed};
 use crate::pair::host::TIME_LIMIT;
-use crate::pair::interleave::{Rate, timed};
+use crate::pair::pattern;
 use testing::port_device::PortDevice;
 
 use fpdu::{Receiver, Sender};

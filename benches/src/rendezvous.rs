@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Where several cores wait for each other before each run.
 #[derive(Debug)]
-pub struct Gate {
+pub struct Rendezvous {
     parties: u64,
     arrived: AtomicU64,
 }
 
-impl Gate {
+impl Rendezvous {
     /// For so many.
     pub fn new(parties: usize) -> Self {
         Self { parties: parties as u64, arrived: Default::default() }
@@ -36,7 +36,7 @@ mod tests {
 
     #[test]
     fn nobody_passes_a_gate_before_all_have_come() {
-        let (gate, through) = (Gate::new(3), AtomicU64::new(0));
+        let (rendezvous, through) = (Rendezvous::new(3), AtomicU64::new(0));
         std::thread::scope(|scope| {
             for _ in 0..3 {
                 scope.spawn(|| {
@@ -44,17 +44,18 @@ mod tests {
                         // All have left the meeting before this one.
                         let left = through.load(Ordering::SeqCst);
                         assert!(left >= meeting * 3 - meeting.min(1) * 2, "{left} at {meeting}");
-                        gate.meet(|| {
-                            std::thread::yield_now();
-                            Ok::<(), ()>(())
-                        })
-                        .unwrap();
-                        assert!(gate.arrived.load(Ordering::SeqCst) >= (meeting + 1) * 3);
+                        rendezvous
+                            .meet(|| {
+                                std::thread::yield_now();
+                                Ok::<(), ()>(())
+                            })
+                            .unwrap();
+                        assert!(rendezvous.arrived.load(Ordering::SeqCst) >= (meeting + 1) * 3);
                         through.fetch_add(1, Ordering::SeqCst);
                     }
                 });
             }
         });
-        assert_eq!(Gate::new(2).meet(|| Err(())), Err(()));
+        assert_eq!(Rendezvous::new(2).meet(|| Err(())), Err(()));
     }
 }
