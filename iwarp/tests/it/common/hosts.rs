@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use dp::Mempool;
 use dp::link::LinkConfig;
 use iwarp::engine::{Engine, EngineConfig};
 use iwarp::verbs::{
@@ -20,6 +21,8 @@ pub(crate) struct Host {
     pub(crate) pd: ProtectionDomain,
     pub(crate) cq: CompletionQueue,
     pub(crate) address: SocketAddr,
+    /// The packet buffers of its port.
+    pub(crate) pool: Mempool,
 }
 
 /// Two hosts and the time.
@@ -49,6 +52,7 @@ impl Pair {
             // Wires name frames by their ordinals.
             config.stack.address_probing = tcp_lite::AddressProbing::Off;
             configure(&mut config);
+            let pool = port.mempool().clone();
             let engine = Engine::new(&context, port, config).unwrap();
             Host {
                 channel: context.create_event_channel().unwrap(),
@@ -57,6 +61,7 @@ impl Pair {
                 address: format!("10.0.0.{number}:{PORT}").parse().unwrap(),
                 engine,
                 context,
+                pool,
             }
         };
         Self { a: host(port_a, 1), b: host(port_b, 2), now_us: 0 }

@@ -9,7 +9,7 @@
 //! | `names.rs` | STags of regions and windows: what they reach, and whether they may be used |
 //! | `streams.rs`, `streams/` | who completes, in which order, with what, and what that says of memory |
 //! | `cause.rs` | what ends a stream, and what each end may then say |
-//! | `world.rs`, `world/` | the engines on their wire, and the comparison |
+//! | `world.rs`, `world/` | the engines on their wire, the comparison, and what the hosts hold |
 //! | `wire.rs` | bits turned on the way |
 //! | `sabotage.rs` | deliberate defects, which must be found |
 //!

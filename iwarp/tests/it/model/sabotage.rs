@@ -28,6 +28,8 @@ pub(crate) enum Defect {
     StrayByte,
     /// Memory changes after it was revoked.
     RevokedByte,
+    /// A window is not freed at the end.
+    Leak,
     /// The wire turns payload, with good TCP checksums, and no CRC is used.
     Wire,
     /// The same, and the model knows: with CRCs it is no defect of the stack's.
@@ -36,7 +38,7 @@ pub(crate) enum Defect {
 
 impl Defect {
     /// All that must be found.
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::LostCompletion,
         Self::RepeatedCompletion,
         Self::SwappedCompletions,
@@ -46,6 +48,7 @@ impl Defect {
         Self::WrongByte,
         Self::StrayByte,
         Self::RevokedByte,
+        Self::Leak,
         Self::Wire,
     ];
 }
@@ -122,6 +125,11 @@ impl Sabotage {
         {
             flip(region, 0);
         }
+    }
+
+    /// Whether a window outlives the run.
+    pub(crate) fn leaks(&self) -> bool {
+        self.defect == Defect::Leak
     }
 
     /// Whether streams may end because of the wire.

@@ -1,6 +1,7 @@
 //! Two real engines on a bad wire, driven by steps, watched by the model.
 
 mod connections;
+mod holdings;
 mod regions;
 mod shared;
 mod windows;
@@ -25,6 +26,8 @@ use super::wire::Turning;
 use crate::common::{Host, PORT, Pair, Testbed};
 
 pub(crate) use regions::Held;
+
+use holdings::Holdings;
 
 /// Connections at a time.
 pub(crate) const SLOTS: usize = 2;
@@ -108,16 +111,20 @@ struct Plug {
 pub(crate) struct World {
     setting: Setting,
     pair: Pair,
-    listeners: [CmId; 2],
+    /// What each host holds before the run begins.
+    holdings: [Holdings; 2],
+    listeners: Vec<CmId>,
     pub(crate) model: Model,
     memory: Vec<Option<Held>>,
     windows: Vec<Option<MemoryWindow>>,
-    shared: [SharedReceiveQueue; 2],
+    shared: Vec<SharedReceiveQueue>,
     slots: [Option<usize>; SLOTS],
     plugs: Vec<Plug>,
     /// Which end a completion belongs to: by host and queue pair number.
     numbers: HashMap<(usize, u32), By>,
     last_op: u64,
+    /// Polls of both engines, and those outside of [`World::connect`].
+    polls: u64,
     turns: u64,
     sabotage: Sabotage,
     pub(crate) log: Vec<String>,
@@ -142,6 +149,7 @@ impl World {
             config.stack.tcp.keepalive_interval = tcp_lite::Duration::from_secs(5);
         });
         let pair = bed.hosts();
+        let holdings = [&pair.a, &pair.b].map(Holdings::of);
         let listeners = [&pair.a, &pair.b].map(|host| {
             let listener = host.context.create_id(&host.channel);
             listener.listen(PORT, 16, Duration::from_secs(60)).unwrap();
@@ -151,15 +159,17 @@ impl World {
         let mut world = Self {
             setting,
             pair,
-            listeners,
+            holdings,
+            listeners: listeners.into(),
             model: Model::default(),
             memory: Vec::new(),
             windows: Vec::new(),
-            shared,
+            shared: shared.into(),
             slots: [None; SLOTS],
             plugs: Vec::new(),
             numbers: HashMap::new(),
             last_op: 0,
+            polls: 0,
             turns: 0,
             sabotage,
             log: Vec::new(),
@@ -177,10 +187,7 @@ impl World {
             self.close(slot, slot % 2);
         }
         self.rest()?;
-        for listener in &self.listeners {
-            listener.disconnect();
-        }
-        Ok(())
+        self.let_go()
     }
 
     fn step(&mut self, step: &Step) -> Done {
@@ -346,7 +353,7 @@ impl World {
 
     fn turn(&mut self) -> Done {
         self.turns += 1;
-        self.pair.turn();
+        self.poll_engines()?;
         self.completions()?;
         self.states()?;
         for side in [0, 1] {
@@ -392,13 +399,18 @@ impl World {
         found.ended.into_iter().try_for_each(|name| self.gone(name))
     }
 
-    /// States go forward only.
+    /// States go forward only, from that of an established connection to that of one that is over.
     fn states(&mut self) -> Done {
         for plug in &mut self.plugs {
             let Some(qp) = &plug.qp else { continue };
             let state = qp.state();
             if (state as u8) < plug.state as u8 {
                 return Err(format!("queue pair {} went from {:?} to {state:?}", plug.qp_num, plug.state));
+            }
+            let (stream, side) = plug.by;
+            let over = self.model.streams[stream].ends[side].over;
+            if state == QpState::Idle || over && state != QpState::Error {
+                return Err(format!("queue pair {} is in {state:?} (over: {over})", plug.qp_num));
             }
             plug.state = state;
         }

@@ -64,7 +64,7 @@ impl World {
             if self.pair.now_us > end {
                 return Err(format!("stream {stream} was not established"));
             }
-            self.pair.turn();
+            self.poll_engines()?;
             self.completions()?;
             for at in [0, 1] {
                 while let Some(event) = self.host(at).channel.poll() {

@@ -1,0 +1,62 @@
+//! What hosts hold: never more than their limits, and nothing once their users have let go of everything.
+
+use super::{Done, REST_TURNS, REST_US, World};
+use crate::common::Host;
+
+/// One of how many polls the invariants are checked after: that takes as long as some polls.
+const CHECK_EVERY: u64 = 4;
+
+/// Objects of a host's context, and free packet buffers of its port.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Holdings {
+    used: [usize; 11],
+    buffers: usize,
+}
+
+impl Holdings {
+    pub(super) fn of(host: &Host) -> Self {
+        Self { used: host.context.usage().all().map(|usage| usage.used), buffers: host.pool.available() }
+    }
+}
+
+impl World {
+    /// Polls both engines. Their invariants hold, and no limit is exceeded.
+    pub(super) fn poll_engines(&mut self) -> Done {
+        self.pair.turn();
+        self.polls += 1;
+        if !self.polls.is_multiple_of(CHECK_EVERY) {
+            return Ok(());
+        }
+        for host in [&self.pair.a, &self.pair.b] {
+            host.engine.check_invariants()?;
+            if let Some(usage) = host.context.usage().all().iter().find(|usage| usage.used > usage.limit) {
+                return Err(format!("a limit is exceeded: {usage:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Destroys all objects of the run: nothing is held any more.
+    pub(super) fn let_go(&mut self) -> Done {
+        self.listeners.clear();
+        let _leaked = self.sabotage.leaks().then(|| self.windows.pop());
+        self.plugs.clear();
+        self.windows.clear();
+        self.memory.clear();
+        self.shared.clear();
+        let (end, last_turn) = (self.pair.now_us + REST_US, self.turns + REST_TURNS);
+        while self.pair.now_us < end && !self.pair.is_asleep() {
+            self.turns += 1;
+            if self.turns > last_turn {
+                return Err("the engines find no rest with nothing to do".into());
+            }
+            self.poll_engines()?;
+        }
+        let now = [&self.pair.a, &self.pair.b].map(Holdings::of);
+        if now == self.holdings {
+            Ok(())
+        } else {
+            Err(format!("the hosts hold {now:?} at the end, and held {:?} before", self.holdings))
+        }
+    }
+}
