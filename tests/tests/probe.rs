@@ -2,13 +2,13 @@
 //! revisions 2 and 1. No case may deviate. The cases that do not apply are listed, each with the probe's
 //! reason.
 
-use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::Value;
 use tests::iwperf::{Net, START_TIMEOUT};
 use tests::lab::{Namespace, Need, Result, Run, Scratch, Suite, Wire, programs, veth};
+use tests::target::plan::{Outcome, PLANS, Plan};
 use tests::{ensure, lab_error};
 
 const PORT: &str = "18515";
@@ -70,88 +70,21 @@ impl Lab {
     }
 }
 
-/// The cases that do not apply: the run, the case, and the probe's reason.
-const NOT_APPLICABLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/probe-not-applicable.csv");
-
-/// A case with its reason.
-type Cases = BTreeSet<(String, String)>;
-
-fn listed(run: &str) -> Result<Cases> {
-    let told = |error: csv::Error| lab_error!("{NOT_APPLICABLE}: {error}");
-    let mut reader = csv::Reader::from_path(NOT_APPLICABLE).map_err(told)?;
-    let rows: Vec<[String; 3]> = reader.deserialize().collect::<std::result::Result<_, _>>().map_err(told)?;
-    Ok(rows.into_iter().filter(|row| row[0] == run).map(|[_, case, reason]| (case, reason)).collect())
-}
-
-/// Checks the outcomes of a run of `cases`, in addition to its exit status: each conforms, except for the
-/// listed ones, which do not apply.
-fn conclude(run: &str, cases: usize, outcomes: &Value) -> Result<()> {
-    let number = |name: &str| outcomes[name].as_u64().unwrap_or(u64::MAX);
-    ensure!(number("deviates") == 0 && number("not_run") == 0, "{outcomes:#}");
-    ensure!(number("needs_target") == 0, "the target was not taken for one: {outcomes:#}");
-    let all = outcomes["cases"].as_array().map_or(&[][..], Vec::as_slice);
-    // Parsed by scripts/test: a case counts as a proof if it conforms.
-    for case in all {
-        let outcome = if case["verdict"] == "conforms" { "ok" } else { "ignored" };
-        println!("\ncase {} ... {outcome}", case["name"].as_str().unwrap_or("?"));
-    }
-    ensure!(all.len() == cases, "{} cases of {cases} were run", all.len());
-    let text = |case: &Value, name: &str| case[name].as_str().unwrap_or_default().to_owned();
-    let of_no_use = all.iter().filter(|case| case["verdict"] == "not applicable");
-    let found: Cases = of_no_use.map(|case| (text(case, "name"), text(case, "reason"))).collect();
-    let listed = listed(run)?;
-    let lines = |these: &Cases, without: &Cases| -> String {
-        let lines = these.difference(without);
-        lines.map(|(case, reason)| format!("\n{run},{case},{reason}")).collect()
-    };
-    ensure!(
-        found == listed,
-        "{NOT_APPLICABLE}: these do not apply and are not listed:{}\nthese are listed and apply:{}",
-        lines(&found, &listed),
-        lines(&listed, &found)
-    );
-    ensure!(number("conforms") == (cases - listed.len()) as u64, "{outcomes:#}");
-    Ok(())
-}
-
-/// The name of a run, whether the target listens, and the options of both programs.
-struct Plan {
-    name: &'static str,
-    listens: bool,
-    target: &'static [&'static str],
-    probe: &'static [&'static str],
-}
-
-const PLANS: [Plan; 7] = [
-    Plan { name: "connect_plain", listens: true, target: &[], probe: &[] },
-    Plan { name: "connect_markers_both_ways", listens: true, target: &["--markers"], probe: &["--markers"] },
-    Plan {
-        name: "connect_no_crc",
-        listens: true,
-        target: &["--no-crc"],
-        probe: &["--case", "crc-not-asked-for"],
-    },
-    Plan { name: "listen_plain", listens: false, target: &[], probe: &[] },
-    Plan { name: "listen_markers_both_ways", listens: false, target: &["--markers"], probe: &["--markers"] },
-    Plan { name: "listen_client_server", listens: false, target: &["--client-server"], probe: &[] },
-    Plan {
-        name: "listen_revision_1",
-        listens: false,
-        target: &["--revision", "1", "--client-server"],
-        probe: &[],
-    },
-];
-
 fn run(plan: &Plan) -> Result<()> {
     let lab = Lab::new()?;
-    let outcomes = if plan.listens {
-        lab.connect(plan.target, plan.probe)?
-    } else {
-        lab.listen(plan.target, plan.probe)?
+    let options = plan.target_options();
+    let target: Vec<&str> = options.iter().map(String::as_str).collect();
+    let probe = plan.probe_options();
+    let said = if plan.listens { lab.connect(&target, &probe)? } else { lab.listen(&target, &probe)? };
+    ensure!(said["not_run"] == 0, "{said:#}");
+    let text = |case: &Value, name: &str| case[name].as_str().unwrap_or_default().to_owned();
+    let cases = said["cases"].as_array().map_or(&[][..], Vec::as_slice);
+    let outcome = |case: &Value| Outcome {
+        case: text(case, "name"),
+        verdict: text(case, "verdict"),
+        reason: text(case, "reason"),
     };
-    let chosen = plan.probe.iter().filter(|word| **word == "--case").count();
-    let cases = if chosen > 0 { chosen } else { iwprobe::cases::all().len() };
-    conclude(plan.name, cases, &outcomes)
+    plan.conclude(&cases.iter().map(outcome).collect::<Vec<_>>())
 }
 
 fn main() -> ExitCode {

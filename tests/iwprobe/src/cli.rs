@@ -11,9 +11,10 @@ use clap::{Args, Parser, Subcommand};
 use crate::case::{Case, Verdict};
 use crate::expect::Expected;
 use crate::json::Run;
-use crate::probe::{Mode, Probe};
+use crate::probe::Probe;
 use crate::run::Outcome;
 use crate::session::Patience;
+use crate::socket::Mode;
 use crate::{cases, run, table};
 
 /// Tries an iWARP endpoint against RFC 5040, 5041, 5042, 5044, 6581 and 7306.

@@ -1,12 +1,14 @@
 //! `iwprobe`: a conformance suite for iWARP endpoints, of whatever make.
 //!
-//! It plays one end of a connection byte by byte, over an ordinary TCP socket, and holds what comes back
-//! against RFC 5040, 5041, 5042, 5044, 6581 and 7306. MUST and MUST NOT are judged; where the documents leave
-//! a choice, every choice conforms. Each case names the rows of `tests/conformance/spec` that it shows.
+//! It plays one end of a connection byte by byte, over an ordinary TCP socket or a network in memory, and
+//! compares what comes back with RFC 5040, 5041, 5042, 5044, 6581 and 7306. A case checks MUST and MUST NOT;
+//! where the documents leave a choice, every choice conforms. Each case names the rows of
+//! `tests/conformance/spec` that it shows.
 //!
 //! | file | what |
 //! |---|---|
 //! | `wire` | the bytes of MPA, DDP and RDMAP, and what they say |
+//! | `net`, `socket` | the network and the clock under it: sockets, or what a test brings |
 //! | `conn`, `session` | a TCP connection; one in full operation |
 //! | `scene` | the texts exchanged with a target (TARGET.md) |
 //! | `probe` | the endpoint under test, as initiator or responder |
@@ -24,10 +26,12 @@ pub mod conn;
 pub mod expect;
 pub mod json;
 pub mod log;
+pub mod net;
 pub mod probe;
 pub mod run;
 pub mod scene;
 pub mod session;
+pub mod socket;
 pub mod table;
 pub mod watch;
 pub mod wire;

@@ -1,12 +1,13 @@
 //! The endpoint under test, and how connections with it come about.
 
 use std::cell::Cell;
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::time::{Duration, Instant};
+use std::rc::Rc;
+use std::time::Duration;
 
 use crate::case::{Stop, deviates, not_applicable};
 use crate::conn::{Came, Conn, End};
 use crate::log::{Log, Way};
+use crate::net::Net;
 use crate::scene::{MAGIC, Report, Stage};
 use crate::session::{Got, Patience, Session};
 use crate::watch::Watch;
@@ -21,17 +22,6 @@ const MAX_FAILURES: u32 = 6;
 /// An endpoint that connects comes again within this, whatever became of the connection before: a target that
 /// does not see its end keeps it for 20 s (TARGET.md).
 const TURN: Duration = Duration::from_secs(25);
-/// How often a connection is looked for.
-const TICK: Duration = Duration::from_millis(2);
-
-/// Which end we are.
-#[derive(Debug)]
-pub enum Mode {
-    /// We connect, to the first of these that is there, and are the MPA initiator.
-    Connect(Vec<SocketAddr>),
-    /// The endpoint connects; we are the MPA responder.
-    Listen(TcpListener),
-}
 
 /// How Requests are made that have no reason to be special: what the endpoint turned out to accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +65,7 @@ impl std::fmt::Display for Answer {
 /// Drives cases against one endpoint.
 #[derive(Debug)]
 pub struct Probe {
-    mode: Mode,
+    net: Rc<dyn Net>,
     patience: Patience,
     /// Ask for markers.
     markers: bool,
@@ -91,9 +81,9 @@ pub struct Probe {
 
 impl Probe {
     /// A probe that has not met its endpoint yet.
-    pub fn new(mode: Mode, patience: Patience, markers: bool) -> Self {
+    pub fn new(net: impl Net + 'static, patience: Patience, markers: bool) -> Self {
         Self {
-            mode,
+            net: Rc::new(net),
             patience,
             markers,
             log: Log::default(),
@@ -137,7 +127,7 @@ impl Probe {
 
     /// Whether we connect.
     pub fn is_initiator(&self) -> bool {
-        matches!(self.mode, Mode::Connect(_))
+        self.net.is_initiator()
     }
 
     /// Whether there is a target.
@@ -177,28 +167,10 @@ impl Probe {
     }
 
     fn tcp_within(&self, wait: Duration) -> Result<Conn, Stop> {
-        let deadline = Instant::now() + wait;
-        let stream = match &self.mode {
-            Mode::Connect(addresses) => loop {
-                match connected(addresses, deadline) {
-                    Ok(stream) => break stream,
-                    Err(reason) if Instant::now() >= deadline => {
-                        return deviates(format!("cannot connect within {} s: {reason}", wait.as_secs_f32()));
-                    }
-                    Err(_) => std::thread::sleep(TICK),
-                }
-            },
-            Mode::Listen(listener) => loop {
-                match listener.accept() {
-                    Ok((stream, _)) => break stream,
-                    Err(_) if Instant::now() >= deadline => {
-                        return deviates(format!("nobody connected within {} s", wait.as_secs_f32()));
-                    }
-                    Err(_) => std::thread::sleep(TICK),
-                }
-            },
-        };
-        Ok(Conn::new(stream, self.log.clone(), self.patience.timeout))
+        match self.net.open(self.net.now() + wait, self.patience.timeout) {
+            Ok(stream) => Ok(Conn::new(stream, Rc::clone(&self.net), self.log.clone())),
+            Err(reason) => deviates(format!("{reason} (waited {} s)", wait.as_secs_f32())),
+        }
     }
 
     /// The depths that are asked for where nothing special is.
@@ -240,7 +212,7 @@ impl Probe {
     /// What the endpoint says first on a connection, or in answer to what was sent; and the bytes behind the
     /// frame.
     pub fn answer(&self, conn: &mut Conn) -> (Answer, Vec<u8>) {
-        let deadline = Instant::now() + self.patience.timeout;
+        let deadline = conn.after(self.patience.timeout);
         let mut bytes = Vec::new();
         loop {
             if let Some((frame, length)) = Startup::decode(&bytes) {
@@ -448,23 +420,10 @@ impl Probe {
             let reply = self.reply(&request, format!("{MAGIC} bye").as_bytes());
             self.say(&mut conn, &Startup { flags: reply.flags | flag::R, ..reply });
             // Whoever is rejected closes; a FIN on the heels of the Reply may be taken for all there is.
-            let _ = conn.receive(Instant::now() + self.patience.timeout);
+            let _ = conn.receive_within(self.patience.timeout);
             conn.finish();
         }
     }
-}
-
-/// One try at each address.
-fn connected(addresses: &[SocketAddr], deadline: Instant) -> Result<TcpStream, String> {
-    let mut reason = "no address".to_owned();
-    for (index, address) in addresses.iter().enumerate() {
-        let left = deadline.saturating_duration_since(Instant::now()) / (addresses.len() - index) as u32;
-        match TcpStream::connect_timeout(address, left.max(TICK)) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => reason = format!("{address}: {error}"),
-        }
-    }
-    Err(reason)
 }
 
 fn stop_text(stop: &Stop) -> String {

@@ -1,6 +1,6 @@
 //! A connection in full operation: segments out, segments in, and what is commonly expected of them.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::case::{Check, Stop, deviates, require};
 use crate::conn::{Came, Conn, End};
@@ -187,7 +187,7 @@ impl Session {
     }
 
     fn receive_within(&mut self, time: Duration) -> Got {
-        let deadline = Instant::now() + time;
+        let deadline = self.conn.after(time);
         loop {
             if let Some(fpdu) = self.deframer.next_fpdu() {
                 for complaint in fpdu.complaints {
@@ -365,8 +365,8 @@ impl Session {
     /// Ends the connection from our side and waits for the endpoint to end its own.
     pub fn close(mut self) {
         self.conn.finish();
-        let deadline = Instant::now() + self.timeout;
-        while Instant::now() < deadline {
+        let deadline = self.conn.after(self.timeout);
+        while self.conn.after(Duration::ZERO) < deadline {
             if matches!(self.receive(), Got::End(_) | Got::Silence) {
                 return;
             }

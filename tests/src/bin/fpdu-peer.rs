@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 use iwprobe::case::{Check, Stop, deviates};
-use iwprobe::probe::{Mode, Probe};
+use iwprobe::probe::Probe;
 use iwprobe::session::{Patience, Session};
+use iwprobe::socket::Mode;
 use iwprobe::wire::{Code, Fault, Segment};
 use rustix::net::{SendFlags, sockopt};
 
@@ -88,7 +89,7 @@ fn idle(probe: &Probe) -> Check {
 }
 
 fn keepalive(session: &Session) -> Check {
-    let socket = session.conn().socket();
+    let socket = session.conn().socket().expect("a socket");
     let set = || {
         sockopt::set_tcp_keepidle(socket, KEEPALIVE)?;
         sockopt::set_tcp_keepintvl(socket, KEEPALIVE)?;
@@ -119,7 +120,7 @@ fn urgent(probe: &Probe) -> Check {
 
 /// Sends bytes, the one at `place` as urgent.
 fn send_urgent(session: &Session, bytes: &[u8], place: usize) -> Check {
-    let mut socket = session.conn().socket();
+    let mut socket = session.conn().socket().expect("a socket");
     let mut send = || {
         socket.write_all(&bytes[..place])?;
         rustix::net::send(socket, &bytes[place..=place], SendFlags::OOB)?;

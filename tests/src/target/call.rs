@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 
 use benches::endpoint::Endpoint;
 use benches::errors::Error;
-use iwarp::verbs::{CmEventKind, CmId, ConnectionError, EventChannel};
+use iwarp::verbs::{CmEventKind, CmId, ConnectionError, Context, EventChannel};
 use tcp_lite::CloseReason;
 
 use super::report::{self, End};
 use super::scene::Scene;
 use super::stage::Stage;
-use super::{ConnectionOptions, IDLE, text};
+use super::{ConnectionOptions, IDLE, Steps, text};
 use crate::contract::MAGIC;
 
 /// Time before it connects again.
@@ -19,7 +19,48 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// How long connections may be refused.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 
-/// The outcome of connecting.
+/// A target that connects.
+pub(super) struct Caller {
+    context: Context,
+    remote: SocketAddr,
+    manners: Manners,
+    events: EventChannel,
+    last: String,
+    /// When the probe was there last; from the first step on.
+    there: Option<Instant>,
+    state: State,
+}
+
+enum State {
+    /// Until it connects again.
+    Paused {
+        since: Option<Instant>,
+    },
+    Connecting {
+        id: CmId,
+        stage: Stage,
+        since: Instant,
+    },
+    Serving(Current),
+    /// The probe has said goodbye.
+    Leaving {
+        _id: CmId,
+        _stage: Stage,
+        since: Instant,
+    },
+}
+
+/// The connection that is served.
+struct Current {
+    id: CmId,
+    stage: Stage,
+    is_report: bool,
+    /// Since when it has done nothing.
+    idle: Instant,
+    closing: bool,
+}
+
+/// What outcome of connecting.
 enum Called {
     Established(String),
     Rejected(String),
@@ -31,60 +72,37 @@ enum Called {
 /// # Errors
 /// [`Error::Connect`] if no probe listens for ten seconds; errors of the verbs; [`Error::Interrupted`].
 pub fn call(end: &mut Endpoint, remote: SocketAddr, options: &ConnectionOptions) -> Result<(), Error> {
-    let events = end.context.create_event_channel()?;
-    let mut last = report::text(End::Refused, &[]);
-    let mut there = Instant::now();
-    loop {
-        let mut stage = Stage::new(&end.context)?;
-        let id = end.context.create_id(&events);
-        let param = options.param.clone().with_private_data(format!("{MAGIC} hello").as_bytes())?;
-        id.connect(stage.qp(), remote, &param)?;
-        let called = called(end, &events, &id)?;
-        if !matches!(called, Called::Failed(ConnectionError::Tcp(CloseReason::Refused))) {
-            there = Instant::now();
-        }
-        match called {
-            Called::Established(wish) | Called::Rejected(wish) if is_bye(&wish) => {
-                id.disconnect();
-                return end.pause(PAUSE);
-            }
-            Called::Established(wish) => {
-                let scene = Scene::parse(&wish).map_err(|word| Error::Exchange(format!("scene: {word}")))?;
-                let is_report = scene.report;
-                if is_report {
-                    stage.say(&last)?;
-                } else {
-                    stage.set(&end.context, scene)?;
-                    if wish.starts_with(MAGIC) {
-                        stage.say(&stage.text())?;
-                    }
-                    stage.established();
-                }
-                let how = until_end(end, &events, &id, &mut stage)?;
-                if !is_report {
-                    last = stage.report(how)?;
-                }
-            }
-            Called::Rejected(_) | Called::Failed(_) => last = report::text(End::Refused, &[]),
-        }
-        if there.elapsed() > TIME_LIMIT {
-            return Err(Error::Connect {
-                remote,
-                reason: format!("no probe listened for {} s", TIME_LIMIT.as_secs()),
-            });
-        }
-        end.pause(PAUSE)?;
+    let mut caller = Caller::new(&end.context, remote, manners)?;
+    super::run(end, &mut caller)
+}
+
+impl Caller {
+    /// Connects to the probe at `remote`.
+    ///
+    /// # Errors
+    /// What the verbs refuse.
+    pub(super) fn new(context: &Context, remote: SocketAddr, manners: &Manners) -> Result<Self, Error> {
+        Ok(Self {
+            context: context.clone(),
+            remote,
+            manners: manners.clone(),
+            events: context.create_event_channel()?,
+            last: report::text(End::Refused, &[]),
+            there: None,
+            state: State::Paused { since: None },
+        })
     }
-}
 
-fn is_bye(wish: &str) -> bool {
-    Scene::parse(wish).is_ok_and(|scene| scene.bye)
-}
+    fn connect(&mut self, now: Instant) -> Result<State, Error> {
+        let stage = Stage::new(&self.context)?;
+        let id = self.context.create_id(&self.events);
+        let param = self.manners.param.clone().with_private_data(format!("{MAGIC} hello").as_bytes())?;
+        id.connect(stage.qp(), self.remote, &param)?;
+        Ok(State::Connecting { id, stage, since: now })
+    }
 
-fn called(end: &mut Endpoint, events: &EventChannel, id: &CmId) -> Result<Called, Error> {
-    let patience = end.timeout + TIME_LIMIT;
-    end.wait("connecting", Some(patience), |_| {
-        Ok(events.poll().filter(|event| event.id == *id).and_then(|event| match event.kind {
+    fn called(&self, id: &CmId) -> Option<Called> {
+        self.events.poll().filter(|event| event.id == *id).and_then(|event| match event.kind {
             CmEventKind::Established { private_data, .. } => Some(Called::Established(text(&private_data))),
             CmEventKind::Rejected { private_data, .. } => Some(Called::Rejected(text(&private_data))),
             CmEventKind::ConnectError { error, .. } => Some(Called::Failed(error)),
@@ -92,33 +110,120 @@ fn called(end: &mut Endpoint, events: &EventChannel, id: &CmId) -> Result<Called
                 Some(Called::Failed(error.unwrap_or(ConnectionError::PeerClosed)))
             }
             _ => None,
-        }))
-    })
+        })
+    }
+
+    /// What follows from what came of connecting.
+    fn answered(&mut self, now: Instant, called: Called, id: CmId, mut stage: Stage) -> Result<State, Error> {
+        if !matches!(called, Called::Failed(ConnectionError::Tcp(CloseReason::Refused))) {
+            self.there = Some(now);
+        }
+        match called {
+            Called::Established(wish) | Called::Rejected(wish) if is_bye(&wish) => {
+                id.disconnect();
+                Ok(State::Leaving { _id: id, _stage: stage, since: now })
+            }
+            Called::Established(wish) => {
+                let scene = Scene::parse(&wish).map_err(|word| Error::Exchange(format!("scene: {word}")))?;
+                let is_report = scene.report;
+                if is_report {
+                    stage.say(&self.last)?;
+                } else {
+                    stage.set(&self.context, scene)?;
+                    if wish.starts_with(MAGIC) {
+                        stage.say(&stage.text())?;
+                    }
+                    stage.established();
+                }
+                Ok(State::Serving(Current { id, stage, is_report, idle: now, closing: false }))
+            }
+            Called::Rejected(_) | Called::Failed(_) => {
+                self.last = report::text(End::Refused, &[]);
+                self.pause(now)
+            }
+        }
+    }
+
+    fn pause(&self, now: Instant) -> Result<State, Error> {
+        if self.there.is_some_and(|there| now - there > PATIENCE) {
+            let reason = format!("nobody there for {} s", PATIENCE.as_secs());
+            return Err(Error::Connect { remote: self.remote, reason });
+        }
+        Ok(State::Paused { since: Some(now) })
+    }
 }
 
-/// Does what the scene requests until the connection has ended.
-fn until_end(end: &mut Endpoint, events: &EventChannel, id: &CmId, stage: &mut Stage) -> Result<End, Error> {
-    let mut idle = Instant::now();
-    let mut closing = false;
-    end.wait("serving a probe", None, |_| {
-        if stage.poll()? {
-            idle = Instant::now();
+impl Steps for Caller {
+    fn step(&mut self, now: Instant) -> Result<bool, Error> {
+        self.there.get_or_insert(now);
+        let state = std::mem::replace(&mut self.state, State::Paused { since: None });
+        let (state, moved) = match state {
+            State::Paused { since } if since.is_none_or(|since| now - since >= PAUSE) => {
+                (self.connect(now)?, true)
+            }
+            State::Connecting { id, stage, since } => match self.called(&id) {
+                Some(called) => (self.answered(now, called, id, stage)?, true),
+                None if now - since > self.manners.param.timeout + PATIENCE => {
+                    let after = self.manners.param.timeout + PATIENCE;
+                    return Err(Error::Silent { doing: "connecting", after });
+                }
+                None => (State::Connecting { id, stage, since }, false),
+            },
+            State::Serving(mut current) => {
+                let moved = current.look_after(now)?;
+                match current.ended(&self.events)? {
+                    None => (State::Serving(current), moved),
+                    Some(how) => {
+                        if !current.is_report {
+                            self.last = current.stage.report(how)?;
+                        }
+                        (self.pause(now)?, true)
+                    }
+                }
+            }
+            State::Paused { .. } | State::Leaving { .. } => (state, false),
+        };
+        self.state = state;
+        Ok(moved)
+    }
+
+    fn is_done(&self, now: Instant) -> bool {
+        matches!(self.state, State::Leaving { since, .. } if now - since >= PAUSE)
+    }
+}
+
+impl Current {
+    /// Does what the scene requests until the connection has ended.
+    fn look_after(&mut self, now: Instant) -> Result<bool, Error> {
+        let moved = self.stage.poll()?;
+        if moved {
+            self.idle = now;
         }
-        if (stage.wants_close() || idle.elapsed() > IDLE) && !closing {
-            closing = true;
-            id.disconnect();
+        let idle = now - self.idle;
+        if (self.stage.wants_close() || idle > IDLE) && !self.closing {
+            self.closing = true;
+            self.id.disconnect();
         }
-        if idle.elapsed() > 2 * IDLE {
-            id.abort();
+        if idle > 2 * IDLE {
+            self.id.abort();
         }
-        let over = events.poll().filter(|event| event.id == *id).and_then(|event| match event.kind {
-            CmEventKind::Disconnected { error, .. } => Some(stage.end(error)),
-            CmEventKind::ConnectError { error, .. } => Some(stage.end(Some(error))),
-            _ => None,
-        });
-        if over.is_some() {
-            stage.poll()?;
-        }
-        Ok(over)
-    })
+        Ok(moved)
+    }
+
+    /// How it ended, if it has.
+    fn ended(&mut self, events: &EventChannel) -> Result<Option<End>, Error> {
+        let event = events.poll().filter(|event| event.id == self.id);
+        let error = match event.map(|event| event.kind) {
+            Some(CmEventKind::Disconnected { error, .. }) => error,
+            Some(CmEventKind::ConnectError { error, .. }) => Some(error),
+            _ => return Ok(None),
+        };
+        let end = self.stage.end(error);
+        self.stage.poll()?;
+        Ok(Some(end))
+    }
+}
+
+fn is_bye(wish: &str) -> bool {
+    Scene::parse(wish).is_ok_and(|scene| scene.bye)
 }

@@ -1,9 +1,14 @@
 //! The target of `iwprobe` over this stack's verbs: it sets up what the probe asks for, and reports what it
 //! saw. `tests/iwprobe/TARGET.md` has the protocol.
 //!
-//! It uses the verbs like any program, and shares no code with the probe.
+//! It uses the verbs like any program, and shares no code with the probe. [`plan`] has the ways in which
+//! both are run against each other: over the kernel's TCP (`tests/tests/probe.rs`), and in one process
+//! (`in_memory.rs`).
 
 mod call;
+#[cfg(test)]
+mod in_memory;
+pub mod plan;
 mod report;
 mod scene;
 mod serve;
@@ -12,8 +17,10 @@ mod stage;
 pub use call::call;
 pub use serve::serve;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use benches::endpoint::Endpoint;
+use benches::errors::Error;
 use iwarp::verbs::ConnParam;
 
 /// Limit of idle time of a connection.
@@ -24,6 +31,30 @@ const IDLE: Duration = Duration::from_secs(20);
 pub struct ConnectionOptions {
     /// Depths, markers, CRC, revision, peer-to-peer.
     pub param: ConnParam,
+}
+
+/// A target between two polls of its engine.
+trait Steps {
+    /// Does what there is to do at `now`. Returns whether there was anything.
+    fn step(&mut self, now: Instant) -> Result<bool, Error>;
+
+    /// Whether the probe has said goodbye.
+    fn is_done(&self, _now: Instant) -> bool {
+        false
+    }
+}
+
+/// Runs a target on the engine of `end`.
+fn run(end: &mut Endpoint, target: &mut impl Steps) -> Result<(), Error> {
+    while !target.is_done(Instant::now()) {
+        let moved = end.driver.turn()? | target.step(Instant::now())?;
+        if moved {
+            end.driver.busy();
+        } else {
+            end.driver.idle()?;
+        }
+    }
+    Ok(())
 }
 
 /// Private data without trailing zeros.

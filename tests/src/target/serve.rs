@@ -5,12 +5,14 @@ use std::time::{Duration, Instant};
 
 use benches::endpoint::Endpoint;
 use benches::errors::Error;
-use iwarp::verbs::{CmEvent, CmEventKind, CmId, ConnParam, ConnectionError, EventChannel, ListenOptions};
+use iwarp::verbs::{
+    CmEvent, CmEventKind, CmId, ConnParam, ConnectionError, Context, EventChannel, ListenOptions,
+};
 
 use super::report::{self, End};
 use super::scene::Scene;
 use super::stage::Stage;
-use super::{ConnectionOptions, IDLE, text};
+use super::{ConnectionOptions, IDLE, Steps, text};
 use crate::contract::{MAGIC, MAX_TEXT};
 
 /// Limit of waiting connect requests.
@@ -30,10 +32,12 @@ struct Current {
     closing: bool,
 }
 
-struct Server<'a> {
-    end: &'a mut Endpoint,
-    options: &'a ConnectionOptions,
+/// A target that listens.
+pub(super) struct Server {
+    context: Context,
+    options: Manners,
     events: EventChannel,
+    _listener: CmId,
     waiting: VecDeque<(CmId, String)>,
     current: Option<Current>,
     last: String,
@@ -49,49 +53,42 @@ pub fn serve(
     options: &ConnectionOptions,
     on_line: &dyn Fn(&str),
 ) -> Result<(), Error> {
-    let events = end.context.create_event_channel()?;
-    let listener = end.context.create_id(&events);
-    // Most connections of a probe fail on purpose.
-    let mut listen_options =
-        ListenOptions { backlog: BACKLOG, failures_per_address: None, ..ListenOptions::new(port) };
-    listen_options.responder.startup_timeout = end.timeout;
-    listener.listen_with(&listen_options)?;
+    let mut server = Server::listen(&end.context, port, manners)?;
     on_line(&format!("listening on port {port}"));
-    let last = report::text(End::Refused, &[]);
-    let mut server = Server { end, options, events, waiting: VecDeque::new(), current: None, last };
-    loop {
-        server.turn()?;
-    }
+    super::run(end, &mut server)
 }
 
-impl Server<'_> {
-    fn turn(&mut self) -> Result<(), Error> {
-        let mut moved = self.end.driver.poll()?;
-        while let Some(event) = self.events.poll() {
-            moved = true;
-            self.take(event);
-        }
-        moved |= self.look_after()?;
-        if self.current.is_none()
-            && let Some((id, wish)) = self.waiting.pop_front()
-        {
-            moved = true;
-            self.begin(id, &wish)?;
-        }
-        if moved {
-            self.end.driver.busy();
-            return Ok(());
-        }
-        self.end.driver.idle()
+impl Server {
+    /// Listens on `port` of every engine of `context`.
+    ///
+    /// # Errors
+    /// What the verbs refuse.
+    pub(super) fn listen(context: &Context, port: u16, manners: &Manners) -> Result<Self, Error> {
+        let events = context.create_event_channel()?;
+        let listener = context.create_id(&events);
+        // Most connections of a probe fail on purpose.
+        let mut listen_options =
+            ListenOptions { backlog: BACKLOG, failures_per_address: None, ..ListenOptions::new(port) };
+        options.responder.startup_timeout = manners.param.timeout;
+        listener.listen_with(&listen_options)?;
+        Ok(Self {
+            context: context.clone(),
+            manners: manners.clone(),
+            events,
+            _listener: listener,
+            waiting: VecDeque::new(),
+            current: None,
+            last: report::text(End::Refused, &[]),
+        })
     }
 
-    fn take(&mut self, event: CmEvent) {
+    fn take(&mut self, now: Instant, event: CmEvent) {
         if let CmEventKind::ConnectRequest { private_data, .. } = &event.kind {
             self.waiting.push_back((event.id, text(private_data)));
             return;
         }
         let Some(current) = self.current.as_mut().filter(|current| current.id == event.id) else { return };
-        current.idle = Instant::now();
+        current.idle = now;
         match event.kind {
             CmEventKind::Established { .. } => current.stage.established(),
             CmEventKind::Disconnected { error, .. } => current.ended = Some(error),
@@ -101,17 +98,17 @@ impl Server<'_> {
     }
 
     /// Handles completions, the end, and time limits.
-    fn look_after(&mut self) -> Result<bool, Error> {
+    fn look_after(&mut self, now: Instant) -> Result<bool, Error> {
         let Some(current) = &mut self.current else { return Ok(false) };
         let moved = current.stage.poll()?;
         if moved {
-            current.idle = Instant::now();
+            current.idle = now;
         }
         if !self.waiting.is_empty() {
-            current.pressed.get_or_insert_with(Instant::now);
+            current.pressed.get_or_insert(now);
         }
-        let pressed = current.pressed.map_or(Duration::ZERO, |since| since.elapsed());
-        if (current.stage.wants_close() || pressed > TIME_LIMIT || current.idle.elapsed() > IDLE)
+        let pressed = current.pressed.map_or(Duration::ZERO, |since| now - since);
+        if (current.stage.wants_close() || pressed > TIME_LIMIT || now - current.idle > IDLE)
             && !current.closing
         {
             current.closing = true;
@@ -129,7 +126,7 @@ impl Server<'_> {
         Ok(true)
     }
 
-    fn begin(&mut self, id: CmId, wish: &str) -> Result<(), Error> {
+    fn begin(&mut self, now: Instant, id: CmId, wish: &str) -> Result<(), Error> {
         let scene = match Scene::parse(wish) {
             Ok(scene) if scene.reject => {
                 self.last = report::text(End::Refused, &[]);
@@ -141,7 +138,7 @@ impl Server<'_> {
                 return Ok(id.reject(told.as_bytes())?);
             }
         };
-        let mut stage = Stage::new(&self.end.context)?;
+        let mut stage = Stage::new(&self.context)?;
         let ours = &self.options.param;
         let mut param = ConnParam {
             responder_resources: scene.ird.unwrap_or(ours.responder_resources),
@@ -149,16 +146,33 @@ impl Server<'_> {
             ..ours.clone()
         };
         let told = if scene.report { self.last.clone() } else { String::new() };
-        stage.set(&self.end.context, scene)?;
+        stage.set(&self.context, scene)?;
         if wish.split(' ').next() == Some(MAGIC) {
             let told = if told.is_empty() { stage.text() } else { told };
             param = param.with_private_data(told.as_bytes())?;
         }
         // The peer may have gone already. Then the next one is served.
         if id.accept(stage.qp(), &param).is_ok() {
-            let idle = Instant::now();
-            self.current = Some(Current { id, stage, ended: None, idle, pressed: None, closing: false });
+            self.current = Some(Current { id, stage, ended: None, idle: now, pressed: None, closing: false });
         }
         Ok(())
+    }
+}
+
+impl Steps for Server {
+    fn step(&mut self, now: Instant) -> Result<bool, Error> {
+        let mut moved = false;
+        while let Some(event) = self.events.poll() {
+            moved = true;
+            self.take(now, event);
+        }
+        moved |= self.look_after(now)?;
+        if self.current.is_none()
+            && let Some((id, wish)) = self.waiting.pop_front()
+        {
+            moved = true;
+            self.begin(now, id, &wish)?;
+        }
+        Ok(moved)
     }
 }

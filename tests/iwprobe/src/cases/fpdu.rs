@@ -40,7 +40,7 @@ fn split(p: &Probe, size: usize) -> Check {
     for piece in bytes.chunks(size) {
         session.send_bytes(piece, "a piece of three Reads of no bytes");
         // Else TCP may put them together again.
-        std::thread::sleep(std::time::Duration::from_micros(300));
+        session.conn().pause(std::time::Duration::from_micros(300));
     }
     msns.iter().try_for_each(|msn| session.expect_pong(*msn))
 }
@@ -94,7 +94,7 @@ pub(super) const CASES: &[Case] = &[
             let (msn, segment) = ping_segment(&mut session);
             let bytes = session.frame_of(&segment, Fault::default());
             session.send_bytes(&bytes[..1], "the first byte of a Read of no bytes");
-            std::thread::sleep(std::time::Duration::from_millis(5));
+            session.conn().pause(std::time::Duration::from_millis(5));
             session.send_bytes(&bytes[1..], "the others");
             session.expect_pong(msn)
         },

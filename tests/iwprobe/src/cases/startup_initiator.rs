@@ -146,8 +146,7 @@ pub(super) const CASES: &[Case] = &[
             let bytes = reply.encode();
             let (last, most) = bytes.split_last().expect("a frame has bytes");
             conn.send(most, "a Reply but for its last byte");
-            let until = std::time::Instant::now() + p.patience().quiet;
-            match conn.receive(until) {
+            match conn.receive_within(p.patience().quiet) {
                 crate::conn::Came::Nothing => {}
                 other => return deviates(format!("expected silence, got {other:02x?}")),
             }
@@ -168,7 +167,7 @@ pub(super) const CASES: &[Case] = &[
             let reply = p.reply(&request, MAGIC.as_bytes());
             for byte in reply.encode() {
                 conn.send(&[byte], "a byte of the Reply");
-                std::thread::sleep(std::time::Duration::from_millis(1));
+                conn.pause(std::time::Duration::from_millis(1));
             }
             let mut session = Session::new(conn, &reply, request, p.watch().clone(), p.patience());
             p.take_first(&mut session)?;

@@ -27,7 +27,7 @@ fn in_pieces(p: &Probe, request: &Startup, size: usize) -> Check {
     for piece in request.encode().chunks(size) {
         conn.send(piece, format!("{} bytes of the MPA Request", piece.len()));
         // Else TCP may put them together again.
-        std::thread::sleep(std::time::Duration::from_millis(1));
+        conn.pause(std::time::Duration::from_millis(1));
     }
     release(&mut p.heard_reply(conn, request)?)
 }
@@ -176,7 +176,7 @@ pub(super) const CASES: &[Case] = &[
             let bytes = request.encode();
             let (last, most) = bytes.split_last().expect("a frame has bytes");
             conn.send(most, "a Request but for its last byte");
-            match conn.receive(std::time::Instant::now() + quiet) {
+            match conn.receive_within(quiet) {
                 crate::conn::Came::Nothing => {}
                 other => return deviates(format!("expected silence, got {other:02x?}")),
             }

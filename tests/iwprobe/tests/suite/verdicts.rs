@@ -7,9 +7,10 @@ use std::time::Duration;
 use crate::small::{Flaw, call, start, start_target};
 use iwprobe::case::Verdict;
 use iwprobe::cases;
-use iwprobe::probe::{Mode, Probe};
+use iwprobe::probe::Probe;
 use iwprobe::run::{self, Outcome};
 use iwprobe::session::Patience;
+use iwprobe::socket::Mode;
 
 /// What the endpoint is.
 #[derive(Clone, Copy, Debug)]

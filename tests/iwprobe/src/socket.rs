@@ -1,0 +1,115 @@
+//! The network of the operating system.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use crate::net::{Came, End, Net, Stream};
+
+/// How often a connection is looked for.
+const TICK: Duration = Duration::from_millis(2);
+/// Shortest time-out that the system takes for one.
+const SHORTEST: Duration = Duration::from_millis(1);
+
+/// Which end we are.
+#[derive(Debug)]
+pub enum Mode {
+    /// We connect, to the first of these that is there, and are the MPA initiator.
+    Connect(Vec<SocketAddr>),
+    /// The endpoint connects; we are the MPA responder.
+    Listen(TcpListener),
+}
+
+impl Net for Mode {
+    fn is_initiator(&self) -> bool {
+        matches!(self, Self::Connect(_))
+    }
+
+    fn open(&self, deadline: Instant, timeout: Duration) -> Result<Box<dyn Stream>, String> {
+        loop {
+            let opened = match self {
+                Self::Connect(addresses) => connected(addresses, deadline),
+                Self::Listen(listener) => match listener.accept() {
+                    Ok((stream, _)) => Ok(stream),
+                    Err(_) => Err("nobody connected".into()),
+                },
+            };
+            match opened {
+                Ok(stream) => return Ok(Box::new(Socket::new(stream, timeout))),
+                Err(reason) if Instant::now() >= deadline => return Err(reason),
+                Err(_) => std::thread::sleep(TICK),
+            }
+        }
+    }
+
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    fn sleep(&self, time: Duration) {
+        std::thread::sleep(time);
+    }
+}
+
+/// One try at each address.
+fn connected(addresses: &[SocketAddr], deadline: Instant) -> Result<TcpStream, String> {
+    let mut reason = "cannot connect: no address".to_owned();
+    for (index, address) in addresses.iter().enumerate() {
+        let left = deadline.saturating_duration_since(Instant::now()) / (addresses.len() - index) as u32;
+        match TcpStream::connect_timeout(address, left.max(TICK)) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => reason = format!("cannot connect: {address}: {error}"),
+        }
+    }
+    Err(reason)
+}
+
+#[derive(Debug)]
+struct Socket(TcpStream);
+
+impl Socket {
+    fn new(stream: TcpStream, timeout: Duration) -> Self {
+        // A stream without these still works, only slower: segments are what the cases are about, not
+        // packets.
+        let _ = stream.set_nonblocking(false);
+        let _ = stream.set_nodelay(true);
+        let _ = stream.set_write_timeout(Some(timeout));
+        Self(stream)
+    }
+}
+
+impl Stream for Socket {
+    fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.0.write_all(bytes)
+    }
+
+    fn receive(&mut self, deadline: Instant) -> Came {
+        let mut buffer = [0; 65_536];
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now()).max(SHORTEST);
+            let read = match self.0.set_read_timeout(Some(left)) {
+                Ok(()) => self.0.read(&mut buffer),
+                Err(error) => Err(error),
+            };
+            match read {
+                Ok(0) => return Came::End(End::Fin),
+                Ok(length) => return Came::Bytes(buffer[..length].to_vec()),
+                Err(error) => match error.kind() {
+                    ErrorKind::WouldBlock | ErrorKind::TimedOut if Instant::now() >= deadline => {
+                        return Came::Nothing;
+                    }
+                    ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted => {}
+                    _ => return Came::End(End::Reset),
+                },
+            }
+        }
+    }
+
+    fn finish(&mut self) -> bool {
+        self.0.shutdown(Shutdown::Write).is_ok()
+    }
+
+    fn socket(&self) -> Option<&TcpStream> {
+        Some(&self.0)
+    }
+}

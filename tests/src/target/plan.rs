@@ -1,0 +1,137 @@
+//! The ways in which `iwprobe` and its target are run against each other, and what has to come of it.
+
+use std::collections::BTreeSet;
+
+use iwprobe::case::Case;
+
+use crate::lab::Result;
+use crate::{ensure, lab_error};
+
+/// One way.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Its name.
+    pub name: &'static str,
+    /// The target listens and the probe connects, or the other way round.
+    pub listens: bool,
+    /// Both ask for markers.
+    pub markers: bool,
+    /// The target asks for CRCs.
+    pub crc: bool,
+    /// The target connects peer-to-peer.
+    pub peer_to_peer: bool,
+    /// MPA revision of the target's Requests.
+    pub revision: u8,
+    /// The one case that is run; `None`: all.
+    pub only: Option<&'static str>,
+}
+
+const LISTENS: Plan = Plan {
+    name: "connect_plain",
+    listens: true,
+    markers: false,
+    crc: true,
+    peer_to_peer: true,
+    revision: 2,
+    only: None,
+};
+const CONNECTS: Plan = Plan { name: "listen_plain", listens: false, ..LISTENS };
+
+/// All ways, by the probe's command.
+pub const PLANS: [Plan; 7] = [
+    LISTENS,
+    Plan { name: "connect_markers_both_ways", markers: true, ..LISTENS },
+    Plan { name: "connect_no_crc", crc: false, only: Some("crc-not-asked-for"), ..LISTENS },
+    CONNECTS,
+    Plan { name: "listen_markers_both_ways", markers: true, ..CONNECTS },
+    Plan { name: "listen_client_server", peer_to_peer: false, ..CONNECTS },
+    Plan { name: "listen_revision_1", peer_to_peer: false, revision: 1, ..CONNECTS },
+];
+
+/// What came of a case.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Which case.
+    pub case: String,
+    /// The name of its verdict.
+    pub verdict: String,
+    /// Why, unless it conforms.
+    pub reason: String,
+}
+
+impl From<&iwprobe::run::Outcome> for Outcome {
+    fn from(outcome: &iwprobe::run::Outcome) -> Self {
+        let iwprobe::run::Outcome { name, verdict, reason, .. } = outcome;
+        Self { case: (*name).into(), verdict: verdict.name().into(), reason: reason.clone() }
+    }
+}
+
+/// The cases that do not apply: the run, the case, and what the probe says of it.
+const NOT_APPLICABLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/probe-not-applicable.csv");
+
+/// A case with its reason.
+type Cases = BTreeSet<(String, String)>;
+
+impl Plan {
+    /// The cases that are run.
+    pub fn cases(&self) -> Vec<Case> {
+        let mut cases = iwprobe::cases::all();
+        cases.retain(|case| self.only.is_none_or(|only| case.name == only));
+        cases
+    }
+
+    /// The options of `iwprobe-target`.
+    pub fn target_options(&self) -> Vec<String> {
+        let Self { listens, markers, crc, peer_to_peer, revision, .. } = *self;
+        let flags =
+            [("--markers", markers), ("--no-crc", !crc), ("--client-server", !listens && !peer_to_peer)];
+        let flags = flags.iter().filter(|(_, is_set)| *is_set).map(|(name, _)| (*name).to_owned());
+        flags.chain(["--revision".to_owned(), revision.to_string()]).collect()
+    }
+
+    /// The options of `iwprobe`.
+    pub fn probe_options(&self) -> Vec<&'static str> {
+        let case = self.only.map(|case| ["--case", case]);
+        self.markers.then_some("--markers").into_iter().chain(case.into_iter().flatten()).collect()
+    }
+
+    /// Each case conforms, but for those listed, which do not apply.
+    ///
+    /// # Errors
+    /// When it is otherwise.
+    pub fn conclude(&self, outcomes: &[Outcome]) -> Result<()> {
+        let with = |verdict: &'static str| outcomes.iter().filter(move |outcome| outcome.verdict == verdict);
+        let wrong: Vec<_> = with("deviates").chain(with("needs target")).collect();
+        ensure!(wrong.is_empty(), "{wrong:#?}");
+        // Read by scripts/test: what a case is to prove counts as shown where it conforms.
+        for Outcome { case, verdict, .. } in outcomes {
+            println!("\ncase {case} ... {}", if verdict == "conforms" { "ok" } else { "ignored" });
+        }
+        let cases = self.cases().len();
+        ensure!(outcomes.len() == cases, "{} cases of {cases} were run", outcomes.len());
+        let found: Cases = with("not applicable").map(|it| (it.case.clone(), it.reason.clone())).collect();
+        let listed = self.not_applicable()?;
+        let lines = |these: &Cases, without: &Cases| -> String {
+            let lines = these.difference(without);
+            lines.map(|(case, reason)| format!("\n{},{case},{reason}", self.name)).collect()
+        };
+        ensure!(
+            found == listed,
+            "{NOT_APPLICABLE}: these do not apply and are not listed:{}\nthese are listed and apply:{}",
+            lines(&found, &listed),
+            lines(&listed, &found)
+        );
+        let conforming = with("conforms").count();
+        ensure!(conforming == cases - listed.len(), "{conforming} of {cases} cases conform");
+        Ok(())
+    }
+
+    fn not_applicable(&self) -> Result<Cases> {
+        let told = |error: csv::Error| lab_error!("{NOT_APPLICABLE}: {error}");
+        let mut reader = csv::Reader::from_path(NOT_APPLICABLE).map_err(told)?;
+        let rows: Vec<[String; 3]> =
+            reader.deserialize().collect::<std::result::Result<_, _>>().map_err(told)?;
+        let own = rows.into_iter().filter(|row| row[0] == self.name);
+        Ok(own.map(|[_, case, reason]| (case, reason)).collect())
+    }
+}
