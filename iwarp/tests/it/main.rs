@@ -9,8 +9,8 @@
 //! | `security` | hostile peers |
 //! | `model` | long random runs against a model |
 //!
-//! Programs of their own are `memory`, which `scripts/asan` runs; `memory_guard`, which handles signals of
-//! the whole process; `loom_handshakes`, which compiles sources anew; `examples` and `layout`.
+//! Tests that need a program of their own: `memory` (`scripts/asan` runs it), `memory_guard` (handles
+//! signals of the whole process), `loom_handshakes` (compiles sources again), `examples` and `layout`.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! The network under the probe, and its clock: sockets of the operating system ([`socket`](crate::socket)), or
-//! a network in memory that brings its own time.
+//! The network under the probe, and its clock: sockets of the operating system
+//! ([`socket`](crate::socket)), or a network in memory with a time of its own.
 
 use std::fmt::Debug;
 use std::io;

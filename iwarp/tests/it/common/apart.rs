@@ -1,20 +1,21 @@
-//! Memory where the kernel puts nothing else, so that what a test unmaps stays unmapped while other tests
-//! map.
+//! Memory at addresses that the kernel does not choose for other mappings, so that a range that a test
+//! unmaps stays unmapped while other tests map memory.
 
 use std::ptr::without_provenance_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
-/// The kernel places mappings downwards from the stack, and a program's heap upwards from its image; between
-/// them are terabytes that it comes to last. Below 2^38, for aarch64 with the smallest of its address spaces.
+/// The kernel places mappings downwards from the stack, and a program's heap upwards from its image. The
+/// terabytes between them are used last. The value is below 2^38, which is within aarch64's smallest address
+/// space.
 static NEXT: AtomicUsize = AtomicUsize::new(0x20_0000_0000);
 
-/// So many bytes that are this test's alone, whole pages.
+/// Maps `bytes` bytes, whole pages, for this test alone.
 ///
 /// # Panics
 ///
-/// If somebody is there already.
+/// If the range is already mapped.
 pub(crate) fn apart(bytes: usize, rights: ProtFlags) -> *mut u8 {
     const GAP: usize = 1 << 20;
     let place = NEXT.fetch_add(bytes + GAP, Ordering::Relaxed);

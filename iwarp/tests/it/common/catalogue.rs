@@ -1,12 +1,12 @@
-//! The hostile peer's catalogue: for each resource of RFC 5042 section 2.2, the messages that attack it, and
-//! what has to come back. RDMAP is always above DDP here, so there is one catalogue and not a second one for
-//! DDP alone.
+//! The catalogue of attacks: for each resource of RFC 5042 section 2.2, the messages that attack it, and the
+//! answer to each. RDMAP is always above DDP here, so there is one catalogue, and no second one for DDP
+//! alone.
 
 use iwarp::rdmap::TerminateError;
 
 use super::ulpdu::{self, read_request, untagged};
 
-/// What of the failing message comes back.
+/// The part of the failing message that the Terminate has.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Echo {
     Nothing,
@@ -14,7 +14,7 @@ pub(crate) enum Echo {
     ReadRequest,
 }
 
-/// What an attack aims at (sections 2.2.1 to 2.2.8).
+/// The resource that an attack aims at (sections 2.2.1 to 2.2.8).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Resource {
     StreamContext,
@@ -55,7 +55,7 @@ pub(crate) enum Means {
     Number,
     Offset,
     Length,
-    /// What has nothing to do with a buffer.
+    /// The message names no buffer.
     Form,
 }
 
@@ -74,21 +74,21 @@ impl Means {
     ];
 }
 
-/// Memory with a name that the peer knows.
+/// Memory whose STag the peer knows.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Name {
     pub(crate) stag: u32,
     pub(crate) to: u64,
 }
 
-/// What the peer knows of its victim.
+/// The names that the peer knows.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Names {
-    /// Lent to it: 4096 bytes, with every right.
+    /// Exposed to it: 4096
     pub(crate) mine: Name,
-    /// Lent to somebody else.
+    /// Exposed to another peer.
     pub(crate) others: Name,
-    /// Lent to it for writing alone.
+    /// Exposed to it for writing only.
     pub(crate) unreadable: Name,
 }
 
@@ -99,7 +99,7 @@ pub(crate) struct Attack {
     pub(crate) by: Means,
     pub(crate) error: TerminateError,
     pub(crate) echo: Echo,
-    /// What is said before, and is no fault.
+    /// Valid messages that are sent first.
     pub(crate) before: Vec<Vec<u8>>,
     pub(crate) ulpdu: Vec<u8>,
 }
@@ -114,7 +114,7 @@ pub(crate) fn read(source: Name, size: u32) -> Vec<u8> {
     read_request(1, (9, 0), size, (source.stag, source.to))
 }
 
-/// The messages, against a stream that has lent what `names` says and has one receive of 64 bytes.
+/// All attacks on a stream that exposes `names` and has one receive of 64 bytes.
 pub(crate) fn catalogue(names: &Names) -> Vec<Attack> {
     use Echo::{Header, Nothing, ReadRequest};
     use Resource::{

@@ -1,5 +1,5 @@
-//! The system's allocator, counting what each thread asks of it. Not part of `common`: a test program that
-//! names this file by its path has it as its allocator.
+//! The system's allocator, which counts the allocations of each thread. Not part of `common`: a test program
+//! that names this file by its path has it as its allocator.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -7,12 +7,12 @@ use std::cell::Cell;
 thread_local!(static ALLOCATIONS: Cell<u64> = const { Cell::new(0) });
 thread_local!(static HELD: Cell<i64> = const { Cell::new(0) });
 
-/// How often this thread has allocated, or made an allocation grow.
+/// Allocations and growths of allocations by this thread.
 pub(crate) fn allocations() -> u64 {
     ALLOCATIONS.get()
 }
 
-/// Bytes that this thread has allocated, less those that it has given back.
+/// Bytes allocated by this thread, less those that it has freed.
 pub(crate) fn held() -> i64 {
     HELD.get()
 }
@@ -27,10 +27,10 @@ pub(crate) fn uncounted<T>(act: impl FnOnce() -> T) -> T {
 
 struct Counting;
 
-// SAFETY: what is handed out and taken back is the system allocator's, unchanged, so its guarantees hold. Two
-// words of the thread are counted beside it, which allocates nothing, is never dropped and cannot unwind.
+// SAFETY: every call passes to the system allocator unchanged, so its guarantees hold. The two thread-local
+// counters allocate nothing, have no destructor and cannot unwind.
 unsafe impl GlobalAlloc for Counting {
-    // SAFETY: what is asked of the caller is what `System` asks for.
+    // SAFETY: the caller meets the contract of `System`'s method, which is the same.
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
         HELD.set(HELD.get() + layout.size() as i64);
@@ -38,20 +38,20 @@ unsafe impl GlobalAlloc for Counting {
         unsafe { System.alloc(layout) }
     }
 
-    // SAFETY: what is asked of the caller is what `System` asks for.
+    // SAFETY: the caller meets the contract of `System`'s method, which is the same.
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
         HELD.set(HELD.get() + bytes as i64 - layout.size() as i64);
-        // SAFETY: the caller promises that `ptr` is of this allocator with this layout, so it is of
-        // `System`'s, which gave it out; and that `bytes` is not zero and no more than a layout may have.
+        // SAFETY: the caller promises that this allocator returned `ptr` for this layout, so `System` did,
+        // and that `bytes` is not zero and no more than a layout may have.
         unsafe { System.realloc(ptr, layout, bytes) }
     }
 
-    // SAFETY: what is asked of the caller is what `System` asks for.
+    // SAFETY: the caller meets the contract of `System`'s method, which is the same.
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         HELD.set(HELD.get() - layout.size() as i64);
-        // SAFETY: the caller promises that `ptr` is of this allocator with this layout, so it is of
-        // `System`'s, which gave it out, and that nobody uses it any more.
+        // SAFETY: the caller promises that this allocator returned `ptr` for this layout, so `System` did,
+        // and that `ptr` is not used any more.
         unsafe { System.dealloc(ptr, layout) }
     }
 }

@@ -1,4 +1,4 @@
-//! Atomics and Immediate Data between two engines: requests, and the words they work on.
+//! Requests and segments of atomics and Immediate Data, and the words that atomics change.
 
 use iwarp::memory::Access;
 use iwarp::rdmap::AtomicRequest;
@@ -7,13 +7,12 @@ use iwarp::verbs::{
 };
 
 use super::served::{Served, Setup};
-use super::ulpdu;
-use super::{Connected, Pair};
+use super::{Connected, Pair, ulpdu};
 
-/// What a region needs whose words a peer may change.
+/// The rights of a region whose words a peer may change.
 pub(crate) const ATOMIC: Access = Access::LOCAL_WRITE.union(Access::REMOTE_ATOMIC);
 
-/// All a peer can be allowed.
+/// All rights of a peer.
 pub(crate) const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE);
 
 pub(crate) const ADD_ONE: AtomicOp = AtomicOp::FetchAdd { add: 1, mask: 0 };
@@ -21,10 +20,6 @@ pub(crate) const ADD_ONE: AtomicOp = AtomicOp::FetchAdd { add: 1, mask: 0 };
 /// A compare-and-swap of the whole word.
 pub(crate) fn cas(compare: u64, swap: u64) -> AtomicOp {
     AtomicOp::CmpSwap { compare, compare_mask: u64::MAX, swap, swap_mask: u64::MAX }
-}
-
-pub(crate) fn remote(region: &MemoryRegion, at: usize) -> RemoteAddr {
-    RemoteAddr { addr: region.addr() + at as u64, rkey: region.rkey() }
 }
 
 /// An atomic on the word at `remote`; its old value goes to offset `at` of `local`.
@@ -50,7 +45,7 @@ pub(crate) fn set_word(region: &MemoryRegion, at: usize, value: u64) {
 }
 
 impl Pair {
-    /// A carries out `op` on B's word; returns what it held.
+    /// A carries out `op` on B's word, and gets the value that the word had.
     pub(crate) fn atomic(&mut self, c: &Connected, op: AtomicOp, remote: RemoteAddr) -> u64 {
         let local = self.a.pd.reg_mr(8, Access::LOCAL_WRITE).unwrap();
         c.qp_a.post_send(&atomic(77, op, remote, &local, 0)).unwrap();

@@ -1,8 +1,8 @@
-//! A port in front of another, where a test does something to what passes.
+//! A port in front of another one, whose bursts a test can change.
 
 use dp::{Burst, LinkState, Mempool, Port, PortCounters, PortInfo};
 
-/// What is done instead of asking the port itself; by default the port is asked.
+/// Called in place of the port's methods. The default is to call the port.
 pub(crate) trait Hooks: Send + 'static {
     fn rx_burst(&mut self, port: &mut dyn Port, now_us: u64, frames: &mut Burst) -> usize {
         port.rx_burst(now_us, frames)
@@ -17,7 +17,7 @@ pub(crate) trait Hooks: Send + 'static {
     }
 }
 
-/// `port` behind these hooks.
+/// `port` with these hooks.
 pub(crate) fn hooked(port: Box<dyn Port>, hooks: impl Hooks) -> Box<dyn Port> {
     Box::new(Hooked { port, hooks })
 }

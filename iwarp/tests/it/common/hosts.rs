@@ -1,4 +1,4 @@
-//! Two hosts, the connections between them, and the time, which is turned by hand.
+//! Two hosts, the connections between them, and the virtual time.
 
 use std::net::SocketAddr;
 
@@ -37,6 +37,13 @@ impl Pair {
         Testbed::on(link).hosts()
     }
 
+    /// Two hosts on a wire without faults, and a connection between them.
+    pub(crate) fn connected() -> (Self, Connected) {
+        let mut pair = Testbed::new().hosts();
+        let c = pair.connect(&ConnParam::default());
+        (pair, c)
+    }
+
     /// Two hosts whose engines are configured alike, over any two ports.
     pub(super) fn over(
         (port_a, port_b): (Box<dyn dp::Port>, Box<dyn dp::Port>),
@@ -49,7 +56,7 @@ impl Pair {
             let v6 = format!("fd00::{number}/64");
             let mut config = EngineConfig::new(&*port, &[&v4, &v6]).unwrap();
             config.stack.seed = [number; 32];
-            // Wires name frames by their ordinals.
+            // Tests name frames by their number on the wire: probes of addresses would shift these.
             config.stack.address_probing = tcp_lite::AddressProbing::Off;
             configure(&mut config);
             let pool = port.mempool().clone();
@@ -67,8 +74,8 @@ impl Pair {
         Self { a: host(port_a, 1), b: host(port_b, 2), now_us: 0 }
     }
 
-    /// A turn of each; then time goes on: to the next deadline when nothing happened.
-    pub(crate) fn turn(&mut self) {
+    /// Polls both engines. Then the time advances: to the next deadline if nothing happened.
+    pub(crate) fn poll(&mut self) {
         let now = Instant::from_micros(self.now_us);
         let busy_a = self.a.engine.poll_at(now);
         let busy_b = self.b.engine.poll_at(now);
@@ -81,16 +88,16 @@ impl Pair {
         self.now_us = next.map_or(self.now_us + 1, |at| at.total_micros().max(self.now_us + 1));
     }
 
-    /// Whether neither engine has anything to do, ever.
+    /// Whether neither engine has a deadline.
     pub(crate) fn is_asleep(&mut self) -> bool {
         let now = Instant::from_micros(self.now_us);
         self.a.engine.next_deadline(now).is_none() && self.b.engine.next_deadline(now).is_none()
     }
 
-    /// Turns until `done` gives something.
+    /// Polls until `done` returns something.
     ///
     /// # Panics
-    /// After a minute of simulated time, or a million turns.
+    /// After a minute of virtual time, or a million polls.
     pub(crate) fn until<T>(&mut self, mut done: impl FnMut(&mut Self) -> Option<T>) -> T {
         let limit_us = self.now_us + 60_000_000;
         for _ in 0..1_000_000 {
@@ -98,7 +105,7 @@ impl Pair {
                 return value;
             }
             assert!(self.now_us < limit_us, "nothing happened for a minute");
-            self.turn();
+            self.poll();
         }
         panic!("nothing happened in a million turns");
     }
@@ -106,7 +113,7 @@ impl Pair {
     pub(crate) fn run_us(&mut self, us: i64) {
         let end = self.now_us + us;
         while self.now_us < end {
-            self.turn();
+            self.poll();
         }
     }
 
@@ -141,17 +148,17 @@ impl Pair {
     pub(crate) fn listen(&mut self) -> CmId {
         let listener = self.b.context.create_id(&self.b.channel);
         listener.listen(PORT, 16, std::time::Duration::from_secs(10)).unwrap();
-        self.turn();
+        self.poll();
         listener
     }
 
-    /// One more connection to the listener that is there.
+    /// One more connection to the same listener.
     pub(crate) fn connect_again(&mut self, param_a: &ConnParam, param_b: &ConnParam) -> Connected {
         let (qp_a, qp_b) = (self.a.qp(), self.b.qp());
         self.connect_qps(qp_a, qp_b, param_a, param_b)
     }
 
-    /// The same with queue pairs that the test has made.
+    /// Connects queue pairs that the test has made.
     pub(crate) fn connect_qps(
         &mut self,
         qp_a: QueuePair,
@@ -189,7 +196,7 @@ pub(crate) struct Connected {
     pub(crate) established_b: CmEvent,
 }
 
-/// What the sides make of a failure that B finds in what A sent.
+/// Both users are told of an error that B found in a message of A's, and one Terminate was sent.
 pub(crate) fn expect_terminate(pair: &mut Pair, c: &Connected, layer: u8, etype: u8, code: u8) {
     let found = StreamError { layer, etype, code, from_peer: false };
     let told = StreamError { from_peer: true, ..found };

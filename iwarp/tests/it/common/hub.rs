@@ -1,16 +1,16 @@
-//! A port with two wires behind it: what a host with several neighbours on one network sees.
+//! A port with two wires behind it: a network on which a host has several neighbours.
 
 use dp::link::{LinkConfig, pair};
 use dp::{Burst, LinkState, Mempool, Port, PortCounters, PortInfo};
 
-/// Frames go to the wire that their Ethernet address was last heard on, and to both when it was not heard.
+/// A frame goes to the wire on which its Ethernet destination was last seen as a source, or to both.
 pub(crate) struct Hub {
     wires: [Box<dyn Port>; 2],
     heard: Vec<([u8; 6], usize)>,
     first: usize,
 }
 
-/// The hub, and the far ends of its wires; `links` are as seen from the hub.
+/// The hub, and the far ends of its wires. `links` are configured as seen from the hub.
 pub(crate) fn hub(links: [&LinkConfig; 2]) -> (Box<dyn Port>, [Box<dyn Port>; 2]) {
     let [(near_0, far_0), (near_1, far_1)] = links.map(pair);
     (Box::new(Hub { wires: [near_0, near_1], heard: Vec::new(), first: 0 }), [far_0, far_1])
@@ -27,7 +27,7 @@ impl Port for Hub {
 
     fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
         let before = frames.len();
-        // Each wire is first every other time, so that neither keeps the other out.
+        // The wires take turns to be first, so that neither starves the other.
         self.first = 1 - self.first;
         for wire in [self.first, 1 - self.first] {
             let start = frames.len();
@@ -58,7 +58,7 @@ impl Port for Hub {
             }
         }
         for (wire, mut way) in self.wires.iter_mut().zip(ways) {
-            // What a full ring leaves is lost, as in a switch.
+            // Frames for which the ring has no room are lost, as in a switch.
             wire.tx_burst(now_us, &mut way);
         }
         count

@@ -1,35 +1,36 @@
-//! Engines joined by a wire in memory, turned by hand: whole connections without thread or clock. A test
-//! begins with a [`Testbed`].
+//! Engines joined by a wire in memory and polled by the test: whole connections without threads or a clock.
+//! A test begins with a [`Testbed`].
 
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub(crate) mod apart;
 pub(crate) mod catalogue;
 pub(crate) mod counting;
-pub(crate) mod dialer;
-pub(crate) mod doorman;
 pub(crate) mod ext;
 pub(crate) mod hooked;
 mod hosts;
 pub(crate) mod hub;
+pub(crate) mod initiator;
 pub(crate) mod oracle;
 pub(crate) mod raw;
+pub(crate) mod responder;
 pub(crate) mod served;
 pub(crate) mod testbed;
 pub(crate) mod ulpdu;
 pub(crate) mod world;
 
 use iwarp::memory::Access;
+use iwarp::verbs::{MemoryRegion, RemoteAddr};
 
 pub(crate) use hosts::{Connected, Host, Pair, expect_terminate};
 pub(crate) use testbed::Testbed;
 
-/// What Reads and Writes of a peer's need, in either direction.
+/// The rights that Reads and Writes of a peer need, in either direction.
 pub(crate) const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
 
-/// The port that listeners of these tests use.
+/// The TCP port of listeners.
 pub(crate) const PORT: u16 = 7174;
 
-/// Bytes that tell a lost, doubled or moved piece.
+/// Bytes in which a lost, repeated or moved piece shows.
 pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     (0..len)
@@ -40,4 +41,16 @@ pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
             (state >> 24) as u8
         })
         .collect()
+}
+
+/// The remote address of byte `at` of `region`.
+pub(crate) fn remote_addr(region: &MemoryRegion, at: usize) -> RemoteAddr {
+    RemoteAddr { addr: region.addr() + at as u64, rkey: region.rkey() }
+}
+
+/// `len` bytes of `region` from `at` on.
+pub(crate) fn read_bytes(region: &MemoryRegion, at: usize, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    region.read_at(at, &mut bytes).unwrap();
+    bytes
 }

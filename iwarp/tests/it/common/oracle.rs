@@ -1,11 +1,11 @@
-//! The reference models as subprocesses, and what the tests that ask them share.
+//! The reference models, which run as subprocesses, and helpers of the tests that use them.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
-/// Runs a Python script with the reference models in its path over `input`; returns what it printed. Every
-/// machine that develops this has Python 3; where it is missing the test fails and says so.
+/// Runs a Python script over `input`, with the reference models in its path, and returns its output. The
+/// test fails with a message if the machine has no Python 3.
 pub(crate) fn oracle(script: &str, input: &str) -> String {
     let reference = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/reference");
     let mut child = Command::new("python3")
@@ -24,14 +24,6 @@ pub(crate) fn oracle(script: &str, input: &str) -> String {
     String::from_utf8(output.stdout).expect("hexadecimal")
 }
 
-pub(crate) fn from_hex(text: &str) -> Vec<u8> {
-    assert!(text.len().is_multiple_of(2));
-    (0..text.len())
-        .step_by(2)
-        .map(|at| u8::from_str_radix(&text[at..at + 2], 16).expect("hex digits"))
-        .collect()
-}
-
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         write!(text, "{byte:02x}").unwrap();
@@ -39,7 +31,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// A seeded generator, so that a failure can be run again.
+/// A seeded generator: a failure can be repeated.
 pub(crate) struct Rng(pub(crate) u64);
 
 impl Rng {

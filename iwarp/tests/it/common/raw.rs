@@ -1,4 +1,4 @@
-//! A peer that says what a test wants it to say: bare TCP under an engine's listener.
+//! An engine, and a bare TCP peer that sends whatever bytes a test chooses.
 
 use dp::{Burst, Mbuf, Mempool, Port};
 use iwarp::engine::{Engine, EngineConfig};
@@ -19,28 +19,28 @@ pub(crate) struct RawPair {
     pub(crate) context: Context,
     pub(crate) engine: Engine,
     pub(crate) now_us: i64,
-    /// The peer's packet buffers: they travel, and come back when the engine has let go.
+    /// The peer's packet buffers. They return when the engine has freed them.
     pub(crate) pool: Mempool,
     stack: Stack,
     port: Box<dyn Port>,
     out: Burst,
     conn: Option<ConnId>,
-    /// Bytes of the engine's stream so far.
+    /// The bytes of the engine's stream that have been received.
     pub(crate) inbox: Vec<u8>,
-    /// How many bytes each of its TCP segments had.
+    /// The length of each of its TCP segments.
     pub(crate) segments: Vec<usize>,
     /// How the connection ended.
     pub(crate) closed: Option<CloseReason>,
     pub(crate) peer_closed: bool,
     /// Connections that the engine made to this peer's listener.
     pub(crate) accepted: usize,
-    /// A router on the way lets no longer packets of the engine's pass, and reports them.
+    /// A router on the path drops longer packets of the engine, and reports them by ICMP.
     pub(crate) path_mtu: Option<u16>,
-    /// What the engine sends is lost.
+    /// Frames of the engine are lost.
     pub(crate) deaf: bool,
-    /// The peer's application reads nothing any more: its window closes, and its TCP lives on.
+    /// The peer's application stops reading: its window closes, and its TCP goes on.
     pub(crate) stopped_reading: bool,
-    /// Engines of other hosts, which are turned as well.
+    /// Engines of other hosts, which are polled too.
     pub(crate) beside: Vec<Engine>,
 }
 
@@ -81,7 +81,7 @@ impl RawPair {
         }
     }
 
-    /// Starts a TCP connection to the engine's listener, forgetting the one before.
+    /// Opens a TCP connection to the engine's listener, and aborts the one before.
     pub(crate) fn connect(&mut self) {
         let now = Instant::from_micros(self.now_us);
         if let Some(old) = self.conn.take() {
@@ -94,34 +94,34 @@ impl RawPair {
         self.conn = Some(self.stack.connect(now, remote, None).unwrap());
     }
 
-    /// One more connection to the engine's listener; the one before stays.
+    /// Opens one more TCP connection to the engine's listener.
     pub(crate) fn connect_beside(&mut self) {
         self.conn = None;
         self.connect();
     }
 
-    /// Lets the engine connect to this peer.
+    /// Accepts connections of the engine.
     pub(crate) fn listen(&mut self) {
         self.stack.listen(PORT).unwrap();
     }
 
-    /// Whether there was one, of either side's.
+    /// Whether there was a connection, opened by either side.
     #[allow(dead_code, reason = "for the fuzzing targets")]
     pub(crate) fn has_connection(&self) -> bool {
         self.conn.is_some()
     }
 
-    /// Whether the engine has ended the connection, one way or the other.
+    /// Whether the engine has ended the connection, by FIN or RST.
     pub(crate) fn is_over(&self) -> bool {
         self.closed.is_some() || self.peer_closed
     }
 
-    pub(crate) fn turn(&mut self) {
-        self.turn_before(i64::MAX);
+    pub(crate) fn poll(&mut self) {
+        self.poll_before(i64::MAX);
     }
 
-    /// A turn; time goes on to `limit_us` at most. Says whether nobody has anything to do, ever.
-    fn turn_before(&mut self, limit_us: i64) -> bool {
+    /// Polls once. The time advances, to `limit_us` at most. Returns whether nothing is due, ever.
+    fn poll_before(&mut self, limit_us: i64) -> bool {
         let now = Instant::from_micros(self.now_us);
         let mut busy = self.engine.poll_at(now);
         self.engine.check_invariants().expect("invariants of the engine's stack");
@@ -154,18 +154,18 @@ impl RawPair {
         !busy && next.is_none()
     }
 
-    /// Turns until `us` have passed or nobody will do anything any more; says how many turns that took.
+    /// Polls until `us` have passed or nothing is due any more. Returns the number of polls.
     #[allow(dead_code, reason = "for the fuzzing targets")]
     pub(crate) fn rest(&mut self, us: i64) -> usize {
         let end = self.now_us + us;
         let mut turns = 1;
-        while self.now_us < end && !self.turn_before(end) {
+        while self.now_us < end && !self.poll_before(end) {
             turns += 1;
         }
         turns
     }
 
-    /// What a router says of an IPv4 packet that is too long for what is behind it (RFC 1191).
+    /// Sends the ICMP message of a router for an IPv4 packet that is too long for its next link (RFC 1191).
     fn report_too_big(&mut self, frame: &Mbuf, mtu: u16) {
         let mut head = [0; ETHERNET + 28];
         frame.copy_to(0, &mut head);
@@ -205,14 +205,14 @@ impl RawPair {
         }
     }
 
-    /// Turns until `done`, or until `us` have passed; says whether it was done.
+    /// Polls until `done` or until `us` have passed. Returns whether it was done.
     pub(crate) fn until(&mut self, us: i64, mut done: impl FnMut(&mut Self) -> bool) -> bool {
         let end = self.now_us + us;
         while self.now_us < end {
             if done(self) {
                 return true;
             }
-            self.turn_before(end);
+            self.poll_before(end);
         }
         done(self)
     }
@@ -238,12 +238,12 @@ impl RawPair {
             let now = Instant::from_micros(self.now_us);
             let sent = self.stack.send(now, conn, bytes).unwrap_or(0);
             bytes = &bytes[sent..];
-            self.turn();
+            self.poll();
         }
         panic!("{} bytes were not taken", bytes.len());
     }
 
-    /// Sends what TCP takes now, in one segment if it fits; says how many bytes that is.
+    /// Sends as much as TCP takes now, in one segment if it fits. Returns the number of bytes.
     pub(crate) fn offer(&mut self, bytes: &[u8]) -> usize {
         let now = Instant::from_micros(self.now_us);
         self.stack.send(now, self.conn.unwrap(), bytes).unwrap_or(0)
@@ -291,7 +291,8 @@ pub(crate) fn fpdu(framer: &mut Framer, ulpdu: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Takes the whole FPDUs off `bytes`, which `theirs` framed, and gives their ULPDUs. Every byte is checked.
+/// Removes the whole FPDUs from `bytes`, framed as by `theirs`, and returns their ULPDUs. Every byte is
+/// checked.
 pub(crate) fn ulpdus(theirs: &mut Framer, bytes: &mut Vec<u8>) -> Vec<Vec<u8>> {
     let mut ulpdus = Vec::new();
     loop {

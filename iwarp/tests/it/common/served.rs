@@ -1,5 +1,5 @@
-//! A connection that an engine has accepted from a bare TCP peer, with one of each object. The peer says and
-//! hears exact bytes.
+//! A connection that an engine has accepted from a bare TCP peer, with one of each object. The peer sends
+//! and checks exact bytes.
 
 use std::time::Duration;
 
@@ -12,16 +12,16 @@ use iwarp::verbs::{
 };
 
 use super::ALL;
-use super::doorman::Doorman;
 use super::raw::{EMPTY_WRITE, RawPair, fpdu, request, ulpdus};
+use super::responder::Responder;
 use super::testbed::Testbed;
 use super::ulpdu::untagged;
 
 pub(crate) struct Served {
     pub(crate) pair: RawPair,
-    /// What the peer frames with.
+    /// The peer's framer.
     pub(crate) framer: Framer,
-    /// What the engine frames with, as far as [`heard`](Self::heard) has read.
+    /// The engine's framing, up to what [`received`](Self::received) has read.
     theirs: Framer,
     pub(crate) pd: ProtectionDomain,
     pub(crate) cq: CompletionQueue,
@@ -29,11 +29,11 @@ pub(crate) struct Served {
     pub(crate) channel: EventChannel,
     pub(crate) qp: QueuePair,
     pub(crate) id: CmId,
-    /// Reads and Writes of the peer's are allowed.
+    /// The peer may read and write it.
     pub(crate) region: MemoryRegion,
     /// The MPA Reply.
     pub(crate) reply: Vec<u8>,
-    /// ORD and IRD, as the user was told.
+    /// ORD and IRD of the established event.
     pub(crate) depths: (u16, u16),
     _listener: CmId,
 }
@@ -42,14 +42,14 @@ pub(crate) struct Served {
 pub(crate) struct Setup<'a> {
     pub(crate) pair: RawPair,
     pub(crate) listen: &'a dyn Fn(&mut ListenOptions),
-    /// What the peer opens with; it may ask for markers.
+    /// The peer's MPA Request, which may ask for markers.
     pub(crate) request: Vec<u8>,
-    /// What the engine's user accepts with.
+    /// The parameters with which the engine's user accepts.
     pub(crate) accept: ConnParam,
     pub(crate) make_qp: &'a dyn Fn(QpInit<'_>, &ProtectionDomain) -> QueuePair,
-    /// Bytes of the region.
+    /// Length of the region in bytes.
     pub(crate) region: usize,
-    /// Posts what has to be there before the first message.
+    /// Posts requests before the connection is accepted.
     pub(crate) prepare: &'a dyn Fn(&QueuePair, &MemoryRegion),
 }
 
@@ -73,21 +73,21 @@ impl Setup<'_> {
         }
     }
 
-    /// The Reply has come; the peer has sent no FPDU.
+    /// Connects up to the Reply. The peer has sent no FPDU.
     pub(crate) fn accepted(self) -> Served {
-        let mut door = Doorman::over(self.pair, self.listen);
+        let mut door = Responder::over(self.pair, self.listen);
         let region = door.pd.reg_mr(self.region, ALL).unwrap();
         let qp = (self.make_qp)(QpInit::new(&door.cq), &door.pd);
         (self.prepare)(&qp, &region);
-        let id = door.asked(&self.request).id;
+        let id = door.connect_request(&self.request).id;
         assert!(door.pair.inbox.is_empty(), "nothing is said before the user says so");
         door.accept_for(&qp, &id, &self.accept);
-        let Doorman { mut pair, pd, cq, completions, channel, listener: _listener } = door;
-        // As long as the Request, and in one segment as that was.
+        let Responder { mut pair, pd, cq, completions, channel, listener: _listener } = door;
+        // The Reply is as long as the Request.
         let reply = pair.inbox.drain(..self.request.len()).collect();
         Served {
             pair,
-            // Either sends the markers that the other asked for.
+            // Each side sends markers if the other asked for them.
             framer: Framer::new(self.accept.markers, true),
             theirs: Framer::new(self.request[16] & 0x80 != 0, true),
             pd,
@@ -103,10 +103,10 @@ impl Setup<'_> {
         }
     }
 
-    /// The peer's first FPDU has come, so that the engine may send.
+    /// Connects, and sends the peer's first FPDU, after which the engine may send.
     pub(crate) fn ready(self) -> Served {
         let mut served = self.accepted();
-        served.say(&EMPTY_WRITE);
+        served.send(&EMPTY_WRITE);
         served.established();
         served.run(10_000);
         served
@@ -129,20 +129,20 @@ impl Served {
     // ---- the peer ----
 
     /// Sends a ULPDU.
-    pub(crate) fn say(&mut self, ulpdu: &[u8]) {
-        self.say_all(&[ulpdu]);
+    pub(crate) fn send(&mut self, ulpdu: &[u8]) {
+        self.send_all(&[ulpdu]);
     }
 
-    /// Sends several in one go.
-    pub(crate) fn say_all<T: AsRef<[u8]>>(&mut self, ulpdus: &[T]) {
+    /// Sends ULPDUs in one piece.
+    pub(crate) fn send_all<T: AsRef<[u8]>>(&mut self, ulpdus: &[T]) {
         let framer = &mut self.framer;
         let bytes: Vec<u8> = ulpdus.iter().flat_map(|ulpdu| fpdu(framer, ulpdu.as_ref())).collect();
         self.pair.send(&bytes);
     }
 
-    /// The same, and lets the engine work on them.
-    pub(crate) fn tell<T: AsRef<[u8]>>(&mut self, ulpdus: &[T]) {
-        self.say_all(ulpdus);
+    /// Sends ULPDUs in one piece, and polls for 20 ms.
+    pub(crate) fn send_and_run<T: AsRef<[u8]>>(&mut self, ulpdus: &[T]) {
+        self.send_all(ulpdus);
         self.run(20_000);
     }
 
@@ -150,8 +150,8 @@ impl Served {
         self.pair.until(us, |_| false);
     }
 
-    /// What the engine has said by `us` from now, as ULPDUs out of FPDUs whose every byte is checked.
-    pub(crate) fn heard(&mut self, us: i64) -> Vec<Vec<u8>> {
+    /// The ULPDUs that the engine sends within `us`, from FPDUs of which every byte is checked.
+    pub(crate) fn received(&mut self, us: i64) -> Vec<Vec<u8>> {
         self.run(us);
         let ulpdus = ulpdus(&mut self.theirs, &mut self.pair.inbox);
         assert!(self.pair.inbox.is_empty(), "a part of an FPDU");
@@ -159,7 +159,7 @@ impl Served {
     }
 
     /// The engine's next ULPDU.
-    pub(crate) fn hear(&mut self) -> Vec<u8> {
+    pub(crate) fn receive(&mut self) -> Vec<u8> {
         let whole = |pair: &RawPair| {
             let length = pair.inbox.first_chunk::<2>().map(|bytes| u16::from_be_bytes(*bytes) as usize)?;
             let wire = (2 + length).next_multiple_of(4) + 4;
@@ -172,17 +172,17 @@ impl Served {
         ulpdu
     }
 
-    /// The engine's next segment is a Terminate; its payload.
-    pub(crate) fn hear_terminate(&mut self) -> Vec<u8> {
-        let ulpdu = self.hear();
+    /// The payload of the engine's next ULPDU, which is a Terminate.
+    pub(crate) fn receive_terminate(&mut self) -> Vec<u8> {
+        let ulpdu = self.receive();
         assert_eq!(ulpdu[..18], untagged([0x41, 0x47], 0, [2, 1, 0], &[]), "no Terminate but {ulpdu:02x?}");
         ulpdu[18..].to_vec()
     }
 
-    /// The engine ends the stream by the one Terminate `payload`, the last it says, then FIN; its user is
+    /// The engine ends the stream by one Terminate with `payload`, its last message, then FIN; its user is
     /// told.
     pub(crate) fn expect_terminate(&mut self, payload: &[u8], what: &str) {
-        let heard = self.heard(20_000);
+        let heard = self.received(20_000);
         let terminates: Vec<_> = heard.iter().filter(|ulpdu| ulpdu[1] == 0x47).collect();
         let golden = untagged([0x41, 0x47], 0, [2, 1, 0], payload);
         assert_eq!(terminates, [&golden], "{what}: one Terminate");
@@ -204,7 +204,7 @@ impl Served {
         self.pair.next_event(&self.channel, 30_000_000).expect("no event")
     }
 
-    /// Waits until the engine may speak.
+    /// Waits for the established event.
     pub(crate) fn established(&mut self) {
         let event = self.event();
         let CmEventKind::Established { ord, ird, .. } = event.kind else { panic!("{event:?}") };
@@ -220,7 +220,7 @@ impl Served {
         self.qp.post_send(request).unwrap();
     }
 
-    /// Posts a receive at this place of the region; its number is the place.
+    /// Posts a receive at `offset` of the region, with `offset` as its wr_id.
     pub(crate) fn post_recv(&self, offset: usize, len: usize) {
         self.qp.post_recv(&RecvRequest::new(offset as u64, self.region.sge(offset, len))).unwrap();
     }
@@ -241,24 +241,24 @@ impl Served {
         wc.unwrap()
     }
 
-    /// What completes within 20 ms.
+    /// The completions of the next 20 ms.
     pub(crate) fn done(&mut self) -> Vec<WorkCompletion> {
         self.run(20_000);
         std::iter::from_fn(|| self.cq.poll_one()).collect()
     }
 
-    /// Which requests complete within 20 ms, and how.
+    /// wr_id and status of the completions of the next 20 ms.
     pub(crate) fn statuses(&mut self) -> Vec<(u64, WcStatus)> {
         self.run(20_000);
         self.completions()
     }
 
-    /// Which requests have completed, and how.
+    /// wr_id and status of the completions that wait.
     pub(crate) fn completions(&self) -> Vec<(u64, WcStatus)> {
         std::iter::from_fn(|| self.cq.poll_one()).map(|wc| (wc.wr_id, wc.status)).collect()
     }
 
-    /// Events of the completion queue since the last call.
+    /// The number of events of the completion queue since the last call.
     pub(crate) fn notified(&self) -> u64 {
         self.completions.wait(Some(Duration::ZERO)).unwrap()
     }
@@ -272,7 +272,7 @@ impl Served {
         self.pd.reg_mr(len, access).unwrap()
     }
 
-    /// A region of this stream alone: the peer may invalidate it.
+    /// A region for this stream only, which the peer may invalidate.
     pub(crate) fn own_region(&self, len: usize, access: Access) -> MemoryRegion {
         let options = MrOptions { qp: Some(&self.qp), ..MrOptions::new(access) };
         self.pd.reg_mr_with(len, &options).unwrap()

@@ -1,18 +1,19 @@
-//! The wire of a test, and what is at its ends: two hosts, or a host and a bare TCP peer.
+//! The wire of a test and the hosts at its ends: two engines, or an engine and a bare TCP peer.
 //!
 //! | type | what it has that the others have not |
 //! |---|---|
 //! | [`Pair`] | two engines and their users; connections between them |
 //! | [`RawPair`] | an engine beside a bare TCP peer, which says any bytes; routers that drop, peers that stop reading |
-//! | `Doorman` | over a `RawPair`: the engine listens, the peer opens as the test wants it to |
-//! | `Dialer` | over a `RawPair`: the engine connects, the peer answers as the test wants it to |
-//! | `Served` | over a `Doorman`: an accepted connection with one of each object |
+//! | `Responder` | over a `RawPair`: the engine listens, the peer opens as the test wants it to |
+//! | `Initiator` | over a `RawPair`: the engine connects, the peer answers as the test wants it to |
+//! | `Served` | over a `Responder`: an accepted connection with one of each object |
 //! | `World` | over a `RawPair` with a hub for its wire: honest clients on a third host |
 //!
-//! Elsewhere engines stand on other wires. The simulator's ports and those of `tests/src/placement` show
-//! every frame; the victim of `tests/src/attack` has a router and the processor's clock; `tests/src/scenes`
-//! needs a device; `benches` tells errors where a test panics, and counts each host's memory. The fuzzer's
-//! rigs are `RawPair`s with small limits and pools that are kept.
+//! Other tests use other wires. The ports of the simulator and of `tests/src/placement` show every frame.
+//! The victim of `tests/src/attack` has a router and the processor's clock. `tests/src/scenes` needs a
+//! device. `tests/src/target/in_memory.rs` runs the cases of `iwprobe`. `benches` returns errors where a
+//! test panics, and counts the memory of each host. The fuzzing targets use `RawPair`s with small limits and
+//! pools that outlive a run.
 
 use dp::Port;
 use dp::link::{LinkConfig, LinkControl, pair_with_control};
@@ -24,8 +25,8 @@ use super::Pair;
 use super::hooked::{Hooks, hooked};
 use super::raw::RawPair;
 
-/// What the ends are made of. By default a wire without faults, and engines as they are configured by
-/// default.
+/// The parts of a test's hosts. The default is a wire without faults and engines with their default
+/// configuration.
 pub(crate) struct Testbed<'a> {
     ports: (Box<dyn Port>, Box<dyn Port>),
     configure: Box<dyn Fn(&mut EngineConfig) + 'a>,
@@ -41,7 +42,7 @@ impl<'a> Testbed<'a> {
         Self::with_control(link).0
     }
 
-    /// With a hand on the wire.
+    /// A wire that the test can control.
     pub(crate) fn with_control(link: &LinkConfig) -> (Self, LinkControl) {
         let (a, b, control) = pair_with_control(link);
         (Self::over((a, b)), control)
@@ -52,13 +53,13 @@ impl<'a> Testbed<'a> {
         Self { ports, configure: Box::new(|_| {}), context: None }
     }
 
-    /// Does something to what passes the first end's port.
+    /// Hooks the bursts of the first end's port.
     pub(crate) fn hook_a(mut self, hooks: impl Hooks) -> Self {
         self.ports.0 = hooked(self.ports.0, hooks);
         self
     }
 
-    /// The same at the second end.
+    /// Hooks the bursts of the second end's port.
     pub(crate) fn hook_b(mut self, hooks: impl Hooks) -> Self {
         self.ports.1 = hooked(self.ports.1, hooks);
         self
@@ -69,7 +70,7 @@ impl<'a> Testbed<'a> {
         Self { configure: Box::new(configure), ..self }
     }
 
-    /// The context of the engine beside a bare TCP peer.
+    /// Sets the context of the engine that has a bare TCP peer.
     pub(crate) fn context(self, context: Context) -> Self {
         Self { context: Some(context), ..self }
     }
@@ -79,7 +80,7 @@ impl<'a> Testbed<'a> {
         Pair::over(self.ports, self.configure)
     }
 
-    /// A host, and a bare TCP peer at the second end.
+    /// An engine, and a bare TCP peer at the second end.
     pub(crate) fn peer(self) -> RawPair {
         let seeded = || Context::new(ContextConfig { seed: Some([3; 32]), ..ContextConfig::default() });
         let context = self.context.unwrap_or_else(|| seeded().unwrap());
@@ -87,7 +88,7 @@ impl<'a> Testbed<'a> {
     }
 }
 
-/// One more engine of `context`: with this address on this port.
+/// One more engine of `context`, with `address` on `port`.
 pub(crate) fn engine(context: &Context, port: Box<dyn Port>, address: &str, seed: u8) -> Engine {
     let mut config = EngineConfig::new(&*port, &[address]).unwrap();
     config.stack.seed = [seed; 32];

@@ -1,6 +1,6 @@
-//! A server with honest clients and a hostile one, all on one network and the clients on one engine of the
-//! server's.
+//! A server with honest clients and a hostile one on one network. One engine serves all of them.
 
+use super::{ALL, PORT, pattern, read_bytes, remote_addr};
 use std::time::Duration;
 
 use dp::link::LinkConfig;
@@ -10,8 +10,8 @@ use iwarp::mpa::Framer;
 use iwarp::rdmap::TerminateError;
 use iwarp::verbs::{
     CmEventKind, CmId, CompletionQueue, ConnParam, Context, ContextConfig, CqOptions, EventChannel,
-    MemoryRegion, MrOptions, ProtectionDomain, QpInit, QueuePair, RecvRequest, RemoteAddr, SendOp,
-    SendRequest, SharedReceiveQueue, SrqInit, StreamError, WcOpcode, WcStatus, WorkCompletion, cqe_for,
+    MemoryRegion, MrOptions, ProtectionDomain, QpInit, QueuePair, RecvRequest, SendOp, SendRequest,
+    SharedReceiveQueue, SrqInit, StreamError, WcOpcode, WcStatus, WorkCompletion, cqe_for,
 };
 use tcp_lite::facade::EthernetAddress;
 
@@ -19,7 +19,6 @@ use super::catalogue::{Attack, Name, Names, catalogue};
 use super::hub::hub;
 use super::raw::{EMPTY_WRITE, RawPair, fpdu, request};
 use super::testbed::Testbed;
-use super::{ALL, PORT, pattern};
 
 pub(crate) const WRITE_ONLY: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE);
 pub(crate) const REGION: usize = 4096;
@@ -29,20 +28,20 @@ const SLOT: usize = 64;
 const SLOTS: usize = 32;
 pub(crate) const HONEST: usize = 2;
 
-/// What the streams of a set have in common.
+/// The objects that the streams of a set share (RFC 5042 section 2.2).
 #[derive(Clone, Copy)]
 pub(crate) struct Model {
     pub(crate) one_domain: bool,
     pub(crate) one_completion_queue: bool,
-    /// Buffers that a stream may hold of the shared receive queue.
+    /// The most buffers of the shared receive queue that a stream may hold.
     pub(crate) one_receive_queue: Option<usize>,
-    /// An STag is valid on one stream alone.
+    /// Each STag is valid on one stream only.
     pub(crate) single_stream: bool,
     /// The hostile client's streams are in the set.
     pub(crate) hostile_inside: bool,
 }
 
-/// Nothing: what `QpInit::new` and a domain for each stream make.
+/// Streams share nothing, as with `QpInit::new` and a domain for each stream.
 pub(crate) const NOTHING_SHARED: Model = Model {
     one_domain: false,
     one_completion_queue: false,
@@ -50,7 +49,8 @@ pub(crate) const NOTHING_SHARED: Model = Model {
     single_stream: false,
     hostile_inside: false,
 };
-/// Shared by clients that nobody trusts: caps, STags of one stream, a completion queue that cannot overflow.
+/// Clients that do not trust each other share objects: caps, STags of one stream, a completion queue that
+/// cannot overflow.
 pub(crate) const SHARED_UNTRUSTED: Model = Model {
     one_domain: true,
     one_completion_queue: true,
@@ -58,11 +58,11 @@ pub(crate) const SHARED_UNTRUSTED: Model = Model {
     single_stream: true,
     hostile_inside: true,
 };
-/// Shared by streams that trust each other; the hostile client has a set of its own.
+/// Streams that trust each other share objects. The hostile client has objects of its own.
 pub(crate) const SHARED_TRUSTED: Model =
     Model { one_receive_queue: Some(SLOTS), single_stream: false, hostile_inside: false, ..SHARED_UNTRUSTED };
 
-/// What a set has in common, as far as it has.
+/// The objects of a set; its streams use those that the model says.
 pub(crate) struct Set {
     pub(crate) domain: ProtectionDomain,
     pub(crate) cq: CompletionQueue,
@@ -71,7 +71,7 @@ pub(crate) struct Set {
     pub(crate) slots: MemoryRegion,
 }
 
-/// The victim's end of a stream.
+/// The server's end of a stream.
 pub(crate) struct End {
     pub(crate) qp: QueuePair,
     pub(crate) cq: CompletionQueue,
@@ -89,7 +89,7 @@ impl End {
     }
 }
 
-/// An honest client's stream, and what it has written last.
+/// An honest client's stream, and the bytes that it wrote last.
 pub(crate) struct Honest {
     pub(crate) qp: QueuePair,
     pub(crate) _id: CmId,
@@ -116,7 +116,7 @@ impl World {
         Self::with(model, &LinkConfig::default())
     }
 
-    /// The hostile client's wire, as seen from the server, is this one.
+    /// `wire` is that of the hostile client, as seen from the server.
     pub(crate) fn with(model: Model, wire: &LinkConfig) -> Self {
         let (near, [raw_port, clients_port]) = hub([wire, &LinkConfig::default()]);
         let context =
@@ -131,7 +131,7 @@ impl World {
         let listener = raw.context.create_id(&channel);
         listener.listen(PORT, 16, Duration::from_secs(5)).unwrap();
         let domain = raw.context.alloc_pd().unwrap();
-        // Sized for all that can be posted at a time, and checked.
+        // Large enough for all requests that can be outstanding, and checked.
         let size = cqe_for([128; HONEST + 1]) + cqe_for([SLOTS]) + cqe_for([128; HONEST + 1]);
         let cq =
             raw.context.create_cq_with(&CqOptions { strict: Some(true), ..CqOptions::new(size) }).unwrap();
@@ -169,12 +169,12 @@ impl World {
         world
     }
 
-    /// Nobody listens to the clients' events: that a stream works is seen by its use.
+    /// A channel whose events nobody reads: the use of a stream shows that it works.
     pub(crate) fn channel_of_clients(&self) -> EventChannel {
         self.clients.create_event_channel().unwrap()
     }
 
-    /// An end for a stream of the set, or for one outside.
+    /// Objects for a stream inside or outside of the set.
     pub(crate) fn end(&self, inside: bool) -> End {
         let context = &self.raw.context;
         let Model { one_domain, one_completion_queue, one_receive_queue, single_stream, .. } = self.model;
@@ -209,8 +209,8 @@ impl World {
         end.id = Some(id);
     }
 
-    /// The hostile client's next connection: it may say anything.
-    pub(crate) fn intrude(&mut self) -> (End, Framer) {
+    /// The hostile client connects again, up to full operation.
+    pub(crate) fn connect_hostile(&mut self) -> (End, Framer) {
         self.raw.connect();
         self.raw.send(&request(true));
         let mut end = self.end(self.model.hostile_inside);
@@ -223,8 +223,8 @@ impl World {
         (end, framer)
     }
 
-    /// An honest client sees in the server's memory what it left there, leaves something new, and sends a
-    /// message.
+    /// An honest client checks that the server's memory has its last bytes, writes and reads new ones, and
+    /// sends a message.
     pub(crate) fn exchange(&mut self, client: usize, round: u64) {
         let honest = &mut self.honest[client];
         let mut bytes = vec![0; REGION];
@@ -232,7 +232,7 @@ impl World {
         assert_eq!(bytes, honest.bytes, "somebody else wrote here");
         honest.bytes = pattern(round * 16 + client as u64, REGION);
         self.local.write_at(0, &honest.bytes).unwrap();
-        let remote = RemoteAddr { addr: honest.end.region.addr(), rkey: honest.end.region.rkey() };
+        let remote = remote_addr(&honest.end.region, 0);
         let sent = [
             SendRequest::new(1, SendOp::Write { remote }, self.local.sge(0, REGION)),
             SendRequest::new(2, SendOp::Read { remote }, self.local.sge(REGION, REGION)),
@@ -246,7 +246,7 @@ impl World {
         self.local.read_at(REGION, &mut bytes).unwrap();
         let honest = &self.honest[client];
         assert_eq!(bytes, honest.bytes, "what was written is read");
-        // The completion of the message, behind those of other streams of the set.
+        // Completions of other streams of the set may come before that of the message.
         loop {
             let wc = next(&mut self.raw, &honest.end.cq);
             if honest.end.shares_receives && wc.opcode == WcOpcode::Recv {
@@ -258,8 +258,7 @@ impl World {
                     break;
                 }
             } else if wc.qp_num == honest.end.qp.qp_num() {
-                let mut message = [0; SLOT];
-                honest.end.inbox.read_at(0, &mut message).unwrap();
+                let message = read_bytes(&honest.end.inbox, 0, SLOT);
                 assert_eq!((wc.status, &message[..]), (WcStatus::Success, &bytes[..SLOT]));
                 honest.end.post();
                 break;
@@ -268,9 +267,9 @@ impl World {
         assert_eq!((honest.end.qp.error(), honest.qp.error()), (None, None));
     }
 
-    /// The hostile client says this, and ends.
+    /// The hostile client connects, sends one attack, and its stream ends.
     pub(crate) fn attack(&mut self, choose: impl Fn(&Names) -> Attack) {
-        let (end, mut framer) = self.intrude();
+        let (end, mut framer) = self.connect_hostile();
         let names = Names {
             mine: End::name(&end.region),
             others: End::name(&self.honest[0].end.region),
@@ -289,8 +288,9 @@ impl World {
         assert_eq!(end.qp.error(), Some(told), "{}", attack.name);
     }
 
-    /// The whole catalogue, and bytes without sense; the honest clients work on after each.
-    pub(crate) fn siege(&mut self) {
+    /// The hostile client sends every attack of the catalogue and random bytes. The honest clients work
+    /// after each.
+    pub(crate) fn attack_all(&mut self) {
         let count = catalogue(&Names::default()).len();
         for at in 0..count {
             self.attack(|names| catalogue(names).swap_remove(at));
@@ -299,7 +299,7 @@ impl World {
             }
         }
         for seed in 0..20 {
-            let (_end, _) = self.intrude();
+            let (_end, _) = self.connect_hostile();
             self.raw.send(&pattern(seed, 1 + seed as usize * 11));
             self.raw.until(500, |_| false);
             self.exchange(seed as usize % HONEST, 100 + seed);
@@ -310,11 +310,11 @@ impl World {
         );
     }
 
-    /// How long a client's Writes take, one at a time.
+    /// The virtual time of a client's Writes, one at a time.
     pub(crate) fn speed(&mut self) -> i64 {
         let start = self.raw.now_us;
         let honest = &self.honest[0];
-        let remote = RemoteAddr { addr: honest.end.region.addr(), rkey: honest.end.region.rkey() };
+        let remote = remote_addr(&honest.end.region, 0);
         for wr_id in 0..500 {
             let write = SendRequest::new(wr_id, SendOp::Write { remote }, self.local.sge(0, REGION));
             self.honest[0].qp.post_send(&write).unwrap();

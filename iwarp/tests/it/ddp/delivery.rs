@@ -1,5 +1,5 @@
-//! What a data sink places and delivers, and how it refuses (RFC 5041 sections 1.2, 4, 5.4, 7), by the
-//! engine: segments of the test's own come in, completions and memory are looked at.
+//! What a data sink places and delivers, and how it refuses segments (RFC 5041 sections 1.2, 4, 5.4, 7): the
+//! test sends segments to an engine, and checks completions and memory.
 
 use super::{REGION, setup, tagged, untagged};
 use crate::common::pattern;
@@ -13,7 +13,7 @@ use iwarp::verbs::{
 
 const SEND: u8 = 3;
 
-/// Completions of receives: where, how they ended, how many bytes.
+/// Completions of receives: wr_id, status and length.
 fn received(peer: &mut Served) -> Vec<(u64, WcStatus, u32)> {
     let all = peer.done();
     assert!(all.iter().all(|wc| wc.opcode == WcOpcode::Recv));
@@ -21,7 +21,8 @@ fn received(peer: &mut Served) -> Vec<(u64, WcStatus, u32)> {
 }
 
 // Proves DDP-001, DDP-006, DDP-008, DDP-009, DDP-047, DDP-048, DDP-109, DDP-119 to DDP-121, DDP-139: Writes
-// take no buffer, Sends the oldest, whole and partly filled; a Write of no bytes may name anything.
+// take no buffer, Sends the oldest, whole and partly filled; a Write of no bytes may have any STag and
+// offset.
 #[test]
 fn both_models_on_one_stream() {
     let mut peer = setup().ready();
@@ -30,12 +31,12 @@ fn both_models_on_one_stream() {
     }
     let (stag, base) = (peer.region.rkey(), peer.region.addr());
     let data = pattern(3, 40);
-    peer.say(&tagged(0xC1, stag, base + 5000, &data[..16]));
-    peer.say(&untagged(0x41, SEND, [0, 1, 0], &data));
-    peer.say(&tagged(0xC1, u32::MAX, u64::MAX, b""));
-    peer.say(&tagged(0xC1, 0, 0, b""));
-    peer.say(&untagged(0x41, SEND, [0, 2, 0], b""));
-    peer.say(&untagged(0x41, SEND, [0, 3, 0], b"third"));
+    peer.send(&tagged(0xC1, stag, base + 5000, &data[..16]));
+    peer.send(&untagged(0x41, SEND, [0, 1, 0], &data));
+    peer.send(&tagged(0xC1, u32::MAX, u64::MAX, b""));
+    peer.send(&tagged(0xC1, 0, 0, b""));
+    peer.send(&untagged(0x41, SEND, [0, 2, 0], b""));
+    peer.send(&untagged(0x41, SEND, [0, 3, 0], b"third"));
     assert_eq!(
         received(&mut peer),
         [(0, WcStatus::Success, 40), (1000, WcStatus::Success, 0), (2000, WcStatus::Success, 5)]
@@ -46,37 +47,37 @@ fn both_models_on_one_stream() {
     assert_eq!(peer.bytes(4999, 18), [&[0xEE], &data[..16], &[0xEE]].concat());
 }
 
-// Proves DDP-010, DDP-067, DDP-100, DDP-101, DDP-166, DDP-168: one STag for a hundred messages, here and
-// there and again; one buffer for one.
+// Proves DDP-010, DDP-067, DDP-100, DDP-101, DDP-166, DDP-168: one STag serves a hundred messages, at
+// several places and at the same one; a buffer serves one message.
 #[test]
 fn an_stag_serves_many_messages_and_a_buffer_one() {
     let mut peer = setup().ready();
     peer.post_recv(0, 100);
     let (stag, base) = (peer.region.rkey(), peer.region.addr());
     for n in 0..100_u8 {
-        peer.say(&tagged(0xC1, stag, base + 1000 + u64::from(n % 10), &[n]));
+        peer.send(&tagged(0xC1, stag, base + 1000 + u64::from(n % 10), &[n]));
     }
-    peer.say(&untagged(0x41, SEND, [0, 1, 0], b"one"));
+    peer.send(&untagged(0x41, SEND, [0, 1, 0], b"one"));
     assert_eq!(received(&mut peer), [(0, WcStatus::Success, 3)]);
     assert_eq!(peer.bytes(1000, 11), [90, 91, 92, 93, 94, 95, 96, 97, 98, 99, 0xEE]);
-    peer.say(&untagged(0x41, SEND, [0, 2, 0], b"two"));
+    peer.send(&untagged(0x41, SEND, [0, 2, 0], b"two"));
     peer.pair.until(10_000, |_| false);
     assert_eq!(peer.qp.error(), Some(StreamError { layer: 1, etype: 2, code: 2, from_peer: false }));
     assert_eq!(peer.pair.engine.counters().tx_terminates, 1, "and is counted");
 }
 
-// Proves DDP-054, DDP-134 to DDP-136, DDP-140, DDP-139: all bytes are there and nothing is delivered before
-// L=1; the length is where that segment ends.
+// Proves DDP-054, DDP-134 to DDP-136, DDP-140, DDP-139: all bytes are placed, and nothing is delivered
+// before L=1; the length is where that segment ends.
 #[test]
 fn the_last_flag_delivers() {
     let mut peer = setup().ready();
     peer.post_recv(0, 100);
     peer.post_recv(1000, 100);
-    peer.say(&untagged(0x01, SEND, [0, 1, 0], &[1; 20]));
-    peer.say(&untagged(0x01, SEND, [0, 1, 20], &[2; 20]));
+    peer.send(&untagged(0x01, SEND, [0, 1, 0], &[1; 20]));
+    peer.send(&untagged(0x01, SEND, [0, 1, 20], &[2; 20]));
     assert!(received(&mut peer).is_empty());
     assert_eq!(peer.bytes(0, 41), [&[1; 20][..], &[2; 20], &[0xEE]].concat());
-    peer.say(&untagged(0x41, SEND, [0, 1, 40], b"end"));
+    peer.send(&untagged(0x41, SEND, [0, 1, 40], b"end"));
     assert_eq!(received(&mut peer), [(0, WcStatus::Success, 43)]);
     peer.pair.until(1_000_000, |_| false);
     assert!(received(&mut peer).is_empty(), "delivered once");
@@ -91,26 +92,26 @@ fn rsvd_ulp_is_not_compared() {
     first[2..6].fill(0x11);
     let mut last = untagged(0x41, SEND, [0, 1, 4], b"two");
     last[2..6].fill(0x22);
-    peer.say_all(&[&first, &last]);
+    peer.send_all(&[&first, &last]);
     assert_eq!(received(&mut peer), [(0, WcStatus::Success, 7)]);
     assert_eq!((peer.bytes(0, 8), peer.qp.error()), (b"one two\xEE".to_vec(), None));
 }
 
-// Proves DDP-122: a Write is nothing but its segments, each placed for itself. That its parts leave a gap, or
-// overlap, is no error: nobody is told of a whole.
+// Proves DDP-122: a Write is nothing but its segments, each placed by itself. A gap or an overlap is no
+// error: no completion reports the whole.
 #[test]
 fn a_write_may_have_gaps() {
     let mut peer = setup().ready();
     let (stag, base) = (peer.region.rkey(), peer.region.addr());
-    peer.say_all(&[&tagged(0x81, stag, base + 8, b"two"), &tagged(0xC1, stag, base, b"one ")]);
+    peer.send_all(&[&tagged(0x81, stag, base + 8, b"two"), &tagged(0xC1, stag, base, b"one ")]);
     peer.pair.until(10_000, |_| false);
     assert_eq!(peer.bytes(0, 12), b"one \xEE\xEE\xEE\xEEtwo\xEE");
     assert_eq!(peer.qp.error(), None);
 }
 
-/// A message of any queue that leaves bytes out, or sends some twice, would hold bytes that nobody has sent:
-/// it ends the stream with an invalid MO (1/2/04), as with Linux's siw. It is not delivered, and in order not
-/// placed either.
+/// A message of any queue with a gap or an overlap would have bytes that the peer never sent: it ends the
+/// stream with an invalid MO (1/2/04), as with Linux's siw. It is not delivered, and not placed when it
+/// comes in order.
 #[test]
 fn an_untagged_message_has_no_gaps() {
     const READ_REQUEST: u8 = 1;
@@ -119,7 +120,7 @@ fn an_untagged_message_has_no_gaps() {
     for (opcode, queue, payload) in
         [whole(SEND, 0, 12), whole(READ_REQUEST, 1, 28), whole(TERMINATE, 2, 20), whole(0xB, 3, 12)]
     {
-        // Offsets at which a second segment begins, behind a first one of so many bytes.
+        // Lengths of a first segment, and offsets of the second.
         for (first, second) in [(0, 4), (0, 1), (8, 9), (8, 7), (8, 0)] {
             let mut peer = setup().ready();
             peer.post_recv(0, 100);
@@ -129,15 +130,15 @@ fn an_untagged_message_has_no_gaps() {
                     op: AtomicOp::FetchAdd { add: 1, mask: 0 },
                 };
                 peer.qp.post_send(&SendRequest::new(1, op, peer.region.sge(4096, 8))).unwrap();
-                assert_eq!(peer.heard(10_000).len(), 1);
+                assert_eq!(peer.received(10_000).len(), 1);
             }
             if first > 0 {
-                peer.say(&untagged(0x01, opcode, [queue, 1, 0], &payload[..first]));
+                peer.send(&untagged(0x01, opcode, [queue, 1, 0], &payload[..first]));
             }
             let rest = &payload[..payload.len() - first.max(second)];
             let bad = untagged(0x41, opcode, [queue, 1, second as u32], rest);
-            peer.say(&bad);
-            let heard = peer.heard(100_000);
+            peer.send(&bad);
+            let heard = peer.received(100_000);
             let what = format!("queue {queue}, {first} bytes, then from {second}");
             if opcode == TERMINATE {
                 assert!(heard.is_empty(), "{what}: a Terminate is not answered");
@@ -155,20 +156,20 @@ fn an_untagged_message_has_no_gaps() {
     }
 }
 
-/// RDMAP's own messages come one behind the other (RFC 5041 section 5.3). One that begins in the midst of
-/// another, on another queue, is not taken for the rest of it, nor by itself: its offset is not where the
-/// message under way goes on.
+/// Messages follow each other (RFC 5041 section 5.3). A message that begins in the middle of another one, on
+/// another queue, is not taken for the rest of that one, nor for a message of its own: its offset is not
+/// where the current message goes on.
 #[test]
 fn messages_of_the_control_queues_are_not_mixed() {
     let mut peer = setup().ready();
     let op = AtomicOp::FetchAdd { add: 1, mask: 0 };
     let atomic = SendOp::Atomic { remote: RemoteAddr { addr: 8, rkey: 1 }, op };
     peer.qp.post_send(&SendRequest::new(1, atomic, peer.region.sge(0, 8))).unwrap();
-    assert_eq!(peer.heard(10_000).len(), 1);
-    peer.say(&untagged(0x01, 1, [1, 1, 0], &[0; 16]));
+    assert_eq!(peer.received(10_000).len(), 1);
+    peer.send(&untagged(0x01, 1, [1, 1, 0], &[0; 16]));
     let answer = untagged(0x41, 0xB, [3, 1, 0], &[0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 9]);
-    peer.say(&answer);
-    let heard = peer.heard(100_000);
+    peer.send(&answer);
+    let heard = peer.received(100_000);
     assert_eq!((&heard[0][18..22], &heard[0][24..]), (&[0x12, 0x04, 0xC0, 0][..], &answer[..18]));
     assert_eq!(peer.bytes(0, 8), [0xEE; 8]);
 }
@@ -183,27 +184,26 @@ fn queues_count_for_themselves() {
     let mut ask = vec![0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 4];
     ask.extend(stag.to_be_bytes());
     ask.extend((base + 1000).to_be_bytes());
-    peer.say(&untagged(0x41, SEND, [0, 1, 0], b"one"));
-    peer.say(&untagged(0x41, 1, [1, 1, 0], &ask));
-    peer.say(&untagged(0x41, SEND, [0, 2, 0], b"two"));
+    peer.send(&untagged(0x41, SEND, [0, 1, 0], b"one"));
+    peer.send(&untagged(0x41, 1, [1, 1, 0], &ask));
+    peer.send(&untagged(0x41, SEND, [0, 2, 0], b"two"));
     assert_eq!(received(&mut peer), [(0, WcStatus::Success, 3), (1000, WcStatus::Success, 3)]);
-    // A Read Response to STag 9 at 7, then, on a queue that nobody opened, the Terminate with its own first
-    // number.
-    let heard = peer.heard(10_000);
+    // A Read Response to STag 9 at offset 7; then the Terminate, the first message of queue 2.
+    let heard = peer.received(10_000);
     assert_eq!(heard.len(), 1);
     assert_eq!(heard[0][..14], [0xC1, 0x42, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 7]);
-    peer.say(&untagged(0x41, SEND, [u32::MAX, 1, 0], b"x"));
-    let heard = peer.heard(10_000);
+    peer.send(&untagged(0x41, SEND, [u32::MAX, 1, 0], b"x"));
+    let heard = peer.received(10_000);
     assert_eq!(heard[0][..18], [0x41, 0x47, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0]);
     assert_eq!(heard[0][18..20], [0x12, 0x01]);
 }
 
-// Proves DDP-007, DDP-039, DDP-144, DDP-157, DDP-160, DDP-161, DDP-163, DDP-169, DDP-179, DDP-183, DDP-189 to
-// DDP-195, DDP-210, DDP-222: each error of the table ends reception at once (DDP-163, DDP-169), places
+// Proves DDP-007, DDP-039, DDP-144, DDP-157, DDP-160, DDP-161, DDP-163, DDP-169, DDP-179, DDP-183, DDP-189
+// to DDP-195, DDP-210, DDP-222: each error of the table ends reception at once (DDP-163, DDP-169), places
 // nothing (DDP-007, DDP-210), is told to the user (DDP-157, DDP-222) and, in one more message, to the peer,
-// with the numbers, the header and the length (DDP-189 to DDP-195); DDP alone would have ended the stream
-// without that message (DDP-144, DDP-160, DDP-161); what follows is dropped without a word, and nothing of
-// ours is sent (DDP-039).
+// with the numbers, the header and the length (DDP-189 to DDP-195); DDP alone ends the stream without that
+// message (DDP-144, DDP-160, DDP-161); what follows is dropped silently, and no request of ours is sent
+// (DDP-039).
 #[test]
 fn an_error_ends_reception_and_is_told_once() {
     let probe = setup().ready();
@@ -225,8 +225,8 @@ fn an_error_ends_reception_and_is_told_once() {
     ];
     for (bad, control) in cases {
         let mut peer = setup().ready();
-        // Seeds are equal: the region has the STag and the place it had for the probe, or the cases tell
-        // nothing.
+        // The seeds are equal, so the region has the same STag and address as in the first run. Otherwise
+        // the cases would show nothing.
         assert_eq!((peer.region.rkey(), REGION), (stag, REGION));
         let moved = peer.region.addr().wrapping_sub(base);
         let mut bad = bad;
@@ -238,8 +238,8 @@ fn an_error_ends_reception_and_is_told_once() {
         peer.post_recv(1000, 100);
         let placed = tagged(0xC1, stag, peer.region.addr() + 5000, b"late");
         let sent = untagged(0x41, SEND, [0, 1, 0], b"late");
-        peer.say_all(&[&bad, &placed, &sent, &bad]);
-        let heard = peer.heard(100_000);
+        peer.send_all(&[&bad, &placed, &sent, &bad]);
+        let heard = peer.received(100_000);
         assert_eq!(heard.len(), 1, "one Terminate, and nothing else: {bad:02x?}");
         let told = &heard[0][18..];
         assert_eq!(told[..2], control, "{bad:02x?}");
@@ -257,10 +257,10 @@ fn an_error_ends_reception_and_is_told_once() {
             matches!(event.kind, CmEventKind::Disconnected { error: Some(ConnectionError::Stream(told)), .. } if told == error),
             "{event:?}"
         );
-        // No request of ours goes out any more.
+        // No request of ours is sent any more.
         let late = SendRequest::new(1, SendOp::Send, peer.region.sge(0, 8));
         let refused = peer.qp.post_send(&late).is_err();
-        assert!(peer.heard(10_000).is_empty());
+        assert!(peer.received(10_000).is_empty());
         let mut completions = peer.done();
         completions.retain(|wc| wc.opcode == WcOpcode::Recv || wc.status == WcStatus::Success);
         let flushed: Vec<_> = completions.iter().map(|wc| (wc.wr_id, wc.status)).collect();
@@ -279,13 +279,13 @@ fn a_lost_connection_completes_all_that_is_outstanding() {
     for at in [0, 1000, 2000] {
         peer.post_recv(at, 100);
     }
-    peer.say(&untagged(0x01, SEND, [0, 1, 0], b"begun"));
+    peer.send(&untagged(0x01, SEND, [0, 1, 0], b"begun"));
     let read = SendOp::Read { remote: RemoteAddr { addr: 0, rkey: 1 } };
-    // More than may be outstanding at the peer.
+    // More than the peer's IRD.
     for wr_id in 0..12 {
         peer.qp.post_send(&SendRequest::new(wr_id, read, peer.region.sge(4000, 100))).unwrap();
     }
-    assert_eq!(peer.heard(10_000).len(), 8);
+    assert_eq!(peer.received(10_000).len(), 8);
     assert!(peer.done().is_empty());
     peer.pair.abort();
     let event = peer.event();
@@ -298,8 +298,8 @@ fn a_lost_connection_completes_all_that_is_outstanding() {
     assert_eq!(sent.iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), (0..12).collect::<Vec<_>>());
 }
 
-// Proves MPA-225, MPA-226, DDP-153, MPA-036, MPA-227: a FIN behind a whole FPDU is an end like any other;
-// one in the middle of an FPDU is a loss, and the FPDU is nobody's.
+// Proves MPA-225, MPA-226, DDP-153, MPA-036, MPA-227: a FIN behind a whole FPDU is an ordinary end; one in
+// the middle of an FPDU is a lost connection, and the FPDU is dropped.
 #[test]
 fn a_fin_cuts_an_fpdu_or_does_not() {
     for cut in [0, 1, 10] {
@@ -318,7 +318,7 @@ fn a_fin_cuts_an_fpdu_or_does_not() {
         );
         let status = if cut == 0 { WcStatus::Success } else { WcStatus::WrFlushError };
         assert_eq!(received(&mut peer).iter().map(|wc| wc.1).collect::<Vec<_>>(), [status]);
-        // The other half is closed too, or cut off.
+        // The engine closes its half too, or resets the connection.
         assert!(peer.pair.until(10_000_000, |raw| raw.closed.is_some()));
         assert!(
             cut > 0 || peer.pair.closed == Some(tcp_lite::CloseReason::Graceful),
@@ -329,8 +329,8 @@ fn a_fin_cuts_an_fpdu_or_does_not() {
     }
 }
 
-// Proves DDP-084: where the segments of a message differ in what DDP leaves to its ULP, what is told is one
-// segment's: with the STags of two regions one of the two is invalidated, never both, none, or a third.
+// Proves DDP-084: if segments of a message differ in the bytes that DDP reserves for its ULP, those of one
+// segment count: with the STags of two regions exactly one of the two is invalidated.
 #[test]
 fn the_reserved_bytes_of_one_segment_count() {
     for alike in [true, false] {
@@ -348,8 +348,8 @@ fn the_reserved_bytes_of_one_segment_count() {
             ulpdu
         };
         let second = if alike { 0 } else { 1 };
-        peer.say(&segment(0x01, lent[0].rkey(), 0));
-        peer.say(&segment(0x41, lent[second].rkey(), 20));
+        peer.send(&segment(0x01, lent[0].rkey(), 0));
+        peer.send(&segment(0x41, lent[second].rkey(), 20));
         let told = peer.done();
         let [wc] = told.as_slice() else { panic!("{told:?}") };
         assert_eq!((wc.status, wc.byte_len), (WcStatus::Success, 40));
@@ -362,14 +362,14 @@ fn the_reserved_bytes_of_one_segment_count() {
 }
 
 // Proves DDP-145, DDP-146, RDMAP-321: whether our application, the peer's, or TCP itself ends it, the stream
-// and its TCP connection end together, and then neither a post of ours nor a segment of the peer's does
-// anything.
+// and its TCP connection end together, and neither a post of ours nor a segment of the peer has an effect
+// after that.
 #[test]
 fn after_teardown_nothing_is_sent_or_placed() {
     for by in ["ours", "peer", "reset"] {
         let mut peer = setup().ready();
         let (stag, base) = (peer.region.rkey(), peer.region.addr());
-        // The first FPDU comes, and with it the right to speak.
+        // The responder may send after the first FPDU.
         peer.pair.until(10_000, |_| false);
         match by {
             "ours" => peer.id.disconnect(),
@@ -377,10 +377,10 @@ fn after_teardown_nothing_is_sent_or_placed() {
             _ => peer.pair.abort(),
         }
         peer.pair.until(100_000, |_| false);
-        // Our half is closed; the peer may still say something.
+        // Our half is closed; the peer may still send.
         if by == "ours" {
             assert!(peer.pair.until(1_000_000, |raw| raw.peer_closed), "FIN");
-            peer.say(&tagged(0xC1, stag, base, b"late"));
+            peer.send(&tagged(0xC1, stag, base, b"late"));
             peer.pair.close();
         }
         let event = peer.event();
@@ -406,9 +406,9 @@ fn a_message_is_complete_when_tcp_has_its_last_segment() {
     let request = |wr_id, len| SendRequest::new(wr_id, SendOp::Send, peer.region.sge(0, len));
     peer.qp.post_send(&request(1, 10)).unwrap();
     assert!(peer.cq.poll_one().is_none(), "the engine has not been turned");
-    peer.pair.turn();
+    peer.pair.poll();
     assert_eq!(peer.cq.poll_one().map(|wc| wc.wr_id), Some(1), "nothing of it is acknowledged");
-    // More than TCP takes: what it has no room for is not complete.
+    // More than TCP takes: requests for which it has no space are not complete.
     let all = 200;
     for wr_id in 2..all {
         if peer.qp.post_send(&request(wr_id, REGION)).is_err() {

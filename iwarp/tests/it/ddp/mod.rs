@@ -1,4 +1,4 @@
-//! DDP (RFC 5041): its bytes, what a source sends, what a sink takes.
+//! DDP (RFC 5041): headers on the wire, data source, data sink.
 
 mod delivery;
 mod sink;
@@ -10,7 +10,7 @@ use iwarp::verbs::{MemoryRegion, QueuePair};
 use crate::common::served::{Served, Setup};
 use crate::common::ulpdu;
 
-/// Bytes of the region that is lent to the peer.
+/// Length of the region that is exposed to the peer.
 const REGION: usize = 1 << 16;
 
 fn fill(_: &QueuePair, region: &MemoryRegion) {
@@ -22,7 +22,7 @@ fn setup() -> Setup<'static> {
     Setup { region: REGION, prepare: &fill, ..Setup::default() }
 }
 
-/// Behind this Request, in which the peer may ask for markers.
+/// A connection with this Request, which may ask for markers.
 fn ready_for(request: Vec<u8>) -> Served {
     Setup { request, ..setup() }.ready()
 }

@@ -1,7 +1,7 @@
 //! DDP's data sink against the reference model: segments in any order, and every error of its table.
 //!
-//! `Sink` below strings together the checks the engine uses, as the engine does; `reference/ddp_ref.py` says
-//! what has to come out.
+//! `Sink` below calls the checks in the order in which the engine calls them; `reference/ddp_ref.py` has the
+//! expected result.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
@@ -29,7 +29,7 @@ struct Sink {
     frontier: usize,
     /// Placed early: only the header is kept.
     placed: BTreeMap<usize, (Header, usize)>,
-    /// Arrived early and not placed: comes again in order.
+    /// Arrived early and was not placed: it comes again in order.
     waiting: BTreeMap<usize, Vec<u8>>,
     delivered: Vec<Delivery>,
     error: Option<DdpError>,
@@ -75,7 +75,7 @@ impl Sink {
         self.catch_up();
     }
 
-    /// The frontier moves over what came early.
+    /// The frontier passes segments that came early.
     fn catch_up(&mut self) {
         loop {
             let result = if let Some((header, len)) = self.placed.remove(&self.frontier) {
@@ -92,7 +92,7 @@ impl Sink {
         }
     }
 
-    /// `Err(None)` is a runt, for which DDP has no error.
+    /// `Err(None)` is a segment shorter than its header, for which DDP has no error.
     fn arrive(&mut self, arrival: Arrival, segment: &[u8]) -> Result<(Header, usize), Option<DdpError>> {
         let header = Header::parse(segment).map_err(DdpError::of_header)?;
         let payload = &segment[header.wire_len()..];
@@ -193,7 +193,7 @@ for line in sys.stdin:
 struct Stream {
     table: MemoryTable,
     registration: Registration,
-    /// Not ours to write: another stream's, another domain's, read-only.
+    /// Regions that the stream must not write: of another stream, of another domain, read-only.
     foreign: Vec<Registration>,
     segments: Vec<Vec<u8>>,
     posts: Vec<(u32, usize, u32)>,
@@ -281,7 +281,7 @@ impl Stream {
         } else {
             match rng.below(7) {
                 0 => segment[0] = segment[0] & !3 | version,
-                // A gap, or a step back.
+                // A gap or an overlap.
                 5..=6 => segment[17] ^= 1 + rng.below(7) as u8,
                 1 => segment[6..10].fill(0xFF),
                 2 => segment[10] ^= 0x80,
@@ -336,8 +336,8 @@ fn arrival_order(rng: &mut Rng, segments: usize) -> Vec<usize> {
     order
 }
 
-/// Any arrival order with repeats: what is delivered, in which order, with which bytes, and every byte of the
-/// registered memory are as the model has them.
+/// Any arrival order with repeats: the deliveries, their order and bytes, and every byte of the registered
+/// memory equal those of the model.
 // Proves DDP-002, DDP-013, DDP-014, DDP-033, DDP-034, DDP-053, DDP-089 to DDP-091, DDP-176, DDP-103, DDP-127,
 // DDP-128.
 #[test]
@@ -353,8 +353,8 @@ fn segments_in_any_order_end_as_in_the_model() {
     assert!(ours == model, "{}", first_difference(&ours, &model));
 }
 
-/// One bad segment anywhere, any arrival order: the same messages are delivered before it, and the same error
-/// raised.
+/// One bad segment anywhere, any arrival order: the same messages are delivered before it, and the same
+/// error is raised.
 // Proves DDP-163 to DDP-165, DDP-170, DDP-171, DDP-174, DDP-179 to DDP-182, DDP-184, DDP-189, DDP-190,
 // DDP-192.
 #[test]
@@ -376,10 +376,10 @@ fn first_difference(ours: &str, model: &str) -> String {
     format!("first difference (line, (ours, model)): {pair:?}")
 }
 
-/// The error table, one line each, at the second of three positions, in every arrival order. The message
-/// before the bad segment is delivered, the one behind it is not, and nothing but the first is in memory.
+/// Each line of the error table, at the second of three positions, in every arrival order. The message
+/// before the bad segment is delivered, the one behind it is not, and only the first is in memory.
 // Proves DDP-173, DDP-183, DDP-185 to DDP-188, DDP-197 to DDP-207, DDP-211 to DDP-213, DDP-217, RDMAP-199: a
-// line for each cause, and the error it has to have; where two checks fail one of their errors; the region
+// line for each cause, and the error it has to have; if two checks fail, one of their errors; the region
 // does not begin at offset 0.
 #[test]
 fn every_error_of_the_table_at_any_arrival() {
@@ -461,7 +461,7 @@ fn every_error_of_the_table_at_any_arrival() {
     }
 }
 
-/// An empty tagged segment is accepted whatever it names; an untagged one still takes a buffer.
+/// An empty tagged segment is accepted with any STag and offset. An untagged one takes a buffer.
 // Proves DDP-187, RDMAP-246.
 #[test]
 fn empty_segments() {
@@ -512,14 +512,14 @@ fn the_msn_window_moves() {
     assert_eq!(legal(&queue), [2, 3, 4]);
 }
 
-/// Type 3 is the LLP's: no error of DDP has it.
+/// Type 3 belongs to the LLP: no error of DDP has it.
 // Proves DDP-208.
 #[test]
 fn no_error_is_of_the_type_that_is_the_llps() {
     assert!(DdpError::ALL.iter().all(|error| error.etype() < 3));
 }
 
-/// MO plus length is summed in 64 bits, and a message has at most 2^32 - 1 bytes.
+/// MO plus length is added in 64 bits, and a message has at most 2^32 - 1 bytes.
 // Proves DDP-172.
 #[test]
 fn huge_offsets_do_not_wrap() {
@@ -533,8 +533,8 @@ fn huge_offsets_do_not_wrap() {
     assert_eq!(queue.deliver(&header, 2), Err(DdpError::TooLong));
 }
 
-/// At delivery each segment begins where the one before it ended: a message holds what was sent, and nothing
-/// else.
+/// At delivery each segment begins where the one before it ended: a message has exactly the bytes that were
+/// sent.
 #[test]
 fn a_message_is_delivered_without_gaps() {
     let segment = |msn, mo, last| Opcode::Send.untagged_header(Stag(0), msn, mo, last);
@@ -544,7 +544,7 @@ fn a_message_is_delivered_without_gaps() {
         for last in [false, true] {
             let mut queue = UntaggedQueue::new();
             assert!(queue.post(3));
-            // The message in front leaves nothing behind.
+            // The message before it leaves no state behind.
             assert!(queue.deliver(&segment(1, 0, false), 3) == Ok(None));
             assert!(queue.deliver(&segment(1, 3, true), 3).unwrap().is_some());
             let mut mo = 0;
@@ -555,7 +555,7 @@ fn a_message_is_delivered_without_gaps() {
             let gap = segment(2, wrong, last);
             assert_eq!(queue.check_next(&gap), Err(DdpError::InvalidMo), "{delivered:?}, {wrong}");
             assert_eq!(queue.deliver(&gap, 1), Err(DdpError::InvalidMo), "{delivered:?}, {wrong}");
-            // It may be placed there ahead of its turn, and so may the message behind it.
+            // It may be placed early, and so may the message behind it.
             assert_eq!(queue.check_next(&segment(3, 7, last)), Ok(()));
             assert_eq!((queue.first_msn(), queue.posted()), (2, 2));
             let message = queue.deliver(&segment(2, mo, true), 1).unwrap();

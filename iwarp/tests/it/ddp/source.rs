@@ -1,10 +1,9 @@
-//! What a data source puts on the wire (RFC 5041 sections 4, 5.2, 5.3), read byte by byte at the other end.
+//! The segments that a data source sends (RFC 5041 sections 4, 5.2, 5.3), checked byte by byte at the peer.
 
 use super::{ready_for, setup, tagged, untagged};
-use crate::common::Testbed;
-use crate::common::pattern;
 use crate::common::raw::{EMPTY_WRITE, fpdu, request};
 use crate::common::served::{Served, Setup};
+use crate::common::{Testbed, pattern};
 use iwarp::engine::EngineConfig;
 use iwarp::mpa::Framer;
 use iwarp::verbs::{RemoteAddr, SendOp, SendRequest, Sge, VerbsError};
@@ -15,7 +14,7 @@ const STAG: u32 = 0xDEAD_BEEF;
 /// Odd, and beyond 32 bits.
 const TO: u64 = 0x0102_0304_0506_0709;
 
-/// A message off the wire: the header of its first segment and the sizes and payload of all.
+/// A received message: the header of its first segment, and the sizes and payload of all.
 struct Message {
     header: Vec<u8>,
     sizes: Vec<usize>,
@@ -26,7 +25,7 @@ fn word(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap())
 }
 
-/// The bytes of the place in a header: TO or MO.
+/// The bytes of TO or MO in a header.
 fn place(segment: &[u8]) -> u64 {
     if segment[0] & 0x80 != 0 {
         u64::from_be_bytes(segment[6..14].try_into().unwrap())
@@ -35,7 +34,7 @@ fn place(segment: &[u8]) -> u64 {
     }
 }
 
-/// Joins segments into messages; what differs between the segments of a message and must not is found here.
+/// Joins segments into messages, and checks that their headers agree.
 fn messages(segments: &[Vec<u8>]) -> Vec<Message> {
     let mut messages: Vec<Message> = Vec::new();
     let mut under_way: Option<Message> = None;
@@ -62,8 +61,7 @@ fn messages(segments: &[Vec<u8>]) -> Vec<Message> {
     messages
 }
 
-/// Six requests of three kinds, posted at once, and what is heard: the segments, and the messages that they
-/// make.
+/// Posts six requests of three kinds at once. Returns the segments of the engine, and their messages.
 fn six_requests() -> (Vec<u8>, Vec<Vec<u8>>, Vec<Message>) {
     let mut peer = setup().ready();
     let data = pattern(1, 9000);
@@ -77,8 +75,8 @@ fn six_requests() -> (Vec<u8>, Vec<Vec<u8>>, Vec<Message>) {
     {
         peer.qp.post_send(&SendRequest::new(wr_id as u64, op, peer.region.sge(0, len))).unwrap();
     }
-    // Every byte is looked at there: length, header and payload, pad, CRC, and FPDU upon FPDU.
-    let heard = peer.heard(100_000);
+    // `received` checks every byte: length, header and payload, pad, CRC, and the sequence of FPDUs.
+    let heard = peer.received(100_000);
     let messages = messages(&heard);
     assert_eq!(messages.len(), 6);
     (data, heard, messages)
@@ -93,8 +91,8 @@ fn is_last(segment: &[u8]) -> bool {
 }
 
 // Proves DDP-017, DDP-021, DDP-022, DDP-037, DDP-055, DDP-057, DDP-059, DDP-076, DDP-096, DDP-097, MPA-008,
-// MPA-022, MPA-038: each FPDU has one segment, header first and payload behind it to its end; 14 bytes of
-// header where T is set, 18 where it is not; the version is 1, and what is reserved 0.
+// MPA-022, MPA-038: each FPDU has one segment, header first and payload behind it to its end; the header has
+// 14 bytes if T is set, else 18; the version is 1, and what is reserved 0.
 #[test]
 fn each_segment_is_a_header_and_payload() {
     let (data, heard, messages) = six_requests();
@@ -103,7 +101,8 @@ fn each_segment_is_a_header_and_payload() {
         assert_eq!(segment[0] & 0x03, 1, "the version");
         assert_eq!(segment[0] & 0x3c, 0, "reserved bits");
         assert_eq!(is_tagged(segment), segment[1] == 0x40, "only Writes are tagged here");
-        // A Send's or Write's payload is the data from its place on: so long is the header.
+        // The payload of a Send or Write is the data from its offset on, so this is the length of the
+        // header.
         if segment[1] != 0x41 {
             let (header, from) =
                 if is_tagged(segment) { (14, place(segment) - TO) } else { (18, place(segment)) };
@@ -115,8 +114,8 @@ fn each_segment_is_a_header_and_payload() {
 
 // Proves DDP-049, DDP-050, DDP-051, DDP-052, DDP-065, DDP-066, DDP-072, DDP-073, DDP-082, DDP-086, DDP-087,
 // DDP-092, DDP-093, DDP-094, DDP-095, DDP-099, DDP-108, DDP-111, DDP-116, DDP-118, DDP-125, DDP-126: the
-// segments of a message have one control byte of RDMAP, STag or queue and number, places that go on where
-// the last segment ended, and the last flag on the last one alone.
+// segments of a message have one control byte of RDMAP, STag or queue and number, offsets that continue
+// where the last segment ended, and the last flag on the last one only.
 #[test]
 fn the_segments_of_a_message_go_on_from_each_other() {
     let (data, heard, messages) = six_requests();
@@ -143,7 +142,7 @@ fn the_segments_of_a_message_go_on_from_each_other() {
 }
 
 // Proves DDP-070, DDP-074, DDP-075, DDP-089, DDP-090, DDP-124: messages leave in the order posted, tagged
-// ones with the STag and offset they were given, which is odd, untagged ones with the numbers of their queue
+// ones with the STag and offset they were given, which is odd; untagged ones have the numbers of their queue
 // from 1 on.
 #[test]
 fn messages_leave_in_order_and_numbered() {
@@ -164,8 +163,8 @@ fn messages_leave_in_order_and_numbered() {
     }
 }
 
-// Proves DDP-105, DDP-106, MPA-003, MPA-024, MPA-026, MPA-107: messages are cut into as few and as full
-// segments as MULPDU allows, which is 1442 where MSS is 1460 and timestamps take 12.
+// Proves DDP-105, DDP-106, MPA-003, MPA-024, MPA-026, MPA-107: messages are cut into as few segments, as
+// full as MULPDU allows, which is 1442 where MSS is 1460 and timestamps take 12.
 #[test]
 fn messages_are_cut_by_mulpdu() {
     let (_, heard, messages) = six_requests();
@@ -176,8 +175,8 @@ fn messages_are_cut_by_mulpdu() {
     assert_eq!((messages[2].sizes.as_slice(), messages[3].sizes.as_slice()), (&[18][..], &[14][..]));
 }
 
-// Proves MPA-111: however little room the FPDUs before it leave in a segment, nothing is cut to fit less than
-// 128 bytes.
+// Proves MPA-111: no FPDU is cut to fit into less than 128 bytes, however little space the FPDUs before it
+// leave in a segment.
 #[test]
 fn no_room_is_too_small_to_be_left() {
     for markers in [false, true] {
@@ -187,7 +186,7 @@ fn no_room_is_too_small_to_be_left() {
             for (wr_id, len) in [first, 4000].into_iter().enumerate() {
                 peer.qp.post_send(&SendRequest::new(wr_id as u64, write, peer.region.sge(0, len))).unwrap();
             }
-            let heard = peer.heard(100_000);
+            let heard = peer.received(100_000);
             assert_eq!(heard.iter().filter(|segment| is_last(segment)).count(), 2);
             for segment in heard.iter().filter(|segment| !is_last(segment)) {
                 assert!(segment.len() >= 128, "{} bytes behind {first}", segment.len());
@@ -209,7 +208,7 @@ fn tcp_segments_hold_whole_fpdus() {
         }
         peer.pair.until(1_000_000, |_| false);
         let bytes = std::mem::take(&mut peer.pair.inbox);
-        // Where FPDUs end, by their lengths; a marker in front of one is its own.
+        // The ends of FPDUs, by their lengths. A marker before an FPDU belongs to it.
         let (mut at, mut ends) = (0, vec![0]);
         while at < bytes.len() {
             let header = if markers && at % 512 == 0 { at + 4 } else { at };
@@ -229,8 +228,8 @@ fn tcp_segments_hold_whole_fpdus() {
 }
 
 // Proves DDP-027, DDP-029, MPA-009, MPA-030, MPA-108, MPA-121, MPA-266, MPA-267, MPA-269, MPA-288, MPA-306:
-// when the path turns narrow, FPDUs that are with TCP arrive as they were, over more segments, and what is
-// cut from then on fits. With markers and without.
+// when the path MTU drops, FPDUs that TCP has taken arrive unchanged, over more segments, and later FPDUs
+// fit. With markers and without.
 #[test]
 fn mulpdu_follows_the_path() {
     // MULPDU under EMSS 1448, and under 1000 - 20 - 32.
@@ -243,13 +242,13 @@ fn mulpdu_follows_the_path() {
             let op = SendOp::Write { remote: RemoteAddr { addr: TO, rkey: STAG } };
             peer.qp.post_send(&SendRequest::new(1, op, peer.region.sge(0, len))).unwrap();
             peer.pair.segments.clear();
-            let heard = peer.heard(2_000_000);
+            let heard = peer.received(2_000_000);
             let payload: Vec<u8> = heard.iter().flat_map(|ulpdu| &ulpdu[14..]).copied().collect();
             assert!(payload == data, "markers {markers}");
             (heard.iter().map(Vec::len).collect::<Vec<_>>(), std::mem::take(&mut peer.pair.segments))
         };
-        // With markers FPDUs have one length on the wire: ULPDUs that have fewer in them are not longer,
-        // those that have more are shorter.
+        // With markers all FPDUs have the same length on the wire: ULPDUs with fewer markers in them are not
+        // longer, those with more are shorter.
         let all_but_the_last_have = |most: usize, (ulpdus, segments): (Vec<usize>, Vec<usize>)| {
             let sizes = if markers { most - 4..=most } else { most..=most };
             let full = &ulpdus[..ulpdus.len() - 1];
@@ -265,7 +264,7 @@ fn mulpdu_follows_the_path() {
     }
 }
 
-// Proves DDP-107: what is longer than 2^32 - 1 bytes is refused by its length, one byte less is not.
+// Proves DDP-107: a request of 2^32 bytes is refused because of its length, one byte less is not.
 #[test]
 fn a_message_has_less_than_2_to_the_32_bytes() {
     let mut peer = setup().ready();
@@ -282,17 +281,17 @@ fn a_message_has_less_than_2_to_the_32_bytes() {
             "{refused:?}"
         );
     }
-    assert!(peer.heard(10_000).is_empty());
+    assert!(peer.received(10_000).is_empty());
 }
 
-// Proves DDP-004, DDP-104: registering memory and posting receives say nothing.
+// Proves DDP-004, DDP-104: registering memory and posting receives send nothing.
 #[test]
 fn what_is_local_says_nothing() {
     let mut peer = setup().ready();
     for n in 0..10 {
         peer.post_recv(100 * n, 100);
     }
-    assert!(peer.heard(100_000).is_empty());
+    assert!(peer.received(100_000).is_empty());
 }
 
 /// A Request that asks for markers, or does not: bit 0 of the flags.
@@ -302,8 +301,8 @@ fn asking(markers: bool) -> Vec<u8> {
     request
 }
 
-// Proves MPA-018, MPA-058, MPA-065, MPA-309, MPA-007: markers toward the peer where it asks for them, and
-// only there.
+// Proves MPA-018, MPA-058, MPA-065, MPA-309, MPA-007: markers are sent if the peer asks for them, and only
+// then.
 #[test]
 fn markers_are_sent_to_whom_asks_for_them() {
     for markers in [false, true] {
@@ -323,8 +322,8 @@ fn markers_are_sent_to_whom_asks_for_them() {
     }
 }
 
-// Proves MPA-021, MPA-077, MPA-078, MPA-081, MPA-082, MPA-085, MPA-088, MPA-298: CRCs are used unless an
-// administrator says otherwise, though the peer would not, and are kept to.
+// Proves MPA-021, MPA-077, MPA-078, MPA-081, MPA-082, MPA-085, MPA-088, MPA-298: CRCs are used unless the
+// administrator switches them off, even if the peer does not ask for them, and on every FPDU.
 #[test]
 fn crc_is_used_unless_both_say_no() {
     for (ours, theirs, used) in
@@ -335,7 +334,7 @@ fn crc_is_used_unless_both_say_no() {
             Setup { pair: Testbed::new().configure(configure).peer(), request: request(theirs), ..setup() }
                 .accepted();
         assert_eq!(peer.reply[16] & 0x40 != 0, used, "what the Reply declares");
-        peer.say(&EMPTY_WRITE);
+        peer.send(&EMPTY_WRITE);
         peer.established();
         peer.qp.post_send(&SendRequest::new(1, SendOp::Send, peer.region.sge(0, 42 - 18))).unwrap();
         peer.pair.until(100_000, |_| false);

@@ -1,14 +1,10 @@
-//! DDP's bytes on the wire: the golden headers, what they parse to, and how messages are cut.
+//! DDP's headers on the wire: golden headers, parsing, and how messages are cut.
 
+use crate::common::ulpdu::from_hex;
 use iwarp::ddp::{DdpError, Header, HeaderError, Segmenter, TaggedHeader, UntaggedHeader};
 use iwarp::memory::Stag;
 use iwarp::rdmap::Opcode;
 use proptest::prelude::*;
-
-fn hex(text: &str) -> Vec<u8> {
-    let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
-    digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
-}
 
 /// A message of 10000 bytes under MULPDU 1454, both models, byte for byte.
 // Proves DDP-045, DDP-055, DDP-057, DDP-060, DDP-077, DDP-096, RDMAP-090, DDP-044, DDP-046, DDP-085, DDP-094.
@@ -28,8 +24,8 @@ fn ten_thousand_bytes_are_cut_as_the_golden_headers_say() {
         let cut = segmenter.next(1454).unwrap();
         let to = 0x1000 + u64::from(cut.offset);
         let built = Header::from(Opcode::Write.tagged_header(Stag(0x1234_5678), to, cut.last));
-        assert_eq!((cut.len, built.to_bytes().to_vec()), (len, hex(header)));
-        assert_eq!(Header::parse(&hex(header)), Ok(built));
+        assert_eq!((cut.len, built.to_bytes().to_vec()), (len, from_hex(header)));
+        assert_eq!(Header::parse(&from_hex(header)), Ok(built));
     }
     assert!(segmenter.is_done() && segmenter.next(1454).is_none());
 
@@ -46,13 +42,13 @@ fn ten_thousand_bytes_are_cut_as_the_golden_headers_say() {
     for (len, header) in untagged {
         let cut = segmenter.next(1454).unwrap();
         let built = Header::from(Opcode::Send.untagged_header(Stag(0), 1, cut.offset, cut.last));
-        assert_eq!((cut.len, built.to_bytes().to_vec()), (len, hex(header)));
-        assert_eq!(Header::parse(&hex(header)), Ok(built));
+        assert_eq!((cut.len, built.to_bytes().to_vec()), (len, from_hex(header)));
+        assert_eq!(Header::parse(&from_hex(header)), Ok(built));
     }
     assert!(segmenter.is_done());
 }
 
-/// Every field has bytes of its own: none can stand in for another unseen.
+/// Every field has different bytes, so that two swapped fields show.
 // Proves DDP-061 to DDP-064, DDP-078 to DDP-081.
 #[test]
 fn each_field_is_in_its_place() {
@@ -62,8 +58,8 @@ fn each_field_is_in_its_place() {
     let (qn, msn, mo) = (0xB1B2_B3B4, 0xC1C2_C3C4, 0xD1D2_D3D4);
     let untagged = Header::Untagged(UntaggedHeader { last: true, rsvd_ulp, qn, msn, mo });
     for (header, bytes) in [
-        (tagged, hex("81 a1 b1b2b3b4 c1c2c3c4c5c6c7c8")),
-        (untagged, hex("41 a1a2a3a4a5 b1b2b3b4 c1c2c3c4 d1d2d3d4")),
+        (tagged, from_hex("81 a1 b1b2b3b4 c1c2c3c4c5c6c7c8")),
+        (untagged, from_hex("41 a1a2a3a4a5 b1b2b3b4 c1c2c3c4 d1d2d3d4")),
     ] {
         assert_eq!(header.to_bytes().to_vec(), bytes);
         assert_eq!(Header::parse(&bytes), Ok(header));
@@ -94,10 +90,10 @@ fn an_empty_message_is_one_last_segment() {
         assert!(segmenter.next(1454).is_none());
     }
     let empty = Header::from(Opcode::Write.tagged_header(Stag(0), 0, true));
-    assert_eq!(empty.to_bytes().to_vec(), hex("c1400000000000000000000000 00"));
+    assert_eq!(empty.to_bytes().to_vec(), from_hex("c1400000000000000000000000 00"));
 }
 
-/// MULPDU below a header and a byte cuts nothing and panics not; it may grow again.
+/// A MULPDU without space for a header and a byte cuts no segment, and does not panic. It may grow again.
 #[test]
 fn too_small_a_mulpdu_cuts_nothing() {
     let mut segmenter = Segmenter::tagged(3);
@@ -106,13 +102,13 @@ fn too_small_a_mulpdu_cuts_nothing() {
     assert_eq!(segmenter.next(u32::MAX).map(|c| (c.offset, c.len, c.last)), Some((1, 2, true)));
 }
 
-/// Runts of either kind, told apart by their own T bit; then versions.
+/// Segments shorter than the header that their T bit says, then wrong versions.
 // Proves DDP-058, DDP-098.
 #[test]
 fn runts_and_versions_are_refused() {
     assert_eq!(Header::parse(&[]), Err(HeaderError::Runt { bytes: 0 }));
-    let tagged = hex("c140112233440000000000001000");
-    let untagged = hex("414300000000000000000000000100000000");
+    let tagged = from_hex("c140112233440000000000001000");
+    let untagged = from_hex("414300000000000000000000000100000000");
     for whole in [&tagged, &untagged] {
         for bytes in 1..whole.len() {
             assert_eq!(Header::parse(&whole[..bytes]), Err(HeaderError::Runt { bytes }));
@@ -126,11 +122,11 @@ fn runts_and_versions_are_refused() {
     }
 }
 
-/// The reserved bits are never looked at.
+/// The reserved bits are ignored.
 // Proves DDP-056.
 #[test]
 fn reserved_bits_are_ignored() {
-    let mut bytes = hex("c140112233440000000000001000");
+    let mut bytes = from_hex("c140112233440000000000001000");
     let plain = Header::parse(&bytes);
     bytes[0] |= 0x3C;
     assert_eq!(Header::parse(&bytes), plain);

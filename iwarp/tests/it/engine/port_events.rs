@@ -1,12 +1,11 @@
-//! What happens to an engine's port: its link comes and goes, somebody else has its address.
+//! Events of an engine's port: its link goes down and up, another host uses its address.
 
-use crate::common::Connected;
-use crate::common::{Pair, Testbed};
+use crate::common::{Connected, Pair, Testbed, remote_addr};
 use dp::link::{LinkConfig, LinkControl};
 use iwarp::memory::Access;
 use iwarp::verbs::{
-    AsyncEvent, AsyncEventKind, CmEventKind, ConnParam, ConnectionError, RecvRequest, RemoteAddr, SendOp,
-    SendRequest, WcStatus,
+    AsyncEvent, AsyncEventKind, CmEventKind, ConnParam, ConnectionError, RecvRequest, SendOp, SendRequest,
+    WcStatus,
 };
 use tcp_lite::{AddressProbing, CloseReason, Duration};
 
@@ -36,7 +35,7 @@ fn a_flap_is_told_and_what_it_lost_is_sent_when_it_is_over() {
         assert_eq!((events(&pair.a), events(&pair.b)), (vec![], vec![]));
 
         control.set_up(false);
-        let to = RemoteAddr { addr: remote.addr(), rkey: remote.rkey() };
+        let to = remote_addr(&remote, 0);
         let write = SendRequest::new(1, SendOp::Write { remote: to }, local.sge(0, 8));
         c.qp_a.post_send(&write).unwrap();
         pair.run_us(flap_us);
@@ -54,7 +53,7 @@ fn a_flap_is_told_and_what_it_lost_is_sent_when_it_is_over() {
     }
 }
 
-/// How long after the link went both ends of `c` are told that it was that.
+/// Time from the loss of the link until both ends of `c` report it as the cause.
 fn link_down_us(pair: &mut Pair, c: &Connected) -> i64 {
     let down_us = pair.now_us;
     for (event, id) in [(pair.event_a(), &c.id_a), (pair.event_b(), &c.id_b)] {
@@ -81,7 +80,7 @@ fn connections_of_a_point_to_point_port_end_within_a_second_of_its_link() {
         pair.run_us(1_000_000);
         control.set_up(false);
         if busy {
-            let remote = RemoteAddr { addr: theirs.addr(), rkey: theirs.rkey() };
+            let remote = remote_addr(&theirs, 0);
             c.qp_a.post_send(&SendRequest::new(1, SendOp::Read { remote }, mr.sge(0, 8))).unwrap();
             c.qp_a.post_recv(&RecvRequest::new(2, mr.sge(8, 8))).unwrap();
         }
@@ -110,8 +109,7 @@ fn a_link_that_is_back_in_time_ends_no_connection_of_a_point_to_point_port() {
 
 #[test]
 fn connections_of_another_port_outlive_their_link_for_as_long_as_the_configuration_says() {
-    // Longer than the ten seconds of keepalives and of unanswered bytes, so that it is the link that ends
-    // them.
+    // Longer than the ten seconds of keepalives and of unacknowledged bytes, so that the link is the cause.
     for seconds in [2, 10, 25] {
         let (bed, control) = Testbed::with_control(&LinkConfig::default());
         let bed = bed.configure(|config| {
@@ -126,8 +124,7 @@ fn connections_of_another_port_outlive_their_link_for_as_long_as_the_configurati
         control.set_up(false);
         let took_us = link_down_us(&mut pair, &c) as u64;
         let due_us = seconds * 1_000_000;
-        // A sleeping engine looks at its link when it has something to do: at once, for it is asked for a
-        // turn by this test.
+        // A sleeping engine checks its link when it has something to do, which is now, as the test polls it.
         assert!((due_us..=due_us + 200_000).contains(&took_us), "{took_us}");
     }
 }

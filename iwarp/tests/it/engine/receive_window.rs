@@ -1,19 +1,19 @@
-//! The window that an engine announces: by its memory, never by the receives that are posted.
+//! The window that an engine announces depends on its memory, never on the number of posted receives.
 
+use crate::common::{Testbed, pattern, remote_addr};
 use std::sync::{Arc, Mutex};
 
 use crate::common::hooked::Hooks;
-use crate::common::{Testbed, pattern};
 use dp::link::{LinkConfig, LinkPlan};
 use dp::{Burst, Port};
 use iwarp::memory::Access;
-use iwarp::verbs::{ConnParam, RecvRequest, RemoteAddr, SendOp, SendRequest, WcStatus};
+use iwarp::verbs::{ConnParam, RecvRequest, SendOp, SendRequest, WcStatus};
 use tcp_lite::TcpConfig;
 
 /// Acknowledgement and window of the TCP segments that a port has sent.
 type Windows = Arc<Mutex<Vec<(u32, u16)>>>;
 
-/// Notes the windows that go out.
+/// Records the windows that are sent.
 struct Watched(Windows);
 
 impl Hooks for Watched {
@@ -31,8 +31,7 @@ impl Hooks for Watched {
     }
 }
 
-/// What B announces while A writes to it, having posted `before` receives at first and `meanwhile` on the
-/// way.
+/// The windows that B announces while A writes to it. B posts `before` receives first and `meanwhile` later.
 fn windows(before: usize, meanwhile: usize) -> Vec<(u32, u16)> {
     let noted = Windows::default();
     let mut pair = Testbed::new().hook_b(Watched(Arc::clone(&noted))).hosts();
@@ -45,7 +44,7 @@ fn windows(before: usize, meanwhile: usize) -> Vec<(u32, u16)> {
         }
     };
     post(before);
-    let remote = RemoteAddr { addr: target.addr(), rkey: target.rkey() };
+    let remote = remote_addr(&target, 0);
     for nr in 0..10 {
         let write = SendRequest::new(nr, SendOp::Write { remote }, source.sge(0, 300_000));
         c.qp_a.post_send(&write).unwrap();
@@ -62,7 +61,7 @@ fn windows(before: usize, meanwhile: usize) -> Vec<(u32, u16)> {
 #[test]
 fn posting_receives_does_not_move_the_window() {
     let none = windows(0, 0);
-    // Scaled by 128, behind the SYN's; the edge moves on by segments.
+    // Scaled by 128, after the SYN. The right edge moves by segments.
     let least = TcpConfig::default().recv_window_bytes / 128 - 12;
     assert!(none[1..].iter().all(|(_, window)| u32::from(*window) >= least), "open all the time: {none:?}");
     assert!(none == windows(500, 0), "posted before");
@@ -96,7 +95,7 @@ fn bytes_given_up_for_lack_of_memory_come_again_and_right() {
         let messages: Vec<_> =
             all.iter().map(|_| pair.b.pd.reg_mr(5000, Access::LOCAL_WRITE).unwrap()).collect();
         for (at, c) in all.iter().enumerate() {
-            let remote = RemoteAddr { addr: targets[at].addr(), rkey: targets[at].rkey() };
+            let remote = remote_addr(&targets[at], 0);
             c.qp_b.post_recv(&RecvRequest::new(at as u64, messages[at].sge(0, 5000))).unwrap();
             c.qp_a.post_send(&SendRequest::new(1, SendOp::Write { remote }, source.sge(0, len))).unwrap();
             c.qp_a.post_send(&SendRequest::new(2, SendOp::Send, source.sge(0, 5000))).unwrap();
@@ -115,7 +114,7 @@ fn bytes_given_up_for_lack_of_memory_come_again_and_right() {
         let counters = pair.b.engine.counters();
         let gauge = counters.stack.out_of_order;
         println!("markers {markers}: {gauge:?}, evicted {}", counters.stack.rx_out_of_order_evicted);
-        // With markers nothing waits that could be given up: it is placed.
+        // With markers nothing is held that could be given up: it is placed.
         assert_eq!(counters.stack.rx_out_of_order_evicted > 0, !markers, "{:?}", counters.stack);
         assert!(gauge.pinned_bytes_max <= 16_000 + 2 * 2176, "markers {markers}: {gauge:?}");
         assert_eq!((gauge.held_bytes, gauge.pinned_bytes), (0, 0), "markers {markers}");

@@ -1,15 +1,15 @@
-//! A port that takes nothing, or a pool that has no buffer: connections end in their time, and what was
-//! posted is not lost.
+//! A port that takes no frames, or a pool without buffers: connections end in time, and posted requests are
+//! not lost.
 
-use crate::common::{Connected, Pair, Testbed};
+use crate::common::{Connected, Pair, Testbed, remote_addr};
 use dp::link::{LinkConfig, pair};
 use iwarp::memory::Access;
 use iwarp::verbs::{
-    CmEventKind, ConnParam, ConnectionError, MemoryRegion, QpState, RemoteAddr, SendOp, SendRequest, WcStatus,
+    CmEventKind, ConnParam, ConnectionError, MemoryRegion, QpState, SendOp, SendRequest, WcStatus,
 };
 use tcp_lite::{CloseReason, Instant};
 
-/// As much as one Write of these tests has.
+/// Length of a Write.
 const BYTES: usize = 1 << 20;
 
 /// Two hosts on a wire whose ring is soon full, and a connection on which A posts `writes` Writes between the
@@ -27,7 +27,7 @@ fn post(pair: &mut Pair, c: &Connected, writes: u64) -> [MemoryRegion; 2] {
     let local = pair.a.pd.reg_mr(BYTES, access).unwrap();
     let remote = pair.b.pd.reg_mr(BYTES, access).unwrap();
     for wr_id in 0..writes {
-        let to = RemoteAddr { addr: remote.addr(), rkey: remote.rkey() };
+        let to = remote_addr(&remote, 0);
         c.qp_a
             .post_send(&SendRequest::new(wr_id, SendOp::Write { remote: to }, local.sge(0, BYTES)))
             .unwrap();
@@ -35,7 +35,7 @@ fn post(pair: &mut Pair, c: &Connected, writes: u64) -> [MemoryRegion; 2] {
     [local, remote]
 }
 
-/// A goes on alone: B is stopped, and empties no ring. Returns what A is told, after how long, and its turns.
+/// Polls A only, so that B empties no ring. Returns A's event, the time until it, and A's polls.
 fn alone(pair: &mut Pair) -> (CmEventKind, i64, u64) {
     let (start_us, before) = (pair.now_us, pair.a.engine.counters().polls);
     loop {
@@ -72,8 +72,8 @@ fn an_idle_connection_whose_port_takes_nothing_ends_when_keepalives_were_not_ans
     let (kind, took_us, _) = alone(&mut pair);
     let error = Some(ConnectionError::Tcp(CloseReason::TimedOut));
     assert!(matches!(kind, CmEventKind::Disconnected { error: told, .. } if told == error), "{kind:?}");
-    // Five seconds after the peer was heard, about a second before, the first of four, and a second after
-    // each.
+    // The first keepalive comes five seconds after the last segment of the peer, about a second ago. Four
+    // follow, a second apart.
     assert!((7_900_000..9_100_000).contains(&took_us), "{took_us}");
 }
 
@@ -105,7 +105,7 @@ fn what_is_posted_while_there_is_no_buffer_is_sent_when_there_is_one() {
     let _regions = post(&mut pair, &c, 3);
     let end_us = pair.now_us + 4_000_000;
     while pair.now_us < end_us {
-        pair.turn();
+        pair.poll();
     }
     let turns = pair.a.engine.counters().polls - before;
     assert!(turns < 20_000, "{turns} turns");

@@ -1,7 +1,7 @@
 //! Atomics between two engines: what they do to the word, who may, in what order they complete.
 
-use crate::common::ext::{ADD_ONE, ALL, ATOMIC, atomic, cas, remote, set_word, word};
-use crate::common::{Connected, Pair, expect_terminate};
+use crate::common::ext::{ADD_ONE, ALL, ATOMIC, atomic, cas, set_word, word};
+use crate::common::{Pair, expect_terminate, read_bytes, remote_addr};
 use dp::link::LinkConfig;
 use iwarp::memory::{Access, Base};
 use iwarp::verbs::{
@@ -9,19 +9,13 @@ use iwarp::verbs::{
     SendOp, SendRequest, StreamError, VerbsError, WcOpcode, WcStatus,
 };
 
-fn connected() -> (Pair, Connected) {
-    let mut pair = Pair::new(&LinkConfig::default());
-    let c = pair.connect(&ConnParam::default());
-    (pair, c)
-}
-
 /// Each operation changes the eight bytes at its address and no other, and brings back what they were.
 // Proves EXT-001, EXT-004, EXT-031 to EXT-033, EXT-036, EXT-044 to EXT-046, EXT-049 to EXT-054, EXT-059,
 // EXT-084 to EXT-085, EXT-100, EXT-171, EXT-187: the word, what is beside it, and what comes back are
 // compared, for each operation with the operands that it has (EXT-044 to EXT-059).
 #[test]
 fn each_operation_changes_its_word_alone() {
-    let (mut pair, c) = connected();
+    let (mut pair, c) = Pair::connected();
     let words = pair.b.pd.reg_mr(24, ATOMIC).unwrap();
     let local = pair.a.pd.reg_mr(24, Access::LOCAL_WRITE).unwrap();
     let receive = pair.b.pd.reg_mr(64, Access::LOCAL_WRITE).unwrap();
@@ -50,13 +44,12 @@ fn each_operation_changes_its_word_alone() {
         words.write_at(0, &[0xEE; 24]).unwrap();
         local.write_at(0, &[0xDD; 24]).unwrap();
         set_word(&words, 8, before);
-        c.qp_a.post_send(&atomic(1, op, remote(&words, 8), &local, 8)).unwrap();
+        c.qp_a.post_send(&atomic(1, op, remote_addr(&words, 8), &local, 8)).unwrap();
         let wc = pair.wc_a();
         assert_eq!((wc.wr_id, wc.status, wc.opcode, wc.byte_len), (1, WcStatus::Success, opcode, 8));
         assert_eq!((word(&words, 8), word(&local, 8)), (after, before), "{op:x?}");
         for (region, byte) in [(&words, 0xEE), (&local, 0xDD)] {
-            let mut bytes = [0; 24];
-            region.read_at(0, &mut bytes).unwrap();
+            let bytes = read_bytes(&region, 0, 24);
             assert!(bytes[..8].iter().chain(&bytes[16..]).all(|&o| o == byte), "{op:x?}");
         }
     }
@@ -67,21 +60,20 @@ fn each_operation_changes_its_word_alone() {
 // Proves EXT-041, EXT-047.
 #[test]
 fn words_are_numbers_of_the_machine() {
-    let (mut pair, c) = connected();
+    let (mut pair, c) = Pair::connected();
     let words = pair.b.pd.reg_mr(8, ATOMIC).unwrap();
     let bytes = |number: u64| {
         if cfg!(target_endian = "little") { number.to_le_bytes() } else { number.to_be_bytes() }
     };
     let holds = |number: u64| {
-        let mut held = [0; 8];
-        words.read_at(0, &mut held).unwrap();
+        let held = read_bytes(&words, 0, 8);
         held == bytes(number)
     };
     words.write_at(0, &bytes(1)).unwrap();
-    assert_eq!(pair.atomic(&c, AtomicOp::FetchAdd { add: 2, mask: 0 }, remote(&words, 0)), 1);
+    assert_eq!(pair.atomic(&c, AtomicOp::FetchAdd { add: 2, mask: 0 }, remote_addr(&words, 0)), 1);
     assert!(holds(3));
     let swap = AtomicOp::Swap { swap: 0x1122_3344_5566_7788 };
-    assert_eq!(pair.atomic(&c, swap, remote(&words, 0)), 3);
+    assert_eq!(pair.atomic(&c, swap, remote_addr(&words, 0)), 3);
     assert!(holds(0x1122_3344_5566_7788));
 }
 
@@ -89,11 +81,11 @@ fn words_are_numbers_of_the_machine() {
 // Proves EXT-164.
 #[test]
 fn adding_nothing_is_a_safe_probe() {
-    let (mut pair, c) = connected();
+    let (mut pair, c) = Pair::connected();
     let words = pair.b.pd.reg_mr(8, ATOMIC).unwrap();
     for (value, mask) in [(0, 0), (u64::MAX, 0), (0x0123_4567_89ab_cdef, u64::MAX), (7, 0x8080)] {
         set_word(&words, 0, value);
-        assert_eq!(pair.atomic(&c, AtomicOp::FetchAdd { add: 0, mask }, remote(&words, 0)), value);
+        assert_eq!(pair.atomic(&c, AtomicOp::FetchAdd { add: 0, mask }, remote_addr(&words, 0)), value);
         assert_eq!(word(&words, 0), value);
     }
 }
@@ -102,10 +94,10 @@ fn adding_nothing_is_a_safe_probe() {
 // Proves EXT-073, EXT-189.
 #[test]
 fn every_aligned_word_of_a_region_will_do() {
-    let (mut pair, c) = connected();
+    let (mut pair, c) = Pair::connected();
     let words = pair.b.pd.reg_mr(4096, ATOMIC).unwrap();
     for at in (0..4096).step_by(8) {
-        assert_eq!(pair.atomic(&c, AtomicOp::Swap { swap: at as u64 }, remote(&words, at)), 0);
+        assert_eq!(pair.atomic(&c, AtomicOp::Swap { swap: at as u64 }, remote_addr(&words, at)), 0);
     }
     assert!((0..4096).step_by(8).all(|at| word(&words, at) == at as u64));
 }
@@ -117,11 +109,11 @@ fn every_aligned_word_of_a_region_will_do() {
 fn a_misaligned_target_is_refused() {
     for op in [ADD_ONE, cas(0, 1), AtomicOp::Swap { swap: 1 }] {
         for offset in 1..8 {
-            let (mut pair, c) = connected();
+            let (mut pair, c) = Pair::connected();
             let words = pair.b.pd.reg_mr(32, ATOMIC).unwrap();
             let local = pair.a.pd.reg_mr(8, Access::LOCAL_WRITE).unwrap();
             set_word(&local, 0, 99);
-            c.qp_a.post_send(&atomic(1, op, remote(&words, 8 + offset), &local, 0)).unwrap();
+            c.qp_a.post_send(&atomic(1, op, remote_addr(&words, 8 + offset), &local, 0)).unwrap();
             let wc = pair.wc_a();
             assert_eq!(wc.status, WcStatus::RemoteOperationError, "{op:x?} at {offset}");
             assert_eq!(wc.error, Some(StreamError { layer: 0, etype: 2, code: 7, from_peer: true }));
@@ -138,7 +130,7 @@ fn a_misaligned_target_is_refused() {
 fn the_memory_is_aligned_not_its_tagged_offset() {
     let options = MrOptions { base: Base::Iova(4), ..MrOptions::new(ATOMIC) };
     for (addr, aligned) in [(4, true), (12, true), (8, false)] {
-        let (mut pair, c) = connected();
+        let (mut pair, c) = Pair::connected();
         let words = pair.b.pd.reg_mr_with(32, &options).unwrap();
         assert_eq!((words.addr(), words.as_ptr().addr() % 8), (4, 0));
         let remote = RemoteAddr { addr, rkey: words.rkey() };
@@ -170,7 +162,7 @@ fn a_refused_atomic_terminates_the_stream() {
         ("to write only", own | write, 0, 0, 0x02),
     ];
     for &(name, access, stag, addr, code) in cases {
-        let (mut pair, c) = connected();
+        let (mut pair, c) = Pair::connected();
         let words = pair.b.pd.reg_mr(32, access).unwrap();
         let local = pair.a.pd.reg_mr(8, Access::LOCAL_WRITE).unwrap();
         let remote = RemoteAddr {
@@ -189,7 +181,7 @@ fn a_refused_atomic_terminates_the_stream() {
 #[test]
 fn an_stag_of_another_stream_is_refused() {
     for (wrap, code) in [(false, 0x03), (true, 0x04)] {
-        let (mut pair, c) = connected();
+        let (mut pair, c) = Pair::connected();
         let other = pair.b.qp();
         let options = MrOptions {
             qp: (!wrap).then_some(&other),
@@ -198,14 +190,14 @@ fn an_stag_of_another_stream_is_refused() {
         };
         let words = pair.b.pd.reg_mr_with(32, &options).unwrap();
         let local = pair.a.pd.reg_mr(8, Access::LOCAL_WRITE).unwrap();
-        c.qp_a.post_send(&atomic(1, ADD_ONE, remote(&words, 24), &local, 0)).unwrap();
+        c.qp_a.post_send(&atomic(1, ADD_ONE, remote_addr(&words, 24), &local, 0)).unwrap();
         expect_terminate(&mut pair, &c, 0, 1, code);
         assert_eq!(word(&words, 24), 0);
     }
-    let (mut pair, c) = connected();
+    let (mut pair, c) = Pair::connected();
     let words = pair.b.context.alloc_pd().unwrap().reg_mr(32, ATOMIC).unwrap();
     let local = pair.a.pd.reg_mr(8, Access::LOCAL_WRITE).unwrap();
-    c.qp_a.post_send(&atomic(1, ADD_ONE, remote(&words, 0), &local, 0)).unwrap();
+    c.qp_a.post_send(&atomic(1, ADD_ONE, remote_addr(&words, 0), &local, 0)).unwrap();
     expect_terminate(&mut pair, &c, 0, 1, 0x03);
     assert_eq!(word(&words, 0), 0);
 }
@@ -215,17 +207,17 @@ fn an_stag_of_another_stream_is_refused() {
 #[test]
 fn reading_and_writing_amount_to_atomics() {
     for access in [ATOMIC, Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE, ALL] {
-        let (mut pair, c) = connected();
+        let (mut pair, c) = Pair::connected();
         let words = pair.b.pd.reg_mr(8, access).unwrap();
-        assert_eq!(pair.atomic(&c, ADD_ONE, remote(&words, 0)), 0, "{access:?}");
+        assert_eq!(pair.atomic(&c, ADD_ONE, remote_addr(&words, 0)), 0, "{access:?}");
         assert_eq!(word(&words, 0), 1);
     }
     // The right to atomics is no right to read or write.
     for op in [|remote| SendOp::Write { remote }, |remote| SendOp::Read { remote }] {
-        let (mut pair, c) = connected();
+        let (mut pair, c) = Pair::connected();
         let words = pair.b.pd.reg_mr(8, ATOMIC).unwrap();
         let local = pair.a.pd.reg_mr(8, Access::LOCAL_WRITE).unwrap();
-        c.qp_a.post_send(&SendRequest::new(1, op(remote(&words, 0)), local.sge(0, 8))).unwrap();
+        c.qp_a.post_send(&SendRequest::new(1, op(remote_addr(&words, 0)), local.sge(0, 8))).unwrap();
         let error = pair.until(|_| c.qp_a.error());
         assert_eq!((error.etype, error.from_peer), (1, true), "{error}");
     }
@@ -306,11 +298,11 @@ fn a_peer_without_the_extension_refuses() {
         drop(listener);
         let words = pair.b.pd.reg_mr(8, ATOMIC).unwrap();
         if extensions == no_swap {
-            assert_eq!(pair.atomic(&c, cas(0, 0), remote(&words, 0)), 0, "the others work");
-            assert_eq!(pair.atomic(&c, AtomicOp::FetchAdd { add: 0, mask: 0 }, remote(&words, 0)), 0);
+            assert_eq!(pair.atomic(&c, cas(0, 0), remote_addr(&words, 0)), 0, "the others work");
+            assert_eq!(pair.atomic(&c, AtomicOp::FetchAdd { add: 0, mask: 0 }, remote_addr(&words, 0)), 0);
         }
         let local = pair.a.pd.reg_mr(8, Access::LOCAL_WRITE).unwrap();
-        c.qp_a.post_send(&atomic(1, op, remote(&words, 0), &local, 0)).unwrap();
+        c.qp_a.post_send(&atomic(1, op, remote_addr(&words, 0), &local, 0)).unwrap();
         assert_eq!(pair.wc_a().status, WcStatus::RemoteOperationError);
         expect_terminate(&mut pair, &c, 0, 2, 6);
         assert_eq!(word(&words, 0), 0);
@@ -333,9 +325,13 @@ fn reads_and_atomics_share_the_depth() {
         let local = pair.a.pd.reg_mr(8 * 300, Access::LOCAL_WRITE).unwrap();
         for n in 0..300 {
             let request = if n % 3 == 2 {
-                SendRequest::new(n, SendOp::Read { remote: remote(&words, 32) }, local.sge(8 * n as usize, 8))
+                SendRequest::new(
+                    n,
+                    SendOp::Read { remote: remote_addr(&words, 32) },
+                    local.sge(8 * n as usize, 8),
+                )
             } else {
-                atomic(n, ADD_ONE, remote(&words, 0), &local, 8 * n as usize)
+                atomic(n, ADD_ONE, remote_addr(&words, 0), &local, 8 * n as usize)
             };
             c.qp_a.post_send(&request).unwrap();
         }
@@ -357,11 +353,11 @@ fn reads_and_atomics_share_the_depth() {
 // Proves EXT-089, EXT-112, EXT-141, EXT-201.
 #[test]
 fn a_chain_posted_at_once_is_carried_out_in_order() {
-    let (mut pair, c) = connected();
+    let (mut pair, c) = Pair::connected();
     let words = pair.b.pd.reg_mr(8, ATOMIC).unwrap();
     let local = pair.a.pd.reg_mr(8 * 100, Access::LOCAL_WRITE).unwrap();
     for n in 0..100 {
-        c.qp_a.post_send(&atomic(n, cas(n, n + 1), remote(&words, 0), &local, 8 * n as usize)).unwrap();
+        c.qp_a.post_send(&atomic(n, cas(n, n + 1), remote_addr(&words, 0), &local, 8 * n as usize)).unwrap();
     }
     for n in 0..100 {
         assert_eq!(pair.wc_a().wr_id, n);
@@ -373,13 +369,13 @@ fn a_chain_posted_at_once_is_carried_out_in_order() {
 /// A fence waits for atomics as it does for Reads: without it a Write behind an atomic may pass its answer.
 #[test]
 fn a_fence_waits_for_atomics() {
-    let (mut pair, c) = connected();
+    let (mut pair, c) = Pair::connected();
     let words = pair.b.pd.reg_mr(8, ALL).unwrap();
     let local = pair.a.pd.reg_mr(16, Access::LOCAL_WRITE).unwrap();
     // What the atomic brings back is what the fenced Write carries.
     set_word(&words, 0, 41);
-    c.qp_a.post_send(&atomic(1, ADD_ONE, remote(&words, 0), &local, 0)).unwrap();
-    let write = SendRequest::new(2, SendOp::Write { remote: remote(&words, 0) }, local.sge(0, 8));
+    c.qp_a.post_send(&atomic(1, ADD_ONE, remote_addr(&words, 0), &local, 0)).unwrap();
+    let write = SendRequest::new(2, SendOp::Write { remote: remote_addr(&words, 0) }, local.sge(0, 8));
     c.qp_a.post_send(&write.flags(SendFlags::FENCE | SendFlags::SIGNALED)).unwrap();
     assert_eq!([pair.wc_a().wr_id, pair.wc_a().wr_id], [1, 2]);
     pair.until(|_| (word(&words, 0) == 41).then_some(()));
@@ -389,15 +385,15 @@ fn a_fence_waits_for_atomics() {
 // Proves EXT-100, EXT-111.
 #[test]
 fn completions_keep_the_order_of_posting() {
-    let (mut pair, c) = connected();
+    let (mut pair, c) = Pair::connected();
     let words = pair.b.pd.reg_mr(8, ALL).unwrap();
     let local = pair.a.pd.reg_mr(64, Access::LOCAL_WRITE).unwrap();
-    let unsignaled = atomic(1, ADD_ONE, remote(&words, 0), &local, 0).flags(SendFlags::empty());
+    let unsignaled = atomic(1, ADD_ONE, remote_addr(&words, 0), &local, 0).flags(SendFlags::empty());
     c.qp_a.post_send(&unsignaled).unwrap();
-    c.qp_a.post_send(&atomic(2, ADD_ONE, remote(&words, 0), &local, 8)).unwrap();
-    let write = SendRequest::new(3, SendOp::Write { remote: remote(&words, 0) }, local.sge(32, 8));
+    c.qp_a.post_send(&atomic(2, ADD_ONE, remote_addr(&words, 0), &local, 8)).unwrap();
+    let write = SendRequest::new(3, SendOp::Write { remote: remote_addr(&words, 0) }, local.sge(32, 8));
     c.qp_a.post_send(&write).unwrap();
-    c.qp_a.post_send(&atomic(4, ADD_ONE, remote(&words, 0), &local, 16)).unwrap();
+    c.qp_a.post_send(&atomic(4, ADD_ONE, remote_addr(&words, 0), &local, 16)).unwrap();
     assert_eq!([pair.wc_a().wr_id, pair.wc_a().wr_id, pair.wc_a().wr_id], [2, 3, 4]);
     assert_eq!((word(&local, 0), word(&local, 8)), (0, 1));
 }
@@ -405,11 +401,11 @@ fn completions_keep_the_order_of_posting() {
 /// A graceful close waits for the answers to atomics.
 #[test]
 fn closing_waits_for_answers() {
-    let (mut pair, c) = connected();
+    let (mut pair, c) = Pair::connected();
     let words = pair.b.pd.reg_mr(8, ATOMIC).unwrap();
     let local = pair.a.pd.reg_mr(8 * 10, Access::LOCAL_WRITE).unwrap();
     for n in 0..10 {
-        c.qp_a.post_send(&atomic(n, ADD_ONE, remote(&words, 0), &local, 8 * n as usize)).unwrap();
+        c.qp_a.post_send(&atomic(n, ADD_ONE, remote_addr(&words, 0), &local, 8 * n as usize)).unwrap();
     }
     c.id_a.disconnect();
     for n in 0..10 {
@@ -438,7 +434,7 @@ fn extensions_may_be_agreed_on_in_private_data() {
         pair.event_a();
         let words = pair.b.pd.reg_mr(8, ATOMIC).unwrap();
         let local = pair.a.pd.reg_mr(8, Access::LOCAL_WRITE).unwrap();
-        qp_a.post_send(&atomic(1, ADD_ONE, remote(&words, 0), &local, 0)).unwrap();
+        qp_a.post_send(&atomic(1, ADD_ONE, remote_addr(&words, 0), &local, 0)).unwrap();
         let status = pair.wc_a().status;
         assert_eq!(status == WcStatus::Success, !asked.is_empty(), "{status}");
         assert_eq!(word(&words, 0), u64::from(!asked.is_empty()));
@@ -454,7 +450,7 @@ fn extensions_may_be_agreed_on_in_private_data() {
 fn every_aligned_word_is_a_target_whatever_its_offset() {
     for op in [ADD_ONE, cas(0, 1)] {
         for base in [0x1003, 0x8000_0000_0000_0005] {
-            let (mut pair, c) = connected();
+            let (mut pair, c) = Pair::connected();
             let words = |pair: &Pair| {
                 let options = MrOptions { base: Base::Iova(base), ..MrOptions::new(ATOMIC) };
                 pair.b.pd.reg_mr_with(32, &options).unwrap()
@@ -469,7 +465,7 @@ fn every_aligned_word_is_a_target_whatever_its_offset() {
                 assert_eq!(word(&target, 8 * k as usize), 1);
             }
             for offset in (0..25).filter(|offset| offset % 8 != 0) {
-                let (mut pair, c) = connected();
+                let (mut pair, c) = Pair::connected();
                 let target = words(&pair);
                 let local = pair.a.pd.reg_mr(8, Access::LOCAL_WRITE).unwrap();
                 let remote = RemoteAddr { addr: base + offset, rkey: target.rkey() };

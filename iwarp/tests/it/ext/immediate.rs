@@ -1,8 +1,8 @@
 //! Immediate Data: into the completion and the buffer of a receive, with what comes before and behind it.
 
-use crate::common::ext::{ALL, piece, receiving, remote, untagged};
+use crate::common::ext::{ALL, piece, receiving, untagged};
 use crate::common::served::Setup;
-use crate::common::{Connected, Pair, expect_terminate, pattern};
+use crate::common::{Pair, expect_terminate, pattern, read_bytes, remote_addr};
 use dp::link::{LinkConfig, LinkPlan};
 use iwarp::memory::Access;
 use iwarp::verbs::{
@@ -11,12 +11,6 @@ use iwarp::verbs::{
 };
 
 const DATA: [u8; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
-
-fn connected() -> (Pair, Connected) {
-    let mut pair = Pair::new(&LinkConfig::default());
-    let c = pair.connect(&ConnParam::default());
-    (pair, c)
-}
 
 fn immediate(wr_id: u64, number: u64) -> SendRequest {
     SendRequest::empty(wr_id, SendOp::Immediate { data: number.to_be_bytes() })
@@ -32,7 +26,7 @@ fn number(wc: &WorkCompletion) -> u64 {
 // Proves EXT-001, EXT-115 to EXT-116, EXT-119, EXT-121, EXT-197, EXT-199.
 #[test]
 fn the_bytes_are_in_the_completion_and_in_the_buffer() {
-    let (mut pair, c) = connected();
+    let (mut pair, c) = Pair::connected();
     let buffer = pair.b.pd.reg_mr(16, Access::LOCAL_WRITE).unwrap();
     for len in [8, 16] {
         buffer.write_at(0, &[0xEE; 16]).unwrap();
@@ -43,8 +37,7 @@ fn the_bytes_are_in_the_completion_and_in_the_buffer() {
         let wc = pair.wc_b();
         assert_eq!((wc.wr_id, wc.immediate, wc.solicited), (5, Some(DATA), false));
         assert_eq!((wc.opcode, wc.byte_len, wc.invalidated), (WcOpcode::RecvImmediate, 8, None));
-        let mut held = [0; 16];
-        buffer.read_at(0, &mut held).unwrap();
+        let held = read_bytes(&buffer, 0, 16);
         assert_eq!((&held[..8], &held[8..]), (&DATA[..], &[0xEE; 8][..]));
     }
 }
@@ -74,12 +67,12 @@ fn what_was_written_is_there_by_then() {
             let data = pattern(n, len);
             source.write_at(0, &data).unwrap();
             c.qp_b.post_recv(&RecvRequest::new(n, buffer.sge(0, 8))).unwrap();
-            let op = SendOp::WriteImmediate { remote: remote(&target, 0), data: n.to_be_bytes() };
+            let op = SendOp::WriteImmediate { remote: remote_addr(&target, 0), data: n.to_be_bytes() };
             // Odd ones as two requests.
             if n % 2 == 0 {
                 c.qp_a.post_send(&SendRequest::new(n, op, source.sge(0, len))).unwrap();
             } else {
-                let write = SendOp::Write { remote: remote(&target, 0) };
+                let write = SendOp::Write { remote: remote_addr(&target, 0) };
                 c.qp_a
                     .post_send(&SendRequest::new(n, write, source.sge(0, len)).flags(SendFlags::empty()))
                     .unwrap();
@@ -87,8 +80,7 @@ fn what_was_written_is_there_by_then() {
             }
             let wc = pair.wc_b();
             assert_eq!((wc.wr_id, number(&wc)), (n, n));
-            let mut got = vec![0; len];
-            target.read_at(0, &mut got).unwrap();
+            let got = read_bytes(&target, 0, len);
             assert!(got == data, "round {n}, markers {markers}");
             let wc = pair.wc_a();
             assert_eq!((wc.wr_id, wc.status), (n, WcStatus::Success));
@@ -148,7 +140,7 @@ fn only_the_solicited_variant_raises_a_solicited_event() {
     let waited = |channel: &iwarp::verbs::CompletionChannel| {
         channel.wait(Some(std::time::Duration::ZERO)).unwrap() != 0
     };
-    let write = SendOp::WriteImmediate { remote: remote(&target, 0), data: DATA };
+    let write = SendOp::WriteImmediate { remote: remote_addr(&target, 0), data: DATA };
     for op in [SendOp::Immediate { data: DATA }, write] {
         for (armed, solicited) in [(true, false), (true, true), (false, true)] {
             if armed {
@@ -169,7 +161,7 @@ fn only_the_solicited_variant_raises_a_solicited_event() {
 #[test]
 fn a_receive_needs_room_for_eight_bytes() {
     for len in [0, 7] {
-        let (mut pair, c) = connected();
+        let (mut pair, c) = Pair::connected();
         let buffer = pair.b.pd.reg_mr(8, Access::LOCAL_WRITE).unwrap();
         c.qp_b.post_recv(&RecvRequest::new(5, buffer.sge(0, len))).unwrap();
         c.qp_a.post_send(&immediate(1, 1)).unwrap();
@@ -177,7 +169,7 @@ fn a_receive_needs_room_for_eight_bytes() {
         let wc = pair.wc_b();
         assert_eq!((wc.wr_id, wc.status, wc.immediate), (5, WcStatus::LocalLengthError, None));
     }
-    let (mut pair, c) = connected();
+    let (mut pair, c) = Pair::connected();
     c.qp_a.post_send(&immediate(1, 1)).unwrap();
     expect_terminate(&mut pair, &c, 1, 2, 2);
 }
@@ -221,9 +213,9 @@ fn other_lengths_end_the_stream() {
         for len in [0, 1, 7, 9, 16, 100] {
             let mut peer = receiving(&[100], Setup::default());
             let segment = untagged(control, 0, 1, &vec![7; len]);
-            peer.say_all(&[&segment]);
+            peer.send_all(&[&segment]);
             let expected = [&[0x02, 0xFF, 0xc0, 0, 0, segment.len() as u8], &segment[..18]].concat();
-            assert_eq!(peer.hear_terminate(), expected, "{len} bytes");
+            assert_eq!(peer.receive_terminate(), expected, "{len} bytes");
             let found = StreamError { layer: 0, etype: 2, code: 0xFF, from_peer: false };
             assert_eq!(peer.qp.error(), Some(found));
             let wc = peer.wc();
@@ -240,15 +232,15 @@ fn pieces_make_eight_bytes() {
         [(4, 4, true), (1, 7, true), (8, 0, true), (0, 8, true), (4, 5, false), (4, 3, false)]
     {
         let mut peer = receiving(&[100, 100], Setup::default());
-        peer.say_all(&[&piece(0x48, 0, 1, 0, false, &DATA[..first])]);
+        peer.send_all(&[&piece(0x48, 0, 1, 0, false, &DATA[..first])]);
         let rest: Vec<u8> = DATA[first..].iter().copied().chain([0]).take(second).collect();
-        peer.say_all(&[&piece(0x48, 0, 1, first as u32, true, &rest), &untagged(0x49, 0, 2, &DATA)]);
+        peer.send_all(&[&piece(0x48, 0, 1, first as u32, true, &rest), &untagged(0x49, 0, 2, &DATA)]);
         if fits {
             let (one, two) = (peer.wc(), peer.wc());
             assert_eq!((one.wr_id, one.immediate, one.solicited), (0, Some(DATA), false));
             assert_eq!((two.wr_id, two.immediate, two.solicited), (1, Some(DATA), true));
         } else {
-            assert_eq!(peer.hear_terminate()[..2], [0x02, 0xFF], "{first} + {second}");
+            assert_eq!(peer.receive_terminate()[..2], [0x02, 0xFF], "{first} + {second}");
             assert_ne!(peer.wc().status, WcStatus::Success);
         }
     }
@@ -258,8 +250,8 @@ fn pieces_make_eight_bytes() {
         ([piece(0x43, 0, 1, 0, false, &DATA[..4]), piece(0x48, 0, 1, 4, true, &DATA[..4])], [0x12, 0x04]),
     ] {
         let mut peer = receiving(&[100], Setup::default());
-        peer.say_all(&[&segments[0], &segments[1]]);
-        assert_eq!(peer.hear_terminate()[..2], codes);
+        peer.send_all(&[&segments[0], &segments[1]]);
+        assert_eq!(peer.receive_terminate()[..2], codes);
     }
 }
 
@@ -281,13 +273,13 @@ fn faults_of_segments_are_found() {
         let mut peer = receiving(&[100], Setup::default());
         let mut segment = untagged(0x48, 0, 1, &DATA);
         change(&mut segment);
-        peer.say_all(&[&segment]);
-        assert_eq!(peer.hear_terminate()[..2], *codes);
+        peer.send_all(&[&segment]);
+        assert_eq!(peer.receive_terminate()[..2], *codes);
     }
     // The header's Invalidate STag is not looked at.
     let mut peer = receiving(&[100], Setup::default());
     let mut segment = untagged(0x48, 0, 1, &DATA);
     segment[2..6].fill(0xA5);
-    peer.say_all(&[&segment]);
+    peer.send_all(&[&segment]);
     assert_eq!(peer.wc().immediate, Some(DATA));
 }

@@ -3,8 +3,8 @@
 //!
 //! A issues two operations; what is guaranteed is looked at after every turn.
 
-use crate::common::ext::{ADD_ONE, ALL, atomic, remote, set_word, word};
-use crate::common::{Connected, Pair, pattern};
+use crate::common::ext::{ADD_ONE, ALL, atomic, set_word, word};
+use crate::common::{Connected, Pair, pattern, read_bytes, remote_addr};
 use dp::link::{LinkConfig, LinkPlan};
 use iwarp::memory::Access;
 use iwarp::verbs::{
@@ -55,28 +55,27 @@ impl Stage {
     }
 
     fn post(&self, wr_id: u64, op: Op) {
-        let (local, behind) = (&self.local, remote(&self.target, 8));
+        let (local, behind) = (&self.local, remote_addr(&self.target, 8));
         let request = match op {
             Op::Send => SendRequest::new(wr_id, SendOp::Send, local.sge(0, LEN)),
             Op::Immediate => SendRequest::empty(wr_id, SendOp::Immediate { data: IMMEDIATE }),
             Op::Write => SendRequest::new(wr_id, SendOp::Write { remote: behind }, local.sge(0, LEN)),
             Op::Read => SendRequest::new(wr_id, SendOp::Read { remote: behind }, local.sge(LEN + 8, LEN)),
-            Op::Atomic => atomic(wr_id, ADD_ONE, remote(&self.target, 0), local, LEN),
+            Op::Atomic => atomic(wr_id, ADD_ONE, remote_addr(&self.target, 0), local, LEN),
         };
         self.c.qp_a.post_send(&request).unwrap();
     }
 
     /// A turn; B's completions are looked at first, so that what A has then, B had before.
-    fn turn(&mut self) {
-        self.pair.turn();
+    fn poll(&mut self) {
+        self.pair.poll();
         self.done_a.extend(std::iter::from_fn(|| self.pair.a.cq.poll_one()));
         self.done_b.extend(std::iter::from_fn(|| self.pair.b.cq.poll_one()));
         assert!(self.done_a.iter().chain(&self.done_b).all(|wc| wc.status == WcStatus::Success));
     }
 
     fn bytes(region: &MemoryRegion, at: usize) -> Vec<u8> {
-        let mut bytes = vec![0; LEN];
-        region.read_at(at, &mut bytes).unwrap();
+        let bytes = read_bytes(&region, at, LEN);
         bytes
     }
 }
@@ -118,7 +117,7 @@ fn each_wire(first: Op, second: Op, guaranteed: impl Fn(&Stage)) {
             let end = stage.pair.now_us + 60_000_000;
             while stage.done_a.len() < 2 || stage.done_b.len() < received {
                 assert!(stage.pair.now_us < end, "{first:?} then {second:?} did not end");
-                stage.turn();
+                stage.poll();
                 guaranteed(&stage);
             }
             assert_eq!([stage.done_a[0].wr_id, stage.done_a[1].wr_id], [1, 2]);
@@ -239,11 +238,11 @@ fn an_atomic_waits_for_all_before_it() {
             stage.post(1, Op::Write);
             let five = stage.pair.a.pd.reg_mr(8, Access::empty()).unwrap();
             set_word(&five, 0, 5);
-            let write = SendOp::Write { remote: remote(&stage.target, 0) };
+            let write = SendOp::Write { remote: remote_addr(&stage.target, 0) };
             stage.c.qp_a.post_send(&SendRequest::new(2, write, five.sge(0, 8))).unwrap();
             stage.post(3, Op::Atomic);
             while stage.done_a.len() < 3 {
-                stage.turn();
+                stage.poll();
                 let whole = Stage::bytes(&stage.target, 8) == stage.data;
                 let value = word(&stage.target, 0);
                 assert!(value == 0 || value == 5 || (value == 6 && whole), "frame {lost}: {value}, {whole}");
@@ -265,18 +264,18 @@ fn tiny_segments_cut_every_message() {
         let before = stage.pair.a.engine.counters().tx_fpdus;
         stage.post(1, Op::Atomic);
         while stage.done_a.is_empty() {
-            stage.turn();
+            stage.poll();
         }
         let cut = stage.pair.a.engine.counters().tx_fpdus - before;
         assert!(cut >= 2, "{cut} segments");
         let compare =
             AtomicOp::CmpSwap { compare: 1, compare_mask: u64::MAX, swap: u64::MAX, swap_mask: 0xFF00 };
-        let swap = atomic(2, compare, remote(&stage.target, 0), &stage.local, LEN);
+        let swap = atomic(2, compare, remote_addr(&stage.target, 0), &stage.local, LEN);
         stage.c.qp_a.post_send(&swap).unwrap();
-        let op = SendOp::WriteImmediate { remote: remote(&stage.target, 8), data: IMMEDIATE };
+        let op = SendOp::WriteImmediate { remote: remote_addr(&stage.target, 8), data: IMMEDIATE };
         stage.c.qp_a.post_send(&SendRequest::new(3, op, stage.local.sge(0, LEN))).unwrap();
         while stage.done_a.len() < 3 || stage.done_b.is_empty() {
-            stage.turn();
+            stage.poll();
         }
         assert_eq!((word(&stage.target, 0), word(&stage.local, LEN)), (0xFF01, 1));
         completed_in_order(&stage, &[WcOpcode::RecvImmediate]);

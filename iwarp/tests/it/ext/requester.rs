@@ -41,7 +41,7 @@ fn requests_are_sent_to_the_byte() {
     peer.post(&atomic(3, compare, &local, 16));
     peer.post(&atomic(4, AtomicOp::Swap { swap: 9 }, &local, 24));
     peer.post(&read(5, &local, 32));
-    let heard: Vec<_> = (0..5).map(|_| peer.hear()).collect();
+    let heard: Vec<_> = (0..5).map(|_| peer.receive()).collect();
     for (n, (segment, control)) in heard.iter().zip([0x41, 0x4a, 0x4a, 0x4a, 0x41]).enumerate() {
         assert_eq!(segment[..18], untagged(control, 1, n as u32 + 1, &[]));
     }
@@ -59,7 +59,7 @@ fn requests_are_sent_to_the_byte() {
     let ids = [&heard[1], &heard[2], &heard[3]].map(|segment| id_of(segment));
     assert!(ids[0] != ids[1] && ids[1] != ids[2] && ids[0] != ids[2]);
     // The answers, in order: the third on queue 3 completes the third atomic, the Read between not counted.
-    peer.say_all(&[
+    peer.send_all(&[
         &read_response(&local, 0),
         &atomic_response(1, ids[0], 101),
         &atomic_response(2, ids[1], 102),
@@ -90,7 +90,7 @@ fn a_hundred_requests_keep_their_order() {
     }
     let mut outstanding = Vec::new();
     for n in 0..100_u32 {
-        let heard = peer.hear();
+        let heard = peer.receive();
         assert_eq!(heard[38..46], u64::from(n).to_be_bytes());
         outstanding.push(id_of(&heard));
         // The depth is 8: with it used up the oldest is answered.
@@ -98,7 +98,11 @@ fn a_hundred_requests_keep_their_order() {
             peer.run(1000);
             assert!(n >= 92 || peer.pair.inbox.is_empty(), "more than ORD are outstanding");
             let answered = n + 1 - outstanding.len() as u32;
-            peer.say_all(&[&atomic_response(answered + 1, outstanding.remove(0), u64::from(answered) + 500)]);
+            peer.send_all(&[&atomic_response(
+                answered + 1,
+                outstanding.remove(0),
+                u64::from(answered) + 500,
+            )]);
             let wc = peer.wc();
             assert_eq!((wc.wr_id, wc.status), (u64::from(answered), WcStatus::Success));
             assert_eq!(word(&local, 0), u64::from(answered) + 500);
@@ -117,13 +121,13 @@ fn a_third_request_waits_for_the_first_answer() {
     peer.post(&read(1, &local, 0));
     peer.post(&atomic(2, ADD_ONE, &local, 8));
     peer.post(&atomic(3, ADD_ONE, &local, 16));
-    peer.hear();
-    let second = id_of(&peer.hear());
+    peer.receive();
+    let second = id_of(&peer.receive());
     peer.run(100_000);
     assert!(peer.pair.inbox.is_empty());
-    peer.say_all(&[&read_response(&local, 0)]);
-    let third = id_of(&peer.hear());
-    peer.say_all(&[&atomic_response(1, second, 1), &atomic_response(2, third, 2)]);
+    peer.send_all(&[&read_response(&local, 0)]);
+    let third = id_of(&peer.receive());
+    peer.send_all(&[&atomic_response(1, second, 1), &atomic_response(2, third, 2)]);
     assert_eq!([peer.wc().wr_id, peer.wc().wr_id, peer.wc().wr_id], [1, 2, 3]);
 }
 
@@ -137,12 +141,12 @@ fn nothing_completes_without_its_answer() {
     set_word(&local, 0, 99);
     peer.post(&atomic(1, ADD_ONE, &local, 0));
     peer.post(&SendRequest::new(2, SendOp::Send, local.sge(8, 4)));
-    let id = id_of(&peer.hear());
-    assert_eq!(peer.hear()[1], 0x43, "the Send does not wait");
+    let id = id_of(&peer.receive());
+    assert_eq!(peer.receive()[1], 0x43, "the Send does not wait");
     peer.run(1_000_000);
     assert!(peer.cq.poll_one().is_none());
     assert_eq!(word(&local, 0), 99);
-    peer.say_all(&[&atomic_response(1, id, 7)]);
+    peer.send_all(&[&atomic_response(1, id, 7)]);
     assert_eq!([peer.wc().wr_id, peer.wc().wr_id], [1, 2]);
     assert_eq!(word(&local, 0), 7);
 }
@@ -156,11 +160,11 @@ fn a_fenced_send_waits_for_atomics() {
     peer.post(
         &SendRequest::new(2, SendOp::Send, local.sge(8, 4)).flags(SendFlags::FENCE | SendFlags::SIGNALED),
     );
-    let id = id_of(&peer.hear());
+    let id = id_of(&peer.receive());
     peer.run(100_000);
     assert!(peer.pair.inbox.is_empty());
-    peer.say_all(&[&atomic_response(1, id, 7)]);
-    assert_eq!(peer.hear()[1], 0x43);
+    peer.send_all(&[&atomic_response(1, id, 7)]);
+    assert_eq!(peer.receive()[1], 0x43);
 }
 
 /// An answer may come in pieces.
@@ -172,12 +176,12 @@ fn an_answer_may_come_in_pieces() {
     for (n, step) in [5, 1].into_iter().enumerate() {
         let msn = n as u32 + 1;
         peer.post(&atomic(1, ADD_ONE, &local, 0));
-        let id = id_of(&peer.hear());
+        let id = id_of(&peer.receive());
         let whole = atomic_response(msn, id, 0x0102_0304_0506_0708);
         for (k, part) in whole[18..].chunks(step).enumerate() {
             assert!(peer.cq.poll_one().is_none());
             let mo = k * step;
-            peer.say_all(&[&piece(0x4b, 3, msn, mo as u32, mo + part.len() == 12, part)]);
+            peer.send_all(&[&piece(0x4b, 3, msn, mo as u32, mo + part.len() == 12, part)]);
         }
         assert_eq!(peer.wc().status, WcStatus::Success);
         assert_eq!(word(&local, 0), 0x0102_0304_0506_0708);
@@ -220,13 +224,13 @@ fn every_wrong_answer_ends_the_stream() {
         let local = peer.reg_mr(64, Access::LOCAL_WRITE);
         if *behind_read {
             peer.post(&read(1, &local, 0));
-            peer.hear();
+            peer.receive();
         }
         peer.post(&atomic(2, ADD_ONE, &local, 8));
-        let id = id_of(&peer.hear());
+        let id = id_of(&peer.receive());
         let segment = answer(id, &local);
-        peer.say_all(&[&segment]);
-        let terminate = peer.hear_terminate();
+        peer.send_all(&[&segment]);
+        let terminate = peer.receive_terminate();
         assert_eq!(terminate[..4], [codes[0], codes[1], 0xc0, 0], "{name}");
         assert_eq!(terminate[4..6], (segment.len() as u16).to_be_bytes(), "{name}");
         assert_eq!(terminate[6..], segment[..if segment[0] & 0x80 == 0 { 18 } else { 14 }], "{name}");
@@ -236,14 +240,14 @@ fn every_wrong_answer_ends_the_stream() {
     }
     // With nothing outstanding there is no buffer on queue 3; and an answer given twice is too many.
     let mut peer = Served::new();
-    peer.say_all(&[&atomic_response(1, 1, 7)]);
-    assert_eq!(peer.hear_terminate()[..4], [0x12, 0x02, 0xc0, 0]);
+    peer.send_all(&[&atomic_response(1, 1, 7)]);
+    assert_eq!(peer.receive_terminate()[..4], [0x12, 0x02, 0xc0, 0]);
     let mut peer = Served::new();
     let local = peer.reg_mr(8, Access::LOCAL_WRITE);
     peer.post(&atomic(2, ADD_ONE, &local, 0));
-    let id = id_of(&peer.hear());
-    peer.say_all(&[&atomic_response(1, id, 7), &atomic_response(1, id, 8)]);
-    assert_eq!(peer.hear_terminate()[..4], [0x12, 0x03, 0xc0, 0]);
+    let id = id_of(&peer.receive());
+    peer.send_all(&[&atomic_response(1, id, 7), &atomic_response(1, id, 8)]);
+    assert_eq!(peer.receive_terminate()[..4], [0x12, 0x03, 0xc0, 0]);
     assert_eq!((peer.wc().status, word(&local, 0)), (WcStatus::Success, 7));
 }
 
@@ -263,10 +267,10 @@ fn an_unexpected_opcode_reaches_the_application() {
             request.sg_list.push(local.sge(0, len));
         }
         peer.post(&request);
-        let heard = peer.hear();
+        let heard = peer.receive();
         let mut payload = vec![0x02, 0x06, 0xc0, 0, 0, heard.len() as u8];
         payload.extend(&heard[..18]);
-        peer.say_all(&[&untagged(0x47, 2, 1, &payload)]);
+        peer.send_all(&[&untagged(0x47, 2, 1, &payload)]);
         peer.run(10_000);
         let told = StreamError { layer: 0, etype: 2, code: 6, from_peer: true };
         assert_eq!(peer.qp.error(), Some(told));
@@ -296,12 +300,12 @@ fn immediate_data_is_sent_to_the_byte() {
     peer.post(&SendRequest::empty(6, write));
     peer.post(&SendRequest::new(7, SendOp::Send, local.sge(0, 4)));
     let whole = |msn, control| untagged(control, 0, msn, &data);
-    assert_eq!(peer.hear()[..18], untagged(0x43, 0, 1, &[]));
-    assert_eq!(peer.hear(), whole(2, 0x48));
-    assert_eq!(peer.hear(), whole(3, 0x49));
+    assert_eq!(peer.receive()[..18], untagged(0x43, 0, 1, &[]));
+    assert_eq!(peer.receive(), whole(2, 0x48));
+    assert_eq!(peer.receive(), whole(3, 0x49));
     let mut written = 0;
     loop {
-        let heard = peer.hear();
+        let heard = peer.receive();
         assert_eq!(heard[1], 0x40);
         written += heard.len() - 14;
         if heard[0] & 0x40 != 0 {
@@ -309,12 +313,12 @@ fn immediate_data_is_sent_to_the_byte() {
         }
     }
     assert_eq!(written, 4096);
-    assert_eq!(peer.hear(), whole(4, 0x48));
-    assert_eq!(peer.hear().len(), 14 + 4);
-    assert_eq!(peer.hear(), whole(5, 0x49));
-    assert_eq!(peer.hear().len(), 14);
-    assert_eq!(peer.hear(), whole(6, 0x48));
-    assert_eq!(peer.hear()[..18], untagged(0x43, 0, 7, &[]));
+    assert_eq!(peer.receive(), whole(4, 0x48));
+    assert_eq!(peer.receive().len(), 14 + 4);
+    assert_eq!(peer.receive(), whole(5, 0x49));
+    assert_eq!(peer.receive().len(), 14);
+    assert_eq!(peer.receive(), whole(6, 0x48));
+    assert_eq!(peer.receive()[..18], untagged(0x43, 0, 7, &[]));
     for (wr_id, opcode) in [
         (1, WcOpcode::Send),
         (2, WcOpcode::Immediate),
@@ -338,7 +342,7 @@ fn a_message_that_cannot_be_made_becomes_a_terminate() {
     let op = SendOp::WriteImmediate { remote: TARGET, data: [0; 8] };
     peer.post(&SendRequest::new(1, op, local.sge(0, 64)));
     local.invalidate();
-    assert_eq!(peer.hear_terminate(), [0, 0, 0, 0]);
+    assert_eq!(peer.receive_terminate(), [0, 0, 0, 0]);
     let wc = peer.wc();
     assert_eq!((wc.wr_id, wc.status), (1, WcStatus::LocalProtectionError));
 }
@@ -355,17 +359,17 @@ fn an_answer_without_a_place_is_our_users_fault() {
         let (lost, kept) = (peer.reg_mr(8, Access::LOCAL_WRITE), peer.reg_mr(8, Access::LOCAL_WRITE));
         peer.post(&if is_read { read(1, &lost, 0) } else { atomic(1, ADD_ONE, &lost, 0) });
         peer.post(&read(2, &kept, 0));
-        let request = peer.hear();
-        peer.hear();
+        let request = peer.receive();
+        peer.receive();
         let answer = if is_read { read_response(&lost, 0) } else { atomic_response(1, id_of(&request), 5) };
         lost.invalidate();
-        peer.say_all(&[&answer]);
+        peer.send_all(&[&answer]);
         let (told, layer, etype) = if is_read {
             ([&[0x11, 0x00, 0xC0, 0x00, 0, 22][..], &answer[..14]].concat(), 1, 1)
         } else {
             (vec![0, 0, 0, 0], 0, 0)
         };
-        assert_eq!(peer.hear_terminate(), told);
+        assert_eq!(peer.receive_terminate(), told);
         let error = StreamError { layer, etype, code: 0, from_peer: false };
         for (wr_id, status) in [(1, WcStatus::LocalProtectionError), (2, WcStatus::WrFlushError)] {
             let wc = peer.wc();

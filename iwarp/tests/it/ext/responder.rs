@@ -36,16 +36,16 @@ fn answers_are_on_queue_3_in_the_order_asked() {
     let mut requests: Vec<_> = (0..3).map(|n| ask(ids[n as usize], &words, 0, add)).collect();
     requests[2].op = AtomicOp::Swap { swap: 1 };
     // MSN 2 is a Read's.
-    peer.say_all(&[
+    peer.send_all(&[
         &atomic_request(1, &requests[0]),
         &read_request(2, 8, words.rkey(), words.addr() + 8),
         &atomic_request(3, &requests[1]),
         &atomic_request(4, &requests[2]),
     ]);
-    assert_eq!(peer.hear(), atomic_response(1, ids[0], 5));
-    assert_eq!(peer.hear(), tagged(0x42, 9, 0, &[0; 8]));
-    assert_eq!(peer.hear(), atomic_response(2, ids[1], 8));
-    assert_eq!(peer.hear(), atomic_response(3, ids[2], 11));
+    assert_eq!(peer.receive(), atomic_response(1, ids[0], 5));
+    assert_eq!(peer.receive(), tagged(0x42, 9, 0, &[0; 8]));
+    assert_eq!(peer.receive(), atomic_response(2, ids[1], 8));
+    assert_eq!(peer.receive(), atomic_response(3, ids[2], 11));
     assert_eq!(word(&words, 0), 1);
     peer.run(1000);
     assert!(peer.pair.inbox.is_empty() && peer.cq.poll_one().is_none(), "and nothing else");
@@ -69,8 +69,8 @@ fn what_is_not_used_may_hold_anything() {
         if matches!(op, AtomicOp::Swap { .. }) {
             segment[18 + 28..18 + 36].fill(0);
         }
-        peer.say_all(&[&segment]);
-        assert_eq!(peer.hear(), atomic_response(msn, msn, expected));
+        peer.send_all(&[&segment]);
+        assert_eq!(peer.receive(), atomic_response(msn, msn, expected));
         expected = op.apply(expected);
         assert_eq!(word(&words, 0), expected);
     }
@@ -91,9 +91,9 @@ fn a_request_may_come_in_pieces() {
             let last = mo + part.len() == payload.len();
             peer.run(1000);
             assert_eq!(word(&words, 0), n as u64, "before the end of the request");
-            peer.say_all(&[&piece(0x4a, 1, msn, mo as u32, last, part)]);
+            peer.send_all(&[&piece(0x4a, 1, msn, mo as u32, last, part)]);
         }
-        assert_eq!(peer.hear(), atomic_response(msn, msn, n as u64));
+        assert_eq!(peer.receive(), atomic_response(msn, msn, n as u64));
     }
 }
 
@@ -118,9 +118,9 @@ fn queue_1_holds_ird_reads_and_as_many_atomics() {
                 }
             })
             .collect();
-        peer.say_all(&segments.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        peer.send_all(&segments.iter().map(Vec::as_slice).collect::<Vec<_>>());
         for n in 1..=16 {
-            let heard = peer.hear();
+            let heard = peer.receive();
             assert_eq!(heard[1], if n % 2 == 0 { 0x4b } else { 0x42 });
         }
     }
@@ -138,8 +138,8 @@ fn queue_1_holds_ird_reads_and_as_many_atomics() {
                 }
             })
             .collect();
-        peer.say_all(&segments.iter().map(Vec::as_slice).collect::<Vec<_>>());
-        assert_eq!(peer.hear_terminate(), terminate_of([0x12, 0x02], &segments[8]), "atomics: {atomics}");
+        peer.send_all(&segments.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        assert_eq!(peer.receive_terminate(), terminate_of([0x12, 0x02], &segments[8]), "atomics: {atomics}");
     }
 }
 
@@ -194,8 +194,8 @@ fn every_wrong_request_has_its_terminate() {
             let words = peer.reg_mr(32, ATOMIC);
             let mut segment = atomic_request(1, &ask(1, &words, 8, op));
             change(&mut segment);
-            peer.say_all(&[&segment]);
-            assert_eq!(peer.hear_terminate(), terminate_of(*codes, &segment), "{name}, {op:?}");
+            peer.send_all(&[&segment]);
+            assert_eq!(peer.receive_terminate(), terminate_of(*codes, &segment), "{name}, {op:?}");
             assert!((0..32).step_by(8).all(|at| word(&words, at) == 0), "{name}");
             let [first, code] = *codes;
             let found = StreamError { layer: first >> 4, etype: first & 0xF, code, from_peer: false };
@@ -222,8 +222,8 @@ fn opcodes_belong_to_one_queue() {
     ];
     for segment in wrong {
         let mut peer = receiving(&[100], Setup::default());
-        peer.say_all(&[&segment]);
-        assert_eq!(peer.hear_terminate(), terminate_of([0x02, 0x06], &segment));
+        peer.send_all(&[&segment]);
+        assert_eq!(peer.receive_terminate(), terminate_of([0x02, 0x06], &segment));
     }
 }
 
@@ -238,8 +238,8 @@ fn a_word_revoked_before_its_turn_is_not_touched() {
     let mut invalidate = untagged(0x44, 0, 1, &[]);
     invalidate[2..6].copy_from_slice(&words.rkey().to_be_bytes());
     // In one TCP segment: the Send is taken before the atomic is answered.
-    peer.say_all(&[&request, &invalidate]);
-    assert_eq!(peer.hear_terminate(), terminate_of([0x01, 0x00], &request));
+    peer.send_all(&[&request, &invalidate]);
+    assert_eq!(peer.receive_terminate(), terminate_of([0x01, 0x00], &request));
     assert_eq!(word(&words, 0), 0);
 }
 
@@ -252,7 +252,7 @@ fn an_atomic_is_carried_out_in_its_turn() {
     let mut peer = receiving(&[8], Setup::default());
     let words = peer.reg_mr(8, ATOMIC);
     let long = peer.reg_mr(LONG as usize, ALL);
-    peer.say_all(&[
+    peer.send_all(&[
         &atomic_request(1, &ask(1, &words, 0, ADD_ONE)),
         &read_request(2, LONG, long.rkey(), long.addr()),
         &atomic_request(3, &ask(3, &words, 0, ADD_ONE)),
@@ -271,14 +271,14 @@ fn an_atomic_is_carried_out_in_its_turn() {
         word(&words, 0) == 3
     }));
     assert!(waited > 3, "the Read Response took {waited} turns");
-    assert_eq!(peer.hear(), atomic_response(1, 1, 0));
+    assert_eq!(peer.receive(), atomic_response(1, 1, 0));
     let mut heard = 0;
     while heard < LONG as usize {
-        let segment = peer.hear();
+        let segment = peer.receive();
         assert_eq!(segment[1], 0x42);
         heard += segment.len() - 14;
     }
-    assert_eq!([peer.hear(), peer.hear()], [atomic_response(2, 3, 1), atomic_response(3, 4, 2)]);
+    assert_eq!([peer.receive(), peer.receive()], [atomic_response(2, 3, 1), atomic_response(3, 4, 2)]);
 }
 
 /// Without atomics queue 3 is not open, and the opcodes are none.
@@ -295,8 +295,8 @@ fn a_stream_without_atomics_has_three_queues() {
         (untagged(0x49, 0, 1, &[0; 8]), [0x02, 0x06]),
     ] {
         let mut peer = receiving(&[8], Setup { make_qp: &plain, ..Setup::default() });
-        peer.say_all(&[&segment]);
-        assert_eq!(peer.hear_terminate(), terminate_of(codes, &segment));
+        peer.send_all(&[&segment]);
+        assert_eq!(peer.receive_terminate(), terminate_of(codes, &segment));
     }
 }
 

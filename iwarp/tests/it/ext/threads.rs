@@ -1,10 +1,10 @@
 //! Atomics of many streams on one word, each engine on a thread of its own.
 
+use crate::common::{PORT, remote_addr};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use crate::common::PORT;
-use crate::common::ext::{ADD_ONE, ATOMIC, atomic, cas, remote, word};
+use crate::common::ext::{ADD_ONE, ATOMIC, atomic, cas, word};
 use crate::common::testbed::engine;
 use dp::link::{LinkConfig, pair};
 use iwarp::engine::{EngineThread, ThreadOptions};
@@ -98,7 +98,7 @@ fn four_streams_add_ten_thousand_times_each() {
     const EACH: usize = 10_000;
     let streams = Streams::new(2);
     let words = streams.b.pd.reg_mr(64, ATOMIC).unwrap();
-    let target = remote(&words, 8);
+    let target = remote_addr(&words, 8);
     let all = streams.ends.len() * EACH;
     let local = streams.a.pd.reg_mr(8 * all, Access::LOCAL_WRITE).unwrap();
     let mut posted = vec![0; streams.ends.len()];
@@ -142,7 +142,7 @@ fn mixed_operations_agree_on_one_order() {
     let mut expected = vec![0; streams.ends.len()];
     let post = |n: usize, expected: u64| {
         let op = if n.is_multiple_of(2) { ADD_ONE } else { cas(expected, expected + 1) };
-        streams.ends[n].0.post_send(&atomic(n as u64, op, remote(&words, 0), &local, 8 * n)).unwrap();
+        streams.ends[n].0.post_send(&atomic(n as u64, op, remote_addr(&words, 0), &local, 8 * n)).unwrap();
     };
     (0..streams.ends.len()).for_each(|n| post(n, 0));
     let mut missed = 0;

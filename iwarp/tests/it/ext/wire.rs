@@ -1,6 +1,7 @@
 //! The messages of RFC 7306 on the wire, byte for byte, and what an atomic does to its word: against the bit
 //! loop of the document and against the reference model.
 
+use crate::common::ulpdu::from_hex;
 use std::fmt::Write as _;
 
 use crate::common::oracle::{Rng, hex, oracle};
@@ -13,11 +14,6 @@ use iwarp::rdmap::{
 use proptest::prelude::*;
 
 const NONE: Stag = Stag(0);
-
-fn bytes(text: &str) -> Vec<u8> {
-    let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
-    digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
-}
 
 fn message(opcode: Opcode, msn: u32, payload: &[u8]) -> Vec<u8> {
     let header = Header::from(opcode.untagged_header(NONE, msn, 0, true));
@@ -68,14 +64,14 @@ fn every_message_is_built_to_the_byte() {
             26,
         ),
     ] {
-        assert_eq!((built.len(), hex(&built)), (len, hex(&bytes(golden))));
+        assert_eq!((built.len(), hex(&built)), (len, hex(&from_hex(golden))));
         let header = Header::parse(&built).unwrap();
         let opcode = Opcode::check(&header, Extensions::all()).unwrap();
         assert_eq!(opcode.control_byte(), built[1]);
     }
-    assert_eq!(AtomicRequest::parse(&bytes(FETCH_ADD)[18..]), Ok(add));
-    assert_eq!(AtomicRequest::parse(&bytes(CMP_SWAP)[18..]), Ok(swap));
-    assert_eq!(AtomicResponse::parse(&bytes(RESPONSE)[18..]), Ok(response));
+    assert_eq!(AtomicRequest::parse(&from_hex(FETCH_ADD)[18..]), Ok(add));
+    assert_eq!(AtomicRequest::parse(&from_hex(CMP_SWAP)[18..]), Ok(swap));
+    assert_eq!(AtomicResponse::parse(&from_hex(RESPONSE)[18..]), Ok(response));
 }
 
 /// Swap is sent with its unused fields as the draft wants them.
@@ -85,7 +81,7 @@ fn swap_fills_what_it_does_not_use() {
     let built = request(AtomicOp::Swap { swap: 9 }).to_bytes();
     let golden = "00000001 00000011 12345678 0000000000001008
         0000000000000009 ffffffffffffffff 0000000000000000 ffffffffffffffff";
-    assert_eq!(hex(&built), hex(&bytes(golden)));
+    assert_eq!(hex(&built), hex(&from_hex(golden)));
 }
 
 /// Registries of RFC 7306 section 10: opcodes, AOpCodes, queue numbers.
@@ -130,15 +126,15 @@ fn atomics_come_together() {
 // Proves EXT-148, EXT-154, EXT-203.
 #[test]
 fn terminates_of_atomics_are_built_to_the_byte() {
-    let segment = bytes(FETCH_ADD);
+    let segment = from_hex(FETCH_ADD);
     for (error, golden) in [
         (TerminateError::ReadInvalidStag, "0100c000 0046 414a00000000000000010000000100000000"),
         (TerminateError::StreamCatastrophic, "0207c000 0046 414a00000000000000010000000100000000"),
     ] {
         let built = Terminate::of_segment(error, &segment, segment.len(), None);
-        assert_eq!(hex(&built.to_bytes()), hex(&bytes(golden)));
+        assert_eq!(hex(&built.to_bytes()), hex(&from_hex(golden)));
         assert_eq!(
-            Terminate::parse(&bytes(golden)).map(|read| Terminate { control: None, ..read }),
+            Terminate::parse(&from_hex(golden)).map(|read| Terminate { control: None, ..read }),
             Ok(built)
         );
     }

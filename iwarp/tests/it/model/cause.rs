@@ -1,13 +1,14 @@
-//! Why a stream may end, and what each end may then say: the documents' table, written down once more.
+//! The causes that end a stream, and the codes and statuses that each end may then report: the documents'
+//! table, written a second time.
 
 use iwarp::verbs::{StreamError, WcStatus};
 
 /// What ends a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// A Write that the target does not take.
+    /// The target refuses a Write.
     Write,
-    /// A Read (or atomic) that the source does not give.
+    /// The source refuses a Read or an atomic.
     Read,
     /// An atomic on eight bytes that are not aligned.
     Misaligned,
@@ -17,27 +18,28 @@ pub(crate) enum Cause {
     NoReceive,
     /// A message longer than its buffer.
     TooLong,
-    /// The payload of a request is not there when it is sent; or a local request that cannot be carried out.
+    /// The payload of a request is invalid when it is sent, or a local request cannot be carried out.
     Local,
-    /// A window that cannot be bound so, or memory that cannot be registered so.
+    /// A window or memory cannot be bound or registered as asked.
     Bind,
-    /// The sink of a Read or atomic is not there when the answer comes.
+    /// The sink of a Read or atomic is invalid when the answer comes.
     Sink,
-    /// The receive buffer is not there when the message comes.
+    /// The receive buffer is invalid when the message comes.
     Receive,
     /// One end closes gracefully.
     Close,
     /// One end drops its queue pair, or aborts its connection.
     Abort,
-    /// The wire changes what it carries.
+    /// The wire corrupts bytes.
     Wire,
 }
 
-/// What may be seen of a [`Cause`]. "Finder" is the end that finds the error, or does what ends the stream.
+/// The effects of a [`Cause`] that may be seen. The finder is the end that finds the error, or ends the
+/// stream by itself.
 struct Trace {
     /// Layer, type and code.
     codes: &'static [(u8, u8, u8)],
-    /// What its oldest request, or the one to blame, completes with at the finder.
+    /// The statuses of the oldest request, or of the one to blame, at the finder.
     finder_send: &'static [WcStatus],
     finder_recv: &'static [WcStatus],
     /// And at the peer.
@@ -87,7 +89,7 @@ impl Cause {
                 peer_send: &[RemoteOperationError],
                 ..none
             },
-            // A Read's sink has a name on the wire, an atomic's has none.
+            // A Read's sink has an STag on the wire, an atomic's has none.
             Self::Sink => Trace {
                 codes: &[(1, 1, 0), (0, 0, 0)],
                 finder_send: &[LocalProtectionError],
@@ -100,7 +102,7 @@ impl Cause {
                 peer_send: &[RemoteOperationError],
                 ..none
             },
-            // A close may cut off Reads of the other end: MPA's "connection lost", known there alone.
+            // A close may cut off Reads of the other end. Only that end reports MPA's "connection lost".
             Self::Close | Self::Abort => Trace { codes: &[(2, 0, 1)], ..none },
             Self::Wire => Trace {
                 codes: &[(2, 0, 1), (2, 0, 2), (2, 0, 3)],
@@ -111,24 +113,24 @@ impl Cause {
     }
 }
 
-/// A cause, and whose finding it is.
+/// A cause that may end a stream, and the side that finds it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Doom {
     pub(crate) cause: Cause,
     /// Side that finds it.
     pub(crate) finder: usize,
-    /// Whether it must come to this (or another cause was faster).
+    /// Whether it must end the stream, unless another cause was faster.
     pub(crate) sure: bool,
 }
 
 impl Doom {
-    /// Whether a send request of `side` may be blamed by `status`.
+    /// Whether a send request of `side` may complete with `status` because of it.
     pub(crate) fn blames_send(&self, side: usize, status: WcStatus) -> bool {
         let Trace { finder_send, peer_send, .. } = self.cause.trace();
         if side == self.finder { finder_send } else { peer_send }.contains(&status)
     }
 
-    /// Whether a receive request of `side` may be blamed by `status`.
+    /// Whether a receive request of `side` may complete with `status` because of it.
     pub(crate) fn blames_recv(&self, side: usize, status: WcStatus) -> bool {
         side == self.finder && self.cause.trace().finder_recv.contains(&status)
     }
@@ -136,7 +138,8 @@ impl Doom {
     /// Whether `side` may report `error`.
     pub(crate) fn explains(&self, side: usize, error: StreamError) -> bool {
         let StreamError { layer, etype, code, from_peer } = error;
-        // A connection that is lost is noticed by itself; all else is found by one end and told to the other.
+        // Each end notices a lost connection by itself. Every other error is found by one end and reported
+        // to the other.
         let who = (layer, etype, code) == (2, 0, 1)
             || self.cause == Cause::Wire
             || from_peer == (side != self.finder);

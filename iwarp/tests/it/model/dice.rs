@@ -1,4 +1,4 @@
-//! Everything random of a run, from one number.
+//! All random choices of a run, from one number.
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
@@ -47,7 +47,7 @@ impl Dice {
         bytes
     }
 
-    /// A length of a message: edges of segments, small ones, and now and then a long one.
+    /// The length of a message: around the limits of segments, small, and sometimes long.
     pub(crate) fn length(&mut self) -> usize {
         match self.below(20) {
             0 => 0,

@@ -1,8 +1,8 @@
-//! What registered memory may hold.
+//! The bytes that registered memory may have.
 //!
-//! Each byte has a value that was seen last, and the effects under way over it. An effect (a Write, a Send
-//! into its receive buffer, a Read's response, a store of the application) may have happened in part until it
-//! is *settled*: until something was seen that the documents promise only after all of it was placed. The one
+//! Each byte has a value that was seen last, and effects under way over it. An effect (a Write, a Send into
+//! its receive buffer, a Read's response, a store of the application) may have happened in part until it is
+//! *settled*: until an event was seen that the documents allow only after all of it was placed. The one
 //! rule: **a value is gone once an effect that began after the value had settled has itself settled.**
 //! Effects that overlap in time leave either value (RFC 5040 section 5.5 rule 3).
 
@@ -34,7 +34,7 @@ impl Span {
 /// A registration. Prepared memory that is registered again is another one.
 pub(crate) struct Region {
     pub(crate) host: usize,
-    /// The bytes that it gives: all, or a part of what was prepared.
+    /// The bytes that it exposes: all, or a part of prepared memory.
     pub(crate) at: usize,
     pub(crate) len: usize,
     pub(crate) addr: u64,
@@ -43,34 +43,34 @@ pub(crate) struct Region {
     /// The one stream that may use it.
     pub(crate) stream: Option<usize>,
     pub(crate) life: Life,
-    /// Whose request registers it fast.
+    /// The end whose request registers it (fast registration).
     pub(crate) giver: Option<By>,
-    /// Whose request invalidates it.
+    /// The end whose request invalidates it.
     pub(crate) taker: Option<By>,
     /// It is for fast registration.
     pub(crate) prepared: bool,
-    /// Its memory is another registration's by now, or nobody's.
+    /// Its memory was registered again, or deregistered.
     pub(crate) left: bool,
-    /// What was seen last, of all its memory. `None`: cannot be told.
+    /// The bytes seen last, of all its memory. `None`: unknown.
     pub(crate) base: Vec<Option<u8>>,
 }
 
-/// The end of a stream that does something.
+/// One end of a stream: its number and its side.
 pub(crate) type By = (usize, usize);
 
-/// The application of host 0 or 1, which is no stream.
+/// Stores of the application of host 0 or 1, which are outside of streams.
 pub(crate) fn application(host: usize) -> By {
     (usize::MAX, host)
 }
 
-/// How an effect stands in the order of its stream.
+/// The direction of an effect, which decides its order within the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
     /// From the poster's memory to the peer's.
     Out,
     /// From the peer's memory to the poster's, as the answer to a request.
     In,
-    /// What such a request makes of the peer's memory (an atomic).
+    /// The change that an atomic makes to the peer's memory.
     Change,
 }
 
@@ -79,17 +79,17 @@ pub(crate) struct Effect {
     pub(crate) op: u64,
     pub(crate) by: By,
     pub(crate) flow: Flow,
-    /// It is placed where the peer receives.
+    /// It is placed in a receive buffer of the peer.
     pub(crate) message: bool,
     /// Waits for the Reads in front of it.
     pub(crate) fenced: bool,
     pub(crate) from: Vec<Span>,
     pub(crate) to: Vec<Span>,
-    /// The peer's name for where it is placed.
+    /// The peer's STag for the place.
     pub(crate) through: Option<Name>,
-    /// The peer's name for where its answer is read.
+    /// The peer's STag for the source of its answer.
     pub(crate) asked: Option<Name>,
-    /// `None`: what was fetched cannot be told.
+    /// `None`: the byte that was fetched is unknown.
     pub(crate) values: Vec<Option<u8>>,
     pub(crate) began: u64,
     pub(crate) settled: Option<u64>,
@@ -97,7 +97,7 @@ pub(crate) struct Effect {
     pub(crate) fetching: bool,
 }
 
-/// Who looks at memory: what stands in front of it in its stream has happened for it.
+/// A reader of memory: requests before it in its stream have happened for it.
 #[derive(Clone, Copy)]
 pub(crate) struct View {
     pub(crate) by: By,
@@ -106,8 +106,8 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// A request of the peer's is carried out after all in front of it was placed; a fenced one starts after
-    /// the Reads in front of it have their bytes.
+    /// The peer carries out a request after it has placed everything before it. A fenced request starts
+    /// after the Reads before it have their bytes.
     fn follows(&self, effect: &Effect) -> bool {
         let before = match self.flow {
             Flow::In | Flow::Change => effect.flow != Flow::In,
@@ -117,7 +117,7 @@ impl View {
     }
 }
 
-/// Bytes from `at` to `end` that the same effects reach, and which of their values may be there.
+/// Bytes from `at` to `end` that the same effects reach, and which of their values are possible.
 struct Run {
     at: usize,
     end: usize,
@@ -134,13 +134,13 @@ pub(crate) struct Memory {
     pub(crate) bindings: Vec<Binding>,
     pub(crate) effects: Vec<Effect>,
     now: u64,
-    /// Bytes checked of which exactly one value was allowed, and all that were.
+    /// Bytes checked with exactly one allowed value, and all bytes checked.
     pub(crate) exact: u64,
     pub(crate) checked: u64,
 }
 
 impl Memory {
-    /// Whether nothing is under way over `span`, or reads it.
+    /// Whether no effect over `span` is under way, and none reads it.
     pub(crate) fn is_calm(&self, span: &Span) -> bool {
         !self.effects.iter().any(|effect| {
             let placed = effect.settled.is_none() && effect.to.iter().any(|to| to.meets(span));
@@ -148,7 +148,7 @@ impl Memory {
         })
     }
 
-    /// What the youngest Read of `by` that has no answer yet reads, where `by` may also write.
+    /// The source of the youngest unanswered Read of `by`, if `by` may also write there.
     pub(crate) fn being_read(&self, by: By) -> Option<Span> {
         let reads = |effect: &&Effect| effect.by == by && effect.flow == Flow::In && effect.fetching;
         let span = *self.effects.iter().rev().find(reads)?.from.first()?;
@@ -157,19 +157,19 @@ impl Memory {
         granted.then_some(span)
     }
 
-    /// Where the youngest Read (or atomic) of `by` that has no answer yet places it.
+    /// The sink of the youngest unanswered Read or atomic of `by`.
     pub(crate) fn awaited(&self, by: By) -> Option<RegionId> {
         let open = |effect: &&Effect| effect.by == by && effect.flow == Flow::In && effect.settled.is_none();
         self.effects.iter().rev().find(open)?.to.first().map(|span| span.region)
     }
 
-    /// Time that passes with each thing done.
+    /// The next point of the logical time.
     fn tick(&mut self) -> u64 {
         self.now += 1;
         self.now
     }
 
-    /// The bytes of `spans` as `view` finds them.
+    /// The bytes of `spans` as `view` sees them.
     pub(crate) fn fetch(&self, spans: &[Span], view: View) -> Vec<Option<u8>> {
         let mut values = Vec::new();
         for span in spans {
@@ -180,7 +180,7 @@ impl Memory {
         values
     }
 
-    /// An effect begins. What others read from there meanwhile cannot be told any more.
+    /// An effect begins. The bytes that others read there meanwhile become unknown.
     pub(crate) fn begin(&mut self, effect: Effect) {
         self.disturb(&effect.to, |reader| effect.comes_after(reader));
         let began = self.tick();
@@ -213,13 +213,13 @@ impl Memory {
         });
     }
 
-    /// Buffer `op` is posted for whichever message comes: what is there cannot be told until one has come.
+    /// Buffer `op` is posted to a shared queue. Its bytes are unknown until a message has completed it.
     pub(crate) fn open(&mut self, op: u64, spans: &[Span]) {
         let values = vec![None; spans.iter().map(|span| span.len).sum()];
         self.begin(Effect { to: spans.to_vec(), values, fetching: false, ..Effect::of(op, application(0)) });
     }
 
-    /// The message of `op` has come to buffer `buffer`, and takes `to` of it.
+    /// The message of `op` has completed buffer `buffer`, and takes `to` of it.
     pub(crate) fn fill(&mut self, op: u64, buffer: u64, to: &[Span]) {
         let Some(at) = self.effects.iter().position(|effect| effect.op == buffer) else { return };
         let began = self.effects.remove(at).began;
@@ -228,7 +228,7 @@ impl Memory {
         }
     }
 
-    /// Where something that is under way through `binding` would be placed.
+    /// The targets of the effects under way through `binding`.
     pub(crate) fn through(&self, binding: BindingId) -> Vec<Span> {
         let open = self
             .effects
@@ -237,7 +237,7 @@ impl Memory {
         open.flat_map(|effect| effect.to.iter().copied()).collect()
     }
 
-    /// Nothing is placed through `binding` any more: what was `seen` there stays, but for what others do.
+    /// No more bytes are placed through `binding`. The bytes `seen` there stay, but for other effects.
     pub(crate) fn close(&mut self, binding: BindingId, seen: &[(Span, Vec<u8>)]) {
         self.bindings[binding].life = Life::Gone;
         self.settle(|effect| effect.through == Some(Name::Binding(binding)));
@@ -246,12 +246,12 @@ impl Memory {
         }
     }
 
-    /// The source of `op` is not read any more.
+    /// The source of `op` has been read.
     pub(crate) fn fetched(&mut self, op: u64) {
         self.effects.iter_mut().filter(|effect| effect.op == op).for_each(|effect| effect.fetching = false);
     }
 
-    /// All effects that `which` names have happened. Returns where.
+    /// Settles the effects that `which` selects. Returns their targets.
     pub(crate) fn settle(&mut self, which: impl Fn(&Effect) -> bool) -> Vec<Span> {
         let now = self.tick();
         let mut spans = Vec::new();
@@ -263,7 +263,7 @@ impl Memory {
         spans
     }
 
-    /// Whether `seen` may be what is in `span`.
+    /// Whether `span` may have the bytes `seen`.
     pub(crate) fn check(&mut self, span: &Span, seen: &[u8]) -> Result<(), String> {
         if self.regions[span.region].left {
             return Ok(());
@@ -294,7 +294,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Nothing changes `region` any more: what was seen stays.
+    /// `region` is invalid: its bytes stay as they were seen.
     pub(crate) fn freeze(&mut self, region: RegionId, seen: Vec<u8>) {
         self.regions[region].life = Life::Gone;
         self.regions[region].base = seen.into_iter().map(Some).collect();
@@ -340,7 +340,8 @@ impl Memory {
                 .iter()
                 .filter(|&&&(index, ..)| {
                     let effect = &self.effects[index];
-                    // Its own settling does not outdate it: it began before. A store does both at once.
+                    // An effect does not outdate itself: it began before it settled. A store does both at
+                    // once.
                     !settled(effect).is_some_and(|since| {
                         over.iter().any(|&&(other, ..)| {
                             let other_effect = &self.effects[other];
@@ -355,7 +356,7 @@ impl Memory {
         cuts.windows(2).map(|cut| run(cut[0], cut[1])).collect()
     }
 
-    /// The one value that the byte can have.
+    /// The value of the byte, if only one is possible.
     fn the_only(&self, region: RegionId, run: &Run, at: usize) -> Option<u8> {
         let base = run.base.then(|| self.regions[region].base[at]);
         let mut values = run
@@ -367,8 +368,8 @@ impl Memory {
         values.all(|other| other == Some(value)).then_some(value)
     }
 
-    /// Something happens to `spans`: who reads there may get the old or the new, but for those that `spared`
-    /// names, and so on with where they place it.
+    /// The bytes of `spans` change. Effects that read there may get old or new bytes, except those that
+    /// `spared` selects, and so on with their targets.
     fn disturb(&mut self, spans: &[Span], spared: impl Fn(&Effect) -> bool) {
         let mut open: Vec<(Span, bool)> = spans.iter().map(|&span| (span, true)).collect();
         while let Some((span, direct)) = open.pop() {
@@ -382,7 +383,7 @@ impl Memory {
 }
 
 impl Effect {
-    /// One of request `op`, from nowhere to nowhere.
+    /// An effect of request `op` without source and target.
     pub(crate) fn of(op: u64, by: By) -> Self {
         Self {
             op,
@@ -401,10 +402,10 @@ impl Effect {
         }
     }
 
-    /// Whether it happens only after `reader` has taken its bytes: it is later in the same stream, and either
-    /// fenced behind a request that is answered, or the answer to a request that left behind `reader`'s
-    /// payload, or the work of a request that is carried out only after `reader` was answered. Or it is
-    /// `reader`'s own work.
+    /// Whether it happens only after `reader` has fetched its bytes. It is later in the same stream, and one
+    /// of: fenced behind an answered request; the answer to a request that left behind `reader`'s payload;
+    /// the change of a request that is carried out after `reader` was answered. Or it belongs to the same
+    /// request as `reader`.
     fn comes_after(&self, reader: &Effect) -> bool {
         let ordered = match self.flow {
             Flow::Out => self.fenced && reader.flow != Flow::Out,
@@ -414,7 +415,7 @@ impl Effect {
         self.by == reader.by && ordered || self.op == reader.op
     }
 
-    /// What it takes from `span` cannot be told. Returns where that goes, if it is news.
+    /// The bytes that it fetches from `span` become unknown. Returns their targets, if they were known.
     fn confuse(&mut self, span: &Span) -> Vec<Span> {
         let mut news = Vec::new();
         let mut first = 0;
@@ -423,7 +424,7 @@ impl Effect {
                 let mut start = first + from.at.max(span.at) - from.at;
                 let mut end = first + from.end().min(span.end()) - from.at;
                 if self.flow == Flow::Change {
-                    // A number: each byte depends on each.
+                    // The result is a number: each byte of it depends on each byte read.
                     (start, end) = (0, self.values.len());
                 }
                 let values = &mut self.values[start..end];
@@ -438,7 +439,7 @@ impl Effect {
     }
 }
 
-/// Bytes `start..end` of what `spans` are together.
+/// Bytes `start..end` of the concatenated `spans`.
 pub(crate) fn cut(spans: &[Span], start: usize, end: usize) -> Vec<Span> {
     let mut first = 0;
     let mut pieces = Vec::new();

@@ -1,4 +1,4 @@
-//! Long random runs of two engines against a simple model of what they owe their users.
+//! Long random runs of two engines, compared with a simple model of their duties to their users.
 //!
 //! | file | what |
 //! |---|---|
@@ -13,8 +13,8 @@
 //! | `wire.rs` | bits turned on the way |
 //! | `sabotage.rs` | deliberate defects, which must be found |
 //!
-//! One number decides a run. One that fails is cut down to few steps and says how to run it again:
-//! `UWARP_MODEL_SEED=n` runs that one alone, `UWARP_MODEL_SEEDS=n` as many as are asked for.
+//! One number determines a run. A run that fails is reduced to few steps, and prints how to repeat it:
+//! `UWARP_MODEL_SEED=n` runs that one, `UWARP_MODEL_SEEDS=n` the first n.
 
 mod cause;
 mod dice;
@@ -43,7 +43,7 @@ const SEEDS_OF_DEFECTS: u64 = 40;
 /// Lines of a failing run's log that are printed.
 const TAIL: usize = 60;
 
-/// What a run that went well has done.
+/// Counts of a run that passed.
 #[derive(Default)]
 struct Sum {
     succeeded: u64,
@@ -52,7 +52,7 @@ struct Sum {
     checked: u64,
 }
 
-/// How a run failed, and what it did.
+/// The reason why a run failed, and its log.
 struct Failed {
     reason: String,
     log: Vec<String>,
@@ -76,12 +76,12 @@ fn run(setting: &Setting, steps: &[Step], defect: Defect) -> Result<Sum, Failed>
         Err(_) => "panicked, see above".into(),
     };
     let log = std::mem::take(&mut world.log);
-    // Its engines may be in a state in which they cannot be dropped.
+    // After a panic the engines may be in a state in which they cannot be dropped.
     drop(catch_unwind(AssertUnwindSafe(|| drop(world))));
     Err(Failed { reason, log })
 }
 
-/// Leaves out steps, ever smaller blocks of them, as long as the run still fails.
+/// Removes steps, in ever smaller blocks, as long as the run still fails.
 fn shrink(
     setting: &Setting,
     mut steps: Vec<Step>,
@@ -104,7 +104,8 @@ fn shrink(
     (steps, failed)
 }
 
-/// Runs `seed`; what a failure prints: why, the fewest steps that show it, and how to see it again.
+/// Runs `seed`. The text of a failure has the reason, the fewest steps that show it, and the command that
+/// repeats it.
 fn report(seed: u64, defect: Defect, test: &str) -> Result<Sum, String> {
     let (mut setting, steps) = draw(seed);
     setting.crc |= defect == Defect::WireUnderCrc;
@@ -124,7 +125,7 @@ fn report(seed: u64, defect: Defect, test: &str) -> Result<Sum, String> {
     ))
 }
 
-/// The seeds to run: one that is asked for, or as many as are asked for, or `count`.
+/// The seeds to run: those of the environment, or the first `count`.
 fn seeds(count: u64) -> std::ops::Range<u64> {
     match number("UWARP_MODEL_SEED") {
         Some(seed) => seed..seed + 1,
@@ -136,7 +137,8 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }
 
-/// Whatever is posted, revoked, closed or lost on the way: bytes, order, statuses and ends are the model's.
+/// Random posts, revocations, closes and losses: bytes, order, statuses and ends are those of the model; the
+/// engines' invariants and limits hold, and nothing is held at the end.
 // Proves RDMAP-007, RDMAP-044, RDMAP-045, RDMAP-064, RDMAP-076, RDMAP-239, RDMAP-269, RDMAP-270, RDMAP-277,
 // RDMAP-287, RDMAP-307, RDMAP-407, RDMAP-412, RDMAP-413, RDMAP-416, RDMAP-421: over wires that lose and
 // reorder, completions out of order are found (RDMAP-007, RDMAP-044, RDMAP-239, RDMAP-287, RDMAP-407), and
@@ -160,18 +162,18 @@ fn random_runs() {
     println!(
         "{count} runs: {succeeded} requests succeeded, {failed} failed; {exact} of {checked} bytes exact"
     );
-    // A model that allows everything shows nothing.
+    // A model that allows every value would show nothing.
     assert!(count < SEEDS || exact * 100 > checked * 95, "{exact} of {checked} bytes are exact");
     assert!(count < SEEDS || succeeded > 20 * count && failed > count, "{succeeded} and {failed} requests");
 }
 
-/// Each deliberate defect is found, and soon: what the model says can fail.
+/// Each deliberate defect is found within few runs: the model can fail.
 #[test]
 fn deliberate_defects_are_found() {
     for defect in Defect::ALL {
         let found = (0..SEEDS_OF_DEFECTS).find_map(|seed| {
             let (mut setting, steps) = draw(seed);
-            // What the wire turns is to be found in memory, not by the CRC.
+            // Corrupted bytes have to be found in memory, not by the CRC.
             setting.crc &= defect != Defect::Wire;
             run(&setting, &steps, defect).err().map(|failed| (seed, failed.reason))
         });
@@ -181,7 +183,7 @@ fn deliberate_defects_are_found() {
     }
 }
 
-/// With CRCs the same bad wire ends the stream by MPA's Terminate, and no byte is wrong.
+/// With CRCs the same corruption ends the stream by MPA's Terminate, and no byte is wrong.
 #[test]
 fn the_crc_keeps_what_the_wire_turns_away() {
     let seeds = seeds(SEEDS_OF_DEFECTS);

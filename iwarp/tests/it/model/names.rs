@@ -1,8 +1,8 @@
-//! STags: what they reach, and whether they may be used.
+//! STags: the bytes that they name, and whether they are valid.
 //!
-//! A [`Name`] is given once. Memory that is registered again and a window that is bound again have another
-//! one, and the old one stays gone. A request that gives or takes a name does so in its turn: what stands
-//! behind it in its send queue finds that done, all others once it has completed.
+//! A [`Name`] is used once. Memory that is registered again and a window that is bound again get a new one,
+//! and the old one stays invalid. A request that gives or invalidates a name does so in its order in the
+//! send queue: requests behind it see the result, everything else once it has completed.
 
 use iwarp::memory::{Access, WindowKind};
 
@@ -14,13 +14,13 @@ pub(crate) type WindowId = usize;
 /// A binding's place in [`Memory::bindings`]; never used again.
 pub(crate) type BindingId = usize;
 
-/// Whether a name may be used, from the best to the worst.
+/// Whether a name is valid, from the best to the worst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Life {
     Valid,
-    /// The request that gives it is on its way.
+    /// The request that makes it valid has not completed.
     Coming,
-    /// An invalidation is on its way.
+    /// An invalidation has not completed.
     Ending,
     /// Invalid for ever.
     Gone,
@@ -39,9 +39,9 @@ pub(crate) struct Window {
     pub(crate) kind: WindowKind,
     /// The STag given last.
     pub(crate) key: u32,
-    /// What it was bound to last.
+    /// Its last binding.
     pub(crate) bound: Option<BindingId>,
-    /// It is not to be bound any more.
+    /// It must not be bound any more.
     pub(crate) freed: bool,
 }
 
@@ -58,13 +58,13 @@ pub(crate) struct Binding {
     pub(crate) access: Access,
     pub(crate) stream: Option<usize>,
     pub(crate) life: Life,
-    /// Whose request gives it.
+    /// The end whose request makes it valid.
     pub(crate) giver: By,
-    /// Whose request invalidates it.
+    /// The end whose request invalidates it.
     pub(crate) taker: Option<By>,
 }
 
-/// What a name gives.
+/// The bytes and rights of a name.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grant {
     pub(crate) host: usize,
@@ -79,11 +79,11 @@ pub(crate) struct Grant {
     /// The one stream that may use it.
     pub(crate) stream: Option<usize>,
     pub(crate) life: Life,
-    /// Whose request gives it, where one does.
+    /// The end whose request makes it valid, if a request does.
     pub(crate) giver: Option<By>,
-    /// Whose request invalidates it, where one does.
+    /// The end whose request invalidates it, if a request does.
     pub(crate) taker: Option<By>,
-    /// Whether it goes by being invalidated: a window of type 1 goes by being bound again alone.
+    /// Whether an invalidation ends it. A window of type 1 ends only when it is bound again.
     pub(crate) revocable: bool,
 }
 
@@ -92,19 +92,19 @@ impl Grant {
         self.at + self.len
     }
 
-    /// Whether a request that `by` posts now finds it there: it is valid, or given by a request in front of
-    /// it.
+    /// Whether it is valid for a request that `by` posts now: it is valid already, or a request before it
+    /// makes it valid.
     pub(crate) fn is_there_for(&self, by: By) -> bool {
         self.life == Life::Valid || self.life == Life::Coming && self.giver == Some(by)
     }
 
-    /// Whether a request that `by` posts now may give the same STag anew: it is invalid, or taken by a
-    /// request in front.
+    /// Whether a request that `by` posts now may use the same STag again: it is invalid, or a request before
+    /// it invalidates it.
     pub(crate) fn is_free_for(&self, by: By) -> bool {
         self.life == Life::Gone || self.is_taken_by(by)
     }
 
-    /// Whether a request of `by`, in front of what it posts now, takes it.
+    /// Whether a request of `by` that is already posted invalidates it.
     pub(crate) fn is_taken_by(&self, by: By) -> bool {
         self.life == Life::Ending && self.taker == Some(by)
     }
@@ -116,7 +116,7 @@ impl Grant {
 }
 
 impl Memory {
-    /// All names that there ever were.
+    /// All names, valid or not.
     pub(crate) fn names(&self) -> impl Iterator<Item = Name> + use<> {
         let regions = (0..self.regions.len()).map(Name::Region);
         regions.chain((0..self.bindings.len()).map(Name::Binding))
@@ -145,7 +145,7 @@ impl Memory {
                 let Binding { kind, region, at, len, addr, key, access, stream, life, giver, taker, .. } =
                     self.bindings[binding];
                 let behind = self.grant(Name::Region(region));
-                // It ends with the region, and does not come before it.
+                // It ends with its region, and is not valid before its region.
                 let life = life.max(behind.life);
                 let (giver, revocable) = (Some(giver), kind == WindowKind::Type2);
                 let host = behind.host;
@@ -154,7 +154,7 @@ impl Memory {
         }
     }
 
-    /// Whether a window is bound to `region` for sure, and whether one may be.
+    /// Whether a window is certainly bound to `region`, and whether one may be.
     pub(crate) fn is_bound(&self, region: RegionId) -> (bool, bool) {
         let behind = self.bindings.iter().filter(|binding| binding.region == region);
         let best = behind.map(|binding| binding.life.max(self.regions[region].life)).min();

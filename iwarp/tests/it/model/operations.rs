@@ -1,8 +1,7 @@
-//! The requests of the send queue: how each is drawn, and what it means. An operation is added here and
-//! nowhere else.
+//! The requests of the send queue: how each is drawn, and its meaning. A new operation is added only here.
 //!
-//! Those that give and take names, and send nothing, are in `operations/local.rs`; which names are used that
-//! give no right to it, in `operations/misuse.rs`.
+//! Requests that only bind, register and invalidate are in `operations/local.rs`, requests that use the
+//! peer's memory without the right to it in `operations/misuse.rs`.
 
 mod local;
 mod misuse;
@@ -15,13 +14,13 @@ use super::memory::{By, Flow, Span};
 use super::names::{Grant, Life, Name};
 use super::streams::{Meaning, Message, Model, Remote};
 
-/// A request as it is posted, and what it means.
+/// A request as it is posted, and its meaning.
 pub(crate) struct Drawn {
     pub(crate) request: SendRequest,
     pub(crate) meaning: Meaning,
 }
 
-/// Draws a request for `by`; `None` where the draw finds no memory to work with.
+/// Draws a request for `by`; `None` if there is no memory for it.
 type Draw = fn(&mut Dice, &Model, By, u64) -> Option<Drawn>;
 
 /// Every operation, with how often it is drawn.
@@ -39,7 +38,7 @@ const OPERATIONS: &[(usize, Draw)] = &[
     (4, local::fast_register),
 ];
 
-/// Once in how many requests something is not as it should be.
+/// One of how many requests has a fault.
 pub(crate) const MISCHIEF: usize = 120;
 
 /// Bytes that `INLINE` takes.
@@ -93,7 +92,7 @@ fn send_invalidate(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Dr
         grant.host != by.1 && alone && grant.life == Life::Valid
     };
     let wrong = dice.one_in(MISCHIEF / 4);
-    // A window of type 1 is no peer's to invalidate, not even one that only this peer may use.
+    // A peer cannot invalidate a window of type 1, not even one that only this peer may use.
     let kept = |name: Name| {
         let grant = model.memory.grant(name);
         let alone = grant.stream == Some(by.0) && !grant.revocable;
@@ -102,7 +101,7 @@ fn send_invalidate(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Dr
     let first = pick(dice, model, kept).filter(|_| dice.one_in(6));
     let name = first.or_else(|| pick(dice, model, |name| peers(name) != wrong))?;
     let rkey = model.memory.grant(name).key;
-    // A key of the poster's own memory is nobody's at the peer.
+    // A key of the poster's own memory names nothing at the peer.
     let region = Some(name).filter(|&name| model.memory.grant(name).host != by.1);
     let message = Message { invalidates: Some((rkey, region)), ..message(len) };
     let meaning = Meaning { message: Some(message), ..meaning(Flow::Out, local, WcOpcode::Send) };
@@ -110,7 +109,7 @@ fn send_invalidate(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Dr
 }
 
 fn write(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Drawn> {
-    // Over what a Read of ours is reading, mostly behind a fence; or anywhere.
+    // Sometimes over the source of an outstanding Read, mostly behind a fence.
     let read = model.memory.being_read(by).filter(|_| dice.one_in(3));
     let (remote, addr) = match read {
         Some(Span { region, at, len }) => {
@@ -243,7 +242,7 @@ fn pieces(dice: &mut Dice, model: &Model, by: By, len: usize, right: Access) -> 
             if spans.len() < 2 && left > 3 && dice.one_in(4) { 1 + dice.below(left - 1) } else { left };
         let span = (0..8).find_map(|_| {
             let span = place(dice, model, by, take, right)?;
-            // Two pieces of one buffer do not overlap: the order of their placement is nobody's.
+            // The pieces of one buffer do not overlap: the order of their placement is undefined.
             let apart = |other: &Span| {
                 span.region != other.region || span.at >= other.end() || other.at >= span.end()
             };
@@ -255,7 +254,7 @@ fn pieces(dice: &mut Dice, model: &Model, by: By, len: usize, right: Access) -> 
     Some(spans)
 }
 
-/// `len` bytes of a region of `by`'s host, mostly where nothing is under way.
+/// `len` bytes of a region of `by`'s host, mostly without effects under way.
 fn place(dice: &mut Dice, model: &Model, by: By, len: usize, right: Access) -> Option<Span> {
     let fits = |name: Name| {
         let Name::Region(region) = name else { return false };
@@ -277,7 +276,7 @@ fn holds(model: &Model, name: Name, len: usize, right: Access) -> bool {
     grant.access.contains(right) && grant.len >= len
 }
 
-/// `len` bytes by a name that `fits`, mostly where nothing is under way.
+/// `len` bytes by a name that `fits`, mostly without effects under way.
 fn quiet_place(
     dice: &mut Dice,
     model: &Model,
@@ -297,7 +296,7 @@ fn quiet_place(
     choice
 }
 
-/// A part of the peer's memory to work on. Now and then one that it does not grant.
+/// A part of the peer's memory. Sometimes one that the peer does not grant.
 fn remote(dice: &mut Dice, model: &Model, by: By, right: Access) -> Option<(Remote, RemoteAddr)> {
     let len = dice.length();
     part(dice, model, by, len, right)
@@ -322,7 +321,7 @@ fn part(dice: &mut Dice, model: &Model, by: By, len: usize, right: Access) -> Op
         None => quiet_place(dice, model, len, fits)?,
     };
     let grant = model.memory.grant(name);
-    // Beyond the end of a window there is memory all the same.
+    // The region goes on behind the end of a window.
     if matches!(name, Name::Binding(_)) && dice.one_in(MISCHIEF / 8) {
         at = grant.end() - len.min(grant.len) + 1 + dice.below(8);
     }

@@ -1,4 +1,4 @@
-//! Deliberate defects, put between the stack and the model: what the model is there to find.
+//! Deliberate defects between the stack and the model, which the model has to find.
 
 use iwarp::verbs::{WcOpcode, WcStatus, WorkCompletion};
 
@@ -6,7 +6,7 @@ use super::memory::{Region, Span};
 use super::names::Life;
 use super::world::Held;
 
-/// A defect. All but the wire's show at the `n`th occasion.
+/// A defect. All but those of the wire happen once, at the sixth occasion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Defect {
     None,
@@ -16,13 +16,13 @@ pub(crate) enum Defect {
     RepeatedCompletion,
     /// Two completions change places.
     SwappedCompletions,
-    /// A failure is told as a success.
+    /// A failure is reported as a success.
     FalseSuccess,
-    /// A success is told as flushed.
+    /// A success is reported as flushed.
     FalseFlush,
     /// A receive completes with a length too large by one.
     WrongLength,
-    /// A byte that was placed is another one.
+    /// A byte that was placed changes.
     WrongByte,
     /// A byte beside what was placed changes.
     StrayByte,
@@ -30,14 +30,14 @@ pub(crate) enum Defect {
     RevokedByte,
     /// A window is not freed at the end.
     Leak,
-    /// The wire turns payload, with good TCP checksums, and no CRC is used.
+    /// The wire corrupts payload, with good TCP checksums, and no CRC is used.
     Wire,
-    /// The same, and the model knows: with CRCs it is no defect of the stack's.
+    /// The same, with CRCs, and the model allows that it ends streams.
     WireUnderCrc,
 }
 
 impl Defect {
-    /// All that must be found.
+    /// The defects that must be found.
     pub(crate) const ALL: [Self; 11] = [
         Self::LostCompletion,
         Self::RepeatedCompletion,
@@ -55,7 +55,7 @@ impl Defect {
 
 pub(crate) struct Sabotage {
     defect: Defect,
-    /// Occasions to let pass.
+    /// Occasions before it happens.
     left: usize,
 }
 
@@ -73,7 +73,7 @@ impl Sabotage {
         now
     }
 
-    /// What becomes of completions that were taken from one queue.
+    /// The completions that the model sees in place of those `taken` from one queue.
     pub(crate) fn completions(&mut self, taken: Vec<WorkCompletion>) -> Vec<WorkCompletion> {
         let mut told = Vec::new();
         for mut wc in taken {
@@ -137,7 +137,7 @@ impl Sabotage {
         self.defect == Defect::WireUnderCrc
     }
 
-    /// Whether the wire turns payload behind the back of TCP's checksum.
+    /// Whether the wire corrupts payload with a good TCP checksum.
     pub(crate) fn is_wire(&self) -> bool {
         matches!(self.defect, Defect::Wire | Defect::WireUnderCrc)
     }

@@ -1,11 +1,11 @@
-//! The steps of a run. Each has dice of its own, so that one can be left out and the others stay what they
-//! are.
+//! The steps of a run. Each has its own random numbers, so that the others stay the same when one is
+//! removed.
 
 use super::dice::Dice;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
-    /// One request or a few, by the same end.
+    /// One to three requests of the same end.
     Post,
     Receive,
     Store,
@@ -16,7 +16,7 @@ pub(crate) enum What {
     Drop,
     Abort,
     Arm,
-    Turn,
+    Poll,
     Rest,
 }
 
@@ -39,11 +39,11 @@ const WEIGHTS: &[(usize, What)] = &[
     (1, What::Drop),
     (1, What::Abort),
     (2, What::Arm),
-    (30, What::Turn),
+    (30, What::Poll),
     (5, What::Rest),
 ];
 
-/// A run: memory and a connection to begin with, memory for that connection alone, then whatever comes.
+/// A run begins with memory and a connection, then memory for that connection only. Random steps follow.
 pub(crate) fn draw(dice: &mut Dice) -> Vec<Step> {
     let first = [What::Register; 8].into_iter().chain([What::Connect; 3]).chain([What::Register; 6]);
     let rest: Vec<What> = (0..STEPS).map(|_| dice.weighted(WEIGHTS)).collect();

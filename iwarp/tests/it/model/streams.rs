@@ -1,8 +1,8 @@
-//! What streams owe their users: who completes, in which order, with what; and what each completion says
-//! about memory.
+//! The duties of streams to their users: which request completes, in which order, with what; and what each
+//! completion says about memory.
 //!
-//! Independent of the stack: it knows requests, completions and the documents. What cannot be told from
-//! outside (a race between an error and what was posted) is a [`Doom`], which widens what is allowed.
+//! It is independent of the stack: it knows requests, completions and the documents. A race between an error
+//! and a post cannot be seen from outside: it is a [`Doom`], which widens what is allowed.
 
 mod completions;
 mod ending;
@@ -25,31 +25,31 @@ pub(crate) use shared::DEPTH;
 /// A part of the peer's memory that a request names.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Remote {
-    /// `None`: its key is nobody's.
+    /// `None`: its key names nothing.
     pub(crate) name: Option<Name>,
-    /// The first byte of the region behind it.
+    /// Offset into the region.
     pub(crate) at: usize,
     pub(crate) len: usize,
-    /// The right it takes.
+    /// The right that the request needs.
     pub(crate) right: Access,
 }
 
-/// What a message says in the receive completion of the peer.
+/// The fields of the receive completion at the peer.
 #[derive(Clone, Debug)]
 pub(crate) struct Message {
     pub(crate) opcode: WcOpcode,
     pub(crate) len: usize,
     pub(crate) solicited: bool,
     pub(crate) immediate: Option<[u8; 8]>,
-    /// A key that it invalidates, and whose that is.
+    /// The key that it invalidates, and the name behind the key.
     pub(crate) invalidates: Option<(u32, Option<Name>)>,
 }
 
-/// A name that a request gives.
+/// A name that a request makes valid.
 #[derive(Clone, Debug)]
 pub(crate) enum Gift {
     Binding(Binding),
-    /// Memory prepared for `old` is registered anew.
+    /// Prepared memory, registered before as `old`, is registered again.
     Region {
         old: RegionId,
         at: usize,
@@ -60,7 +60,7 @@ pub(crate) enum Gift {
     },
 }
 
-/// All that a request means. A new kind of request is described by this and nothing else.
+/// The whole meaning of a request. A new kind of request is described by this alone.
 #[derive(Clone, Debug)]
 pub(crate) struct Meaning {
     /// Where the payload goes.
@@ -71,17 +71,17 @@ pub(crate) struct Meaning {
     pub(crate) inline: bool,
     /// Memory of the peer.
     pub(crate) remote: Option<Remote>,
-    /// What is done to the peer's memory, whose old bytes are the payload.
+    /// The change to the peer's memory, whose old bytes are the payload.
     pub(crate) change: Option<AtomicOp>,
     /// Consumes a receive request of the peer.
     pub(crate) message: Option<Message>,
-    /// A name of the poster's that is gone afterwards.
+    /// A name of the poster that it invalidates.
     pub(crate) takes: Option<Name>,
-    /// One that is valid afterwards.
+    /// A name that it makes valid.
     pub(crate) gives: Option<Gift>,
-    /// It asks for what cannot be done.
+    /// It cannot be carried out.
     pub(crate) wrong: bool,
-    /// A verb of its own posts it: signaled and not fenced.
+    /// A verb of its own posts it, always signaled and never fenced.
     pub(crate) plain: bool,
     pub(crate) completes: WcOpcode,
     pub(crate) byte_len: usize,
@@ -92,11 +92,11 @@ pub(crate) struct Meaning {
 struct Sent {
     op: u64,
     meaning: Meaning,
-    /// The name it gives.
+    /// The name that it makes valid.
     gives: Option<Name>,
-    /// Posted to a queue pair that was over: it completes as flushed, whatever its flags.
+    /// It was posted in the error state: it completes as flushed, whatever its flags.
     late: bool,
-    /// Its memory is invalidated by a request in front of it: it must fail.
+    /// A request before it invalidates its memory: it must fail.
     hopeless: bool,
 }
 
@@ -115,7 +115,7 @@ struct Received {
 struct Arriving {
     op: u64,
     message: Message,
-    /// Lies behind something that ends the stream: must not arrive.
+    /// It is behind a message that ends the stream: it must not arrive.
     cut_off: bool,
 }
 
@@ -124,29 +124,28 @@ struct Arriving {
 pub(crate) struct End {
     sent: VecDeque<Sent>,
     received: VecDeque<Received>,
-    /// Messages of the peer on their way here.
+    /// Messages of the peer under way to this end.
     arriving: VecDeque<Arriving>,
     blamed_send: bool,
     blamed_recv: bool,
     flushed_recv: bool,
-    /// Something was posted that ends the stream when it arrives.
+    /// A request was posted that ends the stream when it arrives.
     poisoned: bool,
-    /// Its end was told.
+    /// Its user was told that it has ended.
     pub(crate) over: bool,
-    /// Its user has closed gracefully: nothing more is taken by its send queue, and all that was taken is
-    /// sent.
+    /// Its user has closed gracefully: its send queue takes no more requests, and those taken are sent.
     pub(crate) closed: bool,
     pub(crate) reads: bool,
     /// It receives through the shared queue of its host.
     pub(crate) shared: bool,
-    /// The last buffer of the shared queue that it completed.
+    /// The last buffer of the shared queue that was completed for it.
     last_shared: u64,
-    /// It was told to have completed all it had taken from there.
+    /// The event for its last shared receive has come.
     last_told: bool,
 }
 
 impl End {
-    /// Receive requests that no message has taken.
+    /// Receive requests without a message.
     pub(crate) fn receives(&self) -> usize {
         self.received.len().saturating_sub(self.arriving.len())
     }
@@ -155,7 +154,7 @@ impl End {
         self.sent.len()
     }
 
-    /// Requests whose completion must come.
+    /// Requests that must complete.
     pub(crate) fn owed(&self) -> usize {
         self.sent.iter().filter(|sent| sent.meaning.signaled || sent.late).count()
     }
@@ -173,7 +172,7 @@ impl Stream {
         self.ends.iter().all(|end| end.over)
     }
 
-    /// The side that closed, where nothing but that ends the stream.
+    /// The side that closed gracefully, if no other cause ends the stream.
     fn closed_by(&self) -> Option<usize> {
         let first = self.dooms.first()?;
         let alone = self.dooms.iter().all(|doom| (doom.cause, doom.finder) == (Cause::Close, first.finder));
@@ -181,19 +180,19 @@ impl Stream {
     }
 }
 
-/// Everything that may be seen.
+/// The model: everything that may be seen.
 #[derive(Default)]
 pub(crate) struct Model {
     pub(crate) memory: Memory,
     pub(crate) streams: Vec<Stream>,
     /// The shared receive queue of each host.
     pub(crate) shared: [SharedQueue; 2],
-    /// Completions taken, by success or not.
+    /// Completions seen, with and without success.
     pub(crate) succeeded: u64,
     pub(crate) failed: u64,
 }
 
-/// What was found out by a completion: memory to look at, and names that are gone now.
+/// The consequences of a completion: memory to check, and names that are now invalid.
 #[derive(Default)]
 pub(crate) struct Found {
     pub(crate) spans: Vec<Span>,
@@ -201,7 +200,7 @@ pub(crate) struct Found {
 }
 
 impl Model {
-    /// Whether a request may be posted: its local memory is valid.
+    /// Whether the send queue takes a request: its local memory is valid.
     pub(crate) fn takes(&self, local: &[Span]) -> bool {
         local.iter().all(|span| self.memory.regions[span.region].life != Life::Gone)
     }
@@ -210,7 +209,7 @@ impl Model {
         self.streams[stream].dooms.push(Doom { cause, finder, sure });
     }
 
-    /// A send request was taken. `late`: by a queue pair that was over.
+    /// The send queue took a request. `late`: in the error state.
     pub(crate) fn posted(&mut self, by: By, op: u64, meaning: Meaning, late: bool) {
         let (stream, side) = by;
         let hopeless = !late && self.is_taken(&meaning, by);
@@ -218,7 +217,7 @@ impl Model {
         self.streams[stream].ends[side].sent.push_back(Sent { op, meaning, gives, late, hopeless });
     }
 
-    /// What a request does from now on. Returns the name that it gives.
+    /// Starts the effects of a request. Returns the name that it makes valid.
     fn start(&mut self, by: By, op: u64, meaning: &Meaning) -> Option<Name> {
         let (stream, side) = by;
         let here = if meaning.flow == Flow::Out { Cause::Local } else { Cause::Sink };
@@ -234,7 +233,7 @@ impl Model {
         }
         let remote = meaning.remote.filter(|remote| remote.len > 0);
         let reach = remote.map(|remote| self.reach(by, &remote));
-        // What is copied when it is posted waits for nothing.
+        // Inline payload is copied at the post, before any fence.
         let view = View { by, flow: meaning.flow, fenced: meaning.fenced && !meaning.inline };
         let span = |reach: Option<usize>| -> Vec<Span> {
             let target = remote.and_then(|remote| Some((remote.name?, remote.at)));
@@ -293,7 +292,7 @@ impl Model {
         meaning.gives.as_ref().map(|gift| self.give(by, gift))
     }
 
-    /// A name is on its way.
+    /// Adds a name that becomes valid later.
     fn give(&mut self, by: By, gift: &Gift) -> Name {
         match gift {
             Gift::Binding(binding) => {
@@ -307,7 +306,7 @@ impl Model {
                 Name::Binding(number)
             }
             &Gift::Region { old, at, len, addr, key, access } => {
-                // What it holds then: what it holds now, where nothing is under way.
+                // Its bytes will be those of now, where no effect is under way.
                 let before = &self.memory.regions[old];
                 let whole = Span { region: old, at: 0, len: before.base.len() };
                 let view = View { by, flow: Flow::Out, fenced: false };
@@ -335,7 +334,7 @@ impl Model {
         }
     }
 
-    /// Bytes of `remote` that the peer's memory grants; notes the end of the stream where that is not all.
+    /// The number of bytes of `remote` that the peer grants. If that is not all, the stream will end.
     fn reach(&mut self, by: By, remote: &Remote) -> usize {
         let (stream, side) = by;
         let grant = remote.name.map(|name| self.memory.grant(name));
@@ -375,7 +374,7 @@ impl Model {
         }
         if let Some((_, name)) = message.invalidates {
             let grant = name.map(|name| self.memory.grant(name));
-            // What a peer has no right to has no name on the wire.
+            // A peer can only invalidate what it may access.
             let allowed = grant.filter(|grant| {
                 grant.stream == Some(stream)
                     && grant.life != Life::Gone
@@ -386,7 +385,7 @@ impl Model {
                 if grant.life != Life::Valid {
                     self.doom(stream, Cause::Invalidate, 1 - side, false);
                 }
-                // It takes what is the peer's: no Read in front of it places anything there.
+                // It invalidates memory of the peer: no earlier Read places bytes there.
                 self.ending(name, Some(Asker { op, by, fenced: false }));
             } else {
                 self.doom(stream, Cause::Invalidate, 1 - side, true);
@@ -395,11 +394,10 @@ impl Model {
         }
     }
 
-    /// The `n`th message on its way to `side` and the `n`th receive request there go together, once both are
-    /// there.
+    /// Pairs the `n`th message to `side` with the `n`th receive request there, once both exist.
     fn pair(&mut self, stream: usize, side: usize, n: usize) {
         let end = &self.streams[stream].ends[side];
-        // Once receives are flushed nothing arrives any more.
+        // No message arrives after receives are flushed.
         let Some(arriving) = end.arriving.get(n).filter(|_| !end.flushed_recv) else { return };
         let Some(received) = end.received.get(n) else {
             return self.doom(stream, Cause::NoReceive, side, false);
@@ -416,13 +414,13 @@ impl Model {
         self.memory.aim(op, &cut(&spans, 0, len.min(room)));
     }
 
-    /// Whether the request that gives `name` was not seen to be carried out.
+    /// Whether the request that makes `name` valid has not completed yet.
     pub(crate) fn is_to_come(&self, name: Name) -> bool {
         let ends = self.streams.iter().flat_map(|stream| &stream.ends);
         ends.flat_map(|end| &end.sent).any(|sent| sent.gives == Some(name))
     }
 
-    /// A receive request was taken.
+    /// The receive queue took a request.
     pub(crate) fn posted_receive(&mut self, by: By, op: u64, spans: Vec<Span>, late: bool) {
         let (stream, side) = by;
         let end = &mut self.streams[stream].ends[side];
@@ -433,13 +431,13 @@ impl Model {
         }
     }
 
-    /// Whether `by` may not find there what it posts now.
+    /// Whether some memory may be invalid for a request that `by` posts now.
     pub(crate) fn any_unsteady(&self, spans: &[Span], by: By) -> bool {
         spans.iter().any(|span| !self.memory.grant(Name::Region(span.region)).is_there_for(by))
     }
 
-    /// Whether a request in front invalidates memory of one that `by` posts now, whose payload was not taken
-    /// yet.
+    /// Whether an earlier request of `by` invalidates memory of the one posted now, whose payload is not
+    /// copied at the post.
     fn is_taken(&self, meaning: &Meaning, by: By) -> bool {
         let taken = |span: &Span| self.memory.grant(Name::Region(span.region)).is_taken_by(by);
         !meaning.inline && meaning.local.iter().any(taken)
@@ -452,7 +450,7 @@ impl Model {
         self.streams[stream].ends[side].closed = true;
     }
 
-    /// The end of a connection was told at `side`, after all its completions.
+    /// The event of the end came at `side`, after all its completions.
     pub(crate) fn disconnected(&mut self, by: By, error: Option<ConnectionError>) -> Result<Found, String> {
         let (stream, side) = by;
         let Stream { ends, dooms } = &mut self.streams[stream];
@@ -485,7 +483,7 @@ impl Model {
         if let Some(left) = end.sent.iter().find(|sent| sent.meaning.signaled) {
             return Err(format!("request {} was not completed", left.op));
         }
-        // Had they failed, they would have said so.
+        // An unsignaled request that fails makes a completion, so these succeeded.
         let (late, done): (_, VecDeque<Sent>) =
             std::mem::take(&mut end.sent).into_iter().partition(|sent| sent.late);
         end.sent = late;
@@ -496,7 +494,7 @@ impl Model {
         Ok(Found { spans: Vec::new(), ended })
     }
 
-    /// Why this is no quiescent point yet.
+    /// The reason why something is still under way.
     pub(crate) fn unrest(&self) -> Option<String> {
         self.streams.iter().enumerate().find_map(|(number, stream)| {
             let [a, b] = &stream.ends;
@@ -519,15 +517,15 @@ impl Model {
         })
     }
 
-    /// Nothing is under way any more: what was posted without a completion is done, what a graceful close has
-    /// to bring over is there.
+    /// Nothing is under way any more: unsignaled requests are done, and a graceful close has sent
+    /// everything.
     pub(crate) fn quiet(&mut self) -> Result<Found, String> {
         self.shut_shared();
         let mut done = Vec::new();
         for (number, stream) in self.streams.iter_mut().enumerate() {
             if !stream.is_over() {
                 stream.dooms.retain(|doom| doom.cause == Cause::Wire);
-                // The length of the last FPDU may have been turned: it waits for more.
+                // The length of the last FPDU may be corrupted: its receiver waits for more bytes.
                 if stream.dooms.is_empty() {
                     self.memory.settle(|effect| effect.by.0 == number);
                 }
@@ -549,14 +547,14 @@ impl Model {
     }
 }
 
-/// What an atomic makes of eight bytes, a number of this machine; `None` where they are not known.
+/// The eight bytes after an atomic, in the machine's byte order; `None` if the old ones are unknown.
 fn changed(op: AtomicOp, before: &[Option<u8>]) -> Vec<Option<u8>> {
     let bytes: Option<Vec<u8>> = before.iter().copied().collect();
     let Some(Ok(bytes)) = bytes.map(<[u8; 8]>::try_from) else { return vec![None; before.len()] };
     let before = u64::from_ne_bytes(bytes);
     let after = match op {
         AtomicOp::FetchAdd { add, mask } => {
-            // Bit by bit; behind the highest bit of a field the carry is dropped.
+            // Bit by bit. The carry out of the highest bit of a field is dropped.
             let mut carry = 0;
             (0..64).fold(0, |sum, bit| {
                 let digits = (before >> bit & 1) + (add >> bit & 1) + carry;

@@ -1,21 +1,21 @@
-//! A port that turns bits of the packets it receives. Unlike the link's own plan it spares ARP, which has no
-//! checksum: what protects that is the frame check sequence of a real wire.
+//! A port that flips bits of received packets. Unlike the plan of the link it spares ARP, which has no
+//! checksum: on a real wire the frame check sequence protects it.
 
 use dp::{Burst, Checksum, Port};
 
 use super::dice::Dice;
 use crate::common::hooked::Hooks;
 
-/// Bytes of the Ethernet header, and of it with the headers of IPv4 and TCP.
+/// Length of the Ethernet header, and at most that of Ethernet, IPv4 and TCP together.
 const ETHERNET: usize = 14;
 const HEADERS: usize = 100;
 
-/// Where a frame says what it carries, and what ARP is there.
+/// The Ethernet type of a frame, and that of ARP.
 const ETHERTYPE: std::ops::Range<usize> = 12..14;
 const ARP: [u8; 2] = [0x08, 0x06];
 
-/// Of the frames that are handed out, `ppm` have a bit turned: anywhere behind Ethernet, or, `unseen`, in the
-/// payload alone, with a checksum that is said to be good.
+/// Flips a bit of `ppm` frames in a million: anywhere behind Ethernet, or, if `unseen`, in the payload only,
+/// with a checksum that is reported as good.
 pub(crate) struct Turning {
     dice: Dice,
     ppm: usize,

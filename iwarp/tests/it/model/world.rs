@@ -1,4 +1,4 @@
-//! Two real engines on a bad wire, driven by steps, watched by the model.
+//! Two real engines on a bad wire. Steps drive them, and the model checks them.
 
 mod connections;
 mod holdings;
@@ -32,27 +32,27 @@ use holdings::Holdings;
 /// Connections at a time.
 pub(crate) const SLOTS: usize = 2;
 
-/// Simulated time for everything to come to rest: beyond every timeout of TCP and of a close.
+/// Virtual time in which everything comes to rest: longer than every timeout of TCP and of a close.
 const REST_US: i64 = 400_000_000;
 
-/// Turns that this may take: no engine is busy with nothing.
-const REST_TURNS: u64 = 100_000;
+/// Polls that this may take: an engine that has nothing to do is idle.
+const REST_POLLS: u64 = 100_000;
 
-/// Time in which nothing happens and nothing is due: only keepalives are that far away.
+/// Time without any deadline: only keepalives are that far away.
 const IDLE_US: i64 = 10_000_000;
 
-/// What a run is made of besides its steps.
+/// The configuration of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Setting {
     pub(crate) link: LinkConfig,
-    /// Packets of which a bit is turned, parts per million.
+    /// Packets with a flipped bit, parts per million.
     turned_ppm: usize,
     pub(crate) markers: [bool; 2],
     pub(crate) crc: bool,
     /// IRD and ORD.
     pub(crate) depths: [[u16; 2]; 2],
     pub(crate) max_send_wr: usize,
-    /// What a queue pair sends in a turn: with little, more happens in the midst of a message.
+    /// Bytes that a queue pair sends in one poll. With few, more happens in the middle of a message.
     quantum_bytes: usize,
 }
 
@@ -120,12 +120,10 @@ pub(crate) struct World {
     shared: Vec<SharedReceiveQueue>,
     slots: [Option<usize>; SLOTS],
     plugs: Vec<Plug>,
-    /// Which end a completion belongs to: by host and queue pair number.
+    /// The end that a completion belongs to, by host and queue pair number.
     numbers: HashMap<(usize, u32), By>,
     last_op: u64,
-    /// Polls of both engines, and those outside of [`World::connect`].
     polls: u64,
-    turns: u64,
     sabotage: Sabotage,
     pub(crate) log: Vec<String>,
 }
@@ -142,8 +140,8 @@ impl World {
         let bed = bed.configure(|config| {
             config.crc = setting.crc;
             config.quantum_bytes = setting.quantum_bytes;
-            // A wire this bad may lose what is sent twice: RFC 9293's R2 allows for more, even after a slow
-            // handshake.
+            // A wire this bad may lose a segment and its retransmissions: RFC 9293's R2 allows for more,
+            // even after a slow handshake.
             config.stack.tcp.user_timeout = tcp_lite::Duration::from_secs(100);
             config.stack.tcp.keepalive_idle = Some(tcp_lite::Duration::from_secs(30));
             config.stack.tcp.keepalive_interval = tcp_lite::Duration::from_secs(5);
@@ -170,11 +168,10 @@ impl World {
             numbers: HashMap::new(),
             last_op: 0,
             polls: 0,
-            turns: 0,
             sabotage,
             log: Vec::new(),
         };
-        world.pair.turn();
+        world.pair.poll();
         world
     }
 
@@ -214,7 +211,7 @@ impl World {
                 self.abort(slot, side)
             }
             What::Arm => self.arm(&mut dice, side),
-            What::Turn => (0..1 + dice.below(12)).try_for_each(|_| self.turn()),
+            What::Poll => (0..1 + dice.below(12)).try_for_each(|_| self.poll()),
             What::Rest => self.rest(),
         }
     }
@@ -227,7 +224,7 @@ impl World {
         self.plugs.iter_mut().find(|plug| plug.by == by)
     }
 
-    fn say(&mut self, text: impl FnOnce() -> String) {
+    fn note(&mut self, text: impl FnOnce() -> String) {
         self.log.push(format!("{:>9} us  {}", self.pair.now_us, text()));
     }
 
@@ -245,11 +242,11 @@ impl World {
         self.post_drawn(dice, slot, by, drawn)
     }
 
-    /// Mostly, sends what comes in several segments and lets some of them arrive: what ends the stream then
-    /// ends it in the midst of a message.
+    /// Mostly, sends a message of several segments and lets some of them arrive, so that the stream ends in
+    /// the middle of a message.
     fn begin_message(&mut self, dice: &mut Dice, slot: usize) -> Done {
         let Some(stream) = self.slots[slot].filter(|_| !dice.one_in(4)) else { return Ok(()) };
-        // To who receives into a shared queue, where it takes a buffer from all others.
+        // To an end with a shared queue, where it takes a buffer from all others.
         let shared = |side: &usize| self.model.streams[stream].ends[*side].shared;
         let Some(receiver) = [0, 1].into_iter().find(shared) else { return Ok(()) };
         let (by, op) = ((stream, 1 - receiver), self.next_op());
@@ -257,13 +254,13 @@ impl World {
         if let Some(drawn) = operations::long_send(dice, &self.model, by, op, len) {
             self.post_drawn(dice, slot, by, drawn)?;
         }
-        (0..1 + dice.below(3)).try_for_each(|_| self.turn())
+        (0..1 + dice.below(3)).try_for_each(|_| self.poll())
     }
 
     fn post_drawn(&mut self, dice: &mut Dice, slot: usize, by: By, drawn: Drawn) -> Done {
         let ((stream, side), Drawn { request, mut meaning }) = (by, drawn);
         let op = request.wr_id;
-        // A message wants a receive request, most of the time.
+        // Most messages get a receive request.
         let end = &self.model.streams[stream].ends[1 - side];
         let needs = if end.shared { self.model.spare(1 - side) == 0 } else { end.receives() == 0 };
         if let Some(message) = &meaning.message
@@ -272,7 +269,7 @@ impl World {
         {
             self.receive(dice, slot, 1 - side, Some(message.len))?;
         }
-        // Which buffer of a shared queue it gets cannot be told: mostly it fits all.
+        // The buffer of a shared queue that it gets is unknown: mostly it fits into all.
         let shared = self.model.streams[stream].ends[1 - side].shared;
         let long = meaning.message.as_ref().is_some_and(|message| message.len > self.model.least(1 - side));
         if shared && long && !dice.one_in(10) {
@@ -281,11 +278,11 @@ impl World {
         let Some(qp) = self.plug(by).and_then(|plug| plug.qp.clone()) else { return Ok(()) };
         let state = qp.state();
         let late = matches!(state, QpState::Terminate | QpState::Error);
-        // By its own user, or by the peer's.
+        // Its own user or the peer's has closed.
         let closed = self.model.streams[stream].ends[side].closed || state == QpState::Closing;
         let max = self.setting.max_send_wr;
         let SendRequest { op: what, flags, .. } = &request;
-        self.say(|| {
+        self.note(|| {
             format!("{by:?} posts {op}: {what:?} {flags:?} {:?} {:?}", meaning.local, meaning.remote)
         });
         match self.hand_over(&qp, &request, &mut meaning) {
@@ -316,7 +313,7 @@ impl World {
         spans.iter().any(|span| self.model.memory.regions[span.region].life != Life::Valid)
     }
 
-    /// Posts a receive request: for `len` bytes, or for what the dice say.
+    /// Posts a receive request, for `len` bytes or a random length.
     fn receive(&mut self, dice: &mut Dice, slot: usize, side: usize, len: Option<usize>) -> Done {
         let Some(stream) = self.slots[slot] else { return Ok(()) };
         if self.model.streams[stream].ends[side].shared {
@@ -326,7 +323,7 @@ impl World {
         if self.model.streams[stream].ends[side].receives() >= 32 {
             return Ok(());
         }
-        // Now and then too short by one.
+        // Sometimes too short by one.
         let len = match len {
             Some(len) if len > 0 && dice.one_in(operations::MISCHIEF) => len - 1,
             Some(len) => len + dice.pick(&[0, 0, 1, 100]),
@@ -338,7 +335,7 @@ impl World {
         let Some(qp) = self.plug(by).and_then(|plug| plug.qp.clone()) else { return Ok(()) };
         let late = matches!(qp.state(), QpState::Terminate | QpState::Error);
         let sg_list = spans.iter().map(|span| operations::sge(&self.model, span)).collect();
-        self.say(|| format!("{by:?} receives into {op}: {spans:?}"));
+        self.note(|| format!("{by:?} receives into {op}: {spans:?}"));
         match qp.post_recv(&RecvRequest { wr_id: op, sg_list }) {
             Ok(()) => {
                 self.model.posted_receive(by, op, spans, late);
@@ -351,8 +348,7 @@ impl World {
 
     // ---- time ----
 
-    fn turn(&mut self) -> Done {
-        self.turns += 1;
+    fn poll(&mut self) -> Done {
         self.poll_engines()?;
         self.completions()?;
         self.states()?;
@@ -367,14 +363,14 @@ impl World {
         Ok(())
     }
 
-    /// Takes what has completed: receives first, since a request of the peer's may rest on them.
+    /// Takes completions: receives first, since requests of the peer may depend on them.
     fn completions(&mut self) -> Done {
         let mut sends = Vec::new();
         for side in [0, 1] {
             let taken: Vec<_> = std::iter::from_fn(|| self.host(side).cq.poll_one()).collect();
             for wc in self.sabotage.completions(taken) {
                 let by = *self.numbers.get(&(side, wc.qp_num)).ok_or("a completion of no queue pair")?;
-                self.say(|| format!("{by:?} completes {}: {:?} {}", wc.wr_id, wc.opcode, wc.status));
+                self.note(|| format!("{by:?} completes {}: {:?} {}", wc.wr_id, wc.opcode, wc.status));
                 if matches!(wc.opcode, WcOpcode::Recv | WcOpcode::RecvImmediate) {
                     let found = self.model.completed_receive(by, &wc)?;
                     self.verify(found)?;
@@ -417,12 +413,12 @@ impl World {
         Ok(())
     }
 
-    /// Until nothing moves any more; then all of memory is as it must be.
+    /// Polls until nothing is under way. Then all of memory is as the model says.
     fn rest(&mut self) -> Done {
-        let (end, last_turn) = (self.pair.now_us + REST_US, self.turns + REST_TURNS);
+        let (end, last_poll) = (self.pair.now_us + REST_US, self.polls + REST_POLLS);
         loop {
             let before = self.pair.now_us;
-            self.turn()?;
+            self.poll()?;
             let unrest = self.model.unrest();
             let is_idle = self.pair.now_us - before > IDLE_US || self.pair.is_asleep();
             if unrest.is_none() && is_idle {
@@ -431,11 +427,11 @@ impl World {
             if is_idle && self.sabotage.is_wire() {
                 self.give_up_stalled();
             }
-            if self.pair.now_us > end || self.turns > last_turn {
+            if self.pair.now_us > end || self.polls > last_poll {
                 return Err(unrest.unwrap_or_else(|| "the engines find no rest".into()));
             }
         }
-        self.say(|| "all is at rest".into());
+        self.note(|| "all is at rest".into());
         let found = self.model.quiet()?;
         self.verify(found)?;
         let numbers: Vec<RegionId> = (0..self.memory.len()).filter(|&n| self.memory[n].is_some()).collect();

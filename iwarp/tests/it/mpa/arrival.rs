@@ -1,4 +1,4 @@
-//! FPDUs whatever they carry and however they are cut (RFC 5044 sections 2.1, 4.5, A.5.2, B.1, B.2.1).
+//! FPDUs with any content, cut anywhere by TCP (RFC 5044 sections 2.1, 4.5, A.5.2, B.1, B.2.1).
 
 use super::support::{Receiver, Sink};
 use crate::common::oracle::Rng;
@@ -23,7 +23,7 @@ fn stream(markers: bool, crc: bool, ulpdus: &[Vec<u8>]) -> (Vec<u8>, Vec<usize>)
     (wire, ends)
 }
 
-/// What comes of a stream that arrives in order, cut at these places.
+/// The result of a stream that arrives in order, cut at these places.
 fn arrive(markers: bool, crc: bool, wire: &[u8], cuts: &[usize]) -> Result<Sink, MpaError> {
     let pool = Mempool::heap("arrival", 1024, 512);
     let mut receiver = Receiver::with_pool(pool, START, markers, crc);
@@ -35,7 +35,7 @@ fn arrive(markers: bool, crc: bool, wire: &[u8], cuts: &[usize]) -> Result<Sink,
     Ok(receiver.finish())
 }
 
-/// What looks like MPA's own bytes.
+/// Payloads that look like bytes of MPA.
 fn imitations() -> Vec<Vec<u8>> {
     let mut framer = Framer::new(true, true);
     let fpdu = |framer: &mut Framer, ulpdu: &[u8]| {
@@ -52,14 +52,14 @@ fn imitations() -> Vec<Vec<u8>> {
         [[0, 0, 0, 0], [0, 0, 0, 4], [0, 0, 2, 0], [0xff; 4]].concat().repeat(80),
         vec![0; 700],
         vec![0xff; 700],
-        // No DDP header either: a version there is none of.
+        // Not even a DDP header: the version does not exist.
         vec![0x3c; 3],
         vec![0],
     ]
 }
 
-// Proves MPA-011, MPA-289: ULPDUs that imitate lengths, markers, CRCs, startup frames and what is no DDP
-// header come back unchanged, in segments of any kind.
+// Proves MPA-011, MPA-289: ULPDUs that imitate lengths, markers, CRCs, startup frames and bytes that are no
+// DDP header come back unchanged, in segments of any kind.
 #[test]
 fn what_imitates_framing_is_payload() {
     let mut rng = Rng(11);
@@ -85,9 +85,9 @@ fn around_a_marker() -> Vec<Vec<u8>> {
     [430, 127, 1, 300].map(|bytes| rng.bytes(bytes)).to_vec()
 }
 
-// Proves MPA-291, MPA-287: each FPDU is split over two segments at every byte, and comes byte by byte: it
-// is whole, and its CRC is of both parts, of which any byte that differs is found. The one of 140 bytes is
-// among them.
+// Proves MPA-291, MPA-287: each FPDU is split over two segments at every byte, and comes byte by byte: it is
+// complete, its CRC covers both parts, and a wrong byte in either is found. The one of 140 bytes is among
+// them.
 #[test]
 fn an_fpdu_is_joined_wherever_it_is_cut() {
     let ulpdus = around_a_marker();
@@ -97,7 +97,7 @@ fn an_fpdu_is_joined_wherever_it_is_cut() {
         assert_eq!(lengths.contains(&140), markers, "{lengths:?}");
         for cut in 0..wire.len() {
             assert_eq!(arrive(markers, true, &wire, &[cut]).unwrap().ulpdus, ulpdus, "cut at {cut}");
-            // With the ends of the others, so that this FPDU alone is not aligned.
+            // The other FPDUs are cut at their ends, so that only this one is not aligned.
             let mut cuts = [ends.as_slice(), &[cut]].concat();
             cuts.sort_unstable();
             cuts.dedup();
@@ -118,8 +118,8 @@ fn an_fpdu_is_joined_wherever_it_is_cut() {
     }
 }
 
-// Proves MPA-275: FPDUs that came in order, one that was placed ahead and a piece that is held stay as they
-// are when other bytes come in their places, with CRCs that are right.
+// Proves MPA-275: FPDUs that came in order, one that was placed ahead and a piece that is held stay
+// unchanged when other bytes come at their places, with correct CRCs.
 #[test]
 fn bytes_that_come_again_are_not_looked_at() {
     let payload = |byte: u8| vec![byte; 600];
@@ -138,7 +138,7 @@ fn bytes_that_come_again_are_not_looked_at() {
     assert!(receiver.finish().ulpdus == [1, 2, 3].map(payload));
 }
 
-// Proves MPA-113: the smallest MULPDU there is takes a header of either kind and user data behind it.
+// Proves MPA-113: the smallest MULPDU has space for a header of either kind and user data.
 #[test]
 fn the_smallest_mulpdu_has_room_for_a_header_and_data() {
     let smallest = Framer::new(true, true).mulpdu(0) as u32;

@@ -1,4 +1,4 @@
-//! Whatever the network sends, MPA ends in an outcome or an error: no panic, nothing left behind.
+//! Any received bytes lead to a result or an error of MPA: no panic, and no buffer stays held.
 
 use super::support::Receiver;
 use crate::common::oracle::Rng;
@@ -8,7 +8,7 @@ use iwarp::mpa::frame::{Frame, FrameKind, Parsed};
 
 const STREAMS: u64 = 10_000;
 
-/// Random bytes, often with something in front that looks right.
+/// Random bytes, often behind a valid beginning.
 fn stream(rng: &mut Rng) -> Vec<u8> {
     let bytes = 1 + rng.index(900);
     let mut stream = rng.bytes(bytes);
@@ -46,7 +46,7 @@ fn the_deframer_takes_anything() {
         let mut rng = Rng(seed);
         let start = rng.index(1000) as u64;
         let mut receiver = Receiver::with_pool(pool.clone(), start, seed % 3 != 0, seed % 2 == 0);
-        // Noise, and good FPDUs at places where they do not belong.
+        // Random bytes, and good FPDUs at wrong places.
         let mut wire: Vec<u8> = (0..4).flat_map(|_| stream(&mut rng)).collect();
         for _ in 0..rng.index(6) {
             let at = 4 * rng.index(wire.len() / 4);

@@ -1,7 +1,8 @@
 //! Framer and deframer against the independent reference (`reference/mpa_ref.py`).
 
 use super::support::{DECODE, ENCODE, Receiver, reference};
-use crate::common::oracle::{Rng, from_hex, hex};
+use crate::common::oracle::{Rng, hex};
+use crate::common::ulpdu::from_hex;
 use iwarp::mpa::{Framer, MpaError};
 
 fn line(markers: bool, crc: bool, position: u64, ulpdus: &[Vec<u8>]) -> String {
@@ -112,11 +113,11 @@ fn streams(rng: &mut Rng, count: usize) -> Vec<Stream> {
     streams.collect()
 }
 
-// Proves MPA-020, MPA-023, MPA-033 to MPA-035, MPA-064, MPA-075, MPA-076, MPA-095, MPA-123, MPA-124, MPA-126,
-// MPA-129 to MPA-131, MPA-133, MPA-280, MPA-282, DDP-032, DDP-034, DDP-043, DDP-128, DDP-130, DDP-131: any
-// cut, any order. What is delivered is what was sent, in its order and each once; a ULPDU that is placed
-// early has a position, and is delivered by its header when its turn has come. What comes twice has other
-// bytes the second time; TCP drops that, as the receiver here does.
+// Proves MPA-020, MPA-023, MPA-033 to MPA-035, MPA-064, MPA-075, MPA-076, MPA-095, MPA-123, MPA-124,
+// MPA-126, MPA-129 to MPA-131, MPA-133, MPA-280, MPA-282, DDP-032, DDP-034, DDP-043, DDP-128, DDP-130,
+// DDP-131: any cut, any order. Exactly the ULPDUs that were sent are delivered, in order and once; a ULPDU
+// that is placed early has a position, and is delivered by its header in order. Repeated segments have other
+// bytes the second time; TCP drops them, as the receiver here does.
 #[test]
 fn the_deframer_agrees_in_any_order() {
     let mut rng = Rng(1);
@@ -160,8 +161,8 @@ fn the_deframer_agrees_in_any_order() {
     assert!(early > 300, "{early} FPDUs placed early");
 }
 
-// With markers and without: what was given up comes again, cut as it was, and is handed on exactly once; what
-// was placed is not asked for again.
+// With markers and without: segments that were given up come again, cut as before, and are delivered exactly
+// once; segments that were placed are not needed again.
 #[test]
 fn what_was_given_up_and_comes_again_arrives_once() {
     let mut rng = Rng(9);
@@ -196,9 +197,8 @@ fn what_was_given_up_and_comes_again_arrives_once() {
     assert!(gone.iter().all(|bytes| *bytes > 100_000) && early > 100, "{gone:?}, {early} early");
 }
 
-// FPDUs in segments of their own behind one loss: all but the FPDUs that hold no marker are placed before the
-// hole is filled, those found by length included, and their bytes are released.
-// Proves MPA-033, MPA-131, MPA-278, MPA-282, DDP-033.
+// FPDUs in segments of their own behind one loss: all but those without a marker are placed before the hole
+// is filled, including those found by their length, and their bytes are released.
 #[test]
 fn aligned_segments_behind_a_loss_are_placed() {
     let mut rng = Rng(2);
@@ -223,7 +223,7 @@ fn aligned_segments_behind_a_loss_are_placed() {
     assert!(receiver.finish().ulpdus == ulpdus);
 }
 
-/// What the deframer made of a stream: ULPDUs and error code.
+/// The deframer's result for a stream: ULPDUs and error code.
 fn decode(
     wire: &[u8],
     segments: &[(usize, usize)],
@@ -242,9 +242,9 @@ fn decode(
     (sink.ulpdus, code, sink.early.into_values().collect())
 }
 
-// Proves MPA-056, MPA-128, MPA-132, MPA-044, MPA-096, DDP-035: one wrong bit. What comes up in order is what
-// the reference passes, whatever the order of arrival, with its code; and nothing that was placed early was
-// not sent.
+// Proves MPA-056, MPA-128, MPA-132, MPA-044, MPA-096, DDP-035: one wrong bit. The ULPDUs in order and the
+// error code are those of the reference, in any order of arrival, and every ULPDU that was placed early was
+// sent.
 #[test]
 fn a_wrong_bit_is_met_at_the_frontier_only() {
     let mut rng = Rng(3);
@@ -282,7 +282,7 @@ fn a_wrong_bit_is_met_at_the_frontier_only() {
     assert!(errors > 60, "{errors} errors");
 }
 
-// Proves MPA-045, MPA-158, MPA-160: without CRC its field is not looked at; markers still are.
+// Proves MPA-045, MPA-158, MPA-160: without CRC its field is ignored; markers are still checked.
 #[test]
 fn without_crc_any_field_will_do() {
     let mut wire = ours(true, false, 0, &[vec![7; 600], vec![8; 10]]);

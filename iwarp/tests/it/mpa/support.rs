@@ -1,5 +1,5 @@
-//! What the MPA tests share: TCP's handing-up seen from MPA, a sink that notes everything, and what the
-//! reference is asked.
+//! Helpers of the MPA tests: TCP as the deframer sees it, a sink that records everything, and calls of the
+//! reference.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -24,25 +24,25 @@ fn fresh(pool: &Mempool, bytes: &[u8]) -> Mbuf {
     buf
 }
 
-/// Notes what comes. Early ULPDUs are copied away when they are offered, like a placement.
+/// Records ULPDUs. Early ones are copied when they are offered, as in a placement.
 #[derive(Default)]
 pub(crate) struct Sink {
     /// In order.
     pub(crate) ulpdus: Vec<Vec<u8>>,
     /// By position, placed and not yet delivered.
     pub(crate) early: BTreeMap<u64, Vec<u8>>,
-    /// How many were placed early.
+    /// Number of ULPDUs placed early.
     pub(crate) placed: usize,
     /// First bytes that make it refuse to place early.
     pub(crate) refuse: HashSet<u8>,
-    /// Ends reception with this many.
+    /// Ends reception after this many ULPDUs.
     pub(crate) enough: Option<usize>,
 }
 
 fn whole(ulpdu: &Ulpdu<'_>) -> Vec<u8> {
     let mut bytes = vec![0; ulpdu.len()];
     assert_eq!(ulpdu.copy_to(0, &mut bytes), bytes.len());
-    // Another way to the same bytes.
+    // Reads the same bytes in another way.
     let third = bytes.len() / 3;
     let runs: Vec<u8> =
         ulpdu.runs(third, usize::MAX).inspect(|run| assert!(!run.is_empty())).flatten().copied().collect();
@@ -73,7 +73,7 @@ impl Sink {
     }
 }
 
-/// A receiver: TCP as MPA sees it in front of a deframer. Every byte is handed up once, at once.
+/// A receiver: TCP before a deframer. Every byte is handed up once, at once.
 pub(crate) struct Receiver {
     pub(crate) pool: Mempool,
     pub(crate) slab: HeldSlab,
@@ -166,7 +166,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// What was handed up comes a second time: ours never does that, another TCP might.
+    /// Hands up the same bytes a second time: our TCP never does that, another one might.
     pub(crate) fn again(&mut self, offset: u64, bytes: &[u8]) -> Result<(), MpaError> {
         let frontier = self.frontier();
         if offset >= frontier {
@@ -176,7 +176,7 @@ impl Receiver {
         self.receive(offset, buf, frontier)
     }
 
-    /// TCP asks for `bytes` bytes back; they may come again. Returns how many went.
+    /// TCP asks to give up `bytes` bytes, which may come again. Returns the number of bytes given up.
     pub(crate) fn give_up(&mut self, bytes: usize) -> usize {
         let Self { deframer, slab, seen, ahead, start, .. } = self;
         let mut gone = 0;
@@ -199,7 +199,7 @@ impl Receiver {
         self.ahead -= bytes;
     }
 
-    /// Ends, and looks for what was left behind.
+    /// Ends, and checks that no buffer is still held.
     pub(crate) fn finish(mut self) -> Sink {
         let released = self.deframer.clear(&mut self.slab);
         self.release(released);

@@ -1,14 +1,13 @@
 //! Every Terminate that a peer can provoke: what it has to send for it, the bytes it gets back, and what the
 //! application reads (RFC 5040 section 4.8, RFC 5041 section 8.2, RFC 5044 section 8).
 
+use crate::common::{ALL, Pair, expect_terminate, read_bytes, remote_addr};
 use std::sync::Arc;
 
 use crate::common::catalogue::{Attack, Echo, Means, Name, Names, Resource, catalogue, tagged};
 use crate::common::raw::fpdu;
 use crate::common::served::Served;
 use crate::common::ulpdu::untagged;
-use crate::common::{ALL, Pair, expect_terminate};
-use dp::link::LinkConfig;
 use iwarp::engine::EngineCounters;
 use iwarp::memory::Access;
 use iwarp::mpa::Framer;
@@ -57,7 +56,7 @@ fn each_fault_of_a_peer_has_its_terminate() {
             [&served.region, &others, &unreadable].map(|it| Name { stag: it.rkey(), to: it.addr() });
         let case = catalogue(&Names { mine, others, unreadable }).swap_remove(at);
         for ulpdu in &case.before {
-            served.say(ulpdu);
+            served.send(ulpdu);
         }
         let name = case.name;
         served.pair.inbox.clear();
@@ -113,19 +112,18 @@ fn it_does_not_matter_who_at_the_peer_means_ill() {
     for bound in [false, true] {
         let mut served = Served::new();
         let (stag, to) = (served.region.rkey(), served.region.addr());
-        let mut pair = Pair::new(&LinkConfig::default());
-        let c = pair.connect(&ConnParam::default());
+        let (mut pair, c) = Pair::connected();
         let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         let (local, lent) = (pair.a.pd.reg_mr(64, all).unwrap(), pair.b.pd.reg_mr(64, all).unwrap());
         // Beyond the end, or with a name that is none.
         let (ulpdu, remote) = if bound {
-            let remote = RemoteAddr { addr: lent.addr() + 60, rkey: lent.rkey() };
+            let remote = remote_addr(&lent, 60);
             (tagged([0xc1, 0x40], stag, to + 4092, 8), remote)
         } else {
             let remote = RemoteAddr { addr: lent.addr(), rkey: lent.rkey() ^ 0x5a5a_5a00 };
             (tagged([0xc1, 0x40], stag ^ 0x5a5a_5a00, to, 8), remote)
         };
-        served.say(&ulpdu);
+        served.send(&ulpdu);
         assert!(served.pair.until(1_000_000, |pair| pair.peer_closed));
         served.pair.close();
         served.pair.until(100_000, |_| false);
@@ -158,7 +156,7 @@ fn a_terminate_is_told_with_its_bytes() {
         ([0xf7, 0xab, 0, 0], (15, 7, 0xab), BitOrder::Standard, None),
     ] {
         let mut served = Served::new();
-        served.say(&untagged([0x41, 0x47], 0, [2, 1, 0], &control));
+        served.send(&untagged([0x41, 0x47], 0, [2, 1, 0], &control));
         served.pair.until(50_000, |_| false);
         let report = served.qp.terminate().unwrap();
         let terminate = &report.terminate;
@@ -221,8 +219,7 @@ fn a_marker_that_points_elsewhere_is_told() {
         bytes[crc..].copy_from_slice(&sum);
         served.pair.send(&bytes);
         let ended = served.pair.until(1_000_000, |pair| pair.peer_closed);
-        let mut placed = [0; 600];
-        served.region.read_at(0, &mut placed).unwrap();
+        let placed = read_bytes(&served.region, 0, 600);
         if xor == 0 {
             assert!(!ended && placed == [7; 600] && served.qp.error().is_none(), "the CRC is good");
             continue;

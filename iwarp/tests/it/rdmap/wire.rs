@@ -1,16 +1,12 @@
 //! RDMAP's bytes on the wire: the golden messages of every opcode, and Terminates both ways.
 
+use crate::common::ulpdu::from_hex;
 use iwarp::ddp::{DdpError, Header};
 use iwarp::memory::{Fault, Stag};
 use iwarp::rdmap::control::invalidate_stag;
 use iwarp::rdmap::error::Inclusion;
 use iwarp::rdmap::{BitOrder, Extensions, Opcode, Queue, ReadRequest, Terminate, TerminateError};
 use proptest::prelude::*;
-
-fn hex(text: &str) -> Vec<u8> {
-    let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
-    digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
-}
 
 fn message(header: impl Into<Header>, payload: &[u8]) -> Vec<u8> {
     let header = header.into();
@@ -66,7 +62,7 @@ fn every_message_is_built_to_the_byte() {
             "41461122334400000000000000040000000068656c6c6f",
         ),
     ] {
-        assert_eq!(built, hex(golden));
+        assert_eq!(built, from_hex(golden));
         let header = Header::parse(&built).unwrap();
         let opcode = Opcode::check(&header, Extensions::empty()).unwrap();
         assert_eq!(opcode.control_byte(), built[1]);
@@ -82,7 +78,7 @@ fn every_message_is_built_to_the_byte() {
 // M, D and R (RDMAP-138 to RDMAP-140), and what follows them, with the rest of a Read that has begun.
 #[test]
 fn every_terminate_is_built_to_the_byte() {
-    let (write, read) = (hex(WRITE), hex(READ));
+    let (write, read) = (from_hex(WRITE), from_hex(READ));
     let terminate =
         |error, segment: &[u8], request| Terminate::of_segment(error, segment, segment.len(), request);
     for (built, golden) in [
@@ -99,15 +95,15 @@ fn every_terminate_is_built_to_the_byte() {
             "0100e000002e41410000000000000001000000010000000000000101000000000000140000000400000002020000000000002400",
         ),
     ] {
-        assert_eq!(built.to_bytes().to_vec(), hex(golden));
-        assert_eq!(Terminate::parse(&hex(golden)).map(without_control), Ok(built.clone()));
+        assert_eq!(built.to_bytes().to_vec(), from_hex(golden));
+        assert_eq!(Terminate::parse(&from_hex(golden)).map(without_control), Ok(built.clone()));
         // Bytes behind the last part are ignored, as are the reserved bits.
-        let mut long = hex(golden);
+        let mut long = from_hex(golden);
         long[3] = 0xFF;
         long.resize(80, 0xA5);
         assert_eq!(Terminate::parse(&long).map(without_control), Ok(built));
     }
-    assert_eq!(ReadRequest::parse(&hex(READ)[18..]), Ok(REQUEST));
+    assert_eq!(ReadRequest::parse(&from_hex(READ)[18..]), Ok(REQUEST));
 }
 
 /// The header parts by cause, for each error there is.
@@ -217,23 +213,23 @@ fn without_control(terminate: Terminate) -> Terminate {
 /// The Terminates that Linux's siw was seen to send.
 #[test]
 fn siws_bit_order_is_recognised_where_it_can_be() {
-    let with_header = |control: &str| hex(&format!("{control}0008c1401122334400000000000010000000"));
+    let with_header = |control: &str| from_hex(&format!("{control}0008c1401122334400000000000010000000"));
     let bad_stag = Terminate::parse(&with_header("11000300")).unwrap();
     assert_eq!(bad_stag.bit_order, BitOrder::Siw);
     assert_eq!(bad_stag.error(), Some(TerminateError::DdpInvalidStag));
     assert_eq!((bad_stag.segment_len, bad_stag.ddp_header.unwrap().len()), (Some(8), 14));
 
     // Without M, D, R: layer 0 type 2 code 2 does not exist, so 02 02 is 2/0/02.
-    let crc = Terminate::parse(&hex("02020000")).unwrap();
+    let crc = Terminate::parse(&from_hex("02020000")).unwrap();
     assert_eq!((crc.error(), crc.bit_order), (Some(TerminateError::MpaCrc), BitOrder::Siw));
 
     // 20 05 is 2/0/05 by the RFC and 0/2/05 by siw: nothing tells them apart, so the RFC is followed.
-    let ambiguous = Terminate::parse(&hex("20050000")).unwrap();
+    let ambiguous = Terminate::parse(&from_hex("20050000")).unwrap();
     assert_eq!(ambiguous.bit_order, BitOrder::Standard);
 
     // M, D and R in siw's places: layer 0, type 1, code 0, with a Read Request.
     let read =
-        [hex("10000700000041410000000000000001000008000000 0000"), REQUEST.to_bytes().to_vec()].concat();
+        [from_hex("10000700000041410000000000000001000008000000 0000"), REQUEST.to_bytes().to_vec()].concat();
     let read = Terminate::parse(&read).unwrap();
     assert_eq!((read.error(), read.bit_order), (Some(TerminateError::ReadInvalidStag), BitOrder::Siw));
     assert_eq!(read.read_request, Some(REQUEST));
@@ -245,15 +241,15 @@ fn siws_bit_order_is_recognised_where_it_can_be() {
 fn odd_terminates_are_parsed_by_their_bits() {
     let zeros = Terminate::parse(&[0; 52]).unwrap();
     assert_eq!(without_control(zeros), Terminate::local(TerminateError::LocalCatastrophic));
-    let unknown = Terminate::parse(&hex("f7ab0000")).unwrap();
+    let unknown = Terminate::parse(&from_hex("f7ab0000")).unwrap();
     assert_eq!((unknown.layer, unknown.etype, unknown.code, unknown.error()), (0xF, 7, 0xAB, None));
     assert!(unknown.to_string().contains("layer 15, type 7, code 0xab"));
     // D without M: the length field is there and says nothing.
-    let d_only = Terminate::parse(&hex("11004000ffffc140112233440000000000001000")).unwrap();
+    let d_only = Terminate::parse(&from_hex("11004000ffffc140112233440000000000001000")).unwrap();
     assert_eq!(d_only.segment_len, None);
-    assert_eq!(d_only.ddp_header.unwrap()[..], hex("c140112233440000000000001000"));
+    assert_eq!(d_only.ddp_header.unwrap()[..], from_hex("c140112233440000000000001000"));
 
-    let whole = hex(
+    let whole = from_hex(
         "0101e000002e41410000000000000001000000010000000000000101000000000000100000000800000002020000000000002000",
     );
     for bytes in 0..whole.len() {

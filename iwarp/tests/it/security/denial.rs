@@ -1,19 +1,19 @@
-//! A hostile client that stays within the protocol, or nearly, and keeps the server busy: what honest clients
-//! on the same engine get meanwhile, what it costs, and what it holds (RFC 5042 sections 2.2.8 and 6.4).
+//! A hostile client that follows the protocol, or nearly, and keeps the server busy: the share that honest
+//! clients on the same engine get, the cost, and the memory that it holds (RFC 5042 sections 2.2.8 and 6.4).
 
-use crate::common::ALL;
 use crate::common::ext::read_request;
 use crate::common::raw::{EMPTY_WRITE, fpdu, request};
 use crate::common::world::{End, NOTHING_SHARED, REGION, World, next};
+use crate::common::{ALL, remote_addr};
 use dp::link::{LinkConfig, LinkPlan};
 use iwarp::engine::EngineCounters;
-use iwarp::verbs::{RemoteAddr, SendOp, SendRequest, StreamError, WcStatus};
+use iwarp::verbs::{SendOp, SendRequest, StreamError, WcStatus};
 
-/// What the hostile client does, as much of it as TCP takes.
+/// What the hostile client sends, as much of it as TCP takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Flood {
     Nothing,
-    /// Long Writes: the yardstick.
+    /// Long Writes, for comparison.
     Writes,
     /// No byte in any of them.
     EmptyWrites,
@@ -39,14 +39,14 @@ const FLOODS: [Flood; 7] = [
     Flood::Connects,
 ];
 
-/// What came of it in `TURNS` turns, at the server.
+/// Counts at the server after `TURNS` polls.
 #[derive(Debug)]
 struct Outcome {
     /// Writes of an honest client.
     done: u64,
     honest: Work,
     hostile: Work,
-    /// FPDUs that the hostile client began to say, and their payload.
+    /// FPDUs that the hostile client began to send, and their payload.
     said: (u64, u64),
     /// Frames and bytes from and to the hostile client.
     frames: [u64; 2],
@@ -56,7 +56,7 @@ struct Outcome {
     cycles: u64,
 }
 
-/// What was done for a client.
+/// The work that the server did for a client.
 #[derive(Debug)]
 struct Work {
     segments: u64,
@@ -65,14 +65,14 @@ struct Work {
 }
 
 impl Work {
-    /// In operations: a segment, an FPDU, and the placement of as many bytes as a segment has are one each.
+    /// The number of operations: a segment, an FPDU, and the placement of a segment's bytes are one each.
     fn operations(&self) -> u64 {
         self.segments + self.fpdus + self.placed / 1460
     }
 }
 
 const TURNS: u64 = 150;
-/// Segments that the hostile client says in a turn, as far as TCP takes them.
+/// Segments that the hostile client sends in a poll, as far as TCP takes them.
 const SEGMENTS: usize = 200;
 /// Bytes of an FPDU that answers a Read of nothing.
 const ANSWER: u64 = 20;
@@ -85,11 +85,11 @@ fn under(flood: Flood, honest_writes: usize) -> Outcome {
         _ => LinkPlan::default(),
     };
     let mut world = World::with(NOTHING_SHARED, &LinkConfig { b_to_a: plan, ..LinkConfig::default() });
-    let (end, mut framer) = world.intrude();
+    let (end, mut framer) = world.connect_hostile();
     let to = (end.region.rkey(), end.region.addr());
     let write = [&[0xc1, 0x40][..], &to.0.to_be_bytes(), &to.1.to_be_bytes(), &[7; 1200]].concat();
     let lent = &world.honest[0].end.region;
-    let remote = RemoteAddr { addr: lent.addr(), rkey: lent.rkey() };
+    let remote = remote_addr(&lent, 0);
     let post = |world: &World| {
         let write = SendRequest::new(1, SendOp::Write { remote }, world.local.sge(0, REGION));
         world.honest[0].qp.post_send(&write).unwrap();
@@ -128,7 +128,7 @@ fn under(flood: Flood, honest_writes: usize) -> Outcome {
             }
             at += taken;
         }
-        world.raw.turn();
+        world.raw.poll();
         while let Some(wc) = world.clients_cq.poll_one() {
             assert_eq!(wc.status, WcStatus::Success);
             done += 1;
@@ -179,14 +179,14 @@ fn of_engine(counters: &EngineCounters) -> [u64; 3] {
     [counters.port.rx_frames, counters.rx_fpdus, counters.rx_placed_bytes]
 }
 
-/// Whatever an established peer, or one that connects, does without ending its stream: an honest client gets
-/// more than half of the transfers it has alone in as many turns, nothing is worked on twice or answered with
-/// more than came, and what is used of everything that is limited stays within its limit.
+/// Whatever a peer does without ending its stream: an honest client gets more than half of the transfers
+/// that it has alone in as many polls, nothing is processed twice or answered with more than came, and every
+/// limit holds.
 // Proves SEC-119, SEC-153: of empty Writes and Reads, split FPDUs, doubled and late frames, and connects. A
 // simulated turn costs the same however much is done in it, so the transfers show that nobody waits for the
 // flood, and operations are counted for what it costs: no more FPDUs and bytes are worked on than were said
-// once, and no frame has more than one in answer. Time on a processor is not divided: a frame full of empty
-// Writes costs as much as its 60 FPDUs do, which the figures show. Fragments are
+// once, and no frame has more than one in answer. Time on a processor is not shared out: a frame full of
+// empty Writes costs as much as its 60 FPDUs do, which the figures show. Fragments are
 // noise_on_the_slow_path_does_not_disturb_a_transfer.
 #[test]
 fn a_flood_leaves_honest_clients_their_share() {
@@ -217,14 +217,14 @@ fn a_flood_leaves_honest_clients_their_share() {
     }
 }
 
-/// The peer hears nothing, so that its first Read is never answered in full: it may have as many Reads
-/// pending as were granted, and not one more. Another stream has all of its own meanwhile.
+/// The peer receives nothing, so its first Read is never answered completely: it may have as many Reads
+/// pending as were granted, and no more. Another stream has all of its own meanwhile.
 // Proves SEC-036.
 #[test]
 fn pending_reads_take_their_own_streams_places_alone() {
     for more in [false, true] {
         let mut world = World::new(NOTHING_SHARED);
-        let (end, mut framer) = world.intrude();
+        let (end, mut framer) = world.connect_hostile();
         let granted = world.raw.context.usage().read_slots.used;
         let ird = u32::from(end.qp.query().ird.unwrap());
         let large = end.domain.reg_mr(8 << 20, ALL).unwrap();
@@ -239,7 +239,7 @@ fn pending_reads_take_their_own_streams_places_alone() {
         assert_eq!(end.qp.error(), more.then_some(no_buffer), "{ird} may be pending");
         assert_eq!(world.raw.context.usage().read_slots.used, granted);
         let honest = &world.honest[0];
-        let remote = RemoteAddr { addr: honest.end.region.addr(), rkey: honest.end.region.rkey() };
+        let remote = remote_addr(&honest.end.region, 0);
         let reads = u64::from(honest.qp.query().ord.unwrap());
         for wr_id in 0..reads {
             let read = SendRequest::new(wr_id, SendOp::Read { remote }, world.local.sge(REGION, REGION));
@@ -253,8 +253,8 @@ fn pending_reads_take_their_own_streams_places_alone() {
     }
 }
 
-/// Segments of one byte and Writes of none: each connection's counts tell who sends them, the application
-/// ends that one, and the honest clients' counts look otherwise.
+/// Segments of one byte and Writes of none: the counters of each connection show who sends them, the
+/// application ends that connection, and the counters of honest clients look different.
 // Proves SEC-154: for segments and FPDUs that carry next to nothing. Frames that TCP drops, twice the same or
 // in fragments, are counted for the engine and not for a connection (`rx_duplicate_bytes`, `rx_slow`). That
 // other streams keep their share is a_flood_leaves_honest_clients_their_share.
@@ -262,7 +262,7 @@ fn pending_reads_take_their_own_streams_places_alone() {
 fn who_makes_work_without_data_is_seen_and_ended() {
     for crumbs in [false, true] {
         let mut world = World::new(NOTHING_SHARED);
-        let (end, mut framer) = world.intrude();
+        let (end, mut framer) = world.connect_hostile();
         let seen = |end: &End| end.id.as_ref().unwrap().activity().unwrap();
         world.raw.until(1_000, |_| false);
         let before = seen(&end);
@@ -270,7 +270,7 @@ fn who_makes_work_without_data_is_seen_and_ended() {
         let piece = if crumbs { 1 } else { bytes.len() };
         for piece in bytes.chunks(piece) {
             assert_eq!(world.raw.offer(piece), piece.len());
-            world.raw.turn();
+            world.raw.poll();
         }
         world.raw.until(5_000, |_| false);
         let after = seen(&end);

@@ -1,8 +1,7 @@
-//! What a peer gets to see and to change of a host's memory: stale bytes, what comes after a transfer,
-//! another's memory, memory that is gone.
+//! The memory of a host that a peer can see and change: stale bytes, bytes written after a transfer, memory
+//! of others, memory that is gone.
 
-use crate::common::{Connected, Pair, expect_terminate, pattern};
-use dp::link::LinkConfig;
+use crate::common::{Connected, Pair, expect_terminate, pattern, read_bytes, remote_addr};
 use iwarp::memory::Access;
 use iwarp::verbs::{
     AsyncEventKind, AtomicOp, ConnParam, Context, ContextConfig, ContextLimits, MemoryRegion, MrOptions,
@@ -13,7 +12,7 @@ const WRITE_ONLY: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE);
 const BOTH: Access = WRITE_ONLY.union(Access::REMOTE_READ);
 const LEN: usize = 4096;
 
-/// A is the peer, B exposes.
+/// A is the peer. B exposes memory.
 struct Exposure {
     pair: Pair,
     c: Connected,
@@ -22,8 +21,7 @@ struct Exposure {
 
 impl Exposure {
     fn new() -> Self {
-        let mut pair = Pair::new(&LinkConfig::default());
-        let c = pair.connect(&ConnParam::default());
+        let (pair, c) = Pair::connected();
         let local = pair.a.pd.reg_mr(LEN, Access::LOCAL_WRITE).unwrap();
         local.write_at(0, &pattern(1, LEN)).unwrap();
         Self { pair, c, local }
@@ -38,12 +36,11 @@ impl Exposure {
         self.post(SendOp::Read { remote }, len);
         let wc = self.pair.wc_a();
         assert_eq!((wc.status, wc.byte_len as usize), (WcStatus::Success, len));
-        let mut bytes = vec![0; len];
-        self.local.read_at(0, &mut bytes).unwrap();
+        let bytes = read_bytes(&self.local, 0, len);
         bytes
     }
 
-    /// A writes, and has seen by a zero-length Read behind it that B has taken it.
+    /// A writes, and waits for a zero-length Read behind the Write, so B has placed it.
     fn writes(&mut self, remote: RemoteAddr, len: usize) {
         self.post(SendOp::Write { remote }, len);
         assert_eq!(self.pair.wc_a().status, WcStatus::Success);
@@ -57,11 +54,7 @@ impl Exposure {
     }
 }
 
-fn at(region: &MemoryRegion) -> RemoteAddr {
-    RemoteAddr { addr: region.addr(), rkey: region.rkey() }
-}
-
-/// Memory that the library allocates shows zeros to its first reader, also where another region was before.
+/// Memory that the library allocates is zero for its first reader, also where another region was before.
 // Proves SEC-105, SEC-106, SEC-179.
 #[test]
 fn fresh_regions_show_nothing_of_what_was_there() {
@@ -71,7 +64,7 @@ fn fresh_regions_show_nothing_of_what_was_there() {
             let region = x.pair.b.pd.reg_mr(len, BOTH).unwrap();
             let seen = len.min(LEN);
             let end = RemoteAddr { addr: region.addr() + (len - seen) as u64, rkey: region.rkey() };
-            for remote in [at(&region), end] {
+            for remote in [remote_addr(&region, 0), end] {
                 x.local.write_at(0, &[0xcc; LEN]).unwrap();
                 assert_eq!(x.reads(remote, seen), vec![0; seen]);
             }
@@ -85,58 +78,59 @@ fn fresh_regions_show_nothing_of_what_was_there() {
     }
 }
 
-/// While a name is valid the peer reads what comes next; once it is taken away, before the memory is used
-/// again, it is told that there is no such name.
+/// While an STag is valid the peer reads new bytes. Once it is invalid, before the memory is used again, the
+/// peer gets an error.
 // Proves SEC-098, SEC-107.
 #[test]
 fn what_is_done_is_to_be_taken_away() {
     let mut x = Exposure::new();
     let region = x.pair.b.pd.reg_mr(64, BOTH).unwrap();
     region.write_at(0, b"for you.").unwrap();
-    assert_eq!(x.reads(at(&region), 8), b"for you.");
+    assert_eq!(x.reads(remote_addr(&region, 0), 8), b"for you.");
     region.write_at(0, b"private.").unwrap();
-    assert_eq!(x.reads(at(&region), 8), b"private.", "the threat");
-    // And what was looked at may change behind the look.
-    x.writes(at(&region), 8);
+    assert_eq!(x.reads(remote_addr(&region, 0), 8), b"private.", "the threat");
+    // Bytes may change after the host has checked them.
+    x.writes(remote_addr(&region, 0), 8);
     let mut bytes = [0; 8];
     region.read_at(0, &mut bytes).unwrap();
     assert_eq!(bytes, b"private."[..], "what it read is written back");
     region.invalidate();
     region.write_at(0, b"private!").unwrap();
-    let remote = at(&region);
+    let remote = remote_addr(&region, 0);
     x.refused(SendOp::Read { remote }, (0, 1, 0));
 
     let x = Exposure::new();
     let region = x.pair.b.pd.reg_mr(64, BOTH).unwrap();
     region.invalidate();
     region.write_at(0, b"private!").unwrap();
-    x.refused(SendOp::Write { remote: at(&region) }, (1, 1, 0));
+    x.refused(SendOp::Write { remote: remote_addr(&region, 0) }, (1, 1, 0));
     region.read_at(0, &mut bytes).unwrap();
     assert_eq!(bytes, b"private!"[..]);
 }
 
-/// Memory for writing is for writing: a Read and an atomic are refused, a Read of nothing is answered, with
-/// that name and with one that is none, and the stream goes on.
+/// Memory exposed for writing only: a Read and an atomic are refused. A Read of no bytes is answered, with
+/// that STag and with an invalid one, and the stream goes on.
 // Proves SEC-111 to SEC-113: rights are separate flags; iwperf registers for writing alone where it writes.
 #[test]
 fn memory_for_writing_shows_nothing() {
     let mut x = Exposure::new();
     let region = x.pair.b.pd.reg_mr(64, WRITE_ONLY).unwrap();
-    x.writes(at(&region), 64);
-    for remote in [at(&region), RemoteAddr { addr: 5, rkey: 0x1234_5678 }, RemoteAddr::default()] {
+    x.writes(remote_addr(&region, 0), 64);
+    for remote in [remote_addr(&region, 0), RemoteAddr { addr: 5, rkey: 0x1234_5678 }, RemoteAddr::default()]
+    {
         assert_eq!(x.reads(remote, 0), []);
     }
-    x.writes(at(&region), 8);
-    let remote = at(&region);
+    x.writes(remote_addr(&region, 0), 8);
+    let remote = remote_addr(&region, 0);
     x.refused(SendOp::Read { remote }, (0, 1, 2));
     let x = Exposure::new();
     let region = x.pair.b.pd.reg_mr(64, WRITE_ONLY).unwrap();
     let op = AtomicOp::FetchAdd { add: 1, mask: 0 };
-    x.refused(SendOp::Atomic { remote: at(&region), op }, (0, 1, 2));
+    x.refused(SendOp::Atomic { remote: remote_addr(&region, 0), op }, (0, 1, 2));
 }
 
-/// A name of another domain, or of another queue pair of the same domain: whatever the thief does with it
-/// ends the thief's stream, no byte changes, and the owner's stream goes on and can still use it.
+/// An STag of another domain, or of another queue pair of the same domain: every use of it ends the thief's
+/// stream, no byte changes, and the owner's stream can still use it.
 // Proves SEC-085, SEC-087 to SEC-089, RDMAP-350, RDMAP-351, DDP-226, DDP-227.
 #[test]
 fn a_stolen_name_is_of_no_use() {
@@ -160,7 +154,7 @@ fn a_stolen_name_is_of_no_use() {
             let inbox = x.pair.b.pd.reg_mr(64, Access::LOCAL_WRITE).unwrap();
             x.c.qp_b.post_recv(&RecvRequest::new(1, inbox.sge(0, 8))).unwrap();
 
-            let remote = at(&region);
+            let remote = remote_addr(&region, 0);
             let atomic = AtomicOp::FetchAdd { add: 1, mask: 0 };
             let (op, (layer, etype, code)) = [
                 (SendOp::Write { remote }, (1, 1, 2)),
@@ -192,8 +186,8 @@ fn a_stolen_name_is_of_no_use() {
     }
 }
 
-/// A domain for each client: its streams share what is exposed in it, and another client's reach nothing of
-/// it.
+/// A domain for each client: its streams share what is exposed in it, and the streams of another client
+/// cannot access it.
 // Proves SEC-005, SEC-175.
 #[test]
 fn the_streams_of_one_client_share_a_domain() {
@@ -213,7 +207,7 @@ fn the_streams_of_one_client_share_a_domain() {
             .collect();
         listener.disconnect();
         for (client, c) in &streams {
-            let remote = at(&regions[*client]);
+            let remote = remote_addr(&regions[*client], 0);
             for op in [SendOp::Write { remote }, SendOp::Read { remote }] {
                 c.qp_a.post_send(&SendRequest::new(3, op, x.local.sge(0, 64))).unwrap();
                 assert_eq!(x.pair.wc_a().status, WcStatus::Success, "client {client}");
@@ -221,7 +215,7 @@ fn the_streams_of_one_client_share_a_domain() {
         }
         // The last stream is the second client's, the region the first one's.
         let (_, c) = &streams[3];
-        let remote = at(&regions[0]);
+        let remote = remote_addr(&regions[0], 0);
         let (op, codes) = match thief_reads {
             true => (SendOp::Read { remote }, (0, 1, 3)),
             false => (SendOp::Write { remote }, (1, 1, 2)),
@@ -231,24 +225,24 @@ fn the_streams_of_one_client_share_a_domain() {
     }
 }
 
-/// A name that was one queue pair's is not inherited by the one that takes its place.
+/// The STag of one queue pair is not inherited by the queue pair that takes its number.
 // Proves SEC-091.
 #[test]
 fn a_name_does_not_outlive_its_queue_pair() {
     let mut x = Exposure::new();
     let options = MrOptions { qp: Some(&x.c.qp_b), ..MrOptions::new(BOTH) };
     let region = x.pair.b.pd.reg_mr_with(64, &options).unwrap();
-    x.writes(at(&region), 8);
+    x.writes(remote_addr(&region, 0), 8);
     x.c.id_a.disconnect();
     x.pair.event_a();
     x.pair.event_b();
     let param = ConnParam::default();
     x.c = x.pair.connect(&param);
-    x.refused(SendOp::Write { remote: at(&region) }, (1, 1, 2));
+    x.refused(SendOp::Write { remote: remote_addr(&region, 0) }, (1, 1, 2));
 }
 
-/// Where nothing else is asked for every context begins with names of its own: what an earlier one gave out
-/// says nothing.
+/// By default every context begins with STags of its own: those of an earlier context say nothing about
+/// them.
 // Proves SEC-093.
 #[test]
 fn every_context_begins_with_other_names() {
@@ -262,7 +256,7 @@ fn every_context_begins_with_other_names() {
     assert!(firsts.len() >= 63, "{} of 64 are different", firsts.len());
 }
 
-/// A buffer that is only posted for receiving has no name on the wire, its local key included.
+/// A receive buffer has no STag on the wire, not even its local key.
 // Proves SEC-020, SEC-041.
 #[test]
 fn a_receive_buffer_has_no_name() {
@@ -270,7 +264,7 @@ fn a_receive_buffer_has_no_name() {
         let x = Exposure::new();
         let inbox = x.pair.b.pd.reg_mr(64, Access::LOCAL_WRITE).unwrap();
         x.c.qp_b.post_recv(&RecvRequest::new(1, inbox.sge(0, 64))).unwrap();
-        let remote = at(&inbox);
+        let remote = remote_addr(&inbox, 0);
         let (op, codes) = [
             (SendOp::Write { remote }, (1, 1, 0)),
             (SendOp::Read { remote }, (0, 1, 0)),
@@ -300,8 +294,8 @@ fn a_domain_for_each_queue_pair() {
     assert!(context.alloc_pd().is_ok());
 }
 
-/// Memory that B's program unmaps while it is registered: the peer's Write and Read meet an STag that is
-/// none, B's own Send and receive fail as local mistakes, and so does the answer to B's own Read.
+/// B's program unmaps memory while it is registered: the peer's Write and Read get an invalid STag, and B's
+/// own Send, receive and Read fail with local errors.
 // Proves SEC-169.
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 #[test]
@@ -314,15 +308,15 @@ fn memory_that_is_gone_ends_the_stream_not_the_process() {
         let big = x.pair.a.pd.reg_mr(BIG, BOTH).unwrap();
         let inbox = x.pair.b.pd.reg_mr(BIG, BOTH).unwrap();
         // The responder may send once the initiator has.
-        x.writes(at(&inbox), 8);
+        x.writes(remote_addr(&inbox, 0), 8);
         let start = crate::common::apart::apart(BIG, ProtFlags::READ | ProtFlags::WRITE);
-        // SAFETY: the memory is the test's alone; that it goes too early is what is tested, and what the
-        // guard is for.
+        // SAFETY: only the test uses the memory. It is unmapped too early on purpose: accesses after that
+        // are guarded.
         let region = unsafe { x.pair.b.pd.reg_user_mr(start, BIG, &MrOptions::new(BOTH)) }.unwrap();
         let whole = |op, region: &MemoryRegion| SendRequest::new(1, op, region.sge(0, BIG));
         match kind {
-            0 => x.c.qp_a.post_send(&whole(SendOp::Write { remote: at(&region) }, &big)).unwrap(),
-            1 => x.c.qp_a.post_send(&whole(SendOp::Read { remote: at(&region) }, &big)).unwrap(),
+            0 => x.c.qp_a.post_send(&whole(SendOp::Write { remote: remote_addr(&region, 0) }, &big)).unwrap(),
+            1 => x.c.qp_a.post_send(&whole(SendOp::Read { remote: remote_addr(&region, 0) }, &big)).unwrap(),
             2 => {
                 x.c.qp_a.post_recv(&RecvRequest::new(1, big.sge(0, BIG))).unwrap();
                 x.c.qp_b.post_send(&whole(SendOp::Send, &region)).unwrap();
@@ -331,17 +325,17 @@ fn memory_that_is_gone_ends_the_stream_not_the_process() {
                 x.c.qp_b.post_recv(&RecvRequest::new(2, region.sge(0, BIG))).unwrap();
                 x.c.qp_a.post_send(&whole(SendOp::Send, &big)).unwrap();
             }
-            4 => x.c.qp_b.post_send(&whole(SendOp::Read { remote: at(&big) }, &region)).unwrap(),
-            _ => x.c.qp_b.post_send(&whole(SendOp::Write { remote: at(&big) }, &region)).unwrap(),
+            4 => x.c.qp_b.post_send(&whole(SendOp::Read { remote: remote_addr(&big, 0) }, &region)).unwrap(),
+            _ => x.c.qp_b.post_send(&whole(SendOp::Write { remote: remote_addr(&big, 0) }, &region)).unwrap(),
         }
-        // Under way, and by far not through.
+        // The transfer has begun, and is far from complete.
         let moved = |x: &Exposure| {
             let counters = x.pair.b.engine.counters();
             counters.rx_placed_bytes + counters.tx_fetched_bytes
         };
         let before = moved(&x);
         while moved(&x) < before + 10_000 {
-            x.pair.turn();
+            x.pair.poll();
         }
         assert!(moved(&x) < before + BIG as u64);
         // SAFETY: the test's own mapping; what still accesses it does so under the guard.

@@ -1,17 +1,17 @@
-//! A peer that means ill, or is merely wrong: startup frames that are none, Terminates, silence. Streams that
-//! nobody chose are `tests/fuzz`'s. The worst it achieves is the end of its own connection.
+//! Hostile or faulty peers: invalid startup frames, Terminates, silence. Random streams are in `tests/fuzz`.
+//! The worst effect is the end of the peer's own connection.
 
+use crate::common::{ALL, Testbed, read_bytes, remote_addr};
 use std::time::Duration;
 
-use crate::common::doorman::Doorman;
 use crate::common::hooked::Hooks;
 use crate::common::raw::{EMPTY_WRITE, fpdu, request};
+use crate::common::responder::Responder;
 use crate::common::served::{Served, Setup};
-use crate::common::{ALL, Testbed};
 use dp::{Burst, Checksum, Port};
 use iwarp::verbs::{
-    CmEventKind, ConnParam, ConnectionError, MemoryRegion, QueuePair, RecvRequest, RemoteAddr, SendOp,
-    SendRequest, StreamError, WcStatus,
+    CmEventKind, ConnParam, ConnectionError, MemoryRegion, QueuePair, RecvRequest, SendOp, SendRequest,
+    StreamError, WcStatus,
 };
 
 /// A connection with four receives of 100 bytes.
@@ -24,10 +24,10 @@ fn accepted(request: Vec<u8>) -> Served {
     Setup { request, prepare: &prepare, ..Setup::default() }.accepted()
 }
 
-/// Startup frames that are none close the connection; nothing is announced to the application.
+/// Invalid startup frames close the connection; the application sees nothing.
 #[test]
 fn a_bad_request_closes_the_connection() {
-    let mut door = Doorman::new();
+    let mut door = Responder::new();
     let mut bad_key = request(true);
     bad_key[0] = b'X';
     let mut bad_revision = request(true);
@@ -37,7 +37,7 @@ fn a_bad_request_closes_the_connection() {
     let mut early = request(true);
     early.push(0);
     for bytes in [bad_key, bad_revision, too_long, early] {
-        door.say(&bytes);
+        door.open(&bytes);
         assert!(door.pair.until(1_000_000, |pair| pair.closed.is_some() || pair.peer_closed), "{bytes:02x?}");
         assert_eq!(door.pair.inbox.len(), 0, "no Reply");
         let event = door.channel.poll();
@@ -45,12 +45,12 @@ fn a_bad_request_closes_the_connection() {
     }
 }
 
-/// A peer that connects and says nothing is let go after the listener's time.
+/// A peer that connects and sends nothing loses its connection after the listener's timeout.
 #[test]
 fn a_silent_initiator_is_let_go() {
     let five_seconds = Duration::from_secs(5);
-    let Doorman { mut pair, listener: _listener, .. } =
-        Doorman::with(|options| options.responder.startup_timeout = five_seconds);
+    let Responder { mut pair, listener: _listener, .. } =
+        Responder::with(|options| options.responder.startup_timeout = five_seconds);
     pair.connect();
     let start = pair.now_us;
     assert!(pair.until(10_000_000, |pair| pair.closed.is_some()));
@@ -63,7 +63,7 @@ fn a_silent_initiator_is_let_go() {
 // RDMAP-195, RDMAP-311.
 #[test]
 fn a_bad_crc_is_answered_with_its_terminate() {
-    // A first FPDU that is right lets the responder speak.
+    // After a valid first FPDU the responder may send.
     let mut served = accepted(request(true));
     let Served { pair, framer, qp, .. } = &mut served;
     let ready = fpdu(framer, &EMPTY_WRITE);
@@ -86,7 +86,7 @@ fn a_terminate_of_siw_is_understood() {
     let mut ulpdu = vec![0x41, 0x47, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0];
     ulpdu.extend([0x11, 0x00, 0x03, 0x00, 0, 8]);
     ulpdu.extend([0xc1, 0x40, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0]);
-    served.say(&ulpdu);
+    served.send(&ulpdu);
     let mut event = None;
     served.pair.close();
     assert!(served.pair.until(1_000_000, |_| {
@@ -112,7 +112,7 @@ fn is_disconnected(event: &iwarp::verbs::CmEvent) -> bool {
 #[test]
 fn a_close_that_hangs_ends_in_a_reset() {
     let mut served = accepted(request(true));
-    served.say(&EMPTY_WRITE);
+    served.send(&EMPTY_WRITE);
     let Served { pair, id, .. } = &mut served;
     pair.until(10_000, |_| false);
     let start = pair.now_us;
@@ -122,11 +122,10 @@ fn a_close_that_hangs_ends_in_a_reset() {
     assert!((4_900_000..5_300_000).contains(&after), "{after} us");
 }
 
-/// What an attacker on the path does to the FPDUs that pass: it changes bytes of the payload, and makes sums
-/// right again.
+/// An attacker on the path changes bytes of the payload of FPDUs, and corrects checksums.
 #[derive(Clone, Copy, Debug)]
 struct OnPath {
-    /// It sees to MPA's CRC as well, not only to TCP's checksum.
+    /// It corrects MPA's CRC as well, not only TCP's checksum.
     sees_to_crc: bool,
 }
 
@@ -152,8 +151,8 @@ impl Hooks for OnPath {
     }
 }
 
-// Proves SEC-066: CRC32c is no protection. An attacker on the path who changes bytes of a Write and makes
-// the CRC right has them taken and placed, and nobody is told; one who leaves the CRC as it was is found.
+// Proves SEC-066: CRC32c is no protection. If an attacker on the path changes bytes of a Write and corrects
+// the CRC, they are placed and nobody sees it; if it leaves the CRC, the change is found.
 #[test]
 fn a_rewrite_on_the_path_is_taken_where_its_crc_is_right() {
     for sees_to_crc in [false, true] {
@@ -161,11 +160,10 @@ fn a_rewrite_on_the_path_is_taken_where_its_crc_is_right() {
         let c = pair.connect(&ConnParam::default());
         let (from, to) = (pair.a.pd.reg_mr(64, ALL).unwrap(), pair.b.pd.reg_mr(64, ALL).unwrap());
         from.write_at(0, b"pay 10 euro").unwrap();
-        let remote = RemoteAddr { addr: to.addr(), rkey: to.rkey() };
+        let remote = remote_addr(&to, 0);
         c.qp_a.post_send(&SendRequest::new(1, SendOp::Write { remote }, from.sge(0, 11))).unwrap();
         pair.run_us(100_000);
-        let mut placed = [0; 11];
-        to.read_at(0, &mut placed).unwrap();
+        let placed = read_bytes(&to, 0, 11);
         if sees_to_crc {
             assert_eq!(&placed, b"pay 99 euro");
             assert_eq!((c.qp_a.error(), c.qp_b.error()), (None, None));

@@ -1,8 +1,8 @@
-//! Streams that share nothing, and a path that is silent for a while.
+//! Streams that share nothing, and a path that loses everything for a while.
 
 use crate::common::raw::fpdu;
 use crate::common::served::{Served, Setup};
-use crate::common::{ALL, Pair, Testbed};
+use crate::common::{ALL, Pair, Testbed, remote_addr};
 use dp::link::{LinkConfig, LinkPlan};
 use iwarp::verbs::{
     ConnParam, FastOptions, MrOptions, QpInit, QpState, RecvRequest, RemoteAddr, SendOp, SendRequest,
@@ -10,7 +10,8 @@ use iwarp::verbs::{
 };
 
 // Proves SEC-045, SEC-051, SEC-103: by default, streams made without common objects reach nothing of each
-// other: not an STag, a receive buffer, a completion or a Read. Who tries ends, and the other goes on.
+// other: not an STag, a receive buffer, a completion or a Read. A stream that tries ends, and the other one
+// goes on.
 #[test]
 fn streams_share_nothing_by_default() {
     for attack in 0..3 {
@@ -53,7 +54,7 @@ fn streams_share_nothing_by_default() {
     }
 }
 
-// Proves SEC-025: what a stream says is the same, byte for byte, in whatever domain it is.
+// Proves SEC-025: the bytes of a stream are the same in every domain.
 #[test]
 fn domains_are_never_on_the_wire() {
     let said = [0, 1, 255].map(|before| {
@@ -68,7 +69,7 @@ fn domains_are_never_on_the_wire() {
         }
         served.pair.until(100_000, |_| false);
         // No receive is posted: a Terminate comes last.
-        served.say(&[0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1]);
+        served.send(&[0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1]);
         assert!(served.pair.until(1_000_000, |pair| pair.peer_closed));
         assert!(served.pair.inbox.len() > 9000);
         served.pair.inbox
@@ -77,8 +78,8 @@ fn domains_are_never_on_the_wire() {
     assert_eq!(said[0], said[2]);
 }
 
-/// Each context numbers its objects from the same beginning, so a number says nothing of which is meant: no
-/// object of one is taken where another's are asked for, and what is refused leaves nothing behind.
+/// Each context numbers its objects from the same start, so a number does not say which context it belongs
+/// to: no object of one context is accepted by another one, and a refused call leaves nothing behind.
 // Proves RDMAP-359, RDMAP-366, SEC-009, SEC-164: contexts stand for owners here, as processes do.
 #[test]
 fn contexts_share_nothing() {
@@ -100,11 +101,11 @@ fn contexts_share_nothing() {
     let id = own.context.create_id(&own.channel);
     assert!(invalid(id.connect(&foreign_qp, foreign.address, &ConnParam::default())));
     assert_eq!(own.context.usage(), before);
-    // Names of the other's memory are none, here and in a request.
+    // STags of the other context's memory are invalid, in calls and in requests.
     let memory = foreign.pd.reg_mr(64, ALL).unwrap();
     let receive = RecvRequest::new(1, memory.sge(0, 8));
     assert!(matches!(qp.post_recv(&receive), Err(VerbsError::LocalProtection(_))));
-    // Nor does a refused queue pair stand in the way of the right one.
+    // A refused queue pair does not block the right one.
     let _listener = pair.listen();
     id.connect(&qp, pair.b.address, &ConnParam::default()).unwrap();
     let request = pair.event_b().id;
@@ -113,9 +114,8 @@ fn contexts_share_nothing() {
     pair.until(|_| (qp.state() == QpState::Rts && foreign_qp.state() == QpState::Rts).then_some(()));
 }
 
-// Proves SEC-080, SEC-079, DDP-248, MPA-258, RDMAP-382: a path that carries nothing for longer than an
-// exchange of keys takes, as when a security association below was deleted, ends no stream: what was lost
-// comes again.
+// Proves SEC-080, SEC-079, DDP-248, MPA-258, RDMAP-382: a path that loses everything for longer than a key
+// exchange, as when a security association below was deleted, ends no stream: lost segments come again.
 #[test]
 fn a_silent_path_ends_no_stream() {
     // After a tail loss probe retransmissions back off from 50 ms or so: enough of them are lost.
@@ -124,7 +124,7 @@ fn a_silent_path_ends_no_stream() {
     let mut pair = Pair::new(&LinkConfig { a_to_b: plan, ..LinkConfig::default() });
     let c = pair.connect(&ConnParam::default());
     let (from, to) = (pair.a.pd.reg_mr(64, ALL).unwrap(), pair.b.pd.reg_mr(64, ALL).unwrap());
-    let remote = RemoteAddr { addr: to.addr(), rkey: to.rkey() };
+    let remote = remote_addr(&to, 0);
     let mut longest = 0;
     for wr_id in 0..30 {
         let start = pair.now_us;

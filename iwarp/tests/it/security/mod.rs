@@ -1,4 +1,4 @@
-//! What hostile and careless peers achieve (RFC 5042).
+//! The effects of hostile and careless peers (RFC 5042).
 
 mod denial;
 mod exposure;

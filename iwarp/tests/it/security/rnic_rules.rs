@@ -1,8 +1,8 @@
-//! What RFC 5040 section 8.1 asks of the RNIC and of the Privileged Resource Manager, item by item, tried on
-//! one host beside a stream that has nothing to do with it: whatever is tried, that stream goes on.
+//! The rules of RFC 5040 section 8.1 for the RNIC and the Privileged Resource Manager, item by item, tried
+//! on one host beside the stream of another application, which goes on.
 
 use crate::common::served::Served;
-use crate::common::{Connected, Pair, pattern};
+use crate::common::{Connected, Pair, pattern, read_bytes, remote_addr};
 use dp::link::LinkConfig;
 use iwarp::memory::Access;
 use iwarp::verbs::{
@@ -14,15 +14,11 @@ use iwarp::verbs::{
 const BOTH: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
 const LEN: usize = 256;
 
-fn at(region: &MemoryRegion) -> RemoteAddr {
-    RemoteAddr { addr: region.addr(), rkey: region.rkey() }
-}
-
 /// B is the host, with a domain for each of its applications. A has the peers of all of them.
 struct Host {
     pair: Pair,
     _listener: iwarp::verbs::CmId,
-    /// The stream that nobody is to disturb, and what is lent to its peer.
+    /// The stream that must not be disturbed, and the memory exposed to its peer.
     victim: Connected,
     domain: ProtectionDomain,
     lent: MemoryRegion,
@@ -49,7 +45,7 @@ impl Host {
         self.pair.connect_again(param, param)
     }
 
-    /// What A's request comes to.
+    /// The completion of A's request.
     fn ask(&mut self, qp: &QueuePair, op: SendOp, bytes: usize) -> WorkCompletion {
         qp.post_send(&SendRequest::new(99, op, self.local.sge(0, bytes))).unwrap();
         self.pair.until(|pair| pair.a.cq.poll_one().filter(|wc| wc.wr_id == 99))
@@ -66,14 +62,14 @@ impl Host {
     /// The victim's peer writes, and reads back what it wrote.
     fn undisturbed(&mut self) {
         self.pair.run_us(1000);
-        // What others were told.
+        // Completions of other streams.
         while self.pair.a.cq.poll_one().is_some() {}
         while self.pair.a.channel.poll().is_some() {}
         while self.pair.b.channel.poll().is_some() {}
         self.rounds += 1;
         let bytes = pattern(self.rounds, LEN);
         self.local.write_at(2 * LEN, &bytes).unwrap();
-        let remote = at(&self.lent);
+        let remote = remote_addr(&self.lent, 0);
         let request = |op, from| SendRequest::new(97, op, self.local.sge(from, LEN));
         let requests =
             [request(SendOp::Write { remote }, 2 * LEN), request(SendOp::Read { remote }, 3 * LEN)];
@@ -82,8 +78,7 @@ impl Host {
             let wc = self.pair.until(|pair| pair.a.cq.poll_one().filter(|wc| wc.wr_id == 97));
             assert_eq!(wc.status, WcStatus::Success);
         }
-        let mut back = vec![0; LEN];
-        self.local.read_at(3 * LEN, &mut back).unwrap();
+        let back = read_bytes(&self.local, 3 * LEN, LEN);
         assert_eq!(back, bytes);
         assert_eq!((self.victim.qp_a.error(), self.victim.qp_b.error()), (None, None));
     }
@@ -100,15 +95,17 @@ fn every_item_of_section_8_1_holds_beside_a_stream_at_work() {
     let secret = pattern(500, LEN);
     let own = |host: &Host, access| host.pair.b.pd.reg_mr(LEN, access).unwrap();
     let is_whole = |region: &MemoryRegion| {
-        let mut bytes = vec![0; LEN];
-        region.read_at(0, &mut bytes).unwrap();
+        let bytes = read_bytes(&region, 0, LEN);
         bytes == secret
     };
 
     // 1: an STag of another protection domain.
     let foreign = host.domain.reg_mr(LEN, BOTH).unwrap();
     foreign.write_at(0, &secret).unwrap();
-    for op in [SendOp::Write { remote: at(&foreign) }, SendOp::Read { remote: at(&foreign) }] {
+    for op in [
+        SendOp::Write { remote: remote_addr(&foreign, 0) },
+        SendOp::Read { remote: remote_addr(&foreign, 0) },
+    ] {
         let c = host.other(&param);
         host.refuses(&c, op, 8);
     }
@@ -118,8 +115,11 @@ fn every_item_of_section_8_1_holds_beside_a_stream_at_work() {
     let (owner, thief) = (host.other(&param), host.other(&param));
     let options = MrOptions { qp: Some(&owner.qp_b), ..MrOptions::new(BOTH) };
     let scoped = host.pair.b.pd.reg_mr_with(LEN, &options).unwrap();
-    host.refuses(&thief, SendOp::Write { remote: at(&scoped) }, 8);
-    assert_eq!(host.ask(&owner.qp_a, SendOp::Write { remote: at(&scoped) }, 8).status, WcStatus::Success);
+    host.refuses(&thief, SendOp::Write { remote: remote_addr(&scoped, 0) }, 8);
+    assert_eq!(
+        host.ask(&owner.qp_a, SendOp::Write { remote: remote_addr(&scoped, 0) }, 8).status,
+        WcStatus::Success
+    );
 
     // 3: outside the buffer, before and behind.
     let edge = own(&host, BOTH);
@@ -133,7 +133,7 @@ fn every_item_of_section_8_1_holds_beside_a_stream_at_work() {
     // 4 and 6: an association that is taken away, and a buffer that stays as it is from then on.
     let mut lent = own(&host, BOTH);
     let c = host.other(&param);
-    let remote = at(&lent);
+    let remote = remote_addr(&lent, 0);
     assert_eq!(host.ask(&c.qp_a, SendOp::Write { remote }, 8).status, WcStatus::Success);
     lent.invalidate();
     lent.write_at(0, &secret).unwrap_or(());
@@ -142,13 +142,19 @@ fn every_item_of_section_8_1_holds_beside_a_stream_at_work() {
     lent = own(&host, Access::LOCAL_WRITE | Access::REMOTE_READ);
     lent.write_at(0, &secret).unwrap();
     let c = host.other(&param);
-    assert_eq!(host.ask(&c.qp_a, SendOp::Read { remote: at(&lent) }, 8).status, WcStatus::Success);
-    host.refuses(&c, SendOp::Write { remote: at(&lent) }, 8);
+    assert_eq!(
+        host.ask(&c.qp_a, SendOp::Read { remote: remote_addr(&lent, 0) }, 8).status,
+        WcStatus::Success
+    );
+    host.refuses(&c, SendOp::Write { remote: remote_addr(&lent, 0) }, 8);
     lent.reregister(BOTH, 1).unwrap();
     let c = host.other(&param);
-    assert_eq!(host.ask(&c.qp_a, SendOp::Read { remote: at(&lent) }, 8).status, WcStatus::Success);
+    assert_eq!(
+        host.ask(&c.qp_a, SendOp::Read { remote: remote_addr(&lent, 0) }, 8).status,
+        WcStatus::Success
+    );
     lent.reregister(Access::LOCAL_WRITE, 2).unwrap();
-    host.refuses(&c, SendOp::Read { remote: at(&lent) }, 8);
+    host.refuses(&c, SendOp::Read { remote: remote_addr(&lent, 0) }, 8);
     assert!(is_whole(&lent));
 
     // 7: a peer that invalidates what several streams share.
@@ -159,7 +165,7 @@ fn every_item_of_section_8_1_holds_beside_a_stream_at_work() {
     host.refuses(&c, SendOp::SendInvalidate { rkey: shared.rkey() }, 8);
     assert!(shared.is_valid());
 
-    // 8: guesses. No registration's name tells the next one's.
+    // 8: guessed STags. No STag predicts the next one.
     let names: Vec<u32> = (0..200).map(|_| own(&host, BOTH)).map(|region| region.rkey() >> 8).collect();
     let mut steps: Vec<u32> = names.windows(2).map(|two| two[1].wrapping_sub(two[0])).collect();
     steps.sort_unstable();
@@ -192,7 +198,7 @@ fn every_item_of_section_8_1_holds_beside_a_stream_at_work() {
     let c = host.other(&two);
     assert!(matches!(c.established_a.kind, CmEventKind::Established { ord: 2, .. }), "{:?}", c.established_a);
     for wr_id in 0..10 {
-        let read = SendOp::Read { remote: at(&lent) };
+        let read = SendOp::Read { remote: remote_addr(&lent, 0) };
         c.qp_a.post_send(&SendRequest::new(wr_id, read, host.local.sge(0, 8))).unwrap();
     }
     for wr_id in 0..10 {
@@ -209,20 +215,20 @@ fn every_item_of_section_8_1_holds_beside_a_stream_at_work() {
     assert!(matches!(more, Err(VerbsError::Limit { name: "max_cqe", .. })));
     host.undisturbed();
 
-    // 12: there is nothing that loads code. Whatever opcode a peer uses that is none, it is refused.
+    // 12: no message loads code. Every unknown opcode is refused.
     for opcode in 12..16 {
         let mut served = Served::new();
         served.qp.post_recv(&RecvRequest::new(1, served.region.sge(0, 100))).unwrap();
-        served.say(&[&[0x41, 0x40 | opcode][..], &[0; 11], &[1], &[0; 4], &[7; 64]].concat());
+        served.send(&[&[0x41, 0x40 | opcode][..], &[0; 11], &[1], &[0; 4], &[7; 64]].concat());
         assert!(served.pair.until(1_000_000, |pair| pair.peer_closed), "opcode {opcode}");
         assert_eq!(served.qp.error().map(|error| (error.layer, error.etype, error.code)), Some((0, 2, 6)));
     }
 }
 
-/// What one application tries with names of another's, in its own queue pair.
+/// An attempt of one application with names of another one, in its own queue pair.
 type Attempt = fn(&Ulp, &Ulp) -> SendRequest;
 
-/// An application: a domain, and one of everything that has a name.
+/// An application: a domain, and one object of each kind that has a name.
 struct Ulp {
     pd: ProtectionDomain,
     region: MemoryRegion,
@@ -319,8 +325,7 @@ fn names_of_another_application_are_refused_to_a_queue_pair() {
                 assert_eq!(pair.a.engine.counters().tx_fpdus, sent, "{what}: nothing is sent");
             }
             for ulp in [&own, &other] {
-                let mut bytes = vec![0; LEN];
-                ulp.region.read_at(0, &mut bytes).unwrap();
+                let bytes = read_bytes(&ulp.region, 0, LEN);
                 assert_eq!(bytes, pattern(4, LEN), "{what}");
                 assert!(ulp.region.is_valid() && !ulp.window.is_bound() && !ulp.fast.is_valid(), "{what}");
             }

@@ -3,7 +3,7 @@
 #[path = "../../../examples/server/lending.rs"]
 mod lending;
 
-use crate::common::{Connected, Pair, expect_terminate, pattern};
+use crate::common::{Connected, Pair, expect_terminate, pattern, read_bytes};
 use dp::link::LinkConfig;
 use iwarp::memory::Access;
 use iwarp::verbs::{
@@ -45,7 +45,7 @@ impl Server {
         let mut server = Self { pair, clients, lender, local, inbox };
         // Who accepted says nothing before the other has.
         for client in 0..server.clients.len() {
-            server.tell(client, SendOp::Send);
+            server.send(client, SendOp::Send);
         }
         server
     }
@@ -58,7 +58,7 @@ impl Server {
     }
 
     /// A client's message, as the server gets it.
-    fn tell(&mut self, client: usize, op: SendOp) -> WorkCompletion {
+    fn send(&mut self, client: usize, op: SendOp) -> WorkCompletion {
         let c = &self.clients[client];
         c.qp_b.post_recv(&RecvRequest::new(0, self.inbox.sge(0, 64))).unwrap();
         c.qp_a.post_send(&SendRequest::new(0, op, self.local.sge(0, 8))).unwrap();
@@ -78,8 +78,7 @@ impl Server {
         let request = SendRequest::new(0, op, self.local.sge(1024, BUFFER));
         self.clients[client].qp_a.post_send(&request).unwrap();
         assert_eq!(self.pair.wc_a().status, WcStatus::Success);
-        let mut bytes = vec![0; BUFFER];
-        self.local.read_at(1024, &mut bytes).unwrap();
+        let bytes = read_bytes(&self.local, 1024, BUFFER);
         bytes
     }
 
@@ -111,7 +110,7 @@ fn the_name_is_gone_before_the_look() {
             1 => (SendOp::Send, Return::Taken),
             _ => (SendOp::SendInvalidate { rkey: other_name }, Return::Taken),
         };
-        let done = server.tell(0, op);
+        let done = server.send(0, op);
         let (bytes, returned) = server.lender.take_back(loan, &done).unwrap();
         assert_eq!((&bytes[..8], returned), (b"contents".as_slice(), how));
         let op = SendOp::Write { remote: RemoteAddr { addr: 0, rkey: name } };
@@ -131,11 +130,11 @@ fn what_was_looked_at_stays() {
         let name = loan.name();
         server.write(0, name, &pattern(round, BUFFER));
         assert_eq!(server.pair.wc_a().status, WcStatus::Success);
-        let done = server.tell(0, SendOp::Send);
+        let done = server.send(0, SendOp::Send);
         // Behind the message; by the time of the look some are through, and some are not.
         server.write(0, name, &pattern(round + 1000, BUFFER));
         for _ in 0..round % 12 {
-            server.pair.turn();
+            server.pair.poll();
         }
         let (first, _) = server.lender.take_back(loan, &done).unwrap();
         rewrote += u32::from(first != pattern(round, BUFFER));
@@ -171,7 +170,7 @@ fn a_buffer_goes_from_client_to_client() {
         // No second client meanwhile.
         let qp = server.clients[1 - client].qp_b.clone();
         assert!(server.lender.lend(&qp, READ, &[]).unwrap().is_none());
-        let done = server.tell(client, SendOp::Send);
+        let done = server.send(client, SendOp::Send);
         let (bytes, _) = server.lender.take_back(loan, &done).unwrap();
         assert_eq!(bytes, pattern(round as u64, BUFFER));
     }

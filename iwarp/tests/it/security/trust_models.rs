@@ -1,9 +1,9 @@
 //! The trust models of RFC 5042 appendix C: in each, a hostile client goes through the whole catalogue beside
 //! honest ones on the same engine. What it achieves is the end of its own connections.
 
-use crate::common::ALL;
 use crate::common::world::{NOTHING_SHARED, REGION, SHARED_TRUSTED, SHARED_UNTRUSTED, World, next};
-use iwarp::verbs::{MrOptions, QpInit, RemoteAddr, SendOp, SendRequest, VerbsError, WcStatus};
+use crate::common::{ALL, remote_addr};
+use iwarp::verbs::{MrOptions, QpInit, SendOp, SendRequest, VerbsError, WcStatus};
 
 /// Nothing is shared, as is the default; it makes no difference whether the peer is one that is trusted in
 /// part.
@@ -14,7 +14,7 @@ fn nothing_shared() {
     let init = QpInit::new(&world.set.cq);
     assert!(init.srq.is_none() && init.grants.is_empty());
     assert!(MrOptions::new(ALL).qp.is_none());
-    world.siege();
+    world.attack_all();
 }
 
 /// One domain, receive queue and completion queue for clients that nobody trusts, the hostile one among them:
@@ -22,7 +22,7 @@ fn nothing_shared() {
 // Proves SEC-194, SEC-191: each trait of the model is an option.
 #[test]
 fn shared_by_clients_nobody_trusts() {
-    World::new(SHARED_UNTRUSTED).siege();
+    World::new(SHARED_UNTRUSTED).attack_all();
 }
 
 /// A bundle of streams that trust each other share all; the hostile client of another bundle does not reach
@@ -33,12 +33,12 @@ fn shared_within_a_bundle() {
     let mut world = World::new(SHARED_TRUSTED);
     // One stream of the bundle may use what another has lent.
     let (from, to) = (&world.honest[0], &world.honest[1].end.region);
-    let remote = RemoteAddr { addr: to.addr(), rkey: to.rkey() };
+    let remote = remote_addr(&to, 0);
     from.qp
         .post_send(&SendRequest::new(1, SendOp::Read { remote }, world.local.sge(REGION, REGION)))
         .unwrap();
     assert_eq!(next(&mut world.raw, &world.clients_cq).status, WcStatus::Success);
-    world.siege();
+    world.attack_all();
 }
 
 /// All is shared and no cap is set: it is as fast as with nothing shared, and who is outside stays outside,
@@ -53,5 +53,5 @@ fn shared_by_a_cluster() {
     let outside = shared.raw.context.alloc_pd().unwrap();
     let init = QpInit { srq: Some(&shared.set.srq), ..QpInit::new(&shared.set.cq) };
     assert!(matches!(outside.create_qp(&init), Err(VerbsError::Invalid(_))));
-    shared.siege();
+    shared.attack_all();
 }

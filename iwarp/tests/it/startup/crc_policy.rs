@@ -1,23 +1,23 @@
-//! Whether CRCs are used is the administrator's choice: applications neither make it nor see it (RFC 5044
-//! section 4.4).
+//! The administrator decides whether CRCs are used: applications neither decide nor see it (RFC 5044 section
+//! 4.4).
 
+use crate::common::{ALL, Testbed, pattern, read_bytes, remote_addr};
 use std::time::Duration;
 
-use crate::common::dialer::Dialer;
-use crate::common::doorman::Doorman;
+use crate::common::initiator::Initiator;
 use crate::common::raw::{peer_to_peer_request, request};
-use crate::common::{ALL, Testbed, pattern};
+use crate::common::responder::Responder;
 use dp::link::{LinkConfig, pair};
 use iwarp::engine::EngineConfig;
 use iwarp::mpa::RtrKinds;
-use iwarp::verbs::{ConnParam, Keepalive, RecvRequest, RemoteAddr, SendOp, SendRequest};
+use iwarp::verbs::{ConnParam, Keepalive, RecvRequest, SendOp, SendRequest};
 
 /// The C bit of a startup frame.
 fn asks(frame: &[u8]) -> bool {
     frame[16] & 0x40 != 0
 }
 
-/// One of everything that an application may set about a connection.
+/// Connection parameters: each setting of an application once.
 fn settings() -> Vec<ConnParam> {
     let with = |change: fn(&mut ConnParam)| {
         let mut param = ConnParam::default();
@@ -43,8 +43,8 @@ fn settings() -> Vec<ConnParam> {
     ]
 }
 
-// Proves MPA-080: whatever an application sets, Requests and Replies ask for CRCs until the administrator has
-// said that they need not, and then none does, whether the peer asks or not.
+// Proves MPA-080: whatever an application sets, Requests and Replies ask for CRCs until the administrator
+// has said that they need not, and then no Request does, whether the peer asks or not.
 #[test]
 fn only_the_administrator_suppresses_crcs() {
     let engine = |crc: Option<bool>| {
@@ -52,23 +52,23 @@ fn only_the_administrator_suppresses_crcs() {
     };
     for (switch, expected) in [(None, true), (Some(true), true), (Some(false), false)] {
         for param in settings() {
-            let d = Dialer::on(engine(switch), &param);
+            let d = Initiator::on(engine(switch), &param);
             assert_eq!(asks(&d.pair.inbox), expected, "a Request, {switch:?}, {param:?}");
         }
         for theirs in [request(true), request(false), peer_to_peer_request([0x80, 0x80])] {
             for param in settings() {
-                let mut d = Doorman::over(engine(switch), |_| {});
-                let id = d.asked(&theirs).id;
+                let mut d = Responder::over(engine(switch), |_| {});
+                let id = d.connect_request(&theirs).id;
                 let _qp = d.accept(&id, &param);
-                // Where the peer asks the Reply does in any case.
+                // If the peer asks, the Reply asks in any case.
                 assert_eq!(asks(&d.pair.inbox), expected || asks(&theirs), "a Reply, {switch:?}, {param:?}");
             }
         }
     }
 }
 
-// Proves MPA-307: CRCs are on unless they are switched off; the documentation of the switch has the condition
-// for that; and each connection without is counted, where the administrator looks.
+// Proves MPA-307: CRCs are on unless they are switched off; the documentation of the switch has the
+// condition for that; and each connection without them is counted.
 #[test]
 fn the_switch_is_off_and_its_use_is_counted() {
     let (port, _other) = pair(&LinkConfig::default());
@@ -85,7 +85,7 @@ fn the_switch_is_off_and_its_use_is_counted() {
     }
 }
 
-/// What a program that connects, sends, writes, reads and closes is told, in words; all of it.
+/// Everything that a program sees that connects, sends, writes, reads and closes, as text.
 fn program(crc: bool) -> Vec<String> {
     let mut pair = Testbed::new().configure(|config| config.crc = crc).hosts();
     let mut told = Vec::new();
@@ -100,7 +100,7 @@ fn program(crc: bool) -> Vec<String> {
     told.push(format!("{:?}", pair.event_b().kind));
     let (from, to) = (pair.a.pd.reg_mr(9000, ALL).unwrap(), pair.b.pd.reg_mr(9000, ALL).unwrap());
     from.write_at(0, &pattern(5, 9000)).unwrap();
-    let remote = RemoteAddr { addr: to.addr(), rkey: to.rkey() };
+    let remote = remote_addr(&to, 0);
     qp_b.post_recv(&RecvRequest::new(9, to.sge(0, 4000))).unwrap();
     for (wr_id, op) in
         [SendOp::Write { remote }, SendOp::Send, SendOp::Read { remote }].into_iter().enumerate()
@@ -112,14 +112,13 @@ fn program(crc: bool) -> Vec<String> {
     id.disconnect();
     told.push(format!("{:?}", pair.event_a().kind));
     told.push(format!("{:?}", pair.event_b().kind));
-    let mut bytes = vec![0; 9000];
-    to.read_at(0, &mut bytes).unwrap();
+    let bytes = read_bytes(&to, 0, 9000);
     told.push(format!("{bytes:?} {:?} {:?}", pair.a.context.usage(), listener.listener_stats()));
     assert_eq!(pair.a.engine.counters().connections_without_crc, u64::from(!crc));
     told
 }
 
-// Proves MPA-084: a program is told the same, word for word, with CRCs and without.
+// Proves MPA-084: a program sees exactly the same with CRCs and without.
 #[test]
 fn applications_do_not_see_whether_crcs_are_used() {
     let with = program(true);

@@ -1,15 +1,15 @@
-//! Streaming mode in front of MPA, and the switch on the same connection (RFC 5044 sections 7.1, 7.1.3,
+//! Streaming mode before MPA, and the switch to MPA on the same connection (RFC 5044 sections 7.1, 7.1.3,
 //! 7.1.5).
 
+use crate::common::{PORT, Pair, Testbed, pattern, read_bytes};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::common::dialer::Dialer;
-use crate::common::doorman::Doorman;
 use crate::common::hooked::Hooks;
+use crate::common::initiator::Initiator;
 use crate::common::raw::{fpdu, frame};
-use crate::common::{PORT, Pair, Testbed, pattern};
+use crate::common::responder::Responder;
 use dp::link::{LinkConfig, LinkPlan};
 use dp::{Burst, Checksum, Mbuf, Port};
 use iwarp::mpa::{Framer, StartupFault};
@@ -19,7 +19,7 @@ use iwarp::verbs::{
 };
 use tcp_lite::CloseReason;
 
-/// A connection in streaming mode: A dialled, B listened.
+/// A connection in streaming mode, from A to B.
 struct Streams {
     pair: Pair,
     a: CmId,
@@ -36,7 +36,7 @@ impl Streams {
         let listener = pair.b.context.create_id(&pair.b.channel);
         let streaming = Some(options);
         listener.listen_with(&ListenOptions { streaming, ..ListenOptions::new(PORT) }).unwrap();
-        pair.turn();
+        pair.poll();
         let a = pair.a.context.create_id(&pair.a.channel);
         a.connect_stream(pair.b.address, options, &ConnParam::default()).unwrap();
         let event = pair.event_a();
@@ -65,7 +65,7 @@ impl Streams {
         bytes
     }
 
-    /// The next event that is not about bytes.
+    /// The next event but those for received bytes.
     fn event(&mut self, at_b: bool) -> CmEvent {
         self.pair.until(|pair| {
             let channel = if at_b { &pair.b.channel } else { &pair.a.channel };
@@ -100,7 +100,7 @@ impl Streams {
     }
 }
 
-/// Loses so many frames of a million, doubles half as many, and holds more of them back.
+/// Loses `ppm` frames in a million, repeats half as many, and delays more.
 fn bad_wire(ppm: u32) -> LinkPlan {
     LinkPlan {
         drop_ppm: ppm,
@@ -120,8 +120,7 @@ fn exchange(pair: &mut Pair, a: &QueuePair, b: &QueuePair) {
     b.post_recv(&iwarp::verbs::RecvRequest::new(1, to.sge(0, 10_000))).unwrap();
     a.post_send(&SendRequest::new(2, SendOp::Send, from.sge(0, 10_000))).unwrap();
     assert_eq!(pair.wc_b().byte_len, 10_000);
-    let mut got = vec![0; 10_000];
-    to.read_at(0, &mut got).unwrap();
+    let got = read_bytes(&to, 0, 10_000);
     assert_eq!(got, bytes);
     a.post_recv(&iwarp::verbs::RecvRequest::new(3, from.sge(0, 10_000))).unwrap();
     let signaled =
@@ -130,8 +129,8 @@ fn exchange(pair: &mut Pair, a: &QueuePair, b: &QueuePair) {
     assert_eq!(pair.until(|pair| pair.a.cq.poll_one().filter(|wc| wc.wr_id == 3)).byte_len, 10_000);
 }
 
-// Proves MPA-005, MPA-006, MPA-013, MPA-135, MPA-137, MPA-143, MPA-145, MPA-208, MPA-215, MPA-221: bytes both
-// ways, then MPA either way around, whatever side dialled; with markers, and over a wire that loses and
+// Proves MPA-005, MPA-006, MPA-013, MPA-135, MPA-137, MPA-143, MPA-145, MPA-208, MPA-215, MPA-221: bytes
+// both ways, then MPA with either side as the initiator; with markers, and over a wire that loses and
 // reorders.
 #[test]
 fn mpa_starts_behind_a_stream() {
@@ -159,20 +158,20 @@ fn mpa_starts_behind_a_stream() {
     }
 }
 
-// Proves MPA-209, MPA-219, MPA-185: the first byte behind the responder's last message is the Request's, and
-// what comes with it, or before the responder knows, is not lost.
+// Proves MPA-209, MPA-219, MPA-185: the first byte behind the responder's last message belongs to the
+// Request, and bytes that come with it, or before the responder has switched, are not lost.
 #[test]
 fn the_switch_is_exact() {
     let request = frame("Req", 0xd0, 2, &[0, 8, 0, 8]);
     for split in [0, 1, 7, request.len()] {
-        let mut d = Doorman::with(|options| options.streaming = Some(StreamOptions::default()));
-        d.say(b"hello");
+        let mut d = Responder::with(|options| options.streaming = Some(StreamOptions::default()));
+        d.open(b"hello");
         let id = d.event().id;
         d.pair.until(10_000, |_| false);
         let mut hello = [0; 5];
         assert_eq!(id.recv_stream(&mut hello).unwrap(), StreamRead::Bytes(5));
         id.send_stream(b"begin").unwrap();
-        // A part of the Request is there before the user starts.
+        // A part of the Request arrives before the user starts MPA.
         d.pair.send(&request[..split]);
         d.pair.until(10_000, |_| false);
         id.start_responder(b" now", &ResponderOptions::default()).unwrap();
@@ -194,7 +193,7 @@ fn the_switch_is_exact() {
     }
 }
 
-impl Doorman {
+impl Responder {
     fn event_of_mpa(&mut self) -> CmEvent {
         loop {
             let event = self.event();
@@ -205,14 +204,14 @@ impl Doorman {
     }
 }
 
-// Proves MPA-134, MPA-210, MPA-220: a byte too many or too few, or another protocol, ends in code 4 and not
-// in frames that are read at the wrong place.
+// Proves MPA-134, MPA-210, MPA-220: a byte too many or too few, or another protocol, ends in code 4: frames
+// are not read at a wrong offset.
 #[test]
 fn stray_bytes_at_the_switch_end_the_connection() {
     let request = frame("Req", 0x50, 2, &[0, 8, 0, 8]);
     for bytes in [[b"x", &request[..]].concat(), request[1..].to_vec(), b"GET / HTTP/1.0\r\n\r\n".to_vec()] {
-        let mut d = Doorman::with(|options| options.streaming = Some(StreamOptions::default()));
-        d.say(&[]);
+        let mut d = Responder::with(|options| options.streaming = Some(StreamOptions::default()));
+        d.open(&[]);
         let id = d.event().id;
         id.start_responder(b"", &ResponderOptions::default()).unwrap();
         d.pair.until(10_000, |_| false);
@@ -222,7 +221,7 @@ fn stray_bytes_at_the_switch_end_the_connection() {
         assert_eq!(error.mpa_code(), Some(4));
         assert!(d.is_over() && d.pair.inbox.is_empty());
     }
-    // An initiator takes nothing but a Reply.
+    // An initiator accepts only a Reply.
     let mut s = Streams::simple();
     s.b.send_stream(b"stray").unwrap();
     s.pair.run_us(10_000);
@@ -236,7 +235,7 @@ fn stray_bytes_at_the_switch_end_the_connection() {
     assert!(matches!(error, ConnectionError::Startup(StartupFault::Malformed(_) | StartupFault::EarlyBytes)));
 }
 
-/// A queue pair that is dropped before the engine has heard of the start takes the connection along at once.
+/// A queue pair that is dropped before the engine has seen the start ends the connection at once.
 #[test]
 fn a_start_whose_queue_pair_is_gone_ends_at_once() {
     let mut s = Streams::simple();
@@ -264,7 +263,7 @@ fn two_initiators_find_out() {
         })
         .into();
     codes.sort_unstable();
-    // Who is first to see it resets: the other may see that.
+    // The first end that sees it resets the connection, which the other end may see first.
     assert_eq!(codes.last(), Some(&Some(4)));
     assert!(codes[0] == Some(4) || codes[0] == Some(1), "{codes:?}");
 }
@@ -285,9 +284,9 @@ fn two_responders_find_out() {
     assert!((1_900_000..2_200_000).contains(&(s.pair.now_us - start)));
 }
 
-// Proves MPA-180, MPA-181, MPA-182, MPA-190, MPA-191, MPA-218, MPA2-120: after a reject MPA is left, TCP
-// stays open, and plain bytes go both ways, whatever the frames said of markers and CRCs; and MPA may be
-// tried again.
+// Proves MPA-180, MPA-181, MPA-182, MPA-190, MPA-191, MPA-218, MPA2-120: after a reject MPA ends, TCP stays
+// open, and plain bytes go both ways, whatever the frames said about markers and CRCs; MPA may be tried
+// again.
 #[test]
 fn a_reject_leaves_tcp_open() {
     let mut s = Streams::simple();
@@ -310,8 +309,8 @@ fn a_reject_leaves_tcp_open() {
     exchange(&mut s.pair, &qp_a, &qp_b);
 }
 
-// Proves MPA-140, MPA-141, MPA-212, MPA-214: the queue pair is chosen when the Request is known; without one
-// there is no Full Operation.
+// Proves MPA-140, MPA-141, MPA-212, MPA-214: the user chooses the queue pair when it has the Request;
+// without a queue pair there is no Full Operation.
 #[test]
 fn full_operation_needs_a_queue_pair() {
     let mut s = Streams::simple();
@@ -323,7 +322,7 @@ fn full_operation_needs_a_queue_pair() {
     assert_eq!(&private_data[..], b"number 7");
     s.pair.run_us(100_000);
     assert!(s.pair.a.channel.poll().is_none(), "no Reply before the user has one");
-    // A queue pair that has ended is not taken, and the request still waits.
+    // A queue pair in the error state is refused, and the request still waits.
     let over = s.pair.b.qp();
     over.modify(QpState::Error).unwrap();
     let refused = request.id.accept(&over, &ConnParam::default());
@@ -332,7 +331,7 @@ fn full_operation_needs_a_queue_pair() {
     assert!(matches!(s.event(true).kind, CmEventKind::Established { .. }));
 }
 
-/// Buffers are bounded both ways: TCP's window closes behind a reader that is slow, and the sender is told.
+/// Buffers are bounded in both directions: TCP's window closes behind a slow reader, and the sender sees it.
 #[test]
 fn a_slow_reader_stops_its_peer() {
     let limits = StreamOptions { recv_bytes: 1000, send_bytes: 4000 };
@@ -347,7 +346,7 @@ fn a_slow_reader_stops_its_peer() {
         stalled = if taken == 0 { stalled + 1 } else { 0 };
         s.pair.run_us(1000);
     }
-    // The reader's window, as much in the sender's TCP, and what both ends hold.
+    // The reader's window, as much in the sender's TCP, and the bytes that both ends hold.
     assert!(sent < 2 * window + 100_000, "{sent}");
     let mut got: Vec<u8> = Vec::new();
     let (a, b) = (s.a.clone(), s.b.clone());
@@ -362,14 +361,15 @@ fn a_slow_reader_stops_its_peer() {
     assert!(got == bytes);
     let kinds: Vec<_> = std::iter::from_fn(|| s.pair.a.channel.poll()).map(|event| event.kind).collect();
     assert!(kinds.iter().any(|kind| matches!(kind, CmEventKind::StreamWritable)));
-    // The end of the stream is told behind its last byte.
+    // The end of the stream is reported after its last byte.
     s.a.disconnect();
     s.pair.until(|_| (b.recv_stream(&mut [0; 8]).unwrap() == StreamRead::Ended).then_some(()));
     b.disconnect();
     assert!(matches!(s.event(false).kind, CmEventKind::Disconnected { error: None, .. }));
 }
 
-/// Each of the first frames of both directions is lost once, the handshake's too, and startup completes.
+/// Each of the first frames of both directions is lost once, including those of the handshake, and startup
+/// completes.
 #[test]
 fn startup_survives_the_loss_of_any_frame() {
     // The frames of the address resolution come first.
@@ -386,17 +386,17 @@ fn startup_survives_the_loss_of_any_frame() {
     }
 }
 
-/// Something is done to one frame, once.
+/// A fault of one frame.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Trouble {
     Loss,
-    /// It comes behind those that are sent within 300 us after it.
+    /// It arrives behind frames that are sent within 300 us after it.
     Lateness,
-    /// Its segment comes in two, the second part first.
+    /// Its segment arrives in two parts, the second one first.
     Resegmentation,
 }
 
-/// Does it to the frame of this number among those with a payload.
+/// Applies the fault to the frame with this number among those with a payload.
 struct Meddler {
     trouble: Trouble,
     number: usize,
@@ -475,8 +475,8 @@ impl Hooks for Meddler {
 }
 
 // Proves MPA-222: whatever segment of the last plain bytes, of Request, Reply and the first FPDUs is lost,
-// late, or comes cut in two in the wrong order, in either direction: TCP makes it good, and MPA begins where
-// it should, with markers and without.
+// late, or comes cut in two in the wrong order, in either direction: TCP recovers, and MPA begins at the
+// right byte, with markers and without.
 #[test]
 fn tcp_recovers_while_stacks_are_switched() {
     for trouble in [Trouble::Loss, Trouble::Lateness, Trouble::Resegmentation] {
@@ -507,12 +507,12 @@ fn tcp_recovers_while_stacks_are_switched() {
     }
 }
 
-// Proves DDP-142, DDP-143, RDMAP-297: what comes before the application has started MPA is its own, even a
-// Request and a whole Write to a buffer that is lent out; nothing of it is placed, no segment of DDP's is
+// Proves DDP-142, DDP-143, RDMAP-297: bytes that come before the application has started MPA belong to it,
+// even a Request and a whole Write to an exposed buffer; nothing of it is placed, no segment of DDP's is
 // sent, and nothing can be posted ahead.
 #[test]
 fn before_the_switch_there_is_no_ddp() {
-    let mut d = Doorman::with(|options| options.streaming = Some(StreamOptions::default()));
+    let mut d = Responder::with(|options| options.streaming = Some(StreamOptions::default()));
     let all = iwarp::memory::Access::LOCAL_WRITE | iwarp::memory::Access::REMOTE_WRITE;
     let lent = d.pd.reg_mr(64, all).unwrap();
     let request = frame("Req", 0x50, 2, &[0, 8, 0, 8]);
@@ -522,15 +522,14 @@ fn before_the_switch_there_is_no_ddp() {
     write.extend([7; 8]);
     let write = |framer: &mut Framer| fpdu(framer, &write);
     let bytes = [request.clone(), write(&mut Framer::new(false, true))].concat();
-    d.say(&bytes);
+    d.open(&bytes);
     let id = d.event().id;
     d.pair.until(100_000, |_| false);
     let mut got = vec![0; bytes.len()];
     assert_eq!(id.recv_stream(&mut got).unwrap(), StreamRead::Bytes(bytes.len()));
     assert_eq!(got, bytes);
     let placed = |lent: &iwarp::verbs::MemoryRegion| {
-        let mut bytes = [0; 8];
-        lent.read_at(0, &mut bytes).unwrap();
+        let bytes = read_bytes(&lent, 0, 8);
         bytes == [7; 8]
     };
     assert!(!placed(&lent) && d.pair.inbox.is_empty());
@@ -551,11 +550,11 @@ fn before_the_switch_there_is_no_ddp() {
 }
 
 // Proves MPA-235, MPA-236: an invalid Request and an invalid Reply are code 4 alike, told as such; TCP is
-// reset at once, in less than a round trip; and the queue pair is where the loss of a connection leaves it.
+// reset at once, in less than a round trip; and the queue pair is in the state of a lost connection.
 #[test]
 fn an_invalid_frame_is_code_4_and_ends_tcp_at_once() {
     let wrong = |key: &str| frame(key, 0x50, 3, &[0, 8, 0, 8]);
-    let mut lost = Dialer::new(&ConnParam::default());
+    let mut lost = Initiator::new(&ConnParam::default());
     lost.pair.abort();
     let event = lost.event();
     assert!(
@@ -563,7 +562,7 @@ fn an_invalid_frame_is_code_4_and_ends_tcp_at_once() {
         "{event:?}"
     );
 
-    let mut d = Dialer::new(&ConnParam::default());
+    let mut d = Initiator::new(&ConnParam::default());
     d.pair.inbox.clear();
     d.pair.send(&wrong("Rep"));
     assert!(d.pair.until(100, |pair| pair.closed == Some(CloseReason::Reset)), "{:?}", d.pair.closed);
@@ -576,8 +575,8 @@ fn an_invalid_frame_is_code_4_and_ends_tcp_at_once() {
         assert!(qp.post_send(&SendRequest::empty(1, SendOp::Send)).is_err() || qp.state() == QpState::Error);
     }
 
-    let mut d = Doorman::with(|options| options.streaming = Some(StreamOptions::default()));
-    d.say(&[]);
+    let mut d = Responder::with(|options| options.streaming = Some(StreamOptions::default()));
+    d.open(&[]);
     let id = d.event().id;
     id.start_responder(b"", &ResponderOptions::default()).unwrap();
     d.pair.until(10_000, |_| false);

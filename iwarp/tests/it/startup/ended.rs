@@ -11,8 +11,7 @@ use iwarp::verbs::{CmEventKind, CmId, ConnParam, ListenOptions, QpState, QueuePa
 const TCP_FLAGS_AT: usize = 47;
 const RST: u8 = 4;
 
-/// Starts MPA from another thread's place: at the first frame with a RST, when its engine is about to hear of
-/// it.
+/// Starts MPA as another thread would, at the first frame with RST, before the engine processes it.
 struct StartAtReset(Arc<Mutex<Option<(CmId, QueuePair)>>>);
 
 impl Hooks for StartAtReset {
@@ -36,7 +35,7 @@ fn a_start_whose_connection_is_gone_ends_its_queue_pair() {
     let listener = pair.b.context.create_id(&pair.b.channel);
     let options = StreamOptions::default();
     listener.listen_with(&ListenOptions { streaming: Some(options), ..ListenOptions::new(PORT) }).unwrap();
-    pair.turn();
+    pair.poll();
     let id = pair.a.context.create_id(&pair.a.channel);
     id.connect_stream(pair.b.address, options, &ConnParam::default()).unwrap();
     let event = pair.event_a();

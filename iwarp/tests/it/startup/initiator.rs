@@ -1,14 +1,15 @@
-//! MPA startup on the wire, the engine as initiator: what it sends in front of its first message, and what it
-//! makes of each Reply.
+//! MPA startup on the wire, with the engine as initiator: the bytes that it sends before its first message,
+//! and its reaction to each Reply.
 
+use crate::common::ulpdu::from_hex;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::common::Testbed;
-use crate::common::dialer::Dialer;
-use crate::common::doorman::Doorman;
 use crate::common::hooked::Hooks;
+use crate::common::initiator::Initiator;
 use crate::common::raw::{fpdu, frame};
+use crate::common::responder::Responder;
 use dp::{Burst, Mbuf, Port};
 use iwarp::mpa::frame::{Depths, Enhanced};
 use iwarp::mpa::{Framer, RtrKinds, StartupFault};
@@ -23,11 +24,6 @@ const READ_RTR: &str = "002e4141 00000000 00000001 00000001 00000000 00000000 00
 const SEND_RTR: &str = "00124143 00000000 00000000 00000001 00000000 587be8c4";
 const TERMINATE: &str = "00164147 00000000 00000002 00000001 00000000";
 
-fn hex(text: &str) -> Vec<u8> {
-    let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
-    digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
-}
-
 fn reply(flags: u8, revision: u8, private_data: &[u8]) -> Vec<u8> {
     frame("Rep", flags, revision, private_data)
 }
@@ -40,14 +36,13 @@ fn stream_error(code: u8) -> ConnectionError {
     ConnectionError::Stream(StreamError { layer: 2, etype: 0, code, from_peer: false })
 }
 
-/// A Send of nothing.
+/// A Send of no bytes.
 fn send(wr_id: u64) -> SendRequest {
     SendRequest::empty(wr_id, SendOp::Send)
 }
 
 // Proves MPA2-003, MPA2-004, MPA2-014, MPA2-017, MPA2-018, MPA2-019, MPA2-086, MPA2-110, MPA2-111, MPA2-112,
-// MPA2-135: one message of the kind that is common, before all else, of which queues and completions know
-// nothing.
+// MPA2-135: one message of the common kind is sent first, without a completion or a place in a queue.
 #[test]
 fn the_rtr_goes_first() {
     for (named, rtr, next_msn) in [
@@ -56,7 +51,7 @@ fn the_rtr_goes_first() {
         ([0xc0, 1, 0, 1], SEND_RTR, 2),
     ] {
         let param = ConnParam { rtr: RtrKinds::all(), ..ConnParam::default() };
-        let mut d = Dialer::new(&param);
+        let mut d = Initiator::new(&param);
         assert_eq!(d.pair.inbox[16..], [0x50, 2, 0, 4, 0xc0, 0x80, 0xc0, 0x80]);
         // Nothing can be posted before the Reply.
         assert!(d.qp.post_send(&send(1)).is_err());
@@ -65,7 +60,7 @@ fn the_rtr_goes_first() {
         d.established();
         d.qp.post_send(&SendRequest { flags: iwarp::verbs::SendFlags::SIGNALED, ..send(1) }).unwrap();
         d.pair.until(20_000, |_| false);
-        let rtr = hex(rtr);
+        let rtr = from_hex(rtr);
         assert_eq!(d.pair.inbox[..rtr.len()], rtr);
         let next = &d.pair.inbox[rtr.len()..];
         assert_eq!((next.len(), next[..4].to_vec()), (24, vec![0, 0x12, 0x41, 0x43]), "one RTR alone");
@@ -80,27 +75,27 @@ fn the_rtr_goes_first() {
 #[test]
 fn an_rtr_by_read_is_a_read() {
     let param = ConnParam { initiator_depth: 1, ..ConnParam::default() };
-    let mut d = Dialer::answered(&param, &reply(0x50, 2, &[0x80, 1, 0x40, 1]));
+    let mut d = Initiator::answered(&param, &reply(0x50, 2, &[0x80, 1, 0x40, 1]));
     d.established();
     let read = SendOp::Read { remote: RemoteAddr { addr: 0, rkey: 1 } };
     d.qp.post_send(&SendRequest::empty(1, read)).unwrap();
     d.pair.until(20_000, |_| false);
-    let rtr = hex(READ_RTR);
+    let rtr = from_hex(READ_RTR);
     assert_eq!(d.pair.inbox, rtr, "the Read waits for the answer to the RTR");
     let mut framer = Framer::new(false, true);
     let answer = fpdu(&mut framer, &[0xc1, 0x42, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-    assert_eq!(answer, hex("000ec142 00000000 00000000 00000000 6975d6ca"));
+    assert_eq!(answer, from_hex("000ec142 00000000 00000000 00000000 6975d6ca"));
     d.pair.send(&answer);
     d.pair.until(20_000, |_| false);
     assert_eq!(d.pair.inbox[rtr.len()..][12..16], [0, 0, 0, 2]);
 }
 
-// Proves MPA2-065, MPA2-007, MPA2-011: ORD is lowered to the peer's IRD, without an error, and held strictly:
-// what is behind a Read that has to wait waits, too.
+// Proves MPA2-065, MPA2-007, MPA2-011: ORD is lowered to the peer's IRD, without an error, and never
+// exceeded: requests behind a Read that has to wait wait, too.
 #[test]
 fn the_peers_ird_bounds_our_reads() {
     let param = ConnParam { initiator_depth: 16, ..client_server() };
-    let mut d = Dialer::answered(&param, &reply(0x50, 2, &[0, 2, 0, 1]));
+    let mut d = Initiator::answered(&param, &reply(0x50, 2, &[0, 2, 0, 1]));
     let event = d.event();
     assert!(matches!(event.kind, CmEventKind::Established { ord: 2, .. }), "{event:?}");
     let read = SendOp::Read { remote: RemoteAddr { addr: 0, rkey: 1 } };
@@ -131,9 +126,9 @@ fn terms_that_cannot_be_met_are_terminated() {
         (ConnParam::default(), [0, 1, 0, 1], 7, "20070000 1bd2babe"),
         (client_server(), [0x80, 1, 0x80, 1], 7, "20070000 1bd2babe"),
     ] {
-        let mut d = Dialer::answered(&param, &reply(0x50, 2, &answer));
+        let mut d = Initiator::answered(&param, &reply(0x50, 2, &answer));
         assert!(d.pair.until(100_000, |pair| pair.peer_closed), "no FIN");
-        assert_eq!(d.pair.inbox, hex(&format!("{TERMINATE} {tail}")));
+        assert_eq!(d.pair.inbox, from_hex(&format!("{TERMINATE} {tail}")));
         d.closes();
         let event = d.event();
         let CmEventKind::ConnectError { error, peer } = event.kind else { panic!("{event:?}") };
@@ -147,17 +142,17 @@ fn terms_that_cannot_be_met_are_terminated() {
 #[test]
 fn another_try_with_other_terms_is_the_users() {
     let more = ConnParam { responder_resources: 200, ..client_server() };
-    let mut d = Dialer::answered(&more, &reply(0x50, 2, &[0, 1, 0, 200]));
+    let mut d = Initiator::answered(&more, &reply(0x50, 2, &[0, 1, 0, 200]));
     let event = d.event();
     assert!(matches!(event.kind, CmEventKind::Established { ird: 200, .. }), "{event:?}");
-    let mut d = Dialer::answered(&client_server(), &reply(0x50, 2, &[0, 1, 0, 1]));
+    let mut d = Initiator::answered(&client_server(), &reply(0x50, 2, &[0, 1, 0, 1]));
     d.established();
     d.qp.post_send(&send(1)).unwrap();
     assert!(d.pair.until(100_000, |pair| pair.inbox.len() == 24), "{:?}", d.pair.inbox);
 }
 
 // Proves MPA-151, MPA-189, MPA-196, MPA-205, MPA-227, MPA-228, MPA-242, MPA-301, MPA2-128, MPA2-129: code 4
-// ends TCP at once, with not one byte more, and is told.
+// ends TCP at once, without another byte, and is reported.
 #[test]
 fn an_invalid_reply_ends_the_connection() {
     let one = ConnParam { mpa_revision: 1, ..ConnParam::default() };
@@ -178,7 +173,7 @@ fn an_invalid_reply_ends_the_connection() {
         (ConnParam::default(), reply(0x40, 1, &[])),
         (strict, behind),
     ] {
-        let mut d = Dialer::answered(&param, &answer);
+        let mut d = Initiator::answered(&param, &answer);
         assert!(d.pair.until(100_000, |pair| pair.closed.is_some()), "{answer:02x?}");
         assert_eq!(d.pair.inbox.len(), 0);
         let event = d.event();
@@ -188,15 +183,15 @@ fn an_invalid_reply_ends_the_connection() {
     }
 }
 
-// Proves MPA2-068, MPA2-120: a reject brings private data and what the peer would need.
+// Proves MPA2-068, MPA2-120: a reject has private data and the depths that the peer would need.
 #[test]
 fn a_reject_brings_depths() {
-    let mut d = Dialer::answered(&client_server(), &reply(0x70, 2, &[0, 1, 0, 8, b'n', b'o']));
+    let mut d = Initiator::answered(&client_server(), &reply(0x70, 2, &[0, 1, 0, 8, b'n', b'o']));
     let event = d.event();
     let CmEventKind::Rejected { private_data, peer } = event.kind else { panic!("{event:?}") };
     assert_eq!(&private_data[..], b"no");
     assert_eq!(peer.map(|peer| peer.depths), Some(Depths { ird: 1, ord: 8 }));
-    // It was no error of the connection: our side closes as well-behaved.
+    // The connection had no error: our side closes with FIN.
     assert!(d.pair.until(100_000, |pair| pair.peer_closed));
     assert_eq!((d.pair.inbox.len(), d.pair.closed), (0, None));
 }
@@ -207,7 +202,7 @@ fn a_reply_that_stalls_is_given_up() {
     let param = ConnParam { timeout: Duration::from_secs(2), ..client_server() };
     let whole = reply(0x50, 2, &[0, 1, 0, 1]);
     for begun in [0, 19, whole.len() - 1] {
-        let mut d = Dialer::new(&param);
+        let mut d = Initiator::new(&param);
         let start = d.pair.now_us;
         d.pair.until(1_500_000, |_| false);
         d.pair.send(&whole[..begun]);
@@ -220,11 +215,11 @@ fn a_reply_that_stalls_is_given_up() {
     }
 }
 
-// Proves MPA2-105: without the option the end of TCP is what is told.
+// Proves MPA2-105: without the option the end of TCP is reported.
 #[test]
 fn a_close_without_a_reply_is_told() {
     for resets in [false, true] {
-        let mut d = Dialer::new(&ConnParam::default());
+        let mut d = Initiator::new(&ConnParam::default());
         if resets {
             d.pair.abort();
         } else {
@@ -238,14 +233,14 @@ fn a_close_without_a_reply_is_told() {
     }
 }
 
-// Proves MPA-037, MPA2-106, MPA2-120, MPA2-143, MPA2-158: one more connection, unenhanced, and the user is
-// told which it was.
+// Proves MPA-037, MPA2-106, MPA2-120, MPA2-143, MPA2-158: one more connection, unenhanced, and the user sees
+// which one it is.
 #[test]
 fn a_peer_without_revision_2_is_asked_again() {
     let param = ConnParam { fallback: true, ..ConnParam::default() }.with_private_data(b"hello").unwrap();
     for resets in [false, true] {
         for accepts in [false, true] {
-            let mut d = Dialer::new(&param);
+            let mut d = Initiator::new(&param);
             assert_eq!(d.pair.inbox[16..20], [0x50, 2, 0, 9]);
             if resets {
                 d.pair.abort();
@@ -266,7 +261,7 @@ fn a_peer_without_revision_2_is_asked_again() {
                     panic!("{event:?}")
                 };
                 assert_eq!((&private_data[..], peer, revision, fell_back), (&b"you"[..], None, 1, true));
-                // Who speaks first is the user's matter: no RTR.
+                // The users decide who sends first: no RTR.
                 d.pair.until(20_000, |_| false);
                 assert_eq!(d.pair.inbox.len(), 0);
             } else {
@@ -280,30 +275,30 @@ fn a_peer_without_revision_2_is_asked_again() {
     }
 }
 
-// Proves MPA-154, MPA-155, MPA-199, MPA-310: markers go out where the Reply asks for them, from the first
+// Proves MPA-154, MPA-155, MPA-199, MPA-310: markers are sent if the Reply asks for them, from the first
 // byte on.
 #[test]
 fn markers_begin_with_the_first_byte_of_full_operation() {
     for (flags, start) in [(0x50, "00124143"), (0xd0, "00000000 00124143")] {
-        let mut d = Dialer::answered(&client_server(), &reply(flags, 2, &[0, 1, 0, 1]));
+        let mut d = Initiator::answered(&client_server(), &reply(flags, 2, &[0, 1, 0, 1]));
         d.established();
         d.qp.post_send(&send(1)).unwrap();
         d.pair.until(50_000, |_| false);
-        let start = hex(start);
+        let start = from_hex(start);
         assert_eq!(d.pair.inbox[..start.len()], start);
         let mut framer = Framer::new(flags & 0x80 != 0, true);
-        let ulpdu = hex("4143 00000000 00000000 00000001 00000000");
+        let ulpdu = from_hex("4143 00000000 00000000 00000001 00000000");
         assert_eq!(d.pair.inbox, fpdu(&mut framer, &ulpdu));
     }
 }
 
 // Proves MPA-158, MPA-159, MPA-160, MPA-230: CRCs are in use unless neither frame asks for them, and then
-// nobody looks at the field.
+// the field is ignored.
 #[test]
 fn crcs_are_used_if_either_asks() {
     for (ours, theirs) in [(false, false), (true, false), (false, true), (true, true)] {
         let pair = Testbed::new().configure(|config| config.crc = ours).peer();
-        let mut d = Dialer::on(pair, &client_server());
+        let mut d = Initiator::on(pair, &client_server());
         assert_eq!(d.pair.inbox[16] & 0x40 != 0, ours);
         d.pair.inbox.clear();
         d.pair.send(&reply(if theirs { 0x50 } else { 0x10 }, 2, &[0, 1, 0, 1]));
@@ -311,7 +306,7 @@ fn crcs_are_used_if_either_asks() {
         d.qp.post_send(&send(1)).unwrap();
         d.pair.until(50_000, |_| false);
         let mut framer = Framer::new(false, true);
-        let good = fpdu(&mut framer, &hex("4143 00000000 00000000 00000001 00000000"));
+        let good = fpdu(&mut framer, &from_hex("4143 00000000 00000000 00000001 00000000"));
         let used = ours || theirs;
         assert_eq!(d.pair.inbox[..20], good[..20]);
         assert_eq!(d.pair.inbox[20..] == good[20..], used, "{:02x?}", d.pair.inbox);
@@ -327,12 +322,12 @@ fn crcs_are_used_if_either_asks() {
 }
 
 // Proves MPA-037, MPA-186, MPA-188, MPA-192, MPA2-058, MPA2-094: depths are settled, and FPDUs leave and are
-// read, only when the Reply is whole; its depths are told as they came.
+// read, only when the Reply is complete; the user gets its depths unchanged.
 #[test]
 fn nothing_leaves_before_the_whole_reply() {
-    // Simulated time leaps between the bytes.
+    // Virtual time jumps between the bytes.
     let param = ConnParam { timeout: Duration::from_secs(3600), ..ConnParam::default() };
-    let mut d = Dialer::new(&param);
+    let mut d = Initiator::new(&param);
     d.pair.inbox.clear();
     let whole = reply(0x50, 2, &[0x80, 3, 0x80, 5, b'x']);
     for byte in &whole[..whole.len() - 1] {
@@ -348,9 +343,9 @@ fn nothing_leaves_before_the_whole_reply() {
     };
     assert_eq!(peer, Some(Enhanced::decode([0x80, 3, 0x80, 5])));
     d.pair.until(10_000, |_| false);
-    assert_eq!(d.pair.inbox, hex(WRITE_RTR));
-    // The next byte is an FPDU's, whole or not yet.
-    let (begun, rest) = (hex(SEND_RTR)[..7].to_vec(), hex(SEND_RTR)[7..].to_vec());
+    assert_eq!(d.pair.inbox, from_hex(WRITE_RTR));
+    // The next byte belongs to an FPDU, complete or not.
+    let (begun, rest) = (from_hex(SEND_RTR)[..7].to_vec(), from_hex(SEND_RTR)[7..].to_vec());
     d.qp.post_recv(&RecvRequest { wr_id: 7, sg_list: Default::default() }).unwrap();
     for (bytes, received) in [(begun, None), (rest, Some(7))] {
         d.pair.send(&bytes);
@@ -359,18 +354,19 @@ fn nothing_leaves_before_the_whole_reply() {
     }
 }
 
-// Proves MPA2-146, MPA2-151: what a responder sends too early is borne behind a Reply without peer-to-peer,
-// in the same segment or not.
+// Proves MPA2-146, MPA2-151: FPDUs that a responder sends too early are accepted behind a Reply without
+// peer-to-peer, in the same segment or not.
 #[test]
 fn early_fpdus_are_borne_where_it_is_allowed() {
     let mut framer = Framer::new(false, true);
     let early = fpdu(&mut framer, &[0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-    let mut d = Dialer::answered(&client_server(), &[reply(0x50, 2, &[0, 1, 0, 1]), early.clone()].concat());
+    let mut d =
+        Initiator::answered(&client_server(), &[reply(0x50, 2, &[0, 1, 0, 1]), early.clone()].concat());
     d.established();
     assert_eq!((d.qp.error(), d.pair.engine.counters().rx_fpdus), (None, 1));
     // With an RTR to come first it is not.
     let mut d =
-        Dialer::answered(&ConnParam::default(), &[reply(0x50, 2, &[0x80, 1, 0x80, 1]), early].concat());
+        Initiator::answered(&ConnParam::default(), &[reply(0x50, 2, &[0x80, 1, 0x80, 1]), early].concat());
     let event = d.event();
     let CmEventKind::ConnectError { error, .. } = event.kind else { panic!("{event:?}") };
     assert_eq!(error, ConnectionError::Startup(StartupFault::EarlyBytes));
@@ -387,7 +383,7 @@ fn a_reply_that_was_altered_is_harmless() {
         for change in [0x01, 0x10, 0x80, 0xff] {
             let mut altered = whole.clone();
             altered[at] ^= change;
-            let mut d = Dialer::answered(&param, &altered);
+            let mut d = Initiator::answered(&param, &altered);
             d.closes_or_not();
             match d.event().kind {
                 CmEventKind::Established { ird, ord, private_data, .. } => {
@@ -407,7 +403,7 @@ fn a_reply_that_was_altered_is_harmless() {
     assert!(established > 10 && ended > 60, "{established} {ended}");
 }
 
-impl Dialer {
+impl Initiator {
     fn closes_or_not(&mut self) {
         if self.pair.peer_closed && self.pair.closed.is_none() {
             self.pair.close();
@@ -415,12 +411,12 @@ impl Dialer {
     }
 }
 
-// Proves MPA2-095: a local error without a code of its own is told as code 5 before the connection goes. Here
-// no place is left to hold what waits for the rest of its FPDU.
+// Proves MPA2-095: a local error without a code of its own is reported as code 5 before the connection ends.
+// Here no buffer is left to hold bytes of an incomplete FPDU.
 #[test]
 fn a_local_error_is_told_before_the_end() {
     let pair = Testbed::new().configure(|config| config.held_buffers = Some(1)).peer();
-    let mut d = Dialer::on(pair, &client_server());
+    let mut d = Initiator::on(pair, &client_server());
     d.pair.inbox.clear();
     d.pair.send(&reply(0x50, 2, &[0, 1, 0, 1]));
     d.established();
@@ -431,7 +427,7 @@ fn a_local_error_is_told_before_the_end() {
         d.pair.until(1_000, |_| false);
     }
     assert!(d.pair.until(100_000, |pair| pair.peer_closed), "no FIN");
-    assert_eq!(d.pair.inbox, hex(&format!("{TERMINATE} 20050000 1680d5f1")));
+    assert_eq!(d.pair.inbox, from_hex(&format!("{TERMINATE} 20050000 1680d5f1")));
     d.closes();
     let event = d.event();
     let error = stream_error(5);
@@ -441,12 +437,12 @@ fn a_local_error_is_told_before_the_end() {
     );
 }
 
-// Proves MPA-136, MPA-138, MPA-175, MPA2-012, MPA2-152: the Request is the first that is sent, in a segment
-// of its own, as plain bytes; so is what follows the Reply.
+// Proves MPA-136, MPA-138, MPA-175, MPA2-012, MPA2-152: the Request is sent first, in a segment of its own,
+// as plain bytes; so are the bytes that follow the Reply.
 #[test]
 fn startup_bytes_have_segments_of_their_own() {
     let param = ConnParam::default().with_private_data(b"hello").unwrap();
-    let mut d = Dialer::new(&param);
+    let mut d = Initiator::new(&param);
     assert_eq!(d.pair.inbox, frame("Req", 0x50, 2, b"\x80\x80\xc0\x80hello"));
     d.pair.send(&reply(0x50, 2, &[0x80, 1, 0x80, 1]));
     d.established();
@@ -456,10 +452,10 @@ fn startup_bytes_have_segments_of_their_own() {
     assert_eq!(d.pair.segments.iter().sum::<usize>(), 29 + 20 + 24);
 }
 
-// Proves MPA-197: a user whom the Reply's private data does not please closes, and MPA has no part in it.
+// Proves MPA-197: a user that does not accept the Reply's private data closes, and MPA is not involved.
 #[test]
 fn the_user_may_refuse_what_the_reply_says() {
-    let mut d = Dialer::answered(&client_server(), &reply(0x50, 2, &[0, 1, 0, 1, b'?']));
+    let mut d = Initiator::answered(&client_server(), &reply(0x50, 2, &[0, 1, 0, 1, b'?']));
     let event = d.event();
     assert!(matches!(&event.kind, CmEventKind::Established { private_data, .. } if **private_data == *b"?"));
     assert!(!d.pair.is_over());
@@ -476,10 +472,10 @@ fn the_user_may_refuse_what_the_reply_says() {
 fn the_markers_bit_is_the_receivers_setting() {
     for markers in [false, true] {
         let param = ConnParam { markers, ..client_server() };
-        let d = Dialer::new(&param);
+        let d = Initiator::new(&param);
         assert_eq!(d.pair.inbox[16] & 0x80 != 0, markers);
-        let mut d = Doorman::new();
-        let id = d.asked(&frame("Req", 0x50, 2, &[0, 8, 0, 8])).id;
+        let mut d = Responder::new();
+        let id = d.connect_request(&frame("Req", 0x50, 2, &[0, 8, 0, 8])).id;
         let _qp = d.accept(&id, &param);
         assert_eq!(d.pair.inbox[16] & 0x80 != 0, markers);
     }
@@ -519,15 +515,15 @@ impl Hooks for Watch {
     }
 }
 
-// Proves RDMAP-296: the first byte of MPA follows the handshake of TCP; no SYN has any, though what is to be
-// said is known when the connection is asked for.
+// Proves RDMAP-296: the first byte of MPA follows the handshake of TCP; no SYN has any, although the Request
+// is known when the user connects.
 #[test]
 fn mpa_begins_behind_the_handshake() {
     const SYN: u8 = 2;
     const ACK: u8 = 16;
     let passed = Passed::default();
     let raw = Testbed::new().hook_a(Watch(Arc::clone(&passed))).peer();
-    let d = Dialer::on(raw, &client_server());
+    let d = Initiator::on(raw, &client_server());
     assert!(d.pair.inbox.starts_with(b"MPA ID Req Frame"));
     let passed = passed.lock().unwrap();
     let first = passed.iter().position(|(_, _, payload)| *payload).unwrap();

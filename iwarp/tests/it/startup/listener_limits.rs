@@ -1,12 +1,12 @@
-//! What a listener admits: bounds of its own and of each address, counted and readable, and what a stranger
-//! can reserve.
+//! What a listener admits: limits for all connections and for each address, which are counted and readable,
+//! and what a stranger can reserve.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::common::doorman::Doorman;
 use crate::common::hooked::Hooks;
 use crate::common::raw::{RawPair, fpdu, frame};
+use crate::common::responder::Responder;
 use crate::common::testbed::engine;
 use crate::common::ulpdu::untagged;
 use crate::common::{PORT, Pair, Testbed};
@@ -24,7 +24,7 @@ fn request() -> Vec<u8> {
     frame("Req", 0x50, 2, &[0, 8, 0, 8])
 }
 
-/// A asks B's listener once more; says whether B was told.
+/// A connects to B's listener once more. Returns the connect request of B, if it came.
 fn ask(pair: &mut Pair) -> (CmId, iwarp::verbs::QueuePair, Option<CmId>) {
     let qp = pair.a.qp();
     let id = pair.a.context.create_id(&pair.a.channel);
@@ -43,13 +43,13 @@ fn listening(options: &ListenOptions) -> (Pair, CmId) {
     let mut pair = Pair::new(&LinkConfig::default());
     let listener = pair.b.context.create_id(&pair.b.channel);
     listener.listen_with(options).unwrap();
-    pair.turn();
+    pair.poll();
     (pair, listener)
 }
 
-// Proves SEC-047, SEC-122, SEC-123, SEC-126: each bound of a listener refuses one more connection, which is
-// counted under its name, and admits again when there is room. No queue pair, Read or memory of ours is spent
-// on it.
+// Proves SEC-047, SEC-122, SEC-123, SEC-126: each limit of a listener refuses one more connection, which is
+// counted under its name, and admits again when there is space. No queue pair, Read or memory is used for
+// it.
 #[test]
 fn each_bound_refuses_and_is_counted() {
     let base = ListenOptions::new(PORT);
@@ -81,7 +81,8 @@ fn each_bound_refuses_and_is_counted() {
         assert_eq!(pair.b.engine.counters().connections_refused, 3);
         let after = pair.b.context.usage();
         assert_eq!((after.qp.used, after.read_slots.used), (before.qp.used, before.read_slots.used));
-        // One that is decided makes room in the backlog, one that goes in all.
+        // A decision frees a place in the backlog, an established connection one of the limit on
+        // connections.
         let (_, _, id) = asked.pop().unwrap();
         id.unwrap().reject(b"").unwrap();
         pair.run_us(1_000_000);
@@ -92,7 +93,8 @@ fn each_bound_refuses_and_is_counted() {
     }
 }
 
-/// What an address may begin in a second bounds who comes and goes, which no bound at a time does.
+/// The limit on connections of an address in a second bounds peers that connect and leave, which no limit on
+/// concurrent connections does.
 #[test]
 fn an_address_begins_so_many_connections_a_second() {
     let (mut pair, listener) =
@@ -106,20 +108,20 @@ fn an_address_begins_so_many_connections_a_second() {
         }
         let stats = listener.listener_stats().unwrap();
         assert_eq!((stats.rate_address_full, stats.accepted), (2 * second, 2 * second));
-        // Time goes on by itself only to what is due next.
+        // The time advances by itself only to the next deadline.
         assert!(pair.now_us < second as i64 * 1_000_000);
         pair.now_us = second as i64 * 1_000_000;
     }
     assert_eq!(pair.b.engine.counters().connections_refused, 6);
 }
 
-/// Who fails, over and over, is not heard for the rest of the second; then its SYN has come again, and it
-/// connects. Ends that nobody is to blame for do not count.
+/// An address that fails repeatedly is blocked for the rest of the second. Its SYN comes again after that,
+/// and it connects. Ends that are not its fault do not count.
 #[test]
 fn an_address_may_fail_so_often_in_a_second() {
-    let mut d = Doorman::with(|options| options.failures_per_address = Some(3));
-    // The end of the one before may be told first.
-    let asked = |d: &mut Doorman| {
+    let mut d = Responder::with(|options| options.failures_per_address = Some(3));
+    // The event of the connection before may come first.
+    let asked = |d: &mut Responder| {
         loop {
             let event = d.event();
             if let CmEventKind::ConnectRequest { .. } = event.kind {
@@ -127,8 +129,8 @@ fn an_address_may_fail_so_often_in_a_second() {
             }
         }
     };
-    let established = |d: &mut Doorman| {
-        d.say(&request());
+    let established = |d: &mut Responder| {
+        d.open(&request());
         let id = asked(d);
         d.accept(&id, &ConnParam::default())
     };
@@ -137,8 +139,8 @@ fn an_address_may_fail_so_often_in_a_second() {
         d.pair.close();
         assert!(d.is_over());
     }
-    // A Request that is none; an opcode that nobody knows; a Terminate.
-    d.say(&[0x55; 24]);
+    // An invalid Request; an unknown opcode; a Terminate.
+    d.open(&[0x55; 24]);
     assert!(d.is_over());
     for opcode in [0xf, 0x7] {
         let _qp = established(&mut d);
@@ -158,13 +160,13 @@ fn an_address_may_fail_so_often_in_a_second() {
     assert!((1_000_000..2_000_000).contains(&d.pair.now_us), "{}", d.pair.now_us);
 }
 
-// Proves SEC-122: one listener's clients use up theirs, and another one still admits.
+// Proves SEC-122: clients of one listener use up its limit, and another listener still admits.
 #[test]
 fn listeners_do_not_share_their_bounds() {
     let (mut pair, _first) = listening(&ListenOptions { max_connections: 1, ..ListenOptions::new(PORT) });
     let second = pair.b.context.create_id(&pair.b.channel);
     second.listen(PORT + 1, 4, Duration::from_secs(5)).unwrap();
-    pair.turn();
+    pair.poll();
     let _held = ask(&mut pair);
     assert!(ask(&mut pair).2.is_none());
     pair.b.address.set_port(PORT + 1);
@@ -192,11 +194,11 @@ fn half_open_connections_are_bounded() {
     }
 }
 
-// Proves SEC-123: what is on its way in shows in the context's usage from the first SYN on, with its bounds,
-// until it is accepted, rejected or gone.
+// Proves SEC-123: connections in startup show in the context's usage, with its limits, from the first SYN
+// until they are accepted, rejected or gone.
 #[test]
 fn connections_on_their_way_in_show_in_the_usage() {
-    let mut d = Doorman::with(|options| {
+    let mut d = Responder::with(|options| {
         (options.half_open, options.backlog) = (Some(4), 2);
         options.responder.startup_timeout = Duration::from_secs(1);
     });
@@ -204,7 +206,7 @@ fn connections_on_their_way_in_show_in_the_usage() {
         let ContextUsage { half_open, backlog, .. } = pair.context.usage();
         [half_open, backlog].map(|usage| (usage.used, usage.limit, usage.refused))
     };
-    d.pair.turn();
+    d.pair.poll();
     assert_eq!(usage(&d.pair), [(0, 4, 0), (0, 2, 0)]);
     d.pair.connect();
     assert!(d.pair.until(10_000, |pair| usage(pair) == [(1, 4, 0), (0, 2, 0)]), "the SYN has come");
@@ -226,8 +228,8 @@ fn connections_on_their_way_in_show_in_the_usage() {
     assert!(d.pair.until(10_000, |pair| usage(pair) == [(0, 0, 0); 2]), "nobody listens any more");
 }
 
-// Proves SEC-062, SEC-076: who may connect at all is a matter of addresses before anything is set aside, and
-// of addresses and private data before anything is granted.
+// Proves SEC-062, SEC-076: addresses decide before anything is allocated, and addresses and private data
+// before anything is granted.
 #[test]
 fn addresses_are_filtered_before_accept() {
     let deny = AddressFilter { deny: vec!["10.0.0.1/32".parse().unwrap()], ..AddressFilter::default() };
@@ -251,25 +253,25 @@ fn addresses_are_filtered_before_accept() {
     assert_eq!(pair.b.context.usage().read_slots.used, 0);
 }
 
-// Proves SEC-123: connections that are stuck in startup go by themselves.
+// Proves SEC-123: connections that are stuck in startup end by themselves.
 #[test]
 fn stuck_startups_make_room() {
-    let mut d = Doorman::with(|options| {
+    let mut d = Responder::with(|options| {
         options.backlog = 1;
         options.responder.startup_timeout = Duration::from_secs(1);
     });
-    d.say(b"MPA");
+    d.open(b"MPA");
     assert_eq!(d.listener.listener_stats().unwrap().undecided, 1);
     d.pair.until(1_100_000, |_| false);
     assert_eq!(d.listener.listener_stats().unwrap().undecided, 0);
-    d.asked(&request());
+    d.connect_request(&request());
 }
 
-/// A user that does not decide: the peer is told no, and the request is gone.
+/// If the user does not decide in time, the peer gets a reject, and the request is gone.
 #[test]
 fn an_undecided_request_is_rejected_in_time() {
-    let mut d = Doorman::with(|options| options.responder.decision_timeout = Some(Duration::from_secs(3)));
-    let id = d.asked(&request()).id;
+    let mut d = Responder::with(|options| options.responder.decision_timeout = Some(Duration::from_secs(3)));
+    let id = d.connect_request(&request()).id;
     let start = d.pair.now_us;
     assert!(d.pair.until(10_000_000, |pair| pair.inbox.len() == 24));
     assert_eq!(d.pair.inbox[16] & 0x20, 0x20);
@@ -283,8 +285,8 @@ fn an_undecided_request_is_rejected_in_time() {
     assert_eq!(d.listener.listener_stats().unwrap().decision_timeouts, 1);
 }
 
-/// Does something to the engine's user, once, when the port is asked for frames at or after a time: in the
-/// middle of a turn, behind its look at what users want and in front of its look at the clock.
+/// Runs a call of the engine's user once, when the port is asked for frames at or after a time: in the
+/// middle of a poll, after the engine has looked for calls of users and before it looks at the clock.
 struct Midway(Arc<Mutex<Option<Then>>>);
 
 type Then = (u64, Box<dyn FnOnce() + Send>);
@@ -298,8 +300,7 @@ impl Hooks for Midway {
     }
 }
 
-/// The user decides in the very turn in which the time for it is over, behind the engine's back: the decision
-/// holds, and is the only end there is.
+/// The user decides in the poll in which the time for it ends: the decision counts, and is the only end.
 #[test]
 fn a_decision_in_the_last_turn_holds() {
     const TIMEOUT: Duration = Duration::from_secs(3);
@@ -316,7 +317,7 @@ fn a_decision_in_the_last_turn_holds() {
             .unwrap();
         let (asked_us, id) = pair.until(|pair| {
             let at = pair.now_us;
-            pair.turn();
+            pair.poll();
             pair.b.channel.poll().map(|event| (at, event.id))
         });
         let (decided, qp) = (id.clone(), qp_b.clone());
@@ -349,15 +350,15 @@ fn a_decision_in_the_last_turn_holds() {
 /// A listener may refuse peers that want markers.
 #[test]
 fn markers_are_the_listeners_policy() {
-    let mut d = Doorman::with(|options| options.responder.refuse_markers = true);
-    d.say(&frame("Req", 0xd0, 2, &[0, 8, 0, 8]));
+    let mut d = Responder::with(|options| options.responder.refuse_markers = true);
+    d.open(&frame("Req", 0xd0, 2, &[0, 8, 0, 8]));
     assert!(d.pair.until(200_000, |pair| pair.inbox.len() == 24));
     assert_eq!(d.pair.inbox[16] & 0x20, 0x20);
     assert!(d.channel.poll().is_none());
 }
 
-// Proves SEC-127: ages are readable; an idle timeout ends what was idle for so long, no less, and is off by
-// default.
+// Proves SEC-127: ages are readable; an idle timeout ends connections that were idle for that long, not
+// less, and is off by default.
 #[test]
 fn idle_connections_end_where_that_is_asked_for() {
     let mut pair = Pair::new(&LinkConfig::default());
@@ -366,7 +367,7 @@ fn idle_connections_end_where_that_is_asked_for() {
     pair.run_us(20_000_000);
     let (age, idle) = c.id_a.activity().map(|activity| (activity.age, activity.idle)).unwrap();
     assert!((19..=21).contains(&age.as_secs()) && (19..=21).contains(&idle.as_secs()), "{age:?} {idle:?}");
-    // Something goes: the time begins anew.
+    // A message is sent: the time starts again.
     c.qp_a
         .post_send(&iwarp::verbs::SendRequest::empty(
             1,
@@ -385,12 +386,12 @@ fn idle_connections_end_where_that_is_asked_for() {
         "{event:?}"
     );
     assert!((29_900_000..30_500_000).contains(&(pair.now_us - start)), "{}", pair.now_us - start);
-    // The peer was told gracefully.
+    // The peer sees a graceful close.
     assert!(matches!(pair.event_b().kind, CmEventKind::Disconnected { error: None, .. }));
     assert_eq!(c.id_a.activity(), None);
 }
 
-/// A close that waits for a silent peer has a limit of its own, and is not ended as idle.
+/// A close that waits for a silent peer has its own limit, and does not end by the idle timeout.
 #[test]
 fn a_connection_that_closes_is_not_idle() {
     let mut pair = Pair::new(&LinkConfig::default());
@@ -398,7 +399,7 @@ fn a_connection_that_closes_is_not_idle() {
     let c = pair.connect_with(&idle, &ConnParam::default());
     c.id_a.disconnect();
     let start = pair.now_us;
-    // B is not turned any more.
+    // B is not polled any more.
     let event = loop {
         assert!(pair.now_us - start < 60_000_000);
         pair.a.engine.poll_at(Instant::from_micros(pair.now_us));
@@ -413,8 +414,8 @@ fn a_connection_that_closes_is_not_idle() {
     );
 }
 
-/// A connection's own keepalive finds a silent peer in its own time, at the end that dialled and at the one
-/// that accepted.
+/// The keepalive of a connection finds a silent peer in its own time, at the connecting and at the accepting
+/// end.
 #[test]
 fn keepalive_is_the_connections() {
     let probe =
@@ -429,11 +430,11 @@ fn keepalive_is_the_connections() {
             false => pair.connect_with(&param, &ConnParam::default()),
             true => pair.connect_with(&ConnParam::default(), &param),
         };
-        // Nothing is to be acknowledged any more.
+        // Nothing is unacknowledged any more.
         pair.run_us(100_000);
         let start = pair.now_us;
         let mut noticed = None;
-        // The other end is not turned any more.
+        // The other end is not polled any more.
         let host = if accepted { &mut pair.b } else { &mut pair.a };
         while noticed.is_none() && pair.now_us - start < 40_000_000 {
             host.engine.poll_at(Instant::from_micros(pair.now_us));
@@ -450,8 +451,8 @@ fn keepalive_is_the_connections() {
 /// An engine made after `listen` listens, too.
 #[test]
 fn engines_made_later_join() {
-    let d = Doorman::new();
-    let Doorman { pair, channel, listener, .. } = d;
+    let d = Responder::new();
+    let Responder { pair, channel, listener, .. } = d;
     let RawPair { context, .. } = &pair;
     let (port_a, port_b) = dp::link::pair(&LinkConfig::default());
     let mut later = engine(context, port_a, "10.0.1.1/24", 8);
@@ -474,19 +475,19 @@ fn engines_made_later_join() {
     assert_eq!(asked.listener, Some(listener));
 }
 
-/// Nobody is left who could stop a listener or decide on a request: both end with their last handle.
+/// Listeners and requests end with their last handle, as nobody could stop or decide them any more.
 #[test]
 fn what_nobody_holds_ends() {
-    let mut d = Doorman::new();
-    let asked = d.asked(&request());
+    let mut d = Responder::new();
+    let asked = d.connect_request(&request());
     drop(asked);
     assert!(d.pair.until(100_000, |pair| pair.inbox.len() == 24), "not rejected");
     assert_eq!(d.pair.inbox[16] & 0x20, 0x20);
-    // A request that waits in the channel does not keep its listener.
-    d.say(&request());
+    // A request that waits in the channel does not keep its listener alive.
+    d.open(&request());
     d.pair.until(10_000, |_| false);
     assert_eq!(d.channel.usage().0, 1);
-    let Doorman { mut pair, channel, listener, .. } = d;
+    let Responder { mut pair, channel, listener, .. } = d;
     drop(listener);
     pair.until(10_000, |_| false);
     pair.connect();
@@ -498,9 +499,9 @@ fn what_nobody_holds_ends() {
     again.listen(PORT, 1, Duration::from_secs(1)).unwrap();
 }
 
-/// A channel nobody reads holds what it may, counts the rest, and nothing waits: connect requests are refused
-/// before they drive out what is told of connections that are there. A channel that goes takes its requests
-/// with it.
+/// An event channel that nobody reads holds events up to its limit, counts the others, and blocks nothing:
+/// connect requests are refused before they displace events of existing connections. Dropping a channel
+/// rejects its requests.
 #[test]
 fn an_event_channel_is_bounded() {
     let config = iwarp::verbs::ContextConfig {

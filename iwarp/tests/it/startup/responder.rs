@@ -1,14 +1,14 @@
-//! MPA startup on the wire, the engine as responder: what it makes of each Request, what it waits for, and
-//! what it sends.
+//! MPA startup on the wire, with the engine as responder: its reaction to each Request, and what it waits
+//! for and sends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::common::Testbed;
-use crate::common::doorman::Doorman;
 use crate::common::hooked::Hooks;
 use crate::common::raw::{EMPTY_WRITE, fpdu, frame};
+use crate::common::responder::Responder;
 use dp::link::LinkConfig;
 use dp::{Burst, Port};
 use iwarp::mpa::frame::Depths;
@@ -32,7 +32,7 @@ fn first_fpdu(ulpdu: &[u8]) -> Vec<u8> {
 }
 
 // Proves MPA-149, MPA-165, MPA-177, MPA-205, MPA-210, MPA-242, MPA-299, MPA2-097, MPA2-104, MPA2-125,
-// MPA2-126, RDMAP-173: no Reply, no Terminate, an end at once; nobody is told but the listener's counters.
+// MPA2-126, RDMAP-173: no Reply, no Terminate, an end at once; only the listener's counters show it.
 #[test]
 fn an_invalid_request_ends_the_connection() {
     let mut wrong_key = plain_request();
@@ -50,30 +50,30 @@ fn an_invalid_request_ends_the_connection() {
         request(0x40, 1, &[0; 513]),
         early,
     ] {
-        let mut d = Doorman::new();
-        d.say(&bytes);
+        let mut d = Responder::new();
+        d.open(&bytes);
         assert!(d.pair.until(200_000, |pair| pair.closed == Some(CloseReason::Reset)), "{bytes:02x?}");
-        d.pair.turn();
+        d.pair.poll();
         assert_eq!(d.pair.inbox.len(), 0);
         assert!(d.channel.poll().is_none());
         let stats = d.listener.listener_stats().unwrap();
         assert_eq!((stats.startup_faults, stats.connections, stats.undecided), (1, 0, 0));
     }
-    let mut d = Doorman::with(|options| options.responder.enhanced = false);
-    d.say(&plain_request());
+    let mut d = Responder::with(|options| options.responder.enhanced = false);
+    d.open(&plain_request());
     assert!(d.is_over());
     assert_eq!(d.pair.inbox.len(), 0);
-    // Revision 1 is always understood.
-    d.asked(&request(0x40, 1, &[]));
+    // Revision 1 is always accepted.
+    d.connect_request(&request(0x40, 1, &[]));
 }
 
 // Proves MPA-176, MPA-187, MPA-206, MPA2-015: silence until the Request is whole; then a decision, then the
 // Reply.
 #[test]
 fn nothing_is_said_before_the_request() {
-    let mut d = Doorman::with(|options| options.responder.startup_timeout = Duration::from_secs(3600));
+    let mut d = Responder::with(|options| options.responder.startup_timeout = Duration::from_secs(3600));
     let whole = request(0x50, 2, &[0, 8, 0, 8, b'h', b'i']);
-    d.say(&[]);
+    d.open(&[]);
     for byte in &whole[..whole.len() - 1] {
         d.pair.send(&[*byte]);
         d.pair.until(1_000, |_| false);
@@ -85,19 +85,19 @@ fn nothing_is_said_before_the_request() {
     assert!(d.pair.inbox.is_empty(), "the user has not decided");
     d.accept(&event.id, &ConnParam::default());
     assert_eq!(d.pair.inbox, frame("Rep", 0x50, 2, &[0, 8, 0, 8]));
-    // One that stalls is let go.
-    let mut d = Doorman::with(|options| options.responder.startup_timeout = Duration::from_secs(2));
-    d.say(&whole[..19]);
+    // A Request that stalls ends the connection.
+    let mut d = Responder::with(|options| options.responder.startup_timeout = Duration::from_secs(2));
+    d.open(&whole[..19]);
     let start = d.pair.now_us;
     assert!(d.pair.until(10_000_000, |pair| pair.closed.is_some()));
     assert!(d.pair.now_us - start < 2_100_000);
-    d.pair.turn();
+    d.pair.poll();
     let stats = d.listener.listener_stats().unwrap();
     assert_eq!((stats.startup_timeouts, stats.connections), (1, 0));
 }
 
-// Proves MPA-193, MPA-194, MPA2-008, MPA2-013, MPA2-115, MPA2-137: only the Reply goes out before one FPDU
-// has been found right; any FPDU releases what was posted.
+// Proves MPA-193, MPA-194, MPA2-008, MPA2-013, MPA2-115, MPA2-137: only the Reply is sent before one valid
+// FPDU has come; any FPDU releases posted requests.
 #[test]
 fn the_first_fpdu_releases_the_responder() {
     let data = [&[0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0][..], b"data"].concat();
@@ -108,8 +108,8 @@ fn the_first_fpdu_releases_the_responder() {
         (request(0x40, 1, &[]), false),
     ] {
         for ulpdu in [&EMPTY_WRITE[..], &data, &read] {
-            let mut d = Doorman::with(|options| options.responder.max_ird = 8);
-            let event = d.asked(&bytes);
+            let mut d = Responder::with(|options| options.responder.max_ird = 8);
+            let event = d.connect_request(&bytes);
             let region = d.pd.reg_mr(64, iwarp::memory::Access::LOCAL_WRITE).unwrap();
             let qp = d
                 .accept(&event.id, &ConnParam { timeout: Duration::from_secs(3600), ..ConnParam::default() });
@@ -118,7 +118,7 @@ fn the_first_fpdu_releases_the_responder() {
             let reply = d.pair.inbox.len();
             d.pair.until(200_000, |_| false);
             let first = first_fpdu(ulpdu);
-            // Byte by byte, and the last one changes everything.
+            // Byte by byte: only the last one has an effect.
             for byte in &first[..first.len() - 1] {
                 d.pair.send(&[*byte]);
                 d.pair.until(500, |_| false);
@@ -133,11 +133,11 @@ fn the_first_fpdu_releases_the_responder() {
     }
 }
 
-// Proves MPA-195, MPA2-116: what is wrong with the very first FPDU can only be told here.
+// Proves MPA-195, MPA2-116: an error of the first FPDU can only be reported here.
 #[test]
 fn a_bad_first_fpdu_is_answered_by_silence() {
-    let mut d = Doorman::new();
-    let event = d.asked(&plain_request());
+    let mut d = Responder::new();
+    let event = d.connect_request(&plain_request());
     let qp = d.accept(&event.id, &ConnParam::default());
     let reply = d.pair.inbox.len();
     let mut bad = first_fpdu(&EMPTY_WRITE);
@@ -149,11 +149,11 @@ fn a_bad_first_fpdu_is_answered_by_silence() {
     assert_eq!(qp.terminate().unwrap().origin, iwarp::verbs::TerminateOrigin::NotSent);
 }
 
-// Proves MPA2-114: a Write as RTR names whatever STag and offset it likes.
+// Proves MPA2-114: a Write as RTR may have any STag and offset.
 #[test]
 fn the_stag_of_an_rtr_says_nothing() {
-    let mut d = Doorman::new();
-    let event = d.asked(&request(0x50, 2, &[0x80, 8, 0x80, 8]));
+    let mut d = Responder::new();
+    let event = d.connect_request(&request(0x50, 2, &[0x80, 8, 0x80, 8]));
     let qp = d.accept(&event.id, &ConnParam::default());
     let ulpdu = [&[0xc1, 0x40][..], &[0xff; 12]].concat();
     d.pair.send(&first_fpdu(&ulpdu));
@@ -161,11 +161,11 @@ fn the_stag_of_an_rtr_says_nothing() {
     assert_eq!(qp.error(), None);
 }
 
-// Proves MPA2-112, MPA2-003: a Read of nothing as RTR is answered with nothing, and the next one has MSN 2.
+// Proves MPA2-112, MPA2-003: a Read of no bytes as RTR gets an empty response, and the next one has MSN 2.
 #[test]
 fn a_read_as_rtr_is_answered() {
-    let mut d = Doorman::new();
-    let event = d.asked(&request(0x50, 2, &[0x80, 8, 0x40, 8]));
+    let mut d = Responder::new();
+    let event = d.connect_request(&request(0x50, 2, &[0x80, 8, 0x40, 8]));
     let _qp = d.accept(&event.id, &ConnParam::default());
     let reply = d.pair.inbox.len();
     let mut framer = Framer::new(false, true);
@@ -181,11 +181,11 @@ fn a_read_as_rtr_is_answered() {
     assert_eq!(d.pair.inbox[reply + 16..][..4], [0x69, 0x75, 0xd6, 0xca]);
 }
 
-// Proves MPA2-138: a peer that promised an RTR and is silent is let go.
+// Proves MPA2-138: a peer that promised an RTR and sends none loses its connection.
 #[test]
 fn a_missing_rtr_is_given_up() {
-    let mut d = Doorman::new();
-    let event = d.asked(&request(0x50, 2, &[0x80, 8, 0x80, 8]));
+    let mut d = Responder::new();
+    let event = d.connect_request(&request(0x50, 2, &[0x80, 8, 0x80, 8]));
     let param = ConnParam { timeout: Duration::from_secs(2), ..ConnParam::default() };
     let _qp = d.accept(&event.id, &param);
     let start = d.pair.now_us;
@@ -197,12 +197,12 @@ fn a_missing_rtr_is_given_up() {
     assert!(d.pair.now_us - start < 2_100_000);
 }
 
-// Proves MPA2-062, MPA2-063, MPA2-116: a peer that serves too few Reads is told how many it would have to, by
-// a reject with all of revision 2; the code is told here alone.
+// Proves MPA2-062, MPA2-063, MPA2-116: a peer that serves too few Reads gets a reject of revision 2 with the
+// depth that is needed; only our user sees the code.
 #[test]
 fn a_peer_that_serves_too_few_reads_is_rejected() {
-    let mut d = Doorman::new();
-    let event = d.asked(&request(0x50, 2, &[0, 1, 0, 4]));
+    let mut d = Responder::new();
+    let event = d.connect_request(&request(0x50, 2, &[0, 1, 0, 4]));
     let param = ConnParam { initiator_depth: 8, min_initiator_depth: 8, ..ConnParam::default() };
     let qp = d.accept(&event.id, &param);
     assert_eq!(d.pair.inbox, frame("Rep", 0x70, 2, &[0, 4, 0, 8]));
@@ -218,13 +218,13 @@ fn a_peer_that_serves_too_few_reads_is_rejected() {
 }
 
 // Proves MPA-166, MPA-168, MPA-171, MPA-173, MPA-175, MPA-203, MPA2-021, MPA2-046, MPA2-058, MPA2-163: the
-// user gets what the peer sent, of every size, and its depths as they were.
+// user gets the peer's private data, of every size, and its depths unchanged.
 #[test]
 fn the_user_gets_what_the_peer_sent() {
     for size in [0, 1, 8, 508, 511, 512] {
         let data: Vec<u8> = (0..size).map(|at| (at * 7 + 3) as u8).collect();
-        let mut d = Doorman::new();
-        let event = d.asked(&request(0x40, 1, &data));
+        let mut d = Responder::new();
+        let event = d.connect_request(&request(0x40, 1, &data));
         let CmEventKind::ConnectRequest { private_data, revision, peer_ird, .. } = &event.kind else {
             panic!()
         };
@@ -232,8 +232,8 @@ fn the_user_gets_what_the_peer_sent() {
         if size > 508 {
             continue;
         }
-        let mut d = Doorman::new();
-        let event = d.asked(&request(0x50, 2, &[&[0x12, 0x34, 0x3f, 0xff], &data[..]].concat()));
+        let mut d = Responder::new();
+        let event = d.connect_request(&request(0x50, 2, &[&[0x12, 0x34, 0x3f, 0xff], &data[..]].concat()));
         let CmEventKind::ConnectRequest { private_data, revision, peer_ird, peer_ord, .. } = &event.kind
         else {
             panic!()
@@ -243,12 +243,12 @@ fn the_user_gets_what_the_peer_sent() {
     }
 }
 
-// Proves MPA-172, MPA-179, MPA-184: private data of both kinds of Reply, up to what each can carry.
+// Proves MPA-172, MPA-179, MPA-184: private data of both kinds of Reply, up to the limit of each.
 #[test]
 fn replies_carry_private_data() {
     for (bytes, most) in [(request(0x40, 1, &[]), 512), (plain_request(), 508)] {
-        let mut d = Doorman::new();
-        let event = d.asked(&bytes);
+        let mut d = Responder::new();
+        let event = d.connect_request(&bytes);
         let param = |size| {
             ConnParam { mpa_revision: 1, peer_to_peer: false, ..ConnParam::default() }
                 .with_private_data(&vec![5; size])
@@ -261,8 +261,8 @@ fn replies_carry_private_data() {
         let _qp = d.accept(&event.id, &param(most).unwrap());
         d.pair.until(10_000, |_| false);
         assert_eq!(d.pair.inbox.len(), 20 + 512);
-        let mut d = Doorman::new();
-        let event = d.asked(&bytes);
+        let mut d = Responder::new();
+        let event = d.connect_request(&bytes);
         event.id.reject(b"because").unwrap();
         assert!(d.pair.until(200_000, |pair| pair.peer_closed));
         assert!(d.pair.inbox.ends_with(b"because") && d.pair.inbox[16] & 0x20 != 0);
@@ -273,27 +273,27 @@ fn replies_carry_private_data() {
 #[test]
 fn private_data_beyond_the_listeners_bound_is_malformed() {
     for (size, admitted) in [(100, true), (101, false)] {
-        let mut d = Doorman::with(|options| options.responder.max_private_data = 100);
+        let mut d = Responder::with(|options| options.responder.max_private_data = 100);
         let bytes = request(0x40, 1, &vec![1; size]);
         if admitted {
-            d.asked(&bytes);
+            d.connect_request(&bytes);
         } else {
-            d.say(&bytes);
+            d.open(&bytes);
             assert!(d.is_over() && d.pair.inbox.is_empty() && d.channel.poll().is_none());
             assert_eq!(d.listener.listener_stats().unwrap().startup_faults, 1);
         }
     }
 }
 
-// Proves MPA2-142, SEC-128: depths a peer asks for are clipped to our own before anything is set aside for
-// them.
+// Proves MPA2-142, SEC-128: depths that a peer asks for are limited to our own before anything is allocated
+// for them.
 #[test]
 fn depths_are_clipped_to_our_own() {
-    let mut d = Doorman::with(|options| {
+    let mut d = Responder::with(|options| {
         options.responder.max_ird = 16;
         options.responder.max_ord = 12;
     });
-    let event = d.asked(&request(0x50, 2, &[0x3f, 0xfe, 0x3f, 0xfe]));
+    let event = d.connect_request(&request(0x50, 2, &[0x3f, 0xfe, 0x3f, 0xfe]));
     let _qp = d.accept(&event.id, &ConnParam::default());
     assert_eq!(d.pair.inbox, frame("Rep", 0x50, 2, &[0, 16, 0, 12]));
     let CmEventKind::Established { ird, ord, .. } = d.event().kind else { panic!() };
@@ -307,8 +307,8 @@ fn depths_are_clipped_to_our_own() {
 fn terminates_of_startup_are_understood() {
     for first in [0x20, 0x02, 0x23] {
         for code in 5..8 {
-            let mut d = Doorman::new();
-            let event = d.asked(&request(0x50, 2, &[0x80, 8, 0x80, 8]));
+            let mut d = Responder::new();
+            let event = d.connect_request(&request(0x50, 2, &[0x80, 8, 0x80, 8]));
             let qp = d.accept(&event.id, &ConnParam::default());
             let mut ulpdu = vec![0x41, 0x47, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0];
             ulpdu.extend([first, code, 0, 0]);
@@ -322,30 +322,15 @@ fn terminates_of_startup_are_understood() {
     }
 }
 
-// Proves MPA-309, MPA-154, MPA-155: a responder sends markers exactly where the Request asks for them.
-#[test]
-fn markers_are_the_requests_choice() {
-    for (flags, start) in [(0x50, &[0, 0x12][..]), (0xd0, &[0, 0, 0, 0, 0, 0x12])] {
-        let mut d = Doorman::new();
-        let event = d.asked(&request(flags, 2, &[0, 8, 0, 8]));
-        let qp = d.accept(&event.id, &ConnParam::default());
-        let reply = d.pair.inbox.len();
-        qp.post_send(&SendRequest::empty(1, SendOp::Send)).unwrap();
-        d.pair.send(&first_fpdu(&EMPTY_WRITE));
-        d.pair.until(50_000, |_| false);
-        assert!(d.pair.inbox[reply..].starts_with(start), "{:02x?}", &d.pair.inbox[reply..]);
-    }
-}
-
-/// What comes behind a Request before its Reply ends startup, also when it came ahead of the Request.
+/// Bytes behind a Request and before its Reply end startup, also if they arrived before the Request.
 #[test]
 fn what_came_ahead_of_a_request_and_follows_it_ends_startup() {
     let (bed, control) = Testbed::with_control(&LinkConfig::default());
-    let mut d = Doorman::over(bed.peer(), |_| {});
-    d.say(&[]);
+    let mut d = Responder::over(bed.peer(), |_| {});
+    d.open(&[]);
     control.set_up(false);
     d.pair.offer(&plain_request());
-    d.pair.turn();
+    d.pair.poll();
     control.set_up(true);
     d.pair.offer(&[0; 4]);
     assert!(matches!(d.event().kind, CmEventKind::ConnectRequest { .. }));
@@ -354,31 +339,32 @@ fn what_came_ahead_of_a_request_and_follows_it_ends_startup() {
     assert!(d.is_over());
 }
 
-// Proves MPA-198, MPA-211, MPA-216, MPA-217: accept, reject with a reason, or no answer but the end of TCP.
+// Proves MPA-198, MPA-211, MPA-216, MPA-217: accept, reject with a reason, or end TCP without an answer.
 #[test]
 fn the_user_has_three_choices() {
-    let mut d = Doorman::new();
-    let accepted = d.asked(&plain_request()).id;
+    let mut d = Responder::new();
+    let accepted = d.connect_request(&plain_request()).id;
     let _qp = d.accept(&accepted, &ConnParam::default());
     assert!(matches!(d.event().kind, CmEventKind::Established { .. }));
-    let mut d = Doorman::new();
-    let rejected = d.asked(&plain_request()).id;
+    let mut d = Responder::new();
+    let rejected = d.connect_request(&plain_request()).id;
     d.pair.inbox.clear();
     rejected.reject(b"why").unwrap();
     assert!(d.pair.until(100_000, |pair| pair.inbox.len() == 27));
     assert_eq!(d.pair.inbox, frame("Rep", 0x70, 2, &[&d.pair.inbox[20..24], b"why"].concat()));
     let stats = d.listener.listener_stats().unwrap();
     assert_eq!((stats.requests, stats.rejected, stats.undecided), (1, 1, 0));
-    let mut d = Doorman::new();
-    drop(d.asked(&plain_request()));
+    let mut d = Responder::new();
+    drop(d.connect_request(&plain_request()));
     assert!(d.is_over());
 }
 
-// Proves SEC-057, MPA2-109: each byte of a Request, changed: a connection within our own limits, or its end.
+// Proves SEC-057, MPA2-109: each byte of a Request, changed: the result is a connection within our own
+// limits, or its end.
 #[test]
 fn a_request_that_was_altered_is_harmless() {
     let whole = request(0x50, 2, &[0x80, 4, 0xc0, 4, b'h', b'i']);
-    let mut d = Doorman::with(|options| {
+    let mut d = Responder::with(|options| {
         options.responder.max_ird = 8;
         options.responder.startup_timeout = Duration::from_millis(500);
     });
@@ -387,7 +373,7 @@ fn a_request_that_was_altered_is_harmless() {
         for change in [0x01, 0x10, 0x80, 0xff] {
             let mut altered = whole.clone();
             altered[at] ^= change;
-            d.say(&altered);
+            d.open(&altered);
             d.pair.until(600_000, |pair| pair.is_over());
             let event = d.channel.poll();
             let Some(id) = event.map(|event| event.id) else {
@@ -413,7 +399,7 @@ fn a_request_that_was_altered_is_harmless() {
 // Proves MPA2-026, MPA2-079, MPA2-131: a listener that knows no RTR kind is refused.
 #[test]
 fn a_listener_needs_an_rtr_kind() {
-    let d = Doorman::new();
+    let d = Responder::new();
     let id = d.pair.context.create_id(&d.channel);
     let mut options = iwarp::verbs::ListenOptions::new(4000);
     options.responder.rtr = RtrKinds::empty();
@@ -422,7 +408,7 @@ fn a_listener_needs_an_rtr_kind() {
     id.listen_with(&options).unwrap();
 }
 
-/// Loses the segment in which the peer's bytes begin, as often as it is sent, and counts the bytes of the
+/// Loses the segment with the first bytes of the peer, as often as it is sent, and counts the bytes of the
 /// others.
 #[derive(Default)]
 struct Headless {
@@ -452,16 +438,16 @@ impl Hooks for Headless {
     }
 }
 
-/// A peer whose Request does not come, but bytes behind it, has 64 KiB of them kept at most: what is further
-/// ahead is explained by no startup, and ends the connection.
+/// Of a peer whose Request is lost, at most 64 KiB behind it are kept: startup does not explain more, and
+/// the connection ends.
 #[test]
 fn what_is_kept_ahead_of_a_request_is_bounded() {
     let headless = Headless::default();
     let passed = Arc::clone(&headless.passed);
-    let mut d = Doorman::over(Testbed::new().hook_b(headless).peer(), |_| {});
-    d.say(&[0; 1 << 19]);
+    let mut d = Responder::over(Testbed::new().hook_b(headless).peer(), |_| {});
+    d.open(&[0; 1 << 19]);
     assert!(d.pair.until(2_000_000, |pair| pair.closed == Some(CloseReason::Reset)));
-    d.pair.turn();
+    d.pair.poll();
     let passed = passed.load(Ordering::Relaxed);
     assert!((48 << 10..96 << 10).contains(&passed), "{passed} bytes ahead");
     let stats = d.listener.listener_stats().unwrap();

@@ -1,10 +1,10 @@
-//! What a connection needs it takes while it is made: the first message of each kind allocates as little as
+//! A connection allocates its memory while it is made: the first message of each kind allocates as little as
 //! the thousandth, at both ends. The application's calls are counted with the engine's.
 
 use crate::common::counting::{allocations, uncounted};
-use crate::common::ext::{ADD_ONE, ALL, atomic, remote};
+use crate::common::ext::{ADD_ONE, ALL, atomic};
 use crate::common::hooked::Hooks;
-use crate::common::{Connected, Pair, Testbed};
+use crate::common::{Connected, Pair, Testbed, remote_addr};
 use dp::link::{LinkConfig, LinkPlan};
 use dp::{Burst, Port, Region};
 use iwarp::memory::{
@@ -12,7 +12,7 @@ use iwarp::memory::{
 };
 use iwarp::verbs::{ConnParam, MemoryRegion, RecvRequest, SendOp, SendRequest, WcStatus};
 
-/// The wire in memory is no part of what is measured: it allocates for each frame under way.
+/// Excludes the wire in memory, which allocates for each frame under way.
 struct Uncounted;
 
 impl Hooks for Uncounted {
@@ -40,7 +40,7 @@ fn connected() -> (Pair, Connected) {
     (pair, c)
 }
 
-/// Posts a burst at both ends and takes all completions; returns how often anything was allocated.
+/// Posts a burst at both ends and takes all completions. Returns the number of allocations.
 fn exchange(
     pair: &mut Pair,
     c: &Connected,
@@ -65,7 +65,7 @@ fn exchange(
     allocations() - before
 }
 
-/// Each kind on a connection of its own, so that no other has made room before.
+/// Each kind has a connection of its own, so that no other kind has grown its memory before.
 #[test]
 fn the_first_message_of_each_kind_allocates_nothing() {
     for kind in ["Read", "atomic", "Send", "Write", "all"] {
@@ -76,10 +76,10 @@ fn the_first_message_of_each_kind_allocates_nothing() {
             let kind = if kind == "all" { ["Read", "atomic", "Write"][n % 3] } else { kind };
             let (id, long) = (n as u64, own.sge(0, LONG));
             match kind {
-                "Read" => SendRequest::new(id, SendOp::Read { remote: remote(other, 0) }, long),
-                "atomic" => atomic(id, ADD_ONE, remote(other, 0), own, 0),
+                "Read" => SendRequest::new(id, SendOp::Read { remote: remote_addr(other, 0) }, long),
+                "atomic" => atomic(id, ADD_ONE, remote_addr(other, 0), own, 0),
                 "Send" => SendRequest::new(id, SendOp::Send, long),
-                _ => SendRequest::new(id, SendOp::Write { remote: remote(other, 0) }, long),
+                _ => SendRequest::new(id, SendOp::Write { remote: remote_addr(other, 0) }, long),
             }
         };
         let [a, b] = &regions;
@@ -91,8 +91,8 @@ fn the_first_message_of_each_kind_allocates_nothing() {
     }
 }
 
-/// The same where frames are lost and overtaken, so that TCP repairs, receives out of order and has what it
-/// holds taken away again; with markers FPDUs are placed ahead.
+/// The same with lost and reordered frames: TCP retransmits, receives out of order and gives up held bytes.
+/// With markers FPDUs are placed early.
 #[test]
 fn repair_reordering_and_eviction_allocate_nothing() {
     let bad = LinkPlan {
@@ -112,9 +112,9 @@ fn repair_reordering_and_eviction_allocate_nothing() {
         let request = |n: usize, own: &MemoryRegion, other: &MemoryRegion| {
             let (id, long) = (n as u64, own.sge(0, LONG));
             match n % 3 {
-                0 => SendRequest::new(id, SendOp::Read { remote: remote(other, 0) }, long),
+                0 => SendRequest::new(id, SendOp::Read { remote: remote_addr(other, 0) }, long),
                 1 => SendRequest::new(id, SendOp::Send, long),
-                _ => SendRequest::new(id, SendOp::Write { remote: remote(other, 0) }, long),
+                _ => SendRequest::new(id, SendOp::Write { remote: remote_addr(other, 0) }, long),
             }
         };
         let [a, b] = &regions;
@@ -133,7 +133,7 @@ fn repair_reordering_and_eviction_allocate_nothing() {
     }
 }
 
-/// Binding, registering and taking away, as a send queue does them again and again, allocate nothing.
+/// Binding, registering and invalidating in the send queue, again and again, allocate nothing.
 #[test]
 fn a_send_queue_allocates_nothing_for_names() {
     const ME: Accessor = Accessor { pd: PdId(1), stream: StreamId(1) };

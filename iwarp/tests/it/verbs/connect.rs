@@ -1,4 +1,4 @@
-//! Connecting, accepting, rejecting, timing out: what each side is told.
+//! Connecting, accepting, rejecting and timing out, as each side sees it.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ fn private_data_and_depths_are_exchanged() {
     }
 }
 
-/// A reject carries private data and ends the attempt; the queue pair is of no more use.
+/// A reject has private data and ends the attempt; the queue pair cannot be used again.
 #[test]
 fn a_reject_is_told_with_its_private_data() {
     let mut pair = Pair::new(&LinkConfig::default());
@@ -64,7 +64,7 @@ fn nobody_answers() {
     let refused = ConnectionError::Tcp(CloseReason::Refused);
     assert!(matches!(event.kind, CmEventKind::ConnectError { error, .. } if error == refused), "{event:?}");
 
-    // One on our network who does not answer, and one whom no route leads to.
+    // An address on our network that does not answer, and one without a route.
     for (failed, nobody) in [(2, "10.0.0.77"), (3, "192.0.2.1")] {
         let qp = pair.a.qp();
         let id = pair.a.context.create_id(&pair.a.channel);
@@ -79,7 +79,7 @@ fn nobody_answers() {
     }
 }
 
-/// The application does not decide: the connecting side gives up after its time.
+/// If the accepting application does not decide, the connecting side times out.
 #[test]
 fn an_undecided_request_times_out() {
     let mut pair = Pair::new(&LinkConfig::default());

@@ -1,13 +1,13 @@
-//! Completion queues: what overflows, what cannot, resizing, solicited events.
+//! Completion queues: overflow and how to exclude it, resizing, solicited events.
 
+use crate::common::{ALL, Connected, Pair, read_bytes, remote_addr};
 use std::time::Duration;
 
-use crate::common::{ALL, Connected, Pair};
 use dp::link::LinkConfig;
 use iwarp::verbs::{
     AsyncEvent, AsyncEventKind, CompletionQueue, ConnParam, Context, ContextConfig, ContextLimits, CqOptions,
-    MemoryRegion, QpInit, QpState, QueuePair, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest,
-    SrqInit, StreamError, VerbsError, WcOpcode, WcStatus, WorkCompletion, cqe_for,
+    MemoryRegion, QpInit, QpState, QueuePair, RecvRequest, SendFlags, SendOp, SendRequest, SrqInit,
+    StreamError, VerbsError, WcOpcode, WcStatus, WorkCompletion, cqe_for,
 };
 
 /// A completion was lost: local catastrophic.
@@ -36,7 +36,7 @@ fn drain(cq: &CompletionQueue) -> Vec<WorkCompletion> {
 }
 
 // Proves SEC-033, SEC-137, SEC-158, SEC-159, SEC-163, RDMAP-360: four entries, 64 receives, 64 Sends. The
-// streams of that queue end and are told of, a stream on another queue of the same engine loses nothing.
+// streams of that queue end with events; a stream on another queue of the same engine loses nothing.
 #[test]
 fn an_overflow_ends_its_users_and_nobody_else() {
     let mut pair = Pair::new(&LinkConfig::default());
@@ -61,7 +61,7 @@ fn an_overflow_ends_its_users_and_nobody_else() {
     pair.until(|_| {
         (doomed.qp_a.state() == QpState::Error && doomed.qp_b.state() == QpState::Error).then_some(())
     });
-    // Local catastrophic, and the peer was told.
+    // Local catastrophic, and a Terminate for the peer.
     assert_eq!(doomed.qp_b.error(), Some(CATASTROPHIC));
     assert_eq!(doomed.qp_a.error(), Some(StreamError { from_peer: true, ..CATASTROPHIC }));
     let told = events(&pair.b.context);
@@ -71,7 +71,7 @@ fn an_overflow_ends_its_users_and_nobody_else() {
     assert!(kinds.contains(&(AsyncEventKind::QpFatal, idle.qp_num())), "{kinds:?}");
     assert_eq!(kinds.len(), 3, "one event each: {kinds:?}");
     assert_eq!(idle.state(), QpState::Error, "who only waits on that queue ends as well");
-    // What fitted is there; the rest is counted.
+    // Completions that fitted are there; the others are counted.
     let attr = small.query();
     assert_eq!((small.overflowed(), attr.waiting, attr.lost), (true, 4, 64 + 1 - 4));
     let first: Vec<_> = drain(&small).iter().map(|wc| (wc.wr_id, wc.status)).collect();
@@ -87,7 +87,7 @@ fn an_overflow_ends_its_users_and_nobody_else() {
     drop(listener);
 }
 
-/// The same from the send side: our own completions, not reaped.
+/// The same with completions of the send queue.
 #[test]
 fn an_overflow_by_sends_ends_the_stream_too() {
     let mut pair = Pair::new(&LinkConfig::default());
@@ -97,8 +97,8 @@ fn an_overflow_by_sends_ends_the_stream_too() {
     let c = connect(&mut pair, &QpInit { send_cq: &small, ..QpInit::new(&large) });
     let local = pair.b.pd.reg_mr(64, ALL).unwrap();
     let remote = pair.a.pd.reg_mr(64, ALL).unwrap();
-    let to = RemoteAddr { addr: remote.addr(), rkey: remote.rkey() };
-    // The responder may speak once it has heard the initiator.
+    let to = remote_addr(&remote, 0);
+    // The responder may send after the first FPDU of the initiator.
     for wr_id in 0..5 {
         c.qp_b.post_send(&SendRequest::new(wr_id, SendOp::Write { remote: to }, local.sge(0, 8))).unwrap();
     }
@@ -108,8 +108,8 @@ fn an_overflow_by_sends_ends_the_stream_too() {
     drop(listener);
 }
 
-/// What completes to a queue pair's queues without being reaped, posting as much as it can: to its send
-/// queue, its receive queue or shared receive queue.
+/// Posts as much as possible, and reaps nothing, to the send queue and the receive queue or shared receive
+/// queue of a queue pair.
 fn fill(entries: usize, with_srq: bool) -> (Pair, Connected, CompletionQueue) {
     const DEPTH: usize = 8;
     let mut pair = Pair::new(&LinkConfig::default());
@@ -121,7 +121,7 @@ fn fill(entries: usize, with_srq: bool) -> (Pair, Connected, CompletionQueue) {
     let c = connect(&mut pair, &init);
     let local = pair.a.pd.reg_mr(64, ALL).unwrap();
     let remote = pair.b.pd.reg_mr(64, ALL).unwrap();
-    let to = RemoteAddr { addr: local.addr(), rkey: local.rkey() };
+    let to = remote_addr(&local, 0);
     let post = |wr_id| {
         if with_srq {
             srq.post_recv(&RecvRequest::new(wr_id, remote.sge(0, 8)))
@@ -135,7 +135,7 @@ fn fill(entries: usize, with_srq: bool) -> (Pair, Connected, CompletionQueue) {
         c.qp_b.post_send(&SendRequest::new(wr_id, SendOp::Write { remote: to }, remote.sge(0, 8))).unwrap();
     }
     pair.run_us(10_000);
-    // All are completed, none is reaped: whoever does not reap cannot post.
+    // All requests are complete and none is reaped, so no more can be posted.
     if c.qp_b.error().is_none() {
         assert!(matches!(post(99), Err(VerbsError::QueueFull(_))));
         let more = SendRequest::new(99, SendOp::Write { remote: to }, remote.sge(0, 8));
@@ -238,7 +238,8 @@ fn a_queue_pair_that_could_overflow_is_refused_where_that_is_checked() {
     drop(first);
     let third = pd.create_qp(&init(&strict)).unwrap();
     assert_eq!(strict.query().needed, 40, "what is gone needs nothing");
-    // Sends may complete elsewhere; a shared receive queue counts once, however many use it.
+    // Sends may complete to another queue; a shared receive queue counts once, however many queue pairs use
+    // it.
     drop((second, third));
     let elsewhere = with(Some(false));
     let srq = pd.create_srq(&SrqInit { max_wr: 30, ..SrqInit::default() }).unwrap();
@@ -254,7 +255,7 @@ fn a_queue_pair_that_could_overflow_is_refused_where_that_is_checked() {
     let many: Vec<_> = [&pd, &pd, &other].map(|pd| pd.create_qp(&init(&lax)).unwrap()).into();
     assert_eq!(lax.query().needed, 60);
     drop(many);
-    // By default: one protection domain may do what it likes to itself.
+    // By default a single protection domain is not checked.
     let default = with(None);
     let own: Vec<_> = (0..2).map(|_| pd.create_qp(&init(&default)).unwrap()).collect();
     assert!(refused(other.create_qp(&init(&default))));
@@ -262,7 +263,7 @@ fn a_queue_pair_that_could_overflow_is_refused_where_that_is_checked() {
     drop((own, third));
     let both = [pd.create_qp(&init(&default)).unwrap(), other.create_qp(&init(&default)).unwrap()];
     assert!(refused(pd.create_qp(&init(&default))));
-    // Made larger it takes more, and it cannot be made too small.
+    // After it grows more queue pairs fit, and it cannot shrink too far.
     default.resize(60).unwrap();
     let third = pd.create_qp(&init(&default)).unwrap();
     assert!(matches!(default.resize(59), Err(VerbsError::CqTooSmall { cqe: 59, needed: 60 })));
@@ -286,7 +287,7 @@ fn resizing_loses_nothing() {
             post_send(&c.qp_a, &local, posted, 8).unwrap();
             posted += 1;
         }
-        pair.turn();
+        pair.poll();
         let size = 48 + (round * 7 % 50) as usize;
         let before = cq.query().cqe;
         match cq.resize(size) {
@@ -387,14 +388,14 @@ fn solicited_events() {
     let wc = cq.poll_one().unwrap();
     assert_eq!((wc.byte_len, wc.invalidated, wc.solicited), (8, Some(lent.rkey()), true));
     assert!(got.iter().all(|wc| wc.invalidated.is_none()));
-    let to = RemoteAddr { addr: lent.addr(), rkey: lent.rkey() };
+    let to = remote_addr(&lent, 0);
     c.qp_a.post_send(&SendRequest::new(1, SendOp::Write { remote: to }, local.sge(0, 8))).unwrap();
     let error = pair.until(|_| c.qp_b.error());
     assert_eq!((error.layer, error.etype, error.code), (1, 1, 0));
     drop(listener);
 }
 
-/// Armed for solicited ones, the flush at the end makes an event as well.
+/// Armed for solicited events, the flush at the end makes an event as well.
 #[test]
 fn a_failed_completion_is_solicited() {
     let mut pair = Pair::new(&LinkConfig::default());
@@ -406,7 +407,7 @@ fn a_failed_completion_is_solicited() {
     cq.req_notify(true).unwrap();
     qp.modify(QpState::Error).unwrap();
     assert_eq!(channel.wait(Some(Duration::ZERO)).unwrap(), 1);
-    pair.turn();
+    pair.poll();
     assert_eq!(drain(&cq).len(), 1);
 }
 
@@ -415,11 +416,10 @@ fn a_failed_completion_is_solicited() {
 // minutes.
 #[test]
 fn tagged_messages_complete_nothing_at_their_target() {
-    let mut pair = Pair::new(&LinkConfig::default());
-    let c = pair.connect(&ConnParam::default());
+    let (mut pair, c) = Pair::connected();
     let local = pair.a.pd.reg_mr(8192, ALL).unwrap();
     let remote = pair.b.pd.reg_mr(8192, ALL).unwrap();
-    let to = RemoteAddr { addr: remote.addr(), rkey: remote.rkey() };
+    let to = remote_addr(&remote, 0);
     for wr_id in 0..4 {
         post_recv(&c.qp_b, &remote, wr_id).unwrap();
     }
@@ -432,17 +432,16 @@ fn tagged_messages_complete_nothing_at_their_target() {
             .unwrap();
         assert_eq!(pair.wc_a().status, WcStatus::Success);
     }
-    let mut bytes = vec![0; 4096];
-    remote.read_at(0, &mut bytes).unwrap();
+    let bytes = read_bytes(&remote, 0, 4096);
     assert_eq!(bytes, crate::common::pattern(1, 4096), "they arrived");
     let attr = c.qp_b.query();
     assert_eq!((pair.b.cq.query().waiting, attr.recv_taken, attr.recv_outstanding), (0, 0, 4));
     assert!(events(&pair.b.context).is_empty());
 }
 
-// Proves SEC-051, SEC-129: two streams without a common object. What the peer of one does wrong, a Write to
-// the other's memory, a Send without a buffer, ends that one alone; memory, receive buffers, completions and
-// Reads of the other are as they were.
+// Proves SEC-051, SEC-129: two streams without a common object. A fault of one peer (a Write to the other's
+// memory, a Send without a buffer) ends only its own stream; memory, receive buffers, completions and Reads
+// of the other are as they were.
 #[test]
 fn streams_without_common_objects_do_not_reach_each_other() {
     for send in [false, true] {
@@ -457,7 +456,7 @@ fn streams_without_common_objects_do_not_reach_each_other() {
         let local = pair.a.pd.reg_mr(64, ALL).unwrap();
         local.write_at(0, &[0xee; 64]).unwrap();
         let remote = pd.reg_mr(64, ALL).unwrap();
-        let to = RemoteAddr { addr: remote.addr(), rkey: remote.rkey() };
+        let to = remote_addr(&remote, 0);
         for wr_id in 0..4 {
             post_recv(&victim.qp_b, &remote, wr_id).unwrap();
         }

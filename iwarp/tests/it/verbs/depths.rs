@@ -3,10 +3,10 @@
 use crate::common::raw::{EMPTY_WRITE, fpdu, request};
 use crate::common::served::Served;
 use crate::common::ulpdu::read_request;
-use crate::common::{ALL, Pair};
+use crate::common::{ALL, Pair, remote_addr};
 use dp::link::LinkConfig;
 use iwarp::mpa::Framer;
-use iwarp::verbs::{ConnParam, QpInit, RemoteAddr, SendOp, SendRequest, VerbsError, WcStatus};
+use iwarp::verbs::{ConnParam, QpInit, SendOp, SendRequest, VerbsError, WcStatus};
 
 /// Without Reads in either direction the rest works, and a Read is refused when it is posted.
 #[test]
@@ -18,7 +18,7 @@ fn depths_of_zero_leave_sends_and_writes() {
         let c = pair.connect(&none);
         let local = pair.a.pd.reg_mr(64, ALL).unwrap();
         let remote = pair.b.pd.reg_mr(64, ALL).unwrap();
-        let to = RemoteAddr { addr: remote.addr(), rkey: remote.rkey() };
+        let to = remote_addr(&remote, 0);
         let read = SendRequest::new(1, SendOp::Read { remote: to }, local.sge(0, 8));
         assert!(matches!(c.qp_a.post_send(&read), Err(VerbsError::Invalid(_))));
         c.qp_a.post_send(&SendRequest::new(2, SendOp::Write { remote: to }, local.sge(0, 8))).unwrap();
@@ -26,7 +26,7 @@ fn depths_of_zero_leave_sends_and_writes() {
     }
 }
 
-/// With one slot Reads go one by one, and the slot comes back each time, in both directions at once.
+/// With one slot Reads go one by one, and the slot is free again after each, in both directions at once.
 #[test]
 fn a_depth_of_one_is_never_exceeded_and_never_lost() {
     let mut pair = Pair::new(&LinkConfig::default());
@@ -36,7 +36,7 @@ fn a_depth_of_one_is_never_exceeded_and_never_lost() {
     let b = pair.b.pd.reg_mr(8192, ALL).unwrap();
     for wr_id in 0..100 {
         for (qp, from, to) in [(&c.qp_a, &b, &a), (&c.qp_b, &a, &b)] {
-            let remote = RemoteAddr { addr: from.addr(), rkey: from.rkey() };
+            let remote = remote_addr(&from, 0);
             let len = if wr_id % 3 == 0 { 0 } else { 4000 };
             qp.post_send(&SendRequest::new(wr_id, SendOp::Read { remote }, to.sge(4096, len))).unwrap();
         }
@@ -48,8 +48,8 @@ fn a_depth_of_one_is_never_exceeded_and_never_lost() {
     }
 }
 
-// Proves MPA2-006, MPA2-010, SEC-147, SEC-151: so many Reads as were granted are served at a time; one more
-// ends its stream, and no other one. A place is free again when its Read has been answered.
+// Proves MPA2-006, MPA2-010, SEC-147, SEC-151: as many Reads as were granted are served at a time; one more
+// ends its own stream only. A slot is free again when its Read has been answered.
 #[test]
 fn the_peer_gets_as_many_reads_as_it_was_granted() {
     for (reads, ends) in [(2, false), (3, true)] {
@@ -75,8 +75,8 @@ fn the_peer_gets_as_many_reads_as_it_was_granted() {
     }
 }
 
-// Proves SEC-148, RDMAP-370: Read Requests that wait for long answers take the places of their own stream
-// alone: another has all of its own meanwhile, and no more than these.
+// Proves SEC-148, RDMAP-370: Read Requests that wait for long answers use slots of their own stream only:
+// another stream has all of its own meanwhile, and no more.
 #[test]
 fn a_stream_full_of_reads_leaves_another_its_own() {
     const LONG: u32 = 16 << 20;
@@ -86,7 +86,7 @@ fn a_stream_full_of_reads_leaves_another_its_own() {
         let long = greedy.pd.reg_mr(LONG as usize, ALL).unwrap();
         let small = (greedy.region.rkey(), greedy.region.addr());
         for msn in 1..=2 {
-            greedy.say(&read(msn, (long.rkey(), long.addr()), LONG));
+            greedy.send(&read(msn, (long.rkey(), long.addr()), LONG));
         }
         let qp = greedy.pd.create_qp(&QpInit::new(&greedy.cq)).unwrap();
         let Served { pair, channel, .. } = &mut greedy;

@@ -1,10 +1,10 @@
-//! Sends behind a hole, with markers: placed in the buffers that their turn will give them, completed in
-//! their turn.
+//! Sends behind a hole, with markers: placed early in the buffers that they get in order, and completed in
+//! order.
 
+use crate::common::{Connected, Pair, Testbed, pattern, read_bytes};
 use std::sync::{Arc, Mutex};
 
 use crate::common::hooked::Hooks;
-use crate::common::{Connected, Pair, Testbed, pattern};
 use dp::{Burst, Port};
 use iwarp::memory::Access;
 use iwarp::verbs::{
@@ -16,7 +16,7 @@ const LEN: usize = 5000;
 /// Sends in a test.
 const SENDS: usize = 6;
 
-/// What is withheld: the first segment of that length, whenever it is sent.
+/// The segment that is withheld: the first one of that length, as often as it is sent.
 #[derive(Debug, Default)]
 enum Withheld {
     #[default]
@@ -66,7 +66,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// With so many buffers, of a queue that is shared or not.
+    /// With `buffers` buffers, of a shared queue or not.
     fn new(buffers: usize, shared: bool) -> Self {
         let withheld = Arc::<Mutex<Withheld>>::default();
         let mut pair = Testbed::new().hook_a(Hole { withheld: Arc::clone(&withheld) }).hosts();
@@ -93,7 +93,7 @@ impl Stage {
         Self { pair, c, withheld, buffers: region, source, content }
     }
 
-    /// Sends all messages, and lets arrive whatever does.
+    /// Sends all messages; all segments but the withheld one arrive.
     fn send_with_a_hole(&mut self) {
         *self.withheld.lock().unwrap() = Withheld::Next;
         for number in 0..SENDS {
@@ -105,10 +105,9 @@ impl Stage {
         assert!(self.pair.b.cq.poll_one().is_none(), "nothing is delivered behind the hole");
     }
 
-    /// Bytes of each message's end that are where they belong.
+    /// The number of placed bytes at the end of each message.
     fn placed(&self) -> [usize; SENDS] {
-        let mut found = vec![0; SENDS * LEN];
-        self.buffers.read_at(0, &mut found).unwrap();
+        let found = read_bytes(&self.buffers, 0, SENDS * LEN);
         std::array::from_fn(|number| {
             let of = number * LEN..(number + 1) * LEN;
             let pairs = found[of.clone()].iter().zip(&self.content[of]);
@@ -156,7 +155,7 @@ fn a_send_without_a_buffer_waits_until_there_is_one() {
     assert_eq!(pinned(&stage), 0);
 }
 
-/// Whose message comes next on another connection may need it first.
+/// The next message of another connection may need the buffer first.
 #[test]
 fn of_a_shared_queue_only_the_message_under_way_has_a_buffer() {
     let mut stage = Stage::new(SENDS, true);

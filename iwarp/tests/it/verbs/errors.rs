@@ -1,21 +1,14 @@
-//! What ends a stream: each error reaches both applications with layer, type and code, work is flushed, and
-//! nothing outside a registered region changes.
+//! Errors that end a stream: each reaches both applications with layer, type and code, requests are flushed,
+//! and nothing outside a registered region changes.
 
-use crate::common::{ALL, Connected, Pair, expect_terminate};
-use dp::link::LinkConfig;
+use crate::common::{ALL, Pair, expect_terminate, read_bytes, remote_addr};
 use iwarp::memory::Access;
 use iwarp::verbs::{
-    CmEventKind, ConnParam, ConnectionError, MrOptions, QpState, RecvRequest, RemoteAddr, SendOp,
-    SendRequest, Sge, VerbsError, WcOpcode, WcStatus,
+    CmEventKind, ConnectionError, MrOptions, QpState, RecvRequest, RemoteAddr, SendOp, SendRequest, Sge,
+    VerbsError, WcOpcode, WcStatus,
 };
 
-fn connected() -> (Pair, Connected) {
-    let mut pair = Pair::new(&LinkConfig::default());
-    let c = pair.connect(&ConnParam::default());
-    (pair, c)
-}
-
-/// Writes that the target may not take (RFC 5041 section 8.2; spec/rdmap section 3, step 3t).
+/// Writes that the target must refuse (RFC 5041 section 8.2).
 #[test]
 fn a_refused_write_terminates_the_stream() {
     struct Case {
@@ -62,7 +55,7 @@ fn a_refused_write_terminates_the_stream() {
         },
     ];
     for case in cases {
-        let (mut pair, c) = connected();
+        let (mut pair, c) = Pair::connected();
         let local = pair.a.pd.reg_mr(4096, ALL).unwrap();
         let remote = pair.b.pd.reg_mr(64, case.access).unwrap();
         let remote_addr = RemoteAddr {
@@ -76,8 +69,7 @@ fn a_refused_write_terminates_the_stream() {
         expect_terminate(&mut pair, &c, case.code.0, case.code.1, case.code.2);
         let wc = pair.wc_b();
         assert_eq!((wc.wr_id, wc.status), (77, WcStatus::WrFlushError), "{}", case.name);
-        let mut got = [0; 64];
-        remote.read_at(0, &mut got).unwrap();
+        let got = read_bytes(&remote, 0, 64);
         assert_eq!(got, [0; 64], "{}: nothing is placed", case.name);
     }
 }
@@ -87,7 +79,7 @@ fn a_refused_write_terminates_the_stream() {
 #[test]
 fn a_foreign_stag_terminates_the_stream() {
     for bound in [false, true] {
-        let (mut pair, c) = connected();
+        let (mut pair, c) = Pair::connected();
         let local = pair.a.pd.reg_mr(64, ALL).unwrap();
         let other_pd = pair.b.context.alloc_pd().unwrap();
         let other_qp = pair.b.qp();
@@ -97,19 +89,19 @@ fn a_foreign_stag_terminates_the_stream() {
         } else {
             other_pd.reg_mr(64, ALL).unwrap()
         };
-        let remote = RemoteAddr { addr: region.addr(), rkey: region.rkey() };
+        let remote = remote_addr(&region, 0);
         c.qp_a.post_send(&SendRequest::new(1, SendOp::Write { remote }, local.sge(0, 8))).unwrap();
         expect_terminate(&mut pair, &c, 1, 1, 2);
     }
 }
 
-/// Reads that the source refuses fail with a protection error and carry the Read Request back.
+/// Reads that the source refuses fail with a protection error; the Terminate has the Read Request.
 #[test]
 fn a_refused_read_fails_its_request() {
-    let (mut pair, c) = connected();
+    let (mut pair, c) = Pair::connected();
     let local = pair.a.pd.reg_mr(4096, ALL).unwrap();
     let region = pair.b.pd.reg_mr(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
-    let remote = RemoteAddr { addr: region.addr(), rkey: region.rkey() };
+    let remote = remote_addr(&region, 0);
     for wr_id in [1, 2] {
         c.qp_a.post_send(&SendRequest::new(wr_id, SendOp::Read { remote }, local.sge(0, 8))).unwrap();
     }
@@ -122,12 +114,12 @@ fn a_refused_read_fails_its_request() {
 /// A Send without a receive buffer, and one longer than its buffer.
 #[test]
 fn a_send_needs_its_buffer() {
-    let (mut pair, c) = connected();
+    let (mut pair, c) = Pair::connected();
     let local = pair.a.pd.reg_mr(4096, ALL).unwrap();
     c.qp_a.post_send(&SendRequest::new(1, SendOp::Send, local.sge(0, 8))).unwrap();
     expect_terminate(&mut pair, &c, 1, 2, 2);
 
-    let (mut pair, c) = connected();
+    let (mut pair, c) = Pair::connected();
     let local = pair.a.pd.reg_mr(4096, ALL).unwrap();
     let remote = pair.b.pd.reg_mr(4096, ALL).unwrap();
     c.qp_b.post_recv(&RecvRequest::new(5, remote.sge(0, 16))).unwrap();
@@ -140,7 +132,7 @@ fn a_send_needs_its_buffer() {
 /// Send with Invalidate: an STag of that one stream is invalid afterwards, any other ends the stream.
 #[test]
 fn a_peer_invalidates_what_it_may() {
-    let (mut pair, c) = connected();
+    let (mut pair, c) = Pair::connected();
     let local = pair.a.pd.reg_mr(64, ALL).unwrap();
     let inbox = pair.b.pd.reg_mr(64, ALL).unwrap();
     let lent = pair.b.pd.reg_mr_with(64, &MrOptions { qp: Some(&c.qp_b), ..MrOptions::new(ALL) }).unwrap();
@@ -159,11 +151,11 @@ fn a_peer_invalidates_what_it_may() {
     assert!(inbox.is_valid());
 }
 
-/// Mistakes of the caller are told by the call, and nothing is posted.
+/// Mistakes of the caller are errors of the call, and nothing is posted.
 // Proves MPA-012, SEC-015: a request has no rights but those of its memory, in its own domain.
 #[test]
 fn bad_requests_are_refused_when_posted() {
-    let (mut pair, c) = connected();
+    let (mut pair, c) = Pair::connected();
     let local = pair.a.pd.reg_mr(64, Access::empty()).unwrap();
     let bad_key = Sge { lkey: local.lkey() ^ 1, ..local.sge(0, 8) };
     let remote = RemoteAddr::default();
@@ -193,13 +185,13 @@ fn bad_requests_are_refused_when_posted() {
 // Proves DDP-026, DDP-040 to DDP-042, DDP-148, RDMAP-034, RDMAP-307, RDMAP-308.
 #[test]
 fn a_graceful_close_drains_and_flushes() {
-    let (mut pair, c) = connected();
+    let (mut pair, c) = Pair::connected();
     let local = pair.a.pd.reg_mr(100_000, ALL).unwrap();
     let remote = pair.b.pd.reg_mr(100_000, ALL).unwrap();
     local.write_at(99_999, &[7]).unwrap();
     c.qp_a.post_recv(&RecvRequest::new(9, local.sge(0, 8))).unwrap();
     c.qp_b.post_recv(&RecvRequest::new(8, remote.sge(0, 8))).unwrap();
-    let to = RemoteAddr { addr: remote.addr(), rkey: remote.rkey() };
+    let to = remote_addr(&remote, 0);
     c.qp_a.post_send(&SendRequest::new(1, SendOp::Write { remote: to }, local.sge(0, 100_000))).unwrap();
     c.id_a.disconnect();
     let (a, b) = (pair.event_a(), pair.event_b());
@@ -210,8 +202,7 @@ fn a_graceful_close_drains_and_flushes() {
     let wcs = [pair.wc_a(), pair.wc_a()];
     assert_eq!(wcs.map(|wc| (wc.wr_id, wc.status)), [(1, WcStatus::Success), (9, WcStatus::WrFlushError)]);
     assert_eq!(pair.wc_b().status, WcStatus::WrFlushError);
-    // What is posted now is refused where the user asked for the end, and flushed at once where it was the
-    // peer's wish.
+    // A post is now refused at the end that closed, and flushed at once at the end whose peer closed.
     let late = SendRequest::new(2, SendOp::Send, local.sge(0, 8));
     assert!(matches!(c.qp_a.post_send(&late), Err(VerbsError::InvalidState(QpState::Error))));
     assert!(pair.a.cq.poll_one().is_none());
@@ -220,11 +211,11 @@ fn a_graceful_close_drains_and_flushes() {
     assert_eq!(pair.b.cq.poll_one().map(|wc| (wc.wr_id, wc.status)), Some((2, WcStatus::WrFlushError)));
 }
 
-/// An abort resets the connection; the peer is told so.
+/// An abort resets the connection, and the peer sees the reset.
 // Proves DDP-155, MPA-229.
 #[test]
 fn an_abort_resets() {
-    let (mut pair, c) = connected();
+    let (mut pair, c) = Pair::connected();
     c.id_a.abort();
     let b = pair.event_b();
     let reset = ConnectionError::Tcp(tcp_lite::CloseReason::Reset);
@@ -236,7 +227,7 @@ fn an_abort_resets() {
 /// Dropping the last handle of a queue pair ends its connection.
 #[test]
 fn dropping_the_queue_pair_ends_the_connection() {
-    let (mut pair, c) = connected();
+    let (mut pair, c) = Pair::connected();
     drop(c.qp_a);
     let b = pair.event_b();
     assert!(matches!(b.kind, CmEventKind::Disconnected { error: Some(_), .. }), "{b:?}");

@@ -1,12 +1,12 @@
-//! A turn of one queue pair is bounded, so bulk does not starve bulk.
+//! The bytes that a queue pair sends in one poll are bounded, so bulk traffic does not starve other bulk
+//! traffic.
 
-use crate::common::Pair;
+use crate::common::{Pair, remote_addr};
 use dp::link::LinkConfig;
 use iwarp::memory::Access;
-use iwarp::verbs::{ConnParam, RemoteAddr, SendOp, SendRequest, WcStatus};
+use iwarp::verbs::{ConnParam, SendOp, SendRequest, WcStatus};
 
-/// With 64 queue pairs that Write as much as they can, the slowest gets at least 0.8 of what the fastest
-/// gets.
+/// Of 64 queue pairs that Write as much as they can, the slowest gets at least 0.8 of the fastest.
 #[test]
 fn sixty_four_bulk_queue_pairs_share_alike() {
     const QPS: usize = 64;
@@ -17,7 +17,7 @@ fn sixty_four_bulk_queue_pairs_share_alike() {
     let target = pair.b.pd.reg_mr(MESSAGE, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
     let param = ConnParam::default();
     let all: Vec<_> = (0..QPS).map(|_| pair.connect_again(&param, &param)).collect();
-    let remote = RemoteAddr { addr: target.addr(), rkey: target.rkey() };
+    let remote = remote_addr(&target, 0);
     let write = |qp: usize| {
         let request = SendRequest::new(qp as u64, SendOp::Write { remote }, source.sge(0, MESSAGE));
         all[qp].qp_a.post_send(&request).unwrap();

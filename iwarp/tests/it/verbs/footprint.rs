@@ -1,11 +1,11 @@
-//! What a connection holds of a host's memory while it does nothing (RFC 5042 section 2.2.1).
+//! The memory of an idle connection (RFC 5042 section 2.2.1).
 
 use crate::common::counting::held;
 use crate::common::{Connected, Pair};
 use dp::link::LinkConfig;
 use iwarp::verbs::{ConnParam, QpInit, Usage};
 
-/// What a context reports of its connections: queue pairs and the Reads that they may have outstanding.
+/// The usage that a context reports of queue pairs and of outstanding Reads.
 fn reported(pair: &Pair) -> [Usage; 2] {
     let usage = pair.b.context.usage();
     [usage.qp, usage.read_slots]
@@ -21,7 +21,7 @@ fn connect(pair: &mut Pair, count: usize, connections: &mut Vec<Connected>) {
         let [qp_a, qp_b] = qps;
         connections.push(pair.connect_qps(qp_a, qp_b, &param, &param));
     }
-    // Buffers of startup go back, and timers rest.
+    // Buffers of startup are freed, and timers stop.
     pair.run_us(50_000);
 }
 

@@ -1,14 +1,14 @@
-//! Limits of a context: each has a name, a value, what is used of it, and how often it was met; none is
-//! passed by any path, at once by many threads or by a peer.
+//! Limits of a context: each has a name, a value, its use, and a count of refusals. No path exceeds one, not
+//! many threads at once and not a peer.
 
+use crate::common::{ALL, Connected, Pair, Testbed, remote_addr};
 use std::any::Any;
 use std::sync::Barrier;
 
-use crate::common::dialer::Dialer;
+use crate::common::initiator::Initiator;
 use crate::common::raw::frame;
 use crate::common::served::Setup;
 use crate::common::ulpdu::untagged;
-use crate::common::{ALL, Connected, Pair, Testbed};
 use dp::link::LinkConfig;
 use iwarp::verbs::{
     CompletionQueue, ConnParam, Context, ContextConfig, ContextLimits, ContextUsage, Extensions,
@@ -63,9 +63,9 @@ const KINDS: [(&str, Make, Read); 6] = [
     ),
 ];
 
-// Proves DDP-235, SEC-012, SEC-018, SEC-048, SEC-049, SEC-120, RDMAP-363, RDMAP-365: nothing is made but
-// within its limit: one more than the limit is refused by name and counted, what there is stays, and what
-// goes makes room.
+// Proves DDP-235, SEC-012, SEC-018, SEC-048, SEC-049, SEC-120, RDMAP-363, RDMAP-365: no object is made
+// beyond its limit: one more is refused by name and counted, existing objects stay, and a dropped one makes
+// space.
 #[test]
 fn every_kind_of_object_has_its_limit() {
     let context = context();
@@ -114,8 +114,8 @@ fn every_kind_of_object_has_its_limit() {
     assert!(wr(context.create_cq(65, None).map(drop), "max_cqe"));
 }
 
-/// Somebody makes as many of everything as there may be: it ends with the limit's error. A stream that is
-/// there goes on, and another owner's limits are its own.
+/// A user makes as many objects as possible: it ends with the limit's error. An existing stream goes on, and
+/// the limits of another context are not affected.
 // Proves SEC-008, RDMAP-369.
 #[test]
 fn a_greedy_caller_meets_its_limits_and_harms_nobody() {
@@ -133,7 +133,7 @@ fn a_greedy_caller_meets_its_limits_and_harms_nobody() {
         let told = refused.as_ref().map_err(VerbsError::to_string);
         assert_eq!(told, Err(format!("limit reached: {name} = {}", before.limit)));
         served.qp.post_recv(&RecvRequest::new(msn, served.region.sge(0, 8))).unwrap();
-        served.say(&untagged([0x41, 0x43], 0, [0, msn as u32, 0], b"message!"));
+        served.send(&untagged([0x41, 0x43], 0, [0, msn as u32, 0], b"message!"));
         assert!(
             served.pair.until(10_000, |_| served.cq.query().waiting > 0),
             "{name}: the stream stands still"
@@ -146,8 +146,8 @@ fn a_greedy_caller_meets_its_limits_and_harms_nobody() {
     }
 }
 
-// Proves DDP-238, SEC-121, SEC-047: eight threads grab as fast as they can. Together they never have more
-// than the limit, and another context is not affected.
+// Proves DDP-238, SEC-121, SEC-047: eight threads allocate as fast as they can. Together they never have
+// more than the limit, and another context is not affected.
 #[test]
 fn threads_together_do_not_pass_a_limit() {
     let context = context();
@@ -209,9 +209,10 @@ fn slots(pair: &Pair) -> Usage {
     pair.b.context.usage().read_slots
 }
 
-// Proves SEC-128, SEC-138, SEC-149, SEC-152, SEC-165 to SEC-167, SEC-186, RDMAP-370: slots are had by connect
-// and accept alone, within what is left; a greedy one leaves the others theirs; what the peer does not want
-// goes back, and so does everything at the end. Atomics have as many as Reads, where they are understood.
+// Proves SEC-128, SEC-138, SEC-149, SEC-152, SEC-165 to SEC-167, SEC-186, RDMAP-370: only connect and accept
+// take slots, within what is left; a greedy connection leaves the others theirs; slots that the peer does
+// not want are returned, and all of them at the end. Atomics have as many as Reads, where they are
+// understood.
 #[test]
 fn read_slots_are_granted_within_their_total() {
     let limits = ContextLimits { max_read_slots: 300, ..ContextLimits::default() };
@@ -224,7 +225,7 @@ fn read_slots_are_granted_within_their_total() {
     let (port, _other) = dp::link::pair(&LinkConfig::default());
     let config = iwarp::engine::EngineConfig::new(&*port, &["10.0.0.9/24"]).unwrap();
     let _engine = iwarp::engine::Engine::new(&context, port, config).unwrap();
-    // The second asks for one; its peer may have that raised to 128, which is what has to be there.
+    // The second asks for one; its peer may raise that to 128, so 128 have to be there.
     let ends: Vec<_> = [160, 1]
         .map(|ird| {
             let extensions = Extensions::empty();
@@ -242,18 +243,18 @@ fn read_slots_are_granted_within_their_total() {
     assert_eq!((usage.used, usage.refused, third.state()), (288, 1, QpState::Idle));
     drop((ends, third));
 
-    // A peer that wants everything gets what is configured, and only that is set aside.
+    // A peer that asks for everything gets the configured depth, and only that is reserved.
     let greedy = pair.connect_with(&depths(1, 1024), &depths(8, 8));
     assert_eq!((slots(&pair).used, greedy.qp_b.query().ird), (2 * 8, Some(8)));
-    // One that wants less: the rest goes back.
+    // A peer that asks for less: the rest is returned.
     let modest = pair.connect_with(&depths(1, 2), &depths(50, 50));
     let Connected { qp_a, qp_b, .. } = &modest;
     assert_eq!((qp_b.query().ird, qp_b.query().ord), (Some(2), Some(1)));
     assert_eq!((qp_a.query().ord, slots(&pair).used), (Some(2), 2 * (8 + 2)));
-    // Posting adds none.
+    // Posting takes no slots.
     let local = pair.a.pd.reg_mr(64, ALL).unwrap();
     let remote = pair.b.pd.reg_mr(64, ALL).unwrap();
-    let from = RemoteAddr { addr: remote.addr(), rkey: remote.rkey() };
+    let from = remote_addr(&remote, 0);
     for wr_id in 0..40 {
         qp_a.post_send(&SendRequest::new(wr_id, SendOp::Read { remote: from }, local.sge(0, 8))).unwrap();
     }
@@ -268,8 +269,8 @@ fn read_slots_are_granted_within_their_total() {
     assert_eq!(slots(&pair).used, 0);
 }
 
-// Proves SEC-125, SEC-138, SEC-161: whatever a peer does, connect, transfer, fail, counts of objects and
-// their limits stay as the application made them.
+// Proves SEC-125, SEC-138, SEC-161: whatever a peer does (connect, transfer, fail), the counts of objects
+// and their limits stay as the application made them.
 #[test]
 fn a_peer_makes_no_objects() {
     let mut pair = Pair::new(&LinkConfig::default());
@@ -298,23 +299,22 @@ fn a_peer_makes_no_objects() {
     drop(listener);
 }
 
-/// A Reply whose ORD is above our IRD has it raised: what is served then was set aside before, so the total
-/// holds.
+/// A Reply with an ORD above our IRD raises it: the slots were reserved before, so the total holds.
 #[test]
 fn a_raised_depth_was_set_aside_before() {
     let param = ConnParam { peer_to_peer: false, ..depths(1, 1) };
-    let mut dialer = Dialer::new(&param);
-    assert_eq!(dialer.pair.context.usage().read_slots.used, 2 * 128, "before the peer has answered");
+    let mut initiator = Initiator::new(&param);
+    assert_eq!(initiator.pair.context.usage().read_slots.used, 2 * 128, "before the peer has answered");
     // IRD 1, ORD 50.
-    dialer.pair.send(&frame("Rep", 0x50, 2, &[0, 1, 0, 50]));
-    dialer.established();
-    assert_eq!(dialer.qp.query().ird, Some(50), "the peer had it raised");
-    assert_eq!(dialer.pair.context.usage().read_slots.used, 2 * 50);
-    dialer.qp.modify(QpState::Error).unwrap();
-    assert!(dialer.pair.until(1_000_000, |pair| pair.context.usage().read_slots.used == 0));
+    initiator.pair.send(&frame("Rep", 0x50, 2, &[0, 1, 0, 50]));
+    initiator.established();
+    assert_eq!(initiator.qp.query().ird, Some(50), "the peer had it raised");
+    assert_eq!(initiator.pair.context.usage().read_slots.used, 2 * 50);
+    initiator.qp.modify(QpState::Error).unwrap();
+    assert!(initiator.pair.until(1_000_000, |pair| pair.context.usage().read_slots.used == 0));
 }
 
-/// A channel that can hold no event is refused, not made and lost.
+/// A channel without space for an event is refused.
 #[test]
 fn a_channel_holds_an_event_at_least() {
     let limits = ContextLimits { max_cm_events: 0, ..ContextLimits::default() };

@@ -1,4 +1,4 @@
-//! What an application does with the verbs, and what it is told.
+//! The verbs as an application uses them.
 
 mod allocation;
 mod connect;

@@ -1,5 +1,5 @@
-//! What each error does to a queue pair, row by row: told by the peer, found here, TCP gone; and the events
-//! that tell of it.
+//! The effect of each error on a queue pair, row by row (reported by the peer, found here, TCP lost), and
+//! its events.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -8,12 +8,11 @@ use crate::common::raw::{EMPTY_WRITE, fpdu};
 use crate::common::served::{Served, Setup};
 use crate::common::ulpdu::{self, read_request, tagged};
 use crate::common::{Pair, Testbed};
-use dp::link::LinkConfig;
 use iwarp::memory::Access;
 use iwarp::rdmap::{Terminate, TerminateError};
 use iwarp::verbs::{
-    AsyncEvent, AsyncEventKind, ConnParam, Context, ContextConfig, ContextLimits, QpInit, QpState,
-    RecvRequest, SendOp, SendRequest, SrqInit, StreamError, TerminateOrigin, WcStatus,
+    AsyncEvent, AsyncEventKind, Context, ContextConfig, ContextLimits, QpInit, QpState, RecvRequest, SendOp,
+    SendRequest, SrqInit, StreamError, TerminateOrigin, WcStatus,
 };
 
 /// A message for queue `qn`: control bytes, MSN and payload.
@@ -21,7 +20,8 @@ fn untagged(control: [u8; 2], qn: u32, msn: u32, payload: &[u8]) -> Vec<u8> {
     ulpdu::untagged(control, 0, [qn, msn, 0], payload)
 }
 
-/// Two Reads wait, and a receive. Returns what became of the Reads and of the receive, and the events.
+/// Posts two Reads and a receive, and runs `end`. Returns the statuses of the Reads and of the receive, and
+/// the events.
 fn ends(
     served: &mut Served,
     act: impl FnOnce(&mut Served),
@@ -39,15 +39,15 @@ fn ends(
         at_once != QpState::Rts
     });
     assert!(ended, "the stream goes on");
-    // The receive queue has an order of its own.
+    // Completions of the receive queue have an order of their own.
     let mut completions = served.completions();
     completions.sort_by_key(|&(wr_id, _)| wr_id == 3);
     let [(1, first), (2, second), (3, receive)] = completions[..] else { panic!("{completions:?}") };
     ([first, second], receive, served.events(), at_once)
 }
 
-// Proves RDMAP-258, RDMAP-314: every Terminate there is, told by the peer. The oldest open request bears the
-// blame, what is behind it is flushed in order, the application is told layer, type, code and headers.
+// Proves RDMAP-258, RDMAP-314: every Terminate that a peer can send. The oldest open request fails with its
+// error, those behind it are flushed in order, the application gets layer, type, code and headers.
 #[test]
 fn every_terminate_of_the_peer() {
     for &error in TerminateError::ALL {
@@ -56,7 +56,7 @@ fn every_terminate_of_the_peer() {
         let head = [0xc1, 0x40, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0];
         let terminate = Terminate::of_segment(error, &head, 22, None);
         let (reads, receive, events, at_once) = ends(&mut served, |served| {
-            served.say(&untagged([0x41, 0x47], 2, 1, &terminate.to_bytes()));
+            served.send(&untagged([0x41, 0x47], 2, 1, &terminate.to_bytes()));
         });
         let blame = match (layer, etype) {
             (0 | 1, 1) => WcStatus::RemoteAccessError,
@@ -78,7 +78,7 @@ fn every_terminate_of_the_peer() {
 }
 
 // Proves RDMAP-323: every kind of error found here: its event, its state, its Terminate; the requests of our
-// user are flushed, for the peer is to blame.
+// user are flushed, as the fault is the peer's.
 #[test]
 fn every_kind_of_error_found_here() {
     use AsyncEventKind::{QpAccessError, QpFatal, QpRequestError};
@@ -100,7 +100,7 @@ fn every_kind_of_error_found_here() {
     ];
     for (name, ulpdu, (layer, etype, code), kind) in cases {
         let mut served = Served::new();
-        // The response that nobody waits for needs that there is none.
+        // The unexpected response needs that no Read is outstanding.
         let nobody_waits = name == "a Read Response nobody waits for";
         let crc = name == "CRC";
         let say = |served: &mut Served| {
@@ -109,7 +109,7 @@ fn every_kind_of_error_found_here() {
                 *bytes.last_mut().unwrap() ^= 1;
                 served.pair.send(&bytes);
             } else {
-                served.say(&ulpdu);
+                served.send(&ulpdu);
             }
         };
         let (events, at_once) = if nobody_waits {
@@ -130,7 +130,7 @@ fn every_kind_of_error_found_here() {
         let told = StreamError { layer, etype, code, from_peer: false };
         assert_eq!(events, [AsyncEvent { kind, number: served.qp.qp_num(), error: Some(told) }], "{name}");
         assert_eq!((served.qp.error(), at_once), (Some(told), QpState::Terminate), "{name}");
-        // It is on the wire as the application has it.
+        // The Terminate on the wire is the one that the application gets.
         assert!(served.pair.until(1_000_000, |pair| pair.peer_closed), "{name}: no FIN");
         let sent = served.qp.terminate().unwrap().terminate.to_bytes();
         let inbox = &served.pair.inbox;
@@ -151,15 +151,15 @@ fn invalidate() -> Vec<u8> {
 #[test]
 fn no_buffer_is_the_peers_fault() {
     let mut served = Served::new();
-    served.say(&untagged([0x41, 0x43], 0, 1, &[1; 8]));
+    served.send(&untagged([0x41, 0x43], 0, 1, &[1; 8]));
     assert!(served.pair.until(1_000_000, |_| served.qp.error().is_some()));
     let told = StreamError { layer: 1, etype: 2, code: 2, from_peer: false };
     assert_eq!(served.qp.error(), Some(told));
     assert_eq!(served.events()[0].kind, AsyncEventKind::QpRequestError);
 }
 
-// Proves RDMAP-323: TCP is gone, in the middle or by a reset: everything is flushed, the application is told,
-// nobody else is.
+// Proves RDMAP-323: TCP is lost, by a FIN in the middle or a reset: everything is flushed, and only the
+// application is informed.
 #[test]
 fn tcp_is_gone() {
     // A FIN while Reads wait.
@@ -181,8 +181,8 @@ fn tcp_is_gone() {
     assert_eq!((served.qp.terminate(), at_once), (None, QpState::Error));
 }
 
-/// Our user's own fault: the request that has it bears it, what is behind is flushed; and a Terminate our
-/// user asks for.
+/// A fault of our own user: its request fails, those behind it are flushed. And a Terminate that our user
+/// asks for.
 #[test]
 fn local_errors() {
     let catastrophic = StreamError { layer: 0, etype: 0, code: 0, from_peer: false };
@@ -208,12 +208,11 @@ fn local_errors() {
     assert_eq!(at_once, QpState::Terminate);
 }
 
-/// What its own user wants is no event: a close, a reset, a queue pair that is dropped.
+/// A close, an abort or a drop of the queue pair by its own user makes no event.
 #[test]
 fn an_end_that_was_asked_for_is_no_event() {
     for how in 0..3 {
-        let mut pair = Pair::new(&LinkConfig::default());
-        let c = pair.connect(&ConnParam::default());
+        let (mut pair, c) = Pair::connected();
         let (qp_a, id_a) = (c.qp_a, c.id_a);
         match how {
             0 => id_a.disconnect(),
@@ -244,9 +243,9 @@ fn is_readable(events: &impl AsFd) -> bool {
     poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1
 }
 
-// Proves SEC-034, SEC-035: far more events than the queue holds, and nobody reads. Those that do not fit are
-// counted, a stream goes on at its pace meanwhile, and once read the queue takes events again. The pace is
-// counted in turns: in the core nobody sleeps.
+// Proves SEC-034, SEC-035: far more events than the queue holds, and nobody reads them. Those that do not
+// fit are counted, a stream goes on at the same pace, and after reading the queue takes events again. The
+// pace is counted in polls.
 #[test]
 fn unread_events_are_bounded_and_hold_nobody_up() {
     let limits = ContextLimits { max_async_events: 8, ..ContextLimits::default() };
@@ -259,7 +258,7 @@ fn unread_events_are_bounded_and_hold_nobody_up() {
         make_events(served.context(), 10);
         served.qp.post_recv(&RecvRequest::new(round, served.region.sge(0, 8))).unwrap();
         let before = served.pair.engine.counters().polls;
-        served.say(&untagged([0x41, 0x43], 0, round as u32 + 1, &[1; 8]));
+        served.send(&untagged([0x41, 0x43], 0, round as u32 + 1, &[1; 8]));
         served.pair.until(1000, |_| served.cq.query().waiting > 0);
         assert!(served.pair.engine.counters().polls - before < 20, "the stream waits for somebody");
         assert_eq!(served.completions(), [(round, WcStatus::Success)]);

@@ -1,10 +1,10 @@
-//! Shared receive queues: order, limits, and what one stream can do to the others.
+//! Shared receive queues: order, limits, and the effect of one stream on the others.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::common::doorman::Doorman;
 use crate::common::raw::{fpdu, request};
+use crate::common::responder::Responder;
 use crate::common::testbed::engine;
 use crate::common::{Connected, PORT, Pair};
 use dp::link::{LinkConfig, pair};
@@ -44,14 +44,14 @@ impl Server {
         self.srq.post_recv(&RecvRequest::new(slot, self.memory.sge(slot as usize * SLOT, SLOT))).unwrap();
     }
 
-    /// What the buffer of a completion holds.
+    /// The number in the buffer of a completion.
     fn number(&self, wc: &WorkCompletion) -> u64 {
         let mut bytes = [0; 8];
         self.memory.read_at(wc.wr_id as usize * SLOT, &mut bytes).unwrap();
         u64::from_be_bytes(bytes)
     }
 
-    /// A connection of which at most `cap` buffers may be held.
+    /// A connection that may hold at most `cap` buffers.
     fn connect(&self, pair: &mut Pair, cap: usize, high_water: usize) -> Connected {
         let init = QpInit { srq: Some(&self.srq), max_recv_wr: cap, high_water, ..QpInit::new(&pair.b.cq) };
         let (qp_a, qp_b) = (pair.a.qp(), pair.b.pd.create_qp(&init).unwrap());
@@ -129,7 +129,7 @@ fn a_flood_ends_at_its_cap_and_costs_the_others_nothing() {
     drop(listener);
 }
 
-// Proves SEC-130: without limits one stream takes what all have.
+// Proves SEC-130: without limits one stream can take all buffers.
 #[test]
 fn without_a_cap_one_stream_starves_the_others() {
     const DEPTH: usize = 32;
@@ -149,11 +149,12 @@ fn without_a_cap_one_stream_starves_the_others() {
     drop(listener);
 }
 
-// Proves SEC-131, SEC-132: the low-water event comes once, in time to end who took most, and the victim loses
-// nothing. The rate is so many messages in a turn, for which the queue is sized; a line rate is not measured.
+// Proves SEC-131, SEC-132: the low-water event comes once, in time to end the stream that took most, and the
+// victim loses nothing. The rate is a number of messages in a poll, for which the queue is sized; a line
+// rate is not measured.
 #[test]
 fn the_limit_event_comes_in_time_to_end_the_flood() {
-    // What the flood sends in a turn, times the turns until the application acts, and the mark.
+    // The messages of the flood in a poll, times the polls until the application acts, and the mark.
     const BURST: usize = 32;
     const MARK: usize = 8 * BURST;
     let depth = 8 * BURST + MARK;
@@ -176,7 +177,7 @@ fn the_limit_event_comes_in_time_to_end_the_flood() {
             send(&victim.qp_a, &memory, sent);
             sent += 1;
         }
-        pair.turn();
+        pair.poll();
         while pair.a.cq.poll_one().is_some() {}
         for event in events(&pair.b.context) {
             if event.kind == AsyncEventKind::SrqLimitReached {
@@ -200,7 +201,7 @@ fn the_limit_event_comes_in_time_to_end_the_flood() {
     drop(listener);
 }
 
-/// The limit can be armed again, fires at once where it is reached already, and can be taken back.
+/// The limit can be armed again, fires at once if it is already reached, and can be disarmed.
 #[test]
 fn the_limit_is_armed_anew() {
     let mut pair = Pair::new(&LinkConfig::default());
@@ -234,7 +235,7 @@ fn the_limit_is_armed_anew() {
 // with its wr_id when the stream ends, behind which comes the event for the last one.
 #[test]
 fn a_begun_message_holds_one_buffer_and_gives_it_back() {
-    let mut door = Doorman::new();
+    let mut door = Responder::new();
     let (pd, cq) = (door.pd.clone(), door.cq.clone());
     let srq = pd.create_srq(&SrqInit { max_wr: 4, ..SrqInit::default() }).unwrap();
     let memory = pd.reg_mr(400, Access::LOCAL_WRITE).unwrap();
@@ -244,7 +245,7 @@ fn a_begun_message_holds_one_buffer_and_gives_it_back() {
     let (posted, error) = srq.post_recv_list(&buffers).unwrap_err();
     assert!(matches!((posted, error), (0, VerbsError::QueueFull("shared receive"))));
     let qp = pd.create_qp(&QpInit { srq: Some(&srq), ..QpInit::new(&cq) }).unwrap();
-    let id = door.asked(&request(true)).id;
+    let id = door.connect_request(&request(true)).id;
     door.accept_for(&qp, &id, &ConnParam::default());
     let pair = &mut door.pair;
     assert_eq!((srq.query().posted, qp.query().recv_taken), (4, 0), "an idle stream holds none");
@@ -271,8 +272,8 @@ fn a_begun_message_holds_one_buffer_and_gives_it_back() {
     assert_eq!(kinds, [AsyncEventKind::LastWqeReached], "a FIN between two FPDUs is no error");
 }
 
-// Proves SEC-006, SEC-046, SEC-050, SEC-052: what is shared is shared by an argument alone, shows in the
-// query, and stays in one protection domain.
+// Proves SEC-006, SEC-046, SEC-050, SEC-052: a queue is shared only by an explicit argument, which the query
+// shows, and only within one protection domain.
 #[test]
 fn sharing_is_explicit_and_within_one_protection_domain() {
     let pair = Pair::new(&LinkConfig::default());
@@ -287,10 +288,10 @@ fn sharing_is_explicit_and_within_one_protection_domain() {
     let other = pair.b.context.alloc_pd().unwrap();
     assert_ne!(other.pd_num(), attr.pd_num);
     assert!(matches!(other.create_qp(&init), Err(VerbsError::Invalid(_))));
-    // Its own receive queue is not there.
+    // The queue pair has no receive queue of its own.
     let buffer = RecvRequest::new(9, server.memory.sge(0, SLOT));
     assert!(matches!(shared.post_recv(&buffer), Err(VerbsError::Invalid(_))));
-    // Nor are buffers of another protection domain taken.
+    // Buffers of another protection domain are refused.
     let foreign = other.reg_mr(64, Access::LOCAL_WRITE).unwrap();
     let buffer = RecvRequest::new(9, foreign.sge(0, SLOT));
     assert!(matches!(server.srq.post_recv(&buffer), Err(VerbsError::LocalProtection(_))));
@@ -303,8 +304,8 @@ fn sharing_is_explicit_and_within_one_protection_domain() {
     assert!(matches!(narrow.post_recv(&buffer), Err(VerbsError::TooManySge { got: 1, max: 0 })));
 }
 
-/// Queue pairs of two engines share one queue and one completion queue: each stream's completions are in its
-/// order, each buffer is used once.
+/// Queue pairs of two engines share a receive queue and a completion queue: completions of each stream are
+/// in its order, and each buffer is used once.
 #[test]
 fn queue_pairs_of_two_engines_share_one_queue() {
     const MESSAGES: u64 = 200;
@@ -363,7 +364,7 @@ fn queue_pairs_of_two_engines_share_one_queue() {
     let mut got = [Vec::new(), Vec::new()];
     let mut sent = 0;
     for _ in 0..100_000 {
-        // Never more under way than there are buffers.
+        // Never more messages under way than buffers.
         if sent < MESSAGES && got.iter().all(|numbers| sent - (numbers.len() as u64) < 8) {
             ends.iter().for_each(|(qp_a, ..)| send(qp_a, &memory_a, sent));
             sent += 1;

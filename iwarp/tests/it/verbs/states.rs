@@ -1,15 +1,15 @@
-//! Queue pair states: what each call does in each, draining, and how requests are treated: signalled or not,
-//! inline, fenced.
+//! Queue pair states: the effect of each call in each state, draining, and requests that are signaled or
+//! not, inline, or fenced.
 
 use crate::common::raw::ulpdus;
 use crate::common::served::Served;
-use crate::common::{ALL, Pair};
+use crate::common::{ALL, Pair, read_bytes, remote_addr};
 use dp::link::LinkConfig;
 use iwarp::memory::{Access, WindowKind};
 use iwarp::mpa::Framer;
 use iwarp::verbs::{
     AsyncEventKind, ConnParam, Context, ContextConfig, MAX_INLINE, MAX_SGE, QpInit, QpState, QueuePair,
-    RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, Sge, VerbsError, WcStatus,
+    RecvRequest, SendFlags, SendOp, SendRequest, Sge, VerbsError, WcStatus,
 };
 
 const STATES: [QpState; 5] =
@@ -41,7 +41,7 @@ fn in_state(state: QpState) -> (Served, QueuePair) {
     (served, qp)
 }
 
-/// What becomes of a request within 10 ms.
+/// The result of a request within 10 ms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Refused,
@@ -65,7 +65,7 @@ fn fate(served: &mut Served, posted: Result<(), VerbsError>) -> Fate {
 }
 
 // Proves RDMAP-261: the table of states and posts, but for `Closing` and what follows it (see below). In
-// `Terminate`, after the Terminate was sent, nothing that is posted goes out.
+// `Terminate`, after the Terminate was sent, posted requests are not sent.
 #[test]
 fn what_a_post_does_in_each_state() {
     use Fate::{Done, Flushed, Refused, Waits};
@@ -122,7 +122,7 @@ fn what_modify_does_in_each_state() {
             served.pair.until(10_000, |_| false);
             let now = match (from, to) {
                 _ if !allowed => from,
-                // Nothing is to be sent: the FIN is out, and the state stays until the peer's.
+                // Nothing is left to send: the FIN is sent, and the state stays until the peer's FIN.
                 _ => to,
             };
             assert_eq!(qp.state(), now, "{from:?} to {to:?}");
@@ -130,8 +130,8 @@ fn what_modify_does_in_each_state() {
     }
 }
 
-/// A queue pair that was given up before it was connected does not connect, and one that is connecting gives
-/// up.
+/// A queue pair that was moved to the error state before it was connected does not connect, and one that is
+/// connecting stops.
 #[test]
 fn error_before_the_connection() {
     let mut pair = Pair::new(&LinkConfig::default());
@@ -153,15 +153,14 @@ fn error_before_the_connection() {
     drop(listener);
 }
 
-/// One event when everything posted is completed, Reads included: not before, not twice; at once where
+/// One event when all posted requests are complete, Reads included: not before, not twice, and at once if
 /// nothing is open.
 #[test]
 fn draining_the_send_queue() {
-    let mut pair = Pair::new(&LinkConfig::default());
-    let c = pair.connect(&ConnParam::default());
+    let (mut pair, c) = Pair::connected();
     let local = pair.a.pd.reg_mr(1 << 20, ALL).unwrap();
     let remote = pair.b.pd.reg_mr(1 << 20, ALL).unwrap();
-    let to = RemoteAddr { addr: remote.addr(), rkey: remote.rkey() };
+    let to = remote_addr(&remote, 0);
     let events = pair.a.context.async_events();
     let told = || events.poll().unwrap().map(|event| (event.kind, event.number));
     let drained = Some((AsyncEventKind::SqDrained, c.qp_a.qp_num()));
@@ -183,7 +182,7 @@ fn draining_the_send_queue() {
     assert_eq!((Some(event), before, told()), (drained, 0, None));
     let attr = c.qp_a.query();
     assert_eq!((attr.send_open, attr.send_outstanding), (0, 10), "completed, and not reaped");
-    // Not asked again.
+    // Without another call of `drain`.
     c.qp_a.post_send(&SendRequest::new(1, SendOp::Write { remote: to }, local.sge(0, 8))).unwrap();
     pair.run_us(1000);
     assert_eq!(told(), None);
@@ -199,8 +198,7 @@ fn draining_the_send_queue() {
 #[test]
 fn an_abort_flushes_in_order_and_a_close_does_not_flush() {
     for abort in [true, false] {
-        let mut pair = Pair::new(&LinkConfig::default());
-        let c = pair.connect(&ConnParam::default());
+        let (mut pair, c) = Pair::connected();
         let local = pair.a.pd.reg_mr(1 << 20, ALL).unwrap();
         let remote = pair.b.pd.reg_mr(1 << 20, ALL).unwrap();
         for wr_id in 0..10 {
@@ -224,7 +222,7 @@ fn an_abort_flushes_in_order_and_a_close_does_not_flush() {
     }
 }
 
-/// Success makes a completion where it was asked for, by the request or for the queue pair.
+/// A success makes a completion only if the request or the queue pair asks for it.
 #[test]
 fn selective_signalling() {
     for sq_sig_all in [false, true] {
@@ -235,7 +233,7 @@ fn selective_signalling() {
         let c = pair.connect_qps(qp_a, qp_b, &ConnParam::default(), &ConnParam::default());
         let local = pair.a.pd.reg_mr(64, ALL).unwrap();
         let remote = pair.b.pd.reg_mr(64, ALL).unwrap();
-        let to = RemoteAddr { addr: remote.addr(), rkey: remote.rkey() };
+        let to = remote_addr(&remote, 0);
         for wr_id in 0..9 {
             let op = if wr_id % 2 == 0 { SendOp::Write { remote: to } } else { SendOp::Read { remote: to } };
             let flags = if wr_id % 3 == 2 { SendFlags::SIGNALED } else { SendFlags::empty() };
@@ -245,7 +243,7 @@ fn selective_signalling() {
         let got: Vec<_> = std::iter::from_fn(|| pair.a.cq.poll_one()).map(|wc| wc.wr_id).collect();
         let expected: &[u64] = if sq_sig_all { &[0, 1, 2, 3, 4, 5, 6, 7, 8] } else { &[2, 5, 8] };
         assert_eq!(got, expected);
-        // An unsignalled one that fails is told all the same.
+        // An unsignaled request that fails makes a completion in any case.
         c.qp_a.modify(QpState::Error).unwrap();
         pair.run_us(1000);
         let write = SendRequest::new(9, SendOp::Write { remote: to }, local.sge(0, 8));
@@ -255,11 +253,10 @@ fn selective_signalling() {
     }
 }
 
-/// Inline bytes are taken at the post, others when they are sent.
+/// Inline bytes are copied at the post, others when they are sent.
 #[test]
 fn inline_data_is_taken_at_the_post() {
-    let mut pair = Pair::new(&LinkConfig::default());
-    let c = pair.connect(&ConnParam::default());
+    let (mut pair, c) = Pair::connected();
     let local = pair.a.pd.reg_mr(64, ALL).unwrap();
     let remote = pair.b.pd.reg_mr(64, ALL).unwrap();
     for (flags, expected) in
@@ -270,25 +267,23 @@ fn inline_data_is_taken_at_the_post() {
         c.qp_a.post_send(&SendRequest::new(1, SendOp::Send, local.sge(0, 5)).flags(flags)).unwrap();
         local.write_at(0, b"later").unwrap();
         assert_eq!(pair.wc_b().byte_len, 5);
-        let mut got = [0; 5];
-        remote.read_at(0, &mut got).unwrap();
+        let got = read_bytes(&remote, 0, 5);
         assert_eq!(&got, expected);
     }
 }
 
-/// A fenced request waits for the Reads before it: what it sends is what they have read. Without a fence it
-/// does not.
+/// A fenced request waits for the Reads before it, and sends the bytes that they have read. Without a fence
+/// it does not.
 #[test]
 fn a_fence_waits_for_reads() {
     for fenced in [false, true] {
-        let mut pair = Pair::new(&LinkConfig::default());
-        let c = pair.connect(&ConnParam::default());
+        let (mut pair, c) = Pair::connected();
         let local = pair.a.pd.reg_mr(64, ALL).unwrap();
         let remote = pair.b.pd.reg_mr(128, ALL).unwrap();
         local.write_at(0, b"stale").unwrap();
         remote.write_at(0, b"fresh").unwrap();
         c.qp_b.post_recv(&RecvRequest::new(1, remote.sge(64, 64))).unwrap();
-        let from = RemoteAddr { addr: remote.addr(), rkey: remote.rkey() };
+        let from = remote_addr(&remote, 0);
         let flags = if fenced { SendFlags::SIGNALED | SendFlags::FENCE } else { SendFlags::SIGNALED };
         c.qp_a
             .post_send_list(&[
@@ -297,13 +292,12 @@ fn a_fence_waits_for_reads() {
             ])
             .unwrap();
         pair.wc_b();
-        let mut got = [0; 5];
-        remote.read_at(64, &mut got).unwrap();
+        let got = read_bytes(&remote, 64, 5);
         assert_eq!(&got, if fenced { b"fresh" } else { b"stale" });
     }
 }
 
-/// Each limit of a queue pair holds at its value and not one beyond, and shows in the query.
+/// Each limit of a queue pair allows its value and not one more, and shows in the query.
 #[test]
 fn limits_of_a_queue_pair() {
     let context = Context::new(ContextConfig::default()).unwrap();
@@ -341,7 +335,7 @@ fn limits_of_a_queue_pair() {
     let sge = |count: usize| {
         std::iter::repeat_n(memory.sge(0, 8), count).collect::<arrayvec::ArrayVec<Sge, MAX_SGE>>()
     };
-    // A queue pair in `Error` takes requests and flushes them: all that is checked before is checked.
+    // A queue pair in `Error` takes requests and flushes them, after all checks of a post.
     qp.modify(QpState::Error).unwrap();
     let send = |count, flags| {
         qp.post_send(&SendRequest { sg_list: sge(count), ..SendRequest::empty(1, SendOp::Send) }.flags(flags))
@@ -352,7 +346,7 @@ fn limits_of_a_queue_pair() {
     assert!(matches!(recv(2), Err(VerbsError::TooManySge { got: 2, max: 1 })));
     let long = SendRequest::new(1, SendOp::Send, memory.sge(0, 17)).flags(SendFlags::INLINE);
     assert!(matches!(qp.post_send(&long), Err(VerbsError::TooLong { got: 17, max: 16 })));
-    // Depths: until a completion is reaped, its request counts.
+    // Depths: a request counts until its completion is reaped.
     send(1, SendFlags::empty()).unwrap();
     send(0, SendFlags::empty()).unwrap();
     assert!(matches!(send(1, SendFlags::empty()), Err(VerbsError::QueueFull("send"))));
@@ -373,9 +367,9 @@ fn limits_of_a_queue_pair() {
     assert!(matches!(none.post_recv(&RecvRequest::new(1, memory.sge(0, 8))), Err(VerbsError::QueueFull(_))));
 }
 
-/// From the moment our user asks for a graceful close nothing more may be posted to the send queue, whether
-/// the engine has heard of it or not, whatever ends the connection then; what was posted before is sent.
-/// Receives are still taken, and used.
+/// From the moment our user closes gracefully the send queue takes no more requests, whether the engine has
+/// seen the call or not, whatever ends the connection then. Requests posted before are sent. Receives are
+/// still taken and used.
 // Proves DDP-149: every way to ask and every way to post, before the engine's next turn, while it waits for
 // an answer and after the end. Nothing is on the wire, and no place of the queue is taken.
 #[test]
@@ -423,7 +417,7 @@ fn nothing_is_posted_behind_a_graceful_close() {
             );
 
             served.qp.post_recv(&RecvRequest::new(3, served.region.sge(8, 8))).unwrap();
-            served.say(&[0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, b'x']);
+            served.send(&[0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, b'x']);
             served.pair.until(10_000, |_| false);
             assert_eq!(served.completions(), [(3, WcStatus::Success)]);
 
@@ -438,7 +432,7 @@ fn nothing_is_posted_behind_a_graceful_close() {
     }
 }
 
-/// A peer that closes ends sending as well: what was posted before is sent, and nothing more is taken.
+/// A close of the peer ends sending as well: requests posted before are sent, and no more are taken.
 #[test]
 fn nothing_is_posted_behind_the_peers_fin() {
     let mut served = Served::new();

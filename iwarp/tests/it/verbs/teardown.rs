@@ -1,11 +1,11 @@
-//! Ends of connections in every phase: each request completes once, each identifier is told once, nothing
-//! waits for ever and nothing is kept.
+//! Ends of connections in every phase: each request completes once, each identifier gets one event, nothing
+//! waits forever and nothing is kept.
 
+use crate::common::{ALL, PORT, Pair, Testbed, remote_addr};
 use std::time::Duration;
 
 use crate::common::raw::{RawPair, peer_to_peer_request};
 use crate::common::served::{Served, Setup};
-use crate::common::{ALL, PORT, Pair, Testbed};
 use dp::link::LinkConfig;
 use iwarp::mpa::RtrKinds;
 use iwarp::verbs::{
@@ -41,7 +41,7 @@ fn setup() -> Setup<'static> {
     }
 }
 
-/// The same behind this Request.
+/// The same with this Request.
 fn accepted(request: Vec<u8>, accept: ConnParam) -> Served {
     Setup { request, accept, ..setup() }.accepted()
 }
@@ -50,14 +50,14 @@ fn brief(wc: WorkCompletion) -> (u64, WcStatus) {
     (wc.wr_id, wc.status)
 }
 
-/// A Send that has begun holds a receive request: it is flushed too when we close before the Send ends.
+/// A Send that has begun holds a receive request, which is flushed too when we close before the Send ends.
 #[test]
 fn a_receive_under_way_is_flushed_when_we_close() {
     let mut c = setup().ready();
     let mut part = EMPTY_SEND.to_vec();
     part[0] = 0x01;
     part.extend([7; 10]);
-    c.say(&part);
+    c.send(&part);
     c.id.disconnect();
     assert!(c.pair.until(1_000_000, |pair| pair.peer_closed), "no FIN");
     c.pair.close();
@@ -65,7 +65,7 @@ fn a_receive_under_way_is_flushed_when_we_close() {
     assert_eq!(c.completions(), [(0, WcStatus::WrFlushError), (1, WcStatus::WrFlushError)]);
 }
 
-/// A connection that ends by its deadline is told, though its place is given to another one at once.
+/// A connection that ends by its deadline gets its event, although its slot is used by another one at once.
 #[test]
 fn an_end_is_told_though_another_takes_the_place() {
     let mut pair = Testbed::new().peer();
@@ -84,10 +84,10 @@ fn an_end_is_told_though_another_takes_the_place() {
     };
     let (first, qp) = connect(&pair);
     let number = u64::from(qp.qp_num());
-    // The peer takes the connection and says nothing: the turn of the deadline resets it.
+    // The peer accepts the TCP connection and sends nothing: the poll at the deadline resets it.
     let start_us = pair.now_us;
     while pair.now_us <= start_us + 1_000_000 {
-        pair.turn();
+        pair.poll();
     }
     let _second = connect(&pair);
     let event = pair.next_event(&channel, 10_000).expect("the first one's end");
@@ -96,7 +96,7 @@ fn an_end_is_told_though_another_takes_the_place() {
     assert_eq!(flushed, Some((number, WcStatus::WrFlushError)));
 }
 
-/// Buffers of an FPDU that never became whole go back when the RTR is late.
+/// Buffers of an incomplete FPDU are freed when the RTR is late.
 #[test]
 fn a_missing_rtr_keeps_no_buffers() {
     let param = ConnParam { timeout: Duration::from_secs(1), ..ConnParam::default() };
@@ -118,21 +118,21 @@ fn a_missing_rtr_keeps_no_buffers() {
 fn an_empty_send_is_an_rtr_only_where_agreed() {
     for (offer, completes) in [(OFFER_SEND, false), (OFFER_WRITE, true)] {
         let mut c = accepted(peer_to_peer_request(offer), ConnParam::default());
-        c.say(&EMPTY_SEND);
+        c.send(&EMPTY_SEND);
         assert!(matches!(c.event().kind, CmEventKind::Established { .. }));
         let expected: &[_] = if completes { &[(0, WcStatus::Success)] } else { &[] };
         assert_eq!(c.completions(), expected, "{offer:02x?}");
         let mut second = EMPTY_SEND;
         second[13] = 2;
-        c.say(&second);
+        c.send(&second);
         c.pair.until(10_000, |_| false);
         let wr_id = u64::from(completes);
         assert_eq!(c.completions(), [(wr_id, WcStatus::Success)], "{offer:02x?}");
     }
 }
 
-/// An RTR is the first message of its queue: an empty Send with another number is one that has lost its way,
-/// and ends the stream as in the middle of it.
+/// An RTR is the first message of its queue: an empty Send with another number ends the stream, as later in
+/// the stream.
 // Proves MPA2-111.
 #[test]
 fn an_rtr_by_send_has_the_first_number() {
@@ -140,7 +140,7 @@ fn an_rtr_by_send_has_the_first_number() {
         let mut c = accepted(peer_to_peer_request(OFFER_SEND), ConnParam::default());
         let mut send = EMPTY_SEND;
         send[10..14].copy_from_slice(&u32::to_be_bytes(msn));
-        c.say(&send);
+        c.send(&send);
         c.pair.until(10_000, |_| false);
         let error = c.qp.error().map(|error| (error.layer, error.etype, error.code, error.from_peer));
         assert_eq!(error, Some((1, 2, code, false)), "MSN {msn}");
@@ -148,8 +148,8 @@ fn an_rtr_by_send_has_the_first_number() {
     }
 }
 
-/// A peer that takes nothing any more, not even the Terminate, and whose TCP lives on: the end does not wait
-/// for it, nor does that of a connection which its user has begun to close.
+/// A peer that takes no more bytes, not even the Terminate, while its TCP lives on: the end does not wait
+/// for it, nor does that of a connection that its user has begun to close.
 #[test]
 fn a_terminate_that_the_peer_does_not_take_has_its_time() {
     for closes in [false, true] {
@@ -161,7 +161,7 @@ fn a_terminate_that_the_peer_does_not_take_has_its_time() {
             request.sg_list.extend([c.region.sge(0, REGION); 7]);
             c.qp.post_send(&request).unwrap();
         }
-        // More than TCP takes: the Terminate has to wait as well.
+        // More than TCP takes, so the Terminate has to wait as well.
         assert!(
             !c.pair.until(60_000_000, |pair| pair.is_over()),
             "a window that stays closed is no end by itself"
@@ -169,7 +169,7 @@ fn a_terminate_that_the_peer_does_not_take_has_its_time() {
         if closes {
             c.id.disconnect();
         }
-        c.say(&[0xc1, 0x40, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, b'x']);
+        c.send(&[0xc1, 0x40, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, b'x']);
         let start = c.pair.now_us;
         let event = c.event();
         let CmEventKind::Disconnected { error: Some(ConnectionError::Stream(error)), .. } = event.kind else {
@@ -183,7 +183,7 @@ fn a_terminate_that_the_peer_does_not_take_has_its_time() {
     }
 }
 
-/// A graceful close waits for answers to Reads, but not for ever.
+/// A graceful close waits for answers to Reads, but not forever.
 #[test]
 fn reads_that_nobody_answers_do_not_hold_up_a_close() {
     for peer_closes in [false, true] {
@@ -191,7 +191,7 @@ fn reads_that_nobody_answers_do_not_hold_up_a_close() {
         let read = SendOp::Read { remote: RemoteAddr { addr: 0, rkey: 1 } };
         if peer_closes {
             c.pair.close();
-            c.pair.turn();
+            c.pair.poll();
         }
         c.qp.post_send(&SendRequest::new(9, read, c.region.sge(0, 8))).unwrap();
         if !peer_closes {
@@ -205,17 +205,16 @@ fn reads_that_nobody_answers_do_not_hold_up_a_close() {
     }
 }
 
-/// A Terminate that is asked for when a close has just run out of time is not said to have been sent: the
-/// connection is reset.
+/// A Terminate requested when a close has just timed out is not reported as sent: the connection is reset.
 #[test]
 fn a_terminate_behind_the_time_of_a_close_is_none() {
     let mut c = setup().ready();
     let read = SendOp::Read { remote: RemoteAddr { addr: 0, rkey: 1 } };
     c.qp.post_send(&SendRequest::new(9, read, c.region.sge(0, 8))).unwrap();
     c.id.disconnect();
-    // The engine's `close_timeout` is 5 s, from the turn on in which nothing was left to send.
+    // The engine's `close_timeout` is 5 s, from the poll on in which nothing was left to send.
     let started = c.pair.now_us;
-    c.pair.turn();
+    c.pair.poll();
     c.pair.now_us = started + 5_000_000;
     c.qp.modify(QpState::Terminate).unwrap();
     let CmEventKind::Disconnected { error, terminate } = c.event().kind else { panic!("no end") };
@@ -236,14 +235,14 @@ fn reads_that_are_answered_slowly_are_answered_before_a_close() {
         // The engine's `close_timeout` is 5 s.
         c.pair.until(4_000_000, |_| false);
         let (stag, to) = (c.region.rkey(), c.region.addr() + 8 * n);
-        c.say(&[&[0xc1, 0x42], &stag.to_be_bytes()[..], &to.to_be_bytes(), &[7; 8]].concat());
+        c.send(&[&[0xc1, 0x42], &stag.to_be_bytes()[..], &to.to_be_bytes(), &[7; 8]].concat());
         c.pair.until(10_000, |_| false);
         assert_eq!(c.completions(), [(n, WcStatus::Success)]);
     }
     assert!(c.pair.until(1_000_000, |pair| pair.peer_closed), "no FIN");
 }
 
-/// Once FIN is out, nothing of the queue pair is needed: dropping it does not turn the close into a reset.
+/// After the FIN the queue pair is not needed: dropping it does not turn the close into a reset.
 #[test]
 fn dropping_the_queue_pair_leaves_a_close_under_way_alone() {
     let mut c = setup().ready();
@@ -256,7 +255,7 @@ fn dropping_the_queue_pair_leaves_a_close_under_way_alone() {
     assert!(matches!(c.event().kind, CmEventKind::Disconnected { error: None, .. }));
 }
 
-/// A queue pair dropped before its connection was started: the identifier is told all the same.
+/// A queue pair is dropped before its connection was started: the identifier gets its event all the same.
 #[test]
 fn dropping_the_queue_pair_at_once_is_told() {
     let mut pair = Pair::new(&LinkConfig::default());
@@ -267,7 +266,7 @@ fn dropping_the_queue_pair_at_once_is_told() {
     assert!(matches!(event.kind, CmEventKind::ConnectError { error, .. } if error == aborted), "{event:?}");
 }
 
-/// An engine that goes away with an accept under way tells its identifier once.
+/// An engine that is dropped with an accept under way reports one event for its identifier.
 #[test]
 fn an_engine_that_goes_tells_once() {
     let mut pair = Pair::new(&LinkConfig::default());
@@ -283,16 +282,15 @@ fn an_engine_that_goes_tells_once() {
     assert!(matches!(kinds[..], [CmEventKind::ConnectError { .. }]), "{kinds:?}");
 }
 
-/// What cannot be carried out is blamed on its own request, not on a Read that still waits.
+/// A request that cannot be carried out fails itself, not a Read that still waits.
 #[test]
 fn a_local_fault_is_blamed_on_its_request() {
     for invalidates in [false, true] {
-        let mut pair = Pair::new(&LinkConfig::default());
-        let c = pair.connect(&ConnParam::default());
+        let (mut pair, c) = Pair::connected();
         let local = pair.a.pd.reg_mr(64, ALL).unwrap();
         let lost = pair.a.pd.reg_mr(64, ALL).unwrap();
         let remote = pair.b.pd.reg_mr(64, ALL).unwrap();
-        let to = RemoteAddr { addr: remote.addr(), rkey: remote.rkey() };
+        let to = remote_addr(&remote, 0);
         let write = SendOp::Write { remote: to };
         let culprit = if invalidates {
             SendRequest::empty(2, SendOp::LocalInvalidate { rkey: lost.rkey() })
@@ -308,7 +306,7 @@ fn a_local_fault_is_blamed_on_its_request() {
     }
 }
 
-/// Private data that not every peer can be sent is refused by the call: the peer is always told of a reject.
+/// Private data that is too long for some peers is refused by the call: a peer always gets its reject.
 #[test]
 fn a_reject_takes_what_every_reply_can_carry() {
     let mut pair = Pair::new(&LinkConfig::default());
@@ -323,8 +321,7 @@ fn a_reject_takes_what_every_reply_can_carry() {
     assert!(matches!(event.kind, CmEventKind::Rejected { .. }), "{event:?}");
 }
 
-/// An end takes its deadlines along: short connections with long timeouts leave nothing behind to wake up
-/// for.
+/// Deadlines end with their connection: short connections with long timeouts leave no deadline behind.
 #[test]
 fn what_has_ended_wakes_nobody() {
     let hour = Duration::from_secs(3600);
@@ -333,10 +330,10 @@ fn what_has_ended_wakes_nobody() {
     c.id_a.disconnect();
     pair.event_a();
     pair.event_b();
-    // Until TCP has forgotten it, too.
+    // Until TCP has left TIME-WAIT, too.
     for _ in 0..100 {
         pair.now_us += 600_000;
-        pair.turn();
+        pair.poll();
     }
     let now = Instant::from_micros(pair.now_us);
     let soon = now + tcp_lite::Duration::from_secs(600);

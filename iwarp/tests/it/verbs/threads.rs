@@ -1,15 +1,15 @@
 //! Users on threads of their own: posting from many, waiting on descriptors, sharing a completion queue.
 
+use crate::common::{Pair, Testbed, remote_addr};
 use std::collections::HashMap;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::common::{Pair, Testbed};
 use dp::link::LinkConfig;
 use iwarp::engine::ThreadOptions;
 use iwarp::memory::Access;
-use iwarp::verbs::{ConnParam, QpInit, QpState, RemoteAddr, SendOp, SendRequest, VerbsError, WcStatus};
+use iwarp::verbs::{ConnParam, QpInit, QpState, SendOp, SendRequest, VerbsError, WcStatus};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -19,11 +19,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 fn posting_is_safe_from_any_thread() {
     const THREADS: u64 = 4;
     const EACH: u64 = 5000;
-    let mut pair = Pair::new(&LinkConfig::default());
-    let c = pair.connect(&ConnParam::default());
+    let (pair, c) = Pair::connected();
     let source = pair.a.pd.reg_mr(4096, Access::empty()).unwrap();
     let target = pair.b.pd.reg_mr(4096, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
-    let remote = RemoteAddr { addr: target.addr(), rkey: target.rkey() };
+    let remote = remote_addr(&target, 0);
     let Pair { a, b, .. } = pair;
     let engines = [a.engine, b.engine].map(|engine| engine.spawn(ThreadOptions::default()).unwrap());
     let start = Barrier::new(THREADS as usize);
@@ -69,7 +68,7 @@ fn posting_is_safe_from_any_thread() {
     drop(engines);
 }
 
-/// A completion announced on a channel is never lost: arm, look once more, wait.
+/// An event of a completion is never lost: arm, poll once more, wait.
 #[test]
 fn an_armed_queue_always_wakes() {
     let mut pair = Pair::new(&LinkConfig::default());
@@ -78,7 +77,7 @@ fn an_armed_queue_always_wakes() {
     let c = pair.connect(&ConnParam::default());
     let source = pair.a.pd.reg_mr(4096, Access::empty()).unwrap();
     let target = pair.b.pd.reg_mr(4096, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
-    let remote = RemoteAddr { addr: target.addr(), rkey: target.rkey() };
+    let remote = remote_addr(&target, 0);
     let Pair { a, b, .. } = pair;
     let _engines = [a.engine, b.engine].map(|engine| engine.spawn(ThreadOptions::default()).unwrap());
     for n in 0..2000 {
@@ -94,14 +93,13 @@ fn an_armed_queue_always_wakes() {
     }
 }
 
-/// Threads that post to a queue pair that is over flush what they post themselves, each in the order in which
+/// Threads that post to a queue pair in the error state flush their own requests, each in the order in which
 /// it posted.
 #[test]
 fn what_is_posted_too_late_is_flushed_in_order() {
     const THREADS: u64 = 4;
     const EACH: u64 = 20_000;
-    let mut pair = Pair::new(&LinkConfig::default());
-    let c = pair.connect(&ConnParam::default());
+    let (mut pair, c) = Pair::connected();
     c.id_a.abort();
     pair.event_a();
     std::thread::scope(|scope| {
@@ -134,8 +132,8 @@ fn what_is_posted_too_late_is_flushed_in_order() {
     });
 }
 
-/// Threads post while another one closes gracefully. What was posted before that call is carried out, what is
-/// posted after it is refused; each request that was taken completes once.
+/// Threads post while another one closes gracefully. Requests posted before that call are carried out, later
+/// ones are refused; each request that was taken completes once.
 #[test]
 fn posting_races_with_a_graceful_close() {
     const THREADS: u64 = 2;
@@ -143,11 +141,10 @@ fn posting_races_with_a_graceful_close() {
     const ASKING: u8 = 1;
     const ASKED: u8 = 2;
     for round in 0..20 {
-        let mut pair = Pair::new(&LinkConfig::default());
-        let c = pair.connect(&ConnParam::default());
+        let (pair, c) = Pair::connected();
         let source = pair.a.pd.reg_mr(64, Access::empty()).unwrap();
         let target = pair.b.pd.reg_mr(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
-        let remote = RemoteAddr { addr: target.addr(), rkey: target.rkey() };
+        let remote = remote_addr(&target, 0);
         let Pair { a, b, .. } = pair;
         let engines = [a.engine, b.engine].map(|engine| engine.spawn(ThreadOptions::default()).unwrap());
         let close = AtomicU8::new(NOT_YET);
@@ -206,7 +203,7 @@ fn posting_races_with_a_graceful_close() {
     }
 }
 
-/// Stopping an engine thread wakes it, wherever between a turn and its sleep it is.
+/// Stopping an engine thread wakes it, at any point between a poll and its sleep.
 #[test]
 fn an_engine_thread_stops_at_once() {
     let mut engine = Testbed::new().peer().engine;
@@ -227,7 +224,7 @@ fn an_engine_thread_stops_at_once() {
     }
 }
 
-/// Two queue pairs, one completion queue; limits of a queue pair and of the context are told by name.
+/// Two queue pairs, one completion queue; errors name limits of a queue pair and of the context.
 #[test]
 fn limits_are_told() {
     let pair = Pair::new(&LinkConfig::default());
@@ -238,8 +235,8 @@ fn limits_are_told() {
     assert_eq!(error.to_string(), "a completion queue needs at least one entry");
 }
 
-/// A place in the send queue is free when its completion has been reaped, not before: so a completion queue
-/// as deep as the send queue is never overrun by one who posts until the queue is full.
+/// A place in the send queue is free when its completion has been reaped, not before. So a user that posts
+/// until the queue is full never overruns a completion queue as deep as the send queue.
 #[test]
 fn a_place_in_the_send_queue_is_freed_by_reaping() {
     let mut pair = Pair::new(&LinkConfig::default());
@@ -247,7 +244,7 @@ fn a_place_in_the_send_queue_is_freed_by_reaping() {
     let c = pair.connect(&ConnParam::default());
     let source = pair.a.pd.reg_mr(64, Access::empty()).unwrap();
     let target = pair.b.pd.reg_mr(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
-    let remote = RemoteAddr { addr: target.addr(), rkey: target.rkey() };
+    let remote = remote_addr(&target, 0);
     let post = |n| c.qp_a.post_send(&SendRequest::new(n, SendOp::Write { remote }, source.sge(0, 8)));
     for n in 0..1024 {
         post(n).unwrap();

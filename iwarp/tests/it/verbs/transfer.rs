@@ -1,13 +1,13 @@
 //! Transfers between two engines in memory: every operation, sizes around every boundary, markers, losses.
 
-use crate::common::{ALL, Pair, Testbed, pattern};
+use crate::common::{ALL, Pair, Testbed, pattern, read_bytes, remote_addr};
 use dp::link::{LinkConfig, LinkPlan, LinkTso};
 use dp::{Mss, TsoLimits};
 use iwarp::verbs::{
-    ConnParam, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, WcOpcode, WcStatus, WorkCompletion,
+    ConnParam, RecvRequest, SendFlags, SendOp, SendRequest, WcOpcode, WcStatus, WorkCompletion,
 };
 
-/// What a connection may be like, with CRCs and without.
+/// The parameters of connections, with CRCs and without.
 fn params() -> Vec<(bool, ConnParam)> {
     let mut all = Vec::new();
     for markers in [false, true] {
@@ -33,11 +33,11 @@ fn every_operation_moves_its_bytes() {
         let len = 300_001;
         let local = pair.a.pd.reg_mr(len, ALL).unwrap();
         let remote = pair.b.pd.reg_mr(len, ALL).unwrap();
-        // A responder without RTR may speak after the initiator's first message: A always speaks first here.
+        // A responder without RTR may send after the initiator's first message: A always sends first here.
         for (n, size) in SIZES.into_iter().enumerate() {
             let data = pattern(n as u64, size);
             local.write_at(0, &data).unwrap();
-            let op = SendOp::Write { remote: RemoteAddr { addr: remote.addr(), rkey: remote.rkey() } };
+            let op = SendOp::Write { remote: remote_addr(&remote, 0) };
             c.qp_a.post_send(&SendRequest::new(1, op, local.sge(0, size))).unwrap();
             assert_eq!(pair.wc_a().status, WcStatus::Success);
 
@@ -54,14 +54,14 @@ fn every_operation_moves_its_bytes() {
 
             // Read it back into another place.
             let back = pair.a.pd.reg_mr(len, ALL).unwrap();
-            let op = SendOp::Read { remote: RemoteAddr { addr: remote.addr(), rkey: remote.rkey() } };
+            let op = SendOp::Read { remote: remote_addr(&remote, 0) };
             c.qp_a.post_send(&SendRequest::new(5, op, back.sge(0, size))).unwrap();
             let wc = pair.wc_a();
             assert_eq!((wc.status, wc.opcode, wc.byte_len), (WcStatus::Success, WcOpcode::Read, size as u32));
             back.read_at(0, &mut got).unwrap();
             assert!(got == data, "Read of {size} bytes, {param:?}");
 
-            // Send it.
+            // A Send.
             let data = pattern(100 + n as u64, size);
             local.write_at(0, &data).unwrap();
             c.qp_b.post_recv(&receive).unwrap();
@@ -72,17 +72,16 @@ fn every_operation_moves_its_bytes() {
             remote.read_at(0, &mut got).unwrap();
             assert!(got == data, "Send of {size} bytes, {param:?}");
         }
-        // And from B to A.
+        // From B to A.
         let data = pattern(7, 5000);
         remote.write_at(0, &data).unwrap();
-        let op = SendOp::Write { remote: RemoteAddr { addr: local.addr(), rkey: local.rkey() } };
+        let op = SendOp::Write { remote: remote_addr(&local, 0) };
         c.qp_b.post_send(&SendRequest::new(1, op, remote.sge(0, 5000))).unwrap();
-        let read = SendOp::Read { remote: RemoteAddr { addr: local.addr(), rkey: local.rkey() } };
+        let read = SendOp::Read { remote: remote_addr(&local, 0) };
         c.qp_b.post_send(&SendRequest::new(2, read, remote.sge(100_000, 5000))).unwrap();
         assert_eq!(pair.wc_b().opcode, WcOpcode::Write);
         assert_eq!(pair.wc_b().opcode, WcOpcode::Read);
-        let mut got = vec![0; 5000];
-        remote.read_at(100_000, &mut got).unwrap();
+        let got = read_bytes(&remote, 100_000, 5000);
         assert!(got == data, "Write and Read back of the responder, {param:?}");
     }
 }
@@ -90,15 +89,12 @@ fn every_operation_moves_its_bytes() {
 /// Inline data may be overwritten at once; unsignalled requests make no completion.
 #[test]
 fn inline_and_unsignalled() {
-    let mut pair = Pair::new(&LinkConfig::default());
-    let c = pair.connect(&ConnParam::default());
+    let (mut pair, c) = Pair::connected();
     let local = pair.a.pd.reg_mr(128, ALL).unwrap();
     let remote = pair.b.pd.reg_mr(4096, ALL).unwrap();
     for n in 0..10_u8 {
         local.write_at(0, &[n; 64]).unwrap();
-        let op = SendOp::Write {
-            remote: RemoteAddr { addr: remote.addr() + 64 * u64::from(n), rkey: remote.rkey() },
-        };
+        let op = SendOp::Write { remote: remote_addr(&remote, 64 * usize::from(n)) };
         let flags = if n == 9 { SendFlags::INLINE | SendFlags::SIGNALED } else { SendFlags::INLINE };
         c.qp_a.post_send(&SendRequest::new(u64::from(n), op, local.sge(0, 64)).flags(flags)).unwrap();
     }
@@ -106,8 +102,7 @@ fn inline_and_unsignalled() {
     assert_eq!((wc.wr_id, wc.status), (9, WcStatus::Success));
     pair.run_us(100_000);
     assert!(pair.a.cq.poll_one().is_none());
-    let mut got = [0; 640];
-    remote.read_at(0, &mut got).unwrap();
+    let got = read_bytes(&remote, 0, 640);
     assert!(got.chunks(64).enumerate().all(|(n, chunk)| chunk == [n as u8; 64]));
 }
 
@@ -139,7 +134,7 @@ fn bulk_over_a_bad_wire() {
         let chunk = 100_000;
         for (n, at) in (0..len).step_by(chunk).enumerate() {
             let size = chunk.min(len - at);
-            let remote = RemoteAddr { addr: target.addr() + at as u64, rkey: target.rkey() };
+            let remote = remote_addr(&target, at);
             let write = SendRequest::new(n as u64, SendOp::Write { remote }, source.sge(at, size));
             c.qp_a.post_send(&write.flags(SendFlags::empty())).unwrap();
             let read = SendRequest::new(n as u64, SendOp::Read { remote }, back.sge(at, size));
@@ -149,16 +144,15 @@ fn bulk_over_a_bad_wire() {
             let wc = pair.wc_a();
             assert_eq!((wc.wr_id, wc.status, wc.opcode), (n as u64, WcStatus::Success, WcOpcode::Read));
         }
-        let mut got = vec![0; len];
-        back.read_at(0, &mut got).unwrap();
+        let got = read_bytes(&back, 0, len);
         assert!(got == data, "markers: {markers}");
         let early = pair.b.engine.counters().rx_fpdus_early;
         assert_eq!(early > 0, markers, "{early} FPDUs placed early");
     }
 }
 
-/// A port that cuts frames of few buffers, and nothing short, is given no others: what it drops would be
-/// dropped again.
+/// A port that cuts only frames of few buffers, and none that are short, gets no others: it would drop them
+/// again and again.
 #[test]
 fn a_port_is_given_frames_that_it_cuts() {
     for buffers in [2, 5] {
@@ -174,7 +168,7 @@ fn a_port_is_given_frames_that_it_cuts() {
         let remote = pair.b.pd.reg_mr(1 << 20, ALL).unwrap();
         let data = pattern(1, 1 << 20);
         local.write_at(0, &data).unwrap();
-        let op = SendOp::Write { remote: RemoteAddr { addr: remote.addr(), rkey: remote.rkey() } };
+        let op = SendOp::Write { remote: remote_addr(&remote, 0) };
         let flag = pair.b.pd.reg_mr(1, ALL).unwrap();
         c.qp_b.post_recv(&RecvRequest::new(3, flag.sge(0, 1))).unwrap();
         c.qp_a.post_send(&SendRequest::new(1, op, local.sge(0, 1 << 20))).unwrap();
@@ -184,8 +178,7 @@ fn a_port_is_given_frames_that_it_cuts() {
         c.qp_a.post_send(&SendRequest::new(4, SendOp::Send, local.sge(0, 1))).unwrap();
         (0..34).for_each(|_| assert_eq!(pair.wc_a().status, WcStatus::Success));
         assert_eq!(pair.wc_b().wr_id, 3);
-        let mut got = vec![0; 1 << 20];
-        remote.read_at(0, &mut got).unwrap();
+        let got = read_bytes(&remote, 0, 1 << 20);
         assert!(got == data);
         let counters = pair.a.engine.counters();
         assert_eq!((counters.stack.tx_retransmits, counters.stack.tx_trains > 0), (0, buffers > 2));
@@ -196,10 +189,9 @@ fn a_port_is_given_frames_that_it_cuts() {
 /// `poll` takes as many completions as there is room for, oldest first, and loses none.
 #[test]
 fn completions_are_polled_in_batches() {
-    let mut pair = Pair::new(&LinkConfig::default());
-    let c = pair.connect(&ConnParam::default());
+    let (mut pair, c) = Pair::connected();
     let remote = pair.b.pd.reg_mr(8, ALL).unwrap();
-    let op = SendOp::Write { remote: RemoteAddr { addr: remote.addr(), rkey: remote.rkey() } };
+    let op = SendOp::Write { remote: remote_addr(&remote, 0) };
     for n in 0..10 {
         c.qp_a.post_send(&SendRequest::empty(n, op)).unwrap();
     }

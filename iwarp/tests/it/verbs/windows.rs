@@ -1,7 +1,7 @@
-//! Memory windows and fast registration through the send queue, between two hosts: what the peer reaches, and
-//! when.
+//! Memory windows and fast registration through the send queue, between two hosts: what the peer can access,
+//! and when.
 
-use crate::common::{Connected, Pair, expect_terminate, pattern};
+use crate::common::{Connected, Pair, expect_terminate, pattern, read_bytes, remote_addr};
 use dp::link::LinkConfig;
 use iwarp::memory::Access;
 use iwarp::verbs::{
@@ -15,13 +15,13 @@ const ALL: Access = BOTH.union(Access::LOCAL_WRITE);
 const BINDABLE: Access = Access::LOCAL_WRITE.union(Access::MW_BIND);
 const LEN: usize = 4096;
 
-/// A is the peer. B exposes, and was granted to do so in its send queue.
+/// A is the peer. B exposes memory through its send queue, which was granted the right to.
 struct Exposure {
     pair: Pair,
     c: Connected,
     /// A's memory, to write from and read into.
     local: MemoryRegion,
-    /// B's, where A's Sends go.
+    /// B's receive buffers.
     inbox: MemoryRegion,
 }
 
@@ -42,7 +42,7 @@ impl Exposure {
         local.write_at(0, &pattern(1, LEN)).unwrap();
         // A responder sends nothing before the initiator has.
         let mut exposure = Self { pair, c, local, inbox };
-        exposure.tell(SendOp::Send);
+        exposure.send(SendOp::Send);
         exposure
     }
 
@@ -62,8 +62,8 @@ impl Exposure {
         assert_eq!((wc.wr_id, wc.status, wc.opcode), (70, WcStatus::Success, opcode));
     }
 
-    /// A sends eight bytes, and B has them when this returns its completion.
-    fn tell(&mut self, op: SendOp) -> WorkCompletion {
+    /// A sends eight bytes. Returns B's completion.
+    fn send(&mut self, op: SendOp) -> WorkCompletion {
         self.c.qp_b.post_recv(&RecvRequest::new(71, self.inbox.sge(0, 8))).unwrap();
         self.c.qp_a.post_send(&SendRequest::new(1, op, self.local.sge(0, 8))).unwrap();
         assert_eq!(self.pair.wc_a().status, WcStatus::Success);
@@ -90,7 +90,7 @@ impl Exposure {
         assert_eq!(bytes[..len], bytes[len..]);
     }
 
-    /// A's Write is refused as a Write to an STag that is none.
+    /// A's Write is refused like a Write to an invalid STag.
     fn refuses(mut self, remote: RemoteAddr) {
         self.write(remote, 8);
         expect_terminate(&mut self.pair, &self.c, 1, 1, 0);
@@ -143,7 +143,7 @@ fn binding_and_registering_take_a_grant() {
         let bind = grants.contains(QpGrants::BIND_WINDOWS);
         assert_eq!(bound, [bind, bind, grants.contains(QpGrants::FAST_REGISTER)]);
     }
-    // The type decides by which call.
+    // The type of a window decides which call binds it.
     let x = Exposure::new();
     let region = x.pair.b.pd.reg_mr(LEN, BINDABLE).unwrap();
     let one = x.pair.b.pd.alloc_mw(WindowKind::Type1).unwrap();
@@ -154,8 +154,8 @@ fn binding_and_registering_take_a_grant() {
     assert!(matches!(x.c.qp_b.bind_mw(1, &two, (&region, 0, 8), BOTH), Err(VerbsError::Invalid(_))));
 }
 
-/// Grant, transfer, take back: in the send queue, a hundred times without a pause, each time with another
-/// key; what was taken back is refused.
+/// Bind, transfer, invalidate: in the send queue, a hundred times without a pause, each time with another
+/// key. Accesses after an invalidation are refused.
 // Proves SEC-099, SEC-108, SEC-155, RDMAP-077: what it costs is not measured; no benchmark binds or registers
 // in the queue.
 #[test]
@@ -172,8 +172,8 @@ fn a_window_for_each_transfer() {
         assert_ne!(remote.rkey, last.rkey);
         x.write_and_read(remote, 100);
         if round % 2 == 0 {
-            // The peer gives it back, and says so.
-            let wc = x.tell(SendOp::SendInvalidate { rkey: remote.rkey });
+            // The peer invalidates it, by Send with Invalidate.
+            let wc = x.send(SendOp::SendInvalidate { rkey: remote.rkey });
             assert_eq!((wc.opcode, wc.invalidated), (WcOpcode::Recv, Some(remote.rkey)));
         } else {
             x.managed(SendOp::LocalInvalidate { rkey: remote.rkey });
@@ -202,7 +202,7 @@ fn a_fast_registration_for_each_transfer() {
         region.memory().read_at(offset as usize, &mut bytes).unwrap();
         assert_eq!(bytes, pattern(1, 100)[..]);
         if round % 2 == 0 {
-            let wc = x.tell(SendOp::SendInvalidate { rkey: remote.rkey });
+            let wc = x.send(SendOp::SendInvalidate { rkey: remote.rkey });
             assert_eq!(wc.invalidated, Some(remote.rkey));
         } else {
             x.managed(SendOp::LocalInvalidate { rkey: remote.rkey });
@@ -213,7 +213,7 @@ fn a_fast_registration_for_each_transfer() {
     x.refuses(last);
 }
 
-/// Bind, advertisement in a Send, and the peer's use of it: posted together, in effect in their order.
+/// A bind, the advertisement in a Send, and the peer's access: posted together, in effect in their order.
 #[test]
 fn a_bind_is_in_effect_before_what_is_posted_behind_it() {
     let mut x = Exposure::new();
@@ -229,15 +229,14 @@ fn a_bind_is_in_effect_before_what_is_posted_behind_it() {
     ];
     x.c.qp_b.post_send_list(&requests).unwrap();
     assert_eq!(x.pair.wc_a().byte_len, 12);
-    let mut bytes = [0; 12];
-    x.local.read_at(1000, &mut bytes).unwrap();
+    let bytes = read_bytes(&x.local, 1000, 12);
     let rkey = u32::from_be_bytes(bytes[..4].try_into().unwrap());
     let addr = u64::from_be_bytes(bytes[4..].try_into().unwrap());
     x.write_and_read(RemoteAddr { addr, rkey }, 64);
     assert_eq!([x.pair.wc_b().wr_id, x.pair.wc_b().wr_id], [1, 2]);
 }
 
-/// What cannot be bound or registered: the request fails, the queue pair with it, and no STag is valid.
+/// A wrong bind or registration: the request fails, the queue pair with it, and no STag becomes valid.
 // Proves SEC-038, SEC-170.
 #[test]
 fn a_wrong_bind_fails_its_request_and_ends_the_stream() {
@@ -264,14 +263,14 @@ fn a_wrong_bind_fails_its_request_and_ends_the_stream() {
     }
 }
 
-/// Both ends of a stream that B ended by a fault of its own.
+/// Checks both ends of a stream that B ended by a fault of its own.
 fn expect_terminate_told(x: &mut Exposure) {
     let error = x.pair.until(|_| x.c.qp_a.error());
     assert_eq!((error.layer, error.etype, error.from_peer), (0, 0, true));
 }
 
-/// A window of type 1: its key is chosen by the call; bound again it is out of the old peer's reach; with no
-/// bytes it is out of everybody's.
+/// A window of type 1: the call chooses its key. Bound again, the old STag is invalid; bound to no bytes, it
+/// has no valid STag.
 #[test]
 fn a_window_of_type_1_moves() {
     for unbind in [false, true] {
@@ -306,20 +305,19 @@ fn requests_that_send_nothing_share_the_turn() {
     for wr_id in 0..100 {
         x.c.qp_b.bind_mw(wr_id, &window, (&region, 0, 64), BOTH).unwrap();
     }
-    x.pair.turn();
+    x.pair.poll();
     let mut done = 0;
     while x.pair.b.cq.poll_one().is_some() {
         done += 1;
     }
     assert!((1..=50).contains(&done), "{done} in one turn");
-    // The others follow by themselves.
+    // The others complete by themselves.
     for _ in done..100 {
         assert_eq!(x.pair.wc_b().status, WcStatus::Success);
     }
 }
 
-/// A region is not given back by `deregister` while a window is bound to it; dropped, it takes the window
-/// along.
+/// `deregister` refuses a region while a window is bound to it. Dropping the region ends the window.
 // Proves SEC-042.
 #[test]
 fn a_region_with_a_window_is_busy() {
@@ -336,14 +334,14 @@ fn a_region_with_a_window_is_busy() {
     x.refuses(window_at(&window, &bind));
 }
 
-/// Other rights and another key are in effect when `reregister` returns: the old name and the old rights are
-/// gone.
+/// New rights and a new key are in effect when `reregister` returns: the old STag and the old rights are
+/// invalid.
 // Proves RDMAP-354, DDP-230, SEC-107.
 #[test]
 fn reregistration_is_in_effect_at_once() {
     let mut x = Exposure::new();
     let mut region = x.pair.b.pd.reg_mr(LEN, ALL).unwrap();
-    let old = RemoteAddr { addr: region.addr(), rkey: region.rkey() };
+    let old = remote_addr(&region, 0);
     x.write_and_read(old, 64);
     let rkey = region.reregister(Access::LOCAL_WRITE | Access::REMOTE_WRITE, 77).unwrap();
     assert_eq!((rkey, rkey & 0xff, rkey >> 8), (region.rkey(), 77, old.rkey >> 8));
@@ -358,16 +356,16 @@ fn reregistration_is_in_effect_at_once() {
 
     let mut x = Exposure::new();
     let mut region = x.pair.b.pd.reg_mr(LEN, ALL).unwrap();
-    let old = RemoteAddr { addr: region.addr(), rkey: region.rkey() };
+    let old = remote_addr(&region, 0);
     region.reregister(ALL, 1).unwrap();
-    // What the application fills in next is not the old name's to read.
+    // The old STag does not read bytes that the application writes now.
     let read = SendRequest::new(3, SendOp::Read { remote: old }, x.local.sge(0, 8));
     x.c.qp_a.post_send(&read).unwrap();
     expect_terminate(&mut x.pair, &x.c, 0, 1, 0);
 }
 
-/// STags that the peer must not invalidate, of every kind: the stream ends by 0/1/09, and the STag is as it
-/// was.
+/// STags that the peer must not invalidate, of every kind: the stream ends by 0/1/09, and the STag stays
+/// valid.
 // Proves SEC-157, SEC-156, RDMAP-356.
 #[test]
 fn remote_invalidation_can_be_forbidden() {
@@ -391,7 +389,7 @@ fn remote_invalidation_can_be_forbidden() {
     }
 }
 
-/// What is allocated and neither bound nor registered is no STag to the peer, whatever it does with it.
+/// Objects that are allocated and neither bound nor registered have no valid STag for the peer.
 // Proves SEC-044.
 #[test]
 fn what_is_only_allocated_is_refused() {

@@ -1,4 +1,4 @@
-//! Requests that send nothing: they give and take names in their turn among the requests around them.
+//! Requests that send nothing: they make names valid and invalid, in their order in the send queue.
 
 use iwarp::memory::{Access, Base, WindowKind};
 use iwarp::verbs::{BindWindow, FastRegister, SendOp, WcOpcode};
@@ -9,7 +9,7 @@ use super::super::names::{Binding, Grant, Life, Name, Window, WindowId};
 use super::super::streams::{Gift, Meaning, Model};
 use super::{Drawn, MISCHIEF, drawn, meaning, pick};
 
-/// Once in how many local requests something is asked for that cannot be done.
+/// One of how many local requests cannot be carried out.
 const LOCAL_MISCHIEF: usize = MISCHIEF / 3;
 
 pub(super) fn invalidate(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Drawn> {
@@ -18,13 +18,13 @@ pub(super) fn invalidate(dice: &mut Dice, model: &Model, by: By, op: u64) -> Opt
         let bound_here = matches!(name, Name::Region(_)) || grant.giver == Some(by);
         grant.host == by.1 && grant.is_there_for(by) && grant.revocable && bound_here
     };
-    // Where a Read is still to place its bytes: a fence lets it.
+    // Sometimes the sink of an outstanding Read: a fence lets the Read finish first.
     if let Some(name) = model.memory.awaited(by).map(Name::Region).filter(|&name| own(name))
         && dice.one_in(2)
     {
         return Some(invalidate_of(model, op, name, !dice.one_in(4)));
     }
-    // Windows and what was registered fast, mostly: they come again.
+    // Mostly windows and fast registrations: they can be used again.
     let again = |name: Name| own(name) && model.memory.grant(name).giver.is_some();
     let first = if dice.one_in(4) { None } else { pick(dice, model, again) };
     let name = first.or_else(|| pick(dice, model, own).filter(|_| dice.one_in(3)))?;
@@ -37,7 +37,7 @@ fn invalidate_of(model: &Model, op: u64, name: Name, fenced: bool) -> Drawn {
     drawn(model, op, SendOp::LocalInvalidate { rkey: model.memory.grant(name).key }, meaning)
 }
 
-/// A window of type 1: what it was bound to before is gone afterwards. No bytes leave it unbound.
+/// Binds a window of type 1, which ends its old binding. A length of 0 unbinds it.
 pub(super) fn bind_type_1(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Drawn> {
     let number = window(dice, model, by, WindowKind::Type1)?;
     let window = &model.memory.windows[number];
@@ -55,7 +55,7 @@ pub(super) fn bind_type_1(dice: &mut Dice, model: &Model, by: By, op: u64) -> Op
     Some(Drawn { request, meaning: Meaning { takes, plain: true, ..meaning } })
 }
 
-/// A window of type 2, that is not bound any more when its turn comes.
+/// Binds a window of type 2 that is not bound when the request is carried out.
 pub(super) fn bind_type_2(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Drawn> {
     let number = window(dice, model, by, WindowKind::Type2)?;
     bind(dice, model, by, op, number)
@@ -64,7 +64,7 @@ pub(super) fn bind_type_2(dice: &mut Dice, model: &Model, by: By, op: u64) -> Op
 fn window(dice: &mut Dice, model: &Model, by: By, kind: WindowKind) -> Option<WindowId> {
     let free = |old| {
         let grant = model.memory.grant(Name::Binding(old));
-        // What another queue pair is about to bind or to unbind is left to it.
+        // Not a window that another queue pair is about to bind or invalidate.
         let alone = match model.memory.bindings[old].life {
             Life::Coming => grant.giver == Some(by),
             Life::Ending => grant.taker == Some(by),
@@ -87,13 +87,13 @@ fn bind(dice: &mut Dice, model: &Model, by: By, op: u64, window: WindowId) -> Op
         let Name::Region(region) = name else { return false };
         let Region { prepared, left, .. } = model.memory.regions[region];
         let grant = model.memory.grant(name);
-        // The verb for windows of type 1 takes memory that is registered at once.
+        // The verb for windows of type 1 takes only memory that is registered already.
         let known = kind == WindowKind::Type2 || !prepared;
         let associated = grant.stream.is_none_or(|stream| stream == by.0);
         let bindable = grant.access.contains(Access::MW_BIND);
         grant.host == by.1 && grant.is_there_for(by) && !left && known && associated && bindable != wrong
     };
-    // Of this stream alone, where there is such memory: the window is no wider.
+    // Sometimes memory of this stream only: the window is no wider.
     let narrow = |name: Name| memory(name) && model.memory.grant(name).stream.is_some();
     let first = if dice.one_in(2) { None } else { pick(dice, model, narrow) };
     let name = first.or_else(|| pick(dice, model, memory))?;
@@ -124,13 +124,13 @@ fn bind(dice: &mut Dice, model: &Model, by: By, op: u64, window: WindowId) -> Op
     Some(drawn(model, op, SendOp::BindWindow(request), meaning))
 }
 
-/// Prepared memory, that is not registered any more when its turn comes.
+/// Registers prepared memory that is not registered when the request is carried out.
 pub(super) fn fast_register(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Drawn> {
     let free = |name: Name| {
         let Name::Region(region) = name else { return false };
         let Region { prepared, left, .. } = model.memory.regions[region];
         let grant = model.memory.grant(name);
-        // Where others have the old name as well, they may use it until it is seen to be gone.
+        // If other streams may use the old name, they may do so until its end was seen.
         let alone = grant.life == Life::Gone || grant.stream == Some(by.0);
         let associated = grant.stream.is_none_or(|stream| stream == by.0);
         grant.host == by.1 && prepared && !left && alone && associated && grant.is_free_for(by)

@@ -1,4 +1,4 @@
-//! Names of the peer's memory that are used without the right to it. Each such request ends its stream.
+//! Requests that use the peer's memory without the right to it. Each of them ends its stream.
 
 use iwarp::memory::Access;
 use iwarp::verbs::RemoteAddr;
@@ -9,8 +9,8 @@ use super::super::names::{Life, Name};
 use super::super::streams::{Model, Remote};
 use super::{MISCHIEF, pick};
 
-/// Now and then a name that `by` may not use so, of memory that is there: one that is gone, one of another
-/// stream, or one without the right.
+/// Sometimes a name of valid memory that `by` must not use: an invalid one, one of another stream, or one
+/// without the right.
 pub(super) fn name(
     dice: &mut Dice,
     model: &Model,
@@ -22,14 +22,14 @@ pub(super) fn name(
         return None;
     }
     let memory = &model.memory;
-    // An atomic is eight bytes that are aligned, all else is as long as there is room.
+    // An atomic needs eight aligned bytes. Other requests are cut to the memory's length.
     let is_atomic = right == Access::REMOTE_ATOMIC;
     let least = if is_atomic { len + 7 } else { 1 };
     let there = |name: Name| {
         let grant = memory.grant(name);
         grant.host != by.1 && grant.len >= least && memory.regions[grant.region].life == Life::Valid
     };
-    // The last name of a window, most telling as long as it has no new one.
+    // The last name of a window, while it has no new one.
     let gone = |name: Name| match name {
         Name::Region(_) => false,
         Name::Binding(number) => {
@@ -39,7 +39,7 @@ pub(super) fn name(
         }
     };
     let of_another = |name: Name| there(name) && memory.grant(name).stream.is_some_and(|only| only != by.0);
-    // What a request has made of memory.
+    // Names that a request has made valid.
     let given = |name: Name| memory.grant(name).giver.is_some();
     let poor = |name: Name| there(name) && given(name) && !memory.grant(name).access.contains(right);
     let first = dice.below(4);
@@ -54,7 +54,7 @@ pub(super) fn name(
     Some((name, Span { region: grant.region, at, len: len.min(grant.len) }))
 }
 
-/// Any name of `host`, dead or alive, with any rights, and beyond its end.
+/// Any name of `host`, valid or not, with any rights, and beyond its end.
 pub(super) fn trespass(
     dice: &mut Dice,
     model: &Model,
@@ -64,7 +64,7 @@ pub(super) fn trespass(
 ) -> Option<(Remote, RemoteAddr)> {
     let settled = |name: Name| {
         let grant = model.memory.grant(name);
-        // What ends while its memory has another name may end before or after that.
+        // Not a name whose memory has another name while it ends: the order of both ends is unknown.
         grant.host == host && !(model.memory.regions[grant.region].left && grant.life != Life::Gone)
     };
     let name = pick(dice, model, settled)?;

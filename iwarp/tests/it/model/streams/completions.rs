@@ -1,4 +1,4 @@
-//! What a completion may say, and what it says of others.
+//! The completions that are allowed, and what each says about other requests.
 
 use iwarp::verbs::{WcStatus, WorkCompletion};
 
@@ -55,7 +55,7 @@ impl Model {
         }
         self.memory.fetched(*op);
         if meaning.flow == Flow::In {
-            // The answer was made after all before its request was placed, and each message delivered.
+            // The peer made the answer after it had placed and delivered everything before the request.
             let peer = &self.streams[stream].ends[1 - side];
             if let Some(before) = peer.arriving.iter().find(|arriving| arriving.op < *op) {
                 return Err(format!("the answer to {op} overtook the delivery of message {}", before.op));
@@ -142,13 +142,13 @@ impl Model {
         let peer = (stream, 1 - side);
         let mut spans =
             self.memory.settle(|effect| effect.by == peer && effect.flow == Flow::Out && effect.op <= sent);
-        // What lies behind the message in its buffer is as it was.
+        // The rest of the buffer, behind the message, is unchanged.
         spans.extend(&received.spans);
         let ended = message.invalidates.and_then(|(_, name)| name).into_iter().collect();
         Ok(Found { spans, ended })
     }
 
-    /// What was posted before a graceful close that nothing disturbed is carried out.
+    /// Requests posted before an undisturbed graceful close are carried out.
     fn never_lost_by_a_close(&self, stream: usize, side: usize, op: u64) -> Result<(), String> {
         if self.streams[stream].closed_by() == Some(side) {
             return Err(format!("request {op} was posted before a graceful close, and lost"));

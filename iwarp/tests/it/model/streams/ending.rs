@@ -1,4 +1,5 @@
-//! The end of a name: what uses it may fail, and how a request that gives or takes one turns out.
+//! The end of a name: requests that use it may fail. And the result of requests that make names valid or
+//! invalid.
 
 use iwarp::verbs::WcOpcode;
 
@@ -7,18 +8,18 @@ use super::super::memory::{By, Flow, Span};
 use super::super::names::{Life, Name};
 use super::{Gift, Model, Sent};
 
-/// A request that takes a name of its poster's, or of its peer's.
+/// A request that invalidates a name of its poster or of the peer.
 #[derive(Clone, Copy)]
 pub(crate) struct Asker {
     pub(crate) op: u64,
     pub(crate) by: By,
-    /// It waits for the Reads in front of it, and then is carried out at once.
+    /// It waits for the Reads before it, and is carried out then.
     pub(crate) fenced: bool,
 }
 
 impl Model {
-    /// `name` begins to end; `asker` is the request that asks for it. What uses it may fail. Reads in front
-    /// of a request that waits for them do not: it is carried out when they have their bytes.
+    /// `name` begins to end, because of the request `asker`. Requests that use it may fail. Reads before a
+    /// fenced request do not: it is carried out when they have their bytes.
     pub(crate) fn ending(&mut self, name: Name, asker: Option<Asker>) {
         let except = asker.map(|asker| asker.op);
         let waited_for = |by: By, flow: Flow| {
@@ -63,13 +64,13 @@ impl Model {
             let dooms = dooms.into_iter().map(|(cause, finder)| Doom { cause, finder, sure: false });
             stream.dooms.extend(dooms);
         }
-        // Writes that TCP has taken may still be on their way.
+        // Completed Writes may still be under way.
         for effect in self.memory.effects.iter().filter(|effect| effect.settled.is_none()) {
             let (stream, side) = effect.by;
             if waited_for(effect.by, effect.flow) {
                 continue;
             }
-            // A Read that was flushed here may still be on its way to the peer.
+            // A Read that was flushed here may still be under way to the peer.
             if effect.asked.is_some_and(ends)
                 && let Some(stream) = self.streams.get_mut(stream)
             {
@@ -91,7 +92,7 @@ impl Model {
         self.strain(1);
     }
 
-    /// A request was carried out. Returns the name that it took.
+    /// A request was carried out. Returns the name that it invalidated.
     pub(super) fn done(&mut self, sent: &Sent) -> Option<Name> {
         if sent.late {
             return None;
@@ -104,10 +105,10 @@ impl Model {
         sent.meaning.takes
     }
 
-    /// A request was not carried out. Returns the name that never came.
+    /// A request was not carried out. Returns the name that never became valid.
     pub(super) fn undone(&mut self, sent: &Sent) -> Option<Name> {
         if let Some(Name::Binding(binding)) = sent.gives {
-            // What it was bound to before may not have ended either.
+            // Its old binding may not have ended either.
             let window = self.memory.bindings[binding].window;
             self.memory.windows[window].freed = true;
         }

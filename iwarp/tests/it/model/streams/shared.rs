@@ -1,7 +1,7 @@
-//! A shared receive queue: buffers for whichever message comes, of whichever stream.
+//! A shared receive queue: buffers for the messages of several streams.
 //!
-//! A stream takes the oldest buffer when a message begins, and holds one at a time. Which one is not known
-//! before its completion: until then its bytes cannot be told.
+//! A stream takes the oldest buffer when a message begins, and holds one at a time. Only the completion
+//! shows which one: until then its bytes are unknown.
 
 use std::collections::VecDeque;
 
@@ -9,13 +9,13 @@ use super::super::cause::{Cause, Doom};
 use super::super::memory::{Span, application};
 use super::{Arriving, Model, Received};
 
-/// Requests that it takes.
+/// The most requests that it takes.
 pub(crate) const DEPTH: usize = 24;
 
 /// The shared receive queue of a host.
 #[derive(Default)]
 pub(crate) struct SharedQueue {
-    /// Requests whose completion was not seen, oldest first.
+    /// Requests that have not completed, oldest first.
     open: VecDeque<Received>,
     /// The limit that is armed; 0: none.
     pub(crate) limit: usize,
@@ -28,7 +28,7 @@ impl SharedQueue {
 }
 
 impl Model {
-    /// Buffers of `host` that no message has taken.
+    /// Buffers of `host` without a message.
     pub(crate) fn spare(&self, host: usize) -> usize {
         self.shared[host].len().saturating_sub(self.due(host))
     }
@@ -39,7 +39,7 @@ impl Model {
         self.shared[host].open.iter().map(room).min().unwrap_or(0)
     }
 
-    /// Messages on their way to its shared queue.
+    /// Messages under way to its shared queue.
     fn due(&self, host: usize) -> usize {
         let ends = self.streams.iter().map(|stream| &stream.ends[host]);
         ends.filter(|end| end.shared && !end.over).map(|end| end.arriving.len()).sum()
@@ -56,7 +56,7 @@ impl Model {
         self.strain(host);
     }
 
-    /// `stream` has completed buffer `op`: one of the oldest, of which each stream holds one.
+    /// A message of `stream` has completed buffer `op`: one of the oldest, of which each stream holds one.
     pub(super) fn taken(&mut self, stream: usize, host: usize, op: u64) -> Result<Received, String> {
         let holders = self.holders(host);
         let queue = &mut self.shared[host].open;
@@ -75,7 +75,7 @@ impl Model {
         Ok(queue.remove(at).expect("just found"))
     }
 
-    /// What may come of messages that meet the buffers of `host` as they are now.
+    /// The ends that are possible if the messages under way meet the buffers of `host` as they are now.
     pub(super) fn strain(&mut self, host: usize) {
         let queue = &self.shared[host].open;
         let short = self.due(host) > queue.len();
@@ -103,7 +103,7 @@ impl Model {
         Ok(())
     }
 
-    /// What the shared queue of `host` says of itself, all completions and events being taken.
+    /// Checks the query of the shared queue of `host`, after all completions and events were taken.
     pub(crate) fn check_shared(&self, host: usize, posted: usize, limit: usize) -> Result<(), String> {
         let (open, holders) = (self.shared[host].len(), self.holders(host));
         if posted > open || posted + holders < open {
@@ -118,7 +118,7 @@ impl Model {
         Ok(())
     }
 
-    /// A queue pair was told to have completed all it had taken.
+    /// The event for the last shared receive of a queue pair came.
     pub(crate) fn last_receive(&mut self, by: (usize, usize)) -> Result<(), String> {
         let end = &mut self.streams[by.0].ends[by.1];
         if !end.shared || std::mem::replace(&mut end.last_told, true) {
@@ -127,7 +127,7 @@ impl Model {
         Ok(())
     }
 
-    /// No message is on its way: what is open was not touched.
+    /// No message is under way: open buffers are unchanged.
     pub(super) fn shut_shared(&mut self) {
         let open = |op: u64| self.shared.iter().any(|queue| queue.open.iter().any(|open| open.op == op));
         self.memory.effects.retain(|effect| !open(effect.op));

@@ -1,4 +1,4 @@
-//! Connections between both hosts: made, closed, dropped, ended.
+//! Connections between both hosts: how they are made, closed, dropped and ended.
 
 use iwarp::verbs::{CmEventKind, CmId, ConnectionError, QpGrants, QpInit, QpState};
 
@@ -7,8 +7,8 @@ use super::super::dice::Dice;
 use super::super::streams::Stream;
 use super::{Done, Plug, REST_US, SLOTS, World};
 
-/// Turns in which an abort is carried out and told.
-const ABORT_TURNS: usize = 2;
+/// Polls within which an abort is carried out and reported.
+const ABORT_POLLS: usize = 2;
 
 impl World {
     pub(super) fn connect(&mut self, dice: &mut Dice, slot: usize, side: usize) -> Done {
@@ -39,7 +39,7 @@ impl World {
         let host = self.host(side);
         let id = host.context.create_id(&host.channel);
         let remote = self.host(1 - side).address;
-        self.say(|| format!("stream {stream}: host {side} connects, shared receives: {shared:?}"));
+        self.note(|| format!("stream {stream}: host {side} connects, shared receives: {shared:?}"));
         id.connect(&qps[side], remote, &param[side]).map_err(|error| error.to_string())?;
         for (side, qp) in qps.iter().enumerate() {
             self.model.streams[stream].ends[side].shared = shared[side];
@@ -53,7 +53,7 @@ impl World {
                 state: QpState::Idle,
             });
         }
-        // Receives may be posted before the connection is there.
+        // Receives may be posted before the connection is established.
         for _ in 0..dice.below(3) {
             let side = dice.below(2);
             self.receive(dice, slot, side, None)?;
@@ -83,7 +83,7 @@ impl World {
         for (end, ord) in self.model.streams[stream].ends.iter_mut().zip(established) {
             end.reads = ord.is_some_and(|ord| ord > 0);
         }
-        self.say(|| format!("stream {stream} is established, ORD {established:?}"));
+        self.note(|| format!("stream {stream} is established, ORD {established:?}"));
         Ok(())
     }
 
@@ -93,7 +93,7 @@ impl World {
             return;
         }
         let Some(id) = self.plug((stream, side)).map(|plug| plug.id.clone()) else { return };
-        self.say(|| format!("{:?} closes", (stream, side)));
+        self.note(|| format!("{:?} closes", (stream, side)));
         self.model.closes((stream, side));
         id.disconnect();
     }
@@ -103,23 +103,23 @@ impl World {
         let over = self.model.streams[stream].ends[side].over;
         let Some(plug) = self.plug((stream, side)) else { return };
         if plug.qp.take().is_some() && !over {
-            self.say(|| format!("{:?} drops its queue pair", (stream, side)));
+            self.note(|| format!("{:?} drops its queue pair", (stream, side)));
             self.model.doom(stream, Cause::Abort, side, true);
         }
     }
 
-    /// Ends a connection at once: its end is told in the next turns, whatever the peer does.
+    /// Aborts a connection. The next polls report its end, whatever the peer does.
     pub(super) fn abort(&mut self, slot: usize, side: usize) -> Done {
         let Some(stream) = self.slots[slot] else { return Ok(()) };
         let Some(id) = self.plug((stream, side)).map(|plug| plug.id.clone()) else { return Ok(()) };
         if self.model.streams[stream].ends[side].over {
             return Ok(());
         }
-        self.say(|| format!("{:?} aborts", (stream, side)));
+        self.note(|| format!("{:?} aborts", (stream, side)));
         self.model.doom(stream, Cause::Abort, side, true);
         id.abort();
-        for _ in 0..ABORT_TURNS {
-            self.turn()?;
+        for _ in 0..ABORT_POLLS {
+            self.poll()?;
         }
         if !self.model.streams[stream].ends[side].over {
             return Err(format!("side {side} of stream {stream} was aborted, and goes on"));
@@ -127,8 +127,8 @@ impl World {
         Ok(())
     }
 
-    /// An FPDU whose length was turned on the way may wait for bytes that nobody sends: its stream only ends
-    /// by a user.
+    /// An FPDU whose length was corrupted may wait for bytes that never come: only a user can end its
+    /// stream.
     pub(super) fn give_up_stalled(&mut self) {
         for slot in 0..SLOTS {
             if self.slots[slot].is_some_and(|stream| !self.model.streams[stream].is_over()) {
@@ -138,12 +138,12 @@ impl World {
         }
     }
 
-    /// The end of a connection was told: all of its completions must be there.
+    /// The event of a connection's end came: all of its completions must have come before.
     pub(super) fn ended(&mut self, host: usize, id: &CmId, error: Option<ConnectionError>) -> Done {
         self.completions()?;
         let plug = self.plugs.iter().find(|plug| plug.by.1 == host && plug.id == *id);
         let by = plug.ok_or("the end of a connection that nobody knows")?.by;
-        self.say(|| format!("{by:?} is over: {error:?}"));
+        self.note(|| format!("{by:?} is over: {error:?}"));
         let found = self.model.disconnected(by, error)?;
         self.verify(found)
     }

@@ -1,9 +1,10 @@
-//! What hosts hold: never more than their limits, and nothing once their users have let go of everything.
+//! The objects and buffers that hosts hold: never more than their limits, and none when their users have
+//! dropped everything.
 
-use super::{Done, REST_TURNS, REST_US, World};
+use super::{Done, REST_POLLS, REST_US, World};
 use crate::common::Host;
 
-/// One of how many polls the invariants are checked after: that takes as long as some polls.
+/// The invariants are checked after one of this many polls: the check takes longer than a poll.
 const CHECK_EVERY: u64 = 4;
 
 /// Objects of a host's context, and free packet buffers of its port.
@@ -22,7 +23,7 @@ impl Holdings {
 impl World {
     /// Polls both engines. Their invariants hold, and no limit is exceeded.
     pub(super) fn poll_engines(&mut self) -> Done {
-        self.pair.turn();
+        self.pair.poll();
         self.polls += 1;
         if !self.polls.is_multiple_of(CHECK_EVERY) {
             return Ok(());
@@ -36,7 +37,7 @@ impl World {
         Ok(())
     }
 
-    /// Destroys all objects of the run: nothing is held any more.
+    /// Destroys all objects of the run. Then the hosts hold what they held before it.
     pub(super) fn let_go(&mut self) -> Done {
         self.listeners.clear();
         let _leaked = self.sabotage.leaks().then(|| self.windows.pop());
@@ -44,10 +45,9 @@ impl World {
         self.windows.clear();
         self.memory.clear();
         self.shared.clear();
-        let (end, last_turn) = (self.pair.now_us + REST_US, self.turns + REST_TURNS);
+        let (end, last_poll) = (self.pair.now_us + REST_US, self.polls + REST_POLLS);
         while self.pair.now_us < end && !self.pair.is_asleep() {
-            self.turns += 1;
-            if self.turns > last_turn {
+            if self.polls > last_poll {
                 return Err("the engines find no rest with nothing to do".into());
             }
             self.poll_engines()?;

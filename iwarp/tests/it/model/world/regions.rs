@@ -1,4 +1,4 @@
-//! Memory of both hosts: registered, stored to, revoked, looked at.
+//! Memory of both hosts: registration, stores, invalidation, comparison.
 
 use iwarp::memory::{Access, Base};
 use iwarp::verbs::{FastOptions, FastRegion, MemoryRegion, MrOptions, VerbsError};
@@ -57,7 +57,7 @@ fn outside(error: impl std::fmt::Display) -> VerbsError {
 }
 
 impl World {
-    /// One more region, prepared memory or window.
+    /// Adds a region, prepared memory or a window.
     pub(super) fn register(&mut self, dice: &mut Dice, slot: usize, side: usize) -> Done {
         match dice.below(4) {
             0 => self.allocate_window(dice, side),
@@ -91,7 +91,7 @@ impl World {
         let bytes = dice.bytes(len);
         region.write_at(0, &bytes).map_err(|error| error.to_string())?;
         let number = self.memory.len();
-        self.say(|| {
+        self.note(|| {
             format!("host {side} registers {number}: {len} bytes, {access:?}, {base:?}, for {stream:?}")
         });
         self.model.memory.regions.push(Region {
@@ -113,9 +113,9 @@ impl World {
         Ok(())
     }
 
-    /// Memory for fast registration, which is not registered.
+    /// Adds memory for fast registration, which is not registered yet.
     fn prepare(&mut self, dice: &mut Dice, slot: usize, side: usize) -> Done {
-        // What is for a stream that is over is of no use any more.
+        // Prepared memory of a stream that is over cannot be used any more.
         let over = |stream: usize| self.model.streams[stream].is_over();
         let held = |region: &&Region| {
             let useful = !region.stream.is_some_and(over);
@@ -130,7 +130,7 @@ impl World {
         let options = FastOptions { qp: qp.as_ref(), keep: false };
         let region = self.host(side).pd.alloc_fast_mr(len, &options).map_err(|error| error.to_string())?;
         let number = self.memory.len();
-        self.say(|| format!("host {side} prepares {number}: {len} bytes, for {stream:?}"));
+        self.note(|| format!("host {side} prepares {number}: {len} bytes, for {stream:?}"));
         self.model.memory.regions.push(Region {
             host: side,
             at: 0,
@@ -158,14 +158,14 @@ impl World {
         for span in spans {
             let bytes = dice.bytes(span.len);
             self.model.memory.store(span, &bytes);
-            self.say(|| format!("host {side} stores {span:?}"));
+            self.note(|| format!("host {side} stores {span:?}"));
             let region = self.memory[span.region].as_ref().ok_or("a valid region is there")?;
             region.write_at(span.at, &bytes).map_err(|error| error.to_string())?;
         }
         Ok(())
     }
 
-    /// Invalidates a region, deregisters it, or frees a window: nothing changes it from then on.
+    /// Invalidates a region, deregisters it, or frees a window. Its memory does not change after that.
     pub(super) fn revoke(&mut self, dice: &mut Dice, side: usize) -> Done {
         if dice.one_in(4) {
             return self.free_window(dice, side);
@@ -173,7 +173,7 @@ impl World {
         let regions = &self.model.memory.regions;
         let live = |number: &RegionId| {
             let region = &regions[*number];
-            // Not what a request is still to register, with one behind that invalidates it.
+            // Not memory that a posted request will register, with an invalidation behind it.
             let here = region.life == Life::Valid
                 || region.life == Life::Ending && !self.model.is_to_come(Name::Region(*number));
             region.host == side && here && !region.left
@@ -182,7 +182,7 @@ impl World {
         if live.len() < 3 {
             return Ok(());
         }
-        // One that a window is or was bound to, if there is such.
+        // Preferably one that a window is or was bound to.
         let behind = |&number: &RegionId| {
             let has_window = self.model.memory.bindings.iter().any(|binding| binding.region == number);
             has_window && matches!(self.memory[number], Some(Held::Region(_)))
@@ -193,7 +193,7 @@ impl World {
         }
         let number = dice.pick(&live);
         let deregister = dice.one_in(3);
-        self.say(|| format!("host {side} revokes {number} (deregister: {deregister})"));
+        self.note(|| format!("host {side} revokes {number} (deregister: {deregister})"));
         self.model.ending(Name::Region(number), None);
         if let Some(region) = &self.memory[number] {
             region.invalidate();
@@ -209,7 +209,7 @@ impl World {
     /// Deregisters a region, which is refused while a window is bound to it.
     fn deregister(&mut self, number: RegionId) -> Done {
         let (is_bound, may_be) = self.model.memory.is_bound(number);
-        self.say(|| format!("deregisters {number}, bound to a window: {is_bound} (perhaps: {may_be})"));
+        self.note(|| format!("deregisters {number}, bound to a window: {is_bound} (perhaps: {may_be})"));
         let (span, seen) = self.whole(number);
         let Some(Held::Region(region)) = self.memory[number].take() else { return Ok(()) };
         match region.deregister() {
@@ -229,7 +229,7 @@ impl World {
         }
     }
 
-    /// `name` is invalid: what can be placed by it was placed.
+    /// `name` is invalid: no more bytes are placed by it.
     pub(super) fn gone(&mut self, name: Name) -> Done {
         match name {
             Name::Region(region) => self.frozen(region),
@@ -237,10 +237,10 @@ impl World {
         }
     }
 
-    /// `number` is invalid: what it holds must be allowed, and stays.
+    /// `number` is invalid: its bytes must be allowed ones, and stay.
     fn frozen(&mut self, number: RegionId) -> Done {
         let Some(region) = &self.memory[number] else {
-            // Registered anew by the request behind.
+            // A later request has registered it again.
             self.model.memory.regions[number].life = Life::Gone;
             return Ok(());
         };
@@ -260,7 +260,7 @@ impl World {
 
     pub(super) fn seen(&self, span: &Span) -> Vec<u8> {
         let mut bytes = vec![0; span.len];
-        // Else deregistered or registered anew: nobody looks any more.
+        // If it was deregistered or registered again, nobody compares it any more.
         if let Some(region) = &self.memory[span.region] {
             region.read_at(span.at, &mut bytes).expect("a span of the region");
         }

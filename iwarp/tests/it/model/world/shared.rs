@@ -9,10 +9,10 @@ use super::super::streams::DEPTH;
 use super::{Done, World};
 use crate::common::Host;
 
-/// Bytes of most buffers: any message may come.
+/// Length of most buffers: any message fits.
 const USUAL: usize = 5000;
 
-/// And of those that may be too short.
+/// Length of buffers that may be too short.
 const SHORT: usize = 600;
 
 pub(super) fn make(host: &Host) -> SharedReceiveQueue {
@@ -20,7 +20,7 @@ pub(super) fn make(host: &Host) -> SharedReceiveQueue {
 }
 
 impl World {
-    /// Posts a buffer for whichever message comes: for `len` bytes or more.
+    /// Posts a buffer of at least `len` bytes for the next message of any stream.
     pub(super) fn receive_shared(&mut self, dice: &mut Dice, side: usize, len: Option<usize>) -> Done {
         let op = self.next_op();
         let usual = if dice.one_in(operations::MISCHIEF) { SHORT } else { USUAL };
@@ -29,7 +29,7 @@ impl World {
             return Ok(());
         };
         let sg_list = spans.iter().map(|span| operations::sge(&self.model, span)).collect();
-        self.say(|| format!("host {side} receives into {op}: {spans:?}"));
+        self.note(|| format!("host {side} receives into {op}: {spans:?}"));
         let is_full = self.model.shared[side].len() >= DEPTH;
         match self.shared[side].post_recv(&RecvRequest { wr_id: op, sg_list }) {
             Ok(()) if is_full => Err(format!("shared receive {op} was taken by a queue that is full")),
@@ -43,16 +43,16 @@ impl World {
         }
     }
 
-    /// Asks for an event when few buffers are left.
+    /// Arms the event that comes when few buffers are left.
     pub(super) fn arm(&mut self, dice: &mut Dice, side: usize) -> Done {
         let limit = dice.below(6);
-        self.say(|| format!("host {side} arms its limit: {limit}"));
+        self.note(|| format!("host {side} arms its limit: {limit}"));
         self.shared[side].arm_limit(limit).map_err(|error| error.to_string())?;
         self.model.shared[side].limit = limit;
         self.shared_events()
     }
 
-    /// No message is under way: no stream holds a buffer.
+    /// Checks that no stream holds a buffer, as no message is under way.
     pub(super) fn shared_at_rest(&self) -> Done {
         (0..2).try_for_each(|side| {
             let (posted, open) = (self.shared[side].query().posted, self.model.shared[side].len());
@@ -64,7 +64,7 @@ impl World {
         })
     }
 
-    /// Takes the events of shared receive queues, all completions being taken; then looks at these.
+    /// Takes the events of shared receive queues, after all completions, and checks the queues.
     pub(super) fn shared_events(&mut self) -> Done {
         for side in [0, 1] {
             let events = self.host(side).context.async_events();

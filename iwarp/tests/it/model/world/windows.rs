@@ -1,4 +1,4 @@
-//! Memory windows of both hosts, and requests that give names.
+//! Memory windows of both hosts, and requests that make names valid.
 
 use iwarp::memory::WindowKind;
 use iwarp::verbs::{BindWindow, MwOptions, QueuePair, SendOp, SendRequest, VerbsError};
@@ -19,14 +19,14 @@ impl World {
         let options = MwOptions { kind, keep: false };
         let window = self.host(side).pd.alloc_mw_with(options).map_err(|error| error.to_string())?;
         let number = self.windows.len();
-        self.say(|| format!("host {side} allocates window {number}: {kind:?}"));
+        self.note(|| format!("host {side} allocates window {number}: {kind:?}"));
         let key = window.rkey();
         self.model.memory.windows.push(Window { host: side, kind, key, bound: None, freed: false });
         self.windows.push(Some(window));
         Ok(())
     }
 
-    /// Frees a window of which no request is on its way.
+    /// Frees a window without outstanding requests.
     pub(super) fn free_window(&mut self, dice: &mut Dice, side: usize) -> Done {
         let steady =
             |bound: BindingId| matches!(self.model.memory.bindings[bound].life, Life::Valid | Life::Gone);
@@ -39,7 +39,7 @@ impl World {
             return Ok(());
         }
         let number = dice.pick(&fitting);
-        self.say(|| format!("host {side} frees window {number}"));
+        self.note(|| format!("host {side} frees window {number}"));
         let window = &mut self.model.memory.windows[number];
         window.freed = true;
         let bound = window.bound;
@@ -50,7 +50,7 @@ impl World {
         bound.map_or(Ok(()), |bound| self.unbound(bound))
     }
 
-    /// Posts a request: by the verb for windows of type 1 where it binds one, which chooses the key.
+    /// Posts a request. A window of type 1 has a verb of its own, which chooses the key.
     pub(super) fn hand_over(
         &mut self,
         qp: &QueuePair,
@@ -83,7 +83,7 @@ impl World {
         result.map(drop)
     }
 
-    /// A request was posted that gives a name.
+    /// Records that a posted request makes a name valid.
     pub(super) fn given(&mut self, gift: &Gift) -> Done {
         let (told, key) = match gift {
             Gift::Binding(binding) if binding.kind == WindowKind::Type1 => return Ok(()),
@@ -102,7 +102,7 @@ impl World {
         if told == key { Ok(()) } else { Err(format!("the next key makes {told:#x}, not {key:#x}")) }
     }
 
-    /// `binding` is gone: what was placed by it must be allowed, and no more comes.
+    /// `binding` is invalid: bytes placed by it must be allowed, and no more come.
     pub(super) fn unbound(&mut self, binding: BindingId) -> Done {
         let number = self.model.memory.bindings[binding].window;
         let is_last = self.model.memory.windows[number].bound == Some(binding);
@@ -130,7 +130,7 @@ impl World {
         })
     }
 
-    /// Nothing is under way: windows are bound as they should be.
+    /// Checks that windows are bound as the model says, as nothing is under way.
     pub(super) fn windows_at_rest(&mut self) -> Done {
         self.each_window(|number, life, is_bound| match life {
             Life::Coming => Err(format!("the binding of window {number} has not come")),
@@ -139,8 +139,8 @@ impl World {
             Life::Valid | Life::Ending | Life::Gone => Ok(()),
         })?;
         for (window, held) in self.model.memory.windows.iter().zip(&self.windows) {
-            // Under another name than the binding's, what the window says is not about the binding: it stays
-            // open how that ended.
+            // If the window has another name by now, its state says nothing about this binding: how the
+            // binding ended stays unknown.
             if let (Some(bound), Some(held)) = (window.bound, held)
                 && self.model.memory.bindings[bound].life == Life::Ending
                 && self.model.memory.bindings[bound].key == window.key
@@ -154,13 +154,13 @@ impl World {
         Ok(())
     }
 
-    /// Looks at each window: what the name given last should be, and whether it is bound under it.
+    /// Visits each window: the life of its last name, and whether it is bound under that name.
     fn each_window(&self, look: impl Fn(WindowId, Life, bool) -> Done) -> Done {
         let memory = &self.model.memory;
         memory.windows.iter().zip(&self.windows).enumerate().try_for_each(|(number, (window, held))| {
             let (Some(bound), Some(held)) = (window.bound, held) else { return Ok(()) };
             if window.key != memory.bindings[bound].key {
-                // A request that could not be carried out has another one.
+                // After a request that was not carried out the window has another name.
                 return Ok(());
             }
             look(number, memory.grant(Name::Binding(bound)).life, held.is_bound())

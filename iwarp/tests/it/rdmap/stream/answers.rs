@@ -40,8 +40,8 @@ fn reads_are_answered_whole_and_in_order() {
         .zip(1..)
         .map(|((sink, size, source, _), msn)| read_request(msn, *sink, *size, *source))
         .collect();
-    peer.tell(&requests);
-    let heard = peer.heard(20_000);
+    peer.send_and_run(&requests);
+    let heard = peer.received(20_000);
     let mut rest = &heard[..];
     for (sink, size, _, range) in reads {
         let bytes = &data[range];
@@ -65,8 +65,8 @@ fn reads_are_answered_whole_and_in_order() {
     assert!(rest.is_empty());
     assert!(peer.done().is_empty() && peer.notified() == 0 && peer.ended().is_none());
     // The buffers of queue 1 are there again, its numbers go on.
-    peer.tell(&(5..13).map(|msn| read_request(msn, SINK, 1, (stag, peer.to(0)))).collect::<Vec<_>>());
-    assert_eq!(peer.heard(20_000).len(), 8);
+    peer.send_and_run(&(5..13).map(|msn| read_request(msn, SINK, 1, (stag, peer.to(0)))).collect::<Vec<_>>());
+    assert_eq!(peer.received(20_000).len(), 8);
 }
 
 /// A Read of more than a segment holds is one request and several segments of one answer, each as long as
@@ -75,8 +75,8 @@ fn reads_are_answered_whole_and_in_order() {
 #[test]
 fn a_long_answer_is_cut_into_segments() {
     let mut peer = served();
-    peer.tell(&[read_request(1, SINK, 10_000, (peer.region.rkey(), peer.to(0)))]);
-    let heard = peer.heard(20_000);
+    peer.send_and_run(&[read_request(1, SINK, 10_000, (peer.region.rkey(), peer.to(0)))]);
+    let heard = peer.received(20_000);
     let lens: Vec<usize> = heard.iter().map(|segment| segment.len() - 14).collect();
     assert_eq!(lens, [1428, 1428, 1428, 1428, 1428, 1428, 1428, 4], "the ULPDUs of FPDUs of 1448 bytes");
     let last: Vec<bool> = heard.iter().map(|segment| segment[0] & 0x40 != 0).collect();
@@ -92,9 +92,9 @@ fn reads_beyond_ird_have_no_buffer() {
         assert_eq!(peer.depths, (8, 2));
         let source = (peer.region.rkey(), peer.to(0));
         let requests: Vec<_> = (1..=count).map(|msn| read_request(msn, SINK, 8, source)).collect();
-        peer.tell(&requests);
+        peer.send_and_run(&requests);
         if count == 2 {
-            assert_eq!(peer.heard(20_000).len(), 2);
+            assert_eq!(peer.received(20_000).len(), 2);
         } else {
             peer.expect_terminate(&of_segment(0x12, 2, &requests[2]), "the third");
         }
@@ -137,9 +137,9 @@ fn a_refused_read_is_brought_back() {
             _ => (peer.region.rkey(), peer.region.addr().wrapping_add(at)),
         };
         let request = read_request(1, SINK, size, source);
-        peer.tell(std::slice::from_ref(&request));
+        peer.send_and_run(std::slice::from_ref(&request));
         let Some(code) = code else {
-            assert_eq!(peer.heard(20_000), [tagged(0xc1, 0x42, SINK.0, SINK.1, &[0; 8])]);
+            assert_eq!(peer.received(20_000), [tagged(0xc1, 0x42, SINK.0, SINK.1, &[0; 8])]);
             continue;
         };
         let mut payload = of_segment(0x01, code, &request);
@@ -170,7 +170,7 @@ fn a_malformed_read_request_is_told() {
         ("27 bytes", untagged(0x41, 0x41, 0, 1, 1, 0, &header[..27]), 0x02, 0xff),
     ] {
         let mut peer = served_with(ConnParam::default(), 1);
-        peer.tell(std::slice::from_ref(&request));
+        peer.send_and_run(std::slice::from_ref(&request));
         peer.expect_terminate(&of_segment(layer_type, code, &request), what);
     }
 }
@@ -188,7 +188,7 @@ fn a_source_revoked_midway_is_told_with_the_rest() {
     peer.pair.send(&framed);
     assert!(peer.pair.until(1_000_000, |pair| pair.inbox.len() > 20_000));
     region.invalidate();
-    let heard = peer.heard(20_000);
+    let heard = peer.received(20_000);
     let (terminate, responses) = heard.split_last().unwrap();
     let sent: u32 = responses.iter().map(|response| response.len() as u32 - 14).sum();
     assert!(sent >= 20_000 - 1500 && sent < size, "{sent} bytes were sent");
@@ -207,12 +207,17 @@ fn an_stag_lives_until_it_is_invalidated() {
     let lent = peer.pd.reg_mr_with(64, &MrOptions { qp: Some(&peer.qp), ..MrOptions::new(ALL) }).unwrap();
     let source = (lent.rkey(), lent.addr());
     let write = |byte: u8| tagged(0xc1, 0x40, source.0, source.1, &[byte]);
-    peer.tell(&[write(1), read_request(1, SINK, 1, source), write(2), read_request(2, SINK, 1, source)]);
+    peer.send_and_run(&[
+        write(1),
+        read_request(1, SINK, 1, source),
+        write(2),
+        read_request(2, SINK, 1, source),
+    ]);
     // Reads are answered behind all that came with them.
-    let heard = peer.heard(20_000);
+    let heard = peer.received(20_000);
     assert!(heard.len() == 2 && heard.iter().all(|response| response[14] != 0), "{heard:?}");
     let last = read_request(3, SINK, 1, source);
-    peer.tell(&[untagged(0x41, 0x44, source.0, 0, 1, 0, b"thanks"), last.clone()]);
+    peer.send_and_run(&[untagged(0x41, 0x44, source.0, 0, 1, 0, b"thanks"), last.clone()]);
     let mut payload = of_segment(0x01, 0, &last);
     payload[2] = 0xe0;
     payload.extend(read_header(SINK, 1, source));
@@ -227,8 +232,8 @@ fn a_read_sees_what_was_written_before_it() {
     let mut peer = served_with(ConnParam::default(), 1);
     let (stag, to) = (peer.region.rkey(), peer.to(0));
     let read = read_request(1, SINK, 4, (stag, to));
-    peer.tell(&[tagged(0xc1, 0x40, stag, to, b"new!"), read, send(1, b"later")]);
-    assert_eq!(peer.heard(20_000), [tagged(0xc1, 0x42, SINK.0, SINK.1, b"new!")]);
+    peer.send_and_run(&[tagged(0xc1, 0x40, stag, to, b"new!"), read, send(1, b"later")]);
+    assert_eq!(peer.received(20_000), [tagged(0xc1, 0x42, SINK.0, SINK.1, b"new!")]);
     assert_eq!(peer.done().len(), 1);
 }
 
@@ -248,7 +253,7 @@ fn answers_and_requests_take_turns() {
         peer.qp.post_send(&SendRequest::new(n, SendOp::Send, peer.region.sge(0, 50_000))).unwrap();
     }
     // The last segments of all messages: true for an answer.
-    let heard = peer.heard(20_000);
+    let heard = peer.received(20_000);
     let ends = heard.iter().filter(|segment| segment[0] & 0x40 != 0);
     let order: Vec<bool> = ends.map(|segment| segment[1] == 0x42).collect();
     assert_eq!(order.iter().filter(|is_answer| **is_answer).count(), EACH);

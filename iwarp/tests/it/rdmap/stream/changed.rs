@@ -2,17 +2,16 @@
 //! itself, and in a buffer that its user stores to while a request works on it (RFC 5040 section 5.5, RFC
 //! 5044 appendix A.3).
 
+use crate::common::{ALL, Pair, Testbed, read_bytes, remote_addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use dp::link::LinkConfig;
 use dp::{Burst, Checksum, Port};
 use iwarp::engine::ThreadOptions;
 use iwarp::verbs::{ConnParam, RecvRequest, RemoteAddr, SendOp, SendRequest, WcStatus};
 
 use crate::common::hooked::Hooks;
-use crate::common::{ALL, Pair, Testbed};
 
 /// Bytes of the Ethernet and IPv4 headers.
 const HEADERS: usize = 34;
@@ -87,8 +86,7 @@ fn a_copy_with_other_bytes_changes_nothing() {
         let wc = pair.wc_b();
         assert_eq!((wc.wr_id, wc.status, wc.byte_len), (9, WcStatus::Success, 1000));
         pair.run_us(10_000);
-        let mut seen = vec![0; 4000];
-        target.read_at(0, &mut seen).unwrap();
+        let seen = read_bytes(&target, 0, 4000);
         assert!(seen == [[0x51; 1000], [0x52; 1000], [0x53; 1000], [0; 1000]].concat(), "{lost} lost");
         let counters = pair.b.engine.counters();
         assert!(copier.copies.load(Ordering::Relaxed) >= 3 && counters.rx_fpdus_early >= lost);
@@ -105,8 +103,7 @@ fn a_copy_with_other_bytes_changes_nothing() {
 fn a_buffer_may_be_stored_to_while_it_is_used() {
     const LEN: usize = 100_000;
     const ROUNDS: u64 = 200;
-    let mut pair = Pair::new(&LinkConfig::default());
-    let c = pair.connect(&ConnParam::default());
+    let (pair, c) = Pair::connected();
     // The first part is stored to; what arrives goes to the second; nobody touches what is between and behind
     // them.
     let regions = [&pair.a.pd, &pair.b.pd].map(|pd| pd.reg_mr(4 * LEN, ALL).unwrap());
@@ -118,7 +115,7 @@ fn a_buffer_may_be_stored_to_while_it_is_used() {
     for wr_id in 0..ROUNDS {
         c.qp_b.post_recv(&RecvRequest::new(wr_id, target.sge(2 * LEN, LEN))).unwrap();
     }
-    let remote = |at: usize| RemoteAddr { addr: target.addr() + at as u64, rkey: target.rkey() };
+    let remote = |at: usize| remote_addr(&target, at);
     let Pair { a, b, .. } = pair;
     let engines = [a.engine, b.engine].map(|engine| engine.spawn(ThreadOptions::default()).unwrap());
     let over = AtomicBool::new(false);

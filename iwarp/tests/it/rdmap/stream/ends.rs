@@ -38,7 +38,7 @@ fn a_terminate_overtakes_what_waits_and_is_the_last() {
         is_found
     });
     assert!(is_found);
-    let heard = peer.heard(20_000);
+    let heard = peer.received(20_000);
     assert_eq!(peer.pair.engine.counters().tx_fpdus, sent + 1, "the next FPDU is the Terminate");
     let (terminate, sends) = heard.split_last().unwrap();
     assert_eq!(*terminate, untagged(0x41, 0x47, 0, 2, 1, 0, &of_segment(0x12, 2, &bad)));
@@ -53,7 +53,7 @@ fn a_terminate_overtakes_what_waits_and_is_the_last() {
     // Too late.
     peer.qp.post_send(&SendRequest::new(101, SendOp::Send, peer.region.sge(0, 8))).unwrap();
     peer.qp.post_recv(&RecvRequest::new(102, peer.region.sge(0, 8))).unwrap();
-    assert!(peer.heard(20_000).is_empty());
+    assert!(peer.received(20_000).is_empty());
     peer.pair.close();
     let error = StreamError { layer: 1, etype: 2, code: 2, from_peer: false };
     let told = peer.ended().unwrap().kind;
@@ -73,7 +73,7 @@ fn the_first_error_is_told() {
     let first = untagged(0x41, 0x83, 0, 0, 1, 0, b"bad version");
     let second = tagged(0xc1, 0x40, 0xdead_beef, 0, b"bad STag");
     let write = tagged(0xc1, 0x40, peer.region.rkey(), peer.to(0), b"late");
-    peer.tell(&[first.clone(), second, write, send(2, b"late")]);
+    peer.send_and_run(&[first.clone(), second, write, send(2, b"late")]);
     peer.expect_terminate(&of_segment(0x02, 5, &first), "the first");
     assert_eq!(peer.statuses(), [(1000, WcStatus::WrFlushError), (1001, WcStatus::WrFlushError)]);
     assert_eq!(peer.bytes(0, REGION), vec![0; REGION]);
@@ -103,13 +103,13 @@ fn the_peers_terminate_is_told_and_not_answered() {
         for n in 1..=5 {
             peer.qp.post_send(&SendRequest::new(n, read, peer.region.sge(0, 8))).unwrap();
         }
-        assert_eq!(peer.heard(20_000).len(), 5);
+        assert_eq!(peer.received(20_000).len(), 5);
         let terminate = |msn| untagged(0x41, 0x47, 0, 2, msn, 0, payload);
         let write = tagged(0xc1, 0x40, peer.region.rkey(), peer.to(0), b"late");
-        peer.tell(&[terminate(1), terminate(2), send(1, b"late"), write]);
+        peer.send_and_run(&[terminate(1), terminate(2), send(1, b"late"), write]);
         let error = StreamError { layer, etype, code, from_peer: true };
         assert_eq!(peer.qp.error(), Some(error));
-        assert!(peer.heard(20_000).is_empty(), "no answer to a Terminate");
+        assert!(peer.received(20_000).is_empty(), "no answer to a Terminate");
         assert!(peer.pair.peer_closed && peer.pair.closed.is_none(), "FIN, no RST");
         let done = peer.statuses();
         let ids: Vec<u64> = done.iter().map(|(id, _)| *id).collect();
@@ -134,8 +134,8 @@ fn a_bad_terminate_is_told_and_not_answered() {
         ("cut short", untagged(0x41, 0x47, 0, 2, 1, 0, &[0x01, 0, 0xe0, 0, 0, 46])),
     ] {
         let mut peer = served_with(ConnParam::default(), 1);
-        peer.tell(&[segment]);
-        assert!(peer.heard(20_000).is_empty(), "{what}: no answer");
+        peer.send_and_run(&[segment]);
+        assert!(peer.received(20_000).is_empty(), "{what}: no answer");
         assert!(peer.qp.error().is_some(), "{what}");
         assert_eq!(peer.statuses(), [(1000, WcStatus::WrFlushError)], "{what}");
         assert!(peer.pair.peer_closed, "{what}");
@@ -152,7 +152,7 @@ fn a_local_fault_stands_in_place_of_the_request() {
     peer.qp.post_send(&SendRequest::new(2, SendOp::Write { remote: REMOTE }, lost.sge(0, 8))).unwrap();
     peer.qp.post_send(&SendRequest::new(3, SendOp::Send, peer.region.sge(0, 3))).unwrap();
     lost.deregister().unwrap();
-    let heard = peer.heard(20_000);
+    let heard = peer.received(20_000);
     assert_eq!(heard, [send(1, &[0; 3]), untagged(0x41, 0x47, 0, 2, 1, 0, &[0; 4])]);
     let done = peer.statuses();
     assert_eq!(
@@ -168,9 +168,9 @@ fn a_reset_is_told_without_terminate() {
     let mut peer = served_with(ConnParam::default(), 1);
     let read = SendOp::Read { remote: REMOTE };
     peer.qp.post_send(&SendRequest::new(1, read, peer.region.sge(0, 8))).unwrap();
-    assert_eq!(peer.heard(20_000).len(), 1);
+    assert_eq!(peer.received(20_000).len(), 1);
     peer.pair.abort();
-    assert!(peer.heard(20_000).is_empty());
+    assert!(peer.received(20_000).is_empty());
     assert_eq!(peer.statuses(), [(1, WcStatus::WrFlushError), (1000, WcStatus::WrFlushError)]);
     let told = peer.ended().unwrap().kind;
     assert!(
@@ -187,12 +187,15 @@ fn a_write_that_is_aborted_touches_nothing_outside_its_range() {
         let mut peer = served();
         let (stag, to) = (peer.region.rkey(), peer.to(100));
         // Two of three segments.
-        peer.tell(&[tagged(0x81, 0x40, stag, to, &[7; 50]), tagged(0x81, 0x40, stag, to + 50, &[7; 50])]);
+        peer.send_and_run(&[
+            tagged(0x81, 0x40, stag, to, &[7; 50]),
+            tagged(0x81, 0x40, stag, to + 50, &[7; 50]),
+        ]);
         if by_tcp {
             peer.pair.abort();
         } else {
             // The third one with a version that DDP does not know.
-            peer.tell(&[tagged(0xc2, 0x40, stag, to + 100, &[7; 50])]);
+            peer.send_and_run(&[tagged(0xc2, 0x40, stag, to + 100, &[7; 50])]);
             peer.pair.close();
         }
         let event = peer.ended().expect("an event");

@@ -1,6 +1,7 @@
 //! Order between two engines when a frame is lost: what is placed early, and what waits (RFC 5040 section 5.5
 //! and appendix B).
 
+use crate::common::{ALL, Pair, Testbed, remote_addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,7 +18,6 @@ use super::peer::{send, tagged, untagged};
 use crate::common::hooked::Hooks;
 use crate::common::raw::{EMPTY_WRITE, RawPair, fpdu};
 use crate::common::served::{Served, Setup};
-use crate::common::{ALL, Pair, Testbed};
 
 /// Says what to lose: the next long frame, and its segment as often as it is sent again, until that is
 /// enough.
@@ -68,7 +68,7 @@ fn losing() -> (Pair, Arc<Loss>) {
 fn turns(pair: &mut Pair) {
     for _ in 0..6 {
         let now_us = pair.now_us;
-        pair.turn();
+        pair.poll();
         // Before any timeout.
         pair.now_us = now_us + 1;
     }
@@ -99,7 +99,7 @@ fn what_is_behind_a_hole_may_be_placed_and_is_not_delivered() {
                 pair.b.pd.reg_mr_with(64, &MrOptions { qp: Some(&c.qp_b), ..MrOptions::new(ALL) }).unwrap();
             local.write_at(0, &[[1; 1000], [2; 1000]].concat()).unwrap();
             c.qp_b.post_recv(&RecvRequest::new(9, target.sge(2000, 1000))).unwrap();
-            let remote = RemoteAddr { addr: target.addr(), rkey: target.rkey() };
+            let remote = remote_addr(&target, 0);
             let send = if invalidates { SendOp::SendInvalidate { rkey: lent.rkey() } } else { SendOp::Send };
             let requests = [
                 SendRequest::new(1, SendOp::Write { remote }, local.sge(0, 1000)),
@@ -172,7 +172,7 @@ fn served_with_control() -> (Served, LinkControl) {
 fn lose_an_fpdu(pair: &mut RawPair, control: &LinkControl, framer: &mut Framer) {
     control.set_up(false);
     pair.offer(&fpdu(framer, &EMPTY_WRITE));
-    pair.turn();
+    pair.poll();
     control.set_up(true);
 }
 
@@ -202,8 +202,8 @@ fn an_answer_ahead_of_a_hole_goes_where_a_read_waits() {
         let answer = tagged(0xc1, 0x42, region.rkey(), region.addr() + target, &[7; 600]);
         pair.offer(&fpdu(framer, &answer));
         // It leaves, and arrives.
-        pair.turn();
-        pair.turn();
+        pair.poll();
+        pair.poll();
         let mut seen = [0; 2000];
         region.read_at(0, &mut seen).unwrap();
         let placed = seen.iter().filter(|byte| **byte == 7).count();

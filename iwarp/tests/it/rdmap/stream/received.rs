@@ -22,7 +22,7 @@ fn ready(receives: u64) -> Served {
 fn each_send_takes_one_receive() {
     let mut peer = ready(4);
     let (stag, to) = (peer.region.rkey(), peer.to(50));
-    peer.tell(&[
+    peer.send_and_run(&[
         send(1, b"a"),
         tagged(0xc1, 0x40, stag, to, b"middle"),
         send(2, b""),
@@ -39,7 +39,7 @@ fn each_send_takes_one_receive() {
     expected[1200..1300].fill(3);
     expected[1300..1399].fill(4);
     assert_eq!(peer.bytes(0, 1400), expected);
-    assert!(peer.heard(20_000).is_empty() && peer.ended().is_none());
+    assert!(peer.received(20_000).is_empty() && peer.ended().is_none());
 }
 
 /// Messages of several segments, over buffers of several pieces, are one completion each.
@@ -51,9 +51,9 @@ fn a_message_of_several_segments_is_one() {
     receive.sg_list.push(peer.region.sge(200, 8));
     peer.qp.post_recv(&receive).unwrap();
     let part = |ddp, mo, bytes: &[u8]| untagged(ddp, 0x43, 0, 0, 1, mo, bytes);
-    peer.tell(&[part(0x01, 0, b"hello "), part(0x01, 6, b"wo")]);
+    peer.send_and_run(&[part(0x01, 0, b"hello "), part(0x01, 6, b"wo")]);
     assert!(peer.done().is_empty(), "its last segment is missing");
-    peer.tell(&[part(0x41, 8, b"rld")]);
+    peer.send_and_run(&[part(0x41, 8, b"rld")]);
     let done: Vec<_> = peer.done().iter().map(|wc| (wc.wr_id, wc.byte_len)).collect();
     assert_eq!(done, [(1, 11)]);
     assert_eq!([peer.bytes(100, 8), peer.bytes(200, 5)].concat(), b"hello w\0orld\0");
@@ -71,7 +71,7 @@ fn each_kind_of_send_tells_what_it_is() {
         let lent = peer.pd.reg_mr_with(64, &MrOptions { qp: Some(&peer.qp), ..MrOptions::new(ALL) }).unwrap();
         peer.cq.req_notify(true).unwrap();
         let named = if invalidates { lent.rkey() } else { 0 };
-        peer.tell(&[untagged(0x41, control, named, 0, 1, 0, b"hello")]);
+        peer.send_and_run(&[untagged(0x41, control, named, 0, 1, 0, b"hello")]);
         assert_eq!(peer.notified(), u64::from(solicited), "{control:x}");
         let wc = peer.done()[0];
         let told = (wc.status, wc.byte_len, wc.solicited, wc.invalidated);
@@ -79,7 +79,7 @@ fn each_kind_of_send_tells_what_it_is() {
         assert_eq!(lent.is_valid(), !invalidates);
         // The peer finds it so.
         let write = tagged(0xc1, 0x40, lent.rkey(), lent.addr(), b"later");
-        peer.tell(std::slice::from_ref(&write));
+        peer.send_and_run(std::slice::from_ref(&write));
         if invalidates {
             peer.expect_terminate(&of_segment(0x11, 0, &write), "invalidated");
         } else {
@@ -95,9 +95,9 @@ fn solicited_events_alone() {
     let mut peer = ready(11);
     peer.cq.req_notify(true).unwrap();
     let plain: Vec<_> = (1..=10).map(|msn| send(msn, b"x")).collect();
-    peer.tell(&plain);
+    peer.send_and_run(&plain);
     assert_eq!(peer.notified(), 0);
-    peer.tell(&[untagged(0x41, 0x45, 0, 0, 11, 0, b"x")]);
+    peer.send_and_run(&[untagged(0x41, 0x45, 0, 0, 11, 0, b"x")]);
     assert_eq!(peer.notified(), 1);
     assert_eq!(peer.done().len(), 11);
 }
@@ -108,7 +108,7 @@ fn solicited_events_alone() {
 fn what_is_reserved_is_ignored() {
     let mut peer = ready(3);
     let lent = peer.pd.reg_mr_with(64, &MrOptions { qp: Some(&peer.qp), ..MrOptions::new(ALL) }).unwrap();
-    peer.tell(&[
+    peer.send_and_run(&[
         untagged(0x7d, 0x73, lent.rkey(), 0, 1, 0, b"one"),
         untagged(0x41, 0x45, lent.rkey(), 0, 2, 0, b"two"),
         untagged(0x41, 0x43, 0xdead_beef, 0, 3, 0, b"three"),
@@ -119,7 +119,7 @@ fn what_is_reserved_is_ignored() {
         done.len() == 3 && done.iter().all(|wc| wc.status == WcStatus::Success && wc.invalidated.is_none())
     );
     assert!(lent.is_valid());
-    assert_eq!(peer.heard(20_000), [tagged(0xc1, 0x42, 1, 2, b"")]);
+    assert_eq!(peer.received(20_000), [tagged(0xc1, 0x42, 1, 2, b"")]);
 }
 
 /// What is no message of this version, in every place: told with the header of the segment, nothing
@@ -148,7 +148,7 @@ fn a_wrong_version_or_opcode_is_told() {
     for (what, segment, code) in cases {
         let mut peer = ready(1);
         let segment = retarget(&segment, stag, &peer);
-        peer.tell(std::slice::from_ref(&segment));
+        peer.send_and_run(std::slice::from_ref(&segment));
         peer.expect_terminate(&of_segment(0x02, code, &segment), what);
         assert_eq!(peer.bytes(0, REGION), vec![0; REGION], "{what}: nothing is placed");
         assert_eq!(peer.statuses(), [(1000, WcStatus::WrFlushError)], "{what}");
@@ -214,7 +214,7 @@ fn ddp_errors_are_passed_up_with_their_segment() {
             said.push(send(2, b"second"));
         }
         said.push(segment.clone());
-        peer.tell(&said);
+        peer.send_and_run(&said);
         peer.expect_terminate(&of_segment(layer_type, code, &segment), what);
         let mut expected = vec![0; REGION];
         expected[1000..1005].copy_from_slice(b"first");
@@ -255,7 +255,7 @@ fn only_what_is_the_streams_own_is_invalidated() {
                 _ => foreign.rkey(),
             };
             let segment = untagged(0x41, control, named, 0, 1, 0, b"hello");
-            peer.tell(std::slice::from_ref(&segment));
+            peer.send_and_run(std::slice::from_ref(&segment));
             peer.expect_terminate(&of_segment(0x01, code, &segment), what);
             assert!(peer.region.is_valid() && bound.is_valid() && foreign.is_valid(), "{what}");
             assert_eq!(peer.statuses(), [(1000, WcStatus::LocalProtectionError)], "{what}");

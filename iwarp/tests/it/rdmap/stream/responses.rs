@@ -16,7 +16,7 @@ fn reading(reads: u64) -> Served {
         let sink = peer.region.sge(100 + SIZE * n as usize, SIZE);
         peer.qp.post_send(&SendRequest::new(1 + n, read, sink)).unwrap();
     }
-    assert_eq!(peer.heard(20_000).len(), reads as usize);
+    assert_eq!(peer.received(20_000).len(), reads as usize);
     peer
 }
 
@@ -31,7 +31,7 @@ fn answers_complete_their_reads() {
     let mut peer = reading(8);
     for n in 0..8 {
         let answer = response(&peer, n, &[n as u8 + 1; SIZE]);
-        peer.tell(&[answer]);
+        peer.send_and_run(&[answer]);
         let done: Vec<_> =
             peer.done().iter().map(|wc| (wc.wr_id, wc.status, wc.opcode, wc.byte_len)).collect();
         assert_eq!(done, [(n as u64 + 1, WcStatus::Success, WcOpcode::Read, SIZE as u32)]);
@@ -75,7 +75,7 @@ fn a_wrong_answer_ends_the_stream() {
             let to = peer.to(99).to_be_bytes();
             answer[6..14].copy_from_slice(&to);
         }
-        peer.tell(std::slice::from_ref(&answer));
+        peer.send_and_run(std::slice::from_ref(&answer));
         peer.expect_terminate(&of_segment(layer_type, code, &answer), what);
         let done = peer.statuses();
         assert_eq!(done.len() as u64, reads, "{what}");

@@ -1,5 +1,6 @@
 //! What posted requests look like on the wire, and when they leave.
 
+use crate::common::{ALL, read_bytes};
 use iwarp::verbs::{
     ConnParam, MrOptions, RemoteAddr, SendFlags, SendOp, SendRequest, VerbsError, WcOpcode, WcStatus,
 };
@@ -7,7 +8,6 @@ use iwarp::verbs::{
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use super::peer::{read_header, read_request, send, served, served_with, tagged, untagged};
-use crate::common::ALL;
 use crate::common::served::Served;
 
 const REMOTE: RemoteAddr = RemoteAddr { addr: 0x1000, rkey: 0x1122_3344 };
@@ -65,7 +65,7 @@ fn each_alone(which: impl Fn(&SendOp) -> bool) -> Vec<(SendRequest, Vec<u8>)> {
             message[10..14].copy_from_slice(&1_u32.to_be_bytes());
         }
         peer.qp.post_send(&request).unwrap();
-        assert_eq!(peer.heard(20_000), [message.clone()], "{request:?} is one message");
+        assert_eq!(peer.received(20_000), [message.clone()], "{request:?} is one message");
         told.push((request, message));
     }
     told
@@ -83,7 +83,7 @@ fn requests_leave_in_order_as_one_message_each() {
     let mut peer = served();
     let Golden { requests, messages } = golden(&peer);
     peer.qp.post_send_list(&requests).unwrap();
-    assert_eq!(peer.heard(20_000), messages);
+    assert_eq!(peer.received(20_000), messages);
     // Many of each kind, told apart by where they go and how long they are.
     let mut peer = served();
     let mut requests = Vec::new();
@@ -95,7 +95,7 @@ fn requests_leave_in_order_as_one_message_each() {
         requests.push(SendRequest::new(n, SendOp::Read { remote }, sge));
     }
     peer.qp.post_send_list(&requests).unwrap();
-    let heard = peer.heard(20_000);
+    let heard = peer.received(20_000);
     assert_eq!(heard.len(), requests.len());
     for (n, messages) in heard.chunks(3).enumerate() {
         let [write, send, read] = messages else { panic!("three") };
@@ -117,13 +117,13 @@ fn requests_leave_in_order_as_one_message_each() {
 fn control_bytes_say_what_a_message_is() {
     let mut messages: Vec<Vec<u8>> = each_alone(|_| true).into_iter().map(|(_, message)| message).collect();
     let mut peer = served();
-    peer.tell(&[read_request(1, (7, 8), 4, (peer.region.rkey(), peer.to(0)))]);
-    let answer = peer.heard(20_000);
+    peer.send_and_run(&[read_request(1, (7, 8), 4, (peer.region.rkey(), peer.to(0)))]);
+    let answer = peer.received(20_000);
     assert_eq!(answer, [tagged(0xc1, 0x42, 7, 8, &[0; 4])], "one message back");
     messages.extend(answer);
     // No receive is posted.
-    peer.tell(&[send(1, b"x")]);
-    let terminate = peer.heard(20_000);
+    peer.send_and_run(&[send(1, b"x")]);
+    let terminate = peer.received(20_000);
     assert_eq!(terminate.len(), 1);
     messages.extend(terminate);
 
@@ -226,7 +226,7 @@ fn each_remote_buffer_takes_a_read_of_its_own() {
         let sink = peer.region.sge(8 * n, 8);
         peer.qp.post_send(&SendRequest::new(n as u64, SendOp::Read { remote }, sink)).unwrap();
     }
-    let heard = peer.heard(20_000);
+    let heard = peer.received(20_000);
     assert_eq!(heard.len(), 2);
     for (message, remote) in heard.iter().zip(remotes) {
         assert_eq!(word(message, 34), remote.rkey);
@@ -266,17 +266,16 @@ fn a_buffer_is_told_in_the_users_bytes_alone() {
     lent.reregister(ALL, 7).unwrap();
     let gone = peer.pd.reg_mr(4096, ALL).unwrap();
     gone.invalidate();
-    assert!(peer.heard(20_000).is_empty(), "nothing is said of it");
+    assert!(peer.received(20_000).is_empty(), "nothing is said of it");
     let advertisement =
         [&lent.rkey().to_be_bytes()[..], &lent.addr().to_be_bytes(), &4096_u32.to_be_bytes()].concat();
     peer.region.write_at(0, &advertisement).unwrap();
     peer.qp.post_send(&SendRequest::new(1, SendOp::Send, peer.region.sge(0, 16))).unwrap();
-    let heard = peer.heard(20_000);
+    let heard = peer.received(20_000);
     assert_eq!(heard, [untagged(0x41, 0x43, 0, 0, 1, 0, &advertisement)]);
     // And the peer can use it so.
-    peer.tell(&[tagged(0xc1, 0x40, word(&heard[0], 18), lent.addr() + 8, b"there")]);
-    let mut bytes = [0; 5];
-    lent.read_at(8, &mut bytes).unwrap();
+    peer.send_and_run(&[tagged(0xc1, 0x40, word(&heard[0], 18), lent.addr() + 8, b"there")]);
+    let bytes = read_bytes(&lent, 8, 5);
     assert_eq!(&bytes, b"there");
 }
 
@@ -302,10 +301,10 @@ fn lengths_have_32_bits() {
             "{told:?}"
         );
     }
-    assert!(peer.heard(20_000).is_empty());
+    assert!(peer.received(20_000).is_empty());
     peer.qp.post_send(&SendRequest::new(2, SendOp::Read { remote: REMOTE }, most)).unwrap();
     let header = read_header((most.lkey, most.addr), u32::MAX, (REMOTE.rkey, REMOTE.addr));
-    assert_eq!(peer.heard(20_000), [untagged(0x41, 0x41, 0, 1, 1, 0, &header)]);
+    assert_eq!(peer.received(20_000), [untagged(0x41, 0x41, 0, 1, 1, 0, &header)]);
     peer.qp.post_send(&SendRequest::new(3, SendOp::Write { remote: REMOTE }, most)).unwrap();
     assert_eq!(peer.qp.query().send_outstanding, 2, "taken");
     drop(region);
@@ -336,7 +335,7 @@ fn a_long_message_is_cut_into_like_segments() {
         gather(SendOp::Send),
     ];
     peer.qp.post_send_list(&requests).unwrap();
-    let heard = peer.heard(20_000);
+    let heard = peer.received(20_000);
     let mut rest = &heard[..];
     let mut message = |header: &Header<'_>, header_len: usize| {
         let mut offset = 0;
@@ -376,12 +375,12 @@ fn reads_wait_for_their_place_in_ord() {
         untagged(0x41, 0x41, 0, 1, n as u32, 0, &read_header(sink, 8, (REMOTE.rkey, REMOTE.addr)))
     };
     let (asks, sinks): (Vec<_>, Vec<_>) = (1..=10).map(|n| (asks(n), sge(n))).unzip();
-    assert_eq!(peer.heard(20_000), asks[..2]);
+    assert_eq!(peer.received(20_000), asks[..2]);
     for n in 1..=10_usize {
         let sink = sinks[n - 1];
-        peer.tell(&[tagged(0xc1, 0x42, sink.lkey, sink.addr, &[n as u8; 8])]);
+        peer.send_and_run(&[tagged(0xc1, 0x42, sink.lkey, sink.addr, &[n as u8; 8])]);
         let done = peer.statuses();
-        let heard = peer.heard(20_000);
+        let heard = peer.received(20_000);
         if n <= 8 {
             assert_eq!(done, [(n as u64, WcStatus::Success)]);
             assert_eq!(heard[..1], asks[n + 1..n + 2]);
@@ -405,11 +404,11 @@ fn a_fence_waits_for_reads() {
         let read = SendRequest::new(1, SendOp::Read { remote: REMOTE }, sink);
         let next = SendRequest::new(2, fenced, peer.region.sge(8, 8));
         peer.qp.post_send_list(&[read, next.flags(SendFlags::SIGNALED | SendFlags::FENCE)]).unwrap();
-        assert_eq!(peer.heard(20_000).len(), 1, "the Read alone");
-        peer.tell(&[tagged(0x81, 0x42, sink.lkey, sink.addr, &[1; 4])]);
-        assert!(peer.heard(20_000).is_empty(), "half an answer is none");
-        peer.tell(&[tagged(0xc1, 0x42, sink.lkey, sink.addr + 4, &[1; 4])]);
-        assert_eq!(peer.heard(20_000).len(), 1);
+        assert_eq!(peer.received(20_000).len(), 1, "the Read alone");
+        peer.send_and_run(&[tagged(0x81, 0x42, sink.lkey, sink.addr, &[1; 4])]);
+        assert!(peer.received(20_000).is_empty(), "half an answer is none");
+        peer.send_and_run(&[tagged(0xc1, 0x42, sink.lkey, sink.addr + 4, &[1; 4])]);
+        assert_eq!(peer.received(20_000).len(), 1);
     }
 }
 
@@ -430,11 +429,11 @@ fn requests_complete_each_by_its_own_condition() {
     peer.qp.post_send_list(&requests).unwrap();
     // Nothing is sent, and so nothing is complete, before the engine is turned.
     assert!(peer.cq.poll_one().is_none());
-    assert_eq!(peer.heard(20_000).len(), 3);
+    assert_eq!(peer.received(20_000).len(), 3);
     assert_eq!(peer.statuses(), [(1, WcStatus::Success)], "the Send waits for its turn");
-    peer.tell(&[tagged(0x81, 0x42, sink.lkey, sink.addr, &[1; 7])]);
+    peer.send_and_run(&[tagged(0x81, 0x42, sink.lkey, sink.addr, &[1; 7])]);
     assert!(peer.statuses().is_empty(), "the last byte is missing");
-    peer.tell(&[tagged(0xc1, 0x42, sink.lkey, sink.addr + 7, &[1; 1])]);
+    peer.send_and_run(&[tagged(0xc1, 0x42, sink.lkey, sink.addr + 7, &[1; 1])]);
     let done: Vec<_> = peer.done().iter().map(|wc| (wc.wr_id, wc.opcode, wc.byte_len)).collect();
     assert_eq!(done, [(2, WcOpcode::Read, 8), (3, WcOpcode::Send, 0)]);
     assert_eq!(peer.bytes(0, 9), [1, 1, 1, 1, 1, 1, 1, 1, 0]);

@@ -168,7 +168,7 @@ impl Run {
                     self.framer = Framer::new(false, true);
                 }
             }
-            _ => self.raw.turn(),
+            _ => self.raw.poll(),
         }
     }
 
@@ -181,7 +181,7 @@ impl Run {
             let taken = self.raw.offer(bytes);
             self.said.last_mut().expect("a connection").extend(&bytes[..taken]);
             if piece > 3 || input.one_in(2) {
-                self.raw.turn();
+                self.raw.poll();
             }
         }
     }

@@ -217,7 +217,7 @@ impl Run {
                 10 => self.hand.release(true),
                 _ => self.hand.lose(),
             },
-            _ => self.raw.turn(),
+            _ => self.raw.poll(),
         }
         self.handle_engine();
     }

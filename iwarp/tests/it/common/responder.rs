@@ -1,5 +1,5 @@
-//! A host of ours that listens for a bare TCP peer, which asks as a test wants it to. `served` begins with
-//! it.
+//! An engine that listens, as the MPA responder, for a bare TCP peer, which sends the Request that the test
+//! chooses. [`Served`](super::served::Served) begins with it.
 
 use iwarp::verbs::{
     CmEvent, CmEventKind, CmId, CompletionChannel, CompletionQueue, ConnParam, EventChannel, ListenOptions,
@@ -10,17 +10,17 @@ use super::PORT;
 use super::raw::RawPair;
 use super::testbed::Testbed;
 
-pub(crate) struct Doorman {
+pub(crate) struct Responder {
     pub(crate) pair: RawPair,
     pub(crate) pd: ProtectionDomain,
     pub(crate) cq: CompletionQueue,
-    /// Where `cq` announces itself.
+    /// The completion channel of `cq`.
     pub(crate) completions: CompletionChannel,
     pub(crate) channel: EventChannel,
     pub(crate) listener: CmId,
 }
 
-impl Doorman {
+impl Responder {
     pub(crate) fn new() -> Self {
         Self::with(|_| {})
     }
@@ -42,29 +42,29 @@ impl Doorman {
         Self { pair, pd, cq, completions, channel, listener }
     }
 
-    /// A new connection says this.
-    pub(crate) fn say(&mut self, bytes: &[u8]) {
+    /// Opens a connection and sends `bytes` on it.
+    pub(crate) fn open(&mut self, bytes: &[u8]) {
         self.pair.connect();
         self.pair.until(2_000, |_| false);
         self.pair.send(bytes);
     }
 
-    /// A new connection says this, and is asked about.
-    pub(crate) fn asked(&mut self, bytes: &[u8]) -> CmEvent {
-        self.say(bytes);
+    /// Opens a connection, sends `bytes`, and returns the connect request that the user gets.
+    pub(crate) fn connect_request(&mut self, bytes: &[u8]) -> CmEvent {
+        self.open(bytes);
         let event = self.event();
         assert!(matches!(event.kind, CmEventKind::ConnectRequest { .. }), "{event:?}");
         event
     }
 
-    /// Accepts; the Reply has come.
+    /// Accepts, and waits for the Reply.
     pub(crate) fn accept(&mut self, id: &CmId, param: &ConnParam) -> QueuePair {
         let qp = self.qp();
         self.accept_for(&qp, id, param);
         qp
     }
 
-    /// The same for a queue pair that the test has made.
+    /// Accepts with a queue pair that the test has made.
     pub(crate) fn accept_for(&mut self, qp: &QueuePair, id: &CmId, param: &ConnParam) {
         self.pair.inbox.clear();
         id.accept(qp, param).unwrap();

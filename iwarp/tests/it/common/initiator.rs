@@ -1,4 +1,4 @@
-//! A host of ours that connects to a bare TCP peer, which answers as a test wants it to.
+//! An engine that connects, as the MPA initiator, to a bare TCP peer, which answers as the test says.
 
 use iwarp::verbs::{CmEvent, CmEventKind, CmId, CompletionQueue, ConnParam, EventChannel, QpInit, QueuePair};
 
@@ -6,8 +6,8 @@ use super::PORT;
 use super::raw::RawPair;
 use super::testbed::Testbed;
 
-/// The Request is with the peer: `pair.inbox` begins with it.
-pub(crate) struct Dialer {
+/// The peer has received the Request: `pair.inbox` begins with it.
+pub(crate) struct Initiator {
     pub(crate) pair: RawPair,
     pub(crate) cq: CompletionQueue,
     pub(crate) qp: QueuePair,
@@ -15,7 +15,7 @@ pub(crate) struct Dialer {
     pub(crate) channel: EventChannel,
 }
 
-impl Dialer {
+impl Initiator {
     pub(crate) fn new(param: &ConnParam) -> Self {
         Self::on(Testbed::new().peer(), param)
     }
@@ -32,20 +32,20 @@ impl Dialer {
         Self { pair, cq, qp, id, channel }
     }
 
-    /// The peer answers the Request so; what follows is in `pair.inbox` alone.
+    /// The peer answers the Request with `reply`. `pair.inbox` has only what the engine sends after that.
     pub(crate) fn answered(param: &ConnParam, reply: &[u8]) -> Self {
-        let mut dialer = Self::new(param);
-        dialer.pair.inbox.clear();
-        dialer.pair.send(reply);
-        dialer.pair.until(20_000, |_| false);
-        dialer
+        let mut initiator = Self::new(param);
+        initiator.pair.inbox.clear();
+        initiator.pair.send(reply);
+        initiator.pair.until(20_000, |_| false);
+        initiator
     }
 
     pub(crate) fn event(&mut self) -> CmEvent {
         self.pair.next_event(&self.channel, 30_000_000).expect("no event")
     }
 
-    /// The peer closes after the engine has.
+    /// Waits until the engine closes, and closes the peer's side.
     pub(crate) fn closes(&mut self) {
         assert!(self.pair.until(1_000_000, |pair| pair.is_over()), "not closed");
         if self.pair.closed.is_none() {
