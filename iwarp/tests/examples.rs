@@ -1,4 +1,4 @@
-//! The examples run, and say what they say they do. `cargo test` builds them beside the tests.
+//! The examples run, and print what their documentation says. `cargo test` builds them beside the tests.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -1,8 +1,9 @@
-//! Every interleaving of the handshakes that have no lock: arming against completing, sleeping against
-//! waking, passing a gate against closing it.
+//! Every interleaving of the handshakes without locks: arming and completing, sleeping and waking, passing a
+//! gate and closing it.
 //!
-//! The files of the crate are compiled here with loom's atomics, so these run among all other tests. Beside
-//! each stands the same handshake without its fences, which loom has to catch: else it would prove nothing.
+//! The files of the crate are compiled here with loom's atomics, so these tests run with all others. Beside
+//! each is the same handshake without its fences, which loom has to catch: otherwise the test would prove
+//! nothing.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -10,7 +11,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use loom::thread;
 
-/// What the files of the crate find one level up.
+/// The module that the files of the crate import.
 mod atomic {
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering, fence};
 }
@@ -28,7 +29,7 @@ use arm::Arm;
 use doze::Doze;
 use gate::Gate;
 
-/// One who arms and polls, and several who complete: the side of the completion queue.
+/// One thread arms and polls, several complete: the handshake of the completion queue.
 trait Arming: Send + Sync + 'static {
     fn create() -> Self;
     fn arm(&self, solicited_only: bool);
@@ -62,8 +63,8 @@ impl Arming for UnfencedArm {
     }
 }
 
-/// Each of `producers` enters a completion and asks whether it fires; the owner arms and polls once more. It
-/// may sleep only if an event is sure to come: everything was seen by that poll, or an event was made.
+/// Each of `producers` enters a completion and checks whether it makes an event. The owner arms and polls
+/// once more. It may sleep only if that poll saw everything, or an event was made.
 fn no_completion_is_slept_through<A: Arming>(producers: usize) {
     loom::model(move || {
         let arm = Arc::new(A::create());
@@ -72,7 +73,7 @@ fn no_completion_is_slept_through<A: Arming>(producers: usize) {
             .map(|_| {
                 let (arm, entered) = (Arc::clone(&arm), Arc::clone(&entered));
                 thread::spawn(move || {
-                    // As weak as the queue itself may be.
+                    // The weakest ordering that the queue may have.
                     entered.fetch_add(1, Ordering::Release);
                     usize::from(arm.fires(false))
                 })
@@ -123,7 +124,7 @@ fn loom_catches_an_arming_without_fences() {
     caught(no_completion_is_slept_through::<UnfencedArm>);
 }
 
-/// The side of the engine.
+/// The handshake of the engine.
 trait Dozing: Send + Sync + 'static {
     fn create() -> Self;
     fn prepare(&self, idle: impl FnOnce() -> bool) -> bool;
@@ -158,7 +159,7 @@ impl Dozing for UnfencedDoze {
     }
 }
 
-/// Each of `posters` leaves work and asks whether the engine has to be woken; the engine prepares to sleep.
+/// Each of `posters` posts work and checks whether the engine has to be woken. The engine prepares to sleep.
 fn no_work_is_slept_through<D: Dozing>(posters: usize) {
     loom::model(move || {
         let doze = Arc::new(D::create());
@@ -174,7 +175,7 @@ fn no_work_is_slept_through<D: Dozing>(posters: usize) {
             .collect();
         let sleeps = doze.prepare(|| work.load(Ordering::Acquire) == 0);
         let wakes = threads.into_iter().map(|thread| thread.join().unwrap()).filter(|&wakes| wakes).count();
-        // It found nothing, so everything was left later: each has to wake it.
+        // The engine found no work, so all of it was posted later: each post has to wake it.
         assert!(!sleeps || wakes == posters, "the engine sleeps with work left for it");
     });
 }
@@ -185,7 +186,7 @@ fn a_sleeping_engine_is_always_woken() {
     no_work_is_slept_through::<Doze>(2);
 }
 
-/// Awake again, it is not woken for nothing for ever, and the next sleep is as safe.
+/// After waking up it is not woken without need, and the next sleep is as safe.
 #[test]
 fn sleep_after_sleep_is_as_safe() {
     loom::model(|| {
@@ -213,7 +214,7 @@ fn loom_catches_a_sleep_without_fences() {
     caught(no_work_is_slept_through::<UnfencedDoze>);
 }
 
-/// The way to a queue that is left for another one.
+/// The handshake of a queue that is replaced by another one.
 trait Gating: Send + Sync + 'static {
     fn create() -> Self;
     /// Whether `work` was done.
@@ -233,7 +234,7 @@ impl Gating for Gate {
     }
 }
 
-/// The negative control: who closes it does not wait for those inside.
+/// The negative control: closing does not wait for threads inside.
 struct HastyGate(AtomicBool);
 
 impl Gating for HastyGate {
@@ -276,8 +277,8 @@ impl Gating for UnfencedGate {
     }
 }
 
-/// Once the gate is closed, everything that was or will ever be done inside has been done. The closer's loop
-/// makes too many interleavings for two passers: there, those with up to two preemptions.
+/// Once the gate is closed, all work inside has been done, and none will be. The loop of the closing thread
+/// makes too many interleavings for two passers: there, only those with up to two preemptions run.
 fn nothing_is_done_behind_a_closed_gate<G: Gating>(passers: usize) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = (passers > 1).then_some(2);
@@ -287,7 +288,7 @@ fn nothing_is_done_behind_a_closed_gate<G: Gating>(passers: usize) {
         let threads: Vec<_> = (0..passers)
             .map(|_| {
                 let (gate, done) = (Arc::clone(&gate), Arc::clone(&done));
-                // Relaxed: what makes it visible is the gate.
+                // Relaxed: the gate makes it visible.
                 thread::spawn(move || {
                     usize::from(gate.pass(|| {
                         done.fetch_add(1, Ordering::Relaxed);
@@ -308,8 +309,7 @@ fn a_closed_gate_lets_nobody_in() {
     nothing_is_done_behind_a_closed_gate::<Gate>(2);
 }
 
-/// Who finds it closed sees what was done before it was closed: a consumer goes on to what replaces the
-/// queue.
+/// A thread that finds it closed sees the work done before: a consumer goes on with the new queue.
 #[test]
 fn a_closed_gate_shows_what_was_before() {
     loom::model(|| {

@@ -2,10 +2,10 @@
 //!
 //! | folder | what |
 //! |---|---|
-//! | `common` | the testbed, and what else the tests share |
+//! | `common` | the testbed, and other helpers |
 //! | `mpa`, `ddp`, `rdmap`, `ext` | the protocols, byte by byte |
 //! | `startup` | MPA startup, and listeners |
-//! | `verbs`, `engine` | two hosts on a wire |
+//! | `verbs`, `engine` | two engines on a wire |
 //! | `security` | hostile peers |
 //! | `model` | long random runs against a model |
 //!

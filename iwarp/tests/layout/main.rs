@@ -1,10 +1,9 @@
-//! The layout of the sources: the folders of a crate are floors, and a file knows only the floors
-//! that the table allows. A floor knows none of those behind it, so that there is no circle of
-//! floors.
+//! The layout of the sources: the folders of a crate are layers, and a file may name only the layers that
+//! the table allows. A layer names none above it, so there is no circle of layers.
 //!
-//! Read from the paths that begin with `crate` or `super` in the sources, those of unit tests
-//! included. Links in comments are no arrows. What a floor knows by the name that another one gives
-//! it (`pub use`) is an arrow to that other one.
+//! The names come from the paths that begin with `crate` or `super` in the sources, including unit tests.
+//! Links in comments do not count. A name that another layer re-exports (`pub use`) belongs to that other
+//! layer.
 
 mod paths;
 
@@ -16,39 +15,39 @@ use std::path::Path;
 struct Layout {
     /// Its `src`, from the folder of this crate.
     src: &'static str,
-    /// Its floors, the lowest first.
-    floors: &'static [Floor],
+    /// Its layers, the lowest first.
+    layers: &'static [Layer],
 }
 
-/// A folder, without those below it that are floors of their own.
-struct Floor {
+/// A folder, without its subfolders that are layers of their own.
+struct Layer {
     folder: &'static str,
-    /// The floors that its files may name.
+    /// The layers that its files may name.
     knows: &'static [&'static str],
 }
 
-/// Crates whose layout is fixed. The file `lib.rs` of a crate is the roof above all floors.
+/// Crates whose layout is fixed. The file `lib.rs` of a crate is above all layers.
 const LAYOUTS: [Layout; 1] = [Layout {
     src: "src",
-    floors: &[
-        Floor { folder: "memory", knows: &[] },
-        Floor { folder: "ddp", knows: &["memory"] },
-        Floor { folder: "mpa", knows: &["memory"] },
-        Floor { folder: "rdmap", knows: &["memory", "ddp"] },
-        Floor { folder: "queues", knows: &["memory", "mpa", "rdmap"] },
-        Floor { folder: "rdmap/stream", knows: &["memory", "ddp", "mpa", "rdmap", "queues"] },
-        Floor { folder: "verbs", knows: &["memory", "mpa", "rdmap", "queues"] },
-        Floor { folder: "engine", knows: &["memory", "mpa", "rdmap", "queues", "rdmap/stream", "verbs"] },
+    layers: &[
+        Layer { folder: "memory", knows: &[] },
+        Layer { folder: "ddp", knows: &["memory"] },
+        Layer { folder: "mpa", knows: &["memory"] },
+        Layer { folder: "rdmap", knows: &["memory", "ddp"] },
+        Layer { folder: "queues", knows: &["memory", "mpa", "rdmap"] },
+        Layer { folder: "rdmap/stream", knows: &["memory", "ddp", "mpa", "rdmap", "queues"] },
+        Layer { folder: "verbs", knows: &["memory", "mpa", "rdmap", "queues"] },
+        Layer { folder: "engine", knows: &["memory", "mpa", "rdmap", "queues", "rdmap/stream", "verbs"] },
     ],
 }];
 
 #[test]
 fn floors_know_only_those_before_them() {
     for layout in &LAYOUTS {
-        for (at, floor) in layout.floors.iter().enumerate() {
-            for known in floor.knows {
-                let is_before = layout.floors[..at].iter().any(|before| before.folder == *known);
-                assert!(is_before, "the table has {known} known by {}, which is not behind it", floor.folder);
+        for (at, layer) in layout.layers.iter().enumerate() {
+            for known in layer.knows {
+                let is_before = layout.layers[..at].iter().any(|before| before.folder == *known);
+                assert!(is_before, "the table has {known} known by {}, which is not behind it", layer.folder);
             }
         }
     }
@@ -70,12 +69,12 @@ fn the_sources_keep_to_the_table() {
             }
         }
         assert!(bad.is_empty(), "{}", bad.join("\n"));
-        for floor in layout.floors {
-            for known in floor.knows {
+        for layer in layout.layers {
+            for known in layer.knows {
                 assert!(
-                    seen.contains(&(floor.folder.into(), (*known).into())),
+                    seen.contains(&(layer.folder.into(), (*known).into())),
                     "the table lets {} know {known}, which it does not: take it out",
-                    floor.folder
+                    layer.folder
                 );
             }
         }
@@ -111,36 +110,36 @@ fn an_arrow_back_is_found_however_it_is_written() {
     }
 }
 
-/// A file of one floor names another floor.
+/// A file of one layer that names another layer.
 struct Arrow {
     from: String,
     to: String,
 }
 
 impl Layout {
-    /// The arrows of a file, each once, without those to its own floor.
+    /// The arrows of a file, each once, without those to its own layer.
     fn arrows(&self, file: &str, text: &str) -> Vec<Arrow> {
         let module = module_of(file);
-        let Some(from) = self.floor_of(&module) else {
-            assert!(module.is_empty(), "{file} is on no floor: give its folder one");
+        let Some(from) = self.layer_of(&module) else {
+            assert!(module.is_empty(), "{file} is on no layer: give its folder one");
             return Vec::new();
         };
         let to: BTreeSet<&str> =
-            paths::named(text, &module).iter().filter_map(|path| self.floor_of(path)).collect();
+            paths::named(text, &module).iter().filter_map(|path| self.layer_of(path)).collect();
         to.into_iter().filter(|to| *to != from).map(|to| Arrow { from: from.into(), to: to.into() }).collect()
     }
 
-    /// The floor that a path within the crate is on; the innermost.
-    fn floor_of(&self, path: &[String]) -> Option<&'static str> {
-        let holds = |floor: &&Floor| {
-            let folders: Vec<&str> = floor.folder.split('/').collect();
+    /// The innermost layer of a path within the crate.
+    fn layer_of(&self, path: &[String]) -> Option<&'static str> {
+        let holds = |layer: &&Layer| {
+            let folders: Vec<&str> = layer.folder.split('/').collect();
             folders.len() <= path.len() && folders.iter().zip(path).all(|(folder, name)| folder == name)
         };
-        self.floors.iter().filter(holds).max_by_key(|floor| floor.folder.len()).map(|floor| floor.folder)
+        self.layers.iter().filter(holds).max_by_key(|layer| layer.folder.len()).map(|layer| layer.folder)
     }
 
     fn allows(&self, arrow: &Arrow) -> bool {
-        self.floors.iter().any(|floor| floor.folder == arrow.from && floor.knows.contains(&arrow.to.as_str()))
+        self.layers.iter().any(|layer| layer.folder == arrow.from && layer.knows.contains(&arrow.to.as_str()))
     }
 }
 

@@ -42,8 +42,8 @@ pub(crate) fn named(text: &str, module: &[String]) -> Vec<Vec<String>> {
     found
 }
 
-/// Reads the path that begins at token `at` behind `base`, and all of its branches; gives the token
-/// behind.
+/// Reads the path that begins at token `at` behind `base`, with all of its branches. Returns the position
+/// behind it.
 fn tree(tokens: &[String], mut at: usize, base: &[String], found: &mut Vec<Vec<String>>) -> usize {
     let mut path = base.to_vec();
     loop {
@@ -65,7 +65,7 @@ fn tree(tokens: &[String], mut at: usize, base: &[String], found: &mut Vec<Vec<S
         at += 1;
         match tokens.get(at).map(String::as_str) {
             Some("::") => at += 1,
-            // Its name here is nobody's path.
+            // The new name is not part of the path.
             Some("as") => {
                 at += 2;
                 break;

@@ -1,4 +1,4 @@
-//! Words of registered memory under atomics: what admits one, and that it changes in one step or not at all.
+//! Atomics on words of registered memory: the checks, and that a word changes in one step or not at all.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +20,7 @@ fn registered(table: &MemoryTable, access: Access) -> Registration {
     table.register(Arc::new(Region::new(4096).unwrap()), &options).unwrap()
 }
 
-/// The word itself, from threads that each have their turns, and from the application's own atomics.
+/// The word is changed by threads with epochs of their own, and by the application's own atomics.
 // Proves EXT-103, EXT-170.
 #[test]
 fn the_word_is_changed_in_one_step() {
@@ -38,8 +38,8 @@ fn the_word_is_changed_in_one_step() {
             scope.spawn(move || {
                 let participant = table.join();
                 for _ in 0..EACH {
-                    let turn = participant.enter();
-                    let word = turn.check_atomic(words.stag(), 8, ME).unwrap();
+                    let epoch = participant.enter();
+                    let word = epoch.check_atomic(words.stag(), 8, ME).unwrap();
                     word.update(|value| op.apply(value)).unwrap();
                 }
             });
@@ -51,21 +51,21 @@ fn the_word_is_changed_in_one_step() {
     assert_eq!((value & 0xffff_ffff, value >> 32 & 0xffff, value >> 48), (low, EACH & 0xffff, EACH & 0xffff));
 }
 
-/// A word that was admitted is not changed after it has been revoked, whoever revoked it.
+/// An admitted word is not changed after it has been revoked, by whichever call.
 #[test]
 fn a_revoked_word_is_not_changed() {
     let table = MemoryTable::new(16, [4; 32]);
     let words = registered(&table, ATOMIC);
     let participant = table.join();
-    let turn = participant.enter();
-    let word = turn.check_atomic(words.stag(), 0, ME).unwrap();
+    let epoch = participant.enter();
+    let word = epoch.check_atomic(words.stag(), 0, ME).unwrap();
     assert_eq!(word.update(|value| value + 1), Ok(0));
     words.invalidate();
     assert_eq!(word.update(|value| value + 1), Err(Fault::InvalidStag));
     assert_eq!(words.memory().load_u64_acquire(0), Ok(1));
 }
 
-/// Memory is its owner's alone once deregistration has returned, also with atomics under way on other
+/// Memory belongs to its owner only, once deregistration has returned, also with atomics under way on other
 /// threads.
 // Proves EXT-155.
 #[test]
@@ -79,12 +79,12 @@ fn after_deregistration_no_atomic_lands() {
                     let participant = table.join();
                     let mut changed = 0_u64;
                     while stop.load(Ordering::Acquire) == 0 {
-                        let turn = participant.enter();
+                        let epoch = participant.enter();
                         let stag = Stag(advertised.load(Ordering::Acquire) as u32);
-                        if let Ok(word) = turn.check_atomic(stag, 0, ME) {
+                        if let Ok(word) = epoch.check_atomic(stag, 0, ME) {
                             changed += u64::from(word.update(|value| value + 1).is_ok());
                         }
-                        drop(turn);
+                        drop(epoch);
                         std::thread::yield_now();
                     }
                     changed
@@ -98,7 +98,7 @@ fn after_deregistration_no_atomic_lands() {
             advertised.store(words.stag().0.into(), Ordering::Release);
             std::thread::sleep(Duration::from_micros(round % 5 * 20));
             words.deregister();
-            // Ours alone now: read twice.
+            // It belongs to us only: it is the same when read twice.
             let read = || {
                 table
                     .register(Arc::clone(&region), &RegisterOptions::default())
@@ -125,9 +125,9 @@ fn after_deregistration_no_atomic_lands() {
 fn a_word_is_checked_in_order() {
     let table = MemoryTable::new(16, [6; 32]);
     let participant = table.join();
-    let turn = participant.enter();
+    let epoch = participant.enter();
     let fault = |registration: &Registration, to: u64, by: Accessor| {
-        turn.check_atomic(registration.stag(), to, by).map(drop).err()
+        epoch.check_atomic(registration.stag(), to, by).map(drop).err()
     };
     let words = registered(&table, ATOMIC);
     let stranger = Accessor { pd: PdId(2), ..ME };
@@ -148,10 +148,10 @@ fn a_word_is_checked_in_order() {
     ] {
         let registration = registered(&table, access);
         assert_eq!(fault(&registration, 0, ME), expected, "{access:?}");
-        // Misalignment is not looked at before the rights.
+        // The rights are checked before the alignment.
         assert_eq!(fault(&registration, 4, ME), Some(expected.unwrap_or(Fault::Misaligned)));
     }
-    // A region whose offsets start at 4: the memory counts.
+    // A region whose offsets start at 4: the alignment of the memory counts.
     let options = RegisterOptions {
         pd: ME.pd,
         stream: None,
@@ -161,11 +161,11 @@ fn a_word_is_checked_in_order() {
     };
     let shifted = table.register(Arc::new(Region::new(64).unwrap()), &options).unwrap();
     assert_eq!((fault(&shifted, 4, ME), fault(&shifted, 8, ME)), (None, Some(Fault::Misaligned)));
-    set_and_see(&turn, &words);
+    set_and_see(&epoch, &words);
 }
 
-fn set_and_see(turn: &EpochGuard, words: &Registration) {
-    let word = turn.check_atomic(words.stag(), 4088, ME).unwrap();
+fn set_and_see(epoch: &EpochGuard, words: &Registration) {
+    let word = epoch.check_atomic(words.stag(), 4088, ME).unwrap();
     assert_eq!(word.update(|_| 0x1122), Ok(0));
     assert_eq!(words.memory().load_u64_acquire(4088), Ok(0x1122));
 }

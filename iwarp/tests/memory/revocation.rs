@@ -1,4 +1,4 @@
-//! Revocation while engines are placing and reading: when it returns, the memory is its owner's alone.
+//! Revocation while engines place and read: when it returns, the memory belongs to its owner only.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,7 +18,7 @@ const OPTIONS: RegisterOptions =
 /// Bytes of one copy: long enough that revocation meets it half way.
 const LEN: usize = 1 << 18;
 
-/// A name that the owner hands to the engines; 0 when there is none.
+/// The STag that the owner gives to the engines, or 0.
 struct Advertised(AtomicU64);
 
 /// Stops the other threads also when an assertion fails, so that a failure is not a hang.
@@ -30,33 +30,32 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// Places and reads through whatever is advertised until told to stop. Returns how often it could and could
-/// not.
+/// Places and reads through the advertised STag until stopped. Returns how often that succeeded and failed.
 fn engine(table: &MemoryTable, advertised: &Advertised, stop: &AtomicBool, byte: u8) -> (u64, u64) {
     let participant = table.join();
     let (mut placed, mut refused) = (0, 0);
     let (bytes, mut out) = (vec![byte; LEN], vec![0; LEN]);
     while !stop.load(Ordering::Acquire) {
-        let turn = participant.enter();
+        let epoch = participant.enter();
         let stag = Stag(advertised.0.load(Ordering::Acquire) as u32);
-        match turn.check_write(stag, 0, LEN as u64, ME).and_then(|target| target.place(0, &bytes)) {
+        match epoch.check_write(stag, 0, LEN as u64, ME).and_then(|target| target.place(0, &bytes)) {
             Ok(()) => placed += 1,
             Err(fault) => {
                 assert_eq!(fault, Fault::InvalidStag);
                 refused += 1;
             }
         }
-        if let Ok(source) = turn.check_read(stag, 0, LEN as u64, ME) {
+        if let Ok(source) = epoch.check_read(stag, 0, LEN as u64, ME) {
             let _ = source.fetch(0, &mut out);
         }
-        drop(turn);
+        drop(epoch);
         std::thread::yield_now();
     }
     (placed, refused)
 }
 
-/// Memory of the caller: after `deregister` not a byte of it changes, although engines go on with the old
-/// name, and it is freed and reused at once.
+/// Memory of the caller: after `deregister` no byte of it changes, although engines go on with the old STag,
+/// and it is freed and reused at once.
 // Proves DDP-219, DDP-231, SEC-099 to SEC-101, SEC-177.
 #[test]
 fn after_deregistration_not_a_byte_changes() {
@@ -80,9 +79,9 @@ fn after_deregistration_not_a_byte_changes() {
             std::thread::sleep(Duration::from_micros(u64::from(round % 7) * 50));
             registration.deregister();
             written += u32::from(memory.iter().any(|&byte| byte != 0));
-            // The memory is ours alone: plain writes and reads now, and then it is freed.
+            // The memory belongs to us only: plain writes and reads, and then it is freed.
             memory.fill(0xAA);
-            // Long enough for a copy that nobody waited for to go on.
+            // Long enough to see a copy that nobody waited for.
             std::thread::sleep(Duration::from_micros(300));
             assert!(memory.iter().all(|&byte| byte == 0xAA), "round {round}: changed after deregistration");
         }
@@ -99,7 +98,7 @@ fn after_deregistration_not_a_byte_changes() {
     assert_eq!(table.usage().registered, 0);
 }
 
-/// The table lets go of a region when the last registration over it ends, and not before.
+/// The table drops a region when the last registration over it ends, and not before.
 #[test]
 fn a_region_lives_as_long_as_its_registrations() {
     let table = MemoryTable::new(16, [4; 32]);
@@ -114,22 +113,22 @@ fn a_region_lives_as_long_as_its_registrations() {
     assert_eq!(Arc::strong_count(&region), 1);
 }
 
-/// Deregistering waits for a turn that is open on another thread, and for no other.
+/// Deregistering waits for an epoch that is open on another thread, and for no other.
 #[test]
 fn deregistration_waits_for_the_open_turn() {
     let table = MemoryTable::new(16, [5; 32]);
     let registration = table.register(Arc::new(Region::new(64).unwrap()), &OPTIONS).unwrap();
-    // An engine that is asleep outside a turn, and one that is gone, hold nobody up.
+    // An engine that sleeps outside an epoch, and one that was dropped, delay nobody.
     let _asleep = table.join();
     drop(table.join());
     let (entered, done) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let participant = table.join();
-            let turn = participant.enter();
-            let target = turn.check_write(registration.stag(), 0, 1, ME).unwrap();
+            let epoch = participant.enter();
+            let target = epoch.check_write(registration.stag(), 0, 1, ME).unwrap();
             entered.store(true, Ordering::Release);
-            // Whoever waits marks the slot first.
+            // The waiting call marks the slot first.
             let started = Instant::now();
             while target.place(0, b"x") != Err(Fault::InvalidStag) {
                 assert!(started.elapsed() < Duration::from_secs(60), "the other thread does not revoke");
@@ -146,7 +145,7 @@ fn deregistration_waits_for_the_open_turn() {
     });
 }
 
-/// Threads that revoke from inside their own turns wait neither for themselves nor for each other.
+/// Threads that revoke inside their own epochs wait neither for themselves nor for each other.
 #[test]
 fn revoking_inside_a_turn_does_not_deadlock() {
     let table = MemoryTable::new(16, [6; 32]);
@@ -156,12 +155,12 @@ fn revoking_inside_a_turn_does_not_deadlock() {
             scope.spawn(|| {
                 let participant = table.join();
                 for _ in 0..300 {
-                    let turn = participant.enter();
+                    let epoch = participant.enter();
                     let registration = table.register(Arc::new(Region::new(64).unwrap()), &OPTIONS).unwrap();
-                    let target = turn.check_write(registration.stag(), 0, 8, ME).unwrap();
+                    let target = epoch.check_write(registration.stag(), 0, 8, ME).unwrap();
                     assert_eq!(target.place(0, b"eight oc"), Ok(()));
                     registration.deregister();
-                    // The memory is gone; what was admitted notices.
+                    // The memory is revoked, which an admitted access notices.
                     assert_eq!(target.place(0, b"eight oc"), Err(Fault::InvalidStag));
                 }
             });
@@ -170,7 +169,7 @@ fn revoking_inside_a_turn_does_not_deadlock() {
     assert!(started.elapsed() < Duration::from_secs(20));
 }
 
-/// Posting threads that copy inline data outside any turn are waited for as well.
+/// Posting threads that copy inline data outside an epoch are waited for as well.
 #[test]
 fn fetching_outside_a_turn_is_waited_for() {
     let table = MemoryTable::new(16, [7; 32]);
@@ -201,7 +200,7 @@ fn fetching_outside_a_turn_is_waited_for() {
     });
 }
 
-/// The same for names that a send queue takes away, over the whole of one memory or a part of it: a window of
+/// The same for STags that a send queue invalidates, over all of a region or a part of it: a window of
 /// either type and a fast registration. When the call returns, no byte changes and none is read, on any
 /// engine.
 // Proves SEC-099, SEC-101, RDMAP-355, DDP-231.
@@ -241,29 +240,29 @@ fn what_a_send_queue_takes_away_stays_as_it_is() {
             };
             let stag = if kind == 2 { fast.stag(key) } else { windows[kind].stag(key) };
             let register = FastBind { stag, offset: 0, len: LEN as u64, access: ACCESS, base: Base::Zero };
-            // Bound and taken away inside turns, as an engine does it.
-            let turn = queue.enter();
+            // Bound and invalidated inside epochs, as an engine does it.
+            let epoch = queue.enter();
             if kind == 2 {
-                turn.fast_register(&register, ME).unwrap();
+                epoch.fast_register(&register, ME).unwrap();
             } else {
-                turn.bind_window(&bind(stag, LEN as u64), ME).unwrap();
+                epoch.bind_window(&bind(stag, LEN as u64), ME).unwrap();
             }
-            drop(turn);
+            drop(epoch);
             advertised.0.store(stag.0.into(), Ordering::Release);
             std::thread::sleep(Duration::from_micros(u64::from(round % 7) * 50));
-            let turn = queue.enter();
+            let epoch = queue.enter();
             if kind == 0 {
-                turn.bind_window(&bind(windows[0].stag(key.wrapping_add(1)), 0), ME).unwrap();
+                epoch.bind_window(&bind(windows[0].stag(key.wrapping_add(1)), 0), ME).unwrap();
             } else {
-                turn.invalidate_local(stag, ME).unwrap();
+                epoch.invalidate_local(stag, ME).unwrap();
             }
             let (mut first, mut last) = (vec![0; LEN], vec![0; LEN]);
             memory.read_at(0, &mut first).unwrap();
-            // Long enough for a copy that nobody waited for to go on.
+            // Long enough to see a copy that nobody waited for.
             std::thread::sleep(Duration::from_micros(300));
             memory.read_at(0, &mut last).unwrap();
             assert!(first == last, "round {round}: changed after it was taken away");
-            drop(turn);
+            drop(epoch);
             written[kind] += u32::from(first.iter().any(|&byte| byte != 0));
         }
         drop(stop_engines);
@@ -274,9 +273,8 @@ fn what_a_send_queue_takes_away_stays_as_it_is() {
     assert!(written.iter().all(|&rounds| rounds > 0), "the race was not run: {written:?}");
 }
 
-/// One name is registered for one piece of its memory and another in turn, while an engine writes to an
-/// offset of the first all the time: it is placed where that piece is or refused, and never by the offsets of
-/// one in the bytes of the other.
+/// One STag is registered alternately for two pieces of its memory, while an engine writes to an offset of
+/// the first piece all the time: a Write is placed in that piece or refused, and never in the other piece.
 // Proves SEC-095.
 #[test]
 fn a_range_is_in_force_before_its_name() {
@@ -299,9 +297,9 @@ fn a_range_is_in_force_before_its_name() {
         scope.spawn(|| {
             let engine = table.join();
             while !stop.load(Ordering::Acquire) {
-                let turn = engine.enter();
+                let epoch = engine.enter();
                 for _ in 0..20 {
-                    let target = turn.check_write(stag, base, 1, ME);
+                    let target = epoch.check_write(stag, base, 1, ME);
                     let done = target.and_then(|target| target.place(0, &[1]));
                     assert!(matches!(done, Ok(()) | Err(Fault::InvalidStag | Fault::Bounds)), "{done:?}");
                     placed.fetch_add(u64::from(done.is_ok()), Ordering::Relaxed);
@@ -312,14 +310,14 @@ fn a_range_is_in_force_before_its_name() {
         let queue = table.join();
         let mut round = 0;
         let late = Instant::now() + Duration::from_secs(20);
-        // A busy machine may not let the engine run for a while.
+        // A busy machine may delay the engine.
         while round < ROUNDS || placed.load(Ordering::Relaxed) == 0 && Instant::now() < late {
-            let turn = queue.enter();
-            turn.fast_register(&pieces[round % 2], ME).unwrap();
+            let epoch = queue.enter();
+            epoch.fast_register(&pieces[round % 2], ME).unwrap();
             if round % 64 == 0 {
                 std::thread::yield_now();
             }
-            turn.invalidate_local(stag, ME).unwrap();
+            epoch.invalidate_local(stag, ME).unwrap();
             round += 1;
         }
         drop(stop_engine);
@@ -330,7 +328,7 @@ fn a_range_is_in_force_before_its_name() {
     assert_eq!(bytes[1..], [0; 4095]);
 }
 
-/// Waits until something is so that another thread is about to do, for a while: where it never is, an
+/// Waits, for a while, until a condition holds that another thread is about to fulfil. If it never does, an
 /// assertion says so.
 fn until(is_so: impl Fn() -> bool) {
     let end = Instant::now() + Duration::from_secs(5);
@@ -339,8 +337,8 @@ fn until(is_so: impl Fn() -> bool) {
     }
 }
 
-/// Prepared memory is freed while a request to register it is still in a send queue: it is not made valid
-/// again between its revocation and its end.
+/// Prepared memory is freed while a request to register it is still in a send queue: it does not become
+/// valid again between its revocation and its end.
 #[test]
 fn what_is_being_freed_is_not_registered_again() {
     let table = MemoryTable::new(16, [9; 32]);
@@ -349,16 +347,16 @@ fn what_is_being_freed_is_not_registered_again() {
     let prepared = table.prepare(Arc::new(Region::new(64).unwrap()), &options).unwrap();
     let stag = prepared.stag(1);
     let register = FastBind { stag, offset: 0, len: 64, access: ACCESS, base: Base::Zero };
-    let turn = engine.enter();
-    turn.fast_register(&register, ME).unwrap();
-    assert!(turn.check_write(stag, 0, 64, ME).is_ok());
+    let epoch = engine.enter();
+    epoch.fast_register(&register, ME).unwrap();
+    assert!(epoch.check_write(stag, 0, 64, ME).is_ok());
     std::thread::scope(|scope| {
-        // Waits for the turn.
+        // Waits for the epoch.
         scope.spawn(move || drop(prepared));
-        until(|| turn.check_write(stag, 0, 64, ME).is_err());
-        let again = turn.fast_register(&register, ME);
-        let reached = turn.check_write(stag, 0, 64, ME).is_ok();
-        drop(turn);
+        until(|| epoch.check_write(stag, 0, 64, ME).is_err());
+        let again = epoch.fast_register(&register, ME);
+        let reached = epoch.check_write(stag, 0, 64, ME).is_ok();
+        drop(epoch);
         assert_eq!(again, Err(BindError::UnknownStag));
         assert!(!reached);
     });
@@ -368,8 +366,8 @@ fn what_is_being_freed_is_not_registered_again() {
     assert_eq!(table.usage().registered, 1);
 }
 
-/// A window of type 1 is freed while its engine waits to bind it again: the bind fails, and what takes its
-/// place is left alone.
+/// A window of type 1 is freed while its engine waits to bind it again: the bind fails, and the next user of
+/// its slot is not affected.
 #[test]
 fn a_window_that_is_freed_while_it_is_bound_again_stays_unbound() {
     let table = MemoryTable::new(16, [10; 32]);
@@ -381,14 +379,14 @@ fn a_window_that_is_freed_while_it_is_bound_again_stays_unbound() {
     let access = Access::REMOTE_READ;
     let bind = Bind { stag, region: region.stag(), addr: 0, len: 64, access, zero_based: true };
     binder.enter().bind_window(&bind, ME).unwrap();
-    let turn = other.enter();
+    let epoch = other.enter();
     std::thread::scope(|scope| {
-        // Both wait for the turn.
+        // Both wait for the epoch.
         let bound = scope.spawn(move || binder.enter().bind_window(&bind, ME));
-        until(|| turn.check_read(stag, 0, 64, ME).is_err());
+        until(|| epoch.check_read(stag, 0, 64, ME).is_err());
         scope.spawn(move || drop(window));
         until(|| table.window_kind(stag).is_none());
-        drop(turn);
+        drop(epoch);
         assert_eq!(bound.join().unwrap(), Err(BindError::UnknownStag));
     });
     let next = table.alloc_window(ME.pd, WindowKind::Type1, false).unwrap();
@@ -396,7 +394,7 @@ fn a_window_that_is_freed_while_it_is_bound_again_stays_unbound() {
     assert_eq!(other.enter().bind_window(&bind, ME), Ok(()));
 }
 
-/// A participant that has gone to another thread opens no second turn while the thread of the first one
+/// A participant that was moved to another thread opens no second epoch while the thread of the first one
 /// waits.
 #[test]
 fn turns_of_one_participant_never_overlap() {
@@ -414,11 +412,11 @@ fn turns_of_one_participant_never_overlap() {
         });
         until(|| is_held.load(Ordering::Acquire));
         threads.spawn(move || {
-            let turn = waiter.enter();
+            let epoch = waiter.enter();
             give.send(waiter).unwrap();
             // Waits for the holder.
             registration.invalidate();
-            drop(turn);
+            drop(epoch);
         });
         let waiter = take.recv().unwrap();
         for _ in 0..50 {

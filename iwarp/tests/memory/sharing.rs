@@ -1,5 +1,5 @@
-//! Names over shared memory and shared domains: who reaches what, how hard names are to guess, and who may
-//! write where others write.
+//! STags over shared memory and shared domains: who may access what, how hard STags are to guess, and who
+//! may write to memory that others write to.
 
 use std::sync::Arc;
 
@@ -35,20 +35,20 @@ fn register(table: &MemoryTable, region: &Arc<Region>, pd: u32, access: Access) 
 
 fn write(table: &MemoryTable, by: Accessor, stag: Stag, bytes: &[u8]) -> Result<(), Fault> {
     let engine = table.join();
-    let turn = engine.enter();
-    turn.check_write(stag, 0, bytes.len() as u64, by).and_then(|target| target.place(0, bytes))
+    let epoch = engine.enter();
+    epoch.check_write(stag, 0, bytes.len() as u64, by).and_then(|target| target.place(0, bytes))
 }
 
 fn read(table: &MemoryTable, by: Accessor, stag: Stag) -> Result<[u8; 4], Fault> {
     let engine = table.join();
-    let turn = engine.enter();
+    let epoch = engine.enter();
     let mut out = [0; 4];
-    turn.check_read(stag, 0, 4, by)?.fetch(0, &mut out)?;
+    epoch.check_read(stag, 0, 4, by)?.fetch(0, &mut out)?;
     Ok(out)
 }
 
-/// One range under names of two domains: each has the rights of its own name; readers read the same and write
-/// nothing; a reader sees what the writer writes; two writers undo each other's work.
+/// One range with STags of two domains: each has its own rights; readers read the same and write nothing; a
+/// reader sees the writer's bytes; two writers overwrite each other.
 // Proves SEC-023, SEC-114 to SEC-116.
 #[test]
 fn one_range_in_two_domains() {
@@ -62,7 +62,7 @@ fn one_range_in_two_domains() {
     assert_eq!(write(&table, a, readers[0].stag(), b"mine"), Err(Fault::AccessRights));
     assert_eq!(write(&table, b, readers[1].stag(), b"mine"), Err(Fault::AccessRights));
     assert_eq!(read(&table, a, writers[0].stag()), Err(Fault::AccessRights));
-    // Each by its own names alone.
+    // Each by its own STags only.
     assert_eq!(read(&table, a, writers[1].stag()), Err(Fault::NotAssociated));
     assert_eq!(write(&table, b, writers[0].stag(), b"mine"), Err(Fault::NotAssociated));
 
@@ -72,8 +72,8 @@ fn one_range_in_two_domains() {
     assert_eq!(read(&table, a, readers[0].stag()), Ok(*b"lost"));
 }
 
-/// A strict table lets peers of one domain only write to a byte, by whatever kind of name; one that is not
-/// strict tells when asked.
+/// A strict table lets only peers of one domain write to a byte, by whatever kind of STag. Another table
+/// reports overlaps when asked.
 // Proves SEC-117.
 #[test]
 fn peers_of_two_domains_do_not_write_to_one_place() {
@@ -90,7 +90,7 @@ fn peers_of_two_domains_do_not_write_to_one_place() {
     let prepare = Prepare { pd: PdId(2), ..Default::default() };
     let prepared = strict.prepare(Arc::clone(&region), &prepare);
     assert_eq!(prepared.err(), Some(RegisterError::Overlap { writers: 2 }));
-    // Who only reads, or writes locally, is no danger to the writer.
+    // Readers and local writers are allowed beside the writer.
     let mut reader = register(&strict, &region, 2, READ);
     let _local = register(&strict, &region, 2, Access::LOCAL_WRITE);
     assert_eq!(reader.other_writers(), 2);
@@ -101,7 +101,7 @@ fn peers_of_two_domains_do_not_write_to_one_place() {
     reader.revalidate(1, BOTH).unwrap();
     refused(try_register(&strict, &region, 1, WRITE), 1);
     drop((first, reader));
-    // Prepared memory counts before it is registered, and a region for windows before one is bound.
+    // Prepared memory counts before it is registered, and a region for windows before a window is bound.
     let prepared = strict.prepare(Arc::clone(&region), &prepare).unwrap();
     refused(try_register(&strict, &region, 1, WRITE), 1);
     drop(prepared);
@@ -110,7 +110,7 @@ fn peers_of_two_domains_do_not_write_to_one_place() {
     drop(bindable);
     assert!(try_register(&strict, &region, 1, WRITE).is_ok());
 
-    // By the byte: neighbours do not overlap, a shared byte does.
+    // Ranges are compared by the byte: adjacent ones do not overlap, a shared byte does.
     let start = region.as_ptr().as_ptr();
     let piece = |pd, offset: usize, len| {
         let options = RegisterOptions { pd: PdId(pd), access: WRITE, ..Default::default() };
@@ -129,8 +129,8 @@ fn peers_of_two_domains_do_not_write_to_one_place() {
     assert_eq!((one.other_writers(), two.other_writers()), (1, 1));
 }
 
-/// Guesses hit as often as chance says: 24 bits are unpredictable. Names are spread over the whole space, and
-/// neither the name before nor the one behind a valid one is valid beyond chance.
+/// Guesses succeed as often as by chance: 24 bits are unpredictable. STags are spread over the whole space,
+/// and those next to a valid one are not valid more often than by chance.
 // Proves SEC-029, SEC-176, RDMAP-357, RDMAP-358.
 #[test]
 fn names_are_as_hard_to_guess_as_they_are_many() {
@@ -139,9 +139,9 @@ fn names_are_as_hard_to_guess_as_they_are_many() {
     let region = Arc::new(Region::new(64).unwrap());
     let all: Vec<_> = (0..LIVE).map(|_| register(&table, &region, 1, READ)).collect();
     let engine = table.join();
-    let turn = engine.enter();
+    let epoch = engine.enter();
     let hits = |guess: &dyn Fn(u32) -> u32, count: u32| {
-        let valid = |n: &u32| turn.check_read(Stag::new(guess(*n), 0), 0, 1, accessor(1)).is_ok();
+        let valid = |n: &u32| epoch.check_read(Stag::new(guess(*n), 0), 0, 1, accessor(1)).is_ok();
         (0..count).filter(valid).count() as u32
     };
     // An even walk over all indices: 2^20 guesses of 2^24, 625 expected, sigma 25.
@@ -163,7 +163,7 @@ fn names_are_as_hard_to_guess_as_they_are_many() {
     assert!(steps.len() > 9_900, "{} different steps", steps.len());
 }
 
-/// Reads around both ends of a range, with the codes that the peer is told.
+/// Reads around both ends of a range, with the codes that the peer gets.
 // Proves SEC-096, SEC-104.
 #[test]
 fn reads_outside_are_refused_with_their_codes() {
@@ -172,7 +172,7 @@ fn reads_outside_are_refused_with_their_codes() {
     let options = RegisterOptions { pd: PdId(1), access: READ, base: Base::Iova(BASE), ..Default::default() };
     let region = table.register(Arc::new(Region::new(77).unwrap()), &options).unwrap();
     let engine = table.join();
-    let turn = engine.enter();
+    let epoch = engine.enter();
     for (to, len, codes) in [
         (BASE - 1, 1, (0, 1, 1)),
         (BASE - 1, 2, (0, 1, 1)),
@@ -183,12 +183,12 @@ fn reads_outside_are_refused_with_their_codes() {
         (u64::MAX, 1, (0, 1, 4)),
         (u64::MAX - 10, 77, (0, 1, 4)),
     ] {
-        let fault = turn.check_read(region.stag(), to, len, accessor(1)).map(drop).unwrap_err();
+        let fault = epoch.check_read(region.stag(), to, len, accessor(1)).map(drop).unwrap_err();
         let error = TerminateError::of_read_fault(fault);
         assert_eq!((error.layer(), error.etype(), error.code()), codes, "{to:#x} {len}");
     }
-    assert!(turn.check_read(region.stag(), BASE, 77, accessor(1)).is_ok());
-    assert!(turn.check_read(region.stag(), BASE + 76, 1, accessor(1)).is_ok());
+    assert!(epoch.check_read(region.stag(), BASE, 77, accessor(1)).is_ok());
+    assert!(epoch.check_read(region.stag(), BASE + 76, 1, accessor(1)).is_ok());
 }
 
 proptest! {
@@ -217,19 +217,19 @@ proptest! {
         for (index, pd, stream, op) in tries {
             let (name, options) = index.get(&names);
             let by = Accessor { pd: PdId(pd), stream: StreamId(stream) };
-            let turn = engine.enter();
+            let epoch = engine.enter();
             let stag = name.stag();
             let has = |right| options.access.contains(right);
             let mine = options.stream.map_or(options.pd == by.pd, |only| only == by.stream);
             let valid = name.is_valid();
             let atomic = has(Access::REMOTE_ATOMIC) || has(Access::REMOTE_READ | Access::REMOTE_WRITE);
             let (done, allowed) = match op {
-                0 => (turn.check_write(stag, 0, 1, by).is_ok(), mine && has(Access::REMOTE_WRITE)),
-                1 => (turn.check_read(stag, 0, 1, by).is_ok(), mine && has(Access::REMOTE_READ)),
-                2 => (turn.check_atomic(stag, 0, by).is_ok(), mine && atomic),
+                0 => (epoch.check_write(stag, 0, 1, by).is_ok(), mine && has(Access::REMOTE_WRITE)),
+                1 => (epoch.check_read(stag, 0, 1, by).is_ok(), mine && has(Access::REMOTE_READ)),
+                2 => (epoch.check_atomic(stag, 0, by).is_ok(), mine && atomic),
                 _ => {
                     let only = options.stream == Some(by.stream) && options.access.intersects(Access::REMOTE);
-                    (turn.invalidate_remote(stag, by).is_ok(), only)
+                    (epoch.invalidate_remote(stag, by).is_ok(), only)
                 }
             };
             prop_assert_eq!(done, allowed && valid);

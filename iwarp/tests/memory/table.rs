@@ -1,4 +1,4 @@
-//! Registered memory: who may do what, exactly where, and under which names.
+//! Registered memory: the rights, the exact ranges, and the STags.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,8 +30,8 @@ fn register_shared(table: &MemoryTable, region: &Arc<Region>) -> Registration {
     table.register(Arc::clone(region), &options(WRITE)).unwrap()
 }
 
-/// 10^5 registrations that come and go: no STag is 0, every bit of the index is fair, consecutive ones say
-/// nothing of each other, and an index comes back late or never.
+/// 10^5 registrations that are made and dropped: no STag is 0, every bit of the index is fair, consecutive
+/// ones are unrelated, and an index is reused late or never.
 // Proves SEC-060, SEC-092.
 #[test]
 fn a_hundred_thousand_stags_are_unpredictable_sparse_and_not_reused() {
@@ -78,7 +78,7 @@ fn stags_follow_from_the_seed_alone() {
     assert!(one.iter().all(|index| !two.contains(index)));
 }
 
-/// The limit has a name and a count; a registration that ends makes room.
+/// The limit has a name and a count. A registration that ends makes space.
 // Proves SEC-048, SEC-121.
 #[test]
 fn the_limit_holds_and_is_reported() {
@@ -102,9 +102,9 @@ fn the_key_is_part_of_the_name() {
     let (stag, base) = (registration.stag(), registration.base_to());
     assert_eq!(stag.key(), 0x5A);
     let engine = table.join();
-    let turn = engine.enter();
+    let epoch = engine.enter();
     for key in 0..=255 {
-        let result = turn.check_write(Stag::new(stag.index(), key), base, 1, ME).map(|_| ());
+        let result = epoch.check_write(Stag::new(stag.index(), key), base, 1, ME).map(|_| ());
         assert_eq!(result, if key == 0x5A { Ok(()) } else { Err(Fault::InvalidStag) });
     }
 }
@@ -125,29 +125,29 @@ fn the_rights_matrix() {
         }
         let registration = made.unwrap();
         let (stag, to) = (registration.stag(), registration.base_to());
-        let turn = engine.enter();
+        let epoch = engine.enter();
         let remote = |right: Access| match () {
             () if !access.intersects(Access::REMOTE) => Err(Fault::InvalidStag),
             () if access.contains(right) => Ok(()),
             () => Err(Fault::AccessRights),
         };
-        assert_eq!(turn.check_write(stag, to, 1, ME).map(|_| ()), remote(Access::REMOTE_WRITE));
-        assert_eq!(turn.check_read(stag, to, 1, ME).map(|_| ()), remote(Access::REMOTE_READ));
+        assert_eq!(epoch.check_write(stag, to, 1, ME).map(|_| ()), remote(Access::REMOTE_WRITE));
+        assert_eq!(epoch.check_read(stag, to, 1, ME).map(|_| ()), remote(Access::REMOTE_READ));
         let local = if access.contains(Access::LOCAL_WRITE) { Ok(()) } else { Err(Fault::AccessRights) };
-        assert_eq!(turn.check_sink(stag, to, 1, ME.pd).map(|_| ()), local);
+        assert_eq!(epoch.check_sink(stag, to, 1, ME.pd).map(|_| ()), local);
         assert_eq!(table.check_local(ME.pd, stag.0, to, 1, Access::LOCAL_WRITE), local);
-        assert!(turn.check_source(stag, to, 1, ME.pd).is_ok());
-        // Association is told before rights and range.
+        assert!(epoch.check_source(stag, to, 1, ME.pd).is_ok());
+        // Association is checked before rights and range.
         let foreign = Accessor { pd: PdId(2), stream: StreamId(1) };
         let expected =
             if access.intersects(Access::REMOTE) { Fault::NotAssociated } else { Fault::InvalidStag };
-        assert_eq!(turn.check_write(stag, 0, u64::MAX, foreign).map(|_| ()), Err(expected));
-        assert_eq!(turn.check_source(stag, to, 1, PdId(2)).map(|_| ()), Err(Fault::NotAssociated));
+        assert_eq!(epoch.check_write(stag, 0, u64::MAX, foreign).map(|_| ()), Err(expected));
+        assert_eq!(epoch.check_source(stag, to, 1, PdId(2)).map(|_| ()), Err(Fault::NotAssociated));
     }
 }
 
-/// A single stream's STag is that stream's in whatever domain it says it is; a domain's is every stream's in
-/// it.
+/// An STag of a single stream is valid for that stream, whatever domain it names. An STag of a domain is
+/// valid for every stream of the domain.
 // Proves DDP-226, DDP-227, SEC-085, SEC-086.
 #[test]
 fn both_kinds_of_association() {
@@ -155,13 +155,13 @@ fn both_kinds_of_association() {
     let single = register(&table, 16, RegisterOptions { stream: Some(StreamId(7)), ..options(WRITE) });
     let domain = register(&table, 16, options(WRITE));
     let engine = table.join();
-    let turn = engine.enter();
+    let epoch = engine.enter();
     for (pd, stream, single_ok, domain_ok) in
         [(1, 7, true, true), (1, 8, false, true), (2, 7, true, false), (2, 8, false, false)]
     {
         let by = Accessor { pd: PdId(pd), stream: StreamId(stream) };
         for (registration, ok) in [(&single, single_ok), (&domain, domain_ok)] {
-            let result = turn.check_write(registration.stag(), registration.base_to(), 1, by).map(|_| ());
+            let result = epoch.check_write(registration.stag(), registration.base_to(), 1, by).map(|_| ());
             assert_eq!(result, if ok { Ok(()) } else { Err(Fault::NotAssociated) });
         }
     }
@@ -181,15 +181,16 @@ fn tagged_offsets_start_where_asked() {
     assert_eq!(base(Base::Iova(u64::MAX - 254)).err(), Some(RegisterError::BaseWraps));
     let top = base(Base::Iova(u64::MAX - 255)).unwrap();
     let engine = table.join();
-    let turn = engine.enter();
-    let check = |to, len| turn.check_write(top.stag(), to, len, ME).map(|_| ());
+    let epoch = engine.enter();
+    let check = |to, len| epoch.check_write(top.stag(), to, len, ME).map(|_| ());
     assert_eq!(check(u64::MAX - 255, 255), Ok(()));
     assert_eq!(check(u64::MAX - 255, 256), Err(Fault::Wrap));
     assert_eq!(check(u64::MAX - 256, 1), Err(Fault::Bounds));
     assert_eq!(check(0, 1), Err(Fault::Bounds));
 }
 
-/// Invalidated by its owner, by the peer, and given back: unusable at once, the index kept until the end.
+/// Invalidated by its owner, by the peer, or deregistered: it is unusable at once, and keeps its index until
+/// the end.
 // Proves DDP-219, DDP-231, RDMAP-250, SEC-098, SEC-155, SEC-156.
 #[test]
 fn invalidation_by_owner_and_peer() {
@@ -202,18 +203,18 @@ fn invalidation_by_owner_and_peer() {
     let engine = table.join();
     let (stag, to) = (mine.stag(), mine.base_to());
     {
-        let turn = engine.enter();
-        let target = turn.check_write(stag, to, 4, ME).unwrap();
-        assert_eq!(turn.invalidate_remote(Stag(stag.0 ^ 1), ME), Err(Fault::InvalidStag));
-        assert_eq!(turn.invalidate_remote(shared.stag(), ME), Err(Fault::NotInvalidatable));
-        assert_eq!(turn.invalidate_remote(others.stag(), ME), Err(Fault::NotInvalidatable));
-        assert_eq!(turn.invalidate_remote(local.stag(), ME), Err(Fault::InvalidStag));
+        let epoch = engine.enter();
+        let target = epoch.check_write(stag, to, 4, ME).unwrap();
+        assert_eq!(epoch.invalidate_remote(Stag(stag.0 ^ 1), ME), Err(Fault::InvalidStag));
+        assert_eq!(epoch.invalidate_remote(shared.stag(), ME), Err(Fault::NotInvalidatable));
+        assert_eq!(epoch.invalidate_remote(others.stag(), ME), Err(Fault::NotInvalidatable));
+        assert_eq!(epoch.invalidate_remote(local.stag(), ME), Err(Fault::InvalidStag));
         assert_eq!(target.place(0, b"abcd"), Ok(()));
-        assert_eq!(turn.invalidate_remote(stag, ME), Ok(()));
-        // What was admitted before is refused now.
+        assert_eq!(epoch.invalidate_remote(stag, ME), Ok(()));
+        // An access that was admitted before is refused now.
         assert_eq!(target.place(0, b"efgh"), Err(Fault::InvalidStag));
-        assert_eq!(turn.check_write(stag, to, 4, ME).map(|_| ()), Err(Fault::InvalidStag));
-        assert_eq!(turn.invalidate_remote(stag, ME), Err(Fault::InvalidStag));
+        assert_eq!(epoch.check_write(stag, to, 4, ME).map(|_| ()), Err(Fault::InvalidStag));
+        assert_eq!(epoch.invalidate_remote(stag, ME), Err(Fault::InvalidStag));
     }
     assert!(!mine.is_valid() && shared.is_valid());
     let mut bytes = [0; 5];
@@ -222,14 +223,15 @@ fn invalidation_by_owner_and_peer() {
 
     let renewed = mine.revalidate(9, WRITE | Access::REMOTE_READ).unwrap();
     assert_eq!((renewed.index(), renewed.key()), (stag.index(), 9));
-    let turn = engine.enter();
-    assert_eq!(turn.check_write(stag, to, 4, ME).map(|_| ()), Err(Fault::InvalidStag));
-    let source = turn.check_read(renewed, to, 4, ME).unwrap();
-    // The owner may revoke while its own thread is inside a turn.
+    let epoch = engine.enter();
+    assert_eq!(epoch.check_write(stag, to, 4, ME).map(|_| ()), Err(Fault::InvalidStag));
+    let source = epoch.check_read(renewed, to, 4, ME).unwrap();
+    // The owner may revoke while its own thread is inside an epoch.
     mine.invalidate();
     assert_eq!(source.fetch(0, &mut bytes[..4]), Err(Fault::InvalidStag));
     assert_eq!(mine.revalidate(9, Access::REMOTE_WRITE), Err(RegisterError::RemoteWithoutLocalWrite));
-    let target = turn.check_write(others.stag(), others.base_to(), 4, Accessor { stream: StreamId(2), ..ME });
+    let target =
+        epoch.check_write(others.stag(), others.base_to(), 4, Accessor { stream: StreamId(2), ..ME });
     drop(others);
     assert_eq!(target.unwrap().place(0, b"x"), Err(Fault::InvalidStag));
 }
@@ -241,12 +243,15 @@ fn invalidation_by_name() {
     let table = table(2);
     let mine = register(&table, 16, options(WRITE));
     let engine = table.join();
-    let turn = engine.enter();
-    let target = turn.check_write(mine.stag(), mine.base_to(), 1, ME).unwrap();
-    assert_eq!(turn.invalidate_local(mine.stag(), Accessor { pd: PdId(2), ..ME }), Err(Fault::NotAssociated));
-    assert_eq!(turn.invalidate_local(mine.stag(), ME), Ok(()));
+    let epoch = engine.enter();
+    let target = epoch.check_write(mine.stag(), mine.base_to(), 1, ME).unwrap();
+    assert_eq!(
+        epoch.invalidate_local(mine.stag(), Accessor { pd: PdId(2), ..ME }),
+        Err(Fault::NotAssociated)
+    );
+    assert_eq!(epoch.invalidate_local(mine.stag(), ME), Ok(()));
     assert_eq!(target.place(0, b"x"), Err(Fault::InvalidStag));
-    assert_eq!(turn.invalidate_local(mine.stag(), ME), Err(Fault::InvalidStag));
+    assert_eq!(epoch.invalidate_local(mine.stag(), ME), Err(Fault::InvalidStag));
 }
 
 /// Memory of the caller that was registered for reading is never written, not even by its owner through us.
@@ -261,13 +266,13 @@ fn read_only_memory_stays_as_it_is() {
     assert_eq!(registration.memory().store_u8_release(0, 1), Err(AccessError::ReadOnly));
     assert_eq!(registration.revalidate(1, WRITE), Err(RegisterError::ReadOnly));
     let engine = table.join();
-    let turn = engine.enter();
+    let epoch = engine.enter();
     assert_eq!(
-        turn.check_sink(registration.stag(), ptr.addr() as u64, 1, ME.pd).map(|_| ()),
+        epoch.check_sink(registration.stag(), ptr.addr() as u64, 1, ME.pd).map(|_| ()),
         Err(Fault::AccessRights)
     );
     let mut out = [0; 32];
-    let source = turn.check_read(registration.stag(), ptr.addr() as u64, 32, ME).unwrap();
+    let source = epoch.check_read(registration.stag(), ptr.addr() as u64, 32, ME).unwrap();
     assert_eq!(source.fetch(0, &mut out), Ok(()));
     assert_eq!(out, CONSTANT);
     assert_eq!(
@@ -302,7 +307,7 @@ fn the_owner_reads_and_writes_inside_the_memory() {
     assert_eq!(memory.read_at(24, &mut []), Ok(()));
 }
 
-/// A turn does not nest, and a second participant is not hindered by the first.
+/// Epochs do not nest, and a second participant is not affected by the first.
 #[test]
 #[should_panic(expected = "a turn of this engine is open already")]
 fn turns_do_not_nest() {
@@ -334,10 +339,10 @@ proptest! {
         let base = registration.base_to();
         let engine = table.join();
         for (offset, bytes, whole) in &writes {
-            let turn = engine.enter();
+            let epoch = engine.enter();
             let to = base.wrapping_add_signed(*offset);
             let inside = *offset >= 0 && *offset as usize + bytes.len() <= len;
-            match turn.check_write(registration.stag(), to, bytes.len() as u64, ME) {
+            match epoch.check_write(registration.stag(), to, bytes.len() as u64, ME) {
                 Ok(target) => {
                     prop_assert!(inside);
                     prop_assert_eq!(target.len(), bytes.len());
@@ -346,7 +351,7 @@ proptest! {
                     target.place(0, &bytes[..cut]).unwrap();
                     target.place(cut, &bytes[cut..]).unwrap();
                     model[start + *offset as usize..][..bytes.len()].copy_from_slice(bytes);
-                    let source = turn.check_read(registration.stag(), to, bytes.len() as u64, ME).unwrap();
+                    let source = epoch.check_read(registration.stag(), to, bytes.len() as u64, ME).unwrap();
                     let mut out = vec![0; bytes.len()];
                     source.fetch(0, &mut out).unwrap();
                     prop_assert_eq!(&out, bytes);

@@ -1,4 +1,4 @@
-//! Names that are given and taken in a send queue: memory windows of both types, and fast registration.
+//! STags that a send queue makes valid and invalid: memory windows of both types, and fast registration.
 
 use std::sync::Arc;
 
@@ -38,16 +38,16 @@ fn bind(stag: Stag, region: &Registration) -> Bind {
     Bind { stag, region: region.stag(), addr: BASE + 100, len: 50, access: BOTH, zero_based: false }
 }
 
-fn write(turn: &EpochGuard, stag: Stag, to: u64, len: u64, by: Accessor) -> Result<(), Fault> {
-    turn.check_write(stag, to, len, by).and_then(|target| target.place(0, &vec![0xee; len as usize]))
+fn write(epoch: &EpochGuard, stag: Stag, to: u64, len: u64, by: Accessor) -> Result<(), Fault> {
+    epoch.check_write(stag, to, len, by).and_then(|target| target.place(0, &vec![0xee; len as usize]))
 }
 
-fn read(turn: &EpochGuard, stag: Stag, to: u64, by: Accessor) -> Result<(), Fault> {
-    turn.check_read(stag, to, 1, by).and_then(|source| source.fetch(0, &mut [0]))
+fn read(epoch: &EpochGuard, stag: Stag, to: u64, by: Accessor) -> Result<(), Fault> {
+    epoch.check_read(stag, to, 1, by).and_then(|source| source.fetch(0, &mut [0]))
 }
 
-/// A window opens its own range, to the byte, with its own rights, for its own scope; the region itself stays
-/// shut.
+/// A window exposes its own range, to the byte, with its own rights, for its own scope. The region itself
+/// stays inaccessible.
 // Proves SEC-030, SEC-031, SEC-109, SEC-110, RDMAP-354, DDP-220.
 #[test]
 fn a_window_opens_its_range_to_its_scope() {
@@ -58,8 +58,8 @@ fn a_window_opens_its_range_to_its_scope() {
         for zero_based in [false, true] {
             let window = table.alloc_window(ME.pd, kind, false).unwrap();
             let stag = window.stag(7);
-            let turn = engine.enter();
-            assert_eq!(turn.bind_window(&Bind { zero_based, ..bind(stag, &region) }, ME), Ok(()));
+            let epoch = engine.enter();
+            assert_eq!(epoch.bind_window(&Bind { zero_based, ..bind(stag, &region) }, ME), Ok(()));
             assert!(window.is_valid(stag) && !window.is_valid(window.stag(8)));
             let base = if zero_based { 0 } else { BASE + 100 };
             for (offset, len, expected) in [
@@ -72,27 +72,27 @@ fn a_window_opens_its_range_to_its_scope() {
                 // Offset -1 of a window that starts at 0 wraps around to the end of all offsets.
                 let wraps = zero_based && offset < 0;
                 let expected = if wraps { Err(Fault::Wrap) } else { expected };
-                assert_eq!(write(&turn, stag, base.wrapping_add_signed(offset), len, ME), expected);
+                assert_eq!(write(&epoch, stag, base.wrapping_add_signed(offset), len, ME), expected);
             }
             let mut bytes = [0; LEN];
             region.memory().read_at(0, &mut bytes).unwrap();
             let changed: Vec<_> = (0..LEN).filter(|&at| bytes[at] != 0).collect();
             assert_eq!(changed, (100..150).collect::<Vec<_>>());
-            // Scope: type 1 is the domain's, type 2 the stream's.
+            // Scope: type 1 belongs to the domain, type 2 to the stream.
             let sibling = if kind == WindowKind::Type1 { Ok(()) } else { Err(Fault::NotAssociated) };
-            assert_eq!(read(&turn, stag, base, SIBLING), sibling);
-            assert_eq!(read(&turn, stag, base, STRANGER), Err(Fault::NotAssociated));
-            // The region behind it has no name on the wire, and the window none for its own side.
-            assert_eq!(read(&turn, region.stag(), BASE + 100, ME), Err(Fault::InvalidStag));
-            assert_eq!(turn.check_sink(stag, base, 1, ME.pd).map(drop), Err(Fault::InvalidStag));
-            assert_eq!(turn.check_source(stag, base, 1, ME.pd).map(drop), Err(Fault::InvalidStag));
-            drop(turn);
+            assert_eq!(read(&epoch, stag, base, SIBLING), sibling);
+            assert_eq!(read(&epoch, stag, base, STRANGER), Err(Fault::NotAssociated));
+            // The region behind it has no STag on the wire, and the window is no local key.
+            assert_eq!(read(&epoch, region.stag(), BASE + 100, ME), Err(Fault::InvalidStag));
+            assert_eq!(epoch.check_sink(stag, base, 1, ME.pd).map(drop), Err(Fault::InvalidStag));
+            assert_eq!(epoch.check_source(stag, base, 1, ME.pd).map(drop), Err(Fault::InvalidStag));
+            drop(epoch);
             region.memory().write_at(0, &[0; LEN]).unwrap();
         }
     }
 }
 
-/// Every way in which a bind is wrong: refused, and no STag is valid that was not.
+/// Every kind of wrong bind is refused, and makes no STag valid.
 // Proves SEC-026, SEC-038, SEC-170, DDP-237, RDMAP-367.
 #[test]
 fn a_wrong_bind_makes_nothing_valid() {
@@ -104,14 +104,14 @@ fn a_wrong_bind_makes_nothing_valid() {
     let gone = bindable(&table);
     gone.invalidate();
     let engine = table.join();
-    let turn = engine.enter();
+    let epoch = engine.enter();
     for kind in [WindowKind::Type1, WindowKind::Type2] {
         let window = table.alloc_window(ME.pd, kind, false).unwrap();
         let other = table.alloc_window(ME.pd, kind, false).unwrap();
         let stag = window.stag(1);
         let good = bind(stag, &all);
         let read = Bind { access: Access::REMOTE_READ, ..good };
-        assert_eq!(turn.bind_window(&bind(other.stag(1), &all), ME), Ok(()));
+        assert_eq!(epoch.bind_window(&bind(other.stag(1), &all), ME), Ok(()));
         for (wrong, by, error) in [
             (Bind { stag: all.stag(), ..good }, ME, BindError::UnknownStag),
             (Bind { stag: Stag(stag.0 ^ 0x100), ..good }, ME, BindError::UnknownStag),
@@ -128,16 +128,16 @@ fn a_wrong_bind_makes_nothing_valid() {
             (Bind { region: read_only.stag(), ..good }, ME, BindError::Rights),
             (Bind { region: read_only.stag(), access: Access::REMOTE_ATOMIC, ..good }, ME, BindError::Rights),
         ] {
-            assert_eq!(turn.bind_window(&wrong, by), Err(error), "{wrong:?}");
+            assert_eq!(epoch.bind_window(&wrong, by), Err(error), "{wrong:?}");
             assert!(!window.is_valid(stag));
-            assert_eq!(turn.check_read(stag, BASE + 100, 1, ME).map(drop), Err(Fault::InvalidStag));
+            assert_eq!(epoch.check_read(stag, BASE + 100, 1, ME).map(drop), Err(Fault::InvalidStag));
         }
-        // What was bound before still is.
+        // The old binding is still valid.
         let wrong = Bind { addr: 0, ..bind(other.stag(2), &all) };
-        assert!(turn.bind_window(&wrong, ME).is_err());
+        assert!(epoch.bind_window(&wrong, ME).is_err());
         assert!(other.is_valid(other.stag(1)));
         // The same with nothing wrong.
-        assert_eq!(turn.bind_window(&Bind { region: read_only.stag(), ..read }, ME), Ok(()));
+        assert_eq!(epoch.bind_window(&Bind { region: read_only.stag(), ..read }, ME), Ok(()));
     }
 }
 
@@ -161,88 +161,88 @@ fn window_and_region_are_of_one_domain() {
     assert_eq!(engine.enter().bind_window(&bind, STRANGER), Err(BindError::NotAssociated));
 }
 
-/// Type 1: bound again at will, unbound by no bytes, and nobody else's to invalidate. Type 2: invalidated by
-/// its queue pair or its peer before it is bound again, unless that is forbidden.
+/// Type 1: bound again at any time, unbound by a length of 0, and not invalidated by others. Type 2: its
+/// queue pair or its peer invalidates it before it is bound again, unless that is forbidden.
 // Proves SEC-155, SEC-157, RDMAP-077, RDMAP-356.
 #[test]
 fn both_types_end_as_they_may() {
     let table = table();
     let region = bindable(&table);
     let engine = table.join();
-    let turn = engine.enter();
+    let epoch = engine.enter();
 
     let one = table.alloc_window(ME.pd, WindowKind::Type1, false).unwrap();
-    assert_eq!(turn.bind_window(&bind(one.stag(1), &region), ME), Ok(()));
-    let target = turn.check_write(one.stag(1), BASE + 100, 1, ME).unwrap();
-    assert_eq!(turn.invalidate_remote(one.stag(1), ME), Err(Fault::NotInvalidatable));
-    assert_eq!(turn.invalidate_local(one.stag(1), ME), Err(Fault::NotInvalidatable));
-    assert_eq!(turn.bind_window(&bind(one.stag(2), &region), SIBLING), Ok(()));
+    assert_eq!(epoch.bind_window(&bind(one.stag(1), &region), ME), Ok(()));
+    let target = epoch.check_write(one.stag(1), BASE + 100, 1, ME).unwrap();
+    assert_eq!(epoch.invalidate_remote(one.stag(1), ME), Err(Fault::NotInvalidatable));
+    assert_eq!(epoch.invalidate_local(one.stag(1), ME), Err(Fault::NotInvalidatable));
+    assert_eq!(epoch.bind_window(&bind(one.stag(2), &region), SIBLING), Ok(()));
     assert_eq!(target.place(0, b"x"), Err(Fault::InvalidStag));
-    assert_eq!(write(&turn, one.stag(1), BASE + 100, 1, ME), Err(Fault::InvalidStag));
-    assert_eq!(write(&turn, one.stag(2), BASE + 100, 1, ME), Ok(()));
-    assert_eq!(turn.bind_window(&Bind { len: 0, ..bind(one.stag(3), &region) }, ME), Ok(()));
-    assert_eq!(write(&turn, one.stag(2), BASE + 100, 1, ME), Err(Fault::InvalidStag));
+    assert_eq!(write(&epoch, one.stag(1), BASE + 100, 1, ME), Err(Fault::InvalidStag));
+    assert_eq!(write(&epoch, one.stag(2), BASE + 100, 1, ME), Ok(()));
+    assert_eq!(epoch.bind_window(&Bind { len: 0, ..bind(one.stag(3), &region) }, ME), Ok(()));
+    assert_eq!(write(&epoch, one.stag(2), BASE + 100, 1, ME), Err(Fault::InvalidStag));
     assert!(!one.is_valid(one.stag(3)));
 
     let two = table.alloc_window(ME.pd, WindowKind::Type2, false).unwrap();
-    assert_eq!(turn.bind_window(&bind(two.stag(1), &region), ME), Ok(()));
-    assert_eq!(turn.bind_window(&bind(two.stag(2), &region), ME), Err(BindError::StillValid));
-    assert_eq!(turn.invalidate_local(two.stag(1), SIBLING), Err(Fault::NotAssociated));
-    assert_eq!(turn.invalidate_remote(two.stag(1), SIBLING), Err(Fault::NotInvalidatable));
-    assert_eq!(turn.invalidate_local(two.stag(1), ME), Ok(()));
-    assert_eq!(turn.bind_window(&Bind { len: 0, ..bind(two.stag(2), &region) }, ME), Err(BindError::Empty));
-    assert_eq!(turn.bind_window(&bind(two.stag(2), &region), ME), Ok(()));
-    let source = turn.check_read(two.stag(2), BASE + 100, 1, ME).unwrap();
-    assert_eq!(turn.invalidate_remote(two.stag(2), ME), Ok(()));
+    assert_eq!(epoch.bind_window(&bind(two.stag(1), &region), ME), Ok(()));
+    assert_eq!(epoch.bind_window(&bind(two.stag(2), &region), ME), Err(BindError::StillValid));
+    assert_eq!(epoch.invalidate_local(two.stag(1), SIBLING), Err(Fault::NotAssociated));
+    assert_eq!(epoch.invalidate_remote(two.stag(1), SIBLING), Err(Fault::NotInvalidatable));
+    assert_eq!(epoch.invalidate_local(two.stag(1), ME), Ok(()));
+    assert_eq!(epoch.bind_window(&Bind { len: 0, ..bind(two.stag(2), &region) }, ME), Err(BindError::Empty));
+    assert_eq!(epoch.bind_window(&bind(two.stag(2), &region), ME), Ok(()));
+    let source = epoch.check_read(two.stag(2), BASE + 100, 1, ME).unwrap();
+    assert_eq!(epoch.invalidate_remote(two.stag(2), ME), Ok(()));
     assert_eq!(source.fetch(0, &mut [0]), Err(Fault::InvalidStag));
-    assert_eq!(turn.invalidate_remote(two.stag(2), ME), Err(Fault::InvalidStag));
+    assert_eq!(epoch.invalidate_remote(two.stag(2), ME), Err(Fault::InvalidStag));
 
     let kept = table.alloc_window(ME.pd, WindowKind::Type2, true).unwrap();
-    assert_eq!(turn.bind_window(&bind(kept.stag(1), &region), ME), Ok(()));
-    assert_eq!(turn.invalidate_remote(kept.stag(1), ME), Err(Fault::NotInvalidatable));
+    assert_eq!(epoch.bind_window(&bind(kept.stag(1), &region), ME), Ok(()));
+    assert_eq!(epoch.invalidate_remote(kept.stag(1), ME), Err(Fault::NotInvalidatable));
     assert!(kept.is_valid(kept.stag(1)));
-    assert_eq!(turn.invalidate_local(kept.stag(1), ME), Ok(()));
+    assert_eq!(epoch.invalidate_local(kept.stag(1), ME), Ok(()));
 }
 
-/// The window ends with its region, however that ends, and is not brought back by it; a region with a window
-/// is not given back by the call that asks. Windows over one region do not depend on each other.
+/// The window ends with its region, however that ends, and does not become valid with it again. `deregister`
+/// refuses a region with a window. Windows over one region do not depend on each other.
 // Proves SEC-042, RDMAP-355, DDP-229.
 #[test]
 fn a_window_ends_with_its_region() {
     let table = table();
     let engine = table.join();
-    let turn = engine.enter();
+    let epoch = engine.enter();
     let mut region = bindable(&table);
     let window = table.alloc_window(ME.pd, WindowKind::Type2, false).unwrap();
     let other = table.alloc_window(ME.pd, WindowKind::Type1, false).unwrap();
     let stag = window.stag(1);
-    assert_eq!(turn.bind_window(&bind(stag, &region), ME), Ok(()));
-    assert_eq!(turn.bind_window(&bind(other.stag(1), &region), ME), Ok(()));
-    assert_eq!(turn.invalidate_local(stag, ME), Ok(()));
-    assert_eq!(write(&turn, other.stag(1), BASE + 100, 1, ME), Ok(()));
+    assert_eq!(epoch.bind_window(&bind(stag, &region), ME), Ok(()));
+    assert_eq!(epoch.bind_window(&bind(other.stag(1), &region), ME), Ok(()));
+    assert_eq!(epoch.invalidate_local(stag, ME), Ok(()));
+    assert_eq!(write(&epoch, other.stag(1), BASE + 100, 1, ME), Ok(()));
     assert_eq!(region.revalidate(1, Access::MW_BIND), Err(RegisterError::Bound));
     region = *region.deregister_unbound().unwrap_err();
     assert!(region.is_valid() && other.is_valid(other.stag(1)));
     drop(other);
 
-    assert_eq!(turn.bind_window(&bind(stag, &region), ME), Ok(()));
-    let target = turn.check_write(stag, BASE + 100, 1, ME).unwrap();
+    assert_eq!(epoch.bind_window(&bind(stag, &region), ME), Ok(()));
+    let target = epoch.check_write(stag, BASE + 100, 1, ME).unwrap();
     region.invalidate();
     assert_eq!(target.place(0, b"x"), Err(Fault::InvalidStag));
     assert!(!window.is_valid(stag));
     region.revalidate(0, region.access()).unwrap();
     assert_eq!(target.place(0, b"x"), Err(Fault::InvalidStag));
-    assert_eq!(write(&turn, stag, BASE + 100, 1, ME), Err(Fault::InvalidStag));
-    // Free to be bound again, as nothing is behind it.
-    assert_eq!(turn.bind_window(&bind(stag, &region), ME), Ok(()));
-    let target = turn.check_write(stag, BASE + 100, 1, ME).unwrap();
-    let source = turn.check_read(stag, BASE + 100, 1, ME).unwrap();
+    assert_eq!(write(&epoch, stag, BASE + 100, 1, ME), Err(Fault::InvalidStag));
+    // It can be bound again, as its region is gone.
+    assert_eq!(epoch.bind_window(&bind(stag, &region), ME), Ok(()));
+    let target = epoch.check_write(stag, BASE + 100, 1, ME).unwrap();
+    let source = epoch.check_read(stag, BASE + 100, 1, ME).unwrap();
     drop(region);
     assert_eq!(target.place(0, b"x"), Err(Fault::InvalidStag));
     assert_eq!(source.fetch(0, &mut [0]), Err(Fault::InvalidStag));
     // A region that takes the place of the old one in the table inherits no window.
     let fresh = bindable(&table);
-    assert_eq!(write(&turn, stag, BASE + 100, 1, ME), Err(Fault::InvalidStag));
+    assert_eq!(write(&epoch, stag, BASE + 100, 1, ME), Err(Fault::InvalidStag));
     assert!(fresh.deregister_unbound().is_ok());
 }
 
@@ -252,7 +252,7 @@ fn a_window_ends_with_its_region() {
 fn what_is_only_allocated_names_nothing() {
     let table = table();
     let engine = table.join();
-    let turn = engine.enter();
+    let epoch = engine.enter();
     let window = table.alloc_window(ME.pd, WindowKind::Type1, false).unwrap();
     let prepared =
         table.prepare(Arc::new(Region::new(LEN).unwrap()), &Prepare { pd: ME.pd, ..Default::default() });
@@ -260,9 +260,9 @@ fn what_is_only_allocated_names_nothing() {
     let start = prepared.memory().as_ptr().addr() as u64;
     for key in 0..=255 {
         for stag in [window.stag(key), prepared.stag(key)] {
-            assert_eq!(write(&turn, stag, start, 1, ME), Err(Fault::InvalidStag));
-            assert_eq!(read(&turn, stag, 0, ME), Err(Fault::InvalidStag));
-            assert_eq!(turn.check_sink(stag, start, 1, ME.pd).map(drop), Err(Fault::InvalidStag));
+            assert_eq!(write(&epoch, stag, start, 1, ME), Err(Fault::InvalidStag));
+            assert_eq!(read(&epoch, stag, 0, ME), Err(Fault::InvalidStag));
+            assert_eq!(epoch.check_sink(stag, start, 1, ME.pd).map(drop), Err(Fault::InvalidStag));
         }
     }
 }
@@ -273,14 +273,14 @@ fn what_is_only_allocated_names_nothing() {
 fn fast_registration_opens_and_shuts_a_range() {
     let table = table();
     let engine = table.join();
-    let turn = engine.enter();
+    let epoch = engine.enter();
     let prepare = Prepare { pd: ME.pd, stream: Some(ME.stream), keep: false };
     let fast = table.prepare(Arc::new(Region::new(LEN).unwrap()), &prepare).unwrap();
     let stag = fast.stag(3);
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     let good = FastBind { stag, offset: 100, len: 50, access, base: Base::Iova(BASE) };
     let refused = |wrong: FastBind, by| {
-        let result = turn.fast_register(&wrong, by);
+        let result = epoch.fast_register(&wrong, by);
         assert!(!fast.is_valid(wrong.stag), "{wrong:?}");
         result.unwrap_err()
     };
@@ -294,37 +294,37 @@ fn fast_registration_opens_and_shuts_a_range() {
     assert_eq!(refused(FastBind { access: Access::REMOTE_WRITE, ..good }, ME), BindError::Rights);
     assert_eq!(refused(FastBind { base: Base::Iova(u64::MAX), ..good }, ME), BindError::BaseWraps);
 
-    assert_eq!(turn.fast_register(&good, ME), Ok(()));
+    assert_eq!(epoch.fast_register(&good, ME), Ok(()));
     assert!(fast.is_valid(stag));
-    assert_eq!(turn.fast_register(&good, ME), Err(BindError::StillValid));
-    assert_eq!(write(&turn, stag, BASE, 50, ME), Ok(()));
-    assert_eq!(write(&turn, stag, BASE + 50, 1, ME), Err(Fault::Bounds));
-    assert_eq!(write(&turn, stag, BASE - 1, 1, ME), Err(Fault::Bounds));
-    assert_eq!(read(&turn, stag, BASE, ME), Err(Fault::AccessRights));
-    assert_eq!(write(&turn, stag, BASE, 1, SIBLING), Err(Fault::NotAssociated));
-    // Unlike a window it is a name for its own side too.
-    assert!(turn.check_source(stag, BASE, 50, ME.pd).is_ok());
+    assert_eq!(epoch.fast_register(&good, ME), Err(BindError::StillValid));
+    assert_eq!(write(&epoch, stag, BASE, 50, ME), Ok(()));
+    assert_eq!(write(&epoch, stag, BASE + 50, 1, ME), Err(Fault::Bounds));
+    assert_eq!(write(&epoch, stag, BASE - 1, 1, ME), Err(Fault::Bounds));
+    assert_eq!(read(&epoch, stag, BASE, ME), Err(Fault::AccessRights));
+    assert_eq!(write(&epoch, stag, BASE, 1, SIBLING), Err(Fault::NotAssociated));
+    // Unlike a window it is a local key too.
+    assert!(epoch.check_source(stag, BASE, 50, ME.pd).is_ok());
     let mut bytes = [0; LEN];
     fast.memory().read_at(0, &mut bytes).unwrap();
     assert!((0..LEN).all(|at| (bytes[at] == 0xee) == (100..150).contains(&at)));
 
-    let target = turn.check_write(stag, BASE, 1, ME).unwrap();
-    assert_eq!(turn.invalidate_remote(stag, ME), Ok(()));
+    let target = epoch.check_write(stag, BASE, 1, ME).unwrap();
+    assert_eq!(epoch.invalidate_remote(stag, ME), Ok(()));
     assert_eq!(target.place(0, b"x"), Err(Fault::InvalidStag));
     let read_only = FastBind { stag: fast.stag(4), access: Access::REMOTE_READ, ..good };
-    assert_eq!(turn.fast_register(&FastBind { base: Base::Zero, offset: 0, ..read_only }, ME), Ok(()));
-    assert_eq!(read(&turn, fast.stag(4), 49, ME), Ok(()));
-    assert_eq!(read(&turn, stag, 0, ME), Err(Fault::InvalidStag));
+    assert_eq!(epoch.fast_register(&FastBind { base: Base::Zero, offset: 0, ..read_only }, ME), Ok(()));
+    assert_eq!(read(&epoch, fast.stag(4), 49, ME), Ok(()));
+    assert_eq!(read(&epoch, stag, 0, ME), Err(Fault::InvalidStag));
     assert_eq!(target.place(0, b"x"), Err(Fault::InvalidStag));
-    assert_eq!(turn.invalidate_local(fast.stag(4), ME), Ok(()));
-    assert_eq!(turn.fast_register(&good, ME), Ok(()));
+    assert_eq!(epoch.invalidate_local(fast.stag(4), ME), Ok(()));
+    assert_eq!(epoch.fast_register(&good, ME), Ok(()));
     fast.invalidate();
     assert!(!fast.is_valid(stag));
 
     let kept = Prepare { keep: true, ..prepare };
     let kept = table.prepare(Arc::new(Region::new(LEN).unwrap()), &kept).unwrap();
-    assert_eq!(turn.fast_register(&FastBind { stag: kept.stag(0), ..good }, ME), Ok(()));
-    assert_eq!(turn.invalidate_remote(kept.stag(0), ME), Err(Fault::NotInvalidatable));
+    assert_eq!(epoch.fast_register(&FastBind { stag: kept.stag(0), ..good }, ME), Ok(()));
+    assert_eq!(epoch.invalidate_remote(kept.stag(0), ME), Err(Fault::NotInvalidatable));
     assert!(kept.is_valid(kept.stag(0)));
 }
 
@@ -349,8 +349,8 @@ fn windows_have_a_limit() {
     assert_eq!((usage.registered, usage.windows), (0, 0));
 }
 
-/// A request may name prepared memory before the request in front of it has registered that: it is checked
-/// when it moves bytes. What nothing in front of it can put right is refused at once.
+/// A request may name prepared memory before an earlier request has registered it: it is checked when it
+/// moves bytes. An error that no earlier request can correct is refused at once.
 #[test]
 fn prepared_memory_is_named_before_it_is_registered() {
     let table = table();
@@ -365,19 +365,19 @@ fn prepared_memory_is_named_before_it_is_registered() {
     assert_eq!(check(ME.pd, stag, u64::MAX), Err(Fault::Wrap));
     assert_eq!(check(ME.pd, window.stag(1), BASE), Err(Fault::InvalidStag));
     let engine = table.join();
-    let turn = engine.enter();
-    let moved = || turn.check_source(stag, BASE, 8, ME.pd).map(drop);
+    let epoch = engine.enter();
+    let moved = || epoch.check_source(stag, BASE, 8, ME.pd).map(drop);
     assert_eq!(moved(), Err(Fault::InvalidStag));
     let register = FastBind { stag, offset: 0, len: 8, access, base: Base::Iova(BASE) };
-    turn.fast_register(&register, ME).unwrap();
+    epoch.fast_register(&register, ME).unwrap();
     assert_eq!(moved(), Ok(()));
     assert_eq!(check(ME.pd, stag, BASE + 1), Err(Fault::Bounds), "what is registered is known");
-    drop(turn);
+    drop(epoch);
     drop(prepared);
     assert_eq!(check(ME.pd, stag, BASE), Err(Fault::InvalidStag));
 }
 
-/// Two queue pairs that bind one window of type 1 at the same time both succeed; the later has it.
+/// Two queue pairs that bind one window of type 1 at the same time both succeed; the later binding is valid.
 #[test]
 fn a_window_may_be_bound_by_two_at_once() {
     let table = table();

@@ -7,11 +7,11 @@ use dp::link::LinkConfig;
 use iwarp::engine::{Engine, EngineConfig};
 use iwarp::verbs::{
     CmEvent, CmEventKind, CmId, CompletionQueue, ConnParam, ConnectionError, Context, ContextConfig,
-    EventChannel, ProtectionDomain, QpInit, QpState, QueuePair, StreamError, WorkCompletion,
+    EventChannel, MemoryRegion, ProtectionDomain, QpInit, QpState, QueuePair, StreamError, WorkCompletion,
 };
 use tcp_lite::Instant;
 
-use super::{PORT, Testbed};
+use super::{ALL, PORT, Testbed};
 
 /// One host: a context with one engine, and one of each object.
 pub(crate) struct Host {
@@ -42,6 +42,13 @@ impl Pair {
         let mut pair = Testbed::new().hosts();
         let c = pair.connect(&ConnParam::default());
         (pair, c)
+    }
+
+    /// Two hosts on a wire without faults, of which B listens.
+    pub(crate) fn listening() -> (Self, CmId) {
+        let mut pair = Testbed::new().hosts();
+        let listener = pair.listen();
+        (pair, listener)
     }
 
     /// Two hosts whose engines are configured alike, over any two ports.
@@ -152,6 +159,18 @@ impl Pair {
         listener
     }
 
+    /// Regions of A and of B, each of `len` bytes, which the peer may read and write.
+    pub(crate) fn regions(&self, len: usize) -> (MemoryRegion, MemoryRegion) {
+        (self.a.pd.reg_mr(len, ALL).unwrap(), self.b.pd.reg_mr(len, ALL).unwrap())
+    }
+
+    /// A begins to connect to B.
+    pub(crate) fn dial(&self, param: &ConnParam) -> (QueuePair, CmId) {
+        let (qp, id) = (self.a.qp(), self.a.context.create_id(&self.a.channel));
+        id.connect(&qp, self.b.address, param).unwrap();
+        (qp, id)
+    }
+
     /// One more connection to the same listener.
     pub(crate) fn connect_again(&mut self, param_a: &ConnParam, param_b: &ConnParam) -> Connected {
         let (qp_a, qp_b) = (self.a.qp(), self.b.qp());
@@ -194,6 +213,12 @@ pub(crate) struct Connected {
     pub(crate) id_b: CmId,
     pub(crate) established_a: CmEvent,
     pub(crate) established_b: CmEvent,
+}
+
+/// Why a connection did not come about.
+pub(crate) fn connect_error(event: CmEvent) -> ConnectionError {
+    let CmEventKind::ConnectError { error, .. } = event.kind else { panic!("{event:?}") };
+    error
 }
 
 /// Both users are told of an error that B found in a message of A's, and one Terminate was sent.

@@ -58,7 +58,7 @@ impl Port for Hub {
             }
         }
         for (wire, mut way) in self.wires.iter_mut().zip(ways) {
-            // Frames for which the ring has no room are lost, as in a switch.
+            // Frames for which the ring has no space are lost, as in a switch.
             wire.tx_burst(now_us, &mut way);
         }
         count

@@ -1,13 +1,13 @@
 //! The wire of a test and the hosts at its ends: two engines, or an engine and a bare TCP peer.
 //!
-//! | type | what it has that the others have not |
+//! | type | hosts |
 //! |---|---|
-//! | [`Pair`] | two engines and their users; connections between them |
-//! | [`RawPair`] | an engine beside a bare TCP peer, which says any bytes; routers that drop, peers that stop reading |
-//! | `Responder` | over a `RawPair`: the engine listens, the peer opens as the test wants it to |
-//! | `Initiator` | over a `RawPair`: the engine connects, the peer answers as the test wants it to |
-//! | `Served` | over a `Responder`: an accepted connection with one of each object |
-//! | `World` | over a `RawPair` with a hub for its wire: honest clients on a third host |
+//! | [`Pair`] | two engines and their users, with connections between them |
+//! | [`RawPair`] | an engine and a bare TCP peer, which sends any bytes; routers that drop, peers that stop reading |
+//! | `Responder` | a `RawPair` whose engine listens: the peer sends the Request that the test chooses |
+//! | `Initiator` | a `RawPair` whose engine connects: the peer sends the Reply that the test chooses |
+//! | `Served` | a `Responder` with an accepted connection, and one of each object |
+//! | `World` | a `RawPair` with a hub as its wire, and honest clients on a third host |
 //!
 //! Other tests use other wires. The ports of the simulator and of `tests/src/placement` show every frame.
 //! The victim of `tests/src/attack` has a router and the processor's clock. `tests/src/scenes` needs a

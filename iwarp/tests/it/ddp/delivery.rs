@@ -200,9 +200,9 @@ fn queues_count_for_themselves() {
 
 // Proves DDP-007, DDP-039, DDP-144, DDP-157, DDP-160, DDP-161, DDP-163, DDP-169, DDP-179, DDP-183, DDP-189
 // to DDP-195, DDP-210, DDP-222: each error of the table ends reception at once (DDP-163, DDP-169), places
-// nothing (DDP-007, DDP-210), is told to the user (DDP-157, DDP-222) and, in one more message, to the peer,
-// with the numbers, the header and the length (DDP-189 to DDP-195); DDP alone ends the stream without that
-// message (DDP-144, DDP-160, DDP-161); what follows is dropped silently, and no request of ours is sent
+// nothing (DDP-007, DDP-210), is reported to the user (DDP-157, DDP-222) and, in one more message, to the
+// peer, with the numbers, the header and the length (DDP-189 to DDP-195); DDP alone ends the stream without
+// that message (DDP-144, DDP-160, DDP-161); what follows is dropped silently, and no request of ours is sent
 // (DDP-039).
 #[test]
 fn an_error_ends_reception_and_is_told_once() {

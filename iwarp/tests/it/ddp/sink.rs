@@ -108,8 +108,8 @@ impl Sink {
     fn place(&mut self, header: &Header, payload: &[u8]) -> Result<(), DdpError> {
         match header {
             Header::Tagged(header) => {
-                let turn = self.participant.enter();
-                if let Some(target) = tagged::check(header, payload.len(), ME, &turn)? {
+                let epoch = self.participant.enter();
+                if let Some(target) = tagged::check(header, payload.len(), ME, &epoch)? {
                     target.place(0, payload)?;
                 }
             }

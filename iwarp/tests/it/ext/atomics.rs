@@ -1,4 +1,5 @@
-//! Atomics between two engines: what they do to the word, who may, in what order they complete.
+//! Atomics between two engines: their effect on the word, the rights that they need, the order of their
+//! completions.
 
 use crate::common::ext::{ADD_ONE, ALL, ATOMIC, atomic, cas, set_word, word};
 use crate::common::{Pair, expect_terminate, read_bytes, remote_addr};
@@ -49,7 +50,7 @@ fn each_operation_changes_its_word_alone() {
         assert_eq!((wc.wr_id, wc.status, wc.opcode, wc.byte_len), (1, WcStatus::Success, opcode, 8));
         assert_eq!((word(&words, 8), word(&local, 8)), (after, before), "{op:x?}");
         for (region, byte) in [(&words, 0xEE), (&local, 0xDD)] {
-            let bytes = read_bytes(&region, 0, 24);
+            let bytes = read_bytes(region, 0, 24);
             assert!(bytes[..8].iter().chain(&bytes[16..]).all(|&o| o == byte), "{op:x?}");
         }
     }
@@ -77,7 +78,7 @@ fn words_are_numbers_of_the_machine() {
     assert!(holds(0x1122_3344_5566_7788));
 }
 
-/// Adding 0 finds out whether the peer knows atomics, and changes nothing.
+/// Adding 0 shows whether the peer supports atomics, and changes nothing.
 // Proves EXT-164.
 #[test]
 fn adding_nothing_is_a_safe_probe() {
@@ -102,8 +103,8 @@ fn every_aligned_word_of_a_region_will_do() {
     assert!((0..4096).step_by(8).all(|at| word(&words, at) == at as u64));
 }
 
-/// No target but an aligned one: the word and its surroundings stay, no value comes back, both users are
-/// told.
+/// A misaligned target is refused: the word and its surroundings stay, no value is returned, and both users
+/// get the error.
 // Proves EXT-043, EXT-048, EXT-058, EXT-178 to EXT-180, EXT-182 to EXT-185, EXT-202.
 #[test]
 fn a_misaligned_target_is_refused() {
@@ -124,7 +125,7 @@ fn a_misaligned_target_is_refused() {
     }
 }
 
-/// What has to be aligned is the memory, not the tagged offset that names it.
+/// The memory has to be aligned, not the tagged offset that names it.
 // Proves EXT-174, EXT-189.
 #[test]
 fn the_memory_is_aligned_not_its_tagged_offset() {
@@ -223,7 +224,7 @@ fn reading_and_writing_amount_to_atomics() {
     }
 }
 
-/// What cannot be is refused when it is posted, in one line that says what to do.
+/// Impossible requests are refused by the post, with a one-line error that says what to do.
 #[test]
 fn what_cannot_be_is_refused_when_posted() {
     let mut pair = Pair::new(&LinkConfig::default());
@@ -246,7 +247,7 @@ fn what_cannot_be_is_refused_when_posted() {
     let error = c.qp_a.post_send(&SendRequest::new(1, op, sealed.sge(0, 8))).unwrap_err();
     assert!(matches!(error, VerbsError::LocalProtection(_)), "{error}");
 
-    // A queue pair without the message, and a connection without room for it.
+    // A queue pair without the message, and a connection without space for it.
     let made = |extensions| {
         let init = QpInit { extensions, ..QpInit::new(&pair.a.cq) };
         pair.a.pd.create_qp(&init).unwrap()
@@ -281,8 +282,7 @@ fn what_cannot_be_is_refused_when_posted() {
     no_swap.qp_a.post_send(&SendRequest::new(1, add, local.sge(0, 8))).unwrap();
 }
 
-/// A peer that does not understand the message says so by an Unexpected Opcode, which the application can
-/// read.
+/// A peer without atomics answers with the Terminate Unexpected Opcode, which the application can read.
 // Proves EXT-003, EXT-027, EXT-067, EXT-160, EXT-163, EXT-165, EXT-188, EXT-190.
 #[test]
 fn a_peer_without_the_extension_refuses() {
@@ -290,8 +290,7 @@ fn a_peer_without_the_extension_refuses() {
     let no_swap = Extensions::all() - Extensions::SWAP;
     let swap = AtomicOp::Swap { swap: 3 };
     for (extensions, op) in [(plain, ADD_ONE), (plain, cas(0, 1)), (plain, swap), (no_swap, swap)] {
-        let mut pair = Pair::new(&LinkConfig::default());
-        let listener = pair.listen();
+        let (mut pair, listener) = Pair::listening();
         let qp_b = pair.b.pd.create_qp(&QpInit { extensions, ..QpInit::new(&pair.b.cq) }).unwrap();
         let qp_a = pair.a.qp();
         let c = pair.connect_qps(qp_a, qp_b, &ConnParam::default(), &ConnParam::default());
@@ -372,7 +371,7 @@ fn a_fence_waits_for_atomics() {
     let (mut pair, c) = Pair::connected();
     let words = pair.b.pd.reg_mr(8, ALL).unwrap();
     let local = pair.a.pd.reg_mr(16, Access::LOCAL_WRITE).unwrap();
-    // What the atomic brings back is what the fenced Write carries.
+    // The fenced Write sends the value that the atomic returned.
     set_word(&words, 0, 41);
     c.qp_a.post_send(&atomic(1, ADD_ONE, remote_addr(&words, 0), &local, 0)).unwrap();
     let write = SendRequest::new(2, SendOp::Write { remote: remote_addr(&words, 0) }, local.sge(0, 8));
@@ -414,14 +413,13 @@ fn closing_waits_for_answers() {
     assert_eq!(word(&words, 0), 10);
 }
 
-/// The peers agree in their private data, and the queue pair is made for what was agreed on: with what one
-/// asks for, or without.
+/// The peers agree in their private data, and the queue pair is made for the result: with the extensions
+/// that one asks for, or without.
 // Proves EXT-161.
 #[test]
 fn extensions_may_be_agreed_on_in_private_data() {
     for asked in [Extensions::empty(), Extensions::ATOMICS] {
-        let mut pair = Pair::new(&LinkConfig::default());
-        let listener = pair.listen();
+        let (mut pair, _listener) = Pair::listening();
         let param = ConnParam::default().with_private_data(&[asked.bits()]).unwrap();
         let qp_a = pair.a.qp();
         let id = pair.a.context.create_id(&pair.a.channel);
@@ -438,14 +436,13 @@ fn extensions_may_be_agreed_on_in_private_data() {
         let status = pair.wc_a().status;
         assert_eq!(status == WcStatus::Success, !asked.is_empty(), "{status}");
         assert_eq!(word(&words, 0), u64::from(!asked.is_empty()));
-        drop(listener);
     }
 }
 
 // Proves EXT-177, EXT-181, EXT-189: offsets may begin anywhere, and what counts is the address behind them.
-// Of a buffer whose offsets start at an odd one, FetchAdd and CmpSwap reach each aligned word, at base + 8 k,
-// whatever the offset looks like; the requester sends the offset as it was given, and for every other one its
-// user is told that the target was not aligned.
+// Of a buffer whose offsets start at an odd one, FetchAdd and CmpSwap reach each aligned word, at base + 8
+// k, whatever the offset looks like; the requester sends the offset as it was given, and for every other one
+// its user gets the error that the target is misaligned.
 #[test]
 fn every_aligned_word_is_a_target_whatever_its_offset() {
     for op in [ADD_ONE, cas(0, 1)] {

@@ -1,4 +1,4 @@
-//! Immediate Data: into the completion and the buffer of a receive, with what comes before and behind it.
+//! Immediate Data in the completion and the buffer of a receive, and its order with the messages around it.
 
 use crate::common::ext::{ALL, piece, receiving, untagged};
 use crate::common::served::Setup;
@@ -42,8 +42,8 @@ fn the_bytes_are_in_the_completion_and_in_the_buffer() {
     }
 }
 
-/// A Write with Immediate Data is a Write and then Immediate Data: by its completion the bytes are there,
-/// also over a wire that loses and reorders, with the Write's pieces placed out of order.
+/// A Write with Immediate Data is a Write followed by Immediate Data: when it completes the bytes are
+/// placed, also over a wire that loses and reorders, with early placement.
 // Proves EXT-002, EXT-114, EXT-135.
 #[test]
 fn what_was_written_is_there_by_then() {
@@ -91,7 +91,7 @@ fn what_was_written_is_there_by_then() {
     }
 }
 
-/// A hundred of them among Sends, over a bad wire: delivered in the order sent.
+/// A hundred messages of Immediate Data among Sends, over a bad wire: delivered in the order sent.
 // Proves EXT-121, EXT-123, EXT-126, EXT-128, EXT-130, EXT-134.
 #[test]
 fn a_hundred_keep_their_order_among_sends() {
@@ -126,8 +126,7 @@ fn a_hundred_keep_their_order_among_sends() {
     }
 }
 
-/// Only the solicited variant wakes one who waits for solicited events, and nothing wakes one who did not
-/// ask.
+/// Only the solicited variant makes a solicited event, and nothing makes an event that was not asked for.
 // Proves EXT-117, EXT-198.
 #[test]
 fn only_the_solicited_variant_raises_a_solicited_event() {
@@ -156,7 +155,7 @@ fn only_the_solicited_variant_raises_a_solicited_event() {
     }
 }
 
-/// A buffer that is too small fails the receive and the stream, as does none.
+/// A buffer that is too small fails the receive and the stream, and so does a missing one.
 // Proves EXT-118, EXT-122.
 #[test]
 fn a_receive_needs_room_for_eight_bytes() {
@@ -178,8 +177,7 @@ fn a_receive_needs_room_for_eight_bytes() {
 // Proves EXT-115, EXT-163, EXT-165.
 #[test]
 fn a_stream_without_immediate_data_refuses_it() {
-    let mut pair = Pair::new(&LinkConfig::default());
-    let listener = pair.listen();
+    let (mut pair, listener) = Pair::listening();
     let qp_b = {
         let init = QpInit { extensions: Extensions::ATOMICS, ..QpInit::new(&pair.b.cq) };
         pair.b.pd.create_qp(&init).unwrap()
@@ -224,7 +222,7 @@ fn other_lengths_end_the_stream() {
     }
 }
 
-/// The length that counts is the message's: pieces are put together, and one piece too long is an error.
+/// The length of the message counts: segments are joined, and a segment too long is an error.
 // Proves EXT-127, EXT-200.
 #[test]
 fn pieces_make_eight_bytes() {
@@ -244,7 +242,8 @@ fn pieces_make_eight_bytes() {
             assert_ne!(peer.wc().status, WcStatus::Success);
         }
     }
-    // A piece that leaves a gap, and pieces of different messages: nobody is told of bytes that never came.
+    // A segment that leaves a gap, and segments of different messages: no completion has bytes that never
+    // came.
     for (segments, codes) in [
         ([piece(0x48, 0, 1, 0, false, &DATA[..4]), piece(0x48, 0, 1, 5, true, &DATA[..3])], [0x12, 0x04]),
         ([piece(0x43, 0, 1, 0, false, &DATA[..4]), piece(0x48, 0, 1, 4, true, &DATA[..4])], [0x12, 0x04]),

@@ -1,7 +1,7 @@
 //! The ordering table of RFC 7306 section 7, row by row, over a wire that keeps order and over wires that
-//! lose and reorder, with payload placed behind the hole and without.
+//! lose and reorder, with early placement and without.
 //!
-//! A issues two operations; what is guaranteed is looked at after every turn.
+//! A posts two operations. The guarantees are checked after every poll.
 
 use crate::common::ext::{ADD_ONE, ALL, atomic, set_word, word};
 use crate::common::{Connected, Pair, pattern, read_bytes, remote_addr};
@@ -30,7 +30,7 @@ struct Stage {
     c: Connected,
     /// A's payload, then 8 bytes for the atomic's answer, then what Reads bring.
     local: MemoryRegion,
-    /// B's word at 0, what is written behind it from 8 on.
+    /// B's word at 0, the target of Writes from 8 on.
     target: MemoryRegion,
     /// B's receive buffers.
     buffers: MemoryRegion,
@@ -66,7 +66,7 @@ impl Stage {
         self.c.qp_a.post_send(&request).unwrap();
     }
 
-    /// A turn; B's completions are looked at first, so that what A has then, B had before.
+    /// Polls once. B's completions are taken last, so that what A has seen, B has completed.
     fn poll(&mut self) {
         self.pair.poll();
         self.done_a.extend(std::iter::from_fn(|| self.pair.a.cq.poll_one()));
@@ -75,12 +75,11 @@ impl Stage {
     }
 
     fn bytes(region: &MemoryRegion, at: usize) -> Vec<u8> {
-        let bytes = read_bytes(&region, at, LEN);
-        bytes
+        read_bytes(region, at, LEN)
     }
 }
 
-/// Wires with nothing, with losses at random, and with each single frame lost in turn.
+/// Wires without faults, with random losses, and with each single frame lost.
 fn wires() -> Vec<LinkConfig> {
     let lossy = LinkPlan {
         drop_ppm: 50_000,
@@ -105,7 +104,7 @@ fn wires() -> Vec<LinkConfig> {
     wires
 }
 
-/// Runs two operations over every wire. `guaranteed` is looked at after every turn, and at the end of all.
+/// Runs two operations over every wire. `guaranteed` is called after every poll, and at the end.
 fn each_wire(first: Op, second: Op, guaranteed: impl Fn(&Stage)) {
     for markers in [false, true] {
         for link in wires() {
@@ -122,7 +121,7 @@ fn each_wire(first: Op, second: Op, guaranteed: impl Fn(&Stage)) {
             }
             assert_eq!([stage.done_a[0].wr_id, stage.done_a[1].wr_id], [1, 2]);
             if [first, second].contains(&Op::Write) {
-                // A Write's completion says nothing of the peer.
+                // The completion of a Write says nothing about the peer.
                 let (target, data) = (&stage.target, &stage.data);
                 stage.pair.until(|_| (&Stage::bytes(target, 8) == data).then_some(()));
             }
@@ -131,7 +130,7 @@ fn each_wire(first: Op, second: Op, guaranteed: impl Fn(&Stage)) {
     }
 }
 
-/// B's completions so far are a front part of these.
+/// B's completions so far are a prefix of `opcodes`.
 fn completed_in_order(stage: &Stage, opcodes: &[WcOpcode]) {
     let done: Vec<_> = stage.done_b.iter().map(|wc| wc.opcode).collect();
     assert!(opcodes.starts_with(&done), "{done:?}");
@@ -162,7 +161,7 @@ fn immediate_data_and_sends_complete_in_order() {
     }
 }
 
-/// T3, T4, T13: the answer to a Read or atomic says that the peer has completed the Send or Immediate Data
+/// T3, T4, T13: the answer to a Read or atomic shows that the peer has completed the Send or Immediate Data
 /// before it.
 // Proves EXT-129, EXT-132 to EXT-133, EXT-142.
 #[test]
@@ -178,7 +177,7 @@ fn an_answer_says_that_what_was_before_is_complete() {
     }
 }
 
-/// T6: when Immediate Data is completed at the peer, what was written before is there.
+/// T6: when Immediate Data completes at the peer, Writes before it are placed.
 // Proves EXT-002, EXT-114, EXT-129, EXT-135.
 #[test]
 fn immediate_data_completes_behind_the_write() {
@@ -188,7 +187,7 @@ fn immediate_data_completes_behind_the_write() {
     });
 }
 
-/// T14: the answer to an atomic says that what was written before is there.
+/// T14: the answer to an atomic shows that Writes before it are placed.
 // Proves EXT-109, EXT-129, EXT-143.
 #[test]
 fn an_atomics_answer_says_that_the_write_is_there() {
@@ -197,7 +196,7 @@ fn an_atomics_answer_says_that_the_write_is_there() {
     });
 }
 
-/// T2, T7 to T12, T15: no order is promised at the peer, and A's completions keep theirs.
+/// T2, T7 to T12, T15: no order is guaranteed at the peer, and A's completions keep theirs.
 // Proves EXT-105, EXT-110, EXT-129, EXT-131, EXT-136 to EXT-141, EXT-144.
 #[test]
 fn where_nothing_is_promised_all_ends_well() {
@@ -224,8 +223,8 @@ fn where_nothing_is_promised_all_ends_well() {
     }
 }
 
-/// Whatever frame is lost: an atomic is not carried out before all that was sent before it is in place, not
-/// even where its own bytes were there before; and it adds to what was written.
+/// Whatever frame is lost: an atomic is not carried out before everything before it is placed, not even if
+/// the bytes of its word are; and it adds to the written value.
 // Proves EXT-107, EXT-109, EXT-143, EXT-196.
 #[test]
 fn an_atomic_waits_for_all_before_it() {

@@ -1,4 +1,4 @@
-//! Our own Atomic Requests and Immediate Data, byte for byte, and what becomes of the answers to them.
+//! Our own Atomic Requests and Immediate Data, byte for byte, and the handling of their answers.
 
 use crate::common::ext::{ADD_ONE, atomic_response, cas, piece, set_word, tagged, untagged, word};
 use crate::common::served::{Served, Setup};
@@ -27,7 +27,8 @@ fn read_response(local: &MemoryRegion, at: u64) -> Vec<u8> {
     tagged(0x42, local.rkey(), local.addr() + at, &[0xAB; 8])
 }
 
-/// Requests share queue 1 and its numbers with Reads; their headers are the documents', byte for byte.
+/// Requests share queue 1 and its numbers with Reads. Their headers are those of the document, byte for
+/// byte.
 // Proves EXT-012, EXT-018, EXT-022, EXT-060, EXT-061, EXT-063, EXT-067, EXT-075, EXT-076, EXT-078, EXT-080,
 // EXT-082, EXT-087, EXT-088, EXT-169, EXT-186: each atomic is one message, whose operands are compared byte
 // for byte, masks as well.
@@ -58,7 +59,7 @@ fn requests_are_sent_to_the_byte() {
     }
     let ids = [&heard[1], &heard[2], &heard[3]].map(|segment| id_of(segment));
     assert!(ids[0] != ids[1] && ids[1] != ids[2] && ids[0] != ids[2]);
-    // The answers, in order: the third on queue 3 completes the third atomic, the Read between not counted.
+    // The answers, in order: the third one on queue 3 completes the third atomic, without counting the Read.
     peer.send_all(&[
         &read_response(&local, 0),
         &atomic_response(1, ids[0], 101),
@@ -93,7 +94,7 @@ fn a_hundred_requests_keep_their_order() {
         let heard = peer.receive();
         assert_eq!(heard[38..46], u64::from(n).to_be_bytes());
         outstanding.push(id_of(&heard));
-        // The depth is 8: with it used up the oldest is answered.
+        // The depth is 8. When it is used up the oldest request is answered.
         if outstanding.len() == 8 || n >= 92 {
             peer.run(1000);
             assert!(n >= 92 || peer.pair.inbox.is_empty(), "more than ORD are outstanding");
@@ -111,7 +112,7 @@ fn a_hundred_requests_keep_their_order() {
     assert_eq!(outstanding.len(), 7);
 }
 
-/// With ORD 2 the third request, whatever its kind, leaves when the first has been answered.
+/// With ORD 2 the third request, whatever its kind, is sent when the first has been answered.
 // Proves EXT-062.
 #[test]
 fn a_third_request_waits_for_the_first_answer() {
@@ -131,8 +132,8 @@ fn a_third_request_waits_for_the_first_answer() {
     assert_eq!([peer.wc().wr_id, peer.wc().wr_id, peer.wc().wr_id], [1, 2, 3]);
 }
 
-/// While the answer is withheld nothing completes and nothing is brought back; what was posted behind it is
-/// sent, and completes after it.
+/// Without the answer nothing completes and no value is returned. Requests behind it are sent, and complete
+/// after it.
 // Proves EXT-108, EXT-110, EXT-111, EXT-195.
 #[test]
 fn nothing_completes_without_its_answer() {
@@ -167,7 +168,7 @@ fn a_fenced_send_waits_for_atomics() {
     assert_eq!(peer.receive()[1], 0x43);
 }
 
-/// An answer may come in pieces.
+/// An answer may come in several segments.
 // Proves EXT-021, EXT-158.
 #[test]
 fn an_answer_may_come_in_pieces() {
@@ -188,7 +189,8 @@ fn an_answer_may_come_in_pieces() {
     }
 }
 
-/// Answers that are wrong end the stream: the atomic fails, its place is not written, both sides are told.
+/// A wrong answer ends the stream: the atomic fails, its local memory is not written, and both sides get the
+/// error.
 // Proves EXT-026, EXT-101, EXT-145, EXT-148 to EXT-149, EXT-151, EXT-167.
 #[test]
 fn every_wrong_answer_ends_the_stream() {
@@ -238,7 +240,7 @@ fn every_wrong_answer_ends_the_stream() {
         assert_eq!(word(&local, 8), 0, "{name}");
         assert!(peer.qp.error().is_some_and(|error| !error.from_peer), "{name}");
     }
-    // With nothing outstanding there is no buffer on queue 3; and an answer given twice is too many.
+    // Without an outstanding atomic queue 3 has no buffer, and a second answer is one too many.
     let mut peer = Served::new();
     peer.send_all(&[&atomic_response(1, 1, 7)]);
     assert_eq!(peer.receive_terminate()[..4], [0x12, 0x02, 0xc0, 0]);
@@ -251,7 +253,7 @@ fn every_wrong_answer_ends_the_stream() {
     assert_eq!((peer.wc().status, word(&local, 0)), (WcStatus::Success, 7));
 }
 
-/// A peer that knows no atomics says Unexpected Opcode, and the application can read it.
+/// A peer without atomics answers Unexpected Opcode, and the application can read it.
 // Proves EXT-003, EXT-163, EXT-165.
 #[test]
 fn an_unexpected_opcode_reaches_the_application() {
@@ -333,7 +335,7 @@ fn immediate_data_is_sent_to_the_byte() {
     }
 }
 
-/// A message of ours that cannot be made is replaced by a Terminate of four bytes; the request is to blame.
+/// A message of ours that cannot be made is replaced by a Terminate of four bytes; its request fails.
 // Proves EXT-146 to EXT-147.
 #[test]
 fn a_message_that_cannot_be_made_becomes_a_terminate() {
@@ -347,10 +349,9 @@ fn a_message_that_cannot_be_made_becomes_a_terminate() {
     assert_eq!((wc.wr_id, wc.status), (1, WcStatus::LocalProtectionError));
 }
 
-/// The answer to a Read or atomic is here, and our user has taken its place away. For our user that is one
-/// error, whichever it was: the request is to blame, the one behind it is flushed, and the event says nothing
-/// of the peer. The peer is told of the STag that a Read Response names; an Atomic Response names none, and
-/// nothing is wrong with it.
+/// The answer to a Read or atomic arrives after our user has invalidated its local memory. For our user both
+/// are the same error: the request fails, the one behind it is flushed, and the event does not blame the
+/// peer. The peer's Terminate has the STag of a Read Response. An Atomic Response has none, and is correct.
 // Proves RDMAP-325, RDMAP-332, DDP-181: the Terminate for either answer, byte for byte.
 #[test]
 fn an_answer_without_a_place_is_our_users_fault() {

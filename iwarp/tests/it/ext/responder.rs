@@ -1,4 +1,5 @@
-//! The answers to a peer's Atomic Requests, byte for byte: right ones, and every kind of wrong one.
+//! The answers to a peer's Atomic Requests, byte for byte: to valid requests, and to every kind of wrong
+//! one.
 
 use crate::common::ext::{
     ADD_ONE, ALL, ATOMIC, atomic_request, atomic_response, cas, piece, read_request, receiving, set_word,
@@ -35,7 +36,7 @@ fn answers_are_on_queue_3_in_the_order_asked() {
     let ids = [0xCAFE_BABE, 0, u32::MAX];
     let mut requests: Vec<_> = (0..3).map(|n| ask(ids[n as usize], &words, 0, add)).collect();
     requests[2].op = AtomicOp::Swap { swap: 1 };
-    // MSN 2 is a Read's.
+    // MSN 2 belongs to a Read.
     peer.send_all(&[
         &atomic_request(1, &requests[0]),
         &read_request(2, 8, words.rkey(), words.addr() + 8),
@@ -77,7 +78,7 @@ fn what_is_not_used_may_hold_anything() {
     assert_eq!(expected, 78);
 }
 
-/// A request may come in pieces, and is carried out when the last is there.
+/// A request may come in several segments, and is carried out when the last one has come.
 // Proves EXT-021, EXT-107, EXT-157.
 #[test]
 fn a_request_may_come_in_pieces() {
@@ -107,7 +108,7 @@ fn queue_1_holds_ird_reads_and_as_many_atomics() {
         read_request(msn, 8, words.rkey(), words.addr() + peer.pair.inbox.len() as u64)
     };
     for round in 0..3 {
-        // All in one TCP segment: none is answered before the last is there.
+        // All in one TCP segment: no request is answered before the last one has arrived.
         let segments: Vec<_> = (1..=16)
             .map(|n| {
                 let msn = round * 16 + n;
@@ -143,8 +144,8 @@ fn queue_1_holds_ird_reads_and_as_many_atomics() {
     }
 }
 
-/// What the peer gets for a request that is wrong, and that the word stays as it is. Only the DDP header of
-/// an Atomic Request goes along.
+/// The Terminate for each wrong request, and the word stays unchanged. Of an Atomic Request only the DDP
+/// header is in the Terminate.
 // Proves EXT-009, EXT-014, EXT-026, EXT-043, EXT-069, EXT-086, EXT-145 to EXT-146, EXT-148 to EXT-152,
 // EXT-154, EXT-168, EXT-180, EXT-185, EXT-190, EXT-202 to EXT-203.
 #[test]
@@ -204,7 +205,7 @@ fn every_wrong_request_has_its_terminate() {
     }
 }
 
-/// Known opcodes where they do not belong: with the T bit, or on another queue.
+/// Known opcodes at wrong places: with the T bit, or on another queue.
 // Proves EXT-015 to EXT-019, EXT-150.
 #[test]
 fn opcodes_belong_to_one_queue() {
@@ -227,8 +228,8 @@ fn opcodes_belong_to_one_queue() {
     }
 }
 
-/// Revoked between the request and its turn: a Terminate as for a Read under way, without the request's own
-/// header.
+/// The STag is invalidated after the request came and before it is carried out: a Terminate as for a Read
+/// under way, without the request's own header.
 // Proves EXT-148, EXT-155.
 #[test]
 fn a_word_revoked_before_its_turn_is_not_touched() {
@@ -243,8 +244,7 @@ fn a_word_revoked_before_its_turn_is_not_touched() {
     assert_eq!(word(&words, 0), 0);
 }
 
-/// An atomic behind a long Read Response is not carried out before that has been generated, nor two at a
-/// time.
+/// An atomic behind a long Read Response is carried out after that has been sent, and atomics one at a time.
 // Proves EXT-110, EXT-112, EXT-137, EXT-140 to EXT-141, EXT-144, EXT-201.
 #[test]
 fn an_atomic_is_carried_out_in_its_turn() {
@@ -259,7 +259,7 @@ fn an_atomic_is_carried_out_in_its_turn() {
         &atomic_request(4, &ask(4, &words, 0, ADD_ONE)),
         &untagged(0x48, 0, 1, &[1; 8]),
     ]);
-    // What is behind them is complete before they are carried out.
+    // Messages behind them complete before they are carried out.
     assert_eq!((peer.wc().opcode, word(&words, 0)), (WcOpcode::RecvImmediate, 1));
     let mut waited = 0;
     assert!(peer.pair.until(10_000_000, |pair| {
@@ -281,7 +281,7 @@ fn an_atomic_is_carried_out_in_its_turn() {
     assert_eq!([peer.receive(), peer.receive()], [atomic_response(2, 3, 1), atomic_response(3, 4, 2)]);
 }
 
-/// Without atomics queue 3 is not open, and the opcodes are none.
+/// Without atomics queue 3 is not open, and the opcodes are unknown.
 // Proves EXT-027, EXT-168.
 #[test]
 fn a_stream_without_atomics_has_three_queues() {
@@ -300,8 +300,8 @@ fn a_stream_without_atomics_has_three_queues() {
     }
 }
 
-/// Startup says the same with every extension and with none, and nothing of them is sent before it is asked
-/// for.
+/// Startup is the same with all extensions and with none, and no message of them is sent before it is
+/// posted.
 // Proves EXT-028, EXT-162.
 #[test]
 fn nothing_is_negotiated_on_the_wire() {

@@ -16,7 +16,7 @@ use iwarp::verbs::{
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Calls `done` until it gives something.
+/// Calls `done` until it returns something.
 fn wait<T>(mut done: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -128,8 +128,8 @@ fn four_streams_add_ten_thousand_times_each() {
     assert!(values.iter().copied().eq(0..all as u64), "every value once");
 }
 
-/// Streams that count by compare-and-swap, and streams that add, on the same word: each success took the word
-/// one further from a value that nobody else has taken.
+/// Streams that count by compare-and-swap, and streams that add, on the same word: each success increments
+/// the word from a value that no other success had.
 // Proves EXT-029, EXT-103, EXT-170.
 #[test]
 fn mixed_operations_agree_on_one_order() {

@@ -1,5 +1,5 @@
-//! The messages of RFC 7306 on the wire, byte for byte, and what an atomic does to its word: against the bit
-//! loop of the document and against the reference model.
+//! The messages of RFC 7306 on the wire, byte for byte, and the effect of atomics on their word, compared
+//! with the bit loop of the document and with the reference model.
 
 use crate::common::ulpdu::from_hex;
 use std::fmt::Write as _;
@@ -74,7 +74,7 @@ fn every_message_is_built_to_the_byte() {
     assert_eq!(AtomicResponse::parse(&from_hex(RESPONSE)[18..]), Ok(response));
 }
 
-/// Swap is sent with its unused fields as the draft wants them.
+/// Swap is sent with its unused fields as the draft requires them.
 // Proves EXT-067, EXT-076, EXT-078, EXT-080.
 #[test]
 fn swap_fills_what_it_does_not_use() {
@@ -106,7 +106,7 @@ fn numbers_are_those_of_the_registries() {
     assert_eq!(numbers, [0, 1, 2, 3]);
 }
 
-/// FetchAdd and CmpSwap are there both or neither; Swap has a switch of its own.
+/// FetchAdd and CmpSwap are enabled together. Swap has a switch of its own.
 // Proves EXT-160, EXT-188.
 #[test]
 fn atomics_come_together() {
@@ -140,7 +140,7 @@ fn terminates_of_atomics_are_built_to_the_byte() {
     }
 }
 
-/// What is reserved or unused is not looked at; the four low bits alone are the AOpCode.
+/// Reserved and unused fields are ignored. Only the four low bits are the AOpCode.
 // Proves EXT-065, EXT-069, EXT-077, EXT-079, EXT-081.
 #[test]
 fn reserved_and_unused_fields_are_ignored() {
@@ -259,7 +259,7 @@ fn additions_by_the_table() {
     }
 }
 
-/// The table of compared swaps, and the unconditional one that stands for Swap.
+/// The table of compare-and-swap, and the unconditional one that stands for Swap.
 // Proves EXT-046, EXT-050 to EXT-053, EXT-056.
 #[test]
 fn swaps_by_the_table() {
@@ -336,8 +336,8 @@ for line in sys.stdin:
     print(r.execute(bytes.fromhex(payload), sink).hex(), memory.hex())
 "#;
 
-/// Ten thousand operations as the reference model carries them out, from the bytes of the request to those of
-/// the response and of the memory.
+/// Ten thousand operations, compared with the reference model: from the bytes of the request to those of the
+/// response and of the memory.
 // Proves EXT-042, EXT-055, EXT-093 to EXT-094.
 #[test]
 fn operations_agree_with_the_model() {

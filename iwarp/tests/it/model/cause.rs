@@ -115,7 +115,7 @@ impl Cause {
 
 /// A cause that may end a stream, and the side that finds it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Doom {
+pub(crate) struct PossibleEnd {
     pub(crate) cause: Cause,
     /// Side that finds it.
     pub(crate) finder: usize,
@@ -123,7 +123,7 @@ pub(crate) struct Doom {
     pub(crate) sure: bool,
 }
 
-impl Doom {
+impl PossibleEnd {
     /// Whether a send request of `side` may complete with `status` because of it.
     pub(crate) fn blames_send(&self, side: usize, status: WcStatus) -> bool {
         let Trace { finder_send, peer_send, .. } = self.cause.trace();

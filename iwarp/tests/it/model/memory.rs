@@ -182,7 +182,7 @@ impl Memory {
 
     /// An effect begins. The bytes that others read there meanwhile become unknown.
     pub(crate) fn begin(&mut self, effect: Effect) {
-        self.disturb(&effect.to, |reader| effect.comes_after(reader));
+        self.mix(&effect.to, |reader| effect.comes_after(reader));
         let began = self.tick();
         self.effects.push(Effect { began, ..effect });
     }
@@ -190,7 +190,7 @@ impl Memory {
     /// The message of `op` has found its receive buffer.
     pub(crate) fn aim(&mut self, op: u64, to: &[Span]) {
         let began = self.tick();
-        self.disturb(to, |reader| reader.op == op);
+        self.mix(to, |reader| reader.op == op);
         if let Some(effect) = self.effects.iter_mut().find(|effect| effect.op == op && effect.message) {
             (effect.to, effect.began) = (to.to_vec(), began);
         }
@@ -198,7 +198,7 @@ impl Memory {
 
     /// The application stores `bytes`.
     pub(crate) fn store(&mut self, span: Span, bytes: &[u8]) {
-        self.disturb(&[span], |_| false);
+        self.mix(&[span], |_| false);
         let now = self.tick();
         let values = bytes.iter().copied().map(Some).collect();
         let application = Effect::of(0, application(0));
@@ -370,12 +370,12 @@ impl Memory {
 
     /// The bytes of `spans` change. Effects that read there may get old or new bytes, except those that
     /// `spared` selects, and so on with their targets.
-    fn disturb(&mut self, spans: &[Span], spared: impl Fn(&Effect) -> bool) {
+    fn mix(&mut self, spans: &[Span], spared: impl Fn(&Effect) -> bool) {
         let mut open: Vec<(Span, bool)> = spans.iter().map(|&span| (span, true)).collect();
         while let Some((span, direct)) = open.pop() {
             for reader in &mut self.effects {
                 if reader.fetching && !(direct && spared(reader)) {
-                    open.extend(reader.confuse(&span).into_iter().map(|span| (span, false)));
+                    open.extend(reader.make_unknown(&span).into_iter().map(|span| (span, false)));
                 }
             }
         }
@@ -416,7 +416,7 @@ impl Effect {
     }
 
     /// The bytes that it fetches from `span` become unknown. Returns their targets, if they were known.
-    fn confuse(&mut self, span: &Span) -> Vec<Span> {
+    fn make_unknown(&mut self, span: &Span) -> Vec<Span> {
         let mut news = Vec::new();
         let mut first = 0;
         for from in &self.from {

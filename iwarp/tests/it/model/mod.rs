@@ -2,15 +2,15 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `dice.rs` | everything random, from one number |
-//! | `steps.rs` | what a run does: posts, receives, registrations, revocations, connections, turns, rests |
-//! | `operations.rs`, `operations/` | the requests of the send queue: **an operation is added here and nowhere else** |
-//! | `memory.rs` | what each byte of registered memory may hold |
-//! | `names.rs` | STags of regions and windows: what they reach, and whether they may be used |
-//! | `streams.rs`, `streams/` | who completes, in which order, with what, and what that says of memory |
-//! | `cause.rs` | what ends a stream, and what each end may then say |
-//! | `world.rs`, `world/` | the engines on their wire, the comparison, and what the hosts hold |
-//! | `wire.rs` | bits turned on the way |
+//! | `dice.rs` | all random choices, from one number |
+//! | `steps.rs` | the steps of a run: posts, receives, registrations, revocations, connections, polls, rests |
+//! | `operations.rs`, `operations/` | the requests of the send queue: **a new operation is added only here** |
+//! | `memory.rs` | the values that each byte of registered memory may have |
+//! | `names.rs` | STags of regions and windows: the bytes that they name, and whether they are valid |
+//! | `streams.rs`, `streams/` | which request completes, in which order, with what, and what that says about memory |
+//! | `cause.rs` | the causes that end a stream, and what each end may then report |
+//! | `world.rs`, `world/` | the engines on their wire, the comparison, and the objects that hosts hold |
+//! | `wire.rs` | bits that the wire flips |
 //! | `sabotage.rs` | deliberate defects, which must be found |
 //!
 //! One number determines a run. A run that fails is reduced to few steps, and prints how to repeat it:

@@ -39,7 +39,7 @@ const OPERATIONS: &[(usize, Draw)] = &[
 ];
 
 /// One of how many requests has a fault.
-pub(crate) const MISCHIEF: usize = 120;
+pub(crate) const FAULT_EVERY: usize = 120;
 
 /// Bytes that `INLINE` takes.
 const INLINE: usize = 128;
@@ -91,7 +91,7 @@ fn send_invalidate(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Dr
         let alone = grant.stream == Some(by.0) && grant.revocable;
         grant.host != by.1 && alone && grant.life == Life::Valid
     };
-    let wrong = dice.one_in(MISCHIEF / 4);
+    let wrong = dice.one_in(FAULT_EVERY / 4);
     // A peer cannot invalidate a window of type 1, not even one that only this peer may use.
     let kept = |name: Name| {
         let grant = model.memory.grant(name);
@@ -177,7 +177,7 @@ fn atomic(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Drawn> {
         _ => (AtomicOp::Swap { swap: number(dice) }, WcOpcode::Swap),
     };
     let (mut remote, mut addr) = part(dice, model, by, 8, Access::REMOTE_ATOMIC)?;
-    if !dice.one_in(MISCHIEF) {
+    if !dice.one_in(FAULT_EVERY) {
         addr.addr = addr.addr.wrapping_sub(remote.at as u64 % 8);
         remote.at -= remote.at % 8;
         remote.name.filter(|&name| model.memory.grant(name).at <= remote.at)?;
@@ -264,7 +264,7 @@ fn place(dice: &mut Dice, model: &Model, by: By, len: usize, right: Access) -> O
     };
     // Behind the request that invalidates it.
     let taken = |name: Name| fits(name) && model.memory.grant(name).is_taken_by(by);
-    if let Some(name) = pick(dice, model, taken).filter(|_| dice.one_in(MISCHIEF / 10)) {
+    if let Some(name) = pick(dice, model, taken).filter(|_| dice.one_in(FAULT_EVERY / 10)) {
         let Grant { region, at, .. } = model.memory.grant(name);
         return Some(Span { region, at, len });
     }
@@ -305,7 +305,7 @@ fn remote(dice: &mut Dice, model: &Model, by: By, right: Access) -> Option<(Remo
 /// As [`remote`], `len` bytes.
 fn part(dice: &mut Dice, model: &Model, by: By, len: usize, right: Access) -> Option<(Remote, RemoteAddr)> {
     let host = 1 - by.1;
-    if dice.one_in(MISCHIEF) {
+    if dice.one_in(FAULT_EVERY) {
         return misuse::trespass(dice, model, host, len, right);
     }
     let fits = |name: Name| {
@@ -322,7 +322,7 @@ fn part(dice: &mut Dice, model: &Model, by: By, len: usize, right: Access) -> Op
     };
     let grant = model.memory.grant(name);
     // The region goes on behind the end of a window.
-    if matches!(name, Name::Binding(_)) && dice.one_in(MISCHIEF / 8) {
+    if matches!(name, Name::Binding(_)) && dice.one_in(FAULT_EVERY / 8) {
         at = grant.end() - len.min(grant.len) + 1 + dice.below(8);
     }
     let addr = RemoteAddr { addr: grant.offset_of(at), rkey: grant.key };

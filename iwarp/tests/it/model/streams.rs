@@ -2,7 +2,7 @@
 //! completion says about memory.
 //!
 //! It is independent of the stack: it knows requests, completions and the documents. A race between an error
-//! and a post cannot be seen from outside: it is a [`Doom`], which widens what is allowed.
+//! and a post cannot be seen from outside: it is a [`PossibleEnd`], which widens what is allowed.
 
 mod completions;
 mod ending;
@@ -14,7 +14,7 @@ use iwarp::memory::Access;
 use iwarp::verbs::{AtomicOp, ConnectionError, WcOpcode};
 use tcp_lite::CloseReason;
 
-use super::cause::{Cause, Doom};
+use super::cause::{Cause, PossibleEnd};
 use super::memory::{By, Effect, Flow, Memory, Region, RegionId, Span, View, application, cut};
 use super::names::{Binding, Life, Name};
 use ending::Asker;
@@ -47,7 +47,7 @@ pub(crate) struct Message {
 
 /// A name that a request makes valid.
 #[derive(Clone, Debug)]
-pub(crate) enum Gift {
+pub(crate) enum NewName {
     Binding(Binding),
     /// Prepared memory, registered before as `old`, is registered again.
     Region {
@@ -78,7 +78,7 @@ pub(crate) struct Meaning {
     /// A name of the poster that it invalidates.
     pub(crate) takes: Option<Name>,
     /// A name that it makes valid.
-    pub(crate) gives: Option<Gift>,
+    pub(crate) gives: Option<NewName>,
     /// It cannot be carried out.
     pub(crate) wrong: bool,
     /// A verb of its own posts it, always signaled and never fenced.
@@ -164,7 +164,7 @@ impl End {
 #[derive(Default)]
 pub(crate) struct Stream {
     pub(crate) ends: [End; 2],
-    pub(crate) dooms: Vec<Doom>,
+    pub(crate) possible_ends: Vec<PossibleEnd>,
 }
 
 impl Stream {
@@ -174,8 +174,11 @@ impl Stream {
 
     /// The side that closed gracefully, if no other cause ends the stream.
     fn closed_by(&self) -> Option<usize> {
-        let first = self.dooms.first()?;
-        let alone = self.dooms.iter().all(|doom| (doom.cause, doom.finder) == (Cause::Close, first.finder));
+        let first = self.possible_ends.first()?;
+        let alone = self
+            .possible_ends
+            .iter()
+            .all(|possible| (possible.cause, possible.finder) == (Cause::Close, first.finder));
         alone.then_some(first.finder)
     }
 }
@@ -205,8 +208,8 @@ impl Model {
         local.iter().all(|span| self.memory.regions[span.region].life != Life::Gone)
     }
 
-    pub(crate) fn doom(&mut self, stream: usize, cause: Cause, finder: usize, sure: bool) {
-        self.streams[stream].dooms.push(Doom { cause, finder, sure });
+    pub(crate) fn may_end(&mut self, stream: usize, cause: Cause, finder: usize, sure: bool) {
+        self.streams[stream].possible_ends.push(PossibleEnd { cause, finder, sure });
     }
 
     /// The send queue took a request. `late`: in the error state.
@@ -222,13 +225,13 @@ impl Model {
         let (stream, side) = by;
         let here = if meaning.flow == Flow::Out { Cause::Local } else { Cause::Sink };
         if self.is_taken(meaning, by) {
-            self.doom(stream, here, side, true);
+            self.may_end(stream, here, side, true);
             self.streams[stream].ends[side].poisoned |= meaning.flow == Flow::Out;
         } else if !meaning.inline && self.any_unsteady(&meaning.local, by) {
-            self.doom(stream, here, side, false);
+            self.may_end(stream, here, side, false);
         }
         if meaning.wrong {
-            self.doom(stream, Cause::Bind, side, true);
+            self.may_end(stream, Cause::Bind, side, true);
             self.streams[stream].ends[side].poisoned = true;
         }
         let remote = meaning.remote.filter(|remote| remote.len > 0);
@@ -284,28 +287,28 @@ impl Model {
         }
         if let Some(name) = meaning.takes {
             if meaning.completes == WcOpcode::LocalInvalidate && !self.memory.grant(name).is_there_for(by) {
-                self.doom(stream, Cause::Local, side, false);
+                self.may_end(stream, Cause::Local, side, false);
             }
             self.ending(name, Some(Asker { op, by, fenced: meaning.fenced }));
             self.memory.take(name, by);
         }
-        meaning.gives.as_ref().map(|gift| self.give(by, gift))
+        meaning.gives.as_ref().map(|new_name| self.give(by, new_name))
     }
 
     /// Adds a name that becomes valid later.
-    fn give(&mut self, by: By, gift: &Gift) -> Name {
-        match gift {
-            Gift::Binding(binding) => {
+    fn give(&mut self, by: By, new_name: &NewName) -> Name {
+        match new_name {
+            NewName::Binding(binding) => {
                 let number = self.memory.bindings.len();
                 if !self.memory.grant(Name::Region(binding.region)).is_there_for(by) {
-                    self.doom(by.0, Cause::Bind, by.1, false);
+                    self.may_end(by.0, Cause::Bind, by.1, false);
                 }
                 let window = &mut self.memory.windows[binding.window];
                 (window.bound, window.key) = (Some(number), binding.key);
                 self.memory.bindings.push(binding.clone());
                 Name::Binding(number)
             }
-            &Gift::Region { old, at, len, addr, key, access } => {
+            &NewName::Region { old, at, len, addr, key, access } => {
                 // Its bytes will be those of now, where no effect is under way.
                 let before = &self.memory.regions[old];
                 let whole = Span { region: old, at: 0, len: before.base.len() };
@@ -348,10 +351,10 @@ impl Model {
         let unsteady = granted.is_some_and(|grant| grant.life != Life::Valid);
         let cause = if remote.right == Access::REMOTE_WRITE { Cause::Write } else { Cause::Read };
         if reach < remote.len || unsteady {
-            self.doom(stream, cause, 1 - side, reach < remote.len);
+            self.may_end(stream, cause, 1 - side, reach < remote.len);
         }
         if reach == remote.len && remote.right == Access::REMOTE_ATOMIC && !remote.at.is_multiple_of(8) {
-            self.doom(stream, Cause::Misaligned, 1 - side, true);
+            self.may_end(stream, Cause::Misaligned, 1 - side, true);
             self.streams[stream].ends[side].poisoned = true;
             return 0;
         }
@@ -368,7 +371,7 @@ impl Model {
             cut_off,
         });
         if self.streams[stream].ends[1 - side].shared {
-            self.strain(1 - side);
+            self.note_shared_ends(1 - side);
         } else {
             self.pair(stream, 1 - side, self.streams[stream].ends[1 - side].arriving.len() - 1);
         }
@@ -383,12 +386,12 @@ impl Model {
             });
             if let Some((grant, name)) = allowed.zip(name) {
                 if grant.life != Life::Valid {
-                    self.doom(stream, Cause::Invalidate, 1 - side, false);
+                    self.may_end(stream, Cause::Invalidate, 1 - side, false);
                 }
                 // It invalidates memory of the peer: no earlier Read places bytes there.
                 self.ending(name, Some(Asker { op, by, fenced: false }));
             } else {
-                self.doom(stream, Cause::Invalidate, 1 - side, true);
+                self.may_end(stream, Cause::Invalidate, 1 - side, true);
                 self.streams[stream].ends[side].poisoned = true;
             }
         }
@@ -400,16 +403,16 @@ impl Model {
         // No message arrives after receives are flushed.
         let Some(arriving) = end.arriving.get(n).filter(|_| !end.flushed_recv) else { return };
         let Some(received) = end.received.get(n) else {
-            return self.doom(stream, Cause::NoReceive, side, false);
+            return self.may_end(stream, Cause::NoReceive, side, false);
         };
         let (op, len, spans) = (arriving.op, arriving.message.len, received.spans.clone());
         let room: usize = spans.iter().map(|span| span.len).sum();
         if len > room {
-            self.doom(stream, Cause::TooLong, side, true);
+            self.may_end(stream, Cause::TooLong, side, true);
             self.streams[stream].ends[1 - side].poisoned = true;
         }
         if self.any_unsteady(&spans, application(side)) {
-            self.doom(stream, Cause::Receive, side, false);
+            self.may_end(stream, Cause::Receive, side, false);
         }
         self.memory.aim(op, &cut(&spans, 0, len.min(room)));
     }
@@ -446,28 +449,30 @@ impl Model {
     /// `side` closes gracefully.
     pub(crate) fn closes(&mut self, by: By) {
         let (stream, side) = by;
-        self.doom(stream, Cause::Close, side, true);
+        self.may_end(stream, Cause::Close, side, true);
         self.streams[stream].ends[side].closed = true;
     }
 
     /// The event of the end came at `side`, after all its completions.
     pub(crate) fn disconnected(&mut self, by: By, error: Option<ConnectionError>) -> Result<Found, String> {
         let (stream, side) = by;
-        let Stream { ends, dooms } = &mut self.streams[stream];
+        let Stream { ends, possible_ends } = &mut self.streams[stream];
         let end = &mut ends[side];
         if std::mem::replace(&mut end.over, true) {
             return Err("its end was told twice".into());
         }
-        if dooms.is_empty() {
+        if possible_ends.is_empty() {
             return Err(format!("side {side} of stream {stream} ended without a cause: {error:?}"));
         }
         if let Some(ConnectionError::Stream(error)) = error
-            && !dooms.iter().any(|doom| doom.explains(side, error))
+            && !possible_ends.iter().any(|possible| possible.explains(side, error))
         {
-            return Err(format!("side {side} of stream {stream} ended with {error}, not of {dooms:?}"));
+            return Err(format!(
+                "side {side} of stream {stream} ended with {error}, not of {possible_ends:?}"
+            ));
         }
-        let aborted = |doom: &Doom| doom.cause == Cause::Abort && doom.finder == side;
-        if dooms.iter().all(aborted) && error != Some(ConnectionError::Tcp(CloseReason::Aborted)) {
+        let aborted = |possible: &PossibleEnd| possible.cause == Cause::Abort && possible.finder == side;
+        if possible_ends.iter().all(aborted) && error != Some(ConnectionError::Tcp(CloseReason::Aborted)) {
             return Err(format!(
                 "side {side} of stream {stream} was aborted by its user, and says {error:?}"
             ));
@@ -506,10 +511,10 @@ impl Model {
                     .then(|| format!("stream {number} is over and owes {owed} + {late} completions"));
             }
             if a.over || b.over {
-                return Some(format!("stream {number} is over at one end ({:?})", stream.dooms));
+                return Some(format!("stream {number} is over at one end ({:?})", stream.possible_ends));
             }
-            if stream.dooms.iter().any(|doom| doom.sure) {
-                return Some(format!("stream {number} should have ended: {:?}", stream.dooms));
+            if stream.possible_ends.iter().any(|possible| possible.sure) {
+                return Some(format!("stream {number} should have ended: {:?}", stream.possible_ends));
             }
             let arriving = a.arriving.len() + b.arriving.len();
             (owed + arriving > 0)
@@ -524,9 +529,9 @@ impl Model {
         let mut done = Vec::new();
         for (number, stream) in self.streams.iter_mut().enumerate() {
             if !stream.is_over() {
-                stream.dooms.retain(|doom| doom.cause == Cause::Wire);
+                stream.possible_ends.retain(|possible| possible.cause == Cause::Wire);
                 // The length of the last FPDU may be corrupted: its receiver waits for more bytes.
-                if stream.dooms.is_empty() {
+                if stream.possible_ends.is_empty() {
                     self.memory.settle(|effect| effect.by.0 == number);
                 }
                 stream.ends.iter_mut().for_each(|end| done.extend(end.sent.drain(..)));

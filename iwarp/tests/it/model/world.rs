@@ -100,7 +100,7 @@ impl Setting {
 }
 
 /// One end of a live connection.
-struct Plug {
+struct LiveEnd {
     by: By,
     qp: Option<QueuePair>,
     id: CmId,
@@ -119,7 +119,7 @@ pub(crate) struct World {
     windows: Vec<Option<MemoryWindow>>,
     shared: Vec<SharedReceiveQueue>,
     slots: [Option<usize>; SLOTS],
-    plugs: Vec<Plug>,
+    live_ends: Vec<LiveEnd>,
     /// The end that a completion belongs to, by host and queue pair number.
     numbers: HashMap<(usize, u32), By>,
     last_op: u64,
@@ -164,7 +164,7 @@ impl World {
             windows: Vec::new(),
             shared: shared.into(),
             slots: [None; SLOTS],
-            plugs: Vec::new(),
+            live_ends: Vec::new(),
             numbers: HashMap::new(),
             last_op: 0,
             polls: 0,
@@ -220,8 +220,8 @@ impl World {
         [&self.pair.a, &self.pair.b][side]
     }
 
-    fn plug(&mut self, by: By) -> Option<&mut Plug> {
-        self.plugs.iter_mut().find(|plug| plug.by == by)
+    fn live_end(&mut self, by: By) -> Option<&mut LiveEnd> {
+        self.live_ends.iter_mut().find(|live_end| live_end.by == by)
     }
 
     fn note(&mut self, text: impl FnOnce() -> String) {
@@ -265,7 +265,7 @@ impl World {
         let needs = if end.shared { self.model.spare(1 - side) == 0 } else { end.receives() == 0 };
         if let Some(message) = &meaning.message
             && needs
-            && !dice.one_in(operations::MISCHIEF)
+            && !dice.one_in(operations::FAULT_EVERY)
         {
             self.receive(dice, slot, 1 - side, Some(message.len))?;
         }
@@ -275,7 +275,7 @@ impl World {
         if shared && long && !dice.one_in(10) {
             return Ok(());
         }
-        let Some(qp) = self.plug(by).and_then(|plug| plug.qp.clone()) else { return Ok(()) };
+        let Some(qp) = self.live_end(by).and_then(|live_end| live_end.qp.clone()) else { return Ok(()) };
         let state = qp.state();
         let late = matches!(state, QpState::Terminate | QpState::Error);
         // Its own user or the peer's has closed.
@@ -298,7 +298,7 @@ impl World {
                 }
                 let gives = meaning.gives.clone().filter(|_| !late);
                 self.model.posted(by, op, meaning, late);
-                gives.map_or(Ok(()), |gift| self.given(&gift))
+                gives.map_or(Ok(()), |new_name| self.given(&new_name))
             }
             Err(VerbsError::QueueFull(_)) if self.model.streams[stream].ends[side].outstanding() >= max => {
                 Ok(())
@@ -325,14 +325,14 @@ impl World {
         }
         // Sometimes too short by one.
         let len = match len {
-            Some(len) if len > 0 && dice.one_in(operations::MISCHIEF) => len - 1,
+            Some(len) if len > 0 && dice.one_in(operations::FAULT_EVERY) => len - 1,
             Some(len) => len + dice.pick(&[0, 0, 1, 100]),
             None => dice.length().max(2000),
         };
         let Some(spans) = operations::scatter(dice, &self.model, application(side), len) else {
             return Ok(());
         };
-        let Some(qp) = self.plug(by).and_then(|plug| plug.qp.clone()) else { return Ok(()) };
+        let Some(qp) = self.live_end(by).and_then(|live_end| live_end.qp.clone()) else { return Ok(()) };
         let late = matches!(qp.state(), QpState::Terminate | QpState::Error);
         let sg_list = spans.iter().map(|span| operations::sge(&self.model, span)).collect();
         self.note(|| format!("{by:?} receives into {op}: {spans:?}"));
@@ -397,18 +397,21 @@ impl World {
 
     /// States go forward only, from that of an established connection to that of one that is over.
     fn states(&mut self) -> Done {
-        for plug in &mut self.plugs {
-            let Some(qp) = &plug.qp else { continue };
+        for live_end in &mut self.live_ends {
+            let Some(qp) = &live_end.qp else { continue };
             let state = qp.state();
-            if (state as u8) < plug.state as u8 {
-                return Err(format!("queue pair {} went from {:?} to {state:?}", plug.qp_num, plug.state));
+            if (state as u8) < live_end.state as u8 {
+                return Err(format!(
+                    "queue pair {} went from {:?} to {state:?}",
+                    live_end.qp_num, live_end.state
+                ));
             }
-            let (stream, side) = plug.by;
+            let (stream, side) = live_end.by;
             let over = self.model.streams[stream].ends[side].over;
             if state == QpState::Idle || over && state != QpState::Error {
-                return Err(format!("queue pair {} is in {state:?} (over: {over})", plug.qp_num));
+                return Err(format!("queue pair {} is in {state:?} (over: {over})", live_end.qp_num));
             }
-            plug.state = state;
+            live_end.state = state;
         }
         Ok(())
     }
@@ -463,7 +466,7 @@ impl World {
         self.windows_at_rest()?;
         self.shared_at_rest()?;
         let streams = &self.model.streams;
-        self.plugs.retain(|plug| !streams[plug.by.0].is_over() || plug.qp.is_some());
+        self.live_ends.retain(|live_end| !streams[live_end.by.0].is_over() || live_end.qp.is_some());
         Ok(())
     }
 }

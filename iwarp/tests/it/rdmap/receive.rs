@@ -1,8 +1,8 @@
-//! RDMAP's receive checks against the reference model: what is accepted, and the exact Terminate of what is
-//! not.
+//! RDMAP's receive checks against the reference model: which segments are accepted, and the exact Terminate
+//! for the others.
 //!
-//! `Receiver` below strings together the checks the engine uses; `reference/rdmap_ref.py` says what has to
-//! come out.
+//! `Receiver` below calls the checks in the order in which the engine calls them; `reference/rdmap_ref.py`
+//! has the expected result.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ const ME: Accessor = Accessor { pd: PdId(1), stream: StreamId(1) };
 const IRD: u32 = 2;
 const SEND_BUFFER: u64 = 64;
 
-/// One in-order stream that has one receive of 64 bytes posted and waits for no Read Response.
+/// One in-order stream with one receive of 64 bytes and no outstanding Read.
 struct Receiver {
     participant: Participant,
     queues: [UntaggedQueue; 3],
@@ -60,10 +60,10 @@ impl Receiver {
     fn checked(&mut self, segment: &[u8]) -> Result<(), Refusal> {
         let header = Header::parse(segment).map_err(TerminateError::from)?;
         let payload = &segment[header.wire_len()..];
-        let turn = self.participant.enter();
+        let epoch = self.participant.enter();
         match &header {
             Header::Tagged(header) => {
-                tagged::check(header, payload.len(), ME, &turn)?;
+                tagged::check(header, payload.len(), ME, &epoch)?;
             }
             Header::Untagged(header) => {
                 let queue = Queue::open(header.qn, Extensions::empty())?;
@@ -86,7 +86,7 @@ impl Receiver {
                 let request = ReadRequest::parse(payload)?;
                 if request.size > 0 {
                     let (stag, to, size) = (request.source_stag, request.source_to, request.size);
-                    turn.check_read(stag, to, size.into(), ME).map_err(|fault| Refusal {
+                    epoch.check_read(stag, to, size.into(), ME).map_err(|fault| Refusal {
                         error: TerminateError::of_read_fault(fault),
                         request: Some(request),
                     })?;
@@ -94,7 +94,8 @@ impl Receiver {
             }
             opcode if opcode.invalidates() => {
                 let Header::Untagged(header) = &header else { unreachable!("a Send is untagged") };
-                turn.invalidate_remote(invalidate_stag(header), ME)
+                epoch
+                    .invalidate_remote(invalidate_stag(header), ME)
                     .map_err(TerminateError::of_invalidate_fault)?;
             }
             _ => {}
@@ -140,7 +141,7 @@ for line in sys.stdin:
     print('ok' if what == 'ok' else val.hex())
 ";
 
-/// A segment that is right or wrong in one or several ways, around every boundary of the checks.
+/// A segment that is valid or has one or several faults, around every limit of the checks.
 fn segment(rng: &mut Rng, stags: &[u32]) -> Vec<u8> {
     let wild = rng.next() as u32;
     let stag = rng.pick(&[stags[0], stags[0], stags[1], stags[2], stags[3], stags[4], wild, 0]);
@@ -222,7 +223,7 @@ fn every_answer_is_the_models() {
         *answers.entry(model.chars().take(4).collect()).or_default() += 1;
     }
     assert_eq!(model.lines().count(), ours.len());
-    // Each answer that a received segment can get was met.
+    // Every answer to a received segment occurred.
     for answer in ["ok", "runt", "0100", "0101", "0102", "0103", "0104", "0109", "0205", "0206", "02ff"]
         .into_iter()
         .chain(["1100", "1101", "1102", "1103", "1104", "1201", "1202", "1203", "1204", "1205", "1206"])
@@ -272,11 +273,11 @@ fn a_read_response_stays_in_its_sink() {
         assert_eq!(sink.deliver(&header, len), Err(error.into()));
     }
     assert_eq!(sink.deliver(&response(5, 0x100, false), 4), Ok(ReadProgress::Partial));
-    // What has been delivered is not placed over; what would leave a gap is placed but not delivered.
+    // Delivered bytes are not overwritten. Bytes that would leave a gap are placed but not delivered.
     assert_eq!(sink.check(&response(5, 0x103, false), 2), Err(DdpError::BaseOrBounds));
     assert_eq!(sink.check(&response(5, 0x105, true), 5), Ok(5));
     assert_eq!(sink.deliver(&response(5, 0x105, true), 5), Err(TerminateError::DdpBounds));
-    // Ending early is an error, so that nobody believes in bytes that never came.
+    // Ending early is an error: the Read would have bytes that never came.
     assert_eq!(sink.clone().deliver(&response(5, 0x104, true), 5), Err(TerminateError::OperationUnspecified));
     assert_eq!(sink.deliver(&response(5, 0x104, true), 6), Ok(ReadProgress::Complete));
 }

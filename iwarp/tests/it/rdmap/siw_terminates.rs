@@ -1,8 +1,8 @@
-//! Every Terminate that Linux's siw was seen to send, as its bytes were captured: what they are read as.
+//! Every Terminate that Linux's siw was seen to send, from captures, and how it is parsed.
 //!
-//! The table is taken from `terminates.pcap` beside it, in which our verbs ask for what siw has to refuse;
-//! the last three rows are of other captures. What siw's bit order is, and when it cannot be told:
-//! `tests/siw-peer/README.md`.
+//! The table is from `terminates.pcap` beside it, in which our verbs post requests that siw has to refuse.
+//! The last three rows are from other captures. `tests/siw-peer/README.md` explains siw's bit order, and
+//! when it cannot be recognised.
 
 use iwarp::rdmap::{BitOrder, Terminate};
 
@@ -22,10 +22,11 @@ fn each_is_read_with_the_numbers_it_was_sent_for() {
         let terminate = Terminate::parse(&payload).unwrap_or_else(|error| panic!("{cause}: {error}"));
         let numbers = [layer, etype, code].map(|number| number.parse::<u8>().unwrap());
         assert_eq!([terminate.layer, terminate.etype, terminate.code], numbers, "{cause}");
-        // Where nothing tells the orders apart the RFC's is followed, and the application sees these numbers.
+        // If the bit order cannot be recognised the RFC's is assumed, and the application sees these
+        // numbers.
         let order = if order == "siw" { BitOrder::Siw } else { BitOrder::Standard };
         assert_eq!(terminate.bit_order, order, "{cause}");
-        // The header that goes along is that of the message that was refused.
+        // The header in it is that of the refused message.
         let bare = payload.len() == 4;
         assert_eq!(terminate.ddp_header.is_none(), bare, "{cause}");
         assert_eq!(terminate.read_request.is_some(), cause.starts_with("Read"), "{cause}");
@@ -34,8 +35,7 @@ fn each_is_read_with_the_numbers_it_was_sent_for() {
     assert_eq!(rows, 17);
 }
 
-/// siw sets R for a Send that it blames for a protection error, and sends no Read Request. Nobody else is let
-/// off.
+/// siw sets R for a Send with a protection error, without a Read Request. Only this case is accepted.
 #[test]
 fn a_read_request_is_missed_behind_its_own_header_alone() {
     let with_header = |opcode: u8| {
@@ -47,7 +47,7 @@ fn a_read_request_is_missed_behind_its_own_header_alone() {
         let terminate = Terminate::parse(&with_header(opcode)).unwrap();
         assert_eq!((terminate.layer, terminate.etype, terminate.code), (0, 1, 9));
         assert_eq!(terminate.read_request, None);
-        // One that is cut in the middle is not whole.
+        // A Read Request that is cut is an error.
         let cut = [with_header(opcode), vec![0; 27]].concat();
         assert!(Terminate::parse(&cut).is_err());
     }

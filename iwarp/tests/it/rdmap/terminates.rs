@@ -1,5 +1,5 @@
-//! Every Terminate that a peer can provoke: what it has to send for it, the bytes it gets back, and what the
-//! application reads (RFC 5040 section 4.8, RFC 5041 section 8.2, RFC 5044 section 8).
+//! Every Terminate that a peer can provoke: the fault, the bytes of the Terminate, and what the application
+//! reads (RFC 5040 section 4.8, RFC 5041 section 8.2, RFC 5044 section 8).
 
 use crate::common::{ALL, Pair, expect_terminate, read_bytes, remote_addr};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use iwarp::verbs::{
     TerminateOrigin, TerminateReport,
 };
 
-/// What has to come back, byte for byte, from the layouts of the documents.
+/// The expected Terminate, byte for byte, from the layouts of the documents.
 fn expected(case: &Attack) -> Vec<u8> {
     let (layer, etype, code) = case.error.codes();
     let bits = match case.echo {
@@ -96,8 +96,8 @@ fn each_fault_of_a_peer_has_its_terminate() {
     assert!(Means::ALL.iter().all(|it| means.contains(it)), "{means:?}");
 }
 
-/// The same fault from a hostile stack and from an application that misuses ours: the victim cannot tell, and
-/// need not.
+/// The same fault from a hostile stack and from an application that misuses ours: the victim sees no
+/// difference.
 // Proves SEC-003.
 #[test]
 fn it_does_not_matter_who_at_the_peer_means_ill() {
@@ -115,7 +115,7 @@ fn it_does_not_matter_who_at_the_peer_means_ill() {
         let (mut pair, c) = Pair::connected();
         let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         let (local, lent) = (pair.a.pd.reg_mr(64, all).unwrap(), pair.b.pd.reg_mr(64, all).unwrap());
-        // Beyond the end, or with a name that is none.
+        // Beyond the end, or with an invalid STag.
         let (ulpdu, remote) = if bound {
             let remote = remote_addr(&lent, 60);
             (tagged([0xc1, 0x40], stag, to + 4092, 8), remote)
@@ -133,7 +133,7 @@ fn it_does_not_matter_who_at_the_peer_means_ill() {
         assert_eq!(served.qp.error(), c.qp_b.error());
         let [mut by_stack, mut by_user] =
             [served.qp.terminate(), c.qp_b.terminate()].map(|it| it.unwrap().terminate.clone());
-        // But for the STag and offset that came.
+        // Without the STag and offset, which differ.
         for told in [&mut by_stack, &mut by_user] {
             told.ddp_header.as_mut().unwrap().truncate(2);
         }
@@ -143,14 +143,14 @@ fn it_does_not_matter_who_at_the_peer_means_ill() {
     }
 }
 
-// Proves RDMAP-174, RDMAP-176: a Terminate of the peer is told as it was read: in which bit order, from which
-// bytes, and what else these might have meant.
+// Proves RDMAP-174, RDMAP-176: the user gets a Terminate of the peer as it was parsed, with its bit order,
+// its bytes, and the other possible reading.
 #[test]
 fn a_terminate_is_told_with_its_bytes() {
     for (control, codes, order, other) in [
         ([0x20, 0x02, 0, 0], (2, 0, 2), BitOrder::Standard, None),
         ([0x02, 0x02, 0, 0], (2, 0, 2), BitOrder::Siw, None),
-        // By the document 2/0/05, by siw 0/2/05.
+        // 2/0/05 by the document, 0/2/05 by siw.
         ([0x20, 0x05, 0, 0], (2, 0, 5), BitOrder::Standard, Some(TerminateError::RdmapVersion)),
         ([0x12, 0x01, 0, 0x55], (1, 2, 1), BitOrder::Standard, None),
         ([0xf7, 0xab, 0, 0], (15, 7, 0xab), BitOrder::Standard, None),
@@ -165,12 +165,12 @@ fn a_terminate_is_told_with_its_bytes() {
         assert_eq!((terminate.bit_order, terminate.other_reading()), (order, other), "{control:02x?}");
         let (layer, etype, code) = codes;
         assert_eq!(served.qp.error(), Some(StreamError { layer, etype, code, from_peer: true }));
-        // Never answered by another one.
+        // It is not answered by another Terminate.
         assert_eq!(served.pair.engine.counters().tx_terminates, 0);
     }
 }
 
-/// Ends the connection from the peer's side; what the application is told of its end.
+/// Ends the connection from the peer's side. Returns the event of its end.
 fn end(served: &mut Served) -> (Option<ConnectionError>, Option<Arc<TerminateReport>>) {
     served.pair.close();
     loop {
@@ -182,7 +182,7 @@ fn end(served: &mut Served) -> (Option<ConnectionError>, Option<Arc<TerminateRep
 }
 
 // Proves RDMAP-141, RDMAP-181, RDMAP-191, RDMAP-324, RDMAP-325: a fault of our own has layer 0, type 0, code
-// 0 and names nothing, on the wire and for the application.
+// 0 and no header, on the wire and for the application.
 #[test]
 fn a_fault_of_our_own_names_no_message() {
     let mut served = Served::new();
@@ -201,8 +201,8 @@ fn a_fault_of_our_own_names_no_message() {
     assert_eq!(end(&mut served), (Some(ConnectionError::Stream(told)), Some(report)));
 }
 
-// Proves RDMAP-169, RDMAP-172, RDMAP-195, RDMAP-311: a marker that points elsewhere under a good CRC is told
-// with layer 2, type 0, code 3, and with nothing of the FPDU, which is not placed.
+// Proves RDMAP-169, RDMAP-172, RDMAP-195, RDMAP-311: a marker that points elsewhere under a good CRC is
+// reported with layer 2, type 0, code 3, and with nothing of the FPDU, which is not placed.
 #[test]
 fn a_marker_that_points_elsewhere_is_told() {
     for xor in [0, 4] {
@@ -210,7 +210,7 @@ fn a_marker_that_points_elsewhere_is_told() {
         let to = served.region.addr();
         served.pair.inbox.clear();
         let write = [&[0xc1, 0x40][..], &served.region.rkey().to_be_bytes(), &to.to_be_bytes(), &[7; 600]];
-        // The first marker stands in front of the Write of nothing, the second here.
+        // The first marker is before the empty Write, the second one is here.
         let marker = 512 - served.framer.position() as usize;
         let mut bytes = fpdu(&mut served.framer, &write.concat());
         bytes[marker + 3] ^= xor;

@@ -45,7 +45,7 @@ fn every_message_is_built_to_the_byte() {
             "c14200000101000000000000100044415441",
         ),
         (
-            // An STag given to a Send that names none is not sent.
+            // The STag is ignored for a Send without Invalidate.
             message(Opcode::Send.untagged_header(named, 1, 0, true), b"hello"),
             "41430000000000000000000000010000000068656c6c6f",
         ),
@@ -83,7 +83,7 @@ fn every_terminate_is_built_to_the_byte() {
         |error, segment: &[u8], request| Terminate::of_segment(error, segment, segment.len(), request);
     for (built, golden) in [
         (Terminate::local(TerminateError::LocalCatastrophic), "00000000"),
-        // An LLP error says nothing of the segment, whatever is at hand.
+        // An LLP error has no header of the segment, even if one is given.
         (terminate(TerminateError::MpaCrc, &write, None), "20020000"),
         (terminate(TerminateError::DdpBounds, &write, None), "1101c0000012c140112233440000000000001000"),
         (
@@ -205,7 +205,7 @@ fn lower_errors_keep_their_numbers() {
     assert_eq!(TerminateError::of_invalidate_fault(Fault::NotInvalidatable).codes(), (0, 1, 9));
 }
 
-/// What was read, but for the bytes it was read from.
+/// The parsed Terminate without its raw bytes.
 fn without_control(terminate: Terminate) -> Terminate {
     Terminate { control: None, ..terminate }
 }
@@ -223,7 +223,7 @@ fn siws_bit_order_is_recognised_where_it_can_be() {
     let crc = Terminate::parse(&from_hex("02020000")).unwrap();
     assert_eq!((crc.error(), crc.bit_order), (Some(TerminateError::MpaCrc), BitOrder::Siw));
 
-    // 20 05 is 2/0/05 by the RFC and 0/2/05 by siw: nothing tells them apart, so the RFC is followed.
+    // 20 05 is 2/0/05 by the RFC and 0/2/05 by siw. It cannot be recognised, so the RFC is followed.
     let ambiguous = Terminate::parse(&from_hex("20050000")).unwrap();
     assert_eq!(ambiguous.bit_order, BitOrder::Standard);
 
@@ -244,7 +244,7 @@ fn odd_terminates_are_parsed_by_their_bits() {
     let unknown = Terminate::parse(&from_hex("f7ab0000")).unwrap();
     assert_eq!((unknown.layer, unknown.etype, unknown.code, unknown.error()), (0xF, 7, 0xAB, None));
     assert!(unknown.to_string().contains("layer 15, type 7, code 0xab"));
-    // D without M: the length field is there and says nothing.
+    // D without M: the length field exists and has no meaning.
     let d_only = Terminate::parse(&from_hex("11004000ffffc140112233440000000000001000")).unwrap();
     assert_eq!(d_only.segment_len, None);
     assert_eq!(d_only.ddp_header.unwrap()[..], from_hex("c140112233440000000000001000"));
@@ -334,7 +334,7 @@ proptest! {
     fn any_bytes_are_a_terminate_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
         if let Ok(mut terminate) = Terminate::parse(&bytes) {
             let _ = terminate.to_string();
-            // A bare control word that siw would read otherwise keeps its numbers, not its order.
+            // A bare control word with another reading by siw keeps its numbers, not its bit order.
             prop_assume!(terminate.segment_len.is_some() || terminate.error().is_some());
             (terminate.bit_order, terminate.control) = (BitOrder::Standard, None);
             prop_assume!(terminate.read_request.is_none() || terminate.ddp_header.is_some());

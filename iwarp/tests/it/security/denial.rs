@@ -89,7 +89,7 @@ fn under(flood: Flood, honest_writes: usize) -> Outcome {
     let to = (end.region.rkey(), end.region.addr());
     let write = [&[0xc1, 0x40][..], &to.0.to_be_bytes(), &to.1.to_be_bytes(), &[7; 1200]].concat();
     let lent = &world.honest[0].end.region;
-    let remote = remote_addr(&lent, 0);
+    let remote = remote_addr(lent, 0);
     let post = |world: &World| {
         let write = SendRequest::new(1, SendOp::Write { remote }, world.local.sge(0, REGION));
         world.honest[0].qp.post_send(&write).unwrap();
@@ -183,10 +183,10 @@ fn of_engine(counters: &EngineCounters) -> [u64; 3] {
 /// that it has alone in as many polls, nothing is processed twice or answered with more than came, and every
 /// limit holds.
 // Proves SEC-119, SEC-153: of empty Writes and Reads, split FPDUs, doubled and late frames, and connects. A
-// simulated turn costs the same however much is done in it, so the transfers show that nobody waits for the
-// flood, and operations are counted for what it costs: no more FPDUs and bytes are worked on than were said
-// once, and no frame has more than one in answer. Time on a processor is not shared out: a frame full of
-// empty Writes costs as much as its 60 FPDUs do, which the figures show. Fragments are
+// simulated turn costs the same however much is done in it, so the transfers show that no client waits for
+// the flood, and the operations show its cost: no more FPDUs and bytes are processed than were sent once,
+// and no frame has more than one in answer. Time on a processor is not shared out: a frame full of empty
+// Writes costs as much as its 60 FPDUs do, which the figures show. Fragments are
 // noise_on_the_slow_path_does_not_disturb_a_transfer.
 #[test]
 fn a_flood_leaves_honest_clients_their_share() {

@@ -36,8 +36,7 @@ impl Exposure {
         self.post(SendOp::Read { remote }, len);
         let wc = self.pair.wc_a();
         assert_eq!((wc.status, wc.byte_len as usize), (WcStatus::Success, len));
-        let bytes = read_bytes(&self.local, 0, len);
-        bytes
+        read_bytes(&self.local, 0, len)
     }
 
     /// A writes, and waits for a zero-length Read behind the Write, so B has placed it.

@@ -3,7 +3,6 @@
 
 use crate::common::served::Served;
 use crate::common::{Connected, Pair, pattern, read_bytes, remote_addr};
-use dp::link::LinkConfig;
 use iwarp::memory::Access;
 use iwarp::verbs::{
     BindWindow, CmEventKind, ConnParam, MemoryRegion, MrOptions, ProtectionDomain, QpGrants, QpInit, QpState,
@@ -29,8 +28,7 @@ struct Host {
 
 impl Host {
     fn new() -> Self {
-        let mut pair = Pair::new(&LinkConfig::default());
-        let listener = pair.listen();
+        let (mut pair, listener) = Pair::listening();
         let domain = pair.b.context.alloc_pd().unwrap();
         let cq = pair.b.context.create_cq(64, None).unwrap();
         let (qp_a, qp_b) = (pair.a.qp(), domain.create_qp(&QpInit::new(&cq)).unwrap());
@@ -95,7 +93,7 @@ fn every_item_of_section_8_1_holds_beside_a_stream_at_work() {
     let secret = pattern(500, LEN);
     let own = |host: &Host, access| host.pair.b.pd.reg_mr(LEN, access).unwrap();
     let is_whole = |region: &MemoryRegion| {
-        let bytes = read_bytes(&region, 0, LEN);
+        let bytes = read_bytes(region, 0, LEN);
         bytes == secret
     };
 
@@ -192,7 +190,7 @@ fn every_item_of_section_8_1_holds_beside_a_stream_at_work() {
     host.pair.until(|_| c.qp_b.error().map(drop));
     host.undisturbed();
 
-    // 11: more Reads than are granted wait for their turn, two at a time; all are answered.
+    // 11: more Reads than granted wait, two are outstanding at a time, and all are answered.
     lent.reregister(BOTH, 3).unwrap();
     let two = ConnParam { responder_resources: 2, ..param.clone() };
     let c = host.other(&two);
@@ -299,8 +297,7 @@ fn names_of_another_application_are_refused_to_a_queue_pair() {
     ];
     for (what, attempt) in attempts {
         for (granted, of_another) in [(true, true), (false, true), (false, false)] {
-            let mut pair = Pair::new(&LinkConfig::default());
-            let listener = pair.listen();
+            let (mut pair, listener) = Pair::listening();
             let (own, other) =
                 (Ulp::new(pair.a.context.alloc_pd().unwrap()), Ulp::new(pair.a.context.alloc_pd().unwrap()));
             let grants = if granted { QpGrants::all() } else { QpGrants::empty() };

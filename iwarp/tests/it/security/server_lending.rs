@@ -1,10 +1,9 @@
-//! The server example's lending, under clients that mean ill.
+//! The lending of buffers by the server example, with hostile clients.
 
 #[path = "../../../examples/server/lending.rs"]
 mod lending;
 
 use crate::common::{Connected, Pair, expect_terminate, pattern, read_bytes};
-use dp::link::LinkConfig;
 use iwarp::memory::Access;
 use iwarp::verbs::{
     ConnParam, MemoryRegion, QpGrants, QpInit, RecvRequest, RemoteAddr, SendOp, SendRequest, WcStatus,
@@ -16,7 +15,7 @@ const BUFFER: usize = 512;
 const WRITE: Access = Access::REMOTE_WRITE;
 const READ: Access = Access::REMOTE_READ;
 
-/// B is the server, with buffers to lend; its clients are connections from A.
+/// B is the server, with buffers to lend. Its clients are connections from A.
 struct Server {
     pair: Pair,
     clients: Vec<Connected>,
@@ -28,8 +27,7 @@ struct Server {
 
 impl Server {
     fn new(clients: usize, buffers: usize) -> Self {
-        let mut pair = Pair::new(&LinkConfig::default());
-        let listener = pair.listen();
+        let (mut pair, listener) = Pair::listening();
         let param = ConnParam::default();
         let connect = |pair: &mut Pair| {
             let (grants, cq) = (QpGrants::BIND_WINDOWS, pair.b.cq.clone());
@@ -43,7 +41,7 @@ impl Server {
         let local = pair.a.pd.reg_mr(4096, Access::LOCAL_WRITE).unwrap();
         let inbox = pair.b.pd.reg_mr(64, Access::LOCAL_WRITE).unwrap();
         let mut server = Self { pair, clients, lender, local, inbox };
-        // Who accepted says nothing before the other has.
+        // A responder may send after the initiator has.
         for client in 0..server.clients.len() {
             server.send(client, SendOp::Send);
         }
@@ -78,8 +76,7 @@ impl Server {
         let request = SendRequest::new(0, op, self.local.sge(1024, BUFFER));
         self.clients[client].qp_a.post_send(&request).unwrap();
         assert_eq!(self.pair.wc_a().status, WcStatus::Success);
-        let bytes = read_bytes(&self.local, 1024, BUFFER);
-        bytes
+        read_bytes(&self.local, 1024, BUFFER)
     }
 
     /// A client's request of `len` bytes that ends its stream.
@@ -94,8 +91,8 @@ impl Server {
     }
 }
 
-/// However the client says that it is done, its name is none before the server looks: it has invalidated it,
-/// or has not, or has invalidated another of its names.
+/// However the client ends the loan, its STag is invalid before the server reads the buffer: whether it has
+/// invalidated it, or has not, or has invalidated another of its STags.
 // Proves SEC-178, SEC-100.
 #[test]
 fn the_name_is_gone_before_the_look() {
@@ -118,8 +115,8 @@ fn the_name_is_gone_before_the_look() {
     }
 }
 
-/// A client that writes again behind its message, while the server takes the buffer back: what the server has
-/// looked at stays as it was.
+/// A client writes again behind its message, while the server takes the buffer back: bytes that the server
+/// has read stay unchanged.
 // Proves SEC-177: each moment of the race comes up in simulated time, a hundred times; more rounds repeat
 // them.
 #[test]
@@ -131,7 +128,7 @@ fn what_was_looked_at_stays() {
         server.write(0, name, &pattern(round, BUFFER));
         assert_eq!(server.pair.wc_a().status, WcStatus::Success);
         let done = server.send(0, SendOp::Send);
-        // Behind the message; by the time of the look some are through, and some are not.
+        // Behind the message. When the server reads, some are complete, and some are not.
         server.write(0, name, &pattern(round + 1000, BUFFER));
         for _ in 0..round % 12 {
             server.pair.poll();
@@ -143,7 +140,7 @@ fn what_was_looked_at_stays() {
         let error = server.clients[0].qp_b.error();
         let last = server.lender.look(0).unwrap();
         assert_eq!(first, last, "round {round}");
-        // A Write that came too late has ended the stream.
+        // A late Write has ended the stream.
         if error.is_some() {
             server = Server::new(1, 1);
         }
@@ -151,8 +148,8 @@ fn what_was_looked_at_stays() {
     assert!(rewrote > 0 && rewrote < 1200, "the race was not run: {rewrote}");
 }
 
-/// A buffer goes from client to client: the next one sees nothing of the last one's, and the last one reaches
-/// nothing of the next one's.
+/// A buffer goes from client to client: the next one sees no bytes of the last one, and the last one cannot
+/// access those of the next one.
 // Proves SEC-179, SEC-118, SEC-181.
 #[test]
 fn a_buffer_goes_from_client_to_client() {
@@ -181,7 +178,7 @@ fn a_buffer_goes_from_client_to_client() {
     assert_eq!(server.read(0, loan.name())[..6], *b"secret");
 }
 
-/// Another client's name: no Write, no Read, no invalidation, and its owner goes on.
+/// The STag of another client: no Write, no Read and no invalidation works, and its owner goes on.
 // Proves SEC-027, SEC-089, SEC-187.
 #[test]
 fn a_name_is_one_clients() {
@@ -200,7 +197,7 @@ fn a_name_is_one_clients() {
     }
 }
 
-/// One byte beside the buffer, and reading where only writing was lent.
+/// One byte outside the buffer, and a Read of a buffer that was lent for writing.
 // Proves SEC-180.
 #[test]
 fn a_loan_is_just_what_was_meant() {

@@ -1,12 +1,11 @@
-//! The trust models of RFC 5042 appendix C: in each, a hostile client goes through the whole catalogue beside
-//! honest ones on the same engine. What it achieves is the end of its own connections.
+//! The trust models of RFC 5042 appendix C: in each, a hostile client sends the whole catalogue beside
+//! honest ones on the same engine. The only effect is the end of its own connections.
 
 use crate::common::world::{NOTHING_SHARED, REGION, SHARED_TRUSTED, SHARED_UNTRUSTED, World, next};
 use crate::common::{ALL, remote_addr};
 use iwarp::verbs::{MrOptions, QpInit, SendOp, SendRequest, VerbsError, WcStatus};
 
-/// Nothing is shared, as is the default; it makes no difference whether the peer is one that is trusted in
-/// part.
+/// Streams share nothing, as is the default. It makes no difference whether the peer is partially trusted.
 // Proves SEC-007, SEC-010, SEC-192, SEC-193.
 #[test]
 fn nothing_shared() {
@@ -17,23 +16,24 @@ fn nothing_shared() {
     world.attack_all();
 }
 
-/// One domain, receive queue and completion queue for clients that nobody trusts, the hostile one among them:
-/// each may hold one buffer, an STag is valid on one stream, the completion queue has a place for everything.
+/// One domain, receive queue and completion queue for clients that do not trust each other, the hostile one
+/// among them: each may hold one buffer, an STag is valid on one stream, the completion queue has space for
+/// everything.
 // Proves SEC-194, SEC-191: each trait of the model is an option.
 #[test]
 fn shared_by_clients_nobody_trusts() {
     World::new(SHARED_UNTRUSTED).attack_all();
 }
 
-/// A bundle of streams that trust each other share all; the hostile client of another bundle does not reach
-/// them.
+/// A bundle of streams that trust each other share everything. The hostile client of another bundle has no
+/// access to it.
 // Proves SEC-195.
 #[test]
 fn shared_within_a_bundle() {
     let mut world = World::new(SHARED_TRUSTED);
-    // One stream of the bundle may use what another has lent.
+    // One stream of the bundle may use memory that another one exposes.
     let (from, to) = (&world.honest[0], &world.honest[1].end.region);
-    let remote = remote_addr(&to, 0);
+    let remote = remote_addr(to, 0);
     from.qp
         .post_send(&SendRequest::new(1, SendOp::Read { remote }, world.local.sge(REGION, REGION)))
         .unwrap();
@@ -41,8 +41,8 @@ fn shared_within_a_bundle() {
     world.attack_all();
 }
 
-/// All is shared and no cap is set: it is as fast as with nothing shared, and who is outside stays outside,
-/// as objects of the set are not to be had from another domain.
+/// Everything is shared without caps: it is as fast as with nothing shared, and a stream of another domain
+/// has no access to the shared objects.
 // Proves SEC-196: in simulated time, so that a wait for others would show; what sharing costs a processor is
 // not measured.
 #[test]

@@ -1,7 +1,7 @@
 //! Streaming mode before MPA, and the switch to MPA on the same connection (RFC 5044 sections 7.1, 7.1.3,
 //! 7.1.5).
 
-use crate::common::{PORT, Pair, Testbed, pattern, read_bytes};
+use crate::common::{PORT, Pair, Testbed, connect_error, pattern, read_bytes};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -216,8 +216,7 @@ fn stray_bytes_at_the_switch_end_the_connection() {
         id.start_responder(b"", &ResponderOptions::default()).unwrap();
         d.pair.until(10_000, |_| false);
         d.pair.send(&bytes);
-        let event = d.event_of_mpa();
-        let CmEventKind::ConnectError { error, .. } = event.kind else { panic!("{event:?}") };
+        let error = connect_error(d.event_of_mpa());
         assert_eq!(error.mpa_code(), Some(4));
         assert!(d.is_over() && d.pair.inbox.is_empty());
     }
@@ -230,8 +229,7 @@ fn stray_bytes_at_the_switch_end_the_connection() {
     assert_eq!(s.read(false, 5), b"stray");
     s.a.start_initiator(&qp, &ConnParam::default()).unwrap();
     s.b.send_stream(b"stray").unwrap();
-    let event = s.event(false);
-    let CmEventKind::ConnectError { error, .. } = event.kind else { panic!("{event:?}") };
+    let error = connect_error(s.event(false));
     assert!(matches!(error, ConnectionError::Startup(StartupFault::Malformed(_) | StartupFault::EarlyBytes)));
 }
 
@@ -277,8 +275,7 @@ fn two_responders_find_out() {
     s.b.start_responder(b"", &options).unwrap();
     let start = s.pair.now_us;
     for at_b in [false, true] {
-        let event = s.event(at_b);
-        let CmEventKind::ConnectError { error, .. } = event.kind else { panic!("{event:?}") };
+        let error = connect_error(s.event(at_b));
         assert!(matches!(error, ConnectionError::StartupTimeout | ConnectionError::Tcp(_)), "{error}");
     }
     assert!((1_900_000..2_200_000).contains(&(s.pair.now_us - start)));
@@ -529,7 +526,7 @@ fn before_the_switch_there_is_no_ddp() {
     assert_eq!(id.recv_stream(&mut got).unwrap(), StreamRead::Bytes(bytes.len()));
     assert_eq!(got, bytes);
     let placed = |lent: &iwarp::verbs::MemoryRegion| {
-        let bytes = read_bytes(&lent, 0, 8);
+        let bytes = read_bytes(lent, 0, 8);
         bytes == [7; 8]
     };
     assert!(!placed(&lent) && d.pair.inbox.is_empty());
@@ -549,8 +546,8 @@ fn before_the_switch_there_is_no_ddp() {
     qp.post_send(&SendRequest::empty(1, SendOp::Send)).unwrap();
 }
 
-// Proves MPA-235, MPA-236: an invalid Request and an invalid Reply are code 4 alike, told as such; TCP is
-// reset at once, in less than a round trip; and the queue pair is in the state of a lost connection.
+// Proves MPA-235, MPA-236: an invalid Request and an invalid Reply are both code 4, and reported as such;
+// TCP is reset at once, in less than a round trip; and the queue pair is in the state of a lost connection.
 #[test]
 fn an_invalid_frame_is_code_4_and_ends_tcp_at_once() {
     let wrong = |key: &str| frame(key, 0x50, 3, &[0, 8, 0, 8]);
@@ -567,8 +564,7 @@ fn an_invalid_frame_is_code_4_and_ends_tcp_at_once() {
     d.pair.send(&wrong("Rep"));
     assert!(d.pair.until(100, |pair| pair.closed == Some(CloseReason::Reset)), "{:?}", d.pair.closed);
     assert!(d.pair.inbox.is_empty());
-    let event = d.event();
-    let CmEventKind::ConnectError { error, .. } = event.kind else { panic!("{event:?}") };
+    let error = connect_error(d.event());
     assert_eq!(error.mpa_code(), Some(4));
     assert_eq!(d.qp.state(), lost.qp.state());
     for qp in [&d.qp, &lost.qp] {
@@ -583,7 +579,6 @@ fn an_invalid_frame_is_code_4_and_ends_tcp_at_once() {
     d.pair.send(&wrong("Req"));
     assert!(d.pair.until(100, |pair| pair.closed == Some(CloseReason::Reset)), "{:?}", d.pair.closed);
     assert!(d.pair.inbox.is_empty());
-    let event = d.event_of_mpa();
-    let CmEventKind::ConnectError { error, .. } = event.kind else { panic!("{event:?}") };
+    let error = connect_error(d.event_of_mpa());
     assert_eq!(error.mpa_code(), Some(4));
 }

@@ -1,6 +1,7 @@
 //! MPA startup on the wire, with the engine as initiator: the bytes that it sends before its first message,
 //! and its reaction to each Reply.
 
+use crate::common::connect_error;
 use crate::common::ulpdu::from_hex;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -176,8 +177,7 @@ fn an_invalid_reply_ends_the_connection() {
         let mut d = Initiator::answered(&param, &answer);
         assert!(d.pair.until(100_000, |pair| pair.closed.is_some()), "{answer:02x?}");
         assert_eq!(d.pair.inbox.len(), 0);
-        let event = d.event();
-        let CmEventKind::ConnectError { error, .. } = event.kind else { panic!("{event:?}") };
+        let error = connect_error(d.event());
         assert!(matches!(error, ConnectionError::Startup(_)), "{error:?}");
         assert_eq!(error.mpa_code(), Some(4));
     }
@@ -206,8 +206,7 @@ fn a_reply_that_stalls_is_given_up() {
         let start = d.pair.now_us;
         d.pair.until(1_500_000, |_| false);
         d.pair.send(&whole[..begun]);
-        let event = d.event();
-        let CmEventKind::ConnectError { error, .. } = event.kind else { panic!("{event:?}") };
+        let error = connect_error(d.event());
         assert_eq!(error, ConnectionError::StartupTimeout);
         let after = d.pair.now_us - start;
         assert!((1_900_000..2_100_000).contains(&after), "{after} us");
@@ -225,8 +224,7 @@ fn a_close_without_a_reply_is_told() {
         } else {
             d.pair.close();
         }
-        let event = d.event();
-        let CmEventKind::ConnectError { error, .. } = event.kind else { panic!("{event:?}") };
+        let error = connect_error(d.event());
         assert_eq!(error.mpa_code(), Some(1), "{error}");
         d.pair.until(1_000_000, |_| false);
         assert_eq!(d.pair.accepted, 1);
@@ -367,8 +365,7 @@ fn early_fpdus_are_borne_where_it_is_allowed() {
     // With an RTR to come first it is not.
     let mut d =
         Initiator::answered(&ConnParam::default(), &[reply(0x50, 2, &[0x80, 1, 0x80, 1]), early].concat());
-    let event = d.event();
-    let CmEventKind::ConnectError { error, .. } = event.kind else { panic!("{event:?}") };
+    let error = connect_error(d.event());
     assert_eq!(error, ConnectionError::Startup(StartupFault::EarlyBytes));
 }
 

@@ -26,9 +26,7 @@ fn request() -> Vec<u8> {
 
 /// A connects to B's listener once more. Returns the connect request of B, if it came.
 fn ask(pair: &mut Pair) -> (CmId, iwarp::verbs::QueuePair, Option<CmId>) {
-    let qp = pair.a.qp();
-    let id = pair.a.context.create_id(&pair.a.channel);
-    id.connect(&qp, pair.b.address, &ConnParam::default()).unwrap();
+    let (qp, id) = pair.dial(&ConnParam::default());
     let mut asked = None;
     let mut over = false;
     pair.until(|pair| {
@@ -182,9 +180,8 @@ fn half_open_connections_are_bounded() {
         (ListenOptions { half_open_per_address: Some(0), ..ListenOptions::new(PORT) }, true),
     ] {
         let (mut pair, listener) = listening(&options);
-        let (qp, id) = (pair.a.qp(), pair.a.context.create_id(&pair.a.channel));
         let param = ConnParam { timeout: Duration::from_secs(2), ..ConnParam::default() };
-        id.connect(&qp, pair.b.address, &param).unwrap();
+        let (_qp, _id) = pair.dial(&param);
         assert!(matches!(pair.event_a().kind, CmEventKind::ConnectError { .. }));
         let stats = listener.listener_stats().unwrap();
         let (all, one) = (stats.syns.half_open_full, stats.syns.half_open_address_full);
@@ -234,17 +231,15 @@ fn connections_on_their_way_in_show_in_the_usage() {
 fn addresses_are_filtered_before_accept() {
     let deny = AddressFilter { deny: vec!["10.0.0.1/32".parse().unwrap()], ..AddressFilter::default() };
     let (mut pair, listener) = listening(&ListenOptions { filter: deny, ..ListenOptions::new(PORT) });
-    let (qp, id) = (pair.a.qp(), pair.a.context.create_id(&pair.a.channel));
     let param = ConnParam { timeout: Duration::from_secs(2), ..ConnParam::default() };
-    id.connect(&qp, pair.b.address, &param).unwrap();
+    let (_qp, _id) = pair.dial(&param);
     assert!(matches!(pair.event_a().kind, CmEventKind::ConnectError { .. }));
     assert!(listener.listener_stats().unwrap().syns.filtered > 0);
     assert!(pair.b.channel.poll().is_none());
 
     let allow = AddressFilter { allow: vec!["10.0.0.0/30".parse().unwrap()], ..AddressFilter::default() };
     let (mut pair, _listener) = listening(&ListenOptions { filter: allow, ..ListenOptions::new(PORT) });
-    let (qp, id) = (pair.a.qp(), pair.a.context.create_id(&pair.a.channel));
-    id.connect(&qp, pair.b.address, &ConnParam::default().with_private_data(b"who").unwrap()).unwrap();
+    let (_qp, _id) = pair.dial(&ConnParam::default().with_private_data(b"who").unwrap());
     let event = pair.event_b();
     let CmEventKind::ConnectRequest { private_data, remote, .. } = &event.kind else { panic!("{event:?}") };
     assert_eq!((&private_data[..], remote.ip().to_string()), (&b"who"[..], "10.0.0.1".to_string()));

@@ -34,11 +34,8 @@ fn private_data_and_depths_are_exchanged() {
 /// A reject has private data and ends the attempt; the queue pair cannot be used again.
 #[test]
 fn a_reject_is_told_with_its_private_data() {
-    let mut pair = Pair::new(&LinkConfig::default());
-    let _listener = pair.listen();
-    let qp = pair.a.qp();
-    let id = pair.a.context.create_id(&pair.a.channel);
-    id.connect(&qp, pair.b.address, &private(b"please")).unwrap();
+    let (mut pair, _listener) = Pair::listening();
+    let (_qp, _id) = pair.dial(&private(b"please"));
     let request = pair.event_b();
     let CmEventKind::ConnectRequest { private_data, remote, .. } = &request.kind else {
         panic!("{request:?}")
@@ -53,13 +50,11 @@ fn a_reject_is_told_with_its_private_data() {
     );
 }
 
-/// Nobody listens: refused. Nobody is there: unreachable.
+/// Without a listener: refused. Without a host: unreachable.
 #[test]
 fn nobody_answers() {
     let mut pair = Pair::new(&LinkConfig::default());
-    let qp = pair.a.qp();
-    let id = pair.a.context.create_id(&pair.a.channel);
-    id.connect(&qp, pair.b.address, &ConnParam::default()).unwrap();
+    let (_qp, _id) = pair.dial(&ConnParam::default());
     let event = pair.event_a();
     let refused = ConnectionError::Tcp(CloseReason::Refused);
     assert!(matches!(event.kind, CmEventKind::ConnectError { error, .. } if error == refused), "{event:?}");
@@ -82,8 +77,7 @@ fn nobody_answers() {
 /// If the accepting application does not decide, the connecting side times out.
 #[test]
 fn an_undecided_request_times_out() {
-    let mut pair = Pair::new(&LinkConfig::default());
-    let _listener = pair.listen();
+    let (mut pair, _listener) = Pair::listening();
     let qp = pair.a.qp();
     let id = pair.a.context.create_id(&pair.a.channel);
     let param = ConnParam { timeout: Duration::from_secs(3), ..ConnParam::default() };
@@ -124,8 +118,7 @@ fn a_silent_peer_is_noticed() {
 /// Many connections to one listener, more than its backlog at a time.
 #[test]
 fn a_listener_serves_many() {
-    let mut pair = Pair::new(&LinkConfig::default());
-    let _listener = pair.listen();
+    let (mut pair, _listener) = Pair::listening();
     let mut all = Vec::new();
     for _ in 0..50 {
         all.push(pair.connect_again(&ConnParam::default(), &ConnParam::default()));

@@ -39,16 +39,14 @@ fn drain(cq: &CompletionQueue) -> Vec<WorkCompletion> {
 // streams of that queue end with events; a stream on another queue of the same engine loses nothing.
 #[test]
 fn an_overflow_ends_its_users_and_nobody_else() {
-    let mut pair = Pair::new(&LinkConfig::default());
-    let listener = pair.listen();
+    let (mut pair, _listener) = Pair::listening();
     let small = pair.b.context.create_cq(4, None).unwrap();
     let other = pair.b.context.create_cq(4096, None).unwrap();
     let large = pair.b.cq.clone();
     let doomed = connect(&mut pair, &QpInit { recv_cq: &small, ..QpInit::new(&large) });
     let idle = pair.b.pd.create_qp(&QpInit::new(&small)).unwrap();
     let safe = connect(&mut pair, &QpInit::new(&other));
-    let local = pair.a.pd.reg_mr(64 << 10, ALL).unwrap();
-    let remote = pair.b.pd.reg_mr(64 << 10, ALL).unwrap();
+    let (local, remote) = pair.regions(64 << 10);
     for wr_id in 0..64 {
         post_recv(&doomed.qp_b, &remote, wr_id).unwrap();
         post_recv(&safe.qp_b, &remote, wr_id).unwrap();
@@ -84,14 +82,12 @@ fn an_overflow_ends_its_users_and_nobody_else() {
     post_send(&safe.qp_a, &local, 64, 8).unwrap();
     let last = pair.until(|_| other.poll_one());
     assert_eq!((last.wr_id, last.status, safe.qp_b.error()), (64, WcStatus::Success, None));
-    drop(listener);
 }
 
 /// The same with completions of the send queue.
 #[test]
 fn an_overflow_by_sends_ends_the_stream_too() {
-    let mut pair = Pair::new(&LinkConfig::default());
-    let listener = pair.listen();
+    let (mut pair, _listener) = Pair::listening();
     let small = pair.b.context.create_cq(4, None).unwrap();
     let large = pair.b.cq.clone();
     let c = connect(&mut pair, &QpInit { send_cq: &small, ..QpInit::new(&large) });
@@ -105,22 +101,19 @@ fn an_overflow_by_sends_ends_the_stream_too() {
     pair.until(|_| c.qp_a.error());
     assert_eq!(c.qp_b.error(), Some(CATASTROPHIC));
     assert_eq!(small.query().lost, 1);
-    drop(listener);
 }
 
 /// Posts as much as possible, and reaps nothing, to the send queue and the receive queue or shared receive
 /// queue of a queue pair.
 fn fill(entries: usize, with_srq: bool) -> (Pair, Connected, CompletionQueue) {
     const DEPTH: usize = 8;
-    let mut pair = Pair::new(&LinkConfig::default());
-    let listener = pair.listen();
+    let (mut pair, _listener) = Pair::listening();
     let cq = pair.b.context.create_cq(entries, None).unwrap();
     let srq = pair.b.pd.create_srq(&SrqInit { max_wr: DEPTH, ..SrqInit::default() }).unwrap();
     let init =
         QpInit { max_send_wr: DEPTH, max_recv_wr: DEPTH, srq: with_srq.then_some(&srq), ..QpInit::new(&cq) };
     let c = connect(&mut pair, &init);
-    let local = pair.a.pd.reg_mr(64, ALL).unwrap();
-    let remote = pair.b.pd.reg_mr(64, ALL).unwrap();
+    let (local, remote) = pair.regions(64);
     let to = remote_addr(&local, 0);
     let post = |wr_id| {
         if with_srq {
@@ -141,7 +134,7 @@ fn fill(entries: usize, with_srq: bool) -> (Pair, Connected, CompletionQueue) {
         let more = SendRequest::new(99, SendOp::Write { remote: to }, remote.sge(0, 8));
         assert!(matches!(c.qp_b.post_send(&more), Err(VerbsError::QueueFull("send"))));
         assert_eq!(cq.query().waiting, 2 * DEPTH);
-        // Each completion that is reaped makes room for one request of its kind.
+        // Each completion that is reaped frees a place for one request of its kind.
         let wc = cq.poll_one().unwrap();
         match wc.opcode {
             WcOpcode::Recv => post(99).unwrap(),
@@ -149,7 +142,6 @@ fn fill(entries: usize, with_srq: bool) -> (Pair, Connected, CompletionQueue) {
         }
         pair.run_us(10_000);
     }
-    drop(listener);
     (pair, c, cq)
 }
 
@@ -175,15 +167,13 @@ fn the_computed_size_is_enough_and_no_more_than_that() {
 fn a_flood_does_not_overflow_a_queue_of_the_right_size() {
     const STREAMS: usize = 8;
     const DEPTH: usize = 16;
-    let mut pair = Pair::new(&LinkConfig::default());
-    let listener = pair.listen();
+    let (mut pair, _listener) = Pair::listening();
     let size = cqe_for([DEPTH; 2 * STREAMS]);
     let cq =
         pair.b.context.create_cq_with(&CqOptions { strict: Some(true), ..CqOptions::new(size) }).unwrap();
     let init = QpInit { max_send_wr: DEPTH, max_recv_wr: DEPTH, ..QpInit::new(&cq) };
     let ends: Vec<_> = (0..STREAMS).map(|_| connect(&mut pair, &init)).collect();
-    let local = pair.a.pd.reg_mr(64, ALL).unwrap();
-    let remote = pair.b.pd.reg_mr(64, ALL).unwrap();
+    let (local, remote) = pair.regions(64);
     let mut expected = 0;
     for round in 0..20 {
         for (index, c) in ends.iter().enumerate() {
@@ -215,7 +205,6 @@ fn a_flood_does_not_overflow_a_queue_of_the_right_size() {
     }
     assert_eq!((expected, cq.overflowed()), (0, false));
     assert_eq!(ends[0].qp_b.error(), Some(StreamError { layer: 1, etype: 2, code: 2, from_peer: false }));
-    drop(listener);
 }
 
 // Proves SEC-141, SEC-145: with the check on, a queue pair that could make it overflow is refused; it is on
@@ -274,12 +263,10 @@ fn a_queue_pair_that_could_overflow_is_refused_where_that_is_checked() {
 // resize that is refused changes nothing.
 #[test]
 fn resizing_loses_nothing() {
-    let mut pair = Pair::new(&LinkConfig::default());
-    let listener = pair.listen();
+    let (mut pair, _listener) = Pair::listening();
     let cq = pair.b.context.create_cq(64, None).unwrap();
     let c = connect(&mut pair, &QpInit { max_recv_wr: 64, ..QpInit::new(&cq) });
-    let local = pair.a.pd.reg_mr(64, ALL).unwrap();
-    let remote = pair.b.pd.reg_mr(64, ALL).unwrap();
+    let (local, remote) = pair.regions(64);
     let (mut posted, mut reaped, mut resized, mut refused) = (0, 0, 0, 0);
     for round in 0..600_u64 {
         while posted - reaped < 48 {
@@ -306,7 +293,6 @@ fn resizing_loses_nothing() {
     }
     assert!(resized > 100 && refused > 0 && reaped > 500, "{resized} {refused} {reaped}");
     assert_eq!((cq.overflowed(), cq.query().lost), (false, 0));
-    drop(listener);
 }
 
 // Proves SEC-139, RDMAP-368: sizes and the total are limited, by creation and by resize alike.
@@ -341,13 +327,11 @@ fn entries_are_limited_in_all() {
 // Invalidate the completion names the STag, which is gone.
 #[test]
 fn solicited_events() {
-    let mut pair = Pair::new(&LinkConfig::default());
-    let listener = pair.listen();
+    let (mut pair, _listener) = Pair::listening();
     let channel = pair.b.context.create_comp_channel().unwrap();
     let cq = pair.b.context.create_cq(64, Some(&channel)).unwrap();
     let c = connect(&mut pair, &QpInit::new(&cq));
-    let local = pair.a.pd.reg_mr(64, ALL).unwrap();
-    let remote = pair.b.pd.reg_mr(64, ALL).unwrap();
+    let (local, remote) = pair.regions(64);
     let lent = pair
         .b
         .pd
@@ -392,7 +376,6 @@ fn solicited_events() {
     c.qp_a.post_send(&SendRequest::new(1, SendOp::Write { remote: to }, local.sge(0, 8))).unwrap();
     let error = pair.until(|_| c.qp_b.error());
     assert_eq!((error.layer, error.etype, error.code), (1, 1, 0));
-    drop(listener);
 }
 
 /// Armed for solicited events, the flush at the end makes an event as well.
@@ -417,8 +400,7 @@ fn a_failed_completion_is_solicited() {
 #[test]
 fn tagged_messages_complete_nothing_at_their_target() {
     let (mut pair, c) = Pair::connected();
-    let local = pair.a.pd.reg_mr(8192, ALL).unwrap();
-    let remote = pair.b.pd.reg_mr(8192, ALL).unwrap();
+    let (local, remote) = pair.regions(8192);
     let to = remote_addr(&remote, 0);
     for wr_id in 0..4 {
         post_recv(&c.qp_b, &remote, wr_id).unwrap();
@@ -445,8 +427,7 @@ fn tagged_messages_complete_nothing_at_their_target() {
 #[test]
 fn streams_without_common_objects_do_not_reach_each_other() {
     for send in [false, true] {
-        let mut pair = Pair::new(&LinkConfig::default());
-        let listener = pair.listen();
+        let (mut pair, _listener) = Pair::listening();
         let pd = pair.b.context.alloc_pd().unwrap();
         let cq = pair.b.context.create_cq(64, None).unwrap();
         let qp_b = pd.create_qp(&QpInit::new(&cq)).unwrap();
@@ -484,6 +465,5 @@ fn streams_without_common_objects_do_not_reach_each_other() {
         }
         post_send(&victim.qp_a, &local, 1, 8).unwrap();
         assert_eq!(pair.until(|_| cq.poll_one()).status, WcStatus::Success);
-        drop(listener);
     }
 }

@@ -16,8 +16,7 @@ fn depths_of_zero_leave_sends_and_writes() {
         let none =
             ConnParam { responder_resources: 0, initiator_depth: 0, peer_to_peer, ..ConnParam::default() };
         let c = pair.connect(&none);
-        let local = pair.a.pd.reg_mr(64, ALL).unwrap();
-        let remote = pair.b.pd.reg_mr(64, ALL).unwrap();
+        let (local, remote) = pair.regions(64);
         let to = remote_addr(&remote, 0);
         let read = SendRequest::new(1, SendOp::Read { remote: to }, local.sge(0, 8));
         assert!(matches!(c.qp_a.post_send(&read), Err(VerbsError::Invalid(_))));
@@ -32,11 +31,10 @@ fn a_depth_of_one_is_never_exceeded_and_never_lost() {
     let mut pair = Pair::new(&LinkConfig::default());
     let one = ConnParam { responder_resources: 1, initiator_depth: 1, ..ConnParam::default() };
     let c = pair.connect(&one);
-    let a = pair.a.pd.reg_mr(8192, ALL).unwrap();
-    let b = pair.b.pd.reg_mr(8192, ALL).unwrap();
+    let (a, b) = pair.regions(8192);
     for wr_id in 0..100 {
         for (qp, from, to) in [(&c.qp_a, &b, &a), (&c.qp_b, &a, &b)] {
-            let remote = remote_addr(&from, 0);
+            let remote = remote_addr(from, 0);
             let len = if wr_id % 3 == 0 { 0 } else { 4000 };
             qp.post_send(&SendRequest::new(wr_id, SendOp::Read { remote }, to.sge(4096, len))).unwrap();
         }

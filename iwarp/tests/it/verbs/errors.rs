@@ -120,8 +120,7 @@ fn a_send_needs_its_buffer() {
     expect_terminate(&mut pair, &c, 1, 2, 2);
 
     let (mut pair, c) = Pair::connected();
-    let local = pair.a.pd.reg_mr(4096, ALL).unwrap();
-    let remote = pair.b.pd.reg_mr(4096, ALL).unwrap();
+    let (local, remote) = pair.regions(4096);
     c.qp_b.post_recv(&RecvRequest::new(5, remote.sge(0, 16))).unwrap();
     c.qp_a.post_send(&SendRequest::new(1, SendOp::Send, local.sge(0, 17))).unwrap();
     expect_terminate(&mut pair, &c, 1, 2, 5);
@@ -133,8 +132,7 @@ fn a_send_needs_its_buffer() {
 #[test]
 fn a_peer_invalidates_what_it_may() {
     let (mut pair, c) = Pair::connected();
-    let local = pair.a.pd.reg_mr(64, ALL).unwrap();
-    let inbox = pair.b.pd.reg_mr(64, ALL).unwrap();
+    let (local, inbox) = pair.regions(64);
     let lent = pair.b.pd.reg_mr_with(64, &MrOptions { qp: Some(&c.qp_b), ..MrOptions::new(ALL) }).unwrap();
     c.qp_b.post_recv(&RecvRequest::new(1, inbox.sge(0, 64))).unwrap();
     let op = SendOp::SendInvalidate { rkey: lent.rkey() };
@@ -186,8 +184,7 @@ fn bad_requests_are_refused_when_posted() {
 #[test]
 fn a_graceful_close_drains_and_flushes() {
     let (mut pair, c) = Pair::connected();
-    let local = pair.a.pd.reg_mr(100_000, ALL).unwrap();
-    let remote = pair.b.pd.reg_mr(100_000, ALL).unwrap();
+    let (local, remote) = pair.regions(100_000);
     local.write_at(99_999, &[7]).unwrap();
     c.qp_a.post_recv(&RecvRequest::new(9, local.sge(0, 8))).unwrap();
     c.qp_b.post_recv(&RecvRequest::new(8, remote.sge(0, 8))).unwrap();

@@ -2,7 +2,6 @@
 
 use crate::common::counting::held;
 use crate::common::{Connected, Pair};
-use dp::link::LinkConfig;
 use iwarp::verbs::{ConnParam, QpInit, Usage};
 
 /// The usage that a context reports of queue pairs and of outstanding Reads.
@@ -42,8 +41,7 @@ fn end(pair: &mut Pair, connections: &mut Vec<Connected>) {
 #[test]
 fn idle_connections_hold_the_same_each_and_give_it_back() {
     const STEP: usize = 100;
-    let mut pair = Pair::new(&LinkConfig::default());
-    let _listener = pair.listen();
+    let (mut pair, _listener) = Pair::listening();
     let mut connections = Vec::with_capacity(4 * STEP);
     let nothing = reported(&pair);
     assert_eq!(nothing[0].used, 0);

@@ -252,8 +252,7 @@ fn read_slots_are_granted_within_their_total() {
     assert_eq!((qp_b.query().ird, qp_b.query().ord), (Some(2), Some(1)));
     assert_eq!((qp_a.query().ord, slots(&pair).used), (Some(2), 2 * (8 + 2)));
     // Posting takes no slots.
-    let local = pair.a.pd.reg_mr(64, ALL).unwrap();
-    let remote = pair.b.pd.reg_mr(64, ALL).unwrap();
+    let (local, remote) = pair.regions(64);
     let from = remote_addr(&remote, 0);
     for wr_id in 0..40 {
         qp_a.post_send(&SendRequest::new(wr_id, SendOp::Read { remote: from }, local.sge(0, 8))).unwrap();
@@ -275,7 +274,7 @@ fn read_slots_are_granted_within_their_total() {
 fn a_peer_makes_no_objects() {
     let mut pair = Pair::new(&LinkConfig::default());
     let _qps = [pair.b.qp(), pair.b.qp()];
-    let listener = pair.listen();
+    let _listener = pair.listen();
     let objects = |pair: &Pair| {
         let ContextUsage { pd, mr, mw, cq, cqe, srq, .. } = pair.b.context.usage();
         [pd, mr, mw, cq, cqe, srq]
@@ -296,7 +295,6 @@ fn a_peer_makes_no_objects() {
     }
     assert_eq!((objects(&pair), pair.b.cq.query().cqe), (before, entries));
     assert_eq!(pair.b.context.usage().all().map(|usage| usage.limit), limit);
-    drop(listener);
 }
 
 /// A Reply with an ORD above our IRD raises it: the slots were reserved before, so the total holds.

@@ -82,7 +82,7 @@ fn a_flood_ends_at_its_cap_and_costs_the_others_nothing() {
     let mut pair = Pair::new(&LinkConfig::default());
     let server = Server::new(&pair, 128);
     const { assert!(128 < CAP * (HONEST + 1), "sharing saves memory") };
-    let listener = pair.listen();
+    let _listener = pair.listen();
     let flood = server.connect(&mut pair, CAP, CAP - 1);
     let honest: Vec<Connected> = (0..HONEST).map(|_| server.connect(&mut pair, CAP, CAP - 1)).collect();
     let memory = pair.a.pd.reg_mr(64, Access::empty()).unwrap();
@@ -126,7 +126,6 @@ fn a_flood_ends_at_its_cap_and_costs_the_others_nothing() {
         assert_eq!((c.qp_b.state(), c.qp_b.error()), (QpState::Rts, None));
     }
     assert_eq!(server.srq.query().posted, 128, "every buffer came back");
-    drop(listener);
 }
 
 // Proves SEC-130: without limits one stream can take all buffers.
@@ -135,7 +134,7 @@ fn without_a_cap_one_stream_starves_the_others() {
     const DEPTH: usize = 32;
     let mut pair = Pair::new(&LinkConfig::default());
     let server = Server::new(&pair, DEPTH);
-    let listener = pair.listen();
+    let _listener = pair.listen();
     let flood = server.connect(&mut pair, DEPTH, 0);
     let victim = server.connect(&mut pair, DEPTH, 0);
     let memory = pair.a.pd.reg_mr(64, Access::empty()).unwrap();
@@ -146,7 +145,6 @@ fn without_a_cap_one_stream_starves_the_others() {
     send(&victim.qp_a, &memory, 0);
     pair.until(|_| victim.qp_b.error());
     assert_eq!((victim.qp_b.error(), flood.qp_b.error()), (Some(NO_BUFFER), None));
-    drop(listener);
 }
 
 // Proves SEC-131, SEC-132: the low-water event comes once, in time to end the stream that took most, and the
@@ -160,7 +158,7 @@ fn the_limit_event_comes_in_time_to_end_the_flood() {
     let depth = 8 * BURST + MARK;
     let mut pair = Pair::new(&LinkConfig::default());
     let server = Server::new(&pair, depth);
-    let listener = pair.listen();
+    let _listener = pair.listen();
     let flood = server.connect(&mut pair, depth, 0);
     let victim = server.connect(&mut pair, depth, 0);
     server.srq.arm_limit(MARK).unwrap();
@@ -198,7 +196,6 @@ fn the_limit_event_comes_in_time_to_end_the_flood() {
         .filter(|wc| wc.qp_num == victim.qp_b.qp_num())
         .map(|wc| server.number(&wc));
     assert!(numbers.eq(0..sent));
-    drop(listener);
 }
 
 /// The limit can be armed again, fires at once if it is already reached, and can be disarmed.
@@ -209,7 +206,7 @@ fn the_limit_is_armed_anew() {
     let limit = |pair: &Pair| {
         events(&pair.b.context).iter().filter(|e| e.kind == AsyncEventKind::SrqLimitReached).count()
     };
-    let listener = pair.listen();
+    let _listener = pair.listen();
     let c = server.connect(&mut pair, 8, 0);
     let memory = pair.a.pd.reg_mr(64, Access::empty()).unwrap();
     server.srq.arm_limit(8).unwrap();
@@ -228,7 +225,6 @@ fn the_limit_is_armed_anew() {
     pair.wc_b();
     assert_eq!(limit(&pair), 0, "taken back");
     assert!(matches!(server.srq.arm_limit(9), Err(VerbsError::Invalid(_))));
-    drop(listener);
 }
 
 // Proves SEC-133: a message that is begun and never ended holds one buffer, is counted, and gives it back

@@ -4,7 +4,6 @@
 use crate::common::raw::ulpdus;
 use crate::common::served::Served;
 use crate::common::{ALL, Pair, read_bytes, remote_addr};
-use dp::link::LinkConfig;
 use iwarp::memory::{Access, WindowKind};
 use iwarp::mpa::Framer;
 use iwarp::verbs::{
@@ -134,8 +133,7 @@ fn what_modify_does_in_each_state() {
 /// connecting stops.
 #[test]
 fn error_before_the_connection() {
-    let mut pair = Pair::new(&LinkConfig::default());
-    let listener = pair.listen();
+    let (mut pair, _listener) = Pair::listening();
     let qp = pair.a.qp();
     let memory = pair.a.pd.reg_mr(64, ALL).unwrap();
     qp.post_recv(&RecvRequest::new(1, memory.sge(0, 8))).unwrap();
@@ -150,7 +148,6 @@ fn error_before_the_connection() {
     let event = pair.event_a();
     assert!(matches!(event.kind, iwarp::verbs::CmEventKind::ConnectError { .. }), "{event:?}");
     assert_eq!(qp.state(), QpState::Error);
-    drop(listener);
 }
 
 /// One event when all posted requests are complete, Reads included: not before, not twice, and at once if
@@ -158,8 +155,7 @@ fn error_before_the_connection() {
 #[test]
 fn draining_the_send_queue() {
     let (mut pair, c) = Pair::connected();
-    let local = pair.a.pd.reg_mr(1 << 20, ALL).unwrap();
-    let remote = pair.b.pd.reg_mr(1 << 20, ALL).unwrap();
+    let (local, remote) = pair.regions(1 << 20);
     let to = remote_addr(&remote, 0);
     let events = pair.a.context.async_events();
     let told = || events.poll().unwrap().map(|event| (event.kind, event.number));
@@ -199,8 +195,7 @@ fn draining_the_send_queue() {
 fn an_abort_flushes_in_order_and_a_close_does_not_flush() {
     for abort in [true, false] {
         let (mut pair, c) = Pair::connected();
-        let local = pair.a.pd.reg_mr(1 << 20, ALL).unwrap();
-        let remote = pair.b.pd.reg_mr(1 << 20, ALL).unwrap();
+        let (local, remote) = pair.regions(1 << 20);
         for wr_id in 0..10 {
             c.qp_b.post_recv(&RecvRequest::new(wr_id, remote.sge(0, 1 << 20))).unwrap();
             c.qp_a.post_send(&SendRequest::new(wr_id, SendOp::Send, local.sge(0, 1 << 20))).unwrap();
@@ -226,13 +221,11 @@ fn an_abort_flushes_in_order_and_a_close_does_not_flush() {
 #[test]
 fn selective_signalling() {
     for sq_sig_all in [false, true] {
-        let mut pair = Pair::new(&LinkConfig::default());
-        let listener = pair.listen();
+        let (mut pair, _listener) = Pair::listening();
         let qp_a = pair.a.pd.create_qp(&QpInit { sq_sig_all, ..QpInit::new(&pair.a.cq) }).unwrap();
         let qp_b = pair.b.qp();
         let c = pair.connect_qps(qp_a, qp_b, &ConnParam::default(), &ConnParam::default());
-        let local = pair.a.pd.reg_mr(64, ALL).unwrap();
-        let remote = pair.b.pd.reg_mr(64, ALL).unwrap();
+        let (local, remote) = pair.regions(64);
         let to = remote_addr(&remote, 0);
         for wr_id in 0..9 {
             let op = if wr_id % 2 == 0 { SendOp::Write { remote: to } } else { SendOp::Read { remote: to } };
@@ -249,7 +242,6 @@ fn selective_signalling() {
         let write = SendRequest::new(9, SendOp::Write { remote: to }, local.sge(0, 8));
         c.qp_a.post_send(&write.flags(SendFlags::empty())).unwrap();
         assert_eq!(pair.wc_a().status, WcStatus::WrFlushError);
-        drop(listener);
     }
 }
 
@@ -257,8 +249,7 @@ fn selective_signalling() {
 #[test]
 fn inline_data_is_taken_at_the_post() {
     let (mut pair, c) = Pair::connected();
-    let local = pair.a.pd.reg_mr(64, ALL).unwrap();
-    let remote = pair.b.pd.reg_mr(64, ALL).unwrap();
+    let (local, remote) = pair.regions(64);
     for (flags, expected) in
         [(SendFlags::SIGNALED, b"later"), (SendFlags::SIGNALED | SendFlags::INLINE, b"first")]
     {
@@ -370,7 +361,7 @@ fn limits_of_a_queue_pair() {
 /// From the moment our user closes gracefully the send queue takes no more requests, whether the engine has
 /// seen the call or not, whatever ends the connection then. Requests posted before are sent. Receives are
 /// still taken and used.
-// Proves DDP-149: every way to ask and every way to post, before the engine's next turn, while it waits for
+// Proves DDP-149: every way to ask and every way to post, before the engine's next poll, while it waits for
 // an answer and after the end. Nothing is on the wire, and no place of the queue is taken.
 #[test]
 fn nothing_is_posted_behind_a_graceful_close() {

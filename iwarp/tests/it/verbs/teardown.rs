@@ -269,8 +269,7 @@ fn dropping_the_queue_pair_at_once_is_told() {
 /// An engine that is dropped with an accept under way reports one event for its identifier.
 #[test]
 fn an_engine_that_goes_tells_once() {
-    let mut pair = Pair::new(&LinkConfig::default());
-    let _listener = pair.listen();
+    let (mut pair, _listener) = Pair::listening();
     let qp_a = pair.a.qp();
     let id_a = pair.a.context.create_id(&pair.a.channel);
     id_a.connect(&qp_a, pair.b.address, &ConnParam::default()).unwrap();
@@ -288,8 +287,7 @@ fn a_local_fault_is_blamed_on_its_request() {
     for invalidates in [false, true] {
         let (mut pair, c) = Pair::connected();
         let local = pair.a.pd.reg_mr(64, ALL).unwrap();
-        let lost = pair.a.pd.reg_mr(64, ALL).unwrap();
-        let remote = pair.b.pd.reg_mr(64, ALL).unwrap();
+        let (lost, remote) = pair.regions(64);
         let to = remote_addr(&remote, 0);
         let write = SendOp::Write { remote: to };
         let culprit = if invalidates {
@@ -309,11 +307,8 @@ fn a_local_fault_is_blamed_on_its_request() {
 /// Private data that is too long for some peers is refused by the call: a peer always gets its reject.
 #[test]
 fn a_reject_takes_what_every_reply_can_carry() {
-    let mut pair = Pair::new(&LinkConfig::default());
-    let _listener = pair.listen();
-    let qp = pair.a.qp();
-    let id = pair.a.context.create_id(&pair.a.channel);
-    id.connect(&qp, pair.b.address, &ConnParam::default()).unwrap();
+    let (mut pair, _listener) = Pair::listening();
+    let (_qp, _id) = pair.dial(&ConnParam::default());
     let request = pair.event_b();
     assert!(matches!(request.id.reject(&[0; 509]), Err(VerbsError::TooLong { got: 509, max: 508 })));
     request.id.reject(&[0; 508]).unwrap();

@@ -31,8 +31,7 @@ fn every_operation_moves_its_bytes() {
         let mut pair = Testbed::new().configure(|config| config.crc = crc).hosts();
         let c = pair.connect(&param);
         let len = 300_001;
-        let local = pair.a.pd.reg_mr(len, ALL).unwrap();
-        let remote = pair.b.pd.reg_mr(len, ALL).unwrap();
+        let (local, remote) = pair.regions(len);
         // A responder without RTR may send after the initiator's first message: A always sends first here.
         for (n, size) in SIZES.into_iter().enumerate() {
             let data = pattern(n as u64, size);
@@ -126,8 +125,7 @@ fn bulk_over_a_bad_wire() {
         let mut pair = Pair::new(&link);
         let c = pair.connect(&ConnParam { markers, ..ConnParam::default() });
         let len = 1 << 20;
-        let source = pair.a.pd.reg_mr(len, ALL).unwrap();
-        let target = pair.b.pd.reg_mr(len, ALL).unwrap();
+        let (source, target) = pair.regions(len);
         let back = pair.a.pd.reg_mr(len, ALL).unwrap();
         let data = pattern(5, len);
         source.write_at(0, &data).unwrap();
@@ -164,8 +162,7 @@ fn a_port_is_given_frames_that_it_cuts() {
         };
         let mut pair = Pair::new(&link);
         let c = pair.connect(&ConnParam::default());
-        let local = pair.a.pd.reg_mr(1 << 20, ALL).unwrap();
-        let remote = pair.b.pd.reg_mr(1 << 20, ALL).unwrap();
+        let (local, remote) = pair.regions(1 << 20);
         let data = pattern(1, 1 << 20);
         local.write_at(0, &data).unwrap();
         let op = SendOp::Write { remote: remote_addr(&remote, 0) };
@@ -186,7 +183,7 @@ fn a_port_is_given_frames_that_it_cuts() {
     }
 }
 
-/// `poll` takes as many completions as there is room for, oldest first, and loses none.
+/// `poll` takes as many completions as fit, oldest first, and loses none.
 #[test]
 fn completions_are_polled_in_batches() {
     let (mut pair, c) = Pair::connected();

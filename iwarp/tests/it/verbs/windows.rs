@@ -2,7 +2,6 @@
 //! and when.
 
 use crate::common::{Connected, Pair, expect_terminate, pattern, read_bytes, remote_addr};
-use dp::link::LinkConfig;
 use iwarp::memory::Access;
 use iwarp::verbs::{
     AtomicOp, BindWindow, ConnParam, FastOptions, FastRegion, FastRegister, MemoryRegion, MemoryWindow,
@@ -31,8 +30,7 @@ impl Exposure {
     }
 
     fn granted(grants: QpGrants) -> Self {
-        let mut pair = Pair::new(&LinkConfig::default());
-        let listener = pair.listen();
+        let (mut pair, listener) = Pair::listening();
         let qp_a = pair.a.qp();
         let qp_b = pair.b.pd.create_qp(&QpInit { grants, ..QpInit::new(&pair.b.cq) }).unwrap();
         let c = pair.connect_qps(qp_a, qp_b, &ConnParam::default(), &ConnParam::default());

@@ -6,11 +6,11 @@ use iwarp::verbs::{BindWindow, FastRegister, SendOp, WcOpcode};
 use super::super::dice::Dice;
 use super::super::memory::{By, Flow, Region};
 use super::super::names::{Binding, Grant, Life, Name, Window, WindowId};
-use super::super::streams::{Gift, Meaning, Model};
-use super::{Drawn, MISCHIEF, drawn, meaning, pick};
+use super::super::streams::{Meaning, Model, NewName};
+use super::{Drawn, FAULT_EVERY, drawn, meaning, pick};
 
 /// One of how many local requests cannot be carried out.
-const LOCAL_MISCHIEF: usize = MISCHIEF / 3;
+const LOCAL_FAULT_EVERY: usize = FAULT_EVERY / 3;
 
 pub(super) fn invalidate(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Drawn> {
     let own = |name: Name| {
@@ -82,7 +82,7 @@ fn window(dice: &mut Dice, model: &Model, by: By, kind: WindowKind) -> Option<Wi
 
 fn bind(dice: &mut Dice, model: &Model, by: By, op: u64, window: WindowId) -> Option<Drawn> {
     let Window { kind, key, .. } = model.memory.windows[window];
-    let wrong = dice.one_in(LOCAL_MISCHIEF);
+    let wrong = dice.one_in(LOCAL_FAULT_EVERY);
     let memory = |name: Name| {
         let Name::Region(region) = name else { return false };
         let Region { prepared, left, .. } = model.memory.regions[region];
@@ -119,7 +119,7 @@ fn bind(dice: &mut Dice, model: &Model, by: By, op: u64, window: WindowId) -> Op
         giver: by,
         taker: None,
     };
-    let gives = (!wrong).then_some(Gift::Binding(binding));
+    let gives = (!wrong).then_some(NewName::Binding(binding));
     let meaning = Meaning { gives, wrong, ..meaning(Flow::Out, Vec::new(), WcOpcode::BindWindow) };
     Some(drawn(model, op, SendOp::BindWindow(request), meaning))
 }
@@ -139,7 +139,7 @@ pub(super) fn fast_register(dice: &mut Dice, model: &Model, by: By, op: u64) -> 
     let Grant { region: old, key, .. } = model.memory.grant(name);
     let whole = model.memory.regions[old].base.len();
     let (at, len) = part_of(dice, 0, whole);
-    let wrong = dice.one_in(LOCAL_MISCHIEF);
+    let wrong = dice.one_in(LOCAL_FAULT_EVERY);
     let length = if wrong { (whole - at + 1) as u64 } else { len as u64 };
     let access = dice.pick(&[
         Access::LOCAL_WRITE | Access::REMOTE | Access::MW_BIND,
@@ -150,7 +150,7 @@ pub(super) fn fast_register(dice: &mut Dice, model: &Model, by: By, op: u64) -> 
     let (base, addr) = dice.pick(&[(Base::Zero, 0), (Base::Iova(12_345), 12_345)]);
     let rkey = next(key);
     let request = FastRegister { rkey, offset: at as u64, length, access, base };
-    let gives = (!wrong).then_some(Gift::Region { old, at, len, addr, key: rkey, access });
+    let gives = (!wrong).then_some(NewName::Region { old, at, len, addr, key: rkey, access });
     let meaning = Meaning { gives, wrong, ..meaning(Flow::Out, Vec::new(), WcOpcode::FastRegister) };
     Some(drawn(model, op, SendOp::FastRegister(request), meaning))
 }

@@ -7,7 +7,7 @@ use super::super::dice::Dice;
 use super::super::memory::{By, Span};
 use super::super::names::{Life, Name};
 use super::super::streams::{Model, Remote};
-use super::{MISCHIEF, pick};
+use super::{FAULT_EVERY, pick};
 
 /// Sometimes a name of valid memory that `by` must not use: an invalid one, one of another stream, or one
 /// without the right.
@@ -18,7 +18,7 @@ pub(super) fn name(
     len: usize,
     right: Access,
 ) -> Option<(Name, Span)> {
-    if !dice.one_in(MISCHIEF / 10) {
+    if !dice.one_in(FAULT_EVERY / 10) {
         return None;
     }
     let memory = &model.memory;

@@ -68,15 +68,18 @@ impl Model {
 
     fn failed_send(&mut self, by: By, sent: &Sent, wc: &WorkCompletion) -> Result<Found, String> {
         let (stream, side) = by;
-        let Stream { ends, dooms } = &mut self.streams[stream];
+        let Stream { ends, possible_ends } = &mut self.streams[stream];
         self.failed += 1;
-        if dooms.is_empty() {
+        if possible_ends.is_empty() {
             return Err(format!("request {} failed ({}) on a stream that nothing ends", sent.op, wc.status));
         }
         if wc.status != WcStatus::WrFlushError {
-            let allowed = dooms.iter().any(|doom| doom.blames_send(side, wc.status));
+            let allowed = possible_ends.iter().any(|possible| possible.blames_send(side, wc.status));
             if !allowed || sent.late || std::mem::replace(&mut ends[side].blamed_send, true) {
-                return Err(format!("request {} must not be blamed: {} ({dooms:?})", sent.op, wc.status));
+                return Err(format!(
+                    "request {} must not be blamed: {} ({possible_ends:?})",
+                    sent.op, wc.status
+                ));
             }
         }
         self.never_lost_by_a_close(stream, side, sent.op)?;
@@ -96,7 +99,7 @@ impl Model {
         };
         let found = self.ended_receive(by, wc, &received);
         if shared {
-            self.strain(side);
+            self.note_shared_ends(side);
         }
         found
     }
@@ -104,18 +107,21 @@ impl Model {
     fn ended_receive(&mut self, by: By, wc: &WorkCompletion, received: &Received) -> Result<Found, String> {
         let (stream, side) = by;
         let op = wc.wr_id;
-        let Stream { ends, dooms } = &mut self.streams[stream];
+        let Stream { ends, possible_ends } = &mut self.streams[stream];
         let end = &mut ends[side];
         if wc.status != WcStatus::Success {
             self.failed += 1;
             end.flushed_recv = true;
-            if dooms.is_empty() {
+            if possible_ends.is_empty() {
                 return Err(format!("receive {op} failed ({}) on a stream that nothing ends", wc.status));
             }
             if wc.status != WcStatus::WrFlushError {
-                let allowed = dooms.iter().any(|doom| doom.blames_recv(side, wc.status));
+                let allowed = possible_ends.iter().any(|possible| possible.blames_recv(side, wc.status));
                 if !allowed || received.late || std::mem::replace(&mut end.blamed_recv, true) {
-                    return Err(format!("receive {op} must not be blamed: {} ({dooms:?})", wc.status));
+                    return Err(format!(
+                        "receive {op} must not be blamed: {} ({possible_ends:?})",
+                        wc.status
+                    ));
                 }
             }
             return Ok(Found::default());

@@ -3,10 +3,10 @@
 
 use iwarp::verbs::WcOpcode;
 
-use super::super::cause::{Cause, Doom};
+use super::super::cause::{Cause, PossibleEnd};
 use super::super::memory::{By, Flow, Span};
 use super::super::names::{Life, Name};
-use super::{Gift, Model, Sent};
+use super::{Model, NewName, Sent};
 
 /// A request that invalidates a name of its poster or of the peer.
 #[derive(Clone, Copy)]
@@ -31,7 +31,7 @@ impl Model {
         let ends = |used: Name| memory.ends_with(used, name);
         let uses = |spans: &[Span]| spans.iter().any(|span| Name::Region(span.region) == name);
         for (number, stream) in self.streams.iter_mut().enumerate() {
-            let mut dooms = Vec::new();
+            let mut possible_ends = Vec::new();
             for (side, end) in stream.ends.iter().enumerate() {
                 for Sent { op, meaning, late, .. } in &end.sent {
                     if *late || Some(*op) == except || waited_for((number, side), meaning.flow) {
@@ -40,29 +40,31 @@ impl Model {
                     let invalidates = meaning.completes == WcOpcode::LocalInvalidate;
                     if uses(&meaning.local) || invalidates && meaning.takes.is_some_and(ends) {
                         let local = meaning.flow == Flow::Out;
-                        dooms.push((if local { Cause::Local } else { Cause::Sink }, side));
+                        possible_ends.push((if local { Cause::Local } else { Cause::Sink }, side));
                     }
                     if meaning.remote.is_some_and(|remote| remote.name.is_some_and(ends)) {
                         let write = meaning.flow == Flow::Out;
-                        dooms.push((if write { Cause::Write } else { Cause::Read }, 1 - side));
+                        possible_ends.push((if write { Cause::Write } else { Cause::Read }, 1 - side));
                     }
-                    if let Some(Gift::Binding(binding)) = &meaning.gives
+                    if let Some(NewName::Binding(binding)) = &meaning.gives
                         && Name::Region(binding.region) == name
                     {
-                        dooms.push((Cause::Bind, side));
+                        possible_ends.push((Cause::Bind, side));
                     }
                 }
                 for received in end.received.iter().filter(|received| uses(&received.spans)) {
-                    dooms.extend((!received.late).then_some((Cause::Receive, side)));
+                    possible_ends.extend((!received.late).then_some((Cause::Receive, side)));
                 }
                 for arriving in &end.arriving {
                     let named =
                         arriving.message.invalidates.is_some_and(|(_, named)| named.is_some_and(ends));
-                    dooms.extend((named && Some(arriving.op) != except).then_some((Cause::Invalidate, side)));
+                    possible_ends
+                        .extend((named && Some(arriving.op) != except).then_some((Cause::Invalidate, side)));
                 }
             }
-            let dooms = dooms.into_iter().map(|(cause, finder)| Doom { cause, finder, sure: false });
-            stream.dooms.extend(dooms);
+            let possible_ends =
+                possible_ends.into_iter().map(|(cause, finder)| PossibleEnd { cause, finder, sure: false });
+            stream.possible_ends.extend(possible_ends);
         }
         // Completed Writes may still be under way.
         for effect in self.memory.effects.iter().filter(|effect| effect.settled.is_none()) {
@@ -74,7 +76,7 @@ impl Model {
             if effect.asked.is_some_and(ends)
                 && let Some(stream) = self.streams.get_mut(stream)
             {
-                stream.dooms.push(Doom { cause: Cause::Read, finder: 1 - side, sure: false });
+                stream.possible_ends.push(PossibleEnd { cause: Cause::Read, finder: 1 - side, sure: false });
             }
             let there = match effect.through {
                 Some(through) => ends(through),
@@ -86,10 +88,10 @@ impl Model {
                 Flow::In => (Cause::Sink, side),
                 Flow::Change => (Cause::Read, 1 - side),
             };
-            stream.dooms.push(Doom { cause, finder, sure: false });
+            stream.possible_ends.push(PossibleEnd { cause, finder, sure: false });
         }
-        self.strain(0);
-        self.strain(1);
+        self.note_shared_ends(0);
+        self.note_shared_ends(1);
     }
 
     /// A request was carried out. Returns the name that it invalidated.

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use super::super::cause::{Cause, Doom};
+use super::super::cause::{Cause, PossibleEnd};
 use super::super::memory::{Span, application};
 use super::{Arriving, Model, Received};
 
@@ -53,7 +53,7 @@ impl Model {
     pub(crate) fn posted_shared(&mut self, host: usize, op: u64, spans: Vec<Span>) {
         self.memory.open(op, &spans);
         self.shared[host].open.push_back(Received { op, spans, late: false });
-        self.strain(host);
+        self.note_shared_ends(host);
     }
 
     /// A message of `stream` has completed buffer `op`: one of the oldest, of which each stream holds one.
@@ -76,7 +76,7 @@ impl Model {
     }
 
     /// The ends that are possible if the messages under way meet the buffers of `host` as they are now.
-    pub(super) fn strain(&mut self, host: usize) {
+    pub(super) fn note_shared_ends(&mut self, host: usize) {
         let queue = &self.shared[host].open;
         let short = self.due(host) > queue.len();
         let least = self.least(host);
@@ -88,8 +88,12 @@ impl Model {
             }
             let long = end.arriving.iter().any(|Arriving { message, .. }| message.len > least);
             let causes = [(short, Cause::NoReceive), (long, Cause::TooLong), (unsteady, Cause::Receive)];
-            let dooms = causes.into_iter().filter(|(is_so, _)| *is_so);
-            stream.dooms.extend(dooms.map(|(_, cause)| Doom { cause, finder: host, sure: false }));
+            let possible_ends = causes.into_iter().filter(|(is_so, _)| *is_so);
+            stream.possible_ends.extend(possible_ends.map(|(_, cause)| PossibleEnd {
+                cause,
+                finder: host,
+                sure: false,
+            }));
         }
     }
 

@@ -5,7 +5,7 @@ use iwarp::verbs::{CmEventKind, CmId, ConnectionError, QpGrants, QpInit, QpState
 use super::super::cause::Cause;
 use super::super::dice::Dice;
 use super::super::streams::Stream;
-use super::{Done, Plug, REST_US, SLOTS, World};
+use super::{Done, LiveEnd, REST_US, SLOTS, World};
 
 /// Polls within which an abort is carried out and reported.
 const ABORT_POLLS: usize = 2;
@@ -18,8 +18,8 @@ impl World {
         let stream = self.model.streams.len();
         self.model.streams.push(Stream::default());
         if self.sabotage.is_known_wire() {
-            self.model.doom(stream, Cause::Wire, 0, false);
-            self.model.doom(stream, Cause::Wire, 1, false);
+            self.model.may_end(stream, Cause::Wire, 0, false);
+            self.model.may_end(stream, Cause::Wire, 1, false);
         }
         self.slots[slot] = Some(stream);
         let param = [self.setting.param(0), self.setting.param(1)];
@@ -45,7 +45,7 @@ impl World {
             self.model.streams[stream].ends[side].shared = shared[side];
             self.numbers.insert((side, qp.qp_num()), (stream, side));
             let by = (stream, side);
-            self.plugs.push(Plug {
+            self.live_ends.push(LiveEnd {
                 by,
                 qp: Some(qp.clone()),
                 id: id.clone(),
@@ -71,7 +71,7 @@ impl World {
                     match event.kind {
                         CmEventKind::ConnectRequest { .. } => {
                             event.id.accept(&qps[at], &param[at]).map_err(|error| error.to_string())?;
-                            self.plug((stream, at)).expect("just made").id = event.id;
+                            self.live_end((stream, at)).expect("just made").id = event.id;
                         }
                         CmEventKind::Established { ord, ready: true, .. } => established[at] = Some(ord),
                         CmEventKind::Disconnected { error, .. } => self.ended(at, &event.id, error)?,
@@ -92,7 +92,7 @@ impl World {
         if self.model.streams[stream].ends[side].over {
             return;
         }
-        let Some(id) = self.plug((stream, side)).map(|plug| plug.id.clone()) else { return };
+        let Some(id) = self.live_end((stream, side)).map(|live_end| live_end.id.clone()) else { return };
         self.note(|| format!("{:?} closes", (stream, side)));
         self.model.closes((stream, side));
         id.disconnect();
@@ -101,22 +101,24 @@ impl World {
     pub(super) fn drop_queue_pair(&mut self, slot: usize, side: usize) {
         let Some(stream) = self.slots[slot] else { return };
         let over = self.model.streams[stream].ends[side].over;
-        let Some(plug) = self.plug((stream, side)) else { return };
-        if plug.qp.take().is_some() && !over {
+        let Some(live_end) = self.live_end((stream, side)) else { return };
+        if live_end.qp.take().is_some() && !over {
             self.note(|| format!("{:?} drops its queue pair", (stream, side)));
-            self.model.doom(stream, Cause::Abort, side, true);
+            self.model.may_end(stream, Cause::Abort, side, true);
         }
     }
 
     /// Aborts a connection. The next polls report its end, whatever the peer does.
     pub(super) fn abort(&mut self, slot: usize, side: usize) -> Done {
         let Some(stream) = self.slots[slot] else { return Ok(()) };
-        let Some(id) = self.plug((stream, side)).map(|plug| plug.id.clone()) else { return Ok(()) };
+        let Some(id) = self.live_end((stream, side)).map(|live_end| live_end.id.clone()) else {
+            return Ok(());
+        };
         if self.model.streams[stream].ends[side].over {
             return Ok(());
         }
         self.note(|| format!("{:?} aborts", (stream, side)));
-        self.model.doom(stream, Cause::Abort, side, true);
+        self.model.may_end(stream, Cause::Abort, side, true);
         id.abort();
         for _ in 0..ABORT_POLLS {
             self.poll()?;
@@ -141,8 +143,8 @@ impl World {
     /// The event of a connection's end came: all of its completions must have come before.
     pub(super) fn ended(&mut self, host: usize, id: &CmId, error: Option<ConnectionError>) -> Done {
         self.completions()?;
-        let plug = self.plugs.iter().find(|plug| plug.by.1 == host && plug.id == *id);
-        let by = plug.ok_or("the end of a connection that nobody knows")?.by;
+        let live_end = self.live_ends.iter().find(|live_end| live_end.by.1 == host && live_end.id == *id);
+        let by = live_end.ok_or("the end of a connection that nobody knows")?.by;
         self.note(|| format!("{by:?} is over: {error:?}"));
         let found = self.model.disconnected(by, error)?;
         self.verify(found)

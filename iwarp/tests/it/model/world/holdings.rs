@@ -41,7 +41,7 @@ impl World {
     pub(super) fn let_go(&mut self) -> Done {
         self.listeners.clear();
         let _leaked = self.sabotage.leaks().then(|| self.windows.pop());
-        self.plugs.clear();
+        self.live_ends.clear();
         self.windows.clear();
         self.memory.clear();
         self.shared.clear();

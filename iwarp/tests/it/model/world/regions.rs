@@ -85,7 +85,7 @@ impl World {
         let base =
             dice.pick(&[Base::VirtualAddress, Base::Zero, Base::Iova(3), Base::Iova(u64::MAX - 50_000)]);
         let stream = self.slots[slot].filter(|_| dice.one_in(2));
-        let qp = stream.and_then(|stream| self.plug((stream, side))?.qp.clone());
+        let qp = stream.and_then(|stream| self.live_end((stream, side))?.qp.clone());
         let options = MrOptions { access, base, qp: qp.as_ref(), key: dice.seed() as u8, keep: false };
         let region = self.host(side).pd.reg_mr_with(len, &options).map_err(|error| error.to_string())?;
         let bytes = dice.bytes(len);
@@ -126,7 +126,7 @@ impl World {
         }
         let len = 1 + dice.below(20_000);
         let stream = self.slots[slot].filter(|_| !dice.one_in(4));
-        let qp = stream.and_then(|stream| self.plug((stream, side))?.qp.clone());
+        let qp = stream.and_then(|stream| self.live_end((stream, side))?.qp.clone());
         let options = FastOptions { qp: qp.as_ref(), keep: false };
         let region = self.host(side).pd.alloc_fast_mr(len, &options).map_err(|error| error.to_string())?;
         let number = self.memory.len();

@@ -23,7 +23,7 @@ impl World {
     /// Posts a buffer of at least `len` bytes for the next message of any stream.
     pub(super) fn receive_shared(&mut self, dice: &mut Dice, side: usize, len: Option<usize>) -> Done {
         let op = self.next_op();
-        let usual = if dice.one_in(operations::MISCHIEF) { SHORT } else { USUAL };
+        let usual = if dice.one_in(operations::FAULT_EVERY) { SHORT } else { USUAL };
         let len = len.unwrap_or_else(|| dice.length()).max(usual);
         let Some(spans) = operations::scatter(dice, &self.model, application(side), len) else {
             return Ok(());

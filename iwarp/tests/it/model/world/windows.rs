@@ -6,7 +6,7 @@ use iwarp::verbs::{BindWindow, MwOptions, QueuePair, SendOp, SendRequest, VerbsE
 use super::super::dice::Dice;
 use super::super::memory::Span;
 use super::super::names::{BindingId, Life, Name, Window, WindowId};
-use super::super::streams::{Gift, Meaning};
+use super::super::streams::{Meaning, NewName};
 use super::{Done, Held, World};
 
 impl World {
@@ -77,21 +77,21 @@ impl World {
         let offset = addr.wrapping_sub(region.addr());
         let result = qp.bind_mw(request.wr_id, window, (region, offset, length), access);
         memory.windows[number].key = window.rkey();
-        if let Some(Gift::Binding(binding)) = &mut meaning.gives {
+        if let Some(NewName::Binding(binding)) = &mut meaning.gives {
             binding.key = window.rkey();
         }
         result.map(drop)
     }
 
     /// Records that a posted request makes a name valid.
-    pub(super) fn given(&mut self, gift: &Gift) -> Done {
-        let (told, key) = match gift {
-            Gift::Binding(binding) if binding.kind == WindowKind::Type1 => return Ok(()),
-            Gift::Binding(binding) => {
+    pub(super) fn given(&mut self, new_name: &NewName) -> Done {
+        let (told, key) = match new_name {
+            NewName::Binding(binding) if binding.kind == WindowKind::Type1 => return Ok(()),
+            NewName::Binding(binding) => {
                 let window = self.windows[binding.window].as_ref().ok_or("a window that is there")?;
                 (window.next_rkey(), binding.key)
             }
-            &Gift::Region { old, key, .. } => {
+            &NewName::Region { old, key, .. } => {
                 let held = self.memory[old].take();
                 let Some(Held::Fast(region)) = &held else { return Err("memory that is prepared".into()) };
                 let told = region.next_rkey();

@@ -1,6 +1,5 @@
-//! Bytes that change where they should not matter: in a copy of a TCP segment that comes behind the segment
-//! itself, and in a buffer that its user stores to while a request works on it (RFC 5040 section 5.5, RFC
-//! 5044 appendix A.3).
+//! Bytes that change without effect: in a repeated TCP segment, and in a buffer that its user changes while
+//! a request uses it (RFC 5040 section 5.5, RFC 5044 appendix A.3).
 
 use crate::common::{ALL, Pair, Testbed, read_bytes, remote_addr};
 use std::sync::Arc;
@@ -16,11 +15,11 @@ use crate::common::hooked::Hooks;
 /// Bytes of the Ethernet and IPv4 headers.
 const HEADERS: usize = 34;
 
-/// Payload bytes that no header and no marker of these FPDUs has.
+/// Values of payload bytes that no header and no marker of these FPDUs has.
 const PAYLOAD: std::ops::RangeInclusive<u8> = 0x51..=0x53;
 
-/// Loses a long frame, as often as asked, and hands out each other long frame twice: the copy has other
-/// payload, with the CRC and the TCP checksum that are right for it.
+/// Loses a long frame, as often as asked, and delivers each other long frame twice. The copy has other
+/// payload, with the right CRC and TCP checksum.
 #[derive(Default)]
 struct Copier {
     to_lose: AtomicU64,
@@ -51,7 +50,7 @@ impl Hooks for Arc<Copier> {
     }
 }
 
-/// Another payload for the FPDU that is all of a frame's segment.
+/// Changes the payload of the FPDU that fills a frame's segment.
 fn change(frame: &mut [u8]) {
     let tcp_header = 4 * usize::from(frame[HEADERS + 12] >> 4);
     let fpdu = &mut frame[HEADERS + tcp_header..];
@@ -62,8 +61,8 @@ fn change(frame: &mut [u8]) {
     fpdu[crc..].copy_from_slice(&field);
 }
 
-/// Each TCP segment comes a second time, right behind the first, with other payload and sums that are right:
-/// in order, and behind a hole, where the first one was placed at once. What was placed stays as it is.
+/// Each TCP segment comes twice, the second time with other payload and right checksums: in order, and
+/// behind a hole, where the first one was placed at once. Placed bytes stay as they are.
 // Proves MPA-275.
 #[test]
 fn a_copy_with_other_bytes_changes_nothing() {
@@ -71,8 +70,7 @@ fn a_copy_with_other_bytes_changes_nothing() {
         let copier = Arc::new(Copier::default());
         let mut pair = Testbed::new().hook_b(Arc::clone(&copier)).hosts();
         let c = pair.connect(&ConnParam { markers: true, ..ConnParam::default() });
-        let local = pair.a.pd.reg_mr(4000, ALL).unwrap();
-        let target = pair.b.pd.reg_mr(4000, ALL).unwrap();
+        let (local, target) = pair.regions(4000);
         local.write_at(0, &[[0x51; 1000], [0x52; 1000], [0x53; 1000]].concat()).unwrap();
         c.qp_b.post_recv(&RecvRequest::new(9, target.sge(2000, 1000))).unwrap();
         let remote = |at| RemoteAddr { addr: target.addr() + at, rkey: target.rkey() };
@@ -94,9 +92,9 @@ fn a_copy_with_other_bytes_changes_nothing() {
     }
 }
 
-/// The user stores to a buffer while it is read by Sends and Writes and by the peer's Reads, and to one while
-/// Writes and answers arrive there. Each byte is an old or a new one, each CRC is of the bytes that left, and
-/// no byte beside the ranges changes.
+/// The user stores to a buffer while Sends, Writes and the peer's Reads read it, and to one while Writes and
+/// answers arrive there. Each byte is an old or a new one, each CRC is that of the bytes sent, and no byte
+/// outside of the ranges changes.
 // Proves RDMAP-272 and RDMAP-273: whatever the one buffer holds then, nothing beside it changes; whatever is
 // read from the other, it is made of stored bytes, and the CRC is right.
 #[test]
@@ -104,8 +102,8 @@ fn a_buffer_may_be_stored_to_while_it_is_used() {
     const LEN: usize = 100_000;
     const ROUNDS: u64 = 200;
     let (pair, c) = Pair::connected();
-    // The first part is stored to; what arrives goes to the second; nobody touches what is between and behind
-    // them.
+    // The user stores to the first part, and messages arrive in the second. Nobody uses the bytes between
+    // and behind them.
     let regions = [&pair.a.pd, &pair.b.pd].map(|pd| pd.reg_mr(4 * LEN, ALL).unwrap());
     let [local, target] = &regions;
     for region in &regions {
@@ -115,7 +113,7 @@ fn a_buffer_may_be_stored_to_while_it_is_used() {
     for wr_id in 0..ROUNDS {
         c.qp_b.post_recv(&RecvRequest::new(wr_id, target.sge(2 * LEN, LEN))).unwrap();
     }
-    let remote = |at: usize| remote_addr(&target, at);
+    let remote = |at: usize| remote_addr(target, at);
     let Pair { a, b, .. } = pair;
     let engines = [a.engine, b.engine].map(|engine| engine.spawn(ThreadOptions::default()).unwrap());
     let over = AtomicBool::new(false);

@@ -1,4 +1,4 @@
-//! Terminates both ways.
+//! Terminates in both directions.
 
 use iwarp::mpa::Framer;
 use iwarp::verbs::{
@@ -11,8 +11,8 @@ use crate::common::raw::fpdu;
 
 const REMOTE: RemoteAddr = RemoteAddr { addr: 0x1000, rkey: 0x1122_3344 };
 
-/// With much to be sent, the Terminate is the next message behind the FPDU that is being written, and the
-/// last: what had not been sent is flushed in order, what is posted later as well, and TCP ends by FIN.
+/// With much left to send, the Terminate is the next message behind the current FPDU, and the last one:
+/// unsent requests are flushed in order, later posts as well, and TCP ends by FIN.
 // Proves RDMAP-022, RDMAP-055, RDMAP-107, RDMAP-132, RDMAP-133, RDMAP-252 to RDMAP-254, RDMAP-260, RDMAP-261,
 // RDMAP-309, RDMAP-311, RDMAP-314, RDMAP-316, RDMAP-317, RDMAP-318, RDMAP-321, RDMAP-323, RDMAP-324,
 // RDMAP-327: RDMAP-022 to RDMAP-133 by the bytes of the Terminate; RDMAP-252 to RDMAP-254, RDMAP-318 because
@@ -24,11 +24,11 @@ fn a_terminate_overtakes_what_waits_and_is_the_last() {
     for n in 1..=100 {
         peer.qp.post_send(&SendRequest::new(n, SendOp::Send, peer.region.sge(0, 50_000))).unwrap();
     }
-    // Some of it is out.
+    // Some of it is sent.
     assert!(peer.pair.until(1_000_000, |pair| pair.inbox.len() > 100_000));
     let bad = send(1, b"nobody receives");
     peer.pair.offer(&fpdu(&mut Framer::new(false, true), &bad));
-    // Up to the turn in which the error is found.
+    // Up to the poll in which the error is found.
     let mut sent = 0;
     let is_found = peer.pair.until(1_000_000, |pair| {
         let is_found = peer.qp.error().is_some();
@@ -65,7 +65,7 @@ fn a_terminate_overtakes_what_waits_and_is_the_last() {
     assert_eq!(peer.qp.state(), QpState::Error);
 }
 
-/// Of several errors the first is told; what comes behind it is neither delivered nor placed.
+/// Of several errors the first is reported. Messages behind it are neither delivered nor placed.
 // Proves RDMAP-317, RDMAP-331.
 #[test]
 fn the_first_error_is_told() {
@@ -79,8 +79,8 @@ fn the_first_error_is_told() {
     assert_eq!(peer.bytes(0, REGION), vec![0; REGION]);
 }
 
-/// The peer's Terminate, as the very first message or behind others: its content is told, what is open
-/// completes in error and in order, and nothing answers it.
+/// The peer's Terminate, as the first message or behind others: the user gets its content, open requests
+/// complete in error and in order, and it is not answered.
 // Proves RDMAP-062, RDMAP-078, RDMAP-107, RDMAP-148, RDMAP-151 to RDMAP-154, RDMAP-156, RDMAP-168, RDMAP-174,
 // RDMAP-255 to RDMAP-258, RDMAP-262, RDMAP-313 to RDMAP-315, RDMAP-322.
 #[test]
@@ -124,7 +124,7 @@ fn the_peers_terminate_is_told_and_not_answered() {
     }
 }
 
-/// A Terminate that is none ends the stream as well, and is not answered either.
+/// A malformed Terminate ends the stream as well, and is not answered either.
 // Proves RDMAP-259, RDMAP-334.
 #[test]
 fn a_bad_terminate_is_told_and_not_answered() {
@@ -142,7 +142,7 @@ fn a_bad_terminate_is_told_and_not_answered() {
     }
 }
 
-/// The payload of a request is gone when it is sent: the Terminate stands in its place, and names nothing.
+/// The payload of a request is invalid when it is sent: a Terminate is sent in its place, without a header.
 // Proves RDMAP-017, RDMAP-141, RDMAP-181, RDMAP-191, RDMAP-324 to RDMAP-326.
 #[test]
 fn a_local_fault_stands_in_place_of_the_request() {
@@ -161,7 +161,7 @@ fn a_local_fault_stands_in_place_of_the_request() {
     );
 }
 
-/// TCP's reset: no Terminate, everything open completes in error, the user is told.
+/// TCP's reset: no Terminate, all open requests complete in error, and the user gets the event.
 // Proves RDMAP-170, RDMAP-310, RDMAP-312, RDMAP-323.
 #[test]
 fn a_reset_is_told_without_terminate() {
@@ -179,8 +179,8 @@ fn a_reset_is_told_without_terminate() {
     );
 }
 
-/// TCP, or DDP, ends the stream in the middle of a Write. What its sink holds then is not said.
-// Proves RDMAP-063: the user is told of an error, and no byte outside the Write's range has changed.
+/// TCP, or DDP, ends the stream in the middle of a Write. The content of its sink is then undefined.
+// Proves RDMAP-063: the user gets an error, and no byte outside the Write's range has changed.
 #[test]
 fn a_write_that_is_aborted_touches_nothing_outside_its_range() {
     for by_tcp in [true, false] {

@@ -1,15 +1,15 @@
-//! RDMAP as a peer sees it that says and hears exact bytes (RFC 5040).
+//! RDMAP as a peer sees it that sends and checks exact bytes (RFC 5040).
 //!
 //! | file | what |
 //! |---|---|
 //! | `peer.rs` | the engine, and the peer with its bytes |
-//! | `sent.rs` | what posted requests look like, and when they leave |
-//! | `answers.rs` | what the peer's Reads get |
-//! | `received.rs` | what the peer's Sends and Writes do |
-//! | `responses.rs` | what the answers to our Reads do |
-//! | `order.rs` | what waits for a lost frame, and what does not |
-//! | `changed.rs` | bytes that change where they should not matter |
-//! | `ends.rs` | Terminates both ways |
+//! | `sent.rs` | posted requests: their bytes, and when they are sent |
+//! | `answers.rs` | the answers to the peer's Reads |
+//! | `received.rs` | the effects of the peer's Sends and Writes |
+//! | `responses.rs` | the effects of answers to our Reads |
+//! | `order.rs` | which messages wait for a lost frame, and which do not |
+//! | `changed.rs` | bytes that change without effect |
+//! | `ends.rs` | Terminates in both directions |
 
 mod answers;
 mod changed;

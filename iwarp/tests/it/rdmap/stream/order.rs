@@ -1,5 +1,5 @@
-//! Order between two engines when a frame is lost: what is placed early, and what waits (RFC 5040 section 5.5
-//! and appendix B).
+//! Order between two engines when a frame is lost: which messages are placed early, and which wait (RFC 5040
+//! section 5.5 and appendix B).
 
 use crate::common::{ALL, Pair, Testbed, remote_addr};
 use std::sync::Arc;
@@ -19,8 +19,7 @@ use crate::common::hooked::Hooks;
 use crate::common::raw::{EMPTY_WRITE, RawPair, fpdu};
 use crate::common::served::{Served, Setup};
 
-/// Says what to lose: the next long frame, and its segment as often as it is sent again, until that is
-/// enough.
+/// Loses the next long frame, and its segment as often as it is sent again, until `end`.
 #[derive(Default)]
 struct Loss(AtomicU64);
 
@@ -32,7 +31,7 @@ impl Loss {
         self.0.store(Self::NEXT, Ordering::Relaxed);
     }
 
-    /// Ends it; returns whether anything was lost.
+    /// Ends the loss. Returns whether a frame was lost.
     fn end(&self) -> bool {
         self.0.swap(Self::NOTHING, Ordering::Relaxed) > Self::NEXT
     }
@@ -59,7 +58,7 @@ impl Hooks for Arc<Loss> {
     }
 }
 
-/// Two hosts, and what is lost of the first one's frames.
+/// Two hosts, and the loss of frames of the first one.
 fn losing() -> (Pair, Arc<Loss>) {
     let loss = Arc::new(Loss::default());
     (Testbed::new().hook_a(Arc::clone(&loss)).hosts(), loss)
@@ -93,8 +92,7 @@ fn what_is_behind_a_hole_may_be_placed_and_is_not_delivered() {
         for read_len in [1000, 0] {
             let (mut pair, loss) = losing();
             let c = pair.connect(&ConnParam { markers: true, ..ConnParam::default() });
-            let local = pair.a.pd.reg_mr(4000, ALL).unwrap();
-            let target = pair.b.pd.reg_mr(4000, ALL).unwrap();
+            let (local, target) = pair.regions(4000);
             let lent =
                 pair.b.pd.reg_mr_with(64, &MrOptions { qp: Some(&c.qp_b), ..MrOptions::new(ALL) }).unwrap();
             local.write_at(0, &[[1; 1000], [2; 1000]].concat()).unwrap();
@@ -130,7 +128,7 @@ fn what_is_behind_a_hole_may_be_placed_and_is_not_delivered() {
     }
 }
 
-/// What holds up one connection does not hold up another, nor the other direction.
+/// A loss on one connection delays no other connection, and not the other direction.
 // Proves DDP-003, DDP-015, RDMAP-008, RDMAP-029, RDMAP-037, RDMAP-048, RDMAP-264, RDMAP-265: both use the
 // same queue and MSN.
 #[test]
@@ -139,8 +137,7 @@ fn connections_and_directions_do_not_wait_for_each_other() {
     let _listener = pair.listen();
     let param = ConnParam::default();
     let (first, second) = (pair.connect_again(&param, &param), pair.connect_again(&param, &param));
-    let a = pair.a.pd.reg_mr(4000, ALL).unwrap();
-    let b = pair.b.pd.reg_mr(4000, ALL).unwrap();
+    let (a, b) = pair.regions(4000);
     for (n, c) in [&first, &second].into_iter().enumerate() {
         c.qp_b.post_recv(&RecvRequest::new(10 + n as u64, b.sge(1000 * n, 1000))).unwrap();
         c.qp_a.post_recv(&RecvRequest::new(20 + n as u64, a.sge(1000 * n, 1000))).unwrap();
@@ -161,7 +158,7 @@ fn connections_and_directions_do_not_wait_for_each_other() {
     assert_eq!(received(&pair.b.cq), [10]);
 }
 
-/// A connection with markers toward us, and a hand on its wire.
+/// A connection with markers toward the engine, and the control of its wire.
 fn served_with_control() -> (Served, LinkControl) {
     let (bed, control) = Testbed::with_control(&LinkConfig::default());
     let accept = ConnParam { markers: true, ..ConnParam::default() };
@@ -176,13 +173,12 @@ fn lose_an_fpdu(pair: &mut RawPair, control: &LinkControl, framer: &mut Framer) 
     control.set_up(true);
 }
 
-/// An answer ahead of a hole is placed where a Read of ours waits for it, and nowhere else: our user's memory
-/// is open to the answers that it has asked for, not to whatever names it. In its turn it ends the stream, as
-/// it would have in order.
+/// An answer ahead of a hole is placed in the sink of an outstanding Read, and nowhere else, whatever it
+/// names. Processed in order, a wrong answer ends the stream.
 // Proves SEC-097: also ahead of a hole.
 #[test]
 fn an_answer_ahead_of_a_hole_goes_where_a_read_waits() {
-    // Where a Read waits, where the answer points, and its error.
+    // The sink of the Read, the target of the answer, and the error.
     for (sink, target, error) in [
         (None, 0, Some((0, 2, 6))),
         (Some(600), 0, Some((1, 1, 1))),
@@ -201,7 +197,7 @@ fn an_answer_ahead_of_a_hole_goes_where_a_read_waits() {
         lose_an_fpdu(pair, &control, framer);
         let answer = tagged(0xc1, 0x42, region.rkey(), region.addr() + target, &[7; 600]);
         pair.offer(&fpdu(framer, &answer));
-        // It leaves, and arrives.
+        // The FPDU is sent, and arrives.
         pair.poll();
         pair.poll();
         let mut seen = [0; 2000];
@@ -221,9 +217,9 @@ fn an_answer_ahead_of_a_hole_goes_where_a_read_waits() {
     }
 }
 
-/// What is wrong with a Send is found at its turn, although it was placed ahead of that: the peer hears what
-/// it would have heard in order. One that leaves another out has no buffer, one that leaves out its own first
-/// bytes has an invalid MO.
+/// An error of a Send is found when it is processed in order, although it was placed before that: the peer
+/// gets the same Terminate. If a Send is missing before it, it has no buffer; if its own first bytes are
+/// missing, it has an invalid MO.
 #[test]
 fn a_wrong_send_is_found_in_its_turn_where_it_was_placed_early() {
     let late = untagged(0x41, 0x43, 0, 0, 1, 4, &[7; 600]);
@@ -249,8 +245,8 @@ fn a_wrong_send_is_found_in_its_turn_where_it_was_placed_early() {
     }
 }
 
-/// A stream fails over the first of two Sends that it held behind a hole: TCP gets back what either took of
-/// its budget, though it lives on until the peer closes.
+/// A stream fails because of the first of two Sends that it held behind a hole. TCP's budget gets back the
+/// bytes of both, although the connection lives on until the peer closes.
 #[test]
 fn what_was_held_behind_a_hole_is_given_back_when_the_stream_fails() {
     let (mut served, control) = served_with_control();
@@ -267,9 +263,10 @@ fn what_was_held_behind_a_hole_is_given_back_when_the_stream_fails() {
     assert_eq!(held(pair), 0);
 }
 
-/// Two Reads are out, whose sinks differ in their STags alone. The answer to the first one comes behind a
-/// hole and is placed, as it names a sink that is open; when it is delivered its STag says whose it is.
-// Proves DDP-071: what is delivered is taken for the first Read's answer by its STag, and by nothing else.
+/// Two Reads are outstanding, whose sinks differ only in their STags. The answer to the first one comes
+/// behind a hole and is placed, as it names an open sink. When it is delivered, its STag decides which Read
+/// it belongs to.
+// Proves DDP-071: only its STag makes it the answer to the first Read.
 #[test]
 fn the_stag_is_known_at_delivery() {
     for named in 0..2 {

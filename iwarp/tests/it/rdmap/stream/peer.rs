@@ -1,4 +1,4 @@
-//! An engine under a peer that says exact bytes and hears exact bytes.
+//! An engine, and a peer that sends and checks exact bytes.
 
 use iwarp::verbs::{ConnParam, Extensions, MemoryRegion, ProtectionDomain, QpInit, QueuePair, RecvRequest};
 
@@ -16,7 +16,7 @@ pub(crate) fn served() -> Served {
 
 /// With `receives` receives of 100 bytes each at 1000, 1100 and so on, posted before the connection is made.
 pub(crate) fn served_with(accept: ConnParam, receives: u64) -> Served {
-    // The documents' own messages and no others.
+    // Only the messages of RFC 5040, without extensions.
     let make_qp = |init: QpInit<'_>, pd: &ProtectionDomain| {
         pd.create_qp(&QpInit { extensions: Extensions::empty(), ..init }).unwrap()
     };

@@ -1,4 +1,4 @@
-//! What the peer's Sends and Writes do.
+//! The effects of the peer's Sends and Writes.
 
 use iwarp::memory::Access;
 use iwarp::verbs::{ConnParam, MrOptions, QpInit, RecvRequest, WcStatus};
@@ -11,8 +11,8 @@ fn ready(receives: u64) -> Served {
     served_with(ConnParam::default(), receives)
 }
 
-/// Each Send takes one receive, whatever its length, in order, and its completion tells the length; bytes
-/// behind the message stay. Writes take none, and nothing is told of them.
+/// Each Send takes one receive, whatever its length, in order, and its completion has the length. Bytes
+/// behind the message stay. Writes take none and make no completion.
 // Proves RDMAP-001, RDMAP-005, RDMAP-039, RDMAP-051, RDMAP-058, RDMAP-071, RDMAP-082, RDMAP-197, RDMAP-199,
 // RDMAP-200, RDMAP-205, RDMAP-235 to RDMAP-237, RDMAP-239, RDMAP-245, RDMAP-246, RDMAP-276, RDMAP-277: the
 // Writes by the bytes of all memory around them (RDMAP-001, RDMAP-039, RDMAP-071, RDMAP-197 to RDMAP-205),
@@ -77,7 +77,7 @@ fn each_kind_of_send_tells_what_it_is() {
         let told = (wc.status, wc.byte_len, wc.solicited, wc.invalidated);
         assert_eq!(told, (WcStatus::Success, 5, solicited, invalidates.then_some(lent.rkey())));
         assert_eq!(lent.is_valid(), !invalidates);
-        // The peer finds it so.
+        // The peer sees it.
         let write = tagged(0xc1, 0x40, lent.rkey(), lent.addr(), b"later");
         peer.send_and_run(std::slice::from_ref(&write));
         if invalidates {
@@ -102,7 +102,7 @@ fn solicited_events_alone() {
     assert_eq!(peer.done().len(), 11);
 }
 
-/// Reserved bits, and an Invalidate STag where none belongs, are not looked at.
+/// Reserved bits, and an Invalidate STag in other messages, are ignored.
 // Proves RDMAP-095, RDMAP-097, RDMAP-099.
 #[test]
 fn what_is_reserved_is_ignored() {
@@ -122,7 +122,7 @@ fn what_is_reserved_is_ignored() {
     assert_eq!(peer.received(20_000), [tagged(0xc1, 0x42, 1, 2, b"")]);
 }
 
-/// What is no message of this version, in every place: told with the header of the segment, nothing
+/// Wrong versions and opcodes, in every place: the Terminate has the header of the segment, and nothing is
 /// delivered.
 // Proves DDP-064, DDP-141, MPA-297, RDMAP-108, RDMAP-115, RDMAP-149, RDMAP-150, RDMAP-193, RDMAP-198,
 // RDMAP-241, RDMAP-324, RDMAP-328, RDMAP-333, RDMAP-334.
@@ -164,8 +164,8 @@ fn retarget(segment: &[u8], stag: u32, peer: &Served) -> Vec<u8> {
     tagged(segment[0], segment[1], peer.region.rkey(), peer.to(0), &segment[14..])
 }
 
-/// DDP's own checks: each has its code, and the segment's length and header go back; the receive queue is
-/// flushed, and what is outside the target stays.
+/// DDP's own checks: each has its code, and the Terminate has the segment's length and header. The receive
+/// queue is flushed, and memory outside of the target stays.
 // Proves DDP-222, MPA-297, RDMAP-001, RDMAP-062, RDMAP-069, RDMAP-072, RDMAP-114, RDMAP-121, RDMAP-124,
 // RDMAP-157 to RDMAP-167, RDMAP-178 to RDMAP-180, RDMAP-182, RDMAP-194, RDMAP-238, RDMAP-332, RDMAP-345,
 // RDMAP-350 to RDMAP-352.
@@ -236,7 +236,8 @@ fn ddp_errors_are_passed_up_with_their_segment() {
     }
 }
 
-/// The peer invalidates what is lent to its stream alone; else the Terminate says which, and the STag stays.
+/// The peer can invalidate only STags of its own stream. For others the Terminate has the reason, and the
+/// STag stays valid.
 // Proves RDMAP-147, RDMAP-183, RDMAP-192, RDMAP-249, RDMAP-251, RDMAP-335, RDMAP-336, RDMAP-356.
 #[test]
 fn only_what_is_the_streams_own_is_invalidated() {

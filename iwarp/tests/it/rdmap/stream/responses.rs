@@ -1,4 +1,4 @@
-//! What the answers to our Reads do.
+//! The effects of answers to our Reads.
 
 use iwarp::verbs::{RemoteAddr, SendOp, SendRequest, WcOpcode, WcStatus};
 
@@ -8,7 +8,7 @@ use crate::common::served::Served;
 
 const SIZE: usize = 8;
 
-/// With `reads` Reads out, each into its own eight bytes from 100 on.
+/// A connection with `reads` outstanding Reads, each into its own eight bytes from 100 on.
 fn reading(reads: u64) -> Served {
     let mut peer = served();
     let read = SendOp::Read { remote: RemoteAddr { addr: 1, rkey: 2 } };
@@ -41,8 +41,8 @@ fn answers_complete_their_reads() {
     assert_eq!(peer.bytes(0, 100), [0; 100]);
 }
 
-/// What is no answer to the oldest Read ends the stream; its bytes are not placed, and no Read completes by
-/// it.
+/// A Read Response that does not belong to the oldest Read ends the stream. Its bytes are not placed, and no
+/// Read completes by it.
 // Proves RDMAP-124, RDMAP-160, RDMAP-228, RDMAP-231, RDMAP-317.
 #[test]
 fn a_wrong_answer_ends_the_stream() {

@@ -1,4 +1,4 @@
-//! What posted requests look like on the wire, and when they leave.
+//! Posted requests on the wire: their bytes, and when they are sent.
 
 use crate::common::{ALL, read_bytes};
 use iwarp::verbs::{
@@ -12,8 +12,8 @@ use crate::common::served::Served;
 
 const REMOTE: RemoteAddr = RemoteAddr { addr: 0x1000, rkey: 0x1122_3344 };
 
-/// One request of each kind, and the message that it has to be, byte by byte as the tables of RFC 5040
-/// section 4 and appendix A have it.
+/// One request of each kind, and its message, byte by byte, from the tables of RFC 5040 section 4 and
+/// appendix A.
 struct Golden {
     requests: Vec<SendRequest>,
     messages: Vec<Vec<u8>>,
@@ -50,7 +50,8 @@ fn golden(peer: &Served) -> Golden {
     Golden { requests: requests.to_vec(), messages: messages.to_vec() }
 }
 
-/// What the engine says when these of the golden requests are posted, each by itself; and what it has to say.
+/// Posts some of the golden requests, each on a connection of its own. Returns the expected and the actual
+/// messages.
 fn each_alone(which: impl Fn(&SendOp) -> bool) -> Vec<(SendRequest, Vec<u8>)> {
     let mut told = Vec::new();
     for n in 0..golden(&served()).requests.len() {
@@ -84,7 +85,7 @@ fn requests_leave_in_order_as_one_message_each() {
     let Golden { requests, messages } = golden(&peer);
     peer.qp.post_send_list(&requests).unwrap();
     assert_eq!(peer.received(20_000), messages);
-    // Many of each kind, told apart by where they go and how long they are.
+    // Many of each kind, which differ in target and length.
     let mut peer = served();
     let mut requests = Vec::new();
     for n in 0..8 {
@@ -108,7 +109,7 @@ fn requests_leave_in_order_as_one_message_each() {
     }
 }
 
-/// What all messages have in common, and what makes them what they are.
+/// The parts that all messages have in common, and those that differ by kind.
 // Proves MPA-297, RDMAP-001, RDMAP-009, RDMAP-035, RDMAP-040, RDMAP-052, RDMAP-061, RDMAP-065, RDMAP-079,
 // RDMAP-083, RDMAP-084, RDMAP-085, RDMAP-086, RDMAP-088, RDMAP-089, RDMAP-090, RDMAP-091, RDMAP-092,
 // RDMAP-094, RDMAP-098, RDMAP-298, RDMAP-397: an assertion for each rule about the control bytes, over the
@@ -148,10 +149,11 @@ fn control_bytes_say_what_a_message_is() {
         }
         let queue = [0, 1, 0, 0, 0, 0, 0, 2][usize::from(opcode)];
         assert_eq!((word(message, 6), word(message, 10), word(message, 14)), (queue, 1, 0), "{message:02x?}");
-        // The bytes for the STag to invalidate.
+        // The bytes of the Invalidate STag.
         let invalidates = [4, 6].contains(&opcode);
         assert_eq!(word(message, 2), if invalidates { 0xa1b2_c3d4 } else { 0 }, "{message:02x?}");
-        // Read Requests and Terminates have a header of RDMAP's; what follows DDP's in a Send is the user's.
+        // Read Requests and Terminates have a header of RDMAP. In a Send the user's bytes follow DDP's
+        // header.
         match opcode {
             1 => assert_eq!(message.len(), 18 + 28),
             7 => assert_eq!(message[18..20], [0x12, 2]),
@@ -255,10 +257,9 @@ fn a_send_is_an_untagged_message_of_the_users_bytes() {
     }
 }
 
-/// No message of RDMAP's tells a buffer to the peer: the application does, in bytes of its own.
-// Proves RDMAP-015: a buffer is made ready, registered, re-registered and made invalid, and the peer hears
-// nothing of it; then its STag, offset and length are sent, and are in the payload of that Send and nowhere
-// else in what is heard.
+/// RDMAP has no message that advertises a buffer: the application sends it in its own bytes.
+// Proves RDMAP-015: a buffer is registered, re-registered and invalidated, and nothing is sent to the peer;
+// then its STag, offset and length are sent, and are only in the payload of that Send.
 #[test]
 fn a_buffer_is_told_in_the_users_bytes_alone() {
     let mut peer = served();
@@ -273,7 +274,7 @@ fn a_buffer_is_told_in_the_users_bytes_alone() {
     peer.qp.post_send(&SendRequest::new(1, SendOp::Send, peer.region.sge(0, 16))).unwrap();
     let heard = peer.received(20_000);
     assert_eq!(heard, [untagged(0x41, 0x43, 0, 0, 1, 0, &advertisement)]);
-    // And the peer can use it so.
+    // The peer can use it.
     peer.send_and_run(&[tagged(0xc1, 0x40, word(&heard[0], 18), lent.addr() + 8, b"there")]);
     let bytes = read_bytes(&lent, 8, 5);
     assert_eq!(&bytes, b"there");
@@ -284,7 +285,7 @@ fn a_buffer_is_told_in_the_users_bytes_alone() {
 #[test]
 fn lengths_have_32_bits() {
     let mut peer = served();
-    // Pages that nobody touches take no memory.
+    // Pages that are not touched use no memory.
     const BYTES: usize = 1 << 32;
     let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
     // SAFETY: a new mapping replaces nothing.
@@ -359,7 +360,7 @@ fn a_long_message_is_cut_into_like_segments() {
     assert!(rest.is_empty());
 }
 
-/// Of ten Reads two are out at a time; the others wait in order, and what is posted behind them.
+/// Of ten Reads two are outstanding at a time. The others wait in order, as do the requests behind them.
 // Proves RDMAP-299, RDMAP-302, RDMAP-303, RDMAP-305, RDMAP-361, RDMAP-213, RDMAP-278, RDMAP-285, RDMAP-287.
 #[test]
 fn reads_wait_for_their_place_in_ord() {
@@ -394,7 +395,7 @@ fn reads_wait_for_their_place_in_ord() {
     }
 }
 
-/// A fenced request leaves only when the answers to all Reads in front of it are there.
+/// A fenced request is sent only after the answers to all Reads before it.
 // Proves RDMAP-028, RDMAP-284, RDMAP-433.
 #[test]
 fn a_fence_waits_for_reads() {
@@ -427,7 +428,7 @@ fn requests_complete_each_by_its_own_condition() {
         SendRequest::new(3, SendOp::Send, source),
     ];
     peer.qp.post_send_list(&requests).unwrap();
-    // Nothing is sent, and so nothing is complete, before the engine is turned.
+    // Nothing is sent, and so nothing is complete, before the engine is polled.
     assert!(peer.cq.poll_one().is_none());
     assert_eq!(peer.received(20_000).len(), 3);
     assert_eq!(peer.statuses(), [(1, WcStatus::Success)], "the Send waits for its turn");
