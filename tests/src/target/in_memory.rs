@@ -1,6 +1,5 @@
 //! All cases of `iwprobe`, with probe and target in one process: the target's engine at one end of a wire in
-//! memory, bare TCP for the probe at the other, in virtual time. They take seconds, need no device, and every
-//! run is the same.
+//! memory, bare TCP for the probe at the other, in virtual time. They take seconds and need no device.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
