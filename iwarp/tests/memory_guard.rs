@@ -1,5 +1,5 @@
-//! Memory of the caller that is not mapped, or is unmapped before it was deregistered, causes an error, not
-//! a crash. Other faults crash the process as before.
+//! Memory of the caller that is not there, or goes before it was deregistered: an error, not a crash. And
+//! crashes that are none of ours stay what they were.
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
 #[path = "it/common/apart.rs"]
@@ -25,13 +25,14 @@ const ALL: Access =
 const PAGE: usize = 4096;
 const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
-/// Pages of the test, unmapped one by one or not at all.
+/// Pages of our own, given back page by page or not at all.
 fn pages(count: usize, rights: ProtFlags) -> *mut u8 {
     apart(count * PAGE, rights)
 }
 
 fn unmap(start: *mut u8, count: usize) {
-    // SAFETY: only the callers uses the pages, pages of their own from `pages`. From now on all accesses to them are guarded.
+    // SAFETY: the callers pass pages of their own from `pages`. From now on these are accessed under the
+    // guard only, or not at all.
     unsafe { munmap(start.cast(), count * PAGE) }.unwrap();
 }
 
@@ -56,21 +57,22 @@ fn register_for(
     access: Access,
 ) -> Result<Registration, RegisterError> {
     let options = RegisterOptions { pd: ME.pd, access, base: Base::Zero, ..Default::default() };
-    // SAFETY: only the test uses the memory. It is unmapped too early on purpose: all accesses after that
-    // are guarded.
+    // SAFETY: the memory is the test's own, and is accessed through the registration only. Tests unmap or
+    // protect it before the registration is gone, which breaks the promise: the table is guarded, and
+    // survives that.
     unsafe { table.register_user(ptr, len, &options) }
 }
 
-/// The results of a peer's Write, Read and atomic of `len` bytes at `to`.
+/// What a peer's Write, Read and atomic of `len` bytes at `to` meet.
 fn accesses(table: &MemoryTable, region: &Registration, to: u64, len: usize) -> [Result<(), Fault>; 3] {
     let engine = table.join();
-    let epoch = engine.enter();
+    let turn = engine.enter();
     let (bytes, mut out) = (vec![0xee; len], vec![0; len]);
     // The same bytes with gaps between them, as markers make them.
     let stride = Stride::new(60);
     let mut in_runs = vec![0xee; stride.span(len)];
     [
-        epoch.check_write(region.stag(), to, len as u64, ME).and_then(|target| {
+        turn.check_write(region.stag(), to, len as u64, ME).and_then(|target| {
             let placed = target.place(0, &bytes);
             assert_eq!(
                 target.place_runs(0, stride.runs(&in_runs)).map(|placed| assert_eq!(placed, len)),
@@ -78,25 +80,25 @@ fn accesses(table: &MemoryTable, region: &Registration, to: u64, len: usize) -> 
             );
             placed
         }),
-        epoch.check_read(region.stag(), to, len as u64, ME).and_then(|source| {
+        turn.check_read(region.stag(), to, len as u64, ME).and_then(|source| {
             let (summed, mut sum) = (&mut vec![0; len], Crc32c::new());
             let (plain, with_sum) =
                 (source.fetch(0, &mut out), source.fetch_summed(0, summed, sum.running()));
             assert_eq!(plain, with_sum, "{len} bytes at {to}");
             assert_eq!(plain, source.fetch_runs(0, &mut in_runs, stride), "{len} bytes at {to}, in runs");
-            // The CRC of the bytes that were copied: other threads may have changed the memory since.
+            // Of what came with it: other threads may have changed the memory since.
             let mut expected = Crc32c::new();
             expected.update(if plain.is_ok() { summed } else { &[] });
             assert_eq!(sum.finish(), expected.finish(), "a sum of bytes that were not fetched");
             plain
         }),
-        epoch.check_atomic(region.stag(), to, ME).and_then(|word| word.update(|old| old + 1)).map(drop),
+        turn.check_atomic(region.stag(), to, ME).and_then(|word| word.update(|old| old + 1)).map(drop),
     ]
 }
 
 const GONE: Result<(), Fault> = Err(Fault::InvalidStag);
 
-/// The placed bytes may come from the end of a mapping: a copy that loads more bytes crashes the process.
+/// The bytes that are placed may lie at the end of what is mapped: what loads more of them ends the process.
 #[test]
 fn nothing_behind_what_is_placed_is_loaded() {
     let table = table();
@@ -107,8 +109,8 @@ fn nothing_behind_what_is_placed_is_loaded() {
     unsafe { start.write_bytes(0xee, PAGE) };
     protect(start.wrapping_add(PAGE), 1, MprotectFlags::empty());
     let engine = table.join();
-    let epoch = engine.enter();
-    let target = epoch.check_write(region.stag(), 0, PAGE as u64, ME).unwrap();
+    let turn = engine.enter();
+    let target = turn.check_write(region.stag(), 0, PAGE as u64, ME).unwrap();
     for front in (0..20).chain([60, 500]).chain(505..515) {
         for len in (0..100).chain(500..600).chain([1024, 1030, 1537, PAGE]) {
             // SAFETY: `len` is at most a page, so these are the last bytes of the first page, which was
@@ -120,8 +122,8 @@ fn nothing_behind_what_is_placed_is_loaded() {
     }
 }
 
-/// Every length and alignment around the end of the mapped pages: an access beyond it fails as on a revoked
-/// STag, one inside still works, and the mapped bytes are those placed.
+/// Every length and alignment around the end of what is left: an access that leaves it fails as on a revoked
+/// STag, one that stays inside goes on working, and the bytes of what is left are those placed.
 // Proves SEC-169, SEC-021.
 #[test]
 fn unmapped_memory_is_an_error() {
@@ -158,8 +160,7 @@ fn unmapped_memory_is_an_error() {
     unmap(start, 2);
 }
 
-/// Memory whose rights are reduced: only forbidden accesses fail, and they work again when the rights are
-/// back.
+/// Memory whose rights are taken away: only what they forbid fails, and what is allowed again works again.
 // Proves SEC-169.
 #[test]
 fn protected_memory_is_an_error() {
@@ -218,7 +219,7 @@ fn threads_fail_each_for_itself() {
     unmap(start, 1);
 }
 
-/// Memory that is not mapped, or lacks the needed rights, gets no STag; the same for prepared memory.
+/// Memory that is not there, or not to be accessed as asked, gets no STag; the same for prepared memory.
 // Proves SEC-021, SEC-169, RDMAP-367, DDP-221, DDP-237.
 #[test]
 fn what_is_not_there_is_not_registered() {
@@ -254,8 +255,8 @@ fn what_is_not_there_is_not_registered() {
     unmap(start, 3);
 }
 
-/// A child of the process that made the table accesses nothing through it, registers nothing in it, and
-/// waits for no thread of its parent, not even for one inside an epoch.
+/// A child of the process that made the table reaches nothing through it, makes nothing in it, and waits for
+/// nobody of its parent's threads, not even for one that was inside a turn.
 // Proves SEC-169.
 #[test]
 fn a_forked_child_has_no_registrations() {
@@ -275,8 +276,9 @@ fn a_forked_child_has_no_registrations() {
         while !inside.load(Ordering::Acquire) {
             std::thread::yield_now();
         }
-        // SAFETY: the child of a process with several threads may only do only functions that take no lock of allocate little, and leaves without
-        // any cleanup.
+        // SAFETY: the child of a process with several threads may only do what needs no lock of theirs. It
+        // calls `in_child`, which does not wait for them (that is what is tested), and `_exit`. glibc makes
+        // its allocator usable in a child.
         let child = unsafe { libc::fork() };
         if child == 0 {
             // SAFETY: only arms a timer of this process, the child, which ends it should it hang.
@@ -297,7 +299,7 @@ fn a_forked_child_has_no_registrations() {
     unmap(start, 1);
 }
 
-/// The errors that the child finds, one bit each.
+/// What the child finds wrong, a bit for each.
 fn in_child(table: &MemoryTable, region: Registration) -> i32 {
     let lkey = region.stag().0;
     let fails = [
@@ -312,9 +314,9 @@ fn in_child(table: &MemoryTable, region: Registration) -> i32 {
     fails.iter().enumerate().map(|(bit, failed)| i32::from(*failed) << bit).sum()
 }
 
-// ---- tests that need a process of their own ----
+// ---- what needs a process of its own ----
 
-/// The name of the part, set in a process that was started to crash.
+/// Set in a process that was started to crash, to the name of its part.
 const PART: &str = "IWARP_GUARD_PART";
 
 /// Runs a part below in a process of its own.
@@ -324,8 +326,8 @@ fn run(part: &str) -> ExitStatus {
     Command::new(program).args(test).env(PART, part).output().unwrap().status
 }
 
-/// A fault outside of a guarded access goes to the handler that was there before, of either form. Without
-/// one the process dies of it, as of a signal that was sent.
+/// A fault that is not a guarded access goes where it went before: to the handler that was there, of either
+/// form; else the process dies of it, as it does of a signal that was sent.
 #[test]
 fn other_faults_are_passed_on() {
     assert_eq!(run("nothing").code(), Some(0));
@@ -337,8 +339,8 @@ fn other_faults_are_passed_on() {
     assert_eq!(run("sent_and_ignored").code(), Some(0));
 }
 
-/// The earlier handler runs as the kernel would have run it: with its mask, once if it asked for that, and
-/// nested or not.
+/// The handler that was there runs as the kernel would have run it: with its mask, once where it asked for
+/// that, and nested or not.
 #[test]
 fn a_handler_from_before_runs_as_it_asked_to() {
     assert_eq!(run("handled_with_its_mask").code(), Some(44));
@@ -347,8 +349,7 @@ fn a_handler_from_before_runs_as_it_asked_to() {
     assert_eq!(run("handled_again").code(), Some(0));
 }
 
-/// Without the guard, memory that is unmapped too early causes a crash, as documented, and no handler is
-/// changed.
+/// Without the guard, memory that goes too early is a crash, as documented, and no handler is touched.
 #[test]
 fn trusted_memory_has_no_guard() {
     assert_eq!(run("trusted").signal(), Some(libc::SIGSEGV));
@@ -357,9 +358,9 @@ fn trusted_memory_has_no_guard() {
 #[test]
 #[ignore = "parts of other tests, each in a process of its own"]
 fn the_parts() {
-    // Only the tests above start this part.
+    // Started by the tests above only.
     let Ok(part) = std::env::var(PART) else { return };
-    // The handler before the guard.
+    // What was there before the guard.
     match part.as_str() {
         "fault_by_default" => handle(libc::SIGSEGV, libc::SIG_DFL, 0),
         "sent_by_default" => handle(libc::SIGBUS, libc::SIG_DFL, 0),
@@ -384,7 +385,7 @@ fn the_parts() {
     let start = pages(1, READ_WRITE);
     let region = register(&table, start, PAGE).unwrap();
     unmap(start, 1);
-    // With the guard this is no crash, whatever the handler before.
+    // With the guard this one is no crash, whatever was there before.
     assert_eq!(accesses(&table, &region, 0, 8), [GONE; 3]);
     match part.as_str() {
         "nothing" => {}

@@ -1,6 +1,6 @@
-//! `iwprobe`, over the kernel's TCP, against this stack: in both directions, with markers and without, with
-//! revisions 2 and 1. No case may deviate. The cases that do not apply are listed, each with the probe's
-//! reason.
+//! `iwprobe`, over the kernel's TCP, against this stack: it listens and it connects, with markers and
+//! without, with revision 2 and 1. No case may deviate, and those that do not apply are listed, each with the
+//! probe's reason.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use tests::{ensure, lab_error};
 const PORT: &str = "18515";
 const PROBE: &str = "10.64.0.1";
 const TARGET: &str = "10.64.0.2";
-/// Time limit of all cases, on a busy machine.
+/// All cases, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(240);
 
-/// A target and a probe, and their network.
+/// A target and a probe, and how they come together.
 struct Lab {
     probe: Namespace,
     target: Namespace,

@@ -1,4 +1,4 @@
-//! The target connects repeatedly, each time with the scene of the Reply.
+//! The target connects, again and again, each time into the scene that the Reply tells of.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -14,16 +14,16 @@ use super::stage::Stage;
 use super::{ConnectionOptions, IDLE, Steps, text};
 use crate::contract::MAGIC;
 
-/// Time before it connects again.
+/// Before it connects again.
 const PAUSE: Duration = Duration::from_millis(20);
-/// How long connections may be refused.
-const TIME_LIMIT: Duration = Duration::from_secs(10);
+/// How long nobody may be there.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A target that connects.
 pub(super) struct Caller {
     context: Context,
     remote: SocketAddr,
-    manners: Manners,
+    options: ConnectionOptions,
     events: EventChannel,
     last: String,
     /// When the probe was there last; from the first step on.
@@ -60,19 +60,19 @@ struct Current {
     closing: bool,
 }
 
-/// What outcome of connecting.
+/// What came of connecting.
 enum Called {
     Established(String),
     Rejected(String),
     Failed(ConnectionError),
 }
 
-/// Connects to the probe at `remote` until the probe sends `bye`.
+/// Connects to the probe at `remote` until that says goodbye.
 ///
 /// # Errors
-/// [`Error::Connect`] if no probe listens for ten seconds; errors of the verbs; [`Error::Interrupted`].
+/// [`Error::Connect`] when nobody is there for ten seconds; what the verbs refuse; [`Error::Interrupted`].
 pub fn call(end: &mut Endpoint, remote: SocketAddr, options: &ConnectionOptions) -> Result<(), Error> {
-    let mut caller = Caller::new(&end.context, remote, manners)?;
+    let mut caller = Caller::new(&end.context, remote, options)?;
     super::run(end, &mut caller)
 }
 
@@ -81,11 +81,15 @@ impl Caller {
     ///
     /// # Errors
     /// What the verbs refuse.
-    pub(super) fn new(context: &Context, remote: SocketAddr, manners: &Manners) -> Result<Self, Error> {
+    pub(super) fn new(
+        context: &Context,
+        remote: SocketAddr,
+        options: &ConnectionOptions,
+    ) -> Result<Self, Error> {
         Ok(Self {
             context: context.clone(),
             remote,
-            manners: manners.clone(),
+            options: options.clone(),
             events: context.create_event_channel()?,
             last: report::text(End::Refused, &[]),
             there: None,
@@ -96,7 +100,7 @@ impl Caller {
     fn connect(&mut self, now: Instant) -> Result<State, Error> {
         let stage = Stage::new(&self.context)?;
         let id = self.context.create_id(&self.events);
-        let param = self.manners.param.clone().with_private_data(format!("{MAGIC} hello").as_bytes())?;
+        let param = self.options.param.clone().with_private_data(format!("{MAGIC} hello").as_bytes())?;
         id.connect(stage.qp(), self.remote, &param)?;
         Ok(State::Connecting { id, stage, since: now })
     }
@@ -163,8 +167,8 @@ impl Steps for Caller {
             }
             State::Connecting { id, stage, since } => match self.called(&id) {
                 Some(called) => (self.answered(now, called, id, stage)?, true),
-                None if now - since > self.manners.param.timeout + PATIENCE => {
-                    let after = self.manners.param.timeout + PATIENCE;
+                None if now - since > self.options.param.timeout + PATIENCE => {
+                    let after = self.options.param.timeout + PATIENCE;
                     return Err(Error::Silent { doing: "connecting", after });
                 }
                 None => (State::Connecting { id, stage, since }, false),
@@ -193,7 +197,7 @@ impl Steps for Caller {
 }
 
 impl Current {
-    /// Does what the scene requests until the connection has ended.
+    /// Does what the scene says until the connection has ended.
     fn look_after(&mut self, now: Instant) -> Result<bool, Error> {
         let moved = self.stage.poll()?;
         if moved {

@@ -19,7 +19,7 @@ use tcp_lite::{AddressProbing, ConnId, Event, Stack};
 use super::call::Caller;
 use super::plan::{Outcome, PLANS, Plan};
 use super::serve::Server;
-use super::{Manners, Steps};
+use super::{ConnectionOptions, Steps};
 use crate::lab::{LabError, Result};
 
 const PORT: u16 = 18_515;
@@ -125,13 +125,13 @@ impl Hosts {
             timeout: STARTUP,
             ..ConnParam::default()
         };
-        let manners = Manners { param };
+        let options = ConnectionOptions { param };
         let target: Box<dyn Steps> = if listens {
-            Box::new(Server::listen(&context, PORT, &manners).map_err(told)?)
+            Box::new(Server::listen(&context, PORT, &options).map_err(told)?)
         } else {
             stack.listen(PORT).map_err(told)?;
             let probe = ([10, 0, 0, 2], PORT).into();
-            Box::new(Caller::new(&context, probe, &manners).map_err(told)?)
+            Box::new(Caller::new(&context, probe, &options).map_err(told)?)
         };
         Ok(Self {
             engine,
@@ -158,7 +158,7 @@ impl Hosts {
     /// Polls both hosts once. The time goes on, to `limit` at most where nobody has anything to do.
     fn poll(&mut self, limit: Instant) {
         let now = self.tcp_now();
-        let mut busy = self.engine.turn(now);
+        let mut busy = self.engine.poll_at(now);
         busy |= self.target.step(self.now()).expect("the target goes on");
         let mut frames = Burst::new();
         self.port.rx_burst(self.now_us as u64, &mut frames);

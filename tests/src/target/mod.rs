@@ -1,7 +1,7 @@
-//! The target of `iwprobe` over this stack's verbs: it sets up what the probe asks for, and reports what it
-//! saw. `tests/iwprobe/TARGET.md` has the protocol.
+//! The target of `iwprobe` over this stack's verbs: it arranges what the probe asks for, and tells what it
+//! saw. The contract is `tests/iwprobe/TARGET.md`.
 //!
-//! It uses the verbs like any program, and shares no code with the probe. [`plan`] has the ways in which
+//! It uses the verbs as any program does, and shares no code with the probe. [`plan`] has the ways in which
 //! both are run against each other: over the kernel's TCP (`tests/tests/probe.rs`), and in one process
 //! (`in_memory.rs`).
 
@@ -23,10 +23,10 @@ use benches::endpoint::Endpoint;
 use benches::errors::Error;
 use iwarp::verbs::ConnParam;
 
-/// Limit of idle time of a connection.
+/// How long a connection may do nothing.
 const IDLE: Duration = Duration::from_secs(20);
 
-/// The parameters of all connections, whatever the scene.
+/// How connections are made or accepted, whatever the scene.
 #[derive(Clone, Debug)]
 pub struct ConnectionOptions {
     /// Depths, markers, CRC, revision, peer-to-peer.
@@ -47,7 +47,7 @@ trait Steps {
 /// Runs a target on the engine of `end`.
 fn run(end: &mut Endpoint, target: &mut impl Steps) -> Result<(), Error> {
     while !target.is_done(Instant::now()) {
-        let moved = end.driver.turn()? | target.step(Instant::now())?;
+        let moved = end.driver.poll()? | target.step(Instant::now())?;
         if moved {
             end.driver.busy();
         } else {
@@ -57,7 +57,7 @@ fn run(end: &mut Endpoint, target: &mut impl Steps) -> Result<(), Error> {
     Ok(())
 }
 
-/// Private data without trailing zeros.
+/// Private data without the zeros that may follow it.
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).trim_end_matches('\0').to_owned()
 }

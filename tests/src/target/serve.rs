@@ -15,19 +15,19 @@ use super::stage::Stage;
 use super::{ConnectionOptions, IDLE, Steps, text};
 use crate::contract::{MAGIC, MAX_TEXT};
 
-/// Limit of waiting connect requests.
+/// Connect requests that may wait.
 const BACKLOG: usize = 64;
-/// How long a connection may take to end when the next one waits.
-const TIME_LIMIT: Duration = Duration::from_secs(1);
+/// How long a connection that stands in the way of the next one may take to end.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The connection that is served.
 struct Current {
     id: CmId,
     stage: Stage,
     ended: Option<Option<ConnectionError>>,
-    /// When it did something last.
+    /// Since when it has done nothing.
     idle: Instant,
-    /// When the next connection was requested.
+    /// When the next one asked.
     pressed: Option<Instant>,
     closing: bool,
 }
@@ -35,7 +35,7 @@ struct Current {
 /// A target that listens.
 pub(super) struct Server {
     context: Context,
-    options: Manners,
+    options: ConnectionOptions,
     events: EventChannel,
     _listener: CmId,
     waiting: VecDeque<(CmId, String)>,
@@ -46,14 +46,14 @@ pub(super) struct Server {
 /// Serves probes on `port` until it is interrupted.
 ///
 /// # Errors
-/// Errors of the verbs; [`Error::Interrupted`].
+/// What the verbs refuse; [`Error::Interrupted`].
 pub fn serve(
     end: &mut Endpoint,
     port: u16,
     options: &ConnectionOptions,
     on_line: &dyn Fn(&str),
 ) -> Result<(), Error> {
-    let mut server = Server::listen(&end.context, port, manners)?;
+    let mut server = Server::listen(&end.context, port, options)?;
     on_line(&format!("listening on port {port}"));
     super::run(end, &mut server)
 }
@@ -63,17 +63,17 @@ impl Server {
     ///
     /// # Errors
     /// What the verbs refuse.
-    pub(super) fn listen(context: &Context, port: u16, manners: &Manners) -> Result<Self, Error> {
+    pub(super) fn listen(context: &Context, port: u16, options: &ConnectionOptions) -> Result<Self, Error> {
         let events = context.create_event_channel()?;
         let listener = context.create_id(&events);
-        // Most connections of a probe fail on purpose.
-        let mut listen_options =
+        // Most cases of a probe fail, so failures do not block its address.
+        let mut listening =
             ListenOptions { backlog: BACKLOG, failures_per_address: None, ..ListenOptions::new(port) };
-        options.responder.startup_timeout = manners.param.timeout;
-        listener.listen_with(&listen_options)?;
+        listening.responder.startup_timeout = options.param.timeout;
+        listener.listen_with(&listening)?;
         Ok(Self {
             context: context.clone(),
-            manners: manners.clone(),
+            options: options.clone(),
             events,
             _listener: listener,
             waiting: VecDeque::new(),
@@ -97,7 +97,7 @@ impl Server {
         }
     }
 
-    /// Handles completions, the end, and time limits.
+    /// Completions, the end, and time running out.
     fn look_after(&mut self, now: Instant) -> Result<bool, Error> {
         let Some(current) = &mut self.current else { return Ok(false) };
         let moved = current.stage.poll()?;
@@ -108,18 +108,18 @@ impl Server {
             current.pressed.get_or_insert(now);
         }
         let pressed = current.pressed.map_or(Duration::ZERO, |since| now - since);
-        if (current.stage.wants_close() || pressed > TIME_LIMIT || now - current.idle > IDLE)
+        if (current.stage.wants_close() || pressed > PATIENCE || now - current.idle > IDLE)
             && !current.closing
         {
             current.closing = true;
             current.id.disconnect();
         }
-        if pressed > 2 * TIME_LIMIT {
+        if pressed > 2 * PATIENCE {
             current.id.abort();
         }
         let Some(error) = current.ended else { return Ok(moved) };
         if !current.stage.scene().report {
-            let end = if pressed > TIME_LIMIT { End::Open } else { current.stage.end(error) };
+            let end = if pressed > PATIENCE { End::Open } else { current.stage.end(error) };
             self.last = current.stage.report(end)?;
         }
         self.current = None;
@@ -151,7 +151,7 @@ impl Server {
             let told = if told.is_empty() { stage.text() } else { told };
             param = param.with_private_data(told.as_bytes())?;
         }
-        // The peer may have gone already. Then the next one is served.
+        // The peer may be gone already: then there is nobody to be told, and the next one is served.
         if id.accept(stage.qp(), &param).is_ok() {
             self.current = Some(Current { id, stage, ended: None, idle: now, pressed: None, closing: false });
         }
