@@ -107,7 +107,7 @@ mod counter {
         static STEADY: OnceLock<bool> = OnceLock::new();
         *STEADY.get_or_init(|| {
             let cpuid = |leaf| {
-                // SAFETY: every x86_64 has CPUID. (Safe to call only since Rust 1.94; we start at 1.91.)
+                // SAFETY: every x86-64 has CPUID. (Safe to call only since Rust 1.94; we start at 1.91.)
                 #[allow(unused_unsafe)]
                 unsafe {
                     __cpuid(leaf)
@@ -121,7 +121,7 @@ mod counter {
 
     #[inline]
     pub(super) fn read() -> u64 {
-        // SAFETY: every x86_64 has RDTSC; it touches no memory.
+        // SAFETY: every x86-64 has RDTSC, and it accesses no memory.
         unsafe { _rdtsc() }
     }
 }

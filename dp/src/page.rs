@@ -51,16 +51,16 @@ impl Page {
     /// The rest of the buffer, for writing (it has old contents). Bytes written there are visible to
     /// nobody before they are [`fill`](Self::fill)ed.
     pub fn room(&mut self) -> &mut [u8] {
-        // SAFETY: the page was made of a buffer whose storage had no other owner. Every other view was made
-        // by `view`, covers only filled bytes, and cannot grow while the page exists (a view grows only if
-        // it is the only one). So no other view covers the bytes behind the filled ones, and `&mut self`
-        // excludes access through the page itself.
-        unsafe {
-            match &mut self.raw {
-                Raw::Heap(chain) => chain.room(),
-                #[cfg(dpdk)]
-                Raw::Dpdk(chain) => chain.room(),
-            }
+        match &mut self.raw {
+            // SAFETY: `new` took a buffer whose storage had no other view. Every other view was made by
+            // `view`, covers only filled bytes, and cannot grow while the page exists, since a view grows
+            // only if it is the only one. So none covers the bytes behind the filled ones.
+            Raw::Heap(chain) => unsafe { chain.room() },
+            #[cfg(dpdk)]
+            // SAFETY: `new` took a buffer whose storage had no other view. Every other view was made by
+            // `view`, covers only filled bytes, and cannot grow while the page exists, since a view grows
+            // only if it is the only one. So none covers the bytes behind the filled ones.
+            Raw::Dpdk(chain) => unsafe { chain.room() },
         }
     }
 

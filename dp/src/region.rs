@@ -26,10 +26,11 @@ pub struct Region {
     huge: bool,
 }
 
-// SAFETY: a region owns its mapping and returns only its address. Reads and writes through the address are
-// unsafe code of the user, which has to justify them, on any thread.
+// SAFETY: a region owns its mapping, accesses none of its bytes, and unmaps it on drop, which any thread may
+// do. Reads and writes through the address are unsafe code of the user, with its own argument.
 unsafe impl Send for Region {}
-// SAFETY: `&Region` returns the address and the length, and gives access to no byte.
+// SAFETY: through `&Region` only the address and other fields that nobody changes are read, and no byte is
+// accessed.
 unsafe impl Sync for Region {}
 
 /// Errors of creating a region.
@@ -110,7 +111,7 @@ impl Region {
         // The mapping reserves the pages, yet a limit of the cgroup or NUMA policy strikes on first touch, by
         // SIGBUS. Touch them here, where the refusal is an error; a kernel before 5.14 cannot (`INVAL`).
         //
-        // SAFETY: the range is exactly our fresh mapping, and populating changes no byte.
+        // SAFETY: the range is the mapping that `map` just made, and populating it changes no byte.
         let populated = unsafe { madvise(start.as_ptr().cast(), mapped_bytes, Advice::LinuxPopulateWrite) };
         match populated {
             Ok(()) | Err(Errno::INVAL) => Some(region),
@@ -129,7 +130,8 @@ impl Region {
         use rustix::mm::{Advice, madvise};
 
         if self.bytes >= HUGE_MIN_BYTES {
-            // SAFETY: the range is exactly our mapping, and the advice changes no byte.
+            // SAFETY: the range is the mapping that `map` made for this region, and the advice changes no
+            // byte.
             let _ = unsafe { madvise(self.start.as_ptr().cast(), self.mapped_bytes, Advice::LinuxHugepage) };
         }
     }
@@ -140,8 +142,8 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: exactly the mapping made in `map`, unmapped only here. Using the address after the region
-        // is dropped violates the contract of a raw pointer.
+        // SAFETY: the range is the mapping that `map` made for this region alone, and it is unmapped here
+        // only. Safe code cannot access it by the address; unsafe code that does must keep the region.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.mapped_bytes) };
         debug_assert!(unmapped.is_ok(), "munmap of a mapping of ours: {unmapped:?}");
     }
@@ -157,7 +159,7 @@ impl fmt::Debug for Region {
 // RFC 5042 appendix A (SEC-179): an anonymous mapping is zeroed, so a peer reads nothing that was there
 // before.
 fn map(bytes: usize, flags: MapFlags) -> Result<NonNull<u8>, Errno> {
-    // SAFETY: a new anonymous mapping at an address of the kernel's choice replaces nothing.
+    // SAFETY: without an address to place it at, a new anonymous mapping replaces nothing.
     let start = unsafe { mmap_anonymous(null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags)? };
     NonNull::new(start.cast()).ok_or(Errno::NOMEM)
 }

@@ -65,12 +65,12 @@ impl Way {
     fn of(self, bytes: &[u8]) -> u64 {
         match self {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: outside tests only `best` makes this value, after it has detected AVX-512; tests
-            // detect it, too.
+            // SAFETY: the CPU has AVX-512: this value is made by `best` and by the tests' `ways` only, after
+            // they have detected it.
             Self::Avx512 => unsafe { avx512::of(bytes) },
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: outside tests only `best` makes this value, after it has detected AVX2; tests detect
-            // it, too.
+            // SAFETY: the CPU has AVX2: this value is made by `best` and by the tests' `ways` only, after
+            // they have detected it.
             Self::Avx2 => unsafe { avx2::of(bytes) },
             Self::Plain => plain::blocks(bytes),
         }
@@ -79,12 +79,12 @@ impl Way {
     fn copy(self, dst: &mut [u8], src: &[u8]) -> u64 {
         match self {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: outside tests only `best` makes this value, after it has detected AVX-512; tests
-            // detect it, too.
+            // SAFETY: the CPU has AVX-512: this value is made by `best` and by the tests' `ways` only, after
+            // they have detected it.
             Self::Avx512 => unsafe { avx512::copy(dst, src) },
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: outside tests only `best` makes this value, after it has detected AVX2; tests detect
-            // it, too.
+            // SAFETY: the CPU has AVX2: this value is made by `best` and by the tests' `ways` only, after
+            // they have detected it.
             Self::Avx2 => unsafe { avx2::copy(dst, src) },
             Self::Plain => plain::copied_blocks(dst, src),
         }

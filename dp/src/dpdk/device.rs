@@ -167,7 +167,8 @@ fn make_vdev(text: &str) -> Result<(String, DeviceHandle), DeviceError> {
         return Err(DeviceError::InUse { device: name.to_owned() });
     }
     vdev::clear_stale_socket(text)?;
-    // SAFETY: EAL runs (there is an `Eal`), the arguments are a C string, and the lock excludes other calls.
+    // SAFETY: EAL runs, since `open`, the only caller, has an `Eal`. The arguments are a C string, which is
+    // copied, and the lock (`open`) excludes other calls that add or remove devices.
     let done = unsafe { sys::rte_dev_probe(c_text.as_ptr()) };
     if done < 0 {
         let known = sys::DRIVERS.iter().any(|driver| name.starts_with(driver));
@@ -197,7 +198,8 @@ fn make_vdev(text: &str) -> Result<(String, DeviceHandle), DeviceError> {
 
 fn port_id(name: &CStr) -> Option<u16> {
     let mut id = 0;
-    // SAFETY: a C string and a place for the number.
+    // SAFETY: the name is a C string, and `id` a local variable to write to. Callers hold the lock, so no
+    // device is added or removed meanwhile.
     (unsafe { sys::rte_eth_dev_get_port_by_name(name.as_ptr(), &mut id) } == 0).then_some(id)
 }
 
@@ -212,11 +214,12 @@ fn setup(
     let ok = |step, done: i32| if done < 0 { Err(DeviceError::setup(name, step, -done)) } else { Ok(()) };
 
     let mut about = MaybeUninit::<sys::rte_eth_dev_info>::zeroed();
-    // SAFETY: an open port and memory for its properties: numbers and pointers, for which zero is valid.
+    // SAFETY: `handle` keeps the port open, and `about` has room for its properties.
     ok("asking what it can do", unsafe { sys::rte_eth_dev_info_get(id, about.as_mut_ptr()) })?;
-    // SAFETY: filled in, and zeroed before.
+    // SAFETY: `about` was zeroed and then filled in. Its fields are numbers and raw pointers, for which any
+    // bits are a value.
     let about = unsafe { about.assume_init() };
-    // SAFETY: DPDK names the driver with a constant C string.
+    // SAFETY: DPDK has set the name of the driver, a constant C string, as the call above has succeeded.
     let driver = unsafe { CStr::from_ptr(about.driver_name) }.to_string_lossy().into_owned();
 
     let most = about.max_rx_queues.min(about.max_tx_queues);
@@ -246,7 +249,8 @@ fn setup(
         limits.driver.tso_buffers = 1;
     }
 
-    // SAFETY: a plain C structure, for which all zeros are DPDK's defaults.
+    // SAFETY: a C structure of numbers, enumerations with a zero, and raw pointers: zero is a value of each.
+    // For DPDK these are the defaults.
     let mut conf: sys::rte_eth_conf = unsafe { std::mem::zeroed() };
     conf.rxmode.mtu = u32::from(device_mtu);
     conf.rxmode.offloads = bits(RX_OFFLOADS, offloads) & about.rx_offload_capa;
@@ -258,14 +262,15 @@ fn setup(
         conf.rxmode.mq_mode = sys::RTE_ETH_MQ_RX_RSS;
         conf.rx_adv_conf.rss_conf.rss_hf = about.flow_type_rss_offloads & (sys::K_RSS_IP | sys::K_RSS_TCP);
     }
-    // SAFETY: an open port that is not started, and a configuration that is copied.
+    // SAFETY: `handle` keeps the port open, it is not started, and nobody else uses it. The configuration is
+    // copied.
     ok("configuring it", unsafe { sys::rte_eth_dev_configure(id, config.queues, config.queues, &conf) })?;
 
     let (mut rx_desc, mut tx_desc) = (config.rx_desc, config.tx_desc);
-    // SAFETY: a configured port and two numbers to adjust.
+    // SAFETY: `handle` keeps the port open, and it was configured above. Both numbers are local variables.
     ok("sizing its rings", unsafe { sys::rte_eth_dev_adjust_nb_rx_tx_desc(id, &mut rx_desc, &mut tx_desc) })?;
 
-    // SAFETY: an open port.
+    // SAFETY: takes any port number, and only reads.
     let node = unsafe { sys::rte_eth_dev_socket_id(id) };
     let in_rings = u32::from(config.queues) * (u32::from(rx_desc) + u32::from(tx_desc));
     let count = config.mbufs.unwrap_or((4 * in_rings).max(8192));
@@ -295,34 +300,30 @@ fn setup(
             && offloads.contains(Offloads::TX_TCP_CHECKSUM),
     };
     for queue in 0..config.queues {
-        // SAFETY: a configured port, one of its queues, and a pool that outlives the port (see `Device`). No
-        // queue configuration means the driver's defaults.
-        let (rx, tx) = unsafe {
-            let rx = sys::rte_eth_rx_queue_setup(
-                id,
-                queue,
-                rx_desc,
-                node as u32,
-                std::ptr::null(),
-                device.pool.raw(),
-            );
-            (rx, sys::rte_eth_tx_queue_setup(id, queue, tx_desc, node as u32, std::ptr::null()))
+        let defaults = std::ptr::null();
+        // SAFETY: the port was configured with this queue above, and is not started. `Device` drops its
+        // handle, which closes the port, before its pool, so the pool outlives the queue.
+        let rx = unsafe {
+            sys::rte_eth_rx_queue_setup(id, queue, rx_desc, node as u32, defaults, device.pool.raw())
         };
         ok("setting up a receive queue", rx)?;
+        // SAFETY: the port was configured with this queue above, and is not started.
+        let tx = unsafe { sys::rte_eth_tx_queue_setup(id, queue, tx_desc, node as u32, std::ptr::null()) };
         ok("setting up a transmit queue", tx)?;
     }
-    // SAFETY: a port with all its queues set up. Not every device can filter, so the results of the other two
-    // calls are ignored.
-    unsafe {
-        ok("starting it", sys::rte_eth_dev_start(id))?;
-        device.handle.started = true;
-        sys::rte_eth_allmulticast_enable(id);
-        if config.promiscuous {
-            sys::rte_eth_promiscuous_enable(id);
-        }
+    // SAFETY: the port was configured above, and all its queues were set up.
+    ok("starting it", unsafe { sys::rte_eth_dev_start(id) })?;
+    device.handle.started = true;
+    // Not every device can filter, so the results of these two calls are ignored.
+    //
+    // SAFETY: `device` keeps the port open.
+    unsafe { sys::rte_eth_allmulticast_enable(id) };
+    if config.promiscuous {
+        // SAFETY: `device` keeps the port open.
+        unsafe { sys::rte_eth_promiscuous_enable(id) };
     }
     let mut address = sys::rte_ether_addr { addr_bytes: [0; 6] };
-    // SAFETY: a port and a place for its address.
+    // SAFETY: `device` keeps the port open, and `address` is a local variable to write to.
     ok("asking for its address", unsafe { sys::rte_eth_macaddr_get(id, &mut address) })?;
 
     let info = PortInfo {
@@ -419,12 +420,15 @@ impl Device {
             return false;
         }
         let mut features = 0;
-        // SAFETY: a started vhost port; its connection, if it has one; and a place for that one's features.
-        let known = unsafe {
-            let connection = sys::rte_eth_vhost_get_vid_from_port_id(self.port_id);
-            connection >= 0 && sys::rte_vhost_get_negotiated_features(connection, &mut features) == 0
-        };
-        known && features & NEEDED == NEEDED
+        // SAFETY: `may_pass_large_frames` is true for a port of `net_vhost` only, which `self` keeps open.
+        let connection = unsafe { sys::rte_eth_vhost_get_vid_from_port_id(self.port_id) };
+        if connection < 0 {
+            return false;
+        }
+        // SAFETY: `features` is a local variable to write to. A connection that has ended since is looked up
+        // by its number, and is an error then.
+        let done = unsafe { sys::rte_vhost_get_negotiated_features(connection, &mut features) };
+        done == 0 && features & NEEDED == NEEDED
     }
 }
 
@@ -448,16 +452,19 @@ impl Drop for DeviceHandle {
             return;
         }
         let mut open = lock();
-        // SAFETY: the port is ours, no queue is in use any more (no `QueuePort` is left), and the lock
-        // excludes other calls. Errors are ignored, as nothing can be done about them.
-        unsafe {
-            if self.started {
-                sys::rte_eth_dev_stop(self.port_id);
-            }
-            sys::rte_eth_dev_close(self.port_id);
-            if let Some(name) = &self.vdev {
-                sys::rte_eal_hotplug_remove(c"vdev".as_ptr(), name.as_ptr());
-            }
+        // Errors are ignored, as nothing can be done about them.
+        if self.started {
+            // SAFETY: this handle owns the port (`OPEN` has it once). No thread uses a queue any more: each
+            // `QueuePort` holds the `Device`, which is being dropped.
+            unsafe { sys::rte_eth_dev_stop(self.port_id) };
+        }
+        // SAFETY: this handle owns the port, it is stopped, and no thread uses a queue any more. The buffers
+        // in its rings go back to a pool that `Device` drops after this handle.
+        unsafe { sys::rte_eth_dev_close(self.port_id) };
+        if let Some(name) = &self.vdev {
+            // SAFETY: both names are C strings. `make_vdev` added the device, its port is closed, and the
+            // lock (`open`) excludes other calls that add or remove devices.
+            unsafe { sys::rte_eal_hotplug_remove(c"vdev".as_ptr(), name.as_ptr()) };
         }
         open.remove(&self.port_id);
     }
@@ -486,7 +493,7 @@ mod tests {
 
     #[test]
     fn frames_are_joined_by_drivers_alone_that_deliver_them() {
-        // SAFETY: numbers and pointers, for which zero is fine.
+        // SAFETY: a C structure of numbers and raw pointers: zero is a value of each.
         let mut about: sys::rte_eth_dev_info = unsafe { std::mem::zeroed() };
         about.rx_offload_capa = sys::K_RX_TCP_LRO | sys::K_RX_SCATTER;
         let config = DeviceConfig::default();

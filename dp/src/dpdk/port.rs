@@ -62,9 +62,9 @@ impl QueuePort {
     }
 
     fn ask_link(&self) -> LinkState {
-        // SAFETY: a plain C structure of numbers.
+        // SAFETY: a C structure of numbers: zero is a value of each.
         let mut link: sys::rte_eth_link = unsafe { mem::zeroed() };
-        // SAFETY: a started port and a place for its state.
+        // SAFETY: `device` keeps the port open, and `link` is a local variable to write to.
         let done = unsafe { sys::rte_eth_link_get_nowait(self.device.port_id, &mut link) };
         if done == 0 && u32::from(link.link_status()) == sys::RTE_ETH_LINK_UP {
             LinkState::Up
@@ -145,16 +145,18 @@ impl QueuePort {
                 *bytes = frame.len();
             }
             let given = frames.len() as u16;
-            // SAFETY: a started port and one of its queues, which this port alone uses; `given` mbufs that we
-            // own. tx_burst takes over the first `sent` of them.
-            let (ready, sent) = unsafe {
-                let ready = if wants_offload {
-                    sys::rte_eth_tx_prepare(port, queue, raw.as_mut_ptr(), given)
-                } else {
-                    given
-                };
-                (ready, sys::rte_eth_tx_burst(port, queue, raw.as_mut_ptr(), ready))
+            let ready = if wants_offload {
+                // SAFETY: `device` keeps the port started, and `&mut self` is the only user of its queue. The
+                // array starts with `given` chains that `frames` owns and nobody else accesses, with headers
+                // that may be written (`make_sendable` has copied the others).
+                unsafe { sys::rte_eth_tx_prepare(port, queue, raw.as_mut_ptr(), given) }
+            } else {
+                given
             };
+            // SAFETY: `device` keeps the port started, and `&mut self` is the only user of its queue. The
+            // array starts with at least `ready` chains that `frames` owns. The call takes over the first
+            // `sent` of them, which are forgotten below, and none of the others.
+            let sent = unsafe { sys::rte_eth_tx_burst(port, queue, raw.as_mut_ptr(), ready) };
             frames.drain(..usize::from(sent)).for_each(mem::forget);
             self.counters.tx_frames += u64::from(sent);
             self.counters.tx_bytes += bytes[..usize::from(sent)].iter().sum::<usize>() as u64;
@@ -187,8 +189,8 @@ impl QueuePort {
             };
             let bytes = piece.len();
             let mut raw = piece.as_raw();
-            // SAFETY: a started port and one of its queues, which this port alone uses; one mbuf that we own,
-            // which tx_burst takes over if it returns 1.
+            // SAFETY: `device` keeps the port started, and `&mut self` is the only user of its queue. `piece`
+            // owns the one chain. The call takes it over if it returns 1, and `piece` is forgotten then.
             if unsafe { sys::rte_eth_tx_burst(port, queue, &raw mut raw, 1) } == 1 {
                 mem::forget(piece);
                 self.counters.tx_frames += 1;
@@ -228,8 +230,8 @@ impl Port for QueuePort {
         register_thread();
         let room = frames.remaining_capacity().min(self.rx_limit.frames());
         let mut raw = [const { MaybeUninit::<NonNull<sys::rte_mbuf>>::uninit() }; BURST];
-        // SAFETY: a started port, one of its queues, which this port alone uses, and room for that many
-        // pointers.
+        // SAFETY: `device` keeps the port started, and `&mut self` is the only user of its queue. `raw` has
+        // room for `room` pointers: it is as long as a `Burst`, whose free places `room` counts at most.
         let count = unsafe {
             sys::rte_eth_rx_burst(self.device.port_id, self.queue, raw.as_mut_ptr().cast(), room as u16)
                 as usize
@@ -245,9 +247,11 @@ impl Port for QueuePort {
         }
         let mut bytes = 0;
         for raw in &raw[..count] {
-            // SAFETY: rx_burst wrote `count` pointers, each to a whole chain of the pool that its queue was
-            // set up with, and passes their ownership to us.
-            let chain = unsafe { DpdkChain::from_raw(raw.assume_init()) };
+            // SAFETY: rx_burst has written the first `count` pointers, and none is null.
+            let raw = unsafe { raw.assume_init() };
+            // SAFETY: rx_burst passes on the ownership of `count` well-formed chains of the pool that its
+            // queue was set up with, which `DpdkPool::new` made.
+            let chain = unsafe { DpdkChain::from_raw(raw) };
             bytes += chain.len();
             frames.push(Mbuf::from_raw(Raw::Dpdk(chain)));
         }
@@ -299,9 +303,9 @@ impl Port for QueuePort {
         let mut counters = self.counters;
         // These counts are of the whole device; its first queue reports them.
         if self.queue == 0 && !is_forked() {
-            // SAFETY: a plain C structure of numbers.
+            // SAFETY: a C structure of numbers: zero is a value of each.
             let mut stats: sys::rte_eth_stats = unsafe { mem::zeroed() };
-            // SAFETY: a started port and a place for its numbers.
+            // SAFETY: `device` keeps the port open, and `stats` is a local variable to write to.
             if unsafe { sys::rte_eth_stats_get(self.device.port_id, &mut stats) } == 0 {
                 counters.rx_dropped += stats.imissed + stats.ierrors;
                 counters.rx_no_mbuf += stats.rx_nombuf;

@@ -99,7 +99,10 @@ fn sockets() -> impl Iterator<Item = UnixStream> {
     let entries = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let numbers: Vec<RawFd> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     numbers.into_iter().filter_map(|number| {
-        // SAFETY: the descriptor is only duplicated, in this call; one that was closed since is an error.
+        // SAFETY: the value is never -1, as names in this folder have no sign, and lives for one `fcntl` that
+        // duplicates the descriptor. Another thread may have closed it since: then the call fails, or
+        // duplicates what has taken the number. Either does no harm: the duplicate is ours, and is used only
+        // if it is connected to the backend.
         let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
         borrowed.try_clone_to_owned().ok().map(UnixStream::from)
     })

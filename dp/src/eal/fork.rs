@@ -14,10 +14,10 @@ pub(crate) fn is_forked() -> bool {
 
 /// Sets [`is_forked`] in children forked from now on.
 pub(super) fn watch_for_forks() {
-    unsafe extern "C" fn in_child() {
+    extern "C" fn in_child() {
         FORKED.store(true, Ordering::Relaxed);
     }
-    // SAFETY: the handler only stores to an atomic, which is allowed in a forked child. On failure (no
-    // memory) forks go unnoticed, as they do in DPDK.
+    // SAFETY: `in_child` stays for the life of the process, and only stores to an atomic, which is allowed in
+    // a forked child. On failure (no memory) forks go unnoticed, as they do in DPDK.
     unsafe { sys::pthread_atfork(None, None, Some(in_child)) };
 }

@@ -29,18 +29,18 @@ static TO_STDERR: AtomicBool = AtomicBool::new(false);
 pub(super) fn capture(to_stderr: bool) {
     TO_STDERR.store(to_stderr, Ordering::Relaxed);
     let functions = sys::cookie_io_functions_t { read: None, write: Some(write), seek: None, close: None };
-    // SAFETY: the mode is a C string; `write` is sound with any cookie, and stays for the life of the
-    // process.
+    // SAFETY: the mode is a C string. `write` ignores the cookie, gets from stdio the bytes that it asks for,
+    // and stays for the life of the process.
     let stream = unsafe { sys::fopencookie(ptr::null_mut(), c"w".as_ptr(), functions) };
     if stream.is_null() {
         // No memory for a stream: the log goes to DPDK's default.
         return;
     }
-    // SAFETY: a stream just opened, on which nothing was written; it is never closed.
-    unsafe {
-        sys::setvbuf(stream, ptr::null_mut(), LINE_BUFFERED, 4096);
-        sys::rte_openlog_stream(stream);
-    }
+    // SAFETY: `stream` was just opened, nothing was written to it, and without a buffer of ours stdio makes
+    // its own.
+    unsafe { sys::setvbuf(stream, ptr::null_mut(), LINE_BUFFERED, 4096) };
+    // SAFETY: `stream` is open, and is never closed. No other thread logs yet: EAL is not started.
+    unsafe { sys::rte_openlog_stream(stream) };
 }
 
 /// Keeps the errors so far as those of EAL's start.
@@ -76,10 +76,12 @@ fn last(level: i32) -> String {
     told[told.len().saturating_sub(4)..].join("; ")
 }
 
+/// # Safety
+/// `text` points to `bytes` bytes that may be read and that nobody writes during the call.
 unsafe extern "C" fn write(_cookie: *mut c_void, text: *const c_char, bytes: usize) -> i64 {
-    // SAFETY: stdio hands over `bytes` bytes of its buffer.
+    // SAFETY: the caller, stdio, promises `bytes` bytes, which are of its buffer and locked during the call.
     let text = String::from_utf8_lossy(unsafe { std::slice::from_raw_parts(text.cast(), bytes) });
-    // SAFETY: reads a variable of the calling thread.
+    // SAFETY: may be called at any time: reads a variable of this thread.
     let level = unsafe { sys::rte_log_cur_msg_loglevel() };
     if TO_STDERR.load(Ordering::Relaxed) {
         // If standard error is closed there is no place to report that.

@@ -87,8 +87,10 @@ impl Eal {
 
     /// The version of DPDK, in its own words: `DPDK 22.11.11`.
     pub fn version() -> &'static str {
-        // SAFETY: returns a constant C string.
-        unsafe { CStr::from_ptr(sys::rte_version()) }.to_str().unwrap_or("DPDK")
+        // SAFETY: may be called at any time, and returns a constant C string.
+        let version = unsafe { sys::rte_version() };
+        // SAFETY: DPDK makes the string once, with a zero at its end, and keeps it.
+        unsafe { CStr::from_ptr(version) }.to_str().unwrap_or("DPDK")
     }
 }
 
@@ -103,15 +105,16 @@ fn init(config: &EalConfig, arguments: &[String]) -> Result<(), EalError> {
         strings.iter().map(|text| text.as_ptr().cast_mut()).chain([std::ptr::null_mut()]).collect();
     log::capture(config.log_to_stderr);
     log::mark();
-    // SAFETY: `argc` C strings and a null pointer, which are never freed; EAL was not started before (the
-    // lock on STARTED is held, and after a failure EAL refuses by itself).
-    let done = unsafe { sys::rte_eal_init(strings.len() as i32, vector.leak().as_mut_ptr()) };
+    let vector = vector.leak();
+    // SAFETY: the vector has `argc` C strings and a null pointer, and neither it nor they are ever freed.
+    // `start`, the only caller, holds the lock on `STARTED` and found EAL not started. After a failure EAL
+    // refuses a second call by itself.
+    let done = unsafe { sys::rte_eal_init(strings.len() as i32, vector.as_mut_ptr()) };
     if done >= 0 {
         log::keep_start();
         return Ok(());
     }
-    // SAFETY: a variable of the calling thread.
-    let errno = unsafe { *sys::rte_errno_ptr() };
+    let errno = errno();
     let log = log::trouble();
     let refused = rustix::io::Errno::from_raw_os_error(errno.max(1));
     if [rustix::io::Errno::ACCESS, rustix::io::Errno::PERM].contains(&refused)
@@ -122,10 +125,20 @@ fn init(config: &EalConfig, arguments: &[String]) -> Result<(), EalError> {
     Err(EalError::Init { cause: errno_text(errno), log, arguments: arguments[1..].join(" ") })
 }
 
+/// The error number of the last call of DPDK by this thread that failed (`rte_errno`).
+pub(crate) fn errno() -> i32 {
+    // SAFETY: may be called at any time, and returns the address of a variable of this thread.
+    let place = unsafe { sys::rte_errno_ptr() };
+    // SAFETY: the variable lives as long as its thread, this one, which alone accesses it.
+    unsafe { *place }
+}
+
 /// The text of a DPDK error number.
 pub(crate) fn errno_text(errno: i32) -> String {
-    // SAFETY: returns a C string that stays until this thread asks again; it is copied here.
-    unsafe { CStr::from_ptr(sys::rte_strerror(errno)) }.to_string_lossy().into_owned()
+    // SAFETY: takes any number, and returns a C string that stays until this thread calls it again.
+    let text = unsafe { sys::rte_strerror(errno) };
+    // SAFETY: the C string of the call before, which is copied before this thread can make another.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
 /// The CPUs that the calling thread may run on.

@@ -49,14 +49,16 @@ impl Registration {
         if Eal::running().is_none() {
             return false;
         }
-        // SAFETY: EAL runs, and the calling thread registers itself.
-        let state = unsafe {
-            if sys::rte_lcore_id() != NO_LCORE {
-                RegistrationState::Known
-            } else if sys::rte_thread_register() == 0 {
-                RegistrationState::Registered
-            } else {
-                RegistrationState::Refused
+        // SAFETY: EAL runs (`running`), and the call reads a variable of this thread.
+        let lcore = unsafe { sys::rte_lcore_id() };
+        let state = if lcore != NO_LCORE {
+            RegistrationState::Known
+        } else {
+            // SAFETY: EAL runs (`running`), and this thread is not registered. `drop` ends the registration
+            // when the thread ends.
+            match unsafe { sys::rte_thread_register() } {
+                0 => RegistrationState::Registered,
+                _ => RegistrationState::Refused,
             }
         };
         self.state.set(state);
@@ -67,7 +69,7 @@ impl Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         if self.state.get() == RegistrationState::Registered && !is_forked() {
-            // SAFETY: this thread was registered by `register`, and ends.
+            // SAFETY: `register` registered this thread, which ends now, and EAL never stops.
             unsafe { sys::rte_thread_unregister() };
         }
     }

@@ -3,8 +3,14 @@
 //! Rules of access:
 //! - Every `rte_mbuf` of a chain is owned by one [`DpdkChain`]. A further view is an *indirect* mbuf of its
 //!   own, attached to the one with the storage, which counts its owners.
-//! - Bytes are written only through `&mut DpdkChain`, and only while the storage has one owner.
+//! - Bytes are written only through `&mut DpdkChain`, and only while the storage has one owner. Bytes that no
+//!   view covers are an exception ([`DpdkChain::room`]).
 //! - They are read through `&DpdkChain`, which excludes that; other views only read as well.
+//!
+//! A chain is well formed: `next` leads from the head through all its segments to null; the head counts these
+//! (`nb_segs`) and their bytes (`pkt_len`); the data of each (`data_off`, `data_len`) lie inside its buffer
+//! (`buf_len`), which is mapped while the mbuf is in use, and was zeroed when it was mapped. The methods of
+//! [`DpdkChain`] and DPDK's own functions keep it so.
 //!
 //! These rules cannot cover a vhost or memif *peer*, which shares the memory of its device and could
 //! write at any time. DPDK trusts such a peer, and so do we; do not connect untrusted ones.
@@ -26,8 +32,9 @@ pub(crate) struct DpdkChain {
     head: NonNull<sys::rte_mbuf>,
 }
 
-// SAFETY: the chain owns its mbufs, and pools take them back from any thread; storage counts its owners
-// atomically.
+// SAFETY: the chain owns its mbufs, and no other thread accesses these. The storage that they share with
+// other chains is written only by a lone owner, and its owners are counted by atomics (a lone owner
+// excepted). Mempools take an mbuf back from any thread.
 unsafe impl Send for DpdkChain {}
 // SAFETY: `&DpdkChain` only reads, except for the owner counts, which are atomic.
 unsafe impl Sync for DpdkChain {}
@@ -36,7 +43,8 @@ impl DpdkChain {
     /// Takes over an mbuf chain.
     ///
     /// # Safety
-    /// `head` is the head of a well-formed chain, of pools made by [`DpdkPool::new`], that nobody else owns.
+    /// `head` is the head of a well-formed chain whose mbufs are of pools made by [`DpdkPool::new`], and
+    /// nobody else owns one of them.
     pub(crate) unsafe fn from_raw(head: NonNull<sys::rte_mbuf>) -> Self {
         Self { head }
     }
@@ -48,7 +56,8 @@ impl DpdkChain {
 
     /// An empty buffer of `pool`.
     pub(crate) fn alloc(pool: &DpdkPool) -> Option<Self> {
-        // SAFETY: a chain of one, which is new and has no other owner.
+        // SAFETY: a new mbuf is a well-formed chain of one segment, and nobody else owns it. Its pool is one
+        // that `DpdkPool::new` made.
         pool.alloc().map(|head| unsafe { Self::from_raw(head) })
     }
 
@@ -81,148 +90,149 @@ impl DpdkChain {
     }
 
     pub(crate) fn len(&self) -> usize {
-        // SAFETY: the chain owns its head.
-        unsafe { field::pkt_len(self.as_raw()) as usize }
+        self.first().pkt_len() as usize
     }
 
     pub(crate) fn segment_count(&self) -> usize {
-        // SAFETY: the chain owns its head.
-        unsafe { field::nb_segs(self.as_raw()) as usize }
+        self.first().nb_segs() as usize
     }
 
     pub(crate) fn segments(&self) -> DpdkSegments<'_> {
-        DpdkSegments { next: self.as_raw(), chain: PhantomData }
+        DpdkSegments { next: Some(self.first()) }
     }
 
     pub(crate) fn head(&self) -> &[u8] {
-        // SAFETY: the chain owns its head.
-        unsafe { bytes(self.as_raw()) }
+        self.first().bytes()
     }
 
     pub(crate) fn head_mut(&mut self) -> Option<&mut [u8]> {
-        // SAFETY: the chain owns its head, borrowed mutably.
-        unsafe { bytes_mut(self.as_raw()) }
+        self.first_mut().bytes_mut()
     }
 
     pub(crate) fn headroom(&self) -> usize {
-        // SAFETY: the chain owns its head.
-        unsafe { field::data_off(self.as_raw()) as usize }
+        self.first().data_off() as usize
     }
 
     pub(crate) fn tailroom(&self) -> usize {
-        let last = self.last();
-        // SAFETY: a segment of the chain; DPDK keeps data_off + data_len <= buf_len.
-        unsafe { (field::buf_len(last) - field::data_off(last) - field::data_len(last)) as usize }
+        self.last().tailroom()
     }
 
     pub(crate) fn prepend(&mut self, bytes: usize) -> Option<&mut [u8]> {
-        let head = self.as_raw();
-        // SAFETY: the chain owns its head; the new start lies in the headroom. buf_len is 16 bits, so are the
-        // sums.
-        unsafe {
-            if bytes > self.headroom() || field::storage_owners(head) != 1 {
-                return None;
-            }
-            field::set_data_off(head, field::data_off(head) - bytes as u16);
-            field::set_data_len(head, field::data_len(head) + bytes as u16);
-            field::set_pkt_len(head, field::pkt_len(head) + bytes as u32);
-            Some(&mut bytes_mut(head)?[..bytes])
+        let head = self.first();
+        if bytes > self.headroom() || head.storage_owners() != 1 {
+            return None;
         }
+        // The new start lies in the headroom. The length of a buffer is 16 bits, so these sums fit.
+        let (offset, length) = (head.data_off() - bytes as u16, head.data_len() + bytes as u16);
+        let all = head.pkt_len() + bytes as u32;
+        let mut head = self.first_mut();
+        head.set_data_off(offset);
+        head.set_data_len(length);
+        head.set_pkt_len(all);
+        Some(&mut head.bytes_mut()?[..bytes])
     }
 
     pub(crate) fn append(&mut self, bytes: usize) -> Option<&mut [u8]> {
-        let (head, last) = (self.as_raw(), self.last());
-        // SAFETY: segments of the chain; the new end lies in the tailroom.
-        unsafe {
-            if bytes > self.tailroom() || field::storage_owners(last) != 1 {
-                return None;
-            }
-            let before = field::data_len(last);
-            field::set_data_len(last, before + bytes as u16);
-            field::set_pkt_len(head, field::pkt_len(head) + bytes as u32);
-            Some(&mut bytes_mut(last)?[before as usize..])
+        let last = self.last();
+        if bytes > last.tailroom() || last.storage_owners() != 1 {
+            return None;
         }
+        let before = last.data_len();
+        let all = self.first().pkt_len() + bytes as u32;
+        self.first_mut().set_pkt_len(all);
+        let mut last = self.last_mut();
+        last.set_data_len(before + bytes as u16);
+        Some(&mut last.bytes_mut()?[before as usize..])
     }
 
     /// The tailroom of a chain of one segment, even if the storage is shared.
     ///
     /// # Safety
-    /// No other view covers bytes behind the segment's data.
+    /// No other view covers bytes behind the segment's data, and none will during the borrow.
     pub(crate) unsafe fn room(&mut self) -> &mut [u8] {
-        let head = self.as_raw();
-        let bytes = self.tailroom();
-        // SAFETY: the tailroom of a segment that the chain owns is inside the buffer, which is mapped and was
-        // zeroed then. By this function's contract no other view covers it.
-        unsafe {
-            std::slice::from_raw_parts_mut(field::data(head).add(field::data_len(head) as usize), bytes)
-        }
+        let head = self.first();
+        let start = head.data().wrapping_add(head.data_len() as usize);
+        // SAFETY: the tailroom lies behind the data inside the buffer, which is mapped and initialised as the
+        // chain is well formed. The caller promises that no other view covers it, and `&mut self` excludes
+        // this one for as long as the slice lives.
+        unsafe { std::slice::from_raw_parts_mut(start, head.tailroom()) }
     }
 
     /// Makes the first bytes of the tailroom of a chain of one segment data, even if the storage is
     /// shared.
     pub(crate) fn grow(&mut self, bytes: usize) {
-        assert!(bytes <= self.tailroom(), "data stay inside the buffer");
-        let head = self.as_raw();
-        // SAFETY: the chain owns its head; the new end lies in the tailroom.
-        unsafe {
-            field::set_data_len(head, field::data_len(head) + bytes as u16);
-            field::set_pkt_len(head, field::pkt_len(head) + bytes as u32);
-        }
+        let head = self.first();
+        assert!(bytes <= head.tailroom(), "data stay inside the buffer");
+        let (length, all) = (head.data_len() + bytes as u16, head.pkt_len() + bytes as u32);
+        let mut head = self.first_mut();
+        head.set_data_len(length);
+        head.set_pkt_len(all);
     }
 
     pub(crate) fn advance(&mut self, bytes: usize) {
         assert!(bytes <= self.len(), "advance by {bytes} of {} bytes", self.len());
+        let all = self.first().pkt_len();
         let mut left = bytes;
-        // SAFETY: segments of the chain. A segment is unlinked before it is freed, and the head's metadata
-        // move to the next one.
-        unsafe {
-            let all = field::pkt_len(self.as_raw());
-            loop {
-                let head = self.as_raw();
-                let length = field::data_len(head) as usize;
-                let Some(next) = NonNull::new(field::next(head)) else { break };
-                if left < length {
-                    break;
-                }
-                left -= length;
-                move_metadata(head, next.as_ptr());
-                field::set_nb_segs(next.as_ptr(), field::nb_segs(head) - 1);
-                self.head = next;
-                field::set_next(head, std::ptr::null_mut());
-                field::set_nb_segs(head, 1);
-                sys::rte_pktmbuf_free_seg(head);
+        loop {
+            let head = self.first();
+            let length = head.data_len() as usize;
+            let Some(next) = head.next() else { break };
+            if left < length {
+                break;
             }
-            let head = self.as_raw();
-            field::set_data_off(head, field::data_off(head) + left as u16);
-            field::set_data_len(head, field::data_len(head) - left as u16);
-            field::set_pkt_len(head, all - bytes as u32);
+            left -= length;
+            let next = next.raw;
+            self.free_first(next);
         }
+        let head = self.first();
+        let (offset, length) = (head.data_off() + left as u16, head.data_len() - left as u16);
+        let mut head = self.first_mut();
+        head.set_data_off(offset);
+        head.set_data_len(length);
+        head.set_pkt_len(all - bytes as u32);
+    }
+
+    /// Frees the first segment, and makes `next`, the one behind it, the head. The caller sets its `pkt_len`.
+    fn free_first(&mut self, next: NonNull<sys::rte_mbuf>) {
+        let head = self.first();
+        let flags = head.ol_flags() & !STORAGE_FLAGS;
+        let (offload, count) = (head.tx_offload(), head.nb_segs());
+        let mut head = self.first_mut();
+        head.set_next(std::ptr::null_mut());
+        head.set_nb_segs(1);
+        let old = std::mem::replace(&mut self.head, next);
+        let kept = self.first().ol_flags() & STORAGE_FLAGS;
+        let mut head = self.first_mut();
+        head.set_ol_flags(flags | kept);
+        head.set_tx_offload(offload);
+        head.set_nb_segs(count - 1);
+        // SAFETY: `old` was the chain's own, and is unlinked from it now: a segment without a next one, which
+        // nobody else owns.
+        unsafe { sys::rte_pktmbuf_free_seg(old.as_ptr()) };
     }
 
     pub(crate) fn truncate(&mut self, bytes: usize) {
         if bytes >= self.len() {
             return;
         }
-        let head = self.as_raw();
         let mut left = bytes;
         let mut kept = 1;
-        // SAFETY: segments of the chain, which has more than `bytes` bytes, so the walk ends inside it. What
-        // is cut off is a chain of its own for rte_pktmbuf_free, which follows `next`.
-        unsafe {
-            let mut segment = head;
-            while left > field::data_len(segment) as usize {
-                left -= field::data_len(segment) as usize;
-                kept += 1;
-                segment = field::next(segment);
-            }
-            let rest = field::next(segment);
-            field::set_data_len(segment, left as u16);
-            field::set_next(segment, std::ptr::null_mut());
-            field::set_nb_segs(head, kept);
-            field::set_pkt_len(head, bytes as u32);
-            if !rest.is_null() {
-                sys::rte_pktmbuf_free(rest);
-            }
+        let mut segment = self.first_mut();
+        while left > segment.get().data_len() as usize {
+            left -= segment.get().data_len() as usize;
+            kept += 1;
+            segment = segment.into_next().expect("the chain has more than `bytes`");
+        }
+        segment.set_data_len(left as u16);
+        let rest = segment.get().next().map(|rest| rest.raw);
+        segment.set_next(std::ptr::null_mut());
+        let mut head = self.first_mut();
+        head.set_nb_segs(kept);
+        head.set_pkt_len(bytes as u32);
+        if let Some(rest) = rest {
+            // SAFETY: `rest` was the chain's own, and is unlinked from it now. rte_pktmbuf_free follows
+            // `next` to the last segment, and none of them has another owner.
+            unsafe { sys::rte_pktmbuf_free(rest.as_ptr()) };
         }
     }
 
@@ -230,44 +240,45 @@ impl DpdkChain {
         if self.segment_count() + tail.segment_count() > MAX_SEGMENTS {
             return Err(tail);
         }
-        let (head, last, added) = (self.as_raw(), self.last(), tail.as_raw());
-        // SAFETY: both chains are owned; `tail` is given up, its segments are now of this chain.
-        unsafe {
-            field::set_next(last, added);
-            field::set_nb_segs(head, field::nb_segs(head) + field::nb_segs(added));
-            field::set_pkt_len(head, field::pkt_len(head) + field::pkt_len(added));
-        }
+        let (head, added) = (self.first(), tail.first());
+        let (count, all) = (head.nb_segs() + added.nb_segs(), head.pkt_len() + added.pkt_len());
+        self.last_mut().set_next(tail.as_raw());
+        let mut head = self.first_mut();
+        head.set_nb_segs(count);
+        head.set_pkt_len(all);
+        // Its segments are now of this chain.
         std::mem::forget(tail);
         Ok(())
     }
 
     pub(crate) fn share(&self) -> Option<Self> {
-        // SAFETY: the chain owns its head, so its pool lives. rte_pktmbuf_clone reads the chain and counts up
-        // the owners of its storage; the clone is ours.
-        unsafe {
-            let home = home(field::pool(self.as_raw()));
-            let view = NonNull::new(sys::rte_pktmbuf_clone(self.as_raw(), home.descriptors));
-            if view.is_none() {
-                home.exhausted.fetch_add(1, Ordering::Relaxed);
-            }
-            view.map(|head| Self::from_raw(head))
-        }
+        // SAFETY: the head is in use, and of a pool that `DpdkPool::new` made. So that pool's memory, and
+        // with it its `Home`, lives at least as long as the borrow of `self`.
+        let home = unsafe { home(self.first().pool()) };
+        // SAFETY: the chain is well formed and ours, and `home` names a live pool of descriptors.
+        // rte_pktmbuf_clone reads the chain, and counts up the owners of its storage: without an atomic if
+        // there is one, which is `self`, and only on this thread since `DpdkChain` is not `Sync`.
+        let view = unsafe { sys::rte_pktmbuf_clone(self.as_raw(), home.descriptors) };
+        let Some(view) = NonNull::new(view) else {
+            home.exhausted.fetch_add(1, Ordering::Relaxed);
+            return None;
+        };
+        // SAFETY: the clone is a well-formed chain of new mbufs of `home.descriptors`, a pool of
+        // `DpdkPool::new`.
+        Some(unsafe { Self::from_raw(view) })
     }
 
     pub(crate) fn is_shared(&self) -> bool {
-        // SAFETY: segments of the chain.
-        self.raw_segments().any(|segment| unsafe { field::storage_owners(segment) != 1 })
+        self.views().any(|segment| segment.storage_owners() != 1)
     }
 
     /// Whether the first segment's storage is shared: a driver may not write headers into it then.
     pub(crate) fn is_head_shared(&self) -> bool {
-        // SAFETY: the chain owns its head.
-        unsafe { field::storage_owners(self.as_raw()) != 1 }
+        self.first().storage_owners() != 1
     }
 
     pub(crate) fn rx_checksum(&self) -> Checksum {
-        // SAFETY: the chain owns its head.
-        match unsafe { field::ol_flags(self.as_raw()) } & sys::K_F_RX_L4_CKSUM_MASK {
+        match self.first().ol_flags() & sys::K_F_RX_L4_CKSUM_MASK {
             sys::K_F_RX_L4_CKSUM_GOOD => Checksum::Good,
             sys::K_F_RX_L4_CKSUM_BAD => Checksum::Bad,
             sys::K_F_RX_L4_CKSUM_NONE => Checksum::Partial,
@@ -286,8 +297,7 @@ impl DpdkChain {
     }
 
     pub(crate) fn tx_offload(&self) -> TxOffload {
-        // SAFETY: the chain owns its head.
-        let (flags, packed) = unsafe { (field::ol_flags(self.as_raw()), field::tx_offload(self.as_raw())) };
+        let (flags, packed) = (self.first().ol_flags(), self.first().tx_offload());
         let (l2_bytes, l3_bytes, l4_bytes, segment) = field::unpack_tx_offload(packed);
         let cuts = flags & sys::K_F_TX_TCP_SEG != 0;
         TxOffload {
@@ -323,31 +333,37 @@ impl DpdkChain {
         }
         self.replace_flags(TX_FLAGS, flags);
         let packed = field::pack_tx_offload(l2_bytes, l3_bytes, l4_bytes, tso_segment_bytes);
-        // SAFETY: the chain owns its head.
-        unsafe { field::set_tx_offload(self.as_raw(), packed) };
+        self.first_mut().set_tx_offload(packed);
     }
 
     /// Whether any offload is requested.
     pub(crate) fn wants_offload(&self) -> bool {
-        // SAFETY: the chain owns its head.
-        unsafe { field::ol_flags(self.as_raw()) & TX_FLAGS != 0 }
+        self.first().ol_flags() & TX_FLAGS != 0
     }
 
     fn replace_flags(&mut self, mask: u64, flags: u64) {
-        // SAFETY: the chain owns its head.
-        unsafe { field::set_ol_flags(self.as_raw(), field::ol_flags(self.as_raw()) & !mask | flags) };
+        let flags = self.first().ol_flags() & !mask | flags;
+        self.first_mut().set_ol_flags(flags);
     }
 
-    fn raw_segments(&self) -> impl Iterator<Item = *mut sys::rte_mbuf> {
-        std::iter::successors(Some(self.as_raw()), |&segment| {
-            // SAFETY: a segment of the chain; `next` is the following one or null.
-            let next = unsafe { field::next(segment) };
-            (!next.is_null()).then_some(next)
-        })
+    fn first(&self) -> DpdkSegment<'_> {
+        DpdkSegment { raw: self.head, chain: PhantomData }
     }
 
-    fn last(&self) -> *mut sys::rte_mbuf {
-        self.raw_segments().last().unwrap_or(self.as_raw())
+    fn first_mut(&mut self) -> DpdkSegmentMut<'_> {
+        DpdkSegmentMut { raw: self.head, chain: PhantomData }
+    }
+
+    fn views(&self) -> impl Iterator<Item = DpdkSegment<'_>> {
+        std::iter::successors(Some(self.first()), |segment| segment.next())
+    }
+
+    fn last(&self) -> DpdkSegment<'_> {
+        self.views().last().unwrap_or(self.first())
+    }
+
+    fn last_mut(&mut self) -> DpdkSegmentMut<'_> {
+        DpdkSegmentMut { raw: self.last().raw, chain: PhantomData }
     }
 }
 
@@ -358,39 +374,113 @@ const TX_FLAGS: u64 =
 /// Flags that describe a segment's storage; they stay with the segment.
 const STORAGE_FLAGS: u64 = sys::K_F_INDIRECT | sys::K_F_EXTERNAL;
 
-/// Copies the chain's metadata, except the counts, from the old head `from` to the new head `to`.
-///
-/// # Safety
-/// Both are segments of a chain that the caller owns.
-unsafe fn move_metadata(from: *mut sys::rte_mbuf, to: *mut sys::rte_mbuf) {
-    // SAFETY: by this function's contract the caller owns both segments.
-    unsafe {
-        let kept = field::ol_flags(to) & STORAGE_FLAGS;
-        field::set_ol_flags(to, field::ol_flags(from) & !STORAGE_FLAGS | kept);
-        field::set_tx_offload(to, field::tx_offload(from));
+/// A segment of a chain, for reading.
+#[derive(Clone, Copy)]
+struct DpdkSegment<'a> {
+    /// An mbuf of the chain that is borrowed: it is in use, and nobody writes its fields during the borrow.
+    raw: NonNull<sys::rte_mbuf>,
+    chain: PhantomData<&'a DpdkChain>,
+}
+
+/// A segment of a chain, for writing. The methods of [`DpdkChain`] keep it well formed.
+struct DpdkSegmentMut<'a> {
+    /// An mbuf of the chain that is borrowed: it is in use, and nobody else accesses its fields during the
+    /// borrow.
+    raw: NonNull<sys::rte_mbuf>,
+    chain: PhantomData<&'a mut DpdkChain>,
+}
+
+/// Defines methods that read a field, or what is computed from fields.
+macro_rules! reads {
+    ($($name:ident: $type:ty;)*) => {$(
+        #[inline(always)]
+        fn $name(self) -> $type {
+            // SAFETY: `raw` is an mbuf in use, so its pool lives, and nobody writes its fields during the
+            // borrow. DPDK accesses the count of several owners by atomics.
+            unsafe { field::$name(self.raw.as_ptr()) }
+        }
+    )*};
+}
+
+/// Defines methods that write a field.
+macro_rules! writes {
+    ($($name:ident: $type:ty;)*) => {$(
+        #[inline(always)]
+        fn $name(&mut self, value: $type) {
+            // SAFETY: `raw` is an mbuf in use, so its pool lives, and nobody else accesses its fields during
+            // the borrow.
+            unsafe { field::$name(self.raw.as_ptr(), value) }
+        }
+    )*};
+}
+
+impl<'a> DpdkSegment<'a> {
+    reads! {
+        data_off: u16;
+        data_len: u16;
+        buf_len: u16;
+        nb_segs: u16;
+        pkt_len: u32;
+        ol_flags: u64;
+        tx_offload: u64;
+        pool: *mut sys::rte_mempool;
+        data: *mut u8;
+        storage_owners: u16;
+    }
+
+    #[inline(always)]
+    fn next(self) -> Option<Self> {
+        // SAFETY: `raw` is an mbuf in use, so its pool lives, and nobody writes its fields during the borrow.
+        let next = unsafe { field::next(self.raw.as_ptr()) };
+        NonNull::new(next).map(|raw| Self { raw, chain: PhantomData })
+    }
+
+    fn tailroom(self) -> usize {
+        (self.buf_len() - self.data_off() - self.data_len()) as usize
+    }
+
+    fn bytes(self) -> &'a [u8] {
+        // SAFETY: the data lie inside the buffer, which is mapped and initialised, as the chain is well
+        // formed. The data of a view are written only through `&mut DpdkChain` while the storage has one
+        // owner. If that is this chain, it is borrowed for the life of the slice; if there are others, only
+        // `room` is written, which no view covers.
+        unsafe { std::slice::from_raw_parts(self.data(), self.data_len() as usize) }
     }
 }
 
-/// # Safety
-/// `segment` belongs to a chain that is borrowed for `'a`.
-unsafe fn bytes<'a>(segment: *mut sys::rte_mbuf) -> &'a [u8] {
-    // SAFETY: DPDK keeps the data inside the buffer, which is mapped and was zeroed when it was; nobody
-    // writes it during the borrow (the module's rules).
-    unsafe { std::slice::from_raw_parts(field::data(segment), field::data_len(segment) as usize) }
-}
+impl<'a> DpdkSegmentMut<'a> {
+    writes! {
+        set_data_off: u16;
+        set_data_len: u16;
+        set_nb_segs: u16;
+        set_pkt_len: u32;
+        set_ol_flags: u64;
+        set_tx_offload: u64;
+        set_next: *mut sys::rte_mbuf;
+    }
 
-/// The bytes for writing; `None` if the storage is shared.
-///
-/// # Safety
-/// `segment` belongs to a chain that is borrowed mutably for `'a`.
-unsafe fn bytes_mut<'a>(segment: *mut sys::rte_mbuf) -> Option<&'a mut [u8]> {
-    // SAFETY: the data are inside the buffer, mapped and initialised, as in `bytes`. With one owner of the
-    // storage no other view of these bytes exists, or can be made during the borrow.
-    unsafe {
-        if field::storage_owners(segment) != 1 {
+    #[inline(always)]
+    fn get(&self) -> DpdkSegment<'_> {
+        DpdkSegment { raw: self.raw, chain: PhantomData }
+    }
+
+    fn into_next(self) -> Option<Self> {
+        let raw = self.get().next()?.raw;
+        Some(Self { raw, chain: PhantomData })
+    }
+
+    /// The bytes for writing; `None` if the storage is shared.
+    fn bytes_mut(self) -> Option<&'a mut [u8]> {
+        let segment = self.get();
+        if segment.storage_owners() != 1 {
             return None;
         }
-        Some(std::slice::from_raw_parts_mut(field::data(segment), field::data_len(segment) as usize))
+        let (start, length) = (segment.data(), segment.data_len() as usize);
+        // SAFETY: the data lie inside the buffer, which is mapped and initialised, as the chain is well
+        // formed. The storage has one owner, this chain, which is borrowed mutably for the life of the slice:
+        // so no other view of the bytes exists, or can be made. Counting the owners (Acquire) has ordered the
+        // accesses of former ones before these.
+        Some(unsafe { std::slice::from_raw_parts_mut(start, length) })
     }
 }
 
@@ -400,7 +490,7 @@ impl Drop for DpdkChain {
         if crate::eal::is_forked() {
             return;
         }
-        // SAFETY: the chain owns its mbufs, and is dropped.
+        // SAFETY: the chain is well formed, nobody else owns its mbufs, and nobody uses it any more.
         unsafe { sys::rte_pktmbuf_free(self.as_raw()) };
     }
 }
@@ -408,22 +498,15 @@ impl Drop for DpdkChain {
 /// The bytes of each segment, in order.
 #[derive(Clone)]
 pub(crate) struct DpdkSegments<'a> {
-    next: *mut sys::rte_mbuf,
-    chain: PhantomData<&'a DpdkChain>,
+    next: Option<DpdkSegment<'a>>,
 }
 
 impl<'a> Iterator for DpdkSegments<'a> {
     type Item = &'a [u8];
 
     fn next(&mut self) -> Option<&'a [u8]> {
-        if self.next.is_null() {
-            return None;
-        }
-        // SAFETY: a segment of the chain, which is borrowed for 'a.
-        unsafe {
-            let segment = bytes(self.next);
-            self.next = field::next(self.next);
-            Some(segment)
-        }
+        let segment = self.next?;
+        self.next = segment.next();
+        Some(segment.bytes())
     }
 }

@@ -86,9 +86,9 @@ impl HeapChain {
     /// The tailroom of a chain of one segment, even if the storage is shared.
     ///
     /// # Safety
-    /// No other view covers bytes behind the segment's data.
+    /// No other view covers bytes behind the segment's data, and none will during the borrow.
     pub(crate) unsafe fn room(&mut self) -> &mut [u8] {
-        // SAFETY: by this function's contract no other view covers the bytes.
+        // SAFETY: the caller promises that no other view covers the bytes, and none will during the borrow.
         unsafe { self.head.room() }
     }
 

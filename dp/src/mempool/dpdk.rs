@@ -55,13 +55,18 @@ pub(crate) struct Home {
     pub(crate) exhausted: AtomicU64,
 }
 
-// SAFETY: mempools are made for use by several threads at once; the rest is plain data and an atomic.
+// SAFETY: the pointers are to mempools, which any thread may use and free (DPDK's ring is for several
+// producers and consumers, and caches belong to threads). `Home` has a pointer of the same kind and an
+// atomic.
 unsafe impl Send for PoolMemory {}
-// SAFETY: mempools may be used by several threads at once, and the rest is only read or atomic.
+// SAFETY: through `&PoolMemory` mempools are only counted and allocated from, which several threads may do at
+// once. `Home` has an atomic, and its pointer to a mempool is only read.
 unsafe impl Sync for PoolMemory {}
-// SAFETY: `raw` is one of `memory`'s mempools.
+// SAFETY: `raw` points to a mempool of `memory`, which any thread may use and free. The other fields are
+// `Send`.
 unsafe impl Send for DpdkPool {}
-// SAFETY: `raw` may be used by several threads at once, as `memory`'s other mempool; the rest is only read.
+// SAFETY: through `&DpdkPool` the mempool of `raw` is only counted and allocated from, which several threads
+// may do at once. The other fields are `Sync`.
 unsafe impl Sync for DpdkPool {}
 
 /// Pools without a handle whose buffers are not all back.
@@ -85,14 +90,16 @@ impl DpdkPool {
         let descriptors = mempool(&format!("dp_d{number}"), views, 0, node)?;
         let buffers = mempool(&format!("dp_b{number}"), count, (HEADROOM + data_bytes) as u16, node)
             .inspect_err(|_| {
-                // SAFETY: just made, and nothing was taken from it.
+                // SAFETY: this call made the mempool, nothing was taken from it, and nobody else knows it.
                 unsafe { sys::rte_mempool_free(descriptors.as_ptr()) };
             })?;
         let home = Box::new(Home { descriptors: descriptors.as_ptr(), exhausted: AtomicU64::new(0) });
         for pool in [buffers, descriptors] {
-            // SAFETY: both have room for one pointer behind DPDK's own private data, which is a multiple of 8
-            // bytes. The box outlives the mempools (see `PoolMemory::drop`).
-            unsafe { private(pool.as_ptr()).write(&raw const *home) };
+            // SAFETY: `mempool` made both.
+            let place = unsafe { private(pool.as_ptr()) };
+            // SAFETY: `mempool` leaves room for one pointer behind DPDK's private data, which has a multiple
+            // of 8 bytes, so the place is aligned. Nobody else uses the mempool yet.
+            unsafe { place.write(&raw const *home) };
         }
         let memory = Arc::new(PoolMemory { buffers, descriptors, home, capacity: count, views });
         Ok(Arc::new(Self { name: name.to_owned(), data_bytes, raw: buffers, memory }))
@@ -104,7 +111,7 @@ impl DpdkPool {
 
     /// An empty buffer, whose owner is the caller.
     pub(crate) fn alloc(&self) -> Option<NonNull<sys::rte_mbuf>> {
-        // SAFETY: the pool lives.
+        // SAFETY: `memory` keeps the mempool, and several threads may allocate from it at once.
         let fresh = NonNull::new(unsafe { sys::rte_pktmbuf_alloc(self.raw()) });
         if fresh.is_none() {
             self.memory.home.exhausted.fetch_add(1, Ordering::Relaxed);
@@ -125,14 +132,14 @@ impl DpdkPool {
     }
 
     pub(crate) fn available(&self) -> usize {
-        // SAFETY: the pool lives.
+        // SAFETY: `memory` keeps the mempool, and counting it is allowed while other threads use it.
         unsafe { sys::rte_mempool_avail_count(self.raw()) as usize }
     }
 
     /// Whether a device that takes `burst` buffers at once may find too few. Cheap while there are
     /// plenty.
     pub(crate) fn is_low(&self, burst: usize) -> bool {
-        // SAFETY: the pool lives.
+        // SAFETY: `memory` keeps the mempool, and counting its ring is allowed while other threads use it.
         let common = unsafe { sys::uwarp_pool_common_count(self.raw()) as usize };
         common < burst && self.available() < burst
     }
@@ -155,11 +162,10 @@ impl PoolMemory {
     /// Whether no mbuf and no view is in use. Without a handle nobody can take more, since a view is
     /// only made of a buffer that is in use.
     fn is_unused(&self) -> bool {
-        // SAFETY: both mempools live as long as `self`.
-        unsafe {
-            sys::rte_mempool_avail_count(self.buffers.as_ptr()) == self.capacity
-                && sys::rte_mempool_avail_count(self.descriptors.as_ptr()) == self.views
-        }
+        // SAFETY: only the drop of `self` frees the mempool, and counting it is allowed while other threads
+        // use it.
+        let count = |pool: NonNull<sys::rte_mempool>| unsafe { sys::rte_mempool_avail_count(pool.as_ptr()) };
+        count(self.buffers) == self.capacity && count(self.descriptors) == self.views
     }
 }
 
@@ -168,10 +174,11 @@ impl Drop for PoolMemory {
         if eal::is_forked() {
             return;
         }
-        // SAFETY: the handle is gone, and `sweep`, which dropped this, saw that no buffer is in use.
-        unsafe {
-            sys::rte_mempool_free(self.buffers.as_ptr());
-            sys::rte_mempool_free(self.descriptors.as_ptr());
+        for pool in [self.buffers, self.descriptors] {
+            // SAFETY: this is the last reference, so there is no `DpdkPool`, which pushes one on `ORPHANS`
+            // before it drops its own. `sweep`, which dropped it from there, found all mbufs of both mempools
+            // returned, and without a `DpdkPool` or an mbuf nobody can take one. Both are freed here only.
+            unsafe { sys::rte_mempool_free(pool.as_ptr()) };
         }
     }
 }
@@ -189,19 +196,24 @@ fn sweep() {
 /// The shared state of the buffers of `pool`.
 ///
 /// # Safety
-/// `pool` was made by [`DpdkPool::new`], and it has a handle, or a buffer or view in use.
+/// `pool` was made by [`DpdkPool::new`], and during all of `'a` it has a handle, or a buffer or view in use.
 pub(crate) unsafe fn home<'a>(pool: *mut sys::rte_mempool) -> &'a Home {
-    // SAFETY: the pointer was written by `DpdkPool::new`; the box lives as long as the pool has a handle or a
-    // buffer in use.
-    unsafe { &*private(pool).read() }
+    // SAFETY: `DpdkPool::new` makes its mempools with `mempool`, and the caller promises one that is in use.
+    let place = unsafe { private(pool) };
+    // SAFETY: `DpdkPool::new` wrote a pointer there before it returned, and nobody writes there again.
+    let home = unsafe { place.read() };
+    // SAFETY: the pointer is that of the box in `PoolMemory`, which is dropped with the mempools: after the
+    // pool has neither a handle nor a buffer or view in use, which the caller excludes during `'a`.
+    unsafe { &*home }
 }
 
 /// Address of the pointer to the [`Home`].
 ///
 /// # Safety
-/// `pool` was made by [`mempool`].
+/// `pool` was made by [`mempool`], and is not freed.
 unsafe fn private(pool: *mut sys::rte_mempool) -> *mut *const Home {
-    // SAFETY: `mempool` gives every pool room for a pointer behind DPDK's own private data.
+    // SAFETY: the caller promises a live mempool of `mempool`, which gives each a private area with room for
+    // a pointer behind DPDK's part of it.
     unsafe { sys::mbuf::pool_private(pool).cast() }
 }
 
@@ -214,33 +226,36 @@ fn mempool(name: &str, count: u32, room: u16, node: i32) -> Result<NonNull<sys::
     let cache = if count >= CACHE { (count / 16).min(CACHE) } else { 0 };
     let element = sys::K_MBUF_SIZE as u32 + u32::from(room);
     let private_bytes = sys::K_POOL_PRIVATE_SIZE as u32 + size_of::<*const Home>() as u32;
-    // SAFETY: EAL runs (callers hold an `Eal`), the name is a C string.
+    // SAFETY: EAL runs, since `DpdkPool::new`, the only caller, has an `Eal`. The name is a C string, which
+    // is copied.
     let pool = unsafe {
         sys::rte_mempool_create_empty(c_name.as_ptr(), count, element, cache, private_bytes, node, 0)
     };
     let Some(pool) = NonNull::new(pool) else {
-        // SAFETY: a variable of the calling thread.
-        return Err(unsafe { *sys::rte_errno_ptr() });
+        return Err(eal::errno());
     };
     let mut layout = sys::rte_pktmbuf_pool_private { mbuf_data_room_size: room, mbuf_priv_size: 0, flags: 0 };
-    // SAFETY: the steps of rte_pktmbuf_pool_create, in its order, on an empty mempool with elements that hold
-    // an mbuf and its room. `layout` is copied.
-    let filled = unsafe {
-        let done =
-            sys::rte_mempool_set_ops_byname(pool.as_ptr(), sys::rte_mbuf_best_mempool_ops(), ptr::null_mut());
-        if done < 0 {
-            done
-        } else {
-            sys::rte_pktmbuf_pool_init(pool.as_ptr(), (&raw mut layout).cast::<c_void>());
-            sys::rte_mempool_populate_default(pool.as_ptr())
-        }
-    };
-    if filled < 0 {
-        // SAFETY: nothing was taken from it.
-        unsafe { sys::rte_mempool_free(pool.as_ptr()) };
-        return Err(-filled);
+    // The steps of rte_pktmbuf_pool_create, in its order.
+    //
+    // SAFETY: EAL runs; returns a C string that stays.
+    let ops = unsafe { sys::rte_mbuf_best_mempool_ops() };
+    // SAFETY: a new mempool, which is not populated yet; `ops` is a C string, and these need no
+    // configuration.
+    let mut done = unsafe { sys::rte_mempool_set_ops_byname(pool.as_ptr(), ops, ptr::null_mut()) };
+    if done >= 0 {
+        // SAFETY: the private area of the mempool is larger than DPDK's structure, and its elements have the
+        // length of an mbuf and the room that `layout` names. `layout` is copied.
+        unsafe { sys::rte_pktmbuf_pool_init(pool.as_ptr(), (&raw mut layout).cast::<c_void>()) };
+        // SAFETY: a mempool with operations, which is not populated yet.
+        done = unsafe { sys::rte_mempool_populate_default(pool.as_ptr()) };
     }
-    // SAFETY: the pool is populated; rte_pktmbuf_init takes no argument of its own.
+    if done < 0 {
+        // SAFETY: this call made the mempool, nothing was taken from it, and nobody else knows it.
+        unsafe { sys::rte_mempool_free(pool.as_ptr()) };
+        return Err(-done);
+    }
+    // SAFETY: the mempool is populated, its elements hold an mbuf, and none is in use. rte_pktmbuf_init takes
+    // no argument of its own.
     unsafe { sys::rte_mempool_obj_iter(pool.as_ptr(), Some(sys::rte_pktmbuf_init), ptr::null_mut()) };
     Ok(pool)
 }

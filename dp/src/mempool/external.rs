@@ -16,10 +16,12 @@ pub struct ExtBuf {
     owner: Arc<dyn Send + Sync>,
 }
 
-// SAFETY: the bytes are only read, and nobody writes them while an `ExtBuf` exists (proved by `new`, promised
-// to `from_raw`), so they may be read from any thread. The owner is `Send + Sync`.
+// SAFETY: nobody writes the bytes while an `ExtBuf` exists (`new` has the argument, callers of `from_raw`
+// promise it), so any thread may read them. The owner is `Send + Sync`, so any thread may drop it.
 unsafe impl Send for ExtBuf {}
-// SAFETY: `&ExtBuf` gives only read access to bytes that nobody writes, and the owner is `Sync`.
+// SAFETY: through `&ExtBuf` the bytes are only read, and nobody writes them while it exists (`new` has the
+// argument, callers of `from_raw` promise it). The owner is `Send + Sync`, so it may be cloned from any
+// thread.
 unsafe impl Sync for ExtBuf {}
 
 impl ExtBuf {
@@ -37,9 +39,9 @@ impl ExtBuf {
     /// `bytes` bytes from `start` on, kept alive by `owner`.
     ///
     /// # Safety
-    /// While `owner` lives, the bytes must be valid for reads and initialised, and nobody may write them
-    /// before the last clone and view of them has gone, neither a peer nor the application: they are shown as
-    /// `&[u8]`.
+    /// While `owner` lives, the bytes are one allocation, initialised, and may be read from any thread. Until
+    /// the last clone and view of them has gone, nobody writes them, neither a peer nor the application: they
+    /// are shown as `&[u8]`.
     pub unsafe fn from_raw(start: NonNull<u8>, bytes: usize, owner: Arc<dyn Send + Sync>) -> Self {
         Self { start, bytes, owner }
     }
@@ -49,15 +51,17 @@ impl ExtBuf {
         if range.start > range.end || range.end > self.bytes {
             return None;
         }
-        // SAFETY: range.start <= bytes, so the address lies inside the memory or one past its end.
+        // SAFETY: `range.start` is at most `range.end`, which is at most `bytes`. So the address lies inside
+        // the memory, which is one allocation, or one past its end.
         let start = unsafe { self.start.add(range.start) };
         Some(Self { start, bytes: range.len(), owner: Arc::clone(&self.owner) })
     }
 
     /// The bytes.
     pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: valid, initialised and unwritten while the owner lives (see `new` and `from_raw`), and the
-        // slice is bound to the borrow of `self`, which holds the owner.
+        // SAFETY: while the owner lives, the bytes are readable, initialised and not written (`new` has the
+        // argument, callers of `from_raw` promise it; `slice` stays inside). The slice is bound to the borrow
+        // of `self`, which holds the owner.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
     }
 

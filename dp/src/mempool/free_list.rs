@@ -138,7 +138,9 @@ struct Taken<'a, T> {
 
 impl<T> Taken<'_, T> {
     fn items(&mut self) -> &mut Vec<T> {
-        // SAFETY: this is the only `Taken` of the cache (see there), borrowed for as long as the items are.
+        // SAFETY: `try_take` makes a `Taken` only when it changes `is_taken` from false to true, and the drop
+        // of it changes it back. So this is the only one of its cache, and it is borrowed mutably for as long
+        // as the reference lives.
         unsafe { &mut *self.cache.items.get() }
     }
 }

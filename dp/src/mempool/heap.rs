@@ -9,7 +9,7 @@
 //! - A [`Segment`] in use is owned by exactly one [`Handle`], and keeps its pool (hence its block)
 //!   alive.
 //! - The bytes of a block are written only through `&mut Segment` of a block with one view, so no other
-//!   segment exists that could read them.
+//!   segment exists that could read them. Bytes that no view covers are an exception ([`Segment::room`]).
 //! - They are read through `&Segment`, which excludes that `&mut Segment`; other views only read as
 //!   well.
 
@@ -243,12 +243,14 @@ impl Segment {
         match &self.storage {
             Storage::None => &[],
             Storage::Block(block) => {
-                let start = self.pool().block(*block);
                 debug_assert!(self.offset + self.length <= self.pool().block_bytes());
-                // SAFETY: `block` shows `block_bytes` initialised bytes and `offset + length` stays within
-                // (invariant of `Segment`). Nobody writes them while `&self` lives: see the module's rules.
-                // The slice is bound to `&self`, which holds the pool.
-                unsafe { std::slice::from_raw_parts(start.add(self.offset).as_ptr(), self.length) }
+                let start = self.pool().block(*block).as_ptr().wrapping_add(self.offset);
+                // SAFETY: the block has `block_bytes` initialised bytes, and `offset + length` never exceeds
+                // them (`Segment::length`). The data of a view are written only through `&mut Segment` while
+                // the block has one view: if that is this one, `&self` excludes it; if there are others, only
+                // `room` is written, which no view covers. The slice is bound to `&self`, which holds the
+                // pool and so the block.
+                unsafe { std::slice::from_raw_parts(start, self.length) }
             }
             Storage::External(memory) => &memory.as_slice()[self.offset..self.offset + self.length],
         }
@@ -262,10 +264,12 @@ impl Segment {
             return None;
         }
         debug_assert!(self.offset + self.length <= self.pool().block_bytes());
-        let start = self.pool().block(block);
-        // SAFETY: within the block and initialised, as in `bytes`. The block has one view, `self`, borrowed
-        // mutably for as long as the slice lives; only that view could make another one.
-        Some(unsafe { std::slice::from_raw_parts_mut(start.add(self.offset).as_ptr(), self.length) })
+        let start = self.pool().block(block).as_ptr().wrapping_add(self.offset);
+        // SAFETY: the block has `block_bytes` initialised bytes, and `offset + length` never exceeds them
+        // (`Segment::length`). The block has one view, `self`, which is borrowed mutably for as long as the
+        // slice lives; only that view could make another one. Reads through former views happened before
+        // (`is_shared` has the Acquire). `self` holds the pool and so the block.
+        Some(unsafe { std::slice::from_raw_parts_mut(start, self.length) })
     }
 
     #[inline]
@@ -302,14 +306,16 @@ impl Segment {
     /// The tailroom, even if the storage is shared.
     ///
     /// # Safety
-    /// No other view covers bytes behind the segment's data.
+    /// No other view covers bytes behind the segment's data, and none will during the borrow.
     #[inline]
     pub(crate) unsafe fn room(&mut self) -> &mut [u8] {
         let Storage::Block(block) = self.storage else { return &mut [] };
         let (at, bytes) = (self.offset + self.length, self.tailroom());
-        // SAFETY: within the block and initialised, as in `bytes`. By this function's contract no other view
-        // covers the bytes, and `&mut self` excludes this segment's own.
-        unsafe { std::slice::from_raw_parts_mut(self.pool().block(block).add(at).as_ptr(), bytes) }
+        let start = self.pool().block(block).as_ptr().wrapping_add(at);
+        // SAFETY: the block has `block_bytes` initialised bytes, of which the tailroom is the part behind the
+        // data. The caller promises that no other view covers it, and `&mut self` excludes this one for as
+        // long as the slice lives. `self` holds the pool and so the block.
+        unsafe { std::slice::from_raw_parts_mut(start, bytes) }
     }
 
     /// Makes the last `bytes` of the headroom data, if there are as many and the storage is not shared.

@@ -14,10 +14,10 @@ pub(super) struct Slab {
     count: usize,
 }
 
-// SAFETY: a `Slab` only returns addresses. Reads and writes of a block follow the pool's view counts and the
-// ownership of descriptors (see `heap.rs`), on any thread.
+// SAFETY: a `Slab` accesses no byte of its memory: it returns addresses, and frees the memory, which any
+// thread may do. Reads and writes through the addresses have their own arguments, in `heap.rs`.
 unsafe impl Send for Slab {}
-// SAFETY: `&Slab` returns addresses, and gives access to no byte.
+// SAFETY: through `&Slab` addresses are computed from fields that nobody changes, and no byte is accessed.
 unsafe impl Sync for Slab {}
 
 impl Slab {
@@ -25,7 +25,8 @@ impl Slab {
         let stride = block_bytes.next_multiple_of(BLOCK_ALIGN);
         let bytes = stride.checked_mul(count).expect("a pool fits the address space");
         let layout = Layout::from_size_align(bytes, BLOCK_ALIGN).expect("a pool fits the address space");
-        // SAFETY: the layout is not empty: `count` is at least 1 and a block has its headroom.
+        // SAFETY: the layout is not empty: `HeapPool::new` checks that `count` is at least 1, and a block has
+        // its headroom.
         let base = unsafe { alloc_zeroed(layout) };
         let Some(base) = NonNull::new(base) else { handle_alloc_error(layout) };
         Self { base, layout, stride, count }
@@ -35,15 +36,16 @@ impl Slab {
     #[inline]
     pub(super) fn block(&self, index: usize) -> NonNull<u8> {
         assert!(index < self.count, "block {index} of {}", self.count);
-        // SAFETY: index < count, so the block lies inside the one allocation of `count * stride` bytes.
+        // SAFETY: `index` is less than `count`, so the block lies inside the one allocation of `count *
+        // stride` bytes, which is at most `isize::MAX` (`Layout`).
         unsafe { self.base.add(index * self.stride) }
     }
 }
 
 impl Drop for Slab {
     fn drop(&mut self) {
-        // SAFETY: made by `alloc_zeroed` with this layout and freed here only. Nobody uses a block any more:
-        // every descriptor in use holds the pool, and with it the slab.
+        // SAFETY: `new` allocated `base` with this layout, and it is freed here only. Nobody uses a block any
+        // more: every descriptor in use holds the pool (`Segment::pool`), and with it the slab.
         unsafe { dealloc(self.base.as_ptr(), self.layout) };
     }
 }

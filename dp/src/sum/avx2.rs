@@ -37,7 +37,7 @@ impl Avx2Lanes {
 #[target_feature(enable = "avx2")]
 fn to_words(vector: __m256i) -> [u64; 4] {
     let mut words = [0; 4];
-    // SAFETY: the array has as many bytes as are stored, to any address.
+    // SAFETY: the array has the 32 bytes that are stored, and the instruction needs no alignment.
     unsafe { _mm256_storeu_si256(words.as_mut_ptr().cast(), vector) };
     words
 }
@@ -45,7 +45,7 @@ fn to_words(vector: __m256i) -> [u64; 4] {
 #[inline]
 #[target_feature(enable = "avx2")]
 fn load(half: &[u8; BLOCK / 2]) -> __m256i {
-    // SAFETY: half a block has as many bytes as are loaded, from any address.
+    // SAFETY: half a block has the 32 bytes that are loaded, and the instruction needs no alignment.
     unsafe { _mm256_loadu_si256(half.as_ptr().cast()) }
 }
 
@@ -68,7 +68,7 @@ pub(super) fn copy(dst: &mut [u8], src: &[u8]) -> u64 {
     let mut lanes = Avx2Lanes::new();
     for (dst, half) in dst_halves.iter_mut().zip(halves) {
         let words = load(half);
-        // SAFETY: half a block has as many bytes as are stored, to any address.
+        // SAFETY: half a block has the 32 bytes that are stored, and the instruction needs no alignment.
         unsafe { _mm256_storeu_si256(dst.as_mut_ptr().cast(), words) };
         lanes.add(words);
     }

@@ -35,7 +35,7 @@ impl Avx512Lanes {
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn load(block: &[u8; BLOCK]) -> __m512i {
-    // SAFETY: the block has as many bytes as are loaded, from any address.
+    // SAFETY: a block has the 64 bytes that are loaded, and the instruction needs no alignment.
     unsafe { _mm512_loadu_si512(block.as_ptr().cast()) }
 }
 
@@ -58,7 +58,7 @@ pub(super) fn copy(dst: &mut [u8], src: &[u8]) -> u64 {
     let mut lanes = Avx512Lanes::new();
     for (dst, block) in dst_blocks.iter_mut().zip(blocks) {
         let words = load(block);
-        // SAFETY: the block has as many bytes as are stored, to any address.
+        // SAFETY: a block has the 64 bytes that are stored, and the instruction needs no alignment.
         unsafe { _mm512_storeu_si512(dst.as_mut_ptr().cast(), words) };
         lanes.add(words);
     }

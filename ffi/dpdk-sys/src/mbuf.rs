@@ -14,23 +14,26 @@ macro_rules! field {
         $(#[$doc])*
         ///
         /// # Safety
-        /// `m` points to an mbuf of a live pool, and nobody writes the field at the same time.
+        /// `m` points to an mbuf of a live pool, and nobody writes the field during the call.
         #[inline(always)]
         pub unsafe fn $read(m: *const rte_mbuf) -> $type {
-            // SAFETY: by this function's contract `m` is a live mbuf; the offset is inside it and aligned
-            // for the field.
-            unsafe { m.byte_add($offset as usize).cast::<$type>().read() }
+            let field = m.wrapping_byte_add($offset as usize).cast::<$type>();
+            // SAFETY: the caller passes a live mbuf whose field nobody writes now. The C compiler computed
+            // the offset of a field of this type, so the field is inside the mbuf, aligned, and any bits in
+            // it are a value: numbers and raw pointers only.
+            unsafe { field.read() }
         }
 
         $(#[$doc])*
         ///
         /// # Safety
-        /// `m` points to an mbuf of a live pool that the caller owns.
+        /// `m` points to an mbuf of a live pool, and nobody else accesses the field during the call.
         #[inline(always)]
         pub unsafe fn $write(m: *mut rte_mbuf, value: $type) {
-            // SAFETY: by this function's contract `m` is a live mbuf; the offset is inside it and aligned
-            // for the field.
-            unsafe { m.byte_add($offset as usize).cast::<$type>().write(value) }
+            let field = m.wrapping_byte_add($offset as usize).cast::<$type>();
+            // SAFETY: the caller passes a live mbuf whose field nobody else accesses now. The C compiler
+            // computed the offset of a field of this type, so the field is inside the mbuf and aligned.
+            unsafe { field.write(value) }
         }
     };
 }
@@ -61,38 +64,55 @@ field!(/// Bytes of the application's private area between the mbuf and its buff
 /// The first byte of the segment's data.
 ///
 /// # Safety
-/// `m` points to an mbuf of a live pool.
+/// `m` points to an mbuf of a live pool, and nobody writes `buf_addr` or `data_off` during the call.
 #[inline(always)]
 pub unsafe fn data(m: *const rte_mbuf) -> *mut u8 {
-    // SAFETY: by this function's contract `m` is a live mbuf, and DPDK keeps data_off inside its buffer.
-    unsafe { buf_addr(m).add(data_off(m) as usize) }
+    // SAFETY: the caller passes a live mbuf whose `buf_addr` nobody writes now.
+    let buffer = unsafe { buf_addr(m) };
+    // SAFETY: the caller passes a live mbuf whose `data_off` nobody writes now.
+    let offset = unsafe { data_off(m) };
+    buffer.wrapping_add(offset as usize)
 }
 
 /// Number of owners of the segment's storage: of the mbuf itself, or of the one that an indirect mbuf is
-/// attached to.
+/// attached to. An external buffer (`K_F_EXTERNAL`) counts as having two.
 ///
 /// Acquire: reads and writes of former owners happen before a count of 1 is seen.
 ///
 /// # Safety
-/// `m` points to an mbuf of a live pool. An external buffer (`K_F_EXTERNAL`) counts as having two.
+/// `m` points to an mbuf of a live pool, whose `refcnt` is accessed by atomics only as long as it has several
+/// owners. Nobody writes `ol_flags`, `buf_addr` or `priv_size` during the call.
 #[inline]
 pub unsafe fn storage_owners(m: *const rte_mbuf) -> u16 {
-    // SAFETY: by this function's contract `m` is a live mbuf. An indirect mbuf's buf_addr is that of the
-    // direct mbuf it is attached to, which precedes its private area and its buffer
-    // (rte_mbuf_from_indirect) and lives as long as it is attached. DPDK itself counts with 16-bit atomics.
-    unsafe {
-        let flags = ol_flags(m);
-        if flags & K_F_EXTERNAL != 0 {
-            return 2;
-        }
-        let direct = if flags & K_F_INDIRECT != 0 {
-            buf_addr(m).cast_const().sub(K_MBUF_SIZE as usize + priv_size(m) as usize).cast::<rte_mbuf>()
-        } else {
-            m
-        };
-        let count = direct.byte_add(K_MBUF_REFCNT as usize).cast::<u16>().cast_mut();
-        AtomicU16::from_ptr(count).load(Ordering::Acquire)
+    // SAFETY: the caller passes a live mbuf whose `ol_flags` nobody writes now.
+    let flags = unsafe { ol_flags(m) };
+    if flags & K_F_EXTERNAL != 0 {
+        return 2;
     }
+    // SAFETY: the flag says that the mbuf is attached to another one; the caller passes a live mbuf whose
+    // `buf_addr` and `priv_size` nobody writes now.
+    let direct = if flags & K_F_INDIRECT != 0 { unsafe { attached_to(m) } } else { m };
+    let count = direct.wrapping_byte_add(K_MBUF_REFCNT as usize).cast::<u16>().cast_mut();
+    // SAFETY: `direct` is the caller's live mbuf, or the one it is attached to, which lives at least as long.
+    // The C compiler computed the offset of `refcnt`, 16 bits and aligned. DPDK changes it by 16-bit atomics,
+    // except as the only owner; that owner is the caller then, who does not do so during the call.
+    let count = unsafe { AtomicU16::from_ptr(count) };
+    count.load(Ordering::Acquire)
+}
+
+/// The direct mbuf whose buffer an indirect one uses (`rte_mbuf_from_indirect`).
+///
+/// # Safety
+/// `m` points to an indirect mbuf (`K_F_INDIRECT`) of a live pool, and nobody writes `buf_addr` or
+/// `priv_size` during the call.
+#[inline(always)]
+unsafe fn attached_to(m: *const rte_mbuf) -> *const rte_mbuf {
+    // SAFETY: the caller passes a live mbuf whose `buf_addr` nobody writes now.
+    let buffer = unsafe { buf_addr(m) };
+    // SAFETY: the caller passes a live mbuf whose `priv_size` nobody writes now.
+    let private_bytes = unsafe { priv_size(m) };
+    // The buffer follows the direct mbuf and its private area, whose size attaching has copied.
+    buffer.cast_const().wrapping_sub(K_MBUF_SIZE as usize + private_bytes as usize).cast()
 }
 
 /// Packs the lengths for the `tx_offload` field: Ethernet, IP and TCP headers and the TSO segment size,
@@ -123,6 +143,7 @@ pub fn unpack_tx_offload(packed: u64) -> (u8, u8, u8, u16) {
 /// # Safety
 /// `pool` is a live packet buffer pool with a private area larger than `K_POOL_PRIVATE_SIZE`.
 pub unsafe fn pool_private(pool: *mut rte_mempool) -> *mut c_void {
-    // SAFETY: by this function's contract the pool is live and has a private area of ours.
+    // SAFETY: the caller passes a live pool. The function only computes an address, which is inside the
+    // pool's private area since the caller's area is larger than DPDK's part of it.
     unsafe { uwarp_pool_private(pool) }
 }
