@@ -28,6 +28,9 @@ use crate::mempool::dpdk::{DpdkPool, home};
 use crate::offload::{Checksum, TxOffload};
 
 /// One or more linked segments.
+///
+/// Not `Sync`: to make a view, DPDK counts one more owner without an atomic if there is only one, so two
+/// threads must not [`share`](Self::share) the same chain at once.
 pub(crate) struct DpdkChain {
     head: NonNull<sys::rte_mbuf>,
 }
@@ -36,8 +39,6 @@ pub(crate) struct DpdkChain {
 // other chains is written only by a lone owner, and its owners are counted by atomics (a lone owner
 // excepted). Mempools take an mbuf back from any thread.
 unsafe impl Send for DpdkChain {}
-// SAFETY: `&DpdkChain` only reads, except for the owner counts, which are atomic.
-unsafe impl Sync for DpdkChain {}
 
 impl DpdkChain {
     /// Takes over an mbuf chain.

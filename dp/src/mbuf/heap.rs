@@ -1,5 +1,7 @@
 //! Packet buffers on the heap: chains of descriptors of a [`HeapPool`], which has the rules of access.
 
+use std::cell::Cell;
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use crate::limits::MAX_SEGMENTS;
@@ -10,6 +12,8 @@ use crate::offload::{Checksum, TxOffload};
 /// One or more linked segments.
 pub(crate) struct HeapChain {
     head: Handle,
+    /// Not `Sync`, as the chains of DPDK: a program that compiles with one backend compiles with the other.
+    _not_sync: PhantomData<Cell<()>>,
 }
 
 impl HeapChain {
@@ -22,7 +26,7 @@ impl HeapChain {
     #[inline]
     fn new(head: Handle) -> Self {
         debug_assert!(head.next.is_none());
-        let mut chain = Self { head };
+        let mut chain = Self { head, _not_sync: PhantomData };
         chain.head.meta.bytes = chain.head.len();
         chain
     }
@@ -145,7 +149,7 @@ impl HeapChain {
     pub(crate) fn share(&self) -> Option<Self> {
         let mut head = self.head.share()?;
         head.meta = self.head.meta;
-        let mut view = Self { head };
+        let mut view = Self { head, _not_sync: PhantomData };
         let mut last = &mut *view.head;
         let mut segment = self.head.next.as_deref();
         while let Some(original) = segment {

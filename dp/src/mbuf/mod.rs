@@ -28,6 +28,9 @@ pub use crate::offload::{Checksum, TxOffload};
 /// An owned packet buffer of at least one segment.
 ///
 /// Dropping it frees each segment's storage if this was the last view of it.
+///
+/// It is `Send` and not `Sync`: DPDK counts a second view of a buffer that has one without an atomic, so two
+/// threads must not [`share`](Self::share) the same `Mbuf` at once. Give each thread a view of its own.
 pub struct Mbuf {
     raw: Raw,
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::*;
+use crate::Page;
 
 fn filled(pool: &Mempool, bytes: &[u8]) -> Mbuf {
     let mut mbuf = pool.alloc().unwrap();
@@ -22,6 +23,20 @@ fn buffers_and_pools_go_from_thread_to_thread() {
     is_send::<ExtBuf>();
     is_send::<Mempool>();
     is_sync::<Mempool>();
+}
+
+/// DPDK counts a second view without an atomic, so two threads that share one `Mbuf` would lose a count: the
+/// storage would be freed while a view is left. This test fails to compile if they can.
+#[test]
+fn threads_share_no_buffer_but_by_views() {
+    trait IsNotSync<Way> {
+        fn check() {}
+    }
+    impl<T> IsNotSync<()> for T {}
+    // With this one too there are two to choose from, if `T` is `Sync`.
+    impl<T: Sync> IsNotSync<u8> for T {}
+    <Mbuf as IsNotSync<_>>::check();
+    <Page as IsNotSync<_>>::check();
 }
 
 #[test]
