@@ -71,12 +71,13 @@ fn eal_runs_once_and_devices_come_and_go() {
 /// The closure runs in a forked child: it can report a failure only by an error number.
 fn a_fork_is_noticed() {
     let mut command = Command::new("true");
-    // SAFETY: the closure reads an atomic and makes no system call.
-    unsafe {
-        command.pre_exec(|| match Eal::start(&EalConfig::ordinary(256)) {
-            Err(EalError::Forked) => Ok(()),
-            _ => Err(io::Error::from_raw_os_error(1)),
-        });
-    }
+    let config = EalConfig::ordinary(256);
+    let is_noticed = move || match Eal::start(&config) {
+        Err(EalError::Forked) => Ok(()),
+        _ => Err(io::Error::from_raw_os_error(1)),
+    };
+    // SAFETY: in a child of a process with several threads the closure may do only what takes no lock and
+    // allocates nothing. It loads an atomic, by which `start` finds the fork, and makes an error of a number.
+    unsafe { command.pre_exec(is_noticed) };
     assert!(command.status().unwrap().success());
 }

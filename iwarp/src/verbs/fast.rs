@@ -50,7 +50,10 @@ impl FastRegion {
     /// Prepares memory of the caller.
     ///
     /// # Safety
-    /// As [`ProtectionDomain::alloc_fast_user_mr`].
+    /// Until the region is dropped, whether its STag is valid or not, `addr..addr + bytes` stays mapped,
+    /// readable and, if `writable`, writable, and the caller accesses it only in ways that allow other
+    /// threads to read and change it at any time: through raw pointers or atomics, never through a reference
+    /// to plain bytes.
     #[allow(unsafe_code, reason = "the promise is the caller's, and is passed on")]
     pub(super) unsafe fn register_user(
         pd: &ProtectionDomain,
@@ -60,7 +63,8 @@ impl FastRegion {
         options: &FastOptions<'_>,
     ) -> Result<Self, VerbsError> {
         let options = options.prepare(pd)?;
-        // SAFETY: the caller promises what `prepare_user` asks for, until this value is dropped.
+        // SAFETY: the caller promises mapped and accessible memory until this value is dropped, and accesses
+        // that allow others. The value owns the registration, and drops it with itself.
         let registration =
             unsafe { pd.shared.resources.memory.prepare_user(addr, bytes, writable, &options) };
         Ok(Self::new(pd, registration.map_err(register_error)?))

@@ -69,7 +69,9 @@ impl MemoryRegion {
     /// Registers memory of the caller.
     ///
     /// # Safety
-    /// As [`ProtectionDomain::reg_user_mr`].
+    /// Until the region is dropped, `addr..addr + bytes` stays mapped, readable and (if `options` allow any
+    /// writing) writable, and the caller accesses it only in ways that allow other threads to read and change
+    /// it at any time: through raw pointers or atomics, never through a reference to plain bytes.
     #[allow(unsafe_code, reason = "the promise is the caller's, and is passed on")]
     pub(super) unsafe fn register_user(
         pd: &ProtectionDomain,
@@ -78,7 +80,8 @@ impl MemoryRegion {
         options: &MrOptions<'_>,
     ) -> Result<Self, VerbsError> {
         let options = options.register_options(pd)?;
-        // SAFETY: the caller promises what `register_user` asks for, until this value is dropped.
+        // SAFETY: the caller promises mapped and accessible memory until this value is dropped, and accesses
+        // that allow others. The value owns the registration, and drops it with itself.
         let registration = unsafe { pd.shared.resources.memory.register_user(addr, bytes, &options) };
         Ok(Self { registration: registration.map_err(register_error)?, pd: pd.clone() })
     }

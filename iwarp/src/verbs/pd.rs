@@ -31,8 +31,9 @@ impl ProtectionDomain {
     /// [`VerbsError::Limit`], [`VerbsError::Invalid`].
     ///
     /// # Safety
-    /// `addr..addr + bytes` must be readable (and writable, if `options` allow any writing) until the region
-    /// is dropped. Until then the caller accesses it only in ways that allow a peer to change it at any time.
+    /// Until the region is dropped, `addr..addr + bytes` stays mapped, readable and (if `options` allow any
+    /// writing) writable, and the caller accesses it only in ways that allow other threads to read and change
+    /// it at any time: through raw pointers or atomics, never through a reference to plain bytes.
     #[allow(unsafe_code, reason = "the promise is the caller's, and is passed on")]
     pub unsafe fn reg_user_mr(
         &self,
@@ -40,7 +41,8 @@ impl ProtectionDomain {
         bytes: usize,
         options: &MrOptions<'_>,
     ) -> Result<MemoryRegion, VerbsError> {
-        // SAFETY: the caller promises what `register_user` asks for, in the same words.
+        // SAFETY: the caller promises mapped and accessible memory until the region is dropped, and accesses
+        // that allow others, which is all that `register_user` asks for.
         unsafe { MemoryRegion::register_user(self, addr, bytes, options) }
     }
 
@@ -59,7 +61,10 @@ impl ProtectionDomain {
     /// [`VerbsError::Limit`], [`VerbsError::Invalid`].
     ///
     /// # Safety
-    /// As [`reg_user_mr`](Self::reg_user_mr), until the region is dropped, whether its STag is valid or not.
+    /// Until the region is dropped, whether its STag is valid or not, `addr..addr + bytes` stays mapped,
+    /// readable and, if `writable`, writable, and the caller accesses it only in ways that allow other
+    /// threads to read and change it at any time: through raw pointers or atomics, never through a reference
+    /// to plain bytes.
     #[allow(unsafe_code, reason = "the promise is the caller's, and is passed on")]
     pub unsafe fn alloc_fast_user_mr(
         &self,
@@ -68,7 +73,8 @@ impl ProtectionDomain {
         writable: bool,
         options: &FastOptions<'_>,
     ) -> Result<FastRegion, VerbsError> {
-        // SAFETY: the caller promises what `register_user` asks for, in the same words.
+        // SAFETY: the caller promises mapped and accessible memory until the region is dropped, and accesses
+        // that allow others, which is all that `register_user` asks for.
         unsafe { FastRegion::register_user(self, addr, bytes, writable, options) }
     }
 

@@ -73,7 +73,8 @@ fn after_deregistration_not_a_byte_changes() {
         let mut written = 0;
         for round in 0..500_u32 {
             let mut memory = vec![0_u8; LEN];
-            // SAFETY: the vector outlives the registration and is not touched while it exists.
+            // SAFETY: the vector lives until after `deregister`, and is accessed through the registration
+            // only until then.
             let registration = unsafe { table.register_user(memory.as_mut_ptr(), LEN, &OPTIONS) }.unwrap();
             advertised.0.store(registration.stag().0.into(), Ordering::Release);
             std::thread::sleep(Duration::from_micros(u64::from(round % 7) * 50));
@@ -190,7 +191,8 @@ fn fetching_outside_a_turn_is_waited_for() {
         let _stop_readers = StopOnDrop(&stop);
         for _ in 0..500 {
             let mut memory = vec![0x11_u8; LEN];
-            // SAFETY: the vector outlives the registration and is not touched while it exists.
+            // SAFETY: the vector lives until after `deregister`, and is accessed through the registration
+            // only until then.
             let registration = unsafe { table.register_user(memory.as_mut_ptr(), LEN, &OPTIONS) }.unwrap();
             advertised.0.store(registration.stag().0.into(), Ordering::Release);
             std::thread::yield_now();

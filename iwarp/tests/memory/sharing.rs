@@ -114,7 +114,8 @@ fn peers_of_two_domains_do_not_write_to_one_place() {
     let start = region.as_ptr().as_ptr();
     let piece = |pd, offset: usize, len| {
         let options = RegisterOptions { pd: PdId(pd), access: WRITE, ..Default::default() };
-        // SAFETY: inside the region, which outlives what is registered here.
+        // SAFETY: a range that is registered is inside the region, or behind it and refused before any access
+        // to it. The region lives longer than what is registered here, and nobody accesses its bytes.
         unsafe { strict.register_user(start.wrapping_add(offset), len, &options) }
     };
     let _middle = piece(1, 100, 50).unwrap();

@@ -260,7 +260,8 @@ fn read_only_memory_stays_as_it_is() {
     static CONSTANT: [u8; 32] = [7; 32];
     let table = table(4);
     let ptr = CONSTANT.as_ptr().cast_mut();
-    // SAFETY: a static is there for ever, and `REMOTE_READ` allows no writing.
+    // SAFETY: the static stays mapped for ever, and nobody writes it: `REMOTE_READ` allows no writing, so
+    // that references to its bytes are allowed besides.
     let mut registration = unsafe { table.register_user(ptr, 32, &options(Access::REMOTE_READ)) }.unwrap();
     assert_eq!(registration.memory().write_at(0, b"x"), Err(AccessError::ReadOnly));
     assert_eq!(registration.memory().store_u8_release(0, 1), Err(AccessError::ReadOnly));
@@ -283,7 +284,7 @@ fn read_only_memory_stays_as_it_is() {
         table.fetch_local(ME.pd, registration.stag().0, ptr.addr() as u64 + 31, &mut out[..2]),
         Err(Fault::Bounds)
     );
-    // SAFETY: no byte is registered.
+    // SAFETY: no byte is registered, so nothing has to stay mapped.
     let empty = unsafe { table.register_user(ptr, 0, &options(Access::empty())) };
     assert_eq!(empty.err(), Some(RegisterError::Empty));
 }
@@ -334,7 +335,8 @@ proptest! {
         let mut model = memory.clone();
         let table = table(1);
         let ptr = memory.as_mut_ptr().wrapping_add(start);
-        // SAFETY: `start + len` is below 512, and the vector is not touched until the registration is gone.
+        // SAFETY: `start + len` is below 512, so the range is inside the vector, which lives longer than the
+        // registration and is accessed through it only until it is dropped.
         let registration = unsafe { table.register_user(ptr, len, &options(WRITE | Access::REMOTE_READ)) }.unwrap();
         let base = registration.base_to();
         let engine = table.join();

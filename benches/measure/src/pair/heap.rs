@@ -80,39 +80,40 @@ fn count(bytes: usize, sign: i64) {
 
 struct Counting;
 
-// SAFETY: every call is passed to the system allocator unchanged, so its guarantees hold. The counters are
-// updated in addition, which allocates nothing and cannot unwind.
+// SAFETY: every block comes from the system allocator and goes back to it unchanged, with the layout that the
+// caller gives, so its guarantees hold. Counters are updated in addition, which allocates nothing and cannot
+// unwind.
 #[allow(unsafe_code, reason = "an allocator is made no other way")]
 unsafe impl GlobalAlloc for Counting {
-    // SAFETY: the caller's obligations are those of `System`.
+    // SAFETY: the obligations of the caller are those of `GlobalAlloc`, and no others.
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size(), 1);
-        // SAFETY: the caller promises a layout that is not empty, which is all that `System` requires.
+        // SAFETY: the caller promises that the layout is not empty, which is all that `System` asks for.
         unsafe { System.alloc(layout) }
     }
 
-    // SAFETY: the caller's obligations are those of `System`.
+    // SAFETY: the obligations of the caller are those of `GlobalAlloc`, and no others.
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count(layout.size(), 1);
-        // SAFETY: the caller promises a layout that is not empty, which is all that `System` requires.
+        // SAFETY: the caller promises that the layout is not empty, which is all that `System` asks for.
         unsafe { System.alloc_zeroed(layout) }
     }
 
-    // SAFETY: the caller's obligations are those of `System`.
+    // SAFETY: the obligations of the caller are those of `GlobalAlloc`, and no others.
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
         count(layout.size(), -1);
         count(bytes, 1);
-        // SAFETY: the caller promises that `ptr` is an allocation of this allocator with this layout, so it
-        // is one of `System`, which made it; and that `bytes` is neither zero nor more than a layout may
-        // have.
+        // SAFETY: the caller promises that `ptr` is a block of this allocator with this layout, and every
+        // such block came from `System`. It also promises that `bytes` is not 0 and, rounded up to the
+        // alignment, not above `isize::MAX`.
         unsafe { System.realloc(ptr, layout, bytes) }
     }
 
-    // SAFETY: the caller's obligations are those of `System`.
+    // SAFETY: the obligations of the caller are those of `GlobalAlloc`, and no others.
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         count(layout.size(), -1);
-        // SAFETY: the caller promises that `ptr` is an allocation of this allocator with this layout, so it
-        // is one of `System`, which made it; and that it is not used any more.
+        // SAFETY: the caller promises that `ptr` is a block of this allocator with this layout, and every
+        // such block came from `System`. It also promises that nobody uses the block any more.
         unsafe { System.dealloc(ptr, layout) }
     }
 }

@@ -20,7 +20,7 @@ pub(crate) fn apart(bytes: usize, rights: ProtFlags) -> *mut u8 {
     const GAP: usize = 1 << 20;
     let place = NEXT.fetch_add(bytes + GAP, Ordering::Relaxed);
     let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
-    // SAFETY: a mapping that replaces nothing.
+    // SAFETY: with FIXED_NOREPLACE the mapping replaces nothing: at an address in use it fails.
     let start = unsafe { mmap_anonymous(without_provenance_mut(place), bytes, rights, flags) }.unwrap();
     assert_eq!(start.addr(), place);
     start.cast()

@@ -27,31 +27,33 @@ pub(crate) fn uncounted<T>(act: impl FnOnce() -> T) -> T {
 
 struct Counting;
 
-// SAFETY: every call passes to the system allocator unchanged, so its guarantees hold. The two thread-local
-// counters allocate nothing, have no destructor and cannot unwind.
+// SAFETY: every block comes from the system allocator and goes back to it unchanged, with the layout that the
+// caller gives, so its guarantees hold. The two thread-local counters allocate nothing, have no destructor
+// and cannot unwind.
 unsafe impl GlobalAlloc for Counting {
-    // SAFETY: the caller meets the contract of `System`'s method, which is the same.
+    // SAFETY: the obligations of the caller are those of `GlobalAlloc`, and no others.
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
         HELD.set(HELD.get() + layout.size() as i64);
-        // SAFETY: the caller promises a layout that is not empty, all that `System` asks for.
+        // SAFETY: the caller promises that the layout is not empty, which is all that `System` asks for.
         unsafe { System.alloc(layout) }
     }
 
-    // SAFETY: the caller meets the contract of `System`'s method, which is the same.
+    // SAFETY: the obligations of the caller are those of `GlobalAlloc`, and no others.
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
         HELD.set(HELD.get() + bytes as i64 - layout.size() as i64);
-        // SAFETY: the caller promises that this allocator returned `ptr` for this layout, so `System` did,
-        // and that `bytes` is not zero and no more than a layout may have.
+        // SAFETY: the caller promises that `ptr` is a block of this allocator with this layout, and every
+        // such block came from `System`. It also promises that `bytes` is not 0 and, rounded up to the
+        // alignment, not above `isize::MAX`.
         unsafe { System.realloc(ptr, layout, bytes) }
     }
 
-    // SAFETY: the caller meets the contract of `System`'s method, which is the same.
+    // SAFETY: the obligations of the caller are those of `GlobalAlloc`, and no others.
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         HELD.set(HELD.get() - layout.size() as i64);
-        // SAFETY: the caller promises that this allocator returned `ptr` for this layout, so `System` did,
-        // and that `ptr` is not used any more.
+        // SAFETY: the caller promises that `ptr` is a block of this allocator with this layout, and every
+        // such block came from `System`. It also promises that nobody uses the block any more.
         unsafe { System.dealloc(ptr, layout) }
     }
 }

@@ -309,8 +309,8 @@ fn memory_that_is_gone_ends_the_stream_not_the_process() {
         // The responder may send once the initiator has.
         x.writes(remote_addr(&inbox, 0), 8);
         let start = crate::common::apart::apart(BIG, ProtFlags::READ | ProtFlags::WRITE);
-        // SAFETY: only the test uses the memory. It is unmapped too early on purpose: accesses after that
-        // are guarded.
+        // SAFETY: the memory is the test's own, and is accessed through the region only. It is unmapped
+        // before the region is gone, which breaks the promise: the table is guarded, and survives that.
         let region = unsafe { x.pair.b.pd.reg_user_mr(start, BIG, &MrOptions::new(BOTH)) }.unwrap();
         let whole = |op, region: &MemoryRegion| SendRequest::new(1, op, region.sge(0, BIG));
         match kind {
@@ -337,7 +337,7 @@ fn memory_that_is_gone_ends_the_stream_not_the_process() {
             x.pair.poll();
         }
         assert!(moved(&x) < before + BIG as u64);
-        // SAFETY: the test's own mapping; what still accesses it does so under the guard.
+        // SAFETY: the mapping is the test's own. Only the region still accesses it, under the guard.
         unsafe { munmap(start.cast(), BIG) }.unwrap();
         match kind {
             0 => expect_terminate(&mut x.pair, &x.c, 1, 1, 0),

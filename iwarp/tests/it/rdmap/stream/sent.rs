@@ -288,9 +288,9 @@ fn lengths_have_32_bits() {
     // Pages that are not touched use no memory.
     const BYTES: usize = 1 << 32;
     let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
-    // SAFETY: a new mapping replaces nothing.
+    // SAFETY: without an address to place it at, a new mapping replaces nothing.
     let memory = unsafe { mmap_anonymous(std::ptr::null_mut(), BYTES, rights, flags) }.unwrap();
-    // SAFETY: it stays mapped until the region is gone, and nobody else accesses it.
+    // SAFETY: the memory stays mapped until the region is dropped below, and is accessed through it only.
     let region = unsafe { peer.pd.reg_user_mr(memory.cast(), BYTES, &MrOptions::new(ALL)) }.unwrap();
     let most = region.sge(0, u32::MAX as usize);
     for op in [SendOp::Read { remote: REMOTE }, SendOp::Write { remote: REMOTE }, SendOp::Send] {
@@ -309,7 +309,7 @@ fn lengths_have_32_bits() {
     peer.qp.post_send(&SendRequest::new(3, SendOp::Write { remote: REMOTE }, most)).unwrap();
     assert_eq!(peer.qp.query().send_outstanding, 2, "taken");
     drop(region);
-    // SAFETY: nothing refers to it any more.
+    // SAFETY: the mapping of this test, whose only user, the region, was dropped just now.
     unsafe { munmap(memory, BYTES) }.unwrap();
 }
 

@@ -40,7 +40,7 @@ pub(super) struct Memory {
     pub(super) fast: FastRegion,
     extra: Extra,
     /// Memory of the user under the closed region, if it is a user's.
-    _user: Option<Box<[u8; BYTES]>>,
+    _user: Option<Vec<u8>>,
 }
 
 impl Memory {
@@ -55,10 +55,12 @@ impl Memory {
     ) -> Self {
         let room = "within the limit";
         let rights = MrOptions::new(Access::LOCAL_WRITE | Access::MW_BIND);
-        let mut user = (kind == WindowKind::Type1).then(|| Box::new([0; BYTES]));
+        let mut user = (kind == WindowKind::Type1).then(|| vec![0; BYTES]);
         let closed = match &mut user {
-            // SAFETY: the bytes are on the heap and live as long as the region in the same value; no other
-            // code accesses them.
+            // SAFETY: the bytes are on the heap and stay there when the vector moves into the value that is
+            // returned. That value drops the region before them, and nobody accesses them but through the
+            // region. (A box would not do: to move one asserts that nobody else has a pointer to its
+            // content.)
             Some(user) => unsafe { pd.reg_user_mr(user.as_mut_ptr(), BYTES, &rights) },
             None => pd.reg_mr_with(BYTES, &rights),
         };
