@@ -5,7 +5,9 @@
 //! summed and stored.
 
 use std::arch::asm;
-use std::arch::x86_64::{__m128i, __m512i, _mm_crc32_u8, _mm_crc32_u16, _mm_crc32_u32, _mm_crc32_u64};
+use std::arch::x86_64::{
+    __m128i, __m512i, _mm_crc32_u8, _mm_crc32_u16, _mm_crc32_u32, _mm_crc32_u64, _mm512_setzero_si512,
+};
 
 /// The destination of the bytes besides the sum.
 pub(super) trait Sink: Copy {
@@ -183,22 +185,26 @@ impl<S: Sink> Pass<S> {
         value
     }
 
-    /// Takes the next 64 bytes; `None` if fewer are left.
+    /// Takes the next `N` times 64 bytes; `None` if fewer are left.
     #[inline]
     #[target_feature(enable = "avx512f")]
-    pub(super) fn next_512(&mut self) -> Option<__m512i> {
-        if self.left() < size_of::<__m512i>() {
+    pub(super) fn next_512<const N: usize>(&mut self) -> Option<[__m512i; N]> {
+        const BYTES: usize = size_of::<__m512i>();
+        if self.left() < N * BYTES {
             return None;
         }
-        let from = self.from.wrapping_add(self.at);
-        // SAFETY: `new` was promised that the bytes of `from` up to `len` are readable while `self` exists,
-        // and 64 of them are left.
-        let value = unsafe { load_512(from) };
-        // SAFETY: `new` was promised that the sink has room for `len` bytes which nobody else accesses, and
-        // 64 of them are left.
-        unsafe { self.sink.put(self.at, value) };
-        self.at += size_of::<__m512i>();
-        Some(value)
+        let mut values = [_mm512_setzero_si512(); N];
+        for (i, value) in values.iter_mut().enumerate() {
+            let at = self.at + i * BYTES;
+            // SAFETY: `new` was promised that the bytes of `from` up to `len` are readable while `self` exists,
+            // and `N` values of 64 are left of them.
+            *value = unsafe { load_512(self.from.wrapping_add(at)) };
+            // SAFETY: `new` was promised that the sink has room for `len` bytes which nobody else accesses, and
+            // `N` values of 64 are left of them.
+            unsafe { self.sink.put(at, *value) };
+        }
+        self.at += N * BYTES;
+        Some(values)
     }
 }
 

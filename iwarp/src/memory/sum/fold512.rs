@@ -53,14 +53,14 @@ pub(super) unsafe fn fetch(state: u32, from: *const u8, out: &mut [u8]) -> u32 {
 unsafe fn run(state: u32, from: *const u8, sink: impl Sink, at: usize, len: usize) -> u32 {
     // SAFETY: the caller makes the promises of `new` for the time of this call, and the value ends with it.
     let mut bytes = unsafe { Pass::new(from, sink, at, len) };
-    let Some(mut values) = take(&mut bytes) else {
+    let Some(mut values) = bytes.next_512::<{ STEP / VALUE }>() else {
         // SAFETY: the caller makes the promises of `fold128::run`, which has the same parameters.
         return unsafe { fold128::run(state, from, sink, at, len) };
     };
     let by_step = const { powers::fold(STEP) };
     let before = _mm512_zextsi128_si512(_mm_cvtsi32_si128(state.cast_signed()));
     values[0] = _mm512_xor_si512(values[0], before);
-    while let Some(next) = take(&mut bytes) {
+    while let Some(next) = bytes.next_512::<{ STEP / VALUE }>() {
         for (value, next) in values.iter_mut().zip(next) {
             *value = fold(*value, by_step, next);
         }
@@ -69,20 +69,10 @@ unsafe fn run(state: u32, from: *const u8, sink: impl Sink, at: usize, len: usiz
     let by_one = const { powers::fold(VALUE) };
     let by_two = const { powers::fold(2 * VALUE) };
     let mut value = fold(fold(a, by_one, b), by_two, fold(c, by_one, d));
-    while let Some(next) = bytes.next_512() {
+    while let Some([next]) = bytes.next_512() {
         value = fold(value, by_one, next);
     }
     sum_tail(to_state(value), bytes)
-}
-
-/// Takes the bytes of one step; `None` if fewer are left.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn take(bytes: &mut Pass<impl Sink>) -> Option<[__m512i; 4]> {
-    if bytes.left() < STEP {
-        return None;
-    }
-    Some([bytes.next_512()?, bytes.next_512()?, bytes.next_512()?, bytes.next_512()?])
 }
 
 /// Folds each of the four parts of `value` forward to the position of that of `next`, and adds `next`.
