@@ -10,7 +10,7 @@
 use std::ffi::{CString, c_void};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dpdk_sys as sys;
 
@@ -151,9 +151,8 @@ impl DpdkPool {
 
 impl Drop for DpdkPool {
     fn drop(&mut self) {
-        if let Ok(mut orphans) = ORPHANS.lock() {
-            orphans.push(Arc::clone(&self.memory));
-        }
+        // Whatever became of the lock: the memory has to stay until its buffers are back.
+        orphans().push(Arc::clone(&self.memory));
         sweep();
     }
 }
@@ -175,9 +174,9 @@ impl Drop for PoolMemory {
             return;
         }
         for pool in [self.buffers, self.descriptors] {
-            // SAFETY: this is the last reference, so there is no `DpdkPool`, which pushes one on `ORPHANS`
-            // before it drops its own. `sweep`, which dropped it from there, found all mbufs of both mempools
-            // returned, and without a `DpdkPool` or an mbuf nobody can take one. Both are freed here only.
+            // SAFETY: this is the last reference. The drop of `DpdkPool` left another one in `ORPHANS`, which
+            // only `sweep` removes, when all mbufs of both mempools are back; and nobody can take one without
+            // a `DpdkPool` or an mbuf. Both mempools are freed here only.
             unsafe { sys::rte_mempool_free(pool.as_ptr()) };
         }
     }
@@ -188,9 +187,11 @@ fn sweep() {
     if eal::is_forked() {
         return;
     }
-    if let Ok(mut orphans) = ORPHANS.lock() {
-        orphans.retain(|memory| !memory.is_unused());
-    }
+    orphans().retain(|memory| !memory.is_unused());
+}
+
+fn orphans() -> MutexGuard<'static, Vec<Arc<PoolMemory>>> {
+    ORPHANS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The shared state of the buffers of `pool`.
