@@ -425,10 +425,10 @@ impl Device {
         if connection < 0 {
             return false;
         }
-        // SAFETY: `features` is a local variable to write to. DPDK looks the connection up by its number, so that
-        // one which has ended before is an error. If it ends during the call, DPDK itself races: it reads what
-        // was a structure in its own heap, which does no harm beyond a wrong answer, and the link change that
-        // follows asks again.
+        // SAFETY: `features` is a local variable to write to. DPDK looks the connection up by its number, so
+        // that one which has ended before is an error. If it ends during the call, DPDK itself races: it
+        // reads what was a structure in its own heap, which does no harm beyond a wrong answer, and the link
+        // change that follows asks again.
         let done = unsafe { sys::rte_vhost_get_negotiated_features(connection, &mut features) };
         done == 0 && features & NEEDED == NEEDED
     }

@@ -196,11 +196,11 @@ impl<S: Sink> Pass<S> {
         let mut values = [_mm512_setzero_si512(); N];
         for (i, value) in values.iter_mut().enumerate() {
             let at = self.at + i * BYTES;
-            // SAFETY: `new` was promised that the bytes of `from` up to `len` are readable while `self` exists,
-            // and `N` values of 64 are left of them.
+            // SAFETY: `new` was promised that the bytes of `from` up to `len` are readable while `self`
+            // exists, and `N` values of 64 are left of them.
             *value = unsafe { load_512(self.from.wrapping_add(at)) };
-            // SAFETY: `new` was promised that the sink has room for `len` bytes which nobody else accesses, and
-            // `N` values of 64 are left of them.
+            // SAFETY: `new` was promised that the sink has room for `len` bytes which nobody else accesses,
+            // and `N` values of 64 are left of them.
             unsafe { self.sink.put(at, *value) };
         }
         self.at += N * BYTES;
