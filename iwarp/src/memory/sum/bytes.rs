@@ -126,7 +126,7 @@ unsafe fn load_512(from: *const u8) -> __m512i {
 }
 
 /// Bytes on their way to a sum: loaded from the front, and stored to a sink as they were loaded.
-pub(super) struct Pass<S> {
+pub(super) struct Loader<S> {
     from: *const u8,
     sink: S,
     /// Bytes that were taken, at most `len`.
@@ -134,7 +134,7 @@ pub(super) struct Pass<S> {
     len: usize,
 }
 
-impl<S: Sink> Pass<S> {
+impl<S: Sink> Loader<S> {
     /// The bytes of `from` at `at..len`.
     ///
     /// # Safety
@@ -223,7 +223,7 @@ pub(super) unsafe fn sum_head(state: u32, from: *const u8, sink: impl Sink, len:
     let mut state = state;
     let head = from.align_offset(8).min(len);
     // SAFETY: `head` is at most `len`, for which the caller makes the promises of `new`.
-    let mut bytes = unsafe { Pass::new(from, sink, 0, head) };
+    let mut bytes = unsafe { Loader::new(from, sink, 0, head) };
     if head & 1 != 0 {
         // SAFETY: `head` counts a byte here, and nothing was taken before.
         state = _mm_crc32_u8(state, unsafe { bytes.take() });
@@ -243,7 +243,7 @@ pub(super) unsafe fn sum_head(state: u32, from: *const u8, sink: impl Sink, len:
 /// Sums and stores the bytes that are left in words, and the last ones in steps of four, two and one bytes.
 #[inline]
 #[target_feature(enable = "sse4.2")]
-pub(super) fn sum_tail(state: u32, mut bytes: Pass<impl Sink>) -> u32 {
+pub(super) fn sum_tail(state: u32, mut bytes: Loader<impl Sink>) -> u32 {
     let mut state = u64::from(state);
     while let Some(word) = bytes.next() {
         state = _mm_crc32_u64(state, word);

@@ -11,7 +11,7 @@ use std::arch::x86_64::{
     _mm_set_epi64x, _mm_xor_si128,
 };
 
-use super::bytes::{Nowhere, Pass, Sink, To, sum_head, sum_tail};
+use super::bytes::{Loader, Nowhere, Sink, To, sum_head, sum_tail};
 use super::powers;
 
 /// Bytes of a step.
@@ -57,7 +57,7 @@ pub(super) unsafe fn fetch(state: u32, from: *const u8, out: &mut [u8]) -> u32 {
 pub(super) unsafe fn run(state: u32, from: *const u8, sink: impl Sink, at: usize, len: usize) -> u32 {
     let mut state = state;
     // SAFETY: the caller makes the promises of `new` for the time of this call, and the value ends with it.
-    let mut bytes = unsafe { Pass::new(from, sink, at, len) };
+    let mut bytes = unsafe { Loader::new(from, sink, at, len) };
     if bytes.left() >= FOLD_MIN_BYTES
         && let Some([mut a, mut b, mut c, mut d]) = bytes.next::<[__m128i; 4]>()
     {

@@ -6,7 +6,7 @@ use std::arch::x86_64::{
     _mm512_zextsi128_si512,
 };
 
-use super::bytes::{Nowhere, Pass, Sink, To, sum_head, sum_tail};
+use super::bytes::{Loader, Nowhere, Sink, To, sum_head, sum_tail};
 use super::fold128::{self, reduce};
 use super::powers;
 
@@ -52,7 +52,7 @@ pub(super) unsafe fn fetch(state: u32, from: *const u8, out: &mut [u8]) -> u32 {
 #[target_feature(enable = "sse4.2,pclmulqdq,avx512f,vpclmulqdq")]
 unsafe fn run(state: u32, from: *const u8, sink: impl Sink, at: usize, len: usize) -> u32 {
     // SAFETY: the caller makes the promises of `new` for the time of this call, and the value ends with it.
-    let mut bytes = unsafe { Pass::new(from, sink, at, len) };
+    let mut bytes = unsafe { Loader::new(from, sink, at, len) };
     let Some(mut values) = bytes.next_512::<{ STEP / VALUE }>() else {
         // SAFETY: the caller makes the promises of `fold128::run`, which has the same parameters.
         return unsafe { fold128::run(state, from, sink, at, len) };
