@@ -10,7 +10,7 @@ use testing::{ensure, lab_error};
 
 /// The output of the sink.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Received {
+pub(crate) struct ReceivedFrames {
     /// Frames after those of the first burst, whose start is not known.
     pub(crate) frames: u64,
     /// Their bytes.
@@ -82,7 +82,7 @@ pub(crate) fn source(port: &mut dyn Port, bytes: usize, time: Duration) -> Resul
 ///
 /// # Errors
 /// If none arrive at all.
-pub(crate) fn sink(port: &mut dyn Port) -> Result<Received> {
+pub(crate) fn sink(port: &mut dyn Port) -> Result<ReceivedFrames> {
     let waiting = Instant::now();
     let mut burst = Burst::new();
     while port.rx_burst(0, &mut burst) == 0 {
@@ -98,7 +98,7 @@ pub(crate) fn sink(port: &mut dyn Port) -> Result<Received> {
             (frames, last) = (frames + got as u64, now);
             bytes += burst.drain(..).map(|frame| frame.len() as u64).sum::<u64>();
         } else if now - last > SILENCE {
-            return Ok(Received { frames, bytes, seconds: (last - started).as_secs_f64() });
+            return Ok(ReceivedFrames { frames, bytes, seconds: (last - started).as_secs_f64() });
         }
     }
 }

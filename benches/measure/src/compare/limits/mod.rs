@@ -13,7 +13,7 @@ use testing::{ensure, lab_error};
 use crate::compare::last_line::last_line;
 use crate::compare::session::Session;
 use crate::compare::vhost::{SendingEnd, device, wait_for_socket};
-use frames::Received;
+use frames::ReceivedFrames;
 
 /// Frames: full ones of both MTUs, and a superframe of 62 KiB.
 const FRAMES: [(&str, u32, u16); 3] =
@@ -104,7 +104,7 @@ fn frames_per_run(session: &Session, sender: SendingEnd, bytes: u32, mtu: u16) -
     }
     sent.success()?;
     let output = sink.finish(LIMIT)?.success()?;
-    let passed: Received = last_line(&output)?;
+    let passed: ReceivedFrames = last_line(&output)?;
     ensure!(passed.bytes == passed.frames * u64::from(bytes), "frames of another length: {output}");
     ensure!(passed.seconds > 0.0, "nothing came: {output}");
     Ok(Some(passed.bytes as f64 * 8.0 / passed.seconds / 1e9))
