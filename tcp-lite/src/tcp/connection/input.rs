@@ -100,7 +100,12 @@ impl Tcb {
         if self.state == State::SynReceived {
             self.establish(ctx, header);
             if syn_ack_again {
+                // The SYN-ACK of a simultaneous open, which establishes the connection and says nothing
+                // else. A FIN on it is dropped: the peer sends it again.
+                self.receive.learn_timestamp(ctx, header, pos);
                 self.receive.send_ack();
+                self.send.arm(ctx);
+                return Verdict::Done;
             }
         }
         if !self.send.is_ack_acceptable(ack) {
@@ -118,7 +123,7 @@ impl Tcb {
             window: header.window,
             sack: &header.options.sack,
             echo: header.options.timestamps.map(|(_, echo)| echo),
-            ece: flags.contains(Flags::ECE) && !flags.contains(Flags::SYN),
+            ece: flags.contains(Flags::ECE),
         };
         if self.send.on_ack(ctx, &ack_info) {
             self.on_fin_acked(ctx);

@@ -17,7 +17,7 @@ pub(in crate::tcp) struct AckInfo<'a> {
     /// The segment's position, and the number of positions it occupies.
     pub(in crate::tcp) pos: i64,
     pub(in crate::tcp) len: usize,
-    /// Its window field.
+    /// Its window field, which is scaled: the segment is no SYN (RFC 7323 section 2.2).
     pub(in crate::tcp) window: u16,
     /// Its SACK blocks.
     pub(in crate::tcp) sack: &'a [SackBlock],
