@@ -65,12 +65,12 @@ impl SendHalf {
         let sample_us = match self.timers.syn_sends {
             // A SYN cookie: the time of the SYN-ACK is not known.
             0 => None,
-            1 => Some(micros_since(ctx.now, self.timers.last_sent)),
+            1 => Some(micros_since(ctx.now, self.timers.control_sent_at)),
             // An echo of an earlier SYN is ambiguous: the path may be long, or an answer was lost and
             // its timer counted too. A sample of that many seconds would distort the RTT for long.
             _ => self
                 .echo_ms(segment.echo)
-                .filter(|echo_ms| !is_before(*echo_ms, self.timers.last_sent.total_millis() as u32))
+                .filter(|echo_ms| !is_before(*echo_ms, self.timers.control_sent_at.total_millis() as u32))
                 .and_then(|echo_ms| self.timestamp_rtt_us(ctx, echo_ms)),
         };
         match sample_us {
