@@ -109,11 +109,9 @@ impl Tcb {
             TransmissionKind::Ack => ctx.counters.tx_acks += 1,
             TransmissionKind::EarlierAck => {
                 ctx.counters.tx_acks += 1;
-                self.send.on_any_sent(ctx);
                 return self.receive.on_earlier_ack_sent(header.window);
             }
         }
-        self.send.on_any_sent(ctx);
         if header.ack.is_some() {
             self.receive.on_ack_sent(header);
         }

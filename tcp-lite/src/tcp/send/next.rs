@@ -159,12 +159,6 @@ impl SendHalf {
         }
     }
 
-    /// Some segment of the connection was sent, perhaps a pure acknowledgement.
-    #[inline]
-    pub(in crate::tcp) fn on_any_sent(&mut self, ctx: &Ctx<'_>) {
-        self.timers.last_sent = ctx.now;
-    }
-
     #[inline]
     fn on_fresh_sent(&mut self, ctx: &mut Ctx<'_>) {
         if self.queue.in_flight() == 0 {
@@ -175,6 +169,7 @@ impl SendHalf {
         self.pace(ctx, len);
         self.recovery.frto.on_fresh();
         self.reduction.on_fresh_sent();
+        self.timers.data_sent_at = ctx.now;
         self.timers.pto_from = ctx.now;
         self.pending.remove(Pending::CUT);
     }
@@ -182,6 +177,7 @@ impl SendHalf {
     fn on_resent(&mut self, ctx: &mut Ctx<'_>, key: SegmentKey) {
         ctx.counters.tx_retransmits += 1;
         self.retransmits += 1;
+        self.timers.data_sent_at = ctx.now;
         let recovering = self.recovery.phase != Phase::Open;
         self.queue.on_resent(ctx.segments, key, ctx.now, recovering);
         let len = ctx.segments.get(key).len;

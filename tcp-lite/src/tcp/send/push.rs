@@ -52,7 +52,8 @@ impl SendHalf {
     pub(in crate::tcp) fn push(&mut self, ctx: &mut Ctx<'_>, bytes: usize) {
         if self.queue.queued() == 0 {
             self.timers.progress = ctx.now;
-            let idle = ctx.now - self.timers.last_sent;
+            // RFC 5681 section 4.1. Acknowledgements and probes sent meanwhile are no data.
+            let idle = ctx.now - self.timers.data_sent_at;
             if idle > self.rtt.rto() {
                 self.congestion.on_idle(ctx.now, idle);
             }

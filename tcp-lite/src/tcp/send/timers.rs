@@ -33,8 +33,8 @@ pub(super) struct Timers {
     pub(super) rto_not_before: Instant,
     /// Since when there has been no progress: the user timeout counts from here.
     pub(super) progress: Instant,
-    /// When any segment was last sent.
-    pub(super) last_sent: Instant,
+    /// When data was last sent, new or again: the idle time counts from here (RFC 5681 section 4.1).
+    pub(super) data_sent_at: Instant,
     pub(super) persist_backoff: u32,
     pub(super) syn_sends: u8,
 }
@@ -48,7 +48,7 @@ impl Timers {
             pto_from: now,
             rto_not_before: now,
             progress: now,
-            last_sent: now,
+            data_sent_at: now,
             persist_backoff: 0,
             syn_sends: 0,
         }
