@@ -126,7 +126,9 @@ impl SendHalf {
         }
         let still = ack == prior.una && prior.in_flight > 0 && !probe_answered;
         let duplicate = still && (sample.delivered > 0 || len == 0 && !window_moved);
-        if sample.acked > 0 || duplicate || sample.duplicate.is_some() {
+        // An acknowledgement that was overtaken by a later one, or that answers a path MTU probe, is no
+        // duplicate, but what it newly selectively acknowledges counts (RFC 8985 section 6.2).
+        if sample.acked > 0 || sample.delivered > 0 || duplicate || sample.duplicate.is_some() {
             let kind = AckKind { duplicate, plain: duplicate && sack.is_empty(), ece };
             self.recover(ctx, &sample, prior, kind);
         }

@@ -19,7 +19,7 @@ use crate::tcp::slabs::Sent;
 use crate::{Duration, Instant};
 
 impl SendHalf {
-    /// Processes an acknowledgement that says something new, or is a duplicate.
+    /// Processes an acknowledgement that says something new, cumulatively or selectively, or is a duplicate.
     pub(super) fn recover(
         &mut self,
         ctx: &mut Ctx<'_>,
