@@ -4,7 +4,7 @@ use super::queue::SendQueue;
 use super::timers::Resend;
 use super::{Fin, SendHalf};
 use crate::invariant::{Check, ensure};
-use crate::tcp::slabs::{Marks, PageKey, SearchSlab, SegmentKey, SegmentSlab};
+use crate::tcp::slabs::{Marks, PageKey, PageKind, SearchSlab, SegmentKey, SegmentSlab};
 
 /// The sending half's share of the slabs.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +47,7 @@ impl SendQueue {
     pub(super) fn check(&self, slab: &SegmentSlab) -> Check {
         let (mut sacked, mut lost, mut in_flight, mut count) = ((0, 0), 0, 0, 0);
         let (mut pos, mut last, mut is_sent, mut is_past_repair) = (None, None, true, false);
+        let (mut page, mut small_pages) = (None, 0);
         let mut found = [self.unsent, self.repair, self.sacks.last].map(|cursor| cursor.is_none());
         for key in self.keys(slab, self.head, |segment| segment.next) {
             let (key, segment) = key?;
@@ -71,8 +72,15 @@ impl SendQueue {
                 Marks::IN_FLIGHT => in_flight += 1,
                 _ => {}
             }
+            // The segments of a page are consecutive.
+            if page.replace(segment.page) != Some(segment.page) {
+                small_pages += u32::from(slab.page_kind(segment.page) == PageKind::Small);
+            }
             (last, count) = (Some(key), count + 1);
         }
+        let unused = self.open_page().filter(|open| page != Some(*open));
+        small_pages += u32::from(unused.is_some_and(|open| slab.page_kind(open) == PageKind::Small));
+        ensure!(self.small_pages == small_pages, "{} small pages of {small_pages}", self.small_pages);
         ensure!(found == [true; 3], "a cursor outside of the queue: {self:?}");
         ensure!(self.tail() == last, "the tail is {:?}, not {last:?}", self.tail());
         let counted = (self.sacked_bytes, self.sacked_segments, self.lost_bytes, self.segments);

@@ -1,5 +1,7 @@
 //! Segments queued by the user (RFC 9293 section 3.10.4, SEND).
 
+use dp::Mempool;
+
 use super::{Fin, SendHalf, Writable};
 use crate::SendError;
 use crate::tcp::congestion::CongestionControl;
@@ -22,7 +24,7 @@ impl SendHalf {
             // must retry.
             return Err(SendError::NoMbuf);
         }
-        let bulk = ctx.bulk_pool.filter(|_| queued >= BULK_SEGMENTS * u64::from(emss));
+        let bulk = self.bulk_pool(ctx);
         match self.queue.page(ctx.segments, (ctx.pool, bulk), emss as usize) {
             Ok(page) => Ok((page, emss as usize)),
             Err(SendError::BufferFull) => Err(self.full()),
@@ -31,6 +33,12 @@ impl SendHalf {
                 Err(error)
             }
         }
+    }
+
+    /// The pool of large buffers, if so many segments are queued that the next one may be in one.
+    #[inline]
+    fn bulk_pool<'a>(&self, ctx: &Ctx<'a>) -> Option<&'a Mempool> {
+        ctx.bulk_pool.filter(|_| self.queue.queued() >= BULK_SEGMENTS * u64::from(self.path.emss()))
     }
 
     /// The send buffer is full: the user gets an event when it has space again.
@@ -67,15 +75,17 @@ impl SendHalf {
         self.arm(ctx);
     }
 
-    /// Raises `Event::Writable` if a segment was refused and a quarter of the send buffer is free. A
-    /// quarter, so that the user gets few events, each for many segments.
+    /// Raises `Event::Writable` if a segment was refused, a quarter of the send buffer is free, and the
+    /// next segment would not be refused for the connection's share of records and buffers. A quarter, so
+    /// that the user gets few events, each for many segments.
     pub(super) fn check_writable(&mut self, ctx: &mut Ctx<'_>) {
         if self.writable != Writable::Wanted {
             return;
         }
         let queued = self.queue.queued();
         let room = queued <= u64::from(ctx.config.send_buffer_bytes) * 3 / 4
-            && !ctx.segments.is_full_for(self.queue.segments);
+            && !ctx.segments.is_full_for(self.queue.segments)
+            && self.queue.may_have_page(ctx.segments, self.bulk_pool(ctx), self.path.emss() as usize);
         if queued == 0 || room {
             self.writable = Writable::Idle;
             if self.fin == Fin::Open {

@@ -13,8 +13,7 @@ use super::flight::Flight;
 use super::sacks::KnownSacks;
 use crate::Instant;
 use crate::tcp::SendError;
-use crate::tcp::slabs::PageKey;
-use crate::tcp::slabs::{Marks, SegmentKey, SegmentSlab};
+use crate::tcp::slabs::{Marks, PageKey, PageKind, SegmentKey, SegmentSlab};
 
 /// The segments of one connection, oldest first. Positions as in `seq.rs`; `una` and `nxt` count SYN and
 /// FIN.
@@ -45,6 +44,8 @@ pub(super) struct SendQueue {
     pub(super) lost_bytes: u64,
     /// Segments in the queue.
     pub(super) segments: u32,
+    /// Pages from the pool of small buffers, the open one included.
+    pub(super) small_pages: u32,
 }
 
 impl SendQueue {
@@ -65,6 +66,7 @@ impl SendQueue {
             sacked_segments: 0,
             lost_bytes: 0,
             segments: 0,
+            small_pages: 0,
         }
     }
 
@@ -108,15 +110,38 @@ impl SendQueue {
         pools: (&Mempool, Option<&Mempool>),
         bytes: usize,
     ) -> Result<PageKey, SendError> {
+        if let Some(open) = self.open
+            && slab.has_room(open, bytes)
+        {
+            return Ok(open);
+        }
         // A page that is full is freed with its last segment.
-        let page = slab.page(self.open, pools, bytes, self.segments)?;
+        let (page, kind) = slab.open_page(pools, bytes, self.small_pages)?;
+        self.small_pages += u32::from(kind == PageKind::Small);
         self.open = Some(page);
         Ok(page)
     }
 
+    /// Whether [`page`](Self::page) would not return [`SendError::BufferFull`].
+    pub(super) fn may_have_page(&self, slab: &SegmentSlab, bulk: Option<&Mempool>, bytes: usize) -> bool {
+        self.open.is_some_and(|open| slab.has_room(open, bytes))
+            || slab.may_open_page(bulk, bytes, self.small_pages)
+    }
+
     /// Nothing was written to the page: frees it if it is empty.
     pub(super) fn close_page(&mut self, slab: &mut SegmentSlab) {
-        self.open = self.open.filter(|&open| !slab.close_page_if_empty(open));
+        if let Some(open) = self.open
+            && let Some(kind) = slab.close_page_if_empty(open)
+        {
+            self.on_page_freed(open, kind);
+        }
+    }
+
+    fn on_page_freed(&mut self, page: PageKey, kind: PageKind) {
+        self.small_pages -= u32::from(kind == PageKind::Small);
+        if self.open == Some(page) {
+            self.open = None;
+        }
     }
 
     /// Queues the next `bytes` bytes of the open page as a segment.
@@ -189,9 +214,9 @@ impl SendQueue {
     fn remove_head(&mut self, slab: &mut SegmentSlab) {
         let Some(key) = self.head else { return };
         self.set_marks(slab, key, Marks::empty());
-        let (next, gone) = slab.remove(key);
-        if gone.is_some() && self.open == gone {
-            self.open = None;
+        let (next, freed) = slab.remove(key);
+        if let Some((page, kind)) = freed {
+            self.on_page_freed(page, kind);
         }
         self.segments -= 1;
         self.head = next;

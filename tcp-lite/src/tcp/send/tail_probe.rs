@@ -6,21 +6,23 @@
 
 use super::ack_sample::AckSample;
 
-/// A probe in flight.
-#[derive(Clone, Copy, Debug)]
-struct SentProbe {
-    /// SND.NXT after it (`TLP.end_seq`).
-    nxt: u64,
-    /// Position behind its last byte.
-    end: u64,
-    /// Its bytes had been sent before (`TLP.is_retrans`).
-    again: bool,
+/// What a probe in flight carries (`TLP.is_retrans`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Content {
+    New,
+    /// Bytes that had been sent before.
+    Again,
 }
 
 /// The tail loss probe of one connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct TailProbe {
-    probe: Option<SentProbe>,
+    /// SND.NXT after the last probe (`TLP.end_seq`).
+    nxt: u64,
+    /// Position behind its last byte.
+    end: u64,
+    /// `None`: no probe is in flight.
+    in_flight: Option<Content>,
     /// The round-trip time was measured since the last probe.
     sampled: bool,
 }
@@ -29,7 +31,7 @@ impl TailProbe {
     /// Whether another probe may be sent: none is in flight, and the round-trip time was measured since
     /// the last (section 7.3).
     pub(super) fn may_send(&self) -> bool {
-        self.probe.is_none() && self.sampled
+        self.in_flight.is_none() && self.sampled
     }
 
     /// A round-trip time was measured.
@@ -39,28 +41,30 @@ impl TailProbe {
 
     /// A probe was sent that ends at `end`; SND.NXT is `nxt`. `again`: its bytes were sent before.
     pub(super) fn on_sent(&mut self, end: u64, nxt: u64, again: bool) {
-        *self = Self { probe: Some(SentProbe { nxt, end, again }), sampled: false };
+        let content = if again { Content::Again } else { Content::New };
+        *self = Self { nxt, end, in_flight: Some(content), sampled: false };
     }
 
     /// Recovery begins, which detects losses by itself (section 7.1).
     pub(super) fn forget(&mut self) {
-        self.probe = None;
+        self.in_flight = None;
     }
 
     /// Whether the duplicate bytes are the probe's.
     pub(super) fn is_own(&self, duplicate: (u64, u64)) -> bool {
-        self.probe.is_some_and(|probe| probe.again && duplicate.0 < probe.end && probe.end <= duplicate.1)
+        self.in_flight == Some(Content::Again) && duplicate.0 < self.end && self.end <= duplicate.1
     }
 
     /// An acknowledgement up to `una`; `plain`: a duplicate one without SACK blocks. Returns whether the
     /// probe repaired a loss: a sign of congestion that nothing else reveals (section 7.4.2).
     pub(super) fn on_ack(&mut self, una: u64, sample: &AckSample, plain: bool) -> bool {
-        let Some(probe) = self.probe.filter(|probe| una >= probe.nxt) else { return false };
+        let Some(content) = self.in_flight.filter(|_| una >= self.nxt) else { return false };
+        let again = content == Content::Again;
         let twice = sample.duplicate.is_some_and(|duplicate| self.is_own(duplicate));
-        if !probe.again || twice || una > probe.nxt || plain {
-            self.probe = None;
+        if !again || twice || una > self.nxt || plain {
+            self.in_flight = None;
         }
-        probe.again && !twice && una > probe.nxt
+        again && !twice && una > self.nxt
     }
 }
 

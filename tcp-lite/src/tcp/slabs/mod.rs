@@ -12,6 +12,7 @@ mod segment;
 
 pub(super) use pages::BULK_SEGMENTS;
 pub(crate) use pages::PageKey;
+pub(super) use pages::PageKind;
 pub(crate) use reorder::{MAX_ASKED, ReorderSlab};
 pub(super) use reorder::{RangesKey, Room};
 pub(crate) use search::SearchSlab;

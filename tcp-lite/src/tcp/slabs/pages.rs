@@ -30,11 +30,20 @@ impl PageKey {
     }
 }
 
+/// Which pool a page is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::tcp) enum PageKind {
+    /// The port's own pool.
+    Small,
+    /// The bulk pool.
+    Bulk,
+}
+
 struct PageRecord {
     page: Page,
     /// Segments in the page.
     segments: u32,
-    is_small: bool,
+    kind: PageKind,
 }
 
 /// The pages of all connections of a stack.
@@ -52,34 +61,44 @@ impl Pages {
     }
 
     /// Opens a page for a segment of up to `bytes`, from the bulk pool if it has a buffer, for a
-    /// connection with `own` segments queued.
+    /// connection that has `own` small pages.
     ///
     /// # Errors
-    /// [`SendError::BufferFull`]: the connection has its share of the small buffers, half as many
-    /// segments as there are buffers left. [`SendError::NoMbuf`]: no buffer is free.
+    /// [`SendError::BufferFull`]: the connection has its share of the small buffers
+    /// ([`has_share`](Self::has_share)). [`SendError::NoMbuf`]: no buffer is free.
     pub(in crate::tcp) fn open(
         &mut self,
         (small, bulk): (&Mempool, Option<&Mempool>),
         bytes: usize,
         own: u32,
-    ) -> Result<PageKey, SendError> {
+    ) -> Result<(PageKey, PageKind), SendError> {
         let large = bulk.filter(|pool| pool.data_bytes() >= bytes).and_then(Mempool::alloc);
-        let is_small = large.is_none();
-        if is_small {
-            let left = self.small_limit.saturating_sub(self.small);
-            if own > 0 && 2 * own as usize >= left {
+        let kind = if large.is_none() { PageKind::Small } else { PageKind::Bulk };
+        if kind == PageKind::Small {
+            if self.has_share(own) {
                 return Err(SendError::BufferFull);
             }
-            if left == 0 {
+            if self.small >= self.small_limit {
                 return Err(SendError::NoMbuf);
             }
         }
         let buffer = large.or_else(|| small.alloc()).ok_or(SendError::NoMbuf)?;
         // A new buffer is one mbuf segment with one reference.
         let page = Page::new(buffer).map_err(|_| SendError::NoMbuf)?;
-        self.small += usize::from(is_small);
-        let record = self.records.insert(PageRecord { page, segments: 0, is_small });
-        Ok(PageKey(NonZeroU32::MIN.saturating_add(record as u32)))
+        self.small += usize::from(kind == PageKind::Small);
+        let record = self.records.insert(PageRecord { page, segments: 0, kind });
+        Ok((PageKey(NonZeroU32::MIN.saturating_add(record as u32)), kind))
+    }
+
+    /// Whether a connection that has `own` small pages has its share of them: half as many as there are
+    /// small buffers left.
+    fn has_share(&self, own: u32) -> bool {
+        own > 0 && 2 * own as usize >= self.small_limit.saturating_sub(self.small)
+    }
+
+    /// Whether [`open`](Self::open) would not return [`SendError::BufferFull`].
+    pub(in crate::tcp) fn may_open(&self, bulk: Option<&Mempool>, bytes: usize, own: u32) -> bool {
+        bulk.is_some_and(|pool| pool.data_bytes() >= bytes && pool.available() > 0) || !self.has_share(own)
     }
 
     /// Small pages in use.
@@ -114,23 +133,29 @@ impl Pages {
         self.records[key.record()].segments += 1;
     }
 
-    /// A segment in the page is gone; returns whether the page was freed with its last one.
+    /// A segment in the page is gone; returns what the page was, if it was freed with its last one.
     #[inline]
-    pub(in crate::tcp) fn leave(&mut self, key: PageKey) -> bool {
+    pub(in crate::tcp) fn leave(&mut self, key: PageKey) -> Option<PageKind> {
         self.records[key.record()].segments -= 1;
         self.close_if_empty(key)
     }
 
-    /// Frees the page if it has no segment; returns whether it did.
+    /// Frees the page if it has no segment; returns what it was, if it was freed.
     #[inline]
-    pub(in crate::tcp) fn close_if_empty(&mut self, key: PageKey) -> bool {
+    pub(in crate::tcp) fn close_if_empty(&mut self, key: PageKey) -> Option<PageKind> {
         let record = &self.records[key.record()];
         if record.segments > 0 {
-            return false;
+            return None;
         }
-        self.small -= usize::from(record.is_small);
+        let kind = record.kind;
+        self.small -= usize::from(kind == PageKind::Small);
         self.records.remove(key.record());
-        true
+        Some(kind)
+    }
+
+    /// Which pool the page is from.
+    pub(in crate::tcp) fn kind(&self, key: PageKey) -> PageKind {
+        self.records[key.record()].kind
     }
 
     /// Bytes of a segment.
@@ -163,7 +188,7 @@ impl Pages {
             let is_open = open.iter().any(|key| key.record() == nr);
             ensure!(found > 0 || is_open, "page {nr} is there for nobody");
         }
-        let small = self.records.iter().filter(|(_, record)| record.is_small).count();
+        let small = self.records.iter().filter(|(_, record)| record.kind == PageKind::Small).count();
         ensure!(self.small == small, "{} small pages counted of {small}", self.small);
         let lost = open.iter().find(|key| !self.records.contains(key.record()));
         ensure!(lost.is_none(), "{lost:?} is open and not there");
@@ -186,14 +211,16 @@ mod tests {
         let (small, large) = (Mempool::heap("small", 4, 2048), Mempool::heap("large", 1, 16_384));
         let pools = (&small, Some(&large));
         let mut pages = Pages::new(8, 2);
-        let first = pages.open(pools, 1460, 9).unwrap();
-        assert_eq!(pages.room_bytes(first), 16_384);
+        let (first, kind) = pages.open(pools, 1460, 9).unwrap();
+        assert_eq!((pages.room_bytes(first), kind), (16_384, PageKind::Bulk));
+        assert!(pages.may_open(Some(&small), 1460, 9) && !pages.may_open(Some(&large), 1460, 9));
         let rest = [(); 3].map(|()| pages.open(pools, 1460, 0));
         assert_eq!(rest.map(|page| page.err()), [None, None, Some(SendError::NoMbuf)]);
         assert_eq!(small.available(), 2);
-        assert!(pages.close_if_empty(rest[0].unwrap()));
+        assert_eq!(pages.close_if_empty(rest[0].unwrap().0), Some(PageKind::Small));
         assert!(pages.open((&small, None), 1460, 0).is_ok());
-        assert!(pages.close_if_empty(first));
+        assert_eq!(pages.close_if_empty(first), Some(PageKind::Bulk));
+        assert!(pages.may_open(Some(&large), 1460, 9));
         assert_eq!(pages.open(pools, 20_000, 0), Err(SendError::NoMbuf));
         assert!(pages.open(pools, 1460, 9).is_ok(), "a large one is free again");
     }
@@ -212,7 +239,7 @@ mod tests {
     fn a_page_goes_with_its_last_segment() {
         let pool = Mempool::heap("small", 1, 2048);
         let mut pages = Pages::new(1, 1);
-        let page = pages.open((&pool, None), 1460, 0).unwrap();
+        let (page, _) = pages.open((&pool, None), 1460, 0).unwrap();
         pages.room(page)[..3].copy_from_slice(b"one");
         assert_eq!(pages.fill(page, 3), 0);
         pages.room(page)[..3].copy_from_slice(b"two");
@@ -220,7 +247,7 @@ mod tests {
         pages.share(page);
         assert_eq!(pages.bytes(page, 3..6), b"two");
         assert_eq!(pages.view(page, 2..4).unwrap().head(), b"et");
-        assert_eq!([(); 3].map(|()| pages.leave(page)), [false, false, true]);
+        assert_eq!([(); 3].map(|()| pages.leave(page)), [None, None, Some(PageKind::Small)]);
         assert_eq!((pages.len(), pool.available()), (0, 1));
     }
 }

@@ -11,7 +11,7 @@ use bitflags::bitflags;
 use dp::{Mbuf, Mempool};
 use slab::Slab;
 
-use super::pages::{PageKey, Pages};
+use super::pages::{PageKey, PageKind, Pages};
 use crate::Instant;
 use crate::invariant::{Check, ensure};
 use crate::tcp::info::SendError;
@@ -220,28 +220,38 @@ impl SegmentSlab {
         &mut self.records[key.record()]
     }
 
-    /// The page for a segment of up to `bytes`: `open` if it has enough free bytes, else a new one for a
-    /// connection with `own` segments queued.
+    /// Whether a page has room for a segment of up to `bytes`.
+    #[inline]
+    pub(in crate::tcp) fn has_room(&self, page: PageKey, bytes: usize) -> bool {
+        self.pages.room_bytes(page) >= bytes
+    }
+
+    /// A new page for a segment of up to `bytes`, for a connection that has `own` small pages.
     ///
     /// # Errors
     /// As [`Pages::open`].
-    #[inline]
-    pub(in crate::tcp) fn page(
+    pub(in crate::tcp) fn open_page(
         &mut self,
-        open: Option<PageKey>,
         pools: (&Mempool, Option<&Mempool>),
         bytes: usize,
         own: u32,
-    ) -> Result<PageKey, SendError> {
-        match open.filter(|&open| self.pages.room_bytes(open) >= bytes) {
-            Some(open) => Ok(open),
-            None => self.pages.open(pools, bytes, own),
-        }
+    ) -> Result<(PageKey, PageKind), SendError> {
+        self.pages.open(pools, bytes, own)
     }
 
-    /// Frees a page without segments; returns whether it did.
-    pub(in crate::tcp) fn close_page_if_empty(&mut self, page: PageKey) -> bool {
+    /// As [`Pages::may_open`].
+    pub(in crate::tcp) fn may_open_page(&self, bulk: Option<&Mempool>, bytes: usize, own: u32) -> bool {
+        self.pages.may_open(bulk, bytes, own)
+    }
+
+    /// Frees a page without segments; returns what it was, if it was freed.
+    pub(in crate::tcp) fn close_page_if_empty(&mut self, page: PageKey) -> Option<PageKind> {
         self.pages.close_if_empty(page)
+    }
+
+    /// Which pool a page is from.
+    pub(in crate::tcp) fn page_kind(&self, page: PageKey) -> PageKind {
+        self.pages.kind(page)
     }
 
     /// A record for the next `bytes` bytes of the page, at position `pos`. It is not in a queue yet.
@@ -288,8 +298,11 @@ impl SegmentSlab {
     /// Removes the record of a segment. Returns the next segment, and the page if it was freed with the
     /// segment.
     #[inline]
-    pub(in crate::tcp) fn remove(&mut self, key: SegmentKey) -> (Option<SegmentKey>, Option<PageKey>) {
+    pub(in crate::tcp) fn remove(
+        &mut self,
+        key: SegmentKey,
+    ) -> (Option<SegmentKey>, Option<(PageKey, PageKind)>) {
         let Segment { page, next, .. } = self.records.remove(key.record());
-        (next, self.pages.leave(page).then_some(page))
+        (next, self.pages.leave(page).map(|kind| (page, kind)))
     }
 }

@@ -1,8 +1,10 @@
 //! Flow control: zero windows, windows below a segment, updates, delayed acknowledgements, the send buffer.
 
+use dp::Mempool;
+
 use super::wire::*;
-use crate::tcp::State;
 use crate::tcp::header::Flags;
+use crate::tcp::{SegmentSlab, State};
 use crate::{CloseReason, Duration, Keepalive, SendError, TcpConfig};
 
 /// A bare acknowledgement by `b` of `acked` bytes, with this window field.
@@ -364,4 +366,25 @@ fn a_fin_beyond_the_window_is_not_taken() {
     packet.header.flags.remove(Flags::FIN);
     let _ = pair.b.receive(pair.now, &packet);
     assert_eq!((pair.b.frontier, pair.b.state()), (2000, State::Established));
+}
+
+/// Of 16 small buffers a connection gets a third; segments in large buffers do not count for that.
+#[test]
+fn segments_in_large_buffers_leave_a_connection_its_share_of_the_small_ones() {
+    let mut pair = alone();
+    pair.a.segments = SegmentSlab::new(512, 16);
+    pair.a.bulk_pool = Some(Mempool::heap("bulk", 1, 32_000));
+    let now = pair.now;
+    let push = |pair: &mut Pair| pair.a.push(now, &pattern(0, EMSS));
+    let pushed = std::iter::from_fn(|| push(&mut pair).ok()).count();
+    // Two small buffers of two segments each, a large one of 32, and small ones until as many as are left
+    // are less than twice as many.
+    assert_eq!((pushed, pair.a.segments.small_pages()), (4 + 32 + 8, 6));
+    pair.transmit();
+    pair.a.seen.clear();
+    let _ = pair.a.receive(now, &ack(&pair, EMSS, 30_000));
+    assert_eq!(pair.a.seen, [], "half a buffer is free: no segment would be taken");
+    let _ = pair.a.receive(now, &ack(&pair, 2 * EMSS, 30_000));
+    assert_eq!(pair.a.seen, [Seen::Writable]);
+    assert_eq!(push(&mut pair), Ok(()));
 }
