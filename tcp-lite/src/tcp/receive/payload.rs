@@ -118,7 +118,7 @@ impl ReceiveHalf {
             return true;
         }
         let bytes = end - start;
-        let admitted = self.admits_out_of_order(ctx, start, bytes) && self.insert(ctx, start, end);
+        let admitted = self.make_room(ctx, start, end) && self.insert(ctx, start, end);
         if admitted {
             self.hold(ctx, bytes as usize);
         } else {
@@ -127,22 +127,27 @@ impl ReceiveHalf {
         admitted
     }
 
-    /// Whether `bytes` out-of-order bytes at `start` are accepted. Asks connections to give up memory if
-    /// needed; see `slabs/reorder.rs`.
-    fn admits_out_of_order(&mut self, ctx: &mut Ctx<'_>, start: u64, bytes: u64) -> bool {
+    /// Whether the out-of-order bytes `start..end` are accepted. Asks connections to give up memory if
+    /// needed; see `slabs/reorder.rs`. This connection is asked for the excess over its own limit only if
+    /// the bytes are accepted.
+    fn make_room(&mut self, ctx: &mut Ctx<'_>, start: u64, end: u64) -> bool {
+        let bytes = end - start;
         let (held, bound) = (self.held.held_bytes, u64::from(ctx.config.out_of_order_bytes));
-        let furthest = self.ranges.is_none_or(|key| ctx.reorder.get(key).end() <= start);
-        if held + bytes > bound {
+        let ranges = self.ranges.map(|key| ctx.reorder.get(key));
+        if ranges.is_some_and(|ranges| !ranges.takes(start, end)) {
+            return false;
+        }
+        let furthest = ranges.is_none_or(|ranges| ranges.end() <= start);
+        let excess = (held + bytes).saturating_sub(bound);
+        if excess > 0 {
             ctx.counters.out_of_order_over_connection += 1;
             // At most one segment beyond the limit until the user has given up memory.
             if furthest || held > bound {
                 return false;
             }
-            ctx.reorder.on_asked();
-            ctx.evict(ctx.conn, (held + bytes - bound) as usize);
         }
         let (need, takes) = match ctx.reorder.room(ctx.pool, bytes) {
-            Room::Plenty => return true,
+            Room::Plenty => (0, true),
             Room::Tight(need) => (need, true),
             Room::Full(need) => {
                 ctx.counters.out_of_order_over_stack += 1;
@@ -155,11 +160,17 @@ impl ReceiveHalf {
         };
         // If this connection holds most, the new segment itself is the one furthest from its frontier:
         // refusing it is better than accepting and evicting it.
-        if furthest && self.ranges.is_some_and(|key| ctx.reorder.keeps_most(key)) {
+        if need > 0 && furthest && self.ranges.is_some_and(|key| ctx.reorder.keeps_most(key)) {
             return false;
         }
-        for (conn, bytes) in ctx.reorder.ask(need) {
-            ctx.evict(conn, bytes);
+        if excess > 0 && takes {
+            ctx.reorder.on_asked();
+            ctx.evict(ctx.conn, excess as usize);
+        }
+        if need > 0 {
+            for (conn, bytes) in ctx.reorder.ask(need) {
+                ctx.evict(conn, bytes);
+            }
         }
         takes
     }
@@ -167,11 +178,7 @@ impl ReceiveHalf {
     fn insert(&mut self, ctx: &mut Ctx<'_>, start: u64, end: u64) -> bool {
         let Some(key) = self.ranges.or_else(|| ctx.reorder.take(ctx.conn)) else { return false };
         self.ranges = Some(key);
-        let ranges = ctx.reorder.get_mut(key);
-        let takes = ranges.takes(start, end);
-        if takes {
-            ranges.insert(start, end);
-        }
-        takes
+        ctx.reorder.get_mut(key).insert(start, end);
+        true
     }
 }

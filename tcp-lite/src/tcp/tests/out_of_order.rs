@@ -1,5 +1,7 @@
 //! What waits ahead of the frontier: the gauge of it, its bounds, and what is given up.
 
+use dp::Mempool;
+
 use super::wire::{DELAY, Packet, Pair, Side, config, pattern};
 use crate::{Duration, OutOfOrder, TcpConfig};
 
@@ -129,4 +131,36 @@ fn beyond_its_bound_a_connection_loses_what_is_furthest_from_its_frontier() {
     let _ = pair.b.receive(now, &segments[0]);
     let _ = pair.b.receive(now, &segments[1]);
     assert_eq!(pair.b.frontier, 3000);
+}
+
+#[test]
+fn a_connection_is_not_asked_for_room_for_what_is_refused_in_any_case() {
+    let mut pair = Pair::established(config(), TcpConfig { out_of_order_bytes: 3000, ..config() });
+    pair.b.releases = false;
+    let segments: Vec<Packet> = (0..8)
+        .map(|at| {
+            pair.a.push(pair.now, &pattern(at * 1000, 1000)).unwrap();
+            pair.a.transmit(pair.now).unwrap()
+        })
+        .collect();
+    let now = pair.now;
+    for at in [5, 6, 7] {
+        let _ = pair.b.receive(now, &segments[at]);
+    }
+    assert_eq!(pair.b.asked, []);
+    // A quarter of the buffers has to be free, and an eighth to take anything: 24 of 128.
+    let pool = std::mem::replace(&mut pair.b.pool, Mempool::heap("scarce", 128, 2048));
+    let taken: Vec<_> = (0..113).map(|_| pair.b.pool.alloc().unwrap()).collect();
+    // Nearer to the frontier than what is held, but there is no buffer for it.
+    pair.b.with(now, |tcb, ctx| {
+        for at in [2, 3, 4] {
+            let mut buf = pool.alloc().unwrap();
+            assert!(buf.append_slice(&segments[at].payload));
+            let _ = tcb.on_segment(ctx, &segments[at].header, segments[at].ecn, (buf, 1));
+        }
+    });
+    assert_eq!(pair.b.counters.out_of_order_no_buffers, 3);
+    assert_eq!(pair.b.counters.rx_out_of_order_dropped, 3000);
+    assert_eq!(pair.b.asked.len(), 1, "once, for the buffers of all: {:?}", pair.b.asked);
+    drop(taken);
 }
