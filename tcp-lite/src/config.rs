@@ -137,9 +137,13 @@ pub struct TcpConfig {
     pub tail_probe_min: Duration,
     /// Ceiling of the RTO.
     pub rto_max: Duration,
-    /// Retransmissions of one SYN before giving up.
+    /// Retransmissions of one SYN before giving up. The attempt ends sooner if
+    /// [`user_timeout`](Self::user_timeout) is over before: with the defaults after 10 s and three
+    /// retransmissions.
     pub syn_retries: u8,
-    /// How long data may stay unacknowledged before the connection is given up (RFC 9293 R2).
+    /// How long a SYN or data may stay unacknowledged before the connection is given up (R2 of RFC 9293
+    /// section 3.8.3, which wants at least 3 minutes for a SYN and 100 s for data: the default is shorter
+    /// on purpose, so that users learn soon of a peer that has failed).
     pub user_timeout: Duration,
     /// How long connections survive without a link. Then those that exist end with
     /// [`CloseReason::LinkDown`](crate::CloseReason::LinkDown), except those that wait for the answer to

@@ -30,6 +30,10 @@
 //! - A zero-window probe carries no byte (RFC 9293 section 3.8.6.1 sends one), since that would split an
 //!   FPDU.
 //! - An empty segment is acceptable at the right edge of the window itself.
+//! - A SYN and data are given up sooner than RFC 9293 section 3.8.3 says (MUST-23: R2 of a SYN at least 3
+//!   minutes; SHOULD: 100 s for data): after [`TcpConfig::user_timeout`](crate::TcpConfig), 10 s by
+//!   default. A peer in a data centre that has not answered by then has failed, and its user wants to
+//!   know. Whoever needs more sets more.
 //! - An out-of-order segment that is refused for lack of memory is in no SACK block (RFC 2018 section 8
 //!   would report it once): its sender must not take it as received.
 //!
