@@ -81,9 +81,10 @@ impl SendHalf {
                 self.timers.rto_not_before = ctx.now + self.rtt.rto();
             }
             Resend::Ack if self.queue.una == 0 => {
-                if self.timers.syn_sends > ctx.config.syn_retries {
+                if self.timers.syn_timeouts >= ctx.config.syn_retries {
                     return true;
                 }
+                self.timers.syn_timeouts += 1;
                 ctx.counters.rto_expired += 1;
                 self.rtt.back_off();
                 self.timers.rto_not_before = ctx.now + self.rtt.rto();

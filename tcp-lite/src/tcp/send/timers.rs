@@ -36,7 +36,10 @@ pub(super) struct Timers {
     /// When data was last sent, new or again: the idle time counts from here (RFC 5681 section 4.1).
     pub(super) data_sent_at: Instant,
     pub(super) persist_backoff: u32,
+    /// Transmissions of our SYN, answers to the peer's repeated SYN included.
     pub(super) syn_sends: u8,
+    /// Timeouts of our SYN (RFC 9293 section 3.8.3 counts these, not answers).
+    pub(super) syn_timeouts: u8,
 }
 
 impl Timers {
@@ -51,6 +54,7 @@ impl Timers {
             data_sent_at: now,
             persist_backoff: 0,
             syn_sends: 0,
+            syn_timeouts: 0,
         }
     }
 
