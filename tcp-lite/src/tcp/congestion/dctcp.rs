@@ -26,20 +26,6 @@ impl Dctcp {
     pub(super) fn new(mss: u32, cwnd: u32) -> Self {
         Self { reno: NewReno::new(mss, cwnd), alpha: 1.0, window_end: 0, acked: 0, marked: 0 }
     }
-
-    /// Section 3.3, steps 1 to 8.
-    fn observe(&mut self, ack: &Ack) {
-        self.acked = self.acked.saturating_add(ack.acked);
-        if ack.ece {
-            self.marked = self.marked.saturating_add(ack.acked);
-        }
-        if ack.una > self.window_end && self.acked > 0 {
-            let share = f64::from(self.marked) / f64::from(self.acked);
-            self.alpha = self.alpha * (1.0 - GAIN) + GAIN * share;
-            self.window_end = ack.nxt;
-            (self.acked, self.marked) = (0, 0);
-        }
-    }
 }
 
 impl CongestionControl for Dctcp {
@@ -52,8 +38,22 @@ impl CongestionControl for Dctcp {
     }
 
     fn on_ack(&mut self, ack: &Ack) {
-        self.observe(ack);
+        self.observe(ack.acked, ack.una, ack.nxt, ack.ece);
         self.reno.on_ack(ack);
+    }
+
+    /// Section 3.3, steps 1 to 8, for every acknowledgement, also in fast recovery.
+    fn observe(&mut self, acked: u32, una: u64, nxt: u64, ece: bool) {
+        self.acked = self.acked.saturating_add(acked);
+        if ece {
+            self.marked = self.marked.saturating_add(acked);
+        }
+        if una > self.window_end && self.acked > 0 {
+            let share = f64::from(self.marked) / f64::from(self.acked);
+            self.alpha = self.alpha * (1.0 - GAIN) + GAIN * share;
+            self.window_end = nxt;
+            (self.acked, self.marked) = (0, 0);
+        }
     }
 
     fn on_congestion(&mut self, now: Instant, in_flight: u32, signal: Signal) {

@@ -95,6 +95,10 @@ pub(super) trait CongestionControl {
     /// Data was acknowledged outside of fast recovery, or while retransmitting after a timeout.
     fn on_ack(&mut self, ack: &Ack);
 
+    /// An acknowledgement of `acked` bytes that is not reported by [`on_ack`](Self::on_ack), since it
+    /// arrived in fast recovery; `una` and `nxt` are SND.UNA and SND.NXT. It does not change the window.
+    fn observe(&mut self, _acked: u32, _una: u64, _nxt: u64, _ece: bool) {}
+
     /// First sign of congestion in this window of data: sets the threshold and the window. `in_flight`:
     /// bytes sent and not acknowledged cumulatively (RFC 5681, `FlightSize`).
     fn on_congestion(&mut self, now: Instant, in_flight: u32, signal: Signal);
@@ -165,6 +169,10 @@ impl CongestionControl for Congestion {
 
     fn on_ack(&mut self, ack: &Ack) {
         each!(self, it => it.on_ack(ack))
+    }
+
+    fn observe(&mut self, acked: u32, una: u64, nxt: u64, ece: bool) {
+        each!(self, it => it.observe(acked, una, nxt, ece))
     }
 
     fn on_congestion(&mut self, now: Instant, in_flight: u32, signal: Signal) {

@@ -56,6 +56,10 @@ impl SendHalf {
         let grows = sample.acked > 0 && sample.delivered > 0 && !undone && !repaired;
         if grows && was != Phase::Fast && self.recovery.phase != Phase::Fast {
             self.grow_window(ctx, sample, prior, kind.ece);
+        } else if sample.acked > 0 {
+            // RFC 8257 section 3.3 estimates from every acknowledgement.
+            let acked = saturated(sample.acked);
+            self.congestion.observe(acked, self.queue.una, self.queue.nxt, kind.ece);
         }
     }
 
