@@ -284,12 +284,23 @@ fn a_train_that_finds_too_few_buffers_goes_on_where_it_stopped() {
     assert_eq!(world.a.stack.counters().tx_retransmits, 0);
 }
 
-/// A paced connection sends its segments one by one.
-#[test]
-fn a_paced_connection_sends_no_trains() {
+/// The trains that a connection with pacing sends over a link of this delay.
+fn trains_with_pacing(delay_us: u32) -> u64 {
     let [mut a, b] = [config(MAC_A, 1), config(MAC_B, 2)];
     a.tcp.pacing = Some(tcp_lite::Pacing::default());
-    let mut world = World::new(&link(LinkTso::Cut, LinkPlan::default()), a, b);
+    let mut world = World::new(&link(LinkTso::Cut, LinkPlan { delay_us, ..LinkPlan::default() }), a, b);
     world.exchange("10.0.0.2:4000", 500_000, 0, 20_000_000);
-    assert_eq!(world.a.stack.counters().tx_trains, 0);
+    world.a.stack.counters().tx_trains
+}
+
+/// A paced connection lets its segments go one by one.
+#[test]
+fn a_paced_connection_sends_no_trains() {
+    assert_eq!(trains_with_pacing(1000), 0);
+}
+
+/// On a path that is too short for pacing, segments are not spaced, so they need not be single.
+#[test]
+fn a_path_too_short_for_pacing_has_trains() {
+    assert!(trains_with_pacing(10) > 0);
 }

@@ -27,9 +27,9 @@ impl SendHalf {
         first: SegmentKey,
         (most, mut views): (usize, usize),
     ) -> (usize, bool) {
-        // A paced connection sends its segments one by one. A segment that was cut for a small window is
-        // the last one sent.
-        let alone = ctx.config.pacing.is_some() || self.pending.contains(Pending::CUT);
+        // A paced connection sends its segments one by one (one whose path is too short for pacing is not
+        // paced). A segment that was cut for a small window is the last one sent.
+        let alone = self.pacing(ctx.config).is_some() || self.pending.contains(Pending::CUT);
         let most = match self.recovery.frto {
             _ if alone => 1,
             Frto::Fresh(left) => usize::from(left).min(most),
