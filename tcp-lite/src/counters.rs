@@ -118,4 +118,6 @@ pub struct StackCounters {
     pub tx_resets: u64,
     /// Times no packet buffer was left to send with.
     pub tx_no_mbuf: u64,
+    /// Times no packet buffer was left to hand up a part of a received segment, which is dropped.
+    pub rx_no_mbuf: u64,
 }

@@ -70,7 +70,8 @@ impl Attack for OutOfOrder {
         check(held <= limit + 256, || format!("{held} buffers were held, the limit is {limit}"))?;
         let dropped = arena.victim.engine.counters().stack.rx_out_of_order_dropped;
         check(dropped > 0, || "nothing was dropped".into())?;
-        let none = arena.victim.engine.counters().stack.tx_no_mbuf;
+        let stack = arena.victim.engine.counters().stack;
+        let none = stack.tx_no_mbuf + stack.rx_no_mbuf;
         check(none == 0, || format!("no buffer was free {none} times"))?;
         arena.round(self, 32)?;
         Ok(format!(

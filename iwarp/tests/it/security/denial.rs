@@ -138,7 +138,7 @@ fn under(flood: Flood, honest_writes: usize) -> Outcome {
     let after = (world.raw.engine.counters(), heard(&world));
     let usage = world.raw.context.usage();
     assert!(usage.all().iter().all(|it| it.used <= it.limit), "{flood:?}: {usage:?}");
-    assert_eq!(after.0.stack.tx_no_mbuf, 0, "{flood:?}: no buffer was left");
+    assert_eq!(after.0.stack.tx_no_mbuf + after.0.stack.rx_no_mbuf, 0, "{flood:?}: no buffer was left");
     assert_eq!(world.honest[0].end.qp.error(), None);
     if !matches!(flood, Flood::Connects) {
         assert_eq!(end.qp.error(), None, "{flood:?} is no fault");

@@ -42,7 +42,7 @@ impl ReceiveHalf {
             // The last piece is the buffer itself, the others are views of it.
             let piece = if gap.is_some() { view.as_ref().and_then(Mbuf::share) } else { view.take() };
             let Some(mut piece) = piece else {
-                ctx.counters.tx_no_mbuf += 1;
+                ctx.counters.rx_no_mbuf += 1;
                 arrival.urgent = true;
                 break;
             };
