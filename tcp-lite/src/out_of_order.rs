@@ -1,10 +1,12 @@
-//! A gauge of the memory held ahead of the frontier: of one connection, and of a whole stack.
+//! A gauge of held memory: of one connection, and of a whole stack.
 //!
-//! TCP holds no data itself. It counts the bytes that were handed up and not released, and the packet
-//! buffers that its user says are kept for them. The policy for too much of it is elsewhere
+//! TCP holds no data itself. It counts the bytes that were handed up and not released (all that were ahead
+//! of the frontier, and those in order that the user names), and the packet buffers that its user says are
+//! kept for them. The policy for too much of it is elsewhere
 //! (`tcp/slabs/reorder.rs`).
 
-/// Bytes ahead of the frontier: current and maximum.
+/// Held bytes, current and maximum: those handed up ahead of the frontier, and those in order that the user
+/// has not read yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OutOfOrder {
     /// Bytes of payload handed up ahead of the frontier (or named in [`Stack::hold`](crate::Stack::hold)) and

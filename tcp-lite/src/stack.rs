@@ -407,7 +407,7 @@ impl Stack {
         let sent = self.with_live(conn, |tcb, ctx| {
             let mut rest = bytes;
             while !rest.is_empty() {
-                let (page, emss) = match tcb.segment(ctx) {
+                let (page, emss) = match tcb.page_for_segment(ctx) {
                     Ok(place) => place,
                     Err(error) if rest.len() == bytes.len() => return Err(error),
                     Err(_) => break,
@@ -579,7 +579,7 @@ impl Stack {
     }
 }
 
-/// Largest TCP segment, options included, in an IP packet of `mtu` bytes.
+/// MSS (RFC 6691): the MTU less the fixed IP and TCP headers. Options, if any, come out of it.
 fn mss(remote: &IpAddress, mtu: usize) -> u16 {
     let ip_bytes = if matches!(remote, IpAddress::Ipv6(_)) { IPV6_BYTES } else { IPV4_BYTES };
     mtu.saturating_sub(ip_bytes + crate::tcp::header::HEADER_BYTES) as u16

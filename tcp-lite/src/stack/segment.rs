@@ -22,7 +22,7 @@ impl Sender<'_> {
     pub fn segment(&mut self) -> Result<SegmentBuf<'_>, SendError> {
         let (mut surroundings, connections, _) = self.stack.split(self.stack.now);
         let (id, conn) = connections.get_mut(self.slot).ok_or(SendError::Closed)?;
-        let (page, capacity) = conn.tcb.segment(&mut surroundings.ctx(id, conn.listener))?;
+        let (page, capacity) = conn.tcb.page_for_segment(&mut surroundings.ctx(id, conn.listener))?;
         Ok(SegmentBuf {
             stack: &mut *self.stack,
             slot: self.slot,

@@ -15,7 +15,8 @@ pub(crate) struct Birth {
     pub(crate) iss: TcpSeqNumber,
     /// Added to the millisecond clock of our timestamps (RFC 7323 section 7.1).
     pub(crate) timestamp_offset: u32,
-    /// Largest TCP segment without options to this peer: MTU - IP header - 20. Also the MSS we announce.
+    /// MSS (RFC 6691) to this peer, and the one that we announce: the MTU less the fixed IP and TCP
+    /// headers. Options, if any, come out of it.
     pub(crate) mss: u16,
     /// As `mss`, for BASE_PLPMTU (RFC 8899 section 5.1.2): a size that most paths carry.
     pub(crate) base_mss: u16,

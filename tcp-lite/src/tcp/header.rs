@@ -40,7 +40,7 @@ pub(crate) type SackBlock = (TcpSeqNumber, TcpSeqNumber);
 /// The options that are implemented.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Options {
-    /// Maximum segment size, bytes, options not counted (RFC 6691).
+    /// MSS (RFC 6691): the MTU less the fixed IP and TCP headers. Options, if any, come out of it.
     pub(crate) mss: Option<u16>,
     /// Window scale, at most 14.
     pub(crate) window_scale: Option<u8>,

@@ -11,7 +11,7 @@
 //!   connection/input.rs: acceptable? split once     connection/output.rs: one header of both halves
 //!       |  acknowledgement        |  payload                ^  position, payload    ^  ACK, window, SACK
 //!   send/: SND.*, RFC 9293    receive/: RCV.*, RFC 9293     |                       |
-//!   sections 3.8, 3.10.4      sections 3.8.6, 3.10.7.4   send/next.rs        receive/window.rs, sack.rs
+//!   sections 3.8, 3.10.2      sections 3.8.6, 3.10.7.4   send/next.rs        receive/window.rs, sack.rs
 //! ```
 //!
 //! Floors: a module uses only modules of lower floors.
@@ -24,18 +24,33 @@
 //! | 3 | `send`, `receive` | the two halves |
 //! | 4 | `connection` | the state machine that connects them |
 //!
+//! EMSS is RFC 5044's name of Eff.snd.MSS (RFC 9293 section 3.7.1): the most payload of a segment. An FPDU
+//! is MPA's frame, which should not be split between segments.
+//!
 //! Deliberate deviations:
 //! - A segment without timestamps is accepted even if they were agreed on (RFC 7323 section 3.2 would
-//!   drop it).
+//!   drop it; `receive/timestamps.rs`).
 //! - A zero-window probe carries no byte (RFC 9293 section 3.8.6.1 sends one), since that would split an
-//!   FPDU.
-//! - An empty segment is acceptable at the right edge of the window itself.
+//!   FPDU (`send/next.rs`).
+//! - An empty segment is acceptable at the right edge of the window itself (`receive/mod.rs`).
+//! - URG is ignored: urgent bytes are handed up like any other (RFC 9293 section 3.8.5;
+//!   `connection/input.rs`).
+//! - Segments with unexpected numbers are answered at most so often a second, bare ones less often (RFC
+//!   5961 section 7 allows the first; `connection/challenge.rs`).
+//! - A RST does not end TIME-WAIT, and a SYN that may not start a new connection there gets a challenge
+//!   ACK (RFC 6191 drops it; `connection/time_wait.rs`).
+//! - The reordering timer waits for the first of the overtaken segments, not the last (RFC 8985 section
+//!   6.2, step 5; `send/scoreboard.rs`).
+//! - The echoed timestamp says nothing about a retransmission above a hole (RFC 8985 section 6.2, step 2;
+//!   `send/ack_sample.rs`).
+//! - The loss of a retransmission reduces the window once more, which RFC 8985 leaves open and Linux does
+//!   not do (`send/reduction.rs`).
 //! - A SYN and data are given up sooner than RFC 9293 section 3.8.3 says (MUST-23: R2 of a SYN at least 3
 //!   minutes; SHOULD: 100 s for data): after [`TcpConfig::user_timeout`](crate::TcpConfig), 10 s by
 //!   default. A peer in a data centre that has not answered by then has failed, and its user wants to
-//!   know. Whoever needs more sets more.
+//!   know (`send/retransmission.rs`).
 //! - An out-of-order segment that is refused for lack of memory is in no SACK block (RFC 2018 section 8
-//!   would report it once): its sender must not take it as received.
+//!   would report it once): its sender must not take it as received (`receive/payload.rs`).
 //!
 //! Not implemented: TCP Fast Open, and Nagle's algorithm (the segment is the user's unit).
 

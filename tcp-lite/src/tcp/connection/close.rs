@@ -86,8 +86,8 @@ impl Tcb {
         self.raise_closed(ctx, reason);
     }
 
-    /// Releases all shared records. Called before the block is dropped, unless it
-    /// [`is_dead`](Self::is_dead).
+    /// Releases everything borrowed from the slabs, and stops the timers. Called before the block is
+    /// dropped, unless it [`is_dead`](Self::is_dead), and when a connection ends whose block lives on.
     pub(crate) fn dispose(&mut self, ctx: &mut Ctx<'_>) {
         self.send.dispose(ctx);
         self.receive.dispose(ctx);

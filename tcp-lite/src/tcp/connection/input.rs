@@ -114,7 +114,7 @@ impl Tcb {
         }
         // Only here: an attacker who has guessed just a sequence number must not set the clock that PAWS
         // uses.
-        self.on_alive(ctx);
+        self.restart_keepalive(ctx);
         self.receive.learn_timestamp(ctx, header, pos);
         let ack_info = AckInfo {
             ack: ack.max(0) as u64,
@@ -158,7 +158,7 @@ impl Tcb {
         }
         if pos < self.receive.nxt() as i64 {
             // The peer is alive: this is a duplicate, or a keepalive or window probe.
-            self.on_alive(ctx);
+            self.restart_keepalive(ctx);
             self.send.on_heard();
             ctx.counters.rx_duplicate_bytes += bytes as u64;
             if bytes > 0 {

@@ -97,22 +97,22 @@ impl Tcb {
         }
     }
 
-    /// A page to write a segment of up to EMSS bytes to. [`push`](Self::push) or
-    /// [`close_page`](Self::close_page) must follow at once.
-    pub(crate) fn segment(&mut self, ctx: &mut Ctx<'_>) -> Result<(PageKey, usize), SendError> {
+    /// A page to write a segment of up to EMSS bytes to, and EMSS. Before any other call than this one,
+    /// [`push`](Self::push) or [`close_page`](Self::close_page) must follow.
+    pub(crate) fn page_for_segment(&mut self, ctx: &mut Ctx<'_>) -> Result<(PageKey, usize), SendError> {
         if !self.takes_segments() {
             return Err(SendError::Closed);
         }
-        self.send.segment(ctx)
+        self.send.page_for_segment(ctx)
     }
 
-    /// Nothing was written to the page that [`segment`](Self::segment) returned.
+    /// Nothing was written to the page that [`page_for_segment`](Self::page_for_segment) returned.
     pub(crate) fn close_page(&mut self, ctx: &mut Ctx<'_>) {
         self.send.close_page(ctx);
     }
 
     /// Queues a segment: the first `bytes` bytes, at least one, of the page that
-    /// [`segment`](Self::segment) returned. After the last of several, the caller calls
+    /// [`page_for_segment`](Self::page_for_segment) returned. After the last of several, the caller calls
     /// [`on_pushed`](Self::on_pushed).
     pub(crate) fn push(&mut self, ctx: &mut Ctx<'_>, bytes: usize) {
         self.send.push(ctx, bytes);

@@ -78,7 +78,7 @@ impl Tcb {
             echo: header.options.timestamps.map(|(_, echo)| echo),
         };
         self.send.establish(ctx, &handshake);
-        self.on_alive(ctx);
+        self.restart_keepalive(ctx);
         self.state = if self.send.is_fin_due() { State::FinWait1 } else { State::Established };
         self.reported = Reported::Opened;
         ctx.established();

@@ -1,7 +1,7 @@
 //! A segment is made: the sending half provides content and position, the receiving half the
 //! acknowledgement (RFC 9293 sections 3.1, 3.4 and 3.7).
 //!
-//! [`Tcb::next_transmission`] only looks, and [`Tcb::sent`] updates the state: in between the stack
+//! [`Tcb::next_transmission`] looks, and [`Tcb::sent`] updates the state: in between the stack
 //! builds the frame, which may fail.
 
 use super::Tcb;
@@ -43,8 +43,9 @@ impl Tcb {
         self.reset_due || self.receive.is_ack_due() || self.send.wants_transmit()
     }
 
-    /// The next segment to send. Changes nothing except that an oversized segment may be cut, and
-    /// acknowledged parts dropped. Without [`sent`](Self::sent) the next call returns the same.
+    /// The next segment to send. Without [`sent`](Self::sent) the next call returns the same. On the way
+    /// a segment may be cut, to EMSS or by the persist timer to the peer's window, its acknowledged parts
+    /// dropped, and the search for lost segments moved on.
     pub(crate) fn next_transmission(&mut self, ctx: &mut Ctx<'_>) -> Option<Transmission> {
         if self.reset_due {
             return Some(self.bare(ctx, TransmissionKind::Reset, self.send.nxt(), Flags::RST));

@@ -47,10 +47,10 @@ impl Tcb {
 
     /// RFC 9293 section 3.8.4.
     fn on_keepalive(&mut self, ctx: &mut Ctx<'_>) {
-        let Some(keepalive) = self.keepalive else { return self.on_alive(ctx) };
+        let Some(keepalive) = self.keepalive else { return self.restart_keepalive(ctx) };
         if self.send.is_waiting() {
             // Other timers already watch the peer.
-            return self.on_alive(ctx);
+            return self.restart_keepalive(ctx);
         }
         if self.keepalive_probes >= keepalive.probes {
             return self.give_up(ctx);
@@ -60,9 +60,10 @@ impl Tcb {
         self.send.send_probe();
     }
 
-    /// The peer sent something.
+    /// Counts the idle time from now on: the peer sent something, the settings changed, or other timers
+    /// watch the peer.
     #[inline]
-    pub(super) fn on_alive(&mut self, ctx: &Ctx<'_>) {
+    pub(super) fn restart_keepalive(&mut self, ctx: &Ctx<'_>) {
         self.keepalive_probes = 0;
         if self.state != State::TimeWait {
             self.timer = self.keepalive.map(|keepalive| (ctx.now + keepalive.idle, Watch::Keepalive));
@@ -73,7 +74,7 @@ impl Tcb {
     pub(crate) fn set_keepalive(&mut self, ctx: &Ctx<'_>, keepalive: Option<Keepalive>) {
         self.keepalive = keepalive;
         if !matches!(self.state, State::SynSent | State::SynReceived) {
-            self.on_alive(ctx);
+            self.restart_keepalive(ctx);
         }
     }
 

@@ -30,7 +30,7 @@ impl ReceiveHalf {
         true
     }
 
-    /// Counts `bytes` handed up in order as held.
+    /// Counts `bytes` handed up, in order or not, as held until they are released.
     pub(in crate::tcp) fn hold(&mut self, ctx: &mut Ctx<'_>, bytes: usize) {
         self.held.hold(bytes as u64);
         ctx.counters.out_of_order.hold(bytes as u64);

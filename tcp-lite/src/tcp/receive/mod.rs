@@ -164,7 +164,7 @@ impl ReceiveHalf {
         self.fin.unwrap_or(self.nxt).min(self.nxt) - 1
     }
 
-    /// Bytes held ahead of the frontier.
+    /// Bytes handed up and not released, in order or not.
     pub(super) fn held(&self) -> OutOfOrder {
         self.held
     }

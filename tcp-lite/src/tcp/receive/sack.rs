@@ -7,7 +7,7 @@ use crate::tcp::header::{MAX_SACK_BLOCKS, SackBlock};
 use crate::tcp::slabs::ReorderSlab;
 
 impl ReceiveHalf {
-    /// A whole segment at `pos` is a duplicate: the next SACK reports it.
+    /// `bytes` bytes at `pos` are duplicates, a whole segment or a part: the next SACK reports them.
     pub(in crate::tcp) fn report_duplicate(&mut self, pos: i64, bytes: usize) {
         let end = pos + bytes as i64;
         if end > 1 {

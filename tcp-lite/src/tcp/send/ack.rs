@@ -94,7 +94,8 @@ impl SendHalf {
         self.timers.resend = None;
     }
 
-    /// The peer sent something, whatever it was.
+    /// The peer sent a segment from below RCV.NXT: a duplicate, or a probe. (What is acceptable comes by
+    /// [`on_ack`](Self::on_ack).)
     #[inline]
     pub(in crate::tcp) fn on_heard(&mut self) {
         self.path.on_heard();

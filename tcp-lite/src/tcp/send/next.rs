@@ -1,6 +1,6 @@
 //! The next segment of the sending half (RFC 9293 section 3.8, RFC 5681 section 3).
 //!
-//! [`SendHalf::next`] only looks, and [`SendHalf::on_sent`] updates the state: in between the frame is
+//! [`SendHalf::next`] looks, and [`SendHalf::on_sent`] updates the state: in between the frame is
 //! built, which may fail.
 
 use super::frto::Frto;
@@ -69,9 +69,9 @@ impl SendHalf {
         self.pending.contains(Pending::SYN)
     }
 
-    /// The next segment to send, once the handshake is over. Changes nothing except that an oversized
-    /// segment may be cut, and acknowledged parts dropped. Without [`on_sent`](Self::on_sent) the next
-    /// call returns the same.
+    /// The next segment to send, once the handshake is over. Without [`on_sent`](Self::on_sent) the next
+    /// call returns the same. On the way a segment may be cut, to EMSS or by the persist timer to the
+    /// peer's window, its acknowledged parts dropped, and the search for lost segments moved on.
     #[inline]
     pub(in crate::tcp) fn next(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
         if self.pending.contains(Pending::TAIL) && self.queue.in_flight() > 0 {
@@ -341,6 +341,7 @@ impl SendHalf {
 
     #[inline]
     fn bare(&self, kind: SendKind, pos: u64, flags: Flags) -> Outgoing {
+        // No room for SACK blocks: a pure acknowledgement has carried them before.
         Outgoing { kind, pos, flags, ecn: Ecn::NotEct, payload: None, spare_bytes: 0 }
     }
 

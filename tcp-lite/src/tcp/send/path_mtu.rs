@@ -126,7 +126,8 @@ impl PathMtu {
         self.timeouts = 0;
     }
 
-    /// The peer sent something.
+    /// The peer sent something, so that a small segment has passed: an acceptable acknowledgement, or a
+    /// segment from below RCV.NXT.
     #[inline]
     pub(super) fn on_heard(&mut self) {
         self.heard = true;

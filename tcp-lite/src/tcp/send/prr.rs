@@ -1,4 +1,4 @@
-//! Proportional rate reduction: limits transmission during fast recovery (RFC 6937).
+//! Proportional rate reduction: limits transmission during fast recovery (RFC 6937, obsoleted by RFC 9937).
 //!
 //! While more is in flight than the new threshold, transmission is proportional to what arrives, so that
 //! the flight falls to the threshold by the end of the round. Below it, the slow start reduction bound
@@ -24,16 +24,16 @@ impl Prr {
         Self { flight: flight.max(1), ..Self::default() }
     }
 
-    /// An acknowledgement reports `delivered` bytes, and `pipe` bytes are in the network; `safe`: it
-    /// advances SND.UNA and reveals no loss.
-    pub(super) fn on_ack(&mut self, delivered: u64, pipe: u64, ssthresh: u32, mss: u32, safe: bool) {
+    /// An acknowledgement reports `delivered` bytes, and `pipe` bytes are in the network; `safe_ack`: it
+    /// advances SND.UNA and reveals no loss (RFC 9937, `SafeACK`).
+    pub(super) fn on_ack(&mut self, delivered: u64, pipe: u64, ssthresh: u32, mss: u32, safe_ack: bool) {
         let (ssthresh, mss) = (u64::from(ssthresh), u64::from(mss));
         self.delivered += delivered;
         let mut send = if pipe > ssthresh {
             (self.delivered * ssthresh).div_ceil(self.flight).saturating_sub(self.out)
         } else {
             let conserved = self.delivered.saturating_sub(self.out).max(delivered);
-            (conserved + if safe { mss } else { 0 }).min(ssthresh - pipe)
+            (conserved + if safe_ack { mss } else { 0 }).min(ssthresh - pipe)
         };
         if self.out == 0 {
             // The first retransmission is never delayed.

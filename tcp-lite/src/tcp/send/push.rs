@@ -1,4 +1,4 @@
-//! Segments queued by the user (RFC 9293 section 3.10.4, SEND).
+//! Segments queued by the user (RFC 9293 section 3.10.2, SEND).
 
 use dp::Mempool;
 
@@ -9,9 +9,12 @@ use crate::tcp::ctx::Ctx;
 use crate::tcp::slabs::{BULK_SEGMENTS, PageKey};
 
 impl SendHalf {
-    /// A page to write a segment of up to EMSS bytes to. [`push`](Self::push) or
-    /// [`close_page`](Self::close_page) must follow at once.
-    pub(in crate::tcp) fn segment(&mut self, ctx: &mut Ctx<'_>) -> Result<(PageKey, usize), SendError> {
+    /// A page to write a segment of up to EMSS bytes to, and EMSS. Before any other call than this one,
+    /// [`push`](Self::push) or [`close_page`](Self::close_page) must follow.
+    pub(in crate::tcp) fn page_for_segment(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+    ) -> Result<(PageKey, usize), SendError> {
         let (queued, emss) = (self.queue.queued(), self.path.emss());
         // An empty queue takes one segment in any case.
         if queued > 0 {
@@ -49,13 +52,13 @@ impl SendHalf {
         SendError::BufferFull
     }
 
-    /// Nothing was written to the page that [`segment`](Self::segment) returned.
+    /// Nothing was written to the page that [`page_for_segment`](Self::page_for_segment) returned.
     pub(in crate::tcp) fn close_page(&mut self, ctx: &mut Ctx<'_>) {
         self.queue.close_page(ctx.segments);
     }
 
     /// Queues a segment: the first `bytes` bytes, at least one, of the page that
-    /// [`segment`](Self::segment) returned. After the last of several, the caller calls
+    /// [`page_for_segment`](Self::page_for_segment) returned. After the last of several, the caller calls
     /// [`on_pushed`](Self::on_pushed).
     pub(in crate::tcp) fn push(&mut self, ctx: &mut Ctx<'_>, bytes: usize) {
         if self.queue.queued() == 0 {

@@ -1,5 +1,5 @@
 //! The retransmission queue of one connection: segments from `push` until their acknowledgement
-//! (RFC 9293 section 3.10.4, SEND, and section 3.4; SND.UNA and SND.NXT).
+//! (RFC 9293 section 3.10.2, SEND, and section 3.4; SND.UNA and SND.NXT).
 //!
 //! A segment is cut only by the callers of [`SendQueue::split`]: after a drop of EMSS, or by the persist
 //! timer. An acknowledgement in the middle of a segment leaves it whole. The records are in

@@ -97,9 +97,9 @@ impl SendHalf {
     }
 
     /// Updates the transmission limit after an acknowledgement in fast recovery.
-    fn update_prr(&mut self, delivered: u64, safe: bool) {
+    fn update_prr(&mut self, delivered: u64, safe_ack: bool) {
         let (pipe, ssthresh) = (self.pipe(), self.congestion.ssthresh());
-        self.recovery.prr.on_ack(delivered, pipe, ssthresh, self.path.emss(), safe);
+        self.recovery.prr.on_ack(delivered, pipe, ssthresh, self.path.emss(), safe_ack);
     }
 
     /// The reordering timer: segments overtaken for long enough are lost.

@@ -1,6 +1,7 @@
 //! Segments queued for transmission: their records, and the slab that holds those of all connections.
 //!
-//! A segment is frozen: its bytes and boundaries never change, however often it is sent. Records are
+//! A segment is frozen: its bytes never change, however often it is sent. Nor do its boundaries, unless it
+//! is cut because EMSS fell below its length, or by the persist timer to a small window. Records are
 //! linked by index. The queue of one connection is in `send/queue.rs`, the buffers are in `pages.rs`.
 
 use std::num::NonZeroU32;
@@ -71,7 +72,8 @@ bitflags! {
         const SACKED = 2;
         /// Inferred lost, and not sent again since.
         const LOST = 4;
-        /// Inferred lost, and not sent again since.
+        /// Retransmitted since this recovery began; cleared when it ends, and by a timeout. (`RESENT`
+        /// stays.)
         const REPAIRED = 8;
         /// In flight: sent, and since then neither acknowledged nor marked lost. Linked in the order of
         /// transmission.

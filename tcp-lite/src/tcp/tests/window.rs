@@ -268,7 +268,7 @@ fn an_idle_connection_is_small_and_holds_nothing_shared() {
 fn segment_records_are_limited() {
     let mut pair = Pair::established(config(), config());
     // One connection may hold half as many as are free: 2 of 5.
-    pair.a.segments = crate::tcp::SegmentSlab::new(5, 5);
+    pair.a.segments = SegmentSlab::new(5, 5);
     assert_eq!(pair.a.push(pair.now, &[1]), Ok(()));
     assert_eq!(pair.a.push(pair.now, &[1]), Ok(()));
     assert_eq!(pair.a.push(pair.now, &[1]), Err(SendError::BufferFull));

@@ -272,7 +272,7 @@ impl Host {
     /// Queues one segment with these bytes.
     pub(super) fn push(&mut self, now: Instant, bytes: &[u8]) -> Result<(), SendError> {
         self.with(now, |tcb, ctx| {
-            let (page, emss) = tcb.segment(ctx)?;
+            let (page, emss) = tcb.page_for_segment(ctx)?;
             assert!(bytes.len() <= emss);
             ctx.segments.room(page)[..bytes.len()].copy_from_slice(bytes);
             match bytes.len() {
