@@ -544,7 +544,7 @@ impl Stack {
                 IcmpErrorKind::TooBig { mtu } => {
                     tcb.on_packet_too_big(ctx, error.seq, super::mss(&error.tuple.remote, mtu))
                 }
-                _ if !tcb.in_flight(error.seq) => false,
+                _ if !tcb.covers_outstanding(error.seq) => false,
                 // Only while connecting: later it may be transient, or forged (RFC 5927 section 5). A
                 // soft error counts only once our SYN was sent again (RFC 5461 section 4.2).
                 IcmpErrorKind::Hard | IcmpErrorKind::Soft

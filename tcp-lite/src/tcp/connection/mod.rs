@@ -185,10 +185,10 @@ impl Tcb {
         self.state == State::Established && self.receive.is_next(seq)
     }
 
-    /// Whether this sequence number is in flight, so that an ICMP error that quotes it is plausible (RFC
-    /// 5927).
-    pub(crate) fn in_flight(&self, seq: TcpSeqNumber) -> bool {
-        self.send.is_in_flight(seq)
+    /// Whether this sequence number is sent and not acknowledged, so that an ICMP error that quotes it is
+    /// plausible (RFC 5927).
+    pub(crate) fn covers_outstanding(&self, seq: TcpSeqNumber) -> bool {
+        self.send.covers_outstanding(seq)
     }
 
     /// A router reports that the segment from `seq` on is larger than `mss`. Returns whether there is

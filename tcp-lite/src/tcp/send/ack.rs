@@ -43,7 +43,7 @@ pub(in crate::tcp) struct Handshake {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PriorSendState {
     una: u64,
-    in_flight: u64,
+    outstanding: u64,
     pub(super) pipe: u64,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct PriorSendState {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AckKind {
     /// It is a duplicate (RFC 5681 section 2).
-    pub(super) duplicate: bool,
+    pub(super) dup_ack: bool,
     /// It is a duplicate without SACK blocks.
     pub(super) plain: bool,
     /// It echoes marks.
@@ -111,7 +111,7 @@ impl SendHalf {
             self.on_ecn_echo(ctx, ack);
         }
         let prior =
-            PriorSendState { una: self.queue.una, in_flight: self.queue.in_flight(), pipe: self.pipe() };
+            PriorSendState { una: self.queue.una, outstanding: self.queue.outstanding(), pipe: self.pipe() };
         let bytes = u64::from(window) << self.agreed.window_scale.unwrap_or(0);
         let window_moved = self.window.update(pos, ack, prior.una, bytes);
         let mut sample = AckSample::new(self.retransmit_filter(ctx, echo));
@@ -125,13 +125,13 @@ impl SendHalf {
             self.learn_rtt(ctx, &mut sample);
             self.on_progress(ctx);
         }
-        let still = ack == prior.una && prior.in_flight > 0 && !probe_answered;
-        let duplicate = still && (sample.delivered > 0 || len == 0 && !window_moved);
+        let still = ack == prior.una && prior.outstanding > 0 && !probe_answered;
+        let dup_ack = still && (sample.delivered > 0 || len == 0 && !window_moved);
         // An acknowledgement that was overtaken by a later one, or that answers a path MTU probe, is no
         // duplicate, but what it newly selectively acknowledges counts (RFC 8985 section 6.2).
-        if sample.acked > 0 || sample.delivered > 0 || duplicate || sample.duplicate.is_some() {
-            let kind = AckKind { duplicate, plain: duplicate && sack.is_empty(), ece };
-            self.recover(ctx, &sample, prior, kind);
+        if sample.acked > 0 || sample.delivered > 0 || dup_ack || sample.dsack.is_some() {
+            let kind = AckKind { dup_ack, plain: dup_ack && sack.is_empty(), ece };
+            self.respond_to_ack(ctx, &sample, prior, kind);
         }
         let fin_acked = self.fin != Fin::Acked && self.queue.una > self.queue.end;
         if fin_acked {
@@ -142,7 +142,7 @@ impl SendHalf {
             // section 3.8.6.1).
             self.timers.progress = ctx.now;
         }
-        self.check_writable(ctx);
+        self.raise_writable(ctx);
         fin_acked
     }
 
@@ -170,11 +170,11 @@ impl SendHalf {
                 if start > 0 && end <= nxt as i64 {
                     ctx.counters.dsack_received += 1;
                     let (start, end) = (start as u64, end as u64);
-                    probe_answered = self.path.is_probe_answered(ctx, start, end);
+                    probe_answered = self.path.take_probe_answer(ctx, start, end);
                     if probe_answered {
                         self.congestion.set_mss(self.path.emss());
                     }
-                    sample.duplicate = Some((start, end)).filter(|_| !probe_answered);
+                    sample.dsack = Some((start, end)).filter(|_| !probe_answered);
                 }
             }
         }

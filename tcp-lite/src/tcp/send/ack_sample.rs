@@ -25,7 +25,7 @@ pub(super) struct AckSample {
     /// The measured round-trip time, microseconds.
     pub(super) rtt_us: Option<u64>,
     /// Duplicate bytes reported by D-SACK (RFC 2883).
-    pub(super) duplicate: Option<(u64, u64)>,
+    pub(super) dsack: Option<(u64, u64)>,
     /// A segment acknowledged cumulatively had been retransmitted.
     pub(super) ambiguous: bool,
     pub(super) filter: RetransmitFilter,
@@ -86,7 +86,7 @@ impl AckSample {
             repaired: false,
             sampled: None,
             rtt_us: None,
-            duplicate: None,
+            dsack: None,
             ambiguous: false,
             filter,
         }

@@ -28,9 +28,9 @@ impl SendHalf {
 
     /// A timer runs while anything is in flight.
     pub(in crate::tcp) fn check_timer(&self) -> Check {
-        let (in_flight, timer) = (self.queue.in_flight(), self.timers.resend);
+        let (outstanding, timer) = (self.queue.outstanding(), self.timers.resend);
         let watches = timer.is_some_and(|(_, resend)| resend != Resend::Window);
-        ensure!(in_flight == 0 || watches, "{in_flight} in flight, and the timer is {timer:?}");
+        ensure!(outstanding == 0 || watches, "{outstanding} outstanding, and the timer is {timer:?}");
         Ok(())
     }
 

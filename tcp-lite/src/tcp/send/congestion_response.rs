@@ -36,7 +36,7 @@ impl SendHalf {
     pub(super) fn reduce_for_marks(&mut self, ctx: &Ctx<'_>) {
         let recovering = self.recovery.phase != Phase::Open;
         let window = if recovering { self.congestion.cwnd() } else { u32::MAX };
-        self.congestion.on_congestion(ctx.now, saturated(self.queue.in_flight()).min(window), Signal::Ecn);
+        self.congestion.on_congestion(ctx.now, saturated(self.queue.outstanding()).min(window), Signal::Ecn);
         self.on_reduced(self.congestion.treats_marks_like_loss());
     }
 
@@ -48,7 +48,7 @@ impl SendHalf {
 
     /// RACK found a loss during recovery; `latest` is the latest lost transmission.
     pub(super) fn reduce_for_loss_in_recovery(&mut self, ctx: &Ctx<'_>, latest: Sent) {
-        if self.reduce_for_loss(ctx, self.queue.una, Some(latest), self.queue.in_flight()) {
+        if self.reduce_for_loss(ctx, self.queue.una, Some(latest), self.queue.outstanding()) {
             self.restart_prr();
         }
     }
@@ -57,7 +57,7 @@ impl SendHalf {
     /// with the new threshold.
     pub(super) fn restart_prr(&mut self) {
         if self.recovery.phase == Phase::Fast {
-            self.recovery.high = self.queue.nxt;
+            self.recovery.recovery_point = self.queue.nxt;
             self.recovery.prr = Prr::new(self.pipe());
         }
     }
@@ -79,7 +79,7 @@ impl SendHalf {
             self.recovery.undo.forget();
         }
         self.reduce_for_marks(ctx);
-        if ack < self.recovery.high {
+        if ack < self.recovery.recovery_point {
             self.restart_prr();
         }
     }

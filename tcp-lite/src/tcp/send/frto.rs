@@ -27,11 +27,11 @@ pub(super) struct Standing {
     /// SND.UNA.
     pub(super) una: u64,
     /// SND.NXT at the timeout (`RecoveryPoint`).
-    pub(super) high: u64,
+    pub(super) recovery_point: u64,
     /// SACK was agreed on.
     pub(super) sack: bool,
     /// It was a duplicate acknowledgement.
-    pub(super) duplicate: bool,
+    pub(super) dup_ack: bool,
     /// There is a new segment that fits the peer's window.
     pub(super) fresh: bool,
 }
@@ -51,7 +51,7 @@ impl Frto {
 
     /// Returns whether the timeout turns out to be spurious.
     pub(super) fn on_ack(&mut self, sample: &AckSample, standing: &Standing) -> bool {
-        if sample.acked == 0 && !standing.duplicate {
+        if sample.acked == 0 && !standing.dup_ack {
             return false;
         }
         match *self {
@@ -64,13 +64,13 @@ impl Frto {
                 false
             }
             Self::Resent => {
-                let goes_on = sample.repaired && standing.una < standing.high && standing.fresh;
+                let goes_on = sample.repaired && standing.una < standing.recovery_point && standing.fresh;
                 *self = if goes_on { Self::Fresh(FRESH_SEGMENTS) } else { Self::Off };
                 false
             }
             Self::Fresh(_) => {
                 *self = Self::Off;
-                sample.delivered > 0 && sample.highest <= standing.high
+                sample.delivered > 0 && sample.highest <= standing.recovery_point
             }
         }
     }
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
     use crate::tcp::slabs::Sent;
 
-    const AT: Standing = Standing { una: 200, high: 900, sack: true, duplicate: false, fresh: true };
+    const AT: Standing = Standing { una: 200, recovery_point: 900, sack: true, dup_ack: false, fresh: true };
 
     /// An acknowledgement of one segment that ends there.
     fn acked(end: u64, repaired: bool) -> AckSample {
@@ -113,15 +113,15 @@ mod tests {
         let mut frto = fresh();
         assert!(frto.on_ack(&acked(300, false), &Standing { una: 300, ..AT }));
         assert_eq!(frto, Frto::Off);
-        assert!(fresh().on_ack(&sacked(400), &Standing { duplicate: true, ..AT }));
+        assert!(fresh().on_ack(&sacked(400), &Standing { dup_ack: true, ..AT }));
     }
 
     #[test]
     fn bytes_from_after_it_or_nothing_new_make_it_genuine() {
-        let duplicate = Standing { duplicate: true, ..AT };
+        let dup_ack = Standing { dup_ack: true, ..AT };
         for sample in [sacked(1000), AckSample::default()] {
             let mut frto = fresh();
-            assert!(!frto.on_ack(&sample, &duplicate));
+            assert!(!frto.on_ack(&sample, &dup_ack));
             assert_eq!(frto, Frto::Off);
         }
     }
@@ -133,9 +133,9 @@ mod tests {
             assert!(!frto.on_ack(sample, &standing));
             frto
         };
-        let duplicate = Standing { duplicate: true, ..AT };
-        assert_eq!(after(&sacked(500), duplicate), Frto::Resent);
-        assert_eq!(after(&AckSample::default(), Standing { sack: false, ..duplicate }), Frto::Off);
+        let dup_ack = Standing { dup_ack: true, ..AT };
+        assert_eq!(after(&sacked(500), dup_ack), Frto::Resent);
+        assert_eq!(after(&AckSample::default(), Standing { sack: false, ..dup_ack }), Frto::Off);
         assert_eq!(after(&acked(900, true), Standing { una: 900, ..AT }), Frto::Off, "all arrived");
         assert_eq!(after(&acked(200, true), Standing { fresh: false, ..AT }), Frto::Off);
         assert_eq!(after(&acked(200, false), AT), Frto::Off, "not all of what was sent again");

@@ -125,7 +125,7 @@ struct Recovery {
     phase: Phase,
     /// SND.NXT when the last recovery began; the recovery ends when everything below is acknowledged
     /// (RFC 6582, `recover`).
-    high: u64,
+    recovery_point: u64,
     dup_acks: u32,
     /// Limits transmission during [`Phase::Fast`].
     prr: Prr,
@@ -287,9 +287,9 @@ impl SendHalf {
         self.queue.una > 0
     }
 
-    /// Whether this sequence number is in flight, so that an ICMP error that quotes it is plausible (RFC
-    /// 5927).
-    pub(super) fn is_in_flight(&self, seq: TcpSeqNumber) -> bool {
+    /// Whether this sequence number is sent and not acknowledged, so that an ICMP error that quotes it is
+    /// plausible (RFC 5927).
+    pub(super) fn covers_outstanding(&self, seq: TcpSeqNumber) -> bool {
         let pos = self.space.pos(seq, self.queue.una);
         (self.queue.una as i64..self.queue.nxt as i64).contains(&pos)
     }
@@ -346,17 +346,18 @@ impl SendHalf {
         }
     }
 
-    /// Bytes believed to be in the network.
+    /// Bytes believed to be in the network (RFC 6675 section 4, `pipe`). Without SACK, each duplicate
+    /// acknowledgement means that a segment left it.
     #[inline]
     fn pipe(&self) -> u64 {
         let counts = !self.agreed.sack && self.recovery.phase != Phase::Loss;
         let left = if counts { u64::from(self.recovery.dup_acks) * u64::from(self.path.emss()) } else { 0 };
-        self.queue.pipe().saturating_sub(left)
+        self.queue.not_sacked_nor_lost().saturating_sub(left)
     }
 
-    /// Limit of the bytes in flight.
+    /// Limit of [`pipe`](Self::pipe): the congestion window, or what PRR allows in fast recovery.
     #[inline]
-    fn cwnd(&self) -> u64 {
+    fn send_limit(&self) -> u64 {
         match self.recovery.phase {
             Phase::Fast => self.recovery.prr.cwnd(),
             Phase::Open | Phase::Loss => u64::from(self.congestion.cwnd()),
@@ -366,7 +367,7 @@ impl SendHalf {
     /// A router reports that the path carries only `mss` (as [`Birth::mss`]), and not the segment from
     /// `seq` on (RFC 1191, RFC 8201). Returns whether there is such a segment.
     pub(super) fn on_packet_too_big(&mut self, ctx: &mut Ctx<'_>, seq: TcpSeqNumber, mss: u16) -> bool {
-        if self.is_in_flight(seq) {
+        if self.covers_outstanding(seq) {
             self.set_path_mss(ctx, mss);
             return true;
         }

@@ -74,7 +74,7 @@ impl SendHalf {
     /// peer's window, its acknowledged parts dropped, and the search for lost segments moved on.
     #[inline]
     pub(in crate::tcp) fn next(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
-        if self.pending.contains(Pending::TAIL) && self.queue.in_flight() > 0 {
+        if self.pending.contains(Pending::TAIL) && self.queue.outstanding() > 0 {
             return Some(match self.tail(ctx) {
                 Some(key) => self.data(ctx, SendKind::Tail, key),
                 None => self.bare(SendKind::Fin, self.queue.end, Flags::FIN),
@@ -138,7 +138,7 @@ impl SendHalf {
                     ctx.counters.tx_retransmits += 1;
                     self.retransmits += 1;
                 } else {
-                    if self.queue.in_flight() == 0 {
+                    if self.queue.outstanding() == 0 {
                         self.timers.progress = ctx.now;
                     }
                     self.timers.pto_from = ctx.now;
@@ -161,7 +161,7 @@ impl SendHalf {
 
     #[inline]
     fn on_fresh_sent(&mut self, ctx: &mut Ctx<'_>) {
-        if self.queue.in_flight() == 0 {
+        if self.queue.outstanding() == 0 {
             self.timers.progress = ctx.now;
         }
         let len = self.queue.on_sent(ctx.segments, ctx.now);
@@ -231,7 +231,7 @@ impl SendHalf {
     /// is the unit.
     #[inline]
     fn cwnd_allows(&self) -> bool {
-        self.pipe() < self.cwnd()
+        self.pipe() < self.send_limit()
     }
 
     /// Whether congestion window and pacing allow a retransmission other than that of the oldest

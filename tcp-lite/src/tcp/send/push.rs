@@ -81,7 +81,7 @@ impl SendHalf {
     /// Raises `Event::Writable` if a segment was refused, a quarter of the send buffer is free, and the
     /// next segment would not be refused for the connection's share of records and buffers. A quarter, so
     /// that the user gets few events, each for many segments.
-    pub(super) fn check_writable(&mut self, ctx: &mut Ctx<'_>) {
+    pub(super) fn raise_writable(&mut self, ctx: &mut Ctx<'_>) {
         if self.writable != Writable::Wanted {
             return;
         }

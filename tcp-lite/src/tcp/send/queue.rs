@@ -86,16 +86,16 @@ impl SendQueue {
         self.end - self.una.clamp(1, self.end)
     }
 
-    /// Positions sent and not acknowledged.
+    /// Positions sent and not acknowledged: SND.NXT - SND.UNA.
     #[inline]
-    pub(super) fn in_flight(&self) -> u64 {
+    pub(super) fn outstanding(&self) -> u64 {
         self.nxt - self.una
     }
 
-    /// Bytes believed to be in the network (RFC 6675 section 4, `pipe`).
+    /// Bytes outstanding and neither selectively acknowledged nor marked lost (with SACK, RFC 6675's `pipe`).
     #[inline]
-    pub(super) fn pipe(&self) -> u64 {
-        self.in_flight().saturating_sub(self.sacked_bytes + self.lost_bytes)
+    pub(super) fn not_sacked_nor_lost(&self) -> u64 {
+        self.outstanding().saturating_sub(self.sacked_bytes + self.lost_bytes)
     }
 
     /// The page to write the next segment of up to `bytes` to; opens a new one from the pools `(small,

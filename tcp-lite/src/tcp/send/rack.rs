@@ -113,7 +113,13 @@ impl Rack {
 
     /// When an overtaken transmission, or one whose segment timed out, counts as lost.
     pub(super) fn lost_at(&self, sent_at: Instant, window: Duration) -> Instant {
-        sent_at + Duration::from_micros(u64::from(self.rtt_us)) + window
+        sent_at + self.patience(window)
+    }
+
+    /// How long after its transmission such a segment counts as lost: a round trip and the reordering window.
+    #[inline]
+    pub(super) fn patience(&self, window: Duration) -> Duration {
+        Duration::from_micros(u64::from(self.rtt_us)) + window
     }
 }
 

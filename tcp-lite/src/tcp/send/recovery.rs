@@ -19,28 +19,32 @@ use crate::tcp::slabs::Sent;
 use crate::{Duration, Instant};
 
 impl SendHalf {
-    /// Processes an acknowledgement that says something new, cumulatively or selectively, or is a duplicate.
-    pub(super) fn recover(
+    /// Responds to an acknowledgement that says something new, cumulatively or selectively, or is a
+    /// duplicate; runs in and outside of a recovery. In this order: what it says about reordering, how much
+    /// left the network, whether the last recovery was spurious, whether it is over, what is lost, and by how
+    /// much the window grows.
+    pub(super) fn respond_to_ack(
         &mut self,
         ctx: &mut Ctx<'_>,
         sample: &AckSample,
         prior: PriorSendState,
         kind: AckKind,
     ) {
-        let duplicate = kind.duplicate;
+        let dup_ack = kind.dup_ack;
         ctx.counters.reordering_seen += u64::from(self.rack.on_ack(ctx.now, sample));
-        if let Some(bytes) = sample.duplicate
+        if let Some(bytes) = sample.dsack
             && !self.recovery.tail.is_own(bytes)
         {
             // (A duplicate of a tail loss probe is no sign of reordering.)
             self.rack.on_dsack(self.queue.una, self.queue.nxt);
         }
-        let left = self.delivered(sample, duplicate);
-        self.count_duplicates(sample, duplicate);
-        let repaired = self.is_repaired_by_probe(ctx, sample, kind);
-        let undone = self.is_spurious_recovery(ctx, sample, duplicate);
+        // (By the duplicates counted before this acknowledgement.)
+        let delivered = self.delivered(sample, dup_ack);
+        self.count_dup_acks(sample, dup_ack);
+        let repaired = self.reduce_if_probe_repaired(ctx, sample, kind);
+        let undone = self.undo_if_spurious(ctx, sample, dup_ack);
         let was = self.recovery.phase;
-        if was != Phase::Open && sample.acked > 0 && self.queue.una >= self.recovery.high {
+        if was != Phase::Open && sample.acked > 0 && self.queue.una >= self.recovery.recovery_point {
             self.end_recovery(ctx);
         } else if was == Phase::Fast && sample.acked > 0 && !self.agreed.sack {
             // A partial acknowledgement: the oldest segment now is lost, too (RFC 6582 section 3.2, step
@@ -49,7 +53,7 @@ impl SendHalf {
         }
         let lost = self.detect_loss(ctx);
         if self.recovery.phase == Phase::Fast {
-            self.update_prr(left, sample.acked > 0 && !lost);
+            self.update_prr(delivered, sample.acked > 0 && !lost);
         }
         // After an undo the window has already had its share of this acknowledgement. Duplicates allow
         // segments to be sent, but leave the window as it is (RFC 3042 section 2).
@@ -63,9 +67,21 @@ impl SendHalf {
         }
     }
 
+    /// Bytes that left the network (RFC 6937 section 2, `DeliveredData`). Without SACK: a segment for
+    /// each duplicate acknowledgement, and for one that advances, the bytes not counted by those.
+    fn delivered(&self, sample: &AckSample, dup_ack: bool) -> u64 {
+        let emss = u64::from(self.path.emss());
+        match dup_ack {
+            _ if self.agreed.sack => sample.delivered,
+            true if !self.is_dup_ack_plausible() => 0,
+            true => emss,
+            false => sample.acked.saturating_sub(u64::from(self.recovery.dup_acks) * emss),
+        }
+    }
+
     /// Without SACK each duplicate acknowledgement means that one segment left the network.
-    fn count_duplicates(&mut self, sample: &AckSample, duplicate: bool) {
-        if duplicate {
+    fn count_dup_acks(&mut self, sample: &AckSample, dup_ack: bool) {
+        if dup_ack {
             self.recovery.dup_acks += u32::from(self.is_dup_ack_plausible());
         } else if sample.acked > 0 && self.recovery.phase == Phase::Fast {
             let arrived = (sample.acked / u64::from(self.path.emss())).max(1).min(u64::from(u32::MAX)) as u32;
@@ -79,46 +95,22 @@ impl SendHalf {
     /// recovery began. If not, the peer forges them to make us send more than the network takes (RFC
     /// 5681 section 3.2, step 4).
     fn is_dup_ack_plausible(&self) -> bool {
-        let outstanding = self.recovery.high.saturating_sub(self.queue.una);
+        let outstanding = self.recovery.recovery_point.saturating_sub(self.queue.una);
         self.recovery.phase != Phase::Fast
             || u64::from(self.recovery.dup_acks) * u64::from(self.path.emss()) < outstanding
     }
 
-    /// Bytes that left the network (RFC 6937 section 2, `DeliveredData`). Without SACK: a segment for
-    /// each duplicate acknowledgement, and for one that advances, the bytes not counted by those.
-    fn delivered(&self, sample: &AckSample, duplicate: bool) -> u64 {
-        let emss = u64::from(self.path.emss());
-        match duplicate {
-            _ if self.agreed.sack => sample.delivered,
-            true if !self.is_dup_ack_plausible() => 0,
-            true => emss,
-            false => sample.acked.saturating_sub(u64::from(self.recovery.dup_acks) * emss),
-        }
-    }
-
-    /// Updates the transmission limit after an acknowledgement in fast recovery.
-    fn update_prr(&mut self, delivered: u64, safe_ack: bool) {
-        let (pipe, ssthresh) = (self.pipe(), self.congestion.ssthresh());
-        self.recovery.prr.on_ack(delivered, pipe, ssthresh, self.path.emss(), safe_ack);
-    }
-
-    /// The reordering timer: segments overtaken for long enough are lost.
-    pub(super) fn on_reorder_timer(&mut self, ctx: &mut Ctx<'_>) {
-        if self.detect_loss(ctx) && self.recovery.phase == Phase::Fast {
-            self.update_prr(0, false);
-        }
-    }
-
-    /// Whether a tail loss probe repaired a loss that nothing else reveals: the window is reduced as for
-    /// any other loss (RFC 8985 section 7.4.2).
-    fn is_repaired_by_probe(&mut self, ctx: &mut Ctx<'_>, sample: &AckSample, kind: AckKind) -> bool {
+    /// Reduces the window, as for any other loss, if a tail loss probe repaired one that nothing else
+    /// reveals (RFC 8985 section 7.4.2). Returns whether one did.
+    fn reduce_if_probe_repaired(&mut self, ctx: &mut Ctx<'_>, sample: &AckSample, kind: AckKind) -> bool {
         if sample.acked > 0 {
             self.pending.remove(Pending::TAIL);
         }
         let repaired = self.recovery.tail.on_ack(self.queue.una, sample, kind.plain);
         if repaired {
             // (There is no probe during recovery.)
-            let (oldest, in_flight) = (self.queue.una - sample.acked, self.queue.in_flight() + sample.acked);
+            let (oldest, in_flight) =
+                (self.queue.una - sample.acked, self.queue.outstanding() + sample.acked);
             if self.reduce_for_loss(ctx, oldest, None, in_flight) {
                 self.recovery.undo.forget();
             }
@@ -126,12 +118,12 @@ impl SendHalf {
         repaired
     }
 
-    /// Whether the current or last recovery turns out to be spurious; if so, undoes it.
-    fn is_spurious_recovery(&mut self, ctx: &mut Ctx<'_>, sample: &AckSample, duplicate: bool) -> bool {
+    /// Undoes the current or last recovery if it turns out to be spurious. Returns whether it did.
+    fn undo_if_spurious(&mut self, ctx: &mut Ctx<'_>, sample: &AckSample, dup_ack: bool) -> bool {
         let recovering = self.recovery.phase != Phase::Open;
-        let by_order = self.recovery.frto != Frto::Off && self.run_frto(ctx, sample, duplicate);
+        let by_order = self.recovery.frto != Frto::Off && self.run_frto(ctx, sample, dup_ack);
         let by_time = recovering && self.recovery.undo.is_original(sample);
-        let by_report = sample.duplicate.is_some_and(|bytes| self.recovery.undo.on_dsack(bytes));
+        let by_report = sample.dsack.is_some_and(|bytes| self.recovery.undo.on_dsack(bytes));
         let spurious = by_order || by_time || by_report;
         if spurious {
             self.undo_recovery(ctx, sample);
@@ -139,12 +131,12 @@ impl SendHalf {
         spurious
     }
 
-    fn run_frto(&mut self, ctx: &Ctx<'_>, sample: &AckSample, duplicate: bool) -> bool {
+    fn run_frto(&mut self, ctx: &Ctx<'_>, sample: &AckSample, dup_ack: bool) -> bool {
         let standing = Standing {
             una: self.queue.una,
-            high: self.recovery.high,
+            recovery_point: self.recovery.recovery_point,
             sack: self.agreed.sack,
-            duplicate,
+            dup_ack,
             fresh: self.is_fresh_sendable(ctx),
         };
         self.recovery.frto.on_ack(sample, &standing)
@@ -168,7 +160,7 @@ impl SendHalf {
         if self.recovery.phase != Phase::Open {
             self.recovery.phase = Phase::Open;
             // It retransmitted nothing that is still unacknowledged.
-            self.recovery.high = self.queue.una.saturating_sub(1);
+            self.recovery.recovery_point = self.queue.una.saturating_sub(1);
             self.recovery.dup_acks = 0;
             self.recovery.frto = Frto::Off;
             self.queue.restore_lost(ctx.segments);
@@ -177,7 +169,7 @@ impl SendHalf {
         if let Some(before) = episode.reduced {
             // RFC 4015 section 3.2, step 9.
             let burst = sample.acked.min(u64::from(initial_window(self.path.emss())));
-            self.congestion.undo(ctx.now, saturated(self.queue.pipe() + burst));
+            self.congestion.undo(ctx.now, saturated(self.queue.not_sacked_nor_lost() + burst));
             self.reduction.undo(before);
         }
     }
@@ -206,7 +198,7 @@ impl SendHalf {
             // RFC 6582 section 3.2, step 2: duplicate acknowledgements caused by an earlier recovery's
             // retransmissions prove nothing. They may come until something beyond that recovery is
             // acknowledged.
-            let fresh = self.queue.una > self.recovery.high;
+            let fresh = self.queue.una > self.recovery.recovery_point;
             open && fresh
                 && self.recovery.dup_acks >= DUP_THRESHOLD
                 && self.queue.mark_head_lost(ctx.segments)
@@ -242,7 +234,7 @@ impl SendHalf {
     /// `latest`: the latest lost transmission, if it is known.
     fn start_recovery(&mut self, ctx: &mut Ctx<'_>, latest: Option<Sent>) {
         ctx.counters.fast_retransmits += 1;
-        let in_flight = self.queue.in_flight();
+        let in_flight = self.queue.outstanding();
         // Segments sent beyond the window by limited transmit do not count (RFC 5681 section 3.2, step
         // 2).
         let beyond = in_flight.saturating_sub(u64::from(self.congestion.cwnd()));
@@ -251,51 +243,16 @@ impl SendHalf {
         let reduced =
             self.reduce_for_loss(ctx, self.queue.una, latest, in_flight - limited).then_some(before);
         self.recovery.phase = Phase::Fast;
-        self.recovery.high = self.queue.nxt;
+        self.recovery.recovery_point = self.queue.nxt;
         self.recovery.prr = Prr::new(in_flight);
         self.recovery.undo.start(self.queue.una, self.queue.nxt, false, reduced);
         self.forget_probe();
     }
 
-    /// The timer expired (RFC 6298 section 5.4 to 5.6, RFC 5681 section 3.1).
-    pub(super) fn on_retransmission_timeout(&mut self, ctx: &mut Ctx<'_>) {
-        ctx.counters.rto_expired += 1;
-        let was = self.recovery.phase;
-        let in_flight = self.queue.in_flight();
-        let oldest = self.queue.head.map(|key| ctx.segments.get(key).sent);
-        let never_resent = self.queue.mark_timed_out(ctx.segments, self.lost_before(ctx));
-        self.timers.reorder = None;
-        let timeout = match was {
-            Phase::Loss if !never_resent => Timeout::Again,
-            Phase::Open | Phase::Fast if self.reduction.answers(self.queue.una, oldest) => Timeout::Answered,
-            _ => Timeout::Congestion,
-        };
-        self.congestion.on_timeout(ctx.now, saturated(in_flight), timeout);
-        if timeout != Timeout::Again {
-            self.recovery.undo.start(self.queue.una, self.queue.nxt, true, Some(self.reduction));
-        }
-        self.on_reduced(true);
-        // With timestamps, Eifel detects a spurious timeout sooner, on any acknowledgement.
-        self.recovery.frto.on_timeout(was == Phase::Open && !self.agreed.timestamps);
-        self.recovery.phase = Phase::Loss;
-        self.recovery.high = self.queue.nxt;
-        self.recovery.dup_acks = 0;
-        self.forget_probe();
-        self.rtt.back_off();
-        self.timers.rto_not_before = ctx.now + self.rtt.rto();
-    }
-
-    /// Unacknowledged segments sent by this time are lost at a timeout (RFC 8985 section 6.3).
-    fn lost_before(&self, ctx: &Ctx<'_>) -> Instant {
-        if !self.agreed.sack {
-            return ctx.now;
-        }
-        ctx.now - (self.rack.lost_at(Instant::ZERO, self.reordering_window()) - Instant::ZERO)
-    }
-
-    fn forget_probe(&mut self) {
-        self.recovery.tail.forget();
-        self.pending.remove(Pending::TAIL);
+    /// Updates the transmission limit after an acknowledgement in fast recovery.
+    fn update_prr(&mut self, delivered: u64, safe_ack: bool) {
+        let (pipe, ssthresh) = (self.pipe(), self.congestion.ssthresh());
+        self.recovery.prr.on_ack(delivered, pipe, ssthresh, self.path.emss(), safe_ack);
     }
 
     /// Reports delivered bytes to congestion control, outside of fast recovery.
@@ -319,5 +276,53 @@ impl SendHalf {
             ece,
             paced: self.pacing(ctx.config).is_some(),
         });
+    }
+
+    /// The reordering timer: segments overtaken for long enough are lost.
+    pub(super) fn on_reorder_timer(&mut self, ctx: &mut Ctx<'_>) {
+        if self.detect_loss(ctx) && self.recovery.phase == Phase::Fast {
+            self.update_prr(0, false);
+        }
+    }
+
+    /// The timer expired (RFC 6298 section 5.4 to 5.6, RFC 5681 section 3.1).
+    pub(super) fn on_retransmission_timeout(&mut self, ctx: &mut Ctx<'_>) {
+        ctx.counters.rto_expired += 1;
+        let was = self.recovery.phase;
+        let in_flight = self.queue.outstanding();
+        let oldest = self.queue.head.map(|key| ctx.segments.get(key).sent);
+        let never_resent = self.queue.mark_timed_out(ctx.segments, self.lost_before(ctx));
+        self.timers.reorder = None;
+        let timeout = match was {
+            Phase::Loss if !never_resent => Timeout::Again,
+            Phase::Open | Phase::Fast if self.reduction.answers(self.queue.una, oldest) => Timeout::Answered,
+            _ => Timeout::Congestion,
+        };
+        self.congestion.on_timeout(ctx.now, saturated(in_flight), timeout);
+        if timeout != Timeout::Again {
+            self.recovery.undo.start(self.queue.una, self.queue.nxt, true, Some(self.reduction));
+        }
+        self.on_reduced(true);
+        // With timestamps, Eifel detects a spurious timeout sooner, on any acknowledgement.
+        self.recovery.frto.on_timeout(was == Phase::Open && !self.agreed.timestamps);
+        self.recovery.phase = Phase::Loss;
+        self.recovery.recovery_point = self.queue.nxt;
+        self.recovery.dup_acks = 0;
+        self.forget_probe();
+        self.rtt.back_off();
+        self.timers.rto_not_before = ctx.now + self.rtt.rto();
+    }
+
+    /// Unacknowledged segments sent by this time are lost at a timeout (RFC 8985 section 6.3).
+    fn lost_before(&self, ctx: &Ctx<'_>) -> Instant {
+        if !self.agreed.sack {
+            return ctx.now;
+        }
+        ctx.now - self.rack.patience(self.reordering_window())
+    }
+
+    fn forget_probe(&mut self) {
+        self.recovery.tail.forget();
+        self.pending.remove(Pending::TAIL);
     }
 }

@@ -41,7 +41,7 @@ impl SendHalf {
     /// Whether a timer watches the peer already.
     #[inline]
     pub(in crate::tcp) fn is_waiting(&self) -> bool {
-        self.queue.in_flight() > 0 || self.timers.resend.is_some()
+        self.queue.outstanding() > 0 || self.timers.resend.is_some()
     }
 
     /// Runs the timers that are due at `ctx.now`.
@@ -95,15 +95,15 @@ impl SendHalf {
                     self.fin = Fin::Due;
                 }
                 self.on_retransmission_timeout(ctx);
-                self.check_black_hole(ctx);
+                self.lower_emss_in_black_hole(ctx);
             }
         }
         self.arm(ctx);
         false
     }
 
-    /// The oldest segment timed out: it may be too large for the path.
-    fn check_black_hole(&mut self, ctx: &mut Ctx<'_>) {
+    /// The oldest segment timed out: lowers EMSS if the segment is too large for the path.
+    fn lower_emss_in_black_hole(&mut self, ctx: &mut Ctx<'_>) {
         let Some(key) = self.queue.head else { return };
         let len = ctx.segments.get(key).len;
         match self.path.on_timeout(ctx, len) {
@@ -171,7 +171,7 @@ impl SendHalf {
             if self.timers.syn_sends > 0 {
                 self.pending |= Pending::SYN;
             }
-        } else if self.queue.in_flight() > 0 {
+        } else if self.queue.outstanding() > 0 {
             if self.fin == Fin::Sent {
                 self.fin = Fin::Due;
             }
@@ -211,7 +211,7 @@ impl SendHalf {
     /// Sets the timer that is due first. A running persist timer keeps running, but not for longer than
     /// it would be set to now.
     pub(in crate::tcp) fn arm(&mut self, ctx: &Ctx<'_>) {
-        let wanted = if self.queue.in_flight() > 0 {
+        let wanted = if self.queue.outstanding() > 0 {
             self.flight_deadline(ctx)
         } else if self.queue.unsent.is_some() {
             // If the segment fits it is about to be sent; if that fails, this timer tries again.

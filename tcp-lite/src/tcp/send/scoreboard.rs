@@ -314,7 +314,7 @@ mod tests {
         assert_eq!((detected.lost, detected.next), (1, Some(at(21))), "3 now, 0 in a moment");
         let detected = queue.detect_lost(&mut slab, &rack, Duration::ZERO, now);
         assert_eq!((detected.lost, detected.lost_again), (1, 1));
-        assert_eq!(queue.pipe(), 0);
+        assert_eq!(queue.not_sacked_nor_lost(), 0);
     }
 
     #[test]
@@ -323,10 +323,10 @@ mod tests {
         let first = queue.head.expect("a segment");
         queue.on_resent(&mut slab, first, at(10), true);
         queue.mark_timed_out(&mut slab, at(3));
-        assert_eq!(queue.pipe(), 2 * LEN);
+        assert_eq!(queue.not_sacked_nor_lost(), 2 * LEN);
         queue.restore_lost(&mut slab);
         queue.check(&slab).expect("invariants");
-        assert_eq!(queue.pipe(), 6 * LEN);
+        assert_eq!(queue.not_sacked_nor_lost(), 6 * LEN);
         assert_eq!(queue.flight.oldest, slab.get(first).next, "the first was sent last");
     }
 

@@ -50,9 +50,9 @@ impl TailProbe {
         self.in_flight = None;
     }
 
-    /// Whether the duplicate bytes are the probe's.
-    pub(super) fn is_own(&self, duplicate: (u64, u64)) -> bool {
-        self.in_flight == Some(Content::Again) && duplicate.0 < self.end && self.end <= duplicate.1
+    /// Whether the bytes reported as duplicate are the probe's.
+    pub(super) fn is_own(&self, dsack: (u64, u64)) -> bool {
+        self.in_flight == Some(Content::Again) && dsack.0 < self.end && self.end <= dsack.1
     }
 
     /// An acknowledgement up to `una`; `plain`: a duplicate one without SACK blocks. Returns whether the
@@ -60,7 +60,7 @@ impl TailProbe {
     pub(super) fn on_ack(&mut self, una: u64, sample: &AckSample, plain: bool) -> bool {
         let Some(content) = self.in_flight.filter(|_| una >= self.nxt) else { return false };
         let again = content == Content::Again;
-        let twice = sample.duplicate.is_some_and(|duplicate| self.is_own(duplicate));
+        let twice = sample.dsack.is_some_and(|bytes| self.is_own(bytes));
         if !again || twice || una > self.nxt || plain {
             self.in_flight = None;
         }
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     fn duplicate(start: u64, end: u64) -> AckSample {
-        AckSample { duplicate: Some((start, end)), ..AckSample::default() }
+        AckSample { dsack: Some((start, end)), ..AckSample::default() }
     }
 
     fn sent(again: bool) -> TailProbe {

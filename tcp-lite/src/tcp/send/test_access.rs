@@ -10,8 +10,8 @@ impl SendHalf {
     }
 
     /// Positions sent and not acknowledged.
-    pub(in crate::tcp) fn in_flight(&self) -> u64 {
-        self.queue.in_flight()
+    pub(in crate::tcp) fn outstanding(&self) -> u64 {
+        self.queue.outstanding()
     }
 
     /// Behind the last byte pushed.
@@ -28,7 +28,7 @@ impl SendHalf {
     }
 
     pub(in crate::tcp) fn window(&self) -> u64 {
-        self.cwnd()
+        self.send_limit()
     }
 
     pub(in crate::tcp) fn phase(&self) -> Phase {
@@ -41,7 +41,7 @@ impl SendHalf {
 
     /// RFC 6582, `recover`.
     pub(in crate::tcp) fn recovery_point(&self) -> u64 {
-        self.recovery.high
+        self.recovery.recovery_point
     }
 
     pub(in crate::tcp) fn congestion(&self) -> &Congestion {

@@ -64,7 +64,7 @@ impl SendHalf {
         let fits = u64::from(segment.len) <= bytes
             && sum + u64::from(segment.len) <= MAX_TRAIN_BYTES
             && segment.end() <= self.window.edge()
-            && self.pipe() + sum < self.cwnd();
+            && self.pipe() + sum < self.send_limit();
         fits.then_some(next)
     }
 }

@@ -279,7 +279,7 @@ fn recovery_ends_at_the_threshold_and_sends_in_proportion_on_the_way() {
     let window = pair.a.tcb().sending().window();
     let recovering = |pair: &Pair| pair.a.tcb().sending().phase() == Phase::Fast;
     assert!(pair.run_until(ms(100), recovering));
-    let flight = pair.a.tcb().sending().in_flight();
+    let flight = pair.a.tcb().sending().outstanding();
     // Without what limited transmit let out beyond the window.
     let ssthresh = flight.min(window) / 2;
     let started: Instant = pair.now;
@@ -319,7 +319,7 @@ fn duplicates_that_are_made_up_let_no_more_out_than_was_in_flight() {
     let mut pair = Pair::established(config, config);
     push(&mut pair, 150);
     pair.transmit();
-    let flight = pair.a.tcb().sending().in_flight();
+    let flight = pair.a.tcb().sending().outstanding();
     let mut ack = pair.log.iter().rev().find(|(_, side, _)| *side == Side::B).unwrap().2.clone();
     ack.header.flags = Default::default();
     ack.header.options.timestamps = None;
@@ -330,6 +330,6 @@ fn duplicates_that_are_made_up_let_no_more_out_than_was_in_flight() {
         while pair.a.transmit(now).is_some() {}
     }
     assert_eq!(pair.a.counters.fast_retransmits, 1);
-    let out = pair.a.tcb().sending().in_flight();
+    let out = pair.a.tcb().sending().outstanding();
     assert!(out > flight && out <= 2 * flight, "{out} bytes are out, {flight} were");
 }

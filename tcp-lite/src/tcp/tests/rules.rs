@@ -60,8 +60,10 @@ fn icmp_errors_are_plausible_only_for_what_is_in_flight() {
     pair.a.push(pair.now, &pattern(0, 100)).unwrap();
     let sent = pair.a.transmit(pair.now).unwrap().header.seq;
     let tcb = pair.a.tcb();
-    assert!(tcb.in_flight(sent) && tcb.in_flight(sent + 99));
-    assert!(!tcb.in_flight(sent + 100) && !tcb.in_flight(TcpSeqNumber(sent.0.wrapping_sub(1))));
+    assert!(tcb.covers_outstanding(sent) && tcb.covers_outstanding(sent + 99));
+    assert!(
+        !tcb.covers_outstanding(sent + 100) && !tcb.covers_outstanding(TcpSeqNumber(sent.0.wrapping_sub(1)))
+    );
 }
 
 fn noise() -> impl Strategy<Value = (Vec<u8>, i32, i32, u8, usize, u64)> {
