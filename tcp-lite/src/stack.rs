@@ -516,17 +516,17 @@ impl Stack {
     /// As [`settle`](Self::settle), without the ready queue.
     fn settle_timer(&mut self, slot: u32) {
         let Some((id, conn)) = self.connections.get_mut(slot) else { return };
-        let dead = conn.tcb.is_dead();
+        let droppable = conn.tcb.is_droppable();
         let enters_time_wait =
             conn.tcb.state() == State::TimeWait && !std::mem::replace(&mut conn.in_time_wait, true);
         let deadline = conn.tcb.deadline();
-        if conn.half_open && (dead || conn.tcb.state() != State::SynReceived) {
+        if conn.half_open && (droppable || conn.tcb.state() != State::SynReceived) {
             conn.half_open = false;
             if let Some(listener) = conn.listener {
                 self.listeners.settle_half_open(listener, &conn.tuple.remote);
             }
         }
-        if dead {
+        if droppable {
             return self.forget(self.now, slot);
         }
         self.connections.wheel.set(slot, deadline);

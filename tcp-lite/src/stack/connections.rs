@@ -232,7 +232,7 @@ impl Connections {
     /// The slot of an id, if the user may still use it.
     pub(crate) fn live(&self, id: ConnId) -> Option<u32> {
         let slot = self.slots.get(id.slot as usize).filter(|s| s.generation == id.generation)?;
-        slot.conn.as_ref().filter(|c| !c.tcb.is_over()).map(|_| id.slot)
+        slot.conn.as_ref().filter(|c| !c.tcb.is_closed_for_user()).map(|_| id.slot)
     }
 
     pub(crate) fn get(&self, slot: u32) -> Option<&Conn> {
@@ -325,7 +325,7 @@ impl Connections {
             let state = conn.tcb.state();
             ensure!(!conn.half_open || state == State::SynReceived, "half-open in {state:?}");
             ensure!(conn.in_time_wait == (state == State::TimeWait), "slot {slot} in {state:?}");
-            ensure!(!conn.tcb.is_dead(), "slot {slot} has a dead connection");
+            ensure!(!conn.tcb.is_droppable(), "slot {slot} has a dead connection");
         }
         Ok(())
     }

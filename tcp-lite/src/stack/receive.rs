@@ -240,7 +240,7 @@ impl Stack {
             }
         }
         self.counters.rx_no_connection += 1;
-        if let Some(reset) = header.reset(payload.len()) {
+        if let Some(reset) = header.rst_reply(payload.len()) {
             self.queue_answer(origin.mac, tuple, reset);
         }
     }

@@ -287,7 +287,7 @@ fn emit(
                 offset += payload.len();
             }
         }
-        Some(Payload::Probe(key)) => {
+        Some(Payload::MtuProbe(key)) => {
             if let Some(probe) = searches.buf(key) {
                 out.extend(headers.with_payload(pool, probe.head(), || probe.share()));
             }

@@ -133,7 +133,7 @@ impl TcpHeader {
 
     /// The RST that answers this segment when no connection takes it; `None` for a RST
     /// (RFC 9293 section 3.10.7.1).
-    pub(crate) fn reset(&self, payload_bytes: usize) -> Option<Self> {
+    pub(crate) fn rst_reply(&self, payload_bytes: usize) -> Option<Self> {
         if self.flags.contains(Flags::RST) {
             return None;
         }

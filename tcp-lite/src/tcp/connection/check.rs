@@ -36,7 +36,7 @@ impl Tcb {
             self.state,
             self.reported
         );
-        ensure!(!self.reset_due || self.state == State::Closed, "a RST in {:?}", self.state);
+        ensure!(!self.rst_due || self.state == State::Closed, "a RST in {:?}", self.state);
         if self.state != State::Closed {
             self.check_state()?;
         }
@@ -55,7 +55,7 @@ impl Tcb {
         let opening = matches!(self.state, SynSent | SynReceived);
         ensure!(opening != self.send.is_syn_acked(), "our SYN is acknowledged in {:?}", self.state);
         let peer_closed = matches!(self.state, CloseWait | LastAck | Closing | TimeWait);
-        ensure!(peer_closed == self.receive.is_finished(), "the peer's FIN in {:?}", self.state);
+        ensure!(peer_closed == self.receive.is_stream_complete(), "the peer's FIN in {:?}", self.state);
         self.send.check_timer()?;
         match self.state {
             // The user may have closed it before it was open.

@@ -29,27 +29,27 @@ impl Tcb {
     /// Drops everything queued. A RST is the last transmission if the peer knows of the connection.
     /// Raises `Event::Closed(Aborted)` (RFC 9293 section 3.10.5).
     pub(crate) fn abort(&mut self, ctx: &mut Ctx<'_>) {
-        let reset = !matches!(self.state, State::SynSent | State::TimeWait);
-        self.terminate(ctx, CloseReason::Aborted, reset);
+        let send_rst = !matches!(self.state, State::SynSent | State::TimeWait);
+        self.terminate(ctx, CloseReason::Aborted, send_rst);
     }
 
     /// The peer cannot be reached (ICMP while connecting, no neighbour): ends the connection without a
     /// RST, even if one was still to be sent.
     pub(crate) fn unreachable(&mut self, ctx: &mut Ctx<'_>) {
         self.terminate(ctx, CloseReason::Unreachable, false);
-        self.reset_due = false;
+        self.rst_due = false;
     }
 
     /// The peer did not answer in time.
     pub(super) fn give_up(&mut self, ctx: &mut Ctx<'_>) {
         // A peer that has not answered our SYN knows of no connection.
-        let reset = self.send.is_syn_acked();
-        self.terminate(ctx, CloseReason::TimedOut, reset);
+        let send_rst = self.send.is_syn_acked();
+        self.terminate(ctx, CloseReason::TimedOut, send_rst);
     }
 
     /// The peer's FIN was reached in order.
     pub(super) fn on_peer_closed(&mut self, ctx: &mut Ctx<'_>) {
-        self.receive.on_finished();
+        self.receive.on_stream_complete();
         ctx.peer_closed();
         match self.state {
             State::Established => self.state = State::CloseWait,
@@ -69,8 +69,8 @@ impl Tcb {
         }
     }
 
-    /// Ends the connection in any state: releases everything shared, and sends a RST if `reset`.
-    pub(super) fn terminate(&mut self, ctx: &mut Ctx<'_>, reason: CloseReason, reset: bool) {
+    /// Ends the connection in any state: releases everything shared, and sends a RST if `send_rst`.
+    pub(super) fn terminate(&mut self, ctx: &mut Ctx<'_>, reason: CloseReason, send_rst: bool) {
         if self.state == State::Closed {
             return;
         }
@@ -78,8 +78,8 @@ impl Tcb {
         self.dispose(ctx);
         self.send.stop();
         self.receive.stop();
-        self.reset_due = reset;
-        if reset {
+        self.rst_due = send_rst;
+        if send_rst {
             // If the RST cannot be sent in this time, the block is dropped.
             self.timer = Some((ctx.now + ctx.config.user_timeout, Watch::End));
         }
@@ -87,7 +87,7 @@ impl Tcb {
     }
 
     /// Releases everything borrowed from the slabs, and stops the timers. Called before the block is
-    /// dropped, unless it [`is_dead`](Self::is_dead), and when a connection ends whose block lives on.
+    /// dropped, unless it [`is_droppable`](Self::is_droppable), and when a connection ends whose block lives on.
     pub(crate) fn dispose(&mut self, ctx: &mut Ctx<'_>) {
         self.send.dispose(ctx);
         self.receive.dispose(ctx);

@@ -37,7 +37,7 @@ impl Tcb {
     ) -> Verdict {
         match self.state {
             // The connection is over; only its own RST may still be waiting.
-            State::Closed => return header.reset(payload.len()).map_or(Verdict::Done, Verdict::Reset),
+            State::Closed => return header.rst_reply(payload.len()).map_or(Verdict::Done, Verdict::Reset),
             State::SynSent => return self.on_segment_in_syn_sent(ctx, header),
             State::SynReceived if self.is_syn_again(header) && header.ack.is_none() => {
                 // Our SYN-ACK was lost. (The SYN-ACK of a simultaneous open continues below, as the ACK
@@ -73,9 +73,9 @@ impl Tcb {
         // In SYN-RECEIVED, an acknowledgement of anything but our SYN belongs to another connection,
         // whatever its sequence number: reset it. A challenge ACK would start an exchange of them (RFC
         // 9293 section 3.5.2, group 2).
-        let reset = flags.contains(Flags::RST);
-        if self.state == State::SynReceived && !reset && !self.acknowledges_our_syn(header) {
-            return header.reset(bytes).map_or(Verdict::Done, Verdict::Reset);
+        let is_rst = flags.contains(Flags::RST);
+        if self.state == State::SynReceived && !is_rst && !self.acknowledges_our_syn(header) {
+            return header.rst_reply(bytes).map_or(Verdict::Done, Verdict::Reset);
         }
         if self.receive.is_old(ctx, header) {
             ctx.counters.rx_old_timestamps += 1;
@@ -87,7 +87,7 @@ impl Tcb {
             self.on_unacceptable(ctx, header, pos, bytes);
             return Verdict::Done;
         }
-        if reset {
+        if is_rst {
             self.on_reset(ctx, pos);
             return Verdict::Done;
         }

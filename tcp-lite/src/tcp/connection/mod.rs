@@ -64,7 +64,7 @@ pub(crate) struct Tcb {
     state: State,
     reported: Reported,
     /// A RST is the last segment to send.
-    reset_due: bool,
+    rst_due: bool,
     send: SendHalf,
     receive: ReceiveHalf,
     challenges: Challenges,
@@ -86,7 +86,7 @@ impl Tcb {
             remote_port: birth.remote_port,
             state,
             reported: if ctx.listener.is_none() { Reported::Opened } else { Reported::Nothing },
-            reset_due: false,
+            rst_due: false,
             send: SendHalf::new(ctx, birth, offer),
             receive: ReceiveHalf::new(config, birth, offer),
             challenges: Challenges::default(),
@@ -170,13 +170,13 @@ impl Tcb {
     }
 
     /// Nothing is left to receive, wait for or send: the block can be dropped.
-    pub(crate) fn is_dead(&self) -> bool {
-        self.state == State::Closed && !self.reset_due
+    pub(crate) fn is_droppable(&self) -> bool {
+        self.state == State::Closed && !self.rst_due
     }
 
     /// `Event::Closed` was raised (or would have been, for a connection that was never reported). The id
     /// is dead for the user; the block may live on in TIME-WAIT or until its RST is sent.
-    pub(crate) fn is_over(&self) -> bool {
+    pub(crate) fn is_closed_for_user(&self) -> bool {
         self.reported == Reported::Closed
     }
 

@@ -43,7 +43,7 @@ impl Tcb {
         // Only our SYN can be acknowledged, and only after it was sent.
         let acceptable = header.ack.map(|ack| self.send.is_ack_of_syn(ack));
         if acceptable == Some(false) {
-            return header.reset(0).map_or(Verdict::Done, Verdict::Reset);
+            return header.rst_reply(0).map_or(Verdict::Done, Verdict::Reset);
         }
         if header.flags.contains(Flags::RST) {
             if acceptable == Some(true) {

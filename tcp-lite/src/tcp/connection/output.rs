@@ -9,7 +9,7 @@ use crate::ip::Ecn;
 use crate::tcp::State;
 use crate::tcp::ctx::Ctx;
 use crate::tcp::header::{Flags, HEADER_BYTES, MAX_HEADER_BYTES, Options, TcpHeader, sack_room};
-use crate::tcp::receive::Earlier;
+use crate::tcp::receive::SeparateAck;
 use crate::tcp::send::{Outgoing, Payload, SendKind};
 
 /// A segment to send, and to report with [`Tcb::sent`] afterwards.
@@ -32,7 +32,7 @@ enum TransmissionKind {
     Send(SendKind),
     Ack,
     /// An acknowledgement of less than has arrived, for the mark of those bytes.
-    EarlierAck,
+    SeparateAck,
 }
 
 impl Tcb {
@@ -40,14 +40,14 @@ impl Tcb {
     /// possible, a false no is not.
     #[inline]
     pub(crate) fn wants_transmit(&self) -> bool {
-        self.reset_due || self.receive.is_ack_due() || self.send.wants_transmit()
+        self.rst_due || self.receive.is_ack_due() || self.send.wants_transmit()
     }
 
     /// The next segment to send. Without [`sent`](Self::sent) the next call returns the same. On the way
     /// a segment may be cut, to EMSS or by the persist timer to the peer's window, its acknowledged parts
     /// dropped, and the search for lost segments moved on.
     pub(crate) fn next_transmission(&mut self, ctx: &mut Ctx<'_>) -> Option<Transmission> {
-        if self.reset_due {
+        if self.rst_due {
             return Some(self.bare(ctx, TransmissionKind::Reset, self.send.nxt(), Flags::RST));
         }
         if matches!(self.state, State::SynSent | State::SynReceived) {
@@ -58,8 +58,8 @@ impl Tcb {
             let answers = self.state == State::SynReceived && self.receive.is_ack_due();
             return answers.then(|| self.acknowledge(ctx));
         }
-        if let Some(earlier) = self.receive.earlier_ack() {
-            return Some(self.acknowledge_earlier(ctx, earlier));
+        if let Some(separate) = self.receive.separate_ack() {
+            return Some(self.acknowledge_separately(ctx, separate));
         }
         // SACK blocks may not fit beside data, so they are sent first.
         let ack = self.receive.is_ack_due();
@@ -82,7 +82,7 @@ impl Tcb {
     ) {
         let Some(Payload::Segment(first)) = transmission.payload else { return };
         // CWR must be on one segment only.
-        if transmission.kind != TransmissionKind::Send(SendKind::Fresh)
+        if transmission.kind != TransmissionKind::Send(SendKind::New)
             || transmission.header.flags.contains(Flags::CWR)
         {
             return;
@@ -102,15 +102,15 @@ impl Tcb {
         match kind {
             TransmissionKind::Reset => {
                 ctx.counters.tx_resets += 1;
-                self.reset_due = false;
+                self.rst_due = false;
                 self.timer = None;
                 return;
             }
             TransmissionKind::Send(kind) => self.send.on_sent(ctx, *kind, *payload, *segments),
             TransmissionKind::Ack => ctx.counters.tx_acks += 1,
-            TransmissionKind::EarlierAck => {
+            TransmissionKind::SeparateAck => {
                 ctx.counters.tx_acks += 1;
-                return self.receive.on_earlier_ack_sent(header.window);
+                return self.receive.on_separate_ack_sent(header.window);
             }
         }
         if header.ack.is_some() {
@@ -140,7 +140,7 @@ impl Tcb {
     }
 
     /// Says nothing new, except that these bytes are received, and their mark.
-    fn acknowledge_earlier(&self, ctx: &Ctx<'_>, Earlier { ack, on }: Earlier) -> Transmission {
+    fn acknowledge_separately(&self, ctx: &Ctx<'_>, SeparateAck { ack, on }: SeparateAck) -> Transmission {
         let flags = if on { Flags::ECE } else { Flags::empty() };
         let mut header = self.header(ctx, self.send.nxt(), flags, 0);
         header.ack = Some(self.receive.seq(ack));
@@ -150,7 +150,7 @@ impl Tcb {
             payload: None,
             segments: 1,
             ecn: Ecn::NotEct,
-            kind: TransmissionKind::EarlierAck,
+            kind: TransmissionKind::SeparateAck,
         }
     }
 

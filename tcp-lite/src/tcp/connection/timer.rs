@@ -4,7 +4,7 @@
 use super::Tcb;
 use crate::tcp::State;
 use crate::tcp::ctx::Ctx;
-use crate::tcp::send::earlier;
+use crate::tcp::send::first_of;
 use crate::{CloseReason, Instant, Keepalive};
 
 /// What the timer of the connection itself is for: one purpose at a time.
@@ -20,8 +20,8 @@ impl Tcb {
     /// When [`on_timer`](Self::on_timer) wants to be called. Any call may change it.
     #[inline]
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        let halves = earlier(self.send.deadline(), self.receive.deadline());
-        earlier(halves, self.timer.map(|(at, _)| at))
+        let halves = first_of(self.send.deadline(), self.receive.deadline());
+        first_of(halves, self.timer.map(|(at, _)| at))
     }
 
     /// Runs the timers that are due at `ctx.now`, if any. Returns whether segments in flight were not
@@ -31,7 +31,7 @@ impl Tcb {
         if watch == Some(Watch::End) {
             self.terminate(ctx, CloseReason::Graceful, false);
             // A RST that could not be sent is given up.
-            self.reset_due = false;
+            self.rst_due = false;
             return false;
         }
         self.receive.on_timer(ctx.now);
@@ -57,7 +57,7 @@ impl Tcb {
         }
         self.keepalive_probes += 1;
         self.timer = Some((ctx.now + keepalive.interval, Watch::Keepalive));
-        self.send.send_probe();
+        self.send.send_window_probe();
     }
 
     /// Counts the idle time from now on: the peer sent something, the settings changed, or other timers
@@ -83,7 +83,7 @@ impl Tcb {
     pub(crate) fn on_link_lost(&mut self, ctx: &mut Ctx<'_>) {
         if !matches!(self.state, State::SynSent | State::TimeWait) {
             self.terminate(ctx, CloseReason::LinkDown, false);
-            self.reset_due = false;
+            self.rst_due = false;
         }
     }
 

@@ -76,12 +76,12 @@ fn a_header_must_fit() {
 
 #[test]
 fn a_reset_answers_what_no_connection_takes() {
-    let reset = plain().reset(10).unwrap();
+    let reset = plain().rst_reply(10).unwrap();
     assert_eq!((reset.seq, reset.ack, reset.src_port), (TcpSeqNumber(200), None, 2));
     let syn = TcpHeader { ack: None, flags: Flags::SYN, ..plain() };
-    let reset = syn.reset(10).unwrap();
+    let reset = syn.rst_reply(10).unwrap();
     assert_eq!((reset.seq, reset.ack), (TcpSeqNumber(0), Some(TcpSeqNumber(111))));
-    assert_eq!(reset.reset(0), None);
+    assert_eq!(reset.rst_reply(0), None);
 }
 
 proptest! {
@@ -89,7 +89,7 @@ proptest! {
     fn any_bytes_parse_or_fail_and_what_parses_is_emitted_alike(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
         if let Ok((header, len)) = TcpHeader::parse(&bytes) {
             prop_assert!(len <= bytes.len());
-            let _ = header.reset(0);
+            let _ = header.rst_reply(0);
             let mut out = [0; MAX_HEADER_BYTES];
             header.emit(&mut out);
             let (again, _) = TcpHeader::parse(&out[..header.emitted_len()]).unwrap();

@@ -7,7 +7,7 @@ use crate::Instant;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct DelayedAck {
     /// The position acknowledged last.
-    last_sent: u64,
+    last_ack_sent: u64,
     /// Segments and bytes received and not acknowledged.
     segments: u8,
     bytes: u32,
@@ -68,19 +68,19 @@ impl DelayedAck {
 
     /// The position acknowledged last.
     #[inline]
-    pub(super) fn last_sent(&self) -> u64 {
-        self.last_sent
+    pub(super) fn last_ack_sent(&self) -> u64 {
+        self.last_ack_sent
     }
 
     /// A segment was sent that acknowledges everything, up to `nxt`.
     #[inline]
     pub(super) fn on_sent(&mut self, nxt: u64) {
-        *self = Self { last_sent: nxt, segments: 0, bytes: 0, timer: None, due: self.due };
+        *self = Self { last_ack_sent: nxt, segments: 0, bytes: 0, timer: None, due: self.due };
     }
 
     /// A segment was sent that acknowledges only up to `ack`.
-    pub(super) fn on_earlier_sent(&mut self, ack: u64) {
-        self.last_sent = ack;
+    pub(super) fn on_separate_sent(&mut self, ack: u64) {
+        self.last_ack_sent = ack;
     }
 
     /// The requested acknowledgement was sent.

@@ -14,13 +14,13 @@ pub(super) struct Echo {
     /// With DCTCP: the position to acknowledge separately, since the bytes up to there have a different
     /// mark than the rest (RFC 8257 section 3.2), and whether that acknowledgement carries ECE.
     /// Positions begin at 1.
-    earlier: Option<NonZeroU64>,
-    earlier_on: bool,
+    separate: Option<NonZeroU64>,
+    separate_on: bool,
 }
 
 /// A separate acknowledgement of bytes with a different mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::tcp) struct Earlier {
+pub(in crate::tcp) struct SeparateAck {
     /// Acknowledges up to this position.
     pub(in crate::tcp) ack: u64,
     /// Carries ECE.
@@ -30,7 +30,7 @@ pub(in crate::tcp) struct Earlier {
 impl Echo {
     /// Nothing will be acknowledged any more.
     pub(super) fn stop(&mut self) {
-        self.earlier = None;
+        self.separate = None;
     }
 
     /// A data segment arrived when the frontier was at `frontier`. `waiting`: earlier segments are still
@@ -50,8 +50,8 @@ impl Echo {
             self.on = marked;
             if was != marked && waiting {
                 // If the mark changes several times before the next transmission, ECE is kept.
-                self.earlier_on = was || self.earlier.is_some() && self.earlier_on;
-                self.earlier = NonZeroU64::new(frontier);
+                self.separate_on = was || self.separate.is_some() && self.separate_on;
+                self.separate = NonZeroU64::new(frontier);
             }
             return was != marked;
         }
@@ -69,13 +69,13 @@ impl Echo {
 
     /// The separate acknowledgement to send before anything else.
     #[inline]
-    pub(super) fn earlier(&self) -> Option<Earlier> {
-        self.earlier.map(|ack| Earlier { ack: ack.get(), on: self.earlier_on })
+    pub(super) fn separate(&self) -> Option<SeparateAck> {
+        self.separate.map(|ack| SeparateAck { ack: ack.get(), on: self.separate_on })
     }
 
     /// It was sent: returns its position.
-    pub(super) fn take_earlier(&mut self) -> Option<u64> {
-        self.earlier.take().map(NonZeroU64::get)
+    pub(super) fn take_separate(&mut self) -> Option<u64> {
+        self.separate.take().map(NonZeroU64::get)
     }
 }
 

@@ -28,7 +28,7 @@ mod sack;
 mod timestamps;
 mod window;
 
-pub(super) use ecn_echo::{Earlier, is_ecn_setup};
+pub(super) use ecn_echo::{SeparateAck, is_ecn_setup};
 pub(super) use held::MAX_EVICTED;
 
 use dp::Mbuf;
@@ -239,7 +239,7 @@ impl ReceiveHalf {
             let full = payload_of(self.mss, self.agreed.option_bytes());
             if arrival.refused {
                 refused = true;
-            } else if arrival.urgent || self.acks.is_enough(full) {
+            } else if arrival.ack_now || self.acks.is_enough(full) {
                 self.acks.send_now();
             } else {
                 self.acks.delay(ctx.now + ctx.config.delayed_ack);
@@ -249,11 +249,11 @@ impl ReceiveHalf {
             self.acks.send_now();
             self.take_fin(ctx.reorder, pos + bytes as i64);
         }
-        PayloadOutcome { refused, finished: self.is_finished() }
+        PayloadOutcome { refused, finished: self.is_stream_complete() }
     }
 
     /// Whether all bytes of the peer and its FIN have arrived.
-    pub(super) fn is_finished(&self) -> bool {
+    pub(super) fn is_stream_complete(&self) -> bool {
         self.fin.is_some_and(|fin| self.nxt > fin)
     }
 
@@ -298,7 +298,7 @@ impl ReceiveHalf {
     #[inline]
     pub(super) fn learn_timestamp(&mut self, ctx: &Ctx<'_>, header: &TcpHeader, pos: i64) {
         if self.agreed.timestamps {
-            self.timestamps.learn(ctx, header, pos, self.acks.last_sent());
+            self.timestamps.learn(ctx, header, pos, self.acks.last_ack_sent());
         }
     }
 
@@ -316,15 +316,15 @@ impl ReceiveHalf {
 
     /// The separate acknowledgement to send before anything else.
     #[inline]
-    pub(super) fn earlier_ack(&self) -> Option<Earlier> {
-        self.echo.earlier()
+    pub(super) fn separate_ack(&self) -> Option<SeparateAck> {
+        self.echo.separate()
     }
 
     /// It was sent.
-    pub(super) fn on_earlier_ack_sent(&mut self, window: u16) {
-        if let Some(ack) = self.echo.take_earlier() {
+    pub(super) fn on_separate_ack_sent(&mut self, window: u16) {
+        if let Some(ack) = self.echo.take_separate() {
             self.on_window_sent(ack, window);
-            self.acks.on_earlier_sent(ack);
+            self.acks.on_separate_sent(ack);
         }
     }
 
@@ -334,7 +334,7 @@ impl ReceiveHalf {
     }
 
     /// The peer has closed, and its whole stream has arrived.
-    pub(super) fn on_finished(&mut self) {
+    pub(super) fn on_stream_complete(&mut self) {
         self.acks.send_now();
     }
 

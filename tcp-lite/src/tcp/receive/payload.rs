@@ -16,7 +16,7 @@ pub(super) struct Arrival {
     pub(super) advanced: bool,
     /// Requires an immediate acknowledgement: a hole appeared, shrank or closed, or bytes were
     /// duplicates or dropped.
-    pub(super) urgent: bool,
+    pub(super) ack_now: bool,
     /// Nothing was accepted, for lack of memory: an acknowledgement would say nothing new.
     pub(super) refused: bool,
 }
@@ -43,7 +43,7 @@ impl ReceiveHalf {
             let piece = if gap.is_some() { view.as_ref().and_then(Mbuf::share) } else { view.take() };
             let Some(mut piece) = piece else {
                 ctx.counters.rx_no_mbuf += 1;
-                arrival.urgent = true;
+                arrival.ack_now = true;
                 break;
             };
             piece.advance((from - start) as usize);
@@ -52,25 +52,25 @@ impl ReceiveHalf {
                 new += to - from;
                 ctx.received(from - 1, piece, self.nxt - 1);
             } else {
-                arrival.urgent = true;
+                arrival.ack_now = true;
                 refused = true;
             }
         }
         arrival.refused = new == 0 && refused;
-        if new < end - start && !arrival.urgent {
+        if new < end - start && !arrival.ack_now {
             // Duplicate bytes inside the window; the first of them are reported (RFC 2883 section 4.2).
             ctx.counters.rx_duplicate_bytes += end - start - new;
             self.duplicate = twice.or(Some((at, end)));
             if let Some(ranges) = self.ranges {
                 ctx.reorder.get_mut(ranges).touch(start);
             }
-            arrival.urgent = true;
+            arrival.ack_now = true;
         }
         if self.fin == Some(self.nxt) {
             self.nxt += 1;
         }
         arrival.advanced = self.nxt != before;
-        arrival.urgent |= had_hole || self.ranges.is_some();
+        arrival.ack_now |= had_hole || self.ranges.is_some();
         arrival
     }
 
@@ -81,14 +81,14 @@ impl ReceiveHalf {
             payload.advance(old);
             ctx.counters.rx_duplicate_bytes += old as u64;
             self.report_duplicate(pos, old);
-            arrival.urgent = true;
+            arrival.ack_now = true;
         }
         let start = (pos + old as i64).max(1) as u64;
         let limit = self.fin.map_or(self.edge, |fin| fin.min(self.edge));
         let room = limit.saturating_sub(start).min(payload.len() as u64) as usize;
         if room < payload.len() {
             payload.truncate(room);
-            arrival.urgent = true;
+            arrival.ack_now = true;
         }
         start
     }

@@ -76,7 +76,7 @@ impl SendHalf {
         match sample_us {
             Some(sample_us) => {
                 self.rtt.sample(ctx.now, sample_us);
-                self.recovery.tail.on_sample();
+                self.recovery.loss_probe.on_sample();
             }
             None if syn_lost => self.rtt.on_syn_lost(),
             None => {}
@@ -115,9 +115,9 @@ impl SendHalf {
         let bytes = u64::from(window) << self.agreed.window_scale.unwrap_or(0);
         let window_moved = self.window.update(pos, ack, prior.una, bytes);
         let mut sample = AckSample::new(self.retransmit_filter(ctx, echo));
-        let mut probe_answered = false;
+        let mut mtu_probe_answered = false;
         if self.agreed.sack && !sack.is_empty() {
-            probe_answered = self.learn_sack(ctx, sack, ack, &mut sample);
+            mtu_probe_answered = self.learn_sack(ctx, sack, ack, &mut sample);
         }
         if ack > prior.una {
             self.path.gather(ctx, &self.queue, ack);
@@ -125,7 +125,7 @@ impl SendHalf {
             self.learn_rtt(ctx, &mut sample);
             self.on_progress(ctx);
         }
-        let still = ack == prior.una && prior.outstanding > 0 && !probe_answered;
+        let still = ack == prior.una && prior.outstanding > 0 && !mtu_probe_answered;
         let dup_ack = still && (sample.delivered > 0 || len == 0 && !window_moved);
         // An acknowledgement that was overtaken by a later one, or that answers a path MTU probe, is no
         // duplicate, but what it newly selectively acknowledges counts (RFC 8985 section 6.2).
@@ -157,7 +157,7 @@ impl SendHalf {
         ack: u64,
         sample: &mut AckSample,
     ) -> bool {
-        let mut probe_answered = false;
+        let mut mtu_probe_answered = false;
         let (una, nxt, space) = (self.queue.una, self.queue.nxt, self.space);
         let span = |(start, end)| (space.pos(start, una), space.pos(end, una));
         let mut blocks = sack.iter().map(|block| span(*block)).peekable();
@@ -170,11 +170,11 @@ impl SendHalf {
                 if start > 0 && end <= nxt as i64 {
                     ctx.counters.dsack_received += 1;
                     let (start, end) = (start as u64, end as u64);
-                    probe_answered = self.path.take_probe_answer(ctx, start, end);
-                    if probe_answered {
+                    mtu_probe_answered = self.path.take_mtu_probe_answer(ctx, start, end);
+                    if mtu_probe_answered {
                         self.congestion.set_mss(self.path.emss());
                     }
-                    sample.dsack = Some((start, end)).filter(|_| !probe_answered);
+                    sample.dsack = Some((start, end)).filter(|_| !mtu_probe_answered);
                 }
             }
         }
@@ -183,7 +183,7 @@ impl SendHalf {
                 self.queue.sack(ctx.segments, start as u64, end as u64, sample);
             }
         }
-        probe_answered
+        mtu_probe_answered
     }
 
     /// The filter that tells apart transmissions of one segment.
@@ -209,7 +209,7 @@ impl SendHalf {
         };
         if let Some(rtt_us) = sample.rtt_us {
             self.rtt.sample(ctx.now, rtt_us);
-            self.recovery.tail.on_sample();
+            self.recovery.loss_probe.on_sample();
         }
     }
 

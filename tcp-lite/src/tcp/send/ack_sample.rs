@@ -18,7 +18,7 @@ pub(super) struct AckSample {
     /// The highest end of a newly delivered segment.
     pub(super) highest: u64,
     /// A segment that was retransmitted in this recovery is acknowledged cumulatively.
-    pub(super) repaired: bool,
+    pub(super) retransmitted: bool,
     /// When the newest segment acknowledged cumulatively was sent, if that gives an RTT sample: all were
     /// sent only once, and it had not waited at the peer behind a hole.
     pub(super) sampled: Option<Instant>,
@@ -83,7 +83,7 @@ impl AckSample {
             latest: None,
             lowest_original: u64::MAX,
             highest: 0,
-            repaired: false,
+            retransmitted: false,
             sampled: None,
             rtt_us: None,
             dsack: None,
@@ -100,23 +100,23 @@ impl AckSample {
 
     /// A segment newly arrived, in order or not.
     #[inline]
-    pub(super) fn deliver(&mut self, sent: Sent, end: u64, len: u32, resent: bool) {
+    pub(super) fn deliver(&mut self, sent: Sent, end: u64, len: u32, retransmitted: bool) {
         self.delivered += u64::from(len);
         self.highest = self.highest.max(end);
-        if !resent {
+        if !retransmitted {
             self.lowest_original = self.lowest_original.min(end);
         }
-        let counts = !resent || self.filter.is_long_enough(sent.at);
+        let counts = !retransmitted || self.filter.is_long_enough(sent.at);
         if counts && self.latest.is_none_or(|latest| sent.is_after(latest)) {
             self.latest = Some(sent);
         }
     }
 
     #[inline]
-    fn deliver_in_order(&mut self, sent: Sent, end: u64, len: u32, resent: bool) {
+    fn deliver_in_order(&mut self, sent: Sent, end: u64, len: u32, retransmitted: bool) {
         let latest = self.latest;
-        self.deliver(sent, end, len, resent);
-        if resent && self.filter.echoes_before(sent.at) {
+        self.deliver(sent, end, len, retransmitted);
+        if retransmitted && self.filter.echoes_before(sent.at) {
             self.latest = latest;
         }
     }
@@ -125,13 +125,18 @@ impl AckSample {
     #[inline]
     pub(super) fn acknowledge(&mut self, segment: &Segment) {
         let marks = segment.marks;
-        self.repaired |= marks.contains(Marks::REPAIRED);
-        self.ambiguous |= marks.contains(Marks::RESENT);
+        self.retransmitted |= marks.contains(Marks::RETRANSMITTED_IN_RECOVERY);
+        self.ambiguous |= marks.contains(Marks::RETRANSMITTED);
         if marks.contains(Marks::SACKED) {
             self.sampled = None;
         } else {
             self.sampled = Some(segment.sent.at).filter(|_| !self.ambiguous);
-            self.deliver_in_order(segment.sent, segment.end(), segment.len, marks.contains(Marks::RESENT));
+            self.deliver_in_order(
+                segment.sent,
+                segment.end(),
+                segment.len,
+                marks.contains(Marks::RETRANSMITTED),
+            );
         }
     }
 }

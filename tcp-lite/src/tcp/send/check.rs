@@ -46,16 +46,17 @@ impl SendQueue {
     /// Sums, cursors and both orders agree with the marks.
     pub(super) fn check(&self, slab: &SegmentSlab) -> Check {
         let (mut sacked, mut lost, mut in_flight, mut count) = ((0, 0), 0, 0, 0);
-        let (mut pos, mut last, mut is_sent, mut is_past_repair) = (None, None, true, false);
+        let (mut pos, mut last, mut is_sent, mut may_be_lost) = (None, None, true, false);
         let (mut page, mut small_pages) = (None, 0);
-        let mut found = [self.unsent, self.repair, self.sacks.last].map(|cursor| cursor.is_none());
+        let mut found = [self.unsent, self.retransmit_from, self.sacks.last].map(|cursor| cursor.is_none());
         for key in self.keys(slab, self.head, |segment| segment.next) {
             let (key, segment) = key?;
-            for (found, cursor) in found.iter_mut().zip([self.unsent, self.repair, self.sacks.last]) {
+            for (found, cursor) in found.iter_mut().zip([self.unsent, self.retransmit_from, self.sacks.last])
+            {
                 *found |= cursor == Some(key);
             }
             is_sent &= self.unsent != Some(key);
-            is_past_repair |= self.repair == Some(key);
+            may_be_lost |= self.retransmit_from == Some(key);
             ensure!(pos.is_none_or(|pos| pos == segment.pos), "a gap in the queue at {}", segment.pos);
             ensure!(segment.len > 0, "a segment without bytes at {}", segment.pos);
             pos = Some(segment.end());
@@ -66,7 +67,7 @@ impl SendQueue {
             match place {
                 Marks::SACKED => sacked = (sacked.0 + len, sacked.1 + 1),
                 Marks::LOST => {
-                    ensure!(is_past_repair, "lost in front of the next to be sent again: {}", segment.pos);
+                    ensure!(may_be_lost, "lost in front of the next to be sent again: {}", segment.pos);
                     lost += len;
                 }
                 Marks::IN_FLIGHT => in_flight += 1,
@@ -87,10 +88,10 @@ impl SendQueue {
         let sums = (sacked.0, sacked.1, lost, count);
         ensure!(counted == sums, "SACKed, lost, queued: {counted:?} of {sums:?}");
         let mut earlier: Option<SegmentKey> = None;
-        for key in self.keys(slab, self.flight.oldest, |segment| segment.later) {
+        for key in self.keys(slab, self.flight.oldest, |segment| segment.sent_after) {
             let (key, segment) = key?;
             ensure!(segment.marks.contains(Marks::IN_FLIGHT), "in flight and marked {:?}", segment.marks);
-            ensure!(segment.earlier == earlier, "the order of transmission is torn at {}", segment.pos);
+            ensure!(segment.sent_before == earlier, "the order of transmission is torn at {}", segment.pos);
             // The parts of a split segment were sent together.
             let in_order = earlier.is_none_or(|earlier| !slab.get(earlier).sent.is_after(segment.sent));
             ensure!(in_order, "sent before the one in front: {}", segment.pos);

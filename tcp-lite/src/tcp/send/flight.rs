@@ -40,13 +40,13 @@ impl Flight {
     #[inline]
     pub(super) fn unlink(&mut self, slab: &mut SegmentSlab, key: SegmentKey) {
         let segment = slab.get_mut(key);
-        let (earlier, later) = (segment.earlier.take(), segment.later.take());
+        let (earlier, later) = (segment.sent_before.take(), segment.sent_after.take());
         match earlier {
-            Some(earlier) => slab.get_mut(earlier).later = later,
+            Some(earlier) => slab.get_mut(earlier).sent_after = later,
             None => self.oldest = later,
         }
         match later {
-            Some(later) => slab.get_mut(later).earlier = earlier,
+            Some(later) => slab.get_mut(later).sent_before = earlier,
             None => self.newest = earlier,
         }
     }
@@ -56,7 +56,7 @@ impl Flight {
     pub(super) fn restore(&mut self, slab: &mut SegmentSlab, near: Option<SegmentKey>, key: SegmentKey) {
         let sent = slab.get(key).sent;
         let mut place = near;
-        while let Some(next) = place.map_or(self.oldest, |place| slab.get(place).later)
+        while let Some(next) = place.map_or(self.oldest, |place| slab.get(place).sent_after)
             && sent.is_after(slab.get(next).sent)
         {
             place = Some(next);
@@ -67,14 +67,14 @@ impl Flight {
     #[inline]
     fn insert_after(&mut self, slab: &mut SegmentSlab, earlier: Option<SegmentKey>, key: SegmentKey) {
         let later = match earlier {
-            Some(earlier) => slab.get_mut(earlier).later.replace(key),
+            Some(earlier) => slab.get_mut(earlier).sent_after.replace(key),
             None => self.oldest.replace(key),
         };
         match later {
-            Some(later) => slab.get_mut(later).earlier = Some(key),
+            Some(later) => slab.get_mut(later).sent_before = Some(key),
             None => self.newest = Some(key),
         }
         let segment = slab.get_mut(key);
-        (segment.earlier, segment.later) = (earlier, later);
+        (segment.sent_before, segment.sent_after) = (earlier, later);
     }
 }

@@ -7,7 +7,7 @@
 use super::ack_sample::AckSample;
 
 /// New segments sent in step 2b (RFC 5682 section 2.1: at most two).
-const FRESH_SEGMENTS: u8 = 2;
+const NEW_SEGMENTS: u8 = 2;
 
 /// State of the algorithm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,9 +16,9 @@ pub(super) enum Frto {
     #[default]
     Off,
     /// The oldest segment is being retransmitted (step 1).
-    Resent,
+    Retransmitted,
     /// It was acknowledged: so many new segments may follow (step 2b).
-    Fresh(u8),
+    New(u8),
 }
 
 /// State of the connection after an acknowledgement during F-RTO.
@@ -33,18 +33,18 @@ pub(super) struct Standing {
     /// It was a duplicate acknowledgement.
     pub(super) dup_ack: bool,
     /// There is a new segment that fits the peer's window.
-    pub(super) fresh: bool,
+    pub(super) new_sendable: bool,
 }
 
 impl Frto {
     /// A timeout; `first` unless a recovery was in progress.
     pub(super) fn on_timeout(&mut self, first: bool) {
-        *self = if first { Self::Resent } else { Self::Off };
+        *self = if first { Self::Retransmitted } else { Self::Off };
     }
 
     /// A new segment was sent.
-    pub(super) fn on_fresh(&mut self) {
-        if let Self::Fresh(left) = self {
+    pub(super) fn on_new_sent(&mut self) {
+        if let Self::New(left) = self {
             *left = left.saturating_sub(1);
         }
     }
@@ -57,18 +57,19 @@ impl Frto {
         match *self {
             Self::Off => false,
             // With SACK, duplicates are not conclusive; without it they mean that the peer has a hole.
-            Self::Resent if sample.acked == 0 => {
+            Self::Retransmitted if sample.acked == 0 => {
                 if !standing.sack {
                     *self = Self::Off;
                 }
                 false
             }
-            Self::Resent => {
-                let goes_on = sample.repaired && standing.una < standing.recovery_point && standing.fresh;
-                *self = if goes_on { Self::Fresh(FRESH_SEGMENTS) } else { Self::Off };
+            Self::Retransmitted => {
+                let goes_on =
+                    sample.retransmitted && standing.una < standing.recovery_point && standing.new_sendable;
+                *self = if goes_on { Self::New(NEW_SEGMENTS) } else { Self::Off };
                 false
             }
-            Self::Fresh(_) => {
+            Self::New(_) => {
                 *self = Self::Off;
                 sample.delivered > 0 && sample.highest <= standing.recovery_point
             }
@@ -81,12 +82,13 @@ mod tests {
     use super::*;
     use crate::tcp::slabs::Sent;
 
-    const AT: Standing = Standing { una: 200, recovery_point: 900, sack: true, dup_ack: false, fresh: true };
+    const AT: Standing =
+        Standing { una: 200, recovery_point: 900, sack: true, dup_ack: false, new_sendable: true };
 
     /// An acknowledgement of one segment that ends there.
-    fn acked(end: u64, repaired: bool) -> AckSample {
-        let mut sample = AckSample { acked: 100, repaired, ..AckSample::default() };
-        sample.deliver(Sent::NEVER, end, 100, repaired);
+    fn acked(end: u64, retransmitted: bool) -> AckSample {
+        let mut sample = AckSample { acked: 100, retransmitted, ..AckSample::default() };
+        sample.deliver(Sent::NEVER, end, 100, retransmitted);
         sample
     }
 
@@ -103,8 +105,8 @@ mod tests {
     fn fresh() -> Frto {
         let mut frto = resent();
         assert!(!frto.on_ack(&acked(200, true), &AT));
-        assert_eq!(frto, Frto::Fresh(2));
-        frto.on_fresh();
+        assert_eq!(frto, Frto::New(2));
+        frto.on_new_sent();
         frto
     }
 
@@ -134,10 +136,10 @@ mod tests {
             frto
         };
         let dup_ack = Standing { dup_ack: true, ..AT };
-        assert_eq!(after(&sacked(500), dup_ack), Frto::Resent);
+        assert_eq!(after(&sacked(500), dup_ack), Frto::Retransmitted);
         assert_eq!(after(&AckSample::default(), Standing { sack: false, ..dup_ack }), Frto::Off);
         assert_eq!(after(&acked(900, true), Standing { una: 900, ..AT }), Frto::Off, "all arrived");
-        assert_eq!(after(&acked(200, true), Standing { fresh: false, ..AT }), Frto::Off);
+        assert_eq!(after(&acked(200, true), Standing { new_sendable: false, ..AT }), Frto::Off);
         assert_eq!(after(&acked(200, false), AT), Frto::Off, "not all of what was sent again");
         let mut again = Frto::default();
         again.on_timeout(false);

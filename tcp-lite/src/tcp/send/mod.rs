@@ -8,7 +8,7 @@
 //! | the peer's window | `window.rs` | RFC 9293 sections 3.8.6, 3.10.7.4 |
 //! | an acknowledgement arrives | `ack.rs`, `ack_sample.rs` | RFC 9293 section 3.10.7.4, RFC 2018, 2883, 7323 |
 //! | which segments arrived, which are lost | `scoreboard.rs`, `sacks.rs`, `flight.rs`, `rack.rs` | RFC 2018, 6675, 8985 |
-//! | loss recovery | `recovery.rs`, `prr.rs`, `undo.rs`, `frto.rs`, `tail_probe.rs` | RFC 5681, 6582, 6937 (now 9937), 4015, 5682, 8985 |
+//! | loss recovery | `recovery.rs`, `prr.rs`, `undo.rs`, `frto.rs`, `loss_probe.rs` | RFC 5681, 6582, 6937 (now 9937), 4015, 5682, 8985 |
 //! | when the window is reduced | `congestion_response.rs`, `reduction.rs` | RFC 3168, 5681 |
 //! | round-trip time and timeout | `rtt.rs`, `retransmission.rs`, `timers.rs` | RFC 6298, 7765, 9293 section 3.8.1 |
 //! | segment size | `path_mtu.rs` | RFC 8899, 1191, 8201 |
@@ -23,6 +23,7 @@ mod check;
 mod congestion_response;
 mod flight;
 mod frto;
+mod loss_probe;
 mod next;
 mod pacing;
 mod path_mtu;
@@ -36,7 +37,6 @@ mod retransmission;
 mod rtt;
 mod sacks;
 mod scoreboard;
-mod tail_probe;
 #[cfg(test)]
 mod test_access;
 mod timers;
@@ -47,11 +47,12 @@ mod window;
 pub(super) use ack::{AckInfo, Handshake};
 pub(crate) use next::Payload;
 pub(super) use next::{Outgoing, SendKind};
-pub(super) use retransmission::earlier;
+pub(super) use retransmission::first_of;
 
 use bitflags::bitflags;
 
 use self::frto::Frto;
+use self::loss_probe::LossProbe;
 use self::pacing::Pace;
 use self::path_mtu::PathMtu;
 use self::prr::Prr;
@@ -59,7 +60,6 @@ use self::queue::SendQueue;
 use self::rack::Rack;
 use self::reduction::Reduction;
 use self::rtt::RttEstimator;
-use self::tail_probe::TailProbe;
 use self::timers::Timers;
 use self::undo::Undo;
 use self::window::PeerWindow;
@@ -77,9 +77,9 @@ bitflags! {
         const SYN = 1;
         /// A segment without payload below the window: for a zero window, a keepalive, or to make the
         /// peer answer.
-        const PROBE = 2;
+        const WINDOW_PROBE = 2;
         /// A tail loss probe.
-        const TAIL = 4;
+        const LOSS_PROBE = 4;
         /// Not a transmission: the next new segment may be cut to the peer's window.
         const CUT = 8;
     }
@@ -129,7 +129,7 @@ struct Recovery {
     dup_acks: u32,
     /// Limits transmission during [`Phase::Fast`].
     prr: Prr,
-    tail: TailProbe,
+    loss_probe: LossProbe,
     undo: Undo,
     frto: Frto,
 }
@@ -240,8 +240,8 @@ impl SendHalf {
     }
 
     /// A segment without payload below the window has to be sent, which makes the peer answer.
-    pub(super) fn send_probe(&mut self) {
-        self.pending |= Pending::PROBE;
+    pub(super) fn send_window_probe(&mut self) {
+        self.pending |= Pending::WINDOW_PROBE;
     }
 
     /// The user has closed: a FIN follows the queue (RFC 9293 section 3.10.4).

@@ -19,22 +19,22 @@ pub(crate) enum Payload {
     /// A segment of [`SegmentSlab`](crate::tcp::SegmentSlab).
     Segment(SegmentKey),
     /// A path MTU probe of [`SearchSlab`](crate::tcp::SearchSlab).
-    Probe(SearchKey),
+    MtuProbe(SearchKey),
 }
 
 /// Why a segment is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::tcp) enum SendKind {
     Syn,
-    Fresh,
-    Repair,
+    New,
+    Retransmission,
     /// A tail loss probe: new bytes, or the last ones again.
-    Tail,
+    LossProbe,
     Fin,
     /// A segment without payload below the window.
-    Probe,
+    WindowProbe,
     /// A path MTU probe.
-    Path,
+    MtuProbe,
 }
 
 /// The sending half's part of a segment; the receiving half completes the header.
@@ -56,11 +56,12 @@ impl SendHalf {
     /// false no is not.
     #[inline]
     pub(in crate::tcp) fn wants_transmit(&self) -> bool {
-        self.pending.intersects(Pending::SYN | Pending::PROBE | Pending::TAIL)
-            || self.queue.lost_bytes > 0 && (self.repair_allowed() || self.queue.repair == self.queue.head)
-            || self.queue.unsent.is_some() && self.fresh_allowed() && self.queue.nxt < self.window.edge()
+        self.pending.intersects(Pending::SYN | Pending::WINDOW_PROBE | Pending::LOSS_PROBE)
+            || self.queue.lost_bytes > 0
+                && (self.retransmission_allowed() || self.queue.retransmit_from == self.queue.head)
+            || self.queue.unsent.is_some() && self.new_allowed() && self.queue.nxt < self.window.edge()
             || self.is_fin_next()
-            || self.is_path_probe_next()
+            || self.is_mtu_probe_next()
     }
 
     /// Whether a SYN, or SYN-ACK, has to be sent.
@@ -74,31 +75,31 @@ impl SendHalf {
     /// peer's window, its acknowledged parts dropped, and the search for lost segments moved on.
     #[inline]
     pub(in crate::tcp) fn next(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
-        if self.pending.contains(Pending::TAIL) && self.queue.outstanding() > 0 {
-            return Some(match self.tail(ctx) {
-                Some(key) => self.data(ctx, SendKind::Tail, key),
+        if self.pending.contains(Pending::LOSS_PROBE) && self.queue.outstanding() > 0 {
+            return Some(match self.loss_probe(ctx) {
+                Some(key) => self.data(ctx, SendKind::LossProbe, key),
                 None => self.bare(SendKind::Fin, self.queue.end, Flags::FIN),
             });
         }
-        if let Some(key) = self.repairable(ctx) {
-            return Some(self.data(ctx, SendKind::Repair, key));
+        if let Some(key) = self.retransmittable(ctx) {
+            return Some(self.data(ctx, SendKind::Retransmission, key));
         }
-        if self.is_path_probe_next()
+        if self.is_mtu_probe_next()
             && let Some((key, pos)) = self.path.probe(ctx)
         {
-            let payload = Some(Payload::Probe(key));
-            return Some(Outgoing { payload, ..self.bare(SendKind::Path, pos, Flags::empty()) });
+            let payload = Some(Payload::MtuProbe(key));
+            return Some(Outgoing { payload, ..self.bare(SendKind::MtuProbe, pos, Flags::empty()) });
         }
         if let Some(key) = self.sendable(ctx) {
-            return Some(self.data(ctx, SendKind::Fresh, key));
+            return Some(self.data(ctx, SendKind::New, key));
         }
         if self.is_fin_next() {
             return Some(self.bare(SendKind::Fin, self.queue.end, Flags::FIN));
         }
         // An old sequence number makes the peer answer, and carries nothing (section 3.8.4).
         self.pending
-            .contains(Pending::PROBE)
-            .then(|| self.bare(SendKind::Probe, self.queue.una.saturating_sub(1), Flags::empty()))
+            .contains(Pending::WINDOW_PROBE)
+            .then(|| self.bare(SendKind::WindowProbe, self.queue.una.saturating_sub(1), Flags::empty()))
     }
 
     /// What [`next`](Self::next) returned, or a SYN, was sent; of a train, the first `segments`
@@ -122,15 +123,15 @@ impl SendHalf {
                     self.retransmits += 1;
                 }
             }
-            SendKind::Fresh => (0..segments).for_each(|_| self.on_fresh_sent(ctx)),
-            SendKind::Repair => {
+            SendKind::New => (0..segments).for_each(|_| self.on_new_sent(ctx)),
+            SendKind::Retransmission => {
                 if let Some(Payload::Segment(key)) = payload {
-                    self.on_resent(ctx, key);
+                    self.on_retransmitted(ctx, key);
                 }
             }
-            SendKind::Tail => {
+            SendKind::LossProbe => {
                 if let Some(Payload::Segment(key)) = payload {
-                    self.on_tail_sent(ctx, key);
+                    self.on_loss_probe_data_sent(ctx, key);
                 }
             }
             SendKind::Fin => {
@@ -143,16 +144,16 @@ impl SendHalf {
                     }
                     self.timers.pto_from = ctx.now;
                 }
-                if self.pending.contains(Pending::TAIL) {
-                    self.on_probe_sent(ctx, self.queue.end + 1, true);
+                if self.pending.contains(Pending::LOSS_PROBE) {
+                    self.on_loss_probe_sent(ctx, self.queue.end + 1, true);
                 }
                 self.fin = Fin::Sent;
                 self.timers.control_sent_at = ctx.now;
                 self.queue.nxt = self.queue.end + 1;
             }
-            SendKind::Probe => self.pending.remove(Pending::PROBE),
-            SendKind::Path => {
-                if let Some(Payload::Probe(key)) = payload {
+            SendKind::WindowProbe => self.pending.remove(Pending::WINDOW_PROBE),
+            SendKind::MtuProbe => {
+                if let Some(Payload::MtuProbe(key)) = payload {
                     self.path.on_probe_sent(ctx, key, self.rtt.rto());
                 }
             }
@@ -160,48 +161,48 @@ impl SendHalf {
     }
 
     #[inline]
-    fn on_fresh_sent(&mut self, ctx: &mut Ctx<'_>) {
+    fn on_new_sent(&mut self, ctx: &mut Ctx<'_>) {
         if self.queue.outstanding() == 0 {
             self.timers.progress = ctx.now;
         }
         let len = self.queue.on_sent(ctx.segments, ctx.now);
         self.recovery.prr.on_sent(u64::from(len));
         self.pace(ctx, len);
-        self.recovery.frto.on_fresh();
-        self.reduction.on_fresh_sent();
+        self.recovery.frto.on_new_sent();
+        self.reduction.on_new_sent();
         self.timers.data_sent_at = ctx.now;
         self.timers.pto_from = ctx.now;
         self.pending.remove(Pending::CUT);
     }
 
-    fn on_resent(&mut self, ctx: &mut Ctx<'_>, key: SegmentKey) {
+    fn on_retransmitted(&mut self, ctx: &mut Ctx<'_>, key: SegmentKey) {
         ctx.counters.tx_retransmits += 1;
         self.retransmits += 1;
         self.timers.data_sent_at = ctx.now;
         let recovering = self.recovery.phase != Phase::Open;
-        self.queue.on_resent(ctx.segments, key, ctx.now, recovering);
+        self.queue.on_retransmitted(ctx.segments, key, ctx.now, recovering);
         let len = ctx.segments.get(key).len;
         self.pace(ctx, len);
         if recovering {
             self.recovery.prr.on_sent(u64::from(len));
-            self.recovery.undo.on_resent(ctx.now, len);
+            self.recovery.undo.on_retransmitted(ctx.now, len);
         }
     }
 
-    fn on_tail_sent(&mut self, ctx: &mut Ctx<'_>, key: SegmentKey) {
+    fn on_loss_probe_data_sent(&mut self, ctx: &mut Ctx<'_>, key: SegmentKey) {
         let again = self.queue.unsent != Some(key);
         if again {
-            self.on_resent(ctx, key);
+            self.on_retransmitted(ctx, key);
         } else {
-            self.on_fresh_sent(ctx);
+            self.on_new_sent(ctx);
         }
-        self.on_probe_sent(ctx, ctx.segments.get(key).end(), again);
+        self.on_loss_probe_sent(ctx, ctx.segments.get(key).end(), again);
     }
 
-    fn on_probe_sent(&mut self, ctx: &mut Ctx<'_>, end: u64, again: bool) {
+    fn on_loss_probe_sent(&mut self, ctx: &mut Ctx<'_>, end: u64, again: bool) {
         ctx.counters.tail_loss_probes += 1;
-        self.pending.remove(Pending::TAIL);
-        self.recovery.tail.on_sent(end, self.queue.nxt, again);
+        self.pending.remove(Pending::LOSS_PROBE);
+        self.recovery.loss_probe.on_sent(end, self.queue.nxt, again);
         self.timers.rto_not_before = ctx.now + self.rtt.rto();
     }
 
@@ -223,7 +224,7 @@ impl SendHalf {
 
     /// Whether a path MTU probe may be sent now: not during recovery, and within the congestion window.
     #[inline]
-    fn is_path_probe_next(&self) -> bool {
+    fn is_mtu_probe_next(&self) -> bool {
         self.path.has_probe() && self.recovery.phase == Phase::Open && self.cwnd_allows()
     }
 
@@ -237,35 +238,35 @@ impl SendHalf {
     /// Whether congestion window and pacing allow a retransmission other than that of the oldest
     /// segment.
     #[inline]
-    fn repair_allowed(&self) -> bool {
+    fn retransmission_allowed(&self) -> bool {
         self.cwnd_allows() && self.pace.is_open()
     }
 
     /// Whether congestion window and pacing, or F-RTO, allow a new segment.
     #[inline]
-    fn fresh_allowed(&self) -> bool {
+    fn new_allowed(&self) -> bool {
         match self.recovery.frto {
             Frto::Off => self.cwnd_allows() && self.pace.is_open(),
-            Frto::Resent => false,
-            Frto::Fresh(left) => left > 0,
+            Frto::Retransmitted => false,
+            Frto::New(left) => left > 0,
         }
     }
 
     /// Whether there is a new segment that fits the peer's window.
-    pub(super) fn is_fresh_sendable(&self, ctx: &Ctx<'_>) -> bool {
+    pub(super) fn is_new_sendable(&self, ctx: &Ctx<'_>) -> bool {
         self.queue.unsent.is_some_and(|key| ctx.segments.get(key).end() <= self.window.edge())
     }
 
     /// The payload of a tail loss probe: a new segment, regardless of the congestion window, or else the
     /// last one sent (RFC 8985 section 7.3). `None` if only our FIN is in flight.
-    fn tail(&mut self, ctx: &mut Ctx<'_>) -> Option<SegmentKey> {
-        if self.is_fresh_sendable(ctx)
+    fn loss_probe(&mut self, ctx: &mut Ctx<'_>) -> Option<SegmentKey> {
+        if self.is_new_sendable(ctx)
             && let Some(key) = self.queue.unsent
         {
             self.fit_emss(ctx, key);
             return Some(key);
         }
-        self.queue.last_sent(ctx.segments)
+        self.queue.last_sent_segment(ctx.segments)
     }
 
     #[inline]
@@ -278,13 +279,13 @@ impl SendHalf {
 
     /// The next lost segment, if it may be retransmitted. The oldest segment always may.
     #[inline]
-    fn repairable(&mut self, ctx: &mut Ctx<'_>) -> Option<SegmentKey> {
-        let mut key = self.queue.next_repair(ctx.segments)?;
+    fn retransmittable(&mut self, ctx: &mut Ctx<'_>) -> Option<SegmentKey> {
+        let mut key = self.queue.next_to_retransmit(ctx.segments)?;
         let oldest = self.queue.head == Some(key);
         let withheld = match self.recovery.frto {
             Frto::Off => false,
-            Frto::Resent => !oldest,
-            Frto::Fresh(_) => true,
+            Frto::Retransmitted => !oldest,
+            Frto::New(_) => true,
         };
         if withheld {
             return None;
@@ -294,14 +295,14 @@ impl SendHalf {
             key = self.queue.head?;
             self.fit_emss(ctx, key);
         }
-        let fits = ctx.segments.get(key).end() <= self.window.edge() && self.repair_allowed();
+        let fits = ctx.segments.get(key).end() <= self.window.edge() && self.retransmission_allowed();
         (oldest || fits).then_some(key)
     }
 
     /// The next new segment, if the congestion window and the peer's window allow it.
     #[inline]
     fn sendable(&mut self, ctx: &mut Ctx<'_>) -> Option<SegmentKey> {
-        let key = self.queue.unsent.filter(|_| self.fresh_allowed())?;
+        let key = self.queue.unsent.filter(|_| self.new_allowed())?;
         self.fit_emss(ctx, key);
         let segment = ctx.segments.get(key);
         if segment.end() <= self.window.edge() {
@@ -324,15 +325,15 @@ impl SendHalf {
     #[inline]
     fn data(&self, ctx: &Ctx<'_>, kind: SendKind, key: SegmentKey) -> Outgoing {
         let segment = ctx.segments.get(key);
-        let fresh = self.queue.unsent == Some(key);
+        let new = self.queue.unsent == Some(key);
         let mut flags = Flags::empty();
         flags.set(Flags::PSH, segment.next.is_none());
-        flags.set(Flags::CWR, fresh && self.reduction.is_announced_next());
+        flags.set(Flags::CWR, new && self.reduction.is_announced_next());
         Outgoing {
             kind,
             pos: segment.pos,
             flags,
-            ecn: self.codepoint(fresh),
+            ecn: self.codepoint(new),
             payload: Some(Payload::Segment(key)),
             // EMSS leaves space for the fixed options; SACK blocks may use what the payload leaves.
             spare_bytes: self.path.emss().saturating_sub(segment.len) as usize,
@@ -348,7 +349,7 @@ impl SendHalf {
     /// The codepoint of a segment. Only new bytes may be marked: a mark on a retransmission, or on a
     /// segment outside the window, would mean nothing (RFC 3168 sections 6.1.4 to 6.1.6).
     #[inline]
-    fn codepoint(&self, fresh: bool) -> Ecn {
-        if self.ect && fresh { Ecn::Ect0 } else { Ecn::NotEct }
+    fn codepoint(&self, new: bool) -> Ecn {
+        if self.ect && new { Ecn::Ect0 } else { Ecn::NotEct }
     }
 }

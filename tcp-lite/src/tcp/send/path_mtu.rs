@@ -273,7 +273,7 @@ impl PathMtu {
 
     /// The peer reports `start..end` as duplicate. If that is the probe, it arrived whole, and its size
     /// becomes EMSS. Returns whether it did.
-    pub(super) fn take_probe_answer(&mut self, ctx: &mut Ctx<'_>, start: u64, end: u64) -> bool {
+    pub(super) fn take_mtu_probe_answer(&mut self, ctx: &mut Ctx<'_>, start: u64, end: u64) -> bool {
         let Some(search) = self.search.map(|key| ctx.searches.get_mut(key)) else { return false };
         let whole = |probe: &Probe| (probe.pos, probe.pos + probe.buf.len() as u64) == (start, end);
         if search.stage != SearchStage::InFlight || !search.probe.as_ref().is_some_and(whole) {

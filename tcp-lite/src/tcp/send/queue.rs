@@ -24,7 +24,7 @@ pub(super) struct SendQueue {
     /// The first segment that was never sent.
     pub(super) unsent: Option<SegmentKey>,
     /// Where the search for the next retransmission starts.
-    pub(super) repair: Option<SegmentKey>,
+    pub(super) retransmit_from: Option<SegmentKey>,
     /// The page that the next segment is written to, if it fits.
     open: Option<PageKey>,
     /// Segments in the order of transmission.
@@ -55,7 +55,7 @@ impl SendQueue {
             head: None,
             tail: None,
             unsent: None,
-            repair: None,
+            retransmit_from: None,
             open: None,
             flight: Flight::default(),
             sacks: KnownSacks::default(),
@@ -173,7 +173,7 @@ impl SendQueue {
     }
 
     /// The last segment that was sent and is still queued.
-    pub(super) fn last_sent(&self, slab: &SegmentSlab) -> Option<SegmentKey> {
+    pub(super) fn last_sent_segment(&self, slab: &SegmentSlab) -> Option<SegmentKey> {
         if self.unsent.is_none() {
             return self.tail;
         }
@@ -223,7 +223,7 @@ impl SendQueue {
         if next.is_none() {
             self.tail = None;
         }
-        for cursor in [&mut self.unsent, &mut self.repair, &mut self.sacks.last] {
+        for cursor in [&mut self.unsent, &mut self.retransmit_from, &mut self.sacks.last] {
             if *cursor == Some(key) {
                 *cursor = next;
             }

@@ -33,7 +33,7 @@ impl SendHalf {
         let dup_ack = kind.dup_ack;
         ctx.counters.reordering_seen += u64::from(self.rack.on_ack(ctx.now, sample));
         if let Some(bytes) = sample.dsack
-            && !self.recovery.tail.is_own(bytes)
+            && !self.recovery.loss_probe.is_own(bytes)
         {
             // (A duplicate of a tail loss probe is no sign of reordering.)
             self.rack.on_dsack(self.queue.una, self.queue.nxt);
@@ -104,9 +104,9 @@ impl SendHalf {
     /// reveals (RFC 8985 section 7.4.2). Returns whether one did.
     fn reduce_if_probe_repaired(&mut self, ctx: &mut Ctx<'_>, sample: &AckSample, kind: AckKind) -> bool {
         if sample.acked > 0 {
-            self.pending.remove(Pending::TAIL);
+            self.pending.remove(Pending::LOSS_PROBE);
         }
-        let repaired = self.recovery.tail.on_ack(self.queue.una, sample, kind.plain);
+        let repaired = self.recovery.loss_probe.on_ack(self.queue.una, sample, kind.plain);
         if repaired {
             // (There is no probe during recovery.)
             let (oldest, in_flight) =
@@ -137,7 +137,7 @@ impl SendHalf {
             recovery_point: self.recovery.recovery_point,
             sack: self.agreed.sack,
             dup_ack,
-            fresh: self.is_fresh_sendable(ctx),
+            new_sendable: self.is_new_sendable(ctx),
         };
         self.recovery.frto.on_ack(sample, &standing)
     }
@@ -164,7 +164,7 @@ impl SendHalf {
             self.recovery.dup_acks = 0;
             self.recovery.frto = Frto::Off;
             self.queue.restore_lost(ctx.segments);
-            self.queue.forget_repairs(ctx.segments);
+            self.queue.forget_retransmissions(ctx.segments);
         }
         if let Some(before) = episode.reduced {
             // RFC 4015 section 3.2, step 9.
@@ -180,7 +180,7 @@ impl SendHalf {
         self.recovery.dup_acks = 0;
         self.recovery.frto = Frto::Off;
         self.rack.on_recovered();
-        self.queue.forget_repairs(ctx.segments);
+        self.queue.forget_retransmissions(ctx.segments);
     }
 
     /// Marks lost segments, and starts recovery if there is none yet. Returns whether any segment was
@@ -198,8 +198,8 @@ impl SendHalf {
             // RFC 6582 section 3.2, step 2: duplicate acknowledgements caused by an earlier recovery's
             // retransmissions prove nothing. They may come until something beyond that recovery is
             // acknowledged.
-            let fresh = self.queue.una > self.recovery.recovery_point;
-            open && fresh
+            let is_beyond = self.queue.una > self.recovery.recovery_point;
+            open && is_beyond
                 && self.recovery.dup_acks >= DUP_THRESHOLD
                 && self.queue.mark_head_lost(ctx.segments)
         };
@@ -246,7 +246,7 @@ impl SendHalf {
         self.recovery.recovery_point = self.queue.nxt;
         self.recovery.prr = Prr::new(in_flight);
         self.recovery.undo.start(self.queue.una, self.queue.nxt, false, reduced);
-        self.forget_probe();
+        self.forget_loss_probe();
     }
 
     /// Updates the transmission limit after an acknowledgement in fast recovery.
@@ -291,10 +291,10 @@ impl SendHalf {
         let was = self.recovery.phase;
         let in_flight = self.queue.outstanding();
         let oldest = self.queue.head.map(|key| ctx.segments.get(key).sent);
-        let never_resent = self.queue.mark_timed_out(ctx.segments, self.lost_before(ctx));
+        let is_first_timeout = self.queue.mark_timed_out(ctx.segments, self.lost_before(ctx));
         self.timers.reorder = None;
         let timeout = match was {
-            Phase::Loss if !never_resent => Timeout::Again,
+            Phase::Loss if !is_first_timeout => Timeout::Again,
             Phase::Open | Phase::Fast if self.reduction.answers(self.queue.una, oldest) => Timeout::Answered,
             _ => Timeout::Congestion,
         };
@@ -308,7 +308,7 @@ impl SendHalf {
         self.recovery.phase = Phase::Loss;
         self.recovery.recovery_point = self.queue.nxt;
         self.recovery.dup_acks = 0;
-        self.forget_probe();
+        self.forget_loss_probe();
         self.rtt.back_off();
         self.timers.rto_not_before = ctx.now + self.rtt.rto();
     }
@@ -321,8 +321,8 @@ impl SendHalf {
         ctx.now - self.rack.patience(self.reordering_window())
     }
 
-    fn forget_probe(&mut self) {
-        self.recovery.tail.forget();
-        self.pending.remove(Pending::TAIL);
+    fn forget_loss_probe(&mut self) {
+        self.recovery.loss_probe.forget();
+        self.pending.remove(Pending::LOSS_PROBE);
     }
 }

@@ -37,7 +37,7 @@ impl Reduction {
 
     /// A new segment was sent.
     #[inline]
-    pub(super) fn on_fresh_sent(&mut self) {
+    pub(super) fn on_new_sent(&mut self) {
         self.announce = false;
     }
 

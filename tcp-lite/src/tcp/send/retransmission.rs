@@ -35,7 +35,7 @@ impl SendHalf {
     pub(in crate::tcp) fn deadline(&self) -> Option<Instant> {
         let resend = self.timers.resend.map(|(at, _)| at);
         let paced = self.pace.opens_at().filter(|_| self.queue.unsent.is_some() || self.queue.lost_bytes > 0);
-        earlier(resend, earlier(paced, self.path.due()))
+        first_of(resend, first_of(paced, self.path.due()))
     }
 
     /// Whether a timer watches the peer already.
@@ -75,9 +75,9 @@ impl SendHalf {
             Resend::Stuck => {}
             Resend::Window => self.on_persist(ctx),
             Resend::Reorder => self.on_reorder_timer(ctx),
-            Resend::Probe => {
+            Resend::LossProbe => {
                 // The RTO is the last resort if the probe fails (RFC 8985 section 7.3).
-                self.pending |= Pending::TAIL;
+                self.pending |= Pending::LOSS_PROBE;
                 self.timers.rto_not_before = ctx.now + self.rtt.rto();
             }
             Resend::Ack if self.queue.una == 0 => {
@@ -108,7 +108,7 @@ impl SendHalf {
         let len = ctx.segments.get(key).len;
         match self.path.on_timeout(ctx, len) {
             BlackHole::No => {}
-            BlackHole::Possible => self.pending |= Pending::PROBE,
+            BlackHole::Possible => self.pending |= Pending::WINDOW_PROBE,
             BlackHole::Found => self.on_emss_lowered(ctx),
         }
     }
@@ -122,7 +122,7 @@ impl SendHalf {
         match self.queue.head.filter(|key| self.queue.unsent != Some(*key)) {
             Some(key) => {
                 let lost = ctx.segments.get(key).marks.contains(Marks::LOST);
-                lost && !matches!(self.recovery.frto, Frto::Fresh(_))
+                lost && !matches!(self.recovery.frto, Frto::New(_))
             }
             None => self.fin == Fin::Due,
         }
@@ -142,7 +142,7 @@ impl SendHalf {
         if too_small {
             let closed = self.window.edge() <= self.queue.nxt;
             ctx.counters.window_probes += u64::from(closed);
-            self.pending |= if closed { Pending::PROBE } else { Pending::CUT };
+            self.pending |= if closed { Pending::WINDOW_PROBE } else { Pending::CUT };
         }
     }
 
@@ -180,7 +180,7 @@ impl SendHalf {
             self.path.on_progress();
             // The probe is answered at once, while a single retransmission may wait for a delayed
             // acknowledgement.
-            self.pending |= Pending::PROBE;
+            self.pending |= Pending::WINDOW_PROBE;
         } else if matches!(self.timers.resend, Some((_, Resend::Window))) {
             self.on_persist(ctx);
             self.timers.persist_backoff = 0;
@@ -241,7 +241,7 @@ impl SendHalf {
             return if at < rto_at { (at, Resend::Reorder) } else { (rto_at, Resend::Ack) };
         }
         match self.pto(ctx) {
-            Some(pto) => (rto_at.min(self.timers.pto_from + pto), Resend::Probe),
+            Some(pto) => (rto_at.min(self.timers.pto_from + pto), Resend::LossProbe),
             None => (rto_at, Resend::Ack),
         }
     }
@@ -251,8 +251,8 @@ impl SendHalf {
         let quiet = self.recovery.phase == Phase::Open
             && self.queue.sacked_segments == 0
             && self.queue.lost_bytes == 0
-            && !self.pending.contains(Pending::TAIL);
-        let allowed = quiet && self.agreed.sack && self.queue.una > 0 && self.recovery.tail.may_send();
+            && !self.pending.contains(Pending::LOSS_PROBE);
+        let allowed = quiet && self.agreed.sack && self.queue.una > 0 && self.recovery.loss_probe.may_send();
         if !allowed {
             return None;
         }
@@ -280,7 +280,7 @@ impl SendHalf {
 /// The earlier of two times, if there is one. Written out because an iterator over options takes four
 /// times as long, and this runs for every segment.
 #[inline]
-pub(in crate::tcp) fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
+pub(in crate::tcp) fn first_of(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.min(b)),
         (a, b) => a.or(b),

@@ -42,7 +42,12 @@ impl SendQueue {
             whole = Some(segment.end());
             let marks = segment.marks;
             if !marks.contains(Marks::SACKED) {
-                sample.deliver(segment.sent, segment.end(), segment.len, marks.contains(Marks::RESENT));
+                sample.deliver(
+                    segment.sent,
+                    segment.end(),
+                    segment.len,
+                    marks.contains(Marks::RETRANSMITTED),
+                );
                 self.set_marks(slab, key, (marks | Marks::SACKED) - (Marks::LOST | Marks::IN_FLIGHT));
             }
             self.sacks.last = Some(key);
@@ -79,7 +84,7 @@ impl SendQueue {
                 break;
             }
             detected.lost += 1;
-            detected.lost_again += u32::from(segment.marks.contains(Marks::REPAIRED));
+            detected.lost_again += u32::from(segment.marks.contains(Marks::RETRANSMITTED_IN_RECOVERY));
             detected.latest = Some(segment.sent);
             self.mark_lost(slab, key);
         }
@@ -91,7 +96,7 @@ impl SendQueue {
     pub(super) fn mark_head_lost(&mut self, slab: &mut SegmentSlab) -> bool {
         let Some(key) = self.head else { return false };
         let marks = slab.get(key).marks;
-        let lost = marks.contains(Marks::IN_FLIGHT) && !marks.contains(Marks::REPAIRED);
+        let lost = marks.contains(Marks::IN_FLIGHT) && !marks.contains(Marks::RETRANSMITTED_IN_RECOVERY);
         if lost {
             self.mark_lost(slab, key);
         }
@@ -102,8 +107,8 @@ impl SendQueue {
         let segment = slab.get(key);
         let (pos, marks) = (segment.pos, segment.marks);
         self.set_marks(slab, key, (marks | Marks::LOST) - (Marks::IN_FLIGHT | Marks::SACKED));
-        if self.repair.is_none_or(|repair| slab.get(repair).pos > pos) {
-            self.repair = Some(key);
+        if self.retransmit_from.is_none_or(|from| slab.get(from).pos > pos) {
+            self.retransmit_from = Some(key);
         }
     }
 
@@ -113,7 +118,7 @@ impl SendQueue {
     /// Returns whether the oldest segment had not been retransmitted before.
     pub(super) fn mark_timed_out(&mut self, slab: &mut SegmentSlab, before: Instant) -> bool {
         let reneged = self.head.is_some_and(|key| slab.get(key).marks.contains(Marks::SACKED));
-        let first = self.head.is_none_or(|key| !slab.get(key).marks.contains(Marks::RESENT));
+        let first = self.head.is_none_or(|key| !slab.get(key).marks.contains(Marks::RETRANSMITTED));
         if reneged {
             self.sacks = KnownSacks::default();
         }
@@ -129,21 +134,21 @@ impl SendQueue {
             if reneged || old && marks.contains(Marks::IN_FLIGHT) {
                 self.mark_lost(slab, key);
             }
-            slab.get_mut(key).marks -= Marks::REPAIRED;
+            slab.get_mut(key).marks -= Marks::RETRANSMITTED_IN_RECOVERY;
         }
-        self.repair = self.head;
+        self.retransmit_from = self.head;
         first
     }
 
     /// Recovery is over: retransmitted segments may be inferred lost again.
-    pub(super) fn forget_repairs(&mut self, slab: &mut SegmentSlab) {
+    pub(super) fn forget_retransmissions(&mut self, slab: &mut SegmentSlab) {
         let mut cursor = self.head;
         while let Some(key) = cursor {
             if self.unsent == Some(key) {
                 break;
             }
             let segment = slab.get_mut(key);
-            segment.marks -= Marks::REPAIRED;
+            segment.marks -= Marks::RETRANSMITTED_IN_RECOVERY;
             cursor = segment.next;
         }
     }
@@ -179,22 +184,22 @@ impl SendQueue {
     }
 
     /// The oldest segment marked lost.
-    pub(super) fn next_repair(&mut self, slab: &SegmentSlab) -> Option<SegmentKey> {
+    pub(super) fn next_to_retransmit(&mut self, slab: &SegmentSlab) -> Option<SegmentKey> {
         if self.lost_bytes == 0 {
             return None;
         }
-        while let Some(key) = self.repair {
+        while let Some(key) = self.retransmit_from {
             let segment = slab.get(key);
             if segment.marks.contains(Marks::LOST) {
                 return Some(key);
             }
-            self.repair = segment.next;
+            self.retransmit_from = segment.next;
         }
         None
     }
 
     /// A segment was retransmitted, in a recovery or not.
-    pub(super) fn on_resent(
+    pub(super) fn on_retransmitted(
         &mut self,
         slab: &mut SegmentSlab,
         key: SegmentKey,
@@ -207,8 +212,8 @@ impl SendQueue {
         let marks = segment.marks - (Marks::LOST | Marks::IN_FLIGHT);
         // Remove it from the order first, to append it as the latest.
         self.set_marks(slab, key, marks);
-        let repaired = if recovering { Marks::REPAIRED } else { Marks::empty() };
-        self.set_marks(slab, key, marks | Marks::RESENT | Marks::IN_FLIGHT | repaired);
+        let in_recovery = if recovering { Marks::RETRANSMITTED_IN_RECOVERY } else { Marks::empty() };
+        self.set_marks(slab, key, marks | Marks::RETRANSMITTED | Marks::IN_FLIGHT | in_recovery);
     }
 }
 
@@ -302,9 +307,9 @@ mod tests {
         let detected = detect(&mut slab, &mut queue, 2, now, 1);
         assert_eq!((detected.lost, detected.lost_again, detected.next), (2, 0, None));
         for nr in 0..2 {
-            let key = queue.next_repair(&slab).expect("lost");
+            let key = queue.next_to_retransmit(&slab).expect("lost");
             assert_eq!(slab.get(key).pos, span(nr, nr).0, "the oldest first");
-            queue.on_resent(&mut slab, key, at(10), true);
+            queue.on_retransmitted(&mut slab, key, at(10), true);
         }
         // 4 was sent before both; 1, sent again, after 0 and after 3.
         let detected = detect(&mut slab, &mut queue, 4, at(12), 3);
@@ -321,7 +326,7 @@ mod tests {
     fn what_was_lost_for_nothing_flies_where_it_was_sent() {
         let (mut slab, mut queue) = queue(6);
         let first = queue.head.expect("a segment");
-        queue.on_resent(&mut slab, first, at(10), true);
+        queue.on_retransmitted(&mut slab, first, at(10), true);
         queue.mark_timed_out(&mut slab, at(3));
         assert_eq!(queue.not_sacked_nor_lost(), 2 * LEN);
         queue.restore_lost(&mut slab);

@@ -11,7 +11,7 @@ pub(super) enum Resend {
     /// Acknowledgement of overtaken segments (RFC 8985, the reordering timer).
     Reorder,
     /// Acknowledgement of the last segment sent (RFC 8985, PTO).
-    Probe,
+    LossProbe,
     /// A larger window, while nothing is in flight (persist timer).
     Window,
     /// Transmission of a SYN or FIN that was never sent, or of a segment that timed out and could not be

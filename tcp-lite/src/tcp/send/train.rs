@@ -32,8 +32,8 @@ impl SendHalf {
         let alone = self.pacing(ctx.config).is_some() || self.pending.contains(Pending::CUT);
         let most = match self.recovery.frto {
             _ if alone => 1,
-            Frto::Fresh(left) => usize::from(left).min(most),
-            Frto::Off | Frto::Resent => most,
+            Frto::New(left) => usize::from(left).min(most),
+            Frto::Off | Frto::Retransmitted => most,
         };
         let bytes = u64::from(ctx.segments.get(first).len);
         let (mut last, mut count, mut sum) = (first, 1, bytes);

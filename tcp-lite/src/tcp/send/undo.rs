@@ -28,7 +28,7 @@ pub(super) struct Episode {
     /// If it reduced the window and nothing has confirmed congestion since: the reduction before it.
     pub(super) reduced: Option<Reduction>,
     /// Time of the first retransmission (`RetransmitTS`), in milliseconds, as timestamps tick.
-    resent_ms: Option<u32>,
+    retransmitted_ms: Option<u32>,
     /// Retransmitted bytes that were not reported as duplicate.
     unreported: u32,
 }
@@ -44,7 +44,7 @@ impl Undo {
     /// reduction before.
     pub(super) fn start(&mut self, una: u64, nxt: u64, timeout: bool, reduced: Option<Reduction>) {
         self.episode =
-            Some(Episode { from: una, until: nxt, timeout, reduced, resent_ms: None, unreported: 0 });
+            Some(Episode { from: una, until: nxt, timeout, reduced, retransmitted_ms: None, unreported: 0 });
     }
 
     /// Congestion is confirmed, whatever becomes of the recovery.
@@ -66,9 +66,9 @@ impl Undo {
     }
 
     /// A segment was retransmitted.
-    pub(super) fn on_resent(&mut self, now: Instant, len: u32) {
+    pub(super) fn on_retransmitted(&mut self, now: Instant, len: u32) {
         if let Some(episode) = &mut self.episode {
-            episode.resent_ms.get_or_insert(now.total_millis() as u32);
+            episode.retransmitted_ms.get_or_insert(now.total_millis() as u32);
             episode.unreported = episode.unreported.saturating_add(len);
         }
     }
@@ -76,7 +76,7 @@ impl Undo {
     /// Bytes were reported as duplicate. Returns whether everything retransmitted now is.
     pub(super) fn on_dsack(&mut self, (start, end): (u64, u64)) -> bool {
         let Some(episode) = &mut self.episode else { return false };
-        if episode.resent_ms.is_none() || start < episode.from || end > episode.until {
+        if episode.retransmitted_ms.is_none() || start < episode.from || end > episode.until {
             return false;
         }
         episode.unreported = episode.unreported.saturating_sub(saturated(end - start));
@@ -85,9 +85,11 @@ impl Undo {
 
     /// Whether an acknowledgement of a retransmitted segment answers an earlier transmission.
     pub(super) fn is_original(&self, sample: &AckSample) -> bool {
-        let resent_ms = self.episode.and_then(|episode| episode.resent_ms);
-        match (resent_ms, sample.echo_ms()) {
-            (Some(resent_ms), Some(echo_ms)) => sample.repaired && is_before(echo_ms, resent_ms),
+        let retransmitted_ms = self.episode.and_then(|episode| episode.retransmitted_ms);
+        match (retransmitted_ms, sample.echo_ms()) {
+            (Some(retransmitted_ms), Some(echo_ms)) => {
+                sample.retransmitted && is_before(echo_ms, retransmitted_ms)
+            }
             _ => false,
         }
     }
@@ -98,9 +100,9 @@ mod tests {
     use super::super::ack_sample::RetransmitFilter;
     use super::*;
 
-    fn echo(ms: u32, repaired: bool) -> AckSample {
+    fn echo(ms: u32, retransmitted: bool) -> AckSample {
         let filter = RetransmitFilter { echo_ms: Some(ms), horizon: Instant::ZERO };
-        AckSample { repaired, ..AckSample::new(filter) }
+        AckSample { retransmitted, ..AckSample::new(filter) }
     }
 
     #[test]
@@ -109,8 +111,8 @@ mod tests {
         assert!(!undo.is_original(&echo(1, true)), "no recovery");
         undo.start(100, 900, true, None);
         assert!(!undo.is_original(&echo(1, true)), "nothing sent again");
-        undo.on_resent(Instant::from_millis(50), 100);
-        undo.on_resent(Instant::from_millis(90), 100);
+        undo.on_retransmitted(Instant::from_millis(50), 100);
+        undo.on_retransmitted(Instant::from_millis(90), 100);
         assert!(undo.is_original(&echo(49, true)));
         assert!(!undo.is_original(&echo(50, true)), "the same tick may be either");
         assert!(!undo.is_original(&echo(49, false)), "an acknowledgement of something else");
@@ -123,8 +125,8 @@ mod tests {
         let mut undo = Undo::default();
         undo.start(100, 900, false, None);
         assert!(!undo.on_dsack((100, 200)), "nothing sent again");
-        undo.on_resent(Instant::ZERO, 100);
-        undo.on_resent(Instant::ZERO, 150);
+        undo.on_retransmitted(Instant::ZERO, 100);
+        undo.on_retransmitted(Instant::ZERO, 150);
         assert!(!undo.on_dsack((100, 200)));
         assert!(!undo.on_dsack((0, 150)), "of an earlier time");
         assert!(!undo.on_dsack((800, 950)), "of a later time");

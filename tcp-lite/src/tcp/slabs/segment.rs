@@ -67,14 +67,14 @@ bitflags! {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub(in crate::tcp) struct Marks: u8 {
         /// Sent more than once: no RTT sample (Karn).
-        const RESENT = 1;
+        const RETRANSMITTED = 1;
         /// Selectively acknowledged.
         const SACKED = 2;
         /// Inferred lost, and not sent again since.
         const LOST = 4;
-        /// Retransmitted since this recovery began; cleared when it ends, and by a timeout. (`RESENT`
-        /// stays.)
-        const REPAIRED = 8;
+        /// Retransmitted since this recovery began; cleared when it ends, and by a timeout. (The
+        /// mark above stays.)
+        const RETRANSMITTED_IN_RECOVERY = 8;
         /// In flight: sent, and since then neither acknowledged nor marked lost. Linked in the order of
         /// transmission.
         const IN_FLIGHT = 16;
@@ -94,8 +94,8 @@ pub(in crate::tcp) struct Segment {
     pub(in crate::tcp) sent: Sent,
     pub(in crate::tcp) next: Option<SegmentKey>,
     /// Neighbours in the order of transmission, while [`Marks::IN_FLIGHT`].
-    pub(in crate::tcp) earlier: Option<SegmentKey>,
-    pub(in crate::tcp) later: Option<SegmentKey>,
+    pub(in crate::tcp) sent_before: Option<SegmentKey>,
+    pub(in crate::tcp) sent_after: Option<SegmentKey>,
 }
 
 impl Segment {
@@ -268,8 +268,8 @@ impl SegmentSlab {
             marks: Marks::empty(),
             sent: Sent::NEVER,
             next: None,
-            earlier: None,
-            later: None,
+            sent_before: None,
+            sent_after: None,
         };
         SegmentKey::of(self.records.insert(segment))
     }
@@ -286,8 +286,8 @@ impl SegmentSlab {
             marks: Marks::empty(),
             sent: segment.sent,
             next: segment.next,
-            earlier: None,
-            later: None,
+            sent_before: None,
+            sent_after: None,
         };
         self.pages.share(segment.page);
         let second = SegmentKey::of(self.records.insert(second));

@@ -69,7 +69,7 @@ fn a_silent_peer_ends_in_timed_out_by_the_user_timeout() {
     pair.a.connect(pair.now);
     pair.run_for(Duration::from_millis(10_001));
     assert_eq!(pair.a.seen, [Seen::Closed(CloseReason::TimedOut)]);
-    assert!(pair.a.tcb().is_dead() && pair.a.tcb().deadline().is_none());
+    assert!(pair.a.tcb().is_droppable() && pair.a.tcb().deadline().is_none());
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn a_half_open_connection_that_is_reset_was_never_announced() {
     reset.header.flags = Flags::RST;
     reset.header.seq = syn.header.seq + 1;
     let _ = pair.b.receive(pair.now, &reset);
-    assert!(pair.b.tcb().is_dead() && pair.b.tcb().is_over() && pair.b.seen.is_empty());
+    assert!(pair.b.tcb().is_droppable() && pair.b.tcb().is_closed_for_user() && pair.b.seen.is_empty());
 }
 
 #[test]

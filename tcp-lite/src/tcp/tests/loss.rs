@@ -104,7 +104,7 @@ fn the_timer_backs_off_and_the_user_timeout_ends_it() {
     assert_eq!(at, [0, 52, 104, 208, 416, 832, 1664, 3328, 6656, 10_000]);
     assert_eq!((pair.a.counters.tail_loss_probes, pair.a.counters.rto_expired), (1, 7));
     assert_eq!(pair.a.seen.last(), Some(&Seen::Closed(CloseReason::TimedOut)));
-    assert!(pair.a.tcb().is_dead() && pair.a.holds_nothing());
+    assert!(pair.a.tcb().is_droppable() && pair.a.holds_nothing());
 }
 
 #[test]

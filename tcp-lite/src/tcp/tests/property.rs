@@ -123,7 +123,7 @@ fn run(scenario: &Scenario) {
         if pair.b.tcb.is_some() && matches!(pair.b.state(), State::Established | State::CloseWait) {
             feed(&mut pair.b, now, &mut back_sizes, &mut b_next, &mut b_offset);
         }
-        let over = |host: &Host| host.tcb.as_ref().is_some_and(crate::tcp::Tcb::is_over);
+        let over = |host: &Host| host.tcb.as_ref().is_some_and(crate::tcp::Tcb::is_closed_for_user);
         if over(&pair.a) && over(&pair.b) {
             break;
         }

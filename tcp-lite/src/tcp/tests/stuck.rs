@@ -133,15 +133,15 @@ fn keepalives_that_find_no_way_out_count_as_sent() {
 fn a_rst_that_finds_no_way_out_is_given_up() {
     let mut pair = Pair::established(config(), config());
     pair.a.with(pair.now, |tcb, ctx| tcb.abort(ctx));
-    assert!(!pair.a.tcb().is_dead());
+    assert!(!pair.a.tcb().is_droppable());
     let due = pair.a.tcb().deadline().expect("a timer runs");
     assert_eq!(due, pair.now + Duration::from_secs(10));
     pair.a.with(due, |tcb, ctx| tcb.on_timer(ctx));
-    assert!(pair.a.tcb().is_dead());
+    assert!(pair.a.tcb().is_droppable());
 
     let mut pair = Pair::established(config(), config());
     pair.a.with(pair.now, |tcb, ctx| tcb.abort(ctx));
     pair.transmit();
-    assert!(pair.a.tcb().is_dead());
+    assert!(pair.a.tcb().is_droppable());
     assert_eq!(pair.a.tcb().deadline(), None);
 }

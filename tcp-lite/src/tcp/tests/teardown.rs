@@ -21,9 +21,9 @@ fn the_first_to_close_waits_and_the_second_is_gone() {
     assert_eq!((pair.a.state(), pair.b.state()), (State::TimeWait, State::Closed));
     assert_eq!(pair.a.seen, [Seen::Established, Seen::PeerClosed, GRACEFUL]);
     assert_eq!(pair.b.seen, [Seen::Established, Seen::PeerClosed, GRACEFUL]);
-    assert!(pair.a.tcb().is_over() && !pair.a.tcb().is_dead() && pair.b.tcb().is_dead());
+    assert!(pair.a.tcb().is_closed_for_user() && !pair.a.tcb().is_droppable() && pair.b.tcb().is_droppable());
     pair.run_for(Duration::from_secs(11));
-    assert!(pair.a.tcb().is_dead());
+    assert!(pair.a.tcb().is_droppable());
     assert_eq!(pair.a.seen.len(), 3, "closed once");
     assert!(pair.a.holds_nothing() && pair.b.holds_nothing());
 }
@@ -91,11 +91,11 @@ fn abort_sends_one_reset_that_the_peer_believes() {
     pair.run_for(Duration::from_millis(50));
     pair.a.push(pair.now, &pattern(0, 10)).unwrap();
     pair.a.with(pair.now, |tcb, ctx| tcb.abort(ctx));
-    assert!(!pair.a.tcb().is_dead() && pair.a.tcb().is_over());
+    assert!(!pair.a.tcb().is_droppable() && pair.a.tcb().is_closed_for_user());
     pair.run_for(Duration::from_millis(50));
     assert_eq!(pair.a.seen, [Seen::Established, Seen::Closed(CloseReason::Aborted)]);
     assert_eq!(pair.b.seen, [Seen::Established, Seen::Closed(CloseReason::Reset)]);
-    assert!(pair.a.tcb().is_dead() && pair.a.holds_nothing());
+    assert!(pair.a.tcb().is_droppable() && pair.a.holds_nothing());
     assert_eq!((pair.a.counters.tx_resets, pair.b.counters.tx_resets), (1, 0));
 }
 

@@ -246,7 +246,7 @@ impl Host {
         if let Some(carried) = transmission.payload {
             payload.extend_from_slice(match carried {
                 Payload::Segment(key) => self.segments.bytes(key),
-                Payload::Probe(key) => self.searches.buf(key).expect("a payload").head(),
+                Payload::MtuProbe(key) => self.searches.buf(key).expect("a payload").head(),
             });
             assert!(
                 bytes.len() - 20 + payload.len() <= usize::from(MSS),
@@ -257,7 +257,7 @@ impl Host {
                 Payload::Segment(_) => {
                     self.frozen.insert(u64::from(offset), payload.len());
                 }
-                Payload::Probe(_) => {
+                Payload::MtuProbe(_) => {
                     let end = u64::from(offset) + payload.len() as u64;
                     assert!(end < self.tcb().sending().una(), "a probe of what is not acknowledged");
                     self.probes.push((now, offset, payload.clone()));

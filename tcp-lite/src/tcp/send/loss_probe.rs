@@ -16,7 +16,7 @@ enum Content {
 
 /// The tail loss probe of one connection.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct TailProbe {
+pub(super) struct LossProbe {
     /// SND.NXT after the last probe (`TLP.end_seq`).
     nxt: u64,
     /// Position behind its last byte.
@@ -27,7 +27,7 @@ pub(super) struct TailProbe {
     sampled: bool,
 }
 
-impl TailProbe {
+impl LossProbe {
     /// Whether another probe may be sent: none is in flight, and the round-trip time was measured since
     /// the last (section 7.3).
     pub(super) fn may_send(&self) -> bool {
@@ -76,49 +76,49 @@ mod tests {
         AckSample { dsack: Some((start, end)), ..AckSample::default() }
     }
 
-    fn sent(again: bool) -> TailProbe {
-        let mut tail = TailProbe::default();
-        tail.on_sample();
-        assert!(tail.may_send());
-        tail.on_sent(1000, 1000, again);
-        assert!(!tail.may_send());
-        tail
+    fn sent(again: bool) -> LossProbe {
+        let mut probe = LossProbe::default();
+        probe.on_sample();
+        assert!(probe.may_send());
+        probe.on_sent(1000, 1000, again);
+        assert!(!probe.may_send());
+        probe
     }
 
     #[test]
     fn one_probe_at_a_time_and_none_without_a_measurement_since() {
-        let mut tail = sent(false);
-        assert!(!tail.on_ack(1000, &AckSample::default(), false));
-        assert!(!tail.may_send(), "the round-trip time may have grown");
-        tail.on_sample();
-        assert!(tail.may_send());
+        let mut probe = sent(false);
+        assert!(!probe.on_ack(1000, &AckSample::default(), false));
+        assert!(!probe.may_send(), "the round-trip time may have grown");
+        probe.on_sample();
+        assert!(probe.may_send());
     }
 
     #[test]
     fn a_probe_that_filled_a_hole_tells_of_a_loss() {
-        let mut tail = sent(true);
-        assert!(!tail.on_ack(999, &AckSample::default(), false));
-        assert!(!tail.on_ack(1000, &AckSample::default(), false), "it may have arrived twice");
-        assert!(tail.on_ack(1001, &AckSample::default(), false));
-        assert!(!tail.on_ack(1002, &AckSample::default(), false), "once");
+        let mut probe = sent(true);
+        assert!(!probe.on_ack(999, &AckSample::default(), false));
+        assert!(!probe.on_ack(1000, &AckSample::default(), false), "it may have arrived twice");
+        assert!(probe.on_ack(1001, &AckSample::default(), false));
+        assert!(!probe.on_ack(1002, &AckSample::default(), false), "once");
     }
 
     #[test]
     fn a_probe_that_arrived_twice_tells_of_none() {
-        let mut tail = sent(true);
-        assert!(!tail.on_ack(1000, &duplicate(500, 1000), false));
-        assert!(!tail.on_ack(2000, &AckSample::default(), false));
-        let mut tail = sent(true);
-        assert!(!tail.on_ack(1000, &AckSample::default(), true), "a peer without D-SACK");
-        assert!(!tail.on_ack(2000, &AckSample::default(), false));
-        let mut tail = sent(true);
-        assert!(!tail.on_ack(1000, &duplicate(0, 500), false), "another segment's");
-        assert!(tail.on_ack(2000, &AckSample::default(), false));
+        let mut probe = sent(true);
+        assert!(!probe.on_ack(1000, &duplicate(500, 1000), false));
+        assert!(!probe.on_ack(2000, &AckSample::default(), false));
+        let mut probe = sent(true);
+        assert!(!probe.on_ack(1000, &AckSample::default(), true), "a peer without D-SACK");
+        assert!(!probe.on_ack(2000, &AckSample::default(), false));
+        let mut probe = sent(true);
+        assert!(!probe.on_ack(1000, &duplicate(0, 500), false), "another segment's");
+        assert!(probe.on_ack(2000, &AckSample::default(), false));
     }
 
     #[test]
     fn a_probe_with_fresh_bytes_repairs_nothing() {
-        let mut tail = sent(false);
-        assert!(!tail.on_ack(2000, &AckSample::default(), false));
+        let mut probe = sent(false);
+        assert!(!probe.on_ack(2000, &AckSample::default(), false));
     }
 }
