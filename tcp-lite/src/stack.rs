@@ -47,7 +47,7 @@ use crate::route::Routes;
 use crate::secrets::{EPHEMERAL_PORTS, Secrets};
 use crate::slow_path::SlowPath;
 use crate::syn_cookie::SynCookies;
-use crate::tcp::{Birth, Ctx, MAX_ASKED, ReorderSlab, SearchSlab, SegmentSlab, State, Tcb};
+use crate::tcp::{Ctx, MAX_ASKED, OpenParams, ReorderSlab, SearchSlab, SegmentSlab, State, Tcb};
 use crate::{Backoff, ConnInfo, Event, Instant, Keepalive, SendError, StackConfig};
 
 /// Limit of the queue of answers to segments of no connection. It bounds what strangers can make us
@@ -359,8 +359,8 @@ impl Stack {
         if self.connections.find(&tuple).is_some() {
             return Err(ConnectError::InUse);
         }
-        let birth = self.birth(self.now, &tuple);
-        let tcb = Tcb::connect(&mut self.split(self.now).0.ctx(id, None), birth);
+        let params = self.open_params(self.now, &tuple);
+        let tcb = Tcb::connect(&mut self.split(self.now).0.ctx(id, None), params);
         let conn = Conn {
             tcb,
             tuple,
@@ -549,12 +549,12 @@ impl Stack {
     }
 
     /// The parameters of a new connection that the stack decides.
-    fn birth(&self, now: Instant, tuple: &FourTuple) -> Birth {
+    fn open_params(&self, now: Instant, tuple: &FourTuple) -> OpenParams {
         let ipv6 = matches!(tuple.remote, IpAddress::Ipv6(_));
         let path = mss(&tuple.remote, usize::from(self.config.mtu));
         let least = if ipv6 { IPV6_MIN_MTU } else { IPV4_MIN_MTU };
         let base = usize::from(self.config.tcp.path_mtu.base_bytes).max(least);
-        Birth {
+        OpenParams {
             local_port: tuple.local_port,
             remote_port: tuple.remote_port,
             iss: self.secrets.isn(now, tuple),

@@ -18,7 +18,7 @@ use crate::ip::{self, Ecn, IpHeader, PROTOCOL_TCP, Refused, Upper};
 use crate::listener::Admission;
 use crate::syn_cookie::SynCookies;
 use crate::tcp::header::{Flags, TcpHeader};
-use crate::tcp::{Birth, State, Tcb, Verdict};
+use crate::tcp::{OpenParams, State, Tcb, Verdict};
 use crate::{Event, discovery, frame};
 
 /// Bytes of a frame that are searched for headers. A frame whose TCP header lies behind them is not an
@@ -199,8 +199,8 @@ impl Stack {
         let Some(listener) = self.listeners.find(tuple.local_port) else { return };
         let Some(old) = self.connections.get(slot) else { return };
         let next_hop = old.next_hop;
-        let mut birth = self.birth(now, &tuple);
-        birth.iss = old.tcb.next_iss(birth.iss);
+        let mut params = self.open_params(now, &tuple);
+        params.iss = old.tcb.next_iss(params.iss);
         let admitted = self.takes_connections()
             && self.listeners.try_half_open(now, listener, &tuple.remote) == Admission::Counted;
         if !admitted {
@@ -210,7 +210,7 @@ impl Stack {
         self.forget(now, slot);
         // The slot that has just been freed.
         if let Some(id) = self.reserve() {
-            self.accept(now, id, (listener, tuple, next_hop), syn, birth);
+            self.accept(now, id, (listener, tuple, next_hop), syn, params);
         }
     }
 
@@ -226,8 +226,8 @@ impl Stack {
         let is_syn = header.flags & (Flags::SYN | Flags::RST) == Flags::SYN && header.ack.is_none();
         if let Some(listener) = self.listeners.find(tuple.local_port) {
             if is_syn {
-                let birth = self.birth(now, &tuple);
-                return self.syn_arrives(now, listener, origin.mac, tuple, header, birth);
+                let params = self.open_params(now, &tuple);
+                return self.syn_arrives(now, listener, origin.mac, tuple, header, params);
             }
             if let Some(syn) = self.syn_cookies.recall(now, &tuple, header) {
                 return self.cookie_arrives(now, listener, origin, tuple, &syn, (header, payload));
@@ -253,7 +253,7 @@ impl Stack {
         mac: EthernetAddress,
         tuple: FourTuple,
         syn: &TcpHeader,
-        birth: Birth,
+        params: OpenParams,
     ) {
         let place = self.routes.next_hop(&tuple.local, &tuple.remote).zip(self.reserve());
         let Some((next_hop, id)) = place else {
@@ -263,14 +263,14 @@ impl Stack {
         match self.listeners.try_half_open(now, listener, &tuple.remote) {
             Admission::Counted => {}
             Admission::Full if self.config.limits.syn_cookies => {
-                return self.answer_with_cookie(now, mac, tuple, syn, birth);
+                return self.answer_with_cookie(now, mac, tuple, syn, params);
             }
             Admission::Full | Admission::Refused => {
                 self.counters.rx_syn_dropped += 1;
                 return;
             }
         }
-        self.accept(now, id, (listener, tuple, next_hop), syn, birth);
+        self.accept(now, id, (listener, tuple, next_hop), syn, params);
     }
 
     /// A connection that its listener has counted as half-open.
@@ -280,9 +280,9 @@ impl Stack {
         id: ConnId,
         (listener, tuple, next_hop): (ListenerId, FourTuple, IpAddress),
         syn: &TcpHeader,
-        birth: Birth,
+        params: OpenParams,
     ) {
-        let tcb = Tcb::accept(&mut self.split(now).0.ctx(id, Some(listener)), birth, syn);
+        let tcb = Tcb::accept(&mut self.split(now).0.ctx(id, Some(listener)), params, syn);
         let conn = Conn {
             tcb,
             tuple,
@@ -303,18 +303,18 @@ impl Stack {
         mac: EthernetAddress,
         tuple: FourTuple,
         syn: &TcpHeader,
-        mut birth: Birth,
+        mut params: OpenParams,
     ) {
         let mut syn = syn.clone();
-        syn.options.mss.get_or_insert(birth.default_peer_mss);
+        syn.options.mss.get_or_insert(params.default_peer_mss);
         let syn = SynCookies::remembered(&self.config.tcp, &syn);
-        birth.iss = self.syn_cookies.make(now, &tuple, &syn);
+        params.iss = self.syn_cookies.make(now, &tuple, &syn);
         // No connection has this id. No event names it, since the control block is dropped before the
         // peer's next segment.
         let no_conn = ConnId { slot: u32::MAX, generation: 0 };
         let (mut surroundings, ..) = self.split(now);
         let mut ctx = surroundings.ctx(no_conn, None);
-        let mut tcb = Tcb::accept(&mut ctx, birth, &syn);
+        let mut tcb = Tcb::accept(&mut ctx, params, &syn);
         let syn_ack = tcb.next_transmission(&mut ctx).map(|transmission| transmission.header);
         tcb.dispose(&mut ctx);
         if let Some(mut syn_ack) = syn_ack {
@@ -342,9 +342,9 @@ impl Stack {
             return;
         };
         self.counters.rx_syn_cookies += 1;
-        let mut birth = self.birth(now, &tuple);
-        birth.iss = ack.ack.map_or(birth.iss, |ack| TcpSeqNumber(ack.0.wrapping_sub(1)));
-        let tcb = Tcb::accept_remembered(&mut self.split(now).0.ctx(id, Some(listener)), birth, syn);
+        let mut params = self.open_params(now, &tuple);
+        params.iss = ack.ack.map_or(params.iss, |ack| TcpSeqNumber(ack.0.wrapping_sub(1)));
+        let tcb = Tcb::accept_remembered(&mut self.split(now).0.ctx(id, Some(listener)), params, syn);
         let conn = Conn {
             tcb,
             tuple,

@@ -206,13 +206,13 @@ impl Stack {
                     Resolution::Failed => return Served::Waiting,
                 },
             };
-            let cuts = cuts(&surroundings, &transmission);
-            let most = match cuts {
+            let port_cuts = port_cuts(&surroundings, &transmission);
+            let limits = match port_cuts {
                 // One of the buffers is for the headers.
                 true => (MAX_TRAIN, surroundings.framing.tso.buffers.saturating_sub(1)),
                 false => (left.min(out.remaining_capacity()), MAX_TRAIN),
             };
-            conn.tcb.extend_train(&surroundings.ctx(id, conn.listener), &mut transmission, most);
+            conn.tcb.extend_train(&surroundings.ctx(id, conn.listener), &mut transmission, limits);
             let headers = Headers {
                 framing: surroundings.framing,
                 dst_mac,
@@ -222,9 +222,9 @@ impl Stack {
                 tcp: &transmission.header,
             };
             let wanted = transmission.segments;
-            transmission.segments = emit(&surroundings, &headers, &transmission, cuts, out);
+            transmission.segments = emit(&surroundings, &headers, &transmission, port_cuts, out);
             if transmission.segments > 0 {
-                surroundings.counters.tx_trains += u64::from(cuts && wanted > 1);
+                surroundings.counters.tx_trains += u64::from(port_cuts && wanted > 1);
                 conn.tcb.sent(&mut surroundings.ctx(id, conn.listener), &transmission);
             }
             if transmission.segments < wanted {
@@ -240,7 +240,7 @@ impl Stack {
 }
 
 /// Whether the port cuts a frame of several segments of the length of the first of `transmission`.
-fn cuts(surroundings: &Surroundings<'_>, transmission: &Transmission) -> bool {
+fn port_cuts(surroundings: &Surroundings<'_>, transmission: &Transmission) -> bool {
     let Surroundings { framing, segments, .. } = surroundings;
     framing.offloads.contains(TRAINS)
         && matches!(transmission.payload, Some(Payload::Segment(first)) if framing.tso.mss.contains(segments.length(first)))
@@ -252,7 +252,7 @@ fn emit(
     surroundings: &Surroundings<'_>,
     headers: &Headers<'_>,
     transmission: &Transmission,
-    cuts: bool,
+    port_cuts: bool,
     out: &mut Burst,
 ) -> usize {
     let Surroundings { framing, pool, segments, searches, .. } = surroundings;
@@ -260,7 +260,7 @@ fn emit(
     let before = out.len();
     match transmission.payload {
         None => out.extend(headers.bare(pool)),
-        Some(Payload::Segment(first)) if count > 1 && cuts => {
+        Some(Payload::Segment(first)) if count > 1 && port_cuts => {
             let bytes = segments.bytes(first).len();
             let train = segments.views(first, count).and_then(|views| headers.with_train(pool, views, bytes));
             return match train {

@@ -1,4 +1,4 @@
-//! A connection as its user sees it: its state, and figures.
+//! A connection as its user sees it: its state, and figures (RFC 9293 sections 3.3.2 and 3.10.6, STATUS).
 
 use std::net::SocketAddr;
 

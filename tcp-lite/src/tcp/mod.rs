@@ -18,7 +18,7 @@
 //!
 //! | floor | modules | what |
 //! |---|---|---|
-//! | 0 | `seq`, `header`, `info`, `birth` | positions, the header, what users see, what the SYNs agree on |
+//! | 0 | `seq`, `header`, `info`, `open_params` | positions, the header, what users see, what the SYNs agree on |
 //! | 1 | `congestion`, `slabs` | congestion control; records shared by all connections |
 //! | 2 | `ctx` | what a call borrows from the stack |
 //! | 3 | `send`, `receive` | the two halves |
@@ -54,12 +54,12 @@
 //!
 //! Not implemented: TCP Fast Open, and Nagle's algorithm (the segment is the user's unit).
 
-mod birth;
 mod congestion;
 mod connection;
 mod ctx;
 pub(crate) mod header;
 mod info;
+mod open_params;
 mod receive;
 mod send;
 mod seq;
@@ -68,10 +68,10 @@ mod slabs;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use birth::Birth;
 pub(crate) use connection::{Holdings, Tcb, Transmission, Verdict};
 pub(crate) use ctx::{Ctx, EVENTS_PER_CONNECTION};
 pub use info::{ConnInfo, SendError, State};
+pub(crate) use open_params::OpenParams;
 pub(crate) use send::Payload;
 pub(crate) use slabs::{MAX_ASKED, MAX_TRAIN, PageKey, ReorderSlab, SearchSlab, SegmentSlab};
 

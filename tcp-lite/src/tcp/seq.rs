@@ -1,4 +1,4 @@
-//! Sequence numbers as 64-bit positions.
+//! Sequence numbers (RFC 9293 section 3.4) as 64-bit positions.
 //!
 //! Inside the crate all sequence numbers are positions: 0 is the SYN, 1 the first byte of the stream,
 //! and the FIN follows the last byte. Positions never wrap, so they compare as integers; 32-bit numbers
@@ -25,7 +25,8 @@ impl SeqSpace {
 
     /// The position nearest to `near` that has this sequence number. Negative if it is before the SYN.
     pub(super) fn pos(self, seq: TcpSeqNumber, near: u64) -> i64 {
-        // RFC 5044 section 4.3 (MPA-062): MPA counts in these positions, which allow for the wrap of 32 bits.
+        // RFC 5044 section 4.3 (row MPA-062 of CONFORMANCE.md): MPA counts in these positions, which allow
+        // for the wrap of 32 bits.
         near as i64 + i64::from(seq.0.wrapping_sub(self.seq(near).0))
     }
 }

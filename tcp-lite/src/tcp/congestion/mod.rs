@@ -1,4 +1,4 @@
-//! Congestion control: how many bytes may be in flight.
+//! Congestion control: how many bytes may be in flight (RFC 9293 section 3.8.2, RFC 5681).
 //!
 //! [`CongestionControl`] is the interface of an algorithm, [`Congestion`] the algorithm of a connection:
 //! an enum, dispatched by `match` without allocation. Not here: which bytes are in flight or lost

@@ -87,7 +87,8 @@ impl Tcb {
     }
 
     /// Releases everything borrowed from the slabs, and stops the timers. Called before the block is
-    /// dropped, unless it [`is_droppable`](Self::is_droppable), and when a connection ends whose block lives on.
+    /// dropped, unless it [`is_droppable`](Self::is_droppable), and when a connection ends whose block
+    /// lives on.
     pub(crate) fn dispose(&mut self, ctx: &mut Ctx<'_>) {
         self.send.dispose(ctx);
         self.receive.dispose(ctx);

@@ -70,13 +70,14 @@ impl Tcb {
         let pos = self.receive.position(header.seq) + i64::from(syn_ack_again);
         let bytes = if syn_ack_again { 0 } else { payload.len() };
 
-        // In SYN-RECEIVED, an acknowledgement of anything but our SYN belongs to another connection,
-        // whatever its sequence number: reset it. A challenge ACK would start an exchange of them (RFC
-        // 9293 section 3.5.2, group 2).
+        // The steps of RFC 9293 section 3.10.7.4. Before them: in SYN-RECEIVED, an acknowledgement of
+        // anything but our SYN belongs to another connection, whatever its sequence number: reset it. A
+        // challenge ACK would start an exchange of them (RFC 9293 section 3.5.2, group 2).
         let is_rst = flags.contains(Flags::RST);
         if self.state == State::SynReceived && !is_rst && !self.acknowledges_our_syn(header) {
             return header.rst_reply(bytes).map_or(Verdict::Done, Verdict::Reset);
         }
+        // First: timestamp (RFC 7323 section 5.3, R1) and sequence number.
         if self.receive.is_old(ctx, header) {
             ctx.counters.rx_old_timestamps += 1;
             self.answer_unexpected(ctx, header, bytes);
@@ -87,14 +88,17 @@ impl Tcb {
             self.on_unacceptable(ctx, header, pos, bytes);
             return Verdict::Done;
         }
+        // Second: RST. (Third, security: not implemented.)
         if is_rst {
             self.on_reset(ctx, pos);
             return Verdict::Done;
         }
+        // Fourth: SYN.
         if flags.contains(Flags::SYN) && !syn_ack_again {
             self.challenge(ctx);
             return Verdict::Done;
         }
+        // Fifth: ACK.
         let Some(ack) = header.ack else { return Verdict::Done };
         let ack = self.send.ack_position(ack);
         if self.state == State::SynReceived {
@@ -132,6 +136,7 @@ impl Tcb {
             self.receive.on_ecn(ctx, flags, ecn);
         }
 
+        // Sixth: URG, which is ignored. Seventh: text. Eighth: FIN.
         let fin = flags.contains(Flags::FIN);
         if self.takes_payload() {
             let outcome = self.receive.on_payload(ctx, pos, (payload, segments), fin);

@@ -37,9 +37,9 @@ use arrayvec::ArrayVec;
 
 use self::challenge::Challenges;
 use self::timer::Watch;
-use super::birth::{Agreed, Birth};
 use super::ctx::Ctx;
 use super::info::{ConnInfo, SendError, State};
+use super::open_params::{Agreed, OpenParams};
 use super::receive::{MAX_EVICTED, ReceiveHalf};
 use super::send::SendHalf;
 use super::slabs::PageKey;
@@ -77,18 +77,18 @@ pub(crate) struct Tcb {
 }
 
 impl Tcb {
-    fn new(ctx: &Ctx<'_>, birth: &Birth, state: State) -> Self {
+    fn new(ctx: &Ctx<'_>, params: &OpenParams, state: State) -> Self {
         let config = ctx.config;
         let offer =
             Agreed { timestamps: config.timestamps, sack: config.sack, window_scale: Some(0), ecn: false };
         Self {
-            local_port: birth.local_port,
-            remote_port: birth.remote_port,
+            local_port: params.local_port,
+            remote_port: params.remote_port,
             state,
             reported: if ctx.listener.is_none() { Reported::Opened } else { Reported::Nothing },
             rst_due: false,
-            send: SendHalf::new(ctx, birth, offer),
-            receive: ReceiveHalf::new(config, birth, offer),
+            send: SendHalf::new(ctx, params, offer),
+            receive: ReceiveHalf::new(config, params, offer),
             challenges: Challenges::default(),
             keepalive: config.keepalive(),
             keepalive_probes: 0,

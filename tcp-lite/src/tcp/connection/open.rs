@@ -3,9 +3,9 @@
 
 use super::{Reported, Tcb, Verdict};
 use crate::tcp::State;
-use crate::tcp::birth::{Agreed, Birth, window_shift};
 use crate::tcp::ctx::Ctx;
 use crate::tcp::header::{Flags, Options, TcpHeader};
+use crate::tcp::open_params::{Agreed, OpenParams, window_shift};
 use crate::tcp::receive::is_ecn_setup;
 use crate::tcp::send::Handshake;
 use crate::{CloseReason, EcnMode, TcpConfig};
@@ -16,24 +16,24 @@ const MIN_PEER_MSS: u16 = 64;
 
 impl Tcb {
     /// Active open: SYN-SENT.
-    pub(crate) fn connect(ctx: &mut Ctx<'_>, birth: Birth) -> Self {
-        let mut tcb = Self::new(ctx, &birth, State::SynSent);
+    pub(crate) fn connect(ctx: &mut Ctx<'_>, params: OpenParams) -> Self {
+        let mut tcb = Self::new(ctx, &params, State::SynSent);
         tcb.reported = Reported::Opened;
         tcb.send.arm(ctx);
         tcb
     }
 
     /// Passive open by a SYN (without ACK and RST, which the caller checks): SYN-RECEIVED.
-    pub(crate) fn accept(ctx: &mut Ctx<'_>, birth: Birth, syn: &TcpHeader) -> Self {
-        let mut tcb = Self::new(ctx, &birth, State::SynReceived);
+    pub(crate) fn accept(ctx: &mut Ctx<'_>, params: OpenParams, syn: &TcpHeader) -> Self {
+        let mut tcb = Self::new(ctx, &params, State::SynReceived);
         tcb.learn_syn(ctx, syn);
         tcb.send.arm(ctx);
         tcb
     }
 
     /// Passive open by the ACK of a SYN cookie: SYN-RECEIVED, as if the SYN-ACK had been sent from here.
-    pub(crate) fn accept_remembered(ctx: &mut Ctx<'_>, birth: Birth, syn: &TcpHeader) -> Self {
-        let mut tcb = Self::accept(ctx, birth, syn);
+    pub(crate) fn accept_remembered(ctx: &mut Ctx<'_>, params: OpenParams, syn: &TcpHeader) -> Self {
+        let mut tcb = Self::accept(ctx, params, syn);
         tcb.send.on_syn_sent_before();
         tcb
     }

@@ -34,7 +34,7 @@ impl ReceiveHalf {
     pub(in crate::tcp) fn hold(&mut self, ctx: &mut Ctx<'_>, bytes: usize) {
         self.held.hold(bytes as u64);
         ctx.counters.out_of_order.hold(bytes as u64);
-        self.weigh(ctx);
+        self.charge(ctx);
     }
 
     /// `bytes` that were handed up are no longer held.
@@ -42,7 +42,7 @@ impl ReceiveHalf {
         let bytes = self.held.held_bytes.min(bytes as u64);
         self.held.release(bytes);
         ctx.counters.out_of_order.release(bytes);
-        self.weigh(ctx);
+        self.charge(ctx);
     }
 
     /// The user keeps `bytes` bytes of packet buffers for what is held.
@@ -50,13 +50,13 @@ impl ReceiveHalf {
         let before = self.held.pinned_bytes;
         self.held.pin(before, bytes as u64);
         ctx.counters.out_of_order.pin(before, bytes as u64);
-        self.weigh(ctx);
+        self.charge(ctx);
     }
 
     /// Updates the connection's entry in the slab, which exists while there is a hole.
-    fn weigh(&self, ctx: &mut Ctx<'_>) {
+    fn charge(&self, ctx: &mut Ctx<'_>) {
         if let Some(key) = self.ranges {
-            ctx.reorder.weigh(key, self.held.held_bytes, self.held.pinned_bytes);
+            ctx.reorder.charge(key, self.held.held_bytes, self.held.pinned_bytes);
         }
     }
 }

@@ -36,9 +36,9 @@ use dp::Mbuf;
 use self::delayed_ack::DelayedAck;
 use self::ecn_echo::Echo;
 use self::timestamps::PeerTimestamps;
-use super::birth::{Agreed, Birth, payload_of, window_shift};
 use super::ctx::Ctx;
 use super::header::{Flags, TcpHeader};
+use super::open_params::{Agreed, OpenParams, payload_of, window_shift};
 use super::seq::SeqSpace;
 use super::slabs::{RangesKey, ReorderSlab};
 use crate::facade::TcpSeqNumber;
@@ -82,7 +82,7 @@ pub(super) struct PayloadOutcome {
 
 impl ReceiveHalf {
     /// Before any segment, even the SYN. `agreed`: what our SYN offers.
-    pub(super) fn new(config: &TcpConfig, birth: &Birth, agreed: Agreed) -> Self {
+    pub(super) fn new(config: &TcpConfig, params: &OpenParams, agreed: Agreed) -> Self {
         let window_bytes = config.recv_window_bytes;
         Self {
             space: SeqSpace::new(TcpSeqNumber(0)),
@@ -90,7 +90,7 @@ impl ReceiveHalf {
             // The window in our SYN, which is not scaled (RFC 7323 section 2.2).
             edge: 1 + u64::from(window_bytes.min(u32::from(u16::MAX))),
             scale: window_shift(window_bytes),
-            mss: birth.mss,
+            mss: params.mss,
             fin: None,
             ranges: None,
             held: OutOfOrder::default(),

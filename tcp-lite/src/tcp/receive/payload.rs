@@ -29,18 +29,18 @@ impl ReceiveHalf {
         let start = self.trim(ctx, pos, &mut payload, &mut arrival);
         let end = start + payload.len() as u64;
         let had_hole = self.ranges.is_some();
-        let mut view = Some(payload);
+        let mut rest = Some(payload);
         let mut gap = self.gap(ctx, start, end);
-        let mut new = 0;
-        let (mut at, mut twice, mut refused) = (start, None, false);
+        let mut accepted = 0;
+        let (mut seen_to, mut first_duplicate, mut refused) = (start, None, false);
         while let Some((from, to)) = gap {
-            if at < from {
-                twice = twice.or(Some((at, from)));
+            if seen_to < from {
+                first_duplicate = first_duplicate.or(Some((seen_to, from)));
             }
-            at = to;
+            seen_to = to;
             gap = self.gap(ctx, to, end);
             // The last piece is the buffer itself, the others are views of it.
-            let piece = if gap.is_some() { view.as_ref().and_then(Mbuf::share) } else { view.take() };
+            let piece = if gap.is_some() { rest.as_ref().and_then(Mbuf::share) } else { rest.take() };
             let Some(mut piece) = piece else {
                 ctx.counters.rx_no_mbuf += 1;
                 arrival.ack_now = true;
@@ -49,18 +49,18 @@ impl ReceiveHalf {
             piece.advance((from - start) as usize);
             piece.truncate((to - from) as usize);
             if self.admit(ctx, from, to) {
-                new += to - from;
+                accepted += to - from;
                 ctx.received(from - 1, piece, self.nxt - 1);
             } else {
                 arrival.ack_now = true;
                 refused = true;
             }
         }
-        arrival.refused = new == 0 && refused;
-        if new < end - start && !arrival.ack_now {
+        arrival.refused = accepted == 0 && refused;
+        if accepted < end - start && !arrival.ack_now {
             // Duplicate bytes inside the window; the first of them are reported (RFC 2883 section 4.2).
-            ctx.counters.rx_duplicate_bytes += end - start - new;
-            self.duplicate = twice.or(Some((at, end)));
+            ctx.counters.rx_duplicate_bytes += end - start - accepted;
+            self.duplicate = first_duplicate.or(Some((seen_to, end)));
             if let Some(ranges) = self.ranges {
                 ctx.reorder.get_mut(ranges).touch(start);
             }
@@ -160,7 +160,7 @@ impl ReceiveHalf {
         };
         // If this connection holds most, the new segment itself is the one furthest from its frontier:
         // refusing it is better than accepting and evicting it.
-        if need > 0 && furthest && self.ranges.is_some_and(|key| ctx.reorder.keeps_most(key)) {
+        if need > 0 && furthest && self.ranges.is_some_and(|key| ctx.reorder.is_charged_most(key)) {
             return false;
         }
         if excess > 0 && takes {

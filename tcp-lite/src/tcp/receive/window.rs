@@ -90,10 +90,10 @@ fn min_growth(budget_bytes: u32, mss: u32) -> u64 {
 mod tests {
     use super::*;
     use crate::facade::TcpSeqNumber;
-    use crate::tcp::birth::{Agreed, Birth};
+    use crate::tcp::open_params::{Agreed, OpenParams};
 
     fn receive_half() -> ReceiveHalf {
-        let birth = Birth {
+        let params = OpenParams {
             local_port: 1,
             remote_port: 2,
             iss: TcpSeqNumber(0),
@@ -103,7 +103,7 @@ mod tests {
             default_peer_mss: 500,
         };
         let agreed = Agreed { timestamps: false, sack: true, window_scale: Some(7), ecn: false };
-        ReceiveHalf::new(&TcpConfig::default(), &birth, agreed)
+        ReceiveHalf::new(&TcpConfig::default(), &params, agreed)
     }
 
     /// An edge that no window field can say is rounded up, but not beyond what the budget allows.

@@ -1,5 +1,16 @@
 //! An acknowledgement arrives: the peer's window, SACK blocks, the send queue, round-trip times (RFC
 //! 9293 section 3.10.7.4, RFC 2018, RFC 2883, RFC 7323 section 4). Loss recovery is in `recovery.rs`.
+//!
+//! What describes one acknowledgement:
+//!
+//! | type | what it says | made by | used by |
+//! |---|---|---|---|
+//! | [`AckInfo`] | the fields of its segment | `connection/input.rs` | [`SendHalf::on_ack`] |
+//! | [`Handshake`] | the fields of the one that establishes the connection | `connection/open.rs` | [`SendHalf::establish`] |
+//! | [`PriorSendState`] | how things stood before it | `on_ack` | `on_ack`, `recovery.rs` |
+//! | [`AckSample`] | what it newly says of the send queue | `scoreboard.rs`, `queue.rs` | `recovery.rs` and its algorithms |
+//! | [`AckKind`] | whether it is a duplicate, and echoes marks | `on_ack` | `recovery.rs` |
+//! | `congestion::Ack` | how the window may grow by it | `recovery.rs` | congestion control |
 
 use super::ack_sample::{AckSample, RetransmitFilter, is_before};
 use super::rtt::micros_since;
@@ -83,7 +94,7 @@ impl SendHalf {
         }
         self.rtt.forget_backoff();
         self.pending.remove(Pending::SYN);
-        self.queue.una = 1;
+        self.queue.on_syn_acked();
         self.congestion = Congestion::new(ctx.config.congestion, self.path.emss(), syn_lost);
         if self.path.start(ctx, self.agreed.sack) {
             self.on_emss_lowered(ctx);

@@ -42,7 +42,7 @@ impl SendHalf {
 
     /// The window was reduced; `deep`: as for a loss.
     pub(super) fn on_reduced(&mut self, deep: bool) {
-        let (announce, nr, until) = (self.agreed.ecn, self.queue.flight.count, self.queue.nxt);
+        let (announce, nr, until) = (self.agreed.ecn, self.queue.transmissions(), self.queue.nxt);
         self.reduction = Reduction::new(announce, nr, until, deep);
     }
 

@@ -14,13 +14,18 @@ pub(super) struct Flight {
     pub(super) oldest: Option<SegmentKey>,
     newest: Option<SegmentKey>,
     /// Transmissions so far; wraps.
-    pub(super) count: u32,
+    count: u32,
 }
 
 impl Flight {
     /// The segment sent last.
     pub(super) fn newest(&self) -> Option<SegmentKey> {
         self.newest
+    }
+
+    /// Number of the last transmission; wraps.
+    pub(super) fn count(&self) -> u32 {
+        self.count
     }
 
     /// Numbers a transmission made now.

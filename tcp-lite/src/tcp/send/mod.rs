@@ -63,9 +63,9 @@ use self::rtt::RttEstimator;
 use self::timers::Timers;
 use self::undo::Undo;
 use self::window::PeerWindow;
-use super::birth::{Agreed, Birth};
 use super::congestion::{Congestion, CongestionControl};
 use super::ctx::Ctx;
+use super::open_params::{Agreed, OpenParams};
 use super::seq::SeqSpace;
 use crate::facade::TcpSeqNumber;
 use crate::{Duration, TcpConfig};
@@ -176,15 +176,15 @@ pub(super) struct SendInfo {
 
 impl SendHalf {
     /// A new half whose SYN has to be sent. `agreed`: what the SYN offers.
-    pub(super) fn new(ctx: &Ctx<'_>, birth: &Birth, agreed: Agreed) -> Self {
+    pub(super) fn new(ctx: &Ctx<'_>, params: &OpenParams, agreed: Agreed) -> Self {
         let config = ctx.config;
         let mut half = Self {
-            space: SeqSpace::new(birth.iss),
+            space: SeqSpace::new(params.iss),
             queue: SendQueue::new(),
             window: PeerWindow::new(),
-            path: PathMtu::new(birth),
+            path: PathMtu::new(params),
             rtt: RttEstimator::new(config.rto_initial, config.rto_min, config.rto_max),
-            congestion: Congestion::new(config.congestion, u32::from(birth.mss), false),
+            congestion: Congestion::new(config.congestion, u32::from(params.mss), false),
             rack: Rack::new(),
             recovery: Recovery::default(),
             reduction: Reduction::default(),
@@ -195,7 +195,7 @@ impl SendHalf {
             fin: Fin::Open,
             pending: Pending::SYN,
             writable: Writable::Idle,
-            timestamp_offset: birth.timestamp_offset,
+            timestamp_offset: params.timestamp_offset,
             retransmits: 0,
         };
         half.path.set_options(agreed.option_bytes());
@@ -236,7 +236,7 @@ impl SendHalf {
     /// The SYN-ACK was sent by a control block that was dropped (a SYN cookie).
     pub(super) fn on_syn_sent_before(&mut self) {
         self.pending.remove(Pending::SYN);
-        self.queue.nxt = 1;
+        self.queue.on_syn_sent();
     }
 
     /// A segment without payload below the window has to be sent, which makes the peer answer.
@@ -316,6 +316,7 @@ impl SendHalf {
     /// if `iss` is not above all numbers that this connection used by more than an unscaled window (RFC
     /// 9293 section 3.6.1).
     pub(super) fn next_iss(&self, iss: TcpSeqNumber) -> TcpSeqNumber {
+        // As Linux in `tcp_timewait_state_process`: SND.NXT + 65535 + 2, beyond a whole window.
         let least = self.queue.nxt + u64::from(u16::MAX) + 2;
         let above = self.space.pos(iss, self.queue.nxt) >= least as i64;
         if above { iss } else { self.space.seq(least) }
@@ -364,7 +365,7 @@ impl SendHalf {
         }
     }
 
-    /// A router reports that the path carries only `mss` (as [`Birth::mss`]), and not the segment from
+    /// A router reports that the path carries only `mss` (as [`OpenParams::mss`]), and not the segment from
     /// `seq` on (RFC 1191, RFC 8201). Returns whether there is such a segment.
     pub(super) fn on_packet_too_big(&mut self, ctx: &mut Ctx<'_>, seq: TcpSeqNumber, mss: u16) -> bool {
         if self.covers_outstanding(seq) {

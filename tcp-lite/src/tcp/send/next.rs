@@ -115,7 +115,7 @@ impl SendHalf {
         match kind {
             SendKind::Syn => {
                 self.pending.remove(Pending::SYN);
-                self.queue.nxt = self.queue.nxt.max(1);
+                self.queue.on_syn_sent();
                 self.timers.control_sent_at = ctx.now;
                 self.timers.syn_sends = self.timers.syn_sends.saturating_add(1);
                 if self.timers.syn_sends > 1 {
@@ -149,7 +149,7 @@ impl SendHalf {
                 }
                 self.fin = Fin::Sent;
                 self.timers.control_sent_at = ctx.now;
-                self.queue.nxt = self.queue.end + 1;
+                self.queue.on_fin_sent();
             }
             SendKind::WindowProbe => self.pending.remove(Pending::WINDOW_PROBE),
             SendKind::MtuProbe => {

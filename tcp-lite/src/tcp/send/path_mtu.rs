@@ -25,8 +25,8 @@ use std::num::NonZeroU64;
 
 use super::queue::SendQueue;
 use crate::invariant::{Check, ensure};
-use crate::tcp::birth::{Birth, payload_of};
 use crate::tcp::ctx::Ctx;
+use crate::tcp::open_params::{OpenParams, payload_of};
 use crate::tcp::slabs::{Probe, Search, SearchKey, SearchSlab, SearchStage};
 use crate::{Duration, Instant, PathMtuProbing};
 
@@ -76,13 +76,13 @@ pub(super) enum BlackHole {
 
 impl PathMtu {
     /// Nothing is agreed on yet.
-    pub(super) fn new(birth: &Birth) -> Self {
+    pub(super) fn new(params: &OpenParams) -> Self {
         Self {
-            emss: u32::from(birth.default_peer_mss.min(birth.mss)),
+            emss: u32::from(params.default_peer_mss.min(params.mss)),
             most: 0,
-            link_mss: birth.mss,
-            base_mss: birth.base_mss,
-            least_mss: birth.default_peer_mss,
+            link_mss: params.mss,
+            base_mss: params.base_mss,
+            least_mss: params.default_peer_mss,
             option_bytes: 0,
             may_probe: false,
             search: None,
@@ -147,7 +147,7 @@ impl PathMtu {
         lowered
     }
 
-    /// A router reports that the path carries only `mss` (as [`Birth::mss`]). EMSS never grows by it. A
+    /// A router reports that the path carries only `mss` (as [`OpenParams::mss`]). EMSS never grows by it. A
     /// larger size is searched for when the report is as old as RFC 8201 section 4 requires. Returns
     /// whether EMSS was lowered.
     pub(super) fn on_report(&mut self, ctx: &mut Ctx<'_>, mss: u16) -> bool {

@@ -144,6 +144,26 @@ impl SendQueue {
         }
     }
 
+    /// Our SYN was sent, perhaps again.
+    pub(super) fn on_syn_sent(&mut self) {
+        self.nxt = self.nxt.max(1);
+    }
+
+    /// Our SYN is acknowledged.
+    pub(super) fn on_syn_acked(&mut self) {
+        self.una = 1;
+    }
+
+    /// Our FIN was sent, perhaps again.
+    pub(super) fn on_fin_sent(&mut self) {
+        self.nxt = self.end + 1;
+    }
+
+    /// Number of the last transmission of a segment; wraps.
+    pub(super) fn transmissions(&self) -> u32 {
+        self.flight.count()
+    }
+
     /// Queues the next `bytes` bytes of the open page as a segment.
     pub(super) fn push(&mut self, slab: &mut SegmentSlab, bytes: usize) {
         let Some(page) = self.open else { return };

@@ -12,6 +12,9 @@ use crate::facade::{Duration, Instant};
 /// minimum). Long enough to have seen an empty queue, short enough to follow a change of path.
 const MIN_RTT_WINDOW: Duration = Duration::from_secs(30);
 
+/// Doublings of a timeout: more than it takes from a microsecond to the largest ceiling, 32 bits of them.
+const MAX_DOUBLINGS: u32 = 32;
+
 /// Timeout of the first data after the loss of a SYN, if nothing was measured (RFC 6298 section 5.7).
 const AFTER_LOST_SYN_US: u64 = 3_000_000;
 
@@ -82,7 +85,7 @@ impl RttEstimator {
 
     /// The timer expired: doubles the timeout (RFC 6298 section 5.5).
     pub(super) fn back_off(&mut self) {
-        self.backoff = (self.backoff + 1).min(32);
+        self.backoff = (self.backoff + 1).min(MAX_DOUBLINGS);
     }
 
     /// The handshake is over: its backoff does not apply to data (RFC 6298 section 5.7).
@@ -103,7 +106,7 @@ impl RttEstimator {
     /// The timeout doubled `doublings` times, instead of once for each expiry.
     pub(super) fn after(&self, doublings: u32) -> Duration {
         let base_us = self.base_us.max(self.min_us.into());
-        let doubled_us = u128::from(base_us) << doublings.min(32);
+        let doubled_us = u128::from(base_us) << doublings.min(MAX_DOUBLINGS);
         Duration::from_micros(doubled_us.min(u128::from(self.max_us)) as u64)
     }
 

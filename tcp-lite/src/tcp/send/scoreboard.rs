@@ -134,7 +134,7 @@ impl SendQueue {
             if reneged || old && marks.contains(Marks::IN_FLIGHT) {
                 self.mark_lost(slab, key);
             }
-            slab.get_mut(key).marks -= Marks::RETRANSMITTED_IN_RECOVERY;
+            clear_retransmitted_in_recovery(slab, key);
         }
         self.retransmit_from = self.head;
         first
@@ -147,9 +147,8 @@ impl SendQueue {
             if self.unsent == Some(key) {
                 break;
             }
-            let segment = slab.get_mut(key);
-            segment.marks -= Marks::RETRANSMITTED_IN_RECOVERY;
-            cursor = segment.next;
+            cursor = slab.get(key).next;
+            clear_retransmitted_in_recovery(slab, key);
         }
     }
 
@@ -163,6 +162,7 @@ impl SendQueue {
             if marks.contains(Marks::LOST) {
                 near = near.filter(|near| sent.is_after(slab.get(*near).sent));
                 self.set_marks(slab, key, marks - Marks::LOST);
+                // Not by `set_marks`, which would append the segment as the one sent last.
                 slab.get_mut(key).marks |= Marks::IN_FLIGHT;
                 self.flight.restore(slab, near, key);
                 near = Some(key);
@@ -215,6 +215,11 @@ impl SendQueue {
         let in_recovery = if recovering { Marks::RETRANSMITTED_IN_RECOVERY } else { Marks::empty() };
         self.set_marks(slab, key, marks | Marks::RETRANSMITTED | Marks::IN_FLIGHT | in_recovery);
     }
+}
+
+/// No sum depends on this mark.
+fn clear_retransmitted_in_recovery(slab: &mut SegmentSlab, key: SegmentKey) {
+    slab.get_mut(key).marks -= Marks::RETRANSMITTED_IN_RECOVERY;
 }
 
 #[cfg(test)]

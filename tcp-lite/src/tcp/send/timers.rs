@@ -1,5 +1,5 @@
-//! The timer of the sending half, and the times it is computed from. The computation is in
-//! `retransmission.rs`.
+//! The timer of the sending half, and the times it is computed from (RFC 6298, RFC 8985, RFC 9293 section
+//! 3.8.6.1). The computation is in `retransmission.rs`.
 
 use crate::Instant;
 

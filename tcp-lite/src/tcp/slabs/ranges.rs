@@ -1,4 +1,5 @@
-//! A bounded, sorted set of disjoint ranges above the frontier, with the order of their last changes.
+//! A bounded, sorted set of disjoint ranges above the frontier, with the order of their last changes, in
+//! which SACK blocks report them (RFC 2018 section 4).
 
 use std::ops;
 

@@ -13,6 +13,8 @@
 //!   bytes furthest from its frontier. If these are the new segment of the connection that holds most,
 //!   that segment is refused and nobody is asked. So no connection keeps memory by having come first, and
 //!   a connection with a small hole makes progress.
+//!   What is asked for reaches below the point at which asking begins, so that the next segment does not
+//!   ask again.
 //! - At the limit itself, or with less than an eighth of the buffers free, new segments are refused, as
 //!   if they had been lost: the users did not, or could not, give up what they were asked for.
 //!
@@ -58,8 +60,8 @@ pub(crate) struct ReorderSlab {
     limit: usize,
     /// The stack's limit, bytes.
     bound: u64,
-    /// Bytes of all holders.
-    kept: u64,
+    /// Bytes that all holders are charged for.
+    charged: u64,
     /// Requests that the user has not taken off the event queue.
     asked: usize,
 }
@@ -68,8 +70,8 @@ pub(crate) struct ReorderSlab {
 #[derive(Clone, Copy)]
 struct Holder {
     conn: ConnId,
-    /// Bytes of memory that it keeps.
-    kept: u32,
+    /// Bytes of memory that it is charged for: what it holds or what it pins, whichever is more.
+    charged: u32,
     /// Bytes of payload that it holds.
     held: u32,
 }
@@ -97,7 +99,7 @@ impl ReorderSlab {
             holders: Vec::with_capacity(limit),
             limit,
             bound: bytes.min(most),
-            kept: 0,
+            charged: 0,
             asked: 0,
         }
     }
@@ -113,7 +115,7 @@ impl ReorderSlab {
             return None;
         }
         let key = self.records.insert(Ranges::default());
-        let holder = Holder { conn, kept: 0, held: 0 };
+        let holder = Holder { conn, charged: 0, held: 0 };
         // Slab indices are dense: a new one is the next.
         match self.holders.get_mut(key) {
             Some(place) => *place = holder,
@@ -124,7 +126,7 @@ impl ReorderSlab {
 
     /// Frees a set.
     pub(in crate::tcp) fn remove(&mut self, key: RangesKey) {
-        self.weigh(key, 0, 0);
+        self.charge(key, 0, 0);
         self.records.remove(key.record());
     }
 
@@ -140,12 +142,12 @@ impl ReorderSlab {
 
     /// The connection of this set holds `held` bytes in `pinned` bytes of packet buffers, as far as is
     /// known.
-    pub(in crate::tcp) fn weigh(&mut self, key: RangesKey, held: u64, pinned: u64) {
+    pub(in crate::tcp) fn charge(&mut self, key: RangesKey, held: u64, pinned: u64) {
         let bytes = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
         let holder = &mut self.holders[key.record()];
-        self.kept -= u64::from(holder.kept);
-        (holder.kept, holder.held) = (bytes(held.max(pinned)), bytes(held));
-        self.kept += u64::from(holder.kept);
+        self.charged -= u64::from(holder.charged);
+        (holder.charged, holder.held) = (bytes(held.max(pinned)), bytes(held));
+        self.charged += u64::from(holder.charged);
     }
 
     /// `key` is the set of `conn`, which holds `held` bytes in `pinned` bytes of packet buffers; with
@@ -164,34 +166,34 @@ impl ReorderSlab {
         ranges.check(frontier, edge)?;
         let holder = &self.holders[key.record()];
         ensure!(holder.conn == conn, "the ranges of {conn:?} belong to {:?}", holder.conn);
-        let weighed = (u64::from(holder.held), u64::from(holder.kept));
-        ensure!(weighed == (held, held.max(pinned)), "{weighed:?} weighed of {held} and {pinned} bytes");
+        let charged = (u64::from(holder.held), u64::from(holder.charged));
+        ensure!(charged == (held, held.max(pinned)), "{charged:?} charged for {held} and {pinned} bytes");
         Ok(())
     }
 
     /// `holes` connections have a hole, and `asked` requests wait to be taken.
     pub(crate) fn check(&self, holes: usize, asked: usize) -> Check {
         ensure!(self.records.len() == holes, "{} sets of ranges, {holes} holes", self.records.len());
-        let kept: u64 = self.holders.iter().map(|holder| u64::from(holder.kept)).sum();
-        ensure!(self.kept == kept, "{} bytes kept of {kept}", self.kept);
+        let charged: u64 = self.holders.iter().map(|holder| u64::from(holder.charged)).sum();
+        ensure!(self.charged == charged, "{} bytes charged of {charged}", self.charged);
         ensure!(self.asked == asked, "{} requests counted of {asked}", self.asked);
         let free = self.holders.iter().enumerate().filter(|(nr, _)| !self.records.contains(*nr));
-        let idle = free.map(|(_, holder)| holder).all(|holder| (holder.kept, holder.held) == (0, 0));
+        let idle = free.map(|(_, holder)| holder).all(|holder| (holder.charged, holder.held) == (0, 0));
         ensure!(idle, "a free set of ranges holds something");
         Ok(())
     }
 
-    /// Whether `bytes` more may be kept.
+    /// Whether `bytes` more may be charged.
     pub(in crate::tcp) fn room(&self, pool: &Mempool, bytes: u64) -> Room {
         let (free, all) = (pool.available(), pool.capacity());
-        let kept = self.kept + bytes;
+        let charged = self.charged + bytes;
         let missing = (all / 4).saturating_sub(free) as u64 * buffer_bytes(pool);
-        let need = missing.max(kept.saturating_sub(self.bound / 4 * 3));
+        let need = missing.max(charged.saturating_sub(self.bound / 4 * 3));
         if free < all / 8 {
             Room::NoBuffers(need)
-        } else if kept > self.bound {
+        } else if charged > self.bound {
             Room::Full(need)
-        } else if free < all / 16 * 3 || kept > self.bound / 8 * 7 {
+        } else if free < all / 16 * 3 || charged > self.bound / 8 * 7 {
             Room::Tight(need)
         } else {
             Room::Plenty
@@ -210,19 +212,19 @@ impl ReorderSlab {
             if left == 0 {
                 break;
             }
-            let (kept, held) = (u64::from(holder.kept), u64::from(holder.held));
-            let free = left.min(kept.div_ceil(2));
+            let (charged, held) = (u64::from(holder.charged), u64::from(holder.held));
+            let free = left.min(charged.div_ceil(2));
             left -= free;
-            asked.push((holder.conn, (free * held).div_ceil(kept) as usize));
+            asked.push((holder.conn, (free * held).div_ceil(charged) as usize));
         }
         self.asked = asked.len();
         asked
     }
 
     /// Whether no connection keeps more than that of this set.
-    pub(in crate::tcp) fn keeps_most(&self, key: RangesKey) -> bool {
-        let kept = self.holders[key.record()].kept;
-        self.holders.iter().all(|holder| holder.kept <= kept)
+    pub(in crate::tcp) fn is_charged_most(&self, key: RangesKey) -> bool {
+        let charged = self.holders[key.record()].charged;
+        self.holders.iter().all(|holder| holder.charged <= charged)
     }
 
     /// A connection is asked for the excess over its own limit.
@@ -240,12 +242,12 @@ impl ReorderSlab {
         let mut largest: ArrayVec<Holder, MAX_ASKED> = ArrayVec::new();
         for holder in self.holders.iter().filter(|holder| holder.held > 0) {
             if largest.is_full() {
-                if largest.last().is_some_and(|least| least.kept >= holder.kept) {
+                if largest.last().is_some_and(|least| least.charged >= holder.charged) {
                     continue;
                 }
                 largest.pop();
             }
-            let at = largest.partition_point(|other| other.kept >= holder.kept);
+            let at = largest.partition_point(|other| other.charged >= holder.charged);
             largest.insert(at, *holder);
         }
         largest
@@ -271,7 +273,7 @@ mod tests {
         let mut slab = ReorderSlab::new(100, 8000, &pool);
         for (slot, &(held, pinned)) in bytes.iter().enumerate() {
             let key = slab.take(conn(slot as u32)).unwrap();
-            slab.weigh(key, held, pinned);
+            slab.charge(key, held, pinned);
         }
         slab
     }
@@ -282,7 +284,7 @@ mod tests {
         // In bytes of payload: the last keeps most, four times what it holds.
         assert_eq!(slab.ask(3000).as_slice(), [(conn(3), 500), (conn(1), 1000)]);
         assert!(slab.ask(3000).is_empty(), "once at a time");
-        assert!(slab.keeps_most(RangesKey::of(3)) && !slab.keeps_most(RangesKey::of(1)));
+        assert!(slab.is_charged_most(RangesKey::of(3)) && !slab.is_charged_most(RangesKey::of(1)));
         slab.on_ask_taken();
         assert!(slab.ask(3000).is_empty());
         slab.on_ask_taken();
@@ -318,7 +320,7 @@ mod tests {
     fn a_set_that_goes_takes_what_it_holds_with_it() {
         let mut slab = holding(&[(100, 0), (200, 0)]);
         slab.remove(RangesKey::of(0));
-        assert_eq!((slab.kept, slab.len()), (200, 1));
+        assert_eq!((slab.charged, slab.len()), (200, 1));
         assert_eq!(slab.take(conn(7)), Some(RangesKey::of(0)));
         assert_eq!(slab.ask(8000).as_slice(), [(conn(1), 100)], "who holds nothing is not asked");
     }

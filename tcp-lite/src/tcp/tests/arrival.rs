@@ -56,7 +56,7 @@ fn a_timestamp_that_is_repeated_goes_on_being_compared_with() {
     for (days, from, value, frontier) in
         [(0, 0, value, 2040), (20, 2040, value, 4080), (30, 4080, value - 1, 4080)]
     {
-        segment.header.seq = pair.a.birth.iss + 1 + from;
+        segment.header.seq = pair.a.params.iss + 1 + from;
         segment.header.options.timestamps = Some((value, 0));
         segment.payload = pattern(from, 2040);
         let at = pair.now + Duration::from_secs(days * 24 * 3600);

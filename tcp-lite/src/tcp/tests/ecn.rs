@@ -159,7 +159,7 @@ fn answers_behind(lost: usize, marks: &[bool], each: bool) -> Vec<(usize, bool)>
     for _ in 0..lost {
         let _ = pair.a.transmit(pair.now).unwrap();
     }
-    let first = pair.a.birth.iss + 1;
+    let first = pair.a.params.iss + 1;
     let mut said = Vec::new();
     let mut edge = 0;
     let mut hear = |host: &mut Host, now| {

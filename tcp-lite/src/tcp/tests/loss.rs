@@ -175,7 +175,7 @@ fn an_acknowledgement_in_the_middle_keeps_the_segment_whole() {
     let mut ack = pair.log.iter().rev().find(|(_, side, _)| *side == Side::B).unwrap().2.clone();
     ack.header.flags = Default::default();
     ack.header.options.timestamps = None;
-    ack.header.seq = pair.b.birth.iss + 1;
+    ack.header.seq = pair.b.params.iss + 1;
     ack.header.ack = Some(packet.header.seq + 400);
     let _ = pair.a.receive(pair.now, &ack);
     let at = pair.a.tcb().deadline().unwrap();

@@ -48,7 +48,7 @@ fn what_is_held_ahead_of_the_frontier_is_gauged() {
 
 /// The last segment of `side` with SACK blocks: its blocks, as stream offsets of the other side.
 fn last_blocks(pair: &Pair) -> Vec<(u64, u64)> {
-    let first = pair.a.birth.iss.0;
+    let first = pair.a.params.iss.0;
     let offset =
         |seq: crate::facade::TcpSeqNumber| u64::from(seq.0.wrapping_sub(first).wrapping_sub(1) as u32);
     let last =

@@ -154,7 +154,7 @@ fn one_acknowledgement_of_a_whole_window_doubles_it_only_where_that_is_paced() {
         let window = pair.a.tcb().sending().window() as usize / EMSS;
         assert!((80..160).contains(&window), "{window}");
         let end = push(&mut pair, window);
-        let end = pair.a.birth.iss + 1 + end as usize;
+        let end = pair.a.params.iss + 1 + end as usize;
         pair.plan =
             Box::new(
                 move |side, packet| {

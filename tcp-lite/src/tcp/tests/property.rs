@@ -102,7 +102,7 @@ fn run(scenario: &Scenario) {
     };
     let mut pair = Pair::new(config, config);
     pair.b.events_limit = scenario.events_limit;
-    pair.a.birth.iss = crate::facade::TcpSeqNumber(scenario.iss as i32);
+    pair.a.params.iss = crate::facade::TcpSeqNumber(scenario.iss as i32);
     let mut roll = dice(seed);
     pair.plan = Box::new(move |_, _| {
         let copies = if roll(100) < loss_percent { 0 } else { 1 + u64::from(roll(100) < duplicate_percent) };

@@ -323,7 +323,7 @@ fn duplicates_that_are_made_up_let_no_more_out_than_was_in_flight() {
     let mut ack = pair.log.iter().rev().find(|(_, side, _)| *side == Side::B).unwrap().2.clone();
     ack.header.flags = Default::default();
     ack.header.options.timestamps = None;
-    ack.header.seq = pair.b.birth.iss + 1;
+    ack.header.seq = pair.b.params.iss + 1;
     let now = pair.now;
     for _ in 0..1000 {
         let _ = pair.a.receive(now, &ack);

@@ -240,7 +240,7 @@ fn a_window_that_comes_back_leaves_no_burst() {
         let mut pair = grown(config);
         // A whole window is late; of the acknowledgements those from the 40th on arrive.
         let (mut sent, window) = (0, pair.a.tcb().sending().window() / EMSS as u64);
-        let forty = pair.a.birth.iss + 1 + (80 + 40) * EMSS;
+        let forty = pair.a.params.iss + 1 + (80 + 40) * EMSS;
         pair.plan = Box::new(move |side, packet| {
             if side == Side::A && !packet.payload.is_empty() {
                 sent += 1;

@@ -10,10 +10,10 @@ const SEGMENTS: usize = 6;
 /// An acknowledgement of the first `ack` segments, and selectively of `sacked`.
 fn acknowledgement(pair: &Pair, ack: usize, sacked: Option<(usize, usize)>) -> Packet {
     let mut packet = pair.log.iter().rev().find(|(_, side, _)| *side == Side::B).unwrap().2.clone();
-    let first = pair.a.birth.iss + 1;
+    let first = pair.a.params.iss + 1;
     packet.header.flags = Default::default();
     packet.header.options = Default::default();
-    packet.header.seq = pair.b.birth.iss + 1;
+    packet.header.seq = pair.b.params.iss + 1;
     packet.header.ack = Some(first + ack * SEGMENT);
     let blocks = sacked.into_iter().map(|(from, to)| (first + from * SEGMENT, first + to * SEGMENT));
     packet.header.options.sack.extend(blocks);
@@ -22,7 +22,7 @@ fn acknowledgement(pair: &Pair, ack: usize, sacked: Option<(usize, usize)>) -> P
 
 fn sent_now(pair: &mut Pair) -> Vec<usize> {
     let now = pair.now;
-    let first = pair.a.birth.iss + 1;
+    let first = pair.a.params.iss + 1;
     std::iter::from_fn(|| pair.a.transmit(now))
         .map(|packet| (packet.header.seq.0.wrapping_sub(first.0)) as usize / SEGMENT)
         .collect()

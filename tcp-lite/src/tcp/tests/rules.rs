@@ -88,7 +88,7 @@ proptest! {
         }
         for (options, seq, ack, flags, len, wait_ms) in segments {
             let mut bytes = vec![0; 20];
-            let (rcv, snd) = (pair.b.birth.iss.0, pair.a.birth.iss.0);
+            let (rcv, snd) = (pair.b.params.iss.0, pair.a.params.iss.0);
             bytes[4..8].copy_from_slice(&rcv.wrapping_add(seq).to_be_bytes());
             bytes[8..12].copy_from_slice(&snd.wrapping_add(ack).to_be_bytes());
             bytes[12] = ((5 + options.len().div_ceil(4)) << 4) as u8;

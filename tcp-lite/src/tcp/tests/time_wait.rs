@@ -120,7 +120,7 @@ fn a_syn_reopens_by_its_timestamp_and_else_by_its_sequence_number() {
 #[test]
 fn the_next_connection_begins_above_all_that_was_used() {
     let (pair, _) = closed(config());
-    let iss = pair.a.birth.iss.0;
+    let iss = pair.a.params.iss.0;
     let least = iss.wrapping_add(2 + 65_537);
     for (drawn, expected) in
         [(0, least), (65_000, least), (-5, least), (65_539, least), (70_000, iss.wrapping_add(70_000))]

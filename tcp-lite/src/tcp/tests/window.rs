@@ -13,7 +13,7 @@ fn ack(pair: &Pair, acked: usize, window: u16) -> Packet {
     let mut header = syn_ack.header;
     header.flags = Flags::empty();
     header.seq += 1;
-    header.ack = Some(pair.a.birth.iss + 1 + acked);
+    header.ack = Some(pair.a.params.iss + 1 + acked);
     header.window = window;
     header.options = Default::default();
     Packet::new(header, Vec::new())
@@ -41,7 +41,7 @@ fn a_closed_window_is_probed_without_payload_and_with_growing_pauses() {
     for (_, _, probe) in &pair.log {
         assert_eq!(
             (probe.header.seq, probe.payload.len()),
-            (pair.a.birth.iss, 0),
+            (pair.a.params.iss, 0),
             "SND.UNA - 1, nothing else"
         );
     }
@@ -106,7 +106,7 @@ fn alignment_comes_back_after_a_pause() {
     for (from, len) in [(800, 700), (1500, 24), (1524, 1000)] {
         pair.a.push(later, &pattern(from, len)).unwrap();
         let sent = pair.a.transmit(later).unwrap();
-        assert_eq!(sent.header.seq, pair.a.birth.iss + 1 + from);
+        assert_eq!(sent.header.seq, pair.a.params.iss + 1 + from);
         assert_eq!(sent.payload, pattern(from, len));
     }
     assert_eq!(pair.a.counters.tx_cut_by_persist, 1);
@@ -176,7 +176,7 @@ fn the_right_edge_never_moves_back() {
     }
     pair.run_for(Duration::from_secs(3));
     let mut edge = i64::MIN;
-    let first = pair.a.birth.iss.0;
+    let first = pair.a.params.iss.0;
     for (_, side, packet) in &pair.log {
         if let Some(ack) = packet.header.ack.filter(|_| *side == Side::B && !packet.is(Flags::SYN)) {
             let right = i64::from(ack.0.wrapping_sub(first)) + i64::from(packet.header.window);

@@ -9,7 +9,7 @@ use crate::facade::TcpSeqNumber;
 use crate::ip::Ecn;
 use crate::stack::{ConnId, ListenerId, StackCounters};
 use crate::tcp::header::{Flags, TcpHeader};
-use crate::tcp::{Birth, Ctx, Payload, ReorderSlab, SearchSlab, SegmentSlab, State, Tcb, Verdict};
+use crate::tcp::{Ctx, OpenParams, Payload, ReorderSlab, SearchSlab, SegmentSlab, State, Tcb, Verdict};
 use crate::{CloseReason, Duration, Event, Instant, SendError, TcpConfig};
 
 pub(super) const MSS: u16 = 1012;
@@ -51,7 +51,7 @@ pub(super) enum Seen {
 
 pub(super) struct Host {
     pub(super) tcb: Option<Tcb>,
-    pub(super) birth: Birth,
+    pub(super) params: OpenParams,
     pub(super) config: TcpConfig,
     pub(super) pool: Mempool,
     pub(super) bulk_pool: Option<Mempool>,
@@ -83,8 +83,8 @@ pub(super) fn config() -> TcpConfig {
     TcpConfig { recv_window_bytes: 64 * 1024, send_buffer_bytes: 64 * 1024, ..TcpConfig::default() }
 }
 
-pub(super) fn birth(iss: u32) -> Birth {
-    Birth {
+pub(super) fn params(iss: u32) -> OpenParams {
+    OpenParams {
         local_port: 1000,
         remote_port: 2000,
         iss: TcpSeqNumber(iss as i32),
@@ -100,7 +100,7 @@ impl Host {
         let pool = Mempool::heap("test", 1024, 2048);
         Self {
             tcb: None,
-            birth: birth(iss),
+            params: params(iss),
             config,
             reorder: ReorderSlab::new(4, 1 << 20, &pool),
             pool,
@@ -152,14 +152,14 @@ impl Host {
     }
 
     pub(super) fn connect(&mut self, now: Instant) {
-        let birth = self.birth;
-        self.tcb = Some(Tcb::connect(&mut self.ctx(now), birth));
+        let params = self.params;
+        self.tcb = Some(Tcb::connect(&mut self.ctx(now), params));
     }
 
     pub(super) fn accept(&mut self, now: Instant, syn: &TcpHeader) {
         self.listener = Some(ListenerId { slot: 0, generation: 0 });
-        let birth = self.birth;
-        self.tcb = Some(Tcb::accept(&mut self.ctx(now), birth, syn));
+        let params = self.params;
+        self.tcb = Some(Tcb::accept(&mut self.ctx(now), params, syn));
     }
 
     pub(super) fn tcb(&self) -> &Tcb {
@@ -252,7 +252,7 @@ impl Host {
                 bytes.len() - 20 + payload.len() <= usize::from(MSS),
                 "options and payload exceed the MSS"
             );
-            let offset = header.seq.0.wrapping_sub(self.birth.iss.0).wrapping_sub(1) as u32;
+            let offset = header.seq.0.wrapping_sub(self.params.iss.0).wrapping_sub(1) as u32;
             match carried {
                 Payload::Segment(_) => {
                     self.frozen.insert(u64::from(offset), payload.len());
@@ -328,9 +328,9 @@ pub(super) struct Pair {
 impl Pair {
     pub(super) fn new(a: TcpConfig, b: TcpConfig) -> Self {
         let (mut a, mut b) = (Host::new(a, 0xffff_f000), Host::new(b, 0xffff_ffff));
-        (b.birth.local_port, b.birth.remote_port) = (2000, 1000);
-        a.birth.timestamp_offset = 5;
-        b.birth.timestamp_offset = 0xffff_fff0;
+        (b.params.local_port, b.params.remote_port) = (2000, 1000);
+        a.params.timestamp_offset = 5;
+        b.params.timestamp_offset = 0xffff_fff0;
         Self {
             a,
             b,
@@ -468,7 +468,7 @@ impl Pair {
 
     /// Segments with payload that `side` sent: stream offset and length.
     pub(super) fn data_sent(&self, side: Side) -> Vec<(u32, usize)> {
-        let iss = if side == Side::A { self.a.birth.iss } else { self.b.birth.iss };
+        let iss = if side == Side::A { self.a.params.iss } else { self.b.params.iss };
         let offset = |packet: &Packet| packet.header.seq.0.wrapping_sub(iss.0).wrapping_sub(1) as u32;
         self.log
             .iter()

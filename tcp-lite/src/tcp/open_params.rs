@@ -1,4 +1,4 @@
-//! Initial parameters of a connection: those its stack decides ([`Birth`]), and those the two SYNs agree
+//! Initial parameters of a connection: those its stack decides ([`OpenParams`]), and those the two SYNs agree
 //! on ([`Agreed`]; RFC 9293 section 3.7.1, RFC 7323 section 1.3, RFC 2018 section 2, RFC 3168 section
 //! 6.1.1).
 
@@ -6,7 +6,7 @@ use crate::facade::TcpSeqNumber;
 
 /// Initial parameters of a connection; the stack decides them.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Birth {
+pub(crate) struct OpenParams {
     /// Our port.
     pub(crate) local_port: u16,
     /// The peer's port.
