@@ -3,7 +3,7 @@
 //! TCP holds no data itself. It counts the bytes that were handed up and not released (all that were ahead
 //! of the frontier, and those in order that the user names), and the packet buffers that its user says are
 //! kept for them. The policy for too much of it is elsewhere
-//! (`tcp/slabs/reorder.rs`).
+//! (`tcp/slabs/out_of_order.rs`).
 
 /// Held bytes, current and maximum: those handed up ahead of the frontier, and those in order that the user
 /// has not read yet.

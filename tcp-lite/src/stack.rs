@@ -47,7 +47,7 @@ use crate::route::Routes;
 use crate::secrets::{EPHEMERAL_PORTS, Secrets};
 use crate::slow_path::SlowPath;
 use crate::syn_cookie::SynCookies;
-use crate::tcp::{Ctx, MAX_ASKED, OpenParams, ReorderSlab, SearchSlab, SegmentSlab, State, Tcb};
+use crate::tcp::{Ctx, MAX_ASKED, OpenParams, OutOfOrderSlab, SearchSlab, SegmentSlab, State, Tcb};
 use crate::{Backoff, ConnInfo, Event, Instant, Keepalive, SendError, StackConfig};
 
 /// Limit of the queue of answers to segments of no connection. It bounds what strangers can make us
@@ -90,7 +90,7 @@ pub struct Stack {
     /// Paces attempts to send while the pool has no buffer.
     pool_retry: Backoff,
     segments: SegmentSlab,
-    reorder: ReorderSlab,
+    out_of_order: OutOfOrderSlab,
     searches: SearchSlab,
     events: VecDeque<Event>,
     counters: StackCounters,
@@ -131,7 +131,7 @@ impl Stack {
             pool_retry: Backoff::default(),
             // Unacknowledged segments must leave buffers free to receive the acknowledgements into.
             segments: SegmentSlab::new(limits.tx_segments, (pool.capacity() / 2).max(1)),
-            reorder: ReorderSlab::new(limits.connections, limits.out_of_order_bytes, &pool),
+            out_of_order: OutOfOrderSlab::new(limits.connections, limits.out_of_order_bytes, &pool),
             searches: SearchSlab::new(limits.path_mtu_searches.min(pool.capacity() / 16)),
             events: VecDeque::with_capacity(limits.events + SPARE_EVENTS),
             counters: StackCounters::default(),
@@ -207,7 +207,7 @@ impl Stack {
     pub fn event(&mut self) -> Option<Event> {
         let event = self.events.pop_front();
         match event {
-            Some(Event::Evict { .. }) => self.reorder.on_ask_taken(),
+            Some(Event::Evict { .. }) => self.out_of_order.on_ask_taken(),
             Some(Event::Writable { conn }) => {
                 let conn = self.connections.live(conn).and_then(|slot| self.connections.get_mut(slot));
                 if let Some((_, conn)) = conn {

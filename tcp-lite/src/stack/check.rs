@@ -18,7 +18,7 @@ impl Stack {
         let mut all = Vec::new();
         for (slot, conn) in self.connections.occupied() {
             let id = self.connections.id(slot);
-            let slabs = (&self.segments, &self.reorder, &self.searches);
+            let slabs = (&self.segments, &self.out_of_order, &self.searches);
             all.push(conn.tcb.check(id, slabs).map_err(|what| format!("slot {slot}: {what}"))?);
         }
         self.check_slabs(&all)?;
@@ -36,7 +36,7 @@ impl Stack {
         let open: Vec<_> = all.iter().filter_map(|holdings| holdings.open_page).collect();
         self.segments.check(all.iter().map(|holdings| holdings.segments).sum(), &open)?;
         let asked = self.events.iter().filter(|event| matches!(event, Event::Evict { .. })).count();
-        self.reorder.check(all.iter().filter(|holdings| holdings.has_hole).count(), asked)?;
+        self.out_of_order.check(all.iter().filter(|holdings| holdings.has_hole).count(), asked)?;
         self.searches.check(all.iter().filter(|holdings| holdings.searches).count())?;
         let held: u64 = all.iter().map(|holdings| holdings.out_of_order.held_bytes).sum();
         let pinned: u64 = all.iter().map(|holdings| holdings.out_of_order.pinned_bytes).sum();

@@ -8,7 +8,7 @@ use super::connections::Connections;
 use super::{ConnId, ListenerId, Stack, StackCounters};
 use crate::frame::Framing;
 use crate::neighbor::Neighbors;
-use crate::tcp::{Ctx, ReorderSlab, SearchSlab, SegmentSlab};
+use crate::tcp::{Ctx, OutOfOrderSlab, SearchSlab, SegmentSlab};
 use crate::{Event, Instant, StackConfig};
 
 /// What control blocks borrow from the stack: everything but the connections themselves and the
@@ -20,7 +20,7 @@ pub(super) struct Surroundings<'a> {
     pub(super) pool: &'a Mempool,
     pub(super) bulk_pool: Option<&'a Mempool>,
     pub(super) segments: &'a mut SegmentSlab,
-    pub(super) reorder: &'a mut ReorderSlab,
+    pub(super) out_of_order: &'a mut OutOfOrderSlab,
     pub(super) searches: &'a mut SearchSlab,
     pub(super) counters: &'a mut StackCounters,
     pub(super) events: &'a mut VecDeque<Event>,
@@ -34,7 +34,7 @@ impl Surroundings<'_> {
             pool: self.pool,
             bulk_pool: self.bulk_pool,
             segments: self.segments,
-            reorder: self.reorder,
+            out_of_order: self.out_of_order,
             searches: self.searches,
             counters: self.counters,
             events: self.events,
@@ -54,7 +54,7 @@ impl Stack {
             pool,
             bulk_pool,
             segments,
-            reorder,
+            out_of_order,
             searches,
             counters,
             events,
@@ -81,7 +81,7 @@ impl Stack {
             pool,
             bulk_pool: bulk_pool.as_ref(),
             segments,
-            reorder,
+            out_of_order,
             searches,
             counters,
             events,

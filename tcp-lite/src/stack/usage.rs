@@ -28,7 +28,7 @@ impl Stack {
             connections: self.connections.len(),
             tx_segments: self.segments.len(),
             tx_buffers: self.segments.small_pages(),
-            holes: self.reorder.len(),
+            holes: self.out_of_order.len(),
             neighbors: self.neighbors.len(),
             events: self.events.len(),
             answers: self.answers.len(),

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use dp::{Mbuf, Mempool};
 
-use super::slabs::{ReorderSlab, SearchSlab, SegmentSlab};
+use super::slabs::{OutOfOrderSlab, SearchSlab, SegmentSlab};
 use crate::counters::StackCounters;
 use crate::id::{ConnId, ListenerId};
 use crate::{CloseReason, Event, Instant, Received, TcpConfig};
@@ -28,7 +28,7 @@ pub(crate) struct Ctx<'a> {
     /// Segments queued for transmission, of all connections.
     pub(crate) segments: &'a mut SegmentSlab,
     /// Out-of-order ranges of the connections that have a hole.
-    pub(crate) reorder: &'a mut ReorderSlab,
+    pub(crate) out_of_order: &'a mut OutOfOrderSlab,
     /// Path MTU searches of the connections that probe.
     pub(crate) searches: &'a mut SearchSlab,
     /// The stack's counters.

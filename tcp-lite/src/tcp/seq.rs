@@ -31,6 +31,18 @@ impl SeqSpace {
     }
 }
 
+/// The stream offset of the byte at a position.
+#[inline]
+pub(super) fn offset_of(pos: u64) -> u64 {
+    pos - 1
+}
+
+/// The position of the byte at a stream offset.
+#[inline]
+pub(super) fn pos_of(offset: u64) -> u64 {
+    offset + 1
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

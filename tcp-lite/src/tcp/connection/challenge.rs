@@ -3,8 +3,7 @@
 
 use super::Tcb;
 use crate::tcp::ctx::{Ctx, Seconds};
-use crate::tcp::header::{Flags, TcpHeader};
-use crate::tcp::receive::is_ecn_setup;
+use crate::tcp::header::Flags;
 
 /// Answers per second to bare segments (no payload, SYN or FIN) that are out of window or have an old
 /// timestamp or acknowledgement. An answer to each is due (RFC 9293 section 3.10.7.4, RFC 7323 section
@@ -35,14 +34,8 @@ impl Challenges {
 
 impl Tcb {
     /// Answers a segment with unexpected numbers by an ACK. The rate for bare ones is low.
-    pub(super) fn answer_unexpected(&mut self, ctx: &mut Ctx<'_>, header: &TcpHeader, bytes: usize) {
-        if self.is_syn_again(header) && !is_ecn_setup(header) {
-            // The peer's SYN or SYN-ACK again. A host that has received one without ECN setup should not
-            // send marked packets any more (RFC 3168 section 6.1.1). Echoes of earlier marks are still
-            // handled.
-            self.send.stop_ect();
-        }
-        if bytes > 0 || header.flags.intersects(Flags::SYN | Flags::FIN) {
+    pub(super) fn answer_unexpected(&mut self, ctx: &mut Ctx<'_>, flags: Flags, bytes: usize) {
+        if bytes > 0 || flags.intersects(Flags::SYN | Flags::FIN) {
             return self.challenge(ctx);
         }
         let challenges = self.challenges.now(ctx);

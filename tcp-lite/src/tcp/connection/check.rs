@@ -5,7 +5,7 @@ use crate::OutOfOrder;
 use crate::id::ConnId;
 use crate::invariant::{Check, ensure};
 use crate::tcp::State;
-use crate::tcp::slabs::{PageKey, ReorderSlab, SearchSlab, SegmentSlab};
+use crate::tcp::slabs::{OutOfOrderSlab, PageKey, SearchSlab, SegmentSlab};
 
 /// A connection's share of the slabs.
 #[derive(Clone, Copy, Debug)]
@@ -22,10 +22,10 @@ impl Tcb {
     pub(crate) fn check(
         &self,
         conn: ConnId,
-        (segments, reorder, searches): (&SegmentSlab, &ReorderSlab, &SearchSlab),
+        (segments, ranges, searches): (&SegmentSlab, &OutOfOrderSlab, &SearchSlab),
     ) -> Check<Holdings> {
         let sending = self.send.check(segments, searches)?;
-        let has_hole = self.receive.check(reorder, conn)?;
+        let has_hole = self.receive.check(ranges, conn)?;
         let out_of_order = self.receive.held();
         let over = matches!(self.state, State::TimeWait | State::Closed);
         let holds = sending.segments > 0 || sending.open_page.is_some() || sending.searches || has_hole;

@@ -9,6 +9,7 @@ use crate::ip::Ecn;
 use crate::tcp::State;
 use crate::tcp::ctx::Ctx;
 use crate::tcp::header::{Flags, TcpHeader};
+use crate::tcp::receive::is_ecn_setup;
 use crate::tcp::send::AckInfo;
 
 /// Result of a segment.
@@ -80,7 +81,7 @@ impl Tcb {
         // First: timestamp (RFC 7323 section 5.3, R1) and sequence number.
         if self.receive.is_old(ctx, header) {
             ctx.counters.rx_old_timestamps += 1;
-            self.answer_unexpected(ctx, header, bytes);
+            self.on_unexpected(ctx, header, bytes);
             return Verdict::Done;
         }
         let len = bytes + usize::from(flags.contains(Flags::FIN));
@@ -113,7 +114,7 @@ impl Tcb {
             }
         }
         if !self.send.is_ack_acceptable(ack) {
-            self.answer_unexpected(ctx, header, bytes);
+            self.on_unexpected(ctx, header, bytes);
             return Verdict::Done;
         }
         // Only here: an attacker who has guessed just a sequence number must not set the clock that PAWS
@@ -173,7 +174,18 @@ impl Tcb {
         if self.state == State::TimeWait && header.flags.contains(Flags::FIN) {
             self.on_fin_in_time_wait(ctx, pos + bytes as i64);
         }
-        self.answer_unexpected(ctx, header, bytes);
+        self.on_unexpected(ctx, header, bytes);
+    }
+
+    /// A segment with unexpected numbers, which is answered by an ACK.
+    fn on_unexpected(&mut self, ctx: &mut Ctx<'_>, header: &TcpHeader, bytes: usize) {
+        if self.is_syn_again(header) && !is_ecn_setup(header) {
+            // The peer's SYN or SYN-ACK again. A host that has received one without ECN setup should not
+            // send marked packets any more (RFC 3168 section 6.1.1). Echoes of earlier marks are still
+            // handled.
+            self.send.stop_ect();
+        }
+        self.answer_unexpected(ctx, header.flags, bytes);
     }
 
     /// An acceptable RST: resets the connection if exactly at the frontier, else causes a challenge ACK

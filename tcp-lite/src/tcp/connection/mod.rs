@@ -42,6 +42,7 @@ use super::info::{ConnInfo, SendError, State};
 use super::open_params::{Agreed, OpenParams};
 use super::receive::{MAX_EVICTED, ReceiveHalf};
 use super::send::SendHalf;
+use super::seq::{offset_of, pos_of};
 use super::slabs::PageKey;
 use crate::facade::TcpSeqNumber;
 use crate::{Instant, Keepalive, TcpConfig};
@@ -77,7 +78,7 @@ pub(crate) struct Tcb {
 }
 
 impl Tcb {
-    fn new(ctx: &Ctx<'_>, params: &OpenParams, state: State) -> Self {
+    fn new(ctx: &Ctx<'_>, params: &OpenParams, (state, reported): (State, Reported)) -> Self {
         let config = ctx.config;
         let offer =
             Agreed { timestamps: config.timestamps, sack: config.sack, window_scale: Some(0), ecn: false };
@@ -85,7 +86,7 @@ impl Tcb {
             local_port: params.local_port,
             remote_port: params.remote_port,
             state,
-            reported: if ctx.listener.is_none() { Reported::Opened } else { Reported::Nothing },
+            reported,
             rst_due: false,
             send: SendHalf::new(ctx, params, offer),
             receive: ReceiveHalf::new(config, params, offer),
@@ -153,9 +154,11 @@ impl Tcb {
     /// The user gives up these ranges of the stream, by offset. All or none: returns whether they were
     /// given up.
     pub(crate) fn evict(&mut self, ctx: &mut Ctx<'_>, stretches: &[Range<u64>]) -> bool {
-        // Offset 0 is position 1: the SYN has position 0.
-        let positions: ArrayVec<_, MAX_EVICTED> =
-            stretches.iter().map(|offsets| offsets.start + 1..offsets.end + 1).take(MAX_EVICTED).collect();
+        let positions: ArrayVec<_, MAX_EVICTED> = stretches
+            .iter()
+            .map(|offsets| pos_of(offsets.start)..pos_of(offsets.end))
+            .take(MAX_EVICTED)
+            .collect();
         positions.len() == stretches.len() && self.receive.evict(ctx, &positions)
     }
 
@@ -214,7 +217,7 @@ impl Tcb {
             local,
             remote,
             emss: send.emss as usize,
-            send_offset: send.end - 1,
+            send_offset: offset_of(send.end),
             send_space: space as usize,
             unacknowledged: send.queued,
             frontier: self.receive.frontier(),

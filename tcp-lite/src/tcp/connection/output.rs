@@ -170,7 +170,7 @@ impl Tcb {
             let agreed = self.send.agreed();
             let spare = spare_bytes.min(MAX_HEADER_BYTES - HEADER_BYTES - usize::from(agreed.option_bytes()));
             let blocks = if agreed.sack { sack_room(spare) } else { 0 };
-            let sack = self.receive.sack_blocks(ctx.reorder, blocks);
+            let sack = self.receive.sack_blocks(ctx.out_of_order, blocks);
             Options { timestamps: self.timestamps(ctx), sack, ..Options::default() }
         };
         // The window of a SYN is not scaled (RFC 7323 section 2.2).

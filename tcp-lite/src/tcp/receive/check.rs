@@ -3,11 +3,11 @@
 use super::ReceiveHalf;
 use crate::id::ConnId;
 use crate::invariant::{Check, ensure};
-use crate::tcp::slabs::ReorderSlab;
+use crate::tcp::slabs::OutOfOrderSlab;
 
 impl ReceiveHalf {
     /// Frontier, window, FIN and ranges agree. Returns whether there is a hole.
-    pub(in crate::tcp) fn check(&self, reorder: &ReorderSlab, conn: ConnId) -> Check<bool> {
+    pub(in crate::tcp) fn check(&self, out_of_order: &OutOfOrderSlab, conn: ConnId) -> Check<bool> {
         let (nxt, edge) = (self.nxt, self.edge);
         // The FIN may be at the edge itself.
         ensure!(nxt <= edge + 1, "RCV.NXT {nxt} beyond the edge {edge}");
@@ -18,7 +18,7 @@ impl ReceiveHalf {
         if let Some(key) = self.ranges {
             // No bytes behind the peer's FIN are accepted, and no FIN below received bytes.
             let limit = self.fin.map_or(edge, |fin| fin.min(edge));
-            reorder.check_set(key, conn, (held.held_bytes, held.pinned_bytes), (nxt, limit))?;
+            out_of_order.check_set(key, conn, (held.held_bytes, held.pinned_bytes), (nxt, limit))?;
         }
         Ok(self.ranges.is_some())
     }

@@ -13,7 +13,7 @@ impl ReceiveHalf {
     /// frontier, or if more ranges would remain than can be stored.
     pub(in crate::tcp) fn evict(&mut self, ctx: &mut Ctx<'_>, stretches: &[Range<u64>]) -> bool {
         let Some(key) = self.ranges else { return false };
-        let ranges = ctx.reorder.get_mut(key);
+        let ranges = ctx.out_of_order.get_mut(key);
         if !ranges.remove(stretches) {
             return false;
         }
@@ -22,7 +22,7 @@ impl ReceiveHalf {
         ctx.counters.rx_out_of_order_evicted += bytes;
         self.release(ctx, bytes as usize);
         if emptied {
-            self.forget_ranges(ctx.reorder);
+            self.forget_ranges(ctx.out_of_order);
         }
         // A duplicate report must not cover bytes that are gone.
         let gone = |(from, to)| stretches.iter().any(|gone| gone.start < to && from < gone.end);
@@ -56,7 +56,7 @@ impl ReceiveHalf {
     /// Updates the connection's entry in the slab, which exists while there is a hole.
     fn charge(&self, ctx: &mut Ctx<'_>) {
         if let Some(key) = self.ranges {
-            ctx.reorder.charge(key, self.held.held_bytes, self.held.pinned_bytes);
+            ctx.out_of_order.charge(key, self.held.held_bytes, self.held.pinned_bytes);
         }
     }
 }

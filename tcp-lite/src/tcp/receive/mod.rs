@@ -5,7 +5,7 @@
 //! | what | where | document |
 //! |---|---|---|
 //! | payload arrives, in order or not | `payload.rs` | RFC 9293 sections 3.4, 3.10.7.4 |
-//! | giving up bytes ahead of a hole when there are too many | `held.rs`, `slabs/reorder.rs` | RFC 2018 section 8 |
+//! | giving up bytes ahead of a hole when there are too many | `held.rs`, `slabs/out_of_order.rs` | RFC 2018 section 8 |
 //! | the window | `window.rs` | RFC 9293 section 3.8.6, RFC 7323 section 2 |
 //! | SACK and D-SACK blocks | `sack.rs` | RFC 2018, RFC 2883 |
 //! | when to acknowledge | `delayed_ack.rs` | RFC 9293 section 3.8.6.3, RFC 5681 section 4.2 |
@@ -39,8 +39,8 @@ use self::timestamps::PeerTimestamps;
 use super::ctx::Ctx;
 use super::header::{Flags, TcpHeader};
 use super::open_params::{Agreed, OpenParams, payload_of, window_shift};
-use super::seq::SeqSpace;
-use super::slabs::{RangesKey, ReorderSlab};
+use super::seq::{SeqSpace, offset_of};
+use super::slabs::{OutOfOrderSlab, RangesKey};
 use crate::facade::TcpSeqNumber;
 use crate::ip::Ecn;
 use crate::{Instant, OutOfOrder, TcpConfig};
@@ -161,7 +161,7 @@ impl ReceiveHalf {
 
     /// The stream offset of the frontier.
     pub(super) fn frontier(&self) -> u64 {
-        self.fin.unwrap_or(self.nxt).min(self.nxt) - 1
+        offset_of(self.fin.unwrap_or(self.nxt).min(self.nxt))
     }
 
     /// Bytes handed up and not released, in order or not.
@@ -247,7 +247,7 @@ impl ReceiveHalf {
         }
         if fin {
             self.acks.send_now();
-            self.take_fin(ctx.reorder, pos + bytes as i64);
+            self.take_fin(ctx.out_of_order, pos + bytes as i64);
         }
         PayloadOutcome { refused, finished: self.is_stream_complete() }
     }
@@ -259,12 +259,12 @@ impl ReceiveHalf {
 
     /// The peer's FIN is at `end`. The first one counts; the frontier passes it once it gets there. A
     /// FIN below bytes that have arrived is ignored: no bytes follow a FIN (RFC 9293 section 3.4).
-    fn take_fin(&mut self, reorder: &ReorderSlab, end: i64) {
+    fn take_fin(&mut self, out_of_order: &OutOfOrderSlab, end: i64) {
         if end < self.nxt as i64 || end > self.edge as i64 {
             return;
         }
         let pos = end as u64;
-        if self.ranges.is_some_and(|key| reorder.get(key).end() > pos) {
+        if self.ranges.is_some_and(|key| out_of_order.get(key).end() > pos) {
             return;
         }
         if *self.fin.get_or_insert(pos) == self.nxt {
@@ -340,7 +340,7 @@ impl ReceiveHalf {
 
     /// Releases everything shared and stops the timer.
     pub(super) fn dispose(&mut self, ctx: &mut Ctx<'_>) {
-        self.forget_ranges(ctx.reorder);
+        self.forget_ranges(ctx.out_of_order);
         self.release(ctx, usize::MAX);
         self.pin(ctx, 0);
         self.acks.stop_timer();
@@ -354,7 +354,7 @@ impl ReceiveHalf {
     }
 
     /// Releases the range set.
-    pub(super) fn forget_ranges(&mut self, slab: &mut ReorderSlab) {
+    pub(super) fn forget_ranges(&mut self, slab: &mut OutOfOrderSlab) {
         if let Some(key) = self.ranges.take() {
             slab.remove(key);
         }

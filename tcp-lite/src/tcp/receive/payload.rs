@@ -1,12 +1,13 @@
 //! Payload arrives, in order or ahead of a hole (RFC 9293 sections 3.4 and 3.10.7.4, seventh step).
 //!
 //! Whether a segment is acceptable at all is decided in `connection/input.rs`; which connection has to
-//! give up memory, in `slabs/reorder.rs`.
+//! give up memory, in `slabs/out_of_order.rs`.
 
 use dp::Mbuf;
 
 use super::ReceiveHalf;
 use crate::tcp::ctx::Ctx;
+use crate::tcp::seq::offset_of;
 use crate::tcp::slabs::Room;
 
 /// Result of a payload.
@@ -50,7 +51,7 @@ impl ReceiveHalf {
             piece.truncate((to - from) as usize);
             if self.admit(ctx, from, to) {
                 accepted += to - from;
-                ctx.received(from - 1, piece, self.nxt - 1);
+                ctx.received(offset_of(from), piece, offset_of(self.nxt));
             } else {
                 arrival.ack_now = true;
                 refused = true;
@@ -62,7 +63,7 @@ impl ReceiveHalf {
             ctx.counters.rx_duplicate_bytes += end - start - accepted;
             self.duplicate = first_duplicate.or(Some((seen_to, end)));
             if let Some(ranges) = self.ranges {
-                ctx.reorder.get_mut(ranges).touch(start);
+                ctx.out_of_order.get_mut(ranges).touch(start);
             }
             arrival.ack_now = true;
         }
@@ -95,7 +96,7 @@ impl ReceiveHalf {
 
     fn gap(&self, ctx: &Ctx<'_>, start: u64, end: u64) -> Option<(u64, u64)> {
         match self.ranges {
-            Some(ranges) => ctx.reorder.get(ranges).gap(start, end),
+            Some(ranges) => ctx.out_of_order.get(ranges).gap(start, end),
             None => (start < end).then_some((start, end)),
         }
     }
@@ -109,10 +110,10 @@ impl ReceiveHalf {
         if start == self.nxt {
             self.nxt = end;
             if let Some(key) = self.ranges {
-                let ranges = ctx.reorder.get_mut(key);
+                let ranges = ctx.out_of_order.get_mut(key);
                 self.nxt = ranges.absorb(end);
                 if ranges.is_empty() {
-                    self.forget_ranges(ctx.reorder);
+                    self.forget_ranges(ctx.out_of_order);
                 }
             }
             return true;
@@ -128,12 +129,12 @@ impl ReceiveHalf {
     }
 
     /// Whether the out-of-order bytes `start..end` are accepted. Asks connections to give up memory if
-    /// needed; see `slabs/reorder.rs`. This connection is asked for the excess over its own limit only if
+    /// needed; see `slabs/out_of_order.rs`. This connection is asked for the excess over its own limit only if
     /// the bytes are accepted.
     fn make_room(&mut self, ctx: &mut Ctx<'_>, start: u64, end: u64) -> bool {
         let bytes = end - start;
         let (held, bound) = (self.held.held_bytes, u64::from(ctx.config.out_of_order_bytes));
-        let ranges = self.ranges.map(|key| ctx.reorder.get(key));
+        let ranges = self.ranges.map(|key| ctx.out_of_order.get(key));
         if ranges.is_some_and(|ranges| !ranges.takes(start, end)) {
             return false;
         }
@@ -146,7 +147,7 @@ impl ReceiveHalf {
                 return false;
             }
         }
-        let (need, takes) = match ctx.reorder.room(ctx.pool, bytes) {
+        let (need, takes) = match ctx.out_of_order.room(ctx.pool, bytes) {
             Room::Plenty => (0, true),
             Room::Tight(need) => (need, true),
             Room::Full(need) => {
@@ -160,15 +161,15 @@ impl ReceiveHalf {
         };
         // If this connection holds most, the new segment itself is the one furthest from its frontier:
         // refusing it is better than accepting and evicting it.
-        if need > 0 && furthest && self.ranges.is_some_and(|key| ctx.reorder.is_charged_most(key)) {
+        if need > 0 && furthest && self.ranges.is_some_and(|key| ctx.out_of_order.is_charged_most(key)) {
             return false;
         }
         if excess > 0 && takes {
-            ctx.reorder.on_asked();
+            ctx.out_of_order.on_asked();
             ctx.evict(ctx.conn, excess as usize);
         }
         if need > 0 {
-            for (conn, bytes) in ctx.reorder.ask(need) {
+            for (conn, bytes) in ctx.out_of_order.ask(need) {
                 ctx.evict(conn, bytes);
             }
         }
@@ -176,9 +177,9 @@ impl ReceiveHalf {
     }
 
     fn insert(&mut self, ctx: &mut Ctx<'_>, start: u64, end: u64) -> bool {
-        let Some(key) = self.ranges.or_else(|| ctx.reorder.take(ctx.conn)) else { return false };
+        let Some(key) = self.ranges.or_else(|| ctx.out_of_order.take(ctx.conn)) else { return false };
         self.ranges = Some(key);
-        ctx.reorder.get_mut(key).insert(start, end);
+        ctx.out_of_order.get_mut(key).insert(start, end);
         true
     }
 }

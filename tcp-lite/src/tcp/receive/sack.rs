@@ -4,7 +4,7 @@ use arrayvec::ArrayVec;
 
 use super::ReceiveHalf;
 use crate::tcp::header::{MAX_SACK_BLOCKS, SackBlock};
-use crate::tcp::slabs::ReorderSlab;
+use crate::tcp::slabs::OutOfOrderSlab;
 
 impl ReceiveHalf {
     /// `bytes` bytes at `pos` are duplicates, a whole segment or a part: the next SACK reports them.
@@ -19,7 +19,7 @@ impl ReceiveHalf {
     /// 2018 section 4, RFC 2883 section 4).
     pub(in crate::tcp) fn sack_blocks(
         &self,
-        slab: &ReorderSlab,
+        slab: &OutOfOrderSlab,
         count: usize,
     ) -> ArrayVec<SackBlock, MAX_SACK_BLOCKS> {
         let mut blocks = ArrayVec::new();

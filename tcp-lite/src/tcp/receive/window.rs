@@ -4,19 +4,19 @@
 use super::ReceiveHalf;
 use crate::TcpConfig;
 use crate::tcp::ctx::Ctx;
-use crate::tcp::slabs::ReorderSlab;
+use crate::tcp::slabs::OutOfOrderSlab;
 
 impl ReceiveHalf {
     /// The window field of a segment sent now.
     pub(in crate::tcp) fn window_field(&self, ctx: &Ctx<'_>) -> u16 {
-        self.window(ctx.reorder, self.window_budget(ctx.config), self.mss.into())
+        self.window(ctx.out_of_order, self.window_budget(ctx.config), self.mss.into())
     }
 
     /// The user has read or released bytes: sends a window update if the peer may be waiting for one.
     pub(in crate::tcp) fn update_window(&mut self, ctx: &Ctx<'_>) {
         let budget = self.window_budget(ctx.config);
         let left = self.edge.saturating_sub(self.nxt);
-        if left < u64::from(budget / 2) && self.can_grow(ctx.reorder, budget, self.mss.into()) {
+        if left < u64::from(budget / 2) && self.can_grow(ctx.out_of_order, budget, self.mss.into()) {
             self.acks.send_now();
         }
     }
@@ -35,7 +35,7 @@ impl ReceiveHalf {
     /// rounded down (RFC 7323 section 2.4): rounding up would let a small window grow by less than a
     /// segment, and a peer that sends less than a unit at a time would never see it close. Bytes up to
     /// `edge` are accepted all the same.
-    fn window(&self, slab: &ReorderSlab, budget_bytes: u32, mss: u32) -> u16 {
+    fn window(&self, slab: &OutOfOrderSlab, budget_bytes: u32, mss: u32) -> u16 {
         let target = self.target_edge(slab, budget_bytes);
         let step = min_growth(budget_bytes, mss);
         let field = match self.grown_edge(target, step) {
@@ -52,12 +52,12 @@ impl ReceiveHalf {
 
     /// Whether the window may be opened now: by at least a segment or half the budget, to avoid silly
     /// windows (RFC 9293 section 3.8.6.2.2).
-    fn can_grow(&self, slab: &ReorderSlab, budget_bytes: u32, mss: u32) -> bool {
+    fn can_grow(&self, slab: &OutOfOrderSlab, budget_bytes: u32, mss: u32) -> bool {
         self.grown_edge(self.target_edge(slab, budget_bytes), min_growth(budget_bytes, mss)).is_some()
     }
 
     /// The edge that the budget allows now.
-    fn target_edge(&self, slab: &ReorderSlab, budget_bytes: u32) -> u64 {
+    fn target_edge(&self, slab: &OutOfOrderSlab, budget_bytes: u32) -> u64 {
         let above = self.ranges.map_or(0, |key| slab.get(key).bytes());
         let held_below = self.held.held_bytes.saturating_sub(above);
         self.nxt + u64::from(budget_bytes).saturating_sub(held_below)
@@ -109,7 +109,7 @@ mod tests {
     /// An edge that no window field can say is rounded up, but not beyond what the budget allows.
     #[test]
     fn rounding_announces_no_more_than_the_budget() {
-        let slab = ReorderSlab::new(1, 1, &dp::Mempool::heap("test", 1, 64));
+        let slab = OutOfOrderSlab::new(1, 1, &dp::Mempool::heap("test", 1, 64));
         let mut receive = receive_half();
         (receive.nxt, receive.edge, receive.scale) = (51, 1025, 7);
         // 974 bytes up to the edge: 8 units reach to 1075, 7 to 947.

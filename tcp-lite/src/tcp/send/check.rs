@@ -34,9 +34,9 @@ impl SendHalf {
         Ok(())
     }
 
-    /// `open`: the FIN was not asked for. `acked`: it is acknowledged. Otherwise it is due or in flight.
-    pub(in crate::tcp) fn check_fin(&self, open: bool, acked: bool) -> Check {
-        let fits = (self.fin == Fin::Open, self.fin == Fin::Acked) == (open, acked);
+    /// `not_asked`: the user has not closed. `acked`: it is acknowledged. Otherwise it is due or in flight.
+    pub(in crate::tcp) fn check_fin(&self, not_asked: bool, acked: bool) -> Check {
+        let fits = (self.fin == Fin::NotAsked, self.fin == Fin::Acked) == (not_asked, acked);
         ensure!(fits, "our FIN is {:?}", self.fin);
         Ok(())
     }

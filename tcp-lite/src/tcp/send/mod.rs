@@ -88,8 +88,8 @@ bitflags! {
 /// Our FIN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fin {
-    /// Not asked for.
-    Open,
+    /// The user has not closed.
+    NotAsked,
     /// To be sent behind the queue, for the first time or, after a timeout, again.
     Due,
     Sent,
@@ -192,7 +192,7 @@ impl SendHalf {
             timers: Timers::new(ctx.now),
             agreed,
             ect: false,
-            fin: Fin::Open,
+            fin: Fin::NotAsked,
             pending: Pending::SYN,
             writable: Writable::Idle,
             timestamp_offset: params.timestamp_offset,
@@ -265,7 +265,7 @@ impl SendHalf {
     /// The connection is over: nothing is sent any more.
     pub(super) fn stop(&mut self) {
         self.pending = Pending::empty();
-        self.fin = Fin::Open;
+        self.fin = Fin::NotAsked;
         self.timers.stop();
     }
 

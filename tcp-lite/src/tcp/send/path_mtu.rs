@@ -288,12 +288,12 @@ impl PathMtu {
     }
 
     /// [`due`](Self::due) has come: a probe was lost, or a search starts, if the user may still send
-    /// (`open`). `una` is SND.UNA.
-    pub(super) fn on_timer(&mut self, ctx: &mut Ctx<'_>, una: u64, open: bool) {
+    /// (`may_send`). `una` is SND.UNA.
+    pub(super) fn on_timer(&mut self, ctx: &mut Ctx<'_>, una: u64, may_send: bool) {
         let config = ctx.config.path_mtu;
         self.set_due(None);
         let Some(key) = self.search else {
-            if open {
+            if may_send {
                 self.reports = 0;
                 self.search = ctx.searches.take(Search::new(self.most.into()));
                 if self.search.is_none() {

@@ -91,7 +91,7 @@ impl SendHalf {
             && self.queue.may_have_page(ctx.segments, self.bulk_pool(ctx), self.path.emss() as usize);
         if queued == 0 || room {
             self.writable = Writable::Idle;
-            if self.fin == Fin::Open {
+            if self.fin == Fin::NotAsked {
                 self.writable = Writable::Queued;
                 ctx.writable();
             }

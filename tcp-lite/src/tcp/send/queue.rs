@@ -26,7 +26,7 @@ pub(super) struct SendQueue {
     /// Where the search for the next retransmission starts.
     pub(super) retransmit_from: Option<SegmentKey>,
     /// The page that the next segment is written to, if it fits.
-    open: Option<PageKey>,
+    open_page: Option<PageKey>,
     /// Segments in the order of transmission.
     pub(super) flight: Flight,
     /// The SACK blocks processed last.
@@ -56,7 +56,7 @@ impl SendQueue {
             tail: None,
             unsent: None,
             retransmit_from: None,
-            open: None,
+            open_page: None,
             flight: Flight::default(),
             sacks: KnownSacks::default(),
             una: 0,
@@ -77,7 +77,7 @@ impl SendQueue {
 
     /// The page that is written to.
     pub(super) fn open_page(&self) -> Option<PageKey> {
-        self.open
+        self.open_page
     }
 
     /// Bytes of unacknowledged segments, sent or not.
@@ -110,7 +110,7 @@ impl SendQueue {
         pools: (&Mempool, Option<&Mempool>),
         bytes: usize,
     ) -> Result<PageKey, SendError> {
-        if let Some(open) = self.open
+        if let Some(open) = self.open_page
             && slab.has_room(open, bytes)
         {
             return Ok(open);
@@ -118,19 +118,19 @@ impl SendQueue {
         // A page that is full is freed with its last segment.
         let (page, kind) = slab.open_page(pools, bytes, self.small_pages)?;
         self.small_pages += u32::from(kind == PageKind::Small);
-        self.open = Some(page);
+        self.open_page = Some(page);
         Ok(page)
     }
 
     /// Whether [`page`](Self::page) would not return [`SendError::BufferFull`].
     pub(super) fn may_have_page(&self, slab: &SegmentSlab, bulk: Option<&Mempool>, bytes: usize) -> bool {
-        self.open.is_some_and(|open| slab.has_room(open, bytes))
+        self.open_page.is_some_and(|open| slab.has_room(open, bytes))
             || slab.may_open_page(bulk, bytes, self.small_pages)
     }
 
     /// Nothing was written to the page: frees it if it is empty.
     pub(super) fn close_page(&mut self, slab: &mut SegmentSlab) {
-        if let Some(open) = self.open
+        if let Some(open) = self.open_page
             && let Some(kind) = slab.close_page_if_empty(open)
         {
             self.on_page_freed(open, kind);
@@ -139,8 +139,8 @@ impl SendQueue {
 
     fn on_page_freed(&mut self, page: PageKey, kind: PageKind) {
         self.small_pages -= u32::from(kind == PageKind::Small);
-        if self.open == Some(page) {
-            self.open = None;
+        if self.open_page == Some(page) {
+            self.open_page = None;
         }
     }
 
@@ -166,7 +166,7 @@ impl SendQueue {
 
     /// Queues the next `bytes` bytes of the open page as a segment.
     pub(super) fn push(&mut self, slab: &mut SegmentSlab, bytes: usize) {
-        let Some(page) = self.open else { return };
+        let Some(page) = self.open_page else { return };
         let key = slab.insert(page, bytes, self.end);
         self.end += bytes as u64;
         self.segments += 1;

@@ -48,7 +48,7 @@ impl SendHalf {
     pub(in crate::tcp) fn on_timer(&mut self, ctx: &mut Ctx<'_>) -> Expired {
         self.pace.advance(ctx.now);
         if self.path.due().is_some_and(|at| at <= ctx.now) {
-            self.path.on_timer(ctx, self.queue.una, self.fin == Fin::Open);
+            self.path.on_timer(ctx, self.queue.una, self.fin == Fin::NotAsked);
         }
         match self.timers.resend {
             Some((at, resend)) if at <= ctx.now => {

@@ -3,20 +3,20 @@
 //!
 //! Here are the storage, its limits, and the rules that concern the records of all connections: how many
 //! records and buffers each may have (`segment.rs`, `pages.rs`), and which one has to give up bytes ahead
-//! of its frontier (`reorder.rs`). The sizes that a search tries are with its record (`search.rs`). The
+//! of its frontier (`out_of_order.rs`). The sizes that a search tries are with its record (`search.rs`). The
 //! rest of the records' meaning is in `send` and `receive`.
 
+mod out_of_order;
 mod pages;
 mod ranges;
-mod reorder;
 mod search;
 mod segment;
 
+pub(crate) use out_of_order::{MAX_ASKED, OutOfOrderSlab};
+pub(super) use out_of_order::{RangesKey, Room};
 pub(super) use pages::BULK_SEGMENTS;
 pub(crate) use pages::PageKey;
 pub(super) use pages::PageKind;
-pub(crate) use reorder::{MAX_ASKED, ReorderSlab};
-pub(super) use reorder::{RangesKey, Room};
 pub(crate) use search::SearchSlab;
 pub(super) use search::{Probe, Search, SearchKey, SearchStage};
 pub(crate) use segment::{MAX_TRAIN, SegmentSlab};

@@ -126,10 +126,10 @@ fn bytes_beyond_a_hole_are_handed_up_at_once() {
     pair.run_for(Duration::from_millis(2));
     assert_eq!(pair.b.frontier, 0);
     assert_eq!(pair.b.stream.iter().filter(|byte| byte.is_some()).count(), 200);
-    assert_eq!(pair.b.reorder.len(), 1);
+    assert_eq!(pair.b.out_of_order.len(), 1);
     pair.run_for(Duration::from_millis(100));
     assert_eq!(pair.b.read(), pattern(0, 300));
-    assert_eq!(pair.b.reorder.len(), 0, "no hole, no ranges");
+    assert_eq!(pair.b.out_of_order.len(), 0, "no hole, no ranges");
 }
 
 // Proves DDP-043.
@@ -232,7 +232,7 @@ fn without_room_for_events_or_reordering_bytes_come_again() {
     pair.run_for(Duration::from_millis(20));
     assert_eq!(pair.b.stream.len(), 0);
     pair.b.events_limit = 1;
-    pair.b.reorder = crate::tcp::ReorderSlab::new(0, 1 << 20, &pair.b.pool);
+    pair.b.out_of_order = crate::tcp::OutOfOrderSlab::new(0, 1 << 20, &pair.b.pool);
     assert!(pair.run_until(Duration::from_secs(5), |pair| pair.b.frontier == 600));
     assert_eq!(pair.b.read(), pattern(0, 600));
 }

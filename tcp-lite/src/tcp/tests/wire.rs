@@ -9,7 +9,7 @@ use crate::facade::TcpSeqNumber;
 use crate::ip::Ecn;
 use crate::stack::{ConnId, ListenerId, StackCounters};
 use crate::tcp::header::{Flags, TcpHeader};
-use crate::tcp::{Ctx, OpenParams, Payload, ReorderSlab, SearchSlab, SegmentSlab, State, Tcb, Verdict};
+use crate::tcp::{Ctx, OpenParams, OutOfOrderSlab, Payload, SearchSlab, SegmentSlab, State, Tcb, Verdict};
 use crate::{CloseReason, Duration, Event, Instant, SendError, TcpConfig};
 
 pub(super) const MSS: u16 = 1012;
@@ -56,7 +56,7 @@ pub(super) struct Host {
     pub(super) pool: Mempool,
     pub(super) bulk_pool: Option<Mempool>,
     pub(super) segments: SegmentSlab,
-    pub(super) reorder: ReorderSlab,
+    pub(super) out_of_order: OutOfOrderSlab,
     pub(super) searches: SearchSlab,
     pub(super) counters: StackCounters,
     events: VecDeque<Event>,
@@ -102,7 +102,7 @@ impl Host {
             tcb: None,
             params: params(iss),
             config,
-            reorder: ReorderSlab::new(4, 1 << 20, &pool),
+            out_of_order: OutOfOrderSlab::new(4, 1 << 20, &pool),
             pool,
             bulk_pool: None,
             segments: SegmentSlab::new(512, 512),
@@ -127,7 +127,7 @@ impl Host {
     pub(super) fn with<R>(&mut self, now: Instant, call: impl FnOnce(&mut Tcb, &mut Ctx<'_>) -> R) -> R {
         let mut tcb = self.tcb.take().expect("a connection");
         let result = call(&mut tcb, &mut self.ctx(now));
-        let slabs = (&self.segments, &self.reorder, &self.searches);
+        let slabs = (&self.segments, &self.out_of_order, &self.searches);
         tcb.check(ConnId { slot: 0, generation: 0 }, slabs).expect("invariants");
         self.tcb = Some(tcb);
         self.take_events(now);
@@ -141,7 +141,7 @@ impl Host {
             pool: &self.pool,
             bulk_pool: self.bulk_pool.as_ref(),
             segments: &mut self.segments,
-            reorder: &mut self.reorder,
+            out_of_order: &mut self.out_of_order,
             searches: &mut self.searches,
             counters: &mut self.counters,
             events: &mut self.events,
@@ -201,7 +201,7 @@ impl Host {
                     }
                 }
                 Event::Evict { bytes, .. } => {
-                    self.reorder.on_ask_taken();
+                    self.out_of_order.on_ask_taken();
                     self.asked.push(bytes);
                 }
             }
@@ -292,7 +292,7 @@ impl Host {
 
     /// Nothing shared is held: no segment records, no ranges.
     pub(super) fn holds_nothing(&self) -> bool {
-        self.segments.len() == 0 && self.reorder.len() == 0 && self.searches.len() == 0
+        self.segments.len() == 0 && self.out_of_order.len() == 0 && self.searches.len() == 0
     }
 }
 

@@ -53,7 +53,7 @@ impl RangesKey {
 }
 
 /// Range sets of the connections that have a hole, and what those connections hold.
-pub(crate) struct ReorderSlab {
+pub(crate) struct OutOfOrderSlab {
     records: Slab<Ranges>,
     /// Indexed as `records`, free records included: those hold nothing.
     holders: Vec<Holder>,
@@ -88,7 +88,7 @@ pub(in crate::tcp) enum Room {
     NoBuffers(u64),
 }
 
-impl ReorderSlab {
+impl OutOfOrderSlab {
     /// A slab for `limit` connections with holes, allocated now. Together they keep at most `bytes`, and
     /// no more than three eighths of `pool`: transmission may use half of it, and an eighth stays free
     /// for reception.
@@ -268,9 +268,9 @@ mod tests {
     }
 
     /// A slab bound to 8000 bytes, and connections that hold so much in so many bytes of buffers.
-    fn holding(bytes: &[(u64, u64)]) -> ReorderSlab {
-        let pool = Mempool::heap("reorder", 64, 1024);
-        let mut slab = ReorderSlab::new(100, 8000, &pool);
+    fn holding(bytes: &[(u64, u64)]) -> OutOfOrderSlab {
+        let pool = Mempool::heap("out_of_order", 64, 1024);
+        let mut slab = OutOfOrderSlab::new(100, 8000, &pool);
         for (slot, &(held, pinned)) in bytes.iter().enumerate() {
             let key = slab.take(conn(slot as u32)).unwrap();
             slab.charge(key, held, pinned);
@@ -301,7 +301,7 @@ mod tests {
 
     #[test]
     fn the_bound_and_the_pool_say_whether_there_is_room() {
-        let pool = Mempool::heap("reorder", 64, 1024);
+        let pool = Mempool::heap("out_of_order", 64, 1024);
         let slab = holding(&[(2000, 0), (1000, 4900)]);
         assert_eq!(slab.room(&pool, 100), Room::Plenty);
         assert_eq!(slab.room(&pool, 101), Room::Tight(1001));
