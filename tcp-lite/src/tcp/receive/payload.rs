@@ -129,8 +129,8 @@ impl ReceiveHalf {
     }
 
     /// Whether the out-of-order bytes `start..end` are accepted. Asks connections to give up memory if
-    /// needed; see `slabs/out_of_order.rs`. This connection is asked for the excess over its own limit only if
-    /// the bytes are accepted.
+    /// needed; see `slabs/out_of_order.rs`. This connection is asked for the excess over its own limit
+    /// only if the bytes are accepted.
     fn make_room(&mut self, ctx: &mut Ctx<'_>, start: u64, end: u64) -> bool {
         let bytes = end - start;
         let (held, bound) = (self.held.held_bytes, u64::from(ctx.config.out_of_order_bytes));

@@ -102,7 +102,7 @@ impl SendHalf {
         let shift = if segment.is_syn { 0 } else { self.agreed.window_scale.unwrap_or(0) };
         self.window.establish(segment.pos, u64::from(segment.window) << shift);
         self.timers.progress = ctx.now;
-        self.timers.resend = None;
+        self.timers.running = None;
     }
 
     /// The peer sent a segment from below RCV.NXT: a duplicate, or a probe. (What is acceptable comes by
@@ -240,7 +240,7 @@ impl SendHalf {
         if !self.is_window_silly(ctx) {
             self.timers.persist_backoff = 0;
         }
-        self.timers.resend = None;
+        self.timers.running = None;
         self.timers.pto_from = ctx.now;
         self.timers.rto_not_before = ctx.now + Duration::from_micros(u64::from(self.rtt.srtt_us()));
     }

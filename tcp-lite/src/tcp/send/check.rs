@@ -1,7 +1,7 @@
 //! The invariants of the sending half.
 
 use super::queue::SendQueue;
-use super::timers::Resend;
+use super::timers::SendTimer;
 use super::{Fin, SendHalf};
 use crate::invariant::{Check, ensure};
 use crate::tcp::slabs::{Marks, PageKey, PageKind, SearchSlab, SegmentKey, SegmentSlab};
@@ -28,8 +28,8 @@ impl SendHalf {
 
     /// A timer runs while anything is in flight.
     pub(in crate::tcp) fn check_timer(&self) -> Check {
-        let (outstanding, timer) = (self.queue.outstanding(), self.timers.resend);
-        let watches = timer.is_some_and(|(_, resend)| resend != Resend::Window);
+        let (outstanding, timer) = (self.queue.outstanding(), self.timers.running);
+        let watches = timer.is_some_and(|(_, timer)| timer != SendTimer::Persist);
         ensure!(outstanding == 0 || watches, "{outstanding} outstanding, and the timer is {timer:?}");
         Ok(())
     }

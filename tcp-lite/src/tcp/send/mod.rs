@@ -47,7 +47,7 @@ mod window;
 pub(super) use ack::{AckInfo, Handshake};
 pub(crate) use next::Payload;
 pub(super) use next::{Outgoing, SendKind};
-pub(super) use retransmission::first_of;
+pub(super) use timers::first_of;
 
 use bitflags::bitflags;
 

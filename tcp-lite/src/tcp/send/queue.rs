@@ -137,6 +137,7 @@ impl SendQueue {
         }
     }
 
+    #[inline]
     fn on_page_freed(&mut self, page: PageKey, kind: PageKind) {
         self.small_pages -= u32::from(kind == PageKind::Small);
         if self.open_page == Some(page) {

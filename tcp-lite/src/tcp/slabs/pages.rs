@@ -66,6 +66,7 @@ impl Pages {
     /// # Errors
     /// [`SendError::BufferFull`]: the connection has its share of the small buffers
     /// ([`has_share`](Self::has_share)). [`SendError::NoMbuf`]: no buffer is free.
+    #[inline]
     pub(in crate::tcp) fn open(
         &mut self,
         (small, bulk): (&Mempool, Option<&Mempool>),
@@ -92,6 +93,7 @@ impl Pages {
 
     /// Whether a connection that has `own` small pages has its share of them: half as many as there are
     /// small buffers left.
+    #[inline]
     fn has_share(&self, own: u32) -> bool {
         own > 0 && 2 * own as usize >= self.small_limit.saturating_sub(self.small)
     }

@@ -232,6 +232,7 @@ impl SegmentSlab {
     ///
     /// # Errors
     /// As [`Pages::open`].
+    #[inline]
     pub(in crate::tcp) fn open_page(
         &mut self,
         pools: (&Mempool, Option<&Mempool>),
