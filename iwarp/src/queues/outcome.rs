@@ -4,8 +4,8 @@
 //!
 //! | found | layer/type | error | oldest open send request | event | state |
 //! |---|---|---|---|---|---|
-//! | here | 0/0, 1/0 | local catastrophic: a fault of our user, or a completion queue that overflowed | [`WrFlushError`][f] | [`QpFatal`][qf] | `Terminate` |
-//! | here | any | the response to a Read or atomic has arrived, and our user has revoked the buffer for it | [`WrFlushError`][f] | [`QpFatal`][qf] | `Terminate` |
+//! | here | 0/0, 1/0, 2/0/05 | local catastrophic: a fault of our user, a completion queue that overflowed, or no slot left to hold a received buffer | [`WrFlushError`][f] | [`QpFatal`][qf] | `Terminate` |
+//! | here | any | memory was revoked while it was in use: the buffer of a receive, the buffer for the response to our Read or atomic, or the memory that the peer reads or changes | [`WrFlushError`][f] | [`QpFatal`][qf] | `Terminate` |
 //! | here | 0/1, 1/1 | the peer addressed memory that it may not access | [`WrFlushError`][f] | [`QpAccessError`][qa] | `Terminate` |
 //! | here | 0/2, 1/2 | the peer sent a message that it may not send | [`WrFlushError`][f] | [`QpRequestError`][qr] | `Terminate` |
 //! | here | 2/0 | MPA: CRC, markers, negotiation | [`WrFlushError`][f] | [`QpFatal`][qf] | `Terminate` |

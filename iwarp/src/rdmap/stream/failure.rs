@@ -35,10 +35,14 @@ impl Failure {
     }
 
     /// Whether the peer is known to be the cause: by a bad message or by its Terminate. A local catastrophic
-    /// error is our own (RFC 5040 section 4.8), and a TCP connection may be lost for any reason.
+    /// error of any layer is our own (RFC 5040 section 4.8; RFC 6581 section 8 for MPA, which has none of our
+    /// slots left to hold a buffer), and a TCP connection may be lost for any reason.
     pub(crate) fn is_peers(&self) -> bool {
-        const OURS: [TerminateError; 2] =
-            [TerminateError::LocalCatastrophic, TerminateError::DdpLocalCatastrophic];
+        const OURS: [TerminateError; 3] = [
+            TerminateError::LocalCatastrophic,
+            TerminateError::DdpLocalCatastrophic,
+            TerminateError::MpaStartupCatastrophic,
+        ];
         match self {
             Self::Local(Terminate { layer, etype, code, .. }) => {
                 !OURS.iter().any(|ours| ours.codes() == (*layer, *etype, *code))
@@ -85,4 +89,17 @@ impl From<MpaError> for Failure {
 fn stream_error(terminate: &Terminate, from_peer: bool) -> StreamError {
     let Terminate { layer, etype, code, .. } = *terminate;
     StreamError { layer, etype, code, from_peer }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A peer whose bytes find no slot here has done nothing wrong, and its address is not blocked for it.
+    #[test]
+    fn a_lack_of_slots_is_not_the_peers_fault() {
+        assert!(!Failure::from(MpaError::NoHeldSlot).is_peers());
+        assert!(Failure::from(MpaError::Crc { position: 0 }).is_peers());
+        assert!(Failure::from(MpaError::Marker { position: 0 }).is_peers());
+    }
 }
