@@ -2,6 +2,7 @@
 
 mod atomics;
 mod immediate;
+mod interrupted;
 mod order;
 mod requester;
 mod responder;

@@ -166,6 +166,11 @@ impl Delivery<'_> {
             _ => drop(terminates.check(header, payload_len, |_| Terminate::MAX_LEN as u64)?),
         }
         let opcode = opcode?;
+        // A peer that fails sends its Terminate behind the segment that it has just sent, which may be in the
+        // midst of another message. That message will not be completed.
+        if queue == Queue::Terminate && header.mo == 0 {
+            control.clear();
+        }
         if header.mo as usize != control.len() {
             return Err(ddp::DdpError::InvalidMo.into());
         }

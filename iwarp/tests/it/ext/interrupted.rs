@@ -1,0 +1,46 @@
+//! What comes between the segments of a message, and segments that differ.
+
+use crate::common::ext::{piece, untagged};
+use crate::common::served::Served;
+use iwarp::rdmap::{BitOrder, Terminate};
+use iwarp::verbs::{StreamError, TerminateOrigin, WcOpcode};
+
+/// A requester whose MULPDU holds no whole Atomic Request fails between its two segments. Its Terminate is
+/// read from its own first byte on, in one segment or in two.
+#[test]
+fn a_terminate_ends_a_request_that_is_half_there() {
+    for cut in [0, 2] {
+        let mut peer = Served::new();
+        peer.say(&piece(0x4a, 1, 1, 0, false, &[0; 28]));
+        let payload = [0x12, 0x02, 0, 0];
+        if cut > 0 {
+            peer.say(&piece(0x47, 2, 1, 0, false, &payload[..cut]));
+        }
+        peer.tell(&[piece(0x47, 2, 1, cut as u32, true, &payload[cut..])]);
+        let told = StreamError { layer: 1, etype: 2, code: 2, from_peer: true };
+        assert_eq!(peer.qp.error(), Some(told), "cut at {cut}");
+        let report = peer.qp.terminate().unwrap();
+        assert_eq!(report.origin, TerminateOrigin::Received);
+        let Terminate { bit_order, control, .. } = report.terminate;
+        assert_eq!((bit_order, control), (BitOrder::Standard, Some(payload)));
+        assert!(peer.heard(20_000).is_empty(), "a Terminate is not answered");
+    }
+}
+
+/// The opcode of the last segment counts (RFC 5041 section 4.3, DDP-083 and DDP-084): a sink need not compare
+/// the segments of a message.
+#[test]
+fn the_last_segment_says_what_a_message_is() {
+    let mut peer = Served::new();
+    peer.post_recv(0, 100);
+    peer.post_recv(100, 100);
+    peer.say(&piece(0x48, 0, 1, 0, false, &[1; 4]));
+    peer.say(&piece(0x43, 0, 1, 4, true, &[2; 4]));
+    let wc = peer.wc();
+    assert_eq!((wc.opcode, wc.byte_len, wc.immediate), (WcOpcode::Recv, 8, None));
+    assert_eq!(peer.bytes(0, 8), [1, 1, 1, 1, 2, 2, 2, 2]);
+    // Nothing of it is left for the next message.
+    peer.say(&untagged(0x48, 0, 2, &[3; 8]));
+    let wc = peer.wc();
+    assert_eq!((wc.opcode, wc.byte_len, wc.immediate), (WcOpcode::RecvImmediate, 8, Some([3; 8])));
+}
