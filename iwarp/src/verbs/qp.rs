@@ -208,7 +208,8 @@ impl QueuePair {
     }
 
     /// The Terminate that ended the stream, as it was sent or received, with the headers of the failing
-    /// message.
+    /// message. `None` also for a Terminate of the peer in which no error could be read; its
+    /// [`error`](Self::error) is layer 0, type 2, code 0xFF.
     pub fn terminate(&self) -> Option<Arc<TerminateReport>> {
         self.shared.ended().terminate.clone()
     }

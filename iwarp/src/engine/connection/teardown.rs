@@ -131,7 +131,7 @@ impl Connection {
                 self.timers.set_deadline(io.now + duration(io.config.close_timeout));
                 self.activate(io);
             }
-            Failure::Peer(_) => {
+            Failure::Peer(_) | Failure::Unreadable => {
                 io.counters.rx_terminates += 1;
                 self.close(io);
             }
@@ -256,10 +256,10 @@ impl Connection {
     }
 }
 
-/// What the application can learn about a Terminate.
+/// What the application can learn about a Terminate: nothing of one that cannot be read.
 fn report(failure: &Failure, may_send: bool) -> Option<Arc<TerminateReport>> {
     let origin = match failure {
-        Failure::Peer(_) => TerminateOrigin::Received,
+        Failure::Peer(_) | Failure::Unreadable => TerminateOrigin::Received,
         Failure::Local(_) | Failure::User(_) | Failure::Lost(_) if may_send => TerminateOrigin::Sent,
         Failure::Local(_) | Failure::User(_) | Failure::Lost(_) => TerminateOrigin::NotSent,
     };

@@ -15,6 +15,9 @@ pub(crate) enum Failure {
     User(Terminate),
     /// The peer's Terminate.
     Peer(Terminate),
+    /// A Terminate of the peer in which no error can be read: it fails a check of DDP or RDMAP, or its parts
+    /// are missing. It ends the stream as any other does, and is not answered (RFC 5040 section 7.2).
+    Unreadable,
     /// TCP's receive direction ended where it may not, or MPA cannot go on: no Terminate can be sent.
     Lost(MpaError),
 }
@@ -29,7 +32,7 @@ impl Failure {
         match self {
             Self::Local(_) => Origin::Here,
             Self::User(_) => Origin::User,
-            Self::Peer(_) => Origin::Peer,
+            Self::Peer(_) | Self::Unreadable => Origin::Peer,
             Self::Lost(_) => Origin::Lost,
         }
     }
@@ -47,7 +50,7 @@ impl Failure {
             Self::Local(Terminate { layer, etype, code, .. }) => {
                 !OURS.iter().any(|ours| ours.codes() == (*layer, *etype, *code))
             }
-            Self::Peer(_) => true,
+            Self::Peer(_) | Self::Unreadable => true,
             Self::User(_) | Self::Lost(_) => false,
         }
     }
@@ -56,15 +59,20 @@ impl Failure {
     pub(crate) fn terminate(&self) -> Option<&Terminate> {
         match self {
             Self::Local(terminate) | Self::User(terminate) | Self::Peer(terminate) => Some(terminate),
-            Self::Lost(_) => None,
+            Self::Unreadable | Self::Lost(_) => None,
         }
     }
 
-    /// The error as the application sees it.
+    /// The error as the application sees it. A Terminate that cannot be read counts as RDMAP's error without
+    /// a code of its own: the message was an RDMAP message that cannot be carried out.
     pub(crate) fn stream_error(&self) -> StreamError {
         match self {
             Self::Local(terminate) | Self::User(terminate) => stream_error(terminate, false),
             Self::Peer(terminate) => stream_error(terminate, true),
+            Self::Unreadable => {
+                let (layer, etype, code) = TerminateError::OperationUnspecified.codes();
+                StreamError { layer, etype, code, from_peer: true }
+            }
             Self::Lost(error) => {
                 let code = error.terminate_code();
                 StreamError { layer: code.layer, etype: code.etype, code: code.code, from_peer: false }

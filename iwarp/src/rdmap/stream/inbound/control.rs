@@ -90,15 +90,11 @@ impl Delivery<'_> {
             Err(error) if Opcode::of_byte(header.rsvd_ulp[0]) != Some(Opcode::Terminate) => {
                 return Err(piece.fail(error));
             }
-            Err(_) => {
-                return Err(Failure::Peer(Terminate::local(TerminateError::LocalCatastrophic)));
-            }
+            // A Terminate is never answered, valid or not (RFC 5040 section 7.2). One that fails a check, or
+            // that does not parse, still ends the stream.
+            Err(_) => return Err(Failure::Unreadable),
         };
-        // A Terminate is never answered, valid or not (RFC 5040 section 7.2). One that does not parse still
-        // ends the stream.
-        let terminate = Terminate::parse(&message)
-            .unwrap_or_else(|_| Terminate::local(TerminateError::OperationUnspecified));
-        Err(Failure::Peer(terminate))
+        Err(Terminate::parse(&message).map_or(Failure::Unreadable, Failure::Peer))
     }
 
     /// Queue 3: the response to our oldest outstanding request, which has to be an atomic.

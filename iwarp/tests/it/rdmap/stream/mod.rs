@@ -10,6 +10,7 @@
 //! | `order.rs` | which messages wait for a lost frame, and which do not |
 //! | `changed.rs` | bytes that change without effect |
 //! | `ends.rs` | Terminates in both directions |
+//! | `unreadable.rs` | a Terminate in which no error can be read |
 
 mod answers;
 mod changed;
@@ -19,3 +20,4 @@ mod peer;
 mod received;
 mod responses;
 mod sent;
+mod unreadable;
