@@ -425,14 +425,14 @@ impl QpShared {
         // RFC 5041 section 8.3.2 (DDP-239), RFC 5040 section 8.1.2 (RDMAP-371): each stream has a limit of
         // shared buffers.
         let held = self.places.take_recv()?;
-        let request = srq.shared.take();
-        if request.is_none() {
+        let Some(request) = srq.shared.take() else {
             self.places.cancel_recv();
-        }
+            return None;
+        };
         // RFC 5042 section 6.4.3.1 (SEC-136): a queue pair that holds as many shared buffers as it may gets
         // no more, and one that passes its high-water mark is reported.
         self.check_high_water(held);
-        request
+        Some(request)
     }
 
     /// Requests an event for when this queue pair holds more than `mark` buffers of the shared queue. The
@@ -531,3 +531,6 @@ pub(crate) fn send_opcode(op: &SendOp) -> WcOpcode {
         SendOp::FastRegister(_) => WcOpcode::FastRegister,
     }
 }
+
+#[cfg(test)]
+mod tests;

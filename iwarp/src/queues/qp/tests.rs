@@ -1,0 +1,29 @@
+use arrayvec::ArrayVec;
+
+use super::*;
+use crate::memory::MemoryTable;
+use crate::queues::{ContextLimits, CqOptions, SrqInit};
+
+/// A queue pair that holds as many shared buffers as its mark says, and no more, is not reported: not even
+/// when it asks for one more and the shared queue has none.
+#[test]
+fn an_empty_shared_queue_passes_no_mark() {
+    let memory = MemoryTable::new(16, [1; 32]);
+    let resources = Resources::new(ContextLimits::default(), memory).unwrap();
+    let pd = ProtectionDomain::new(&resources).unwrap();
+    let cq = CompletionQueue::new(Arc::clone(&resources), &CqOptions::new(16)).unwrap();
+    let srq = SharedReceiveQueue::new(&pd, &SrqInit::default()).unwrap();
+    let init = QpInit { srq: Some(&srq), max_recv_wr: 8, high_water: 4, ..QpInit::new(&cq) };
+    let qp = QpShared::new(&pd, &init).unwrap();
+    let post = || srq.post_recv(&RecvRequest { wr_id: 0, sg_list: ArrayVec::new() }).unwrap();
+    let event = || resources.events.poll().unwrap().map(|event| event.kind);
+    for _ in 0..4 {
+        post();
+        assert!(qp.take_recv().is_some());
+    }
+    assert!(qp.take_recv().is_none(), "the shared queue is empty");
+    assert_eq!(event(), None, "it holds 4, and 4 is its mark");
+    post();
+    assert!(qp.take_recv().is_some());
+    assert_eq!(event(), Some(AsyncEventKind::QpHighWater));
+}
