@@ -33,7 +33,7 @@ use super::{AsyncEventKind, QpState, WcStatus};
 pub(crate) enum Origin {
     /// This side. The peer gets a Terminate.
     Here,
-    /// This side, in a message of the peer; our own user is the cause.
+    /// This side, because memory was revoked while a message of the peer, or the answer to it, used it.
     User,
     /// The peer, which reported it in a Terminate.
     Peer,

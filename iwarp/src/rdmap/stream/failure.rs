@@ -10,8 +10,10 @@ use crate::rdmap::{Terminate, TerminateError};
 pub(crate) enum Failure {
     /// An error found here: the peer gets a Terminate.
     Local(Terminate),
-    /// An error found here in a correct message of the peer, because our user has revoked memory: the peer
-    /// gets a Terminate.
+    /// An error found here in a correct message of the peer, or in the answer to one, because memory was
+    /// revoked while it was in use: the peer gets a Terminate. Our user has revoked it. (A peer may do so
+    /// too, by a Send with Invalidate behind its own Read. Nothing here tells the two apart, and the peer
+    /// has the benefit of the doubt.)
     User(Terminate),
     /// The peer's Terminate.
     Peer(Terminate),

@@ -5,9 +5,9 @@ use arrayvec::ArrayVec;
 use crate::ddp::{DdpError, Delivered, Header, UntaggedHeader, UntaggedQueue};
 use crate::rdmap::{AtomicRequest, Extensions, Opcode, ReadRequest, Terminate, TerminateError};
 
-use super::Failure;
-
-/// A checked request of the peer that waits for its response.
+/// A checked request of the peer that waits for its response. When it was checked, its memory could be
+/// accessed; if that is no longer so when the response is sent, the memory was revoked since
+/// ([`Failure::User`](super::Failure::User)).
 #[derive(Clone, Debug)]
 pub(super) struct PeerRequest {
     pub(super) asked: Asked,
@@ -24,15 +24,15 @@ pub(super) enum Asked {
 }
 
 impl PeerRequest {
-    /// The failure when it cannot be answered in full and `sent` bytes of the response were sent. The
-    /// Terminate echoes a Read Request, advanced by these bytes, but no Atomic Request (RFC 5040 section 4.8,
-    /// RFC 7306 section 8.1).
-    pub(super) fn fail(&self, error: TerminateError, sent: u32) -> Failure {
+    /// The Terminate when it cannot be answered in full and `sent` bytes of the response were sent. It echoes
+    /// a Read Request, advanced by these bytes, but no Atomic Request (RFC 5040 section 4.8, RFC 7306 section
+    /// 8.1).
+    pub(super) fn terminate(&self, error: TerminateError, sent: u32) -> Terminate {
         let echoed = match self.asked {
             Asked::Read(request) => Some(request.advanced(sent)),
             Asked::Atomic(_) => None,
         };
-        Failure::Local(Terminate::of_segment(error, &self.header, self.segment_len, echoed))
+        Terminate::of_segment(error, &self.header, self.segment_len, echoed)
     }
 }
 

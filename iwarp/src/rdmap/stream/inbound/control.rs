@@ -48,7 +48,7 @@ impl Delivery<'_> {
         let header = piece.head.iter().copied().collect();
         let request = PeerRequest { asked, header, segment_len: piece.len };
         if let Err(error) = self.check_asked(&asked) {
-            return Err(request.fail(error, 0));
+            return Err(Failure::Local(request.terminate(error, 0)));
         }
         // RFC 7306 section 5.2.1 (EXT-084, EXT-085): RDMAP itself answers the request; our user gets no
         // completion for it.

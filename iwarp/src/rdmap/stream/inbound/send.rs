@@ -4,7 +4,7 @@ use crate::ddp::{DdpError, UntaggedHeader, UntaggedQueue};
 use crate::memory::{Fault, Stag};
 use crate::mpa::Ulpdu;
 use crate::queues::{RecvRequest, WcOpcode, WcStatus, WorkCompletion};
-use crate::rdmap::{Opcode, TerminateError, control};
+use crate::rdmap::{Opcode, Terminate, TerminateError, control};
 
 use super::{BOUND_AHEAD, Delivery, Failure, Inbound, Piece, place};
 
@@ -104,7 +104,7 @@ impl Delivery<'_> {
             }
             Err(SendFault::Local) => {
                 self.fail_bound(WcStatus::LocalProtectionError);
-                Err(Failure::local(TerminateError::LocalCatastrophic))
+                Err(Failure::User(Terminate::local(TerminateError::LocalCatastrophic)))
             }
         }
     }

@@ -332,7 +332,10 @@ impl Outbound {
             (
                 FetchError::Remote(fault),
                 Some(Current { message, completes: Completes::Response(request) }),
-            ) => request.fail(TerminateError::of_read_fault(fault), message.segmenter.cut_bytes()),
+            ) => {
+                let error = TerminateError::of_read_fault(fault);
+                Failure::User(request.terminate(error, message.segmenter.cut_bytes()))
+            }
             _ => Failure::local(TerminateError::LocalCatastrophic),
         }
     }

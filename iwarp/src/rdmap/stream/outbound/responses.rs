@@ -53,7 +53,7 @@ fn carry_out(
     let original = guard
         .check_atomic(stag, to, by)
         .and_then(|word| word.update(|value| op.apply(value)))
-        .map_err(|fault| request.fail(TerminateError::of_read_fault(fault), 0))?;
+        .map_err(|fault| Failure::User(request.terminate(TerminateError::of_read_fault(fault), 0)))?;
     // RFC 7306 section 5.2.2 (EXT-093): the response has the identifier of its request.
     Ok(AtomicResponse { id, original })
 }

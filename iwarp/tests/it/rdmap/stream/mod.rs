@@ -10,6 +10,7 @@
 //! | `order.rs` | which messages wait for a lost frame, and which do not |
 //! | `changed.rs` | bytes that change without effect |
 //! | `ends.rs` | Terminates in both directions |
+//! | `revoked.rs` | memory that our user revokes while a peer uses it |
 //! | `unreadable.rs` | a Terminate in which no error can be read |
 
 mod answers;
@@ -19,5 +20,6 @@ mod order;
 mod peer;
 mod received;
 mod responses;
+mod revoked;
 mod sent;
 mod unreadable;
