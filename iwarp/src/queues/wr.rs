@@ -46,7 +46,9 @@ bitflags! {
         const FENCE = 1 << 1;
         /// The peer's receive completion is a solicited event.
         const SOLICITED = 1 << 2;
-        /// Copies the payload at post time; its memory may be reused at once and needs no registration check.
+        /// Copies the payload at post time: its memory may be reused or deregistered at once. Unlike with
+        /// `IBV_SEND_INLINE` it has to be registered when it is posted, since only registered memory can be
+        /// read safely by its address.
         const INLINE = 1 << 3;
     }
 }
