@@ -15,9 +15,10 @@ pub struct EngineCounters {
     pub rx_fpdus_early: u64,
     /// FPDUs sent.
     pub tx_fpdus: u64,
-    /// Payload bytes placed into registered memory.
+    /// Payload bytes placed into registered memory, and the values that our atomics returned.
     pub rx_placed_bytes: u64,
-    /// Payload bytes fetched from registered memory.
+    /// Payload bytes of all DDP segments sent: from registered memory, inline data, Immediate Data, and the
+    /// headers that RDMAP sends as payload.
     pub tx_fetched_bytes: u64,
     /// Terminates sent.
     pub tx_terminates: u64,

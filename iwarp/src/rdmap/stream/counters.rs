@@ -9,8 +9,9 @@ pub(crate) struct StreamCounters {
     pub(crate) rx_fpdus_early: u64,
     /// FPDUs sent.
     pub(crate) tx_fpdus: u64,
-    /// Payload bytes placed into registered memory.
+    /// Payload bytes placed into registered memory, and the values that our atomics returned.
     pub(crate) rx_placed_bytes: u64,
-    /// Payload bytes fetched from registered memory.
+    /// Payload bytes of all DDP segments sent: from registered memory, inline data, Immediate Data, and the
+    /// headers that RDMAP sends as payload.
     pub(crate) tx_fetched_bytes: u64,
 }

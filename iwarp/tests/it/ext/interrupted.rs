@@ -1,9 +1,10 @@
-//! What comes between the segments of a message, and segments that differ.
+//! What comes between the segments of a message, and what a message of our own adds to the counters.
 
-use crate::common::ext::{piece, untagged};
+use crate::common::ext::{ADD_ONE, atomic_response, piece, untagged, word};
 use crate::common::served::Served;
+use iwarp::memory::Access;
 use iwarp::rdmap::{BitOrder, Terminate};
-use iwarp::verbs::{StreamError, TerminateOrigin, WcOpcode};
+use iwarp::verbs::{RemoteAddr, SendOp, SendRequest, StreamError, TerminateOrigin, WcOpcode, WcStatus};
 
 /// A requester whose MULPDU holds no whole Atomic Request fails between its two segments. Its Terminate is
 /// read from its own first byte on, in one segment or in two.
@@ -43,4 +44,19 @@ fn the_last_segment_says_what_a_message_is() {
     peer.say(&untagged(0x48, 0, 2, &[3; 8]));
     let wc = peer.wc();
     assert_eq!((wc.opcode, wc.byte_len, wc.immediate), (WcOpcode::RecvImmediate, 8, Some([3; 8])));
+}
+
+/// The value that an atomic returns is placed into registered memory, and counts as that.
+#[test]
+fn the_value_of_an_atomic_counts_as_placed() {
+    let mut peer = Served::new();
+    let local = peer.reg_mr(8, Access::LOCAL_WRITE);
+    let remote = RemoteAddr { addr: 0x1008, rkey: 0x1234_5678 };
+    peer.post(&SendRequest::new(1, SendOp::Atomic { remote, op: ADD_ONE }, local.sge(0, 8)));
+    let request = peer.hear();
+    let id = u32::from_be_bytes(request[22..26].try_into().unwrap());
+    let before = peer.pair.engine.counters().rx_placed_bytes;
+    peer.say(&atomic_response(1, id, 7));
+    assert_eq!((peer.wc().status, word(&local, 0)), (WcStatus::Success, 7));
+    assert_eq!(peer.pair.engine.counters().rx_placed_bytes - before, 8);
 }

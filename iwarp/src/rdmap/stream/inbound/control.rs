@@ -119,6 +119,7 @@ impl Delivery<'_> {
         if placed.is_err() {
             return Err(self.sink_revoked(Terminate::local(TerminateError::LocalCatastrophic)));
         }
+        self.counters.rx_placed_bytes += u64::from(sink.length);
         self.common.progress += 1;
         // RFC 7306 sections 5.2.2 and 5.4 (EXT-100, EXT-111, EXT-195): the atomic completes, with its value
         // in place, when its response is delivered and not before.
