@@ -179,7 +179,9 @@ impl Delivery<'_> {
         Ok(())
     }
 
-    /// Completes the receive request of a whole message.
+    /// Completes the receive request of a whole message. Its opcode is that of its last segment: a sink need
+    /// not compare the segments of a message, and may report the header of any one (RFC 5041 section 4.3,
+    /// DDP-083, DDP-084). Each segment was checked by its own opcode.
     ///
     /// RFC 5040 sections 5.3 and 5.5 (RDMAP-239, RDMAP-275, RDMAP-276, RDMAP-288): it is called when DDP
     /// delivers the message, so completions are in sending order.
