@@ -180,7 +180,7 @@ impl CompletionQueue {
         // RFC 5040 section 8.1.2 (RDMAP-368): entries of all completion queues count against one limit.
         let users = Mutex::new(CqUsers::new(strict, resources.quotas.cqe.take(cqe)?));
         let shared = CqShared {
-            num: resources.next_cq_num(),
+            num: resources.next_cq_num()?,
             entries: Ring::new(cqe),
             channel: channel.cloned(),
             arm: Arm::new(),

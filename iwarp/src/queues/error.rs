@@ -37,7 +37,7 @@ pub enum VerbsError {
     /// A limit of the context is reached.
     #[error("limit reached: {name} = {limit}")]
     Limit {
-        /// The limit's name in [`ContextLimits`](super::ContextLimits).
+        /// The limit's name in [`ContextLimits`](super::ContextLimits), or the numbers that are used up.
         name: &'static str,
         /// Its value.
         limit: usize,

@@ -22,7 +22,7 @@ pub(crate) struct PdShared {
 impl ProtectionDomain {
     pub(crate) fn new(resources: &Arc<Resources>) -> Result<Self, VerbsError> {
         let permit = resources.quotas.pd.take(1)?;
-        let id = PdId(resources.next_pd_num());
+        let id = PdId(resources.next_pd_num()?);
         Ok(Self { shared: Arc::new(PdShared { id, resources: Arc::clone(resources), _permit: permit }) })
     }
 

@@ -145,7 +145,7 @@ impl QpShared {
             None => (None, init.max_recv_wr),
         };
         let shared = Arc::new(Self {
-            num: context.next_qp_num(),
+            num: context.next_qp_num()?,
             pd: pd.clone(),
             send_cq: init.send_cq.clone(),
             recv_cq: init.recv_cq.clone(),

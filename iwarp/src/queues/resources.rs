@@ -74,10 +74,18 @@ pub(crate) struct Resources {
     pub(crate) quotas: Quotas,
     pub(crate) events: AsyncEvents,
     pub(crate) memory: MemoryTable,
-    qp_num: AtomicU32,
-    pd_num: AtomicU32,
-    cq_num: AtomicU32,
-    srq_num: AtomicU32,
+    qp_nums: Numbers,
+    pd_nums: Numbers,
+    cq_nums: Numbers,
+    srq_nums: Numbers,
+}
+
+/// Numbers for the objects of one kind: 1, 2, and so on. None is given twice, and 0 to none, so the number of
+/// an object that is gone names no later one. (The number of a queue pair is that of its stream, to which a
+/// region may be limited.)
+struct Numbers {
+    kind: &'static str,
+    next: AtomicU32,
 }
 
 /// The limit and the use of each kind of object.
@@ -106,10 +114,10 @@ impl Resources {
             },
             events: AsyncEvents::new(limits.max_async_events)?,
             memory,
-            qp_num: AtomicU32::new(1),
-            pd_num: AtomicU32::new(1),
-            cq_num: AtomicU32::new(1),
-            srq_num: AtomicU32::new(1),
+            qp_nums: Numbers::new("queue pair numbers"),
+            pd_nums: Numbers::new("protection domain numbers"),
+            cq_nums: Numbers::new("completion queue numbers"),
+            srq_nums: Numbers::new("shared receive queue numbers"),
         }))
     }
 
@@ -124,19 +132,56 @@ impl Resources {
         Err(VerbsError::Invalid("these objects are of different contexts, which share nothing".into()))
     }
 
-    pub(crate) fn next_qp_num(&self) -> u32 {
-        self.qp_num.fetch_add(1, Ordering::Relaxed)
+    pub(crate) fn next_qp_num(&self) -> Result<u32, VerbsError> {
+        self.qp_nums.take()
     }
 
-    pub(crate) fn next_pd_num(&self) -> u32 {
-        self.pd_num.fetch_add(1, Ordering::Relaxed)
+    pub(crate) fn next_pd_num(&self) -> Result<u32, VerbsError> {
+        self.pd_nums.take()
     }
 
-    pub(crate) fn next_cq_num(&self) -> u32 {
-        self.cq_num.fetch_add(1, Ordering::Relaxed)
+    pub(crate) fn next_cq_num(&self) -> Result<u32, VerbsError> {
+        self.cq_nums.take()
     }
 
-    pub(crate) fn next_srq_num(&self) -> u32 {
-        self.srq_num.fetch_add(1, Ordering::Relaxed)
+    pub(crate) fn next_srq_num(&self) -> Result<u32, VerbsError> {
+        self.srq_nums.take()
+    }
+}
+
+impl Numbers {
+    const LAST: u32 = u32::MAX - 1;
+
+    fn new(kind: &'static str) -> Self {
+        Self { kind, next: AtomicU32::new(1) }
+    }
+
+    /// # Errors
+    /// [`VerbsError::Limit`] when the context has made four billion objects of this kind.
+    fn take(&self) -> Result<u32, VerbsError> {
+        let next = |number: u32| number.checked_add(1);
+        self.next
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
+            .map_err(|_| VerbsError::Limit { name: self.kind, limit: Self::LAST as usize })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ProtectionDomain;
+    use super::*;
+
+    /// A number that came again would be the name of two objects: a region of the first one's protection
+    /// domain, or of its stream, would belong to the second one as well.
+    #[test]
+    fn no_number_is_given_twice() {
+        let resources = Resources::new(ContextLimits::default(), MemoryTable::new(16, [1; 32])).unwrap();
+        resources.pd_nums.next.store(Numbers::LAST, Ordering::Relaxed);
+        let last = ProtectionDomain::new(&resources).unwrap();
+        assert_eq!(last.pd_num(), Numbers::LAST);
+        for _ in 0..2 {
+            let error = ProtectionDomain::new(&resources).err().expect("no number is left");
+            assert!(matches!(error, VerbsError::Limit { .. }), "{error}");
+        }
     }
 }

@@ -85,7 +85,7 @@ impl SharedReceiveQueue {
         within("max_srq_wr", max_wr, context.limits.max_srq_wr)?;
         within("MAX_SGE", max_sge, super::MAX_SGE)?;
         let shared = SrqShared {
-            num: context.next_srq_num(),
+            num: context.next_srq_num()?,
             pd: pd.clone(),
             max_wr,
             max_sge,
