@@ -115,8 +115,11 @@
 //!
 //! # Layers
 //!
-//! [`memory`], [`ddp`], [`mpa`] and [`rdmap`] are pure: no clock, thread, randomness or I/O. [`verbs`] has
-//! the objects of users, and [`engine`] moves their data over a port. Each module knows only those before it.
+//! [`memory`] is registered memory, which threads share. [`ddp`], [`mpa`] and the wire formats of [`rdmap`]
+//! are pure: no clock, thread, randomness or I/O. `queues` is the state that users and engines share. The
+//! protocol of a stream (`rdmap/stream`) works on all of these, and hands bytes to a TCP of [`tcp_lite`].
+//! [`verbs`] has the objects of users, and [`engine`] moves their data over a port. `tests/layout` has the
+//! table of which module may know which.
 #![deny(unsafe_code)]
 
 pub mod ddp;

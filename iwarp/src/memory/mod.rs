@@ -1,7 +1,7 @@
 //! Registered memory: STags, their access rights, and all copies to and from the bytes behind them.
 //!
-//! RFC 5040 section 8.1, RFC 5041 sections 8.2 and 8.3, RFC 5042. One [`MemoryTable`] serves a process;
-//! engines read it without locks. Peers write the bytes while the application reads them. So nothing here
+//! RFC 5040 section 8.1, RFC 5041 sections 8.2 and 8.3, RFC 5042. One [`MemoryTable`] serves a context;
+//! its engines read it without locks. Peers write the bytes while the application reads them. So nothing here
 //! ever makes a reference to them: a [`Target`] is written and a [`Source`] is read by raw copies that can
 //! fail.
 //!

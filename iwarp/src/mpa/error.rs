@@ -38,8 +38,8 @@ impl TerminateCode {
 /// What the owner of the connection has to do about an [`MpaError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Send a Terminate with [`MpaError::terminate_code`], then close. A responder may not send anything
-    /// before the first valid FPDU ([`Responder::may_send`](super::Responder::may_send)): it only closes.
+    /// Send a Terminate with [`MpaError::terminate_code`], then close. A responder that has received no valid
+    /// FPDU yet may not send anything (RFC 5044 section 7.1.2): it only closes.
     Terminate,
     /// Close the TCP connection at once and send nothing.
     Close,

@@ -73,7 +73,6 @@ impl Framer {
     }
 
     /// The largest ULPDU whose FPDU fits into `room` bytes at the current position; `None` when no FPDU fits.
-    /// It is for packing FPDUs into the rest of a segment.
     pub fn fit(&self, room: usize) -> Option<usize> {
         let room = room as u64 / 4 * 4;
         let markers = if self.markers { marker::count(self.position, self.position + room) } else { 0 };

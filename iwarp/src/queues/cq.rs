@@ -244,7 +244,7 @@ impl CompletionQueue {
         // The lock is held throughout, so no queue pair attaches and no other thread resizes.
         let mut users = shared.users();
         users.check(cqe)?;
-        // RFC 5042 section 6.4.3.2 (SEC-139): so do the entries that a resize adds.
+        // RFC 5042 section 6.4.3.2 (SEC-139): the entries that a resize adds come out of the limits too.
         let more = shared.resources.quotas.cqe.take(cqe.saturating_sub(users.granted.count()))?;
         shared.entries.resize(cqe).map_err(|error| match error {
             ResizeError::TooSmall(waiting) => VerbsError::Invalid(format!(

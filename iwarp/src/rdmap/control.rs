@@ -24,7 +24,7 @@ bitflags::bitflags! {
         const IMMEDIATE = 0x01;
         /// Atomic Request and Atomic Response, with FetchAdd and CmpSwap; opens queue 3.
         const ATOMICS = 0x02;
-        /// Swap, an atomic of the draft whose code RFC 7306 reserves.
+        /// Swap, an atomic of draft-ietf-storm-rdmap-ext (the draft of RFC 7306), whose code RFC 7306 reserves.
         const SWAP = 0x04;
     }
 }
@@ -109,7 +109,7 @@ impl Opcode {
         Self::ALL.get(usize::from(control & OPCODE_MASK)).copied()
     }
 
-    /// Checks a delivered segment: RDMAP version, opcode, buffer model and queue, in this order.
+    /// Checks the header of a segment: RDMAP version, opcode, buffer model and queue, in this order.
     ///
     /// RFC 5040 section 7.2 (RDMAP-333, RDMAP-334, RDMAP-338, RDMAP-339): version and opcode are valid in
     /// every message.
@@ -165,6 +165,9 @@ impl Opcode {
 
     /// The queue of an untagged opcode; `None` for a tagged one.
     pub const fn queue(self) -> Option<Queue> {
+        // RFC 7306 sections 5, 5.2, 5.2.1, 5.2.2 and 6.3 (EXT-082, EXT-087, EXT-096, EXT-097, EXT-120, EXT-124,
+        // EXT-175, EXT-186): its four messages are untagged. Immediate Data goes to queue 0, Atomic Requests to
+        // queue 1 with the Read Requests, Atomic Responses to queue 3.
         match self {
             // RFC 5040 sections 4.1, 5.1 and 5.2.2 (RDMAP-091, RDMAP-196, RDMAP-225): these are tagged.
             Opcode::Write | Opcode::ReadResponse => None,
@@ -172,9 +175,6 @@ impl Opcode {
             Opcode::ReadRequest | Opcode::AtomicRequest => Some(Queue::ReadRequest),
             // RFC 5040 section 5.4 (RDMAP-253, RDMAP-254): Terminate is untagged and goes to queue 2.
             Opcode::Terminate => Some(Queue::Terminate),
-            // RFC 7306 sections 5, 5.2, 5.2.1, 5.2.2 and 6.3 (EXT-082, EXT-087, EXT-096, EXT-097, EXT-120,
-            // EXT-124, EXT-175, EXT-186): the four messages are untagged. Immediate Data goes to queue 0,
-            // Atomic Requests to queue 1 with the Read Requests, Atomic Responses to queue 3.
             Opcode::AtomicResponse => Some(Queue::AtomicResponse),
             // RFC 5040 section 5.3 (RDMAP-234, RDMAP-243): Sends are untagged and go to queue 0.
             Opcode::Send

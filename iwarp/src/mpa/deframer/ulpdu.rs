@@ -194,7 +194,8 @@ impl<'a> Ulpdu<'a> {
         Self { header, bytes }
     }
 
-    /// Bytes of the ULPDU. 0 is possible, and so is more than a sender may send: DDP checks it.
+    /// Bytes of the ULPDU: 0 to 65,535. A ULPDU longer than RFC 5044 lets a sender send
+    /// ([`MAX_ULPDU`](crate::mpa::MAX_ULPDU)) is accepted.
     pub const fn len(&self) -> usize {
         match self.bytes {
             UlpduBytes::Whole(bytes) => bytes.len(),

@@ -16,6 +16,7 @@ pub(super) struct Pending {
     pub(super) opcode: WcOpcode,
     pub(super) signaled: bool,
     pub(super) byte_len: u32,
+    /// It waits for earlier requests only. Otherwise its response, or its last segment, is still to come.
     pub(super) done: bool,
     /// The status of its completion, if it is the cause of the stream's end.
     pub(super) fault: Option<WcStatus>,
@@ -71,14 +72,15 @@ impl Common {
         }
     }
 
-    /// Records a request as started. With `done` it completes as soon as all earlier ones have.
+    /// The last segment of a request is written to TCP, or a request that sends nothing is carried out: it
+    /// completes as soon as all earlier ones have.
     ///
     /// RFC 5040 section 5.5 (RDMAP-287): requests complete in post order.
-    pub(super) fn start(&mut self, pending: Pending) {
-        if pending.done && self.pending.is_empty() {
+    pub(super) fn complete_in_order(&mut self, pending: Pending) {
+        if self.pending.is_empty() {
             self.complete(&pending);
         } else {
-            self.pending.push_back(pending);
+            self.pending.push_back(Pending { done: true, ..pending });
         }
     }
 
@@ -93,7 +95,7 @@ impl Common {
         response: Outstanding,
     ) {
         self.outstanding.push(slots, response);
-        self.pending.push_back(Pending { done: false, ..pending });
+        self.pending.push_back(pending);
     }
 
     /// The response to the oldest outstanding Read or atomic is delivered: completes all requests that now

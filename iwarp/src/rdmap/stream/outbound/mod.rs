@@ -168,7 +168,7 @@ impl Outbound {
             Completes::Nothing | Completes::Response(_) | Completes::Terminate => None,
         });
         let head = self.head.take(&mut records.held_back).map(|entry| pending_of(&entry));
-        current.into_iter().chain(head).map(|pending| Pending { done: false, ..pending })
+        current.into_iter().chain(head)
     }
 
     /// Writes FPDUs into TCP segments of `conn`, up to about `budget` bytes. A segment holds as many whole
@@ -264,8 +264,8 @@ impl Outbound {
         let Some(Current { message, .. }) = &mut self.current else { return Ok(false) };
         // RFC 5044 section 4.5 (MPA-111): the limit follows the whole segment, not what is left of it.
         // RFC 5041 section 3 (DDP-027): the segment that TCP offers shows the current MULPDU.
-        let mulpdu = cx.framer.ulpdu_limit(segment.capacity());
-        let Some(next) = message.segmenter.peek(mulpdu as u32) else {
+        let limit = cx.framer.ulpdu_limit(segment.capacity()) as u32;
+        let Some(next) = message.segmenter.peek(limit) else {
             return Err(Failure::local(TerminateError::DdpLocalCatastrophic));
         };
         let ulpdu_len = message.header_len() + next.len as usize;
@@ -284,7 +284,7 @@ impl Outbound {
             return Err(self.fetch_failure(error));
         }
         // The segment is written: now it counts as cut.
-        message.segmenter.next(mulpdu as u32);
+        message.segmenter.next(limit);
         cx.counters.tx_fpdus += 1;
         cx.common.progress += 1;
         cx.counters.tx_fetched_bytes += u64::from(next.len);
@@ -303,7 +303,7 @@ impl Outbound {
             Completes::Nothing => {}
             Completes::Request(pending) => {
                 self.response_next = true;
-                common.start(pending);
+                common.complete_in_order(pending);
             }
             Completes::Write { pending, immediate, data } => {
                 let message = Message::of_bytes(immediate, self.next_send_msn(), &data);

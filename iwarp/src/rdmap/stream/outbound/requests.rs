@@ -92,12 +92,11 @@ impl Outbound {
             SendOp::LocalInvalidate { .. } | SendOp::BindWindow(_) | SendOp::FastRegister(_) => {
                 self.local_left -= 1;
                 if let Err(status) = local::run(&op, common, cx.guard) {
-                    pending.done = false;
                     pending.fault = Some(status);
                     common.pending.push_back(pending);
                     return Err(Failure::local(TerminateError::LocalCatastrophic));
                 }
-                common.start(pending);
+                common.complete_in_order(pending);
                 return Ok(true);
             }
         };
@@ -166,7 +165,7 @@ pub(super) fn pending_of(entry: &SendEntry) -> Pending {
         opcode: send_opcode(&entry.op),
         signaled: entry.flags.contains(SendFlags::SIGNALED),
         byte_len: 0,
-        done: true,
+        done: false,
         fault: None,
     }
 }
