@@ -6,7 +6,7 @@
 //! | [`Arrival`] | place | deliver | a failed check |
 //! |---|---|---|---|
 //! | [`Arrival::InOrder`] | now | now | ends the stream |
-//! | [`Arrival::Early`], ahead of a hole | now, if every check passes | no | is ignored: the segment is not placed and arrives again in order |
+//! | [`Arrival::Early`], beyond a hole | now, if every check passes | no | is ignored: the segment is not placed and arrives again in order |
 //! | [`Arrival::Placed`], the frontier has reached it | already done | now | ends the stream |
 //!
 //! What it is not: it owns no buffers (`crate::memory` and the queues of a queue pair do), and it knows no
@@ -26,7 +26,7 @@ pub use untagged::{Delivered, UntaggedQueue, UntaggedSlot};
 /// How a segment reached DDP. It decides whether the segment is placed, delivered, or both.
 ///
 /// RFC 5041 sections 4.1, 5.3 and 5.4 (DDP-053, DDP-123, DDP-131, DDP-134, DDP-136 to DDP-138): a segment
-/// ahead of a hole is only placed. Delivery happens at the in-order frontier, where every earlier segment of
+/// beyond a hole is only placed. Delivery happens at the in-order frontier, where every earlier segment of
 /// the stream is placed and every earlier message is delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {

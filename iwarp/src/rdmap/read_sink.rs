@@ -50,7 +50,7 @@ impl ReadSink {
     }
 
     /// Checks that a segment may be placed: it names this sink and lies in the part that is not yet
-    /// delivered. Returns the offset in the sink. For a segment ahead of a hole this is the only check of the
+    /// delivered. Returns the offset in the sink. For a segment beyond a hole this is the only check of the
     /// sink.
     ///
     /// RFC 5041 section 5.2 (DDP-120): STag and TO of an empty segment are not checked.

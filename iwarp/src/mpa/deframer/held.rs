@@ -1,4 +1,4 @@
-//! Received buffers that wait: in order for the rest of their FPDU, or ahead of a hole.
+//! Received buffers that wait: in order for the rest of their FPDU, or beyond a hole.
 //!
 //! A buffer that is at most half full is copied to the end of the buffer before it, if it fits there. So of
 //! two adjacent buffers at least one is more than half full, or both together fill one. Small segments pin

@@ -3,7 +3,7 @@
 //!
 //! [`Deframer::receive`] takes a buffer. The caller then asks [`Ulpdus`] for one ULPDU after the other. A
 //! ULPDU is a view of the buffer, or of a chain of held buffers: payload is not copied into a staging buffer.
-//! The CRC of the whole FPDU is verified first. Where the peer sends markers, FPDUs behind a hole are found
+//! The CRC of the whole FPDU is verified first. Where the peer sends markers, FPDUs beyond a hole are found
 //! and handed up before the hole is filled. An error is reported only for the FPDU at the frontier.
 //!
 //! RFC 5044 sections 5.1 and A.4 (MPA-123, MPA-280): FPDUs may begin and end anywhere in a buffer.
@@ -13,7 +13,7 @@
 //! | file | what |
 //! |---|---|
 //! | `ulpdus.rs` | the ULPDUs in a received buffer |
-//! | `early.rs` | FPDUs behind a hole, found by markers and lengths |
+//! | `early.rs` | FPDUs beyond a hole, found by markers and lengths |
 //! | `held.rs` | buffers that wait |
 //! | `fpdu.rs`, `ulpdu.rs` | one FPDU: its extent and its checks; views of it |
 //! | `ordered.rs` | the ordered lists of many connections in one set of slots |
@@ -50,7 +50,7 @@ pub struct Counters {
     pub early_fpdus: u64,
     /// ULPDU bytes of those.
     pub early_bytes: u64,
-    /// FPDUs behind a hole that failed a check. Each is checked again in order.
+    /// FPDUs beyond a hole that failed a check. Each is checked again in order.
     pub early_unsound: u64,
     /// Buffers that arrived ahead of the frontier.
     pub ahead_buffers: u64,
@@ -72,7 +72,7 @@ pub struct Deframer {
     held: HeldList,
     /// FPDUs that were placed early and are not handed up in order yet.
     records: List,
-    /// A position behind a hole where an FPDU begins, because a valid FPDU ends there.
+    /// A position beyond a hole where an FPDU begins, because a valid FPDU ends there.
     known_start: u64,
     /// Bytes to return by the next [`Ulpdus::finish`].
     released: usize,
@@ -210,7 +210,7 @@ impl Deframer {
         first_new(&slab.records, self.records, start, buf).map(|(start, buf, _)| (start, buf))
     }
 
-    /// Holds bytes that cannot be handed up at once. With markers, starts a search for FPDUs behind the hole
+    /// Holds bytes that cannot be handed up at once. With markers, starts a search for FPDUs beyond the hole
     /// that they complete.
     fn hold(&mut self, start: u64, buf: Mbuf, ahead: bool, slab: &mut HeldSlab) -> FpduSource {
         let before = buf.len();

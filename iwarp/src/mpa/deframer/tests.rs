@@ -463,7 +463,7 @@ fn what_the_frontier_has_passed_is_released_before_its_fpdu_is_whole() {
     assert_eq!((bench.seen(), bench.kept()), (vec![Whole(long.to_vec())], (0, 0, 0)));
 }
 
-/// Bytes of buffers pinned for each byte held of a stream of segments of `bytes` bytes behind a hole.
+/// Bytes of buffers pinned for each byte held of a stream of segments of `bytes` bytes beyond a hole.
 fn pinned_for_one_held(bytes: usize, apart: usize) -> f64 {
     let wire = vec![0; 48 << 10];
     let mut bench = Bench::new(false);
@@ -478,7 +478,7 @@ fn pinned_for_one_held(bytes: usize, apart: usize) -> f64 {
     pinned as f64 / held as f64
 }
 
-// Small segments behind a hole pin hardly more than they hold; what is half a buffer and more pins twice as
+// Small segments beyond a hole pin hardly more than they hold; what is half a buffer and more pins twice as
 // much at most.
 #[test]
 fn segments_that_touch_share_buffers() {

@@ -27,7 +27,7 @@ pub enum Received<'a> {
         /// Bytes of the ULPDU.
         ulpdu_len: usize,
     },
-    /// One behind a hole. If the caller places its bytes, it has to call [`Ulpdus::mark_placed`]: the bytes
+    /// One beyond a hole: ahead of the frontier. If the caller places its bytes, it has to call [`Ulpdus::mark_placed`]: the bytes
     /// are freed, and the ULPDU comes again as [`Placed`](Self::Placed). Otherwise it is held and comes as
     /// [`InOrder`](Self::InOrder). It may come as `Ahead` again before that.
     Ahead(Ulpdu<'a>),
@@ -198,7 +198,7 @@ impl<'a> Ulpdus<'a> {
     /// A view of the FPDU.
     fn view(&mut self, found: NextFpdu) -> Option<Received<'_>> {
         let framing = self.deframer.framing;
-        // RFC 5041 section 3 (DDP-034): a ULPDU ahead of a hole is marked as such, and comes again in the
+        // RFC 5041 section 3 (DDP-034): a ULPDU beyond a hole is marked as such, and comes again in the
         // sender's order.
         match (found, &self.source) {
             (NextFpdu::Placed(record), _) => {

@@ -77,7 +77,7 @@ impl Stream {
     ) -> Self {
         let Negotiated { tx_markers, rx_markers, crc, ird, ord, rx_start, .. } = *negotiated;
         let rtr = negotiated.rtr;
-        // Markers find FPDUs ahead of a hole. A shared receive queue has no fixed buffer for a later message.
+        // Markers find FPDUs beyond a hole. A shared receive queue has no fixed buffer for a later message.
         let places_ahead = rx_markers && qp.srq.is_none();
         let common = Common::new(qp, by, ord);
         // A Read as ready-to-receive message needs a slot even when ORD is 0.

@@ -25,7 +25,7 @@ use super::peer_request::{ByKind, RequestQueue};
 use super::records::Records;
 use super::{Failure, StreamCounters};
 
-/// How many receive requests may be bound to messages after the current one. Sends further ahead of a hole
+/// How many receive requests may be bound to messages after the current one. Sends further beyond a hole
 /// are held until it is filled. More would take memory for each queue pair; fewer would place fewer Sends
 /// early.
 const BOUND_AHEAD: usize = 31;
@@ -43,7 +43,7 @@ pub(super) struct Inbound {
     /// The receive requests of the messages after it, in order, where segments of these arrived ahead of a
     /// hole.
     ahead: VecDeque<RecvRequest>,
-    /// Largest length of `ahead`: 0 where nothing is placed ahead of a hole, and with a shared receive queue,
+    /// Largest length of `ahead`: 0 where nothing is placed beyond a hole, and with a shared receive queue,
     /// whose requests go to the connection that needs one first.
     ahead_max: usize,
     /// The current Immediate Data.
@@ -56,7 +56,7 @@ pub(super) struct Inbound {
 }
 
 impl Inbound {
-    /// `places_ahead`: a Send ahead of a hole may be placed, since markers find it and no other queue pair
+    /// `places_ahead`: a Send beyond a hole may be placed, since markers find it and no other queue pair
     /// takes requests of its receive queue.
     pub(super) fn new(ird: u16, extensions: Extensions, rtr: Rtr, places_ahead: bool) -> Self {
         let mut terminates = UntaggedQueue::new();
@@ -128,7 +128,7 @@ impl Delivery<'_> {
         self.in_order(&Piece { head, len, ulpdu: None, arrival: Arrival::Placed })
     }
 
-    /// Places a ULPDU ahead of a hole, if all its checks pass. Nothing is delivered, and no error is
+    /// Places a ULPDU beyond a hole, if all its checks pass. Nothing is delivered, and no error is
     /// reported.
     ///
     /// RFC 5040 section 5.5 (RDMAP-281, RDMAP-289): Read Requests are not processed here, but when they are
@@ -139,7 +139,7 @@ impl Delivery<'_> {
         let piece = Piece { head, len: ulpdu.len(), ulpdu: Some(ulpdu), arrival: Arrival::Early };
         let placed = match Header::parse(piece.head) {
             Ok(Header::Tagged(header)) => self.tagged(&piece, &header).is_ok(),
-            // RFC 7306 section 5.4 (EXT-107): of untagged messages only Sends are placed ahead of a hole, so
+            // RFC 7306 section 5.4 (EXT-107): of untagged messages only Sends are placed beyond a hole, so
             // no Atomic Request is looked at before DDP delivers it.
             Ok(Header::Untagged(header)) if header.qn == Queue::Send.number() => {
                 self.early_send(&piece, &header)

@@ -60,7 +60,7 @@ impl Delivery<'_> {
         Some(request)
     }
 
-    /// Places a Send ahead of a hole. Immediate Data is held until it is in order: placing eight bytes early
+    /// Places a Send beyond a hole. Immediate Data is held until it is in order: placing eight bytes early
     /// saves nothing.
     pub(super) fn early_send(&mut self, piece: &Piece<'_, '_>, header: &UntaggedHeader) -> bool {
         let is_send = self.check_opcode(header).is_ok_and(Opcode::is_send);
