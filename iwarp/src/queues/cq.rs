@@ -14,9 +14,9 @@ use dp::profile::{self, Layer};
 
 use super::arm::Arm;
 use super::cq_users::CqUsers;
-use super::places::Place;
 use super::ring::{ResizeError, Ring};
 use super::usage::{Permit, within};
+use super::wqe::Wqe;
 use super::{AsyncEventKind, CompletionChannel, QpShared, Resources, VerbsError, WcStatus, WorkCompletion};
 
 /// Options of a new completion queue.
@@ -67,15 +67,15 @@ pub struct CompletionQueue {
     pub(crate) shared: Arc<CqShared>,
 }
 
-/// A completion, and the place in its work queue that becomes free when the completion is polled.
+/// A completion, and the entry of its work queue that becomes free when the completion is polled.
 struct Entry {
     completion: WorkCompletion,
-    place: Place,
+    wqe: Wqe,
 }
 
 impl Entry {
     fn reap(self) -> WorkCompletion {
-        self.place.give_back();
+        self.wqe.free();
         self.completion
     }
 }
@@ -97,16 +97,16 @@ pub(crate) struct CqShared {
 
 impl CqShared {
     /// Adds a completion. Any thread may call it; the caller holds no lock.
-    pub(crate) fn push(&self, completion: WorkCompletion, place: Place) {
-        self.enter(completion, place);
+    pub(crate) fn push(&self, completion: WorkCompletion, wqe: Wqe) {
+        self.enter(completion, wqe);
         self.report_overflow();
     }
 
     /// Adds a completion. If the queue is full, the completion is lost and the caller has to call
     /// [`report_overflow`](Self::report_overflow).
-    pub(crate) fn enter(&self, completion: WorkCompletion, place: Place) {
+    pub(crate) fn enter(&self, completion: WorkCompletion, wqe: Wqe) {
         let solicited = completion.solicited || completion.status != WcStatus::Success;
-        if let Err(entry) = self.entries.push(Entry { completion, place }) {
+        if let Err(entry) = self.entries.push(Entry { completion, wqe }) {
             entry.reap();
             self.lost.fetch_add(1, Ordering::Relaxed);
             if !self.overflowed.swap(true, Ordering::AcqRel) {
@@ -202,10 +202,10 @@ impl CompletionQueue {
     /// Moves completions into `out`, oldest first, and returns their number (`ibv_poll_cq`).
     pub fn poll(&self, out: &mut [WorkCompletion]) -> usize {
         let _poll = profile::scope(Layer::Poll);
-        let mut places = out.iter_mut();
-        self.shared.entries.take(places.len(), |entry| {
-            if let Some(place) = places.next() {
-                *place = entry.reap();
+        let mut room = out.iter_mut();
+        self.shared.entries.take(room.len(), |entry| {
+            if let Some(completion) = room.next() {
+                *completion = entry.reap();
             }
         })
     }

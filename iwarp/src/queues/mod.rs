@@ -9,7 +9,7 @@
 //! | `wr.rs`, `wc.rs` | work requests and work completions |
 //! | `qp_init.rs`, `qp.rs`, `qp/post.rs` | a queue pair: its options, its queues and state, the checks of a posted request |
 //! | `cq.rs`, `cq_users.rs`, `srq.rs` | completion queues, shared receive queues |
-//! | `ring.rs`, `gate.rs`, `places.rs` | a queue that can be resized, and the count of its places |
+//! | `ring.rs`, `gate.rs`, `wqe.rs` | a queue that can be resized, and the count of used work queue entries |
 //! | `doorbells.rs`, `doze.rs` | how users signal work to an engine, and how it sleeps without missing any |
 //! | `arm.rs`, `channel.rs`, `async_event.rs` | how users learn of completions and events |
 //! | `pd.rs`, `resources.rs`, `usage.rs` | protection domains, memory and limits, which requests are checked against |
@@ -28,7 +28,6 @@ mod error;
 mod gate;
 mod outcome;
 mod pd;
-mod places;
 mod qp;
 mod qp_init;
 mod resources;
@@ -37,6 +36,7 @@ mod srq;
 mod terminate;
 mod usage;
 mod wc;
+mod wqe;
 mod wr;
 
 pub use async_event::{AsyncEvent, AsyncEventKind, AsyncEvents};

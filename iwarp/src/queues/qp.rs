@@ -11,8 +11,8 @@ use crate::rdmap::{AtomicOp, Extensions, TerminateError};
 use super::arm::Arm;
 use super::cq::CqShared;
 use super::cq_users::Demand;
-use super::places::{Place, Places};
 use super::usage::{Permit, within};
+use super::wqe::{Wqe, WqeCounts};
 use super::{
     AsyncEventKind, CompletionQueue, Doorbells, MAX_INLINE, MAX_SGE, Origin, Outcome, ProtectionDomain,
     QpGrants, QpInit, QpState, RecvRequest, Resources, SendFlags, SendOp, Sge, SharedReceiveQueue,
@@ -85,7 +85,7 @@ pub(crate) struct QpShared {
     /// Each queue keeps its two ends in cache lines of their own.
     pub(crate) sq: Box<ArrayQueue<SendEntry>>,
     pub(crate) rq: Box<ArrayQueue<RecvRequest>>,
-    pub(crate) places: Arc<Places>,
+    pub(crate) wqes: Arc<WqeCounts>,
     pub(crate) caps: Caps,
     pub(crate) sq_sig_all: bool,
     pub(crate) extensions: Extensions,
@@ -152,7 +152,7 @@ impl QpShared {
             srq: init.srq.cloned(),
             sq: Box::new(ArrayQueue::new(init.max_send_wr.max(1))),
             rq: Box::new(ArrayQueue::new(max_rq.max(1))),
-            places: Places::new(init.max_send_wr, init.max_recv_wr, srq_outstanding),
+            wqes: WqeCounts::new(init.max_send_wr, init.max_recv_wr, srq_outstanding),
             caps: Caps {
                 max_send_wr: init.max_send_wr,
                 max_recv_wr: init.max_recv_wr,
@@ -380,7 +380,7 @@ impl QpShared {
     // ---- completing ----
 
     /// Completes a send request. It makes a completion if one was requested or if the request failed;
-    /// otherwise the place of the request is free at once.
+    /// otherwise the entry of the request is free at once.
     pub(crate) fn complete_send(&self, signaled: bool, completion: WorkCompletion) {
         self.enter_send(signaled, completion);
         self.send_cq.shared.report_overflow();
@@ -389,9 +389,9 @@ impl QpShared {
     fn enter_send(&self, signaled: bool, completion: WorkCompletion) {
         let visible = signaled || self.sq_sig_all || completion.status != WcStatus::Success;
         if visible {
-            self.send_cq.shared.enter(completion, Place::Send(Arc::clone(&self.places)));
+            self.send_cq.shared.enter(completion, Wqe::Send(Arc::clone(&self.wqes)));
         }
-        if self.places.complete_send(visible) {
+        if self.wqes.complete_send(visible) {
             self.report_drained();
         }
     }
@@ -399,7 +399,7 @@ impl QpShared {
     /// Requests an event for when no send request is open.
     pub(crate) fn arm_drain(&self) {
         self.drain.arm(false);
-        if self.places.open_sends() == 0 {
+        if self.wqes.open_sends() == 0 {
             self.report_drained();
         }
     }
@@ -424,9 +424,9 @@ impl QpShared {
     fn take_shared(&self, srq: &SharedReceiveQueue) -> Option<RecvRequest> {
         // RFC 5041 section 8.3.2 (DDP-239), RFC 5040 section 8.1.2 (RDMAP-371): each stream has a limit of
         // shared buffers.
-        let held = self.places.take_recv()?;
+        let held = self.wqes.reserve_recv()?;
         let Some(request) = srq.shared.take() else {
-            self.places.cancel_recv();
+            self.wqes.cancel_recv();
             return None;
         };
         // RFC 5042 section 6.4.3.1 (SEC-136): a queue pair that holds as many shared buffers as it may gets
@@ -439,7 +439,7 @@ impl QpShared {
     /// event comes at once if it holds more already.
     pub(crate) fn arm_high_water(&self, mark: usize) {
         self.high_water.store(mark, Ordering::SeqCst);
-        self.check_high_water(self.places.recvs());
+        self.check_high_water(self.wqes.recvs());
     }
 
     fn check_high_water(&self, held: usize) {
@@ -455,7 +455,7 @@ impl QpShared {
     /// Completes a receive request that was taken.
     pub(crate) fn complete_recv(&self, completion: WorkCompletion) {
         self.recv_done.fetch_add(1, Ordering::Relaxed);
-        self.recv_cq.shared.push(completion, Place::Recv(Arc::clone(&self.places)));
+        self.recv_cq.shared.push(completion, Wqe::Recv(Arc::clone(&self.wqes)));
     }
 
     /// Completes all requests of both queues as flushed. A thread that posts after `Error` was entered
@@ -470,7 +470,7 @@ impl QpShared {
             }
             while let Some(request) = self.rq.pop() {
                 let completion = self.flushed(request.wr_id, WcOpcode::Recv, error);
-                self.recv_cq.shared.enter(completion, Place::Recv(Arc::clone(&self.places)));
+                self.recv_cq.shared.enter(completion, Wqe::Recv(Arc::clone(&self.wqes)));
             }
         }
         self.send_cq.shared.report_overflow();

@@ -235,9 +235,9 @@ impl QueuePair {
             ord: depth(shared.ord.load(Ordering::Acquire)),
             ird: depth(shared.ird.load(Ordering::Acquire)),
             error: self.error(),
-            send_open: shared.places.open_sends(),
-            send_outstanding: shared.places.sends(),
-            recv_outstanding: shared.places.recvs(),
+            send_open: shared.wqes.open_sends(),
+            send_outstanding: shared.wqes.sends(),
+            recv_outstanding: shared.wqes.recvs(),
             recv_taken: shared.recv_taken.load(Ordering::Acquire),
             recv_in_process: shared.recv_taken.load(Ordering::Acquire).saturating_sub(done),
         }

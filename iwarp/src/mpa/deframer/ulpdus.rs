@@ -54,7 +54,7 @@ pub(super) enum FpduSource {
     Buffer { start: u64, buf: Mbuf },
     /// In the held buffers.
     Held,
-    /// Behind a hole.
+    /// Beyond a hole.
     Ahead(Search),
     /// Nowhere: there are no new bytes.
     Nothing,

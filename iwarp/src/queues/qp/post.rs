@@ -28,8 +28,8 @@ impl QpShared {
             return Err(VerbsError::TooLong { got: length, max: u64::from(u32::MAX) });
         }
         let payload = self.payload(request, length)?;
-        // The place is taken first. `sq` holds as many entries as there are places, so the push cannot fail.
-        if !self.places.take_send() {
+        // The entry is counted first. `sq` holds as many entries as may be used, so the push cannot fail.
+        if !self.wqes.reserve_send() {
             return Err(VerbsError::QueueFull("send"));
         }
         let entry = SendEntry {
@@ -40,7 +40,7 @@ impl QpShared {
             flags: request.flags,
         };
         if self.sq.push(entry).is_err() {
-            self.places.complete_send(false);
+            self.wqes.complete_send(false);
             return Err(VerbsError::QueueFull("send"));
         }
         Ok(())
@@ -181,12 +181,12 @@ impl QpShared {
             ));
         }
         self.pd.check_recv(request, self.caps.max_recv_sge)?;
-        if self.places.take_recv().is_none() {
+        if self.wqes.reserve_recv().is_none() {
             return Err(VerbsError::QueueFull("receive"));
         }
         if self.rq.push(request.clone()).is_err() {
-            // Not reached: `rq` holds as many entries as there are places.
-            self.places.cancel_recv();
+            // Not reached: `rq` holds as many entries as there are wqes.
+            self.wqes.cancel_recv();
             return Err(VerbsError::QueueFull("receive"));
         }
         Ok(())
