@@ -12,7 +12,7 @@ use tcp_lite::{Backoff, CloseReason, ConnId, ConnectError, Event, Instant, Liste
 use crate::memory::EpochGuard;
 use crate::mpa::HeldSlab;
 use crate::queues::{Ask, QpShared};
-use crate::rdmap::stream::{Records, StreamCounters};
+use crate::rdmap::stream::{RequestPool, StreamCounters};
 use crate::verbs::{
     AsyncEventKind, AsyncEvents, CmCommand, CmEventKind, CmShared, ConnParam, ConnectionError, EngineShared,
     ListenerShared,
@@ -57,7 +57,7 @@ pub(super) struct Io {
     pub(super) now: Instant,
     pub(super) tcp: Stack,
     pub(super) held: HeldSlab,
-    pub(super) records: Records,
+    pub(super) request_pool: RequestPool,
     pub(super) counters: EngineCounters,
     /// The counters of all RDMA streams. `Core::counters` copies them into `counters`.
     pub(super) streams: StreamCounters,
@@ -123,7 +123,7 @@ impl Core {
             now: Instant::ZERO,
             tcp,
             held,
-            records: Records::new(config.request_records),
+            request_pool: RequestPool::new(config.request_records),
             counters: EngineCounters::default(),
             streams: StreamCounters::default(),
             tx_scheduler: TxScheduler::new(config.stack.limits.connections),
@@ -168,7 +168,7 @@ impl Core {
             tx_fpdus,
             rx_placed_bytes,
             tx_fetched_bytes,
-            request_growths: self.io.records.growths(),
+            request_growths: self.io.request_pool.growths(),
             ..self.io.counters
         }
     }

@@ -20,7 +20,7 @@ impl Connection {
         let mut holdings = Holdings::default();
         match &self.phase {
             Phase::FullOperation(full) => {
-                let ((buffers, records), waiting) = full.stream.check(&io.held, &io.records)?;
+                let ((buffers, records), waiting) = full.stream.check(&io.held, &io.request_pool)?;
                 holdings = Holdings { buffers, records, waiting };
             }
             Phase::StreamingMode(mode) => holdings.buffers = mode.check(&io.held)?,

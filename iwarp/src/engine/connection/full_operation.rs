@@ -51,7 +51,7 @@ impl Connection {
         // RFC 5044 section 7.1 (MPA-141): Full Operation begins with a queue pair, and its stream is bound to
         // this connection.
         qp.connected(negotiated.ord, negotiated.ird);
-        let stream = Box::new(Stream::new(qp, by, negotiated, may_send, &mut io.records));
+        let stream = Box::new(Stream::new(qp, by, negotiated, may_send, &mut io.request_pool));
         self.phase = Phase::FullOperation(FullOperation {
             stream,
             announce,
@@ -71,7 +71,7 @@ impl Connection {
         }
         let (first, before) = (!full.stream.may_send(), io.streams.rx_fpdus);
         let placed = io.streams.rx_placed_bytes;
-        let context = StreamContext { guard, counters: &mut io.streams, records: &mut io.records };
+        let context = StreamContext { guard, counters: &mut io.streams, pool: &mut io.request_pool };
         let result = full.stream.receive((offset, buf, frontier), &mut io.held, context);
         let fpdus = io.streams.rx_fpdus - before;
         let established = if full.stream.may_send() { full.announce.take() } else { None };
@@ -133,9 +133,9 @@ impl Connection {
             self.flush_late();
             return false;
         };
-        let Io { tcp, streams, records, now, .. } = io;
+        let Io { tcp, streams, request_pool, now, .. } = io;
         let before = streams.tx_fpdus;
-        let context = StreamContext { guard, counters: streams, records };
+        let context = StreamContext { guard, counters: streams, pool: request_pool };
         let result = full.stream.transmit(tcp, self.conn, *now, bytes, context);
         if io.streams.tx_fpdus > before {
             self.note_progress(io);

@@ -117,7 +117,7 @@ impl Connection {
         // RFC 5041 sections 6.2.2, 7.1 and 8.3 (DDP-156, DDP-157, DDP-190, DDP-222), RFC 5040 sections 5.4
         // and 7.1 (RDMAP-258, RDMAP-323): the user gets an event and the error, or the peer's Terminate.
         let oldest = full.stream.qp().fail(failure.origin(), error, terminate.clone());
-        full.stream.flush(&mut io.records, oldest, Some(error));
+        full.stream.flush(&mut io.request_pool, oldest, Some(error));
         full.stream.qp().flush();
         self.report.terminate = terminate;
         match failure {
@@ -213,7 +213,7 @@ impl Connection {
         match &mut self.phase {
             Phase::FullOperation(full) => {
                 io.tcp.release(self.conn, full.stream.drop_held(&mut io.held));
-                full.stream.end(&mut io.records);
+                full.stream.end(&mut io.request_pool);
             }
             Phase::AwaitReply { reassembly, .. }
             | Phase::AwaitRequest { reassembly, .. }

@@ -23,7 +23,7 @@ impl Core {
             count += 1;
             buffers += holdings.buffers;
             records += holdings.records;
-            waiting.asked += holdings.waiting.asked;
+            waiting.peer_requests += holdings.waiting.peer_requests;
             waiting.outstanding += holdings.waiting.outstanding;
             waiting.held_back += holdings.waiting.held_back;
         }
@@ -34,6 +34,6 @@ impl Core {
             self.deadlines.len()
         );
         self.io.held.check(buffers, records)?;
-        self.io.records.check(waiting)
+        self.io.request_pool.check(waiting)
     }
 }

@@ -6,7 +6,7 @@
 //! | `outbound/` | choice of the next message, FPDUs into TCP segments, send completions |
 //! | `outstanding.rs` | our requests between their start and their completion |
 //! | `peer_request.rs` | the peer's Reads and atomics, until they are answered |
-//! | `records.rs` | the queues of both |
+//! | `request_pool.rs`, `slot_pool.rs` | the queues of both, for all streams of an engine |
 //! | `message.rs` | a message being sent: headers, source of its payload, segments left to cut |
 //! | `local.rs` | requests that send nothing |
 //! | `failure.rs` | why a stream ends |
@@ -35,12 +35,13 @@ mod message;
 mod outbound;
 mod outstanding;
 mod peer_request;
-mod records;
+mod request_pool;
+mod slot_pool;
 
 pub(crate) use counters::StreamCounters;
 pub(crate) use failure::Failure;
 pub(crate) use outbound::SendOutcome;
-pub(crate) use records::{Records, Waiting};
+pub(crate) use request_pool::{RequestPool, Waiting};
 
 use inbound::{Delivery, Inbound};
 use outbound::Outbound;
@@ -50,7 +51,7 @@ use outstanding::Common;
 pub(crate) struct StreamContext<'a> {
     pub(crate) guard: &'a EpochGuard,
     pub(crate) counters: &'a mut StreamCounters,
-    pub(crate) records: &'a mut Records,
+    pub(crate) pool: &'a mut RequestPool,
 }
 
 /// One RDMA stream. [`end`](Self::end) it before dropping it.
@@ -62,18 +63,18 @@ pub(crate) struct Stream {
     inbound: Inbound,
     /// A responder sends nothing before the initiator's first FPDU (RFC 5044 section 7.1.2).
     may_send: bool,
-    /// Slots reserved in [`Records`] until it ends: for requests of the peer, and for ours.
-    promised: Option<(usize, usize)>,
+    /// Slots reserved in [`RequestPool`] until it ends: for requests of the peer, and for ours.
+    reserved: Option<(usize, usize)>,
 }
 
 impl Stream {
-    /// A stream. Reserves slots for its depths in `records`.
+    /// A stream. Reserves slots for its depths in `pool`.
     pub(crate) fn new(
         qp: Arc<QpShared>,
         by: Accessor,
         negotiated: &Negotiated,
         may_send: bool,
-        records: &mut Records,
+        pool: &mut RequestPool,
     ) -> Self {
         let Negotiated { tx_markers, rx_markers, crc, ird, ord, rx_start, .. } = *negotiated;
         let rtr = negotiated.rtr;
@@ -81,10 +82,11 @@ impl Stream {
         let places_ahead = rx_markers && qp.srq.is_none();
         let common = Common::new(qp, by, ord);
         // A Read as ready-to-receive message needs a slot even when ORD is 0.
-        let (asked, outstanding) = (common.extensions.request_buffers(ird) as usize, usize::from(ord.max(1)));
-        records.asked.promise(asked);
-        records.outstanding.promise(outstanding);
-        records.held_back.promise(1);
+        let (inbound, outstanding) =
+            (common.extensions.request_buffers(ird) as usize, usize::from(ord.max(1)));
+        pool.peer_requests.reserve(inbound);
+        pool.outstanding.reserve(outstanding);
+        pool.held_back.reserve(1);
         Self {
             framer: Framer::new(tx_markers, crc),
             deframer: Deframer::new(rx_start, rx_markers, crc),
@@ -92,7 +94,7 @@ impl Stream {
             inbound: Inbound::new(ird, common.extensions, rtr, places_ahead),
             common,
             may_send,
-            promised: Some((asked, outstanding)),
+            reserved: Some((inbound, outstanding)),
         }
     }
 
@@ -118,10 +120,10 @@ impl Stream {
         held: &mut HeldSlab,
         context: StreamContext<'_>,
     ) -> Result<usize, Failure> {
-        let StreamContext { guard, counters, records } = context;
+        let StreamContext { guard, counters, pool } = context;
         let (offset, buf, frontier) = bytes;
         let Self { common, deframer, inbound, outbound, may_send, .. } = self;
-        let mut delivery = Delivery { common, inbound, outbound, guard, counters, records };
+        let mut delivery = Delivery { common, inbound, outbound, guard, counters, pool };
         let _deframe = profile::scope(Layer::Deframe);
         let mut ulpdus = deframer.receive(offset, buf, frontier, held);
         while let Some(received) = ulpdus.next()? {
@@ -175,13 +177,13 @@ impl Stream {
         budget: usize,
         context: StreamContext<'_>,
     ) -> Result<SendOutcome, Failure> {
-        let StreamContext { guard, counters, records } = context;
+        let StreamContext { guard, counters, pool } = context;
         let Self { common, framer, outbound, inbound, may_send, .. } = self;
         // RFC 5044 section 7.1.2 (MPA-193): a responder sends no FPDU before the peer's first one.
         if !*may_send {
             return Ok(SendOutcome::Idle);
         }
-        let context = outbound::SendContext { common, framer, guard, counters, records };
+        let context = outbound::SendContext { common, framer, guard, counters, pool };
         let outcome = outbound.run(tcp, conn, now, context, budget);
         // In time for the peer's next request: TCP has not yet sent the end of the responses.
         inbound.repost_requests(outbound.take_answered());
@@ -209,16 +211,20 @@ impl Stream {
     }
 
     /// Whether what it holds is as it must be between any two calls; for tests. Returns the slots that it has
-    /// taken of `held` (buffers, and records), and the requests that wait.
-    pub(crate) fn check(&self, held: &HeldSlab, records: &Records) -> Check<((usize, usize), Waiting)> {
+    /// taken of `held` (buffers, and early FPDUs), and the requests that wait.
+    pub(crate) fn check(&self, held: &HeldSlab, pool: &RequestPool) -> Check<((usize, usize), Waiting)> {
         let slots = self.deframer.check(held)?;
         let waiting = Waiting {
-            asked: self.outbound.check(records)?,
-            outstanding: self.common.outstanding.check(&records.outstanding)?,
-            held_back: self.outbound.held_back(records)?,
+            peer_requests: self.outbound.check(pool)?,
+            outstanding: self.common.outstanding.check(&pool.outstanding)?,
+            held_back: self.outbound.held_back(pool)?,
         };
-        let (asked, outstanding) = self.promised.unwrap_or_default();
-        ensure!(waiting.asked <= asked, "{} requests of the peer's wait, {asked} may", waiting.asked);
+        let (inbound, outstanding) = self.reserved.unwrap_or_default();
+        ensure!(
+            waiting.peer_requests <= inbound,
+            "{} requests of the peer's wait, {inbound} may",
+            waiting.peer_requests
+        );
         ensure!(
             waiting.outstanding <= outstanding,
             "{} of our requests wait, {outstanding} may",
@@ -237,10 +243,10 @@ impl Stream {
     /// queue pair flushes the requests that are still queued. A request that is known to be the cause has its
     /// own status. The oldest other one gets `first`. (Where a cause is known the failure is ours, and
     /// `first` of [`Outcome`](crate::queues::Outcome) blames no other request.)
-    pub(crate) fn flush(&mut self, records: &mut Records, first: WcStatus, error: Option<StreamError>) {
+    pub(crate) fn flush(&mut self, pool: &mut RequestPool, first: WcStatus, error: Option<StreamError>) {
         let Self { common, outbound, inbound, .. } = self;
-        common.outstanding.clear(&mut records.outstanding);
-        let unstarted = outbound.abandon(records);
+        common.outstanding.clear(&mut pool.outstanding);
+        let unstarted = outbound.abandon(pool);
         let mut status = first;
         for pending in common.pending.drain(..).chain(unstarted) {
             if pending.done {
@@ -260,13 +266,13 @@ impl Stream {
         }
     }
 
-    /// Flushes the remaining requests and releases its slots in `records`.
-    pub(crate) fn end(&mut self, records: &mut Records) {
-        self.flush(records, WcStatus::WrFlushError, None);
-        if let Some((asked, outstanding)) = self.promised.take() {
-            records.asked.end_promise(asked);
-            records.outstanding.end_promise(outstanding);
-            records.held_back.end_promise(1);
+    /// Flushes the remaining requests and releases its slots in `pool`.
+    pub(crate) fn end(&mut self, pool: &mut RequestPool) {
+        self.flush(pool, WcStatus::WrFlushError, None);
+        if let Some((inbound, outstanding)) = self.reserved.take() {
+            pool.peer_requests.release(inbound);
+            pool.outstanding.release(outstanding);
+            pool.held_back.release(1);
         }
     }
 }

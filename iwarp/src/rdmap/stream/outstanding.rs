@@ -8,7 +8,7 @@ use crate::memory::Accessor;
 use crate::queues::{QpShared, Sge, WcOpcode, WcStatus};
 use crate::rdmap::{Extensions, ReadSink};
 
-use super::records::{RecordQueue, RecordSlots};
+use super::slot_pool::{PoolQueue, SlotPool};
 
 /// A request that was started and is not yet completed.
 pub(super) struct Pending {
@@ -28,7 +28,7 @@ pub(super) struct Common {
     pub(super) by: Accessor,
     pub(super) extensions: Extensions,
     /// Our Reads and atomics that wait for their responses, in the order of their requests.
-    pub(super) outstanding: RecordQueue,
+    pub(super) outstanding: PoolQueue,
     /// Queue 3: one buffer for each of our outstanding atomics (RFC 7306 section 5.2.2).
     pub(super) atomic_responses: UntaggedQueue,
     /// Requests that are started and not yet completed, in post order.
@@ -63,7 +63,7 @@ impl Common {
         Self {
             extensions: qp.extensions,
             by,
-            outstanding: RecordQueue::default(),
+            outstanding: PoolQueue::default(),
             atomic_responses: UntaggedQueue::new(),
             pending: VecDeque::with_capacity(qp.sq.capacity()),
             qp,
@@ -84,13 +84,13 @@ impl Common {
         }
     }
 
-    /// Records a Read or atomic as started. It completes when its response is delivered and all earlier
+    /// RequestPool a Read or atomic as started. It completes when its response is delivered and all earlier
     /// requests have completed.
     ///
     /// RFC 5040 section 5.5 (RDMAP-291): a Read is not complete before its response is delivered.
     pub(super) fn await_response(
         &mut self,
-        slots: &mut RecordSlots<Outstanding>,
+        slots: &mut SlotPool<Outstanding>,
         pending: Pending,
         response: Outstanding,
     ) {

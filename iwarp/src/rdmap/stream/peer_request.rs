@@ -10,7 +10,7 @@ use crate::rdmap::{AtomicRequest, Extensions, Opcode, ReadRequest, Terminate, Te
 /// ([`Failure::User`](super::Failure::User)).
 #[derive(Clone, Debug)]
 pub(super) struct PeerRequest {
-    pub(super) asked: Asked,
+    pub(super) op: PeerOp,
     /// Its DDP header, for a Terminate.
     pub(super) header: ArrayVec<u8, { Header::MAX_LEN }>,
     pub(super) segment_len: usize,
@@ -18,7 +18,7 @@ pub(super) struct PeerRequest {
 
 /// The operation that the peer requests.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Asked {
+pub(super) enum PeerOp {
     Read(ReadRequest),
     Atomic(AtomicRequest),
 }
@@ -28,9 +28,9 @@ impl PeerRequest {
     /// a Read Request, advanced by these bytes, but no Atomic Request (RFC 5040 section 4.8, RFC 7306 section
     /// 8.1).
     pub(super) fn terminate(&self, error: TerminateError, sent: u32) -> Terminate {
-        let echoed = match self.asked {
-            Asked::Read(request) => Some(request.advanced(sent)),
-            Asked::Atomic(_) => None,
+        let echoed = match self.op {
+            PeerOp::Read(request) => Some(request.advanced(sent)),
+            PeerOp::Atomic(_) => None,
         };
         Terminate::of_segment(error, &self.header, self.segment_len, echoed)
     }
@@ -58,10 +58,10 @@ impl ByKind {
         if opcode == Opcode::AtomicRequest { &mut self.atomics } else { &mut self.reads }
     }
 
-    pub(super) fn count(&mut self, asked: &Asked) {
-        match asked {
-            Asked::Read(_) => self.reads += 1,
-            Asked::Atomic(_) => self.atomics += 1,
+    pub(super) fn count(&mut self, op: &PeerOp) {
+        match op {
+            PeerOp::Read(_) => self.reads += 1,
+            PeerOp::Atomic(_) => self.atomics += 1,
         }
     }
 }

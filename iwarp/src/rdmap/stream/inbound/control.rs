@@ -8,7 +8,7 @@ use crate::queues::Sge;
 use crate::rdmap::{AtomicRequest, AtomicResponse, Opcode, Queue, ReadRequest, Terminate, TerminateError};
 
 use super::super::outstanding::Outstanding;
-use super::super::peer_request::{Asked, PeerRequest};
+use super::super::peer_request::{PeerOp, PeerRequest};
 use super::{Delivery, Failure, Inbound, Piece};
 
 /// Bytes of the longest message of these queues that DDP accepts.
@@ -36,41 +36,41 @@ impl Delivery<'_> {
         };
         // RFC 7306 section 5.4 (EXT-107, EXT-109): a request is looked at once DDP has delivered it, and so
         // has delivered all messages before it.
-        let asked = if opcode == Opcode::AtomicRequest {
-            AtomicRequest::parse(&message).map(Asked::Atomic)
+        let op = if opcode == Opcode::AtomicRequest {
+            AtomicRequest::parse(&message).map(PeerOp::Atomic)
         } else {
-            ReadRequest::parse(&message).map(Asked::Read)
+            ReadRequest::parse(&message).map(PeerOp::Read)
         };
-        let asked = match asked {
-            Ok(asked) => asked,
+        let op = match op {
+            Ok(op) => op,
             Err(error) => return Err(piece.fail(error)),
         };
         let header = piece.head.iter().copied().collect();
-        let request = PeerRequest { asked, header, segment_len: piece.len };
-        if let Err(error) = self.check_asked(&asked) {
+        let request = PeerRequest { op, header, segment_len: piece.len };
+        if let Err(error) = self.check_peer_op(&op) {
             return Err(Failure::Local(request.terminate(error, 0)));
         }
         // RFC 7306 section 5.2.1 (EXT-084, EXT-085): RDMAP itself answers the request; our user gets no
         // completion for it.
-        self.outbound.respond(self.records, request);
+        self.outbound.respond(self.pool, request);
         Ok(())
     }
 
     /// Checks that the request can be answered now. The check is repeated when the response is sent.
     ///
     /// RFC 5040 section 5.2.1 (RDMAP-220, RDMAP-221): source STag and TO are validated, unless the size is 0.
-    fn check_asked(&self, asked: &Asked) -> Result<(), TerminateError> {
+    fn check_peer_op(&self, op: &PeerOp) -> Result<(), TerminateError> {
         let by = self.common.by;
-        let checked = match *asked {
-            Asked::Read(ReadRequest { size: 0, .. }) => Ok(()),
-            Asked::Read(ReadRequest { source_stag, source_to, size, .. }) => {
+        let checked = match *op {
+            PeerOp::Read(ReadRequest { size: 0, .. }) => Ok(()),
+            PeerOp::Read(ReadRequest { source_stag, source_to, size, .. }) => {
                 self.guard.check_read(source_stag, source_to, u64::from(size), by).map(drop)
             }
             // RFC 7306 section 5.2.1 (EXT-190): an operation that this stream does not support is an error.
-            Asked::Atomic(AtomicRequest { op, .. }) if !op.is_understood(self.common.extensions) => {
+            PeerOp::Atomic(AtomicRequest { op, .. }) if !op.is_understood(self.common.extensions) => {
                 return Err(TerminateError::UnexpectedOpcode);
             }
-            Asked::Atomic(AtomicRequest { stag, to, .. }) => self.guard.check_atomic(stag, to, by).map(drop),
+            PeerOp::Atomic(AtomicRequest { stag, to, .. }) => self.guard.check_atomic(stag, to, by).map(drop),
         };
         checked.map_err(TerminateError::of_read_fault)
     }
@@ -123,7 +123,7 @@ impl Delivery<'_> {
         self.common.progress += 1;
         // RFC 7306 sections 5.2.2 and 5.4 (EXT-100, EXT-111, EXT-195): the atomic completes, with its value
         // in place, when its response is delivered and not before.
-        self.common.outstanding.take(&mut self.records.outstanding);
+        self.common.outstanding.take(&mut self.pool.outstanding);
         self.common.on_response();
         Ok(())
     }
@@ -131,7 +131,7 @@ impl Delivery<'_> {
     /// The atomic that a response answers. Responses arrive in the order of the requests.
     fn match_response(&self, message: &[u8]) -> Result<(AtomicResponse, Sge), TerminateError> {
         let response = AtomicResponse::parse(message)?;
-        match self.common.outstanding.front(&self.records.outstanding) {
+        match self.common.outstanding.front(&self.pool.outstanding) {
             Some(&Outstanding::Atomic { id, sink }) if id == response.id => Ok((response, sink)),
             Some(Outstanding::Atomic { .. }) => Err(TerminateError::OperationUnspecified),
             Some(Outstanding::Read { .. }) | None => Err(TerminateError::UnexpectedOpcode),

@@ -22,7 +22,7 @@ mod tagged;
 use super::outbound::Outbound;
 use super::outstanding::Common;
 use super::peer_request::{ByKind, RequestQueue};
-use super::records::Records;
+use super::request_pool::RequestPool;
 use super::{Failure, StreamCounters};
 
 /// How many receive requests may be bound to messages after the current one. Sends further beyond a hole
@@ -104,7 +104,7 @@ pub(super) struct Delivery<'a> {
     pub(super) outbound: &'a mut Outbound,
     pub(super) guard: &'a EpochGuard,
     pub(super) counters: &'a mut StreamCounters,
-    pub(super) records: &'a mut Records,
+    pub(super) pool: &'a mut RequestPool,
 }
 
 /// A received ULPDU: its first bytes, its length, and its bytes unless they were placed early.

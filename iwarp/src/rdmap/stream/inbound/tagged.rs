@@ -71,7 +71,7 @@ impl Delivery<'_> {
                 Outstanding::Read { sink, .. } => sink.check(header, payload_len).is_ok(),
                 Outstanding::Atomic { .. } => false,
             };
-            if !self.common.outstanding.iter(&self.records.outstanding).any(fits) {
+            if !self.common.outstanding.iter(&self.pool.outstanding).any(fits) {
                 return Err(TerminateError::DdpBounds.into());
             }
         } else {
@@ -93,7 +93,7 @@ impl Delivery<'_> {
         self.common.progress += 1;
         let (sink, is_rtr) = self.oldest_read()?;
         if sink.deliver(header, payload_len)? == ReadProgress::Complete {
-            self.common.outstanding.take(&mut self.records.outstanding);
+            self.common.outstanding.take(&mut self.pool.outstanding);
             if !is_rtr {
                 self.common.on_response();
             }
@@ -104,7 +104,7 @@ impl Delivery<'_> {
     /// The sink of the oldest outstanding request, if it is a Read, and whether that is the RTR. Responses
     /// arrive in the order of their requests, atomics included (RFC 7306 section 7).
     fn oldest_read(&mut self) -> Result<(&mut ReadSink, bool), TerminateError> {
-        match self.common.outstanding.front_mut(&mut self.records.outstanding) {
+        match self.common.outstanding.front_mut(&mut self.pool.outstanding) {
             Some(Outstanding::Read { sink, is_rtr }) => Ok((sink, *is_rtr)),
             Some(Outstanding::Atomic { .. }) | None => Err(TerminateError::UnexpectedOpcode),
         }

@@ -17,8 +17,8 @@ use crate::rdmap::{IMMEDIATE_LEN, Opcode, Terminate, TerminateError};
 use super::message::{FetchError, Message};
 use super::outstanding::{Common, Pending};
 use super::peer_request::{ByKind, PeerRequest};
-use super::records::{RecordQueue, Records};
 use super::{Failure, StreamCounters};
+use super::{request_pool::RequestPool, slot_pool::PoolQueue};
 
 mod requests;
 mod responses;
@@ -50,7 +50,7 @@ pub(super) struct SendContext<'a> {
     pub(super) framer: &'a mut Framer,
     pub(super) guard: &'a EpochGuard,
     pub(super) counters: &'a mut StreamCounters,
-    pub(super) records: &'a mut Records,
+    pub(super) pool: &'a mut RequestPool,
 }
 
 /// The send direction of a stream.
@@ -59,9 +59,9 @@ pub(super) struct Outbound {
     current: Option<Current>,
     /// The request taken from the send queue that may not start yet, because of a fence, ORD, or
     /// `local_left`.
-    head: RecordQueue,
+    head: PoolQueue,
     /// Requests of the peer, oldest first: at most IRD Reads and as many atomics.
-    responses: RecordQueue,
+    responses: PoolQueue,
     terminate: Option<Box<Terminate>>,
     terminated: bool,
     rtr: Option<RtrKind>,
@@ -104,8 +104,8 @@ impl Outbound {
     pub(super) fn new(rtr: Rtr) -> Self {
         Self {
             current: None,
-            head: RecordQueue::default(),
-            responses: RecordQueue::default(),
+            head: PoolQueue::default(),
+            responses: PoolQueue::default(),
             terminate: None,
             terminated: false,
             rtr: match rtr {
@@ -126,18 +126,18 @@ impl Outbound {
     /// Queues a checked request of the peer.
     ///
     /// RFC 5040 section 5.2.1 (RDMAP-214): requests are processed in the order in which they arrive.
-    pub(super) fn respond(&mut self, records: &mut Records, request: PeerRequest) {
-        self.responses.push(&mut records.asked, request);
+    pub(super) fn respond(&mut self, pool: &mut RequestPool, request: PeerRequest) {
+        self.responses.push(&mut pool.peer_requests, request);
     }
 
     /// How many requests of the peer wait, if their queue is whole; for tests.
-    pub(super) fn check(&self, records: &Records) -> Check<usize> {
-        self.responses.check(&records.asked)
+    pub(super) fn check(&self, pool: &RequestPool) -> Check<usize> {
+        self.responses.check(&pool.peer_requests)
     }
 
     /// How many of our requests are held back, if their queue is whole; for tests.
-    pub(super) fn held_back(&self, records: &Records) -> Check<usize> {
-        self.head.check(&records.held_back)
+    pub(super) fn held_back(&self, pool: &RequestPool) -> Check<usize> {
+        self.head.check(&pool.held_back)
     }
 
     /// The requests of the peer that were answered in full since the last call.
@@ -160,14 +160,14 @@ impl Outbound {
 
     /// Drops everything but a Terminate. Returns the requests that were taken from the send queue and not yet
     /// recorded as started, oldest first.
-    pub(super) fn abandon(&mut self, records: &mut Records) -> impl Iterator<Item = Pending> + use<> {
-        self.responses.clear(&mut records.asked);
+    pub(super) fn abandon(&mut self, pool: &mut RequestPool) -> impl Iterator<Item = Pending> + use<> {
+        self.responses.clear(&mut pool.peer_requests);
         self.rtr = None;
         let current = self.current.take().and_then(|current| match current.completes {
             Completes::Request(pending) | Completes::Write { pending, .. } => Some(pending),
             Completes::Nothing | Completes::Response(_) | Completes::Terminate => None,
         });
-        let head = self.head.take(&mut records.held_back).map(|entry| pending_of(&entry));
+        let head = self.head.take(&mut pool.held_back).map(|entry| pending_of(&entry));
         current.into_iter().chain(head)
     }
 
@@ -311,7 +311,7 @@ impl Outbound {
             }
             Completes::Response(request) => {
                 self.response_next = false;
-                self.answered.count(&request.asked);
+                self.answered.count(&request.op);
             }
             Completes::Terminate => self.terminated = true,
         }

@@ -20,7 +20,7 @@ impl Outbound {
         let common = &mut *cx.common;
         // RFC 7306 sections 5.2.1 and 6.3 (EXT-088, EXT-126): requests start in the order in which they were
         // posted. One that is held back stays in front of all others.
-        let held_back = self.head.take(&mut cx.records.held_back);
+        let held_back = self.head.take(&mut cx.pool.held_back);
         let Some(entry) = held_back.or_else(|| common.qp.sq.pop()) else { return Ok(false) };
         let fenced = entry.flags.contains(SendFlags::FENCE) && !common.outstanding.is_empty();
         let has_response = matches!(entry.op, SendOp::Read { .. } | SendOp::Atomic { .. });
@@ -31,7 +31,7 @@ impl Outbound {
             SendOp::LocalInvalidate { .. } | SendOp::BindWindow(_) | SendOp::FastRegister(_)
         );
         if fenced || throttled || (is_local && self.local_left == 0) {
-            self.head.push(&mut cx.records.held_back, entry);
+            self.head.push(&mut cx.pool.held_back, entry);
             return Ok(false);
         }
         let mut pending = pending_of(&entry);
@@ -61,7 +61,7 @@ impl Outbound {
                 let sink = ReadSink::new(request.sink_stag, request.sink_to, request.size);
                 pending.byte_len = length;
                 let response = Outstanding::Read { sink, is_rtr: false };
-                common.await_response(&mut cx.records.outstanding, pending, response);
+                common.await_response(&mut cx.pool.outstanding, pending, response);
                 let msn = self.next_request_msn();
                 return Ok(self.send_request(Message::of_bytes(
                     Opcode::ReadRequest,
@@ -78,7 +78,7 @@ impl Outbound {
                 debug_assert!(posted, "an ORD of 16 bits is within the queue's bounds");
                 pending.byte_len = length;
                 let response = Outstanding::Atomic { id, sink: only_element(&payload) };
-                common.await_response(&mut cx.records.outstanding, pending, response);
+                common.await_response(&mut cx.pool.outstanding, pending, response);
                 let request = AtomicRequest { id, stag: Stag(rkey), to: addr, op };
                 // RFC 7306 sections 4.2 and 5.2.1 (EXT-024, EXT-026, EXT-063): the DDP payload is the Atomic
                 // Request header, and nothing else.
@@ -151,7 +151,7 @@ impl Outbound {
                 };
                 let sink = ReadSink::new(Stag(0), 0, 0);
                 let response = Outstanding::Read { sink, is_rtr: true };
-                cx.common.outstanding.push(&mut cx.records.outstanding, response);
+                cx.common.outstanding.push(&mut cx.pool.outstanding, response);
                 Message::of_bytes(Opcode::ReadRequest, self.next_request_msn(), &request.to_bytes())
             }
         };

@@ -4,7 +4,7 @@ use crate::memory::{Accessor, EpochGuard};
 use crate::rdmap::{AtomicRequest, AtomicResponse, Opcode, TerminateError};
 
 use super::super::message::{Message, PayloadSource};
-use super::super::peer_request::{Asked, PeerRequest};
+use super::super::peer_request::{PeerOp, PeerRequest};
 use super::{Completes, Current, Failure, Outbound, SendContext};
 
 impl Outbound {
@@ -16,19 +16,19 @@ impl Outbound {
     pub(super) fn start_response(&mut self, cx: &mut SendContext<'_>) -> Result<bool, Failure> {
         // RFC 7306 sections 5.2.1, 5.2.2 and 5.4 (EXT-089, EXT-090, EXT-102, EXT-112, EXT-113): requests are
         // carried out and answered, each once, in the order in which DDP delivered them.
-        let Some(request) = self.responses.take(&mut cx.records.asked) else { return Ok(false) };
-        let message = match request.asked {
+        let Some(request) = self.responses.take(&mut cx.pool.peer_requests) else { return Ok(false) };
+        let message = match request.op {
             // RFC 5040 sections 4.2, 4.4 and 5.2.1 (RDMAP-112, RDMAP-120, RDMAP-218, RDMAP-222): the response
             // has no RDMAP header. It has the requested size, which may be 0, and the sink fields of the
             // request, unchecked.
-            Asked::Read(read) => Message::tagged(
+            PeerOp::Read(read) => Message::tagged(
                 Opcode::ReadResponse,
                 read.sink_stag,
                 read.sink_to,
                 read.size,
                 PayloadSource::Remote(read),
             ),
-            Asked::Atomic(atomic) => {
+            PeerOp::Atomic(atomic) => {
                 let response = carry_out(&request, &atomic, cx.guard, cx.common.by)?;
                 let msn = self.atomic_response_msn;
                 self.atomic_response_msn = msn.wrapping_add(1);

@@ -1,74 +1,23 @@
-//! Queues of the Reads and atomics that wait for their responses, ours and the peers', of all connections of
-//! an engine. All queues use slots of one set, so an idle connection holds none.
+//! Queues of many connections in one set of slots, so an idle connection holds none.
 //!
-//! A connection reserves slots for its depths (ORD and IRD) when it begins. Memory for the reserved slots is
-//! allocated then, up to a limit. Past the limit it grows with the requests that really wait, and each growth
-//! is counted.
+//! A connection reserves slots for its depths when it begins. Memory for the reserved slots is allocated
+//! then, up to a limit. Past the limit it grows with the values that really wait, and each growth is counted.
 
 use dp::invariant::{Check, ensure};
 
-use super::outstanding::Outstanding;
-use super::peer_request::PeerRequest;
-use crate::queues::SendEntry;
-
-/// Slots for outstanding requests to each slot for a held-back one. A connection holds back at most one
-/// request, whatever its depth. A larger number saves memory; a smaller one avoids growth with many
-/// connections of small depth.
-const HELD_BACK_SHARE: usize = 16;
-
-/// The waiting requests of all connections of an engine.
-pub(crate) struct Records {
-    /// Requests of the peers.
-    pub(super) asked: RecordSlots<PeerRequest>,
-    /// Our requests.
-    pub(super) outstanding: RecordSlots<Outstanding>,
-    /// Requests taken from a send queue that may not start yet: at most one for each connection.
-    pub(super) held_back: RecordSlots<SendEntry>,
-}
-
-impl Records {
-    /// Reserves memory for at most `limit` requests in each direction, as connections begin.
-    pub(crate) fn new(limit: usize) -> Self {
-        Self {
-            asked: RecordSlots::new(limit),
-            outstanding: RecordSlots::new(limit),
-            held_back: RecordSlots::new(limit.div_ceil(HELD_BACK_SHARE)),
-        }
-    }
-
-    /// How often the slots had to grow because more requests waited than memory was reserved for.
-    pub(crate) fn growths(&self) -> u64 {
-        self.asked.growths + self.outstanding.growths + self.held_back.growths
-    }
-
-    /// Whether the queues of all streams hold what is taken; for tests.
-    pub(crate) fn check(&self, streams: Waiting) -> Check {
-        self.asked.check(streams.asked).map_err(|what| format!("requests of peers: {what}"))?;
-        self.outstanding.check(streams.outstanding).map_err(|what| format!("our requests: {what}"))?;
-        self.held_back.check(streams.held_back).map_err(|what| format!("requests held back: {what}"))
-    }
-}
-
-/// How many requests wait: of a stream, or of all.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Waiting {
-    pub(crate) asked: usize,
-    pub(crate) outstanding: usize,
-    pub(crate) held_back: usize,
-}
-
 /// Slots shared by many queues.
-pub(super) struct RecordSlots<T> {
-    slots: Vec<RecordSlot<T>>,
+pub(super) struct SlotPool<T> {
+    slots: Vec<PoolSlot<T>>,
     /// The first free slot.
     free: Option<u32>,
-    /// How many requests all connections together may have waiting.
-    promised: usize,
+    /// How many values all queues together may hold.
+    reserved: usize,
     limit: usize,
-    growths: u64,
+    /// How often the slots had to grow because more values waited than memory was reserved for.
+    pub(super) growths: u64,
 }
 
-struct RecordSlot<T> {
+struct PoolSlot<T> {
     /// `None`: the slot is free.
     value: Option<T>,
     /// The next slot of its queue, or the next free slot.
@@ -77,21 +26,21 @@ struct RecordSlot<T> {
 
 /// One queue. It has to be emptied before it is dropped, or its slots stay in use.
 #[derive(Debug, Default)]
-pub(super) struct RecordQueue {
+pub(super) struct PoolQueue {
     /// First and last slot.
     ends: Option<(u32, u32)>,
     len: u32,
 }
 
-impl<T> RecordSlots<T> {
-    fn new(limit: usize) -> Self {
-        Self { slots: Vec::new(), free: None, promised: 0, limit, growths: 0 }
+impl<T> SlotPool<T> {
+    pub(super) fn new(limit: usize) -> Self {
+        Self { slots: Vec::new(), free: None, reserved: 0, limit, growths: 0 }
     }
 
     /// Reserves `count` slots for a connection that begins. Allocates memory for them, up to the limit.
-    pub(super) fn promise(&mut self, count: usize) {
-        self.promised += count;
-        let (wanted, capacity) = (self.promised.min(self.limit), self.slots.capacity());
+    pub(super) fn reserve(&mut self, count: usize) {
+        self.reserved += count;
+        let (wanted, capacity) = (self.reserved.min(self.limit), self.slots.capacity());
         if wanted > capacity {
             let wanted = wanted.max(2 * capacity).min(self.limit);
             self.slots.reserve_exact(wanted - self.slots.len());
@@ -99,12 +48,12 @@ impl<T> RecordSlots<T> {
     }
 
     /// Takes back the reservation of a connection that ends.
-    pub(super) fn end_promise(&mut self, count: usize) {
-        self.promised -= count;
+    pub(super) fn release(&mut self, count: usize) {
+        self.reserved -= count;
     }
 
     /// Whether `taken` slots are in queues and all others in the chain of free ones.
-    fn check(&self, taken: usize) -> Check {
+    pub(super) fn check(&self, taken: usize) -> Check {
         let mut free = 0;
         for id in std::iter::successors(self.free, |&id| self.slots[id as usize].next) {
             ensure!(
@@ -116,12 +65,12 @@ impl<T> RecordSlots<T> {
         }
         let all = self.slots.len();
         ensure!(free + taken == all, "{free} slots free and {taken} in queues of {all}");
-        ensure!(taken <= self.promised, "{taken} wait, {} may", self.promised);
+        ensure!(taken <= self.reserved, "{taken} wait, {} may", self.reserved);
         Ok(())
     }
 
     fn insert(&mut self, value: T) -> u32 {
-        let slot = RecordSlot { value: Some(value), next: None };
+        let slot = PoolSlot { value: Some(value), next: None };
         let Some(free) = self.free else {
             self.growths += u64::from(self.slots.len() == self.slots.capacity());
             self.slots.push(slot);
@@ -133,7 +82,7 @@ impl<T> RecordSlots<T> {
     }
 }
 
-impl RecordQueue {
+impl PoolQueue {
     pub(super) fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -142,7 +91,7 @@ impl RecordQueue {
         self.len as usize
     }
 
-    pub(super) fn push<T>(&mut self, slots: &mut RecordSlots<T>, value: T) {
+    pub(super) fn push<T>(&mut self, slots: &mut SlotPool<T>, value: T) {
         let new = slots.insert(value);
         self.ends = match self.ends {
             None => Some((new, new)),
@@ -155,7 +104,7 @@ impl RecordQueue {
     }
 
     /// Takes the oldest.
-    pub(super) fn take<T>(&mut self, slots: &mut RecordSlots<T>) -> Option<T> {
+    pub(super) fn take<T>(&mut self, slots: &mut SlotPool<T>) -> Option<T> {
         let (first, last) = self.ends?;
         let slot = &mut slots.slots[first as usize];
         let (value, next) = (slot.value.take(), slot.next);
@@ -165,23 +114,23 @@ impl RecordQueue {
         value
     }
 
-    pub(super) fn front<'a, T>(&self, slots: &'a RecordSlots<T>) -> Option<&'a T> {
+    pub(super) fn front<'a, T>(&self, slots: &'a SlotPool<T>) -> Option<&'a T> {
         slots.slots[self.ends?.0 as usize].value.as_ref()
     }
 
-    pub(super) fn front_mut<'a, T>(&self, slots: &'a mut RecordSlots<T>) -> Option<&'a mut T> {
+    pub(super) fn front_mut<'a, T>(&self, slots: &'a mut SlotPool<T>) -> Option<&'a mut T> {
         slots.slots[self.ends?.0 as usize].value.as_mut()
     }
 
     /// All values, oldest first.
-    pub(super) fn iter<'a, T>(&self, slots: &'a RecordSlots<T>) -> impl Iterator<Item = &'a T> {
+    pub(super) fn iter<'a, T>(&self, slots: &'a SlotPool<T>) -> impl Iterator<Item = &'a T> {
         let first = self.ends.map(|(first, _)| first);
         std::iter::successors(first, |&slot| slots.slots[slot as usize].next)
             .filter_map(|slot| slots.slots[slot as usize].value.as_ref())
     }
 
     /// Whether its slots are chained and counted right. Returns how many there are.
-    pub(super) fn check<T>(&self, slots: &RecordSlots<T>) -> Check<usize> {
+    pub(super) fn check<T>(&self, slots: &SlotPool<T>) -> Check<usize> {
         let (mut at, mut last, mut count) = (self.ends.map(|(first, _)| first), None, 0);
         while let Some(id) = at {
             let slot = slots.slots.get(id as usize).ok_or_else(|| format!("there is no slot {id}"))?;
@@ -196,7 +145,7 @@ impl RecordQueue {
         Ok(count)
     }
 
-    pub(super) fn clear<T>(&mut self, slots: &mut RecordSlots<T>) {
+    pub(super) fn clear<T>(&mut self, slots: &mut SlotPool<T>) {
         while self.take(slots).is_some() {}
     }
 }
@@ -211,29 +160,29 @@ mod tests {
 
     #[test]
     fn memory_comes_with_connections_up_to_the_bound() {
-        let mut slots = RecordSlots::new(300);
+        let mut slots = SlotPool::new(300);
         assert_eq!(slots.slots.capacity(), 0);
-        slots.promise(128);
+        slots.reserve(128);
         assert_eq!(slots.slots.capacity(), 128);
-        slots.promise(128);
-        slots.promise(128);
+        slots.reserve(128);
+        slots.reserve(128);
         assert_eq!(slots.slots.capacity(), 300);
-        let mut queue = RecordQueue::default();
+        let mut queue = PoolQueue::default();
         for value in 0..300 {
             queue.push(&mut slots, value);
         }
         assert_eq!(slots.growths, 0);
         queue.push(&mut slots, 300);
-        assert_eq!((slots.growths, queue.len()), (1, 301), "promised is promised");
-        slots.end_promise(384);
-        assert_eq!(slots.promised, 0);
+        assert_eq!((slots.growths, queue.len()), (1, 301), "reserved is reserved");
+        slots.release(384);
+        assert_eq!(slots.reserved, 0);
     }
 
     #[test]
     fn what_was_taken_makes_room() {
-        let mut slots = RecordSlots::new(2);
-        slots.promise(2);
-        let (mut a, mut b) = (RecordQueue::default(), RecordQueue::default());
+        let mut slots = SlotPool::new(2);
+        slots.reserve(2);
+        let (mut a, mut b) = (PoolQueue::default(), PoolQueue::default());
         for value in 0..100 {
             a.push(&mut slots, value);
             b.push(&mut slots, value);
@@ -246,8 +195,8 @@ mod tests {
         /// Queues in one set of slots are as queues of their own.
         #[test]
         fn queues_keep_their_order(steps in prop::collection::vec((0..3_usize, 0..5_u8, any::<u16>()), 0..200)) {
-            let mut slots = RecordSlots::new(8);
-            let mut queues: [RecordQueue; 3] = Default::default();
+            let mut slots = SlotPool::new(8);
+            let mut queues: [PoolQueue; 3] = Default::default();
             let mut models: [VecDeque<u16>; 3] = Default::default();
             for (at, what, value) in steps {
                 let (queue, model) = (&mut queues[at], &mut models[at]);
@@ -279,9 +228,9 @@ mod tests {
         }
     }
 
-    fn three() -> (RecordSlots<u32>, RecordQueue) {
-        let (mut slots, mut queue) = (RecordSlots::new(8), RecordQueue::default());
-        slots.promise(8);
+    fn three() -> (SlotPool<u32>, PoolQueue) {
+        let (mut slots, mut queue) = (SlotPool::new(8), PoolQueue::default());
+        slots.reserve(8);
         (0..5).for_each(|value| queue.push(&mut slots, value));
         queue.take(&mut slots);
         queue.take(&mut slots);
@@ -293,7 +242,7 @@ mod tests {
         let (slots, queue) = three();
         assert_eq!(queue.check(&slots), Ok(3));
         slots.check(3).unwrap();
-        type Tear = fn(&mut RecordSlots<u32>, &mut RecordQueue);
+        type Tear = fn(&mut SlotPool<u32>, &mut PoolQueue);
         let torn: [Tear; 6] = [
             |slots, _| slots.slots[3].next = None,
             |slots, _| slots.slots[4].next = Some(2),
@@ -311,7 +260,7 @@ mod tests {
             |slots, _| slots.free = None,
             |slots, _| slots.free = Some(3),
             |slots, _| slots.slots[0].next = Some(1),
-            |slots, _| slots.promised = 2,
+            |slots, _| slots.reserved = 2,
         ];
         for (number, leak) in leaks.into_iter().enumerate() {
             let (mut slots, mut queue) = three();
