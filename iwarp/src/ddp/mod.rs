@@ -21,7 +21,7 @@ pub mod untagged;
 pub use error::DdpError;
 pub use header::{Header, HeaderError, TaggedHeader, UntaggedHeader};
 pub use segment::{Segment, Segmenter};
-pub use untagged::{Delivered, UntaggedQueue, UntaggedSlot};
+pub use untagged::{Delivered, Destination, UntaggedQueue};
 
 /// How a segment reached DDP. It decides whether the segment is placed, delivered, or both.
 ///

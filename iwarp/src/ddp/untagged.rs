@@ -25,7 +25,7 @@ pub struct UntaggedQueue {
 
 /// Where the payload of a segment goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UntaggedSlot {
+pub struct Destination {
     /// Index of the posted buffer, counted from the oldest.
     pub index: u32,
     /// Offset in that buffer.
@@ -113,7 +113,7 @@ impl UntaggedQueue {
         header: &UntaggedHeader,
         payload_len: usize,
         buffer_len: impl FnOnce(u32) -> u64,
-    ) -> Result<UntaggedSlot, DdpError> {
+    ) -> Result<Destination, DdpError> {
         let index = self.index_of(header.msn)?;
         let room = buffer_len(index);
         let offset = u64::from(header.mo);
@@ -123,7 +123,7 @@ impl UntaggedQueue {
         if payload_len as u64 > room - offset {
             return Err(DdpError::TooLong);
         }
-        Ok(UntaggedSlot { index, offset: header.mo })
+        Ok(Destination { index, offset: header.mo })
     }
 
     /// Checks that a segment at the in-order frontier begins where the one before it ended. A segment of

@@ -94,9 +94,17 @@ impl Framer {
         assert!(ulpdu_bytes <= MAX_ULPDU, "a ULPDU of {ulpdu_bytes} bytes");
         assert_eq!(out.len(), self.wire_len(ulpdu_bytes), "room for another FPDU");
         let crc = if self.crc { Crc32c::new() } else { Crc32c::unused() };
-        let header = marker::header_of(self.position, self.markers);
-        let mut writer =
-            FpduWriter { framer: self, out, at: 0, summed: 0, header, ulpdu_bytes, left: ulpdu_bytes, crc };
+        let length_at = marker::length_field_of(self.position, self.markers);
+        let mut writer = FpduWriter {
+            framer: self,
+            out,
+            at: 0,
+            summed: 0,
+            length_at,
+            ulpdu_bytes,
+            left: ulpdu_bytes,
+            crc,
+        };
         // RFC 5044 sections 3 and 4.1 (MPA-022, MPA-039): one ULPDU in one FPDU, as length, ULPDU, pad and
         // CRC.
         writer.write(&(ulpdu_bytes as u16).to_be_bytes());
@@ -125,7 +133,7 @@ pub struct FpduWriter<'a> {
     /// Bytes of `out` that are in `crc`. Small pieces are summed together.
     summed: usize,
     /// Position of the length field.
-    header: u64,
+    length_at: u64,
     ulpdu_bytes: usize,
     /// ULPDU bytes still to come.
     left: usize,
@@ -221,7 +229,7 @@ impl FpduWriter<'_> {
 
     /// Writes the marker at index `at` of `out`.
     fn write_marker(&mut self, at: usize) {
-        let marker = marker::encode(marker::pointer(self.framer.position + at as u64, self.header));
+        let marker = marker::encode(marker::pointer(self.framer.position + at as u64, self.length_at));
         self.out[at..at + marker.len()].copy_from_slice(&marker);
     }
 

@@ -38,14 +38,14 @@ pub const fn count(from: u64, to: u64) -> u64 {
 
 /// Position of the length field of the FPDU that starts at `start`. A marker at `start` comes before the
 /// field.
-pub const fn header_of(start: u64, markers: bool) -> u64 {
+pub const fn length_field_of(start: u64, markers: bool) -> u64 {
     // RFC 5044 section 4.3 (MPA-064): a marker between two FPDUs is part of the second.
     if markers && begins_at(start) { start + MARKER_BYTES } else { start }
 }
 
-/// Start of the FPDU whose length field is at `header`. A marker right before the field is part of the FPDU.
-pub const fn start_of(header: u64, markers: bool) -> u64 {
-    if markers && header % INTERVAL == MARKER_BYTES { header - MARKER_BYTES } else { header }
+/// Start of the FPDU whose length field is at `length_at`. A marker right before the field is part of the FPDU.
+pub const fn start_of(length_at: u64, markers: bool) -> u64 {
+    if markers && length_at % INTERVAL == MARKER_BYTES { length_at - MARKER_BYTES } else { length_at }
 }
 
 /// Position of content byte `index`, counted from the content byte at `from`. Markers are not content.
@@ -66,15 +66,15 @@ pub const fn end_of_content(from: u64, bytes: u64, markers: bool) -> u64 {
 /// Position after the last byte of the FPDU that starts at `start`, the position of its leading marker if it
 /// has one.
 pub const fn fpdu_end(start: u64, ulpdu_bytes: usize, markers: bool) -> u64 {
-    end_of_content(header_of(start, markers), fpdu_bytes(ulpdu_bytes) as u64, markers)
+    end_of_content(length_field_of(start, markers), fpdu_bytes(ulpdu_bytes) as u64, markers)
 }
 
-/// The FPDUPTR of the marker at `marker` in the FPDU whose length field is at `header`: the distance back to
+/// The FPDUPTR of the marker at `marker` in the FPDU whose length field is at `length_at`: the distance back to
 /// the field. It is 0 for a marker before the field. It fits 16 bits for every ULPDU that may be sent.
-pub const fn pointer(marker: u64, header: u64) -> u64 {
+pub const fn pointer(marker: u64, length_at: u64) -> u64 {
     // RFC 5044 section 4.3 (MPA-060, MPA-069, MPA-070): all markers in an FPDU point to its length field; a
     // marker between two FPDUs has 0.
-    marker.saturating_sub(header)
+    marker.saturating_sub(length_at)
 }
 
 /// The four bytes of a marker with this FPDUPTR.
@@ -98,7 +98,7 @@ pub const fn target(marker: u64, pointer: u64) -> Option<u64> {
         return Some(marker + MARKER_BYTES);
     }
     match marker.checked_sub(pointer) {
-        Some(header) if header % INTERVAL >= MARKER_BYTES => Some(header),
+        Some(length_at) if length_at % INTERVAL >= MARKER_BYTES => Some(length_at),
         _ => None,
     }
 }

@@ -8,44 +8,16 @@
 //! order.
 
 use super::Deframer;
+use super::early_fpdu::{EarlyFpdu, HEAD_BYTES};
 use super::fpdu::{Extent, Unsound};
 use super::held::{HeldList, HeldSlab};
 use super::ordered::StreamRange;
 use super::ulpdu::Wire;
 use crate::mpa::marker;
 
-/// Bytes of the ULPDU that a record keeps: the longest DDP header.
-pub(super) const HEADER_BYTES: usize = 18;
-
 /// FPDUs with a failed check before a search ends. A damaged length or marker makes one walk fail; the second
 /// walk starts at a later marker. Each further attempt would cost the CRC of a whole FPDU.
 const MAX_FAILURES: u32 = 2;
-
-/// An FPDU that was placed early.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct EarlyRecord {
-    pub(super) start: u64,
-    pub(super) end: u64,
-    pub(super) ulpdu_bytes: usize,
-    header: [u8; HEADER_BYTES],
-}
-
-impl EarlyRecord {
-    /// The first bytes of the ULPDU.
-    pub(super) fn header(&self) -> &[u8] {
-        &self.header[..self.ulpdu_bytes.min(HEADER_BYTES)]
-    }
-}
-
-impl StreamRange for EarlyRecord {
-    fn start(&self) -> u64 {
-        self.start
-    }
-
-    fn end(&self) -> u64 {
-        self.end
-    }
-}
 
 /// A valid FPDU ahead of the frontier.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +37,7 @@ struct FpduStart {
 
 /// The result of a walk by lengths.
 enum Walk {
-    /// A valid FPDU, for which there is a free record.
+    /// A valid FPDU, for which there is a free slot.
     Found(FoundFpdu),
     /// Bytes are missing. No later marker helps now.
     Incomplete,
@@ -136,19 +108,19 @@ impl Search {
         }
     }
 
-    /// The last FPDU that was found is placed: makes a record of it and frees its bytes.
+    /// The last FPDU that was found is placed: keeps what is needed of it and frees its bytes.
     pub(super) fn mark_placed(&mut self, deframer: &mut Deframer, slab: &mut HeldSlab) {
         let Some(FoundFpdu { slot, extent }) = self.found.take() else { return };
         let Some(wire) = Wire::held(&slab.buffers, slot) else { return };
-        let mut header = [0; HEADER_BYTES];
-        extent.ulpdu(wire, deframer.framing).copy_to(0, &mut header);
+        let mut head = [0; HEAD_BYTES];
+        extent.ulpdu(wire, deframer.framing).copy_to(0, &mut head);
         let Extent { start, end, ulpdu_bytes, .. } = extent;
-        let record = EarlyRecord { start, end, ulpdu_bytes, header };
+        let fpdu = EarlyFpdu { start, end, ulpdu_bytes, head };
         deframer.counters.early_fpdus += 1;
         deframer.counters.early_bytes += ulpdu_bytes as u64;
-        let after = slab.records.last_at(deframer.records, start);
-        // There is a free record: `walk` has checked that.
-        let inserted = slab.records.insert(&mut deframer.records, after, record);
+        let after = slab.early.last_at(deframer.early, start);
+        // There is a free slot: `walk` has checked that.
+        let inserted = slab.early.insert(&mut deframer.early, after, fpdu);
         debug_assert!(inserted.is_ok());
         let (released, next) = deframer.held.account(slab, slot, start, end);
         deframer.released += released;
@@ -167,14 +139,14 @@ fn walk(mut start: FpduStart, deframer: &mut Deframer, slab: &HeldSlab) -> Walk 
             return Walk::Incomplete;
         };
         // It may be placed already. Its bytes may be freed then.
-        if let Some(id) = slab.records.last_at(deframer.records, extent.end - 1)
-            && let Some(record) = slab.records.at(id)
-            && record.end > extent.start
+        if let Some(id) = slab.early.last_at(deframer.early, extent.end - 1)
+            && let Some(early) = slab.early.at(id)
+            && early.end > extent.start
         {
-            if record.start != extent.start {
+            if early.start != extent.start {
                 return Walk::Unsound(start.position);
             }
-            match start_at_or_after(slab, Some(start.slot), record.end) {
+            match start_at_or_after(slab, Some(start.slot), early.end) {
                 Some(next) => start = next,
                 None => return Walk::Incomplete,
             }
@@ -192,7 +164,7 @@ fn walk(mut start: FpduStart, deframer: &mut Deframer, slab: &HeldSlab) -> Walk 
                 return Walk::Unsound(start.position);
             }
         }
-        if slab.records.used() < slab.records.capacity() {
+        if slab.early.used() < slab.early.capacity() {
             return Walk::Found(FoundFpdu { slot: start.slot, extent });
         }
         match start_at_or_after(slab, Some(start.slot), extent.end) {
@@ -211,8 +183,8 @@ fn held_start(slab: &HeldSlab, slot: u32, position: u64) -> Option<FpduStart> {
 fn follow(slab: &HeldSlab, slot: u32, position: u64) -> Option<FpduStart> {
     let holder = HeldList::back_to(slab, slot, position)?;
     let pointer = marker::decode(Wire::held(&slab.buffers, holder)?.read(position)?);
-    let header = marker::target(position, pointer)?;
-    held_start(slab, slot, marker::start_of(header, true))
+    let length_at = marker::target(position, pointer)?;
+    held_start(slab, slot, marker::start_of(length_at, true))
 }
 
 /// The first slot from `slot` on that holds `position`.

@@ -16,7 +16,7 @@ pub(super) struct Extent {
     /// First position, of the leading marker if there is one.
     pub(super) start: u64,
     /// Position of the length field.
-    pub(super) header: u64,
+    pub(super) length_at: u64,
     /// Position after the last byte.
     pub(super) end: u64,
     /// The content of the length field.
@@ -38,9 +38,14 @@ impl Extent {
     pub(super) fn read(wire: Wire<'_>, start: u64, framing: Framing) -> Option<Self> {
         // RFC 5041 section 3 (DDP-032, DDP-036): the length field restores the boundaries and the length of
         // each segment.
-        let header = marker::header_of(start, framing.markers);
-        let ulpdu_bytes = usize::from(u16::from_be_bytes(wire.read::<LENGTH_BYTES>(header)?));
-        Some(Self { start, header, end: marker::fpdu_end(start, ulpdu_bytes, framing.markers), ulpdu_bytes })
+        let length_at = marker::length_field_of(start, framing.markers);
+        let ulpdu_bytes = usize::from(u16::from_be_bytes(wire.read::<LENGTH_BYTES>(length_at)?));
+        Some(Self {
+            start,
+            length_at,
+            end: marker::fpdu_end(start, ulpdu_bytes, framing.markers),
+            ulpdu_bytes,
+        })
     }
 
     /// Checks the CRC and then the markers of an FPDU whose bytes are all there.
@@ -81,7 +86,7 @@ impl Extent {
     #[inline]
     pub(super) fn ulpdu<'a>(&self, wire: Wire<'a>, framing: Framing) -> Ulpdu<'a> {
         // RFC 5044 sections 3 and 4.3 (MPA-032, MPA-075): DDP gets one ULPDU of one FPDU, with its length.
-        Ulpdu::new(wire, self.header, self.ulpdu_bytes, framing.markers)
+        Ulpdu::new(wire, self.length_at, self.ulpdu_bytes, framing.markers)
     }
 
     /// Whether all markers that begin in `bytes` point to this FPDU's length field. `bytes` is a slice of
@@ -92,7 +97,8 @@ impl Extent {
         while at < end {
             let here = bytes[(at - from) as usize..].first_chunk().copied();
             // A marker at the end of the slice may continue in the next slice.
-            if here.or_else(|| wire.read(at)).map(marker::decode) != Some(marker::pointer(at, self.header)) {
+            if here.or_else(|| wire.read(at)).map(marker::decode) != Some(marker::pointer(at, self.length_at))
+            {
                 return false;
             }
             at += marker::INTERVAL;

@@ -10,28 +10,28 @@ use arrayvec::ArrayVec;
 use dp::Mbuf;
 use dp::invariant::{Check, ensure};
 
-use super::early::EarlyRecord;
+use super::early_fpdu::EarlyFpdu;
 use super::ordered::{List, RangeSlots, StreamRange};
 
 /// Ranges of one buffer in a call of `may`: as many as `tcp_lite::Stack::evict` takes. FPDUs that were placed
 /// early lie between them.
 pub(super) const MAX_EVICT_RANGES: usize = 16;
 
-/// Slots for held buffers, and records of FPDUs that were placed early. All connections of an engine share
+/// Slots for held buffers, and for FPDUs that were placed early. All connections of an engine share
 /// them. [`new`](Self::new) allocates all memory.
 ///
 /// Each slot holds one buffer at least, so as many slots as the packet pool has buffers are always enough.
-/// When no record is free, an FPDU is held instead of placed early.
+/// When no slot for it is free, an FPDU is held instead of placed early.
 #[derive(Debug)]
 pub struct HeldSlab {
     pub(super) buffers: RangeSlots<HeldBuf>,
-    pub(super) records: RangeSlots<EarlyRecord>,
+    pub(super) early: RangeSlots<EarlyFpdu>,
 }
 
 impl HeldSlab {
-    /// A slab for `buffers` held buffers and `records` FPDUs placed early.
-    pub fn new(buffers: usize, records: usize) -> Self {
-        Self { buffers: RangeSlots::new(buffers), records: RangeSlots::new(records) }
+    /// A slab for `buffers` held buffers and `early` FPDUs placed early.
+    pub fn new(buffers: usize, early: usize) -> Self {
+        Self { buffers: RangeSlots::new(buffers), early: RangeSlots::new(early) }
     }
 
     /// Buffer slots in use, and all buffer slots.
@@ -39,19 +39,19 @@ impl HeldSlab {
         (self.buffers.used(), self.buffers.capacity())
     }
 
-    /// Records in use, and all records.
+    /// Slots of early FPDUs in use, and all of them.
     pub fn records(&self) -> (usize, usize) {
-        (self.records.used(), self.records.capacity())
+        (self.early.used(), self.early.capacity())
     }
 
-    /// Whether the lists of all connections have so many buffers and records, and no slot is lost; for tests.
+    /// Whether the lists of all connections have so many buffers and early FPDUs, and no slot is lost; for tests.
     ///
     /// # Errors
     /// What does not hold.
     #[doc(hidden)]
-    pub fn check(&self, buffers: usize, records: usize) -> Check {
+    pub fn check(&self, buffers: usize, early: usize) -> Check {
         self.buffers.check(buffers).map_err(|what| format!("held buffers: {what}"))?;
-        self.records.check(records).map_err(|what| format!("records of early FPDUs: {what}"))
+        self.early.check(early).map_err(|what| format!("early FPDUs: {what}"))
     }
 }
 
@@ -224,7 +224,7 @@ impl HeldList {
     }
 
     /// Drops buffers that arrived ahead of the frontier, the last ones first, until at least `bytes` bytes
-    /// outside of the records in `placed` are dropped. Before each, `may` gets the ranges of the buffer that
+    /// outside of the FPDUs in `placed` are dropped. Before each, `may` gets the ranges of the buffer that
     /// are not placed, by position; when it refuses, nothing more is dropped.
     pub(super) fn evict(
         &mut self,
@@ -238,7 +238,7 @@ impl HeldList {
             && let Some(id) = at
             && let Some(held) = slab.buffers.at(id).filter(|held| held.ahead)
         {
-            let Some(ranges) = unplaced(&slab.records, placed, held.start, held.end()) else { return };
+            let Some(ranges) = unplaced(&slab.early, placed, held.start, held.end()) else { return };
             if !may(&ranges) {
                 return;
             }
@@ -373,18 +373,18 @@ pub(super) fn first_new<T: StreamRange>(
     }
 }
 
-/// The parts of `from..to` that no record of `placed` covers; `None` if there are too many.
+/// The parts of `from..to` that no FPDU of `placed` covers; `None` if there are too many.
 fn unplaced(
-    records: &RangeSlots<EarlyRecord>,
+    early: &RangeSlots<EarlyFpdu>,
     placed: List,
     from: u64,
     to: u64,
 ) -> Option<ArrayVec<Range<u64>, MAX_EVICT_RANGES>> {
     let mut ranges = ArrayVec::new();
-    let first = records.last_at(placed, from).or(placed.head());
-    let covers = std::iter::successors(first, |id| records.next(*id))
-        .map_while(|id| records.at(id))
-        .map(|record| (record.start, record.end))
+    let first = early.last_at(placed, from).or(placed.head());
+    let covers = std::iter::successors(first, |id| early.next(*id))
+        .map_while(|id| early.at(id))
+        .map(|fpdu| (fpdu.start, fpdu.end))
         .take_while(|(start, _)| *start < to);
     let mut at = from;
     for (start, end) in covers.chain([(to, to)]) {

@@ -13,12 +13,13 @@
 //! | file | what |
 //! |---|---|
 //! | `ulpdus.rs` | the ULPDUs in a received buffer |
-//! | `early.rs` | FPDUs beyond a hole, found by markers and lengths |
+//! | `early.rs`, `early_fpdu.rs` | FPDUs beyond a hole, found by markers and lengths; what is kept of them |
 //! | `held.rs` | buffers that wait |
 //! | `fpdu.rs`, `ulpdu.rs` | one FPDU: its extent and its checks; views of it |
 //! | `ordered.rs` | the ordered lists of many connections in one set of slots |
 
 mod early;
+mod early_fpdu;
 mod fpdu;
 mod held;
 mod ordered;
@@ -71,7 +72,7 @@ pub struct Deframer {
     frontier: u64,
     held: HeldList,
     /// FPDUs that were placed early and are not handed up in order yet.
-    records: List,
+    early: List,
     /// A position beyond a hole where an FPDU begins, because a valid FPDU ends there.
     known_start: u64,
     /// Bytes to return by the next [`Ulpdus::finish`].
@@ -92,7 +93,7 @@ impl Deframer {
             next: 0,
             frontier: 0,
             held: HeldList::default(),
-            records: List::default(),
+            early: List::default(),
             known_start: 0,
             released: 0,
             ended: false,
@@ -137,7 +138,7 @@ impl Deframer {
     /// peer may send them again. The caller must not release them.
     pub fn give_up(&mut self, bytes: usize, slab: &mut HeldSlab, mut may: impl FnMut(&[Range<u64>]) -> bool) {
         let origin = self.origin;
-        self.held.evict(slab, self.records, bytes, |positions| {
+        self.held.evict(slab, self.early, bytes, |positions| {
             let mut ranges: ArrayVec<_, MAX_EVICT_RANGES> = ArrayVec::new();
             ranges.extend(positions.iter().map(|range| range.start + origin..range.end + origin));
             may(&ranges)
@@ -174,28 +175,28 @@ impl Deframer {
     }
 
     /// Whether what it holds is as it must be between any two calls; for tests. Returns the slots of the slab
-    /// that it has taken: buffers, and records.
+    /// that it has taken: buffers, and early FPDUs.
     ///
     /// # Errors
     /// What does not hold.
     #[doc(hidden)]
     pub fn check(&self, slab: &HeldSlab) -> Check<(usize, usize)> {
         let buffers = self.held.check(slab)?;
-        let records = slab.records.check_list(self.records)?;
+        let early = slab.early.check_list(self.early)?;
         let Self { next, frontier, ended, .. } = *self;
-        ensure!(!ended || buffers + records == 0, "ended, with {buffers} buffers and {records} records");
+        ensure!(!ended || buffers + early == 0, "ended, with {buffers} buffers and {early} early FPDUs");
         ensure!(next <= frontier, "handed up to {next}, arrived up to {frontier}");
         for held in self.held.iter(slab) {
             let end = held.start + held.buf.len() as u64;
             ensure!(next < end, "handed up to {next}, and held: {held:?}");
             ensure!(held.ahead || end <= frontier, "arrived up to {frontier}, and in order: {held:?}");
         }
-        let first = self.records.head().and_then(|id| slab.records.at(id));
+        let first = self.early.head().and_then(|id| slab.early.at(id));
         ensure!(
             first.is_none_or(|first| next <= first.start),
             "handed up to {next}, and recorded: {first:?}"
         );
-        Ok((buffers, records))
+        Ok((buffers, early))
     }
 
     /// The first run of new bytes in `buf`, with its position.
@@ -207,7 +208,7 @@ impl Deframer {
             return None;
         }
         let start = offset + past - self.origin;
-        first_new(&slab.records, self.records, start, buf).map(|(start, buf, _)| (start, buf))
+        first_new(&slab.early, self.early, start, buf).map(|(start, buf, _)| (start, buf))
     }
 
     /// Holds bytes that cannot be handed up at once. With markers, starts a search for FPDUs beyond the hole
@@ -232,8 +233,8 @@ impl Deframer {
     fn end(&mut self, slab: &mut HeldSlab) {
         self.ended = true;
         self.released += self.held.clear(slab);
-        while let Some(head) = self.records.head() {
-            slab.records.remove(&mut self.records, head);
+        while let Some(head) = self.early.head() {
+            slab.early.remove(&mut self.early, head);
         }
     }
 }

@@ -84,7 +84,7 @@ impl Bench {
 
     /// Buffers and records in use, and buffers missing from the pool.
     fn kept(&self) -> (usize, usize, usize) {
-        (self.slab.buffers().0, self.slab.records().0, self.pool.capacity() - self.pool.available())
+        (self.slab.buffers().0, self.slab.early().0, self.pool.capacity() - self.pool.available())
     }
 }
 

@@ -168,7 +168,7 @@ impl<'a> Iterator for Slices<'a> {
 #[derive(Clone, Copy)]
 pub struct Ulpdu<'a> {
     /// Position of the length field.
-    header: u64,
+    length_at: u64,
     bytes: UlpduBytes<'a>,
 }
 
@@ -183,15 +183,15 @@ enum UlpduBytes<'a> {
 
 impl<'a> Ulpdu<'a> {
     #[inline]
-    pub(super) fn new(wire: Wire<'a>, header: u64, len: usize, markers: bool) -> Self {
-        let start = header + LENGTH_BYTES as u64;
+    pub(super) fn new(wire: Wire<'a>, length_at: u64, len: usize, markers: bool) -> Self {
+        let start = length_at + LENGTH_BYTES as u64;
         let end = start + len as u64;
         let is_cut = markers && marker::count(start, end) > 0;
         let bytes = match wire.front(start, end) {
             Some(bytes) if !is_cut => UlpduBytes::Whole(bytes),
             _ => UlpduBytes::Cut { wire, len, markers },
         };
-        Self { header, bytes }
+        Self { length_at, bytes }
     }
 
     /// Bytes of the ULPDU: 0 to 65,535. A ULPDU longer than RFC 5044 lets a sender send
@@ -210,7 +210,7 @@ impl<'a> Ulpdu<'a> {
 
     /// Position of its length field. ULPDUs in the sender's order have increasing positions.
     pub const fn position(&self) -> u64 {
-        self.header
+        self.length_at
     }
 
     /// All its bytes, if they lie in one run: the usual case without markers.
@@ -226,7 +226,7 @@ impl<'a> Ulpdu<'a> {
         match self.bytes {
             UlpduBytes::Whole(bytes) => Some(&bytes[..len.min(bytes.len())]),
             UlpduBytes::Cut { wire, len: all, markers } => {
-                let start = self.header + LENGTH_BYTES as u64;
+                let start = self.length_at + LENGTH_BYTES as u64;
                 let end = start + len.min(all) as u64;
                 if markers && marker::count(start, end) > 0 { None } else { wire.front(start, end) }
             }
@@ -251,14 +251,14 @@ impl<'a> Ulpdu<'a> {
 
     /// At most `len` bytes from `offset` on, in order, by buffer. Markers separate the runs of a buffer.
     pub fn pieces(&self, offset: usize, len: usize) -> impl Iterator<Item = Runs<'a>> + use<'a> {
-        let start = self.header + LENGTH_BYTES as u64;
+        let start = self.length_at + LENGTH_BYTES as u64;
         let (wire, all, markers) = match self.bytes {
             UlpduBytes::Whole(bytes) => (Wire::slice(start, bytes), bytes.len(), false),
             UlpduBytes::Cut { wire, len, markers } => (wire, len, markers),
         };
         let offset = offset.min(all);
         let len = len.min(all - offset);
-        let from = marker::nth_content(self.header, (LENGTH_BYTES + offset) as u64, markers);
+        let from = marker::nth_content(self.length_at, (LENGTH_BYTES + offset) as u64, markers);
         let to = match len {
             0 => from,
             len => marker::end_of_content(from, len as u64, markers),
@@ -278,7 +278,7 @@ impl<'a> Ulpdu<'a> {
 impl std::fmt::Debug for Ulpdu<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Ulpdu")
-            .field("position", &self.header)
+            .field("position", &self.length_at)
             .field("len", &self.len())
             .finish_non_exhaustive()
     }

@@ -8,7 +8,8 @@
 
 use dp::Mbuf;
 
-use super::early::{EarlyRecord, Search};
+use super::early::Search;
+use super::early_fpdu::EarlyFpdu;
 use super::fpdu::{Extent, Unsound};
 use super::held::NoSlot;
 use super::ulpdu::{Ulpdu, Wire};
@@ -23,7 +24,7 @@ pub enum Received<'a> {
     /// The next one in the sender's order. It came as [`Ahead`](Self::Ahead) before, and was placed then.
     Placed {
         /// Its first bytes: 18, or all if it has fewer.
-        header: &'a [u8],
+        head: &'a [u8],
         /// Bytes of the ULPDU.
         ulpdu_len: usize,
     },
@@ -43,7 +44,7 @@ pub struct Ulpdus<'a> {
     slab: &'a mut HeldSlab,
     source: FpduSource,
     /// The FPDU that is handed up as [`Received::Placed`].
-    placed: Option<EarlyRecord>,
+    placed: Option<EarlyFpdu>,
     exhausted: bool,
 }
 
@@ -69,7 +70,7 @@ enum NextFpdu {
     /// A valid FPDU that begins in this slot.
     InSlot(u32, Extent),
     /// One that was placed early and is in order now.
-    Placed(EarlyRecord),
+    Placed(EarlyFpdu),
 }
 
 impl<'a> Ulpdus<'a> {
@@ -118,7 +119,7 @@ impl<'a> Ulpdus<'a> {
         let Self { deframer, source: FpduSource::Buffer { start, buf }, .. } = self else { return None };
         let (next, bytes) = (deframer.next, buf.head());
         let done = (next - *start) as usize;
-        if !deframer.records.is_empty() {
+        if !deframer.early.is_empty() {
             return None;
         }
         // `next_of_any` reports what is wrong with it.
@@ -143,7 +144,7 @@ impl<'a> Ulpdus<'a> {
     #[inline]
     fn is_used_up(&self) -> bool {
         let FpduSource::Buffer { start, buf } = &self.source else { return false };
-        self.deframer.next - *start == buf.len() as u64 && self.deframer.records.is_empty()
+        self.deframer.next - *start == buf.len() as u64 && self.deframer.early.is_empty()
     }
 
     /// The next ULPDU from any source.
@@ -201,9 +202,9 @@ impl<'a> Ulpdus<'a> {
         // RFC 5041 section 3 (DDP-034): a ULPDU beyond a hole is marked as such, and comes again in the
         // sender's order.
         match (found, &self.source) {
-            (NextFpdu::Placed(record), _) => {
-                let record = self.placed.insert(record);
-                Some(Received::Placed { header: record.header(), ulpdu_len: record.ulpdu_bytes })
+            (NextFpdu::Placed(early), _) => {
+                let early = self.placed.insert(early);
+                Some(Received::Placed { head: early.ulpdu_head(), ulpdu_len: early.ulpdu_bytes })
             }
             (NextFpdu::InBuffer(extent), FpduSource::Buffer { start, buf }) => {
                 Some(Received::InOrder(extent.ulpdu(Wire::buf(*start, buf), framing)))
@@ -235,63 +236,59 @@ impl Deframer {
         slab: &mut HeldSlab,
     ) -> Result<Option<NextFpdu>, MpaError> {
         advance(start, buf, self.next);
-        if buf.is_empty() && self.records.is_empty() {
+        if buf.is_empty() && self.early.is_empty() {
             return Ok(None);
         }
-        let record = self.first_record(slab);
-        if let Some(record) = record.filter(|record| record.start <= self.next) {
-            return self.take_placed(record, slab).map(Some);
+        let early = self.first_early(slab);
+        if let Some(early) = early.filter(|early| early.start <= self.next) {
+            return self.take_placed(early, slab).map(Some);
         }
-        Ok(self.take_whole(Wire::buf(*start, buf), record)?.map(NextFpdu::InBuffer))
+        Ok(self.take_whole(Wire::buf(*start, buf), early)?.map(NextFpdu::InBuffer))
     }
 
     /// The next FPDU in the held buffers. Drops the buffers before it.
     fn find_in_held(&mut self, slab: &mut HeldSlab) -> Result<Option<NextFpdu>, MpaError> {
         self.released += self.held.drop_before(slab, self.next);
-        let record = self.first_record(slab);
-        if let Some(record) = record.filter(|record| record.start <= self.next) {
-            return self.take_placed(record, slab).map(Some);
+        let early = self.first_early(slab);
+        if let Some(early) = early.filter(|early| early.start <= self.next) {
+            return self.take_placed(early, slab).map(Some);
         }
         let Some(head) = self.held.list.head() else { return Ok(None) };
         let Some(wire) = Wire::held(&slab.buffers, head) else { return Ok(None) };
-        Ok(self.take_whole(wire, record)?.map(|extent| NextFpdu::InSlot(head, extent)))
+        Ok(self.take_whole(wire, early)?.map(|extent| NextFpdu::InSlot(head, extent)))
     }
 
     /// The first FPDU that was placed early.
-    fn first_record(&self, slab: &HeldSlab) -> Option<EarlyRecord> {
-        self.records.head().and_then(|id| slab.records.at(id)).copied()
+    fn first_early(&self, slab: &HeldSlab) -> Option<EarlyFpdu> {
+        self.early.head().and_then(|id| slab.early.at(id)).copied()
     }
 
     /// Hands up the first FPDU that was placed early, which begins at or before the next one.
-    fn take_placed(&mut self, record: EarlyRecord, slab: &mut HeldSlab) -> Result<NextFpdu, MpaError> {
-        if record.start != self.next {
+    fn take_placed(&mut self, early: EarlyFpdu, slab: &mut HeldSlab) -> Result<NextFpdu, MpaError> {
+        if early.start != self.next {
             // By its length, an FPDU overlaps one that a marker led to.
             return Err(MpaError::Marker { position: self.next });
         }
-        if let Some(head) = self.records.head() {
-            slab.records.remove(&mut self.records, head);
+        if let Some(head) = self.early.head() {
+            slab.early.remove(&mut self.early, head);
         }
         // RFC 5044 section 2.2 (MPA-020): an FPDU that was placed early is handed up again in the sender's
         // order, when all bytes before it have arrived.
-        self.next = record.end;
+        self.next = early.end;
         self.counters.fpdus += 1;
-        Ok(NextFpdu::Placed(record))
+        Ok(NextFpdu::Placed(early))
     }
 
     /// Takes the next FPDU, if it is complete in `wire`, before the frontier, and valid.
     #[inline]
-    fn take_whole(
-        &mut self,
-        wire: Wire<'_>,
-        record: Option<EarlyRecord>,
-    ) -> Result<Option<Extent>, MpaError> {
+    fn take_whole(&mut self, wire: Wire<'_>, early: Option<EarlyFpdu>) -> Result<Option<Extent>, MpaError> {
         // RFC 5044 sections 5.2 and 6 (MPA-124, MPA-127, MPA-129): in order, the length of the last valid
         // FPDU gives the start of this one.
         let position = self.next;
         let Some(extent) = Extent::read(wire, position, self.framing) else {
             return Ok(None);
         };
-        if record.is_some_and(|record| record.start < extent.end) && extent.header < self.frontier {
+        if early.is_some_and(|early| early.start < extent.end) && extent.length_at < self.frontier {
             // The lengths and a marker disagree. The bytes of the other FPDU are freed, so no CRC can say
             // which is wrong.
             return Err(MpaError::Marker { position });

@@ -50,7 +50,7 @@ fn edge_positions() {
         (508, 1, 512, 4, 520),
         (508, 1442, 1536, 1028, 508 + 1448 + 12),
     ] {
-        let header = header_of(start, true);
+        let header = length_field_of(start, true);
         assert_eq!(start_of(header, true), start);
         assert_eq!(pointer(marker, header), pointed);
         assert_eq!(target(marker, pointed), Some(header));
@@ -75,7 +75,7 @@ fn all_markers_of_an_fpdu_point_to_its_length() {
 #[test]
 fn a_marker_splits_no_field() {
     for (start, ulpdu) in (0..128).flat_map(|word| (0..=520).map(move |ulpdu| (4 * word, ulpdu))) {
-        let (header, end) = (header_of(start, true), fpdu_end(start, ulpdu, true));
+        let (header, end) = (length_field_of(start, true), fpdu_end(start, ulpdu, true));
         let padded = nth_content(header, fpdu_bytes(ulpdu) as u64 - 8, true);
         for word in [header, padded, end - 4] {
             assert!((word..word + 4).all(|at| at % 512 >= 4), "{ulpdu} bytes at {start}: {word}");
@@ -152,7 +152,7 @@ proptest! {
     #[test]
     fn every_marker_of_an_fpdu_leads_to_it(word in 0_u64..1 << 40, ulpdu in 0_usize..=64_768) {
         let start = 4 * word;
-        let (header, end) = (header_of(start, true), fpdu_end(start, ulpdu, true));
+        let (header, end) = (length_field_of(start, true), fpdu_end(start, ulpdu, true));
         let mut at = at_or_after(start);
         while at < end {
             let value = pointer(at, header);

@@ -131,7 +131,7 @@ impl Stream {
             *may_send |= !matches!(received, Received::Ahead(_));
             match received {
                 Received::InOrder(ulpdu) => delivery.deliver(&ulpdu)?,
-                Received::Placed { header, ulpdu_len } => delivery.deliver_placed(header, ulpdu_len)?,
+                Received::Placed { head, ulpdu_len } => delivery.deliver_placed(head, ulpdu_len)?,
                 Received::Ahead(ulpdu) => {
                     if delivery.place_early(&ulpdu) {
                         ulpdus.mark_placed();

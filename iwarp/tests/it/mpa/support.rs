@@ -149,7 +149,7 @@ impl Receiver {
         while let Some(received) = ulpdus.next()? {
             match received {
                 Received::InOrder(ulpdu) => sink.ulpdus.push(whole(&ulpdu)),
-                Received::Placed { header, ulpdu_len } => sink.deliver_placed(header, ulpdu_len),
+                Received::Placed { head, ulpdu_len } => sink.deliver_placed(head, ulpdu_len),
                 Received::Ahead(ulpdu) => {
                     if sink.place_early(&ulpdu) {
                         ulpdus.mark_placed();

@@ -132,13 +132,13 @@ impl Delivery<'_> {
         let room = |index| self.inbound.request(index).map_or(0, RecvRequest::length);
         // RFC 7306 section 8.2 (EXT-149): DDP checks MSN, offset and length of Immediate Data as those of a
         // Send.
-        let slot = sends.check(header, payload_len, room).map_err(TerminateError::from)?;
+        let destination = sends.check(header, payload_len, room).map_err(TerminateError::from)?;
         let opcode = self.check_opcode(header)?;
         if opcode.is_immediate() {
             immediate.check(header, payload_len)?;
         }
-        if let (Some(request), Some(ulpdu)) = (self.inbound.request(slot.index), piece.ulpdu) {
-            self.scatter(request, slot.offset, ulpdu, payload_len).map_err(|_| SendFault::Local)?;
+        if let (Some(request), Some(ulpdu)) = (self.inbound.request(destination.index), piece.ulpdu) {
+            self.scatter(request, destination.offset, ulpdu, payload_len).map_err(|_| SendFault::Local)?;
             self.counters.rx_placed_bytes += payload_len as u64;
             if opcode.is_immediate() {
                 ulpdu
