@@ -6,7 +6,7 @@
 //! | [`Arrival`] | place | deliver | a failed check |
 //! |---|---|---|---|
 //! | [`Arrival::InOrder`] | now | now | ends the stream |
-//! | [`Arrival::Early`], beyond a hole | now, if every check passes | no | is ignored: the segment is not placed and arrives again in order |
+//! | [`Arrival::Ahead`], beyond a hole | now, if every check passes | no | is ignored: the segment is not placed and arrives again in order |
 //! | [`Arrival::Placed`], the frontier has reached it | already done | now | ends the stream |
 //!
 //! What it is not: it owns no buffers (`crate::memory` and the queues of a queue pair do), and it knows no
@@ -33,7 +33,7 @@ pub enum Arrival {
     /// At the in-order frontier and not yet placed: place, then deliver.
     InOrder,
     /// Ahead of a hole: place only, if every check passes.
-    Early,
+    Ahead,
     /// Placed early; the frontier has now reached it: deliver only.
     Placed,
 }
@@ -46,6 +46,6 @@ impl Arrival {
 
     /// Whether the segment is to be delivered now. A failed check is then an error of the stream.
     pub fn delivers(self) -> bool {
-        self != Arrival::Early
+        self != Arrival::Ahead
     }
 }

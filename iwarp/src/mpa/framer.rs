@@ -160,7 +160,7 @@ impl FpduWriter<'_> {
     /// # Panics
     /// When there are more than [`left`](Self::left).
     pub fn put(&mut self, bytes: &[u8]) {
-        self.take(bytes.len());
+        self.count_off(bytes.len());
         self.write(bytes);
     }
 
@@ -172,7 +172,7 @@ impl FpduWriter<'_> {
     /// # Panics
     /// When there are more than [`left`](Self::left).
     pub fn fill<E>(&mut self, bytes: usize, fill: impl FnOnce(Room<'_>) -> Result<(), E>) -> Result<(), E> {
-        self.take(bytes);
+        self.count_off(bytes);
         if !self.framer.markers {
             self.sum();
             fill(Room::Whole(&mut self.out[self.at..self.at + bytes], &mut self.crc))?;
@@ -180,7 +180,7 @@ impl FpduWriter<'_> {
             self.summed = self.at;
             return Ok(());
         }
-        let stride = Stride::new(self.front());
+        let stride = Stride::new(self.write_due_marker());
         let end = self.at + stride.span(bytes);
         fill(Room::Runs(&mut self.out[self.at..end], stride))?;
         for gap in stride.gaps(end - self.at) {
@@ -200,7 +200,7 @@ impl FpduWriter<'_> {
         self.write(&[0; 3][..pad_bytes(self.ulpdu_bytes)]);
         // RFC 5044 section 4.4 (MPA-091 to MPA-093): the CRC covers all bytes from the start, including a
         // marker before the length and a marker between pad and CRC field.
-        self.front();
+        self.write_due_marker();
         self.sum();
         // RFC 5044 section 4.4 (MPA-088): the CRC field is always there.
         let field = self.crc.field();
@@ -208,13 +208,13 @@ impl FpduWriter<'_> {
         self.framer.position += self.out.len() as u64;
     }
 
-    fn take(&mut self, bytes: usize) {
+    fn count_off(&mut self, bytes: usize) {
         assert!(bytes <= self.left, "{bytes} bytes for a ULPDU that lacks {}", self.left);
         self.left -= bytes;
     }
 
     /// Writes a marker if one is due. Returns how many bytes fit before the next one.
-    fn front(&mut self) -> usize {
+    fn write_due_marker(&mut self) -> usize {
         if !self.framer.markers {
             return usize::MAX;
         }
@@ -236,7 +236,7 @@ impl FpduWriter<'_> {
     /// Writes bytes of the FPDU around the markers.
     fn write(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
-            let run = self.front().min(bytes.len());
+            let run = self.write_due_marker().min(bytes.len());
             let (now, rest) = bytes.split_at(run);
             self.out[self.at..self.at + run].copy_from_slice(now);
             self.at += run;

@@ -98,13 +98,13 @@ pub(crate) struct CqShared {
 impl CqShared {
     /// Adds a completion. Any thread may call it; the caller holds no lock.
     pub(crate) fn push(&self, completion: WorkCompletion, wqe: Wqe) {
-        self.enter(completion, wqe);
+        self.push_unreported(completion, wqe);
         self.report_overflow();
     }
 
     /// Adds a completion. If the queue is full, the completion is lost and the caller has to call
     /// [`report_overflow`](Self::report_overflow).
-    pub(crate) fn enter(&self, completion: WorkCompletion, wqe: Wqe) {
+    pub(crate) fn push_unreported(&self, completion: WorkCompletion, wqe: Wqe) {
         let solicited = completion.solicited || completion.status != WcStatus::Success;
         if let Err(entry) = self.entries.push(Entry { completion, wqe }) {
             entry.reap();

@@ -382,14 +382,14 @@ impl QpShared {
     /// Completes a send request. It makes a completion if one was requested or if the request failed;
     /// otherwise the entry of the request is free at once.
     pub(crate) fn complete_send(&self, signaled: bool, completion: WorkCompletion) {
-        self.enter_send(signaled, completion);
+        self.finish_send(signaled, completion);
         self.send_cq.shared.report_overflow();
     }
 
-    fn enter_send(&self, signaled: bool, completion: WorkCompletion) {
+    fn finish_send(&self, signaled: bool, completion: WorkCompletion) {
         let visible = signaled || self.sq_sig_all || completion.status != WcStatus::Success;
         if visible {
-            self.send_cq.shared.enter(completion, Wqe::Send(Arc::clone(&self.wqes)));
+            self.send_cq.shared.push_unreported(completion, Wqe::Send(Arc::clone(&self.wqes)));
         }
         if self.wqes.complete_send(visible) {
             self.report_drained();
@@ -466,11 +466,11 @@ impl QpShared {
             let ended = self.ended();
             let error = ended.error;
             while let Some(entry) = self.sq.pop() {
-                self.enter_send(true, self.flushed(entry.wr_id, send_opcode(&entry.op), error));
+                self.finish_send(true, self.flushed(entry.wr_id, send_opcode(&entry.op), error));
             }
             while let Some(request) = self.rq.pop() {
                 let completion = self.flushed(request.wr_id, WcOpcode::Recv, error);
-                self.recv_cq.shared.enter(completion, Wqe::Recv(Arc::clone(&self.wqes)));
+                self.recv_cq.shared.push_unreported(completion, Wqe::Recv(Arc::clone(&self.wqes)));
             }
         }
         self.send_cq.shared.report_overflow();

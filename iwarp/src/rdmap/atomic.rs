@@ -5,8 +5,8 @@
 //! What it is not: access to the word, which [`EpochGuard::check_atomic`](crate::memory::EpochGuard) gives.
 
 use crate::memory::Stag;
-use crate::rdmap::control::Extensions;
 use crate::rdmap::error::TerminateError;
+use crate::rdmap::opcode::Extensions;
 
 /// The operation of an Atomic Request. All values are numbers, independent of the byte order of either
 /// machine.

@@ -6,18 +6,18 @@
 //! of messages and the state of a stream.
 
 pub mod atomic;
-pub mod control;
 pub mod error;
 pub mod immediate;
+pub mod opcode;
 pub mod read_request;
 pub mod read_sink;
 pub(crate) mod stream;
 pub mod terminate;
 
 pub use atomic::{AtomicOp, AtomicRequest, AtomicResponse};
-pub use control::{Extensions, Opcode, Queue};
 pub use error::TerminateError;
 pub use immediate::{IMMEDIATE_LEN, ImmediateData};
+pub use opcode::{Extensions, Opcode, Queue};
 pub use read_request::ReadRequest;
 pub use read_sink::ReadSink;
 pub use terminate::{BitOrder, Terminate, TerminateParseError};

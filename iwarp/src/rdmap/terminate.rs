@@ -10,8 +10,8 @@ use std::fmt;
 use arrayvec::ArrayVec;
 
 use crate::ddp::{Header, TaggedHeader, UntaggedHeader};
-use crate::rdmap::control::Opcode;
 use crate::rdmap::error::{Inclusion, TerminateError};
+use crate::rdmap::opcode::Opcode;
 use crate::rdmap::read_request::ReadRequest;
 
 /// Third control byte: the segment length is valid.
@@ -69,7 +69,7 @@ impl Terminate {
     pub const MAX_LEN: usize = 52;
 
     /// A Terminate for an error without a failing message of the peer.
-    pub fn local(error: TerminateError) -> Self {
+    pub fn bare(error: TerminateError) -> Self {
         let (layer, etype, code) = error.codes();
         Self {
             layer,
@@ -93,7 +93,7 @@ impl Terminate {
         segment_len: usize,
         read_request: Option<ReadRequest>,
     ) -> Self {
-        let mut terminate = Self::local(error);
+        let mut terminate = Self::bare(error);
         let inclusion = error.inclusion(read_request.is_some());
         let header = echoed_header(segment_head);
         if let (Inclusion::DdpHeader | Inclusion::ReadRequestHeader, Some(header)) = (inclusion, header) {

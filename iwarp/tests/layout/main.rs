@@ -90,7 +90,7 @@ fn an_arrow_back_is_found_however_it_is_written() {
         ("memory/table.rs", "fn f(x: &crate::ddp::Header) {}", Some("ddp")),
         ("memory/sum/mod.rs", "use super::super::mpa::Crc32c;", Some("mpa")),
         ("mpa/mod.rs", "mod tests {\n    use super::super::rdmap::Opcode;\n}", Some("rdmap")),
-        ("rdmap/control.rs", "use crate::rdmap::stream::Failure;", Some("rdmap/stream")),
+        ("rdmap/opcode.rs", "use crate::rdmap::stream::Failure;", Some("rdmap/stream")),
         ("queues/qp.rs", "use super::super::verbs;", Some("verbs")),
         ("rdmap/stream/mod.rs", "use crate::verbs::QueuePair;", Some("verbs")),
         ("memory/table.rs", "// use crate::verbs::Context;\n/* crate::engine */", None),

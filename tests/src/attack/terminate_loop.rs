@@ -56,7 +56,7 @@ impl Actor for TerminateLoop {
             } else {
                 self.terminated += 1;
             }
-            let terminate = Terminate::local(TerminateError::StreamCatastrophic).to_bytes();
+            let terminate = Terminate::bare(TerminateError::StreamCatastrophic).to_bytes();
             let fpdu = peer.fpdu(&untagged(0x47, 2, 1, &terminate));
             let frame = peer.send_data(&fpdu);
             peer.queue(frame);

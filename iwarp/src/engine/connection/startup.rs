@@ -308,8 +308,8 @@ impl Connection {
                 // code 6 or 7, then the end.
                 let TerminateCode { layer, etype, code } = error.terminate_code();
                 let known = TerminateError::from_codes(layer, etype, code);
-                let terminate = Terminate::local(known.unwrap_or(TerminateError::MpaStartupCatastrophic));
-                self.fail(io, Failure::Local(terminate));
+                let terminate = Terminate::bare(known.unwrap_or(TerminateError::MpaStartupCatastrophic));
+                self.fail(io, Failure::Here(terminate));
                 self.drop_reassembly(io, reassembly);
             }
         }

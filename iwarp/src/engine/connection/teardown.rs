@@ -86,7 +86,7 @@ impl Connection {
             _ if self.is_ending() => {}
             Ask::Close => self.disconnect(io),
             Ask::Terminate if matches!(self.phase, Phase::FullOperation(_)) => {
-                self.fail(io, Failure::Local(Terminate::local(TerminateError::LocalCatastrophic)));
+                self.fail(io, Failure::Here(Terminate::bare(TerminateError::LocalCatastrophic)));
             }
             Ask::Terminate | Ask::Abandon => self.abort(io),
         }
@@ -123,7 +123,7 @@ impl Connection {
         match failure {
             // RFC 7306 section 8.1 (EXT-146): the peer gets a Terminate, whether a message of ours could not
             // be made or a message of its own is wrong.
-            Failure::Local(terminate) | Failure::User(terminate) if full.stream.may_send() => {
+            Failure::Here(terminate) | Failure::User(terminate) if full.stream.may_send() => {
                 // RFC 5044 section 8 (MPA-239), RFC 6581 section 9.3 (MPA2-095): the Terminate goes out
                 // before TCP is closed.
                 // RFC 5040 section 7.1 (RDMAP-324): an error that is found here is told to the peer.
@@ -135,7 +135,7 @@ impl Connection {
                 io.counters.rx_terminates += 1;
                 self.close(io);
             }
-            Failure::Local(_) | Failure::User(_) | Failure::Lost(_) => io.tcp.abort(io.now, self.conn),
+            Failure::Here(_) | Failure::User(_) | Failure::Lost(_) => io.tcp.abort(io.now, self.conn),
         }
     }
 
@@ -260,8 +260,8 @@ impl Connection {
 fn report(failure: &Failure, may_send: bool) -> Option<Arc<TerminateReport>> {
     let origin = match failure {
         Failure::Peer(_) | Failure::Unreadable => TerminateOrigin::Received,
-        Failure::Local(_) | Failure::User(_) | Failure::Lost(_) if may_send => TerminateOrigin::Sent,
-        Failure::Local(_) | Failure::User(_) | Failure::Lost(_) => TerminateOrigin::NotSent,
+        Failure::Here(_) | Failure::User(_) | Failure::Lost(_) if may_send => TerminateOrigin::Sent,
+        Failure::Here(_) | Failure::User(_) | Failure::Lost(_) => TerminateOrigin::NotSent,
     };
     Some(Arc::new(TerminateReport { origin, terminate: failure.terminate()?.clone() }))
 }

@@ -122,7 +122,7 @@ impl Search {
         // There is a free slot: `walk` has checked that.
         let inserted = slab.early.insert(&mut deframer.early, after, fpdu);
         debug_assert!(inserted.is_ok());
-        let (released, next) = deframer.held.account(slab, slot, start, end);
+        let (released, next) = deframer.held.mark_placed(slab, slot, start, end);
         deframer.released += released;
         self.resume_at = Some((next, end));
     }

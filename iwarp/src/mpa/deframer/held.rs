@@ -40,7 +40,7 @@ impl HeldSlab {
     }
 
     /// Slots of early FPDUs in use, and all of them.
-    pub fn records(&self) -> (usize, usize) {
+    pub fn early_fpdus(&self) -> (usize, usize) {
         (self.early.used(), self.early.capacity())
     }
 
@@ -65,7 +65,7 @@ pub struct HeldBuf {
     /// counts it until it is released.
     pub ahead: bool,
     /// Bytes in it that were placed early (and released).
-    pub(super) accounted: usize,
+    pub(super) placed: usize,
     /// Bytes of packet buffers that it pins, while it counts as ahead.
     pinned: usize,
 }
@@ -76,7 +76,7 @@ impl std::fmt::Debug for HeldBuf {
             .field("start", &self.start)
             .field("len", &self.buf.len())
             .field("ahead", &self.ahead)
-            .field("accounted", &self.accounted)
+            .field("placed", &self.placed)
             .finish()
     }
 }
@@ -143,7 +143,7 @@ impl HeldList {
     /// For a list outside of a deframer: drops buffers that arrived ahead of the frontier, the last ones
     /// first, until at least `bytes` bytes are dropped or `may` refuses a range.
     pub fn give_up(&mut self, slab: &mut HeldSlab, bytes: usize, may: impl FnMut(&[Range<u64>]) -> bool) {
-        self.evict(slab, List::default(), bytes, may);
+        self.give_up_unplaced(slab, List::default(), bytes, may);
     }
 
     /// Drops all buffers. Returns how many bytes the caller has to release.
@@ -160,7 +160,7 @@ impl HeldList {
         let count = slab.buffers.check_list(self.list)?;
         let mut pinned = 0;
         for held in self.iter(slab) {
-            ensure!(held.accounted < held.buf.len(), "nothing of it is waited for: {held:?}");
+            ensure!(held.placed < held.buf.len(), "nothing of it is waited for: {held:?}");
             ensure!(held.ahead == (held.pinned > 0), "{} bytes pinned: {held:?}", held.pinned);
             pinned += held.pinned;
         }
@@ -195,7 +195,7 @@ impl HeldList {
             return Ok(Some(before));
         }
         let pinned = if ahead { buffer_bytes(&buf) } else { 0 };
-        let held = HeldBuf { start, buf, ahead, accounted: 0, pinned };
+        let held = HeldBuf { start, buf, ahead, placed: 0, pinned };
         let slot = slab.buffers.insert(&mut self.list, before, held).map_err(|_| NoSlot)?;
         self.pinned += pinned;
         Ok(Some(slot))
@@ -209,7 +209,7 @@ impl HeldList {
 
     /// Buffers that arrived ahead and are before `frontier` now are in order. TCP's budget does not count
     /// bytes in order. Returns how many bytes the caller has to release.
-    pub(super) fn pass(&mut self, slab: &mut HeldSlab, frontier: u64) -> usize {
+    pub(super) fn on_frontier(&mut self, slab: &mut HeldSlab, frontier: u64) -> usize {
         let mut released = 0;
         let mut at = if self.pinned > 0 { self.list.head() } else { None };
         while let Some(id) = at
@@ -226,7 +226,7 @@ impl HeldList {
     /// Drops buffers that arrived ahead of the frontier, the last ones first, until at least `bytes` bytes
     /// outside of the FPDUs in `placed` are dropped. Before each, `may` gets the ranges of the buffer that
     /// are not placed, by position; when it refuses, nothing more is dropped.
-    pub(super) fn evict(
+    pub(super) fn give_up_unplaced(
         &mut self,
         slab: &mut HeldSlab,
         placed: List,
@@ -283,7 +283,7 @@ impl HeldList {
     /// Marks `from..to` as placed; slot `first` and the slots after it hold these bytes. Drops the buffers
     /// whose bytes are all placed. Returns the bytes to release, and the slot that holds `to` or the next one
     /// after it.
-    pub(super) fn account(
+    pub(super) fn mark_placed(
         &mut self,
         slab: &mut HeldSlab,
         first: u32,
@@ -296,9 +296,9 @@ impl HeldList {
             && let Some(held) = slab.buffers.at_mut(id)
         {
             let bytes = held.end().min(to).saturating_sub(held.start.max(from)) as usize;
-            held.accounted += bytes;
+            held.placed += bytes;
             released += if held.ahead { bytes } else { 0 };
-            let (done, reached) = (held.accounted == held.buf.len(), held.end() > to);
+            let (done, reached) = (held.placed == held.buf.len(), held.end() > to);
             at = if reached && !done { Some(id) } else { slab.buffers.next(id) };
             if done {
                 self.remove(slab, id);
@@ -314,7 +314,7 @@ impl HeldList {
 impl HeldBuf {
     /// Bytes that TCP's budget still counts.
     fn unreleased(&self) -> usize {
-        if self.ahead { self.buf.len() - self.accounted } else { 0 }
+        if self.ahead { self.buf.len() - self.placed } else { 0 }
     }
 
     /// Appends the bytes of a small buffer, if they fit.

@@ -138,7 +138,7 @@ impl Deframer {
     /// peer may send them again. The caller must not release them.
     pub fn give_up(&mut self, bytes: usize, slab: &mut HeldSlab, mut may: impl FnMut(&[Range<u64>]) -> bool) {
         let origin = self.origin;
-        self.held.evict(slab, self.early, bytes, |positions| {
+        self.held.give_up_unplaced(slab, self.early, bytes, |positions| {
             let mut ranges: ArrayVec<_, MAX_EVICT_RANGES> = ArrayVec::new();
             ranges.extend(positions.iter().map(|range| range.start + origin..range.end + origin));
             may(&ranges)

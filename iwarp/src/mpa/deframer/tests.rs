@@ -61,7 +61,7 @@ impl Bench {
         while let Some(received) = ulpdus.next()? {
             match received {
                 Received::InOrder(ulpdu) => seen.push(Whole(bytes(&ulpdu))),
-                Received::Placed { header, ulpdu_len } => seen.push(Placed(header.to_vec(), ulpdu_len)),
+                Received::Placed { head, ulpdu_len } => seen.push(Placed(head.to_vec(), ulpdu_len)),
                 Received::Ahead(ulpdu) => {
                     let bytes = bytes(&ulpdu);
                     if bytes.first() != Some(&b'n') {
@@ -84,7 +84,7 @@ impl Bench {
 
     /// Buffers and records in use, and buffers missing from the pool.
     fn kept(&self) -> (usize, usize, usize) {
-        (self.slab.buffers().0, self.slab.early().0, self.pool.capacity() - self.pool.available())
+        (self.slab.buffers().0, self.slab.early_fpdus().0, self.pool.capacity() - self.pool.available())
     }
 }
 

@@ -192,7 +192,7 @@ impl<'a> Ulpdus<'a> {
     #[inline]
     fn exhaust(&mut self) {
         let Self { deframer, slab, .. } = self;
-        deframer.released += deframer.held.pass(slab, deframer.frontier);
+        deframer.released += deframer.held.on_frontier(slab, deframer.frontier);
         self.exhausted = true;
     }
 

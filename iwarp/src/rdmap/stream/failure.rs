@@ -9,7 +9,7 @@ use crate::rdmap::{Terminate, TerminateError};
 #[derive(Clone, Debug)]
 pub(crate) enum Failure {
     /// An error found here: the peer gets a Terminate.
-    Local(Terminate),
+    Here(Terminate),
     /// An error found here in a correct message of the peer, or in the answer to one, because memory was
     /// revoked while it was in use: the peer gets a Terminate. Our user has revoked it. (A peer may do so
     /// too, by a Send with Invalidate behind its own Read. Nothing here tells the two apart, and the peer
@@ -25,14 +25,14 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    pub(super) fn local(error: TerminateError) -> Self {
-        Self::Local(Terminate::local(error))
+    pub(super) fn here(error: TerminateError) -> Self {
+        Self::Here(Terminate::bare(error))
     }
 
     /// Where the error was found.
     pub(crate) fn origin(&self) -> Origin {
         match self {
-            Self::Local(_) => Origin::Here,
+            Self::Here(_) => Origin::Here,
             Self::User(_) => Origin::User,
             Self::Peer(_) | Self::Unreadable => Origin::Peer,
             Self::Lost(_) => Origin::Lost,
@@ -49,7 +49,7 @@ impl Failure {
             TerminateError::MpaStartupCatastrophic,
         ];
         match self {
-            Self::Local(Terminate { layer, etype, code, .. }) => {
+            Self::Here(Terminate { layer, etype, code, .. }) => {
                 !OURS.iter().any(|ours| ours.codes() == (*layer, *etype, *code))
             }
             Self::Peer(_) | Self::Unreadable => true,
@@ -60,7 +60,7 @@ impl Failure {
     /// The Terminate that is sent or was received.
     pub(crate) fn terminate(&self) -> Option<&Terminate> {
         match self {
-            Self::Local(terminate) | Self::User(terminate) | Self::Peer(terminate) => Some(terminate),
+            Self::Here(terminate) | Self::User(terminate) | Self::Peer(terminate) => Some(terminate),
             Self::Unreadable | Self::Lost(_) => None,
         }
     }
@@ -69,7 +69,7 @@ impl Failure {
     /// a code of its own: the message was an RDMAP message that cannot be carried out.
     pub(crate) fn stream_error(&self) -> StreamError {
         match self {
-            Self::Local(terminate) | Self::User(terminate) => stream_error(terminate, false),
+            Self::Here(terminate) | Self::User(terminate) => stream_error(terminate, false),
             Self::Peer(terminate) => stream_error(terminate, true),
             Self::Unreadable => {
                 let (layer, etype, code) = TerminateError::OperationUnspecified.codes();
@@ -89,7 +89,7 @@ impl From<MpaError> for Failure {
             Action::Terminate => {
                 let code = error.terminate_code();
                 let known = TerminateError::from_codes(code.layer, code.etype, code.code);
-                Self::local(known.unwrap_or(TerminateError::MpaMarker))
+                Self::here(known.unwrap_or(TerminateError::MpaMarker))
             }
             Action::Close | Action::Report => Self::Lost(error),
         }

@@ -37,9 +37,9 @@ pub(super) enum PayloadSource {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum FetchError {
     /// Memory of our user: key, range or rights are no longer valid.
-    Local,
+    OwnMemory,
     /// Memory that the peer reads: revoked since the request was checked.
-    Remote(Fault),
+    PeerMemory(Fault),
 }
 
 /// A message with segments still to be cut.
@@ -120,7 +120,7 @@ impl PayloadSource {
                 guard
                     .check_read(request.source_stag, to, u64::from(len), by)
                     .and_then(|source| fill(fpdu, &source))
-                    .map_err(FetchError::Remote)
+                    .map_err(FetchError::PeerMemory)
             }
             Self::Gather(sg_list) => gather(sg_list, offset, len, fpdu, guard, by),
         }
@@ -148,7 +148,7 @@ fn gather(
         guard
             .check_source(Stag(sge.lkey), sge.addr + u64::from(skip), u64::from(take), by.pd)
             .and_then(|source| fill(fpdu, &source))
-            .map_err(|_| FetchError::Local)?;
+            .map_err(|_| FetchError::OwnMemory)?;
         skip = 0;
         left -= take;
     }

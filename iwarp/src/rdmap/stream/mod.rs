@@ -8,7 +8,7 @@
 //! | `peer_request.rs` | the peer's Reads and atomics, until they are answered |
 //! | `request_pool.rs`, `slot_pool.rs` | the queues of both, for all streams of an engine |
 //! | `message.rs` | a message being sent: headers, source of its payload, segments left to cut |
-//! | `local.rs` | requests that send nothing |
+//! | `unsent.rs` | requests that send nothing |
 //! | `failure.rs` | why a stream ends |
 //! | `counters.rs` | counters of all streams |
 //!
@@ -30,13 +30,13 @@ use crate::rdmap::Terminate;
 mod counters;
 mod failure;
 mod inbound;
-mod local;
 mod message;
 mod outbound;
 mod outstanding;
 mod peer_request;
 mod request_pool;
 mod slot_pool;
+mod unsent;
 
 pub(crate) use counters::StreamCounters;
 pub(crate) use failure::Failure;

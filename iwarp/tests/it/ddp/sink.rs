@@ -61,7 +61,7 @@ impl Sink {
             return;
         }
         if position > self.frontier {
-            match self.arrive(Arrival::Early, segment) {
+            match self.arrive(Arrival::Ahead, segment) {
                 Ok(header) => self.placed.insert(position, header).map(|_| ()),
                 Err(_) => self.waiting.insert(position, segment.to_vec()).map(|_| ()),
             };

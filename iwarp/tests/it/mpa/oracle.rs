@@ -217,7 +217,7 @@ fn aligned_segments_behind_a_loss_are_placed() {
         receiver.segment(*at, wire, 2048).unwrap();
     }
     assert_eq!((receiver.sink.placed, receiver.sink.ulpdus.len()), (39, 0));
-    assert_eq!((receiver.ahead, receiver.slab.buffers().0, receiver.slab.records().0), (0, 0, 39));
+    assert_eq!((receiver.ahead, receiver.slab.buffers().0, receiver.slab.early_fpdus().0), (0, 0, 39));
     receiver.segment(0, &segments[0].1, 2048).unwrap();
     assert!(receiver.deframer.at_boundary());
     assert!(receiver.finish().ulpdus == ulpdus);

@@ -204,7 +204,7 @@ impl Receiver {
         let released = self.deframer.clear(&mut self.slab);
         self.release(released);
         assert_eq!(self.ahead, 0, "bytes counted for ever");
-        assert_eq!((self.slab.buffers().0, self.slab.records().0), (0, 0), "slots left taken");
+        assert_eq!((self.slab.buffers().0, self.slab.early_fpdus().0), (0, 0), "slots left taken");
         assert_eq!(self.pool.available(), self.pool.capacity(), "buffers left behind");
         self.sink
     }

@@ -12,7 +12,7 @@ use iwarp::ddp::{DdpError, Header, TaggedHeader, UntaggedQueue, tagged};
 use iwarp::memory::{
     Access, Accessor, Base, MemoryTable, Participant, PdId, RegisterOptions, Registration, Stag, StreamId,
 };
-use iwarp::rdmap::control::invalidate_stag;
+use iwarp::rdmap::opcode::invalidate_stag;
 use iwarp::rdmap::read_sink::ReadProgress;
 use iwarp::rdmap::{Extensions, Opcode, Queue, ReadRequest, ReadSink, Terminate, TerminateError};
 

@@ -3,8 +3,8 @@
 use crate::common::ulpdu::from_hex;
 use iwarp::ddp::{DdpError, Header};
 use iwarp::memory::{Fault, Stag};
-use iwarp::rdmap::control::invalidate_stag;
 use iwarp::rdmap::error::Inclusion;
+use iwarp::rdmap::opcode::invalidate_stag;
 use iwarp::rdmap::{BitOrder, Extensions, Opcode, Queue, ReadRequest, Terminate, TerminateError};
 use proptest::prelude::*;
 
@@ -82,7 +82,7 @@ fn every_terminate_is_built_to_the_byte() {
     let terminate =
         |error, segment: &[u8], request| Terminate::of_segment(error, segment, segment.len(), request);
     for (built, golden) in [
-        (Terminate::local(TerminateError::LocalCatastrophic), "00000000"),
+        (Terminate::bare(TerminateError::LocalCatastrophic), "00000000"),
         // An LLP error has no header of the segment, even if one is given.
         (terminate(TerminateError::MpaCrc, &write, None), "20020000"),
         (terminate(TerminateError::DdpBounds, &write, None), "1101c0000012c140112233440000000000001000"),
@@ -240,7 +240,7 @@ fn siws_bit_order_is_recognised_where_it_can_be() {
 #[test]
 fn odd_terminates_are_parsed_by_their_bits() {
     let zeros = Terminate::parse(&[0; 52]).unwrap();
-    assert_eq!(without_control(zeros), Terminate::local(TerminateError::LocalCatastrophic));
+    assert_eq!(without_control(zeros), Terminate::bare(TerminateError::LocalCatastrophic));
     let unknown = Terminate::parse(&from_hex("f7ab0000")).unwrap();
     assert_eq!((unknown.layer, unknown.etype, unknown.code, unknown.error()), (0xF, 7, 0xAB, None));
     assert!(unknown.to_string().contains("layer 15, type 7, code 0xab"));

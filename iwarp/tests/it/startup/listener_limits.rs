@@ -142,7 +142,7 @@ fn an_address_may_fail_so_often_in_a_second() {
     assert!(d.is_over());
     for opcode in [0xf, 0x7] {
         let _qp = established(&mut d);
-        let terminate = Terminate::local(TerminateError::StreamCatastrophic).to_bytes();
+        let terminate = Terminate::bare(TerminateError::StreamCatastrophic).to_bytes();
         let ulpdu = untagged([0x41, 0x40 | opcode], 0, [2, 1, 0], &terminate);
         d.pair.send(&fpdu(&mut Framer::new(false, true), &ulpdu));
         assert!(d.is_over(), "{opcode:#x}");

@@ -15,7 +15,7 @@ use crate::mpa::startup::{Rtr, RtrKinds};
 use crate::queues::RecvRequest;
 use crate::rdmap::{Extensions, ImmediateData, Queue, Terminate, TerminateError};
 
-mod control;
+mod rdmap_queues;
 mod send;
 mod tagged;
 
@@ -49,7 +49,7 @@ pub(super) struct Inbound {
     /// The current Immediate Data.
     immediate: ImmediateData,
     /// The part received so far of a message of queue 1, 2 or 3.
-    control: ArrayVec<u8, { control::MAX_LEN }>,
+    partial: ArrayVec<u8, { rdmap_queues::MAX_LEN }>,
     /// Whether the first message may be an empty Send as RTR, as our Reply allowed. It takes no receive
     /// request.
     expects_rtr: bool,
@@ -73,7 +73,7 @@ impl Inbound {
             ahead: VecDeque::with_capacity(ahead_max),
             ahead_max,
             immediate: ImmediateData::default(),
-            control: ArrayVec::new(),
+            partial: ArrayVec::new(),
             expects_rtr: matches!(rtr, Rtr::Expect(kinds) if kinds.contains(RtrKinds::SEND)),
         }
     }
@@ -136,7 +136,7 @@ impl Delivery<'_> {
     pub(super) fn place_early(&mut self, ulpdu: &Ulpdu<'_>) -> bool {
         let mut room = [0; Header::MAX_LEN];
         let head = head(ulpdu, &mut room);
-        let piece = Piece { head, len: ulpdu.len(), ulpdu: Some(ulpdu), arrival: Arrival::Early };
+        let piece = Piece { head, len: ulpdu.len(), ulpdu: Some(ulpdu), arrival: Arrival::Ahead };
         let placed = match Header::parse(piece.head) {
             Ok(Header::Tagged(header)) => self.tagged(&piece, &header).is_ok(),
             // RFC 7306 section 5.4 (EXT-107): of untagged messages only Sends are placed beyond a hole, so
@@ -188,7 +188,7 @@ impl Delivery<'_> {
 
 impl Piece<'_, '_> {
     fn fail(&self, error: impl Into<TerminateError>) -> Failure {
-        Failure::Local(self.terminate(error.into()))
+        Failure::Here(self.terminate(error.into()))
     }
 
     fn terminate(&self, error: TerminateError) -> Terminate {

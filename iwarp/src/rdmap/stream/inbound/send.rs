@@ -4,7 +4,7 @@ use crate::ddp::{DdpError, UntaggedHeader, UntaggedQueue};
 use crate::memory::{Fault, Stag};
 use crate::mpa::Ulpdu;
 use crate::queues::{RecvRequest, WcOpcode, WcStatus, WorkCompletion};
-use crate::rdmap::{Opcode, Terminate, TerminateError, control};
+use crate::rdmap::{Opcode, Terminate, TerminateError, opcode};
 
 use super::{BOUND_AHEAD, Delivery, Failure, Inbound, Piece, place};
 
@@ -13,7 +13,7 @@ enum SendFault {
     /// An error of the peer.
     Protocol(TerminateError),
     /// The memory of the receive request is no longer registered.
-    Local,
+    OwnMemory,
 }
 
 impl From<TerminateError> for SendFault {
@@ -33,7 +33,7 @@ impl Delivery<'_> {
             *bound = ahead.pop_front();
         }
         if bound.is_none() {
-            self.inbound.bound = self.take();
+            self.inbound.bound = self.post_next_recv();
         }
     }
 
@@ -46,14 +46,14 @@ impl Delivery<'_> {
             return;
         }
         while self.inbound.ahead.len() < ahead
-            && let Some(request) = self.take()
+            && let Some(request) = self.post_next_recv()
         {
             self.inbound.ahead.push_back(request);
         }
     }
 
-    /// Takes the next receive request from the receive queue.
-    fn take(&mut self) -> Option<RecvRequest> {
+    /// Takes the next receive request from the receive queue, and posts it to queue 0.
+    fn post_next_recv(&mut self) -> Option<RecvRequest> {
         let request = self.common.qp.take_recv()?;
         let posted = self.inbound.sends.post(1);
         debug_assert!(posted, "{BOUND_AHEAD} and one buffers are within the queue's bounds");
@@ -102,9 +102,9 @@ impl Delivery<'_> {
                 }
                 Err(piece.fail(error))
             }
-            Err(SendFault::Local) => {
+            Err(SendFault::OwnMemory) => {
                 self.fail_bound(WcStatus::LocalProtectionError);
-                Err(Failure::User(Terminate::local(TerminateError::LocalCatastrophic)))
+                Err(Failure::User(Terminate::bare(TerminateError::LocalCatastrophic)))
             }
         }
     }
@@ -138,7 +138,8 @@ impl Delivery<'_> {
             immediate.check(header, payload_len)?;
         }
         if let (Some(request), Some(ulpdu)) = (self.inbound.request(destination.index), piece.ulpdu) {
-            self.scatter(request, destination.offset, ulpdu, payload_len).map_err(|_| SendFault::Local)?;
+            self.scatter(request, destination.offset, ulpdu, payload_len)
+                .map_err(|_| SendFault::OwnMemory)?;
             self.counters.rx_placed_bytes += payload_len as u64;
             if opcode.is_immediate() {
                 ulpdu
@@ -196,7 +197,7 @@ impl Delivery<'_> {
         // RFC 5040 sections 4.1 and 5.3 (RDMAP-099, RDMAP-250): an invalidating Send takes its STag away. The
         // field is ignored in other messages.
         if opcode.invalidates() {
-            let stag = control::invalidate_stag(header);
+            let stag = opcode::invalidate_stag(header);
             if let Err(fault) = self.guard.invalidate_remote(stag, self.common.by) {
                 self.fail_bound(WcStatus::LocalProtectionError);
                 return Err(piece.fail(TerminateError::of_invalidate_fault(fault)));

@@ -266,7 +266,7 @@ impl Outbound {
         // RFC 5041 section 3 (DDP-027): the segment that TCP offers shows the current MULPDU.
         let limit = cx.framer.ulpdu_limit(segment.capacity()) as u32;
         let Some(next) = message.segmenter.peek(limit) else {
-            return Err(Failure::local(TerminateError::DdpLocalCatastrophic));
+            return Err(Failure::here(TerminateError::DdpLocalCatastrophic));
         };
         let ulpdu_len = message.header_len() + next.len as usize;
         let wire_len = cx.framer.wire_len(ulpdu_len);
@@ -320,23 +320,23 @@ impl Outbound {
     fn fetch_failure(&mut self, error: FetchError) -> Failure {
         match (error, &mut self.current) {
             (
-                FetchError::Local,
+                FetchError::OwnMemory,
                 Some(Current {
                     completes: Completes::Request(pending) | Completes::Write { pending, .. },
                     ..
                 }),
             ) => {
                 pending.fault = Some(WcStatus::LocalProtectionError);
-                Failure::local(TerminateError::LocalCatastrophic)
+                Failure::here(TerminateError::LocalCatastrophic)
             }
             (
-                FetchError::Remote(fault),
+                FetchError::PeerMemory(fault),
                 Some(Current { message, completes: Completes::Response(request) }),
             ) => {
                 let error = TerminateError::of_read_fault(fault);
                 Failure::User(request.terminate(error, message.segmenter.cut_bytes()))
             }
-            _ => Failure::local(TerminateError::LocalCatastrophic),
+            _ => Failure::here(TerminateError::LocalCatastrophic),
         }
     }
 }

@@ -5,9 +5,9 @@ use crate::mpa::startup::RtrKind;
 use crate::queues::{Payload, RemoteAddr, SendEntry, SendFlags, SendOp, Sge, send_opcode};
 use crate::rdmap::{AtomicRequest, Opcode, ReadRequest, ReadSink, TerminateError};
 
-use super::super::local;
 use super::super::message::{Message, PayloadSource};
 use super::super::outstanding::{Outstanding, Pending};
+use super::super::unsent;
 use super::{Completes, Current, Failure, Outbound, SendContext};
 
 impl Outbound {
@@ -91,10 +91,10 @@ impl Outbound {
             }
             SendOp::LocalInvalidate { .. } | SendOp::BindWindow(_) | SendOp::FastRegister(_) => {
                 self.local_left -= 1;
-                if let Err(status) = local::run(&op, common, cx.guard) {
+                if let Err(status) = unsent::run(&op, common, cx.guard) {
                     pending.fault = Some(status);
                     common.pending.push_back(pending);
-                    return Err(Failure::local(TerminateError::LocalCatastrophic));
+                    return Err(Failure::here(TerminateError::LocalCatastrophic));
                 }
                 common.complete_in_order(pending);
                 return Ok(true);

@@ -29,7 +29,7 @@ impl Delivery<'_> {
         piece: &Piece<'_, '_>,
         header: &UntaggedHeader,
     ) -> Result<(), Failure> {
-        let (opcode, message) = match self.control_message(piece, header, Queue::ReadRequest) {
+        let (opcode, message) = match self.collect(piece, header, Queue::ReadRequest) {
             Ok(Some(message)) => message,
             Ok(None) => return Ok(()),
             Err(error) => return Err(piece.fail(error)),
@@ -48,7 +48,7 @@ impl Delivery<'_> {
         let header = piece.head.iter().copied().collect();
         let request = PeerRequest { op, header, segment_len: piece.len };
         if let Err(error) = self.check_peer_op(&op) {
-            return Err(Failure::Local(request.terminate(error, 0)));
+            return Err(Failure::Here(request.terminate(error, 0)));
         }
         // RFC 7306 section 5.2.1 (EXT-084, EXT-085): RDMAP itself answers the request; our user gets no
         // completion for it.
@@ -83,7 +83,7 @@ impl Delivery<'_> {
         piece: &Piece<'_, '_>,
         header: &UntaggedHeader,
     ) -> Result<(), Failure> {
-        let message = match self.control_message(piece, header, Queue::Terminate) {
+        let message = match self.collect(piece, header, Queue::Terminate) {
             Ok(Some((_, message))) => message,
             Ok(None) => return Ok(()),
             // A message of another opcode on queue 2.
@@ -103,7 +103,7 @@ impl Delivery<'_> {
         piece: &Piece<'_, '_>,
         header: &UntaggedHeader,
     ) -> Result<(), Failure> {
-        let message = match self.control_message(piece, header, Queue::AtomicResponse) {
+        let message = match self.collect(piece, header, Queue::AtomicResponse) {
             Ok(Some((_, message))) => message,
             Ok(None) => return Ok(()),
             Err(error) => return Err(piece.fail(error)),
@@ -117,7 +117,7 @@ impl Delivery<'_> {
             .check_sink(Stag(sink.lkey), sink.addr, u64::from(sink.length), self.common.by.pd)
             .and_then(|target| target.place(0, &response.original.to_ne_bytes()));
         if placed.is_err() {
-            return Err(self.sink_revoked(Terminate::local(TerminateError::LocalCatastrophic)));
+            return Err(self.sink_revoked(Terminate::bare(TerminateError::LocalCatastrophic)));
         }
         self.counters.rx_placed_bytes += u64::from(sink.length);
         self.common.progress += 1;
@@ -141,14 +141,14 @@ impl Delivery<'_> {
     /// Collects a message, which may arrive in several segments; `Some` when it is complete.
     ///
     /// RFC 5040 section 7.2 (RDMAP-337): DDP's checks of a segment come first.
-    fn control_message(
+    fn collect(
         &mut self,
         piece: &Piece<'_, '_>,
         header: &UntaggedHeader,
         queue: Queue,
     ) -> Result<Option<(Opcode, ArrayVec<u8, MAX_LEN>)>, TerminateError> {
         let payload_len = piece.len - UntaggedHeader::LEN;
-        let Inbound { requests, terminates, control, .. } = &mut *self.inbound;
+        let Inbound { requests, terminates, partial, .. } = &mut *self.inbound;
         let responses = &mut self.common.atomic_responses;
         let opcode = Opcode::check(&(*header).into(), self.common.extensions);
         // RFC 7306 section 8.2 (EXT-149): DDP checks queue, MSN, offset and length of each segment first.
@@ -166,14 +166,14 @@ impl Delivery<'_> {
         // A peer that fails sends its Terminate behind the segment that it has just sent, which may be in the
         // midst of another message. That message will not be completed.
         if queue == Queue::Terminate && header.mo == 0 {
-            control.clear();
+            partial.clear();
         }
-        if header.mo as usize != control.len() {
+        if header.mo as usize != partial.len() {
             return Err(ddp::DdpError::InvalidMo.into());
         }
         if let Some(ulpdu) = piece.ulpdu {
             for run in ulpdu.runs(UntaggedHeader::LEN, payload_len) {
-                control.try_extend_from_slice(run).map_err(|_| ddp::DdpError::TooLong)?;
+                partial.try_extend_from_slice(run).map_err(|_| ddp::DdpError::TooLong)?;
             }
         }
         let delivered = match queue {
@@ -181,6 +181,6 @@ impl Delivery<'_> {
             Queue::AtomicResponse => responses.deliver(header, payload_len)?,
             _ => terminates.deliver(header, payload_len)?,
         };
-        Ok(delivered.map(|_| (opcode, std::mem::take(control))))
+        Ok(delivered.map(|_| (opcode, std::mem::take(partial))))
     }
 }
