@@ -116,7 +116,7 @@ impl From<Fault> for DdpError {
             Fault::NotAssociated => DdpError::NotAssociated,
             Fault::Wrap => DdpError::ToWrap,
             Fault::Bounds => DdpError::BaseOrBounds,
-            // Placement has no alignment check, so this cannot happen.
+            // Only atomics need an aligned target (`EpochGuard::check_atomic`), and they are not placed.
             Fault::Misaligned => DdpError::LocalCatastrophic,
         }
     }

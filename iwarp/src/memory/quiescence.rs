@@ -92,7 +92,7 @@ impl Participant {
     /// When an epoch of this participant is open, on this thread or another: epochs do not nest.
     pub fn enter(&self) -> EpochGuard {
         let epoch = &self.membership.epoch;
-        let count = epoch.idle_count().expect("an epoch of this engine is open already");
+        let count = epoch.idle_count().expect("an epoch of this participant is open already");
         epoch.enter(count);
         EpochGuard { membership: Arc::clone(&self.membership), _not_send: PhantomData }
     }

@@ -48,7 +48,8 @@ pub const fn start_of(length_at: u64, markers: bool) -> u64 {
     if markers && length_at % INTERVAL == MARKER_BYTES { length_at - MARKER_BYTES } else { length_at }
 }
 
-/// Position of content byte `index`, counted from the content byte at `from`. Markers are not content.
+/// Position of content byte `index`, counted from the content byte at `from`. Markers are not content, so
+/// `from` lies behind the marker of its interval: `from % INTERVAL` is at least [`MARKER_BYTES`].
 pub const fn nth_content(from: u64, index: u64, markers: bool) -> u64 {
     if markers {
         from + index + MARKER_BYTES * ((from % INTERVAL - MARKER_BYTES + index) / CONTENT)

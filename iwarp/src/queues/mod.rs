@@ -58,6 +58,6 @@ pub use wr::{
 pub(crate) use channel::{Notifier, wait_any};
 pub(crate) use doorbells::Doorbells;
 pub(crate) use outcome::{Origin, Outcome};
-pub(crate) use qp::{Ask, Payload, QpShared, SendEntry, send_opcode};
+pub(crate) use qp::{Ask, Payload, QpShared, SendEntry, request_buffers, send_opcode};
 pub(crate) use resources::Resources;
 pub(crate) use wr::post_each;

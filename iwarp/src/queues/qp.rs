@@ -77,19 +77,21 @@ pub(crate) struct Ended {
 
 /// The state that a queue pair shares with its engine.
 pub(crate) struct QpShared {
+    // Fixed when it is created.
     pub(crate) num: u32,
     pub(crate) pd: ProtectionDomain,
     pub(crate) send_cq: CompletionQueue,
     pub(crate) recv_cq: CompletionQueue,
     pub(crate) srq: Option<SharedReceiveQueue>,
     /// Each queue keeps its two ends in cache lines of their own.
-    pub(crate) sq: Box<ArrayQueue<SendEntry>>,
-    pub(crate) rq: Box<ArrayQueue<RecvRequest>>,
+    sq: Box<ArrayQueue<SendEntry>>,
+    rq: Box<ArrayQueue<RecvRequest>>,
     pub(crate) wqes: Arc<WqeCounts>,
     pub(crate) caps: Caps,
     pub(crate) sq_sig_all: bool,
     pub(crate) extensions: Extensions,
     pub(crate) grants: QpGrants,
+    // Its state and its connection.
     state: AtomicU8,
     /// ORD and IRD of the connection; `u32::MAX` before there is one. A Read or atomic needs an ORD of at
     /// least 1.
@@ -101,6 +103,7 @@ pub(crate) struct QpShared {
     engine: OnceLock<Arc<Doorbells>>,
     /// The connection's slot in that engine.
     pub(crate) slot: AtomicU32,
+    // Signals between users and the engine.
     /// Whether the doorbell was rung and the engine has not answered it.
     rung: AtomicBool,
     /// The pending [`Ask`].
@@ -254,7 +257,7 @@ impl QpShared {
 
     /// The number of inbound requests that an IRD allows.
     fn read_slots_for(&self, ird: u16) -> usize {
-        self.extensions.request_buffers(ird) as usize
+        request_buffers(self.extensions, ird) as usize
     }
 
     fn read_slots(&self) -> MutexGuard<'_, Option<Permit>> {
@@ -265,19 +268,19 @@ impl QpShared {
         self.ended.lock().expect("no holder of this lock panics")
     }
 
-    /// The stream has failed. Enters the state of the error and makes the event; the engine flushes the open
-    /// requests. Returns the status of the oldest open send request.
+    /// The stream has failed. Enters the state of the error and makes the event. The caller completes the open
+    /// requests, the oldest one with the status of the outcome.
     pub(crate) fn fail(
         &self,
         origin: Origin,
         error: StreamError,
         terminate: Option<Arc<TerminateReport>>,
-    ) -> WcStatus {
+    ) -> Outcome {
         let outcome = Outcome::of(origin, error.layer, error.etype);
         *self.ended() = Ended { error: Some(error), terminate };
         self.set_state(outcome.state);
         self.resources().events.push(outcome.event, self.num, Some(error));
-        outcome.oldest
+        outcome
     }
 
     /// TCP is gone, and the stream with it. The event of the connection has the reason.
@@ -410,6 +413,18 @@ impl QpShared {
         }
     }
 
+    /// Takes the oldest send request.
+    #[inline]
+    pub(crate) fn take_send(&self) -> Option<SendEntry> {
+        self.sq.pop()
+    }
+
+    /// Whether send requests wait to be taken.
+    #[inline]
+    pub(crate) fn has_sends(&self) -> bool {
+        !self.sq.is_empty()
+    }
+
     /// Takes the oldest receive request, for a message of the peer that begins.
     pub(crate) fn take_recv(&self) -> Option<RecvRequest> {
         let request = match &self.srq {
@@ -478,23 +493,25 @@ impl QpShared {
     }
 
     /// The completion of a successful request.
+    #[inline]
     pub(crate) fn succeeded(&self, wr_id: u64, opcode: WcOpcode, byte_len: u32) -> WorkCompletion {
-        WorkCompletion { status: WcStatus::Success, byte_len, ..self.flushed(wr_id, opcode, None) }
+        WorkCompletion { byte_len, ..WorkCompletion::new(self.num, wr_id, opcode, WcStatus::Success) }
     }
 
-    /// The completion of a flushed request.
+    /// The completion of a request that fails, with the error of the stream if that is the cause.
+    pub(crate) fn failed(
+        &self,
+        wr_id: u64,
+        opcode: WcOpcode,
+        status: WcStatus,
+        error: Option<StreamError>,
+    ) -> WorkCompletion {
+        WorkCompletion { error, ..WorkCompletion::new(self.num, wr_id, opcode, status) }
+    }
+
+    /// The completion of a request that is flushed.
     pub(crate) fn flushed(&self, wr_id: u64, opcode: WcOpcode, error: Option<StreamError>) -> WorkCompletion {
-        WorkCompletion {
-            wr_id,
-            status: WcStatus::WrFlushError,
-            opcode,
-            byte_len: 0,
-            qp_num: self.num,
-            immediate: None,
-            invalidated: None,
-            solicited: false,
-            error,
-        }
+        self.failed(wr_id, opcode, WcStatus::WrFlushError, error)
     }
 }
 
@@ -503,6 +520,14 @@ impl Drop for QpShared {
         self.send_cq.shared.detach(self.num);
         self.recv_cq.shared.detach(self.num);
     }
+}
+
+/// Buffers of queue 1: IRD for Read Requests and, with atomics, as many more for Atomic Requests (RFC 7306
+/// section 5.2.2 item 4).
+pub(crate) fn request_buffers(extensions: Extensions, ird: u16) -> u32 {
+    // RFC 7306 section 5.2.2 (EXT-098, EXT-191): the buffers for atomics come on top of those for Reads.
+    let kinds = if extensions.contains(Extensions::ATOMICS) { 2 } else { 1 };
+    kinds * u32::from(ird)
 }
 
 fn ask_of(value: u8) -> Ask {

@@ -90,6 +90,14 @@ pub struct WorkCompletion {
     pub error: Option<StreamError>,
 }
 
+impl WorkCompletion {
+    /// The completion of a request without the fields that only some requests have.
+    #[inline]
+    pub(super) fn new(qp_num: u32, wr_id: u64, opcode: WcOpcode, status: WcStatus) -> Self {
+        Self { qp_num, wr_id, opcode, status, ..Self::default() }
+    }
+}
+
 /// An empty entry for [`CompletionQueue::poll`](super::CompletionQueue::poll) to fill.
 impl Default for WorkCompletion {
     fn default() -> Self {

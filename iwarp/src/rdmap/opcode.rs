@@ -29,16 +29,6 @@ bitflags::bitflags! {
     }
 }
 
-impl Extensions {
-    /// Buffers of queue 1: IRD for Read Requests and, with atomics, as many more for Atomic Requests (RFC
-    /// 7306 section 5.2.2 item 4).
-    pub(crate) fn request_buffers(self, ird: u16) -> u32 {
-        // RFC 7306 section 5.2.2 (EXT-098, EXT-191): the buffers for atomics come on top of those for Reads.
-        let kinds = if self.contains(Self::ATOMICS) { 2 } else { 1 };
-        kinds * u32::from(ird)
-    }
-}
-
 /// The type of a message.
 ///
 /// RFC 5040 section 4.1 (RDMAP-090): each type has its assigned value.

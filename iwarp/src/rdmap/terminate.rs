@@ -22,7 +22,7 @@ const D: u8 = 0x40;
 const R: u8 = 0x20;
 /// The same three bits where siw puts them.
 const SIW_BITS: u8 = 0x07;
-/// T bit in the first byte of an echoed header: it has 14 bytes, not 18.
+/// DDP's T bit in the first byte of an echoed header, which is not parsed: the header has 14 bytes, not 18.
 const TAGGED: u8 = 0x80;
 
 /// The layout of the control word.

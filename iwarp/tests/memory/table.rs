@@ -310,7 +310,7 @@ fn the_owner_reads_and_writes_inside_the_memory() {
 
 /// Epochs do not nest, and a second participant is not affected by the first.
 #[test]
-#[should_panic(expected = "an epoch of this engine is open already")]
+#[should_panic(expected = "an epoch of this participant is open already")]
 fn turns_do_not_nest() {
     let table = table(1);
     let (one, two) = (table.join(), table.join());

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dp::Mbuf;
+use tcp_lite::Received;
 
 use crate::memory::{Accessor, EpochGuard, StreamId};
 use crate::mpa::Negotiated;
@@ -72,7 +73,7 @@ impl Connection {
         let (first, before) = (!full.stream.may_send(), io.streams.rx_fpdus);
         let placed = io.streams.rx_placed_bytes;
         let context = StreamContext { guard, counters: &mut io.streams, pool: &mut io.request_pool };
-        let result = full.stream.receive((offset, buf, frontier), &mut io.held, context);
+        let result = full.stream.receive(Received { offset, buf, frontier }, &mut io.held, context);
         let fpdus = io.streams.rx_fpdus - before;
         let established = if full.stream.may_send() { full.announce.take() } else { None };
         if let Some(announcement) = established {

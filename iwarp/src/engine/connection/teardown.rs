@@ -116,8 +116,8 @@ impl Connection {
         io.tcp.release(self.conn, full.stream.drop_held(&mut io.held));
         // RFC 5041 sections 6.2.2, 7.1 and 8.3 (DDP-156, DDP-157, DDP-190, DDP-222), RFC 5040 sections 5.4
         // and 7.1 (RDMAP-258, RDMAP-323): the user gets an event and the error, or the peer's Terminate.
-        let oldest = full.stream.qp().fail(failure.origin(), error, terminate.clone());
-        full.stream.flush(&mut io.request_pool, oldest, Some(error));
+        let outcome = full.stream.qp().fail(failure.origin(), error, terminate.clone());
+        full.stream.complete_started(&mut io.request_pool, outcome.oldest, Some(error));
         full.stream.qp().flush();
         self.report.terminate = terminate;
         match failure {

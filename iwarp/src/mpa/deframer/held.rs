@@ -174,7 +174,7 @@ impl HeldList {
         ids.filter_map(|id| slab.buffers.at(id))
     }
 
-    /// Does the same as [`hold`](Self::hold). Returns the slot of the new bytes; `None` if all were held
+    /// Holds `buf` for [`hold`](Self::hold). Returns the slot of the new bytes; `None` if all were held
     /// already.
     pub(super) fn insert(
         &mut self,
@@ -183,7 +183,7 @@ impl HeldList {
         buf: Mbuf,
         ahead: bool,
     ) -> Result<Option<u32>, NoSlot> {
-        let Some((start, buf, before)) = first_new(&slab.buffers, self.list, start, buf) else {
+        let Some((start, buf, before)) = cut_known(&slab.buffers, self.list, start, buf) else {
             return Ok(None);
         };
         if let Some(before) = before
@@ -336,11 +336,11 @@ fn buffer_bytes(buf: &Mbuf) -> usize {
 }
 
 /// Cuts the bytes off `buf` that `list` covers already, up to the first run of new bytes. Returns the run
-/// with its start and the slot before it; `None` if nothing is new.
+/// with its start and the slot before it; `None` if nothing is new. What follows that run in `buf` is dropped.
 ///
 /// TCP never hands up a byte twice. If it did, this would keep a duplicate from replacing bytes that were
 /// checked (RFC 5044 appendix A.3).
-pub(super) fn first_new<T: StreamRange>(
+pub(super) fn cut_known<T: StreamRange>(
     slots: &RangeSlots<T>,
     list: List,
     mut start: u64,

@@ -32,13 +32,14 @@ use arrayvec::ArrayVec;
 use dp::Mbuf;
 use dp::invariant::{Check, ensure};
 
+pub(crate) use early_fpdu::HEAD_BYTES;
 pub use held::{HeldBuf, HeldList, HeldSlab, NoSlot};
 pub use ulpdu::Ulpdu;
 pub use ulpdus::{Received, Ulpdus};
 
 use early::Search;
 use fpdu::Framing;
-use held::{MAX_EVICT_RANGES, first_new};
+use held::{MAX_EVICT_RANGES, cut_known};
 use ordered::List;
 use ulpdus::FpduSource;
 
@@ -114,7 +115,7 @@ impl Deframer {
         let ahead = offset >= frontier;
         self.counters.ahead_buffers += u64::from(ahead);
         let before = buf.len();
-        let new = if self.ended { None } else { self.first_new(offset, buf, slab) };
+        let new = if self.ended { None } else { self.cut_known(offset, buf, slab) };
         if ahead {
             self.released += before - new.as_ref().map_or(0, |(_, buf)| buf.len());
         }
@@ -199,8 +200,8 @@ impl Deframer {
         Ok((buffers, early))
     }
 
-    /// The first run of new bytes in `buf`, with its position.
-    fn first_new(&self, offset: u64, mut buf: Mbuf, slab: &HeldSlab) -> Option<(u64, Mbuf)> {
+    /// The first run of new bytes in `buf`, with its position. The rest of `buf` is dropped.
+    fn cut_known(&self, offset: u64, mut buf: Mbuf, slab: &HeldSlab) -> Option<(u64, Mbuf)> {
         // RFC 5041 section 3 (DDP-043): bytes of FPDUs that were handed up in order are dropped.
         let past = (self.origin + self.next).saturating_sub(offset);
         buf.advance(past.min(buf.len() as u64) as usize);
@@ -208,7 +209,7 @@ impl Deframer {
             return None;
         }
         let start = offset + past - self.origin;
-        first_new(&slab.early, self.early, start, buf).map(|(start, buf, _)| (start, buf))
+        cut_known(&slab.early, self.early, start, buf).map(|(start, buf, _)| (start, buf))
     }
 
     /// Holds bytes that cannot be handed up at once. With markers, starts a search for FPDUs beyond the hole

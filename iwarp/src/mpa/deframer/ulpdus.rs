@@ -36,8 +36,8 @@ pub enum Received<'a> {
 
 /// The ULPDUs in a received buffer. Those in order come in the sender's order, each exactly once.
 ///
-/// The caller asks until there is none, then calls [`finish`](Self::finish). If it drops this earlier, or
-/// after an error, reception has ended: held buffers are dropped, and so are later bytes.
+/// The caller asks until there is none, then calls [`finish`](Self::finish). Dropping this earlier, or after
+/// an error, ends reception for the connection: held buffers are dropped, and so are later bytes.
 #[derive(Debug)]
 pub struct Ulpdus<'a> {
     deframer: &'a mut Deframer,
@@ -45,7 +45,7 @@ pub struct Ulpdus<'a> {
     source: FpduSource,
     /// The FPDU that is handed up as [`Received::Placed`].
     placed: Option<EarlyFpdu>,
-    exhausted: bool,
+    settled: bool,
 }
 
 /// Where to look for the next FPDU.
@@ -76,7 +76,7 @@ enum NextFpdu {
 impl<'a> Ulpdus<'a> {
     #[inline]
     pub(super) fn new(deframer: &'a mut Deframer, slab: &'a mut HeldSlab, source: FpduSource) -> Self {
-        Self { deframer, slab, source, placed: None, exhausted: false }
+        Self { deframer, slab, source, placed: None, settled: false }
     }
 
     /// The next ULPDU; `None` when there are no more.
@@ -86,12 +86,13 @@ impl<'a> Ulpdus<'a> {
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot lend")]
     #[inline]
     pub fn next(&mut self) -> Result<Option<Received<'_>>, MpaError> {
-        // The usual cases come first, in little code: one happens for each FPDU, the other for each buffer.
+        // The usual cases come first, in little code: `take_adjacent` is for each FPDU, `is_used_up` for each
+        // buffer.
         if let Some(extent) = self.take_adjacent() {
             return Ok(self.view_adjacent(&extent));
         }
         if self.is_used_up() {
-            self.exhaust();
+            self.settle();
             return Ok(None);
         }
         self.next_of_any()
@@ -184,16 +185,17 @@ impl<'a> Ulpdus<'a> {
             let Self { deframer, slab, .. } = self;
             deframer.held.hold(slab, start, buf, false).map_err(|NoSlot| MpaError::NoHeldSlot)?;
         }
-        self.exhaust();
+        self.settle();
         Ok(())
     }
 
-    /// The caller has got all ULPDUs.
+    /// The caller has got all ULPDUs: counts what the frontier has passed. Without this, dropping `Ulpdus` ends
+    /// reception.
     #[inline]
-    fn exhaust(&mut self) {
+    fn settle(&mut self) {
         let Self { deframer, slab, .. } = self;
         deframer.released += deframer.held.on_frontier(slab, deframer.frontier);
-        self.exhausted = true;
+        self.settled = true;
     }
 
     /// A view of the FPDU.
@@ -221,7 +223,7 @@ impl<'a> Ulpdus<'a> {
 
 impl Drop for Ulpdus<'_> {
     fn drop(&mut self) {
-        if !self.exhausted {
+        if !self.settled {
             self.deframer.end(self.slab);
         }
     }

@@ -71,14 +71,14 @@ impl QpShared {
         }
         self.check_extension(&request.op)?;
         match request.op {
-            SendOp::Read { .. } => self.check_sink(sg_list)?,
+            SendOp::Read { .. } => self.check_ord_and_sink(sg_list)?,
             SendOp::Atomic { .. } => {
                 if sg_list.is_empty() || length != u64::from(ATOMIC_BYTES) {
                     return Err(VerbsError::Invalid(format!(
                         "an atomic returns {ATOMIC_BYTES} bytes: give it one element of that length, not {length}"
                     )));
                 }
-                self.check_sink(sg_list)?;
+                self.check_ord_and_sink(sg_list)?;
             }
             SendOp::Immediate { .. } if length > 0 => {
                 return Err(VerbsError::Invalid(format!(
@@ -122,7 +122,7 @@ impl QpShared {
     }
 
     /// Checks that a Read or atomic may be sent, and that its response has a buffer.
-    fn check_sink(&self, sg_list: &[Sge]) -> Result<(), VerbsError> {
+    fn check_ord_and_sink(&self, sg_list: &[Sge]) -> Result<(), VerbsError> {
         if sg_list.len() > 1 {
             return Err(VerbsError::TooManySge { got: sg_list.len(), max: 1 });
         }

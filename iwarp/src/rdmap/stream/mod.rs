@@ -18,13 +18,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use dp::Mbuf;
 use dp::invariant::{Check, ensure};
 use dp::profile::{self, Layer};
 
 use crate::memory::{Accessor, EpochGuard};
 use crate::mpa::{Deframer, Framer, HeldSlab, Negotiated, Received};
-use crate::queues::{QpShared, StreamError, WcOpcode, WcStatus};
+use crate::queues::{QpShared, StreamError, WcOpcode, WcStatus, request_buffers};
 use crate::rdmap::Terminate;
 
 mod counters;
@@ -79,11 +78,11 @@ impl Stream {
         let Negotiated { tx_markers, rx_markers, crc, ird, ord, rx_start, .. } = *negotiated;
         let rtr = negotiated.rtr;
         // Markers find FPDUs beyond a hole. A shared receive queue has no fixed buffer for a later message.
-        let places_ahead = rx_markers && qp.srq.is_none();
+        let binds_ahead = rx_markers && qp.srq.is_none();
         let common = Common::new(qp, by, ord);
         // A Read as ready-to-receive message needs a slot even when ORD is 0.
         let (inbound, outstanding) =
-            (common.extensions.request_buffers(ird) as usize, usize::from(ord.max(1)));
+            (request_buffers(common.extensions, ird) as usize, usize::from(ord.max(1)));
         pool.peer_requests.reserve(inbound);
         pool.outstanding.reserve(outstanding);
         pool.held_back.reserve(1);
@@ -91,7 +90,7 @@ impl Stream {
             framer: Framer::new(tx_markers, crc),
             deframer: Deframer::new(rx_start, rx_markers, crc),
             outbound: Outbound::new(rtr),
-            inbound: Inbound::new(ird, common.extensions, rtr, places_ahead),
+            inbound: Inbound::new(ird, common.extensions, rtr, binds_ahead),
             common,
             may_send,
             reserved: Some((inbound, outstanding)),
@@ -116,12 +115,12 @@ impl Stream {
     #[inline(never)]
     pub(crate) fn receive(
         &mut self,
-        bytes: (u64, Mbuf, u64),
+        received: tcp_lite::Received,
         held: &mut HeldSlab,
         context: StreamContext<'_>,
     ) -> Result<usize, Failure> {
         let StreamContext { guard, counters, pool } = context;
-        let (offset, buf, frontier) = bytes;
+        let tcp_lite::Received { offset, buf, frontier } = received;
         let Self { common, deframer, inbound, outbound, may_send, .. } = self;
         let mut delivery = Delivery { common, inbound, outbound, guard, counters, pool };
         let _deframe = profile::scope(Layer::Deframe);
@@ -192,12 +191,12 @@ impl Stream {
 
     /// Whether a call of [`transmit`](Self::transmit) may have something to send.
     pub(crate) fn wants_to_send(&self) -> bool {
-        self.may_send && !(self.outbound.is_idle() && self.common.qp.sq.is_empty())
+        self.may_send && (!self.outbound.is_idle() || self.common.qp.has_sends())
     }
 
     /// Whether nothing is left to send or to wait for, so that FIN may follow.
     pub(crate) fn is_drained(&self) -> bool {
-        !self.awaits_answers() && self.outbound.is_idle() && self.common.qp.sq.is_empty()
+        !self.awaits_answers() && self.outbound.is_idle() && !self.common.qp.has_sends()
     }
 
     /// Whether Reads or atomics of ours wait for their responses.
@@ -243,11 +242,15 @@ impl Stream {
     /// queue pair flushes the requests that are still queued. A request that is known to be the cause has its
     /// own status. The oldest other one gets `first`. (Where a cause is known the failure is ours, and
     /// `first` of [`Outcome`](crate::queues::Outcome) blames no other request.)
-    pub(crate) fn flush(&mut self, pool: &mut RequestPool, first: WcStatus, error: Option<StreamError>) {
+    pub(crate) fn complete_started(
+        &mut self,
+        pool: &mut RequestPool,
+        mut first: WcStatus,
+        error: Option<StreamError>,
+    ) {
         let Self { common, outbound, inbound, .. } = self;
         common.outstanding.clear(&mut pool.outstanding);
         let unstarted = outbound.abandon(pool);
-        let mut status = first;
         for pending in common.pending.drain(..).chain(unstarted) {
             if pending.done {
                 common.qp.complete_send(
@@ -256,9 +259,9 @@ impl Stream {
                 );
                 continue;
             }
-            let mut completion = common.qp.flushed(pending.wr_id, pending.opcode, error);
-            completion.status =
-                pending.fault.unwrap_or_else(|| std::mem::replace(&mut status, WcStatus::WrFlushError));
+            let status =
+                pending.fault.unwrap_or_else(|| std::mem::replace(&mut first, WcStatus::WrFlushError));
+            let completion = common.qp.failed(pending.wr_id, pending.opcode, status, error);
             common.qp.complete_send(true, completion);
         }
         for request in inbound.abandon() {
@@ -268,7 +271,7 @@ impl Stream {
 
     /// Flushes the remaining requests and releases its slots in `pool`.
     pub(crate) fn end(&mut self, pool: &mut RequestPool) {
-        self.flush(pool, WcStatus::WrFlushError, None);
+        self.complete_started(pool, WcStatus::WrFlushError, None);
         if let Some((inbound, outstanding)) = self.reserved.take() {
             pool.peer_requests.release(inbound);
             pool.outstanding.release(outstanding);

@@ -31,7 +31,8 @@ pub(super) struct Common {
     pub(super) outstanding: PoolQueue,
     /// Queue 3: one buffer for each of our outstanding atomics (RFC 7306 section 5.2.2).
     pub(super) atomic_responses: UntaggedQueue,
-    /// Requests that are started and not yet completed, in post order.
+    /// Requests that are started and not yet completed, in post order. A Send or Write gets here only once it
+    /// is done, so the first that is not done is the Read or atomic whose response comes next.
     pub(super) pending: VecDeque<Pending>,
     /// How many of our Reads and atomics may be outstanding together.
     pub(super) ord: usize,
@@ -65,7 +66,7 @@ impl Common {
             by,
             outstanding: PoolQueue::default(),
             atomic_responses: UntaggedQueue::new(),
-            pending: VecDeque::with_capacity(qp.sq.capacity()),
+            pending: VecDeque::with_capacity(qp.caps.max_send_wr.max(1)),
             qp,
             ord: usize::from(ord),
             progress: 0,

@@ -3,6 +3,7 @@
 use arrayvec::ArrayVec;
 
 use crate::ddp::{DdpError, Delivered, Header, UntaggedHeader, UntaggedQueue};
+use crate::queues::request_buffers;
 use crate::rdmap::{AtomicRequest, Extensions, Opcode, ReadRequest, Terminate, TerminateError};
 
 /// A checked request of the peer that waits for its response. When it was checked, its memory could be
@@ -36,7 +37,7 @@ impl PeerRequest {
     }
 }
 
-/// Queue 1, with [`Extensions::request_buffers`]. Reads and atomics each have their own buffers. A buffer is
+/// Queue 1, with [`request_buffers`]. Reads and atomics each have their own buffers. A buffer is
 /// in use until its request is answered.
 #[derive(Debug)]
 pub(super) struct RequestQueue {
@@ -71,7 +72,7 @@ impl RequestQueue {
         // RFC 5040 sections 5.2.2, 6.1 and 8.1.2 (RDMAP-226, RDMAP-301, RDMAP-370): each stream has its own
         // buffers, as many as the IRD that was negotiated.
         let mut queue = UntaggedQueue::new();
-        let posted = queue.post(extensions.request_buffers(ird));
+        let posted = queue.post(request_buffers(extensions, ird));
         debug_assert!(posted, "an IRD of 16 bits is within the queue's bounds");
         // RFC 5042 section 6.4.3.3 and appendix A (SEC-148, SEC-186): each stream has a Read Request queue of
         // its own.

@@ -10,8 +10,8 @@ use dp::profile::{self, Layer};
 
 use crate::ddp::{self, Arrival, Header, UntaggedHeader, UntaggedQueue};
 use crate::memory::{EpochGuard, Fault, Target};
-use crate::mpa::Ulpdu;
 use crate::mpa::startup::{Rtr, RtrKinds};
+use crate::mpa::{HEAD_BYTES, Ulpdu};
 use crate::queues::RecvRequest;
 use crate::rdmap::{Extensions, ImmediateData, Queue, Terminate, TerminateError};
 
@@ -29,6 +29,8 @@ use super::{Failure, StreamCounters};
 /// are held until it is filled. More would take memory for each queue pair; fewer would place fewer Sends
 /// early.
 const BOUND_AHEAD: usize = 31;
+
+const _: () = assert!(HEAD_BYTES >= Header::MAX_LEN, "a segment that was placed early has its whole header");
 
 /// The state of reception between segments.
 pub(super) struct Inbound {
@@ -56,15 +58,15 @@ pub(super) struct Inbound {
 }
 
 impl Inbound {
-    /// `places_ahead`: a Send beyond a hole may be placed, since markers find it and no other queue pair
+    /// `binds_ahead`: a Send beyond a hole may be placed, since markers find it and no other queue pair
     /// takes requests of its receive queue.
-    pub(super) fn new(ird: u16, extensions: Extensions, rtr: Rtr, places_ahead: bool) -> Self {
+    pub(super) fn new(ird: u16, extensions: Extensions, rtr: Rtr, binds_ahead: bool) -> Self {
         let mut terminates = UntaggedQueue::new();
         // RFC 5040 section 5.4 (RDMAP-255, RDMAP-256): one buffer for a Terminate is always posted, and only
         // one.
         let posted = terminates.post(1);
         debug_assert!(posted, "one buffer is within the queue's bounds");
-        let ahead_max = if places_ahead { BOUND_AHEAD } else { 0 };
+        let ahead_max = if binds_ahead { BOUND_AHEAD } else { 0 };
         Self {
             sends: UntaggedQueue::new(),
             requests: RequestQueue::new(ird, extensions),

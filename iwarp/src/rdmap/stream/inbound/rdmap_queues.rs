@@ -150,7 +150,6 @@ impl Delivery<'_> {
         let payload_len = piece.len - UntaggedHeader::LEN;
         let Inbound { requests, terminates, partial, .. } = &mut *self.inbound;
         let responses = &mut self.common.atomic_responses;
-        let opcode = Opcode::check(&(*header).into(), self.common.extensions);
         // RFC 7306 section 8.2 (EXT-149): DDP checks queue, MSN, offset and length of each segment first.
         match queue {
             Queue::ReadRequest => {
@@ -159,10 +158,15 @@ impl Delivery<'_> {
                 let room = if is_atomic { ATOMIC_ROOM } else { ReadRequest::LEN };
                 requests.check(header, payload_len, room)?;
             }
-            Queue::AtomicResponse => drop(responses.check(header, payload_len, |_| ATOMIC_ROOM as u64)?),
-            _ => drop(terminates.check(header, payload_len, |_| Terminate::MAX_LEN as u64)?),
+            Queue::AtomicResponse => {
+                responses.check(header, payload_len, |_| ATOMIC_ROOM as u64)?;
+            }
+            // Queue 0 has the buffers of our user, and its messages do not come here.
+            Queue::Terminate | Queue::Send => {
+                terminates.check(header, payload_len, |_| Terminate::MAX_LEN as u64)?;
+            }
         }
-        let opcode = opcode?;
+        let opcode = Opcode::check(&(*header).into(), self.common.extensions)?;
         // A peer that fails sends its Terminate behind the segment that it has just sent, which may be in the
         // midst of another message. That message will not be completed.
         if queue == Queue::Terminate && header.mo == 0 {
@@ -179,7 +183,7 @@ impl Delivery<'_> {
         let delivered = match queue {
             Queue::ReadRequest => requests.deliver(header, payload_len, opcode)?,
             Queue::AtomicResponse => responses.deliver(header, payload_len)?,
-            _ => terminates.deliver(header, payload_len)?,
+            Queue::Terminate | Queue::Send => terminates.deliver(header, payload_len)?,
         };
         Ok(delivered.map(|_| (opcode, std::mem::take(partial))))
     }

@@ -221,7 +221,7 @@ impl Delivery<'_> {
     fn fail_bound(&mut self, status: WcStatus) {
         if let Some(request) = self.inbound.bound.take() {
             let qp = &self.common.qp;
-            qp.complete_recv(WorkCompletion { status, ..qp.flushed(request.wr_id, WcOpcode::Recv, None) });
+            qp.complete_recv(qp.failed(request.wr_id, WcOpcode::Recv, status, None));
         }
     }
 }

@@ -47,6 +47,7 @@ impl Delivery<'_> {
         } else {
             None
         };
+        // A bad opcode is reported only after DDP's checks.
         opcode?;
         if let Some(target) = target {
             piece.place(&target, TaggedHeader::LEN, self.counters)?;

@@ -59,7 +59,7 @@ pub(super) struct Outbound {
     current: Option<Current>,
     /// The request taken from the send queue that may not start yet, because of a fence, ORD, or
     /// `local_left`.
-    head: PoolQueue,
+    held_back: PoolQueue,
     /// Requests of the peer, oldest first: at most IRD Reads and as many atomics.
     responses: PoolQueue,
     terminate: Option<Box<Terminate>>,
@@ -104,7 +104,7 @@ impl Outbound {
     pub(super) fn new(rtr: Rtr) -> Self {
         Self {
             current: None,
-            head: PoolQueue::default(),
+            held_back: PoolQueue::default(),
             responses: PoolQueue::default(),
             terminate: None,
             terminated: false,
@@ -121,54 +121,6 @@ impl Outbound {
             atomic_response_msn: 1,
             atomic_id: 1,
         }
-    }
-
-    /// Queues a checked request of the peer.
-    ///
-    /// RFC 5040 section 5.2.1 (RDMAP-214): requests are processed in the order in which they arrive.
-    pub(super) fn respond(&mut self, pool: &mut RequestPool, request: PeerRequest) {
-        self.responses.push(&mut pool.peer_requests, request);
-    }
-
-    /// How many requests of the peer wait, if their queue is whole; for tests.
-    pub(super) fn check(&self, pool: &RequestPool) -> Check<usize> {
-        self.responses.check(&pool.peer_requests)
-    }
-
-    /// How many of our requests are held back, if their queue is whole; for tests.
-    pub(super) fn held_back(&self, pool: &RequestPool) -> Check<usize> {
-        self.head.check(&pool.held_back)
-    }
-
-    /// The requests of the peer that were answered in full since the last call.
-    pub(super) fn take_answered(&mut self) -> ByKind {
-        std::mem::take(&mut self.answered)
-    }
-
-    pub(super) fn terminate(&mut self, terminate: &Terminate) {
-        self.terminate = Some(Box::new(terminate.clone()));
-    }
-
-    /// Whether nothing is being sent or waits to be sent, apart from the send queue.
-    pub(super) fn is_idle(&self) -> bool {
-        self.current.is_none()
-            && self.head.is_empty()
-            && self.responses.is_empty()
-            && self.terminate.is_none()
-            && self.rtr.is_none()
-    }
-
-    /// Drops everything but a Terminate. Returns the requests that were taken from the send queue and not yet
-    /// recorded as started, oldest first.
-    pub(super) fn abandon(&mut self, pool: &mut RequestPool) -> impl Iterator<Item = Pending> + use<> {
-        self.responses.clear(&mut pool.peer_requests);
-        self.rtr = None;
-        let current = self.current.take().and_then(|current| match current.completes {
-            Completes::Request(pending) | Completes::Write { pending, .. } => Some(pending),
-            Completes::Nothing | Completes::Response(_) | Completes::Terminate => None,
-        });
-        let head = self.head.take(&mut pool.held_back).map(|entry| pending_of(&entry));
-        current.into_iter().chain(head)
     }
 
     /// Writes FPDUs into TCP segments of `conn`, up to about `budget` bytes. A segment holds as many whole
@@ -300,7 +252,7 @@ impl Outbound {
     fn finish_message(&mut self, common: &mut Common) {
         let Some(current) = self.current.take() else { return };
         match current.completes {
-            Completes::Nothing => {}
+            Completes::Nothing => self.response_next = true,
             Completes::Request(pending) => {
                 self.response_next = true;
                 common.complete_in_order(pending);
@@ -338,5 +290,53 @@ impl Outbound {
             }
             _ => Failure::here(TerminateError::LocalCatastrophic),
         }
+    }
+
+    /// Queues a checked request of the peer.
+    ///
+    /// RFC 5040 section 5.2.1 (RDMAP-214): requests are processed in the order in which they arrive.
+    pub(super) fn respond(&mut self, pool: &mut RequestPool, request: PeerRequest) {
+        self.responses.push(&mut pool.peer_requests, request);
+    }
+
+    /// How many requests of the peer wait, if their queue is whole; for tests.
+    pub(super) fn check(&self, pool: &RequestPool) -> Check<usize> {
+        self.responses.check(&pool.peer_requests)
+    }
+
+    /// How many of our requests are held back, if their queue is whole; for tests.
+    pub(super) fn held_back(&self, pool: &RequestPool) -> Check<usize> {
+        self.held_back.check(&pool.held_back)
+    }
+
+    /// The requests of the peer that were answered in full since the last call.
+    pub(super) fn take_answered(&mut self) -> ByKind {
+        std::mem::take(&mut self.answered)
+    }
+
+    pub(super) fn terminate(&mut self, terminate: &Terminate) {
+        self.terminate = Some(Box::new(terminate.clone()));
+    }
+
+    /// Whether nothing is being sent or waits to be sent, apart from the send queue.
+    pub(super) fn is_idle(&self) -> bool {
+        self.current.is_none()
+            && self.held_back.is_empty()
+            && self.responses.is_empty()
+            && self.terminate.is_none()
+            && self.rtr.is_none()
+    }
+
+    /// Drops everything but a Terminate. Returns the requests that were taken from the send queue and not yet
+    /// recorded as started, oldest first.
+    pub(super) fn abandon(&mut self, pool: &mut RequestPool) -> impl Iterator<Item = Pending> + use<> {
+        self.responses.clear(&mut pool.peer_requests);
+        self.rtr = None;
+        let current = self.current.take().and_then(|current| match current.completes {
+            Completes::Request(pending) | Completes::Write { pending, .. } => Some(pending),
+            Completes::Nothing | Completes::Response(_) | Completes::Terminate => None,
+        });
+        let head = self.held_back.take(&mut pool.held_back).map(|entry| pending_of(&entry));
+        current.into_iter().chain(head)
     }
 }

@@ -20,8 +20,8 @@ impl Outbound {
         let common = &mut *cx.common;
         // RFC 7306 sections 5.2.1 and 6.3 (EXT-088, EXT-126): requests start in the order in which they were
         // posted. One that is held back stays in front of all others.
-        let held_back = self.head.take(&mut cx.pool.held_back);
-        let Some(entry) = held_back.or_else(|| common.qp.sq.pop()) else { return Ok(false) };
+        let held_back = self.held_back.take(&mut cx.pool.held_back);
+        let Some(entry) = held_back.or_else(|| common.qp.take_send()) else { return Ok(false) };
         let fenced = entry.flags.contains(SendFlags::FENCE) && !common.outstanding.is_empty();
         let has_response = matches!(entry.op, SendOp::Read { .. } | SendOp::Atomic { .. });
         // RFC 5040 section 6.1 (RDMAP-303, RDMAP-305): no more than ORD are outstanding.
@@ -31,7 +31,7 @@ impl Outbound {
             SendOp::LocalInvalidate { .. } | SendOp::BindWindow(_) | SendOp::FastRegister(_)
         );
         if fenced || throttled || (is_local && self.local_left == 0) {
-            self.head.push(&mut cx.pool.held_back, entry);
+            self.held_back.push(&mut cx.pool.held_back, entry);
             return Ok(false);
         }
         let mut pending = pending_of(&entry);
@@ -115,7 +115,6 @@ impl Outbound {
     /// Makes a Read Request or Atomic Request the current message. Its response completes it.
     fn send_request(&mut self, message: Message) -> bool {
         self.current = Some(Current { message, completes: Completes::Nothing });
-        self.response_next = true;
         true
     }
 
