@@ -43,7 +43,8 @@ pub const fn length_field_of(start: u64, markers: bool) -> u64 {
     if markers && begins_at(start) { start + MARKER_BYTES } else { start }
 }
 
-/// Start of the FPDU whose length field is at `length_at`. A marker right before the field is part of the FPDU.
+/// Start of the FPDU whose length field is at `length_at`. A marker right before the field is part of the
+/// FPDU.
 pub const fn start_of(length_at: u64, markers: bool) -> u64 {
     if markers && length_at % INTERVAL == MARKER_BYTES { length_at - MARKER_BYTES } else { length_at }
 }
@@ -70,8 +71,8 @@ pub const fn fpdu_end(start: u64, ulpdu_bytes: usize, markers: bool) -> u64 {
     end_of_content(length_field_of(start, markers), fpdu_bytes(ulpdu_bytes) as u64, markers)
 }
 
-/// The FPDUPTR of the marker at `marker` in the FPDU whose length field is at `length_at`: the distance back to
-/// the field. It is 0 for a marker before the field. It fits 16 bits for every ULPDU that may be sent.
+/// The FPDUPTR of the marker at `marker` in the FPDU whose length field is at `length_at`: the distance back
+/// to the field. It is 0 for a marker before the field. It fits 16 bits for every ULPDU that may be sent.
 pub const fn pointer(marker: u64, length_at: u64) -> u64 {
     // RFC 5044 section 4.3 (MPA-060, MPA-069, MPA-070): all markers in an FPDU point to its length field; a
     // marker between two FPDUs has 0.

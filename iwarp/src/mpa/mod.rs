@@ -1,7 +1,8 @@
 //! MPA: DDP segments as FPDUs in a TCP stream, and the startup exchange before them.
 //!
-//! Implements RFC 5044 and RFC 6581 (revision 2: depths, peer-to-peer, RTR). MPA does no I/O and reads no clock: bytes and deadlines come in, bytes and events go
-//! out. It does not look into a ULPDU; [`ddp`](crate::ddp) does.
+//! Implements RFC 5044 and RFC 6581 (revision 2: depths, peer-to-peer, RTR). MPA does no I/O and reads no
+//! clock: bytes and deadlines come in, bytes and events go out. It does not look into a ULPDU;
+//! [`ddp`](crate::ddp) does.
 //!
 //! | file | what |
 //! |---|---|

@@ -268,8 +268,8 @@ impl QpShared {
         self.ended.lock().expect("no holder of this lock panics")
     }
 
-    /// The stream has failed. Enters the state of the error and makes the event. The caller completes the open
-    /// requests, the oldest one with the status of the outcome.
+    /// The stream has failed. Enters the state of the error and makes the event. The caller completes the
+    /// open requests, the oldest one with the status of the outcome.
     pub(crate) fn fail(
         &self,
         origin: Origin,

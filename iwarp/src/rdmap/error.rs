@@ -205,7 +205,8 @@ impl From<DdpError> for TerminateError {
     }
 }
 
-/// A ULPDU that is shorter than its DDP header has no code of its own. MPA's "marker and length disagree" is the closest.
+/// A ULPDU that is shorter than its DDP header has no code of its own. MPA's "marker and length disagree" is
+/// the closest.
 impl From<HeaderError> for TerminateError {
     fn from(error: HeaderError) -> Self {
         DdpError::of_header(error).map_or(TerminateError::MpaMarker, TerminateError::from)

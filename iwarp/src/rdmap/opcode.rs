@@ -24,7 +24,8 @@ bitflags::bitflags! {
         const IMMEDIATE = 0x01;
         /// Atomic Request and Atomic Response, with FetchAdd and CmpSwap; opens queue 3.
         const ATOMICS = 0x02;
-        /// Swap, an atomic of draft-ietf-storm-rdmap-ext (the draft of RFC 7306), whose code RFC 7306 reserves.
+        /// Swap, an atomic of draft-ietf-storm-rdmap-ext (the draft of RFC 7306), whose code RFC 7306
+        /// reserves.
         const SWAP = 0x04;
     }
 }
@@ -155,9 +156,9 @@ impl Opcode {
 
     /// The queue of an untagged opcode; `None` for a tagged one.
     pub const fn queue(self) -> Option<Queue> {
-        // RFC 7306 sections 5, 5.2, 5.2.1, 5.2.2 and 6.3 (EXT-082, EXT-087, EXT-096, EXT-097, EXT-120, EXT-124,
-        // EXT-175, EXT-186): its four messages are untagged. Immediate Data goes to queue 0, Atomic Requests to
-        // queue 1 with the Read Requests, Atomic Responses to queue 3.
+        // RFC 7306 sections 5, 5.2, 5.2.1, 5.2.2 and 6.3 (EXT-082, EXT-087, EXT-096, EXT-097, EXT-120,
+        // EXT-124, EXT-175, EXT-186): its four messages are untagged. Immediate Data goes to queue 0, Atomic
+        // Requests to queue 1 with the Read Requests, Atomic Responses to queue 3.
         match self {
             // RFC 5040 sections 4.1, 5.1 and 5.2.2 (RDMAP-091, RDMAP-196, RDMAP-225): these are tagged.
             Opcode::Write | Opcode::ReadResponse => None,

@@ -44,7 +44,8 @@ impl HeldSlab {
         (self.early.used(), self.early.capacity())
     }
 
-    /// Whether the lists of all connections have so many buffers and early FPDUs, and no slot is lost; for tests.
+    /// Whether the lists of all connections have so many buffers and early FPDUs, and no slot is lost; for
+    /// tests.
     ///
     /// # Errors
     /// What does not hold.
@@ -336,7 +337,8 @@ fn buffer_bytes(buf: &Mbuf) -> usize {
 }
 
 /// Cuts the bytes off `buf` that `list` covers already, up to the first run of new bytes. Returns the run
-/// with its start and the slot before it; `None` if nothing is new. What follows that run in `buf` is dropped.
+/// with its start and the slot before it; `None` if nothing is new. What follows that run in `buf` is
+/// dropped.
 ///
 /// TCP never hands up a byte twice. If it did, this would keep a duplicate from replacing bytes that were
 /// checked (RFC 5044 appendix A.3).

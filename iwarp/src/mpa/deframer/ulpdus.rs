@@ -28,9 +28,10 @@ pub enum Received<'a> {
         /// Bytes of the ULPDU.
         ulpdu_len: usize,
     },
-    /// One beyond a hole: ahead of the frontier. If the caller places its bytes, it has to call [`Ulpdus::mark_placed`]: the bytes
-    /// are freed, and the ULPDU comes again as [`Placed`](Self::Placed). Otherwise it is held and comes as
-    /// [`InOrder`](Self::InOrder). It may come as `Ahead` again before that.
+    /// One beyond a hole: ahead of the frontier. If the caller places its bytes, it has to call
+    /// [`Ulpdus::mark_placed`]: the bytes are freed, and the ULPDU comes again as [`Placed`](Self::Placed).
+    /// Otherwise it is held and comes as [`InOrder`](Self::InOrder). It may come as `Ahead` again before
+    /// that.
     Ahead(Ulpdu<'a>),
 }
 
@@ -189,8 +190,8 @@ impl<'a> Ulpdus<'a> {
         Ok(())
     }
 
-    /// The caller has got all ULPDUs: counts what the frontier has passed. Without this, dropping `Ulpdus` ends
-    /// reception.
+    /// The caller has got all ULPDUs: counts what the frontier has passed. Without this, dropping `Ulpdus`
+    /// ends reception.
     #[inline]
     fn settle(&mut self) {
         let Self { deframer, slab, .. } = self;
