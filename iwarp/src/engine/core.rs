@@ -43,6 +43,8 @@ pub(super) struct Core {
     connection_count: usize,
     /// The next deadlines of connections, with their slots: at most one entry for each.
     deadlines: BTreeSet<(Instant, u32)>,
+    /// Second attempts to begin once all events of TCP are handled.
+    retries: Vec<Box<Retry>>,
     rx: Burst,
     /// Frames that TCP has handed out and the port has not taken yet.
     tx: Burst,
@@ -142,6 +144,7 @@ impl Core {
             connections: Vec::new(),
             connection_count: 0,
             deadlines: BTreeSet::new(),
+            retries: Vec::new(),
             rx,
             tx,
             port_backoff: Backoff::default(),
@@ -189,9 +192,13 @@ impl Core {
         profile::within(Layer::TcpOut, || self.io.tcp.poll(now));
         busy |= self.run_events(guard);
         busy |= self.run_deadlines(guard);
+        self.begin_retries();
         self.report_listeners();
         busy |= self.send(guard);
         busy |= self.flush();
+        // TCP may have given connections up while it sent. The next poll begins with commands, and one of them
+        // may start a connection in such a slot.
+        busy |= self.run_events(guard);
         self.io.counters.polls += 1;
         if busy {
             self.io.counters.busy_polls += 1;
@@ -202,7 +209,10 @@ impl Core {
 
     pub(super) fn next_deadline(&mut self, now: Instant) -> Option<Instant> {
         let may_send = self.io.tx_scheduler.waiting() != (0, 0) && !self.mbuf_backoff.is_refused();
-        if may_send || !self.tx.is_empty() && !self.port_backoff.is_refused() {
+        if may_send
+            || !self.tx.is_empty() && !self.port_backoff.is_refused()
+            || !self.retries.is_empty()
+        {
             return Some(now);
         }
         let again =
@@ -230,6 +240,9 @@ impl Core {
                 connection.abort(io);
                 connection.finish(io);
             });
+        }
+        for retry in std::mem::take(&mut self.retries) {
+            retry.id.not_connected(&retry.qp, ConnectionError::Tcp(CloseReason::Aborted));
         }
         self.flush();
     }
@@ -385,6 +398,15 @@ impl Core {
         }
     }
 
+    /// Begins the second attempts of connections whose first one has failed. No event of TCP waits: see
+    /// [`insert`](Self::insert).
+    fn begin_retries(&mut self) {
+        while let Some(retry) = self.retries.pop() {
+            let Retry { id, qp, remote, param, deadline } = *retry;
+            self.connect(id, &qp, remote, param, Some(deadline));
+        }
+    }
+
     // ---- the port ----
 
     fn poll_link(&mut self) {
@@ -480,8 +502,7 @@ impl Core {
                 connection.scheduled = None;
                 connection.on_time(io, guard);
             });
-            // Its events are handled at once: the user of a connection that has ended has to know before
-            // another connection gets the slot.
+            // See `insert`.
             self.run_events(guard);
         }
         busy
@@ -489,11 +510,15 @@ impl Core {
 
     // ---- connections by slot ----
 
+    /// Adds a connection. Its slot is free here too, since TCP's events are handled right after each step in
+    /// which TCP may end a connection: the user of a connection that has ended is told before another
+    /// connection gets the slot.
     fn insert(&mut self, connection: Connection) {
         let slot = connection.conn().slot();
         if self.connections.len() <= slot {
             self.connections.resize_with(slot + 1, || None);
         }
+        debug_assert!(self.connections[slot].is_none(), "slot {slot} still has a connection");
         self.connections[slot] = Some(Box::new(connection));
         self.connection_count += 1;
         self.io.shared.set_connections(self.connection_count);
@@ -530,10 +555,7 @@ impl Core {
             self.connections[slot] = None;
             self.connection_count -= 1;
             self.io.shared.set_connections(self.connection_count);
-            if let Some(retry) = retry {
-                let Retry { id, qp, remote, param, deadline } = *retry;
-                self.connect(id, &qp, remote, param, Some(deadline));
-            }
+            self.retries.extend(retry);
         }
         true
     }

@@ -3,3 +3,4 @@
 mod port_events;
 mod receive_window;
 mod stuck_port;
+mod unreachable;

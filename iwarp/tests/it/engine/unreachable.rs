@@ -1,0 +1,37 @@
+//! A host that no address resolution finds.
+
+use crate::common::{PORT, Testbed};
+use iwarp::verbs::{CmEventKind, ConnParam, ConnectionError, QpInit, QpState};
+use tcp_lite::{CloseReason, Instant};
+
+/// TCP gives a connection up while it sends. The user is told in the same poll: the next poll runs commands
+/// first, and one of them may start a connection in the same slot.
+#[test]
+fn a_connection_that_ends_while_frames_are_sent_is_reported_in_the_same_poll() {
+    let mut pair = Testbed::new().configure(|config| config.stack.limits.connections = 1).peer();
+    let context = pair.context.clone();
+    let channel = context.create_event_channel().unwrap();
+    let pd = context.alloc_pd().unwrap();
+    let cq = context.create_cq(64, None).unwrap();
+    for _ in 0..2 {
+        let qp = pd.create_qp(&QpInit::new(&cq)).unwrap();
+        let id = context.create_id(&channel);
+        id.connect(&qp, format!("10.0.0.9:{PORT}").parse().unwrap(), &ConnParam::default()).unwrap();
+        pair.turn();
+        assert_eq!(pair.engine.stack_usage().connections, 1);
+        let end_us = pair.now_us + 9_000_000;
+        while pair.engine.stack_usage().connections == 1 && pair.now_us < end_us {
+            pair.now_us += 100;
+            pair.engine.turn(Instant::from_micros(pair.now_us));
+        }
+        let event = channel.poll().expect("the user is not told in the poll of the end");
+        let unreachable = ConnectionError::Tcp(CloseReason::Unreachable);
+        assert!(
+            event.id == id
+                && matches!(event.kind, CmEventKind::ConnectError { error, .. } if error == unreachable),
+            "{event:?}"
+        );
+        assert_eq!(qp.state(), QpState::Error);
+        pair.engine.check_invariants().unwrap();
+    }
+}
