@@ -50,6 +50,13 @@ impl StreamingMode {
         self.reassembly.give_up(bytes, held, may);
     }
 
+    /// Why MPA cannot start any more, if so.
+    fn prevents_start(&self) -> Option<ConnectionError> {
+        // No Reply, no FPDU and no Request can follow the peer's FIN. Were startup to begin, nothing would
+        // end it: TCP reports a FIN once.
+        self.peer_closed.then_some(ConnectionError::PeerClosed)
+    }
+
     pub(super) fn pinned_bytes(&self) -> usize {
         self.reassembly.pinned_bytes()
     }
@@ -236,6 +243,9 @@ impl Connection {
         let Phase::StreamingMode(mode) = &mut self.phase else {
             return self.fail_startup_of(io, qp, ConnectionError::PeerClosed);
         };
+        if let Some(error) = mode.prevents_start() {
+            return self.fail_startup_of(io, qp, error);
+        }
         let deadline = io.now + duration(param.timeout);
         self.timers.unwatch_idle();
         // The call of the user has checked the parameters.
@@ -268,6 +278,9 @@ impl Connection {
         else {
             return self.fail_startup(io, ConnectionError::PeerClosed);
         };
+        if let Some(error) = mode.prevents_start() {
+            return self.fail_startup(io, error);
+        }
         let Ok((responder, deadline)) = Self::listen(&options, io.now) else {
             return self.fail_startup(io, ConnectionError::NoResources);
         };

@@ -6,3 +6,4 @@ mod ended;
 mod initiator;
 mod listener_limits;
 mod responder;
+mod switch;

@@ -1,0 +1,77 @@
+//! The switch between streaming mode and MPA: what the user, the peer and TCP do at the same time.
+
+use std::time::Duration;
+
+use crate::common::doorman::Doorman;
+use crate::common::raw::{RawPair, frame};
+use crate::common::{PORT, Testbed};
+use iwarp::mpa::StartupFault;
+use iwarp::verbs::{
+    CmEvent, CmEventKind, CmId, ConnParam, ConnectionError, EventChannel, Keepalive, QpInit, QpState,
+    ResponderOptions, StreamOptions, StreamRead, VerbsError,
+};
+use tcp_lite::CloseReason;
+
+/// A bare TCP peer has connected to a listener whose connections begin in streaming mode.
+fn streaming() -> (Doorman, CmId) {
+    let mut d = Doorman::with(|options| options.streaming = Some(StreamOptions::default()));
+    d.say(&[]);
+    let event = d.event();
+    assert!(matches!(event.kind, CmEventKind::StreamEstablished { .. }), "{event:?}");
+    (d, event.id)
+}
+
+fn mpa_request() -> Vec<u8> {
+    frame("Req", 0x50, 2, &[0, 8, 0, 8])
+}
+
+/// A Reply that accepts `mpa_request`, and one that rejects it.
+fn replies() -> [Vec<u8>; 2] {
+    [0x50, 0x70].map(|flags| frame("Rep", flags, 2, &[0, 8, 0, 8]))
+}
+
+fn client_server() -> ConnParam {
+    ConnParam { peer_to_peer: false, ..ConnParam::default() }
+}
+
+/// The next event that is not about bytes.
+fn next_event(pair: &mut RawPair, channel: &EventChannel, us: i64) -> Option<CmEvent> {
+    loop {
+        let event = pair.next_event(channel, us)?;
+        if !matches!(event.kind, CmEventKind::StreamReadable | CmEventKind::StreamWritable) {
+            return Some(event);
+        }
+    }
+}
+
+fn expect_error(pair: &mut RawPair, channel: &EventChannel, us: i64, expected: ConnectionError) {
+    let event = next_event(pair, channel, us).expect("no event in time");
+    assert!(
+        matches!(event.kind, CmEventKind::ConnectError { error, .. } if error == expected),
+        "{event:?} instead of {expected:?}"
+    );
+}
+
+/// The peer's FIN is not forgotten when MPA starts: no Reply can come after it.
+#[test]
+fn an_initiator_does_not_wait_for_a_peer_that_has_closed() {
+    let (mut d, id) = streaming();
+    d.pair.close();
+    d.pair.until(10_000, |_| false);
+    let qp = d.qp();
+    id.start_initiator(&qp, &client_server()).unwrap();
+    expect_error(&mut d.pair, &d.channel, 100_000, ConnectionError::PeerClosed);
+    assert_eq!(qp.state(), QpState::Error);
+}
+
+/// The same for a responder: a peer that has closed after its Request can send no FPDU.
+#[test]
+fn a_responder_does_not_ask_about_a_peer_that_has_closed() {
+    let (mut d, id) = streaming();
+    d.pair.send(&mpa_request());
+    d.pair.close();
+    d.pair.until(10_000, |_| false);
+    id.start_responder(b"", &ResponderOptions::default()).unwrap();
+    expect_error(&mut d.pair, &d.channel, 100_000, ConnectionError::PeerClosed);
+    assert!(d.is_over());
+}
