@@ -202,7 +202,7 @@ impl Connection {
             Phase::Opening(Opening::Startup { initiating, request }) => {
                 self.apply_keepalive(io, initiating.param.keepalive);
                 self.phase = Phase::AwaitReply { initiating, reassembly: Reassembly::default() };
-                self.send_startup_bytes(io, &request);
+                self.send_frame(io, &request);
             }
             Phase::Opening(Opening::StreamingMode { param }) => {
                 self.apply_keepalive(io, param.keepalive);

@@ -281,12 +281,12 @@ impl Core {
             CmCommand::Streamed { id } => {
                 self.with_id(&id, |connection, io| connection.streamed(io, guard));
             }
-            CmCommand::StartInitiator { id, qp, param } => {
+            CmCommand::StartInitiator { id, qp, param, after } => {
                 if let Some(conn) = id.conn() {
                     qp.slot.store(conn.slot() as u32, Ordering::Release);
                 }
                 let started = self.with_id(&id, |connection, io| {
-                    connection.start_initiator(io, Arc::clone(&qp), param);
+                    connection.start_initiator(io, Arc::clone(&qp), param, after);
                     connection.activate(io);
                 });
                 if !started {
@@ -294,8 +294,8 @@ impl Core {
                     qp.enter_error();
                 }
             }
-            CmCommand::StartResponder { id, options } => {
-                self.with_id(&id, |connection, io| connection.start_responder(io, guard, options));
+            CmCommand::StartResponder { id, options, after } => {
+                self.with_id(&id, |connection, io| connection.start_responder(io, guard, options, after));
             }
             CmCommand::Listen { id, listener } => self.listen(id, listener),
             CmCommand::Unlisten { port } => {

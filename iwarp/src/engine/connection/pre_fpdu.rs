@@ -1,6 +1,7 @@
 //! The bytes that this end sends before its first FPDU (RFC 5044 sections 7.1 and 7.1.5).
 //!
-//! Bytes that the user has sent in streaming mode go first, then those of startup frames.
+//! They are bytes that the user has sent in streaming mode, and those of startup frames, in the order in which
+//! the user has asked for them: after a reject, streaming mode and MPA may begin again.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,10 +17,18 @@ use super::super::core::Io;
 pub(super) struct PreFpdu {
     /// The bytes from and to the user, if the connection began in streaming mode.
     stream: Option<Arc<StreamShared>>,
-    /// Bytes of startup frames that TCP has not taken. They go after those of `stream`.
-    startup: VecDeque<u8>,
+    /// The pieces that TCP has not taken, in their order. What the user sends behind them waits for streaming
+    /// mode.
+    pieces: VecDeque<Piece>,
     /// There may be bytes to send.
     pending: bool,
+}
+
+enum Piece {
+    /// Bytes of the user, up to this position of its stream.
+    User { end: u64 },
+    /// What TCP has not taken of a startup frame.
+    Frame(VecDeque<u8>),
 }
 
 /// The result of sending.
@@ -54,9 +63,15 @@ impl PreFpdu {
         self.pending
     }
 
-    /// Adds bytes of a startup frame, after those of the user.
-    pub(super) fn push(&mut self, bytes: &[u8]) {
-        self.startup.extend(bytes);
+    /// MPA starts: the bytes of the user up to position `end` of its stream go before the frames that follow.
+    pub(super) fn push_user_bytes(&mut self, end: u64) {
+        self.pieces.push_back(Piece::User { end });
+        self.pending = true;
+    }
+
+    /// Adds a startup frame.
+    pub(super) fn push_frame(&mut self, bytes: &[u8]) {
+        self.pieces.push_back(Piece::Frame(bytes.iter().copied().collect()));
         self.pending = true;
     }
 
@@ -82,22 +97,31 @@ impl PreFpdu {
                 0
             }
         };
-        let mut writable = self.stream.as_ref().is_some_and(|stream| stream.drain(&mut send));
-        if self.stream.as_ref().is_none_or(|stream| stream.is_sent()) {
-            while !self.startup.is_empty() {
-                let sent = send(self.startup.as_slices().0);
-                self.startup.drain(..sent);
-                if sent == 0 {
-                    break;
-                }
+        while let Some(piece) = self.pieces.front_mut() {
+            let all = match (piece, &self.stream) {
+                (Piece::User { end }, Some(stream)) => stream.take_for_tcp(*end, &mut send),
+                (Piece::User { .. }, None) => true,
+                (Piece::Frame(bytes), _) => loop {
+                    let sent = send(bytes.as_slices().0);
+                    bytes.drain(..sent);
+                    if bytes.is_empty() || sent == 0 {
+                        break bytes.is_empty();
+                    }
+                },
+            };
+            if !all {
+                break;
             }
+            self.pieces.pop_front();
         }
+        let mut writable = false;
         if let Some(stream) = &self.stream
             && in_streaming_mode
-            && self.startup.is_empty()
         {
-            stream.reopen();
-            writable |= stream.drain(&mut send);
+            if self.pieces.is_empty() {
+                stream.take_for_tcp(u64::MAX, &mut send);
+            }
+            writable = stream.take_writable();
         }
         if result == Sent::Blocked {
             // A short write can mean that the send buffer is full or that the packet pool is empty. TCP
@@ -109,6 +133,6 @@ impl PreFpdu {
             result = if blocked { Sent::Blocked } else { Sent::NoMbuf };
         }
         self.pending = result != Sent::All;
-        (result, writable && in_streaming_mode)
+        (result, writable)
     }
 }

@@ -194,7 +194,7 @@ impl Connection {
         self.report.peer = negotiated.peer;
         self.apply_keepalive(io, param.keepalive);
         self.timers.clear_deadline();
-        self.send_startup_bytes(io, &reply);
+        self.send_frame(io, &reply);
         let idle_timeout = param.idle_timeout;
         if matches!(negotiated.rtr, Rtr::Expect(_)) {
             // It is announced when the RTR has come.
@@ -229,7 +229,7 @@ impl Connection {
             return io.tcp.abort(io.now, self.conn);
         };
         let reassembly = std::mem::take(reassembly);
-        self.send_startup_bytes(io, &reply);
+        self.send_frame(io, &reply);
         let failed = self.report.error().is_some();
         if !failed && self.id.as_ref().is_some_and(|id| id.is_streaming()) {
             // RFC 5044 section 7.1.2 (MPA-180): MPA ends, and the TCP connection stays open for the

@@ -177,7 +177,7 @@ impl Connection {
         io.tcp.release(self.conn, released);
         let all = io.tcp.info(self.conn).is_none_or(|info| mode.reassembly.next() >= info.frontier);
         if mode.peer_closed && all {
-            stream.end();
+            stream.set_ended();
         }
         let moved = mode.reassembly.next() > before;
         if stream.take_readable() {
@@ -188,9 +188,14 @@ impl Connection {
         }
     }
 
-    /// Sends bytes of a startup frame, after those of the user.
-    pub(super) fn send_startup_bytes(&mut self, io: &mut Io, bytes: &[u8]) {
-        self.pre_fpdu.push(bytes);
+    /// Sends a startup frame, after what is to be sent before it.
+    pub(super) fn send_frame(&mut self, io: &mut Io, bytes: &[u8]) {
+        self.pre_fpdu.push_frame(bytes);
+        self.begin_to_send(io);
+    }
+
+    /// Sends what TCP takes now of the bytes before the first FPDU.
+    fn begin_to_send(&mut self, io: &mut Io) {
         if self.send_pre_fpdu_bytes(io) == Sent::NoMbuf {
             self.activate(io);
         }
@@ -232,12 +237,13 @@ impl Connection {
         sent == Sent::NoMbuf
     }
 
-    /// The user starts MPA as initiator.
+    /// The user starts MPA as initiator, after position `after` of its stream.
     pub(in crate::engine) fn start_initiator(
         &mut self,
         io: &mut Io,
         qp: Arc<QpShared>,
         param: Box<ConnParam>,
+        after: u64,
     ) {
         self.report.announced = Announced::Nothing;
         let Phase::StreamingMode(mode) = &mut self.phase else {
@@ -262,15 +268,17 @@ impl Connection {
             return self.fail_startup(io, ConnectionError::Startup(StartupFault::EarlyBytes));
         }
         self.timers.set_deadline(deadline);
-        self.send_startup_bytes(io, &request);
+        self.pre_fpdu.push_user_bytes(after);
+        self.send_frame(io, &request);
     }
 
-    /// The user starts MPA as responder. The bytes that it has not read are the beginning of the Request.
+    /// The user starts MPA as responder, after position `after` of its stream. The bytes that it has not read are the beginning of the Request.
     pub(in crate::engine) fn start_responder(
         &mut self,
         io: &mut Io,
         guard: &EpochGuard,
         options: Box<ResponderOptions>,
+        after: u64,
     ) {
         self.report.announced = Announced::Nothing;
         self.timers.unwatch_idle();
@@ -289,7 +297,8 @@ impl Connection {
         self.phase = Phase::AwaitRequest { responder, options, reassembly };
         self.timers.set_deadline(deadline);
         // Sends the last bytes of the user now.
-        self.send_startup_bytes(io, &[]);
+        self.pre_fpdu.push_user_bytes(after);
+        self.begin_to_send(io);
         // RFC 5044 section 7.1 (MPA-134): MPA starts at the first byte that the user has not read.
         let unread: Vec<u8> = stream.take_unread().into();
         let offset = next - unread.len() as u64;

@@ -109,10 +109,10 @@ pub(crate) enum CmCommand {
     ConnectStream { id: Arc<CmShared>, stream: Arc<StreamShared>, remote: SocketAddr, param: Box<ConnParam> },
     /// The user has sent or received bytes in streaming mode.
     Streamed { id: Arc<CmShared> },
-    /// Start MPA as initiator on a connection in streaming mode.
-    StartInitiator { id: Arc<CmShared>, qp: Arc<QpShared>, param: Box<ConnParam> },
-    /// Start MPA as responder on a connection in streaming mode.
-    StartResponder { id: Arc<CmShared>, options: Box<ResponderOptions> },
+    /// Start MPA as initiator on a connection in streaming mode, after this position of the user's stream.
+    StartInitiator { id: Arc<CmShared>, qp: Arc<QpShared>, param: Box<ConnParam>, after: u64 },
+    /// Start MPA as responder on a connection in streaming mode, after this position of the user's stream.
+    StartResponder { id: Arc<CmShared>, options: Box<ResponderOptions>, after: u64 },
     /// Accept connections.
     Listen { id: Arc<CmShared>, listener: Arc<ListenerShared> },
     /// Stop accepting.

@@ -24,9 +24,8 @@ pub(crate) struct StreamShared {
 struct Buffers {
     recv: VecDeque<u8>,
     send: VecDeque<u8>,
-    /// The bytes of `send` that go before a startup frame. Those behind them wait until the connection leaves
-    /// MPA again.
-    before_mpa: Option<usize>,
+    /// How many bytes TCP has taken from `send` so far: the position of its front in the user's stream.
+    taken: u64,
     limits: StreamOptions,
     /// The peer has closed: nothing follows the bytes in `recv`.
     ended: bool,
@@ -53,7 +52,7 @@ impl StreamShared {
         let buffers = Buffers {
             recv: VecDeque::with_capacity(limits.recv_bytes),
             send: VecDeque::with_capacity(limits.send_bytes),
-            before_mpa: None,
+            taken: 0,
             limits,
             ended: false,
             announced: false,
@@ -82,7 +81,7 @@ impl StreamShared {
     }
 
     /// The peer has closed.
-    pub(crate) fn end(&self) {
+    pub(crate) fn set_ended(&self) {
         self.buffers().ended = true;
     }
 
@@ -93,37 +92,31 @@ impl StreamShared {
         waits && !std::mem::replace(&mut buffers.announced, true)
     }
 
-    /// Lets `send` take bytes of the user from the front. Returns whether `StreamWritable` has to be
-    /// reported.
-    pub(crate) fn drain(&self, mut send: impl FnMut(&[u8]) -> usize) -> bool {
+    /// Lets `send` take bytes of the user from the front, up to position `end` of its stream. Returns whether
+    /// all of them are taken.
+    pub(crate) fn take_for_tcp(&self, end: u64, mut send: impl FnMut(&[u8]) -> usize) -> bool {
         let mut buffers = self.buffers();
         loop {
+            let left = usize::try_from(end.saturating_sub(buffers.taken)).unwrap_or(usize::MAX);
             let (front, _) = buffers.send.as_slices();
-            let front = &front[..front.len().min(buffers.before_mpa.unwrap_or(usize::MAX))];
+            let front = &front[..front.len().min(left)];
             if front.is_empty() {
-                break;
+                return true;
             }
             let taken = send(front);
             if taken == 0 {
-                break;
+                return false;
             }
             buffers.send.drain(..taken);
-            buffers.before_mpa = buffers.before_mpa.map(|bytes| bytes - taken);
+            buffers.taken += taken as u64;
         }
+    }
+
+    /// Whether `StreamWritable` has to be reported now.
+    pub(crate) fn take_writable(&self) -> bool {
+        let mut buffers = self.buffers();
         let room = buffers.send.len() <= buffers.limits.send_bytes / 2;
         room && std::mem::take(&mut buffers.refused)
-    }
-
-    /// Whether TCP has taken all bytes that go before a startup frame.
-    pub(crate) fn is_sent(&self) -> bool {
-        let buffers = self.buffers();
-        buffers.before_mpa.unwrap_or(buffers.send.len()) == 0
-    }
-
-    /// The connection has left MPA, and TCP has taken its frames: bytes that the user sent since then follow
-    /// them.
-    pub(crate) fn reopen(&self) {
-        self.buffers().before_mpa = None;
     }
 
     /// Takes the bytes that the user has not read, for MPA.
@@ -163,10 +156,10 @@ impl StreamShared {
         }
     }
 
-    /// MPA starts after the bytes sent so far.
-    fn start(&self) {
-        let mut buffers = self.buffers();
-        buffers.before_mpa = Some(buffers.send.len());
+    /// The position after the bytes sent so far.
+    fn end(&self) -> u64 {
+        let buffers = self.buffers();
+        buffers.taken + buffers.send.len() as u64
     }
 
     fn unread(&self) -> usize {
@@ -251,11 +244,11 @@ impl CmId {
             param.mpa_config(true).max_ird,
         )?;
         state.qp = Some((Arc::downgrade(&qp.shared), Arc::downgrade(&qp.owner)));
-        stream.start();
+        let after = stream.end();
         state.phase = CmPhase::Connected { engine: Arc::clone(&engine) };
         drop(state);
         let (id, qp) = (Arc::clone(&self.shared), Arc::clone(&qp.shared));
-        engine.command(CmCommand::StartInitiator { id, qp, param: Box::new(param.clone()) });
+        engine.command(CmCommand::StartInitiator { id, qp, param: Box::new(param.clone()), after });
         Ok(())
     }
 
@@ -272,11 +265,11 @@ impl CmId {
         if stream.send(last_message, true).is_none() {
             return Err(VerbsError::QueueFull("stream send"));
         }
-        stream.start();
+        let after = stream.end();
         state.phase = CmPhase::Awaiting { engine: Arc::clone(&engine) };
         drop(state);
         let id = Arc::clone(&self.shared);
-        engine.command(CmCommand::StartResponder { id, options: Box::new(options.clone()) });
+        engine.command(CmCommand::StartResponder { id, options: Box::new(options.clone()), after });
         Ok(())
     }
 

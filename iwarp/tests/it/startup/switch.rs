@@ -75,3 +75,31 @@ fn a_responder_does_not_ask_about_a_peer_that_has_closed() {
     expect_error(&mut d.pair, &d.channel, 100_000, ConnectionError::PeerClosed);
     assert!(d.is_over());
 }
+
+/// MPA is started again before the engine has sent the Reply that rejects the Request before. Bytes and
+/// frames leave in the order of the user's calls.
+#[test]
+fn a_start_does_not_overtake_the_reply_of_a_reject() {
+    for responder in [true, false] {
+        let (mut d, id) = streaming();
+        id.start_responder(b"", &ResponderOptions::default()).unwrap();
+        d.pair.until(10_000, |_| false);
+        d.pair.send(&mpa_request());
+        let event = next_event(&mut d.pair, &d.channel, 1_000_000).expect("no event");
+        assert!(matches!(event.kind, CmEventKind::ConnectRequest { .. }), "{event:?}");
+        assert!(d.pair.inbox.is_empty());
+        let qp = d.qp();
+        id.reject(b"").unwrap();
+        if responder {
+            id.start_responder(b"go", &ResponderOptions::default()).unwrap();
+        } else {
+            id.send_stream(b"go").unwrap();
+            id.start_initiator(&qp, &client_server()).unwrap();
+        }
+        d.pair.until(10_000, |_| false);
+        let reply = [&frame("Rep", 0x70, 2, &d.pair.inbox[d.pair.inbox.len().min(20)..][..4])[..], b"go"];
+        let request = if responder { vec![] } else { mpa_request()[..16].to_vec() };
+        let expected = [&reply.concat()[..], &request].concat();
+        assert!(d.pair.inbox.starts_with(&expected), "{:?}", d.pair.inbox.escape_ascii().to_string());
+    }
+}
