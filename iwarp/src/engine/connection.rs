@@ -42,6 +42,7 @@ mod teardown;
 mod timers;
 
 pub(super) use retry::Retry;
+pub(super) use startup::Reject;
 
 use full_operation::FullOperation;
 use pre_fpdu::PreFpdu;

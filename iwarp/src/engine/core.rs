@@ -20,7 +20,7 @@ use crate::verbs::{
 
 use super::EngineConfig;
 use super::carrier::Carrier;
-use super::connection::{Connection, Retry};
+use super::connection::{Connection, Reject, Retry};
 use super::counters::EngineCounters;
 use super::listening::Listener;
 use super::rate::Rate;
@@ -315,8 +315,9 @@ impl Core {
                     qp.enter_error();
                 }
             }
-            CmCommand::Reject { conn, private_data } => {
-                self.with_conn(conn, |connection, io| connection.reject(io, guard, &private_data, None));
+            CmCommand::Reject { conn, private_data, stays_open } => {
+                let why = Reject::ByUser { private_data: &private_data, stays_open };
+                self.with_conn(conn, |connection, io| connection.reject(io, guard, why));
             }
             CmCommand::Disconnect { id } => {
                 self.with_id(&id, |connection, io| connection.disconnect(io));

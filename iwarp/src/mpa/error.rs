@@ -71,6 +71,9 @@ pub enum StartupFault {
         /// Bytes that the listener accepts.
         max: usize,
     },
+    /// The Request asks for markers, and the listener refuses that.
+    #[error("the peer asks for markers, which are refused here")]
+    Markers,
     /// Out-of-order bytes further ahead than the startup exchange can explain.
     #[error("bytes far ahead of a startup frame that is not whole")]
     FarAhead,

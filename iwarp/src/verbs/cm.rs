@@ -181,13 +181,14 @@ impl CmId {
             .ok_or(too_long)?;
         let mut state = self.shared.state();
         let (engine, conn, _) = state.requested()?;
-        state.phase = if state.stream.is_some() {
+        let stays_open = state.stream.is_some();
+        state.phase = if stays_open {
             CmPhase::Streaming { engine: Arc::clone(&engine) }
         } else {
             CmPhase::Over
         };
         drop(state);
-        engine.command(CmCommand::Reject { conn, private_data });
+        engine.command(CmCommand::Reject { conn, private_data, stays_open });
         Ok(())
     }
 

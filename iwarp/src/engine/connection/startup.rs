@@ -123,7 +123,7 @@ impl Connection {
             (None, _) => return self.fail_startup(io, ConnectionError::PeerClosed),
         };
         if options.refuse_markers && request.markers {
-            return self.reject(io, guard, &[], None);
+            return self.reject(io, guard, Reject::Markers);
         }
         id.set_requested(&io.shared, self.conn, request.private_data_limit);
         self.timers.clear_deadline();
@@ -180,10 +180,9 @@ impl Connection {
                 // 4).
                 let TerminateCode { layer, etype, code } = TerminateCode::mpa(6);
                 let error = StreamError { layer, etype, code, from_peer: false };
-                self.report.add(ConnectionError::Stream(error));
                 qp.ended().error = Some(error);
                 qp.enter_error();
-                self.reject(io, guard, &[], Some(needed));
+                self.reject(io, guard, Reject::Insufficient { error, needed });
                 return self.end_stream_of(io, qp);
             }
             // The call of the user has checked the length of the private data.
@@ -210,14 +209,8 @@ impl Connection {
         self.receive_rest(io, guard, reassembly);
     }
 
-    /// Rejects the Request. `needed_ord` is set when the peer's IRD is too small for the user.
-    pub(in crate::engine) fn reject(
-        &mut self,
-        io: &mut Io,
-        guard: &EpochGuard,
-        private_data: &[u8],
-        needed_ord: Option<u16>,
-    ) {
+    /// Rejects the Request.
+    pub(in crate::engine) fn reject(&mut self, io: &mut Io, guard: &EpochGuard, why: Reject<'_>) {
         self.leave_backlog();
         if let Some(ListenerOrigin { admitted, .. }) = &self.origin {
             admitted.listener.count(|stats| stats.rejected += 1);
@@ -225,22 +218,29 @@ impl Connection {
         let Phase::Deciding { responder, reassembly } = &mut self.phase else {
             return io.tcp.abort(io.now, self.conn);
         };
+        let (private_data, needed_ord) = match why {
+            Reject::ByUser { private_data, .. } => (private_data, None),
+            Reject::Insufficient { needed, .. } => (&[][..], Some(needed)),
+            Reject::NotInTime | Reject::Markers => (&[][..], None),
+        };
         let Ok(reply) = responder.reject(private_data, needed_ord) else {
             return io.tcp.abort(io.now, self.conn);
         };
         let reassembly = std::mem::take(reassembly);
         self.send_frame(io, &reply);
-        let failed = self.report.error().is_some();
-        if !failed && self.id.as_ref().is_some_and(|id| id.is_streaming()) {
-            // RFC 5044 section 7.1.2 (MPA-180): MPA ends, and the TCP connection stays open for the
-            // user.
-            return self.enter_streaming_mode(io, guard, reassembly);
+        match why {
+            // RFC 5044 section 7.1.2 (MPA-180): MPA ends, and the TCP connection stays open for the user.
+            Reject::ByUser { stays_open: true, .. } => {
+                return self.enter_streaming_mode(io, guard, reassembly);
+            }
+            // The user has decided, or knows that it is too late.
+            Reject::ByUser { stays_open: false, .. } | Reject::NotInTime => self.id = None,
+            // A connection of a listener has no user yet. Another one's is told when it is closed.
+            Reject::Markers if self.id.is_none() => {}
+            Reject::Markers => self.report.add(ConnectionError::Startup(StartupFault::Markers)),
+            Reject::Insufficient { error, .. } => self.report.add(ConnectionError::Stream(error)),
         }
         self.drop_reassembly(io, reassembly);
-        if !failed {
-            // The user has decided, so nothing more is announced.
-            self.id = None;
-        }
         self.close(io);
     }
 
@@ -258,7 +258,7 @@ impl Connection {
                 CmEventKind::ConnectError { error: ConnectionError::DecisionTimeout, peer: None },
             );
         }
-        self.reject(io, guard, &[], None);
+        self.reject(io, guard, Reject::NotInTime);
     }
 
     /// The connection no longer counts in its listener's backlog.
@@ -356,6 +356,18 @@ impl Connection {
             ready,
         });
     }
+}
+
+/// Why a Request is rejected.
+pub(in crate::engine) enum Reject<'a> {
+    /// The user wants that. `stays_open`: the TCP connection returns to streaming mode.
+    ByUser { private_data: &'a [u8], stays_open: bool },
+    /// The user has not decided in time, and knows that.
+    NotInTime,
+    /// The Request asks for markers, and the listener refuses that.
+    Markers,
+    /// The peer serves fewer Reads than the user needs.
+    Insufficient { error: StreamError, needed: u16 },
 }
 
 /// An event of startup.

@@ -179,7 +179,8 @@ pub struct ResponderOptions {
     pub max_ird: u16,
     /// The highest ORD of a connection, whatever `accept` asks for.
     pub max_ord: u16,
-    /// Rejects peers that request markers from us, which cost the sender work.
+    /// Rejects peers that request markers from us, which cost the sender work. On a connection that began in
+    /// streaming mode, a `ConnectError` event follows.
     pub refuse_markers: bool,
 }
 

@@ -119,8 +119,8 @@ pub(crate) enum CmCommand {
     Unlisten { port: u16 },
     /// Accept a connect request.
     Accept { id: Arc<CmShared>, conn: ConnId, qp: Arc<QpShared>, param: Box<ConnParam> },
-    /// Reject a connect request.
-    Reject { conn: ConnId, private_data: ArrayVec<u8, MAX_PRIVATE_DATA> },
+    /// Reject a connect request. `stays_open`: the TCP connection returns to streaming mode.
+    Reject { conn: ConnId, private_data: ArrayVec<u8, MAX_PRIVATE_DATA>, stays_open: bool },
     /// Close gracefully.
     Disconnect { id: Arc<CmShared> },
     /// Reset.
@@ -196,11 +196,6 @@ impl CmShared {
         state.phase = CmPhase::Streaming { engine: Arc::clone(engine) };
         state.stream = Some(Arc::clone(stream));
         state.qp = None;
-    }
-
-    /// Whether its connection is in streaming mode.
-    pub(crate) fn is_streaming(&self) -> bool {
-        matches!(self.state().phase, CmPhase::Streaming { .. })
     }
 
     /// Whether it still listens.
@@ -340,7 +335,8 @@ impl CmShared {
                 let (engine, conn) = (Arc::clone(engine), *conn);
                 state.phase = CmPhase::Over;
                 drop(state);
-                engine.command(CmCommand::Reject { conn, private_data: ArrayVec::new() });
+                let private_data = ArrayVec::new();
+                engine.command(CmCommand::Reject { conn, private_data, stays_open: false });
             }
             CmPhase::Streaming { engine } | CmPhase::Awaiting { engine } | CmPhase::Connected { engine } => {
                 let engine = Arc::clone(engine);

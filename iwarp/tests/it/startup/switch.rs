@@ -103,3 +103,18 @@ fn a_start_does_not_overtake_the_reply_of_a_reject() {
         assert!(d.pair.inbox.starts_with(&expected), "{:?}", d.pair.inbox.escape_ascii().to_string());
     }
 }
+
+/// A Request for markers that the user refuses beforehand is rejected, and the user is told.
+#[test]
+fn a_request_for_markers_that_are_refused_is_reported() {
+    let (mut d, id) = streaming();
+    let options = ResponderOptions { refuse_markers: true, ..ResponderOptions::default() };
+    id.start_responder(b"", &options).unwrap();
+    d.pair.until(10_000, |_| false);
+    d.pair.send(&frame("Req", 0xd0, 2, &[0, 8, 0, 8]));
+    assert!(d.pair.until(100_000, |pair| pair.peer_closed), "no FIN");
+    assert_eq!((d.pair.inbox.len(), d.pair.inbox[16] & 0x20), (24, 0x20), "no Reply that rejects");
+    d.pair.close();
+    let expected = ConnectionError::Startup(StartupFault::Markers);
+    expect_error(&mut d.pair, &d.channel, 1_000_000, expected);
+}
