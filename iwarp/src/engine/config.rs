@@ -43,7 +43,8 @@ pub struct EngineConfig {
     /// ([`EngineCounters::request_growths`](super::EngineCounters::request_growths)).
     pub request_records: usize,
     /// The time before RST: for sending a Terminate, for the peer's FIN after ours, and for the next answer
-    /// to a Read in a graceful close. While there is something to send, TCP's own timeouts hold.
+    /// to a Read in a graceful close. While the peer acknowledges bytes that go before our FIN, the time
+    /// begins anew.
     pub close_timeout: Duration,
 }
 

@@ -64,6 +64,8 @@ pub(super) struct Connection {
     /// What goes before the first FPDU. The last of it may be sent in Full Operation.
     pre_fpdu: PreFpdu,
     timers: Timers,
+    /// Bytes that the peer had acknowledged when the deadline of the close was set.
+    acknowledged: u64,
     /// When the engine will call [`on_time`](Self::on_time).
     pub(super) scheduled: Option<Instant>,
     report: Report,
@@ -139,6 +141,7 @@ impl Connection {
             phase,
             pre_fpdu: PreFpdu::default(),
             timers: Timers::new(deadline),
+            acknowledged: 0,
             scheduled: None,
             report: Report::default(),
             attempt: Attempt::First,
@@ -311,10 +314,10 @@ impl Connection {
     /// The deadline of the phase has passed.
     fn on_deadline(&mut self, io: &mut Io, guard: &EpochGuard) {
         match &self.phase {
-            Phase::Closing(_) => self.close_timeout(io),
+            Phase::Closing(_) => self.on_close_deadline(io),
             Phase::FullOperation(full) if full.failed => self.abort(io),
             Phase::FullOperation(full) if full.draining => self.await_answers(io),
-            Phase::StreamingMode(mode) if mode.closing => self.close_timeout(io),
+            Phase::StreamingMode(mode) if mode.closing => self.on_close_deadline(io),
             Phase::Deciding { .. } => self.decision_timeout(io, guard),
             // In Full Operation: the RTR did not come.
             Phase::FullOperation(_)

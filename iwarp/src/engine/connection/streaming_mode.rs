@@ -216,7 +216,7 @@ impl Connection {
         if let Phase::StreamingMode(mode) = &mut self.phase {
             mode.closing = true;
         }
-        self.timers.set_deadline(io.now + duration(io.config.close_timeout));
+        self.set_close_deadline(io);
         self.activate(io);
     }
 

@@ -72,8 +72,29 @@ impl Connection {
         self.drained(io);
     }
 
+    /// Sets the deadline of a close. It counts anew as long as the peer acknowledges bytes: up to a whole send
+    /// buffer goes before our FIN.
+    pub(super) fn set_close_deadline(&mut self, io: &Io) {
+        self.acknowledged = self.acknowledged_bytes(io);
+        self.timers.set_deadline(io.now + duration(io.config.close_timeout));
+    }
+
+    /// The deadline of a close has passed: resets the connection, unless the peer has acknowledged bytes
+    /// meanwhile.
+    pub(super) fn on_close_deadline(&mut self, io: &mut Io) {
+        if self.acknowledged_bytes(io) > self.acknowledged {
+            return self.set_close_deadline(io);
+        }
+        self.close_timeout(io);
+    }
+
+    /// How many bytes of ours the peer has acknowledged.
+    fn acknowledged_bytes(&self, io: &Io) -> u64 {
+        io.tcp.info(self.conn).map_or(0, |info| info.send_offset.saturating_sub(info.unacknowledged))
+    }
+
     /// The end takes too long: resets the connection.
-    pub(super) fn close_timeout(&mut self, io: &mut Io) {
+    fn close_timeout(&mut self, io: &mut Io) {
         self.report.add(ConnectionError::CloseTimeout);
         io.tcp.abort(io.now, self.conn);
     }
@@ -163,7 +184,7 @@ impl Connection {
     /// Sends FIN after what is left of the startup frames. Received bytes are dropped from now on.
     pub(super) fn close(&mut self, io: &mut Io) {
         self.end_stream(io);
-        self.timers.set_deadline(io.now + duration(io.config.close_timeout));
+        self.set_close_deadline(io);
         if self.pre_fpdu.is_pending() {
             return self.activate(io);
         }

@@ -11,3 +11,60 @@ use iwarp::verbs::{
     StreamRead, WcStatus,
 };
 use tcp_lite::Instant;
+
+/// Bytes that take longer than `EngineConfig::close_timeout` on the wire of `slow_hosts`.
+const BYTES: usize = 4 << 20;
+
+/// Two hosts with a wire that carries about 160 kB in a second.
+fn slow_hosts() -> Pair {
+    let slow = LinkPlan { delay_us: 200_000, ..LinkPlan::default() };
+    let link = LinkConfig { a_to_b: slow.clone(), b_to_a: slow, ..LinkConfig::default() };
+    Testbed::on(&link).configure(|config| config.stack.tcp.recv_window_bytes = 64 << 10).hosts()
+}
+
+/// A graceful close is not reset while the peer still acknowledges what was posted.
+#[test]
+fn a_close_takes_as_long_as_the_peer_takes_bytes() {
+    let mut pair = slow_hosts();
+    let c = pair.connect(&ConnParam::default());
+    let (from, to) = (pair.a.pd.reg_mr(BYTES, ALL).unwrap(), pair.b.pd.reg_mr(BYTES, ALL).unwrap());
+    let remote = RemoteAddr { addr: to.addr(), rkey: to.rkey() };
+    c.qp_a.post_send(&SendRequest::new(1, SendOp::Write { remote }, from.sge(0, BYTES))).unwrap();
+    c.id_a.disconnect();
+    let start_us = pair.now_us;
+    let event = pair.event_a();
+    assert!(matches!(event.kind, CmEventKind::Disconnected { error: None, .. }), "{event:?}");
+    assert!(pair.now_us - start_us > 20_000_000, "the wire is not slow");
+    assert_eq!(pair.b.engine.counters().rx_placed_bytes, BYTES as u64);
+}
+
+/// The same in streaming mode: also the bytes that TCP has not taken yet are sent.
+#[test]
+fn a_close_in_streaming_mode_takes_as_long_as_the_peer_takes_bytes() {
+    let options = StreamOptions { recv_bytes: BYTES, send_bytes: BYTES };
+    let mut pair = slow_hosts();
+    let listener = pair.b.context.create_id(&pair.b.channel);
+    listener.listen_with(&ListenOptions { streaming: Some(options), ..ListenOptions::new(PORT) }).unwrap();
+    pair.turn();
+    let id = pair.a.context.create_id(&pair.a.channel);
+    id.connect_stream(pair.b.address, options, &ConnParam::default()).unwrap();
+    let (_, peer) = (pair.event_a(), pair.event_b().id);
+    let bytes = pattern(1, BYTES);
+    assert_eq!(id.send_stream(&bytes).unwrap(), bytes.len());
+    id.disconnect();
+    let mut got: Vec<u8> = Vec::new();
+    pair.until(|_| {
+        let mut piece = [0; 4096];
+        loop {
+            match peer.recv_stream(&mut piece).unwrap() {
+                StreamRead::Bytes(count) => got.extend(&piece[..count]),
+                StreamRead::Empty => return None,
+                StreamRead::Ended => return Some(()),
+            }
+        }
+    });
+    assert!(got == bytes, "{} bytes of {}", got.len(), bytes.len());
+    peer.disconnect();
+    let event = pair.event_a();
+    assert!(matches!(event.kind, CmEventKind::Disconnected { error: None, .. }), "{event:?}");
+}
