@@ -19,7 +19,7 @@ use super::{Connection, Phase};
 pub(super) struct FullOperation {
     pub(super) stream: Box<Stream>,
     /// What to announce when the peer's first FPDU, its RTR, has come.
-    announce: Option<Box<Announcement>>,
+    on_rtr: Option<Box<Announcement>>,
     /// FIN follows when everything is sent.
     pub(super) draining: bool,
     /// The stream's progress when the deadline for answers to Reads was set.
@@ -39,14 +39,14 @@ pub(super) struct Announcement {
 
 impl Connection {
     /// Begins Full Operation. `may_send` says that this end need not wait for the peer's first FPDU.
-    /// `announce` is announced when that has come.
+    /// `on_rtr` is announced when that has come.
     pub(super) fn enter_full_operation(
         &mut self,
         io: &mut Io,
         qp: Arc<QpShared>,
         negotiated: &Negotiated,
         may_send: bool,
-        announce: Option<Box<Announcement>>,
+        on_rtr: Option<Box<Announcement>>,
     ) {
         let by = Accessor { pd: qp.pd.id(), stream: StreamId(u64::from(qp.num)) };
         // RFC 5044 section 7.1 (MPA-141): Full Operation begins with a queue pair, and its stream is bound to
@@ -55,7 +55,7 @@ impl Connection {
         let stream = Box::new(Stream::new(qp, by, negotiated, may_send, &mut io.request_pool));
         self.phase = Phase::FullOperation(FullOperation {
             stream,
-            announce,
+            on_rtr,
             draining: false,
             progress: 0,
             failed: false,
@@ -75,8 +75,11 @@ impl Connection {
         let context = StreamContext { guard, counters: &mut io.streams, pool: &mut io.request_pool };
         let result = full.stream.receive(Received { offset, buf, frontier }, &mut io.held, context);
         let fpdus = io.streams.rx_fpdus - before;
-        let established = if full.stream.may_send() { full.announce.take() } else { None };
-        if let Some(announcement) = established {
+        // The peer's first FPDU is a Terminate in place of its RTR: startup has failed.
+        let ended_startup = first && fpdus == 1 && matches!(result, Err(Failure::Peer(_)));
+        let has_begun = first && full.stream.may_send() && !ended_startup;
+        let on_rtr = if has_begun { full.on_rtr.take() } else { None };
+        if let Some(announcement) = on_rtr {
             self.timers.clear_deadline();
             self.announce_established(io, *announcement);
         }
@@ -93,8 +96,7 @@ impl Connection {
                     self.activate(io);
                 }
             }
-            // The peer's first FPDU is a Terminate in place of its RTR.
-            Err(Failure::Peer(terminate)) if first && fpdus == 1 => {
+            Err(Failure::Peer(terminate)) if ended_startup => {
                 self.fail(io, Failure::Peer(terminate.in_startup()));
             }
             Err(failure) => self.fail(io, failure),

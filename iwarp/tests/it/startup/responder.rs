@@ -455,3 +455,24 @@ fn what_is_kept_ahead_of_a_request_is_bounded() {
     d.pair.until(1_000_000, |_| false);
     assert_eq!(d.pair.pool.available(), d.pair.pool.capacity(), "nothing is kept");
 }
+
+// Proves MPA2-144, MPA2-154: an initiator that sends a Terminate in place of its RTR has not connected. The
+// user is told that, and never that the connection is established.
+#[test]
+fn a_terminate_in_place_of_the_rtr_is_a_connect_error() {
+    let mut d = Doorman::new();
+    let event = d.asked(&request(0x50, 2, &[0x80, 8, 0x80, 8]));
+    let qp = d.accept(&event.id, &ConnParam::default());
+    let mut ulpdu = vec![0x41, 0x47, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0];
+    ulpdu.extend([0x20, 7, 0, 0]);
+    d.pair.send(&first_fpdu(&ulpdu));
+    d.pair.close();
+    let told = StreamError { layer: 2, etype: 0, code: 7, from_peer: true };
+    let event = d.event();
+    assert!(
+        matches!(event.kind, CmEventKind::ConnectError { error: ConnectionError::Stream(e), .. } if e == told),
+        "{event:?}"
+    );
+    assert_eq!((qp.error(), d.pair.engine.counters().connections), (Some(told), 0));
+    assert!(d.channel.poll().is_none());
+}
