@@ -260,6 +260,7 @@ impl Connection {
             return self.fail_startup_of(io, qp, ConnectionError::NoResources);
         };
         let reassembly = std::mem::take(&mut mode.reassembly);
+        self.apply_keepalive(io, param.keepalive);
         let initiating = Initiating { initiator: Box::new(initiator), qp, param };
         self.phase = Phase::AwaitReply { initiating, reassembly };
         if self.pre_fpdu.stream().is_some_and(|stream| !stream.take_unread().is_empty()) {

@@ -118,3 +118,22 @@ fn a_request_for_markers_that_are_refused_is_reported() {
     let expected = ConnectionError::Startup(StartupFault::Markers);
     expect_error(&mut d.pair, &d.channel, 1_000_000, expected);
 }
+
+/// An initiator on a connection that began in streaming mode has the keepalive of its own parameters.
+#[test]
+fn the_keepalive_of_the_initiator_replaces_that_of_streaming_mode() {
+    let (mut d, id) = streaming();
+    let keepalive =
+        Keepalive::Probe { idle: Duration::from_secs(1), interval: Duration::from_millis(500), probes: 2 };
+    let qp = d.qp();
+    id.start_initiator(&qp, &ConnParam { keepalive, ..client_server() }).unwrap();
+    d.pair.until(10_000, |_| false);
+    let [accept, _] = replies();
+    d.pair.send(&accept);
+    let event = next_event(&mut d.pair, &d.channel, 1_000_000).expect("no event");
+    assert!(matches!(event.kind, CmEventKind::Established { .. }), "{event:?}");
+    d.pair.until(10_000, |_| false);
+    d.pair.deaf = true;
+    let event = next_event(&mut d.pair, &d.channel, 2_600_000).expect("the silent peer is not noticed");
+    assert!(matches!(event.kind, CmEventKind::Disconnected { error: Some(_), .. }), "{event:?}");
+}
