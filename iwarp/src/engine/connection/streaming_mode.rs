@@ -119,6 +119,9 @@ impl Connection {
         self.timers.clear_deadline();
         self.phase = Phase::StreamingMode(StreamingMode { reassembly, ..StreamingMode::default() });
         self.report.announced = Announced::Streaming;
+        // The startup frames were progress.
+        self.note_progress(io);
+        self.timers.rewatch_idle(io.now);
         self.deliver_to_user(io, guard);
         // The user may have sent bytes since the reject.
         self.activate(io);

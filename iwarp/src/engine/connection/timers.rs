@@ -52,7 +52,12 @@ impl Timers {
         self.idle_check = timeout.map(|timeout| now + duration(timeout));
     }
 
-    /// Watches no more.
+    /// Watches again, with the timeout of [`watch_idle`](Self::watch_idle).
+    pub(super) fn rewatch_idle(&mut self, now: Instant) {
+        self.watch_idle(now, self.idle_timeout);
+    }
+
+    /// Watches no more, until [`rewatch_idle`](Self::rewatch_idle).
     pub(super) fn unwatch_idle(&mut self) {
         self.idle_check = None;
     }

@@ -170,7 +170,7 @@ impl StreamShared {
 impl CmId {
     /// Connects to `remote` in streaming mode: plain bytes both ways, until one side starts MPA as initiator
     /// and the other as responder. A `StreamEstablished` or `ConnectError` event follows. Of `param` only the
-    /// engine, port, timeout and keepalive are used.
+    /// engine, port, timeout, keepalive and idle timeout are used. The idle timeout counts in streaming mode.
     ///
     /// # Errors
     /// [`VerbsError`]: a parameter is out of range, there is no engine.

@@ -137,3 +137,48 @@ fn the_keepalive_of_the_initiator_replaces_that_of_streaming_mode() {
     let event = next_event(&mut d.pair, &d.channel, 2_600_000).expect("the silent peer is not noticed");
     assert!(matches!(event.kind, CmEventKind::Disconnected { error: Some(_), .. }), "{event:?}");
 }
+
+/// An engine that connects to a bare TCP peer in streaming mode.
+struct StreamDialer {
+    pair: RawPair,
+    channel: EventChannel,
+    id: CmId,
+}
+
+impl StreamDialer {
+    fn new(param: &ConnParam) -> Self {
+        let mut pair = Testbed::new().peer();
+        pair.listen();
+        let channel = pair.context.create_event_channel().unwrap();
+        let id = pair.context.create_id(&channel);
+        let remote = format!("10.0.0.2:{PORT}").parse().unwrap();
+        id.connect_stream(remote, StreamOptions::default(), param).unwrap();
+        let event = pair.next_event(&channel, 1_000_000).expect("not connected");
+        assert!(matches!(event.kind, CmEventKind::StreamEstablished { .. }), "{event:?}");
+        Self { pair, channel, id }
+    }
+}
+
+/// The idle timeout of streaming mode counts again after a reject.
+#[test]
+fn streaming_mode_has_its_idle_timeout_again_after_a_reject() {
+    let param = ConnParam { idle_timeout: Some(Duration::from_secs(1)), ..ConnParam::default() };
+    let StreamDialer { mut pair, channel, id } = StreamDialer::new(&param);
+    let pd = pair.context.alloc_pd().unwrap();
+    let cq = pair.context.create_cq(64, None).unwrap();
+    let qp = pd.create_qp(&QpInit::new(&cq)).unwrap();
+    id.start_initiator(&qp, &client_server()).unwrap();
+    pair.until(10_000, |_| false);
+    let [_, reject] = replies();
+    pair.send(&reject);
+    let event = next_event(&mut pair, &channel, 1_000_000).expect("no event");
+    assert!(matches!(event.kind, CmEventKind::Rejected { .. }), "{event:?}");
+    pair.until(1_200_000, |pair| pair.peer_closed);
+    assert!(pair.peer_closed, "no FIN");
+    pair.close();
+    let event = next_event(&mut pair, &channel, 1_000_000).expect("no event");
+    assert!(
+        matches!(event.kind, CmEventKind::Disconnected { error: Some(ConnectionError::IdleTimeout), .. }),
+        "{event:?}"
+    );
+}
