@@ -339,7 +339,9 @@ impl Connection {
     fn on_idle(&mut self, io: &mut Io) {
         let progress_us = self.id.as_ref().map_or(0, |id| id.progress_us());
         let since = Instant::from_micros(progress_us as i64);
-        if !self.is_ending() && self.timers.is_idle(since, io.now) {
+        // A graceful close has its own deadlines, also while requests are still sent.
+        let is_closing = matches!(&self.phase, Phase::FullOperation(full) if full.draining);
+        if !is_closing && !self.is_ending() && self.timers.is_idle(since, io.now) {
             self.report.add(ConnectionError::IdleTimeout);
             self.disconnect(io);
         }

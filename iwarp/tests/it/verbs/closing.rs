@@ -68,3 +68,24 @@ fn a_close_in_streaming_mode_takes_as_long_as_the_peer_takes_bytes() {
     let event = pair.event_a();
     assert!(matches!(event.kind, CmEventKind::Disconnected { error: None, .. }), "{event:?}");
 }
+
+/// A close that waits for the answer to a Read is the user's, however long the connection is idle meanwhile.
+#[test]
+fn a_close_that_waits_is_not_reported_as_idle() {
+    let mut pair = Pair::new(&LinkConfig::default());
+    let idle = ConnParam { idle_timeout: Some(Duration::from_secs(1)), ..ConnParam::default() };
+    let c = pair.connect_with(&idle, &ConnParam::default());
+    let (to, from) = (pair.a.pd.reg_mr(100, ALL).unwrap(), pair.b.pd.reg_mr(100, ALL).unwrap());
+    let remote = RemoteAddr { addr: from.addr(), rkey: from.rkey() };
+    c.qp_a.post_send(&SendRequest::new(1, SendOp::Read { remote }, to.sge(0, 100))).unwrap();
+    c.id_a.disconnect();
+    // B is not polled for two seconds.
+    let start_us = pair.now_us;
+    while pair.now_us - start_us < 2_000_000 {
+        pair.a.engine.turn(Instant::from_micros(pair.now_us));
+        pair.now_us += 10_000;
+    }
+    let event = pair.event_a();
+    assert!(matches!(event.kind, CmEventKind::Disconnected { error: None, .. }), "{event:?}");
+    assert_eq!(pair.wc_a().status, WcStatus::Success);
+}
