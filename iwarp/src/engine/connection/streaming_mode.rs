@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use dp::Mbuf;
 use dp::invariant::Check;
-use tcp_lite::{ConnId, Instant};
+use tcp_lite::{CloseReason, ConnId, Instant};
 
 use crate::memory::EpochGuard;
 use crate::mpa::{HeldSlab, Initiator, MpaError, StartupFault};
@@ -52,8 +52,12 @@ impl StreamingMode {
 
     /// Why MPA cannot start any more, if so.
     fn prevents_start(&self) -> Option<ConnectionError> {
-        // No Reply, no FPDU and no Request can follow the peer's FIN. Were startup to begin, nothing would
-        // end it: TCP reports a FIN once.
+        if self.closing {
+            // Another thread of the user has closed the connection at the same time.
+            return Some(ConnectionError::Tcp(CloseReason::Aborted));
+        }
+        // No Reply and no FPDU can follow the peer's FIN. Were startup to begin, nothing would end it: TCP
+        // reports a FIN once.
         self.peer_closed.then_some(ConnectionError::PeerClosed)
     }
 

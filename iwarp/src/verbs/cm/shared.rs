@@ -97,6 +97,8 @@ pub(super) enum CmPhase {
     Requested { engine: Arc<EngineShared>, conn: ConnId, private_data_limit: usize },
     /// A connection that `engine` sets up or carries.
     Connected { engine: Arc<EngineShared> },
+    /// The user has ended the connection that `engine` carries, and `engine` has not reported its end yet.
+    Closing { engine: Arc<EngineShared> },
     /// Rejected or disconnected, or no longer listening.
     Over,
 }
@@ -193,7 +195,10 @@ impl CmShared {
     /// `engine` has a connection in streaming mode for it: a new one, or one whose MPA startup was rejected.
     pub(crate) fn set_streaming(&self, engine: &Arc<EngineShared>, stream: &Arc<StreamShared>) {
         let mut state = self.state();
-        state.phase = CmPhase::Streaming { engine: Arc::clone(engine) };
+        // A user that has ended the connection does not use it again.
+        if !matches!(state.phase, CmPhase::Closing { .. }) {
+            state.phase = CmPhase::Streaming { engine: Arc::clone(engine) };
+        }
         state.stream = Some(Arc::clone(stream));
         state.qp = None;
     }
@@ -288,7 +293,8 @@ impl CmShared {
             CmPhase::Streaming { engine }
             | CmPhase::Awaiting { engine }
             | CmPhase::Requested { engine, .. }
-            | CmPhase::Connected { engine } => engine.now_us(),
+            | CmPhase::Connected { engine }
+            | CmPhase::Closing { engine } => engine.now_us(),
             CmPhase::Idle | CmPhase::Listening { .. } | CmPhase::Over => return None,
         };
         let since = |at: &AtomicU64| match at.load(Ordering::Relaxed) {
@@ -338,8 +344,12 @@ impl CmShared {
                 let private_data = ArrayVec::new();
                 engine.command(CmCommand::Reject { conn, private_data, stays_open: false });
             }
-            CmPhase::Streaming { engine } | CmPhase::Awaiting { engine } | CmPhase::Connected { engine } => {
+            CmPhase::Streaming { engine }
+            | CmPhase::Awaiting { engine }
+            | CmPhase::Connected { engine }
+            | CmPhase::Closing { engine } => {
                 let engine = Arc::clone(engine);
+                state.phase = CmPhase::Closing { engine: Arc::clone(&engine) };
                 drop(state);
                 engine.command(command(Arc::clone(self)));
             }
@@ -364,6 +374,15 @@ impl CmState {
             _ => {
                 Err(VerbsError::Invalid("no connect request waits for a decision on this identifier".into()))
             }
+        }
+    }
+
+    /// The engine and buffers of a connection in streaming mode, or of one that the user has closed in it: what
+    /// has arrived can still be read.
+    pub(super) fn readable(&self) -> Result<(Arc<EngineShared>, Arc<StreamShared>), VerbsError> {
+        match (&self.phase, &self.stream, &self.qp) {
+            (CmPhase::Closing { engine }, Some(stream), None) => Ok((Arc::clone(engine), Arc::clone(stream))),
+            _ => self.streaming(),
         }
     }
 

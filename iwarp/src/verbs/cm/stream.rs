@@ -200,7 +200,7 @@ impl CmId {
     /// [`StreamWritable`](super::CmEventKind::StreamWritable) event follows.
     ///
     /// # Errors
-    /// [`VerbsError::Invalid`] when the connection is not in streaming mode.
+    /// [`VerbsError::Invalid`] when the connection is not in streaming mode, or the user has closed it.
     pub fn send_stream(&self, bytes: &[u8]) -> Result<usize, VerbsError> {
         let (engine, stream) = self.shared.state().streaming()?;
         let taken = stream.send(bytes, false).unwrap_or(0);
@@ -213,7 +213,7 @@ impl CmId {
     /// # Errors
     /// [`VerbsError::Invalid`] when the connection is not in streaming mode.
     pub fn recv_stream(&self, out: &mut [u8]) -> Result<StreamRead, VerbsError> {
-        let (engine, stream) = self.shared.state().streaming()?;
+        let (engine, stream) = self.shared.state().readable()?;
         let read = stream.recv(out);
         if matches!(read, StreamRead::Bytes(_)) {
             self.notify(&engine, &stream);

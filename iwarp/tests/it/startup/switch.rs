@@ -182,3 +182,24 @@ fn streaming_mode_has_its_idle_timeout_again_after_a_reject() {
         "{event:?}"
     );
 }
+
+/// After the user has closed in streaming mode, it cannot start MPA or send. It can still read.
+#[test]
+fn mpa_does_not_start_after_a_close() {
+    let (mut d, id) = streaming();
+    d.pair.send(b"last");
+    d.pair.until(10_000, |_| false);
+    id.disconnect();
+    let qp = d.qp();
+    let refused = id.start_responder(b"", &ResponderOptions::default());
+    assert!(matches!(refused, Err(VerbsError::Invalid(_))), "{refused:?}");
+    assert!(matches!(id.send_stream(b"more"), Err(VerbsError::Invalid(_))));
+    assert_eq!(id.recv_stream(&mut [0; 8]).unwrap(), StreamRead::Bytes(4));
+    let refused = id.start_initiator(&qp, &client_server());
+    assert!(matches!(refused, Err(VerbsError::Invalid(_))), "{refused:?}");
+    assert!(d.pair.until(100_000, |pair| pair.peer_closed), "no FIN");
+    assert!(d.pair.inbox.is_empty());
+    d.pair.close();
+    let event = next_event(&mut d.pair, &d.channel, 1_000_000).expect("no event");
+    assert!(matches!(event.kind, CmEventKind::Disconnected { error: None, .. }), "{event:?}");
+}
