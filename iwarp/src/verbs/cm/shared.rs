@@ -359,7 +359,11 @@ impl CmShared {
     /// The last handle of the user was dropped. A connection with a queue pair lives as long as the queue
     /// pair.
     fn abandon(self: &Arc<Self>) {
-        if !matches!(self.state().phase, CmPhase::Connected { .. }) {
+        let has_qp = {
+            let state = self.state();
+            matches!(state.phase, CmPhase::Connected { .. } | CmPhase::Closing { .. }) && state.qp.is_some()
+        };
+        if !has_qp {
             self.abort();
         }
     }

@@ -203,3 +203,20 @@ fn mpa_does_not_start_after_a_close() {
     let event = next_event(&mut d.pair, &d.channel, 1_000_000).expect("no event");
     assert!(matches!(event.kind, CmEventKind::Disconnected { error: None, .. }), "{event:?}");
 }
+
+/// Dropping the last handle during `connect_stream` ends the attempt.
+#[test]
+fn a_dropped_identifier_ends_its_attempt_to_connect() {
+    let mut pair = Testbed::new().peer();
+    let channel = pair.context.create_event_channel().unwrap();
+    let id = pair.context.create_id(&channel);
+    // Nobody has this address.
+    let remote = format!("10.0.0.9:{PORT}").parse().unwrap();
+    id.connect_stream(remote, StreamOptions::default(), &ConnParam::default()).unwrap();
+    pair.turn();
+    assert_eq!(pair.engine.stack_usage().connections, 1);
+    drop(id);
+    pair.until(10_000, |_| false);
+    assert_eq!(pair.engine.stack_usage().connections, 0);
+    expect_error(&mut pair, &channel, 10_000, ConnectionError::Tcp(CloseReason::Aborted));
+}
