@@ -295,8 +295,11 @@ impl Connection {
                     id.announce(None, kind);
                     return self.enter_streaming_mode(io, guard, reassembly);
                 }
-                self.announce(kind);
-                self.id = None;
+                // As at the end of a connection: first the identifier is over, then the user is told.
+                if let Some(id) = self.id.take() {
+                    id.set_over();
+                    id.announce(None, kind);
+                }
                 self.drop_reassembly(io, reassembly);
                 self.close(io);
                 self.end_stream_of(io, qp);

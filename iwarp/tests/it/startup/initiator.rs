@@ -529,3 +529,15 @@ fn mpa_begins_behind_the_handshake() {
     assert_eq!(before[..2], [(true, SYN), (false, SYN | ACK)], "{before:?}");
     assert!(before[2..].iter().all(|it| *it == (true, ACK)), "{before:?}");
 }
+
+/// A Reply that rejects is the last that the user hears of the connection, and its identifier is free of it:
+/// a call on it does not disturb the close.
+#[test]
+fn an_identifier_is_over_when_its_connection_is_rejected() {
+    let mut d = Dialer::answered(&client_server(), &reply(0x70, 2, &[0, 8, 0, 8]));
+    let event = d.event();
+    assert!(matches!(event.kind, CmEventKind::Rejected { .. }), "{event:?}");
+    d.id.abort();
+    d.pair.until(100_000, |_| false);
+    assert_eq!((d.pair.peer_closed, d.pair.closed), (true, None));
+}
