@@ -276,7 +276,10 @@ impl Core {
                     let now = self.io.now;
                     self.insert(Connection::connecting_stream(conn, id, stream, param, now));
                 }
-                Err(error) => id.not_streaming(error),
+                Err(error) => {
+                    self.io.counters.connections_failed += 1;
+                    id.not_streaming(error);
+                }
             },
             CmCommand::Streamed { id } => {
                 self.with_id(&id, |connection, io| connection.streamed(io, guard));

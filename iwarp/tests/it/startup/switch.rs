@@ -220,3 +220,15 @@ fn a_dropped_identifier_ends_its_attempt_to_connect() {
     assert_eq!(pair.engine.stack_usage().connections, 0);
     expect_error(&mut pair, &channel, 10_000, ConnectionError::Tcp(CloseReason::Aborted));
 }
+
+/// An attempt to connect in streaming mode that cannot even start counts as failed.
+#[test]
+fn an_attempt_without_a_route_counts_as_failed() {
+    let mut pair = Testbed::new().peer();
+    let channel = pair.context.create_event_channel().unwrap();
+    let id = pair.context.create_id(&channel);
+    let remote = format!("192.0.2.1:{PORT}").parse().unwrap();
+    id.connect_stream(remote, StreamOptions::default(), &ConnParam::default()).unwrap();
+    expect_error(&mut pair, &channel, 10_000, ConnectionError::Tcp(CloseReason::Unreachable));
+    assert_eq!(pair.engine.counters().connections_failed, 1);
+}
