@@ -42,6 +42,15 @@ pub(super) enum Sent {
     NoMbuf,
 }
 
+/// What one call of [`PreFpdu::send`] has done.
+pub(super) struct Progress {
+    pub(super) result: Sent,
+    /// TCP has taken a byte at least.
+    pub(super) some: bool,
+    /// The user has to be told that there is space for its bytes.
+    pub(super) writable: bool,
+}
+
 impl PreFpdu {
     /// For a connection that begins in streaming mode.
     pub(super) fn streaming(stream: Arc<StreamShared>) -> Self {
@@ -75,10 +84,9 @@ impl PreFpdu {
         self.pending = true;
     }
 
-    /// Hands the bytes to TCP. `in_streaming_mode` says that the user may send more. Returns the result, and
-    /// whether the user has to be told that there is space for its bytes.
-    pub(super) fn send(&mut self, io: &mut Io, conn: ConnId, in_streaming_mode: bool) -> (Sent, bool) {
-        let mut result = Sent::All;
+    /// Hands the bytes to TCP. `in_streaming_mode` says that the user may send more.
+    pub(super) fn send(&mut self, io: &mut Io, conn: ConnId, in_streaming_mode: bool) -> Progress {
+        let (mut result, mut some) = (Sent::All, false);
         let now = io.now;
         let tcp = &mut io.tcp;
         let mut send = |bytes: &[u8]| match tcp.send(now, conn, bytes) {
@@ -86,6 +94,7 @@ impl PreFpdu {
                 if sent < bytes.len() {
                     result = Sent::Blocked;
                 }
+                some |= sent > 0;
                 sent
             }
             Err(SendError::NoMbuf) => {
@@ -133,6 +142,6 @@ impl PreFpdu {
             result = if blocked { Sent::Blocked } else { Sent::NoMbuf };
         }
         self.pending = result != Sent::All;
-        (result, writable)
+        Progress { result, some, writable }
     }
 }

@@ -22,7 +22,7 @@ use crate::queues::QpShared;
 use crate::verbs::{CmEventKind, CmShared, ConnParam, ConnectionError, ResponderOptions, StreamShared};
 
 use super::super::core::Io;
-use super::pre_fpdu::{PreFpdu, Sent};
+use super::pre_fpdu::{PreFpdu, Progress, Sent};
 use super::report::Announced;
 use super::startup::startup_error;
 use super::{Connection, Initiating, Opening, Phase, Reassembly, duration};
@@ -211,11 +211,14 @@ impl Connection {
     /// Hands to TCP the bytes that go before the first FPDU.
     fn send_pre_fpdu_bytes(&mut self, io: &mut Io) -> Sent {
         let in_streaming_mode = matches!(self.phase, Phase::StreamingMode(_));
-        let (sent, writable) = self.pre_fpdu.send(io, self.conn, in_streaming_mode);
+        let Progress { result, some, writable } = self.pre_fpdu.send(io, self.conn, in_streaming_mode);
+        if some {
+            self.note_progress(io);
+        }
         if writable {
             self.announce(CmEventKind::StreamWritable);
         }
-        sent
+        result
     }
 
     /// The user closes in streaming mode: FIN follows the bytes that it has sent.
@@ -231,12 +234,7 @@ impl Connection {
     pub(super) fn transmit_pre_fpdu_bytes(&mut self, io: &mut Io) -> bool {
         let sent = self.send_pre_fpdu_bytes(io);
         match &self.phase {
-            Phase::StreamingMode(mode) => {
-                self.note_progress(io);
-                if mode.closing && sent == Sent::All {
-                    self.close(io);
-                }
-            }
+            Phase::StreamingMode(mode) if mode.closing && sent == Sent::All => self.close(io),
             Phase::Closing(_) if sent == Sent::All => io.tcp.close(io.now, self.conn),
             _ => {}
         }

@@ -232,3 +232,18 @@ fn an_attempt_without_a_route_counts_as_failed() {
     expect_error(&mut pair, &channel, 10_000, ConnectionError::Tcp(CloseReason::Unreachable));
     assert_eq!(pair.engine.counters().connections_failed, 1);
 }
+
+/// A call that moves no byte is no progress.
+#[test]
+fn a_call_without_bytes_does_not_count_as_progress() {
+    let StreamDialer { mut pair, id, .. } = StreamDialer::new(&ConnParam::default());
+    pair.until(1_000_000, |_| false);
+    id.send_stream(b"").unwrap();
+    pair.until(10_000, |_| false);
+    let idle = id.activity().unwrap().idle;
+    assert!(idle >= Duration::from_millis(990), "{idle:?}");
+    id.send_stream(b"x").unwrap();
+    pair.until(10_000, |_| false);
+    let idle = id.activity().unwrap().idle;
+    assert!(idle < Duration::from_millis(20), "{idle:?}");
+}
