@@ -136,12 +136,17 @@ impl Connection {
             self.flush_late();
             return false;
         };
+        let failed = full.failed;
         let Io { tcp, streams, request_pool, now, .. } = io;
         let before = streams.tx_fpdus;
         let context = StreamContext { guard, counters: streams, pool: request_pool };
         let result = full.stream.transmit(tcp, self.conn, *now, bytes, context);
         if io.streams.tx_fpdus > before {
             self.note_progress(io);
+        }
+        if failed {
+            // The Terminate is sent, or waits for space.
+            self.flush_late();
         }
         match result {
             Ok(SendOutcome::Idle) => {

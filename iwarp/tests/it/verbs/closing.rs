@@ -89,3 +89,23 @@ fn a_close_that_waits_is_not_reported_as_idle() {
     assert!(matches!(event.kind, CmEventKind::Disconnected { error: None, .. }), "{event:?}");
     assert_eq!(pair.wc_a().status, WcStatus::Success);
 }
+
+/// Requests that are posted in `Terminate` are flushed at once, also while the Terminate cannot be sent.
+#[test]
+fn what_is_posted_while_a_terminate_waits_is_flushed() {
+    let mut served = Served::new();
+    served.pair.stopped_reading = true;
+    let region = served.reg_mr(1 << 20, ALL);
+    let remote = RemoteAddr { addr: 0, rkey: 1 };
+    for wr_id in 0..12 {
+        served.post(&SendRequest::new(wr_id, SendOp::Write { remote }, region.sge(0, 1 << 20)));
+    }
+    served.pair.until(1_000_000, |_| false);
+    served.qp.modify(QpState::Terminate).unwrap();
+    served.pair.until(10_000, |_| false);
+    assert_eq!((served.qp.state(), served.pair.engine.counters().tx_terminates), (QpState::Terminate, 0));
+    served.completions();
+    served.post(&SendRequest::empty(99, SendOp::Send));
+    served.pair.until(10_000, |_| false);
+    assert_eq!(served.completions(), [(99, WcStatus::WrFlushError)]);
+}
