@@ -85,20 +85,16 @@ impl Engine {
         self.core.next_deadline(now)
     }
 
-    /// Sleeps until there is something to do: a frame (if the port has a file descriptor), a posted request,
-    /// or a deadline. Sleeps at most `limit` if the port has no file descriptor.
+    /// Sleeps until there is something to do: a posted request, a deadline, or a frame if the port has a file
+    /// descriptor. No port of `dp` has one; without it a frame wakes nobody, and a sleep takes at most
+    /// `limit`.
     pub fn sleep(&mut self, limit: Duration) {
         let now = self.now();
         // A deadline in the past is due now. Without `max` the difference would be its distance from now.
         let until = |at: Instant| Duration::from_micros((at.max(now) - now).total_micros());
         let deadline = self.next_deadline(now).map(until);
         let port = self.core.port().poll_fd();
-        let limit = match deadline {
-            Some(deadline) => deadline.min(limit),
-            // The file descriptor or a doorbell ends this sleep; a day only stands for no limit.
-            None if port.is_some() => Duration::from_secs(86_400),
-            None => limit,
-        };
+        let limit = thread::longest_sleep(port.is_some(), deadline, limit);
         thread::sleep(self.core.shared(), port, limit);
     }
 

@@ -29,6 +29,11 @@ pub struct ThreadOptions {
 
 impl Default for ThreadOptions {
     fn default() -> Self {
+        // An idle poll takes some hundred nanoseconds. So the thread spins for a few tenths of a millisecond,
+        // longer than a round trip in a data centre: a peer that answers at once finds it awake. A tenth as
+        // many polls with yields give other threads the CPU while a slower answer is still likely. A sleep
+        // costs two system calls; one of 200 us keeps them below a few percent of a core, and a first frame
+        // waits no longer than that.
         Self { cpu: None, spin_polls: 2_000, yield_polls: 200, max_sleep: Duration::from_micros(200) }
     }
 }
@@ -138,6 +143,17 @@ fn pin(cpu: usize) {
     let _ = cpu;
 }
 
+/// How long an engine may sleep. `frames_wake` says whether a frame ends the sleep; if not, `limit` does.
+pub(super) fn longest_sleep(frames_wake: bool, deadline: Option<Duration>, limit: Duration) -> Duration {
+    /// Stands for no limit: a frame or a doorbell ends this sleep.
+    const DAY: Duration = Duration::from_secs(86_400);
+    match (frames_wake, deadline) {
+        (true, deadline) => deadline.unwrap_or(DAY),
+        (false, Some(deadline)) => deadline.min(limit),
+        (false, None) => limit,
+    }
+}
+
 /// Sleeps until a doorbell or command, a frame (where the port has a file descriptor), or `limit`.
 pub(super) fn sleep(shared: &EngineShared, port: Option<std::os::fd::BorrowedFd<'_>>, limit: Duration) {
     if limit.is_zero() || !shared.doorbells().prepare_sleep() {
@@ -149,7 +165,23 @@ pub(super) fn sleep(shared: &EngineShared, port: Option<std::os::fd::BorrowedFd<
     if let Some(port) = port {
         fds.push(PollFd::from_borrowed_fd(port, PollFlags::IN));
     }
-    // A failed wait ends at once: the engine polls again, and spins at worst.
-    let woken = wait_any(&mut fds, Some(limit)).and_then(|_| shared.doorbells().end_sleep());
-    debug_assert!(woken.is_ok(), "the engine's descriptors stay open");
+    // A failed wait ends at once: the engine polls again, and spins at worst. It is awake in any case, or each
+    // doorbell would make a system call.
+    let waited = wait_any(&mut fds, Some(limit));
+    let woken = shared.doorbells().end_sleep();
+    debug_assert!(waited.is_ok() && woken.is_ok(), "the engine's descriptors stay open");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_that_wakes_its_engine_lets_it_sleep_until_its_deadline() {
+        let [short, limit, long] = [1, 2, 3].map(Duration::from_millis);
+        assert_eq!(longest_sleep(true, Some(long), limit), long);
+        assert!(longest_sleep(true, None, limit) > Duration::from_secs(3600));
+        assert_eq!([short, long].map(|at| longest_sleep(false, Some(at), limit)), [short, limit]);
+        assert_eq!(longest_sleep(false, None, limit), limit);
+    }
 }
