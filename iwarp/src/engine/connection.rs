@@ -18,6 +18,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use dp::Mbuf;
 use tcp_lite::{CloseReason, ConnId, Instant, Received};
 
 use crate::memory::EpochGuard;
@@ -25,7 +26,8 @@ use crate::mpa::{Initiator, MpaError, Responder};
 use crate::queues::QpShared;
 use crate::rdmap::stream::Failure;
 use crate::verbs::{
-    Admitted, CmShared, ConnParam, ConnectionError, Keepalive, ListenerShared, ResponderOptions, StreamShared,
+    Admitted, CmShared, ConnParam, ConnectionError, Keepalive, ListenerShared, QpState, ResponderOptions,
+    StreamShared,
 };
 
 use super::core::Io;
@@ -45,7 +47,7 @@ pub(super) use retry::Retry;
 pub(super) use startup::Reject;
 
 use full_operation::FullOperation;
-use pre_fpdu::PreFpdu;
+use pre_fpdu::{PreFpdu, Sent};
 use reassembly::Reassembly;
 use report::Report;
 use retry::Attempt;
@@ -113,6 +115,17 @@ struct Initiating {
     initiator: Box<Initiator>,
     qp: Arc<QpShared>,
     param: Box<ConnParam>,
+}
+
+/// What has become of a connection's turn to send.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Transmitted {
+    /// There is nothing more to send, or TCP takes no more for now and will say when it does.
+    Done,
+    /// There is more to send.
+    More,
+    /// There is more to send, and no packet buffer is free.
+    NoMbuf,
 }
 
 impl Phase {
@@ -198,7 +211,7 @@ impl Connection {
     // ---- events of TCP ----
 
     /// The TCP connection is established.
-    pub(super) fn on_established(&mut self, io: &mut Io, guard: &EpochGuard) {
+    pub(super) fn on_established(&mut self, io: &mut Io) {
         if let (Some(id), Some(info)) = (&self.id, io.tcp.info(self.conn)) {
             id.set_addresses((info.local, info.remote));
         }
@@ -210,7 +223,7 @@ impl Connection {
             }
             Phase::Opening(Opening::StreamingMode { param }) => {
                 self.apply_keepalive(io, param.keepalive);
-                self.begin_streaming_mode(io, guard, param.idle_timeout);
+                self.begin_streaming_mode(io, param.idle_timeout);
             }
             other => self.phase = other,
         }
@@ -221,7 +234,7 @@ impl Connection {
         let Received { offset, buf, frontier } = received;
         match &mut self.phase {
             Phase::FullOperation(_) => self.receive(io, guard, offset, buf, frontier),
-            Phase::StreamingMode(_) => self.receive_in_streaming_mode(io, guard, (offset, buf, frontier)),
+            Phase::StreamingMode(_) => self.receive_in_streaming_mode(io, (offset, buf, frontier)),
             Phase::AwaitReply { reassembly, .. }
             | Phase::AwaitRequest { reassembly, .. }
             | Phase::Deciding { reassembly, .. } => {
@@ -255,7 +268,7 @@ impl Connection {
     }
 
     /// The peer has sent FIN.
-    pub(super) fn on_peer_closed(&mut self, io: &mut Io, guard: &EpochGuard) {
+    pub(super) fn on_peer_closed(&mut self, io: &mut Io) {
         // RFC 5041 sections 3 and 6.2.1 (DDP-040, DDP-041, DDP-153): a FIN ends the one stream and its
         // connection. What is posted is sent, and then our half is closed gracefully, too.
         match &mut self.phase {
@@ -271,12 +284,11 @@ impl Connection {
             }
             Phase::StreamingMode(mode) => {
                 mode.peer_closed = true;
-                self.deliver_to_user(io, guard);
+                self.deliver_to_user(io);
             }
-            Phase::Closing(_) if self.pre_fpdu.is_pending() => {
-                // Our FIN follows what is left of the startup frames.
-            }
-            Phase::Closing(_) => io.tcp.close(io.now, self.conn),
+            // If not, our FIN follows what is left of the startup frames.
+            Phase::Closing(_) if !self.pre_fpdu.is_pending() => io.tcp.close(io.now, self.conn),
+            Phase::Closing(_) => {}
             Phase::Opening(_)
             | Phase::AwaitReply { .. }
             | Phase::AwaitRequest { .. }
@@ -299,12 +311,55 @@ impl Connection {
         self.finish(io);
     }
 
+    // ---- sending ----
+
+    /// Schedules it to send: its queue pair was posted to, or TCP has space again.
+    pub(super) fn activate(&self, io: &mut Io) {
+        io.schedule_tx(self.conn);
+    }
+
+    /// Does what the queue pair asks for, and hands about `bytes` bytes to TCP.
+    pub(super) fn transmit(&mut self, io: &mut Io, bytes: usize, guard: &EpochGuard) -> Transmitted {
+        if let Some(qp) = self.phase.qp() {
+            qp.answer();
+            let asked = qp.take_asked();
+            self.on_ask(io, asked);
+        }
+        if self.pre_fpdu.is_pending() || matches!(self.phase, Phase::StreamingMode(_)) {
+            let sent = self.transmit_pre_fpdu_bytes(io);
+            if self.pre_fpdu.is_pending() {
+                return if sent == Sent::NoMbuf { Transmitted::NoMbuf } else { Transmitted::Done };
+            }
+        }
+        if matches!(self.phase, Phase::FullOperation(_)) {
+            return self.transmit_fpdus(io, bytes, guard);
+        }
+        self.flush_late();
+        Transmitted::Done
+    }
+
+    /// Drops received bytes. TCP's budget counts bytes ahead of the frontier until they are released.
+    fn discard(&self, io: &mut Io, offset: u64, buf: &Mbuf, frontier: u64) {
+        if offset >= frontier {
+            io.tcp.release(self.conn, buf.len());
+        }
+    }
+
+    /// Flushes requests that were posted after the stream ended.
+    fn flush_late(&self) {
+        if let Some(qp) = self.phase.qp()
+            && matches!(qp.state(), QpState::Terminate | QpState::Error)
+        {
+            qp.flush();
+        }
+    }
+
     // ---- time ----
 
     /// A deadline has passed. It may be an old one.
-    pub(super) fn on_time(&mut self, io: &mut Io, guard: &EpochGuard) {
+    pub(super) fn on_time(&mut self, io: &mut Io) {
         if self.timers.take_due(io.now) {
-            self.on_deadline(io, guard);
+            self.on_deadline(io);
         }
         if self.timers.take_idle_check(io.now) {
             self.on_idle(io);
@@ -312,28 +367,28 @@ impl Connection {
     }
 
     /// The deadline of the phase has passed.
-    fn on_deadline(&mut self, io: &mut Io, guard: &EpochGuard) {
+    fn on_deadline(&mut self, io: &mut Io) {
         match &self.phase {
             Phase::Closing(_) => self.on_close_deadline(io),
             Phase::FullOperation(full) if full.failed => self.abort(io),
             Phase::FullOperation(full) if full.draining => self.await_answers(io),
             Phase::StreamingMode(mode) if mode.closing => self.on_close_deadline(io),
-            Phase::Deciding { .. } => self.decision_timeout(io, guard),
+            Phase::Deciding { .. } => self.decision_timeout(io),
+            Phase::StreamingMode(_) => debug_assert!(false, "streaming mode has no deadline before its close"),
             // In Full Operation: the RTR did not come.
             Phase::FullOperation(_)
             | Phase::Opening(_)
-            | Phase::StreamingMode(_)
             | Phase::AwaitReply { .. }
             | Phase::AwaitRequest { .. } => self.fail_startup(io, ConnectionError::StartupTimeout),
         }
     }
 
-    /// The connection is established: from now on the idle timeout counts.
-    fn watch_idle(&mut self, io: &mut Io, timeout: Option<Duration>) {
+    /// The connection is established: its age begins, and the idle timeout counts.
+    fn set_established(&mut self, io: &Io, idle_timeout: Option<Duration>) {
         if let Some(id) = &self.id {
             id.set_established(io.now_us());
         }
-        self.timers.watch_idle(io.now, timeout);
+        self.timers.watch_idle(io.now, idle_timeout);
     }
 
     fn on_idle(&mut self, io: &mut Io) {

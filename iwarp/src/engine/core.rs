@@ -69,8 +69,6 @@ pub(super) struct Io {
     async_events: AsyncEvents,
     tx_scheduler: TxScheduler,
     listeners: Vec<Listener>,
-    /// A connection found no free packet buffer in this poll.
-    pub(super) no_mbuf: bool,
     /// The stack's count of listener changes (half-open connections, unanswered SYNs) that the listeners'
     /// statistics include.
     listener_changes_reported: u64,
@@ -133,7 +131,6 @@ impl Core {
             shared,
             async_events,
             listeners: Vec::new(),
-            no_mbuf: false,
             listener_changes_reported: 0,
         };
         let (rx, tx) = (Burst::new(), Burst::new());
@@ -282,7 +279,7 @@ impl Core {
                 }
             },
             CmCommand::Streamed { id } => {
-                self.with_id(&id, |connection, io| connection.streamed(io, guard));
+                self.with_id(&id, |connection, io| connection.on_plain_bytes(io));
             }
             CmCommand::StartInitiator { id, qp, param, after } => {
                 if let Some(conn) = id.conn() {
@@ -320,7 +317,7 @@ impl Core {
             }
             CmCommand::Reject { conn, private_data, stays_open } => {
                 let why = Reject::ByUser { private_data: &private_data, stays_open };
-                self.with_conn(conn, |connection, io| connection.reject(io, guard, why));
+                self.with_conn(conn, |connection, io| connection.reject(io, why));
             }
             CmCommand::Disconnect { id } => {
                 self.with_id(&id, |connection, io| connection.disconnect(io));
@@ -433,7 +430,7 @@ impl Core {
             busy = true;
             match event {
                 Event::Established { conn, listener: None } => {
-                    self.with_conn(conn, |connection, io| connection.on_established(io, guard));
+                    self.with_conn(conn, |connection, io| connection.on_established(io));
                 }
                 Event::Established { conn, listener: Some(listener) } => self.accepted(conn, listener),
                 Event::Received { conn, received } => {
@@ -446,7 +443,7 @@ impl Core {
                     self.with_conn(conn, |connection, io| connection.activate(io));
                 }
                 Event::PeerClosed { conn } => {
-                    self.with_conn(conn, |connection, io| connection.on_peer_closed(io, guard));
+                    self.with_conn(conn, |connection, io| connection.on_peer_closed(io));
                 }
                 Event::Closed { conn, reason } => {
                     self.with_conn(conn, |connection, io| connection.on_closed(io, reason));
@@ -472,7 +469,7 @@ impl Core {
         match Connection::accepted(conn, id, admitted, &mut self.io) {
             Ok(connection) => {
                 self.insert(connection);
-                self.with_conn(conn, |connection, io| connection.announce_in_streaming_mode(io));
+                self.with_conn(conn, |connection, io| connection.announce_accepted(io));
             }
             Err(_) => self.io.tcp.abort(now, conn),
         }
@@ -504,7 +501,7 @@ impl Core {
             busy = true;
             self.with(slot as usize, |connection, io| {
                 connection.scheduled = None;
-                connection.on_time(io, guard);
+                connection.on_time(io);
             });
             // See `insert`.
             self.run_events(guard);
@@ -526,7 +523,7 @@ impl Core {
         self.connections[slot] = Some(Box::new(connection));
         self.connection_count += 1;
         self.io.shared.set_connections(self.connection_count);
-        // Posts made before the slot was known rang no doorbell.
+        // What the queue pair's user has asked for before its slot was known rang the doorbell of no slot.
         self.with(slot, |connection, io| connection.activate(io));
     }
 

@@ -34,14 +34,14 @@ impl Listener {
     }
 
     /// Adds the changes since the last call to the statistics.
-    pub(super) fn report(&mut self, (now, half_open): (ListenerCounters, usize)) {
-        let (before, half_open_before) = std::mem::replace(&mut self.reported, (now, half_open));
+    pub(super) fn report(&mut self, (latest, half_open): (ListenerCounters, usize)) {
+        let (before, half_open_before) = std::mem::replace(&mut self.reported, (latest, half_open));
         self.shared.count(|stats| {
             stats.half_open = stats.half_open + half_open - half_open_before;
-            stats.syns.filtered += now.filtered - before.filtered;
-            stats.syns.half_open_full += now.half_open_full - before.half_open_full;
-            stats.syns.half_open_address_full += now.half_open_address_full - before.half_open_address_full;
-            stats.syns.blocked += now.blocked - before.blocked;
+            stats.syns.filtered += latest.filtered - before.filtered;
+            stats.syns.half_open_full += latest.half_open_full - before.half_open_full;
+            stats.syns.half_open_address_full += latest.half_open_address_full - before.half_open_address_full;
+            stats.syns.blocked += latest.blocked - before.blocked;
         });
     }
 }

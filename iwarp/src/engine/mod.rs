@@ -9,8 +9,11 @@
 //! | `listening.rs` | a listening port |
 //! | `rate.rs` | limits on the connections of an address in a second |
 //! | `thread.rs` | an engine in a thread of its own |
+//! | `config.rs` | the configuration of an engine |
+//! | `counters.rs` | the counters of an engine |
 //!
-//! The core reads no clock and starts no thread: the caller of [`Engine::poll_at`] passes the time.
+//! The core starts no thread and reads no clock, except the CPU's cycle counter for
+//! [`EngineCounters::busy_cycles`]: the caller of [`Engine::poll_at`] passes the time.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -10,10 +10,9 @@ use crate::memory::{Accessor, EpochGuard, StreamId};
 use crate::mpa::Negotiated;
 use crate::queues::QpShared;
 use crate::rdmap::stream::{Failure, SendOutcome, Stream, StreamContext};
-use crate::verbs::QpState;
 
 use super::super::core::Io;
-use super::{Connection, Phase};
+use super::{Connection, Phase, Transmitted};
 
 /// A connection in Full Operation.
 pub(super) struct FullOperation {
@@ -103,39 +102,14 @@ impl Connection {
         }
     }
 
-    /// Drops received bytes. TCP's budget counts bytes ahead of the frontier until they are released.
-    pub(super) fn discard(&self, io: &mut Io, offset: u64, buf: &Mbuf, frontier: u64) {
-        if offset >= frontier {
-            io.tcp.release(self.conn, buf.len());
-        }
-    }
-
     fn wants_to_send(&self) -> bool {
         matches!(&self.phase, Phase::FullOperation(full) if full.draining || full.stream.wants_to_send())
     }
 
-    /// Schedules it to send: its queue pair was posted to, or TCP has space again.
-    pub(in crate::engine) fn activate(&self, io: &mut Io) {
-        io.schedule_tx(self.conn);
-    }
-
-    /// Sends about `bytes` bytes. Returns whether it wants to send more.
-    pub(in crate::engine) fn transmit(&mut self, io: &mut Io, bytes: usize, guard: &EpochGuard) -> bool {
-        if let Some(qp) = self.phase.qp() {
-            qp.answer();
-            let asked = qp.take_asked();
-            self.on_ask(io, asked);
-        }
-        if self.pre_fpdu.is_pending() || matches!(self.phase, Phase::StreamingMode(_)) {
-            let again = self.transmit_pre_fpdu_bytes(io);
-            if self.pre_fpdu.is_pending() {
-                return again;
-            }
-        }
-        let Phase::FullOperation(full) = &mut self.phase else {
-            self.flush_late();
-            return false;
-        };
+    /// Hands about `bytes` bytes of FPDUs to TCP.
+    #[inline]
+    pub(super) fn transmit_fpdus(&mut self, io: &mut Io, bytes: usize, guard: &EpochGuard) -> Transmitted {
+        let Phase::FullOperation(full) = &mut self.phase else { return Transmitted::Done };
         let failed = full.failed;
         let Io { tcp, streams, request_pool, now, .. } = io;
         let before = streams.tx_fpdus;
@@ -151,34 +125,22 @@ impl Connection {
         match result {
             Ok(SendOutcome::Idle) => {
                 if matches!(&self.phase, Phase::FullOperation(full) if full.draining) {
-                    self.drained(io);
+                    self.close_or_await(io);
                 }
-                false
+                Transmitted::Done
             }
-            Ok(SendOutcome::Full) => false,
-            Ok(SendOutcome::More) => true,
-            Ok(SendOutcome::NoMbuf) => {
-                io.no_mbuf = true;
-                true
-            }
+            Ok(SendOutcome::Full) => Transmitted::Done,
+            Ok(SendOutcome::More) => Transmitted::More,
+            Ok(SendOutcome::NoMbuf) => Transmitted::NoMbuf,
             Ok(SendOutcome::Terminated) => {
                 io.counters.tx_terminates += 1;
                 self.close(io);
-                false
+                Transmitted::Done
             }
             Err(failure) => {
                 self.fail(io, failure);
-                self.wants_to_send()
+                if self.wants_to_send() { Transmitted::More } else { Transmitted::Done }
             }
-        }
-    }
-
-    /// Flushes requests that were posted after the stream ended.
-    fn flush_late(&self) {
-        if let Some(qp) = self.phase.qp()
-            && matches!(qp.state(), QpState::Terminate | QpState::Error)
-        {
-            qp.flush();
         }
     }
 }

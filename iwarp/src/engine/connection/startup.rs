@@ -93,7 +93,7 @@ impl Connection {
                 Ok(None) => return,
                 Ok(Some(StartupEvent::Reply(event))) => return self.on_reply(io, guard, event),
                 // The loop continues: bytes after the Request are an error of the peer.
-                Ok(Some(StartupEvent::Request(request))) => self.on_request(io, guard, request),
+                Ok(Some(StartupEvent::Request(request))) => self.on_request(io, request),
                 Err(error) => return self.fail_startup(io, startup_error(error)),
             }
         }
@@ -102,7 +102,7 @@ impl Connection {
     // ---- responder ----
 
     /// The peer's Request is complete. The user has to decide.
-    pub(super) fn on_request(&mut self, io: &mut Io, guard: &EpochGuard, request: ConnectRequest) {
+    pub(super) fn on_request(&mut self, io: &mut Io, request: ConnectRequest) {
         let phase = std::mem::replace(&mut self.phase, Phase::Closing(None));
         let Phase::AwaitRequest { responder, options, reassembly } = phase else { return };
         self.phase = Phase::Deciding { responder, reassembly };
@@ -123,7 +123,7 @@ impl Connection {
             (None, _) => return self.fail_startup(io, ConnectionError::PeerClosed),
         };
         if options.refuse_markers && request.markers {
-            return self.reject(io, guard, Reject::Markers);
+            return self.reject(io, Reject::Markers);
         }
         id.set_requested(&io.shared, self.conn, request.private_data_limit);
         self.timers.clear_deadline();
@@ -182,7 +182,7 @@ impl Connection {
                 let error = StreamError { layer, etype, code, from_peer: false };
                 qp.ended().error = Some(error);
                 qp.enter_error();
-                self.reject(io, guard, Reject::Insufficient { error, needed });
+                self.reject(io, Reject::Insufficient { error, needed });
                 return self.end_stream_of(io, qp);
             }
             // The call of the user has checked the length of the private data.
@@ -210,7 +210,7 @@ impl Connection {
     }
 
     /// Rejects the Request.
-    pub(in crate::engine) fn reject(&mut self, io: &mut Io, guard: &EpochGuard, why: Reject<'_>) {
+    pub(in crate::engine) fn reject(&mut self, io: &mut Io, why: Reject<'_>) {
         self.leave_backlog();
         if let Some(ListenerOrigin { admitted, .. }) = &self.origin {
             admitted.listener.count(|stats| stats.rejected += 1);
@@ -231,7 +231,7 @@ impl Connection {
         match why {
             // RFC 5044 section 7.1.2 (MPA-180): MPA ends, and the TCP connection stays open for the user.
             Reject::ByUser { stays_open: true, .. } => {
-                return self.enter_streaming_mode(io, guard, reassembly);
+                return self.enter_streaming_mode(io, reassembly);
             }
             // The user has decided, or knows that it is too late.
             Reject::ByUser { stays_open: false, .. } | Reject::NotInTime => self.id = None,
@@ -245,7 +245,7 @@ impl Connection {
     }
 
     /// The user has not decided in time: rejects the Request.
-    pub(super) fn decision_timeout(&mut self, io: &mut Io, guard: &EpochGuard) {
+    pub(super) fn decision_timeout(&mut self, io: &mut Io) {
         if !self.id.as_ref().is_some_and(|id| id.expire()) {
             return;
         }
@@ -258,7 +258,7 @@ impl Connection {
                 CmEventKind::ConnectError { error: ConnectionError::DecisionTimeout, peer: None },
             );
         }
-        self.reject(io, guard, Reject::NotInTime);
+        self.reject(io, Reject::NotInTime);
     }
 
     /// The connection no longer counts in its listener's backlog.
@@ -293,7 +293,7 @@ impl Connection {
                     // for the user.
                     id.set_streaming(&io.shared, stream);
                     id.announce(None, kind);
-                    return self.enter_streaming_mode(io, guard, reassembly);
+                    return self.enter_streaming_mode(io, reassembly);
                 }
                 // As at the end of a connection: first the identifier is over, then the user is told.
                 if let Some(id) = self.id.take() {
@@ -306,7 +306,7 @@ impl Connection {
             }
             InitiatorEvent::Unmet { error, negotiated } => {
                 self.report.peer = negotiated.peer;
-                self.enter_full_operation(io, qp, &Negotiated { rtr: Rtr::None, ..negotiated }, true, None);
+                self.enter_full_operation(io, qp, &negotiated, true, None);
                 // RFC 6581 sections 9.1 and 9.2 (MPA2-066, MPA2-067, MPA2-087, MPA2-088): a Terminate with
                 // code 6 or 7, then the end.
                 let TerminateCode { layer, etype, code } = error.terminate_code();
@@ -344,7 +344,7 @@ impl Connection {
         self.report.announced = Announced::Established;
         io.counters.connections += 1;
         io.counters.connections_without_crc += u64::from(!negotiated.crc);
-        self.watch_idle(io, idle_timeout);
+        self.set_established(io, idle_timeout);
         let Negotiated { tx_markers, rx_markers, ird, ord, private_data, peer, revision, .. } = negotiated;
         // RFC 5044 section 3 (MPA-037), RFC 6581 section 9.1 (MPA2-058): the user gets the peer's revision
         // and depths.

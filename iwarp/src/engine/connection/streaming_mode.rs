@@ -93,7 +93,7 @@ impl Connection {
     }
 
     /// Announces a connection of a listener to the user, if it begins in streaming mode.
-    pub(in crate::engine) fn announce_in_streaming_mode(&mut self, io: &mut Io) {
+    pub(in crate::engine) fn announce_accepted(&mut self, io: &mut Io) {
         let (Some(origin), Some(info)) = (&mut self.origin, io.tcp.info(self.conn)) else { return };
         if !self.pre_fpdu.has_stream() {
             return;
@@ -106,27 +106,22 @@ impl Connection {
     }
 
     /// Our SYN was answered: streaming mode begins.
-    pub(super) fn begin_streaming_mode(
-        &mut self,
-        io: &mut Io,
-        guard: &EpochGuard,
-        idle_timeout: Option<Duration>,
-    ) {
+    pub(super) fn begin_streaming_mode(&mut self, io: &mut Io, idle_timeout: Option<Duration>) {
         if let Some(info) = io.tcp.info(self.conn) {
             self.announce_streaming(io, None, info.remote, idle_timeout);
         }
-        self.enter_streaming_mode(io, guard, Reassembly::default());
+        self.enter_streaming_mode(io, Reassembly::default());
     }
 
     /// Enters streaming mode, at first or again after a reject.
-    pub(super) fn enter_streaming_mode(&mut self, io: &mut Io, guard: &EpochGuard, reassembly: Reassembly) {
+    pub(super) fn enter_streaming_mode(&mut self, io: &mut Io, reassembly: Reassembly) {
         self.timers.clear_deadline();
         self.phase = Phase::StreamingMode(StreamingMode { reassembly, ..StreamingMode::default() });
         self.report.announced = Announced::Streaming;
         // The startup frames were progress.
         self.note_progress(io);
         self.timers.rewatch_idle(io.now);
-        self.deliver_to_user(io, guard);
+        self.deliver_to_user(io);
         // The user may have sent bytes since the reject.
         self.activate(io);
     }
@@ -141,42 +136,37 @@ impl Connection {
         let (Some(id), Some(stream)) = (self.id.clone(), self.pre_fpdu.stream()) else { return };
         self.report.announced = Announced::Streaming;
         id.set_streaming(&io.shared, stream);
-        self.watch_idle(io, idle_timeout);
+        self.set_established(io, idle_timeout);
         id.announce(listener, CmEventKind::StreamEstablished { remote });
     }
 
     /// Bytes arrived in streaming mode. TCP's budget counts bytes in order as well, until the user has read
     /// them.
-    pub(super) fn receive_in_streaming_mode(
-        &mut self,
-        io: &mut Io,
-        guard: &EpochGuard,
-        bytes: (u64, Mbuf, u64),
-    ) {
+    pub(super) fn receive_in_streaming_mode(&mut self, io: &mut Io, bytes: (u64, Mbuf, u64)) {
         let Phase::StreamingMode(mode) = &mut self.phase else { return };
         let (offset, buf, frontier) = bytes;
         if offset < frontier {
             io.tcp.hold(self.conn, buf.len());
         }
         match mode.reassembly.push(&mut io.held, (offset, buf, frontier), true) {
-            Ok(()) => self.deliver_to_user(io, guard),
+            Ok(()) => self.deliver_to_user(io),
             Err(error) => self.fail_startup(io, error),
         }
     }
 
     /// The user has sent or read bytes.
-    pub(in crate::engine) fn streamed(&mut self, io: &mut Io, guard: &EpochGuard) {
+    pub(in crate::engine) fn on_plain_bytes(&mut self, io: &mut Io) {
         if let Some(stream) = self.pre_fpdu.stream() {
             stream.answer();
         }
         if matches!(self.phase, Phase::StreamingMode(_)) {
-            self.deliver_to_user(io, guard);
+            self.deliver_to_user(io);
             self.activate(io);
         }
     }
 
     /// Moves bytes to the user's buffer, as many as fit.
-    pub(super) fn deliver_to_user(&mut self, io: &mut Io, _guard: &EpochGuard) {
+    pub(super) fn deliver_to_user(&mut self, io: &mut Io) {
         let Phase::StreamingMode(mode) = &mut self.phase else { return };
         let Some(stream) = self.pre_fpdu.stream() else { return };
         let before = mode.reassembly.next();
@@ -230,16 +220,15 @@ impl Connection {
         self.activate(io);
     }
 
-    /// Sends in streaming mode or startup. Returns whether it has to try again in the next poll.
-    pub(super) fn transmit_pre_fpdu_bytes(&mut self, io: &mut Io) -> bool {
+    /// Sends what goes before the first FPDU.
+    pub(super) fn transmit_pre_fpdu_bytes(&mut self, io: &mut Io) -> Sent {
         let sent = self.send_pre_fpdu_bytes(io);
         match &self.phase {
             Phase::StreamingMode(mode) if mode.closing && sent == Sent::All => self.close(io),
             Phase::Closing(_) if sent == Sent::All => io.tcp.close(io.now, self.conn),
             _ => {}
         }
-        io.no_mbuf |= sent == Sent::NoMbuf;
-        sent == Sent::NoMbuf
+        sent
     }
 
     /// The user starts MPA as initiator, after position `after` of its stream.
@@ -311,7 +300,7 @@ impl Connection {
         match self.feed_request(offset, &unread) {
             Ok(None) => self.run_startup(io, guard),
             Ok(Some(request)) => {
-                self.on_request(io, guard, request);
+                self.on_request(io, request);
                 self.run_startup(io, guard);
             }
             Err(error) => self.fail_startup(io, startup_error(error)),

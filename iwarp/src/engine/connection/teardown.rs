@@ -48,9 +48,10 @@ impl Connection {
         self.activate(io);
     }
 
-    /// Everything is sent: sends FIN, or waits for the answers to Reads with a deadline, as the peer may
-    /// never send them.
-    pub(super) fn drained(&mut self, io: &mut Io) {
+    /// In a graceful close, nothing can be sent now. Sends FIN if everything is sent. Otherwise the next
+    /// request waits, behind a fence or for an ORD, or only answers to Reads are missing: sets a deadline, as
+    /// the peer may never send them.
+    pub(super) fn close_or_await(&mut self, io: &mut Io) {
         let Phase::FullOperation(full) = &mut self.phase else { return };
         if full.stream.is_drained() {
             self.close(io);
@@ -69,7 +70,7 @@ impl Connection {
         if full.progress == full.stream.progress() {
             return self.close_timeout(io);
         }
-        self.drained(io);
+        self.close_or_await(io);
     }
 
     /// Sets the deadline of a close. It counts anew as long as the peer acknowledges bytes: up to a whole send
@@ -133,7 +134,7 @@ impl Connection {
             self.count_peer_failure(io);
         }
         let Phase::FullOperation(full) = &mut self.phase else { return };
-        let terminate = report(&failure, full.stream.may_send());
+        let terminate = terminate_report(&failure, full.stream.may_send());
         io.tcp.release(self.conn, full.stream.drop_held(&mut io.held));
         // RFC 5041 sections 6.2.2, 7.1 and 8.3 (DDP-156, DDP-157, DDP-190, DDP-222), RFC 5040 sections 5.4
         // and 7.1 (RDMAP-258, RDMAP-323): the user gets an event and the error, or the peer's Terminate.
@@ -196,7 +197,8 @@ impl Connection {
     /// The TCP connection is closed: flushes the queue pair and tells the user, once.
     pub(in crate::engine) fn finish(&mut self, io: &mut Io) {
         // RFC 5041 section 6.2.2 (DDP-155): the loss of the connection is a fatal error of the queue pair.
-        self.report_lost();
+        // It comes before `end_stream`, which drops the stream.
+        self.mark_qp_lost();
         self.end_stream(io);
         self.closed = true;
         if matches!(self.attempt, Attempt::Failed(_)) {
@@ -216,8 +218,8 @@ impl Connection {
         }
     }
 
-    /// Reports a stream that TCP has lost, unless the user has aborted it.
-    fn report_lost(&self) {
+    /// Puts the queue pair of a stream that TCP has lost into its state, unless the user has aborted it.
+    fn mark_qp_lost(&self) {
         let wanted = ConnectionError::Tcp(CloseReason::Aborted);
         if let Phase::FullOperation(full) = &self.phase
             && !full.failed
@@ -277,12 +279,13 @@ impl Connection {
     }
 }
 
-/// What the application can learn about a Terminate: nothing of one that cannot be read.
-fn report(failure: &Failure, may_send: bool) -> Option<Arc<TerminateReport>> {
+/// What the application can learn about the Terminate of a failure, if there is one.
+fn terminate_report(failure: &Failure, may_send: bool) -> Option<Arc<TerminateReport>> {
+    let terminate = failure.terminate()?.clone();
     let origin = match failure {
         Failure::Peer(_) | Failure::Unreadable => TerminateOrigin::Received,
-        Failure::Here(_) | Failure::User(_) | Failure::Lost(_) if may_send => TerminateOrigin::Sent,
-        Failure::Here(_) | Failure::User(_) | Failure::Lost(_) => TerminateOrigin::NotSent,
+        _ if may_send => TerminateOrigin::Sent,
+        _ => TerminateOrigin::NotSent,
     };
-    Some(Arc::new(TerminateReport { origin, terminate: failure.terminate()?.clone() }))
+    Some(Arc::new(TerminateReport { origin, terminate }))
 }

@@ -2,6 +2,7 @@
 
 use dp::profile::{self, Layer};
 
+use super::super::connection::Transmitted;
 use super::{Core, PREFETCH_DISTANCE};
 use crate::memory::EpochGuard;
 
@@ -21,7 +22,8 @@ const MAX_TX_BURSTS: usize = 64;
 
 /// The progress of one pass over the queue pairs that have something to send.
 struct Pass {
-    /// Bytes that may still be handed to TCP.
+    /// Bytes that may still be handed to TCP. They are counted as payload that is fetched from memory, which
+    /// is what sending costs: headers, Read Requests and the like count as nothing.
     left: usize,
     /// A connection sent something, or had nothing to send.
     busy: bool,
@@ -63,14 +65,16 @@ impl Core {
     /// Lets one connection send about `bytes` bytes, and adds that to the pass.
     fn send_one(&mut self, slot: u32, bytes: usize, guard: &EpochGuard, pass: &mut Pass) {
         let before = self.io.streams.tx_fetched_bytes;
+        let mut transmitted = Transmitted::Done;
         self.with(slot as usize, |connection, io| {
-            if connection.transmit(io, bytes, guard) {
+            transmitted = connection.transmit(io, bytes, guard);
+            if transmitted != Transmitted::Done {
                 io.tx_scheduler.go_on(slot);
             }
         });
         self.run_events(guard);
         let sent = (self.io.streams.tx_fetched_bytes - before) as usize;
-        let no_mbuf = std::mem::take(&mut self.io.no_mbuf);
+        let no_mbuf = transmitted == Transmitted::NoMbuf;
         pass.left = pass.left.saturating_sub(sent);
         pass.starved |= no_mbuf;
         pass.busy |= sent > 0 || !no_mbuf;
