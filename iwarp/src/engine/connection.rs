@@ -49,7 +49,7 @@ pub(super) use startup::Reject;
 use full_operation::FullOperation;
 use pre_fpdu::{PreFpdu, Sent};
 use reassembly::Reassembly;
-use report::Report;
+use report::{Report, User};
 use retry::Attempt;
 use streaming_mode::StreamingMode;
 use timers::Timers;
@@ -59,9 +59,7 @@ pub(super) struct Connection {
     conn: ConnId,
     /// The listener that accepted it; `None` if this end has connected.
     origin: Option<ListenerOrigin>,
-    /// The user's identifier. `None` before the connect request is announced, and when the user is told
-    /// nothing more.
-    id: Option<Arc<CmShared>>,
+    user: User,
     phase: Phase,
     /// What goes before the first FPDU. The last of it may be sent in Full Operation.
     pre_fpdu: PreFpdu,
@@ -97,9 +95,9 @@ enum Phase {
     Deciding { responder: Box<Responder>, reassembly: Reassembly },
     /// Full Operation.
     FullOperation(FullOperation),
-    /// Our FIN is sent, or follows what is left of our startup frames. Received bytes are acknowledged and
-    /// dropped.
-    Closing(Option<Arc<QpShared>>),
+    /// No stream any more. TCP is closing, perhaps after what is left of our startup frames, was reset, or is
+    /// gone. Received bytes are acknowledged and dropped.
+    Ended(Option<Arc<QpShared>>),
 }
 
 /// What follows the handshake of a connection that this end opens.
@@ -136,7 +134,7 @@ impl Phase {
             Phase::Opening(Opening::Startup { initiating, .. }) | Phase::AwaitReply { initiating, .. } => {
                 Some(&initiating.qp)
             }
-            Phase::Closing(qp) => qp.as_ref(),
+            Phase::Ended(qp) => qp.as_ref(),
             Phase::Opening(Opening::StreamingMode { .. })
             | Phase::StreamingMode(_)
             | Phase::AwaitRequest { .. }
@@ -150,7 +148,7 @@ impl Connection {
         Self {
             conn,
             origin: None,
-            id: None,
+            user: User::Unaware,
             phase,
             pre_fpdu: PreFpdu::default(),
             timers: Timers::new(deadline),
@@ -183,6 +181,11 @@ impl Connection {
         Ok(connection)
     }
 
+    /// Takes the phase, to replace it by the next one.
+    fn take_phase(&mut self) -> Phase {
+        std::mem::replace(&mut self.phase, Phase::Ended(None))
+    }
+
     pub(super) fn conn(&self) -> ConnId {
         self.conn
     }
@@ -200,7 +203,7 @@ impl Connection {
             Phase::AwaitReply { reassembly, .. }
             | Phase::AwaitRequest { reassembly, .. }
             | Phase::Deciding { reassembly, .. } => reassembly.pinned_bytes(),
-            Phase::Opening(_) | Phase::Closing(_) => 0,
+            Phase::Opening(_) | Phase::Ended(_) => 0,
         };
         if pinned != self.pinned {
             self.pinned = pinned;
@@ -212,10 +215,10 @@ impl Connection {
 
     /// The TCP connection is established.
     pub(super) fn on_established(&mut self, io: &mut Io) {
-        if let (Some(id), Some(info)) = (&self.id, io.tcp.info(self.conn)) {
+        if let (Some(id), Some(info)) = (self.user.id(), io.tcp.info(self.conn)) {
             id.set_addresses((info.local, info.remote));
         }
-        match std::mem::replace(&mut self.phase, Phase::Closing(None)) {
+        match self.take_phase() {
             Phase::Opening(Opening::Startup { initiating, request }) => {
                 self.apply_keepalive(io, initiating.param.keepalive);
                 self.phase = Phase::AwaitReply { initiating, reassembly: Reassembly::default() };
@@ -248,7 +251,7 @@ impl Connection {
                 }
             }
             // TCP acknowledges the bytes; they are dropped.
-            Phase::Opening(_) | Phase::Closing(_) => self.discard(io, offset, &buf, frontier),
+            Phase::Opening(_) | Phase::Ended(_) => self.discard(io, offset, &buf, frontier),
         }
     }
 
@@ -263,7 +266,7 @@ impl Connection {
             Phase::AwaitReply { reassembly, .. }
             | Phase::AwaitRequest { reassembly, .. }
             | Phase::Deciding { reassembly, .. } => reassembly.give_up(bytes, held, may),
-            Phase::Opening(_) | Phase::Closing(_) => {}
+            Phase::Opening(_) | Phase::Ended(_) => {}
         }
     }
 
@@ -287,8 +290,8 @@ impl Connection {
                 self.deliver_to_user(io);
             }
             // If not, our FIN follows what is left of the startup frames.
-            Phase::Closing(_) if !self.pre_fpdu.is_pending() => io.tcp.close(io.now, self.conn),
-            Phase::Closing(_) => {}
+            Phase::Ended(_) if !self.pre_fpdu.is_pending() => io.tcp.close(io.now, self.conn),
+            Phase::Ended(_) => {}
             Phase::Opening(_)
             | Phase::AwaitReply { .. }
             | Phase::AwaitRequest { .. }
@@ -369,7 +372,7 @@ impl Connection {
     /// The deadline of the phase has passed.
     fn on_deadline(&mut self, io: &mut Io) {
         match &self.phase {
-            Phase::Closing(_) => self.on_close_deadline(io),
+            Phase::Ended(_) => self.on_close_deadline(io),
             Phase::FullOperation(full) if full.failed => self.abort(io),
             Phase::FullOperation(full) if full.draining => self.await_answers(io),
             Phase::StreamingMode(mode) if mode.closing => self.on_close_deadline(io),
@@ -385,14 +388,14 @@ impl Connection {
 
     /// The connection is established: its age begins, and the idle timeout counts.
     fn set_established(&mut self, io: &Io, idle_timeout: Option<Duration>) {
-        if let Some(id) = &self.id {
+        if let Some(id) = self.user.id() {
             id.set_established(io.now_us());
         }
         self.timers.watch_idle(io.now, idle_timeout);
     }
 
     fn on_idle(&mut self, io: &mut Io) {
-        let progress_us = self.id.as_ref().map_or(0, |id| id.progress_us());
+        let progress_us = self.user.id().map_or(0, |id| id.progress_us());
         let since = Instant::from_micros(progress_us as i64);
         // A graceful close has its own deadlines, also while requests are still sent.
         let is_closing = matches!(&self.phase, Phase::FullOperation(full) if full.draining);
@@ -404,7 +407,7 @@ impl Connection {
 
     /// Records that something was received or sent.
     fn note_progress(&self, io: &Io) {
-        if let Some(id) = &self.id {
+        if let Some(id) = self.user.id() {
             id.set_progress(io.now_us());
         }
     }

@@ -27,7 +27,7 @@ impl Connection {
             Phase::AwaitReply { reassembly, .. }
             | Phase::AwaitRequest { reassembly, .. }
             | Phase::Deciding { reassembly, .. } => holdings.buffers = reassembly.check(&io.held)?,
-            Phase::Opening(_) | Phase::Closing(_) => {}
+            Phase::Opening(_) | Phase::Ended(_) => {}
         }
         ensure!(!self.closed, "it is closed and still there");
         ensure!(

@@ -82,7 +82,7 @@ impl Connection {
             self.timers.clear_deadline();
             self.announce_established(io, *announcement);
         }
-        if let Some(id) = &self.id {
+        if let Some(id) = self.user.id() {
             id.count_segment(fpdus, io.streams.rx_placed_bytes - placed);
         }
         if fpdus > 0 {

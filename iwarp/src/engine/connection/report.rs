@@ -3,7 +3,33 @@
 use std::sync::Arc;
 
 use crate::mpa::startup::Enhanced;
-use crate::verbs::{CmEventKind, ConnectionError, TerminateReport};
+use crate::verbs::{CmEventKind, CmShared, ConnectionError, TerminateReport};
+
+/// The user of a connection, as far as it is told something.
+pub(super) enum User {
+    /// It does not know of the connection, which a listener has accepted.
+    Unaware,
+    /// It has this identifier.
+    Known(Arc<CmShared>),
+    /// It is told nothing more.
+    Done,
+}
+
+impl User {
+    /// The identifier of a user that is still told something.
+    #[inline]
+    pub(super) fn id(&self) -> Option<&Arc<CmShared>> {
+        match self {
+            User::Known(id) => Some(id),
+            User::Unaware | User::Done => None,
+        }
+    }
+
+    /// The user is told nothing more. Returns who it was.
+    pub(super) fn take(&mut self) -> Self {
+        std::mem::replace(self, User::Done)
+    }
+}
 
 /// What the user has been told, and what there is to tell when the connection ends.
 #[derive(Default)]

@@ -35,7 +35,7 @@ impl Connection {
         let may = matches!(self.attempt, Attempt::First) && !self.pre_fpdu.has_stream();
         if may
             && initiator.fallback().is_some()
-            && let (Some(id), Some(deadline)) = (&self.id, self.timers.deadline())
+            && let (Some(id), Some(deadline)) = (self.user.id(), self.timers.deadline())
             && let Some((_, remote)) = id.addresses()
         {
             let mut param = param.clone();

@@ -15,7 +15,7 @@ use crate::verbs::{CmEventKind, CmShared, ConnParam, ConnectionError, ResponderO
 use super::super::core::Io;
 use super::full_operation::Announcement;
 use super::reassembly::Rest;
-use super::report::Announced;
+use super::report::{Announced, User};
 use super::{Attempt, Connection, Initiating, ListenerOrigin, Opening, Phase, Reassembly, duration};
 
 impl Connection {
@@ -38,7 +38,7 @@ impl Connection {
         let phase = Phase::Opening(Opening::Startup { initiating, request: request.to_vec() });
         id.set_conn(conn);
         Ok(Self {
-            id: Some(id),
+            user: User::Known(id),
             attempt: if again.is_some() { Attempt::Second } else { Attempt::First },
             ..Self::new(conn, phase, Some(deadline))
         })
@@ -84,7 +84,7 @@ impl Connection {
                         consumed
                     })
                 }
-                Phase::Opening(_) | Phase::StreamingMode(_) | Phase::FullOperation(_) | Phase::Closing(_) => {
+                Phase::Opening(_) | Phase::StreamingMode(_) | Phase::FullOperation(_) | Phase::Ended(_) => {
                     return;
                 }
             };
@@ -103,9 +103,13 @@ impl Connection {
 
     /// The peer's Request is complete. The user has to decide.
     pub(super) fn on_request(&mut self, io: &mut Io, request: ConnectRequest) {
-        let phase = std::mem::replace(&mut self.phase, Phase::Closing(None));
-        let Phase::AwaitRequest { responder, options, reassembly } = phase else { return };
-        self.phase = Phase::Deciding { responder, reassembly };
+        let options = match self.take_phase() {
+            Phase::AwaitRequest { responder, options, reassembly } => {
+                self.phase = Phase::Deciding { responder, reassembly };
+                options
+            }
+            other => return self.phase = other,
+        };
         let Some(info) = io.tcp.info(self.conn) else { return };
         let (got, max) = (request.private_data.len(), options.max_private_data);
         // RFC 5044 section 7.1.2 (MPA-204): no more private data than the application has room for.
@@ -114,7 +118,7 @@ impl Connection {
             return self.fail_startup(io, ConnectionError::Startup(fault));
         }
         let listener = self.origin.as_ref().map(|origin| Arc::clone(&origin.id));
-        let id = match (&self.id, &listener) {
+        let id = match (self.user.id(), &listener) {
             (Some(id), _) => Arc::clone(id),
             (None, Some(listener)) if listener.is_listening() => {
                 listener.child(self.conn, (info.local, info.remote))
@@ -144,8 +148,8 @@ impl Connection {
             markers: request.markers,
         };
         // A connection of a listener is new to the user.
-        let from = if self.id.is_none() { listener } else { None };
-        self.id = Some(Arc::clone(&id));
+        let from = if matches!(self.user, User::Unaware) { listener } else { None };
+        self.user = User::Known(Arc::clone(&id));
         id.announce(from.as_ref(), kind);
     }
 
@@ -159,9 +163,9 @@ impl Connection {
         param: Box<ConnParam>,
     ) {
         self.leave_backlog();
-        self.id = Some(id);
+        self.user = User::Known(id);
         let deadline = io.now + duration(param.timeout);
-        let Phase::Deciding { responder, .. } = &mut self.phase else {
+        let Phase::Deciding { responder, reassembly } = &mut self.phase else {
             return self.fail_startup_of(io, qp, ConnectionError::PeerClosed);
         };
         let accept = Accept {
@@ -188,8 +192,8 @@ impl Connection {
             // The call of the user has checked the length of the private data.
             Err(_) => return self.fail_startup_of(io, qp, ConnectionError::NoResources),
         };
-        let phase = std::mem::replace(&mut self.phase, Phase::Closing(None));
-        let Phase::Deciding { reassembly, .. } = phase else { return };
+        // The next phase follows below.
+        let reassembly = std::mem::take(reassembly);
         self.report.peer = negotiated.peer;
         self.apply_keepalive(io, param.keepalive);
         self.timers.clear_deadline();
@@ -234,9 +238,9 @@ impl Connection {
                 return self.enter_streaming_mode(io, reassembly);
             }
             // The user has decided, or knows that it is too late.
-            Reject::ByUser { stays_open: false, .. } | Reject::NotInTime => self.id = None,
+            Reject::ByUser { stays_open: false, .. } | Reject::NotInTime => self.user = User::Done,
             // A connection of a listener has no user yet. Another one's is told when it is closed.
-            Reject::Markers if self.id.is_none() => {}
+            Reject::Markers if matches!(self.user, User::Unaware) => {}
             Reject::Markers => self.report.add(ConnectionError::Startup(StartupFault::Markers)),
             Reject::Insufficient { error, .. } => self.report.add(ConnectionError::Stream(error)),
         }
@@ -246,13 +250,13 @@ impl Connection {
 
     /// The user has not decided in time: rejects the Request.
     pub(super) fn decision_timeout(&mut self, io: &mut Io) {
-        if !self.id.as_ref().is_some_and(|id| id.expire()) {
+        if !self.user.id().is_some_and(|id| id.expire()) {
             return;
         }
         if let Some(ListenerOrigin { admitted, .. }) = &self.origin {
             admitted.listener.count(|stats| stats.decision_timeouts += 1);
         }
-        if let Some(id) = self.id.take() {
+        if let User::Known(id) = self.user.take() {
             id.announce(
                 None,
                 CmEventKind::ConnectError { error: ConnectionError::DecisionTimeout, peer: None },
@@ -272,9 +276,11 @@ impl Connection {
 
     /// The Reply is complete.
     fn on_reply(&mut self, io: &mut Io, guard: &EpochGuard, event: InitiatorEvent) {
-        let phase = std::mem::replace(&mut self.phase, Phase::Closing(None));
-        let Phase::AwaitReply { initiating: Initiating { qp, param, .. }, reassembly } = phase else {
-            return;
+        let (qp, param, reassembly) = match self.take_phase() {
+            Phase::AwaitReply { initiating: Initiating { qp, param, .. }, reassembly } => {
+                (qp, param, reassembly)
+            }
+            other => return self.phase = other,
         };
         let idle_timeout = param.idle_timeout;
         self.timers.clear_deadline();
@@ -288,7 +294,7 @@ impl Connection {
             InitiatorEvent::Rejected(Rejected { private_data, peer, .. }) => {
                 qp.enter_error();
                 let kind = CmEventKind::Rejected { private_data: private_data.as_slice().into(), peer };
-                if let (Some(id), Some(stream)) = (&self.id, self.pre_fpdu.stream()) {
+                if let (Some(id), Some(stream)) = (self.user.id(), self.pre_fpdu.stream()) {
                     // RFC 5044 section 7.1.2 (MPA-190): MPA ends, and the TCP connection stays open
                     // for the user.
                     id.set_streaming(&io.shared, stream);
@@ -296,7 +302,7 @@ impl Connection {
                     return self.enter_streaming_mode(io, reassembly);
                 }
                 // As at the end of a connection: first the identifier is over, then the user is told.
-                if let Some(id) = self.id.take() {
+                if let User::Known(id) = self.user.take() {
                     id.set_over();
                     id.announce(None, kind);
                 }

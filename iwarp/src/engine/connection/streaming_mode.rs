@@ -23,7 +23,7 @@ use crate::verbs::{CmEventKind, CmShared, ConnParam, ConnectionError, ResponderO
 
 use super::super::core::Io;
 use super::pre_fpdu::{PreFpdu, Progress, Sent};
-use super::report::Announced;
+use super::report::{Announced, User};
 use super::startup::startup_error;
 use super::{Connection, Initiating, Opening, Phase, Reassembly, duration};
 
@@ -83,7 +83,7 @@ impl Connection {
         let deadline = now + duration(param.timeout);
         let phase = Phase::Opening(Opening::StreamingMode { param });
         id.set_conn(conn);
-        Self { id: Some(id), pre_fpdu: PreFpdu::streaming(stream), ..Self::new(conn, phase, Some(deadline)) }
+        Self { user: User::Known(id), pre_fpdu: PreFpdu::streaming(stream), ..Self::new(conn, phase, Some(deadline)) }
     }
 
     /// A connection that a listener accepted.
@@ -101,7 +101,7 @@ impl Connection {
         origin.admitted.decide();
         let listener = Arc::clone(&origin.id);
         let id = listener.child(self.conn, (info.local, info.remote));
-        self.id = Some(id);
+        self.user = User::Known(id);
         self.announce_streaming(io, Some(&listener), info.remote, None);
     }
 
@@ -133,7 +133,7 @@ impl Connection {
         remote: SocketAddr,
         idle_timeout: Option<Duration>,
     ) {
-        let (Some(id), Some(stream)) = (self.id.clone(), self.pre_fpdu.stream()) else { return };
+        let (Some(id), Some(stream)) = (self.user.id().cloned(), self.pre_fpdu.stream()) else { return };
         self.report.announced = Announced::Streaming;
         id.set_streaming(&io.shared, stream);
         self.set_established(io, idle_timeout);
@@ -225,7 +225,7 @@ impl Connection {
         let sent = self.send_pre_fpdu_bytes(io);
         match &self.phase {
             Phase::StreamingMode(mode) if mode.closing && sent == Sent::All => self.close(io),
-            Phase::Closing(_) if sent == Sent::All => io.tcp.close(io.now, self.conn),
+            Phase::Ended(_) if sent == Sent::All => io.tcp.close(io.now, self.conn),
             _ => {}
         }
         sent

@@ -11,6 +11,7 @@ use crate::rdmap::{Terminate, TerminateError};
 use crate::verbs::{CmEventKind, ConnectionError, QpState, TerminateOrigin, TerminateReport};
 
 use super::super::core::Io;
+use super::report::User;
 use super::{Attempt, Connection, ListenerOrigin, Phase, duration};
 
 impl Connection {
@@ -29,7 +30,7 @@ impl Connection {
     pub(super) fn is_ending(&self) -> bool {
         match &self.phase {
             Phase::FullOperation(full) => full.failed,
-            Phase::Closing(_) => true,
+            Phase::Ended(_) => true,
             Phase::StreamingMode(mode) => mode.closing,
             Phase::Opening(_)
             | Phase::AwaitReply { .. }
@@ -209,12 +210,15 @@ impl Connection {
         }
         let kind = self.report.last_event();
         let error = self.report.error();
-        self.count_end(error);
         io.counters.connections_failed += u64::from(error.is_some());
-        // `set_over` comes first: an `accept` after it is refused, and an earlier one gets this event.
-        if let Some(id) = self.id.take() {
-            id.set_over();
-            id.announce(None, kind);
+        match self.user.take() {
+            User::Unaware => self.count_end(error),
+            // `set_over` comes first: an `accept` after it is refused, and an earlier one gets this event.
+            User::Known(id) => {
+                id.set_over();
+                id.announce(None, kind);
+            }
+            User::Done => {}
         }
     }
 
@@ -247,23 +251,22 @@ impl Connection {
                 let released = mode.clear(io);
                 io.tcp.release(self.conn, released);
             }
-            Phase::Opening(_) | Phase::Closing(_) => {}
+            Phase::Opening(_) | Phase::Ended(_) => {}
         }
-        self.phase = Phase::Closing(self.phase.qp().cloned());
+        self.phase = Phase::Ended(self.phase.qp().cloned());
     }
 
     /// As [`end_stream`](Self::end_stream), where the phase does not know the queue pair.
     pub(super) fn end_stream_of(&mut self, io: &mut Io, qp: Arc<QpShared>) {
         self.end_stream(io);
-        self.phase = Phase::Closing(Some(qp));
+        self.phase = Phase::Ended(Some(qp));
     }
 
-    /// Counts an end during startup for the listener.
+    /// Counts an end during startup, of which no user knows, for the listener.
     fn count_end(&self, error: Option<ConnectionError>) {
-        let Some(ListenerOrigin { admitted, .. }) = self.origin.as_ref().filter(|_| self.id.is_none()) else {
-            return;
-        };
-        if admitted.is_undecided() {
+        if let Some(ListenerOrigin { admitted, .. }) = &self.origin
+            && admitted.is_undecided()
+        {
             admitted.listener.count(|stats| match error {
                 Some(ConnectionError::StartupTimeout) => stats.startup_timeouts += 1,
                 Some(ConnectionError::Startup(_)) => stats.startup_faults += 1,
@@ -273,7 +276,7 @@ impl Connection {
     }
 
     pub(super) fn announce(&self, kind: CmEventKind) {
-        if let Some(id) = &self.id {
+        if let Some(id) = self.user.id() {
             id.announce(None, kind);
         }
     }
