@@ -26,8 +26,7 @@ use crate::mpa::{Initiator, MpaError, Responder};
 use crate::queues::QpShared;
 use crate::rdmap::stream::Failure;
 use crate::verbs::{
-    Admitted, CmShared, ConnParam, ConnectionError, Keepalive, ListenerShared, QpState, ResponderOptions,
-    StreamShared,
+    Admitted, ConnParam, ConnectionError, Keepalive, ListenerShared, QpState, ResponderOptions, StreamShared,
 };
 
 use super::core::Io;
@@ -43,22 +42,21 @@ mod streaming_mode;
 mod teardown;
 mod timers;
 
-pub(super) use retry::Retry;
+pub(super) use retry::{Attempt, Retry};
 pub(super) use startup::Reject;
 
 use full_operation::FullOperation;
 use pre_fpdu::{PreFpdu, Sent};
 use reassembly::Reassembly;
 use report::{Report, User};
-use retry::Attempt;
 use streaming_mode::StreamingMode;
 use timers::Timers;
 
 /// One connection.
 pub(super) struct Connection {
     conn: ConnId,
-    /// The listener that accepted it; `None` if this end has connected.
-    origin: Option<ListenerOrigin>,
+    /// Its place at the listener that accepted it; `None` if this end has connected.
+    admitted: Option<Admitted>,
     user: User,
     phase: Phase,
     /// What goes before the first FPDU. The last of it may be sent in Full Operation.
@@ -74,12 +72,6 @@ pub(super) struct Connection {
     pinned: usize,
     /// TCP is closed, and the engine removes the connection.
     pub(super) closed: bool,
-}
-
-/// The listener that accepted a connection, and the connection's share of its limits.
-struct ListenerOrigin {
-    id: Arc<CmShared>,
-    admitted: Admitted,
 }
 
 enum Phase {
@@ -147,7 +139,7 @@ impl Connection {
     fn new(conn: ConnId, phase: Phase, deadline: Option<Instant>) -> Self {
         Self {
             conn,
-            origin: None,
+            admitted: None,
             user: User::Unaware,
             phase,
             pre_fpdu: PreFpdu::default(),
@@ -162,12 +154,7 @@ impl Connection {
     }
 
     /// A connection that a listener accepted.
-    pub(super) fn accepted(
-        conn: ConnId,
-        listener: Arc<CmShared>,
-        admitted: Admitted,
-        io: &mut Io,
-    ) -> Result<Self, MpaError> {
+    pub(super) fn accepted(conn: ConnId, admitted: Admitted, io: &mut Io) -> Result<Self, MpaError> {
         let shared: Arc<ListenerShared> = Arc::clone(&admitted.listener);
         let mut connection = if let Some(options) = shared.options.streaming {
             Self::streaming(conn, StreamShared::new(options))
@@ -177,7 +164,7 @@ impl Connection {
             let phase = Phase::AwaitRequest { responder, options, reassembly: Reassembly::default() };
             Self::new(conn, phase, Some(deadline))
         };
-        connection.origin = Some(ListenerOrigin { id: listener, admitted });
+        connection.admitted = Some(admitted);
         Ok(connection)
     }
 
@@ -377,7 +364,9 @@ impl Connection {
             Phase::FullOperation(full) if full.draining => self.await_answers(io),
             Phase::StreamingMode(mode) if mode.closing => self.on_close_deadline(io),
             Phase::Deciding { .. } => self.decision_timeout(io),
-            Phase::StreamingMode(_) => debug_assert!(false, "streaming mode has no deadline before its close"),
+            Phase::StreamingMode(_) => {
+                debug_assert!(false, "streaming mode has no deadline before its close")
+            }
             // In Full Operation: the RTR did not come.
             Phase::FullOperation(_)
             | Phase::Opening(_)

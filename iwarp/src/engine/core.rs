@@ -20,9 +20,9 @@ use crate::verbs::{
 
 use super::EngineConfig;
 use super::carrier::Carrier;
-use super::connection::{Connection, Reject, Retry};
+use super::connection::{Attempt, Connection, Reject, Retry};
 use super::counters::EngineCounters;
-use super::listening::Listener;
+use super::listening::EngineListener;
 use super::rate::Rate;
 use super::tx_scheduler::TxScheduler;
 
@@ -68,7 +68,7 @@ pub(super) struct Io {
     /// The context's queue for events of the port.
     async_events: AsyncEvents,
     tx_scheduler: TxScheduler,
-    listeners: Vec<Listener>,
+    listeners: Vec<EngineListener>,
     /// The stack's count of listener changes (half-open connections, unanswered SYNs) that the listeners'
     /// statistics include.
     listener_changes_reported: u64,
@@ -206,10 +206,7 @@ impl Core {
 
     pub(super) fn next_deadline(&mut self, now: Instant) -> Option<Instant> {
         let may_send = self.io.tx_scheduler.waiting() != (0, 0) && !self.mbuf_backoff.is_refused();
-        if may_send
-            || !self.tx.is_empty() && !self.port_backoff.is_refused()
-            || !self.retries.is_empty()
-        {
+        if may_send || !self.tx.is_empty() && !self.port_backoff.is_refused() || !self.retries.is_empty() {
             return Some(now);
         }
         let again =
@@ -267,7 +264,9 @@ impl Core {
 
     fn run_command(&mut self, command: CmCommand, guard: &EpochGuard) {
         match command {
-            CmCommand::Connect { id, qp, remote, param } => self.connect(id, &qp, remote, param, None),
+            CmCommand::Connect { id, qp, remote, param } => {
+                self.connect(id, &qp, remote, param, Attempt::First)
+            }
             CmCommand::ConnectStream { id, stream, remote, param } => match self.open(remote, &param) {
                 Ok(conn) => {
                     let now = self.io.now;
@@ -299,7 +298,7 @@ impl Core {
             }
             CmCommand::Listen { id, listener } => self.listen(id, listener),
             CmCommand::Unlisten { port } => {
-                let of_port = |listener: &Listener| listener.shared.options.port == port;
+                let of_port = |listener: &EngineListener| listener.shared.options.port == port;
                 if let Some(at) = self.io.listeners.iter().position(of_port) {
                     let listener = self.io.listeners.swap_remove(at);
                     self.io.tcp.unlisten(listener.tcp);
@@ -342,7 +341,7 @@ impl Core {
                 shared.count(|stats| stats.half_open_limit += half_open);
                 let reported = Default::default();
                 let rate = Rate::new(options.rate_per_address, options.failures_per_address);
-                self.io.listeners.push(Listener { id, shared, tcp, reported, half_open, rate });
+                self.io.listeners.push(EngineListener { id, shared, tcp, reported, half_open, rate });
             }
             Err(_) => {
                 let error = ConnectionError::NoResources;
@@ -362,14 +361,14 @@ impl Core {
         })
     }
 
-    /// Starts a connection. `again` is the deadline of the first attempt when this is the second.
+    /// Starts a connection.
     fn connect(
         &mut self,
         id: Arc<CmShared>,
         qp: &Arc<QpShared>,
         remote: SocketAddr,
         param: Box<ConnParam>,
-        again: Option<Instant>,
+        attempt: Attempt,
     ) {
         let now = self.io.now;
         let started = if qp.asked() >= Ask::Terminate {
@@ -386,7 +385,7 @@ impl Core {
                 param,
                 self.io.config.crc,
                 now,
-                again,
+                attempt,
             )
             .inspect_err(|_| self.io.tcp.abort(now, conn))
         });
@@ -404,7 +403,7 @@ impl Core {
     fn begin_retries(&mut self) {
         while let Some(retry) = self.retries.pop() {
             let Retry { id, qp, remote, param, deadline } = *retry;
-            self.connect(id, &qp, remote, param, Some(deadline));
+            self.connect(id, &qp, remote, param, Attempt::Second { deadline });
         }
     }
 
@@ -465,8 +464,7 @@ impl Core {
             self.io.counters.connections_refused += 1;
             return self.io.tcp.abort(now, conn);
         };
-        let id = Arc::clone(&listener.id);
-        match Connection::accepted(conn, id, admitted, &mut self.io) {
+        match Connection::accepted(conn, admitted, &mut self.io) {
             Ok(connection) => {
                 self.insert(connection);
                 self.with_conn(conn, |connection, io| connection.announce_accepted(io));
@@ -552,8 +550,7 @@ impl Core {
             }
         }
         if connection.closed {
-            let retry = connection.take_retry();
-            self.connections[slot] = None;
+            let retry = self.connections[slot].take().and_then(|connection| connection.take_retry());
             self.connection_count -= 1;
             self.io.shared.set_connections(self.connection_count);
             self.retries.extend(retry);

@@ -9,8 +9,8 @@ use crate::verbs::{Admitted, CmShared, ListenerShared};
 
 use super::rate::{Exhausted, Rate};
 
-/// A listening port.
-pub(super) struct Listener {
+/// A listening port of one engine.
+pub(super) struct EngineListener {
     pub(super) id: Arc<CmShared>,
     pub(super) shared: Arc<ListenerShared>,
     pub(super) tcp: ListenerId,
@@ -21,12 +21,12 @@ pub(super) struct Listener {
     pub(super) rate: Rate,
 }
 
-impl Listener {
+impl EngineListener {
     /// Admits a connection that TCP has established with `address`; `None` if it is refused, which is
     /// counted.
     pub(super) fn admit(&mut self, now: Instant, address: IpAddr) -> Option<Admitted> {
         match self.rate.admit(now, address) {
-            Ok(()) => return self.shared.admit(address),
+            Ok(()) => return self.shared.admit(&self.id, address),
             Err(Exhausted::Begun) => self.shared.count(|stats| stats.rate_address_full += 1),
             Err(Exhausted::Failed) => self.shared.count(|stats| stats.failures_address_full += 1),
         }
@@ -40,13 +40,14 @@ impl Listener {
             stats.half_open = stats.half_open + half_open - half_open_before;
             stats.syns.filtered += latest.filtered - before.filtered;
             stats.syns.half_open_full += latest.half_open_full - before.half_open_full;
-            stats.syns.half_open_address_full += latest.half_open_address_full - before.half_open_address_full;
+            stats.syns.half_open_address_full +=
+                latest.half_open_address_full - before.half_open_address_full;
             stats.syns.blocked += latest.blocked - before.blocked;
         });
     }
 }
 
-impl Drop for Listener {
+impl Drop for EngineListener {
     fn drop(&mut self) {
         let (_, half_open) = self.reported;
         self.shared.count(|stats| {

@@ -182,11 +182,8 @@ impl CmId {
         let mut state = self.shared.state();
         let (engine, conn, _) = state.requested()?;
         let stays_open = state.stream.is_some();
-        state.phase = if stays_open {
-            CmPhase::Streaming { engine: Arc::clone(&engine) }
-        } else {
-            CmPhase::Over
-        };
+        state.phase =
+            if stays_open { CmPhase::Streaming { engine: Arc::clone(&engine) } } else { CmPhase::Over };
         drop(state);
         engine.command(CmCommand::Reject { conn, private_data, stays_open });
         Ok(())

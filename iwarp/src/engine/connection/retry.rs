@@ -11,11 +11,14 @@ use crate::verbs::{CmShared, ConnParam};
 use super::{Connection, Initiating, Phase};
 
 /// Which attempt of an initiator this is.
-pub(super) enum Attempt {
+pub(in crate::engine) enum Attempt {
     First,
     /// The peer closed without a Reply: the first attempt fails unannounced, and the second one follows.
     Failed(Box<Retry>),
-    Second,
+    /// The second one, with revision 1. It has the deadline of the first.
+    Second {
+        deadline: Instant,
+    },
 }
 
 /// A connection to try again with revision 1.
@@ -34,7 +37,7 @@ impl Connection {
         let Initiating { initiator, qp, param } = initiating;
         let may = matches!(self.attempt, Attempt::First) && !self.pre_fpdu.has_stream();
         if may
-            && initiator.fallback().is_some()
+            && initiator.may_fall_back()
             && let (Some(id), Some(deadline)) = (self.user.id(), self.timers.deadline())
             && let Some((_, remote)) = id.addresses()
         {
@@ -45,11 +48,11 @@ impl Connection {
         }
     }
 
-    /// The second attempt, if there is one after this connection.
-    pub(in crate::engine) fn take_retry(&mut self) -> Option<Box<Retry>> {
-        match std::mem::replace(&mut self.attempt, Attempt::Second) {
+    /// The second attempt, if there is one after this connection, which is over.
+    pub(in crate::engine) fn take_retry(self) -> Option<Box<Retry>> {
+        match self.attempt {
             Attempt::Failed(retry) => Some(retry),
-            Attempt::First | Attempt::Second => None,
+            Attempt::First | Attempt::Second { .. } => None,
         }
     }
 }

@@ -16,11 +16,10 @@ use super::super::core::Io;
 use super::full_operation::Announcement;
 use super::reassembly::Rest;
 use super::report::{Announced, User};
-use super::{Attempt, Connection, Initiating, ListenerOrigin, Opening, Phase, Reassembly, duration};
+use super::{Attempt, Connection, Initiating, Opening, Phase, Reassembly, duration};
 
 impl Connection {
-    /// A connection that this end opens; its SYN is sent. `again` is the deadline of the first attempt when
-    /// this is the second.
+    /// A connection that this end opens; its SYN is sent.
     pub(in crate::engine) fn connecting(
         conn: ConnId,
         id: Arc<CmShared>,
@@ -28,20 +27,19 @@ impl Connection {
         param: Box<ConnParam>,
         crc: bool,
         now: Instant,
-        again: Option<Instant>,
+        attempt: Attempt,
     ) -> Result<Self, ConnectionError> {
-        let deadline = again.unwrap_or(now + duration(param.timeout));
+        let deadline = match attempt {
+            Attempt::Second { deadline } => deadline,
+            Attempt::First | Attempt::Failed(_) => now + duration(param.timeout),
+        };
         // The call of the user has checked the parameters.
         let (initiator, request) = Initiator::start(param.mpa_config(crc), &param.private_data, deadline)
             .map_err(|_| ConnectionError::NoResources)?;
         let initiating = Initiating { initiator: Box::new(initiator), qp, param };
         let phase = Phase::Opening(Opening::Startup { initiating, request: request.to_vec() });
         id.set_conn(conn);
-        Ok(Self {
-            user: User::Known(id),
-            attempt: if again.is_some() { Attempt::Second } else { Attempt::First },
-            ..Self::new(conn, phase, Some(deadline))
-        })
+        Ok(Self { user: User::Known(id), attempt, ..Self::new(conn, phase, Some(deadline)) })
     }
 
     /// A responder that waits for the peer's Request, and its deadline.
@@ -117,7 +115,7 @@ impl Connection {
             let fault = StartupFault::PrivateData { got, max };
             return self.fail_startup(io, ConnectionError::Startup(fault));
         }
-        let listener = self.origin.as_ref().map(|origin| Arc::clone(&origin.id));
+        let listener = self.admitted.as_ref().map(|admitted| Arc::clone(&admitted.id));
         let id = match (self.user.id(), &listener) {
             (Some(id), _) => Arc::clone(id),
             (None, Some(listener)) if listener.is_listening() => {
@@ -134,7 +132,7 @@ impl Connection {
         if let Some(timeout) = options.decision_timeout {
             self.timers.set_deadline(io.now + duration(timeout));
         }
-        if let Some(ListenerOrigin { admitted, .. }) = &self.origin {
+        if let Some(admitted) = &self.admitted {
             admitted.listener.count(|stats| stats.requests += 1);
         }
         let kind = CmEventKind::ConnectRequest {
@@ -216,7 +214,7 @@ impl Connection {
     /// Rejects the Request.
     pub(in crate::engine) fn reject(&mut self, io: &mut Io, why: Reject<'_>) {
         self.leave_backlog();
-        if let Some(ListenerOrigin { admitted, .. }) = &self.origin {
+        if let Some(admitted) = &self.admitted {
             admitted.listener.count(|stats| stats.rejected += 1);
         }
         let Phase::Deciding { responder, reassembly } = &mut self.phase else {
@@ -253,7 +251,7 @@ impl Connection {
         if !self.user.id().is_some_and(|id| id.expire()) {
             return;
         }
-        if let Some(ListenerOrigin { admitted, .. }) = &self.origin {
+        if let Some(admitted) = &self.admitted {
             admitted.listener.count(|stats| stats.decision_timeouts += 1);
         }
         if let User::Known(id) = self.user.take() {
@@ -267,7 +265,7 @@ impl Connection {
 
     /// The connection no longer counts in its listener's backlog.
     fn leave_backlog(&mut self) {
-        if let Some(ListenerOrigin { admitted, .. }) = &mut self.origin {
+        if let Some(admitted) = &mut self.admitted {
             admitted.decide();
         }
     }
@@ -360,7 +358,7 @@ impl Connection {
             ird,
             peer,
             revision,
-            fell_back: matches!(self.attempt, Attempt::Second),
+            fell_back: matches!(self.attempt, Attempt::Second { .. }),
             markers: (tx_markers, rx_markers),
             ready,
         });

@@ -83,7 +83,11 @@ impl Connection {
         let deadline = now + duration(param.timeout);
         let phase = Phase::Opening(Opening::StreamingMode { param });
         id.set_conn(conn);
-        Self { user: User::Known(id), pre_fpdu: PreFpdu::streaming(stream), ..Self::new(conn, phase, Some(deadline)) }
+        Self {
+            user: User::Known(id),
+            pre_fpdu: PreFpdu::streaming(stream),
+            ..Self::new(conn, phase, Some(deadline))
+        }
     }
 
     /// A connection that a listener accepted.
@@ -94,12 +98,12 @@ impl Connection {
 
     /// Announces a connection of a listener to the user, if it begins in streaming mode.
     pub(in crate::engine) fn announce_accepted(&mut self, io: &mut Io) {
-        let (Some(origin), Some(info)) = (&mut self.origin, io.tcp.info(self.conn)) else { return };
+        let (Some(admitted), Some(info)) = (&mut self.admitted, io.tcp.info(self.conn)) else { return };
         if !self.pre_fpdu.has_stream() {
             return;
         }
-        origin.admitted.decide();
-        let listener = Arc::clone(&origin.id);
+        admitted.decide();
+        let listener = Arc::clone(&admitted.id);
         let id = listener.child(self.conn, (info.local, info.remote));
         self.user = User::Known(id);
         self.announce_streaming(io, Some(&listener), info.remote, None);

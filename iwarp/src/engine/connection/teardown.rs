@@ -12,7 +12,7 @@ use crate::verbs::{CmEventKind, ConnectionError, QpState, TerminateOrigin, Termi
 
 use super::super::core::Io;
 use super::report::User;
-use super::{Attempt, Connection, ListenerOrigin, Phase, duration};
+use super::{Attempt, Connection, Phase, duration};
 
 impl Connection {
     /// The user wants a graceful close.
@@ -178,8 +178,8 @@ impl Connection {
 
     /// The connection has failed by the peer's fault. The listener counts that against the peer's address.
     fn count_peer_failure(&self, io: &mut Io) {
-        if let Some(ListenerOrigin { id, admitted }) = &self.origin {
-            io.count_peer_failure(id, admitted.address());
+        if let Some(admitted) = &self.admitted {
+            io.count_peer_failure(&admitted.id, admitted.address());
         }
     }
 
@@ -264,7 +264,7 @@ impl Connection {
 
     /// Counts an end during startup, of which no user knows, for the listener.
     fn count_end(&self, error: Option<ConnectionError>) {
-        if let Some(ListenerOrigin { admitted, .. }) = &self.origin
+        if let Some(admitted) = &self.admitted
             && admitted.is_undecided()
         {
             admitted.listener.count(|stats| match error {

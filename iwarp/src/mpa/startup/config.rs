@@ -42,7 +42,7 @@ pub struct MpaConfig {
     /// one. Linux siw does so, against RFC 5044 section 7.1.2 rule 4.
     pub tolerate_early_fpdus: bool,
     /// Initiator: try once more with revision 1 when the peer closes without a Reply
-    /// ([`Initiator::fallback`](super::Initiator::fallback)).
+    /// ([`Initiator::may_fall_back`](super::Initiator::may_fall_back)).
     pub fallback: bool,
 }
 

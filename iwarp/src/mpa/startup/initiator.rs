@@ -4,8 +4,8 @@ use tcp_lite::Instant;
 
 use super::frame_reader::FrameReader;
 use super::{
-    ConfigError, Depths, Enhanced, FrameBytes, MpaConfig, Negotiated, PrivateData, PrivateDataTooLong,
-    Revision, Rtr, RtrKind, RtrKinds, Step,
+    ConfigError, Depths, Enhanced, FrameBytes, MpaConfig, Negotiated, PrivateData, PrivateDataTooLong, Rtr,
+    RtrKind, RtrKinds, Step,
 };
 use crate::mpa::frame::{Frame, FrameKind, private_data};
 use crate::mpa::{MpaError, StartupFault};
@@ -242,14 +242,10 @@ impl Initiator {
         self.deadline.take().map(|_| MpaError::Closed)
     }
 
-    /// The configuration for a second attempt on a new connection, after the peer closed this one without a
-    /// Reply. Perhaps it does not know revision 2 (RFC 6581 section 10). `None` without
+    /// Whether a second attempt with revision 1 may follow on a new connection, after the peer closed this one
+    /// without a byte of a Reply. Perhaps it does not know revision 2 (RFC 6581 section 10). Never without
     /// [`MpaConfig::fallback`].
-    pub fn fallback(&self) -> Option<MpaConfig> {
-        (self.config.fallback && self.request.is_some() && self.reader.is_empty()).then_some(MpaConfig {
-            revision: Revision::One,
-            peer_to_peer: false,
-            ..self.config
-        })
+    pub fn may_fall_back(&self) -> bool {
+        self.config.fallback && self.request.is_some() && self.reader.is_empty()
     }
 }

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tcp_lite::ListenerCounters;
 
 use super::param::ListenOptions;
+use super::shared::CmShared;
 
 /// Counters of a listener, over all engines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -94,7 +95,9 @@ impl ListenerShared {
 
     /// Admits one more connection from `address`. Returns `None` if a limit refuses it, and counts the
     /// refusal.
-    pub(crate) fn admit(self: &Arc<Self>, address: IpAddr) -> Option<Admitted> {
+    ///
+    /// `id` is the listener's identifier.
+    pub(crate) fn admit(self: &Arc<Self>, id: &Arc<CmShared>, address: IpAddr) -> Option<Admitted> {
         let ListenOptions { backlog, backlog_per_address, max_connections, max_per_address, .. } =
             self.options;
         let mut tally = self.tally();
@@ -118,7 +121,8 @@ impl ListenerShared {
             entry.connections += 1;
             entry.undecided += 1;
             drop(tally);
-            return Some(Admitted { listener: Arc::clone(self), address, undecided: true });
+            let (id, listener) = (Arc::clone(id), Arc::clone(self));
+            return Some(Admitted { id, listener, address, undecided: true });
         };
         *refusal += 1;
         None
@@ -127,6 +131,8 @@ impl ListenerShared {
 
 /// A connection that a listener has admitted. It counts against the limits until this is dropped.
 pub(crate) struct Admitted {
+    /// The identifier of the listener.
+    pub(crate) id: Arc<CmShared>,
     pub(crate) listener: Arc<ListenerShared>,
     address: IpAddr,
     undecided: bool,

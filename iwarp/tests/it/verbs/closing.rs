@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::common::served::Served;
-use crate::common::{Pair, Testbed, pattern};
 use crate::common::{ALL, PORT};
+use crate::common::{Pair, Testbed, pattern};
 use dp::link::{LinkConfig, LinkPlan};
 use iwarp::verbs::{
     CmEventKind, ConnParam, ListenOptions, QpState, RemoteAddr, SendOp, SendRequest, StreamOptions,

@@ -158,15 +158,16 @@ fn no_reply_in_time_ends_startup() {
 #[test]
 fn a_close_without_reply_may_be_tried_again_unenhanced() {
     let mut initiator = start(MpaConfig { fallback: true, ..MpaConfig::default() });
-    let fallback = initiator.fallback().unwrap();
+    assert!(initiator.may_fall_back());
     assert_eq!(initiator.on_closed(), Some(MpaError::Closed));
-    let (again, bytes) = Initiator::start(fallback, b"", DEADLINE).unwrap();
+    let again = MpaConfig { fallback: true, ..MpaConfig::revision_one() };
+    let (again, bytes) = Initiator::start(again, b"", DEADLINE).unwrap();
     assert_eq!(bytes[16..], [0x40, 1, 0, 0]);
-    assert_eq!(again.fallback(), None);
-    assert_eq!(start(MpaConfig::default()).fallback(), None);
+    assert!(!again.may_fall_back());
+    assert!(!start(MpaConfig::default()).may_fall_back());
     let mut begun = start(MpaConfig { fallback: true, ..MpaConfig::default() });
     begun.receive(OFFSET, b"MPA").unwrap();
-    assert_eq!(begun.fallback(), None);
+    assert!(!begun.may_fall_back());
 }
 
 // Proves MPA2-128, MPA2-158: an unenhanced Reply to a client-server Request leaves the configured depths.
