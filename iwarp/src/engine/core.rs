@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use dp::profile::{self, Layer};
 use dp::{Burst, Clock, LinkState, Port};
@@ -282,7 +281,7 @@ impl Core {
             }
             CmCommand::StartInitiator { id, qp, param, after } => {
                 if let Some(conn) = id.conn() {
-                    qp.slot.store(conn.slot() as u32, Ordering::Release);
+                    qp.carried_in(conn.slot());
                 }
                 let started = self.with_id(&id, |connection, io| {
                     connection.start_initiator(io, Arc::clone(&qp), param, after);
@@ -305,7 +304,7 @@ impl Core {
                 }
             }
             CmCommand::Accept { id, conn, qp, param } => {
-                qp.slot.store(conn.slot() as u32, Ordering::Release);
+                qp.carried_in(conn.slot());
                 let taken = self.with_conn(conn, |connection, io| {
                     connection.accept(io, guard, id, Arc::clone(&qp), param);
                 });
@@ -377,7 +376,7 @@ impl Core {
             self.open(remote, &param)
         };
         let made = started.and_then(|conn| {
-            qp.slot.store(conn.slot() as u32, Ordering::Release);
+            qp.carried_in(conn.slot());
             Connection::connecting(
                 conn,
                 Arc::clone(&id),

@@ -100,9 +100,9 @@ pub(crate) struct QpShared {
     /// The permit for inbound Reads and atomics, out of `max_read_slots`.
     read_slots: Mutex<Option<Permit>>,
     /// The doorbells of the engine that carries the connection; set once, by connect or accept.
-    engine: OnceLock<Arc<Doorbells>>,
+    doorbells: OnceLock<Arc<Doorbells>>,
     /// The connection's slot in that engine.
-    pub(crate) slot: AtomicU32,
+    slot: AtomicU32,
     // Signals between users and the engine.
     /// Whether the doorbell was rung and the engine has not answered it.
     rung: AtomicBool,
@@ -170,7 +170,7 @@ impl QpShared {
             ord: AtomicU32::new(u32::MAX),
             ird: AtomicU32::new(u32::MAX),
             read_slots: Mutex::new(None),
-            engine: OnceLock::new(),
+            doorbells: OnceLock::new(),
             slot: AtomicU32::new(u32::MAX),
             rung: AtomicBool::new(false),
             asked: AtomicU8::new(Ask::Nothing as u8),
@@ -222,27 +222,32 @@ impl QpShared {
         &self.pd.shared.resources
     }
 
-    /// Reserves the queue pair for one connection of `engine`, which serves up to `ird` Reads at a time, and
-    /// as many atomics if they are enabled.
+    /// Reserves the queue pair for one connection of the engine with these doorbells. It serves up to `ird`
+    /// Reads at a time, and as many atomics if they are enabled.
     pub(crate) fn reserve(
         &self,
         context: &Resources,
-        engine: &Arc<Doorbells>,
+        doorbells: &Arc<Doorbells>,
         ird: u16,
     ) -> Result<(), VerbsError> {
         context.same(self.resources())?;
         let state = self.state();
-        if state != QpState::Idle || self.engine.get().is_some() {
+        if state != QpState::Idle || self.doorbells.get().is_some() {
             return Err(VerbsError::InvalidState(state));
         }
         // RFC 5042 section 7.2 (SEC-166): the entries of the Read Request queue are granted here, to connect
         // and accept. Nothing that the peer sends adds one.
         let permit = self.resources().quotas.read_slots.take(self.read_slots_for(ird))?;
-        if self.engine.set(Arc::clone(engine)).is_err() {
+        if self.doorbells.set(Arc::clone(doorbells)).is_err() {
             return Err(VerbsError::InvalidState(state));
         }
         *self.read_slots() = Some(permit);
         Ok(())
+    }
+
+    /// The connection has this slot in its engine.
+    pub(crate) fn carried_in(&self, slot: usize) {
+        self.slot.store(slot as u32, Ordering::Release);
     }
 
     /// The connection is established, with these depths.
@@ -283,6 +288,12 @@ impl QpShared {
         outcome
     }
 
+    /// No connection is made, because of `error`.
+    pub(crate) fn refuse(&self, error: StreamError) {
+        self.ended().error = Some(error);
+        self.enter_error();
+    }
+
     /// TCP is gone, and the stream with it. The event of the connection has the reason.
     pub(crate) fn lose(&self) {
         let (layer, etype, _) = TerminateError::MpaConnectionLost.codes();
@@ -293,7 +304,7 @@ impl QpShared {
 
     /// A completion was lost. Sends a Terminate, if there is a connection, and flushes both queues.
     pub(crate) fn fail_for_cq(&self) {
-        if self.engine.get().is_some() {
+        if self.doorbells.get().is_some() {
             return self.ask(Ask::Terminate);
         }
         if self.state() == QpState::Idle {
@@ -319,8 +330,8 @@ impl QpShared {
     /// once.
     pub(crate) fn ask(&self, what: Ask) {
         self.asked.fetch_max(what as u8, Ordering::AcqRel);
-        if let Some(engine) = self.engine.get() {
-            self.ring(engine);
+        if let Some(doorbells) = self.doorbells.get() {
+            self.ring(doorbells);
         } else if what >= Ask::Terminate {
             self.enter_error();
         }
@@ -356,8 +367,8 @@ impl QpShared {
     pub(crate) fn doorbell(&self) {
         if self.state() == QpState::Error {
             self.flush();
-        } else if let Some(engine) = self.engine.get() {
-            self.ring(engine);
+        } else if let Some(doorbells) = self.doorbells.get() {
+            self.ring(doorbells);
         }
     }
 
@@ -369,9 +380,9 @@ impl QpShared {
         }
     }
 
-    fn ring(&self, engine: &Doorbells) {
+    fn ring(&self, doorbells: &Doorbells) {
         if !self.rung.swap(true, Ordering::AcqRel) {
-            engine.ring(self.slot.load(Ordering::Acquire));
+            doorbells.ring(self.slot.load(Ordering::Acquire));
         }
     }
 

@@ -182,8 +182,7 @@ impl Connection {
                 // 4).
                 let TerminateCode { layer, etype, code } = TerminateCode::mpa(6);
                 let error = StreamError { layer, etype, code, from_peer: false };
-                qp.ended().error = Some(error);
-                qp.enter_error();
+                qp.refuse(error);
                 self.reject(io, Reject::Insufficient { error, needed });
                 return self.end_stream_of(io, qp);
             }
