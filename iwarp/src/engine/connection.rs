@@ -3,6 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | here | the phases, and the events of TCP and of the clock |
+//! | `connection/open.rs` | how a connection begins, at either end |
 //! | `connection/timers.rs` | the deadlines of a connection |
 //! | `connection/reassembly.rs` | received bytes before Full Operation |
 //! | `connection/pre_fpdu.rs` | bytes to send before the first FPDU |
@@ -22,17 +23,16 @@ use dp::Mbuf;
 use tcp_lite::{CloseReason, ConnId, Instant, Received};
 
 use crate::memory::EpochGuard;
-use crate::mpa::{Initiator, MpaError, Responder};
+use crate::mpa::{MpaError, Responder};
 use crate::queues::QpShared;
 use crate::rdmap::stream::Failure;
-use crate::verbs::{
-    Admitted, ConnParam, ConnectionError, Keepalive, ListenerShared, QpState, ResponderOptions, StreamShared,
-};
+use crate::verbs::{Admitted, ConnectionError, Keepalive, QpState, ResponderOptions};
 
 use super::core::Io;
 
 mod check;
 mod full_operation;
+mod open;
 mod pre_fpdu;
 mod reassembly;
 mod report;
@@ -46,6 +46,7 @@ pub(super) use retry::{Attempt, Retry};
 pub(super) use startup::Reject;
 
 use full_operation::FullOperation;
+use open::{Initiating, Opening};
 use pre_fpdu::{PreFpdu, Sent};
 use reassembly::Reassembly;
 use report::{Report, User};
@@ -92,21 +93,6 @@ enum Phase {
     Ended(Option<Arc<QpShared>>),
 }
 
-/// What follows the handshake of a connection that this end opens.
-enum Opening {
-    /// MPA startup, with this Request.
-    Startup { initiating: Initiating, request: Vec<u8> },
-    /// Streaming mode.
-    StreamingMode { param: Box<ConnParam> },
-}
-
-/// What an initiator keeps until the Reply has come.
-struct Initiating {
-    initiator: Box<Initiator>,
-    qp: Arc<QpShared>,
-    param: Box<ConnParam>,
-}
-
 /// What has become of a connection's turn to send.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Transmitted {
@@ -136,38 +122,6 @@ impl Phase {
 }
 
 impl Connection {
-    fn new(conn: ConnId, phase: Phase, deadline: Option<Instant>) -> Self {
-        Self {
-            conn,
-            admitted: None,
-            user: User::Unaware,
-            phase,
-            pre_fpdu: PreFpdu::default(),
-            timers: Timers::new(deadline),
-            acknowledged: 0,
-            scheduled: None,
-            report: Report::default(),
-            attempt: Attempt::First,
-            pinned: 0,
-            closed: false,
-        }
-    }
-
-    /// A connection that a listener accepted.
-    pub(super) fn accepted(conn: ConnId, admitted: Admitted, io: &mut Io) -> Result<Self, MpaError> {
-        let shared: Arc<ListenerShared> = Arc::clone(&admitted.listener);
-        let mut connection = if let Some(options) = shared.options.streaming {
-            Self::streaming(conn, StreamShared::new(options))
-        } else {
-            let options = Box::new(shared.options.responder.clone());
-            let (responder, deadline) = Self::listen(&options, io.now)?;
-            let phase = Phase::AwaitRequest { responder, options, reassembly: Reassembly::default() };
-            Self::new(conn, phase, Some(deadline))
-        };
-        connection.admitted = Some(admitted);
-        Ok(connection)
-    }
-
     /// Takes the phase, to replace it by the next one.
     fn take_phase(&mut self) -> Phase {
         std::mem::replace(&mut self.phase, Phase::Ended(None))
@@ -266,7 +220,7 @@ impl Connection {
                 if full.failed {
                     // The Terminate is being sent; our FIN follows it.
                 } else if full.stream.may_end_here() && full.stream.may_send() {
-                    self.drain(io);
+                    self.close_gracefully(io);
                 } else {
                     self.report.add(ConnectionError::PeerClosed);
                     self.fail(io, Failure::Lost(MpaError::Closed));

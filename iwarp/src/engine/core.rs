@@ -191,7 +191,7 @@ impl Core {
         self.begin_retries();
         self.report_listeners();
         busy |= self.send(guard);
-        busy |= self.flush();
+        busy |= self.send_frames();
         // TCP may have given connections up while it sent. The next poll begins with commands, and one of them
         // may start a connection in such a slot.
         busy |= self.run_events(guard);
@@ -237,7 +237,7 @@ impl Core {
         for retry in std::mem::take(&mut self.retries) {
             retry.id.not_connected(&retry.qp, ConnectionError::Tcp(CloseReason::Aborted));
         }
-        self.flush();
+        self.send_frames();
     }
 
     // ---- commands of users ----
@@ -276,7 +276,7 @@ impl Core {
                     id.not_streaming(error);
                 }
             },
-            CmCommand::Streamed { id } => {
+            CmCommand::PlainBytes { id } => {
                 self.with_id(&id, |connection, io| connection.on_plain_bytes(io));
             }
             CmCommand::StartInitiator { id, qp, param, after } => {

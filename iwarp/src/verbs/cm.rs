@@ -31,7 +31,7 @@ pub use stream::StreamRead;
 
 pub(crate) use listener::{Admitted, ListenerShared};
 pub(crate) use shared::{CmCommand, CmShared};
-pub(crate) use stream::StreamShared;
+pub(crate) use stream::PlainBytes;
 
 use param::ENHANCED_BYTES;
 use shared::{CmOwner, CmPhase};

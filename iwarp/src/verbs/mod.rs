@@ -45,6 +45,6 @@ pub use crate::queues::{
 };
 pub use crate::rdmap::{AtomicOp, Extensions};
 
-pub(crate) use cm::{Admitted, CmCommand, CmShared, ListenerShared, StreamShared};
+pub(crate) use cm::{Admitted, CmCommand, CmShared, ListenerShared, PlainBytes};
 pub(crate) use context::{ContextShared, entropy};
 pub(crate) use engine_shared::EngineShared;

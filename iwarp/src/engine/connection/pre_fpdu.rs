@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use tcp_lite::{ConnId, SendError};
 
-use crate::verbs::StreamShared;
+use crate::verbs::PlainBytes;
 
 use super::super::core::Io;
 
@@ -16,7 +16,7 @@ use super::super::core::Io;
 #[derive(Default)]
 pub(super) struct PreFpdu {
     /// The bytes from and to the user, if the connection began in streaming mode.
-    stream: Option<Arc<StreamShared>>,
+    plain: Option<Arc<PlainBytes>>,
     /// The pieces that TCP has not taken, in their order. What the user sends behind them waits for streaming
     /// mode.
     pieces: VecDeque<Piece>,
@@ -53,18 +53,18 @@ pub(super) struct Progress {
 
 impl PreFpdu {
     /// For a connection that begins in streaming mode.
-    pub(super) fn streaming(stream: Arc<StreamShared>) -> Self {
-        Self { stream: Some(stream), ..Self::default() }
+    pub(super) fn plain_first(plain: Arc<PlainBytes>) -> Self {
+        Self { plain: Some(plain), ..Self::default() }
     }
 
     /// The bytes from and to the user, if the connection began in streaming mode.
-    pub(super) fn stream(&self) -> Option<&Arc<StreamShared>> {
-        self.stream.as_ref()
+    pub(super) fn plain(&self) -> Option<&Arc<PlainBytes>> {
+        self.plain.as_ref()
     }
 
     /// Whether the connection began in streaming mode.
-    pub(super) fn has_stream(&self) -> bool {
-        self.stream.is_some()
+    pub(super) fn began_plain(&self) -> bool {
+        self.plain.is_some()
     }
 
     /// Whether there may be bytes to send.
@@ -107,8 +107,8 @@ impl PreFpdu {
             }
         };
         while let Some(piece) = self.pieces.front_mut() {
-            let all = match (piece, &self.stream) {
-                (Piece::User { end }, Some(stream)) => stream.take_for_tcp(*end, &mut send),
+            let all = match (piece, &self.plain) {
+                (Piece::User { end }, Some(plain)) => plain.take_for_tcp(*end, &mut send),
                 (Piece::User { .. }, None) => true,
                 (Piece::Frame(bytes), _) => loop {
                     let sent = send(bytes.as_slices().0);
@@ -124,13 +124,13 @@ impl PreFpdu {
             self.pieces.pop_front();
         }
         let mut writable = false;
-        if let Some(stream) = &self.stream
+        if let Some(plain) = &self.plain
             && in_streaming_mode
         {
             if self.pieces.is_empty() {
-                stream.take_for_tcp(u64::MAX, &mut send);
+                plain.take_for_tcp(u64::MAX, &mut send);
             }
-            writable = stream.take_writable();
+            writable = plain.take_writable();
         }
         if result == Sent::Blocked {
             // A short write can mean that the send buffer is full or that the packet pool is empty. TCP

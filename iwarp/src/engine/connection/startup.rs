@@ -2,57 +2,21 @@
 
 use std::sync::Arc;
 
-use tcp_lite::{ConnId, Instant};
-
 use crate::memory::EpochGuard;
 use crate::mpa::startup::{Accept, ConnectRequest, Rejected, ResponderError, Rtr};
-use crate::mpa::{Initiator, InitiatorEvent, MpaError, Negotiated, Responder, StartupFault, TerminateCode};
+use crate::mpa::{InitiatorEvent, MpaError, Negotiated, StartupFault, TerminateCode};
 use crate::queues::QpShared;
 use crate::rdmap::stream::Failure;
 use crate::rdmap::{Terminate, TerminateError};
-use crate::verbs::{CmEventKind, CmShared, ConnParam, ConnectionError, ResponderOptions, StreamError};
+use crate::verbs::{CmEventKind, CmShared, ConnParam, ConnectionError, StreamError};
 
 use super::super::core::Io;
 use super::full_operation::Announcement;
 use super::reassembly::Rest;
 use super::report::{Announced, User};
-use super::{Attempt, Connection, Initiating, Opening, Phase, Reassembly, duration};
+use super::{Attempt, Connection, Initiating, Phase, Reassembly, duration};
 
 impl Connection {
-    /// A connection that this end opens; its SYN is sent.
-    pub(in crate::engine) fn connecting(
-        conn: ConnId,
-        id: Arc<CmShared>,
-        qp: Arc<QpShared>,
-        param: Box<ConnParam>,
-        crc: bool,
-        now: Instant,
-        attempt: Attempt,
-    ) -> Result<Self, ConnectionError> {
-        let deadline = match attempt {
-            Attempt::Second { deadline } => deadline,
-            Attempt::First | Attempt::Failed(_) => now + duration(param.timeout),
-        };
-        // The call of the user has checked the parameters.
-        let (initiator, request) = Initiator::start(param.mpa_config(crc), &param.private_data, deadline)
-            .map_err(|_| ConnectionError::NoResources)?;
-        let initiating = Initiating { initiator: Box::new(initiator), qp, param };
-        let phase = Phase::Opening(Opening::Startup { initiating, request: request.to_vec() });
-        id.set_conn(conn);
-        Ok(Self { user: User::Known(id), attempt, ..Self::new(conn, phase, Some(deadline)) })
-    }
-
-    /// A responder that waits for the peer's Request, and its deadline.
-    pub(super) fn listen(
-        options: &ResponderOptions,
-        now: Instant,
-    ) -> Result<(Box<Responder>, Instant), MpaError> {
-        let deadline = now + duration(options.startup_timeout);
-        let responder = Responder::listen(options.mpa_config(), deadline)
-            .map_err(|_| MpaError::Startup(StartupFault::NotEnhanced))?;
-        Ok((Box::new(responder), deadline))
-    }
-
     /// Processes the bytes that have come in order.
     pub(super) fn run_startup(&mut self, io: &mut Io, guard: &EpochGuard) {
         loop {
@@ -291,7 +255,7 @@ impl Connection {
             InitiatorEvent::Rejected(Rejected { private_data, peer, .. }) => {
                 qp.enter_error();
                 let kind = CmEventKind::Rejected { private_data: private_data.as_slice().into(), peer };
-                if let (Some(id), Some(stream)) = (self.user.id(), self.pre_fpdu.stream()) {
+                if let (Some(id), Some(stream)) = (self.user.id(), self.pre_fpdu.plain()) {
                     // RFC 5044 section 7.1.2 (MPA-190): MPA ends, and the TCP connection stays open
                     // for the user.
                     id.set_streaming(&io.shared, stream);

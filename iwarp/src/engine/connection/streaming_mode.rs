@@ -14,18 +14,18 @@ use std::time::Duration;
 
 use dp::Mbuf;
 use dp::invariant::Check;
-use tcp_lite::{CloseReason, ConnId, Instant};
+use tcp_lite::CloseReason;
 
 use crate::memory::EpochGuard;
 use crate::mpa::{HeldSlab, Initiator, MpaError, StartupFault};
 use crate::queues::QpShared;
-use crate::verbs::{CmEventKind, CmShared, ConnParam, ConnectionError, ResponderOptions, StreamShared};
+use crate::verbs::{CmEventKind, CmShared, ConnParam, ConnectionError, ResponderOptions};
 
 use super::super::core::Io;
-use super::pre_fpdu::{PreFpdu, Progress, Sent};
+use super::pre_fpdu::{Progress, Sent};
 use super::report::{Announced, User};
 use super::startup::startup_error;
-use super::{Connection, Initiating, Opening, Phase, Reassembly, duration};
+use super::{Connection, Initiating, Phase, Reassembly, duration};
 
 /// A connection in streaming mode.
 #[derive(Default)]
@@ -72,34 +72,10 @@ impl StreamingMode {
 }
 
 impl Connection {
-    /// A connection that this end opens in streaming mode; its SYN is sent.
-    pub(in crate::engine) fn connecting_stream(
-        conn: ConnId,
-        id: Arc<CmShared>,
-        stream: Arc<StreamShared>,
-        param: Box<ConnParam>,
-        now: Instant,
-    ) -> Self {
-        let deadline = now + duration(param.timeout);
-        let phase = Phase::Opening(Opening::StreamingMode { param });
-        id.set_conn(conn);
-        Self {
-            user: User::Known(id),
-            pre_fpdu: PreFpdu::streaming(stream),
-            ..Self::new(conn, phase, Some(deadline))
-        }
-    }
-
-    /// A connection that a listener accepted.
-    pub(super) fn streaming(conn: ConnId, stream: Arc<StreamShared>) -> Self {
-        let phase = Phase::StreamingMode(StreamingMode::default());
-        Self { pre_fpdu: PreFpdu::streaming(stream), ..Self::new(conn, phase, None) }
-    }
-
     /// Announces a connection of a listener to the user, if it begins in streaming mode.
     pub(in crate::engine) fn announce_accepted(&mut self, io: &mut Io) {
         let (Some(admitted), Some(info)) = (&mut self.admitted, io.tcp.info(self.conn)) else { return };
-        if !self.pre_fpdu.has_stream() {
+        if !self.pre_fpdu.began_plain() {
             return;
         }
         admitted.decide();
@@ -137,7 +113,7 @@ impl Connection {
         remote: SocketAddr,
         idle_timeout: Option<Duration>,
     ) {
-        let (Some(id), Some(stream)) = (self.user.id().cloned(), self.pre_fpdu.stream()) else { return };
+        let (Some(id), Some(stream)) = (self.user.id().cloned(), self.pre_fpdu.plain()) else { return };
         self.report.announced = Announced::Streaming;
         id.set_streaming(&io.shared, stream);
         self.set_established(io, idle_timeout);
@@ -160,7 +136,7 @@ impl Connection {
 
     /// The user has sent or read bytes.
     pub(in crate::engine) fn on_plain_bytes(&mut self, io: &mut Io) {
-        if let Some(stream) = self.pre_fpdu.stream() {
+        if let Some(stream) = self.pre_fpdu.plain() {
             stream.answer();
         }
         if matches!(self.phase, Phase::StreamingMode(_)) {
@@ -172,7 +148,7 @@ impl Connection {
     /// Moves bytes to the user's buffer, as many as fit.
     pub(super) fn deliver_to_user(&mut self, io: &mut Io) {
         let Phase::StreamingMode(mode) = &mut self.phase else { return };
-        let Some(stream) = self.pre_fpdu.stream() else { return };
+        let Some(stream) = self.pre_fpdu.plain() else { return };
         let before = mode.reassembly.next();
         let released = mode.reassembly.take(&mut io.held, |_, bytes| stream.fill(bytes));
         io.tcp.release(self.conn, released);
@@ -261,7 +237,7 @@ impl Connection {
         self.apply_keepalive(io, param.keepalive);
         let initiating = Initiating { initiator: Box::new(initiator), qp, param };
         self.phase = Phase::AwaitReply { initiating, reassembly };
-        if self.pre_fpdu.stream().is_some_and(|stream| !stream.take_unread().is_empty()) {
+        if self.pre_fpdu.plain().is_some_and(|stream| !stream.take_unread().is_empty()) {
             // RFC 5044 section 7.1 (MPA-134): both ends start MPA at the same byte. A byte before the Reply
             // is not of MPA: the peer does not know that it is the responder.
             return self.fail_startup(io, ConnectionError::Startup(StartupFault::EarlyBytes));
@@ -281,14 +257,14 @@ impl Connection {
     ) {
         self.report.announced = Announced::Nothing;
         self.timers.unwatch_idle();
-        let (Phase::StreamingMode(mode), Some(stream)) = (&mut self.phase, self.pre_fpdu.stream().cloned())
+        let (Phase::StreamingMode(mode), Some(stream)) = (&mut self.phase, self.pre_fpdu.plain().cloned())
         else {
             return self.fail_startup(io, ConnectionError::PeerClosed);
         };
         if let Some(error) = mode.prevents_start() {
             return self.fail_startup(io, error);
         }
-        let Ok((responder, deadline)) = Self::listen(&options, io.now) else {
+        let Ok((responder, deadline)) = Self::make_responder(&options, io.now) else {
             return self.fail_startup(io, ConnectionError::NoResources);
         };
         let reassembly = std::mem::take(&mut mode.reassembly);

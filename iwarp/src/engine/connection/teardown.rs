@@ -19,7 +19,7 @@ impl Connection {
     pub(in crate::engine) fn disconnect(&mut self, io: &mut Io) {
         match &self.phase {
             _ if self.is_ending() => {}
-            Phase::FullOperation(full) if full.stream.may_send() => self.drain(io),
+            Phase::FullOperation(full) if full.stream.may_send() => self.close_gracefully(io),
             Phase::StreamingMode(_) => self.close_streaming_mode(io),
             // Nothing may be sent yet, so there is nothing to drain.
             _ => self.abort(io),
@@ -41,7 +41,7 @@ impl Connection {
 
     /// Sends the posted requests, waits for the answers to Reads, then sends FIN. While something is being
     /// sent there is no deadline here: TCP has its own for a peer that takes nothing.
-    pub(super) fn drain(&mut self, io: &mut Io) {
+    pub(super) fn close_gracefully(&mut self, io: &mut Io) {
         if let Phase::FullOperation(full) = &mut self.phase {
             full.draining = true;
             full.stream.qp().set_state(QpState::Closing);

@@ -82,7 +82,7 @@ impl Core {
 
     /// Moves frames from the stack to the port, until there are none or the port's ring is full. A full port
     /// gets no new frames until it has taken the ones that it refused.
-    pub(super) fn flush(&mut self) -> bool {
+    pub(super) fn send_frames(&mut self) -> bool {
         let now_us = self.io.now_us();
         let mut busy = false;
         for _ in 0..MAX_TX_BURSTS {

@@ -17,7 +17,7 @@ use crate::verbs::{ConnectionError, ContextShared, VerbsError};
 use super::event::{self, ChannelShared};
 use super::listener::ListenerShared;
 use super::param::{ConnParam, MAX_PRIVATE_DATA, ResponderOptions};
-use super::stream::StreamShared;
+use super::stream::PlainBytes;
 use super::{CmEventKind, CmId};
 
 /// The state that an identifier shares with its engine. Engines hold this. Users hold a [`CmId`], whose owner
@@ -79,7 +79,7 @@ pub(super) struct CmState {
     /// Its connection in the engine.
     conn: Option<ConnId>,
     /// The buffers of a connection that began in streaming mode.
-    pub(super) stream: Option<Arc<StreamShared>>,
+    pub(super) stream: Option<Arc<PlainBytes>>,
 }
 
 #[derive(Default)]
@@ -108,9 +108,9 @@ pub(crate) enum CmCommand {
     /// Start a connection.
     Connect { id: Arc<CmShared>, qp: Arc<QpShared>, remote: SocketAddr, param: Box<ConnParam> },
     /// Start a connection in streaming mode.
-    ConnectStream { id: Arc<CmShared>, stream: Arc<StreamShared>, remote: SocketAddr, param: Box<ConnParam> },
+    ConnectStream { id: Arc<CmShared>, stream: Arc<PlainBytes>, remote: SocketAddr, param: Box<ConnParam> },
     /// The user has sent or received bytes in streaming mode.
-    Streamed { id: Arc<CmShared> },
+    PlainBytes { id: Arc<CmShared> },
     /// Start MPA as initiator on a connection in streaming mode, after this position of the user's stream.
     StartInitiator { id: Arc<CmShared>, qp: Arc<QpShared>, param: Box<ConnParam>, after: u64 },
     /// Start MPA as responder on a connection in streaming mode, after this position of the user's stream.
@@ -143,7 +143,7 @@ impl CmCommand {
             Self::Accept { qp, .. } | Self::StartInitiator { qp, .. } => qp.enter_error(),
             Self::Listen { .. }
             | Self::Unlisten { .. }
-            | Self::Streamed { .. }
+            | Self::PlainBytes { .. }
             | Self::StartResponder { .. }
             | Self::Reject { .. }
             | Self::Disconnect { .. }
@@ -193,7 +193,7 @@ impl CmShared {
     }
 
     /// `engine` has a connection in streaming mode for it: a new one, or one whose MPA startup was rejected.
-    pub(crate) fn set_streaming(&self, engine: &Arc<EngineShared>, stream: &Arc<StreamShared>) {
+    pub(crate) fn set_streaming(&self, engine: &Arc<EngineShared>, stream: &Arc<PlainBytes>) {
         let mut state = self.state();
         // A user that has ended the connection does not use it again.
         if !matches!(state.phase, CmPhase::Closing { .. }) {
@@ -383,7 +383,7 @@ impl CmState {
 
     /// The engine and buffers of a connection in streaming mode, or of one that the user has closed in it: what
     /// has arrived can still be read.
-    pub(super) fn readable(&self) -> Result<(Arc<EngineShared>, Arc<StreamShared>), VerbsError> {
+    pub(super) fn readable(&self) -> Result<(Arc<EngineShared>, Arc<PlainBytes>), VerbsError> {
         match (&self.phase, &self.stream, &self.qp) {
             (CmPhase::Closing { engine }, Some(stream), None) => Ok((Arc::clone(engine), Arc::clone(stream))),
             _ => self.streaming(),
@@ -391,7 +391,7 @@ impl CmState {
     }
 
     /// The engine and buffers of a connection in streaming mode.
-    pub(super) fn streaming(&self) -> Result<(Arc<EngineShared>, Arc<StreamShared>), VerbsError> {
+    pub(super) fn streaming(&self) -> Result<(Arc<EngineShared>, Arc<PlainBytes>), VerbsError> {
         match (&self.phase, &self.stream) {
             (CmPhase::Streaming { engine }, Some(stream)) => Ok((Arc::clone(engine), Arc::clone(stream))),
             _ => Err(VerbsError::Invalid("this identifier has no connection in streaming mode".into())),

@@ -14,8 +14,8 @@ use crate::verbs::{QueuePair, VerbsError};
 use super::shared::{CmCommand, CmPhase};
 use super::{CmId, ConnParam, ResponderOptions, StreamOptions};
 
-/// The bytes of one connection between its user and its engine.
-pub(crate) struct StreamShared {
+/// The bytes of streaming mode between a user and its engine: those that have arrived, and those to send.
+pub(crate) struct PlainBytes {
     buffers: Mutex<Buffers>,
     /// The engine was notified and has not looked yet.
     notified: AtomicBool,
@@ -46,7 +46,7 @@ pub enum StreamRead {
     Ended,
 }
 
-impl StreamShared {
+impl PlainBytes {
     /// Allocates both buffers.
     pub(crate) fn new(limits: StreamOptions) -> Arc<Self> {
         let buffers = Buffers {
@@ -187,7 +187,7 @@ impl CmId {
         if !matches!(state.phase, CmPhase::Idle) {
             return Err(super::in_use());
         }
-        let stream = StreamShared::new(options);
+        let stream = PlainBytes::new(options);
         state.stream = Some(Arc::clone(&stream));
         state.phase = CmPhase::Connected { engine: Arc::clone(&engine) };
         drop(state);
@@ -273,9 +273,9 @@ impl CmId {
         Ok(())
     }
 
-    fn notify(&self, engine: &EngineShared, stream: &StreamShared) {
+    fn notify(&self, engine: &EngineShared, stream: &PlainBytes) {
         if !stream.notified.swap(true, Ordering::AcqRel) {
-            engine.command(CmCommand::Streamed { id: Arc::clone(&self.shared) });
+            engine.command(CmCommand::PlainBytes { id: Arc::clone(&self.shared) });
         }
     }
 }

@@ -1,0 +1,129 @@
+//! How a connection begins: opened here with MPA or in streaming mode, or accepted by a listener.
+
+use std::sync::Arc;
+
+use tcp_lite::{ConnId, Instant};
+
+use crate::mpa::{Initiator, MpaError, Responder, StartupFault};
+use crate::queues::QpShared;
+use crate::verbs::{
+    Admitted, CmShared, ConnParam, ConnectionError, ListenerShared, PlainBytes, ResponderOptions,
+};
+
+use super::super::core::Io;
+use super::pre_fpdu::PreFpdu;
+use super::report::{Report, User};
+use super::streaming_mode::StreamingMode;
+use super::timers::Timers;
+use super::{Attempt, Connection, Phase, Reassembly, duration};
+
+/// What follows the handshake of a connection that this end opens.
+pub(super) enum Opening {
+    /// MPA startup, with this Request.
+    Startup { initiating: Initiating, request: Vec<u8> },
+    /// Streaming mode.
+    StreamingMode { param: Box<ConnParam> },
+}
+
+/// What an initiator keeps until the Reply has come.
+pub(super) struct Initiating {
+    pub(super) initiator: Box<Initiator>,
+    pub(super) qp: Arc<QpShared>,
+    pub(super) param: Box<ConnParam>,
+}
+
+impl Connection {
+    fn new(conn: ConnId, phase: Phase, deadline: Option<Instant>) -> Self {
+        Self {
+            conn,
+            admitted: None,
+            user: User::Unaware,
+            phase,
+            pre_fpdu: PreFpdu::default(),
+            timers: Timers::new(deadline),
+            acknowledged: 0,
+            scheduled: None,
+            report: Report::default(),
+            attempt: Attempt::First,
+            pinned: 0,
+            closed: false,
+        }
+    }
+
+    /// A connection that a listener accepted.
+    pub(in crate::engine) fn accepted(
+        conn: ConnId,
+        admitted: Admitted,
+        io: &mut Io,
+    ) -> Result<Self, MpaError> {
+        let shared: Arc<ListenerShared> = Arc::clone(&admitted.listener);
+        let mut connection = if let Some(options) = shared.options.streaming {
+            Self::streaming(conn, PlainBytes::new(options))
+        } else {
+            let options = Box::new(shared.options.responder.clone());
+            let (responder, deadline) = Self::make_responder(&options, io.now)?;
+            let phase = Phase::AwaitRequest { responder, options, reassembly: Reassembly::default() };
+            Self::new(conn, phase, Some(deadline))
+        };
+        connection.admitted = Some(admitted);
+        Ok(connection)
+    }
+
+    /// A connection that this end opens; its SYN is sent.
+    pub(in crate::engine) fn connecting(
+        conn: ConnId,
+        id: Arc<CmShared>,
+        qp: Arc<QpShared>,
+        param: Box<ConnParam>,
+        crc: bool,
+        now: Instant,
+        attempt: Attempt,
+    ) -> Result<Self, ConnectionError> {
+        let deadline = match attempt {
+            Attempt::Second { deadline } => deadline,
+            Attempt::First | Attempt::Failed(_) => now + duration(param.timeout),
+        };
+        // The call of the user has checked the parameters.
+        let (initiator, request) = Initiator::start(param.mpa_config(crc), &param.private_data, deadline)
+            .map_err(|_| ConnectionError::NoResources)?;
+        let initiating = Initiating { initiator: Box::new(initiator), qp, param };
+        let phase = Phase::Opening(Opening::Startup { initiating, request: request.to_vec() });
+        id.set_conn(conn);
+        Ok(Self { user: User::Known(id), attempt, ..Self::new(conn, phase, Some(deadline)) })
+    }
+
+    /// A connection that this end opens in streaming mode; its SYN is sent.
+    pub(in crate::engine) fn connecting_stream(
+        conn: ConnId,
+        id: Arc<CmShared>,
+        stream: Arc<PlainBytes>,
+        param: Box<ConnParam>,
+        now: Instant,
+    ) -> Self {
+        let deadline = now + duration(param.timeout);
+        let phase = Phase::Opening(Opening::StreamingMode { param });
+        id.set_conn(conn);
+        Self {
+            user: User::Known(id),
+            pre_fpdu: PreFpdu::plain_first(stream),
+            ..Self::new(conn, phase, Some(deadline))
+        }
+    }
+
+    /// A connection that begins in streaming mode at once.
+    fn streaming(conn: ConnId, stream: Arc<PlainBytes>) -> Self {
+        let phase = Phase::StreamingMode(StreamingMode::default());
+        Self { pre_fpdu: PreFpdu::plain_first(stream), ..Self::new(conn, phase, None) }
+    }
+
+    /// A responder that waits for the peer's Request, and its deadline.
+    pub(super) fn make_responder(
+        options: &ResponderOptions,
+        now: Instant,
+    ) -> Result<(Box<Responder>, Instant), MpaError> {
+        let deadline = now + duration(options.startup_timeout);
+        let responder = Responder::listen(options.mpa_config(), deadline)
+            .map_err(|_| MpaError::Startup(StartupFault::NotEnhanced))?;
+        Ok((Box::new(responder), deadline))
+    }
+}
