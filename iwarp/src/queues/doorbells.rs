@@ -10,7 +10,7 @@ use super::doze::Doze;
 
 /// The doorbells of an engine.
 pub(crate) struct Doorbells {
-    /// Slots of connections with new posts. A queue pair is in it once at most.
+    /// Slots of connections with new posts or an `Ask`. A queue pair is in it once at most.
     slots: ArrayQueue<u32>,
     /// A slot did not fit. The engine then looks at every connection.
     lost: AtomicBool,
@@ -31,7 +31,7 @@ impl Doorbells {
         }
     }
 
-    /// Tells the engine that the queue pair of connection `slot` has new posts.
+    /// Tells the engine that the queue pair of connection `slot` has new posts, or an `Ask`.
     pub(crate) fn ring(&self, slot: u32) {
         if self.slots.push(slot).is_err() {
             self.lost.store(true, Ordering::Release);
