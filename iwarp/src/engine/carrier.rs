@@ -5,8 +5,8 @@ use tcp_lite::{Duration, Instant};
 
 /// How often the port is asked while the link is up. An engine wakes for this only where the peer is lost
 /// with the link. Elsewhere a link that fails while nothing is sent does no harm. A look may be a system call
-/// or a read over the bus, which ten in a second do not make noticeable, and the shortest time that counts from
-/// it is half a second (`POINT_TO_POINT_LINK_TIMEOUT`).
+/// or a read over the bus, which ten in a second do not make noticeable, and the shortest time that counts
+/// from it is half a second (`POINT_TO_POINT_LINK_TIMEOUT`).
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How often the port is asked while the link is down. The engine wakes for this. Data that waits for the

@@ -43,7 +43,7 @@ pub(super) struct Core {
     /// The next deadlines of connections, with their slots: at most one entry for each.
     deadlines: BTreeSet<(Instant, u32)>,
     /// Second attempts to begin once all events of TCP are handled.
-    retries: Vec<Box<Retry>>,
+    retries: Vec<Retry>,
     rx: Burst,
     /// Frames that TCP has handed out and the port has not taken yet.
     tx: Burst,
@@ -192,8 +192,8 @@ impl Core {
         self.report_listeners();
         busy |= self.send(guard);
         busy |= self.send_frames();
-        // TCP may have given connections up while it sent. The next poll begins with commands, and one of them
-        // may start a connection in such a slot.
+        // TCP may have given connections up while it sent. The next poll begins with commands, and one of
+        // them may start a connection in such a slot.
         busy |= self.run_events(guard);
         self.io.counters.polls += 1;
         if busy {
@@ -401,7 +401,7 @@ impl Core {
     /// [`insert`](Self::insert).
     fn begin_retries(&mut self) {
         while let Some(retry) = self.retries.pop() {
-            let Retry { id, qp, remote, param, deadline } = *retry;
+            let Retry { id, qp, remote, param, deadline } = retry;
             self.connect(id, &qp, remote, param, Attempt::Second { deadline });
         }
     }
@@ -552,7 +552,7 @@ impl Core {
             let retry = self.connections[slot].take().and_then(|connection| connection.take_retry());
             self.connection_count -= 1;
             self.io.shared.set_connections(self.connection_count);
-            self.retries.extend(retry);
+            self.retries.extend(retry.map(|retry| *retry));
         }
         true
     }

@@ -165,8 +165,8 @@ pub(super) fn sleep(shared: &EngineShared, port: Option<std::os::fd::BorrowedFd<
     if let Some(port) = port {
         fds.push(PollFd::from_borrowed_fd(port, PollFlags::IN));
     }
-    // A failed wait ends at once: the engine polls again, and spins at worst. It is awake in any case, or each
-    // doorbell would make a system call.
+    // A failed wait ends at once: the engine polls again, and spins at worst. It is awake in any case, or
+    // each doorbell would make a system call.
     let waited = wait_any(&mut fds, Some(limit));
     let woken = shared.doorbells().end_sleep();
     debug_assert!(waited.is_ok() && woken.is_ok(), "the engine's descriptors stay open");

@@ -1,7 +1,7 @@
 //! The bytes that this end sends before its first FPDU (RFC 5044 sections 7.1 and 7.1.5).
 //!
-//! They are bytes that the user has sent in streaming mode, and those of startup frames, in the order in which
-//! the user has asked for them: after a reject, streaming mode and MPA may begin again.
+//! They are bytes that the user has sent in streaming mode, and those of startup frames, in the order in
+//! which the user has asked for them: after a reject, streaming mode and MPA may begin again.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

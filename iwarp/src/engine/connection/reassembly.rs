@@ -12,8 +12,8 @@ use crate::mpa::{HeldBuf, HeldList, HeldSlab, StartupFault};
 use crate::verbs::ConnectionError;
 
 /// How far ahead of the next byte of startup a byte may be. A frame has at most 532 bytes, and the peer's
-/// early bytes after it fit an initial congestion window: Linux begins with 10 segments, about 89 KB at an MTU
-/// of 9000.
+/// early bytes after it fit an initial congestion window: Linux begins with 10 segments, about 89 KB at an
+/// MTU of 9000.
 const MAX_AHEAD: u64 = 128 << 10;
 
 /// Reassembles the bytes before Full Operation. The owner has to [`clear`](Self::clear) it before it is

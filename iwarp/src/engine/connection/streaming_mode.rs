@@ -247,7 +247,8 @@ impl Connection {
         self.send_frame(io, &request);
     }
 
-    /// The user starts MPA as responder, after position `after` of its stream. The bytes that it has not read are the beginning of the Request.
+    /// The user starts MPA as responder, after position `after` of its stream. The bytes that it has not read
+    /// are the beginning of the Request.
     pub(in crate::engine) fn start_responder(
         &mut self,
         io: &mut Io,

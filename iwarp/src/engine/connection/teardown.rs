@@ -74,8 +74,8 @@ impl Connection {
         self.close_or_await(io);
     }
 
-    /// Sets the deadline of a close. It counts anew as long as the peer acknowledges bytes: up to a whole send
-    /// buffer goes before our FIN.
+    /// Sets the deadline of a close. It counts anew as long as the peer acknowledges bytes: up to a whole
+    /// send buffer goes before our FIN.
     pub(super) fn set_close_deadline(&mut self, io: &Io) {
         self.acknowledged = self.acknowledged_bytes(io);
         self.timers.set_deadline(io.now + duration(io.config.close_timeout));
