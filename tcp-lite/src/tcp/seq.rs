@@ -26,7 +26,7 @@ impl SeqSpace {
     /// The position nearest to `near` that has this sequence number. Negative if it is before the SYN.
     pub(super) fn pos(self, seq: TcpSeqNumber, near: u64) -> i64 {
         // RFC 5044 section 4.3 (MPA-062): MPA counts in these positions, which allow for the wrap of 32 bits.
-        // (MPA-062 is a row of CONFORMANCE.md.)
+        // The id in parentheses is that of a row of CONFORMANCE.md.
         near as i64 + i64::from(seq.0.wrapping_sub(self.seq(near).0))
     }
 }
