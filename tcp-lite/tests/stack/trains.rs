@@ -293,7 +293,7 @@ fn trains_with_pacing(delay_us: u32) -> u64 {
     world.a.stack.counters().tx_trains
 }
 
-/// A paced connection lets its segments go one by one.
+/// A paced connection sends its segments one by one.
 #[test]
 fn a_paced_connection_sends_no_trains() {
     assert_eq!(trains_with_pacing(1000), 0);

@@ -21,7 +21,7 @@ fn a_connection_that_ends_while_frames_are_sent_is_reported_in_the_same_poll() {
         // The second one ends in its first poll: address resolution has failed just before.
         loop {
             pair.now_us += 100;
-            pair.engine.turn(Instant::from_micros(pair.now_us));
+            pair.engine.poll_at(Instant::from_micros(pair.now_us));
             if pair.engine.stack_usage().connections == 0 || pair.now_us > end_us {
                 break;
             }

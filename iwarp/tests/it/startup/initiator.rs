@@ -534,7 +534,7 @@ fn mpa_begins_behind_the_handshake() {
 /// a call on it does not disturb the close.
 #[test]
 fn an_identifier_is_over_when_its_connection_is_rejected() {
-    let mut d = Dialer::answered(&client_server(), &reply(0x70, 2, &[0, 8, 0, 8]));
+    let mut d = Initiator::answered(&client_server(), &reply(0x70, 2, &[0, 8, 0, 8]));
     let event = d.event();
     assert!(matches!(event.kind, CmEventKind::Rejected { .. }), "{event:?}");
     d.id.abort();

@@ -460,8 +460,8 @@ fn what_is_kept_ahead_of_a_request_is_bounded() {
 // user is told that, and never that the connection is established.
 #[test]
 fn a_terminate_in_place_of_the_rtr_is_a_connect_error() {
-    let mut d = Doorman::new();
-    let event = d.asked(&request(0x50, 2, &[0x80, 8, 0x80, 8]));
+    let mut d = Responder::new();
+    let event = d.connect_request(&request(0x50, 2, &[0x80, 8, 0x80, 8]));
     let qp = d.accept(&event.id, &ConnParam::default());
     let mut ulpdu = vec![0x41, 0x47, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0];
     ulpdu.extend([0x20, 7, 0, 0]);

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::common::doorman::Doorman;
 use crate::common::raw::{RawPair, frame};
+use crate::common::responder::Responder;
 use crate::common::{PORT, Testbed};
 use iwarp::mpa::StartupFault;
 use iwarp::verbs::{
@@ -13,9 +13,9 @@ use iwarp::verbs::{
 use tcp_lite::CloseReason;
 
 /// A bare TCP peer has connected to a listener whose connections begin in streaming mode.
-fn streaming() -> (Doorman, CmId) {
-    let mut d = Doorman::with(|options| options.streaming = Some(StreamOptions::default()));
-    d.say(&[]);
+fn streaming() -> (Responder, CmId) {
+    let mut d = Responder::with(|options| options.streaming = Some(StreamOptions::default()));
+    d.open(&[]);
     let event = d.event();
     assert!(matches!(event.kind, CmEventKind::StreamEstablished { .. }), "{event:?}");
     (d, event.id)
@@ -213,7 +213,7 @@ fn a_dropped_identifier_ends_its_attempt_to_connect() {
     // Nobody has this address.
     let remote = format!("10.0.0.9:{PORT}").parse().unwrap();
     id.connect_stream(remote, StreamOptions::default(), &ConnParam::default()).unwrap();
-    pair.turn();
+    pair.poll();
     assert_eq!(pair.engine.stack_usage().connections, 1);
     drop(id);
     pair.until(10_000, |_| false);

@@ -45,7 +45,7 @@ fn a_close_in_streaming_mode_takes_as_long_as_the_peer_takes_bytes() {
     let mut pair = slow_hosts();
     let listener = pair.b.context.create_id(&pair.b.channel);
     listener.listen_with(&ListenOptions { streaming: Some(options), ..ListenOptions::new(PORT) }).unwrap();
-    pair.turn();
+    pair.poll();
     let id = pair.a.context.create_id(&pair.a.channel);
     id.connect_stream(pair.b.address, options, &ConnParam::default()).unwrap();
     let (_, peer) = (pair.event_a(), pair.event_b().id);
@@ -82,7 +82,7 @@ fn a_close_that_waits_is_not_reported_as_idle() {
     // B is not polled for two seconds.
     let start_us = pair.now_us;
     while pair.now_us - start_us < 2_000_000 {
-        pair.a.engine.turn(Instant::from_micros(pair.now_us));
+        pair.a.engine.poll_at(Instant::from_micros(pair.now_us));
         pair.now_us += 10_000;
     }
     let event = pair.event_a();

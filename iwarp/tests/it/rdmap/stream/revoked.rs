@@ -31,10 +31,10 @@ fn the_source_of_a_read_response() {
     let lent = peer.pd.reg_mr(BYTES, Access::REMOTE_READ).unwrap();
     let (sink, source) = ((9, 0x1000), (lent.rkey(), lent.addr()));
     let request = read_request(1, sink, BYTES as u32, source);
-    peer.say(&request);
+    peer.send(&request);
     assert!(peer.pair.until(1_000_000, |pair| pair.inbox.len() > 10_000), "no response");
     lent.deregister().unwrap();
-    let mut heard = peer.heard(100_000);
+    let mut heard = peer.received(100_000);
     let terminate = heard.pop().unwrap();
     let answered: usize = heard.iter().map(|segment| segment.len() - 14).sum();
     assert!(answered < BYTES);
@@ -58,10 +58,10 @@ fn the_word_of_an_atomic_that_waits() {
     let op = AtomicOp::FetchAdd { add: 1, mask: 0 };
     let request = AtomicRequest { id: 1, stag: iwarp::memory::Stag(words.rkey()), to: words.addr(), op };
     let read = read_request(1, (9, 0), BYTES as u32, (peer.region.rkey(), peer.to(0)));
-    peer.say_all(&[read, atomic_request(2, &request)]);
+    peer.send_all(&[read, atomic_request(2, &request)]);
     assert!(peer.pair.until(1_000_000, |pair| pair.inbox.len() > 10_000), "no response");
     words.deregister().unwrap();
-    let heard = peer.heard(100_000);
+    let heard = peer.received(100_000);
     assert_eq!(heard.last().unwrap()[18..], of_segment(0x01, 0, &atomic_request(2, &request)));
     assert_eq!(verdict(&peer), here(0, 1, 0));
 }
@@ -73,8 +73,8 @@ fn the_buffer_of_a_receive() {
     let buffer = peer.pd.reg_mr(8, Access::LOCAL_WRITE).unwrap();
     peer.qp.post_recv(&RecvRequest::new(1, buffer.sge(0, 8))).unwrap();
     buffer.deregister().unwrap();
-    peer.tell(&[send(1, b"message")]);
-    let heard = peer.heard(20_000);
+    peer.send_and_run(&[send(1, b"message")]);
+    let heard = peer.received(20_000);
     assert_eq!(heard, [untagged(0x41, 0x47, 0, 2, 1, 0, &[0; 4])]);
     assert_eq!(verdict(&peer), here(0, 0, 0));
 }

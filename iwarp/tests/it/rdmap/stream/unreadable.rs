@@ -18,7 +18,7 @@ fn what_the_peer_did_not_send_is_not_reported() {
         ("longer than its buffer", untagged(0x41, 0x47, 0, 2, 1, 0, &[0; 53])),
     ] {
         let mut peer = served_with(ConnParam::default(), 0);
-        peer.tell(&[segment]);
+        peer.send_and_run(&[segment]);
         let told = StreamError { layer: 0, etype: 2, code: 0xff, from_peer: true };
         assert_eq!((peer.qp.error(), peer.qp.terminate()), (Some(told), None), "{what}");
         let counters = peer.pair.engine.counters();
