@@ -173,6 +173,7 @@ impl Delivery<'_> {
     ///   header.
     /// - An Atomic Response names no memory. It is correct and delivered when its value cannot be stored.
     ///   That is an error without a failing message (RFC 5040 section 7.1, case 1): 0/0/00, without a header.
+    #[cold]
     fn sink_revoked(&mut self, terminate: Terminate) -> Failure {
         self.common.fail_oldest();
         Failure::User(terminate)
@@ -189,10 +190,12 @@ impl Delivery<'_> {
 }
 
 impl Piece<'_, '_> {
+    #[cold]
     fn fail(&self, error: impl Into<TerminateError>) -> Failure {
         Failure::Here(self.terminate(error.into()))
     }
 
+    #[cold]
     fn terminate(&self, error: TerminateError) -> Terminate {
         Terminate::of_segment(error, self.head, self.len, None)
     }
