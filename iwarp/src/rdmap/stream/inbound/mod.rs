@@ -190,6 +190,7 @@ impl Delivery<'_> {
 }
 
 impl Piece<'_, '_> {
+    /// Cold, as is all that makes a failure: nothing of it belongs in the path of each FPDU.
     #[cold]
     fn fail(&self, error: impl Into<TerminateError>) -> Failure {
         Failure::Here(self.terminate(error.into()))
