@@ -203,6 +203,12 @@ impl Stack {
         }
     }
 
+    /// Whether an event is not yet taken.
+    #[inline]
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     /// The oldest event not yet taken.
     pub fn event(&mut self) -> Option<Event> {
         let event = self.events.pop_front();

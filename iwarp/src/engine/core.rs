@@ -194,7 +194,7 @@ impl Core {
         busy |= self.send_frames();
         // TCP may have given connections up while it sent. The next poll begins with commands, and one of
         // them may start a connection in such a slot.
-        busy |= self.run_events(guard);
+        busy |= self.io.tcp.has_events() && self.run_events(guard);
         self.io.counters.polls += 1;
         if busy {
             self.io.counters.busy_polls += 1;
@@ -399,6 +399,7 @@ impl Core {
 
     /// Begins the second attempts of connections whose first one has failed. No event of TCP waits: see
     /// [`insert`](Self::insert).
+    #[inline]
     fn begin_retries(&mut self) {
         while let Some(retry) = self.retries.pop() {
             let Retry { id, qp, remote, param, deadline } = retry;
@@ -422,6 +423,7 @@ impl Core {
 
     // ---- events of the stack ----
 
+    /// Handles the events of TCP that wait. Returns whether there were any.
     fn run_events(&mut self, guard: &EpochGuard) -> bool {
         let mut busy = false;
         while let Some(event) = self.io.tcp.event() {
