@@ -110,7 +110,7 @@ pub(super) struct Delivery<'a> {
 }
 
 /// A received ULPDU: its first bytes, its length, and its bytes unless they were placed early.
-struct Piece<'a, 'u> {
+struct ReceivedUlpdu<'a, 'u> {
     head: &'a [u8],
     len: usize,
     ulpdu: Option<&'a Ulpdu<'u>>,
@@ -122,12 +122,17 @@ impl Delivery<'_> {
     pub(super) fn deliver(&mut self, ulpdu: &Ulpdu<'_>) -> Result<(), Failure> {
         let mut room = [0; Header::MAX_LEN];
         let head = head(ulpdu, &mut room);
-        self.in_order(&Piece { head, len: ulpdu.len(), ulpdu: Some(ulpdu), arrival: Arrival::InOrder })
+        self.in_order(&ReceivedUlpdu {
+            head,
+            len: ulpdu.len(),
+            ulpdu: Some(ulpdu),
+            arrival: Arrival::InOrder,
+        })
     }
 
     /// Takes the next ULPDU in the sender's order, which was placed early: delivers it. It has `len` bytes.
     pub(super) fn deliver_placed(&mut self, head: &[u8], len: usize) -> Result<(), Failure> {
-        self.in_order(&Piece { head, len, ulpdu: None, arrival: Arrival::Placed })
+        self.in_order(&ReceivedUlpdu { head, len, ulpdu: None, arrival: Arrival::Placed })
     }
 
     /// Places a ULPDU beyond a hole, if all its checks pass. Nothing is delivered, and no error is
@@ -138,7 +143,7 @@ impl Delivery<'_> {
     pub(super) fn place_early(&mut self, ulpdu: &Ulpdu<'_>) -> bool {
         let mut room = [0; Header::MAX_LEN];
         let head = head(ulpdu, &mut room);
-        let piece = Piece { head, len: ulpdu.len(), ulpdu: Some(ulpdu), arrival: Arrival::Ahead };
+        let piece = ReceivedUlpdu { head, len: ulpdu.len(), ulpdu: Some(ulpdu), arrival: Arrival::Ahead };
         let placed = match Header::parse(piece.head) {
             Ok(Header::Tagged(header)) => self.tagged(&piece, &header).is_ok(),
             // RFC 7306 section 5.4 (EXT-107): of untagged messages only Sends are placed beyond a hole, so
@@ -152,7 +157,7 @@ impl Delivery<'_> {
         placed
     }
 
-    fn in_order(&mut self, piece: &Piece<'_, '_>) -> Result<(), Failure> {
+    fn in_order(&mut self, piece: &ReceivedUlpdu<'_, '_>) -> Result<(), Failure> {
         self.counters.rx_fpdus += 1;
         // RFC 5041 sections 4.1 and 4.2 (DDP-047, DDP-048, DDP-071): the T bit selects the buffer model.
         // RDMAP gets the whole header at delivery, STag included, also for a segment that was placed early.
@@ -179,7 +184,7 @@ impl Delivery<'_> {
         Failure::User(terminate)
     }
 
-    fn untagged(&mut self, piece: &Piece<'_, '_>, header: &UntaggedHeader) -> Result<(), Failure> {
+    fn untagged(&mut self, piece: &ReceivedUlpdu<'_, '_>, header: &UntaggedHeader) -> Result<(), Failure> {
         match Queue::open(header.qn, self.common.extensions).map_err(|error| piece.fail(error))? {
             Queue::Send => self.send(piece, header),
             Queue::ReadRequest => self.peer_request(piece, header),
@@ -189,7 +194,7 @@ impl Delivery<'_> {
     }
 }
 
-impl Piece<'_, '_> {
+impl ReceivedUlpdu<'_, '_> {
     /// Cold, as is all that makes a failure: nothing of it belongs in the path of each FPDU.
     #[cold]
     fn fail(&self, error: impl Into<TerminateError>) -> Failure {

@@ -9,7 +9,7 @@ use crate::rdmap::{AtomicRequest, AtomicResponse, Opcode, Queue, ReadRequest, Te
 
 use super::super::outstanding::Outstanding;
 use super::super::peer_request::{PeerOp, PeerRequest};
-use super::{Delivery, Failure, Inbound, Piece};
+use super::{Delivery, Failure, Inbound, ReceivedUlpdu};
 
 /// Bytes of the longest message of these queues that DDP accepts.
 pub(super) const MAX_LEN: usize = 64;
@@ -26,7 +26,7 @@ impl Delivery<'_> {
     /// RFC 5040 section 5.2.1 (RDMAP-209, RDMAP-210): RDMAP processes Read Requests. The user sees none.
     pub(super) fn peer_request(
         &mut self,
-        piece: &Piece<'_, '_>,
+        piece: &ReceivedUlpdu<'_, '_>,
         header: &UntaggedHeader,
     ) -> Result<(), Failure> {
         let (opcode, message) = match self.collect(piece, header, Queue::ReadRequest) {
@@ -80,7 +80,7 @@ impl Delivery<'_> {
     /// RFC 5040 section 5.4 (RDMAP-257): RDMAP gets the message; the failure carries it to the user.
     pub(super) fn peer_terminate(
         &mut self,
-        piece: &Piece<'_, '_>,
+        piece: &ReceivedUlpdu<'_, '_>,
         header: &UntaggedHeader,
     ) -> Result<(), Failure> {
         let message = match self.collect(piece, header, Queue::Terminate) {
@@ -100,7 +100,7 @@ impl Delivery<'_> {
     /// Queue 3: the response to our oldest outstanding request, which has to be an atomic.
     pub(super) fn atomic_response(
         &mut self,
-        piece: &Piece<'_, '_>,
+        piece: &ReceivedUlpdu<'_, '_>,
         header: &UntaggedHeader,
     ) -> Result<(), Failure> {
         let message = match self.collect(piece, header, Queue::AtomicResponse) {
@@ -143,7 +143,7 @@ impl Delivery<'_> {
     /// RFC 5040 section 7.2 (RDMAP-337): DDP's checks of a segment come first.
     fn collect(
         &mut self,
-        piece: &Piece<'_, '_>,
+        piece: &ReceivedUlpdu<'_, '_>,
         header: &UntaggedHeader,
         queue: Queue,
     ) -> Result<Option<(Opcode, ArrayVec<u8, MAX_LEN>)>, TerminateError> {

@@ -6,7 +6,7 @@ use crate::mpa::Ulpdu;
 use crate::queues::{RecvRequest, WcOpcode, WcStatus, WorkCompletion};
 use crate::rdmap::{Opcode, Terminate, TerminateError, opcode};
 
-use super::{BOUND_AHEAD, Delivery, Failure, Inbound, Piece, place};
+use super::{BOUND_AHEAD, Delivery, Failure, Inbound, ReceivedUlpdu, place};
 
 /// Why a segment is refused.
 enum SendFault {
@@ -62,7 +62,7 @@ impl Delivery<'_> {
 
     /// Places a Send beyond a hole. Immediate Data is held until it is in order: placing eight bytes early
     /// saves nothing.
-    pub(super) fn early_send(&mut self, piece: &Piece<'_, '_>, header: &UntaggedHeader) -> bool {
+    pub(super) fn early_send(&mut self, piece: &ReceivedUlpdu<'_, '_>, header: &UntaggedHeader) -> bool {
         let is_send = self.check_opcode(header).is_ok_and(Opcode::is_send);
         if !is_send || self.inbound.expects_rtr {
             return false;
@@ -71,7 +71,11 @@ impl Delivery<'_> {
         self.place_send(piece, header).is_ok()
     }
 
-    pub(super) fn send(&mut self, piece: &Piece<'_, '_>, header: &UntaggedHeader) -> Result<(), Failure> {
+    pub(super) fn send(
+        &mut self,
+        piece: &ReceivedUlpdu<'_, '_>,
+        header: &UntaggedHeader,
+    ) -> Result<(), Failure> {
         let payload_len = piece.len - UntaggedHeader::LEN;
         if self.inbound.expects_rtr
             && payload_len == 0
@@ -126,7 +130,11 @@ impl Delivery<'_> {
     ///
     /// RFC 5041 section 7.1 (DDP-163), RFC 5040 section 7.2 (RDMAP-332): DDP's checks pass before any byte is
     /// placed.
-    fn place_send(&mut self, piece: &Piece<'_, '_>, header: &UntaggedHeader) -> Result<Opcode, SendFault> {
+    fn place_send(
+        &mut self,
+        piece: &ReceivedUlpdu<'_, '_>,
+        header: &UntaggedHeader,
+    ) -> Result<Opcode, SendFault> {
         let payload_len = piece.len - UntaggedHeader::LEN;
         let Inbound { sends, immediate, .. } = &*self.inbound;
         let room = |index| self.inbound.request(index).map_or(0, RecvRequest::length);
@@ -188,7 +196,7 @@ impl Delivery<'_> {
     /// delivers the message, so completions are in sending order.
     fn deliver_send(
         &mut self,
-        piece: &Piece<'_, '_>,
+        piece: &ReceivedUlpdu<'_, '_>,
         header: &UntaggedHeader,
         opcode: Opcode,
         len: u32,

@@ -5,7 +5,7 @@ use crate::rdmap::read_sink::ReadProgress;
 use crate::rdmap::{Opcode, ReadSink, TerminateError};
 
 use super::super::outstanding::Outstanding;
-use super::{Delivery, Failure, Piece};
+use super::{Delivery, Failure, ReceivedUlpdu};
 
 /// Why a segment is refused.
 enum TaggedFault {
@@ -22,7 +22,11 @@ impl<E: Into<TerminateError>> From<E> for TaggedFault {
 }
 
 impl Delivery<'_> {
-    pub(super) fn tagged(&mut self, piece: &Piece<'_, '_>, header: &TaggedHeader) -> Result<(), Failure> {
+    pub(super) fn tagged(
+        &mut self,
+        piece: &ReceivedUlpdu<'_, '_>,
+        header: &TaggedHeader,
+    ) -> Result<(), Failure> {
         match self.check_tagged(piece, header) {
             Ok(()) => Ok(()),
             Err(TaggedFault::Sink(error)) if piece.arrival.delivers() => {
@@ -36,7 +40,11 @@ impl Delivery<'_> {
     ///
     /// RFC 5041 section 7.1 (DDP-189), RFC 5040 section 5.1 (RDMAP-197): a failed check places nothing. A
     /// Write is only placed; no completion tells the user of it.
-    fn check_tagged(&mut self, piece: &Piece<'_, '_>, header: &TaggedHeader) -> Result<(), TaggedFault> {
+    fn check_tagged(
+        &mut self,
+        piece: &ReceivedUlpdu<'_, '_>,
+        header: &TaggedHeader,
+    ) -> Result<(), TaggedFault> {
         let payload_len = piece.len - TaggedHeader::LEN;
         let opcode = Opcode::check(&(*header).into(), self.common.extensions);
         if opcode == Ok(Opcode::ReadResponse) {
@@ -62,7 +70,7 @@ impl Delivery<'_> {
     /// completes the Read, in the order of the Reads.
     fn read_response(
         &mut self,
-        piece: &Piece<'_, '_>,
+        piece: &ReceivedUlpdu<'_, '_>,
         header: &TaggedHeader,
         payload_len: usize,
     ) -> Result<(), TaggedFault> {
