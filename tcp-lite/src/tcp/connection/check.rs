@@ -40,6 +40,9 @@ impl Tcb {
         if self.state != State::Closed {
             self.check_state()?;
         }
+        if !over {
+            self.receive.check_acks()?;
+        }
         Ok(Holdings {
             segments: sending.segments,
             open_page: sending.open_page,

@@ -22,4 +22,9 @@ impl ReceiveHalf {
         }
         Ok(self.ranges.is_some())
     }
+
+    /// The connection is open, so that all received bytes will be acknowledged.
+    pub(in crate::tcp) fn check_acks(&self) -> Check {
+        self.acks.check()
+    }
 }

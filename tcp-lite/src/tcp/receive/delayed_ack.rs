@@ -2,6 +2,7 @@
 //! RFC 5681 section 4.2).
 
 use crate::Instant;
+use crate::invariant::{Check, ensure};
 
 /// What has to be acknowledged, and when.
 #[derive(Clone, Copy, Debug, Default)]
@@ -91,5 +92,12 @@ impl DelayedAck {
 
     pub(super) fn stop_timer(&mut self) {
         self.timer = None;
+    }
+
+    /// What has arrived in order is acknowledged now, or after the delay.
+    pub(super) fn check(&self) -> Check {
+        let waits = self.segments > 0 && !self.due;
+        ensure!(!waits || self.timer.is_some(), "nothing will acknowledge {} bytes", self.bytes);
+        Ok(())
     }
 }
