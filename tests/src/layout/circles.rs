@@ -36,17 +36,6 @@ fn modules_use_each_other_in_one_direction() {
     assert!(bad.is_empty(), "{}", bad.join("\n"));
 }
 
-/// Prints the circles of every crate, those included that may have some.
-#[test]
-#[ignore = "for a person to read"]
-fn print_all_circles() {
-    let others = ["tcp-lite/src/lib.rs", "iwarp/src/lib.rs", "tests/src/lib.rs", "tests/iwprobe/src/lib.rs"];
-    for root in CRATES.into_iter().chain(others) {
-        let circles = Crate::of(modules(root)).circles();
-        println!("{root}: {}\n{}", circles.len(), circles.join("\n"));
-    }
-}
-
 impl Crate {
     fn of(modules: Vec<Module>) -> Self {
         let modules: BTreeMap<_, _> =

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::compare::kernel::program::{ping, pong, sink, source};
+use crate::compare::kernel::program::{listen, ping, pong, sink, source};
 use clap::Subcommand;
 use serde::Serialize;
 use testing::lab::Result;
@@ -66,9 +66,9 @@ pub(crate) fn run(end: KernelTcpEnd) -> ExitCode {
 
 fn work(end: KernelTcpEnd) -> Result<()> {
     match end {
-        KernelTcpEnd::Pong { address, size } => pong(address, size),
+        KernelTcpEnd::Pong { address, size } => pong(&listen(address)?, size),
         KernelTcpEnd::Ping { address, size, count } => say(&ping(address, size, count)?),
-        KernelTcpEnd::Sink { address, block } => say(&sink(address, block)?),
+        KernelTcpEnd::Sink { address, block } => say(&sink(&listen(address)?, block)?),
         KernelTcpEnd::Source { address, size, seconds } => {
             let time = Duration::try_from_secs_f64(seconds).map_err(|error| lab_error!("{error}"))?;
             source(address, size, time)

@@ -47,7 +47,7 @@ impl Session {
         if path.exists() {
             return Ok(path);
         }
-        Err(lab_error!("compare builds it)/compare builds it)"))
+        Err(lab_error!("{name} is not built (scripts/compare builds it)"))
     }
 
     /// Another subcommand of this program, to be run as a process.

@@ -39,12 +39,22 @@ pub(crate) struct Received {
     pub(crate) seconds: f64,
 }
 
+/// Listens, and says so.
+///
+/// # Errors
+/// An error of the system.
+pub(crate) fn listen(address: SocketAddr) -> Result<TcpListener> {
+    let listener = TcpListener::bind(address)?;
+    println!("{READY}");
+    Ok(listener)
+}
+
 /// Sends back what it receives, `size` bytes at a time, until the peer closes.
 ///
 /// # Errors
 /// An error of the system.
-pub(crate) fn pong(address: SocketAddr, size: usize) -> Result<()> {
-    let mut stream = accept(address)?;
+pub(crate) fn pong(listener: &TcpListener, size: usize) -> Result<()> {
+    let mut stream = accept(listener)?;
     stream.set_nonblocking(true)?;
     let mut message = vec![0; size];
     while spin_read(&mut stream, &mut message)? {
@@ -85,8 +95,8 @@ pub(crate) fn ping(address: SocketAddr, size: usize, count: u64) -> Result<Round
 ///
 /// # Errors
 /// An error of the system.
-pub(crate) fn sink(address: SocketAddr, block: bool) -> Result<Received> {
-    let mut stream = accept(address)?;
+pub(crate) fn sink(listener: &TcpListener, block: bool) -> Result<Received> {
+    let mut stream = accept(listener)?;
     stream.set_nonblocking(!block)?;
     let mut room = vec![0; READ_BYTES];
     if !is_open(read(&mut stream, &mut room)?) {
@@ -121,9 +131,7 @@ pub(crate) fn source(address: SocketAddr, size: usize, time: Duration) -> Result
     Ok(())
 }
 
-fn accept(address: SocketAddr) -> Result<TcpStream> {
-    let listener = TcpListener::bind(address)?;
-    println!("{READY}");
+fn accept(listener: &TcpListener) -> Result<TcpStream> {
     let (stream, _peer) = listener.accept()?;
     stream.set_nodelay(true)?;
     Ok(stream)
@@ -174,27 +182,22 @@ mod tests {
 
     use super::*;
 
-    /// Calls `client` with the address of `server` once it listens. Every test has its own port.
+    /// Runs `server` in a thread, and calls `client` with its address.
     fn with_server<S: Send + 'static, C>(
-        port: u16,
-        server: impl FnOnce(SocketAddr) -> Result<S> + Send + 'static,
-        mut client: impl FnMut(SocketAddr) -> Result<C>,
+        server: impl FnOnce(&TcpListener) -> Result<S> + Send + 'static,
+        client: impl FnOnce(SocketAddr) -> Result<C>,
     ) -> (S, C) {
-        let address = SocketAddr::from(([127, 0, 0, 1], port));
-        let server = thread::spawn(move || server(address));
-        let told = loop {
-            match client(address) {
-                Err(_) if !server.is_finished() => thread::sleep(Duration::from_millis(10)),
-                told => break told.unwrap(),
-            }
-        };
+        // Any free port.
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = thread::spawn(move || server(&listener));
+        let told = client(address).unwrap();
         (server.join().unwrap().unwrap(), told)
     }
 
     #[test]
     fn round_trips_are_counted_and_ordered() {
-        let pong = |address| pong(address, 64);
-        let ((), trips) = with_server(40_761, pong, |address| ping(address, 64, 200));
+        let ((), trips) = with_server(|listener| pong(listener, 64), |address| ping(address, 64, 200));
         assert_eq!(trips.count, 200);
         assert!(trips.distribution.is_sorted_by(|a, b| a.0 < b.0 && a.1 <= b.1), "{trips:?}");
         let [(_, least), .., (_, most)] = trips.distribution[..] else { panic!("{trips:?}") };
@@ -203,19 +206,18 @@ mod tests {
 
     #[test]
     fn a_sink_counts_what_came_behind_its_first_call() {
-        for (port, block) in [(40_762, false), (40_763, true)] {
-            let sink = move |address| sink(address, block);
+        for block in [false, true] {
             let time = Duration::from_millis(100);
-            let (taken, ()) = with_server(port, sink, |address| source(address, 64, time));
+            let (taken, ()) =
+                with_server(move |listener| sink(listener, block), |address| source(address, 64, time));
             assert!(taken.bytes > 0 && taken.seconds > 0.0, "{taken:?}");
         }
     }
 
     #[test]
     fn a_peer_that_sends_nothing_is_nothing_taken() {
-        let sink = |address| sink(address, true);
-        let (taken, _closed) =
-            with_server(40_764, sink, |address| Ok(TcpStream::connect(address)?.local_addr()?));
+        let connect = |address| Ok(TcpStream::connect(address)?.local_addr()?);
+        let (taken, _closed) = with_server(|listener| sink(listener, true), connect);
         assert_eq!((taken.bytes, taken.seconds), (0, 0.0));
     }
 }
