@@ -14,6 +14,8 @@ lab=uw$$
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/$lab.XXXXXX")
 export UWARP_LAB=$lab UWARP_SCRATCH=$scratch
 job=
+# A script that runs beside the jobs of this one, and is ended with it.
+background=
 
 heading() { printf '\n==== %s\n' "$*"; }
 note() { printf -- '---- %s\n' "$*"; }
@@ -81,6 +83,10 @@ give_back_hugepages() {
 
 cleanup() {
 	trap '' INT TERM HUP
+	if [ -n "$background" ]; then
+		kill "$background" 2>/dev/null || true
+		wait "$background" || true
+	fi
 	if [ -n "$job" ]; then
 		kill -- "-$job" 2>/dev/null || true
 		sleep 0.3
