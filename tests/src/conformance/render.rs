@@ -23,7 +23,8 @@ as a wire case of `iwprobe`, in its `rows`.
 A **claim** says why no test shows a row: it holds by construction, at a place in the code that would have to change to break
 it; it asks that something be documented, and this is where; it is untestable, being about documents, other layers or the
 application; it is a permission that is not used; or we deviate. The claims are in
-[tests/conformance/claims](tests/conformance/claims). A row with neither is **open**; a MUST or MUST NOT never is.
+[tests/conformance/claims](tests/conformance/claims). A row with neither is an
+error. A claim may say that a row is **open**, not for a MUST or MUST NOT.
 
 A **place** is a comment in the code that names the row which the code obeys (`RFC 5041 section 5.2 (DDP-071): ...`). A MUST or
 MUST NOT that tests show has one, or a reason in [tests/conformance/places](tests/conformance/places).

@@ -197,8 +197,9 @@ fn what_was_given_up_and_comes_again_arrives_once() {
     assert!(gone.iter().all(|bytes| *bytes > 100_000) && early > 100, "{gone:?}, {early} early");
 }
 
-// FPDUs in segments of their own behind one loss: all but those without a marker are placed before the hole
-// is filled, including those found by their length, and their bytes are released.
+// Proves MPA-033, MPA-131, MPA-278, MPA-282, DDP-033: FPDUs in segments of their own behind one loss: all but
+// those without a marker are placed before the hole is filled, including those found by their length, and
+// their bytes are released.
 #[test]
 fn aligned_segments_behind_a_loss_are_placed() {
     let mut rng = Rng(2);
