@@ -118,8 +118,8 @@
 //! [`memory`] is registered memory, which threads share. [`ddp`], [`mpa`] and the wire formats of [`rdmap`]
 //! are pure: no clock, thread, randomness or I/O. `queues` is the state that users and engines share. The
 //! protocol of a stream (`rdmap/stream`) works on all of these, and hands bytes to a TCP of [`tcp_lite`].
-//! [`verbs`] has the objects of users, and [`engine`] moves their data over a port. `tests/layout` has the
-//! table of which module may know which.
+//! [`verbs`] has the objects of users, and [`engine`] moves their data over a port. The package
+//! `tests` has the table of which module may know which (`src/layout/table.rs`).
 #![deny(unsafe_code)]
 
 pub mod ddp;

@@ -5,8 +5,8 @@
 //! come in, frames and events go out. Whole connections run in a test by moving frames between two
 //! [`Stack`]s.
 //!
-//! Floors: a module uses only modules of lower floors. `tests/layout.rs` checks this, here and for the
-//! modules of `tcp`.
+//! Floors: a module uses only modules of lower floors. The package `tests` checks this (`src/layout`),
+//! here and for the modules of `tcp`.
 //!
 //! | floor | modules | what |
 //! |---|---|---|

@@ -1,8 +1,12 @@
-//! The state that threads of the user and an engine share: the rings of requests and completions of queue
-//! pairs, and the signals between the two sides.
+//! Queue pairs, completion queues and shared receive queues with their rings of requests and completions, and
+//! the signals between threads of the user and an engine.
 //!
-//! The calls of users are in [`verbs`](crate::verbs), which also exports the public types of this module.
-//! Nothing here moves data.
+//! Some of these are objects of users ([`ProtectionDomain`], [`CompletionQueue`], [`SharedReceiveQueue`]). They
+//! are here since a queue pair holds them, and since the protocol of a stream ([`rdmap`](crate::rdmap)), which
+//! does not know [`verbs`](crate::verbs), completes requests on them. `verbs` exports them, and has the calls
+//! that create other objects. State that users share with an engine but no stream needs is in `verbs` itself:
+//! connections in setup (`cm/shared.rs`), bytes before MPA (`cm/stream.rs`), and the commands to an engine
+//! (`engine_shared.rs`). Nothing here moves data.
 //!
 //! | file | contents |
 //! |---|---|

@@ -1,48 +1,110 @@
-//! The modules of a package, each with its file and its words. Code for tests only is left out.
+//! The modules of a crate, each with its file and its words.
 //!
 //! Not a parser of Rust: it knows items, braces and attributes, as rustfmt leaves them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::paths;
+use super::words::words;
 
-/// A module that is a file.
+/// A module: a file, or a module inside of one.
+#[derive(Debug)]
 pub(super) struct Module {
     /// Its path in its crate; empty for the root.
     pub(super) path: Vec<String>,
+    /// The path of the module that is its file.
+    pub(super) of_file: Vec<String>,
     /// Its file, from the root of the repository.
     pub(super) file: PathBuf,
-    /// Names, `::`, and single other characters.
+    /// Names, `::`, and single other characters, without those of the modules inside.
     pub(super) words: Vec<String>,
 }
 
+/// Whether code for tests only belongs to the modules.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Tests {
+    Kept,
+    LeftOut,
+}
+
 /// All modules of a crate, from its root file; its path begins at the root of the repository.
-pub(super) fn modules(root: &str) -> Vec<Module> {
+pub(super) fn modules(root: &str, tests: Tests) -> Vec<Module> {
     let mut modules = Vec::new();
-    read(Vec::new(), Path::new(root), &mut modules);
+    read(Vec::new(), Path::new(root), tests, &mut modules);
     modules
 }
 
-fn read(path: Vec<String>, file: &Path, modules: &mut Vec<Module>) {
+fn read(path: Vec<String>, file: &Path, tests: Tests, modules: &mut Vec<Module>) {
     let repository = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
-    let text = fs::read_to_string(repository.join(file)).expect("a source file");
-    let words = without_tests(&paths::tokens(&text));
+    let text = fs::read_to_string(repository.join(file))
+        .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     let is_folder = path.is_empty() || file.ends_with("mod.rs");
     let folder = if is_folder { file.parent().expect("a folder").into() } else { file.with_extension("") };
-    let children: Vec<String> = declared(&words).map(String::from).collect();
-    modules.push(Module { path: path.clone(), file: file.into(), words });
-    for child in children {
-        let (beside, below) = (folder.join(&child).with_extension("rs"), folder.join(&child).join("mod.rs"));
-        let file = if repository.join(&beside).is_file() { beside } else { below };
-        let path = path.iter().cloned().chain([child]).collect();
-        read(path, &file, modules);
+    for module in split(&path, file, &text, tests) {
+        let inside = &module.path[path.len()..];
+        let folder = inside.iter().fold(folder.clone(), |folder, name| folder.join(name));
+        let children: Vec<String> = declared(&module.words).map(String::from).collect();
+        let base = module.path.clone();
+        modules.push(module);
+        for child in children {
+            let beside = folder.join(&child).with_extension("rs");
+            let below = folder.join(&child).join("mod.rs");
+            let file = if repository.join(&beside).is_file() { beside } else { below };
+            read(base.iter().cloned().chain([child]).collect(), &file, tests, modules);
+        }
     }
 }
 
-/// The names of the modules that are other files.
+/// The module that is a file, and the modules inside of it.
+pub(super) fn split(path: &[String], file: &Path, text: &str, tests: Tests) -> Vec<Module> {
+    let mut words = words(text);
+    if tests == Tests::LeftOut {
+        words = without_tests(&words);
+    }
+    let mut found = Vec::new();
+    let mut open = vec![(path.to_vec(), Vec::<String>::new())];
+    // Depth of the braces inside of each open module.
+    let mut depths = vec![0_usize];
+    let mut at = 0;
+    while at < words.len() {
+        let word = &words[at];
+        let next = |ahead: usize| words.get(at + ahead).map_or("", String::as_str);
+        if word == "mod" && next(2) == "{" {
+            let inside = open.last().expect("the file").0.iter().cloned().chain([next(1).into()]).collect();
+            open.push((inside, Vec::new()));
+            depths.push(0);
+            at += 3;
+            continue;
+        }
+        let depth = depths.last_mut().expect("the file");
+        match word.as_str() {
+            "{" => *depth += 1,
+            "}" if *depth == 0 && open.len() > 1 => {
+                depths.pop();
+                found.extend(open.pop());
+                at += 1;
+                continue;
+            }
+            "}" => *depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        open.last_mut().expect("the file").1.push(word.clone());
+        at += 1;
+    }
+    found.extend(open.into_iter().rev());
+    let module = |(inside, words)| Module { path: inside, of_file: path.to_vec(), file: file.into(), words };
+    found.into_iter().rev().map(module).collect()
+}
+
+/// The names of the modules that are other files of the crate. A file with a `path` belongs to another one.
 fn declared(words: &[String]) -> impl Iterator<Item = &str> {
-    words.windows(3).filter(|three| three[0] == "mod" && three[2] == ";").map(|three| three[1].as_str())
+    let ends = |word: &String| [";", "{", "}"].contains(&word.as_str());
+    let mods = (2..words.len()).filter(|&at| words[at - 2] == "mod" && words[at] == ";");
+    mods.filter(move |&at| {
+        let begin = words[..at].iter().rposition(ends).map_or(0, |end| end + 1);
+        !words[begin..at].windows(2).any(|pair| pair[0] == "path" && pair[1] == "=")
+    })
+    .map(|at| words[at - 1].as_str())
 }
 
 /// Takes out each item that has an attribute with `cfg` and `test`.
@@ -102,6 +164,17 @@ fn item_len(words: &[String]) -> usize {
 fn items_for_tests_are_left_out() {
     let text = "#[cfg(test)]\nmod tests;\nuse a::B;\n#[cfg(test)]\nuse c::{D, E};\nmod f;\n\
         #[cfg(test)]\n#[path = \"x\"]\nmod g { struct H; }\nstruct I { #[cfg(test)] j: u8, k: u8 }";
-    let left = without_tests(&paths::tokens(text)).join(" ");
+    let left = without_tests(&words(text)).join(" ");
     assert_eq!(left, "use a :: B ; mod f ; struct I { k : u8 }");
+}
+
+#[test]
+fn modules_inside_of_a_file_are_modules() {
+    let text = "mod a; fn b() { { c } } mod d { mod e { f } mod g; h {} } i";
+    let found = split(&["p".into()], Path::new("p.rs"), text, Tests::Kept);
+    let found: Vec<_> =
+        found.iter().map(|it| format!("{}: {}", it.path.join("::"), it.words.join(" "))).collect();
+    assert_eq!(found, ["p: mod a ; fn b ( ) { { c } } i", "p::d: mod g ; h { }", "p::d::e: f"]);
+    let text = words("mod a; #[path = \"x\"] #[allow(e)] mod b; pub mod c;");
+    assert_eq!(declared(&text).collect::<Vec<_>>(), ["a", "c"]);
 }

@@ -1,0 +1,297 @@
+//! Floors: a module names only modules of the floors that [`LAYOUTS`] lets it know.
+//!
+//! A name counts for the floor where it is defined and for the floor of the path that is written, so a name that another
+//! floor hands on (`pub use`) is an arrow to that other floor. Links in comments do not count.
+//!
+//! A type has its methods on its own floor: another floor's `impl` could be called from below without a
+//! path that shows it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use super::source::{Tests, modules};
+use super::table::{Floors, Folder, LAYOUTS, Layout};
+use super::uses::{Crate, ModulePath};
+
+/// Types with an inherent `impl` on another floor than their own: the root file, the type, and the reason.
+const METHODS_ABOVE: [(&str, &str, &str); 1] = [(
+    "iwarp/src/lib.rs",
+    "ProtectionDomain",
+    "users create the objects of `verbs` by methods of their domain, as `ibv_pd` is the first argument of \
+     `ibv_create_qp`; queue pairs hold the domain, so it is in `queues`",
+)];
+
+/// The modules below one folder of a crate, each on a floor.
+struct Plan {
+    /// The folder. It is above all floors.
+    folder: ModulePath,
+    floors: Vec<Floor>,
+    /// Whether each floor has to use all that it may know.
+    exact: bool,
+}
+
+struct Floor {
+    module: ModulePath,
+    knows: Vec<ModulePath>,
+}
+
+/// A module of one floor that names another floor.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Arrow {
+    from: ModulePath,
+    to: ModulePath,
+    what: String,
+}
+
+#[test]
+fn floors_know_only_those_before_them() {
+    for folders in LAYOUTS.iter().filter_map(folders) {
+        for (at, folder) in folders.iter().enumerate() {
+            for known in folder.knows {
+                let is_before = folders[..at].iter().any(|before| before.path == *known);
+                assert!(is_before, "the table has {known} known by {}, which is not behind it", folder.path);
+            }
+        }
+    }
+}
+
+#[test]
+fn modules_use_only_the_floors_that_they_may_know() {
+    let mut bad = Vec::new();
+    for layout in &LAYOUTS {
+        let parts = Crate::of(modules(layout.root, tests(layout)));
+        for plan in plans(layout) {
+            bad.extend(
+                plan.without_floor(&parts).map(|module| format!("{} has no floor", module.join("::"))),
+            );
+            let arrows = plan.arrows(&parts);
+            let back = arrows.iter().filter(|arrow| !plan.allows(arrow));
+            bad.extend(back.map(|arrow| {
+                format!(
+                    "{}: {} may not know {}: {}",
+                    layout.root,
+                    arrow.from.join("::"),
+                    arrow.to.join("::"),
+                    arrow.what
+                )
+            }));
+            for floor in plan.floors.iter().filter(|_| plan.exact) {
+                let unused = floor.knows.iter().filter(|known| {
+                    !arrows.iter().any(|arrow| arrow.from == floor.module && arrow.to == **known)
+                });
+                bad.extend(unused.map(|known| {
+                    format!(
+                        "the table lets {} know {}: take it out",
+                        floor.module.join("::"),
+                        known.join("::")
+                    )
+                }));
+            }
+        }
+    }
+    assert!(bad.is_empty(), "{}", bad.join("\n"));
+}
+
+#[test]
+fn a_type_has_its_methods_on_its_own_floor() {
+    let (mut bad, mut used) = (Vec::new(), BTreeSet::new());
+    for layout in &LAYOUTS {
+        let parts = Crate::of(modules(layout.root, Tests::LeftOut));
+        for plan in plans(layout) {
+            for arrow in plan.methods(&parts) {
+                match METHODS_ABOVE.iter().find(|it| (it.0, it.1) == (layout.root, &*arrow.what)) {
+                    Some(allowed) => drop(used.insert(allowed)),
+                    None => bad.push(format!(
+                        "{}: {} has methods for {} of {}",
+                        layout.root,
+                        arrow.from.join("::"),
+                        arrow.what,
+                        arrow.to.join("::")
+                    )),
+                }
+            }
+        }
+    }
+    assert!(bad.is_empty(), "{}", bad.join("\n"));
+    let unused: Vec<_> = METHODS_ABOVE.iter().filter(|allowed| !used.contains(allowed)).collect();
+    assert!(unused.is_empty(), "no longer needed: {unused:?}");
+}
+
+fn folders(layout: &Layout) -> Option<&'static [Folder]> {
+    match layout.floors {
+        Floors::Folders(folders) => Some(folders),
+        Floors::None | Floors::Heads(_) => None,
+    }
+}
+
+fn tests(layout: &Layout) -> Tests {
+    if folders(layout).is_some() { Tests::Kept } else { Tests::LeftOut }
+}
+
+fn plans(layout: &Layout) -> Vec<Plan> {
+    match layout.floors {
+        Floors::None => Vec::new(),
+        Floors::Folders(folders) => vec![Plan::of_folders(folders)],
+        Floors::Heads(files) => {
+            let src = Path::new(layout.root).parent().expect("a folder");
+            files.iter().map(|file| Plan::of_head(src, Path::new(file))).collect()
+        }
+    }
+}
+
+impl Plan {
+    fn of_folders(folders: &[Folder]) -> Self {
+        let module = |path: &&str| path.split('/').map(String::from).collect();
+        let floor =
+            |it: &Folder| Floor { module: module(&it.path), knows: it.knows.iter().map(module).collect() };
+        Self { folder: Vec::new(), floors: folders.iter().map(floor).collect(), exact: true }
+    }
+
+    fn of_head(src: &Path, file: &Path) -> Self {
+        let repository = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+        let text = fs::read_to_string(repository.join(file)).expect("the file that has the table");
+        let folder = file.parent().and_then(|folder| folder.strip_prefix(src).ok()).expect("below `src`");
+        let folder: ModulePath =
+            folder.components().map(|name| name.as_os_str().to_string_lossy().into_owned()).collect();
+        let module = |name: &String| folder.iter().chain([name]).cloned().collect::<ModulePath>();
+        let rows = rows(&text);
+        let floor = |(name, floor): (&String, &usize)| Floor {
+            module: module(name),
+            knows: rows.iter().filter(|(_, below)| *below < floor).map(|(name, _)| module(name)).collect(),
+        };
+        Self { floors: rows.iter().map(floor).collect(), folder, exact: false }
+    }
+
+    /// The innermost floor of a path within the crate.
+    fn floor_of(&self, path: &[String]) -> Option<&Floor> {
+        self.floors.iter().filter(|floor| path.starts_with(&floor.module)).max_by_key(|it| it.module.len())
+    }
+
+    /// The modules in the folder that are on no floor.
+    fn without_floor<'a>(&'a self, parts: &'a Crate) -> impl Iterator<Item = &'a ModulePath> {
+        parts.modules.keys().filter(|path| {
+            path.starts_with(&self.folder) && **path != self.folder && self.floor_of(path).is_none()
+        })
+    }
+
+    /// What a floor names of others.
+    fn arrows(&self, parts: &Crate) -> BTreeSet<Arrow> {
+        let mut arrows = BTreeSet::new();
+        for each in parts.uses() {
+            let Some(from) = self.floor_of(&each.from) else { continue };
+            for to in [self.floor_of(&each.path), self.floor_of(&each.to)].into_iter().flatten() {
+                if to.module != from.module {
+                    let (from, to) = (from.module.clone(), to.module.clone());
+                    arrows.insert(Arrow {
+                        from,
+                        to,
+                        what: format!("{} in {}", each.path.join("::"), each.from.join("::")),
+                    });
+                }
+            }
+        }
+        arrows
+    }
+
+    fn allows(&self, arrow: &Arrow) -> bool {
+        self.floors.iter().any(|floor| floor.module == arrow.from && floor.knows.contains(&arrow.to))
+    }
+
+    /// The types of other floors that a floor has methods for.
+    fn methods(&self, parts: &Crate) -> Vec<Arrow> {
+        let arrow = |from: &Floor, to: &Floor, what| {
+            let (from, to) = (from.module.clone(), to.module.clone());
+            (from != to).then_some(Arrow { from, to, what })
+        };
+        let impls = parts.inherent_impls().into_iter();
+        impls
+            .filter_map(|it| {
+                arrow(
+                    self.floor_of(&it.from)?,
+                    self.floor_of(&it.to).or_else(|| self.floor_of(&it.path))?,
+                    it.item,
+                )
+            })
+            .collect()
+    }
+}
+
+/// The rows `| floor | modules | what |` of a table in the head of a file.
+fn rows(text: &str) -> BTreeMap<String, usize> {
+    let mut floors = BTreeMap::new();
+    for line in text.lines().filter_map(|line| line.strip_prefix("//! | ")) {
+        let mut cells = line.split('|').map(str::trim);
+        let Some(Ok(floor)) = cells.next().map(str::parse) else { continue };
+        for module in cells.next().expect("modules").split(',') {
+            floors.insert(module.trim().trim_matches('`').to_owned(), floor);
+        }
+    }
+    floors
+}
+
+/// A crate of the module at `path` alone, below empty modules.
+#[cfg(test)]
+fn only(path: &str, text: &str, tests: Tests) -> Crate {
+    let names: ModulePath = path.split("::").filter(|name| !name.is_empty()).map(String::from).collect();
+    let mut all = super::source::split(&names, path.as_ref(), text, tests);
+    let of_folder = |len| super::source::split(&names[..len], path.as_ref(), "", tests);
+    all.extend((0..names.len()).flat_map(of_folder));
+    Crate::of(all)
+}
+
+#[test]
+fn an_arrow_back_is_found_however_it_is_written() {
+    let folders = LAYOUTS.iter().find_map(folders).expect("a crate with folders");
+    let plan = Plan::of_folders(folders);
+    for (path, text, to) in [
+        ("memory::table", "use crate::verbs::Context;", Some("verbs")),
+        ("memory::table", "use crate::{memory::Stag, engine::{Engine, EngineConfig}};", Some("engine")),
+        ("memory::table", "fn f(x: &crate::ddp::Header) {}", Some("ddp")),
+        ("memory::sum", "use super::super::mpa::Crc32c;", Some("mpa")),
+        ("mpa", "#[cfg(test)] mod tests {\n    use super::super::rdmap::Opcode;\n}", Some("rdmap")),
+        ("rdmap::opcode", "use crate::rdmap::stream::Failure;", Some("rdmap::stream")),
+        ("queues::qp", "use super::super::verbs;", Some("verbs")),
+        ("rdmap::stream", "use crate::verbs::QueuePair;", Some("verbs")),
+        ("memory::table", "// use crate::verbs::Context;\n/* crate::engine */", None),
+        ("memory::table", "const TEXT: &str = \"crate::engine::Engine\";", None),
+        ("memory::table", "use super::stag::Stag;\nuse crate::memory::copy;", None),
+        ("rdmap::stream::inbound::send", "use super::super::message::Message;", None),
+        ("rdmap::stream::inbound::send", "use crate::rdmap::Opcode;", None),
+        ("", "pub use crate::engine::Engine;", None),
+    ] {
+        let arrows = plan.arrows(&only(path, text, Tests::Kept));
+        let back = arrows.iter().filter(|arrow| !plan.allows(arrow));
+        let found: BTreeSet<String> = back.map(|arrow| arrow.to.join("::")).collect();
+        assert_eq!(found, to.into_iter().map(String::from).collect(), "{path}: {text}");
+    }
+    let text = "use crate::memory::Stag; impl Stag {} impl Copy for Stag {} struct A; impl A {}";
+    let methods = plan.methods(&only("verbs::mr", text, Tests::Kept));
+    assert_eq!(methods.iter().map(|arrow| arrow.to.join("::")).collect::<Vec<_>>(), ["memory"]);
+}
+
+#[test]
+fn an_arrow_back_is_found_by_the_table_of_a_head() {
+    let src = Path::new("tcp-lite/src");
+    let (root, tcp) = (Plan::of_head(src, &src.join("lib.rs")), Plan::of_head(src, &src.join("tcp/mod.rs")));
+    for (path, text, to) in [
+        ("tcp::send", "#[cfg(test)]\nmod test_access;\nuse crate::stack::Stack;", Some("stack")),
+        ("tcp::send", "use super::receive::{ReceiveHalf, window};", Some("tcp::receive")),
+        ("tcp::receive::window", "use super::super::send::SendHalf;", Some("tcp::send")),
+        ("tcp::receive::window", "fn f() {} // end\nfn g() { crate::tcp::send::y() }", Some("tcp::send")),
+        (
+            "tcp::receive::window",
+            "#[cfg(test)] use super::super::send::SendHalf;\nuse crate::tcp::seq::SeqNum;",
+            None,
+        ),
+        ("stack", "use crate::tcp::{Tcb, ctx::Ctx};", None),
+    ] {
+        let parts = only(path, text, Tests::LeftOut);
+        let mut found = BTreeSet::new();
+        for plan in [&root, &tcp] {
+            let arrows = plan.arrows(&parts);
+            found.extend(arrows.iter().filter(|arrow| !plan.allows(arrow)).map(|arrow| arrow.to.join("::")));
+        }
+        assert_eq!(found, to.into_iter().map(String::from).collect(), "{path}: {text}");
+    }
+}

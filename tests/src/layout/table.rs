@@ -1,0 +1,74 @@
+//! The one table of all crates: the floors of their modules, and the largest circle that each may have.
+
+/// A crate whose layout is checked.
+pub(super) struct Layout {
+    /// Its root file, from the root of the repository.
+    pub(super) root: &'static str,
+    pub(super) floors: Floors,
+    /// Modules of the largest circle of modules that use each other, and the reason for it.
+    pub(super) largest_circle: (usize, &'static str),
+}
+
+/// Which modules of a crate may name which others.
+pub(super) enum Floors {
+    /// Only circles are checked.
+    None,
+    /// Folders. Unit tests keep to them, too.
+    Folders(&'static [Folder]),
+    /// Files with a table `| floor | modules | what |` at their head. A module uses only modules of lower floors;
+    /// tests may use all.
+    Heads(&'static [&'static str]),
+}
+
+/// A folder, without its subfolders that are in the table as well.
+pub(super) struct Folder {
+    pub(super) path: &'static str,
+    /// The folders that its files may name. They come before it in the table, so that there is no circle.
+    pub(super) knows: &'static [&'static str],
+}
+
+const NO_CIRCLE: (usize, &str) = (0, "");
+
+pub(super) const LAYOUTS: [Layout; 9] = [
+    Layout { root: "dp/src/lib.rs", floors: Floors::None, largest_circle: NO_CIRCLE },
+    Layout {
+        root: "tcp-lite/src/lib.rs",
+        floors: Floors::Heads(&["tcp-lite/src/lib.rs", "tcp-lite/src/tcp/mod.rs"]),
+        largest_circle: (
+            5,
+            "congestion control: the enum and its algorithms, which share its trait and signals",
+        ),
+    },
+    Layout {
+        root: "iwarp/src/lib.rs",
+        floors: Floors::Folders(&[
+            Folder { path: "memory", knows: &[] },
+            Folder { path: "ddp", knows: &["memory"] },
+            Folder { path: "mpa", knows: &["memory"] },
+            Folder { path: "rdmap", knows: &["memory", "ddp"] },
+            Folder { path: "queues", knows: &["memory", "mpa", "rdmap"] },
+            Folder { path: "rdmap/stream", knows: &["memory", "ddp", "mpa", "rdmap", "queues"] },
+            Folder { path: "verbs", knows: &["memory", "mpa", "rdmap", "queues"] },
+            Folder { path: "engine", knows: &["memory", "mpa", "rdmap", "queues", "rdmap/stream", "verbs"] },
+        ]),
+        largest_circle: (13, "`queues`: a queue pair and its completion queues know each other"),
+    },
+    Layout { root: "benches/src/lib.rs", floors: Floors::None, largest_circle: NO_CIRCLE },
+    Layout { root: "benches/src/main.rs", floors: Floors::None, largest_circle: NO_CIRCLE },
+    Layout { root: "benches/measure/src/main.rs", floors: Floors::None, largest_circle: NO_CIRCLE },
+    Layout {
+        root: "tests/src/lib.rs",
+        floors: Floors::None,
+        largest_circle: (19, "`attack`: the list of scenarios, and the scenarios"),
+    },
+    Layout {
+        root: "tests/fuzz/src/lib.rs",
+        floors: Floors::None,
+        largest_circle: (14, "the list of targets, and the targets, which write to its trace"),
+    },
+    Layout {
+        root: "tests/iwprobe/src/lib.rs",
+        floors: Floors::None,
+        largest_circle: (4, "a case runs on a probe, which stops a case"),
+    },
+];
