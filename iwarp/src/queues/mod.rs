@@ -1,17 +1,17 @@
 //! Queue pairs, completion queues and shared receive queues with their rings of requests and completions, and
 //! the signals between threads of the user and an engine.
 //!
-//! Some of these are objects of users ([`ProtectionDomain`], [`CompletionQueue`], [`SharedReceiveQueue`]). They
-//! are here since a queue pair holds them, and since the protocol of a stream ([`rdmap`](crate::rdmap)), which
-//! does not know [`verbs`](crate::verbs), completes requests on them. `verbs` exports them, and has the calls
-//! that create other objects. State that users share with an engine but no stream needs is in `verbs` itself:
+//! Some of these are objects of users ([`ProtectionDomain`], [`CompletionQueue`],
+//! [`SharedReceiveQueue`]). They are here since a queue pair holds them, and since the protocol of a stream
+//! ([`rdmap`](crate::rdmap)), which does not know [`verbs`](crate::verbs), completes requests on them.
+//! `verbs` exports them, and has the calls that create other objects. State that users share with an engine but no stream needs is in `verbs` itself:
 //! connections in setup (`cm/shared.rs`), bytes before MPA (`cm/stream.rs`), and the commands to an engine
 //! (`engine_shared.rs`). Nothing here moves data.
 //!
 //! | file | contents |
 //! |---|---|
 //! | `wr.rs`, `wc.rs` | work requests and work completions |
-//! | `qp_init.rs`, `qp.rs`, `qp/post.rs` | a queue pair: its options, its queues and state, the checks of a posted request |
+//! | `qp_init.rs`, `qp_state.rs`, `qp.rs`, `qp/post.rs` | a queue pair: its options, its states, its queues, the checks of a posted request |
 //! | `cq.rs`, `cq_users.rs`, `srq.rs` | completion queues, shared receive queues |
 //! | `ring.rs`, `gate.rs`, `wqe.rs` | a queue that can be resized, and the count of used work queue entries |
 //! | `doorbells.rs`, `doze.rs` | how users signal work to an engine, and how it sleeps without missing any |
@@ -34,6 +34,7 @@ mod outcome;
 mod pd;
 mod qp;
 mod qp_init;
+mod qp_state;
 mod resources;
 mod ring;
 mod srq;
@@ -48,7 +49,8 @@ pub use channel::CompletionChannel;
 pub use cq::{CompletionQueue, CqAttr, CqOptions, cqe_for};
 pub use error::{ConnectionError, StreamError, VerbsError};
 pub use pd::ProtectionDomain;
-pub use qp_init::{QpGrants, QpInit, QpState};
+pub use qp_init::{QpGrants, QpInit};
+pub use qp_state::QpState;
 pub use resources::ContextLimits;
 pub use srq::{SharedReceiveQueue, SrqAttr, SrqInit};
 pub use terminate::{TerminateOrigin, TerminateReport};

@@ -1,0 +1,30 @@
+//! The states of a queue pair.
+
+/// States of RFC 5040 section 6 (and of the iWARP verbs).
+///
+/// | state | `post_send` | `post_recv` | entered by |
+/// |---|---|---|---|
+/// | `Idle` | refused | waits | creation |
+/// | `Rts` | is sent | waits | `connect`, `accept` |
+/// | `Closing` | refused | waits | `disconnect`, the peer's FIN, `modify` |
+/// | `Terminate` | is flushed | is flushed | an error, `modify` |
+/// | `Error` | is flushed | is flushed | the end of the connection, `modify` |
+///
+/// After a call of `disconnect`, or of `modify` to `Closing`, `post_send` is refused in every state: also
+/// before the engine has entered `Closing`, and after it has left it (RFC 5041 section 6.2.1). A receive
+/// transfers nothing, so it may be posted until the end, for messages of the peer that arrive before our FIN;
+/// it is flushed then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum QpState {
+    /// Not connected. Receives may be posted.
+    Idle,
+    /// Connected: all requests may be posted.
+    Rts,
+    /// A graceful close is under way: the requests posted before are sent, then FIN.
+    Closing,
+    /// A Terminate was sent or received, or the connection failed: requests are flushed.
+    Terminate,
+    /// The connection is over. Every request is flushed.
+    Error,
+}
