@@ -1,4 +1,4 @@
-//! Access rights of a registration, and the identity of an accessor.
+//! How memory is registered: access rights, the identity of an accessor, options, and errors.
 
 bitflags::bitflags! {
     /// Rights of a registration (`IBV_ACCESS_*`). Local reads are always allowed.
@@ -75,4 +75,96 @@ pub struct RegisterOptions {
     pub key: u8,
     /// No peer may invalidate it, even if only one stream may use it (RFC 5042 section 6.4.5).
     pub keep: bool,
+}
+
+/// The two types of windows of the verbs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WindowKind {
+    /// For every stream of the protection domain. It may be bound again, or unbound, at any time. No peer may
+    /// invalidate it.
+    Type1,
+    /// For the one stream whose queue pair bound it. That queue pair or its peer invalidates it before it is
+    /// bound again.
+    Type2,
+}
+
+/// Why memory could not be registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RegisterError {
+    /// No bytes.
+    #[error("a registration needs at least one byte")]
+    Empty,
+    /// The limit of registrations is reached.
+    #[error("limit reached: max_mr = {max_mr}")]
+    Limit {
+        /// Registrations that may exist.
+        max_mr: usize,
+    },
+    /// Remote writing or atomics without local writing, as in verbs.
+    #[error("remote write and atomic access need local write access")]
+    RemoteWithoutLocalWrite,
+    /// A right to write to memory of the caller that was registered for reading only.
+    #[error("the memory was registered for reading only")]
+    ReadOnly,
+    /// Bits that are not a right.
+    #[error("the rights contain bits without a meaning")]
+    UnknownRights,
+    /// The limit of memory windows is reached.
+    #[error("limit reached: max_mw = {max_mw}")]
+    WindowLimit {
+        /// Memory windows that may exist.
+        max_mw: usize,
+    },
+    /// A memory window is bound to it.
+    #[error("memory windows are bound to the region: unbind or invalidate them first")]
+    Bound,
+    /// Memory of the caller that is not mapped.
+    #[error("no memory is mapped at {at:#x}")]
+    NotMapped {
+        /// The first byte that is not mapped.
+        at: u64,
+    },
+    /// Memory of the caller whose mapping does not allow the access.
+    #[error("the memory at {at:#x} may not be read, or not be written as the rights ask")]
+    Protected {
+        /// The first byte that does not.
+        at: u64,
+    },
+    /// The mappings of the process cannot be read.
+    #[error(
+        "the mappings of this process cannot be read (/proc/self/maps): register memory of the library's own"
+    )]
+    Unverified,
+    /// The system refused the handler of the fault guard.
+    #[error("no handler for faults can be installed: set UserMemory::Trusted to go without")]
+    NoGuard,
+    /// The caller is a child of the process that made the table.
+    #[error("this process was forked from the one that made the context: make a context of its own")]
+    Forked,
+    /// Peers of another protection domain may write to the same memory, and the table forbids such overlap.
+    #[error(
+        "{writers} STags of other protection domains let peers write to this memory: end them first, or allow it \
+         (ContextConfig::strict_overlap)"
+    )]
+    Overlap {
+        /// Number of these STags.
+        writers: usize,
+    },
+    /// The tagged offsets would pass 2^64.
+    #[error("the tagged offsets of the range would wrap")]
+    BaseWraps,
+}
+
+/// Checks that these rights are consistent, and that the memory allows them.
+pub(super) fn check_rights(access: Access, writable: bool) -> Result<(), RegisterError> {
+    if !Access::all().contains(access) {
+        return Err(RegisterError::UnknownRights);
+    }
+    if access.allows_writing() && !access.contains(Access::LOCAL_WRITE) {
+        return Err(RegisterError::RemoteWithoutLocalWrite);
+    }
+    if access.allows_writing() && !writable {
+        return Err(RegisterError::ReadOnly);
+    }
+    Ok(())
 }

@@ -1,8 +1,8 @@
 //! The checks of the data path: the right of a stream to write to or read from registered memory.
 
 use crate::memory::access::{Access, Accessor, PdId};
+use crate::memory::epoch::EpochGuard;
 use crate::memory::fault::Fault;
-use crate::memory::quiescence::EpochGuard;
 use crate::memory::stag::Stag;
 use crate::memory::transfer::{Source, Target};
 

@@ -9,8 +9,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::memory::access::{Access, Accessor};
+use crate::memory::epoch::EpochGuard;
 use crate::memory::fault::Fault;
-use crate::memory::quiescence::EpochGuard;
 use crate::memory::stag::Stag;
 use crate::memory::transfer::Target;
 

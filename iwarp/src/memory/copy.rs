@@ -1,4 +1,4 @@
-//! The copies between packet buffers and registered memory. [`sum`] has those that also compute a CRC.
+//! The copies between packet buffers and registered memory. [`sum`](crate::memory::sum) has those that also compute a CRC.
 //!
 //! Several threads, and code outside of this library, read and write registered memory at once. So it is
 //! treated like device memory: accessed by atomics, or by assembly that is opaque to the compiler, and never
@@ -30,7 +30,6 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::memory::guard::{self, Unmapped};
 use crate::memory::stride::{Runs, Stride};
-use crate::memory::sum;
 
 #[cfg(test)]
 mod tests;
@@ -87,27 +86,6 @@ pub(super) unsafe fn fetch_from(
     // SAFETY: `fetch` owns nothing, takes no lock and does not panic. Abandoned at an access to the bytes at
     // `from`, it leaves nothing behind but bytes in `out`, which are initialised all the time.
     unsafe { run(from, len, guarded, copy) }
-}
-
-/// As [`sum::fetch`], under the guard if `guarded`. An error may leave a part copied.
-///
-/// # Safety
-/// `from..from + out.len()` is mapped and readable, and others access it at most through atomics and raw
-/// copies.
-pub(super) unsafe fn fetch_summed_from(
-    from: *const u8,
-    out: &mut [u8],
-    guarded: bool,
-    crc: u32,
-) -> Result<u32, Unmapped> {
-    let (mut sum, len) = (crc, out.len());
-    // SAFETY: the caller makes the promise of `sum::fetch` for these bytes.
-    let copy = || sum = unsafe { sum::fetch(crc, from, out) };
-    // SAFETY: `sum::fetch` owns nothing, takes no lock that it could leave locked (its method is chosen
-    // before the first access to the bytes), and does not panic. Abandoned at an access to the bytes at
-    // `from`, it leaves nothing behind but bytes in `out`, which are initialised all the time, and no sum.
-    unsafe { run(from, len, guarded, copy) }?;
-    Ok(sum)
 }
 
 /// Runs `access`, which accesses the `len` bytes at `start`, under the guard if `guarded`.

@@ -10,14 +10,14 @@ use std::sync::Arc;
 
 use dp::Region;
 
-use crate::memory::access::{Access, Accessor, Base, PdId, StreamId};
+use crate::memory::access::{Access, Accessor, Base, PdId, RegisterError, StreamId, check_rights};
 use crate::memory::bytes::RawBytes;
-use crate::memory::handle::{AddressRange, Handle};
-use crate::memory::quiescence::EpochGuard;
-use crate::memory::registration::RegisterError;
-use crate::memory::slot::{Record, Traits};
+use crate::memory::epoch::EpochGuard;
+use crate::memory::handle::Handle;
+use crate::memory::registration::base_to;
+use crate::memory::slot::{AddressRange, Record, Traits};
 use crate::memory::stag::Stag;
-use crate::memory::table::{Form, MemoryTable, Template, base_to, check_rights};
+use crate::memory::table::{Form, MemoryTable, Template};
 use crate::memory::window::{BindError, publish};
 
 /// Options of prepared memory.

@@ -1,6 +1,5 @@
 //! The owner's handle of a slot of the table and of the index that names it.
 
-use crate::memory::bytes::RawBytes;
 use crate::memory::slot::SlotNumber;
 use crate::memory::stag::Stag;
 use crate::memory::table::MemoryTable;
@@ -30,31 +29,5 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         self.table.shared().retire(self.slot, self.index);
-    }
-}
-
-/// Address and length of memory, as plain values that can be stored. An access through them needs its own
-/// safety argument.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct AddressRange {
-    pub(super) ptr: *mut u8,
-    pub(super) len: usize,
-    pub(super) writable: bool,
-    pub(super) guarded: bool,
-}
-
-// SAFETY: the value is an address, a length and two flags, and none of its methods accesses the address.
-unsafe impl Send for AddressRange {}
-// SAFETY: the value is an address, a length and two flags, and none of its methods accesses the address.
-unsafe impl Sync for AddressRange {}
-
-impl From<&RawBytes> for AddressRange {
-    fn from(memory: &RawBytes) -> Self {
-        Self {
-            ptr: memory.as_ptr(),
-            len: memory.len(),
-            writable: memory.is_writable(),
-            guarded: memory.is_guarded(),
-        }
     }
 }

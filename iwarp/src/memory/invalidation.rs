@@ -1,8 +1,8 @@
 //! Invalidation of an STag on the data path, by a request of the consumer's send queue or by the peer.
 
 use crate::memory::access::{Access, Accessor};
+use crate::memory::epoch::EpochGuard;
 use crate::memory::fault::Fault;
-use crate::memory::quiescence::EpochGuard;
 use crate::memory::slot::Traits;
 use crate::memory::stag::Stag;
 

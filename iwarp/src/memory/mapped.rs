@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use crate::memory::registration::RegisterError;
+use crate::memory::access::RegisterError;
 
 /// Checks that `len` bytes (not 0) at `ptr` may be read, and written if `writable`.
 ///

@@ -1,9 +1,9 @@
 //! Memory that peers of several protection domains may write to. Such peers may not trust one another (RFC
 //! 5042 section 6.3.6).
 
+use crate::memory::access::RegisterError;
 use crate::memory::access::{Access, PdId};
-use crate::memory::handle::AddressRange;
-use crate::memory::registration::RegisterError;
+use crate::memory::slot::AddressRange;
 use crate::memory::slot::{Record, Slot, SlotNumber, Traits};
 use crate::memory::table::{Form, TableControl, TableShared};
 

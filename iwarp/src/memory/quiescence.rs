@@ -21,12 +21,11 @@
 //! checks its slot again before it starts ([`Target::place`](crate::memory::Target::place)), on the thread
 //! that revoked it.
 
-use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crate::memory::table::{MemoryTable, TableShared};
+pub use super::epoch::{EpochGuard, Participant};
 
 /// The bit of a count that is set while the epoch is open.
 const OPEN: u64 = 1;
@@ -59,76 +58,9 @@ pub(super) struct Quiescence {
     head: OnceLock<Arc<Epoch>>,
 }
 
-/// The state that a participant and its open epoch share. An open epoch counts one reference.
-struct Membership {
-    table: MemoryTable,
-    epoch: Arc<Epoch>,
-}
-
-/// The participation of one engine in reclamation. It belongs to one thread at a time.
-pub struct Participant {
-    membership: Arc<Membership>,
-    /// `Send`, since engines move between threads. Not `Sync`, since two threads must not enter at once.
-    _not_sync: PhantomData<std::cell::Cell<()>>,
-}
-
-/// An open epoch of an engine. Registered memory may be accessed while it exists. It ends when dropped, and
-/// should be short (a burst), because revoking an STag waits for it.
-pub struct EpochGuard {
-    membership: Arc<Membership>,
-    /// It stays on its thread: the proof relies on the program order of this thread.
-    _not_send: PhantomData<*const ()>,
-}
-
-impl Participant {
-    pub(super) fn new(table: MemoryTable) -> Self {
-        let epoch = table.shared().quiescence.join();
-        Self { membership: Arc::new(Membership { table, epoch }), _not_sync: PhantomData }
-    }
-
-    /// Opens an epoch.
-    ///
-    /// # Panics
-    /// When an epoch of this participant is open, on this thread or another: epochs do not nest.
-    pub fn enter(&self) -> EpochGuard {
-        let epoch = &self.membership.epoch;
-        let count = epoch.idle_count().expect("an epoch of this participant is open already");
-        epoch.enter(count);
-        EpochGuard { membership: Arc::clone(&self.membership), _not_send: PhantomData }
-    }
-
-    /// The table that it belongs to.
-    pub fn table(&self) -> &MemoryTable {
-        &self.membership.table
-    }
-}
-
-impl Drop for Participant {
-    fn drop(&mut self) {
-        Quiescence::leave(&self.membership.epoch);
-    }
-}
-
-impl EpochGuard {
-    pub(super) fn shared(&self) -> &TableShared {
-        self.membership.table.shared()
-    }
-
-    /// The table that it gives access to.
-    pub fn table(&self) -> &MemoryTable {
-        &self.membership.table
-    }
-}
-
-impl Drop for EpochGuard {
-    fn drop(&mut self) {
-        self.membership.epoch.exit();
-    }
-}
-
 impl Epoch {
     /// The count, if the epoch is neither open nor suspended.
-    fn idle_count(&self) -> Option<u64> {
+    pub(super) fn idle_count(&self) -> Option<u64> {
         let count = self.count.load(Ordering::Acquire);
         // A thread that sees the count of a suspended epoch also sees the mark, or a later count.
         let is_suspended = self.suspended_by.load(Ordering::Acquire) != 0;
@@ -137,14 +69,14 @@ impl Epoch {
     }
 
     /// Steps (a) and (b) of the proof.
-    fn enter(&self, count: u64) {
+    pub(super) fn enter(&self, count: u64) {
         self.thread.store(thread_token(), Ordering::Relaxed);
         self.count.store(count.wrapping_add(1), Ordering::Release);
         fence(Ordering::SeqCst);
     }
 
     /// Step (d) of the proof.
-    fn exit(&self) {
+    pub(super) fn exit(&self) {
         let count = self.count.load(Ordering::Relaxed);
         self.count.store(count.wrapping_add(1), Ordering::Release);
     }
@@ -175,7 +107,7 @@ impl Epoch {
 
 impl Quiescence {
     /// An epoch for a new engine: one that is no longer used, or a new one at the end of the list.
-    fn join(&self) -> Arc<Epoch> {
+    pub(super) fn join(&self) -> Arc<Epoch> {
         let mut link = &self.head;
         loop {
             let mut is_fresh = false;
@@ -192,7 +124,7 @@ impl Quiescence {
 
     /// Gives an epoch back, unless it is open: others still have to wait for it. An epoch that is dropped
     /// open by mistake is never reused, which leaks a few bytes.
-    fn leave(epoch: &Epoch) {
+    pub(super) fn leave(epoch: &Epoch) {
         if epoch.idle_count().is_some() {
             epoch.taken.store(false, Ordering::Release);
         }

@@ -1,83 +1,19 @@
-//! The owner's handle of a registration.
+//! Registration of memory, and its owner's handle.
 
 use std::fmt;
 use std::sync::Arc;
 
 use dp::Region;
 
-use crate::memory::access::Access;
+pub use crate::memory::access::RegisterError;
+use crate::memory::access::{Access, Base, RegisterOptions, check_rights};
 use crate::memory::bytes::RawBytes;
-use crate::memory::handle::{AddressRange, Handle};
-use crate::memory::slot::Record;
+use crate::memory::guard;
+use crate::memory::handle::Handle;
+use crate::memory::mapped;
+use crate::memory::slot::{AddressRange, Record, Traits};
 use crate::memory::stag::Stag;
-use crate::memory::table::check_rights;
-
-/// Why memory could not be registered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RegisterError {
-    /// No bytes.
-    #[error("a registration needs at least one byte")]
-    Empty,
-    /// The limit of registrations is reached.
-    #[error("limit reached: max_mr = {max_mr}")]
-    Limit {
-        /// Registrations that may exist.
-        max_mr: usize,
-    },
-    /// Remote writing or atomics without local writing, as in verbs.
-    #[error("remote write and atomic access need local write access")]
-    RemoteWithoutLocalWrite,
-    /// A right to write to memory of the caller that was registered for reading only.
-    #[error("the memory was registered for reading only")]
-    ReadOnly,
-    /// Bits that are not a right.
-    #[error("the rights contain bits without a meaning")]
-    UnknownRights,
-    /// The limit of memory windows is reached.
-    #[error("limit reached: max_mw = {max_mw}")]
-    WindowLimit {
-        /// Memory windows that may exist.
-        max_mw: usize,
-    },
-    /// A memory window is bound to it.
-    #[error("memory windows are bound to the region: unbind or invalidate them first")]
-    Bound,
-    /// Memory of the caller that is not mapped.
-    #[error("no memory is mapped at {at:#x}")]
-    NotMapped {
-        /// The first byte that is not mapped.
-        at: u64,
-    },
-    /// Memory of the caller whose mapping does not allow the access.
-    #[error("the memory at {at:#x} may not be read, or not be written as the rights ask")]
-    Protected {
-        /// The first byte that does not.
-        at: u64,
-    },
-    /// The mappings of the process cannot be read.
-    #[error(
-        "the mappings of this process cannot be read (/proc/self/maps): register memory of the library's own"
-    )]
-    Unverified,
-    /// The system refused the handler of the fault guard.
-    #[error("no handler for faults can be installed: set UserMemory::Trusted to go without")]
-    NoGuard,
-    /// The caller is a child of the process that made the table.
-    #[error("this process was forked from the one that made the context: make a context of its own")]
-    Forked,
-    /// Peers of another protection domain may write to the same memory, and the table forbids such overlap.
-    #[error(
-        "{writers} STags of other protection domains let peers write to this memory: end them first, or allow it \
-         (ContextConfig::strict_overlap)"
-    )]
-    Overlap {
-        /// Number of these STags.
-        writers: usize,
-    },
-    /// The tagged offsets would pass 2^64.
-    #[error("the tagged offsets of the range would wrap")]
-    BaseWraps,
-}
+use crate::memory::table::{MemoryTable, UserMemory};
 
 /// Registered memory. Dropping it deregisters the memory and ends the windows that are bound to it.
 ///
@@ -98,6 +34,79 @@ unsafe impl Send for Registration {}
 // several threads at once. `handle` is `Sync`: it accesses the table by atomics and under its lock. `record`
 // changes through `&mut self` only.
 unsafe impl Sync for Registration {}
+
+impl MemoryTable {
+    /// Registers a whole region. The region stays alive until no engine can access it any more.
+    ///
+    /// # Errors
+    /// [`RegisterError`].
+    pub fn register(
+        &self,
+        region: Arc<Region>,
+        options: &RegisterOptions,
+    ) -> Result<Registration, RegisterError> {
+        self.insert(RawBytes::of_region(region), options)
+    }
+
+    /// Registers memory of the caller.
+    ///
+    /// # Errors
+    /// [`RegisterError`].
+    ///
+    /// # Safety
+    /// Until the registration is dropped or [`Registration::deregister`] has returned, `ptr..ptr + len` stays
+    /// mapped, readable and (if `options` allow any writing) writable, and the caller accesses it only in
+    /// ways that allow other threads to read and change it at any time: through raw pointers or atomics,
+    /// never through a reference to plain bytes.
+    pub unsafe fn register_user(
+        &self,
+        ptr: *mut u8,
+        len: usize,
+        options: &RegisterOptions,
+    ) -> Result<Registration, RegisterError> {
+        // SAFETY: the caller promises mapped and accessible memory until the registration is gone, and
+        // accesses that allow others. The registration owns the value that is made here, and `Handle`, which
+        // it drops first, waits until no engine uses the memory any more.
+        let memory = unsafe { self.user_memory(ptr, len, options.access.allows_writing())? };
+        self.insert(memory, options)
+    }
+
+    /// Checks memory of the caller, and installs the fault guard for it.
+    ///
+    /// # Safety
+    /// While the value exists, `ptr..ptr + len` stays mapped, readable and, if `writable`, writable. All
+    /// threads access it by raw copies and atomics only, never through a reference to plain bytes.
+    pub(super) unsafe fn user_memory(
+        &self,
+        ptr: *mut u8,
+        len: usize,
+        writable: bool,
+    ) -> Result<RawBytes, RegisterError> {
+        if len == 0 {
+            return Err(RegisterError::Empty);
+        }
+        if !self.shared().is_owner_process() {
+            return Err(RegisterError::Forked);
+        }
+        mapped::check(ptr, len, writable)?;
+        let guarded = match self.shared().user_memory() {
+            UserMemory::Guarded => guard::install().map_err(|_| RegisterError::NoGuard)?,
+            UserMemory::Trusted => false,
+        };
+        // SAFETY: the caller promises for the time of the value that the memory is mapped, readable and, if
+        // `writable`, writable, and that it is accessed by raw copies and atomics only.
+        Ok(unsafe { RawBytes::of_user(ptr, len, writable, guarded) })
+    }
+
+    fn insert(&self, memory: RawBytes, options: &RegisterOptions) -> Result<Registration, RegisterError> {
+        let mut record = record(&memory, options)?;
+        let (slot, index) = self.shared().allocate(None)?;
+        let handle = Handle { table: self.clone(), slot, index };
+        record.stag = Stag::new(index, options.key);
+        self.shared().republish(slot, &record, AddressRange::from(&memory))?;
+        Ok(Registration::new(handle, &record, memory))
+    }
+}
 
 impl Registration {
     pub(super) fn new(handle: Handle, record: &Record, memory: RawBytes) -> Self {
@@ -236,4 +245,30 @@ impl fmt::Debug for Registration {
             .field("access", &self.record.access)
             .finish_non_exhaustive()
     }
+}
+
+/// The fields of the slot for a registration, if its options are valid.
+fn record(memory: &RawBytes, options: &RegisterOptions) -> Result<Record, RegisterError> {
+    let RegisterOptions { pd, stream, access, base, keep, key: _ } = *options;
+    let (ptr, len) = (memory.as_ptr(), memory.len());
+    if len == 0 {
+        return Err(RegisterError::Empty);
+    }
+    check_rights(access, memory.is_writable())?;
+    let base_to = base_to(base, ptr, len)?;
+    let mut traits = Traits::empty();
+    traits.set(Traits::NO_REMOTE_INVALIDATE, keep);
+    traits.set(Traits::GUARDED, memory.is_guarded());
+    Ok(Record { stag: Stag(0), access, traits, pd, stream, base_to, ptr, len, parent: None })
+}
+
+/// The tagged offset of the first of `len` bytes (not 0) at `ptr`.
+pub(super) fn base_to(base: Base, ptr: *mut u8, len: usize) -> Result<u64, RegisterError> {
+    let base_to = match base {
+        Base::VirtualAddress => ptr.addr() as u64,
+        Base::Iova(to) => to,
+        Base::Zero => 0,
+    };
+    // By subtraction, since a range may end exactly at 2^64. Its last byte cannot be accessed then.
+    if len as u64 - 1 > u64::MAX - base_to { Err(RegisterError::BaseWraps) } else { Ok(base_to) }
 }

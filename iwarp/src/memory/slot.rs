@@ -8,6 +8,7 @@
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 use crate::memory::access::{Access, Accessor, PdId, StreamId};
+use crate::memory::bytes::RawBytes;
 use crate::memory::fault::Fault;
 use crate::memory::stag::Stag;
 
@@ -230,5 +231,31 @@ impl Record {
         // RFC 5042 sections 3 and 6.1.1 (SEC-051, SEC-090, SEC-091): a stream reaches no STag of another
         // protection domain, nor one that is limited to another stream.
         self.stream.map_or(self.pd == by.pd, |stream| stream == by.stream)
+    }
+}
+
+/// Address and length of memory, as plain values that can be stored. An access through them needs its own
+/// safety argument.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct AddressRange {
+    pub(super) ptr: *mut u8,
+    pub(super) len: usize,
+    pub(super) writable: bool,
+    pub(super) guarded: bool,
+}
+
+// SAFETY: the value is an address, a length and two flags, and none of its methods accesses the address.
+unsafe impl Send for AddressRange {}
+// SAFETY: the value is an address, a length and two flags, and none of its methods accesses the address.
+unsafe impl Sync for AddressRange {}
+
+impl From<&RawBytes> for AddressRange {
+    fn from(memory: &RawBytes) -> Self {
+        Self {
+            ptr: memory.as_ptr(),
+            len: memory.len(),
+            writable: memory.is_writable(),
+            guarded: memory.is_guarded(),
+        }
     }
 }

@@ -3,25 +3,19 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
-use dp::Region;
 use rand_chacha::ChaCha20Rng;
 use rand_core::SeedableRng;
 
-use crate::memory::access::{Access, Base, PdId, RegisterOptions, StreamId};
-use crate::memory::bytes::RawBytes;
+use crate::memory::access::{Access, PdId, RegisterError, StreamId, WindowKind};
 use crate::memory::copy;
 use crate::memory::fault::Fault;
-use crate::memory::guard::{self, Unmapped};
-use crate::memory::handle::{AddressRange, Handle};
+use crate::memory::guard::Unmapped;
 use crate::memory::index::{IndexAllocator, IndexMap, MAX_LIVE};
-use crate::memory::mapped;
 use crate::memory::process::OwnerProcess;
-use crate::memory::quiescence::{Participant, Quiescence};
-use crate::memory::registration::{RegisterError, Registration};
-use crate::memory::slot::{Lease, Record, Slot, SlotNumber, Traits};
+use crate::memory::quiescence::Quiescence;
+use crate::memory::slot::{AddressRange, Lease, Record, Slot, SlotNumber, Traits};
 use crate::memory::stag::Stag;
 use crate::memory::stride::Stride;
-use crate::memory::window::WindowKind;
 
 mod check;
 
@@ -179,73 +173,6 @@ impl MemoryTable {
         Self { shared: Arc::new(shared) }
     }
 
-    /// A participant for an engine, which opens the epochs in which the engine accesses memory.
-    pub fn join(&self) -> Participant {
-        Participant::new(self.clone())
-    }
-
-    /// Registers a whole region. The region stays alive until no engine can access it any more.
-    ///
-    /// # Errors
-    /// [`RegisterError`].
-    pub fn register(
-        &self,
-        region: Arc<Region>,
-        options: &RegisterOptions,
-    ) -> Result<Registration, RegisterError> {
-        self.insert(RawBytes::of_region(region), options)
-    }
-
-    /// Registers memory of the caller.
-    ///
-    /// # Errors
-    /// [`RegisterError`].
-    ///
-    /// # Safety
-    /// Until the registration is dropped or [`Registration::deregister`] has returned, `ptr..ptr + len` stays
-    /// mapped, readable and (if `options` allow any writing) writable, and the caller accesses it only in
-    /// ways that allow other threads to read and change it at any time: through raw pointers or atomics,
-    /// never through a reference to plain bytes.
-    pub unsafe fn register_user(
-        &self,
-        ptr: *mut u8,
-        len: usize,
-        options: &RegisterOptions,
-    ) -> Result<Registration, RegisterError> {
-        // SAFETY: the caller promises mapped and accessible memory until the registration is gone, and
-        // accesses that allow others. The registration owns the value that is made here, and `Handle`, which
-        // it drops first, waits until no engine uses the memory any more.
-        let memory = unsafe { self.user_memory(ptr, len, options.access.allows_writing())? };
-        self.insert(memory, options)
-    }
-
-    /// Checks memory of the caller, and installs the fault guard for it.
-    ///
-    /// # Safety
-    /// While the value exists, `ptr..ptr + len` stays mapped, readable and, if `writable`, writable. All
-    /// threads access it by raw copies and atomics only, never through a reference to plain bytes.
-    pub(super) unsafe fn user_memory(
-        &self,
-        ptr: *mut u8,
-        len: usize,
-        writable: bool,
-    ) -> Result<RawBytes, RegisterError> {
-        if len == 0 {
-            return Err(RegisterError::Empty);
-        }
-        if !self.shared.is_owner_process() {
-            return Err(RegisterError::Forked);
-        }
-        mapped::check(ptr, len, writable)?;
-        let guarded = match self.shared.config.user_memory {
-            UserMemory::Guarded => guard::install().map_err(|_| RegisterError::NoGuard)?,
-            UserMemory::Trusted => false,
-        };
-        // SAFETY: the caller promises for the time of the value that the memory is mapped, readable and, if
-        // `writable`, writable, and that it is accessed by raw copies and atomics only.
-        Ok(unsafe { RawBytes::of_user(ptr, len, writable, guarded) })
-    }
-
     /// Checks that a request of protection domain `pd` may use `len` bytes at `addr` of `lkey`. Posting calls
     /// it, to refuse a bad request early. The engine checks again when it copies the bytes. An empty element
     /// needs no right. Prepared memory passes while it is not registered, since an earlier request of the
@@ -318,55 +245,6 @@ impl MemoryTable {
     pub(super) fn shared(&self) -> &TableShared {
         &self.shared
     }
-
-    fn insert(&self, memory: RawBytes, options: &RegisterOptions) -> Result<Registration, RegisterError> {
-        let mut record = record(&memory, options)?;
-        let (slot, index) = self.shared.allocate(None)?;
-        let handle = Handle { table: self.clone(), slot, index };
-        record.stag = Stag::new(index, options.key);
-        self.shared.republish(slot, &record, AddressRange::from(&memory))?;
-        Ok(Registration::new(handle, &record, memory))
-    }
-}
-
-/// The fields of the slot for a registration, if its options are valid.
-fn record(memory: &RawBytes, options: &RegisterOptions) -> Result<Record, RegisterError> {
-    let RegisterOptions { pd, stream, access, base, keep, key: _ } = *options;
-    let (ptr, len) = (memory.as_ptr(), memory.len());
-    if len == 0 {
-        return Err(RegisterError::Empty);
-    }
-    check_rights(access, memory.is_writable())?;
-    let base_to = base_to(base, ptr, len)?;
-    let mut traits = Traits::empty();
-    traits.set(Traits::NO_REMOTE_INVALIDATE, keep);
-    traits.set(Traits::GUARDED, memory.is_guarded());
-    Ok(Record { stag: Stag(0), access, traits, pd, stream, base_to, ptr, len, parent: None })
-}
-
-/// The tagged offset of the first of `len` bytes (not 0) at `ptr`.
-pub(super) fn base_to(base: Base, ptr: *mut u8, len: usize) -> Result<u64, RegisterError> {
-    let base_to = match base {
-        Base::VirtualAddress => ptr.addr() as u64,
-        Base::Iova(to) => to,
-        Base::Zero => 0,
-    };
-    // By subtraction, since a range may end exactly at 2^64. Its last byte cannot be accessed then.
-    if len as u64 - 1 > u64::MAX - base_to { Err(RegisterError::BaseWraps) } else { Ok(base_to) }
-}
-
-/// Checks that these rights are consistent, and that the memory allows them.
-pub(super) fn check_rights(access: Access, writable: bool) -> Result<(), RegisterError> {
-    if !Access::all().contains(access) {
-        return Err(RegisterError::UnknownRights);
-    }
-    if access.allows_writing() && !access.contains(Access::LOCAL_WRITE) {
-        return Err(RegisterError::RemoteWithoutLocalWrite);
-    }
-    if access.allows_writing() && !writable {
-        return Err(RegisterError::ReadOnly);
-    }
-    Ok(())
 }
 
 impl TableShared {
@@ -465,6 +343,10 @@ impl TableShared {
             slot.publish(record);
         }
         Ok(())
+    }
+
+    pub(super) fn user_memory(&self) -> UserMemory {
+        self.config.user_memory
     }
 
     /// Whether overlapping remote write access is refused.

@@ -4,11 +4,12 @@
 //! that has begun ends within the epoch, and a thread that revokes the registration waits for the epoch.
 
 use crate::memory::copy;
+use crate::memory::epoch::EpochGuard;
 use crate::memory::fault::Fault;
 use crate::memory::guard::Unmapped;
-use crate::memory::quiescence::EpochGuard;
 use crate::memory::slot::{Lease, Record, Traits};
 use crate::memory::stride::{Runs, Stride};
+use crate::memory::sum;
 
 /// A range that may be written, until the epoch ends or the registration is revoked.
 pub struct Target<'t> {
@@ -158,7 +159,7 @@ impl<'t> Source<'t> {
         // is readable. The epoch (`_guard`) is open on this thread, so a thread that has revoked the
         // registration since waits for the epoch to end before the memory may go (`quiescence` has the
         // proof). Others access the bytes by raw copies and atomics only (`RawBytes`).
-        *sum = unsafe { copy::fetch_summed_from(ptr, out, self.range.guarded, *sum) }
+        *sum = unsafe { sum::fetch_summed_from(ptr, out, self.range.guarded, *sum) }
             .map_err(|Unmapped| Fault::InvalidStag)?;
         Ok(())
     }

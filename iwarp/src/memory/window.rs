@@ -5,25 +5,14 @@
 //! when its region ends: it is usable only while the region is in the generation to which it was bound. That
 //! is checked before every copy.
 
-use crate::memory::access::{Access, Accessor, PdId};
+pub use crate::memory::access::WindowKind;
+use crate::memory::access::{Access, Accessor, PdId, RegisterError};
+use crate::memory::epoch::EpochGuard;
 use crate::memory::fault::Fault;
 use crate::memory::handle::Handle;
-use crate::memory::quiescence::EpochGuard;
-use crate::memory::registration::RegisterError;
 use crate::memory::slot::{Record, SlotNumber, Traits};
 use crate::memory::stag::Stag;
 use crate::memory::table::{Form, MemoryTable, TableControl, TableShared, Template};
-
-/// The two types of windows of the verbs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum WindowKind {
-    /// For every stream of the protection domain. It may be bound again, or unbound, at any time. No peer may
-    /// invalidate it.
-    Type1,
-    /// For the one stream whose queue pair bound it. That queue pair or its peer invalidates it before it is
-    /// bound again.
-    Type2,
-}
 
 /// The binding of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,6 +21,7 @@ use std::sync::LazyLock;
 
 use crc_fast::{CrcAlgorithm, Digest};
 
+use crate::memory::guard::Unmapped;
 use crate::memory::{Stride, copy};
 
 #[cfg(target_arch = "x86_64")]
@@ -81,6 +82,27 @@ pub(super) unsafe fn fetch(crc: u32, from: *const u8, out: &mut [u8]) -> u32 {
     // SAFETY: the caller makes the promise of `Way::fetch` for the bytes at `from`. `BEST` is the first
     // method of `Way::here`, which has only methods that this CPU supports.
     unsafe { BEST.fetch(crc, from, out) }
+}
+
+/// As [`fetch`], under the guard if `guarded`. An error may leave a part copied.
+///
+/// # Safety
+/// `from..from + out.len()` is mapped and readable, and others access it at most through atomics and raw
+/// copies.
+pub(super) unsafe fn fetch_summed_from(
+    from: *const u8,
+    out: &mut [u8],
+    guarded: bool,
+    crc: u32,
+) -> Result<u32, Unmapped> {
+    let (mut sum, len) = (crc, out.len());
+    // SAFETY: the caller makes the promise of `fetch` for these bytes.
+    let copy = || sum = unsafe { fetch(crc, from, out) };
+    // SAFETY: `fetch` owns nothing, takes no lock that it could leave locked (its method is chosen
+    // before the first access to the bytes), and does not panic. Abandoned at an access to the bytes at
+    // `from`, it leaves nothing behind but bytes in `out`, which are initialised all the time, and no sum.
+    unsafe { copy::run(from, len, guarded, copy) }?;
+    Ok(sum)
 }
 
 impl Way {
