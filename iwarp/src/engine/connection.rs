@@ -28,7 +28,7 @@ use crate::queues::QpShared;
 use crate::rdmap::stream::Failure;
 use crate::verbs::{Admitted, ConnectionError, Keepalive, QpState, ResponderOptions};
 
-use super::core::Io;
+use super::io::Io;
 
 mod check;
 mod full_operation;
@@ -51,7 +51,7 @@ use pre_fpdu::{PreFpdu, Sent};
 use reassembly::Reassembly;
 use report::{Report, User};
 use streaming_mode::StreamingMode;
-use timers::Timers;
+use timers::{Timers, duration};
 
 /// One connection.
 pub(super) struct Connection {
@@ -365,27 +365,5 @@ impl Connection {
             }
         };
         io.tcp.set_keepalive(io.now, self.conn, keepalive);
-    }
-}
-
-/// Converts to the stack's type. A duration beyond the range of its instants becomes a very long one: a sum
-/// must not wrap into the past.
-fn duration(duration: Duration) -> tcp_lite::Duration {
-    const FOR_EVER: u64 = i64::MAX as u64 / 4;
-    tcp_lite::Duration::from_micros(
-        u64::try_from(duration.as_micros()).map_or(FOR_EVER, |us| us.min(FOR_EVER)),
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_longest_time_is_not_in_the_past() {
-        let now = Instant::from_micros(1_000_000);
-        for long in [Duration::MAX, Duration::from_micros(u64::MAX), Duration::from_micros(i64::MAX as u64)] {
-            assert!(now + duration(long) > now + duration(Duration::from_secs(1 << 30)), "{long:?}");
-        }
     }
 }

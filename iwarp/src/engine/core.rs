@@ -1,7 +1,7 @@
 //! One poll of an engine: frames in, events to connections, queue pairs send, frames out.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use dp::profile::{self, Layer};
@@ -21,6 +21,7 @@ use super::EngineConfig;
 use super::carrier::Carrier;
 use super::connection::{Attempt, Connection, Reject, Retry};
 use super::counters::EngineCounters;
+use super::io::Io;
 use super::listening::EngineListener;
 use super::rate::Rate;
 use super::tx_scheduler::TxScheduler;
@@ -51,55 +52,6 @@ pub(super) struct Core {
     port_backoff: Backoff,
     /// Since when queue pairs have found no free packet buffer, and when to try again.
     mbuf_backoff: Backoff,
-}
-
-/// The parts of the engine that connections use.
-pub(super) struct Io {
-    pub(super) now: Instant,
-    pub(super) tcp: Stack,
-    pub(super) held: HeldSlab,
-    pub(super) request_pool: RequestPool,
-    pub(super) counters: EngineCounters,
-    /// The counters of all RDMA streams. `Core::counters` copies them into `counters`.
-    pub(super) streams: StreamCounters,
-    pub(super) config: EngineConfig,
-    pub(super) shared: Arc<EngineShared>,
-    /// The context's queue for events of the port.
-    async_events: AsyncEvents,
-    tx_scheduler: TxScheduler,
-    listeners: Vec<EngineListener>,
-    /// The stack's count of listener changes (half-open connections, unanswered SYNs) that the listeners'
-    /// statistics include.
-    listener_changes_reported: u64,
-}
-
-impl Io {
-    /// Schedules a connection to send.
-    pub(super) fn schedule_tx(&mut self, conn: ConnId) {
-        self.tx_scheduler.begin(conn.slot() as u32);
-    }
-
-    /// Counts a connection that came to `listener` from `address` and failed by the peer's fault. Blocks the
-    /// address when it has reached its limit.
-    pub(super) fn count_peer_failure(&mut self, listener: &Arc<CmShared>, address: IpAddr) {
-        let (now, tcp) = (self.now, &mut self.tcp);
-        if let Some(listener) = self.listeners.iter_mut().find(|known| Arc::ptr_eq(&known.id, listener))
-            && let Some(until) = listener.rate.blame(now, address)
-        {
-            tcp.block_address(now, listener.tcp, address, until);
-        }
-    }
-
-    /// Reports an event of this engine's port to the context.
-    fn push_async_event(&self, kind: AsyncEventKind) {
-        self.async_events.push(kind, self.shared.index() as u32, None);
-    }
-
-    /// The time of the poll in microseconds.
-    pub(super) fn now_us(&self) -> u64 {
-        // Times are not negative.
-        self.now.total_micros() as u64
-    }
 }
 
 impl Core {

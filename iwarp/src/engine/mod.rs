@@ -30,6 +30,7 @@ mod config;
 mod connection;
 mod core;
 mod counters;
+mod io;
 mod listening;
 mod rate;
 mod thread;

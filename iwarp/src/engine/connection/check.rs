@@ -2,7 +2,7 @@
 
 use dp::invariant::{Check, ensure};
 
-use super::super::core::Io;
+use super::super::io::Io;
 use super::{Connection, Phase};
 use crate::rdmap::stream::Waiting;
 

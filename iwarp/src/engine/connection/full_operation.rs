@@ -11,7 +11,7 @@ use crate::mpa::Negotiated;
 use crate::queues::QpShared;
 use crate::rdmap::stream::{Failure, SendOutcome, Stream, StreamContext};
 
-use super::super::core::Io;
+use super::super::io::Io;
 use super::{Connection, Phase, Transmitted};
 
 /// A connection in Full Operation.

@@ -10,7 +10,7 @@ use crate::verbs::{
     Admitted, CmShared, ConnParam, ConnectionError, ListenerShared, PlainBytes, ResponderOptions,
 };
 
-use super::super::core::Io;
+use super::super::io::Io;
 use super::pre_fpdu::PreFpdu;
 use super::report::{Report, User};
 use super::streaming_mode::StreamingMode;

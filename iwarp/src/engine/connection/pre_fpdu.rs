@@ -10,7 +10,7 @@ use tcp_lite::{ConnId, SendError};
 
 use crate::verbs::PlainBytes;
 
-use super::super::core::Io;
+use super::super::io::Io;
 
 /// The bytes to send before the first FPDU.
 #[derive(Default)]

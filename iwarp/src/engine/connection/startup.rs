@@ -10,7 +10,7 @@ use crate::rdmap::stream::Failure;
 use crate::rdmap::{Terminate, TerminateError};
 use crate::verbs::{CmEventKind, CmShared, ConnParam, ConnectionError, StreamError};
 
-use super::super::core::Io;
+use super::super::io::Io;
 use super::full_operation::Announcement;
 use super::reassembly::Rest;
 use super::report::{Announced, User};

@@ -21,7 +21,7 @@ use crate::mpa::{HeldSlab, Initiator, MpaError, StartupFault};
 use crate::queues::QpShared;
 use crate::verbs::{CmEventKind, CmShared, ConnParam, ConnectionError, ResponderOptions};
 
-use super::super::core::Io;
+use super::super::io::Io;
 use super::pre_fpdu::{Progress, Sent};
 use super::report::{Announced, User};
 use super::startup::startup_error;

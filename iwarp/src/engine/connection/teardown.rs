@@ -10,7 +10,7 @@ use crate::rdmap::stream::Failure;
 use crate::rdmap::{Terminate, TerminateError};
 use crate::verbs::{CmEventKind, ConnectionError, QpState, TerminateOrigin, TerminateReport};
 
-use super::super::core::Io;
+use super::super::io::Io;
 use super::report::User;
 use super::{Attempt, Connection, Phase, duration};
 

@@ -4,8 +4,6 @@ use std::time::Duration;
 
 use tcp_lite::Instant;
 
-use super::duration;
-
 /// What a connection waits for: the deadline of its phase, and the idle timeout.
 pub(super) struct Timers {
     /// The deadline of the phase.
@@ -74,5 +72,27 @@ impl Timers {
         let due = progress + duration(timeout);
         self.idle_check = (due > now).then_some(due);
         due <= now
+    }
+}
+
+/// Converts to the stack's type. A duration beyond the range of its instants becomes a very long one: a sum
+/// must not wrap into the past.
+pub(super) fn duration(duration: Duration) -> tcp_lite::Duration {
+    const FOR_EVER: u64 = i64::MAX as u64 / 4;
+    tcp_lite::Duration::from_micros(
+        u64::try_from(duration.as_micros()).map_or(FOR_EVER, |us| us.min(FOR_EVER)),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_time_is_not_in_the_past() {
+        let now = Instant::from_micros(1_000_000);
+        for long in [Duration::MAX, Duration::from_micros(u64::MAX), Duration::from_micros(i64::MAX as u64)] {
+            assert!(now + duration(long) > now + duration(Duration::from_secs(1 << 30)), "{long:?}");
+        }
     }
 }
