@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dp::{Burst, LinkState, Mbuf, Mempool, Port, PortCounters, PortInfo};
 
-use super::trace;
+use super::trace::trace;
 
 /// Longest frame that is never held: it has no payload.
 const HEADERS: usize = 14 + 20 + 32;

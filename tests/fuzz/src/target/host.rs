@@ -6,7 +6,7 @@ use tcp_lite::facade::EthernetAddress;
 use tcp_lite::{AddressProbing, Instant, Limits, Stack, StackConfig, StackUsage, TcpConfig};
 
 use super::packet::{ETHERNET, Ends, Shown, is_sound, protocol};
-use super::trace;
+use super::trace::trace;
 
 /// Packet buffers of the stack, and bytes of each.
 const BUFFERS: usize = 32;

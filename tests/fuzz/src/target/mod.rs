@@ -9,15 +9,8 @@ mod packet;
 mod rig;
 pub mod startup;
 pub mod stream;
+mod trace;
 pub mod verbs;
-
-/// Prints events if `UWARP_FUZZ_TRACE` is set, to debug an input that broke a rule.
-fn trace(what: std::fmt::Arguments<'_>) {
-    static WANTED: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
-    if *WANTED.get_or_init(|| std::env::var_os("UWARP_FUZZ_TRACE").is_some()) {
-        println!("{what}");
-    }
-}
 
 /// A fuzz target.
 #[derive(Clone, Copy)]

@@ -27,7 +27,7 @@ use super::gate::GateControl;
 use super::ledger::Ledger;
 use super::rig::raw::{RawPair, fpdu, frame, ulpdus};
 use super::rig::{PORT, assert_all_given_back, gated_rig, pass, queues};
-use super::trace;
+use super::trace::trace;
 use crate::input::Input;
 
 /// Most actions of one input.
