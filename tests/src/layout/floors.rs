@@ -1,7 +1,7 @@
 //! Floors: a module names only modules of the floors that [`LAYOUTS`] lets it know.
 //!
-//! A name counts for the floor where it is defined and for the floor of the path that is written, so a name that another
-//! floor hands on (`pub use`) is an arrow to that other floor. Links in comments do not count.
+//! A name counts for the floor where it is defined and for the floor of the path that is written, so a name
+//! that another floor hands on (`pub use`) is an arrow to that other floor. Links in comments do not count.
 //!
 //! A type has its methods on its own floor: another floor's `impl` could be called from below without a
 //! path that shows it.
