@@ -40,7 +40,7 @@
 //! - A RST does not end TIME-WAIT, and a SYN that may not start a new connection there gets a challenge
 //!   ACK (RFC 6191 drops it; `connection/time_wait.rs`).
 //! - The reordering timer waits for the first of the overtaken segments, not the last (RFC 8985 section
-//!   6.2, step 5; `send/scoreboard.rs`).
+//!   6.2, step 5; `send/queue/scoreboard.rs`).
 //! - The echoed timestamp says nothing about a retransmission above a hole (RFC 8985 section 6.2, step 2;
 //!   `send/ack_sample.rs`).
 //! - The loss of a retransmission reduces the window once more, which RFC 8985 leaves open and Linux does

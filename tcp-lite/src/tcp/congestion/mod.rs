@@ -2,7 +2,7 @@
 //!
 //! [`CongestionControl`] is the interface of an algorithm, [`Congestion`] the algorithm of a connection:
 //! an enum, dispatched by `match` without allocation. Not here: which bytes are in flight or lost
-//! (`send/scoreboard.rs`), and when recovery starts and ends and what it may send (`send/recovery.rs`).
+//! (`send/queue/scoreboard.rs`), and when recovery starts and ends and what it may send (`send/recovery.rs`).
 //! The window is in bytes and is compared with the bytes in flight before a segment is added, so in
 //! effect it is rounded up to a whole segment.
 

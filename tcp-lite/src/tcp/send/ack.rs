@@ -8,7 +8,7 @@
 //! | [`AckInfo`] | the fields of its segment | `connection/input.rs` | [`SendHalf::on_ack`] |
 //! | [`Handshake`] | the fields of the one that establishes the connection | `connection/open.rs` | [`SendHalf::establish`] |
 //! | [`PriorSendState`] | how things stood before it | `on_ack` | `on_ack`, `recovery.rs` |
-//! | [`AckSample`] | what it newly says of the send queue | `scoreboard.rs`, `queue.rs` | `recovery.rs` and its algorithms |
+//! | [`AckSample`] | what it newly says of the send queue | `queue` | `recovery.rs` and its algorithms |
 //! | [`AckKind`] | whether it is a duplicate, and echoes marks | `on_ack` | `recovery.rs` |
 //! | `congestion::Ack` | how the window may grow by it | `recovery.rs` | congestion control |
 

@@ -4,10 +4,10 @@
 //!
 //! | what | where | document |
 //! |---|---|---|
-//! | segments from `push` to acknowledgement | `queue.rs`, `push.rs` | RFC 9293 section 3.10.2 |
+//! | segments from `push` to acknowledgement | `queue`, `push.rs` | RFC 9293 section 3.10.2 |
 //! | the peer's window | `window.rs` | RFC 9293 sections 3.8.6, 3.10.7.4 |
 //! | an acknowledgement arrives | `ack.rs`, `ack_sample.rs` | RFC 9293 section 3.10.7.4, RFC 2018, 2883, 7323 |
-//! | which segments arrived, which are lost | `scoreboard.rs`, `sacks.rs`, `flight.rs`, `rack.rs` | RFC 2018, 6675, 8985 |
+//! | which segments arrived, which are lost | `queue/{scoreboard,sacks,flight}.rs`, `rack.rs` | RFC 2018, 6675, 8985 |
 //! | loss recovery | `recovery.rs`, `prr.rs`, `undo.rs`, `frto.rs`, `loss_probe.rs` | RFC 5681, 6582, 6937 (now 9937), 4015, 5682, 8985 |
 //! | when the window is reduced | `congestion_response.rs`, `reduction.rs` | RFC 3168, 5681 |
 //! | round-trip time and timeout | `rtt.rs`, `retransmission.rs`, `timers.rs` | RFC 6298, 7765, 9293 section 3.8.1 |
@@ -21,7 +21,6 @@ mod ack;
 mod ack_sample;
 mod check;
 mod congestion_response;
-mod flight;
 mod frto;
 mod loss_probe;
 mod next;
@@ -35,8 +34,6 @@ mod recovery;
 mod reduction;
 mod retransmission;
 mod rtt;
-mod sacks;
-mod scoreboard;
 #[cfg(test)]
 mod test_access;
 mod timers;

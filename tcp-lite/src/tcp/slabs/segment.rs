@@ -2,7 +2,7 @@
 //!
 //! A segment is frozen: its bytes never change, however often it is sent. Nor do its boundaries, unless it
 //! is cut because EMSS fell below its length, or by the persist timer to a small window. Records are
-//! linked by index. The queue of one connection is in `send/queue.rs`, the buffers are in `pages.rs`.
+//! linked by index. The queue of one connection is in `send/queue`, the buffers are in `pages.rs`.
 
 use std::num::NonZeroU32;
 use std::ops::Range;

@@ -6,11 +6,18 @@
 //! `slabs/segment.rs`, loss detection is in `scoreboard.rs`, and the order of transmission in
 //! `flight.rs`.
 
+mod check;
+mod flight;
+mod sacks;
+mod scoreboard;
+
+pub(super) use self::scoreboard::Detected;
+
 use dp::Mempool;
 
+use self::flight::Flight;
+use self::sacks::KnownSacks;
 use super::ack_sample::AckSample;
-use super::flight::Flight;
-use super::sacks::KnownSacks;
 use crate::Instant;
 use crate::tcp::SendError;
 use crate::tcp::slabs::{Marks, PageKey, PageKind, SegmentKey, SegmentSlab};

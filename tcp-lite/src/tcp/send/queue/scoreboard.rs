@@ -3,29 +3,35 @@
 //!
 //! The recovery process is in `recovery.rs`, RACK's state in `rack.rs`.
 
-use super::ack_sample::AckSample;
-use super::queue::SendQueue;
-use super::rack::Rack;
+use super::SendQueue;
 use super::sacks::KnownSacks;
+use crate::tcp::send::ack_sample::AckSample;
+use crate::tcp::send::rack::Rack;
 use crate::tcp::slabs::{Marks, SegmentKey, SegmentSlab, Sent};
 use crate::{Duration, Instant};
 
 /// Result of [`SendQueue::detect_lost`].
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Detected {
+pub(in crate::tcp::send) struct Detected {
     /// Segments newly marked lost.
-    pub(super) lost: u32,
+    pub(in crate::tcp::send) lost: u32,
     /// Those of them that had been retransmitted in this recovery.
-    pub(super) lost_again: u32,
+    pub(in crate::tcp::send) lost_again: u32,
     /// The latest transmission of those.
-    pub(super) latest: Option<Sent>,
+    pub(in crate::tcp::send) latest: Option<Sent>,
     /// When the next segment will be lost, if it is not acknowledged before.
-    pub(super) next: Option<Instant>,
+    pub(in crate::tcp::send) next: Option<Instant>,
 }
 
 impl SendQueue {
     /// The peer holds `start..end`: marks the segments wholly inside.
-    pub(super) fn sack(&mut self, slab: &mut SegmentSlab, start: u64, end: u64, sample: &mut AckSample) {
+    pub(in crate::tcp::send) fn sack(
+        &mut self,
+        slab: &mut SegmentSlab,
+        start: u64,
+        end: u64,
+        sample: &mut AckSample,
+    ) {
         let Some(from) = self.sacks.unknown_from(start, end) else { return };
         let last = self.sacks.last.filter(|key| slab.get(*key).pos <= from);
         let mut cursor = last.or(self.head);
@@ -59,13 +65,13 @@ impl SendQueue {
 
     /// Whether a segment arrived that was sent later than the one longest in flight.
     #[inline]
-    pub(super) fn is_overtaken(&self, slab: &SegmentSlab, rack: &Rack) -> bool {
+    pub(in crate::tcp::send) fn is_overtaken(&self, slab: &SegmentSlab, rack: &Rack) -> bool {
         self.flight.oldest.is_some_and(|key| rack.overtakes(slab.get(key).sent))
     }
 
     /// Marks segments lost that were overtaken for longer than `window` (RFC 8985 section 6.2, step 5).
     /// The RFC's timer waits for the last of the overtaken segments, this one for the first.
-    pub(super) fn detect_lost(
+    pub(in crate::tcp::send) fn detect_lost(
         &mut self,
         slab: &mut SegmentSlab,
         rack: &Rack,
@@ -93,7 +99,7 @@ impl SendQueue {
 
     /// Marks the oldest segment lost, if it is in flight and was not retransmitted in this recovery.
     /// Returns whether it did.
-    pub(super) fn mark_head_lost(&mut self, slab: &mut SegmentSlab) -> bool {
+    pub(in crate::tcp::send) fn mark_head_lost(&mut self, slab: &mut SegmentSlab) -> bool {
         let Some(key) = self.head else { return false };
         let marks = slab.get(key).marks;
         let lost = marks.contains(Marks::IN_FLIGHT) && !marks.contains(Marks::RETRANSMITTED_IN_RECOVERY);
@@ -116,7 +122,7 @@ impl SendQueue {
     /// by `before` (RFC 8985 section 6.3). If the oldest segment was selectively acknowledged, the peer
     /// has reneged (RFC 2018 section 8): nothing is then known to have arrived, and everything is lost.
     /// Returns whether the oldest segment had not been retransmitted before.
-    pub(super) fn mark_timed_out(&mut self, slab: &mut SegmentSlab, before: Instant) -> bool {
+    pub(in crate::tcp::send) fn mark_timed_out(&mut self, slab: &mut SegmentSlab, before: Instant) -> bool {
         let reneged = self.head.is_some_and(|key| slab.get(key).marks.contains(Marks::SACKED));
         let first = self.head.is_none_or(|key| !slab.get(key).marks.contains(Marks::RETRANSMITTED));
         if reneged {
@@ -141,7 +147,7 @@ impl SendQueue {
     }
 
     /// Recovery is over: retransmitted segments may be inferred lost again.
-    pub(super) fn forget_retransmissions(&mut self, slab: &mut SegmentSlab) {
+    pub(in crate::tcp::send) fn forget_retransmissions(&mut self, slab: &mut SegmentSlab) {
         let mut cursor = self.head;
         while let Some(key) = cursor {
             if self.unsent == Some(key) {
@@ -153,7 +159,7 @@ impl SendQueue {
     }
 
     /// Recovery was spurious: segments that were marked lost and not retransmitted are in flight again.
-    pub(super) fn restore_lost(&mut self, slab: &mut SegmentSlab) {
+    pub(in crate::tcp::send) fn restore_lost(&mut self, slab: &mut SegmentSlab) {
         let (mut cursor, mut near) = (self.head, None);
         while let Some(key) = cursor.filter(|key| self.lost_bytes > 0 && self.unsent != Some(*key)) {
             let segment = slab.get(key);
@@ -172,7 +178,7 @@ impl SendQueue {
 
     /// Marks segments in flight of more than `emss` bytes lost: the path dropped them. The others are
     /// not affected.
-    pub(super) fn mark_oversized(&mut self, slab: &mut SegmentSlab, emss: u32) {
+    pub(in crate::tcp::send) fn mark_oversized(&mut self, slab: &mut SegmentSlab, emss: u32) {
         let mut cursor = self.head;
         while let Some(key) = cursor.filter(|key| self.unsent != Some(*key)) {
             let segment = slab.get(key);
@@ -184,7 +190,7 @@ impl SendQueue {
     }
 
     /// The oldest segment marked lost.
-    pub(super) fn next_to_retransmit(&mut self, slab: &SegmentSlab) -> Option<SegmentKey> {
+    pub(in crate::tcp::send) fn next_to_retransmit(&mut self, slab: &SegmentSlab) -> Option<SegmentKey> {
         if self.lost_bytes == 0 {
             return None;
         }
@@ -199,7 +205,7 @@ impl SendQueue {
     }
 
     /// A segment was retransmitted, in a recovery or not.
-    pub(super) fn on_retransmitted(
+    pub(in crate::tcp::send) fn on_retransmitted(
         &mut self,
         slab: &mut SegmentSlab,
         key: SegmentKey,
@@ -224,8 +230,8 @@ fn clear_retransmitted_in_recovery(slab: &mut SegmentSlab, key: SegmentKey) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ack_sample::RetransmitFilter;
     use super::*;
+    use crate::tcp::send::ack_sample::RetransmitFilter;
 
     const LEN: u64 = 100;
 
