@@ -243,3 +243,37 @@ impl Listeners {
         slot.listener.as_mut().filter(|_| slot.generation == id.generation)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::invariant::assert_found;
+    use crate::secrets::Secrets;
+
+    const REMOTE: IpAddress = IpAddress::v4(10, 0, 0, 2);
+
+    #[test]
+    fn counts_that_no_connections_have_are_found() {
+        type Break = fn(&mut Listener);
+        let broken: [(Break, &str); 5] = [
+            (|listener| listener.half_open += 1, "(3, 2) half-open of 2 at 7471"),
+            (|listener| listener.half_open -= 1, "(1, 2) half-open of 2 at 7471"),
+            (|listener| _ = listener.by_address.remove(&REMOTE), "(2, 0) half-open of 2 at 7471"),
+            (|listener| _ = listener.by_address.insert(REMOTE, 1), "(2, 1) half-open of 2 at 7471"),
+            (
+                |listener| _ = listener.by_address.insert(IpAddress::v4(10, 0, 0, 3), 1),
+                "(2, 3) half-open of 2 at 7471",
+            ),
+        ];
+        for (break_it, what) in broken {
+            let mut listeners = Listeners::new(4, 8, Secrets::new([7; 32]).table_state());
+            let id = listeners.add(7471, ListenConfig::default()).unwrap();
+            for _ in 0..2 {
+                assert_eq!(listeners.try_half_open(Instant::ZERO, id, &REMOTE), Admission::Counted);
+            }
+            listeners.check(|_| 2).unwrap();
+            break_it(listeners.get_mut(id).unwrap());
+            assert_found(listeners.check(|_| 2), what);
+        }
+    }
+}

@@ -147,6 +147,7 @@ mod tests {
 
     use super::*;
     use crate::facade::IpAddress;
+    use crate::invariant::assert_found;
     use crate::secrets::Secrets;
 
     fn table() -> ConnTable {
@@ -210,5 +211,27 @@ mod tests {
         ];
         assert!(others.iter().all(|other| table.hash(other) != table.hash(&tuple)));
         assert_eq!(table.hash(&tuple), table.hash(&tuple.clone()));
+    }
+
+    #[test]
+    fn a_table_whose_parts_disagree_is_found() {
+        type Break = fn(&mut ConnTable);
+        let broken: [(Break, &str); 6] = [
+            (|table| table.taken += 1, "3 and 2 places for 2"),
+            (|table| table.taken -= 1, "1 and 2 places for 2"),
+            (|table| table.places[0].slot = FREE, "2 and 1 places for 2"),
+            (|table| table.places.truncate(3), "2 of 3 places"),
+            (|table| table.places[1].hash = TupleHash(9), "slot Some(1) is not found by its hash"),
+            (|table| table.places.swap(1, 2), "slot Some(1) is not found by its hash"),
+        ];
+        for (break_it, what) in broken {
+            let mut table = table();
+            for slot in [0, 1] {
+                table.insert(TupleHash(0), slot);
+            }
+            table.check(2).unwrap();
+            break_it(&mut table);
+            assert_found(table.check(2), what);
+        }
     }
 }

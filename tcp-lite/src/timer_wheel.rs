@@ -230,6 +230,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::invariant::assert_found;
 
     #[derive(Clone, Debug)]
     enum Step {
@@ -290,6 +291,43 @@ mod tests {
                 }
                 prop_assert!(model.values().all(|d| *d > now));
             }
+        }
+    }
+
+    /// At 100 us: timers 0 and 1 wait for 105 us in list 41 of level 0, timer 2 is due, timer 3 idle.
+    fn wheel() -> TimerWheel {
+        let mut wheel = TimerWheel::new();
+        wheel.grow(4);
+        assert_eq!(wheel.expired(Instant::from_micros(100)), None);
+        for (slot, us) in [(0, 105), (1, 105), (2, 99)] {
+            wheel.set(slot, Some(Instant::from_micros(us)));
+        }
+        wheel
+    }
+
+    #[test]
+    fn a_wheel_whose_parts_disagree_is_found() {
+        type Break = fn(&mut TimerWheel);
+        let broken: [(Break, &str); 13] = [
+            (|wheel| wheel.levels[0].occupied = 0, "level 0, list 41: occupied false, 1"),
+            (|wheel| wheel.levels[3].occupied = 1, "level 3, list 0: occupied true, 4294967295"),
+            (|wheel| wheel.levels[0].heads[41] = NONE, "level 0, list 41: occupied true, 4294967295"),
+            (|wheel| wheel.levels[0].heads[41] = 4, "no timer 4"),
+            (|wheel| wheel.due = 4, "no timer 4"),
+            (|wheel| wheel.due = 3, "timer 3 is not where it says"),
+            (|wheel| wheel.due = NONE, "2 timers linked of 3"),
+            (|wheel| wheel.timers[1].next = NONE, "2 timers linked of 3"),
+            (|wheel| wheel.timers[0].place = TimerPlace::Idle, "timer 0 is not where it says"),
+            (|wheel| wheel.timers[3].place = TimerPlace::Due, "3 timers linked of 4"),
+            (|wheel| wheel.timers[0].previous = NONE, "timer 0 is not where it says"),
+            (|wheel| wheel.timers[0].next = 1, "timer 1 is not where it says"),
+            (|wheel| wheel.now_us = 106, "timer 1 was due at 105 us, it is 106 us"),
+        ];
+        for (break_it, what) in broken {
+            let mut wheel = wheel();
+            wheel.check().unwrap();
+            break_it(&mut wheel);
+            assert_found(wheel.check(), what);
         }
     }
 }

@@ -2,9 +2,9 @@
 //! passed (RFC 8985 section 6).
 //!
 //! This is the state of a connection; the walk along the segments in flight, oldest transmission first,
-//! is `SendQueue::detect_lost` (`queue/scoreboard.rs`). Every transmission counts, so retransmissions that are
-//! lost again are found like any other segment. `DupThresh` (RFC 6675) remains as the point from which
-//! the reordering window is zero, until reordering is seen (section 6.2, step 4). RFC 6675's other
+//! is `SendQueue::detect_lost` (`queue/scoreboard.rs`). Every transmission counts, so retransmissions
+//! that are lost again are found like any other segment. `DupThresh` (RFC 6675) remains as the point from
+//! which the reordering window is zero, until reordering is seen (section 6.2, step 4). RFC 6675's other
 //! rules, its rescue retransmission included, would find nothing that RACK and the tail loss probe do
 //! not. RACK needs SACK; without it NewReno's rules apply (`recovery.rs`).
 

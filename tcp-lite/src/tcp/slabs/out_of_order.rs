@@ -262,6 +262,7 @@ fn buffer_bytes(pool: &Mempool) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::invariant::assert_found;
 
     fn conn(slot: u32) -> ConnId {
         ConnId { slot, generation: 0 }
@@ -323,5 +324,61 @@ mod tests {
         assert_eq!((slab.charged, slab.len()), (200, 1));
         assert_eq!(slab.take(conn(7)), Some(RangesKey::of(0)));
         assert_eq!(slab.ask(8000).as_slice(), [(conn(1), 100)], "who holds nothing is not asked");
+    }
+
+    /// What [`OutOfOrderSlab::check_set`] says of the set of connection 0, which has one range and holds 200
+    /// bytes in 500.
+    fn check_set(slab: &OutOfOrderSlab) -> Check {
+        slab.check_set(RangesKey::of(0), conn(0), (200, 500), (10, 100))
+    }
+
+    #[test]
+    fn a_set_that_does_not_fit_its_connection_is_found() {
+        type Break = fn(&mut OutOfOrderSlab);
+        let broken: [(Break, &str); 7] = [
+            (|slab| slab.remove(RangesKey::of(0)), "RangesKey(1) is not there"),
+            (|slab| slab.records[0] = Ranges::default(), "a set of ranges without any"),
+            (|slab| slab.records[0].insert(5, 8), "the range 5..8 behind 10"),
+            (
+                |slab| slab.holders[0].conn = conn(1),
+                "the ranges of ConnId { slot: 0, generation: 0 } belong to",
+            ),
+            (|slab| slab.holders[0].held = 201, "(201, 500) charged for 200 and 500 bytes"),
+            (|slab| slab.holders[0].charged = 200, "(200, 200) charged for 200 and 500 bytes"),
+            (|slab| slab.charge(RangesKey::of(0), 0, 0), "(0, 0) charged for 200 and 500 bytes"),
+        ];
+        for (break_it, what) in broken {
+            let mut slab = holding(&[(200, 500)]);
+            slab.records[0].insert(20, 30);
+            check_set(&slab).unwrap();
+            break_it(&mut slab);
+            assert_found(check_set(&slab), what);
+        }
+    }
+
+    #[test]
+    fn a_slab_whose_sums_do_not_fit_is_found() {
+        type Break = fn(&mut OutOfOrderSlab);
+        let broken: [(Break, &str); 6] = [
+            (|slab| _ = slab.take(conn(5)), "2 sets of ranges, 1 holes"),
+            (|slab| slab.charged += 1, "201 bytes charged of 200"),
+            (|slab| slab.holders[0].charged = 100, "200 bytes charged of 100"),
+            (|slab| slab.on_asked(), "1 requests counted of 0"),
+            (
+                |slab| {
+                    slab.holders[1].charged = 7;
+                    slab.charged += 7;
+                },
+                "a free set of ranges holds something",
+            ),
+            (|slab| slab.holders[1].held = 7, "a free set of ranges holds something"),
+        ];
+        for (break_it, what) in broken {
+            let mut slab = holding(&[(200, 0), (300, 0)]);
+            slab.remove(RangesKey::of(1));
+            slab.check(1, 0).unwrap();
+            break_it(&mut slab);
+            assert_found(slab.check(1, 0), what);
+        }
     }
 }

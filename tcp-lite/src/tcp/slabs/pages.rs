@@ -207,6 +207,7 @@ impl Pages {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::invariant::assert_found;
 
     #[test]
     fn small_buffers_are_left_for_what_arrives_and_large_ones_taken_first() {
@@ -251,5 +252,35 @@ mod tests {
         assert_eq!(pages.view(page, 2..4).unwrap().head(), b"et");
         assert_eq!([(); 3].map(|()| pages.leave(page)), [None, None, Some(PageKind::Small)]);
         assert_eq!((pages.len(), pool.available()), (0, 1));
+    }
+
+    #[test]
+    fn pages_that_do_not_fit_their_segments_are_found() {
+        type Break = fn(&mut Pages, &mut Vec<(PageKey, Range<usize>)>, &mut Vec<PageKey>);
+        let broken: [(Break, &str); 9] = [
+            (|_, places, _| places[1].1.end = 7, "a segment at 3..7 of PageKey(1), which has no such bytes"),
+            (|pages, _, _| drop(pages.records.remove(0)), "which has no such bytes"),
+            (|pages, _, _| pages.records[0].segments += 1, "page 0 counts 3 segments of 2"),
+            (|_, places, _| _ = places.pop(), "page 0 counts 2 segments of 1"),
+            (|_, _, open| open.clear(), "page 1 is there for nobody"),
+            (|pages, _, _| pages.small += 1, "3 small pages counted of 2"),
+            (|pages, _, _| pages.small -= 1, "1 small pages counted of 2"),
+            (|pages, _, _| pages.records[0].kind = PageKind::Bulk, "2 small pages counted of 1"),
+            (
+                |pages, _, _| _ = pages.close_if_empty(PageKey(NonZeroU32::MIN.saturating_add(1))),
+                "is open and not there",
+            ),
+        ];
+        let pool = Mempool::heap("small", 2, 2048);
+        for (break_it, what) in broken {
+            let mut pages = Pages::new(8, 8);
+            let [full, open] = [(); 2].map(|()| pages.open((&pool, None), 1460, 0).unwrap().0);
+            let ends = [pages.fill(full, 3), pages.fill(full, 3)].map(|start| start as usize + 3);
+            let mut places = ends.map(|end| (full, end - 3..end)).to_vec();
+            let mut open = vec![open];
+            pages.check(places.iter().cloned(), &open).unwrap();
+            break_it(&mut pages, &mut places, &mut open);
+            assert_found(pages.check(places.into_iter(), &open), what);
+        }
     }
 }

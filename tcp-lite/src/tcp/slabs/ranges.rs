@@ -177,6 +177,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::invariant::assert_found;
 
     fn spans(ranges: &Ranges) -> Vec<(u64, u64)> {
         ranges.sorted.iter().map(|range| (range.start, range.end)).collect()
@@ -355,6 +356,27 @@ mod tests {
                     prop_assert!((range.start..range.end).all(|byte| bytes.contains(&byte)));
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_set_whose_parts_disagree_is_found() {
+        type Break = fn(&mut Ranges);
+        let broken: [(Break, &str); 8] = [
+            (|ranges| ranges.sorted[0].start = 8, "the range 8..20 behind 9"),
+            (|ranges| ranges.sorted[0].start = 9, "the range 9..20 behind 9"),
+            (|ranges| ranges.sorted[1].end = 30, "the range 30..30 behind 20"),
+            (|ranges| ranges.sorted[1].start = 20, "the range 20..40 behind 20"),
+            (|ranges| ranges.sorted.swap(0, 1), "the range 10..20 behind 40"),
+            (|ranges| ranges.sorted[1].end = 51, "a range ends at 51, beyond the edge 50"),
+            (|ranges| ranges.bytes += 1, "21 bytes counted in ranges of 20"),
+            (|ranges| ranges.bytes -= 1, "19 bytes counted in ranges of 20"),
+        ];
+        for (break_it, what) in broken {
+            let mut ranges = of(&[(10, 20), (30, 40)]);
+            ranges.check(9, 50).unwrap();
+            break_it(&mut ranges);
+            assert_found(ranges.check(9, 50), what);
         }
     }
 

@@ -147,3 +147,58 @@ impl Search {
         self.set_next_size(emss)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use dp::Mempool;
+
+    use super::*;
+    use crate::invariant::assert_found;
+
+    /// A slab with one search, whose probe of 1000 bytes waits to be sent.
+    fn searching() -> (SearchSlab, SearchKey) {
+        let mut buf = Mempool::heap("search", 1, 2048).alloc().unwrap();
+        assert!(buf.append_slice(&[0; 1000]));
+        let probe = Some(Probe { buf, pos: 1 });
+        let mut slab = SearchSlab::new(4);
+        let key = slab.take(Search { stage: SearchStage::Ready, probe, ..Search::new(1000) }).unwrap();
+        (slab, key)
+    }
+
+    #[test]
+    fn a_search_whose_parts_disagree_is_found() {
+        type Break = fn(&mut Search);
+        let broken: [(Break, &str); 6] = [
+            (|search| search.size = 1001, "1000 of 1001 bytes sent"),
+            (|search| search.probe = None, "0 of 1000 bytes sent"),
+            (|search| search.high = 999, "1000, 1000"),
+            (
+                |search| {
+                    search.stage = SearchStage::Gathering;
+                    search.size = 999;
+                },
+                "1000, 999",
+            ),
+            (|search| search.stage = SearchStage::InFlight, "InFlight, a probe waits: true"),
+            (|search| search.stage = SearchStage::Gathering, "Gathering, a probe waits: true"),
+        ];
+        for (break_it, what) in broken {
+            let (mut slab, key) = searching();
+            slab.check_search(key, true).unwrap();
+            break_it(slab.get_mut(key));
+            assert_found(slab.check_search(key, true), what);
+        }
+        let (slab, key) = searching();
+        assert_found(slab.check_search(key, false), "Ready, a probe waits: false");
+    }
+
+    #[test]
+    fn a_search_that_nobody_has_is_found_and_one_that_is_not_there() {
+        let (mut slab, key) = searching();
+        slab.check(1).unwrap();
+        assert_found(slab.check(0), "1 searches of 0");
+        slab.remove(key);
+        assert_found(slab.check(1), "0 searches of 1");
+        assert_found(slab.check_search(key, true), "SearchKey(1) is not there");
+    }
+}

@@ -309,3 +309,31 @@ impl SegmentSlab {
         (next, self.pages.leave(page).map(|kind| (page, kind)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::invariant::assert_found;
+
+    #[test]
+    fn records_that_are_in_no_queue_are_found_and_those_outside_of_their_page() {
+        type Break = fn(&mut SegmentSlab, [SegmentKey; 2]);
+        let broken: [(Break, &str); 6] = [
+            (|slab, [first, _]| _ = slab.records.remove(first.record()), "1 segment records, 2 in queues"),
+            (|slab, [first, _]| _ = slab.split(first, 10), "3 segment records, 2 in queues"),
+            (|slab, [_, last]| slab.get_mut(last).len += 1, "a segment at 100..201 of PageKey(1)"),
+            (|slab, [_, last]| slab.get_mut(last).offset += 1, "a segment at 101..201 of PageKey(1)"),
+            (|slab, [first, _]| slab.pages.share(slab.get(first).page), "page 0 counts 3 segments of 2"),
+            (|slab, [first, _]| _ = slab.pages.leave(slab.get(first).page), "page 0 counts 1 segments of 2"),
+        ];
+        let pool = Mempool::heap("segments", 1, 2048);
+        for (break_it, what) in broken {
+            let mut slab = SegmentSlab::new(8, 8);
+            let (page, _) = slab.open_page((&pool, None), 100, 0).unwrap();
+            let keys = [1, 101].map(|pos| slab.insert(page, 100, pos));
+            slab.check(2, &[]).unwrap();
+            break_it(&mut slab, keys);
+            assert_found(slab.check(2, &[]), what);
+        }
+    }
+}

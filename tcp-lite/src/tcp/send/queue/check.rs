@@ -106,3 +106,193 @@ impl SendQueue {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use dp::Mempool;
+
+    use super::*;
+    use crate::Instant;
+    use crate::invariant::assert_found;
+    use crate::tcp::slabs::Sent;
+
+    const LEN: u64 = 100;
+
+    /// A queue of five segments: SACKed, lost, two in flight, unsent.
+    struct Queued {
+        slab: SegmentSlab,
+        queue: SendQueue,
+        keys: [SegmentKey; 5],
+    }
+
+    impl Queued {
+        fn new() -> Self {
+            let pool = Mempool::heap("test", 64, 2048);
+            let (mut slab, mut queue) = (SegmentSlab::new(64, 64), SendQueue::new());
+            (queue.una, queue.nxt) = (1, 1);
+            for _ in 0..5 {
+                queue.page(&mut slab, (&pool, None), LEN as usize).expect("a buffer");
+                queue.push(&mut slab, LEN as usize);
+            }
+            for ms in 0..4 {
+                queue.on_sent(&mut slab, Instant::from_millis(ms));
+            }
+            let keys: Vec<_> = slab.iter_from(queue.head.expect("a segment")).collect();
+            let keys: [SegmentKey; 5] = keys.try_into().expect("five segments");
+            queue.set_marks(&mut slab, keys[0], Marks::SACKED);
+            queue.set_marks(&mut slab, keys[1], Marks::LOST);
+            (queue.retransmit_from, queue.sacks.last) = (Some(keys[1]), Some(keys[0]));
+            Self { slab, queue, keys }
+        }
+
+        fn check(&self) -> Check {
+            self.queue.check(&self.slab)?;
+            self.queue.check_positions(&self.slab)
+        }
+
+        fn segment(&mut self, number: usize) -> &mut Segment {
+            self.slab.get_mut(self.keys[number])
+        }
+
+        /// A key without a record.
+        fn dangling(&mut self) -> SegmentKey {
+            let page = self.segment(0).page;
+            let key = self.slab.insert(page, 1, 0);
+            let _ = self.slab.remove(key);
+            key
+        }
+    }
+
+    type Break = fn(&mut Queued);
+
+    #[track_caller]
+    fn assert_all_found(broken: &[(Break, &str)]) {
+        for (break_it, what) in broken {
+            let mut queued = Queued::new();
+            queued.check().expect("invariants");
+            break_it(&mut queued);
+            assert_found(queued.check(), what);
+        }
+    }
+
+    #[test]
+    fn a_torn_queue_is_found() {
+        assert_all_found(&[
+            (|q| q.segment(2).pos += 1, "a gap in the queue at 202"),
+            (|q| q.segment(2).len += 1, "a gap in the queue at 301"),
+            (|q| q.segment(4).len = 0, "a segment without bytes at 401"),
+            (|q| q.segment(3).next = None, "a cursor outside of the queue"),
+            (|q| q.segment(4).next = Some(q.dangling()), "is linked and not there"),
+            (|q| q.queue.head = Some(q.dangling()), "is linked and not there"),
+            (|q| q.queue.head = q.segment(0).next, "a cursor outside of the queue"),
+            (|q| q.queue.tail = Some(q.keys[3]), "the tail is"),
+            (|q| q.queue.tail = None, "the tail is None"),
+        ]);
+    }
+
+    #[test]
+    fn segments_linked_in_a_circle_are_found() {
+        let mut q = Queued::new();
+        q.segment(3).sent_after = Some(q.keys[2]);
+        let mut walk = q.queue.keys(&q.slab, Some(q.keys[2]), |segment| segment.sent_after);
+        let circle = walk.find_map(Check::err).map_or(Ok(()), Err);
+        assert_found(circle, "segments linked in a circle");
+        // In a whole check the link back to the segment before it shows first.
+        assert_found(q.check(), "the order of transmission is torn at 201");
+    }
+
+    #[test]
+    fn cursors_outside_of_the_queue_are_found() {
+        assert_all_found(&[
+            (|q| q.queue.unsent = Some(q.dangling()), "Marks(0x0) at 401"),
+            (
+                |q| q.queue.retransmit_from = Some(q.dangling()),
+                "lost in front of the next to be sent again: 101",
+            ),
+            (
+                |q| {
+                    q.queue.set_marks(&mut q.slab, q.keys[1], Marks::SACKED);
+                    q.queue.retransmit_from = Some(q.dangling());
+                },
+                "a cursor outside of the queue",
+            ),
+            (|q| q.queue.sacks.last = Some(q.dangling()), "a cursor outside of the queue"),
+        ]);
+    }
+
+    #[test]
+    fn marks_that_do_not_fit_are_found() {
+        assert_all_found(&[
+            (|q| q.segment(2).marks = Marks::empty(), "Marks(0x0) at 201"),
+            (|q| q.segment(4).marks = Marks::LOST, "Marks(LOST) at 401"),
+            (|q| q.segment(0).marks |= Marks::LOST, "Marks(SACKED | LOST) at 1"),
+            (|q| q.queue.unsent = None, "Marks(0x0) at 401"),
+            (|q| q.queue.unsent = Some(q.keys[3]), "Marks(IN_FLIGHT) at 301"),
+            (
+                |q| q.queue.retransmit_from = Some(q.keys[2]),
+                "lost in front of the next to be sent again: 101",
+            ),
+            (|q| q.queue.retransmit_from = None, "lost in front of the next to be sent again: 101"),
+        ]);
+    }
+
+    #[test]
+    fn sums_that_do_not_fit_the_marks_are_found() {
+        assert_all_found(&[
+            (|q| q.queue.sacked_bytes -= 1, "SACKed, lost, queued: (99, 1, 100, 5) of (100, 1, 100, 5)"),
+            (|q| q.queue.sacked_segments += 1, "SACKed, lost, queued: (100, 2, 100, 5) of (100, 1, 100, 5)"),
+            (|q| q.queue.lost_bytes += 1, "SACKed, lost, queued: (100, 1, 101, 5) of (100, 1, 100, 5)"),
+            (|q| q.queue.segments -= 1, "SACKed, lost, queued: (100, 1, 100, 4) of (100, 1, 100, 5)"),
+            (|q| q.queue.small_pages += 1, "2 small pages of 1"),
+            (|q| q.queue.small_pages -= 1, "0 small pages of 1"),
+        ]);
+    }
+
+    #[test]
+    fn a_torn_order_of_transmission_is_found() {
+        assert_all_found(&[
+            (
+                |q| {
+                    q.segment(2).marks = Marks::SACKED;
+                    q.queue.sacked_bytes += LEN;
+                    q.queue.sacked_segments += 1;
+                },
+                "in flight and marked Marks(SACKED)",
+            ),
+            (|q| q.queue.flight.unlink(&mut q.slab, q.keys[2]), "1 segments in flight are not linked"),
+            (|q| q.segment(2).sent_after = None, "1 segments in flight are not linked"),
+            (|q| q.segment(3).sent_before = None, "the order of transmission is torn at 301"),
+            (|q| q.segment(3).sent_after = Some(q.dangling()), "is linked and not there"),
+            (
+                |q| q.segment(2).sent = Sent { nr: 9, ..q.segment(2).sent },
+                "sent before the one in front: 301",
+            ),
+            (
+                |q| {
+                    let before = q.queue.flight;
+                    q.queue.on_sent(&mut q.slab, Instant::from_millis(9));
+                    q.queue.flight = before;
+                },
+                "the newest in flight is",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn positions_that_do_not_fit_are_found() {
+        assert_all_found(&[
+            (|q| q.queue.una = 402, "SND.UNA 402, SND.NXT 401, end 501"),
+            (|q| q.queue.nxt = 503, "SND.UNA 1, SND.NXT 503, end 501"),
+            (|q| q.queue.una = 101, "SND.UNA 101, the oldest segment 1..101"),
+            (|q| q.queue.end = 502, "the queue ends at 501, not 502"),
+            (|q| q.queue.nxt = 301, "SND.NXT 301, unsent 401"),
+            (
+                |q| {
+                    q.queue.on_sent(&mut q.slab, Instant::from_millis(9));
+                    q.queue.nxt = 500;
+                },
+                "SND.NXT 500, end 501, nothing unsent",
+            ),
+        ]);
+    }
+}

@@ -35,9 +35,9 @@ pub(super) struct SendQueue {
     /// The page that the next segment is written to, if it fits.
     open_page: Option<PageKey>,
     /// Segments in the order of transmission.
-    pub(super) flight: Flight,
+    flight: Flight,
     /// The SACK blocks processed last.
-    pub(super) sacks: KnownSacks,
+    sacks: KnownSacks,
     /// The oldest unacknowledged position (SND.UNA).
     pub(super) una: u64,
     /// The next position to send (SND.NXT).
