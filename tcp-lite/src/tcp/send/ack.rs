@@ -72,16 +72,16 @@ pub(super) struct AckKind {
 impl SendHalf {
     /// Our SYN is acknowledged and the peer's has arrived.
     pub(in crate::tcp) fn establish(&mut self, ctx: &mut Ctx<'_>, segment: &Handshake) {
-        let syn_lost = self.timers.syn_sends > 1;
-        let sample_us = match self.timers.syn_sends {
+        let syn_lost = self.has_sent_syn_again();
+        let sample_us = match self.timers.syn_sends() {
             // A SYN cookie: the time of the SYN-ACK is not known.
             0 => None,
-            1 => Some(micros_since(ctx.now, self.timers.control_sent_at)),
+            1 => Some(micros_since(ctx.now, self.timers.control_sent_at())),
             // An echo of an earlier SYN is ambiguous: the path may be long, or an answer was lost and
             // its timer counted too. A sample of that many seconds would distort the RTT for long.
             _ => self
                 .echo_ms(segment.echo)
-                .filter(|echo_ms| !is_before(*echo_ms, self.timers.control_sent_at.total_millis() as u32))
+                .filter(|echo_ms| !is_before(*echo_ms, self.timers.control_sent_at().total_millis() as u32))
                 .and_then(|echo_ms| self.timestamp_rtt_us(ctx, echo_ms)),
         };
         match sample_us {
@@ -101,8 +101,7 @@ impl SendHalf {
         }
         let shift = if segment.is_syn { 0 } else { self.agreed.window_scale.unwrap_or(0) };
         self.window.establish(segment.pos, u64::from(segment.window) << shift);
-        self.timers.progress = ctx.now;
-        self.timers.running = None;
+        self.timers.on_established(ctx.now);
     }
 
     /// The peer sent a segment from below RCV.NXT: a duplicate, or a probe. (What is acceptable comes by
@@ -151,7 +150,7 @@ impl SendHalf {
         if self.is_blocked_by_window(ctx) {
             // The peer is alive, but its window is too small: that is not a lack of progress (RFC 9293
             // section 3.8.6.1).
-            self.timers.progress = ctx.now;
+            self.timers.restart_user_timeout(ctx.now);
         }
         self.raise_writable(ctx);
         fin_acked
@@ -235,14 +234,11 @@ impl SendHalf {
 
     /// SND.UNA advanced.
     fn on_progress(&mut self, ctx: &Ctx<'_>) {
-        self.timers.progress = ctx.now;
         self.path.on_progress();
         if !self.is_window_silly(ctx) {
-            self.timers.persist_backoff = 0;
+            self.timers.forget_persist_backoff();
         }
-        self.timers.running = None;
-        self.timers.pto_from = ctx.now;
-        self.timers.rto_not_before = ctx.now + Duration::from_micros(u64::from(self.rtt.srtt_us()));
+        self.timers.on_acked(ctx.now, Duration::from_micros(u64::from(self.rtt.srtt_us())));
     }
 
     /// Whether the peer's window does not cover the oldest queued segment: nothing is in flight and the

@@ -27,7 +27,7 @@ impl SendHalf {
 
     /// A timer runs while anything is in flight.
     pub(in crate::tcp) fn check_timer(&self) -> Check {
-        let (outstanding, timer) = (self.queue.outstanding(), self.timers.running);
+        let (outstanding, timer) = (self.queue.outstanding(), self.timers.running());
         let watches = timer.is_some_and(|(_, timer)| timer != SendTimer::Persist);
         ensure!(outstanding == 0 || watches, "{outstanding} outstanding, and the timer is {timer:?}");
         Ok(())

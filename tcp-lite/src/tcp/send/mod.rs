@@ -10,7 +10,7 @@
 //! | which segments arrived, which are lost | `queue/{scoreboard,sacks,flight}.rs`, `rack.rs` | RFC 2018, 6675, 8985 |
 //! | loss recovery | `recovery.rs`, `prr.rs`, `undo.rs`, `frto.rs`, `loss_probe.rs` | RFC 5681, 6582, 6937 (now 9937), 4015, 5682, 8985 |
 //! | when the window is reduced | `congestion_response.rs`, `reduction.rs` | RFC 3168, 5681 |
-//! | round-trip time and timeout | `rtt.rs`, `retransmission.rs`, `timers.rs` | RFC 6298, 7765, 9293 section 3.8.1 |
+//! | round-trip time and timeout | `rtt.rs`, `retransmission.rs`, `deadline.rs`, `timers.rs` | RFC 6298, 7765, 9293 section 3.8.1 |
 //! | segment size | `path_mtu.rs` | RFC 8899, 1191, 8201 |
 //! | the next segment to send | `next.rs`, `train.rs`, `pacing.rs` | RFC 9293 section 3.8, RFC 5681 |
 //!
@@ -21,6 +21,7 @@ mod ack;
 mod ack_sample;
 mod check;
 mod congestion_response;
+mod deadline;
 mod frto;
 mod loss_probe;
 mod next;
@@ -42,9 +43,9 @@ mod undo;
 mod window;
 
 pub(super) use ack::{AckInfo, Handshake};
+pub(super) use deadline::first_of;
 pub(crate) use next::Payload;
 pub(super) use next::{Outgoing, SendKind};
-pub(super) use timers::first_of;
 
 use bitflags::bitflags;
 

@@ -116,9 +116,8 @@ impl SendHalf {
             SendKind::Syn => {
                 self.pending.remove(Pending::SYN);
                 self.queue.on_syn_sent();
-                self.timers.control_sent_at = ctx.now;
-                self.timers.syn_sends = self.timers.syn_sends.saturating_add(1);
-                if self.timers.syn_sends > 1 {
+                self.timers.on_syn_sent(ctx.now);
+                if self.has_sent_syn_again() {
                     ctx.counters.tx_retransmits += 1;
                     self.retransmits += 1;
                 }
@@ -138,17 +137,14 @@ impl SendHalf {
                 if self.queue.nxt > self.queue.end {
                     ctx.counters.tx_retransmits += 1;
                     self.retransmits += 1;
+                    self.timers.on_fin_sent_again(ctx.now);
                 } else {
-                    if self.queue.outstanding() == 0 {
-                        self.timers.progress = ctx.now;
-                    }
-                    self.timers.pto_from = ctx.now;
+                    self.timers.on_fin_sent(ctx.now, self.queue.outstanding() == 0);
                 }
                 if self.pending.contains(Pending::LOSS_PROBE) {
                     self.on_loss_probe_sent(ctx, self.queue.end + 1, true);
                 }
                 self.fin = Fin::Sent;
-                self.timers.control_sent_at = ctx.now;
                 self.queue.on_fin_sent();
             }
             SendKind::WindowProbe => self.pending.remove(Pending::WINDOW_PROBE),
@@ -162,23 +158,19 @@ impl SendHalf {
 
     #[inline]
     fn on_new_sent(&mut self, ctx: &mut Ctx<'_>) {
-        if self.queue.outstanding() == 0 {
-            self.timers.progress = ctx.now;
-        }
+        self.timers.on_data_sent(ctx.now, self.queue.outstanding() == 0);
         let len = self.queue.on_sent(ctx.segments, ctx.now);
         self.recovery.prr.on_sent(u64::from(len));
         self.pace(ctx, len);
         self.recovery.frto.on_new_sent();
         self.reduction.on_new_sent();
-        self.timers.data_sent_at = ctx.now;
-        self.timers.pto_from = ctx.now;
         self.pending.remove(Pending::CUT);
     }
 
     fn on_retransmitted(&mut self, ctx: &mut Ctx<'_>, key: SegmentKey) {
         ctx.counters.tx_retransmits += 1;
         self.retransmits += 1;
-        self.timers.data_sent_at = ctx.now;
+        self.timers.on_data_sent_again(ctx.now);
         let recovering = self.recovery.phase != Phase::Open;
         self.queue.on_retransmitted(ctx.segments, key, ctx.now, recovering);
         let len = ctx.segments.get(key).len;
@@ -203,7 +195,7 @@ impl SendHalf {
         ctx.counters.tail_loss_probes += 1;
         self.pending.remove(Pending::LOSS_PROBE);
         self.recovery.loss_probe.on_sent(end, self.queue.nxt, again);
-        self.timers.rto_not_before = ctx.now + self.rtt.rto();
+        self.timers.delay_rto(ctx.now + self.rtt.rto());
     }
 
     /// Accounts for a segment of `len` bytes that was sent, new or again.

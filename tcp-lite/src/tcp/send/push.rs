@@ -62,9 +62,9 @@ impl SendHalf {
     /// [`on_pushed`](Self::on_pushed).
     pub(in crate::tcp) fn push(&mut self, ctx: &mut Ctx<'_>, bytes: usize) {
         if self.queue.queued() == 0 {
-            self.timers.progress = ctx.now;
+            self.timers.restart_user_timeout(ctx.now);
             // RFC 5681 section 4.1. Acknowledgements and probes sent meanwhile are no data.
-            let idle = ctx.now - self.timers.data_sent_at;
+            let idle = self.timers.idle_time(ctx.now);
             if idle > self.rtt.rto() {
                 self.congestion.on_idle(ctx.now, idle);
             }

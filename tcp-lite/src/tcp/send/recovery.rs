@@ -190,7 +190,7 @@ impl SendHalf {
         let mut latest = None;
         let lost = if self.agreed.sack {
             let detected = self.detect_overtaken(ctx);
-            self.timers.reorder = detected.next;
+            self.timers.set_reorder(detected.next);
             ctx.counters.lost_retransmits += u64::from(detected.lost_again);
             latest = detected.latest;
             detected.lost > 0
@@ -292,7 +292,7 @@ impl SendHalf {
         let in_flight = self.queue.outstanding();
         let oldest = self.queue.head.map(|key| ctx.segments.get(key).sent);
         let is_first_timeout = self.queue.mark_timed_out(ctx.segments, self.lost_before(ctx));
-        self.timers.reorder = None;
+        self.timers.set_reorder(None);
         let timeout = match was {
             Phase::Loss if !is_first_timeout => Timeout::Again,
             Phase::Open | Phase::Fast if self.reduction.answers(self.queue.una, oldest) => Timeout::Answered,
@@ -310,7 +310,7 @@ impl SendHalf {
         self.recovery.dup_acks = 0;
         self.forget_loss_probe();
         self.rtt.back_off();
-        self.timers.rto_not_before = ctx.now + self.rtt.rto();
+        self.timers.delay_rto(ctx.now + self.rtt.rto());
     }
 
     /// Unacknowledged segments sent by this time are lost at a timeout (RFC 8985 section 6.3).

@@ -1,11 +1,12 @@
 //! What the timers of the sending half do when they are due: retransmission, reordering, tail loss probe
 //! and persist, one at a time, and the user timeout above all of them (RFC 9293 sections 3.8.1 to 3.8.3
-//! and 3.8.6.1, RFC 6298 section 5, RFC 8985 section 7.3). When they are due is in `timers.rs`, the
+//! and 3.8.6.1, RFC 6298 section 5, RFC 8985 section 7.3). When they are due is in `deadline.rs`, the
 //! response of loss recovery to a timeout in `recovery.rs`.
 
+use super::deadline::STUCK_INTERVAL;
 use super::frto::Frto;
 use super::path_mtu::BlackHole;
-use super::timers::{STUCK_INTERVAL, SendTimer};
+use super::timers::SendTimer;
 use super::{Fin, Pending, SendHalf};
 use crate::tcp::ctx::Ctx;
 use crate::tcp::slabs::Marks;
@@ -23,7 +24,7 @@ impl SendHalf {
     /// Whether a timer watches the peer already.
     #[inline]
     pub(in crate::tcp) fn is_waiting(&self) -> bool {
-        self.queue.outstanding() > 0 || self.timers.running.is_some()
+        self.queue.outstanding() > 0 || self.timers.running().is_some()
     }
 
     /// Runs the timers that are due at `ctx.now`.
@@ -32,26 +33,25 @@ impl SendHalf {
         if self.path.due().is_some_and(|at| at <= ctx.now) {
             self.path.on_timer(ctx, self.queue.una, self.fin == Fin::NotAsked);
         }
-        match self.timers.running {
-            Some((at, timer)) if at <= ctx.now => {
-                self.timers.running = None;
+        match self.timers.expired(ctx.now) {
+            Some(timer) => {
                 Expired { unanswered: timer == SendTimer::Rto, give_up: self.on_expired(ctx, timer) }
             }
-            _ => Expired::default(),
+            None => Expired::default(),
         }
     }
 
     /// Returns whether the connection ends.
     fn on_expired(&mut self, ctx: &mut Ctx<'_>, timer: SendTimer) -> bool {
-        if ctx.now >= self.timers.progress + ctx.config.user_timeout {
+        if self.timers.is_given_up(ctx.now, ctx.config.user_timeout) {
             return true;
         }
         match timer {
             SendTimer::Rto | SendTimer::Stuck if self.is_stuck(ctx) => {
                 // The segment was not sent, so no answer is missing: neither the network nor the path
                 // MTU is the cause, and the RTO stays.
-                let give_up_at = self.timers.progress + ctx.config.user_timeout;
-                self.timers.running = Some(((ctx.now + STUCK_INTERVAL).min(give_up_at), SendTimer::Stuck));
+                let stuck = (ctx.now + STUCK_INTERVAL, SendTimer::Stuck);
+                self.timers.start(ctx.now, stuck, ctx.config.user_timeout);
                 return false;
             }
             SendTimer::Stuck => {}
@@ -60,16 +60,15 @@ impl SendHalf {
             SendTimer::LossProbe => {
                 // The RTO is the last resort if the probe fails (RFC 8985 section 7.3).
                 self.pending |= Pending::LOSS_PROBE;
-                self.timers.rto_not_before = ctx.now + self.rtt.rto();
+                self.timers.delay_rto(ctx.now + self.rtt.rto());
             }
             SendTimer::Rto if self.queue.una == 0 => {
-                if self.timers.syn_timeouts >= ctx.config.syn_retries {
+                if !self.timers.on_syn_timeout(ctx.config.syn_retries) {
                     return true;
                 }
-                self.timers.syn_timeouts += 1;
                 ctx.counters.rto_expired += 1;
                 self.rtt.back_off();
-                self.timers.rto_not_before = ctx.now + self.rtt.rto();
+                self.timers.delay_rto(ctx.now + self.rtt.rto());
                 self.pending |= Pending::SYN;
             }
             SendTimer::Rto => {
@@ -113,7 +112,7 @@ impl SendHalf {
     /// The peer's window has stayed too small: probes it if it is closed, otherwise cuts a segment to it
     /// (RFC 9293 sections 3.8.6.1 and 3.8.6.2.1).
     fn on_persist(&mut self, ctx: &mut Ctx<'_>) {
-        self.timers.persist_backoff += 1;
+        self.timers.back_off_persist();
         self.pending.remove(Pending::CUT);
         let too_small = self.queue.unsent.is_some_and(|key| ctx.segments.get(key).end() > self.window.edge());
         if too_small {
@@ -136,7 +135,7 @@ impl SendHalf {
     /// timer expires, which may have backed off many times.
     pub(in crate::tcp) fn on_link_up(&mut self, ctx: &mut Ctx<'_>) {
         if self.queue.una == 0 {
-            if self.timers.syn_sends > 0 {
+            if self.has_sent_syn() {
                 self.pending |= Pending::SYN;
             }
         } else if self.queue.outstanding() > 0 {
@@ -149,29 +148,29 @@ impl SendHalf {
             // The probe is answered at once, while a single retransmission may wait for a delayed
             // acknowledgement.
             self.pending |= Pending::WINDOW_PROBE;
-        } else if matches!(self.timers.running, Some((_, SendTimer::Persist))) {
+        } else if self.timers.due(SendTimer::Persist).is_some() {
             self.on_persist(ctx);
-            self.timers.persist_backoff = 0;
+            self.timers.forget_persist_backoff();
         }
         self.rtt.forget_backoff();
-        self.timers.rto_not_before = ctx.now + self.rtt.rto();
+        self.timers.delay_rto(ctx.now + self.rtt.rto());
         self.arm(ctx);
     }
 
     /// Whether our SYN was sent more than once.
     pub(in crate::tcp) fn has_sent_syn_again(&self) -> bool {
-        self.timers.syn_sends > 1
+        self.timers.syn_sends() > 1
     }
 
     /// Whether our SYN was sent at all.
     pub(in crate::tcp) fn has_sent_syn(&self) -> bool {
-        self.timers.syn_sends > 0
+        self.timers.syn_sends() > 0
     }
 
     /// Our FIN has to be sent. If the queue is empty, a timer watches it.
     pub(in crate::tcp) fn await_fin(&mut self, ctx: &Ctx<'_>) {
         if self.queue.queued() == 0 {
-            self.timers.progress = ctx.now;
+            self.timers.restart_user_timeout(ctx.now);
             self.arm(ctx);
         }
     }

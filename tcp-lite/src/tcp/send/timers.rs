@@ -1,19 +1,10 @@
-//! The timer of the sending half, the times it is computed from, and when it is due (RFC 6298, RFC 8985
-//! section 7.2, RFC 9293 sections 3.8.1 and 3.8.6.1). What happens then is in `retransmission.rs`.
+//! The timer of the sending half, and the times that its deadlines count from (RFC 6298, RFC 8985
+//! section 7.2, RFC 9293 sections 3.8.1 and 3.8.6.1).
+//!
+//! It knows no queue and no window: what to wait for is decided in `deadline.rs`, and what happens when the
+//! time has come in `retransmission.rs`.
 
-use super::{Pending, Phase, SendHalf};
-use crate::tcp::ctx::Ctx;
 use crate::{Duration, Instant};
-
-/// Longest wait before a segment is cut to a window that is open but stays too small (RFC 9293 section
-/// 3.8.6.2.1: 0.1 to 1 second), unless the RTO is longer. A closed window is probed at increasing
-/// intervals instead.
-const OVERRIDE_MAX: Duration = Duration::from_secs(1);
-
-/// How often the user timeout is checked for segments that cannot be sent: the port takes nothing, no
-/// buffer is free, or the next hop does not answer. (`TCP_RESOURCE_PROBE_INTERVAL` of Linux.) Sending
-/// them needs no timer.
-pub(super) const STUCK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// What the running timer is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,24 +25,24 @@ pub(super) enum SendTimer {
 /// The timer and its times.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timers {
-    pub(super) running: Option<(Instant, SendTimer)>,
+    running: Option<(Instant, SendTimer)>,
     /// When the next overtaken segment will be lost.
-    pub(super) reorder: Option<Instant>,
+    reorder: Option<Instant>,
     /// When our SYN or FIN was last sent.
-    pub(super) control_sent_at: Instant,
+    control_sent_at: Instant,
     /// When data was last sent or acknowledged: the PTO counts from here.
-    pub(super) pto_from: Instant,
+    pto_from: Instant,
     /// The RTO does not expire before this.
-    pub(super) rto_not_before: Instant,
+    rto_not_before: Instant,
     /// Since when there has been no progress: the user timeout counts from here.
-    pub(super) progress: Instant,
+    progress: Instant,
     /// When data was last sent, new or again: the idle time counts from here (RFC 5681 section 4.1).
-    pub(super) data_sent_at: Instant,
-    pub(super) persist_backoff: u32,
+    data_sent_at: Instant,
+    persist_backoff: u32,
     /// Transmissions of our SYN, answers to the peer's repeated SYN included.
-    pub(super) syn_sends: u8,
+    syn_sends: u8,
     /// Timeouts of our SYN (RFC 9293 section 3.8.3 counts these, not answers).
-    pub(super) syn_timeouts: u8,
+    syn_timeouts: u8,
 }
 
 impl Timers {
@@ -75,111 +66,165 @@ impl Timers {
         self.running = None;
         self.reorder = None;
     }
-}
 
-impl SendHalf {
-    /// When [`on_timer`](Self::on_timer) wants to be called.
+    /// The running timer, and when it is due.
     #[inline]
-    pub(in crate::tcp) fn deadline(&self) -> Option<Instant> {
-        let running = self.timers.running.map(|(at, _)| at);
-        let paced = self.pace.opens_at().filter(|_| self.queue.unsent.is_some() || self.queue.lost_bytes > 0);
-        first_of(running, first_of(paced, self.path.due()))
+    pub(super) fn running(&self) -> Option<(Instant, SendTimer)> {
+        self.running
     }
 
-    /// Sets the timer that is due first. A running persist timer keeps running, but not for longer than
-    /// it would be set to now.
-    ///
-    /// To be called after everything that changes what is outstanding or queued, or when it was sent: after
-    /// a segment that arrived or was sent, a push, a timer that ran, the open, and when the link is back.
-    /// What only asks for a transmission (a SYN, a probe, segments marked lost because a router reports that
-    /// they are too large) leaves the timer as it is: it is set when that transmission has left.
-    pub(in crate::tcp) fn arm(&mut self, ctx: &Ctx<'_>) {
-        let wanted = if self.queue.outstanding() > 0 {
-            self.flight_deadline(ctx)
-        } else if self.queue.unsent.is_some() {
-            // If the segment fits it is about to be sent; if that fails, this timer tries again.
-            let at = self.persist_at(ctx);
-            match self.timers.running {
-                Some((running, SendTimer::Persist)) => (running.min(at), SendTimer::Persist),
-                _ => (at, SendTimer::Persist),
-            }
-        } else if self.awaits_first_control() {
-            match self.timers.running {
-                Some(running @ (_, SendTimer::Stuck)) => running,
-                _ => (ctx.now + STUCK_INTERVAL, SendTimer::Stuck),
-            }
-        } else {
-            self.timers.running = None;
-            return;
-        };
-        // No timer is later than the user timeout.
-        let give_up_at = (self.timers.progress + ctx.config.user_timeout).max(ctx.now);
-        self.timers.running = Some((wanted.0.min(give_up_at), wanted.1));
+    /// When `timer` is due, if it is the one that runs.
+    #[inline]
+    pub(super) fn due(&self, timer: SendTimer) -> Option<Instant> {
+        self.running.filter(|(_, running)| *running == timer).map(|(at, _)| at)
     }
 
-    /// The first deadline of the segments in flight.
-    fn flight_deadline(&self, ctx: &Ctx<'_>) -> (Instant, SendTimer) {
-        let rto_at = self.rto_at(ctx);
-        if let Some(at) = self.timers.reorder {
-            return if at < rto_at { (at, SendTimer::Reorder) } else { (rto_at, SendTimer::Rto) };
+    /// Starts `timer` in place of the running one. No timer is later than the user timeout.
+    #[inline]
+    pub(super) fn start(&mut self, now: Instant, (at, timer): (Instant, SendTimer), user_timeout: Duration) {
+        let give_up_at = (self.progress + user_timeout).max(now);
+        self.running = Some((at.min(give_up_at), timer));
+    }
+
+    /// There is nothing to wait for.
+    #[inline]
+    pub(super) fn cancel(&mut self) {
+        self.running = None;
+    }
+
+    /// Takes the running timer, if it is due.
+    pub(super) fn expired(&mut self, now: Instant) -> Option<SendTimer> {
+        let (_, timer) = self.running.take_if(|(at, _)| *at <= now)?;
+        Some(timer)
+    }
+
+    /// Whether the user timeout is over (RFC 9293 section 3.8.3).
+    pub(super) fn is_given_up(&self, now: Instant, user_timeout: Duration) -> bool {
+        now >= self.progress + user_timeout
+    }
+
+    /// The user timeout counts from now on: there is progress, or something new to wait for.
+    #[inline]
+    pub(super) fn restart_user_timeout(&mut self, now: Instant) {
+        self.progress = now;
+    }
+
+    /// The connection is established.
+    pub(super) fn on_established(&mut self, now: Instant) {
+        self.progress = now;
+        self.running = None;
+    }
+
+    /// Our SYN or SYN-ACK was sent, perhaps again.
+    pub(super) fn on_syn_sent(&mut self, now: Instant) {
+        self.control_sent_at = now;
+        self.syn_sends = self.syn_sends.saturating_add(1);
+    }
+
+    /// Transmissions of our SYN, answers to the peer's repeated SYN included.
+    pub(super) fn syn_sends(&self) -> u8 {
+        self.syn_sends
+    }
+
+    /// When our SYN or FIN was last sent.
+    pub(super) fn control_sent_at(&self) -> Instant {
+        self.control_sent_at
+    }
+
+    /// Our SYN timed out. Returns whether it may be sent again: it may `retries` times.
+    pub(super) fn on_syn_timeout(&mut self, retries: u8) -> bool {
+        let again = self.syn_timeouts < retries;
+        self.syn_timeouts += u8::from(again);
+        again
+    }
+
+    /// New data were sent; `idle`: nothing was outstanding before.
+    #[inline]
+    pub(super) fn on_data_sent(&mut self, now: Instant, idle: bool) {
+        self.on_first_sent(now, idle);
+        self.data_sent_at = now;
+    }
+
+    /// Data were sent again.
+    pub(super) fn on_data_sent_again(&mut self, now: Instant) {
+        self.data_sent_at = now;
+    }
+
+    /// How long no data have been sent.
+    pub(super) fn idle_time(&self, now: Instant) -> Duration {
+        now - self.data_sent_at
+    }
+
+    /// Our FIN was sent; `idle`: nothing was outstanding before.
+    pub(super) fn on_fin_sent(&mut self, now: Instant, idle: bool) {
+        self.on_first_sent(now, idle);
+        self.control_sent_at = now;
+    }
+
+    /// Our FIN was sent again.
+    pub(super) fn on_fin_sent_again(&mut self, now: Instant) {
+        self.control_sent_at = now;
+    }
+
+    #[inline]
+    fn on_first_sent(&mut self, now: Instant, idle: bool) {
+        if idle {
+            self.progress = now;
         }
-        match self.pto(ctx) {
-            Some(pto) => (rto_at.min(self.timers.pto_from + pto), SendTimer::LossProbe),
-            None => (rto_at, SendTimer::Rto),
-        }
+        self.pto_from = now;
     }
 
-    /// The delay of a tail loss probe, if one may be sent (RFC 8985 section 7.2).
-    fn pto(&self, ctx: &Ctx<'_>) -> Option<Duration> {
-        let quiet = self.recovery.phase == Phase::Open
-            && self.queue.sacked_segments == 0
-            && self.queue.lost_bytes == 0
-            && !self.pending.contains(Pending::LOSS_PROBE);
-        let allowed = quiet && self.agreed.sack && self.queue.una > 0 && self.recovery.loss_probe.may_send();
-        if !allowed {
-            return None;
-        }
-        // (A probe requires an RTT sample, so the SRTT is valid.)
-        let twice = Duration::from_micros(2 * u64::from(self.rtt.srtt_us())).max(ctx.config.tail_probe_min);
-        // A single segment may wait for the peer's delayed acknowledgement, which the floor of the RTO
-        // covers.
-        let single = self.queue.head.is_some_and(|key| {
-            ctx.segments.get(key).next == self.queue.unsent && self.queue.nxt <= self.queue.end
-        });
-        Some(if single { twice + ctx.config.rto_min } else { twice })
+    /// SND.UNA advanced. The path works, and what is still in flight gets one more round trip.
+    #[inline]
+    pub(super) fn on_acked(&mut self, now: Instant, srtt: Duration) {
+        self.progress = now;
+        self.running = None;
+        self.pto_from = now;
+        self.rto_not_before = now + srtt;
     }
 
-    /// When the retransmission timer expires: an RTO after the last transmission of the oldest segment,
-    /// not after the last acknowledgement, which would add a round trip each time (RFC 7765). A recent
-    /// acknowledgement shows that the path works, and gives the other segments one more round trip:
-    /// their acknowledgements may wait to be read.
-    fn rto_at(&self, ctx: &Ctx<'_>) -> Instant {
-        let oldest = self.queue.head.filter(|key| self.queue.unsent != Some(*key));
-        let sent_at = oldest.map_or(self.timers.control_sent_at, |key| ctx.segments.get(key).sent.at);
-        (sent_at + self.rtt.rto()).max(self.timers.rto_not_before)
+    /// The RTO does not expire before `at`.
+    pub(super) fn delay_rto(&mut self, at: Instant) {
+        self.rto_not_before = at;
     }
 
-    /// When the peer's window will have been too small for long enough. The wait is shorter for an open
-    /// window than for a closed one.
-    fn persist_at(&self, ctx: &Ctx<'_>) -> Instant {
-        let backed_off = self.rtt.after(self.timers.persist_backoff);
-        let is_open = self.window.edge() > self.queue.nxt;
-        let most = if is_open { self.rtt.after(0).max(OVERRIDE_MAX) } else { backed_off };
-        ctx.now + backed_off.min(most)
+    /// When the RTO expires for a segment that was last sent at `sent_at`; `None`: for our SYN or FIN.
+    #[inline]
+    pub(super) fn rto_at(&self, sent_at: Option<Instant>, rto: Duration) -> Instant {
+        (sent_at.unwrap_or(self.control_sent_at) + rto).max(self.rto_not_before)
     }
 
-    /// Whether a SYN or FIN that was never sent is next.
-    fn awaits_first_control(&self) -> bool {
-        self.queue.nxt == 0 && self.pending.contains(Pending::SYN) || self.is_fin_next()
+    /// When a tail loss probe is due that waits for `pto`.
+    #[inline]
+    pub(super) fn pto_at(&self, pto: Duration) -> Instant {
+        self.pto_from + pto
     }
-}
 
-/// The earlier of two times, if there is one. Written out because an iterator over options takes four
-/// times as long, and this runs for every segment.
-#[inline]
-pub(in crate::tcp) fn first_of(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (a, b) => a.or(b),
+    /// When the next overtaken segment will be lost.
+    #[inline]
+    pub(super) fn reorder_at(&self) -> Option<Instant> {
+        self.reorder
+    }
+
+    /// The next overtaken segment will be lost at `at`; `None`: no segment is overtaken.
+    #[inline]
+    pub(super) fn set_reorder(&mut self, at: Option<Instant>) {
+        self.reorder = at;
+    }
+
+    /// How often the persist timer has expired since the window was last large enough.
+    pub(super) fn persist_backoff(&self) -> u32 {
+        self.persist_backoff
+    }
+
+    /// The persist timer expired.
+    pub(super) fn back_off_persist(&mut self) {
+        self.persist_backoff += 1;
+    }
+
+    /// The window is large enough, or may be.
+    #[inline]
+    pub(super) fn forget_persist_backoff(&mut self) {
+        self.persist_backoff = 0;
     }
 }

@@ -1,0 +1,117 @@
+//! When the timer of the sending half is due, and for what: the first of the deadlines of what is outstanding
+//! or queued (RFC 6298, RFC 8985 section 7.2, RFC 9293 sections 3.8.1 and 3.8.6.1). The times that they count
+//! from are in `timers.rs`; what happens when the timer is due is in `retransmission.rs`.
+
+use super::timers::SendTimer;
+use super::{Pending, Phase, SendHalf};
+use crate::tcp::ctx::Ctx;
+use crate::{Duration, Instant};
+
+/// Longest wait before a segment is cut to a window that is open but stays too small (RFC 9293 section
+/// 3.8.6.2.1: 0.1 to 1 second), unless the RTO is longer. A closed window is probed at increasing
+/// intervals instead.
+const OVERRIDE_MAX: Duration = Duration::from_secs(1);
+
+/// How often the user timeout is checked for segments that cannot be sent: the port takes nothing, no
+/// buffer is free, or the next hop does not answer. (`TCP_RESOURCE_PROBE_INTERVAL` of Linux.) Sending
+/// them needs no timer.
+pub(super) const STUCK_INTERVAL: Duration = Duration::from_millis(500);
+
+impl SendHalf {
+    /// When [`on_timer`](Self::on_timer) wants to be called.
+    #[inline]
+    pub(in crate::tcp) fn deadline(&self) -> Option<Instant> {
+        let running = self.timers.running().map(|(at, _)| at);
+        let paced = self.pace.opens_at().filter(|_| self.queue.unsent.is_some() || self.queue.lost_bytes > 0);
+        first_of(running, first_of(paced, self.path.due()))
+    }
+
+    /// Sets the timer that is due first. A running persist timer keeps running, but not for longer than
+    /// it would be set to now.
+    ///
+    /// To be called after everything that changes what is outstanding or queued, or when it was sent: after
+    /// a segment that arrived or was sent, a push, a timer that ran, the open, and when the link is back.
+    /// What only asks for a transmission (a SYN, a probe, segments marked lost because a router reports that
+    /// they are too large) leaves the timer as it is: it is set when that transmission has left.
+    pub(in crate::tcp) fn arm(&mut self, ctx: &Ctx<'_>) {
+        let wanted = if self.queue.outstanding() > 0 {
+            self.flight_deadline(ctx)
+        } else if self.queue.unsent.is_some() {
+            // If the segment fits it is about to be sent; if that fails, this timer tries again.
+            let at = self.persist_at(ctx);
+            let running = self.timers.due(SendTimer::Persist);
+            (running.map_or(at, |running| running.min(at)), SendTimer::Persist)
+        } else if self.awaits_first_control() {
+            let running = self.timers.due(SendTimer::Stuck);
+            (running.unwrap_or(ctx.now + STUCK_INTERVAL), SendTimer::Stuck)
+        } else {
+            return self.timers.cancel();
+        };
+        self.timers.start(ctx.now, wanted, ctx.config.user_timeout);
+    }
+
+    /// The first deadline of the segments in flight.
+    fn flight_deadline(&self, ctx: &Ctx<'_>) -> (Instant, SendTimer) {
+        let rto_at = self.rto_at(ctx);
+        if let Some(at) = self.timers.reorder_at() {
+            return if at < rto_at { (at, SendTimer::Reorder) } else { (rto_at, SendTimer::Rto) };
+        }
+        match self.pto(ctx) {
+            Some(pto) => (rto_at.min(self.timers.pto_at(pto)), SendTimer::LossProbe),
+            None => (rto_at, SendTimer::Rto),
+        }
+    }
+
+    /// The delay of a tail loss probe, if one may be sent (RFC 8985 section 7.2).
+    fn pto(&self, ctx: &Ctx<'_>) -> Option<Duration> {
+        let quiet = self.recovery.phase == Phase::Open
+            && self.queue.sacked_segments == 0
+            && self.queue.lost_bytes == 0
+            && !self.pending.contains(Pending::LOSS_PROBE);
+        let allowed = quiet && self.agreed.sack && self.queue.una > 0 && self.recovery.loss_probe.may_send();
+        if !allowed {
+            return None;
+        }
+        // (A probe requires an RTT sample, so the SRTT is valid.)
+        let twice = Duration::from_micros(2 * u64::from(self.rtt.srtt_us())).max(ctx.config.tail_probe_min);
+        // A single segment may wait for the peer's delayed acknowledgement, which the floor of the RTO
+        // covers.
+        let single = self.queue.head.is_some_and(|key| {
+            ctx.segments.get(key).next == self.queue.unsent && self.queue.nxt <= self.queue.end
+        });
+        Some(if single { twice + ctx.config.rto_min } else { twice })
+    }
+
+    /// When the retransmission timer expires: an RTO after the last transmission of the oldest segment,
+    /// not after the last acknowledgement, which would add a round trip each time (RFC 7765). A recent
+    /// acknowledgement shows that the path works, and gives the other segments one more round trip:
+    /// their acknowledgements may wait to be read.
+    fn rto_at(&self, ctx: &Ctx<'_>) -> Instant {
+        let oldest = self.queue.head.filter(|key| self.queue.unsent != Some(*key));
+        self.timers.rto_at(oldest.map(|key| ctx.segments.get(key).sent.at), self.rtt.rto())
+    }
+
+    /// When the peer's window will have been too small for long enough. The wait is shorter for an open
+    /// window than for a closed one.
+    fn persist_at(&self, ctx: &Ctx<'_>) -> Instant {
+        let backed_off = self.rtt.after(self.timers.persist_backoff());
+        let is_open = self.window.edge() > self.queue.nxt;
+        let most = if is_open { self.rtt.after(0).max(OVERRIDE_MAX) } else { backed_off };
+        ctx.now + backed_off.min(most)
+    }
+
+    /// Whether a SYN or FIN that was never sent is next.
+    fn awaits_first_control(&self) -> bool {
+        self.queue.nxt == 0 && self.pending.contains(Pending::SYN) || self.is_fin_next()
+    }
+}
+
+/// The earlier of two times, if there is one. Written out because an iterator over options takes four
+/// times as long, and this runs for every segment.
+#[inline]
+pub(in crate::tcp) fn first_of(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}
