@@ -120,8 +120,11 @@ impl SendHalf {
         if ece {
             self.on_ecn_echo(ctx, ack);
         }
-        let prior =
-            PriorSendState { una: self.queue.una, outstanding: self.queue.outstanding(), pipe: self.pipe() };
+        let prior = PriorSendState {
+            una: self.queue.una(),
+            outstanding: self.queue.outstanding(),
+            pipe: self.pipe(),
+        };
         let bytes = u64::from(window) << self.agreed.window_scale.unwrap_or(0);
         let window_moved = self.window.update(pos, ack, prior.una, bytes);
         let mut sample = AckSample::new(self.retransmit_filter(ctx, echo));
@@ -143,7 +146,7 @@ impl SendHalf {
             let kind = AckKind { dup_ack, plain: dup_ack && sack.is_empty(), ece };
             self.respond_to_ack(ctx, &sample, prior, kind);
         }
-        let fin_acked = self.fin != Fin::Acked && self.queue.una > self.queue.end;
+        let fin_acked = self.fin != Fin::Acked && self.queue.una() > self.queue.end();
         if fin_acked {
             self.fin = Fin::Acked;
         }
@@ -168,7 +171,7 @@ impl SendHalf {
         sample: &mut AckSample,
     ) -> bool {
         let mut mtu_probe_answered = false;
-        let (una, nxt, space) = (self.queue.una, self.queue.nxt, self.space);
+        let (una, nxt, space) = (self.queue.una(), self.queue.nxt(), self.space);
         let span = |(start, end)| (space.pos(start, una), space.pos(end, una));
         let mut blocks = sack.iter().map(|block| span(*block)).peekable();
         if let Some(&(start, end)) = blocks.peek() {
@@ -245,7 +248,7 @@ impl SendHalf {
     /// window is too small for the next segment, or the window shrank below what is in flight.
     #[inline]
     pub(super) fn is_blocked_by_window(&self, ctx: &Ctx<'_>) -> bool {
-        let next = self.queue.head.map(|key| ctx.segments.get(key).end());
+        let next = self.queue.head().map(|key| ctx.segments.get(key).end());
         next.is_some_and(|end| end > self.window.edge())
     }
 }

@@ -42,13 +42,13 @@ impl SendHalf {
 
     /// The window was reduced; `deep`: as for a loss.
     pub(super) fn on_reduced(&mut self, deep: bool) {
-        let (announce, nr, until) = (self.agreed.ecn, self.queue.transmissions(), self.queue.nxt);
+        let (announce, nr, until) = (self.agreed.ecn, self.queue.transmissions(), self.queue.nxt());
         self.reduction = Reduction::new(announce, nr, until, deep);
     }
 
     /// RACK found a loss during recovery; `latest` is the latest lost transmission.
     pub(super) fn reduce_for_loss_in_recovery(&mut self, ctx: &Ctx<'_>, latest: Sent) {
-        if self.reduce_for_loss(ctx, self.queue.una, Some(latest), self.queue.outstanding()) {
+        if self.reduce_for_loss(ctx, self.queue.una(), Some(latest), self.queue.outstanding()) {
             self.restart_prr();
         }
     }
@@ -57,7 +57,7 @@ impl SendHalf {
     /// with the new threshold.
     pub(super) fn restart_prr(&mut self) {
         if self.recovery.phase == Phase::Fast {
-            self.recovery.recovery_point = self.queue.nxt;
+            self.recovery.recovery_point = self.queue.nxt();
             self.recovery.prr = Prr::new(self.pipe());
         }
     }

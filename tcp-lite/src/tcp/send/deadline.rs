@@ -22,7 +22,7 @@ impl SendHalf {
     #[inline]
     pub(in crate::tcp) fn deadline(&self) -> Option<Instant> {
         let running = self.timers.running().map(|(at, _)| at);
-        let paced = self.pace.opens_at().filter(|_| self.queue.unsent.is_some() || self.queue.lost_bytes > 0);
+        let paced = self.pace.opens_at().filter(|_| self.queue.has_unsent() || self.queue.has_lost());
         first_of(running, first_of(paced, self.path.due()))
     }
 
@@ -36,7 +36,7 @@ impl SendHalf {
     pub(in crate::tcp) fn arm(&mut self, ctx: &Ctx<'_>) {
         let wanted = if self.queue.outstanding() > 0 {
             self.flight_deadline(ctx)
-        } else if self.queue.unsent.is_some() {
+        } else if self.queue.has_unsent() {
             // If the segment fits it is about to be sent; if that fails, this timer tries again.
             let at = self.persist_at(ctx);
             let running = self.timers.due(SendTimer::Persist);
@@ -65,10 +65,11 @@ impl SendHalf {
     /// The delay of a tail loss probe, if one may be sent (RFC 8985 section 7.2).
     fn pto(&self, ctx: &Ctx<'_>) -> Option<Duration> {
         let quiet = self.recovery.phase == Phase::Open
-            && self.queue.sacked_segments == 0
-            && self.queue.lost_bytes == 0
+            && self.queue.sacked_segments() == 0
+            && !self.queue.has_lost()
             && !self.pending.contains(Pending::LOSS_PROBE);
-        let allowed = quiet && self.agreed.sack && self.queue.una > 0 && self.recovery.loss_probe.may_send();
+        let allowed =
+            quiet && self.agreed.sack && self.queue.una() > 0 && self.recovery.loss_probe.may_send();
         if !allowed {
             return None;
         }
@@ -76,8 +77,8 @@ impl SendHalf {
         let twice = Duration::from_micros(2 * u64::from(self.rtt.srtt_us())).max(ctx.config.tail_probe_min);
         // A single segment may wait for the peer's delayed acknowledgement, which the floor of the RTO
         // covers.
-        let single = self.queue.head.is_some_and(|key| {
-            ctx.segments.get(key).next == self.queue.unsent && self.queue.nxt <= self.queue.end
+        let single = self.queue.head().is_some_and(|key| {
+            ctx.segments.get(key).next == self.queue.unsent() && self.queue.nxt() <= self.queue.end()
         });
         Some(if single { twice + ctx.config.rto_min } else { twice })
     }
@@ -87,7 +88,7 @@ impl SendHalf {
     /// acknowledgement shows that the path works, and gives the other segments one more round trip:
     /// their acknowledgements may wait to be read.
     fn rto_at(&self, ctx: &Ctx<'_>) -> Instant {
-        let oldest = self.queue.head.filter(|key| self.queue.unsent != Some(*key));
+        let oldest = self.queue.oldest_sent();
         self.timers.rto_at(oldest.map(|key| ctx.segments.get(key).sent.at), self.rtt.rto())
     }
 
@@ -95,14 +96,14 @@ impl SendHalf {
     /// window than for a closed one.
     fn persist_at(&self, ctx: &Ctx<'_>) -> Instant {
         let backed_off = self.rtt.after(self.timers.persist_backoff());
-        let is_open = self.window.edge() > self.queue.nxt;
+        let is_open = self.window.edge() > self.queue.nxt();
         let most = if is_open { self.rtt.after(0).max(OVERRIDE_MAX) } else { backed_off };
         ctx.now + backed_off.min(most)
     }
 
     /// Whether a SYN or FIN that was never sent is next.
     fn awaits_first_control(&self) -> bool {
-        self.queue.nxt == 0 && self.pending.contains(Pending::SYN) || self.is_fin_next()
+        self.queue.nxt() == 0 && self.pending.contains(Pending::SYN) || self.is_fin_next()
     }
 }
 

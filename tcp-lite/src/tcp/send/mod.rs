@@ -276,38 +276,38 @@ impl SendHalf {
     /// SND.NXT, as a position.
     #[inline]
     pub(super) fn nxt(&self) -> u64 {
-        self.queue.nxt
+        self.queue.nxt()
     }
 
     /// Whether the peer has acknowledged anything, and so knows of the connection.
     #[inline]
     pub(super) fn is_syn_acked(&self) -> bool {
-        self.queue.una > 0
+        self.queue.una() > 0
     }
 
     /// Whether this sequence number is sent and not acknowledged, so that an ICMP error that quotes it is
     /// plausible (RFC 5927).
     pub(super) fn covers_outstanding(&self, seq: TcpSeqNumber) -> bool {
-        let pos = self.space.pos(seq, self.queue.una);
-        (self.queue.una as i64..self.queue.nxt as i64).contains(&pos)
+        let pos = self.space.pos(seq, self.queue.una());
+        (self.queue.una() as i64..self.queue.nxt() as i64).contains(&pos)
     }
 
     /// The position of an acknowledgement number.
     #[inline]
     pub(super) fn ack_position(&self, ack: TcpSeqNumber) -> i64 {
-        self.space.pos(ack, self.queue.una)
+        self.space.pos(ack, self.queue.una())
     }
 
     /// RFC 5961 section 5.2: rejects acknowledgements of bytes never sent, and too old ones.
     #[inline]
     pub(super) fn is_ack_acceptable(&self, ack: i64) -> bool {
-        let oldest = self.queue.una as i64 - self.window.max() as i64;
-        ack <= self.queue.nxt as i64 && ack >= oldest
+        let oldest = self.queue.una() as i64 - self.window.max() as i64;
+        ack <= self.queue.nxt() as i64 && ack >= oldest
     }
 
     /// Whether this acknowledges exactly our SYN, which was sent.
     pub(super) fn is_ack_of_syn(&self, ack: TcpSeqNumber) -> bool {
-        self.queue.nxt > 0 && ack == self.space.seq(1)
+        self.queue.nxt() > 0 && ack == self.space.seq(1)
     }
 
     /// An initial sequence number for the next connection with the same 4-tuple: `iss`, or a higher one
@@ -315,8 +315,8 @@ impl SendHalf {
     /// 9293 section 3.6.1).
     pub(super) fn next_iss(&self, iss: TcpSeqNumber) -> TcpSeqNumber {
         // As Linux in `tcp_timewait_state_process`: SND.NXT + 65535 + 2, beyond a whole window.
-        let least = self.queue.nxt + u64::from(u16::MAX) + 2;
-        let above = self.space.pos(iss, self.queue.nxt) >= least as i64;
+        let least = self.queue.nxt() + u64::from(u16::MAX) + 2;
+        let above = self.space.pos(iss, self.queue.nxt()) >= least as i64;
         if above { iss } else { self.space.seq(least) }
     }
 
@@ -335,7 +335,7 @@ impl SendHalf {
     pub(super) fn info(&self) -> SendInfo {
         SendInfo {
             emss: self.path.emss(),
-            end: self.queue.end,
+            end: self.queue.end(),
             queued: self.queue.queued(),
             srtt_us: self.rtt.srtt_us(),
             rto: self.rtt.rto(),
@@ -370,7 +370,7 @@ impl SendHalf {
             self.set_path_mss(ctx, mss);
             return true;
         }
-        self.path.on_probe_too_big(ctx, self.space.pos(seq, self.queue.una), mss)
+        self.path.on_probe_too_big(ctx, self.space.pos(seq, self.queue.una()), mss)
     }
 
     /// The path carries only `mss`.

@@ -57,9 +57,8 @@ impl SendHalf {
     #[inline]
     pub(in crate::tcp) fn wants_transmit(&self) -> bool {
         self.pending.intersects(Pending::SYN | Pending::WINDOW_PROBE | Pending::LOSS_PROBE)
-            || self.queue.lost_bytes > 0
-                && (self.retransmission_allowed() || self.queue.retransmit_from == self.queue.head)
-            || self.queue.unsent.is_some() && self.new_allowed() && self.queue.nxt < self.window.edge()
+            || self.queue.has_lost() && (self.retransmission_allowed() || self.queue.searches_from_oldest())
+            || self.queue.has_unsent() && self.new_allowed() && self.queue.nxt() < self.window.edge()
             || self.is_fin_next()
             || self.is_mtu_probe_next()
     }
@@ -78,7 +77,7 @@ impl SendHalf {
         if self.pending.contains(Pending::LOSS_PROBE) && self.queue.outstanding() > 0 {
             return Some(match self.loss_probe(ctx) {
                 Some(key) => self.data(ctx, SendKind::LossProbe, key),
-                None => self.bare(SendKind::Fin, self.queue.end, Flags::FIN),
+                None => self.bare(SendKind::Fin, self.queue.end(), Flags::FIN),
             });
         }
         if let Some(key) = self.retransmittable(ctx) {
@@ -94,12 +93,12 @@ impl SendHalf {
             return Some(self.data(ctx, SendKind::New, key));
         }
         if self.is_fin_next() {
-            return Some(self.bare(SendKind::Fin, self.queue.end, Flags::FIN));
+            return Some(self.bare(SendKind::Fin, self.queue.end(), Flags::FIN));
         }
         // An old sequence number makes the peer answer, and carries nothing (section 3.8.4).
         self.pending
             .contains(Pending::WINDOW_PROBE)
-            .then(|| self.bare(SendKind::WindowProbe, self.queue.una.saturating_sub(1), Flags::empty()))
+            .then(|| self.bare(SendKind::WindowProbe, self.queue.una().saturating_sub(1), Flags::empty()))
     }
 
     /// What [`next`](Self::next) returned, or a SYN, was sent; of a train, the first `segments`
@@ -134,7 +133,7 @@ impl SendHalf {
                 }
             }
             SendKind::Fin => {
-                if self.queue.nxt > self.queue.end {
+                if self.queue.nxt() > self.queue.end() {
                     ctx.counters.tx_retransmits += 1;
                     self.retransmits += 1;
                     self.timers.on_fin_sent_again(ctx.now);
@@ -142,7 +141,7 @@ impl SendHalf {
                     self.timers.on_fin_sent(ctx.now, self.queue.outstanding() == 0);
                 }
                 if self.pending.contains(Pending::LOSS_PROBE) {
-                    self.on_loss_probe_sent(ctx, self.queue.end + 1, true);
+                    self.on_loss_probe_sent(ctx, self.queue.end() + 1, true);
                 }
                 self.fin = Fin::Sent;
                 self.queue.on_fin_sent();
@@ -182,7 +181,7 @@ impl SendHalf {
     }
 
     fn on_loss_probe_data_sent(&mut self, ctx: &mut Ctx<'_>, key: SegmentKey) {
-        let again = self.queue.unsent != Some(key);
+        let again = self.queue.unsent() != Some(key);
         if again {
             self.on_retransmitted(ctx, key);
         } else {
@@ -194,7 +193,7 @@ impl SendHalf {
     fn on_loss_probe_sent(&mut self, ctx: &mut Ctx<'_>, end: u64, again: bool) {
         ctx.counters.tail_loss_probes += 1;
         self.pending.remove(Pending::LOSS_PROBE);
-        self.recovery.loss_probe.on_sent(end, self.queue.nxt, again);
+        self.recovery.loss_probe.on_sent(end, self.queue.nxt(), again);
         self.timers.delay_rto(ctx.now + self.rtt.rto());
     }
 
@@ -246,14 +245,14 @@ impl SendHalf {
 
     /// Whether there is a new segment that fits the peer's window.
     pub(super) fn is_new_sendable(&self, ctx: &Ctx<'_>) -> bool {
-        self.queue.unsent.is_some_and(|key| ctx.segments.get(key).end() <= self.window.edge())
+        self.queue.unsent().is_some_and(|key| ctx.segments.get(key).end() <= self.window.edge())
     }
 
     /// The payload of a tail loss probe: a new segment, regardless of the congestion window, or else the
     /// last one sent (RFC 8985 section 7.3). `None` if only our FIN is in flight.
     fn loss_probe(&mut self, ctx: &mut Ctx<'_>) -> Option<SegmentKey> {
         if self.is_new_sendable(ctx)
-            && let Some(key) = self.queue.unsent
+            && let Some(key) = self.queue.unsent()
         {
             self.fit_emss(ctx, key);
             return Some(key);
@@ -263,17 +262,14 @@ impl SendHalf {
 
     #[inline]
     pub(super) fn is_fin_next(&self) -> bool {
-        self.fin == Fin::Due
-            && self.queue.unsent.is_none()
-            && self.queue.lost_bytes == 0
-            && self.queue.una > 0
+        self.fin == Fin::Due && !self.queue.has_unsent() && !self.queue.has_lost() && self.queue.una() > 0
     }
 
     /// The next lost segment, if it may be retransmitted. The oldest segment always may.
     #[inline]
     fn retransmittable(&mut self, ctx: &mut Ctx<'_>) -> Option<SegmentKey> {
         let mut key = self.queue.next_to_retransmit(ctx.segments)?;
-        let oldest = self.queue.head == Some(key);
+        let oldest = self.queue.head() == Some(key);
         let withheld = match self.recovery.frto {
             Frto::Off => false,
             Frto::Retransmitted => !oldest,
@@ -284,7 +280,7 @@ impl SendHalf {
         }
         self.fit_emss(ctx, key);
         while self.queue.drop_acknowledged(ctx.segments) {
-            key = self.queue.head?;
+            key = self.queue.head()?;
             self.fit_emss(ctx, key);
         }
         let fits = ctx.segments.get(key).end() <= self.window.edge() && self.retransmission_allowed();
@@ -294,7 +290,7 @@ impl SendHalf {
     /// The next new segment, if the congestion window and the peer's window allow it.
     #[inline]
     fn sendable(&mut self, ctx: &mut Ctx<'_>) -> Option<SegmentKey> {
-        let key = self.queue.unsent.filter(|_| self.new_allowed())?;
+        let key = self.queue.unsent().filter(|_| self.new_allowed())?;
         self.fit_emss(ctx, key);
         let segment = ctx.segments.get(key);
         if segment.end() <= self.window.edge() {
@@ -317,7 +313,7 @@ impl SendHalf {
     #[inline]
     fn data(&self, ctx: &Ctx<'_>, kind: SendKind, key: SegmentKey) -> Outgoing {
         let segment = ctx.segments.get(key);
-        let new = self.queue.unsent == Some(key);
+        let new = self.queue.unsent() == Some(key);
         let mut flags = Flags::empty();
         flags.set(Flags::PSH, segment.next.is_none());
         flags.set(Flags::CWR, new && self.reduction.is_announced_next());

@@ -19,7 +19,7 @@ impl SendHalf {
         // An empty queue takes one segment in any case.
         if queued > 0 {
             let full = queued + u64::from(emss) > u64::from(ctx.config.send_buffer_bytes);
-            if full || ctx.segments.is_full_for(self.queue.segments) {
+            if full || ctx.segments.is_full_for(self.queue.segments()) {
                 return Err(self.full());
             }
         } else if ctx.segments.is_full() {
@@ -87,7 +87,7 @@ impl SendHalf {
         }
         let queued = self.queue.queued();
         let room = queued <= u64::from(ctx.config.send_buffer_bytes) * 3 / 4
-            && !ctx.segments.is_full_for(self.queue.segments)
+            && !ctx.segments.is_full_for(self.queue.segments())
             && self.queue.may_have_page(ctx.segments, self.bulk_pool(ctx), self.path.emss() as usize);
         if queued == 0 || room {
             self.writable = Writable::Idle;

@@ -36,7 +36,7 @@ impl SendHalf {
             && !self.recovery.loss_probe.is_own(bytes)
         {
             // (A duplicate of a tail loss probe is no sign of reordering.)
-            self.rack.on_dsack(self.queue.una, self.queue.nxt);
+            self.rack.on_dsack(self.queue.una(), self.queue.nxt());
         }
         // (By the duplicates counted before this acknowledgement.)
         let delivered = self.delivered(sample, dup_ack);
@@ -44,7 +44,7 @@ impl SendHalf {
         let repaired = self.reduce_if_probe_repaired(ctx, sample, kind);
         let undone = self.undo_if_spurious(ctx, sample, dup_ack);
         let was = self.recovery.phase;
-        if was != Phase::Open && sample.acked > 0 && self.queue.una >= self.recovery.recovery_point {
+        if was != Phase::Open && sample.acked > 0 && self.queue.una() >= self.recovery.recovery_point {
             self.end_recovery(ctx);
         } else if was == Phase::Fast && sample.acked > 0 && !self.agreed.sack {
             // A partial acknowledgement: the oldest segment now is lost, too (RFC 6582 section 3.2, step
@@ -63,7 +63,7 @@ impl SendHalf {
         } else if sample.acked > 0 {
             // RFC 8257 section 3.3 estimates from every acknowledgement.
             let acked = saturated(sample.acked);
-            self.congestion.observe(acked, self.queue.una, self.queue.nxt, kind.ece);
+            self.congestion.observe(acked, self.queue.una(), self.queue.nxt(), kind.ece);
         }
     }
 
@@ -95,7 +95,7 @@ impl SendHalf {
     /// recovery began. If not, the peer forges them to make us send more than the network takes (RFC
     /// 5681 section 3.2, step 4).
     fn is_dup_ack_plausible(&self) -> bool {
-        let outstanding = self.recovery.recovery_point.saturating_sub(self.queue.una);
+        let outstanding = self.recovery.recovery_point.saturating_sub(self.queue.una());
         self.recovery.phase != Phase::Fast
             || u64::from(self.recovery.dup_acks) * u64::from(self.path.emss()) < outstanding
     }
@@ -106,11 +106,11 @@ impl SendHalf {
         if sample.acked > 0 {
             self.pending.remove(Pending::LOSS_PROBE);
         }
-        let repaired = self.recovery.loss_probe.on_ack(self.queue.una, sample, kind.plain);
+        let repaired = self.recovery.loss_probe.on_ack(self.queue.una(), sample, kind.plain);
         if repaired {
             // (There is no probe during recovery.)
             let (oldest, in_flight) =
-                (self.queue.una - sample.acked, self.queue.outstanding() + sample.acked);
+                (self.queue.una() - sample.acked, self.queue.outstanding() + sample.acked);
             if self.reduce_for_loss(ctx, oldest, None, in_flight) {
                 self.recovery.undo.forget();
             }
@@ -133,7 +133,7 @@ impl SendHalf {
 
     fn run_frto(&mut self, ctx: &Ctx<'_>, sample: &AckSample, dup_ack: bool) -> bool {
         let standing = Standing {
-            una: self.queue.una,
+            una: self.queue.una(),
             recovery_point: self.recovery.recovery_point,
             sack: self.agreed.sack,
             dup_ack,
@@ -160,7 +160,7 @@ impl SendHalf {
         if self.recovery.phase != Phase::Open {
             self.recovery.phase = Phase::Open;
             // It retransmitted nothing that is still unacknowledged.
-            self.recovery.recovery_point = self.queue.una.saturating_sub(1);
+            self.recovery.recovery_point = self.queue.una().saturating_sub(1);
             self.recovery.dup_acks = 0;
             self.recovery.frto = Frto::Off;
             self.queue.restore_lost(ctx.segments);
@@ -198,7 +198,7 @@ impl SendHalf {
             // RFC 6582 section 3.2, step 2: duplicate acknowledgements caused by an earlier recovery's
             // retransmissions prove nothing. They may come until something beyond that recovery is
             // acknowledged.
-            let is_beyond = self.queue.una > self.recovery.recovery_point;
+            let is_beyond = self.queue.una() > self.recovery.recovery_point;
             open && is_beyond
                 && self.recovery.dup_acks >= DUP_THRESHOLD
                 && self.queue.mark_head_lost(ctx.segments)
@@ -225,7 +225,7 @@ impl SendHalf {
     pub(super) fn reordering_window(&self) -> Duration {
         self.rack.reordering_window(&Circumstances {
             recovering: self.recovery.phase != Phase::Open,
-            sacked_segments: self.queue.sacked_segments,
+            sacked_segments: self.queue.sacked_segments(),
             min_rtt_us: self.rtt.min_rtt_us(),
             srtt_us: self.rtt.srtt_us(),
         })
@@ -241,11 +241,11 @@ impl SendHalf {
         let limited = beyond.min(u64::from((DUP_THRESHOLD - 1) * self.path.emss()));
         let before = self.reduction;
         let reduced =
-            self.reduce_for_loss(ctx, self.queue.una, latest, in_flight - limited).then_some(before);
+            self.reduce_for_loss(ctx, self.queue.una(), latest, in_flight - limited).then_some(before);
         self.recovery.phase = Phase::Fast;
-        self.recovery.recovery_point = self.queue.nxt;
+        self.recovery.recovery_point = self.queue.nxt();
         self.recovery.prr = Prr::new(in_flight);
-        self.recovery.undo.start(self.queue.una, self.queue.nxt, false, reduced);
+        self.recovery.undo.start(self.queue.una(), self.queue.nxt(), false, reduced);
         self.forget_loss_probe();
     }
 
@@ -267,8 +267,8 @@ impl SendHalf {
             now: ctx.now,
             acked: saturated(sample.acked),
             delivered: saturated(sample.delivered),
-            una: self.queue.una,
-            nxt: self.queue.nxt,
+            una: self.queue.una(),
+            nxt: self.queue.nxt(),
             rtt_us: sample.rtt_us.map(saturated),
             // An acknowledgement that signals congestion does not open the window.
             cwnd_limited: used && !ece,
@@ -290,23 +290,25 @@ impl SendHalf {
         ctx.counters.rto_expired += 1;
         let was = self.recovery.phase;
         let in_flight = self.queue.outstanding();
-        let oldest = self.queue.head.map(|key| ctx.segments.get(key).sent);
+        let oldest = self.queue.head().map(|key| ctx.segments.get(key).sent);
         let is_first_timeout = self.queue.mark_timed_out(ctx.segments, self.lost_before(ctx));
         self.timers.set_reorder(None);
         let timeout = match was {
             Phase::Loss if !is_first_timeout => Timeout::Again,
-            Phase::Open | Phase::Fast if self.reduction.answers(self.queue.una, oldest) => Timeout::Answered,
+            Phase::Open | Phase::Fast if self.reduction.answers(self.queue.una(), oldest) => {
+                Timeout::Answered
+            }
             _ => Timeout::Congestion,
         };
         self.congestion.on_timeout(ctx.now, saturated(in_flight), timeout);
         if timeout != Timeout::Again {
-            self.recovery.undo.start(self.queue.una, self.queue.nxt, true, Some(self.reduction));
+            self.recovery.undo.start(self.queue.una(), self.queue.nxt(), true, Some(self.reduction));
         }
         self.on_reduced(true);
         // With timestamps, Eifel detects a spurious timeout sooner, on any acknowledgement.
         self.recovery.frto.on_timeout(was == Phase::Open && !self.agreed.timestamps);
         self.recovery.phase = Phase::Loss;
-        self.recovery.recovery_point = self.queue.nxt;
+        self.recovery.recovery_point = self.queue.nxt();
         self.recovery.dup_acks = 0;
         self.forget_loss_probe();
         self.rtt.back_off();

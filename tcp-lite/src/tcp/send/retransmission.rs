@@ -31,7 +31,7 @@ impl SendHalf {
     pub(in crate::tcp) fn on_timer(&mut self, ctx: &mut Ctx<'_>) -> Expired {
         self.pace.advance(ctx.now);
         if self.path.due().is_some_and(|at| at <= ctx.now) {
-            self.path.on_timer(ctx, self.queue.una, self.fin == Fin::NotAsked);
+            self.path.on_timer(ctx, self.queue.una(), self.fin == Fin::NotAsked);
         }
         match self.timers.expired(ctx.now) {
             Some(timer) => {
@@ -62,7 +62,7 @@ impl SendHalf {
                 self.pending |= Pending::LOSS_PROBE;
                 self.timers.delay_rto(ctx.now + self.rtt.rto());
             }
-            SendTimer::Rto if self.queue.una == 0 => {
+            SendTimer::Rto if self.queue.una() == 0 => {
                 if !self.timers.on_syn_timeout(ctx.config.syn_retries) {
                     return true;
                 }
@@ -85,7 +85,7 @@ impl SendHalf {
 
     /// The oldest segment timed out: lowers EMSS if the segment is too large for the path.
     fn lower_emss_in_black_hole(&mut self, ctx: &mut Ctx<'_>) {
-        let Some(key) = self.queue.head else { return };
+        let Some(key) = self.queue.head() else { return };
         let len = ctx.segments.get(key).len;
         match self.path.on_timeout(ctx, len) {
             BlackHole::No => {}
@@ -97,10 +97,10 @@ impl SendHalf {
     /// Whether the segment that timed out before has not been retransmitted since, or the SYN was never
     /// sent. (F-RTO holds the oldest segment back on purpose.)
     fn is_stuck(&self, ctx: &Ctx<'_>) -> bool {
-        if self.queue.una == 0 {
+        if self.queue.una() == 0 {
             return self.pending.contains(Pending::SYN);
         }
-        match self.queue.head.filter(|key| self.queue.unsent != Some(*key)) {
+        match self.queue.oldest_sent() {
             Some(key) => {
                 let lost = ctx.segments.get(key).marks.contains(Marks::LOST);
                 lost && !matches!(self.recovery.frto, Frto::New(_))
@@ -114,9 +114,10 @@ impl SendHalf {
     fn on_persist(&mut self, ctx: &mut Ctx<'_>) {
         self.timers.back_off_persist();
         self.pending.remove(Pending::CUT);
-        let too_small = self.queue.unsent.is_some_and(|key| ctx.segments.get(key).end() > self.window.edge());
+        let too_small =
+            self.queue.unsent().is_some_and(|key| ctx.segments.get(key).end() > self.window.edge());
         if too_small {
-            let closed = self.window.edge() <= self.queue.nxt;
+            let closed = self.window.edge() <= self.queue.nxt();
             ctx.counters.window_probes += u64::from(closed);
             self.pending |= if closed { Pending::WINDOW_PROBE } else { Pending::CUT };
         }
@@ -127,14 +128,14 @@ impl SendHalf {
     /// increasing intervals. A peer that never offered more is small rather than silly, and does not
     /// have to wait (RFC 9293 section 3.8.6.2.1, condition 3).
     pub(super) fn is_window_silly(&self, ctx: &Ctx<'_>) -> bool {
-        let offered = self.window.edge().saturating_sub(self.queue.una);
+        let offered = self.window.edge().saturating_sub(self.queue.una());
         self.is_blocked_by_window(ctx) && 2 * offered < self.window.max()
     }
 
     /// The link is up again. Segments sent meanwhile are lost: retransmits them now rather than when the
     /// timer expires, which may have backed off many times.
     pub(in crate::tcp) fn on_link_up(&mut self, ctx: &mut Ctx<'_>) {
-        if self.queue.una == 0 {
+        if self.queue.una() == 0 {
             if self.has_sent_syn() {
                 self.pending |= Pending::SYN;
             }

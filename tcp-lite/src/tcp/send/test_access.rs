@@ -6,7 +6,7 @@ use crate::tcp::congestion::Congestion;
 
 impl SendHalf {
     pub(in crate::tcp) fn una(&self) -> u64 {
-        self.queue.una
+        self.queue.una()
     }
 
     /// Positions sent and not acknowledged.
@@ -16,11 +16,11 @@ impl SendHalf {
 
     /// Behind the last byte pushed.
     pub(in crate::tcp) fn end(&self) -> u64 {
-        self.queue.end
+        self.queue.end()
     }
 
     pub(in crate::tcp) fn lost_bytes(&self) -> u64 {
-        self.queue.lost_bytes
+        self.queue.lost_bytes()
     }
 
     pub(in crate::tcp) fn bytes_in_pipe(&self) -> u64 {
@@ -87,9 +87,7 @@ impl SendHalf {
 
     /// As if an idle connection had sent so many bytes more, and all had been acknowledged.
     pub(in crate::tcp) fn skip(&mut self, bytes: u64) {
-        for pos in [&mut self.queue.una, &mut self.queue.nxt, &mut self.queue.end] {
-            *pos += bytes;
-        }
+        self.queue.skip(bytes);
         self.window.advance(bytes);
     }
 }

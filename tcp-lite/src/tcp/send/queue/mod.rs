@@ -26,12 +26,12 @@ use crate::tcp::slabs::{Marks, PageKey, PageKind, SegmentKey, SegmentSlab};
 /// FIN.
 #[derive(Debug)]
 pub(super) struct SendQueue {
-    pub(super) head: Option<SegmentKey>,
+    head: Option<SegmentKey>,
     tail: Option<SegmentKey>,
     /// The first segment that was never sent.
-    pub(super) unsent: Option<SegmentKey>,
+    unsent: Option<SegmentKey>,
     /// Where the search for the next retransmission starts.
-    pub(super) retransmit_from: Option<SegmentKey>,
+    retransmit_from: Option<SegmentKey>,
     /// The page that the next segment is written to, if it fits.
     open_page: Option<PageKey>,
     /// Segments in the order of transmission.
@@ -39,20 +39,20 @@ pub(super) struct SendQueue {
     /// The SACK blocks processed last.
     sacks: KnownSacks,
     /// The oldest unacknowledged position (SND.UNA).
-    pub(super) una: u64,
+    una: u64,
     /// The next position to send (SND.NXT).
-    pub(super) nxt: u64,
+    nxt: u64,
     /// Position behind the last byte pushed: that of the FIN.
-    pub(super) end: u64,
+    end: u64,
     /// Bytes with [`Marks::SACKED`], and the number of their segments.
-    pub(super) sacked_bytes: u64,
-    pub(super) sacked_segments: u32,
+    sacked_bytes: u64,
+    sacked_segments: u32,
     /// Bytes with [`Marks::LOST`].
-    pub(super) lost_bytes: u64,
+    lost_bytes: u64,
     /// Segments in the queue.
-    pub(super) segments: u32,
+    segments: u32,
     /// Pages from the pool of small buffers, the open one included.
-    pub(super) small_pages: u32,
+    small_pages: u32,
 }
 
 impl SendQueue {
@@ -77,9 +77,64 @@ impl SendQueue {
         }
     }
 
-    /// The last segment.
-    pub(super) fn tail(&self) -> Option<SegmentKey> {
-        self.tail
+    /// The oldest segment.
+    #[inline]
+    pub(super) fn head(&self) -> Option<SegmentKey> {
+        self.head
+    }
+
+    /// The oldest segment, if it was sent.
+    #[inline]
+    pub(super) fn oldest_sent(&self) -> Option<SegmentKey> {
+        self.head.filter(|key| self.unsent != Some(*key))
+    }
+
+    /// The first segment that was never sent.
+    #[inline]
+    pub(super) fn unsent(&self) -> Option<SegmentKey> {
+        self.unsent
+    }
+
+    /// Whether any segment was never sent.
+    #[inline]
+    pub(super) fn has_unsent(&self) -> bool {
+        self.unsent.is_some()
+    }
+
+    /// The oldest unacknowledged position (SND.UNA).
+    #[inline]
+    pub(super) fn una(&self) -> u64 {
+        self.una
+    }
+
+    /// The next position to send (SND.NXT).
+    #[inline]
+    pub(super) fn nxt(&self) -> u64 {
+        self.nxt
+    }
+
+    /// Position behind the last byte pushed: that of the FIN.
+    #[inline]
+    pub(super) fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Whether any segment is marked lost.
+    #[inline]
+    pub(super) fn has_lost(&self) -> bool {
+        self.lost_bytes > 0
+    }
+
+    /// Segments selectively acknowledged.
+    #[inline]
+    pub(super) fn sacked_segments(&self) -> u32 {
+        self.sacked_segments
+    }
+
+    /// Segments in the queue.
+    #[inline]
+    pub(super) fn segments(&self) -> u32 {
+        self.segments
     }
 
     /// The page that is written to.
@@ -317,5 +372,20 @@ impl SendQueue {
             self.remove_head(slab);
         }
         self.close_page(slab);
+    }
+}
+
+#[cfg(test)]
+impl SendQueue {
+    /// Bytes marked lost.
+    pub(super) fn lost_bytes(&self) -> u64 {
+        self.lost_bytes
+    }
+
+    /// As if so many bytes more had been sent, and all had been acknowledged.
+    pub(super) fn skip(&mut self, bytes: u64) {
+        for pos in [&mut self.una, &mut self.nxt, &mut self.end] {
+            *pos += bytes;
+        }
     }
 }

@@ -189,6 +189,12 @@ impl SendQueue {
         }
     }
 
+    /// Whether the search for the next segment to retransmit starts at the oldest one.
+    #[inline]
+    pub(in crate::tcp::send) fn searches_from_oldest(&self) -> bool {
+        self.retransmit_from == self.head
+    }
+
     /// The oldest segment marked lost.
     pub(in crate::tcp::send) fn next_to_retransmit(&mut self, slab: &SegmentSlab) -> Option<SegmentKey> {
         if self.lost_bytes == 0 {
