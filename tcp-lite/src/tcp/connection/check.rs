@@ -27,6 +27,8 @@ impl Tcb {
         let sending = self.send.check(segments, searches)?;
         let has_hole = self.receive.check(ranges, conn)?;
         let out_of_order = self.receive.held();
+        let agreed = (self.send.agreed(), self.receive.agreed());
+        ensure!(agreed.0 == agreed.1, "the halves know different agreements: {agreed:?}");
         let over = matches!(self.state, State::TimeWait | State::Closed);
         let holds = sending.segments > 0 || sending.open_page.is_some() || sending.searches || has_hole;
         ensure!(!over || !holds, "{:?}, and it holds {sending:?}, a hole: {has_hole}", self.state);

@@ -114,6 +114,11 @@ impl ReceiveHalf {
         }
     }
 
+    /// What the SYNs agreed on.
+    pub(super) fn agreed(&self) -> &Agreed {
+        &self.agreed
+    }
+
     /// ECN is not used after all.
     pub(super) fn decline_ecn(&mut self) {
         self.agreed.ecn = false;

@@ -63,6 +63,15 @@ fn simultaneous_open_agrees_on_no_marks() {
 }
 
 #[test]
+#[should_panic(expected = "the halves know different agreements")]
+fn halves_that_know_different_agreements_are_found() {
+    let asking = TcpConfig { ecn: EcnMode::Request, ..config() };
+    let mut pair = Pair::established(asking, asking);
+    assert!(pair.a.tcb().sending().agreed().ecn);
+    pair.a.with(pair.now, |tcb, _| tcb.sending_mut().decline_ecn());
+}
+
+#[test]
 fn a_silent_peer_ends_in_timed_out_by_the_user_timeout() {
     let mut pair = Pair::new(config(), config());
     pair.plan = Box::new(|_, _| vec![]);
