@@ -12,7 +12,7 @@
 //! |---|---|---|
 //! | 0 | `facade`, `id`, `invariant`, `out_of_order` | addresses and times; ids; invariant checks; a gauge of memory |
 //! | 1 | `backoff`, `checksum`, `config`, `counters`, `ethernet`, `event`, `four_tuple`, `timer_wheel` | shared basics |
-//! | 2 | `in_order`, `ip`, `route`, `secrets` | packets, routes, keys |
+//! | 2 | `ip`, `route`, `secrets` | packets, routes, keys |
 //! | 3 | `discovery`, `icmp_error`, `listener`, `slow_path`, `table` | ARP and NDP, ICMP errors, listeners, the connection table |
 //! | 4 | `address_conflict`, `neighbor` | address conflict detection; the neighbour table |
 //! | 5 | `tcp` | connections |
@@ -37,7 +37,6 @@ mod four_tuple;
 mod frame;
 mod icmp_error;
 mod id;
-pub mod in_order;
 mod invariant;
 mod ip;
 mod listener;
@@ -60,7 +59,6 @@ pub use config::{
 };
 pub use event::{CloseReason, Event, Received};
 pub use facade::{Duration, Instant};
-pub use in_order::{InOrder, Ordered};
 pub use listener::{AddressFilter, ListenConfig, ListenerCounters};
 pub use stack::{
     Ahead, ConnId, ConnectError, ListenError, ListenerId, SegmentBuf, Sender, Stack, StackCounters,

@@ -7,9 +7,10 @@ use dp::link::{LinkConfig, pair};
 use dp::{Burst, Mbuf, Port};
 use tcp_lite::facade::EthernetAddress;
 use tcp_lite::{
-    AddressProbing, CloseReason, ConnId, Event, InOrder, Instant, Limits, SendError, Stack, StackConfig,
-    TcpConfig,
+    AddressProbing, CloseReason, ConnId, Event, Instant, Limits, SendError, Stack, StackConfig, TcpConfig,
 };
+
+use crate::in_order::InOrder;
 
 /// The byte at `offset` of every stream.
 pub(crate) fn byte(offset: u64) -> u8 {

@@ -11,6 +11,7 @@ mod gro;
 mod harness;
 mod hostile;
 mod icmp;
+mod in_order;
 mod limits;
 mod neighbors;
 mod relay;

@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 
 use dp::link::{LinkConfig, LinkPlan, LinkTso, pair};
 use dp::{Burst, Mss, Port, TsoLimits};
-use tcp_lite::{ConnId, Event, InOrder, Instant, SendError, Stack};
+use tcp_lite::{ConnId, Event, Instant, SendError, Stack};
 
 use crate::harness::{MAC_A, MAC_B, World, byte, config};
+use crate::in_order::InOrder;
 
 /// Lengths of the sent records, each a segment: bulk, with a short one now and then.
 fn record(nr: u64) -> u64 {
