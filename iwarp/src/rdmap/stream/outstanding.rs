@@ -85,7 +85,7 @@ impl Common {
         }
     }
 
-    /// RequestPool a Read or atomic as started. It completes when its response is delivered and all earlier
+    /// Records a Read or atomic as started. It completes when its response is delivered and all earlier
     /// requests have completed.
     ///
     /// RFC 5040 section 5.5 (RDMAP-291): a Read is not complete before its response is delivered.
