@@ -29,6 +29,13 @@ impl Failure {
         Self::Here(Terminate::bare(error))
     }
 
+    /// A defect of this code: `what` does not hold. The stream ends rather than lose bytes in silence.
+    #[cold]
+    pub(super) fn defect(what: &str) -> Self {
+        debug_assert!(false, "{what}");
+        Self::here(TerminateError::LocalCatastrophic)
+    }
+
     /// Where the error was found.
     pub(crate) fn origin(&self) -> Origin {
         match self {

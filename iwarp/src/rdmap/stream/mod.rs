@@ -213,9 +213,10 @@ impl Stream {
     /// taken of `held` (buffers, and early FPDUs), and the requests that wait.
     pub(crate) fn check(&self, held: &HeldSlab, pool: &RequestPool) -> Check<((usize, usize), Waiting)> {
         let slots = self.deframer.check(held)?;
+        self.inbound.check(self.common.extensions)?;
         let waiting = Waiting {
             peer_requests: self.outbound.check(pool)?,
-            outstanding: self.common.outstanding.check(&pool.outstanding)?,
+            outstanding: self.common.check(&pool.outstanding)?,
             held_back: self.outbound.held_back(pool)?,
         };
         let (inbound, outstanding) = self.reserved.unwrap_or_default();
@@ -249,7 +250,7 @@ impl Stream {
         error: Option<StreamError>,
     ) {
         let Self { common, outbound, inbound, .. } = self;
-        common.outstanding.clear(&mut pool.outstanding);
+        common.give_up_responses(&mut pool.outstanding);
         let unstarted = outbound.abandon(pool);
         for pending in common.pending.drain(..).chain(unstarted) {
             if pending.done {

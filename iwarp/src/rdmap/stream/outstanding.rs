@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use dp::invariant::{Check, ensure};
+
 use crate::ddp::UntaggedQueue;
 use crate::memory::Accessor;
 use crate::queues::{QpShared, Sge, WcOpcode, WcStatus};
@@ -119,8 +121,93 @@ impl Common {
         }
     }
 
+    /// Gives up all responses. The caller completes the requests, and nothing is received after this.
+    pub(super) fn give_up_responses(&mut self, slots: &mut SlotPool<Outstanding>) {
+        self.outstanding.clear(slots);
+        self.atomic_responses = UntaggedQueue::new();
+    }
+
+    /// Whether requests and responses fit each other; for tests. Returns how many responses are outstanding.
+    pub(super) fn check(&self, slots: &SlotPool<Outstanding>) -> Check<usize> {
+        let count = self.outstanding.check(slots)?;
+        let responses: Vec<_> = self.outstanding.iter(slots).collect();
+        let atomics = check_pending(&self.pending, &responses)?;
+        let posted = self.atomic_responses.posted();
+        ensure!(posted == atomics, "{posted} buffers for the responses to {atomics} atomics");
+        Ok(count)
+    }
+
     fn complete(&self, pending: &Pending) {
         let completion = self.qp.succeeded(pending.wr_id, pending.opcode, pending.byte_len);
         self.qp.complete_send(pending.signaled, completion);
+    }
+}
+
+/// Whether the requests that are not done are those that `responses` are to, in this order. Returns how many
+/// of them are atomics.
+fn check_pending(pending: &VecDeque<Pending>, responses: &[&Outstanding]) -> Check<u32> {
+    ensure!(pending.front().is_none_or(|first| !first.done), "the oldest request is done and waits");
+    let mut requests = pending.iter().filter(|pending| !pending.done).map(|pending| pending.opcode);
+    let mut atomics = 0;
+    for (place, response) in responses.iter().enumerate() {
+        let is_read = match response {
+            Outstanding::Read { is_rtr: true, .. } => {
+                ensure!(place == 0, "{place} requests went before the RTR");
+                continue;
+            }
+            Outstanding::Read { .. } => true,
+            Outstanding::Atomic { .. } => false,
+        };
+        atomics += u32::from(!is_read);
+        let request = requests.next();
+        let fits = match request {
+            Some(WcOpcode::Read) => is_read,
+            Some(WcOpcode::FetchAdd | WcOpcode::CmpSwap | WcOpcode::Swap) => !is_read,
+            _ => false,
+        };
+        ensure!(fits, "response {place} is for request {request:?}");
+    }
+    let rest = requests.count();
+    ensure!(rest == 0, "{rest} requests wait for no response");
+    Ok(atomics)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::Stag;
+
+    fn request(opcode: WcOpcode, done: bool) -> Pending {
+        Pending { wr_id: 0, opcode, signaled: true, byte_len: 0, done, fault: None }
+    }
+
+    fn read(is_rtr: bool) -> Outstanding {
+        Outstanding::Read { sink: ReadSink::new(Stag(1), 0, 8), is_rtr }
+    }
+
+    #[test]
+    fn requests_that_do_not_fit_their_responses_are_found() {
+        let whole = || {
+            let requests = [(WcOpcode::Read, false), (WcOpcode::Send, true), (WcOpcode::Swap, false)];
+            let responses =
+                vec![read(true), read(false), Outstanding::Atomic { id: 1, sink: Sge::default() }];
+            (requests.map(|(opcode, done)| request(opcode, done)).into(), responses)
+        };
+        let (pending, responses) = whole();
+        assert_eq!(check_pending(&pending, &responses.iter().collect::<Vec<_>>()), Ok(1));
+        type Break = fn(&mut VecDeque<Pending>, &mut Vec<Outstanding>);
+        let broken: [(Break, &str); 6] = [
+            (|pending, _| pending[0].done = true, "the oldest request is done and waits"),
+            (|pending, _| pending[2].done = true, "response 2 is for request None"),
+            (|pending, _| pending[1].done = false, "response 2 is for request Some(Send)"),
+            (|_, responses| responses.swap(1, 2), "response 1 is for request Some(Read)"),
+            (|_, responses| drop(responses.pop()), "1 requests wait for no response"),
+            (|_, responses| responses.swap(0, 1), "1 requests went before the RTR"),
+        ];
+        for (break_it, found) in broken {
+            let (mut pending, mut responses) = whole();
+            break_it(&mut pending, &mut responses);
+            assert_eq!(check_pending(&pending, &responses.iter().collect::<Vec<_>>()), Err(found.into()));
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! The peer's requests on queue 1, Reads and atomics, and the buffers for them.
 
 use arrayvec::ArrayVec;
+use dp::invariant::{Check, ensure};
 
 use crate::ddp::{DdpError, Delivered, Header, UntaggedHeader, UntaggedQueue};
 use crate::queues::request_buffers;
@@ -119,5 +120,24 @@ impl RequestQueue {
         debug_assert!(posted, "one buffer for each that was taken");
         self.taken.reads -= reads;
         self.taken.atomics -= atomics;
+    }
+
+    /// Whether each buffer is posted or taken; for tests.
+    pub(super) fn check_buffers(&self, extensions: Extensions) -> Check {
+        let (posted, ByKind { reads, atomics }) = (self.queue.posted(), self.taken);
+        let most = self.ird;
+        ensure!(reads.max(atomics) <= most, "{reads} Reads and {atomics} atomics of the peer's, {most} may");
+        let all = request_buffers(extensions, most as u16);
+        ensure!(
+            posted + reads + atomics == all,
+            "{posted} buffers for requests posted, {reads} and {atomics} taken of {all}"
+        );
+        Ok(())
+    }
+
+    /// Takes a buffer that stays posted.
+    #[cfg(test)]
+    pub(super) fn lose_buffer(&mut self) {
+        self.taken.reads += 1;
     }
 }

@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 
 use arrayvec::ArrayVec;
+use dp::invariant::{Check, ensure};
 use dp::profile::{self, Layer};
 
 use crate::ddp::{self, Arrival, Header, UntaggedHeader, UntaggedQueue};
@@ -80,8 +81,9 @@ impl Inbound {
         }
     }
 
-    /// Gives back the bound receive requests, oldest first.
+    /// Gives back the bound receive requests, oldest first. Nothing is received after this.
     pub(super) fn abandon(&mut self) -> impl Iterator<Item = RecvRequest> {
+        self.sends = UntaggedQueue::starting_at(self.sends.first_msn());
         self.bound.take().into_iter().chain(self.ahead.drain(..))
     }
 
@@ -96,6 +98,18 @@ impl Inbound {
     /// Posts the buffers of answered requests of the peer again.
     pub(super) fn repost_requests(&mut self, answered: ByKind) {
         self.requests.repost(answered);
+    }
+
+    /// Whether each buffer that is posted to a queue is there; for tests.
+    pub(super) fn check(&self, extensions: Extensions) -> Check {
+        let bound = usize::from(self.bound.is_some()) + self.ahead.len();
+        let posted = self.sends.posted() as usize;
+        ensure!(posted == bound, "{posted} buffers posted to queue 0, {bound} receive requests bound");
+        ensure!(self.bound.is_some() || self.ahead.is_empty(), "requests are bound to later messages only");
+        let (ahead, most) = (self.ahead.len(), self.ahead_max);
+        ensure!(ahead <= most, "{ahead} requests are bound ahead, {most} may");
+        ensure!(!self.expects_rtr || bound == 0, "{bound} requests are bound before the RTR");
+        self.requests.check_buffers(extensions)
     }
 }
 
@@ -113,6 +127,7 @@ pub(super) struct Delivery<'a> {
 struct ReceivedUlpdu<'a, 'u> {
     head: &'a [u8],
     len: usize,
+    /// `None` if its arrival is [`Arrival::Placed`].
     ulpdu: Option<&'a Ulpdu<'u>>,
     arrival: Arrival,
 }
@@ -149,7 +164,7 @@ impl Delivery<'_> {
             // RFC 7306 section 5.4 (EXT-107): of untagged messages only Sends are placed beyond a hole, so
             // no Atomic Request is looked at before DDP delivers it.
             Ok(Header::Untagged(header)) if header.qn == Queue::Send.number() => {
-                self.early_send(&piece, &header)
+                self.early_send(&piece, &header, ulpdu)
             }
             _ => false,
         };
@@ -206,17 +221,17 @@ impl ReceivedUlpdu<'_, '_> {
         Terminate::of_segment(error, self.head, self.len, None)
     }
 
-    /// Copies the payload to `target`, which has the same length. A target revoked since its check counts as
+    /// Copies the payload of its ULPDU to `target`, which has the same length. A target revoked since its check counts as
     /// an invalid STag.
     ///
     /// RFC 5041 section 5.2 (DDP-109): all payload of a valid segment is placed.
     fn place(
         &self,
+        ulpdu: &Ulpdu<'_>,
         target: &Target<'_>,
         payload_at: usize,
         counters: &mut StreamCounters,
     ) -> Result<(), ddp::DdpError> {
-        let Some(ulpdu) = self.ulpdu else { return Ok(()) };
         profile::within(Layer::Place, || place(ulpdu, payload_at, self.len - payload_at, target))?;
         counters.rx_placed_bytes += (self.len - payload_at) as u64;
         Ok(())
@@ -243,4 +258,51 @@ fn place(ulpdu: &Ulpdu<'_>, at: usize, len: usize, target: &Target<'_>) -> Resul
         offset += target.place_runs(offset, piece)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use arrayvec::ArrayVec;
+
+    use super::*;
+
+    fn request() -> RecvRequest {
+        RecvRequest { wr_id: 0, sg_list: ArrayVec::new() }
+    }
+
+    #[test]
+    fn buffers_that_are_counted_and_not_there_are_found() {
+        let whole = || {
+            let mut inbound = Inbound::new(4, Extensions::ATOMICS, Rtr::None, true);
+            assert!(inbound.sends.post(2));
+            inbound.bound = Some(request());
+            inbound.ahead.push_back(request());
+            inbound
+        };
+        whole().check(Extensions::ATOMICS).unwrap();
+        type Break = fn(&mut Inbound);
+        let broken: [(Break, &str); 6] = [
+            (|inbound| inbound.bound = None, "2 buffers posted to queue 0, 1 receive requests bound"),
+            (
+                |inbound| assert!(inbound.sends.post(1)),
+                "3 buffers posted to queue 0, 2 receive requests bound",
+            ),
+            (
+                |inbound| inbound.ahead.extend(inbound.bound.take()),
+                "requests are bound to later messages only",
+            ),
+            (|inbound| inbound.ahead_max = 0, "1 requests are bound ahead, 0 may"),
+            (|inbound| inbound.expects_rtr = true, "2 requests are bound before the RTR"),
+            (|inbound| inbound.requests.lose_buffer(), "8 buffers for requests posted, 1 and 0 taken of 8"),
+        ];
+        for (break_it, found) in broken {
+            let mut inbound = whole();
+            break_it(&mut inbound);
+            assert_eq!(inbound.check(Extensions::ATOMICS), Err(found.into()));
+        }
+        // What ends a stream gives the requests back.
+        let mut inbound = whole();
+        assert_eq!(inbound.abandon().count(), 2);
+        inbound.check(Extensions::ATOMICS).unwrap();
+    }
 }

@@ -175,10 +175,12 @@ impl Delivery<'_> {
         if header.mo as usize != partial.len() {
             return Err(ddp::DdpError::InvalidMo.into());
         }
-        if let Some(ulpdu) = piece.ulpdu {
-            for run in ulpdu.runs(UntaggedHeader::LEN, payload_len) {
-                partial.try_extend_from_slice(run).map_err(|_| ddp::DdpError::TooLong)?;
-            }
+        let Some(ulpdu) = piece.ulpdu else {
+            debug_assert!(false, "a message of {queue:?} was placed early");
+            return Err(TerminateError::LocalCatastrophic);
+        };
+        for run in ulpdu.runs(UntaggedHeader::LEN, payload_len) {
+            partial.try_extend_from_slice(run).map_err(|_| ddp::DdpError::TooLong)?;
         }
         let delivered = match queue {
             Queue::ReadRequest => requests.deliver(header, payload_len, opcode)?,

@@ -14,6 +14,8 @@ enum SendFault {
     Protocol(TerminateError),
     /// The memory of the receive request is no longer registered.
     OwnMemory,
+    /// No receive request is bound for a buffer that is posted: a defect of this code.
+    Unbound,
 }
 
 impl From<TerminateError> for SendFault {
@@ -62,13 +64,18 @@ impl Delivery<'_> {
 
     /// Places a Send beyond a hole. Immediate Data is held until it is in order: placing eight bytes early
     /// saves nothing.
-    pub(super) fn early_send(&mut self, piece: &ReceivedUlpdu<'_, '_>, header: &UntaggedHeader) -> bool {
+    pub(super) fn early_send(
+        &mut self,
+        piece: &ReceivedUlpdu<'_, '_>,
+        header: &UntaggedHeader,
+        ulpdu: &Ulpdu<'_>,
+    ) -> bool {
         let is_send = self.check_opcode(header).is_ok_and(Opcode::is_send);
         if !is_send || self.inbound.expects_rtr {
             return false;
         }
         self.bind_ahead(header.msn);
-        self.place_send(piece, header).is_ok()
+        self.place_send(piece, header, ulpdu).is_ok()
     }
 
     pub(super) fn send(
@@ -88,10 +95,10 @@ impl Delivery<'_> {
             return Ok(());
         }
         self.bind();
-        let placed = match self.check_in_order(header) {
-            Err(error) => Err(SendFault::Protocol(error)),
-            Ok(()) if piece.arrival.places() => self.place_send(piece, header),
-            Ok(()) => self.check_opcode(header).map_err(SendFault::Protocol),
+        let placed = match (self.check_in_order(header), piece.ulpdu) {
+            (Err(error), _) => Err(SendFault::Protocol(error)),
+            (Ok(()), Some(ulpdu)) => self.place_send(piece, header, ulpdu),
+            (Ok(()), None) => self.check_opcode(header).map_err(SendFault::Protocol),
         };
         let delivered = placed.and_then(|opcode| {
             let done = self.inbound.sends.deliver(header, payload_len).map_err(TerminateError::from);
@@ -110,6 +117,7 @@ impl Delivery<'_> {
                 self.fail_bound(WcStatus::LocalProtectionError);
                 Err(Failure::User(Terminate::bare(TerminateError::LocalCatastrophic)))
             }
+            Err(SendFault::Unbound) => Err(Failure::defect("a receive request for each posted buffer")),
         }
     }
 
@@ -134,26 +142,24 @@ impl Delivery<'_> {
         &mut self,
         piece: &ReceivedUlpdu<'_, '_>,
         header: &UntaggedHeader,
+        ulpdu: &Ulpdu<'_>,
     ) -> Result<Opcode, SendFault> {
         let payload_len = piece.len - UntaggedHeader::LEN;
         let Inbound { sends, immediate, .. } = &*self.inbound;
-        let room = |index| self.inbound.request(index).map_or(0, RecvRequest::length);
+        let index = sends.index_of(header.msn).map_err(TerminateError::from)?;
+        let request = self.inbound.request(index).ok_or(SendFault::Unbound)?;
         // RFC 7306 section 8.2 (EXT-149): DDP checks MSN, offset and length of Immediate Data as those of a
         // Send.
-        let destination = sends.check(header, payload_len, room).map_err(TerminateError::from)?;
+        let destination =
+            sends.check(header, payload_len, |_| request.length()).map_err(TerminateError::from)?;
         let opcode = self.check_opcode(header)?;
         if opcode.is_immediate() {
             immediate.check(header, payload_len)?;
         }
-        if let (Some(request), Some(ulpdu)) = (self.inbound.request(destination.index), piece.ulpdu) {
-            self.scatter(request, destination.offset, ulpdu, payload_len)
-                .map_err(|_| SendFault::OwnMemory)?;
-            self.counters.rx_placed_bytes += payload_len as u64;
-            if opcode.is_immediate() {
-                ulpdu
-                    .runs(UntaggedHeader::LEN, payload_len)
-                    .for_each(|run| self.inbound.immediate.extend(run));
-            }
+        self.scatter(request, destination.offset, ulpdu, payload_len).map_err(|_| SendFault::OwnMemory)?;
+        self.counters.rx_placed_bytes += payload_len as u64;
+        if opcode.is_immediate() {
+            ulpdu.runs(UntaggedHeader::LEN, payload_len).for_each(|run| self.inbound.immediate.extend(run));
         }
         Ok(opcode)
     }
@@ -216,12 +222,13 @@ impl Delivery<'_> {
         // RFC 7306 section 6.3 (EXT-121): Immediate Data consumes a receive request of queue 0, as a Send
         // does.
         let completed = if immediate.is_some() { WcOpcode::RecvImmediate } else { WcOpcode::Recv };
-        if let Some(request) = self.inbound.bound.take() {
-            let qp = &self.common.qp;
-            let completion = qp.succeeded(request.wr_id, completed, len);
-            let solicited = opcode.is_solicited();
-            qp.complete_recv(WorkCompletion { immediate, invalidated, solicited, ..completion });
-        }
+        let Some(request) = self.inbound.bound.take() else {
+            return Err(Failure::defect("a receive request for the message that is complete"));
+        };
+        let qp = &self.common.qp;
+        let completion = qp.succeeded(request.wr_id, completed, len);
+        let solicited = opcode.is_solicited();
+        qp.complete_recv(WorkCompletion { immediate, invalidated, solicited, ..completion });
         Ok(())
     }
 

@@ -50,15 +50,12 @@ impl Delivery<'_> {
         if opcode == Ok(Opcode::ReadResponse) {
             return self.read_response(piece, header, payload_len);
         }
-        let target = if piece.arrival.places() {
-            ddp::tagged::check(header, payload_len, self.common.by, self.guard)?
-        } else {
-            None
-        };
+        let Some(ulpdu) = piece.ulpdu else { return Ok(opcode.map(drop)?) };
+        let target = ddp::tagged::check(header, payload_len, self.common.by, self.guard)?;
         // A bad opcode is reported only after DDP's checks.
         opcode?;
         if let Some(target) = target {
-            piece.place(&target, TaggedHeader::LEN, self.counters)?;
+            piece.place(ulpdu, &target, TaggedHeader::LEN, self.counters)?;
         }
         Ok(())
     }
@@ -86,14 +83,16 @@ impl Delivery<'_> {
         } else {
             self.oldest_read()?.0.check(header, payload_len)?;
         }
-        if payload_len > 0 && piece.arrival.places() {
+        if payload_len > 0
+            && let Some(ulpdu) = piece.ulpdu
+        {
             let guard = self.guard;
             let target = guard.check_sink(header.stag, header.to, payload_len as u64, pd);
             // The sink of the Read passed its check when the Read was posted, so our user has changed it
             // since.
             target
                 .map_err(ddp::DdpError::from)
-                .and_then(|target| piece.place(&target, TaggedHeader::LEN, self.counters))
+                .and_then(|target| piece.place(ulpdu, &target, TaggedHeader::LEN, self.counters))
                 .map_err(|error| TaggedFault::Sink(error.into()))?;
         }
         if !piece.arrival.delivers() {
