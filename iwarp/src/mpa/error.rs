@@ -109,6 +109,9 @@ pub enum MpaError {
     /// Code 5: there was no free slot to hold a received buffer.
     #[error("no slot left to hold a received buffer")]
     NoHeldSlot,
+    /// Code 5: a defect of this code. The connection ends rather than lose bytes in silence.
+    #[error("a defect in the reception of FPDUs")]
+    Defect,
     /// Code 6: the peer's ORD is above the IRD that this end can serve.
     #[error("the peer wants {wanted} inbound reads, {available} can be served")]
     InsufficientIrd {
@@ -123,6 +126,13 @@ pub enum MpaError {
 }
 
 impl MpaError {
+    /// [`Defect`](Self::Defect): `what` does not hold.
+    #[cold]
+    pub(super) fn defect(what: &str) -> Self {
+        debug_assert!(false, "{what}");
+        Self::Defect
+    }
+
     /// The MPA error code, 1..7.
     pub const fn code(self) -> u8 {
         match self {
@@ -133,7 +143,7 @@ impl MpaError {
             Self::Crc { .. } => 2,
             Self::Marker { .. } => 3,
             Self::Startup(_) => 4,
-            Self::StartupTimeout | Self::NoHeldSlot => 5,
+            Self::StartupTimeout | Self::NoHeldSlot | Self::Defect => 5,
             Self::InsufficientIrd { .. } => 6,
             Self::NoMatchingRtr => 7,
         }
@@ -155,6 +165,7 @@ impl MpaError {
             Self::Crc { .. }
             | Self::Marker { .. }
             | Self::NoHeldSlot
+            | Self::Defect
             | Self::InsufficientIrd { .. }
             | Self::NoMatchingRtr => Action::Terminate,
         }

@@ -59,27 +59,11 @@ impl Reassembly {
     /// bytes are left. Returns how many bytes the caller has to release to TCP's budget.
     pub(super) fn take(&mut self, slab: &mut HeldSlab, mut take: impl FnMut(u64, &[u8]) -> usize) -> usize {
         let mut released = 0;
-        while let Some(HeldBuf { start, mut buf, ahead, .. }) = self.held.pop_at(slab, self.next) {
-            // The buffers are disjoint and in order, so this one begins where the last one ended.
-            let mut at = start;
-            let mut whole = true;
-            while !buf.is_empty() {
-                let run = buf.segments().find(|run| !run.is_empty());
-                let (len, taken) = run.map_or((0, 0), |run| (run.len(), take(at, run)));
-                debug_assert!(len > 0, "a buffer with bytes has a run of them");
-                buf.advance(taken);
-                at += taken as u64;
-                if taken < len || len == 0 {
-                    whole = false;
-                    break;
-                }
-            }
-            self.next = at;
-            released += if ahead { (at - start) as usize } else { 0 };
-            if !whole {
-                // The slot that it came from is free.
-                let held = self.held.hold(slab, at, buf, ahead);
-                debug_assert!(held.is_ok());
+        // The buffers are disjoint and in order, so each begins where the one before it ended.
+        while let Some(taken) = self.held.take_at(slab, self.next, &mut take) {
+            self.next = taken.end;
+            released += taken.released;
+            if !taken.whole {
                 break;
             }
         }

@@ -111,17 +111,20 @@ impl Search {
     /// The last FPDU that was found is placed: keeps what is needed of it and frees its bytes.
     pub(super) fn mark_placed(&mut self, deframer: &mut Deframer, slab: &mut HeldSlab) {
         let Some(FoundFpdu { slot, extent }) = self.found.take() else { return };
-        let Some(wire) = Wire::held(&slab.buffers, slot) else { return };
+        // If one of these fails, the FPDU stays held, and comes again in order.
+        let Some(wire) = Wire::held(&slab.buffers, slot) else {
+            return debug_assert!(false, "slot {slot} of an FPDU is free");
+        };
         let mut head = [0; HEAD_BYTES];
         extent.ulpdu(wire, deframer.framing).copy_to(0, &mut head);
         let Extent { start, end, ulpdu_bytes, .. } = extent;
         let fpdu = EarlyFpdu { start, end, ulpdu_bytes, head };
+        let after = slab.early.last_at(deframer.early, start);
+        if slab.early.insert(&mut deframer.early, after, fpdu).is_err() {
+            return debug_assert!(false, "`walk` has seen a free slot");
+        }
         deframer.counters.early_fpdus += 1;
         deframer.counters.early_bytes += ulpdu_bytes as u64;
-        let after = slab.early.last_at(deframer.early, start);
-        // There is a free slot: `walk` has checked that.
-        let inserted = slab.early.insert(&mut deframer.early, after, fpdu);
-        debug_assert!(inserted.is_ok());
         let (released, next) = deframer.held.mark_placed(slab, slot, start, end);
         deframer.released += released;
         self.resume_at = Some((next, end));

@@ -97,6 +97,16 @@ impl StreamRange for HeldBuf {
 #[error("no slot left to hold a received buffer")]
 pub struct NoSlot;
 
+/// What [`HeldList::take_at`] has taken of a buffer.
+pub(crate) struct Taken {
+    /// The position after it.
+    pub(crate) end: u64,
+    /// Bytes that the caller has to release.
+    pub(crate) released: usize,
+    /// Nothing of the buffer is left.
+    pub(crate) whole: bool,
+}
+
 /// The held buffers of one connection in stream order, in slots of a [`HeldSlab`].
 ///
 /// A [`Deframer`](super::Deframer) has one. During startup there is no deframer: the engine has a list of its
@@ -134,11 +144,37 @@ impl HeldList {
         self.remove(slab, self.list.head()?)
     }
 
-    /// Removes and returns the first buffer, if it holds `position`.
-    pub fn pop_at(&mut self, slab: &mut HeldSlab, position: u64) -> Option<HeldBuf> {
+    /// Passes the bytes of the first buffer to `take`, run by run, if it holds `position`, until `take`
+    /// consumes less than a run. The rest stays held, in the same slot.
+    pub(crate) fn take_at(
+        &mut self,
+        slab: &mut HeldSlab,
+        position: u64,
+        mut take: impl FnMut(u64, &[u8]) -> usize,
+    ) -> Option<Taken> {
         let head = self.list.head()?;
-        let holds = slab.buffers.at(head).is_some_and(|held| (held.start..held.end()).contains(&position));
-        if holds { self.remove(slab, head) } else { None }
+        let held = slab.buffers.at_mut(head)?;
+        if !(held.start..held.end()).contains(&position) {
+            return None;
+        }
+        let from = held.start;
+        while let Some(run) = held.buf.segments().find(|run| !run.is_empty()) {
+            let (len, taken) = (run.len(), take(held.start, run));
+            held.buf.advance(taken);
+            held.start += taken as u64;
+            if taken < len {
+                break;
+            }
+        }
+        let (end, whole) = (held.start, held.buf.is_empty());
+        let released = if held.ahead { (end - from) as usize } else { 0 };
+        let pinned = if held.ahead { buffer_bytes(&held.buf) } else { 0 };
+        self.pinned -= std::mem::replace(&mut held.pinned, pinned);
+        self.pinned += pinned;
+        if whole {
+            self.remove(slab, head);
+        }
+        Some(Taken { end, released, whole })
     }
 
     /// For a list outside of a deframer: drops buffers that arrived ahead of the frontier, the last ones

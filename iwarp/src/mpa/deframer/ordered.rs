@@ -73,7 +73,8 @@ impl<T: StreamRange> RangeSlots<T> {
     }
 
     /// The value in slot `id`. An id names a used slot until the slot is removed. A free slot here is a
-    /// defect of the lists, never caused by the peer; it reads as `None` all the same.
+    /// defect of the lists, never caused by the peer. It reads as `None`, and what `None` means is up to the
+    /// caller: where bytes would be lost the connection ends ([`MpaError::Defect`](crate::mpa::MpaError)).
     pub(super) fn at(&self, id: u32) -> Option<&T> {
         self.slots.get(id as usize)?.value.as_ref()
     }

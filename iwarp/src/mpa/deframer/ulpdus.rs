@@ -83,14 +83,15 @@ impl<'a> Ulpdus<'a> {
     /// The next ULPDU; `None` when there are no more.
     ///
     /// # Errors
-    /// Code 2 or 3 of the FPDU at the frontier, or code 5 when there is no slot for the rest of the buffer.
+    /// Code 2 or 3 of the FPDU at the frontier, or code 5 when there is no slot for the rest of the buffer, or
+    /// for a defect of this code.
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot lend")]
     #[inline]
     pub fn next(&mut self) -> Result<Option<Received<'_>>, MpaError> {
         // The usual cases come first, in little code: `take_adjacent` is for each FPDU, `is_used_up` for each
         // buffer.
         if let Some(extent) = self.take_adjacent() {
-            return Ok(self.view_adjacent(&extent));
+            return self.view_adjacent(&extent).map(Some);
         }
         if self.is_used_up() {
             self.settle();
@@ -137,9 +138,11 @@ impl<'a> Ulpdus<'a> {
     }
 
     #[inline]
-    fn view_adjacent(&self, extent: &Extent) -> Option<Received<'_>> {
-        let FpduSource::Buffer { start, buf } = &self.source else { return None };
-        Some(Received::InOrder(extent.ulpdu(Wire::slice(*start, buf.head()), self.deframer.framing)))
+    fn view_adjacent(&self, extent: &Extent) -> Result<Received<'_>, MpaError> {
+        let FpduSource::Buffer { start, buf } = &self.source else {
+            return Err(MpaError::defect("the buffer of an FPDU in a buffer"));
+        };
+        Ok(Received::InOrder(extent.ulpdu(Wire::slice(*start, buf.head()), self.deframer.framing)))
     }
 
     /// Whether all of the buffer is handed up, and nothing else waits.
@@ -161,7 +164,10 @@ impl<'a> Ulpdus<'a> {
             // RFC 5044 section 8 (MPA-238): after an error, nothing more is handed up.
             self.deframer.end(self.slab);
         }
-        Ok(found?.and_then(|found| self.view(found)))
+        match found? {
+            Some(found) => self.view(found).map(Some),
+            None => Ok(None),
+        }
     }
 
     fn find(&mut self) -> Result<Option<NextFpdu>, MpaError> {
@@ -200,24 +206,26 @@ impl<'a> Ulpdus<'a> {
     }
 
     /// A view of the FPDU.
-    fn view(&mut self, found: NextFpdu) -> Option<Received<'_>> {
+    fn view(&mut self, found: NextFpdu) -> Result<Received<'_>, MpaError> {
         let framing = self.deframer.framing;
         // RFC 5041 section 3 (DDP-034): a ULPDU beyond a hole is marked as such, and comes again in the
         // sender's order.
         match (found, &self.source) {
             (NextFpdu::Placed(early), _) => {
                 let early = self.placed.insert(early);
-                Some(Received::Placed { head: early.ulpdu_head(), ulpdu_len: early.ulpdu_bytes })
+                Ok(Received::Placed { head: early.ulpdu_head(), ulpdu_len: early.ulpdu_bytes })
             }
             (NextFpdu::InBuffer(extent), FpduSource::Buffer { start, buf }) => {
-                Some(Received::InOrder(extent.ulpdu(Wire::buf(*start, buf), framing)))
+                Ok(Received::InOrder(extent.ulpdu(Wire::buf(*start, buf), framing)))
             }
             (NextFpdu::InSlot(slot, extent), source) => {
-                let ulpdu = extent.ulpdu(Wire::held(&self.slab.buffers, slot)?, framing);
+                let wire = Wire::held(&self.slab.buffers, slot).ok_or_else(no_such_buffer)?;
+                let ulpdu = extent.ulpdu(wire, framing);
                 let is_ahead = matches!(source, FpduSource::Ahead(_));
-                Some(if is_ahead { Received::Ahead(ulpdu) } else { Received::InOrder(ulpdu) })
+                Ok(if is_ahead { Received::Ahead(ulpdu) } else { Received::InOrder(ulpdu) })
             }
-            (NextFpdu::InBuffer(_), _) => None,
+            // Nothing is handed up any more: `Drop` ends reception, as after each error.
+            (NextFpdu::InBuffer(_), _) => Err(MpaError::defect("the buffer of an FPDU in a buffer")),
         }
     }
 }
@@ -257,7 +265,7 @@ impl Deframer {
             return self.take_placed(early, slab).map(Some);
         }
         let Some(head) = self.held.list.head() else { return Ok(None) };
-        let Some(wire) = Wire::held(&slab.buffers, head) else { return Ok(None) };
+        let wire = Wire::held(&slab.buffers, head).ok_or_else(no_such_buffer)?;
         Ok(self.take_whole(wire, early)?.map(|extent| NextFpdu::InSlot(head, extent)))
     }
 
@@ -309,6 +317,12 @@ impl Deframer {
         self.counters.fpdus += 1;
         Ok(Some(extent))
     }
+}
+
+/// A slot of a list holds no buffer.
+#[cold]
+fn no_such_buffer() -> MpaError {
+    MpaError::defect("a held buffer in each slot of a list")
 }
 
 /// Cuts the bytes before `position` off `buf`, which begins at `start`.
