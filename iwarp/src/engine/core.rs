@@ -418,11 +418,11 @@ impl Core {
             return self.io.tcp.abort(now, conn);
         };
         match Connection::accepted(conn, admitted, &mut self.io) {
-            Ok(connection) => {
+            Some(connection) => {
                 self.insert(connection);
                 self.with_conn(conn, |connection, io| connection.announce_accepted(io));
             }
-            Err(_) => self.io.tcp.abort(now, conn),
+            None => self.io.tcp.abort(now, conn),
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tcp_lite::{ConnId, Instant};
 
-use crate::mpa::{Initiator, MpaError, Responder, StartupFault};
+use crate::mpa::{Initiator, Responder};
 use crate::queues::QpShared;
 use crate::verbs::{
     Admitted, CmShared, ConnParam, ConnectionError, ListenerShared, PlainBytes, ResponderOptions,
@@ -51,11 +51,7 @@ impl Connection {
     }
 
     /// A connection that a listener accepted.
-    pub(in crate::engine) fn accepted(
-        conn: ConnId,
-        admitted: Admitted,
-        io: &mut Io,
-    ) -> Result<Self, MpaError> {
+    pub(in crate::engine) fn accepted(conn: ConnId, admitted: Admitted, io: &mut Io) -> Option<Self> {
         let shared: Arc<ListenerShared> = Arc::clone(&admitted.listener);
         let mut connection = if let Some(options) = shared.options.streaming {
             Self::streaming(conn, PlainBytes::new(options))
@@ -66,7 +62,7 @@ impl Connection {
             Self::new(conn, phase, Some(deadline))
         };
         connection.admitted = Some(admitted);
-        Ok(connection)
+        Some(connection)
     }
 
     /// A connection that this end opens; its SYN is sent.
@@ -83,9 +79,11 @@ impl Connection {
             Attempt::Second { deadline } => deadline,
             Attempt::First | Attempt::Failed(_) => now + duration(param.timeout),
         };
-        // The call of the user has checked the parameters.
         let (initiator, request) = Initiator::start(param.mpa_config(crc), &param.private_data, deadline)
-            .map_err(|_| ConnectionError::NoResources)?;
+            .map_err(|error| {
+                debug_assert!(false, "the call of the user has checked the parameters: {error}");
+                ConnectionError::NoResources
+            })?;
         let initiating = Initiating { initiator: Box::new(initiator), qp, param };
         let phase = Phase::Opening(Opening::Startup { initiating, request: request.to_vec() });
         id.set_conn(conn);
@@ -116,14 +114,15 @@ impl Connection {
         Self { pre_fpdu: PreFpdu::plain_first(stream), ..Self::new(conn, phase, None) }
     }
 
-    /// A responder that waits for the peer's Request, and its deadline.
+    /// A responder that waits for the peer's Request, and its deadline. `None` is a defect: the call of the
+    /// user has checked the options.
     pub(super) fn make_responder(
         options: &ResponderOptions,
         now: Instant,
-    ) -> Result<(Box<Responder>, Instant), MpaError> {
+    ) -> Option<(Box<Responder>, Instant)> {
         let deadline = now + duration(options.startup_timeout);
-        let responder = Responder::listen(options.mpa_config(), deadline)
-            .map_err(|_| MpaError::Startup(StartupFault::NotEnhanced))?;
-        Ok((Box::new(responder), deadline))
+        let responder = Responder::listen(options.mpa_config(), deadline);
+        debug_assert!(responder.is_ok(), "the call of the user has checked the options: {responder:?}");
+        Some((Box::new(responder.ok()?), deadline))
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::memory::EpochGuard;
 use crate::mpa::startup::{Accept, ConnectRequest, Rejected, ResponderError, Rtr};
-use crate::mpa::{InitiatorEvent, MpaError, Negotiated, StartupFault, TerminateCode};
+use crate::mpa::{InitiatorEvent, Negotiated, StartupFault, TerminateCode};
 use crate::queues::QpShared;
 use crate::rdmap::stream::Failure;
 use crate::rdmap::{Terminate, TerminateError};
@@ -56,7 +56,7 @@ impl Connection {
                 Ok(Some(StartupEvent::Reply(event))) => return self.on_reply(io, guard, event),
                 // The loop continues: bytes after the Request are an error of the peer.
                 Ok(Some(StartupEvent::Request(request))) => self.on_request(io, request),
-                Err(error) => return self.fail_startup(io, startup_error(error)),
+                Err(fault) => return self.fail_startup(io, ConnectionError::Startup(fault)),
             }
         }
     }
@@ -72,6 +72,7 @@ impl Connection {
             }
             other => return self.phase = other,
         };
+        // TCP has lost the connection meanwhile. Its last event follows, and ends this.
         let Some(info) = io.tcp.info(self.conn) else { return };
         let (got, max) = (request.private_data.len(), options.max_private_data);
         // RFC 5044 section 7.1.2 (MPA-204): no more private data than the application has room for.
@@ -86,7 +87,11 @@ impl Connection {
                 listener.child(self.conn, (info.local, info.remote))
             }
             // The listener is closed.
-            (None, _) => return self.fail_startup(io, ConnectionError::PeerClosed),
+            (None, Some(_)) => return self.fail_startup(io, ConnectionError::PeerClosed),
+            (None, None) => {
+                debug_assert!(false, "a Request for no user, at no listener");
+                return self.fail_startup(io, ConnectionError::NoResources);
+            }
         };
         if options.refuse_markers && request.markers {
             return self.reject(io, Reject::Markers);
@@ -150,8 +155,10 @@ impl Connection {
                 self.reject(io, Reject::Insufficient { error, needed });
                 return self.end_stream_of(io, qp);
             }
-            // The call of the user has checked the length of the private data.
-            Err(_) => return self.fail_startup_of(io, qp, ConnectionError::NoResources),
+            Err(error @ (ResponderError::NoRequest | ResponderError::PrivateData(_))) => {
+                debug_assert!(false, "the call of the user has checked the answer: {error}");
+                return self.fail_startup_of(io, qp, ConnectionError::NoResources);
+            }
         };
         // The next phase follows below.
         let reassembly = std::mem::take(reassembly);
@@ -189,7 +196,8 @@ impl Connection {
             Reject::NotInTime | Reject::Markers => (&[][..], None),
         };
         let Ok(reply) = responder.reject(private_data, needed_ord) else {
-            return io.tcp.abort(io.now, self.conn);
+            debug_assert!(false, "the call of the user has checked the answer");
+            return self.abort(io);
         };
         let reassembly = std::mem::take(reassembly);
         self.send_frame(io, &reply);
@@ -344,13 +352,4 @@ pub(in crate::engine) enum Reject<'a> {
 enum StartupEvent {
     Reply(InitiatorEvent),
     Request(ConnectRequest),
-}
-
-pub(super) fn startup_error(error: MpaError) -> ConnectionError {
-    match error {
-        MpaError::StartupTimeout => ConnectionError::StartupTimeout,
-        MpaError::Startup(fault) => ConnectionError::Startup(fault),
-        // Startup returns no other errors.
-        _ => ConnectionError::PeerClosed,
-    }
 }

@@ -17,14 +17,13 @@ use dp::invariant::Check;
 use tcp_lite::CloseReason;
 
 use crate::memory::EpochGuard;
-use crate::mpa::{HeldSlab, Initiator, MpaError, StartupFault};
+use crate::mpa::{ConnectRequest, HeldSlab, Initiator, StartupFault};
 use crate::queues::QpShared;
 use crate::verbs::{CmEventKind, CmShared, ConnParam, ConnectionError, ResponderOptions};
 
 use super::super::io::Io;
 use super::pre_fpdu::{Progress, Sent};
 use super::report::{Announced, User};
-use super::startup::startup_error;
 use super::{Connection, Initiating, Phase, Reassembly, duration};
 
 /// A connection in streaming mode.
@@ -228,9 +227,9 @@ impl Connection {
         }
         let deadline = io.now + duration(param.timeout);
         self.timers.unwatch_idle();
-        // The call of the user has checked the parameters.
         let started = Initiator::start(param.mpa_config(io.config.crc), &param.private_data, deadline);
         let Ok((initiator, request)) = started else {
+            debug_assert!(false, "the call of the user has checked the parameters");
             return self.fail_startup_of(io, qp, ConnectionError::NoResources);
         };
         let reassembly = std::mem::take(&mut mode.reassembly);
@@ -265,7 +264,7 @@ impl Connection {
         if let Some(error) = mode.prevents_start() {
             return self.fail_startup(io, error);
         }
-        let Ok((responder, deadline)) = Self::make_responder(&options, io.now) else {
+        let Some((responder, deadline)) = Self::make_responder(&options, io.now) else {
             return self.fail_startup(io, ConnectionError::NoResources);
         };
         let reassembly = std::mem::take(&mut mode.reassembly);
@@ -284,15 +283,11 @@ impl Connection {
                 self.on_request(io, request);
                 self.run_startup(io, guard);
             }
-            Err(error) => self.fail_startup(io, startup_error(error)),
+            Err(fault) => self.fail_startup(io, ConnectionError::Startup(fault)),
         }
     }
 
-    fn feed_request(
-        &mut self,
-        offset: u64,
-        bytes: &[u8],
-    ) -> Result<Option<crate::mpa::ConnectRequest>, MpaError> {
+    fn feed_request(&mut self, offset: u64, bytes: &[u8]) -> Result<Option<ConnectRequest>, StartupFault> {
         match &mut self.phase {
             Phase::AwaitRequest { responder, .. } if !bytes.is_empty() => {
                 responder.receive(offset, bytes).map(|step| step.event)

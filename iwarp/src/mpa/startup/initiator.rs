@@ -99,7 +99,7 @@ impl Initiator {
     ///
     /// # Errors
     /// Code 4: the caller has to close the connection.
-    pub fn receive(&mut self, offset: u64, bytes: &[u8]) -> Result<Step<InitiatorEvent>, MpaError> {
+    pub fn receive(&mut self, offset: u64, bytes: &[u8]) -> Result<Step<InitiatorEvent>, StartupFault> {
         if self.deadline.is_none() {
             return Ok(Step { consumed: 0, event: None });
         }
@@ -107,7 +107,7 @@ impl Initiator {
         if !matches!(result, Ok(Step { event: None, .. })) {
             self.deadline = None;
         }
-        Ok(result?)
+        result
     }
 
     fn read_reply(&mut self, offset: u64, bytes: &[u8]) -> Result<Step<InitiatorEvent>, StartupFault> {

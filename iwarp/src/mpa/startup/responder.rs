@@ -109,7 +109,7 @@ impl Responder {
     /// # Errors
     /// Code 4: the caller has to close the connection without a Reply. Bytes after the Request and before the
     /// answer are such an error too.
-    pub fn receive(&mut self, offset: u64, bytes: &[u8]) -> Result<Step<ConnectRequest>, MpaError> {
+    pub fn receive(&mut self, offset: u64, bytes: &[u8]) -> Result<Step<ConnectRequest>, StartupFault> {
         let result = match self.state {
             State::WaitRequest => self.read_request(offset, bytes),
             State::Decide { .. } if !bytes.is_empty() => Err(StartupFault::EarlyBytes),
@@ -117,7 +117,7 @@ impl Responder {
                 Ok(Step { consumed: 0, event: None })
             }
         };
-        Ok(result.inspect_err(|_| self.end())?)
+        result.inspect_err(|_| self.end())
     }
 
     fn read_request(&mut self, offset: u64, bytes: &[u8]) -> Result<Step<ConnectRequest>, StartupFault> {

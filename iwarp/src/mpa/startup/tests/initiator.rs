@@ -119,7 +119,8 @@ fn an_invalid_reply_closes_the_connection() {
     ] {
         let mut initiator = start(config);
         let error = initiator.receive(OFFSET, &bytes).unwrap_err();
-        assert_eq!(error, MpaError::Startup(fault));
+        assert_eq!(error, fault);
+        let error = MpaError::from(error);
         assert_eq!((error.code(), error.action()), (4, Action::Close));
         assert_eq!((initiator.deadline(), initiator.on_closed()), (None, None));
     }
@@ -134,10 +135,10 @@ fn fpdus_behind_the_reply_are_borne_by_option() {
     assert_eq!(step.consumed, bytes.len() - 4);
     assert!(matches!(step.event, Some(InitiatorEvent::Accepted(_))));
     let strict = MpaConfig { tolerate_early_fpdus: false, ..client_server() };
-    assert_eq!(start(strict).receive(OFFSET, &bytes), Err(MpaError::Startup(StartupFault::EarlyBytes)));
+    assert_eq!(start(strict).receive(OFFSET, &bytes), Err(StartupFault::EarlyBytes));
     let bytes = [reply(0x50, 2, &[0x80, 1, 0x80, 1]), b"FPDU".to_vec()].concat();
     let peer_to_peer = start(MpaConfig::default()).receive(OFFSET, &bytes);
-    assert_eq!(peer_to_peer, Err(MpaError::Startup(StartupFault::EarlyBytes)));
+    assert_eq!(peer_to_peer, Err(StartupFault::EarlyBytes));
 }
 
 // WaitReply, timer.

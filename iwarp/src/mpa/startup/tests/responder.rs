@@ -42,7 +42,7 @@ fn an_invalid_request_closes_the_connection() {
     ] {
         let mut responder = listen(config);
         let error = responder.receive(OFFSET, &bytes).unwrap_err();
-        assert_eq!((error, error.action()), (MpaError::Startup(fault), Action::Close));
+        assert_eq!((error, MpaError::from(error).action()), (fault, Action::Close));
         assert_eq!(responder.accept(Accept::default(), LATER).map(|_| ()), Err(ResponderError::NoRequest));
         assert_eq!((responder.deadline(), responder.on_closed()), (None, None));
     }
@@ -64,7 +64,7 @@ fn no_request_in_time_ends_startup() {
 #[test]
 fn bytes_before_the_reply_close_the_connection() {
     let bytes = request(0x40, 1, &[]);
-    let early = Err(MpaError::Startup(StartupFault::EarlyBytes));
+    let early = Err(StartupFault::EarlyBytes);
     assert_eq!(listen(MpaConfig::default()).receive(OFFSET, &[&bytes[..], b"F"].concat()), early);
     let mut responder = listen(MpaConfig::default());
     responder.receive(OFFSET, &bytes).unwrap();

@@ -5,7 +5,9 @@
 
 use iwarp::mpa::frame::{Frame, FrameKind, Parsed};
 use iwarp::mpa::startup::{Negotiated, ResponderError, Rtr};
-use iwarp::mpa::{Accept, Initiator, InitiatorEvent, MpaConfig, MpaError, Responder, RtrKind, RtrKinds};
+use iwarp::mpa::{
+    Accept, Initiator, InitiatorEvent, MpaConfig, MpaError, Responder, RtrKind, RtrKinds, StartupFault,
+};
 use tcp_lite::Instant;
 
 use super::frames::{bytes, config};
@@ -45,7 +47,7 @@ pub(super) fn alone(input: &mut Input<'_>) {
 }
 
 /// The result of an initiator for a Reply in parts.
-fn initiate(config: MpaConfig, bytes: &[u8], cuts: &[usize]) -> Result<Option<InitiatorEvent>, MpaError> {
+fn initiate(config: MpaConfig, bytes: &[u8], cuts: &[usize]) -> Result<Option<InitiatorEvent>, StartupFault> {
     let (mut initiator, request) =
         Initiator::start(config, b"q", DEADLINE).expect("a configuration that is valid");
     assert!(matches!(Frame::parse(&request, FrameKind::Request), Ok(Parsed::Frame(..))), "{request:02x?}");
@@ -78,7 +80,7 @@ fn listen(config: MpaConfig) -> Responder {
     Responder::listen(config, DEADLINE).expect("a configuration that is valid")
 }
 
-fn feed(responder: &mut Responder, bytes: &[u8], cuts: &[usize]) -> Result<bool, MpaError> {
+fn feed(responder: &mut Responder, bytes: &[u8], cuts: &[usize]) -> Result<bool, StartupFault> {
     let (mut from, mut consumed, mut asked) = (0, 0, false);
     for &to in cuts {
         let step = responder.receive(from as u64, &bytes[from..to])?;
@@ -91,7 +93,12 @@ fn feed(responder: &mut Responder, bytes: &[u8], cuts: &[usize]) -> Result<bool,
 }
 
 /// The result of a responder for a Request in parts, answered as the input says.
-fn respond(config: MpaConfig, bytes: &[u8], cuts: &[usize], input: &mut Input<'_>) -> Result<bool, MpaError> {
+fn respond(
+    config: MpaConfig,
+    bytes: &[u8],
+    cuts: &[usize],
+    input: &mut Input<'_>,
+) -> Result<bool, StartupFault> {
     let mut responder = listen(config);
     let asked = feed(&mut responder, bytes, cuts)?;
     let accept = Accept {
@@ -122,7 +129,7 @@ fn respond(config: MpaConfig, bytes: &[u8], cuts: &[usize], input: &mut Input<'_
     Ok(asked)
 }
 
-fn respond_again(config: MpaConfig, bytes: &[u8], cuts: &[usize]) -> Result<bool, MpaError> {
+fn respond_again(config: MpaConfig, bytes: &[u8], cuts: &[usize]) -> Result<bool, StartupFault> {
     feed(&mut listen(config), bytes, cuts)
 }
 
