@@ -119,6 +119,18 @@ impl Phase {
             | Phase::Deciding { .. } => None,
         }
     }
+
+    /// Bytes of packet buffers that are held for bytes ahead of the frontier.
+    fn pinned_bytes(&self) -> usize {
+        match self {
+            Phase::FullOperation(full) => full.stream.pinned_bytes(),
+            Phase::StreamingMode(mode) => mode.pinned_bytes(),
+            Phase::AwaitReply { reassembly, .. }
+            | Phase::AwaitRequest { reassembly, .. }
+            | Phase::Deciding { reassembly, .. } => reassembly.pinned_bytes(),
+            Phase::Opening(_) | Phase::Ended(_) => 0,
+        }
+    }
 }
 
 impl Connection {
@@ -138,14 +150,7 @@ impl Connection {
 
     /// Tells TCP how many bytes of its buffers are held for bytes ahead of the frontier, if that has changed.
     pub(super) fn report_pinned(&mut self, io: &mut Io) {
-        let pinned = match &self.phase {
-            Phase::FullOperation(full) => full.stream.pinned_bytes(),
-            Phase::StreamingMode(mode) => mode.pinned_bytes(),
-            Phase::AwaitReply { reassembly, .. }
-            | Phase::AwaitRequest { reassembly, .. }
-            | Phase::Deciding { reassembly, .. } => reassembly.pinned_bytes(),
-            Phase::Opening(_) | Phase::Ended(_) => 0,
-        };
+        let pinned = self.phase.pinned_bytes();
         if pinned != self.pinned {
             self.pinned = pinned;
             io.tcp.pin(self.conn, pinned);

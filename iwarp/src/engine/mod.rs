@@ -34,6 +34,8 @@ mod io;
 mod listening;
 mod rate;
 mod thread;
+#[cfg(test)]
+mod two_engines;
 mod tx_scheduler;
 
 pub use config::EngineConfig;

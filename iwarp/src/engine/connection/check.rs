@@ -3,7 +3,7 @@
 use dp::invariant::{Check, ensure};
 
 use super::super::io::Io;
-use super::{Connection, Phase};
+use super::{Attempt, Connection, Phase};
 use crate::rdmap::stream::Waiting;
 
 /// What a connection has taken of what all share.
@@ -29,6 +29,10 @@ impl Connection {
             | Phase::Deciding { reassembly, .. } => holdings.buffers = reassembly.check(&io.held)?,
             Phase::Opening(_) | Phase::Ended(_) => {}
         }
+        self.check_phase(io)?;
+        let pinned = self.phase.pinned_bytes();
+        ensure!(self.pinned == pinned, "TCP counts {} bytes pinned of {pinned}", self.pinned);
+        ensure!(!matches!(self.attempt, Attempt::Failed(_)), "the attempt has failed, and it is still there");
         ensure!(!self.closed, "it is closed and still there");
         ensure!(
             self.next_deadline() == self.scheduled,
@@ -37,5 +41,112 @@ impl Connection {
             self.scheduled
         );
         Ok(holdings)
+    }
+
+    /// Whether user and deadline are those of the phase.
+    fn check_phase(&self, io: &Io) -> Check {
+        let (is_known, has_deadline) = (self.user.id().is_some(), self.timers.deadline().is_some());
+        // A connection that TCP has lost waits for TCP's last event.
+        let is_there = io.tcp.info(self.conn).is_some();
+        match &self.phase {
+            Phase::Opening(_) | Phase::AwaitReply { .. } => {
+                ensure!(has_deadline, "startup has no deadline");
+                ensure!(is_known, "this end has connected for no user");
+            }
+            Phase::AwaitRequest { .. } => {
+                ensure!(has_deadline, "startup has no deadline");
+                ensure!(is_known || self.admitted.is_some(), "a Request is awaited for nobody");
+            }
+            Phase::Deciding { .. } => ensure!(is_known || !is_there, "nobody decides on the Request"),
+            Phase::StreamingMode(mode) => {
+                ensure!(self.pre_fpdu.began_plain(), "streaming mode has no bytes of a user");
+                ensure!(is_known, "streaming mode has no user");
+                ensure!(has_deadline == mode.closing, "streaming mode has a deadline: {has_deadline}");
+            }
+            Phase::FullOperation(full) => {
+                ensure!(is_known, "Full Operation has no user");
+                let awaits_rtr = full.awaits_rtr();
+                ensure!(!awaits_rtr || !full.stream.may_send(), "the RTR is awaited and has come");
+                let needed = full.failed || awaits_rtr;
+                ensure!(has_deadline || !needed, "a Terminate or the RTR has no deadline");
+                ensure!(!has_deadline || needed || full.draining, "Full Operation has a deadline");
+            }
+            Phase::Ended(_) => ensure!(has_deadline, "the end has no deadline"),
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tcp_lite::Instant;
+
+    use super::*;
+    use crate::engine::connection::pre_fpdu::PreFpdu;
+    use crate::engine::connection::report::User;
+    use crate::engine::two_engines::Stage::{AwaitRequest, Deciding, Ended, Established, Opening, Streaming};
+    use crate::engine::two_engines::{Stage, connection_at};
+
+    const CLIENT: usize = 0;
+    const SERVER: usize = 1;
+
+    type Break = fn(&mut Connection);
+
+    /// What is broken: at which stage, at which end, how, and what the check says.
+    const BROKEN: [(Stage, usize, Break, &str); 20] = [
+        (Opening, CLIENT, |c| c.timers.clear_deadline(), "startup has no deadline"),
+        (Opening, CLIENT, |c| c.user = User::Done, "this end has connected for no user"),
+        (Deciding, CLIENT, |c| c.timers.clear_deadline(), "startup has no deadline"),
+        (Deciding, CLIENT, |c| c.user = User::Done, "this end has connected for no user"),
+        (Deciding, CLIENT, Connection::consider_fallback, "the attempt has failed, and it is still there"),
+        (Deciding, SERVER, |c| c.user = User::Unaware, "nobody decides on the Request"),
+        (AwaitRequest, SERVER, |c| c.timers.clear_deadline(), "startup has no deadline"),
+        (AwaitRequest, SERVER, lose_everybody, "a Request is awaited for nobody"),
+        (Streaming, CLIENT, |c| c.pre_fpdu = PreFpdu::default(), "streaming mode has no bytes of a user"),
+        (Streaming, SERVER, |c| c.user = User::Unaware, "streaming mode has no user"),
+        (Streaming, CLIENT, set_deadline, "streaming mode has a deadline: true"),
+        (Streaming, CLIENT, begin_to_close, "streaming mode has a deadline: false"),
+        (Established, SERVER, |c| c.user = User::Done, "Full Operation has no user"),
+        (Established, CLIENT, set_deadline, "Full Operation has a deadline"),
+        (Established, CLIENT, fail, "a Terminate or the RTR has no deadline"),
+        (Established, CLIENT, |c| c.pinned = 2048, "TCP counts 2048 bytes pinned of 0"),
+        (Established, CLIENT, |c| c.closed = true, "it is closed and still there"),
+        (Established, CLIENT, |c| c.scheduled = Some(Instant::ZERO), "due at None, scheduled for Some("),
+        (Opening, CLIENT, |c| c.scheduled = None, "due at Some("),
+        (Ended, CLIENT, |c| c.timers.clear_deadline(), "the end has no deadline"),
+    ];
+
+    fn lose_everybody(connection: &mut Connection) {
+        (connection.user, connection.admitted) = (User::Unaware, None);
+    }
+
+    fn set_deadline(connection: &mut Connection) {
+        connection.timers.set_deadline(Instant::ZERO);
+    }
+
+    fn begin_to_close(connection: &mut Connection) {
+        if let Phase::StreamingMode(mode) = &mut connection.phase {
+            mode.closing = true;
+        }
+    }
+
+    fn fail(connection: &mut Connection) {
+        if let Phase::FullOperation(full) = &mut connection.phase {
+            full.failed = true;
+        }
+    }
+
+    #[test]
+    fn a_connection_whose_parts_disagree_is_found() {
+        for (number, (stage, end, break_it, found)) in BROKEN.into_iter().enumerate() {
+            let mut ends = connection_at(stage);
+            for end in &ends {
+                end.engine.core.check().unwrap();
+            }
+            let (connection, io) = ends[end].engine.core.only_connection();
+            break_it(connection);
+            let error = connection.check(io).map(drop).expect_err(found);
+            assert!(error.starts_with(found), "{number}: {error}");
+        }
     }
 }

@@ -28,6 +28,13 @@ pub(super) struct FullOperation {
     pub(super) failed: bool,
 }
 
+impl FullOperation {
+    /// Whether the connection is established only when the peer's RTR has come.
+    pub(super) fn awaits_rtr(&self) -> bool {
+        self.on_rtr.is_some()
+    }
+}
+
 /// What the user is told when the connection is established.
 pub(super) struct Announcement {
     pub(super) negotiated: Negotiated,

@@ -3,6 +3,8 @@
 use dp::invariant::{Check, ensure};
 
 use super::Core;
+#[cfg(test)]
+use super::{Connection, Io};
 use crate::rdmap::stream::Waiting;
 
 impl Core {
@@ -35,5 +37,57 @@ impl Core {
         );
         self.io.held.check(buffers, records)?;
         self.io.request_pool.check(waiting)
+    }
+}
+
+#[cfg(test)]
+impl Core {
+    /// Its only connection, to break it.
+    pub(in crate::engine) fn only_connection(&mut self) -> (&mut Connection, &Io) {
+        let mut connections = self.connections.iter_mut().flatten();
+        let connection = connections.next().expect("a connection");
+        assert!(connections.next().is_none(), "more than one connection");
+        (connection, &self.io)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tcp_lite::Instant;
+
+    use super::*;
+    use crate::engine::two_engines::{Stage, connection_at};
+    use crate::mpa::HeldList;
+
+    type Break = fn(&mut Core);
+
+    const BROKEN: [(Break, &str); 5] = [
+        (move_connection, "is in slot 1"),
+        (|core| core.deadlines.clear(), "connection 0 will not be woken"),
+        (|core| core.connection_count += 1, "2 counted of 1 connections"),
+        (|core| assert!(core.deadlines.insert((Instant::ZERO, 7))), "2 deadlines, 1 scheduled"),
+        (forget_buffer, "held buffers: 1 slots taken, 0 in lists"),
+    ];
+
+    fn move_connection(core: &mut Core) {
+        core.connections.insert(0, None);
+    }
+
+    fn forget_buffer(core: &mut Core) {
+        let mut buf = core.port.mempool().alloc().expect("a free buffer");
+        assert!(buf.append(1).is_some());
+        HeldList::default().hold(&mut core.io.held, 0, buf, false).expect("a free slot");
+    }
+
+    #[test]
+    fn a_core_whose_parts_disagree_is_found() {
+        for (break_it, found) in BROKEN {
+            let mut ends = connection_at(Stage::Opening);
+            let core = &mut ends[0].engine.core;
+            core.check().unwrap();
+            break_it(core);
+            let error = core.check().expect_err("a broken core");
+            assert!(error.contains(found), "{error}");
+        }
     }
 }
