@@ -433,3 +433,63 @@ fn unplaced(
     }
     Some(ranges)
 }
+
+#[cfg(test)]
+mod tests {
+    use dp::Mempool;
+
+    use super::*;
+
+    /// Two buffers of ten bytes that arrived ahead, with a hole between them.
+    fn two() -> (HeldSlab, HeldList) {
+        let pool = Mempool::heap("held", 4, 2048);
+        let (mut slab, mut list) = (HeldSlab::new(4, 4), HeldList::default());
+        for start in [100, 200] {
+            let mut buf = pool.alloc().unwrap();
+            buf.append(10).unwrap().fill(0);
+            list.hold(&mut slab, start, buf, true).unwrap();
+        }
+        (slab, list)
+    }
+
+    #[test]
+    fn held_buffers_that_count_wrong_are_found() {
+        type Break = fn(&mut HeldBuf, &mut HeldList);
+        let broken: [(Break, &str); 5] = [
+            (|held, _| held.placed = 10, "nothing of it is waited for: "),
+            (|held, _| held.ahead = false, "2176 bytes pinned: "),
+            (|held, _| held.pinned = 0, "0 bytes pinned: "),
+            (|_, list| list.pinned -= 1, "4351 bytes counted as pinned of 4352"),
+            (|held, _| held.start = 195, "200..210 behind 205"),
+        ];
+        let (slab, list) = two();
+        assert_eq!(list.check(&slab), Ok(2));
+        slab.check(2, 0).unwrap();
+        assert_eq!(slab.check(1, 0), Err("held buffers: 2 slots taken, 1 in lists".into()));
+        assert_eq!(slab.check(2, 1), Err("early FPDUs: 0 slots taken, 1 in lists".into()));
+        for (break_it, found) in broken {
+            let (mut slab, mut list) = two();
+            let last = list.list.head().unwrap();
+            break_it(slab.buffers.at_mut(last).unwrap(), &mut list);
+            let error = list.check(&slab).expect_err("a broken list");
+            assert!(error.starts_with(found), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_buffer_that_is_read_in_part_keeps_its_slot() {
+        let (mut slab, mut list) = two();
+        assert!(list.take_at(&mut slab, 99, |_, _| panic!("it is not there")).is_none());
+        let taken = list.take_at(&mut slab, 100, |at, bytes| {
+            assert_eq!((at, bytes.len()), (100, 10));
+            4
+        });
+        assert!(matches!(taken, Some(Taken { end: 104, released: 4, whole: false })));
+        assert_eq!((list.check(&slab), slab.buffers()), (Ok(2), (2, 4)));
+        let taken = list.take_at(&mut slab, 104, |_, bytes| bytes.len());
+        assert!(matches!(taken, Some(Taken { end: 110, released: 6, whole: true })));
+        assert_eq!((list.check(&slab), slab.buffers()), (Ok(1), (1, 4)));
+        assert_eq!(list.clear(&mut slab), 10);
+        assert_eq!(list.pinned_bytes(), 0);
+    }
+}

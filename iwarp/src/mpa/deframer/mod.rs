@@ -241,4 +241,6 @@ impl Deframer {
 }
 
 #[cfg(test)]
+mod broken;
+#[cfg(test)]
 mod tests;

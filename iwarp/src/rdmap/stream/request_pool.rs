@@ -56,3 +56,33 @@ pub(crate) struct Waiting {
     pub(crate) outstanding: usize,
     pub(crate) held_back: usize,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::slot_pool::PoolQueue;
+    use super::*;
+    use crate::memory::Stag;
+    use crate::rdmap::ReadSink;
+
+    #[test]
+    fn requests_that_no_stream_has_are_found() {
+        let mut pool = RequestPool::new(8);
+        pool.outstanding.reserve(8);
+        let mut queue = PoolQueue::default();
+        let sink = ReadSink::new(Stag(1), 0, 8);
+        queue.push(&mut pool.outstanding, Outstanding::Read { sink, is_rtr: false });
+        let whole = Waiting { outstanding: 1, ..Waiting::default() };
+        pool.check(whole).unwrap();
+        let broken: [(Waiting, &str); 4] = [
+            (Waiting { outstanding: 0, ..whole }, "our requests: 0 slots free and 0 in queues of 1"),
+            (Waiting { outstanding: 2, ..whole }, "our requests: 0 slots free and 2 in queues of 1"),
+            (Waiting { peer_requests: 1, ..whole }, "requests of peers: 0 slots free and 1 in queues of 0"),
+            (Waiting { held_back: 1, ..whole }, "requests held back: 0 slots free and 1 in queues of 0"),
+        ];
+        for (waiting, found) in broken {
+            assert_eq!(pool.check(waiting), Err(found.into()));
+        }
+        pool.outstanding.release(8);
+        assert_eq!(pool.check(whole), Err("our requests: 1 wait, 0 may".into()));
+    }
+}
