@@ -106,6 +106,16 @@ impl Slot {
         self.state.load(Ordering::Acquire) == generation.0
     }
 
+    /// Whether it is in this generation, or was before; for tests.
+    pub(super) fn has_reached(&self, generation: Generation) -> bool {
+        generation.0 & VALID != 0 && generation.0 <= self.state.load(Ordering::Acquire)
+    }
+
+    /// The STag of its last registration, valid or not; for tests.
+    pub(super) fn last_stag(&self) -> Stag {
+        Stag(self.stag.load(Ordering::Relaxed))
+    }
+
     /// Makes an invalid slot valid with these fields. The caller holds the control lock.
     pub(super) fn publish(&self, record: &Record) {
         let state = self.state.load(Ordering::Relaxed);
