@@ -1,7 +1,9 @@
 //! Decides which connection hands FPDUs to TCP next: first those that have just begun to send, then the
 //! others round robin.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
+
+use dp::invariant::{Check, ensure};
 
 /// Slots of connections that want to send.
 ///
@@ -66,6 +68,18 @@ impl TxScheduler {
     pub(super) fn waiting(&self) -> (usize, usize) {
         (self.fresh.len(), self.bulk.len())
     }
+
+    /// Whether each slot in a queue is marked so, and is in one queue once; for tests.
+    pub(super) fn check(&self) -> Check {
+        let mut waiting = HashSet::new();
+        for slot in self.fresh.iter().chain(&self.bulk) {
+            ensure!(waiting.insert(*slot), "slot {slot} waits twice");
+            ensure!(self.queued.get(*slot as usize) == Some(&true), "slot {slot} waits and is not marked");
+        }
+        let marked = self.queued.iter().filter(|queued| **queued).count();
+        ensure!(marked == waiting.len(), "{marked} slots marked, {} wait", waiting.len());
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -90,5 +104,24 @@ mod tests {
         assert_eq!((scheduler.next_fresh(), scheduler.next_bulk()), (None, None));
         scheduler.begin(0);
         assert_eq!(scheduler.waiting(), (1, 0));
+    }
+
+    #[test]
+    fn slots_that_wait_twice_or_in_no_queue_are_found() {
+        type Break = fn(&mut TxScheduler);
+        let broken: [(Break, &str); 4] = [
+            (|scheduler| scheduler.bulk.push_back(0), "slot 0 waits twice"),
+            (|scheduler| scheduler.bulk.push_back(2), "slot 2 waits and is not marked"),
+            (|scheduler| scheduler.queued[1] = false, "slot 1 waits and is not marked"),
+            (|scheduler| assert!(scheduler.fresh.pop_front().is_some()), "2 slots marked, 1 wait"),
+        ];
+        for (break_it, found) in broken {
+            let mut scheduler = TxScheduler::new(3);
+            scheduler.begin(0);
+            scheduler.go_on(1);
+            scheduler.check().unwrap();
+            break_it(&mut scheduler);
+            assert_eq!(scheduler.check(), Err(found.into()));
+        }
     }
 }

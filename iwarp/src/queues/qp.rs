@@ -446,6 +446,11 @@ impl QpShared {
         Some(request)
     }
 
+    /// Receive requests that were taken and are not completed; for tests.
+    pub(crate) fn open_recvs(&self) -> u64 {
+        self.recv_taken.load(Ordering::Relaxed).wrapping_sub(self.recv_done.load(Ordering::Relaxed))
+    }
+
     /// Takes a request from the shared queue, unless this queue pair holds its maximum.
     fn take_shared(&self, srq: &SharedReceiveQueue) -> Option<RecvRequest> {
         // RFC 5041 section 8.3.2 (DDP-239), RFC 5040 section 8.1.2 (RDMAP-371): each stream has a limit of

@@ -35,6 +35,7 @@ impl Core {
             "{} deadlines, {scheduled} scheduled",
             self.deadlines.len()
         );
+        self.io.tx_scheduler.check().map_err(|what| format!("turns to send: {what}"))?;
         self.io.held.check(buffers, records)?;
         self.io.request_pool.check(waiting)
     }

@@ -213,7 +213,9 @@ impl Stream {
     /// taken of `held` (buffers, and early FPDUs), and the requests that wait.
     pub(crate) fn check(&self, held: &HeldSlab, pool: &RequestPool) -> Check<((usize, usize), Waiting)> {
         let slots = self.deframer.check(held)?;
-        self.inbound.check(self.common.extensions)?;
+        let bound = self.inbound.check(self.common.extensions)?;
+        let taken = self.common.qp.open_recvs();
+        ensure!(taken == bound as u64, "{taken} receive requests taken, {bound} bound");
         let waiting = Waiting {
             peer_requests: self.outbound.check(pool)?,
             outstanding: self.common.check(&pool.outstanding)?,

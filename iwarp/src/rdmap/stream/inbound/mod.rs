@@ -100,8 +100,9 @@ impl Inbound {
         self.requests.repost(answered);
     }
 
-    /// Whether each buffer that is posted to a queue is there; for tests.
-    pub(super) fn check(&self, extensions: Extensions) -> Check {
+    /// Whether each buffer that is posted to a queue is there; for tests. Returns how many receive requests
+    /// are bound.
+    pub(super) fn check(&self, extensions: Extensions) -> Check<usize> {
         let bound = usize::from(self.bound.is_some()) + self.ahead.len();
         let posted = self.sends.posted() as usize;
         ensure!(posted == bound, "{posted} buffers posted to queue 0, {bound} receive requests bound");
@@ -109,7 +110,8 @@ impl Inbound {
         let (ahead, most) = (self.ahead.len(), self.ahead_max);
         ensure!(ahead <= most, "{ahead} requests are bound ahead, {most} may");
         ensure!(!self.expects_rtr || bound == 0, "{bound} requests are bound before the RTR");
-        self.requests.check_buffers(extensions)
+        self.requests.check_buffers(extensions)?;
+        Ok(bound)
     }
 }
 
