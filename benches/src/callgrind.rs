@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// A result of what runs outside of a library: any error will do.
+/// A result in programs and tests, where any error type will do.
 pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 /// The profile of a program.

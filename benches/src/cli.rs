@@ -22,7 +22,7 @@ use crate::params::{DEFAULT_PORT, Test};
 #[derive(Debug, Parser)]
 #[command(name = "iwperf", version, max_term_width = 100)]
 pub struct Cli {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }

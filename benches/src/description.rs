@@ -1,4 +1,4 @@
-//! What a test is, in words.
+//! A test described in one line.
 
 use crate::params::Params;
 use crate::rate::Rate;

@@ -57,7 +57,7 @@ pub enum Error {
         detail: Option<String>,
     },
     /// The peer sent a message that is not part of perftest's exchange.
-    #[error("the peer does not speak perftest's exchange: {0}")]
+    #[error("the peer does not follow perftest's exchange: {0}")]
     Exchange(String),
     /// `--validate` found bytes that differ from those sent.
     #[error("validation failed: {0}")]

@@ -8,7 +8,7 @@
 //! | `perftest` | the exchange of `ib_* -R`, as client and as server |
 //! | `private`, `private_report` | messages between two iwperfs |
 //! | `path`, `validate` | queue pairs, memory, credits; patterns and their check |
-//! | `runs`, `gate`, `latency`, `rate` | the measurements; when cores begin; when messages of a given rate are due |
+//! | `runs`, `rendezvous`, `latency`, `rate` | the measurements; when cores begin; when messages of a given rate are due |
 //! | `ping` | rping |
 //! | `local` | both ends in one process |
 //! | `table`, `description`, `json`, `output`, `progress`, `profile`, `report` | the output |

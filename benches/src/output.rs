@@ -1,4 +1,4 @@
-//! What the user sees: headings, rows as they come, what it cost, and the files asked for.
+//! The output: headings, rows as they are measured, costs, and the requested files.
 
 use std::io::Write;
 
@@ -59,12 +59,12 @@ impl Output {
         });
     }
 
-    /// What the target's end, in the same process, has of its own.
+    /// Adds the target's rows, if the target is in the same process.
     pub fn target(&mut self, rows: impl Iterator<Item = Row>) {
         self.target.extend(rows);
     }
 
-    /// The rest: what was checked, the counters, the file.
+    /// Prints the result of validation and the counters, and writes the file.
     ///
     /// # Errors
     /// [`Error::System`] when the file cannot be written.
@@ -102,7 +102,7 @@ impl Output {
         }
     }
 
-    /// What each of several cores did.
+    /// Load and messages of each of several cores.
     fn cores(&self) {
         for row in &self.rows {
             for core in &row.cores {
@@ -120,7 +120,7 @@ impl Output {
         }
     }
 
-    /// What an FPDU cost, layer by layer, at this end and at the target.
+    /// The cost of an FPDU, layer by layer, at this end and at the target.
     fn profiles(&self, hz: u64) {
         let profiled = |row: &'_ Row| row.profile.is_some();
         if !self.rows.iter().any(profiled) {
@@ -146,20 +146,20 @@ fn heading(params: &Params) -> String {
     format!("                    {}", description(params))
 }
 
-/// What the figures of a run at a given rate do not say.
+/// A remark on the figures of a run at a given rate.
 fn load_note(load: &LoadFigures) -> Option<String> {
-    // A few are always on the verge.
+    // Up to 1 %: when the time is over, a few messages have just become due in any run.
     if load.unsent * 100 > load.latency.iterations {
         return Some(format!(
-            " too much: {} messages that were due had not been posted at the end; they count with what they had waited",
+            " too much: {} messages that were due were not posted in time; their latency is the wait so far",
             load.unsent
         ));
     }
     (!load.confirmed)
-        .then(|| " latency to when TCP took the message: only an iwperf tells when it has it".into())
+        .then(|| " latency until TCP took the message: only an iwperf target confirms arrival".into())
 }
 
-/// What a message and a byte cost here, row by row.
+/// The cost of a message and of a byte at this end, row by row.
 fn cost_lines(rows: &[Row], hz: u64) -> Vec<String> {
     let line = |row: &Row| {
         let cycles = row.busy_cycles as f64;

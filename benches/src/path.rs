@@ -35,7 +35,7 @@ const MARK_RECEIVES: u32 = layout::MARK_SLOTS as u32;
 /// Requests of ours beside the data: marks and credits.
 const EXTRA_SENDS: usize = 32;
 
-/// [`EXTRA_SENDS`], and what confirms messages that are sent at a rate.
+/// [`EXTRA_SENDS`], and the Reads that confirm messages of a run at a given rate.
 fn extra_sends(params: &Params) -> usize {
     EXTRA_SENDS + if params.rate.is_some() { paced::FLUSHES as usize } else { 0 }
 }
@@ -45,13 +45,13 @@ const BATCH: usize = 64;
 
 /// Everything of one end that carries data.
 pub struct Path {
-    /// What both ends agreed on.
+    /// The parameters that both ends agreed on.
     pub params: Params,
     /// Queue pairs, in the order of their numbers.
     pub flows: Vec<Flow>,
-    /// What validation found first, if anything.
+    /// The first difference that validation found.
     pub first_error: Option<String>,
-    /// Messages that validation has looked at here.
+    /// Messages that this end has validated.
     pub messages_checked: u64,
     is_client: bool,
     with_iwperf: bool,
@@ -63,7 +63,7 @@ pub struct Path {
     batch: Vec<WorkCompletion>,
     list: Vec<SendRequest>,
     paced: Option<Box<paced::Paced>>,
-    /// Queue pairs that may have room for a message: those of which something has come back.
+    /// Queue pairs that may have room for a message, because a completion or a credit has come.
     ready: VecDeque<usize>,
     /// Of all queue pairs, messages.
     totals: Totals,
@@ -188,7 +188,7 @@ impl Path {
         }
     }
 
-    /// What to tell the peer of queue pair `index`.
+    /// The data that the peer gets about queue pair `index`.
     pub fn dest(&self, index: usize, out_reads: u32, gid: [u8; 16]) -> Dest {
         let Memory { data, control, .. } = &*self.memory;
         let (rkey, vaddr) = if self.params.test == Test::SendBw {
@@ -245,7 +245,7 @@ impl Path {
         self.size
     }
 
-    /// Whether the peer tells what it has got.
+    /// Whether the peer confirms messages.
     pub fn is_confirmed_by_target(&self) -> bool {
         self.params.test.verb() == Verb::Read || self.with_iwperf
     }
@@ -254,7 +254,7 @@ impl Path {
         self.with_iwperf && self.params.test == Test::WriteBw
     }
 
-    /// Reaps what has completed. Returns whether anything had.
+    /// Polls the completion queues. Returns whether there were any completions.
     ///
     /// # Errors
     /// [`Error::Completion`], [`Error::Verbs`].
@@ -263,7 +263,7 @@ impl Path {
         if self.params.test == Test::SendBw {
             self.look_at_credit()?;
             if !moved && self.with_iwperf {
-                // Nothing else to do: tell the rest, which confirms the last messages.
+                // Idle: send the remaining credits, which confirm the last messages.
                 (0..self.flows.len()).try_for_each(|index| self.send_credit(index, 1))?;
             }
         }

@@ -102,7 +102,7 @@ mod tests {
     }
 
     proptest! {
-        // Whenever the caller looks, no message comes early, and as many have come as the rate demands.
+        // At any time, no message has been sent early, and as many as the rate demands have been.
         #[test]
         fn never_early_never_lost(
             rate in 1.0..50_000_000f64,

@@ -10,17 +10,18 @@ pub struct Rendezvous {
 }
 
 impl Rendezvous {
-    /// For so many.
+    /// A barrier for `parties` threads.
     pub fn new(parties: usize) -> Self {
         Self { parties: parties as u64, arrived: Default::default() }
     }
 
-    /// Waits until all have come; `poll` goes on meanwhile, and may end the wait.
+    /// Waits until all parties have called this. Calls `poll` meanwhile; its error ends the wait.
     ///
     /// # Errors
     /// Those of `poll`.
     pub fn meet<E>(&self, mut poll: impl FnMut() -> Result<(), E>) -> Result<(), E> {
-        // Nobody comes to the next meeting before this one is over: so many have come in all when it is.
+        // A party enters the next round only after this one, so the round is over when `arrived` reaches a
+        // multiple of `parties`.
         let ticket = self.arrived.fetch_add(1, Ordering::AcqRel);
         let all = (ticket / self.parties + 1) * self.parties;
         while self.arrived.load(Ordering::Acquire) < all {
@@ -35,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_passes_a_gate_before_all_have_come() {
+    fn no_party_passes_before_all_have_arrived() {
         let (rendezvous, through) = (Rendezvous::new(3), AtomicU64::new(0));
         std::thread::scope(|scope| {
             for _ in 0..3 {

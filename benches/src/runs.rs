@@ -1,4 +1,4 @@
-//! The measurements themselves: what runs between the synchronisations of the exchange.
+//! The measurements, which run between the synchronisations of the exchange.
 
 pub mod bandwidth;
 mod figures;

@@ -1,4 +1,5 @@
-//! perftest's tables: the same columns in the same places, so that what reads perftest's output reads ours.
+//! perftest's tables: the same columns in the same places, so that programs that parse perftest's output can
+//! parse ours.
 
 use crate::latency::LatencySummary;
 use crate::runs::{BandwidthRow, LoadFigures};

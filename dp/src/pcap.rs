@@ -25,8 +25,8 @@ use block::Direction;
 /// Bytes collected before the file is written: large enough to make system calls rare.
 const BUFFER_BYTES: usize = 1 << 18;
 
-/// Frames are in the file at most this long after they passed, if the port is polled. Short for a person
-/// who watches.
+/// Frames are in the file at most this long after they passed, if the port is polled. Short enough to follow
+/// a capture live.
 const FLUSH_AFTER_US: u64 = 200_000;
 
 /// A port whose frames are captured.

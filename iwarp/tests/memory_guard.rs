@@ -256,7 +256,7 @@ fn what_is_not_there_is_not_registered() {
 }
 
 /// A child of the process that made the table reaches nothing through it, makes nothing in it, and waits for
-/// nobody of its parent's threads, not even for one that was inside a turn.
+/// no thread of its parent, not even for one that was inside an epoch.
 // Proves SEC-169.
 #[test]
 fn a_forked_child_has_no_registrations() {

@@ -31,8 +31,8 @@ impl Backoff {
         self.since.is_some()
     }
 
-    /// When to try again: after an eighth of the time since the first refusal. `None` if it is not
-    /// refused.
+    /// When to try again: after an eighth of the time since the first refusal. `None` if the last attempt
+    /// succeeded.
     pub fn next_try(&self, now: Instant) -> Option<Instant> {
         self.since.map(|since| now + ((now - since) / 8).clamp(SHORTEST, LONGEST))
     }

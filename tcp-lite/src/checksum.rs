@@ -1,7 +1,8 @@
 //! The Internet checksum (RFC 1071) over bytes that lie in several pieces.
 //!
-//! Pieces are summed by [`dp::sum`], and carries are folded at the end. A piece of odd length shifts the
-//! words of what follows, so later sums are rotated by one byte.
+//! Pieces are summed by [`dp::sum`]. The sum of each is folded when it is added, the total at the end. After
+//! a piece of odd length the following bytes change places in their words, so later sums are rotated by one
+//! byte.
 
 use crate::facade::IpAddress;
 

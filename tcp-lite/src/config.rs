@@ -69,7 +69,7 @@ pub struct Limits {
     pub tx_segments: usize,
     /// Memory that all connections together keep ahead of their frontiers, bytes of packet buffers;
     /// never more than three eighths of the pool. At seven eighths of the limit the largest holders are
-    /// asked to give up some ([`Event::Evict`](crate::Event::Evict)); at the limit newcomers are
+    /// asked to give up some ([`Event::Evict`](crate::Event::Evict)); at the limit new segments are
     /// refused.
     pub out_of_order_bytes: u64,
     /// Events waiting for [`Stack::event`](crate::Stack::event). Beyond the limit received bytes are
@@ -105,14 +105,14 @@ pub struct TcpConfig {
     /// Offer SACK (RFC 2018).
     pub sack: bool,
     /// Receive window, bytes. Sets the window scale. To fill a path it has to cover rate times delay,
-    /// plus a quarter of [`send_buffer_bytes`](Self::send_buffer_bytes) at the other end: the sender's
-    /// user is asked for more only when so much is free. The defaults fill 10 Gb/s over 2 ms; over 3 ms
-    /// they reach 88 % of the wire, as at 600 Mb/s over 50 ms (`tests/src/bin/reach.rs`).
+    /// plus a quarter of [`send_buffer_bytes`](Self::send_buffer_bytes) at the other end: its user gets
+    /// `Event::Writable` only when a quarter is free. The defaults fill 10 Gb/s over 2 ms; over 3 ms they
+    /// reach 88 % of the wire, as at 600 Mb/s over 50 ms (`tests/src/reach.rs`).
     ///
     /// The whole window is announced from the beginning, less what a slow reader
-    /// [`hold`](crate::Stack::hold)s. It does not grow with what the path delivers: stacks do that
-    /// because they charge a socket for its window. Here bytes take memory only ahead of a hole, which
-    /// the two limits on those bound.
+    /// [`hold`](crate::Stack::hold)s. It does not grow with the rate of the path: other stacks do that
+    /// because they charge a socket for its window. Here bytes take memory only ahead of a hole, and two
+    /// limits (`out_of_order_bytes`, here and in [`Limits`]) bound that.
     pub recv_window_bytes: u32,
     /// Most bytes held ahead of the frontier (and one segment more until the user has given up as much).
     /// Beyond it the bytes furthest from the frontier are given up.
@@ -129,7 +129,8 @@ pub struct TcpConfig {
     pub pacing: Option<Pacing>,
     /// RTO before the first measurement (RFC 6298: 1 s).
     pub rto_initial: Duration,
-    /// The least difference between the RTO and the smoothed RTT: above the peer's delayed ACK.
+    /// The least difference between the RTO and the smoothed RTT: above the peer's delayed ACK, which is
+    /// 40 ms in Linux.
     pub rto_min: Duration,
     /// Shortest wait for acknowledgements before a tail loss probe is sent; the probe otherwise comes
     /// after twice the round-trip time (RFC 8985 section 7.2). Covers the time until the peer polls its
@@ -142,8 +143,8 @@ pub struct TcpConfig {
     /// retransmissions.
     pub syn_retries: u8,
     /// How long a SYN or data may stay unacknowledged before the connection is given up (R2 of RFC 9293
-    /// section 3.8.3, which wants at least 3 minutes for a SYN and 100 s for data: the default is shorter
-    /// on purpose, so that users learn soon of a peer that has failed).
+    /// section 3.8.3, which requires at least 3 minutes for a SYN and 100 s for data). The default is shorter
+    /// on purpose, so that users soon notice a peer that has failed.
     pub user_timeout: Duration,
     /// How long connections survive without a link. Then those that exist end with
     /// [`CloseReason::LinkDown`](crate::CloseReason::LinkDown), except those that wait for the answer to
@@ -151,7 +152,8 @@ pub struct TcpConfig {
     /// a good choice; where there is no peer without the link
     /// ([`Port::is_point_to_point`](dp::Port::is_point_to_point)), choose less.
     pub link_timeout: Duration,
-    /// Longest delay of an ACK (RFC 9293: below 0.5 s).
+    /// Longest delay of an ACK (RFC 9293: below 0.5 s). It has to be below a peer's
+    /// [`rto_min`](Self::rto_min).
     pub delayed_ack: Duration,
     /// Idle time before the first keepalive probe; `None`: no keepalive.
     pub keepalive_idle: Option<Duration>,
@@ -162,9 +164,8 @@ pub struct TcpConfig {
     /// Most answers per second and connection to segments that are not acceptable, or that bring bytes
     /// that do not fit (RFC 5961 section 7).
     pub challenge_acks_per_second: u32,
-    /// Least time in TIME-WAIT (twice the MSL); it is longer where the peer's FIN took longer to come
-    /// again. If it is shorter than the largest RTO of a peer, that peer's connection may end in a
-    /// reset.
+    /// Least time in TIME-WAIT (twice the MSL); longer if the peer took longer to retransmit its FIN. If it
+    /// is shorter than the largest RTO of a peer, that peer's connection may end in a reset.
     pub time_wait: Duration,
     /// Hop limit / TTL of what we send.
     pub hop_limit: u8,

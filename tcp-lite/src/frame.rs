@@ -30,6 +30,8 @@ pub(crate) const IPV4_CHECKSUM_AT: usize = 10;
 pub(crate) const SEQ_AT: usize = 4;
 pub(crate) const FLAGS_AT: usize = 13;
 pub(crate) const TCP_CHECKSUM_AT: usize = 16;
+/// Offset of the UDP checksum.
+pub(crate) const UDP_CHECKSUM_AT: usize = 6;
 
 /// Parameters of all frames of a stack.
 #[derive(Clone, Copy, Debug)]

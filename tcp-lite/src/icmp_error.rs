@@ -35,7 +35,8 @@ pub(crate) struct IcmpError {
 pub(crate) const IPV4_MIN_MTU: usize = 576;
 pub(crate) const IPV6_MIN_MTU: usize = 1280;
 
-/// MTU plateaus, for routers that do not report theirs (RFC 1191 section 7.1).
+/// MTU plateaus, for routers that do not report theirs (RFC 1191 section 7.1), down to the least that a
+/// report can set. 0 ends the search: the result is raised to the minimum of the IP version.
 const PLATEAUS: [usize; 9] = [32_000, 17_914, 8166, 4352, 2002, 1492, 1006, 576, 0];
 
 /// Parses `packet`, whose IP header was parsed as `header`; `None` if it is not such an error.

@@ -1,10 +1,12 @@
 //! Received IP headers (RFC 791, RFC 8200): checks them, walks the extension headers and parses them to
-//! a type that says what follows. Addresses are not checked here: the stack does that.
+//! a type that names the upper protocol. Addresses are not checked here: the stack does that.
 
 use crate::checksum::Sum;
 use crate::facade::{IpAddress, Ipv4Address, Ipv6Address};
 
 pub(crate) const PROTOCOL_TCP: u8 = 6;
+/// UDP.
+pub(crate) const PROTOCOL_UDP: u8 = 17;
 pub(crate) const PROTOCOL_ICMP: u8 = 1;
 pub(crate) const PROTOCOL_ICMPV6: u8 = 58;
 const IPV6_HOP_BY_HOP: u8 = 0;

@@ -146,7 +146,7 @@ impl Neighbors {
     /// queried again.
     pub(crate) fn doubt_all(&mut self, now: Instant) {
         let Self { entries, queries: queue, .. } = self;
-        // (Entries that are being queried or have failed were due sooner, so `next_due` stays right.)
+        // (Entries that are being queried or have failed were due sooner, so `next_due` stays a lower bound.)
         for (_, entry) in entries.iter_mut() {
             match &mut entry.state {
                 NeighborState::Known { confirmed, .. } => *confirmed = (*confirmed).min(now - REACHABLE_TIME),

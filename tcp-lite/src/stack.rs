@@ -9,9 +9,9 @@ mod check;
 mod connections;
 mod errors;
 mod gro;
+mod parts;
 mod receive;
 mod segment;
-mod surroundings;
 #[cfg(test)]
 mod tests;
 mod transmit;
@@ -50,8 +50,8 @@ use crate::syn_cookie::SynCookies;
 use crate::tcp::{Ctx, MAX_ASKED, OpenParams, OutOfOrderSlab, SearchSlab, SegmentSlab, State, Tcb};
 use crate::{Backoff, ConnInfo, Event, Instant, Keepalive, SendError, StackConfig};
 
-/// Limit of the queue of answers to segments of no connection. It bounds what strangers can make us
-/// hold; further answers are dropped, as if lost on the wire.
+/// Limit of the queue of answers to segments of no connection. It bounds the memory that such segments can
+/// take; further answers are dropped, as if lost on the wire.
 const PENDING_ANSWERS: usize = 64;
 
 /// Event slots beyond those of the connections: one `Evict` for each connection that is asked to give up
@@ -497,9 +497,9 @@ impl Stack {
         slot: u32,
         work: impl FnOnce(&mut Tcb, &mut Ctx<'_>) -> R,
     ) -> Option<R> {
-        let (mut surroundings, connections, _) = self.split(now);
+        let (mut parts, connections, _) = self.split(now);
         let (id, conn) = connections.get_mut(slot)?;
-        let result = work(&mut conn.tcb, &mut surroundings.ctx(id, conn.listener));
+        let result = work(&mut conn.tcb, &mut parts.ctx(id, conn.listener));
         self.settle(slot);
         Some(result)
     }
@@ -543,9 +543,9 @@ impl Stack {
 
     /// Drops a connection, whatever its state. Raises no event.
     fn forget(&mut self, now: Instant, slot: u32) {
-        let (mut surroundings, connections, _) = self.split(now);
+        let (mut parts, connections, _) = self.split(now);
         let Some((id, conn)) = connections.get_mut(slot) else { return };
-        conn.tcb.dispose(&mut surroundings.ctx(id, conn.listener));
+        conn.tcb.dispose(&mut parts.ctx(id, conn.listener));
         let half_open = conn.listener.filter(|_| conn.half_open);
         let remote = conn.tuple.remote;
         connections.remove(slot);

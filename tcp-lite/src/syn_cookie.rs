@@ -1,5 +1,5 @@
 //! SYN cookies (RFC 4987 section 3.6): when the backlog of a listener is full, the sequence number of
-//! our SYN-ACK encodes the SYN, and the ACK brings it back. So a flood of SYNs locks nobody out.
+//! our SYN-ACK encodes the SYN, and the ACK brings it back. So a flood of SYNs keeps no peer from connecting.
 //!
 //! A cookie has 5 bits of time, 3 bits for the MSS, and 24 bits that only we can compute. The other
 //! options of the SYN are in the low bits of our timestamp, which the ACK echoes; without timestamps
@@ -14,9 +14,11 @@ use crate::facade::{Instant, TcpSeqNumber};
 use crate::four_tuple::FourTuple;
 use crate::tcp::header::{Flags, Options, TcpHeader};
 
-/// A cookie is valid in the period in which it was made and in the next one.
+/// A cookie is valid in the period in which it was made and in the next one, so for one to two minutes, as
+/// with Linux. Five bits count 32 periods.
 const PERIOD_SECS: i64 = 64;
-/// MSS values that a cookie can encode: the largest one not above the peer's is used.
+/// MSS values that a cookie can encode; the largest one not above the peer's is used. The least accepted, the
+/// default of RFC 9293, small paths, tunnels, Ethernet with IPv6 and IPv4, and jumbo frames of 4 and 9 kB.
 const MSS: [u16; 8] = [64, 536, 1200, 1380, 1440, 1460, 4036, 8940];
 /// Flags of a SYN that offers ECN (RFC 3168 section 6.1.1).
 const ECN_SETUP: Flags = Flags::ECE.union(Flags::CWR);

@@ -37,14 +37,14 @@ pub struct TestArgs {
     /// Both ends send at the same time.
     #[arg(short, long)]
     pub bidirectional: bool,
-    /// Requests outstanding on each queue pair [default: 128].
+    /// Requests outstanding on each queue pair [default: 128 for bandwidth, 1 for latency].
     #[arg(short, long)]
     pub tx_depth: Option<u32>,
     /// Queue pairs, up to 16000. They share buffers if there are too many for a buffer each. A list
     /// (1,16,256) does a run for each (with a server -P).
     #[arg(short, long, value_name = "N,..", value_delimiter = ',', default_value = "1")]
     pub qp: Vec<u32>,
-    /// Request a completion every this many messages [default: 100].
+    /// Request a completion every this many messages [default: 100, at most --tx-depth; 1 for latency].
     #[arg(short = 'Q', long)]
     pub cq_mod: Option<u32>,
     /// Requests posted at a time.

@@ -1,4 +1,4 @@
-//! A run at a rate: what is due, and what is confirmed. `pacing` has the requests.
+//! A run at a given rate: messages that are due, and messages that are confirmed. `pacing` posts them.
 
 use std::collections::VecDeque;
 
@@ -19,7 +19,7 @@ pub(super) struct Paced {
     /// Queue pair of the next message.
     pub(super) next: usize,
     pub(super) flows: Vec<PacedFlow>,
-    /// Queue pairs that posted what no flush covers yet.
+    /// Queue pairs with messages behind their last Read of no bytes.
     pub(super) unflushed: Vec<usize>,
     pub(super) unsent: u64,
 }
@@ -34,7 +34,7 @@ pub(super) struct PacedFlow {
 }
 
 impl Paced {
-    /// Message `count` of queue pair `index` and all before it are known to be at the target.
+    /// Message `count` of queue pair `index` and all before it have reached the target.
     pub(super) fn confirm(&mut self, index: usize, count: u64, now: u64) {
         let Self { flows, latencies, hz, .. } = self;
         let flow = &mut flows[index];

@@ -1,12 +1,12 @@
-//! Messages at a rate: posted when they are due, their latency counted from then until the target is known to
-//! have them.
+//! Messages at a given rate. The latency of a message counts from when it was due to when the target is known
+//! to have it.
 //!
-//! How it is known: a Read is there when it completes. A Write or Send completes when TCP has taken it, which
-//! says nothing of the target; so a Read of no bytes follows it, whose answer only comes when the target's
-//! RDMAP has delivered what went before (RFC 5040 section 5.5). One such Read covers all that was posted
-//! since the last. A peer that is not iwperf may allow no Reads: then the completion has to do.
+//! A Read has arrived when it completes. A Write or Send completes when TCP has taken it, which shows nothing
+//! about the target. So a Read of no bytes follows: its answer comes only when the target's RDMAP has
+//! delivered everything before it (RFC 5040 section 5.5). One such Read covers all messages posted since the
+//! last one. A peer that is not iwperf may allow no Reads; then a latency ends with the completion.
 //!
-//! A latency is thus a full round trip, and includes all that a message waited for before it could be posted.
+//! So a latency is a full round trip, plus the time for which the message waited before it could be posted.
 
 use std::collections::VecDeque;
 
@@ -43,12 +43,12 @@ impl Path {
         }));
     }
 
-    /// Whether a Read of no bytes says that the target has what went before.
+    /// Whether a Read of no bytes confirms earlier messages.
     pub(super) fn confirms_by_flush(&self) -> bool {
         self.with_iwperf && self.params.rate.is_some() && self.params.test.verb() != Verb::Read
     }
 
-    /// Posts what is due and fits. Returns whether anything was posted.
+    /// Posts the messages that are due and fit. Returns whether anything was posted.
     pub(super) fn post_due(&mut self, limit: Option<u64>) -> Result<bool, Error> {
         self.ask_where_full(limit)?;
         let now = Clock::cycles();
@@ -126,12 +126,12 @@ impl Path {
         }
     }
 
-    /// Whether the latencies of all that was posted are known.
+    /// Whether the latencies of all posted messages are known.
     pub(super) fn pacing_done(&self) -> bool {
         self.paced.as_ref().is_none_or(|paced| paced.flows.iter().all(|flow| flow.due.is_empty()))
     }
 
-    /// A run by time is over at `now`. What was due and is still waiting has waited at least until then.
+    /// A run by time is over at `now`. Messages that are due and not posted get the wait so far as latency.
     pub fn stop_pacing(&mut self, now: u64) {
         let Some(paced) = &mut self.paced else { return };
         while paced.schedule.is_due(now) {
@@ -141,7 +141,7 @@ impl Path {
         }
     }
 
-    /// What came of the run that has just ended, if it had a rate.
+    /// The figures of the run that has just ended, if it had a rate.
     pub fn take_load(&mut self) -> Option<LoadFigures> {
         let Paced { latencies, asked_messages_per_s, by_flush, unsent, .. } = *self.paced.take()?;
         Some(LoadFigures {

@@ -203,7 +203,7 @@ impl Script<'_> {
         if all { self.close_sends() } else { Ok(()) }
     }
 
-    /// The last message of a Send test. A perftest that its clock stopped may close instead of answering.
+    /// The last message of a Send test. A perftest with a time limit may close instead of answering.
     fn close_sends(&mut self) -> Result<(), Error> {
         if self.params().duration_s > 0 {
             return match self.sync() {

@@ -41,7 +41,7 @@ const MARKED_POINTS: usize = 40;
 /// Length of a dash and of the gap after it, pixels.
 const DASH: (i32, i32) = (7, 5);
 
-/// Why there is no drawing.
+/// Why a chart cannot be drawn.
 #[derive(Debug, thiserror::Error)]
 pub enum DrawError {
     /// No series has a point that its axes can show.

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_place_is_told() {
+    fn points_outside_the_axes_are_reported() {
         assert_eq!(Scale::Log2.place(0.0), None);
         assert_eq!(Scale::Log10.place(-1.0), None);
         assert_eq!(Scale::Nines.place(1.0), None);

@@ -1,9 +1,9 @@
-//! What comes of a run, as data.
+//! The results of a run.
 
 use crate::latency::{Distribution, Latencies, LatencySummary};
 use crate::profile::Profiled;
 
-/// What came of one size.
+/// The result for one message size.
 #[derive(Clone, Copy, Debug)]
 pub enum Figures {
     /// Of a bandwidth test.
@@ -18,19 +18,19 @@ impl Default for Figures {
     }
 }
 
-/// How a run at a given rate went.
+/// The result of a run at a given rate.
 #[derive(Clone, Debug, Default)]
 pub struct LoadFigures {
     /// Messages a second that were asked for.
     pub asked_messages_per_s: f64,
-    /// Whether latencies end with word from the target (else: when TCP had taken the message).
+    /// Latencies end when the target confirms the message; otherwise when TCP has taken it.
     pub confirmed: bool,
-    /// Messages that were due when the time was over, but had no place to be posted. Their latencies are what
-    /// they had waited by then.
+    /// Messages that were due at the end of the time and could not be posted. Their latencies are their waits
+    /// so far.
     pub unsent: u64,
     /// Latencies, each from when the message was due.
     pub latency: LatencySummary,
-    /// The same, all of them.
+    /// Each latency.
     pub latencies: Latencies,
 }
 
@@ -48,7 +48,7 @@ impl LoadFigures {
     }
 }
 
-/// What one of several cores did.
+/// The work of one of several cores.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
 pub struct CoreFigures {
     /// Number of the CPU.
@@ -57,7 +57,7 @@ pub struct CoreFigures {
     pub queue_pairs: u32,
     /// Messages on them.
     pub messages: u64,
-    /// In the time that it took itself.
+    /// Bytes a second, over this core's own time.
     pub bytes_per_s: f64,
     /// The same.
     pub messages_per_s: f64,
@@ -74,7 +74,7 @@ pub struct Row {
     pub messages: u64,
     /// The figures.
     pub figures: Figures,
-    /// Whether the bandwidth is what the target confirmed (else: what TCP took).
+    /// Whether the bandwidth counts confirmed messages; otherwise messages that TCP took.
     pub confirmed: bool,
     /// Cycles that this end spent on frames, without spinning.
     pub busy_cycles: u64,
@@ -82,7 +82,7 @@ pub struct Row {
     pub distribution: Distribution,
     /// Of a run at a given rate, when this end was its source.
     pub load: Option<LoadFigures>,
-    /// What this end's thread did, where it was stamped.
+    /// The profile of this end's thread, if it was profiled.
     pub profile: Option<Profiled>,
     /// Queue pairs that took part.
     pub queue_pairs: u32,
@@ -93,7 +93,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// With the distribution of its load, if there is one.
+    /// With the distribution of latencies of a run at a given rate, if there is one.
     pub(super) fn with_distribution(mut self) -> Self {
         if let Some(load) = &self.load {
             self.distribution = load.latencies.distribution();

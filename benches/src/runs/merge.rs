@@ -5,8 +5,8 @@ use dp::Clock;
 use super::figures::{BandwidthRow, CoreFigures, Figures, LoadFigures, Row};
 use crate::profile::Profiled;
 
-/// The sum of `rows`, one of each core: what all moved, from when the first began to when the last was done.
-/// Nothing is lost by one that ends early: its core then stands idle, as it would in earnest.
+/// The sum of `rows`, one of each core: all messages, from when the first core began to when the last ended.
+/// A core that ends early lowers the rate, as an idle core would in practice.
 pub fn merge(rows: &[(usize, Row)], hz: u64) -> Row {
     let began = rows.iter().map(|(_, row)| row.span.0).min().unwrap_or(0);
     let ended = rows.iter().map(|(_, row)| row.span.1).max().unwrap_or(0);

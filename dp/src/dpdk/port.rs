@@ -23,7 +23,7 @@ use crate::{BURST, Burst, LinkState, Mbuf, Mempool, Port, PortCounters, PortInfo
 /// Every 64th attempt makes its cost negligible, and delays the detection of a lost peer only a little.
 const FULL_TRIES_PER_LINK_CHECK: u32 = 64;
 
-/// Buffers that a vhost device takes at once for reception.
+/// Buffers that a vhost device takes at once for reception (`VHOST_MAX_PKT_BURST` of its driver).
 const VHOST_BURST: usize = 32;
 
 pub(super) struct QueuePort {

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_failed_at_the_start_is_kept_without_the_warnings_of_any_start() {
+    fn errors_of_initialisation_are_kept_without_its_usual_warnings() {
         mark();
         let lines = [
             (WARNING, "No free hugepages of 1 GiB"),

@@ -19,7 +19,8 @@ use crate::limits::HEADROOM;
 
 const _: () = assert!(HEADROOM == sys::K_HEADROOM as usize, "DPDK was built with another headroom");
 
-/// Most buffers that a thread caches (DPDK lets it grow half as much again before it returns any).
+/// Most buffers that a thread caches: four bursts (DPDK lets it grow half as much again before it returns
+/// any).
 const CACHE: u32 = 256;
 
 /// `SOCKET_ID_ANY`.

@@ -58,7 +58,7 @@ mod counting {
     }
 
     #[test]
-    fn an_idle_turn_is_nobodys() {
+    fn an_idle_poll_is_charged_to_no_layer() {
         let from = Clock::cycles();
         start();
         within(Layer::PortRx, || spend(STEP));
@@ -66,7 +66,7 @@ mod counting {
         within(Layer::PortRx, || spend(5 * STEP));
         mark(true);
         let profile = stop();
-        // The idle turn is taken back: from its layer, and from the count of its scopes.
+        // The idle poll is subtracted: from the cycles of its layer, and from its count of scopes.
         let (rx, idle) = (profile.cost(Layer::PortRx), profile.cost(Layer::Idle));
         assert!(rx.scopes == 1 && rx.cycles >= STEP && idle.cycles >= 5 * STEP, "{profile:?}");
         assert!(profile.busy().cycles + idle.cycles <= Clock::cycles() - from, "{profile:?}");

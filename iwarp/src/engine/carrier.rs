@@ -3,10 +3,10 @@
 use dp::{LinkState, Port};
 use tcp_lite::{Duration, Instant};
 
-/// How often the port is asked while the link is up. An engine wakes for this only where the peer is lost
-/// with the link. Elsewhere a link that fails while nothing is sent does no harm. A look may be a system call
-/// or a read over the bus, which ten in a second do not make noticeable, and the shortest time that counts
-/// from it is half a second (`POINT_TO_POINT_LINK_TIMEOUT`).
+/// How often the port is asked while the link is up. An engine wakes for this only where losing the link
+/// loses the peer. Elsewhere a link that fails while nothing is sent does no harm. A query may be a system
+/// call or a read over the bus; ten a second cost nothing noticeable, and the shortest timeout that starts
+/// from the result is half a second (`POINT_TO_POINT_LINK_TIMEOUT`).
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How often the port is asked while the link is down. The engine wakes for this. Data that waits for the

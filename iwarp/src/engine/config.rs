@@ -26,12 +26,13 @@ pub struct EngineConfig {
     ///
     /// When it is off, CRCs are used only where the peer asks for them.
     /// [`EngineCounters::connections_without_crc`](super::EngineCounters::connections_without_crc) counts the
-    /// connections without. Off only where the path is protected at least as well as by a CRC32c end to end.
+    /// connections that use none. Turn it off only where the path is protected at least as well as by a
+    /// CRC32c end to end.
     pub crc: bool,
     /// Addresses, limits and TCP. [`EngineConfig::new`] takes `mac`, `mtu` and `offloads` from the port.
     pub stack: StackConfig,
     /// Bytes of payload that one queue pair may hand to TCP before the others send. The default is about a
-    /// train of segments: a visit to its connection may miss the cache, and a whole frame pays for that.
+    /// train of segments, so that the cache misses of switching to a connection are spread over a train.
     pub quantum_bytes: usize,
     /// Received buffers that may wait, on all connections together, for the rest of their FPDU or startup
     /// frame. A connection that finds no slot ends with code 5 (RFC 6581 section 8). `None`: as many as the

@@ -270,7 +270,7 @@ impl Connection {
     /// Does what the queue pair asks for, and hands about `bytes` bytes to TCP.
     pub(super) fn transmit(&mut self, io: &mut Io, bytes: usize, guard: &EpochGuard) -> Transmitted {
         if let Some(qp) = self.phase.qp() {
-            qp.answer();
+            qp.clear_doorbell();
             let asked = qp.take_asked();
             self.on_ask(io, asked);
         }

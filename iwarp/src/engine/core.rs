@@ -233,7 +233,7 @@ impl Core {
             }
             CmCommand::StartInitiator { id, qp, param, after } => {
                 if let Some(conn) = id.conn() {
-                    qp.carried_in(conn.slot());
+                    qp.set_slot(conn.slot());
                 }
                 let started = self.with_id(&id, |connection, io| {
                     connection.start_initiator(io, Arc::clone(&qp), param, after);
@@ -256,7 +256,7 @@ impl Core {
                 }
             }
             CmCommand::Accept { id, conn, qp, param } => {
-                qp.carried_in(conn.slot());
+                qp.set_slot(conn.slot());
                 let taken = self.with_conn(conn, |connection, io| {
                     connection.accept(io, guard, id, Arc::clone(&qp), param);
                 });
@@ -328,7 +328,7 @@ impl Core {
             self.open(remote, &param)
         };
         let made = started.and_then(|conn| {
-            qp.carried_in(conn.slot());
+            qp.set_slot(conn.slot());
             Connection::connecting(
                 conn,
                 Arc::clone(&id),

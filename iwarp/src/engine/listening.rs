@@ -1,4 +1,4 @@
-//! A listener in its engine: its limits here, and the statistics that its user has got.
+//! A listener in its engine: its limits, and the statistics for its user.
 
 use std::net::IpAddr;
 use std::sync::Arc;

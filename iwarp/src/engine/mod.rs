@@ -73,8 +73,8 @@ impl Engine {
         })
     }
 
-    /// One poll at time `now`: receives a burst, runs timers, lets queue pairs send. Returns whether there
-    /// was anything to do. `now` must not go backwards.
+    /// One poll at time `now`: receives up to four bursts, runs timers, and lets queue pairs send. Returns
+    /// whether there was anything to do. `now` must not go backwards.
     pub fn poll_at(&mut self, now: Instant) -> bool {
         let guard = self.participant.enter();
         self.core.poll(now, &guard)

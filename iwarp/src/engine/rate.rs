@@ -59,7 +59,7 @@ impl Rate {
 
     /// Counts a failure of `address`. Returns `Some` when its limit is reached: the end of this second, until
     /// which the address is blocked.
-    pub(super) fn blame(&mut self, now: Instant, address: IpAddr) -> Option<Instant> {
+    pub(super) fn count_failure(&mut self, now: Instant, address: IpAddr) -> Option<Instant> {
         self.roll_over(now);
         let limit = self.failed_limit?;
         let used = self.used.entry(address).or_default();
@@ -97,20 +97,20 @@ mod tests {
     fn an_address_that_has_failed_so_often_waits_for_the_next_second() {
         let mut rate = Rate::new(None, Some(2));
         let at = Instant::from_millis;
-        assert_eq!(rate.blame(at(1500), address(1)), None);
+        assert_eq!(rate.count_failure(at(1500), address(1)), None);
         assert_eq!(rate.admit(at(1500), address(1)), Ok(()));
-        assert_eq!(rate.blame(at(1700), address(1)), Some(at(2000)));
+        assert_eq!(rate.count_failure(at(1700), address(1)), Some(at(2000)));
         assert_eq!(rate.admit(at(1999), address(1)), Err(Exhausted::Failed));
         assert_eq!(rate.admit(at(1999), address(2)), Ok(()), "another address");
         assert_eq!(rate.admit(at(2000), address(1)), Ok(()), "the next second");
-        assert_eq!(rate.blame(at(2000), address(1)), None, "counted anew");
+        assert_eq!(rate.count_failure(at(2000), address(1)), None, "counted anew");
     }
 
     #[test]
     fn without_a_limit_nothing_is_kept() {
         let mut rate = Rate::new(None, None);
         assert_eq!(rate.admit(Instant::ZERO, address(1)), Ok(()));
-        assert_eq!(rate.blame(Instant::ZERO, address(1)), None);
+        assert_eq!(rate.count_failure(Instant::ZERO, address(1)), None);
         assert!(rate.used.is_empty());
     }
 }

@@ -129,7 +129,7 @@ fn snapshot(engine: &Engine, control: &ThreadControl) {
     *control.counters.lock().expect("no holder of this lock panics") = engine.counters();
 }
 
-/// Pins the thread to a CPU, as best effort: if the CPU is missing or not allowed, the thread is not pinned.
+/// Pins the thread to a CPU. Best effort: if the CPU is missing or not allowed, the thread is not pinned.
 fn pin(cpu: usize) {
     #[cfg(target_os = "linux")]
     {

@@ -13,9 +13,10 @@ use dp::invariant::{Check, ensure};
 pub(super) struct TxScheduler {
     /// By slot: whether it is in a queue.
     queued: Vec<bool>,
-    /// They go first, once, so that small messages do not wait for bulk.
+    /// Slots of queue pairs that have just become ready. They send first, once, so that small messages do not
+    /// wait for bulk.
     fresh: VecDeque<u32>,
-    /// They have sent once and want to send more.
+    /// Slots of queue pairs that have sent once and have more to send.
     bulk: VecDeque<u32>,
 }
 
@@ -34,7 +35,7 @@ impl TxScheduler {
     }
 
     /// The connection in `slot` has sent and wants to send more.
-    pub(super) fn go_on(&mut self, slot: u32) {
+    pub(super) fn requeue(&mut self, slot: u32) {
         if !std::mem::replace(&mut self.queued[slot as usize], true) {
             self.bulk.push_back(slot);
         }
@@ -92,11 +93,11 @@ mod tests {
         for slot in [0, 1, 0, 0] {
             scheduler.begin(slot);
         }
-        scheduler.go_on(1);
+        scheduler.requeue(1);
         assert_eq!(scheduler.waiting(), (2, 0));
         assert_eq!([0, 1, 2].map(|behind| scheduler.fresh_behind(behind)), [Some(0), Some(1), None]);
         assert_eq!(scheduler.next_fresh(), Some(0));
-        scheduler.go_on(0);
+        scheduler.requeue(0);
         scheduler.begin(0);
         assert_eq!(scheduler.waiting(), (1, 1));
         assert_eq!([0, 1].map(|behind| scheduler.bulk_behind(behind)), [Some(0), None]);

@@ -54,7 +54,7 @@ pub enum BindError {
     #[error("the region does not allow windows")]
     NotBindable,
     /// Rights that the memory does not allow, or that are not rights of a peer.
-    #[error("the memory cannot bear these rights")]
+    #[error("the region does not allow these rights")]
     Rights,
     /// The tagged offsets would pass 2^64.
     #[error("the tagged offsets of the range would wrap")]

@@ -248,10 +248,10 @@ impl CompletionQueue {
         let more = shared.resources.quotas.cqe.take(cqe.saturating_sub(users.granted.count()))?;
         shared.entries.resize(cqe).map_err(|error| match error {
             ResizeError::TooSmall(waiting) => VerbsError::Invalid(format!(
-                "{waiting} completions wait: reap them, or leave the completion queue more than {cqe} entries"
+                "{waiting} completions wait: poll them, or resize to more than {cqe} entries"
             )),
             ResizeError::Busy => VerbsError::Invalid(
-                "completions from before the last resize wait: reap them before the next one".into(),
+                "completions from before the last resize wait: poll them before the next one".into(),
             ),
         })?;
         users.granted.merge(more);

@@ -8,7 +8,7 @@ use crate::mpa::StartupFault;
 #[derive(Debug, thiserror::Error)]
 pub enum VerbsError {
     /// The queue is full: poll completions first, or make it deeper.
-    #[error("the {0} queue is full: reap completions before posting more")]
+    #[error("the {0} queue is full: poll completions before posting more")]
     QueueFull(&'static str),
     /// The state of the queue pair does not allow the call.
     #[error(

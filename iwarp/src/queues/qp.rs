@@ -246,7 +246,7 @@ impl QpShared {
     }
 
     /// The connection has this slot in its engine.
-    pub(crate) fn carried_in(&self, slot: usize) {
+    pub(crate) fn set_slot(&self, slot: usize) {
         self.slot.store(slot as u32, Ordering::Release);
     }
 
@@ -387,7 +387,7 @@ impl QpShared {
     }
 
     /// The engine answers the doorbell: the next post rings it again.
-    pub(crate) fn answer(&self) {
+    pub(crate) fn clear_doorbell(&self) {
         self.rung.swap(false, Ordering::AcqRel);
     }
 

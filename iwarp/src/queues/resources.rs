@@ -80,9 +80,9 @@ pub(crate) struct Resources {
     srq_nums: Numbers,
 }
 
-/// Numbers for the objects of one kind: 1, 2, and so on. None is given twice, and 0 to none, so the number of
-/// an object that is gone names no later one. (The number of a queue pair is that of its stream, to which a
-/// region may be limited.)
+/// Numbers for the objects of one kind: 1, 2, and so on. A number is never used again and never 0, so the
+/// number of an object that is gone names no later one. (The number of a queue pair is that of its stream, to
+/// which a region may be limited.)
 struct Numbers {
     kind: &'static str,
     next: AtomicU32,

@@ -1,6 +1,6 @@
 //! Atomic operations (RFC 7306 section 5): their effect on the 64-bit word, and the headers of Atomic Request
 //! and Atomic Response (sections 5.2.1 and 5.2.2). Each header is the whole DDP payload of its message. "The
-//! draft" is draft-ietf-storm-rdmap-ext, which became RFC 7306 and lost its Swap.
+//! draft" is draft-ietf-storm-rdmap-ext, the draft of RFC 7306, which also had a Swap.
 //!
 //! What it is not: access to the word, which [`EpochGuard::check_atomic`](crate::memory::EpochGuard) gives.
 

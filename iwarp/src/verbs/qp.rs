@@ -65,7 +65,8 @@ pub struct QpAttr {
 #[derive(Clone)]
 pub struct QueuePair {
     pub(crate) shared: Arc<QpShared>,
-    /// Separate from `shared`, which the engine holds as well: its drop shows that the user has let go.
+    /// Separate from `shared`, which the engine holds as well: the drop of `owner` shows that the user has no
+    /// handle left.
     pub(crate) owner: Arc<QpOwner>,
 }
 
@@ -86,7 +87,7 @@ impl QueuePair {
         Ok(Self { owner: Arc::new(QpOwner { shared: Arc::clone(&shared) }), shared })
     }
 
-    /// Its number, unique in the context while it lives.
+    /// Its number: unique in the context, and never used again.
     pub fn qp_num(&self) -> u32 {
         self.shared.num
     }

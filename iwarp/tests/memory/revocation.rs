@@ -116,7 +116,7 @@ fn a_region_lives_as_long_as_its_registrations() {
 
 /// Deregistering waits for an epoch that is open on another thread, and for no other.
 #[test]
-fn deregistration_waits_for_the_open_turn() {
+fn deregistration_waits_for_the_open_epoch() {
     let table = MemoryTable::new(16, [5; 32]);
     let registration = table.register(Arc::new(Region::new(64).unwrap()), &OPTIONS).unwrap();
     // An engine that sleeps outside an epoch, and one that was dropped, delay nobody.
@@ -148,7 +148,7 @@ fn deregistration_waits_for_the_open_turn() {
 
 /// Threads that revoke inside their own epochs wait neither for themselves nor for each other.
 #[test]
-fn revoking_inside_a_turn_does_not_deadlock() {
+fn revoking_inside_an_epoch_does_not_deadlock() {
     let table = MemoryTable::new(16, [6; 32]);
     let started = Instant::now();
     std::thread::scope(|scope| {
@@ -172,7 +172,7 @@ fn revoking_inside_a_turn_does_not_deadlock() {
 
 /// Posting threads that copy inline data outside an epoch are waited for as well.
 #[test]
-fn fetching_outside_a_turn_is_waited_for() {
+fn fetching_outside_an_epoch_is_waited_for() {
     let table = MemoryTable::new(16, [7; 32]);
     let advertised = Advertised(AtomicU64::new(0));
     let stop = AtomicBool::new(false);
@@ -207,7 +207,7 @@ fn fetching_outside_a_turn_is_waited_for() {
 /// engine.
 // Proves SEC-099, SEC-101, RDMAP-355, DDP-231.
 #[test]
-fn what_a_send_queue_takes_away_stays_as_it_is() {
+fn memory_invalidated_by_a_send_queue_does_not_change() {
     let table = MemoryTable::new(16, [8; 32]);
     let advertised = Advertised(AtomicU64::new(0));
     let stop = AtomicBool::new(false);

@@ -48,7 +48,7 @@ fn an_unknown_address_is_asked_for_three_times_and_then_fails_for_a_second() {
 }
 
 #[test]
-fn an_answer_wakes_who_waits_and_is_confirmed_when_it_is_old_and_used() {
+fn an_answer_releases_waiting_packets_and_an_old_entry_in_use_is_confirmed() {
     let mut n = table(8);
     assert_eq!(n.resolve(at(0), ip(1)), Resolution::Pending);
     queries(&mut n);
@@ -95,7 +95,7 @@ fn a_neighbour_that_tcp_doubts_is_asked_then_everybody_is() {
 }
 
 #[test]
-fn what_nobody_asked_for_creates_and_overrides_only_where_it_may() {
+fn unsolicited_answers_create_and_override_only_as_the_rfcs_allow() {
     let mut n = table(8);
     n.heard(at(0), &answer(1, MAC));
     assert_eq!(n.resolve(at(0), ip(1)), Resolution::Pending);
@@ -169,7 +169,7 @@ fn a_table_without_a_place_has_one() {
 /// RFC 4861 section 7.2.5: what was not asked for leaves an entry of the same address as it is, and makes one
 /// of another address STALE.
 #[test]
-fn what_nobody_asked_for_confirms_nothing() {
+fn unsolicited_answers_confirm_nothing() {
     let unasked = |mac| Heard { confirms: false, ..answer(1, mac) };
     let known = || {
         let mut n = table(8);
@@ -192,7 +192,7 @@ fn what_nobody_asked_for_confirms_nothing() {
 }
 
 #[test]
-fn who_has_just_moved_moves_on_only_where_that_was_asked_for() {
+fn a_second_address_change_within_a_second_needs_a_query() {
     let mut n = table(8);
     assert_eq!(n.resolve(at(5000), ip(1)), Resolution::Pending);
     n.heard(at(5000), &answer(1, MAC));
@@ -204,7 +204,7 @@ fn who_has_just_moved_moves_on_only_where_that_was_asked_for() {
     assert_eq!(known(&mut n, 6000, OTHER), Resolution::Known(OTHER));
     assert_eq!(known(&mut n, 6999, MAC), Resolution::Known(OTHER));
     assert_eq!(n.moves_refused(), 2);
-    // Asked whether it is there, by a frame that got no answer: whoever answers has it.
+    // The query was lost; the address then belongs to the host that answers first.
     assert_eq!(known(&mut n, 7000, MAC), Resolution::Known(MAC));
     n.entries[0].state = NeighborState::Known { mac: MAC, confirmed: at(0), queries: 1 };
     n.heard(at(7100), &Heard { confirms: false, ..answer(1, OTHER) });

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_expected_in_vain_gets_nothing() {
+    fn a_wrong_expectation_does_not_change_the_result() {
         let mut stack = stack();
         let tuple = stack.connections.get(1).expect("a connection").tuple;
         for slot in [0, 1, 2, 7] {

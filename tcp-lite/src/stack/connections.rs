@@ -45,8 +45,7 @@ struct ConnSlot {
     conn: Option<Conn>,
 }
 
-/// Slots in one allocation: many enough to make allocations rare, few enough to waste little in the last
-/// chunk.
+/// Slots in one allocation: enough to make allocations rare, few enough to waste little in the last chunk.
 const CHUNK: usize = 64;
 
 /// Slots in chunks that never move: one large array would be copied to grow, and be half empty after it.
@@ -348,7 +347,7 @@ impl Stack {
     }
 
     /// A slot for a new connection, with capacity for its events. If none is free, the oldest connection
-    /// in TIME-WAIT is dropped, so that a peer that makes us close again and again locks nobody out.
+    /// in TIME-WAIT is dropped, so that a peer cannot use up all slots by making us close again and again.
     pub(super) fn reserve(&mut self) -> Option<ConnId> {
         if !self.takes_connections() {
             return None;

@@ -14,15 +14,15 @@ use crate::ethernet::{self, EthernetHeader};
 use crate::facade::{EthernetAddress, Instant, IpAddress, TcpSeqNumber};
 use crate::four_tuple::FourTuple;
 use crate::icmp_error::{self, IcmpError, IcmpErrorKind};
-use crate::ip::{self, Ecn, IpHeader, PROTOCOL_TCP, Refused, Upper};
+use crate::ip::{self, Ecn, IpHeader, PROTOCOL_TCP, PROTOCOL_UDP, Refused, Upper};
 use crate::listener::Admission;
 use crate::syn_cookie::SynCookies;
 use crate::tcp::header::{Flags, TcpHeader};
 use crate::tcp::{OpenParams, State, Tcb, Verdict};
 use crate::{Event, discovery, frame};
 
-/// Bytes of a frame that are searched for headers. A frame whose TCP header lies behind them is not an
-/// ordinary one.
+/// Bytes of a frame that are searched for headers: Ethernet with a tag, IPv6 and TCP with all options are
+/// 118, which leaves 74 for extension headers. A frame with more is not an ordinary one.
 const HEAD_BYTES: usize = 192;
 
 /// A frame after its headers were parsed.
@@ -312,8 +312,8 @@ impl Stack {
         // No connection has this id. No event names it, since the control block is dropped before the
         // peer's next segment.
         let no_conn = ConnId { slot: u32::MAX, generation: 0 };
-        let (mut surroundings, ..) = self.split(now);
-        let mut ctx = surroundings.ctx(no_conn, None);
+        let (mut parts, ..) = self.split(now);
+        let mut ctx = parts.ctx(no_conn, None);
         let mut tcb = Tcb::accept(&mut ctx, params, &syn);
         let syn_ack = tcb.next_transmission(&mut ctx).map(|transmission| transmission.header);
         tcb.dispose(&mut ctx);
@@ -360,7 +360,7 @@ impl Stack {
     }
 
     fn queue_answer(&mut self, dst_mac: EthernetAddress, tuple: FourTuple, header: TcpHeader) {
-        // The queue for answers to strangers is bounded. A peer without an answer tries again.
+        // The queue is bounded: any host can send such segments. A peer without an answer tries again.
         if self.answers.len() < self.answers.capacity() {
             self.answers.push_back(Answer { dst_mac, tuple, header });
         }
@@ -568,8 +568,8 @@ impl Stack {
 fn fill_in_checksum(packet: &mut [u8], ip: &IpHeader) {
     let Upper::Whole { protocol, header_bytes } = ip.upper else { return };
     let at = match protocol {
-        PROTOCOL_TCP => 16,
-        17 => 6,
+        PROTOCOL_TCP => frame::TCP_CHECKSUM_AT,
+        PROTOCOL_UDP => frame::UDP_CHECKSUM_AT,
         _ => return,
     };
     let payload = &mut packet[header_bytes..ip.total_bytes];

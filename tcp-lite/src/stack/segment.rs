@@ -20,9 +20,9 @@ impl Sender<'_> {
     /// [`SendError`]: the connection is closed, the send buffer is full (an `Event::Writable` follows when
     /// it has space again), or no packet buffer is free.
     pub fn segment(&mut self) -> Result<SegmentBuf<'_>, SendError> {
-        let (mut surroundings, connections, _) = self.stack.split(self.stack.now);
+        let (mut parts, connections, _) = self.stack.split(self.stack.now);
         let (id, conn) = connections.get_mut(self.slot).ok_or(SendError::Closed)?;
-        let (page, capacity) = conn.tcb.page_for_segment(&mut surroundings.ctx(id, conn.listener))?;
+        let (page, capacity) = conn.tcb.page_for_segment(&mut parts.ctx(id, conn.listener))?;
         Ok(SegmentBuf {
             stack: &mut *self.stack,
             slot: self.slot,
@@ -37,9 +37,9 @@ impl Sender<'_> {
 impl Drop for Sender<'_> {
     fn drop(&mut self) {
         let pushed = self.pushed;
-        let (mut surroundings, connections, _) = self.stack.split(self.stack.now);
+        let (mut parts, connections, _) = self.stack.split(self.stack.now);
         let Some((id, conn)) = connections.get_mut(self.slot) else { return };
-        let mut ctx = surroundings.ctx(id, conn.listener);
+        let mut ctx = parts.ctx(id, conn.listener);
         // A page that was opened and not pushed to returns its buffer.
         conn.tcb.close_page(&mut ctx);
         if pushed {
@@ -100,9 +100,9 @@ impl SegmentBuf<'_> {
         if self.len == 0 {
             return;
         }
-        let (mut surroundings, connections, _) = self.stack.split(self.stack.now);
+        let (mut parts, connections, _) = self.stack.split(self.stack.now);
         if let Some((id, conn)) = connections.get_mut(self.slot) {
-            conn.tcb.push(&mut surroundings.ctx(id, conn.listener), self.len);
+            conn.tcb.push(&mut parts.ctx(id, conn.listener), self.len);
             *self.pushed = true;
         }
     }

@@ -67,7 +67,7 @@ fn nobody_connects_while_too_many_events_wait() {
 
 /// Nobody says when a buffer is back: it is looked ever more seldom, and all that waits ends in its time.
 #[test]
-fn without_a_buffer_few_turns_are_asked_for_and_connections_end() {
+fn without_buffers_few_polls_are_requested_and_connections_end() {
     let (mut stack, start) = stack();
     let conn = stack.connect(start, remote(0), None).expect("a connection");
     let held: Vec<_> = std::iter::from_fn(|| stack.pool.alloc()).collect();

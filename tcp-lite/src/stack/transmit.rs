@@ -6,7 +6,7 @@
 
 use dp::{Burst, Offloads};
 
-use super::surroundings::Surroundings;
+use super::parts::StackParts;
 use super::{Stack, connections};
 use crate::discovery;
 use crate::facade::{EthernetAddress, Instant};
@@ -25,7 +25,7 @@ const QUOTA_SEGMENTS: usize = 8;
 const TRAINS: Offloads = Offloads::TX_TSO.union(Offloads::TX_MULTI_SEGMENT).union(Offloads::TX_TCP_CHECKSUM);
 
 /// A RST for a segment that no connection takes, or a SYN-ACK with a cookie. It goes to the Ethernet
-/// address that the segment came from, so that strangers cannot make us resolve addresses.
+/// address that the segment came from, so that forged segments cannot make us resolve addresses.
 pub(crate) struct Answer {
     pub(crate) dst_mac: EthernetAddress,
     pub(crate) tuple: FourTuple,
@@ -184,9 +184,9 @@ impl Stack {
             if out.is_full() {
                 return Served::More;
             }
-            let (mut surroundings, connections, neighbors) = self.split(now);
+            let (mut parts, connections, neighbors) = self.split(now);
             let Some((id, conn)) = connections.get_mut(slot) else { return Served::Idle };
-            let mut ctx = surroundings.ctx(id, conn.listener);
+            let mut ctx = parts.ctx(id, conn.listener);
             let Some(mut transmission) = conn.tcb.next_transmission(&mut ctx) else { return Served::Idle };
             let dst_mac = match dst_mac {
                 Some(known) => known,
@@ -206,15 +206,15 @@ impl Stack {
                     Resolution::Failed => return Served::Waiting,
                 },
             };
-            let port_cuts = port_cuts(&surroundings, &transmission);
+            let port_cuts = port_cuts(&parts, &transmission);
             let limits = match port_cuts {
                 // One of the buffers is for the headers.
-                true => (MAX_TRAIN, surroundings.framing.tso.buffers.saturating_sub(1)),
+                true => (MAX_TRAIN, parts.framing.tso.buffers.saturating_sub(1)),
                 false => (left.min(out.remaining_capacity()), MAX_TRAIN),
             };
-            conn.tcb.extend_train(&surroundings.ctx(id, conn.listener), &mut transmission, limits);
+            conn.tcb.extend_train(&parts.ctx(id, conn.listener), &mut transmission, limits);
             let headers = Headers {
-                framing: surroundings.framing,
+                framing: parts.framing,
                 dst_mac,
                 src: conn.tuple.local,
                 dst: conn.tuple.remote,
@@ -222,10 +222,10 @@ impl Stack {
                 tcp: &transmission.header,
             };
             let wanted = transmission.segments;
-            transmission.segments = emit(&surroundings, &headers, &transmission, port_cuts, out);
+            transmission.segments = emit(&parts, &headers, &transmission, port_cuts, out);
             if transmission.segments > 0 {
-                surroundings.counters.tx_trains += u64::from(port_cuts && wanted > 1);
-                conn.tcb.sent(&mut surroundings.ctx(id, conn.listener), &transmission);
+                parts.counters.tx_trains += u64::from(port_cuts && wanted > 1);
+                conn.tcb.sent(&mut parts.ctx(id, conn.listener), &transmission);
             }
             if transmission.segments < wanted {
                 return Served::NoMbuf;
@@ -240,8 +240,8 @@ impl Stack {
 }
 
 /// Whether the port cuts a frame of several segments of the length of the first of `transmission`.
-fn port_cuts(surroundings: &Surroundings<'_>, transmission: &Transmission) -> bool {
-    let Surroundings { framing, segments, .. } = surroundings;
+fn port_cuts(parts: &StackParts<'_>, transmission: &Transmission) -> bool {
+    let StackParts { framing, segments, .. } = parts;
     framing.offloads.contains(TRAINS)
         && matches!(transmission.payload, Some(Payload::Segment(first)) if framing.tso.mss.contains(segments.length(first)))
 }
@@ -249,13 +249,13 @@ fn port_cuts(surroundings: &Surroundings<'_>, transmission: &Transmission) -> bo
 /// Makes the frames of a transmission: one that the port cuts, or one for each segment. Returns how many
 /// segments are in them: fewer than asked for when a pool is empty.
 fn emit(
-    surroundings: &Surroundings<'_>,
+    parts: &StackParts<'_>,
     headers: &Headers<'_>,
     transmission: &Transmission,
     port_cuts: bool,
     out: &mut Burst,
 ) -> usize {
-    let Surroundings { framing, pool, segments, searches, .. } = surroundings;
+    let StackParts { framing, pool, segments, searches, .. } = parts;
     let count = transmission.segments;
     let before = out.len();
     match transmission.payload {

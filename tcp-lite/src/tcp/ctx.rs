@@ -44,7 +44,7 @@ pub(crate) struct Ctx<'a> {
     pub(crate) listener: Option<ListenerId>,
 }
 
-/// Whole seconds of the clock, used where 32 bits must do; they wrap after a century.
+/// Whole seconds of the clock, where only 32 bits fit; they wrap after 136 years.
 pub(super) type Seconds = u32;
 
 impl Ctx<'_> {

@@ -173,7 +173,7 @@ fn a_probed_address_that_somebody_has_is_not_used() {
 }
 
 #[test]
-fn without_a_link_nothing_is_sent_and_no_turn_is_asked_for() {
+fn without_a_link_nothing_is_sent_and_no_poll_is_requested() {
     let mut tap = host(AddressProbing::Off);
     let now = tap.now();
     tap.host.stack.set_link(now, false);
@@ -188,7 +188,7 @@ fn without_a_link_nothing_is_sent_and_no_turn_is_asked_for() {
 
 /// A poller that sleeps until the next deadline does not wake for frames that cannot leave.
 #[test]
-fn without_a_link_no_turn_is_asked_for_by_what_the_slow_path_wants_to_send() {
+fn without_a_link_packets_of_the_slow_path_request_no_poll() {
     let mut tap = Tap::new(tcp_lite::StackConfig { mtu: 600, ..config(MAC_A, 1) });
     let now = tap.now();
     tap.inject(&request(MAC_B, B4, A4));

@@ -480,7 +480,7 @@ fn address(last: u8) -> IpAddress {
 /// A SYN cookie is sent back to the source of its SYN, so a connection may begin with a next hop that does
 /// not answer address resolution.
 #[test]
-fn a_reset_to_nobody_is_given_up_with_its_connection() {
+fn a_reset_to_an_unresolved_neighbour_is_dropped_with_its_connection() {
     let mut limited = config(MAC_A, 1);
     limited.limits.backlog = 1;
     let mut tap = Tap::new(limited);

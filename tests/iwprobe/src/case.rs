@@ -1,4 +1,4 @@
-//! What a case is, and how it can end.
+//! A test case and its possible outcomes.
 
 use crate::probe::Probe;
 
@@ -13,18 +13,18 @@ pub enum Side {
     Initiator,
 }
 
-/// One thing that is tried.
+/// A test case.
 #[derive(Clone, Copy)]
 pub struct Case {
     /// Unique, and stable: expectation files name it.
     pub name: &'static str,
-    /// The rows of `tests/conformance/spec` that it shows.
+    /// The rows of `tests/conformance/spec` that it checks.
     pub rows: &'static [&'static str],
-    /// Where the endpoint has to stand.
+    /// The side that the endpoint has to be.
     pub side: Side,
-    /// What a conforming endpoint does, in one line.
+    /// The behaviour of a conforming endpoint, in one line.
     pub about: &'static str,
-    /// Does it.
+    /// Runs the case.
     pub run: fn(&mut Probe) -> Check,
 }
 
@@ -34,11 +34,11 @@ pub type Check = Result<(), Stop>;
 /// Why a case ended early.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// The endpoint did what it must not, or did not what it must.
+    /// The endpoint violated a MUST or a MUST NOT.
     Deviates(String),
-    /// The endpoint has not, or need not have, what is tried.
+    /// The endpoint lacks an optional feature that the case needs.
     NotApplicable(String),
-    /// Cannot be arranged or seen without a target (TARGET.md).
+    /// The case cannot be set up or observed without a target (TARGET.md).
     NeedsTarget,
 }
 
@@ -57,7 +57,7 @@ pub fn require(held: bool, what: impl FnOnce() -> String) -> Check {
     if held { Ok(()) } else { Err(Stop::Deviates(what())) }
 }
 
-/// What is said of a case at the end.
+/// The verdict on a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// As the documents want it.

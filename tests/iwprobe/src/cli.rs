@@ -74,10 +74,10 @@ struct Selection {
     rows: Vec<String>,
 }
 
-/// What both ways of probing have.
+/// Options of both ways of probing.
 #[derive(Debug, Args)]
 struct Options {
-    /// Seconds to wait for what has to come
+    /// Seconds to wait for an expected message
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
     timeout: Duration,
     /// Seconds without anything that count as silence
@@ -95,7 +95,7 @@ struct Options {
     /// Write the outcomes as JSON; - is standard output, instead of the table
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Show what passed on the wire, bytes included
+    /// Show the messages on the wire, with all bytes
     #[arg(short, long)]
     verbose: bool,
 }

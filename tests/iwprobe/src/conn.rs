@@ -39,13 +39,12 @@ impl Conn {
         self.net.now() + time
     }
 
-    /// Lets time pass. Else TCP may put together what is sent before and after.
+    /// Waits, so that TCP does not put bytes sent before and after into one segment.
     pub fn pause(&self, time: Duration) {
         self.net.sleep(time);
     }
 
-    /// Sends bytes. When the endpoint has ended the connection, what it said last is still there to be
-    /// received.
+    /// Sends bytes. If the endpoint has ended the connection, its last bytes can still be received.
     pub fn send(&mut self, bytes: &[u8], text: impl Into<String>) {
         let text = text.into();
         match self.stream.send(bytes) {
@@ -74,7 +73,7 @@ impl Conn {
 
     /// Sends FIN.
     pub fn finish(&mut self) {
-        // Already gone is finished too.
+        // A connection that is gone needs no FIN.
         if self.stream.finish() {
             self.log.note(Way::Sent, &[], "FIN");
         }

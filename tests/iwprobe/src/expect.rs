@@ -1,6 +1,6 @@
-//! What an endpoint is known to deviate in (`--expect FILE`).
+//! Known deviations of an endpoint (`--expect FILE`).
 //!
-//! One case a line: its name, then anything as a remark. Empty lines and what follows `#` are nothing. The
+//! One case a line: its name, then anything as a remark. Empty lines and text behind `#` are ignored. The
 //! listed cases deviate; any other difference, in either direction, is an error: a case that deviates and is
 //! not listed, and a listed one that does not (any more), unless it was not run or says `not applicable` or
 //! `needs target`. With `?` behind its name a case may do either: where it is a matter of timing.

@@ -12,15 +12,15 @@ const FORMAT: u32 = 1;
 /// A run, as it is written.
 #[derive(Clone, Copy, Debug)]
 pub struct Run<'a> {
-    /// Whom we were told to probe.
+    /// The endpoint, as given on the command line.
     pub endpoint: &'a str,
-    /// What it said at the first meeting.
+    /// Its first answer, as text.
     pub found: &'a str,
     /// Whether it is a target.
     pub target: bool,
-    /// Of the cases that were run.
+    /// The outcomes of the cases that were run.
     pub outcomes: &'a [Outcome],
-    /// Cases that were not, the endpoint having gone.
+    /// Number of cases that were not run because the endpoint was gone.
     pub not_run: usize,
 }
 

@@ -1,4 +1,4 @@
-//! `iwprobe`: a conformance suite for iWARP endpoints, of whatever make.
+//! `iwprobe`: a conformance suite for iWARP endpoints of any kind.
 //!
 //! It plays one end of a connection byte by byte, over an ordinary TCP socket or a network in memory, and
 //! compares what comes back with RFC 5040, 5041, 5042, 5044, 6581 and 7306. A case checks MUST and MUST NOT;
@@ -12,9 +12,9 @@
 //! | `conn`, `session` | a TCP connection; one in full operation |
 //! | `scene` | the texts exchanged with a target (TARGET.md) |
 //! | `probe` | the endpoint under test, as initiator or responder |
-//! | `case`, `cases` | what is tried |
-//! | `watch` | what every segment has to be, whatever the case |
-//! | `run`, `table`, `json`, `expect` | running, telling, comparing |
+//! | `case`, `cases` | the test cases |
+//! | `watch` | rules for every segment, in all cases |
+//! | `run`, `table`, `json`, `expect` | running, printing, comparing |
 //!
 //! It shares no code with the stack in this repository, and none of its mistakes.
 #![forbid(unsafe_code)]

@@ -24,7 +24,7 @@ impl std::fmt::Display for End {
     }
 }
 
-/// What waiting for bytes brought.
+/// The result of a wait for bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Came {
     /// Some bytes.

@@ -15,15 +15,16 @@ use crate::wire::{Depths, REPLY_KEY, REQUEST_KEY, Segment, Startup, describe, fl
 
 /// Reads that we say to serve, and want to have outstanding.
 const DEPTH: u16 = 16;
-/// So many TCP connections that do not come about, one after the other, and the endpoint is given up.
+/// Consecutive failed TCP connections after which the endpoint counts as gone.
 const MAX_ABSENCES: u32 = 3;
-/// The same of connections in full operation: TCP alone is answered by an endpoint that hangs, too.
+/// Consecutive failed startups after which it counts as gone: an endpoint that hangs still accepts TCP
+/// connections.
 const MAX_FAILURES: u32 = 6;
-/// An endpoint that connects comes again within this, whatever became of the connection before: a target that
-/// does not see its end keeps it for 20 s (TARGET.md).
-const TURN: Duration = Duration::from_secs(25);
+/// The time within which an endpoint that connects has to connect again. A target that does not notice the
+/// end of a connection keeps it for 20 s (TARGET.md).
+const RECONNECT: Duration = Duration::from_secs(25);
 
-/// How Requests are made that have no reason to be special: what the endpoint turned out to accept.
+/// The kind of Request to send where a case needs nothing special: the first one that the endpoint accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Profile {
     /// MPA revision.
@@ -39,7 +40,7 @@ const PROFILES: [Profile; 3] = [
     Profile { revision: 1, peer_to_peer: false },
 ];
 
-/// What the endpoint answered to a startup frame.
+/// The answer of the endpoint to a startup frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// A frame.
@@ -73,9 +74,9 @@ pub struct Probe {
     watch: Watch,
     profile: Profile,
     target: bool,
-    /// How often in a row there was no TCP connection to be had.
+    /// Consecutive attempts without a TCP connection.
     absences: Cell<u32>,
-    /// How often in a row a connection without anything special did not come about.
+    /// Consecutive ordinary connections that were not established.
     failures: Cell<u32>,
 }
 
@@ -95,13 +96,13 @@ impl Probe {
         }
     }
 
-    /// Whether the endpoint has not been there for several connections in a row.
+    /// Whether the endpoint counts as gone, after several failed connections in a row.
     pub fn is_alone(&self) -> bool {
         self.absences.get() >= MAX_ABSENCES || self.failures.get() >= MAX_FAILURES
     }
 
-    /// Meets the endpoint: finds out which Requests it accepts and whether there is a target. Returns what
-    /// was found.
+    /// Makes the first connections: finds out which Requests the endpoint accepts, and whether there is a
+    /// target. Returns the result as text.
     ///
     /// # Errors
     /// One line that says why there is nothing to be probed.
@@ -135,32 +136,33 @@ impl Probe {
         self.target
     }
 
-    /// What the endpoint accepts.
+    /// The kind of Request that the endpoint accepts.
     pub fn profile(&self) -> Profile {
         self.profile
     }
 
-    /// How long waits are.
+    /// The time limits.
     pub fn patience(&self) -> Patience {
         self.patience
     }
 
-    /// What every segment is held against.
+    /// The checks of every segment.
     pub fn watch(&self) -> &Watch {
         &self.watch
     }
 
-    /// What passed since the last call.
+    /// The messages since the last call.
     pub fn take_log(&self) -> Vec<crate::log::Passed> {
         self.log.take()
     }
 
-    /// A TCP connection with the endpoint, nothing said yet.
+    /// A TCP connection with the endpoint, before any startup frame.
     ///
     /// # Errors
     /// A deviation: after the first one, the endpoint has to stay.
     pub fn tcp(&self) -> Result<Conn, Stop> {
-        let wait = if self.is_initiator() { self.patience.timeout } else { self.patience.timeout.max(TURN) };
+        let wait =
+            if self.is_initiator() { self.patience.timeout } else { self.patience.timeout.max(RECONNECT) };
         let conn = self.tcp_within(wait);
         self.absences.set(if conn.is_ok() { 0 } else { self.absences.get() + 1 });
         conn
@@ -408,18 +410,19 @@ impl Probe {
         }
     }
 
-    /// Tells a target that connects that it is done.
+    /// Tells a target that connects that the run is over.
     pub fn dismiss(&self) {
         if self.is_initiator() || !self.target {
             return;
         }
-        // Nothing is judged here: the run is over.
+        // Errors are ignored: the run is over.
         if let Ok(mut conn) = self.tcp()
             && let Ok((request, _)) = self.heard_request(&mut conn)
         {
             let reply = self.reply(&request, format!("{MAGIC} bye").as_bytes());
             self.say(&mut conn, &Startup { flags: reply.flags | flag::R, ..reply });
-            // Whoever is rejected closes; a FIN on the heels of the Reply may be taken for all there is.
+            // The rejected side closes. If our FIN arrived together with the Reply, the endpoint might miss
+            // the Reply.
             let _ = conn.receive_within(self.patience.timeout);
             conn.finish();
         }

@@ -4,7 +4,7 @@ use crate::case::{Case, Check, Side, Stop, Verdict};
 use crate::log::Passed;
 use crate::probe::Probe;
 
-/// What came of a case.
+/// The outcome of a case.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// Which case.

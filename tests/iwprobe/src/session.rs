@@ -1,4 +1,4 @@
-//! A connection in full operation: segments out, segments in, and what is commonly expected of them.
+//! A connection in full operation: segments out, segments in, and the checks that most cases need.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use crate::wire::{
     Code, Deframer, Depths, Fault, Framer, ReadRequest, Segment, Startup, Terminate, describe, opcode,
 };
 
-/// Where responses of [`Session::ping`] go: nowhere, they are empty.
+/// The sink STag of [`Session::ping`]. It names no memory, as the responses are empty.
 const PING_SINK: u32 = 0x5049_4e47;
-/// Where responses of [`Session::read`] go; a responder copies it unread (RFC 5040 section 4.4).
+/// The sink STag of [`Session::read`]; a responder copies it without checking it (RFC 5040 section 4.4).
 const READ_SINK: u32 = 0x0bad_cafe;
 /// Longest Terminate that has a meaning: the four bytes, length, both headers.
 const LONGEST_TERMINATE: usize = 52;
@@ -308,8 +308,8 @@ impl Session {
         }
     }
 
-    /// The next thing is a Terminate with one of these codes. What follows it is `terminate-is-the-last`'s
-    /// matter.
+    /// The next message is a Terminate with one of these codes. The case `terminate-is-the-last` checks that
+    /// none follows it.
     ///
     /// # Errors
     /// A deviation.

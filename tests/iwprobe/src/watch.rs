@@ -1,12 +1,12 @@
-//! What every segment of the endpoint has to be, whatever the case: collected throughout a run, judged at its
-//! end.
+//! Rules for every segment of the endpoint, in all cases: violations are collected during a run and reported
+//! at its end.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
 use crate::wire::{Segment, opcode};
 
-/// What is watched.
+/// A group of rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topic {
     /// FPDUs: CRC, pad, markers.
@@ -19,7 +19,7 @@ pub enum Topic {
     Sequence,
 }
 
-/// What was seen amiss, each thing once; and how much was seen.
+/// The violations seen, each once, and the number of segments.
 #[derive(Clone, Debug, Default)]
 pub struct Watch(Rc<RefCell<Seen>>);
 
@@ -49,12 +49,12 @@ impl Watch {
         self.0.borrow().segments
     }
 
-    /// What was amiss in `topic`.
+    /// The violations of `topic`.
     pub fn amiss(&self, topic: Topic) -> Vec<String> {
         self.0.borrow().amiss.iter().filter(|(t, _)| *t == topic).map(|(_, text)| text.clone()).collect()
     }
 
-    /// Notes what is wrong about a frame.
+    /// Records the faults of a frame.
     pub fn complain(&self, topic: Topic, text: String) {
         let mut seen = self.0.borrow_mut();
         if !seen.amiss.iter().any(|(t, known)| *t == topic && *known == text) {
@@ -62,7 +62,7 @@ impl Watch {
         }
     }
 
-    /// Looks at a segment that came.
+    /// Checks a received segment.
     pub fn segment(&self, segment: &Segment, progress: &mut Progress) {
         self.0.borrow_mut().segments += 1;
         if !segment.is_whole() {

@@ -15,7 +15,8 @@ use super::arena::{Arena, Round};
 use super::harmless::Harmless;
 use super::victim::Clock;
 
-/// What the victim's polls run next to. Each has a function of its own, whose name is in the profile.
+/// The host that is polled between the victim's polls. Each has a function of its own, whose name is in the
+/// profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextTo {
     /// An attack.

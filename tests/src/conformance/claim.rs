@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_binds_never_stays_open() {
+    fn a_claim_that_binds_is_never_open() {
         let index = row::load(root()).unwrap();
         let of = |binds| {
             index.iter().find(|(id, row)| id.doc == Doc::Ddp && row.level.binds() == binds).unwrap().0

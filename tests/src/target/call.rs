@@ -1,4 +1,4 @@
-//! The target connects, again and again, each time into the scene that the Reply tells of.
+//! The target that connects repeatedly. The Reply of each connection has its scene.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use crate::contract::MAGIC;
 
 /// Before it connects again.
 const PAUSE: Duration = Duration::from_millis(20);
-/// How long nobody may be there.
+/// The time without a listener after which the target gives up.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A target that connects.
@@ -26,7 +26,7 @@ pub(super) struct Caller {
     options: ConnectionOptions,
     events: EventChannel,
     last: String,
-    /// When the probe was there last; from the first step on.
+    /// When the probe last answered; before that, the time of the first step.
     there: Option<Instant>,
     state: State,
 }
@@ -42,7 +42,7 @@ enum State {
         since: Instant,
     },
     Serving(Current),
-    /// The probe has said goodbye.
+    /// The probe has sent `iwp1 bye`.
     Leaving {
         _id: CmId,
         _stage: Stage,
@@ -55,12 +55,12 @@ struct Current {
     id: CmId,
     stage: Stage,
     is_report: bool,
-    /// Since when it has done nothing.
+    /// The time of its last activity.
     idle: Instant,
     closing: bool,
 }
 
-/// What came of connecting.
+/// The result of an attempt to connect.
 enum Called {
     Established(String),
     Rejected(String),
@@ -117,7 +117,7 @@ impl Caller {
         })
     }
 
-    /// What follows from what came of connecting.
+    /// The next state after an attempt to connect.
     fn answered(&mut self, now: Instant, called: Called, id: CmId, mut stage: Stage) -> Result<State, Error> {
         if !matches!(called, Called::Failed(ConnectionError::Tcp(CloseReason::Refused))) {
             self.there = Some(now);
@@ -197,7 +197,7 @@ impl Steps for Caller {
 }
 
 impl Current {
-    /// Does what the scene says until the connection has ended.
+    /// Executes the scene until the connection has ended.
     fn look_after(&mut self, now: Instant) -> Result<bool, Error> {
         let moved = self.stage.poll()?;
         if moved {

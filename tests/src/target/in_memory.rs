@@ -29,7 +29,7 @@ const PATIENCE: Patience = Patience { timeout: Duration::from_secs(5), quiet: Du
 const WAIT: Duration = Duration::from_secs(30);
 /// How long startup may take, as with `iwprobe-target`.
 const STARTUP: Duration = Duration::from_secs(10);
-/// Longest step of the time: the target acts on its clock, and has no deadline to be asked for.
+/// Longest step of the virtual time. The target checks the clock itself and reports no deadline.
 const TICK_US: i64 = 1000;
 
 /// Runs the cases of the plan `name`.
@@ -88,7 +88,7 @@ struct Hosts {
     start: Instant,
     now_us: i64,
     connections: Vec<Connection>,
-    /// Those that the target has made, and nobody has taken yet.
+    /// Connections that the target has made and `Net::open` has not returned yet.
     accepted: VecDeque<ConnId>,
 }
 
@@ -98,7 +98,7 @@ struct Connection {
     inbox: Vec<u8>,
     established: bool,
     end: Option<End>,
-    /// The probe has let go of it.
+    /// The probe has dropped it.
     dropped: bool,
 }
 
@@ -155,7 +155,7 @@ impl Hosts {
         tcp_lite::Instant::from_micros(self.now_us)
     }
 
-    /// Polls both hosts once. The time goes on, to `limit` at most where nobody has anything to do.
+    /// Polls both hosts once. If both are idle, advances the time, to `limit` at most.
     fn poll(&mut self, limit: Instant) {
         let now = self.tcp_now();
         let mut busy = self.engine.poll_at(now);

@@ -1,5 +1,5 @@
-//! The target of `iwprobe` over this stack's verbs: it arranges what the probe asks for, and tells what it
-//! saw. The contract is `tests/iwprobe/TARGET.md`.
+//! The target of `iwprobe` over this stack's verbs: it sets up the scenes that the probe requests, and
+//! reports its observations. The contract is `tests/iwprobe/TARGET.md`.
 //!
 //! It uses the verbs as any program does, and shares no code with the probe. [`plan`] has the ways in which
 //! both are run against each other: over the kernel's TCP (`tests/tests/probe.rs`), and in one process
@@ -35,7 +35,7 @@ pub struct ConnectionOptions {
 
 /// A target between two polls of its engine.
 trait Steps {
-    /// Does what there is to do at `now`. Returns whether there was anything.
+    /// Does all work that is due at `now`. Returns whether there was any.
     fn step(&mut self, now: Instant) -> Result<bool, Error>;
 
     /// Whether the probe has said goodbye.

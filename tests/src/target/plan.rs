@@ -1,4 +1,5 @@
-//! The ways in which `iwprobe` and its target are run against each other, and what has to come of it.
+//! The configurations in which `iwprobe` and its target are run against each other, and the expected
+//! outcomes.
 
 use std::collections::BTreeSet;
 
@@ -48,7 +49,7 @@ pub const PLANS: [Plan; 7] = [
     Plan { name: "listen_revision_1", peer_to_peer: false, revision: 1, ..CONNECTS },
 ];
 
-/// What came of a case.
+/// The outcome of a case.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// Which case.
@@ -95,7 +96,7 @@ impl Plan {
         self.markers.then_some("--markers").into_iter().chain(case.into_iter().flatten()).collect()
     }
 
-    /// Each case conforms, but for those listed, which do not apply.
+    /// Checks that each case conforms, except those listed as not applicable.
     ///
     /// # Errors
     /// When it is otherwise.
@@ -103,7 +104,7 @@ impl Plan {
         let with = |verdict: &'static str| outcomes.iter().filter(move |outcome| outcome.verdict == verdict);
         let wrong: Vec<_> = with("deviates").chain(with("needs target")).collect();
         ensure!(wrong.is_empty(), "{wrong:#?}");
-        // Read by scripts/test: what a case is to prove counts as shown where it conforms.
+        // scripts/test reads these lines: the rows of a case count as proven if it conforms.
         for Outcome { case, verdict, .. } in outcomes {
             println!("\ncase {case} ... {}", if verdict == "conforms" { "ok" } else { "ignored" });
         }

@@ -17,7 +17,7 @@ use crate::contract::{MAGIC, MAX_TEXT};
 
 /// Connect requests that may wait.
 const BACKLOG: usize = 64;
-/// How long a connection that stands in the way of the next one may take to end.
+/// How long a connection may take to end after the next connect request has come.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The connection that is served.
@@ -27,7 +27,7 @@ struct Current {
     ended: Option<Option<ConnectionError>>,
     /// Since when it has done nothing.
     idle: Instant,
-    /// When the next one asked.
+    /// When the next connect request came.
     pressed: Option<Instant>,
     closing: bool,
 }
@@ -151,7 +151,7 @@ impl Server {
             let told = if told.is_empty() { stage.text() } else { told };
             param = param.with_private_data(told.as_bytes())?;
         }
-        // The peer may be gone already: then there is nobody to be told, and the next one is served.
+        // The peer may be gone already. Then the next one is served.
         if id.accept(stage.qp(), &param).is_ok() {
             self.current = Some(Current { id, stage, ended: None, idle: now, pressed: None, closing: false });
         }

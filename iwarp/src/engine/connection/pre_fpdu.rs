@@ -17,8 +17,7 @@ use super::super::io::Io;
 pub(super) struct PreFpdu {
     /// The bytes from and to the user, if the connection began in streaming mode.
     plain: Option<Arc<PlainBytes>>,
-    /// The pieces that TCP has not taken, in their order. What the user sends behind them waits for streaming
-    /// mode.
+    /// The pieces that TCP has not taken, in their order. Later bytes of the user wait for streaming mode.
     pieces: VecDeque<Piece>,
     /// There may be bytes to send.
     pending: bool,
@@ -27,7 +26,7 @@ pub(super) struct PreFpdu {
 enum Piece {
     /// Bytes of the user, up to this position of its stream.
     User { end: u64 },
-    /// What TCP has not taken of a startup frame.
+    /// The part of a startup frame that TCP has not taken.
     Frame(VecDeque<u8>),
 }
 
@@ -42,7 +41,7 @@ pub(super) enum Sent {
     NoMbuf,
 }
 
-/// What one call of [`PreFpdu::send`] has done.
+/// The result of [`PreFpdu::send`].
 pub(super) struct Progress {
     pub(super) result: Sent,
     /// TCP has taken a byte at least.

@@ -1,17 +1,17 @@
-//! What the user of a connection is told about its end.
+//! The events of a connection's end for its user.
 
 use std::sync::Arc;
 
 use crate::mpa::startup::Enhanced;
 use crate::verbs::{CmEventKind, CmShared, ConnectionError, TerminateReport};
 
-/// The user of a connection, as far as it is told something.
+/// The user of a connection: whether it still gets events.
 pub(super) enum User {
     /// It does not know of the connection, which a listener has accepted.
     Unaware,
     /// It has this identifier.
     Known(Arc<CmShared>),
-    /// It is told nothing more.
+    /// It gets no more events.
     Done,
 }
 
@@ -31,7 +31,7 @@ impl User {
     }
 }
 
-/// What the user has been told, and what there is to tell when the connection ends.
+/// Events that the user has got, and those to report when the connection ends.
 #[derive(Default)]
 pub(super) struct Report {
     pub(super) announced: Announced,
@@ -43,7 +43,7 @@ pub(super) struct Report {
     pub(super) peer: Option<Enhanced>,
 }
 
-/// What the user has been told about the connection.
+/// The latest event that the user has got about the connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Announced {
     #[default]

@@ -40,7 +40,7 @@ impl Connection {
     }
 
     /// Sends the posted requests, waits for the answers to Reads, then sends FIN. While something is being
-    /// sent there is no deadline here: TCP has its own for a peer that takes nothing.
+    /// sent there is no deadline here: TCP has its own for a peer that does not acknowledge.
     pub(super) fn close_gracefully(&mut self, io: &mut Io) {
         if let Phase::FullOperation(full) = &mut self.phase {
             full.draining = true;
@@ -262,7 +262,7 @@ impl Connection {
         self.phase = Phase::Ended(Some(qp));
     }
 
-    /// Counts an end during startup, of which no user knows, for the listener.
+    /// Counts for the listener that a connection ended during startup, before it had a user.
     fn count_end(&self, error: Option<ConnectionError>) {
         if let Some(admitted) = &self.admitted
             && admitted.is_undecided()

@@ -8,8 +8,8 @@ use super::{Connection, Io};
 use crate::rdmap::stream::Waiting;
 
 impl Core {
-    /// Whether everything in here is as it must be between any two calls, and what connections hold of what
-    /// they share is all that is taken; for tests.
+    /// Checks the invariants of the engine, and that connections hold all slots in use of the shared slabs;
+    /// for tests.
     pub(in crate::engine) fn check(&self) -> Check {
         self.io.tcp.check_invariants()?;
         let (mut count, mut scheduled) = (0, 0);

@@ -17,7 +17,7 @@ const MAX_FRESH: usize = 16;
 /// Bytes that each of these hands to TCP before it joins the others. It is enough for all of a small message.
 const FRESH_BYTES: usize = 16 << 10;
 
-/// Bursts sent in one poll at most, so that a poll ends while TCP has ever more to send.
+/// Bursts sent in one poll at most, so that a poll ends even if TCP always has more to send.
 const MAX_TX_BURSTS: usize = 64;
 
 /// The progress of one pass over the queue pairs that have something to send.
@@ -43,7 +43,8 @@ impl Core {
             self.prefetch(self.io.tx_scheduler.fresh_behind(PREFETCH_DISTANCE).map(|slot| slot as usize));
             self.send_one(slot, quantum_bytes.min(FRESH_BYTES), guard, &mut pass);
         }
-        // Each one at least once, or until the bytes are used up. One that cannot continue leaves the ring.
+        // Each queue pair sends once at least, or until the bytes are used up. One that is blocked leaves the
+        // ring.
         let (_, bulk) = self.io.tx_scheduler.waiting();
         let mut tries = bulk.max(SEND_BYTES / quantum_bytes.max(1));
         while pass.left > 0
@@ -69,7 +70,7 @@ impl Core {
         self.with(slot as usize, |connection, io| {
             transmitted = connection.transmit(io, bytes, guard);
             if transmitted != Transmitted::Done {
-                io.tx_scheduler.go_on(slot);
+                io.tx_scheduler.requeue(slot);
             }
         });
         self.run_events(guard);

@@ -8,8 +8,8 @@
 //!
 //! On Linux, on x86-64 and aarch64, a handler of SIGSEGV and SIGBUS does this ([`fault`]). It is installed
 //! once, with the first registration of memory of a caller, and passes on every fault that is not a guarded
-//! access. On other systems there is no guard, and a broken promise crashes the process.
-//! [`UserMemory::Guarded`](super::UserMemory::Guarded) tells what a program has to know of it.
+//! access. On other systems there is no guard, and access to memory that is gone crashes the process. The
+//! requirements on a program are with [`UserMemory::Guarded`](super::UserMemory::Guarded).
 //!
 //! Memory of the library needs no guard: a registration keeps it alive.
 

@@ -9,7 +9,7 @@ use crate::memory::slot::{Record, SlotNumber, Traits};
 use crate::memory::window::WindowKind;
 
 impl MemoryTable {
-    /// Whether it is as it must be between any two calls; for tests. No other thread is to use it meanwhile.
+    /// Checks the invariants; for tests. No other thread may use the table meanwhile.
     ///
     /// # Errors
     /// The first invariant that does not hold.

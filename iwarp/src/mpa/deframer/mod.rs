@@ -175,11 +175,11 @@ impl Deframer {
         self.counters
     }
 
-    /// Whether what it holds is as it must be between any two calls; for tests. Returns the slots of the slab
-    /// that it has taken: buffers, and early FPDUs.
+    /// Checks the invariants; for tests. Returns the slots of the slab that it holds: buffers, and early
+    /// FPDUs.
     ///
     /// # Errors
-    /// What does not hold.
+    /// The first invariant that does not hold.
     #[doc(hidden)]
     pub fn check(&self, slab: &HeldSlab) -> Check<(usize, usize)> {
         let buffers = self.held.check(slab)?;

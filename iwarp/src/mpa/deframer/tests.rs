@@ -1,4 +1,4 @@
-//! Reception step by step; the crate's `tests/mpa_oracle.rs` has the random streams.
+//! Reception step by step; the crate's `tests/it/mpa/oracle.rs` has the random streams.
 
 use dp::Mempool;
 
@@ -558,7 +558,7 @@ fn as_much_is_given_up_as_was_asked_for_from_the_far_end() {
         let expected: Vec<_> = expected.into_iter().map(|range| (vec![range], true)).collect();
         assert_eq!((asked, bench.kept()), (expected, (left, 0, left)), "{bytes}");
     }
-    // Who may not give one up keeps it, and those in front of it.
+    // A buffer that may not be given up is kept, and those in front of it.
     let mut bench = held();
     let asked = give_up(&mut bench, usize::MAX, |nr| nr == 0);
     assert_eq!(asked, [(vec![far], true), (vec![middle], false)]);

@@ -8,11 +8,8 @@ use tcp_lite::AddressFilter;
 use crate::mpa::startup::{Depths, MpaConfig, Revision, RtrKinds};
 use crate::verbs::VerbsError;
 
-/// Private data of one MPA startup frame, bytes.
-pub const MAX_PRIVATE_DATA: usize = 512;
-
-/// Bytes of the private data that revision 2 uses for IRD and ORD.
-pub(super) const ENHANCED_BYTES: usize = 4;
+pub(super) use crate::mpa::frame::ENHANCED_BYTES;
+pub use crate::mpa::frame::MAX_PRIVATE_DATA;
 
 /// The highest depth that a connection may request. RFC 6581 allows 0x3ffe. Each outstanding Read takes a
 /// record, so a lower limit bounds the memory of a connection.
@@ -49,8 +46,8 @@ pub struct ConnParam {
     /// When accepting: the lowest acceptable ORD. A peer that serves fewer Reads is rejected, and the Reply
     /// has this number (RFC 6581 section 9.1).
     pub min_initiator_depth: u16,
-    /// When connecting: leaves both depths to the private data (0x3fff in the Request). Known peers take that
-    /// for a number.
+    /// When connecting: leaves both depths to the private data (0x3fff in the Request). Known peers read this
+    /// value as a depth.
     pub depths_left_to_ulp: bool,
     /// Requests markers from the peer, which let out-of-order FPDUs be placed. siw rejects such a Request.
     pub markers: bool,
@@ -164,8 +161,8 @@ impl ConnParam {
 pub struct ResponderOptions {
     /// The time for the Request to arrive, from when the peer may send it.
     pub startup_timeout: Duration,
-    /// The time for the user to accept or reject. After it the peer is rejected. `None`: no limit but the
-    /// patience of the peer.
+    /// The time for the user to accept or reject. After it the peer is rejected. `None`: no limit here; the
+    /// peer may have one.
     pub decision_timeout: Option<Duration>,
     /// Support revision 2. Without it, an enhanced Request closes the connection (RFC 6581 section 10).
     pub enhanced: bool,
@@ -189,7 +186,7 @@ impl Default for ResponderOptions {
         Self {
             // A silent peer holds a place in the backlog for this time.
             startup_timeout: Duration::from_secs(10),
-            // A user that forgets a request does not hold the peer for ever.
+            // So that a user that neither accepts nor rejects does not make the peer wait for ever.
             decision_timeout: Some(Duration::from_secs(60)),
             enhanced: true,
             rtr: RtrKinds::WRITE | RtrKinds::READ,

@@ -381,8 +381,8 @@ impl CmState {
         }
     }
 
-    /// The engine and buffers of a connection in streaming mode, or of one that the user has closed in it:
-    /// what has arrived can still be read.
+    /// The engine and buffers of a connection in streaming mode, also after the user has closed it: bytes
+    /// that have arrived can still be read.
     pub(super) fn readable(&self) -> Result<(Arc<EngineShared>, Arc<PlainBytes>), VerbsError> {
         match (&self.phase, &self.stream, &self.qp) {
             (CmPhase::Closing { engine }, Some(stream), None) => Ok((Arc::clone(engine), Arc::clone(stream))),

@@ -17,7 +17,7 @@ use super::{CmId, ConnParam, ResponderOptions, StreamOptions};
 /// The bytes of streaming mode between a user and its engine: those that have arrived, and those to send.
 pub(crate) struct PlainBytes {
     buffers: Mutex<Buffers>,
-    /// The engine was notified and has not looked yet.
+    /// The engine was notified and has not handled it yet.
     notified: AtomicBool,
 }
 

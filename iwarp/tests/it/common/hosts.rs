@@ -114,7 +114,7 @@ impl Pair {
             assert!(self.now_us < limit_us, "nothing happened for a minute");
             self.poll();
         }
-        panic!("nothing happened in a million turns");
+        panic!("nothing happened in a million polls");
     }
 
     pub(crate) fn run_us(&mut self, us: i64) {

@@ -405,7 +405,7 @@ fn a_message_is_complete_when_tcp_has_its_last_segment() {
     peer.pair.deaf = true;
     let request = |wr_id, len| SendRequest::new(wr_id, SendOp::Send, peer.region.sge(0, len));
     peer.qp.post_send(&request(1, 10)).unwrap();
-    assert!(peer.cq.poll_one().is_none(), "the engine has not been turned");
+    assert!(peer.cq.poll_one().is_none(), "the engine has not been polled");
     peer.pair.poll();
     assert_eq!(peer.cq.poll_one().map(|wc| wc.wr_id), Some(1), "nothing of it is acknowledged");
     // More than TCP takes: requests for which it has no space are not complete.

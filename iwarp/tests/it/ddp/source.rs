@@ -286,7 +286,7 @@ fn a_message_has_less_than_2_to_the_32_bytes() {
 
 // Proves DDP-004, DDP-104: registering memory and posting receives send nothing.
 #[test]
-fn what_is_local_says_nothing() {
+fn local_requests_send_nothing() {
     let mut peer = setup().ready();
     for n in 0..10 {
         peer.post_recv(100 * n, 100);
@@ -304,7 +304,7 @@ fn asking(markers: bool) -> Vec<u8> {
 // Proves MPA-018, MPA-058, MPA-065, MPA-309, MPA-007: markers are sent if the peer asks for them, and only
 // then.
 #[test]
-fn markers_are_sent_to_whom_asks_for_them() {
+fn markers_are_sent_to_peers_that_ask_for_them() {
     for markers in [false, true] {
         let mut peer = ready_for(asking(markers));
         let data = pattern(2, 1000);

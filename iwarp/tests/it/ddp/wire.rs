@@ -162,8 +162,7 @@ fn any_header() -> impl Strategy<Value = Header> {
 }
 
 /// Error types and codes of RFC 5041 section 8.2.
-// Proves DDP-196 to DDP-207: the numbers, of all errors there are; what each of them is raised for is in
-// `ddp_sink.rs`.
+// Proves DDP-196 to DDP-207: all error numbers; `sink.rs` has the causes of each.
 #[test]
 fn errors_have_the_numbers_of_the_document() {
     let numbers = [

@@ -47,7 +47,7 @@ fn alone(pair: &mut Pair) -> (CmEventKind, i64, u64) {
         let next = pair.a.engine.next_deadline(now).expect("something waits");
         pair.now_us = next.total_micros().max(pair.now_us + i64::from(busy));
         assert!(pair.now_us < start_us + 60_000_000, "it does not end");
-        assert!(pair.a.engine.counters().polls < before + 100_000, "it turns for nothing");
+        assert!(pair.a.engine.counters().polls < before + 100_000, "it polls in vain");
     }
 }
 

@@ -226,7 +226,7 @@ fn reading_and_writing_amount_to_atomics() {
 
 /// Impossible requests are refused by the post, with a one-line error that says what to do.
 #[test]
-fn what_cannot_be_is_refused_when_posted() {
+fn invalid_atomics_are_refused_when_posted() {
     let mut pair = Pair::new(&LinkConfig::default());
     let local = pair.a.pd.reg_mr(64, Access::LOCAL_WRITE).unwrap();
     let sealed = pair.a.pd.reg_mr(64, Access::empty()).unwrap();

@@ -46,7 +46,7 @@ fn the_bytes_are_in_the_completion_and_in_the_buffer() {
 /// placed, also over a wire that loses and reorders, with early placement.
 // Proves EXT-002, EXT-114, EXT-135.
 #[test]
-fn what_was_written_is_there_by_then() {
+fn a_write_is_placed_before_its_immediate_data_completes() {
     let plan = LinkPlan {
         drop_ppm: 20_000,
         reorder_ppm: 50_000,

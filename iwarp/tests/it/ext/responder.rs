@@ -55,7 +55,7 @@ fn answers_are_on_queue_3_in_the_order_asked() {
 /// Reserved bits, the header's Invalidate STag and fields that an operation does not use may hold anything.
 // Proves EXT-020, EXT-065, EXT-077, EXT-079, EXT-081, EXT-169.
 #[test]
-fn what_is_not_used_may_hold_anything() {
+fn unused_fields_of_an_atomic_request_are_ignored() {
     let mut peer = Served::new();
     let words = peer.reg_mr(8, ATOMIC);
     let mut msn = 0;

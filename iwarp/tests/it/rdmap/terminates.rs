@@ -100,7 +100,7 @@ fn each_fault_of_a_peer_has_its_terminate() {
 /// difference.
 // Proves SEC-003.
 #[test]
-fn it_does_not_matter_who_at_the_peer_means_ill() {
+fn a_hostile_stack_and_a_misused_one_look_the_same_to_the_victim() {
     let seen = |counters: EngineCounters| {
         (
             counters.tx_terminates,

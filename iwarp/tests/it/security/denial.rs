@@ -183,7 +183,7 @@ fn of_engine(counters: &EngineCounters) -> [u64; 3] {
 /// that it has alone in as many polls, nothing is processed twice or answered with more than came, and every
 /// limit holds.
 // Proves SEC-119, SEC-153: of empty Writes and Reads, split FPDUs, doubled and late frames, and connects. A
-// simulated turn costs the same however much is done in it, so the transfers show that no client waits for
+// simulated poll costs the same for any amount of work, so the transfers show that no client waits for
 // the flood, and the operations show its cost: no more FPDUs and bytes are processed than were sent once,
 // and no frame has more than one in answer. Time on a processor is not shared out: a frame full of empty
 // Writes costs as much as its 60 FPDUs do, which the figures show. Fragments are

@@ -81,7 +81,7 @@ fn fresh_regions_show_nothing_of_what_was_there() {
 /// peer gets an error.
 // Proves SEC-098, SEC-107.
 #[test]
-fn what_is_done_is_to_be_taken_away() {
+fn bytes_stored_after_an_invalidation_are_not_readable() {
     let mut x = Exposure::new();
     let region = x.pair.b.pd.reg_mr(64, BOTH).unwrap();
     region.write_at(0, b"for you.").unwrap();

@@ -95,7 +95,7 @@ impl Server {
 /// invalidated it, or has not, or has invalidated another of its STags.
 // Proves SEC-178, SEC-100.
 #[test]
-fn the_name_is_gone_before_the_look() {
+fn the_stag_is_invalid_before_the_bytes_are_checked() {
     for case in 0..3 {
         let mut server = Server::new(1, 2);
         let (loan, other) = (server.lend(0, WRITE, &[]), server.lend(0, WRITE, &[]));
@@ -120,7 +120,7 @@ fn the_name_is_gone_before_the_look() {
 // Proves SEC-177: each moment of the race comes up in simulated time, a hundred times; more rounds repeat
 // them.
 #[test]
-fn what_was_looked_at_stays() {
+fn checked_bytes_do_not_change() {
     let (mut server, mut rewrote) = (Server::new(1, 1), 0);
     for round in 0..1200_u64 {
         let loan = server.lend(0, WRITE, &[]);

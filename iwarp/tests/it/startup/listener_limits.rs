@@ -297,7 +297,7 @@ impl Hooks for Midway {
 
 /// The user decides in the poll in which the time for it ends: the decision counts, and is the only end.
 #[test]
-fn a_decision_in_the_last_turn_holds() {
+fn a_decision_in_the_last_poll_before_the_timeout_counts() {
     const TIMEOUT: Duration = Duration::from_secs(3);
     for accepts in [true, false] {
         let then = Arc::default();
@@ -472,7 +472,7 @@ fn engines_made_later_join() {
 
 /// Listeners and requests end with their last handle, as nobody could stop or decide them any more.
 #[test]
-fn what_nobody_holds_ends() {
+fn listeners_and_requests_end_with_their_last_handle() {
     let mut d = Responder::new();
     let asked = d.connect_request(&request());
     drop(asked);

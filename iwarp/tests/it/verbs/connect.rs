@@ -98,7 +98,7 @@ fn a_silent_peer_is_noticed() {
     let mut pair = Pair::new(&LinkConfig { b_to_a: LinkPlan::default(), ..LinkConfig::default() });
     let _c = pair.connect(&ConnParam::default());
     let start = pair.now_us;
-    // B is not turned any more.
+    // B is not polled any more.
     loop {
         let now = tcp_lite::Instant::from_micros(pair.now_us);
         pair.a.engine.poll_at(now);

@@ -177,7 +177,7 @@ fn threads_together_do_not_pass_a_limit() {
 
 // Proves SEC-037: a hundred thousand of each come and go, and usage is what it was.
 #[test]
-fn what_comes_and_goes_leaves_nothing() {
+fn usage_is_zero_after_all_objects_are_dropped() {
     let context = context();
     let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(64, None).unwrap());
     let before = context.usage();

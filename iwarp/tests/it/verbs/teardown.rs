@@ -318,7 +318,7 @@ fn a_reject_takes_what_every_reply_can_carry() {
 
 /// Deadlines end with their connection: short connections with long timeouts leave no deadline behind.
 #[test]
-fn what_has_ended_wakes_nobody() {
+fn an_ended_connection_has_no_deadline() {
     let hour = Duration::from_secs(3600);
     let mut pair = Pair::new(&LinkConfig::default());
     let c = pair.connect(&ConnParam { idle_timeout: Some(hour), ..ConnParam::default() });

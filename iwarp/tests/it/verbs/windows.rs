@@ -296,7 +296,7 @@ fn a_window_of_type_1_moves() {
 }
 
 #[test]
-fn requests_that_send_nothing_share_the_turn() {
+fn local_requests_of_one_poll_are_bounded() {
     let mut x = Exposure::new();
     let region = x.pair.b.pd.reg_mr(LEN, BINDABLE).unwrap();
     let window = x.pair.b.pd.alloc_mw(WindowKind::Type1).unwrap();

@@ -1,6 +1,6 @@
 //! CLOSE and ABORT, and how a connection ends (RFC 9293 sections 3.6, 3.10.4 and 3.10.5).
 
-use super::timer::Watch;
+use super::timer::ConnTimer;
 use super::{Reported, Tcb};
 use crate::CloseReason;
 use crate::tcp::State;
@@ -81,7 +81,7 @@ impl Tcb {
         self.rst_due = send_rst;
         if send_rst {
             // If the RST cannot be sent in this time, the block is dropped.
-            self.timer = Some((ctx.now + ctx.config.user_timeout, Watch::End));
+            self.timer = Some((ctx.now + ctx.config.user_timeout, ConnTimer::End));
         }
         self.raise_closed(ctx, reason);
     }

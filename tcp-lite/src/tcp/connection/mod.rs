@@ -36,7 +36,7 @@ use std::ops::Range;
 use arrayvec::ArrayVec;
 
 use self::challenge::Challenges;
-use self::timer::Watch;
+use self::timer::ConnTimer;
 use super::ctx::Ctx;
 use super::info::{ConnInfo, SendError, State};
 use super::open_params::{Agreed, OpenParams};
@@ -47,7 +47,7 @@ use super::slabs::PageKey;
 use crate::facade::TcpSeqNumber;
 use crate::{Instant, Keepalive, TcpConfig};
 
-/// What the user knows about a connection.
+/// The latest event of the connection that the user has got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reported {
     Nothing,
@@ -72,7 +72,7 @@ pub(crate) struct Tcb {
     keepalive: Option<Keepalive>,
     keepalive_probes: u8,
     /// The timer of the connection itself.
-    timer: Option<(Instant, Watch)>,
+    timer: Option<(Instant, ConnTimer)>,
     /// In TIME-WAIT: when the peer's FIN last arrived.
     fin_at: Instant,
 }

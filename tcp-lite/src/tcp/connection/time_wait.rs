@@ -12,7 +12,7 @@
 //! Whether it is replaced when there are too many connections is the stack's decision.
 
 use super::Tcb;
-use super::timer::Watch;
+use super::timer::ConnTimer;
 use crate::facade::TcpSeqNumber;
 use crate::tcp::State;
 use crate::tcp::ctx::Ctx;
@@ -46,10 +46,10 @@ impl Tcb {
         let wait = ctx.config.time_wait.max(at_least.min(LONGEST));
         // Never shorten a running wait.
         let mut until = ctx.now + wait;
-        if let Some((before, Watch::End)) = self.timer {
+        if let Some((before, ConnTimer::End)) = self.timer {
             until = until.max(before);
         }
-        self.timer = Some((until, Watch::End));
+        self.timer = Some((until, ConnTimer::End));
     }
 
     /// Whether this SYN may start a new connection (RFC 6191 section 2). If both connections use

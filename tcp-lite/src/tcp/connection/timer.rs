@@ -7,9 +7,9 @@ use crate::tcp::ctx::Ctx;
 use crate::tcp::send::first_of;
 use crate::{CloseReason, Instant, Keepalive};
 
-/// What the timer of the connection itself is for: one purpose at a time.
+/// The purpose of the timer of the connection itself, one at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Watch {
+pub(super) enum ConnTimer {
     /// The next keepalive probe.
     Keepalive,
     /// The end of TIME-WAIT, or of the attempts to send a RST.
@@ -17,7 +17,7 @@ pub(super) enum Watch {
 }
 
 impl Tcb {
-    /// When [`on_timer`](Self::on_timer) wants to be called. Any call may change it.
+    /// When [`on_timer`](Self::on_timer) has to be called. Any call may change it.
     #[inline]
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let halves = first_of(self.send.deadline(), self.receive.deadline());
@@ -28,14 +28,14 @@ impl Tcb {
     /// acknowledged in time.
     pub(crate) fn on_timer(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let watch = self.timer.filter(|(at, _)| *at <= ctx.now).map(|(_, watch)| watch);
-        if watch == Some(Watch::End) {
+        if watch == Some(ConnTimer::End) {
             self.terminate(ctx, CloseReason::Graceful, false);
             // A RST that could not be sent is given up.
             self.rst_due = false;
             return false;
         }
         self.receive.on_timer(ctx.now);
-        if watch == Some(Watch::Keepalive) {
+        if watch == Some(ConnTimer::Keepalive) {
             self.on_keepalive(ctx);
         }
         let expired = self.send.on_timer(ctx);
@@ -56,7 +56,7 @@ impl Tcb {
             return self.give_up(ctx);
         }
         self.keepalive_probes += 1;
-        self.timer = Some((ctx.now + keepalive.interval, Watch::Keepalive));
+        self.timer = Some((ctx.now + keepalive.interval, ConnTimer::Keepalive));
         self.send.send_window_probe();
     }
 
@@ -66,7 +66,7 @@ impl Tcb {
     pub(super) fn restart_keepalive(&mut self, ctx: &Ctx<'_>) {
         self.keepalive_probes = 0;
         if self.state != State::TimeWait {
-            self.timer = self.keepalive.map(|keepalive| (ctx.now + keepalive.idle, Watch::Keepalive));
+            self.timer = self.keepalive.map(|keepalive| (ctx.now + keepalive.idle, ConnTimer::Keepalive));
         }
     }
 

@@ -94,7 +94,7 @@ impl DelayedAck {
         self.timer = None;
     }
 
-    /// What has arrived in order is acknowledged now, or after the delay.
+    /// Bytes received in order were acknowledged, or an acknowledgement is due now or after the delay.
     pub(super) fn check(&self) -> Check {
         let waits = self.segments > 0 && !self.due;
         ensure!(!waits || self.timer.is_some(), "nothing will acknowledge {} bytes", self.bytes);

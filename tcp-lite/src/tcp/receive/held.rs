@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::ReceiveHalf;
 use crate::tcp::ctx::Ctx;
 
-/// Ranges that a user may give up in one call.
+/// Ranges that a user may give up in one call: they are copied to an array on the stack. More are refused.
 pub(in crate::tcp) const MAX_EVICTED: usize = 16;
 
 impl ReceiveHalf {

@@ -201,7 +201,7 @@ impl ReceiveHalf {
         self.acks.is_due()
     }
 
-    /// When [`on_timer`](Self::on_timer) wants to be called.
+    /// When [`on_timer`](Self::on_timer) has to be called.
     #[inline]
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.acks.deadline()

@@ -13,8 +13,8 @@ use crate::tcp::slabs::Sent;
 
 impl SendHalf {
     /// Reduces the window for the loss of bytes at or above `oldest`; `latest`: the latest lost
-    /// transmission, if it is known; `in_flight`: RFC 5681's `FlightSize`. Returns whether it was
-    /// reduced: not if an earlier reduction covers the loss.
+    /// transmission, if it is known; `in_flight`: RFC 5681's `FlightSize`. Returns whether it did: an earlier
+    /// reduction may cover the loss.
     pub(super) fn reduce_for_loss(
         &mut self,
         ctx: &Ctx<'_>,

@@ -23,7 +23,7 @@ pub(super) enum Frto {
 
 /// State of the connection after an acknowledgement during F-RTO.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Standing {
+pub(super) struct AckState {
     /// SND.UNA.
     pub(super) una: u64,
     /// SND.NXT at the timeout (`RecoveryPoint`).
@@ -50,28 +50,27 @@ impl Frto {
     }
 
     /// Returns whether the timeout turns out to be spurious.
-    pub(super) fn on_ack(&mut self, sample: &AckSample, standing: &Standing) -> bool {
-        if sample.acked == 0 && !standing.dup_ack {
+    pub(super) fn on_ack(&mut self, sample: &AckSample, state: &AckState) -> bool {
+        if sample.acked == 0 && !state.dup_ack {
             return false;
         }
         match *self {
             Self::Off => false,
             // With SACK, duplicates are not conclusive; without it they mean that the peer has a hole.
             Self::Retransmitted if sample.acked == 0 => {
-                if !standing.sack {
+                if !state.sack {
                     *self = Self::Off;
                 }
                 false
             }
             Self::Retransmitted => {
-                let goes_on =
-                    sample.retransmitted && standing.una < standing.recovery_point && standing.new_sendable;
+                let goes_on = sample.retransmitted && state.una < state.recovery_point && state.new_sendable;
                 *self = if goes_on { Self::New(NEW_SEGMENTS) } else { Self::Off };
                 false
             }
             Self::New(_) => {
                 *self = Self::Off;
-                sample.delivered > 0 && sample.highest <= standing.recovery_point
+                sample.delivered > 0 && sample.highest <= state.recovery_point
             }
         }
     }
@@ -82,8 +81,8 @@ mod tests {
     use super::*;
     use crate::tcp::slabs::Sent;
 
-    const AT: Standing =
-        Standing { una: 200, recovery_point: 900, sack: true, dup_ack: false, new_sendable: true };
+    const AT: AckState =
+        AckState { una: 200, recovery_point: 900, sack: true, dup_ack: false, new_sendable: true };
 
     /// An acknowledgement of one segment that ends there.
     fn acked(end: u64, retransmitted: bool) -> AckSample {
@@ -113,14 +112,14 @@ mod tests {
     #[test]
     fn bytes_from_before_the_timeout_make_it_spurious() {
         let mut frto = fresh();
-        assert!(frto.on_ack(&acked(300, false), &Standing { una: 300, ..AT }));
+        assert!(frto.on_ack(&acked(300, false), &AckState { una: 300, ..AT }));
         assert_eq!(frto, Frto::Off);
-        assert!(fresh().on_ack(&sacked(400), &Standing { dup_ack: true, ..AT }));
+        assert!(fresh().on_ack(&sacked(400), &AckState { dup_ack: true, ..AT }));
     }
 
     #[test]
     fn bytes_from_after_it_or_nothing_new_make_it_genuine() {
-        let dup_ack = Standing { dup_ack: true, ..AT };
+        let dup_ack = AckState { dup_ack: true, ..AT };
         for sample in [sacked(1000), AckSample::default()] {
             let mut frto = fresh();
             assert!(!frto.on_ack(&sample, &dup_ack));
@@ -130,16 +129,16 @@ mod tests {
 
     #[test]
     fn the_first_acknowledgement_decides_whether_there_is_anything_to_find_out() {
-        let after = |sample: &AckSample, standing: Standing| {
+        let after = |sample: &AckSample, state: AckState| {
             let mut frto = resent();
-            assert!(!frto.on_ack(sample, &standing));
+            assert!(!frto.on_ack(sample, &state));
             frto
         };
-        let dup_ack = Standing { dup_ack: true, ..AT };
+        let dup_ack = AckState { dup_ack: true, ..AT };
         assert_eq!(after(&sacked(500), dup_ack), Frto::Retransmitted);
-        assert_eq!(after(&AckSample::default(), Standing { sack: false, ..dup_ack }), Frto::Off);
-        assert_eq!(after(&acked(900, true), Standing { una: 900, ..AT }), Frto::Off, "all arrived");
-        assert_eq!(after(&acked(200, true), Standing { new_sendable: false, ..AT }), Frto::Off);
+        assert_eq!(after(&AckSample::default(), AckState { sack: false, ..dup_ack }), Frto::Off);
+        assert_eq!(after(&acked(900, true), AckState { una: 900, ..AT }), Frto::Off, "all arrived");
+        assert_eq!(after(&acked(200, true), AckState { new_sendable: false, ..AT }), Frto::Off);
         assert_eq!(after(&acked(200, false), AT), Frto::Off, "not all of what was sent again");
         let mut again = Frto::default();
         again.on_timeout(false);

@@ -1,8 +1,8 @@
 //! Tail loss probes: when acknowledgements fail to appear, one more segment is sent long before the RTO,
 //! so that its acknowledgement reveals the fate of those before it (RFC 8985 section 7).
 //!
-//! This is the state of a connection's probe. When a probe is due is decided in `retransmission.rs`, and
-//! its payload in `next.rs`.
+//! This is the state of a connection's probe. `timers.rs` decides when a probe is due, and `next.rs` chooses
+//! its payload.
 
 use super::ack_sample::AckSample;
 

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_polled_late_makes_up_for_it_and_who_was_idle_does_not() {
+    fn a_late_poll_is_made_up_for_and_an_idle_time_is_not() {
         assert_eq!(
             bursts([1000, 1039, 1055, 1099, 1100, 1140], 24),
             [(1000, 4), (1055, 6), (1100, 4), (1140, 4)]

@@ -8,7 +8,7 @@
 
 use super::ack::{AckKind, PriorSendState};
 use super::ack_sample::AckSample;
-use super::frto::{Frto, Standing};
+use super::frto::{AckState, Frto};
 use super::prr::Prr;
 use super::queue::Detected;
 use super::rack::{Circumstances, DUP_THRESHOLD};

@@ -1,4 +1,4 @@
-//! What tests of whole connections look at, and set up, in the sending half.
+//! Access to the sending half for tests of whole connections.
 
 use super::{Phase, SendHalf};
 use crate::Duration;

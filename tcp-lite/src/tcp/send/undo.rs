@@ -73,7 +73,7 @@ impl Undo {
         }
     }
 
-    /// Bytes were reported as duplicate. Returns whether everything retransmitted now is.
+    /// Bytes were reported as duplicate. Returns whether all retransmitted bytes have been reported by now.
     pub(super) fn on_dsack(&mut self, (start, end): (u64, u64)) -> bool {
         let Some(episode) = &mut self.episode else { return false };
         if episode.retransmitted_ms.is_none() || start < episode.from || end > episode.until {

@@ -24,7 +24,7 @@ fn recovery_ms(flap_ms: u64, told: bool) -> u64 {
 }
 
 #[test]
-fn what_a_flap_lost_is_sent_again_when_the_link_is_back_rather_than_by_the_timer() {
+fn losses_of_a_flap_are_retransmitted_when_the_link_is_back() {
     // The timer goes by when the segments were sent, doubling: what it adds is up to as much again as the
     // flap took.
     let untold = [150, 200, 300, 500, 3000].map(|flap_ms| recovery_ms(flap_ms, false));

@@ -251,8 +251,8 @@ fn a_report_is_believed_for_ten_minutes() {
     assert_eq!(emss(&pair), EMSS);
 }
 
-/// Whoever can forge reports has what is in flight sent again four times, not for each byte that a segment
-/// has.
+/// Forged reports make us retransmit the segments in flight four times at most, not once for each byte of a
+/// segment.
 #[test]
 fn reports_that_narrow_a_path_by_and_by_end_at_the_least() {
     let (mut pair, most) = pair(config());

@@ -103,7 +103,7 @@ fn a_probe_carries_what_was_never_sent_when_there_is_any() {
 }
 
 #[test]
-fn a_probe_that_repaired_the_only_loss_is_a_sign_of_congestion_and_one_in_vain_is_none() {
+fn a_tail_loss_probe_that_repaired_a_loss_reduces_the_window_and_a_spurious_one_does_not() {
     let after = |plan: Plan| {
         let mut pair = Pair::established(config(), config());
         pair.plan = plan;
@@ -169,10 +169,10 @@ fn once_reordering_was_seen_three_segments_above_a_hole_prove_nothing() {
 }
 
 #[test]
-fn wider_reordering_is_learned_from_d_sack_and_the_recoveries_are_taken_back() {
+fn d_sack_widens_the_reordering_window_and_undoes_recoveries() {
     let mut pair = Pair::established(config(), config());
     pair.plan = Box::new(|side, packet| {
-        // Each tenth segment is late by 1.5 ms, whoever sends it; retransmissions are as late.
+        // Each tenth segment of A is late by 1.5 ms, and so are its retransmissions.
         let late = side == Side::A && packet.payload.first() == pattern(2 * SEGMENT, 1).first();
         vec![DELAY + if late { us(1500) } else { Duration::ZERO }]
     });
@@ -222,7 +222,7 @@ fn delay_spike(config: TcpConfig, spike: Duration) -> (StackCounters, u64, u64) 
 }
 
 #[test]
-fn a_timeout_in_vain_is_taken_back_by_timestamps() {
+fn a_spurious_timeout_is_undone_by_timestamps() {
     let (counters, before, now) = delay_spike(config(), ms(200));
     assert!(counters.rto_expired > 0, "{counters:?}");
     assert_eq!(counters.spurious_timeouts, 1, "{counters:?}");
@@ -230,7 +230,7 @@ fn a_timeout_in_vain_is_taken_back_by_timestamps() {
 }
 
 #[test]
-fn a_timeout_in_vain_is_taken_back_by_order_without_timestamps() {
+fn a_spurious_timeout_is_undone_by_f_rto_without_timestamps() {
     for sack in [true, false] {
         // Long enough for one timeout: repeated ones are not examined (RFC 5682 section 3.1, step 1).
         let config = TcpConfig { timestamps: false, sack, ..config() };

@@ -133,7 +133,7 @@ fn marks_in_a_window_that_had_a_loss_reduce_it_no_further_and_the_loss_is_announ
 }
 
 #[test]
-fn what_was_lost_in_vain_is_not_given_back_when_there_were_marks() {
+fn a_spurious_reduction_is_not_undone_after_congestion_marks() {
     let run = |marked: &'static [usize]| {
         let mut pair = grown(config(CongestionAlgorithm::NewReno));
         harm(&mut pair, &[], marked);

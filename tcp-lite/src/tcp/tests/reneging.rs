@@ -36,7 +36,7 @@ fn hear(pair: &mut Pair, after_us: u64, ack: usize, sacked: Option<(usize, usize
 }
 
 #[test]
-fn what_was_selectively_acknowledged_and_taken_back_is_sent_again() {
+fn bytes_on_which_the_peer_reneged_are_retransmitted() {
     let mut pair = Pair::established(config(), config());
     for nr in 0..SEGMENTS {
         pair.a.push(pair.now, &pattern(nr * SEGMENT, SEGMENT)).unwrap();

@@ -23,7 +23,7 @@ fn closed_between(a: TcpConfig, b: TcpConfig) -> (Pair, Packet) {
 }
 
 #[test]
-fn whoever_sends_its_fin_again_finds_somebody() {
+fn a_retransmitted_fin_is_answered_in_time_wait() {
     for lost in 0..7 {
         let short = TcpConfig { time_wait: Duration::from_millis(20), ..config() };
         let mut pair = Pair::established(short, config());

@@ -235,7 +235,7 @@ fn a_closed_send_buffer_does_not_say_that_it_takes_more() {
 }
 
 #[test]
-fn until_it_is_heard_it_says_so_once() {
+fn writable_is_raised_once_until_the_user_takes_it() {
     let mut pair = Pair::established(TcpConfig { send_buffer_bytes: 4000, ..config() }, config());
     pair.a.takes_writable = false;
     let fill = |pair: &mut Pair| {

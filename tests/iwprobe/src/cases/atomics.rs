@@ -1,4 +1,5 @@
-//! Atomics (RFC 7306 section 5). An endpoint without them says so by 0/2/06: none of this applies to it then.
+//! Atomics (RFC 7306 section 5). An endpoint that answers with 0/2/06 has none: these cases do not apply to
+//! it.
 
 use super::codes::{
     ANY_OPERATION, OPERATION_STREAM, OPERATION_VERSION, PROTECTION_ACCESS, PROTECTION_BOUNDS,
@@ -133,7 +134,7 @@ pub(super) const CASES: &[Case] = &[
         name: "fetch-add",
         rows: &["EXT-090", "EXT-091", "EXT-094", "EXT-171", "EXT-187"],
         side: Side::Any,
-        about: "FetchAdd returns what was there and adds, with and without field boundaries",
+        about: "FetchAdd returns the old value and adds, with and without field boundaries",
         run: |p| {
             let (mut session, region) = stage(p)?;
             let little = byte_order(&mut session, region)?;
@@ -165,7 +166,7 @@ pub(super) const CASES: &[Case] = &[
         name: "fetch-add-compare-ignored",
         rows: &["EXT-079", "EXT-081"],
         side: Side::Any,
-        about: "FetchAdd does not look at the compare fields",
+        about: "FetchAdd ignores the compare fields",
         run: |p| {
             let (mut session, region) = stage(p)?;
             let little = byte_order(&mut session, region)?;

@@ -105,7 +105,7 @@ pub(super) const CASES: &[Case] = &[
         name: "many-connections",
         rows: &[],
         side: Side::Any,
-        about: "twenty connections, one after the other, each ended without much ado, are all served",
+        about: "twenty connections, one after the other, each closed at once or after a Read, are all served",
         run: |p| {
             for round in 0..20 {
                 let mut session = p.plain()?;

@@ -28,7 +28,7 @@ pub(super) const UNTAGGED_VERSION: Code = Code(1, 2, 0x06);
 pub(super) const LLP_CRC: Code = Code(2, 0, 0x02);
 pub(super) const LLP_MARKER: Code = Code(2, 0, 0x03);
 
-/// What an opcode that is unknown, or where it must not be, may be answered with.
+/// Codes allowed as the answer to an opcode that is unknown or not allowed there.
 pub(super) const ANY_OPERATION: &[Code] = &[OPERATION_OPCODE, OPERATION_UNSPECIFIED, OPERATION_STREAM];
 /// An MSN without a buffer: the text does not say where one code ends and the other begins.
 pub(super) const ANY_MSN: &[Code] = &[UNTAGGED_NO_BUFFER, UNTAGGED_MSN];

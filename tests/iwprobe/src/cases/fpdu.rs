@@ -45,7 +45,7 @@ fn split(p: &Probe, size: usize) -> Check {
     msns.iter().try_for_each(|msn| session.expect_pong(*msn))
 }
 
-/// An FPDU that is bad by `fault`: code 2 (nothing else is there to be told), and nothing of it is taken.
+/// Sends an FPDU with `fault`: the answer has code 2, and no byte of the FPDU is used.
 fn bad(p: &Probe, fault: Fault) -> Check {
     let mut session = checked(p)?;
     let (_, segment) = ping_segment(&mut session);
@@ -129,7 +129,7 @@ pub(super) const CASES: &[Case] = &[
         name: "fpdu-pad-not-zero",
         rows: &["MPA-043"],
         side: Side::Any,
-        about: "what is in the pad is not looked at, but covered by the CRC",
+        about: "the contents of the pad are ignored, but covered by the CRC",
         run: |p| {
             let mut session = p.stage("recv=1x16")?;
             // 18 bytes of header take no pad; with one of payload it is three.
@@ -177,7 +177,7 @@ pub(super) const CASES: &[Case] = &[
         name: "fpdu-length-short-of-true",
         rows: &["MPA-096", "MPA-126"],
         side: Side::Any,
-        about: "ULPDU_Length four bytes short of the truth: the CRC is not where it should be, Terminate 2/0/02",
+        about: "ULPDU_Length too small by four, so that the CRC is read in the wrong place: Terminate 2/0/02",
         run: |p| bad(p, Fault { length: Some(42), ..Fault::default() }),
     },
     Case {

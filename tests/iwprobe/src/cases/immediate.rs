@@ -1,5 +1,5 @@
-//! Immediate Data (RFC 7306 section 6). An endpoint without it says so by 0/2/06: none of this applies to it
-//! then.
+//! Immediate Data (RFC 7306 section 6). An endpoint that answers with 0/2/06 has none: these cases do not
+//! apply to it.
 
 use super::codes::{ANY_MSN, ANY_OPERATION, OPERATION_VERSION, UNTAGGED_TOO_LONG};
 use crate::case::{Case, Check, Side, Stop, deviates, not_applicable, require};

@@ -45,7 +45,7 @@ pub(super) const CASES: &[Case] = &[
         name: "send-invalidate",
         rows: &["RDMAP-087", "RDMAP-250", "SEC-155"],
         side: Side::Any,
-        about: "a Send with Invalidate: received, the target is told of the STag, which is good for nothing any more",
+        about: "a Send with Invalidate: received, the target gets the STag, which is invalid from then on",
         run: |p| invalidates(p, opcode::SEND_INVALIDATE),
     },
     Case {
@@ -59,7 +59,7 @@ pub(super) const CASES: &[Case] = &[
         name: "send-invalidate-domain-wide",
         rows: &[],
         side: Side::Any,
-        about: "an STag for a whole domain: refused where several streams have it; where only this one does, as well or done",
+        about: "an STag for a whole domain: refused if several streams have it; else refused or invalidated",
         run: |p| {
             let mut session = p.stage("mr=64:rw recv=1x64")?;
             session.ping()?;

@@ -1,5 +1,5 @@
-//! What is tried, one file per area. A new case is one more entry in a table: a name, the rows that it shows,
-//! what a conforming endpoint does, and a few lines that do it.
+//! The test cases, one file per area. A new case is one more entry in a table: a name, the rows that it
+//! checks, the behaviour of a conforming endpoint, and a few lines of code.
 
 mod atomics;
 mod close;

@@ -1,5 +1,5 @@
-//! What is agreed on in startup, the endpoint being the responder: CRC, markers, revision, depths, RTR (RFC
-//! 5044 section 7.1.1, RFC 6581).
+//! Negotiation in startup with the endpoint as responder: CRC, markers, revision, depths, RTR (RFC 5044
+//! section 7.1.1, RFC 6581).
 
 use super::codes::LLP_CRC;
 use crate::case::{Case, Check, Side, Stop, deviates, not_applicable, require};
@@ -22,13 +22,13 @@ fn client_server(p: &Probe, depths: Depths) -> Result<Startup, Stop> {
     enhanced(p, depths)
 }
 
-/// What a Request without C comes to.
+/// A connection whose Request had C clear.
 fn without_crc(p: &Probe) -> Result<Session, Stop> {
     let request = p.request(MAGIC.as_bytes());
     p.accepted(&Startup { flags: request.flags & !flag::C, ..request })
 }
 
-/// CRCs are made and looked at by the endpoint.
+/// The endpoint sends valid CRCs and checks ours.
 pub(super) fn crcs_both_ways(session: &mut Session) -> Check {
     session.ping()?;
     session.expect_well_framed()?;
@@ -36,7 +36,7 @@ pub(super) fn crcs_both_ways(session: &mut Session) -> Check {
     session.expect_terminate(&[LLP_CRC]).map(|_| ())
 }
 
-/// There are markers in what comes, the first one at the start, and more where they belong.
+/// The endpoint sends markers: the first one at the start, and one at each further position.
 pub(super) fn markers_come(session: &mut Session) -> Check {
     // 18 bytes each, with pad and CRC 20: beyond the second marker.
     for _ in 0..30 {
@@ -94,7 +94,7 @@ pub(super) const CASES: &[Case] = &[
         name: "crc-default-is-on",
         rows: &["MPA-021", "MPA-081"],
         side: Side::Responder,
-        about: "an endpoint that nobody told otherwise asks for CRCs itself",
+        about: "an endpoint asks for CRCs by default",
         run: |p| require(without_crc(p)?.frame.has(flag::C), || "the Reply does not ask for CRCs".into()),
     },
     Case {
@@ -157,7 +157,7 @@ pub(super) const CASES: &[Case] = &[
                     frame.revision, frame.flags, frame.length
                 )
             })?;
-            // In the other order of bytes, A would be no A, and 16 be 4096.
+            // With swapped bytes A would be clear, and a depth of 16 would be 4096.
             let told = agreed(&session)?;
             require((told.peer_to_peer, told.ord <= asked.ird) == (asked.peer_to_peer, true), || {
                 format!("we said {asked:?}, the Reply {told:?}")

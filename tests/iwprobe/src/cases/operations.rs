@@ -1,5 +1,5 @@
-//! What the endpoint sends of its own (RFC 5040 sections 5.1 to 5.3, 5.5; RFC 5041 section 5): the target is
-//! asked to.
+//! Requests of the endpoint's own, which the target posts (RFC 5040 sections 5.1 to 5.3, 5.5; RFC 5041
+//! section 5).
 
 use super::codes::{ANY_OPERATION, TAGGED_BOUNDS, TAGGED_STAG, TAGGED_WRAP};
 use crate::case::{Case, Check, Side, Stop, require};
@@ -92,7 +92,7 @@ fn read(p: &Probe, bytes: &[u8], answer: impl FnOnce(&ReadRequest) -> Vec<Segmen
     )
 }
 
-/// The target's Read of 64 bytes is answered wrongly; it does not complete well.
+/// The target's Read of 64 bytes gets a wrong answer; it must not complete with success.
 fn bad_response(p: &Probe, codes: &[Code], answer: impl FnOnce(&ReadRequest) -> Segment) -> Check {
     let mut session = doing(p, "r64")?;
     let read = asked(&mut session, 64)?;

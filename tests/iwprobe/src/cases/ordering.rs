@@ -1,4 +1,4 @@
-//! What may be relied on to come before what (RFC 5040 section 5.5).
+//! The order of messages that the documents guarantee (RFC 5040 section 5.5).
 
 use crate::case::{Case, Side, not_applicable, require};
 use crate::scene::pattern;

@@ -7,7 +7,8 @@ use crate::wire::{Code, ReadRequest, Segment, opcode};
 
 const VERSION: &[Code] = &[OPERATION_VERSION];
 
-/// What DDP accepts and RDMAP must not: in a stage with a receive and a region, nothing of it is to be seen.
+/// Sends a message that is valid for DDP and invalid for RDMAP, to a target with a receive and a region: the
+/// target must see nothing of it.
 fn refused(p: &Probe, codes: &[Code], segment: &Segment) -> Check {
     if !p.has_target() {
         let mut session = p.plain()?;
@@ -32,7 +33,7 @@ fn read_request(msn: u32) -> Segment {
     Segment::read_request(msn, &ReadRequest::default())
 }
 
-/// A tagged message of an opcode that is none: placed nowhere, so that DDP has nothing against it.
+/// A tagged message of an undefined opcode, without payload, so that DDP accepts it.
 fn tagged(opcode: u8) -> Segment {
     Segment::tagged(opcode, 0, 0, &[])
 }

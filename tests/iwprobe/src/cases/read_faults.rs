@@ -10,7 +10,7 @@ use crate::scene::Region;
 use crate::session::Got;
 use crate::wire::{Code, ReadRequest, Segment, opcode};
 
-/// A Read of (STag, TO, size) somewhere about a region of 64 bytes.
+/// A Read of (STag, TO, size) from or beside a region of 64 bytes is refused with one of `codes`.
 fn refused(p: &Probe, scene: &str, codes: &[Code], read: impl FnOnce(Region) -> (u32, u64, u32)) -> Check {
     let mut session = p.stage(scene)?;
     let (stag, to, size) = read(session.region(0)?);

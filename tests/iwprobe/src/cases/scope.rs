@@ -1,4 +1,4 @@
-//! For whom an STag is (RFC 5041 section 8.2, RFC 5042 section 6.1.1).
+//! The scope of an STag: the streams that may use it (RFC 5041 section 8.2, RFC 5042 section 6.1.1).
 
 use super::codes::{PROTECTION_STAG, PROTECTION_STREAM, TAGGED_STAG, TAGGED_STREAM};
 use crate::case::{Case, Check, Side};
@@ -95,7 +95,7 @@ pub(super) const CASES: &[Case] = &[
             }
             let steps: Vec<u32> = stags.windows(2).map(|pair| pair[1].wrapping_sub(pair[0])).collect();
             crate::case::require(steps.windows(2).any(|pair| pair[0] != pair[1]), || {
-                format!("STags {stags:08x?}: the next one is known")
+                format!("STags {stags:08x?}: the next one is predictable")
             })
         },
     },

@@ -7,7 +7,7 @@ use crate::scene::MAGIC;
 use crate::session::Got;
 use crate::wire::{Fault, Framer, REPLY_KEY, REQUEST_KEY, ReadRequest, Segment, Startup, flag};
 
-/// What is no Request ends the connection, and no Reply comes.
+/// An invalid Request ends the connection, without a Reply.
 fn refused(p: &Probe, bytes: &[u8], what: &str) -> Check {
     let mut conn = p.tcp()?;
     conn.send(bytes, what);

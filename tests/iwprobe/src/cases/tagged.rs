@@ -9,7 +9,7 @@ use crate::scene::Region;
 use crate::session::{Got, Session};
 use crate::wire::{Code, Segment, opcode};
 
-/// A Write somewhere about a region of 64 bytes; what is answered, and that nothing changed.
+/// A Write to or beside a region of 64 bytes is refused with one of `codes`, and the region is unchanged.
 fn refused(p: &Probe, rights: &str, codes: &[Code], write: impl FnOnce(Region) -> Segment) -> Check {
     let mut session = p.stage(&format!("mr=64:{rights}"))?;
     let region = session.region(0)?;

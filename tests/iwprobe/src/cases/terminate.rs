@@ -12,7 +12,7 @@ fn running(p: &Probe) -> Result<Session, Stop> {
     Ok(session)
 }
 
-/// M, D and R, and what they say is there.
+/// Checks M, D and R, and that the parts that they announce are present.
 fn echoed(told: &Terminate, failed: &Segment) -> Check {
     let (m, d, r) = told.any_header_control();
     if m {

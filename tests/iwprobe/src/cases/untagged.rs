@@ -29,7 +29,7 @@ fn not_received(p: &Probe, codes: &[Code], segments: &[Segment]) -> Check {
     p.report(session)?.expect_received(&[])
 }
 
-/// The stream ends, by whatever Terminate or none.
+/// The stream ends, with any Terminate or without one.
 pub(super) fn ended(session: &mut Session) -> Check {
     match session.receive() {
         Got::End(_) => Ok(()),

@@ -1,4 +1,4 @@
-//! What held, or did not, for every segment of the run (see `watch`).
+//! The rules of `watch`, each as a case at the end of the run.
 
 use crate::case::{Case, Check, Side, deviates, not_applicable};
 use crate::probe::Probe;

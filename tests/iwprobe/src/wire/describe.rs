@@ -1,4 +1,4 @@
-//! What bytes say, in one line.
+//! Descriptions of frames and messages, in one line.
 
 use super::{Segment, Startup, Terminate, flag, opcode};
 

@@ -1,4 +1,4 @@
-//! FPDUs and markers (RFC 5044 sections 4.1 to 4.4), both ways, with faults to order.
+//! FPDUs and markers (RFC 5044 sections 4.1 to 4.4), in both directions, with faults on request.
 
 use super::crc32c;
 

@@ -1,7 +1,7 @@
 //! The bytes: MPA (RFC 5044, 6581), DDP (RFC 5041), RDMAP (RFC 5040, 7306), written and read, right and
 //! wrong.
 //!
-//! Nothing here judges. What a field holds is kept as it came; `describe` puts it into words.
+//! Parsing checks nothing: fields keep their received values. `describe` prints them.
 
 pub mod atomic;
 mod crc;

@@ -53,7 +53,7 @@ pub struct Depths {
 }
 
 impl Depths {
-    /// "Not negotiated here".
+    /// 0x3fff: the ULPs agree on the depth (RFC 6581 section 9.1).
     pub const UNSAID: u16 = 0x3fff;
 
     /// Client-server.

@@ -7,12 +7,12 @@ use testing::lab_error;
 use super::shape::Shape;
 use super::{KernelHosts, ServerAndClient};
 
-/// StreamSettings of a stream.
+/// The settings of one stream of `iperf3`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StreamSettings {
     /// Options of the client.
     pub(crate) options: &'static str,
-    /// StreamSettings of the interfaces.
+    /// Settings of the interfaces.
     pub(crate) shape: Shape,
 }
 

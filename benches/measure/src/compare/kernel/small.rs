@@ -11,12 +11,12 @@ use crate::compare::session::Session;
 
 const PORT: u16 = 7400;
 
-/// MessageSettings for small messages.
+/// Settings for small messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MessageSettings {
     /// The receiver sleeps when nothing has arrived, instead of spinning.
     pub(crate) block: bool,
-    /// MessageSettings of the interfaces.
+    /// Settings of the interfaces.
     pub(crate) shape: Shape,
 }
 

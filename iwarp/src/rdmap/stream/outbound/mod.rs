@@ -25,8 +25,8 @@ mod responses;
 
 use requests::pending_of;
 
-/// How many requests that send nothing one queue pair executes before others have their turn to send. Each
-/// may wait for the other engines, which delays the connections of this engine: so the number is small.
+/// How many requests that send nothing one queue pair executes before the next one may send. Each request may
+/// wait for the other engines, which delays the connections of this engine, so the number is small.
 const MAX_LOCAL: u32 = 4;
 
 /// Why a call of [`Outbound::run`] returned.
@@ -44,7 +44,7 @@ pub(crate) enum SendOutcome {
     Terminated,
 }
 
-/// What one call of [`Outbound::run`] works with.
+/// The arguments of [`Outbound::run`].
 pub(super) struct SendContext<'a> {
     pub(super) common: &'a mut Common,
     pub(super) framer: &'a mut Framer,

@@ -267,7 +267,7 @@ mod tests {
         (1 + from * LEN, 1 + to * LEN)
     }
 
-    /// Marks segments `from..to`; returns how many were news.
+    /// Marks segments `from..to`; returns how many were not marked before.
     fn sack(slab: &mut SegmentSlab, queue: &mut SendQueue, (start, end): (u64, u64)) -> u64 {
         let mut sample = sample();
         queue.sack(slab, start, end, &mut sample);
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_overtaken_is_lost_and_a_retransmission_that_was_is_lost_again() {
+    fn an_overtaken_segment_or_retransmission_is_marked_lost() {
         let (mut slab, mut queue) = queue(5);
         let mut rack = Rack::new();
         let mut now = at(10);
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lost_for_nothing_flies_where_it_was_sent() {
+    fn a_segment_marked_lost_by_mistake_is_in_flight_again() {
         let (mut slab, mut queue) = queue(6);
         let first = queue.head.expect("a segment");
         queue.on_retransmitted(&mut slab, first, at(10), true);

@@ -1,4 +1,4 @@
-//! What a call of a control block borrows from its stack.
+//! The parts of the stack that calls of a control block use.
 
 use std::collections::VecDeque;
 
@@ -11,9 +11,9 @@ use crate::neighbor::Neighbors;
 use crate::tcp::{Ctx, OutOfOrderSlab, SearchSlab, SegmentSlab};
 use crate::{Event, Instant, StackConfig};
 
-/// What control blocks borrow from the stack: everything but the connections themselves and the
-/// neighbours.
-pub(super) struct Surroundings<'a> {
+/// The parts of the stack that a control block may use: everything but the connections themselves and
+/// the neighbours.
+pub(super) struct StackParts<'a> {
     pub(super) now: Instant,
     pub(super) config: &'a StackConfig,
     pub(super) framing: &'a Framing,
@@ -26,7 +26,7 @@ pub(super) struct Surroundings<'a> {
     pub(super) events: &'a mut VecDeque<Event>,
 }
 
-impl Surroundings<'_> {
+impl StackParts<'_> {
     pub(super) fn ctx(&mut self, conn: ConnId, listener: Option<ListenerId>) -> Ctx<'_> {
         Ctx {
             now: self.now,
@@ -46,8 +46,8 @@ impl Surroundings<'_> {
 }
 
 impl Stack {
-    /// Splits the stack into the surroundings of control blocks, the connections and the neighbours.
-    pub(super) fn split(&mut self, now: Instant) -> (Surroundings<'_>, &mut Connections, &mut Neighbors) {
+    /// Splits the stack into the parts of control blocks, the connections and the neighbours.
+    pub(super) fn split(&mut self, now: Instant) -> (StackParts<'_>, &mut Connections, &mut Neighbors) {
         let Self {
             config,
             framing,
@@ -74,7 +74,7 @@ impl Stack {
             syn_cookies: _,
             now: _,
         } = self;
-        let surroundings = Surroundings {
+        let parts = StackParts {
             now,
             config,
             framing,
@@ -86,6 +86,6 @@ impl Stack {
             counters,
             events,
         };
-        (surroundings, connections, neighbors)
+        (parts, connections, neighbors)
     }
 }
