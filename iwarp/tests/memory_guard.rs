@@ -66,13 +66,13 @@ fn register_for(
 /// What a peer's Write, Read and atomic of `len` bytes at `to` meet.
 fn accesses(table: &MemoryTable, region: &Registration, to: u64, len: usize) -> [Result<(), Fault>; 3] {
     let engine = table.join();
-    let turn = engine.enter();
+    let guard = engine.enter();
     let (bytes, mut out) = (vec![0xee; len], vec![0; len]);
     // The same bytes with gaps between them, as markers make them.
     let stride = Stride::new(60);
     let mut in_runs = vec![0xee; stride.span(len)];
     [
-        turn.check_write(region.stag(), to, len as u64, ME).and_then(|target| {
+        guard.check_write(region.stag(), to, len as u64, ME).and_then(|target| {
             let placed = target.place(0, &bytes);
             assert_eq!(
                 target.place_runs(0, stride.runs(&in_runs)).map(|placed| assert_eq!(placed, len)),
@@ -80,7 +80,7 @@ fn accesses(table: &MemoryTable, region: &Registration, to: u64, len: usize) -> 
             );
             placed
         }),
-        turn.check_read(region.stag(), to, len as u64, ME).and_then(|source| {
+        guard.check_read(region.stag(), to, len as u64, ME).and_then(|source| {
             let (summed, mut sum) = (&mut vec![0; len], Crc32c::new());
             let (plain, with_sum) =
                 (source.fetch(0, &mut out), source.fetch_summed(0, summed, sum.running()));
@@ -92,7 +92,7 @@ fn accesses(table: &MemoryTable, region: &Registration, to: u64, len: usize) -> 
             assert_eq!(sum.finish(), expected.finish(), "a sum of bytes that were not fetched");
             plain
         }),
-        turn.check_atomic(region.stag(), to, ME).and_then(|word| word.update(|old| old + 1)).map(drop),
+        guard.check_atomic(region.stag(), to, ME).and_then(|word| word.update(|old| old + 1)).map(drop),
     ]
 }
 
@@ -109,8 +109,8 @@ fn nothing_behind_what_is_placed_is_loaded() {
     unsafe { start.write_bytes(0xee, PAGE) };
     protect(start.wrapping_add(PAGE), 1, MprotectFlags::empty());
     let engine = table.join();
-    let turn = engine.enter();
-    let target = turn.check_write(region.stag(), 0, PAGE as u64, ME).unwrap();
+    let guard = engine.enter();
+    let target = guard.check_write(region.stag(), 0, PAGE as u64, ME).unwrap();
     for front in (0..20).chain([60, 500]).chain(505..515) {
         for len in (0..100).chain(500..600).chain([1024, 1030, 1537, PAGE]) {
             // SAFETY: `len` is at most a page, so these are the last bytes of the first page, which was

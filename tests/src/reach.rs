@@ -183,7 +183,7 @@ impl Run {
             if self.wakes[side].is_none_or(|at_us| at_us > now_us) {
                 continue;
             }
-            let busy = self.hosts.hosts[side].turn(now_us);
+            let busy = self.hosts.hosts[side].poll(now_us);
             for frame in self.hosts.hosts[side].socket.take_sent() {
                 if let Some(at_us) = self.wires[side].carry(now_us, frame.len()) {
                     self.arrivals.push(at_us, (1 - side, frame));

@@ -15,11 +15,11 @@ pub(crate) fn all(criterion: &mut Criterion) {
             .map(|n| (Tuple::nth(n), n))
             .collect();
         assert!(order.iter().all(|(tuple, n)| table.find(tuple) == Some(*n)), "each is found");
-        let mut turn = 0;
+        let mut next = 0;
         group.bench_function(BenchmarkId::new("found", count), |bencher| {
             bencher.iter(|| {
-                turn = if turn + 1 == order.len() { 0 } else { turn + 1 };
-                table.find(black_box(&order[turn].0))
+                next = if next + 1 == order.len() { 0 } else { next + 1 };
+                table.find(black_box(&order[next].0))
             });
         });
         let mut stranger = count;

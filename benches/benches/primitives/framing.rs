@@ -57,12 +57,12 @@ pub(crate) fn deframe(criterion: &mut Criterion) {
             let fpdus = cycle(&ulpdu, markers, crc);
             let mut receiver = Receiver::new(len, markers, crc);
             receiver.check(&fpdus, &ulpdu);
-            let mut turn = 0;
+            let mut next = 0;
             group.throughput(Throughput::Bytes(len as u64));
             group.bench_function(BenchmarkId::new(name, len), |bencher| {
                 bencher.iter(|| {
-                    receiver.receive(black_box(&fpdus[turn]));
-                    turn = (turn + 1) % CYCLE;
+                    receiver.receive(black_box(&fpdus[next]));
+                    next = (next + 1) % CYCLE;
                 });
             });
         }

@@ -30,13 +30,13 @@ pub(crate) fn alone(criterion: &mut Criterion) {
         let mut sum = Crc32c::new();
         sum.update(payload);
         assert_eq!(sum.finish(), crc32c::crc32c(payload));
-        let mut turn = 0;
+        let mut next = 0;
         group.throughput(Throughput::Bytes(len as u64));
         group.bench_with_input(BenchmarkId::from_parameter(len), &len, |bencher, _| {
             bencher.iter(|| {
-                turn = (turn + 1) % PACKETS;
+                next = (next + 1) % PACKETS;
                 let mut sum = Crc32c::new();
-                sum.update(black_box(&packets[turn][PAYLOAD_AT..]));
+                sum.update(black_box(&packets[next][PAYLOAD_AT..]));
                 sum.finish()
             });
         });
@@ -70,10 +70,10 @@ fn copy(criterion: &mut Criterion, name: &str, work: impl Fn(&Source<'_>, &mut [
         let table = MemoryTable::new(1, [0; 32]);
         let memory = register(&table, len * PACKETS);
         let engine = table.join();
-        let turn = engine.enter();
+        let guard = engine.enter();
         let sources: Vec<Source<'_>> = (0..PACKETS)
             .map(|i| memory.base_to() + (i * len) as u64)
-            .map(|to| turn.check_read(memory.stag(), to, len as u64, ME).expect("inside the registration"))
+            .map(|to| guard.check_read(memory.stag(), to, len as u64, ME).expect("inside the registration"))
             .collect();
         let mut packets = packets(len);
         let out = &mut packets[0][PAYLOAD_AT..];

@@ -72,8 +72,8 @@ pub(crate) fn all(criterion: &mut Criterion) {
     // due.
     group.bench_function("advance, nothing due", |bencher| {
         bencher.iter_custom(|count| {
-            rounds(count, armed, |wheel, turn| {
-                assert_eq!(fire(wheel, u64::from(turn) * 10), None);
+            rounds(count, armed, |wheel, round| {
+                assert_eq!(fire(wheel, u64::from(round) * 10), None);
             })
         });
     });

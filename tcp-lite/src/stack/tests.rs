@@ -72,7 +72,7 @@ fn without_buffers_few_polls_are_requested_and_connections_end() {
     let conn = stack.connect(start, remote(0), None).expect("a connection");
     let held: Vec<_> = std::iter::from_fn(|| stack.pool.alloc()).collect();
     assert!(!held.is_empty());
-    let (mut now, mut turns) = (start, 0);
+    let (mut now, mut polls) = (start, 0);
     let reason = loop {
         let mut out = dp::Burst::new();
         stack.poll(now);
@@ -82,14 +82,14 @@ fn without_buffers_few_polls_are_requested_and_connections_end() {
             assert_eq!(closed, conn);
             break reason;
         }
-        turns += 1;
+        polls += 1;
         now = stack.next_deadline(now).expect("something waits");
         assert!(now <= start + crate::Duration::from_secs(11), "it does not end");
     };
     // Its neighbour is asked for in vain, too, but that was not possible: whichever comes first.
     assert!(matches!(reason, CloseReason::TimedOut | CloseReason::Unreachable), "{reason:?}");
     let most = (now - start).total_millis() * 11 / 10 + 200;
-    assert!(turns < most, "{turns} turns in {} ms", (now - start).total_millis());
+    assert!(polls < most, "{polls} polls in {} ms", (now - start).total_millis());
     drop(held);
     assert!(stack.next_deadline(now).is_none_or(|at| at >= now));
 }

@@ -15,7 +15,7 @@ use crate::wire::{self, Raw};
 /// The stack's time when the script begins, microseconds.
 const START_US: u64 = 1_000_000;
 /// Most polls at one moment.
-const TURNS_AT_ONCE: u32 = 100;
+const POLLS_AT_ONCE: u32 = 100;
 
 /// A segment that was sent.
 pub(crate) struct Sent {
@@ -93,7 +93,7 @@ impl Machine {
     /// Advances the time to `until_us`: exclusively, if something arrives then that may come before the
     /// timers. Stops when a segment was sent.
     pub(crate) fn run_to(&mut self, until_us: u64, inclusive: bool) -> Result<(), String> {
-        let mut turns = 0;
+        let mut polls = 0;
         while self.sent.is_empty() {
             let deadline = self.stack.next_deadline(self.now());
             let Some(due_us) = deadline.map(|at| (at.total_micros() as u64).saturating_sub(START_US)) else {
@@ -103,12 +103,12 @@ impl Machine {
             if due_us > until_us || due_us == until_us && !inclusive {
                 break;
             }
-            turns = if due_us == self.now_us { turns + 1 } else { 0 };
-            if turns > TURNS_AT_ONCE {
-                return Err("the stack wants a turn for ever".into());
+            polls = if due_us == self.now_us { polls + 1 } else { 0 };
+            if polls > POLLS_AT_ONCE {
+                return Err("the stack requests polls for ever".into());
             }
             self.now_us = due_us;
-            self.turn()?;
+            self.poll()?;
         }
         if self.sent.is_empty() {
             self.now_us = self.now_us.max(until_us);
@@ -123,11 +123,11 @@ impl Machine {
             return Err("the frame does not fit its buffer".into());
         }
         self.stack.input(self.now(), buf);
-        self.turn()
+        self.poll()
     }
 
     /// Timers, events, transmission.
-    pub(crate) fn turn(&mut self) -> Result<(), String> {
+    pub(crate) fn poll(&mut self) -> Result<(), String> {
         let now = self.now();
         self.stack.poll(now);
         self.take_events()?;

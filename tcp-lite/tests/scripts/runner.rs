@@ -194,7 +194,7 @@ impl Runner {
             }
             Call::Anew => machine.peer(peer).anew(),
         }
-        machine.turn()
+        machine.poll()
     }
 
     fn expect(&mut self, peer: u8, expect: &Expect) -> Result<(), String> {

@@ -139,7 +139,7 @@ impl Host {
     }
 
     /// Polls once. Returns whether there was a frame or event.
-    pub(crate) fn turn(&mut self, now_us: u64) -> bool {
+    pub(crate) fn poll(&mut self, now_us: u64) -> bool {
         let now = Instant::from_micros(now_us as i64);
         let mut moved = false;
         let mut frames = Burst::new();
@@ -277,7 +277,7 @@ impl World {
     pub(crate) fn run(&mut self, for_us: u64, mut done: impl FnMut(&mut Self) -> bool) -> bool {
         let end_us = self.now_us + for_us;
         loop {
-            let moved = self.a.turn(self.now_us) | self.b.turn(self.now_us);
+            let moved = self.a.poll(self.now_us) | self.b.poll(self.now_us);
             if done(self) {
                 return true;
             }

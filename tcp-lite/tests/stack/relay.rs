@@ -71,7 +71,7 @@ impl Tap {
         let mut all = Vec::new();
         let mut burst = Burst::new();
         loop {
-            let moved = self.host.turn(self.now_us);
+            let moved = self.host.poll(self.now_us);
             while self.wire.rx_burst(self.now_us, &mut burst) > 0 {
                 all.extend(burst.drain(..).map(|f| bytes_of(&f)));
             }

@@ -294,7 +294,7 @@ impl Arena {
             }
             others += sent;
         }
-        busy |= self.victim.turn(now) || others > 0;
+        busy |= self.victim.poll(now) || others > 0;
         self.held_most = self.held_most.max(self.victim.far_end.held());
         for frame in self.victim.far_end.take_sent() {
             busy = true;

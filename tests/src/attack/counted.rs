@@ -32,16 +32,16 @@ impl NextTo {
     /// line.
     const fn function(self) -> &'static str {
         match self {
-            Self::Attack => "turn_beside_an_attack",
-            Self::Harmless => "turn_beside_harmless_frames",
+            Self::Attack => "poll_beside_an_attack",
+            Self::Harmless => "poll_beside_harmless_frames",
         }
     }
 
-    /// Counts the instructions of `turn`.
-    pub(super) fn count(self, turn: &mut dyn FnMut()) {
+    /// Counts the instructions of `poll`.
+    pub(super) fn count(self, poll: &mut dyn FnMut()) {
         match self {
-            Self::Attack => turn_beside_an_attack(turn),
-            Self::Harmless => turn_beside_harmless_frames(turn),
+            Self::Attack => poll_beside_an_attack(poll),
+            Self::Harmless => poll_beside_harmless_frames(poll),
         }
     }
 }
@@ -49,14 +49,14 @@ impl NextTo {
 // Each contains a different number, otherwise the compiler would merge the two functions.
 
 #[inline(never)]
-fn turn_beside_an_attack(turn: &mut dyn FnMut()) {
-    turn();
+fn poll_beside_an_attack(poll: &mut dyn FnMut()) {
+    poll();
     black_box(1_u8);
 }
 
 #[inline(never)]
-fn turn_beside_harmless_frames(turn: &mut dyn FnMut()) {
-    turn();
+fn poll_beside_harmless_frames(poll: &mut dyn FnMut()) {
+    poll();
     black_box(2_u8);
 }
 

@@ -15,7 +15,7 @@ pub struct CraftedPeers {
     peers: HashMap<u32, CraftedPeer>,
     by_place: HashMap<SocketAddrV4, u32>,
     /// Puppets that may have a frame to send.
-    turns: VecDeque<u32>,
+    order: VecDeque<u32>,
     /// Last frames of peers that were removed.
     last: VecDeque<Vec<u8>>,
 }
@@ -35,7 +35,7 @@ impl CraftedPeers {
             next: first,
             peers: HashMap::new(),
             by_place: HashMap::new(),
-            turns: VecDeque::new(),
+            order: VecDeque::new(),
             last: VecDeque::new(),
         }
     }
@@ -47,7 +47,7 @@ impl CraftedPeers {
         let here = place(number);
         self.peers.insert(number, CraftedPeer::new(self.macs, here, options));
         self.by_place.insert(here, number);
-        self.turns.push_back(number);
+        self.order.push_back(number);
         number
     }
 
@@ -75,12 +75,12 @@ impl CraftedPeers {
     pub fn wake(&mut self) {
         let mut numbers: Vec<u32> = self.peers.keys().copied().collect();
         numbers.sort_unstable();
-        self.turns.extend(numbers);
+        self.order.extend(numbers);
     }
 
     /// This peer has a frame to send.
     pub fn wake_one(&mut self, number: u32) {
-        self.turns.push_back(number);
+        self.order.push_back(number);
     }
 
     /// Whether this peer exists and its SYN is unanswered.
@@ -125,7 +125,7 @@ impl CraftedPeers {
     /// # Errors
     /// The next frame that a peer sends by itself, which comes first; `None` if there is none but not all
     /// peers are ready.
-    pub fn turn(&mut self, nth: usize) -> Result<u32, Option<Vec<u8>>> {
+    pub fn next(&mut self, nth: usize) -> Result<u32, Option<Vec<u8>>> {
         match self.frame() {
             Some(frame) => Err(Some(frame)),
             None if !self.is_ready() => Err(None),
@@ -138,9 +138,9 @@ impl CraftedPeers {
         if let Some(frame) = self.last.pop_front() {
             return Some(frame);
         }
-        while let Some(number) = self.turns.pop_front() {
+        while let Some(number) = self.order.pop_front() {
             if let Some(frame) = self.peers.get_mut(&number).and_then(CraftedPeer::frame) {
-                self.turns.push_back(number);
+                self.order.push_back(number);
                 return Some(frame);
             }
         }
@@ -152,7 +152,7 @@ impl CraftedPeers {
         let tcp = parse(frame)?;
         let number = *self.by_place.get(&addressee(frame, &tcp)?)?;
         self.get(number).on_frame(frame, &tcp);
-        self.turns.push_back(number);
+        self.order.push_back(number);
         Some(number)
     }
 }

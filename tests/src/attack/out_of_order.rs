@@ -37,14 +37,14 @@ impl Actor for OutOfOrder {
     }
 
     fn frame(&mut self, _scene: &Scene<'_>) -> Option<Vec<u8>> {
-        let number = match self.crafted.turn(self.sent as usize) {
+        let number = match self.crafted.next(self.sent as usize) {
             Ok(number) => number,
             Err(first) => return first,
         };
-        let turn = self.sent / PEERS;
+        let round = self.sent / PEERS;
         self.sent += 1;
         let peer = self.crafted.get(number);
-        let seq = peer.nxt.wrapping_add(SEGMENT + turn % WINDOW * SEGMENT);
+        let seq = peer.nxt.wrapping_add(SEGMENT + round % WINDOW * SEGMENT);
         Some(peer.data(seq, &[0xbd; SEGMENT as usize]))
     }
 

@@ -113,7 +113,7 @@ impl Actor for TooBig {
     }
 
     fn frame(&mut self, scene: &Scene<'_>) -> Option<Vec<u8>> {
-        let number = match self.crafted.turn(self.sent as usize / 2) {
+        let number = match self.crafted.next(self.sent as usize / 2) {
             Ok(number) => number,
             Err(first) => return first,
         };
@@ -122,15 +122,15 @@ impl Actor for TooBig {
             return self.crafted.frame();
         }
         self.sent += 1;
-        let turn = (self.sent / u64::from(2 * PEERS)) as u16;
+        let round = (self.sent / u64::from(2 * PEERS)) as u16;
         if self.sent.is_multiple_of(2) {
             // From just below the present MTU down to nothing, repeatedly.
-            let mtu = 1487 - turn % 1420;
+            let mtu = 1487 - round % 1420;
             let peer = self.crafted.get(number);
             let (here, first) = (peer.here, peer.heard.wrapping_sub(peer.inbox.len() as u32));
             return self.report(here, first, mtu);
         }
-        let flow = scene.flows[turn as usize % scene.flows.len()];
+        let flow = scene.flows[round as usize % scene.flows.len()];
         // Far from anything that is or was in flight: 2^31 away, plus up to 2^29.
         let seq = flow.ack.wrapping_add((1 << 31) + self.dice.below(1 << 29) as u32);
         self.report(SocketAddrV4::new(CLIENT, flow.port), seq, 576)

@@ -77,13 +77,13 @@ impl Actor for Tiny {
     }
 
     fn frame(&mut self, _scene: &Scene<'_>) -> Option<Vec<u8>> {
-        let number = match self.crafted.turn(self.sent as usize) {
+        let number = match self.crafted.next(self.sent as usize) {
             Ok(number) => number,
             Err(first) => return first,
         };
         self.counted = true;
         let at = self.sent as usize % PEERS as usize;
-        let turn = self.sent / u64::from(PEERS);
+        let round = self.sent / u64::from(PEERS);
         self.sent += 1;
         let (stag, to) = self.lent;
         let peer = self.crafted.get(number);
@@ -98,12 +98,12 @@ impl Actor for Tiny {
                 Some(peer.send_data(&[byte]))
             }
             Kind::OutOfOrder => {
-                let seq = peer.nxt.wrapping_add(3 + (turn % 20_000) as u32 * 3);
+                let seq = peer.nxt.wrapping_add(3 + (round % 20_000) as u32 * 3);
                 Some(peer.data(seq, &[0xbd]))
             }
             Kind::SmallMss => {
                 // One Read at a time, and acknowledgements of its response.
-                if self.whole <= turn / 64 {
+                if self.whole <= round / 64 {
                     self.whole += 1;
                     let size = if self.whole > 4 { 0 } else { 4096_u32.min(LENT as u32) };
                     if size > 0 {

@@ -124,18 +124,18 @@ impl Victim {
     }
 
     /// Polls the engine, and lets the server handle the events. Returns whether there was anything to do.
-    pub fn turn(&mut self, now: Instant) -> bool {
+    pub fn poll(&mut self, now: Instant) -> bool {
         let start = self.elapsed_ns();
         let (mut busy, counted) = (false, self.counted);
-        let mut turn = || {
+        let mut poll = || {
             busy = self.engine.poll_at(now);
             while let Some(event) = self.channel.poll() {
                 self.on_event(event);
             }
         };
         match counted {
-            None => turn(),
-            Some(beside) => beside.count(&mut turn),
+            None => poll(),
+            Some(beside) => beside.count(&mut poll),
         }
         self.cpu_ns += self.elapsed_ns() - start;
         if self.clock == Clock::Nominal {

@@ -145,7 +145,7 @@ impl Fill {
         let mut silent = 0;
         for _ in 0..TURNS {
             self.hosts.now_us += 1;
-            let busy = self.hosts.hosts[0].turn(self.hosts.now_us);
+            let busy = self.hosts.hosts[0].poll(self.hosts.now_us);
             let sent = self.hosts.hosts[0].socket.take_sent();
             silent = if busy || !sent.is_empty() { 0 } else { silent + 1 };
             frames.extend(sent.into_iter().filter(|frame| parse(frame).is_some_and(|tcp| !tcp.is_empty())));
@@ -161,7 +161,7 @@ impl Fill {
         for burst in frames.chunks(dp::BURST) {
             self.hosts.now_us += 1;
             burst.iter().for_each(|frame| self.hosts.hosts[1].socket.deliver(frame.clone()));
-            while self.hosts.hosts[1].turn(self.hosts.now_us) {}
+            while self.hosts.hosts[1].poll(self.hosts.now_us) {}
             // The receiver's acknowledgements of the hole never reach the sender.
             self.hosts.hosts[1].socket.take_sent();
         }
@@ -173,7 +173,7 @@ impl Fill {
         self.hosts.hosts[1].socket.deliver(missing);
         let start = Instant::now();
         while !self.complete()? {
-            if !self.hosts.hosts[1].turn(self.hosts.now_us) {
+            if !self.hosts.hosts[1].poll(self.hosts.now_us) {
                 return Err("the hole was filled, but a message is missing".into());
             }
         }

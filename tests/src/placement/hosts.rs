@@ -79,7 +79,7 @@ impl Host {
         })
     }
 
-    pub(crate) fn turn(&mut self, now_us: u64) -> bool {
+    pub(crate) fn poll(&mut self, now_us: u64) -> bool {
         self.engine.poll_at(Instant::from_micros(now_us as i64))
     }
 
@@ -114,7 +114,7 @@ impl Hosts {
     pub(crate) fn exchange(&mut self, see: &mut dyn FnMut(usize, &[u8])) {
         self.now_us += self.exchange_us;
         for side in [0, 1] {
-            self.hosts[side].turn(self.now_us);
+            self.hosts[side].poll(self.now_us);
             for frame in self.hosts[side].socket.take_sent() {
                 see(side, &frame);
                 self.hosts[1 - side].socket.deliver(frame);

@@ -235,7 +235,7 @@ impl Run {
             }
             let before = self.dropped();
             self.hosts.hosts[side].socket.deliver(frame);
-            self.turn(side)?;
+            self.poll(side)?;
             if let Some(number) = flow {
                 let refused = self.dropped() > before;
                 self.flows[number].arrived(now_us, refused)?;
@@ -245,7 +245,7 @@ impl Run {
         }
         for side in [0, 1] {
             if self.wakes[side].is_some_and(|at_us| at_us <= now_us) {
-                self.turn(side)?;
+                self.poll(side)?;
                 self.completions(side)?;
             }
         }
@@ -264,9 +264,9 @@ impl Run {
     }
 
     /// Polls one host, and puts the frames that it sends on the wire.
-    fn turn(&mut self, side: usize) -> Result<(), String> {
+    fn poll(&mut self, side: usize) -> Result<(), String> {
         let now_us = self.hosts.now_us;
-        let busy = self.hosts.hosts[side].turn(now_us);
+        let busy = self.hosts.hosts[side].poll(now_us);
         for bytes in self.hosts.hosts[side].socket.take_sent() {
             if side == 0
                 && let (Some(number), Some(tcp)) = (self.flow_of(&bytes), parse(&bytes))

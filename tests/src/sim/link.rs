@@ -401,8 +401,8 @@ impl Link {
 
     fn random_loss(&mut self, now_us: u64) -> Option<Occurrence> {
         let burst = self.plan.burst;
-        let turns = if self.bad { burst.leave_ppm } else { burst.enter_ppm };
-        self.bad ^= self.chance(now_us, turns);
+        let changes = if self.bad { burst.leave_ppm } else { burst.enter_ppm };
+        self.bad ^= self.chance(now_us, changes);
         if self.bad && self.chance(now_us, burst.loss_ppm) {
             return Some(Occurrence::LostInBurst);
         }

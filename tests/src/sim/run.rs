@@ -274,7 +274,7 @@ impl Run {
                 continue;
             }
             if due || !self.sockets[side].is_idle() {
-                self.turn(side)?;
+                self.poll(side)?;
             }
         }
         Ok(())
@@ -356,9 +356,9 @@ impl Run {
         cut_off
     }
 
-    fn turn(&mut self, side: usize) -> Result<(), String> {
+    fn poll(&mut self, side: usize) -> Result<(), String> {
         self.world.set_last_fault(self.last_fault_us.max(self.stalled_us));
-        let busy = self.world.turn(side, self.now_us, &mut self.watch)?;
+        let busy = self.world.poll(side, self.now_us, &mut self.watch)?;
         let stalled_us = self.stalled(side).0;
         let polls = &mut self.polls[side];
         if busy {

@@ -32,12 +32,12 @@ pub fn run(port: &mut dyn Port, address: IpCidr, task: &Task, ready: impl FnOnce
     let limit_us = task.limit.as_micros() as u64;
     while host.closed_us.is_none() {
         ensure!(host.clock.now_us() < limit_us, "not done after {:?}: {}", task.limit, host.describe());
-        if !host.turn()? {
+        if !host.poll()? {
             thread::sleep(IDLE_REST);
         }
     }
     while host.closed_us.is_some_and(|at| host.clock.now_us() < at + LINGER_US) {
-        host.turn()?;
+        host.poll()?;
         thread::sleep(IDLE_REST);
     }
     host.report()
@@ -127,7 +127,7 @@ impl<'a> Host<'a> {
     }
 
     /// Polls once. Returns whether anything was done.
-    fn turn(&mut self) -> Result<bool> {
+    fn poll(&mut self) -> Result<bool> {
         let mut incoming = Burst::new();
         let received = self.port.rx_burst(self.clock.now_us(), &mut incoming);
         let now = self.now();

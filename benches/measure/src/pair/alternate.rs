@@ -107,18 +107,18 @@ mod tests {
 
     #[test]
     fn each_side_has_as_many_turns_and_the_first_does_not_count() {
-        let turns = [std::cell::Cell::new(0_u64), std::cell::Cell::new(0)];
+        let calls = [std::cell::Cell::new(0_u64), std::cell::Cell::new(0)];
         let side = |nr: usize| {
-            let turns = &turns;
+            let calls = &calls;
             move |slice| {
-                turns[nr].set(turns[nr].get() + 1);
+                calls[nr].set(calls[nr].get() + 1);
                 std::thread::sleep(slice);
                 Ok(Rate { bytes: 1, time: slice })
             }
         };
         let [a, b] = alternate(Duration::from_millis(8), [&mut side(0), &mut side(1)]).unwrap();
-        assert_eq!([a.bytes + 1, b.bytes + 1], [turns[0].get(), turns[1].get()]);
-        assert_eq!(turns[0], turns[1]);
+        assert_eq!([a.bytes + 1, b.bytes + 1], [calls[0].get(), calls[1].get()]);
+        assert_eq!(calls[0], calls[1]);
         assert!(a.bytes >= 1, "{a:?}");
     }
 

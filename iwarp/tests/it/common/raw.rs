@@ -158,11 +158,11 @@ impl RawPair {
     #[allow(dead_code, reason = "for the fuzzing targets")]
     pub(crate) fn rest(&mut self, us: i64) -> usize {
         let end = self.now_us + us;
-        let mut turns = 1;
+        let mut polls = 1;
         while self.now_us < end && !self.poll_before(end) {
-            turns += 1;
+            polls += 1;
         }
-        turns
+        polls
     }
 
     /// Sends the ICMP message of a router for an IPv4 packet that is too long for its next link (RFC 1191).

@@ -137,8 +137,8 @@ fn an_engine_without_a_link_asks_for_few_turns() {
     pair.run_us(200_000);
     let before = pair.a.engine.counters().polls;
     pair.run_us(1_000_000);
-    let turns = pair.a.engine.counters().polls - before;
-    assert!(turns < 150, "{turns} turns in a second");
+    let polls = pair.a.engine.counters().polls - before;
+    assert!(polls < 150, "{polls} polls in a second");
 }
 
 #[test]

@@ -54,11 +54,11 @@ fn alone(pair: &mut Pair) -> (CmEventKind, i64, u64) {
 #[test]
 fn a_connection_whose_port_takes_nothing_ends_when_bytes_were_not_acknowledged_for_ten_seconds() {
     let (mut pair, _c, _regions) = writing(64);
-    let (kind, took_us, turns) = alone(&mut pair);
+    let (kind, took_us, polls) = alone(&mut pair);
     let error = Some(ConnectionError::Tcp(CloseReason::TimedOut));
     assert!(matches!(kind, CmEventKind::Disconnected { error: told, .. } if told == error), "{kind:?}");
     assert!((9_999_000..10_100_000).contains(&took_us), "{took_us}");
-    assert!(turns < 12_000, "{turns} turns");
+    assert!(polls < 12_000, "{polls} polls");
     let counters = pair.a.engine.counters();
     assert!(counters.port.tx_ring_full > 0);
     assert_eq!((counters.stack.path_mtu_black_holes, counters.stack.tx_cut_by_emss), (0, 0));
@@ -86,11 +86,11 @@ fn a_terminate_that_the_port_does_not_take_has_its_deadline() {
     }
     assert!(a.counters().port.tx_ring_full > 0);
     c.qp_a.modify(QpState::Terminate).unwrap();
-    let (kind, took_us, turns) = alone(&mut pair);
+    let (kind, took_us, polls) = alone(&mut pair);
     assert!(matches!(kind, CmEventKind::Disconnected { error: Some(_), .. }), "{kind:?}");
     // `EngineConfig::close_timeout`.
     assert!((4_999_000..5_100_000).contains(&took_us), "{took_us}");
-    assert!(turns < 7_000, "{turns} turns");
+    assert!(polls < 7_000, "{polls} polls");
 }
 
 #[test]
@@ -107,8 +107,8 @@ fn what_is_posted_while_there_is_no_buffer_is_sent_when_there_is_one() {
     while pair.now_us < end_us {
         pair.poll();
     }
-    let turns = pair.a.engine.counters().polls - before;
-    assert!(turns < 20_000, "{turns} turns");
+    let polls = pair.a.engine.counters().polls - before;
+    assert!(polls < 20_000, "{polls} polls");
     drop(held);
     for wr_id in 0..3 {
         let wc = pair.wc_a();

@@ -249,7 +249,7 @@ fn an_atomic_waits_for_all_before_it() {
             }
             assert_eq!((word(&stage.target, 0), word(&stage.local, LEN)), (6, 5), "frame {lost}");
         }
-        assert_eq!(early > 0, markers, "the word was written ahead of a hole in {early} turns");
+        assert_eq!(early > 0, markers, "the word was written ahead of a hole in {early} polls");
     }
 }
 

@@ -270,7 +270,7 @@ fn an_atomic_is_carried_out_in_its_turn() {
         waited += u32::from(fetched > 12 && expected == 1);
         word(&words, 0) == 3
     }));
-    assert!(waited > 3, "the Read Response took {waited} turns");
+    assert!(waited > 3, "the Read Response took {waited} polls");
     assert_eq!(peer.receive(), atomic_response(1, 1, 0));
     let mut heard = 0;
     while heard < LONG as usize {

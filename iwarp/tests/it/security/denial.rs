@@ -39,7 +39,7 @@ const FLOODS: [Flood; 7] = [
     Flood::Connects,
 ];
 
-/// Counts at the server after `TURNS` polls.
+/// Counts at the server after `POLLS` polls.
 #[derive(Debug)]
 struct Outcome {
     /// Writes of an honest client.
@@ -71,7 +71,7 @@ impl Work {
     }
 }
 
-const TURNS: u64 = 150;
+const POLLS: u64 = 150;
 /// Segments that the hostile client sends in a poll, as far as TCP takes them.
 const SEGMENTS: usize = 200;
 /// Bytes of an FPDU that answers a Read of nothing.
@@ -100,10 +100,10 @@ fn under(flood: Flood, honest_writes: usize) -> Outcome {
     let reads_at_a_time = u64::from(end.qp.query().ird.unwrap()) * ANSWER;
     let (mut pending, mut at, mut done, mut said) = (Vec::new(), 0, 0, (0, 0));
     let before = (world.raw.engine.counters(), heard(&world));
-    for turn in 0..TURNS {
-        if flood == Flood::Connects && turn % 4 == 0 {
+    for poll in 0..POLLS {
+        if flood == Flood::Connects && poll % 4 == 0 {
             world.raw.connect();
-        } else if flood == Flood::Connects && turn % 4 == 3 {
+        } else if flood == Flood::Connects && poll % 4 == 3 {
             world.raw.offer(&request(true));
         }
         for _ in 0..SEGMENTS {

@@ -162,11 +162,11 @@ fn a_send_queue_allocates_nothing_for_names() {
         |key| FastBind { stag: fast.stag(key), offset: 8, len: 8, access: ACCESS, base: Base::Zero };
     let before = allocations();
     for key in 0..100 {
-        let turn = queue.enter();
-        turn.bind_window(&bind(key), ME).unwrap();
-        turn.fast_register(&register(key), ME).unwrap();
-        turn.check_write(fast.stag(key), 0, 8, ME).unwrap().place(0, b"eight oc").unwrap();
-        turn.invalidate_local(fast.stag(key), ME).unwrap();
+        let guard = queue.enter();
+        guard.bind_window(&bind(key), ME).unwrap();
+        guard.fast_register(&register(key), ME).unwrap();
+        guard.check_write(fast.stag(key), 0, 8, ME).unwrap().place(0, b"eight oc").unwrap();
+        guard.invalidate_local(fast.stag(key), ME).unwrap();
     }
     assert_eq!(allocations(), before);
     drop(std::hint::black_box(Box::new(0)));

@@ -165,13 +165,13 @@ fn the_limit_event_comes_in_time_to_end_the_flood() {
     let memory = pair.a.pd.reg_mr(64, Access::empty()).unwrap();
     let qps = [&flood.qp_b, &victim.qp_b];
     let (mut ended, mut sent, mut told) = (false, 0, 0);
-    for turn in 0..400 {
+    for round in 0..400 {
         if !ended {
             for number in 0..BURST as u64 {
                 send(&flood.qp_a, &memory, number);
             }
         }
-        if turn % 10 == 0 {
+        if round % 10 == 0 {
             send(&victim.qp_a, &memory, sent);
             sent += 1;
         }
@@ -328,13 +328,13 @@ fn queue_pairs_of_two_engines_share_one_queue() {
     let listener = host.create_id(&channel_b);
     listener.listen(PORT, 8, Duration::from_secs(10)).unwrap();
     let mut now_us = 0;
-    let mut turn = || {
+    let mut poll_both = || {
         now_us += 10;
         for engine in &mut engines {
             engine.poll_at(Instant::from_micros(now_us));
         }
     };
-    turn();
+    poll_both();
     let mut ends = Vec::new();
     for net in 0..2_usize {
         let qp_a = pd_a.create_qp(&QpInit::new(&cq_a)).unwrap();
@@ -344,7 +344,7 @@ fn queue_pairs_of_two_engines_share_one_queue() {
         id.connect(&qp_a, format!("10.0.{net}.2:{PORT}").parse().unwrap(), &param).unwrap();
         let mut accepted = None;
         for _ in 0..10_000 {
-            turn();
+            poll_both();
             if let Some(event) = channel_b.poll()
                 && matches!(event.kind, CmEventKind::ConnectRequest { .. })
             {
@@ -365,7 +365,7 @@ fn queue_pairs_of_two_engines_share_one_queue() {
             ends.iter().for_each(|(qp_a, ..)| send(qp_a, &memory_a, sent));
             sent += 1;
         }
-        turn();
+        poll_both();
         while cq_a.poll_one().is_some() {}
         while let Some(wc) = cq_b.poll_one() {
             assert_eq!(wc.status, WcStatus::Success);

@@ -308,7 +308,7 @@ fn local_requests_of_one_poll_are_bounded() {
     while x.pair.b.cq.poll_one().is_some() {
         done += 1;
     }
-    assert!((1..=50).contains(&done), "{done} in one turn");
+    assert!((1..=50).contains(&done), "{done} in one poll");
     // The others complete by themselves.
     for _ in done..100 {
         assert_eq!(x.pair.wc_b().status, WcStatus::Success);

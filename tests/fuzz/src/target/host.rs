@@ -13,7 +13,7 @@ const BUFFERS: usize = 32;
 const BUFFER_BYTES: usize = 1600;
 
 /// Limit of polls while nothing happens.
-const REST_TURNS: usize = 20_000;
+const REST_POLLS: usize = 20_000;
 
 thread_local! {
     /// Kept between executions: each gives back all buffers, or fails. Only the old contents of buffers
@@ -143,7 +143,7 @@ impl Host {
     /// # Panics
     /// If the stack asks for more polls than it can need.
     pub(super) fn rest(&mut self, until_us: u64, mut seen: impl FnMut(&mut Self, Vec<u8>)) {
-        for _ in 0..REST_TURNS {
+        for _ in 0..REST_POLLS {
             for frame in self.sent() {
                 seen(self, frame);
             }
@@ -155,7 +155,7 @@ impl Host {
                 }
             }
         }
-        panic!("{REST_TURNS} turns until {} us, and more are asked for", self.now_us);
+        panic!("{REST_POLLS} polls until {} us, and more are asked for", self.now_us);
     }
 
     /// Checks that all packet buffers are back, and that the stack holds nothing but its neighbours.

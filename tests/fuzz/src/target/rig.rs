@@ -22,7 +22,7 @@ use raw::RawPair;
 const BUFFERS: usize = 32;
 
 /// Limit of polls until an unused engine is idle.
-const REST_TURNS: usize = 30_000;
+const REST_POLLS: usize = 30_000;
 
 fn wire() -> LinkConfig {
     LinkConfig { mbufs: BUFFERS, ring_frames: 128, ..LinkConfig::default() }
@@ -122,8 +122,8 @@ pub(super) fn pass(raw: &mut RawPair, us: i64) {
 
 /// Ends everything, and checks that nothing is left: objects, connections, packet buffers.
 pub(super) fn assert_all_given_back(mut raw: Box<RawPair>, us: i64) {
-    let turns = raw.rest(us);
-    assert!(turns < REST_TURNS, "{turns} turns until {} us", raw.now_us);
+    let polls = raw.rest(us);
+    assert!(polls < REST_POLLS, "{polls} polls until {} us", raw.now_us);
     for usage in raw.context.usage().all() {
         assert!(usage.used == 0 || usage.name.contains("event"), "{usage:?}");
     }

@@ -109,7 +109,7 @@ impl LiteHost {
         }
     }
 
-    pub(super) fn turn(&mut self, now_us: u64, watch: &mut Watch) -> Result<bool, String> {
+    pub(super) fn poll(&mut self, now_us: u64, watch: &mut Watch) -> Result<bool, String> {
         let now = Instant::from_micros(now_us as i64);
         let mut busy = false;
         if !self.started {

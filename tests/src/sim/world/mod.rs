@@ -62,7 +62,7 @@ pub trait World {
     ///
     /// # Errors
     /// The broken rule.
-    fn turn(&mut self, side: usize, now_us: u64, watch: &mut Watch) -> Result<bool, String>;
+    fn poll(&mut self, side: usize, now_us: u64, watch: &mut Watch) -> Result<bool, String>;
 
     /// When host `side` wants its next poll if nothing arrives before.
     fn next_us(&mut self, side: usize, now_us: u64) -> Option<u64>;

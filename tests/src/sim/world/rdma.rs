@@ -159,7 +159,7 @@ impl RdmaWorld {
 }
 
 impl World for RdmaWorld {
-    fn turn(&mut self, side: usize, now_us: u64, _watch: &mut Watch) -> Result<bool, String> {
+    fn poll(&mut self, side: usize, now_us: u64, _watch: &mut Watch) -> Result<bool, String> {
         let now = Instant::from_micros(now_us as i64);
         let mut busy = false;
         let before: Vec<u64> = self.connections.iter().map(|connection| connection.steps).collect();

@@ -203,7 +203,7 @@ impl SmoltcpHost {
         Ok(())
     }
 
-    pub(super) fn turn(&mut self, now_us: u64) -> Result<bool, String> {
+    pub(super) fn poll(&mut self, now_us: u64) -> Result<bool, String> {
         let mut busy = !self.started;
         if !self.started {
             self.start()?;

@@ -292,10 +292,10 @@ impl StreamWorld {
 }
 
 impl World for StreamWorld {
-    fn turn(&mut self, side: usize, now_us: u64, watch: &mut Watch) -> Result<bool, String> {
+    fn poll(&mut self, side: usize, now_us: u64, watch: &mut Watch) -> Result<bool, String> {
         match &mut self.hosts[side] {
-            StreamHost::Lite(host) => host.turn(now_us, watch),
-            StreamHost::Smoltcp(host) => host.turn(now_us),
+            StreamHost::Lite(host) => host.poll(now_us, watch),
+            StreamHost::Smoltcp(host) => host.poll(now_us),
         }
     }
 

@@ -64,7 +64,7 @@ fn losing() -> (Pair, Arc<Loss>) {
     (Testbed::new().hook_a(Arc::clone(&loss)).hosts(), loss)
 }
 
-fn turns(pair: &mut Pair) {
+fn poll_six_times(pair: &mut Pair) {
     for _ in 0..6 {
         let now_us = pair.now_us;
         pair.poll();
@@ -106,7 +106,7 @@ fn what_is_behind_a_hole_may_be_placed_and_is_not_delivered() {
             ];
             loss.begin();
             c.qp_a.post_send_list(&requests).unwrap();
-            turns(&mut pair);
+            poll_six_times(&mut pair);
             let mut seen = vec![0; 3000];
             target.read_at(0, &mut seen).unwrap();
             assert_eq!(seen, [vec![0; 2000], vec![2; 1000]].concat(), "the Send alone is placed");
@@ -144,10 +144,10 @@ fn connections_and_directions_do_not_wait_for_each_other() {
     }
     loss.begin();
     first.qp_a.post_send(&SendRequest::new(1, SendOp::Send, a.sge(2000, 1000))).unwrap();
-    turns(&mut pair);
+    poll_six_times(&mut pair);
     second.qp_a.post_send(&SendRequest::new(2, SendOp::Send, a.sge(2000, 1000))).unwrap();
     first.qp_b.post_send(&SendRequest::new(3, SendOp::Send, b.sge(2000, 1000))).unwrap();
-    turns(&mut pair);
+    poll_six_times(&mut pair);
     let received = |cq: &iwarp::verbs::CompletionQueue| -> Vec<u64> {
         let all = std::iter::from_fn(|| cq.poll_one());
         all.filter(|wc| wc.opcode == WcOpcode::Recv).map(|wc| wc.wr_id).collect()

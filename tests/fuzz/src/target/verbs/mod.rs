@@ -20,8 +20,8 @@ use crate::input::Input;
 const CALLS: usize = 96;
 
 /// Limit of polls of one program, and of its end.
-const TURNS: usize = 4000;
-const REST_TURNS: usize = 30_000;
+const POLLS: usize = 4000;
+const REST_POLLS: usize = 30_000;
 
 /// Time after which all timeouts have passed.
 const REST_US: i64 = 200_000_000;
@@ -29,7 +29,7 @@ const REST_US: i64 = 200_000_000;
 struct Run {
     sides: [Side; 2],
     now_us: i64,
-    turns: usize,
+    polls: usize,
 }
 
 /// One input.
@@ -37,7 +37,7 @@ pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let mut run = Run::open(&mut input);
     for _ in 0..CALLS {
-        if input.is_empty() || run.turns > TURNS {
+        if input.is_empty() || run.polls > POLLS {
             break;
         }
         run.call(&mut input);
@@ -60,7 +60,7 @@ impl Run {
             let engine = Box::new(Engine::new(&context, port, config).expect("an engine"));
             Side::new(engine, context, pool, ([10, 0, 0, number], PORT).into())
         });
-        let mut run = Self { sides, now_us: 0, turns: 0 };
+        let mut run = Self { sides, now_us: 0, polls: 0 };
         // Zeros create one of each, which most programs need.
         let mut plain = Input::new(&[]);
         for side in &mut run.sides {
@@ -70,15 +70,15 @@ impl Run {
         run.sides[1].listen();
         let remote = run.sides[1].address;
         run.sides[0].connect(input, remote);
-        run.turn(12);
+        run.poll(12);
         let [a, b] = &mut run.sides;
         b.answer(&mut plain, a);
-        run.turn(12);
+        run.poll(12);
         run
     }
 
-    fn turn(&mut self, turns: usize) {
-        for _ in 0..turns {
+    fn poll(&mut self, polls: usize) {
+        for _ in 0..polls {
             self.turn_before(i64::MAX);
         }
         self.sides.iter_mut().for_each(Side::look);
@@ -86,7 +86,7 @@ impl Run {
 
     /// Polls both; the time advances to `limit_us` at most. Returns whether neither has a deadline.
     fn turn_before(&mut self, limit_us: i64) -> bool {
-        self.turns += 1;
+        self.polls += 1;
         let now = Instant::from_micros(self.now_us);
         let busy = self.sides.iter_mut().fold(false, |busy, side| side.engine.poll_at(now) | busy);
         for side in &self.sides {
@@ -100,8 +100,8 @@ impl Run {
 
     /// Until `us` have passed, or neither side has a deadline.
     fn pass(&mut self, us: i64, most: usize) {
-        let (end_us, end_turns) = (self.now_us + us, self.turns + most);
-        while self.now_us < end_us && self.turns < end_turns && !self.turn_before(end_us) {}
+        let (end_us, end_turns) = (self.now_us + us, self.polls + most);
+        while self.now_us < end_us && self.polls < end_turns && !self.turn_before(end_us) {}
     }
 
     fn call(&mut self, input: &mut Input<'_>) {
@@ -132,7 +132,7 @@ impl Run {
             },
             22 | 23 => side.reap(),
             24 => self.pass(i64::from(input.size() % 10_000_000), 300),
-            few => self.turn(usize::from(few - 23)),
+            few => self.poll(usize::from(few - 23)),
         }
         self.sides.iter_mut().for_each(Side::look);
     }
@@ -144,19 +144,19 @@ impl Run {
             let _over = queues.qp.modify(QpState::Error);
         }
         for _ in 0..10 {
-            self.turn(3);
+            self.poll(3);
             self.sides.iter_mut().for_each(Side::reap);
         }
         for side in &mut self.sides {
             side.ledger.assert_settled();
             side.let_go();
         }
-        let before = self.turns;
-        self.pass(REST_US, REST_TURNS);
-        assert!(self.turns - before < REST_TURNS, "{} turns with nothing to do", self.turns - before);
+        let before = self.polls;
+        self.pass(REST_US, REST_POLLS);
+        assert!(self.polls - before < REST_POLLS, "{} polls with nothing to do", self.polls - before);
         self.sides.iter_mut().for_each(Side::look);
         self.sides.iter_mut().for_each(Side::let_go);
-        self.pass(REST_US, REST_TURNS);
+        self.pass(REST_US, REST_POLLS);
         for side in &self.sides {
             for usage in side.context.usage().all() {
                 assert!(usage.used == 0, "{usage:?}");
