@@ -1,4 +1,4 @@
-//! Listening ports: who may connect, and the half-open connections of each.
+//! Listening ports: the addresses that may connect, and the half-open connections of each port.
 //!
 //! The listener's user may block an address for a while because its connections lead nowhere. Its SYNs
 //! are then dropped before they cost anything. Hosts that share the address with the culprit are
@@ -17,18 +17,18 @@ pub enum ListenError {
     /// `Limits::listeners` reached.
     #[error("no free listener (limit {0})")]
     NoListener(usize),
-    /// Somebody listens there already.
-    #[error("port {0} is being listened on")]
+    /// The port has a listener already.
+    #[error("port {0} has a listener already")]
     InUse(u16),
 }
 
-/// Configuration of a listener. The default admits everybody, limited only by
+/// Configuration of a listener. The default accepts connections from all addresses, limited only by
 /// [`Limits::backlog`](crate::Limits::backlog).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListenConfig {
     /// Most connections that are not established yet; `None`: `Limits::backlog`, which is never
     /// exceeded. Beyond it SYNs get cookies, with [`Limits::syn_cookies`](crate::Limits::syn_cookies).
-    /// With 0 nobody connects.
+    /// With 0 no connection is accepted, not even by a cookie.
     pub half_open: Option<usize>,
     /// Most half-open connections from one address; `None`: no limit of its own.
     pub half_open_per_address: Option<usize>,

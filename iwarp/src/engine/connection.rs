@@ -60,7 +60,7 @@ pub(super) struct Connection {
     admitted: Option<Admitted>,
     user: User,
     phase: Phase,
-    /// What goes before the first FPDU. The last of it may be sent in Full Operation.
+    /// Bytes to send before the first FPDU. The last of them may be sent in Full Operation.
     pre_fpdu: PreFpdu,
     timers: Timers,
     /// Bytes that the peer had acknowledged when the deadline of the close was set.
@@ -93,7 +93,7 @@ enum Phase {
     Ended(Option<Arc<QpShared>>),
 }
 
-/// What has become of a connection's turn to send.
+/// The result of [`Connection::transmit`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Transmitted {
     /// There is nothing more to send, or TCP takes no more for now and will say when it does.
@@ -219,7 +219,7 @@ impl Connection {
     /// The peer has sent FIN.
     pub(super) fn on_peer_closed(&mut self, io: &mut Io) {
         // RFC 5041 sections 3 and 6.2.1 (DDP-040, DDP-041, DDP-153): a FIN ends the one stream and its
-        // connection. What is posted is sent, and then our half is closed gracefully, too.
+        // connection. The posted requests are sent, then our half is closed gracefully as well.
         match &mut self.phase {
             Phase::FullOperation(full) => {
                 if full.failed {
@@ -305,7 +305,7 @@ impl Connection {
 
     // ---- time ----
 
-    /// A deadline has passed. It may be an old one.
+    /// A deadline has passed. It may have been moved since.
     pub(super) fn on_time(&mut self, io: &mut Io) {
         if self.timers.take_due(io.now) {
             self.on_deadline(io);
@@ -334,7 +334,7 @@ impl Connection {
         }
     }
 
-    /// The connection is established: its age begins, and the idle timeout counts.
+    /// The connection is established: starts the clock of its age, and the idle timeout.
     fn set_established(&mut self, io: &Io, idle_timeout: Option<Duration>) {
         if let Some(id) = self.user.id() {
             id.set_established(io.now_us());

@@ -462,9 +462,9 @@ impl Core {
 
     // ---- connections by slot ----
 
-    /// Adds a connection. Its slot is free here too, since TCP's events are handled right after each step in
-    /// which TCP may end a connection: the user of a connection that has ended is told before another
-    /// connection gets the slot.
+    /// Adds a connection. TCP has a free slot of the same number, and so has the engine: it handles TCP's
+    /// events right after each step in which TCP may end a connection. So the user of an ended connection
+    /// gets its event before another connection gets the slot.
     fn insert(&mut self, connection: Connection) {
         let slot = connection.conn().slot();
         if self.connections.len() <= slot {
@@ -474,7 +474,7 @@ impl Core {
         self.connections[slot] = Some(Box::new(connection));
         self.connection_count += 1;
         self.io.shared.set_connections(self.connection_count);
-        // What the queue pair's user has asked for before its slot was known rang the doorbell of no slot.
+        // Asks that the user made before the slot was known rang no doorbell.
         self.with(slot, |connection, io| connection.activate(io));
     }
 

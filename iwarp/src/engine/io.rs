@@ -45,7 +45,7 @@ impl Io {
     pub(super) fn count_peer_failure(&mut self, listener: &Arc<CmShared>, address: IpAddr) {
         let (now, tcp) = (self.now, &mut self.tcp);
         if let Some(listener) = self.listeners.iter_mut().find(|known| Arc::ptr_eq(&known.id, listener))
-            && let Some(until) = listener.rate.blame(now, address)
+            && let Some(until) = listener.rate.count_failure(now, address)
         {
             tcp.block_address(now, listener.tcp, address, until);
         }

@@ -119,7 +119,7 @@ mod tests {
         for (break_it, found) in broken {
             let mut scheduler = TxScheduler::new(3);
             scheduler.begin(0);
-            scheduler.go_on(1);
+            scheduler.requeue(1);
             scheduler.check().unwrap();
             break_it(&mut scheduler);
             assert_eq!(scheduler.check(), Err(found.into()));

@@ -143,8 +143,8 @@ pub enum RegisterError {
     Forked,
     /// Peers of another protection domain may write to the same memory, and the table forbids such overlap.
     #[error(
-        "{writers} STags of other protection domains let peers write to this memory: end them first, or allow it \
-         (ContextConfig::strict_overlap)"
+        "{writers} STags of other protection domains let peers write to this memory: deregister them first, \
+         or allow it (ContextConfig::strict_overlap)"
     )]
     Overlap {
         /// Number of these STags.

@@ -35,7 +35,7 @@ impl TerminateCode {
     }
 }
 
-/// What the owner of the connection has to do about an [`MpaError`].
+/// The duty of the owner of the connection after an [`MpaError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Send a Terminate with [`MpaError::terminate_code`], then close. A responder that has received no valid
@@ -54,17 +54,17 @@ pub enum StartupFault {
     #[error(transparent)]
     Malformed(#[from] Malformed),
     /// This end does not implement the revision, or it is not allowed in a Reply to this Request.
-    #[error("revision {0} is not spoken here")]
+    #[error("revision {0} is not supported")]
     Revision(u8),
     /// An enhanced Request while enhanced startup is off (RFC 6581 section 10), or an enhanced Reply to an
     /// unenhanced Request.
-    #[error("enhanced startup was not asked for")]
+    #[error("enhanced startup is off or was not requested")]
     NotEnhanced,
     /// An unenhanced Reply to a peer-to-peer Request. The responder has not agreed to an RTR.
-    #[error("the peer does not speak peer-to-peer startup")]
+    #[error("the peer does not support peer-to-peer startup")]
     NoPeerToPeer,
     /// More private data than the listener accepts.
-    #[error("{got} bytes of private data, {max} are admitted here")]
+    #[error("{got} bytes of private data; at most {max} are accepted")]
     PrivateData {
         /// Bytes in the Request.
         got: usize,
@@ -72,13 +72,13 @@ pub enum StartupFault {
         max: usize,
     },
     /// The Request asks for markers, and the listener refuses that.
-    #[error("the peer asks for markers, which are refused here")]
+    #[error("the peer asks for markers, which this listener refuses")]
     Markers,
     /// Out-of-order bytes further ahead than the startup exchange can explain.
-    #[error("bytes far ahead of a startup frame that is not whole")]
+    #[error("bytes too far ahead of an incomplete startup frame")]
     FarAhead,
     /// Bytes after a startup frame whose sender has to wait before it sends more.
-    #[error("bytes behind a startup frame, where none may be sent yet")]
+    #[error("bytes after a startup frame, before its sender may send any")]
     EarlyBytes,
 }
 
@@ -86,7 +86,7 @@ pub enum StartupFault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum MpaError {
     /// Code 1: TCP ended inside an FPDU or a startup frame.
-    #[error("the TCP connection ended in the middle")]
+    #[error("the TCP connection ended inside an FPDU or a startup frame")]
     Closed,
     /// Code 2: the CRC of the FPDU at this position does not match.
     #[error("CRC mismatch in the FPDU at {position}")]
@@ -113,7 +113,7 @@ pub enum MpaError {
     #[error("a defect in the reception of FPDUs")]
     Defect,
     /// Code 6: the peer's ORD is above the IRD that this end can serve.
-    #[error("the peer wants {wanted} inbound reads, {available} can be served")]
+    #[error("the peer asks for {wanted} inbound Reads; {available} can be served")]
     InsufficientIrd {
         /// The peer's ORD.
         wanted: u16,

@@ -6,7 +6,7 @@ use super::super::io::Io;
 use super::{Attempt, Connection, Phase};
 use crate::rdmap::stream::Waiting;
 
-/// What a connection has taken of what all share.
+/// The slots of shared slabs that a connection holds.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Holdings {
     pub(in crate::engine) buffers: usize,
@@ -15,7 +15,7 @@ pub(in crate::engine) struct Holdings {
 }
 
 impl Connection {
-    /// Whether it is as it must be between any two calls; for tests.
+    /// Checks the invariants of the connection; for tests.
     pub(in crate::engine) fn check(&self, io: &Io) -> Check<Holdings> {
         let mut holdings = Holdings::default();
         match &self.phase {

@@ -17,7 +17,7 @@ use super::{Connection, Phase, Transmitted};
 /// A connection in Full Operation.
 pub(super) struct FullOperation {
     pub(super) stream: Box<Stream>,
-    /// What to announce when the peer's first FPDU, its RTR, has come.
+    /// The event for the user when the peer's first FPDU, its RTR, has come.
     on_rtr: Option<Box<Announcement>>,
     /// FIN follows when everything is sent.
     pub(super) draining: bool,
@@ -35,7 +35,7 @@ impl FullOperation {
     }
 }
 
-/// What the user is told when the connection is established.
+/// The contents of the event that the connection is established.
 pub(super) struct Announcement {
     pub(super) negotiated: Negotiated,
     pub(super) idle_timeout: Option<Duration>,

@@ -17,7 +17,7 @@ use super::streaming_mode::StreamingMode;
 use super::timers::Timers;
 use super::{Attempt, Connection, Phase, Reassembly, duration};
 
-/// What follows the handshake of a connection that this end opens.
+/// The next step of a connection that this end opens, after the TCP handshake.
 pub(super) enum Opening {
     /// MPA startup, with this Request.
     Startup { initiating: Initiating, request: Vec<u8> },

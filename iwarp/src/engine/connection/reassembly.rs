@@ -47,7 +47,7 @@ impl Reassembly {
         self.held.check(slab)
     }
 
-    /// Refuses a byte that is further ahead than startup explains.
+    /// Refuses bytes further than [`MAX_AHEAD`] ahead of the frontier.
     pub(super) fn check_ahead(&self, offset: u64) -> Result<(), ConnectionError> {
         if offset > self.next + MAX_AHEAD {
             return Err(ConnectionError::Startup(StartupFault::FarAhead));
@@ -75,7 +75,7 @@ impl Reassembly {
     pub(super) fn pop_rest(&mut self, slab: &mut HeldSlab) -> Option<Rest> {
         let HeldBuf { start: offset, buf, ahead, .. } = self.held.pop(slab)?;
         let frontier = self.frontier;
-        // It came ahead of the frontier and is in order now: nobody else releases these bytes.
+        // It came ahead of the frontier and is in order now: its bytes are released only here.
         let released = if ahead && offset < frontier { buf.len() } else { 0 };
         Some(Rest { offset, buf, frontier, released })
     }

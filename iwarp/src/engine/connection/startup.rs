@@ -208,7 +208,8 @@ impl Connection {
             }
             // The user has decided, or knows that it is too late.
             Reject::ByUser { stays_open: false, .. } | Reject::NotInTime => self.user = User::Done,
-            // A connection of a listener has no user yet. Another one's is told when it is closed.
+            // A connection that a listener accepted has no user yet. Otherwise the user gets the error when
+            // the connection closes.
             Reject::Markers if matches!(self.user, User::Unaware) => {}
             Reject::Markers => self.report.add(ConnectionError::Startup(StartupFault::Markers)),
             Reject::Insufficient { error, .. } => self.report.add(ConnectionError::Stream(error)),
@@ -338,9 +339,9 @@ impl Connection {
 
 /// Why a Request is rejected.
 pub(in crate::engine) enum Reject<'a> {
-    /// The user wants that. `stays_open`: the TCP connection returns to streaming mode.
+    /// The user rejects it. `stays_open`: the TCP connection returns to streaming mode.
     ByUser { private_data: &'a [u8], stays_open: bool },
-    /// The user has not decided in time, and knows that.
+    /// The decision timeout has passed, and the user has got an event for that.
     NotInTime,
     /// The Request asks for markers, and the listener refuses that.
     Markers,

@@ -55,8 +55,8 @@ impl StreamingMode {
             // Another thread of the user has closed the connection at the same time.
             return Some(ConnectionError::Tcp(CloseReason::Aborted));
         }
-        // No Reply and no FPDU can follow the peer's FIN. Were startup to begin, nothing would end it: TCP
-        // reports a FIN once.
+        // No Reply and no FPDU can follow the peer's FIN. TCP reports a FIN only once, so nothing would end
+        // a startup that begins after it.
         self.peer_closed.then_some(ConnectionError::PeerClosed)
     }
 
@@ -164,7 +164,7 @@ impl Connection {
         }
     }
 
-    /// Sends a startup frame, after what is to be sent before it.
+    /// Sends a startup frame, behind the bytes that are queued already.
     pub(super) fn send_frame(&mut self, io: &mut Io, bytes: &[u8]) {
         self.pre_fpdu.push_frame(bytes);
         self.begin_to_send(io);

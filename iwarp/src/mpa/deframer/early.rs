@@ -141,7 +141,7 @@ fn walk(mut start: FpduStart, deframer: &mut Deframer, slab: &HeldSlab) -> Walk 
         let Some(extent) = Extent::read(wire, start.position, framing) else {
             return Walk::Incomplete;
         };
-        // It may be placed already. Its bytes may be freed then.
+        // The FPDU may have been placed already, and its bytes freed.
         if let Some(id) = slab.early.last_at(deframer.early, extent.end - 1)
             && let Some(early) = slab.early.at(id)
             && early.end > extent.start

@@ -44,11 +44,11 @@ impl HeldSlab {
         (self.early.used(), self.early.capacity())
     }
 
-    /// Whether the lists of all connections have so many buffers and early FPDUs, and no slot is lost; for
-    /// tests.
+    /// Checks that the lists of all connections have `buffers` buffers and `early` early FPDUs, and that no
+    /// slot is lost; for tests.
     ///
     /// # Errors
-    /// What does not hold.
+    /// The first invariant that does not hold.
     #[doc(hidden)]
     pub fn check(&self, buffers: usize, early: usize) -> Check {
         self.buffers.check(buffers).map_err(|what| format!("held buffers: {what}"))?;
@@ -188,16 +188,16 @@ impl HeldList {
         std::iter::from_fn(|| self.pop(slab)).map(|held| held.unreleased()).sum()
     }
 
-    /// Whether its buffers are in order and count as they should; for tests. Returns how many there are.
+    /// Checks the order of its buffers and their counters; for tests. Returns how many buffers there are.
     ///
     /// # Errors
-    /// What does not hold.
+    /// The first invariant that does not hold.
     #[doc(hidden)]
     pub fn check(&self, slab: &HeldSlab) -> Check<usize> {
         let count = slab.buffers.check_list(self.list)?;
         let mut pinned = 0;
         for held in self.iter(slab) {
-            ensure!(held.placed < held.buf.len(), "nothing of it is waited for: {held:?}");
+            ensure!(held.placed < held.buf.len(), "every byte of a held buffer is placed: {held:?}");
             ensure!(held.ahead == (held.pinned > 0), "{} bytes pinned: {held:?}", held.pinned);
             pinned += held.pinned;
         }
@@ -373,7 +373,7 @@ fn buffer_bytes(buf: &Mbuf) -> usize {
 }
 
 /// Cuts the bytes off `buf` that `list` covers already, up to the first run of new bytes. Returns the run
-/// with its start and the slot before it; `None` if nothing is new. What follows that run in `buf` is
+/// with its start and the slot before it; `None` if nothing is new. Bytes of `buf` behind that run are
 /// dropped.
 ///
 /// TCP never hands up a byte twice. If it did, this would keep a duplicate from replacing bytes that were

@@ -83,7 +83,7 @@ impl<'a> Ulpdus<'a> {
     /// The next ULPDU; `None` when there are no more.
     ///
     /// # Errors
-    /// Code 2 or 3 of the FPDU at the frontier, or code 5 when there is no slot for the rest of the buffer, or
+    /// Code 2 or 3 of the FPDU at the frontier. Code 5 when there is no slot for the rest of the buffer, or
     /// for a defect of this code.
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot lend")]
     #[inline]

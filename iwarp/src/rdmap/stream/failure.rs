@@ -11,9 +11,8 @@ pub(crate) enum Failure {
     /// An error found here: the peer gets a Terminate.
     Here(Terminate),
     /// An error found here in a correct message of the peer, or in the answer to one, because memory was
-    /// revoked while it was in use: the peer gets a Terminate. Our user has revoked it. (A peer may do so
-    /// too, by a Send with Invalidate behind its own Read. Nothing here tells the two apart, and the peer
-    /// has the benefit of the doubt.)
+    /// revoked while it was in use: the peer gets a Terminate. It counts as a fault of our user. (A peer may
+    /// revoke memory too, by a Send with Invalidate behind its own Read. Nothing here tells the two apart.)
     User(Terminate),
     /// The peer's Terminate.
     Peer(Terminate),

@@ -110,8 +110,8 @@ impl Stream {
     /// Receives bytes of the peer's stream: places, delivers and completes. Returns how many bytes that were
     /// handed up ahead of the frontier are no longer held.
     ///
-    /// Never inlined: together with its one caller it needs more registers than there are, some 3 % of the
-    /// instructions of a small FPDU.
+    /// Never inlined: in its one caller the compiler would have to spill registers, which costs some 3 % of
+    /// the instructions of a small FPDU.
     #[inline(never)]
     pub(crate) fn receive(
         &mut self,
@@ -209,8 +209,8 @@ impl Stream {
         self.common.progress
     }
 
-    /// Whether what it holds is as it must be between any two calls; for tests. Returns the slots that it has
-    /// taken of `held` (buffers, and early FPDUs), and the requests that wait.
+    /// Checks the invariants; for tests. Returns the slots of `held` that the stream uses (buffers, and early
+    /// FPDUs), and its waiting requests.
     pub(crate) fn check(&self, held: &HeldSlab, pool: &RequestPool) -> Check<((usize, usize), Waiting)> {
         let slots = self.deframer.check(held)?;
         let bound = self.inbound.check(self.common.extensions)?;
@@ -241,10 +241,10 @@ impl Stream {
         self.outbound.terminate(terminate);
     }
 
-    /// Completes all started requests, oldest first: with success where they are done, else in error. The
-    /// queue pair flushes the requests that are still queued. A request that is known to be the cause has its
-    /// own status. The oldest other one gets `first`. (Where a cause is known the failure is ours, and
-    /// `first` of [`Outcome`](crate::queues::Outcome) blames no other request.)
+    /// Completes all started requests, oldest first: those that are done with success, the others in error.
+    /// The queue pair flushes the requests that are still queued. A request that is known to be the cause has
+    /// its own status. The oldest other one gets `first`. (If the cause is known, the failure is ours, and
+    /// `first` of [`Outcome`](crate::queues::Outcome) is a flush error.)
     pub(crate) fn complete_started(
         &mut self,
         pool: &mut RequestPool,

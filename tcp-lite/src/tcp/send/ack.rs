@@ -1,13 +1,13 @@
 //! An acknowledgement arrives: the peer's window, SACK blocks, the send queue, round-trip times (RFC
 //! 9293 section 3.10.7.4, RFC 2018, RFC 2883, RFC 7323 section 4). Loss recovery is in `recovery.rs`.
 //!
-//! What describes one acknowledgement:
+//! The types that describe one acknowledgement:
 //!
-//! | type | what it says | made by | used by |
+//! | type | contents | made by | used by |
 //! |---|---|---|---|
 //! | [`AckInfo`] | the fields of its segment | `connection/input.rs` | [`SendHalf::on_ack`] |
 //! | [`Handshake`] | the fields of the one that establishes the connection | `connection/open.rs` | [`SendHalf::establish`] |
-//! | [`PriorSendState`] | how things stood before it | `on_ack` | `on_ack`, `recovery.rs` |
+//! | [`PriorSendState`] | the state before it | `on_ack` | `on_ack`, `recovery.rs` |
 //! | [`AckSample`] | what it newly says of the send queue | `queue` | `recovery.rs` and its algorithms |
 //! | [`AckKind`] | whether it is a duplicate, and echoes marks | `on_ack` | `recovery.rs` |
 //! | `congestion::Ack` | how the window may grow by it | `recovery.rs` | congestion control |
@@ -104,7 +104,7 @@ impl SendHalf {
         self.timers.on_established(ctx.now);
     }
 
-    /// The peer sent a segment from below RCV.NXT: a duplicate, or a probe. (What is acceptable comes by
+    /// The peer sent a segment from below RCV.NXT: a duplicate, or a probe. (Acceptable segments go to
     /// [`on_ack`](Self::on_ack).)
     #[inline]
     pub(in crate::tcp) fn on_heard(&mut self) {

@@ -29,10 +29,10 @@ impl SendHalf {
     /// Sets the timer that is due first. A running persist timer keeps running, but not for longer than
     /// it would be set to now.
     ///
-    /// To be called after everything that changes what is outstanding or queued, or when it was sent: after
-    /// a segment that arrived or was sent, a push, a timer that ran, the open, and when the link is back.
-    /// What only asks for a transmission (a SYN, a probe, segments marked lost because a router reports that
-    /// they are too large) leaves the timer as it is: it is set when that transmission has left.
+    /// To be called after each change of the outstanding or queued segments, or of the times at which they
+    /// were sent: after a segment that arrived or was sent, a push, a timer that ran, the open, and when the
+    /// link is back. A mere request for a transmission (a SYN, a probe, segments marked lost because a router
+    /// reports that they are too large) leaves the timer alone: it is set when that transmission is sent.
     pub(in crate::tcp) fn arm(&mut self, ctx: &Ctx<'_>) {
         let wanted = if self.queue.outstanding() > 0 {
             self.flight_deadline(ctx)

@@ -38,7 +38,7 @@ impl SendHalf {
         }
     }
 
-    /// The pool of large buffers, if so many segments are queued that the next one may be in one.
+    /// The pool of large buffers, once enough segments are queued to use it.
     #[inline]
     fn bulk_pool<'a>(&self, ctx: &Ctx<'a>) -> Option<&'a Mempool> {
         ctx.bulk_pool.filter(|_| self.queue.queued() >= BULK_SEGMENTS * u64::from(self.path.emss()))

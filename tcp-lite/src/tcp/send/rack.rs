@@ -96,8 +96,8 @@ impl Rack {
     }
 
     /// The reordering window: how long a segment may be overtaken before it counts as lost (step 4).
-    pub(super) fn reordering_window(&self, circumstances: &Circumstances) -> Duration {
-        let Circumstances { recovering, sacked_segments, min_rtt_us, srtt_us } = *circumstances;
+    pub(super) fn reordering_window(&self, circumstances: &ReorderingInputs) -> Duration {
+        let ReorderingInputs { recovering, sacked_segments, min_rtt_us, srtt_us } = *circumstances;
         if !self.reordering_seen && (recovering || sacked_segments >= DUP_THRESHOLD) {
             return Duration::ZERO;
         }
@@ -113,19 +113,20 @@ impl Rack {
 
     /// When an overtaken transmission, or one whose segment timed out, counts as lost.
     pub(super) fn lost_at(&self, sent_at: Instant, window: Duration) -> Instant {
-        sent_at + self.patience(window)
+        sent_at + self.loss_delay(window)
     }
 
-    /// How long after its transmission such a segment counts as lost: a round trip and the reordering window.
+    /// The time after its transmission at which an overtaken segment counts as lost: a round trip and the
+    /// reordering window.
     #[inline]
-    pub(super) fn patience(&self, window: Duration) -> Duration {
+    pub(super) fn loss_delay(&self, window: Duration) -> Duration {
         Duration::from_micros(u64::from(self.rtt_us)) + window
     }
 }
 
-/// What the reordering window depends on besides RACK's own state.
+/// Inputs of the reordering window besides RACK's own state.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Circumstances {
+pub(super) struct ReorderingInputs {
     /// Recovery is in progress.
     pub(super) recovering: bool,
     /// Segments selectively acknowledged.
@@ -158,8 +159,8 @@ mod tests {
         sample
     }
 
-    const CALM: Circumstances =
-        Circumstances { recovering: false, sacked_segments: 1, min_rtt_us: 400, srtt_us: 500 };
+    const CALM: ReorderingInputs =
+        ReorderingInputs { recovering: false, sacked_segments: 1, min_rtt_us: 400, srtt_us: 500 };
 
     #[test]
     fn only_what_was_sent_before_the_latest_arrival_is_overtaken() {
@@ -179,14 +180,14 @@ mod tests {
         let mut rack = Rack::new();
         let window = |rack: &Rack, circumstances| rack.reordering_window(&circumstances).total_micros();
         assert_eq!(window(&rack, CALM), 100);
-        assert_eq!(window(&rack, Circumstances { sacked_segments: 3, ..CALM }), 0);
-        assert_eq!(window(&rack, Circumstances { recovering: true, ..CALM }), 0);
+        assert_eq!(window(&rack, ReorderingInputs { sacked_segments: 3, ..CALM }), 0);
+        assert_eq!(window(&rack, ReorderingInputs { recovering: true, ..CALM }), 0);
         assert!(!rack.on_ack(at(10), &sample(&[(1, 300)])));
         assert!(!rack.on_ack(at(11), &sample(&[(1, 300)])), "the same, which the peer had taken back");
         assert!(!rack.on_ack(at(11), &sample(&[(1, 400), (1, 500)])), "in order");
         assert!(rack.on_ack(at(12), &sample(&[(1, 200)])), "below what arrived before");
         assert!(!rack.on_ack(at(13), &sample(&[(1, 100)])), "known already");
-        assert_eq!(window(&rack, Circumstances { recovering: true, sacked_segments: 9, ..CALM }), 100);
+        assert_eq!(window(&rack, ReorderingInputs { recovering: true, sacked_segments: 9, ..CALM }), 100);
     }
 
     #[test]

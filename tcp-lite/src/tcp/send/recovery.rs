@@ -11,7 +11,7 @@ use super::ack_sample::AckSample;
 use super::frto::{AckState, Frto};
 use super::prr::Prr;
 use super::queue::Detected;
-use super::rack::{Circumstances, DUP_THRESHOLD};
+use super::rack::{DUP_THRESHOLD, ReorderingInputs};
 use super::{Pending, Phase, SendHalf};
 use crate::tcp::congestion::{Ack, CongestionControl, Timeout, initial_window, saturated};
 use crate::tcp::ctx::Ctx;
@@ -132,7 +132,7 @@ impl SendHalf {
     }
 
     fn run_frto(&mut self, ctx: &Ctx<'_>, sample: &AckSample, dup_ack: bool) -> bool {
-        let standing = Standing {
+        let standing = AckState {
             una: self.queue.una(),
             recovery_point: self.recovery.recovery_point,
             sack: self.agreed.sack,
@@ -223,7 +223,7 @@ impl SendHalf {
 
     /// How long RACK lets a segment be overtaken.
     pub(super) fn reordering_window(&self) -> Duration {
-        self.rack.reordering_window(&Circumstances {
+        self.rack.reordering_window(&ReorderingInputs {
             recovering: self.recovery.phase != Phase::Open,
             sacked_segments: self.queue.sacked_segments(),
             min_rtt_us: self.rtt.min_rtt_us(),
@@ -320,7 +320,7 @@ impl SendHalf {
         if !self.agreed.sack {
             return ctx.now;
         }
-        ctx.now - self.rack.patience(self.reordering_window())
+        ctx.now - self.rack.loss_delay(self.reordering_window())
     }
 
     fn forget_loss_probe(&mut self) {

@@ -11,12 +11,11 @@
 //!   of the pool's buffers free, the connections that hold most memory are asked, each for at most half of
 //!   what it holds, until 3/4 of the limit are used or a quarter of the pool is free. Each gives up the
 //!   bytes furthest from its frontier. If these are the new segment of the connection that holds most,
-//!   that segment is refused and nobody is asked. So no connection keeps memory by having come first, and
-//!   a connection with a small hole makes progress.
-//!   What is asked for reaches below the point at which asking begins, so that the next segment does not
-//!   ask again.
+//!   that segment is refused and no connection is asked. So no connection keeps memory merely because it
+//!   came first, and a connection with a small hole makes progress. The requests free memory to below the
+//!   point at which they begin, so that the next segment causes no new one.
 //! - At the limit itself, or with less than an eighth of the buffers free, new segments are refused, as
-//!   if they had been lost: the users did not, or could not, give up what they were asked for.
+//!   if they had been lost: the users did not, or could not, give up enough.
 //!
 //! Bytes that were given up count as not received: they leave the ranges and the SACK blocks, and may
 //! come again. Memory is counted in bytes of packet buffers where the user reports them, and else in
@@ -221,7 +220,7 @@ impl OutOfOrderSlab {
         asked
     }
 
-    /// Whether no connection keeps more than that of this set.
+    /// Whether no connection is charged more than the one of this set.
     pub(in crate::tcp) fn is_charged_most(&self, key: RangesKey) -> bool {
         let charged = self.holders[key.record()].charged;
         self.holders.iter().all(|holder| holder.charged <= charged)

@@ -188,12 +188,12 @@ impl Pages {
             let found = segments.get(&nr).copied().unwrap_or(0);
             ensure!(record.segments == found, "page {nr} counts {} segments of {found}", record.segments);
             let is_open = open.iter().any(|key| key.record() == nr);
-            ensure!(found > 0 || is_open, "page {nr} is there for nobody");
+            ensure!(found > 0 || is_open, "page {nr} has no segment and is not open");
         }
         let small = self.records.iter().filter(|(_, record)| record.kind == PageKind::Small).count();
         ensure!(self.small == small, "{} small pages counted of {small}", self.small);
         let lost = open.iter().find(|key| !self.records.contains(key.record()));
-        ensure!(lost.is_none(), "{lost:?} is open and not there");
+        ensure!(lost.is_none(), "open page {lost:?} is not in the slab");
         Ok(())
     }
 

@@ -7,8 +7,8 @@ use arrayvec::ArrayVec;
 
 use crate::invariant::{Check, ensure};
 
-/// Most ranges (and so holes) of a connection. Bytes that would need another range are dropped. It
-/// bounds the memory of a connection with a hole, and the time to search.
+/// Most ranges (and so holes) of a connection: 1.5 KiB of memory, and a search over 64 entries at most. Bytes
+/// that would need another range are dropped.
 pub(in crate::tcp) const MAX_RANGES: usize = 64;
 
 /// Received bytes `start..end` that do not touch the frontier or another range.

@@ -212,7 +212,7 @@ impl Delivery<'_> {
 }
 
 impl ReceivedUlpdu<'_, '_> {
-    /// Cold, as is all that makes a failure: nothing of it belongs in the path of each FPDU.
+    /// Cold, like all code that makes a failure, to keep it out of the path of each FPDU.
     #[cold]
     fn fail(&self, error: impl Into<TerminateError>) -> Failure {
         Failure::Here(self.terminate(error.into()))
@@ -223,8 +223,8 @@ impl ReceivedUlpdu<'_, '_> {
         Terminate::of_segment(error, self.head, self.len, None)
     }
 
-    /// Copies the payload of its ULPDU to `target`, which has the same length. A target revoked since its check counts as
-    /// an invalid STag.
+    /// Copies the payload of its ULPDU to `target`, which has the same length. A target revoked since its
+    /// check counts as an invalid STag.
     ///
     /// RFC 5041 section 5.2 (DDP-109): all payload of a valid segment is placed.
     fn place(

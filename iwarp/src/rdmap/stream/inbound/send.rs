@@ -208,8 +208,8 @@ impl Delivery<'_> {
         len: u32,
     ) -> Result<(), Failure> {
         let mut invalidated = None;
-        // RFC 5040 sections 4.1 and 5.3 (RDMAP-099, RDMAP-250): an invalidating Send takes its STag away. The
-        // field is ignored in other messages.
+        // RFC 5040 sections 4.1 and 5.3 (RDMAP-099, RDMAP-250): an invalidating Send names the STag to
+        // invalidate. The field is ignored in other messages.
         if opcode.invalidates() {
             let stag = opcode::invalidate_stag(header);
             if let Err(fault) = self.guard.invalidate_remote(stag, self.common.by) {
