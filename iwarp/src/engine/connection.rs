@@ -222,9 +222,11 @@ impl Connection {
         // connection. The posted requests are sent, then our half is closed gracefully as well.
         match &mut self.phase {
             Phase::FullOperation(full) => {
-                if full.failed {
-                    // The Terminate is being sent; our FIN follows it.
-                } else if full.stream.may_end_here() && full.stream.may_send() {
+                // While the Terminate is being sent: our FIN follows it.
+                if full.is_terminating() {
+                    return;
+                }
+                if full.stream.may_end_here() && full.stream.may_send() {
                     self.close_gracefully(io);
                 } else {
                     self.report.add(ConnectionError::PeerClosed);
@@ -319,8 +321,8 @@ impl Connection {
     fn on_deadline(&mut self, io: &mut Io) {
         match &self.phase {
             Phase::Ended(_) => self.on_close_deadline(io),
-            Phase::FullOperation(full) if full.failed => self.abort(io),
-            Phase::FullOperation(full) if full.draining => self.await_answers(io),
+            Phase::FullOperation(full) if full.is_terminating() => self.abort(io),
+            Phase::FullOperation(full) if full.is_draining() => self.await_answers(io),
             Phase::StreamingMode(mode) if mode.closing => self.on_close_deadline(io),
             Phase::Deciding { .. } => self.decision_timeout(io),
             Phase::StreamingMode(_) => {
@@ -346,7 +348,7 @@ impl Connection {
         let progress_us = self.user.id().map_or(0, |id| id.progress_us());
         let since = Instant::from_micros(progress_us as i64);
         // A graceful close has its own deadlines, also while requests are still sent.
-        let is_closing = matches!(&self.phase, Phase::FullOperation(full) if full.draining);
+        let is_closing = matches!(&self.phase, Phase::FullOperation(full) if full.is_draining());
         if !is_closing && !self.is_ending() && self.timers.is_idle(since, io.now) {
             self.report.add(ConnectionError::IdleTimeout);
             self.disconnect(io);

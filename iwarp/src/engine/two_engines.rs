@@ -33,6 +33,8 @@ pub(super) enum Stage {
     Streaming,
     /// As `Streaming`, and the server awaits the Request.
     AwaitRequest,
+    /// The server's user has accepted, and the server awaits the RTR.
+    AwaitRtr,
     /// Both ends have the connection.
     Established,
     /// As `Established`, and the client has sent its FIN.
@@ -106,6 +108,10 @@ pub(super) fn connection_at(stage: Stage) -> [End; 2] {
                 }
                 let id = server.id.clone().unwrap();
                 id.accept(server.make_qp(), &param).unwrap();
+                if stage == Stage::AwaitRtr {
+                    server.engine.poll_at(Instant::from_micros(now_us));
+                    return ends;
+                }
             }
             Some(CmEventKind::StreamEstablished { .. }) => {
                 server.id = at_server.map(|event| event.id);

@@ -3,6 +3,7 @@
 use dp::invariant::{Check, ensure};
 
 use super::super::io::Io;
+use super::full_operation::FullState;
 use super::{Attempt, Connection, Phase};
 use crate::rdmap::stream::Waiting;
 
@@ -65,11 +66,15 @@ impl Connection {
             }
             Phase::FullOperation(full) => {
                 ensure!(is_known, "Full Operation has no user");
-                let awaits_rtr = full.awaits_rtr();
-                ensure!(!awaits_rtr || !full.stream.may_send(), "the RTR is awaited and has come");
-                let needed = full.failed || awaits_rtr;
-                ensure!(has_deadline || !needed, "a Terminate or the RTR has no deadline");
-                ensure!(!has_deadline || needed || full.draining, "Full Operation has a deadline");
+                match &full.state {
+                    FullState::AwaitingRtr(_) => {
+                        ensure!(!full.stream.may_send(), "the RTR is awaited and has come");
+                        ensure!(has_deadline, "the RTR has no deadline");
+                    }
+                    FullState::Open => ensure!(!has_deadline, "Full Operation has a deadline"),
+                    FullState::Draining { .. } => {}
+                    FullState::Terminating => ensure!(has_deadline, "the Terminate has no deadline"),
+                }
             }
             Phase::Ended(_) => ensure!(has_deadline, "the end has no deadline"),
         }
@@ -84,7 +89,9 @@ mod tests {
     use super::*;
     use crate::engine::connection::pre_fpdu::PreFpdu;
     use crate::engine::connection::report::User;
-    use crate::engine::two_engines::Stage::{AwaitRequest, Deciding, Ended, Established, Opening, Streaming};
+    use crate::engine::two_engines::Stage::{
+        AwaitRequest, AwaitRtr, Deciding, Ended, Established, Opening, Streaming,
+    };
     use crate::engine::two_engines::{Stage, connection_at};
 
     const CLIENT: usize = 0;
@@ -93,7 +100,7 @@ mod tests {
     type Break = fn(&mut Connection);
 
     /// What is broken: at which stage, at which end, how, and what the check says.
-    const BROKEN: [(Stage, usize, Break, &str); 20] = [
+    const BROKEN: [(Stage, usize, Break, &str); 21] = [
         (Opening, CLIENT, |c| c.timers.clear_deadline(), "startup has no deadline"),
         (Opening, CLIENT, |c| c.user = User::Done, "this end has connected for no user"),
         (Deciding, CLIENT, |c| c.timers.clear_deadline(), "startup has no deadline"),
@@ -108,7 +115,8 @@ mod tests {
         (Streaming, CLIENT, begin_to_close, "streaming mode has a deadline: false"),
         (Established, SERVER, |c| c.user = User::Done, "Full Operation has no user"),
         (Established, CLIENT, set_deadline, "Full Operation has a deadline"),
-        (Established, CLIENT, fail, "a Terminate or the RTR has no deadline"),
+        (Established, CLIENT, fail, "the Terminate has no deadline"),
+        (AwaitRtr, SERVER, |c| c.timers.clear_deadline(), "the RTR has no deadline"),
         (Established, CLIENT, |c| c.pinned = 2048, "TCP counts 2048 bytes pinned of 0"),
         (Established, CLIENT, |c| c.closed = true, "it is closed and still there"),
         (Established, CLIENT, |c| c.scheduled = Some(Instant::ZERO), "due at None, scheduled for Some("),
@@ -132,7 +140,7 @@ mod tests {
 
     fn fail(connection: &mut Connection) {
         if let Phase::FullOperation(full) = &mut connection.phase {
-            full.failed = true;
+            full.state = FullState::Terminating;
         }
     }
 

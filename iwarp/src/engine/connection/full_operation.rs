@@ -17,21 +17,41 @@ use super::{Connection, Phase, Transmitted};
 /// A connection in Full Operation.
 pub(super) struct FullOperation {
     pub(super) stream: Box<Stream>,
-    /// The event for the user when the peer's first FPDU, its RTR, has come.
-    on_rtr: Option<Box<Announcement>>,
-    /// FIN follows when everything is sent.
-    pub(super) draining: bool,
-    /// The stream's progress when the deadline for answers to Reads was set.
-    pub(super) progress: u64,
+    pub(super) state: FullState,
+}
+
+/// What a connection in Full Operation does.
+pub(super) enum FullState {
+    /// It awaits the peer's first FPDU, its RTR. Then this is announced.
+    AwaitingRtr(Box<Announcement>),
+    /// It sends and receives.
+    Open,
+    /// It sends what is posted and awaits the answers to Reads; FIN follows. `progress` is the stream's when
+    /// the deadline for these answers was set.
+    Draining { progress: u64 },
     /// The stream has failed: received bytes are acknowledged and dropped, and only a Terminate is still
     /// sent.
-    pub(super) failed: bool,
+    Terminating,
 }
 
 impl FullOperation {
-    /// Whether the connection is established only when the peer's RTR has come.
-    pub(super) fn awaits_rtr(&self) -> bool {
-        self.on_rtr.is_some()
+    pub(super) fn is_draining(&self) -> bool {
+        matches!(self.state, FullState::Draining { .. })
+    }
+
+    pub(super) fn is_terminating(&self) -> bool {
+        matches!(self.state, FullState::Terminating)
+    }
+
+    /// The peer's first FPDU has come. Returns what to announce, if it was the RTR.
+    fn on_first_fpdu(&mut self) -> Option<Box<Announcement>> {
+        match std::mem::replace(&mut self.state, FullState::Open) {
+            FullState::AwaitingRtr(announcement) => Some(announcement),
+            other => {
+                self.state = other;
+                None
+            }
+        }
     }
 }
 
@@ -59,13 +79,8 @@ impl Connection {
         // this connection.
         qp.connected(negotiated.ord, negotiated.ird);
         let stream = Box::new(Stream::new(qp, by, negotiated, may_send, &mut io.request_pool));
-        self.phase = Phase::FullOperation(FullOperation {
-            stream,
-            on_rtr,
-            draining: false,
-            progress: 0,
-            failed: false,
-        });
+        let state = on_rtr.map_or(FullState::Open, FullState::AwaitingRtr);
+        self.phase = Phase::FullOperation(FullOperation { stream, state });
     }
 
     pub(super) fn receive(&mut self, io: &mut Io, guard: &EpochGuard, offset: u64, buf: Mbuf, frontier: u64) {
@@ -73,7 +88,7 @@ impl Connection {
             return self.discard(io, offset, &buf, frontier);
         };
         // RFC 5041 section 7.1 (DDP-192): after an error all that still arrives is dropped.
-        if full.failed {
+        if full.is_terminating() {
             return self.discard(io, offset, &buf, frontier);
         }
         let (first, before) = (!full.stream.may_send(), io.streams.rx_fpdus);
@@ -84,7 +99,7 @@ impl Connection {
         // The peer's first FPDU is a Terminate in place of its RTR: startup has failed.
         let ended_startup = first && fpdus == 1 && matches!(result, Err(Failure::Peer(_)));
         let has_begun = first && full.stream.may_send() && !ended_startup;
-        let on_rtr = if has_begun { full.on_rtr.take() } else { None };
+        let on_rtr = if has_begun { full.on_first_fpdu() } else { None };
         if let Some(announcement) = on_rtr {
             self.timers.clear_deadline();
             self.announce_established(io, *announcement);
@@ -110,14 +125,14 @@ impl Connection {
     }
 
     fn wants_to_send(&self) -> bool {
-        matches!(&self.phase, Phase::FullOperation(full) if full.draining || full.stream.wants_to_send())
+        matches!(&self.phase, Phase::FullOperation(full) if full.is_draining() || full.stream.wants_to_send())
     }
 
     /// Hands about `bytes` bytes of FPDUs to TCP.
     #[inline]
     pub(super) fn transmit_fpdus(&mut self, io: &mut Io, bytes: usize, guard: &EpochGuard) -> Transmitted {
         let Phase::FullOperation(full) = &mut self.phase else { return Transmitted::Done };
-        let failed = full.failed;
+        let is_terminating = full.is_terminating();
         let Io { tcp, streams, request_pool, now, .. } = io;
         let before = streams.tx_fpdus;
         let context = StreamContext { guard, counters: streams, pool: request_pool };
@@ -125,15 +140,13 @@ impl Connection {
         if io.streams.tx_fpdus > before {
             self.note_progress(io);
         }
-        if failed {
+        if is_terminating {
             // The Terminate is sent, or waits for space.
             self.flush_late();
         }
         match result {
             Ok(SendOutcome::Idle) => {
-                if matches!(&self.phase, Phase::FullOperation(full) if full.draining) {
-                    self.close_or_await(io);
-                }
+                self.close_or_await(io);
                 Transmitted::Done
             }
             Ok(SendOutcome::Full) => Transmitted::Done,

@@ -11,6 +11,7 @@ use crate::rdmap::{Terminate, TerminateError};
 use crate::verbs::{CmEventKind, ConnectionError, QpState, TerminateOrigin, TerminateReport};
 
 use super::super::io::Io;
+use super::full_operation::{FullOperation, FullState};
 use super::report::User;
 use super::{Attempt, Connection, Phase, duration};
 
@@ -29,7 +30,7 @@ impl Connection {
     /// Whether the connection is ending: a FIN or a Terminate is being sent, with a deadline.
     pub(super) fn is_ending(&self) -> bool {
         match &self.phase {
-            Phase::FullOperation(full) => full.failed,
+            Phase::FullOperation(full) => full.is_terminating(),
             Phase::Ended(_) => true,
             Phase::StreamingMode(mode) => mode.closing,
             Phase::Opening(_)
@@ -43,32 +44,42 @@ impl Connection {
     /// sent there is no deadline here: TCP has its own for a peer that does not acknowledge.
     pub(super) fn close_gracefully(&mut self, io: &mut Io) {
         if let Phase::FullOperation(full) = &mut self.phase {
-            full.draining = true;
+            if !full.is_draining() {
+                full.state = FullState::Draining { progress: 0 };
+            }
             full.stream.qp().set_state(QpState::Closing);
         }
         self.activate(io);
     }
 
-    /// In a graceful close, nothing can be sent now. Sends FIN if everything is sent. Otherwise the next
+    /// Nothing can be sent now. In a graceful close: sends FIN if everything is sent. Otherwise the next
     /// request waits, behind a fence or for an ORD, or only answers to Reads are missing: sets a deadline, as
     /// the peer may never send them.
     pub(super) fn close_or_await(&mut self, io: &mut Io) {
-        let Phase::FullOperation(full) = &mut self.phase else { return };
-        if full.stream.is_drained() {
+        let Phase::FullOperation(FullOperation { stream, state: FullState::Draining { progress } }) =
+            &mut self.phase
+        else {
+            return;
+        };
+        if stream.is_drained() {
             self.close(io);
         } else if self.timers.deadline().is_none() {
-            full.progress = full.stream.progress();
+            *progress = stream.progress();
             self.timers.set_deadline(io.now + duration(io.config.close_timeout));
         }
     }
 
     /// The deadline for an answer to a Read has passed: aborts if there was no progress.
     pub(super) fn await_answers(&mut self, io: &mut Io) {
-        let Phase::FullOperation(full) = &mut self.phase else { return };
-        if !full.stream.awaits_answers() {
+        let Phase::FullOperation(FullOperation { stream, state: FullState::Draining { progress } }) =
+            &self.phase
+        else {
+            return;
+        };
+        if !stream.awaits_answers() {
             return;
         }
-        if full.progress == full.stream.progress() {
+        if *progress == stream.progress() {
             return self.close_timeout(io);
         }
         self.close_or_await(io);
@@ -128,7 +139,7 @@ impl Connection {
         self.report.add(ConnectionError::Stream(error));
         // RFC 5041 section 3 (DDP-038): the stream is marked as failed. RFC 5040 section 7.1 (RDMAP-331):
         // only its first error is told to the peer.
-        if std::mem::replace(&mut full.failed, true) {
+        if matches!(std::mem::replace(&mut full.state, FullState::Terminating), FullState::Terminating) {
             return;
         }
         if failure.is_peers() {
@@ -226,7 +237,7 @@ impl Connection {
     fn mark_qp_lost(&self) {
         let wanted = ConnectionError::Tcp(CloseReason::Aborted);
         if let Phase::FullOperation(full) = &self.phase
-            && !full.failed
+            && !full.is_terminating()
             && self.report.error().is_some_and(|error| error != wanted)
         {
             full.stream.qp().lose();
