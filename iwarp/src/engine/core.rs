@@ -134,19 +134,17 @@ impl Core {
         let _engine = profile::scope(Layer::Engine);
         self.io.now = now;
         self.io.shared.set_now_us(self.io.now_us());
-        self.poll_link();
+        self.step(guard, Self::poll_link);
         let mut busy = self.run_commands(guard);
         busy |= self.receive(guard);
-        profile::within(Layer::TcpOut, || self.io.tcp.poll(now));
-        busy |= self.run_events(guard);
+        busy |= self.step(guard, |core| profile::within(Layer::TcpOut, || core.io.tcp.poll(now))).1;
         busy |= self.run_deadlines(guard);
-        self.begin_retries();
+        self.begin_retries(guard);
         self.report_listeners();
         busy |= self.send(guard);
-        busy |= self.send_frames();
-        // TCP may have given connections up while it sent. The next poll begins with commands, and one of
-        // them may start a connection in such a slot.
-        busy |= self.io.tcp.has_events() && self.run_events(guard);
+        // TCP may give connections up while it sends.
+        let (sent, had_events) = self.step(guard, Self::send_frames);
+        busy |= sent | had_events;
         self.io.counters.polls += 1;
         if busy {
             self.io.counters.busy_polls += 1;
@@ -198,8 +196,7 @@ impl Core {
         let mut busy = false;
         while let Some(command) = self.io.shared.next_command() {
             busy = true;
-            self.run_command(command, guard);
-            self.run_events(guard);
+            self.step(guard, |core| core.run_command(command, guard));
         }
         if self.io.shared.doorbells().take_lost() {
             for slot in 0..self.connections.len() {
@@ -349,13 +346,12 @@ impl Core {
         }
     }
 
-    /// Begins the second attempts of connections whose first one has failed. No event of TCP waits: see
-    /// [`insert`](Self::insert).
+    /// Begins the second attempts of connections whose first one has failed.
     #[inline]
-    fn begin_retries(&mut self) {
+    fn begin_retries(&mut self, guard: &EpochGuard) {
         while let Some(retry) = self.retries.pop() {
             let Retry { id, qp, remote, param, deadline } = retry;
-            self.connect(id, &qp, remote, param, Attempt::Second { deadline });
+            self.step(guard, |core| core.connect(id, &qp, remote, param, Attempt::Second { deadline }));
         }
     }
 
@@ -373,9 +369,20 @@ impl Core {
         self.io.push_async_event(kind);
     }
 
-    // ---- events of the stack ----
+    // ---- steps, and events of the stack ----
 
-    /// Handles the events of TCP that wait. Returns whether there were any.
+    /// Runs `act`, then handles the events of TCP that it has led to. Returns what `act` returns, and whether
+    /// there were events. All that calls TCP runs in a step, so no event waits when a step begins: the user
+    /// of a connection that has ended is told before another connection gets its slot.
+    #[inline]
+    fn step<T>(&mut self, guard: &EpochGuard, act: impl FnOnce(&mut Self) -> T) -> (T, bool) {
+        debug_assert!(!self.io.tcp.has_events(), "TCP was called outside of a step");
+        let result = act(self);
+        (result, self.io.tcp.has_events() && self.run_events(guard))
+    }
+
+    /// Handles the events of TCP that wait. Only [`step`](Self::step) calls it. Returns whether there were
+    /// any.
     fn run_events(&mut self, guard: &EpochGuard) -> bool {
         let mut busy = false;
         while let Some(event) = self.io.tcp.event() {
@@ -450,21 +457,20 @@ impl Core {
         {
             self.deadlines.pop_first();
             busy = true;
-            self.with(slot as usize, |connection, io| {
-                connection.scheduled = None;
-                connection.on_time(io);
+            self.step(guard, |core| {
+                core.with(slot as usize, |connection, io| {
+                    connection.scheduled = None;
+                    connection.on_time(io);
+                })
             });
-            // See `insert`.
-            self.run_events(guard);
         }
         busy
     }
 
     // ---- connections by slot ----
 
-    /// Adds a connection. TCP has a free slot of the same number, and so has the engine: it handles TCP's
-    /// events right after each step in which TCP may end a connection. So the user of an ended connection
-    /// gets its event before another connection gets the slot.
+    /// Adds a connection. TCP has a free slot of its number, and it is free here too: no step leaves an event
+    /// of TCP behind.
     fn insert(&mut self, connection: Connection) {
         let slot = connection.conn().slot();
         if self.connections.len() <= slot {

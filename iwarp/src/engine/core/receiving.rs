@@ -40,8 +40,9 @@ impl Core {
                     let next = frames_there - frames.len();
                     fetched = profile::within(Layer::TcpIn, || self.fetch_ahead(ahead, next, fetched));
                 }
-                profile::within(Layer::TcpIn, || self.io.tcp.input_next(self.io.now, &mut frames));
-                self.run_events(guard);
+                self.step(guard, |core| {
+                    profile::within(Layer::TcpIn, || core.io.tcp.input_next(core.io.now, &mut frames));
+                });
             }
             drop(frames);
             self.rx = burst;

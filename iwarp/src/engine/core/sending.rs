@@ -67,13 +67,14 @@ impl Core {
     fn send_one(&mut self, slot: u32, bytes: usize, guard: &EpochGuard, pass: &mut Pass) {
         let before = self.io.streams.tx_fetched_bytes;
         let mut transmitted = Transmitted::Done;
-        self.with(slot as usize, |connection, io| {
-            transmitted = connection.transmit(io, bytes, guard);
-            if transmitted != Transmitted::Done {
-                io.tx_scheduler.requeue(slot);
-            }
+        self.step(guard, |core| {
+            core.with(slot as usize, |connection, io| {
+                transmitted = connection.transmit(io, bytes, guard);
+                if transmitted != Transmitted::Done {
+                    io.tx_scheduler.requeue(slot);
+                }
+            })
         });
-        self.run_events(guard);
         let sent = (self.io.streams.tx_fetched_bytes - before) as usize;
         let no_mbuf = transmitted == Transmitted::NoMbuf;
         pass.left = pass.left.saturating_sub(sent);
