@@ -1,8 +1,5 @@
 //! Streaming mode before MPA, and the switch to MPA (RFC 5044 sections 7.1, 7.1.3, 7.1.5).
 //!
-//! RFC 5044 section 7.1.5 (MPA-222): both modes use one TCP connection, so TCP recovers loss and reordering
-//! during the switch as at any other time.
-//!
 //! The switch loses no byte. Bytes that the user has sent go before our startup frame. Bytes that the user
 //! has not read belong to the peer's startup frame. Positions of FPDUs and markers count from the end of the
 //! startup frames.
@@ -235,6 +232,8 @@ impl Connection {
         let reassembly = std::mem::take(&mut mode.reassembly);
         self.apply_keepalive(io, param.keepalive);
         let initiating = Initiating { initiator: Box::new(initiator), qp, param };
+        // RFC 5044 section 7.1.5 (MPA-222): the phase changes, and TCP's connection stays. It recovers loss
+        // and reordering during the switch as at any other time.
         self.phase = Phase::AwaitReply { initiating, reassembly };
         if self.pre_fpdu.plain().is_some_and(|stream| !stream.take_unread().is_empty()) {
             // RFC 5044 section 7.1 (MPA-134): both ends start MPA at the same byte. A byte before the Reply
@@ -269,6 +268,7 @@ impl Connection {
         };
         let reassembly = std::mem::take(&mut mode.reassembly);
         let next = reassembly.next();
+        // RFC 5044 section 7.1.5 (MPA-222): as for the initiator, TCP's connection stays.
         self.phase = Phase::AwaitRequest { responder, options, reassembly };
         self.timers.set_deadline(deadline);
         // Sends the last bytes of the user now.

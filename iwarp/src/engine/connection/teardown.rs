@@ -154,6 +154,8 @@ impl Connection {
         full.stream.complete_started(&mut io.request_pool, outcome.oldest, Some(error));
         full.stream.qp().flush();
         self.report.terminate = terminate;
+        // RFC 5041 sections 6.2 and 6.2.2 (DDP-144, DDP-161): DDP has only returned its error. The stream
+        // ends here, as its ULP has decided.
         match failure {
             // RFC 7306 section 8.1 (EXT-146): the peer gets a Terminate, whether a message of ours could not
             // be made or a message of its own is wrong.

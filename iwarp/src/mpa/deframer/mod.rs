@@ -6,8 +6,6 @@
 //! The CRC of the whole FPDU is verified first. Where the peer sends markers, FPDUs beyond a hole are found
 //! and handed up before the hole is filled. An error is reported only for the FPDU at the frontier.
 //!
-//! RFC 5044 sections 5.1 and A.4 (MPA-123, MPA-280): FPDUs may begin and end anywhere in a buffer.
-//!
 //! The deframer does not look into a ULPDU.
 //!
 //! | file | what |

@@ -185,6 +185,8 @@ impl<'a> Ulpdus<'a> {
     }
 
     /// No complete FPDU is left: the rest of the buffer waits for more bytes.
+    ///
+    /// RFC 5044 sections 5.1 and A.4 (MPA-123, MPA-280): FPDUs need not begin and end with TCP's segments.
     fn hold_rest(&mut self) -> Result<(), MpaError> {
         if let FpduSource::Buffer { start, buf } = std::mem::replace(&mut self.source, FpduSource::Nothing)
             && !buf.is_empty()

@@ -1,9 +1,5 @@
-//! A message being sent: the headers of its segments, and the source of its payload.
-//!
-//! RFC 5041 sections 4.2 and 4.3
-//! (DDP-065, DDP-066, DDP-072, DDP-073, DDP-082, DDP-086, DDP-087, DDP-092, DDP-093): a message has one
-//! opcode, and one STag or one queue, MSN and Invalidate STag. All its segments carry the same. RFC 5040
-//! sections 5.1 and 5.2.2 (RDMAP-204, RDMAP-232): so a Write or a Read Response reaches one remote buffer.
+//! A message being sent (RFC 5041 sections 4.2, 4.3 and 5.2): the headers of its segments, and the source of
+//! its payload.
 
 use arrayvec::ArrayVec;
 
@@ -17,6 +13,8 @@ use crate::rdmap::{Opcode, ReadRequest};
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Addressing {
     /// By STag and tagged offset: RDMA Write and Read Response.
+    ///
+    /// RFC 5041 section 5.2 (DDP-115): the message comes with both.
     Tagged { opcode: Opcode, stag: Stag, to: u64 },
     /// By queue and MSN; `invalidate` is used by the invalidating opcodes only.
     Untagged { opcode: Opcode, invalidate: Stag, msn: u32 },
@@ -77,11 +75,17 @@ impl Message {
     pub(super) fn header(&self, segment: &Segment) -> Header {
         match self.addressing {
             Addressing::Tagged { opcode, stag, to } => {
+                // RFC 5041 section 4.2 (DDP-065, DDP-066, DDP-072, DDP-073): opcode and STag are those of the
+                // message, the same in all segments. RFC 5040 sections 5.1 and 5.2.2 (RDMAP-204, RDMAP-232):
+                // so a Write or a Read Response reaches one remote buffer.
                 // RFC 5041 section 5.2 (DDP-116): the first tagged offset plus the offset of the payload. The
                 // peer refuses a sum past 2^64.
                 opcode.tagged_header(stag, to.wrapping_add(u64::from(segment.offset)), segment.last).into()
             }
             Addressing::Untagged { opcode, invalidate, msn } => {
+                // RFC 5041 section 4.3 (DDP-082, DDP-086, DDP-087, DDP-092, DDP-093): the opcode, which has
+                // its queue, the Invalidate STag and the MSN are those of the message, the same in all
+                // segments.
                 // RFC 5041 section 5.2 (DDP-111): MO is the offset of the payload in the message.
                 opcode.untagged_header(invalidate, msn, segment.offset, segment.last).into()
             }
