@@ -1,7 +1,6 @@
 //! The errors that DDP finds in a received segment, by error type and code (RFC 5041 section 7.2).
 //!
-//! RFC 5041 sections 6.2 and 6.2.2 (DDP-144, DDP-161): DDP only returns an error. RDMAP decides what follows,
-//! and the engine ends the stream when RDMAP asks for it.
+//! DDP only returns an error. RDMAP decides what follows, and the engine ends the stream.
 
 use crate::ddp::header::HeaderError;
 use crate::memory::Fault;
@@ -106,11 +105,10 @@ impl DdpError {
 }
 
 /// The error for a tagged segment whose access is refused.
-///
-/// RFC 5041 section 7.1 (DDP-180 to DDP-184): each failed check has its code. DDP has no code for missing
-/// rights, so an STag without write access is reported as invalid.
 impl From<Fault> for DdpError {
     fn from(fault: Fault) -> Self {
+        // RFC 5041 section 7.1 (DDP-180 to DDP-184): each failed check has its code. DDP has no code for
+        // missing rights, so an STag without write access is reported as invalid.
         match fault {
             Fault::InvalidStag | Fault::AccessRights | Fault::NotInvalidatable => DdpError::InvalidStag,
             Fault::NotAssociated => DdpError::NotAssociated,

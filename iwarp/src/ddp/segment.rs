@@ -1,7 +1,4 @@
 //! Segmentation of a message (RFC 5041 section 5.2).
-//!
-//! RFC 5041 section 3 (DDP-029): MULPDU may change while a message is being sent, so the caller passes it for
-//! each segment. A segment that was cut is never cut again.
 
 use crate::ddp::header::{TaggedHeader, UntaggedHeader};
 
@@ -58,6 +55,8 @@ impl Segmenter {
     /// message, from offset 0 on and without a gap. The last segment comes last and has the largest offset.
     pub fn next(&mut self, mulpdu: u32) -> Option<Segment> {
         let segment = self.peek(mulpdu)?;
+        // RFC 5041 section 3 (DDP-029): a new MULPDU concerns the segments that follow. One that was cut lies
+        // below `offset` and is never cut again.
         self.offset += segment.len;
         self.done = segment.last;
         Some(segment)

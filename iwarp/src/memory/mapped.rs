@@ -1,8 +1,7 @@
 //! Checks that memory of a caller is mapped, and that its mapping allows the access (RFC 5042 sections 2.2.2
 //! and 7.3).
 //!
-//! RFC 5041 section 8.3.2 (DDP-237), RFC 5040 section 8.1.2 (RDMAP-367): it is checked before an STag is
-//! bound to the buffer. The kernel's list of mappings is read, which touches no page and includes the access
+//! The kernel's list of mappings is read, which touches no page and includes the access
 //! rights. If the mapping changes later, the fault guard handles it.
 
 use std::ops::Range;
@@ -10,6 +9,9 @@ use std::ops::Range;
 use crate::memory::access::RegisterError;
 
 /// Checks that `len` bytes (not 0) at `ptr` may be read, and written if `writable`.
+///
+/// RFC 5041 section 8.3.2 (DDP-237), RFC 5040 section 8.1.2 (RDMAP-367): this is before an STag is bound to
+/// the buffer.
 ///
 /// # Errors
 /// [`RegisterError::NotMapped`], [`RegisterError::Protected`], [`RegisterError::Unverified`].

@@ -5,9 +5,9 @@
 //! ever makes a reference to them: a [`Target`] is written and a [`Source`] is read by raw copies that can
 //! fail.
 //!
-//! RFC 5040 sections 8.1 and 8.1.1 (RDMAP-348, RDMAP-349): this module enforces those sections' requirements
-//! on the RNIC, in `slot.rs` (domain, stream, range and rights), `quiescence.rs` (revocation),
-//! `invalidation.rs` and `index.rs`. `crate::queues` enforces those for completion queues and limits.
+//! The items of RFC 5040 section 8.1.1 are enforced in `slot.rs` (domain, stream, range and rights),
+//! `quiescence.rs` (revocation), `invalidation.rs` and `index.rs`. `crate::queues` enforces those of
+//! completion queues and limits.
 //!
 //! # Revocation
 //!

@@ -1,9 +1,8 @@
 //! The RDMAP control byte, and the buffer model and queue of each opcode (RFC 5040 sections 4.1 to 4.3).
 //!
-//! RFC 5040 section 4.1 (RDMAP-084, RDMAP-085): DDP carries the control byte as the first byte of RsvdULP. It
-//! has the version in its two highest bits, two reserved bits, and the opcode in its four lowest bits. In an
-//! untagged segment the Invalidate STag follows. Opcodes 8 to 11 are those of RFC 7306. A stream that has not
-//! enabled them treats them as unknown opcodes.
+//! DDP carries the control byte as the first byte of RsvdULP. In an untagged segment the Invalidate STag
+//! follows. Opcodes 8 to 11 are those of RFC 7306. A stream that has not enabled them treats them as unknown
+//! opcodes.
 
 use crate::ddp::{DdpError, Header, TaggedHeader, UntaggedHeader};
 use crate::memory::Stag;
@@ -140,7 +139,8 @@ impl Opcode {
 
     /// The control byte.
     ///
-    /// RFC 5040 section 4.1 (RDMAP-092, RDMAP-094): version 1, reserved bits 0.
+    /// RFC 5040 section 4.1 (RDMAP-085, RDMAP-092, RDMAP-094): version 1 in the two highest bits, two
+    /// reserved bits that are 0, the opcode in the four lowest bits.
     pub const fn control_byte(self) -> u8 {
         // RFC 7306 section 4.1 (EXT-009, EXT-022, EXT-169): every message has version 1, the reserved bits 0
         // and its opcode of figure 2.
@@ -217,6 +217,7 @@ impl Opcode {
 
     /// The header of a tagged segment of this message.
     pub const fn tagged_header(self, stag: Stag, to: u64, last: bool) -> TaggedHeader {
+        // RFC 5040 section 4.1 (RDMAP-084): RsvdULP is the control byte.
         TaggedHeader { last, rsvd_ulp: self.control_byte(), stag, to }
     }
 
@@ -230,6 +231,7 @@ impl Opcode {
         // RFC 5040 sections 4.1 and 5.3 (RDMAP-087, RDMAP-098, RDMAP-247, RDMAP-248): the invalidating Sends
         // carry their STag, all other untagged messages 0.
         let [a, b, c, d] = if self.invalidates() { invalidate.0.to_be_bytes() } else { [0; 4] };
+        // RFC 5040 section 4.1 (RDMAP-084): the control byte is the first of RsvdULP.
         // RFC 7306 section 4.1 (EXT-169): the Invalidate STag of the four messages is 0.
         UntaggedHeader { last, rsvd_ulp: [self.control_byte(), a, b, c, d], qn: queue.number(), msn, mo }
     }

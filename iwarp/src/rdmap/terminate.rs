@@ -70,6 +70,7 @@ impl Terminate {
 
     /// A Terminate for an error without a failing message of the peer.
     pub fn bare(error: TerminateError) -> Self {
+        // RFC 5040 section 4.8 (RDMAP-135): the numbers come from the table of errors, and from nowhere else.
         let (layer, etype, code) = error.codes();
         Self {
             layer,

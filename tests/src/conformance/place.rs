@@ -2,7 +2,7 @@
 //!
 //! A place is a comment such as `RFC 5041 section 5.2 (DDP-071): ...` in the sources of `dp`, `tcp-lite` or
 //! `iwarp`, outside of tests. The parentheses contain ids and ranges as in a [`statement`]. The comment
-//! belongs to the item below it, or to the function around it.
+//! belongs to the item below it, or to the function around it. A MUST is not named by the head of a file.
 //!
 //! A rule may have no place: it holds because no code exists that would break it, or a library obeys it.
 //! Then a line of `tests/conformance/places/*.csv` gives the reason.
@@ -51,7 +51,7 @@ pub fn load(root: &Path, index: &Index) -> Result<(Places, Vec<String>)> {
                 continue;
             }
             for (line, found) in scan(&path, &read(root, &path)?) {
-                match found.and_then(|(rows, place)| known(index, rows).map(|rows| (rows, place))) {
+                match found.and_then(|(rows, place)| Ok((placed(index, rows, &place)?, place))) {
                     Ok((rows, place)) => {
                         for row in rows {
                             let all = places.entry(row).or_default();
@@ -124,6 +124,15 @@ fn reason(
 fn known(index: &Index, rows: Vec<RowId>) -> std::result::Result<Vec<RowId>, String> {
     match rows.iter().find(|row| !index.contains_key(row)) {
         Some(row) => Err(format!("there is no row {row}")),
+        None => Ok(rows),
+    }
+}
+
+/// Refuses a MUST that only the head of a file names: a reader looks for the branch that obeys it.
+fn placed(index: &Index, rows: Vec<RowId>, place: &Place) -> std::result::Result<Vec<RowId>, String> {
+    let rows = known(index, rows)?;
+    match rows.iter().find(|row| place.item.is_empty() && index[row].level.binds()) {
+        Some(row) => Err(format!("{row} is a {}: name it where the code obeys it", index[row].level.name())),
         None => Ok(rows),
     }
 }
@@ -271,6 +280,16 @@ mod tests {
         let two = "// RFC 5041 section 5.2 and RFC 5040 section 5.1 (DDP-071, RDMAP-001): so.";
         one(&[two, "fn it() {}"]).unwrap();
         one(&["// RFC 5041 appendix A (DDP-071): so.", "fn it() {}"]).unwrap();
+    }
+
+    #[test]
+    fn the_head_of_a_file_is_no_place_for_a_must() {
+        let index = row::load(root()).unwrap();
+        let of = |binds| *index.iter().find(|(_, row)| row.level.binds() == binds).unwrap().0;
+        let place = |item: &str| Place { file: "a.rs".into(), item: item.into() };
+        placed(&index, vec![of(false)], &place("")).unwrap();
+        placed(&index, vec![of(true)], &place("it")).unwrap();
+        assert!(placed(&index, vec![of(false), of(true)], &place("")).is_err());
     }
 
     #[test]
