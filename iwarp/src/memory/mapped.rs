@@ -1,8 +1,8 @@
 //! Checks that memory of a caller is mapped, and that its mapping allows the access (RFC 5042 sections 2.2.2
 //! and 7.3).
 //!
-//! The kernel's list of mappings is read, which touches no page and includes the access
-//! rights. If the mapping changes later, the fault guard handles it.
+//! The kernel's list of mappings is read, which touches no page and includes the access rights. If the
+//! mapping changes later, the fault guard handles it.
 
 use std::ops::Range;
 

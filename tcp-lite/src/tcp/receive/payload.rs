@@ -85,6 +85,8 @@ impl ReceiveHalf {
             arrival.ack_now = true;
         }
         let start = (pos + old as i64).max(1) as u64;
+        // RFC 5041 section 6.2.1 (DDP-150): no data follows the FIN that announces a graceful teardown: bytes
+        // behind it are cut off here, so that DDP never gets any.
         let limit = self.fin.map_or(self.edge, |fin| fin.min(self.edge));
         let room = limit.saturating_sub(start).min(payload.len() as u64) as usize;
         if room < payload.len() {
