@@ -43,7 +43,11 @@ impl SendHalf {
 
     /// Returns whether the connection ends.
     fn on_expired(&mut self, ctx: &mut Ctx<'_>, timer: SendTimer) -> bool {
-        if self.timers.is_given_up(ctx.now, ctx.config.user_timeout) {
+        // RFC 5041 section 8.4.2, RFC 5044 section 9.4, RFC 5040 section 8.2.2 and RFC 5042 section 5.4.5
+        // (DDP-248, MPA-258, RDMAP-382, SEC-079): that a security association was deleted is no reason to
+        // end the stream, and is not known here. The path is silent then, and lost segments come again. A
+        // path that stays silent for the user timeout does end the stream, whatever the cause.
+        if ctx.now >= self.timers.progress + ctx.config.user_timeout {
             return true;
         }
         match timer {
