@@ -181,10 +181,8 @@ impl Connection {
         if matches!(error, ConnectionError::StartupTimeout | ConnectionError::Startup(_)) {
             self.count_peer_failure(io);
         }
-        // RFC 5044 section 7.1.1 (MPA-149, MPA-151, MPA-165, MPA-169): an invalid startup frame closes TCP,
-        // and the user gets the error. RFC 5044 section 7.1.2 (MPA-177, MPA-189, MPA-196, MPA-205): both
-        // roles do so. RFC 5044 section 8 (MPA-235): TCP is closed at once. RFC 6581 section 10 (MPA2-104):
-        // the same holds for an enhanced Request where enhanced startup is off.
+        // RFC 5044 sections 7.1.2 and 8 (MPA-177, MPA-189, MPA-235): an invalid startup frame closes TCP at
+        // once in both roles, and the user gets the error. `crate::mpa` decides what is invalid.
         self.end_stream(io);
         io.tcp.abort(io.now, self.conn);
     }
