@@ -25,9 +25,7 @@ pub use untagged::{Delivered, Destination, UntaggedQueue};
 
 /// How a segment reached DDP. It decides whether the segment is placed, delivered, or both.
 ///
-/// RFC 5041 sections 4.1, 5.3 and 5.4 (DDP-053, DDP-123, DDP-131, DDP-134, DDP-136 to DDP-138): a segment
-/// beyond a hole is only placed. Delivery happens at the in-order frontier, where every earlier segment of
-/// the stream is placed and every earlier message is delivered.
+/// RFC 5041 section 5.3 (DDP-123): a segment beyond a hole is only placed, and comes again in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
     /// At the in-order frontier and not yet placed: place, then deliver.
@@ -45,6 +43,10 @@ impl Arrival {
     }
 
     /// Whether the segment is to be delivered now. A failed check is then an error of the stream.
+    ///
+    /// RFC 5041 sections 4.1, 5.3 and 5.4 (DDP-053, DDP-131, DDP-134, DDP-136 to DDP-138): at the in-order
+    /// frontier only, where every earlier segment of the stream is placed and every earlier message is
+    /// delivered.
     pub fn delivers(self) -> bool {
         self != Arrival::Ahead
     }

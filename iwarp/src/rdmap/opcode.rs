@@ -156,18 +156,19 @@ impl Opcode {
 
     /// The queue of an untagged opcode; `None` for a tagged one.
     pub const fn queue(self) -> Option<Queue> {
-        // RFC 7306 sections 5, 5.2, 5.2.1, 5.2.2 and 6.3 (EXT-082, EXT-087, EXT-096, EXT-097, EXT-120,
-        // EXT-124, EXT-175, EXT-186): its four messages are untagged. Immediate Data goes to queue 0, Atomic
-        // Requests to queue 1 with the Read Requests, Atomic Responses to queue 3.
         match self {
             // RFC 5040 sections 4.1, 5.1 and 5.2.2 (RDMAP-091, RDMAP-196, RDMAP-225): these are tagged.
             Opcode::Write | Opcode::ReadResponse => None,
             // RFC 5040 section 5.2.1 (RDMAP-207, RDMAP-212): Read Requests are untagged and go to queue 1.
+            // RFC 7306 sections 5.2 and 5.2.1 (EXT-082, EXT-087, EXT-186): so do Atomic Requests.
             Opcode::ReadRequest | Opcode::AtomicRequest => Some(Queue::ReadRequest),
             // RFC 5040 section 5.4 (RDMAP-253, RDMAP-254): Terminate is untagged and goes to queue 2.
             Opcode::Terminate => Some(Queue::Terminate),
+            // RFC 7306 sections 5 and 5.2.2 (EXT-096, EXT-097, EXT-175): Atomic Responses are untagged and go
+            // to queue 3.
             Opcode::AtomicResponse => Some(Queue::AtomicResponse),
             // RFC 5040 section 5.3 (RDMAP-234, RDMAP-243): Sends are untagged and go to queue 0.
+            // RFC 7306 section 6.3 (EXT-120, EXT-124): so does Immediate Data.
             Opcode::Send
             | Opcode::SendInvalidate
             | Opcode::SendSolicited

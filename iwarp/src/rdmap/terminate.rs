@@ -144,21 +144,22 @@ impl Terminate {
 
     /// The payload on the wire, in the short form and the standard bit order.
     ///
-    /// RFC 5040 sections 4.2 and 4.8
-    /// (RDMAP-114, RDMAP-133, RDMAP-134, RDMAP-175, RDMAP-179, RDMAP-182, RDMAP-184): control with the
-    /// reserved bits 0, segment length where M or D is set, DDP header where D is set, Read Request header
-    /// where R is set, and no ULP payload.
+    /// RFC 5040 sections 4.2 and 4.8 (RDMAP-114, RDMAP-133): control, segment length, DDP header and Read
+    /// Request header, and no ULP payload.
     pub fn to_bytes(&self) -> ArrayVec<u8, { Terminate::MAX_LEN }> {
         let Self { layer, etype, code, segment_len, ddp_header, read_request, bit_order: _, control: _ } =
             self;
         let bit = |set: bool, bit: u8| if set { bit } else { 0 };
         let parts =
             bit(segment_len.is_some(), M) | bit(ddp_header.is_some(), D) | bit(read_request.is_some(), R);
+        // RFC 5040 section 4.8 (RDMAP-134, RDMAP-175): layer, type, code and the three bits; the rest is 0.
         let mut bytes: ArrayVec<u8, { Terminate::MAX_LEN }> =
             [layer << 4 | etype & 0x0F, *code, parts, 0].into_iter().collect();
+        // RFC 5040 section 4.8 (RDMAP-179): the length is there with D, even if it is not valid.
         if parts & (M | D) != 0 {
             bytes.extend(segment_len.unwrap_or(0).to_be_bytes());
         }
+        // RFC 5040 section 4.8 (RDMAP-182, RDMAP-184): D and R are set where the headers are there.
         bytes.extend(ddp_header.iter().flatten().copied());
         bytes.extend(read_request.iter().flat_map(|r| r.to_bytes()));
         bytes
