@@ -138,7 +138,8 @@ impl RawBytes {
         let load = || {
             // SAFETY: `at` found the byte inside the memory, which is mapped and readable while `self`
             // exists, and which others access by raw copies and atomics only (the fields' invariant). A byte
-            // is always aligned. Races with wider accesses are as in `copy`.
+            // is always aligned. If a wider store races with the load, the byte is the old or the new one:
+            // LLVM defines racing atomic accesses byte by byte, and nothing depends on which it is.
             byte = unsafe { AtomicU8::from_ptr(ptr) }.load(Ordering::Acquire);
         };
         // SAFETY: `load` accesses the byte at `offset`. It owns nothing, takes no lock and does not panic,
@@ -157,7 +158,8 @@ impl RawBytes {
         let store = || {
             // SAFETY: `at_writable` found the byte inside the memory and the memory writable. It is mapped
             // while `self` exists, and others access it by raw copies and atomics only (the fields'
-            // invariant). A byte is always aligned. Races with wider accesses are as in `copy`.
+            // invariant). A byte is always aligned. If a wider access races with the store, that one sees or
+            // leaves the old or the new byte: LLVM defines racing atomic accesses byte by byte.
             unsafe { AtomicU8::from_ptr(ptr) }.store(byte, Ordering::Release);
         };
         // SAFETY: `store` accesses the byte at `offset`. It owns nothing, takes no lock and does not panic,
@@ -179,7 +181,9 @@ impl RawBytes {
         let load = || {
             // SAFETY: `at` found the eight bytes inside the memory, which is mapped and readable while `self`
             // exists, and which others access by raw copies and atomics only (the fields' invariant). They
-            // are aligned, as was just checked. Races with accesses of other sizes are as in `copy`.
+            // are aligned, as was just checked. If a store of another size races with the load, each byte is
+            // the old or the new one: LLVM defines racing atomic accesses byte by byte, and nothing depends
+            // on which it is.
             word = unsafe { AtomicU64::from_ptr(ptr) }.load(Ordering::Acquire);
         };
         // SAFETY: `load` accesses the eight bytes at `offset`. It owns nothing, takes no lock and does not

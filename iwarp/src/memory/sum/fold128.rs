@@ -56,7 +56,9 @@ pub(super) unsafe fn fetch(state: u32, from: *const u8, out: &mut [u8]) -> u32 {
 #[target_feature(enable = "sse4.2,pclmulqdq")]
 pub(super) unsafe fn run(state: u32, from: *const u8, sink: impl Sink, at: usize, len: usize) -> u32 {
     let mut state = state;
-    // SAFETY: the caller makes the promises of `new` for the time of this call, and the value ends with it.
+    // SAFETY: `at` is at most `len`, the bytes at `from` are mapped and readable and changed by others only
+    // through atomics and raw copies, and `sink` has room for `len` bytes that nobody else accesses: the
+    // caller promises all of this for the time of this call, and the value ends with it.
     let mut bytes = unsafe { Loader::new(from, sink, at, len) };
     if bytes.left() >= FOLD_MIN_BYTES
         && let Some([mut a, mut b, mut c, mut d]) = bytes.next::<[__m128i; 4]>()

@@ -51,10 +51,14 @@ pub(super) unsafe fn fetch(state: u32, from: *const u8, out: &mut [u8]) -> u32 {
 #[inline]
 #[target_feature(enable = "sse4.2,pclmulqdq,avx512f,vpclmulqdq")]
 unsafe fn run(state: u32, from: *const u8, sink: impl Sink, at: usize, len: usize) -> u32 {
-    // SAFETY: the caller makes the promises of `new` for the time of this call, and the value ends with it.
+    // SAFETY: `at` is at most `len`, the bytes at `from` are mapped and readable and changed by others only
+    // through atomics and raw copies, and `sink` has room for `len` bytes that nobody else accesses: the
+    // caller promises all of this for the time of this call, and the value ends with it.
     let mut bytes = unsafe { Loader::new(from, sink, at, len) };
     let Some(mut values) = bytes.next_512::<{ STEP / VALUE }>() else {
-        // SAFETY: the caller makes the promises of `fold128::run`, which has the same parameters.
+        // SAFETY: `at` is at most `len`, the bytes at `from` are mapped and readable and changed by others
+        // only through atomics and raw copies, and `sink` has room for `len` bytes that nobody else accesses:
+        // the caller promises all of this. `next_512` has taken nothing.
         return unsafe { fold128::run(state, from, sink, at, len) };
     };
     let by_step = const { powers::fold(STEP) };
