@@ -47,7 +47,7 @@ impl SendHalf {
         // (DDP-248, MPA-258, RDMAP-382, SEC-079): that a security association was deleted is no reason to
         // end the stream, and is not known here. The path is silent then, and lost segments come again. A
         // path that stays silent for the user timeout does end the stream, whatever the cause.
-        if ctx.now >= self.timers.progress + ctx.config.user_timeout {
+        if self.timers.is_given_up(ctx.now, ctx.config.user_timeout) {
             return true;
         }
         match timer {
