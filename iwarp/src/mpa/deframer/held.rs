@@ -456,7 +456,7 @@ mod tests {
     fn held_buffers_that_count_wrong_are_found() {
         type Break = fn(&mut HeldBuf, &mut HeldList);
         let broken: [(Break, &str); 5] = [
-            (|held, _| held.placed = 10, "nothing of it is waited for: "),
+            (|held, _| held.placed = 10, "every byte of a held buffer is placed: "),
             (|held, _| held.ahead = false, "2176 bytes pinned: "),
             (|held, _| held.pinned = 0, "0 bytes pinned: "),
             (|_, list| list.pinned -= 1, "4351 bytes counted as pinned of 4352"),

@@ -262,7 +262,7 @@ mod tests {
             (|pages, _, _| drop(pages.records.remove(0)), "which has no such bytes"),
             (|pages, _, _| pages.records[0].segments += 1, "page 0 counts 3 segments of 2"),
             (|_, places, _| _ = places.pop(), "page 0 counts 2 segments of 1"),
-            (|_, _, open| open.clear(), "page 1 is there for nobody"),
+            (|_, _, open| open.clear(), "page 1 has no segment and is not open"),
             (|pages, _, _| pages.small += 1, "3 small pages counted of 2"),
             (|pages, _, _| pages.small -= 1, "1 small pages counted of 2"),
             (|pages, _, _| pages.records[0].kind = PageKind::Bulk, "2 small pages counted of 1"),
