@@ -522,6 +522,7 @@ impl Stack {
     /// As [`settle`](Self::settle), without the ready queue.
     fn settle_timer(&mut self, slot: u32) {
         let Some((id, conn)) = self.connections.get_mut(slot) else { return };
+        conn.tcb.arm(self.now, &self.config.tcp, &self.segments);
         let droppable = conn.tcb.is_droppable();
         let enters_time_wait =
             conn.tcb.state() == State::TimeWait && !std::mem::replace(&mut conn.in_time_wait, true);

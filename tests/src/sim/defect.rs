@@ -29,8 +29,6 @@
 //! - Bytes that overtake the end of a handshake by cookie are refused
 //!   (`bytes_that_overtake_the_acknowledgement_of_a_cookie_do_not_refuse_the_connection`): did not occur in
 //!   2000 runs of `backlog`.
-//!
-//! A timeout that does not rearm its timer is not kept either: the segments that it sends arm the timer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

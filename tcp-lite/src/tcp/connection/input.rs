@@ -109,7 +109,6 @@ impl Tcb {
                 // else. A FIN on it is dropped: the peer sends it again.
                 self.receive.learn_timestamp(ctx, header, pos);
                 self.receive.send_ack();
-                self.send.arm(ctx);
                 return Verdict::Done;
             }
         }
@@ -151,9 +150,6 @@ impl Tcb {
             }
         } else if self.state == State::TimeWait && fin {
             self.receive.send_ack();
-        }
-        if self.state != State::Closed {
-            self.send.arm(ctx);
         }
         Verdict::Done
     }

@@ -17,16 +17,13 @@ const MIN_PEER_MSS: u16 = 64;
 impl Tcb {
     /// Active open: SYN-SENT.
     pub(crate) fn connect(ctx: &mut Ctx<'_>, params: OpenParams) -> Self {
-        let mut tcb = Self::new(ctx, &params, (State::SynSent, Reported::Opened));
-        tcb.send.arm(ctx);
-        tcb
+        Self::new(ctx, &params, (State::SynSent, Reported::Opened))
     }
 
     /// Passive open by a SYN (without ACK and RST, which the caller checks): SYN-RECEIVED.
     pub(crate) fn accept(ctx: &mut Ctx<'_>, params: OpenParams, syn: &TcpHeader) -> Self {
         let mut tcb = Self::new(ctx, &params, (State::SynReceived, Reported::Nothing));
         tcb.learn_syn(ctx, syn);
-        tcb.send.arm(ctx);
         tcb
     }
 

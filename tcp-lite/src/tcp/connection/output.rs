@@ -116,7 +116,6 @@ impl Tcb {
         if header.ack.is_some() {
             self.receive.on_ack_sent(header);
         }
-        self.send.arm(ctx);
     }
 
     /// The sending half's segment, with the receiving half's fields.

@@ -5,7 +5,8 @@ use super::Tcb;
 use crate::tcp::State;
 use crate::tcp::ctx::Ctx;
 use crate::tcp::send::first_of;
-use crate::{CloseReason, Instant, Keepalive};
+use crate::tcp::slabs::SegmentSlab;
+use crate::{CloseReason, Instant, Keepalive, TcpConfig};
 
 /// The purpose of the timer of the connection itself, one at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +18,17 @@ pub(super) enum ConnTimer {
 }
 
 impl Tcb {
-    /// When [`on_timer`](Self::on_timer) has to be called. Any call may change it.
+    /// Sets the timer of the sending half to what is outstanding or queued now. To be called at the end of
+    /// each call that takes a [`Ctx`], or of several: the stack does so in one place.
+    #[inline]
+    pub(crate) fn arm(&mut self, now: Instant, config: &TcpConfig, segments: &SegmentSlab) {
+        // What is left of a closed connection has timers of its own.
+        if self.state != State::Closed {
+            self.send.arm(now, config, segments);
+        }
+    }
+
+    /// When [`on_timer`](Self::on_timer) has to be called. [`arm`](Self::arm) may change it.
     #[inline]
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let halves = first_of(self.send.deadline(), self.receive.deadline());

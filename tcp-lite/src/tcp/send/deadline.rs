@@ -4,8 +4,8 @@
 
 use super::timers::SendTimer;
 use super::{Pending, Phase, SendHalf};
-use crate::tcp::ctx::Ctx;
-use crate::{Duration, Instant};
+use crate::tcp::slabs::SegmentSlab;
+use crate::{Duration, Instant, TcpConfig};
 
 /// Longest wait before a segment is cut to a window that is open but stays too small (RFC 9293 section
 /// 3.8.6.2.1: 0.1 to 1 second), unless the RTO is longer. A closed window is probed at increasing
@@ -26,44 +26,44 @@ impl SendHalf {
         first_of(running, first_of(paced, self.path.due()))
     }
 
-    /// Sets the timer that is due first. A running persist timer keeps running, but not for longer than
-    /// it would be set to now.
-    ///
-    /// To be called after each change of the outstanding or queued segments, or of the times at which they
-    /// were sent: after a segment that arrived or was sent, a push, a timer that ran, the open, and when the
-    /// link is back. A mere request for a transmission (a SYN, a probe, segments marked lost because a router
-    /// reports that they are too large) leaves the timer alone: it is set when that transmission is sent.
-    pub(in crate::tcp) fn arm(&mut self, ctx: &Ctx<'_>) {
+    /// Sets the timer that is due first, by what is outstanding or queued now, and when it was sent. Without
+    /// a change it stays as it is: a persist timer keeps running, but not for longer than it would be set to
+    /// now, and so does the timer of a segment that cannot be sent.
+    #[inline]
+    pub(in crate::tcp) fn arm(&mut self, now: Instant, config: &TcpConfig, segments: &SegmentSlab) {
         let wanted = if self.queue.outstanding() > 0 {
-            self.flight_deadline(ctx)
+            match self.timers.due(SendTimer::Stuck) {
+                Some(running) if self.is_stuck(segments) => (running, SendTimer::Stuck),
+                _ => self.flight_deadline(config, segments),
+            }
         } else if self.queue.has_unsent() {
             // If the segment fits it is about to be sent; if that fails, this timer tries again.
-            let at = self.persist_at(ctx);
+            let at = self.persist_at(now);
             let running = self.timers.due(SendTimer::Persist);
             (running.map_or(at, |running| running.min(at)), SendTimer::Persist)
         } else if self.awaits_first_control() {
             let running = self.timers.due(SendTimer::Stuck);
-            (running.unwrap_or(ctx.now + STUCK_INTERVAL), SendTimer::Stuck)
+            (running.unwrap_or(now + STUCK_INTERVAL), SendTimer::Stuck)
         } else {
             return self.timers.cancel();
         };
-        self.timers.start(ctx.now, wanted, ctx.config.user_timeout);
+        self.timers.start(now, wanted, config.user_timeout);
     }
 
     /// The first deadline of the segments in flight.
-    fn flight_deadline(&self, ctx: &Ctx<'_>) -> (Instant, SendTimer) {
-        let rto_at = self.rto_at(ctx);
+    fn flight_deadline(&self, config: &TcpConfig, segments: &SegmentSlab) -> (Instant, SendTimer) {
+        let rto_at = self.rto_at(segments);
         if let Some(at) = self.timers.reorder_at() {
             return if at < rto_at { (at, SendTimer::Reorder) } else { (rto_at, SendTimer::Rto) };
         }
-        match self.pto(ctx) {
+        match self.pto(config, segments) {
             Some(pto) => (rto_at.min(self.timers.pto_at(pto)), SendTimer::LossProbe),
             None => (rto_at, SendTimer::Rto),
         }
     }
 
     /// The delay of a tail loss probe, if one may be sent (RFC 8985 section 7.2).
-    fn pto(&self, ctx: &Ctx<'_>) -> Option<Duration> {
+    fn pto(&self, config: &TcpConfig, segments: &SegmentSlab) -> Option<Duration> {
         let quiet = self.recovery.phase == Phase::Open
             && self.queue.sacked_segments() == 0
             && !self.queue.has_lost()
@@ -74,31 +74,31 @@ impl SendHalf {
             return None;
         }
         // (A probe requires an RTT sample, so the SRTT is valid.)
-        let twice = Duration::from_micros(2 * u64::from(self.rtt.srtt_us())).max(ctx.config.tail_probe_min);
+        let twice = Duration::from_micros(2 * u64::from(self.rtt.srtt_us())).max(config.tail_probe_min);
         // A single segment may wait for the peer's delayed acknowledgement, which the floor of the RTO
         // covers.
         let single = self.queue.head().is_some_and(|key| {
-            ctx.segments.get(key).next == self.queue.unsent() && self.queue.nxt() <= self.queue.end()
+            segments.get(key).next == self.queue.unsent() && self.queue.nxt() <= self.queue.end()
         });
-        Some(if single { twice + ctx.config.rto_min } else { twice })
+        Some(if single { twice + config.rto_min } else { twice })
     }
 
     /// When the retransmission timer expires: an RTO after the last transmission of the oldest segment,
     /// not after the last acknowledgement, which would add a round trip each time (RFC 7765). A recent
     /// acknowledgement shows that the path works, and gives the other segments one more round trip:
     /// their acknowledgements may wait to be read.
-    fn rto_at(&self, ctx: &Ctx<'_>) -> Instant {
+    fn rto_at(&self, segments: &SegmentSlab) -> Instant {
         let oldest = self.queue.oldest_sent();
-        self.timers.rto_at(oldest.map(|key| ctx.segments.get(key).sent.at), self.rtt.rto())
+        self.timers.rto_at(oldest.map(|key| segments.get(key).sent.at), self.rtt.rto())
     }
 
     /// When the peer's window will have been too small for long enough. The wait is shorter for an open
     /// window than for a closed one.
-    fn persist_at(&self, ctx: &Ctx<'_>) -> Instant {
+    fn persist_at(&self, now: Instant) -> Instant {
         let backed_off = self.rtt.after(self.timers.persist_backoff());
         let is_open = self.window.edge() > self.queue.nxt();
         let most = if is_open { self.rtt.after(0).max(OVERRIDE_MAX) } else { backed_off };
-        ctx.now + backed_off.min(most)
+        now + backed_off.min(most)
     }
 
     /// Whether a SYN or FIN that was never sent is next.

@@ -75,7 +75,6 @@ impl SendHalf {
     /// Segments were queued.
     pub(in crate::tcp) fn on_pushed(&mut self, ctx: &mut Ctx<'_>) {
         self.pace.advance(ctx.now);
-        self.arm(ctx);
     }
 
     /// Raises `Event::Writable` if a segment was refused, a quarter of the send buffer is free, and the

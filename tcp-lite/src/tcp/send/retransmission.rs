@@ -9,7 +9,7 @@ use super::path_mtu::BlackHole;
 use super::timers::SendTimer;
 use super::{Fin, Pending, SendHalf};
 use crate::tcp::ctx::Ctx;
-use crate::tcp::slabs::Marks;
+use crate::tcp::slabs::{Marks, SegmentSlab};
 
 /// Result of the timers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,7 +51,7 @@ impl SendHalf {
             return true;
         }
         match timer {
-            SendTimer::Rto | SendTimer::Stuck if self.is_stuck(ctx) => {
+            SendTimer::Rto | SendTimer::Stuck if self.is_stuck(ctx.segments) => {
                 // The segment was not sent, so no answer is missing: neither the network nor the path
                 // MTU is the cause, and the RTO stays.
                 let stuck = (ctx.now + STUCK_INTERVAL, SendTimer::Stuck);
@@ -83,7 +83,6 @@ impl SendHalf {
                 self.lower_emss_in_black_hole(ctx);
             }
         }
-        self.arm(ctx);
         false
     }
 
@@ -100,13 +99,13 @@ impl SendHalf {
 
     /// Whether the segment that timed out before has not been retransmitted since, or the SYN was never
     /// sent. (F-RTO holds the oldest segment back on purpose.)
-    fn is_stuck(&self, ctx: &Ctx<'_>) -> bool {
+    pub(super) fn is_stuck(&self, segments: &SegmentSlab) -> bool {
         if self.queue.una() == 0 {
             return self.pending.contains(Pending::SYN);
         }
         match self.queue.oldest_sent() {
             Some(key) => {
-                let lost = ctx.segments.get(key).marks.contains(Marks::LOST);
+                let lost = segments.get(key).marks.contains(Marks::LOST);
                 lost && !matches!(self.recovery.frto, Frto::New(_))
             }
             None => self.fin == Fin::Due,
@@ -159,7 +158,6 @@ impl SendHalf {
         }
         self.rtt.forget_backoff();
         self.timers.delay_rto(ctx.now + self.rtt.rto());
-        self.arm(ctx);
     }
 
     /// Whether our SYN was sent more than once.
@@ -172,11 +170,10 @@ impl SendHalf {
         self.timers.syn_sends() > 0
     }
 
-    /// Our FIN has to be sent. If the queue is empty, a timer watches it.
+    /// Our FIN has to be sent. If the queue is empty, the user timeout counts from now on.
     pub(in crate::tcp) fn await_fin(&mut self, ctx: &Ctx<'_>) {
         if self.queue.queued() == 0 {
             self.timers.restart_user_timeout(ctx.now);
-            self.arm(ctx);
         }
     }
 }

@@ -123,10 +123,15 @@ impl Host {
         }
     }
 
-    /// Runs `call` on the connection with its surroundings, then takes the events.
+    /// Runs `call` on the connection with its surroundings, then arms its timer, as the stack does, and takes
+    /// the events.
     pub(super) fn with<R>(&mut self, now: Instant, call: impl FnOnce(&mut Tcb, &mut Ctx<'_>) -> R) -> R {
         let mut tcb = self.tcb.take().expect("a connection");
         let result = call(&mut tcb, &mut self.ctx(now));
+        tcb.arm(now, &self.config, &self.segments);
+        let deadline = tcb.deadline();
+        tcb.arm(now, &self.config, &self.segments);
+        assert_eq!(tcb.deadline(), deadline, "armed again without a change");
         let slabs = (&self.segments, &self.out_of_order, &self.searches);
         tcb.check(ConnId { slot: 0, generation: 0 }, slabs).expect("invariants");
         self.tcb = Some(tcb);
@@ -154,12 +159,14 @@ impl Host {
     pub(super) fn connect(&mut self, now: Instant) {
         let params = self.params;
         self.tcb = Some(Tcb::connect(&mut self.ctx(now), params));
+        self.with(now, |_, _| ());
     }
 
     pub(super) fn accept(&mut self, now: Instant, syn: &TcpHeader) {
         self.listener = Some(ListenerId { slot: 0, generation: 0 });
         let params = self.params;
         self.tcb = Some(Tcb::accept(&mut self.ctx(now), params, syn));
+        self.with(now, |_, _| ());
     }
 
     pub(super) fn tcb(&self) -> &Tcb {
