@@ -228,3 +228,55 @@ impl Timers {
         self.persist_backoff = 0;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const USER_TIMEOUT: Duration = Duration::from_secs(10);
+
+    fn at(ms: i64) -> Instant {
+        Instant::from_millis(ms)
+    }
+
+    #[test]
+    fn one_timer_runs_and_expires_once() {
+        let mut timers = Timers::new(at(0));
+        timers.start(at(0), (at(500), SendTimer::Persist), USER_TIMEOUT);
+        timers.start(at(0), (at(300), SendTimer::Rto), USER_TIMEOUT);
+        assert_eq!((timers.due(SendTimer::Persist), timers.due(SendTimer::Rto)), (None, Some(at(300))));
+        assert_eq!(timers.expired(at(299)), None);
+        assert_eq!((timers.expired(at(300)), timers.expired(at(600))), (Some(SendTimer::Rto), None));
+    }
+
+    #[test]
+    fn no_timer_is_later_than_the_user_timeout_which_counts_from_the_last_progress() {
+        let mut timers = Timers::new(at(0));
+        timers.on_acked(at(1000), Duration::ZERO);
+        timers.start(at(1000), (at(60_000), SendTimer::Rto), USER_TIMEOUT);
+        assert_eq!(timers.running(), Some((at(11_000), SendTimer::Rto)));
+        assert!(
+            !timers.is_given_up(at(10_999), USER_TIMEOUT) && timers.is_given_up(at(11_000), USER_TIMEOUT)
+        );
+        timers.start(at(12_000), (at(60_000), SendTimer::Rto), USER_TIMEOUT);
+        assert_eq!(timers.running(), Some((at(12_000), SendTimer::Rto)), "not in the past");
+    }
+
+    #[test]
+    fn an_acknowledgement_gives_what_is_in_flight_one_more_round_trip() {
+        let mut timers = Timers::new(at(0));
+        let rto = Duration::from_millis(200);
+        timers.on_data_sent(at(100), true);
+        timers.start(at(100), (at(300), SendTimer::Rto), USER_TIMEOUT);
+        timers.on_acked(at(290), Duration::from_millis(50));
+        assert_eq!(timers.running(), None);
+        assert_eq!(timers.rto_at(Some(at(100)), rto), at(340));
+        assert_eq!(timers.rto_at(Some(at(200)), rto), at(400));
+    }
+
+    #[test]
+    fn a_syn_is_sent_again_as_often_as_is_allowed() {
+        let mut timers = Timers::new(at(0));
+        assert_eq!([(); 4].map(|()| timers.on_syn_timeout(2)), [true, true, false, false]);
+    }
+}
