@@ -414,6 +414,11 @@ impl Device {
     ///
     /// DPDK's vhost device has no flag for it, as this is not known before a driver connects. Once one
     /// has, the device describes such frames as virtio requires.
+    ///
+    /// The callbacks of vhost, which run while the connection exists, belong to the driver of the port: a
+    /// second registration for the socket would replace them. The event of the link runs there as well, but
+    /// a peer that connects between the configuration of the port and that of its queues has no number yet
+    /// when it comes, and no later event tells of it.
     pub(super) fn passes_large_frames(&self) -> bool {
         const NEEDED: u64 = sys::K_GUEST_CSUM | sys::K_GUEST_TSO4 | sys::K_GUEST_TSO6 | sys::K_MRG_RXBUF;
         if !self.may_pass_large_frames {
