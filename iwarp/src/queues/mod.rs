@@ -1,12 +1,12 @@
 //! Queue pairs, completion queues and shared receive queues with their rings of requests and completions, and
 //! the signals between threads of the user and an engine.
 //!
-//! Some of these are objects of users ([`ProtectionDomain`], [`CompletionQueue`],
-//! [`SharedReceiveQueue`]). They are here since a queue pair holds them, and since the protocol of a stream
-//! ([`rdmap`](crate::rdmap)), which does not know [`verbs`](crate::verbs), completes requests on them.
-//! `verbs` exports them, and has the calls that create other objects. State that users share with an engine
-//! but no stream needs is in `verbs` itself: connections in setup (`cm/shared.rs`), bytes before MPA
-//! (`cm/stream.rs`), and the commands to an engine (`engine_shared.rs`). Nothing here moves data.
+//! Some of these are objects of users ([`CompletionQueue`], [`SharedReceiveQueue`]). They are here since a
+//! queue pair holds them, and since the protocol of a stream ([`rdmap`](crate::rdmap)), which does not know
+//! [`verbs`](crate::verbs), completes requests on them. `verbs` exports them, and has the calls that create
+//! other objects. State that users share with an engine but no stream needs is in `verbs` itself: connections
+//! in setup (`cm/shared.rs`), bytes before MPA (`cm/stream.rs`), and the commands to an engine
+//! (`engine_shared.rs`). Nothing here moves data.
 //!
 //! | file | contents |
 //! |---|---|
@@ -48,7 +48,6 @@ pub use async_event::{AsyncEvent, AsyncEventKind, AsyncEvents};
 pub use channel::CompletionChannel;
 pub use cq::{CompletionQueue, CqAttr, CqOptions, cqe_for};
 pub use error::{ConnectionError, StreamError, VerbsError};
-pub use pd::ProtectionDomain;
 pub use qp_init::{QpGrants, QpInit};
 pub use qp_state::QpState;
 pub use resources::ContextLimits;
@@ -64,6 +63,7 @@ pub use wr::{
 pub(crate) use channel::{Notifier, wait_any};
 pub(crate) use doorbells::Doorbells;
 pub(crate) use outcome::{Origin, Outcome};
+pub(crate) use pd::PdShared;
 pub(crate) use qp::{Ask, Payload, QpShared, SendEntry, request_buffers, send_opcode};
 pub(crate) use resources::Resources;
 pub(crate) use wr::post_each;

@@ -1,4 +1,4 @@
-//! Protection domains, and the checks of a request against them.
+//! What queue pairs and users share of a protection domain, and the checks of a request against it.
 
 use std::sync::Arc;
 
@@ -7,32 +7,22 @@ use crate::memory::{Access, PdId};
 use super::usage::Permit;
 use super::{RecvRequest, Resources, Sge, VerbsError};
 
-/// A protection domain: regions and queue pairs can be used together only within one. Cheap to clone.
-#[derive(Clone)]
-pub struct ProtectionDomain {
-    pub(crate) shared: Arc<PdShared>,
-}
-
+/// The shared part of a protection domain.
 pub(crate) struct PdShared {
     id: PdId,
     pub(crate) resources: Arc<Resources>,
     _permit: Permit,
 }
 
-impl ProtectionDomain {
-    pub(crate) fn new(resources: &Arc<Resources>) -> Result<Self, VerbsError> {
+impl PdShared {
+    pub(crate) fn new(resources: &Arc<Resources>) -> Result<Arc<Self>, VerbsError> {
         let permit = resources.quotas.pd.take(1)?;
         let id = PdId(resources.next_pd_num()?);
-        Ok(Self { shared: Arc::new(PdShared { id, resources: Arc::clone(resources), _permit: permit }) })
+        Ok(Arc::new(Self { id, resources: Arc::clone(resources), _permit: permit }))
     }
 
     pub(crate) fn id(&self) -> PdId {
-        self.shared.id
-    }
-
-    /// Its number, unique in the context.
-    pub fn pd_num(&self) -> u32 {
-        self.shared.id.0
+        self.id
     }
 
     /// Checks a receive request with at most `max_sge` elements.
@@ -49,10 +39,10 @@ impl ProtectionDomain {
 
     /// Checks that the elements are registered in this domain, with these rights.
     pub(crate) fn check_local(&self, sg_list: &[Sge], access: Access) -> Result<(), VerbsError> {
-        let memory = &self.shared.resources.memory;
+        let memory = &self.resources.memory;
         sg_list.iter().try_for_each(|sge| {
             memory
-                .check_local(self.id(), sge.lkey, sge.addr, sge.length, access)
+                .check_local(self.id, sge.lkey, sge.addr, sge.length, access)
                 .map_err(|fault| VerbsError::LocalProtection(fault.to_string()))
         })
     }

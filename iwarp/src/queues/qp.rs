@@ -14,9 +14,9 @@ use super::cq_users::Demand;
 use super::usage::{Permit, within};
 use super::wqe::{Wqe, WqeCounts};
 use super::{
-    AsyncEventKind, CompletionQueue, Doorbells, MAX_INLINE, MAX_SGE, Origin, Outcome, ProtectionDomain,
-    QpGrants, QpInit, QpState, RecvRequest, Resources, SendFlags, SendOp, Sge, SharedReceiveQueue,
-    StreamError, TerminateReport, VerbsError, WcOpcode, WcStatus, WorkCompletion,
+    AsyncEventKind, CompletionQueue, Doorbells, MAX_INLINE, MAX_SGE, Origin, Outcome, PdShared, QpGrants,
+    QpInit, QpState, RecvRequest, Resources, SendFlags, SendOp, Sge, SharedReceiveQueue, StreamError,
+    TerminateReport, VerbsError, WcOpcode, WcStatus, WorkCompletion,
 };
 
 mod post;
@@ -79,7 +79,7 @@ pub(crate) struct Ended {
 pub(crate) struct QpShared {
     // Fixed when it is created.
     pub(crate) num: u32,
-    pub(crate) pd: ProtectionDomain,
+    pub(crate) pd: Arc<PdShared>,
     pub(crate) send_cq: CompletionQueue,
     pub(crate) recv_cq: CompletionQueue,
     pub(crate) srq: Option<SharedReceiveQueue>,
@@ -124,8 +124,8 @@ pub(crate) struct QpShared {
 }
 
 impl QpShared {
-    pub(crate) fn new(pd: &ProtectionDomain, init: &QpInit<'_>) -> Result<Arc<Self>, VerbsError> {
-        let context = &pd.shared.resources;
+    pub(crate) fn new(pd: &Arc<PdShared>, init: &QpInit<'_>) -> Result<Arc<Self>, VerbsError> {
+        let context = &pd.resources;
         let limit = context.limits.max_qp_wr;
         within("max_qp_wr", init.max_send_wr.max(init.max_recv_wr), limit)?;
         within("MAX_SGE", init.max_send_sge.max(init.max_recv_sge), MAX_SGE)?;
@@ -136,7 +136,7 @@ impl QpShared {
             context.same(cq.shared.resources())?;
         }
         if let Some(srq) = init.srq {
-            context.same(&srq.shared.pd.shared.resources)?;
+            context.same(&srq.shared.pd.resources)?;
         }
         if init.srq.is_some_and(|srq| srq.shared.pd.id() != pd.id()) {
             return Err(VerbsError::Invalid(
@@ -149,7 +149,7 @@ impl QpShared {
         };
         let shared = Arc::new(Self {
             num: context.next_qp_num()?,
-            pd: pd.clone(),
+            pd: Arc::clone(pd),
             send_cq: init.send_cq.clone(),
             recv_cq: init.recv_cq.clone(),
             srq: init.srq.cloned(),
@@ -219,7 +219,7 @@ impl QpShared {
     }
 
     pub(crate) fn resources(&self) -> &Arc<Resources> {
-        &self.pd.shared.resources
+        &self.pd.resources
     }
 
     /// Reserves the queue pair for one connection of the engine with these doorbells. It serves up to `ird`

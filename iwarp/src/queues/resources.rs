@@ -168,7 +168,7 @@ impl Numbers {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ProtectionDomain;
+    use super::super::PdShared;
     use super::*;
 
     /// A number that came again would be the name of two objects: a region of the first one's protection
@@ -177,10 +177,10 @@ mod tests {
     fn no_number_is_given_twice() {
         let resources = Resources::new(ContextLimits::default(), MemoryTable::new(16, [1; 32])).unwrap();
         resources.pd_nums.next.store(Numbers::LAST, Ordering::Relaxed);
-        let last = ProtectionDomain::new(&resources).unwrap();
-        assert_eq!(last.pd_num(), Numbers::LAST);
+        let last = PdShared::new(&resources).unwrap();
+        assert_eq!(last.id().0, Numbers::LAST);
         for _ in 0..2 {
-            let error = ProtectionDomain::new(&resources).err().expect("no number is left");
+            let error = PdShared::new(&resources).err().expect("no number is left");
             assert!(matches!(error, VerbsError::Limit { .. }), "{error}");
         }
     }

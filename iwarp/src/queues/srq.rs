@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use crossbeam_queue::ArrayQueue;
 
 use super::usage::{Permit, within};
-use super::{AsyncEventKind, ProtectionDomain, RecvRequest, Resources, VerbsError};
+use super::{AsyncEventKind, PdShared, RecvRequest, Resources, VerbsError};
 
 /// Options of a new shared receive queue (`ibv_srq_init_attr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +60,7 @@ pub struct SharedReceiveQueue {
 
 pub(crate) struct SrqShared {
     pub(crate) num: u32,
-    pub(crate) pd: ProtectionDomain,
+    pub(crate) pd: Arc<PdShared>,
     pub(crate) max_wr: usize,
     max_sge: usize,
     requests: ArrayQueue<RecvRequest>,
@@ -74,9 +74,9 @@ pub(crate) struct SrqShared {
 }
 
 impl SharedReceiveQueue {
-    pub(crate) fn new(pd: &ProtectionDomain, init: &SrqInit) -> Result<Self, VerbsError> {
+    pub(crate) fn new(pd: &Arc<PdShared>, init: &SrqInit) -> Result<Self, VerbsError> {
         let SrqInit { max_wr, max_sge } = *init;
-        let context = &pd.shared.resources;
+        let context = &pd.resources;
         if max_wr == 0 {
             return Err(VerbsError::Invalid(
                 "a shared receive queue needs room for at least one request".into(),
@@ -86,7 +86,7 @@ impl SharedReceiveQueue {
         within("MAX_SGE", max_sge, super::MAX_SGE)?;
         let shared = SrqShared {
             num: context.next_srq_num()?,
-            pd: pd.clone(),
+            pd: Arc::clone(pd),
             max_wr,
             max_sge,
             requests: ArrayQueue::new(max_wr),
@@ -156,7 +156,7 @@ impl SharedReceiveQueue {
 
 impl SrqShared {
     fn resources(&self) -> &Arc<Resources> {
-        &self.pd.shared.resources
+        &self.pd.resources
     }
 
     /// The count that queue pairs lower when a completion is polled.

@@ -33,15 +33,16 @@ pub use context::{Context, ContextConfig};
 pub use fast::{FastOptions, FastRegion};
 pub use mr::{BoundRegion, MemoryRegion, MrOptions};
 pub use mw::{MemoryWindow, MwOptions};
+pub use pd::ProtectionDomain;
 pub use qp::{QpAttr, QueuePair};
 
 pub use crate::memory::WindowKind;
 pub use crate::queues::{
     AsyncEvent, AsyncEventKind, AsyncEvents, BindWindow, CompletionChannel, CompletionQueue, ConnectionError,
-    ContextLimits, ContextUsage, CqAttr, CqOptions, FastRegister, MAX_INLINE, MAX_SGE, ProtectionDomain,
-    QpGrants, QpInit, QpState, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, Sge,
-    SharedReceiveQueue, SrqAttr, SrqInit, StreamError, TerminateOrigin, TerminateReport, Usage, VerbsError,
-    WcOpcode, WcStatus, WorkCompletion, cqe_for,
+    ContextLimits, ContextUsage, CqAttr, CqOptions, FastRegister, MAX_INLINE, MAX_SGE, QpGrants, QpInit,
+    QpState, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, Sge, SharedReceiveQueue, SrqAttr,
+    SrqInit, StreamError, TerminateOrigin, TerminateReport, Usage, VerbsError, WcOpcode, WcStatus,
+    WorkCompletion, cqe_for,
 };
 pub use crate::rdmap::{AtomicOp, Extensions};
 

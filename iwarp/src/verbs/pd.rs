@@ -1,13 +1,35 @@
-//! Protection domains: the objects that they create.
+//! Protection domains, and the objects that they create.
 
-use crate::memory::{Access, StreamId, WindowKind};
+use std::sync::Arc;
+
+use crate::memory::{Access, PdId, StreamId, WindowKind};
+use crate::queues::{PdShared, Resources};
 
 use super::{
-    FastOptions, FastRegion, MemoryRegion, MemoryWindow, MrOptions, MwOptions, ProtectionDomain, QpInit,
-    QueuePair, SharedReceiveQueue, SrqInit, VerbsError,
+    FastOptions, FastRegion, MemoryRegion, MemoryWindow, MrOptions, MwOptions, QpInit, QueuePair,
+    SharedReceiveQueue, SrqInit, VerbsError,
 };
 
+/// A protection domain: regions and queue pairs can be used together only within one. Cheap to clone.
+#[derive(Clone)]
+pub struct ProtectionDomain {
+    pub(super) shared: Arc<PdShared>,
+}
+
 impl ProtectionDomain {
+    pub(super) fn new(resources: &Arc<Resources>) -> Result<Self, VerbsError> {
+        Ok(Self { shared: PdShared::new(resources)? })
+    }
+
+    pub(super) fn id(&self) -> PdId {
+        self.shared.id()
+    }
+
+    /// Its number, unique in the context.
+    pub fn pd_num(&self) -> u32 {
+        self.id().0
+    }
+
     /// Registers `bytes` of new zeroed memory, on hugepages if there are any. Its tagged offsets start at its
     /// virtual address.
     ///
@@ -107,7 +129,7 @@ impl ProtectionDomain {
     /// # Errors
     /// [`VerbsError::Limit`], [`VerbsError::Invalid`] for 0 requests.
     pub fn create_srq(&self, init: &SrqInit) -> Result<SharedReceiveQueue, VerbsError> {
-        SharedReceiveQueue::new(self, init)
+        SharedReceiveQueue::new(&self.shared, init)
     }
 
     /// The stream that a registration for `qp` is limited to.

@@ -83,7 +83,7 @@ impl Drop for QpOwner {
 
 impl QueuePair {
     pub(crate) fn new(pd: &ProtectionDomain, init: &QpInit<'_>) -> Result<Self, VerbsError> {
-        let shared = QpShared::new(pd, init)?;
+        let shared = QpShared::new(&pd.shared, init)?;
         Ok(Self { owner: Arc::new(QpOwner { shared: Arc::clone(&shared) }), shared })
     }
 
@@ -223,7 +223,7 @@ impl QueuePair {
         QpAttr {
             qp_num: shared.num,
             state: shared.state(),
-            pd_num: shared.pd.pd_num(),
+            pd_num: shared.pd.id().0,
             send_cq: shared.send_cq.cq_num(),
             recv_cq: shared.recv_cq.cq_num(),
             srq: shared.srq.as_ref().map(SharedReceiveQueue::srq_num),

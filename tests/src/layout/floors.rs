@@ -14,14 +14,6 @@ use super::source::{Tests, modules};
 use super::table::{Floors, Folder, LAYOUTS, Layout};
 use super::uses::{Crate, ModulePath};
 
-/// Types with an inherent `impl` on another floor than their own: the root file, the type, and the reason.
-const METHODS_ABOVE: [(&str, &str, &str); 1] = [(
-    "iwarp/src/lib.rs",
-    "ProtectionDomain",
-    "users create the objects of `verbs` by methods of their domain, as `ibv_pd` is the first argument of \
-     `ibv_create_qp`; queue pairs hold the domain, so it is in `queues`",
-)];
-
 /// The modules below one folder of a crate, each on a floor.
 struct Plan {
     /// The folder. It is above all floors.
@@ -95,27 +87,19 @@ fn modules_use_only_the_floors_that_they_may_know() {
 
 #[test]
 fn a_type_has_its_methods_on_its_own_floor() {
-    let (mut bad, mut used) = (Vec::new(), BTreeSet::new());
+    let mut bad = Vec::new();
     for layout in &LAYOUTS {
         let parts = Crate::of(modules(layout.root, Tests::LeftOut));
-        for plan in plans(layout) {
-            for arrow in plan.methods(&parts) {
-                match METHODS_ABOVE.iter().find(|it| (it.0, it.1) == (layout.root, &*arrow.what)) {
-                    Some(allowed) => drop(used.insert(allowed)),
-                    None => bad.push(format!(
-                        "{}: {} has methods for {} of {}",
-                        layout.root,
-                        arrow.from.join("::"),
-                        arrow.what,
-                        arrow.to.join("::")
-                    )),
-                }
-            }
+        for Arrow { from, to, what } in plans(layout).iter().flat_map(|plan| plan.methods(&parts)) {
+            bad.push(format!(
+                "{}: {} has methods for {what} of {}",
+                layout.root,
+                from.join("::"),
+                to.join("::")
+            ));
         }
     }
     assert!(bad.is_empty(), "{}", bad.join("\n"));
-    let unused: Vec<_> = METHODS_ABOVE.iter().filter(|allowed| !used.contains(allowed)).collect();
-    assert!(unused.is_empty(), "no longer needed: {unused:?}");
 }
 
 fn folders(layout: &Layout) -> Option<&'static [Folder]> {
