@@ -210,7 +210,10 @@ impl QpShared {
             1 => QpState::Rts,
             2 => QpState::Closing,
             3 => QpState::Terminate,
-            _ => QpState::Error,
+            error => {
+                debug_assert_eq!(error, QpState::Error as u8, "only `set_state` stores a state");
+                QpState::Error
+            }
         }
     }
 

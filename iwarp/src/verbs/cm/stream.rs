@@ -129,16 +129,23 @@ impl PlainBytes {
 
     // ---- for the user ----
 
-    fn send(&self, bytes: &[u8], whole: bool) -> Option<usize> {
+    /// Takes as many bytes as fit; returns their number.
+    fn send(&self, bytes: &[u8]) -> usize {
         let mut buffers = self.buffers();
-        let room = buffers.limits.send_bytes - buffers.send.len();
-        if whole && room < bytes.len() {
-            return None;
-        }
-        let taken = bytes.len().min(room);
+        let taken = bytes.len().min(buffers.limits.send_bytes - buffers.send.len());
         buffers.send.extend(&bytes[..taken]);
         buffers.refused |= taken < bytes.len();
-        Some(taken)
+        taken
+    }
+
+    /// Takes all bytes, or none if they do not fit. Returns whether it took them.
+    fn send_whole(&self, bytes: &[u8]) -> bool {
+        let mut buffers = self.buffers();
+        let fits = bytes.len() <= buffers.limits.send_bytes - buffers.send.len();
+        if fits {
+            buffers.send.extend(bytes);
+        }
+        fits
     }
 
     fn recv(&self, out: &mut [u8]) -> StreamRead {
@@ -203,7 +210,7 @@ impl CmId {
     /// [`VerbsError::Invalid`] when the connection is not in streaming mode, or the user has closed it.
     pub fn send_stream(&self, bytes: &[u8]) -> Result<usize, VerbsError> {
         let (engine, stream) = self.shared.state().streaming()?;
-        let taken = stream.send(bytes, false).unwrap_or(0);
+        let taken = stream.send(bytes);
         self.notify(&engine, &stream);
         Ok(taken)
     }
@@ -262,7 +269,7 @@ impl CmId {
         options.check()?;
         let mut state = self.shared.state();
         let (engine, stream) = state.streaming()?;
-        if stream.send(last_message, true).is_none() {
+        if !stream.send_whole(last_message) {
             return Err(VerbsError::QueueFull("stream send"));
         }
         let after = stream.end();
