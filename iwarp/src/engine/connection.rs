@@ -26,7 +26,7 @@ use crate::memory::EpochGuard;
 use crate::mpa::{MpaError, Responder};
 use crate::queues::QpShared;
 use crate::rdmap::stream::Failure;
-use crate::verbs::{Admitted, ConnectionError, Keepalive, QpState, ResponderOptions};
+use crate::verbs::{Admitted, ConnectionError, Keepalive, PlainBytes, QpState, ResponderOptions};
 
 use super::io::Io;
 
@@ -60,11 +60,11 @@ pub(super) struct Connection {
     admitted: Option<Admitted>,
     user: User,
     phase: Phase,
+    /// The bytes from and to the user, if the connection began in streaming mode: a reject leads back to it.
+    plain: Option<Arc<PlainBytes>>,
     /// Bytes to send before the first FPDU. The last of them may be sent in Full Operation.
     pre_fpdu: PreFpdu,
     timers: Timers,
-    /// Bytes that the peer had acknowledged when the deadline of the close was set.
-    acknowledged: u64,
     /// When the engine will call [`on_time`](Self::on_time).
     pub(super) scheduled: Option<Instant>,
     report: Report,
@@ -88,9 +88,17 @@ enum Phase {
     Deciding { responder: Box<Responder>, reassembly: Reassembly },
     /// Full Operation.
     FullOperation(FullOperation),
-    /// No stream any more. TCP is closing, perhaps after what is left of our startup frames, was reset, or is
-    /// gone. Received bytes are acknowledged and dropped.
-    Ended(Option<Arc<QpShared>>),
+    /// No stream any more.
+    Ended(Ended),
+}
+
+/// TCP is closing, perhaps after what is left of our startup frames, was reset, or is gone. Received bytes
+/// are acknowledged and dropped.
+#[derive(Default)]
+struct Ended {
+    qp: Option<Arc<QpShared>>,
+    /// Bytes that the peer had acknowledged when the deadline was set.
+    acknowledged: u64,
 }
 
 /// The result of [`Connection::transmit`].
@@ -112,7 +120,7 @@ impl Phase {
             Phase::Opening(Opening::Startup { initiating, .. }) | Phase::AwaitReply { initiating, .. } => {
                 Some(&initiating.qp)
             }
-            Phase::Ended(qp) => qp.as_ref(),
+            Phase::Ended(ended) => ended.qp.as_ref(),
             Phase::Opening(Opening::StreamingMode { .. })
             | Phase::StreamingMode(_)
             | Phase::AwaitRequest { .. }
@@ -136,7 +144,7 @@ impl Phase {
 impl Connection {
     /// Takes the phase, to replace it by the next one.
     fn take_phase(&mut self) -> Phase {
-        std::mem::replace(&mut self.phase, Phase::Ended(None))
+        std::mem::replace(&mut self.phase, Phase::Ended(Ended::default()))
     }
 
     pub(super) fn conn(&self) -> ConnId {
@@ -170,9 +178,9 @@ impl Connection {
                 self.phase = Phase::AwaitReply { initiating, reassembly: Reassembly::default() };
                 self.send_frame(io, &request);
             }
-            Phase::Opening(Opening::StreamingMode { param }) => {
+            Phase::Opening(Opening::StreamingMode { plain, param }) => {
                 self.apply_keepalive(io, param.keepalive);
-                self.begin_streaming_mode(io, param.idle_timeout);
+                self.begin_streaming_mode(io, plain, param.idle_timeout);
             }
             other => self.phase = other,
         }
@@ -320,10 +328,12 @@ impl Connection {
     /// The deadline of the phase has passed.
     fn on_deadline(&mut self, io: &mut Io) {
         match &self.phase {
-            Phase::Ended(_) => self.on_close_deadline(io),
+            &Phase::Ended(Ended { acknowledged, .. }) => self.on_close_deadline(io, acknowledged),
             Phase::FullOperation(full) if full.is_terminating() => self.abort(io),
             Phase::FullOperation(full) if full.is_draining() => self.await_answers(io),
-            Phase::StreamingMode(mode) if mode.closing => self.on_close_deadline(io),
+            &Phase::StreamingMode(StreamingMode { closing: Some(acknowledged), .. }) => {
+                self.on_close_deadline(io, acknowledged);
+            }
             Phase::Deciding { .. } => self.decision_timeout(io),
             Phase::StreamingMode(_) => {
                 debug_assert!(false, "streaming mode has no deadline before its close")

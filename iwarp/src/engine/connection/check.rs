@@ -1,5 +1,7 @@
 //! The invariants of a connection.
 
+use std::sync::Arc;
+
 use dp::invariant::{Check, ensure};
 
 use super::super::io::Io;
@@ -60,9 +62,13 @@ impl Connection {
             }
             Phase::Deciding { .. } => ensure!(is_known || !is_there, "nobody decides on the Request"),
             Phase::StreamingMode(mode) => {
-                ensure!(self.pre_fpdu.began_plain(), "streaming mode has no bytes of a user");
+                let is_same = self.plain.as_ref().is_some_and(|plain| Arc::ptr_eq(plain, &mode.plain));
+                ensure!(is_same, "streaming mode has the bytes of another connection");
                 ensure!(is_known, "streaming mode has no user");
-                ensure!(has_deadline == mode.closing, "streaming mode has a deadline: {has_deadline}");
+                ensure!(
+                    has_deadline == mode.closing.is_some(),
+                    "streaming mode has a deadline: {has_deadline}"
+                );
             }
             Phase::FullOperation(full) => {
                 ensure!(is_known, "Full Operation has no user");
@@ -87,7 +93,6 @@ mod tests {
     use tcp_lite::Instant;
 
     use super::*;
-    use crate::engine::connection::pre_fpdu::PreFpdu;
     use crate::engine::connection::report::User;
     use crate::engine::two_engines::Stage::{
         AwaitRequest, AwaitRtr, Deciding, Ended, Established, Opening, Streaming,
@@ -109,7 +114,7 @@ mod tests {
         (Deciding, SERVER, |c| c.user = User::Unaware, "nobody decides on the Request"),
         (AwaitRequest, SERVER, |c| c.timers.clear_deadline(), "startup has no deadline"),
         (AwaitRequest, SERVER, lose_everybody, "a Request is awaited for nobody"),
-        (Streaming, CLIENT, |c| c.pre_fpdu = PreFpdu::default(), "streaming mode has no bytes of a user"),
+        (Streaming, CLIENT, |c| c.plain = None, "streaming mode has the bytes of another connection"),
         (Streaming, SERVER, |c| c.user = User::Unaware, "streaming mode has no user"),
         (Streaming, CLIENT, set_deadline, "streaming mode has a deadline: true"),
         (Streaming, CLIENT, begin_to_close, "streaming mode has a deadline: false"),
@@ -134,7 +139,7 @@ mod tests {
 
     fn begin_to_close(connection: &mut Connection) {
         if let Phase::StreamingMode(mode) = &mut connection.phase {
-            mode.closing = true;
+            mode.closing = Some(0);
         }
     }
 

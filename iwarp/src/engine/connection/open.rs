@@ -22,7 +22,7 @@ pub(super) enum Opening {
     /// MPA startup, with this Request.
     Startup { initiating: Initiating, request: Vec<u8> },
     /// Streaming mode.
-    StreamingMode { param: Box<ConnParam> },
+    StreamingMode { plain: Arc<PlainBytes>, param: Box<ConnParam> },
 }
 
 /// What an initiator keeps until the Reply has come.
@@ -39,9 +39,9 @@ impl Connection {
             admitted: None,
             user: User::Unaware,
             phase,
+            plain: None,
             pre_fpdu: PreFpdu::default(),
             timers: Timers::new(deadline),
-            acknowledged: 0,
             scheduled: None,
             report: Report::default(),
             attempt: Attempt::First,
@@ -94,24 +94,20 @@ impl Connection {
     pub(in crate::engine) fn connecting_stream(
         conn: ConnId,
         id: Arc<CmShared>,
-        stream: Arc<PlainBytes>,
+        plain: Arc<PlainBytes>,
         param: Box<ConnParam>,
         now: Instant,
     ) -> Self {
         let deadline = now + duration(param.timeout);
-        let phase = Phase::Opening(Opening::StreamingMode { param });
+        let phase = Phase::Opening(Opening::StreamingMode { plain: Arc::clone(&plain), param });
         id.set_conn(conn);
-        Self {
-            user: User::Known(id),
-            pre_fpdu: PreFpdu::plain_first(stream),
-            ..Self::new(conn, phase, Some(deadline))
-        }
+        Self { user: User::Known(id), plain: Some(plain), ..Self::new(conn, phase, Some(deadline)) }
     }
 
     /// A connection that begins in streaming mode at once.
-    fn streaming(conn: ConnId, stream: Arc<PlainBytes>) -> Self {
-        let phase = Phase::StreamingMode(StreamingMode::default());
-        Self { pre_fpdu: PreFpdu::plain_first(stream), ..Self::new(conn, phase, None) }
+    fn streaming(conn: ConnId, plain: Arc<PlainBytes>) -> Self {
+        let mode = StreamingMode::new(Arc::clone(&plain), Reassembly::default());
+        Self { plain: Some(plain), ..Self::new(conn, Phase::StreamingMode(mode), None) }
     }
 
     /// A responder that waits for the peer's Request, and its deadline. `None` is a defect: the call of the

@@ -15,8 +15,6 @@ use super::super::io::Io;
 /// The bytes to send before the first FPDU.
 #[derive(Default)]
 pub(super) struct PreFpdu {
-    /// The bytes from and to the user, if the connection began in streaming mode.
-    plain: Option<Arc<PlainBytes>>,
     /// The pieces that TCP has not taken, in their order. Later bytes of the user wait for streaming mode.
     pieces: VecDeque<Piece>,
     /// There may be bytes to send.
@@ -25,7 +23,7 @@ pub(super) struct PreFpdu {
 
 enum Piece {
     /// Bytes of the user, up to this position of its stream.
-    User { end: u64 },
+    User { plain: Arc<PlainBytes>, end: u64 },
     /// The part of a startup frame that TCP has not taken.
     Frame(VecDeque<u8>),
 }
@@ -51,29 +49,14 @@ pub(super) struct Progress {
 }
 
 impl PreFpdu {
-    /// For a connection that begins in streaming mode.
-    pub(super) fn plain_first(plain: Arc<PlainBytes>) -> Self {
-        Self { plain: Some(plain), ..Self::default() }
-    }
-
-    /// The bytes from and to the user, if the connection began in streaming mode.
-    pub(super) fn plain(&self) -> Option<&Arc<PlainBytes>> {
-        self.plain.as_ref()
-    }
-
-    /// Whether the connection began in streaming mode.
-    pub(super) fn began_plain(&self) -> bool {
-        self.plain.is_some()
-    }
-
     /// Whether there may be bytes to send.
     pub(super) fn is_pending(&self) -> bool {
         self.pending
     }
 
     /// MPA starts: the bytes of the user up to position `end` of its stream go before the frames that follow.
-    pub(super) fn push_user_bytes(&mut self, end: u64) {
-        self.pieces.push_back(Piece::User { end });
+    pub(super) fn push_user_bytes(&mut self, plain: Arc<PlainBytes>, end: u64) {
+        self.pieces.push_back(Piece::User { plain, end });
         self.pending = true;
     }
 
@@ -83,8 +66,8 @@ impl PreFpdu {
         self.pending = true;
     }
 
-    /// Hands the bytes to TCP. `in_streaming_mode` says that the user may send more.
-    pub(super) fn send(&mut self, io: &mut Io, conn: ConnId, in_streaming_mode: bool) -> Progress {
+    /// Hands the bytes to TCP. In streaming mode the user may send more: `plain` has its bytes.
+    pub(super) fn send(&mut self, io: &mut Io, conn: ConnId, plain: Option<&PlainBytes>) -> Progress {
         let (mut result, mut some) = (Sent::All, false);
         let now = io.now;
         let tcp = &mut io.tcp;
@@ -106,10 +89,9 @@ impl PreFpdu {
             }
         };
         while let Some(piece) = self.pieces.front_mut() {
-            let all = match (piece, &self.plain) {
-                (Piece::User { end }, Some(plain)) => plain.take_for_tcp(*end, &mut send),
-                (Piece::User { .. }, None) => true,
-                (Piece::Frame(bytes), _) => loop {
+            let all = match piece {
+                Piece::User { plain, end } => plain.take_for_tcp(*end, &mut send),
+                Piece::Frame(bytes) => loop {
                     let sent = send(bytes.as_slices().0);
                     bytes.drain(..sent);
                     if bytes.is_empty() || sent == 0 {
@@ -123,9 +105,7 @@ impl PreFpdu {
             self.pieces.pop_front();
         }
         let mut writable = false;
-        if let Some(plain) = &self.plain
-            && in_streaming_mode
-        {
+        if let Some(plain) = plain {
             if self.pieces.is_empty() {
                 plain.take_for_tcp(u64::MAX, &mut send);
             }

@@ -35,7 +35,7 @@ impl Connection {
     pub(super) fn consider_fallback(&mut self) {
         let Phase::AwaitReply { initiating, .. } = &self.phase else { return };
         let Initiating { initiator, qp, param } = initiating;
-        let may = matches!(self.attempt, Attempt::First) && !self.pre_fpdu.began_plain();
+        let may = matches!(self.attempt, Attempt::First) && self.plain.is_none();
         if may
             && initiator.may_fall_back()
             && let (Some(id), Some(deadline)) = (self.user.id(), self.timers.deadline())

@@ -204,7 +204,10 @@ impl Connection {
         match why {
             // RFC 5044 section 7.1.2 (MPA-180): MPA ends, and the TCP connection stays open for the user.
             Reject::ByUser { stays_open: true, .. } => {
-                return self.enter_streaming_mode(io, reassembly);
+                if let Some(plain) = self.plain.clone() {
+                    return self.enter_streaming_mode(io, plain, reassembly);
+                }
+                debug_assert!(false, "a connection that began with MPA has no streaming mode");
             }
             // The user has decided, or knows that it is too late.
             Reject::ByUser { stays_open: false, .. } | Reject::NotInTime => self.user = User::Done,
@@ -264,12 +267,12 @@ impl Connection {
             InitiatorEvent::Rejected(Rejected { private_data, peer, .. }) => {
                 qp.enter_error();
                 let kind = CmEventKind::Rejected { private_data: private_data.as_slice().into(), peer };
-                if let (Some(id), Some(stream)) = (self.user.id(), self.pre_fpdu.plain()) {
+                if let (Some(id), Some(plain)) = (self.user.id(), self.plain.clone()) {
                     // RFC 5044 section 7.1.2 (MPA-190): MPA ends, and the TCP connection stays open
                     // for the user.
-                    id.set_streaming(&io.shared, stream);
+                    id.set_streaming(&io.shared, &plain);
                     id.announce(None, kind);
-                    return self.enter_streaming_mode(io, reassembly);
+                    return self.enter_streaming_mode(io, plain, reassembly);
                 }
                 // As at the end of a connection: first the identifier is over, then the user is told.
                 if let User::Known(id) = self.user.take() {

@@ -16,7 +16,7 @@ use tcp_lite::CloseReason;
 use crate::memory::EpochGuard;
 use crate::mpa::{ConnectRequest, HeldSlab, Initiator, StartupFault};
 use crate::queues::QpShared;
-use crate::verbs::{CmEventKind, CmShared, ConnParam, ConnectionError, ResponderOptions};
+use crate::verbs::{CmEventKind, CmShared, ConnParam, ConnectionError, PlainBytes, ResponderOptions};
 
 use super::super::io::Io;
 use super::pre_fpdu::{Progress, Sent};
@@ -24,15 +24,21 @@ use super::report::{Announced, User};
 use super::{Connection, Initiating, Phase, Reassembly, duration};
 
 /// A connection in streaming mode.
-#[derive(Default)]
 pub(super) struct StreamingMode {
+    /// The bytes from and to the user.
+    pub(super) plain: Arc<PlainBytes>,
     reassembly: Reassembly,
     pub(super) peer_closed: bool,
-    /// FIN follows the bytes that the user has sent.
-    pub(super) closing: bool,
+    /// FIN follows the bytes that the user has sent. So many bytes had the peer acknowledged when the
+    /// deadline was set.
+    pub(super) closing: Option<u64>,
 }
 
 impl StreamingMode {
+    pub(super) fn new(plain: Arc<PlainBytes>, reassembly: Reassembly) -> Self {
+        Self { plain, reassembly, peer_closed: false, closing: None }
+    }
+
     pub(super) fn clear(&mut self, io: &mut Io) -> usize {
         self.reassembly.clear(&mut io.held)
     }
@@ -48,7 +54,7 @@ impl StreamingMode {
 
     /// Why MPA cannot start any more, if so.
     fn prevents_start(&self) -> Option<ConnectionError> {
-        if self.closing {
+        if self.closing.is_some() {
             // Another thread of the user has closed the connection at the same time.
             return Some(ConnectionError::Tcp(CloseReason::Aborted));
         }
@@ -70,29 +76,38 @@ impl StreamingMode {
 impl Connection {
     /// Announces a connection of a listener to the user, if it begins in streaming mode.
     pub(in crate::engine) fn announce_accepted(&mut self, io: &mut Io) {
+        let Phase::StreamingMode(mode) = &self.phase else { return };
+        let plain = Arc::clone(&mode.plain);
         let (Some(admitted), Some(info)) = (&mut self.admitted, io.tcp.info(self.conn)) else { return };
-        if !self.pre_fpdu.began_plain() {
-            return;
-        }
         admitted.decide();
         let listener = Arc::clone(&admitted.id);
         let id = listener.child(self.conn, (info.local, info.remote));
         self.user = User::Known(id);
-        self.announce_streaming(io, Some(&listener), info.remote, None);
+        self.announce_streaming(io, &plain, Some(&listener), info.remote, None);
     }
 
     /// Our SYN was answered: streaming mode begins.
-    pub(super) fn begin_streaming_mode(&mut self, io: &mut Io, idle_timeout: Option<Duration>) {
+    pub(super) fn begin_streaming_mode(
+        &mut self,
+        io: &mut Io,
+        plain: Arc<PlainBytes>,
+        idle_timeout: Option<Duration>,
+    ) {
         if let Some(info) = io.tcp.info(self.conn) {
-            self.announce_streaming(io, None, info.remote, idle_timeout);
+            self.announce_streaming(io, &plain, None, info.remote, idle_timeout);
         }
-        self.enter_streaming_mode(io, Reassembly::default());
+        self.enter_streaming_mode(io, plain, Reassembly::default());
     }
 
     /// Enters streaming mode, at first or again after a reject.
-    pub(super) fn enter_streaming_mode(&mut self, io: &mut Io, reassembly: Reassembly) {
+    pub(super) fn enter_streaming_mode(
+        &mut self,
+        io: &mut Io,
+        plain: Arc<PlainBytes>,
+        reassembly: Reassembly,
+    ) {
         self.timers.clear_deadline();
-        self.phase = Phase::StreamingMode(StreamingMode { reassembly, ..StreamingMode::default() });
+        self.phase = Phase::StreamingMode(StreamingMode::new(plain, reassembly));
         self.report.announced = Announced::Streaming;
         // The startup frames were progress.
         self.note_progress(io);
@@ -105,13 +120,14 @@ impl Connection {
     fn announce_streaming(
         &mut self,
         io: &mut Io,
+        plain: &Arc<PlainBytes>,
         listener: Option<&Arc<CmShared>>,
         remote: SocketAddr,
         idle_timeout: Option<Duration>,
     ) {
-        let (Some(id), Some(stream)) = (self.user.id().cloned(), self.pre_fpdu.plain()) else { return };
+        let Some(id) = self.user.id().cloned() else { return };
         self.report.announced = Announced::Streaming;
-        id.set_streaming(&io.shared, stream);
+        id.set_streaming(&io.shared, plain);
         self.set_established(io, idle_timeout);
         id.announce(listener, CmEventKind::StreamEstablished { remote });
     }
@@ -132,8 +148,8 @@ impl Connection {
 
     /// The user has sent or read bytes.
     pub(in crate::engine) fn on_plain_bytes(&mut self, io: &mut Io) {
-        if let Some(stream) = self.pre_fpdu.plain() {
-            stream.answer();
+        if let Some(plain) = &self.plain {
+            plain.answer();
         }
         if matches!(self.phase, Phase::StreamingMode(_)) {
             self.deliver_to_user(io);
@@ -144,16 +160,16 @@ impl Connection {
     /// Moves bytes to the user's buffer, as many as fit.
     pub(super) fn deliver_to_user(&mut self, io: &mut Io) {
         let Phase::StreamingMode(mode) = &mut self.phase else { return };
-        let Some(stream) = self.pre_fpdu.plain() else { return };
+        let plain = &mode.plain;
         let before = mode.reassembly.next();
-        let released = mode.reassembly.take(&mut io.held, |_, bytes| stream.fill(bytes));
+        let released = mode.reassembly.take(&mut io.held, |_, bytes| plain.fill(bytes));
         io.tcp.release(self.conn, released);
         let all = io.tcp.info(self.conn).is_none_or(|info| mode.reassembly.next() >= info.frontier);
         if mode.peer_closed && all {
-            stream.set_ended();
+            plain.set_ended();
         }
         let moved = mode.reassembly.next() > before;
-        if stream.take_readable() {
+        if plain.take_readable() {
             self.announce(CmEventKind::StreamReadable);
         }
         if moved {
@@ -176,8 +192,11 @@ impl Connection {
 
     /// Hands to TCP the bytes that go before the first FPDU.
     fn send_pre_fpdu_bytes(&mut self, io: &mut Io) -> Sent {
-        let in_streaming_mode = matches!(self.phase, Phase::StreamingMode(_));
-        let Progress { result, some, writable } = self.pre_fpdu.send(io, self.conn, in_streaming_mode);
+        let plain = match &self.phase {
+            Phase::StreamingMode(mode) => Some(&*mode.plain),
+            _ => None,
+        };
+        let Progress { result, some, writable } = self.pre_fpdu.send(io, self.conn, plain);
         if some {
             self.note_progress(io);
         }
@@ -189,9 +208,6 @@ impl Connection {
 
     /// The user closes in streaming mode: FIN follows the bytes that it has sent.
     pub(super) fn close_streaming_mode(&mut self, io: &mut Io) {
-        if let Phase::StreamingMode(mode) = &mut self.phase {
-            mode.closing = true;
-        }
         self.set_close_deadline(io);
         self.activate(io);
     }
@@ -200,7 +216,7 @@ impl Connection {
     pub(super) fn transmit_pre_fpdu_bytes(&mut self, io: &mut Io) -> Sent {
         let sent = self.send_pre_fpdu_bytes(io);
         match &self.phase {
-            Phase::StreamingMode(mode) if mode.closing && sent == Sent::All => self.close(io),
+            Phase::StreamingMode(mode) if mode.closing.is_some() && sent == Sent::All => self.close(io),
             Phase::Ended(_) if sent == Sent::All => io.tcp.close(io.now, self.conn),
             _ => {}
         }
@@ -229,19 +245,19 @@ impl Connection {
             debug_assert!(false, "the call of the user has checked the parameters");
             return self.fail_startup_of(io, qp, ConnectionError::NoResources);
         };
-        let reassembly = std::mem::take(&mut mode.reassembly);
+        let (plain, reassembly) = (Arc::clone(&mode.plain), std::mem::take(&mut mode.reassembly));
         self.apply_keepalive(io, param.keepalive);
         let initiating = Initiating { initiator: Box::new(initiator), qp, param };
         // RFC 5044 section 7.1.5 (MPA-222): the phase changes, and TCP's connection stays. It recovers loss
         // and reordering during the switch as at any other time.
         self.phase = Phase::AwaitReply { initiating, reassembly };
-        if self.pre_fpdu.plain().is_some_and(|stream| !stream.take_unread().is_empty()) {
+        if !plain.take_unread().is_empty() {
             // RFC 5044 section 7.1 (MPA-134): both ends start MPA at the same byte. A byte before the Reply
             // is not of MPA: the peer does not know that it is the responder.
             return self.fail_startup(io, ConnectionError::Startup(StartupFault::EarlyBytes));
         }
         self.timers.set_deadline(deadline);
-        self.pre_fpdu.push_user_bytes(after);
+        self.pre_fpdu.push_user_bytes(plain, after);
         self.send_frame(io, &request);
     }
 
@@ -256,8 +272,7 @@ impl Connection {
     ) {
         self.report.announced = Announced::Nothing;
         self.timers.unwatch_idle();
-        let (Phase::StreamingMode(mode), Some(stream)) = (&mut self.phase, self.pre_fpdu.plain().cloned())
-        else {
+        let Phase::StreamingMode(mode) = &mut self.phase else {
             return self.fail_startup(io, ConnectionError::PeerClosed);
         };
         if let Some(error) = mode.prevents_start() {
@@ -266,16 +281,16 @@ impl Connection {
         let Some((responder, deadline)) = Self::make_responder(&options, io.now) else {
             return self.fail_startup(io, ConnectionError::NoResources);
         };
-        let reassembly = std::mem::take(&mut mode.reassembly);
+        let (plain, reassembly) = (Arc::clone(&mode.plain), std::mem::take(&mut mode.reassembly));
         let next = reassembly.next();
         // RFC 5044 section 7.1.5 (MPA-222): as for the initiator, TCP's connection stays.
         self.phase = Phase::AwaitRequest { responder, options, reassembly };
         self.timers.set_deadline(deadline);
         // Sends the last bytes of the user now.
-        self.pre_fpdu.push_user_bytes(after);
+        self.pre_fpdu.push_user_bytes(Arc::clone(&plain), after);
         self.begin_to_send(io);
         // RFC 5044 section 7.1 (MPA-134): MPA starts at the first byte that the user has not read.
-        let unread: Vec<u8> = stream.take_unread().into();
+        let unread: Vec<u8> = plain.take_unread().into();
         let offset = next - unread.len() as u64;
         match self.feed_request(offset, &unread) {
             Ok(None) => self.run_startup(io, guard),

@@ -13,7 +13,7 @@ use crate::verbs::{CmEventKind, ConnectionError, QpState, TerminateOrigin, Termi
 use super::super::io::Io;
 use super::full_operation::{FullOperation, FullState};
 use super::report::User;
-use super::{Attempt, Connection, Phase, duration};
+use super::{Attempt, Connection, Ended, Phase, duration};
 
 impl Connection {
     /// The user wants a graceful close.
@@ -32,7 +32,7 @@ impl Connection {
         match &self.phase {
             Phase::FullOperation(full) => full.is_terminating(),
             Phase::Ended(_) => true,
-            Phase::StreamingMode(mode) => mode.closing,
+            Phase::StreamingMode(mode) => mode.closing.is_some(),
             Phase::Opening(_)
             | Phase::AwaitReply { .. }
             | Phase::AwaitRequest { .. }
@@ -88,14 +88,19 @@ impl Connection {
     /// Sets the deadline of a close. It counts anew as long as the peer acknowledges bytes: up to a whole
     /// send buffer goes before our FIN.
     pub(super) fn set_close_deadline(&mut self, io: &Io) {
-        self.acknowledged = self.acknowledged_bytes(io);
+        let acknowledged = self.acknowledged_bytes(io);
+        match &mut self.phase {
+            Phase::Ended(ended) => ended.acknowledged = acknowledged,
+            Phase::StreamingMode(mode) => mode.closing = Some(acknowledged),
+            _ => debug_assert!(false, "a close without an end"),
+        }
         self.timers.set_deadline(io.now + duration(io.config.close_timeout));
     }
 
     /// The deadline of a close has passed: resets the connection, unless the peer has acknowledged bytes
-    /// meanwhile.
-    pub(super) fn on_close_deadline(&mut self, io: &mut Io) {
-        if self.acknowledged_bytes(io) > self.acknowledged {
+    /// meanwhile, more than the `acknowledged` ones.
+    pub(super) fn on_close_deadline(&mut self, io: &mut Io, acknowledged: u64) {
+        if self.acknowledged_bytes(io) > acknowledged {
             return self.set_close_deadline(io);
         }
         self.close_timeout(io);
@@ -262,15 +267,19 @@ impl Connection {
                 let released = mode.clear(io);
                 io.tcp.release(self.conn, released);
             }
-            Phase::Opening(_) | Phase::Ended(_) => {}
+            Phase::Opening(_) => {}
+            Phase::Ended(_) => return,
         }
-        self.phase = Phase::Ended(self.phase.qp().cloned());
+        let qp = self.phase.qp().cloned();
+        self.phase = Phase::Ended(Ended { qp, ..Ended::default() });
     }
 
     /// As [`end_stream`](Self::end_stream), where the phase does not know the queue pair.
     pub(super) fn end_stream_of(&mut self, io: &mut Io, qp: Arc<QpShared>) {
         self.end_stream(io);
-        self.phase = Phase::Ended(Some(qp));
+        if let Phase::Ended(ended) = &mut self.phase {
+            ended.qp = Some(qp);
+        }
     }
 
     /// Counts for the listener that a connection ended during startup, before it had a user.
