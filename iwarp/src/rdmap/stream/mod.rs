@@ -168,6 +168,9 @@ impl Stream {
     }
 
     /// Hands FPDUs to TCP. See [`SendOutcome`].
+    ///
+    /// Never inlined, as [`receive`](Self::receive): what its caller does else would cost each FPDU registers.
+    #[inline(never)]
     pub(crate) fn transmit(
         &mut self,
         tcp: &mut tcp_lite::Stack,
