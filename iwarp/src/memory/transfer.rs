@@ -76,6 +76,7 @@ impl<'t> Target<'t> {
     /// [`Fault::InvalidStag`] when the registration has been revoked, [`Fault::Bounds`] outside the range;
     /// nothing is copied then. [`Fault::InvalidStag`] also when memory of the caller is no longer mapped; a
     /// part may have been copied then.
+    #[inline]
     pub fn place(&self, offset: usize, bytes: &[u8]) -> Result<(), Fault> {
         let ptr = self.range.at(offset, bytes.len())?;
         // SAFETY: `at` found the registration valid just now and the bytes inside it, and the check that made
@@ -90,6 +91,7 @@ impl<'t> Target<'t> {
     ///
     /// # Errors
     /// As [`place`](Self::place).
+    #[inline]
     pub fn place_runs(&self, offset: usize, runs: Runs<'_>) -> Result<usize, Fault> {
         let len = runs.len();
         let ptr = self.range.at(offset, len)?;
@@ -152,6 +154,7 @@ impl<'t> Source<'t> {
     ///
     /// # Errors
     /// As [`Target::place`].
+    #[inline]
     pub fn fetch_summed(&self, offset: usize, out: &mut [u8], sum: Option<&mut u32>) -> Result<(), Fault> {
         let Some(sum) = sum else { return self.fetch(offset, out) };
         let ptr = self.range.at(offset, out.len())?;

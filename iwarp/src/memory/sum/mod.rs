@@ -55,6 +55,7 @@ enum Way {
 static BEST: LazyLock<Way> = LazyLock::new(|| Way::here().next().unwrap_or(Way::Portable));
 
 /// Continues the sum `crc` with `bytes`.
+#[inline]
 pub(crate) fn append(crc: u32, bytes: &[u8]) -> u32 {
     // SAFETY: `BEST` is the first method of `Way::here`, which has only methods that this CPU supports.
     unsafe { BEST.append(crc, bytes) }
@@ -78,6 +79,7 @@ pub(crate) fn copy(crc: u32, dst: &mut [u8], src: &[u8]) -> u32 {
 /// # Safety
 /// `from..from + out.len()` is mapped and readable, and others access it at most through atomics and raw
 /// copies.
+#[inline]
 pub(super) unsafe fn fetch(crc: u32, from: *const u8, out: &mut [u8]) -> u32 {
     // SAFETY: the caller makes the promise of `Way::fetch` for the bytes at `from`. `BEST` is the first
     // method of `Way::here`, which has only methods that this CPU supports.
