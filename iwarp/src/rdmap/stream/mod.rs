@@ -169,7 +169,8 @@ impl Stream {
 
     /// Hands FPDUs to TCP. See [`SendOutcome`].
     ///
-    /// Never inlined, as [`receive`](Self::receive): what its caller does else would cost each FPDU registers.
+    /// Never inlined, as [`receive`](Self::receive): otherwise the states of its caller take registers from
+    /// each FPDU.
     #[inline(never)]
     pub(crate) fn transmit(
         &mut self,

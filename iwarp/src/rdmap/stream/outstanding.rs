@@ -201,7 +201,7 @@ mod tests {
             (|pending, _| pending[2].done = true, "response 2 is for request None"),
             (|pending, _| pending[1].done = false, "response 2 is for request Some(Send)"),
             (|_, responses| responses.swap(1, 2), "response 1 is for request Some(Read)"),
-            (|_, responses| responses.truncate(responses.len() - 1), "1 requests wait for no response"),
+            (|_, responses| responses.truncate(2), "1 requests wait for no response"),
             (|_, responses| responses.swap(0, 1), "1 requests went before the RTR"),
         ];
         for (break_it, found) in broken {
