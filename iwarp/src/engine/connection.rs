@@ -89,13 +89,13 @@ enum Phase {
     /// Full Operation.
     FullOperation(FullOperation),
     /// No stream any more.
-    Ended(Ended),
+    Ended(TcpClosing),
 }
 
 /// TCP is closing, perhaps after what is left of our startup frames, was reset, or is gone. Received bytes
 /// are acknowledged and dropped.
 #[derive(Default)]
-struct Ended {
+struct TcpClosing {
     qp: Option<Arc<QpShared>>,
     /// Bytes that the peer had acknowledged when the deadline was set.
     acknowledged: u64,
@@ -144,7 +144,7 @@ impl Phase {
 impl Connection {
     /// Takes the phase, to replace it by the next one.
     fn take_phase(&mut self) -> Phase {
-        std::mem::replace(&mut self.phase, Phase::Ended(Ended::default()))
+        std::mem::replace(&mut self.phase, Phase::Ended(TcpClosing::default()))
     }
 
     pub(super) fn conn(&self) -> ConnId {
@@ -328,7 +328,7 @@ impl Connection {
     /// The deadline of the phase has passed.
     fn on_deadline(&mut self, io: &mut Io) {
         match &self.phase {
-            &Phase::Ended(Ended { acknowledged, .. }) => self.on_close_deadline(io, acknowledged),
+            &Phase::Ended(TcpClosing { acknowledged, .. }) => self.on_close_deadline(io, acknowledged),
             Phase::FullOperation(full) if full.is_terminating() => self.abort(io),
             Phase::FullOperation(full) if full.is_draining() => self.await_answers(io),
             &Phase::StreamingMode(StreamingMode { closing: Some(acknowledged), .. }) => {

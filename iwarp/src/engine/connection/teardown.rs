@@ -13,7 +13,7 @@ use crate::verbs::{CmEventKind, ConnectionError, QpState, TerminateOrigin, Termi
 use super::super::io::Io;
 use super::full_operation::{FullOperation, FullState};
 use super::report::User;
-use super::{Attempt, Connection, Ended, Phase, duration};
+use super::{Attempt, Connection, Phase, TcpClosing, duration};
 
 impl Connection {
     /// The user wants a graceful close.
@@ -271,7 +271,7 @@ impl Connection {
             Phase::Ended(_) => return,
         }
         let qp = self.phase.qp().cloned();
-        self.phase = Phase::Ended(Ended { qp, ..Ended::default() });
+        self.phase = Phase::Ended(TcpClosing { qp, ..TcpClosing::default() });
     }
 
     /// As [`end_stream`](Self::end_stream), where the phase does not know the queue pair.
