@@ -268,7 +268,7 @@ mod tests {
             (|pages, _, _| pages.records[0].kind = PageKind::Bulk, "2 small pages counted of 1"),
             (
                 |pages, _, _| _ = pages.close_if_empty(PageKey(NonZeroU32::MIN.saturating_add(1))),
-                "is open and not there",
+                "is not in the slab",
             ),
         ];
         let pool = Mempool::heap("small", 2, 2048);
