@@ -119,7 +119,13 @@ mod tests {
         drop(control);
         let error = table.check_invariants().expect_err("a name of a free slot");
         assert!(error.ends_with("leads to SlotNumber(0), which is free"), "{error}");
-        std::mem::forget(kept);
+        // Dropping the region frees the slot.
+        let mut control = table.shared.control();
+        control.registered += 1;
+        assert_eq!(control.free.pop(), Some(SlotNumber(0)));
+        drop(control);
+        drop(kept);
+        table.check_invariants().unwrap();
     }
 
     #[test]
