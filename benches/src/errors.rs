@@ -33,7 +33,7 @@ pub enum Error {
     /// Nothing arrived from the peer within the time limit.
     #[error("the peer was silent for {} s while {doing}", .after.as_secs_f32())]
     Silent {
-        /// What this end was doing.
+        /// The activity of this end at that time.
         doing: &'static str,
         /// The time limit.
         after: Duration,
@@ -41,7 +41,7 @@ pub enum Error {
     /// The connection ended during the test.
     #[error("the connection ended while {doing}: {}", .error.map_or_else(|| "closed by the peer".into(), |e| e.to_string()))]
     Disconnected {
-        /// What this end was doing.
+        /// The activity of this end at that time.
         doing: &'static str,
         /// The error, if it did not end gracefully.
         error: Option<ConnectionError>,

@@ -8,7 +8,7 @@
 //! | `perftest` | the exchange of `ib_* -R`, as client and as server |
 //! | `private`, `private_report` | messages between two iwperfs |
 //! | `path`, `validate` | queue pairs, memory, credits; patterns and their check |
-//! | `runs`, `rendezvous`, `latency`, `rate` | the measurements; when cores begin; when messages of a given rate are due |
+//! | `runs`, `rendezvous`, `latency`, `rate` | the measurements; the common start of several cores; the due times of messages at a given rate |
 //! | `ping` | rping |
 //! | `local` | both ends in one process |
 //! | `table`, `description`, `json`, `output`, `progress`, `profile`, `report` | the output |

@@ -3,7 +3,7 @@
 //! A structure states its own in a `check`. The simulator and the fuzz targets call all of them after every
 //! step; nobody else does, so they cost nothing. They may allocate.
 
-/// What a check finds: nothing, or what does not hold.
+/// The result of a check: the invariant that does not hold, as an error.
 pub type Check<T = ()> = Result<T, String>;
 
 /// Returns from a check with an error, unless something holds.

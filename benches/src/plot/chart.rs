@@ -5,7 +5,7 @@ use super::scale::{Scale, bytes, decimal, percent};
 /// One axis: what it shows and how.
 #[derive(Clone, Debug)]
 pub struct Axis {
-    /// What is shown, with its unit: "message, bytes".
+    /// The quantity, with its unit: "message, bytes".
     pub title: String,
     /// How values are spread over it.
     pub scale: Scale,

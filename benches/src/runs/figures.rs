@@ -88,7 +88,7 @@ pub struct Row {
     pub queue_pairs: u32,
     /// When it began and ended here, cycles; of bandwidth tests.
     pub span: (u64, u64),
-    /// What each core did, where there were several.
+    /// The work of each core, if there were several.
     pub cores: Vec<CoreFigures>,
 }
 

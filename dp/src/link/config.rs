@@ -1,8 +1,8 @@
-//! What a link is made of: its faults, its offloads, its buffers.
+//! The configuration of a link: its faults, its offloads, its buffers.
 
 use crate::{Offloads, TsoLimits};
 
-/// What each direction of a link does to frames. Probabilities are parts per million.
+/// The faults of each direction of a link. Probabilities are parts per million.
 #[derive(Clone, Debug, Default)]
 pub struct LinkPlan {
     /// Probability that a frame is lost.

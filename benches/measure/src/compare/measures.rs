@@ -32,7 +32,7 @@ impl Better {
 pub(crate) struct Measure {
     /// Its name, here and in the JSON.
     pub(crate) id: &'static str,
-    /// What is measured.
+    /// The quantity.
     pub(crate) what: &'static str,
     /// The baseline.
     pub(crate) against: &'static str,
