@@ -262,9 +262,15 @@ fn setup(
         conf.rxmode.mq_mode = sys::RTE_ETH_MQ_RX_RSS;
         conf.rx_adv_conf.rss_conf.rss_hf = about.flow_type_rss_offloads & (sys::K_RSS_IP | sys::K_RSS_TCP);
     }
-    // SAFETY: `handle` keeps the port open, it is not started, and nobody else uses it. The configuration is
-    // copied.
-    ok("configuring it", unsafe { sys::rte_eth_dev_configure(id, config.queues, config.queues, &conf) })?;
+    let configured = {
+        // The first vhost device that is configured starts vhost's thread. DPDK decides without a lock
+        // whether it is the first, and two such threads free the same connection.
+        let _one_at_a_time = lock();
+        // SAFETY: `handle` keeps the port open, it is not started, and nobody else uses it. The configuration
+        // is copied.
+        unsafe { sys::rte_eth_dev_configure(id, config.queues, config.queues, &conf) }
+    };
+    ok("configuring it", configured)?;
 
     let (mut rx_desc, mut tx_desc) = (config.rx_desc, config.tx_desc);
     // SAFETY: `handle` keeps the port open, and it was configured above. Both numbers are local variables.
