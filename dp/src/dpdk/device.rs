@@ -167,6 +167,7 @@ fn make_vdev(text: &str) -> Result<(String, DeviceHandle), DeviceError> {
         return Err(DeviceError::InUse { device: name.to_owned() });
     }
     vdev::clear_stale_socket(text)?;
+    let mut backend = VhostUserBackend::of(text);
     // SAFETY: EAL runs, since `open`, the only caller, has an `Eal`. The arguments are a C string, which is
     // copied, and the lock (`open`) excludes other calls that add or remove devices.
     let done = unsafe { sys::rte_dev_probe(c_text.as_ptr()) };
@@ -186,8 +187,8 @@ fn make_vdev(text: &str) -> Result<(String, DeviceHandle), DeviceError> {
     if !open.insert(port_id) {
         return Err(DeviceError::InUse { device: name.to_owned() });
     }
-    let backend = VhostUserBackend::of(text);
-    if let Some(backend) = &backend {
+    if let Some(backend) = &mut backend {
+        backend.probed();
         backend.bound_waits();
     }
     Ok((

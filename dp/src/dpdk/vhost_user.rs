@@ -4,6 +4,7 @@
 //! debugger) would also stop the process that opens or closes the device. So reads from the socket get a
 //! timeout, and before the device is closed the backend is asked whether it answers.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{BorrowedFd, RawFd};
@@ -26,15 +27,43 @@ const FEATURES_BYTES: usize = 12 + 8;
 #[derive(Clone, Debug)]
 pub(super) struct VhostUserBackend {
     path: PathBuf,
-    /// Whether the device listens and the backend connects.
-    listens: bool,
+    socket: DriverSocket,
+}
+
+/// How to find the driver's socket: DPDK does not say which one it is.
+#[derive(Clone, Debug)]
+enum DriverSocket {
+    /// The device listens, and each backend that connects has a new socket. Its name is the path.
+    Listens,
+    /// The device connects once, when it is probed. `before` has the inodes of the sockets that this process
+    /// had before.
+    Probed { before: BTreeSet<u64> },
+    /// Its inode.
+    Connected(u64),
+    /// No new socket has the name of the path.
+    Unknown,
 }
 
 impl VhostUserBackend {
-    /// The backend of a device, if it has one.
+    /// The backend of a device that is about to be probed, if it has one.
     pub(super) fn of(spec: &str) -> Option<Self> {
         let (path, listens) = vdev::vhost_user_backend(spec)?;
-        Some(Self { path: PathBuf::from(path), listens })
+        let socket = if listens {
+            DriverSocket::Listens
+        } else {
+            DriverSocket::Probed { before: sockets().filter_map(|socket| inode(&socket)).collect() }
+        };
+        Some(Self { path: PathBuf::from(path), socket })
+    }
+
+    /// Finds the socket of a device that was probed.
+    pub(super) fn probed(&mut self) {
+        let DriverSocket::Probed { before } = &self.socket else { return };
+        let found = sockets().filter_map(|socket| {
+            let inode = inode(&socket).filter(|inode| !before.contains(inode))?;
+            Some((self.compare(&socket.peer_addr().ok()?)?, inode))
+        });
+        self.socket = found.max().map_or(DriverSocket::Unknown, |(_, inode)| DriverSocket::Connected(inode));
     }
 
     /// Sets a timeout on the driver's reads from now on.
@@ -63,20 +92,20 @@ impl VhostUserBackend {
         !silent
     }
 
-    /// A duplicate of the driver's socket. DPDK does not say which one it is.
+    /// A duplicate of the driver's socket, if a backend is connected.
     fn socket(&self) -> Option<UnixStream> {
-        let found = sockets().filter_map(|socket| Some((self.match_of(&socket)?, socket)));
-        found.max_by_key(|(how, _)| *how).map(|(_, socket)| socket)
+        sockets().find(|socket| match &self.socket {
+            DriverSocket::Listens => {
+                let is_named = socket.local_addr().is_ok_and(|name| name.as_pathname() == Some(&self.path));
+                is_named && socket.peer_addr().is_ok()
+            }
+            DriverSocket::Connected(number) => inode(socket) == Some(*number),
+            DriverSocket::Probed { .. } | DriverSocket::Unknown => false,
+        })
     }
 
-    /// How well a socket matches. Its name is the path as the listener gave it, which may be relative to
-    /// another directory.
-    fn match_of(&self, socket: &UnixStream) -> Option<Match> {
-        let peer = socket.peer_addr().ok()?;
-        let name = if self.listens { socket.local_addr().ok()? } else { peer };
-        self.compare(&name)
-    }
-
+    /// How well the name of the backend matches the path. The listener may have given it relative to another
+    /// directory, or from within a container.
     fn compare(&self, name: &SocketAddr) -> Option<Match> {
         let name = name.as_pathname()?;
         let file = |path: &Path| path.file_name().map(OsStr::to_owned);
@@ -92,6 +121,11 @@ impl VhostUserBackend {
 enum Match {
     File,
     Path,
+}
+
+/// The number of a socket, which no other has while it exists.
+fn inode(socket: &UnixStream) -> Option<u64> {
+    rustix::fs::fstat(socket).ok().map(|stat| stat.st_ino)
 }
 
 /// Duplicates of all descriptors of this process that may be sockets.
@@ -120,6 +154,15 @@ mod tests {
         (UnixListener::bind(&path).unwrap(), path.display().to_string())
     }
 
+    /// A device that connects when it is probed, and the driver's socket.
+    fn connect(path: &str) -> (VhostUserBackend, UnixStream) {
+        let mut device = VhostUserBackend::of(&format!("net_virtio_user0,path={path}")).unwrap();
+        assert!(device.lets_go(), "it is not connected yet");
+        let driver = UnixStream::connect(path).unwrap();
+        device.probed();
+        (device, driver)
+    }
+
     fn answer(backend: &mut UnixStream) {
         let mut request = [0; 12];
         backend.read_exact(&mut request).unwrap();
@@ -130,9 +173,7 @@ mod tests {
     #[test]
     fn a_backend_that_answers_or_is_gone_lets_go_and_one_that_is_silent_does_not() {
         let (listener, path) = listener("backend");
-        let device = VhostUserBackend::of(&format!("net_virtio_user0,path={path}")).unwrap();
-        assert!(device.lets_go(), "nobody is connected");
-        let driver = UnixStream::connect(&path).unwrap();
+        let (device, driver) = connect(&path);
         let mut backend = listener.accept().unwrap().0;
         let thread = std::thread::spawn(move || {
             answer(&mut backend);
@@ -143,11 +184,44 @@ mod tests {
         assert_eq!(driver.read_timeout().unwrap(), Some(ANSWER_TIMEOUT));
         assert!(!device.lets_go());
         drop((backend, driver));
-        let driver = UnixStream::connect(&path).unwrap();
+        assert!(device.lets_go(), "it is not connected any more");
+        let (device, driver) = connect(&path);
         drop(listener.accept().unwrap());
         assert!(device.lets_go());
         drop(driver);
         std::fs::remove_file(path).unwrap();
+    }
+
+    /// A request on the socket of another device would disturb it: its backend takes the request for one of
+    /// that device.
+    #[test]
+    fn a_device_without_a_backend_leaves_the_sockets_of_others_alone() {
+        let folders = ["one", "other"].map(|name| {
+            let folder = std::env::temp_dir().join(format!("dp-{name}-{}", std::process::id()));
+            std::fs::create_dir_all(&folder).unwrap();
+            folder
+        });
+        let paths = folders.each_ref().map(|folder| folder.join("wire.sock").display().to_string());
+        let listeners = paths.each_ref().map(|path| UnixListener::bind(path).unwrap());
+        let (gone, driver) = connect(&paths[0]);
+        drop(driver);
+        let listens = VhostUserBackend::of(&format!("net_virtio_user1,path={},server=1", paths[0])).unwrap();
+
+        // One that connects and one that listens, both with a file of the same name.
+        let (_other, connected) = connect(&paths[1]);
+        let (accepted, _) = listeners[1].accept().unwrap();
+        for device in [gone, listens] {
+            device.bound_waits();
+            assert!(device.lets_go());
+        }
+        for socket in [&connected, &accepted] {
+            socket.set_nonblocking(true).unwrap();
+            assert_eq!(socket.read_timeout().unwrap(), None);
+            assert_eq!((&*socket).read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
+        }
+        for folder in folders {
+            std::fs::remove_dir_all(folder).unwrap();
+        }
     }
 
     #[test]
