@@ -145,7 +145,8 @@ impl TimerWheel {
     pub(crate) fn check(&self) -> Check {
         let mut linked = self.check_list(self.due, TimerPlace::Due)?;
         for (number, level) in self.levels.iter().enumerate() {
-            // Few lists have timers, and this runs after every step of a simulation: the others are only counted.
+            // Few lists have timers, and this runs after every step of a simulation: the others are only
+            // counted.
             let mut occupied = level.occupied;
             let (linked_lists, says) =
                 (level.heads.iter().filter(|&&head| head != NONE).count(), occupied.count_ones());
