@@ -23,7 +23,7 @@ impl Connection {
         let mut holdings = Holdings::default();
         match &self.phase {
             Phase::FullOperation(full) => {
-                let ((buffers, records), waiting) = full.stream.check(&io.held, &io.request_pool)?;
+                let ((buffers, records), waiting) = full.check(&io.held, &io.request_pool)?;
                 holdings = Holdings { buffers, records, waiting };
             }
             Phase::StreamingMode(mode) => holdings.buffers = mode.check(&io.held)?,

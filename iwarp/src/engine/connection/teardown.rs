@@ -56,9 +56,8 @@ impl Connection {
     /// request waits, behind a fence or for an ORD, or only answers to Reads are missing: sets a deadline, as
     /// the peer may never send them.
     pub(super) fn close_or_await(&mut self, io: &mut Io) {
-        let Phase::FullOperation(FullOperation { stream, state: FullState::Draining { progress } }) =
-            &mut self.phase
-        else {
+        let Phase::FullOperation(full) = &mut self.phase else { return };
+        let FullOperation { stream, state: FullState::Draining { progress }, .. } = &mut **full else {
             return;
         };
         if stream.is_drained() {
@@ -71,11 +70,8 @@ impl Connection {
 
     /// The deadline for an answer to a Read has passed: aborts if there was no progress.
     pub(super) fn await_answers(&mut self, io: &mut Io) {
-        let Phase::FullOperation(FullOperation { stream, state: FullState::Draining { progress } }) =
-            &self.phase
-        else {
-            return;
-        };
+        let Phase::FullOperation(full) = &self.phase else { return };
+        let FullOperation { stream, state: FullState::Draining { progress }, .. } = &**full else { return };
         if !stream.awaits_answers() {
             return;
         }
@@ -152,7 +148,7 @@ impl Connection {
         }
         let Phase::FullOperation(full) = &mut self.phase else { return };
         let terminate = terminate_report(&failure, full.stream.may_send());
-        io.tcp.release(self.conn, full.stream.drop_held(&mut io.held));
+        io.tcp.release(self.conn, full.drop_held(&mut io.held));
         // RFC 5041 sections 6.2.2, 7.1 and 8.3 (DDP-156, DDP-157, DDP-190, DDP-222), RFC 5040 sections 5.4
         // and 7.1 (RDMAP-258, RDMAP-323): the user gets an event and the error, or the peer's Terminate.
         let outcome = full.stream.qp().fail(failure.origin(), error, terminate.clone());
@@ -255,7 +251,7 @@ impl Connection {
     pub(super) fn end_stream(&mut self, io: &mut Io) {
         match &mut self.phase {
             Phase::FullOperation(full) => {
-                io.tcp.release(self.conn, full.stream.drop_held(&mut io.held));
+                io.tcp.release(self.conn, full.drop_held(&mut io.held));
                 full.stream.end(&mut io.request_pool);
             }
             Phase::AwaitReply { reassembly, .. }

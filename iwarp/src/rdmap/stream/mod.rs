@@ -13,16 +13,14 @@
 //! | `counters.rs` | counters of all streams |
 //!
 //! It knows nothing of TCP's handshake, of MPA's startup and of the end of a connection. A connection of the
-//! engine drives it, and gets a [`Failure`] when the stream ends.
+//! engine drives it: it gives it the ULPDUs that MPA has found, and gets a [`Failure`] when the stream ends.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use dp::invariant::{Check, ensure};
-use dp::profile::{self, Layer};
 
 use crate::memory::{Accessor, EpochGuard};
-use crate::mpa::{Deframer, Framer, HeldSlab, Negotiated, Received};
+use crate::mpa::{Framer, Negotiated};
 use crate::queues::{QpShared, StreamError, WcOpcode, WcStatus, request_buffers};
 use crate::rdmap::Terminate;
 
@@ -39,10 +37,11 @@ mod unsent;
 
 pub(crate) use counters::StreamCounters;
 pub(crate) use failure::Failure;
+pub(crate) use inbound::Delivery;
 pub(crate) use outbound::SendOutcome;
 pub(crate) use request_pool::{RequestPool, Waiting};
 
-use inbound::{Delivery, Inbound};
+use inbound::Inbound;
 use outbound::Outbound;
 use outstanding::Common;
 
@@ -57,7 +56,6 @@ pub(crate) struct StreamContext<'a> {
 pub(crate) struct Stream {
     common: Common,
     framer: Framer,
-    deframer: Deframer,
     outbound: Outbound,
     inbound: Inbound,
     /// A responder sends nothing before the initiator's first FPDU (RFC 5044 section 7.1.2).
@@ -75,7 +73,7 @@ impl Stream {
         may_send: bool,
         pool: &mut RequestPool,
     ) -> Self {
-        let Negotiated { tx_markers, rx_markers, crc, ird, ord, rx_start, .. } = *negotiated;
+        let Negotiated { tx_markers, rx_markers, crc, ird, ord, .. } = *negotiated;
         let rtr = negotiated.rtr;
         // Markers find FPDUs beyond a hole. A shared receive queue has no fixed buffer for a later message.
         let binds_ahead = rx_markers && qp.srq.is_none();
@@ -88,7 +86,6 @@ impl Stream {
         pool.held_back.reserve(1);
         Self {
             framer: Framer::new(tx_markers, crc),
-            deframer: Deframer::new(rx_start, rx_markers, crc),
             outbound: Outbound::new(rtr),
             inbound: Inbound::new(ird, common.extensions, rtr, binds_ahead),
             common,
@@ -107,70 +104,16 @@ impl Stream {
         self.may_send
     }
 
-    /// Receives bytes of the peer's stream: places, delivers and completes. Returns how many bytes that were
-    /// handed up ahead of the frontier are no longer held.
-    ///
-    /// Never inlined: in its one caller the compiler would have to spill registers, which costs some 3 % of
-    /// the instructions of a small FPDU.
-    #[inline(never)]
-    pub(crate) fn receive(
-        &mut self,
-        received: tcp_lite::Received,
-        held: &mut HeldSlab,
-        context: StreamContext<'_>,
-    ) -> Result<usize, Failure> {
+    /// Takes ULPDUs of the peer, until it is dropped.
+    pub(crate) fn delivery<'a>(&'a mut self, context: StreamContext<'a>) -> Delivery<'a> {
         let StreamContext { guard, counters, pool } = context;
-        let tcp_lite::Received { offset, buf, frontier } = received;
-        let Self { common, deframer, inbound, outbound, may_send, .. } = self;
-        let mut delivery = Delivery { common, inbound, outbound, guard, counters, pool };
-        let _deframe = profile::scope(Layer::Deframe);
-        let mut ulpdus = deframer.receive(offset, buf, frontier, held);
-        while let Some(received) = ulpdus.next()? {
-            let _receive = profile::scope(Layer::Receive);
-            *may_send |= !matches!(received, Received::Ahead(_));
-            match received {
-                Received::InOrder(ulpdu) => delivery.deliver(&ulpdu)?,
-                Received::Placed { head, ulpdu_len } => delivery.deliver_placed(head, ulpdu_len)?,
-                Received::Ahead(ulpdu) => {
-                    if delivery.place_early(&ulpdu) {
-                        ulpdus.mark_placed();
-                    }
-                }
-            }
-        }
-        Ok(ulpdus.finish())
-    }
-
-    /// Drops the buffers held for reassembly. Returns the bytes to release to TCP's budget.
-    pub(crate) fn drop_held(&mut self, held: &mut HeldSlab) -> usize {
-        self.deframer.clear(held)
-    }
-
-    /// Drops bytes ahead of the frontier that are not placed. See [`Deframer::give_up`].
-    pub(crate) fn give_up(
-        &mut self,
-        bytes: usize,
-        held: &mut HeldSlab,
-        may: impl FnMut(&[Range<u64>]) -> bool,
-    ) {
-        self.deframer.give_up(bytes, held, may);
-    }
-
-    /// Bytes of packet buffers held for data ahead of the frontier.
-    pub(crate) fn pinned_bytes(&self) -> usize {
-        self.deframer.pinned_bytes()
-    }
-
-    /// Whether a FIN of the peer here is graceful: no FPDU is incomplete, and no Read or atomic of ours waits
-    /// for its response.
-    pub(crate) fn may_end_here(&self) -> bool {
-        self.deframer.at_boundary() && !self.awaits_answers()
+        let Self { common, inbound, outbound, may_send, .. } = self;
+        Delivery { common, inbound, outbound, may_send, guard, counters, pool }
     }
 
     /// Hands FPDUs to TCP. See [`SendOutcome`].
     ///
-    /// Never inlined, as [`receive`](Self::receive): otherwise the states of its caller take registers from
-    /// each FPDU.
+    /// Never inlined: otherwise the states of its caller take registers from each FPDU.
     #[inline(never)]
     pub(crate) fn transmit(
         &mut self,
@@ -213,10 +156,8 @@ impl Stream {
         self.common.progress
     }
 
-    /// Checks the invariants; for tests. Returns the slots of `held` that the stream uses (buffers, and early
-    /// FPDUs), and its waiting requests.
-    pub(crate) fn check(&self, held: &HeldSlab, pool: &RequestPool) -> Check<((usize, usize), Waiting)> {
-        let slots = self.deframer.check(held)?;
+    /// Checks the invariants; for tests. Returns its waiting requests.
+    pub(crate) fn check(&self, pool: &RequestPool) -> Check<Waiting> {
         let bound = self.inbound.check(self.common.extensions)?;
         let taken = self.common.qp.open_recvs();
         ensure!(taken == bound as u64, "{taken} receive requests taken, {bound} bound");
@@ -237,7 +178,7 @@ impl Stream {
             waiting.outstanding
         );
         ensure!(waiting.held_back <= 1, "{} requests are held back", waiting.held_back);
-        Ok((slots, waiting))
+        Ok(waiting)
     }
 
     /// Makes `terminate` the next and last message.

@@ -115,10 +115,12 @@ impl Inbound {
 }
 
 /// Takes in ULPDUs, one by one.
-pub(super) struct Delivery<'a> {
+pub(crate) struct Delivery<'a> {
     pub(super) common: &'a mut Common,
     pub(super) inbound: &'a mut Inbound,
     pub(super) outbound: &'a mut Outbound,
+    /// The stream's: set by the first ULPDU in order.
+    pub(super) may_send: &'a mut bool,
     pub(super) guard: &'a EpochGuard,
     pub(super) counters: &'a mut StreamCounters,
     pub(super) pool: &'a mut RequestPool,
@@ -135,7 +137,7 @@ struct ReceivedUlpdu<'a, 'u> {
 
 impl Delivery<'_> {
     /// Takes the next ULPDU in the sender's order: places and delivers it.
-    pub(super) fn deliver(&mut self, ulpdu: &Ulpdu<'_>) -> Result<(), Failure> {
+    pub(crate) fn deliver(&mut self, ulpdu: &Ulpdu<'_>) -> Result<(), Failure> {
         let mut room = [0; Header::MAX_LEN];
         let head = head(ulpdu, &mut room);
         self.in_order(&ReceivedUlpdu {
@@ -147,7 +149,7 @@ impl Delivery<'_> {
     }
 
     /// Takes the next ULPDU in the sender's order, which was placed early: delivers it. It has `len` bytes.
-    pub(super) fn deliver_placed(&mut self, head: &[u8], len: usize) -> Result<(), Failure> {
+    pub(crate) fn deliver_placed(&mut self, head: &[u8], len: usize) -> Result<(), Failure> {
         self.in_order(&ReceivedUlpdu { head, len, ulpdu: None, arrival: Arrival::Placed })
     }
 
@@ -156,7 +158,7 @@ impl Delivery<'_> {
     ///
     /// RFC 5040 section 5.5 (RDMAP-281, RDMAP-289): Read Requests are not processed here, but when they are
     /// delivered.
-    pub(super) fn place_early(&mut self, ulpdu: &Ulpdu<'_>) -> bool {
+    pub(crate) fn place_early(&mut self, ulpdu: &Ulpdu<'_>) -> bool {
         let mut room = [0; Header::MAX_LEN];
         let head = head(ulpdu, &mut room);
         let piece = ReceivedUlpdu { head, len: ulpdu.len(), ulpdu: Some(ulpdu), arrival: Arrival::Ahead };
@@ -175,6 +177,7 @@ impl Delivery<'_> {
 
     fn in_order(&mut self, piece: &ReceivedUlpdu<'_, '_>) -> Result<(), Failure> {
         self.counters.rx_fpdus += 1;
+        *self.may_send = true;
         // RFC 5041 sections 4.1 and 4.2 (DDP-047, DDP-048, DDP-071): the T bit selects the buffer model.
         // RDMAP gets the whole header at delivery, STag included, also for a segment that was placed early.
         let result = match Header::parse(piece.head) {
