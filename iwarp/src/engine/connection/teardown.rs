@@ -6,9 +6,9 @@ use std::sync::Arc;
 use tcp_lite::CloseReason;
 
 use crate::queues::{Ask, QpShared};
-use crate::rdmap::stream::Failure;
+use crate::rdmap::stream::{Ending, Failure};
 use crate::rdmap::{Terminate, TerminateError};
-use crate::verbs::{CmEventKind, ConnectionError, QpState, TerminateOrigin, TerminateReport};
+use crate::verbs::{CmEventKind, ConnectionError};
 
 use super::super::io::Io;
 use super::full_operation::{FullOperation, FullState};
@@ -47,7 +47,7 @@ impl Connection {
             if !full.is_draining() {
                 full.state = FullState::Draining { progress: 0 };
             }
-            full.stream.qp().set_state(QpState::Closing);
+            full.stream.begin_close();
         }
         self.activate(io);
     }
@@ -136,8 +136,7 @@ impl Connection {
     /// The stream has failed: sends a Terminate if possible, flushes, closes.
     pub(super) fn fail(&mut self, io: &mut Io, failure: Failure) {
         let Phase::FullOperation(full) = &mut self.phase else { return };
-        let error = failure.stream_error();
-        self.report.add(ConnectionError::Stream(error));
+        self.report.add(ConnectionError::Stream(failure.stream_error()));
         // RFC 5041 section 3 (DDP-038): the stream is marked as failed. RFC 5040 section 7.1 (RDMAP-331):
         // only its first error is told to the peer.
         if matches!(std::mem::replace(&mut full.state, FullState::Terminating), FullState::Terminating) {
@@ -147,32 +146,21 @@ impl Connection {
             self.count_peer_failure(io);
         }
         let Phase::FullOperation(full) = &mut self.phase else { return };
-        let terminate = terminate_report(&failure, full.stream.may_send());
         io.tcp.release(self.conn, full.drop_held(&mut io.held));
-        // RFC 5041 sections 6.2.2, 7.1 and 8.3 (DDP-156, DDP-157, DDP-190, DDP-222), RFC 5040 sections 5.4
-        // and 7.1 (RDMAP-258, RDMAP-323): the user gets an event and the error, or the peer's Terminate.
-        let outcome = full.stream.qp().fail(failure.origin(), error, terminate.clone());
-        full.stream.complete_started(&mut io.request_pool, outcome.oldest, Some(error));
-        full.stream.qp().flush();
+        let (terminate, ending) = full.stream.fail(&mut io.request_pool, &failure);
         self.report.terminate = terminate;
-        // RFC 5041 sections 6.2 and 6.2.2 (DDP-144, DDP-161): DDP has only returned its error. The stream
-        // ends here, as its ULP has decided.
-        match failure {
-            // RFC 7306 section 8.1 (EXT-146): the peer gets a Terminate, whether a message of ours could not
-            // be made or a message of its own is wrong.
-            Failure::Here(terminate) | Failure::User(terminate) if full.stream.may_send() => {
-                // RFC 5044 section 8 (MPA-239), RFC 6581 section 9.3 (MPA2-095): the Terminate goes out
-                // before TCP is closed.
-                // RFC 5040 section 7.1 (RDMAP-324): an error that is found here is told to the peer.
-                full.stream.terminate(&terminate);
+        match ending {
+            // RFC 5044 section 8 (MPA-239), RFC 6581 section 9.3 (MPA2-095): the Terminate goes out before
+            // TCP is closed.
+            Ending::Terminating => {
                 self.timers.set_deadline(io.now + duration(io.config.close_timeout));
                 self.activate(io);
             }
-            Failure::Peer(_) | Failure::Unreadable => {
+            Ending::Terminated => {
                 io.counters.rx_terminates += 1;
                 self.close(io);
             }
-            Failure::Here(_) | Failure::User(_) | Failure::Lost(_) => io.tcp.abort(io.now, self.conn),
+            Ending::Lost => io.tcp.abort(io.now, self.conn),
         }
     }
 
@@ -241,7 +229,7 @@ impl Connection {
             && !full.is_terminating()
             && self.report.error().is_some_and(|error| error != wanted)
         {
-            full.stream.qp().lose();
+            full.stream.lose();
         }
     }
 
@@ -296,15 +284,4 @@ impl Connection {
             id.announce(None, kind);
         }
     }
-}
-
-/// What the application can learn about the Terminate of a failure, if there is one.
-fn terminate_report(failure: &Failure, may_send: bool) -> Option<Arc<TerminateReport>> {
-    let terminate = failure.terminate()?.clone();
-    let origin = match failure {
-        Failure::Peer(_) | Failure::Unreadable => TerminateOrigin::Received,
-        _ if may_send => TerminateOrigin::Sent,
-        _ => TerminateOrigin::NotSent,
-    };
-    Some(Arc::new(TerminateReport { origin, terminate }))
 }

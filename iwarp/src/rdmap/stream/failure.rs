@@ -1,8 +1,10 @@
 //! The reasons why an RDMA stream ends: an error found here, the peer's Terminate, or the end of TCP (RFC
 //! 5040 section 7).
 
+use std::sync::Arc;
+
 use crate::mpa::{Action, MpaError};
-use crate::queues::{Origin, StreamError};
+use crate::queues::{Origin, StreamError, TerminateOrigin, TerminateReport};
 use crate::rdmap::{Terminate, TerminateError};
 
 /// Why a stream ends.
@@ -23,6 +25,17 @@ pub(crate) enum Failure {
     Lost(MpaError),
 }
 
+/// How the connection of a stream that has failed ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// A Terminate is the stream's next and last message. FIN follows.
+    Terminating,
+    /// The peer has sent its Terminate. FIN follows.
+    Terminated,
+    /// The peer cannot be told: TCP is reset.
+    Lost,
+}
+
 impl Failure {
     pub(super) fn here(error: TerminateError) -> Self {
         Self::Here(Terminate::bare(error))
@@ -36,7 +49,7 @@ impl Failure {
     }
 
     /// Where the error was found.
-    pub(crate) fn origin(&self) -> Origin {
+    pub(super) fn origin(&self) -> Origin {
         match self {
             Self::Here(_) => Origin::Here,
             Self::User(_) => Origin::User,
@@ -63,8 +76,19 @@ impl Failure {
         }
     }
 
+    /// What the application can learn about the Terminate, if there is one.
+    pub(super) fn report(&self, may_send: bool) -> Option<Arc<TerminateReport>> {
+        let terminate = self.terminate()?.clone();
+        let origin = match self {
+            Self::Peer(_) | Self::Unreadable => TerminateOrigin::Received,
+            _ if may_send => TerminateOrigin::Sent,
+            _ => TerminateOrigin::NotSent,
+        };
+        Some(Arc::new(TerminateReport { origin, terminate }))
+    }
+
     /// The Terminate that is sent or was received.
-    pub(crate) fn terminate(&self) -> Option<&Terminate> {
+    fn terminate(&self) -> Option<&Terminate> {
         match self {
             Self::Here(terminate) | Self::User(terminate) | Self::Peer(terminate) => Some(terminate),
             Self::Unreadable | Self::Lost(_) => None,

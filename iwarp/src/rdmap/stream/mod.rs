@@ -21,8 +21,7 @@ use dp::invariant::{Check, ensure};
 
 use crate::memory::{Accessor, EpochGuard};
 use crate::mpa::{Framer, Negotiated};
-use crate::queues::{QpShared, StreamError, WcOpcode, WcStatus, request_buffers};
-use crate::rdmap::Terminate;
+use crate::queues::{QpShared, QpState, StreamError, TerminateReport, WcOpcode, WcStatus, request_buffers};
 
 mod counters;
 mod failure;
@@ -36,7 +35,7 @@ mod slot_pool;
 mod unsent;
 
 pub(crate) use counters::StreamCounters;
-pub(crate) use failure::Failure;
+pub(crate) use failure::{Ending, Failure};
 pub(crate) use inbound::Delivery;
 pub(crate) use outbound::SendOutcome;
 pub(crate) use request_pool::{RequestPool, Waiting};
@@ -181,21 +180,51 @@ impl Stream {
         Ok(waiting)
     }
 
-    /// Makes `terminate` the next and last message.
-    pub(crate) fn terminate(&mut self, terminate: &Terminate) {
-        self.outbound.terminate(terminate);
+    /// A graceful close has begun: what is posted is still sent.
+    pub(crate) fn begin_close(&self) {
+        self.common.qp.set_state(QpState::Closing);
+    }
+
+    /// TCP is gone, without an error of the stream.
+    pub(crate) fn lose(&self) {
+        self.common.qp.lose();
+    }
+
+    /// The stream has failed: tells its user, completes all requests, and prepares the Terminate if the peer
+    /// has to get one. Returns what the application can learn about the Terminate, and how the connection
+    /// ends.
+    pub(crate) fn fail(
+        &mut self,
+        pool: &mut RequestPool,
+        failure: &Failure,
+    ) -> (Option<Arc<TerminateReport>>, Ending) {
+        let (error, report) = (failure.stream_error(), failure.report(self.may_send));
+        // RFC 5041 sections 6.2.2, 7.1 and 8.3 (DDP-156, DDP-157, DDP-190, DDP-222), RFC 5040 sections 5.4
+        // and 7.1 (RDMAP-258, RDMAP-323): the user gets an event and the error, or the peer's Terminate.
+        let outcome = self.common.qp.fail(failure.origin(), error, report.clone());
+        self.complete_started(pool, outcome.oldest, Some(error));
+        self.common.qp.flush();
+        // RFC 5041 sections 6.2 and 6.2.2 (DDP-144, DDP-161): DDP has only returned its error. The stream
+        // ends here, as its ULP has decided.
+        let ending = match failure {
+            // RFC 7306 section 8.1 (EXT-146): the peer gets a Terminate, whether a message of ours could not
+            // be made or a message of its own is wrong.
+            // RFC 5040 section 7.1 (RDMAP-324): an error that is found here is told to the peer.
+            Failure::Here(terminate) | Failure::User(terminate) if self.may_send => {
+                self.outbound.terminate(terminate);
+                Ending::Terminating
+            }
+            Failure::Peer(_) | Failure::Unreadable => Ending::Terminated,
+            Failure::Here(_) | Failure::User(_) | Failure::Lost(_) => Ending::Lost,
+        };
+        (report, ending)
     }
 
     /// Completes all started requests, oldest first: those that are done with success, the others in error.
     /// The queue pair flushes the requests that are still queued. A request that is known to be the cause has
     /// its own status. The oldest other one gets `first`. (If the cause is known, the failure is ours, and
     /// `first` of [`Outcome`](crate::queues::Outcome) is a flush error.)
-    pub(crate) fn complete_started(
-        &mut self,
-        pool: &mut RequestPool,
-        mut first: WcStatus,
-        error: Option<StreamError>,
-    ) {
+    fn complete_started(&mut self, pool: &mut RequestPool, mut first: WcStatus, error: Option<StreamError>) {
         let Self { common, outbound, inbound, .. } = self;
         common.give_up_responses(&mut pool.outstanding);
         let unstarted = outbound.abandon(pool);
