@@ -27,7 +27,7 @@ pub mod startup;
 
 pub use crc::Crc32c;
 pub(crate) use deframer::HEAD_BYTES;
-pub use deframer::{Deframer, HeldBuf, HeldList, HeldSlab, NoSlot, Received, Ulpdu, Ulpdus};
+pub use deframer::{Deframed, Deframer, HeldBuf, HeldList, HeldSlab, NoSlot, Ulpdu, Ulpdus};
 pub use error::{Action, MpaError, StartupFault, TerminateCode};
 pub use framer::{FpduWriter, Framer, Room};
 pub use startup::{

@@ -9,7 +9,7 @@ use dp::invariant::Check;
 use dp::profile::{self, Layer};
 
 use crate::memory::{Accessor, EpochGuard, StreamId};
-use crate::mpa::{Deframer, HeldSlab, Negotiated, Received};
+use crate::mpa::{Deframed, Deframer, HeldSlab, Negotiated};
 use crate::queues::QpShared;
 use crate::rdmap::stream::{Failure, RequestPool, SendOutcome, Stream, StreamContext, Waiting};
 
@@ -61,12 +61,12 @@ impl FullOperation {
         let _deframe = profile::scope(Layer::Deframe);
         let mut ulpdus = self.deframer.receive(offset, buf, frontier, held);
         let mut delivery = self.stream.delivery(context);
-        while let Some(received) = ulpdus.next()? {
+        while let Some(deframed) = ulpdus.next()? {
             let _receive = profile::scope(Layer::Receive);
-            match received {
-                Received::InOrder(ulpdu) => delivery.deliver(&ulpdu)?,
-                Received::Placed { head, ulpdu_len } => delivery.deliver_placed(head, ulpdu_len)?,
-                Received::Ahead(ulpdu) => {
+            match deframed {
+                Deframed::InOrder(ulpdu) => delivery.deliver(&ulpdu)?,
+                Deframed::Placed { head, ulpdu_len } => delivery.deliver_placed(head, ulpdu_len)?,
+                Deframed::Ahead(ulpdu) => {
                     if delivery.place_early(&ulpdu) {
                         ulpdus.mark_placed();
                     }

@@ -33,7 +33,7 @@ use dp::invariant::{Check, ensure};
 pub(crate) use early_fpdu::HEAD_BYTES;
 pub use held::{HeldBuf, HeldList, HeldSlab, NoSlot};
 pub use ulpdu::Ulpdu;
-pub use ulpdus::{Received, Ulpdus};
+pub use ulpdus::{Deframed, Ulpdus};
 
 use early::Search;
 use fpdu::Framing;

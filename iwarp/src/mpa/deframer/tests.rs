@@ -60,9 +60,9 @@ impl Bench {
         let mut ulpdus = deframer.receive(offset, buf, frontier, slab);
         while let Some(received) = ulpdus.next()? {
             match received {
-                Received::InOrder(ulpdu) => seen.push(Whole(bytes(&ulpdu))),
-                Received::Placed { head, ulpdu_len } => seen.push(Placed(head.to_vec(), ulpdu_len)),
-                Received::Ahead(ulpdu) => {
+                Deframed::InOrder(ulpdu) => seen.push(Whole(bytes(&ulpdu))),
+                Deframed::Placed { head, ulpdu_len } => seen.push(Placed(head.to_vec(), ulpdu_len)),
+                Deframed::Ahead(ulpdu) => {
                     let bytes = bytes(&ulpdu);
                     if bytes.first() != Some(&b'n') {
                         seen.push(Early(bytes));

@@ -18,7 +18,7 @@ use crate::mpa::MpaError;
 
 /// A ULPDU that has been received.
 #[derive(Clone, Copy, Debug)]
-pub enum Received<'a> {
+pub enum Deframed<'a> {
     /// The next one in the sender's order. Its bytes are not placed yet.
     InOrder(Ulpdu<'a>),
     /// The next one in the sender's order. It came as [`Ahead`](Self::Ahead) before, and was placed then.
@@ -44,7 +44,7 @@ pub struct Ulpdus<'a> {
     deframer: &'a mut Deframer,
     slab: &'a mut HeldSlab,
     source: FpduSource,
-    /// The FPDU that is handed up as [`Received::Placed`].
+    /// The FPDU that is handed up as [`Deframed::Placed`].
     placed: Option<EarlyFpdu>,
     settled: bool,
 }
@@ -87,7 +87,7 @@ impl<'a> Ulpdus<'a> {
     /// for a defect of this code.
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot lend")]
     #[inline]
-    pub fn next(&mut self) -> Result<Option<Received<'_>>, MpaError> {
+    pub fn next(&mut self) -> Result<Option<Deframed<'_>>, MpaError> {
         // The usual cases come first, in little code: `take_adjacent` is for each FPDU, `is_used_up` for each
         // buffer.
         if let Some(extent) = self.take_adjacent() {
@@ -100,7 +100,7 @@ impl<'a> Ulpdus<'a> {
         self.next_of_any()
     }
 
-    /// The bytes of the last [`Received::Ahead`] are placed.
+    /// The bytes of the last [`Deframed::Ahead`] are placed.
     pub fn mark_placed(&mut self) {
         if let FpduSource::Ahead(search) = &mut self.source {
             search.mark_placed(self.deframer, self.slab);
@@ -138,11 +138,11 @@ impl<'a> Ulpdus<'a> {
     }
 
     #[inline]
-    fn view_adjacent(&self, extent: &Extent) -> Result<Received<'_>, MpaError> {
+    fn view_adjacent(&self, extent: &Extent) -> Result<Deframed<'_>, MpaError> {
         let FpduSource::Buffer { start, buf } = &self.source else {
             return Err(MpaError::defect("the buffer of an FPDU in a buffer"));
         };
-        Ok(Received::InOrder(extent.ulpdu(Wire::slice(*start, buf.head()), self.deframer.framing)))
+        Ok(Deframed::InOrder(extent.ulpdu(Wire::slice(*start, buf.head()), self.deframer.framing)))
     }
 
     /// Whether all of the buffer is handed up, and nothing else waits.
@@ -154,7 +154,7 @@ impl<'a> Ulpdus<'a> {
 
     /// The next ULPDU from any source.
     #[inline(never)]
-    fn next_of_any(&mut self) -> Result<Option<Received<'_>>, MpaError> {
+    fn next_of_any(&mut self) -> Result<Option<Deframed<'_>>, MpaError> {
         let found = match self.find() {
             Ok(None) => self.hold_rest().map(|()| None),
             found => found,
@@ -208,23 +208,23 @@ impl<'a> Ulpdus<'a> {
     }
 
     /// A view of the FPDU.
-    fn view(&mut self, found: NextFpdu) -> Result<Received<'_>, MpaError> {
+    fn view(&mut self, found: NextFpdu) -> Result<Deframed<'_>, MpaError> {
         let framing = self.deframer.framing;
         // RFC 5041 section 3 (DDP-034): a ULPDU beyond a hole is marked as such, and comes again in the
         // sender's order.
         match (found, &self.source) {
             (NextFpdu::Placed(early), _) => {
                 let early = self.placed.insert(early);
-                Ok(Received::Placed { head: early.ulpdu_head(), ulpdu_len: early.ulpdu_bytes })
+                Ok(Deframed::Placed { head: early.ulpdu_head(), ulpdu_len: early.ulpdu_bytes })
             }
             (NextFpdu::InBuffer(extent), FpduSource::Buffer { start, buf }) => {
-                Ok(Received::InOrder(extent.ulpdu(Wire::buf(*start, buf), framing)))
+                Ok(Deframed::InOrder(extent.ulpdu(Wire::buf(*start, buf), framing)))
             }
             (NextFpdu::InSlot(slot, extent), source) => {
                 let wire = Wire::held(&self.slab.buffers, slot).ok_or_else(no_such_buffer)?;
                 let ulpdu = extent.ulpdu(wire, framing);
                 let is_ahead = matches!(source, FpduSource::Ahead(_));
-                Ok(if is_ahead { Received::Ahead(ulpdu) } else { Received::InOrder(ulpdu) })
+                Ok(if is_ahead { Deframed::Ahead(ulpdu) } else { Deframed::InOrder(ulpdu) })
             }
             // Nothing is handed up any more: `Drop` ends reception, as after each error.
             (NextFpdu::InBuffer(_), _) => Err(MpaError::defect("the buffer of an FPDU in a buffer")),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use crate::common::oracle::oracle;
 use dp::{Mbuf, Mempool};
-use iwarp::mpa::{Deframer, HeldSlab, MpaError, Received, Ulpdu};
+use iwarp::mpa::{Deframed, Deframer, HeldSlab, MpaError, Ulpdu};
 
 /// Bytes in a fresh buffer, sometimes in a chain of several.
 pub(crate) fn mbuf(pool: &Mempool, bytes: &[u8], segment: usize) -> Mbuf {
@@ -148,9 +148,9 @@ impl Receiver {
         let mut ulpdus = deframer.receive(offset, buf, frontier, slab);
         while let Some(received) = ulpdus.next()? {
             match received {
-                Received::InOrder(ulpdu) => sink.ulpdus.push(whole(&ulpdu)),
-                Received::Placed { head, ulpdu_len } => sink.deliver_placed(head, ulpdu_len),
-                Received::Ahead(ulpdu) => {
+                Deframed::InOrder(ulpdu) => sink.ulpdus.push(whole(&ulpdu)),
+                Deframed::Placed { head, ulpdu_len } => sink.deliver_placed(head, ulpdu_len),
+                Deframed::Ahead(ulpdu) => {
                     if sink.place_early(&ulpdu) {
                         ulpdus.mark_placed();
                     }
