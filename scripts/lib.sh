@@ -14,8 +14,8 @@ lab=uw$$
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/$lab.XXXXXX")
 export UWARP_LAB=$lab UWARP_SCRATCH=$scratch
 job=
-# A script that runs beside the jobs of this one, and is ended with it.
-background=
+# Scripts that run beside the jobs of this one, and are ended with it.
+background=()
 
 heading() { printf '\n==== %s\n' "$*"; }
 note() { printf -- '---- %s\n' "$*"; }
@@ -83,10 +83,11 @@ give_back_hugepages() {
 
 cleanup() {
 	trap '' INT TERM HUP
-	if [ -n "$background" ]; then
-		kill "$background" 2>/dev/null || true
-		wait "$background" || true
-	fi
+	local script
+	for script in ${background[@]+"${background[@]}"}; do
+		kill "$script" 2>/dev/null || true
+		wait "$script" || true
+	done
 	if [ -n "$job" ]; then
 		kill -- "-$job" 2>/dev/null || true
 		sleep 0.3
