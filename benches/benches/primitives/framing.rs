@@ -8,7 +8,7 @@ use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput};
 use dp::{Mbuf, Mempool};
-use iwarp::mpa::{Deframer, Framer, HeldSlab, Received};
+use iwarp::mpa::{Deframed, Deframer, Framer, HeldSlab};
 
 /// ULPDUs of full segments at MTU 1500 and 9000.
 const LENGTHS: [usize; 2] = [1402, 8862];
@@ -98,7 +98,7 @@ impl Receiver {
         let view = fpdu.share().expect("a view");
         let mut ulpdus = deframer.receive(*offset, view, end, slab);
         while let Some(received) = ulpdus.next().expect("a sound FPDU") {
-            if let Received::InOrder(ulpdu) = received {
+            if let Deframed::InOrder(ulpdu) = received {
                 ulpdu.copy_to(0, out);
                 *count += 1;
             }
