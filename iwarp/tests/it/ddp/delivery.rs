@@ -83,20 +83,6 @@ fn the_last_flag_delivers() {
     assert!(received(&mut peer).is_empty(), "delivered once");
 }
 
-// Proves DDP-083: segments of a message need not agree in RsvdULP: DDP has no error for that.
-#[test]
-fn rsvd_ulp_is_not_compared() {
-    let mut peer = setup().ready();
-    peer.post_recv(0, 100);
-    let mut first = untagged(0x01, SEND, [0, 1, 0], b"one ");
-    first[2..6].fill(0x11);
-    let mut last = untagged(0x41, SEND, [0, 1, 4], b"two");
-    last[2..6].fill(0x22);
-    peer.send_all(&[&first, &last]);
-    assert_eq!(received(&mut peer), [(0, WcStatus::Success, 7)]);
-    assert_eq!((peer.bytes(0, 8), peer.qp.error()), (b"one two\xEE".to_vec(), None));
-}
-
 // Proves DDP-122: a Write is nothing but its segments, each placed by itself. A gap or an overlap is no
 // error: no completion reports the whole.
 #[test]

@@ -1,6 +1,6 @@
 //! The segments that a data source sends (RFC 5041 sections 4, 5.2, 5.3), checked byte by byte at the peer.
 
-use super::{ready_for, setup, tagged, untagged};
+use super::{ready_for, setup, tagged};
 use crate::common::raw::{EMPTY_WRITE, fpdu, request};
 use crate::common::served::{Served, Setup};
 use crate::common::{Testbed, pattern};
@@ -349,23 +349,4 @@ fn crc_is_used_unless_both_say_no() {
         peer.pair.until(100_000, |_| false);
         assert_eq!(peer.qp.error().map(|error| (error.layer, error.code)), used.then_some((2, 2)));
     }
-}
-
-// Proves MPA-086: with C=0 from both ends the very first CRC field may be anything.
-#[test]
-fn without_crc_the_first_field_is_not_looked_at() {
-    let mut peer = Setup {
-        pair: Testbed::new().configure(|config| config.crc = false).peer(),
-        request: request(false),
-        ..setup()
-    }
-    .accepted();
-    peer.post_recv(0, 100);
-    let mut first = fpdu(&mut peer.framer, &untagged(0x41, 3, [0, 1, 0], b"hello"));
-    let end = first.len();
-    first[end - 4..].copy_from_slice(&[0xDE, 0xAD, 0xBE, 0xEF]);
-    peer.pair.send(&first);
-    let completions = peer.done();
-    assert_eq!((completions.len(), completions[0].byte_len), (1, 5));
-    assert_eq!(peer.bytes(0, 5), b"hello");
 }
