@@ -10,7 +10,7 @@
 use arrayvec::ArrayVec;
 
 use crate::AddressProbing;
-use crate::discovery::{Asked, Assertion};
+use crate::discovery::{Assertion, Queried};
 use crate::facade::{Duration, EthernetAddress, Instant, IpAddress};
 
 /// Probes of an address, the time between them, and the time after the last one (RFC 5227 section 1.1:
@@ -183,15 +183,15 @@ impl ConflictDetection {
 
     /// Another host asks for one of our addresses, or says that it has it. Queues the answers that
     /// smoltcp does not give. Returns a conflict that is to be reported.
-    pub(crate) fn asked(&mut self, now: Instant, asked: &Asked) -> Option<Conflict> {
-        let own = self.addresses.iter_mut().find(|own| own.address == asked.address)?;
+    pub(crate) fn on_queried(&mut self, now: Instant, queried: &Queried) -> Option<Conflict> {
+        let own = self.addresses.iter_mut().find(|own| own.address == queried.address)?;
         let lost = match own.state {
             // A host that probes it at the same time counts as well (RFC 5227 section 2.1.1, RFC 4862
             // section 5.4.3).
             AddressState::Tentative { .. } => true,
             AddressState::Duplicate => return None,
-            AddressState::Ours { .. } if asked.is_probe => {
-                enqueue(&mut self.queue, Assertion::Answer(asked.address, asked.mac));
+            AddressState::Ours { .. } if queried.is_probe => {
+                enqueue(&mut self.queue, Assertion::Answer(queried.address, queried.mac));
                 return None;
             }
             AddressState::Ours { .. } => false,
@@ -204,9 +204,9 @@ impl ConflictDetection {
                 return None;
             }
             own.defended = Some(now);
-            enqueue(&mut self.queue, Assertion::Announce(asked.address));
+            enqueue(&mut self.queue, Assertion::Announce(queried.address));
         }
-        Some(Conflict { address: asked.address, mac: asked.mac, lost })
+        Some(Conflict { address: queried.address, mac: queried.mac, lost })
     }
 
     /// The next one to send; it stays until [`asserted`](Self::asserted).
@@ -264,7 +264,7 @@ mod tests {
         }
     }
 
-    const CONFLICT: Asked = Asked { address: US, mac: THEM, is_probe: false };
+    const CONFLICT: Queried = Queried { address: US, mac: THEM, is_probe: false };
 
     #[test]
     fn an_address_is_announced_twice_and_again_when_the_link_is_back() {
@@ -295,9 +295,9 @@ mod tests {
         for is_probe in [false, true] {
             let mut addresses = ours(AddressProbing::Probe);
             said(&mut addresses, 1000);
-            let conflict = addresses.asked(at(1000), &Asked { is_probe, ..CONFLICT });
+            let conflict = addresses.on_queried(at(1000), &Queried { is_probe, ..CONFLICT });
             assert_eq!(conflict, Some(Conflict { address: US, mac: THEM, lost: true }));
-            assert_eq!(addresses.asked(at(1001), &CONFLICT), None, "told once");
+            assert_eq!(addresses.on_queried(at(1001), &CONFLICT), None, "told once");
             assert_eq!(said(&mut addresses, 60_000), []);
             assert!(!addresses.is_usable(&US) && addresses.is_lost(&US));
         }
@@ -306,8 +306,10 @@ mod tests {
     #[test]
     fn an_address_in_use_is_kept_and_defended_once_in_ten_seconds() {
         let mut addresses = ours(AddressProbing::Off);
-        let news: Vec<i64> =
-            (0..25_000).step_by(100).filter(|ms| addresses.asked(at(*ms), &CONFLICT).is_some()).collect();
+        let news: Vec<i64> = (0..25_000)
+            .step_by(100)
+            .filter(|ms| addresses.on_queried(at(*ms), &CONFLICT).is_some())
+            .collect();
         assert_eq!(news, [0, 10_000, 20_000]);
         assert_eq!(addresses.assertion(), Some(Assertion::Announce(US)));
         assert!(addresses.is_usable(&US) && !addresses.is_lost(&US));
@@ -316,16 +318,17 @@ mod tests {
     #[test]
     fn who_probes_an_address_in_use_is_answered() {
         let mut addresses = ours(AddressProbing::Off);
-        assert_eq!(addresses.asked(at(0), &Asked { is_probe: true, ..CONFLICT }), None);
+        assert_eq!(addresses.on_queried(at(0), &Queried { is_probe: true, ..CONFLICT }), None);
         assert_eq!(addresses.assertion(), Some(Assertion::Answer(US, THEM)));
     }
 
     #[test]
     fn more_probes_than_answers_that_wait_are_answered_when_they_come_again() {
         let mut addresses = ours(AddressProbing::Off);
-        let probe = |last| Asked { mac: EthernetAddress([2, 0, 0, 0, 1, last]), is_probe: true, ..CONFLICT };
+        let probe =
+            |last| Queried { mac: EthernetAddress([2, 0, 0, 0, 1, last]), is_probe: true, ..CONFLICT };
         for last in [0, 0].into_iter().chain(0..40) {
-            assert_eq!(addresses.asked(at(0), &probe(last)), None);
+            assert_eq!(addresses.on_queried(at(0), &probe(last)), None);
         }
         let answers = said(&mut addresses, 0).into_iter().map(|(_, assertion)| assertion);
         assert!(answers.eq((0..32).map(|last| Assertion::Answer(US, probe(last).mac))));
@@ -339,7 +342,7 @@ mod tests {
         assert!(addresses.is_usable(&IpAddress::v4(10, 0, 2, 1)), "not ours at all");
         let probes = |ms| [(ms, Assertion::Probe(US)), (ms, Assertion::Probe(second))];
         assert_eq!(said(&mut addresses, 1000), probes(300));
-        assert!(addresses.asked(at(1000), &CONFLICT).is_some_and(|conflict| conflict.lost));
+        assert!(addresses.on_queried(at(1000), &CONFLICT).is_some_and(|conflict| conflict.lost));
         assert!(addresses.is_lost(&US) && !addresses.is_lost(&second) && !addresses.is_usable(&second));
         addresses.announce_all(at(1000));
         assert_eq!(said(&mut addresses, 4299).len(), 2, "probes of the other");

@@ -3,11 +3,11 @@
 use crate::{Duration, Instant};
 
 /// The first wait: a full ring mostly drains within microseconds.
-const SHORTEST: Duration = Duration::from_micros(20);
+const MIN_WAIT: Duration = Duration::from_micros(20);
 
 /// The longest wait. It bounds both the polls spent on a port that takes nothing for a minute, and the
 /// delay once it takes frames again.
-const LONGEST: Duration = Duration::from_millis(1);
+const MAX_WAIT: Duration = Duration::from_millis(1);
 
 /// Retries of something that is refused: soon at first, then less and less often.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,7 +34,7 @@ impl Backoff {
     /// When to try again: after an eighth of the time since the first refusal. `None` if the last attempt
     /// succeeded.
     pub fn next_try(&self, now: Instant) -> Option<Instant> {
-        self.since.map(|since| now + ((now - since) / 8).clamp(SHORTEST, LONGEST))
+        self.since.map(|since| now + ((now - since) / 8).clamp(MIN_WAIT, MAX_WAIT))
     }
 }
 

@@ -30,7 +30,7 @@ pub(crate) const MAX_QUERY_BYTES: usize = ethernet::HEADER_BYTES + ethernet::TAG
 
 /// Another host asks for one of our addresses, or says that it has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Asked {
+pub(crate) struct Queried {
     /// Our address.
     pub(crate) address: IpAddress,
     /// The Ethernet address of that host.
@@ -48,7 +48,7 @@ pub(crate) struct Message {
     /// Sent from the unspecified address or from one of ours, so there is no host to answer.
     pub(crate) anonymous: bool,
     pub(crate) heard: Option<Heard>,
-    pub(crate) asked: Option<Asked>,
+    pub(crate) queried: Option<Queried>,
 }
 
 /// A message about one of our own addresses.
@@ -84,7 +84,7 @@ pub(crate) fn from_arp(bytes: &[u8], mac: EthernetAddress, routes: &Routes) -> O
         target,
         anonymous: is_probe || routes.is_ours(&ip),
         heard: is_neighbor(&ip, from, routes).then_some(heard),
-        asked: conflicts.then_some(Asked { address, mac: from, is_probe }),
+        queried: conflicts.then_some(Queried { address, mac: from, is_probe }),
     })
 }
 
@@ -102,45 +102,46 @@ pub(crate) fn from_ndp(
     }
     let icmp = Icmpv6Packet::new_checked(ip.payload()).ok()?;
     let checksums = phy::ChecksumCapabilities::default();
-    let (target, heard, is_probe) =
-        match Icmpv6Repr::parse(&ip.src_addr(), &ip.dst_addr(), &icmp, &checksums).ok()? {
-            Icmpv6Repr::Ndisc(NdiscRepr::NeighborAdvert { flags, target_addr, lladdr }) => {
-                let ip = IpAddress::Ipv6(target_addr);
-                let heard = lladdr.and_then(ethernet_address).map(|mac| Heard {
-                    ip,
-                    mac,
-                    creates: false,
-                    overrides: flags.contains(NdiscNeighborFlags::OVERRIDE),
-                    confirms: flags.contains(NdiscNeighborFlags::SOLICITED),
-                });
-                (ip, heard, false)
+    let (target, heard, is_probe) = match Icmpv6Repr::parse(&ip.src_addr(), &ip.dst_addr(), &icmp, &checksums)
+        .ok()?
+    {
+        Icmpv6Repr::Ndisc(NdiscRepr::NeighborAdvert { flags, target_addr, lladdr }) => {
+            let ip = IpAddress::Ipv6(target_addr);
+            let heard = lladdr.and_then(ethernet_address).map(|mac| Heard {
+                ip,
+                mac,
+                creates: false,
+                overrides: flags.contains(NdiscNeighborFlags::OVERRIDE),
+                confirms: flags.contains(NdiscNeighborFlags::SOLICITED),
+            });
+            (ip, heard, false)
+        }
+        Icmpv6Repr::Ndisc(NdiscRepr::NeighborSolicit { target_addr, lladdr }) => {
+            let target = IpAddress::Ipv6(target_addr);
+            let creates = routes.is_ours(&target);
+            let source = IpAddress::Ipv6(ip.src_addr());
+            let heard = lladdr.and_then(ethernet_address).map(|mac| Heard {
+                ip: source,
+                mac,
+                creates,
+                overrides: true,
+                confirms: false,
+            });
+            // smoltcp answers other queries for our addresses.
+            if !source.is_unspecified() {
+                let heard = heard.filter(|heard| is_neighbor(&heard.ip, heard.mac, routes));
+                return Some(Message { target, anonymous: routes.is_ours(&source), heard, queried: None });
             }
-            Icmpv6Repr::Ndisc(NdiscRepr::NeighborSolicit { target_addr, lladdr }) => {
-                let target = IpAddress::Ipv6(target_addr);
-                let creates = routes.is_ours(&target);
-                let source = IpAddress::Ipv6(ip.src_addr());
-                let heard = lladdr.and_then(ethernet_address).map(|mac| Heard {
-                    ip: source,
-                    mac,
-                    creates,
-                    overrides: true,
-                    confirms: false,
-                });
-                // smoltcp answers other queries for our addresses.
-                if !source.is_unspecified() {
-                    let heard = heard.filter(|heard| is_neighbor(&heard.ip, heard.mac, routes));
-                    return Some(Message { target, anonymous: routes.is_ours(&source), heard, asked: None });
-                }
-                (target, None, true)
-            }
-            _ => return None,
-        };
+            (target, None, true)
+        }
+        _ => return None,
+    };
     let conflicts = from != mac && from.is_unicast() && routes.is_ours(&target);
     Some(Message {
         target,
         anonymous: is_probe,
         heard: heard.filter(|heard| is_neighbor(&heard.ip, heard.mac, routes)),
-        asked: conflicts.then_some(Asked { address: target, mac: from, is_probe }),
+        queried: conflicts.then_some(Queried { address: target, mac: from, is_probe }),
     })
 }
 

@@ -20,7 +20,7 @@ use crate::tcp::header::{Flags, MAX_HEADER_BYTES, TcpHeader};
 const COPIED_BYTES: usize = 512;
 
 /// Most bytes of all headers: Ethernet with a tag, IPv6, TCP.
-pub(crate) const MAX_BYTES: usize =
+pub(crate) const MAX_HEADERS_BYTES: usize =
     ethernet::HEADER_BYTES + ethernet::TAG_BYTES + IPV6_BYTES + MAX_HEADER_BYTES;
 
 /// Offset of the checksum in the IPv4 header.
@@ -138,7 +138,7 @@ impl Headers<'_> {
     /// A template for several frames.
     pub(crate) fn template(&self) -> Template {
         let offload = self.offload();
-        let mut bytes = Bytes::from([0; MAX_BYTES]);
+        let mut bytes = Bytes::from([0; MAX_HEADERS_BYTES]);
         bytes.truncate(header_bytes(offload));
         let common = self.write(offload, &mut bytes);
         Template { bytes, common }
@@ -214,7 +214,7 @@ impl Piece {
     }
 }
 
-type Bytes = ArrayVec<u8, MAX_BYTES>;
+type Bytes = ArrayVec<u8, MAX_HEADERS_BYTES>;
 
 /// State after [`Headers::write`].
 struct CommonHeaders {

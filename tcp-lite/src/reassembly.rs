@@ -17,7 +17,7 @@ use arrayvec::ArrayVec;
 use crate::checksum::Sum;
 use crate::facade::{Duration, Instant, IpAddress};
 use crate::ip::{Ecn, Fragment, IPV4_BYTES, IPV6_BYTES, PROTOCOL_TCP};
-use crate::tcp::header::HEADER_BYTES;
+use crate::tcp::header::MIN_HEADER_BYTES;
 
 /// Packets in reassembly at a time. Few, as each may take 64 KiB.
 const PACKETS: usize = 8;
@@ -26,7 +26,7 @@ const PACKETS_OF_ONE: usize = 2;
 /// Separate runs of received bytes in an incomplete packet: enough for ordinary reordering.
 const RUNS: usize = 16;
 /// Largest fragmentable part with IPv6, largest whole packet with IPv4.
-const MAX_BYTES: usize = 65_535;
+const MAX_PACKET_BYTES: usize = 65_535;
 /// How long a packet waits for its missing fragments. Shorter than RFC 8200's 60 s, since TCP has sent
 /// the bytes again by then.
 const TIMEOUT: Duration = Duration::from_secs(15);
@@ -81,7 +81,7 @@ impl Reassembly {
         let fixed = packet.get(..if ipv4 { IPV4_BYTES } else { IPV6_BYTES })?;
         let piece = packet.get(fragment.header_bytes..)?;
         let end = fragment.offset + piece.len();
-        let largest = if ipv4 { MAX_BYTES - IPV4_BYTES } else { MAX_BYTES };
+        let largest = if ipv4 { MAX_PACKET_BYTES - IPV4_BYTES } else { MAX_PACKET_BYTES };
         let odd = fragment.more && piece.len() % 8 != 0;
         if piece.is_empty() || odd || end > largest || is_tiny(fragment, piece) {
             self.dropped += 1;
@@ -170,7 +170,7 @@ impl Reassembly {
 
 /// Whether this first fragment leaves a part of the upper-layer header to the next one.
 fn is_tiny(fragment: &Fragment, piece: &[u8]) -> bool {
-    let least = if fragment.next_header == PROTOCOL_TCP { HEADER_BYTES } else { LEAST_HEADER_BYTES };
+    let least = if fragment.next_header == PROTOCOL_TCP { MIN_HEADER_BYTES } else { LEAST_HEADER_BYTES };
     fragment.offset == 0 && fragment.more && piece.len() < least
 }
 

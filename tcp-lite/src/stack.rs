@@ -47,7 +47,9 @@ use crate::route::Routes;
 use crate::secrets::{EPHEMERAL_PORTS, Secrets};
 use crate::slow_path::SlowPath;
 use crate::syn_cookie::SynCookies;
-use crate::tcp::{Ctx, MAX_ASKED, OpenParams, OutOfOrderSlab, SearchSlab, SegmentSlab, State, Tcb};
+use crate::tcp::{
+    Ctx, MAX_EVICTION_REQUESTS, OpenParams, OutOfOrderSlab, SearchSlab, SegmentSlab, State, Tcb,
+};
 use crate::{Backoff, ConnInfo, Event, Instant, Keepalive, SendError, StackConfig};
 
 /// Limit of the queue of answers to segments of no connection. It bounds the memory that such segments can
@@ -57,7 +59,7 @@ const PENDING_ANSWERS: usize = 64;
 /// Event slots beyond those of the connections: one `Evict` for each connection that is asked to give up
 /// memory at a time, one for a newcomer, and one `AddressConflict` for the loss of each of our
 /// addresses.
-const SPARE_EVENTS: usize = MAX_ASKED + 1 + ADDRESSES;
+const SPARE_EVENTS: usize = MAX_EVICTION_REQUESTS + 1 + ADDRESSES;
 
 /// A host on one port.
 ///
@@ -213,7 +215,7 @@ impl Stack {
     pub fn event(&mut self) -> Option<Event> {
         let event = self.events.pop_front();
         match event {
-            Some(Event::Evict { .. }) => self.out_of_order.on_ask_taken(),
+            Some(Event::Evict { .. }) => self.out_of_order.on_eviction_request_taken(),
             Some(Event::Writable { conn }) => {
                 let conn = self.connections.live(conn).and_then(|slot| self.connections.get_mut(slot));
                 if let Some((_, conn)) = conn {
@@ -589,5 +591,5 @@ impl Stack {
 /// MSS (RFC 6691): the MTU less the fixed IP and TCP headers. Options, if any, come out of it.
 fn mss(remote: &IpAddress, mtu: usize) -> u16 {
     let ip_bytes = if matches!(remote, IpAddress::Ipv6(_)) { IPV6_BYTES } else { IPV4_BYTES };
-    mtu.saturating_sub(ip_bytes + crate::tcp::header::HEADER_BYTES) as u16
+    mtu.saturating_sub(ip_bytes + crate::tcp::header::MIN_HEADER_BYTES) as u16
 }

@@ -10,7 +10,7 @@ use crate::memory::Stag;
 /// Control bit T: tagged.
 const TAGGED: u8 = 0x80;
 /// Control bit L: last segment of its message.
-const LAST: u8 = 0x40;
+const L_BIT: u8 = 0x40;
 /// Control bits DV: the DDP version.
 const VERSION_MASK: u8 = 0x03;
 /// DDP version 1, the only one.
@@ -98,7 +98,7 @@ impl TaggedHeader {
         let [control, rsvd_ulp, rest @ ..] = *bytes;
         let [s0, s1, s2, s3, to @ ..] = rest;
         Self {
-            last: control & LAST != 0,
+            last: control & L_BIT != 0,
             rsvd_ulp,
             stag: Stag(u32::from_be_bytes([s0, s1, s2, s3])),
             to: u64::from_be_bytes(to),
@@ -129,7 +129,7 @@ impl UntaggedHeader {
         let [control, r0, r1, r2, r3, r4, rest @ ..] = *bytes;
         let [q0, q1, q2, q3, m0, m1, m2, m3, mo @ ..] = rest;
         Self {
-            last: control & LAST != 0,
+            last: control & L_BIT != 0,
             rsvd_ulp: [r0, r1, r2, r3, r4],
             qn: u32::from_be_bytes([q0, q1, q2, q3]),
             msn: u32::from_be_bytes([m0, m1, m2, m3]),
@@ -232,5 +232,5 @@ impl From<UntaggedHeader> for Header {
 }
 
 fn last_bit(last: bool) -> u8 {
-    if last { LAST } else { 0 }
+    if last { L_BIT } else { 0 }
 }

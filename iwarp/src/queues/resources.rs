@@ -150,7 +150,7 @@ impl Resources {
 }
 
 impl Numbers {
-    const LAST: u32 = u32::MAX - 1;
+    const LAST_NUMBER: u32 = u32::MAX - 1;
 
     fn new(kind: &'static str) -> Self {
         Self { kind, next: AtomicU32::new(1) }
@@ -162,7 +162,7 @@ impl Numbers {
         let next = |number: u32| number.checked_add(1);
         self.next
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
-            .map_err(|_| VerbsError::Limit { name: self.kind, limit: Self::LAST as usize })
+            .map_err(|_| VerbsError::Limit { name: self.kind, limit: Self::LAST_NUMBER as usize })
     }
 }
 
@@ -176,9 +176,9 @@ mod tests {
     #[test]
     fn no_number_is_given_twice() {
         let resources = Resources::new(ContextLimits::default(), MemoryTable::new(16, [1; 32])).unwrap();
-        resources.pd_nums.next.store(Numbers::LAST, Ordering::Relaxed);
+        resources.pd_nums.next.store(Numbers::LAST_NUMBER, Ordering::Relaxed);
         let last = PdShared::new(&resources).unwrap();
-        assert_eq!(last.id().0, Numbers::LAST);
+        assert_eq!(last.id().0, Numbers::LAST_NUMBER);
         for _ in 0..2 {
             let error = PdShared::new(&resources).err().expect("no number is left");
             assert!(matches!(error, VerbsError::Limit { .. }), "{error}");

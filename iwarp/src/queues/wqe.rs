@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// One request in the upper half of `WqeCounts::send`, the count of open requests.
-const OPEN: u64 = 1 << 32;
+const ONE_OPEN: u64 = 1 << 32;
 
 /// The used work queue entries of one queue pair.
 pub(crate) struct WqeCounts {
@@ -51,15 +51,16 @@ impl WqeCounts {
 
     /// Takes an entry for a send request; `false` if none is free.
     pub(crate) fn reserve_send(&self) -> bool {
-        let more = |count: u64| (((count % OPEN) as usize) < self.max_send).then_some(count + OPEN + 1);
+        let more =
+            |count: u64| (((count % ONE_OPEN) as usize) < self.max_send).then_some(count + ONE_OPEN + 1);
         self.send.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
     }
 
     /// A send request is completed. Without a completion its entry is free at once. Returns whether it was
     /// the last open request.
     pub(crate) fn complete_send(&self, has_completion: bool) -> bool {
-        let less = if has_completion { OPEN } else { OPEN + 1 };
-        self.send.fetch_sub(less, Ordering::AcqRel) / OPEN == 1
+        let less = if has_completion { ONE_OPEN } else { ONE_OPEN + 1 };
+        self.send.fetch_sub(less, Ordering::AcqRel) / ONE_OPEN == 1
     }
 
     /// Takes an entry for a receive request; `None` if none is free. Returns how many are used now.
@@ -75,12 +76,12 @@ impl WqeCounts {
 
     /// Send requests that are open.
     pub(crate) fn open_sends(&self) -> usize {
-        (self.send.load(Ordering::Acquire) / OPEN) as usize
+        (self.send.load(Ordering::Acquire) / ONE_OPEN) as usize
     }
 
     /// Send requests whose completion is not polled.
     pub(crate) fn sends(&self) -> usize {
-        (self.send.load(Ordering::Acquire) % OPEN) as usize
+        (self.send.load(Ordering::Acquire) % ONE_OPEN) as usize
     }
 
     /// Receive requests whose completion is not polled.

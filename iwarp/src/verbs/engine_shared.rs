@@ -91,7 +91,6 @@ impl EngineShared {
         command
     }
 
-    /// Its doorbells.
     pub(crate) fn doorbells(&self) -> &Arc<Doorbells> {
         &self.doorbells
     }

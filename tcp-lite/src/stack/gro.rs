@@ -12,7 +12,7 @@ use dp::Mbuf;
 
 use crate::checksum::Sum;
 use crate::facade::TcpSeqNumber;
-use crate::frame::{self, FLAGS_AT, IPV4_CHECKSUM_AT, MAX_BYTES, SEQ_AT, TCP_CHECKSUM_AT};
+use crate::frame::{self, FLAGS_AT, IPV4_CHECKSUM_AT, MAX_HEADERS_BYTES, SEQ_AT, TCP_CHECKSUM_AT};
 use crate::ip::{IPV4_BYTES, IPV6_BYTES, IpHeader};
 use crate::tcp::header::Flags;
 
@@ -37,9 +37,9 @@ pub(super) struct Pattern {
     ip_at: usize,
     tcp_at: usize,
     /// The headers of the first segment, with the sequence number that is expected next.
-    headers: ArrayVec<u8, MAX_BYTES>,
+    headers: ArrayVec<u8, MAX_HEADERS_BYTES>,
     /// The header bits that are compared.
-    mask: ArrayVec<u8, MAX_BYTES>,
+    mask: ArrayVec<u8, MAX_HEADERS_BYTES>,
 }
 
 impl Pattern {
@@ -48,7 +48,7 @@ impl Pattern {
         if ![IPV4_BYTES, IPV6_BYTES].contains(&(tcp_at - ip_at)) {
             return None;
         }
-        let mut mask: ArrayVec<u8, MAX_BYTES> = [u8::MAX; MAX_BYTES].into();
+        let mut mask: ArrayVec<u8, MAX_HEADERS_BYTES> = [u8::MAX; MAX_HEADERS_BYTES].into();
         mask.truncate(headers.len());
         if tcp_at - ip_at == IPV4_BYTES {
             // Length and identification.

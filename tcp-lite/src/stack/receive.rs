@@ -521,8 +521,8 @@ impl Stack {
         {
             self.connections.wake_waiting();
         }
-        if let Some(asked) = &message.asked
-            && let Some(Conflict { address, mac, lost }) = self.conflicts.asked(now, asked)
+        if let Some(queried) = &message.queried
+            && let Some(Conflict { address, mac, lost }) = self.conflicts.on_queried(now, queried)
             // A conflict over an address that we keep can be dropped here: it is reported again if it
             // lasts.
             && (lost || self.takes_connections())

@@ -9,7 +9,7 @@ use bitflags::bitflags;
 use crate::facade::TcpSeqNumber;
 
 /// Bytes of a header without options.
-pub(crate) const HEADER_BYTES: usize = 20;
+pub(crate) const MIN_HEADER_BYTES: usize = 20;
 /// Bytes of the largest header.
 pub(crate) const MAX_HEADER_BYTES: usize = 60;
 /// Most SACK blocks that fit into a header.
@@ -83,10 +83,10 @@ const MAX_WINDOW_SCALE: u8 = 14;
 impl TcpHeader {
     /// The header at the front of `bytes`, and its length.
     pub(crate) fn parse(bytes: &[u8]) -> Result<(Self, usize), Malformed> {
-        let fixed: &[u8; HEADER_BYTES] = bytes.first_chunk().ok_or(Malformed)?;
+        let fixed: &[u8; MIN_HEADER_BYTES] = bytes.first_chunk().ok_or(Malformed)?;
         let [s0, s1, d0, d1, q0, q1, q2, q3, a0, a1, a2, a3, offset, bits, w0, w1, ..] = *fixed;
         let len = usize::from(offset >> 4) * 4;
-        let options = bytes.get(HEADER_BYTES..len).ok_or(Malformed)?;
+        let options = bytes.get(MIN_HEADER_BYTES..len).ok_or(Malformed)?;
         let ack = TcpSeqNumber(i32::from_be_bytes([a0, a1, a2, a3]));
         let header = Self {
             src_port: u16::from_be_bytes([s0, s1]),
@@ -102,7 +102,7 @@ impl TcpHeader {
 
     /// Bytes that [`emit`](Self::emit) writes: a multiple of 4, at most [`MAX_HEADER_BYTES`].
     pub(crate) fn emitted_len(&self) -> usize {
-        HEADER_BYTES + self.options.emitted_len()
+        MIN_HEADER_BYTES + self.options.emitted_len()
     }
 
     /// Writes the header to the front of `out`, checksum field zero.
@@ -111,7 +111,7 @@ impl TcpHeader {
     /// When `out` is shorter than [`emitted_len`](Self::emitted_len).
     pub(crate) fn emit(&self, out: &mut [u8]) {
         let len = self.emitted_len();
-        let (fixed, options) = out[..len].split_at_mut(HEADER_BYTES);
+        let (fixed, options) = out[..len].split_at_mut(MIN_HEADER_BYTES);
         fixed[0..2].copy_from_slice(&self.src_port.to_be_bytes());
         fixed[2..4].copy_from_slice(&self.dst_port.to_be_bytes());
         fixed[4..8].copy_from_slice(&self.seq.0.to_be_bytes());
@@ -206,7 +206,7 @@ impl Options {
 
     /// SACK blocks that are emitted: as many as fit.
     fn emitted_blocks(&self) -> usize {
-        self.sack.len().min(sack_room(MAX_HEADER_BYTES - HEADER_BYTES - self.fixed_len()))
+        self.sack.len().min(sack_room(MAX_HEADER_BYTES - MIN_HEADER_BYTES - self.fixed_len()))
     }
 
     fn emitted_len(&self) -> usize {

@@ -37,7 +37,6 @@ struct Options {
     /// Ask for markers.
     #[arg(long)]
     markers: bool,
-    /// The behaviour.
     behaviour: Behaviour,
 }
 

@@ -15,7 +15,6 @@ use crate::compare::sample::{Pair, Sample, Verdict, worst};
 /// The programs, CPUs and options of a run.
 #[derive(Debug)]
 pub(crate) struct Session {
-    /// The options.
     pub(crate) options: CompareOptions,
     /// The durations of the runs.
     pub(crate) pace: Pace,

@@ -10,7 +10,6 @@ pub(crate) fn heading() -> String {
     line(["id", "ours", "theirs", "unit", "ratio", "spread", "goal", "aim", "reached"].map(str::to_owned))
 }
 
-/// A row.
 pub(crate) fn row(row: &Row) -> String {
     let Measure { id, unit, better, goal, aim, .. } = row.measure;
     let (sample, sign) = (row.sample(), if *better == Better::More { ">= " } else { "<= " });

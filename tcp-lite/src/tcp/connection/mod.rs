@@ -167,7 +167,6 @@ impl Tcb {
         self.receive.pin(ctx, bytes);
     }
 
-    /// The state.
     pub(crate) fn state(&self) -> State {
         self.state
     }

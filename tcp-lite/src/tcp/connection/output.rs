@@ -8,7 +8,7 @@ use super::Tcb;
 use crate::ip::Ecn;
 use crate::tcp::State;
 use crate::tcp::ctx::Ctx;
-use crate::tcp::header::{Flags, HEADER_BYTES, MAX_HEADER_BYTES, Options, TcpHeader, sack_room};
+use crate::tcp::header::{Flags, MAX_HEADER_BYTES, MIN_HEADER_BYTES, Options, TcpHeader, sack_room};
 use crate::tcp::receive::SeparateAck;
 use crate::tcp::send::{Outgoing, Payload, SendKind};
 
@@ -167,7 +167,8 @@ impl Tcb {
             self.syn_options(ctx)
         } else {
             let agreed = self.send.agreed();
-            let spare = spare_bytes.min(MAX_HEADER_BYTES - HEADER_BYTES - usize::from(agreed.option_bytes()));
+            let spare =
+                spare_bytes.min(MAX_HEADER_BYTES - MIN_HEADER_BYTES - usize::from(agreed.option_bytes()));
             let blocks = if agreed.sack { sack_room(spare) } else { 0 };
             let sack = self.receive.sack_blocks(ctx.out_of_order, blocks);
             Options { timestamps: self.timestamps(ctx), sack, ..Options::default() }

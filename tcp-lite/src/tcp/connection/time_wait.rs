@@ -20,7 +20,7 @@ use crate::tcp::header::{Flags, TcpHeader};
 use crate::{CloseReason, Duration, TcpConfig};
 
 /// The longest wait for another FIN: twice the largest RTO of other stacks (120 s in Linux).
-const LONGEST: Duration = Duration::from_secs(240);
+const MAX_TIME_WAIT: Duration = Duration::from_secs(240);
 
 impl Tcb {
     /// Both FINs are acknowledged: waits in silence.
@@ -43,7 +43,7 @@ impl Tcb {
     }
 
     fn wait_for_silence(&mut self, ctx: &Ctx<'_>, at_least: Duration) {
-        let wait = ctx.config.time_wait.max(at_least.min(LONGEST));
+        let wait = ctx.config.time_wait.max(at_least.min(MAX_TIME_WAIT));
         // Never shorten a running wait.
         let mut until = ctx.now + wait;
         if let Some((before, ConnTimer::End)) = self.timer {

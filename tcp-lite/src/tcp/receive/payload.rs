@@ -167,11 +167,11 @@ impl ReceiveHalf {
             return false;
         }
         if excess > 0 && takes {
-            ctx.out_of_order.on_asked();
+            ctx.out_of_order.on_eviction_requested();
             ctx.evict(ctx.conn, excess as usize);
         }
         if need > 0 {
-            for (conn, bytes) in ctx.out_of_order.ask(need) {
+            for (conn, bytes) in ctx.out_of_order.request_eviction(need) {
                 ctx.evict(conn, bytes);
             }
         }

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     const TAKES: Duration = Duration::from_micros(10);
-    const BURST: Duration = Duration::from_micros(40);
+    const BURST_TIME: Duration = Duration::from_micros(40);
 
     fn us(us: i64) -> Instant {
         Instant::from_micros(us)
@@ -107,7 +107,7 @@ mod tests {
         for now in polls {
             pace.advance(us(now));
             while pace.is_open() && left.len() < count {
-                pace.on_sent(us(now), TAKES, BURST, Duration::from_micros(1000));
+                pace.on_sent(us(now), TAKES, BURST_TIME, Duration::from_micros(1000));
                 left.push(now);
             }
         }
@@ -137,7 +137,7 @@ mod tests {
     fn however_many_leave_without_waiting_the_next_waits_for_a_round_trip_at_most() {
         let mut pace = Pace::OPEN;
         for now in 1000..1050 {
-            pace.on_sent(us(now), TAKES, BURST, Duration::from_micros(120));
+            pace.on_sent(us(now), TAKES, BURST_TIME, Duration::from_micros(120));
         }
         assert_eq!(pace.opens_at(), Some(us(1049 + 120)));
         pace.advance(us(1049 + 120));
@@ -148,7 +148,7 @@ mod tests {
     fn a_burst_that_takes_a_round_trip_is_no_reason_to_wait() {
         let mut pace = Pace::OPEN;
         for now in 1000..1050 {
-            pace.on_sent(us(now), TAKES, BURST, Duration::from_micros(39));
+            pace.on_sent(us(now), TAKES, BURST_TIME, Duration::from_micros(39));
         }
         assert!(pace.is_open());
     }

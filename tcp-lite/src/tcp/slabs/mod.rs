@@ -12,7 +12,7 @@ mod ranges;
 mod search;
 mod segment;
 
-pub(crate) use out_of_order::{MAX_ASKED, OutOfOrderSlab};
+pub(crate) use out_of_order::{MAX_EVICTION_REQUESTS, OutOfOrderSlab};
 pub(super) use out_of_order::{RangesKey, Room};
 pub(super) use pages::BULK_SEGMENTS;
 pub(crate) use pages::PageKey;

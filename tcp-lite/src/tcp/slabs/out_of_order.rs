@@ -34,7 +34,7 @@ use crate::invariant::{Check, ensure};
 
 /// Most connections asked at a time: enough to free the memory within a few rounds, few enough for the
 /// event queue.
-pub(crate) const MAX_ASKED: usize = 8;
+pub(crate) const MAX_EVICTION_REQUESTS: usize = 8;
 
 /// Names a range set: its slab index plus one, so that an `Option` of it is no larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,7 +201,10 @@ impl OutOfOrderSlab {
 
     /// The connections to ask, with the bytes of payload each is to give up, so that `need` bytes of
     /// memory become free. None while earlier requests have not been taken.
-    pub(in crate::tcp) fn ask(&mut self, need: u64) -> ArrayVec<(ConnId, usize), MAX_ASKED> {
+    pub(in crate::tcp) fn request_eviction(
+        &mut self,
+        need: u64,
+    ) -> ArrayVec<(ConnId, usize), MAX_EVICTION_REQUESTS> {
         let mut asked = ArrayVec::new();
         if self.asked > 0 {
             return asked;
@@ -227,18 +230,18 @@ impl OutOfOrderSlab {
     }
 
     /// A connection is asked for the excess over its own limit.
-    pub(in crate::tcp) fn on_asked(&mut self) {
+    pub(in crate::tcp) fn on_eviction_requested(&mut self) {
         self.asked += 1;
     }
 
     /// The user has taken a request off the event queue.
-    pub(crate) fn on_ask_taken(&mut self) {
+    pub(crate) fn on_eviction_request_taken(&mut self) {
         self.asked = self.asked.saturating_sub(1);
     }
 
     /// The connections that keep most, largest first.
-    fn largest(&self) -> ArrayVec<Holder, MAX_ASKED> {
-        let mut largest: ArrayVec<Holder, MAX_ASKED> = ArrayVec::new();
+    fn largest(&self) -> ArrayVec<Holder, MAX_EVICTION_REQUESTS> {
+        let mut largest: ArrayVec<Holder, MAX_EVICTION_REQUESTS> = ArrayVec::new();
         for holder in self.holders.iter().filter(|holder| holder.held > 0) {
             if largest.is_full() {
                 if largest.last().is_some_and(|least| least.charged >= holder.charged) {
@@ -282,20 +285,20 @@ mod tests {
     fn the_largest_are_asked_for_half_of_what_they_hold() {
         let mut slab = holding(&[(500, 0), (3000, 0), (0, 0), (1000, 4000)]);
         // In bytes of payload: the last keeps most, four times what it holds.
-        assert_eq!(slab.ask(3000).as_slice(), [(conn(3), 500), (conn(1), 1000)]);
-        assert!(slab.ask(3000).is_empty(), "once at a time");
+        assert_eq!(slab.request_eviction(3000).as_slice(), [(conn(3), 500), (conn(1), 1000)]);
+        assert!(slab.request_eviction(3000).is_empty(), "once at a time");
         assert!(slab.is_charged_most(RangesKey::of(3)) && !slab.is_charged_most(RangesKey::of(1)));
-        slab.on_ask_taken();
-        assert!(slab.ask(3000).is_empty());
-        slab.on_ask_taken();
-        assert_eq!(slab.ask(1).as_slice(), [(conn(3), 1)]);
+        slab.on_eviction_request_taken();
+        assert!(slab.request_eviction(3000).is_empty());
+        slab.on_eviction_request_taken();
+        assert_eq!(slab.request_eviction(1).as_slice(), [(conn(3), 1)]);
     }
 
     #[test]
     fn no_more_than_a_few_are_asked_at_a_time() {
         let mut slab = holding(&[(100, 0); 20]);
-        let asked = slab.ask(8000);
-        assert_eq!(asked.len(), MAX_ASKED);
+        let asked = slab.request_eviction(8000);
+        assert_eq!(asked.len(), MAX_EVICTION_REQUESTS);
         assert!(asked.iter().all(|(_, bytes)| *bytes == 50));
     }
 
@@ -322,7 +325,11 @@ mod tests {
         slab.remove(RangesKey::of(0));
         assert_eq!((slab.charged, slab.len()), (200, 1));
         assert_eq!(slab.take(conn(7)), Some(RangesKey::of(0)));
-        assert_eq!(slab.ask(8000).as_slice(), [(conn(1), 100)], "who holds nothing is not asked");
+        assert_eq!(
+            slab.request_eviction(8000).as_slice(),
+            [(conn(1), 100)],
+            "who holds nothing is not asked"
+        );
     }
 
     /// What [`OutOfOrderSlab::check_set`] says of the set of connection 0, which has one range and holds 200
@@ -362,7 +369,7 @@ mod tests {
             (|slab| _ = slab.take(conn(5)), "2 sets of ranges, 1 holes"),
             (|slab| slab.charged += 1, "201 bytes charged of 200"),
             (|slab| slab.holders[0].charged = 100, "200 bytes charged of 100"),
-            (|slab| slab.on_asked(), "1 requests counted of 0"),
+            (|slab| slab.on_eviction_requested(), "1 requests counted of 0"),
             (
                 |slab| {
                     slab.holders[1].charged = 7;

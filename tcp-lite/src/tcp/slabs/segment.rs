@@ -169,7 +169,6 @@ impl SegmentSlab {
         self.pages.bytes(segment.page, segment.place())
     }
 
-    /// Its length.
     #[inline]
     pub(crate) fn length(&self, key: SegmentKey) -> usize {
         self.get(key).len as usize

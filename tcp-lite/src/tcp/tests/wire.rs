@@ -208,7 +208,7 @@ impl Host {
                     }
                 }
                 Event::Evict { bytes, .. } => {
-                    self.out_of_order.on_ask_taken();
+                    self.out_of_order.on_eviction_request_taken();
                     self.asked.push(bytes);
                 }
             }

@@ -20,7 +20,6 @@ use tests::scenes::{Lab, Role};
 /// The result of a scene, for its line.
 type Found = Result<Option<String>>;
 
-/// A scene.
 struct Scene {
     name: String,
     play: Box<dyn FnOnce(&mut Lab) -> Found>,

@@ -63,7 +63,6 @@ pub(super) struct Half {
     /// A timestamp that the other end may have processed or not
     /// ([`Watch::doubt_timestamp`](super::Watch::doubt_timestamp)).
     pub(super) doubtful_timestamp: Option<u32>,
-    /// The FIN arrived.
     pub(super) fin_arrived: bool,
     /// The highest offset that the receiver has acknowledged, FIN included.
     pub(super) acked: u64,

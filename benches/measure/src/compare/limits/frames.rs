@@ -13,7 +13,6 @@ use testing::{ensure, lab_error};
 pub(crate) struct ReceivedFrames {
     /// Frames after those of the first burst, whose start is not known.
     pub(crate) frames: u64,
-    /// Their bytes.
     pub(crate) bytes: u64,
     /// From the first burst to the last.
     pub(crate) seconds: f64,

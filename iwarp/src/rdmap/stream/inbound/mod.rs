@@ -52,7 +52,7 @@ pub(super) struct Inbound {
     /// The current Immediate Data.
     immediate: ImmediateData,
     /// The part received so far of a message of queue 1, 2 or 3.
-    partial: ArrayVec<u8, { rdmap_queues::MAX_LEN }>,
+    partial: ArrayVec<u8, { rdmap_queues::MAX_MESSAGE_BYTES }>,
     /// Whether the first message may be an empty Send as RTR, as our Reply allowed. It takes no receive
     /// request.
     expects_rtr: bool,

@@ -12,13 +12,13 @@ use super::super::peer_request::{PeerOp, PeerRequest};
 use super::{Delivery, Failure, Inbound, ReceivedUlpdu};
 
 /// Bytes of the longest message of these queues that DDP accepts.
-pub(super) const MAX_LEN: usize = 64;
+pub(super) const MAX_MESSAGE_BYTES: usize = 64;
 
 /// Bytes of a buffer for an Atomic Request or Atomic Response. Longer than either, so that RDMAP and not DDP
 /// finds a wrong length, and reports it with a code of RDMAP.
-const ATOMIC_ROOM: usize = MAX_LEN;
+const ATOMIC_ROOM: usize = MAX_MESSAGE_BYTES;
 
-const _: () = assert!(MAX_LEN >= Terminate::MAX_LEN && ATOMIC_ROOM > AtomicRequest::LEN);
+const _: () = assert!(MAX_MESSAGE_BYTES >= Terminate::MAX_LEN && ATOMIC_ROOM > AtomicRequest::LEN);
 
 impl Delivery<'_> {
     /// Queue 1: checks a request of the peer and queues it.
@@ -146,7 +146,7 @@ impl Delivery<'_> {
         piece: &ReceivedUlpdu<'_, '_>,
         header: &UntaggedHeader,
         queue: Queue,
-    ) -> Result<Option<(Opcode, ArrayVec<u8, MAX_LEN>)>, TerminateError> {
+    ) -> Result<Option<(Opcode, ArrayVec<u8, MAX_MESSAGE_BYTES>)>, TerminateError> {
         let payload_len = piece.len - UntaggedHeader::LEN;
         let Inbound { requests, terminates, partial, .. } = &mut *self.inbound;
         let responses = &mut self.common.atomic_responses;
