@@ -131,7 +131,7 @@ impl Phase {
     /// Bytes of packet buffers that are held for bytes ahead of the frontier.
     fn pinned_bytes(&self) -> usize {
         match self {
-            Phase::FullOperation(full) => full.pinned_bytes(),
+            Phase::FullOperation(full) => full.deframer.pinned_bytes(),
             Phase::StreamingMode(mode) => mode.pinned_bytes(),
             Phase::AwaitReply { reassembly, .. }
             | Phase::AwaitRequest { reassembly, .. }
@@ -215,7 +215,7 @@ impl Connection {
         let Io { tcp, held, .. } = io;
         let may = |stretches: &[Range<u64>]| tcp.evict(conn, stretches);
         match &mut self.phase {
-            Phase::FullOperation(full) => full.give_up(bytes, held, may),
+            Phase::FullOperation(full) => full.deframer.give_up(bytes, held, may),
             Phase::StreamingMode(mode) => mode.give_up(bytes, held, may),
             Phase::AwaitReply { reassembly, .. }
             | Phase::AwaitRequest { reassembly, .. }

@@ -1,6 +1,5 @@
 //! Full Operation: a connection receives and sends FPDUs.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +17,7 @@ use super::{Connection, Phase, Transmitted};
 
 /// A connection in Full Operation.
 pub(super) struct FullOperation {
-    deframer: Deframer,
+    pub(super) deframer: Deframer,
     pub(super) stream: Stream,
     pub(super) state: FullState,
 }
@@ -74,26 +73,6 @@ impl FullOperation {
             }
         }
         Ok(ulpdus.finish())
-    }
-
-    /// Drops the buffers held for reassembly. Returns the bytes to release to TCP's budget.
-    pub(super) fn drop_held(&mut self, held: &mut HeldSlab) -> usize {
-        self.deframer.clear(held)
-    }
-
-    /// Drops bytes ahead of the frontier that are not placed. See [`Deframer::give_up`].
-    pub(super) fn give_up(
-        &mut self,
-        bytes: usize,
-        held: &mut HeldSlab,
-        may: impl FnMut(&[Range<u64>]) -> bool,
-    ) {
-        self.deframer.give_up(bytes, held, may);
-    }
-
-    /// Bytes of packet buffers held for data ahead of the frontier.
-    pub(super) fn pinned_bytes(&self) -> usize {
-        self.deframer.pinned_bytes()
     }
 
     /// Whether a FIN of the peer here is graceful: no FPDU is incomplete, and no Read or atomic of ours waits

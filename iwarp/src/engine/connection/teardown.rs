@@ -146,7 +146,7 @@ impl Connection {
             self.count_peer_failure(io);
         }
         let Phase::FullOperation(full) = &mut self.phase else { return };
-        io.tcp.release(self.conn, full.drop_held(&mut io.held));
+        io.tcp.release(self.conn, full.deframer.clear(&mut io.held));
         let (terminate, ending) = full.stream.fail(&mut io.request_pool, &failure);
         self.report.terminate = terminate;
         match ending {
@@ -239,7 +239,7 @@ impl Connection {
     pub(super) fn end_stream(&mut self, io: &mut Io) {
         match &mut self.phase {
             Phase::FullOperation(full) => {
-                io.tcp.release(self.conn, full.drop_held(&mut io.held));
+                io.tcp.release(self.conn, full.deframer.clear(&mut io.held));
                 full.stream.end(&mut io.request_pool);
             }
             Phase::AwaitReply { reassembly, .. }

@@ -76,7 +76,7 @@ impl Failure {
         }
     }
 
-    /// What the application can learn about the Terminate, if there is one.
+    /// The Terminate as the application sees it, if there is one.
     pub(super) fn report(&self, may_send: bool) -> Option<Arc<TerminateReport>> {
         let terminate = self.terminate()?.clone();
         let origin = match self {

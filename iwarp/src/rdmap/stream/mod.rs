@@ -191,8 +191,7 @@ impl Stream {
     }
 
     /// The stream has failed: tells its user, completes all requests, and prepares the Terminate if the peer
-    /// has to get one. Returns what the application can learn about the Terminate, and how the connection
-    /// ends.
+    /// has to get one. Returns the Terminate as the application sees it, and how the connection ends.
     pub(crate) fn fail(
         &mut self,
         pool: &mut RequestPool,
