@@ -42,6 +42,9 @@ pub(crate) struct RawPair {
     pub(crate) stopped_reading: bool,
     /// Engines of other hosts, which are polled too.
     pub(crate) beside: Vec<Engine>,
+    /// The invariants of the engine are checked after every `check_every`th poll.
+    pub(crate) check_every: usize,
+    polls: usize,
 }
 
 impl RawPair {
@@ -78,6 +81,8 @@ impl RawPair {
             deaf: false,
             stopped_reading: false,
             beside: Vec::new(),
+            check_every: 1,
+            polls: 0,
         }
     }
 
@@ -124,7 +129,10 @@ impl RawPair {
     fn poll_before(&mut self, limit_us: i64) -> bool {
         let now = Instant::from_micros(self.now_us);
         let mut busy = self.engine.poll_at(now);
-        self.engine.check_invariants().expect("invariants of the engine's stack");
+        self.polls += 1;
+        if self.polls.is_multiple_of(self.check_every) {
+            self.engine.check_invariants().expect("invariants of the engine's stack");
+        }
         for engine in &mut self.beside {
             busy |= engine.poll_at(now);
         }

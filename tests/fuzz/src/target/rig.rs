@@ -21,6 +21,10 @@ use raw::RawPair;
 /// Packet buffers of each port.
 const BUFFERS: usize = 32;
 
+/// Invariants are checked after every such poll or call. A broken invariant stays broken for longer than
+/// this, and checks after every one took a third of the time.
+pub(super) const CHECK_EVERY: usize = 8;
+
 /// Limit of polls until an unused engine is idle.
 const REST_POLLS: usize = 30_000;
 
@@ -107,10 +111,12 @@ pub(super) fn gated_rig(crc: bool) -> (Box<RawPair>, GateControl) {
 }
 
 fn rig_over(ports: (Box<dyn Port>, Box<dyn Port>), crc: bool) -> Box<RawPair> {
-    Box::new(RawPair::over(context(3), ports, Limits { connections: 64, ..LIMITS }, |config| {
+    let mut raw = RawPair::over(context(3), ports, Limits { connections: 64, ..LIMITS }, |config| {
         small(config);
         config.crc = crc;
-    }))
+    });
+    raw.check_every = CHECK_EVERY;
+    Box::new(raw)
 }
 
 /// Advances the time by `us`, at once if neither side has a deadline.
@@ -124,6 +130,7 @@ pub(super) fn pass(raw: &mut RawPair, us: i64) {
 pub(super) fn assert_all_given_back(mut raw: Box<RawPair>, us: i64) {
     let polls = raw.rest(us);
     assert!(polls < REST_POLLS, "{polls} polls until {} us", raw.now_us);
+    raw.engine.check_invariants().expect("invariants of the engine's stack");
     for usage in raw.context.usage().all() {
         assert!(usage.used == 0 || usage.name.contains("event"), "{usage:?}");
     }

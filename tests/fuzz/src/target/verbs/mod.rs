@@ -13,7 +13,7 @@ use iwarp::verbs::QpState;
 use tcp_lite::Instant;
 
 use self::side::Side;
-use super::rig::{PORT, context, ports, small};
+use super::rig::{CHECK_EVERY, PORT, context, ports, small};
 use crate::input::Input;
 
 /// Most calls of one input.
@@ -89,13 +89,19 @@ impl Run {
         self.polls += 1;
         let now = Instant::from_micros(self.now_us);
         let busy = self.sides.iter_mut().fold(false, |busy, side| side.engine.poll_at(now) | busy);
-        for side in &self.sides {
-            side.engine.check_invariants().expect("invariants of the engine's stack");
+        if self.polls.is_multiple_of(CHECK_EVERY) {
+            self.assert_invariants();
         }
         let next = self.sides.iter_mut().filter_map(|side| side.engine.next_deadline(now)).min();
         let idle_until = next.map_or(self.now_us + 1000, |at| at.total_micros()).min(limit_us);
         self.now_us = if busy { self.now_us + 1 } else { idle_until.max(self.now_us + 1) };
         !busy && next.is_none()
+    }
+
+    fn assert_invariants(&self) {
+        for side in &self.sides {
+            side.engine.check_invariants().expect("invariants of the engine's stack");
+        }
     }
 
     /// Until `us` have passed, or neither side has a deadline.
@@ -157,6 +163,7 @@ impl Run {
         self.sides.iter_mut().for_each(Side::look);
         self.sides.iter_mut().for_each(Side::let_go);
         self.pass(REST_US, REST_POLLS);
+        self.assert_invariants();
         for side in &self.sides {
             for usage in side.context.usage().all() {
                 assert!(usage.used == 0, "{usage:?}");
