@@ -249,6 +249,21 @@ mod tests {
         );
     }
 
+    /// The suites of the test target `devices`: a file or a folder for each.
+    fn suites() -> BTreeSet<String> {
+        let files = std::fs::read_dir(root().join("tests/tests/devices")).unwrap();
+        let names = files.map(|file| file.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned());
+        names.filter(|name| name != "main").collect()
+    }
+
+    #[test]
+    fn every_suite_over_devices_has_its_section() {
+        let listed = sections();
+        let named = listed.lines().filter_map(|line| line.split_once("--test devices -- "));
+        let named: BTreeSet<String> = named.map(|(_, suite)| suite.to_owned()).collect();
+        assert_eq!(named, suites(), "left: the sections of scripts/test; right: tests/tests/devices");
+    }
+
     #[test]
     fn a_section_that_is_gone_is_missed() {
         let all = sections();

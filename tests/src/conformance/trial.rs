@@ -224,7 +224,7 @@ mod tests {
         assert_eq!(words("iwarp/src/mpa/frame/tests.rs").as_deref(), Some("iwarp --lib"));
         assert_eq!(words("iwarp/tests/memory_guard.rs").as_deref(), Some("iwarp --test memory_guard"));
         assert_eq!(words("iwarp/tests/it/ddp/wire.rs").as_deref(), Some("iwarp --test it"));
-        assert_eq!(words("tests/tests/siw/rping.rs"), None);
+        assert_eq!(words("tests/tests/devices/siw/rping.rs"), None);
         assert_eq!(words("tests/iwprobe/src/cases/ddp.rs"), None);
     }
 

@@ -7,7 +7,6 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Trial};
 
@@ -90,9 +89,10 @@ impl Suite {
         }
     }
 
-    /// Runs the tests that the command line selects (libtest's options) and prints the results.
-    pub fn run(mut self) -> ExitCode {
-        let mut arguments = Arguments::from_args();
+    /// Runs the tests that libtest's arguments select, and prints the results. Returns whether none failed.
+    pub fn run(mut self, arguments: &[String]) -> bool {
+        let program = self.name.to_owned();
+        let mut arguments = Arguments::from_iter([&program].into_iter().chain(arguments));
         // On the main thread, one after the other: see the module's documentation.
         arguments.test_threads = Some(1);
         if let Some(reason) = self.skip.take() {
@@ -104,6 +104,6 @@ impl Suite {
             arguments.ignored = false;
             arguments.include_ignored = false;
         }
-        libtest_mimic::run(&arguments, self.trials).exit_code()
+        !libtest_mimic::run(&arguments, self.trials).has_failed()
     }
 }

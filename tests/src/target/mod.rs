@@ -2,8 +2,8 @@
 //! reports its observations. The contract is `tests/iwprobe/TARGET.md`.
 //!
 //! It uses the verbs as any program does, and shares no code with the probe. [`plan`] has the ways in which
-//! both are run against each other: over the kernel's TCP (`tests/tests/probe.rs`), and in one process
-//! (`in_memory.rs`).
+//! both are run against each other: over the kernel's TCP (`tests/tests/devices/probe.rs`), and in one
+//! process (`in_memory.rs`).
 
 mod call;
 #[cfg(test)]

@@ -6,7 +6,7 @@ use tests::iwperf::{TEST_TIMEOUT, Test, iwperf, results, serve};
 use tests::lab::{Ended, Result, Scratch, Suite};
 use tests::{ensure, lab_error};
 
-use crate::rig::{OURS, Rig, Shared, THEIRS};
+use super::rig::{OURS, Rig, Shared, THEIRS};
 
 /// The side that listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

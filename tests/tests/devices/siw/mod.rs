@@ -11,12 +11,11 @@ mod rig;
 mod rping;
 mod verbs;
 
-use std::process::ExitCode;
-
 use rig::Shared;
 use tests::lab::{Need, Suite};
 
-fn main() -> ExitCode {
+/// Runs the suite; returns whether it passed.
+pub(crate) fn run_suite(arguments: &[String]) -> bool {
     let needs = [
         Need::Dpdk,
         Need::Program("python3"),
@@ -47,7 +46,7 @@ fn main() -> ExitCode {
     perftest::add_some(&mut suite, &shared, "peer_to_peer", &["peer_to_peer=1"]);
     // Without rping: without IRD and ORD its server cannot read (see the peer's README).
     perftest::add_some(&mut suite, &shared, "revision1", &["mpa_version=1"]);
-    let code = suite.run();
+    let passed = suite.run(arguments);
     shared.end();
-    code
+    passed
 }

@@ -5,7 +5,7 @@ use tests::iwperf::{Net, START_TIMEOUT};
 use tests::lab::{Ended, Namespace, Result, Suite, Wire, programs, veth};
 use tests::{ensure, lab_error, witness};
 
-use crate::{LIMIT, LINUX, OURS, PORT, START};
+use super::{LIMIT, LINUX, OURS, PORT, START};
 
 /// A counter of the bridge, and its least value.
 type Least = (&'static str, u64);

@@ -2,14 +2,14 @@
 //! families, with and without markers, with every byte checked at its target; and the reaction of one end
 //! when the other is killed or stopped. Needs neither root nor hugepages.
 
-use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use tests::ensure;
 use tests::iwperf::{Net, START_TIMEOUT, Test, client, conclude, iwperf, serve_vhost};
 use tests::lab::{Need, Process, Result, Scratch, Suite};
 
-fn main() -> ExitCode {
+/// Runs the suite; returns whether it passed.
+pub(crate) fn run_suite(arguments: &[String]) -> bool {
     let mut suite = Suite::new("vhost", &[Need::Dpdk]);
     for (family, addresses) in
         [("ipv4", ["10.60.0.1/24", "10.60.0.2/24"]), ("ipv6", ["fd60::1/64", "fd60::2/64"])]
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
             suite.add(format!("{}_{}_stopped", test.name(), end.name()), move || stopped(test, end));
         }
     }
-    suite.run()
+    suite.run(arguments)
 }
 
 /// An end of the wire.

@@ -6,7 +6,7 @@ use tests::iwperf::{START_TIMEOUT, TEST_TIMEOUT, iwperf, serve};
 use tests::lab::{Process, Result, Suite, programs};
 use tests::{ensure, lab_error};
 
-use crate::rig::{OURS, Rig, Shared, THEIRS};
+use super::rig::{OURS, Rig, Shared, THEIRS};
 
 /// The default time limit of every wait for a peer, with a margin for a busy machine.
 const LIMIT: Duration = Duration::from_secs(13);

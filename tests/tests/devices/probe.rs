@@ -2,7 +2,6 @@
 //! without, with revision 2 and 1. No case may deviate, and those that do not apply are listed, each with the
 //! probe's reason.
 
-use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -87,11 +86,12 @@ fn run(plan: &Plan) -> Result<()> {
     plan.conclude(&cases.iter().map(outcome).collect::<Vec<_>>())
 }
 
-fn main() -> ExitCode {
+/// Runs the suite; returns whether it passed.
+pub(crate) fn run_suite(arguments: &[String]) -> bool {
     let mut suite =
         Suite::new("probe", &[Need::Dpdk, Need::Program("ip"), Need::Program("ethtool"), Need::Namespaces]);
     for plan in &PLANS {
         suite.add(plan.name, || run(plan));
     }
-    suite.run()
+    suite.run(arguments)
 }

@@ -8,7 +8,6 @@ mod middlebox;
 mod proof;
 mod streams;
 
-use std::process::ExitCode;
 use std::time::Duration;
 
 use tests::lab::{Need, Suite};
@@ -21,11 +20,12 @@ const START: Duration = Duration::from_secs(20);
 /// Time limit of a stream.
 const LIMIT: Duration = Duration::from_secs(60);
 
-fn main() -> ExitCode {
+/// Runs the suite; returns whether it passed.
+pub(crate) fn run_suite(arguments: &[String]) -> bool {
     let needs = [Need::Dpdk, Need::Program("ip"), Need::Program("ethtool"), Need::Namespaces];
     let mut suite = Suite::new("tcp_manners", &needs);
     streams::add(&mut suite);
     middlebox::add(&mut suite);
     fpdus::add(&mut suite);
-    suite.run()
+    suite.run(arguments)
 }

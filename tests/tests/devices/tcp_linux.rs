@@ -1,7 +1,6 @@
 //! Our TCP against Linux's: a plain stream in each direction, opened by either side, over `net_af_packet` and
 //! `net_tap`, IPv4 and IPv6, MTU 1500 and 9000. Both programs check every byte and report the same checksum.
 
-use std::process::ExitCode;
 use std::time::Duration;
 
 use tests::ensure;
@@ -25,7 +24,8 @@ const FAMILIES: [Family; 2] = [
     Family { name: "ipv6", ours: "fd62::1/64", linux: "fd62::2/64" },
 ];
 
-fn main() -> ExitCode {
+/// Runs the suite; returns whether it passed.
+pub(crate) fn run_suite(arguments: &[String]) -> bool {
     let needs = [Need::Dpdk, Need::Program("ip"), Need::Program("ethtool"), Need::Namespaces];
     let mut suite = Suite::new("tcp_linux", &needs);
     for family in FAMILIES {
@@ -48,7 +48,7 @@ fn main() -> ExitCode {
             }
         }
     }
-    suite.run()
+    suite.run(arguments)
 }
 
 fn over_af_packet(family: Family, mtu: u16, active: bool, way: &str) -> Result<()> {

@@ -7,7 +7,7 @@ use tests::iwperf::{TEST_TIMEOUT, iwperf, serve};
 use tests::lab::{Ended, Result, Suite};
 use tests::{ensure, lab_error};
 
-use crate::rig::{OURS, Rig, Shared, THEIRS};
+use super::rig::{OURS, Rig, Shared, THEIRS};
 
 /// Rounds of one test.
 const ROUNDS: usize = 10;

@@ -7,7 +7,7 @@ use tests::iwperf::{Net, START_TIMEOUT};
 use tests::lab::{Process, Result, Suite, programs};
 use tests::{ensure, lab_error};
 
-use crate::rig::{OURS, OURS_6, Rig, Shared, THEIRS, THEIRS_6};
+use super::rig::{OURS, OURS_6, Rig, Shared, THEIRS, THEIRS_6};
 
 /// Time limit of all scenes of one run, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(90);

@@ -1,12 +1,11 @@
 //! `iwperf` between two processes in two network namespaces, over a veth pair and `net_af_packet`: every
 //! test, both MTUs, both families, with and without markers, with every byte checked at its target.
 
-use std::process::ExitCode;
-
 use tests::iwperf::{Net, Test, client, conclude, serve};
 use tests::lab::{Namespace, Need, Result, Scratch, Suite, Wire, veth};
 
-fn main() -> ExitCode {
+/// Runs the suite; returns whether it passed.
+pub(crate) fn run_suite(arguments: &[String]) -> bool {
     let mut suite = Suite::new(
         "af_packet",
         &[Need::Dpdk, Need::Program("ip"), Need::Program("ethtool"), Need::Namespaces],
@@ -24,7 +23,7 @@ fn main() -> ExitCode {
             }
         }
     }
-    suite.run()
+    suite.run(arguments)
 }
 
 fn run(test: Test, [server_ip, client_ip]: [&str; 2], mtu: u16, options: &[&str]) -> Result<()> {

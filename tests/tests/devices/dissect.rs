@@ -6,7 +6,6 @@
 //! bytes as a malformed packet.
 
 use std::fmt;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use dp::link::{LinkConfig, pair};
@@ -16,7 +15,8 @@ use tests::iwperf::{Net, Test, client, conclude, serve_vhost};
 use tests::lab::{Need, Result, Run, Scratch, Suite};
 use tests::{ensure, lab_error};
 
-fn main() -> ExitCode {
+/// Runs the suite; returns whether it passed.
+pub(crate) fn run_suite(arguments: &[String]) -> bool {
     let mut suite = Suite::new("dissect", &[Need::Dpdk, Need::Program("tshark")]);
     for test in Test::ALL {
         suite.add(format!("{}_plain", test.name()), move || run(test, &[], Markers::Off));
@@ -24,7 +24,7 @@ fn main() -> ExitCode {
     }
     suite.add("write-bw_no_crc", || run(Test::WriteBw, &["--no-crc"], Markers::Off));
     suite.add("tap_directions_times_and_checksums", tap_directions_times_and_checksums);
-    suite.run()
+    suite.run(arguments)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -4,9 +4,9 @@ use tests::device::af_packet;
 use tests::lab::{Ended, Namespace, Result, Run, Suite, Wire, programs, veth};
 use tests::{ensure, lab_error};
 
-use crate::proof::Source::{Linux, Ours, Stack, Theirs};
-use crate::proof::{Evidence, Proof};
-use crate::{LIMIT, LINUX, OURS, PORT, START};
+use super::proof::Source::{Linux, Ours, Stack, Theirs};
+use super::proof::{Evidence, Proof};
+use super::{LIMIT, LINUX, OURS, PORT, START};
 
 /// The kinds of TCP's options.
 mod kind {

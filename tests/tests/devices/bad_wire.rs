@@ -5,7 +5,6 @@
 //! time, without competition for the core.
 
 use std::collections::BTreeMap;
-use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -67,7 +66,8 @@ const SHARE: f64 = 0.65;
 /// Goodput, megabits a second, by fault and pair.
 type Goodput = Arc<Mutex<BTreeMap<(&'static str, Tcp, Tcp), f64>>>;
 
-fn main() -> ExitCode {
+/// Runs the suite; returns whether it passed.
+pub(crate) fn run_suite(arguments: &[String]) -> bool {
     let needs = [Need::Dpdk, Need::Program("ip"), Need::Program("ethtool"), Need::Namespaces];
     let mut suite = Suite::new("bad_wire", &needs);
     let goodput = Goodput::default();
@@ -82,7 +82,7 @@ fn main() -> ExitCode {
         let goodput = Arc::clone(&goodput);
         suite.add_with(&[Need::Tun], format!("{}_goodput", fault.name), move || compare(&goodput, fault));
     }
-    suite.run()
+    suite.run(arguments)
 }
 
 /// The goodput of a stream: measured earlier in this run, or measured now.

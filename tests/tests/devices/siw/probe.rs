@@ -9,7 +9,7 @@ use tests::iwperf::START_TIMEOUT;
 use tests::lab::{Result, Run, Suite, programs};
 use tests::lab_error;
 
-use crate::rig::{KERNELS, Rig, Shared, THEIRS};
+use super::rig::{KERNELS, Rig, Shared, THEIRS};
 
 /// Time limit of all cases, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(240);

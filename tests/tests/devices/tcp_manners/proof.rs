@@ -3,7 +3,7 @@
 use tests::lab::{Namespace, Result};
 use tests::{ensure, lab_error, witness};
 
-use crate::START;
+use super::START;
 
 /// Where a number comes from.
 #[derive(Clone, Copy, Debug)]

@@ -6,8 +6,8 @@ use tests::iwperf::{self, Net, Test};
 use tests::lab::{Namespace, Process, Result, Scratch, Suite, Wire, programs, veth};
 use tests::{ensure, witness};
 
-use crate::streams::{Sender, both};
-use crate::{LIMIT, LINUX, OURS, START};
+use super::streams::{Sender, both};
+use super::{LIMIT, LINUX, OURS, START};
 
 /// MTU of devices for joined segments. The ends announce an MSS for Ethernet.
 const WIDE_MTU: u16 = 61_000;

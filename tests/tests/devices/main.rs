@@ -1,0 +1,44 @@
+//! Programs over real and virtual devices: a suite for each file or folder here, and one program for all, as
+//! each would take half a minute to build.
+//!
+//! `cargo test -p tests --test devices -- [SUITE] [PATTERN]`: the name of a suite is the first argument. The
+//! rest are libtest's. Without a name all suites run, one after the other.
+
+mod af_packet;
+mod bad_wire;
+mod dissect;
+mod probe;
+mod siw;
+mod tcp_linux;
+mod tcp_manners;
+mod vhost;
+
+use std::process::ExitCode;
+
+/// Runs a suite with libtest's arguments. Returns whether it passed.
+type Run = fn(&[String]) -> bool;
+
+const SUITES: [(&str, Run); 8] = [
+    ("vhost", vhost::run_suite),
+    ("af_packet", af_packet::run_suite),
+    ("probe", probe::run_suite),
+    ("tcp_linux", tcp_linux::run_suite),
+    ("tcp_manners", tcp_manners::run_suite),
+    ("bad_wire", bad_wire::run_suite),
+    ("dissect", dissect::run_suite),
+    ("siw", siw::run_suite),
+];
+
+fn main() -> ExitCode {
+    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    let named = arguments.first().and_then(|first| SUITES.iter().find(|(name, _)| name == first));
+    let chosen = match named {
+        Some(suite) => {
+            arguments.remove(0);
+            std::slice::from_ref(suite)
+        }
+        None => &SUITES[..],
+    };
+    let failed = chosen.iter().filter(|(_, run)| !run(&arguments)).count();
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
