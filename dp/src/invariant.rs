@@ -18,3 +18,14 @@ macro_rules! ensure {
 }
 
 pub use ensure;
+
+/// Asserts that a check fails, with a message that contains `what`. Only tests call it. It is generic, so no
+/// other build has code for it.
+///
+/// # Panics
+/// When the check succeeds, or its message does not contain `what`.
+#[track_caller]
+pub fn assert_found<T: std::fmt::Debug>(check: Check<T>, what: &str) {
+    let message = check.expect_err(what);
+    assert!(message.contains(what), "{message:?} does not say {what:?}");
+}
