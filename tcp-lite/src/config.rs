@@ -270,9 +270,9 @@ impl Default for PathMtuConfig {
 /// How a silent peer is probed (RFC 9293 section 3.8.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keepalive {
-    /// Idle time before the first probe.
+    /// Silence of the peer before the first probe.
     pub idle: Duration,
-    /// Time between probes.
+    /// Time from each probe to the next, and from the last to the end of the connection.
     pub interval: Duration,
     /// Unanswered probes before the connection is given up.
     pub probes: u8,

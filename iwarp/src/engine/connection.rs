@@ -26,7 +26,7 @@ use crate::memory::EpochGuard;
 use crate::mpa::{MpaError, Responder};
 use crate::queues::QpShared;
 use crate::rdmap::stream::Failure;
-use crate::verbs::{Admitted, ConnectionError, Keepalive, PlainBytes, QpState, ResponderOptions};
+use crate::verbs::{Admitted, ConnectionError, KeepalivePolicy, PlainBytes, QpState, ResponderOptions};
 
 use super::io::Io;
 
@@ -372,11 +372,11 @@ impl Connection {
         }
     }
 
-    fn apply_keepalive(&self, io: &mut Io, keepalive: Keepalive) {
+    fn apply_keepalive(&self, io: &mut Io, keepalive: KeepalivePolicy) {
         let keepalive = match keepalive {
-            Keepalive::Engine => return,
-            Keepalive::Off => None,
-            Keepalive::Probe { idle, interval, probes } => {
+            KeepalivePolicy::Engine => return,
+            KeepalivePolicy::Off => None,
+            KeepalivePolicy::Probe { idle, interval, probes } => {
                 let (idle, interval) = (duration(idle), duration(interval));
                 Some(tcp_lite::Keepalive { idle, interval, probes })
             }

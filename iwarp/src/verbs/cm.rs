@@ -25,7 +25,9 @@ mod stream;
 
 pub use event::{CmEvent, CmEventKind, EventChannel};
 pub use listener::ListenerStats;
-pub use param::{ConnParam, Keepalive, ListenOptions, MAX_PRIVATE_DATA, ResponderOptions, StreamOptions};
+pub use param::{
+    ConnParam, KeepalivePolicy, ListenOptions, MAX_PRIVATE_DATA, ResponderOptions, StreamOptions,
+};
 pub use shared::Activity;
 pub use stream::StreamRead;
 

@@ -26,8 +26,8 @@ mod pd;
 mod qp;
 
 pub use cm::{
-    Activity, CmEvent, CmEventKind, CmId, ConnParam, EventChannel, Keepalive, ListenOptions, ListenerStats,
-    MAX_PRIVATE_DATA, ResponderOptions, StreamOptions, StreamRead,
+    Activity, CmEvent, CmEventKind, CmId, ConnParam, EventChannel, KeepalivePolicy, ListenOptions,
+    ListenerStats, MAX_PRIVATE_DATA, ResponderOptions, StreamOptions, StreamRead,
 };
 pub use context::{Context, ContextConfig};
 pub use fast::{FastOptions, FastRegion};

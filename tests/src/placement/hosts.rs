@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use iwarp::engine::{Engine, EngineConfig};
 use iwarp::verbs::{
-    CmEventKind, CmId, CompletionQueue, ConnParam, Context, ContextConfig, EventChannel, Keepalive,
+    CmEventKind, CmId, CompletionQueue, ConnParam, Context, ContextConfig, EventChannel, KeepalivePolicy,
     ProtectionDomain, QpInit, QueuePair,
 };
 use tcp_lite::{Instant, TcpConfig};
@@ -131,7 +131,7 @@ impl Hosts {
     ) -> Result<Connected, String> {
         let qps = [self.hosts[0].queue_pair()?, self.hosts[1].queue_pair()?];
         let id = self.hosts[0].context.create_id(&self.hosts[0].channel);
-        let param = ConnParam { timeout: FOREVER, keepalive: Keepalive::Off, ..ConnParam::default() };
+        let param = ConnParam { timeout: FOREVER, keepalive: KeepalivePolicy::Off, ..ConnParam::default() };
         let remote: IpAddr = address(1, false);
         let active = ConnParam { local_port: Some(local_port), ..param.clone() };
         id.connect(&qps[0], SocketAddr::new(remote, PORT), &active).map_err(text)?;

@@ -15,19 +15,20 @@ pub use crate::mpa::frame::MAX_PRIVATE_DATA;
 /// record, so a lower limit bounds the memory of a connection.
 const MAX_DEPTH: u16 = 1024;
 
-/// Detection of a silent peer.
+/// Whether TCP probes a peer that is silent, and how (RFC 9293 section 3.8.4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Keepalive {
-    /// As configured for the engine ([`TcpConfig`](tcp_lite::TcpConfig)).
+pub enum KeepalivePolicy {
+    /// As configured for the engine ([`TcpConfig::keepalive`](tcp_lite::TcpConfig::keepalive)). A connection
+    /// that leaves streaming mode keeps what it had there.
     #[default]
     Engine,
-    /// None, while nothing is sent.
+    /// No probes: while nothing is sent, TCP does not notice a silent peer.
     Off,
-    /// Keepalive probes with parameters for this connection.
+    /// Probes with parameters for this connection ([`tcp_lite::Keepalive`]).
     Probe {
-        /// Idle time before the first probe.
+        /// Silence of the peer before the first probe.
         idle: Duration,
-        /// Time between probes.
+        /// Time from each probe to the next, and from the last to the end of the connection.
         interval: Duration,
         /// Unanswered probes after which the connection ends.
         probes: u8,
@@ -72,8 +73,8 @@ pub struct ConnParam {
     pub timeout: Duration,
     /// Ends the connection when no FPDU was sent or received for this time; `None`: never.
     pub idle_timeout: Option<Duration>,
-    /// Detection of a silent peer.
-    pub keepalive: Keepalive,
+    /// Probes of a silent peer, in place of those of the engine.
+    pub keepalive: KeepalivePolicy,
     /// The index of the engine; `None`: the engine with the fewest connections.
     pub engine: Option<usize>,
     /// The local port; `None`: a random one.
@@ -98,7 +99,7 @@ impl Default for ConnParam {
             await_first_fpdu: true,
             timeout: Duration::from_secs(10),
             idle_timeout: None,
-            keepalive: Keepalive::Engine,
+            keepalive: KeepalivePolicy::Engine,
             engine: None,
             local_port: None,
         }

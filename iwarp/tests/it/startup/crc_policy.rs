@@ -10,7 +10,7 @@ use crate::common::responder::Responder;
 use dp::link::{LinkConfig, pair};
 use iwarp::engine::EngineConfig;
 use iwarp::mpa::RtrKinds;
-use iwarp::verbs::{ConnParam, Keepalive, RecvRequest, SendOp, SendRequest};
+use iwarp::verbs::{ConnParam, KeepalivePolicy, RecvRequest, SendOp, SendRequest};
 
 /// The C bit of a startup frame.
 fn asks(frame: &[u8]) -> bool {
@@ -38,7 +38,7 @@ fn settings() -> Vec<ConnParam> {
         with(|param| param.await_first_fpdu = false),
         with(|param| param.timeout = Duration::from_secs(99)),
         with(|param| param.idle_timeout = Some(Duration::from_secs(99))),
-        with(|param| param.keepalive = Keepalive::Off),
+        with(|param| param.keepalive = KeepalivePolicy::Off),
         with(|param| (param.engine, param.local_port) = (Some(0), Some(40_000))),
     ]
 }

@@ -15,8 +15,8 @@ use dp::{Burst, Port};
 use iwarp::mpa::Framer;
 use iwarp::rdmap::{Terminate, TerminateError};
 use iwarp::verbs::{
-    CmEventKind, CmId, ConnParam, ConnectionError, Context, ContextUsage, Keepalive, ListenOptions, QpState,
-    VerbsError,
+    CmEventKind, CmId, ConnParam, ConnectionError, Context, ContextUsage, KeepalivePolicy, ListenOptions,
+    QpState, VerbsError,
 };
 use tcp_lite::{AddressFilter, CloseReason, Instant};
 
@@ -413,12 +413,14 @@ fn a_connection_that_closes_is_not_idle() {
 /// end.
 #[test]
 fn keepalive_is_the_connections() {
-    let probe =
-        Keepalive::Probe { idle: Duration::from_secs(1), interval: Duration::from_millis(500), probes: 2 };
-    for (accepted, (keepalive, silent_for)) in [false, true]
-        .into_iter()
-        .flat_map(|accepted| [(probe, Some(2_600_000)), (Keepalive::Off, None)].map(|case| (accepted, case)))
-    {
+    let probe = KeepalivePolicy::Probe {
+        idle: Duration::from_secs(1),
+        interval: Duration::from_millis(500),
+        probes: 2,
+    };
+    for (accepted, (keepalive, silent_for)) in [false, true].into_iter().flat_map(|accepted| {
+        [(probe, Some(2_600_000)), (KeepalivePolicy::Off, None)].map(|case| (accepted, case))
+    }) {
         let mut pair = Pair::new(&LinkConfig::default());
         let param = ConnParam { keepalive, ..ConnParam::default() };
         let _c = match accepted {

@@ -7,7 +7,7 @@ use crate::common::responder::Responder;
 use crate::common::{PORT, Testbed};
 use iwarp::mpa::StartupFault;
 use iwarp::verbs::{
-    CmEvent, CmEventKind, CmId, ConnParam, ConnectionError, EventChannel, Keepalive, QpInit, QpState,
+    CmEvent, CmEventKind, CmId, ConnParam, ConnectionError, EventChannel, KeepalivePolicy, QpInit, QpState,
     ResponderOptions, StreamOptions, StreamRead, VerbsError,
 };
 use tcp_lite::CloseReason;
@@ -123,8 +123,11 @@ fn a_request_for_markers_that_are_refused_is_reported() {
 #[test]
 fn the_keepalive_of_the_initiator_replaces_that_of_streaming_mode() {
     let (mut d, id) = streaming();
-    let keepalive =
-        Keepalive::Probe { idle: Duration::from_secs(1), interval: Duration::from_millis(500), probes: 2 };
+    let keepalive = KeepalivePolicy::Probe {
+        idle: Duration::from_secs(1),
+        interval: Duration::from_millis(500),
+        probes: 2,
+    };
     let qp = d.qp();
     id.start_initiator(&qp, &ConnParam { keepalive, ..client_server() }).unwrap();
     d.pair.until(10_000, |_| false);

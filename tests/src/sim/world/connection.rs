@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use iwarp::rdmap::TerminateError;
 use iwarp::verbs::{
-    CmEventKind, CmId, ConnParam, ConnectionError, Keepalive, QpState, QueuePair, TerminateReport,
+    CmEventKind, CmId, ConnParam, ConnectionError, KeepalivePolicy, QpState, QueuePair, TerminateReport,
     VerbsError, WcOpcode, WcStatus, WorkCompletion,
 };
 
@@ -218,9 +218,9 @@ impl Connection {
             markers: self.plan.markers[side],
             timeout: FOREVER,
             keepalive: if probing {
-                Keepalive::Probe { idle, interval, probes: 200 }
+                KeepalivePolicy::Probe { idle, interval, probes: 200 }
             } else {
-                Keepalive::Off
+                KeepalivePolicy::Off
             },
             local_port: (side == self.plan.opener).then_some(CLIENT_PORT + number as u16),
             ..ConnParam::default()
