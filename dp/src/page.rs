@@ -39,7 +39,7 @@ impl Page {
         Ok(Self { raw: buffer.into_raw() })
     }
 
-    /// The filled bytes.
+    /// The bytes filled so far, those that the buffer had at the start included. They do not change any more.
     pub fn filled(&self) -> &[u8] {
         match &self.raw {
             Raw::Heap(chain) => chain.head(),
@@ -64,7 +64,7 @@ impl Page {
         }
     }
 
-    /// Length of [`room`](Self::room).
+    /// Bytes that can still be filled: the length of [`room`](Self::room).
     pub fn room_bytes(&self) -> usize {
         match &self.raw {
             Raw::Heap(chain) => chain.tailroom(),

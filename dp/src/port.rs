@@ -47,17 +47,17 @@ bitflags! {
 pub struct PortInfo {
     /// Name for messages: `net_vhost0`, `0000:03:00.0`, `link-a`.
     pub name: String,
-    /// Ethernet address.
+    /// Ethernet address, in the order of the wire.
     pub mac: [u8; 6],
     /// Largest IP packet, bytes; the frame has 14 (or 18, with a VLAN tag) more.
     pub mtu: u16,
-    /// The port's offloads.
+    /// The offloads in use: what the device has and its configuration allows.
     pub offloads: Offloads,
     /// Frames that it can cut, if it has TSO.
     pub tso: TsoLimits,
 }
 
-/// State of the link.
+/// Whether frames can pass, as [`Port::link_state`] finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkState {
     /// Frames can pass.
@@ -69,7 +69,7 @@ pub enum LinkState {
 /// Plain counters, never reset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortCounters {
-    /// Frames received.
+    /// Frames that [`Port::rx_burst`] has returned.
     pub rx_frames: u64,
     /// Bytes received, Ethernet header included.
     pub rx_bytes: u64,

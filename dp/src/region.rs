@@ -33,7 +33,7 @@ unsafe impl Send for Region {}
 // accessed.
 unsafe impl Sync for Region {}
 
-/// Errors of creating a region.
+/// Why [`Region::new`] made no region.
 #[derive(Debug, thiserror::Error)]
 pub enum RegionError {
     /// Zero bytes were requested.

@@ -8,9 +8,9 @@ use crate::{Checksum, Mbuf, Mempool, TxOffload, checksum};
 /// Sizes of the payload that a port can cut a frame into, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mss {
-    /// Smallest.
+    /// Smallest payload of a piece, bytes.
     pub least: u16,
-    /// Largest.
+    /// Largest payload of a piece, bytes.
     pub most: u16,
 }
 

@@ -8,7 +8,8 @@ use crate::facade::{Duration, EthernetAddress, IpAddress, IpCidr};
 /// Addresses, sizes and limits of one stack.
 #[derive(Clone, Debug)]
 pub struct StackConfig {
-    /// Our Ethernet address.
+    /// Our Ethernet address: the source of every frame sent. Unicast frames for another one are dropped
+    /// ([`StackCounters::rx_not_ours`](crate::StackCounters::rx_not_ours)).
     pub mac: EthernetAddress,
     /// VLAN id (1..=4094) put on every frame sent and required of every frame received.
     pub vlan: Option<u16>,
@@ -20,7 +21,8 @@ pub struct StackConfig {
     pub address_probing: AddressProbing,
     /// Largest IP packet, bytes.
     pub mtu: u16,
-    /// Offloads of the port.
+    /// Offloads that the stack may use: those of its port
+    /// ([`PortInfo::offloads`](dp::PortInfo::offloads)).
     pub offloads: Offloads,
     /// Limits on everything that a peer or a user can make grow.
     pub limits: Limits,
@@ -36,7 +38,7 @@ pub struct StackConfig {
 /// announcement, at most once in ten seconds (RFC 5227 section 2.4 (c)); the address is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AddressProbing {
-    /// Nothing.
+    /// Addresses are used at once, and not announced.
     Off,
     /// Addresses are used at once, and announced (gratuitous ARP, unsolicited neighbour advertisement)
     /// at the start and when the link comes up again.
@@ -119,7 +121,7 @@ pub struct TcpConfig {
     pub out_of_order_bytes: u32,
     /// Bytes a connection holds for transmission (unsent and unacknowledged).
     pub send_buffer_bytes: u32,
-    /// Congestion control algorithm.
+    /// How the congestion window grows, and what loss and marks do to it.
     pub congestion: CongestionAlgorithm,
     /// Whether routers may mark our packets instead of dropping them.
     pub ecn: EcnMode,
@@ -136,7 +138,7 @@ pub struct TcpConfig {
     /// after twice the round-trip time (RFC 8985 section 7.2). Covers the time until the peer polls its
     /// queue.
     pub tail_probe_min: Duration,
-    /// Ceiling of the RTO.
+    /// Largest RTO, backoff included. A timestamp that the peer echoes later than this gives no measurement.
     pub rto_max: Duration,
     /// Retransmissions of one SYN before giving up. The attempt ends sooner if
     /// [`user_timeout`](Self::user_timeout) is over before: with the defaults after 10 s and three
@@ -169,11 +171,11 @@ pub struct TcpConfig {
     pub time_wait: Duration,
     /// Hop limit / TTL of what we send.
     pub hop_limit: u8,
-    /// Path MTU discovery.
+    /// How a path MTU below [`StackConfig::mtu`] is found.
     pub path_mtu: PathMtuConfig,
 }
 
-/// Congestion control algorithm.
+/// How the congestion window grows, and what loss and marks do to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CongestionAlgorithm {
     /// Grows by one segment for each round trip (RFC 5681, RFC 6582).
@@ -190,7 +192,7 @@ pub enum CongestionAlgorithm {
 /// Explicit congestion notification (RFC 3168).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EcnMode {
-    /// Never.
+    /// Never asked for, and refused to a peer that asks.
     Off,
     /// Where the peer that connects asks for it.
     #[default]

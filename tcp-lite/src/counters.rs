@@ -5,7 +5,7 @@ use crate::out_of_order::OutOfOrder;
 /// Counters of the whole stack, never reset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StackCounters {
-    /// Frames received.
+    /// Frames given to the stack, those that it drops included.
     pub rx_frames: u64,
     /// TCP segments received that passed all checks.
     pub rx_segments: u64,

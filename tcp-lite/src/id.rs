@@ -14,7 +14,7 @@ impl ConnId {
     }
 }
 
-/// Id of a listener.
+/// Id of a listener. Slot and generation: that of a closed listener does not name a later one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ListenerId {
     pub(crate) slot: u32,

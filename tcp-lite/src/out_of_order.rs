@@ -12,12 +12,12 @@ pub struct OutOfOrder {
     /// Bytes of payload handed up ahead of the frontier (or named in [`Stack::hold`](crate::Stack::hold)) and
     /// not [`release`](crate::Stack::release)d since.
     pub held_bytes: u64,
-    /// Maximum of `held_bytes`.
+    /// The largest value of `held_bytes` so far.
     pub held_bytes_max: u64,
     /// Bytes of the packet buffers that the user keeps for them, as it says with
     /// [`Stack::pin`](crate::Stack::pin).
     pub pinned_bytes: u64,
-    /// Maximum of `pinned_bytes`.
+    /// The largest value of `pinned_bytes` so far.
     pub pinned_bytes_max: u64,
 }
 

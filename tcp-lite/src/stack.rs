@@ -477,7 +477,7 @@ impl Stack {
         Some(conn.tcb.info(&self.config.tcp, conn.tuple.local_addr(), conn.tuple.remote_addr()))
     }
 
-    /// Counters of the stack.
+    /// Counts since the stack was made, those of ended connections included.
     pub fn counters(&self) -> StackCounters {
         StackCounters {
             neighbor_moves_refused: self.neighbors.moves_refused(),

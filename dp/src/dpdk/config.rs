@@ -18,7 +18,7 @@ pub enum PortSpec {
     Vdev(String),
 }
 
-/// Configuration of a device.
+/// How [`open`](super::open) sets a device up: its queues, buffers and offloads.
 #[derive(Clone, Debug)]
 pub struct DeviceConfig {
     /// Pairs of queues; each is a [`Port`](crate::Port).

@@ -34,10 +34,11 @@ pub enum LinkTso {
     Whole,
 }
 
-/// Configuration of a link.
+/// How [`pair`](super::pair) makes a link: its buffers, its faults and its offloads.
 #[derive(Clone, Debug)]
 pub struct LinkConfig {
-    /// IP MTU of both ports.
+    /// Largest IP packet of both ports, bytes. A longer frame is dropped, unless [`tso`](Self::tso) is on
+    /// and the frame asks to be cut.
     pub mtu: u16,
     /// Buffers in the pool of each port.
     pub mbufs: usize,

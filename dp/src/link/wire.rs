@@ -12,7 +12,7 @@ use crate::{BURST, Mbuf};
 /// Faults of one direction so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkFaults {
-    /// Frames lost.
+    /// Frames lost, by chance or by [`LinkPlan::drop_exactly`].
     pub lost: u64,
     /// Frames delivered twice.
     pub duplicated: u64,

@@ -57,7 +57,7 @@ impl ExtBuf {
         Some(Self { start, bytes: range.len(), owner: Arc::clone(&self.owner) })
     }
 
-    /// The bytes.
+    /// All bytes. Nobody writes them while `self` or another clone exists.
     pub fn as_slice(&self) -> &[u8] {
         // SAFETY: while the owner lives, the bytes are readable, initialised and not written (`new` has the
         // argument, callers of `from_raw` promise it; `slice` stays inside). The slice is bound to the borrow

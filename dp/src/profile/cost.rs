@@ -53,7 +53,7 @@ impl Layer {
         Self::Idle,
     ];
 
-    /// Its name in tables.
+    /// A short name for tables, such as `TCP in`.
     pub fn name(self) -> &'static str {
         match self {
             Self::User => "application",
@@ -74,7 +74,7 @@ impl Layer {
     }
 }
 
-/// Cost of a layer.
+/// What was spent in a layer from [`start`](super::start) to [`stop`](super::stop).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     /// Cycles of [`Clock::cycles`](crate::Clock::cycles), without those of inner scopes.
@@ -90,7 +90,7 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// Cost of `layer`.
+    /// Cycles and scopes of `layer`; zero if it never ran.
     pub fn cost(&self, layer: Layer) -> Cost {
         self.costs[layer as usize]
     }

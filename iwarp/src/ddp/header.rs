@@ -80,7 +80,7 @@ impl TaggedHeader {
     /// Bytes on the wire.
     pub const LEN: usize = 14;
 
-    /// The bytes on the wire.
+    /// The header as on the wire (RFC 5041 section 4.2): big-endian, version 1.
     #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let Self { last, rsvd_ulp, stag, to } = *self;
@@ -110,7 +110,7 @@ impl UntaggedHeader {
     /// Bytes on the wire.
     pub const LEN: usize = 18;
 
-    /// The bytes on the wire.
+    /// The header as on the wire (RFC 5041 section 4.3): big-endian, version 1.
     #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let Self { last, rsvd_ulp, qn, msn, mo } = *self;

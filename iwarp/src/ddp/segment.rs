@@ -72,7 +72,7 @@ impl Segmenter {
         self.offset
     }
 
-    /// Bytes in the whole message.
+    /// Bytes of payload of the whole message, cut or not.
     pub const fn message_bytes(&self) -> u32 {
         self.len
     }

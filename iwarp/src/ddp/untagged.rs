@@ -28,7 +28,7 @@ pub struct UntaggedQueue {
 pub struct Destination {
     /// Index of the posted buffer, counted from the oldest.
     pub index: u32,
-    /// Offset in that buffer.
+    /// Offset of the first byte of payload in that buffer; at most its length.
     pub offset: u32,
 }
 

@@ -5,26 +5,26 @@ use tcp_lite::StackCounters;
 /// Counters of an engine. They are never reset.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EngineCounters {
-    /// Counters of the port.
+    /// What the port has counted ([`Port::counters`](dp::Port::counters)).
     pub port: dp::PortCounters,
-    /// Counters of the stack.
+    /// What the TCP stack has counted ([`Stack::counters`](tcp_lite::Stack::counters)).
     pub stack: StackCounters,
     /// FPDUs received that passed all checks of MPA.
     pub rx_fpdus: u64,
     /// FPDUs placed ahead of the in-order frontier.
     pub rx_fpdus_early: u64,
-    /// FPDUs sent.
+    /// FPDUs handed to TCP, one for each DDP segment. A retransmission is not counted.
     pub tx_fpdus: u64,
     /// Payload bytes placed into registered memory, and the values that our atomics returned.
     pub rx_placed_bytes: u64,
     /// Payload bytes of all DDP segments sent: from registered memory, inline data, Immediate Data, and the
     /// headers that RDMAP sends as payload.
     pub tx_fetched_bytes: u64,
-    /// Terminates sent.
+    /// Terminates handed to TCP.
     pub tx_terminates: u64,
-    /// Terminates received.
+    /// Terminates received, unreadable ones included. Each ended its stream.
     pub rx_terminates: u64,
-    /// Connections established.
+    /// Connections established, whichever end began them.
     pub connections: u64,
     /// Connections without CRCs, as neither end asked for them
     /// ([`EngineConfig::crc`](super::EngineConfig::crc)).
@@ -40,6 +40,6 @@ pub struct EngineCounters {
     pub busy_polls: u64,
     /// Cycles spent in those polls.
     pub busy_cycles: u64,
-    /// All polls.
+    /// All polls, those in which there was nothing to do included.
     pub polls: u64,
 }

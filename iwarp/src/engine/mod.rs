@@ -125,12 +125,12 @@ impl Engine {
         self.context.check_invariants()
     }
 
-    /// The properties of the port.
+    /// Name, Ethernet address, MTU and offloads of the port.
     pub fn port_info(&self) -> &dp::PortInfo {
         self.core.port().info()
     }
 
-    /// The context of the engine.
+    /// The context whose queue pairs the engine serves.
     pub fn context(&self) -> &Context {
         &self.context
     }

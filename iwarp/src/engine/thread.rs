@@ -12,10 +12,11 @@ use crate::verbs::{EngineShared, VerbsError};
 
 use super::{Engine, EngineCounters};
 
-/// The options of an engine thread.
+/// Where an engine thread runs, and when it backs off ([`Engine::spawn`]).
 #[derive(Clone, Copy, Debug)]
 pub struct ThreadOptions {
-    /// The CPU to pin it to.
+    /// The CPU to pin it to, by the system's number; `None`: any. Has no effect if the thread may not run on
+    /// that CPU, or on systems other than Linux.
     pub cpu: Option<usize>,
     /// Idle polls before the thread yields between polls; `u32::MAX`: it never yields. More of them answer
     /// sooner and use more CPU.

@@ -41,7 +41,7 @@ pub struct StreamId(pub u64);
 pub struct Accessor {
     /// The protection domain of its queue pair.
     pub pd: PdId,
-    /// The stream.
+    /// The number that has to match where memory is registered for one stream only.
     pub stream: StreamId,
 }
 
@@ -67,7 +67,8 @@ pub struct RegisterOptions {
     /// RFC 5041 sections 8.2 and 8.3 (DDP-211, DDP-220): the consumer associates the STag with a domain or a
     /// stream.
     pub stream: Option<StreamId>,
-    /// Rights.
+    /// What local requests and peers may do. The rights of peers to write and to do atomics need
+    /// [`Access::LOCAL_WRITE`].
     pub access: Access,
     /// Where tagged offsets start.
     pub base: Base,

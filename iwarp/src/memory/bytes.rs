@@ -74,7 +74,7 @@ impl RawBytes {
         Self { ptr, len, writable: true, guarded: false, region: Some(region) }
     }
 
-    /// Bytes.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }

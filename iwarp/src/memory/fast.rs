@@ -40,7 +40,7 @@ pub struct FastBind {
     pub offset: u64,
     /// Bytes, at least 1.
     pub len: u64,
-    /// Rights.
+    /// Rights, as in [`RegisterOptions::access`](crate::memory::RegisterOptions::access).
     pub access: Access,
     /// Where tagged offsets start.
     pub base: Base,
@@ -103,7 +103,7 @@ impl MemoryTable {
 }
 
 impl FastRegistration {
-    /// Its STag with this key.
+    /// Its STag with this key, valid or not.
     pub fn stag(&self, key: u8) -> Stag {
         Stag::new(self.handle.index, key)
     }

@@ -12,7 +12,7 @@ pub enum Fault {
     /// The registration belongs to another stream or protection domain.
     #[error("STag of another stream or protection domain")]
     NotAssociated,
-    /// The right is missing.
+    /// The registration does not have the right that the access needs.
     #[error("access rights violation")]
     AccessRights,
     /// Tagged offset plus length reaches 2^64.

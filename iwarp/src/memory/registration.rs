@@ -123,7 +123,7 @@ impl Registration {
         self.record.base_to
     }
 
-    /// Bytes.
+    /// Length in bytes, at least 1.
     pub fn len(&self) -> usize {
         self.memory.len()
     }
@@ -133,7 +133,7 @@ impl Registration {
         false
     }
 
-    /// Rights.
+    /// The rights that it was registered with.
     pub fn access(&self) -> Access {
         self.record.access
     }

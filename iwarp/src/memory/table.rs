@@ -82,7 +82,7 @@ pub enum UserMemory {
     Trusted,
 }
 
-/// The usage of a table.
+/// How many registrations and memory windows a table has, may have, and has refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableUsage {
     /// Existing registrations.

@@ -14,7 +14,7 @@ use crate::memory::slot::{Record, SlotNumber, Traits};
 use crate::memory::stag::Stag;
 use crate::memory::table::{Form, MemoryTable, TableControl, TableShared, Template};
 
-/// The binding of a window.
+/// Which window to bind, to which range, with which rights ([`EpochGuard::bind_window`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bind {
     /// The new STag: the index of the window, with any key.
@@ -93,12 +93,12 @@ impl MemoryTable {
 }
 
 impl Window {
-    /// Its kind.
+    /// The kind that it was allocated as.
     pub fn kind(&self) -> WindowKind {
         self.kind
     }
 
-    /// Its STag with this key.
+    /// Its STag with this key, bound or not.
     pub fn stag(&self, key: u8) -> Stag {
         Stag::new(self.handle.index, key)
     }

@@ -35,7 +35,7 @@ impl Crc32c {
         Self { sum: 0, in_use: false }
     }
 
-    /// Adds `bytes`.
+    /// Adds `bytes` to the sum, behind those added before.
     pub fn update(&mut self, bytes: &[u8]) {
         if self.in_use {
             self.sum = sum::append(self.sum, bytes);

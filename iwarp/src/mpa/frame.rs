@@ -15,7 +15,7 @@ pub const MAX_PRIVATE_DATA: usize = 512;
 /// Bytes of depths and model bits at the start of an enhanced frame's private data.
 pub const ENHANCED_BYTES: usize = 4;
 
-/// Longest frame.
+/// Bytes of the longest frame: the header and [`MAX_PRIVATE_DATA`].
 pub const MAX_FRAME: usize = HEADER_BYTES + MAX_PRIVATE_DATA;
 
 const KEY_BYTES: usize = 16;
@@ -27,7 +27,7 @@ const FLAG_S: u8 = 0x10;
 /// Private data of one frame.
 pub type PrivateData = ArrayVec<u8, MAX_PRIVATE_DATA>;
 
-/// The bytes of one frame.
+/// One frame as on the wire.
 pub type FrameBytes = ArrayVec<u8, MAX_FRAME>;
 
 /// Which of the two frames.
@@ -148,7 +148,7 @@ pub struct PrivateDataTooLong {
     pub limit: usize,
 }
 
-/// A startup frame.
+/// The fields of an MPA Request or Reply (RFC 5044 section 7.1.1, RFC 6581 section 6).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// Request or Reply.
@@ -159,7 +159,7 @@ pub struct Frame {
     pub crc: bool,
     /// R: rejected. Always `false` in a Request, where it is reserved.
     pub reject: bool,
-    /// Rev.
+    /// Rev: the MPA revision. [`Frame::parse`] accepts every value.
     pub revision: u8,
     /// S of revision 2 and above, with its four bytes. In revision 1 the bit is reserved.
     pub enhanced: Option<Enhanced>,

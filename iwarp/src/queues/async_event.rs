@@ -50,7 +50,7 @@ pub enum AsyncEventKind {
 /// An event and the object that it belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AsyncEvent {
-    /// The kind of the event.
+    /// What happened, and to which kind of object.
     pub kind: AsyncEventKind,
     /// The number of the queue pair. Where the kind names another object, the number of that completion
     /// queue, shared receive queue or engine. Engines count from 0, in the order in which the context made

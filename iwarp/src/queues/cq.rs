@@ -22,9 +22,9 @@ use super::{AsyncEventKind, CompletionChannel, QpShared, Resources, VerbsError, 
 /// Options of a new completion queue.
 #[derive(Clone, Copy)]
 pub struct CqOptions<'a> {
-    /// Entries.
+    /// Completions that it can hold, at least 1 ([`cqe_for`] computes the number).
     pub cqe: usize,
-    /// The channel for its events.
+    /// The channel for its events. `None`: it makes none, and [`CompletionQueue::req_notify`] is an error.
     pub channel: Option<&'a CompletionChannel>,
     /// Whether to refuse a queue pair that could make the queue overflow, that is when the depths of all
     /// queues that complete here exceed the entries. `None`: only while queue pairs of several protection
@@ -51,7 +51,7 @@ pub fn cqe_for(depths: impl IntoIterator<Item = usize>) -> usize {
 /// The state of a completion queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CqAttr {
-    /// Entries.
+    /// Completions that it can hold.
     pub cqe: usize,
     /// Completions that wait to be polled.
     pub waiting: usize,

@@ -77,9 +77,9 @@ pub enum VerbsError {
 pub struct StreamError {
     /// 0 RDMAP, 1 DDP, 2 MPA (LLP).
     pub layer: u8,
-    /// Error type.
+    /// Error type. Its meaning depends on the layer.
     pub etype: u8,
-    /// Error code.
+    /// Error code. Its meaning depends on layer and type.
     pub code: u8,
     /// Whether the peer reported it in a Terminate. Otherwise it was found here.
     pub from_peer: bool,

@@ -9,7 +9,7 @@ use super::{CompletionQueue, MAX_INLINE, MAX_SGE, SharedReceiveQueue};
 /// Options of a new queue pair (`ibv_qp_init_attr`).
 #[derive(Clone, Copy)]
 pub struct QpInit<'a> {
-    /// The queue for send completions.
+    /// The completion queue of its send queue.
     pub send_cq: &'a CompletionQueue,
     /// The queue for receive completions; may be the same one.
     pub recv_cq: &'a CompletionQueue,
@@ -48,9 +48,9 @@ bitflags! {
     /// section 2.1).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct QpGrants: u8 {
-        /// Binding memory windows.
+        /// Binding memory windows ([`SendOp::BindWindow`](super::SendOp::BindWindow)).
         const BIND_WINDOWS = 1 << 0;
-        /// Fast registration of memory.
+        /// Fast registration of memory ([`SendOp::FastRegister`](super::SendOp::FastRegister)).
         const FAST_REGISTER = 1 << 1;
     }
 }

@@ -9,7 +9,8 @@ use crate::memory::MemoryTable;
 use super::usage::Quota;
 use super::{AsyncEvents, VerbsError};
 
-/// Limits on the objects of a context.
+/// Limits on the objects of a context. A call that would exceed one is refused with
+/// [`VerbsError::Limit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContextLimits {
     /// Protection domains.

@@ -39,7 +39,7 @@ impl Default for SrqInit {
 /// The state of a shared receive queue (`ibv_query_srq`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqAttr {
-    /// Its depth.
+    /// Its depth, as in [`SrqInit::max_wr`].
     pub max_wr: usize,
     /// Elements of one request.
     pub max_sge: usize,

@@ -2,7 +2,7 @@
 
 use crate::rdmap::Terminate;
 
-/// The direction of a Terminate.
+/// Who sent a Terminate, if anybody did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TerminateOrigin {
     /// The peer sent it.
@@ -19,8 +19,8 @@ pub enum TerminateOrigin {
 /// read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TerminateReport {
-    /// The direction.
+    /// Who sent it, if anybody did.
     pub origin: TerminateOrigin,
-    /// The message.
+    /// Its fields (RFC 5040 section 4.8).
     pub terminate: Terminate,
 }

@@ -13,7 +13,7 @@ pub struct Usage {
     /// The limit's name in [`ContextLimits`](super::ContextLimits), or in
     /// [`ListenOptions`](crate::verbs::ListenOptions).
     pub name: &'static str,
-    /// Its value.
+    /// The most that may be in use at a time.
     pub limit: usize,
     /// The part that is in use now.
     pub used: usize,

@@ -54,7 +54,7 @@ pub enum WcOpcode {
     CmpSwap,
     /// A swap of ours: the original value is in local memory.
     Swap,
-    /// A local invalidation.
+    /// A local STag was invalidated.
     LocalInvalidate,
     /// A memory window was bound.
     BindWindow,
@@ -66,14 +66,14 @@ pub enum WcOpcode {
     RecvImmediate,
 }
 
-/// One completion.
+/// The result of one work request (`ibv_wc`).
 #[derive(Clone, Copy, Debug)]
 pub struct WorkCompletion {
-    /// That of the request.
+    /// The `wr_id` of the request, as the user chose it.
     pub wr_id: u64,
-    /// Outcome.
+    /// Whether the request succeeded, or why it did not.
     pub status: WcStatus,
-    /// The operation.
+    /// The operation, also of a request that failed. A receive that failed is a [`WcOpcode::Recv`].
     pub opcode: WcOpcode,
     /// Bytes received ([`WcOpcode::Recv`], [`WcOpcode::RecvImmediate`]) or placed in local memory
     /// ([`WcOpcode::Read`] and the atomics).

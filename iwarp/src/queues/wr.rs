@@ -21,7 +21,7 @@ pub const MAX_INLINE: usize = 128;
 pub struct Sge {
     /// Address (with a region's default base: its virtual address).
     pub addr: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u32,
     /// The region's local key.
     pub lkey: u32,
@@ -37,7 +37,7 @@ pub struct RemoteAddr {
 }
 
 bitflags! {
-    /// Flags of a send request.
+    /// How a send request starts, takes its payload and reports its end.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct SendFlags: u8 {
         /// Makes a completion also on success (`sq_sig_all` sets this for every request of a queue pair).
@@ -107,7 +107,7 @@ pub enum SendOp {
     FastRegister(FastRegister),
 }
 
-/// A binding of a memory window.
+/// Which window to bind, to which range of which region, with which rights (`ibv_mw_bind_info`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BindWindow {
     /// The new STag of the window: its index, with a key of the consumer's choice.
@@ -124,31 +124,31 @@ pub struct BindWindow {
     pub zero_based: bool,
 }
 
-/// A fast registration.
+/// Which part of prepared memory becomes valid, under which STag and with which rights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FastRegister {
     /// The new STag of the region: its index, with a key of the consumer's choice.
     pub rkey: u32,
     /// First byte, relative to the start of the prepared memory.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes, at least 1.
     pub length: u64,
-    /// Rights.
+    /// What local requests and peers may do.
     pub access: Access,
     /// The start of the tagged offsets.
     pub base: Base,
 }
 
-/// A request for the send queue.
+/// A request for the send queue (`ibv_send_wr`).
 #[derive(Clone, Debug)]
 pub struct SendRequest {
     /// Returned in the completion.
     pub wr_id: u64,
-    /// The operation.
+    /// What to do, and with which memory of the peer.
     pub op: SendOp,
     /// Local memory, in order; may be empty, for a message of length zero.
     pub sg_list: ArrayVec<Sge, MAX_SGE>,
-    /// Flags.
+    /// [`new`](Self::new) and [`empty`](Self::empty) set [`SendFlags::SIGNALED`].
     pub flags: SendFlags,
 }
 

@@ -92,7 +92,7 @@ impl AtomicOp {
     }
 }
 
-/// An Atomic Request.
+/// The fields of an Atomic Request (RFC 7306 section 5.2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AtomicRequest {
     /// Identifier chosen by the requester; the response repeats it.
@@ -161,7 +161,7 @@ impl AtomicRequest {
     }
 }
 
-/// An Atomic Response.
+/// The fields of an Atomic Response (RFC 7306 section 5.2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AtomicResponse {
     /// The identifier of the request.
@@ -186,7 +186,7 @@ impl AtomicResponse {
         })
     }
 
-    /// The bytes on the wire.
+    /// The payload as on the wire: identifier and original value, big-endian.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[..4].copy_from_slice(&self.id.to_be_bytes());

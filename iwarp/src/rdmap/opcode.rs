@@ -258,7 +258,7 @@ impl Queue {
         }
     }
 
-    /// Its queue number.
+    /// Its number in the QN field of DDP, 0 to 3.
     pub const fn number(self) -> u32 {
         self as u32
     }

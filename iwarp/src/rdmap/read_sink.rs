@@ -24,7 +24,7 @@ pub struct ReadSink {
 pub enum ReadProgress {
     /// More segments follow.
     Partial,
-    /// The Read is complete.
+    /// All bytes of the Read are delivered, and the last segment said so.
     Complete,
 }
 
@@ -39,7 +39,7 @@ impl ReadSink {
         self.stag
     }
 
-    /// Bytes to read.
+    /// Bytes of the whole Read, delivered or not.
     pub const fn size(&self) -> u32 {
         self.size
     }

@@ -14,7 +14,7 @@ use super::{
 /// Options of a new context.
 #[derive(Clone, Debug, Default)]
 pub struct ContextConfig {
-    /// Limits on its objects.
+    /// How many objects it may have, and how large they may be.
     pub limits: ContextLimits,
     /// How memory of the caller is accessed. By default a guard protects against memory that is unmapped too
     /// early.

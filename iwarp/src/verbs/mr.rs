@@ -11,7 +11,8 @@ use super::{ProtectionDomain, QueuePair, Sge, VerbsError};
 /// Options of a registration.
 #[derive(Clone, Copy, Default)]
 pub struct MrOptions<'a> {
-    /// Rights.
+    /// What local requests and peers may do. The rights of peers to write and to do atomics need
+    /// [`Access::LOCAL_WRITE`].
     pub access: Access,
     /// The start of its tagged offsets: its virtual address by default.
     pub base: Base,
@@ -101,7 +102,7 @@ impl MemoryRegion {
         self.registration.base_to()
     }
 
-    /// Bytes.
+    /// Length in bytes, at least 1.
     pub fn len(&self) -> usize {
         self.registration.len()
     }

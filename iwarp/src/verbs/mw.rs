@@ -43,7 +43,7 @@ impl MemoryWindow {
         Ok(Self { window, rkey, _pd: pd.clone() })
     }
 
-    /// Its type.
+    /// The type that it was allocated as.
     pub fn kind(&self) -> WindowKind {
         self.window.kind()
     }

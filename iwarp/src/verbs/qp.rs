@@ -16,9 +16,9 @@ use super::{
 /// The state of a queue pair (`ibv_query_qp`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpAttr {
-    /// Its number.
+    /// Its number, unique in the context and never used again.
     pub qp_num: u32,
-    /// Its state.
+    /// Its state at the time of the call.
     pub state: QpState,
     /// Number of its protection domain.
     pub pd_num: u32,
@@ -26,25 +26,25 @@ pub struct QpAttr {
     pub send_cq: u32,
     /// Number of the completion queue of its receives.
     pub recv_cq: u32,
-    /// Number of its shared receive queue.
+    /// Number of its shared receive queue; `None`: it has a receive queue of its own.
     pub srq: Option<u32>,
-    /// As in [`QpInit`].
+    /// As in [`QpInit::max_send_wr`].
     pub max_send_wr: usize,
-    /// As in [`QpInit`].
+    /// As in [`QpInit::max_recv_wr`].
     pub max_recv_wr: usize,
-    /// As in [`QpInit`].
+    /// As in [`QpInit::max_send_sge`].
     pub max_send_sge: usize,
-    /// As in [`QpInit`].
+    /// As in [`QpInit::max_recv_sge`].
     pub max_recv_sge: usize,
-    /// As in [`QpInit`].
+    /// As in [`QpInit::max_inline`].
     pub max_inline: usize,
-    /// As in [`QpInit`].
+    /// As in [`QpInit::sq_sig_all`].
     pub sq_sig_all: bool,
     /// Reads of ours that may be outstanding, once connected.
     pub ord: Option<u16>,
     /// Reads of the peer that are served at a time, once connected.
     pub ird: Option<u16>,
-    /// The error that ended the stream.
+    /// The error that ended the stream, found here or reported by the peer; `None` if there is none.
     pub error: Option<StreamError>,
     /// Send requests that are posted and not completed.
     pub send_open: usize,

@@ -69,7 +69,7 @@ pub struct ConnInfo {
     pub cwnd: u32,
     /// Slow start threshold, bytes; `u32::MAX` before the first reduction.
     pub ssthresh: u32,
-    /// The state.
+    /// The state of the connection (RFC 9293 section 3.3.2).
     pub state: State,
     /// Segments sent again.
     pub retransmits: u64,

@@ -15,7 +15,7 @@ use crate::verbs::{ConnectionError, TerminateReport, VerbsError};
 use super::CmId;
 use super::shared::CmShared;
 
-/// The kind of an event.
+/// What happened to a connection.
 #[derive(Clone, Debug)]
 pub enum CmEventKind {
     /// A peer requests a connection. `CmEvent::id` is a new identifier of the listener, to
@@ -92,14 +92,14 @@ pub enum CmEventKind {
     StreamWritable,
 }
 
-/// An event and its identifier.
+/// An event of a connection (`rdma_cm_event`).
 #[derive(Clone, Debug)]
 pub struct CmEvent {
-    /// The identifier.
+    /// The identifier of the connection; a new one for the connect request of a listener.
     pub id: CmId,
     /// The listener, if it accepted the connection.
     pub listener: Option<CmId>,
-    /// The kind of the event.
+    /// What happened.
     pub kind: CmEventKind,
 }
 
