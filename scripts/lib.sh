@@ -1,5 +1,5 @@
 # Shared by the scripts: paths, headings, one job at a time in its own
-# process group, and cleanup. Sourced by bash.
+# process group, results, and cleanup. Sourced by bash.
 # shellcheck shell=bash
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -11,8 +11,8 @@ export PATH
 
 # Prefix of the names of all namespaces of this run. `sweep` finds them by it.
 lab=uw$$
-scratch=$(mktemp -d "${TMPDIR:-/tmp}/$lab.XXXXXX")
-export UWARP_LAB=$lab UWARP_SCRATCH=$scratch
+# A folder of this run, made below, where it is sure to be removed.
+scratch=
 job=
 # Scripts that run beside the jobs of this one, and are ended with it.
 background=()
@@ -40,6 +40,34 @@ bounded() {
 	job=
 	[ "$rc" != 124 ] || note "killed at its time limit of $limit s: $*"
 	return "$rc"
+}
+
+# ---- results ----------------------------------------------------------------------
+# A script that counts results adds to these, and its last line is that of `totals`.
+passed=0 failed=0 skipped=0
+# A line for each check.
+times=()
+
+# check NAME COMMAND...: runs the command, half an hour at most, and counts it as passed or failed.
+check() {
+	local name=$1 start=$SECONDS verdict=passed
+	shift
+	heading "$name"
+	if bounded 1800 "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)) verdict=FAILED; fi
+	times+=("$(printf '%-16s %5d s  %s' "$name" $((SECONDS - start)) "$verdict")")
+}
+
+# totals: prints the results, and fails if any failed.
+totals() {
+	echo "$passed passed, $failed failed, $skipped skipped"
+	[ "$failed" = 0 ]
+}
+
+# results FILE: prints the three numbers of the last line of `totals` in the output of a script; zeros if it has none.
+results() {
+	local numbers
+	numbers=$(sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed, \([0-9]*\) skipped$/\1 \2 \3/p' "$1" | tail -n 1) || true
+	echo "${numbers:-0 0 0}"
 }
 
 # Kills the processes in the namespaces of this run and deletes the namespaces.
@@ -100,3 +128,6 @@ cleanup() {
 trap cleanup EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
+
+scratch=$(mktemp -d "${TMPDIR:-/tmp}/$lab.XXXXXX")
+export UWARP_LAB=$lab UWARP_SCRATCH=$scratch
