@@ -9,14 +9,11 @@
 use std::error::Error;
 use std::time::{Duration, Instant};
 
-use dp::link::{LinkConfig, pair};
+use benches::endpoint::checked;
+use benches::two_hosts::{Config, Host, TwoHosts};
+use dp::link::LinkConfig;
 use hdrhistogram::Histogram;
-use iwarp::engine::{Engine, EngineConfig};
-use iwarp::memory::Access;
-use iwarp::verbs::{
-    CmEventKind, CmId, CompletionQueue, ConnParam, Context, ContextConfig, EventChannel, MemoryRegion,
-    ProtectionDomain, QpInit, QueuePair, RemoteAddr, SendFlags, SendOp, SendRequest,
-};
+use iwarp::verbs::{RemoteAddr, SendFlags, SendOp, SendRequest};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -26,25 +23,36 @@ const BULK_DEPTH: usize = 8;
 const PING_BYTES: usize = 64;
 const RUN: Duration = Duration::from_secs(2);
 
+/// Index of the queue pair of the ping-pong. Bulk has those after it.
+const PING: usize = 0;
+
+/// Where the ping-pong receives in each host's memory: after the source and target of all bulk Writes.
+const PING_AT: usize = BULK_BYTES;
+
+/// From where it sends.
+const PONG_AT: usize = PING_AT + PING_BYTES;
+
 fn main() -> Result<()> {
-    let mut hosts = Hosts::new()?;
-    let ping = hosts.connect()?;
-    let alone = hosts.ping_pong(&ping, &mut |_| Ok(()))?;
-    let bulk = (0..BULK).map(|_| hosts.connect()).collect::<Result<Vec<_>>>()?;
-    for (index, pair) in bulk.iter().enumerate() {
-        for _ in 0..BULK_DEPTH {
-            hosts.write_bulk(pair, index)?;
-        }
+    let link = LinkConfig { mtu: 9000, mbufs: 32_768, ..LinkConfig::default() };
+    let bytes = PONG_AT + PING_BYTES;
+    let mut hosts = TwoHosts::new(Config { qps: 1 + BULK, depth: BULK_DEPTH, ..Config::new(link, bytes) })?;
+    hosts.connect(1)?;
+    let alone = ping_pong(&mut hosts, |_| Ok(()))?;
+    hosts.connect(1 + BULK)?;
+    for qp in 1..=BULK {
+        (0..BULK_DEPTH).try_for_each(|_| write_bulk(&hosts, qp))?;
     }
-    let mut done = vec![0_u64; BULK];
-    let beside = hosts.ping_pong(&ping, &mut |hosts| {
-        while let Some(wc) = hosts.bulk_cq.poll_one() {
-            let index = wc.wr_id as usize;
-            done[index] += 1;
-            hosts.write_bulk(&bulk[index], index)?;
+    let mut done = [0_u64; 1 + BULK];
+    let beside = ping_pong(&mut hosts, |hosts| {
+        while let Some(completion) = hosts.a.cq.poll_one() {
+            checked(&completion, "a Write")?;
+            let qp = completion.wr_id as usize;
+            done[qp] += 1;
+            write_bulk(hosts, qp)?;
         }
         Ok(())
     })?;
+    let done = &done[1..];
     let (slowest, fastest) = done.iter().fold((u64::MAX, 0), |(low, high), &n| (low.min(n), high.max(n)));
     let bytes = done.iter().sum::<u64>() * BULK_BYTES as u64;
     println!(
@@ -67,138 +75,48 @@ fn mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-/// Two hosts, polled together.
-struct Hosts {
-    a: Host,
-    b: Host,
-    bulk_cq: CompletionQueue,
-    /// Source and target of all bulk Writes.
-    source: MemoryRegion,
-    target: MemoryRegion,
-    _listener: CmId,
+fn write_bulk(hosts: &TwoHosts, qp: usize) -> Result<()> {
+    let op = SendOp::Write { remote: hosts.b.remote() };
+    let request = SendRequest::new(qp as u64, op, hosts.a.memory.sge(0, BULK_BYTES));
+    Ok(hosts.a.qps[qp].post_send(&request)?)
 }
 
-struct Host {
-    engine: Engine,
-    context: Context,
-    pd: ProtectionDomain,
-    cq: CompletionQueue,
-    channel: EventChannel,
+fn write_ping(from: &Host, to: &Host, mark: u8) -> Result<()> {
+    from.memory.write_at(PONG_AT, &[mark; PING_BYTES])?;
+    let RemoteAddr { addr, rkey } = to.remote();
+    let op = SendOp::Write { remote: RemoteAddr { addr: addr + PING_AT as u64, rkey } };
+    let request = SendRequest::new(PING as u64, op, from.memory.sge(PONG_AT, PING_BYTES));
+    Ok(from.qps[PING].post_send(&request.flags(SendFlags::INLINE))?)
 }
 
-/// Both ends of a connection.
-struct Pair {
-    a: QueuePair,
-    b: QueuePair,
-    _ids: [CmId; 2],
-}
-
-impl Hosts {
-    fn new() -> Result<Self> {
-        let (port_a, port_b) = pair(&LinkConfig { mtu: 9000, mbufs: 32_768, ..LinkConfig::default() });
-        let (a, b) = (Host::new(port_a, "10.0.0.1/24")?, Host::new(port_b, "10.0.0.2/24")?);
-        let listener = b.context.create_id(&b.channel);
-        listener.listen(7471, 128, Duration::from_secs(10))?;
-        Ok(Self {
-            bulk_cq: a.context.create_cq(BULK * BULK_DEPTH, None)?,
-            source: a.pd.reg_mr(BULK_BYTES, Access::LOCAL_WRITE)?,
-            target: b.pd.reg_mr(BULK_BYTES, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?,
-            a,
-            b,
-            _listener: listener,
-        })
-    }
-
-    fn poll(&mut self) {
-        self.a.engine.poll();
-        self.b.engine.poll();
-    }
-
-    fn connect(&mut self) -> Result<Pair> {
-        let init = QpInit { send_cq: &self.bulk_cq, ..QpInit::new(&self.a.cq) };
-        let (qp_a, qp_b) = (self.a.pd.create_qp(&init)?, self.b.pd.create_qp(&QpInit::new(&self.b.cq))?);
-        let id = self.a.context.create_id(&self.a.channel);
-        id.connect(&qp_a, "10.0.0.2:7471".parse()?, &ConnParam::default())?;
-        let deadline = Instant::now() + Duration::from_secs(10);
-        let mut accepted = None;
-        while Instant::now() < deadline {
-            self.poll();
-            if let Some(event) = self.b.channel.poll()
-                && matches!(event.kind, CmEventKind::ConnectRequest { .. })
-            {
-                event.id.accept(&qp_b, &ConnParam::default())?;
-                accepted = Some(event.id);
+/// Full round trips, nanoseconds. Calls `between` between the polls.
+fn ping_pong(
+    hosts: &mut TwoHosts,
+    mut between: impl FnMut(&TwoHosts) -> Result<()>,
+) -> Result<Histogram<u64>> {
+    let last = PING_AT + PING_BYTES - 1;
+    let mut histogram = Histogram::new(3)?;
+    hosts.start_clock();
+    let end = Instant::now() + RUN;
+    // The byte at which the last ping-pong ended.
+    let mut mark = hosts.a.memory.load_u8(last)?;
+    while Instant::now() < end {
+        mark = mark.wrapping_add(1);
+        let start = Instant::now();
+        write_ping(&hosts.a, &hosts.b, mark)?;
+        let mut answered = false;
+        while hosts.a.memory.load_u8(last)? != mark {
+            hosts.poll_by_clock();
+            between(hosts)?;
+            if !answered && hosts.b.memory.load_u8(last)? == mark {
+                answered = true;
+                write_ping(&hosts.b, &hosts.a, mark)?;
             }
-            if self
-                .a
-                .channel
-                .poll()
-                .is_some_and(|event| matches!(event.kind, CmEventKind::Established { .. }))
-            {
-                let accepted = accepted.ok_or("established without a request")?;
-                return Ok(Pair { a: qp_a, b: qp_b, _ids: [id, accepted] });
+            if start.elapsed() > Duration::from_secs(10) {
+                return Err("no answer within ten seconds".into());
             }
         }
-        Err("not connected within ten seconds".into())
+        histogram.record(start.elapsed().as_nanos() as u64)?;
     }
-
-    fn write_bulk(&self, pair: &Pair, index: usize) -> Result<()> {
-        let remote = RemoteAddr { addr: self.target.addr(), rkey: self.target.rkey() };
-        let request =
-            SendRequest::new(index as u64, SendOp::Write { remote }, self.source.sge(0, BULK_BYTES));
-        Ok(pair.a.post_send(&request)?)
-    }
-
-    /// Full round trips, nanoseconds. Calls `between` between the polls.
-    fn ping_pong(
-        &mut self,
-        ping: &Pair,
-        between: &mut dyn FnMut(&mut Self) -> Result<()>,
-    ) -> Result<Histogram<u64>> {
-        let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-        let (at_a, at_b) =
-            (self.a.pd.reg_mr(2 * PING_BYTES, rights)?, self.b.pd.reg_mr(2 * PING_BYTES, rights)?);
-        let write = |qp: &QueuePair, from: &MemoryRegion, to: &MemoryRegion, mark: u8| -> Result<()> {
-            from.write_at(PING_BYTES, &[mark; PING_BYTES])?;
-            let remote = RemoteAddr { addr: to.addr(), rkey: to.rkey() };
-            let request = SendRequest::new(0, SendOp::Write { remote }, from.sge(PING_BYTES, PING_BYTES));
-            Ok(qp.post_send(&request.flags(SendFlags::INLINE))?)
-        };
-        let mut histogram = Histogram::new(3)?;
-        let end = Instant::now() + RUN;
-        let mut mark = 0_u8;
-        while Instant::now() < end {
-            mark = mark.wrapping_add(1);
-            let start = Instant::now();
-            write(&ping.a, &at_a, &at_b, mark)?;
-            let mut answered = false;
-            while at_a.load_u8(PING_BYTES - 1)? != mark {
-                self.poll();
-                between(self)?;
-                if !answered && at_b.load_u8(PING_BYTES - 1)? == mark {
-                    answered = true;
-                    write(&ping.b, &at_b, &at_a, mark)?;
-                }
-                if start.elapsed() > Duration::from_secs(10) {
-                    return Err("no answer within ten seconds".into());
-                }
-            }
-            histogram.record(start.elapsed().as_nanos() as u64)?;
-        }
-        Ok(histogram)
-    }
-}
-
-impl Host {
-    fn new(port: Box<dyn dp::Port>, address: &str) -> Result<Self> {
-        let context = Context::new(ContextConfig::default())?;
-        let config = EngineConfig::new(&*port, &[address])?;
-        Ok(Self {
-            engine: Engine::new(&context, port, config)?,
-            pd: context.alloc_pd()?,
-            cq: context.create_cq(1024, None)?,
-            channel: context.create_event_channel()?,
-            context,
-        })
-    }
+    Ok(histogram)
 }

@@ -3,14 +3,14 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use benches::two_hosts::{DEPTH, TwoHosts};
+use benches::two_hosts::{Config, TwoHosts};
 use criterion::Criterion;
 use dp::link::LinkConfig;
 use iwarp::verbs::{SendFlags, SendOp, SendRequest, WcStatus};
 
 const BYTES: usize = 64;
 
-/// Requests posted before the engines are polled.
+/// Requests posted before the engines are polled: no more than the send queue has room for.
 const BATCH: u64 = 64;
 
 /// The call that is timed.
@@ -21,7 +21,8 @@ enum Timed {
 }
 
 pub(crate) fn all(criterion: &mut Criterion) {
-    let mut hosts = TwoHosts::connect(&LinkConfig::default(), BYTES, false).expect("two hosts");
+    let mut hosts = TwoHosts::new(Config::new(LinkConfig::default(), BYTES)).expect("two hosts");
+    hosts.connect(1).expect("a connection");
     hosts.a.memory.write_at(0, &[0x5a; BYTES]).expect("inside");
     let op = SendOp::Write { remote: hosts.b.remote() };
     let write = SendRequest::new(1, op, hosts.a.memory.sge(0, BYTES));
@@ -44,18 +45,16 @@ pub(crate) fn all(criterion: &mut Criterion) {
 
 /// Posts `count` requests and polls their completions. Returns the time of one of the two.
 fn batches(hosts: &mut TwoHosts, request: &SendRequest, count: u64, timed: Timed) -> Duration {
-    const { assert!(BATCH <= DEPTH as u64) };
+    let qp = hosts.a.qps[0].clone();
     let (mut time, mut left) = (Duration::ZERO, count);
     while left > 0 {
         let batch = left.min(BATCH);
         let posting = Instant::now();
         for _ in 0..batch {
-            hosts.a.qp.post_send(black_box(request)).expect("room in the queue");
+            qp.post_send(black_box(request)).expect("room in the queue");
         }
         let posted = posting.elapsed();
-        let now_us = hosts.tick();
-        hosts.a.poll_at(now_us);
-        hosts.b.poll_at(now_us);
+        hosts.poll();
         let polling = Instant::now();
         for _ in 0..batch {
             // A Write is complete when TCP has accepted it, and TCP has space for a whole batch.

@@ -11,8 +11,7 @@ use benches::errors::Error;
 
 use crate::pair::alternate::{Comparison, Rate, alternate, timed};
 use crate::pair::copy_crc::CopyCrc;
-use crate::pair::host::Hosts;
-use crate::pair::one_core::{MESSAGE_BYTES, traffic, virtual_wire};
+use crate::pair::one_core::{LOAD, MESSAGE_BYTES, virtual_wire};
 use crate::pair::traffic::Traffic;
 
 /// Share of the loop's gain that is the baseline.
@@ -77,12 +76,12 @@ fn gain([first, second, both]: [Rate; 3]) -> f64 {
 /// # Errors
 /// Errors of the engines; [`Error::Validation`].
 pub(crate) fn measure(cpus: [usize; 2], time: Duration) -> Result<Comparison, Error> {
-    let hosts = Hosts::new()?;
+    let first = Traffic::new(virtual_wire(), 1, LOAD)?;
+    let second = first.on_another_wire()?;
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
         let mut cores = Vec::new();
-        for (number, cpu) in (0..).zip(cpus) {
-            let traffic = traffic(&hosts, number, virtual_wire())?;
+        for (traffic, cpu) in [first, second].into_iter().zip(cpus) {
             let ((jobs, to_do), (to_tell, done)) = (channel(), channel());
             threads.push(scope.spawn(move || work(cpu, traffic, &to_do, &to_tell)));
             cores.push(Core { jobs, done });

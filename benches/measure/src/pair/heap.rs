@@ -1,21 +1,12 @@
 //! The system's allocator with counters of live allocations, by owner and by size.
 //!
-//! Allocations and deallocations count for the owner whose [`owned`] runs. Freeing an object for another
+//! Allocations and deallocations count for the [`Owner`] whose work runs. Freeing an object for another
 //! owner than it was allocated for would falsify the counters; no code here does that.
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-/// The owner of memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(usize)]
-pub(crate) enum Owner {
-    /// This program itself.
-    Program,
-    Client,
-    Server,
-}
+use benches::two_hosts::Owner;
 
 const OWNERS: usize = 3;
 
@@ -25,22 +16,11 @@ const STEP: usize = 8;
 /// Number of size classes. The last one has all larger sizes.
 const CLASSES: usize = 8192;
 
-thread_local!(static OWNER: Cell<Owner> = const { Cell::new(Owner::Program) });
-
 /// Live bytes by owner.
 static BYTES: [AtomicI64; OWNERS] = [const { AtomicI64::new(0) }; OWNERS];
 
 /// Live allocations by owner and class.
 static COUNTS: [[AtomicI64; CLASSES]; OWNERS] = [const { [const { AtomicI64::new(0) }; CLASSES] }; OWNERS];
-
-/// Runs `act`. Its allocations count for `owner`.
-#[inline]
-pub(crate) fn owned<T>(owner: Owner, act: impl FnOnce() -> T) -> T {
-    let before = OWNER.replace(owner);
-    let result = act();
-    OWNER.set(before);
-    result
-}
 
 /// A snapshot of the live allocations.
 #[derive(Clone, Debug)]
@@ -73,7 +53,7 @@ impl Census {
 }
 
 fn count(bytes: usize, sign: i64) {
-    let owner = OWNER.get() as usize;
+    let owner = Owner::current() as usize;
     BYTES[owner].fetch_add(sign * bytes as i64, Ordering::Relaxed);
     COUNTS[owner][bytes.div_ceil(STEP).min(CLASSES - 1)].fetch_add(sign, Ordering::Relaxed);
 }
@@ -130,13 +110,13 @@ mod tests {
         // No other test has an owner of this kind on this thread. Other threads are not distinguished, so the
         // sizes are unusual.
         let before = Census::take(Owner::Client);
-        let boxes = owned(Owner::Client, || [vec![0_u8; 12_345], vec![1_u8; 12_345]]);
+        let boxes = Owner::Client.run(|| [vec![0_u8; 12_345], vec![1_u8; 12_345]]);
         let after = Census::take(Owner::Client);
         let of_size = |growth: Vec<(Option<usize>, i64)>| {
             growth.into_iter().find(|&(size, _)| size == Some(12_352)).map_or(0, |(_, count)| count)
         };
         assert_eq!(of_size(after.growth(&before)), 2);
-        owned(Owner::Client, || drop(boxes));
+        Owner::Client.run(|| drop(boxes));
         assert_eq!(of_size(Census::take(Owner::Client).growth(&before)), 0);
     }
 }

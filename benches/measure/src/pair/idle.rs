@@ -5,14 +5,12 @@
 //! are subtracted: their memory is found by connecting some queue pairs with deep queues and as many with
 //! short ones.
 
-use std::time::Duration;
-
 use benches::errors::Error;
+use benches::two_hosts::{Config, Owner, TwoHosts};
 use dp::link::LinkConfig;
 
 use crate::pair::alternate::Comparison;
-use crate::pair::heap::{Census, Owner};
-use crate::pair::host::{Hosts, Lane, LaneConfig};
+use crate::pair::heap::Census;
 
 /// Goal for an idle queue pair, bytes.
 const GOAL_BYTES: f64 = 4096.0;
@@ -24,8 +22,8 @@ const DEPTH: usize = 16;
 const SHORT: usize = 2;
 const DEEP: usize = 66;
 
-/// Long enough for the last acknowledgement to be sent.
-const REST: Duration = Duration::from_millis(60);
+/// Virtual time in which the last acknowledgement is sent, microseconds.
+const REST_US: u64 = 60_000;
 
 /// Numbers of open queue pairs.
 #[derive(Clone, Copy, Debug)]
@@ -51,23 +49,26 @@ struct Idle {
     work_queues: f64,
 }
 
-fn lane(qps: usize, depth: usize) -> Result<Lane, Error> {
-    Hosts::new()?.lane(0, LaneConfig { link: LinkConfig::default(), qps, depth, bytes: 4096 })
+fn hosts(qps: usize, depth: usize) -> Result<TwoHosts, Error> {
+    TwoHosts::new(Config { qps, depth, ..Config::new(LinkConfig::default(), 4096) })
 }
 
 /// Connects until there are `to` queue pairs, and waits until they are idle. Returns the live allocations of
 /// each owner.
-fn grow(lane: &mut Lane, to: usize) -> Result<[Census; 2], Error> {
-    lane.connect(to)?;
-    lane.rest(REST)?;
+fn grow(hosts: &mut TwoHosts, to: usize) -> Result<[Census; 2], Error> {
+    hosts.connect(to)?;
+    let end = hosts.now_us() + REST_US;
+    while hosts.now_us() < end {
+        hosts.poll();
+    }
     Ok([Owner::Client, Owner::Server].map(Census::take))
 }
 
 /// Memory of one more queue pair of `depth`, by owner, from the second half of `sample`.
 fn sampled(depth: usize, sample: usize) -> Result<[f64; 2], Error> {
-    let mut lane = lane(2 * sample, depth)?;
-    let before = grow(&mut lane, sample)?;
-    let after = grow(&mut lane, 2 * sample)?;
+    let mut hosts = hosts(2 * sample, depth)?;
+    let before = grow(&mut hosts, sample)?;
+    let after = grow(&mut hosts, 2 * sample)?;
     Ok([0, 1].map(|end| (after[end].bytes - before[end].bytes) as f64 / sample as f64))
 }
 
@@ -75,9 +76,9 @@ fn sampled(depth: usize, sample: usize) -> Result<[f64; 2], Error> {
 /// Errors of the engines.
 pub(crate) fn measure(counts: &Counts, detail: bool) -> Result<Comparison, Error> {
     let (short, deep) = (sampled(SHORT, counts.sample)?, sampled(DEEP, counts.sample)?);
-    let mut lane = lane(counts.many, DEPTH)?;
-    let before = grow(&mut lane, counts.few)?;
-    let after = grow(&mut lane, counts.many)?;
+    let mut hosts = hosts(counts.many, DEPTH)?;
+    let before = grow(&mut hosts, counts.few)?;
+    let after = grow(&mut hosts, counts.many)?;
     let more = (counts.many - counts.few) as f64;
     let ends = [Owner::Client, Owner::Server].map(|owner| {
         let end = owner as usize - Owner::Client as usize;

@@ -4,7 +4,7 @@
 //! | file | what |
 //! |---|---|
 //! | `alternate.rs` | two rates measured alternately, and the result |
-//! | `host.rs`, `traffic.rs` | two engines on a wire in memory, queue pairs between them, Writes on these |
+//! | `traffic.rs` | Writes on queue pairs between two engines on a wire in memory |
 //! | `one_core.rs`, `qps.rs`, `cores.rs`, `idle.rs`, `vs_smoltcp.rs` | the comparisons |
 //! | `copy_crc.rs` | a loop that copies and sums: the baseline of `one_core` and `cores_2` |
 //! | `smoltcp_sockets/` | smoltcp's own TCP sockets under MPA: the baseline of `vs_smoltcp` |
@@ -17,7 +17,6 @@ mod alternate;
 mod copy_crc;
 mod cores;
 mod heap;
-mod host;
 mod idle;
 mod one_core;
 mod pattern;
@@ -33,6 +32,9 @@ use benches::errors::Error;
 use clap::{Args, ValueEnum};
 
 use alternate::Comparison;
+
+/// Time limit of everything that is not measured.
+const TIME_LIMIT: Duration = Duration::from_secs(20);
 
 /// One comparison that needs no device; prints `{"id":...,"ours":...,"theirs":...,"unit":...}`
 #[derive(Args, Debug)]

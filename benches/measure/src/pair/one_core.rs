@@ -7,7 +7,6 @@ use dp::link::{LinkConfig, LinkTso};
 
 use crate::pair::alternate::{Comparison, alternate, timed};
 use crate::pair::copy_crc::CopyCrc;
-use crate::pair::host::{Hosts, LaneConfig};
 use crate::pair::traffic::{Load, Traffic};
 
 /// Bytes of a Write.
@@ -27,21 +26,10 @@ pub(crate) fn virtual_wire() -> LinkConfig {
 /// 1 MiB Writes on one queue pair, four under way.
 pub(crate) const LOAD: Load = Load { bytes: MESSAGE_BYTES, depth: 4, active: 1, redraw: None, seed: 1 };
 
-/// A lane of `hosts` with that load.
-///
-/// # Errors
-/// [`Error::Verbs`], [`Error::Connect`].
-pub(crate) fn traffic(hosts: &Hosts, number: u8, link: LinkConfig) -> Result<Traffic, Error> {
-    let bytes = Traffic::region_bytes(&LOAD);
-    let mut lane = hosts.lane(number, LaneConfig { link, qps: 1, depth: 16, bytes })?;
-    lane.connect(1)?;
-    Ok(Traffic::new(lane, LOAD))
-}
-
 /// # Errors
 /// Errors of the engines; [`Error::Validation`].
 pub(crate) fn measure(time: Duration) -> Result<Comparison, Error> {
-    let mut ours = traffic(&Hosts::new()?, 0, virtual_wire())?;
+    let mut ours = Traffic::new(virtual_wire(), 1, LOAD)?;
     let mut copy = CopyCrc::new(MESSAGE_BYTES);
     let sides: [&mut dyn FnMut(Duration) -> _; 2] =
         [&mut |slice| ours.run(slice), &mut |slice| timed(slice, || Ok(copy.message()))];

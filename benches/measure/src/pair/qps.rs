@@ -9,7 +9,6 @@ use std::time::Duration;
 use benches::errors::Error;
 
 use crate::pair::alternate::{Comparison, alternate};
-use crate::pair::host::{Hosts, LaneConfig};
 use crate::pair::one_core::virtual_wire;
 use crate::pair::traffic::{Load, Traffic};
 
@@ -19,19 +18,12 @@ const ACTIVE: usize = 64;
 const LOAD: Load =
     Load { bytes: 64 << 10, depth: 4, active: ACTIVE, redraw: Some(Duration::from_millis(10)), seed: 64 };
 
-fn traffic(open: usize) -> Result<Traffic, Error> {
-    let bytes = Traffic::region_bytes(&LOAD);
-    let config = LaneConfig { link: virtual_wire(), qps: open, depth: 16, bytes };
-    let mut lane = Hosts::new()?.lane(0, config)?;
-    lane.connect(open)?;
-    Ok(Traffic::new(lane, LOAD))
-}
-
 /// Measures with `open` queue pairs, against 64. `detail`: prints the engines' counters on standard error.
 ///
 /// # Errors
 /// Errors of the engines; [`Error::Validation`].
 pub(crate) fn measure(open: usize, time: Duration, detail: bool) -> Result<Comparison, Error> {
+    let traffic = |open| Traffic::new(virtual_wire(), open, LOAD);
     let (mut many, mut few) = (traffic(open)?, traffic(ACTIVE)?);
     let [many_rate, few_rate] = alternate(time, [&mut |slice| many.run(slice), &mut |slice| few.run(slice)])?;
     if detail {

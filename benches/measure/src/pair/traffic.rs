@@ -1,14 +1,20 @@
-//! Writes of one size on the active queue pairs of a lane, each with a few in flight, and their check.
+//! Writes of one size on the active queue pairs of two hosts, each with a few in flight, and their check.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use benches::endpoint::checked;
 use benches::errors::Error;
+use benches::two_hosts::{Config, TwoHosts};
+use dp::link::LinkConfig;
 use iwarp::engine::EngineCounters;
 use iwarp::verbs::{RemoteAddr, SendOp, SendRequest, WorkCompletion};
 
+use crate::pair::TIME_LIMIT;
 use crate::pair::alternate::{Rate, timed};
-use crate::pair::host::Lane;
 use crate::pair::pattern::{self, SplitMix};
+
+/// Requests of each work queue.
+const DEPTH: usize = 16;
 
 /// Most completions polled at a time.
 const BATCH: usize = 64;
@@ -31,12 +37,12 @@ pub(crate) struct Load {
     pub(crate) seed: u64,
 }
 
-/// A load on a lane.
+/// A load on two hosts: A writes to B.
 ///
 /// Each index among the active ones has its own part of the regions, whichever queue pair uses it. So the
 /// same memory is read and written however many queue pairs are open.
 pub(crate) struct Traffic {
-    lane: Lane,
+    hosts: TwoHosts,
     load: Load,
     dice: SplitMix,
     /// All queue pairs, the active ones first.
@@ -48,33 +54,40 @@ pub(crate) struct Traffic {
     /// Bytes of all Writes so far.
     posted_bytes: u64,
     drawn_us: u64,
-    /// When the lane's time stopped.
-    stopped_us: u64,
     batch: Vec<WorkCompletion>,
 }
 
 impl Traffic {
-    /// Bytes that `load` needs of each region.
-    pub(crate) fn region_bytes(load: &Load) -> usize {
-        load.bytes * load.active
+    /// The load on a wire with `qps` queue pairs.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`], [`Error::Connect`].
+    pub(crate) fn new(link: LinkConfig, qps: usize, load: Load) -> Result<Self, Error> {
+        let config = Config { qps, depth: DEPTH, ..Config::new(link, load.bytes * load.active) };
+        Self::between(TwoHosts::new(config)?, qps, load)
     }
 
-    /// The load on a connected lane with regions of at least [`region_bytes`](Self::region_bytes).
-    pub(crate) fn new(lane: Lane, load: Load) -> Self {
-        let qps = lane.qps.len();
-        let drawn_us = lane.now_us();
-        Self {
+    /// The same load on another wire between the same hosts.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`], [`Error::Connect`].
+    pub(crate) fn on_another_wire(&self) -> Result<Self, Error> {
+        Self::between(self.hosts.another_wire()?, self.open.len(), self.load)
+    }
+
+    fn between(mut hosts: TwoHosts, qps: usize, load: Load) -> Result<Self, Error> {
+        hosts.connect(qps)?;
+        Ok(Self {
             load,
             dice: SplitMix::new(load.seed),
             order: (0..qps as u32).collect(),
             place: vec![None; qps],
             open: vec![0; qps],
             posted_bytes: 0,
-            drawn_us,
-            stopped_us: drawn_us,
+            drawn_us: hosts.now_us(),
             batch: vec![WorkCompletion::default(); BATCH],
-            lane,
-        }
+            hosts,
+        })
     }
 
     /// Draws the active queue pairs.
@@ -100,10 +113,10 @@ impl Traffic {
         let Some(place) = self.place[qp] else { return Ok(()) };
         let at = place as usize * self.load.bytes;
         while (self.open[qp] as usize) < self.load.depth {
-            let remote =
-                RemoteAddr { addr: self.lane.target.addr() + at as u64, rkey: self.lane.target.rkey() };
-            let local = self.lane.source.sge(at, self.load.bytes);
-            self.lane.qps[qp].post_send(&SendRequest::new(qp as u64, SendOp::Write { remote }, local))?;
+            let TwoHosts { a, b, .. } = &self.hosts;
+            let remote = RemoteAddr { addr: b.memory.addr() + at as u64, rkey: b.memory.rkey() };
+            let local = a.memory.sge(at, self.load.bytes);
+            a.qps[qp].post_send(&SendRequest::new(qp as u64, SendOp::Write { remote }, local))?;
             self.open[qp] += 1;
             self.posted_bytes += self.load.bytes as u64;
         }
@@ -114,13 +127,14 @@ impl Traffic {
     fn reap(&mut self) -> Result<(), Error> {
         let mut batch = std::mem::take(&mut self.batch);
         loop {
-            let completions = self.lane.completions(&mut batch)?;
-            for completion in completions {
+            let count = self.hosts.a.cq.poll(&mut batch);
+            for completion in &batch[..count] {
+                checked(completion, "Write")?;
                 let qp = completion.wr_id as usize;
                 self.open[qp] -= 1;
                 self.post(qp)?;
             }
-            if completions.len() < BATCH {
+            if count < BATCH {
                 break;
             }
         }
@@ -130,18 +144,18 @@ impl Traffic {
 
     /// Polls the engines a few times and handles completions. Returns the bytes that were placed.
     fn step(&mut self) -> Result<u64, Error> {
-        let before = self.lane.placed_bytes();
+        let before = self.placed_bytes();
         for _ in 0..POLLS {
             if let Some(redraw) = self.load.redraw
-                && self.lane.now_us() - self.drawn_us >= redraw.as_micros() as u64
+                && self.hosts.now_us() - self.drawn_us >= redraw.as_micros() as u64
             {
-                self.drawn_us = self.lane.now_us();
+                self.drawn_us = self.hosts.now_us();
                 self.draw()?;
             }
-            self.lane.poll();
+            self.hosts.poll_by_clock();
             self.reap()?;
         }
-        Ok(self.lane.placed_bytes() - before)
+        Ok(self.placed_bytes() - before)
     }
 
     /// Continues for a time slice. Returns the bytes placed meanwhile.
@@ -149,18 +163,21 @@ impl Traffic {
     /// # Errors
     /// [`Error::Verbs`], [`Error::Completion`].
     pub(crate) fn run(&mut self, slice: Duration) -> Result<Rate, Error> {
-        self.lane.resume(self.stopped_us);
+        self.hosts.start_clock();
         if self.place.iter().all(Option::is_none) {
             self.draw()?;
         }
-        let rate = timed(slice, || self.step())?;
-        self.stopped_us = self.lane.now_us();
-        Ok(rate)
+        timed(slice, || self.step())
     }
 
     /// The counters of both engines.
     pub(crate) fn counters(&self) -> [EngineCounters; 2] {
-        self.lane.counters()
+        [&self.hosts.a, &self.hosts.b].map(|host| host.engine.counters())
+    }
+
+    /// Bytes placed into B's memory so far.
+    fn placed_bytes(&self) -> u64 {
+        self.hosts.b.engine.counters().rx_placed_bytes
     }
 
     /// The separate check: lets all Writes finish, then checks every byte of a Write of new bytes on each
@@ -169,20 +186,20 @@ impl Traffic {
     /// # Errors
     /// [`Error::Validation`], [`Error::Silent`], [`Error::Verbs`], [`Error::Completion`].
     pub(crate) fn validate(mut self, draws: u64) -> Result<(), Error> {
-        self.lane.resume(self.stopped_us);
+        self.hosts.start_clock();
         let depth = std::mem::replace(&mut self.load.depth, 0);
         for draw in 0..draws {
             self.settle()?;
-            let expected = pattern::bytes(self.load.seed + draw, self.lane.source.len());
-            self.lane.source.write_at(0, &expected)?;
-            self.lane.target.write_at(0, &vec![0; expected.len()])?;
+            let expected = pattern::bytes(self.load.seed + draw, self.hosts.a.memory.len());
+            self.hosts.a.memory.write_at(0, &expected)?;
+            self.hosts.b.memory.write_at(0, &vec![0; expected.len()])?;
             self.load.depth = 1;
             self.draw()?;
             self.load.depth = 0;
             self.settle()?;
             let whole = self.load.bytes * self.load.active.min(self.order.len());
             let mut got = vec![0; whole];
-            self.lane.target.read_at(0, &mut got)?;
+            self.hosts.b.memory.read_at(0, &mut got)?;
             if let Some(at) = pattern::difference(&expected[..whole], &got) {
                 return Err(Error::Validation(format!("byte {at} of {whole} differs from the byte sent")));
             }
@@ -193,15 +210,14 @@ impl Traffic {
 
     /// Waits until nothing is in flight and everything is placed.
     fn settle(&mut self) -> Result<(), Error> {
-        let start = std::time::Instant::now();
-        while self.open.iter().any(|&open| open > 0) {
-            self.lane.poll();
+        let start = Instant::now();
+        while self.open.iter().any(|&open| open > 0) || self.placed_bytes() != self.posted_bytes {
+            self.hosts.poll_by_clock();
             self.reap()?;
-            if start.elapsed() > crate::pair::host::TIME_LIMIT {
-                return Err(Error::Silent { doing: "finishing", after: crate::pair::host::TIME_LIMIT });
+            if start.elapsed() > TIME_LIMIT {
+                return Err(Error::Silent { doing: "finishing", after: TIME_LIMIT });
             }
         }
-        let posted = self.posted_bytes;
-        self.lane.until("finishing", |lane| Ok(lane.placed_bytes() == posted))
+        Ok(())
     }
 }

@@ -7,9 +7,9 @@ use benches::errors::Error;
 use dp::link::LinkConfig;
 
 use crate::pair::alternate::{Comparison, alternate};
-use crate::pair::host::Hosts;
-use crate::pair::one_core::{MESSAGE_BYTES, traffic};
+use crate::pair::one_core::{LOAD, MESSAGE_BYTES};
 use crate::pair::smoltcp_sockets::Smoltcp;
+use crate::pair::traffic::Traffic;
 
 /// A wire without offloads.
 fn plain_wire() -> LinkConfig {
@@ -19,7 +19,7 @@ fn plain_wire() -> LinkConfig {
 /// # Errors
 /// Errors of either stack; [`Error::Validation`].
 pub(crate) fn measure(time: Duration) -> Result<Comparison, Error> {
-    let mut ours = traffic(&Hosts::new()?, 0, plain_wire())?;
+    let mut ours = Traffic::new(plain_wire(), 1, LOAD)?;
     let mut theirs = Smoltcp::connect(&plain_wire(), MESSAGE_BYTES)?;
     let [rate, stock_rate] = alternate(time, [&mut |slice| ours.run(slice), &mut |slice| theirs.run(slice)])?;
     ours.validate(2)?;

@@ -1,9 +1,9 @@
 //! FPDUs between two engines. The instructions of each end are counted separately.
 
 use benches::endpoint::checked;
-use benches::two_hosts::{DEPTH, Host, TwoHosts};
+use benches::two_hosts::{Config, TwoHosts};
 use dp::link::{LinkConfig, LinkTso};
-use iwarp::verbs::{MemoryRegion, RecvRequest, SendOp, SendRequest};
+use iwarp::verbs::{MemoryRegion, QueuePair, RecvRequest, SendOp, SendRequest};
 
 use crate::Result;
 use crate::counted::Side;
@@ -80,6 +80,8 @@ impl Role {
 /// A running load: host A posts the messages.
 struct Stream {
     hosts: TwoHosts,
+    /// Queue pairs of A and B.
+    qps: [QueuePair; 2],
     load: Load,
     open: usize,
     completed: u64,
@@ -89,11 +91,15 @@ struct Stream {
 
 impl Stream {
     fn new(load: Load) -> Result<Self> {
-        let hosts = TwoHosts::connect(&load.wire.config(), load.bytes, load.markers)?;
+        let config = Config { markers: load.markers, ..Config::new(load.wire.config(), load.bytes) };
+        let (depth, mut hosts) = (config.depth, TwoHosts::new(config)?);
+        hosts.connect(1)?;
+        let qps = [&hosts.a, &hosts.b].map(|host| host.qps[0].clone());
+        let stream = Self { hosts, qps, load, open: 0, completed: 0, arrived: 0 };
         if load.op == Op::Send {
-            (0..DEPTH).try_for_each(|_| post_receive(&hosts.b, load.bytes))?;
+            (0..depth).try_for_each(|_| stream.post_receive())?;
         }
-        Ok(Self { hosts, load, open: 0, completed: 0, arrived: 0 })
+        Ok(stream)
     }
 
     /// Polls both ends until this many requests have completed in all. Passes the work of each to `count`.
@@ -131,7 +137,7 @@ impl Stream {
             Op::Send => SendOp::Send,
             Op::Read => SendOp::Read { remote: b.remote() },
         };
-        a.qp.post_send(&SendRequest::new(0, op, a.memory.sge(0, self.load.bytes)))?;
+        self.qps[0].post_send(&SendRequest::new(0, op, a.memory.sge(0, self.load.bytes)))?;
         self.open += 1;
         Ok(())
     }
@@ -150,14 +156,18 @@ impl Stream {
 
     /// The work of B in one poll.
     fn respond(&mut self, now_us: u64) -> Result<()> {
-        let b = &mut self.hosts.b;
-        b.poll_at(now_us);
-        while let Some(completion) = b.cq.poll_one() {
+        self.hosts.b.poll_at(now_us);
+        while let Some(completion) = self.hosts.b.cq.poll_one() {
             checked(&completion, "a receive")?;
             self.arrived += 1;
-            post_receive(b, self.load.bytes)?;
+            self.post_receive()?;
         }
         Ok(())
+    }
+
+    fn post_receive(&self) -> Result<()> {
+        let local = self.hosts.b.memory.sge(0, self.load.bytes);
+        Ok(self.qps[1].post_recv(&RecvRequest::new(0, local))?)
     }
 
     /// Completes everything in flight, then checks every byte.
@@ -196,10 +206,6 @@ impl Stream {
             Op::Write | Op::Send => [a.tx_fpdus, b.rx_fpdus],
         }
     }
-}
-
-fn post_receive(host: &Host, bytes: usize) -> Result<()> {
-    Ok(host.qp.post_recv(&RecvRequest::new(0, host.memory.sge(0, bytes)))?)
 }
 
 /// Runs `load`. Returns the FPDUs sent and received while instructions were counted.

@@ -24,8 +24,7 @@ use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetAddress, IpAddress, IpCidr};
 
 use crate::pair::alternate::{Rate, timed};
-use crate::pair::host::TIME_LIMIT;
-use crate::pair::pattern;
+use crate::pair::{TIME_LIMIT, pattern};
 use testing::port_device::PortDevice;
 
 use fpdu::{Receiver, Sender};
