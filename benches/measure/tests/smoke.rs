@@ -22,7 +22,8 @@ fn main() -> ExitCode {
     let mut suite = Suite::new("smoke", &needs);
     suite.add("a_row_is_measured_and_written", a_row_is_measured_and_written);
     suite.add("a_row_that_cannot_be_measured_fails_the_run", a_row_that_cannot_be_measured_fails_the_run);
-    suite.run()
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if suite.run(&arguments) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn compare(row: &str, json: &Path) -> Run {
