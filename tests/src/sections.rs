@@ -4,6 +4,8 @@
 //! as tested if a section tests its package with the feature on.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::PathBuf;
 
 use serde::Deserialize;
 
@@ -47,6 +49,7 @@ struct Package {
 struct Target {
     name: String,
     kind: Vec<String>,
+    src_path: PathBuf,
     test: bool,
     doctest: bool,
     #[serde(default, rename = "required-features")]
@@ -59,6 +62,15 @@ struct Dependency {
     kind: Option<String>,
     features: Vec<String>,
     uses_default_features: bool,
+}
+
+impl Target {
+    /// Whether its root file has neither tests nor modules that may have some.
+    fn has_no_tests(&self) -> Result<bool, String> {
+        let text = fs::read_to_string(&self.src_path)
+            .map_err(|error| format!("{}: {error}", self.src_path.display()))?;
+        Ok(!text.lines().any(|line| line.contains("#[test]") || line.starts_with("mod ")))
+    }
 }
 
 /// One `cargo test`.
@@ -167,7 +179,7 @@ impl Command {
 /// `scripts/test --list`. `names` returns whether a package's own tests run an example.
 ///
 /// # Errors
-/// A command that cannot be parsed.
+/// A command that cannot be parsed, or a root file that cannot be read.
 pub fn unrun(
     metadata: &Metadata,
     sections: &str,
@@ -187,6 +199,7 @@ pub fn unrun(
             let kind = target.kind.first().map_or("", String::as_str);
             let run = of_package().any(|(command, on)| command.runs(target) && has_features(on))
                 || kind == "custom-build"
+                || (kind == "bin" && !target.test && target.has_no_tests()?)
                 || (kind == "example" && names(name, &target.name));
             if !run {
                 found.push(format!("{name} {kind} {}", target.name));
@@ -214,12 +227,7 @@ mod tests {
 
     fn metadata() -> Metadata {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let run = Run::new(std::path::PathBuf::from(cargo)).args([
-            "metadata",
-            "--no-deps",
-            "--format-version",
-            "1",
-        ]);
+        let run = Run::new(PathBuf::from(cargo)).args(["metadata", "--no-deps", "--format-version", "1"]);
         let said = run.arg("--manifest-path").arg(root().join("Cargo.toml")).check(TEN_SECONDS).unwrap();
         let json = said.lines().find(|line| line.starts_with('{')).expect("an object");
         serde_json::from_str(json).unwrap()
@@ -232,7 +240,7 @@ mod tests {
     /// Whether a test of the package has the example's name in quotes, as a test that runs it does.
     fn is_run_by_a_test(package: &str, example: &str) -> bool {
         let path = root().join(package).join("tests/examples.rs");
-        std::fs::read_to_string(path).is_ok_and(|text| text.contains(&format!("run(\"{example}\")")))
+        fs::read_to_string(path).is_ok_and(|text| text.contains(&format!("run(\"{example}\")")))
     }
 
     fn found(sections: &str) -> BTreeSet<String> {
@@ -251,7 +259,7 @@ mod tests {
 
     /// The suites of the test target `devices`: a file or a folder for each.
     fn suites() -> BTreeSet<String> {
-        let files = std::fs::read_dir(root().join("tests/tests/devices")).unwrap();
+        let files = fs::read_dir(root().join("tests/tests/devices")).unwrap();
         let names = files.map(|file| file.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned());
         names.filter(|name| name != "main").collect()
     }
@@ -283,6 +291,22 @@ mod tests {
         assert!(missed("workspace").contains(&"dp test vhost_frames".to_owned()));
         assert!(missed("workspace").contains(&"fuzz test replay".to_owned()));
         assert!(missed("core").contains(&"iwarp test examples".to_owned()));
+    }
+
+    #[test]
+    fn a_program_that_may_have_tests_needs_a_test_program() {
+        let target = |path: &str| Target {
+            name: "it".into(),
+            kind: vec!["bin".into()],
+            src_path: root().join(path),
+            test: false,
+            doctest: false,
+            required_features: Vec::new(),
+        };
+        assert_eq!(target("benches/src/main.rs").has_no_tests(), Ok(true));
+        assert_eq!(target("tests/src/bin/bad-write.rs").has_no_tests(), Ok(false), "it has a test");
+        assert_eq!(target("tests/src/bin/verbs-scenes/main.rs").has_no_tests(), Ok(false), "it has modules");
+        assert!(target("no/such/file.rs").has_no_tests().is_err());
     }
 
     #[test]

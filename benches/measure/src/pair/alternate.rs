@@ -8,6 +8,9 @@ use serde::Serialize;
 /// Length of a slice: longer than either side takes to start, far shorter than a run.
 const SLICE: Duration = Duration::from_millis(50);
 
+/// Time limit of everything that is not measured.
+pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(20);
+
 /// The result of a comparison. The ratio is `ours / theirs`; for bytes of memory, smaller is better.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Comparison {

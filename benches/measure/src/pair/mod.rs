@@ -33,9 +33,6 @@ use clap::{Args, ValueEnum};
 
 use alternate::Comparison;
 
-/// Time limit of everything that is not measured.
-const TIME_LIMIT: Duration = Duration::from_secs(20);
-
 /// One comparison that needs no device; prints `{"id":...,"ours":...,"theirs":...,"unit":...}`
 #[derive(Args, Debug)]
 pub(crate) struct PairOptions {

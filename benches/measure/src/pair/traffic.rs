@@ -9,8 +9,7 @@ use dp::link::LinkConfig;
 use iwarp::engine::EngineCounters;
 use iwarp::verbs::{RemoteAddr, SendOp, SendRequest, WorkCompletion};
 
-use crate::pair::TIME_LIMIT;
-use crate::pair::alternate::{Rate, timed};
+use crate::pair::alternate::{Rate, TIME_LIMIT, timed};
 use crate::pair::pattern::{self, SplitMix};
 
 /// Requests of each work queue.

@@ -23,8 +23,8 @@ use smoltcp::socket::tcp::{CongestionControl, Socket, SocketBuffer};
 use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetAddress, IpAddress, IpCidr};
 
-use crate::pair::alternate::{Rate, timed};
-use crate::pair::{TIME_LIMIT, pattern};
+use crate::pair::alternate::{Rate, TIME_LIMIT, timed};
+use crate::pair::pattern;
 use testing::port_device::PortDevice;
 
 use fpdu::{Receiver, Sender};
