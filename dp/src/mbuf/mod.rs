@@ -286,13 +286,13 @@ impl Mbuf {
         each!(&mut self.raw, chain => chain.set_rx_checksum(state));
     }
 
-    /// What the port that sends this frame is asked to do; nothing by default.
+    /// The offloads asked of the port that sends this frame; none by default.
     #[inline]
     pub fn tx_offload(&self) -> TxOffload {
         each!(&self.raw, chain => chain.tx_offload())
     }
 
-    /// Replaces what the port that sends this frame is asked to do.
+    /// Replaces the offloads asked of the port that sends this frame.
     #[inline]
     pub fn set_tx_offload(&mut self, offload: TxOffload) {
         each!(&mut self.raw, chain => chain.set_tx_offload(offload));

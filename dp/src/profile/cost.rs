@@ -74,7 +74,7 @@ impl Layer {
     }
 }
 
-/// What was spent in a layer from [`start`](super::start) to [`stop`](super::stop).
+/// The cost of a layer from [`start`](super::start) to [`stop`](super::stop).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     /// Cycles of [`Clock::cycles`](crate::Clock::cycles), without those of inner scopes.

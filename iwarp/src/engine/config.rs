@@ -16,7 +16,7 @@ const REQUEST_RECORDS: usize = 16_384;
 /// down for a moment; a longer time reports a lost peer later.
 const POINT_TO_POINT_LINK_TIMEOUT: tcp_lite::Duration = tcp_lite::Duration::from_millis(500);
 
-/// What an engine is made with. [`EngineConfig::new`] has the defaults for a port.
+/// The parameters of a new engine. [`EngineConfig::new`] has the defaults for a port.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
     /// Whether this end asks for CRCs on all its connections.

@@ -5,9 +5,9 @@ use tcp_lite::StackCounters;
 /// Counters of an engine. They are never reset.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EngineCounters {
-    /// What the port has counted ([`Port::counters`](dp::Port::counters)).
+    /// The counters of the port ([`Port::counters`](dp::Port::counters)).
     pub port: dp::PortCounters,
-    /// What the TCP stack has counted ([`Stack::counters`](tcp_lite::Stack::counters)).
+    /// The counters of the TCP stack ([`Stack::counters`](tcp_lite::Stack::counters)).
     pub stack: StackCounters,
     /// FPDUs received that passed all checks of MPA.
     pub rx_fpdus: u64,

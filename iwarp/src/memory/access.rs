@@ -67,7 +67,7 @@ pub struct RegisterOptions {
     /// RFC 5041 sections 8.2 and 8.3 (DDP-211, DDP-220): the consumer associates the STag with a domain or a
     /// stream.
     pub stream: Option<StreamId>,
-    /// What local requests and peers may do. The rights of peers to write and to do atomics need
+    /// The rights of local requests and of peers. The rights of peers to write and to do atomics need
     /// [`Access::LOCAL_WRITE`].
     pub access: Access,
     /// Where tagged offsets start.

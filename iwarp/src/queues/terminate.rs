@@ -2,7 +2,7 @@
 
 use crate::rdmap::Terminate;
 
-/// Who sent a Terminate, if anybody did.
+/// The end that sent a Terminate, if one was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TerminateOrigin {
     /// The peer sent it.
@@ -19,7 +19,7 @@ pub enum TerminateOrigin {
 /// read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TerminateReport {
-    /// Who sent it, if anybody did.
+    /// The end that sent it, if it was sent.
     pub origin: TerminateOrigin,
     /// Its fields (RFC 5040 section 4.8).
     pub terminate: Terminate,

@@ -133,7 +133,7 @@ pub struct FastRegister {
     pub offset: u64,
     /// Length in bytes, at least 1.
     pub length: u64,
-    /// What local requests and peers may do.
+    /// The rights of local requests and of peers.
     pub access: Access,
     /// The start of the tagged offsets.
     pub base: Base,
@@ -144,7 +144,7 @@ pub struct FastRegister {
 pub struct SendRequest {
     /// Returned in the completion.
     pub wr_id: u64,
-    /// What to do, and with which memory of the peer.
+    /// The operation, with the peer's memory that it uses.
     pub op: SendOp,
     /// Local memory, in order; may be empty, for a message of length zero.
     pub sg_list: ArrayVec<Sge, MAX_SGE>,

@@ -11,7 +11,7 @@ use super::{ProtectionDomain, QueuePair, Sge, VerbsError};
 /// Options of a registration.
 #[derive(Clone, Copy, Default)]
 pub struct MrOptions<'a> {
-    /// What local requests and peers may do. The rights of peers to write and to do atomics need
+    /// The rights of local requests and of peers. The rights of peers to write and to do atomics need
     /// [`Access::LOCAL_WRITE`].
     pub access: Access,
     /// The start of its tagged offsets: its virtual address by default.

@@ -15,7 +15,7 @@ use crate::verbs::{ConnectionError, TerminateReport, VerbsError};
 use super::CmId;
 use super::shared::CmShared;
 
-/// What happened to a connection.
+/// The kind of an event, with its details.
 #[derive(Clone, Debug)]
 pub enum CmEventKind {
     /// A peer requests a connection. `CmEvent::id` is a new identifier of the listener, to
@@ -99,7 +99,7 @@ pub struct CmEvent {
     pub id: CmId,
     /// The listener, if it accepted the connection.
     pub listener: Option<CmId>,
-    /// What happened.
+    /// The kind of the event, with its details.
     pub kind: CmEventKind,
 }
 
