@@ -123,6 +123,19 @@ impl Siw {
         self.run(ASK_TIMEOUT, ["dmesg"]).check(ASK_TIMEOUT)
     }
 
+    /// Whether the machine runs a command in time.
+    pub fn answers(&self) -> bool {
+        self.run(ASK_TIMEOUT, ["true"]).check(ASK_TIMEOUT).is_ok()
+    }
+
+    /// The machine's console, which needs no answer of the machine: a kernel that hangs reports that there.
+    ///
+    /// # Errors
+    /// If `siw-peer` does not know the machine.
+    pub fn console(&self) -> Result<String> {
+        self.peer().args(["log", &self.name]).check(ASK_TIMEOUT)
+    }
+
     /// Stops the whole machine: it neither answers nor closes anything.
     ///
     /// # Errors

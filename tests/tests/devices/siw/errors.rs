@@ -45,6 +45,26 @@ pub(crate) fn add(suite: &mut Suite, shared: &Shared) {
             result
         });
     }
+    let shared = shared.clone();
+    suite.add("error_machine_hangs", move || machine_hangs(&shared));
+}
+
+/// A test whose machine no longer answers fails with the console in its error, and the next test has
+/// another machine.
+fn machine_hangs(shared: &Shared) -> Result<()> {
+    let hang = |rig: &Rig| {
+        rig.siw.freeze()?;
+        Err::<(), _>(lab_error!("the test has failed"))
+    };
+    let error = shared.with(1500, &[], hang).err().map(|error| error.to_string()).unwrap_or_default();
+    ensure!(
+        error.starts_with("the test has failed") && error.contains("siw-peer: ready"),
+        "the console is missing in: {error}"
+    );
+    shared.with(1500, &[], |rig| {
+        ensure!(rig.siw.answers(), "the new machine does not answer");
+        Ok(())
+    })
 }
 
 /// Expects that it ends by itself, in time, with an error whose line contains one of these words.

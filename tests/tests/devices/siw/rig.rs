@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use tests::iwperf::Net;
 use tests::lab::{Namespace, Process, Result, Siw, SiwConfig, Wire, programs, veth};
+use tests::lab_error;
 
 /// Our address.
 pub(crate) const OURS: &str = "10.77.0.1";
@@ -97,8 +98,17 @@ impl Shared {
             *slot = Some(Rig::new(config)?);
         }
         let Some(rig) = slot.as_ref() else { unreachable!("made above") };
-        let _capture = rig.capture()?;
-        test(rig)
+        let capture = rig.capture()?;
+        let result = test(rig);
+        drop(capture);
+        let Err(error) = result else { return result };
+        if rig.siw.answers() {
+            return Err(error);
+        }
+        // A machine that hangs fails this test alone: the next one boots another.
+        let console = rig.siw.console().unwrap_or_else(|error| error.to_string());
+        drop(slot.take());
+        Err(lab_error!("{error}\n---- siw's machine does not answer any more; its console:\n{console}"))
     }
 
     /// Stops the machine: the next test boots a new one.
