@@ -70,6 +70,45 @@ impl Test {
     }
 }
 
+/// A test with its addresses, MTU and options.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// The name of the test in its suite.
+    pub name: String,
+    /// The test.
+    pub test: Test,
+    /// The server's address with its prefix length.
+    pub server_ip: String,
+    /// The client's address with its prefix length.
+    pub client_ip: String,
+    /// MTU, bytes.
+    pub mtu: u16,
+    /// Options of both ends.
+    pub options: &'static [&'static str],
+}
+
+/// Every test over both families, with both MTUs, with and without markers. `net` tells the networks of
+/// suites apart: 10.`net`.0.0/24 and fd`net`::/64.
+pub fn cases(net: u8) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (family, prefix, length) in [("ipv4", format!("10.{net}.0."), 24), ("ipv6", format!("fd{net}::"), 64)]
+    {
+        for mtu in [1500, 9000] {
+            for (framing, options) in [("plain", &[][..]), ("markers", &["--markers"][..])] {
+                cases.extend(Test::ALL.map(|test| Case {
+                    name: format!("{}_{family}_mtu{mtu}_{framing}", test.name()),
+                    test,
+                    server_ip: format!("{prefix}1/{length}"),
+                    client_ip: format!("{prefix}2/{length}"),
+                    mtu,
+                    options,
+                }));
+            }
+        }
+    }
+    cases
+}
+
 /// The network options of a command line.
 #[derive(Clone, Debug)]
 pub struct Net {

@@ -1,7 +1,7 @@
 //! `iwperf` between two processes in two network namespaces, over a veth pair and `net_af_packet`: every
 //! test, both MTUs, both families, with and without markers, with every byte checked at its target.
 
-use tests::iwperf::{Net, Test, client, conclude, serve};
+use tests::iwperf::{Case, Net, cases, client, conclude, serve};
 use tests::lab::{Namespace, Need, Result, Scratch, Suite, Wire, veth};
 
 /// Runs the suite; returns whether it passed.
@@ -10,23 +10,14 @@ pub(crate) fn run_suite(arguments: &[String]) -> bool {
         "af_packet",
         &[Need::Dpdk, Need::Program("ip"), Need::Program("ethtool"), Need::Namespaces],
     );
-    for (family, addresses) in
-        [("ipv4", ["10.61.0.1/24", "10.61.0.2/24"]), ("ipv6", ["fd61::1/64", "fd61::2/64"])]
-    {
-        for mtu in [1500, 9000] {
-            for (framing, options) in [("plain", &[][..]), ("markers", &["--markers"][..])] {
-                for test in Test::ALL {
-                    suite.add(format!("{}_{family}_mtu{mtu}_{framing}", test.name()), move || {
-                        run(test, addresses, mtu, options)
-                    });
-                }
-            }
-        }
+    for case in cases(61) {
+        suite.add(case.name.clone(), move || run(&case));
     }
     suite.run(arguments)
 }
 
-fn run(test: Test, [server_ip, client_ip]: [&str; 2], mtu: u16, options: &[&str]) -> Result<()> {
+fn run(case: &Case) -> Result<()> {
+    let Case { test, ref server_ip, ref client_ip, mtu, options, .. } = *case;
     let scratch = Scratch::new()?;
     let json = scratch.file("result.json");
     let (left, right) = (Namespace::new()?, Namespace::new()?);

@@ -5,24 +5,14 @@
 use std::time::{Duration, Instant};
 
 use tests::ensure;
-use tests::iwperf::{Net, START_TIMEOUT, Test, client, conclude, iwperf, serve_vhost};
+use tests::iwperf::{Case, Net, START_TIMEOUT, Test, cases, client, conclude, iwperf, serve_vhost};
 use tests::lab::{Need, Process, Result, Scratch, Suite};
 
 /// Runs the suite; returns whether it passed.
 pub(crate) fn run_suite(arguments: &[String]) -> bool {
     let mut suite = Suite::new("vhost", &[Need::Dpdk]);
-    for (family, addresses) in
-        [("ipv4", ["10.60.0.1/24", "10.60.0.2/24"]), ("ipv6", ["fd60::1/64", "fd60::2/64"])]
-    {
-        for mtu in [1500, 9000] {
-            for (framing, options) in [("plain", &[][..]), ("markers", &["--markers"][..])] {
-                for test in Test::ALL {
-                    suite.add(format!("{}_{family}_mtu{mtu}_{framing}", test.name()), move || {
-                        run(test, addresses, mtu, options)
-                    });
-                }
-            }
-        }
+    for case in cases(60) {
+        suite.add(case.name.clone(), move || run(&case));
     }
     for end in [End::Vhost, End::VirtioUser] {
         for test in [Test::WriteBw, Test::ReadBw, Test::WriteLat] {
@@ -97,7 +87,8 @@ fn stopped(test: Test, end: End) -> Result<()> {
     Ok(())
 }
 
-fn run(test: Test, [server_ip, client_ip]: [&str; 2], mtu: u16, options: &[&str]) -> Result<()> {
+fn run(case: &Case) -> Result<()> {
+    let Case { test, ref server_ip, ref client_ip, mtu, options, .. } = *case;
     let scratch = Scratch::new()?;
     let (socket, json) = (scratch.file("vhost.sock"), scratch.file("result.json"));
     let server = serve_vhost(&socket, server_ip, mtu, ["server", "--validate"].iter().chain(options))?;
