@@ -183,6 +183,7 @@ impl Stack {
     /// Runs the timers that are due, and the slow path.
     pub fn poll(&mut self, now: Instant) {
         self.advance(now);
+        self.arm_timers();
         let now = self.now;
         while let Some(slot) = self.connections.wheel.expired(now) {
             let unanswered = self.with(now, slot, |tcb, ctx| tcb.on_timer(ctx));
@@ -235,7 +236,9 @@ impl Stack {
     /// rather than in a queue behind their first copies.
     pub fn transmit(&mut self, now: Instant, out: &mut Burst) -> bool {
         self.advance(now);
-        self.fill(self.now, out)
+        let more = self.fill(self.now, out);
+        self.arm_timers();
+        more
     }
 
     /// When [`poll`](Self::poll) or [`transmit`](Self::transmit) has something to do next; `None` if
@@ -252,6 +255,7 @@ impl Stack {
     /// As [`next_deadline`](Self::next_deadline), for [`poll`](Self::poll) alone: for use while the port
     /// takes nothing and [`transmit`](Self::transmit) is not called.
     pub fn next_timer(&mut self, now: Instant) -> Option<Instant> {
+        self.arm_timers();
         if self.slow_path.is_dirty() {
             return Some(now);
         }
@@ -521,8 +525,26 @@ impl Stack {
         }
     }
 
-    /// As [`settle`](Self::settle), without the ready queue.
+    /// As [`settle`](Self::settle), without the ready queue. Most calls leave a connection in ESTABLISHED, where
+    /// nothing follows but its timer. That is set once after all calls of a turn, by [`arm_timers`](Self::arm_timers).
     fn settle_timer(&mut self, slot: u32) {
+        let Some(conn) = self.connections.get(slot) else { return };
+        if conn.tcb.state() == State::Established && !conn.half_open {
+            self.connections.arm_later(slot);
+        } else {
+            self.arm(slot);
+        }
+    }
+
+    /// Sets the timers that calls have left as they were. All that looks at timers or sets the time calls it first.
+    fn arm_timers(&mut self) {
+        while let Some(slot) = self.connections.next_unarmed() {
+            self.arm(slot);
+        }
+    }
+
+    /// Sets the timer of a connection, and ends what its state ends.
+    fn arm(&mut self, slot: u32) {
         let Some((id, conn)) = self.connections.get_mut(slot) else { return };
         conn.tcb.arm(self.now, &self.config.tcp, &self.segments);
         let droppable = conn.tcb.is_droppable();

@@ -42,6 +42,8 @@ enum Queue {
 struct ConnSlot {
     generation: u32,
     queue: Queue,
+    /// In `Connections::unarmed`.
+    unarmed: bool,
     conn: Option<Conn>,
 }
 
@@ -103,6 +105,8 @@ pub(crate) struct Connections {
     pub(crate) wheel: TimerWheel,
     ready: VecDeque<u32>,
     waiting: Vec<u32>,
+    /// Slots whose timers have to be set to what is outstanding or queued now.
+    unarmed: Vec<u32>,
     /// Connections in TIME-WAIT, oldest first. Entries of connections that are gone stay until they are
     /// skipped or purged.
     time_waits: VecDeque<ConnId>,
@@ -119,6 +123,7 @@ impl Connections {
             wheel: TimerWheel::new(),
             ready: VecDeque::new(),
             waiting: Vec::new(),
+            unarmed: Vec::new(),
             time_waits: VecDeque::new(),
         }
     }
@@ -138,11 +143,12 @@ impl Connections {
                 return None;
             }
             self.free.push(self.slots.len() as u32);
-            self.slots.push(ConnSlot { generation: 0, queue: Queue::None, conn: None });
+            self.slots.push(ConnSlot { generation: 0, queue: Queue::None, unarmed: false, conn: None });
             let count = self.slots.len();
             self.wheel.grow(count);
             self.ready.reserve(count - self.ready.len());
             self.waiting.reserve(count - self.waiting.len());
+            self.unarmed.reserve(count - self.unarmed.len());
             self.free.reserve(count);
             // Twice the slots, since it has stale entries: see `enter_time_wait`.
             self.time_waits.reserve(2 * count - self.time_waits.len());
@@ -301,6 +307,21 @@ impl Connections {
         }
     }
 
+    /// The timer of a slot has to be set before time passes.
+    pub(crate) fn arm_later(&mut self, slot: u32) {
+        let place = &mut self.slots[slot as usize];
+        if !std::mem::replace(&mut place.unarmed, true) {
+            self.unarmed.push(slot);
+        }
+    }
+
+    /// Takes a slot whose timer has to be set.
+    pub(crate) fn next_unarmed(&mut self) -> Option<u32> {
+        let slot = self.unarmed.pop()?;
+        self.slots[slot as usize].unarmed = false;
+        Some(slot)
+    }
+
     /// Slots, table, queues and timers agree.
     pub(super) fn check(&self) -> Check {
         let occupied = self.occupied().count();
@@ -316,11 +337,15 @@ impl Connections {
         let fit = self.ready.iter().all(|slot| is(slot, Queue::Ready))
             && self.waiting.iter().all(|slot| is(slot, Queue::Waiting));
         ensure!(fit, "a slot in another queue than it says");
+        let marked = self.slots.iter().filter(|slot| slot.unarmed).count();
+        let fit = self.unarmed.iter().all(|slot| self.slots[*slot as usize].unarmed);
+        ensure!(fit && marked == self.unarmed.len(), "{marked} slots are marked as unarmed");
         for (slot, conn) in self.occupied() {
             ensure!(self.find(&conn.tuple) == Some(slot), "slot {slot} is not found");
             let deadline = conn.tcb.deadline().map(|at| u64::try_from(at.total_micros()).unwrap_or(0));
             let set = self.wheel.deadline_us(slot);
-            ensure!(set == deadline, "the timer of slot {slot} is at {set:?}, not {deadline:?}");
+            let unarmed = self.slots[slot as usize].unarmed;
+            ensure!(unarmed || set == deadline, "the timer of slot {slot} is at {set:?}, not {deadline:?}");
             let state = conn.tcb.state();
             ensure!(!conn.half_open || state == State::SynReceived, "half-open in {state:?}");
             ensure!(conn.in_time_wait == (state == State::TimeWait), "slot {slot} in {state:?}");
