@@ -45,7 +45,8 @@ pub(super) struct Core {
     deadlines: BTreeSet<(Instant, u32)>,
     /// Second attempts to begin once all events of TCP are handled.
     retries: Vec<Retry>,
-    rx: Burst,
+    /// Received frames; `None` while they are handed to TCP.
+    rx: Option<Box<Burst>>,
     /// Frames that TCP has handed out and the port has not taken yet.
     tx: Burst,
     /// Since when the port has taken no frame, and when to try again.
@@ -84,7 +85,7 @@ impl Core {
             listeners: Vec::new(),
             listener_changes_reported: 0,
         };
-        let (rx, tx) = (Burst::new(), Burst::new());
+        let (rx, tx) = (Some(Box::default()), Burst::new());
         Self {
             io,
             carrier: Carrier::new(&*port),

@@ -230,12 +230,12 @@ impl Stack {
             if transmission.segments < wanted {
                 return Served::NoMbuf;
             }
+            if !conn.tcb.wants_transmit() {
+                return Served::Idle;
+            }
             left = left.saturating_sub(wanted);
         }
-        match self.connections.get(slot) {
-            Some(conn) if conn.tcb.wants_transmit() => Served::More,
-            _ => Served::Idle,
-        }
+        Served::More
     }
 }
 

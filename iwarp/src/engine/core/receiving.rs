@@ -24,13 +24,14 @@ impl Core {
     pub(super) fn receive(&mut self, guard: &EpochGuard) -> bool {
         let now_us = self.io.now_us();
         let mut busy = false;
+        // Only its place moves: a burst by value is half a kilobyte. It is here in each poll.
+        let mut burst = self.rx.take().unwrap_or_default();
         for _ in 0..MAX_BURSTS {
-            let count = profile::within(Layer::PortRx, || self.port.rx_burst(now_us, &mut self.rx));
+            let count = profile::within(Layer::PortRx, || self.port.rx_burst(now_us, &mut burst));
             if count == 0 {
                 break;
             }
             busy = true;
-            let mut burst = std::mem::take(&mut self.rx);
             let ahead = (self.connection_count >= PREFETCH_MIN_CONNECTIONS)
                 .then(|| profile::within(Layer::TcpIn, || self.io.tcp.look_ahead(&burst)));
             let (frames_there, mut fetched) = (burst.len(), 0);
@@ -45,11 +46,11 @@ impl Core {
                 });
             }
             drop(frames);
-            self.rx = burst;
             if count < SHORT_BURST {
                 break;
             }
         }
+        self.rx = Some(burst);
         busy
     }
 

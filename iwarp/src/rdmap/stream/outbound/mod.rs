@@ -159,6 +159,9 @@ impl Outbound {
             if self.terminated {
                 return Ok(SendOutcome::Terminated);
             }
+            if !self.may_continue(&cx) {
+                return Ok(SendOutcome::Idle);
+            }
         }
         Ok(SendOutcome::More)
     }
@@ -169,11 +172,17 @@ impl Outbound {
             if !self.write_fpdu(cx, segment)? {
                 break;
             }
-            if self.terminated {
+            if self.terminated || !self.may_continue(cx) {
                 break;
             }
         }
         Ok(())
+    }
+
+    /// Whether [`prepare`](Self::prepare) may find a message. It costs more to find none than this does.
+    #[inline]
+    fn may_continue(&self, cx: &SendContext<'_>) -> bool {
+        !self.is_idle() || cx.common.qp.has_sends()
     }
 
     /// Makes sure that there is a current message; `false`: nothing can be sent now.
