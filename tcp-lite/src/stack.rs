@@ -10,6 +10,7 @@ mod connections;
 mod errors;
 mod gro;
 mod parts;
+mod prediction;
 mod receive;
 mod segment;
 #[cfg(test)]

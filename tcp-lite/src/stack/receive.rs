@@ -59,6 +59,9 @@ impl Stack {
     pub(super) fn receive(&mut self, now: Instant, frames: &mut Peekable<impl Iterator<Item = Mbuf>>) {
         let Some(mut frame) = frames.next() else { return };
         self.counters.rx_frames += 1;
+        if let Some(predicted) = self.predict(&frame, frames.peek()) {
+            return self.predicted_arrives(now, predicted, frame);
+        }
         let mut copy = [0; HEAD_BYTES];
         let head = if frame.segment_count() == 1 || frame.head().len() >= HEAD_BYTES {
             frame.head()

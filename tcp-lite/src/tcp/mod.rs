@@ -68,7 +68,7 @@ mod slabs;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use connection::{Holdings, Tcb, Transmission, Verdict};
+pub(crate) use connection::{Holdings, PredictedSegment, Tcb, Transmission, Verdict};
 pub(crate) use ctx::{Ctx, EVENTS_PER_CONNECTION};
 pub use info::{ConnInfo, SendError, State};
 pub(crate) use open_params::OpenParams;

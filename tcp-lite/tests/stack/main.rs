@@ -14,6 +14,7 @@ mod icmp;
 mod in_order;
 mod limits;
 mod neighbors;
+mod prediction;
 mod relay;
 mod streams;
 mod time_wait;

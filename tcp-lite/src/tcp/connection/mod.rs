@@ -7,7 +7,7 @@
 //! | what | where | RFC 9293 |
 //! |---|---|---|
 //! | OPEN, and the states before ESTABLISHED | `open.rs` | sections 3.5, 3.10.1, 3.10.7.3 |
-//! | a segment arrives | `input.rs` | section 3.10.7.4 |
+//! | a segment arrives | `input.rs`, `predicted.rs` | section 3.10.7.4 |
 //! | a segment is made | `output.rs` | sections 3.4, 3.7 |
 //! | SEND, RECEIVE, STATUS | this file | sections 3.10.2, 3.10.3, 3.10.6 |
 //! | CLOSE, ABORT, and the end | `close.rs` | sections 3.6, 3.10.4, 3.10.5 |
@@ -23,12 +23,14 @@ mod close;
 mod input;
 mod open;
 mod output;
+mod predicted;
 mod time_wait;
 mod timer;
 
 pub(crate) use check::Holdings;
 pub(crate) use input::Verdict;
 pub(crate) use output::Transmission;
+pub(crate) use predicted::PredictedSegment;
 
 use std::net::SocketAddr;
 use std::ops::Range;

@@ -224,6 +224,47 @@ impl ReceiveHalf {
         }
     }
 
+    /// Whether a segment with this sequence number, payload and timestamp is next in order, new, and within the
+    /// window, and has nothing to do with marks or a FIN.
+    #[inline]
+    pub(super) fn predicts(&self, seq: TcpSeqNumber, bytes: usize, timestamp: u32) -> bool {
+        self.is_next(seq)
+            && !self.agreed.ecn
+            && self.fin.is_none()
+            && self.timestamps.is_newest(timestamp)
+            && self.nxt + bytes as u64 <= self.edge
+    }
+
+    /// Takes the timestamp of a segment that it [`predicts`](Self::predicts).
+    #[inline]
+    pub(super) fn learn_next_timestamp(&mut self, ctx: &Ctx<'_>, timestamp: u32) {
+        if self.nxt <= self.acks.last_ack_sent() {
+            self.timestamps.set(ctx, timestamp);
+        }
+    }
+
+    /// Hands up the payload of a segment that it [`predicts`](Self::predicts), and decides when to acknowledge.
+    /// The event queue has room.
+    #[inline]
+    pub(super) fn on_next_payload(&mut self, ctx: &mut Ctx<'_>, payload: Mbuf) {
+        let (start, bytes) = (self.nxt, payload.len());
+        self.nxt += bytes as u64;
+        ctx.received(offset_of(start), payload, offset_of(self.nxt));
+        self.acks.count(1, bytes);
+        self.acknowledge_in_time(ctx);
+    }
+
+    /// Acknowledges now, if enough was received, or after the delay.
+    #[inline]
+    fn acknowledge_in_time(&mut self, ctx: &Ctx<'_>) {
+        // Two full segments may have been coalesced to one. Full is the MSS less the options.
+        if self.acks.is_enough(payload_of(self.mss, self.agreed.option_bytes())) {
+            self.acks.send_now();
+        } else {
+            self.acks.delay(ctx.now + ctx.config.delayed_ack);
+        }
+    }
+
     /// Processes the payload of an acceptable segment at `pos`, which came in `segments` segments: hands
     /// up the new bytes, takes the FIN when the frontier reaches it, and decides when to acknowledge.
     pub(super) fn on_payload(
@@ -240,14 +281,12 @@ impl ReceiveHalf {
             if arrival.advanced {
                 self.acks.count(segments, bytes);
             }
-            // Two full segments may have been coalesced to one. Full is the MSS less the options.
-            let full = payload_of(self.mss, self.agreed.option_bytes());
             if arrival.refused {
                 refused = true;
-            } else if arrival.ack_now || self.acks.is_enough(full) {
+            } else if arrival.ack_now {
                 self.acks.send_now();
             } else {
-                self.acks.delay(ctx.now + ctx.config.delayed_ack);
+                self.acknowledge_in_time(ctx);
             }
         }
         if fin {

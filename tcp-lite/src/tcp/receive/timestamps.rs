@@ -33,19 +33,23 @@ impl PeerTimestamps {
     pub(super) fn learn(&mut self, ctx: &Ctx<'_>, header: &TcpHeader, pos: i64, last_ack_sent: u64) {
         if let Some((value, _)) = header.options.timestamps
             && pos <= last_ack_sent as i64
-            && (value.wrapping_sub(self.recent) as i32 >= 0 || self.is_outdated(ctx))
+            && (self.is_newest(value) || self.is_outdated(ctx))
         {
             self.set(ctx, value);
         }
+    }
+
+    /// Whether `value` is not older than TS.Recent.
+    #[inline]
+    pub(super) fn is_newest(&self, value: u32) -> bool {
+        value.wrapping_sub(self.recent) as i32 >= 0
     }
 
     /// PAWS (RFC 7323 section 5.2). A segment without timestamps passes, as in most stacks.
     #[inline]
     pub(super) fn is_old(&self, ctx: &Ctx<'_>, header: &TcpHeader) -> bool {
         let Some((value, _)) = header.options.timestamps else { return false };
-        !header.flags.contains(Flags::RST)
-            && (value.wrapping_sub(self.recent) as i32) < 0
-            && !self.is_outdated(ctx)
+        !header.flags.contains(Flags::RST) && !self.is_newest(value) && !self.is_outdated(ctx)
     }
 
     fn is_outdated(&self, ctx: &Ctx<'_>) -> bool {

@@ -127,6 +127,11 @@ impl SendHalf {
         };
         let bytes = u64::from(window) << self.agreed.window_scale.unwrap_or(0);
         let window_moved = self.window.update(pos, ack, prior.una, bytes);
+        // With nothing in flight, an acknowledgement of nothing new says no more than its window.
+        if ack == prior.una && prior.outstanding == 0 && sack.is_empty() {
+            self.on_window(ctx);
+            return false;
+        }
         let mut sample = AckSample::new(self.retransmit_filter(ctx, echo));
         let mut mtu_probe_answered = false;
         if self.agreed.sack && !sack.is_empty() {
@@ -150,13 +155,19 @@ impl SendHalf {
         if fin_acked {
             self.fin = Fin::Acked;
         }
+        self.on_window(ctx);
+        fin_acked
+    }
+
+    /// The peer's window, or the room in the queue, may have changed.
+    #[inline]
+    fn on_window(&mut self, ctx: &mut Ctx<'_>) {
         if self.is_blocked_by_window(ctx) {
             // The peer is alive, but its window is too small: that is not a lack of progress (RFC 9293
             // section 3.8.6.1).
             self.timers.restart_user_timeout(ctx.now);
         }
         self.raise_writable(ctx);
-        fin_acked
     }
 
     /// Marks the segments in SACK blocks. A first block below the acknowledgement, or inside the second

@@ -305,6 +305,13 @@ impl SendHalf {
         ack <= self.queue.nxt() as i64 && ack >= oldest
     }
 
+    /// Whether this acknowledges what was sent, or nothing new: neither less than before nor more.
+    #[inline]
+    pub(super) fn is_ack_expected(&self, ack: TcpSeqNumber) -> bool {
+        let pos = self.ack_position(ack);
+        self.queue.una() as i64 <= pos && pos <= self.queue.nxt() as i64
+    }
+
     /// Whether this acknowledges exactly our SYN, which was sent.
     pub(super) fn is_ack_of_syn(&self, ack: TcpSeqNumber) -> bool {
         self.queue.nxt() > 0 && ack == self.space.seq(1)

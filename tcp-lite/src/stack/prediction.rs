@@ -1,0 +1,146 @@
+//! Header prediction: the short way for the frames that nearly all others are like.
+//!
+//! Such a frame continues an established stream and has nothing unusual in its headers: Ethernet without a
+//! tag, a whole IPv4 packet without options, TCP with timestamps as its only option, and ACK or ACK
+//! and PSH as its only flags. Its headers are compared and read in place, and its connection takes what they
+//! say without the checks that cannot fail (`tcp/connection/predicted.rs`). The idea is Van Jacobson's; RFC
+//! 7323 appendix A has the layout of the options.
+//!
+//! A frame that is not predicted has changed nothing, and takes the general way of `receive.rs`. So does each
+//! frame that is wrong in any respect: only that way counts and answers errors.
+//! [`TcpConfig::header_prediction`](crate::TcpConfig::header_prediction) turns prediction off, so that tests
+//! can compare both ways.
+
+use dp::Mbuf;
+
+use super::{Stack, gro};
+use crate::ethernet::{self, ETHERTYPE_IPV4};
+use crate::facade::{EthernetAddress, Instant, IpAddress, Ipv4Address, TcpSeqNumber};
+use crate::four_tuple::FourTuple;
+use crate::frame;
+use crate::ip::{IPV4_BYTES, PROTOCOL_TCP};
+use crate::tcp::PredictedSegment;
+
+/// Where the headers begin, and where they end.
+const IP_AT: usize = ethernet::HEADER_BYTES;
+const TCP_AT: usize = IP_AT + IPV4_BYTES;
+/// Bytes of a TCP header with timestamps and two NOPs.
+const TCP_BYTES: usize = 32;
+const PAYLOAD_AT: usize = TCP_AT + TCP_BYTES;
+
+/// IPv4 with a header of five words.
+const VERSION_AND_LENGTH: u8 = 0x45;
+/// Flags and offset of a fragment, without "don't fragment".
+const FRAGMENT_BITS: u16 = 0x3fff;
+/// A header of eight words, and ACK.
+const OFFSET_AND_FLAGS: u16 = 0x8010;
+const PSH: u16 = 0x0008;
+/// Two NOPs, and the kind and length of timestamps.
+const TIMESTAMPS: u32 = 0x0101_080a;
+
+/// The headers of a frame that may be predicted.
+struct PredictedHeaders {
+    tuple: FourTuple,
+    segment: PredictedSegment,
+}
+
+impl PredictedHeaders {
+    /// Reads the headers; `None` if anything in them is unusual or wrong. Frames that `next` continues are not
+    /// for here: they are taken in together (`gro.rs`).
+    #[inline]
+    fn read(frame: &Mbuf, next: Option<&Mbuf>, mac: EthernetAddress) -> Option<Self> {
+        let head: &[u8; PAYLOAD_AT] = frame.head().first_chunk()?;
+        let usual = head[0..6] == mac.0
+            && EthernetAddress::from_bytes(&head[6..12]).is_unicast()
+            && u16_at(head, 12) == ETHERTYPE_IPV4
+            && head[IP_AT] == VERSION_AND_LENGTH
+            && u16_at(head, IP_AT + 6) & FRAGMENT_BITS == 0
+            && head[IP_AT + 9] == PROTOCOL_TCP
+            && u16_at(head, TCP_AT + 12) & !PSH == OFFSET_AND_FLAGS
+            && u32_at(head, TCP_AT + 20) == TIMESTAMPS;
+        if !usual {
+            return None;
+        }
+        let end = IP_AT + usize::from(u16_at(head, IP_AT + 2));
+        if end < PAYLOAD_AT || end > frame.len() || !is_ipv4_sum_right(head) {
+            return None;
+        }
+        let address = |at| IpAddress::Ipv4(Ipv4Address::from_bits(u32_at(head, at)));
+        let tuple = FourTuple {
+            local: address(IP_AT + 16),
+            local_port: u16_at(head, TCP_AT + 2),
+            remote: address(IP_AT + 12),
+            remote_port: u16_at(head, TCP_AT),
+        };
+        let seq = TcpSeqNumber(u32_at(head, TCP_AT + 4) as i32);
+        let bytes = end - PAYLOAD_AT;
+        let goes_on = |next: &Mbuf| gro::may_continue(next, TCP_AT, seq + bytes);
+        if bytes > 0 && next.is_some_and(goes_on) {
+            return None;
+        }
+        if !frame::checksum_is_right(frame, TCP_AT, end - TCP_AT, &tuple.remote, &tuple.local) {
+            return None;
+        }
+        let segment = PredictedSegment {
+            seq,
+            ack: TcpSeqNumber(u32_at(head, TCP_AT + 8) as i32),
+            window: u16_at(head, TCP_AT + 14),
+            timestamp: u32_at(head, TCP_AT + 24),
+            echo: u32_at(head, TCP_AT + 28),
+            bytes,
+        };
+        Some(Self { tuple, segment })
+    }
+}
+
+impl Stack {
+    /// The connection and the segment of a frame, if it is predicted. `next` is the frame behind it.
+    #[inline]
+    pub(super) fn predict(&mut self, frame: &Mbuf, next: Option<&Mbuf>) -> Option<(u32, PredictedSegment)> {
+        if !self.config.tcp.header_prediction || self.framing.vlan.is_some() {
+            return None;
+        }
+        let PredictedHeaders { tuple, segment } = PredictedHeaders::read(frame, next, self.framing.mac)?;
+        if segment.bytes > 0 && self.events.len() >= self.config.limits.events {
+            return None;
+        }
+        // Its addresses were looked at when the connection began: an address that was usable stays so, and routes
+        // are fixed.
+        let slot = self.connections.find_next(&tuple)?;
+        let conn = self.connections.get(slot)?;
+        conn.tcb.predicts(&segment).then_some((slot, segment))
+    }
+
+    /// A frame that [`predict`](Self::predict) has predicted.
+    #[inline]
+    pub(super) fn predicted_arrives(
+        &mut self,
+        now: Instant,
+        (slot, segment): (u32, PredictedSegment),
+        mut frame: Mbuf,
+    ) {
+        self.counters.rx_segments += 1;
+        // Ethernet pads short frames: bytes behind the packet are not payload.
+        frame.truncate(PAYLOAD_AT + segment.bytes);
+        frame.advance(PAYLOAD_AT);
+        self.with(now, slot, |tcb, ctx| tcb.on_predicted(ctx, &segment, frame));
+    }
+}
+
+#[inline]
+fn u16_at(head: &[u8; PAYLOAD_AT], at: usize) -> u16 {
+    u16::from_be_bytes([head[at], head[at + 1]])
+}
+
+#[inline]
+fn u32_at(head: &[u8; PAYLOAD_AT], at: usize) -> u32 {
+    u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]])
+}
+
+/// Whether the checksum of the IPv4 header is right (RFC 1071).
+#[inline]
+fn is_ipv4_sum_right(head: &[u8; PAYLOAD_AT]) -> bool {
+    let sum: u64 = (IP_AT..TCP_AT).step_by(4).map(|at| u64::from(u32_at(head, at))).sum();
+    let folded = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
+    (folded & 0xffff) + (folded >> 16) == 0xffff
+}

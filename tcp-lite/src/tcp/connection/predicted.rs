@@ -1,0 +1,50 @@
+//! A segment that is next in order and has nothing unusual (header prediction). What it does is what
+//! `input.rs` does with such a segment, less the steps that cannot find anything: see there for the rules.
+
+use dp::Mbuf;
+
+use super::Tcb;
+use crate::facade::TcpSeqNumber;
+use crate::tcp::State;
+use crate::tcp::ctx::Ctx;
+use crate::tcp::send::AckInfo;
+
+/// A segment with ACK or ACK and PSH, and timestamps as its only option.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PredictedSegment {
+    pub(crate) seq: TcpSeqNumber,
+    pub(crate) ack: TcpSeqNumber,
+    /// As on the wire, not scaled.
+    pub(crate) window: u16,
+    /// TSval and TSecr.
+    pub(crate) timestamp: u32,
+    pub(crate) echo: u32,
+    /// Bytes of payload.
+    pub(crate) bytes: usize,
+}
+
+impl Tcb {
+    /// Whether [`on_predicted`](Self::on_predicted) may take this segment. Changes nothing.
+    #[inline]
+    pub(crate) fn predicts(&self, segment: &PredictedSegment) -> bool {
+        self.state == State::Established
+            && self.receive.predicts(segment.seq, segment.bytes, segment.timestamp)
+            && self.send.is_ack_expected(segment.ack)
+    }
+
+    /// Takes a segment that it [`predicts`](Self::predicts).
+    #[inline]
+    pub(crate) fn on_predicted(&mut self, ctx: &mut Ctx<'_>, segment: &PredictedSegment, payload: Mbuf) {
+        let &PredictedSegment { ack, window, timestamp, echo, bytes, .. } = segment;
+        let pos = self.receive.nxt() as i64;
+        self.restart_keepalive(ctx);
+        self.receive.learn_next_timestamp(ctx, timestamp);
+        let ack = self.send.ack_position(ack).max(0) as u64;
+        let info = AckInfo { ack, pos, len: bytes, window, sack: &[], echo: Some(echo), ece: false };
+        let fin_acked = self.send.on_ack(ctx, &info);
+        debug_assert!(!fin_acked, "no FIN of ours is sent in ESTABLISHED");
+        if bytes > 0 {
+            self.receive.on_next_payload(ctx, payload);
+        }
+    }
+}

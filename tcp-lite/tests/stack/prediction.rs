@@ -1,0 +1,462 @@
+//! Header prediction changes nothing: two hosts that differ in it alone get the same frames and calls, and send
+//! the same frames, raise the same events and count the same.
+
+use dp::{Burst, Checksum, Mempool, checksum};
+use proptest::prelude::*;
+use tcp_lite::{
+    CongestionAlgorithm, ConnId, EcnMode, Event, Instant, Limits, SendError, Stack, StackConfig, TcpConfig,
+};
+
+use crate::harness::{MAC_A, MAC_B, byte, bytes_of, config};
+
+const IP: usize = 14;
+const TCP: usize = IP + 20;
+
+/// Frames that are delivered in one burst at most.
+const BURST: usize = 8;
+
+/// What happens next.
+#[derive(Clone, Debug)]
+enum Step {
+    /// The peer sends this many bytes.
+    PeerSends(usize),
+    /// The hosts send this many bytes.
+    HostsSend(usize),
+    /// The oldest frames of the peer arrive in one burst, each with this done to it.
+    Arrive(Vec<Fate>),
+    /// So many microseconds pass.
+    Wait(u64),
+    /// The hosts hold bytes that were handed up in order.
+    Hold(usize),
+    /// The hosts release all that they hold.
+    Release,
+    /// Both take their events now; otherwise these wait.
+    TakeEvents,
+    PeerCloses,
+    HostsClose,
+}
+
+/// What happens to a frame.
+#[derive(Clone, Debug)]
+enum Fate {
+    Arrives,
+    Lost,
+    Twice,
+    /// It arrives behind all others.
+    Late,
+    /// A byte of its headers is another, and its checksums fit that or not.
+    Forged {
+        at: usize,
+        flips: u8,
+        fits: bool,
+    },
+    /// A field of TCP is larger or smaller by this, and its checksum fits.
+    Moved(Field, i32),
+    /// Bytes behind the packet.
+    Padded(usize),
+    /// Without its last bytes.
+    Cut(usize),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Field {
+    Seq,
+    Ack,
+    Timestamp,
+    Echo,
+}
+
+fn fate() -> impl Strategy<Value = Fate> {
+    let field = prop::sample::select(vec![Field::Seq, Field::Ack, Field::Timestamp, Field::Echo]);
+    prop_oneof![
+        20 => Just(Fate::Arrives),
+        1 => Just(Fate::Lost),
+        1 => Just(Fate::Twice),
+        1 => Just(Fate::Late),
+        2 => (0usize..66, any::<u8>(), prop::bool::weighted(0.8))
+            .prop_map(|(at, flips, fits)| Fate::Forged { at, flips, fits }),
+        // The flags, and the codepoint.
+        1 => (prop::sample::select(vec![TCP + 13, IP + 1]), 0u32..8)
+            .prop_map(|(at, bit)| Fate::Forged { at, flips: 1 << bit, fits: true }),
+        1 => (field, prop_oneof![-3i32..4, -5000i32..5000, any::<i32>()]).prop_map(|(field, by)| Fate::Moved(field, by)),
+        1 => (1usize..20).prop_map(Fate::Padded),
+        1 => (1usize..80).prop_map(Fate::Cut),
+    ]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => prop_oneof![1usize..200, 1usize..6000].prop_map(Step::PeerSends),
+        2 => prop_oneof![1usize..200, 1usize..6000].prop_map(Step::HostsSend),
+        8 => prop::collection::vec(fate(), 1..BURST).prop_map(Step::Arrive),
+        3 => prop_oneof![1u64..300, 1u64..100_000].prop_map(Step::Wait),
+        1 => (1usize..3000).prop_map(Step::Hold),
+        1 => Just(Step::Release),
+        4 => Just(Step::TakeEvents),
+    ]
+}
+
+/// How the hosts are configured.
+#[derive(Clone, Debug)]
+struct Setting {
+    ecn: bool,
+    timestamps: bool,
+    window: u32,
+    events: usize,
+    keepalive: bool,
+    vlan: Option<u16>,
+    /// What the hosts' port says of checksums.
+    checksum: Checksum,
+}
+
+impl Default for Setting {
+    fn default() -> Self {
+        let (vlan, checksum) = (None, Checksum::Unknown);
+        Self { ecn: false, timestamps: true, window: 4 << 20, events: 1024, keepalive: false, vlan, checksum }
+    }
+}
+
+fn setting() -> impl Strategy<Value = Setting> {
+    let window = prop::sample::select(vec![3000, 20_000, 4 << 20]);
+    let events = prop::sample::select(vec![3, 1024]);
+    (prop::bool::weighted(0.2), prop::bool::weighted(0.9), window, events, any::<bool>()).prop_map(
+        |(ecn, timestamps, window, events, keepalive)| Setting {
+            ecn,
+            timestamps,
+            window,
+            events,
+            keepalive,
+            ..Setting::default()
+        },
+    )
+}
+
+impl Setting {
+    fn host(&self, header_prediction: bool) -> Host {
+        let tcp = TcpConfig {
+            timestamps: self.timestamps,
+            recv_window_bytes: self.window,
+            keepalive_idle: self.keepalive.then(|| tcp_lite::Duration::from_millis(30)),
+            header_prediction,
+            // Its receiver answers each change of the mark at once.
+            congestion: CongestionAlgorithm::Dctcp,
+            ..TcpConfig::default()
+        };
+        let limits = Limits { events: self.events, ..Limits::default() };
+        Host::new(StackConfig { tcp, limits, vlan: self.vlan, ..config(MAC_B, 2) }, self.checksum)
+    }
+
+    fn peer(&self) -> Host {
+        let ecn = if self.ecn { EcnMode::Request } else { EcnMode::Accept };
+        let tcp = TcpConfig { ecn, ..TcpConfig::default() };
+        Host::new(StackConfig { tcp, vlan: self.vlan, ..config(MAC_A, 1) }, Checksum::Unknown)
+    }
+}
+
+/// A stack with its buffers, and its one connection.
+struct Host {
+    stack: Stack,
+    pool: Mempool,
+    conn: Option<ConnId>,
+    held: usize,
+    checksum: Checksum,
+}
+
+impl Host {
+    fn new(config: StackConfig, checksum: Checksum) -> Self {
+        let pool = Mempool::heap("prediction", 4096, 2048);
+        Self { stack: Stack::new(config, pool.clone()), pool, conn: None, held: 0, checksum }
+    }
+
+    fn input(&mut self, now: Instant, frames: &[Vec<u8>]) {
+        let frames: Vec<_> = frames
+            .iter()
+            .map(|bytes| {
+                let mut frame = self.pool.alloc().expect("a buffer");
+                assert!(frame.append_slice(bytes));
+                frame.set_rx_checksum(self.checksum);
+                frame
+            })
+            .collect();
+        let mut frames = frames.into_iter().peekable();
+        while frames.peek().is_some() {
+            self.stack.input_next(now, &mut frames);
+        }
+    }
+
+    fn send(&mut self, now: Instant, bytes: usize) -> Option<Result<usize, SendError>> {
+        let bytes: Vec<u8> = (0..bytes as u64).map(byte).collect();
+        self.conn.map(|conn| self.stack.send(now, conn, &bytes))
+    }
+
+    /// Takes all events; returns them in words.
+    fn events(&mut self) -> Vec<String> {
+        let mut words = Vec::new();
+        while let Some(event) = self.stack.event() {
+            words.push(match event {
+                Event::Established { conn, listener } => {
+                    self.conn = Some(conn);
+                    format!("established {conn:?} {listener:?}")
+                }
+                Event::Received { received, .. } => {
+                    let bytes = received.buf.len();
+                    if received.offset + bytes as u64 > received.frontier {
+                        self.held += bytes;
+                    }
+                    let content = bytes_of(&received.buf);
+                    format!("received {} {} {content:?}", received.offset, received.frontier)
+                }
+                Event::Evict { bytes, .. } => format!("evict {bytes}"),
+                Event::Writable { .. } => "writable".to_owned(),
+                Event::PeerClosed { .. } => "peer closed".to_owned(),
+                Event::Closed { reason, .. } => format!("closed {reason:?}"),
+                Event::AddressConflict { .. } => "address conflict".to_owned(),
+            });
+        }
+        words
+    }
+
+    /// Runs timers, and returns the frames that it sends.
+    fn poll(&mut self, now: Instant) -> Vec<Vec<u8>> {
+        self.stack.poll(now);
+        let (mut frames, mut out) = (Vec::new(), Burst::new());
+        loop {
+            let more = self.stack.transmit(now, &mut out);
+            frames.extend(out.drain(..).map(|frame| bytes_of(&frame)));
+            if !more {
+                self.stack.check_invariants().expect("invariants of the stack");
+                return frames;
+            }
+        }
+    }
+}
+
+/// The peer, and the hosts with and without prediction.
+struct Twins {
+    peer: Host,
+    hosts: [Host; 2],
+    now_us: i64,
+    /// Frames of the peer that have not arrived.
+    wire: Vec<Vec<u8>>,
+}
+
+impl Twins {
+    /// With a connection from the peer.
+    fn new(setting: &Setting) -> Self {
+        let hosts = [true, false].map(|predicts| setting.host(predicts));
+        let mut twins = Self { peer: setting.peer(), hosts, now_us: 1_000_000, wire: Vec::new() };
+        for host in &mut twins.hosts {
+            host.stack.listen(4000).unwrap();
+        }
+        let conn = twins.peer.stack.connect(twins.now(), "10.0.0.2:4000".parse().unwrap(), None).unwrap();
+        twins.peer.conn = Some(conn);
+        for _ in 0..10 {
+            twins.run(&Step::Arrive(vec![Fate::Arrives; BURST]));
+            twins.run(&Step::TakeEvents);
+            twins.run(&Step::Wait(100));
+        }
+        assert!(twins.hosts.iter().all(|host| host.conn.is_some()), "no connection");
+        twins
+    }
+
+    fn now(&self) -> Instant {
+        Instant::from_micros(self.now_us)
+    }
+
+    /// Does the same to both hosts, which have to do the same.
+    fn both<T: PartialEq + std::fmt::Debug>(&mut self, mut act: impl FnMut(&mut Host) -> T) -> T {
+        let [one, other] = self.hosts.each_mut().map(&mut act);
+        assert_eq!(one, other, "with prediction, and without");
+        one
+    }
+
+    fn run(&mut self, step: &Step) {
+        let now = self.now();
+        match step {
+            Step::PeerSends(bytes) => drop(self.peer.send(now, *bytes)),
+            Step::HostsSend(bytes) => {
+                self.both(|host| host.send(now, *bytes));
+            }
+            Step::Arrive(fates) => {
+                let mut burst = Vec::new();
+                let count = fates.len().min(self.wire.len());
+                let frames: Vec<_> = self.wire.drain(..count).collect();
+                for (frame, fate) in frames.into_iter().zip(fates) {
+                    meet(frame, fate, &mut burst, &mut self.wire);
+                }
+                self.both(|host| host.input(now, &burst));
+            }
+            Step::Wait(us) => self.now_us += *us as i64,
+            Step::Hold(bytes) => self.both(|host| {
+                if let Some(conn) = host.conn {
+                    host.stack.hold(conn, *bytes);
+                    host.held += bytes;
+                }
+            }),
+            Step::Release => self.both(|host| {
+                if let Some(conn) = host.conn {
+                    host.stack.release(conn, std::mem::take(&mut host.held));
+                }
+            }),
+            Step::TakeEvents => {
+                self.both(Host::events);
+            }
+            Step::PeerCloses => self.peer.stack.close(now, self.peer.conn.expect("it has connected")),
+            Step::HostsClose => self.both(|host| {
+                if let Some(conn) = host.conn {
+                    host.stack.close(now, conn);
+                }
+            }),
+        }
+        let now = self.now();
+        let frames = self.both(|host| host.poll(now));
+        self.both(|host| (host.stack.counters(), host.stack.next_deadline(now)));
+        self.both(|host| host.conn.map(|conn| format!("{:?}", host.stack.info(conn))));
+        self.peer.input(now, &frames);
+        self.wire.extend(self.peer.poll(now));
+        self.peer.events();
+    }
+}
+
+/// Appends a frame to the burst, as its fate says.
+fn meet(mut frame: Vec<u8>, fate: &Fate, burst: &mut Vec<Vec<u8>>, wire: &mut Vec<Vec<u8>>) {
+    match *fate {
+        Fate::Arrives => {}
+        Fate::Lost => return,
+        Fate::Twice => burst.push(frame.clone()),
+        Fate::Late => return wire.push(frame),
+        Fate::Forged { at, flips, fits } => {
+            if let Some(byte) = frame.get_mut(at) {
+                *byte ^= flips;
+            }
+            if fits {
+                checksum::complete_ipv4_header(&mut frame);
+                checksum::complete(&mut frame);
+            }
+        }
+        Fate::Moved(field, by) => {
+            let at = TCP
+                + match field {
+                    Field::Seq => 4,
+                    Field::Ack => 8,
+                    Field::Timestamp => 24,
+                    Field::Echo => 28,
+                };
+            if let Some(bytes) = frame.get_mut(at..at + 4) {
+                let value = i32::from_be_bytes(bytes.try_into().unwrap());
+                bytes.copy_from_slice(&value.wrapping_add(by).to_be_bytes());
+            }
+            checksum::complete(&mut frame);
+        }
+        Fate::Padded(bytes) => frame.extend(std::iter::repeat_n(0x55, bytes)),
+        Fate::Cut(bytes) => frame.truncate(frame.len().saturating_sub(bytes).max(1)),
+    }
+    burst.push(frame);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn prediction_changes_nothing(
+        setting in setting(),
+        steps in prop::collection::vec(step(), 1..150),
+        closes in prop::option::of((0usize..150, any::<bool>())),
+    ) {
+        let mut twins = Twins::new(&setting);
+        for (number, step) in steps.iter().enumerate() {
+            if let Some((_, by_peer)) = closes.filter(|(at, _)| *at == number) {
+                twins.run(if by_peer { &Step::PeerCloses } else { &Step::HostsClose });
+            }
+            twins.run(step);
+        }
+    }
+}
+
+/// Fills in the checksums of IPv4 and TCP, whatever else the headers say.
+fn fill_in_checksums(frame: &mut [u8]) {
+    fn sum(bytes: &[u8]) -> u32 {
+        bytes.chunks(2).map(|two| u32::from(two[0]) << 8 | u32::from(*two.get(1).unwrap_or(&0))).sum()
+    }
+    let fold = |sum: u32| !((0..2).fold(sum, |sum, _| (sum & 0xffff) + (sum >> 16)) as u16);
+    frame[IP + 10..IP + 12].fill(0);
+    let header = fold(sum(&frame[IP..TCP]));
+    frame[IP + 10..IP + 12].copy_from_slice(&header.to_be_bytes());
+    let total = usize::from(u16::from_be_bytes([frame[IP + 2], frame[IP + 3]]));
+    let end = (IP + total).min(frame.len());
+    frame[TCP + 16..TCP + 18].fill(0);
+    let pseudo = sum(&frame[IP + 12..TCP]) + 6 + (end - TCP) as u32;
+    let segment = fold(pseudo + sum(&frame[TCP..end]));
+    frame[TCP + 16..TCP + 18].copy_from_slice(&segment.to_be_bytes());
+}
+
+/// Each of these changes a frame that is next in order to one that random changes seldom make.
+#[test]
+fn headers_that_are_nearly_usual_take_the_general_way() {
+    type Change = fn(&mut Vec<u8>);
+    let plain = Setting::default;
+    let cases: [(&str, Setting, Change); 9] = [
+        ("a group address", plain(), |frame| frame[6] ^= 1),
+        ("another version of IP", plain(), |frame| frame[IP] = 0x65),
+        ("another protocol", plain(), |frame| frame[IP + 9] = 17),
+        ("an option of another kind", plain(), |frame| frame[TCP + 22] = 254),
+        ("beyond the window", Setting { window: 1000, ..plain() }, |frame| {
+            frame.resize(frame.len() + 1300, 0x33);
+            let total = (frame.len() - IP) as u16;
+            frame[IP + 2..IP + 4].copy_from_slice(&total.to_be_bytes());
+        }),
+        ("longer than the frame", Setting { checksum: Checksum::Good, ..plain() }, |frame| {
+            let total = (frame.len() - IP) as u16 + 10;
+            frame[IP + 2..IP + 4].copy_from_slice(&total.to_be_bytes());
+        }),
+        ("shorter than its headers", Setting { checksum: Checksum::Good, ..plain() }, |frame| {
+            frame[IP + 2..IP + 4].copy_from_slice(&45_u16.to_be_bytes());
+        }),
+        ("a wrong checksum", Setting { checksum: Checksum::Bad, ..plain() }, |_| {}),
+        ("nothing", plain(), |_| {}),
+    ];
+    for (name, setting, change) in cases {
+        let mut twins = Twins::new(&Setting { checksum: Checksum::Unknown, ..setting.clone() });
+        // The clock of timestamps ticks.
+        twins.run(&Step::Wait(20_000));
+        twins.run(&Step::PeerSends(100));
+        assert_eq!(twins.wire.len(), 1, "{name}");
+        change(&mut twins.wire[0]);
+        fill_in_checksums(&mut twins.wire[0]);
+        for host in &mut twins.hosts {
+            host.checksum = setting.checksum;
+        }
+        twins.run(&Step::Arrive(vec![Fate::Arrives]));
+        twins.run(&Step::TakeEvents);
+        for host in &mut twins.hosts {
+            host.checksum = Checksum::Unknown;
+        }
+        for _ in 0..4 {
+            // Delayed acknowledgements, with the timestamp that they echo.
+            twins.run(&Step::Wait(20_000));
+        }
+    }
+}
+
+#[test]
+fn a_frame_without_our_tag_takes_the_general_way() {
+    let mut twins = Twins::new(&Setting { vlan: Some(5), ..Setting::default() });
+    twins.run(&Step::PeerSends(100));
+    assert_eq!(twins.wire[0].drain(12..16).collect::<Vec<_>>(), [0x81, 0, 0, 5]);
+    twins.run(&Step::Arrive(vec![Fate::Arrives]));
+    assert_eq!(twins.hosts[0].stack.counters().rx_not_ours, 1);
+}
+
+/// With DCTCP the receiver acknowledges at once when marks begin and when they end.
+#[test]
+fn the_end_of_marks_is_seen() {
+    let mut twins = Twins::new(&Setting { ecn: true, ..Setting::default() });
+    for mark in [3, 3, 0, 0, 3, 0] {
+        twins.run(&Step::PeerSends(100));
+        twins.wire[0][IP + 1] |= 3;
+        twins.wire[0][IP + 1] &= !3 | mark;
+        fill_in_checksums(&mut twins.wire[0]);
+        twins.run(&Step::Arrive(vec![Fate::Arrives]));
+        twins.run(&Step::TakeEvents);
+    }
+}
