@@ -76,6 +76,17 @@ pub enum HeaderError {
     },
 }
 
+/// A header as numbers, each of consecutive bytes in network order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeaderWords {
+    /// The first 6 bytes.
+    pub first: u64,
+    /// The 8 bytes after them.
+    pub second: u64,
+    /// The last 4 bytes of an untagged header.
+    pub third: Option<u32>,
+}
+
 impl TaggedHeader {
     /// Bytes on the wire.
     pub const LEN: usize = 14;
@@ -83,15 +94,22 @@ impl TaggedHeader {
     /// The header as on the wire (RFC 5041 section 4.2): big-endian, version 1.
     #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
-        let Self { last, rsvd_ulp, stag, to } = *self;
+        let HeaderWords { first, second, .. } = self.to_words();
         let mut bytes = [0; Self::LEN];
+        bytes[..6].copy_from_slice(&first.to_be_bytes()[2..]);
+        bytes[6..].copy_from_slice(&second.to_be_bytes());
+        bytes
+    }
+
+    /// The header as numbers.
+    #[inline]
+    pub fn to_words(&self) -> HeaderWords {
+        let Self { last, rsvd_ulp, stag, to } = *self;
         // RFC 5041 sections 4.1 and 4.2 (DDP-055, DDP-057, DDP-062, DDP-070): reserved bits are 0, DV is 1,
         // and RsvdULP and STag are the values of RDMAP.
-        bytes[0] = TAGGED | last_bit(last) | VERSION;
-        bytes[1] = rsvd_ulp;
-        bytes[2..6].copy_from_slice(&stag.0.to_be_bytes());
-        bytes[6..14].copy_from_slice(&to.to_be_bytes());
-        bytes
+        let control = u64::from(TAGGED | last_bit(last) | VERSION);
+        let first = control << 40 | u64::from(rsvd_ulp) << 32 | u64::from(stag.0);
+        HeaderWords { first, second: to, third: None }
     }
 
     fn parse(bytes: &[u8; Self::LEN]) -> Self {
@@ -113,16 +131,23 @@ impl UntaggedHeader {
     /// The header as on the wire (RFC 5041 section 4.3): big-endian, version 1.
     #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
-        let Self { last, rsvd_ulp, qn, msn, mo } = *self;
+        let HeaderWords { first, second, third } = self.to_words();
         let mut bytes = [0; Self::LEN];
+        bytes[..6].copy_from_slice(&first.to_be_bytes()[2..]);
+        bytes[6..14].copy_from_slice(&second.to_be_bytes());
+        bytes[14..].copy_from_slice(&third.unwrap_or_default().to_be_bytes());
+        bytes
+    }
+
+    /// The header as numbers.
+    #[inline]
+    pub fn to_words(&self) -> HeaderWords {
+        let Self { last, rsvd_ulp: [r0, r1, r2, r3, r4], qn, msn, mo } = *self;
         // RFC 5041 sections 4.1 and 4.3 (DDP-055, DDP-057, DDP-079): reserved bits are 0, DV is 1, and
         // RsvdULP has RDMAP's 40 bits.
-        bytes[0] = last_bit(last) | VERSION;
-        bytes[1..6].copy_from_slice(&rsvd_ulp);
-        bytes[6..10].copy_from_slice(&qn.to_be_bytes());
-        bytes[10..14].copy_from_slice(&msn.to_be_bytes());
-        bytes[14..18].copy_from_slice(&mo.to_be_bytes());
-        bytes
+        let control = last_bit(last) | VERSION;
+        let first = u64::from_be_bytes([0, 0, control, r0, r1, r2, r3, r4]);
+        HeaderWords { first, second: u64::from(qn) << 32 | u64::from(msn), third: Some(mo) }
     }
 
     fn parse(bytes: &[u8; Self::LEN]) -> Self {

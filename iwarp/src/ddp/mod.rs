@@ -19,7 +19,7 @@ pub mod tagged;
 pub mod untagged;
 
 pub use error::DdpError;
-pub use header::{Header, HeaderError, TaggedHeader, UntaggedHeader};
+pub use header::{Header, HeaderError, HeaderWords, TaggedHeader, UntaggedHeader};
 pub use segment::{Segment, Segmenter};
 pub use untagged::{Delivered, Destination, UntaggedQueue};
 

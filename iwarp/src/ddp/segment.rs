@@ -55,11 +55,17 @@ impl Segmenter {
     /// message, from offset 0 on and without a gap. The last segment comes last and has the largest offset.
     pub fn next(&mut self, mulpdu: u32) -> Option<Segment> {
         let segment = self.peek(mulpdu)?;
+        self.cut(&segment);
+        Some(segment)
+    }
+
+    /// Counts the segment that [`peek`](Self::peek) has returned as cut.
+    #[inline]
+    pub fn cut(&mut self, segment: &Segment) {
         // RFC 5041 section 3 (DDP-029): a new MULPDU concerns the segments that follow. One that was cut lies
         // below `offset` and is never cut again.
         self.offset += segment.len;
         self.done = segment.last;
-        Some(segment)
     }
 
     /// Whether the last segment has been cut.

@@ -42,6 +42,14 @@ impl Crc32c {
         }
     }
 
+    /// Adds 16 bytes, and 4 more: the bytes that the numbers have in memory.
+    #[inline]
+    pub(super) fn update_words(&mut self, words: [u64; 2], rest: Option<u32>) {
+        if self.in_use {
+            self.sum = sum::append_words(self.sum, words, rest);
+        }
+    }
+
     /// Copies `src` to `dst` and adds it, in one pass where the CPU has one.
     ///
     /// # Panics

@@ -90,25 +90,61 @@ impl Framer {
     /// When `out` is not exactly [`wire_len`](Self::wire_len) long, or the ULPDU is longer than
     /// [`MAX_ULPDU`].
     pub fn begin<'a>(&'a mut self, out: &'a mut [u8], ulpdu_bytes: usize) -> FpduWriter<'a> {
+        let mut writer = self.writer(out, ulpdu_bytes);
+        // RFC 5044 sections 3 and 4.1 (MPA-022, MPA-039): one ULPDU in one FPDU, as length, ULPDU, pad and
+        // CRC.
+        writer.write(&(ulpdu_bytes as u16).to_be_bytes());
+        writer
+    }
+
+    /// As [`begin`](Self::begin), for a ULPDU of `head` and `payload_bytes` more bytes: also writes `head`.
+    /// Without markers it is summed from registers. A load of bytes that were just stored piece by piece would
+    /// wait for the stores.
+    ///
+    /// # Panics
+    /// As [`begin`](Self::begin).
+    #[inline]
+    pub fn begin_with<'a>(
+        &'a mut self,
+        out: &'a mut [u8],
+        head: &UlpduHead,
+        payload_bytes: usize,
+    ) -> FpduWriter<'a> {
+        let ulpdu_bytes = head.len() + payload_bytes;
+        let mut writer = self.writer(out, ulpdu_bytes);
+        let UlpduHead { first, second, third } = *head;
+        let first = (ulpdu_bytes as u64) << 48 | first;
+        writer.left = payload_bytes;
+        if !writer.framer.markers {
+            let words = [first, second].map(u64::to_be_bytes);
+            let third_bytes = third.map(u32::to_be_bytes);
+            let (front, rest) = writer.out.split_at_mut(words.as_flattened().len());
+            front.copy_from_slice(words.as_flattened());
+            writer.at = front.len();
+            if let Some(third) = third_bytes {
+                rest[..third.len()].copy_from_slice(&third);
+                writer.at += third.len();
+            }
+            writer.summed = writer.at;
+            writer.crc.update_words([first, second].map(u64::to_be), third.map(u32::to_be));
+            return writer;
+        }
+        writer.write(&first.to_be_bytes());
+        writer.write(&second.to_be_bytes());
+        if let Some(third) = third {
+            writer.write(&third.to_be_bytes());
+        }
+        writer
+    }
+
+    #[inline]
+    fn writer<'a>(&'a mut self, out: &'a mut [u8], ulpdu_bytes: usize) -> FpduWriter<'a> {
         // RFC 5044 section 3 (MPA-028): no ULPDU is longer than 64768 bytes.
         assert!(ulpdu_bytes <= MAX_ULPDU, "a ULPDU of {ulpdu_bytes} bytes");
         assert_eq!(out.len(), self.wire_len(ulpdu_bytes), "room for another FPDU");
         let crc = if self.crc { Crc32c::new() } else { Crc32c::unused() };
         let length_at = marker::length_field_of(self.position, self.markers);
-        let mut writer = FpduWriter {
-            framer: self,
-            out,
-            at: 0,
-            summed: 0,
-            length_at,
-            ulpdu_bytes,
-            left: ulpdu_bytes,
-            crc,
-        };
-        // RFC 5044 sections 3 and 4.1 (MPA-022, MPA-039): one ULPDU in one FPDU, as length, ULPDU, pad and
-        // CRC.
-        writer.write(&(ulpdu_bytes as u16).to_be_bytes());
-        writer
+        FpduWriter { framer: self, out, at: 0, summed: 0, length_at, ulpdu_bytes, left: ulpdu_bytes, crc }
     }
 
     /// Frames a whole ULPDU from one slice.
@@ -119,6 +155,30 @@ impl Framer {
         let mut writer = self.begin(out, ulpdu.len());
         writer.put(ulpdu);
         writer.finish();
+    }
+}
+
+/// The first 14 or 18 bytes of a ULPDU, as numbers of consecutive bytes in network order.
+#[derive(Clone, Copy, Debug)]
+pub struct UlpduHead {
+    /// The first 6 bytes. The upper 16 bits are 0.
+    pub first: u64,
+    /// The 8 bytes after them.
+    pub second: u64,
+    /// The 4 bytes after those, if there are any.
+    pub third: Option<u32>,
+}
+
+impl UlpduHead {
+    /// Bytes of it.
+    #[inline]
+    pub const fn len(&self) -> usize {
+        if self.third.is_some() { 18 } else { 14 }
+    }
+
+    /// Never: it has 14 bytes at least.
+    pub const fn is_empty(&self) -> bool {
+        false
     }
 }
 
@@ -174,7 +234,9 @@ impl FpduWriter<'_> {
     pub fn fill<E>(&mut self, bytes: usize, fill: impl FnOnce(Room<'_>) -> Result<(), E>) -> Result<(), E> {
         self.count_off(bytes);
         if !self.framer.markers {
-            self.sum();
+            if self.summed < self.at {
+                self.sum();
+            }
             fill(Room::Whole(&mut self.out[self.at..self.at + bytes], &mut self.crc))?;
             self.at += bytes;
             self.summed = self.at;
@@ -197,11 +259,16 @@ impl FpduWriter<'_> {
     pub fn finish(mut self) {
         assert_eq!(self.left, 0, "an FPDU without its last bytes");
         // RFC 5044 section 4.1 (MPA-042): the pad is zero.
-        self.write(&[0; 3][..pad_bytes(self.ulpdu_bytes)]);
+        let pad = pad_bytes(self.ulpdu_bytes);
+        if pad > 0 {
+            self.write(&[0; 3][..pad]);
+        }
         // RFC 5044 section 4.4 (MPA-091 to MPA-093): the CRC covers all bytes from the start, including a
         // marker before the length and a marker between pad and CRC field.
         self.write_due_marker();
-        self.sum();
+        if self.summed < self.at {
+            self.sum();
+        }
         // RFC 5044 section 4.4 (MPA-088): the CRC field is always there.
         let field = self.crc.field();
         self.out[self.at..].copy_from_slice(&field);

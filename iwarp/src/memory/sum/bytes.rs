@@ -168,6 +168,16 @@ impl<S: Sink> Loader<S> {
         Some(unsafe { self.take() })
     }
 
+    /// Takes the next `N` words; `None` if fewer bytes are left.
+    #[inline(always)]
+    pub(super) fn next_words<const N: usize>(&mut self) -> Option<[u64; N]> {
+        if self.left() < N * size_of::<u64>() {
+            return None;
+        }
+        // SAFETY: as many bytes as `N` words have are left.
+        Some(std::array::from_fn(|_| unsafe { self.take() }))
+    }
+
     /// Takes the next bytes.
     ///
     /// # Safety
@@ -240,11 +250,24 @@ pub(super) unsafe fn sum_head(state: u32, from: *const u8, sink: impl Sink, len:
     (state, bytes.at())
 }
 
+/// Sums the bytes that `words` and then `rest` have in memory.
+#[inline]
+#[target_feature(enable = "sse4.2")]
+pub(super) fn sum_words(state: u32, words: [u64; 2], rest: Option<u32>) -> u32 {
+    let state = words.iter().fold(u64::from(state), |state, word| _mm_crc32_u64(state, *word)) as u32;
+    rest.map_or(state, |rest| _mm_crc32_u32(state, rest))
+}
+
 /// Sums and stores the bytes that are left in words, and the last ones in steps of four, two and one bytes.
 #[inline]
 #[target_feature(enable = "sse4.2")]
 pub(super) fn sum_tail(state: u32, mut bytes: Loader<impl Sink>) -> u32 {
     let mut state = u64::from(state);
+    while let Some(words) = bytes.next_words::<4>() {
+        for word in words {
+            state = _mm_crc32_u64(state, word);
+        }
+    }
     while let Some(word) = bytes.next() {
         state = _mm_crc32_u64(state, word);
     }

@@ -61,6 +61,20 @@ pub(crate) fn append(crc: u32, bytes: &[u8]) -> u32 {
     unsafe { BEST.append(crc, bytes) }
 }
 
+/// As [`append`] of the bytes that `words` and then `rest` have in memory.
+#[inline]
+pub(crate) fn append_words(crc: u32, words: [u64; 2], rest: Option<u32>) -> u32 {
+    match *BEST {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: `BEST` is a method that this CPU supports, and both need SSE4.2.
+        Way::Fold512 | Way::Fold128 => !unsafe { bytes::sum_words(!crc, words, rest) },
+        Way::Portable => {
+            let crc = crc32c::crc32c_append(crc, words.map(u64::to_ne_bytes).as_flattened());
+            rest.map_or(crc, |rest| crc32c::crc32c_append(crc, &rest.to_ne_bytes()))
+        }
+    }
+}
+
 /// Copies `src` to `dst` and returns [`append`] of it.
 ///
 /// # Panics
