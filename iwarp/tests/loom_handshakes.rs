@@ -1,5 +1,4 @@
-//! Every interleaving of the handshakes without locks: arming and completing, sleeping and waking, passing a
-//! gate and closing it.
+//! Every interleaving of the handshakes without locks: arming and completing, sleeping and waking.
 //!
 //! The files of the crate are compiled here with loom's atomics, so these tests run with all others. Beside
 //! each is the same handshake without its fences, which loom has to catch: otherwise the test would prove
@@ -13,7 +12,7 @@ use loom::thread;
 
 /// The module that the files of the crate import.
 mod atomic {
-    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering, fence};
+    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
 }
 
 #[path = "../src/queues/arm.rs"]
@@ -22,12 +21,8 @@ mod arm;
 #[path = "../src/queues/doze.rs"]
 mod doze;
 
-#[path = "../src/queues/gate.rs"]
-mod gate;
-
 use arm::Arm;
 use doze::Doze;
-use gate::Gate;
 
 /// One thread arms and polls, several complete: the handshake of the completion queue.
 trait Arming: Send + Sync + 'static {
@@ -212,123 +207,6 @@ fn sleep_after_sleep_is_as_safe() {
 #[test]
 fn loom_catches_a_sleep_without_fences() {
     caught(no_work_is_slept_through::<UnfencedDoze>);
-}
-
-/// The handshake of a queue that is replaced by another one.
-trait Gating: Send + Sync + 'static {
-    fn create() -> Self;
-    /// Whether `work` was done.
-    fn pass(&self, work: impl FnOnce()) -> bool;
-    fn close(&self);
-}
-
-impl Gating for Gate {
-    fn create() -> Self {
-        Self::new()
-    }
-    fn pass(&self, work: impl FnOnce()) -> bool {
-        Self::pass(self, (), |()| work()).is_ok()
-    }
-    fn close(&self) {
-        Self::close(self, thread::yield_now);
-    }
-}
-
-/// The negative control: closing does not wait for threads inside.
-struct HastyGate(AtomicBool);
-
-impl Gating for HastyGate {
-    fn create() -> Self {
-        Self(AtomicBool::new(false))
-    }
-    fn pass(&self, work: impl FnOnce()) -> bool {
-        let open = !self.0.load(Ordering::Acquire);
-        if open {
-            work();
-        }
-        open
-    }
-    fn close(&self) {
-        self.0.store(true, Ordering::Release);
-    }
-}
-
-/// Another negative control: both look, without fences.
-struct UnfencedGate(AtomicBool, AtomicUsize);
-
-impl Gating for UnfencedGate {
-    fn create() -> Self {
-        Self(AtomicBool::new(false), AtomicUsize::new(0))
-    }
-    fn pass(&self, work: impl FnOnce()) -> bool {
-        self.1.fetch_add(1, Ordering::AcqRel);
-        let open = !self.0.load(Ordering::Acquire);
-        if open {
-            work();
-        }
-        self.1.fetch_sub(1, Ordering::Release);
-        open
-    }
-    fn close(&self) {
-        self.0.store(true, Ordering::Release);
-        while self.1.load(Ordering::Acquire) != 0 {
-            thread::yield_now();
-        }
-    }
-}
-
-/// Once the gate is closed, all work inside has been done, and none will be. The loop of the closing thread
-/// makes too many interleavings for two passers: there, only those with up to two preemptions run.
-fn nothing_is_done_behind_a_closed_gate<G: Gating>(passers: usize) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = (passers > 1).then_some(2);
-    builder.check(move || {
-        let gate = Arc::new(G::create());
-        let done = Arc::new(AtomicUsize::new(0));
-        let threads: Vec<_> = (0..passers)
-            .map(|_| {
-                let (gate, done) = (Arc::clone(&gate), Arc::clone(&done));
-                // Relaxed: the gate makes it visible.
-                thread::spawn(move || {
-                    usize::from(gate.pass(|| {
-                        done.fetch_add(1, Ordering::Relaxed);
-                    }))
-                })
-            })
-            .collect();
-        gate.close();
-        let seen = done.load(Ordering::Relaxed);
-        let passed: usize = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
-        assert_eq!(seen, passed, "something was entered behind the closed gate");
-    });
-}
-
-#[test]
-fn a_closed_gate_lets_nobody_in() {
-    nothing_is_done_behind_a_closed_gate::<Gate>(1);
-    nothing_is_done_behind_a_closed_gate::<Gate>(2);
-}
-
-/// A thread that finds it closed sees the work done before: a consumer goes on with the new queue.
-#[test]
-fn a_closed_gate_shows_what_was_before() {
-    loom::model(|| {
-        let gate = Arc::new(Gate::new());
-        let before = Arc::new(AtomicBool::new(false));
-        let looker = {
-            let (gate, before) = (Arc::clone(&gate), Arc::clone(&before));
-            thread::spawn(move || !gate.is_closed() || before.load(Ordering::Relaxed))
-        };
-        before.store(true, Ordering::Relaxed);
-        gate.close(thread::yield_now);
-        assert!(looker.join().unwrap(), "closed, and what was before is not seen");
-    });
-}
-
-#[test]
-fn loom_catches_a_gate_that_does_not_wait_or_has_no_fences() {
-    caught(nothing_is_done_behind_a_closed_gate::<HastyGate>);
-    caught(nothing_is_done_behind_a_closed_gate::<UnfencedGate>);
 }
 
 /// The model has to fail.

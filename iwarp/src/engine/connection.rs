@@ -282,6 +282,9 @@ impl Connection {
         if let Some(qp) = self.phase.qp() {
             qp.clear_doorbell();
             let asked = qp.take_asked();
+            if let Phase::FullOperation(full) = &self.phase {
+                full.stream.report_if_drained();
+            }
             self.on_ask(io, asked);
         }
         if self.pre_fpdu.is_pending() || matches!(self.phase, Phase::StreamingMode(_)) {
@@ -305,11 +308,17 @@ impl Connection {
     }
 
     /// Flushes requests that were posted after the stream ended.
-    fn flush_late(&self) {
-        if let Some(qp) = self.phase.qp()
-            && matches!(qp.state(), QpState::Terminate | QpState::Error)
-        {
-            qp.flush();
+    fn flush_late(&mut self) {
+        if !self.phase.qp().is_some_and(|qp| matches!(qp.state(), QpState::Terminate | QpState::Error)) {
+            return;
+        }
+        match &mut self.phase {
+            Phase::FullOperation(full) => full.stream.flush(),
+            phase => {
+                if let Some(qp) = phase.qp() {
+                    qp.flush();
+                }
+            }
         }
     }
 

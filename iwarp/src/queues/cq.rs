@@ -13,10 +13,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use dp::profile::{self, Layer};
 
 use super::arm::Arm;
+use super::completions::Completions;
 use super::cq_users::CqUsers;
-use super::ring::{ResizeError, Ring};
 use super::usage::{Permit, within};
-use super::wqe::Wqe;
+use super::wqe::WqeCount;
 use super::{AsyncEventKind, CompletionChannel, QpShared, Resources, VerbsError, WcStatus, WorkCompletion};
 
 /// Options of a new completion queue.
@@ -67,22 +67,48 @@ pub struct CompletionQueue {
     pub(crate) shared: Arc<CqShared>,
 }
 
-/// A completion, and the entry of its work queue that becomes free when the completion is polled.
-struct Entry {
-    completion: WorkCompletion,
-    wqe: Wqe,
+/// The place of a work queue at its completion queue, until it is dropped.
+pub(crate) struct CqPlace {
+    pub(crate) cq: CompletionQueue,
+    /// The used entries of the work queue.
+    pub(crate) wqes: Arc<WqeCount>,
+    index: u32,
 }
 
-impl Entry {
-    fn reap(self) -> WorkCompletion {
-        self.wqe.free();
-        self.completion
+impl CqPlace {
+    /// A place at `cq` for the work queue whose used entries `wqes` counts.
+    pub(crate) fn new(cq: &CompletionQueue, wqes: Arc<WqeCount>) -> Self {
+        Self { cq: cq.clone(), index: cq.shared.entries.enter(Arc::clone(&wqes)), wqes }
+    }
+
+    /// Adds the completion of a request. If the completion queue is full, the completion is lost, and the
+    /// caller has to call [`report_overflow`](CqShared::report_overflow). Called by the holder of the
+    /// consumer of the queue pair.
+    #[inline]
+    pub(crate) fn push(&self, completion: WorkCompletion) {
+        let cq = &self.cq.shared;
+        let solicited = completion.solicited || completion.status != WcStatus::Success;
+        if !cq.entries.push(completion, self.index) {
+            self.wqes.free();
+            cq.lose();
+        }
+        if let Some(channel) = &cq.channel
+            && cq.arm.fires(solicited)
+        {
+            channel.notifier.notify();
+        }
+    }
+}
+
+impl Drop for CqPlace {
+    fn drop(&mut self) {
+        self.cq.shared.entries.leave(self.index);
     }
 }
 
 pub(crate) struct CqShared {
     num: u32,
-    entries: Ring<Entry>,
+    entries: Completions,
     channel: Option<CompletionChannel>,
     arm: Arm,
     /// A completion was lost.
@@ -96,27 +122,12 @@ pub(crate) struct CqShared {
 }
 
 impl CqShared {
-    /// Adds a completion. Any thread may call it; the caller holds no lock.
-    pub(crate) fn push(&self, completion: WorkCompletion, wqe: Wqe) {
-        self.push_unreported(completion, wqe);
-        self.report_overflow();
-    }
-
-    /// Adds a completion. If the queue is full, the completion is lost and the caller has to call
-    /// [`report_overflow`](Self::report_overflow).
-    pub(crate) fn push_unreported(&self, completion: WorkCompletion, wqe: Wqe) {
-        let solicited = completion.solicited || completion.status != WcStatus::Success;
-        if let Err(entry) = self.entries.push(Entry { completion, wqe }) {
-            entry.reap();
-            self.lost.fetch_add(1, Ordering::Relaxed);
-            if !self.overflowed.swap(true, Ordering::AcqRel) {
-                self.overflow_unreported.store(true, Ordering::Release);
-            }
-        }
-        if self.arm.fires(solicited)
-            && let Some(channel) = &self.channel
-        {
-            channel.notifier.notify();
+    /// A completion was lost.
+    #[cold]
+    fn lose(&self) {
+        self.lost.fetch_add(1, Ordering::Relaxed);
+        if !self.overflowed.swap(true, Ordering::AcqRel) {
+            self.overflow_unreported.store(true, Ordering::Release);
         }
     }
 
@@ -181,7 +192,7 @@ impl CompletionQueue {
         let users = Mutex::new(CqUsers::new(strict, resources.quotas.cqe.take(cqe)?));
         let shared = CqShared {
             num: resources.next_cq_num()?,
-            entries: Ring::new(cqe),
+            entries: Completions::new(cqe),
             channel: channel.cloned(),
             arm: Arm::new(),
             overflowed: AtomicBool::new(false),
@@ -203,9 +214,9 @@ impl CompletionQueue {
     pub fn poll(&self, out: &mut [WorkCompletion]) -> usize {
         let _poll = profile::scope(Layer::Poll);
         let mut room = out.iter_mut();
-        self.shared.entries.take(room.len(), |entry| {
-            if let Some(completion) = room.next() {
-                *completion = entry.reap();
+        self.shared.entries.take(room.len(), |completion| {
+            if let Some(place) = room.next() {
+                *place = completion;
             }
         })
     }
@@ -213,7 +224,9 @@ impl CompletionQueue {
     /// The oldest completion, if any.
     pub fn poll_one(&self) -> Option<WorkCompletion> {
         let _poll = profile::scope(Layer::Poll);
-        self.shared.entries.pop().map(Entry::reap)
+        let mut oldest = None;
+        self.shared.entries.take(1, |completion| oldest = Some(completion));
+        oldest
     }
 
     /// Requests one event on the channel for the next completion (`ibv_req_notify_cq`); with
@@ -231,13 +244,11 @@ impl CompletionQueue {
     }
 
     /// Changes the number of entries while the queue is in use (`ibv_resize_cq`). No completion is lost and
-    /// their order stays. Until the completions that wait now are polled, the queue may hold a few more than
-    /// `cqe`.
+    /// their order stays.
     ///
     /// # Errors
-    /// The queue is unchanged. [`VerbsError::Limit`]; [`VerbsError::Invalid`] for 0 entries, for fewer than
-    /// wait now, and while completions from before the last resize wait; [`VerbsError::CqTooSmall`] if the
-    /// size is checked.
+    /// The queue is unchanged. [`VerbsError::Limit`]; [`VerbsError::Invalid`] for 0 entries and for fewer
+    /// than wait now; [`VerbsError::CqTooSmall`] if the size is checked.
     pub fn resize(&self, cqe: usize) -> Result<(), VerbsError> {
         let shared = &self.shared;
         check_cqe(&shared.resources, cqe)?;
@@ -246,13 +257,10 @@ impl CompletionQueue {
         users.check(cqe)?;
         // RFC 5042 section 6.4.3.2 (SEC-139): the entries that a resize adds come out of the limits too.
         let more = shared.resources.quotas.cqe.take(cqe.saturating_sub(users.granted.count()))?;
-        shared.entries.resize(cqe).map_err(|error| match error {
-            ResizeError::TooSmall(waiting) => VerbsError::Invalid(format!(
+        shared.entries.resize(cqe).map_err(|waiting| {
+            VerbsError::Invalid(format!(
                 "{waiting} completions wait: poll them, or resize to more than {cqe} entries"
-            )),
-            ResizeError::Busy => VerbsError::Invalid(
-                "completions from before the last resize wait: poll them before the next one".into(),
-            ),
+            ))
         })?;
         users.granted.merge(more);
         users.granted.shrink_to(cqe);

@@ -13,7 +13,8 @@
 //! | `wr.rs`, `wc.rs` | work requests and work completions |
 //! | `qp_init.rs`, `qp_state.rs`, `qp.rs`, `qp/post.rs` | a queue pair: its options, its states, its queues, the checks of a posted request |
 //! | `cq.rs`, `cq_users.rs`, `srq.rs` | completion queues, shared receive queues |
-//! | `ring.rs`, `gate.rs`, `wqe.rs` | a queue that can be resized, and the count of used work queue entries |
+//! | `consumer.rs` | the end of both queues where requests are taken and completed |
+//! | `completions.rs`, `wqe.rs` | the entries of a completion queue, and the count of used work queue entries |
 //! | `doorbells.rs`, `doze.rs` | how users signal work to an engine, and how it sleeps without missing any |
 //! | `arm.rs`, `channel.rs`, `async_event.rs` | how users learn of completions and events |
 //! | `pd.rs`, `resources.rs`, `usage.rs` | protection domains, memory and limits, which requests are checked against |
@@ -24,19 +25,19 @@ use std::sync::atomic;
 mod arm;
 mod async_event;
 mod channel;
+mod completions;
+mod consumer;
 mod cq;
 mod cq_users;
 mod doorbells;
 mod doze;
 mod error;
-mod gate;
 mod outcome;
 mod pd;
 mod qp;
 mod qp_init;
 mod qp_state;
 mod resources;
-mod ring;
 mod srq;
 mod terminate;
 mod usage;
@@ -61,6 +62,7 @@ pub use wr::{
 };
 
 pub(crate) use channel::{Notifier, wait_any};
+pub(crate) use consumer::QpConsumer;
 pub(crate) use doorbells::Doorbells;
 pub(crate) use outcome::{Origin, Outcome};
 pub(crate) use pd::PdShared;

@@ -1,18 +1,18 @@
 //! The state that a queue pair shares with its engine: its queues, its state, and the completion of requests.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use arrayvec::ArrayVec;
-use crossbeam_queue::ArrayQueue;
+use rtrb::{Producer, RingBuffer};
 
 use crate::rdmap::{AtomicOp, Extensions, TerminateError};
 
-use super::arm::Arm;
-use super::cq::CqShared;
+use super::consumer::QpConsumer;
+use super::cq::{CqPlace, CqShared};
 use super::cq_users::Demand;
 use super::usage::{Permit, within};
-use super::wqe::{Wqe, WqeCounts};
+use super::wqe::{Counter, WqeCount};
 use super::{
     AsyncEventKind, CompletionQueue, Doorbells, MAX_INLINE, MAX_SGE, Origin, Outcome, PdShared, QpGrants,
     QpInit, QpState, RecvRequest, Resources, SendFlags, SendOp, Sge, SharedReceiveQueue, StreamError,
@@ -80,17 +80,19 @@ pub(crate) struct QpShared {
     // Fixed when it is created.
     pub(crate) num: u32,
     pub(crate) pd: Arc<PdShared>,
-    pub(crate) send_cq: CompletionQueue,
-    pub(crate) recv_cq: CompletionQueue,
+    /// The places of its two work queues at their completion queues.
+    pub(crate) send: CqPlace,
+    pub(crate) recv: CqPlace,
     pub(crate) srq: Option<SharedReceiveQueue>,
-    /// Each queue keeps its two ends in cache lines of their own.
-    sq: Box<ArrayQueue<SendEntry>>,
-    rq: Box<ArrayQueue<RecvRequest>>,
-    pub(crate) wqes: Arc<WqeCounts>,
     pub(crate) caps: Caps,
     pub(crate) sq_sig_all: bool,
     pub(crate) extensions: Extensions,
     pub(crate) grants: QpGrants,
+    // Its queues. Threads that post have the locks in turn.
+    sq: Mutex<Producer<SendEntry>>,
+    rq: Mutex<Producer<RecvRequest>>,
+    /// The other end of both; `None` while a stream has it.
+    consumer: Mutex<Option<QpConsumer>>,
     // Its state and its connection.
     state: AtomicU8,
     /// ORD and IRD of the connection; `u32::MAX` before there is one. A Read or atomic needs an ORD of at
@@ -111,13 +113,13 @@ pub(crate) struct QpShared {
     /// The user has requested a graceful close: the send queue takes no more requests, whatever the state is.
     close_asked: AtomicBool,
     ended: Mutex<Ended>,
-    /// Armed for an event when no send request is open.
-    drain: Arm,
+    /// An event is wanted when no send request is open.
+    drain: AtomicBool,
     /// The count of shared receive buffers above which one event is made; 0: none.
     high_water: AtomicUsize,
     /// Receive requests taken for messages, and the number of them that are completed.
-    pub(crate) recv_taken: AtomicU64,
-    pub(crate) recv_done: AtomicU64,
+    pub(crate) recv_taken: Counter,
+    pub(crate) recv_done: Counter,
     /// Whether `LastWqeReached` was reported.
     last_wqe_reported: AtomicBool,
     _permit: Permit,
@@ -147,15 +149,17 @@ impl QpShared {
             Some(srq) => (Some(srq.shared.outstanding()), 0),
             None => (None, init.max_recv_wr),
         };
+        let (sq, sq_consumer) = RingBuffer::new(init.max_send_wr);
+        let (rq, rq_consumer) = RingBuffer::new(max_rq);
         let shared = Arc::new(Self {
             num: context.next_qp_num()?,
             pd: Arc::clone(pd),
-            send_cq: init.send_cq.clone(),
-            recv_cq: init.recv_cq.clone(),
+            send: CqPlace::new(init.send_cq, WqeCount::new(init.max_send_wr, None)),
+            recv: CqPlace::new(init.recv_cq, WqeCount::new(init.max_recv_wr, srq_outstanding)),
             srq: init.srq.cloned(),
-            sq: Box::new(ArrayQueue::new(init.max_send_wr.max(1))),
-            rq: Box::new(ArrayQueue::new(max_rq.max(1))),
-            wqes: WqeCounts::new(init.max_send_wr, init.max_recv_wr, srq_outstanding),
+            sq: Mutex::new(sq),
+            rq: Mutex::new(rq),
+            consumer: Mutex::new(Some(QpConsumer { sq: sq_consumer, rq: rq_consumer })),
             caps: Caps {
                 max_send_wr: init.max_send_wr,
                 max_recv_wr: init.max_recv_wr,
@@ -176,16 +180,17 @@ impl QpShared {
             asked: AtomicU8::new(Ask::Nothing as u8),
             close_asked: AtomicBool::new(false),
             ended: Mutex::default(),
-            drain: Arm::new(),
+            drain: AtomicBool::new(false),
             high_water: AtomicUsize::new(init.high_water),
-            recv_taken: AtomicU64::new(0),
-            recv_done: AtomicU64::new(0),
+            recv_taken: Counter::default(),
+            recv_done: Counter::default(),
             last_wqe_reported: AtomicBool::new(false),
             _permit: context.quotas.qp.take(1)?,
         });
-        shared.send_cq.shared.attach(&shared)?;
-        if !Arc::ptr_eq(&shared.send_cq.shared, &shared.recv_cq.shared) {
-            shared.recv_cq.shared.attach(&shared)?;
+        let (send_cq, recv_cq) = (&init.send_cq.shared, &init.recv_cq.shared);
+        send_cq.attach(&shared)?;
+        if !Arc::ptr_eq(send_cq, recv_cq) {
+            recv_cq.attach(&shared)?;
         }
         Ok(shared)
     }
@@ -193,9 +198,9 @@ impl QpShared {
     /// The entries of `cq` that this queue pair may fill.
     pub(crate) fn demand(&self, cq: &CqShared) -> Demand {
         let is = |other: &CompletionQueue| std::ptr::eq(&*other.shared, cq);
-        let sends = if is(&self.send_cq) { self.caps.max_send_wr } else { 0 };
+        let sends = if is(&self.send.cq) { self.caps.max_send_wr } else { 0 };
         let (recvs, srq) = match &self.srq {
-            _ if !is(&self.recv_cq) => (0, None),
+            _ if !is(&self.recv.cq) => (0, None),
             None => (self.caps.max_recv_wr, None),
             Some(srq) => (0, Some((srq.shared.num, srq.shared.max_wr))),
         };
@@ -394,78 +399,95 @@ impl QpShared {
         self.rung.swap(false, Ordering::AcqRel);
     }
 
+    // ---- its queues ----
+
+    /// The end of the send queue where requests are added.
+    #[inline]
+    pub(super) fn send_queue(&self) -> MutexGuard<'_, Producer<SendEntry>> {
+        self.sq.lock().expect("no holder of this lock panics")
+    }
+
+    /// The end of the receive queue where requests are added.
+    #[inline]
+    pub(super) fn recv_queue(&self) -> MutexGuard<'_, Producer<RecvRequest>> {
+        self.rq.lock().expect("no holder of this lock panics")
+    }
+
+    fn consumer(&self) -> MutexGuard<'_, Option<QpConsumer>> {
+        self.consumer.lock().expect("no holder of this lock panics")
+    }
+
+    /// Takes the other end of both queues, for the stream.
+    ///
+    /// # Panics
+    /// If it was taken and not returned. A queue pair is reserved for one connection, which has one stream at
+    /// a time.
+    pub(crate) fn take_consumer(&self) -> QpConsumer {
+        self.consumer().take().expect("a queue pair has one stream")
+    }
+
+    /// The stream has ended, and returns the other end of both queues.
+    pub(crate) fn return_consumer(&self, consumer: QpConsumer) {
+        *self.consumer() = Some(consumer);
+    }
+
+    /// Completes all requests of both queues as flushed, unless a stream has them, which does it itself. A
+    /// thread that posts after `Error` was entered flushes too, so no request stays behind.
+    pub(crate) fn flush(&self) {
+        // Held throughout: two threads that flush at the same time would complete requests out of order.
+        if let Some(consumer) = &mut *self.consumer() {
+            consumer.flush(self);
+        }
+    }
+
     // ---- completing ----
-
-    /// Completes a send request. It makes a completion if one was requested or if the request failed;
-    /// otherwise the entry of the request is free at once.
-    pub(crate) fn complete_send(&self, signaled: bool, completion: WorkCompletion) {
-        self.finish_send(signaled, completion);
-        self.send_cq.shared.report_overflow();
-    }
-
-    fn finish_send(&self, signaled: bool, completion: WorkCompletion) {
-        let visible = signaled || self.sq_sig_all || completion.status != WcStatus::Success;
-        if visible {
-            self.send_cq.shared.push_unreported(completion, Wqe::Send(Arc::clone(&self.wqes)));
-        }
-        if self.wqes.complete_send(visible) {
-            self.report_drained();
-        }
-    }
 
     /// Requests an event for when no send request is open.
     pub(crate) fn arm_drain(&self) {
-        self.drain.arm(false);
-        if self.wqes.open_sends() == 0 {
-            self.report_drained();
+        self.drain.store(true, Ordering::Release);
+        {
+            // With this lock the flag is seen by a thread that flushes after this, and a flush before this is
+            // seen here.
+            let _consumer = self.consumer();
+            self.report_if_drained();
+        }
+        // A stream that completes the last request meanwhile looks again when it answers the doorbell.
+        if let Some(doorbells) = self.doorbells.get() {
+            self.ring(doorbells);
         }
     }
 
-    fn report_drained(&self) {
-        if self.drain.fires(false) {
+    /// Makes the event if it is wanted and no send request is open.
+    #[inline]
+    pub(crate) fn report_if_drained(&self) {
+        if self.drain.load(Ordering::Acquire)
+            && self.send.wqes.open() == 0
+            && self.drain.swap(false, Ordering::AcqRel)
+        {
             self.resources().events.push(AsyncEventKind::SqDrained, self.num, None);
         }
     }
 
-    /// Takes the oldest send request.
-    #[inline]
-    pub(crate) fn take_send(&self) -> Option<SendEntry> {
-        self.sq.pop()
-    }
-
-    /// Whether send requests wait to be taken.
-    #[inline]
-    pub(crate) fn has_sends(&self) -> bool {
-        !self.sq.is_empty()
-    }
-
-    /// Takes the oldest receive request, for a message of the peer that begins.
-    pub(crate) fn take_recv(&self) -> Option<RecvRequest> {
-        let request = match &self.srq {
-            None => self.rq.pop(),
-            Some(srq) => self.take_shared(srq),
-        }?;
-        self.recv_taken.fetch_add(1, Ordering::Relaxed);
-        Some(request)
-    }
-
     /// Receive requests that were taken and are not completed; for tests.
     pub(crate) fn open_recvs(&self) -> u64 {
-        self.recv_taken.load(Ordering::Relaxed).wrapping_sub(self.recv_done.load(Ordering::Relaxed))
+        self.recv_taken.get().wrapping_sub(self.recv_done.get())
     }
 
-    /// Takes a request from the shared queue, unless this queue pair holds its maximum.
-    fn take_shared(&self, srq: &SharedReceiveQueue) -> Option<RecvRequest> {
+    /// Takes a request from the shared queue, unless this queue pair holds its maximum. Called by the holder
+    /// of the consumer.
+    pub(super) fn take_shared(&self, srq: &SharedReceiveQueue) -> Option<RecvRequest> {
         // RFC 5041 section 8.3.2 (DDP-239), RFC 5040 section 8.1.2 (RDMAP-371): each stream has a limit of
         // shared buffers.
-        let held = self.wqes.reserve_recv()?;
-        let Some(request) = srq.shared.take() else {
-            self.wqes.cancel_recv();
+        let wqes = &self.recv.wqes;
+        if !wqes.is_free() {
             return None;
-        };
+        }
+        let request = srq.shared.take()?;
+        let is_counted = wqes.take();
+        debug_assert!(is_counted, "an entry was free, and only this thread takes them");
         // RFC 5042 section 6.4.3.1 (SEC-136): a queue pair that holds as many shared buffers as it may gets
         // no more, and one that passes its high-water mark is reported.
-        self.check_high_water(held);
+        self.check_high_water(wqes.used() as usize);
         Some(request)
     }
 
@@ -473,7 +495,7 @@ impl QpShared {
     /// event comes at once if it holds more already.
     pub(crate) fn arm_high_water(&self, mark: usize) {
         self.high_water.store(mark, Ordering::SeqCst);
-        self.check_high_water(self.wqes.recvs());
+        self.check_high_water(self.recv.wqes.used() as usize);
     }
 
     fn check_high_water(&self, held: usize) {
@@ -484,31 +506,6 @@ impl QpShared {
         {
             self.resources().events.push(AsyncEventKind::QpHighWater, self.num, None);
         }
-    }
-
-    /// Completes a receive request that was taken.
-    pub(crate) fn complete_recv(&self, completion: WorkCompletion) {
-        self.recv_done.fetch_add(1, Ordering::Relaxed);
-        self.recv_cq.shared.push(completion, Wqe::Recv(Arc::clone(&self.wqes)));
-    }
-
-    /// Completes all requests of both queues as flushed. A thread that posts after `Error` was entered
-    /// flushes too, so no request stays behind.
-    pub(crate) fn flush(&self) {
-        {
-            // Held throughout: two threads that flush at the same time would complete requests out of order.
-            let ended = self.ended();
-            let error = ended.error;
-            while let Some(entry) = self.sq.pop() {
-                self.finish_send(true, self.flushed(entry.wr_id, send_opcode(&entry.op), error));
-            }
-            while let Some(request) = self.rq.pop() {
-                let completion = self.flushed(request.wr_id, WcOpcode::Recv, error);
-                self.recv_cq.shared.push_unreported(completion, Wqe::Recv(Arc::clone(&self.wqes)));
-            }
-        }
-        self.send_cq.shared.report_overflow();
-        self.recv_cq.shared.report_overflow();
     }
 
     /// The completion of a successful request.
@@ -536,8 +533,8 @@ impl QpShared {
 
 impl Drop for QpShared {
     fn drop(&mut self) {
-        self.send_cq.shared.detach(self.num);
-        self.recv_cq.shared.detach(self.num);
+        self.send.cq.shared.detach(self.num);
+        self.recv.cq.shared.detach(self.num);
     }
 }
 

@@ -1,91 +1,105 @@
-//! The count of used work queue entries (WQEs) of a queue pair. A request takes an entry when it is posted.
+//! The count of used work queue entries (WQEs) of a work queue. A request takes an entry when it is posted.
 //! The entry becomes free when the completion is polled, as in the rings of hardware. So a completion queue
 //! with an entry for each WQE cannot overflow (RFC 5042 section 6.4.3.2).
+//!
+//! Each counter has one writer at a time, so that it needs no locked instruction. A post holds the lock of
+//! the queue that it adds to. Requests are completed by the holder of the queue pair's consumer. A poll holds
+//! the lock of the completion queue.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// One request in the upper half of `WqeCounts::send`, the count of open requests.
-const ONE_OPEN: u64 = 1 << 32;
+/// A counter that one thread at a time changes: the holder of a lock or of a value. Any thread may read it.
+#[derive(Default)]
+pub(crate) struct Counter(AtomicU64);
 
-/// The used work queue entries of one queue pair.
-pub(crate) struct WqeCounts {
-    /// Send requests. Lower half: those whose completion is not polled. Upper half: those of them that are
-    /// open, that is not completed.
-    send: AtomicU64,
-    max_send: usize,
-    /// Receive requests whose completion is not polled: posted here or, with a shared receive queue, taken
-    /// from it.
-    recv: AtomicUsize,
-    max_recv: usize,
-    /// The used entries of the shared receive queue; they become free together with ours.
+impl Counter {
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Adds `more`. No other thread may change it meanwhile.
+    #[inline]
+    pub(crate) fn add(&self, more: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(more), Ordering::Release);
+    }
+}
+
+/// The used entries of one work queue.
+pub(crate) struct WqeCount {
+    max: u64,
+    /// Entries that requests have taken.
+    taken: Counter,
+    /// Requests that are completed.
+    completed: Counter,
+    /// Of the completed requests, those whose entry became free at once: they made no completion, or it was
+    /// lost.
+    unseen: Counter,
+    /// Completions that were polled.
+    polled: Counter,
+    /// The used entries of the shared receive queue that the requests come from. They become free together
+    /// with ours.
     srq: Option<Arc<AtomicUsize>>,
 }
 
-/// A used work queue entry, which becomes free when the completion is polled.
-pub(crate) enum Wqe {
-    Send(Arc<WqeCounts>),
-    Recv(Arc<WqeCounts>),
-}
+impl WqeCount {
+    pub(crate) fn new(max: usize, srq: Option<Arc<AtomicUsize>>) -> Arc<Self> {
+        let [taken, completed, unseen, polled] = std::array::from_fn(|_| Counter::default());
+        Arc::new(Self { max: max as u64, taken, completed, unseen, polled, srq })
+    }
 
-impl Wqe {
-    pub(crate) fn free(self) {
-        match self {
-            Self::Send(counts) => {
-                counts.send.fetch_sub(1, Ordering::AcqRel);
-            }
-            Self::Recv(counts) => {
-                counts.recv.fetch_sub(1, Ordering::AcqRel);
-                if let Some(srq) = &counts.srq {
-                    srq.fetch_sub(1, Ordering::AcqRel);
-                }
-            }
+    /// Takes an entry; `false` if none is free. Called by the thread that may add requests.
+    #[inline]
+    pub(crate) fn take(&self) -> bool {
+        let is_free = self.used() < self.max;
+        if is_free {
+            self.taken.add(1);
+        }
+        is_free
+    }
+
+    /// Whether an entry is free.
+    pub(crate) fn is_free(&self) -> bool {
+        self.used() < self.max
+    }
+
+    /// A request is completed. Called by the holder of the consumer, as is [`free`](Self::free).
+    #[inline]
+    pub(crate) fn complete(&self) {
+        self.completed.add(1);
+    }
+
+    /// The entry of a completed request is free at once.
+    pub(crate) fn free(&self) {
+        self.unseen.add(1);
+        self.free_shared();
+    }
+
+    /// A completion is polled: its entry is free. Called with the lock of the completion queue.
+    #[inline]
+    pub(crate) fn poll(&self) {
+        self.polled.add(1);
+        self.free_shared();
+    }
+
+    #[inline]
+    fn free_shared(&self) {
+        if let Some(srq) = &self.srq {
+            srq.fetch_sub(1, Ordering::AcqRel);
         }
     }
-}
 
-impl WqeCounts {
-    pub(crate) fn new(max_send: usize, max_recv: usize, srq: Option<Arc<AtomicUsize>>) -> Arc<Self> {
-        Arc::new(Self { send: AtomicU64::new(0), max_send, recv: AtomicUsize::new(0), max_recv, srq })
+    /// Requests that are not completed.
+    pub(crate) fn open(&self) -> u64 {
+        // In this order, so that no request is counted as completed and not as taken.
+        let completed = self.completed.get();
+        self.taken.get() - completed
     }
 
-    /// Takes an entry for a send request; `false` if none is free.
-    pub(crate) fn reserve_send(&self) -> bool {
-        let more =
-            |count: u64| (((count % ONE_OPEN) as usize) < self.max_send).then_some(count + ONE_OPEN + 1);
-        self.send.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
-    }
-
-    /// A send request is completed. Without a completion its entry is free at once. Returns whether it was
-    /// the last open request.
-    pub(crate) fn complete_send(&self, has_completion: bool) -> bool {
-        let less = if has_completion { ONE_OPEN } else { ONE_OPEN + 1 };
-        self.send.fetch_sub(less, Ordering::AcqRel) / ONE_OPEN == 1
-    }
-
-    /// Takes an entry for a receive request; `None` if none is free. Returns how many are used now.
-    pub(crate) fn reserve_recv(&self) -> Option<usize> {
-        let more = |count: usize| (count < self.max_recv).then_some(count + 1);
-        self.recv.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok().map(|before| before + 1)
-    }
-
-    /// Undoes [`reserve_recv`](Self::reserve_recv) when there was no request for the entry.
-    pub(crate) fn cancel_recv(&self) {
-        self.recv.fetch_sub(1, Ordering::AcqRel);
-    }
-
-    /// Send requests that are open.
-    pub(crate) fn open_sends(&self) -> usize {
-        (self.send.load(Ordering::Acquire) / ONE_OPEN) as usize
-    }
-
-    /// Send requests whose completion is not polled.
-    pub(crate) fn sends(&self) -> usize {
-        (self.send.load(Ordering::Acquire) % ONE_OPEN) as usize
-    }
-
-    /// Receive requests whose completion is not polled.
-    pub(crate) fn recvs(&self) -> usize {
-        self.recv.load(Ordering::Acquire)
+    /// Used entries: requests whose completion is not polled.
+    pub(crate) fn used(&self) -> u64 {
+        // In this order, as in `open`.
+        let free = self.polled.get() + self.unseen.get();
+        self.taken.get() - free
     }
 }

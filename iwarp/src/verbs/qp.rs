@@ -219,13 +219,15 @@ impl QueuePair {
     pub fn query(&self) -> QpAttr {
         let shared = &self.shared;
         let depth = |depth: u32| u16::try_from(depth).ok();
-        let done = shared.recv_done.load(Ordering::Acquire);
+        // In this order, so that no request is counted as done and not as taken.
+        let done = shared.recv_done.get();
+        let taken = shared.recv_taken.get();
         QpAttr {
             qp_num: shared.num,
             state: shared.state(),
             pd_num: shared.pd.id().0,
-            send_cq: shared.send_cq.cq_num(),
-            recv_cq: shared.recv_cq.cq_num(),
+            send_cq: shared.send.cq.cq_num(),
+            recv_cq: shared.recv.cq.cq_num(),
             srq: shared.srq.as_ref().map(SharedReceiveQueue::srq_num),
             max_send_wr: shared.caps.max_send_wr,
             max_recv_wr: shared.caps.max_recv_wr,
@@ -236,11 +238,11 @@ impl QueuePair {
             ord: depth(shared.ord.load(Ordering::Acquire)),
             ird: depth(shared.ird.load(Ordering::Acquire)),
             error: self.error(),
-            send_open: shared.wqes.open_sends(),
-            send_outstanding: shared.wqes.sends(),
-            recv_outstanding: shared.wqes.recvs(),
-            recv_taken: shared.recv_taken.load(Ordering::Acquire),
-            recv_in_process: shared.recv_taken.load(Ordering::Acquire).saturating_sub(done),
+            send_open: shared.send.wqes.open() as usize,
+            send_outstanding: shared.send.wqes.used() as usize,
+            recv_outstanding: shared.recv.wqes.used() as usize,
+            recv_taken: taken,
+            recv_in_process: taken - done,
         }
     }
 }

@@ -237,24 +237,28 @@ impl Connection {
     /// requests that it has taken from the queue pair. A receive may be in progress even after a graceful
     /// close.
     pub(super) fn end_stream(&mut self, io: &mut Io) {
-        match &mut self.phase {
+        let qp = self.phase.qp().cloned();
+        match self.take_phase() {
             Phase::FullOperation(full) => {
-                io.tcp.release(self.conn, full.deframer.clear(&mut io.held));
-                full.stream.end(&mut io.request_pool);
+                let FullOperation { mut deframer, stream, .. } = *full;
+                io.tcp.release(self.conn, deframer.clear(&mut io.held));
+                stream.end(&mut io.request_pool);
             }
-            Phase::AwaitReply { reassembly, .. }
-            | Phase::AwaitRequest { reassembly, .. }
-            | Phase::Deciding { reassembly, .. } => {
+            Phase::AwaitReply { mut reassembly, .. }
+            | Phase::AwaitRequest { mut reassembly, .. }
+            | Phase::Deciding { mut reassembly, .. } => {
                 io.tcp.release(self.conn, reassembly.clear(&mut io.held));
             }
-            Phase::StreamingMode(mode) => {
+            Phase::StreamingMode(mut mode) => {
                 let released = mode.clear(io);
                 io.tcp.release(self.conn, released);
             }
             Phase::Opening(_) => {}
-            Phase::Ended(_) => return,
+            Phase::Ended(ended) => {
+                self.phase = Phase::Ended(ended);
+                return;
+            }
         }
-        let qp = self.phase.qp().cloned();
         self.phase = Phase::Ended(TcpClosing { qp, ..TcpClosing::default() });
     }
 

@@ -27,7 +27,6 @@ impl Core {
             records += holdings.records;
             waiting.peer_requests += holdings.waiting.peer_requests;
             waiting.outstanding += holdings.waiting.outstanding;
-            waiting.held_back += holdings.waiting.held_back;
         }
         ensure!(self.connection_count == count, "{} counted of {count} connections", self.connection_count);
         ensure!(

@@ -28,8 +28,8 @@ impl QpShared {
             return Err(VerbsError::TooLong { got: length, max: u64::from(u32::MAX) });
         }
         let payload = self.payload(request, length)?;
-        // The entry is counted first. `sq` holds as many entries as may be used, so the push cannot fail.
-        if !self.wqes.reserve_send() {
+        let mut queue = self.send_queue();
+        if !self.send.wqes.take() {
             return Err(VerbsError::QueueFull("send"));
         }
         let entry = SendEntry {
@@ -39,10 +39,8 @@ impl QpShared {
             length: length as u32,
             flags: request.flags,
         };
-        if self.sq.push(entry).is_err() {
-            self.wqes.complete_send(false);
-            return Err(VerbsError::QueueFull("send"));
-        }
+        let fits = queue.push(entry).is_ok();
+        debug_assert!(fits, "the queue holds as many requests as may be open");
         Ok(())
     }
 
@@ -181,14 +179,12 @@ impl QpShared {
             ));
         }
         self.pd.check_recv(request, self.caps.max_recv_sge)?;
-        if self.wqes.reserve_recv().is_none() {
+        let mut queue = self.recv_queue();
+        if !self.recv.wqes.take() {
             return Err(VerbsError::QueueFull("receive"));
         }
-        if self.rq.push(request.clone()).is_err() {
-            // Not reached: `rq` holds as many entries as there are wqes.
-            self.wqes.cancel_recv();
-            return Err(VerbsError::QueueFull("receive"));
-        }
+        let fits = queue.push(request.clone()).is_ok();
+        debug_assert!(fits, "the queue holds as many requests as may be open");
         Ok(())
     }
 }

@@ -17,13 +17,14 @@ fn an_empty_shared_queue_passes_no_mark() {
     let qp = QpShared::new(&pd, &init).unwrap();
     let post = || srq.post_recv(&RecvRequest { wr_id: 0, sg_list: ArrayVec::new() }).unwrap();
     let event = || resources.events.poll().unwrap().map(|event| event.kind);
+    let mut consumer = qp.take_consumer();
     for _ in 0..4 {
         post();
-        assert!(qp.take_recv().is_some());
+        assert!(consumer.take_recv(&qp).is_some());
     }
-    assert!(qp.take_recv().is_none(), "the shared queue is empty");
+    assert!(consumer.take_recv(&qp).is_none(), "the shared queue is empty");
     assert_eq!(event(), None, "it holds 4, and 4 is its mark");
     post();
-    assert!(qp.take_recv().is_some());
+    assert!(consumer.take_recv(&qp).is_some());
     assert_eq!(event(), Some(AsyncEventKind::QpHighWater));
 }

@@ -3,11 +3,15 @@
 
 use arrayvec::ArrayVec;
 
-use crate::ddp::{Header, Segment, Segmenter};
+use crate::ddp::{HeaderWords, Segment, Segmenter, TaggedHeader, UntaggedHeader};
 use crate::memory::{self, Accessor, EpochGuard, Fault, Stag};
-use crate::mpa::{FpduWriter, Room};
-use crate::queues::{MAX_INLINE, MAX_SGE, Sge};
-use crate::rdmap::{Opcode, ReadRequest};
+use crate::mpa::{FpduWriter, Framer, Room, UlpduHead};
+use crate::queues::{Payload, SendEntry, Sge};
+use crate::rdmap::{AtomicRequest, Opcode, ReadRequest, Terminate};
+
+/// Bytes of the longest message that RDMAP makes itself: a Terminate, or an Atomic Request.
+pub(super) const MAX_OWN_BYTES: usize =
+    if Terminate::MAX_LEN > AtomicRequest::LEN { Terminate::MAX_LEN } else { AtomicRequest::LEN };
 
 /// The fields that the headers of all segments of a message share.
 #[derive(Clone, Copy, Debug)]
@@ -23,10 +27,10 @@ pub(super) enum Addressing {
 /// The source of the payload.
 #[derive(Clone, Debug)]
 pub(super) enum PayloadSource {
-    /// Registered memory of our user.
-    Gather(ArrayVec<Sge, MAX_SGE>),
-    /// Bytes kept here: inline data, Immediate Data, and the headers that RDMAP sends as payload.
-    Bytes(ArrayVec<u8, MAX_INLINE>),
+    /// The oldest request of the send queue, where it lies in the queue.
+    Posted,
+    /// Bytes kept here: Immediate Data, and the headers that RDMAP sends as payload.
+    Bytes(ArrayVec<u8, MAX_OWN_BYTES>),
     /// Registered memory that the peer reads.
     Remote(ReadRequest),
 }
@@ -67,12 +71,19 @@ impl Message {
 
     /// An untagged message with this payload.
     pub(super) fn of_bytes(opcode: Opcode, msn: u32, bytes: &[u8]) -> Self {
-        let source: ArrayVec<u8, MAX_INLINE> = bytes.iter().copied().collect();
+        let source: ArrayVec<u8, MAX_OWN_BYTES> = bytes.iter().copied().collect();
         Self::untagged(opcode, Stag(0), msn, bytes.len() as u32, PayloadSource::Bytes(source))
     }
 
-    /// The DDP header of one of its segments.
-    pub(super) fn header(&self, segment: &Segment) -> Header {
+    /// Begins the FPDU of one of its segments in `out`, up to the DDP header.
+    #[inline]
+    pub(super) fn begin<'a>(
+        &self,
+        segment: &Segment,
+        framer: &'a mut Framer,
+        out: &'a mut [u8],
+    ) -> FpduWriter<'a> {
+        let payload_bytes = segment.len as usize;
         match self.addressing {
             Addressing::Tagged { opcode, stag, to } => {
                 // RFC 5041 section 4.2 (DDP-065, DDP-066, DDP-072, DDP-073): opcode and STag are those of the
@@ -80,14 +91,17 @@ impl Message {
                 // so a Write or a Read Response reaches one remote buffer.
                 // RFC 5041 section 5.2 (DDP-116): the first tagged offset plus the offset of the payload. The
                 // peer refuses a sum past 2^64.
-                opcode.tagged_header(stag, to.wrapping_add(u64::from(segment.offset)), segment.last).into()
+                let to = to.wrapping_add(u64::from(segment.offset));
+                let header = opcode.tagged_header(stag, to, segment.last);
+                framer.begin_with(out, &head_of(header.to_words()), payload_bytes)
             }
             Addressing::Untagged { opcode, invalidate, msn } => {
                 // RFC 5041 section 4.3 (DDP-082, DDP-086, DDP-087, DDP-092, DDP-093): the opcode, which has
                 // its queue, the Invalidate STag and the MSN are those of the message, the same in all
                 // segments.
                 // RFC 5041 section 5.2 (DDP-111): MO is the offset of the payload in the message.
-                opcode.untagged_header(invalidate, msn, segment.offset, segment.last).into()
+                let header = opcode.untagged_header(invalidate, msn, segment.offset, segment.last);
+                framer.begin_with(out, &head_of(header.to_words()), payload_bytes)
             }
         }
     }
@@ -95,28 +109,34 @@ impl Message {
     /// Bytes of the header of a segment.
     pub(super) fn header_len(&self) -> usize {
         match self.addressing {
-            Addressing::Tagged { .. } => crate::ddp::TaggedHeader::LEN,
-            Addressing::Untagged { .. } => crate::ddp::UntaggedHeader::LEN,
+            Addressing::Tagged { .. } => TaggedHeader::LEN,
+            Addressing::Untagged { .. } => UntaggedHeader::LEN,
         }
     }
 }
 
 impl PayloadSource {
-    /// Writes `len` bytes from `offset` on to an FPDU. The source is looked up once for all runs between
-    /// markers.
+    /// Writes the payload of a segment to its FPDU. `posted` is the oldest request of the send queue. The
+    /// source is looked up once for all runs between markers.
+    #[inline]
     pub(super) fn fetch(
         &self,
-        offset: u32,
-        len: u32,
+        &Segment { offset, len, .. }: &Segment,
+        posted: Option<&SendEntry>,
         fpdu: &mut FpduWriter<'_>,
         guard: &EpochGuard,
         by: Accessor,
     ) -> Result<(), FetchError> {
         match self {
-            Self::Bytes(bytes) => {
-                fpdu.put(&bytes[offset as usize..(offset + len) as usize]);
-                Ok(())
-            }
+            Self::Posted => match posted.map(|request| &request.payload) {
+                Some(Payload::Gather(sg_list)) => gather(sg_list, offset, len, fpdu, guard, by),
+                Some(Payload::Inline(bytes)) => put(bytes, offset, len, fpdu),
+                None => {
+                    debug_assert!(false, "a request stays in its queue until its last segment is written");
+                    Err(FetchError::OwnMemory)
+                }
+            },
+            Self::Bytes(bytes) => put(bytes, offset, len, fpdu),
             // RFC 5040 section 5.2.1 (RDMAP-221): the source of a zero-length Read is not checked.
             Self::Remote(_) if len == 0 => Ok(()),
             Self::Remote(request) => {
@@ -126,11 +146,20 @@ impl PayloadSource {
                     .and_then(|source| fill(fpdu, &source))
                     .map_err(FetchError::PeerMemory)
             }
-            Self::Gather(sg_list) => gather(sg_list, offset, len, fpdu, guard, by),
         }
     }
 }
 
+fn head_of(HeaderWords { first, second, third }: HeaderWords) -> UlpduHead {
+    UlpduHead { first, second, third }
+}
+
+fn put(bytes: &[u8], offset: u32, len: u32, fpdu: &mut FpduWriter<'_>) -> Result<(), FetchError> {
+    fpdu.put(&bytes[offset as usize..(offset + len) as usize]);
+    Ok(())
+}
+
+#[inline]
 fn gather(
     sg_list: &[Sge],
     offset: u32,

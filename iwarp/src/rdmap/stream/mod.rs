@@ -51,7 +51,7 @@ pub(crate) struct StreamContext<'a> {
     pub(crate) pool: &'a mut RequestPool,
 }
 
-/// One RDMA stream. [`end`](Self::end) it before dropping it.
+/// One RDMA stream. [`end`](Self::end) it in place of dropping it.
 pub(crate) struct Stream {
     common: Common,
     framer: Framer,
@@ -82,7 +82,6 @@ impl Stream {
             (request_buffers(common.extensions, ird) as usize, usize::from(ord.max(1)));
         pool.peer_requests.reserve(inbound);
         pool.outstanding.reserve(outstanding);
-        pool.held_back.reserve(1);
         Self {
             framer: Framer::new(tx_markers, crc),
             outbound: Outbound::new(rtr),
@@ -137,12 +136,12 @@ impl Stream {
 
     /// Whether a call of [`transmit`](Self::transmit) may have something to send.
     pub(crate) fn wants_to_send(&self) -> bool {
-        self.may_send && (!self.outbound.is_idle() || self.common.qp.has_sends())
+        self.may_send && (!self.outbound.is_idle() || self.common.consumer.has_sends())
     }
 
     /// Whether nothing is left to send or to wait for, so that FIN may follow.
     pub(crate) fn is_drained(&self) -> bool {
-        !self.awaits_answers() && self.outbound.is_idle() && !self.common.qp.has_sends()
+        !self.awaits_answers() && self.outbound.is_idle() && !self.common.consumer.has_sends()
     }
 
     /// Whether Reads or atomics of ours wait for their responses.
@@ -163,7 +162,6 @@ impl Stream {
         let waiting = Waiting {
             peer_requests: self.outbound.check(pool)?,
             outstanding: self.common.check(&pool.outstanding)?,
-            held_back: self.outbound.held_back(pool)?,
         };
         let (inbound, outstanding) = self.reserved.unwrap_or_default();
         ensure!(
@@ -176,7 +174,6 @@ impl Stream {
             "{} of our requests wait, {outstanding} may",
             waiting.outstanding
         );
-        ensure!(waiting.held_back <= 1, "{} requests are held back", waiting.held_back);
         Ok(waiting)
     }
 
@@ -202,7 +199,7 @@ impl Stream {
         // and 7.1 (RDMAP-258, RDMAP-323): the user gets an event and the error, or the peer's Terminate.
         let outcome = self.common.qp.fail(failure.origin(), error, report.clone());
         self.complete_started(pool, outcome.oldest, Some(error));
-        self.common.qp.flush();
+        self.flush();
         // RFC 5041 sections 6.2 and 6.2.2 (DDP-144, DDP-161): DDP has only returned its error. The stream
         // ends here, as its ULP has decided.
         let ending = match failure {
@@ -226,32 +223,43 @@ impl Stream {
     fn complete_started(&mut self, pool: &mut RequestPool, mut first: WcStatus, error: Option<StreamError>) {
         let Self { common, outbound, inbound, .. } = self;
         common.give_up_responses(&mut pool.outstanding);
-        let unstarted = outbound.abandon(pool);
-        for pending in common.pending.drain(..).chain(unstarted) {
+        let Common { qp, consumer, pending, .. } = common;
+        let unfinished = outbound.abandon(pool, consumer);
+        for pending in pending.drain(..).chain(unfinished) {
             if pending.done {
-                common.qp.complete_send(
-                    pending.signaled,
-                    common.qp.succeeded(pending.wr_id, pending.opcode, pending.byte_len),
-                );
+                let completion = qp.succeeded(pending.wr_id, pending.opcode, pending.byte_len);
+                consumer.complete_send(qp, pending.signaled, completion);
                 continue;
             }
             let status =
                 pending.fault.unwrap_or_else(|| std::mem::replace(&mut first, WcStatus::WrFlushError));
-            let completion = common.qp.failed(pending.wr_id, pending.opcode, status, error);
-            common.qp.complete_send(true, completion);
+            let completion = qp.failed(pending.wr_id, pending.opcode, status, error);
+            consumer.complete_send(qp, true, completion);
         }
         for request in inbound.abandon() {
-            common.qp.complete_recv(common.qp.flushed(request.wr_id, WcOpcode::Recv, error));
+            consumer.complete_recv(qp, qp.flushed(request.wr_id, WcOpcode::Recv, error));
         }
     }
 
-    /// Flushes the remaining requests and releases its slots in `pool`.
-    pub(crate) fn end(&mut self, pool: &mut RequestPool) {
+    /// Completes the requests that are in the queues as flushed.
+    pub(crate) fn flush(&mut self) {
+        self.common.consumer.flush(&self.common.qp);
+    }
+
+    /// Makes the event that no send request is open, if it is wanted.
+    pub(crate) fn report_if_drained(&self) {
+        self.common.qp.report_if_drained();
+    }
+
+    /// Completes the requests that it has taken, releases its slots in `pool`, and returns the other requests
+    /// to the queue pair.
+    pub(crate) fn end(mut self, pool: &mut RequestPool) {
         self.complete_started(pool, WcStatus::WrFlushError, None);
         if let Some((inbound, outstanding)) = self.reserved.take() {
             pool.peer_requests.release(inbound);
             pool.outstanding.release(outstanding);
-            pool.held_back.release(1);
         }
+        let Common { qp, consumer, .. } = self.common;
+        qp.return_consumer(consumer);
     }
 }

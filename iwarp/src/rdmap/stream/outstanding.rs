@@ -7,7 +7,10 @@ use dp::invariant::{Check, ensure};
 
 use crate::ddp::UntaggedQueue;
 use crate::memory::Accessor;
-use crate::queues::{QpShared, Sge, WcOpcode, WcStatus};
+use crate::queues::{
+    QpConsumer, QpShared, RecvRequest, SendEntry, SendFlags, Sge, WcOpcode, WcStatus, WorkCompletion,
+    send_opcode,
+};
 use crate::rdmap::{Extensions, ReadSink};
 
 use super::slot_pool::{PoolQueue, SlotPool};
@@ -24,9 +27,24 @@ pub(super) struct Pending {
     pub(super) fault: Option<WcStatus>,
 }
 
+/// What is recorded of a request.
+#[inline]
+pub(super) fn pending_of(request: &SendEntry) -> Pending {
+    Pending {
+        wr_id: request.wr_id,
+        opcode: send_opcode(&request.op),
+        signaled: request.flags.contains(SendFlags::SIGNALED),
+        byte_len: 0,
+        done: false,
+        fault: None,
+    }
+}
+
 /// State that sending and receiving share: the queue pair, and its requests that wait for responses.
 pub(super) struct Common {
     pub(super) qp: Arc<QpShared>,
+    /// The requests of the queue pair.
+    pub(super) consumer: QpConsumer,
     pub(super) by: Accessor,
     pub(super) extensions: Extensions,
     /// Our Reads and atomics that wait for their responses, in the order of their requests.
@@ -69,21 +87,26 @@ impl Common {
             outstanding: PoolQueue::default(),
             atomic_responses: UntaggedQueue::new(),
             pending: VecDeque::with_capacity(qp.caps.max_send_wr.max(1)),
+            consumer: qp.take_consumer(),
             qp,
             ord: usize::from(ord),
             progress: 0,
         }
     }
 
-    /// The last segment of a request is written to TCP, or a request that sends nothing is carried out: it
-    /// completes as soon as all earlier ones have.
+    /// The last segment of the oldest request is written to TCP, or the request sends nothing and is carried
+    /// out. It leaves the send queue, and completes as soon as all earlier ones have.
     ///
     /// RFC 5040 section 5.5 (RDMAP-287): requests complete in post order.
-    pub(super) fn complete_in_order(&mut self, pending: Pending) {
+    #[inline]
+    pub(super) fn complete_oldest(&mut self) {
+        let Some(request) = self.consumer.next_send() else { return };
+        let pending = Pending { done: true, ..pending_of(request) };
+        self.consumer.remove_send();
         if self.pending.is_empty() {
             self.complete(&pending);
         } else {
-            self.pending.push_back(Pending { done: true, ..pending });
+            self.pending.push_back(pending);
         }
     }
 
@@ -137,9 +160,20 @@ impl Common {
         Ok(count)
     }
 
-    fn complete(&self, pending: &Pending) {
+    #[inline]
+    fn complete(&mut self, pending: &Pending) {
         let completion = self.qp.succeeded(pending.wr_id, pending.opcode, pending.byte_len);
-        self.qp.complete_send(pending.signaled, completion);
+        self.consumer.complete_send(&self.qp, pending.signaled, completion);
+    }
+
+    /// Takes the oldest receive request.
+    pub(super) fn take_recv(&mut self) -> Option<RecvRequest> {
+        self.consumer.take_recv(&self.qp)
+    }
+
+    /// Completes a receive request that was taken.
+    pub(super) fn complete_recv(&mut self, completion: WorkCompletion) {
+        self.consumer.complete_recv(&self.qp, completion);
     }
 }
 

@@ -1,18 +1,11 @@
-//! The Reads and atomics that wait for their responses, ours and the peers', and our requests that are held
-//! back, of all connections of an engine. A connection has queues in this pool, and reserves slots for ORD,
-//! IRD and one held-back request when it begins.
+//! The Reads and atomics that wait for their responses, ours and the peers', of all connections of an engine.
+//! A connection has queues in this pool, and reserves slots for ORD and IRD when it begins.
 
 use dp::invariant::Check;
 
 use super::outstanding::Outstanding;
 use super::peer_request::PeerRequest;
 use super::slot_pool::SlotPool;
-use crate::queues::SendEntry;
-
-/// Slots for outstanding requests to each slot for a held-back one. A connection holds back at most one
-/// request, whatever its depth. A larger number saves memory; a smaller one avoids growth with many
-/// connections of small depth.
-const HELD_BACK_SHARE: usize = 16;
 
 /// The waiting requests of all connections of an engine.
 pub(crate) struct RequestPool {
@@ -20,23 +13,17 @@ pub(crate) struct RequestPool {
     pub(super) peer_requests: SlotPool<PeerRequest>,
     /// Our requests.
     pub(super) outstanding: SlotPool<Outstanding>,
-    /// Requests taken from a send queue that may not start yet: at most one for each connection.
-    pub(super) held_back: SlotPool<SendEntry>,
 }
 
 impl RequestPool {
     /// Reserves memory for at most `limit` requests in each direction, as connections begin.
     pub(crate) fn new(limit: usize) -> Self {
-        Self {
-            peer_requests: SlotPool::new(limit),
-            outstanding: SlotPool::new(limit),
-            held_back: SlotPool::new(limit.div_ceil(HELD_BACK_SHARE)),
-        }
+        Self { peer_requests: SlotPool::new(limit), outstanding: SlotPool::new(limit) }
     }
 
     /// How often the slots had to grow because more requests waited than memory was reserved for.
     pub(crate) fn growths(&self) -> u64 {
-        self.peer_requests.growths + self.outstanding.growths + self.held_back.growths
+        self.peer_requests.growths + self.outstanding.growths
     }
 
     /// Whether the queues of all streams hold what is taken; for tests.
@@ -44,8 +31,7 @@ impl RequestPool {
         self.peer_requests
             .check(streams.peer_requests)
             .map_err(|what| format!("requests of peers: {what}"))?;
-        self.outstanding.check(streams.outstanding).map_err(|what| format!("our requests: {what}"))?;
-        self.held_back.check(streams.held_back).map_err(|what| format!("requests held back: {what}"))
+        self.outstanding.check(streams.outstanding).map_err(|what| format!("our requests: {what}"))
     }
 }
 
@@ -54,7 +40,6 @@ impl RequestPool {
 pub(crate) struct Waiting {
     pub(crate) peer_requests: usize,
     pub(crate) outstanding: usize,
-    pub(crate) held_back: usize,
 }
 
 #[cfg(test)]
@@ -73,11 +58,10 @@ mod tests {
         queue.push(&mut pool.outstanding, Outstanding::Read { sink, is_rtr: false });
         let whole = Waiting { outstanding: 1, ..Waiting::default() };
         pool.check(whole).unwrap();
-        let broken: [(Waiting, &str); 4] = [
+        let broken: [(Waiting, &str); 3] = [
             (Waiting { outstanding: 0, ..whole }, "our requests: 0 slots free and 0 in queues of 1"),
             (Waiting { outstanding: 2, ..whole }, "our requests: 0 slots free and 2 in queues of 1"),
             (Waiting { peer_requests: 1, ..whole }, "requests of peers: 0 slots free and 1 in queues of 0"),
-            (Waiting { held_back: 1, ..whole }, "requests held back: 0 slots free and 1 in queues of 0"),
         ];
         for (waiting, found) in broken {
             assert_eq!(pool.check(waiting), Err(found.into()));

@@ -1,17 +1,14 @@
 //! Requests that send nothing: local invalidation, window binding, fast registration. They take effect in
 //! post order, between the requests before and after them.
 
-use crate::memory::{Bind, EpochGuard, FastBind, Stag};
+use crate::memory::{Accessor, Bind, EpochGuard, FastBind, Stag};
 use crate::queues::{BindWindow, FastRegister, SendOp, WcStatus};
-
-use super::Common;
 
 /// Executes a local request.
 ///
 /// # Errors
 /// The completion status of a request that fails.
-pub(super) fn run(op: &SendOp, common: &Common, guard: &EpochGuard) -> Result<(), WcStatus> {
-    let by = common.by;
+pub(super) fn run(op: &SendOp, by: Accessor, guard: &EpochGuard) -> Result<(), WcStatus> {
     match op {
         SendOp::LocalInvalidate { rkey } => {
             guard.invalidate_local(Stag(*rkey), by).map_err(|_| WcStatus::LocalProtectionError)

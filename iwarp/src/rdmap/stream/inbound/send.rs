@@ -56,7 +56,7 @@ impl Delivery<'_> {
 
     /// Takes the next receive request from the receive queue, and posts it to queue 0.
     fn post_next_recv(&mut self) -> Option<RecvRequest> {
-        let request = self.common.qp.take_recv()?;
+        let request = self.common.take_recv()?;
         let posted = self.inbound.sends.post(1);
         debug_assert!(posted, "{BOUND_AHEAD} and one buffers are within the queue's bounds");
         Some(request)
@@ -225,18 +225,17 @@ impl Delivery<'_> {
         let Some(request) = self.inbound.bound.take() else {
             return Err(Failure::defect("a receive request for the message that is complete"));
         };
-        let qp = &self.common.qp;
-        let completion = qp.succeeded(request.wr_id, completed, len);
+        let completion = self.common.qp.succeeded(request.wr_id, completed, len);
         let solicited = opcode.is_solicited();
-        qp.complete_recv(WorkCompletion { immediate, invalidated, solicited, ..completion });
+        self.common.complete_recv(WorkCompletion { immediate, invalidated, solicited, ..completion });
         Ok(())
     }
 
     /// Completes the bound receive request in error.
     fn fail_bound(&mut self, status: WcStatus) {
         if let Some(request) = self.inbound.bound.take() {
-            let qp = &self.common.qp;
-            qp.complete_recv(qp.failed(request.wr_id, WcOpcode::Recv, status, None));
+            let completion = self.common.qp.failed(request.wr_id, WcOpcode::Recv, status, None);
+            self.common.complete_recv(completion);
         }
     }
 }

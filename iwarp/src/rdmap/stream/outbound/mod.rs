@@ -11,19 +11,17 @@ use tcp_lite::{ConnId, Instant, SegmentBuf, SendError, Stack};
 use crate::memory::EpochGuard;
 use crate::mpa::Framer;
 use crate::mpa::startup::{Rtr, RtrKind};
-use crate::queues::WcStatus;
+use crate::queues::{QpConsumer, WcStatus};
 use crate::rdmap::{IMMEDIATE_LEN, Opcode, Terminate, TerminateError};
 
 use super::message::{FetchError, Message};
-use super::outstanding::{Common, Pending};
+use super::outstanding::{Common, Pending, pending_of};
 use super::peer_request::{ByKind, PeerRequest};
 use super::{Failure, StreamCounters};
 use super::{request_pool::RequestPool, slot_pool::PoolQueue};
 
 mod requests;
 mod responses;
-
-use requests::pending_of;
 
 /// How many requests that send nothing one queue pair executes before the next one may send. Each request may
 /// wait for the other engines, which delays the connections of this engine, so the number is small.
@@ -55,11 +53,11 @@ pub(super) struct SendContext<'a> {
 
 /// The send direction of a stream.
 pub(super) struct Outbound {
-    /// The message being cut.
+    /// The message being cut. If it is a Send or Write of our user, its request stays the oldest one of the
+    /// send queue meanwhile.
     current: Option<Current>,
-    /// The request taken from the send queue that may not start yet, because of a fence, ORD, or
-    /// `local_left`.
-    held_back: PoolQueue,
+    /// The status of that request, if it is the cause of the stream's end.
+    fault: Option<WcStatus>,
     /// Requests of the peer, oldest first: at most IRD Reads and as many atomics.
     responses: PoolQueue,
     terminate: Option<Box<Terminate>>,
@@ -90,9 +88,9 @@ enum Completes {
     /// Nothing: the message is the RTR, or a Read Request or Atomic Request, which its response completes.
     Nothing,
     /// Our user's request.
-    Request(Pending),
+    Request,
     /// The first half of our user's request: this Immediate Data follows.
-    Write { pending: Pending, immediate: Opcode, data: [u8; IMMEDIATE_LEN] },
+    Write { immediate: Opcode, data: [u8; IMMEDIATE_LEN] },
     /// The peer's request: its buffer on queue 1 is free.
     Response(PeerRequest),
     /// The stream: nothing may follow.
@@ -104,7 +102,7 @@ impl Outbound {
     pub(super) fn new(rtr: Rtr) -> Self {
         Self {
             current: None,
-            held_back: PoolQueue::default(),
+            fault: None,
             responses: PoolQueue::default(),
             terminate: None,
             terminated: false,
@@ -142,10 +140,8 @@ impl Outbound {
         // TCP reports its end by an event of its own.
         let Ok(mut sender) = tcp.sender(now, conn) else { return Ok(SendOutcome::Idle) };
         let mut used = 0;
-        while used < budget {
-            if !self.prepare(&mut cx)? {
-                return Ok(if self.local_left == 0 { SendOutcome::More } else { SendOutcome::Idle });
-            }
+        let mut more = self.prepare(&mut cx)?;
+        while more && used < budget {
             let mut segment = match profile::within(Layer::TcpOut, || sender.segment()) {
                 Ok(segment) => segment,
                 Err(SendError::BufferFull) => return Ok(SendOutcome::Full),
@@ -155,34 +151,28 @@ impl Outbound {
             let filled = self.fill(&mut cx, &mut segment);
             used += segment.len();
             profile::within(Layer::TcpOut, || segment.push());
-            filled?;
+            more = filled?;
             if self.terminated {
                 return Ok(SendOutcome::Terminated);
             }
-            if !self.may_continue(&cx) {
-                return Ok(SendOutcome::Idle);
-            }
         }
-        Ok(SendOutcome::More)
+        Ok(if more || self.local_left == 0 { SendOutcome::More } else { SendOutcome::Idle })
     }
 
-    /// Fills one TCP segment with whole FPDUs.
-    fn fill(&mut self, cx: &mut SendContext<'_>, segment: &mut SegmentBuf<'_>) -> Result<(), Failure> {
-        while self.prepare(cx)? {
-            if !self.write_fpdu(cx, segment)? {
-                break;
+    /// Fills one TCP segment with whole FPDUs. Returns whether there is more to send.
+    fn fill(&mut self, cx: &mut SendContext<'_>, segment: &mut SegmentBuf<'_>) -> Result<bool, Failure> {
+        // RFC 5044 section 4.5 (MPA-111): the limit follows the whole segment, not what is left of it.
+        // RFC 5041 section 3 (DDP-027): the segment that TCP offers shows the current MULPDU.
+        let mut limit = cx.framer.ulpdu_limit(segment.capacity()) as u32;
+        while self.write_fpdu(cx, segment, limit)? {
+            if self.current.is_none() && !self.prepare(cx)? {
+                return Ok(false);
             }
-            if self.terminated || !self.may_continue(cx) {
-                break;
+            if cx.framer.markers() {
+                limit = cx.framer.ulpdu_limit(segment.capacity()) as u32;
             }
         }
-        Ok(())
-    }
-
-    /// Whether [`prepare`](Self::prepare) may find a message. It costs more to find none than this does.
-    #[inline]
-    fn may_continue(&self, cx: &SendContext<'_>) -> bool {
-        !self.is_idle() || cx.common.qp.has_sends()
+        Ok(true)
     }
 
     /// Makes sure that there is a current message; `false`: nothing can be sent now.
@@ -213,30 +203,29 @@ impl Outbound {
         Ok(true)
     }
 
-    /// Writes the next FPDU of the current message; `false`: it does not fit the rest of the segment.
+    /// Writes the next FPDU of the current message, with a ULPDU of at most `limit` bytes; `false`: it does
+    /// not fit the rest of the segment.
     ///
     /// RFC 5040 sections 3.1 and 6.1 (RDMAP-052, RDMAP-298): all that RDMAP sends is a DDP segment in an
     /// FPDU.
+    #[inline]
     fn write_fpdu(
         &mut self,
         cx: &mut SendContext<'_>,
         segment: &mut SegmentBuf<'_>,
+        limit: u32,
     ) -> Result<bool, Failure> {
         let Some(Current { message, .. }) = &mut self.current else { return Ok(false) };
-        // RFC 5044 section 4.5 (MPA-111): the limit follows the whole segment, not what is left of it.
-        // RFC 5041 section 3 (DDP-027): the segment that TCP offers shows the current MULPDU.
-        let limit = cx.framer.ulpdu_limit(segment.capacity()) as u32;
         let Some(next) = message.segmenter.peek(limit) else {
             return Err(Failure::here(TerminateError::DdpLocalCatastrophic));
         };
-        let ulpdu_len = message.header_len() + next.len as usize;
-        let wire_len = cx.framer.wire_len(ulpdu_len);
+        let wire_len = cx.framer.wire_len(message.header_len() + next.len as usize);
         let start = segment.len();
         let Some(out) = segment.append(wire_len) else { return Ok(false) };
-        let mut writer = cx.framer.begin(out, ulpdu_len);
-        writer.put(&message.header(&next).to_bytes());
+        let mut writer = message.begin(&next, cx.framer, out);
+        let posted = cx.common.consumer.next_send();
         let fetched = profile::within(Layer::Fetch, || {
-            message.source.fetch(next.offset, next.len, &mut writer, cx.guard, cx.common.by)?;
+            message.source.fetch(&next, posted, &mut writer, cx.guard, cx.common.by)?;
             writer.finish();
             Ok(())
         });
@@ -245,7 +234,7 @@ impl Outbound {
             return Err(self.fetch_failure(error));
         }
         // The segment is written: now it counts as cut.
-        message.segmenter.next(limit);
+        message.segmenter.cut(&next);
         cx.counters.tx_fpdus += 1;
         cx.common.progress += 1;
         cx.counters.tx_fetched_bytes += u64::from(next.len);
@@ -258,17 +247,18 @@ impl Outbound {
     /// The last segment of the current message is written to TCP.
     ///
     /// RFC 5040 section 5.5 (RDMAP-286): a Send or Write completes only now.
+    #[inline]
     fn finish_message(&mut self, common: &mut Common) {
         let Some(current) = self.current.take() else { return };
         match current.completes {
             Completes::Nothing => self.response_next = true,
-            Completes::Request(pending) => {
+            Completes::Request => {
                 self.response_next = true;
-                common.complete_in_order(pending);
+                common.complete_oldest();
             }
-            Completes::Write { pending, immediate, data } => {
+            Completes::Write { immediate, data } => {
                 let message = Message::of_bytes(immediate, self.next_send_msn(), &data);
-                self.current = Some(Current { message, completes: Completes::Request(pending) });
+                self.current = Some(Current { message, completes: Completes::Request });
             }
             Completes::Response(request) => {
                 self.response_next = false;
@@ -282,12 +272,9 @@ impl Outbound {
         match (error, &mut self.current) {
             (
                 FetchError::OwnMemory,
-                Some(Current {
-                    completes: Completes::Request(pending) | Completes::Write { pending, .. },
-                    ..
-                }),
+                Some(Current { completes: Completes::Request | Completes::Write { .. }, .. }),
             ) => {
-                pending.fault = Some(WcStatus::LocalProtectionError);
+                self.fault = Some(WcStatus::LocalProtectionError);
                 Failure::here(TerminateError::LocalCatastrophic)
             }
             (
@@ -313,11 +300,6 @@ impl Outbound {
         self.responses.check(&pool.peer_requests)
     }
 
-    /// How many of our requests are held back, if their queue is whole; for tests.
-    pub(super) fn held_back(&self, pool: &RequestPool) -> Check<usize> {
-        self.held_back.check(&pool.held_back)
-    }
-
     /// The requests of the peer that were answered in full since the last call.
     pub(super) fn take_answered(&mut self) -> ByKind {
         std::mem::take(&mut self.answered)
@@ -329,23 +311,21 @@ impl Outbound {
 
     /// Whether nothing is being sent or waits to be sent, apart from the send queue.
     pub(super) fn is_idle(&self) -> bool {
-        self.current.is_none()
-            && self.held_back.is_empty()
-            && self.responses.is_empty()
-            && self.terminate.is_none()
-            && self.rtr.is_none()
+        self.current.is_none() && self.responses.is_empty() && self.terminate.is_none() && self.rtr.is_none()
     }
 
-    /// Drops everything but a Terminate. Returns the requests that were taken from the send queue and not yet
-    /// recorded as started, oldest first.
-    pub(super) fn abandon(&mut self, pool: &mut RequestPool) -> impl Iterator<Item = Pending> + use<> {
+    /// Drops everything but a Terminate. Returns the request whose message was being cut, which leaves the
+    /// send queue.
+    pub(super) fn abandon(&mut self, pool: &mut RequestPool, consumer: &mut QpConsumer) -> Option<Pending> {
         self.responses.clear(&mut pool.peer_requests);
         self.rtr = None;
-        let current = self.current.take().and_then(|current| match current.completes {
-            Completes::Request(pending) | Completes::Write { pending, .. } => Some(pending),
+        match self.current.take()?.completes {
+            Completes::Request | Completes::Write { .. } => {
+                let request = consumer.next_send().map(pending_of)?;
+                consumer.remove_send();
+                Some(Pending { fault: self.fault.take(), ..request })
+            }
             Completes::Nothing | Completes::Response(_) | Completes::Terminate => None,
-        });
-        let head = self.held_back.take(&mut pool.held_back).map(|entry| pending_of(&entry));
-        current.into_iter().chain(head)
+        }
     }
 }

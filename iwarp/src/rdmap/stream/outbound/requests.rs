@@ -1,12 +1,14 @@
 //! The requests of our user, and the ready-to-receive message (RTR): each becomes a message.
 
+use arrayvec::ArrayVec;
+
 use crate::memory::Stag;
 use crate::mpa::startup::RtrKind;
-use crate::queues::{Payload, RemoteAddr, SendEntry, SendFlags, SendOp, Sge, send_opcode};
+use crate::queues::{Payload, RemoteAddr, SendEntry, SendFlags, SendOp, Sge};
 use crate::rdmap::{AtomicRequest, Opcode, ReadRequest, ReadSink, TerminateError};
 
 use super::super::message::{Message, PayloadSource};
-use super::super::outstanding::{Outstanding, Pending};
+use super::super::outstanding::{Outstanding, Pending, pending_of};
 use super::super::unsent;
 use super::{Completes, Current, Failure, Outbound, SendContext};
 
@@ -19,103 +21,104 @@ impl Outbound {
     pub(super) fn start_request(&mut self, cx: &mut SendContext<'_>) -> Result<bool, Failure> {
         let common = &mut *cx.common;
         // RFC 7306 sections 5.2.1 and 6.3 (EXT-088, EXT-126): requests start in the order in which they were
-        // posted. One that is held back stays in front of all others.
-        let held_back = self.held_back.take(&mut cx.pool.held_back);
-        let Some(entry) = held_back.or_else(|| common.qp.take_send()) else { return Ok(false) };
-        let fenced = entry.flags.contains(SendFlags::FENCE) && !common.outstanding.is_empty();
-        let has_response = matches!(entry.op, SendOp::Read { .. } | SendOp::Atomic { .. });
-        // RFC 5040 section 6.1 (RDMAP-303, RDMAP-305): no more than ORD are outstanding.
-        let throttled = has_response && common.outstanding.len() >= common.ord;
-        let is_local = matches!(
-            entry.op,
-            SendOp::LocalInvalidate { .. } | SendOp::BindWindow(_) | SendOp::FastRegister(_)
-        );
-        if fenced || throttled || (is_local && self.local_left == 0) {
-            self.held_back.push(&mut cx.pool.held_back, entry);
+        // posted. One that may not start yet stays in front of all others.
+        let Some(request) = common.consumer.next_send() else { return Ok(false) };
+        let SendEntry { op, length, flags, .. } = *request;
+        if flags.contains(SendFlags::FENCE) && !common.outstanding.is_empty() {
             return Ok(false);
         }
-        let mut pending = pending_of(&entry);
-        let SendEntry { op, payload, length, flags, .. } = entry;
         let solicited = flags.contains(SendFlags::SOLICITED);
-        let current = match op {
-            SendOp::Send => self.send(Opcode::send(solicited, false), 0, length, payload),
-            SendOp::SendInvalidate { rkey } => {
-                self.send(Opcode::send(solicited, true), rkey, length, payload)
-            }
+        let message = match op {
+            SendOp::Write { remote } => write(remote, length),
+            SendOp::Send => self.send(Opcode::send(solicited, false), 0, length),
+            SendOp::SendInvalidate { rkey } => self.send(Opcode::send(solicited, true), rkey, length),
             SendOp::Immediate { data } => {
                 // RFC 7306 sections 4.2 and 6.3 (EXT-023, EXT-026, EXT-125): the DDP payload is the eight
                 // bytes of Immediate Data, and nothing else.
                 Message::of_bytes(Opcode::immediate(solicited), self.next_send_msn(), &data)
             }
-            SendOp::Write { remote } => write(remote, length, payload),
             SendOp::WriteImmediate { remote, data } => {
-                let immediate = Opcode::immediate(solicited);
-                let completes = Completes::Write { pending, immediate, data };
-                self.current = Some(Current { message: write(remote, length, payload), completes });
+                let completes = Completes::Write { immediate: Opcode::immediate(solicited), data };
+                self.current = Some(Current { message: write(remote, length), completes });
                 return Ok(true);
             }
+            SendOp::Read { .. } | SendOp::Atomic { .. } => return Ok(self.request_response(cx)),
+            SendOp::LocalInvalidate { .. } | SendOp::BindWindow(_) | SendOp::FastRegister(_) => {
+                return self.run_local(cx);
+            }
+        };
+        self.current = Some(Current { message, completes: Completes::Request });
+        Ok(true)
+    }
+
+    /// Starts the Read or atomic at the head of the send queue, unless ORD holds it back. Its response
+    /// completes it.
+    fn request_response(&mut self, cx: &mut SendContext<'_>) -> bool {
+        let common = &mut *cx.common;
+        // RFC 5040 section 6.1 (RDMAP-303, RDMAP-305): no more than ORD are outstanding.
+        if common.outstanding.len() >= common.ord {
+            return false;
+        }
+        let Some(request) = common.consumer.next_send() else { return false };
+        let pending = Pending { byte_len: request.length, ..pending_of(request) };
+        let (message, response) = match request.op {
             // RFC 5040 sections 5.2 and 5.2.1 (RDMAP-206, RDMAP-215, RDMAP-216): one Read Request for each
             // Read, which names one remote buffer.
             SendOp::Read { remote } => {
-                let request = read_request(&payload, remote, length);
-                let sink = ReadSink::new(request.sink_stag, request.sink_to, request.size);
-                pending.byte_len = length;
-                let response = Outstanding::Read { sink, is_rtr: false };
-                common.await_response(&mut cx.pool.outstanding, pending, response);
+                let read = read_request(&request.payload, remote, request.length);
+                let sink = ReadSink::new(read.sink_stag, read.sink_to, read.size);
                 let msn = self.next_request_msn();
-                return Ok(self.send_request(Message::of_bytes(
-                    Opcode::ReadRequest,
-                    msn,
-                    &request.to_bytes(),
-                )));
+                let message = Message::of_bytes(Opcode::ReadRequest, msn, &read.to_bytes());
+                (message, Outstanding::Read { sink, is_rtr: false })
             }
             SendOp::Atomic { remote: RemoteAddr { addr, rkey }, op } => {
                 let id = self.atomic_id;
                 self.atomic_id = id.wrapping_add(1);
+                let sink = only_element(&request.payload);
                 // RFC 7306 section 5.2.2 (EXT-192): each Atomic Request has a buffer on queue 3 for its
                 // response.
                 let posted = common.atomic_responses.post(1);
                 debug_assert!(posted, "an ORD of 16 bits is within the queue's bounds");
-                pending.byte_len = length;
-                let response = Outstanding::Atomic { id, sink: only_element(&payload) };
-                common.await_response(&mut cx.pool.outstanding, pending, response);
-                let request = AtomicRequest { id, stag: Stag(rkey), to: addr, op };
+                let atomic = AtomicRequest { id, stag: Stag(rkey), to: addr, op };
                 // RFC 7306 sections 4.2 and 5.2.1 (EXT-024, EXT-026, EXT-063): the DDP payload is the Atomic
                 // Request header, and nothing else.
                 let msn = self.next_request_msn();
-                return Ok(self.send_request(Message::of_bytes(
-                    Opcode::AtomicRequest,
-                    msn,
-                    &request.to_bytes(),
-                )));
+                let message = Message::of_bytes(Opcode::AtomicRequest, msn, &atomic.to_bytes());
+                (message, Outstanding::Atomic { id, sink })
             }
-            SendOp::LocalInvalidate { .. } | SendOp::BindWindow(_) | SendOp::FastRegister(_) => {
-                self.local_left -= 1;
-                if let Err(status) = unsent::run(&op, common, cx.guard) {
-                    pending.fault = Some(status);
-                    common.pending.push_back(pending);
-                    return Err(Failure::here(TerminateError::LocalCatastrophic));
-                }
-                common.complete_in_order(pending);
-                return Ok(true);
-            }
+            _ => return false,
         };
-        self.current = Some(Current { message: current, completes: Completes::Request(pending) });
+        common.consumer.remove_send();
+        common.await_response(&mut cx.pool.outstanding, pending, response);
+        self.current = Some(Current { message, completes: Completes::Nothing });
+        true
+    }
+
+    /// Executes the local request at the head of the send queue, unless enough of them were executed in this
+    /// call.
+    fn run_local(&mut self, cx: &mut SendContext<'_>) -> Result<bool, Failure> {
+        let common = &mut *cx.common;
+        if self.local_left == 0 {
+            return Ok(false);
+        }
+        self.local_left -= 1;
+        let Some(request) = common.consumer.next_send() else { return Ok(false) };
+        if let Err(status) = unsent::run(&request.op, common.by, cx.guard) {
+            let pending = Pending { fault: Some(status), ..pending_of(request) };
+            common.consumer.remove_send();
+            common.pending.push_back(pending);
+            return Err(Failure::here(TerminateError::LocalCatastrophic));
+        }
+        common.complete_oldest();
         Ok(true)
     }
 
     /// A Send of any type.
     ///
     /// RFC 5040 section 4.2 (RDMAP-113): it has no RDMAP header.
-    fn send(&mut self, opcode: Opcode, invalidate: u32, length: u32, payload: Payload) -> Message {
+    fn send(&mut self, opcode: Opcode, invalidate: u32, length: u32) -> Message {
         let msn = self.next_send_msn();
-        Message::untagged(opcode, Stag(invalidate), msn, length, source(payload))
-    }
-
-    /// Makes a Read Request or Atomic Request the current message. Its response completes it.
-    fn send_request(&mut self, message: Message) -> bool {
-        self.current = Some(Current { message, completes: Completes::Nothing });
-        true
+        Message::untagged(opcode, Stag(invalidate), msn, length, PayloadSource::Posted)
     }
 
     /// RFC 5041 section 4.3 (DDP-089, DDP-091): each message to a queue raises MSN by one, modulo 2^32.
@@ -136,10 +139,11 @@ impl Outbound {
     ///
     /// RFC 6581 section 9.2 (MPA2-135): the values of its STags and tagged offsets are free; these are ours.
     pub(super) fn rtr_message(&mut self, kind: RtrKind, cx: &mut SendContext<'_>) -> Current {
-        let empty = Payload::Gather(arrayvec::ArrayVec::new());
         let message = match kind {
-            RtrKind::Send => self.send(Opcode::Send, 0, 0, empty),
-            RtrKind::Write => write(RemoteAddr { addr: 0, rkey: 1 }, 0, empty),
+            RtrKind::Send => Message::of_bytes(Opcode::Send, self.next_send_msn(), &[]),
+            RtrKind::Write => {
+                Message::tagged(Opcode::Write, Stag(1), 0, 0, PayloadSource::Bytes(ArrayVec::new()))
+            }
             RtrKind::Read => {
                 let request = ReadRequest {
                     sink_stag: Stag(0),
@@ -158,29 +162,11 @@ impl Outbound {
     }
 }
 
-pub(super) fn pending_of(entry: &SendEntry) -> Pending {
-    Pending {
-        wr_id: entry.wr_id,
-        opcode: send_opcode(&entry.op),
-        signaled: entry.flags.contains(SendFlags::SIGNALED),
-        byte_len: 0,
-        done: false,
-        fault: None,
-    }
-}
-
-fn source(payload: Payload) -> PayloadSource {
-    match payload {
-        Payload::Gather(sg_list) => PayloadSource::Gather(sg_list),
-        Payload::Inline(bytes) => PayloadSource::Bytes(bytes),
-    }
-}
-
 /// An RDMA Write.
 ///
 /// RFC 5040 section 4.2 (RDMAP-110): it has no RDMAP header.
-fn write(remote: RemoteAddr, length: u32, payload: Payload) -> Message {
-    Message::tagged(Opcode::Write, Stag(remote.rkey), remote.addr, length, source(payload))
+fn write(remote: RemoteAddr, length: u32) -> Message {
+    Message::tagged(Opcode::Write, Stag(remote.rkey), remote.addr, length, PayloadSource::Posted)
 }
 
 /// The memory for a response. Posting allows at most one element.

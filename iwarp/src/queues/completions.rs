@@ -1,0 +1,173 @@
+//! The entries of a completion queue: a ring with a lock at each end.
+//!
+//! Engines add completions and users take them, from any thread. The two ends have locks of their own, so
+//! that the two sides do not wait for each other. A poll that finds nothing takes no lock.
+//!
+//! The end where completions are taken knows the work queues that complete here by an index, which is in each
+//! completion. So the entry of a request becomes free without a reference count in each completion.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use rtrb::{Consumer, Producer, RingBuffer};
+use slab::Slab;
+
+use super::WorkCompletion;
+use super::wqe::{Counter, WqeCount};
+
+/// Keeps the fields that one side writes out of the cache lines of the other. 128 bytes are two cache lines,
+/// since x86 prefetches them in pairs.
+#[repr(align(128))]
+struct Line<T>(T);
+
+/// See the module.
+pub(super) struct Completions {
+    tail: Line<Tail>,
+    head: Line<Head>,
+}
+
+/// The end where completions are added.
+struct Tail {
+    entries: Mutex<Producer<Entry>>,
+    added: Counter,
+}
+
+/// The end where completions are taken.
+struct Head {
+    reader: Mutex<Reader>,
+    taken: Counter,
+}
+
+struct Reader {
+    entries: Consumer<Entry>,
+    /// The work queues that complete here.
+    places: Slab<Place>,
+}
+
+/// A completion, and the index of the work queue of its request.
+struct Entry {
+    completion: WorkCompletion,
+    place: u32,
+}
+
+/// A work queue that completes here.
+struct Place {
+    wqes: Arc<WqeCount>,
+    /// The queue pair is gone. The place is free once the last completion is polled.
+    left: bool,
+}
+
+impl Completions {
+    /// # Panics
+    /// For a capacity of 0.
+    pub(super) fn new(capacity: usize) -> Self {
+        assert!(capacity > 0, "a completion queue has entries");
+        let (producer, consumer) = RingBuffer::new(capacity);
+        Self {
+            tail: Line(Tail { entries: Mutex::new(producer), added: Counter::default() }),
+            head: Line(Head {
+                reader: Mutex::new(Reader { entries: consumer, places: Slab::new() }),
+                taken: Counter::default(),
+            }),
+        }
+    }
+
+    /// Adds a work queue. Returns the index for its completions.
+    pub(super) fn enter(&self, wqes: Arc<WqeCount>) -> u32 {
+        self.reader().places.insert(Place { wqes, left: false }) as u32
+    }
+
+    /// The queue pair of a work queue is gone.
+    pub(super) fn leave(&self, place: u32) {
+        let places = &mut self.reader().places;
+        if places[place as usize].wqes.used() == 0 {
+            places.remove(place as usize);
+        } else {
+            places[place as usize].left = true;
+        }
+    }
+
+    /// Adds a completion of the work queue with index `place`; `false` if there is no room.
+    #[inline]
+    pub(super) fn push(&self, completion: WorkCompletion, place: u32) -> bool {
+        let Tail { entries, added } = &self.tail.0;
+        let mut entries = entries.lock().expect("no holder of this lock panics");
+        let fits = entries.push(Entry { completion, place }).is_ok();
+        added.add(u64::from(fits));
+        fits
+    }
+
+    /// Takes up to `limit` completions, oldest first, and returns their number.
+    #[inline]
+    pub(super) fn take(&self, limit: usize, mut each: impl FnMut(WorkCompletion)) -> usize {
+        if self.is_empty() {
+            return 0;
+        }
+        let Reader { entries, places } = &mut *self.reader();
+        let mut count = 0;
+        while count < limit
+            && let Ok(Entry { completion, place }) = entries.pop()
+        {
+            let Place { wqes, left } = &places[place as usize];
+            wqes.poll();
+            if *left && wqes.used() == 0 {
+                places.remove(place as usize);
+            }
+            each(completion);
+            count += 1;
+        }
+        self.head.0.taken.add(count as u64);
+        count
+    }
+
+    /// The number of completions that it can hold.
+    pub(super) fn capacity(&self) -> usize {
+        self.producer().buffer().capacity()
+    }
+
+    /// The number of completions at this moment.
+    pub(super) fn len(&self) -> usize {
+        // In this order, so that no completion is counted as taken and not as added.
+        let taken = self.head.0.taken.get();
+        (self.tail.0.added.get() - taken) as usize
+    }
+
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Changes the capacity; keeps every completion and the order.
+    ///
+    /// # Errors
+    /// The number of completions that it holds, if that is more. It is unchanged then.
+    ///
+    /// # Panics
+    /// For a capacity of 0.
+    pub(super) fn resize(&self, capacity: usize) -> Result<(), usize> {
+        assert!(capacity > 0, "a completion queue has entries");
+        let (mut new_producer, new_consumer) = RingBuffer::new(capacity);
+        let mut reader = self.reader();
+        let mut producer = self.producer();
+        let waiting = reader.entries.slots();
+        if waiting > capacity {
+            return Err(waiting);
+        }
+        while let Ok(entry) = reader.entries.pop() {
+            let fits = new_producer.push(entry).is_ok();
+            debug_assert!(fits, "{waiting} completions fit {capacity} entries");
+        }
+        reader.entries = new_consumer;
+        *producer = new_producer;
+        Ok(())
+    }
+
+    fn producer(&self) -> MutexGuard<'_, Producer<Entry>> {
+        self.tail.0.entries.lock().expect("no holder of this lock panics")
+    }
+
+    fn reader(&self) -> MutexGuard<'_, Reader> {
+        self.head.0.reader.lock().expect("no holder of this lock panics")
+    }
+}
+
+#[cfg(test)]
+mod tests;

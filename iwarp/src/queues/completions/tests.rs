@@ -1,0 +1,142 @@
+//! Order, bounds, places and resizing, alone and under load.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::Completions;
+use crate::queues::WorkCompletion;
+use crate::queues::wqe::WqeCount;
+
+/// A queue with one work queue that completes there.
+fn queue(capacity: usize) -> (Completions, u32) {
+    let queue = Completions::new(capacity);
+    let place = queue.enter(WqeCount::new(usize::MAX >> 1, None));
+    (queue, place)
+}
+
+fn numbered(wr_id: u64) -> WorkCompletion {
+    WorkCompletion { wr_id, ..WorkCompletion::default() }
+}
+
+fn drain(queue: &Completions) -> Vec<u64> {
+    let mut all = Vec::new();
+    queue.take(usize::MAX, |completion| all.push(completion.wr_id));
+    all
+}
+
+#[test]
+fn order_and_bound() {
+    let (queue, place) = queue(2);
+    assert_eq!([1, 2, 3].map(|wr_id| queue.push(numbered(wr_id), place)), [true, true, false]);
+    assert_eq!(queue.take(1, |completion| assert_eq!(completion.wr_id, 1)), 1);
+    assert!(queue.push(numbered(4), place));
+    assert_eq!(drain(&queue), [2, 4]);
+    assert_eq!(queue.len(), 0);
+}
+
+#[test]
+fn a_resize_keeps_completions_and_order() {
+    let (queue, place) = queue(2);
+    assert!(queue.push(numbered(1), place) && queue.push(numbered(2), place));
+    queue.resize(4).unwrap();
+    assert!(queue.push(numbered(3), place) && queue.push(numbered(4), place));
+    assert!(!queue.push(numbered(5), place));
+    assert_eq!((queue.len(), queue.capacity()), (4, 4));
+    assert_eq!(queue.resize(3), Err(4));
+    assert_eq!((queue.len(), queue.capacity()), (4, 4), "a resize that fails changes nothing");
+    assert_eq!(drain(&queue), [1, 2, 3, 4]);
+    queue.resize(1).unwrap();
+    assert!(queue.push(numbered(6), place) && !queue.push(numbered(7), place));
+    assert_eq!(drain(&queue), [6]);
+}
+
+/// A place is free once its queue pair is gone and its last completion is polled, and not before: until then
+/// a new work queue must not get it.
+#[test]
+fn a_place_is_free_after_its_last_completion() {
+    let queue = Completions::new(4);
+    let (first, second) = (WqeCount::new(4, None), WqeCount::new(4, None));
+    let place = queue.enter(Arc::clone(&first));
+    for wr_id in 0..2 {
+        assert!(first.take());
+        first.complete();
+        assert!(queue.push(numbered(wr_id), place));
+    }
+    queue.leave(place);
+    assert_eq!(queue.take(1, drop), 1);
+    assert_ne!(queue.enter(Arc::clone(&second)), place);
+    assert_eq!((queue.take(1, drop), first.used()), (1, 0));
+    assert_eq!(queue.enter(Arc::clone(&second)), place);
+    queue.leave(place);
+    assert_eq!(queue.enter(second), place, "a work queue without completions leaves at once");
+}
+
+#[test]
+fn nothing_is_lost_under_load() {
+    for _ in 0..50 {
+        nothing_is_lost(2);
+    }
+    nothing_is_lost(500);
+}
+
+/// Three producers and two consumers are at work until `resizes` have succeeded: nothing is lost, doubled, or
+/// out of its producer's order.
+fn nothing_is_lost(resizes: u32) {
+    let (queue, place) = queue(8);
+    let ring = Arc::new(queue);
+    let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let producers: Vec<_> = (0..3)
+        .map(|producer| {
+            let (ring, stop) = (Arc::clone(&ring), Arc::clone(&stop));
+            std::thread::spawn(move || {
+                let mut count = 0;
+                while !stop.load(Ordering::Acquire) {
+                    match ring.push(numbered(producer << 32 | count), place) {
+                        true => count += 1,
+                        false => std::thread::yield_now(),
+                    }
+                }
+                count
+            })
+        })
+        .collect();
+    let consumers: Vec<_> = (0..2)
+        .map(|_| {
+            let (ring, done) = (Arc::clone(&ring), Arc::clone(&done));
+            std::thread::spawn(move || {
+                let mut got = Vec::new();
+                loop {
+                    let finished = done.load(Ordering::Acquire);
+                    let mut oldest = None;
+                    ring.take(1, |completion| oldest = Some(completion.wr_id));
+                    match oldest {
+                        Some(wr_id) => got.push((wr_id >> 32, wr_id & u64::from(u32::MAX))),
+                        None if finished => return got,
+                        None => std::thread::yield_now(),
+                    }
+                }
+            })
+        })
+        .collect();
+    let (mut tried, mut resized) = (0, 0);
+    while resized < resizes {
+        resized += u32::from(ring.resize(1 + tried % 16).is_ok());
+        tried += 1;
+        std::thread::yield_now();
+    }
+    stop.store(true, Ordering::Release);
+    let pushed: Vec<u64> = producers.into_iter().map(|thread| thread.join().unwrap()).collect();
+    done.store(true, Ordering::Release);
+    let got: Vec<Vec<(u64, u64)>> = consumers.into_iter().map(|thread| thread.join().unwrap()).collect();
+    for (producer, count) in (0..).zip(pushed) {
+        let mut all: Vec<u64> = Vec::new();
+        for consumer in &got {
+            let own: Vec<u64> =
+                consumer.iter().filter(|item| item.0 == producer).map(|item| item.1).collect();
+            assert!(own.is_sorted(), "a consumer saw producer {producer} out of order");
+            all.extend(own);
+        }
+        all.sort_unstable();
+        assert!(all.iter().copied().eq(0..count), "producer {producer}: {} of {count} items", all.len());
+    }
+}
