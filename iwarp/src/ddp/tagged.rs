@@ -15,7 +15,7 @@ pub fn check<'t>(
     header: &TaggedHeader,
     payload_len: usize,
     by: Accessor,
-    guard: &'t EpochGuard,
+    guard: &'t EpochGuard<'t>,
 ) -> Result<Option<Target<'t>>, DdpError> {
     // RFC 5041 section 5.2 (DDP-119, DDP-120): STag and TO of an empty segment are not checked.
     if payload_len == 0 {

@@ -187,7 +187,7 @@ impl Connection {
     }
 
     /// Bytes arrived.
-    pub(super) fn on_received(&mut self, io: &mut Io, guard: &EpochGuard, received: Received) {
+    pub(super) fn on_received(&mut self, io: &mut Io, guard: &EpochGuard<'_>, received: Received) {
         let Received { offset, buf, frontier } = received;
         match &mut self.phase {
             Phase::FullOperation(_) => self.receive(io, guard, offset, buf, frontier),
@@ -278,7 +278,7 @@ impl Connection {
     }
 
     /// Does what the queue pair asks for, and hands about `bytes` bytes to TCP.
-    pub(super) fn transmit(&mut self, io: &mut Io, bytes: usize, guard: &EpochGuard) -> Transmitted {
+    pub(super) fn transmit(&mut self, io: &mut Io, bytes: usize, guard: &EpochGuard<'_>) -> Transmitted {
         if let Some(qp) = self.phase.qp() {
             qp.clear_doorbell();
             let asked = qp.take_asked();

@@ -130,7 +130,7 @@ impl Core {
     }
 
     /// One poll. Returns whether there was anything to do.
-    pub(super) fn poll(&mut self, now: Instant, guard: &EpochGuard) -> bool {
+    pub(super) fn poll(&mut self, now: Instant, guard: &EpochGuard<'_>) -> bool {
         let start = Clock::cycles();
         let _engine = profile::scope(Layer::Engine);
         self.io.now = now;
@@ -193,7 +193,7 @@ impl Core {
 
     // ---- commands of users ----
 
-    fn run_commands(&mut self, guard: &EpochGuard) -> bool {
+    fn run_commands(&mut self, guard: &EpochGuard<'_>) -> bool {
         let mut busy = false;
         while let Some(command) = self.io.shared.next_command() {
             busy = true;
@@ -211,7 +211,7 @@ impl Core {
         busy
     }
 
-    fn run_command(&mut self, command: CmCommand, guard: &EpochGuard) {
+    fn run_command(&mut self, command: CmCommand, guard: &EpochGuard<'_>) {
         match command {
             CmCommand::Connect { id, qp, remote, param } => {
                 self.connect(id, &qp, remote, param, Attempt::First)
@@ -349,7 +349,7 @@ impl Core {
 
     /// Begins the second attempts of connections whose first one has failed.
     #[inline]
-    fn begin_retries(&mut self, guard: &EpochGuard) {
+    fn begin_retries(&mut self, guard: &EpochGuard<'_>) {
         while let Some(retry) = self.retries.pop() {
             let Retry { id, qp, remote, param, deadline } = retry;
             self.step(guard, |core| core.connect(id, &qp, remote, param, Attempt::Second { deadline }));
@@ -376,7 +376,7 @@ impl Core {
     /// there were events. All that calls TCP runs in a step, so no event waits when a step begins: the user
     /// of a connection that has ended is told before another connection gets its slot.
     #[inline]
-    fn step<T>(&mut self, guard: &EpochGuard, act: impl FnOnce(&mut Self) -> T) -> (T, bool) {
+    fn step<T>(&mut self, guard: &EpochGuard<'_>, act: impl FnOnce(&mut Self) -> T) -> (T, bool) {
         debug_assert!(!self.io.tcp.has_events(), "TCP was called outside of a step");
         let result = act(self);
         (result, self.io.tcp.has_events() && self.run_events(guard))
@@ -384,7 +384,7 @@ impl Core {
 
     /// Handles the events of TCP that wait. Only [`step`](Self::step) calls it. Returns whether there were
     /// any.
-    fn run_events(&mut self, guard: &EpochGuard) -> bool {
+    fn run_events(&mut self, guard: &EpochGuard<'_>) -> bool {
         let mut busy = false;
         while let Some(event) = self.io.tcp.event() {
             busy = true;
@@ -451,7 +451,7 @@ impl Core {
 
     // ---- deadlines ----
 
-    fn run_deadlines(&mut self, guard: &EpochGuard) -> bool {
+    fn run_deadlines(&mut self, guard: &EpochGuard<'_>) -> bool {
         let mut busy = false;
         while let Some(&(at, slot)) = self.deadlines.first()
             && at <= self.io.now

@@ -7,7 +7,7 @@ use crate::memory::stag::Stag;
 use crate::memory::transfer::{Source, Target};
 
 /// Each check reads the current table. The returned value checks again before each copy.
-impl EpochGuard {
+impl EpochGuard<'_> {
     /// The target of the payload of an RDMA Write segment (RFC 5041 section 7.1). `len` is not 0: an empty
     /// segment is not checked.
     ///
@@ -50,6 +50,7 @@ impl EpochGuard {
     ///
     /// # Errors
     /// The first check that fails. It is an error of the consumer, not of the peer.
+    #[inline(always)]
     pub fn check_source(&self, lkey: Stag, addr: u64, len: u64, pd: PdId) -> Result<Source<'_>, Fault> {
         let (lease, record) = self.shared().lookup(lkey)?;
         record.admit_local(pd, Access::empty())?;

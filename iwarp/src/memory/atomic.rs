@@ -22,7 +22,7 @@ pub struct Word<'t> {
     bytes: Target<'t>,
 }
 
-impl EpochGuard {
+impl EpochGuard<'_> {
     /// The word of an Atomic Request (RFC 7306 section 8.2). Rights and range are checked as RFC 5040 section
     /// 7.2 asks for Reads. The right is [`Access::REMOTE_ATOMIC`], or remote read and write together. The
     /// address has to be aligned, not the tagged offset.

@@ -13,23 +13,18 @@ impl MemoryTable {
     }
 }
 
-/// The state that a participant and its open epoch share. An open epoch counts one reference.
-struct Membership {
-    table: MemoryTable,
-    epoch: Arc<Epoch>,
-}
-
 /// The participation of one engine in reclamation. It belongs to one thread at a time.
 pub struct Participant {
-    membership: Arc<Membership>,
+    table: MemoryTable,
+    epoch: Arc<Epoch>,
     /// `Send`, since engines move between threads. Not `Sync`, since two threads must not enter at once.
     _not_sync: PhantomData<std::cell::Cell<()>>,
 }
 
 /// An open epoch of an engine. Registered memory may be accessed while it exists. It ends when dropped, and
 /// should be short (a burst), because revoking an STag waits for it.
-pub struct EpochGuard {
-    membership: Arc<Membership>,
+pub struct EpochGuard<'p> {
+    participant: &'p Participant,
     /// It stays on its thread: the proof relies on the program order of this thread.
     _not_send: PhantomData<*const ()>,
 }
@@ -37,45 +32,44 @@ pub struct EpochGuard {
 impl Participant {
     pub(super) fn new(table: MemoryTable) -> Self {
         let epoch = table.shared().quiescence.join();
-        Self { membership: Arc::new(Membership { table, epoch }), _not_sync: PhantomData }
+        Self { table, epoch, _not_sync: PhantomData }
     }
 
     /// Opens an epoch.
     ///
     /// # Panics
     /// When an epoch of this participant is open, on this thread or another: epochs do not nest.
-    pub fn enter(&self) -> EpochGuard {
-        let epoch = &self.membership.epoch;
-        let count = epoch.idle_count().expect("an epoch of this participant is open already");
-        epoch.enter(count);
-        EpochGuard { membership: Arc::clone(&self.membership), _not_send: PhantomData }
+    pub fn enter(&self) -> EpochGuard<'_> {
+        let count = self.epoch.idle_count().expect("an epoch of this participant is open already");
+        self.epoch.enter(count);
+        EpochGuard { participant: self, _not_send: PhantomData }
     }
 
     /// The table that it belongs to.
     pub fn table(&self) -> &MemoryTable {
-        &self.membership.table
+        &self.table
     }
 }
 
 impl Drop for Participant {
     fn drop(&mut self) {
-        Quiescence::leave(&self.membership.epoch);
+        Quiescence::leave(&self.epoch);
     }
 }
 
-impl EpochGuard {
+impl EpochGuard<'_> {
     pub(super) fn shared(&self) -> &TableShared {
-        self.membership.table.shared()
+        self.participant.table.shared()
     }
 
     /// The table that it gives access to.
     pub fn table(&self) -> &MemoryTable {
-        &self.membership.table
+        &self.participant.table
     }
 }
 
-impl Drop for EpochGuard {
+impl Drop for EpochGuard<'_> {
     fn drop(&mut self) {
-        self.membership.epoch.exit();
+        self.participant.epoch.exit();
     }
 }

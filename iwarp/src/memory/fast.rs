@@ -139,7 +139,7 @@ impl std::fmt::Debug for FastRegistration {
     }
 }
 
-impl EpochGuard {
+impl EpochGuard<'_> {
     /// Makes an invalid STag valid, for a request in the send queue of `by`. The invalidation before has
     /// waited for the engines that used it.
     ///

@@ -6,7 +6,7 @@ use crate::memory::fault::Fault;
 use crate::memory::slot::Traits;
 use crate::memory::stag::Stag;
 
-impl EpochGuard {
+impl EpochGuard<'_> {
     /// Invalidates an STag for a request of the consumer's send queue. Waits for the open epochs of other
     /// engines: when this returns, no engine writes or reads the memory any more, neither through it nor
     /// through windows that are bound to it.

@@ -56,6 +56,7 @@ pub use fault::Fault;
 pub use registration::Registration;
 pub use stag::Stag;
 pub use stride::{Runs, Stride};
+pub use sum::Front;
 pub use table::{MemoryTable, TableConfig, TableUsage, UserMemory};
 pub use transfer::{Source, Target};
 pub use window::{Bind, BindError, Window};

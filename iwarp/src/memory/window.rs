@@ -115,7 +115,7 @@ impl std::fmt::Debug for Window {
     }
 }
 
-impl EpochGuard {
+impl EpochGuard<'_> {
     /// Binds a window for a request in the send queue of `by`. For a window of type 1 this waits for the open
     /// epochs of other engines: when it returns, no peer accesses the previous range through the window.
     ///

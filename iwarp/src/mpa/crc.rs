@@ -4,7 +4,7 @@
 //! least significant byte first, unlike all other fields of MPA. [`memory::sum`](crate::memory::sum) chooses
 //! the fastest code for the CPU.
 
-use crate::memory::sum;
+use crate::memory::{Front, sum};
 
 /// A running CRC32c.
 ///
@@ -42,11 +42,17 @@ impl Crc32c {
         }
     }
 
-    /// Adds 16 bytes, and 4 more: the bytes that the numbers have in memory.
+    /// The sum of bytes that is known.
     #[inline]
-    pub(super) fn update_words(&mut self, words: [u64; 2], rest: Option<u32>) {
+    pub(super) const fn of(sum: u32) -> Self {
+        Self { sum, in_use: true }
+    }
+
+    /// Adds the bytes of `front`.
+    #[inline]
+    pub(super) fn update_front(&mut self, front: &Front) {
         if self.in_use {
-            self.sum = sum::append_words(self.sum, words, rest);
+            self.sum = sum::append_front(self.sum, front);
         }
     }
 

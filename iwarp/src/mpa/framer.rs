@@ -4,8 +4,8 @@
 //! the caller passes a slice of exactly the FPDU's length. The payload is fetched directly to its place in
 //! that slice. Without markers it is summed while it is copied.
 
-use super::{Crc32c, MAX_ULPDU, MIN_MULPDU, marker, pad_bytes};
-use crate::memory::Stride;
+use super::{CRC_BYTES, Crc32c, LENGTH_BYTES, MAX_ULPDU, MIN_MULPDU, fpdu_bytes, marker, pad_bytes};
+use crate::memory::{Fault, Front, Source, Stride};
 
 /// Frames one direction of a connection.
 #[derive(Clone, Debug)]
@@ -68,7 +68,11 @@ impl Framer {
     }
 
     /// Bytes on the wire of an FPDU at the current position, including its markers.
+    #[inline]
     pub fn wire_len(&self, ulpdu_bytes: usize) -> usize {
+        if !self.markers {
+            return fpdu_bytes(ulpdu_bytes);
+        }
         (marker::fpdu_end(self.position, ulpdu_bytes, self.markers) - self.position) as usize
     }
 
@@ -82,6 +86,17 @@ impl Framer {
         Some((ulpdu as usize).min(MAX_ULPDU))
     }
 
+    /// The layout of an FPDU at the current position.
+    ///
+    /// # Panics
+    /// When the ULPDU is longer than [`MAX_ULPDU`].
+    #[inline]
+    pub fn plan(&self, ulpdu_bytes: usize) -> FpduPlan {
+        // RFC 5044 section 3 (MPA-028): no ULPDU is longer than 64768 bytes.
+        assert!(ulpdu_bytes <= MAX_ULPDU, "a ULPDU of {ulpdu_bytes} bytes");
+        FpduPlan { position: self.position, ulpdu_bytes, wire_len: self.wire_len(ulpdu_bytes) }
+    }
+
     /// Begins an FPDU in `out`: writes the length and a marker before it. The caller then adds the ULPDU by
     /// [`put`](FpduWriter::put) and [`fill`](FpduWriter::fill) and ends the FPDU by
     /// [`finish`](FpduWriter::finish).
@@ -90,58 +105,79 @@ impl Framer {
     /// When `out` is not exactly [`wire_len`](Self::wire_len) long, or the ULPDU is longer than
     /// [`MAX_ULPDU`].
     pub fn begin<'a>(&'a mut self, out: &'a mut [u8], ulpdu_bytes: usize) -> FpduWriter<'a> {
-        let mut writer = self.writer(out, ulpdu_bytes);
+        let mut writer = self.writer(self.plan(ulpdu_bytes), out);
         // RFC 5044 sections 3 and 4.1 (MPA-022, MPA-039): one ULPDU in one FPDU, as length, ULPDU, pad and
         // CRC.
         writer.write(&(ulpdu_bytes as u16).to_be_bytes());
         writer
     }
 
-    /// As [`begin`](Self::begin), for a ULPDU of `head` and `payload_bytes` more bytes: also writes `head`.
-    /// Without markers it is summed from registers. A load of bytes that were just stored piece by piece would
-    /// wait for the stores.
+    /// As [`begin`](Self::begin), and writes the first bytes of the ULPDU. Without markers they are summed
+    /// from registers: a load of bytes that were just stored piece by piece would wait for the stores.
     ///
     /// # Panics
-    /// As [`begin`](Self::begin).
+    /// When `out` is not as long as planned, the plan is for another position, or the ULPDU is shorter than
+    /// `head`.
     #[inline]
     pub fn begin_with<'a>(
         &'a mut self,
+        plan: FpduPlan,
         out: &'a mut [u8],
         head: &UlpduHead,
-        payload_bytes: usize,
     ) -> FpduWriter<'a> {
-        let ulpdu_bytes = head.len() + payload_bytes;
-        let mut writer = self.writer(out, ulpdu_bytes);
-        let UlpduHead { first, second, third } = *head;
-        let first = (ulpdu_bytes as u64) << 48 | first;
-        writer.left = payload_bytes;
-        if !writer.framer.markers {
-            let words = [first, second].map(u64::to_be_bytes);
-            let third_bytes = third.map(u32::to_be_bytes);
-            let (front, rest) = writer.out.split_at_mut(words.as_flattened().len());
-            front.copy_from_slice(words.as_flattened());
-            writer.at = front.len();
-            if let Some(third) = third_bytes {
-                rest[..third.len()].copy_from_slice(&third);
-                writer.at += third.len();
-            }
-            writer.summed = writer.at;
-            writer.crc.update_words([first, second].map(u64::to_be), third.map(u32::to_be));
-            return writer;
-        }
-        writer.write(&first.to_be_bytes());
-        writer.write(&second.to_be_bytes());
-        if let Some(third) = third {
-            writer.write(&third.to_be_bytes());
+        let mut writer = self.writer(plan, out);
+        writer.count_off(head.len());
+        let front = head.front(&plan);
+        if writer.framer.markers {
+            let mut bytes = [0; LENGTH_BYTES + UlpduHead::MAX_LEN];
+            writer.write(front.store(&mut bytes).0);
+        } else {
+            writer.write_front(&front);
         }
         writer
     }
 
+    /// Frames a ULPDU of `head` and the bytes of `source`. Without markers and with CRCs that is one pass.
+    ///
+    /// # Errors
+    /// As [`Source::fetch_summed`]. The framer is unchanged then.
+    ///
+    /// # Panics
+    /// As [`begin_with`](Self::begin_with).
     #[inline]
-    fn writer<'a>(&'a mut self, out: &'a mut [u8], ulpdu_bytes: usize) -> FpduWriter<'a> {
-        // RFC 5044 section 3 (MPA-028): no ULPDU is longer than 64768 bytes.
-        assert!(ulpdu_bytes <= MAX_ULPDU, "a ULPDU of {ulpdu_bytes} bytes");
-        assert_eq!(out.len(), self.wire_len(ulpdu_bytes), "room for another FPDU");
+    pub fn frame_source(
+        &mut self,
+        plan: FpduPlan,
+        out: &mut [u8],
+        head: &UlpduHead,
+        source: &Source<'_>,
+    ) -> Result<(), Fault> {
+        if self.markers || !self.crc {
+            let mut writer = self.begin_with(plan, out, head);
+            writer.fill_from(source)?;
+            writer.finish();
+            return Ok(());
+        }
+        assert_eq!(head.len() + source.len(), plan.ulpdu_bytes, "a ULPDU as planned");
+        self.check(&plan, out);
+        let Some((body, field)) = out.split_last_chunk_mut::<CRC_BYTES>() else { return Ok(()) };
+        // RFC 5044 section 4.1 (MPA-042): the pad is zero.
+        // RFC 5044 section 4.4 (MPA-088, MPA-091, MPA-092): the CRC field is always there, and covers all
+        // bytes before it.
+        *field = Crc32c::of(source.fetch_behind(&head.front(&plan), body)?).field();
+        self.position += out.len() as u64;
+        Ok(())
+    }
+
+    #[inline]
+    fn check(&self, plan: &FpduPlan, out: &[u8]) {
+        assert!(out.len() == plan.wire_len && self.position == plan.position, "room for another FPDU");
+    }
+
+    #[inline]
+    fn writer<'a>(&'a mut self, plan: FpduPlan, out: &'a mut [u8]) -> FpduWriter<'a> {
+        self.check(&plan, out);
+        let ulpdu_bytes = plan.ulpdu_bytes;
         let crc = if self.crc { Crc32c::new() } else { Crc32c::unused() };
         let length_at = marker::length_field_of(self.position, self.markers);
         FpduWriter { framer: self, out, at: 0, summed: 0, length_at, ulpdu_bytes, left: ulpdu_bytes, crc }
@@ -158,6 +194,22 @@ impl Framer {
     }
 }
 
+/// The layout of the next FPDU.
+#[derive(Clone, Copy, Debug)]
+pub struct FpduPlan {
+    position: u64,
+    ulpdu_bytes: usize,
+    wire_len: usize,
+}
+
+impl FpduPlan {
+    /// Bytes on the wire, including its markers.
+    #[inline]
+    pub const fn wire_len(&self) -> usize {
+        self.wire_len
+    }
+}
+
 /// The first 14 or 18 bytes of a ULPDU, as numbers of consecutive bytes in network order.
 #[derive(Clone, Copy, Debug)]
 pub struct UlpduHead {
@@ -170,10 +222,22 @@ pub struct UlpduHead {
 }
 
 impl UlpduHead {
+    /// Bytes of the longer one.
+    pub const MAX_LEN: usize = 18;
+
+    /// The length field of the planned FPDU, and these bytes.
+    ///
+    /// RFC 5044 sections 3 and 4.1 (MPA-022, MPA-039): one ULPDU in one FPDU, as length, ULPDU, pad and CRC.
+    #[inline]
+    fn front(&self, plan: &FpduPlan) -> Front {
+        let first = (plan.ulpdu_bytes as u64) << 48 | self.first;
+        Front { words: [first, self.second].map(u64::to_be), rest: self.third.map(u32::to_be) }
+    }
+
     /// Bytes of it.
     #[inline]
     pub const fn len(&self) -> usize {
-        if self.third.is_some() { 18 } else { 14 }
+        if self.third.is_some() { Self::MAX_LEN } else { 14 }
     }
 
     /// Never: it has 14 bytes at least.
@@ -231,6 +295,7 @@ impl FpduWriter<'_> {
     ///
     /// # Panics
     /// When there are more than [`left`](Self::left).
+    #[inline]
     pub fn fill<E>(&mut self, bytes: usize, fill: impl FnOnce(Room<'_>) -> Result<(), E>) -> Result<(), E> {
         self.count_off(bytes);
         if !self.framer.markers {
@@ -252,10 +317,26 @@ impl FpduWriter<'_> {
         Ok(())
     }
 
+    /// Appends all bytes of `source`.
+    ///
+    /// # Errors
+    /// As [`fill`](Self::fill).
+    ///
+    /// # Panics
+    /// As [`fill`](Self::fill).
+    #[inline]
+    pub fn fill_from(&mut self, source: &Source<'_>) -> Result<(), Fault> {
+        self.fill(source.len(), |room| match room {
+            Room::Whole(room, crc) => source.fetch_summed(0, room, crc.running()),
+            Room::Runs(room, stride) => source.fetch_runs(0, room, stride),
+        })
+    }
+
     /// Ends the FPDU: writes the pad, a marker if one is due, and the CRC. Advances the framer.
     ///
     /// # Panics
     /// When ULPDU bytes are [`left`](Self::left).
+    #[inline]
     pub fn finish(mut self) {
         assert_eq!(self.left, 0, "an FPDU without its last bytes");
         // RFC 5044 section 4.1 (MPA-042): the pad is zero.
@@ -275,6 +356,7 @@ impl FpduWriter<'_> {
         self.framer.position += self.out.len() as u64;
     }
 
+    #[inline]
     fn count_off(&mut self, bytes: usize) {
         assert!(bytes <= self.left, "{bytes} bytes for a ULPDU that lacks {}", self.left);
         self.left -= bytes;
@@ -298,6 +380,14 @@ impl FpduWriter<'_> {
     fn write_marker(&mut self, at: usize) {
         let marker = marker::encode(marker::pointer(self.framer.position + at as u64, self.length_at));
         self.out[at..at + marker.len()].copy_from_slice(&marker);
+    }
+
+    /// Writes and sums the first bytes of an FPDU without markers.
+    #[inline]
+    fn write_front(&mut self, front: &Front) {
+        self.at = front.store(self.out).0.len();
+        self.summed = self.at;
+        self.crc.update_front(front);
     }
 
     /// Writes bytes of the FPDU around the markers.

@@ -87,7 +87,7 @@ impl Completions {
     }
 
     /// Adds a completion of the work queue with index `place`; `false` if there is no room.
-    #[inline]
+    #[inline(always)]
     pub(super) fn push(&self, completion: WorkCompletion, place: u32) -> bool {
         let Tail { entries, added } = &self.tail.0;
         let mut entries = entries.lock().expect("no holder of this lock panics");
@@ -97,7 +97,7 @@ impl Completions {
     }
 
     /// Takes up to `limit` completions, oldest first, and returns their number.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take(&self, limit: usize, mut each: impl FnMut(WorkCompletion)) -> usize {
         if self.is_empty() {
             return 0;

@@ -48,13 +48,13 @@ impl QpConsumer {
 
     /// Completes a send request. It makes a completion if one was requested or if the request failed;
     /// otherwise the entry of the request is free at once.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn complete_send(&mut self, qp: &QpShared, signaled: bool, completion: WorkCompletion) {
         self.finish_send(qp, signaled, completion);
         qp.send.cq.shared.report_overflow();
     }
 
-    #[inline]
+    #[inline(always)]
     fn finish_send(&mut self, qp: &QpShared, signaled: bool, completion: WorkCompletion) {
         let wqes = &qp.send.wqes;
         wqes.complete();

@@ -84,7 +84,7 @@ impl CqPlace {
     /// Adds the completion of a request. If the completion queue is full, the completion is lost, and the
     /// caller has to call [`report_overflow`](CqShared::report_overflow). Called by the holder of the
     /// consumer of the queue pair.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(&self, completion: WorkCompletion) {
         let cq = &self.cq.shared;
         let solicited = completion.solicited || completion.status != WcStatus::Success;
@@ -133,12 +133,17 @@ impl CqShared {
 
     /// Ends every queue pair that completes here, if a completion was lost since the last call. The caller
     /// holds no lock.
+    #[inline]
     pub(crate) fn report_overflow(&self) {
-        if !self.overflow_unreported.load(Ordering::Relaxed)
-            || !self.overflow_unreported.swap(false, Ordering::AcqRel)
+        if self.overflow_unreported.load(Ordering::Relaxed)
+            && self.overflow_unreported.swap(false, Ordering::AcqRel)
         {
-            return;
+            self.end_queue_pairs();
         }
+    }
+
+    #[cold]
+    fn end_queue_pairs(&self) {
         // RFC 5040 section 8.1.1 (RDMAP-360): an overflow ends the queue pairs that complete here, and no
         // others.
         self.resources.events.push(AsyncEventKind::CqError, self.num, None);

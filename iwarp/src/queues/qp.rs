@@ -30,6 +30,26 @@ pub(crate) enum Payload {
     Inline(ArrayVec<u8, MAX_INLINE>),
 }
 
+impl Default for Payload {
+    fn default() -> Self {
+        Self::Gather(ArrayVec::new())
+    }
+}
+
+impl Payload {
+    /// Sets it to these elements. Copies no more than there are.
+    #[inline]
+    pub(crate) fn gather(&mut self, sg_list: &[Sge]) {
+        if !matches!(self, Self::Gather(_)) {
+            *self = Self::default();
+        }
+        if let Self::Gather(elements) = self {
+            elements.clear();
+            elements.extend(sg_list.iter().copied().take(MAX_SGE));
+        }
+    }
+}
+
 /// A request in the send queue.
 #[derive(Clone, Debug)]
 pub(crate) struct SendEntry {
@@ -39,6 +59,15 @@ pub(crate) struct SendEntry {
     /// Bytes of the payload.
     pub(crate) length: u32,
     pub(crate) flags: SendFlags,
+}
+
+/// An entry to fill in.
+impl Default for SendEntry {
+    #[inline]
+    fn default() -> Self {
+        let payload = Payload::default();
+        Self { wr_id: 0, op: SendOp::Send, payload, length: 0, flags: SendFlags::empty() }
+    }
 }
 
 /// A request to the engine that carries the connection, to end it. Of two requests the one with the higher

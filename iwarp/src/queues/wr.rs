@@ -107,6 +107,17 @@ pub enum SendOp {
     FastRegister(FastRegister),
 }
 
+impl SendOp {
+    /// Whether the elements are bytes to send, which may be inline.
+    #[inline]
+    pub(super) fn sends_elements(&self) -> bool {
+        matches!(
+            self,
+            Self::Send | Self::SendInvalidate { .. } | Self::Write { .. } | Self::WriteImmediate { .. }
+        )
+    }
+}
+
 /// Which window to bind, to which range of which region, with which rights (`ibv_mw_bind_info`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BindWindow {

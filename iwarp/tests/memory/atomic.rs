@@ -164,7 +164,7 @@ fn a_word_is_checked_in_order() {
     set_and_see(&epoch, &words);
 }
 
-fn set_and_see(epoch: &EpochGuard, words: &Registration) {
+fn set_and_see(epoch: &EpochGuard<'_>, words: &Registration) {
     let word = epoch.check_atomic(words.stag(), 4088, ME).unwrap();
     assert_eq!(word.update(|_| 0x1122), Ok(0));
     assert_eq!(words.memory().load_u64_acquire(4088), Ok(0x1122));

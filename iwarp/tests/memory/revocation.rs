@@ -414,11 +414,11 @@ fn turns_of_one_participant_never_overlap() {
         });
         until(|| is_held.load(Ordering::Acquire));
         threads.spawn(move || {
-            let epoch = waiter.enter();
+            // Only with a forgotten guard can a participant be moved while its epoch is open.
+            std::mem::forget(waiter.enter());
             give.send(waiter).unwrap();
             // Waits for the holder.
             registration.invalidate();
-            drop(epoch);
         });
         let waiter = take.recv().unwrap();
         for _ in 0..50 {

@@ -38,11 +38,11 @@ fn bind(stag: Stag, region: &Registration) -> Bind {
     Bind { stag, region: region.stag(), addr: BASE + 100, len: 50, access: BOTH, zero_based: false }
 }
 
-fn write(epoch: &EpochGuard, stag: Stag, to: u64, len: u64, by: Accessor) -> Result<(), Fault> {
+fn write(epoch: &EpochGuard<'_>, stag: Stag, to: u64, len: u64, by: Accessor) -> Result<(), Fault> {
     epoch.check_write(stag, to, len, by).and_then(|target| target.place(0, &vec![0xee; len as usize]))
 }
 
-fn read(epoch: &EpochGuard, stag: Stag, to: u64, by: Accessor) -> Result<(), Fault> {
+fn read(epoch: &EpochGuard<'_>, stag: Stag, to: u64, by: Accessor) -> Result<(), Fault> {
     epoch.check_read(stag, to, 1, by).and_then(|source| source.fetch(0, &mut [0]))
 }
 

@@ -88,6 +88,14 @@ impl SegmentBuf<'_> {
         self.stack.segments.room(self.page).get_mut(start..start + bytes)
     }
 
+    /// All bytes that it can hold (they have old contents), and how many from the front on are written. The
+    /// caller updates the number.
+    pub fn room(&mut self) -> (&mut [u8], &mut usize) {
+        let room = self.stack.segments.room(self.page);
+        let capacity = self.capacity.min(room.len());
+        (&mut room[..capacity], &mut self.len)
+    }
+
     /// Keeps the first `bytes`: discards what could not be written.
     pub fn truncate(&mut self, bytes: usize) {
         self.len = self.len.min(bytes);

@@ -130,7 +130,14 @@ impl Connection {
         }));
     }
 
-    pub(super) fn receive(&mut self, io: &mut Io, guard: &EpochGuard, offset: u64, buf: Mbuf, frontier: u64) {
+    pub(super) fn receive(
+        &mut self,
+        io: &mut Io,
+        guard: &EpochGuard<'_>,
+        offset: u64,
+        buf: Mbuf,
+        frontier: u64,
+    ) {
         let Phase::FullOperation(full) = &mut self.phase else {
             return self.discard(io, offset, &buf, frontier);
         };
@@ -177,7 +184,12 @@ impl Connection {
 
     /// Hands about `bytes` bytes of FPDUs to TCP.
     #[inline]
-    pub(super) fn transmit_fpdus(&mut self, io: &mut Io, bytes: usize, guard: &EpochGuard) -> Transmitted {
+    pub(super) fn transmit_fpdus(
+        &mut self,
+        io: &mut Io,
+        bytes: usize,
+        guard: &EpochGuard<'_>,
+    ) -> Transmitted {
         let Phase::FullOperation(full) = &mut self.phase else { return Transmitted::Done };
         let is_terminating = full.is_terminating();
         let Io { tcp, streams, request_pool, now, .. } = io;

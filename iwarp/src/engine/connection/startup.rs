@@ -18,7 +18,7 @@ use super::{Attempt, Connection, Initiating, Phase, Reassembly, duration};
 
 impl Connection {
     /// Processes the bytes that have come in order.
-    pub(super) fn run_startup(&mut self, io: &mut Io, guard: &EpochGuard) {
+    pub(super) fn run_startup(&mut self, io: &mut Io, guard: &EpochGuard<'_>) {
         loop {
             let mut outcome = Ok(None);
             let released = match &mut self.phase {
@@ -124,7 +124,7 @@ impl Connection {
     pub(in crate::engine) fn accept(
         &mut self,
         io: &mut Io,
-        guard: &EpochGuard,
+        guard: &EpochGuard<'_>,
         id: Arc<CmShared>,
         qp: Arc<QpShared>,
         param: Box<ConnParam>,
@@ -248,7 +248,7 @@ impl Connection {
     // ---- initiator ----
 
     /// The Reply is complete.
-    fn on_reply(&mut self, io: &mut Io, guard: &EpochGuard, event: InitiatorEvent) {
+    fn on_reply(&mut self, io: &mut Io, guard: &EpochGuard<'_>, event: InitiatorEvent) {
         let (qp, param, reassembly) = match self.take_phase() {
             Phase::AwaitReply { initiating: Initiating { qp, param, .. }, reassembly } => {
                 (qp, param, reassembly)
@@ -306,7 +306,7 @@ impl Connection {
     }
 
     /// Receives the bytes after the startup frame as FPDUs, and schedules the connection to send.
-    fn receive_rest(&mut self, io: &mut Io, guard: &EpochGuard, mut reassembly: Reassembly) {
+    fn receive_rest(&mut self, io: &mut Io, guard: &EpochGuard<'_>, mut reassembly: Reassembly) {
         while let Some(Rest { offset, buf, frontier, released }) = reassembly.pop_rest(&mut io.held) {
             io.tcp.release(self.conn, released);
             self.receive(io, guard, offset, buf, frontier);

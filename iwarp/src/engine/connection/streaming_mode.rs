@@ -266,7 +266,7 @@ impl Connection {
     pub(in crate::engine) fn start_responder(
         &mut self,
         io: &mut Io,
-        guard: &EpochGuard,
+        guard: &EpochGuard<'_>,
         options: Box<ResponderOptions>,
         after: u64,
     ) {

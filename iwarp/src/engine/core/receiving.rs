@@ -21,7 +21,7 @@ const PREFETCH_MIN_CONNECTIONS: usize = 128;
 
 impl Core {
     /// Hands received frames to TCP, at most `MAX_BURSTS` bursts, and handles the events of each.
-    pub(super) fn receive(&mut self, guard: &EpochGuard) -> bool {
+    pub(super) fn receive(&mut self, guard: &EpochGuard<'_>) -> bool {
         let now_us = self.io.now_us();
         let mut busy = false;
         // Only its place moves: a burst by value is half a kilobyte. It is here in each poll.

@@ -34,7 +34,7 @@ struct Pass {
 impl Core {
     /// Lets queue pairs hand FPDUs to TCP, a limited number of bytes each: first those that have just begun,
     /// then the others round robin.
-    pub(super) fn send(&mut self, guard: &EpochGuard) -> bool {
+    pub(super) fn send(&mut self, guard: &EpochGuard<'_>) -> bool {
         let quantum_bytes = self.io.config.quantum_bytes;
         let mut pass = Pass { left: SEND_BYTES, busy: false, starved: false };
         let (fresh, _) = self.io.tx_scheduler.waiting();
@@ -64,7 +64,7 @@ impl Core {
     }
 
     /// Lets one connection send about `bytes` bytes, and adds that to the pass.
-    fn send_one(&mut self, slot: u32, bytes: usize, guard: &EpochGuard, pass: &mut Pass) {
+    fn send_one(&mut self, slot: u32, bytes: usize, guard: &EpochGuard<'_>, pass: &mut Pass) {
         let before = self.io.streams.tx_fetched_bytes;
         let mut transmitted = Transmitted::Done;
         self.step(guard, |core| {

@@ -9,6 +9,8 @@ use std::arch::x86_64::{
     __m128i, __m512i, _mm_crc32_u8, _mm_crc32_u16, _mm_crc32_u32, _mm_crc32_u64, _mm512_setzero_si512,
 };
 
+use super::Front;
+
 /// The destination of the bytes besides the sum.
 pub(super) trait Sink: Copy {
     /// Stores `value` at `offset`.
@@ -250,12 +252,20 @@ pub(super) unsafe fn sum_head(state: u32, from: *const u8, sink: impl Sink, len:
     (state, bytes.at())
 }
 
-/// Sums the bytes that `words` and then `rest` have in memory.
+/// Sums the bytes of `front`.
 #[inline]
 #[target_feature(enable = "sse4.2")]
-pub(super) fn sum_words(state: u32, words: [u64; 2], rest: Option<u32>) -> u32 {
-    let state = words.iter().fold(u64::from(state), |state, word| _mm_crc32_u64(state, *word)) as u32;
+pub(super) fn sum_front(state: u32, front: &Front) -> u32 {
+    let Front { words: [first, second], rest } = *front;
+    let state = _mm_crc32_u64(_mm_crc32_u64(u64::from(state), first), second) as u32;
     rest.map_or(state, |rest| _mm_crc32_u32(state, rest))
+}
+
+/// Sums as many zeros.
+#[inline]
+#[target_feature(enable = "sse4.2")]
+pub(super) fn sum_zeros(state: u32, zeros: usize) -> u32 {
+    (0..zeros).fold(state, |state, _| _mm_crc32_u8(state, 0))
 }
 
 /// Sums and stores the bytes that are left in words, and the last ones in steps of four, two and one bytes.

@@ -11,7 +11,8 @@ use std::arch::x86_64::{
     _mm_set_epi64x, _mm_xor_si128,
 };
 
-use super::bytes::{Loader, Nowhere, Sink, To, sum_head, sum_tail};
+use super::Front;
+use super::bytes::{Loader, Nowhere, Sink, To, sum_front, sum_head, sum_tail, sum_zeros};
 use super::powers;
 
 /// Bytes of a step.
@@ -37,6 +38,7 @@ pub(super) fn sum(state: u32, bytes: &[u8]) -> u32 {
 /// # Safety
 /// `from..from + out.len()` is mapped and readable, and others access it at most through atomics and raw
 /// copies.
+#[inline]
 #[target_feature(enable = "sse4.2,pclmulqdq")]
 pub(super) unsafe fn fetch(state: u32, from: *const u8, out: &mut [u8]) -> u32 {
     let sink = To(out.as_mut_ptr());
@@ -45,6 +47,17 @@ pub(super) unsafe fn fetch(state: u32, from: *const u8, out: &mut [u8]) -> u32 {
     // SAFETY: the caller promises the bytes at `from`. The sink is `out`, which is borrowed mutably.
     // `sum_head` takes at most the length that it is given.
     unsafe { run(state, from, sink, at, out.len()) }
+}
+
+/// As [`super::fetch_behind`]; returns the state of the sum.
+///
+/// # Safety
+/// As [`fetch`].
+#[target_feature(enable = "sse4.2,pclmulqdq")]
+pub(super) unsafe fn fetch_behind(front: &Front, from: *const u8, out: &mut [u8], zeros: usize) -> u32 {
+    let state = sum_front(u32::MAX, front);
+    // SAFETY: the caller promises the bytes at `from`.
+    sum_zeros(unsafe { fetch(state, from, out) }, zeros)
 }
 
 /// Continues the sum `state` with the bytes of `from` at `at..len`, and stores them to `sink`.

@@ -6,7 +6,8 @@ use std::arch::x86_64::{
     _mm512_zextsi128_si512,
 };
 
-use super::bytes::{Loader, Nowhere, Sink, To, sum_head, sum_tail};
+use super::Front;
+use super::bytes::{Loader, Nowhere, Sink, To, sum_front, sum_head, sum_tail, sum_zeros};
 use super::fold128::{self, reduce};
 use super::powers;
 
@@ -33,6 +34,7 @@ pub(super) fn sum(state: u32, bytes: &[u8]) -> u32 {
 /// # Safety
 /// `from..from + out.len()` is mapped and readable, and others access it at most through atomics and raw
 /// copies.
+#[inline]
 #[target_feature(enable = "sse4.2,pclmulqdq,avx512f,vpclmulqdq")]
 pub(super) unsafe fn fetch(state: u32, from: *const u8, out: &mut [u8]) -> u32 {
     let (sink, len) = (To(out.as_mut_ptr()), out.len());
@@ -41,6 +43,17 @@ pub(super) unsafe fn fetch(state: u32, from: *const u8, out: &mut [u8]) -> u32 {
     // SAFETY: the caller promises the bytes at `from`. The sink is `out`, which is borrowed mutably.
     // `sum_head` takes at most the length that it is given.
     unsafe { run(state, from, sink, at, len) }
+}
+
+/// As [`super::fetch_behind`]; returns the state of the sum.
+///
+/// # Safety
+/// As [`fetch`].
+#[target_feature(enable = "sse4.2,pclmulqdq,avx512f,vpclmulqdq")]
+pub(super) unsafe fn fetch_behind(front: &Front, from: *const u8, out: &mut [u8], zeros: usize) -> u32 {
+    let state = sum_front(u32::MAX, front);
+    // SAFETY: the caller promises the bytes at `from`.
+    sum_zeros(unsafe { fetch(state, from, out) }, zeros)
 }
 
 /// As [`fold128::run`].

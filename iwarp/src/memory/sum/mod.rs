@@ -61,16 +61,16 @@ pub(crate) fn append(crc: u32, bytes: &[u8]) -> u32 {
     unsafe { BEST.append(crc, bytes) }
 }
 
-/// As [`append`] of the bytes that `words` and then `rest` have in memory.
+/// As [`append`] of the bytes of `front`.
 #[inline]
-pub(crate) fn append_words(crc: u32, words: [u64; 2], rest: Option<u32>) -> u32 {
+pub(crate) fn append_front(crc: u32, front: &Front) -> u32 {
     match *BEST {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: `BEST` is a method that this CPU supports, and both need SSE4.2.
-        Way::Fold512 | Way::Fold128 => !unsafe { bytes::sum_words(!crc, words, rest) },
+        Way::Fold512 | Way::Fold128 => !unsafe { bytes::sum_front(!crc, front) },
         Way::Portable => {
-            let crc = crc32c::crc32c_append(crc, words.map(u64::to_ne_bytes).as_flattened());
-            rest.map_or(crc, |rest| crc32c::crc32c_append(crc, &rest.to_ne_bytes()))
+            let mut room = [0; Front::MAX_BYTES];
+            crc32c::crc32c_append(crc, front.store(&mut room).0)
         }
     }
 }
@@ -84,6 +84,62 @@ pub(crate) fn copy(crc: u32, dst: &mut [u8], src: &[u8]) -> u32 {
     // SAFETY: `src` is a slice of the same length, so its bytes are readable and nobody writes them. `BEST`
     // is the first method of `Way::here`, which has only methods that this CPU supports.
     unsafe { BEST.fetch(crc, src.as_ptr(), dst) }
+}
+
+/// The bytes in front of those that are fetched: 16 or 20, as numbers. They are stored and summed from
+/// registers, since a load of bytes that were just stored in smaller pieces has to wait.
+#[derive(Clone, Copy, Debug)]
+pub struct Front {
+    /// 16 bytes, as numbers whose bytes in memory they are.
+    pub words: [u64; 2],
+    /// 4 more bytes.
+    pub rest: Option<u32>,
+}
+
+impl Front {
+    /// Bytes of the longer one.
+    const MAX_BYTES: usize = 20;
+
+    /// Stores it to the front of `out`. Returns these bytes, and those behind them.
+    ///
+    /// # Panics
+    /// If `out` is shorter.
+    #[inline]
+    pub fn store<'a>(&self, out: &'a mut [u8]) -> (&'a mut [u8], &'a mut [u8]) {
+        let words = self.words.map(u64::to_ne_bytes);
+        let Some(rest) = self.rest.map(u32::to_ne_bytes) else {
+            let (front, behind) = out.split_at_mut(words.as_flattened().len());
+            front.copy_from_slice(words.as_flattened());
+            return (front, behind);
+        };
+        let (front, behind) = out.split_at_mut(Self::MAX_BYTES);
+        let (first, last) = front.split_at_mut(words.as_flattened().len());
+        first.copy_from_slice(words.as_flattened());
+        last.copy_from_slice(&rest);
+        (front, behind)
+    }
+}
+
+/// Copies `out.len()` bytes from `from` on, and returns the sum of `front`, the copied bytes, and `zeros`
+/// zeros.
+///
+/// # Safety
+/// As [`fetch`].
+#[inline]
+pub(super) unsafe fn fetch_behind(front: &Front, from: *const u8, out: &mut [u8], zeros: usize) -> u32 {
+    match *BEST {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the caller promises the bytes at `from`, and `BEST` is a method that this CPU supports.
+        Way::Fold512 => !unsafe { fold512::fetch_behind(front, from, out, zeros) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the caller promises the bytes at `from`, and `BEST` is a method that this CPU supports.
+        Way::Fold128 => !unsafe { fold128::fetch_behind(front, from, out, zeros) },
+        Way::Portable => {
+            // SAFETY: the caller promises the bytes at `from`.
+            let crc = unsafe { fetch(append_front(0, front), from, out) };
+            append(crc, &[0; 4][..zeros.min(4)])
+        }
+    }
 }
 
 /// Copies `out.len()` bytes from `from` on and returns [`append`] of the copied bytes.
@@ -100,24 +156,55 @@ pub(super) unsafe fn fetch(crc: u32, from: *const u8, out: &mut [u8]) -> u32 {
     unsafe { BEST.fetch(crc, from, out) }
 }
 
+/// As [`fetch_behind`], under the guard if `guarded`. An error may leave a part copied.
+///
+/// # Safety
+/// As [`fetch`].
+#[inline]
+pub(super) unsafe fn fetch_behind_from(
+    front: &Front,
+    from: *const u8,
+    out: &mut [u8],
+    zeros: usize,
+    guarded: bool,
+) -> Result<u32, Unmapped> {
+    if !guarded {
+        // SAFETY: the caller makes the promise of `fetch` for these bytes.
+        return Ok(unsafe { fetch_behind(front, from, out, zeros) });
+    }
+    let (mut sum, len) = (0, out.len());
+    // SAFETY: the caller makes the promise of `fetch` for these bytes.
+    let copy = || sum = unsafe { fetch_behind(front, from, out, zeros) };
+    // SAFETY: `fetch_behind` owns nothing, takes no lock that it could leave locked (its method is chosen
+    // before the first access to the bytes), and does not panic. Abandoned at an access to the bytes at
+    // `from`, it leaves nothing behind but bytes in `out`, which are initialised all the time, and no sum.
+    unsafe { copy::run(from, len, true, copy) }?;
+    Ok(sum)
+}
+
 /// As [`fetch`], under the guard if `guarded`. An error may leave a part copied.
 ///
 /// # Safety
 /// `from..from + out.len()` is mapped and readable, and others access it at most through atomics and raw
 /// copies.
+#[inline]
 pub(super) unsafe fn fetch_summed_from(
     from: *const u8,
     out: &mut [u8],
     guarded: bool,
     crc: u32,
 ) -> Result<u32, Unmapped> {
+    if !guarded {
+        // SAFETY: the caller makes the promise of `fetch` for these bytes.
+        return Ok(unsafe { fetch(crc, from, out) });
+    }
     let (mut sum, len) = (crc, out.len());
     // SAFETY: the caller makes the promise of `fetch` for these bytes.
     let copy = || sum = unsafe { fetch(crc, from, out) };
     // SAFETY: `fetch` owns nothing, takes no lock that it could leave locked (its method is chosen
     // before the first access to the bytes), and does not panic. Abandoned at an access to the bytes at
     // `from`, it leaves nothing behind but bytes in `out`, which are initialised all the time, and no sum.
-    unsafe { copy::run(from, len, guarded, copy) }?;
+    unsafe { copy::run(from, len, true, copy) }?;
     Ok(sum)
 }
 

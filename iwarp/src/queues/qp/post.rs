@@ -6,8 +6,7 @@ use arrayvec::ArrayVec;
 
 use crate::memory::{Access, Stag, WindowKind};
 use crate::queues::{
-    MAX_INLINE, Payload, QpGrants, QpState, RecvRequest, SendEntry, SendFlags, SendOp, SendRequest, Sge,
-    VerbsError,
+    MAX_INLINE, Payload, QpGrants, QpState, RecvRequest, SendFlags, SendOp, SendRequest, Sge, VerbsError,
 };
 use crate::rdmap::{AtomicOp, Extensions, IMMEDIATE_LEN};
 
@@ -27,20 +26,31 @@ impl QpShared {
         if length > u64::from(u32::MAX) {
             return Err(VerbsError::TooLong { got: length, max: u64::from(u32::MAX) });
         }
-        let payload = self.payload(request, length)?;
+        self.check(request, length)?;
+        let inline = match request.flags.contains(SendFlags::INLINE) && request.op.sends_elements() {
+            true => Some(self.inline(&request.sg_list, length)?),
+            false => None,
+        };
         let mut queue = self.send_queue();
         if !self.send.wqes.take() {
             return Err(VerbsError::QueueFull("send"));
         }
-        let entry = SendEntry {
-            wr_id: request.wr_id,
-            op: request.op,
-            payload,
-            length: length as u32,
-            flags: request.flags,
+        // The entry is written where it lies.
+        let Ok(mut place) = queue.write_chunk(1) else {
+            debug_assert!(false, "the queue holds as many requests as may be open");
+            return Err(VerbsError::QueueFull("send"));
         };
-        let fits = queue.push(entry).is_ok();
-        debug_assert!(fits, "the queue holds as many requests as may be open");
+        if let Some(entry) = place.as_mut_slices().0.first_mut() {
+            entry.wr_id = request.wr_id;
+            entry.op = request.op;
+            entry.length = length as u32;
+            entry.flags = request.flags;
+            match inline {
+                Some(bytes) => entry.payload = Payload::Inline(bytes),
+                None => entry.payload.gather(&request.sg_list),
+            }
+        }
+        place.commit_all();
         Ok(())
     }
 
@@ -62,7 +72,8 @@ impl QpShared {
         })
     }
 
-    fn payload(&self, request: &SendRequest, length: u64) -> Result<Payload, VerbsError> {
+    /// Checks the elements of a request, and that the request is allowed.
+    fn check(&self, request: &SendRequest, length: u64) -> Result<(), VerbsError> {
         let sg_list = &request.sg_list;
         if sg_list.len() > self.caps.max_send_sge {
             return Err(VerbsError::TooManySge { got: sg_list.len(), max: self.caps.max_send_sge });
@@ -90,13 +101,13 @@ impl QpShared {
             | SendOp::SendInvalidate { .. }
             | SendOp::Write { .. }
             | SendOp::WriteImmediate { .. } => {
-                if request.flags.contains(SendFlags::INLINE) {
-                    return self.inline(sg_list, length);
+                // Copying inline bytes checks the elements too.
+                if !request.flags.contains(SendFlags::INLINE) {
+                    self.pd.check_local(sg_list, Access::empty())?;
                 }
-                self.pd.check_local(sg_list, Access::empty())?;
             }
         }
-        Ok(Payload::Gather(sg_list.clone()))
+        Ok(())
     }
 
     /// Checks that the message is enabled on this queue pair.
@@ -152,7 +163,8 @@ impl QpShared {
         Err(VerbsError::Invalid(text))
     }
 
-    fn inline(&self, sg_list: &[Sge], length: u64) -> Result<Payload, VerbsError> {
+    /// Copies the bytes of an inline request.
+    fn inline(&self, sg_list: &[Sge], length: u64) -> Result<ArrayVec<u8, MAX_INLINE>, VerbsError> {
         let max = self.caps.max_inline as u64;
         if length > max {
             return Err(VerbsError::TooLong { got: length, max });
@@ -168,7 +180,7 @@ impl QpShared {
                 .map_err(|fault| VerbsError::LocalProtection(fault.to_string()))?;
             offset = end;
         }
-        Ok(Payload::Inline(bytes))
+        Ok(bytes)
     }
 
     /// Checks a request and adds it to the receive queue.

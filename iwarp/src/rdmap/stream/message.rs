@@ -4,10 +4,12 @@
 use arrayvec::ArrayVec;
 
 use crate::ddp::{HeaderWords, Segment, Segmenter, TaggedHeader, UntaggedHeader};
-use crate::memory::{self, Accessor, EpochGuard, Fault, Stag};
-use crate::mpa::{FpduWriter, Framer, Room, UlpduHead};
+use crate::memory::{Accessor, EpochGuard, Fault, Stag};
+use crate::mpa::{FpduPlan, FpduWriter, Framer, UlpduHead};
 use crate::queues::{Payload, SendEntry, Sge};
-use crate::rdmap::{AtomicRequest, Opcode, ReadRequest, Terminate};
+use crate::rdmap::{AtomicRequest, Opcode, Terminate};
+
+use super::peer_request::{PeerOp, PeerRequest};
 
 /// Bytes of the longest message that RDMAP makes itself: a Terminate, or an Atomic Request.
 pub(super) const MAX_OWN_BYTES: usize =
@@ -25,15 +27,25 @@ pub(super) enum Addressing {
 }
 
 /// The source of the payload.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) enum PayloadSource {
-    /// The oldest request of the send queue, where it lies in the queue.
+    /// The oldest request of the send queue.
     Posted,
-    /// Bytes kept here: Immediate Data, and the headers that RDMAP sends as payload.
-    Bytes(ArrayVec<u8, MAX_OWN_BYTES>),
+    /// Bytes of RDMAP itself: Immediate Data, and headers that it sends as payload.
+    Own,
     /// Registered memory that the peer reads.
-    Remote(ReadRequest),
+    Remote,
 }
+
+/// The payload of each source, where it lies.
+pub(super) struct Payloads<'a> {
+    pub(super) posted: Option<&'a SendEntry>,
+    pub(super) own: &'a OwnBytes,
+    pub(super) answering: Option<&'a PeerRequest>,
+}
+
+/// A message that RDMAP makes itself.
+pub(super) type OwnBytes = ArrayVec<u8, MAX_OWN_BYTES>;
 
 /// Why bytes could not be fetched.
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +57,7 @@ pub(super) enum FetchError {
 }
 
 /// A message with segments still to be cut.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Message {
     pub(super) addressing: Addressing,
     pub(super) segmenter: Segmenter,
@@ -69,21 +81,9 @@ impl Message {
         Self { addressing, segmenter: Segmenter::untagged(length), source }
     }
 
-    /// An untagged message with this payload.
-    pub(super) fn of_bytes(opcode: Opcode, msn: u32, bytes: &[u8]) -> Self {
-        let source: ArrayVec<u8, MAX_OWN_BYTES> = bytes.iter().copied().collect();
-        Self::untagged(opcode, Stag(0), msn, bytes.len() as u32, PayloadSource::Bytes(source))
-    }
-
-    /// Begins the FPDU of one of its segments in `out`, up to the DDP header.
+    /// The header of one of its segments.
     #[inline]
-    pub(super) fn begin<'a>(
-        &self,
-        segment: &Segment,
-        framer: &'a mut Framer,
-        out: &'a mut [u8],
-    ) -> FpduWriter<'a> {
-        let payload_bytes = segment.len as usize;
+    fn head(&self, segment: &Segment) -> UlpduHead {
         match self.addressing {
             Addressing::Tagged { opcode, stag, to } => {
                 // RFC 5041 section 4.2 (DDP-065, DDP-066, DDP-072, DDP-073): opcode and STag are those of the
@@ -92,8 +92,7 @@ impl Message {
                 // RFC 5041 section 5.2 (DDP-116): the first tagged offset plus the offset of the payload. The
                 // peer refuses a sum past 2^64.
                 let to = to.wrapping_add(u64::from(segment.offset));
-                let header = opcode.tagged_header(stag, to, segment.last);
-                framer.begin_with(out, &head_of(header.to_words()), payload_bytes)
+                head_of(opcode.tagged_header(stag, to, segment.last).to_words())
             }
             Addressing::Untagged { opcode, invalidate, msn } => {
                 // RFC 5041 section 4.3 (DDP-082, DDP-086, DDP-087, DDP-092, DDP-093): the opcode, which has
@@ -101,9 +100,63 @@ impl Message {
                 // segments.
                 // RFC 5041 section 5.2 (DDP-111): MO is the offset of the payload in the message.
                 let header = opcode.untagged_header(invalidate, msn, segment.offset, segment.last);
-                framer.begin_with(out, &head_of(header.to_words()), payload_bytes)
+                head_of(header.to_words())
             }
         }
+    }
+
+    /// Writes the FPDU of one of its segments to `out`. The source is looked up once for all runs between
+    /// markers.
+    #[inline]
+    pub(super) fn write(
+        &self,
+        segment: &Segment,
+        payloads: &Payloads<'_>,
+        framer: &mut Framer,
+        (plan, out): (FpduPlan, &mut [u8]),
+        (guard, by): (&EpochGuard<'_>, Accessor),
+    ) -> Result<(), FetchError> {
+        let &Segment { offset, len, .. } = segment;
+        let head = self.head(segment);
+        let bytes: &[u8] = match self.source {
+            PayloadSource::Posted => match payloads.posted.map(|request| &request.payload) {
+                Some(Payload::Gather(sg_list)) => {
+                    if let Some(sge) = only_element(sg_list, offset, len) {
+                        return guard
+                            .check_source(Stag(sge.lkey), sge.addr + u64::from(offset), u64::from(len), by.pd)
+                            .and_then(|source| framer.frame_source(plan, out, &head, &source))
+                            .map_err(|_| FetchError::OwnMemory);
+                    }
+                    let mut fpdu = framer.begin_with(plan, out, &head);
+                    gather(sg_list, offset, len, &mut fpdu, guard, by)?;
+                    fpdu.finish();
+                    return Ok(());
+                }
+                Some(Payload::Inline(bytes)) => bytes,
+                None => {
+                    debug_assert!(false, "a request stays in its queue until its last segment is written");
+                    return Err(FetchError::OwnMemory);
+                }
+            },
+            PayloadSource::Own => payloads.own,
+            // RFC 5040 section 5.2.1 (RDMAP-221): the source of a zero-length Read is not checked.
+            PayloadSource::Remote if len == 0 => &[],
+            PayloadSource::Remote => {
+                let Some(PeerRequest { op: PeerOp::Read(request), .. }) = payloads.answering else {
+                    debug_assert!(false, "a request of the peer is kept until it is answered");
+                    return Err(FetchError::PeerMemory(Fault::InvalidStag));
+                };
+                let to = request.source_to + u64::from(offset);
+                return guard
+                    .check_read(request.source_stag, to, u64::from(len), by)
+                    .and_then(|source| framer.frame_source(plan, out, &head, &source))
+                    .map_err(FetchError::PeerMemory);
+            }
+        };
+        let mut fpdu = framer.begin_with(plan, out, &head);
+        fpdu.put(&bytes[offset as usize..(offset + len) as usize]);
+        fpdu.finish();
+        Ok(())
     }
 
     /// Bytes of the header of a segment.
@@ -115,57 +168,24 @@ impl Message {
     }
 }
 
-impl PayloadSource {
-    /// Writes the payload of a segment to its FPDU. `posted` is the oldest request of the send queue. The
-    /// source is looked up once for all runs between markers.
-    #[inline]
-    pub(super) fn fetch(
-        &self,
-        &Segment { offset, len, .. }: &Segment,
-        posted: Option<&SendEntry>,
-        fpdu: &mut FpduWriter<'_>,
-        guard: &EpochGuard,
-        by: Accessor,
-    ) -> Result<(), FetchError> {
-        match self {
-            Self::Posted => match posted.map(|request| &request.payload) {
-                Some(Payload::Gather(sg_list)) => gather(sg_list, offset, len, fpdu, guard, by),
-                Some(Payload::Inline(bytes)) => put(bytes, offset, len, fpdu),
-                None => {
-                    debug_assert!(false, "a request stays in its queue until its last segment is written");
-                    Err(FetchError::OwnMemory)
-                }
-            },
-            Self::Bytes(bytes) => put(bytes, offset, len, fpdu),
-            // RFC 5040 section 5.2.1 (RDMAP-221): the source of a zero-length Read is not checked.
-            Self::Remote(_) if len == 0 => Ok(()),
-            Self::Remote(request) => {
-                let to = request.source_to + u64::from(offset);
-                guard
-                    .check_read(request.source_stag, to, u64::from(len), by)
-                    .and_then(|source| fill(fpdu, &source))
-                    .map_err(FetchError::PeerMemory)
-            }
-        }
-    }
-}
-
+#[inline]
 fn head_of(HeaderWords { first, second, third }: HeaderWords) -> UlpduHead {
     UlpduHead { first, second, third }
 }
 
-fn put(bytes: &[u8], offset: u32, len: u32, fpdu: &mut FpduWriter<'_>) -> Result<(), FetchError> {
-    fpdu.put(&bytes[offset as usize..(offset + len) as usize]);
-    Ok(())
+/// The element with all bytes of a segment, if it is the only one of the message.
+#[inline]
+fn only_element(sg_list: &[Sge], offset: u32, len: u32) -> Option<&Sge> {
+    let [sge] = sg_list else { return None };
+    (len > 0 && u64::from(offset) + u64::from(len) <= u64::from(sge.length)).then_some(sge)
 }
 
-#[inline]
 fn gather(
     sg_list: &[Sge],
     offset: u32,
     len: u32,
     fpdu: &mut FpduWriter<'_>,
-    guard: &EpochGuard,
+    guard: &EpochGuard<'_>,
     by: Accessor,
 ) -> Result<(), FetchError> {
     let (mut skip, mut left) = (offset, len);
@@ -180,19 +200,11 @@ fn gather(
         let take = (sge.length - skip).min(left);
         guard
             .check_source(Stag(sge.lkey), sge.addr + u64::from(skip), u64::from(take), by.pd)
-            .and_then(|source| fill(fpdu, &source))
+            .and_then(|source| fpdu.fill_from(&source))
             .map_err(|_| FetchError::OwnMemory)?;
         skip = 0;
         left -= take;
     }
     debug_assert_eq!(left, 0, "a scatter/gather list shorter than its message");
     Ok(())
-}
-
-/// Writes all of `source` to an FPDU.
-fn fill(fpdu: &mut FpduWriter<'_>, source: &memory::Source<'_>) -> Result<(), Fault> {
-    fpdu.fill(source.len(), |room| match room {
-        Room::Whole(room, crc) => source.fetch_summed(0, room, crc.running()),
-        Room::Runs(room, stride) => source.fetch_runs(0, room, stride),
-    })
 }

@@ -46,7 +46,7 @@ use outstanding::Common;
 
 /// State of the engine that a stream uses during a call.
 pub(crate) struct StreamContext<'a> {
-    pub(crate) guard: &'a EpochGuard,
+    pub(crate) guard: &'a EpochGuard<'a>,
     pub(crate) counters: &'a mut StreamCounters,
     pub(crate) pool: &'a mut RequestPool,
 }

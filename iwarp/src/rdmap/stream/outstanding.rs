@@ -103,11 +103,11 @@ impl Common {
         let Some(request) = self.consumer.next_send() else { return };
         let pending = Pending { done: true, ..pending_of(request) };
         self.consumer.remove_send();
-        if self.pending.is_empty() {
-            self.complete(&pending);
-        } else {
-            self.pending.push_back(pending);
+        if !self.pending.is_empty() {
+            return self.pending.push_back(pending);
         }
+        let completion = self.qp.succeeded(pending.wr_id, pending.opcode, 0);
+        self.consumer.complete_send(&self.qp, pending.signaled, completion);
     }
 
     /// Records a Read or atomic as started. It completes when its response is delivered and all earlier
@@ -160,7 +160,6 @@ impl Common {
         Ok(count)
     }
 
-    #[inline]
     fn complete(&mut self, pending: &Pending) {
         let completion = self.qp.succeeded(pending.wr_id, pending.opcode, pending.byte_len);
         self.consumer.complete_send(&self.qp, pending.signaled, completion);

@@ -8,7 +8,7 @@ use crate::queues::{BindWindow, FastRegister, SendOp, WcStatus};
 ///
 /// # Errors
 /// The completion status of a request that fails.
-pub(super) fn run(op: &SendOp, by: Accessor, guard: &EpochGuard) -> Result<(), WcStatus> {
+pub(super) fn run(op: &SendOp, by: Accessor, guard: &EpochGuard<'_>) -> Result<(), WcStatus> {
     match op {
         SendOp::LocalInvalidate { rkey } => {
             guard.invalidate_local(Stag(*rkey), by).map_err(|_| WcStatus::LocalProtectionError)

@@ -121,7 +121,7 @@ pub(crate) struct Delivery<'a> {
     pub(super) outbound: &'a mut Outbound,
     /// The stream's: set by the first ULPDU in order.
     pub(super) may_send: &'a mut bool,
-    pub(super) guard: &'a EpochGuard,
+    pub(super) guard: &'a EpochGuard<'a>,
     pub(super) counters: &'a mut StreamCounters,
     pub(super) pool: &'a mut RequestPool,
 }

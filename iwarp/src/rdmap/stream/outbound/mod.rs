@@ -8,13 +8,13 @@ use dp::invariant::Check;
 use dp::profile::{self, Layer};
 use tcp_lite::{ConnId, Instant, SegmentBuf, SendError, Stack};
 
-use crate::memory::EpochGuard;
+use crate::memory::{EpochGuard, Stag};
 use crate::mpa::Framer;
 use crate::mpa::startup::{Rtr, RtrKind};
 use crate::queues::{QpConsumer, WcStatus};
 use crate::rdmap::{IMMEDIATE_LEN, Opcode, Terminate, TerminateError};
 
-use super::message::{FetchError, Message};
+use super::message::{FetchError, Message, OwnBytes, PayloadSource, Payloads};
 use super::outstanding::{Common, Pending, pending_of};
 use super::peer_request::{ByKind, PeerRequest};
 use super::{Failure, StreamCounters};
@@ -46,7 +46,7 @@ pub(crate) enum SendOutcome {
 pub(super) struct SendContext<'a> {
     pub(super) common: &'a mut Common,
     pub(super) framer: &'a mut Framer,
-    pub(super) guard: &'a EpochGuard,
+    pub(super) guard: &'a EpochGuard<'a>,
     pub(super) counters: &'a mut StreamCounters,
     pub(super) pool: &'a mut RequestPool,
 }
@@ -58,6 +58,10 @@ pub(super) struct Outbound {
     current: Option<Current>,
     /// The status of that request, if it is the cause of the stream's end.
     fault: Option<WcStatus>,
+    /// The payload of the current message, if RDMAP makes it itself.
+    own: OwnBytes,
+    /// The request of the peer that the current message answers.
+    answering: Option<PeerRequest>,
     /// Requests of the peer, oldest first: at most IRD Reads and as many atomics.
     responses: PoolQueue,
     terminate: Option<Box<Terminate>>,
@@ -78,12 +82,14 @@ pub(super) struct Outbound {
     atomic_id: u32,
 }
 
+#[derive(Clone, Copy)]
 struct Current {
     message: Message,
     completes: Completes,
 }
 
 /// What is complete when the last segment of a message is written to TCP.
+#[derive(Clone, Copy)]
 enum Completes {
     /// Nothing: the message is the RTR, or a Read Request or Atomic Request, which its response completes.
     Nothing,
@@ -92,7 +98,7 @@ enum Completes {
     /// The first half of our user's request: this Immediate Data follows.
     Write { immediate: Opcode, data: [u8; IMMEDIATE_LEN] },
     /// The peer's request: its buffer on queue 1 is free.
-    Response(PeerRequest),
+    Response,
     /// The stream: nothing may follow.
     Terminate,
 }
@@ -103,6 +109,8 @@ impl Outbound {
         Self {
             current: None,
             fault: None,
+            own: OwnBytes::new(),
+            answering: None,
             responses: PoolQueue::default(),
             terminate: None,
             terminated: false,
@@ -163,13 +171,15 @@ impl Outbound {
     fn fill(&mut self, cx: &mut SendContext<'_>, segment: &mut SegmentBuf<'_>) -> Result<bool, Failure> {
         // RFC 5044 section 4.5 (MPA-111): the limit follows the whole segment, not what is left of it.
         // RFC 5041 section 3 (DDP-027): the segment that TCP offers shows the current MULPDU.
-        let mut limit = cx.framer.ulpdu_limit(segment.capacity()) as u32;
-        while self.write_fpdu(cx, segment, limit)? {
+        let capacity = segment.capacity();
+        let mut limit = cx.framer.ulpdu_limit(capacity) as u32;
+        let (room, used) = segment.room();
+        while self.write_fpdu(cx, room, used, limit)? {
             if self.current.is_none() && !self.prepare(cx)? {
                 return Ok(false);
             }
             if cx.framer.markers() {
-                limit = cx.framer.ulpdu_limit(segment.capacity()) as u32;
+                limit = cx.framer.ulpdu_limit(capacity) as u32;
             }
         }
         Ok(true)
@@ -182,7 +192,7 @@ impl Outbound {
         }
         if let Some(terminate) = self.terminate.take() {
             self.current = Some(Current {
-                message: Message::of_bytes(Opcode::Terminate, 1, &terminate.to_bytes()),
+                message: self.own_message(Opcode::Terminate, 1, &terminate.to_bytes()),
                 completes: Completes::Terminate,
             });
         }
@@ -193,9 +203,10 @@ impl Outbound {
                 self.current = Some(self.rtr_message(kind, cx));
                 break;
             }
-            let started = (self.response_next && self.start_response(cx)?)
+            let has_response = !self.responses.is_empty();
+            let started = (has_response && self.response_next && self.start_response(cx)?)
                 || self.start_request(cx)?
-                || self.start_response(cx)?;
+                || (has_response && self.start_response(cx)?);
             if !started {
                 return Ok(false);
             }
@@ -203,8 +214,8 @@ impl Outbound {
         Ok(true)
     }
 
-    /// Writes the next FPDU of the current message, with a ULPDU of at most `limit` bytes; `false`: it does
-    /// not fit the rest of the segment.
+    /// Writes the next FPDU of the current message behind the `used` bytes of a segment, with a ULPDU of at
+    /// most `limit` bytes; `false`: it does not fit the rest of the segment.
     ///
     /// RFC 5040 sections 3.1 and 6.1 (RDMAP-052, RDMAP-298): all that RDMAP sends is a DDP segment in an
     /// FPDU.
@@ -212,27 +223,27 @@ impl Outbound {
     fn write_fpdu(
         &mut self,
         cx: &mut SendContext<'_>,
-        segment: &mut SegmentBuf<'_>,
+        room: &mut [u8],
+        used: &mut usize,
         limit: u32,
     ) -> Result<bool, Failure> {
-        let Some(Current { message, .. }) = &mut self.current else { return Ok(false) };
+        let Self { current, own, answering, .. } = self;
+        let Some(Current { message, .. }) = current else { return Ok(false) };
         let Some(next) = message.segmenter.peek(limit) else {
             return Err(Failure::here(TerminateError::DdpLocalCatastrophic));
         };
-        let wire_len = cx.framer.wire_len(message.header_len() + next.len as usize);
-        let start = segment.len();
-        let Some(out) = segment.append(wire_len) else { return Ok(false) };
-        let mut writer = message.begin(&next, cx.framer, out);
+        let plan = cx.framer.plan(message.header_len() + next.len as usize);
+        let end = *used + plan.wire_len();
+        let Some(out) = room.get_mut(*used..end) else { return Ok(false) };
         let posted = cx.common.consumer.next_send();
+        let payloads = Payloads { posted, own, answering: answering.as_ref() };
         let fetched = profile::within(Layer::Fetch, || {
-            message.source.fetch(&next, posted, &mut writer, cx.guard, cx.common.by)?;
-            writer.finish();
-            Ok(())
+            message.write(&next, &payloads, cx.framer, (plan, out), (cx.guard, cx.common.by))
         });
         if let Err(error) = fetched {
-            segment.truncate(start);
             return Err(self.fetch_failure(error));
         }
+        *used = end;
         // The segment is written: now it counts as cut.
         message.segmenter.cut(&next);
         cx.counters.tx_fpdus += 1;
@@ -257,19 +268,22 @@ impl Outbound {
                 common.complete_oldest();
             }
             Completes::Write { immediate, data } => {
-                let message = Message::of_bytes(immediate, self.next_send_msn(), &data);
+                let msn = self.next_send_msn();
+                let message = self.own_message(immediate, msn, &data);
                 self.current = Some(Current { message, completes: Completes::Request });
             }
-            Completes::Response(request) => {
+            Completes::Response => {
                 self.response_next = false;
-                self.answered.count(&request.op);
+                if let Some(request) = self.answering.take() {
+                    self.answered.count(&request.op);
+                }
             }
             Completes::Terminate => self.terminated = true,
         }
     }
 
     fn fetch_failure(&mut self, error: FetchError) -> Failure {
-        match (error, &mut self.current) {
+        match (error, &self.current) {
             (
                 FetchError::OwnMemory,
                 Some(Current { completes: Completes::Request | Completes::Write { .. }, .. }),
@@ -277,15 +291,21 @@ impl Outbound {
                 self.fault = Some(WcStatus::LocalProtectionError);
                 Failure::here(TerminateError::LocalCatastrophic)
             }
-            (
-                FetchError::PeerMemory(fault),
-                Some(Current { message, completes: Completes::Response(request) }),
-            ) => {
+            (FetchError::PeerMemory(fault), Some(Current { message, completes: Completes::Response }))
+                if let Some(request) = &self.answering =>
+            {
                 let error = TerminateError::of_read_fault(fault);
                 Failure::User(request.terminate(error, message.segmenter.cut_bytes()))
             }
             _ => Failure::here(TerminateError::LocalCatastrophic),
         }
+    }
+
+    /// Makes an untagged message of these bytes.
+    fn own_message(&mut self, opcode: Opcode, msn: u32, bytes: &[u8]) -> Message {
+        self.own.clear();
+        self.own.extend(bytes.iter().copied());
+        Message::untagged(opcode, Stag(0), msn, bytes.len() as u32, PayloadSource::Own)
     }
 
     /// Queues a checked request of the peer.
@@ -319,13 +339,14 @@ impl Outbound {
     pub(super) fn abandon(&mut self, pool: &mut RequestPool, consumer: &mut QpConsumer) -> Option<Pending> {
         self.responses.clear(&mut pool.peer_requests);
         self.rtr = None;
+        self.answering = None;
         match self.current.take()?.completes {
             Completes::Request | Completes::Write { .. } => {
                 let request = consumer.next_send().map(pending_of)?;
                 consumer.remove_send();
                 Some(Pending { fault: self.fault.take(), ..request })
             }
-            Completes::Nothing | Completes::Response(_) | Completes::Terminate => None,
+            Completes::Nothing | Completes::Response | Completes::Terminate => None,
         }
     }
 }

@@ -1,7 +1,5 @@
 //! The requests of our user, and the ready-to-receive message (RTR): each becomes a message.
 
-use arrayvec::ArrayVec;
-
 use crate::memory::Stag;
 use crate::mpa::startup::RtrKind;
 use crate::queues::{Payload, RemoteAddr, SendEntry, SendFlags, SendOp, Sge};
@@ -18,24 +16,26 @@ impl Outbound {
     ///
     /// RFC 5040 sections 5.1, 5.2.1, 5.3 and 5.5 (RDMAP-202, RDMAP-213, RDMAP-244, RDMAP-285): messages go to
     /// DDP in the order in which the user posted them.
+    #[inline]
     pub(super) fn start_request(&mut self, cx: &mut SendContext<'_>) -> Result<bool, Failure> {
         let common = &mut *cx.common;
         // RFC 7306 sections 5.2.1 and 6.3 (EXT-088, EXT-126): requests start in the order in which they were
         // posted. One that may not start yet stays in front of all others.
         let Some(request) = common.consumer.next_send() else { return Ok(false) };
-        let SendEntry { op, length, flags, .. } = *request;
+        let &SendEntry { ref op, length, flags, .. } = request;
         if flags.contains(SendFlags::FENCE) && !common.outstanding.is_empty() {
             return Ok(false);
         }
         let solicited = flags.contains(SendFlags::SOLICITED);
-        let message = match op {
+        let message = match *op {
             SendOp::Write { remote } => write(remote, length),
             SendOp::Send => self.send(Opcode::send(solicited, false), 0, length),
             SendOp::SendInvalidate { rkey } => self.send(Opcode::send(solicited, true), rkey, length),
             SendOp::Immediate { data } => {
                 // RFC 7306 sections 4.2 and 6.3 (EXT-023, EXT-026, EXT-125): the DDP payload is the eight
                 // bytes of Immediate Data, and nothing else.
-                Message::of_bytes(Opcode::immediate(solicited), self.next_send_msn(), &data)
+                let msn = self.next_send_msn();
+                self.own_message(Opcode::immediate(solicited), msn, &data)
             }
             SendOp::WriteImmediate { remote, data } => {
                 let completes = Completes::Write { immediate: Opcode::immediate(solicited), data };
@@ -68,7 +68,7 @@ impl Outbound {
                 let read = read_request(&request.payload, remote, request.length);
                 let sink = ReadSink::new(read.sink_stag, read.sink_to, read.size);
                 let msn = self.next_request_msn();
-                let message = Message::of_bytes(Opcode::ReadRequest, msn, &read.to_bytes());
+                let message = self.own_message(Opcode::ReadRequest, msn, &read.to_bytes());
                 (message, Outstanding::Read { sink, is_rtr: false })
             }
             SendOp::Atomic { remote: RemoteAddr { addr, rkey }, op } => {
@@ -83,7 +83,7 @@ impl Outbound {
                 // RFC 7306 sections 4.2 and 5.2.1 (EXT-024, EXT-026, EXT-063): the DDP payload is the Atomic
                 // Request header, and nothing else.
                 let msn = self.next_request_msn();
-                let message = Message::of_bytes(Opcode::AtomicRequest, msn, &atomic.to_bytes());
+                let message = self.own_message(Opcode::AtomicRequest, msn, &atomic.to_bytes());
                 (message, Outstanding::Atomic { id, sink })
             }
             _ => return false,
@@ -140,10 +140,11 @@ impl Outbound {
     /// RFC 6581 section 9.2 (MPA2-135): the values of its STags and tagged offsets are free; these are ours.
     pub(super) fn rtr_message(&mut self, kind: RtrKind, cx: &mut SendContext<'_>) -> Current {
         let message = match kind {
-            RtrKind::Send => Message::of_bytes(Opcode::Send, self.next_send_msn(), &[]),
-            RtrKind::Write => {
-                Message::tagged(Opcode::Write, Stag(1), 0, 0, PayloadSource::Bytes(ArrayVec::new()))
+            RtrKind::Send => {
+                let msn = self.next_send_msn();
+                self.own_message(Opcode::Send, msn, &[])
             }
+            RtrKind::Write => Message::tagged(Opcode::Write, Stag(1), 0, 0, PayloadSource::Own),
             RtrKind::Read => {
                 let request = ReadRequest {
                     sink_stag: Stag(0),
@@ -155,7 +156,8 @@ impl Outbound {
                 let sink = ReadSink::new(Stag(0), 0, 0);
                 let response = Outstanding::Read { sink, is_rtr: true };
                 cx.common.outstanding.push(&mut cx.pool.outstanding, response);
-                Message::of_bytes(Opcode::ReadRequest, self.next_request_msn(), &request.to_bytes())
+                let msn = self.next_request_msn();
+                self.own_message(Opcode::ReadRequest, msn, &request.to_bytes())
             }
         };
         Current { message, completes: Completes::Nothing }

@@ -26,7 +26,7 @@ impl Outbound {
                 read.sink_stag,
                 read.sink_to,
                 read.size,
-                PayloadSource::Remote(read),
+                PayloadSource::Remote,
             ),
             PeerOp::Atomic(atomic) => {
                 let response = carry_out(&request, &atomic, cx.guard, cx.common.by)?;
@@ -34,10 +34,11 @@ impl Outbound {
                 self.atomic_response_msn = msn.wrapping_add(1);
                 // RFC 7306 sections 4.2 and 5.2.2 (EXT-025, EXT-026, EXT-091): the DDP payload is the Atomic
                 // Response header, and nothing else.
-                Message::of_bytes(Opcode::AtomicResponse, msn, &response.to_bytes())
+                self.own_message(Opcode::AtomicResponse, msn, &response.to_bytes())
             }
         };
-        self.current = Some(Current { message, completes: Completes::Response(request) });
+        self.answering = Some(request);
+        self.current = Some(Current { message, completes: Completes::Response });
         Ok(true)
     }
 }
@@ -46,7 +47,7 @@ impl Outbound {
 fn carry_out(
     request: &PeerRequest,
     atomic: &AtomicRequest,
-    guard: &EpochGuard,
+    guard: &EpochGuard<'_>,
     by: Accessor,
 ) -> Result<AtomicResponse, Failure> {
     let AtomicRequest { id, stag, to, op } = *atomic;
