@@ -91,6 +91,9 @@ impl TaggedHeader {
     /// Bytes on the wire.
     pub const LEN: usize = 14;
 
+    /// The bit of the first byte that the last segment of a message has.
+    pub const LAST: u8 = L_BIT;
+
     /// The header as on the wire (RFC 5041 section 4.2): big-endian, version 1.
     #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
@@ -103,12 +106,13 @@ impl TaggedHeader {
 
     /// The header as numbers.
     #[inline]
-    pub fn to_words(&self) -> HeaderWords {
+    pub const fn to_words(&self) -> HeaderWords {
         let Self { last, rsvd_ulp, stag, to } = *self;
         // RFC 5041 sections 4.1 and 4.2 (DDP-055, DDP-057, DDP-062, DDP-070): reserved bits are 0, DV is 1,
         // and RsvdULP and STag are the values of RDMAP.
-        let control = u64::from(TAGGED | last_bit(last) | VERSION);
-        let first = control << 40 | u64::from(rsvd_ulp) << 32 | u64::from(stag.0);
+        let control = TAGGED | last_bit(last) | VERSION;
+        let [s0, s1, s2, s3] = stag.0.to_be_bytes();
+        let first = u64::from_be_bytes([0, 0, control, rsvd_ulp, s0, s1, s2, s3]);
         HeaderWords { first, second: to, third: None }
     }
 
@@ -256,6 +260,6 @@ impl From<UntaggedHeader> for Header {
     }
 }
 
-fn last_bit(last: bool) -> u8 {
+const fn last_bit(last: bool) -> u8 {
     if last { L_BIT } else { 0 }
 }

@@ -42,6 +42,12 @@ impl Crc32c {
         }
     }
 
+    /// The sum of `bytes`.
+    #[inline]
+    pub(super) fn of_bytes(bytes: &[u8]) -> Self {
+        Self::of(sum::append(0, bytes))
+    }
+
     /// The sum of bytes that is known.
     #[inline]
     pub(super) const fn of(sum: u32) -> Self {

@@ -1,7 +1,7 @@
 //! One FPDU in received bytes: its extent and its checks (RFC 5044 section 6).
 
 use super::ulpdu::{Ulpdu, Wire};
-use crate::mpa::{CRC_BYTES, Crc32c, LENGTH_BYTES, marker};
+use crate::mpa::{CRC_BYTES, Crc32c, LENGTH_BYTES, fpdu_bytes, marker};
 
 /// The framing of one direction.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +46,18 @@ impl Extent {
             end: marker::fpdu_end(start, ulpdu_bytes, framing.markers),
             ulpdu_bytes,
         })
+    }
+
+    /// The FPDU at the front of `bytes`, which begin at `start` of a stream without markers: the usual case,
+    /// in little code. `None` if it is incomplete or not valid.
+    #[inline]
+    pub(super) fn valid_at_front(bytes: &[u8], start: u64, crc: bool) -> Option<Self> {
+        let ulpdu_bytes = usize::from(u16::from_be_bytes(*bytes.first_chunk()?));
+        let fpdu = bytes.get(..fpdu_bytes(ulpdu_bytes))?;
+        let (covered, sent) = fpdu.split_last_chunk()?;
+        // RFC 5044 section 4.4 (MPA-095, MPA-096): any difference makes the FPDU invalid.
+        let is_valid = !crc || *sent == Crc32c::of_bytes(covered).field();
+        is_valid.then_some(Self { start, length_at: start, end: start + fpdu.len() as u64, ulpdu_bytes })
     }
 
     /// Checks the CRC and then the markers of an FPDU whose bytes are all there.

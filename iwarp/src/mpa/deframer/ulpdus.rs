@@ -127,14 +127,14 @@ impl<'a> Ulpdus<'a> {
         }
         // `next_of_any` reports what is wrong with it.
         if done < bytes.len() {
-            return deframer.take_whole(Wire::slice(next, &bytes[done..]), None).ok()?;
+            return deframer.take_front(&bytes[done..]);
         }
         // The next buffer of the chain may begin with an FPDU.
         advance(start, buf, next);
         if buf.is_empty() {
             return None;
         }
-        deframer.take_whole(Wire::slice(next, buf.head()), None).ok()?
+        deframer.take_front(buf.head())
     }
 
     #[inline]
@@ -142,7 +142,14 @@ impl<'a> Ulpdus<'a> {
         let FpduSource::Buffer { start, buf } = &self.source else {
             return Err(MpaError::defect("the buffer of an FPDU in a buffer"));
         };
-        Ok(Deframed::InOrder(extent.ulpdu(Wire::slice(*start, buf.head()), self.deframer.framing)))
+        let (bytes, framing) = (buf.head(), self.deframer.framing);
+        if !framing.markers
+            && let Some(fpdu) = bytes.get((extent.length_at - *start) as usize..)
+            && let Some(ulpdu) = Ulpdu::at_front(extent.length_at, fpdu, extent.ulpdu_bytes)
+        {
+            return Ok(Deframed::InOrder(ulpdu));
+        }
+        Ok(Deframed::InOrder(extent.ulpdu(Wire::slice(*start, bytes), framing)))
     }
 
     /// Whether all of the buffer is handed up, and nothing else waits.
@@ -290,6 +297,21 @@ impl Deframer {
         self.next = early.end;
         self.counters.fpdus += 1;
         Ok(NextFpdu::Placed(early))
+    }
+
+    /// Takes the next FPDU, if it is at the front of `bytes`, complete and valid. Nothing came early.
+    #[inline]
+    fn take_front(&mut self, bytes: &[u8]) -> Option<Extent> {
+        if self.framing.markers {
+            return self.take_whole(Wire::slice(self.next, bytes), None).ok()?;
+        }
+        let extent = Extent::valid_at_front(bytes, self.next, self.framing.crc)?;
+        if extent.end > self.frontier {
+            return None;
+        }
+        self.next = extent.end;
+        self.counters.fpdus += 1;
+        Some(extent)
     }
 
     /// Takes the next FPDU, if it is complete in `wire`, before the frontier, and valid.

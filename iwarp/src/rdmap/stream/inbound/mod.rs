@@ -137,7 +137,16 @@ struct ReceivedUlpdu<'a, 'u> {
 
 impl Delivery<'_> {
     /// Takes the next ULPDU in the sender's order: places and delivers it.
+    #[inline]
     pub(crate) fn deliver(&mut self, ulpdu: &Ulpdu<'_>) -> Result<(), Failure> {
+        if self.write_whole(ulpdu) {
+            return Ok(());
+        }
+        self.deliver_any(ulpdu)
+    }
+
+    #[inline(never)]
+    fn deliver_any(&mut self, ulpdu: &Ulpdu<'_>) -> Result<(), Failure> {
         let mut room = [0; Header::MAX_LEN];
         let head = head(ulpdu, &mut room);
         self.in_order(&ReceivedUlpdu {

@@ -1,6 +1,10 @@
 //! Tagged segments: RDMA Writes, and Read Responses to our Reads.
 
+use dp::profile::{self, Layer};
+
 use crate::ddp::{self, TaggedHeader};
+use crate::memory::Stag;
+use crate::mpa::Ulpdu;
 use crate::rdmap::read_sink::ReadProgress;
 use crate::rdmap::{Opcode, ReadSink, TerminateError};
 
@@ -21,7 +25,39 @@ impl<E: Into<TerminateError>> From<E> for TaggedFault {
     }
 }
 
+/// The control bytes of DDP and RDMAP of a segment of an RDMA Write, without the last-segment bit.
+const WRITE_CONTROL: [u8; 2] = {
+    let header = Opcode::Write.tagged_header(Stag(0), 0, false);
+    let [_, _, ddp, rdmap, ..] = header.to_words().first.to_be_bytes();
+    [ddp, rdmap]
+};
+
 impl Delivery<'_> {
+    /// Places a segment of an RDMA Write whose bytes lie in one piece, if all its checks pass: the usual case,
+    /// in little code. Otherwise nothing is counted, and the general way reports what is wrong.
+    #[inline]
+    pub(super) fn write_whole(&mut self, ulpdu: &Ulpdu<'_>) -> bool {
+        let Some((header, payload)) = ulpdu.whole().and_then(<[u8]>::split_first_chunk) else { return false };
+        let [ddp, rdmap, s0, s1, s2, s3, to @ ..]: [u8; TaggedHeader::LEN] = *header;
+        if [ddp & !TaggedHeader::LAST, rdmap] != WRITE_CONTROL || payload.is_empty() {
+            return false;
+        }
+        let stag = Stag(u32::from_be_bytes([s0, s1, s2, s3]));
+        let (to, len) = (u64::from_be_bytes(to), payload.len() as u64);
+        let placed = profile::within(Layer::Place, || {
+            self.guard
+                .check_write(stag, to, len, self.common.by)
+                .is_ok_and(|target| target.place(0, payload).is_ok())
+        });
+        if placed {
+            self.counters.rx_fpdus += 1;
+            self.counters.rx_placed_bytes += len;
+            *self.may_send = true;
+            self.inbound.expects_rtr = false;
+        }
+        placed
+    }
+
     pub(super) fn tagged(
         &mut self,
         piece: &ReceivedUlpdu<'_, '_>,
