@@ -13,7 +13,7 @@
 //! | `wr.rs`, `wc.rs` | work requests and work completions |
 //! | `qp_init.rs`, `qp_state.rs`, `qp.rs`, `qp/post.rs` | a queue pair: its options, its states, its queues, the checks of a posted request |
 //! | `cq.rs`, `cq_users.rs`, `srq.rs` | completion queues, shared receive queues |
-//! | `consumer.rs` | the end of both queues where requests are taken and completed |
+//! | `send_entry.rs`, `consumer.rs` | a posted request, and the end of both queues where requests are taken and completed |
 //! | `completions.rs`, `wqe.rs` | the entries of a completion queue, and the count of used work queue entries |
 //! | `doorbells.rs`, `doze.rs` | how users signal work to an engine, and how it sleeps without missing any |
 //! | `arm.rs`, `channel.rs`, `async_event.rs` | how users learn of completions and events |
@@ -38,6 +38,7 @@ mod qp;
 mod qp_init;
 mod qp_state;
 mod resources;
+mod send_entry;
 mod srq;
 mod terminate;
 mod usage;
@@ -66,6 +67,7 @@ pub(crate) use consumer::QpConsumer;
 pub(crate) use doorbells::Doorbells;
 pub(crate) use outcome::{Origin, Outcome};
 pub(crate) use pd::PdShared;
-pub(crate) use qp::{Ask, Payload, QpShared, SendEntry, request_buffers, send_opcode};
+pub(crate) use qp::{Ask, QpShared, request_buffers};
 pub(crate) use resources::Resources;
+pub(crate) use send_entry::{Payload, SendEntry, send_opcode};
 pub(crate) use wr::post_each;

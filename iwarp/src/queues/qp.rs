@@ -3,10 +3,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
-use arrayvec::ArrayVec;
 use rtrb::{Producer, RingBuffer};
 
-use crate::rdmap::{AtomicOp, Extensions, TerminateError};
+use crate::rdmap::{Extensions, TerminateError};
 
 use super::consumer::QpConsumer;
 use super::cq::{CqPlace, CqShared};
@@ -15,60 +14,11 @@ use super::usage::{Permit, within};
 use super::wqe::{Counter, WqeCount};
 use super::{
     AsyncEventKind, CompletionQueue, Doorbells, MAX_INLINE, MAX_SGE, Origin, Outcome, PdShared, QpGrants,
-    QpInit, QpState, RecvRequest, Resources, SendFlags, SendOp, Sge, SharedReceiveQueue, StreamError,
-    TerminateReport, VerbsError, WcOpcode, WcStatus, WorkCompletion,
+    QpInit, QpState, RecvRequest, Resources, SendEntry, SharedReceiveQueue, StreamError, TerminateReport,
+    VerbsError, WcOpcode, WcStatus, WorkCompletion,
 };
 
 mod post;
-
-/// The payload of a posted request.
-#[derive(Clone, Debug)]
-pub(crate) enum Payload {
-    /// Read from registered memory when it is sent.
-    Gather(ArrayVec<Sge, MAX_SGE>),
-    /// Copied when the request was posted.
-    Inline(ArrayVec<u8, MAX_INLINE>),
-}
-
-impl Default for Payload {
-    fn default() -> Self {
-        Self::Gather(ArrayVec::new())
-    }
-}
-
-impl Payload {
-    /// Sets it to these elements. Copies no more than there are.
-    #[inline]
-    pub(crate) fn gather(&mut self, sg_list: &[Sge]) {
-        if !matches!(self, Self::Gather(_)) {
-            *self = Self::default();
-        }
-        if let Self::Gather(elements) = self {
-            elements.clear();
-            elements.extend(sg_list.iter().copied().take(MAX_SGE));
-        }
-    }
-}
-
-/// A request in the send queue.
-#[derive(Clone, Debug)]
-pub(crate) struct SendEntry {
-    pub(crate) wr_id: u64,
-    pub(crate) op: SendOp,
-    pub(crate) payload: Payload,
-    /// Bytes of the payload.
-    pub(crate) length: u32,
-    pub(crate) flags: SendFlags,
-}
-
-/// An entry to fill in.
-impl Default for SendEntry {
-    #[inline]
-    fn default() -> Self {
-        let payload = Payload::default();
-        Self { wr_id: 0, op: SendOp::Send, payload, length: 0, flags: SendFlags::empty() }
-    }
-}
 
 /// A request to the engine that carries the connection, to end it. Of two requests the one with the higher
 /// value counts.
@@ -582,23 +532,6 @@ fn ask_of(value: u8) -> Ask {
         2 => Ask::Terminate,
         3 => Ask::Abandon,
         _ => Ask::Abort,
-    }
-}
-
-/// The opcode in the completion of a request.
-pub(crate) fn send_opcode(op: &SendOp) -> WcOpcode {
-    match op {
-        SendOp::Send | SendOp::SendInvalidate { .. } => WcOpcode::Send,
-        SendOp::Write { .. } => WcOpcode::Write,
-        SendOp::Read { .. } => WcOpcode::Read,
-        SendOp::Immediate { .. } => WcOpcode::Immediate,
-        SendOp::WriteImmediate { .. } => WcOpcode::Write,
-        SendOp::Atomic { op: AtomicOp::FetchAdd { .. }, .. } => WcOpcode::FetchAdd,
-        SendOp::Atomic { op: AtomicOp::CmpSwap { .. }, .. } => WcOpcode::CmpSwap,
-        SendOp::Atomic { op: AtomicOp::Swap { .. }, .. } => WcOpcode::Swap,
-        SendOp::LocalInvalidate { .. } => WcOpcode::LocalInvalidate,
-        SendOp::BindWindow(_) => WcOpcode::BindWindow,
-        SendOp::FastRegister(_) => WcOpcode::FastRegister,
     }
 }
 

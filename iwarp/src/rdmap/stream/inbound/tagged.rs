@@ -33,8 +33,8 @@ const WRITE_CONTROL: [u8; 2] = {
 };
 
 impl Delivery<'_> {
-    /// Places a segment of an RDMA Write whose bytes lie in one piece, if all its checks pass: the usual case,
-    /// in little code. Otherwise nothing is counted, and the general way reports what is wrong.
+    /// Places a segment of an RDMA Write whose bytes lie in one piece, if all its checks pass: the usual
+    /// case, in little code. Otherwise nothing is counted, and the general way reports what is wrong.
     #[inline]
     pub(super) fn write_whole(&mut self, ulpdu: &Ulpdu<'_>) -> bool {
         let Some((header, payload)) = ulpdu.whole().and_then(<[u8]>::split_first_chunk) else { return false };
