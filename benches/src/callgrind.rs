@@ -11,6 +11,23 @@ use std::process::{Command, Stdio};
 /// A result in programs and tests, where any error type will do.
 pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
+/// The cost of a piece of a program.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Instructions.
+    pub instructions: u64,
+    /// Of these, the ones that lock the bus: atomic read-modify-write operations, and fences. Such an
+    /// instruction waits for all earlier stores, which takes some 20 cycles.
+    pub locked: u64,
+}
+
+impl std::ops::AddAssign for Cost {
+    fn add_assign(&mut self, other: Self) {
+        self.instructions += other.instructions;
+        self.locked += other.locked;
+    }
+}
+
 /// The profile of a program.
 #[derive(Debug)]
 pub struct Callgrind {
@@ -32,6 +49,7 @@ impl Callgrind {
     pub fn run(program: &Path, args: &[&str], only: Option<&str>, file: &Path) -> Result<Self> {
         let mut command = Command::new("valgrind");
         command.args(["--quiet", "--tool=callgrind", "--compress-strings=no", "--demangle=no"]);
+        command.arg("--collect-bus=yes");
         command.arg(format!("--callgrind-out-file={}", file.display()));
         if let Some(function) = only {
             command.arg(format!("--toggle-collect=*{function}*"));
@@ -61,8 +79,16 @@ impl Callgrind {
     /// # Errors
     /// If there are none.
     pub fn instructions(&self, name: &str) -> Result<u64> {
+        self.cost(name).map(|cost| cost.instructions)
+    }
+
+    /// Cost of all calls of the function with `name` in its name, callees included.
+    ///
+    /// # Errors
+    /// If there are none.
+    pub fn cost(&self, name: &str) -> Result<Cost> {
         match inclusive(&self.profile, name) {
-            0 => Err(format!("the profile has no call of {name}").into()),
+            Cost { instructions: 0, .. } => Err(format!("the profile has no call of {name}").into()),
             all => Ok(all),
         }
     }
@@ -75,17 +101,17 @@ impl Callgrind {
     }
 }
 
-/// Instructions of all calls of the function with `name` in its name, callees included.
-fn inclusive(profile: &str, name: &str) -> u64 {
-    let (mut all, mut is_it) = (0, false);
+/// Cost of all calls of the function with `name` in its name, callees included.
+fn inclusive(profile: &str, name: &str) -> Cost {
+    let (mut all, mut is_it) = (Cost::default(), false);
     let mut lines = profile.lines();
     while let Some(line) = lines.next() {
         if let Some(callee) = line.strip_prefix("cfn=") {
             is_it = callee.contains(name);
         } else if line.starts_with("calls=") {
             // The next line has the cost of all these calls.
-            let calls = lines.next().map_or(0, cost);
-            all += if std::mem::take(&mut is_it) { calls } else { 0 };
+            let calls = lines.next().map(cost).unwrap_or_default();
+            all += if std::mem::take(&mut is_it) { calls } else { Cost::default() };
         }
     }
     all
@@ -101,15 +127,17 @@ fn by_file(profile: &str) -> BTreeMap<String, u64> {
         } else if line.starts_with("calls=") {
             lines.next();
         } else if line.starts_with(|first: char| first.is_ascii_digit() || "+-*".contains(first)) {
-            *files.entry(file.clone()).or_default() += cost(line);
+            *files.entry(file.clone()).or_default() += cost(line).instructions;
         }
     }
     files
 }
 
-/// The last number of a line of costs.
-fn cost(line: &str) -> u64 {
-    line.rsplit(' ').next().and_then(|cost| cost.parse().ok()).unwrap_or(0)
+/// The costs of a line, behind its position. Zeros at the end of a line are left out.
+fn cost(line: &str) -> Cost {
+    let mut costs = line.split(' ').skip(1).map(|cost| cost.parse().unwrap_or(0));
+    let mut next = || costs.next().unwrap_or(0);
+    Cost { instructions: next(), locked: next() }
 }
 
 /// The path of a source file, from its crate's folder on.
@@ -124,7 +152,7 @@ mod tests {
     use super::*;
 
     const PROFILE: &str = "\
-events: Ir
+events: Ir Ge
 fl=/a/benches/src/bin/instructions/counted.rs
 fn=_ZN12instructions7counted13count_as_sentE
 40 5
@@ -133,32 +161,33 @@ fi=/rust/core/src/hint.rs
 cfi=/a/iwarp/src/engine/mod.rs
 cfn=_ZN5iwarp6engine7poll_atE
 calls=3 10
-41 900
+41 900 4
 
 fl=/a/iwarp/src/engine/mod.rs
 fn=_ZN5iwarp6engine7poll_atE
-80 900
+80 900 4
 
 fl=/a/benches/src/bin/instructions/stream.rs
 fn=main
 7 20
 cfn=_ZN12instructions7counted13count_as_sentE
 calls=2 40
-8 600
+8 600 3
 cfn=_ZN12instructions7counted17count_as_receivedE
 calls=2 40
 +1 50
 cfn=_ZN12instructions7counted13count_as_sentE
 calls=1 40
-* 306
-summary: 976
+* 306 1
+summary: 976 4
 ";
 
     #[test]
     fn calls_of_a_function_are_added_up_whoever_calls() {
-        assert_eq!(inclusive(PROFILE, "count_as_sent"), 906);
-        assert_eq!(inclusive(PROFILE, "count_as_received"), 50);
-        assert_eq!(inclusive(PROFILE, "count_as_acknowledged"), 0);
+        let cost = |instructions, locked| Cost { instructions, locked };
+        assert_eq!(inclusive(PROFILE, "count_as_sent"), cost(906, 4));
+        assert_eq!(inclusive(PROFILE, "count_as_received"), cost(50, 0));
+        assert_eq!(inclusive(PROFILE, "count_as_acknowledged"), cost(0, 0));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use crate::Result;
+use crate::row::Limit;
 
 /// The file with the counts.
 pub(crate) const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/baselines/instructions.csv");
@@ -14,10 +15,14 @@ pub(crate) const RECORD: &str = "scripts/instructions --record";
 /// Allowed difference, percent: any change of the code changes inlining elsewhere a little.
 const TOLERANCE: f64 = 2.0;
 
+/// Allowed difference of locked instructions, beside the percentage: where one is shared by many FPDUs, a
+/// small change is a large part.
+const TOLERANCE_LOCKED: f64 = 0.1;
+
 /// Allowed difference if compiler, C library or valgrind differ from those of the baseline.
 const TOLERANCE_ELSEWHERE: f64 = 10.0;
 
-const COLUMNS: &str = "row,instructions";
+const COLUMNS: &str = "row,instructions,locked";
 const TOOLS: &str = "# tools: ";
 const CPU: &str = "# cpu under valgrind: ";
 
@@ -30,11 +35,19 @@ pub(crate) struct Machine {
     pub(crate) cpu: String,
 }
 
+/// The cost of one FPDU or acknowledgement.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Count {
+    pub(crate) instructions: f64,
+    /// Of these, the ones that lock the bus.
+    pub(crate) locked: f64,
+}
+
 /// Counts by row.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Baseline {
     pub(crate) machine: Machine,
-    pub(crate) rows: BTreeMap<String, f64>,
+    pub(crate) rows: BTreeMap<String, Count>,
 }
 
 /// The result of a comparison.
@@ -57,8 +70,13 @@ impl Baseline {
             } else if let Some(cpu) = line.strip_prefix(CPU) {
                 baseline.machine.cpu = cpu.to_owned();
             } else if !line.starts_with('#') {
-                let (row, count) = line.split_once(',').ok_or_else(|| format!("{FILE}: {line:?}"))?;
-                let count = count.parse().map_err(|error| format!("{FILE}: {line:?}: {error}"))?;
+                let fields: Vec<_> = line.split(',').collect();
+                let [row, instructions, locked] = fields[..] else {
+                    return Err(format!("{FILE}: {line:?} has not the columns {COLUMNS}").into());
+                };
+                let number =
+                    |field: &str| field.parse().map_err(|error| format!("{FILE}: {line:?}: {error}"));
+                let count = Count { instructions: number(instructions)?, locked: number(locked)? };
                 baseline.rows.insert(row.to_owned(), count);
             }
         }
@@ -69,12 +87,12 @@ impl Baseline {
     pub(crate) fn text(&self) -> String {
         let Machine { tools, cpu } = &self.machine;
         let mut text = format!(
-            "# Instructions for each FPDU sent or received, or each acknowledgement. The rows are in\n\
-             # benches/src/bin/instructions/row.rs. Written by `{RECORD}`.\n{TOOLS}{tools}\n{CPU}{cpu}\n{COLUMNS}\n"
+            "# Instructions for each FPDU sent or received, or each acknowledgement, and how many of them lock the\n\
+             # bus. The rows and their limits are in benches/src/bin/instructions/row.rs. Written by `{RECORD}`.\n{TOOLS}{tools}\n{CPU}{cpu}\n{COLUMNS}\n"
         );
-        for (row, count) in &self.rows {
+        for (row, Count { instructions, locked }) in &self.rows {
             // Writing to a string does not fail.
-            let _ = writeln!(text, "{row},{count:.1}");
+            let _ = writeln!(text, "{row},{instructions:.1},{locked:.2}");
         }
         text
     }
@@ -92,27 +110,47 @@ impl Baseline {
     }
 
     /// Compares `count` of `row` with the baseline. A lower count fails too, otherwise the improvement could
-    /// be lost again unnoticed.
-    pub(crate) fn compare(&self, row: &str, count: f64, tolerance: f64) -> Verdict {
+    /// be lost again unnoticed. Beyond its limit a row fails if it was within the limit before.
+    pub(crate) fn compare(&self, row: &str, count: Count, limit: Limit, tolerance: f64) -> Verdict {
         let Some(recorded) = self.rows.get(row) else {
-            return Verdict::Fail(format!(
-                "{row}: {count:.1} instructions, but no baseline: record one with {RECORD}"
-            ));
+            return Verdict::Fail(format!("{row}: no baseline: record one with {RECORD}"));
         };
-        let change = (count / recorded - 1.0) * 100.0;
-        if change.abs() <= tolerance {
-            return Verdict::Pass;
+        let (now, before) = (count.instructions, recorded.instructions);
+        let instructions =
+            differs(before, now, tolerance, 0.0).or_else(|| exceeds(before, now, limit.instructions));
+        if let Some(what) = instructions {
+            return Verdict::Fail(format!("{row}: baseline {before:.1} instructions, now {now:.1}: {what}"));
         }
-        let what = if change > 0.0 {
-            "more expensive: find out why; if it cannot be avoided"
-        } else {
-            "cheaper: to keep the improvement"
-        };
-        Verdict::Fail(format!(
-            "{row}: baseline {recorded:.1} instructions, now {count:.1}: {change:+.2} % (allowed: {tolerance} %). \
-             It has become {what}, run {RECORD}"
-        ))
+        let (now, before) = (count.locked, recorded.locked);
+        let locked =
+            differs(before, now, tolerance, TOLERANCE_LOCKED).or_else(|| exceeds(before, now, limit.locked));
+        if let Some(what) = locked {
+            return Verdict::Fail(format!(
+                "{row}: baseline {before:.2} locked instructions, now {now:.2}: {what}"
+            ));
+        }
+        Verdict::Pass
     }
+}
+
+/// Says how `now` differs from `before`, if it does by more than `tolerance` percent and by more than `least`.
+fn differs(before: f64, now: f64, tolerance: f64, least: f64) -> Option<String> {
+    let change = (now / before - 1.0) * 100.0;
+    if change.abs() <= tolerance || (now - before).abs() <= least {
+        return None;
+    }
+    let what = if change > 0.0 {
+        "more expensive: find out why; if it cannot be avoided"
+    } else {
+        "cheaper: to keep the improvement"
+    };
+    Some(format!("{change:+.2} % (allowed: {tolerance} %). It has become {what}, run {RECORD}"))
+}
+
+/// Says that `now` is beyond a limit which `before` kept.
+fn exceeds(before: f64, now: f64, limit: Option<f64>) -> Option<String> {
+    let limit = limit.filter(|limit| before <= *limit && now > *limit)?;
+    Some(format!("beyond its limit of {limit}"))
 }
 
 #[cfg(test)]
@@ -122,13 +160,21 @@ mod tests {
 
     fn baseline() -> Baseline {
         let machine = Machine { tools: "rustc 1, glibc 2".into(), cpu: "avx2".into() };
-        Baseline { machine, rows: [("write/sent".to_owned(), 1000.0)].into() }
+        Baseline { machine, rows: [("write/sent".to_owned(), count(1000.0, 10.0))].into() }
     }
+
+    fn count(instructions: f64, locked: f64) -> Count {
+        Count { instructions, locked }
+    }
+
+    const NO_LIMIT: Limit = Limit { instructions: None, locked: None };
 
     #[test]
     fn what_is_written_is_read() {
         assert_eq!(Baseline::parse(&baseline().text()).unwrap(), baseline());
-        for text in ["write/sent", "write/sent,many"] {
+        for text in
+            ["write/sent", "write/sent,many,1", "write/sent,1", "write/sent,1,few", "write/sent,1,1,1"]
+        {
             assert!(Baseline::parse(text).is_err(), "{text}");
         }
     }
@@ -145,18 +191,37 @@ mod tests {
     #[test]
     fn a_change_beyond_the_tolerance_fails_in_either_direction_and_says_all_there_is_to_say() {
         let baseline = baseline();
-        for count in [980.5, 1000.0, 1019.5] {
-            assert_eq!(baseline.compare("write/sent", count, 2.0), Verdict::Pass, "{count}");
+        for now in [count(980.5, 10.1), count(1000.0, 9.9), count(1019.5, 10.05)] {
+            assert_eq!(baseline.compare("write/sent", now, NO_LIMIT, 2.0), Verdict::Pass, "{now:?}");
         }
-        for (count, percent) in [(979.0, "-2.10 %"), (1021.0, "+2.10 %")] {
-            let Verdict::Fail(words) = baseline.compare("write/sent", count, 2.0) else {
-                panic!("{count} holds")
+        let changes = [
+            (count(979.0, 10.0), "1000.0", "979.0", "-2.10 %"),
+            (count(1021.0, 10.0), "1000.0", "1021.0", "+2.10 %"),
+            (count(1000.0, 11.0), "10.00", "11.00", "+10.00 %"),
+            (count(1000.0, 9.0), "10.00", "9.00", "-10.00 %"),
+        ];
+        for (now, before, after, percent) in changes {
+            let Verdict::Fail(words) = baseline.compare("write/sent", now, NO_LIMIT, 2.0) else {
+                panic!("{now:?} holds")
             };
-            for part in ["write/sent", "1000.0", &format!("{count:.1}"), percent, RECORD] {
+            for part in ["write/sent", before, after, percent, RECORD] {
                 assert!(words.contains(part), "{part} is not in: {words}");
             }
         }
-        assert!(matches!(baseline.compare("new/sent", 1.0, 2.0), Verdict::Fail(_)));
+        assert!(matches!(baseline.compare("new/sent", count(1.0, 1.0), NO_LIMIT, 2.0), Verdict::Fail(_)));
+    }
+
+    #[test]
+    fn a_limit_that_was_kept_may_not_be_passed_by_little() {
+        let baseline = baseline();
+        let verdict = |now, instructions, locked| {
+            let limit = Limit { instructions: Some(instructions), locked: Some(locked) };
+            matches!(baseline.compare("write/sent", now, limit, 2.0), Verdict::Pass)
+        };
+        assert!(verdict(count(1005.0, 10.0), 1005.0, 10.0));
+        assert!(!verdict(count(1005.0, 10.0), 1004.0, 10.0));
+        assert!(!verdict(count(1000.0, 10.1), 1004.0, 10.05));
+        assert!(verdict(count(1005.0, 10.1), 900.0, 9.0), "not reached yet");
     }
 
     #[test]

@@ -27,10 +27,10 @@ use std::process::{Command, ExitCode};
 use benches::callgrind::Result;
 use clap::Parser;
 
-use baseline::{Baseline, RECORD, Verdict};
+use baseline::{Baseline, Count, RECORD, Verdict};
 use counted::Side;
 use profile::{CPU, Profile};
-use row::{NamedWork, ROWS, Work};
+use row::{Limit, NamedWork, ROWS, Work};
 
 /// Counts the instructions of each FPDU and acknowledgement, and compares them with the baseline.
 #[derive(Parser, Debug)]
@@ -121,17 +121,16 @@ fn compare(pattern: &str, record: bool) -> Result<bool> {
     let mut now = Baseline::default();
     now.machine.tools = tools();
     let scratch = Scratch::new()?;
-    println!("{:<36} {:>12} {:>12} {:>9}", "instructions for each", "baseline", "now", "change");
+    println!(
+        "{:<32} {:>10} {:>10} {:>9} {:>8} {:>8} {:>8} {:>8}",
+        "instructions for each", "baseline", "now", "change", "at most", "locked", "change", "at most"
+    );
     for row in rows {
         let profile = Profile::take(row, None, &scratch.0)?;
         now.machine.cpu = profile.cpu().to_owned();
         for &side in row.sides() {
-            let (name, count) = (row.full_name(side), profile.instructions(side)?);
-            let before = old.rows.get(&name);
-            let change =
-                before.map_or("-".into(), |before| format!("{:+.2} %", (count / before - 1.0) * 100.0));
-            let before = before.map_or("-".into(), |before| format!("{before:.1}"));
-            println!("{name:<36} {before:>12} {count:>12.1} {change:>9}");
+            let (name, count) = (row.full_name(side), profile.count(side)?);
+            println!("{}", line(&name, old.rows.get(&name), count));
             now.rows.insert(name, count);
         }
     }
@@ -139,6 +138,30 @@ fn compare(pattern: &str, record: bool) -> Result<bool> {
         return write(&old, now, pattern).map(|()| true);
     }
     Ok(print_comparison(&old, &now))
+}
+
+/// A line of the table. A count beyond its limit is marked.
+fn line(name: &str, before: Option<&Count>, now: Count) -> String {
+    let limit = Limit::of(name);
+    let most = |limit: Option<f64>, now: f64| match limit {
+        Some(limit) => format!("{}{limit}", if now > limit { "> " } else { "" }),
+        None => String::new(),
+    };
+    let [instructions, change, locked] = match before {
+        Some(before) => [
+            format!("{:.1}", before.instructions),
+            format!("{:+.2} %", (now.instructions / before.instructions - 1.0) * 100.0),
+            format!("{:+.2}", now.locked - before.locked),
+        ],
+        None => ["-".into(), "-".into(), "-".into()],
+    };
+    format!(
+        "{name:<32} {instructions:>10} {:>10.1} {change:>9} {:>8} {:>8.2} {locked:>8} {:>8}",
+        now.instructions,
+        most(limit.instructions, now.instructions),
+        now.locked,
+        most(limit.locked, now.locked),
+    )
 }
 
 /// Prints the failures and the summary. Returns whether there are no failures.
@@ -154,7 +177,7 @@ fn print_comparison(old: &Baseline, now: &Baseline) -> bool {
     }
     let mut failed = 0;
     for (name, count) in &now.rows {
-        if let Verdict::Fail(words) = old.compare(name, *count, tolerance) {
+        if let Verdict::Fail(words) = old.compare(name, *count, Limit::of(name), tolerance) {
             println!("FAILED {words}");
             failed += 1;
         }

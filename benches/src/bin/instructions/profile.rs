@@ -5,6 +5,7 @@ use std::path::Path;
 use benches::callgrind::Callgrind;
 
 use crate::Result;
+use crate::baseline::Count;
 use crate::counted::Side;
 use crate::row::NamedWork;
 
@@ -39,12 +40,13 @@ impl Profile {
         times.ok_or_else(|| format!("the load did not report its number of {}", side.name()).into())
     }
 
-    /// Instructions of each FPDU or acknowledgement.
+    /// The cost of each FPDU or acknowledgement.
     ///
     /// # Errors
     /// If none were counted.
-    pub(crate) fn instructions(&self, side: Side) -> Result<f64> {
-        Ok(self.0.instructions(side.function())? as f64 / self.times(side)? as f64)
+    pub(crate) fn count(&self, side: Side) -> Result<Count> {
+        let (all, times) = (self.0.cost(side.function())?, self.times(side)? as f64);
+        Ok(Count { instructions: all.instructions as f64 / times, locked: all.locked as f64 / times })
     }
 
     /// Instructions by source file. Inlined instructions count for the file they come from.

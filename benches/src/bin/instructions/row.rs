@@ -21,6 +21,46 @@ pub(crate) struct NamedWork {
     pub(crate) work: Work,
 }
 
+/// The most that a row may cost; `None`: no limit.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Limit {
+    pub(crate) instructions: Option<f64>,
+    pub(crate) locked: Option<f64>,
+}
+
+impl Limit {
+    /// The limit of the row with this name.
+    pub(crate) fn of(row: &str) -> Self {
+        let of = |limits: &[(&str, u32)]| {
+            limits.iter().find(|(name, _)| *name == row).map(|(_, most)| f64::from(*most))
+        };
+        Self { instructions: of(&INSTRUCTIONS), locked: of(&LOCKED) }
+    }
+}
+
+/// The most instructions.
+const INSTRUCTIONS: [(&str, u32); 16] = [
+    ("write-64/sent", 3500),
+    ("write-64/received", 2400),
+    ("send-64/sent", 3600),
+    ("send-64/received", 2900),
+    ("write-64-many/sent", 1100),
+    ("write-64-many/received", 600),
+    ("write-1m-1500/sent", 1800),
+    ("write-1m-1500/received", 1500),
+    ("write-1m-1500-plain/sent", 2400),
+    ("write-1m-1500-plain/received", 2300),
+    ("write-1m-9000/sent", 6897),
+    ("write-1m-9000/received", 6405),
+    ("write-1m-9000-markers/sent", 8987),
+    ("write-1m-9000-markers/received", 7624),
+    ("ack-in-order/acknowledged", 1100),
+    ("ack-holes/acknowledged", 1500),
+];
+
+/// The most locked instructions.
+const LOCKED: [(&str, u32); 2] = [("write-64/sent", 12), ("write-64/received", 6)];
+
 impl NamedWork {
     /// The sides that it counts separately.
     pub(crate) fn sides(&self) -> &'static [Side] {
@@ -102,6 +142,15 @@ mod tests {
         for (at, row) in ROWS.iter().enumerate() {
             assert!(ROWS[..at].iter().all(|other| other.name != row.name), "{}", row.name);
             assert!(NamedWork::named(row.name).is_some());
+        }
+    }
+
+    #[test]
+    fn each_limit_is_of_a_row() {
+        let rows: Vec<String> =
+            ROWS.iter().flat_map(|row| row.sides().iter().map(|side| row.full_name(*side))).collect();
+        for (name, _) in INSTRUCTIONS.iter().chain(&LOCKED) {
+            assert!(rows.iter().any(|row| row == name), "{name}");
         }
     }
 }
