@@ -82,6 +82,7 @@ loads! {
     u64: "mov {value}, qword ptr [{from}]", u64;
 }
 
+/// For CPUs with AVX.
 impl Load for [__m128i; 4] {
     #[inline(always)]
     unsafe fn load(from: *const u8) -> Self {
@@ -90,10 +91,10 @@ impl Load for [__m128i; 4] {
         // each, one behind the other. They change only the registers that are named.
         unsafe {
             asm!(
-                "movdqu {a}, [{from}]",
-                "movdqu {b}, [{from} + 16]",
-                "movdqu {c}, [{from} + 32]",
-                "movdqu {d}, [{from} + 48]",
+                "vmovdqu {a}, [{from}]",
+                "vmovdqu {b}, [{from} + 16]",
+                "vmovdqu {c}, [{from} + 32]",
+                "vmovdqu {d}, [{from} + 48]",
                 a = out(xmm_reg) a,
                 b = out(xmm_reg) b,
                 c = out(xmm_reg) c,

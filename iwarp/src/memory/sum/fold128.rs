@@ -5,6 +5,8 @@
 //! Intel 2009). That takes a multiplication for each 8 bytes, and a core starts one each cycle. The copy fits
 //! beside them. Short inputs and the rest use the CRC instruction, which takes 3 cycles for 8 bytes but has
 //! no setup cost.
+//!
+//! AVX is for its instructions of three operands: without them, each multiplication needs a copy before it.
 
 use std::arch::x86_64::{
     __m128i, _mm_clmulepi64_si128, _mm_crc32_u64, _mm_cvtsi32_si128, _mm_cvtsi128_si64, _mm_extract_epi64,
@@ -22,11 +24,13 @@ const FOLD_MIN_BYTES: usize = 128;
 
 /// Whether this CPU supports [`run`].
 pub(super) fn is_supported() -> bool {
-    is_x86_feature_detected!("sse4.2") && is_x86_feature_detected!("pclmulqdq")
+    is_x86_feature_detected!("sse4.2")
+        && is_x86_feature_detected!("pclmulqdq")
+        && is_x86_feature_detected!("avx")
 }
 
 /// Continues the sum `state`, which is not complemented, with `bytes`.
-#[target_feature(enable = "sse4.2,pclmulqdq")]
+#[target_feature(enable = "sse4.2,pclmulqdq,avx")]
 pub(super) fn sum(state: u32, bytes: &[u8]) -> u32 {
     // SAFETY: `bytes` is a slice, so its bytes are readable and nobody writes them. Nothing is stored, and 0
     // is at most any length.
@@ -39,7 +43,7 @@ pub(super) fn sum(state: u32, bytes: &[u8]) -> u32 {
 /// `from..from + out.len()` is mapped and readable, and others access it at most through atomics and raw
 /// copies.
 #[inline]
-#[target_feature(enable = "sse4.2,pclmulqdq")]
+#[target_feature(enable = "sse4.2,pclmulqdq,avx")]
 pub(super) unsafe fn fetch(state: u32, from: *const u8, out: &mut [u8]) -> u32 {
     let sink = To(out.as_mut_ptr());
     // SAFETY: the caller promises the bytes at `from`. The sink is `out`, which is borrowed mutably.
@@ -53,7 +57,7 @@ pub(super) unsafe fn fetch(state: u32, from: *const u8, out: &mut [u8]) -> u32 {
 ///
 /// # Safety
 /// As [`fetch`].
-#[target_feature(enable = "sse4.2,pclmulqdq")]
+#[target_feature(enable = "sse4.2,pclmulqdq,avx")]
 pub(super) unsafe fn fetch_behind(front: &Front, from: *const u8, out: &mut [u8], zeros: usize) -> u32 {
     let state = sum_front(u32::MAX, front);
     // SAFETY: the caller promises the bytes at `from`.
@@ -66,7 +70,7 @@ pub(super) unsafe fn fetch_behind(front: &Front, from: *const u8, out: &mut [u8]
 /// `at` is at most `len`; `from..from + len` is mapped and readable, and others access it at most through
 /// atomics and raw copies; `sink` has room for `len` bytes, which nobody else accesses during the call.
 #[inline]
-#[target_feature(enable = "sse4.2,pclmulqdq")]
+#[target_feature(enable = "sse4.2,pclmulqdq,avx")]
 pub(super) unsafe fn run(state: u32, from: *const u8, sink: impl Sink, at: usize, len: usize) -> u32 {
     let mut state = state;
     // SAFETY: `at` is at most `len`, the bytes at `from` are mapped and readable and changed by others only
@@ -93,7 +97,7 @@ pub(super) unsafe fn run(state: u32, from: *const u8, sink: impl Sink, at: usize
 
 /// Folds `value` forward to the position of `next`, and adds `next`.
 #[inline]
-#[target_feature(enable = "pclmulqdq")]
+#[target_feature(enable = "pclmulqdq,avx")]
 pub(super) fn fold(value: __m128i, by: [u64; 2], next: __m128i) -> __m128i {
     let by = _mm_set_epi64x(by[1].cast_signed(), by[0].cast_signed());
     let (low, high) = (_mm_clmulepi64_si128::<0x00>(value, by), _mm_clmulepi64_si128::<0x11>(value, by));
@@ -102,7 +106,7 @@ pub(super) fn fold(value: __m128i, by: [u64; 2], next: __m128i) -> __m128i {
 
 /// The state of the sum after the bytes that `value` represents.
 #[inline]
-#[target_feature(enable = "sse4.2")]
+#[target_feature(enable = "sse4.2,avx")]
 pub(super) fn reduce(value: __m128i) -> u32 {
     let (low, high) = (_mm_cvtsi128_si64(value), _mm_extract_epi64::<1>(value));
     _mm_crc32_u64(_mm_crc32_u64(0, low.cast_unsigned()), high.cast_unsigned()) as u32

@@ -22,7 +22,7 @@ pub(super) fn is_supported() -> bool {
 }
 
 /// As [`fold128::sum`].
-#[target_feature(enable = "sse4.2,pclmulqdq,avx512f,vpclmulqdq")]
+#[target_feature(enable = "sse4.2,pclmulqdq,avx,avx512f,vpclmulqdq")]
 pub(super) fn sum(state: u32, bytes: &[u8]) -> u32 {
     // SAFETY: `bytes` is a slice, so its bytes are readable and nobody writes them. Nothing is stored, and 0
     // is at most any length.
@@ -35,7 +35,7 @@ pub(super) fn sum(state: u32, bytes: &[u8]) -> u32 {
 /// `from..from + out.len()` is mapped and readable, and others access it at most through atomics and raw
 /// copies.
 #[inline]
-#[target_feature(enable = "sse4.2,pclmulqdq,avx512f,vpclmulqdq")]
+#[target_feature(enable = "sse4.2,pclmulqdq,avx,avx512f,vpclmulqdq")]
 pub(super) unsafe fn fetch(state: u32, from: *const u8, out: &mut [u8]) -> u32 {
     let (sink, len) = (To(out.as_mut_ptr()), out.len());
     // SAFETY: the caller promises the bytes at `from`. The sink is `out`, which is borrowed mutably.
@@ -49,7 +49,7 @@ pub(super) unsafe fn fetch(state: u32, from: *const u8, out: &mut [u8]) -> u32 {
 ///
 /// # Safety
 /// As [`fetch`].
-#[target_feature(enable = "sse4.2,pclmulqdq,avx512f,vpclmulqdq")]
+#[target_feature(enable = "sse4.2,pclmulqdq,avx,avx512f,vpclmulqdq")]
 pub(super) unsafe fn fetch_behind(front: &Front, from: *const u8, out: &mut [u8], zeros: usize) -> u32 {
     let state = sum_front(u32::MAX, front);
     // SAFETY: the caller promises the bytes at `from`.
@@ -62,7 +62,7 @@ pub(super) unsafe fn fetch_behind(front: &Front, from: *const u8, out: &mut [u8]
 /// `at` is at most `len`; `from..from + len` is mapped and readable, and others access it at most through
 /// atomics and raw copies; `sink` has room for `len` bytes, which nobody else accesses during the call.
 #[inline]
-#[target_feature(enable = "sse4.2,pclmulqdq,avx512f,vpclmulqdq")]
+#[target_feature(enable = "sse4.2,pclmulqdq,avx,avx512f,vpclmulqdq")]
 unsafe fn run(state: u32, from: *const u8, sink: impl Sink, at: usize, len: usize) -> u32 {
     // SAFETY: `at` is at most `len`, the bytes at `from` are mapped and readable and changed by others only
     // through atomics and raw copies, and `sink` has room for `len` bytes that nobody else accesses: the
@@ -105,7 +105,7 @@ fn fold(value: __m512i, by: [u64; 2], next: __m512i) -> __m512i {
 
 /// The state of the sum after the bytes that `value` represents.
 #[inline]
-#[target_feature(enable = "sse4.2,pclmulqdq,avx512f")]
+#[target_feature(enable = "sse4.2,pclmulqdq,avx,avx512f")]
 fn to_state(value: __m512i) -> u32 {
     let first = _mm512_castsi512_si128(value);
     let second = _mm512_extracti32x4_epi32::<1>(value);

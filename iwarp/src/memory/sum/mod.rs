@@ -12,7 +12,7 @@
 //! |---|---|
 //! | `powers` | the constants that advance a sum by a number of bytes |
 //! | `bytes` | loads, stores, and the sum by the CRC instruction |
-//! | `fold128` | by carry-less multiplication of 128 bits: any x86-64 since 2010 |
+//! | `fold128` | by carry-less multiplication of 128 bits: any x86-64 with AVX, so most since 2011 |
 //! | `fold512` | by that of 512 bits: AVX-512 with VPCLMULQDQ |
 //!
 //! This file selects the method.
