@@ -6,15 +6,24 @@
 
 use rtrb::Consumer;
 
-use super::{QpShared, RecvRequest, SendEntry, WcOpcode, WcStatus, WorkCompletion, send_opcode};
+use super::{QpShared, RecvRequest, SendEntry, StreamError, WcOpcode, WcStatus, WorkCompletion, send_opcode};
 
 /// See the module.
 pub(crate) struct QpConsumer {
-    pub(super) sq: Consumer<SendEntry>,
-    pub(super) rq: Consumer<RecvRequest>,
+    sq: Consumer<SendEntry>,
+    rq: Consumer<RecvRequest>,
+    /// Receive requests that are taken for messages of the peer and not completed. Those of a queue of our
+    /// own stay at its front.
+    taken: usize,
+    /// The one that is taken from a shared queue.
+    shared: Option<RecvRequest>,
 }
 
 impl QpConsumer {
+    pub(super) fn new(sq: Consumer<SendEntry>, rq: Consumer<RecvRequest>) -> Self {
+        Self { sq, rq, taken: 0, shared: None }
+    }
+
     /// The oldest send request, which stays in its queue.
     #[inline]
     pub(crate) fn next_send(&self) -> Option<&SendEntry> {
@@ -35,15 +44,49 @@ impl QpConsumer {
         !self.sq.is_empty()
     }
 
-    /// Takes the oldest receive request, for a message of the peer that begins.
+    /// Takes the next receive request, for a message of the peer that begins; `false` if there is none. From a
+    /// shared queue only one is taken at a time.
     #[inline]
-    pub(crate) fn take_recv(&mut self, qp: &QpShared) -> Option<RecvRequest> {
-        let request = match &qp.srq {
-            None => self.rq.pop().ok(),
-            Some(srq) => qp.take_shared(srq),
-        }?;
+    pub(crate) fn take_recv(&mut self, qp: &QpShared) -> bool {
+        match &qp.srq {
+            None if self.rq.slots() <= self.taken => return false,
+            None => {}
+            Some(_) if self.shared.is_some() => return false,
+            Some(srq) => {
+                self.shared = qp.take_shared(srq);
+                if self.shared.is_none() {
+                    return false;
+                }
+            }
+        }
+        self.taken += 1;
         qp.recv_taken.add(1);
-        Some(request)
+        true
+    }
+
+    /// Receive requests that are taken and not completed.
+    #[inline]
+    pub(crate) fn taken_recvs(&self) -> usize {
+        self.taken
+    }
+
+    /// The oldest receive request that is taken.
+    #[inline]
+    pub(crate) fn recv(&self) -> Option<&RecvRequest> {
+        match self.taken {
+            0 => None,
+            _ => self.shared.as_ref().or_else(|| self.rq.peek().ok()),
+        }
+    }
+
+    /// A copy of the receive request that was taken `behind` requests after the oldest one.
+    pub(crate) fn recv_behind(&mut self, behind: usize) -> Option<RecvRequest> {
+        if behind == 0 {
+            return self.recv().cloned();
+        }
+        let taken = self.rq.read_chunk(self.taken).ok()?;
+        let (front, rest) = taken.as_slices();
+        front.iter().chain(rest).nth(behind).cloned()
     }
 
     /// Completes a send request. It makes a completion if one was requested or if the request failed;
@@ -66,15 +109,29 @@ impl QpConsumer {
         qp.report_if_drained();
     }
 
-    /// Completes a receive request that was taken.
+    /// Completes the oldest receive request that is taken.
     pub(crate) fn complete_recv(&mut self, qp: &QpShared, completion: WorkCompletion) {
+        debug_assert!(self.taken > 0, "only taken requests are completed");
+        if self.shared.is_some() {
+            self.shared = None;
+        } else if let Ok(oldest) = self.rq.read_chunk(1) {
+            oldest.commit_all();
+        }
+        self.taken -= 1;
         qp.recv_done.add(1);
         qp.recv.wqes.complete();
         qp.recv.push(completion);
         qp.recv.cq.shared.report_overflow();
     }
 
-    /// Completes all requests of both queues as flushed.
+    /// Completes all receive requests that are taken as flushed.
+    pub(crate) fn abandon_recvs(&mut self, qp: &QpShared, error: Option<StreamError>) {
+        while let Some(wr_id) = self.recv().map(|request| request.wr_id) {
+            self.complete_recv(qp, qp.flushed(wr_id, WcOpcode::Recv, error));
+        }
+    }
+
+    /// Completes all requests of both queues as flushed. No receive request is taken.
     pub(crate) fn flush(&mut self, qp: &QpShared) {
         let error = qp.ended().error;
         {

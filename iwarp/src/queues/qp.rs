@@ -138,7 +138,7 @@ impl QpShared {
             srq: init.srq.cloned(),
             sq: Mutex::new(sq),
             rq: Mutex::new(rq),
-            consumer: Mutex::new(Some(QpConsumer { sq: sq_consumer, rq: rq_consumer })),
+            consumer: Mutex::new(Some(QpConsumer::new(sq_consumer, rq_consumer))),
             caps: Caps {
                 max_send_wr: init.max_send_wr,
                 max_recv_wr: init.max_recv_wr,

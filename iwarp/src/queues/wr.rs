@@ -189,7 +189,7 @@ impl SendRequest {
 }
 
 /// A request for the receive queue: one incoming Send or Immediate Data consumes it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct RecvRequest {
     /// Returned in the completion.
     pub wr_id: u64,

@@ -195,8 +195,16 @@ impl QpShared {
         if !self.recv.wqes.take() {
             return Err(VerbsError::QueueFull("receive"));
         }
-        let fits = queue.push(request.clone()).is_ok();
-        debug_assert!(fits, "the queue holds as many requests as may be open");
+        // The entry is written where it lies.
+        let Ok(mut place) = queue.write_chunk(1) else {
+            debug_assert!(false, "the queue holds as many requests as may be open");
+            return Err(VerbsError::QueueFull("receive"));
+        };
+        if let Some(entry) = place.as_mut_slices().0.first_mut() {
+            entry.wr_id = request.wr_id;
+            entry.sg_list.extend(request.sg_list.iter().copied());
+        }
+        place.commit_all();
         Ok(())
     }
 }

@@ -21,7 +21,7 @@ use dp::invariant::{Check, ensure};
 
 use crate::memory::{Accessor, EpochGuard};
 use crate::mpa::{Framer, Negotiated};
-use crate::queues::{QpShared, QpState, StreamError, TerminateReport, WcOpcode, WcStatus, request_buffers};
+use crate::queues::{QpShared, QpState, StreamError, TerminateReport, WcStatus, request_buffers};
 
 mod counters;
 mod failure;
@@ -156,7 +156,8 @@ impl Stream {
 
     /// Checks the invariants; for tests. Returns its waiting requests.
     pub(crate) fn check(&self, pool: &RequestPool) -> Check<Waiting> {
-        let bound = self.inbound.check(self.common.extensions)?;
+        let bound = self.common.consumer.taken_recvs();
+        self.inbound.check(self.common.extensions, bound)?;
         let taken = self.common.qp.open_recvs();
         ensure!(taken == bound as u64, "{taken} receive requests taken, {bound} bound");
         let waiting = Waiting {
@@ -236,9 +237,8 @@ impl Stream {
             let completion = qp.failed(pending.wr_id, pending.opcode, status, error);
             consumer.complete_send(qp, true, completion);
         }
-        for request in inbound.abandon() {
-            consumer.complete_recv(qp, qp.flushed(request.wr_id, WcOpcode::Recv, error));
-        }
+        inbound.abandon();
+        consumer.abandon_recvs(qp, error);
     }
 
     /// Completes the requests that are in the queues as flushed.

@@ -8,8 +8,7 @@ use dp::invariant::{Check, ensure};
 use crate::ddp::UntaggedQueue;
 use crate::memory::Accessor;
 use crate::queues::{
-    QpConsumer, QpShared, RecvRequest, SendEntry, SendFlags, Sge, WcOpcode, WcStatus, WorkCompletion,
-    send_opcode,
+    QpConsumer, QpShared, SendEntry, SendFlags, Sge, WcOpcode, WcStatus, WorkCompletion, send_opcode,
 };
 use crate::rdmap::{Extensions, ReadSink};
 
@@ -165,12 +164,13 @@ impl Common {
         self.consumer.complete_send(&self.qp, pending.signaled, completion);
     }
 
-    /// Takes the oldest receive request.
-    pub(super) fn take_recv(&mut self) -> Option<RecvRequest> {
+    /// Takes the next receive request; `false` if there is none.
+    #[inline]
+    pub(super) fn take_recv(&mut self) -> bool {
         self.consumer.take_recv(&self.qp)
     }
 
-    /// Completes a receive request that was taken.
+    /// Completes the oldest receive request that is taken.
     pub(super) fn complete_recv(&mut self, completion: WorkCompletion) {
         self.consumer.complete_recv(&self.qp, completion);
     }

@@ -3,8 +3,6 @@
 //! The checks of a segment have this order: those of DDP, then RDMAP version and opcode, then those of the
 //! opcode (RFC 5040 section 7.2). Nothing is placed before all checks of its segment have passed.
 
-use std::collections::VecDeque;
-
 use arrayvec::ArrayVec;
 use dp::invariant::{Check, ensure};
 use dp::profile::{self, Layer};
@@ -13,7 +11,6 @@ use crate::ddp::{self, Arrival, Header, UntaggedHeader, UntaggedQueue};
 use crate::memory::{EpochGuard, Fault, Target};
 use crate::mpa::startup::{Rtr, RtrKinds};
 use crate::mpa::{HEAD_BYTES, Ulpdu};
-use crate::queues::RecvRequest;
 use crate::rdmap::{Extensions, ImmediateData, Queue, Terminate, TerminateError};
 
 mod rdmap_queues;
@@ -41,12 +38,8 @@ pub(super) struct Inbound {
     requests: RequestQueue,
     /// Queue 2: the peer's Terminate; one buffer.
     terminates: UntaggedQueue,
-    /// The receive request of the current Send or Immediate Data.
-    bound: Option<RecvRequest>,
-    /// The receive requests of the messages after it, in order, where segments of these arrived ahead of a
-    /// hole.
-    ahead: VecDeque<RecvRequest>,
-    /// Largest length of `ahead`: 0 where nothing is placed beyond a hole, and with a shared receive queue,
+    /// How many receive requests may be bound to messages after the current one, where segments of these
+    /// arrived ahead of a hole: 0 where nothing is placed beyond a hole, and with a shared receive queue,
     /// whose requests go to the connection that needs one first.
     ahead_max: usize,
     /// The current Immediate Data.
@@ -72,8 +65,6 @@ impl Inbound {
             sends: UntaggedQueue::new(),
             requests: RequestQueue::new(ird, extensions),
             terminates,
-            bound: None,
-            ahead: VecDeque::with_capacity(ahead_max),
             ahead_max,
             immediate: ImmediateData::default(),
             partial: ArrayVec::new(),
@@ -81,18 +72,9 @@ impl Inbound {
         }
     }
 
-    /// Gives back the bound receive requests, oldest first. Nothing is received after this.
-    pub(super) fn abandon(&mut self) -> impl Iterator<Item = RecvRequest> {
+    /// The bound receive requests are given back. Nothing is received after this.
+    pub(super) fn abandon(&mut self) {
         self.sends = UntaggedQueue::starting_at(self.sends.first_msn());
-        self.bound.take().into_iter().chain(self.ahead.drain(..))
-    }
-
-    /// The receive request at this index of queue 0.
-    fn request(&self, index: u32) -> Option<&RecvRequest> {
-        match index.checked_sub(1) {
-            None => self.bound.as_ref(),
-            Some(behind) => self.ahead.get(behind as usize),
-        }
     }
 
     /// Posts the buffers of answered requests of the peer again.
@@ -100,17 +82,14 @@ impl Inbound {
         self.requests.repost(answered);
     }
 
-    /// Whether each buffer that is posted to a queue is there; for tests. Returns how many receive requests
-    /// are bound.
-    pub(super) fn check(&self, extensions: Extensions) -> Check<usize> {
-        let bound = usize::from(self.bound.is_some()) + self.ahead.len();
+    /// Whether each buffer that is posted to a queue is there, if `bound` receive requests are; for tests.
+    pub(super) fn check(&self, extensions: Extensions, bound: usize) -> Check {
         let posted = self.sends.posted() as usize;
         ensure!(posted == bound, "{posted} buffers posted to queue 0, {bound} receive requests bound");
-        let (ahead, most) = (self.ahead.len(), self.ahead_max);
+        let (ahead, most) = (bound.saturating_sub(1), self.ahead_max);
         ensure!(ahead <= most, "{ahead} requests are bound ahead, {most} may");
         ensure!(!self.expects_rtr || bound == 0, "{bound} requests are bound before the RTR");
-        self.requests.check_buffers(extensions)?;
-        Ok(bound)
+        self.requests.check_buffers(extensions)
     }
 }
 
@@ -275,43 +254,39 @@ fn place(ulpdu: &Ulpdu<'_>, at: usize, len: usize, target: &Target<'_>) -> Resul
 
 #[cfg(test)]
 mod tests {
-    use arrayvec::ArrayVec;
-
     use super::*;
-
-    fn request() -> RecvRequest {
-        RecvRequest { wr_id: 0, sg_list: ArrayVec::new() }
-    }
 
     #[test]
     fn buffers_that_are_counted_and_not_there_are_found() {
         let whole = || {
             let mut inbound = Inbound::new(4, Extensions::ATOMICS, Rtr::None, true);
             assert!(inbound.sends.post(2));
-            inbound.bound = Some(request());
-            inbound.ahead.push_back(request());
-            inbound
+            (inbound, 2)
         };
-        whole().check(Extensions::ATOMICS).unwrap();
-        type Break = fn(&mut Inbound);
+        let (inbound, bound) = whole();
+        inbound.check(Extensions::ATOMICS, bound).unwrap();
+        type Break = fn(&mut Inbound, &mut usize);
         let broken: [(Break, &str); 5] = [
-            (|inbound| inbound.bound = None, "2 buffers posted to queue 0, 1 receive requests bound"),
+            (|_, bound| *bound = 1, "2 buffers posted to queue 0, 1 receive requests bound"),
             (
-                |inbound| assert!(inbound.sends.post(1)),
+                |inbound, _| assert!(inbound.sends.post(1)),
                 "3 buffers posted to queue 0, 2 receive requests bound",
             ),
-            (|inbound| inbound.ahead_max = 0, "1 requests are bound ahead, 0 may"),
-            (|inbound| inbound.expects_rtr = true, "2 requests are bound before the RTR"),
-            (|inbound| inbound.requests.lose_buffer(), "8 buffers for requests posted, 1 and 0 taken of 8"),
+            (|inbound, _| inbound.ahead_max = 0, "1 requests are bound ahead, 0 may"),
+            (|inbound, _| inbound.expects_rtr = true, "2 requests are bound before the RTR"),
+            (
+                |inbound, _| inbound.requests.lose_buffer(),
+                "8 buffers for requests posted, 1 and 0 taken of 8",
+            ),
         ];
         for (break_it, found) in broken {
-            let mut inbound = whole();
-            break_it(&mut inbound);
-            assert_eq!(inbound.check(Extensions::ATOMICS), Err(found.into()));
+            let (mut inbound, mut bound) = whole();
+            break_it(&mut inbound, &mut bound);
+            assert_eq!(inbound.check(Extensions::ATOMICS, bound), Err(found.into()));
         }
         // What ends a stream gives the requests back.
-        let mut inbound = whole();
-        assert_eq!(inbound.abandon().count(), 2);
-        inbound.check(Extensions::ATOMICS).unwrap();
+        let (mut inbound, _) = whole();
+        inbound.abandon();
+        inbound.check(Extensions::ATOMICS, 0).unwrap();
     }
 }

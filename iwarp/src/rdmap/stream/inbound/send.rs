@@ -1,7 +1,7 @@
 //! Queue 0: Sends and Immediate Data into the receive requests of our user.
 
 use crate::ddp::{DdpError, UntaggedHeader, UntaggedQueue};
-use crate::memory::{Fault, Stag};
+use crate::memory::{EpochGuard, Fault, PdId, Stag};
 use crate::mpa::Ulpdu;
 use crate::queues::{RecvRequest, WcOpcode, WcStatus, WorkCompletion};
 use crate::rdmap::{Opcode, Terminate, TerminateError, opcode};
@@ -29,13 +29,10 @@ impl Delivery<'_> {
     ///
     /// RFC 5040 section 5.3 (RDMAP-235, RDMAP-246): a Send of any size, empty ones included, takes one
     /// buffer.
+    #[inline]
     fn bind(&mut self) {
-        let Inbound { bound, ahead, .. } = &mut *self.inbound;
-        if bound.is_none() {
-            *bound = ahead.pop_front();
-        }
-        if bound.is_none() {
-            self.inbound.bound = self.post_next_recv();
+        if self.common.consumer.taken_recvs() == 0 {
+            self.post_next_recv();
         }
     }
 
@@ -44,22 +41,22 @@ impl Delivery<'_> {
     fn bind_ahead(&mut self, msn: u32) {
         self.bind();
         let ahead = msn.wrapping_sub(self.inbound.sends.first_msn()) as usize;
-        if self.inbound.bound.is_none() || ahead > self.inbound.ahead_max {
+        if self.common.consumer.taken_recvs() == 0 || ahead > self.inbound.ahead_max {
             return;
         }
-        while self.inbound.ahead.len() < ahead
-            && let Some(request) = self.post_next_recv()
-        {
-            self.inbound.ahead.push_back(request);
-        }
+        while self.common.consumer.taken_recvs() <= ahead && self.post_next_recv() {}
     }
 
-    /// Takes the next receive request from the receive queue, and posts it to queue 0.
-    fn post_next_recv(&mut self) -> Option<RecvRequest> {
-        let request = self.common.take_recv()?;
-        let posted = self.inbound.sends.post(1);
-        debug_assert!(posted, "{BOUND_AHEAD} and one buffers are within the queue's bounds");
-        Some(request)
+    /// Takes the next receive request from the receive queue, and posts it to queue 0; `false` if there is
+    /// none.
+    #[inline]
+    fn post_next_recv(&mut self) -> bool {
+        let is_taken = self.common.take_recv();
+        if is_taken {
+            let posted = self.inbound.sends.post(1);
+            debug_assert!(posted, "{BOUND_AHEAD} and one buffers are within the queue's bounds");
+        }
+        is_taken
     }
 
     /// Places a Send beyond a hole. Immediate Data is held until it is in order: placing eight bytes early
@@ -124,9 +121,10 @@ impl Delivery<'_> {
     /// Checks a segment in order: it is of the oldest message and begins where the one before it ended. A
     /// later message has no buffer yet, even if a request is bound ahead for it.
     fn check_in_order(&self, header: &UntaggedHeader) -> Result<(), TerminateError> {
-        let Inbound { sends, ahead, .. } = &*self.inbound;
+        let sends = &self.inbound.sends;
         // RFC 7306 section 6.3 (EXT-123): Immediate Data is delivered in the order sent, as Sends are.
-        let behind = !ahead.is_empty() && sends.index_of(header.msn).is_ok_and(|index| index > 0);
+        let behind =
+            self.common.consumer.taken_recvs() > 1 && sends.index_of(header.msn).is_ok_and(|index| index > 0);
         if behind { Err(DdpError::NoBuffer.into()) } else { Ok(sends.check_next(header)?) }
     }
 
@@ -146,8 +144,15 @@ impl Delivery<'_> {
     ) -> Result<Opcode, SendFault> {
         let payload_len = piece.len - UntaggedHeader::LEN;
         let Inbound { sends, immediate, .. } = &*self.inbound;
-        let index = sends.index_of(header.msn).map_err(TerminateError::from)?;
-        let request = self.inbound.request(index).ok_or(SendFault::Unbound)?;
+        let ahead;
+        let request = match sends.index_of(header.msn).map_err(TerminateError::from)? {
+            0 => self.common.consumer.recv(),
+            behind => {
+                ahead = self.common.consumer.recv_behind(behind as usize);
+                ahead.as_ref()
+            }
+        };
+        let request = request.ok_or(SendFault::Unbound)?;
         // RFC 7306 section 8.2 (EXT-149): DDP checks MSN, offset and length of Immediate Data as those of a
         // Send.
         let destination =
@@ -156,42 +161,14 @@ impl Delivery<'_> {
         if opcode.is_immediate() {
             immediate.check(header, payload_len)?;
         }
-        self.scatter(request, destination.offset, ulpdu, payload_len).map_err(|_| SendFault::OwnMemory)?;
+        let pd = self.common.by.pd;
+        scatter((self.guard, pd), request, destination.offset, ulpdu, payload_len)
+            .map_err(|_| SendFault::OwnMemory)?;
         self.counters.rx_placed_bytes += payload_len as u64;
         if opcode.is_immediate() {
             ulpdu.runs(UntaggedHeader::LEN, payload_len).for_each(|run| self.inbound.immediate.extend(run));
         }
         Ok(opcode)
-    }
-
-    /// Places the payload of a ULPDU into the elements of a receive request, from `offset` on.
-    fn scatter(
-        &self,
-        request: &RecvRequest,
-        offset: u32,
-        ulpdu: &Ulpdu<'_>,
-        payload_len: usize,
-    ) -> Result<(), Fault> {
-        let mut skip = u64::from(offset);
-        let mut at = UntaggedHeader::LEN;
-        let end = at + payload_len;
-        for sge in &request.sg_list {
-            let length = u64::from(sge.length);
-            if at == end {
-                break;
-            }
-            if skip >= length {
-                skip -= length;
-                continue;
-            }
-            let take = ((length - skip) as usize).min(end - at);
-            let pd = self.common.by.pd;
-            let target = self.guard.check_sink(Stag(sge.lkey), sge.addr + skip, take as u64, pd)?;
-            place(ulpdu, at, take, &target)?;
-            at += take;
-            skip = 0;
-        }
-        Ok(())
     }
 
     /// Completes the receive request of a whole message. Its opcode is that of its last segment: a sink need
@@ -222,10 +199,10 @@ impl Delivery<'_> {
         // RFC 7306 section 6.3 (EXT-121): Immediate Data consumes a receive request of queue 0, as a Send
         // does.
         let completed = if immediate.is_some() { WcOpcode::RecvImmediate } else { WcOpcode::Recv };
-        let Some(request) = self.inbound.bound.take() else {
+        let Some(wr_id) = self.common.consumer.recv().map(|request| request.wr_id) else {
             return Err(Failure::defect("a receive request for the message that is complete"));
         };
-        let completion = self.common.qp.succeeded(request.wr_id, completed, len);
+        let completion = self.common.qp.succeeded(wr_id, completed, len);
         let solicited = opcode.is_solicited();
         self.common.complete_recv(WorkCompletion { immediate, invalidated, solicited, ..completion });
         Ok(())
@@ -233,9 +210,38 @@ impl Delivery<'_> {
 
     /// Completes the bound receive request in error.
     fn fail_bound(&mut self, status: WcStatus) {
-        if let Some(request) = self.inbound.bound.take() {
-            let completion = self.common.qp.failed(request.wr_id, WcOpcode::Recv, status, None);
+        if let Some(wr_id) = self.common.consumer.recv().map(|request| request.wr_id) {
+            let completion = self.common.qp.failed(wr_id, WcOpcode::Recv, status, None);
             self.common.complete_recv(completion);
         }
     }
+}
+
+/// Places the payload of a ULPDU into the elements of a receive request, from `offset` on.
+fn scatter(
+    (guard, pd): (&EpochGuard<'_>, PdId),
+    request: &RecvRequest,
+    offset: u32,
+    ulpdu: &Ulpdu<'_>,
+    payload_len: usize,
+) -> Result<(), Fault> {
+    let mut skip = u64::from(offset);
+    let mut at = UntaggedHeader::LEN;
+    let end = at + payload_len;
+    for sge in &request.sg_list {
+        let length = u64::from(sge.length);
+        if at == end {
+            break;
+        }
+        if skip >= length {
+            skip -= length;
+            continue;
+        }
+        let take = ((length - skip) as usize).min(end - at);
+        let target = guard.check_sink(Stag(sge.lkey), sge.addr + skip, take as u64, pd)?;
+        place(ulpdu, at, take, &target)?;
+        at += take;
+        skip = 0;
+    }
+    Ok(())
 }
