@@ -49,7 +49,7 @@ pub fn pair_with_control(config: &LinkConfig) -> (Box<dyn Port>, Box<dyn Port>, 
 }
 
 fn controlled(config: &LinkConfig, pools: &[Mempool; 2]) -> (Box<dyn Port>, Box<dyn Port>, LinkControl) {
-    let shared = Arc::new(Shared::new(config));
+    let shared = Arc::new(Shared::new());
     let [a, b] = LinkPort::both(config, &shared, pools);
     (Box::new(a), Box::new(b), LinkControl { shared })
 }

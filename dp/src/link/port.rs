@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::config::{LinkConfig, LinkTso};
 use super::faults::{Fate, FaultGenerator};
-use super::wire::{InFlight, Receiver, Wire};
+use super::wire::{self, InFlight, Receiver, Sender, Wire};
 use crate::{
     Burst, Checksum, LinkState, Mbuf, Mempool, Offloads, Port, PortCounters, PortInfo, TxOffload, checksum,
     tso,
@@ -39,11 +39,11 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(config: &LinkConfig) -> Self {
+    pub(super) fn new() -> Self {
         Self {
             plugged: AtomicBool::new(true),
             present: [AtomicBool::new(true), AtomicBool::new(true)],
-            wires: [Wire::new(config.ring_frames), Wire::new(config.ring_frames)],
+            wires: [Wire::new(), Wire::new()],
         }
     }
 
@@ -79,6 +79,7 @@ pub(super) struct LinkPort {
     point_to_point: bool,
     /// Frames put on the wire, including copies and excluding lost ones.
     sent: u64,
+    sender: Sender,
     receiver: Receiver,
     state: LinkState,
     counters: PortCounters,
@@ -87,9 +88,11 @@ pub(super) struct LinkPort {
 impl LinkPort {
     pub(super) fn both(config: &LinkConfig, shared: &Arc<Shared>, pools: &[Mempool; 2]) -> [Self; 2] {
         let data_bytes = data_bytes(config);
-        [0, 1].map(|end| {
-            let plans = [&config.a_to_b, &config.b_to_a];
-            let (ours, theirs) = (plans[end], plans[1 - end]);
+        let plans = [&config.a_to_b, &config.b_to_a];
+        let [(a_sender, b_receiver), (b_sender, a_receiver)] =
+            plans.map(|plan| wire::ends(plan, config.ring_frames));
+        [(0, a_sender, a_receiver), (1, b_sender, b_receiver)].map(|(end, sender, receiver)| {
+            let ours = plans[end];
             Self {
                 end,
                 shared: Arc::clone(shared),
@@ -112,7 +115,8 @@ impl LinkPort {
                 tso: config.tso,
                 point_to_point: config.point_to_point,
                 sent: 0,
-                receiver: Receiver::new(theirs, config.ring_frames),
+                sender,
+                receiver,
                 state: LinkState::Up,
                 counters: PortCounters::default(),
             }
@@ -184,11 +188,11 @@ impl LinkPort {
         }
         let wait_us = self.delay_us + if held { self.reorder_us } else { 0 };
         let in_flight = |frame| InFlight { due_us: now_us + wait_us, at_once: wait_us == 0, frame };
-        wire.push(in_flight(frame));
+        self.sender.push(wire, in_flight(frame));
         self.sent += 1;
         match copy {
             Some(Some(copy)) => {
-                wire.push(in_flight(copy));
+                self.sender.push(wire, in_flight(copy));
                 self.sent += 1;
                 wire.faults.duplicated.increment();
             }

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crossbeam_queue::ArrayQueue;
+use rtrb::{Consumer, Producer, RingBuffer};
 
 use super::config::LinkPlan;
 use crate::{BURST, Mbuf};
@@ -40,20 +40,17 @@ impl InFlight {
 
 /// State shared by both ends of a direction.
 pub(super) struct Wire {
-    ring: ArrayQueue<InFlight>,
     /// Total frames that the receiver has taken; written by the receiver.
     delivered: AtomicU64,
-    /// Lower bound of the due times of frames that the sender added since the receiver last looked;
-    /// `u64::MAX` if there are none.
+    /// Where frames overtake each other: lower bound of the due times of frames that the sender added since
+    /// the receiver last looked; `u64::MAX` if there are none. Elsewhere the first frame is the first due.
     ring_due_us: AtomicU64,
     pub(super) faults: FaultCounters,
 }
 
 impl Wire {
-    pub(super) fn new(ring_frames: usize) -> Self {
+    pub(super) fn new() -> Self {
         Self {
-            // Every frame of a last burst may be duplicated.
-            ring: ArrayQueue::new(2 * ring_frames.max(BURST)),
             delivered: AtomicU64::new(0),
             ring_due_us: AtomicU64::new(u64::MAX),
             faults: FaultCounters::default(),
@@ -63,14 +60,35 @@ impl Wire {
     pub(super) fn delivered(&self) -> u64 {
         self.delivered.load(Ordering::Acquire)
     }
+}
 
-    /// Adds one frame; the sender has checked that it fits.
-    pub(super) fn push(&self, frame: InFlight) {
+/// The two ends of a direction with this plan.
+pub(super) fn ends(plan: &LinkPlan, ring_frames: usize) -> (Sender, Receiver) {
+    // Every frame of a last burst may be duplicated.
+    let frames = 2 * ring_frames.max(BURST);
+    let (producer, consumer) = RingBuffer::new(frames);
+    let in_order = plan.reorder_ppm == 0;
+    let waiting = VecDeque::with_capacity(if in_order { 0 } else { frames });
+    (Sender { ring: producer, in_order }, Receiver { ring: consumer, waiting, delivered: 0, in_order })
+}
+
+/// The sending end of a [`Wire`].
+pub(super) struct Sender {
+    ring: Producer<InFlight>,
+    /// As in [`Receiver`].
+    in_order: bool,
+}
+
+impl Sender {
+    /// Adds one frame; the caller has checked that it fits.
+    pub(super) fn push(&mut self, wire: &Wire, frame: InFlight) {
         let due_us = frame.due_us;
         let refused = self.ring.push(frame).is_err();
         debug_assert!(!refused, "the sender counts what is in flight");
-        // Stored after the push: the receiver may look once too early, but never too late.
-        self.ring_due_us.fetch_min(due_us, Ordering::Release);
+        if !self.in_order {
+            // Stored after the push: the receiver may look once too early, but never too late.
+            wire.ring_due_us.fetch_min(due_us, Ordering::Release);
+        }
     }
 }
 
@@ -113,24 +131,17 @@ impl Counter {
 
 /// The receiving end of a [`Wire`].
 pub(super) struct Receiver {
+    ring: Consumer<InFlight>,
     /// Frames taken off the ring that were not due or did not fit the burst, by due time; equal times in
     /// sending order.
     waiting: VecDeque<InFlight>,
     delivered: u64,
     /// Whether frames leave the ring in the order of their due times: then only the first has to be
-    /// checked.
+    /// checked, and it waits in the ring.
     in_order: bool,
 }
 
 impl Receiver {
-    pub(super) fn new(plan: &LinkPlan, ring_frames: usize) -> Self {
-        Self {
-            waiting: VecDeque::with_capacity(2 * ring_frames.max(BURST)),
-            delivered: 0,
-            in_order: plan.reorder_ppm == 0,
-        }
-    }
-
     /// Passes every due frame to `deliver`, at most `room`.
     pub(super) fn receive(
         &mut self,
@@ -139,24 +150,12 @@ impl Receiver {
         room: usize,
         mut deliver: impl FnMut(Mbuf),
     ) -> usize {
-        if !wire.ring.is_empty() {
-            // A swap, not a store: it acquires the sender's `fetch_min` together with the push before
-            // it.
-            wire.ring_due_us.swap(u64::MAX, Ordering::AcqRel);
-        }
         let mut taken = 0;
-        while taken < room {
-            self.refill(wire);
-            if !self.waiting.front().is_some_and(|first| first.is_due(now_us)) {
-                break;
-            }
-            let Some(first) = self.waiting.pop_front() else { break };
-            deliver(first.frame);
+        while taken < room
+            && let Some(frame) = self.next_due(wire, now_us)
+        {
+            deliver(frame);
             taken += 1;
-        }
-        if taken == room && !wire.ring.is_empty() {
-            // The burst was full before the ring was empty: more frames may be due now.
-            wire.ring_due_us.fetch_min(now_us, Ordering::Release);
         }
         if taken > 0 {
             self.delivered += taken as u64;
@@ -167,20 +166,33 @@ impl Receiver {
 
     /// When the next frame may be due.
     pub(super) fn next_due_us(&self, wire: &Wire) -> Option<u64> {
+        if self.in_order {
+            return self.ring.peek().ok().map(|first| first.due_us);
+        }
         let waiting = self.waiting.front().map(|first| first.due_us);
         let ring = Some(wire.ring_due_us.load(Ordering::Acquire)).filter(|&due_us| due_us != u64::MAX);
         waiting.into_iter().chain(ring).min()
     }
 
-    /// Fills `waiting` so that the first due frame is at its front.
-    fn refill(&mut self, wire: &Wire) {
+    /// The next frame, if it is due.
+    fn next_due(&mut self, wire: &Wire, now_us: u64) -> Option<Mbuf> {
         if self.in_order {
-            if self.waiting.is_empty() {
-                self.waiting.extend(wire.ring.pop());
-            }
+            self.ring.peek().ok().filter(|first| first.is_due(now_us))?;
+            return self.ring.pop().ok().map(|first| first.frame);
+        }
+        self.sort(wire);
+        self.waiting.front().filter(|first| first.is_due(now_us))?;
+        self.waiting.pop_front().map(|first| first.frame)
+    }
+
+    /// Takes all frames off the ring, and puts each in its place among those that wait.
+    fn sort(&mut self, wire: &Wire) {
+        if self.ring.is_empty() {
             return;
         }
-        while let Some(frame) = wire.ring.pop() {
+        // A swap, not a store: it acquires the sender's `fetch_min` together with the push before it.
+        wire.ring_due_us.swap(u64::MAX, Ordering::AcqRel);
+        while let Ok(frame) = self.ring.pop() {
             let place =
                 self.waiting.iter().rposition(|other| other.due_us <= frame.due_us).map_or(0, |i| i + 1);
             self.waiting.insert(place, frame);

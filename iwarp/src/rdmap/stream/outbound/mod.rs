@@ -283,17 +283,20 @@ impl Outbound {
     }
 
     fn fetch_failure(&mut self, error: FetchError) -> Failure {
-        match (error, &self.current) {
+        match (error, &self.current, &self.answering) {
             (
                 FetchError::OwnMemory,
                 Some(Current { completes: Completes::Request | Completes::Write { .. }, .. }),
+                _,
             ) => {
                 self.fault = Some(WcStatus::LocalProtectionError);
                 Failure::here(TerminateError::LocalCatastrophic)
             }
-            (FetchError::PeerMemory(fault), Some(Current { message, completes: Completes::Response }))
-                if let Some(request) = &self.answering =>
-            {
+            (
+                FetchError::PeerMemory(fault),
+                Some(Current { message, completes: Completes::Response }),
+                Some(request),
+            ) => {
                 let error = TerminateError::of_read_fault(fault);
                 Failure::User(request.terminate(error, message.segmenter.cut_bytes()))
             }
