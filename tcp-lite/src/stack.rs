@@ -183,8 +183,9 @@ impl Stack {
 
     /// Runs the timers that are due, and the slow path.
     pub fn poll(&mut self, now: Instant) {
-        self.advance(now);
+        // Before the time moves on: some timers run from the call that needs them.
         self.arm_timers();
+        self.advance(now);
         let now = self.now;
         while let Some(slot) = self.connections.wheel.expired(now) {
             let unanswered = self.with(now, slot, |tcb, ctx| tcb.on_timer(ctx));
@@ -537,7 +538,7 @@ impl Stack {
         }
     }
 
-    /// Sets the timers that calls have left as they were. All that looks at timers or sets the time calls it first.
+    /// Sets the timers that calls have left as they were. All that looks at timers calls it first.
     fn arm_timers(&mut self) {
         while let Some(slot) = self.connections.next_unarmed() {
             self.arm(slot);
