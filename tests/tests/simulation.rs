@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::process::Command;
 
 use tests::sim::coverage::Occurrence;
-use tests::sim::report::{attempt, check_all};
+use tests::sim::report::{attempt, attempt_of, check_all};
 use tests::sim::run::Stats;
 use tests::sim::scenario::{SCENARIOS, Scenario};
 use tests::sim::setup::Work;
@@ -106,6 +106,21 @@ fn a_seed_gives_the_same_bytes_at_the_same_times() {
             let text =
                 |run: Result<(u64, u64), tests::sim::run::Violation>| run.map_err(|violation| violation.what);
             assert_eq!(text(one), text(two), "{} {seed}", scenario.name);
+        }
+    }
+}
+
+#[test]
+fn a_run_is_the_same_with_header_prediction_and_without() {
+    for scenario in SCENARIOS {
+        for seed in 0..8 {
+            let ran = [true, false].map(|predicts| {
+                let mut setup = scenario.setup(seed);
+                setup.set_header_prediction(predicts);
+                let ran = attempt_of(&setup, seed, None);
+                ran.map(|stats| (stats.trace, stats.frames)).map_err(|violation| violation.what)
+            });
+            assert_eq!(ran[0], ran[1], "{} {seed}", scenario.name);
         }
     }
 }

@@ -47,6 +47,12 @@ macro_rules! targets {
             }
 
             #[test]
+            fn holds_for_its_corpus_without_header_prediction() {
+                fuzz::target::take_general_way();
+                super::replay(stringify!($name));
+            }
+
+            #[test]
             fn holds_for_drawn_inputs() {
                 super::draw(stringify!($name));
             }

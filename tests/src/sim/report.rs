@@ -13,6 +13,7 @@ use dp::pcap::Tap;
 use super::coverage::OccurrenceTotals;
 use super::run::{Stats, Violation, run};
 use super::scenario::Scenario;
+use super::setup::Setup;
 
 /// A failed run, with the information to replay it.
 #[derive(Clone, Debug)]
@@ -47,14 +48,21 @@ impl fmt::Display for Failure {
 /// # Errors
 /// The first broken rule.
 pub fn attempt(scenario: &Scenario, seed: u64, captures: Option<&[PathBuf; 2]>) -> Result<Stats, Violation> {
-    let setup = scenario.setup(seed);
+    attempt_of(&scenario.setup(seed), seed, captures)
+}
+
+/// As [`attempt`], of this setup.
+///
+/// # Errors
+/// The first broken rule.
+pub fn attempt_of(setup: &Setup, seed: u64, captures: Option<&[PathBuf; 2]>) -> Result<Stats, Violation> {
     let mut wrap = |side: usize, port: Box<dyn dp::Port>| -> std::io::Result<Box<dyn dp::Port>> {
         match captures {
             None => Ok(port),
             Some(paths) => Ok(Box::new(Tap::new(port, Box::new(File::create(&paths[side])?), Some(0))?)),
         }
     };
-    match catch_unwind(AssertUnwindSafe(|| run(&setup, seed, &mut wrap))) {
+    match catch_unwind(AssertUnwindSafe(|| run(setup, seed, &mut wrap))) {
         Ok(result) => result,
         Err(panic) => {
             let text = panic.downcast_ref::<String>().map(String::as_str);

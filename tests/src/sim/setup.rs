@@ -176,6 +176,13 @@ impl Setup {
         [0, 1].map(|side: usize| self.hosts[side].smoltcp.is_none())
     }
 
+    /// Sets whether the hosts predict headers. It changes nothing in a run.
+    pub fn set_header_prediction(&mut self, on: bool) {
+        for host in &mut self.hosts {
+            host.tcp.header_prediction = on;
+        }
+    }
+
     /// The longest time that an answer may take without a fault: delays, full queues, delayed
     /// acknowledgements, and pauses of users.
     pub fn pause_us(&self) -> u64 {

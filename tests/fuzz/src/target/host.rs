@@ -6,7 +6,7 @@ use tcp_lite::facade::EthernetAddress;
 use tcp_lite::{AddressProbing, Instant, Limits, Stack, StackConfig, StackUsage, TcpConfig};
 
 use super::packet::{ETHERNET, Ends, Shown, is_sound, protocol};
-use super::rig::CHECK_EVERY;
+use super::rig::{self, CHECK_EVERY};
 use super::trace::trace;
 
 /// Packet buffers of the stack, and bytes of each.
@@ -62,7 +62,7 @@ impl Host {
             mtu,
             offloads: dp::Offloads::TX_MULTI_SEGMENT | dp::Offloads::RX_SCATTER,
             limits,
-            tcp,
+            tcp: TcpConfig { header_prediction: rig::predicts(), ..tcp },
             seed: [7; 32],
         };
         let stack = Stack::new(config, pool.clone());

@@ -12,6 +12,8 @@ pub mod stream;
 mod trace;
 pub mod verbs;
 
+pub use rig::take_general_way;
+
 /// A fuzz target.
 #[derive(Clone, Copy)]
 pub struct Target {

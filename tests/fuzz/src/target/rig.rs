@@ -1,6 +1,9 @@
 //! An engine with small limits, and a bare TCP peer at the other end of its wire. The peer is that of iwarp's
 //! tests, included by path, as tests are not a crate.
 
+use std::cell::Cell;
+use std::sync::OnceLock;
+
 use dp::link::{LinkConfig, pair_over};
 use dp::{Mempool, Port};
 use iwarp::engine::EngineConfig;
@@ -8,6 +11,21 @@ use iwarp::verbs::{CompletionQueue, Context, ContextConfig, ContextLimits, QpIni
 use tcp_lite::Limits;
 
 use super::gate::{GateControl, gated};
+
+thread_local! {
+    static GENERAL_WAY: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Has the stacks of this thread take the general way, without header prediction, from now on.
+pub fn take_general_way() {
+    GENERAL_WAY.set(true);
+}
+
+/// Whether the stacks predict headers. `UWARP_GENERAL_WAY` turns it off for all.
+pub(super) fn predicts() -> bool {
+    static OFF: OnceLock<bool> = OnceLock::new();
+    !GENERAL_WAY.get() && !OFF.get_or_init(|| std::env::var_os("UWARP_GENERAL_WAY").is_some())
+}
 
 /// The port of listeners.
 pub(super) const PORT: u16 = 7174;
@@ -96,6 +114,7 @@ pub(super) fn small(config: &mut EngineConfig) {
     config.stack.limits = LIMITS;
     config.stack.tcp.recv_window_bytes = 1 << 16;
     config.stack.tcp.send_buffer_bytes = 1 << 16;
+    config.stack.tcp.header_prediction = predicts();
 }
 
 /// An engine that asks for CRCs or not, and its peer.
