@@ -1,0 +1,249 @@
+//! Frames and conditions that take the general way, one by one.
+
+use dp::Checksum;
+use tcp_lite::Duration;
+
+use super::{BURST, Fate, Field, IP, Setting, Step, TCP, Twins, move_field};
+
+/// Fills in the checksums of IPv4 and TCP, whatever else the headers say.
+fn fill_in_checksums(frame: &mut [u8]) {
+    fn sum(bytes: &[u8]) -> u32 {
+        bytes.chunks(2).map(|two| u32::from(two[0]) << 8 | u32::from(*two.get(1).unwrap_or(&0))).sum()
+    }
+    let fold = |sum: u32| !((0..2).fold(sum, |sum, _| (sum & 0xffff) + (sum >> 16)) as u16);
+    frame[IP + 10..IP + 12].fill(0);
+    let header = fold(sum(&frame[IP..TCP]));
+    frame[IP + 10..IP + 12].copy_from_slice(&header.to_be_bytes());
+    let total = usize::from(u16::from_be_bytes([frame[IP + 2], frame[IP + 3]]));
+    let end = (IP + total).min(frame.len());
+    frame[TCP + 16..TCP + 18].fill(0);
+    let pseudo = sum(&frame[IP + 12..TCP]) + 6 + (end - TCP) as u32;
+    let segment = fold(pseudo + sum(&frame[TCP..end]));
+    frame[TCP + 16..TCP + 18].copy_from_slice(&segment.to_be_bytes());
+}
+
+/// Each of these changes a frame that is next in order to one that random changes seldom make.
+#[test]
+fn headers_that_are_nearly_usual_take_the_general_way() {
+    type Change = fn(&mut Vec<u8>);
+    let plain = Setting::default;
+    let cases: [(&str, Setting, Change); 24] = [
+        ("to another host", plain(), |frame| frame[5] ^= 4),
+        ("a group address", plain(), |frame| frame[6] ^= 1),
+        ("another ethertype", plain(), |frame| frame[12..14].copy_from_slice(&[0x86, 0xdd])),
+        ("a first fragment", plain(), |frame| frame[IP + 6] |= 0x20),
+        ("a later fragment", plain(), |frame| frame[IP + 7] |= 1),
+        ("FIN", plain(), |frame| frame[TCP + 13] |= 1),
+        ("SYN", plain(), |frame| frame[TCP + 13] |= 2),
+        ("RST", plain(), |frame| frame[TCP + 13] |= 4),
+        ("ECE", plain(), |frame| frame[TCP + 13] |= 0x40),
+        ("without ACK", plain(), |frame| frame[TCP + 13] &= !0x10),
+        ("a header cut short", plain(), |frame| frame[TCP + 12] = 0x50),
+        ("a longer header", plain(), |frame| frame[TCP + 12] = 0x90),
+        ("padded", plain(), |frame| frame.extend([0x55; 9])),
+        ("an old timestamp", plain(), |frame| move_field(frame, Field::Timestamp, -5000)),
+        ("an acknowledgement of what was not sent", plain(), |frame| move_field(frame, Field::Ack, 1)),
+        ("one byte late", plain(), |frame| move_field(frame, Field::Seq, -1)),
+        ("another version of IP", plain(), |frame| frame[IP] = 0x65),
+        ("another protocol", plain(), |frame| frame[IP + 9] = 17),
+        ("an option of another kind", plain(), |frame| frame[TCP + 22] = 254),
+        ("beyond the window", Setting { window: 1000, ..plain() }, |frame| {
+            frame.resize(frame.len() + 1300, 0x33);
+            let total = (frame.len() - IP) as u16;
+            frame[IP + 2..IP + 4].copy_from_slice(&total.to_be_bytes());
+        }),
+        ("longer than the frame", Setting { checksum: Checksum::Good, ..plain() }, |frame| {
+            let total = (frame.len() - IP) as u16 + 10;
+            frame[IP + 2..IP + 4].copy_from_slice(&total.to_be_bytes());
+        }),
+        ("shorter than its headers", Setting { checksum: Checksum::Good, ..plain() }, |frame| {
+            frame[IP + 2..IP + 4].copy_from_slice(&45_u16.to_be_bytes());
+        }),
+        ("a wrong checksum", Setting { checksum: Checksum::Bad, ..plain() }, |_| {}),
+        ("nothing", plain(), |_| {}),
+    ];
+    for (name, setting, change) in cases {
+        let mut twins = Twins::new(&Setting { checksum: Checksum::Unknown, ..setting.clone() });
+        // The clock of timestamps ticks.
+        twins.run(&Step::Wait(20_000));
+        twins.run(&Step::PeerSends(100));
+        assert_eq!(twins.wire.len(), 1, "{name}");
+        change(&mut twins.wire[0]);
+        fill_in_checksums(&mut twins.wire[0]);
+        for host in &mut twins.hosts {
+            host.checksum = setting.checksum;
+        }
+        twins.run(&Step::Arrive(vec![Fate::Arrives]));
+        twins.run(&Step::TakeEvents);
+        for host in &mut twins.hosts {
+            host.checksum = Checksum::Unknown;
+        }
+        for _ in 0..4 {
+            // Delayed acknowledgements, with the timestamp that they echo.
+            twins.run(&Step::Wait(20_000));
+        }
+    }
+}
+
+#[test]
+fn a_frame_without_our_tag_takes_the_general_way() {
+    let mut twins = Twins::new(&Setting { vlan: Some(5), ..Setting::default() });
+    twins.run(&Step::PeerSends(100));
+    assert_eq!(twins.wire[0].drain(12..16).collect::<Vec<_>>(), [0x81, 0, 0, 5]);
+    twins.run(&Step::Arrive(vec![Fate::Arrives]));
+    assert_eq!(twins.hosts[0].stack.counters().rx_not_ours, 1);
+}
+
+/// With DCTCP the receiver acknowledges at once when marks begin and when they end.
+#[test]
+fn the_end_of_marks_is_seen() {
+    let mut twins = Twins::new(&Setting { ecn: true, ..Setting::default() });
+    for mark in [3, 3, 0, 0, 3, 0] {
+        twins.run(&Step::PeerSends(100));
+        twins.wire[0][IP + 1] |= 3;
+        twins.wire[0][IP + 1] &= !3 | mark;
+        fill_in_checksums(&mut twins.wire[0]);
+        twins.run(&Step::Arrive(vec![Fate::Arrives]));
+        twins.run(&Step::TakeEvents);
+    }
+}
+
+#[test]
+fn wrong_checksums_take_the_general_way() {
+    for at in [IP + 10, TCP + 16, TCP + 32] {
+        let mut twins = Twins::new(&Setting::default());
+        twins.run(&Step::PeerSends(100));
+        twins.wire[0][at] ^= 1;
+        twins.run(&Step::Arrive(vec![Fate::Arrives]));
+        assert_eq!(twins.hosts[0].stack.counters().rx_bad_checksum, 1, "byte {at}");
+    }
+}
+
+/// What random steps seldom do in this order.
+#[test]
+fn connections_in_another_condition_take_the_general_way() {
+    use Fate::{Arrives, Late, Lost, Twice};
+    use Step::{Arrive, HostsClose, HostsSend, PeerCloses, PeerSends, TakeEvents, Wait};
+    let plain = Setting::default;
+    let one = || Arrive(vec![Arrives]);
+    let none = || Arrive(vec![Lost; BURST]);
+    let sends = || PeerSends(100);
+    let cases: [(&str, Setting, Vec<Step>); 10] = [
+        (
+            "a FIN is known",
+            plain(),
+            vec![sends(), PeerCloses, Arrive(vec![Late, Arrives]), one(), TakeEvents],
+        ),
+        ("our FIN is acknowledged", plain(), vec![HostsClose, one(), sends(), one(), TakeEvents]),
+        (
+            "a keepalive runs",
+            Setting { keepalive: true, ..plain() },
+            vec![Wait(20_000), sends(), one(), TakeEvents, Wait(20_000), Wait(20_000), one()],
+        ),
+        (
+            "the event queue is full",
+            Setting { events: 3, ..plain() },
+            [sends(), one()].into_iter().cycle().take(12).collect(),
+        ),
+        ("segments are joined", plain(), vec![sends(), sends(), Arrive(vec![Arrives; 2]), TakeEvents]),
+        (
+            "a hole",
+            plain(),
+            vec![sends(), sends(), sends(), Arrive(vec![Late, Arrives]), one(), one(), TakeEvents],
+        ),
+        ("twice", plain(), vec![sends(), Arrive(vec![Twice]), TakeEvents]),
+        // The timestamp of the first is echoed.
+        (
+            "not acknowledged",
+            plain(),
+            vec![
+                sends(),
+                Wait(5000),
+                sends(),
+                one(),
+                TakeEvents,
+                one(),
+                TakeEvents,
+                Wait(20_000),
+                Wait(20_000),
+            ],
+        ),
+        // The round trip is known from the echo alone.
+        (
+            "sent again",
+            plain(),
+            vec![
+                HostsSend(100),
+                Wait(60_000),
+                none(),
+                Wait(1_000_000),
+                Wait(1_000_000),
+                none(),
+                sends(),
+                one(),
+                Wait(50_000),
+            ],
+        ),
+        // These are no duplicate acknowledgements.
+        (
+            "bytes are in flight",
+            Setting { sack: false, ..plain() },
+            [vec![sends(), sends(), sends(), sends(), HostsSend(6000)], vec![one(); 4]].concat(),
+        ),
+    ];
+    for (name, setting, steps) in cases {
+        println!("{name}");
+        let mut twins = Twins::new(&setting);
+        steps.iter().for_each(|step| twins.run(step));
+        twins.run(&TakeEvents);
+    }
+}
+
+/// An old acknowledgement says nothing new of the window, though its segment is next in order.
+#[test]
+fn old_acknowledgements_take_the_general_way() {
+    let mut twins = Twins::new(&Setting::default());
+    twins.run(&Step::HostsSend(100));
+    twins.run(&Step::Wait(60_000));
+    twins.run(&Step::Arrive(vec![Fate::Arrives]));
+    for by in [-50, -1_000_000] {
+        twins.run(&Step::PeerSends(100));
+        twins.run(&Step::Arrive(vec![Fate::Moved(Field::Ack, by)]));
+        twins.run(&Step::TakeEvents);
+    }
+}
+
+/// The peer's window is full at one moment and time passes until the host is polled.
+#[test]
+fn a_timer_runs_from_the_call_that_needs_it() {
+    let mut twins = Twins::new(&Setting::default());
+    let window = {
+        twins.run(&Step::PeerSends(100));
+        twins.wire[0][TCP + 14..TCP + 16].fill(0);
+        fill_in_checksums(&mut twins.wire[0]);
+        twins.run(&Step::Arrive(vec![Fate::Arrives]));
+        twins.run(&Step::TakeEvents);
+        twins.now()
+    };
+    // One host is asked for its next timer at once, the other is not.
+    let [asked, other] = &mut twins.hosts;
+    for host in [&mut *asked, &mut *other] {
+        host.stack.poll(window);
+        assert!(matches!(host.send(window, 100), Some(Ok(100))));
+    }
+    asked.stack.next_timer(window);
+    // Deadlines may be announced early, so the times of the delayed acknowledgement and of the first probe are
+    // compared.
+    let sent_at = twins.hosts.each_mut().map(|host| {
+        let (mut now, mut times) = (window + Duration::from_millis(30), Vec::new());
+        while times.len() < 2 {
+            for frame in host.poll(now) {
+                assert_eq!(frame.len(), TCP + 32, "the window is full");
+                times.push(now);
+            }
+            now = host.stack.next_deadline(now).expect("a timer");
+        }
+        times
+    });
+    assert_eq!(sent_at[0], sent_at[1]);
+}
