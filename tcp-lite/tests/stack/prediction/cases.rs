@@ -1,7 +1,7 @@
 //! Frames and conditions that take the general way, one by one.
 
 use dp::Checksum;
-use tcp_lite::Duration;
+use tcp_lite::{Duration, Instant};
 
 use super::{BURST, Fate, Field, IP, Setting, Step, TCP, Twins, move_field};
 
@@ -246,4 +246,19 @@ fn a_timer_runs_from_the_call_that_needs_it() {
         times
     });
     assert_eq!(sent_at[0], sent_at[1]);
+}
+
+/// While the port takes nothing, nothing is transmitted.
+#[test]
+fn timers_that_ran_are_set_again_though_nothing_is_transmitted() {
+    let mut twins = Twins::new(&Setting::default());
+    twins.run(&Step::HostsSend(100));
+    for host in &mut twins.hosts {
+        let mut now = Instant::from_micros(twins.now_us);
+        for _ in 0..20 {
+            host.stack.poll(now);
+            host.stack.check_invariants().expect("bytes in flight have a timer");
+            now = host.stack.next_timer(now).expect("bytes in flight have a timer");
+        }
+    }
 }
