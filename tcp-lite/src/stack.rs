@@ -194,6 +194,8 @@ impl Stack {
             {
                 self.neighbors.doubt(now, &conn.next_hop);
             }
+            // Transmission, which also sets them, may not follow: the port may take nothing.
+            self.arm_timers();
         }
         let (moved, became_usable) = (self.neighbors.poll(now), self.conflicts.poll(now));
         if moved || became_usable {
