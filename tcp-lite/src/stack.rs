@@ -529,8 +529,9 @@ impl Stack {
         }
     }
 
-    /// As [`settle`](Self::settle), without the ready queue. Most calls leave a connection in ESTABLISHED, where
-    /// nothing follows but its timer. That is set once after all calls of a turn, by [`arm_timers`](Self::arm_timers).
+    /// As [`settle`](Self::settle), without the ready queue. Most calls leave a connection in ESTABLISHED,
+    /// where nothing follows but its timer. That is set once after all calls of a turn, by
+    /// [`arm_timers`](Self::arm_timers).
     fn settle_timer(&mut self, slot: u32) {
         let Some(conn) = self.connections.get(slot) else { return };
         if conn.tcb.state() == State::Established && !conn.half_open {

@@ -1,11 +1,11 @@
 //! One timer for each connection slot, in a hierarchical wheel with a tick of one microsecond.
 //!
 //! Slots are linked by index inside arrays that grow with the number of connections: setting, moving and
-//! cancelling a timer are O(1) and never allocate. Most deadlines move back before they are reached, since the
-//! peer acknowledges in time. So a timer that is moved back or cancelled stays linked where it is; when its list
-//! is reached, it is linked again by its deadline, or not at all. Level `l` has 64 lists of `64^l` microseconds each. A
-//! timer is at the level of the highest digit (base 64) in which its deadline differs from the current
-//! time, and moves down when that digit is reached.
+//! cancelling a timer are O(1) and never allocate. Most deadlines move back before they are reached, since
+//! the peer acknowledges in time. So a timer that is moved back or cancelled stays linked where it is; when
+//! its list is reached, it is linked again by its deadline, or not at all. Level `l` has 64 lists of `64^l`
+//! microseconds each. A timer is at the level of the highest digit (base 64) in which its deadline differs
+//! from the current time, and moves down when that digit is reached.
 
 use crate::facade::Instant;
 use crate::invariant::{Check, ensure};
@@ -344,7 +344,8 @@ mod tests {
                 prop_assert!(model.values().all(|d| *d > now));
                 wheel.check().map_err(TestCaseError::fail)?;
             }
-            // At each announced time something is done: a timer fires, or is linked further down or not at all.
+            // At each announced time something is done: a timer fires, or is linked further down or not at
+            // all.
             let mut idle = 0;
             while let Some(deadline) = wheel.next_deadline() {
                 match wheel.expired(deadline) {

@@ -45,8 +45,8 @@ struct PredictedHeaders {
 }
 
 impl PredictedHeaders {
-    /// Reads the headers; `None` if anything in them is unusual or wrong. Frames that `next` continues are not
-    /// for here: they are taken in together (`gro.rs`).
+    /// Reads the headers; `None` if anything in them is unusual or wrong. Frames that `next` continues are
+    /// not for here: they are taken in together (`gro.rs`).
     #[inline]
     fn read(frame: &Mbuf, next: Option<&Mbuf>, mac: EthernetAddress) -> Option<Self> {
         let head: &[u8; PAYLOAD_AT] = frame.head().first_chunk()?;
@@ -104,8 +104,8 @@ impl Stack {
         if segment.bytes > 0 && self.events.len() >= self.config.limits.events {
             return None;
         }
-        // Its addresses were looked at when the connection began: an address that was usable stays so, and routes
-        // are fixed.
+        // Its addresses were looked at when the connection began: an address that was usable stays so, and
+        // routes are fixed.
         let slot = self.connections.find_next(&tuple)?;
         let conn = self.connections.get(slot)?;
         conn.tcb.predicts(&segment).then_some((slot, segment))

@@ -1,5 +1,5 @@
-//! Header prediction changes nothing: two hosts that differ in it alone get the same frames and calls, and send
-//! the same frames, raise the same events and count the same.
+//! Header prediction changes nothing: two hosts that differ in it alone get the same frames and calls, and
+//! send the same frames, raise the same events and count the same.
 
 mod cases;
 

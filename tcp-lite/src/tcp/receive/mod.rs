@@ -224,8 +224,8 @@ impl ReceiveHalf {
         }
     }
 
-    /// Whether a segment with this sequence number, payload and timestamp is next in order, new, and within the
-    /// window, and has nothing to do with marks or a FIN.
+    /// Whether a segment with this sequence number, payload and timestamp is next in order, new, and within
+    /// the window, and has nothing to do with marks or a FIN.
     #[inline]
     pub(super) fn predicts(&self, seq: TcpSeqNumber, bytes: usize, timestamp: u32) -> bool {
         self.is_next(seq)
@@ -243,8 +243,8 @@ impl ReceiveHalf {
         }
     }
 
-    /// Hands up the payload of a segment that it [`predicts`](Self::predicts), and decides when to acknowledge.
-    /// The event queue has room.
+    /// Hands up the payload of a segment that it [`predicts`](Self::predicts), and decides when to
+    /// acknowledge. The event queue has room.
     #[inline]
     pub(super) fn on_next_payload(&mut self, ctx: &mut Ctx<'_>, payload: Mbuf) {
         let (start, bytes) = (self.nxt, payload.len());

@@ -232,8 +232,8 @@ fn a_timer_runs_from_the_call_that_needs_it() {
         assert!(matches!(host.send(window, 100), Some(Ok(100))));
     }
     asked.stack.next_timer(window);
-    // Deadlines may be announced early, so the times of the delayed acknowledgement and of the first probe are
-    // compared.
+    // Deadlines may be announced early, so the times of the delayed acknowledgement and of the first probe
+    // are compared.
     let sent_at = twins.hosts.each_mut().map(|host| {
         let (mut now, mut times) = (window + Duration::from_millis(30), Vec::new());
         while times.len() < 2 {
