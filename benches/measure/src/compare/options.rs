@@ -50,6 +50,8 @@ impl CompareOptions {
 pub(crate) struct Pace {
     /// Pairs of each row. Odd, so that one of them is the median.
     pub(crate) pairs: usize,
+    /// Runs of each of the baseline's settings, by whose medians one is chosen. Odd as well.
+    pub(crate) trials: usize,
     /// Seconds of one bandwidth run.
     pub(crate) seconds: u32,
     /// Round trips of one latency run.
@@ -59,10 +61,10 @@ pub(crate) struct Pace {
 }
 
 /// For figures that may be quoted.
-const WHOLE: Pace = Pace { pairs: 5, seconds: 1, round_trips: 100_000, lossy_seconds: 6 };
+const WHOLE: Pace = Pace { pairs: 5, trials: 5, seconds: 1, round_trips: 100_000, lossy_seconds: 6 };
 
 /// For `--quick`.
-const QUICK: Pace = Pace { pairs: 1, seconds: 1, round_trips: 20_000, lossy_seconds: 4 };
+const QUICK: Pace = Pace { pairs: 1, trials: 3, seconds: 1, round_trips: 20_000, lossy_seconds: 4 };
 
 fn parse_id(text: &str) -> Result<&'static str, String> {
     let ids: Vec<&str> = MEASURES.iter().map(|measure| measure.id).collect();
@@ -103,7 +105,9 @@ mod tests {
 
     #[test]
     fn quick_is_quicker_and_both_have_a_median() {
-        let pairs = ["compare", "compare --quick"].map(|line| parse(line).unwrap().pace().pairs);
-        assert!(pairs[0] > pairs[1] && pairs.iter().all(|pairs| pairs % 2 == 1), "{pairs:?}");
+        let [whole, quick] = ["compare", "compare --quick"].map(|line| parse(line).unwrap().pace());
+        assert!(whole.pairs > quick.pairs && whole.trials > quick.trials, "{quick:?}");
+        assert!([whole.pairs, whole.trials, quick.pairs, quick.trials].iter().all(|runs| runs % 2 == 1));
+        assert!(quick.trials > 1, "one run decides nothing");
     }
 }

@@ -81,6 +81,7 @@ fn bulk(
         Ok(stream) => {
             tally.note(write, "kernel", stream.name());
             tally.note(write, "kernel_tried", stream.tried.clone());
+            tally.note(write, "kernel_runs", stream.runs.clone());
             tally.note(write, "kernel_sendfile", stream.sendfile.clone());
             Some(stream)
         }

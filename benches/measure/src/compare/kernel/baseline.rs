@@ -1,11 +1,11 @@
-//! Baselines on a pair of hosts. Each tries several settings once and then measures with the best one.
+//! Baselines on a pair of hosts. Each tries several settings and then measures with the best one.
 
 use serde_json::{Map, Value};
 use testing::lab::Result;
 
 use super::program::RoundTrips;
 use super::small::{self, RATE, ROUND_TRIP};
-use super::{KernelHosts, best, iperf3};
+use super::{KernelHosts, Tried, best, iperf3};
 use crate::compare::session::Session;
 
 /// One stream of the kernel's TCP with the settings that are fastest here.
@@ -13,9 +13,11 @@ use crate::compare::session::Session;
 pub(crate) struct Stream {
     hosts: KernelHosts,
     settings: iperf3::StreamSettings,
-    /// The settings tried, with their goodput, Gb/s.
+    /// The settings tried, with the median of their goodput, Gb/s.
     pub(crate) tried: Map<String, Value>,
-    /// The same with `sendfile`, without a copy at the sender. It is not the baseline.
+    /// The same with the goodput of each run.
+    pub(crate) runs: Map<String, Value>,
+    /// Medians with `sendfile`, without a copy at the sender. It is not the baseline.
     pub(crate) sendfile: Map<String, Value>,
 }
 
@@ -28,7 +30,7 @@ impl Stream {
         let hosts = KernelHosts::new(session, mtu)?;
         let quick = session.options.quick;
         let try_all = |manners: &[iperf3::StreamSettings]| {
-            best(if quick { &manners[..iperf3::QUICK] } else { manners }, |settings| {
+            best(if quick { &manners[..iperf3::QUICK] } else { manners }, session.pace.trials, |settings| {
                 hosts.reshape(settings.shape)?;
                 iperf3::streams(&hosts, settings, 1, 1)
             })
@@ -36,7 +38,9 @@ impl Stream {
         let (_, sendfile) = try_all(&iperf3::SENDFILE)?;
         let (settings, tried) = try_all(&iperf3::COPYING)?;
         hosts.reshape(settings.shape)?;
-        Ok(Self { hosts, settings, tried: by_name(tried), sendfile: by_name(sendfile) })
+        let runs = by_name(&tried, |tried| tried.figures.clone().into());
+        let [tried, sendfile] = [tried, sendfile].map(|all| by_name(&all, |tried| tried.median().into()));
+        Ok(Self { hosts, settings, tried, runs, sendfile })
     }
 
     /// A description of the settings.
@@ -53,8 +57,11 @@ impl Stream {
     }
 }
 
-fn by_name(tried: Vec<(iperf3::StreamSettings, f64)>) -> Map<String, Value> {
-    tried.into_iter().map(|(settings, rate)| (settings.name(), rate.into())).collect()
+fn by_name(
+    all: &[Tried<iperf3::StreamSettings>],
+    value: impl Fn(&Tried<iperf3::StreamSettings>) -> Value,
+) -> Map<String, Value> {
+    all.iter().map(|tried| (tried.settings.name(), value(tried))).collect()
 }
 
 /// Small messages over the kernel's TCP with the best settings for the measurement.
@@ -96,7 +103,7 @@ impl Small {
         measure: impl Fn(&KernelHosts, small::MessageSettings) -> Result<f64>,
     ) -> Result<Self> {
         let hosts = KernelHosts::new(session, mtu)?;
-        let (settings, _tried) = best(manners, |settings| {
+        let (settings, _tried) = best(manners, session.pace.trials, |settings| {
             hosts.reshape(settings.shape)?;
             measure(&hosts, settings)
         })?;
