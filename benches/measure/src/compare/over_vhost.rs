@@ -7,6 +7,7 @@ use testing::ensure;
 use testing::lab::{LabError, Result};
 
 use crate::compare::kernel::baseline::{Small, Stream};
+use crate::compare::kernel::iperf3;
 use crate::compare::sample::Pair;
 use crate::compare::session::{Session, Tally};
 use crate::compare::vhost::{self, EndReports, SendingEnd, Test, number};
@@ -17,18 +18,37 @@ pub(crate) const SMALL: u32 = 64;
 /// Measures all wanted rows.
 pub(crate) fn measure(session: &Session, tally: &mut Tally) {
     validate(session, tally);
-    bulk(session, tally, 1500, "write_1500", &[]);
-    bulk(session, tally, 9000, "write_9000", &[("send", "send-bw", ""), ("read", "read-bw", ""), MARKERS]);
+    bulk(session, tally, &AT_1500);
+    bulk(session, tally, &AT_9000);
     round_trip(session, tally);
     rate(session, tally);
 }
 
-const MARKERS: (&str, &str, &str) = ("markers", "write-bw", "--markers");
+/// The rows of large messages at one MTU.
+struct Bulk {
+    mtu: u16,
+    /// Writes against the kernel's TCP at its best.
+    write: &'static str,
+    /// Writes against the kernel's TCP as it is.
+    default: &'static str,
+    /// Rows against those Writes: row, test and options.
+    others: &'static [(&'static str, &'static str, &'static str)],
+}
+
+const AT_1500: Bulk = Bulk { mtu: 1500, write: "write_1500", default: "default_1500", others: &[] };
+const AT_9000: Bulk = Bulk {
+    mtu: 9000,
+    write: "write_9000",
+    default: "default_9000",
+    others: &[("send", "send-bw", ""), ("read", "read-bw", ""), ("markers", "write-bw", "--markers")],
+};
 
 /// Runs in which the target checks every byte: row, test, MTU, options.
-const CHECKED: [(&str, &str, u16, &str); 7] = [
+const CHECKED: [(&str, &str, u16, &str); 9] = [
     ("write_1500", "write-bw", 1500, "-s 1M -n 100"),
     ("write_9000", "write-bw", 9000, "-s 1M -n 100"),
+    ("default_1500", "write-bw", 1500, "-s 1M -n 100"),
+    ("default_9000", "write-bw", 9000, "-s 1M -n 100"),
     ("send", "send-bw", 9000, "-s 1M -n 100"),
     ("read", "read-bw", 9000, "-s 1M -n 100"),
     ("markers", "write-bw", 9000, "-s 1M -n 100 --markers"),
@@ -62,40 +82,23 @@ fn messages_checked(reports: &EndReports) -> Result<u64> {
     Ok(checked)
 }
 
-/// The goodput of large Writes against the kernel's stream, and of other rows against those Writes: row, test
-/// and options.
-fn bulk(
-    session: &Session,
-    tally: &mut Tally,
-    mtu: u16,
-    write: &'static str,
-    others: &[(&'static str, &'static str, &'static str)],
-) {
-    let test = |name, options| Test::new(name, mtu, &format!("-s 1M -D {} {options}", session.pace.seconds));
-    let others: Vec<_> = others.iter().filter(|(id, ..)| session.options.wants(id)).collect();
-    let wants_write = session.options.wants(write);
-    if !wants_write && others.is_empty() {
+/// What large Writes are compared with: a row, and its figure in Gb/s.
+type Baseline<'a> = (&'static str, Box<dyn Fn() -> Result<f64> + 'a>);
+
+/// The goodput of large Writes against the kernel, and of other rows against those Writes.
+fn bulk(session: &Session, tally: &mut Tally, rows: &Bulk) {
+    let seconds = session.pace.seconds;
+    let test = |name, options| Test::new(name, rows.mtu, &format!("-s 1M -D {seconds} {options}"));
+    let others: Vec<_> = rows.others.iter().filter(|(id, ..)| session.options.wants(id)).collect();
+    let baselines = baselines(session, tally, rows);
+    if baselines.is_empty() && others.is_empty() {
         return;
     }
-    let stream = wants_write.then(|| Stream::new(session, mtu)).and_then(|stream| match stream {
-        Ok(stream) => {
-            tally.note(write, "kernel", stream.name());
-            tally.note(write, "kernel_tried", stream.tried.clone());
-            tally.note(write, "kernel_runs", stream.runs.clone());
-            tally.note(write, "kernel_sendfile", stream.sendfile.clone());
-            Some(stream)
-        }
-        Err(error) => {
-            tally.fail(write, &error);
-            None
-        }
-    });
     for _ in 0..session.pace.pairs {
         for sender in SendingEnd::BOTH {
             let writes = goodput(session, &test("write-bw", ""), sender);
-            if let Some(stream) = &stream {
-                let theirs = stream.goodput(1, session.pace.seconds);
-                tally.add(write, sender.name(), pair(&writes, &theirs));
+            for (id, theirs) in &baselines {
+                tally.add(id, sender.name(), pair(&writes, &theirs()));
             }
             for (id, name, options) in &others {
                 let ours = goodput(session, &test(name, options), sender);
@@ -103,6 +106,33 @@ fn bulk(
             }
         }
     }
+}
+
+/// The baselines of the wanted rows. A row whose baseline cannot be set up has failed.
+fn baselines<'a>(session: &'a Session, tally: &mut Tally, rows: &Bulk) -> Vec<Baseline<'a>> {
+    let (mut all, seconds): (Vec<Baseline<'a>>, _) = (Vec::new(), session.pace.seconds);
+    if session.options.wants(rows.write) {
+        match Stream::new(session, rows.mtu) {
+            Ok(stream) => {
+                tally.note(rows.write, "kernel", stream.name());
+                tally.note(rows.write, "kernel_tried", stream.tried.clone());
+                tally.note(rows.write, "kernel_runs", stream.runs.clone());
+                tally.note(rows.write, "kernel_sendfile", stream.sendfile.clone());
+                all.push((rows.write, Box::new(move || stream.goodput(1, seconds))));
+            }
+            Err(error) => tally.fail(rows.write, &error),
+        }
+    }
+    if session.options.wants(rows.default) {
+        match Stream::with(session, rows.mtu, iperf3::DEFAULT) {
+            Ok(stream) => {
+                tally.note(rows.default, "kernel", stream.name());
+                all.push((rows.default, Box::new(move || stream.goodput(1, seconds))));
+            }
+            Err(error) => tally.fail(rows.default, &error),
+        }
+    }
+    all
 }
 
 /// A pair of two figures, or the error of one of them.

@@ -137,10 +137,10 @@ mod tests {
     #[test]
     fn a_verdict_looks_the_right_way() {
         let more = find("write_9000").unwrap();
-        let verdicts = [4.9, 5.0, 6.9, 7.0].map(|ratio| Verdict::of(more, ratio));
+        let verdicts = [1.3, 1.4, 1.9, 2.0].map(|ratio| Verdict::of(more, ratio));
         assert_eq!(verdicts, [Verdict::Missed, Verdict::Goal, Verdict::Goal, Verdict::Aim]);
         let less = find("pingpong_64").unwrap();
-        let verdicts = [0.3, 0.25, 0.2, 0.125].map(|ratio| Verdict::of(less, ratio));
+        let verdicts = [0.4, 0.35, 0.3, 0.25].map(|ratio| Verdict::of(less, ratio));
         assert_eq!(verdicts, [Verdict::Missed, Verdict::Goal, Verdict::Goal, Verdict::Aim]);
     }
 }

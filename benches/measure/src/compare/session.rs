@@ -150,12 +150,12 @@ mod tests {
     fn the_worse_direction_makes_the_row() {
         let mut tally = Tally::default();
         for ours in [50.0, 70.0, 60.0] {
-            tally.add("write_1500", "there", pair(ours));
-            tally.add("write_1500", "back", pair(ours / 2.0));
+            tally.add("default_9000", "there", pair(ours));
+            tally.add("default_9000", "back", pair(ours / 1.2));
         }
-        let row = tally.row(find("write_1500").unwrap()).unwrap();
+        let row = tally.row(find("default_9000").unwrap()).unwrap();
         assert_eq!(row.directions[row.counts].0, "back");
-        assert_eq!((row.sample().ratio(), row.verdict()), (3.0, Verdict::Goal));
+        assert_eq!((row.sample().ratio(), row.verdict()), (5.0, Verdict::Goal));
     }
 
     #[test]

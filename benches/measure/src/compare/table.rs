@@ -89,9 +89,9 @@ mod tests {
         }
         let text = row(&tally.row(find("pingpong_64").unwrap()).unwrap());
         let words: Vec<&str> = text.split_whitespace().collect();
-        let spread = ["0.125", "to", "0.500", "<=", "0.250", "<=", "0.125", "goal"];
+        let spread = ["0.125", "to", "0.500", "<=", "0.350", "<=", "0.250", "aim"];
         assert_eq!(words, [&["pingpong_64", "2.00", "8.00", "us", "0.250"], &spread[..]].concat());
         let column = heading().find("reached").unwrap();
-        assert_eq!(text.find("goal"), Some(column));
+        assert_eq!(text.find("aim"), Some(column));
     }
 }

@@ -8,7 +8,7 @@ use super::small::{self, RATE, ROUND_TRIP};
 use super::{KernelHosts, Tried, best, iperf3};
 use crate::compare::session::Session;
 
-/// One stream of the kernel's TCP with the settings that are fastest here.
+/// One stream of the kernel's TCP.
 #[derive(Debug)]
 pub(crate) struct Stream {
     hosts: KernelHosts,
@@ -40,6 +40,17 @@ impl Stream {
         hosts.reshape(settings.shape)?;
         let runs = by_name(&tried, |tried| tried.figures.clone().into());
         let [tried, sendfile] = [tried, sendfile].map(|all| by_name(&all, |tried| tried.median().into()));
+        Ok(Self { hosts, settings, tried, runs, sendfile })
+    }
+
+    /// A stream with these settings over interfaces of `mtu`; tries no others.
+    ///
+    /// # Errors
+    /// Without the privilege to create namespaces.
+    pub(crate) fn with(session: &Session, mtu: u16, settings: iperf3::StreamSettings) -> Result<Self> {
+        let hosts = KernelHosts::new(session, mtu)?;
+        hosts.reshape(settings.shape)?;
+        let [tried, runs, sendfile] = Default::default();
         Ok(Self { hosts, settings, tried, runs, sendfile })
     }
 

@@ -23,11 +23,14 @@ impl StreamSettings {
     }
 }
 
-/// The settings of the baseline: the sender's bytes are copied into the kernel, as ours are into packets. The
+/// What a user gets who changes nothing: the defaults of `iperf3`, of the system and of the interfaces.
+pub(crate) const DEFAULT: StreamSettings = StreamSettings { options: "", shape: Shape::Plain };
+
+/// The settings to try for the best: the sender's bytes are copied into the kernel, as ours are into packets. The
 /// system's default congestion control may be one that paces.
 pub(crate) const COPYING: [StreamSettings; 7] = [
     StreamSettings { options: "-C cubic -l 1M", shape: Shape::Plain },
-    StreamSettings { options: "", shape: Shape::Plain },
+    DEFAULT,
     StreamSettings { options: "-C cubic", shape: Shape::Plain },
     StreamSettings { options: "-C cubic -l 1M -w 4M", shape: Shape::Plain },
     StreamSettings { options: "-C cubic -l 1M", shape: Shape::Steered },
