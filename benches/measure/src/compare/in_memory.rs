@@ -37,7 +37,7 @@ pub(crate) fn measure(session: &Session, tally: &mut Tally) {
         // The number of bytes is the same each time.
         let pairs = if id == "idle_qp_bytes" { 1 } else { session.pace.pairs };
         for _ in 0..pairs {
-            let pair = take(session, id);
+            let pair = session.undisturbed(|| take(session, id));
             let failed = pair.is_err();
             tally.add(id, "memory", pair);
             if failed {

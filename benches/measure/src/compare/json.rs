@@ -5,12 +5,12 @@ use serde_json::{Map, Value, json};
 use crate::compare::machine::Machine;
 use crate::compare::measures::Better;
 use crate::compare::sample::Sample;
-use crate::compare::session::Row;
+use crate::compare::session::{Row, Session};
 
 /// The whole document: measured rows, by name; rows that were not measured, with the reason; further results.
 pub(crate) fn document(
     machine: &Machine,
-    quick: bool,
+    session: &Session,
     rows: &[Row],
     missing: &[(&str, String)],
     limits: Value,
@@ -18,7 +18,8 @@ pub(crate) fn document(
     let mut all: Map<String, Value> =
         rows.iter().map(|row| (row.measure.id.to_owned(), object(row))).collect();
     all.insert("machine".to_owned(), json!(machine));
-    all.insert("quick".to_owned(), quick.into());
+    all.insert("quick".to_owned(), session.options.quick.into());
+    all.insert("runs".to_owned(), json!(session.runs.get()));
     all.insert("wire".to_owned(), limits);
     let missing = missing.iter().map(|(id, reason)| ((*id).to_owned(), Value::from(reason.as_str())));
     all.insert("not_measured".to_owned(), missing.collect::<Map<_, _>>().into());
@@ -60,8 +61,11 @@ fn figures(sample: &Sample) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
     use crate::compare::measures::find;
+    use crate::compare::options::CompareOptions;
     use crate::compare::sample::Pair;
     use crate::compare::session::Tally;
 
@@ -75,7 +79,9 @@ mod tests {
         tally.note("write_1500", "kernel", "plain");
         let rows = [tally.row(find("write_1500").unwrap()).unwrap()];
         let missing = [("send", "no peer".to_owned())];
-        let document = document(&Machine::here(), true, &rows, &missing, json!({ "memcpy": 1 }));
+        let options = CompareOptions::parse_from(["compare", "--quick"]);
+        let session = Session::new(options).unwrap();
+        let document = document(&Machine::here(), &session, &rows, &missing, json!({ "memcpy": 1 }));
         let row = &document["write_1500"];
         assert_eq!((&row["ours"], &row["theirs"]), (&json!(20.0), &json!(5.0)));
         assert_eq!((&row["ratio"], &row["unit"]), (&json!(4.0), &json!("Gb/s")));
@@ -85,5 +91,6 @@ mod tests {
         assert_eq!(row["samples"].as_array().map(Vec::len), Some(3));
         assert_eq!(document["not_measured"]["send"], "no peer");
         assert_eq!((&document["wire"]["memcpy"], &document["quick"]), (&json!(1), &json!(true)));
+        assert_eq!(document["runs"], json!({ "runs": 0, "disturbed": 0, "counted": 0 }));
     }
 }

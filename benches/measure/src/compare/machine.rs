@@ -8,10 +8,14 @@ use testing::lab_error;
 /// The properties that figures depend on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Machine {
-    /// The processor's model name.
+    /// The processor's model name, with its family and model.
     pub(crate) cpu: String,
     /// Cores that this process may use.
     pub(crate) cores: usize,
+    /// Memory, MiB.
+    pub(crate) memory_mib: u64,
+    /// Whether a hypervisor runs it.
+    pub(crate) is_virtual: bool,
     /// Kernel and its release.
     pub(crate) kernel: String,
 }
@@ -19,11 +23,26 @@ pub(crate) struct Machine {
 impl Machine {
     /// This one.
     pub(crate) fn here() -> Self {
-        let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let [cpuinfo, meminfo, release] = ["cpuinfo", "meminfo", "sys/kernel/osrelease"]
+            .map(|file| std::fs::read_to_string(format!("/proc/{file}")).unwrap_or_default());
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Self::described(&cpuinfo, &meminfo, &release, cores)
+    }
+
+    /// The machine that these files in `/proc` describe. What they do not say is unknown.
+    fn described(cpuinfo: &str, meminfo: &str, release: &str, cores: usize) -> Self {
+        let mut cpu = field(cpuinfo, "model name").unwrap_or("unknown processor").to_owned();
+        if let (Some(family), Some(model)) = (field(cpuinfo, "cpu family"), field(cpuinfo, "model")) {
+            cpu += &format!(" (family {family}, model {model})");
+        }
+        let memory = field(meminfo, "MemTotal").and_then(|text| text.strip_suffix("kB"));
+        let memory_kib: Option<u64> = memory.and_then(|text| text.trim().parse().ok());
         Self {
-            cpu: cpu_name(&cpuinfo).unwrap_or("unknown processor").to_owned(),
-            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            cpu,
+            cores,
+            memory_mib: memory_kib.unwrap_or(0) / 1024,
+            is_virtual: field(cpuinfo, "flags")
+                .is_some_and(|flags| flags.split_whitespace().any(|flag| flag == "hypervisor")),
             kernel: format!("Linux {}", release.trim()),
         }
     }
@@ -31,13 +50,19 @@ impl Machine {
 
 impl std::fmt::Display for Machine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}, {} cores, {}", self.cpu, self.cores, self.kernel)
+        let Self { cpu, cores, memory_mib, is_virtual, kernel } = self;
+        write!(f, "{cpu}, {cores} cores, {:.1} GiB of memory, ", *memory_mib as f64 / 1024.0)?;
+        if *is_virtual {
+            write!(f, "a virtual machine, ")?;
+        }
+        write!(f, "{kernel}")
     }
 }
 
-fn cpu_name(cpuinfo: &str) -> Option<&str> {
-    let line = cpuinfo.lines().find(|line| line.starts_with("model name"))?;
-    Some(line.split_once(':')?.1.trim())
+/// The first value of this name in a file of lines `name: value`.
+fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    let mut fields = text.lines().filter_map(|line| line.split_once(':'));
+    fields.find(|(key, _)| key.trim() == name).map(|(_, value)| value.trim())
 }
 
 /// The first two CPUs that this process may use; the same one twice if there is only one.
@@ -67,11 +92,25 @@ pub(crate) fn pin(cpu: usize) -> Result<()> {
 mod tests {
     use super::*;
 
+    const CPUINFO: &str = "processor\t: 0\ncpu family\t: 6\nmodel\t\t: 207\n\
+        model name\t: Some CPU @ 2.50GHz\nflags\t\t: fpu hypervisor avx2\n\nmodel name\t: Other\n";
+
     #[test]
-    fn a_processor_is_named_as_it_names_itself() {
-        let cpuinfo = "processor\t: 0\nmodel name\t: Some CPU @ 2.50GHz\nmodel name\t: Other\n";
-        assert_eq!(cpu_name(cpuinfo), Some("Some CPU @ 2.50GHz"));
-        assert_eq!(cpu_name("processor: 0\n"), None);
+    fn the_machine_is_described_as_it_describes_itself() {
+        let meminfo = "MemTotal:        8143892 kB\nMemFree:         1 kB\n";
+        let machine = Machine::described(CPUINFO, meminfo, "6.18.44\n", 2);
+        assert_eq!(
+            machine.to_string(),
+            "Some CPU @ 2.50GHz (family 6, model 207), 2 cores, 7.8 GiB of memory, a virtual machine, Linux 6.18.44"
+        );
+        let bare = CPUINFO.replace("hypervisor ", "");
+        assert!(!Machine::described(&bare, meminfo, "6.18.44\n", 2).to_string().contains("virtual"));
+    }
+
+    #[test]
+    fn what_is_not_said_is_unknown() {
+        let machine = Machine::described("processor: 0\n", "", "", 1);
+        assert_eq!((machine.cpu.as_str(), machine.memory_mib), ("unknown processor", 0));
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! | `measures` | the rows: unit, which ratio is better, goal and aim |
 //! | `sample` | pairs, their median and spread, verdicts |
 //! | `session` | one run: its programs and CPUs, and its results |
+//! | `disturbed` | runs whose pollers lost their CPU: counted and repeated |
 //! | `vhost`, `over_vhost` | two `iwperf` processes on a vhost-user wire, and the rows measured on it |
 //! | `kernel` | the kernel's TCP between two namespaces: `iperf3`, and small messages |
 //! | `kernel_tcp` | one end of a connection with small messages: a process of its own |
@@ -23,6 +24,7 @@
 //! Exits with 0 if every row was measured, whatever its ratio.
 
 pub(crate) mod bare_wire;
+mod disturbed;
 mod in_memory;
 mod json;
 mod kernel;
@@ -89,6 +91,10 @@ fn take(options: CompareOptions) -> Result<bool> {
     for row in &rows {
         table::beside(row).into_iter().for_each(|line| println!("{line}"));
     }
+    let runs = session.runs.get();
+    if runs.any() {
+        println!("{runs}");
+    }
     // The limits belong to the whole table, so `--only` leaves them out.
     let limits = match session.options.only.is_empty() {
         true => {
@@ -98,7 +104,7 @@ fn take(options: CompareOptions) -> Result<bool> {
         false => Value::Null,
     };
     if let Some(path) = &session.options.json {
-        let document = json::document(&machine, session.options.quick, &rows, &missing, limits.clone());
+        let document = json::document(&machine, &session, &rows, &missing, limits.clone());
         std::fs::write(path, format!("{document:#}\n"))
             .map_err(|error| testing::lab_error!("{}: {error}", path.display()))?;
     }

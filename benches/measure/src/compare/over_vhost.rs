@@ -148,7 +148,7 @@ fn pair(ours: &Result<f64>, theirs: &Result<f64>) -> Result<Pair> {
 /// # Errors
 /// If a program fails, or the target confirmed nothing.
 pub(crate) fn goodput(session: &Session, test: &Test, sender: SendingEnd) -> Result<f64> {
-    let reports = vhost::run(session, test, sender)?;
+    let reports = session.undisturbed(|| vhost::run(session, test, sender))?;
     ensure!(
         reports.client["results"][0]["confirmed_by_target"] == true,
         "the target did not confirm the result"
@@ -204,7 +204,8 @@ impl SmallRow<'_> {
         tally.note(self.id, "kernel", small.name());
         for _ in 0..session.pace.pairs {
             for sender in SendingEnd::BOTH {
-                let ours = vhost::run(session, &self.test, sender).and_then(|reports| (self.ours)(&reports));
+                let reports = session.undisturbed(|| vhost::run(session, &self.test, sender));
+                let ours = reports.and_then(|reports| (self.ours)(&reports));
                 tally.add(self.id, sender.name(), pair(&ours, &(self.theirs)(&small)));
             }
         }

@@ -93,7 +93,7 @@ fn by_connections(session: &Session) -> Result<Chart> {
 fn by_percentile(session: &Session) -> Result<Chart> {
     let count = session.pace.round_trips;
     let test = Test::new("write-lat", 1500, &format!("-s {SMALL} -n {count}"));
-    let reports = vhost::run(session, &test, SENDER)?;
+    let reports = session.undisturbed(|| vhost::run(session, &test, SENDER))?;
     let kernel = Small::for_round_trips(session, SMALL)?;
     Ok(Chart {
         title: format!("Round trip of {SMALL} bytes"),

@@ -1,5 +1,6 @@
 //! One run: its programs and CPUs, and the results of each row.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -7,6 +8,7 @@ use serde_json::{Map, Value};
 use testing::lab::{LabError, Result, Run};
 use testing::lab_error;
 
+use crate::compare::disturbed::{RunCount, undisturbed};
 use crate::compare::machine;
 use crate::compare::measures::Measure;
 use crate::compare::options::{CompareOptions, Pace};
@@ -22,6 +24,8 @@ pub(crate) struct Session {
     pub(crate) cpus: [usize; 2],
     /// Run without hugepages.
     pub(crate) no_huge: bool,
+    /// The runs of our pollers so far.
+    pub(crate) runs: Cell<RunCount>,
     programs: PathBuf,
 }
 
@@ -34,7 +38,8 @@ impl Session {
         let own = std::env::current_exe()?;
         let programs = own.parent().ok_or_else(|| lab_error!("{} has no folder", own.display()))?.to_owned();
         let no_huge = options.no_huge;
-        Ok(Self { pace: options.pace(), cpus: machine::two_cpus()?, no_huge, programs, options })
+        let (pace, cpus, runs) = (options.pace(), machine::two_cpus()?, Cell::default());
+        Ok(Self { pace, cpus, no_huge, runs, programs, options })
     }
 
     /// The path of a program that was built with this one.
@@ -47,6 +52,14 @@ impl Session {
             return Ok(path);
         }
         Err(lab_error!("{name} is not built (scripts/compare builds it)"))
+    }
+
+    /// Runs our pollers, and again if they were disturbed.
+    ///
+    /// # Errors
+    /// The first error of `run`.
+    pub(crate) fn undisturbed<T>(&self, run: impl FnMut() -> Result<T>) -> Result<T> {
+        undisturbed(&self.runs, self.pace.repeats, run)
     }
 
     /// Another subcommand of this program, to be run as a process.
