@@ -7,7 +7,7 @@ use testing::ensure;
 use testing::lab::{LabError, Result};
 
 use crate::compare::kernel::baseline::{Small, Stream};
-use crate::compare::kernel::iperf3;
+use crate::compare::kernel::iperf3::{self, StreamLoad};
 use crate::compare::sample::Pair;
 use crate::compare::session::{Session, Tally};
 use crate::compare::vhost::{self, EndReports, SendingEnd, Test, number};
@@ -110,7 +110,8 @@ fn bulk(session: &Session, tally: &mut Tally, rows: &Bulk) {
 
 /// The baselines of the wanted rows. A row whose baseline cannot be set up has failed.
 fn baselines<'a>(session: &'a Session, tally: &mut Tally, rows: &Bulk) -> Vec<Baseline<'a>> {
-    let (mut all, seconds): (Vec<Baseline<'a>>, _) = (Vec::new(), session.pace.seconds);
+    let mut all: Vec<Baseline<'a>> = Vec::new();
+    let load = StreamLoad { connections: 1, bytes: None, seconds: session.pace.seconds };
     if session.options.wants(rows.write) {
         match Stream::new(session, rows.mtu) {
             Ok(stream) => {
@@ -118,7 +119,7 @@ fn baselines<'a>(session: &'a Session, tally: &mut Tally, rows: &Bulk) -> Vec<Ba
                 tally.note(rows.write, "kernel_tried", stream.tried.clone());
                 tally.note(rows.write, "kernel_runs", stream.runs.clone());
                 tally.note(rows.write, "kernel_sendfile", stream.sendfile.clone());
-                all.push((rows.write, Box::new(move || stream.goodput(1, seconds))));
+                all.push((rows.write, Box::new(move || stream.goodput(load))));
             }
             Err(error) => tally.fail(rows.write, &error),
         }
@@ -127,7 +128,7 @@ fn baselines<'a>(session: &'a Session, tally: &mut Tally, rows: &Bulk) -> Vec<Ba
         match Stream::with(session, rows.mtu, iperf3::DEFAULT) {
             Ok(stream) => {
                 tally.note(rows.default, "kernel", stream.name());
-                all.push((rows.default, Box::new(move || stream.goodput(1, seconds))));
+                all.push((rows.default, Box::new(move || stream.goodput(load))));
             }
             Err(error) => tally.fail(rows.default, &error),
         }

@@ -1,5 +1,6 @@
 //! `--plots DIR`: bandwidth over the message size and over connections, the round trip by percentile, and
-//! goodput over cores, each next to the kernel's TCP or a loop that copies and sums.
+//! goodput over cores, each next to the kernel's TCP or a loop that copies and sums. The kernel has the settings
+//! that its rows have in the table.
 
 use std::path::Path;
 
@@ -10,6 +11,8 @@ use testing::lab::Result;
 use testing::lab_error;
 
 use crate::compare::kernel::baseline::{Small, Stream};
+use crate::compare::kernel::iperf3::{self, StreamLoad};
+use crate::compare::kernel::small;
 use crate::compare::over_vhost::{SMALL, goodput};
 use crate::compare::session::{Row, Session};
 use crate::compare::vhost::{self, SendingEnd, Test};
@@ -23,9 +26,6 @@ const CONNECTIONS: [u32; 5] = [1, 4, 16, 64, 128];
 /// MTU of the plots, bytes.
 const MTU: u16 = 9000;
 
-/// Duration of the kernel's sending of messages of one size.
-const KERNEL_SECONDS: f64 = 0.5;
-
 /// The end that sends: plots show one direction.
 const SENDER: SendingEnd = SendingEnd::VirtioUser;
 
@@ -37,10 +37,11 @@ const SENDER: SendingEnd = SendingEnd::VirtioUser;
 pub(crate) fn draw(session: &Session, rows: &[Row], directory: &Path) -> Result<()> {
     let failed = |error: std::io::Error| lab_error!("{}: {error}", directory.display());
     std::fs::create_dir_all(directory).map_err(failed)?;
+    let streams = streams(session, rows)?;
     let charts = [
-        ("size", by_size(session)?),
-        ("latency", by_percentile(session)?),
-        ("connections", by_connections(session)?),
+        ("size", by_size(session, &streams)?),
+        ("latency", by_percentile(session, rows)?),
+        ("connections", by_connections(session, &streams)?),
     ];
     for (name, chart) in charts.into_iter().chain(by_cores(rows).map(|chart| ("cores", chart))) {
         let svg = chart.svg().map_err(|error| lab_error!("{error}"))?;
@@ -49,16 +50,31 @@ pub(crate) fn draw(session: &Session, rows: &[Row], directory: &Path) -> Result<
     Ok(())
 }
 
-fn by_size(session: &Session) -> Result<Chart> {
-    let kernel = Small::for_rate(session, MTU, SIZES[0])?;
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+/// The settings of the kernel that a row has in the table.
+fn chosen<'a>(rows: &'a [Row], id: &str) -> Option<&'a str> {
+    rows.iter().find(|row| row.measure.id == id)?.also.get("kernel")?.as_str()
+}
+
+/// The kernel's streams of the plots: at its best, with the settings that the table has, and as it is.
+fn streams(session: &Session, rows: &[Row]) -> Result<[Stream; 2]> {
+    let best = match chosen(rows, "write_9000").and_then(iperf3::named) {
+        Some(settings) => Stream::with(session, MTU, settings)?,
+        None => Stream::new(session, MTU)?,
+    };
+    Ok([best, Stream::with(session, MTU, iperf3::DEFAULT)?])
+}
+
+fn by_size(session: &Session, [best, default]: &[Stream; 2]) -> Result<Chart> {
+    let seconds = session.pace.seconds;
+    let [mut ours, mut at_best, mut by_default] = [const { Vec::new() }; 3];
     for size in SIZES {
         // Depth by bytes: a run by time ends by waiting for the messages in flight.
         let depth = ((64 << 20) / size).clamp(16, 1024);
-        let test = Test::new("write-bw", MTU, &format!("-s {size} -t {depth} -D {}", session.pace.seconds));
+        let test = Test::new("write-bw", MTU, &format!("-s {size} -t {depth} -D {seconds}"));
         ours.push((f64::from(size), goodput(session, &test, SENDER)?));
-        let messages = kernel.messages_per_s(size, KERNEL_SECONDS)?;
-        theirs.push((f64::from(size), messages * f64::from(size) * 8.0 / 1e9));
+        let load = StreamLoad { connections: 1, bytes: Some(size), seconds };
+        at_best.push((f64::from(size), best.goodput(load)?));
+        by_default.push((f64::from(size), default.goodput(load)?));
     }
     Ok(Chart {
         title: format!("Bandwidth over message size, MTU {MTU}"),
@@ -66,18 +82,21 @@ fn by_size(session: &Session) -> Result<Chart> {
         y: Axis::linear("Gb/s"),
         series: vec![
             Series::new("uwarp, RDMA Writes", ours),
-            Series::new("kernel TCP, one send each", theirs),
+            Series::new(format!("kernel TCP at its best: {}", best.name_for_any_length()), at_best),
+            Series::new("kernel TCP, plain iperf3", by_default),
         ],
     })
 }
 
-fn by_connections(session: &Session) -> Result<Chart> {
-    let kernel = Stream::new(session, MTU)?;
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+fn by_connections(session: &Session, [best, default]: &[Stream; 2]) -> Result<Chart> {
+    let seconds = session.pace.seconds;
+    let [mut ours, mut at_best, mut by_default] = [const { Vec::new() }; 3];
     for connections in CONNECTIONS {
-        let options = format!("-s 64K -t 16 -q {connections} -D {}", session.pace.seconds);
+        let options = format!("-s 64K -t 16 -q {connections} -D {seconds}");
         ours.push((connections.into(), goodput(session, &Test::new("write-bw", MTU, &options), SENDER)?));
-        theirs.push((connections.into(), kernel.goodput(connections, session.pace.seconds)?));
+        let load = StreamLoad { connections, bytes: None, seconds };
+        at_best.push((connections.into(), best.goodput(load)?));
+        by_default.push((connections.into(), default.goodput(load)?));
     }
     Ok(Chart {
         title: format!("Bandwidth over connections, MTU {MTU}"),
@@ -85,16 +104,20 @@ fn by_connections(session: &Session) -> Result<Chart> {
         y: Axis::linear("Gb/s, all together"),
         series: vec![
             Series::new("uwarp, RDMA Writes of 64 KiB", ours),
-            Series::new(format!("kernel TCP, {}", kernel.name()), theirs),
+            Series::new(format!("kernel TCP at its best: {}", best.name()), at_best),
+            Series::new("kernel TCP, plain iperf3", by_default),
         ],
     })
 }
 
-fn by_percentile(session: &Session) -> Result<Chart> {
+fn by_percentile(session: &Session, rows: &[Row]) -> Result<Chart> {
     let count = session.pace.round_trips;
     let test = Test::new("write-lat", 1500, &format!("-s {SMALL} -n {count}"));
     let reports = session.undisturbed(|| vhost::run(session, &test, SENDER))?;
-    let kernel = Small::for_round_trips(session, SMALL)?;
+    let kernel = match chosen(rows, "pingpong_64").and_then(small::named) {
+        Some(settings) => Small::with(session, 1500, settings)?,
+        None => Small::for_round_trips(session, SMALL)?,
+    };
     Ok(Chart {
         title: format!("Round trip of {SMALL} bytes"),
         x: Axis::quantiles(),
@@ -145,6 +168,19 @@ mod tests {
         let reports = json!({ "results": [{ "distribution": [[0.0, 1.5], [0.5, 2.0]] }] });
         assert_eq!(whole_round_trips(&reports).unwrap(), [(0.0, 3.0), (0.5, 4.0)]);
         assert!(whole_round_trips(&json!({ "results": [{}] })).is_err());
+    }
+
+    #[test]
+    fn the_kernel_is_drawn_as_it_is_in_the_table() {
+        let mut tally = Tally::default();
+        tally.add("write_9000", "there", Ok(Pair { ours: 2.0, theirs: 1.0 }));
+        tally.note("write_9000", "kernel", iperf3::COPYING[6].name());
+        tally.add("pingpong_64", "there", Ok(Pair { ours: 2.0, theirs: 1.0 }));
+        tally.note("pingpong_64", "kernel", small::ROUND_TRIP[1].name());
+        let rows = ["write_9000", "pingpong_64"].map(|id| tally.row(find(id).unwrap()).unwrap());
+        assert_eq!(chosen(&rows, "write_9000").and_then(iperf3::named), Some(iperf3::COPYING[6]));
+        assert_eq!(chosen(&rows, "pingpong_64").and_then(small::named), Some(small::ROUND_TRIP[1]));
+        assert_eq!(chosen(&rows, "write_1500"), None);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 use testing::lab::Result;
 
+use super::iperf3::StreamLoad;
 use super::program::RoundTrips;
 use super::small::{self, RATE, ROUND_TRIP};
 use super::{KernelHosts, Tried, best, iperf3};
@@ -32,7 +33,7 @@ impl Stream {
         let try_all = |manners: &[iperf3::StreamSettings]| {
             best(if quick { &manners[..iperf3::QUICK] } else { manners }, session.pace.trials, |settings| {
                 hosts.reshape(settings.shape)?;
-                iperf3::streams(&hosts, settings, 1, 1)
+                iperf3::streams(&hosts, settings, TRIAL)
             })
         };
         let (_, sendfile) = try_all(&iperf3::SENDFILE)?;
@@ -59,12 +60,17 @@ impl Stream {
         self.settings.name()
     }
 
-    /// Measures the goodput of this many connections together, Gb/s.
+    /// A description of the settings where messages have other lengths.
+    pub(crate) fn name_for_any_length(&self) -> String {
+        self.settings.name_for_any_length()
+    }
+
+    /// Measures the goodput of all connections together, Gb/s.
     ///
     /// # Errors
     /// When `iperf3` fails.
-    pub(crate) fn goodput(&self, connections: u32, seconds: u32) -> Result<f64> {
-        iperf3::streams(&self.hosts, self.settings, connections, seconds)
+    pub(crate) fn goodput(&self, load: StreamLoad) -> Result<f64> {
+        iperf3::streams(&self.hosts, self.settings, load)
     }
 }
 
@@ -82,9 +88,10 @@ pub(crate) struct Small {
     settings: small::MessageSettings,
 }
 
-/// Duration of one trial.
+/// One trial of each kind.
 const TRIAL_SECONDS: f64 = 0.4;
 const TRIAL_ROUND_TRIPS: u32 = 20_000;
+const TRIAL: StreamLoad = StreamLoad { connections: 1, bytes: None, seconds: 1 };
 
 impl Small {
     /// Finds the settings with the shortest round trip for messages of `size` bytes.
@@ -118,6 +125,16 @@ impl Small {
             hosts.reshape(settings.shape)?;
             measure(&hosts, settings)
         })?;
+        hosts.reshape(settings.shape)?;
+        Ok(Self { hosts, settings })
+    }
+
+    /// Small messages with these settings over interfaces of `mtu`; tries no others.
+    ///
+    /// # Errors
+    /// Without the privilege to create namespaces.
+    pub(crate) fn with(session: &Session, mtu: u16, settings: small::MessageSettings) -> Result<Self> {
+        let hosts = KernelHosts::new(session, mtu)?;
         hosts.reshape(settings.shape)?;
         Ok(Self { hosts, settings })
     }

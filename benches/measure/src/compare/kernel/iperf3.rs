@@ -19,7 +19,40 @@ pub(crate) struct StreamSettings {
 impl StreamSettings {
     /// Its name in results.
     pub(crate) fn name(&self) -> String {
-        format!("iperf3 {}{}", self.options, self.shape.name()).replace(" ,", ",")
+        format!("iperf3 {}{}", self.options, self.shape.name()).trim_end().replace(" ,", ",")
+    }
+
+    /// Its name where messages have other lengths.
+    pub(crate) fn name_for_any_length(&self) -> String {
+        self.name().replace(" -l 1M", "")
+    }
+}
+
+/// The settings of the baseline with this name.
+pub(crate) fn named(name: &str) -> Option<StreamSettings> {
+    COPYING.into_iter().find(|settings| settings.name() == name)
+}
+
+/// What `iperf3` sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StreamLoad {
+    /// Number of connections.
+    pub(crate) connections: u32,
+    /// Bytes handed to the kernel at a time; `None`: those of the settings.
+    pub(crate) bytes: Option<u32>,
+    /// Duration.
+    pub(crate) seconds: u32,
+}
+
+impl StreamLoad {
+    /// The client's options. They are the last, so the length counts and not that of the settings.
+    fn options(self) -> Vec<String> {
+        let Self { connections, bytes, seconds } = self;
+        let mut options = format!("-t {seconds} -P {connections}");
+        if let Some(bytes) = bytes {
+            options += &format!(" -l {bytes}");
+        }
+        options.split(' ').map(str::to_owned).collect()
     }
 }
 
@@ -48,22 +81,16 @@ pub(crate) const SENDFILE: [StreamSettings; 3] = [
 /// Number of settings, from the front, that a quick run tries.
 pub(crate) const QUICK: usize = 2;
 
-/// Goodput of this many streams together at the receiver, Gb/s. The interfaces have to be set up already.
+/// Goodput of all connections together at the receiver, Gb/s. The interfaces have to be set up already.
 ///
 /// # Errors
 /// When `iperf3` fails.
-pub(crate) fn streams(
-    hosts: &KernelHosts,
-    settings: StreamSettings,
-    streams: u32,
-    seconds: u32,
-) -> Result<f64> {
-    let client =
-        Run::new("iperf3").args(["-c", hosts.address(settings.shape), "-J", "-t", &seconds.to_string()]);
+pub(crate) fn streams(hosts: &KernelHosts, settings: StreamSettings, load: StreamLoad) -> Result<f64> {
+    let client = Run::new("iperf3").args(["-c", hosts.address(settings.shape), "-J"]);
     let [_server, report] = hosts.run_both(ServerAndClient {
         server: Run::new("iperf3").args(["-s", "-1", "--forceflush"]),
         ready: "Server listening",
-        client: client.args(settings.options.split_whitespace()).args(["-P", &streams.to_string()]),
+        client: client.args(settings.options.split_whitespace()).args(load.options()),
     })?;
     parse(&report)
 }
@@ -102,6 +129,24 @@ mod tests {
         for bad in ["", "{}", r#"{"end": {"sum_received": {"bits_per_second": 0}}}"#] {
             assert!(parse(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn settings_are_found_by_their_names() {
+        for settings in COPYING {
+            assert_eq!(named(&settings.name()), Some(settings));
+        }
+        assert_eq!(named(&SENDFILE[0].name()), None);
+    }
+
+    #[test]
+    fn a_length_is_that_of_the_load_and_not_of_the_settings() {
+        let load = StreamLoad { connections: 4, bytes: None, seconds: 2 };
+        assert_eq!(load.options(), ["-t", "2", "-P", "4"]);
+        let options = StreamLoad { bytes: Some(64), ..load }.options();
+        assert_eq!(options[4..], ["-l", "64"]);
+        assert_eq!(COPYING[3].name_for_any_length(), "iperf3 -C cubic -w 4M");
+        assert_eq!(DEFAULT.name_for_any_length(), "iperf3");
     }
 
     #[test]

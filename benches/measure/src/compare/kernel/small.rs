@@ -38,6 +38,11 @@ pub(crate) const RATE: [MessageSettings; 4] = [
 /// The settings to try for the round trip.
 pub(crate) const ROUND_TRIP: [MessageSettings; 2] = [RATE[0], RATE[2]];
 
+/// The settings for the round trip with this name.
+pub(crate) fn named(name: &str) -> Option<MessageSettings> {
+    ROUND_TRIP.into_iter().find(|settings| settings.name() == name)
+}
+
 /// Round trips of messages of `size` bytes. The interfaces have to be set up already.
 ///
 /// # Errors
