@@ -4,6 +4,8 @@
 //! |---|---|
 //! | `compare/` | the table: uwarp next to the kernel's TCP and the machine's own limits (`scripts/compare`) |
 //! | `pair/` | one comparison that needs no device, as a line of JSON |
+//! | `fpdus.rs` | Writes as FPDUs in a byte stream, for the baselines that are not uwarp |
+//! | `pattern.rs` | distinguishable bytes, and pseudorandom numbers |
 //! | `pacing.rs`, `reach.rs`, `placement.rs` | tables in virtual time, on the simulator's wire |
 //!
 //! Only `compare`, and the ends of wires that it runs, need DPDK or privileges.
@@ -11,8 +13,10 @@
 #![deny(unsafe_code)]
 
 mod compare;
+mod fpdus;
 mod pacing;
 mod pair;
+mod pattern;
 mod placement;
 mod reach;
 
@@ -32,6 +36,8 @@ enum Command {
     #[command(subcommand, hide = true)]
     KernelTcp(compare::kernel_tcp::KernelTcpEnd),
     #[command(subcommand, hide = true)]
+    KernelIwarp(compare::kernel_iwarp::KernelIwarpEnd),
+    #[command(subcommand, hide = true)]
     BareWire(compare::bare_wire::BareWireEnd),
 }
 
@@ -43,6 +49,7 @@ fn main() -> ExitCode {
         Command::Reach(options) => reach::run(&options),
         Command::Placement(options) => placement::run(&options),
         Command::KernelTcp(end) => compare::kernel_tcp::run(end),
+        Command::KernelIwarp(end) => compare::kernel_iwarp::run(end),
         Command::BareWire(end) => compare::bare_wire::run(end),
     }
 }

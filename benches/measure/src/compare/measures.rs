@@ -48,14 +48,19 @@ pub(crate) struct Measure {
 
 /// All rows, in the order of the table. The marks of `pingpong_64` are those for Xeons; on EPYCs they are 0.25
 /// and 0.2.
-pub(crate) const MEASURES: [Measure; 16] = [
+pub(crate) const MEASURES: [Measure; 21] = [
     row("write_1500", "Writes of 1 MiB, MTU 1500", "kernel TCP at its best", "Gb/s", 1.0, 1.5),
     row("write_9000", "Writes of 1 MiB, MTU 9000", "kernel TCP at its best", "Gb/s", 1.4, 2.0),
     row("default_1500", "Writes of 1 MiB, MTU 1500", "kernel TCP, plain iperf3", "Gb/s", 4.0, 5.0),
     row("default_9000", "Writes of 1 MiB, MTU 9000", "kernel TCP, plain iperf3", "Gb/s", 5.0, 7.0),
+    row("sockets_1500", "Writes of 1 MiB, MTU 1500", "iWARP over kernel sockets", "Gb/s", 1.0, 2.0),
+    row("sockets_9000", "Writes of 1 MiB, MTU 9000", "iWARP over kernel sockets", "Gb/s", 1.0, 2.0),
     row("send", "Sends of 1 MiB, MTU 9000", "our Writes", "Gb/s", 0.9, 1.0),
     row("read", "Reads of 1 MiB, MTU 9000", "our Writes", "Gb/s", 0.9, 1.0),
     less("pingpong_64", "64 B Writes there and back, median", "kernel TCP, busy polling", "us", 0.35, 0.25),
+    less("pingpong_p99", "the same, 99th percentile", "kernel TCP, busy polling", "us", 1.0, 0.5),
+    less("pingpong_p999", "the same, 99.9th percentile", "kernel TCP, busy polling", "us", 1.0, 0.5),
+    less("sockets_64", "64 B Writes there and back, median", "iWARP over kernel sockets", "us", 0.35, 0.25),
     row("rate_64", "64 B Writes counted at the target", "kernel TCP, one send each", "M/s", 25.0, 40.0),
     row("one_core", "both ends in memory on one core", "copy, then CRC, for each end", "GB/s", 0.75, 0.85),
     row("markers", "Writes of 1 MiB with markers, MTU 9000", "without", "Gb/s", 0.9, 0.97),
@@ -117,6 +122,9 @@ mod tests {
     #[test]
     fn less_is_better_of_times_and_sizes_alone() {
         let less: Vec<&str> = MEASURES.iter().filter(|m| m.better == Better::Less).map(|m| m.id).collect();
-        assert_eq!(less, ["pingpong_64", "idle_qp_bytes"]);
+        assert_eq!(
+            less,
+            ["pingpong_64", "pingpong_p99", "pingpong_p999", "sockets_64", "idle_qp_bytes"]
+        );
     }
 }

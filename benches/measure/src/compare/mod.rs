@@ -12,6 +12,7 @@
 //! | `vhost`, `over_vhost` | two `iwperf` processes on a vhost-user wire, and the rows measured on it |
 //! | `kernel` | the kernel's TCP between two namespaces: `iperf3`, and small messages |
 //! | `kernel_tcp` | one end of a connection with small messages: a process of its own |
+//! | `kernel_iwarp` | one end of a connection with RDMA Writes over the kernel's sockets: a process of its own |
 //! | `in_memory` | rows measured by `measure pair` on a wire in memory |
 //! | `loss` | the row over a lossy wire, made by `bad-wire` |
 //! | `limits` | the limits of the wire and the memory: bare frames, copies and CRCs |
@@ -28,6 +29,7 @@ mod disturbed;
 mod in_memory;
 mod json;
 mod kernel;
+pub(crate) mod kernel_iwarp;
 pub(crate) mod kernel_tcp;
 mod last_line;
 mod limits;

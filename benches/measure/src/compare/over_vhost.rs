@@ -8,6 +8,8 @@ use testing::lab::{LabError, Result};
 
 use crate::compare::kernel::baseline::{Small, Stream};
 use crate::compare::kernel::iperf3::{self, StreamLoad};
+use crate::compare::kernel::program::RoundTrips;
+use crate::compare::kernel::sockets::SocketWrites;
 use crate::compare::sample::Pair;
 use crate::compare::session::{Session, Tally};
 use crate::compare::vhost::{self, EndReports, SendingEnd, Test, number};
@@ -31,34 +33,37 @@ struct Bulk {
     write: &'static str,
     /// Writes against the kernel's TCP as it is.
     default: &'static str,
+    /// Writes against Writes over the kernel's sockets.
+    sockets: &'static str,
     /// Rows against those Writes: row, test and options.
     others: &'static [(&'static str, &'static str, &'static str)],
 }
 
-const AT_1500: Bulk = Bulk { mtu: 1500, write: "write_1500", default: "default_1500", others: &[] };
+const AT_1500: Bulk =
+    Bulk { mtu: 1500, write: "write_1500", default: "default_1500", sockets: "sockets_1500", others: &[] };
 const AT_9000: Bulk = Bulk {
     mtu: 9000,
     write: "write_9000",
     default: "default_9000",
+    sockets: "sockets_9000",
     others: &[("send", "send-bw", ""), ("read", "read-bw", ""), ("markers", "write-bw", "--markers")],
 };
 
-/// Runs in which the target checks every byte: row, test, MTU, options.
-const CHECKED: [(&str, &str, u16, &str); 9] = [
-    ("write_1500", "write-bw", 1500, "-s 1M -n 100"),
-    ("write_9000", "write-bw", 9000, "-s 1M -n 100"),
-    ("default_1500", "write-bw", 1500, "-s 1M -n 100"),
-    ("default_9000", "write-bw", 9000, "-s 1M -n 100"),
-    ("send", "send-bw", 9000, "-s 1M -n 100"),
-    ("read", "read-bw", 9000, "-s 1M -n 100"),
-    ("markers", "write-bw", 9000, "-s 1M -n 100 --markers"),
-    ("pingpong_64", "write-lat", 1500, "-s 64 -n 2000"),
-    ("rate_64", "write-bw", 1500, "-s 64 -Q 64 -n 20000"),
+/// Runs in which the target checks every byte: rows, test, MTU, options.
+const CHECKED: [(&[&str], &str, u16, &str); 7] = [
+    (&["write_1500", "default_1500", "sockets_1500"], "write-bw", 1500, "-s 1M -n 100"),
+    (&["write_9000", "default_9000", "sockets_9000"], "write-bw", 9000, "-s 1M -n 100"),
+    (&["send"], "send-bw", 9000, "-s 1M -n 100"),
+    (&["read"], "read-bw", 9000, "-s 1M -n 100"),
+    (&["markers"], "write-bw", 9000, "-s 1M -n 100 --markers"),
+    (&["pingpong_64", "pingpong_p99", "pingpong_p999", "sockets_64"], "write-lat", 1500, "-s 64 -n 2000"),
+    (&["rate_64"], "write-bw", 1500, "-s 64 -Q 64 -n 20000"),
 ];
 
 fn validate(session: &Session, tally: &mut Tally) {
-    for (id, name, mtu, options) in CHECKED {
-        if !session.options.wants(id) {
+    for (ids, name, mtu, options) in CHECKED {
+        let wanted: Vec<&str> = ids.iter().copied().filter(|id| session.options.wants(id)).collect();
+        if wanted.is_empty() {
             continue;
         }
         let test = Test::new(name, mtu, &format!("{options} --validate"));
@@ -66,9 +71,11 @@ fn validate(session: &Session, tally: &mut Tally) {
             .into_iter()
             .map(|sender| messages_checked(&vhost::run(session, &test, sender)?))
             .sum();
-        match checked {
-            Ok(messages) => tally.note(id, "messages_validated", messages),
-            Err(error) => tally.fail(id, &error),
+        for id in wanted {
+            match &checked {
+                Ok(messages) => tally.note(id, "messages_validated", *messages),
+                Err(error) => tally.fail(id, error),
+            }
         }
     }
 }
@@ -110,8 +117,8 @@ fn bulk(session: &Session, tally: &mut Tally, rows: &Bulk) {
 
 /// The baselines of the wanted rows. A row whose baseline cannot be set up has failed.
 fn baselines<'a>(session: &'a Session, tally: &mut Tally, rows: &Bulk) -> Vec<Baseline<'a>> {
-    let mut all: Vec<Baseline<'a>> = Vec::new();
-    let load = StreamLoad { connections: 1, bytes: None, seconds: session.pace.seconds };
+    let (mut all, seconds): (Vec<Baseline<'a>>, _) = (Vec::new(), session.pace.seconds);
+    let load = StreamLoad { connections: 1, bytes: None, seconds };
     if session.options.wants(rows.write) {
         match Stream::new(session, rows.mtu) {
             Ok(stream) => {
@@ -131,6 +138,16 @@ fn baselines<'a>(session: &'a Session, tally: &mut Tally, rows: &Bulk) -> Vec<Ba
                 all.push((rows.default, Box::new(move || stream.goodput(load))));
             }
             Err(error) => tally.fail(rows.default, &error),
+        }
+    }
+    if session.options.wants(rows.sockets) {
+        match SocketWrites::for_bulk(session, rows.mtu) {
+            Ok(sockets) => {
+                tally.note(rows.sockets, "kernel", sockets.name());
+                tally.note(rows.sockets, "kernel_tried", sockets.tried.clone());
+                all.push((rows.sockets, Box::new(move || sockets.goodput(seconds.into()))));
+            }
+            Err(error) => tally.fail(rows.sockets, &error),
         }
     }
     all
@@ -157,18 +174,87 @@ pub(crate) fn goodput(session: &Session, test: &Test, sender: SendingEnd) -> Res
     Ok(number(&reports.client, "/results/0/bytes_per_s")? * 8.0 / 1e9)
 }
 
-/// The whole round trip of two small Writes, median.
+/// A row of the round trips of one run: its figure in the JSON of `iwperf`, which reports half a round trip as
+/// perftest does, and in the kernel's.
+struct Percentile {
+    id: &'static str,
+    ours: &'static str,
+    theirs: fn(&RoundTrips) -> f64,
+}
+
+/// The rows against the kernel's TCP. One run measures them all.
+const PERCENTILES: [Percentile; 3] = [
+    Percentile { id: "pingpong_64", ours: "typical_us", theirs: |trips| trips.median_us },
+    Percentile { id: "pingpong_p99", ours: "p99_us", theirs: |trips| trips.p99_us },
+    Percentile { id: "pingpong_p999", ours: "p999_us", theirs: |trips| trips.p999_us },
+];
+
+/// The median against Writes over the kernel's sockets.
+const OVER_SOCKETS: Percentile =
+    Percentile { id: "sockets_64", ours: "typical_us", theirs: |trips| trips.median_us };
+
+impl Percentile {
+    /// The pair of a run of each side, in microseconds of the whole round trip.
+    fn pair(&self, ours: &Result<EndReports>, theirs: &Result<RoundTrips>) -> Result<Pair> {
+        let half = match ours {
+            Ok(reports) => number(&reports.client, &format!("/results/0/latency/{}", self.ours)),
+            Err(LabError(reason)) => Err(LabError::new(reason)),
+        };
+        let theirs = match theirs {
+            Ok(trips) => Ok((self.theirs)(trips)),
+            Err(LabError(reason)) => Err(LabError::new(reason)),
+        };
+        pair(&half.map(|half| 2.0 * half), &theirs)
+    }
+}
+
+/// The whole round trip of two small Writes: its percentiles against the kernel's TCP, and its median against
+/// Writes over the kernel's sockets.
 fn round_trip(session: &Session, tally: &mut Tally) {
     let count = session.pace.round_trips;
-    let row = SmallRow {
-        id: "pingpong_64",
-        test: Test::new("write-lat", 1500, &format!("-s {SMALL} -n {count}")),
-        // `iwperf` reports half a round trip, as perftest does.
-        ours: &|reports| Ok(2.0 * number(&reports.client, "/results/0/latency/typical_us")?),
-        kernel: &|| Small::for_round_trips(session, SMALL),
-        theirs: &|small| small.round_trips(SMALL, count).map(|trips| trips.median_us),
-    };
-    row.measure(session, tally);
+    let test = Test::new("write-lat", 1500, &format!("-s {SMALL} -n {count}"));
+    let rows: Vec<&Percentile> = PERCENTILES.iter().filter(|row| session.options.wants(row.id)).collect();
+    let kernel = (!rows.is_empty()).then(|| Small::for_round_trips(session, SMALL));
+    let kernel = set_up(tally, &rows, kernel, Small::name);
+    let over_sockets: Vec<&Percentile> =
+        Some(&OVER_SOCKETS).into_iter().filter(|row| session.options.wants(row.id)).collect();
+    let sockets = (!over_sockets.is_empty()).then(|| SocketWrites::for_round_trips(session, 1500, SMALL));
+    let sockets = set_up(tally, &over_sockets, sockets, SocketWrites::name);
+    if kernel.is_none() && sockets.is_none() {
+        return;
+    }
+    for _ in 0..session.pace.pairs {
+        for sender in SendingEnd::BOTH {
+            let ours = session.undisturbed(|| vhost::run(session, &test, sender));
+            if let Some(kernel) = &kernel {
+                let theirs = kernel.round_trips(SMALL, count);
+                rows.iter().for_each(|row| tally.add(row.id, sender.name(), row.pair(&ours, &theirs)));
+            }
+            if let Some(sockets) = &sockets {
+                let theirs = sockets.round_trips(SMALL, count);
+                tally.add(OVER_SOCKETS.id, sender.name(), OVER_SOCKETS.pair(&ours, &theirs));
+            }
+        }
+    }
+}
+
+/// The baseline of `rows`, if it was wanted and could be set up. Otherwise they have failed.
+fn set_up<T>(
+    tally: &mut Tally,
+    rows: &[&Percentile],
+    baseline: Option<Result<T>>,
+    name: impl Fn(&T) -> String,
+) -> Option<T> {
+    match baseline? {
+        Ok(baseline) => {
+            rows.iter().for_each(|row| tally.note(row.id, "kernel", name(&baseline)));
+            Some(baseline)
+        }
+        Err(error) => {
+            rows.iter().for_each(|row| tally.fail(row.id, &error));
+            None
+        }
+    }
 }
 
 /// Small Writes a second, as counted by the target's engine.
@@ -247,6 +333,24 @@ mod tests {
     }
 
     #[test]
+    fn a_percentile_of_halves_is_that_of_whole_round_trips() {
+        let latency = json!({ "typical_us": 2.0, "p99_us": 3.0, "p999_us": 5.0 });
+        let ours = || {
+            let client = json!({ "results": [{ "latency": latency }] });
+            Ok(EndReports { client, server: Value::Null })
+        };
+        let theirs = || {
+            let [median_us, p99_us, p999_us] = [8.0, 9.0, 20.0];
+            Ok(RoundTrips { count: 1, median_us, p99_us, p999_us, distribution: Vec::new() })
+        };
+        let pairs = PERCENTILES.map(|row| row.pair(&ours(), &theirs()).unwrap());
+        assert_eq!(pairs.map(|pair| pair.ours), [4.0, 6.0, 10.0]);
+        assert_eq!(pairs.map(|pair| pair.theirs), [8.0, 9.0, 20.0]);
+        let no = PERCENTILES[1].pair(&ours(), &Err(LabError::new("no"))).unwrap_err();
+        assert_eq!(no.to_string(), "no");
+    }
+
+    #[test]
     fn a_validation_that_looked_at_nothing_is_none() {
         assert_eq!(messages_checked(&reports(true, 0)).unwrap(), 7);
         let unchecked = EndReports { client: json!({ "validation": null }), server: Value::Null };
@@ -255,7 +359,9 @@ mod tests {
 
     #[test]
     fn every_checked_run_belongs_to_a_row() {
-        assert!(CHECKED.iter().all(|(id, ..)| crate::compare::measures::find(id).is_some()));
+        let ids = CHECKED.iter().flat_map(|(ids, ..)| ids.iter());
+        assert!(ids.clone().all(|id| crate::compare::measures::find(id).is_some()));
+        assert_eq!(ids.count(), 14, "each row over vhost has a checked run");
     }
 
     #[test]

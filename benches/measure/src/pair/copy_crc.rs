@@ -6,7 +6,7 @@ use std::hint::black_box;
 use benches::errors::Error;
 use crc_fast::CrcAlgorithm;
 
-use crate::pair::pattern;
+use crate::pattern;
 
 /// Bytes copied before they are summed.
 const BLOCK_BYTES: usize = 8 << 10;

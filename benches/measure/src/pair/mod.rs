@@ -9,7 +9,6 @@
 //! | `copy_crc.rs` | a loop that copies and sums: the baseline of `one_core` and `cores_2` |
 //! | `smoltcp_sockets/` | smoltcp's own TCP sockets under MPA: the baseline of `vs_smoltcp` |
 //! | `heap.rs` | a counting allocator |
-//! | `pattern.rs` | distinguishable bytes, and pseudorandom numbers |
 //!
 //! Nothing here needs privileges, hugepages or DPDK.
 
@@ -19,7 +18,6 @@ mod cores;
 mod heap;
 mod idle;
 mod one_core;
-mod pattern;
 mod qps;
 mod smoltcp_sockets;
 mod traffic;

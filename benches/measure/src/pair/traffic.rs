@@ -10,7 +10,7 @@ use iwarp::engine::EngineCounters;
 use iwarp::verbs::{RemoteAddr, SendOp, SendRequest, WorkCompletion};
 
 use crate::pair::alternate::{Rate, TIME_LIMIT, timed};
-use crate::pair::pattern::{self, SplitMix};
+use crate::pattern::{self, SplitMix};
 
 /// Requests of each work queue.
 const DEPTH: usize = 16;

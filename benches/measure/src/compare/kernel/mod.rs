@@ -8,6 +8,8 @@ pub(crate) mod iperf3;
 pub(crate) mod program;
 pub(crate) mod shape;
 pub(crate) mod small;
+pub(crate) mod sockets;
+pub(crate) mod writes;
 
 use std::time::Duration;
 

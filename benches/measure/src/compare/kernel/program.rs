@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use benches::latency::{Distribution, Latencies};
+use benches::latency::{Distribution, Latencies, LatencySummary};
 use serde::{Deserialize, Serialize};
 use testing::lab::Result;
 use testing::lab_error;
@@ -26,8 +26,20 @@ pub(crate) struct RoundTrips {
     pub(crate) count: u64,
     /// Median, microseconds.
     pub(crate) median_us: f64,
+    /// 99th percentile, microseconds.
+    pub(crate) p99_us: f64,
+    /// 99.9th percentile, microseconds.
+    pub(crate) p999_us: f64,
     /// Quantiles, each with the round trip that this share does not exceed, microseconds.
     pub(crate) distribution: Distribution,
+}
+
+impl RoundTrips {
+    /// The figures of `count` round trips.
+    pub(super) fn of(latencies: &Latencies, count: u64) -> Self {
+        let LatencySummary { typical_us, p99_us, p999_us, .. } = latencies.summary(count);
+        Self { count, median_us: typical_us, p99_us, p999_us, distribution: latencies.distribution() }
+    }
 }
 
 /// The output of `sink`.
@@ -86,8 +98,7 @@ pub(crate) fn ping(address: SocketAddr, size: usize, count: u64) -> Result<Round
             latencies.record(sent.elapsed().as_nanos() as u64);
         }
     }
-    let median_us = latencies.summary(count).typical_us;
-    Ok(RoundTrips { count, median_us, distribution: latencies.distribution() })
+    Ok(RoundTrips::of(&latencies, count))
 }
 
 /// Reads and counts bytes until the peer closes. With `block` it sleeps in the kernel when nothing has
@@ -131,7 +142,7 @@ pub(crate) fn source(address: SocketAddr, size: usize, time: Duration) -> Result
     Ok(())
 }
 
-fn accept(listener: &TcpListener) -> Result<TcpStream> {
+pub(super) fn accept(listener: &TcpListener) -> Result<TcpStream> {
     let (stream, _peer) = listener.accept()?;
     stream.set_nodelay(true)?;
     Ok(stream)
@@ -164,7 +175,7 @@ fn spin_read(stream: &mut TcpStream, message: &mut [u8]) -> Result<bool> {
     Ok(true)
 }
 
-fn spin_write(stream: &mut TcpStream, message: &[u8]) -> Result<()> {
+pub(super) fn spin_write(stream: &mut TcpStream, message: &[u8]) -> Result<()> {
     let mut put = 0;
     while put < message.len() {
         match stream.write(&message[put..]) {
@@ -201,7 +212,8 @@ mod tests {
         assert_eq!(trips.count, 200);
         assert!(trips.distribution.is_sorted_by(|a, b| a.0 < b.0 && a.1 <= b.1), "{trips:?}");
         let [(_, least), .., (_, most)] = trips.distribution[..] else { panic!("{trips:?}") };
-        assert!(least > 0.0 && least <= trips.median_us && trips.median_us <= most, "{trips:?}");
+        let figures = [least, trips.median_us, trips.p99_us, trips.p999_us, most];
+        assert!(least > 0.0 && figures.is_sorted(), "{trips:?}");
     }
 
     #[test]

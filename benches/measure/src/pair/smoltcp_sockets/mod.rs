@@ -3,7 +3,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `fpdu.rs` | FPDUs in the buffers of a socket, without a copy |
+//! | `buffers.rs` | FPDUs in the buffers of a socket, without a copy |
 //!
 //! It is as fast as a user of smoltcp can make it: frames are built and read in packet buffers, FPDUs are
 //! framed and summed in the socket's send buffer as they are copied there, and are checked and placed from
@@ -11,7 +11,7 @@
 //! buffers have the size that was found to be fastest. There are no queue pairs, completions or registered
 //! memory to pay for.
 
-mod fpdu;
+mod buffers;
 
 use std::time::Duration;
 
@@ -23,11 +23,12 @@ use smoltcp::socket::tcp::{CongestionControl, Socket, SocketBuffer};
 use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetAddress, IpAddress, IpCidr};
 
+use crate::fpdus::{Target, Writer};
 use crate::pair::alternate::{Rate, TIME_LIMIT, timed};
-use crate::pair::pattern;
+use crate::pattern;
 use testing::port_device::PortDevice;
 
-use fpdu::{Receiver, Sender};
+use buffers::{drain, fill};
 
 const PORT: u16 = 7471;
 
@@ -86,8 +87,10 @@ impl Host {
 pub(crate) struct Smoltcp {
     client: Host,
     server: Host,
-    sender: Sender,
-    receiver: Receiver,
+    writer: Writer,
+    target: Target,
+    /// An FPDU that is not contiguous in the socket's buffer.
+    apart: Vec<u8>,
     clock: Clock,
     paused_us: u64,
     stopped_us: u64,
@@ -113,8 +116,9 @@ impl Smoltcp {
         let mut stock = Self {
             client,
             server,
-            sender: Sender::new(pattern::bytes(3, bytes), emss),
-            receiver: Receiver::new(bytes),
+            writer: Writer::new(pattern::bytes(3, bytes), emss),
+            target: Target::new(bytes),
+            apart: Vec::with_capacity(1 << 16),
             clock: Clock::new(),
             paused_us: 0,
             stopped_us: 0,
@@ -133,10 +137,10 @@ impl Smoltcp {
     /// Polls each host once.
     fn poll(&mut self) -> Result<(), Error> {
         let now_us = self.now_us();
-        self.sender.fill(self.client.socket())?;
+        fill(&mut self.writer, &mut self.apart, self.client.socket())?;
         self.client.poll(now_us);
         self.server.poll(now_us);
-        if self.receiver.drain(self.server.socket())? {
+        if drain(&mut self.target, self.server.socket())? {
             // The window is open again.
             self.server.poll(now_us);
         }
@@ -160,13 +164,13 @@ impl Smoltcp {
     /// [`Error::Exchange`].
     pub(crate) fn run(&mut self, slice: Duration) -> Result<Rate, Error> {
         self.paused_us = self.clock.now_us() - self.stopped_us;
-        self.sender.resume();
+        self.writer.resume();
         let rate = timed(slice, || {
-            let before = self.receiver.placed_bytes();
+            let before = self.target.placed_bytes();
             for _ in 0..POLLS {
                 self.poll()?;
             }
-            Ok(self.receiver.placed_bytes() - before)
+            Ok(self.target.placed_bytes() - before)
         })?;
         self.stopped_us = self.now_us();
         Ok(rate)
@@ -179,16 +183,16 @@ impl Smoltcp {
     /// [`Error::Validation`], [`Error::Silent`], [`Error::Exchange`].
     pub(crate) fn validate(mut self) -> Result<(), Error> {
         self.paused_us = self.clock.now_us() - self.stopped_us;
-        self.sender.stop_at_end();
-        self.until("finishing", |Self { sender, receiver, .. }| {
-            sender.is_done() && receiver.placed_bytes() == sender.sent_bytes()
+        self.writer.stop_at_end();
+        self.until("finishing", |Self { writer, target, .. }| {
+            writer.is_done() && target.placed_bytes() == writer.sent_bytes()
         })?;
-        let expected = pattern::bytes(4, self.sender.message_bytes());
-        self.receiver.clear();
-        let whole = self.receiver.placed_bytes() + expected.len() as u64;
-        self.sender.begin(expected.clone());
-        self.until("writing", |stock| stock.receiver.placed_bytes() == whole)?;
-        match pattern::difference(&expected, self.receiver.placed()) {
+        let expected = pattern::bytes(4, self.writer.message_bytes());
+        self.target.clear();
+        let whole = self.target.placed_bytes() + expected.len() as u64;
+        self.writer.begin(expected.clone());
+        self.until("writing", |stock| stock.target.placed_bytes() == whole)?;
+        match pattern::difference(&expected, self.target.placed()) {
             None => Ok(()),
             Some(at) => Err(Error::Validation(format!("smoltcp: byte {at} differs from the byte sent"))),
         }
