@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 
 /// Targets and features that no section has to run, with the reasons.
-pub const EXCUSED: [(&str, &str); 12] = [
+pub const EXCUSED: [(&str, &str); 11] = [
     ("fuzz bin fuzz", "libFuzzer's program, which runs without end: `scripts/fuzz`"),
     (
         "fuzz feature libfuzzer",
@@ -26,7 +26,6 @@ pub const EXCUSED: [(&str, &str); 12] = [
         "opens devices: the sections over devices run the `iwperf` that is built with it",
     ),
     ("benches bench primitives", "only prints times; `clippy --all-targets` builds it"),
-    ("benches example beside_bulk", "only prints times; `cargo test` builds it"),
     ("dp example frames", "only prints the rate of a device; `cargo test` builds it"),
     ("tcp-lite example loopback", "only prints a rate; `cargo test` builds it"),
 ];

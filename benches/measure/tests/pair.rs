@@ -39,6 +39,14 @@ fn goodput_measures_move_bytes() {
 }
 
 #[test]
+fn bulk_is_shared_and_leaves_room_for_a_ping_pong() {
+    let [slowest, fastest] = both_sides("fair_64", "MB/s");
+    assert!(0.0 < slowest && slowest <= fastest && fastest < 200_000.0, "{slowest} {fastest}");
+    let [round_trip, limit] = both_sides("beside_bulk", "us");
+    assert!(round_trip > 0.0 && limit == 150.0, "{round_trip} {limit}");
+}
+
+#[test]
 fn a_second_core_gains_no_more_than_another_one() {
     // Both threads are on one CPU here, so they gain about nothing.
     is_plausible("cores_2", both_sides("cores_2", "x"), [0.2, 3.0]);

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `alternate.rs` | two rates measured alternately, and the result |
 //! | `traffic.rs` | Writes on queue pairs between two engines on a wire in memory |
-//! | `one_core.rs`, `qps.rs`, `cores.rs`, `idle.rs`, `vs_smoltcp.rs` | the comparisons |
+//! | `one_core.rs`, `qps.rs`, `beside_bulk.rs`, `cores.rs`, `idle.rs`, `vs_smoltcp.rs` | the comparisons |
 //! | `copy_crc.rs` | a loop that copies and sums: the baseline of `one_core` and `cores_2` |
 //! | `smoltcp_sockets/` | smoltcp's own TCP sockets under MPA: the baseline of `vs_smoltcp` |
 //! | `heap.rs` | a counting allocator |
@@ -13,6 +13,7 @@
 //! Nothing here needs privileges, hugepages or DPDK.
 
 mod alternate;
+mod beside_bulk;
 mod copy_crc;
 mod cores;
 mod heap;
@@ -30,6 +31,7 @@ use benches::errors::Error;
 use clap::{Args, ValueEnum};
 
 use alternate::Comparison;
+use beside_bulk::BesideBulk;
 
 /// One comparison that needs no device; prints `{"id":...,"ours":...,"theirs":...,"unit":...}`
 #[derive(Args, Debug)]
@@ -42,7 +44,8 @@ pub(crate) struct PairOptions {
     /// CPUs to run on; all but `cores_2` use only the first
     #[arg(long, value_delimiter = ',', default_value = "0,1")]
     cpus: Vec<usize>,
-    /// Print on standard error: sizes of allocations (`idle_qp_bytes`), counters of our engines (`qps_*`)
+    /// Print on standard error: sizes of allocations (`idle_qp_bytes`), counters of our engines (`qps_*`),
+    /// percentiles (`fair_64`, `beside_bulk`)
     #[arg(long)]
     detail: bool,
 }
@@ -60,6 +63,11 @@ enum Id {
     /// 10,000 open queue pairs, 64 active, against 64 open ones.
     #[value(name = "qps_10k")]
     Qps10k,
+    /// The slowest of 64 bulk queue pairs, against the fastest.
+    #[value(name = "fair_64")]
+    Fair64,
+    /// The median round trip of 64 B Writes beside 64 bulk queue pairs, against 150 us
+    BesideBulk,
     /// The gain of a second core, against nine tenths of its gain for a copy and CRC loop
     #[value(name = "cores_2")]
     Cores2,
@@ -98,6 +106,8 @@ fn take(options: &PairOptions) -> Result<Comparison, Error> {
         Id::OneCore => one_core::measure(time),
         Id::Qps1k => qps::measure(1_000, time, options.detail),
         Id::Qps10k => qps::measure(10_000, time, options.detail),
+        Id::Fair64 => Ok(BesideBulk::measure(time, options.detail)?.fairness()),
+        Id::BesideBulk => Ok(BesideBulk::measure(time, options.detail)?.round_trip()),
         Id::Cores2 => unreachable!("it is handled above"),
         Id::IdleQpBytes => idle::measure(&idle::Counts::default(), options.detail),
         Id::VsSmoltcp => vs_smoltcp::measure(time),
@@ -123,7 +133,8 @@ mod tests {
     #[test]
     fn measures_have_the_names_of_the_table() {
         let names: Vec<String> = Id::value_variants().iter().map(|&id| id_name(id)).collect();
-        assert_eq!(names, ["one_core", "qps_1k", "qps_10k", "cores_2", "idle_qp_bytes", "vs_smoltcp"]);
+        let expected = ["one_core", "qps_1k", "qps_10k", "fair_64", "beside_bulk", "cores_2"];
+        assert_eq!(names, [&expected[..], &["idle_qp_bytes", "vs_smoltcp"]].concat());
     }
 
     #[test]
