@@ -51,7 +51,7 @@ impl WqeCount {
     /// Takes an entry; `false` if none is free. Called by the thread that may add requests.
     #[inline]
     pub(crate) fn take(&self) -> bool {
-        let is_free = self.used() < self.max;
+        let is_free = self.is_free();
         if is_free {
             self.taken.add(1);
         }
