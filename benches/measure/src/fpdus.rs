@@ -1,10 +1,10 @@
-//! Writes as FPDUs in a byte stream, and their placement: the part of iWARP that is the same over any TCP. The
-//! baselines that are not uwarp use it: smoltcp's sockets (`pair/smoltcp_sockets`) and the kernel's
+//! Writes as FPDUs in a byte stream, and their placement: the part of iWARP that is the same over any TCP.
+//! The baselines that are not uwarp use it: smoltcp's sockets (`pair/smoltcp_sockets`) and the kernel's
 //! (`compare/kernel/writes.rs`).
 //!
-//! It frames with MPA's length, pad and CRC32c and DDP's tagged header, with the code of the crate `iwarp`, so the
-//! message is summed as it is copied. It checks the CRC, the STag and the bounds before it places. It has no
-//! markers, no startup exchange, no queue pairs, no completions and no registered memory.
+//! It frames with MPA's length, pad and CRC32c and DDP's tagged header, with the code of the crate `iwarp`,
+//! so the message is summed as it is copied. It checks the CRC, the STag and the bounds before it places. It
+//! has no markers, no startup exchange, no queue pairs, no completions and no registered memory.
 
 use benches::errors::Error;
 use iwarp::ddp::{Header, Segmenter, TaggedHeader};

@@ -174,8 +174,8 @@ pub(crate) fn goodput(session: &Session, test: &Test, sender: SendingEnd) -> Res
     Ok(number(&reports.client, "/results/0/bytes_per_s")? * 8.0 / 1e9)
 }
 
-/// A row of the round trips of one run: its figure in the JSON of `iwperf`, which reports half a round trip as
-/// perftest does, and in the kernel's.
+/// A row of the round trips of one run: its figure in the JSON of `iwperf`, which reports half a round trip
+/// as perftest does, and in the kernel's.
 struct Percentile {
     id: &'static str,
     ours: &'static str,

@@ -1,6 +1,6 @@
 //! `--plots DIR`: bandwidth over the message size and over connections, the round trip by percentile, and
-//! goodput over cores, each next to the kernel's TCP or a loop that copies and sums. The kernel has the settings
-//! that its rows have in the table.
+//! goodput over cores, each next to the kernel's TCP or a loop that copies and sums. The kernel has the
+//! settings that its rows have in the table.
 
 use std::path::Path;
 

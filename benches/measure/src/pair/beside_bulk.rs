@@ -1,4 +1,5 @@
-//! `fair_64` and `beside_bulk`: how bulk queue pairs share an engine, and how long a 64 B ping-pong beside them takes.
+//! `fair_64` and `beside_bulk`: how bulk queue pairs share an engine, and how long a 64 B ping-pong beside
+//! them takes.
 //!
 //! 64 queue pairs have Writes of 64 KiB in flight, eight each, over a wire in memory, and one more does the
 //! ping-pong. One thread polls both hosts, so the figures show queueing in the engines and not the machine's
@@ -95,7 +96,8 @@ fn write_ping(from: &Host, to: &Host, mark: u8) -> Result<(), Error> {
     Ok(from.qps[PING].post_send(&request.flags(SendFlags::INLINE))?)
 }
 
-/// Round trips for `time`. Between the polls it posts each bulk Write again that is done, and counts it in `done`.
+/// Round trips for `time`. Between the polls it posts each bulk Write again that is done, and counts it in
+/// `done`.
 fn ping_pong(hosts: &mut TwoHosts, time: Duration, done: &mut [usize]) -> Result<Latencies, Error> {
     let last = PING_AT + PING_BYTES - 1;
     let mut trips = Latencies::new(false);

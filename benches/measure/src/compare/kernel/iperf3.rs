@@ -59,8 +59,8 @@ impl StreamLoad {
 /// What a user gets who changes nothing: the defaults of `iperf3`, of the system and of the interfaces.
 pub(crate) const DEFAULT: StreamSettings = StreamSettings { options: "", shape: Shape::Plain };
 
-/// The settings to try for the best: the sender's bytes are copied into the kernel, as ours are into packets. The
-/// system's default congestion control may be one that paces.
+/// The settings to try for the best: the sender's bytes are copied into the kernel, as ours are into packets.
+/// The system's default congestion control may be one that paces.
 pub(crate) const COPYING: [StreamSettings; 7] = [
     StreamSettings { options: "-C cubic -l 1M", shape: Shape::Plain },
     DEFAULT,

@@ -38,8 +38,8 @@ impl WriteSettings {
         format!("FPDUs of {fpdus}{}", self.shape.name())
     }
 
-    /// Bytes of the segment that an FPDU has to fit over interfaces of `mtu`: the MTU less the headers of IP and
-    /// TCP, with timestamps.
+    /// Bytes of the segment that an FPDU has to fit over interfaces of `mtu`: the MTU less the headers of IP
+    /// and TCP, with timestamps.
     fn emss(&self, mtu: u16) -> usize {
         let headers = if self.shape == Shape::BigTcp { 40 + 32 } else { 20 + 32 };
         match self.fpdus {

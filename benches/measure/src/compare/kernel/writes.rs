@@ -1,9 +1,10 @@
-//! The work of `kernel-iwarp`: RDMA Writes over the kernel's sockets, as a user without DPDK would write them. The
-//! FPDUs are those of [`crate::fpdus`]; TCP is `std::net::TcpStream`.
+//! The work of `kernel-iwarp`: RDMA Writes over the kernel's sockets, as a user without DPDK would write
+//! them. The FPDUs are those of [`crate::fpdus`]; TCP is `std::net::TcpStream`.
 //!
-//! The sender frames and sums FPDUs in a buffer of its own, as many as fit, and hands them to the kernel with one
-//! call. The target reads, checks each CRC and places into its region within bounds. It is simpler than iWARP: no
-//! startup exchange, no markers, no queue pairs, no completions and no registered memory to pay for.
+//! The sender frames and sums FPDUs in a buffer of its own, as many as fit, and hands them to the kernel with
+//! one call. The target reads, checks each CRC and places into its region within bounds. It is simpler than
+//! iWARP: no startup exchange, no markers, no queue pairs, no completions and no registered memory to pay
+//! for.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -24,7 +25,8 @@ const BUFFER_BYTES: usize = 256 << 10;
 /// Seed of the bytes of every message.
 const SEED: u64 = 5;
 
-/// Sends messages of `size` bytes for `time` as FPDUs for segments of `emss` bytes, and ends with a whole message.
+/// Sends messages of `size` bytes for `time` as FPDUs for segments of `emss` bytes, and ends with a whole
+/// message.
 ///
 /// # Errors
 /// An error of the system.
@@ -150,8 +152,8 @@ impl End {
         Ok(Self::new(stream, size))
     }
 
-    /// Reads once and places what is whole. Returns the bytes read: 0 if the peer has closed, `None` if none have
-    /// arrived.
+    /// Reads once and places what is whole. Returns the bytes read: 0 if the peer has closed, `None` if none
+    /// have arrived.
     fn receive(&mut self) -> Result<Option<usize>> {
         let read = match self.stream.read(&mut self.buffer[self.held..]) {
             Ok(read) => read,

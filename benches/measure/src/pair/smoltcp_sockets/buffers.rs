@@ -1,13 +1,13 @@
-//! FPDUs in the buffers of a socket: framed into its send buffer, and placed from its receive buffer, without a
-//! copy in between.
+//! FPDUs in the buffers of a socket: framed into its send buffer, and placed from its receive buffer, without
+//! a copy in between.
 
 use benches::errors::Error;
 use smoltcp::socket::tcp::Socket;
 
 use crate::fpdus::{Target, Writer};
 
-/// Frames as many FPDUs as `socket` has space for. `apart` holds an FPDU that is not contiguous in the socket's
-/// buffer.
+/// Frames as many FPDUs as `socket` has space for. `apart` holds an FPDU that is not contiguous in the
+/// socket's buffer.
 pub(super) fn fill(writer: &mut Writer, apart: &mut Vec<u8>, socket: &mut Socket<'_>) -> Result<(), Error> {
     if !socket.may_send() {
         return Ok(());
