@@ -227,11 +227,11 @@ fn round_trip(session: &Session, tally: &mut Tally) {
         for sender in SendingEnd::BOTH {
             let ours = session.undisturbed(|| vhost::run(session, &test, sender));
             if let Some(kernel) = &kernel {
-                let theirs = kernel.round_trips(SMALL, count);
+                let theirs = session.undisturbed(|| kernel.round_trips(SMALL, count));
                 rows.iter().for_each(|row| tally.add(row.id, sender.name(), row.pair(&ours, &theirs)));
             }
             if let Some(sockets) = &sockets {
-                let theirs = sockets.round_trips(SMALL, count);
+                let theirs = session.undisturbed(|| sockets.round_trips(SMALL, count));
                 tally.add(OVER_SOCKETS.id, sender.name(), OVER_SOCKETS.pair(&ours, &theirs));
             }
         }

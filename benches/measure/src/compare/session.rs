@@ -24,7 +24,7 @@ pub(crate) struct Session {
     pub(crate) cpus: [usize; 2],
     /// Run without hugepages.
     pub(crate) no_huge: bool,
-    /// The runs of our pollers so far.
+    /// The runs of pollers so far.
     pub(crate) runs: Cell<RunCount>,
     programs: PathBuf,
 }
@@ -54,7 +54,7 @@ impl Session {
         Err(lab_error!("{name} is not built (scripts/compare builds it)"))
     }
 
-    /// Runs our pollers, and again if they were disturbed.
+    /// Runs pollers, ours or the kernel's, and again if they were disturbed.
     ///
     /// # Errors
     /// The first error of `run`.
