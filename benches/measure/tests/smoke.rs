@@ -1,4 +1,4 @@
-//! `measure compare` as its users run it: a row that is measured, and one that cannot be.
+//! `measure compare` as its users run it: rows that are measured, and one that cannot be.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -21,6 +21,7 @@ fn main() -> ExitCode {
     ];
     let mut suite = Suite::new("smoke", &needs);
     suite.add("a_row_is_measured_and_written", a_row_is_measured_and_written);
+    suite.add("writes_over_sockets_are_a_baseline", writes_over_sockets_are_a_baseline);
     suite.add("a_row_that_cannot_be_measured_fails_the_run", a_row_that_cannot_be_measured_fails_the_run);
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if suite.run(&arguments) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -54,6 +55,27 @@ fn a_row_is_measured_and_written() -> Result<()> {
     ensure!(row["directions"].as_object().is_some_and(|directions| directions.len() == 2), "{row}");
     ensure!(row["messages_validated"].as_u64().is_some_and(|messages| messages >= 40_000), "{row}");
     ensure!(text.contains("do not quote") && text.contains("rate_64"), "{text}");
+    Ok(())
+}
+
+fn writes_over_sockets_are_a_baseline() -> Result<()> {
+    programs::iwperf()?;
+    let scratch = Scratch::new()?;
+    let json = scratch.file("compare.json");
+    let text = compare("sockets_1500", &json).check(LIMIT)?;
+    let document = read(&json)?;
+    let row = &document["sockets_1500"];
+    for direction in ["vhost_sends", "virtio_user_sends"] {
+        let figure = |name: &str| row["directions"][direction][name].as_f64().filter(|figure| *figure > 0.0);
+        ensure!(figure("ours").is_some() && figure("theirs").is_some(), "{direction}: {row}");
+    }
+    ensure!(row["kernel_tried"].as_object().is_some_and(|tried| tried.len() >= 2), "{row}");
+    ensure!(row["messages_validated"].as_u64().is_some_and(|messages| messages >= 200), "{row}");
+    let machine = &document["machine"];
+    ensure!(machine["memory_mib"].as_u64().is_some_and(|memory| memory > 0), "{machine}");
+    let runs = &document["runs"];
+    ensure!(runs["runs"].as_u64().is_some_and(|runs| runs >= 2), "not both directions were watched: {runs}");
+    ensure!(text.contains("runs of pollers were disturbed"), "{text}");
     Ok(())
 }
 
