@@ -3,9 +3,9 @@
 //!
 //! The ends of a run are child processes. Their involuntary context switches are those that `getrusage`
 //! reports of the children that have ended. A poller never gives up its CPU by itself, so each one means that
-//! the scheduler gave the CPU to something else. Streams over the kernel's TCP are not watched: the kernel's own
-//! work for them (`ksoftirqd`) takes the CPU from them, and is part of what is measured. Ping-pongs over it are
-//! watched: their ends poll as ours do.
+//! the scheduler gave the CPU to something else. Streams over the kernel's TCP are not watched: the kernel's
+//! own work for them (`ksoftirqd`) takes the CPU from them, and is part of what is measured. Ping-pongs over
+//! it are watched: their ends poll as ours do.
 
 use std::cell::Cell;
 use std::time::Instant;
