@@ -44,13 +44,17 @@ pub(crate) struct StreamLoad {
     pub(crate) seconds: u32,
 }
 
+/// The most bytes that `iperf3` hands to the kernel at a time. Longer messages take several calls: a stream has
+/// no messages anyway.
+const LONGEST: u32 = 1 << 20;
+
 impl StreamLoad {
     /// The client's options. They are the last, so the length counts and not that of the settings.
     fn options(self) -> Vec<String> {
         let Self { connections, bytes, seconds } = self;
         let mut options = format!("-t {seconds} -P {connections}");
         if let Some(bytes) = bytes {
-            options += &format!(" -l {bytes}");
+            options += &format!(" -l {}", bytes.min(LONGEST));
         }
         options.split(' ').map(str::to_owned).collect()
     }
@@ -145,6 +149,8 @@ mod tests {
         assert_eq!(load.options(), ["-t", "2", "-P", "4"]);
         let options = StreamLoad { bytes: Some(64), ..load }.options();
         assert_eq!(options[4..], ["-l", "64"]);
+        let options = StreamLoad { bytes: Some(4 << 20), ..load }.options();
+        assert_eq!(options[4..], ["-l", "1048576"], "iperf3 refuses more");
         assert_eq!(COPYING[3].name_for_any_length(), "iperf3 -C cubic -w 4M");
         assert_eq!(DEFAULT.name_for_any_length(), "iperf3");
     }
