@@ -44,8 +44,8 @@ impl QpConsumer {
         !self.sq.is_empty()
     }
 
-    /// Takes the next receive request, for a message of the peer that begins; `false` if there is none. From a
-    /// shared queue only one is taken at a time.
+    /// Takes the next receive request, for a message of the peer that begins; `false` if there is none. From
+    /// a shared queue only one is taken at a time.
     #[inline]
     pub(crate) fn take_recv(&mut self, qp: &QpShared) -> bool {
         match &qp.srq {

@@ -133,7 +133,8 @@ impl Baseline {
     }
 }
 
-/// Says how `now` differs from `before`, if it does by more than `tolerance` percent and by more than `least`.
+/// Says how `now` differs from `before`, if it does by more than `tolerance` percent and by more than
+/// `least`.
 fn differs(before: f64, now: f64, tolerance: f64, least: f64) -> Option<String> {
     let change = (now / before - 1.0) * 100.0;
     if change.abs() <= tolerance || (now - before).abs() <= least {
