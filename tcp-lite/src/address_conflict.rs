@@ -209,6 +209,12 @@ impl ConflictDetection {
         Some(Conflict { address: queried.address, mac: queried.mac, lost })
     }
 
+    /// Whether there is one to send.
+    #[inline]
+    pub(crate) fn has_assertion(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
     /// The next one to send; it stays until [`asserted`](Self::asserted).
     pub(crate) fn assertion(&self) -> Option<Assertion> {
         self.queue.first().copied()

@@ -252,6 +252,12 @@ impl Neighbors {
         self.next_due
     }
 
+    /// Whether there is a query to send.
+    #[inline]
+    pub(crate) fn has_query(&self) -> bool {
+        !self.queries.is_empty()
+    }
+
     /// The next query to send; it stays until [`query_sent`](Self::query_sent).
     pub(crate) fn query(&self) -> Option<Query> {
         self.queries.front().copied()

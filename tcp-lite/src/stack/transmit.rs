@@ -6,16 +6,15 @@
 
 use dp::{Burst, Offloads};
 
-use super::parts::StackParts;
 use super::{Stack, connections};
 use crate::discovery;
 use crate::facade::{EthernetAddress, Instant};
 use crate::four_tuple::FourTuple;
-use crate::frame::Headers;
+use crate::frame::{Framing, Headers};
 use crate::ip::Ecn;
 use crate::neighbor::Resolution;
 use crate::tcp::header::{Flags, TcpHeader};
-use crate::tcp::{MAX_TRAIN, Payload, State, Transmission};
+use crate::tcp::{Ctx, MAX_TRAIN, Payload, State, Transmission};
 
 /// Segments that one connection sends before the next is served: small enough for fairness, large enough
 /// to use the state once it is in the cache. A train that the port cuts may have more.
@@ -51,11 +50,7 @@ impl Stack {
             return false;
         }
         let before = out.len();
-        while !out.is_full() {
-            let Some(frame) = self.slow_path.next_frame() else { break };
-            out.push(frame);
-        }
-        if !self.fill_assertions(out) || !self.fill_queries(out) || !self.fill_answers(out) {
+        if self.has_other_frames() && !self.fill_other_frames(out) {
             return self.on_pool_empty(now, out.len() > before);
         }
         while !out.is_full() {
@@ -74,11 +69,11 @@ impl Stack {
             self.settle_timer(slot);
         }
         // Serving connections may have started address resolution.
-        if !self.fill_queries(out) {
+        if self.neighbors.has_query() && !self.fill_queries(out) {
             return self.on_pool_empty(now, out.len() > before);
         }
         self.pool_retry.succeeded();
-        self.has_to_transmit()
+        self.connections.any_ready() || self.has_other_frames()
     }
 
     /// The pool is empty, so nothing more can be sent now. `has_sent`: this call did send frames.
@@ -92,13 +87,28 @@ impl Stack {
     }
 
     /// Whether [`fill`](Self::fill) has something to do.
+    #[inline]
     pub(super) fn has_to_transmit(&self) -> bool {
-        self.link_up
-            && (self.connections.any_ready()
-                || self.slow_path.has_frames()
-                || !self.answers.is_empty()
-                || self.neighbors.query().is_some()
-                || self.conflicts.assertion().is_some())
+        self.link_up && (self.connections.any_ready() || self.has_other_frames())
+    }
+
+    /// Whether frames wait that are not of a connection. Most turns have none.
+    #[inline]
+    fn has_other_frames(&self) -> bool {
+        self.slow_path.has_frames()
+            || !self.answers.is_empty()
+            || self.neighbors.has_query()
+            || self.conflicts.has_assertion()
+    }
+
+    /// Frames that are not of a connection; `false` when the pool is empty.
+    #[cold]
+    fn fill_other_frames(&mut self, out: &mut Burst) -> bool {
+        while !out.is_full() {
+            let Some(frame) = self.slow_path.next_frame() else { break };
+            out.push(frame);
+        }
+        self.fill_assertions(out) && self.fill_queries(out) && self.fill_answers(out)
     }
 
     /// Probes and announcements of our addresses; `false` when the pool is empty.
@@ -178,15 +188,16 @@ impl Stack {
         if let Some(served) = self.serve_unusable_address(now, slot) {
             return served;
         }
+        let (mut parts, connections, neighbors) = self.split(now);
+        let Some((id, conn)) = connections.get_mut(slot) else { return Served::Idle };
+        let framing = parts.framing;
+        let mut ctx = parts.ctx(id, conn.listener);
         let mut dst_mac = None;
         let mut left = QUOTA_SEGMENTS;
         while left > 0 {
             if out.is_full() {
                 return Served::More;
             }
-            let (mut parts, connections, neighbors) = self.split(now);
-            let Some((id, conn)) = connections.get_mut(slot) else { return Served::Idle };
-            let mut ctx = parts.ctx(id, conn.listener);
             let Some(mut transmission) = conn.tcb.next_transmission(&mut ctx) else { return Served::Idle };
             let dst_mac = match dst_mac {
                 Some(known) => known,
@@ -206,15 +217,15 @@ impl Stack {
                     Resolution::Failed => return Served::Waiting,
                 },
             };
-            let port_cuts = port_cuts(&parts, &transmission);
+            let port_cuts = port_cuts(framing, &ctx, &transmission);
             let limits = match port_cuts {
                 // One of the buffers is for the headers.
-                true => (MAX_TRAIN, parts.framing.tso.buffers.saturating_sub(1)),
+                true => (MAX_TRAIN, framing.tso.buffers.saturating_sub(1)),
                 false => (left.min(out.remaining_capacity()), MAX_TRAIN),
             };
-            conn.tcb.extend_train(&parts.ctx(id, conn.listener), &mut transmission, limits);
+            conn.tcb.extend_train(&ctx, &mut transmission, limits);
             let headers = Headers {
-                framing: parts.framing,
+                framing,
                 dst_mac,
                 src: conn.tuple.local,
                 dst: conn.tuple.remote,
@@ -222,10 +233,10 @@ impl Stack {
                 tcp: &transmission.header,
             };
             let wanted = transmission.segments;
-            transmission.segments = emit(&parts, &headers, &transmission, port_cuts, out);
+            transmission.segments = emit(&ctx, &headers, &transmission, port_cuts, out);
             if transmission.segments > 0 {
-                parts.counters.tx_trains += u64::from(port_cuts && wanted > 1);
-                conn.tcb.sent(&mut parts.ctx(id, conn.listener), &transmission);
+                ctx.counters.tx_trains += u64::from(port_cuts && wanted > 1);
+                conn.tcb.sent(&mut ctx, &transmission);
             }
             if transmission.segments < wanted {
                 return Served::NoMbuf;
@@ -240,22 +251,22 @@ impl Stack {
 }
 
 /// Whether the port cuts a frame of several segments of the length of the first of `transmission`.
-fn port_cuts(parts: &StackParts<'_>, transmission: &Transmission) -> bool {
-    let StackParts { framing, segments, .. } = parts;
+#[inline]
+fn port_cuts(framing: &Framing, ctx: &Ctx<'_>, transmission: &Transmission) -> bool {
     framing.offloads.contains(TRAINS)
-        && matches!(transmission.payload, Some(Payload::Segment(first)) if framing.tso.mss.contains(segments.length(first)))
+        && matches!(transmission.payload, Some(Payload::Segment(first)) if framing.tso.mss.contains(ctx.segments.length(first)))
 }
 
 /// Makes the frames of a transmission: one that the port cuts, or one for each segment. Returns how many
 /// segments are in them: fewer than asked for when a pool is empty.
 fn emit(
-    parts: &StackParts<'_>,
+    ctx: &Ctx<'_>,
     headers: &Headers<'_>,
     transmission: &Transmission,
     port_cuts: bool,
     out: &mut Burst,
 ) -> usize {
-    let StackParts { framing, pool, segments, searches, .. } = parts;
+    let Ctx { pool, segments, searches, .. } = ctx;
     let count = transmission.segments;
     let before = out.len();
     match transmission.payload {
@@ -282,7 +293,7 @@ fn emit(
                 let payload = segments.bytes(key);
                 let place = (offset, payload, nr + 1 == count);
                 let view = || segments.views(key, 1)?.pop();
-                let Some(frame) = template.frame(framing, pool, place, view) else { break };
+                let Some(frame) = template.frame(headers.framing, pool, place, view) else { break };
                 out.push(frame);
                 offset += payload.len();
             }
