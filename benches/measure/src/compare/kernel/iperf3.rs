@@ -44,8 +44,8 @@ pub(crate) struct StreamLoad {
     pub(crate) seconds: u32,
 }
 
-/// The most bytes that `iperf3` hands to the kernel at a time. Longer messages take several calls: a stream has
-/// no messages anyway.
+/// The most bytes that `iperf3` hands to the kernel at a time. Longer messages take several calls: a stream
+/// has no messages anyway.
 const LONGEST: u32 = 1 << 20;
 
 impl StreamLoad {
