@@ -131,7 +131,8 @@ impl QpConsumer {
         }
     }
 
-    /// Completes all requests of both queues as flushed. No receive request is taken.
+    /// Completes all requests of both queues as flushed. No receive request is taken. The caller has to call
+    /// [`report_overflow`](QpShared::report_overflow) when it holds no lock.
     pub(crate) fn flush(&mut self, qp: &QpShared) {
         let error = qp.ended().error;
         {
@@ -150,7 +151,5 @@ impl QpConsumer {
             }
         }
         qp.report_if_drained();
-        qp.send.cq.shared.report_overflow();
-        qp.recv.cq.shared.report_overflow();
     }
 }

@@ -417,6 +417,14 @@ impl QpShared {
         if let Some(consumer) = &mut *self.consumer() {
             consumer.flush(self);
         }
+        // Without the lock: this may flush other queue pairs.
+        self.report_overflow();
+    }
+
+    /// Ends the queue pairs whose completions were lost. The caller holds no lock.
+    pub(crate) fn report_overflow(&self) {
+        self.send.cq.shared.report_overflow();
+        self.recv.cq.shared.report_overflow();
     }
 
     // ---- completing ----

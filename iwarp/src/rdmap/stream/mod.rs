@@ -243,7 +243,9 @@ impl Stream {
 
     /// Completes the requests that are in the queues as flushed.
     pub(crate) fn flush(&mut self) {
-        self.common.consumer.flush(&self.common.qp);
+        let Common { qp, consumer, .. } = &mut self.common;
+        consumer.flush(qp);
+        qp.report_overflow();
     }
 
     /// Makes the event that no send request is open, if it is wanted.
