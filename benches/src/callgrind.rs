@@ -13,7 +13,7 @@ pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 /// The cost of a piece of a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cost {
+pub struct Executed {
     /// Instructions.
     pub instructions: u64,
     /// Of these, the ones that lock the bus: atomic read-modify-write operations, and fences. Such an
@@ -21,7 +21,7 @@ pub struct Cost {
     pub locked: u64,
 }
 
-impl std::ops::AddAssign for Cost {
+impl std::ops::AddAssign for Executed {
     fn add_assign(&mut self, other: Self) {
         self.instructions += other.instructions;
         self.locked += other.locked;
@@ -82,13 +82,13 @@ impl Callgrind {
         self.cost(name).map(|cost| cost.instructions)
     }
 
-    /// Cost of all calls of the function with `name` in its name, callees included.
+    /// Executed of all calls of the function with `name` in its name, callees included.
     ///
     /// # Errors
     /// If there are none.
-    pub fn cost(&self, name: &str) -> Result<Cost> {
+    pub fn cost(&self, name: &str) -> Result<Executed> {
         match inclusive(&self.profile, name) {
-            Cost { instructions: 0, .. } => Err(format!("the profile has no call of {name}").into()),
+            Executed { instructions: 0, .. } => Err(format!("the profile has no call of {name}").into()),
             all => Ok(all),
         }
     }
@@ -101,9 +101,9 @@ impl Callgrind {
     }
 }
 
-/// Cost of all calls of the function with `name` in its name, callees included.
-fn inclusive(profile: &str, name: &str) -> Cost {
-    let (mut all, mut is_it) = (Cost::default(), false);
+/// Executed of all calls of the function with `name` in its name, callees included.
+fn inclusive(profile: &str, name: &str) -> Executed {
+    let (mut all, mut is_it) = (Executed::default(), false);
     let mut lines = profile.lines();
     while let Some(line) = lines.next() {
         if let Some(callee) = line.strip_prefix("cfn=") {
@@ -111,7 +111,7 @@ fn inclusive(profile: &str, name: &str) -> Cost {
         } else if line.starts_with("calls=") {
             // The next line has the cost of all these calls.
             let calls = lines.next().map(cost).unwrap_or_default();
-            all += if std::mem::take(&mut is_it) { calls } else { Cost::default() };
+            all += if std::mem::take(&mut is_it) { calls } else { Executed::default() };
         }
     }
     all
@@ -134,10 +134,10 @@ fn by_file(profile: &str) -> BTreeMap<String, u64> {
 }
 
 /// The costs of a line, behind its position. Zeros at the end of a line are left out.
-fn cost(line: &str) -> Cost {
+fn cost(line: &str) -> Executed {
     let mut costs = line.split(' ').skip(1).map(|cost| cost.parse().unwrap_or(0));
     let mut next = || costs.next().unwrap_or(0);
-    Cost { instructions: next(), locked: next() }
+    Executed { instructions: next(), locked: next() }
 }
 
 /// The path of a source file, from its crate's folder on.
@@ -184,7 +184,7 @@ summary: 976 4
 
     #[test]
     fn calls_of_a_function_are_added_up_whoever_calls() {
-        let cost = |instructions, locked| Cost { instructions, locked };
+        let cost = |instructions, locked| Executed { instructions, locked };
         assert_eq!(inclusive(PROFILE, "count_as_sent"), cost(906, 4));
         assert_eq!(inclusive(PROFILE, "count_as_received"), cost(50, 0));
         assert_eq!(inclusive(PROFILE, "count_as_acknowledged"), cost(0, 0));

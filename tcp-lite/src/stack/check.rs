@@ -20,6 +20,9 @@ impl Stack {
             let id = self.connections.id(slot);
             let slabs = (&self.segments, &self.out_of_order, &self.searches);
             all.push(conn.tcb.check(id, slabs).map_err(|what| format!("slot {slot}: {what}"))?);
+            if !self.connections.is_unarmed(slot) {
+                conn.tcb.check_timer().map_err(|what| format!("slot {slot}: {what}"))?;
+            }
         }
         self.check_slabs(&all)?;
         self.listeners.check(|listener| {

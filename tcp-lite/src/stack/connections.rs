@@ -315,6 +315,11 @@ impl Connections {
         }
     }
 
+    /// Whether the timer of this slot is still to be set.
+    pub(crate) fn is_unarmed(&self, slot: u32) -> bool {
+        self.slots[slot as usize].unarmed
+    }
+
     /// Takes a slot whose timer has to be set.
     pub(crate) fn next_unarmed(&mut self) -> Option<u32> {
         let slot = self.unarmed.pop()?;

@@ -37,7 +37,7 @@ pub(crate) struct Machine {
 
 /// The cost of one FPDU or acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Count {
+pub(crate) struct RowCost {
     pub(crate) instructions: f64,
     /// Of these, the ones that lock the bus.
     pub(crate) locked: f64,
@@ -47,7 +47,7 @@ pub(crate) struct Count {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Baseline {
     pub(crate) machine: Machine,
-    pub(crate) rows: BTreeMap<String, Count>,
+    pub(crate) rows: BTreeMap<String, RowCost>,
 }
 
 /// The result of a comparison.
@@ -76,7 +76,7 @@ impl Baseline {
                 };
                 let number =
                     |field: &str| field.parse().map_err(|error| format!("{FILE}: {line:?}: {error}"));
-                let count = Count { instructions: number(instructions)?, locked: number(locked)? };
+                let count = RowCost { instructions: number(instructions)?, locked: number(locked)? };
                 baseline.rows.insert(row.to_owned(), count);
             }
         }
@@ -90,7 +90,7 @@ impl Baseline {
             "# Instructions for each FPDU sent or received, or each acknowledgement, and how many of them lock the\n\
              # bus. The rows and their limits are in benches/src/bin/instructions/row.rs. Written by `{RECORD}`.\n{TOOLS}{tools}\n{CPU}{cpu}\n{COLUMNS}\n"
         );
-        for (row, Count { instructions, locked }) in &self.rows {
+        for (row, RowCost { instructions, locked }) in &self.rows {
             // Writing to a string does not fail.
             let _ = writeln!(text, "{row},{instructions:.1},{locked:.2}");
         }
@@ -111,7 +111,7 @@ impl Baseline {
 
     /// Compares `count` of `row` with the baseline. A lower count fails too, otherwise the improvement could
     /// be lost again unnoticed. Beyond its limit a row fails if it was within the limit before.
-    pub(crate) fn compare(&self, row: &str, count: Count, limit: Limit, tolerance: f64) -> Verdict {
+    pub(crate) fn compare(&self, row: &str, count: RowCost, limit: Limit, tolerance: f64) -> Verdict {
         let Some(recorded) = self.rows.get(row) else {
             return Verdict::Fail(format!("{row}: no baseline: record one with {RECORD}"));
         };
@@ -164,8 +164,8 @@ mod tests {
         Baseline { machine, rows: [("write/sent".to_owned(), count(1000.0, 10.0))].into() }
     }
 
-    fn count(instructions: f64, locked: f64) -> Count {
-        Count { instructions, locked }
+    fn count(instructions: f64, locked: f64) -> RowCost {
+        RowCost { instructions, locked }
     }
 
     const NO_LIMIT: Limit = Limit { instructions: None, locked: None };

@@ -27,7 +27,7 @@ use std::process::{Command, ExitCode};
 use benches::callgrind::Result;
 use clap::Parser;
 
-use baseline::{Baseline, Count, RECORD, Verdict};
+use baseline::{Baseline, RECORD, RowCost, Verdict};
 use counted::Side;
 use profile::{CPU, Profile};
 use row::{Limit, NamedWork, ROWS, Work};
@@ -141,7 +141,7 @@ fn compare(pattern: &str, record: bool) -> Result<bool> {
 }
 
 /// A line of the table. A count beyond its limit is marked.
-fn line(name: &str, before: Option<&Count>, now: Count) -> String {
+fn line(name: &str, before: Option<&RowCost>, now: RowCost) -> String {
     let limit = Limit::of(name);
     let most = |limit: Option<f64>, now: f64| match limit {
         Some(limit) => format!("{}{limit}", if now > limit { "> " } else { "" }),

@@ -5,7 +5,7 @@ use std::path::Path;
 use benches::callgrind::Callgrind;
 
 use crate::Result;
-use crate::baseline::Count;
+use crate::baseline::RowCost;
 use crate::counted::Side;
 use crate::row::NamedWork;
 
@@ -44,9 +44,9 @@ impl Profile {
     ///
     /// # Errors
     /// If none were counted.
-    pub(crate) fn count(&self, side: Side) -> Result<Count> {
+    pub(crate) fn count(&self, side: Side) -> Result<RowCost> {
         let (all, times) = (self.0.cost(side.function())?, self.times(side)? as f64);
-        Ok(Count { instructions: all.instructions as f64 / times, locked: all.locked as f64 / times })
+        Ok(RowCost { instructions: all.instructions as f64 / times, locked: all.locked as f64 / times })
     }
 
     /// Instructions by source file. Inlined instructions count for the file they come from.

@@ -54,6 +54,11 @@ impl Tcb {
         })
     }
 
+    /// Whether a timer runs while anything is in flight. Its timer is set.
+    pub(crate) fn check_timer(&self) -> Check {
+        if self.state == State::Closed { Ok(()) } else { self.send.check_timer() }
+    }
+
     /// Both halves agree with the state (RFC 9293 section 3.3.2).
     fn check_state(&self) -> Check {
         use State::*;
@@ -61,7 +66,6 @@ impl Tcb {
         ensure!(opening != self.send.is_syn_acked(), "our SYN is acknowledged in {:?}", self.state);
         let peer_closed = matches!(self.state, CloseWait | LastAck | Closing | TimeWait);
         ensure!(peer_closed == self.receive.is_stream_complete(), "the peer's FIN in {:?}", self.state);
-        self.send.check_timer()?;
         match self.state {
             // The user may have closed it before it was open.
             SynReceived => Ok(()),
