@@ -79,7 +79,8 @@ pub(crate) fn pseudo_header(src: &IpAddress, dst: &IpAddress, protocol: u8, byte
 }
 
 /// Folds to 16 bits, with end-around carries.
-fn fold(mut sum: u64) -> u64 {
+#[inline]
+pub(crate) fn fold(mut sum: u64) -> u64 {
     sum = (sum >> 32) + (sum & 0xffff_ffff);
     sum = (sum >> 16) + (sum & 0xffff);
     sum = (sum >> 16) + (sum & 0xffff);

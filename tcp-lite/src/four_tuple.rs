@@ -1,11 +1,12 @@
 //! The key of a connection on the wire: two addresses and two ports (RFC 9293 section 3.3.1).
 
+use std::hash::{Hash, Hasher};
 use std::net::SocketAddr;
 
 use crate::facade::IpAddress;
 
 /// The key of a connection on the wire.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FourTuple {
     pub(crate) local: IpAddress,
     pub(crate) local_port: u16,
@@ -43,9 +44,66 @@ impl FourTuple {
     }
 }
 
+impl Hash for FourTuple {
+    /// Adds the bytes that the derived implementation would add, but in one call: SipHash is much cheaper for
+    /// 28 bytes in one call than in six, and a SYN flood makes several hashes for each SYN.
+    #[inline]
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        let Self { local, local_port, remote, remote_port } = self;
+        match (local, remote) {
+            (IpAddress::Ipv4(local), IpAddress::Ipv4(remote)) => {
+                let mut bytes = [0; 28];
+                bytes[8..12].copy_from_slice(&local.octets());
+                bytes[12..14].copy_from_slice(&local_port.to_ne_bytes());
+                bytes[22..26].copy_from_slice(&remote.octets());
+                bytes[26..28].copy_from_slice(&remote_port.to_ne_bytes());
+                hasher.write(&bytes);
+            }
+            _ => (local, local_port, remote, remote_port).hash(hasher),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Keeps what it is given.
+    #[derive(Default)]
+    struct Recorder(Vec<u8>);
+
+    impl Hasher for Recorder {
+        fn write(&mut self, bytes: &[u8]) {
+            self.0.extend_from_slice(bytes);
+        }
+
+        fn finish(&self) -> u64 {
+            0
+        }
+    }
+
+    #[test]
+    fn a_hash_takes_the_bytes_of_the_four_fields() {
+        let tuple = |local: &str, remote: &str| {
+            let [local, remote] = [local, remote].map(|text| text.parse::<SocketAddr>().unwrap());
+            FourTuple {
+                local: local.ip().into(),
+                local_port: local.port(),
+                remote: remote.ip().into(),
+                remote_port: remote.port(),
+            }
+        };
+        for tuple in [
+            tuple("10.0.0.1:7471", "198.18.3.4:49152"),
+            tuple("[fd00::1]:7471", "[2001:db8:1:2:3:4:5:6]:65535"),
+        ] {
+            let FourTuple { local, local_port, remote, remote_port } = tuple;
+            let (mut own, mut derived) = (Recorder::default(), Recorder::default());
+            tuple.hash(&mut own);
+            (local, local_port, remote, remote_port).hash(&mut derived);
+            assert_eq!(own.0, derived.0, "{tuple:?}");
+        }
+    }
 
     #[test]
     fn a_tuple_is_seen_in_a_frame_of_either_version_and_in_no_other() {

@@ -6,9 +6,12 @@
 //! port sends one buffer per frame, or where the checksum is computed here, which costs as much as
 //! copying as well.
 
+mod plain;
+
 use arrayvec::ArrayVec;
 use dp::{Checksum, Mbuf, Mempool, Offloads, TsoLimits, TxOffload};
 
+use self::plain::PlainHeaders;
 use crate::StackConfig;
 use crate::checksum::{Sum, pseudo_header};
 use crate::ethernet;
@@ -122,7 +125,13 @@ impl Headers<'_> {
         matches!(self.src, IpAddress::Ipv6(_))
     }
 
+    /// Which sums the port makes, and the lengths of the headers.
+    #[inline]
     fn offload(&self) -> TxOffload {
+        PlainHeaders::of(self).map_or_else(|| self.general_offload(), |plain| plain.offload())
+    }
+
+    fn general_offload(&self) -> TxOffload {
         let offloads = self.framing.offloads;
         TxOffload {
             ipv4_checksum: offloads.contains(Offloads::TX_IPV4_CHECKSUM) && !self.is_ipv6(),
@@ -145,8 +154,12 @@ impl Headers<'_> {
     }
 
     /// Writes the headers of a single frame to all of `out`.
+    #[inline]
     fn write_whole(&self, offload: TxOffload, out: &mut [u8], piece: &Piece) {
-        self.write(offload, out).complete(out, piece);
+        match PlainHeaders::of(self) {
+            Some(plain) => plain.write(offload, out, piece),
+            None => self.write(offload, out).complete(out, piece),
+        }
     }
 
     /// Writes the headers to all of `out`, except for the fields that depend on the [`Piece`], and sums

@@ -37,7 +37,7 @@ pub use crate::listener::ListenError;
 use self::connections::{Conn, Connections};
 use self::transmit::Answer;
 use crate::address_conflict::{ADDRESSES, ConflictDetection};
-use crate::facade::{IpAddress, IpCidr};
+use crate::facade::{IpAddress, IpCidr, TcpSeqNumber};
 use crate::four_tuple::FourTuple;
 use crate::frame::Framing;
 use crate::icmp_error::{IPV4_MIN_MTU, IPV6_MIN_MTU};
@@ -543,6 +543,11 @@ impl Stack {
 
     /// The parameters of a new connection that the stack decides.
     fn open_params(&self, now: Instant, tuple: &FourTuple) -> OpenParams {
+        self.open_params_from(self.secrets.isn(now, tuple), tuple)
+    }
+
+    /// As [`open_params`](Self::open_params), for a connection whose initial sequence number is known.
+    fn open_params_from(&self, iss: TcpSeqNumber, tuple: &FourTuple) -> OpenParams {
         let ipv6 = matches!(tuple.remote, IpAddress::Ipv6(_));
         let path = mss(&tuple.remote, usize::from(self.config.mtu));
         let least = if ipv6 { IPV6_MIN_MTU } else { IPV4_MIN_MTU };
@@ -550,11 +555,11 @@ impl Stack {
         OpenParams {
             local_port: tuple.local_port,
             remote_port: tuple.remote_port,
-            iss: self.secrets.isn(now, tuple),
+            iss,
             timestamp_offset: self.secrets.timestamp_offset(tuple),
             mss: path.min(u16::try_from(self.pool.data_bytes()).unwrap_or(u16::MAX)),
             base_mss: mss(&tuple.remote, base),
-            default_peer_mss: if ipv6 { 1220 } else { 536 },
+            default_peer_mss: default_peer_mss(&tuple.remote),
         }
     }
 
@@ -570,6 +575,11 @@ impl Stack {
         }
         None
     }
+}
+
+/// The MSS of a peer whose SYN has no MSS option (RFC 9293 section 3.7.1).
+fn default_peer_mss(remote: &IpAddress) -> u16 {
+    if matches!(remote, IpAddress::Ipv6(_)) { 1220 } else { 536 }
 }
 
 /// MSS (RFC 6691): the MTU less the fixed IP and TCP headers. Options, if any, come out of it.

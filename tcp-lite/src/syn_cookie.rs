@@ -36,10 +36,10 @@ impl SynCookies {
     }
 
     /// The part of `syn` that a cookie encodes: the SYN to answer. Its options must have the peer's MSS.
-    pub(crate) fn remembered(config: &TcpConfig, syn: &TcpHeader) -> TcpHeader {
+    pub(crate) fn remembered(config: &TcpConfig, syn: TcpHeader) -> TcpHeader {
         let mss = syn.options.mss.map(|mss| MSS[index_of(mss)]);
-        let mut kept = syn.clone();
-        if config.timestamps && syn.options.timestamps.is_some() {
+        let mut kept = syn;
+        if config.timestamps && kept.options.timestamps.is_some() {
             kept.options.mss = mss;
         } else {
             kept.options = Options { mss, ..Options::default() };
@@ -106,7 +106,13 @@ impl SynCookies {
 
     fn cookie(&self, period: i64, tuple: &FourTuple, peer_seq: TcpSeqNumber, index: usize) -> TcpSeqNumber {
         let mut hasher = self.key;
-        (tuple, peer_seq.0, period, index).hash(&mut hasher);
+        tuple.hash(&mut hasher);
+        // One call is much cheaper than three.
+        let mut rest = [0; 20];
+        rest[..4].copy_from_slice(&peer_seq.0.to_ne_bytes());
+        rest[4..12].copy_from_slice(&period.to_ne_bytes());
+        rest[12..].copy_from_slice(&(index as u64).to_ne_bytes());
+        hasher.write(&rest);
         let secret = hasher.finish() as u32 & 0x00ff_ffff;
         TcpSeqNumber(((period as u32) << 27 | (index as u32) << 24 | secret) as i32)
     }
@@ -179,7 +185,7 @@ mod tests {
                 for mss in [100, 536, 1460, 1500, 9000] {
                     let offered = Options { window_scale: scale, sack_permitted, ..Options::default() };
                     let offered = Options { timestamps: Some((76, 0)), ..offered };
-                    let syn = SynCookies::remembered(&config, &syn(mss, offered));
+                    let syn = SynCookies::remembered(&config, syn(mss, offered));
                     let cookie = cookies.make(now, &tuple(9), &syn);
                     let mut answer = TcpHeader {
                         options: Options { timestamps: Some((5000, 76)), ..Options::default() },
@@ -218,7 +224,7 @@ mod tests {
     #[test]
     fn without_timestamps_only_the_mss_is_promised() {
         let offered = Options { window_scale: Some(7), sack_permitted: true, ..Options::default() };
-        let kept = SynCookies::remembered(&TcpConfig::default(), &syn(1460, offered));
+        let kept = SynCookies::remembered(&TcpConfig::default(), syn(1460, offered));
         assert_eq!(
             (kept.options, kept.flags),
             (Options { mss: Some(1460), ..Options::default() }, Flags::SYN)

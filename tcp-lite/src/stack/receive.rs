@@ -229,8 +229,7 @@ impl Stack {
         let is_syn = header.flags & (Flags::SYN | Flags::RST) == Flags::SYN && header.ack.is_none();
         if let Some(listener) = self.listeners.find(tuple.local_port) {
             if is_syn {
-                let params = self.open_params(now, &tuple);
-                return self.syn_arrives(now, listener, origin.mac, tuple, header, params);
+                return self.syn_arrives(now, listener, origin.mac, tuple, header);
             }
             if let Some(syn) = self.syn_cookies.recall(now, &tuple, header) {
                 return self.cookie_arrives(now, listener, origin, tuple, &syn, (header, payload));
@@ -256,7 +255,6 @@ impl Stack {
         mac: EthernetAddress,
         tuple: FourTuple,
         syn: &TcpHeader,
-        params: OpenParams,
     ) {
         let place = self.routes.next_hop(&tuple.local, &tuple.remote).zip(self.reserve());
         let Some((next_hop, id)) = place else {
@@ -266,13 +264,14 @@ impl Stack {
         match self.listeners.try_half_open(now, listener, &tuple.remote) {
             Admission::Counted => {}
             Admission::Full if self.config.limits.syn_cookies => {
-                return self.answer_with_cookie(now, mac, tuple, syn, params);
+                return self.answer_with_cookie(now, mac, tuple, syn);
             }
             Admission::Full | Admission::Refused => {
                 self.counters.rx_syn_dropped += 1;
                 return;
             }
         }
+        let params = self.open_params(now, &tuple);
         self.accept(now, id, (listener, tuple, next_hop), syn, params);
     }
 
@@ -300,18 +299,12 @@ impl Stack {
     }
 
     /// Sends the SYN-ACK of a control block that is dropped at once.
-    fn answer_with_cookie(
-        &mut self,
-        now: Instant,
-        mac: EthernetAddress,
-        tuple: FourTuple,
-        syn: &TcpHeader,
-        mut params: OpenParams,
-    ) {
+    fn answer_with_cookie(&mut self, now: Instant, mac: EthernetAddress, tuple: FourTuple, syn: &TcpHeader) {
         let mut syn = syn.clone();
-        syn.options.mss.get_or_insert(params.default_peer_mss);
-        let syn = SynCookies::remembered(&self.config.tcp, &syn);
-        params.iss = self.syn_cookies.make(now, &tuple, &syn);
+        syn.options.mss.get_or_insert_with(|| super::default_peer_mss(&tuple.remote));
+        let syn = SynCookies::remembered(&self.config.tcp, syn);
+        let iss = self.syn_cookies.make(now, &tuple, &syn);
+        let params = self.open_params_from(iss, &tuple);
         // No connection has this id. No event names it, since the control block is dropped before the
         // peer's next segment.
         let no_conn = ConnId { slot: u32::MAX, generation: 0 };

@@ -75,6 +75,9 @@ const SACK_PERMITTED: u8 = 4;
 const SACK: u8 = 5;
 const TIMESTAMPS: u8 = 8;
 
+/// The four bytes in front of the values of the timestamps option, where there are no other options.
+pub(crate) const TIMESTAMPS_WORD: u32 = u32::from_be_bytes([NOP, NOP, TIMESTAMPS, 10]);
+
 /// The ACK bit, which [`Flags`] leaves out.
 const ACK_BIT: u8 = 0x10;
 /// The largest window scale (RFC 7323 section 2.3).
@@ -117,11 +120,17 @@ impl TcpHeader {
         fixed[4..8].copy_from_slice(&self.seq.0.to_be_bytes());
         fixed[8..12].copy_from_slice(&self.ack.map_or(0, |ack| ack.0).to_be_bytes());
         fixed[12] = (len as u8 / 4) << 4;
-        fixed[13] = self.flags.bits() | if self.ack.is_some() { ACK_BIT } else { 0 };
+        fixed[13] = self.control_bits();
         fixed[14..16].copy_from_slice(&self.window.to_be_bytes());
         // The stack or the port fills in the checksum. The urgent pointer is 0: we send no urgent data.
         fixed[16..20].fill(0);
         self.options.emit(options);
+    }
+
+    /// All control bits, as on the wire.
+    #[inline]
+    pub(crate) fn control_bits(&self) -> u8 {
+        self.flags.bits() | if self.ack.is_some() { ACK_BIT } else { 0 }
     }
 
     /// Sequence numbers that the segment occupies: payload, SYN and FIN.

@@ -64,7 +64,7 @@ fn poll_beside_harmless_frames(poll: &mut dyn FnMut()) {
 const NS_AN_INSTRUCTION: f64 = 0.25;
 
 /// Honest batches before the counted ones: windows are open by then, and lazy allocations are done.
-const WARM_UP: u64 = 100;
+const WARM_UP: u64 = 200;
 
 /// Honest batches that are counted.
 const COUNTED: u64 = 150;
