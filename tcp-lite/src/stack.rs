@@ -239,7 +239,14 @@ impl Stack {
     /// rather than in a queue behind their first copies.
     pub fn transmit(&mut self, now: Instant, out: &mut Burst) -> bool {
         self.advance(now);
-        let more = self.fill(self.now, out);
+        let more = match self.has_to_transmit() {
+            true => self.fill(self.now, out),
+            false => {
+                // Nothing waits for a buffer.
+                self.pool_retry.succeeded();
+                false
+            }
+        };
         self.arm_timers();
         more
     }

@@ -44,11 +44,8 @@ enum Served {
 }
 
 impl Stack {
-    /// See [`Stack::transmit`].
+    /// See [`Stack::transmit`]. There is something to transmit.
     pub(super) fn fill(&mut self, now: Instant, out: &mut Burst) -> bool {
-        if !self.link_up {
-            return false;
-        }
         let before = out.len();
         if self.has_other_frames() && !self.fill_other_frames(out) {
             return self.on_pool_empty(now, out.len() > before);

@@ -63,7 +63,9 @@ fn poll_beside_harmless_frames(poll: &mut dyn FnMut()) {
 /// Nanoseconds that an instruction counts for, relative to idle time.
 const NS_AN_INSTRUCTION: f64 = 0.25;
 
-/// Honest batches before the counted ones: windows are open by then, and lazy allocations are done.
+/// Honest batches before the counted ones: windows are open by then, and lazy allocations are done. The
+/// answers to Reads of peers that close their window have filled the send queues. (With 100 batches a part of
+/// that fell into the count, though it happens once.)
 const WARM_UP: u64 = 200;
 
 /// Honest batches that are counted.

@@ -28,10 +28,18 @@ impl Connection {
                         if !matches!(outcome, Ok(None)) {
                             return 0;
                         }
-                        let step = initiator.receive(offset, bytes);
-                        let consumed = step.as_ref().map_or(0, |step| step.consumed);
-                        outcome = step.map(|step| step.event.map(StartupEvent::Reply));
-                        consumed
+                        match initiator.receive(offset, bytes) {
+                            Ok(step) => {
+                                if let Some(event) = step.event {
+                                    outcome = Ok(Some(StartupEvent::Reply(event)));
+                                }
+                                step.consumed
+                            }
+                            Err(fault) => {
+                                outcome = Err(fault);
+                                0
+                            }
+                        }
                     })
                 }
                 Phase::AwaitRequest { responder, reassembly, .. }
@@ -40,10 +48,18 @@ impl Connection {
                         if !matches!(outcome, Ok(None)) {
                             return 0;
                         }
-                        let step = responder.receive(offset, bytes);
-                        let consumed = step.as_ref().map_or(0, |step| step.consumed);
-                        outcome = step.map(|step| step.event.map(StartupEvent::Request));
-                        consumed
+                        match responder.receive(offset, bytes) {
+                            Ok(step) => {
+                                if let Some(event) = step.event {
+                                    outcome = Ok(Some(StartupEvent::Request(event)));
+                                }
+                                step.consumed
+                            }
+                            Err(fault) => {
+                                outcome = Err(fault);
+                                0
+                            }
+                        }
                     })
                 }
                 Phase::Opening(_) | Phase::StreamingMode(_) | Phase::FullOperation(_) | Phase::Ended(_) => {

@@ -117,7 +117,11 @@ impl Responder {
                 Ok(Step { consumed: 0, event: None })
             }
         };
-        result.inspect_err(|_| self.end())
+        // Not by `inspect_err`, which would copy a Request with all its private data.
+        if result.is_err() {
+            self.end();
+        }
+        result
     }
 
     fn read_request(&mut self, offset: u64, bytes: &[u8]) -> Result<Step<ConnectRequest>, StartupFault> {

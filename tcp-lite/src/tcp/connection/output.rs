@@ -81,9 +81,9 @@ impl Tcb {
         (most, views): (usize, usize),
     ) {
         let Some(Payload::Segment(first)) = transmission.payload else { return };
-        // CWR must be on one segment only.
+        // CWR must be on one segment only. With PSH it is the last of the queue.
         if transmission.kind != TransmissionKind::Send(SendKind::New)
-            || transmission.header.flags.contains(Flags::CWR)
+            || transmission.header.flags.intersects(Flags::CWR | Flags::PSH)
         {
             return;
         }
