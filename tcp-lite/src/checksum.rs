@@ -33,7 +33,7 @@ impl Sum {
 
     fn add_sum(&mut self, sum: u64, bytes: usize) {
         let sum = fold(sum);
-        self.acc += if self.odd { u64::from((sum as u16).swap_bytes()) } else { sum };
+        self.acc += if self.odd { u64::from(sum.swap_bytes()) } else { u64::from(sum) };
         self.odd ^= bytes % 2 == 1;
     }
 
@@ -58,7 +58,7 @@ impl Sum {
     /// The sum itself, not complemented: the value that devices expect in the field for the
     /// pseudo-header.
     pub(crate) fn partial(self) -> u16 {
-        u16::from_be(fold(self.acc) as u16)
+        u16::from_be(fold(self.acc))
     }
 }
 
@@ -78,14 +78,13 @@ pub(crate) fn pseudo_header(src: &IpAddress, dst: &IpAddress, protocol: u8, byte
     sum
 }
 
-/// Folds to 16 bits, with end-around carries.
+/// Folds to 16 bits, with end-around carries. Only 0 gives 0.
 #[inline]
-pub(crate) fn fold(mut sum: u64) -> u64 {
-    sum = (sum >> 32) + (sum & 0xffff_ffff);
-    sum = (sum >> 16) + (sum & 0xffff);
-    sum = (sum >> 16) + (sum & 0xffff);
-    sum = (sum >> 16) + (sum & 0xffff);
-    (sum >> 16) + (sum & 0xffff)
+pub(crate) fn fold(sum: u64) -> u16 {
+    let (folded, carry) = ((sum >> 32) as u32).overflowing_add(sum as u32);
+    let folded = folded + u32::from(carry);
+    // The carry out of the sum of the lower halves goes into the sum of the upper halves.
+    (folded.wrapping_add(folded.rotate_left(16)) >> 16) as u16
 }
 
 #[cfg(test)]
@@ -103,6 +102,14 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn only_zero_folds_to_zero_and_the_rest_to_what_it_is_modulo_65535(
+            sum in prop_oneof![any::<u64>(), any::<u32>().prop_map(u64::from), 0..1_u64 << 20],
+        ) {
+            prop_assert_eq!(u64::from(fold(sum)) % 0xffff, sum % 0xffff);
+            prop_assert_eq!(fold(sum) == 0, sum == 0);
+        }
+
         #[test]
         fn equals_smoltcps_however_it_is_cut(bytes: Vec<u8>, cuts: Vec<prop::sample::Index>) {
             let mut places: Vec<_> = cuts.iter().map(|c| c.index(bytes.len() + 1)).collect();

@@ -79,7 +79,7 @@ impl<'a> PlainHeaders<'a> {
         let fragment = 0x4000;
         let mut life = u32::from(framing.hop_limit) << 24 | u32::from(PROTOCOL_TCP) << 16;
         if !offload.ipv4_checksum {
-            life |= u32::from(!sum(&[lengths, fragment, life, src, dst]));
+            life |= u32::from(!fold(sum(&[lengths, fragment, life, src, dst])));
         }
         put(out, 14, &[lengths, fragment, life, src, dst]);
 
@@ -91,10 +91,9 @@ impl<'a> PlainHeaders<'a> {
         let fields = [ports, tcp.seq.0 as u32, ack, control];
         let timestamps = self.timestamps.map_or([0; 3], |(value, echo)| [TIMESTAMPS_WORD, value, echo]);
         let checksum = if offload.tcp_checksum {
-            sum(&pseudo)
+            fold(sum(&pseudo))
         } else {
-            let parts = [sum(&pseudo), sum(&fields), sum(&timestamps), piece.sum.partial()];
-            !sum(&parts.map(u32::from))
+            !fold(sum(&pseudo) + sum(&fields) + sum(&timestamps) + u64::from(piece.sum.partial()))
         };
         put(out, 34, &fields);
         // The urgent pointer is 0.
@@ -105,10 +104,9 @@ impl<'a> PlainHeaders<'a> {
     }
 }
 
-/// The one's complement sum of numbers of 32 bits.
 #[inline]
-fn sum(words: &[u32]) -> u16 {
-    fold(words.iter().map(|word| u64::from(*word)).sum()) as u16
+fn sum(words: &[u32]) -> u64 {
+    words.iter().map(|word| u64::from(*word)).sum()
 }
 
 #[inline]
