@@ -13,7 +13,7 @@ impl EpochGuard<'_> {
     ///
     /// # Errors
     /// The first check that fails; [`DdpError`](crate::ddp::DdpError) has its codes.
-    #[inline]
+    #[inline(always)]
     pub fn check_write(&self, stag: Stag, to: u64, len: u64, by: Accessor) -> Result<Target<'_>, Fault> {
         let (lease, record) = self.shared().lookup(stag)?;
         record.admit_remote(by, Access::REMOTE_WRITE)?;

@@ -27,6 +27,10 @@ impl Stack {
     pub(super) fn arm(&mut self, slot: u32) {
         let Some((id, conn)) = self.connections.get_mut(slot) else { return };
         conn.tcb.arm(self.now, &self.config.tcp, &self.segments);
+        if conn.tcb.state() == State::Established && !conn.half_open {
+            let deadline = conn.tcb.deadline();
+            return self.connections.wheel.set(slot, deadline);
+        }
         let droppable = conn.tcb.is_droppable();
         let enters_time_wait =
             conn.tcb.state() == State::TimeWait && !std::mem::replace(&mut conn.in_time_wait, true);
