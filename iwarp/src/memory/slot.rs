@@ -76,7 +76,7 @@ const _: () = assert!(size_of::<Slot>() == 64, "a lookup costs one cache line");
 
 impl Slot {
     /// Reads the slot, if it is valid now.
-    #[inline]
+    #[inline(always)]
     pub(super) fn read(&self) -> Option<(Record, Generation)> {
         let before = self.state.load(Ordering::Acquire);
         if before & VALID == 0 {
