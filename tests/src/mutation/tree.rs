@@ -16,9 +16,12 @@ pub struct Tree {
     /// The work tree.
     root: PathBuf,
     path: PathBuf,
-    /// Cargo's target folder, shared with the work tree: dependencies are built there already, and the crates
-    /// of the copy get other names because of their paths.
+    /// Where cargo builds, shared with the work tree: dependencies are built there already, and the crates of
+    /// the copy get other names because of their paths.
     built: PathBuf,
+    /// Where cargo puts the finished programs of the copy. Those of the work tree have the same names, and a
+    /// build of it may end between a build of the copy and the start of its program.
+    programs: PathBuf,
     /// Locked, so that no other process breaks the same copy.
     _lock: File,
 }
@@ -47,7 +50,8 @@ impl Tree {
         std::fs::create_dir_all(&path)?;
         let lock = File::create(path.with_extension("lock"))?;
         lock.lock()?;
-        let tree = Self { root: root.to_owned(), path, built, _lock: lock };
+        let programs = path.with_extension("programs");
+        let tree = Self { root: root.to_owned(), path, built, programs, _lock: lock };
         for name in &wanted {
             let bytes = std::fs::read(root.join(name))?;
             tree.put(name, &bytes)?;
@@ -61,9 +65,9 @@ impl Tree {
         &self.path
     }
 
-    /// Cargo's target folder.
-    pub fn built(&self) -> &Path {
-        &self.built
+    /// A program of the copy that [`cargo`](Self::cargo) built.
+    pub fn program(&self, name: &str) -> PathBuf {
+        self.programs.join("debug").join(name)
     }
 
     /// Runs cargo on the copy.
@@ -75,7 +79,8 @@ impl Tree {
         let run = run.arg(self.path.join("Cargo.toml")).args(arguments);
         // Each program runs for seconds after its build takes a minute: our crates are not optimised.
         let run = run.env("CARGO_PROFILE_DEV_OPT_LEVEL", "0").env("CARGO_PROFILE_DEV_DEBUG", "0");
-        run.env("CARGO_TARGET_DIR", &self.built).spawn()?.finish(limit)
+        let run = run.env("CARGO_BUILD_BUILD_DIR", &self.built).env("CARGO_TARGET_DIR", &self.programs);
+        run.spawn()?.finish(limit)
     }
 
     /// Calls `action` while the copy is broken by `edit`.
@@ -122,14 +127,21 @@ mod tests {
     use super::*;
     use crate::lab::Scratch;
 
-    #[test]
-    fn the_copy_follows_the_tree_and_leaves_alone_what_is_the_same() {
-        let scratch = Scratch::new().unwrap();
-        let (root, path) = (scratch.file("tree"), scratch.file("copy"));
+    /// A repository in the folder, and a function that writes its files.
+    fn repository(scratch: &Scratch) -> (PathBuf, impl Fn(&str, &str)) {
+        let root = scratch.file("tree");
         std::fs::create_dir_all(root.join("src")).unwrap();
         let init = Run::new("git").args(["init", "--quiet"]).arg(&root);
         init.check(Duration::from_secs(10)).unwrap();
-        let write = |name: &str, text: &str| std::fs::write(root.join(name), text).unwrap();
+        let folder = root.clone();
+        (root, move |name, text| std::fs::write(folder.join(name), text).unwrap())
+    }
+
+    #[test]
+    fn the_copy_follows_the_tree_and_leaves_alone_what_is_the_same() {
+        let scratch = Scratch::new().unwrap();
+        let (root, write) = repository(&scratch);
+        let path = scratch.file("copy");
         write(".gitignore", "built\n");
         write("built", "");
         write("src/a.rs", "a");
@@ -146,5 +158,31 @@ mod tests {
         Tree::of(&root, path.clone(), scratch.file("built")).unwrap();
         assert_eq!((read("src/b.rs").as_deref(), read(".gitignore")), (Some("b"), None));
         assert_eq!(changed(), before);
+    }
+
+    #[test]
+    fn a_build_of_the_tree_leaves_the_programs_of_the_copy() {
+        const LIMIT: Duration = Duration::from_secs(120);
+        let scratch = Scratch::new().unwrap();
+        let (root, write) = repository(&scratch);
+        write("Cargo.toml", "[package]\nname = \"said\"\nedition = \"2024\"\n");
+        write("src/main.rs", "fn main() { print!(\"whole\") }");
+        let built = scratch.file("built");
+        let copy = Tree::of(&root, scratch.file("copy"), built.clone()).unwrap();
+        let edit = Edit {
+            name: "another-word".into(),
+            file: "src/main.rs".into(),
+            find: "whole".into(),
+            replace: "broken".into(),
+        };
+        let said = copy.broken(&edit, || {
+            let build = copy.cargo("build", &["--offline"], LIMIT)?;
+            build.success()?;
+            let tree = Run::new("cargo").args(["build", "--quiet", "--offline", "--manifest-path"]);
+            tree.arg(root.join("Cargo.toml")).env("CARGO_TARGET_DIR", &built).check(LIMIT)?;
+            Run::new(copy.program("said")).check(LIMIT)
+        });
+        assert_eq!(said.unwrap(), "broken");
+        assert_eq!(Run::new(built.join("debug/said")).check(LIMIT).unwrap(), "whole");
     }
 }

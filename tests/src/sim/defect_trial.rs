@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::defect::{self, Defect};
-use crate::lab::{LabError, Result, Run};
-use crate::lab_error;
+use crate::lab::{Ended, LabError, Result, Run, Scratch};
 use crate::mutation::{Suite, Tree};
+use crate::{ensure, lab_error};
 
 /// Time limit of a build, or of the runs of one defect, on a busy machine.
 const TIME_LIMIT: Duration = Duration::from_secs(1200);
@@ -88,9 +88,7 @@ fn attempt(tree: &Tree, defect: &Defect, runs: u64) -> Result<TrialOutcome> {
     if !outcome.status.success() {
         return Err(lab_error!("does not build: {}", outcome.text));
     }
-    // Outside the folder where the simulator of the whole tree is built.
-    let program = tree.path().with_extension("simulate");
-    std::fs::rename(tree.built().join("debug/simulate"), &program)?;
+    let program = tree.program("simulate");
     let (scenario, seed) = defect.run().map_err(LabError)?;
     let named = simulate(&program, &["--scenario", scenario.name, "--seed", &seed.to_string()])?;
     let first = format!("{} {seed} at ", scenario.name);
@@ -113,15 +111,39 @@ fn attempt(tree: &Tree, defect: &Defect, runs: u64) -> Result<TrialOutcome> {
 /// Runs the built simulator and returns its output.
 fn simulate(program: &Path, arguments: &[&str]) -> Result<String> {
     // Captures of failed runs are not needed here.
-    let captures = program.with_extension("captures");
-    std::fs::create_dir_all(&captures)?;
+    let captures = Scratch::new()?;
     let ran = Run::new("env")
         .arg(program)
         .args(arguments)
         .env("RUST_BACKTRACE", "0")
-        .env("TMPDIR", &captures)
+        .env("TMPDIR", captures.path())
         .spawn()?
         .finish(TIME_LIMIT)?;
-    std::fs::remove_dir_all(&captures)?;
+    whole(ran)
+}
+
+/// The output of a simulator that came to its end, with or without failures. One that was killed has found
+/// nothing, and has not missed anything.
+fn whole(ran: Ended) -> Result<String> {
+    ensure!(ran.text.contains("\nseeds: "), "the simulator did not end: {}\n{}", ran.status, ran.text);
     Ok(ran.text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_simulator_that_did_not_end_is_an_error() {
+        let run = |script| {
+            let run = Run::new("sh").args(["-c", script]);
+            whole(run.spawn().unwrap().finish(Duration::from_secs(10)).unwrap())
+        };
+        assert!(run("echo; echo seeds: 1, failures: 0").is_ok());
+        assert!(run("echo; echo seeds: 1, failures: 1; exit 1").is_ok());
+        let killed = run("echo ecn 0; kill -KILL $$").unwrap_err().to_string();
+        assert!(killed.contains("signal: 9") && killed.contains("ecn 0"), "{killed}");
+        let refused = run("echo no scenario ecn; exit 2").unwrap_err().to_string();
+        assert!(refused.contains("no scenario ecn"), "{refused}");
+    }
 }
