@@ -17,7 +17,7 @@ const TCP: usize = IP + 20;
 /// Frames that are delivered in one burst at most.
 const BURST: usize = 8;
 
-/// What happens next.
+/// A step of a run.
 #[derive(Clone, Debug)]
 enum Step {
     /// The peer sends this many bytes.
@@ -38,7 +38,7 @@ enum Step {
     HostsClose,
 }
 
-/// What happens to a frame.
+/// The fate of a frame.
 #[derive(Clone, Debug)]
 enum Fate {
     Arrives,
@@ -108,7 +108,7 @@ struct Setting {
     events: usize,
     keepalive: bool,
     vlan: Option<u16>,
-    /// What the hosts' port says of checksums.
+    /// The verdict of the hosts' port on checksums.
     checksum: Checksum,
 }
 

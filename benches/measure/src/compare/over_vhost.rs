@@ -89,7 +89,7 @@ fn messages_checked(reports: &EndReports) -> Result<u64> {
     Ok(checked)
 }
 
-/// What large Writes are compared with: a row, and its figure in Gb/s.
+/// A row to compare large Writes with, and a function that measures its figure in Gb/s.
 type Baseline<'a> = (&'static str, Box<dyn Fn() -> Result<f64> + 'a>);
 
 /// The goodput of large Writes against the kernel, and of other rows against those Writes.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::memory::EpochGuard;
-use crate::mpa::startup::{Accept, ConnectRequest, Rejected, ResponderError, Rtr};
+use crate::mpa::startup::{Accept, ConnectRequest, Rejected, ResponderError, Rtr, Step};
 use crate::mpa::{InitiatorEvent, Negotiated, StartupFault, TerminateCode};
 use crate::queues::QpShared;
 use crate::rdmap::stream::Failure;
@@ -28,18 +28,7 @@ impl Connection {
                         if !matches!(outcome, Ok(None)) {
                             return 0;
                         }
-                        match initiator.receive(offset, bytes) {
-                            Ok(step) => {
-                                if let Some(event) = step.event {
-                                    outcome = Ok(Some(StartupEvent::Reply(event)));
-                                }
-                                step.consumed
-                            }
-                            Err(fault) => {
-                                outcome = Err(fault);
-                                0
-                            }
-                        }
+                        keep(initiator.receive(offset, bytes), StartupEvent::Reply, &mut outcome)
                     })
                 }
                 Phase::AwaitRequest { responder, reassembly, .. }
@@ -48,18 +37,7 @@ impl Connection {
                         if !matches!(outcome, Ok(None)) {
                             return 0;
                         }
-                        match responder.receive(offset, bytes) {
-                            Ok(step) => {
-                                if let Some(event) = step.event {
-                                    outcome = Ok(Some(StartupEvent::Request(event)));
-                                }
-                                step.consumed
-                            }
-                            Err(fault) => {
-                                outcome = Err(fault);
-                                0
-                            }
-                        }
+                        keep(responder.receive(offset, bytes), StartupEvent::Request, &mut outcome)
                     })
                 }
                 Phase::Opening(_) | Phase::StreamingMode(_) | Phase::FullOperation(_) | Phase::Ended(_) => {
@@ -372,4 +350,26 @@ pub(in crate::engine) enum Reject<'a> {
 enum StartupEvent {
     Reply(InitiatorEvent),
     Request(ConnectRequest),
+}
+
+/// Keeps the event or the fault of a step in `outcome`. Returns how many bytes the step has consumed. A step
+/// without an event copies nothing, although there is room for private data in it.
+#[inline]
+fn keep<E>(
+    step: Result<Step<E>, StartupFault>,
+    event: impl FnOnce(E) -> StartupEvent,
+    outcome: &mut Result<Option<StartupEvent>, StartupFault>,
+) -> usize {
+    match step {
+        Ok(step) => {
+            if let Some(happened) = step.event {
+                *outcome = Ok(Some(event(happened)));
+            }
+            step.consumed
+        }
+        Err(fault) => {
+            *outcome = Err(fault);
+            0
+        }
+    }
 }

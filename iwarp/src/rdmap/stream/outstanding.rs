@@ -26,7 +26,7 @@ pub(super) struct Pending {
     pub(super) fault: Option<WcStatus>,
 }
 
-/// What is recorded of a request.
+/// The record of a request.
 #[inline]
 pub(super) fn pending_of(request: &SendEntry) -> Pending {
     Pending {

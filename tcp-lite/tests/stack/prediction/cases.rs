@@ -119,7 +119,7 @@ fn wrong_checksums_take_the_general_way() {
     }
 }
 
-/// What random steps seldom do in this order.
+/// Orders of steps that random runs seldom have.
 #[test]
 fn connections_in_another_condition_take_the_general_way() {
     use Fate::{Arrives, Late, Lost, Twice};

@@ -60,7 +60,7 @@ impl StreamLoad {
     }
 }
 
-/// What a user gets who changes nothing: the defaults of `iperf3`, of the system and of the interfaces.
+/// The defaults of `iperf3`, of the system and of the interfaces: most users change nothing.
 pub(crate) const DEFAULT: StreamSettings = StreamSettings { options: "", shape: Shape::Plain };
 
 /// The settings to try for the best: the sender's bytes are copied into the kernel, as ours are into packets.
