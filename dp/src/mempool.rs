@@ -6,7 +6,9 @@
 
 #[cfg(dpdk)]
 pub(crate) mod dpdk;
-mod external;
+#[cfg(dpdk)]
+mod ext_shared;
+pub(crate) mod external;
 mod free_list;
 pub(crate) mod heap;
 mod slab;

@@ -39,6 +39,9 @@ bitflags! {
         const RX_SCATTER = 1 << 7;
         /// Spreads flows over queues by a hash of addresses and ports.
         const RX_RSS = 1 << 8;
+        /// Sends from any memory ([`Mbuf::external`]): reads it by its virtual address. Other ports send a
+        /// copy.
+        const TX_EXTERNAL = 1 << 9;
     }
 }
 

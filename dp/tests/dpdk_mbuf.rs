@@ -120,14 +120,52 @@ fn offloads_are_kept_as_asked_for() {
 }
 
 #[test]
-fn foreign_memory_is_copied_into_as_many_buffers_as_it_takes() {
-    let pool = pool(4, 64);
-    let memory: Vec<u8> = (0..200).collect();
-    let frame = Mbuf::external(&pool, ExtBuf::new(Arc::new(memory.clone()))).unwrap();
-    assert_eq!((flat(&frame), frame.segment_count()), (memory.clone(), 4));
-    assert!(Mbuf::external(&pool, ExtBuf::new(Arc::new(memory))).is_none());
-    drop(frame);
-    assert_eq!(pool.available(), 4, "a failed copy gives back what it took");
+fn external_memory_is_kept_until_dpdk_has_freed_the_last_view() {
+    let pool = pool(8, 64);
+    let owner: Arc<Vec<u8>> = Arc::new((0..100_000).map(|i| (i % 251) as u8).collect());
+    let memory = ExtBuf::new(Arc::clone(&owner));
+    let copied = |mbuf: &Mbuf| {
+        let mut bytes = vec![0; mbuf.len()];
+        assert_eq!(mbuf.copy_to(0, &mut bytes), mbuf.len());
+        bytes
+    };
+    let mut frame = filled(&pool, b"header");
+    frame.chain(Mbuf::external(&pool, memory.slice(50..90_000).unwrap()).unwrap()).unwrap();
+    assert_eq!((frame.segment_count(), frame.len()), (3, 6 + 89_950), "an mbuf holds 65,535 bytes");
+    assert!(frame.has_external() && frame.is_shared() && frame.append(1).is_none() && frame.tailroom() == 0);
+    assert_eq!(copied(&frame), [b"header", &owner[50..90_000]].concat());
+    let mut view = frame.share().unwrap();
+    let copy = frame.deep_copy(&dpdk::mempool(support::eal(), "copy", 2, 60_000).unwrap()).unwrap();
+    assert!(!copy.has_external() && copied(&copy) == copied(&frame));
+    drop((frame, memory));
+    view.advance(70_006);
+    view.truncate(1000);
+    assert_eq!((view.segment_count(), copied(&view)), (1, owner[70_050..71_050].to_vec()));
+    assert_eq!(Arc::strong_count(&owner), 2, "the last view keeps it");
+    drop(view);
+    assert_eq!(Arc::strong_count(&owner), 1);
+    assert_eq!(pool.available(), 8);
+}
+
+#[test]
+fn external_memory_goes_with_its_handle_if_that_is_the_last() {
+    let pool = pool(2, 64);
+    let owner = Arc::new(vec![7; 100]);
+    let memory = ExtBuf::new(Arc::clone(&owner));
+    let views: Vec<_> = (0..2).map(|_| Mbuf::external(&pool, memory.clone()).unwrap()).collect();
+    assert!(Mbuf::external(&pool, memory.clone()).is_none(), "no descriptor is left");
+    std::thread::spawn(move || drop(views)).join().unwrap();
+    assert_eq!(Arc::strong_count(&owner), 2);
+    drop(memory);
+    assert_eq!(Arc::strong_count(&owner), 1);
+}
+
+#[test]
+#[should_panic(expected = "external memory has no slice")]
+fn external_memory_is_not_shown_as_a_slice() {
+    let pool = pool(1, 64);
+    let frame = Mbuf::external(&pool, ExtBuf::new(Arc::new(vec![1]))).unwrap();
+    let _ = frame.head();
 }
 
 #[test]

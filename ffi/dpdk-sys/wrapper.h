@@ -43,6 +43,7 @@ OFFSET(K_MBUF_TX_OFFLOAD, tx_offload);
 OFFSET(K_MBUF_PRIV_SIZE, priv_size);
 
 static const uint64_t K_MBUF_SIZE = sizeof(struct rte_mbuf);
+static const uint64_t K_BAD_IOVA = RTE_BAD_IOVA;
 static const uint64_t K_HEADROOM = RTE_PKTMBUF_HEADROOM;
 static const uint64_t K_POOL_PRIVATE_SIZE = sizeof(struct rte_pktmbuf_pool_private);
 

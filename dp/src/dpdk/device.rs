@@ -396,6 +396,7 @@ fn choose_offloads(
     }
     let hashes = about.flow_type_rss_offloads & (sys::K_RSS_IP | sys::K_RSS_TCP) != 0;
     offloads.set(Offloads::RX_RSS, hashes && config.queues > 1);
+    offloads.set(Offloads::TX_EXTERNAL, drivers::find(driver).copies);
     offloads &= config.offloads;
     if !drivers::find(driver).joins {
         offloads.remove(Offloads::RX_LRO);

@@ -26,6 +26,8 @@ pub(super) struct Driver {
     pub(super) joins: bool,
     /// Bytes that a receive buffer needs in addition to the frame.
     pub(super) rx_header_bytes: usize,
+    /// Whether the driver copies the frames that it sends, so that their bytes may lie in any memory.
+    pub(super) copies: bool,
 }
 
 /// For a driver without a row.
@@ -39,10 +41,16 @@ const UNKNOWN: Driver = Driver {
     mss: Mss { least: 256, most: 9000 },
     joins: true,
     rx_header_bytes: 0,
+    copies: false,
 };
 
 /// A virtual device: frames are copied, or described with 32-bit lengths.
 const VIRTUAL: Driver = Driver { buffer_bytes: u16::MAX as usize, mss: Mss::ANY, ..UNKNOWN };
+
+/// A virtual device whose driver copies each frame by its virtual address, or gives that to a system call:
+/// af_packet/rte_eth_af_packet.c, eth_af_packet_tx(); tap/rte_eth_tap.c, tap_write_mbufs();
+/// lib/vhost/virtio_net.c, mbuf_to_desc() with sync_fill_seg().
+const COPYING: Driver = Driver { copies: true, ..VIRTUAL };
 
 /// virtio/virtio_ring.h, struct vring_desc and vring_packed_desc: uint32_t len. virtio/virtio_ethdev.c,
 /// virtio_dev_configure(): a received frame counts with struct virtio_net_hdr_mrg_rxbuf, 12 bytes, though
@@ -51,12 +59,12 @@ const VIRTIO: Driver = Driver { rx_header_bytes: 12, ..VIRTUAL };
 
 /// Drivers by their names in `rte_eth_dev_info`.
 const DRIVERS: &[(&str, Driver)] = &[
-    ("net_af_packet", VIRTUAL),
+    ("net_af_packet", COPYING),
     ("net_memif", VIRTUAL),
     ("net_null", VIRTUAL),
     ("net_ring", VIRTUAL),
-    ("net_tap", VIRTUAL),
-    ("net_vhost", VIRTUAL),
+    ("net_tap", COPYING),
+    ("net_vhost", COPYING),
     ("net_virtio", VIRTIO),
     ("net_virtio_user", VIRTIO),
     // bnxt/bnxt_txr.c, bnxt_start_xmit(): BNXT_MAX_TSO_SEGS is 32, one of them a descriptor without

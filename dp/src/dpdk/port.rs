@@ -17,7 +17,7 @@ use crate::eal::{is_forked, register_thread};
 use crate::mbuf::Raw;
 use crate::mbuf::dpdk::DpdkChain;
 use crate::mempool::Backend;
-use crate::{BURST, Burst, LinkState, Mbuf, Mempool, Port, PortCounters, PortInfo, tso};
+use crate::{BURST, Burst, LinkState, Mbuf, Mempool, Offloads, Port, PortCounters, PortInfo, tso};
 
 /// Attempts to send on a full ring between two checks of the link state: a check may be a system call.
 /// Every 64th attempt makes its cost negligible, and delays the detection of a lost peer only a little.
@@ -92,10 +92,13 @@ impl QueuePort {
         };
         let wants_offload = chain.wants_offload();
         let cut_at = if wants_offload { chain.tx_offload().tso_segment_bytes } else { 0 };
-        let longest = || chain.segments().map(<[u8]>::len).max().unwrap_or(0);
+        let longest = || chain.longest_segment();
         match self.device.limits.fit(chain.len(), chain.segment_count(), cut_at, longest) {
             // Drivers write to the headers of frames with offloads.
             Fit::AsIs if wants_offload && chain.is_head_shared() => Fit::Copy,
+            Fit::AsIs if !self.info.offloads.contains(Offloads::TX_EXTERNAL) && frame.has_external() => {
+                Fit::Copy
+            }
             fit => fit,
         }
     }

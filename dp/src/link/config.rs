@@ -85,7 +85,7 @@ impl Default for LinkConfig {
 
 impl LinkConfig {
     pub(super) fn offloads(&self) -> Offloads {
-        let mut offloads = Offloads::TX_MULTI_SEGMENT | Offloads::RX_SCATTER;
+        let mut offloads = Offloads::TX_MULTI_SEGMENT | Offloads::TX_EXTERNAL | Offloads::RX_SCATTER;
         if self.checksum_offload {
             offloads |= Offloads::TX_TCP_CHECKSUM | Offloads::RX_TCP_CHECKSUM;
             offloads.set(Offloads::TX_TSO, self.tso != LinkTso::Off);

@@ -171,6 +171,8 @@ impl LinkPort {
         }
         let Some(mut frame) = (match corrupted {
             Some(which) => corrupt(&frame, which, &self.peer_pool),
+            // A frame on the wire has its own bytes, as behind a device.
+            None if frame.has_external() => frame.deep_copy(&self.peer_pool),
             None => Some(frame),
         }) else {
             return wire.faults.no_mbuf.increment();

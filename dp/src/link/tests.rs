@@ -1,9 +1,11 @@
 //! What a link does to frames: each fault by the plan, the same every time, and the events a port survives.
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 
 use super::*;
-use crate::{BURST, Burst, Checksum, LinkState, Mbuf, Mss, Offloads, TsoLimits, TxOffload};
+use crate::{BURST, Burst, Checksum, ExtBuf, LinkState, Mbuf, Mss, Offloads, TsoLimits, TxOffload};
 
 type End = Box<dyn Port>;
 
@@ -79,13 +81,27 @@ fn a_clean_wire_moves_frames_in_order_without_copying() {
 }
 
 #[test]
+fn external_memory_arrives_as_a_copy_and_is_given_back_when_sent() {
+    let (mut a, mut b) = pair(&clean());
+    let owner = Arc::new(vec![7; 900]);
+    let mut sent = frame(&a, 42);
+    sent.chain(Mbuf::external(a.mempool(), ExtBuf::new(Arc::clone(&owner))).unwrap()).unwrap();
+    let mut bytes = vec![0; sent.len()];
+    sent.copy_to(0, &mut bytes);
+    assert_eq!(a.tx_burst(0, &mut [sent].into_iter().collect()), 1);
+    assert_eq!(Arc::strong_count(&owner), 1);
+    let received = receive_frames(&mut b, 0);
+    assert_eq!(received[0].segments().flatten().copied().collect::<Vec<_>>(), bytes);
+}
+
+#[test]
 fn ports_say_what_they_are() {
     let (a, b) = pair(&LinkConfig { mtu: 9000, mbufs: 8, ..clean() });
     assert_eq!((a.info().name.as_str(), b.info().name.as_str()), ("link-a", "link-b"));
     assert_ne!(a.info().mac, b.info().mac);
     assert_eq!(a.info().mtu, 9000);
     assert!(a.mempool().data_bytes() >= 9018);
-    assert_eq!(a.info().offloads, Offloads::TX_MULTI_SEGMENT | Offloads::RX_SCATTER);
+    assert_eq!(a.info().offloads, Offloads::TX_MULTI_SEGMENT | Offloads::TX_EXTERNAL | Offloads::RX_SCATTER);
     let (a, _b) = pair(&LinkConfig { checksum_offload: true, ..clean() });
     assert!(a.info().offloads.contains(Offloads::TX_TCP_CHECKSUM | Offloads::RX_TCP_CHECKSUM));
 }

@@ -6,6 +6,7 @@
 //! - Bytes are written only through `&mut DpdkChain`, and only while the storage has one owner. Bytes that no
 //!   view covers are an exception ([`DpdkChain::room`]).
 //! - They are read through `&DpdkChain`, which excludes that; other views only read as well.
+//! - External memory (`K_F_EXTERNAL`) is that of an [`ExtBuf`], and is only read, by raw copies.
 //!
 //! A chain is well formed: `next` leads from the head through all its segments to null; the head counts these
 //! (`nb_segs`) and their bytes (`pkt_len`); the data of each (`data_off`, `data_len`) lie inside its buffer
@@ -22,10 +23,15 @@ use std::sync::atomic::Ordering;
 use dpdk_sys as sys;
 use dpdk_sys::mbuf as field;
 
+use super::{View, copy_slice};
 use crate::limits::MAX_SEGMENTS;
 use crate::mempool::ExtBuf;
 use crate::mempool::dpdk::{DpdkPool, home};
+use crate::mempool::external::copy_raw;
 use crate::offload::{Checksum, TxOffload};
+
+/// Most bytes of external memory in one mbuf, which counts them in 16 bits.
+const MAX_EXTERNAL_BYTES: usize = u16::MAX as usize;
 
 /// One or more linked segments.
 ///
@@ -62,32 +68,42 @@ impl DpdkChain {
         pool.alloc().map(|head| unsafe { Self::from_raw(head) })
     }
 
-    /// A copy of `memory` in buffers of `pool`: devices can access only DPDK's memory.
-    pub(crate) fn external(pool: &DpdkPool, memory: &ExtBuf) -> Option<Self> {
-        let mut copy = Self::alloc(pool)?;
-        copy.append_chained(pool, memory.as_slice()).then_some(copy)
+    /// A view of `memory`, with a descriptor of `pool` for each 65,535 bytes.
+    pub(crate) fn external(pool: &DpdkPool, memory: ExtBuf) -> Option<Self> {
+        let (now, later) = (memory.len().min(MAX_EXTERNAL_BYTES), memory.len());
+        let mut chain = Self::attached(pool, memory.slice(0..now)?)?;
+        let mut at = now;
+        while at < later {
+            let end = later.min(at + MAX_EXTERNAL_BYTES);
+            chain.chain(Self::attached(pool, memory.slice(at..end)?)?).ok()?;
+            at = end;
+        }
+        Some(chain)
     }
 
-    /// Appends `bytes`, chaining further buffers of `pool` as needed. `false` if no buffer is free or
-    /// the chain would become too long; part of the bytes are then appended.
-    pub(crate) fn append_chained(&mut self, pool: &DpdkPool, mut bytes: &[u8]) -> bool {
-        loop {
-            let (now, later) = bytes.split_at(bytes.len().min(self.tailroom()));
-            if !now.is_empty() {
-                match self.append(now.len()) {
-                    Some(room) => room.copy_from_slice(now),
-                    None => return false,
-                }
-            }
-            if later.is_empty() {
-                return true;
-            }
-            bytes = later;
-            let Some(next) = Self::alloc(pool) else { return false };
-            if self.chain(next).is_err() {
-                return false;
-            }
+    /// A view of `memory`, at most [`MAX_EXTERNAL_BYTES`], of one segment.
+    fn attached(pool: &DpdkPool, memory: ExtBuf) -> Option<Self> {
+        let bytes = memory.len() as u16;
+        // SAFETY: a descriptor is an mbuf without room, a well-formed chain of one segment, and nobody else
+        // owns it. Its pool is one that `DpdkPool::new` made.
+        let mut chain = unsafe { Self::from_raw(pool.descriptor()?) };
+        let shared = memory.shared().add()?;
+        // SAFETY: the mbuf is in use, has no other owner, and is not attached to anything. `add` has counted
+        // it as a view, so the memory lives until DPDK has freed the mbuf and called back.
+        unsafe {
+            sys::rte_pktmbuf_attach_extbuf(
+                chain.as_raw(),
+                memory.as_ptr().as_ptr().cast(),
+                // Ports that read by this address send a copy (`Offloads::TX_EXTERNAL`).
+                sys::K_BAD_IOVA,
+                bytes,
+                shared,
+            );
         }
+        let mut head = chain.first_mut();
+        head.set_data_len(bytes);
+        head.set_pkt_len(u32::from(bytes));
+        Some(chain)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -100,6 +116,15 @@ impl DpdkChain {
 
     pub(crate) fn segments(&self) -> DpdkSegments<'_> {
         DpdkSegments { next: Some(self.first()) }
+    }
+
+    pub(crate) fn views(&self) -> impl Iterator<Item = DpdkSegment<'_>> {
+        std::iter::successors(Some(self.first()), |segment| segment.next())
+    }
+
+    /// Bytes of the longest segment.
+    pub(crate) fn longest_segment(&self) -> usize {
+        self.views().map(|segment| usize::from(segment.data_len())).max().unwrap_or(0)
     }
 
     pub(crate) fn head(&self) -> &[u8] {
@@ -355,10 +380,6 @@ impl DpdkChain {
         DpdkSegmentMut { raw: self.head, chain: PhantomData }
     }
 
-    fn views(&self) -> impl Iterator<Item = DpdkSegment<'_>> {
-        std::iter::successors(Some(self.first()), |segment| segment.next())
-    }
-
     fn last(&self) -> DpdkSegment<'_> {
         self.views().last().unwrap_or(self.first())
     }
@@ -377,7 +398,7 @@ const STORAGE_FLAGS: u64 = sys::K_F_INDIRECT | sys::K_F_EXTERNAL;
 
 /// A segment of a chain, for reading.
 #[derive(Clone, Copy)]
-struct DpdkSegment<'a> {
+pub(crate) struct DpdkSegment<'a> {
     /// An mbuf of the chain that is borrowed: it is in use, and nobody writes its fields during the borrow.
     raw: NonNull<sys::rte_mbuf>,
     chain: PhantomData<&'a DpdkChain>,
@@ -440,12 +461,39 @@ impl<'a> DpdkSegment<'a> {
         (self.buf_len() - self.data_off() - self.data_len()) as usize
     }
 
+    fn is_external(self) -> bool {
+        self.ol_flags() & sys::K_F_EXTERNAL != 0
+    }
+
     fn bytes(self) -> &'a [u8] {
+        assert!(!self.is_external(), "external memory has no slice: copy it");
         // SAFETY: the data lie inside the buffer, which is mapped and initialised, as the chain is well
         // formed. The data of a view are written only through `&mut DpdkChain` while the storage has one
         // owner. If that is this chain, it is borrowed for the life of the slice; if there are others, only
         // `room` is written, which no view covers.
         unsafe { std::slice::from_raw_parts(self.data(), self.data_len() as usize) }
+    }
+}
+
+impl View for DpdkSegment<'_> {
+    fn len(&self) -> usize {
+        usize::from(self.data_len())
+    }
+
+    fn is_external(&self) -> bool {
+        DpdkSegment::is_external(*self)
+    }
+
+    fn copy_to(&self, offset: usize, out: &mut [u8]) -> usize {
+        if !self.is_external() {
+            return copy_slice(self.bytes(), offset, out);
+        }
+        let bytes = View::len(self).saturating_sub(offset).min(out.len());
+        // SAFETY: the data of an mbuf with external memory lie inside an `ExtBuf`, which lives until DPDK
+        // frees the last view, and whose bytes may be read by raw copies (the contract of
+        // `ExtBuf::from_raw`). `offset + bytes` is at most their length.
+        unsafe { copy_raw(self.data().wrapping_add(offset), &mut out[..bytes]) };
+        bytes
     }
 }
 

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use super::{View, copy_slice};
 use crate::limits::MAX_SEGMENTS;
 use crate::mempool::ExtBuf;
 use crate::mempool::heap::{ChainMeta, Handle, HeapPool, Segment};
@@ -47,7 +48,12 @@ impl HeapChain {
 
     #[inline]
     pub(crate) fn segments(&self) -> HeapSegments<'_> {
-        HeapSegments { next: Some(&self.head) }
+        HeapSegments(HeapViews { next: Some(&self.head) })
+    }
+
+    #[inline]
+    pub(crate) fn views(&self) -> HeapViews<'_> {
+        HeapViews { next: Some(&self.head) }
     }
 
     #[inline]
@@ -206,18 +212,54 @@ impl HeapChain {
     }
 }
 
-/// The bytes of each segment, in order.
+/// The segments, in order.
 #[derive(Clone)]
-pub(crate) struct HeapSegments<'a> {
+pub(crate) struct HeapViews<'a> {
     next: Option<&'a Segment>,
 }
+
+impl<'a> Iterator for HeapViews<'a> {
+    type Item = &'a Segment;
+
+    #[inline]
+    fn next(&mut self) -> Option<&'a Segment> {
+        let segment = self.next?;
+        self.next = segment.next.as_deref();
+        Some(segment)
+    }
+}
+
+impl View for &Segment {
+    #[inline]
+    fn len(&self) -> usize {
+        Segment::len(self)
+    }
+
+    #[inline]
+    fn is_external(&self) -> bool {
+        self.external().is_some()
+    }
+
+    fn copy_to(&self, offset: usize, out: &mut [u8]) -> usize {
+        match self.external() {
+            Some((memory, at)) => {
+                let bytes = Segment::len(self).saturating_sub(offset).min(out.len());
+                memory.copy_to(at + offset, &mut out[..bytes])
+            }
+            None => copy_slice(self.bytes(), offset, out),
+        }
+    }
+}
+
+/// The bytes of each segment, in order.
+#[derive(Clone)]
+pub(crate) struct HeapSegments<'a>(HeapViews<'a>);
 
 impl<'a> Iterator for HeapSegments<'a> {
     type Item = &'a [u8];
 
+    #[inline]
     fn next(&mut self) -> Option<&'a [u8]> {
-        let segment = self.next?;
-        self.next = segment.next.as_deref();
-        Some(segment.bytes())
+        Some(self.0.next()?.bytes())
     }
 }

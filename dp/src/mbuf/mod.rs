@@ -68,14 +68,15 @@ impl Mempool {
 }
 
 impl Mbuf {
-    /// A view of all of `memory`, which is read-only and lives until its last view is dropped; `None` if
-    /// `pool` has no free descriptor. Meant to be chained behind a buffer with the headers. A DPDK pool
-    /// makes a copy instead: devices can access only DPDK's own memory.
+    /// A view of all of `memory`, which lives until its last view is dropped; `None` if `pool` has no free
+    /// descriptor, or DPDK has too many views of the memory. To be chained behind a buffer with the headers,
+    /// and sent: its bytes can be [copied](Self::copy_to), but are not shown as slices. A port without
+    /// [`TX_EXTERNAL`](crate::Offloads::TX_EXTERNAL) sends a copy.
     pub fn external(pool: &Mempool, memory: ExtBuf) -> Option<Self> {
         match &pool.backend {
             Backend::Heap(pool) => Some(Self::from_raw(Raw::Heap(heap::HeapChain::external(pool, memory)?))),
             #[cfg(dpdk)]
-            Backend::Dpdk(pool) => Some(Self::from_raw(Raw::Dpdk(dpdk::DpdkChain::external(pool, &memory)?))),
+            Backend::Dpdk(pool) => Some(Self::from_raw(Raw::Dpdk(dpdk::DpdkChain::external(pool, memory)?))),
         }
     }
 
@@ -116,6 +117,8 @@ impl Mbuf {
     }
 
     /// The bytes of each segment, in order. Some may be empty.
+    ///
+    /// The iterator panics at a segment of external memory, which no received buffer has.
     #[inline]
     pub fn segments(&self) -> Segments<'_> {
         Segments(match &self.raw {
@@ -126,6 +129,9 @@ impl Mbuf {
     }
 
     /// The first segment's bytes.
+    ///
+    /// # Panics
+    /// If it is a view of external memory.
     #[inline]
     pub fn head(&self) -> &[u8] {
         each!(&self.raw, chain => chain.head())
@@ -207,6 +213,12 @@ impl Mbuf {
         }
     }
 
+    /// Whether any segment is a view of external memory.
+    #[inline]
+    pub fn has_external(&self) -> bool {
+        each!(&self.raw, chain => chain.views().any(|view| view.is_external()))
+    }
+
     /// Whether any segment's storage has another owner (external memory always has one).
     #[inline]
     pub fn is_shared(&self) -> bool {
@@ -215,22 +227,7 @@ impl Mbuf {
 
     /// Copies up to `out.len()` bytes from `offset` on; returns how many were copied.
     pub fn copy_to(&self, offset: usize, out: &mut [u8]) -> usize {
-        let mut skip = offset;
-        let mut done = 0;
-        for segment in self.segments() {
-            if done == out.len() {
-                break;
-            }
-            let Some(bytes) = segment.get(skip..) else {
-                skip -= segment.len();
-                continue;
-            };
-            skip = 0;
-            let n = bytes.len().min(out.len() - done);
-            out[done..done + n].copy_from_slice(&bytes[..n]);
-            done += n;
-        }
-        done
+        each!(&self.raw, chain => copy_views(chain.views(), offset, out))
     }
 
     /// A copy of bytes and metadata in as few buffers of `pool` as possible; `None` if it has too few.
@@ -297,6 +294,38 @@ impl Mbuf {
     pub fn set_tx_offload(&mut self, offload: TxOffload) {
         each!(&mut self.raw, chain => chain.set_tx_offload(offload));
     }
+}
+
+/// One segment of a chain, of either backend.
+pub(crate) trait View {
+    /// Bytes of data.
+    fn len(&self) -> usize;
+
+    /// Whether they are external memory.
+    fn is_external(&self) -> bool;
+
+    /// Copies bytes of data from `offset` on to `out`, as many as there are and fit; returns how many.
+    fn copy_to(&self, offset: usize, out: &mut [u8]) -> usize;
+}
+
+fn copy_views<V: View>(views: impl Iterator<Item = V>, offset: usize, out: &mut [u8]) -> usize {
+    let (mut skip, mut done) = (offset, 0);
+    for view in views {
+        if done == out.len() {
+            break;
+        }
+        done += view.copy_to(skip, &mut out[done..]);
+        skip = skip.saturating_sub(view.len());
+    }
+    done
+}
+
+/// Copies bytes of a slice, as [`View::copy_to`] does.
+fn copy_slice(bytes: &[u8], offset: usize, out: &mut [u8]) -> usize {
+    let bytes = bytes.get(offset..).unwrap_or_default();
+    let copied = bytes.len().min(out.len());
+    out[..copied].copy_from_slice(&bytes[..copied]);
+    copied
 }
 
 impl fmt::Debug for Mbuf {

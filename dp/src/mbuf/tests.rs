@@ -12,7 +12,9 @@ fn filled(pool: &Mempool, bytes: &[u8]) -> Mbuf {
 }
 
 fn flat(mbuf: &Mbuf) -> Vec<u8> {
-    mbuf.segments().flatten().copied().collect()
+    let mut bytes = vec![0; mbuf.len()];
+    assert_eq!(mbuf.copy_to(0, &mut bytes), mbuf.len());
+    bytes
 }
 
 #[test]
@@ -134,12 +136,23 @@ fn external_bytes_live_until_the_last_view_has_gone() {
     let mut view = frame.share().unwrap();
     drop(frame);
     view.advance(7);
-    assert_eq!((view.segment_count(), view.head()), (1, b"bytes".as_slice()));
+    assert_eq!((view.segment_count(), flat(&view)), (1, b"bytes".to_vec()));
+    let mut middle = [0; 3];
+    assert_eq!((view.copy_to(1, &mut middle), &middle), (3, b"yte"));
+    assert_eq!(view.copy_to(4, &mut middle), 1);
     assert!(view.head_mut().is_none() && view.prepend(1).is_none() && view.headroom() == 0);
     assert_eq!(Arc::strong_count(&owner), 2);
     drop(view);
     assert_eq!(Arc::strong_count(&owner), 1);
     assert_eq!(pool.available(), 4);
+}
+
+#[test]
+#[should_panic(expected = "external memory has no slice")]
+fn external_memory_is_not_shown_as_a_slice() {
+    let pool = Mempool::heap("t", 1, 64);
+    let frame = Mbuf::external(&pool, ExtBuf::new(Arc::new(vec![1]))).unwrap();
+    let _ = frame.segments().count();
 }
 
 #[test]

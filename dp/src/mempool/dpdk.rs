@@ -120,6 +120,17 @@ impl DpdkPool {
         fresh
     }
 
+    /// A descriptor, an mbuf without room, whose owner is the caller.
+    pub(crate) fn descriptor(&self) -> Option<NonNull<sys::rte_mbuf>> {
+        let home = &self.memory.home;
+        // SAFETY: `memory` keeps the mempool, and several threads may allocate from it at once.
+        let fresh = NonNull::new(unsafe { sys::rte_pktmbuf_alloc(home.descriptors) });
+        if fresh.is_none() {
+            home.exhausted.fetch_add(1, Ordering::Relaxed);
+        }
+        fresh
+    }
+
     pub(crate) fn name(&self) -> &str {
         &self.name
     }

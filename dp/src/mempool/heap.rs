@@ -180,7 +180,7 @@ enum Storage {
     None,
     /// A block of the segment's own pool.
     Block(u32),
-    /// External bytes, read-only.
+    /// External bytes, which are only copied.
     External(ExtBuf),
 }
 
@@ -238,6 +238,10 @@ impl Segment {
         self.pool.as_ref().expect("a descriptor in use has its pool")
     }
 
+    /// The data.
+    ///
+    /// # Panics
+    /// If they are external memory.
     #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
         match &self.storage {
@@ -252,7 +256,16 @@ impl Segment {
                 // pool and so the block.
                 unsafe { std::slice::from_raw_parts(start, self.length) }
             }
-            Storage::External(memory) => &memory.as_slice()[self.offset..self.offset + self.length],
+            Storage::External(_) => panic!("external memory has no slice: copy it"),
+        }
+    }
+
+    /// The external memory, and where in it the data begin; `None` for other storage.
+    #[inline]
+    pub(crate) fn external(&self) -> Option<(&ExtBuf, usize)> {
+        match &self.storage {
+            Storage::External(memory) => Some((memory, self.offset)),
+            Storage::None | Storage::Block(_) => None,
         }
     }
 

@@ -65,9 +65,8 @@ pub(super) fn enhanced_packet(
         let lengths_at = out.len();
         out.extend([0; 8]);
         let frame_at = out.len();
-        for segment in frame.segments() {
-            out.extend_from_slice(segment);
-        }
+        out.resize(frame_at + frame.len(), 0);
+        frame.copy_to(0, &mut out[frame_at..]);
         patch(&mut out[frame_at..]);
         let bytes = ((out.len() - frame_at) as u32).to_le_bytes();
         out[lengths_at..lengths_at + 4].copy_from_slice(&bytes);

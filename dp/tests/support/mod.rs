@@ -5,11 +5,12 @@
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dp::dpdk::{self, DeviceConfig, PortSpec};
 use dp::eal::{Eal, EalConfig};
-use dp::{Burst, Checksum, LinkState, Mbuf, Mempool, Port, TxOffload};
+use dp::{Burst, Checksum, ExtBuf, LinkState, Mbuf, Mempool, Port, TxOffload};
 
 /// Set for the second process: the path of the socket between the two.
 const SOCKET: &str = "DP_TEST_SOCKET";
@@ -204,22 +205,35 @@ pub(crate) fn tcp_frame(bytes: usize) -> Vec<u8> {
     frame
 }
 
+/// A frame of these bytes, all but the first 20 in memory that DPDK does not know.
+pub(crate) fn with_external(pool: &Mempool, bytes: &[u8]) -> Mbuf {
+    let mut frame = build(pool, &bytes[..20], 1);
+    let memory = ExtBuf::new(Arc::new(bytes[20..].to_vec()));
+    frame.chain(Mbuf::external(pool, memory).unwrap()).unwrap();
+    frame
+}
+
 /// Echoes everything until the first process is gone: every second frame as a second view of the received
-/// one, with checksums as partial as they were.
+/// one, every third from external memory, with checksums as partial as they were.
 pub(crate) fn echo(port: &mut dyn Port) {
     let first = std::os::unix::process::parent_id();
     let end = Instant::now() + Duration::from_secs(120);
     let mut frames = Burst::new();
-    let mut views = false;
+    let mut number = 0;
     while Instant::now() < end && std::os::unix::process::parent_id() == first {
         if port.rx_burst(0, &mut frames) == 0 && frames.is_empty() {
             std::thread::sleep(Duration::from_micros(20));
             continue;
         }
         for frame in &mut frames {
-            views = !views;
-            if views && let Some(view) = frame.share() {
+            number += 1;
+            if number % 2 == 0
+                && let Some(view) = frame.share()
+            {
                 *frame = view;
+            }
+            if number % 3 == 0 && frame.rx_checksum() != Checksum::Partial {
+                *frame = with_external(port.mempool(), &flat(frame));
             }
             if frame.rx_checksum() == Checksum::Partial {
                 if frame.len() == SPLIT_BYTES {

@@ -39,6 +39,7 @@ const FUNCTIONS: &[&str] = &[
     "rte_pktmbuf_free",
     "rte_pktmbuf_free_seg",
     "rte_pktmbuf_clone",
+    "rte_pktmbuf_attach_extbuf",
     "uwarp_pool_private",
     "uwarp_pool_common_count",
     // Devices
@@ -74,6 +75,7 @@ const TYPES: &[&str] = &[
     "rte_eth_rx_mq_mode",
     "rte_mempool_obj_cb_t",
     "rte_pktmbuf_pool_private",
+    "rte_mbuf_ext_shared_info",
     "cookie_io_functions_t",
 ];
 
