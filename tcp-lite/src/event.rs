@@ -47,7 +47,8 @@ pub enum Event {
         bytes: usize,
     },
     /// A connection that refused a segment ([`SendError::BufferFull`](crate::SendError)) takes segments
-    /// again.
+    /// again, or segments with external memory are acknowledged
+    /// ([`SegmentBuf::attach`](crate::SegmentBuf::attach)).
     Writable {
         /// The connection.
         conn: ConnId,

@@ -93,8 +93,9 @@ impl Headers<'_> {
         })
     }
 
-    /// A frame with several consecutive segments, in `views`; the port cuts it every `segment_bytes`.
-    /// For ports with [`Offloads::TX_TSO`]. `None` when the pool is empty.
+    /// A frame with the consecutive segments in `views`; the port cuts it every `segment_bytes`, unless that
+    /// is 0. For ports with [`Offloads::TX_TCP_CHECKSUM`] and, to be cut, [`Offloads::TX_TSO`]. `None` when
+    /// the pool is empty.
     pub(crate) fn with_train<const N: usize>(
         &self,
         pool: &Mempool,

@@ -1,5 +1,7 @@
 //! Queueing segments on a connection.
 
+use dp::ExtBuf;
+
 use super::Stack;
 use crate::SendError;
 use crate::tcp::PageKey;
@@ -30,7 +32,14 @@ impl Sender<'_> {
             page,
             capacity,
             len: 0,
+            external: None,
         })
+    }
+
+    /// Whether segments may have external memory now ([`SegmentBuf::attach`]): the port sends from any
+    /// memory, in several buffers and with a checksum of its own, and not too many segments have some.
+    pub fn takes_external(&self) -> bool {
+        self.stack.takes_external()
     }
 }
 
@@ -57,24 +66,54 @@ pub struct SegmentBuf<'a> {
     slot: u32,
     pushed: &'a mut bool,
     page: PageKey,
+    /// Bytes of the page that may be written.
     capacity: usize,
+    /// Bytes of the page that are written.
     len: usize,
+    /// External memory behind so many of them. Its bytes are not in `capacity` any more.
+    external: Option<(ExtBuf, u32)>,
 }
 
 impl SegmentBuf<'_> {
     /// Bytes it can hold in all (EMSS).
     pub fn capacity(&self) -> usize {
-        self.capacity
+        self.capacity + self.external_bytes()
     }
 
-    /// Bytes written so far.
+    /// Bytes in it so far.
     pub fn len(&self) -> usize {
-        self.len
+        self.len + self.external_bytes()
     }
 
-    /// Whether nothing was written yet.
+    /// Whether nothing is in it yet.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len() == 0
+    }
+
+    fn external_bytes(&self) -> usize {
+        self.external.as_ref().map_or(0, |(memory, _)| memory.len())
+    }
+
+    /// Stream offset of its first byte.
+    pub fn offset(&self) -> u64 {
+        self.stack.connections.get(self.slot).map_or(0, |conn| conn.tcb.send_offsets().0)
+    }
+
+    /// Appends `memory`, which is sent from where it lies, also when it is sent again. It must not change
+    /// until it is acknowledged ([`Stack::acknowledged`]): the peer would get different bytes.
+    /// [`Event::Writable`](crate::Event) follows when it is.
+    ///
+    /// # Errors
+    /// Returns `memory` if it does not fit, if the segment has external memory already, and if the stack
+    /// takes none now ([`Sender::takes_external`]).
+    pub fn attach(&mut self, memory: ExtBuf) -> Result<(), ExtBuf> {
+        let fits = memory.len() <= self.capacity - self.len;
+        if !fits || self.external.is_some() || !self.stack.takes_external() {
+            return Err(memory);
+        }
+        self.capacity -= memory.len();
+        self.external = Some((memory, self.len as u32));
+        Ok(())
     }
 
     /// Grows by `bytes` and returns them for writing (they have old contents), or `None` if they do not
@@ -88,15 +127,16 @@ impl SegmentBuf<'_> {
         self.stack.segments.room(self.page).get_mut(start..start + bytes)
     }
 
-    /// All bytes that it can hold (they have old contents), and how many from the front on are written. The
-    /// caller updates the number.
+    /// All bytes that it can hold besides external memory (they have old contents), and how many from the
+    /// front on are written. The caller updates the number.
     pub fn room(&mut self) -> (&mut [u8], &mut usize) {
         let room = self.stack.segments.room(self.page);
         let capacity = self.capacity.min(room.len());
         (&mut room[..capacity], &mut self.len)
     }
 
-    /// Keeps the first `bytes`: discards what could not be written.
+    /// Keeps the first `bytes` of those that were written, and external memory: discards what could not be
+    /// written.
     pub fn truncate(&mut self, bytes: usize) {
         self.len = self.len.min(bytes);
     }
@@ -105,12 +145,16 @@ impl SegmentBuf<'_> {
     /// that it is cut if EMSS drops before it is sent, or by the persist timer. An empty segment is
     /// dropped.
     pub fn push(self) {
-        if self.len == 0 {
+        if self.is_empty() {
             return;
         }
         let (mut parts, connections, _) = self.stack.split(self.stack.now);
         if let Some((id, conn)) = connections.get_mut(self.slot) {
-            conn.tcb.push(&mut parts.ctx(id, conn.listener), self.len);
+            let mut ctx = parts.ctx(id, conn.listener);
+            match self.external {
+                None => conn.tcb.push(&mut ctx, self.len),
+                Some(external) => conn.tcb.push_external(&mut ctx, self.len, external),
+            }
             *self.pushed = true;
         }
     }

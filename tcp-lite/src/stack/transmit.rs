@@ -14,7 +14,7 @@ use crate::frame::{Framing, Headers};
 use crate::ip::Ecn;
 use crate::neighbor::Resolution;
 use crate::tcp::header::{Flags, TcpHeader};
-use crate::tcp::{Ctx, MAX_TRAIN, Payload, State, Transmission};
+use crate::tcp::{Ctx, EXTERNAL_VIEWS, MAX_TRAIN, Payload, State, Transmission};
 
 /// Segments that one connection sends before the next is served: small enough for fairness, large enough
 /// to use the state once it is in the cache. A train that the port cuts may have more.
@@ -22,6 +22,10 @@ const QUOTA_SEGMENTS: usize = 8;
 
 /// The offloads a port needs to take several segments in one frame.
 const TRAINS: Offloads = Offloads::TX_TSO.union(Offloads::TX_MULTI_SEGMENT).union(Offloads::TX_TCP_CHECKSUM);
+
+/// The offloads a port needs to send external memory: nothing reads it here.
+const EXTERNAL: Offloads =
+    Offloads::TX_EXTERNAL.union(Offloads::TX_MULTI_SEGMENT).union(Offloads::TX_TCP_CHECKSUM);
 
 /// A RST for a segment that no connection takes, or a SYN-ACK with a cookie. It goes to the Ethernet
 /// address that the segment came from, so that forged segments cannot make us resolve addresses.
@@ -81,6 +85,14 @@ impl Stack {
         }
         self.pool_retry.refused(now);
         false
+    }
+
+    /// See [`Sender::takes_external`](super::Sender::takes_external).
+    pub(super) fn takes_external(&self) -> bool {
+        // With a buffer for the headers, a segment takes one more than its views.
+        self.framing.offloads.contains(EXTERNAL)
+            && self.framing.tso.buffers > EXTERNAL_VIEWS
+            && !self.segments.has_many_externals()
     }
 
     /// Whether [`fill`](Self::fill) has something to do.
@@ -218,6 +230,8 @@ impl Stack {
             let limits = match port_cuts {
                 // One of the buffers is for the headers.
                 true => (MAX_TRAIN, framing.tso.buffers.saturating_sub(1)),
+                // Its payload is not one slice, as a template expects.
+                false if is_external(&ctx, &transmission) => (1, MAX_TRAIN),
                 false => (left.min(out.remaining_capacity()), MAX_TRAIN),
             };
             conn.tcb.extend_train(&ctx, &mut transmission, limits);
@@ -254,6 +268,12 @@ fn port_cuts(framing: &Framing, ctx: &Ctx<'_>, transmission: &Transmission) -> b
         && matches!(transmission.payload, Some(Payload::Segment(first)) if framing.tso.mss.contains(ctx.segments.length(first)))
 }
 
+/// Whether the first segment of `transmission` has external memory.
+#[inline]
+fn is_external(ctx: &Ctx<'_>, transmission: &Transmission) -> bool {
+    matches!(transmission.payload, Some(Payload::Segment(first)) if ctx.segments.is_external(first))
+}
+
 /// Makes the frames of a transmission: one that the port cuts, or one for each segment. Returns how many
 /// segments are in them: fewer than asked for when a pool is empty.
 fn emit(
@@ -268,16 +288,20 @@ fn emit(
     let before = out.len();
     match transmission.payload {
         None => out.extend(headers.bare(pool)),
+        Some(Payload::Segment(first)) if segments.is_external(first) => {
+            let cut_at = if count > 1 { segments.length(first) } else { 0 };
+            let views = segments.external_views(pool, first, count);
+            let train = views.and_then(|views| headers.with_train(pool, views, cut_at));
+            let sent = if train.is_some() { count } else { 0 };
+            out.extend(train);
+            return sent;
+        }
         Some(Payload::Segment(first)) if count > 1 && port_cuts => {
-            let bytes = segments.bytes(first).len();
+            let bytes = segments.length(first);
             let train = segments.views(first, count).and_then(|views| headers.with_train(pool, views, bytes));
-            return match train {
-                Some(train) => {
-                    out.push(train);
-                    count
-                }
-                None => 0,
-            };
+            let sent = if train.is_some() { count } else { 0 };
+            out.extend(train);
+            return sent;
         }
         Some(Payload::Segment(only)) if count == 1 => {
             let view = || segments.views(only, 1)?.pop();

@@ -73,6 +73,8 @@ pub(crate) use ctx::{Ctx, EVENTS_PER_CONNECTION};
 pub use info::{ConnInfo, SendError, State};
 pub(crate) use open_params::OpenParams;
 pub(crate) use send::Payload;
-pub(crate) use slabs::{MAX_EVICTION_REQUESTS, MAX_TRAIN, OutOfOrderSlab, PageKey, SearchSlab, SegmentSlab};
+pub(crate) use slabs::{
+    EXTERNAL_VIEWS, MAX_EVICTION_REQUESTS, MAX_TRAIN, OutOfOrderSlab, PageKey, SearchSlab, SegmentSlab,
+};
 
 pub use crate::out_of_order::OutOfOrder;

@@ -1,11 +1,13 @@
 //! Several segments in one frame, for ports that cut them apart again (TSO) and for wires that pass them
-//! uncut: each segment arrives with the boundaries it was pushed with, also when it is retransmitted.
+//! uncut: each segment arrives with the boundaries it was pushed with, also when it is retransmitted. The
+//! same for segments with external memory, on every port.
 
 use std::collections::BTreeSet;
+use std::sync::{Arc, Weak};
 
 use dp::link::{LinkConfig, LinkPlan, LinkTso, pair};
-use dp::{Burst, Mss, Port, TsoLimits};
-use tcp_lite::{ConnId, Event, Instant, SendError, Stack};
+use dp::{Burst, ExtBuf, Mss, Port, TsoLimits};
+use tcp_lite::{ConnId, Event, Instant, SegmentBuf, SendError, Stack};
 
 use crate::harness::{MAC_A, MAC_B, World, byte, config};
 use crate::in_order::InOrder;
@@ -82,10 +84,46 @@ struct Arrived {
     refused: u64,
     sender: tcp_lite::StackCounters,
     receiver: tcp_lite::StackCounters,
+    /// Segments with external memory.
+    external: usize,
+}
+
+/// Writes the record at stream offset `at`.
+fn write(segment: &mut SegmentBuf<'_>, at: u64, bytes: u64) {
+    let room = segment.append(bytes as usize).unwrap();
+    room.iter_mut().zip(at..).for_each(|(out, at)| *out = byte(at));
+}
+
+/// External memory in flight: the end of its segment in the stream, and whether it is still kept.
+struct Kept {
+    end: u64,
+    memory: Weak<Vec<u8>>,
+}
+
+/// As [`write`], all but the first and last bytes from external memory; `None` if the segment takes none.
+fn attach(segment: &mut SegmentBuf<'_>, at: u64, bytes: u64) -> Option<Kept> {
+    assert_eq!(segment.offset(), at);
+    let (before, behind) = (at % 5, at % 8);
+    let middle = at + before..at + bytes - behind;
+    let memory: Arc<Vec<u8>> = Arc::new(middle.clone().map(byte).collect());
+    let kept = Kept { end: at + bytes, memory: Arc::downgrade(&memory) };
+    write(segment, at, before);
+    let taken = segment.attach(ExtBuf::new(memory)).is_ok();
+    assert!(!taken || segment.attach(ExtBuf::new(Arc::new(vec![0]))).is_err(), "one for each segment");
+    let from = if taken { middle.end } else { middle.start };
+    write(segment, from, at + bytes - from);
+    assert_eq!(segment.len() as u64, bytes);
+    taken.then_some(kept)
 }
 
 /// Sends `records` records over `link`, and checks every byte.
 fn run(link: &LinkConfig, records: u64) -> Arrived {
+    run_with(link, records, |_| false)
+}
+
+/// As [`run`], from external memory where `external` says so.
+fn run_with(link: &LinkConfig, records: u64, external: impl Fn(u64) -> bool) -> Arrived {
+    let (mut kept, mut attached): (Vec<Kept>, usize) = (Vec::new(), 0);
     let (port_a, port_b) = pair(link);
     let (mut a, mut b) = (End::new(config(MAC_A, 1), port_a), End::new(config(MAC_B, 2), port_b));
     b.stack.listen(4000).unwrap();
@@ -109,8 +147,11 @@ fn run(link: &LinkConfig, records: u64) -> Arrived {
                     Err(SendError::BufferFull | SendError::NoMbuf) => break,
                     Err(error) => panic!("{error}"),
                 };
-                let room = segment.append(record(nr) as usize).unwrap();
-                room.iter_mut().zip(pushed..).for_each(|(out, at)| *out = byte(at));
+                if external(nr) {
+                    kept.extend(attach(&mut segment, pushed, record(nr)));
+                } else {
+                    write(&mut segment, pushed, record(nr));
+                }
                 pushed += record(nr);
                 nr += 1;
                 segment.push();
@@ -118,6 +159,13 @@ fn run(link: &LinkConfig, records: u64) -> Arrived {
             }
         }
         moved |= a.send(now_us);
+        if let Some(conn) = a.conn {
+            let acknowledged = a.stack.acknowledged(conn).unwrap();
+            assert!(kept.iter().all(|kept| kept.end <= acknowledged || kept.memory.strong_count() > 0));
+            let all = kept.len();
+            kept.retain(|kept| kept.end > acknowledged || kept.memory.strong_count() > 0);
+            attached += all - kept.len();
+        }
         moved |= b.receive(now_us, |stack, conn, received| {
             let bytes: Vec<u8> = received.buf.segments().flatten().copied().collect();
             assert!(bytes.iter().zip(received.offset..).all(|(got, at)| *got == byte(at)));
@@ -139,9 +187,13 @@ fn run(link: &LinkConfig, records: u64) -> Arrived {
         }
         now_us += 1;
     }
+    a.stack.abort(now(now_us), a.conn.unwrap());
+    assert!(kept.iter().all(|kept| kept.memory.strong_count() == 0), "memory outlives its connection");
+    let external = attached + kept.len();
     let frames = b.port.counters().rx_frames;
     let refused = a.port.counters().tx_dropped;
-    Arrived { stretches, frames, refused, sender: a.stack.counters(), receiver: b.stack.counters() }
+    let (sender, receiver) = (a.stack.counters(), b.stack.counters());
+    Arrived { stretches, frames, refused, sender, receiver, external }
 }
 
 fn link(tso: LinkTso, a_to_b: LinkPlan) -> LinkConfig {
@@ -236,6 +288,46 @@ fn a_lost_train_is_sent_again_by_segments() {
     let arrived = run(&link(LinkTso::Whole, plan), 10_000);
     assert!(arrived.sender.tx_retransmits > 40, "{:?}", arrived.sender);
     assert_eq!(arrived.receiver.rx_bad_checksum, 0);
+}
+
+#[test]
+fn external_memory_arrives_over_every_wire_and_is_kept_until_then() {
+    for tso in [LinkTso::Off, LinkTso::Cut, LinkTso::Whole] {
+        for drop_ppm in [0, 10_000] {
+            let plan = LinkPlan { drop_ppm, reorder_ppm: drop_ppm, reorder_us: 40, ..LinkPlan::default() };
+            for external in [|_| true, |nr| nr % 3 > 0, |nr| nr % 40 > 20] {
+                let arrived = run_with(&link(tso, plan.clone()), 3000, external);
+                let expected = (0..3000).filter(|nr| external(*nr)).count();
+                assert_eq!(arrived.external, expected);
+                assert_eq!(arrived.sender.tx_trains > 30, tso != LinkTso::Off, "{:?}", arrived.sender);
+                assert_eq!(arrived.sender.tx_retransmits > 10, drop_ppm > 0, "{:?}", arrived.sender);
+                assert_eq!((arrived.receiver.rx_bad_checksum, arrived.refused), (0, 0));
+                if drop_ppm == 0 && tso != LinkTso::Whole {
+                    assert_eq!(arrived.stretches, borders(3000).into_iter().collect::<Vec<_>>());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn external_memory_is_not_taken_where_it_would_be_read_here() {
+    let sums = LinkConfig { checksum_offload: false, ..link(LinkTso::Off, LinkPlan::default()) };
+    assert_eq!(run_with(&sums, 200, |_| true).external, 0);
+    let limits = TsoLimits { buffers: 3, ..TsoLimits::default() };
+    let few_buffers = LinkConfig { tso_limits: limits, ..link(LinkTso::Cut, LinkPlan::default()) };
+    assert_eq!(run_with(&few_buffers, 200, |_| true).external, 0);
+}
+
+/// A frame that the port cuts has no more buffers than the port takes, with external memory too.
+#[test]
+fn trains_of_external_memory_fit_the_buffers_of_the_port() {
+    for buffers in 4..14 {
+        let limits = TsoLimits { buffers, ..TsoLimits::default() };
+        let link = LinkConfig { tso_limits: limits, ..link(LinkTso::Cut, LinkPlan::default()) };
+        let arrived = run_with(&link, 1000, |nr| nr % 3 > 0);
+        assert_eq!((arrived.refused, arrived.external), (0, 666), "{buffers} buffers");
+    }
 }
 
 /// Streams of both families, in both directions, over every kind of wire.

@@ -36,6 +36,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 
 use arrayvec::ArrayVec;
+use dp::ExtBuf;
 
 use self::challenge::Challenges;
 use self::timer::ConnTimer;
@@ -119,6 +120,17 @@ impl Tcb {
     /// [`on_pushed`](Self::on_pushed).
     pub(crate) fn push(&mut self, ctx: &mut Ctx<'_>, bytes: usize) {
         self.send.push(ctx, bytes);
+    }
+
+    /// As [`push`](Self::push), with external memory behind the first so many bytes.
+    pub(crate) fn push_external(&mut self, ctx: &mut Ctx<'_>, bytes: usize, external: (ExtBuf, u32)) {
+        self.send.push_external(ctx, bytes, external);
+    }
+
+    /// The stream offsets behind everything that is pushed, and behind everything that is acknowledged.
+    pub(crate) fn send_offsets(&self) -> (u64, u64) {
+        let (pushed, acknowledged) = self.send.pushed_and_acknowledged();
+        (offset_of(pushed), offset_of(acknowledged))
     }
 
     /// Segments were queued.

@@ -142,6 +142,9 @@ impl SendHalf {
             self.queue.acknowledge(ctx.segments, ack, &mut sample);
             self.learn_rtt(ctx, &mut sample);
             self.on_progress(ctx);
+            if sample.external {
+                self.raise_released(ctx);
+            }
         }
         let still = ack == prior.una && prior.outstanding > 0 && !mtu_probe_answered;
         let dup_ack = still && (sample.delivered > 0 || len == 0 && !window_moved);

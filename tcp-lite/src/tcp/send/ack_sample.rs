@@ -28,6 +28,8 @@ pub(super) struct AckSample {
     pub(super) dsack: Option<(u64, u64)>,
     /// A segment acknowledged cumulatively had been retransmitted.
     pub(super) ambiguous: bool,
+    /// One had external memory.
+    pub(super) external: bool,
     pub(super) filter: RetransmitFilter,
 }
 
@@ -88,6 +90,7 @@ impl AckSample {
             rtt_us: None,
             dsack: None,
             ambiguous: false,
+            external: false,
             filter,
         }
     }
@@ -127,6 +130,7 @@ impl AckSample {
         let marks = segment.marks;
         self.retransmitted |= marks.contains(Marks::RETRANSMITTED_IN_RECOVERY);
         self.ambiguous |= marks.contains(Marks::RETRANSMITTED);
+        self.external |= segment.external.is_some();
         if marks.contains(Marks::SACKED) {
             self.sampled = None;
         } else {

@@ -279,6 +279,11 @@ impl SendHalf {
         self.queue.nxt()
     }
 
+    /// Positions behind everything that is pushed, and behind everything that is acknowledged.
+    pub(super) fn pushed_and_acknowledged(&self) -> (u64, u64) {
+        (self.queue.end(), self.queue.end() - self.queue.queued())
+    }
+
     /// Whether the peer has acknowledged anything, and so knows of the connection.
     #[inline]
     pub(super) fn is_syn_acked(&self) -> bool {

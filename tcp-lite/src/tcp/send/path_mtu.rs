@@ -239,7 +239,7 @@ impl PathMtu {
             let Some(probe) = &mut search.probe else { return };
             let left = search.size as usize - probe.buf.len();
             let taken = left.min(segment.len as usize);
-            if !probe.buf.append_slice(&ctx.segments.bytes(key)[..taken]) {
+            if !ctx.segments.copy_front(key, taken, &mut probe.buf) {
                 return;
             }
             if probe.buf.len() == search.size as usize {

@@ -1,6 +1,6 @@
 //! Segments queued by the user (RFC 9293 section 3.10.2, SEND).
 
-use dp::Mempool;
+use dp::{ExtBuf, Mempool};
 
 use super::{Fin, SendHalf, Writable};
 use crate::SendError;
@@ -61,6 +61,18 @@ impl SendHalf {
     /// [`page_for_segment`](Self::page_for_segment) returned. After the last of several, the caller calls
     /// [`on_pushed`](Self::on_pushed).
     pub(in crate::tcp) fn push(&mut self, ctx: &mut Ctx<'_>, bytes: usize) {
+        self.before_push(ctx);
+        self.queue.push(ctx.segments, bytes);
+    }
+
+    /// As [`push`](Self::push), with external memory behind the first so many bytes.
+    pub(in crate::tcp) fn push_external(&mut self, ctx: &mut Ctx<'_>, bytes: usize, external: (ExtBuf, u32)) {
+        self.before_push(ctx);
+        self.queue.push_external(ctx.segments, bytes, external);
+    }
+
+    #[inline]
+    fn before_push(&mut self, ctx: &mut Ctx<'_>) {
         if self.queue.queued() == 0 {
             self.timers.restart_user_timeout(ctx.now);
             // RFC 5681 section 4.1. Acknowledgements and probes sent meanwhile are no data.
@@ -69,7 +81,6 @@ impl SendHalf {
                 self.congestion.on_idle(ctx.now, idle);
             }
         }
-        self.queue.push(ctx.segments, bytes);
     }
 
     /// Segments were queued.
@@ -94,6 +105,15 @@ impl SendHalf {
                 self.writable = Writable::Queued;
                 ctx.writable();
             }
+        }
+    }
+
+    /// Segments with external memory are acknowledged: raises `Event::Writable`, unless it waits already.
+    #[cold]
+    pub(super) fn raise_released(&mut self, ctx: &mut Ctx<'_>) {
+        if self.writable != Writable::Queued {
+            self.writable = Writable::Queued;
+            ctx.writable();
         }
     }
 

@@ -11,7 +11,7 @@ use super::{Pending, SendHalf};
 use crate::ip::IPV6_BYTES;
 use crate::tcp::ctx::Ctx;
 use crate::tcp::header::MAX_HEADER_BYTES;
-use crate::tcp::slabs::SegmentKey;
+use crate::tcp::slabs::{EXTERNAL_VIEWS, SegmentKey};
 
 /// Most payload bytes of a train: an IP packet has at most 65,535 bytes.
 const MAX_TRAIN_BYTES: u64 = (u16::MAX as usize - IPV6_BYTES - MAX_HEADER_BYTES) as u64;
@@ -36,17 +36,22 @@ impl SendHalf {
             Frto::Off | Frto::Retransmitted => most,
         };
         let bytes = u64::from(ctx.segments.get(first).len);
+        if ctx.segments.is_external(first) {
+            views = views.saturating_sub(EXTERNAL_VIEWS - 1);
+        }
         let (mut last, mut count, mut sum) = (first, 1, bytes);
         while count < most
             && let Some(next) = self.follower(ctx, last, bytes, sum)
         {
             let segment = ctx.segments.get(next);
-            if !ctx.segments.get(last).adjoins(segment) {
-                if views <= 1 {
-                    break;
-                }
-                views -= 1;
+            let more = match segment.external {
+                Some(_) => EXTERNAL_VIEWS,
+                None => usize::from(!ctx.segments.get(last).adjoins(segment)),
+            };
+            if views <= more {
+                break;
             }
+            views -= more;
             sum += u64::from(segment.len);
             (last, count) = (next, count + 1);
         }
@@ -62,6 +67,7 @@ impl SendHalf {
         let next = before.next.filter(|_| u64::from(before.len) == bytes)?;
         let segment = ctx.segments.get(next);
         let fits = u64::from(segment.len) <= bytes
+            && segment.external.is_some() == before.external.is_some()
             && sum + u64::from(segment.len) <= MAX_TRAIN_BYTES
             && segment.end() <= self.window.edge()
             && self.pipe() + sum < self.send_limit();

@@ -6,12 +6,14 @@
 //! of its frontier (`out_of_order.rs`). The sizes that a search tries are with its record (`search.rs`). The
 //! rest of the records' meaning is in `send` and `receive`.
 
+mod external;
 mod out_of_order;
 mod pages;
 mod ranges;
 mod search;
 mod segment;
 
+pub(crate) use external::EXTERNAL_VIEWS;
 pub(crate) use out_of_order::{MAX_EVICTION_REQUESTS, OutOfOrderSlab};
 pub(super) use out_of_order::{RangesKey, Room};
 pub(super) use pages::BULK_SEGMENTS;

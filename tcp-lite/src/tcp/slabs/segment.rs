@@ -12,6 +12,7 @@ use bitflags::bitflags;
 use dp::{Mbuf, Mempool};
 use slab::Slab;
 
+use super::external::{ExternalKey, Externals};
 use super::pages::{PageKey, PageKind, Pages};
 use crate::Instant;
 use crate::invariant::{Check, ensure};
@@ -19,6 +20,9 @@ use crate::tcp::info::SendError;
 
 /// Most segments in a train: the most buffers of a frame, less one for the headers.
 pub(crate) const MAX_TRAIN: usize = dp::mbuf::MAX_SEGMENTS - 1;
+
+/// One of so many segments may have external memory. Such segments are long, so there are few of them.
+const EXTERNAL_SHARE: usize = 4;
 
 /// Names a queued segment: its slab index plus one, so that an `Option` of it is no larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +90,8 @@ pub(in crate::tcp) struct Segment {
     /// The page with its payload.
     pub(in crate::tcp) page: PageKey,
     offset: u32,
+    /// A part of its payload that lies elsewhere.
+    pub(in crate::tcp) external: Option<ExternalKey>,
     /// Position of its first byte (`seq.rs`).
     pub(in crate::tcp) pos: u64,
     pub(in crate::tcp) len: u32,
@@ -105,13 +111,14 @@ impl Segment {
         self.pos + u64::from(self.len)
     }
 
-    /// Whether the bytes of `next` directly follow its own in the page, so that one view covers both.
+    /// Whether the bytes of `next` directly follow its own in the page, so that one view covers both. Neither
+    /// has external memory.
     #[inline]
     pub(in crate::tcp) fn adjoins(&self, next: &Self) -> bool {
         self.page == next.page && self.offset + self.len == next.offset
     }
 
-    /// Its range in the page.
+    /// Its range in the page, if it has no external memory.
     #[inline]
     fn place(&self) -> Range<usize> {
         self.offset as usize..(self.offset + self.len) as usize
@@ -122,14 +129,17 @@ impl Segment {
 pub(crate) struct SegmentSlab {
     records: Slab<Segment>,
     limit: usize,
-    pages: Pages,
+    pub(super) pages: Pages,
+    pub(super) externals: Externals,
 }
 
 impl SegmentSlab {
     /// A slab for `limit` segments, allocated now, in at most `small_pages` small buffers.
     pub(crate) fn new(limit: usize, small_pages: usize) -> Self {
         // Each page has a segment, except one that is being opened.
-        Self { records: Slab::with_capacity(limit), limit, pages: Pages::new(limit + 1, small_pages) }
+        let pages = Pages::new(limit + 1, small_pages);
+        let externals = Externals::new(limit / EXTERNAL_SHARE);
+        Self { records: Slab::with_capacity(limit), limit, pages, externals }
     }
 
     /// Whether the limit is reached. It is enforced before a segment is started; started segments may
@@ -162,10 +172,11 @@ impl SegmentSlab {
         self.pages.room(page)
     }
 
-    /// The payload of a segment.
+    /// The payload of a segment without external memory.
     #[inline]
     pub(crate) fn bytes(&self, key: SegmentKey) -> &[u8] {
         let segment = self.get(key);
+        debug_assert!(segment.external.is_none(), "a part of the payload lies elsewhere");
         self.pages.bytes(segment.page, segment.place())
     }
 
@@ -179,8 +190,15 @@ impl SegmentSlab {
         std::iter::successors(Some(first), |key| self.get(*key).next)
     }
 
-    /// The payloads of `count` segments from `first` on, in as few views as possible; `None` when no
-    /// descriptor is free.
+    /// A segment's range in its page.
+    pub(super) fn place(&self, segment: &Segment) -> Range<usize> {
+        let external = segment.external.map_or(0, |key| self.externals.bytes(key));
+        let Range { start, end } = segment.place();
+        start..end - external as usize
+    }
+
+    /// The payloads of `count` segments from `first` on, without external memory, in as few views as
+    /// possible; `None` when no descriptor is free.
     pub(crate) fn views(&self, first: SegmentKey, count: usize) -> Option<ArrayVec<Mbuf, MAX_TRAIN>> {
         let mut views = ArrayVec::new();
         let mut segments = self.iter_from(first).map(|key| self.get(key)).take(count);
@@ -212,7 +230,10 @@ impl SegmentSlab {
     /// The connections of the stack have `queued` segments, and these pages open.
     pub(crate) fn check(&self, queued: usize, open: &[PageKey]) -> Check {
         ensure!(self.records.len() == queued, "{} segment records, {queued} in queues", self.records.len());
-        let places = self.records.iter().map(|(_, segment)| (segment.page, segment.place()));
+        let externals = self.records.iter().filter(|(_, segment)| segment.external.is_some()).count();
+        let counted = self.externals.len();
+        ensure!(counted == externals, "{counted} external parts, {externals} in segments");
+        let places = self.records.iter().map(|(_, segment)| (segment.page, self.place(segment)));
         self.pages.check(places, open)
     }
 
@@ -263,6 +284,7 @@ impl SegmentSlab {
         let segment = Segment {
             page,
             offset,
+            external: None,
             pos,
             len: bytes as u32,
             marks: Marks::empty(),
@@ -277,10 +299,15 @@ impl SegmentSlab {
     /// Splits a segment without marks: the record keeps the first `at` bytes; returns the record of the
     /// rest, which follows it.
     pub(in crate::tcp) fn split(&mut self, key: SegmentKey, at: u32) -> SegmentKey {
+        let (kept, [own, external]) = match self.get(key).external {
+            Some(external) => self.split_external(external, at),
+            None => (at, [None, None]),
+        };
         let segment = self.get(key);
         let second = Segment {
             page: segment.page,
-            offset: segment.offset + at,
+            offset: segment.offset + kept,
+            external,
             pos: segment.pos + u64::from(at),
             len: segment.len - at,
             marks: Marks::empty(),
@@ -293,6 +320,7 @@ impl SegmentSlab {
         let second = SegmentKey::of(self.records.insert(second));
         let first = self.get_mut(key);
         first.len = at;
+        first.external = own;
         first.next = Some(second);
         second
     }
@@ -304,7 +332,10 @@ impl SegmentSlab {
         &mut self,
         key: SegmentKey,
     ) -> (Option<SegmentKey>, Option<(PageKey, PageKind)>) {
-        let Segment { page, next, .. } = self.records.remove(key.record());
+        let Segment { page, next, external, .. } = self.records.remove(key.record());
+        if let Some(external) = external {
+            self.externals.remove(external);
+        }
         (next, self.pages.leave(page).map(|kind| (page, kind)))
     }
 }

@@ -13,7 +13,7 @@ mod scoreboard;
 
 pub(super) use self::scoreboard::Detected;
 
-use dp::Mempool;
+use dp::{ExtBuf, Mempool};
 
 use self::flight::Flight;
 use self::sacks::KnownSacks;
@@ -231,6 +231,19 @@ impl SendQueue {
     pub(super) fn push(&mut self, slab: &mut SegmentSlab, bytes: usize) {
         let Some(page) = self.open_page else { return };
         let key = slab.insert(page, bytes, self.end);
+        self.append(slab, key, bytes);
+    }
+
+    /// As [`push`](Self::push), with external memory behind the first `at` bytes.
+    pub(super) fn push_external(&mut self, slab: &mut SegmentSlab, bytes: usize, external: (ExtBuf, u32)) {
+        let Some(page) = self.open_page else { return };
+        let all = bytes + external.0.len();
+        let key = slab.insert_external(page, bytes, self.end, external);
+        self.append(slab, key, all);
+    }
+
+    #[inline]
+    fn append(&mut self, slab: &mut SegmentSlab, key: SegmentKey, bytes: usize) {
         self.end += bytes as u64;
         self.segments += 1;
         match self.tail {
