@@ -122,6 +122,7 @@ struct Counters {
     tx_fpdus: u64,
     rx_placed_bytes: u64,
     tx_fetched_bytes: u64,
+    tx_zero_copy_bytes: u64,
     busy_polls: u64,
     polls: u64,
 }
@@ -147,6 +148,7 @@ impl Counters {
             tx_fpdus: self.tx_fpdus + other.tx_fpdus,
             rx_placed_bytes: self.rx_placed_bytes + other.rx_placed_bytes,
             tx_fetched_bytes: self.tx_fetched_bytes + other.tx_fetched_bytes,
+            tx_zero_copy_bytes: self.tx_zero_copy_bytes + other.tx_zero_copy_bytes,
             busy_polls: self.busy_polls + other.busy_polls,
             polls: self.polls + other.polls,
         }
@@ -263,6 +265,7 @@ fn counters_of(counters: &EngineCounters) -> Counters {
         tx_fpdus: counters.tx_fpdus,
         rx_placed_bytes: counters.rx_placed_bytes,
         tx_fetched_bytes: counters.tx_fetched_bytes,
+        tx_zero_copy_bytes: counters.tx_zero_copy_bytes,
         busy_polls: counters.busy_polls,
         polls: counters.polls,
     }

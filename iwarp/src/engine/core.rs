@@ -110,8 +110,14 @@ impl Core {
     }
 
     pub(super) fn counters(&self) -> EngineCounters {
-        let StreamCounters { rx_fpdus, rx_fpdus_early, tx_fpdus, rx_placed_bytes, tx_fetched_bytes } =
-            self.io.streams;
+        let StreamCounters {
+            rx_fpdus,
+            rx_fpdus_early,
+            tx_fpdus,
+            rx_placed_bytes,
+            tx_fetched_bytes,
+            tx_zero_copy_bytes,
+        } = self.io.streams;
         EngineCounters {
             port: self.port.counters(),
             stack: self.io.tcp.counters(),
@@ -120,6 +126,7 @@ impl Core {
             tx_fpdus,
             rx_placed_bytes,
             tx_fetched_bytes,
+            tx_zero_copy_bytes,
             request_growths: self.io.request_pool.growths(),
             ..self.io.counters
         }
@@ -400,7 +407,7 @@ impl Core {
                     self.with_conn(conn, |connection, io| connection.on_evict(io, bytes));
                 }
                 Event::Writable { conn } => {
-                    self.with_conn(conn, |connection, io| connection.activate(io));
+                    self.with_conn(conn, |connection, io| connection.on_writable(io));
                 }
                 Event::PeerClosed { conn } => {
                     self.with_conn(conn, |connection, io| connection.on_peer_closed(io));

@@ -20,6 +20,8 @@ pub struct EngineCounters {
     /// Payload bytes of all DDP segments sent: from registered memory, inline data, Immediate Data, and the
     /// headers that RDMAP sends as payload.
     pub tx_fetched_bytes: u64,
+    /// Those among them that were sent without a copy ([`SendFlags::ZERO_COPY`](crate::verbs::SendFlags)).
+    pub tx_zero_copy_bytes: u64,
     /// Terminates handed to TCP.
     pub tx_terminates: u64,
     /// Terminates received, unreadable ones included. Each ended its stream.

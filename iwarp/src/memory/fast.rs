@@ -98,6 +98,9 @@ impl MemoryTable {
         let template =
             Template { pd, keep, form: Form::Prepared { stream, extent: AddressRange::from(&memory) } };
         let (slot, index) = self.shared().allocate(Some(template))?;
+        if let Some(region) = memory.region() {
+            self.shared().regions.insert(slot, region);
+        }
         Ok(FastRegistration { handle: Handle { table: self.clone(), slot, index }, memory })
     }
 }

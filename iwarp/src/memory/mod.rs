@@ -28,6 +28,7 @@ pub mod atomic;
 pub mod bytes;
 mod copy;
 mod epoch;
+mod external;
 pub mod fast;
 pub mod fault;
 mod guard;

@@ -103,6 +103,9 @@ impl MemoryTable {
         let (slot, index) = self.shared().allocate(None)?;
         let handle = Handle { table: self.clone(), slot, index };
         record.stag = Stag::new(index, options.key);
+        if let Some(region) = memory.region() {
+            self.shared().regions.insert(slot, region);
+        }
         self.shared().republish(slot, &record, AddressRange::from(&memory))?;
         Ok(Registration::new(handle, &record, memory))
     }

@@ -8,6 +8,7 @@ use rand_core::SeedableRng;
 
 use crate::memory::access::{Access, PdId, RegisterError, StreamId, WindowKind};
 use crate::memory::copy;
+use crate::memory::external::Regions;
 use crate::memory::fault::Fault;
 use crate::memory::guard::Unmapped;
 use crate::memory::index::{IndexAllocator, IndexMap, MAX_LIVE};
@@ -104,6 +105,7 @@ pub(super) struct TableShared {
     slots: Box<[OnceLock<Box<[Slot]>>]>,
     index: IndexMap,
     control: Mutex<TableControl>,
+    pub(super) regions: Regions,
     pub(super) quiescence: Quiescence,
     /// Held for reading by threads that copy outside an epoch.
     outside_copies: RwLock<()>,
@@ -165,6 +167,7 @@ impl MemoryTable {
                 refused: 0,
                 windows_refused: 0,
             }),
+            regions: Regions::default(),
             quiescence: Quiescence::default(),
             outside_copies: RwLock::new(()),
             config: TableConfig { max_mr, max_mw, ..*config },
@@ -388,6 +391,7 @@ impl TableShared {
         let template = control.templates.remove(&number);
         drop(control);
         self.revoke(number);
+        self.regions.remove(number);
         // The slot counts against the limit until it is free.
         let mut control = self.control();
         control.free.push(number);

@@ -4,6 +4,8 @@
 //! the caller passes a slice of exactly the FPDU's length. The payload is fetched directly to its place in
 //! that slice. Without markers it is summed while it is copied.
 
+use arrayvec::ArrayVec;
+
 use super::{CRC_BYTES, Crc32c, LENGTH_BYTES, MAX_ULPDU, MIN_MULPDU, fpdu_bytes, marker, pad_bytes};
 use crate::memory::{Fault, Front, Source, Stride};
 
@@ -169,6 +171,49 @@ impl Framer {
         Ok(())
     }
 
+    /// Frames a ULPDU of `head` and the bytes of `source`, which stay where they are: makes the bytes of the
+    /// FPDU around them. For streams without markers. The position advances by
+    /// [`advance`](Self::advance), when the caller has the FPDU.
+    ///
+    /// # Errors
+    /// As [`Source::sum`].
+    ///
+    /// # Panics
+    /// As [`begin_with`](Self::begin_with), and with markers.
+    pub fn frame_around(
+        &self,
+        plan: FpduPlan,
+        head: &UlpduHead,
+        source: &Source<'_>,
+    ) -> Result<FpduAround, Fault> {
+        assert!(!self.markers, "markers would lie inside the payload");
+        assert_eq!(head.len() + source.len(), plan.ulpdu_bytes, "a ULPDU as planned");
+        let (mut before, mut behind) = (ArrayVec::new(), ArrayVec::new());
+        let mut bytes = [0; LENGTH_BYTES + UlpduHead::MAX_LEN];
+        let front = head.front(&plan);
+        before.extend(front.store(&mut bytes).0.iter().copied());
+        let mut crc = if self.crc { Crc32c::new() } else { Crc32c::unused() };
+        crc.update_front(&front);
+        if let Some(sum) = crc.running() {
+            source.sum(sum)?;
+        }
+        // RFC 5044 section 4.1 (MPA-042): the pad is zero.
+        behind.extend([0; 3].into_iter().take(pad_bytes(plan.ulpdu_bytes)));
+        crc.update(&behind);
+        // RFC 5044 section 4.4 (MPA-088): the CRC field is always there.
+        behind.extend(crc.field());
+        Ok(FpduAround { before, behind })
+    }
+
+    /// The planned FPDU was taken.
+    ///
+    /// # Panics
+    /// When the plan is for another position.
+    pub fn advance(&mut self, plan: &FpduPlan) {
+        assert_eq!(self.position, plan.position, "an FPDU at this position");
+        self.position += plan.wire_len as u64;
+    }
+
     #[inline]
     fn check(&self, plan: &FpduPlan, out: &[u8]) {
         assert!(out.len() == plan.wire_len && self.position == plan.position, "room for another FPDU");
@@ -192,6 +237,15 @@ impl Framer {
         writer.put(ulpdu);
         writer.finish();
     }
+}
+
+/// An FPDU whose payload stays where it is: the other bytes.
+#[derive(Clone, Debug)]
+pub struct FpduAround {
+    /// The length field and the first bytes of the ULPDU, before the payload.
+    pub before: ArrayVec<u8, { LENGTH_BYTES + UlpduHead::MAX_LEN }>,
+    /// The pad and the CRC field, behind it.
+    pub behind: ArrayVec<u8, { 3 + CRC_BYTES }>,
 }
 
 /// The layout of the next FPDU.

@@ -29,7 +29,7 @@ pub use crc::Crc32c;
 pub(crate) use deframer::HEAD_BYTES;
 pub use deframer::{Deframed, Deframer, HeldBuf, HeldList, HeldSlab, NoSlot, Ulpdu, Ulpdus};
 pub use error::{Action, MpaError, StartupFault, TerminateCode};
-pub use framer::{FpduPlan, FpduWriter, Framer, Room, UlpduHead};
+pub use framer::{FpduAround, FpduPlan, FpduWriter, Framer, Room, UlpduHead};
 pub use startup::{
     Accept, ConnectRequest, Initiator, InitiatorEvent, MpaConfig, Negotiated, Responder, Rtr, RtrKind,
     RtrKinds,

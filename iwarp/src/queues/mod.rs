@@ -59,7 +59,7 @@ pub use usage::{ContextUsage, Usage};
 pub use wc::{WcOpcode, WcStatus, WorkCompletion};
 pub use wr::{
     BindWindow, FastRegister, MAX_INLINE, MAX_SGE, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest,
-    Sge,
+    Sge, ZERO_COPY_MIN_BYTES,
 };
 
 pub(crate) use channel::{Notifier, wait_any};

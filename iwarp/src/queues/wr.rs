@@ -36,6 +36,10 @@ pub struct RemoteAddr {
     pub rkey: u32,
 }
 
+/// Bytes of a message from which on [`SendFlags::ZERO_COPY`] has an effect. Shorter ones cost less to copy
+/// than to describe.
+pub const ZERO_COPY_MIN_BYTES: u32 = 2048;
+
 bitflags! {
     /// How a send request starts, takes its payload and reports its end.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,6 +54,16 @@ bitflags! {
         /// `IBV_SEND_INLINE` it has to be registered when it is posted, since only registered memory can be
         /// read safely by its address.
         const INLINE = 1 << 3;
+        /// Sends from the registered memory itself, without a copy of it. The memory must not change until the
+        /// request has completed, and completion waits until the peer's TCP has acknowledged the bytes: if
+        /// they are sent again, they are read again, and a peer closes the connection when the CRC does not
+        /// fit them. Deregistering the region before that is safe: it stays mapped as long as it is needed.
+        ///
+        /// The payload is copied all the same, and the request completes as others do, where it is short
+        /// (less than [`ZERO_COPY_MIN_BYTES`]), is inline, has several elements, or lies in memory of the
+        /// caller; where the peer wants markers; and where the port does not send from any memory
+        /// (`dp::Offloads::TX_EXTERNAL`) or does not compute checksums.
+        const ZERO_COPY = 1 << 4;
     }
 }
 
@@ -110,7 +124,7 @@ pub enum SendOp {
 impl SendOp {
     /// Whether the elements are bytes to send, which may be inline.
     #[inline]
-    pub(super) fn sends_elements(&self) -> bool {
+    pub(crate) fn sends_elements(&self) -> bool {
         matches!(
             self,
             Self::Send | Self::SendInvalidate { .. } | Self::Write { .. } | Self::WriteImmediate { .. }

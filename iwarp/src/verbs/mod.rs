@@ -42,7 +42,7 @@ pub use crate::queues::{
     ContextLimits, ContextUsage, CqAttr, CqOptions, FastRegister, MAX_INLINE, MAX_SGE, QpGrants, QpInit,
     QpState, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, Sge, SharedReceiveQueue, SrqAttr,
     SrqInit, StreamError, TerminateOrigin, TerminateReport, Usage, VerbsError, WcOpcode, WcStatus,
-    WorkCompletion, cqe_for,
+    WorkCompletion, ZERO_COPY_MIN_BYTES, cqe_for,
 };
 pub use crate::rdmap::{AtomicOp, Extensions};
 

@@ -127,6 +127,21 @@ impl SegmentBuf<'_> {
         self.stack.segments.room(self.page).get_mut(start..start + bytes)
     }
 
+    /// Appends `bytes`, or nothing if they do not fit.
+    #[must_use]
+    pub fn append_slice(&mut self, bytes: &[u8]) -> bool {
+        self.append(bytes.len()).is_some_and(|room| {
+            room.copy_from_slice(bytes);
+            true
+        })
+    }
+
+    /// Discards everything in it.
+    pub fn clear(&mut self) {
+        self.capacity += self.external_bytes();
+        (self.len, self.external) = (0, None);
+    }
+
     /// All bytes that it can hold besides external memory (they have old contents), and how many from the
     /// front on are written. The caller updates the number.
     pub fn room(&mut self) -> (&mut [u8], &mut usize) {

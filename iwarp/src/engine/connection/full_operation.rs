@@ -178,6 +178,16 @@ impl Connection {
         }
     }
 
+    /// TCP takes segments again, or bytes that were sent without a copy are acknowledged.
+    pub(in crate::engine) fn on_writable(&mut self, io: &mut Io) {
+        if let Phase::FullOperation(full) = &mut self.phase
+            && let Some(offset) = io.tcp.acknowledged(self.conn)
+        {
+            full.stream.on_acknowledged(offset);
+        }
+        self.activate(io);
+    }
+
     fn wants_to_send(&self) -> bool {
         matches!(&self.phase, Phase::FullOperation(full) if full.is_draining() || full.stream.wants_to_send())
     }

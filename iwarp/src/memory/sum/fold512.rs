@@ -24,9 +24,18 @@ pub(super) fn is_supported() -> bool {
 /// As [`fold128::sum`].
 #[target_feature(enable = "sse4.2,pclmulqdq,avx,avx512f,vpclmulqdq")]
 pub(super) fn sum(state: u32, bytes: &[u8]) -> u32 {
-    // SAFETY: `bytes` is a slice, so its bytes are readable and nobody writes them. Nothing is stored, and 0
-    // is at most any length.
-    unsafe { run(state, bytes.as_ptr(), Nowhere, 0, bytes.len()) }
+    // SAFETY: `bytes` is a slice, so its bytes are readable and nobody writes them.
+    unsafe { over(state, bytes.as_ptr(), bytes.len()) }
+}
+
+/// As [`fold128::over`].
+///
+/// # Safety
+/// `from..from + len` is mapped and readable, and others access it at most through atomics and raw copies.
+#[target_feature(enable = "sse4.2,pclmulqdq,avx,avx512f,vpclmulqdq")]
+pub(super) unsafe fn over(state: u32, from: *const u8, len: usize) -> u32 {
+    // SAFETY: the caller promises the bytes at `from`. Nothing is stored, and 0 is at most any length.
+    unsafe { run(state, from, Nowhere, 0, len) }
 }
 
 /// As [`fold128::fetch`].

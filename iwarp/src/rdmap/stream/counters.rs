@@ -14,4 +14,6 @@ pub(crate) struct StreamCounters {
     /// Payload bytes of all DDP segments sent: from registered memory, inline data, Immediate Data, and the
     /// headers that RDMAP sends as payload.
     pub(crate) tx_fetched_bytes: u64,
+    /// Those among them that were sent without a copy.
+    pub(crate) tx_zero_copy_bytes: u64,
 }

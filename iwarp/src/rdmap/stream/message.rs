@@ -5,7 +5,7 @@ use arrayvec::ArrayVec;
 
 use crate::ddp::{HeaderWords, Segment, Segmenter, TaggedHeader, UntaggedHeader};
 use crate::memory::{Accessor, EpochGuard, Fault, Stag};
-use crate::mpa::{FpduPlan, FpduWriter, Framer, UlpduHead};
+use crate::mpa::{FpduAround, FpduPlan, FpduWriter, Framer, UlpduHead};
 use crate::queues::{Payload, SendEntry, Sge};
 use crate::rdmap::{AtomicRequest, Opcode, Terminate};
 
@@ -157,6 +157,27 @@ impl Message {
         fpdu.put(&bytes[offset as usize..(offset + len) as usize]);
         fpdu.finish();
         Ok(())
+    }
+
+    /// Makes the bytes around the payload of one of its segments, which is of the posted request and stays
+    /// where it is. The request has one element.
+    pub(super) fn write_around(
+        &self,
+        segment: &Segment,
+        posted: Option<&SendEntry>,
+        (framer, plan): (&Framer, FpduPlan),
+        (guard, by): (&EpochGuard<'_>, Accessor),
+    ) -> Result<FpduAround, FetchError> {
+        let &Segment { offset, len, .. } = segment;
+        let Some(Payload::Gather(sg_list)) = posted.map(|request| &request.payload) else {
+            debug_assert!(false, "a request stays in its queue until its last segment is written");
+            return Err(FetchError::OwnMemory);
+        };
+        let sge = only_element(sg_list, offset, len).ok_or(FetchError::OwnMemory)?;
+        guard
+            .check_source(Stag(sge.lkey), sge.addr + u64::from(offset), u64::from(len), by.pd)
+            .and_then(|source| framer.frame_around(plan, &self.head(segment), &source))
+            .map_err(|_| FetchError::OwnMemory)
     }
 
     /// Bytes of the header of a segment.

@@ -141,7 +141,15 @@ impl Stream {
 
     /// Whether nothing is left to send or to wait for, so that FIN may follow.
     pub(crate) fn is_drained(&self) -> bool {
-        !self.awaits_answers() && self.outbound.is_idle() && !self.common.consumer.has_sends()
+        !self.awaits_answers()
+            && !self.common.awaits_acknowledgement()
+            && self.outbound.is_idle()
+            && !self.common.consumer.has_sends()
+    }
+
+    /// TCP's peer has acknowledged all bytes below `offset` of the stream.
+    pub(crate) fn on_acknowledged(&mut self, offset: u64) {
+        self.common.on_acknowledged(offset);
     }
 
     /// Whether Reads or atomics of ours wait for their responses.
@@ -227,7 +235,7 @@ impl Stream {
         let Common { qp, consumer, pending, .. } = common;
         let unfinished = outbound.abandon(pool, consumer);
         for pending in pending.drain(..).chain(unfinished) {
-            if pending.done {
+            if pending.awaits.is_none() {
                 let completion = qp.succeeded(pending.wr_id, pending.opcode, pending.byte_len);
                 consumer.complete_send(qp, pending.signaled, completion);
                 continue;

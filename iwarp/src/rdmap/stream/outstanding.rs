@@ -20,10 +20,21 @@ pub(super) struct Pending {
     pub(super) opcode: WcOpcode,
     pub(super) signaled: bool,
     pub(super) byte_len: u32,
-    /// It waits for earlier requests only. Otherwise its response, or its last segment, is still to come.
-    pub(super) done: bool,
+    /// What is still to come; `None`: it waits for earlier requests only.
+    pub(super) awaits: Option<Awaited>,
     /// The status of its completion, if it is the cause of the stream's end.
     pub(super) fault: Option<WcStatus>,
+}
+
+/// What a started request waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Awaited {
+    /// Its last segment, which is not yet written.
+    LastSegment,
+    /// The response to a Read or an atomic.
+    Response,
+    /// TCP's acknowledgement of the bytes below this offset of the stream, which are sent without a copy.
+    Acknowledgement(u64),
 }
 
 /// The record of a request.
@@ -34,7 +45,7 @@ pub(super) fn pending_of(request: &SendEntry) -> Pending {
         opcode: send_opcode(&request.op),
         signaled: request.flags.contains(SendFlags::SIGNALED),
         byte_len: 0,
-        done: false,
+        awaits: Some(Awaited::LastSegment),
         fault: None,
     }
 }
@@ -50,8 +61,8 @@ pub(super) struct Common {
     pub(super) outstanding: PoolQueue,
     /// Queue 3: one buffer for each of our outstanding atomics (RFC 7306 section 5.2.2).
     pub(super) atomic_responses: UntaggedQueue,
-    /// Requests that are started and not yet completed, in post order. A Send or Write gets here only once it
-    /// is done, so the first that is not done is the Read or atomic whose response comes next.
+    /// Requests that are started and not yet completed, in post order. A Send or Write gets here only when
+    /// its last segment is written.
     pub(super) pending: VecDeque<Pending>,
     /// How many of our Reads and atomics may be outstanding together.
     pub(super) ord: usize,
@@ -100,13 +111,38 @@ impl Common {
     #[inline]
     pub(super) fn complete_oldest(&mut self) {
         let Some(request) = self.consumer.next_send() else { return };
-        let pending = Pending { done: true, ..pending_of(request) };
+        let pending = Pending { awaits: None, ..pending_of(request) };
         self.consumer.remove_send();
         if !self.pending.is_empty() {
             return self.pending.push_back(pending);
         }
         let completion = self.qp.succeeded(pending.wr_id, pending.opcode, 0);
         self.consumer.complete_send(&self.qp, pending.signaled, completion);
+    }
+
+    /// As [`complete_oldest`](Self::complete_oldest), but it completes when TCP has also acknowledged the
+    /// bytes below `offset`.
+    #[cold]
+    pub(super) fn complete_oldest_acknowledged(&mut self, offset: u64) {
+        let Some(request) = self.consumer.next_send() else { return };
+        let pending = Pending { awaits: Some(Awaited::Acknowledgement(offset)), ..pending_of(request) };
+        self.consumer.remove_send();
+        self.pending.push_back(pending);
+    }
+
+    /// TCP's peer has acknowledged all bytes below `offset`: completes all requests that now may.
+    pub(super) fn on_acknowledged(&mut self, offset: u64) {
+        for pending in &mut self.pending {
+            if matches!(pending.awaits, Some(Awaited::Acknowledgement(end)) if end <= offset) {
+                pending.awaits = None;
+            }
+        }
+        self.complete_done();
+    }
+
+    /// Whether requests wait for an acknowledgement.
+    pub(super) fn awaits_acknowledgement(&self) -> bool {
+        self.pending.iter().any(|pending| matches!(pending.awaits, Some(Awaited::Acknowledgement(_))))
     }
 
     /// Records a Read or atomic as started. It completes when its response is delivered and all earlier
@@ -120,16 +156,25 @@ impl Common {
         response: Outstanding,
     ) {
         self.outstanding.push(slots, response);
-        self.pending.push_back(pending);
+        self.pending.push_back(Pending { awaits: Some(Awaited::Response), ..pending });
     }
 
     /// The response to the oldest outstanding Read or atomic is delivered: completes all requests that now
     /// may.
     pub(super) fn on_response(&mut self) {
-        if let Some(pending) = self.pending.iter_mut().find(|pending| !pending.done) {
-            pending.done = true;
+        if let Some(pending) = self.next_response() {
+            pending.awaits = None;
         }
-        while self.pending.front().is_some_and(|pending| pending.done) {
+        self.complete_done();
+    }
+
+    /// The Read or atomic whose response comes next.
+    fn next_response(&mut self) -> Option<&mut Pending> {
+        self.pending.iter_mut().find(|pending| pending.awaits == Some(Awaited::Response))
+    }
+
+    fn complete_done(&mut self) {
+        while self.pending.front().is_some_and(|pending| pending.awaits.is_none()) {
             if let Some(pending) = take_front(&mut self.pending) {
                 self.complete(&pending);
             }
@@ -138,7 +183,7 @@ impl Common {
 
     /// The oldest outstanding Read or atomic fails, because our user has revoked the memory for its response.
     pub(super) fn fail_oldest(&mut self) {
-        if let Some(pending) = self.pending.iter_mut().find(|pending| !pending.done) {
+        if let Some(pending) = self.next_response() {
             pending.fault = Some(WcStatus::LocalProtectionError);
         }
     }
@@ -176,11 +221,23 @@ impl Common {
     }
 }
 
-/// Whether the requests that are not done are those that `responses` are to, in this order. Returns how many
-/// of them are atomics.
+/// Whether the requests that wait for responses are those that `responses` are to, in this order. Returns how
+/// many of them are atomics.
 fn check_pending(pending: &VecDeque<Pending>, responses: &[&Outstanding]) -> Check<u32> {
-    ensure!(pending.front().is_none_or(|first| !first.done), "the oldest request is done and waits");
-    let mut requests = pending.iter().filter(|pending| !pending.done).map(|pending| pending.opcode);
+    ensure!(
+        pending.front().is_none_or(|first| first.awaits.is_some()),
+        "the oldest request is done and waits"
+    );
+    let mut last = 0;
+    for offset in pending.iter().filter_map(|pending| match pending.awaits {
+        Some(Awaited::Acknowledgement(offset)) => Some(offset),
+        _ => None,
+    }) {
+        ensure!(last < offset, "the acknowledgement of {offset} is awaited behind that of {last}");
+        last = offset;
+    }
+    let awaits = pending.iter().filter(|pending| pending.awaits == Some(Awaited::Response));
+    let mut requests = awaits.map(|pending| pending.opcode);
     let mut atomics = 0;
     for (place, response) in responses.iter().enumerate() {
         let is_read = match response {
@@ -210,8 +267,8 @@ mod tests {
     use super::*;
     use crate::memory::Stag;
 
-    fn request(opcode: WcOpcode, done: bool) -> Pending {
-        Pending { wr_id: 0, opcode, signaled: true, byte_len: 0, done, fault: None }
+    fn request(opcode: WcOpcode, awaits: Option<Awaited>) -> Pending {
+        Pending { wr_id: 0, opcode, signaled: true, byte_len: 0, awaits, fault: None }
     }
 
     fn read(is_rtr: bool) -> Outstanding {
@@ -220,22 +277,33 @@ mod tests {
 
     #[test]
     fn requests_that_do_not_fit_their_responses_are_found() {
+        let (response, below) = (Some(Awaited::Response), |offset| Some(Awaited::Acknowledgement(offset)));
         let whole = || {
-            let requests = [(WcOpcode::Read, false), (WcOpcode::Send, true), (WcOpcode::Swap, false)];
+            let requests = [
+                (WcOpcode::Read, response),
+                (WcOpcode::Send, None),
+                (WcOpcode::Write, below(7)),
+                (WcOpcode::Swap, response),
+                (WcOpcode::Write, below(9)),
+            ];
             let responses =
                 vec![read(true), read(false), Outstanding::Atomic { id: 1, sink: Sge::default() }];
-            (requests.map(|(opcode, done)| request(opcode, done)).into(), responses)
+            (requests.map(|(opcode, awaits)| request(opcode, awaits)).into(), responses)
         };
         let (pending, responses) = whole();
         assert_eq!(check_pending(&pending, &responses.iter().collect::<Vec<_>>()), Ok(1));
         type Break = fn(&mut VecDeque<Pending>, &mut Vec<Outstanding>);
-        let broken: [(Break, &str); 6] = [
-            (|pending, _| pending[0].done = true, "the oldest request is done and waits"),
-            (|pending, _| pending[2].done = true, "response 2 is for request None"),
-            (|pending, _| pending[1].done = false, "response 2 is for request Some(Send)"),
+        let broken: [(Break, &str); 7] = [
+            (|pending, _| pending[0].awaits = None, "the oldest request is done and waits"),
+            (|pending, _| pending[3].awaits = None, "response 2 is for request None"),
+            (
+                |pending, _| pending[1].awaits = Some(Awaited::Response),
+                "response 2 is for request Some(Send)",
+            ),
             (|_, responses| responses.swap(1, 2), "response 1 is for request Some(Read)"),
             (|_, responses| responses.truncate(2), "1 requests wait for no response"),
             (|_, responses| responses.swap(0, 1), "1 requests went before the RTR"),
+            (|pending, _| pending.swap(2, 4), "the acknowledgement of 7 is awaited behind that of 9"),
         ];
         for (break_it, found) in broken {
             let (mut pending, mut responses) = whole();

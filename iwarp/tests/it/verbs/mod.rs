@@ -17,3 +17,4 @@ mod teardown;
 mod threads;
 mod transfer;
 mod windows;
+mod zero_copy;

@@ -1,9 +1,10 @@
 //! Sending: the choice of the next message, its FPDUs into TCP segments, send completions.
 //!
 //! Responses to the peer alternate with the requests of our user, message by message. A Send or Write
-//! completes when its last segment is written to TCP, a Read or atomic when its response is delivered, all in
-//! post order. A Terminate follows the FPDU being written and overtakes everything else.
+//! completes when its last segment is written to TCP (sent without a copy: when that is acknowledged), a Read
+//! or atomic when its response is delivered, all in post order. A Terminate follows the FPDU being written and overtakes everything else.
 
+use dp::ExtBuf;
 use dp::invariant::Check;
 use dp::profile::{self, Layer};
 use tcp_lite::{ConnId, Instant, SegmentBuf, SendError, Stack};
@@ -22,6 +23,9 @@ use super::{request_pool::RequestPool, slot_pool::PoolQueue};
 
 mod requests;
 mod responses;
+
+/// Bytes of a ULPDU's payload from which on it is sent without a copy, if its request says so.
+const EXTERNAL_MIN_BYTES: u32 = 512;
 
 /// How many requests that send nothing one queue pair executes before the next one may send. Each request may
 /// wait for the other engines, which delays the connections of this engine, so the number is small.
@@ -58,6 +62,8 @@ pub(super) struct Outbound {
     current: Option<Current>,
     /// The status of that request, if it is the cause of the stream's end.
     fault: Option<WcStatus>,
+    /// That request's payload, if it is sent without a copy.
+    external: Option<External>,
     /// The payload of the current message, if RDMAP makes it itself.
     own: OwnBytes,
     /// The request of the peer that the current message answers.
@@ -80,6 +86,13 @@ pub(super) struct Outbound {
     atomic_response_msn: u32,
     /// Identifier of our next atomic.
     atomic_id: u32,
+}
+
+/// The payload of a request that is sent without a copy.
+struct External {
+    memory: ExtBuf,
+    /// Stream offset behind the last FPDU of it that was written.
+    end: Option<u64>,
 }
 
 #[derive(Clone, Copy)]
@@ -109,6 +122,7 @@ impl Outbound {
         Self {
             current: None,
             fault: None,
+            external: None,
             own: OwnBytes::new(),
             answering: None,
             responses: PoolQueue::default(),
@@ -150,13 +164,17 @@ impl Outbound {
         let mut used = 0;
         let mut more = self.prepare(&mut cx)?;
         while more && used < budget {
+            let takes_external = self.external.is_some() && sender.takes_external();
             let mut segment = match profile::within(Layer::TcpOut, || sender.segment()) {
                 Ok(segment) => segment,
                 Err(SendError::BufferFull) => return Ok(SendOutcome::Full),
                 Err(SendError::NoMbuf) => return Ok(SendOutcome::NoMbuf),
                 Err(SendError::Closed) => return Ok(SendOutcome::Idle),
             };
-            let filled = self.fill(&mut cx, &mut segment);
+            let filled = match takes_external {
+                true => self.fill_external(&mut cx, &mut segment),
+                false => self.fill(&mut cx, &mut segment),
+            };
             used += segment.len();
             profile::within(Layer::TcpOut, || segment.push());
             more = filled?;
@@ -178,11 +196,70 @@ impl Outbound {
             if self.current.is_none() && !self.prepare(cx)? {
                 return Ok(false);
             }
+            if self.external.is_some() {
+                // Its FPDUs get segments of their own.
+                return Ok(true);
+            }
             if cx.framer.markers() {
                 limit = cx.framer.ulpdu_limit(capacity) as u32;
             }
         }
         Ok(true)
+    }
+
+    /// Fills one TCP segment with the next FPDU of the current message, whose payload stays where it is. The
+    /// end of a message that is short is copied, as [`fill`](Self::fill) does. Returns whether there is more
+    /// to send.
+    fn fill_external(
+        &mut self,
+        cx: &mut SendContext<'_>,
+        segment: &mut SegmentBuf<'_>,
+    ) -> Result<bool, Failure> {
+        let (capacity, offset) = (segment.capacity(), segment.offset());
+        // RFC 5044 section 4.5 (MPA-111), RFC 5041 section 3 (DDP-027): as in `fill`.
+        let limit = cx.framer.ulpdu_limit(capacity) as u32;
+        let (Some(Current { message, .. }), Some(External { memory, end })) =
+            (&mut self.current, &mut self.external)
+        else {
+            return self.fill(cx, segment);
+        };
+        let Some(next) = message.segmenter.peek(limit) else {
+            return Err(Failure::here(TerminateError::DdpLocalCatastrophic));
+        };
+        let plan = cx.framer.plan(message.header_len() + next.len as usize);
+        let part = memory.slice(next.offset as usize..(next.offset + next.len) as usize);
+        let Some(part) = part.filter(|_| next.len >= EXTERNAL_MIN_BYTES && plan.wire_len() <= capacity)
+        else {
+            return self.fill(cx, segment);
+        };
+        let posted = cx.common.consumer.next_send();
+        let around = profile::within(Layer::Fetch, || {
+            message.write_around(&next, posted, (cx.framer, plan), (cx.guard, cx.common.by))
+        });
+        let around = match around {
+            Ok(around) => around,
+            Err(error) => return Err(self.fetch_failure(error)),
+        };
+        if !(segment.append_slice(&around.before)
+            && segment.attach(part).is_ok()
+            && segment.append_slice(&around.behind))
+        {
+            // It fits and is taken, as was just asked.
+            debug_assert!(false, "external memory was refused");
+            segment.clear();
+            return self.fill(cx, segment);
+        }
+        cx.framer.advance(&plan);
+        *end = Some(offset + plan.wire_len() as u64);
+        message.segmenter.cut(&next);
+        cx.counters.tx_fpdus += 1;
+        cx.common.progress += 1;
+        cx.counters.tx_fetched_bytes += u64::from(next.len);
+        cx.counters.tx_zero_copy_bytes += u64::from(next.len);
+        if next.last {
+            self.finish_message(cx.common);
+        }
+        Ok(self.current.is_some() || self.prepare(cx)?)
     }
 
     /// Makes sure that there is a current message; `false`: nothing can be sent now.
@@ -265,7 +342,10 @@ impl Outbound {
             Completes::Nothing => self.response_next = true,
             Completes::Request => {
                 self.response_next = true;
-                common.complete_oldest();
+                match self.external.take().and_then(|external| external.end) {
+                    None => common.complete_oldest(),
+                    Some(offset) => common.complete_oldest_acknowledged(offset),
+                }
             }
             Completes::Write { immediate, data } => {
                 let msn = self.next_send_msn();
@@ -341,6 +421,7 @@ impl Outbound {
     /// send queue.
     pub(super) fn abandon(&mut self, pool: &mut RequestPool, consumer: &mut QpConsumer) -> Option<Pending> {
         self.responses.clear(&mut pool.peer_requests);
+        self.external = None;
         self.rtr = None;
         self.answering = None;
         match self.current.take()?.completes {

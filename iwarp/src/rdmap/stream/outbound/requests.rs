@@ -1,14 +1,14 @@
 //! The requests of our user, and the ready-to-receive message (RTR): each becomes a message.
 
-use crate::memory::Stag;
+use crate::memory::{Accessor, EpochGuard, Stag};
 use crate::mpa::startup::RtrKind;
-use crate::queues::{Payload, RemoteAddr, SendEntry, SendFlags, SendOp, Sge};
+use crate::queues::{Payload, RemoteAddr, SendEntry, SendFlags, SendOp, Sge, ZERO_COPY_MIN_BYTES};
 use crate::rdmap::{AtomicRequest, Opcode, ReadRequest, ReadSink, TerminateError};
 
 use super::super::message::{Message, PayloadSource};
 use super::super::outstanding::{Outstanding, Pending, pending_of};
 use super::super::unsent;
-use super::{Completes, Current, Failure, Outbound, SendContext};
+use super::{Completes, Current, External, Failure, Outbound, SendContext};
 
 impl Outbound {
     /// Starts the request at the head of the send queue, unless a fence, ORD or the limit of local requests
@@ -22,9 +22,12 @@ impl Outbound {
         // RFC 7306 sections 5.2.1 and 6.3 (EXT-088, EXT-126): requests start in the order in which they were
         // posted. One that may not start yet stays in front of all others.
         let Some(request) = common.consumer.next_send() else { return Ok(false) };
-        let &SendEntry { ref op, length, flags, .. } = request;
+        let &SendEntry { ref op, ref payload, length, flags, .. } = request;
         if flags.contains(SendFlags::FENCE) && !common.outstanding.is_empty() {
             return Ok(false);
+        }
+        if flags.contains(SendFlags::ZERO_COPY) && op.sends_elements() && !cx.framer.markers() {
+            self.external = external(payload, length, common.by, cx.guard);
         }
         let solicited = flags.contains(SendFlags::SOLICITED);
         let message = match *op {
@@ -162,6 +165,18 @@ impl Outbound {
         };
         Current { message, completes: Completes::Nothing }
     }
+}
+
+/// The payload as external memory, if it may be sent without a copy.
+#[cold]
+fn external(payload: &Payload, length: u32, by: Accessor, guard: &EpochGuard<'_>) -> Option<External> {
+    let Payload::Gather(sg_list) = payload else { return None };
+    let [Sge { addr, lkey, .. }] = sg_list[..] else { return None };
+    if length < ZERO_COPY_MIN_BYTES {
+        return None;
+    }
+    let memory = guard.external(Stag(lkey), addr, u64::from(length), by.pd)?;
+    Some(External { memory, end: None })
 }
 
 /// An RDMA Write.

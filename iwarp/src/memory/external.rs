@@ -1,0 +1,151 @@
+//! Registered regions as external memory ([`ExtBuf`]) that packet buffers refer to, for sending without a copy.
+//!
+//! A region stays mapped while a packet buffer refers to it, also after it was deregistered. Memory of the
+//! caller does not, so it is always copied.
+
+use std::collections::HashMap;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use dp::{ExtBuf, Region};
+
+use crate::memory::access::{Access, PdId};
+use crate::memory::epoch::EpochGuard;
+use crate::memory::slot::SlotNumber;
+use crate::memory::stag::Stag;
+
+/// The regions behind the slots of a table.
+#[derive(Default)]
+pub(super) struct Regions {
+    /// Its lock is held for a lookup only, never while waiting.
+    by_slot: Mutex<HashMap<SlotNumber, Entry>>,
+}
+
+struct Entry {
+    /// The registration keeps it.
+    region: Weak<Region>,
+    /// Made when it is used first: most regions are never sent without a copy.
+    external: Option<ExtBuf>,
+}
+
+impl Regions {
+    /// The registration in this slot, which is not valid yet, is of `region`.
+    pub(super) fn insert(&self, slot: SlotNumber, region: &Arc<Region>) {
+        self.lock().insert(slot, Entry { region: Arc::downgrade(region), external: None });
+    }
+
+    /// The registration in this slot is gone.
+    pub(super) fn remove(&self, slot: SlotNumber) {
+        let removed = self.lock().remove(&slot);
+        // Without the lock: this may unmap the region.
+        drop(removed);
+    }
+
+    fn external(&self, slot: SlotNumber) -> Option<ExtBuf> {
+        let mut regions = self.lock();
+        let Entry { region, external } = regions.get_mut(&slot)?;
+        if external.is_none() {
+            *external = Some(of_region(region.upgrade()?));
+        }
+        external.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<SlotNumber, Entry>> {
+        // Code under the lock can only panic for lack of memory, which aborts. So poisoning is ignored.
+        self.by_slot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// All bytes of a region.
+fn of_region(region: Arc<Region>) -> ExtBuf {
+    let (start, len): (NonNull<u8>, usize) = (region.as_ptr(), region.len());
+    // SAFETY: the region is one mapping of so many initialised bytes, which is readable while the value
+    // lives. A region shows only its address, and those that use it access the bytes by raw copies and
+    // atomics only, as the contract of `RawBytes` says.
+    unsafe { ExtBuf::from_raw(start, len, region) }
+}
+
+impl EpochGuard<'_> {
+    /// `len` bytes at `addr` of `lkey`, which is a request's of protection domain `pd`, as external memory.
+    /// `None` if it is memory of the caller, or if the check of [`check_source`](Self::check_source) fails.
+    pub(crate) fn external(&self, lkey: Stag, addr: u64, len: u64, pd: PdId) -> Option<ExtBuf> {
+        let shared = self.shared();
+        let (lease, record) = shared.lookup(lkey).ok()?;
+        record.admit_local(pd, Access::empty()).ok()?;
+        let ptr = record.locate(addr, len).ok()?;
+        let whole = shared.regions.external(shared.slot_of(lkey.index())?)?;
+        let at = ptr.addr().checked_sub(whole.as_ptr().addr().get())?;
+        let part = whole.into_slice(at..at + len as usize);
+        // Still the same registration: so the region was that of its slot.
+        part.filter(|_| lease.is_current())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::{Access, Base, MemoryTable, RegisterOptions, StreamId};
+
+    #[test]
+    fn a_region_outlives_its_registration_while_it_is_external_memory() {
+        let table = MemoryTable::new(4, [7; 32]);
+        let region = Arc::new(Region::new(8192).unwrap());
+        let pd = PdId(3);
+        let options = RegisterOptions {
+            pd,
+            access: Access::LOCAL_WRITE,
+            base: Base::Zero,
+            ..RegisterOptions::default()
+        };
+        let registration = table.register(Arc::clone(&region), &options).unwrap();
+        registration.memory().write_at(100, b"registered").unwrap();
+        let (engine, stag) = (table.join(), registration.stag());
+        let guard = engine.enter();
+        let external = guard.external(stag, 100, 10, pd).unwrap();
+        let mut bytes = [0; 10];
+        assert_eq!((external.copy_to(0, &mut bytes), &bytes), (10, b"registered"));
+        for (stag, addr, len, pd) in [
+            (stag, 8190, 3, pd),
+            (stag, u64::MAX, 1, pd),
+            (stag, 0, 1, PdId(4)),
+            (Stag(stag.0 ^ 1), 0, 1, pd),
+        ] {
+            assert!(guard.external(stag, addr, len, pd).is_none(), "{stag:?} {addr} {len} {pd:?}");
+        }
+        drop(guard);
+        registration.invalidate();
+        assert!(engine.enter().external(stag, 100, 10, pd).is_none());
+        registration.deregister();
+        assert!(engine.enter().external(stag, 100, 10, pd).is_none());
+        assert_eq!(external.copy_to(0, &mut bytes), 10);
+        assert_eq!(Arc::strong_count(&region), 2, "ours, and the packet buffers'");
+        drop(external);
+        assert_eq!(Arc::strong_count(&region), 1);
+    }
+
+    #[test]
+    fn fast_registered_regions_are_external_memory_and_memory_of_the_caller_is_not() {
+        use crate::memory::{Accessor, FastBind, Prepare};
+        let table = MemoryTable::new(4, [7; 32]);
+        let (pd, engine) = (PdId(3), table.join());
+        let region = Arc::new(Region::new(8192).unwrap());
+        let prepared = table.prepare(region, &Prepare { pd, ..Prepare::default() }).unwrap();
+        prepared.memory().write_at(4100, b"fast").unwrap();
+        let stag = prepared.stag(9);
+        let bind = FastBind { stag, offset: 4096, len: 100, access: Access::empty(), base: Base::Zero };
+        let guard = engine.enter();
+        assert!(guard.external(stag, 4, 4, pd).is_none(), "not registered yet");
+        guard.fast_register(&bind, Accessor { pd, stream: StreamId(1) }).unwrap();
+        let mut bytes = [0; 4];
+        assert_eq!(guard.external(stag, 4, 4, pd).unwrap().copy_to(0, &mut bytes), 4);
+        assert_eq!(&bytes, b"fast");
+        drop(guard);
+
+        let mut own = vec![0_u8; 64];
+        let options = RegisterOptions { pd, ..RegisterOptions::default() };
+        // SAFETY: the vector lives to the end of the test, and nobody accesses it meanwhile.
+        let registration = unsafe { table.register_user(own.as_mut_ptr(), 64, &options) }.unwrap();
+        assert!(engine.enter().external(registration.stag(), registration.base_to(), 8, pd).is_none());
+        registration.deregister();
+    }
+}

@@ -1,0 +1,247 @@
+//! Sending without a copy: the bytes that arrive, when requests complete, and when the payload is copied all
+//! the same.
+
+use dp::link::{LinkConfig, LinkPlan, LinkTso};
+use iwarp::verbs::{
+    CmEventKind, ConnParam, MemoryRegion, MrOptions, QpState, RecvRequest, SendFlags, SendOp, SendRequest,
+    Sge, WcOpcode, WcStatus, ZERO_COPY_MIN_BYTES,
+};
+
+use crate::common::{ALL, Connected, Pair, Testbed, pattern, read_bytes, remote_addr};
+
+const ZERO_COPY: SendFlags = SendFlags::SIGNALED.union(SendFlags::ZERO_COPY);
+
+/// A wire whose ports compute checksums, so that nothing reads the payload here.
+fn link(tso: LinkTso, plan: LinkPlan) -> LinkConfig {
+    LinkConfig {
+        checksum_offload: true,
+        tso,
+        seed: 9,
+        a_to_b: plan.clone(),
+        b_to_a: plan,
+        ..LinkConfig::default()
+    }
+}
+
+fn connected(link: &LinkConfig) -> (Pair, Connected) {
+    let mut pair = Pair::new(link);
+    let connected = pair.connect(&ConnParam::default());
+    (pair, connected)
+}
+
+/// A Write of the whole of `from` to `to`.
+fn write(wr_id: u64, from: &MemoryRegion, to: &MemoryRegion) -> SendRequest {
+    let op = SendOp::Write { remote: remote_addr(to, 0) };
+    SendRequest::new(wr_id, op, from.sge(0, from.len())).flags(ZERO_COPY)
+}
+
+fn zero_copied(pair: &Pair) -> u64 {
+    pair.a.engine.counters().tx_zero_copy_bytes
+}
+
+/// Each request owns a piece of memory until its completion. Then the piece is overwritten and posted again:
+/// so a completion that comes before the last retransmission shows as a wrong CRC or wrong bytes.
+#[test]
+fn memory_may_change_when_its_request_completes_and_every_byte_arrives() {
+    const PIECE: usize = 70_001;
+    const PIECES: usize = 6;
+    const MESSAGES: usize = 60;
+    for tso in [LinkTso::Off, LinkTso::Cut, LinkTso::Whole] {
+        for drop_ppm in [0, 20_000] {
+            let plan = LinkPlan {
+                drop_ppm,
+                reorder_ppm: drop_ppm,
+                reorder_us: 300,
+                delay_us: 30,
+                ..LinkPlan::default()
+            };
+            let (mut pair, c) = connected(&link(tso, plan));
+            let (source, target) = pair.regions(PIECE * MESSAGES);
+            let mut expected = Vec::new();
+            let (mut next, mut open) = (0, 0);
+            let mut post = |piece: usize, expected: &mut Vec<u8>| {
+                let data = pattern(next as u64, PIECE);
+                source.write_at(piece * PIECE, &data).unwrap();
+                let op = SendOp::Write { remote: remote_addr(&target, next * PIECE) };
+                let request = SendRequest::new(piece as u64, op, source.sge(piece * PIECE, PIECE));
+                c.qp_a.post_send(&request.flags(ZERO_COPY)).unwrap();
+                expected.extend(data);
+                next += 1;
+                next < MESSAGES
+            };
+            let mut more = true;
+            for piece in 0..PIECES {
+                more = post(piece, &mut expected);
+                open += 1;
+            }
+            while open > 0 {
+                let wc = pair.wc_a();
+                assert_eq!((wc.status, wc.opcode), (WcStatus::Success, WcOpcode::Write));
+                let piece = wc.wr_id as usize;
+                source.write_at(piece * PIECE, &[0xee; PIECE]).unwrap();
+                open -= 1;
+                if more {
+                    more = post(piece, &mut expected);
+                    open += 1;
+                }
+            }
+            pair.until(|pair| {
+                (pair.b.engine.counters().rx_placed_bytes == expected.len() as u64).then_some(())
+            });
+            assert!(read_bytes(&target, 0, expected.len()) == expected, "{tso:?}, {drop_ppm}");
+            assert_eq!(c.qp_b.error(), None);
+            assert_eq!(pair.a.engine.counters().stack.tx_retransmits > 0, drop_ppm > 0);
+            let copied = pair.a.engine.counters().tx_fetched_bytes - zero_copied(&pair);
+            assert!(
+                copied < (MESSAGES * 1500) as u64,
+                "{copied} bytes copied: more than the ends of messages"
+            );
+        }
+    }
+}
+
+/// Requests complete in the order in which they were posted, though a copied one is done earlier; and not
+/// before the acknowledgement.
+#[test]
+fn a_request_completes_with_the_acknowledgement_and_in_order() {
+    let plan = LinkPlan { delay_us: 10_000, ..LinkPlan::default() };
+    let (mut pair, c) = connected(&link(LinkTso::Whole, plan));
+    let (source, target) = pair.regions(20_000);
+    let inbox = pair.b.pd.reg_mr(20_000, ALL).unwrap();
+    for wr_id in 0..2 {
+        c.qp_b.post_recv(&RecvRequest::new(wr_id, inbox.sge(0, 20_000))).unwrap();
+    }
+    let start_us = pair.now_us;
+    let op = SendOp::Write { remote: remote_addr(&target, 0) };
+    let copied = SendRequest::new(1, op, source.sge(0, 20_000));
+    c.qp_a.post_send(&copied).unwrap();
+    assert_eq!((pair.wc_a().wr_id, pair.now_us - start_us < 1000), (1, true), "a copy completes at once");
+    c.qp_a.post_send(&write(2, &source, &target)).unwrap();
+    c.qp_a.post_send(&copied).unwrap();
+    let send = SendRequest::new(4, SendOp::Send, source.sge(0, 20_000));
+    c.qp_a.post_send(&send.clone().flags(SendFlags::ZERO_COPY)).unwrap();
+    c.qp_a.post_send(&SendRequest { wr_id: 5, ..send }).unwrap();
+    let posted_us = pair.now_us;
+    let first = pair.wc_a();
+    let waited_us = pair.now_us - posted_us;
+    assert!((20_000..60_000).contains(&waited_us), "completed after {waited_us} us on a wire of 20 ms");
+    let rest = [pair.wc_a(), pair.wc_a()];
+    assert_eq!([first, rest[0], rest[1]].map(|wc| wc.wr_id), [2, 1, 5], "4 asked for no completion");
+    assert_eq!([pair.wc_b().byte_len, pair.wc_b().byte_len], [20_000; 2]);
+    assert!((39_000..=40_000).contains(&zero_copied(&pair)), "all but the ends of messages");
+}
+
+/// What is short, inline, scattered or not the library's is copied; with markers, and on a port without
+/// checksums, everything is.
+#[test]
+fn payload_that_cannot_stay_where_it_is_is_copied() {
+    let whole = link(LinkTso::Whole, LinkPlan::default());
+    let (mut pair, c) = connected(&whole);
+    let (source, target) = pair.regions(10_000);
+    let op = SendOp::Write { remote: remote_addr(&target, 0) };
+    let min = ZERO_COPY_MIN_BYTES as usize;
+    let mut user = vec![7_u8; 10_000];
+    // SAFETY: the vector lives to the end of the test, and only the engine accesses it before that.
+    let of_user =
+        unsafe { pair.a.pd.reg_user_mr(user.as_mut_ptr(), user.len(), &MrOptions::new(ALL)) }.unwrap();
+    let two = [source.sge(0, 5000), source.sge(5000, 5000)];
+    let cases: [(Vec<Sge>, SendFlags, u64); 6] = [
+        (vec![source.sge(0, min)], ZERO_COPY, min as u64),
+        (vec![source.sge(0, min - 1)], ZERO_COPY, 0),
+        (vec![source.sge(0, 10_000)], SendFlags::SIGNALED, 0),
+        (two.to_vec(), ZERO_COPY, 0),
+        (vec![of_user.sge(0, 10_000)], ZERO_COPY, 0),
+        (vec![source.sge(0, 100)], ZERO_COPY | SendFlags::INLINE, 0),
+    ];
+    for (nr, (sg_list, flags, expected)) in cases.into_iter().enumerate() {
+        let before = zero_copied(&pair);
+        let len: usize = sg_list.iter().map(|sge| sge.length as usize).sum();
+        let data = pattern(nr as u64, len);
+        if sg_list[0].lkey == source.lkey() {
+            source.write_at(0, &data).unwrap();
+        }
+        let request = SendRequest { sg_list: sg_list.into_iter().collect(), ..SendRequest::empty(1, op) };
+        c.qp_a.post_send(&request.flags(flags)).unwrap();
+        assert_eq!(pair.wc_a().status, WcStatus::Success);
+        assert_eq!(zero_copied(&pair) - before, expected, "case {nr}");
+        pair.run_us(1000);
+        let expected = if nr == 4 { vec![7; len] } else { data };
+        assert!(read_bytes(&target, 0, len) == expected, "case {nr}");
+    }
+    drop(of_user);
+    drop(user);
+
+    let no_checksums = LinkConfig { checksum_offload: false, tso: LinkTso::Off, ..whole.clone() };
+    for (link, markers) in [(&whole, true), (&no_checksums, false)] {
+        let mut pair = Pair::new(link);
+        let c = pair.connect(&ConnParam { markers, ..ConnParam::default() });
+        let (source, target) = pair.regions(100_000);
+        source.write_at(0, &pattern(3, 100_000)).unwrap();
+        c.qp_a.post_send(&write(1, &source, &target)).unwrap();
+        assert_eq!(pair.wc_a().status, WcStatus::Success);
+        pair.run_us(10_000);
+        assert!(read_bytes(&target, 0, 100_000) == pattern(3, 100_000));
+        assert_eq!(zero_copied(&pair), 0);
+    }
+}
+
+/// Without CRCs nothing reads the payload before the port does.
+#[test]
+fn streams_without_crcs_send_without_a_copy() {
+    let mut pair =
+        Testbed::on(&link(LinkTso::Cut, LinkPlan::default())).configure(|config| config.crc = false).hosts();
+    let c = pair.connect(&ConnParam::default());
+    let (source, target) = pair.regions(50_000);
+    source.write_at(0, &pattern(8, 50_000)).unwrap();
+    c.qp_a.post_send(&write(1, &source, &target)).unwrap();
+    assert_eq!(pair.wc_a().status, WcStatus::Success);
+    assert!(read_bytes(&target, 0, 50_000) == pattern(8, 50_000));
+    assert!(zero_copied(&pair) > 48_000);
+}
+
+/// A region that is deregistered while its bytes are under way: they arrive, and the request completes.
+#[test]
+fn a_deregistered_region_stays_until_its_bytes_have_arrived() {
+    let plan = LinkPlan { delay_us: 5000, drop_ppm: 50_000, ..LinkPlan::default() };
+    let (mut pair, c) = connected(&link(LinkTso::Cut, plan));
+    let (source, target) = pair.regions(60_000);
+    let data = pattern(4, 60_000);
+    source.write_at(0, &data).unwrap();
+    c.qp_a.post_send(&write(1, &source, &target)).unwrap();
+    pair.until(|pair| (zero_copied(pair) > 50_000).then_some(()));
+    drop(source);
+    assert!(pair.a.cq.poll_one().is_none());
+    assert_eq!(pair.wc_a().status, WcStatus::Success);
+    assert!(read_bytes(&target, 0, 60_000) == data);
+}
+
+/// A graceful close waits for the acknowledgements: no request is flushed.
+#[test]
+fn a_graceful_close_completes_what_was_posted() {
+    let plan = LinkPlan { delay_us: 5000, ..LinkPlan::default() };
+    let (mut pair, c) = connected(&link(LinkTso::Cut, plan));
+    let (source, target) = pair.regions(300_000);
+    c.qp_a.post_send(&write(1, &source, &target)).unwrap();
+    c.id_a.disconnect();
+    assert_eq!(pair.wc_a().status, WcStatus::Success);
+    let event = pair.event_a();
+    assert!(matches!(event.kind, CmEventKind::Disconnected { error: None, .. }), "{event:?}");
+    assert_eq!(pair.b.engine.counters().rx_placed_bytes, 300_000);
+}
+
+/// When the connection is lost, a request whose bytes are not acknowledged fails, as one that was not sent.
+#[test]
+fn a_lost_connection_flushes_what_is_not_acknowledged() {
+    let plan = LinkPlan { delay_us: 5000, ..LinkPlan::default() };
+    let (mut pair, c) = connected(&link(LinkTso::Cut, plan));
+    let (source, target) = pair.regions(30_000);
+    for wr_id in 1..=3 {
+        c.qp_a.post_send(&write(wr_id, &source, &target)).unwrap();
+    }
+    pair.until(|pair| (zero_copied(pair) > 80_000).then_some(()));
+    c.qp_a.modify(QpState::Error).unwrap();
+    let ends = [pair.wc_a(), pair.wc_a(), pair.wc_a()];
+    assert_eq!(ends.map(|wc| (wc.wr_id, wc.status)), [1, 2, 3].map(|id| (id, WcStatus::WrFlushError)));
+    let free = pair.a.pool.capacity();
+    pair.until(|pair| (pair.a.pool.available() == free).then_some(()));
+}
