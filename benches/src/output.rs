@@ -88,6 +88,9 @@ impl Output {
                 outcome.messages_checked
             ));
         }
+        if params.zero_copy {
+            self.print(&zero_copy_note(counters));
+        }
         self.profiles(hz);
         if args.stats {
             self.print(&cost_lines(&self.rows, hz).join("\n"));
@@ -175,6 +178,21 @@ fn cost_lines(rows: &[Row], hz: u64) -> Vec<String> {
         )
     };
     rows.iter().map(line).collect()
+}
+
+/// The share of the payload that was sent without a copy.
+fn zero_copy_note(counters: &[EngineCounters]) -> String {
+    let sum = |count: fn(&EngineCounters) -> u64| counters.iter().map(count).sum::<u64>();
+    match (sum(|counters| counters.tx_zero_copy_bytes), sum(|counters| counters.tx_fetched_bytes)) {
+        (0, 1..) => {
+            " zero copy: none. The messages are too short, the peer wants markers, or the port sends its \
+             own memory only (see --help)"
+                .to_owned()
+        }
+        (without, all) => {
+            format!(" zero copy: {:.1} % of the payload", 100.0 * without as f64 / all.max(1) as f64)
+        }
+    }
 }
 
 #[cfg(test)]

@@ -116,6 +116,8 @@ pub struct Params {
     pub events: bool,
     /// Check every byte at the target.
     pub validate: bool,
+    /// Send without a copy.
+    pub zero_copy: bool,
     /// Ask the peer for markers.
     pub markers: bool,
     /// Whether this end asks for CRCs.
@@ -224,6 +226,12 @@ impl Params {
         if self.test == Test::WriteLat && self.events {
             return usage("write-lat polls memory: it cannot be used with --events".into());
         }
+        if self.zero_copy && self.test.verb() == Verb::Read {
+            return usage(format!(
+                "{}: --zero-copy is for Writes and Sends: answers to Reads are copied",
+                self.test.name()
+            ));
+        }
         if self.post_list > self.tx_depth {
             return usage(format!(
                 "--post-list {}: must be at most --tx-depth ({})",
@@ -277,6 +285,7 @@ pub(crate) fn example(test: Test) -> Params {
         outs: 16,
         events: false,
         validate: false,
+        zero_copy: false,
         markers: false,
         crc: true,
         seed: 1,
@@ -341,6 +350,7 @@ mod tests {
         bad(|p| (p.test, p.rate) = (Test::WriteBw, Some(Rate::Bytes(0))), "--rate_limit");
         bad(|p| p.burst = 2, "--burst_size");
         bad(|p| p.inline = 4096, "--inline");
+        bad(|p| (p.test, p.zero_copy) = (Test::ReadBw, true), "--zero-copy");
         bad(|p| (p.test, p.post_list) = (Test::WriteBw, 500), "--post-list");
         assert!(example(Test::WriteLat).check().is_ok());
     }

@@ -24,7 +24,7 @@ const REJECTED: u8 = 0xff;
 const HELLO_BYTES: usize = 64;
 
 /// Flags of a [`Hello`], in the order of their bits.
-const FLAGS: usize = 7;
+const FLAGS: usize = 8;
 
 /// The test that a client requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,7 +35,8 @@ impl Hello {
     pub fn encode(&self) -> Vec<u8> {
         let p = &self.0;
         let counts_bytes = matches!(p.rate, Some(Rate::Bytes(_)));
-        let bits = [p.all, p.bidirectional, p.events, p.validate, p.markers, p.crc, counts_bytes];
+        let bits =
+            [p.all, p.bidirectional, p.events, p.validate, p.markers, p.crc, counts_bytes, p.zero_copy];
         let flags = bits.iter().enumerate().fold(0u16, |flags, (bit, &set)| flags | u16::from(set) << bit);
         let test = Test::ALL.iter().position(|&t| t == p.test).unwrap_or(0) as u8;
         let mut out = Vec::with_capacity(HELLO_BYTES);
@@ -102,6 +103,7 @@ impl Hello {
             outs: word(8),
             events: flag(2),
             validate: flag(3),
+            zero_copy: flag(7),
             markers: flag(4),
             crc: flag(5),
             seed: long(42),

@@ -62,6 +62,10 @@ pub struct TestArgs {
     /// Bandwidth in Gb/s instead of MiB/s.
     #[arg(long = "report_gbits", alias = "report-gbits")]
     pub report_gbits: bool,
+    /// Send Writes and Sends of 2 KiB and more from their memory, without a copy; they complete when they are
+    /// acknowledged. For net_vhost, net_af_packet, net_tap and `local`; other ports copy.
+    #[arg(long = "zero-copy", alias = "zero_copy")]
+    pub zero_copy: bool,
     /// Ask the peer for markers in its stream.
     #[arg(long)]
     pub markers: bool,
@@ -155,6 +159,7 @@ impl TestArgs {
             outs: self.outs,
             events: self.events,
             validate: self.validate,
+            zero_copy: self.zero_copy,
             markers: self.markers,
             crc: !self.no_crc,
             seed: self.seed,

@@ -78,10 +78,10 @@ fn rates_are_taken_in_perftests_units() {
 fn every_long_form_is_taken() {
     let p = params(
         "--size 1M --iters 9 --bidirectional --tx-depth 7 --qp 2 --cq-mod 3 --inline 8 --outs 4 --events --markers \
-         --no-crc --validate --seed 5",
+         --no-crc --validate --seed 5 --zero-copy",
     );
     assert_eq!((p.size, p.iters, p.tx_depth, p.qps, p.cq_mod), (1 << 20, 9, 7, 2, 3));
-    assert!(p.markers && !p.crc && p.validate && p.events && p.bidirectional);
+    assert!(p.markers && !p.crc && p.validate && p.events && p.bidirectional && p.zero_copy);
     assert_eq!(params("--duration 2").iters, 0);
     assert!(params("--all").all);
 }

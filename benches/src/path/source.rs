@@ -139,6 +139,7 @@ impl Path {
         flags.set(SendFlags::SIGNALED, signaled);
         flags
             .set(SendFlags::INLINE, self.params.inline >= self.size && self.params.test.verb() != Verb::Read);
+        flags.set(SendFlags::ZERO_COPY, self.params.zero_copy);
         let sge = self.memory.data.sge(local, self.size as usize);
         Ok(SendRequest::new(WrId::data(index, number).encode(), op, sge).flags(flags))
     }

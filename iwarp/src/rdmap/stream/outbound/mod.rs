@@ -9,6 +9,7 @@ use dp::invariant::Check;
 use dp::profile::{self, Layer};
 use tcp_lite::{ConnId, Instant, SegmentBuf, SendError, Stack};
 
+use crate::ddp::Segment;
 use crate::memory::{EpochGuard, Stag};
 use crate::mpa::Framer;
 use crate::mpa::startup::{Rtr, RtrKind};
@@ -26,6 +27,9 @@ mod responses;
 
 /// Bytes of a ULPDU's payload from which on it is sent without a copy, if its request says so.
 const EXTERNAL_MIN_BYTES: u32 = 512;
+
+/// Bytes at the end of such a message that are copied all the same.
+const COPIED_END_BYTES: u32 = 64;
 
 /// How many requests that send nothing one queue pair executes before the next one may send. Each request may
 /// wait for the other engines, which delays the connections of this engine, so the number is small.
@@ -226,6 +230,15 @@ impl Outbound {
         let Some(next) = message.segmenter.peek(limit) else {
             return Err(Failure::here(TerminateError::DdpLocalCatastrophic));
         };
+        let next = match next {
+            // The copied end of the message is a second segment, for which a receiver does not delay its
+            // acknowledgement (RFC 9293 section 3.8.6.3): the request would wait for that.
+            Segment { last: true, len: EXTERNAL_MIN_BYTES.., .. } => {
+                let most = message.header_len() as u32 + next.len - COPIED_END_BYTES;
+                message.segmenter.peek(most).unwrap_or(next)
+            }
+            next => next,
+        };
         let plan = cx.framer.plan(message.header_len() + next.len as usize);
         let part = memory.slice(next.offset as usize..(next.offset + next.len) as usize);
         let Some(part) = part.filter(|_| next.len >= EXTERNAL_MIN_BYTES && plan.wire_len() <= capacity)
@@ -256,10 +269,8 @@ impl Outbound {
         cx.common.progress += 1;
         cx.counters.tx_fetched_bytes += u64::from(next.len);
         cx.counters.tx_zero_copy_bytes += u64::from(next.len);
-        if next.last {
-            self.finish_message(cx.common);
-        }
-        Ok(self.current.is_some() || self.prepare(cx)?)
+        debug_assert!(!next.last, "the end is copied");
+        Ok(true)
     }
 
     /// Makes sure that there is a current message; `false`: nothing can be sent now.
