@@ -77,6 +77,7 @@ impl Page {
     ///
     /// # Panics
     /// If fewer bytes are left.
+    #[inline]
     pub fn fill(&mut self, bytes: usize) {
         assert!(bytes <= self.room_bytes(), "{bytes} bytes filled of {}", self.room_bytes());
         match &mut self.raw {

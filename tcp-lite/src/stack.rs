@@ -409,12 +409,6 @@ impl Stack {
         self.with_live(conn, |tcb, ctx| tcb.abort(ctx));
     }
 
-    /// The stream offset up to which the peer has acknowledged all bytes; `None` for a dead id.
-    pub fn acknowledged(&self, conn: ConnId) -> Option<u64> {
-        let conn = self.connections.live(conn).and_then(|slot| self.connections.get(slot))?;
-        Some(conn.tcb.send_offsets().1)
-    }
-
     /// Returns a handle to queue segments on `conn`: see [`Sender::segment`].
     ///
     /// # Errors

@@ -23,7 +23,7 @@ use std::sync::atomic::Ordering;
 use dpdk_sys as sys;
 use dpdk_sys::mbuf as field;
 
-use super::{View, copy_slice};
+use super::view::{View, copy_slice};
 use crate::limits::MAX_SEGMENTS;
 use crate::mempool::ExtBuf;
 use crate::mempool::dpdk::{DpdkPool, home};

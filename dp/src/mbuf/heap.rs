@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use super::{View, copy_slice};
+use super::view::{View, copy_slice};
 use crate::limits::MAX_SEGMENTS;
 use crate::mempool::ExtBuf;
 use crate::mempool::heap::{ChainMeta, Handle, HeapPool, Segment};

@@ -49,8 +49,8 @@ impl ExtShared {
         let info = unsafe { self.raw.as_ref() }.info.get();
         // SAFETY: a field of the live value, whose address is taken without a reference to the rest.
         let count = unsafe { &raw mut (*info).refcnt };
-        // SAFETY: the field lives as long as `self` and is aligned. While `self` has one of the counts, others
-        // change it by atomics: DPDK sees 2 or more, as the mbuf that it handles has one of its own.
+        // SAFETY: the field lives as long as `self` and is aligned. While `self` has one of the counts,
+        // others change it by atomics: DPDK sees 2 or more, as the mbuf that it handles has one of its own.
         unsafe { AtomicU16::from_ptr(count) }
     }
 

@@ -18,14 +18,12 @@ use super::ext_shared::ExtShared;
 pub struct ExtBuf {
     start: NonNull<u8>,
     bytes: usize,
-    owner: Owner,
+    /// Keeps the memory alive. DPDK counts its views of the memory itself.
+    #[cfg(dpdk)]
+    owner: Arc<ExtShared>,
+    #[cfg(not(dpdk))]
+    owner: Arc<dyn Send + Sync>,
 }
-
-/// Keeps the memory alive. DPDK counts its views of the memory itself.
-#[cfg(dpdk)]
-type Owner = Arc<ExtShared>;
-#[cfg(not(dpdk))]
-type Owner = Arc<dyn Send + Sync>;
 
 // SAFETY: the bytes may be read from any thread while the owner lives (`new` has the argument, callers of
 // `from_raw` promise it), and are read by raw copies only. The owner is `Send + Sync`, so any thread may drop

@@ -1,4 +1,4 @@
-//! Registered regions as external memory ([`ExtBuf`]) that packet buffers refer to, for sending without a copy.
+//! Registered regions as external memory ([`ExtBuf`]), for sending without a copy.
 //!
 //! A region stays mapped while a packet buffer refers to it, also after it was deregistered. Memory of the
 //! caller does not, so it is always copied.
@@ -18,10 +18,10 @@ use crate::memory::stag::Stag;
 #[derive(Default)]
 pub(super) struct Regions {
     /// Its lock is held for a lookup only, never while waiting.
-    by_slot: Mutex<HashMap<SlotNumber, Entry>>,
+    by_slot: Mutex<HashMap<SlotNumber, RegionEntry>>,
 }
 
-struct Entry {
+struct RegionEntry {
     /// The registration keeps it.
     region: Weak<Region>,
     /// Made when it is used first: most regions are never sent without a copy.
@@ -31,7 +31,7 @@ struct Entry {
 impl Regions {
     /// The registration in this slot, which is not valid yet, is of `region`.
     pub(super) fn insert(&self, slot: SlotNumber, region: &Arc<Region>) {
-        self.lock().insert(slot, Entry { region: Arc::downgrade(region), external: None });
+        self.lock().insert(slot, RegionEntry { region: Arc::downgrade(region), external: None });
     }
 
     /// The registration in this slot is gone.
@@ -43,14 +43,14 @@ impl Regions {
 
     fn external(&self, slot: SlotNumber) -> Option<ExtBuf> {
         let mut regions = self.lock();
-        let Entry { region, external } = regions.get_mut(&slot)?;
+        let RegionEntry { region, external } = regions.get_mut(&slot)?;
         if external.is_none() {
             *external = Some(of_region(region.upgrade()?));
         }
         external.clone()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<SlotNumber, Entry>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<SlotNumber, RegionEntry>> {
         // Code under the lock can only panic for lack of memory, which aborts. So poisoning is ignored.
         self.by_slot.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -54,15 +54,21 @@ bitflags! {
         /// `IBV_SEND_INLINE` it has to be registered when it is posted, since only registered memory can be
         /// read safely by its address.
         const INLINE = 1 << 3;
-        /// Sends from the registered memory itself, without a copy of it. The memory must not change until the
-        /// request has completed, and completion waits until the peer's TCP has acknowledged the bytes: if
-        /// they are sent again, they are read again, and a peer closes the connection when the CRC does not
-        /// fit them. Deregistering the region before that is safe: it stays mapped as long as it is needed.
+        /// Sends from the registered memory itself, without a copy of it. The memory must not change until
+        /// the request has completed: bytes that are sent again are read again, and a peer ends the stream
+        /// when the CRC does not fit them. After an error of the stream the memory may change at once.
+        /// Deregistering the region is safe at any time: it stays mapped as long as it is needed.
         ///
-        /// The payload is copied all the same, and the request completes as others do, where it is short
-        /// (less than [`ZERO_COPY_MIN_BYTES`]), is inline, has several elements, or lies in memory of the
-        /// caller; where the peer wants markers; and where the port does not send from any memory
+        /// The request completes when the peer's TCP has acknowledged the bytes, and not when they are handed
+        /// to TCP. The last 64 bytes of a message are copied into a segment of their own, so that a receiver
+        /// does not delay that acknowledgement.
+        ///
+        /// All of the payload is copied, and the request completes as others do, where it is short (less than
+        /// [`ZERO_COPY_MIN_BYTES`]), is inline, has several elements, or lies in memory of the caller; where
+        /// the peer wants markers; and where the port does not send from any memory
         /// (`dp::Offloads::TX_EXTERNAL`) or does not compute checksums.
+        /// [`EngineCounters::tx_zero_copy_bytes`](crate::engine::EngineCounters) counts the bytes that were
+        /// not copied.
         const ZERO_COPY = 1 << 4;
     }
 }

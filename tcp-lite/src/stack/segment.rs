@@ -3,8 +3,16 @@
 use dp::ExtBuf;
 
 use super::Stack;
-use crate::SendError;
 use crate::tcp::PageKey;
+use crate::{ConnId, SendError};
+
+impl Stack {
+    /// The stream offset up to which the peer has acknowledged all bytes; `None` for a dead id.
+    pub fn acknowledged(&self, conn: ConnId) -> Option<u64> {
+        let conn = self.connections.live(conn).and_then(|slot| self.connections.get(slot))?;
+        Some(conn.tcb.send_offsets().1)
+    }
+}
 
 /// Queues segments on one connection.
 ///
@@ -66,28 +74,27 @@ pub struct SegmentBuf<'a> {
     slot: u32,
     pushed: &'a mut bool,
     page: PageKey,
-    /// Bytes of the page that may be written.
     capacity: usize,
-    /// Bytes of the page that are written.
+    /// Bytes in it, those of external memory included.
     len: usize,
-    /// External memory behind so many of them. Its bytes are not in `capacity` any more.
+    /// External memory, and the bytes of the page before it.
     external: Option<(ExtBuf, u32)>,
 }
 
 impl SegmentBuf<'_> {
     /// Bytes it can hold in all (EMSS).
     pub fn capacity(&self) -> usize {
-        self.capacity + self.external_bytes()
+        self.capacity
     }
 
     /// Bytes in it so far.
     pub fn len(&self) -> usize {
-        self.len + self.external_bytes()
+        self.len
     }
 
     /// Whether nothing is in it yet.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.len == 0
     }
 
     fn external_bytes(&self) -> usize {
@@ -111,8 +118,9 @@ impl SegmentBuf<'_> {
         if !fits || self.external.is_some() || !self.stack.takes_external() {
             return Err(memory);
         }
-        self.capacity -= memory.len();
-        self.external = Some((memory, self.len as u32));
+        let at = self.len as u32;
+        self.len += memory.len();
+        self.external = Some((memory, at));
         Ok(())
     }
 
@@ -122,7 +130,7 @@ impl SegmentBuf<'_> {
         if bytes > self.capacity - self.len {
             return None;
         }
-        let start = self.len;
+        let start = self.len - self.external_bytes();
         self.len += bytes;
         self.stack.segments.room(self.page).get_mut(start..start + bytes)
     }
@@ -138,21 +146,21 @@ impl SegmentBuf<'_> {
 
     /// Discards everything in it.
     pub fn clear(&mut self) {
-        self.capacity += self.external_bytes();
         (self.len, self.external) = (0, None);
     }
 
-    /// All bytes that it can hold besides external memory (they have old contents), and how many from the
-    /// front on are written. The caller updates the number.
+    /// All bytes that it can hold (they have old contents), and how many from the front on are written. The
+    /// caller updates the number. For segments without external memory.
     pub fn room(&mut self) -> (&mut [u8], &mut usize) {
+        debug_assert!(self.external.is_none(), "a part of the bytes lies elsewhere");
         let room = self.stack.segments.room(self.page);
         let capacity = self.capacity.min(room.len());
         (&mut room[..capacity], &mut self.len)
     }
 
-    /// Keeps the first `bytes` of those that were written, and external memory: discards what could not be
-    /// written.
+    /// Keeps the first `bytes`, of a segment without external memory: discards what could not be written.
     pub fn truncate(&mut self, bytes: usize) {
+        debug_assert!(self.external.is_none(), "a part of the bytes lies elsewhere");
         self.len = self.len.min(bytes);
     }
 
@@ -168,7 +176,7 @@ impl SegmentBuf<'_> {
             let mut ctx = parts.ctx(id, conn.listener);
             match self.external {
                 None => conn.tcb.push(&mut ctx, self.len),
-                Some(external) => conn.tcb.push_external(&mut ctx, self.len, external),
+                Some(external) => conn.tcb.push_external(&mut ctx, self.len - external.0.len(), external),
             }
             *self.pushed = true;
         }

@@ -14,7 +14,7 @@ use crate::frame::{Framing, Headers};
 use crate::ip::Ecn;
 use crate::neighbor::Resolution;
 use crate::tcp::header::{Flags, TcpHeader};
-use crate::tcp::{Ctx, EXTERNAL_VIEWS, MAX_TRAIN, Payload, State, Transmission};
+use crate::tcp::{Ctx, EXTERNAL_VIEWS, MAX_TRAIN, Payload, SegmentKey, State, Transmission};
 
 /// Segments that one connection sends before the next is served: small enough for fairness, large enough
 /// to use the state once it is in the cache. A train that the port cuts may have more.
@@ -289,12 +289,7 @@ fn emit(
     match transmission.payload {
         None => out.extend(headers.bare(pool)),
         Some(Payload::Segment(first)) if segments.is_external(first) => {
-            let cut_at = if count > 1 { segments.length(first) } else { 0 };
-            let views = segments.external_views(pool, first, count);
-            let train = views.and_then(|views| headers.with_train(pool, views, cut_at));
-            let sent = if train.is_some() { count } else { 0 };
-            out.extend(train);
-            return sent;
+            return emit_external(ctx, headers, (first, count), out);
         }
         Some(Payload::Segment(first)) if count > 1 && port_cuts => {
             let bytes = segments.length(first);
@@ -326,6 +321,22 @@ fn emit(
         }
     }
     out.len() - before
+}
+
+/// The frame of a transmission of `count` segments with external memory. Returns how many are in it.
+#[inline(never)]
+fn emit_external(
+    ctx: &Ctx<'_>,
+    headers: &Headers<'_>,
+    (first, count): (SegmentKey, usize),
+    out: &mut Burst,
+) -> usize {
+    let cut_at = if count > 1 { ctx.segments.length(first) } else { 0 };
+    let views = ctx.segments.external_views(ctx.pool, first, count);
+    let train = views.and_then(|views| headers.with_train(ctx.pool, views, cut_at));
+    let sent = if train.is_some() { count } else { 0 };
+    out.extend(train);
+    sent
 }
 
 /// Whether a connection ends because its next hop does not answer: at once while we connect or where

@@ -5,7 +5,9 @@
 use std::time::{Duration, Instant};
 
 use tests::ensure;
-use tests::iwperf::{Case, Net, START_TIMEOUT, Test, cases, client, conclude, iwperf, serve_vhost};
+use tests::iwperf::{
+    Case, Net, START_TIMEOUT, TEST_TIMEOUT, Test, cases, client, conclude, iwperf, serve_vhost,
+};
 use tests::lab::{Need, Process, Result, Scratch, Suite};
 
 /// Runs the suite; returns whether it passed.
@@ -13,6 +15,9 @@ pub(crate) fn run_suite(arguments: &[String]) -> bool {
     let mut suite = Suite::new("vhost", &[Need::Dpdk]);
     for case in cases(60) {
         suite.add(case.name.clone(), move || run(&case));
+    }
+    for (test, mtu) in [(Test::WriteBw, 9000), (Test::SendBw, 1500)] {
+        suite.add(format!("{}_mtu{mtu}_zero_copy", test.name()), move || zero_copy(test, mtu));
     }
     for end in [End::Vhost, End::VirtioUser] {
         for test in [Test::WriteBw, Test::ReadBw, Test::WriteLat] {
@@ -84,6 +89,22 @@ fn stopped(test: Test, end: End) -> Result<()> {
     let (cause, took) = harmed(test, end, Process::freeze, Duration::from_secs(60))?;
     ensure!(cause.contains("the peer does not answer"), "it ended with '{cause}'");
     ensure!(took < Duration::from_secs(20), "it ended {took:?} after the other end was stopped");
+    Ok(())
+}
+
+/// Both ends send from registered memory. vhost reads it where it lies; virtio has to copy it.
+fn zero_copy(test: Test, mtu: u16) -> Result<()> {
+    let scratch = Scratch::new()?;
+    let (socket, json) = (scratch.file("vhost.sock"), scratch.file("result.json"));
+    let server = serve_vhost(&socket, "10.60.0.1/24", mtu, ["server", "--validate"])?;
+    let net = Net::virtio_user(&socket, "10.60.0.2/24", mtu);
+    let options = ["--zero-copy", "--bidirectional"];
+    let client = client(None, test, "10.60.0.1/24", &net, &json)?.args(options).spawn()?;
+    let at_client = client.finish(TEST_TIMEOUT)?.success()?;
+    let at_server = server.finish(TEST_TIMEOUT)?.success()?;
+    ensure!(at_client.contains("zero copy: none"), "{at_client}");
+    ensure!(at_server.contains("zero copy: 99."), "{at_server}");
+    ensure!(at_server.contains("every byte as sent"), "{at_server}");
     Ok(())
 }
 

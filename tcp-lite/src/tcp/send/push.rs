@@ -66,12 +66,13 @@ impl SendHalf {
     }
 
     /// As [`push`](Self::push), with external memory behind the first so many bytes.
+    #[inline(never)]
     pub(in crate::tcp) fn push_external(&mut self, ctx: &mut Ctx<'_>, bytes: usize, external: (ExtBuf, u32)) {
         self.before_push(ctx);
         self.queue.push_external(ctx.segments, bytes, external);
     }
 
-    #[inline]
+    #[inline(always)]
     fn before_push(&mut self, ctx: &mut Ctx<'_>) {
         if self.queue.queued() == 0 {
             self.timers.restart_user_timeout(ctx.now);

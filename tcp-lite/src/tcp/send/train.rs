@@ -36,7 +36,8 @@ impl SendHalf {
             Frto::Off | Frto::Retransmitted => most,
         };
         let bytes = u64::from(ctx.segments.get(first).len);
-        if ctx.segments.is_external(first) {
+        let external = ctx.segments.is_external(first);
+        if external {
             views = views.saturating_sub(EXTERNAL_VIEWS - 1);
         }
         let (mut last, mut count, mut sum) = (first, 1, bytes);
@@ -44,14 +45,13 @@ impl SendHalf {
             && let Some(next) = self.follower(ctx, last, bytes, sum)
         {
             let segment = ctx.segments.get(next);
-            let more = match segment.external {
-                Some(_) => EXTERNAL_VIEWS,
-                None => usize::from(!ctx.segments.get(last).adjoins(segment)),
-            };
-            if views <= more {
-                break;
+            if external || !ctx.segments.get(last).adjoins(segment) {
+                let more = if external { EXTERNAL_VIEWS } else { 1 };
+                if views <= more {
+                    break;
+                }
+                views -= more;
             }
-            views -= more;
             sum += u64::from(segment.len);
             (last, count) = (next, count + 1);
         }

@@ -21,5 +21,5 @@ pub(crate) use pages::PageKey;
 pub(super) use pages::PageKind;
 pub(crate) use search::SearchSlab;
 pub(super) use search::{Probe, Search, SearchKey, SearchStage};
-pub(crate) use segment::{MAX_TRAIN, SegmentSlab};
-pub(super) use segment::{Marks, Segment, SegmentKey, Sent};
+pub(crate) use segment::{MAX_TRAIN, SegmentKey, SegmentSlab};
+pub(super) use segment::{Marks, Segment, Sent};

@@ -138,12 +138,12 @@ impl Pages {
     /// A segment in the page is gone; returns what the page was, if it was freed with its last one.
     #[inline]
     pub(in crate::tcp) fn leave(&mut self, key: PageKey) -> Option<PageKind> {
-        self.records[key.record()].segments -= 1;
-        self.close_if_empty(key)
+        let record = &mut self.records[key.record()];
+        record.segments -= 1;
+        if record.segments > 0 { None } else { self.close_if_empty(key) }
     }
 
     /// Frees the page if it has no segment; returns what it was, if it was freed.
-    #[inline]
     pub(in crate::tcp) fn close_if_empty(&mut self, key: PageKey) -> Option<PageKind> {
         let record = &self.records[key.record()];
         if record.segments > 0 {

@@ -278,7 +278,7 @@ impl SegmentSlab {
     }
 
     /// A record for the next `bytes` bytes of the page, at position `pos`. It is not in a queue yet.
-    #[inline]
+    #[inline(always)]
     pub(in crate::tcp) fn insert(&mut self, page: PageKey, bytes: usize, pos: u64) -> SegmentKey {
         let offset = self.pages.fill(page, bytes);
         let segment = Segment {

@@ -2,7 +2,8 @@
 //!
 //! Responses to the peer alternate with the requests of our user, message by message. A Send or Write
 //! completes when its last segment is written to TCP (sent without a copy: when that is acknowledged), a Read
-//! or atomic when its response is delivered, all in post order. A Terminate follows the FPDU being written and overtakes everything else.
+//! or atomic when its response is delivered, all in post order. A Terminate follows the FPDU being written
+//! and overtakes everything else.
 
 use dp::ExtBuf;
 use dp::invariant::Check;
@@ -175,8 +176,8 @@ impl Outbound {
                 Err(SendError::NoMbuf) => return Ok(SendOutcome::NoMbuf),
                 Err(SendError::Closed) => return Ok(SendOutcome::Idle),
             };
-            let filled = match takes_external {
-                true => self.fill_external(&mut cx, &mut segment),
+            let filled = match takes_external && self.fill_external(&mut cx, &mut segment)? {
+                true => Ok(true),
                 false => self.fill(&mut cx, &mut segment),
             };
             used += segment.len();
@@ -211,9 +212,10 @@ impl Outbound {
         Ok(true)
     }
 
-    /// Fills one TCP segment with the next FPDU of the current message, whose payload stays where it is. The
-    /// end of a message that is short is copied, as [`fill`](Self::fill) does. Returns whether there is more
+    /// Fills one TCP segment with the next FPDU of the current message, whose payload stays where it is;
+    /// `false`: it is the end of the message, which [`fill`](Self::fill) copies. In either case there is more
     /// to send.
+    #[inline(never)]
     fn fill_external(
         &mut self,
         cx: &mut SendContext<'_>,
@@ -225,7 +227,7 @@ impl Outbound {
         let (Some(Current { message, .. }), Some(External { memory, end })) =
             (&mut self.current, &mut self.external)
         else {
-            return self.fill(cx, segment);
+            return Ok(false);
         };
         let Some(next) = message.segmenter.peek(limit) else {
             return Err(Failure::here(TerminateError::DdpLocalCatastrophic));
@@ -243,7 +245,7 @@ impl Outbound {
         let part = memory.slice(next.offset as usize..(next.offset + next.len) as usize);
         let Some(part) = part.filter(|_| next.len >= EXTERNAL_MIN_BYTES && plan.wire_len() <= capacity)
         else {
-            return self.fill(cx, segment);
+            return Ok(false);
         };
         let posted = cx.common.consumer.next_send();
         let around = profile::within(Layer::Fetch, || {
@@ -260,7 +262,7 @@ impl Outbound {
             // It fits and is taken, as was just asked.
             debug_assert!(false, "external memory was refused");
             segment.clear();
-            return self.fill(cx, segment);
+            return Ok(false);
         }
         cx.framer.advance(&plan);
         *end = Some(offset + plan.wire_len() as u64);

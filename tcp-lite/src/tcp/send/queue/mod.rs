@@ -242,7 +242,7 @@ impl SendQueue {
         self.append(slab, key, all);
     }
 
-    #[inline]
+    #[inline(always)]
     fn append(&mut self, slab: &mut SegmentSlab, key: SegmentKey, bytes: usize) {
         self.end += bytes as u64;
         self.segments += 1;
