@@ -4,9 +4,12 @@ use std::arch::x86_64::*;
 
 use super::plain::{BLOCK, small};
 
-/// Sums of even and odd words, 64 bits each.
+/// Sums at each position of a vector, 64 bits each. Those of even words follow from both, so that no words
+/// have to be taken apart: `all - (odd << 32)`, modulo 2^64.
 struct Avx2Lanes {
-    even: __m256i,
+    /// Sums of pairs of words, as one number each, modulo 2^64.
+    all: __m256i,
+    /// Sums of odd words.
     odd: __m256i,
 }
 
@@ -14,21 +17,21 @@ impl Avx2Lanes {
     #[inline]
     #[target_feature(enable = "avx2")]
     fn new() -> Self {
-        Self { even: _mm256_setzero_si256(), odd: _mm256_setzero_si256() }
+        Self { all: _mm256_setzero_si256(), odd: _mm256_setzero_si256() }
     }
 
     #[inline]
     #[target_feature(enable = "avx2")]
     fn add(&mut self, words: __m256i) {
-        let low = _mm256_set1_epi64x(0xffff_ffff);
-        self.even = _mm256_add_epi64(self.even, _mm256_and_si256(words, low));
+        self.all = _mm256_add_epi64(self.all, words);
         self.odd = _mm256_add_epi64(self.odd, _mm256_srli_epi64::<32>(words));
     }
 
     #[inline]
     #[target_feature(enable = "avx2")]
     fn sum(self) -> u64 {
-        let [a, b, c, d]: [u64; 4] = to_words(_mm256_add_epi64(self.even, self.odd));
+        let even = _mm256_sub_epi64(self.all, _mm256_slli_epi64::<32>(self.odd));
+        let [a, b, c, d]: [u64; 4] = to_words(_mm256_add_epi64(even, self.odd));
         a + b + c + d
     }
 }
@@ -53,11 +56,41 @@ fn load(half: &[u8; BLOCK / 2]) -> __m256i {
 #[target_feature(enable = "avx2")]
 pub(super) fn of(bytes: &[u8]) -> u64 {
     let (halves, rest) = bytes.as_chunks();
+    let (steps, last) = halves.as_chunks::<4>();
     let mut lanes = Avx2Lanes::new();
-    for half in halves {
+    for [a, b, c, d] in steps {
+        lanes.add(load(a));
+        lanes.add(load(b));
+        lanes.add(load(c));
+        lanes.add(load(d));
+    }
+    for half in last {
         lanes.add(load(half));
     }
-    lanes.sum() + small(rest)
+    match bytes.last_chunk() {
+        // An odd length would put the bytes at other places in their words.
+        Some(end) if !rest.is_empty() && bytes.len().is_multiple_of(2) => {
+            lanes.add(last_bytes(end, rest.len()))
+        }
+        _ => return lanes.sum() + small(rest),
+    }
+    lanes.sum()
+}
+
+/// The last `bytes` bytes of `end`, behind zeros.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn last_bytes(end: &[u8; BLOCK / 2], bytes: usize) -> __m256i {
+    /// 32 zeros, and 32 bytes of ones: what begins at `n` has ones in its last `n` bytes.
+    static MASK: [u8; BLOCK] = {
+        let mut mask = [0; BLOCK];
+        mask.split_at_mut(BLOCK / 2).1.copy_from_slice(&[0xff; BLOCK / 2]);
+        mask
+    };
+    match MASK.get(bytes..).and_then(|mask| mask.first_chunk()) {
+        Some(mask) => _mm256_and_si256(load(end), load(mask)),
+        None => _mm256_setzero_si256(),
+    }
 }
 
 /// Copies half a block and returns it.

@@ -4,9 +4,12 @@ use std::arch::x86_64::*;
 
 use super::plain::{BLOCK, small};
 
-/// Sums of even and odd words, 64 bits each.
+/// Sums at each position of a vector, 64 bits each. Those of even words follow from both, so that no words
+/// have to be taken apart: `all - (odd << 32)`, modulo 2^64.
 struct Avx512Lanes {
-    even: __m512i,
+    /// Sums of pairs of words, as one number each, modulo 2^64.
+    all: __m512i,
+    /// Sums of odd words.
     odd: __m512i,
 }
 
@@ -14,21 +17,21 @@ impl Avx512Lanes {
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn new() -> Self {
-        Self { even: _mm512_setzero_si512(), odd: _mm512_setzero_si512() }
+        Self { all: _mm512_setzero_si512(), odd: _mm512_setzero_si512() }
     }
 
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn add(&mut self, words: __m512i) {
-        let low = _mm512_set1_epi64(0xffff_ffff);
-        self.even = _mm512_add_epi64(self.even, _mm512_and_si512(words, low));
+        self.all = _mm512_add_epi64(self.all, words);
         self.odd = _mm512_add_epi64(self.odd, _mm512_srli_epi64::<32>(words));
     }
 
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn sum(self) -> u64 {
-        _mm512_reduce_add_epi64(_mm512_add_epi64(self.even, self.odd)) as u64
+        let even = _mm512_sub_epi64(self.all, _mm512_slli_epi64::<32>(self.odd));
+        _mm512_reduce_add_epi64(_mm512_add_epi64(even, self.odd)) as u64
     }
 }
 

@@ -10,10 +10,10 @@ use std::iter::Peekable;
 use arrayvec::ArrayVec;
 use dp::Mbuf;
 
-use crate::checksum::Sum;
+use crate::checksum::{Sum, pseudo_header};
 use crate::facade::TcpSeqNumber;
 use crate::frame::{self, FLAGS_AT, IPV4_CHECKSUM_AT, MAX_HEADERS_BYTES, SEQ_AT, TCP_CHECKSUM_AT};
-use crate::ip::{IPV4_BYTES, IPV6_BYTES, IpHeader};
+use crate::ip::{IPV4_BYTES, IPV6_BYTES, IpHeader, PROTOCOL_TCP};
 use crate::tcp::header::Flags;
 
 /// Most segments taken in as one: few enough for their payload to be in the first-level cache when the
@@ -31,15 +31,22 @@ pub(super) fn may_continue(frame: &Mbuf, tcp_at: usize, next: TcpSeqNumber) -> b
     frame.head().get(seq_at..seq_at + 4) == Some(&next.0.to_be_bytes())
 }
 
+/// Words of the longest headers, the last one not full.
+const WORDS: usize = MAX_HEADERS_BYTES / 8 + 1;
+
 /// What the headers of the following segments have to be.
 pub(super) struct Pattern {
-    ip: IpHeader,
+    /// Sum of the compared bytes of an IPv4 header.
+    ip_sum: Sum,
+    /// Sum of the pseudo-header, without the length.
+    pseudo: Sum,
     ip_at: usize,
     tcp_at: usize,
+    payload_at: usize,
     /// The headers of the first segment, with the sequence number that is expected next.
-    headers: ArrayVec<u8, MAX_HEADERS_BYTES>,
-    /// The header bits that are compared.
-    mask: ArrayVec<u8, MAX_HEADERS_BYTES>,
+    headers: [[u8; 8]; WORDS],
+    /// The bits that are compared, none behind the headers.
+    mask: [[u8; 8]; WORDS],
 }
 
 impl Pattern {
@@ -48,8 +55,10 @@ impl Pattern {
         if ![IPV4_BYTES, IPV6_BYTES].contains(&(tcp_at - ip_at)) {
             return None;
         }
-        let mut mask: ArrayVec<u8, MAX_HEADERS_BYTES> = [u8::MAX; MAX_HEADERS_BYTES].into();
-        mask.truncate(headers.len());
+        let (mut found, mut words) = ([[0; 8]; WORDS], [[0; 8]; WORDS]);
+        found.as_flattened_mut().get_mut(..headers.len())?.copy_from_slice(headers);
+        let mask = words.as_flattened_mut();
+        mask[..headers.len()].fill(u8::MAX);
         if tcp_at - ip_at == IPV4_BYTES {
             // Length and identification.
             mask[ip_at + 2..ip_at + 6].fill(0);
@@ -59,7 +68,13 @@ impl Pattern {
         }
         mask[tcp_at + FLAGS_AT] = !Flags::PSH.bits();
         mask[tcp_at + TCP_CHECKSUM_AT..tcp_at + TCP_CHECKSUM_AT + 2].fill(0);
-        Some(Self { ip, ip_at, tcp_at, headers: headers.try_into().ok()?, mask })
+        let mut ip_sum = Sum::new();
+        for (word, mask) in headers[ip_at..tcp_at].chunks(2).zip(mask[ip_at..tcp_at].chunks(2)) {
+            ip_sum.add(&[word[0] & mask[0], word[1] & mask[1]]);
+        }
+        let pseudo = pseudo_header(&ip.src, &ip.dst, PROTOCOL_TCP, 0);
+        let payload_at = headers.len();
+        Some(Self { ip_sum, pseudo, ip_at, tcp_at, payload_at, headers: found, mask: words })
     }
 
     /// Takes frames off `frames` that continue `payload`, which begins at `seq` and has at most
@@ -75,11 +90,11 @@ impl Pattern {
         payloads.push(payload);
         while !payloads.is_full() {
             let seq_at = self.tcp_at + SEQ_AT;
-            self.headers[seq_at..seq_at + 4].copy_from_slice(&next.0.to_be_bytes());
+            self.headers.as_flattened_mut()[seq_at..seq_at + 4].copy_from_slice(&next.0.to_be_bytes());
             let Some(end) = frames.peek().and_then(|frame| self.end(frame)) else { break };
             let Some(mut frame) = frames.next() else { break };
             frame.truncate(end);
-            frame.advance(self.headers.len());
+            frame.advance(self.payload_at);
             next += frame.len();
             payloads.push(frame);
         }
@@ -89,22 +104,34 @@ impl Pattern {
 
     /// Where the payload of `frame` ends, if its headers and checksums are right.
     fn end(&self, frame: &Mbuf) -> Option<usize> {
-        let Self { ip, ip_at, tcp_at, headers, mask } = self;
-        let found = frame.head().get(..headers.len())?;
-        let alike = found.iter().zip(headers).zip(mask);
-        if alike.fold(0, |differences, ((found, wanted), mask)| differences | (found ^ wanted) & mask) != 0 {
+        let Self { ip_sum, pseudo, ip_at, tcp_at, payload_at, headers, mask } = self;
+        let found = frame.head().get(..*payload_at)?;
+        let (words, rest) = found.as_chunks();
+        let as_numbers = |[a, b, c]: [&[u8; 8]; 3]| [a, b, c].map(|bytes| u64::from_ne_bytes(*bytes));
+        let differences = words.iter().zip(headers).zip(mask).fold(0, |sum, ((found, wanted), mask)| {
+            let [found, wanted, mask] = as_numbers([found, wanted, mask]);
+            sum | (found ^ wanted) & mask
+        });
+        let (last, bits) = (headers.get(words.len())?, mask.get(words.len())?);
+        let rest_differs =
+            rest.iter().zip(last).zip(bits).any(|((found, last), bits)| (found ^ last) & bits != 0);
+        if differences != 0 || rest_differs {
             return None;
         }
         let is_ipv4 = tcp_at - ip_at == IPV4_BYTES;
         let end = if is_ipv4 {
-            let mut sum = Sum::new();
-            sum.add(&found[*ip_at..*tcp_at]);
-            (sum.finish() == 0).then_some(ip_at + word(found, ip_at + 2))?
+            let header: &[u8; IPV4_BYTES] = found.get(*ip_at..)?.first_chunk()?;
+            let length = word(header, 2);
+            let mut sum = *ip_sum;
+            for word in [length, word(header, 4), word(header, IPV4_CHECKSUM_AT)] {
+                sum.add_u16(word as u16);
+            }
+            (sum.finish() == 0).then_some(ip_at + length)?
         } else {
             tcp_at + word(found, ip_at + 4)
         };
-        let fits = headers.len() < end && end <= frame.len() && frame.segment_count() <= MAX_BUFFERS;
-        (fits && frame::checksum_is_right(frame, *tcp_at, end - tcp_at, &ip.src, &ip.dst)).then_some(end)
+        let fits = *payload_at < end && end <= frame.len() && frame.segment_count() <= MAX_BUFFERS;
+        (fits && frame::checksum_fits(frame, *tcp_at, end - tcp_at, || *pseudo)).then_some(end)
     }
 }
 
