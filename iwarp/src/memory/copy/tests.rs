@@ -136,3 +136,33 @@ fn the_last_byte_is_seen_last() {
         (offset, 1 + (round * 37 % (LEN as u64 - 16)) as usize)
     }
 }
+
+/// Both ways to fetch blocks, from every alignment that they are used with.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn vectors_of_either_length_fetch_whole_blocks() {
+    use super::bulk::{BLOCK, fetch_avx, fetch_sse};
+    let source: Vec<u8> = (0..2048_u32).map(|i| (i * 7 + 1) as u8 | 1).collect();
+    for len in (BLOCK..=1024).step_by(BLOCK) {
+        for from in (0..64).step_by(8) {
+            for to in 0..33 {
+                let at = source[from..from + len].as_ptr().cast_mut();
+                let check = |out: &[u8]| {
+                    assert_eq!(out[to..to + len], source[from..from + len], "{len} bytes, {from} to {to}");
+                    assert!(out[..to].iter().chain(&out[to + len..]).all(|&byte| byte == 0));
+                };
+                let mut out = vec![0; 1100];
+                // SAFETY: at `at` are `len` bytes of a slice, which nobody writes; `len` is a multiple of 64.
+                unsafe { fetch_sse(at, &mut out[to..to + len]) };
+                check(&out);
+                if is_x86_feature_detected!("avx") {
+                    let mut out = vec![0; 1100];
+                    // SAFETY: the CPU has AVX. At `at` are `len` bytes of a slice, which nobody writes; `len`
+                    // is a multiple of 64.
+                    unsafe { fetch_avx(at, &mut out[to..to + len]) };
+                    check(&out);
+                }
+            }
+        }
+    }
+}
