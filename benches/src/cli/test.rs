@@ -63,7 +63,7 @@ pub struct TestArgs {
     #[arg(long = "report_gbits", alias = "report-gbits")]
     pub report_gbits: bool,
     /// Send Writes and Sends of 2 KiB and more from their memory, without a copy; they complete when they are
-    /// acknowledged. For net_vhost, net_af_packet, net_tap and `local`; other ports copy.
+    /// acknowledged. For net_vhost and `local`; most other ports copy.
     #[arg(long = "zero-copy", alias = "zero_copy")]
     pub zero_copy: bool,
     /// Ask the peer for markers in its stream.

@@ -64,6 +64,8 @@ pub(super) struct Common {
     /// Requests that are started and not yet completed, in post order. A Send or Write gets here only when
     /// its last segment is written.
     pub(super) pending: VecDeque<Pending>,
+    /// TCP's peer has acknowledged the bytes below this offset of the stream, and perhaps more.
+    acknowledged: u64,
     /// How many of our Reads and atomics may be outstanding together.
     pub(super) ord: usize,
     /// Counts FPDUs sent, and delivered segments of responses to our Reads and atomics.
@@ -99,6 +101,7 @@ impl Common {
             pending: VecDeque::with_capacity(qp.caps.max_send_wr.max(1)),
             consumer: qp.take_consumer(),
             qp,
+            acknowledged: 0,
             ord: usize::from(ord),
             progress: 0,
         }
@@ -124,6 +127,10 @@ impl Common {
     /// bytes below `offset`.
     #[cold]
     pub(super) fn complete_oldest_acknowledged(&mut self, offset: u64) {
+        if offset <= self.acknowledged {
+            // The end of the message, which is copied, has waited longer than that.
+            return self.complete_oldest();
+        }
         let Some(request) = self.consumer.next_send() else { return };
         let pending = Pending { awaits: Some(Awaited::Acknowledgement(offset)), ..pending_of(request) };
         self.consumer.remove_send();
@@ -132,9 +139,12 @@ impl Common {
 
     /// TCP's peer has acknowledged all bytes below `offset`: completes all requests that now may.
     pub(super) fn on_acknowledged(&mut self, offset: u64) {
+        self.acknowledged = offset;
         for pending in &mut self.pending {
-            if matches!(pending.awaits, Some(Awaited::Acknowledgement(end)) if end <= offset) {
-                pending.awaits = None;
+            match pending.awaits {
+                Some(Awaited::Acknowledgement(end)) if offset < end => break,
+                Some(Awaited::Acknowledgement(_)) => pending.awaits = None,
+                _ => {}
             }
         }
         self.complete_done();

@@ -245,3 +245,20 @@ fn a_lost_connection_flushes_what_is_not_acknowledged() {
     let free = pair.a.pool.capacity();
     pair.until(|pair| (pair.a.pool.available() == free).then_some(()));
 }
+
+/// The bytes of the memory are acknowledged before the end of the message fits the send buffer: the request
+/// completes with that.
+#[test]
+fn a_request_completes_also_where_its_end_waits_for_the_send_buffer() {
+    for send_buffer_bytes in (1500..24_000).step_by(500) {
+        let mut pair = Testbed::on(&link(LinkTso::Off, LinkPlan { delay_us: 20, ..LinkPlan::default() }))
+            .configure(|config| config.stack.tcp.send_buffer_bytes = send_buffer_bytes)
+            .hosts();
+        let c = pair.connect(&ConnParam::default());
+        let regions = [2048, 4000, 10_000].map(|len| (len, pair.regions(len)));
+        for (len, (source, target)) in &regions {
+            c.qp_a.post_send(&write(1, source, target)).unwrap();
+            assert_eq!(pair.wc_a().status, WcStatus::Success, "{len} bytes, {send_buffer_bytes}");
+        }
+    }
+}
