@@ -1,7 +1,7 @@
 //! The owner of external memory, with DPDK's count of its views (`struct rte_mbuf_ext_shared_info`).
 //!
 //! The count has one for [`ExtShared`] and one for each mbuf. Mbufs are made from the value that `ExtShared`
-//! belongs to, or from other mbufs. Whoever takes the count to 0 drops the owner: DPDK by its callback, or
+//! belongs to, or from other mbufs. The owner is dropped when the count becomes 0: by DPDK's callback, or by
 //! the drop of `ExtShared`.
 //!
 //! DPDK changes a count of 1 without an atomic. That is sound: a count of 1 means that one mbuf is left and
@@ -38,10 +38,13 @@ impl ExtShared {
     pub(crate) fn new(owner: Arc<dyn Send + Sync>) -> Self {
         let info =
             sys::rte_mbuf_ext_shared_info { free_cb: Some(release), fcb_opaque: ptr::null_mut(), refcnt: 1 };
-        let mut counted = Box::new(Counted { info: UnsafeCell::new(info), _owner: owner });
-        let raw: *mut Counted = &raw mut *counted;
-        counted.info.get_mut().fcb_opaque = raw.cast();
-        Self { raw: NonNull::from(Box::leak(counted)) }
+        let counted = Box::new(Counted { info: UnsafeCell::new(info), _owner: owner });
+        let raw = NonNull::from(Box::leak(counted));
+        // SAFETY: the value was just made, and is freed only when the count becomes 0.
+        let info = unsafe { raw.as_ref() }.info.get();
+        // SAFETY: a field of the live value, which nobody else knows yet.
+        unsafe { (*info).fcb_opaque = raw.as_ptr().cast() };
+        Self { raw }
     }
 
     fn count(&self) -> &AtomicU16 {
@@ -54,7 +57,7 @@ impl ExtShared {
         unsafe { AtomicU16::from_ptr(count) }
     }
 
-    /// Counts one more view. Returns what an mbuf refers to for it, and `None` if there are too many.
+    /// Counts one more view. Returns the count for the mbuf to refer to; `None` if there are too many views.
     pub(crate) fn add(&self) -> Option<*mut sys::rte_mbuf_ext_shared_info> {
         // Relaxed, as in `Arc::clone`: the new view is made from one that exists.
         let more = |count: u16| (count < MAX_VIEWS).then_some(count + 1);

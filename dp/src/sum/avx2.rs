@@ -81,7 +81,7 @@ pub(super) fn of(bytes: &[u8]) -> u64 {
 #[inline]
 #[target_feature(enable = "avx2")]
 fn last_bytes(end: &[u8; BLOCK / 2], bytes: usize) -> __m256i {
-    /// 32 zeros, and 32 bytes of ones: what begins at `n` has ones in its last `n` bytes.
+    /// 32 zeros, and 32 bytes of ones: the 32 bytes at `n` end in `n` bytes of ones.
     static MASK: [u8; BLOCK] = {
         let mut mask = [0; BLOCK];
         mask.split_at_mut(BLOCK / 2).1.copy_from_slice(&[0xff; BLOCK / 2]);

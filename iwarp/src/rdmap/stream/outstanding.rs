@@ -20,13 +20,13 @@ pub(super) struct Pending {
     pub(super) opcode: WcOpcode,
     pub(super) signaled: bool,
     pub(super) byte_len: u32,
-    /// What is still to come; `None`: it waits for earlier requests only.
+    /// The event that it waits for; `None`: only for earlier requests.
     pub(super) awaits: Option<Awaited>,
     /// The status of its completion, if it is the cause of the stream's end.
     pub(super) fault: Option<WcStatus>,
 }
 
-/// What a started request waits for.
+/// The event that a started request waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Awaited {
     /// Its last segment, which is not yet written.

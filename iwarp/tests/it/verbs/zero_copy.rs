@@ -131,8 +131,8 @@ fn a_request_completes_with_the_acknowledgement_and_in_order() {
     assert!((39_000..=40_000).contains(&zero_copied(&pair)), "all but the ends of messages");
 }
 
-/// What is short, inline, scattered or not the library's is copied; with markers, and on a port without
-/// checksums, everything is.
+/// Payload that is short, inline, scattered or not the library's is copied. All payload is copied with
+/// markers, and on a port without checksums.
 #[test]
 fn payload_that_cannot_stay_where_it_is_is_copied() {
     let whole = link(LinkTso::Whole, LinkPlan::default());
