@@ -3,18 +3,21 @@
 //!
 //! Last in, first out, so that a pool far larger than what is in use at a time stays within the
 //! processor's cache: a queue would cycle through all of its memory. Threads access the shared stack
-//! only once for a batch. No call allocates. A thread may have to wait for another one that is moving a
-//! batch.
+//! only once for a batch, and their own cache without a locked instruction. No call allocates. A thread may
+//! have to wait for another one that is moving a batch.
+//!
+//! Other threads do not get the items in the cache of a thread that lives, as with DPDK's pools. All caches
+//! together hold at most a quarter of a pool.
 
+mod slot;
 #[cfg(test)]
 mod tests;
 
-use std::cell::{Cell, UnsafeCell};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Number of caches. With more threads than this some share a cache, or bypass it while it is in use.
-const CACHES: usize = 8;
+use slot::{Claimed, SLOTS};
 
 /// Most items of a cache; fewer in small pools, where caches must not hide what other threads need.
 const CACHE_MAX: usize = 128;
@@ -22,20 +25,17 @@ const CACHE_MAX: usize = 128;
 /// Free items of a pool.
 pub(super) struct FreeList<T> {
     depot: Stack<T>,
-    caches: [Cache<T>; CACHES],
+    /// The cache of each slot.
+    caches: [Cache<T>; SLOTS],
     cache_max: usize,
 }
 
 impl<T> FreeList<T> {
-    /// An empty list with capacity for `capacity` items.
-    pub(super) fn new(capacity: usize) -> Self {
+    /// A list of these items, which is never given more.
+    pub(super) fn new(items: Vec<T>) -> Self {
         // All caches together hold at most a quarter.
-        let cache_max = (capacity / (4 * CACHES)).min(CACHE_MAX);
-        Self {
-            depot: Stack::new(capacity),
-            caches: std::array::from_fn(|_| Cache::new(cache_max)),
-            cache_max,
-        }
+        let cache_max = (items.len() / (4 * SLOTS)).min(CACHE_MAX);
+        Self { depot: Stack::new(items), caches: std::array::from_fn(|_| Cache::new(cache_max)), cache_max }
     }
 
     /// Number of items (approximate while other threads use the list).
@@ -43,113 +43,127 @@ impl<T> FreeList<T> {
         self.caches.iter().map(Cache::len).sum::<usize>() + self.depot.len()
     }
 
-    /// An item; `None` if there is none. An item in a cache that another thread is using may be
-    /// overlooked.
+    /// An item; `None` if there is none but in the caches of other threads.
     #[inline]
     pub(super) fn pop(&self) -> Option<T> {
-        let found = self.own_cache().and_then(|mut cache| cache.items().pop());
+        let found = self.own_cache().and_then(|mut cache| cache.pop());
         if found.is_some() { found } else { self.pop_elsewhere() }
     }
 
     #[cold]
     fn pop_elsewhere(&self) -> Option<T> {
         if let Some(mut cache) = self.own_cache() {
-            self.refill(cache.items());
-            if let Some(item) = cache.items().pop() {
+            self.refill(&mut cache);
+            if let Some(item) = cache.pop() {
                 return Some(item);
             }
         }
         let found = self.depot.lock().items.pop();
-        found.or_else(|| self.caches.iter().find_map(|cache| cache.try_take()?.items().pop()))
+        found.or_else(|| Claimed::unowned().find_map(|slot| self.abandoned(&slot).pop()))
     }
 
     /// Puts an item back.
     #[inline]
     pub(super) fn push(&self, item: T) {
-        let Some(mut cache) = self.own_cache() else {
-            return self.depot.lock().items.push(item);
-        };
-        let items = cache.items();
-        if items.len() >= self.cache_max {
-            self.spill(items);
+        let Some(mut cache) = self.own_cache() else { return self.push_to_depot(item) };
+        if cache.items().len() >= self.cache_max {
+            self.spill(&mut cache);
         }
-        items.push(item);
+        cache.push(item);
+    }
+
+    #[cold]
+    fn push_to_depot(&self, item: T) {
+        self.depot.lock().items.push(item);
     }
 
     /// Moves a batch from the depot to the cache.
-    fn refill(&self, items: &mut Vec<T>) {
+    fn refill(&self, cache: &mut Taken<'_, T>) {
         let mut depot = self.depot.lock();
         let rest = depot.items.len().saturating_sub(self.batch());
-        items.extend(depot.items.drain(rest..));
+        cache.items().extend(depot.items.drain(rest..));
     }
 
     /// Moves the oldest batch of the cache to the depot.
     #[cold]
-    fn spill(&self, items: &mut Vec<T>) {
+    fn spill(&self, cache: &mut Taken<'_, T>) {
         let batch = self.batch();
-        self.depot.lock().items.extend(items.drain(..batch));
+        self.depot.lock().items.extend(cache.items().drain(..batch));
     }
 
     fn batch(&self) -> usize {
         self.cache_max.div_ceil(2)
     }
 
-    /// The calling thread's cache; `None` if a thread that shares it is using it, or if there are no
-    /// caches.
+    /// The calling thread's cache; `None` if it has no slot, or if there are no caches.
+    #[inline]
     fn own_cache(&self) -> Option<Taken<'_, T>> {
-        if self.cache_max == 0 { None } else { self.caches[thread_number() % CACHES].try_take() }
+        if self.cache_max == 0 {
+            return None;
+        }
+        Some(Taken { cache: self.caches.get(slot::own())? })
+    }
+
+    /// The cache of a slot that no thread owns: it has the items that a thread left there when it ended.
+    fn abandoned<'a>(&'a self, slot: &'a Claimed) -> Taken<'a, T> {
+        Taken { cache: &self.caches[slot.number()] }
     }
 }
 
-/// A stack that is taken for a moment, and never waited for. Taking it costs one locked instruction and
-/// releasing it a plain store, where a mutex needs two locked instructions.
+/// A stack that the owner of its slot uses, and nobody else.
 #[repr(align(128))]
 struct Cache<T> {
-    is_taken: AtomicBool,
     items: UnsafeCell<Vec<T>>,
-    /// Length of `items` when it was last released.
+    /// Length of `items` when it was last used.
     len: AtomicUsize,
 }
 
-// SAFETY: only `Taken` accesses `items`, and there is one at a time: it is made by the thread that changes
-// `is_taken` from false to true, and changes it back when dropped. The Acquire of the former and the Release
-// of the latter order the accesses of two threads. The items are `Send`, so they may move between threads.
+// SAFETY: only `Taken` accesses `items`. `FreeList` makes one of the cache of the slot that the calling thread
+// owns (`slot::own`), or has claimed for as long as the `Taken` lives (`Claimed`). A slot has one owner at a
+// time, and the accesses of two owners are ordered (`slot`). The items are `Send`, so they may move between
+// threads.
 unsafe impl<T: Send> Sync for Cache<T> {}
 
 impl<T> Cache<T> {
     fn new(capacity: usize) -> Self {
-        let items = UnsafeCell::new(Vec::with_capacity(capacity));
-        Self { is_taken: AtomicBool::new(false), items, len: AtomicUsize::new(0) }
+        Self { items: UnsafeCell::new(Vec::with_capacity(capacity)), len: AtomicUsize::new(0) }
     }
 
     fn len(&self) -> usize {
         self.len.load(Ordering::Relaxed)
     }
-
-    fn try_take(&self) -> Option<Taken<'_, T>> {
-        (!self.is_taken.swap(true, Ordering::Acquire)).then(|| Taken { cache: self })
-    }
 }
 
-/// A cache in use; when dropped, releases it and publishes its length.
+/// A cache in use; when dropped, publishes its length.
 struct Taken<'a, T> {
     cache: &'a Cache<T>,
 }
 
 impl<T> Taken<'_, T> {
+    #[inline]
     fn items(&mut self) -> &mut Vec<T> {
-        // SAFETY: `try_take` makes a `Taken` only when it changes `is_taken` from false to true, and the drop
-        // of it changes it back. So this is the only one of its cache, and it is borrowed mutably for as long
-        // as the reference lives.
+        // SAFETY: the calling thread owns the slot of the cache (`Cache`). It has no other `Taken` of it: no
+        // function of `FreeList` makes a second one while it has one, or calls anything that could. So this is
+        // the only one, and it is borrowed mutably for as long as the reference lives.
         unsafe { &mut *self.cache.items.get() }
+    }
+
+    #[inline]
+    fn pop(&mut self) -> Option<T> {
+        self.items().pop()
+    }
+
+    #[inline]
+    fn push(&mut self, item: T) {
+        self.items().push(item);
     }
 }
 
 impl<T> Drop for Taken<'_, T> {
+    #[inline]
     fn drop(&mut self) {
         let len = self.items().len();
         self.cache.len.store(len, Ordering::Relaxed);
-        self.cache.is_taken.store(false, Ordering::Release);
     }
 }
 
@@ -162,8 +176,9 @@ struct Stack<T> {
 }
 
 impl<T> Stack<T> {
-    fn new(capacity: usize) -> Self {
-        Self { items: Mutex::new(Vec::with_capacity(capacity)), len: AtomicUsize::new(0) }
+    fn new(items: Vec<T>) -> Self {
+        let len = AtomicUsize::new(items.len());
+        Self { items: Mutex::new(items), len }
     }
 
     fn len(&self) -> usize {
@@ -187,19 +202,4 @@ impl<T> Drop for Locked<'_, T> {
     fn drop(&mut self) {
         self.len.store(self.items.len(), Ordering::Relaxed);
     }
-}
-
-/// Numbers threads in the order of their first call.
-fn thread_number() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        static NUMBER: Cell<usize> = const { Cell::new(usize::MAX) };
-    }
-    NUMBER.with(|number| {
-        if number.get() == usize::MAX {
-            // The top bit is cleared, so that no thread gets the number that means unnumbered.
-            number.set(NEXT.fetch_add(1, Ordering::Relaxed) & (usize::MAX >> 1));
-        }
-        number.get()
-    })
 }

@@ -13,14 +13,14 @@
 //! - They are read through `&Segment`, which excludes that `&mut Segment`; other views only read as
 //!   well.
 
+use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use super::external::ExtBuf;
 use super::free_list::FreeList;
-use super::slab::Slab;
+use super::slab::{Block, Slab};
 use crate::limits::HEADROOM;
 use crate::offload::{Checksum, TxOffload};
 
@@ -28,7 +28,8 @@ use crate::offload::{Checksum, TxOffload};
 pub(crate) struct HeapPool {
     name: String,
     data_bytes: usize,
-    slab: Slab,
+    /// Keeps the memory of the blocks.
+    _slab: Slab,
     /// Number of views of each block; 0 or 1 while it is free.
     views: Box<[AtomicU32]>,
     /// Free descriptors, each with a free block.
@@ -42,19 +43,18 @@ impl HeapPool {
     pub(crate) fn new(name: &str, count: usize, data_bytes: usize) -> Arc<Self> {
         assert!(count > 0, "a pool needs at least one buffer");
         assert!(count <= u32::MAX as usize / 2, "{count} buffers are too many for one pool");
+        let slab = Slab::new(count, HEADROOM + data_bytes);
+        let buffers = (0..count).map(|block| Box::new(Segment::free(Storage::Block(slab.block(block)))));
+        let spares = (0..count).map(|_| Box::new(Segment::free(Storage::None)));
         let pool = Self {
             name: name.to_owned(),
             data_bytes,
-            slab: Slab::new(count, HEADROOM + data_bytes),
             views: (0..count).map(|_| AtomicU32::new(0)).collect(),
-            buffers: FreeList::new(count),
-            spares: FreeList::new(count),
+            buffers: FreeList::new(buffers.collect()),
+            spares: FreeList::new(spares.collect()),
             exhausted: AtomicU64::new(0),
+            _slab: slab,
         };
-        for block in 0..count as u32 {
-            pool.buffers.push(Box::new(Segment::free(Storage::Block(block))));
-            pool.spares.push(Box::new(Segment::free(Storage::None)));
-        }
         Arc::new(pool)
     }
 
@@ -84,12 +84,6 @@ impl HeapPool {
         HEADROOM + self.data_bytes
     }
 
-    /// First byte of a block; valid for [`HeapPool::block_bytes`] and initialised.
-    #[inline]
-    fn block(&self, block: u32) -> NonNull<u8> {
-        self.slab.block(block as usize)
-    }
-
     /// The descriptor of an empty buffer.
     #[inline]
     pub(crate) fn alloc(self: &Arc<Self>) -> Option<Handle> {
@@ -99,7 +93,7 @@ impl HeapPool {
         };
         // Relaxed: the thread that pushed the descriptor had the last view, and the list's lock orders
         // its accesses before ours.
-        self.views[block as usize].store(1, Ordering::Relaxed);
+        self.views[block.index()].store(1, Ordering::Relaxed);
         segment.reset(Arc::clone(self), HEADROOM, 0);
         Some(Handle::new(segment))
     }
@@ -123,18 +117,18 @@ impl HeapPool {
 
     /// Counts one more view of `block`; the caller must have one.
     #[inline]
-    fn add_view(&self, block: u32) {
+    fn add_view(&self, block: Block) {
         // Relaxed, as in `Arc::clone`: the new view is made from one that exists.
-        let before = self.views[block as usize].fetch_add(1, Ordering::Relaxed);
+        let before = self.views[block.index()].fetch_add(1, Ordering::Relaxed);
         debug_assert!(before > 0, "a view is made from a view");
     }
 
     /// Whether `block`, of which the caller has a view, has another one.
     #[inline]
-    fn is_shared(&self, block: u32) -> bool {
+    fn is_shared(&self, block: Block) -> bool {
         // Acquire pairs with the Release in `free`: reads through a dropped view happen before our
         // writes.
-        self.views[block as usize].load(Ordering::Acquire) > 1
+        self.views[block.index()].load(Ordering::Acquire) > 1
     }
 
     /// Takes a descriptor back, with its block if this was the last view.
@@ -151,13 +145,13 @@ impl HeapPool {
 
     /// Ends one view of `block`; returns whether it was the last.
     #[inline]
-    fn drop_view(&self, block: u32) -> bool {
+    fn drop_view(&self, block: Block) -> bool {
         // Fast path without a locked instruction: if ours is the only view, no other can be made. The
         // count stays at 1, as `alloc` sets it.
         if !self.is_shared(block) {
             return true;
         }
-        if self.views[block as usize].fetch_sub(1, Ordering::Release) > 1 {
+        if self.views[block.index()].fetch_sub(1, Ordering::Release) > 1 {
             return false;
         }
         // Pairs with the Release of the other views, as in `Arc::drop`.
@@ -178,8 +172,8 @@ impl HeapPool {
 enum Storage {
     /// None: a spare descriptor.
     None,
-    /// A block of the segment's own pool.
-    Block(u32),
+    /// A block of the segment's own pool; valid for [`HeapPool::block_bytes`], which are initialised.
+    Block(Block),
     /// External bytes, which are only copied.
     External(ExtBuf),
 }
@@ -248,7 +242,7 @@ impl Segment {
             Storage::None => &[],
             Storage::Block(block) => {
                 debug_assert!(self.offset + self.length <= self.pool().block_bytes());
-                let start = self.pool().block(*block).as_ptr().wrapping_add(self.offset);
+                let start = block.start().as_ptr().wrapping_add(self.offset);
                 // SAFETY: the block has `block_bytes` initialised bytes, and `offset + length` never exceeds
                 // them (`Segment::length`). The data of a view are written only through `&mut Segment` while
                 // the block has one view: if that is this one, `&self` excludes it; if there are others, only
@@ -277,7 +271,7 @@ impl Segment {
             return None;
         }
         debug_assert!(self.offset + self.length <= self.pool().block_bytes());
-        let start = self.pool().block(block).as_ptr().wrapping_add(self.offset);
+        let start = block.start().as_ptr().wrapping_add(self.offset);
         // SAFETY: the block has `block_bytes` initialised bytes, and `offset + length` never exceeds them
         // (`Segment::length`). The block has one view, `self`, which is borrowed mutably for as long as the
         // slice lives; only that view could make another one. Reads through former views happened before
@@ -324,7 +318,7 @@ impl Segment {
     pub(crate) unsafe fn room(&mut self) -> &mut [u8] {
         let Storage::Block(block) = self.storage else { return &mut [] };
         let (at, bytes) = (self.offset + self.length, self.tailroom());
-        let start = self.pool().block(block).as_ptr().wrapping_add(at);
+        let start = block.start().as_ptr().wrapping_add(at);
         // SAFETY: the block has `block_bytes` initialised bytes, of which the tailroom is the part behind the
         // data. The caller promises that no other view covers it, and `&mut self` excludes this one for as
         // long as the slice lives. `self` holds the pool and so the block.
@@ -394,14 +388,21 @@ impl Segment {
 
 /// The owner of a descriptor in use; returns it to its pool when dropped.
 pub(crate) struct Handle {
-    /// `Some` until dropped.
-    segment: Option<Box<Segment>>,
+    segment: ManuallyDrop<Box<Segment>>,
 }
 
 impl Handle {
     #[inline]
     fn new(segment: Box<Segment>) -> Self {
-        Self { segment: Some(segment) }
+        Self { segment: ManuallyDrop::new(segment) }
+    }
+
+    /// The descriptor, which the caller has to return.
+    #[inline]
+    fn into_segment(self) -> Box<Segment> {
+        let mut this = ManuallyDrop::new(self);
+        // SAFETY: `this` is never dropped, and is not used again.
+        unsafe { ManuallyDrop::take(&mut this.segment) }
     }
 }
 
@@ -410,25 +411,34 @@ impl Deref for Handle {
 
     #[inline]
     fn deref(&self) -> &Segment {
-        self.segment.as_deref().expect("there until dropped")
+        &self.segment
     }
 }
 
 impl DerefMut for Handle {
     #[inline]
     fn deref_mut(&mut self) -> &mut Segment {
-        self.segment.as_deref_mut().expect("there until dropped")
+        &mut self.segment
     }
 }
 
 impl Drop for Handle {
+    #[inline]
     fn drop(&mut self) {
-        // A loop, not recursion: each link is cut before its segment is freed.
-        let mut link = self.segment.take();
-        while let Some(mut segment) = link {
-            link = segment.next.take().and_then(|mut next| next.segment.take());
-            let pool = segment.pool.take().expect("a descriptor in use has its pool");
-            pool.free(segment);
-        }
+        // SAFETY: the handle is being dropped, so nobody uses the field again.
+        let segment = unsafe { ManuallyDrop::take(&mut self.segment) };
+        give_back(segment);
+    }
+}
+
+/// Returns a chain of descriptors to their pools.
+fn give_back(mut segment: Box<Segment>) {
+    // A loop, not recursion: each link is cut before its segment is freed.
+    loop {
+        let next = segment.next.take();
+        let pool = segment.pool.take().expect("a descriptor in use has its pool");
+        pool.free(segment);
+        let Some(next) = next else { return };
+        segment = next.into_segment();
     }
 }

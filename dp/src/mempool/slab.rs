@@ -32,13 +32,43 @@ impl Slab {
         Self { base, layout, stride, count }
     }
 
-    /// First byte of a block; valid for its bytes, which are initialised.
-    #[inline]
-    pub(super) fn block(&self, index: usize) -> NonNull<u8> {
+    /// A block, whose bytes are initialised.
+    ///
+    /// # Panics
+    /// If there are not as many.
+    pub(super) fn block(&self, index: usize) -> Block {
         assert!(index < self.count, "block {index} of {}", self.count);
         // SAFETY: `index` is less than `count`, so the block lies inside the one allocation of `count *
         // stride` bytes, which is at most `isize::MAX` (`Layout`).
-        unsafe { self.base.add(index * self.stride) }
+        let start = unsafe { self.base.add(index * self.stride) };
+        Block { index: index as u32, start }
+    }
+}
+
+/// The place of a block of a [`Slab`], which does not keep the slab.
+#[derive(Clone, Copy)]
+pub(super) struct Block {
+    index: u32,
+    start: NonNull<u8>,
+}
+
+// SAFETY: a `Block` accesses no byte of the memory: it returns an address. Reads and writes through it have
+// their own arguments, in `heap.rs`.
+unsafe impl Send for Block {}
+// SAFETY: through `&Block` the fields are copied, which nobody changes, and no byte is accessed.
+unsafe impl Sync for Block {}
+
+impl Block {
+    /// Its number in the slab.
+    #[inline]
+    pub(super) fn index(self) -> usize {
+        self.index as usize
+    }
+
+    /// Its first byte; valid for its bytes while the slab lives.
+    #[inline]
+    pub(super) fn start(self) -> NonNull<u8> {
+        self.start
     }
 }
 

@@ -5,9 +5,7 @@ use std::collections::BTreeSet;
 use super::*;
 
 fn full(capacity: usize) -> FreeList<usize> {
-    let list = FreeList::new(capacity);
-    (0..capacity).for_each(|item| list.push(item));
-    list
+    FreeList::new((0..capacity).collect())
 }
 
 #[test]
@@ -37,24 +35,45 @@ fn what_was_freed_last_comes_first() {
 }
 
 #[test]
-fn items_in_another_threads_cache_are_found() {
-    let list = full(64);
-    // Numbers differ by one from thread to thread: these have a cache each, and leave something in it.
-    for _ in 0..CACHES {
-        std::thread::scope(|scope| {
-            scope.spawn(|| list.pop().map(|item| list.push(item)));
-        });
-    }
+fn items_in_the_cache_of_a_thread_that_has_ended_are_found() {
+    let (list, all_there) = (full(64), std::sync::Barrier::new(SLOTS));
+    // They live at the same time, so they have a slot each, and leave something in its cache.
+    let work = || {
+        all_there.wait();
+        list.push(list.pop().unwrap());
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..SLOTS).map(|_| scope.spawn(work)).collect();
+        // A joined thread has run its destructors.
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
     assert_eq!(std::iter::from_fn(|| list.pop()).count(), 64);
+}
+
+#[test]
+fn a_thread_that_lives_hides_no_more_than_its_cache() {
+    let list = full(64);
+    let (ready, go) = (std::sync::Barrier::new(2), std::sync::Barrier::new(2));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let items: Vec<_> = std::iter::from_fn(|| list.pop()).collect();
+            items.into_iter().for_each(|item| list.push(item));
+            ready.wait();
+            go.wait();
+        });
+        ready.wait();
+        assert!(std::iter::from_fn(|| list.pop()).count() >= 64 - 64 / (4 * SLOTS));
+        assert!(list.len() <= 64 / (4 * SLOTS));
+        go.wait();
+    });
 }
 
 #[test]
 fn the_list_takes_no_memory_after_it_was_made() {
     let list = full(4096);
     let capacities = || {
-        let of = |cache: &Cache<usize>| cache.try_take().unwrap().items().capacity();
-        let depot = list.depot.lock().items.capacity();
-        list.caches.iter().map(of).chain([depot]).collect::<Vec<_>>()
+        let own = list.own_cache().map(|mut cache| cache.items().capacity());
+        [own, Some(list.depot.lock().items.capacity())]
     };
     let before = capacities();
     for _ in 0..3 {
@@ -67,23 +86,24 @@ fn the_list_takes_no_memory_after_it_was_made() {
 #[test]
 fn many_threads_lose_nothing() {
     let list = full(1000);
-    std::thread::scope(|scope| {
-        for _ in 0..2 * CACHES {
-            scope.spawn(|| {
-                let mut held = Vec::new();
-                for round in 0..5_000_usize {
-                    if round % 7 < 4 {
-                        held.extend(list.pop());
-                    } else if let Some(item) = held.pop() {
-                        list.push(item);
-                    }
-                    if held.len() > 60 {
-                        held.drain(..).for_each(|item| list.push(item));
-                    }
-                }
-                held.into_iter().for_each(|item| list.push(item));
-            });
+    let work = || {
+        let mut held = Vec::new();
+        for round in 0..5_000_usize {
+            if round % 7 < 4 {
+                held.extend(list.pop());
+            } else if let Some(item) = held.pop() {
+                list.push(item);
+            }
+            if held.len() > 60 {
+                held.drain(..).for_each(|item| list.push(item));
+            }
         }
+        held.into_iter().for_each(|item| list.push(item));
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..2 * SLOTS).map(|_| scope.spawn(work)).collect();
+        // A joined thread has run its destructors.
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
     });
     let items: BTreeSet<_> = std::iter::from_fn(|| list.pop()).collect();
     assert_eq!(items.len(), 1000);

@@ -1,0 +1,79 @@
+//! The slots of threads: a small number that a thread has for itself from its first call until it ends. What
+//! belongs to a slot is used by one thread at a time, without a lock.
+//!
+//! A thread that finds no free slot stays without one.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Number of slots.
+pub(super) const SLOTS: usize = 8;
+/// The thread has not asked yet.
+const UNASKED: usize = usize::MAX;
+/// The thread has no slot, and gets none.
+const NONE: usize = usize::MAX - 1;
+
+/// A bit for each slot that is owned.
+///
+/// The Acquire of the thread that sets a bit pairs with the Release of the one that cleared it. So the accesses
+/// of two owners of a slot are ordered.
+static OWNED: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    /// The slot of this thread. Needs no destructor, so that it can be read until the thread is gone.
+    static SLOT: Cell<usize> = const { Cell::new(UNASKED) };
+    /// Gives the slot back when the thread ends.
+    static ENDING: Ending = const { Ending };
+}
+
+struct Ending;
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        // Destructors that run later see that it is gone.
+        let slot = SLOT.replace(NONE);
+        if slot < SLOTS {
+            OWNED.fetch_and(!(1 << slot), Ordering::Release);
+        }
+    }
+}
+
+/// The slot of the calling thread; not below [`SLOTS`] if it has none.
+#[inline]
+pub(super) fn own() -> usize {
+    let slot = SLOT.get();
+    if slot == UNASKED { ask() } else { slot }
+}
+
+#[cold]
+fn ask() -> usize {
+    // Fails in a thread that is ending already: nothing would give the slot back.
+    let found = ENDING.try_with(|_| ()).is_ok().then(|| (0..SLOTS).find(|slot| try_own(*slot))).flatten();
+    SLOT.set(found.unwrap_or(NONE));
+    SLOT.get()
+}
+
+/// Sets the bit of a slot, unless it is set.
+fn try_own(slot: usize) -> bool {
+    OWNED.fetch_or(1 << slot, Ordering::Acquire) & 1 << slot == 0
+}
+
+/// A slot that no thread owned, until it is dropped.
+pub(super) struct Claimed(usize);
+
+impl Claimed {
+    /// Claims the slots that no thread owns, one after the other.
+    pub(super) fn unowned() -> impl Iterator<Item = Self> {
+        (0..SLOTS).filter_map(|slot| try_own(slot).then_some(Self(slot)))
+    }
+
+    pub(super) fn number(&self) -> usize {
+        self.0
+    }
+}
+
+impl Drop for Claimed {
+    fn drop(&mut self) {
+        OWNED.fetch_and(!(1 << self.0), Ordering::Release);
+    }
+}
