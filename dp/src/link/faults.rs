@@ -26,14 +26,16 @@ pub(super) struct FaultGenerator {
 }
 
 impl FaultGenerator {
-    /// The generator of direction `stream` (0 or 1): each direction has its own stream of the one seed.
-    pub(super) fn new(plan: &LinkPlan, seed: u64, stream: u64) -> Self {
+    /// The generator of direction `stream` (0 or 1): each direction has its own stream of the one seed. `None`
+    /// for a plan that never has a fault.
+    pub(super) fn new(plan: &LinkPlan, seed: u64, stream: u64) -> Option<Self> {
         let mut plan = plan.clone();
         plan.drop_exactly.sort_unstable();
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         rng.set_stream(stream);
         let random = plan.drop_ppm | plan.duplicate_ppm | plan.reorder_ppm | plan.corrupt_ppm != 0;
-        Self { plan, rng, ordinal: 0, random }
+        let any = random || !plan.drop_exactly.is_empty();
+        any.then_some(Self { plan, rng, ordinal: 0, random })
     }
 
     /// The faults of the next frame.

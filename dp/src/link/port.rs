@@ -70,7 +70,8 @@ pub(super) struct LinkPort {
     bulk: Option<Mempool>,
     /// For copies of duplicated or corrupted frames: the pool of the end that receives them.
     peer_pool: Mempool,
-    generator: FaultGenerator,
+    /// The faults of our direction; `None` if the plan has none.
+    generator: Option<FaultGenerator>,
     delay_us: u64,
     reorder_us: u64,
     ring_frames: u64,
@@ -139,8 +140,17 @@ impl LinkPort {
     }
 
     /// Sends one frame, cut if the port does that; the caller has checked that it fits the ring.
+    #[inline]
     fn send(&mut self, now_us: u64, frame: Mbuf) {
-        if frame.tx_offload().tso_segment_bytes > 0 && !self.info.tso.allow(&frame) {
+        if frame.tx_offload().tso_segment_bytes > 0 {
+            return self.send_large(now_us, frame);
+        }
+        self.send_one(now_us, frame);
+    }
+
+    /// Sends one frame that asks to be cut.
+    fn send_large(&mut self, now_us: u64, frame: Mbuf) {
+        if !self.info.tso.allow(&frame) {
             self.counters.tx_dropped += 1;
             return;
         }
@@ -156,49 +166,70 @@ impl LinkPort {
 
     fn send_one(&mut self, now_us: u64, frame: Mbuf) {
         let bytes = frame.len();
-        let passes_whole =
-            self.info.offloads.contains(Offloads::TX_TSO) && frame.tx_offload().tso_segment_bytes > 0;
-        if bytes > usize::from(self.info.mtu) + FRAME_OVERHEAD_BYTES && !passes_whole {
+        if bytes > usize::from(self.info.mtu) + FRAME_OVERHEAD_BYTES && !self.passes_whole(&frame) {
             self.counters.tx_dropped += 1;
             return;
         }
         self.counters.tx_frames += 1;
         self.counters.tx_bytes += bytes as u64;
-        let wire = self.shared.wire(self.end);
-        let Fate { lost, duplicated, held, corrupted } = self.generator.next();
-        if lost {
-            return wire.faults.lost.increment();
+        match &mut self.generator {
+            None => self.put(now_us, self.delay_us, frame),
+            Some(generator) => {
+                let fate = generator.next();
+                self.put_with(fate, now_us, frame);
+            }
         }
-        let Some(mut frame) = (match corrupted {
-            Some(which) => corrupt(&frame, which, &self.peer_pool),
+    }
+
+    /// Whether a frame longer than the MTU may pass.
+    fn passes_whole(&self, frame: &Mbuf) -> bool {
+        self.info.offloads.contains(Offloads::TX_TSO) && frame.tx_offload().tso_segment_bytes > 0
+    }
+
+    /// Puts a frame on the wire, which takes it `wait_us`.
+    #[inline]
+    fn put(&mut self, now_us: u64, wait_us: u64, mut frame: Mbuf) {
+        let wire = self.shared.wire(self.end);
+        if frame.has_external() {
             // A frame on the wire has its own bytes, as behind a device.
-            None if frame.has_external() => frame.deep_copy(&self.peer_pool),
-            None => Some(frame),
-        }) else {
-            return wire.faults.no_mbuf.increment();
-        };
-        if corrupted.is_some() {
-            wire.faults.corrupted.increment();
+            let Some(copy) = frame.deep_copy(&self.peer_pool) else {
+                return wire.faults.no_mbuf.increment();
+            };
+            frame = copy;
         }
         let partial = self.checksum_offload && frame.tx_offload().tcp_checksum;
         frame.set_rx_checksum(if partial { Checksum::Partial } else { Checksum::Unknown });
         frame.set_tx_offload(TxOffload::default());
-
-        let copy = duplicated.then(|| frame.deep_copy(&self.peer_pool));
-        if held {
-            wire.faults.reordered.increment();
-        }
-        let wait_us = self.delay_us + if held { self.reorder_us } else { 0 };
-        let in_flight = |frame| InFlight { due_us: now_us + wait_us, at_once: wait_us == 0, frame };
-        self.sender.push(wire, in_flight(frame));
+        self.sender.push(wire, InFlight { due_us: now_us + wait_us, at_once: wait_us == 0, frame });
         self.sent += 1;
+    }
+
+    /// Puts a frame on the wire with its faults.
+    fn put_with(&mut self, fate: Fate, now_us: u64, mut frame: Mbuf) {
+        let Fate { lost, duplicated, held, corrupted } = fate;
+        let faults = &self.shared.wire(self.end).faults;
+        if lost {
+            return faults.lost.increment();
+        }
+        if let Some(which) = corrupted {
+            let Some(copy) = corrupt(&frame, which, &self.peer_pool) else {
+                return faults.no_mbuf.increment();
+            };
+            frame = copy;
+            faults.corrupted.increment();
+        }
+        if held {
+            faults.reordered.increment();
+        }
+        let copy = duplicated.then(|| frame.deep_copy(&self.peer_pool));
+        let wait_us = self.delay_us + if held { self.reorder_us } else { 0 };
+        self.put(now_us, wait_us, frame);
         match copy {
             Some(Some(copy)) => {
-                self.sender.push(wire, in_flight(copy));
-                self.sent += 1;
-                wire.faults.duplicated.increment();
+                self.put(now_us, wait_us, copy);
+                self.shared.wire(self.end).faults.duplicated.increment();
             }
-            Some(None) => wire.faults.no_mbuf.increment(),
+            Some(None) => self.shared.wire(self.end).faults.no_mbuf.increment(),
             None => {}
         }
     }
@@ -242,11 +273,12 @@ impl Port for LinkPort {
     fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
         let Self { shared, end, receiver, counters, .. } = self;
         let wire = shared.wire(1 - *end);
-        receiver.receive(wire, now_us, frames.remaining_capacity(), |frame| {
-            counters.rx_frames += 1;
+        let taken = receiver.receive(wire, now_us, frames.remaining_capacity(), |frame| {
             counters.rx_bytes += frame.len() as u64;
             frames.push(frame);
-        })
+        });
+        counters.rx_frames += taken as u64;
+        taken
     }
 
     fn tx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
@@ -263,7 +295,12 @@ impl Port for LinkPort {
             room = left.unwrap_or(room);
             left.is_some()
         };
-        let taken = frames.iter().take_while(fits).count();
+        let taken = if self.tso == LinkTso::Cut {
+            frames.iter().take_while(fits).count()
+        } else {
+            // A place for each.
+            frames.len().min(usize::try_from(room).unwrap_or(usize::MAX))
+        };
         self.counters.tx_ring_full += (frames.len() - taken) as u64;
         for frame in frames.drain(..taken) {
             self.send(now_us, frame);

@@ -151,11 +151,23 @@ impl Receiver {
         mut deliver: impl FnMut(Mbuf),
     ) -> usize {
         let mut taken = 0;
-        while taken < room
-            && let Some(frame) = self.next_due(wire, now_us)
-        {
-            deliver(frame);
-            taken += 1;
+        if self.in_order {
+            while taken < room
+                && self.ring.peek().is_ok_and(|first| first.is_due(now_us))
+                && let Ok(first) = self.ring.pop()
+            {
+                deliver(first.frame);
+                taken += 1;
+            }
+        } else {
+            self.sort(wire);
+            while taken < room
+                && self.waiting.front().is_some_and(|first| first.is_due(now_us))
+                && let Some(first) = self.waiting.pop_front()
+            {
+                deliver(first.frame);
+                taken += 1;
+            }
         }
         if taken > 0 {
             self.delivered += taken as u64;
@@ -172,17 +184,6 @@ impl Receiver {
         let waiting = self.waiting.front().map(|first| first.due_us);
         let ring = Some(wire.ring_due_us.load(Ordering::Acquire)).filter(|&due_us| due_us != u64::MAX);
         waiting.into_iter().chain(ring).min()
-    }
-
-    /// The next frame, if it is due.
-    fn next_due(&mut self, wire: &Wire, now_us: u64) -> Option<Mbuf> {
-        if self.in_order {
-            self.ring.peek().ok().filter(|first| first.is_due(now_us))?;
-            return self.ring.pop().ok().map(|first| first.frame);
-        }
-        self.sort(wire);
-        self.waiting.front().filter(|first| first.is_due(now_us))?;
-        self.waiting.pop_front().map(|first| first.frame)
     }
 
     /// Takes all frames off the ring, and puts each in its place among those that wait.
