@@ -556,7 +556,6 @@ impl Stack {
     /// As [`open_params`](Self::open_params), for a connection whose initial sequence number is known.
     fn open_params_from(&self, iss: TcpSeqNumber, tuple: &FourTuple) -> OpenParams {
         let ipv6 = matches!(tuple.remote, IpAddress::Ipv6(_));
-        let path = mss(&tuple.remote, usize::from(self.config.mtu));
         let least = if ipv6 { IPV6_MIN_MTU } else { IPV4_MIN_MTU };
         let base = usize::from(self.config.tcp.path_mtu.base_bytes).max(least);
         OpenParams {
@@ -564,10 +563,16 @@ impl Stack {
             remote_port: tuple.remote_port,
             iss,
             timestamp_offset: self.secrets.timestamp_offset(tuple),
-            mss: path.min(u16::try_from(self.pool.data_bytes()).unwrap_or(u16::MAX)),
+            mss: self.own_mss(&tuple.remote),
             base_mss: mss(&tuple.remote, base),
             default_peer_mss: default_peer_mss(&tuple.remote),
         }
+    }
+
+    /// The MSS that we announce to `remote`.
+    fn own_mss(&self, remote: &IpAddress) -> u16 {
+        let path = mss(remote, usize::from(self.config.mtu));
+        path.min(u16::try_from(self.pool.data_bytes()).unwrap_or(u16::MAX))
     }
 
     /// A free local port for `tuple` (RFC 6056 algorithm 3).

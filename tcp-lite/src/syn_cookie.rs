@@ -5,13 +5,14 @@
 //! options of the SYN are in the low bits of our timestamp, which the ACK echoes; without timestamps
 //! they are lost.
 
-use std::hash::{Hash, Hasher};
+use std::hash::{Hash, Hasher as _};
 
 use siphasher::sip::SipHasher24;
 
 use crate::TcpConfig;
 use crate::facade::{Instant, TcpSeqNumber};
 use crate::four_tuple::FourTuple;
+use crate::secrets::HashBytes;
 use crate::tcp::header::{Flags, Options, TcpHeader};
 
 /// A cookie is valid in the period in which it was made and in the next one, so for one to two minutes, as
@@ -35,20 +36,20 @@ impl SynCookies {
         Self { key, latest: None }
     }
 
-    /// The part of `syn` that a cookie encodes: the SYN to answer. Its options must have the peer's MSS.
-    pub(crate) fn remembered(config: &TcpConfig, syn: TcpHeader) -> TcpHeader {
+    /// Leaves of `syn` the part that a cookie encodes: the SYN to answer. Its options must have the peer's
+    /// MSS.
+    pub(crate) fn forget_the_rest(config: &TcpConfig, syn: &mut TcpHeader) {
         let mss = syn.options.mss.map(|mss| MSS[index_of(mss)]);
-        let mut kept = syn;
-        if config.timestamps && kept.options.timestamps.is_some() {
-            kept.options.mss = mss;
+        if config.timestamps && syn.options.timestamps.is_some() {
+            syn.options.mss = mss;
         } else {
-            kept.options = Options { mss, ..Options::default() };
-            kept.flags = Flags::SYN;
+            syn.options = Options { mss, ..Options::default() };
+            syn.flags = Flags::SYN;
         }
-        kept
     }
 
-    /// The sequence number of the SYN-ACK for `syn`, which comes from [`remembered`](Self::remembered).
+    /// The sequence number of the SYN-ACK for `syn`, of which [`forget_the_rest`](Self::forget_the_rest)
+    /// left what a cookie encodes.
     pub(crate) fn make(&mut self, now: Instant, tuple: &FourTuple, syn: &TcpHeader) -> TcpSeqNumber {
         self.latest = Some(now);
         self.cookie(period(now), tuple, syn.seq, syn.options.mss.map_or(0, index_of))
@@ -105,15 +106,12 @@ impl SynCookies {
     }
 
     fn cookie(&self, period: i64, tuple: &FourTuple, peer_seq: TcpSeqNumber, index: usize) -> TcpSeqNumber {
-        let mut hasher = self.key;
-        tuple.hash(&mut hasher);
-        // One call is much cheaper than three.
-        let mut rest = [0; 20];
-        rest[..4].copy_from_slice(&peer_seq.0.to_ne_bytes());
-        rest[4..12].copy_from_slice(&period.to_ne_bytes());
-        rest[12..].copy_from_slice(&(index as u64).to_ne_bytes());
-        hasher.write(&rest);
-        let secret = hasher.finish() as u32 & 0x00ff_ffff;
+        let mut bytes = HashBytes::default();
+        tuple.hash(&mut bytes);
+        bytes.write(&peer_seq.0.to_ne_bytes());
+        bytes.write(&period.to_ne_bytes());
+        bytes.write(&(index as u64).to_ne_bytes());
+        let secret = self.key.hash(bytes.as_slice()) as u32 & 0x00ff_ffff;
         TcpSeqNumber(((period as u32) << 27 | (index as u32) << 24 | secret) as i32)
     }
 }
@@ -145,6 +143,11 @@ fn restore_offer(syn: &mut TcpHeader, bits: u32) {
 mod tests {
     use super::*;
     use crate::facade::IpAddress;
+
+    fn remembered(mut syn: TcpHeader) -> TcpHeader {
+        SynCookies::forget_the_rest(&TcpConfig::default(), &mut syn);
+        syn
+    }
 
     fn cookies() -> SynCookies {
         SynCookies::new(SipHasher24::new_with_keys(1, 2))
@@ -179,13 +182,13 @@ mod tests {
 
     #[test]
     fn an_ack_brings_back_what_the_syn_offered() {
-        let (mut cookies, config, now) = (cookies(), TcpConfig::default(), Instant::from_secs(1000));
+        let (mut cookies, now) = (cookies(), Instant::from_secs(1000));
         for scale in [None, Some(0), Some(7), Some(14)] {
             for sack_permitted in [false, true] {
                 for mss in [100, 536, 1460, 1500, 9000] {
                     let offered = Options { window_scale: scale, sack_permitted, ..Options::default() };
                     let offered = Options { timestamps: Some((76, 0)), ..offered };
-                    let syn = SynCookies::remembered(&config, syn(mss, offered));
+                    let syn = remembered(syn(mss, offered));
                     let cookie = cookies.make(now, &tuple(9), &syn);
                     let mut answer = TcpHeader {
                         options: Options { timestamps: Some((5000, 76)), ..Options::default() },
@@ -224,7 +227,7 @@ mod tests {
     #[test]
     fn without_timestamps_only_the_mss_is_promised() {
         let offered = Options { window_scale: Some(7), sack_permitted: true, ..Options::default() };
-        let kept = SynCookies::remembered(&TcpConfig::default(), syn(1460, offered));
+        let kept = remembered(syn(1460, offered));
         assert_eq!(
             (kept.options, kept.flags),
             (Options { mss: Some(1460), ..Options::default() }, Flags::SYN)

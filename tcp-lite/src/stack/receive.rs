@@ -18,7 +18,7 @@ use crate::ip::{self, Ecn, IpHeader, PROTOCOL_TCP, PROTOCOL_UDP, Refused, Upper}
 use crate::listener::Admission;
 use crate::syn_cookie::SynCookies;
 use crate::tcp::header::{Flags, TcpHeader};
-use crate::tcp::{OpenParams, State, Tcb, Verdict};
+use crate::tcp::{OpenParams, State, Tcb, Verdict, syn_ack, timestamp};
 use crate::{Event, discovery, frame};
 
 /// Bytes of a frame that are searched for headers: Ethernet with a tag, IPv6 and TCP with all options are
@@ -298,26 +298,17 @@ impl Stack {
         self.settle(id.slot);
     }
 
-    /// Sends the SYN-ACK of a control block that is dropped at once.
+    /// Sends a SYN-ACK that no control block remembers.
     fn answer_with_cookie(&mut self, now: Instant, mac: EthernetAddress, tuple: FourTuple, syn: &TcpHeader) {
         let mut syn = syn.clone();
         syn.options.mss.get_or_insert_with(|| super::default_peer_mss(&tuple.remote));
-        let syn = SynCookies::remembered(&self.config.tcp, syn);
+        SynCookies::forget_the_rest(&self.config.tcp, &mut syn);
         let iss = self.syn_cookies.make(now, &tuple, &syn);
-        let params = self.open_params_from(iss, &tuple);
-        // No connection has this id. No event names it, since the control block is dropped before the
-        // peer's next segment.
-        let no_conn = ConnId { slot: u32::MAX, generation: 0 };
-        let (mut parts, ..) = self.split(now);
-        let mut ctx = parts.ctx(no_conn, None);
-        let mut tcb = Tcb::accept(&mut ctx, params, &syn);
-        let syn_ack = tcb.next_transmission(&mut ctx).map(|transmission| transmission.header);
-        tcb.dispose(&mut ctx);
-        if let Some(mut syn_ack) = syn_ack {
-            SynCookies::mark(&mut syn_ack, &syn);
-            self.counters.tx_syn_cookies += 1;
-            self.queue_answer(mac, tuple, syn_ack);
-        }
+        let clock = || timestamp(self.secrets.timestamp_offset(&tuple), now);
+        let mut syn_ack = syn_ack(&self.config.tcp, &syn, (iss, self.own_mss(&tuple.remote)), clock);
+        SynCookies::mark(&mut syn_ack, &syn);
+        self.counters.tx_syn_cookies += 1;
+        self.queue_answer(mac, tuple, syn_ack);
     }
 
     /// The ACK of a SYN-ACK with a cookie; `syn` is what the cookie remembers of the SYN.

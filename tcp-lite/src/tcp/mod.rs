@@ -68,10 +68,10 @@ mod slabs;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use connection::{Holdings, PredictedSegment, Tcb, Transmission, Verdict};
+pub(crate) use connection::{Holdings, PredictedSegment, Tcb, Transmission, Verdict, syn_ack};
 pub(crate) use ctx::{Ctx, EVENTS_PER_CONNECTION};
 pub use info::{ConnInfo, SendError, State};
-pub(crate) use open_params::OpenParams;
+pub(crate) use open_params::{OpenParams, timestamp};
 pub(crate) use send::Payload;
 pub(crate) use slabs::{
     EXTERNAL_VIEWS, MAX_EVICTION_REQUESTS, MAX_TRAIN, OutOfOrderSlab, PageKey, SearchSlab, SegmentKey,

@@ -76,8 +76,8 @@ impl FarEnd {
 
     /// Frames sent since the last call.
     pub fn take_sent(&self) -> Vec<Vec<u8>> {
-        let frames = std::mem::take(&mut lock(&self.rings).tx);
-        frames.iter().map(bytes_of).collect()
+        // Drained, not taken: a device does not allocate its ring anew while the host sends.
+        lock(&self.rings).tx.drain(..).map(|frame| bytes_of(&frame)).collect()
     }
 
     /// Frames that the host has received and sent so far.

@@ -29,6 +29,7 @@ mod timer;
 
 pub(crate) use check::Holdings;
 pub(crate) use input::Verdict;
+pub(crate) use open::syn_ack;
 pub(crate) use output::Transmission;
 pub(crate) use predicted::PredictedSegment;
 

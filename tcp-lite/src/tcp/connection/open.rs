@@ -2,6 +2,7 @@
 //! 3.10.1, 3.10.7.3).
 
 use super::{Reported, Tcb, Verdict};
+use crate::facade::TcpSeqNumber;
 use crate::tcp::State;
 use crate::tcp::ctx::Ctx;
 use crate::tcp::header::{Flags, Options, TcpHeader};
@@ -82,30 +83,17 @@ impl Tcb {
 
     /// Stores what the peer's SYN says.
     fn learn_syn(&mut self, ctx: &Ctx<'_>, syn: &TcpHeader) {
-        let (config, options) = (ctx.config, &syn.options);
+        let config = ctx.config;
         let ecn = self.agrees_on_ecn(config, syn);
-        let agreed = Agreed {
-            timestamps: config.timestamps && options.timestamps.is_some(),
-            sack: config.sack && options.sack_permitted,
-            window_scale: options.window_scale,
-            ecn,
-        };
-        let peer_mss = options.mss.map(|mss| mss.max(MIN_PEER_MSS));
+        let agreed = agreed(config, syn, ecn);
+        let peer_mss = syn.options.mss.map(|mss| mss.max(MIN_PEER_MSS));
         self.send.agree(agreed, peer_mss, syn.window);
         self.receive.agree(ctx, agreed, syn);
     }
 
     /// Options of our SYN (an offer) or SYN-ACK (an answer).
     pub(super) fn syn_options(&self, ctx: &Ctx<'_>) -> Options {
-        let agreed = self.send.agreed();
-        let shift = agreed.window_scale.map(|_| window_shift(ctx.config.recv_window_bytes));
-        Options {
-            mss: Some(self.receive.mss()),
-            window_scale: shift,
-            sack_permitted: agreed.sack,
-            timestamps: self.timestamps(ctx),
-            ..Options::default()
-        }
+        syn_options(ctx.config, self.send.agreed(), self.receive.mss(), self.timestamps(ctx))
     }
 
     /// ECN setup bits of our SYN or SYN-ACK (RFC 3168 section 6.1.1). A retransmitted SYN has none: the
@@ -125,9 +113,7 @@ impl Tcb {
     /// it sends until our second SYN arrives, so its marks have to be echoed; but we may not send marked
     /// packets (RFC 3168 section 6.1.1).
     pub(super) fn agrees_on_ecn(&self, config: &TcpConfig, syn: &TcpHeader) -> bool {
-        let willing =
-            if syn.ack.is_some() { config.ecn == EcnMode::Request } else { config.ecn != EcnMode::Off };
-        willing && is_ecn_setup(syn)
+        ecn_agreed(config, syn)
     }
 
     /// ECN is not used after all.
@@ -147,4 +133,59 @@ impl Tcb {
             && !header.flags.contains(Flags::RST)
             && self.receive.is_syn(header.seq)
     }
+}
+
+/// The SYN-ACK that [`Tcb::accept`] would send first, without a control block: a SYN cookie. `mss` is ours, and
+/// `clock` our timestamp, if timestamps are agreed on.
+pub(crate) fn syn_ack(
+    config: &TcpConfig,
+    syn: &TcpHeader,
+    (iss, mss): (TcpSeqNumber, u16),
+    clock: impl FnOnce() -> u32,
+) -> TcpHeader {
+    let agreed = agreed(config, syn, ecn_agreed(config, syn));
+    let echo = syn.options.timestamps.filter(|_| agreed.timestamps).map(|(value, _)| value);
+    let mut flags = Flags::SYN;
+    flags.set(Flags::ECE, agreed.ecn);
+    TcpHeader {
+        src_port: syn.dst_port,
+        dst_port: syn.src_port,
+        seq: iss,
+        ack: Some(syn.seq + 1),
+        flags,
+        window: syn_window(config),
+        options: syn_options(config, &agreed, mss, echo.map(|echo| (clock(), echo))),
+    }
+}
+
+/// What the peer's SYN or SYN-ACK agrees on with ours.
+fn agreed(config: &TcpConfig, syn: &TcpHeader, ecn: bool) -> Agreed {
+    Agreed {
+        timestamps: config.timestamps && syn.options.timestamps.is_some(),
+        sack: config.sack && syn.options.sack_permitted,
+        window_scale: syn.options.window_scale,
+        ecn,
+    }
+}
+
+/// See [`Tcb::agrees_on_ecn`].
+fn ecn_agreed(config: &TcpConfig, syn: &TcpHeader) -> bool {
+    let willing = if syn.ack.is_some() { config.ecn == EcnMode::Request } else { config.ecn != EcnMode::Off };
+    willing && is_ecn_setup(syn)
+}
+
+/// Options of a SYN or SYN-ACK of ours.
+fn syn_options(config: &TcpConfig, agreed: &Agreed, mss: u16, timestamps: Option<(u32, u32)>) -> Options {
+    Options {
+        mss: Some(mss),
+        window_scale: agreed.window_scale.map(|_| window_shift(config.recv_window_bytes)),
+        sack_permitted: agreed.sack,
+        timestamps,
+        ..Options::default()
+    }
+}
+
+/// The window of a SYN, which is not scaled (RFC 7323 section 2.2).
+pub(super) fn syn_window(config: &TcpConfig) -> u16 {
+    config.recv_window_bytes.min(u32::from(u16::MAX)) as u16
 }

@@ -5,6 +5,7 @@
 //! builds the frame, which may fail.
 
 use super::Tcb;
+use super::open::syn_window;
 use crate::ip::Ecn;
 use crate::tcp::State;
 use crate::tcp::ctx::Ctx;
@@ -173,9 +174,8 @@ impl Tcb {
             let sack = self.receive.sack_blocks(ctx.out_of_order, blocks);
             Options { timestamps: self.timestamps(ctx), sack, ..Options::default() }
         };
-        // The window of a SYN is not scaled (RFC 7323 section 2.2).
         let window = match syn {
-            true => ctx.config.recv_window_bytes.min(u32::from(u16::MAX)) as u16,
+            true => syn_window(ctx.config),
             false => self.receive.window_field(ctx),
         };
         TcpHeader {

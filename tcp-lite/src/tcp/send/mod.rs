@@ -63,7 +63,7 @@ use self::undo::Undo;
 use self::window::PeerWindow;
 use super::congestion::{Congestion, CongestionControl};
 use super::ctx::Ctx;
-use super::open_params::{Agreed, OpenParams};
+use super::open_params::{Agreed, OpenParams, timestamp};
 use super::seq::SeqSpace;
 use crate::facade::TcpSeqNumber;
 use crate::{Duration, TcpConfig};
@@ -340,7 +340,7 @@ impl SendHalf {
     /// TSval of a segment sent now (RFC 7323 section 3.2). The clock ticks in milliseconds.
     #[inline]
     pub(super) fn timestamp(&self, ctx: &Ctx<'_>) -> u32 {
-        self.timestamp_offset.wrapping_add(ctx.now.total_millis() as u32)
+        timestamp(self.timestamp_offset, ctx.now)
     }
 
     /// Figures for the user.

@@ -1,9 +1,10 @@
 //! Opening: active, passive, simultaneous; what the SYNs agree on; retries and refusals.
 
 use super::wire::*;
-use crate::tcp::State;
-use crate::tcp::header::Flags;
-use crate::{CloseReason, Duration, EcnMode, TcpConfig};
+use crate::facade::TcpSeqNumber;
+use crate::tcp::header::{Flags, Options, TcpHeader};
+use crate::tcp::{State, syn_ack, timestamp};
+use crate::{CloseReason, Duration, EcnMode, Instant, TcpConfig};
 
 // Proves MPA-279.
 #[test]
@@ -150,4 +151,38 @@ fn data_with_the_last_acknowledgement_is_taken() {
     pair.a.push(pair.now, &pattern(0, 500)).unwrap();
     pair.run_for(Duration::from_millis(5));
     assert_eq!((pair.b.state(), pair.b.read()), (State::Established, pattern(0, 500)));
+}
+
+#[test]
+fn a_syn_ack_without_a_control_block_is_that_of_one() {
+    let offers = [EcnMode::Off, EcnMode::Accept, EcnMode::Request];
+    for bits in 0..64 {
+        let has = |bit: u32| bits & 1 << bit != 0;
+        let mut host = Host::new(config(), 7);
+        host.config = TcpConfig {
+            timestamps: has(0),
+            sack: has(1),
+            ecn: offers[bits as usize % 3],
+            recv_window_bytes: if has(2) { 1 << 20 } else { 5000 },
+            ..config()
+        };
+        let mut syn = TcpHeader {
+            src_port: host.params.remote_port,
+            dst_port: host.params.local_port,
+            seq: TcpSeqNumber(-1),
+            ack: None,
+            flags: Flags::SYN,
+            window: 1000,
+            options: Options { mss: Some(900), sack_permitted: has(3), ..Options::default() },
+        };
+        syn.options.timestamps = has(4).then_some((77, 0));
+        syn.options.window_scale = has(5).then_some(3);
+        syn.flags.set(Flags::ECE | Flags::CWR, !has(4) || has(2));
+        let now = Instant::from_millis(5000);
+        let params = host.params;
+        let clock = || timestamp(params.timestamp_offset, now);
+        let without = syn_ack(&host.config, &syn, (params.iss, params.mss), clock);
+        host.accept(now, &syn);
+        assert_eq!(host.transmit(now).unwrap().header, without, "{bits:06b}");
+    }
 }
