@@ -2,7 +2,7 @@
 //! (RFC 8985 section 6.2, step 2; RFC 6298 section 3, Karn's algorithm).
 
 use crate::Instant;
-use crate::tcp::slabs::{Marks, Segment, Sent};
+use crate::tcp::slabs::{Marks, RemovedRun, Segment, Sent};
 
 /// What one acknowledgement says about the send queue.
 #[derive(Clone, Copy, Debug)]
@@ -122,6 +122,21 @@ impl AckSample {
         if retransmitted && self.filter.echoes_before(sent.at) {
             self.latest = latest;
         }
+    }
+
+    /// As [`acknowledge`](Self::acknowledge) for segments that were each sent once, and none before the one in
+    /// front of it.
+    #[inline]
+    pub(super) fn acknowledge_run(&mut self, run: &RemovedRun) {
+        let ((pos, first_end), (end, sent)) = (run.first, run.last);
+        self.external |= run.external;
+        self.delivered += end - pos;
+        self.highest = self.highest.max(end);
+        self.lowest_original = self.lowest_original.min(first_end);
+        if self.latest.is_none_or(|latest| sent.is_after(latest)) {
+            self.latest = Some(sent);
+        }
+        self.sampled = Some(sent.at).filter(|_| !self.ambiguous);
     }
 
     /// A segment is acknowledged cumulatively. Called in the order of positions.

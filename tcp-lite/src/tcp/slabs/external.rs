@@ -252,7 +252,8 @@ mod tests {
                 assert_eq!(copy.head(), &bytes[..taken]);
             }
             slab.check(1, &[]).unwrap();
-            slab.remove(key);
+            slab.release(key);
+            slab.free(key, key, 1);
             slab.check(0, &[]).unwrap();
         }
         assert_eq!((pool.available(), slab.externals.len()), (8, 0));
@@ -286,7 +287,8 @@ mod tests {
                 assert_eq!(parts, bytes, "cut at {cut} and {again}");
                 slab.check(keys.len(), &[]).unwrap();
                 for key in keys {
-                    slab.remove(key);
+                    slab.release(key);
+                    slab.free(key, key, 1);
                 }
             }
         }

@@ -10,7 +10,6 @@ use std::num::NonZeroU32;
 use std::ops::Range;
 
 use dp::{Mbuf, Mempool, Page};
-use slab::Slab;
 
 use crate::invariant::{Check, ensure};
 use crate::tcp::info::SendError;
@@ -24,6 +23,11 @@ pub(in crate::tcp) const BULK_SEGMENTS: u64 = 4;
 pub(crate) struct PageKey(NonZeroU32);
 
 impl PageKey {
+    #[inline]
+    fn of(record: usize) -> Self {
+        Self(NonZeroU32::MIN.saturating_add(record as u32))
+    }
+
     #[inline]
     fn record(self) -> usize {
         self.0.get() as usize - 1
@@ -40,15 +44,20 @@ pub(in crate::tcp) enum PageKind {
 }
 
 struct PageRecord {
-    page: Page,
+    /// `None` if the record is not in use.
+    page: Option<Page>,
     /// Segments in the page.
     segments: u32,
     kind: PageKind,
+    /// The next record that is not in use.
+    next: Option<PageKey>,
 }
 
 /// The pages of all connections of a stack.
 pub(in crate::tcp) struct Pages {
-    records: Slab<PageRecord>,
+    records: Vec<PageRecord>,
+    /// The first record that is not in use.
+    free: Option<PageKey>,
     /// Small pages in use, and their limit: received frames need small buffers, too.
     small: usize,
     small_limit: usize,
@@ -57,7 +66,7 @@ pub(in crate::tcp) struct Pages {
 impl Pages {
     /// A slab for `limit` pages, allocated now; at most `small_limit` of them are small.
     pub(in crate::tcp) fn new(limit: usize, small_limit: usize) -> Self {
-        Self { records: Slab::with_capacity(limit), small: 0, small_limit }
+        Self { records: Vec::with_capacity(limit), free: None, small: 0, small_limit }
     }
 
     /// Opens a page for a segment of up to `bytes`, from the bulk pool if it has a buffer, for a
@@ -87,8 +96,35 @@ impl Pages {
         // A new buffer is one mbuf segment with one reference.
         let page = Page::new(buffer).map_err(|_| SendError::NoMbuf)?;
         self.small += usize::from(kind == PageKind::Small);
-        let record = self.records.insert(PageRecord { page, segments: 0, kind });
-        Ok((PageKey(NonZeroU32::MIN.saturating_add(record as u32)), kind))
+        let record = PageRecord { page: Some(page), segments: 0, kind, next: None };
+        Ok((self.take(record), kind))
+    }
+
+    #[inline]
+    fn take(&mut self, page: PageRecord) -> PageKey {
+        let Some(key) = self.free else {
+            self.records.push(page);
+            return PageKey::of(self.records.len() - 1);
+        };
+        let record = &mut self.records[key.record()];
+        self.free = record.next;
+        *record = page;
+        key
+    }
+
+    /// The page of a key, which is in use.
+    #[inline]
+    fn page(&self, key: PageKey) -> &Page {
+        let Some(page) = &self.records[key.record()].page else { unreachable!("{key:?} is not in use") };
+        page
+    }
+
+    /// As [`page`](Self::page), and the number of its segments.
+    #[inline]
+    fn page_mut(&mut self, key: PageKey) -> (&mut Page, &mut u32) {
+        let record = &mut self.records[key.record()];
+        let Some(page) = &mut record.page else { unreachable!("{key:?} is not in use") };
+        (page, &mut record.segments)
     }
 
     /// Whether a connection that has `own` small pages has its share of them: half as many as there are
@@ -111,22 +147,22 @@ impl Pages {
     /// The unwritten rest of the page.
     #[inline]
     pub(in crate::tcp) fn room(&mut self, key: PageKey) -> &mut [u8] {
-        self.records[key.record()].page.room()
+        self.page_mut(key).0.room()
     }
 
     /// Length of that rest.
     #[inline]
     pub(in crate::tcp) fn room_bytes(&self, key: PageKey) -> usize {
-        self.records[key.record()].page.room_bytes()
+        self.page(key).room_bytes()
     }
 
     /// Turns the next `bytes` bytes of the page into a segment; returns their offset.
     #[inline]
     pub(in crate::tcp) fn fill(&mut self, key: PageKey, bytes: usize) -> u32 {
-        let record = &mut self.records[key.record()];
-        let offset = record.page.filled().len();
-        record.page.fill(bytes);
-        record.segments += 1;
+        let (page, segments) = self.page_mut(key);
+        let offset = page.filled().len();
+        page.fill(bytes);
+        *segments += 1;
         offset as u32
     }
 
@@ -140,19 +176,21 @@ impl Pages {
     pub(in crate::tcp) fn leave(&mut self, key: PageKey) -> Option<PageKind> {
         let record = &mut self.records[key.record()];
         record.segments -= 1;
-        if record.segments > 0 { None } else { self.close_if_empty(key) }
+        self.close_if_empty(key)
     }
 
     /// Frees the page if it has no segment; returns what it was, if it was freed.
+    #[inline]
     pub(in crate::tcp) fn close_if_empty(&mut self, key: PageKey) -> Option<PageKind> {
-        let record = &self.records[key.record()];
+        let record = &mut self.records[key.record()];
         if record.segments > 0 {
             return None;
         }
-        let kind = record.kind;
-        self.small -= usize::from(kind == PageKind::Small);
-        self.records.remove(key.record());
-        Some(kind)
+        debug_assert!(record.page.is_some(), "{key:?} is not in use");
+        record.page = None;
+        record.next = self.free.replace(key);
+        self.small -= usize::from(record.kind == PageKind::Small);
+        Some(record.kind)
     }
 
     /// Which pool the page is from.
@@ -162,12 +200,12 @@ impl Pages {
 
     /// Bytes of a segment.
     pub(in crate::tcp) fn bytes(&self, key: PageKey, place: Range<usize>) -> &[u8] {
-        &self.records[key.record()].page.filled()[place]
+        &self.page(key).filled()[place]
     }
 
     /// The same bytes as a buffer; `None` when no descriptor is free.
     pub(in crate::tcp) fn view(&self, key: PageKey, place: Range<usize>) -> Option<Mbuf> {
-        self.records[key.record()].page.view(place)
+        self.page(key).view(place)
     }
 
     /// `places` are those of all segments, `open` the pages that connections write to. Each page has a
@@ -179,28 +217,48 @@ impl Pages {
     ) -> Check {
         let mut segments = HashMap::new();
         for (key, place) in places {
-            let page = self.records.get(key.record());
-            let holds = page.is_some_and(|record| place.end <= record.page.filled().len());
+            let page = self.records.get(key.record()).and_then(|record| record.page.as_ref());
+            let holds = page.is_some_and(|page| place.end <= page.filled().len());
             ensure!(holds, "a segment at {place:?} of {key:?}, which has no such bytes");
             *segments.entry(key.record()).or_insert(0) += 1;
         }
-        for (nr, record) in &self.records {
+        for (nr, record) in self.used() {
             let found = segments.get(&nr).copied().unwrap_or(0);
             ensure!(record.segments == found, "page {nr} counts {} segments of {found}", record.segments);
             let is_open = open.iter().any(|key| key.record() == nr);
             ensure!(found > 0 || is_open, "page {nr} has no segment and is not open");
         }
-        let small = self.records.iter().filter(|(_, record)| record.kind == PageKind::Small).count();
+        let small = self.used().filter(|(_, record)| record.kind == PageKind::Small).count();
         ensure!(self.small == small, "{} small pages counted of {small}", self.small);
-        let lost = open.iter().find(|key| !self.records.contains(key.record()));
+        let lost = open.iter().find(|open| !self.used().any(|(nr, _)| nr == open.record()));
         ensure!(lost.is_none(), "open page {lost:?} is not in the slab");
+        self.check_free()
+    }
+
+    /// Each record is either in use or linked as free.
+    fn check_free(&self) -> Check {
+        let (mut cursor, mut free) = (self.free, 0);
+        while let Some(key) = cursor {
+            let record = self.records.get(key.record()).filter(|record| record.page.is_none());
+            let Some(record) = record else { return Err(format!("{key:?} is linked as free")) };
+            free += 1;
+            ensure!(free <= self.records.len(), "free pages are linked in a circle");
+            cursor = record.next;
+        }
+        let unused = self.records.len() - self.used().count();
+        ensure!(free == unused, "{free} pages are linked as free of {unused}");
         Ok(())
+    }
+
+    /// The records in use, with their numbers.
+    fn used(&self) -> impl Iterator<Item = (usize, &PageRecord)> {
+        self.records.iter().enumerate().filter(|(_, record)| record.page.is_some())
     }
 
     /// Pages in use.
     #[cfg(test)]
     pub(in crate::tcp) fn len(&self) -> usize {
-        self.records.len()
+        self.used().count()
     }
 }
 
@@ -257,9 +315,25 @@ mod tests {
     #[test]
     fn pages_that_do_not_fit_their_segments_are_found() {
         type Break = fn(&mut Pages, &mut Vec<(PageKey, Range<usize>)>, &mut Vec<PageKey>);
-        let broken: [(Break, &str); 9] = [
+        let broken: [(Break, &str); 12] = [
             (|_, places, _| places[1].1.end = 7, "a segment at 3..7 of PageKey(1), which has no such bytes"),
-            (|pages, _, _| drop(pages.records.remove(0)), "which has no such bytes"),
+            (|pages, _, _| pages.records[0].page = None, "which has no such bytes"),
+            (
+                |pages, _, open| {
+                    pages.records[1].page = None;
+                    open.clear();
+                    pages.small -= 1;
+                },
+                "0 pages are linked as free of 1",
+            ),
+            (|pages, _, _| pages.free = Some(PageKey::of(0)), "PageKey(1) is linked as free"),
+            (
+                |pages, _, open| {
+                    pages.close_if_empty(open.remove(0));
+                    pages.records[1].next = Some(PageKey::of(1));
+                },
+                "free pages are linked in a circle",
+            ),
             (|pages, _, _| pages.records[0].segments += 1, "page 0 counts 3 segments of 2"),
             (|_, places, _| _ = places.pop(), "page 0 counts 2 segments of 1"),
             (|_, _, open| open.clear(), "page 1 has no segment and is not open"),

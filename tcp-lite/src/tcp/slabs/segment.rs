@@ -10,7 +10,6 @@ use std::ops::Range;
 use arrayvec::ArrayVec;
 use bitflags::bitflags;
 use dp::{Mbuf, Mempool};
-use slab::Slab;
 
 use super::external::{ExternalKey, Externals};
 use super::pages::{PageKey, PageKind, Pages};
@@ -82,6 +81,8 @@ bitflags! {
         /// In flight: sent, and since then neither acknowledged nor marked lost. Linked in the order of
         /// transmission.
         const IN_FLIGHT = 16;
+        /// Not a segment: its record is not in use.
+        const FREE = 32;
     }
 }
 
@@ -98,6 +99,7 @@ pub(in crate::tcp) struct Segment {
     pub(in crate::tcp) marks: Marks,
     /// Its last transmission; meaningless before the first.
     pub(in crate::tcp) sent: Sent,
+    /// The next one of its queue, or of the records that are not in use.
     pub(in crate::tcp) next: Option<SegmentKey>,
     /// Neighbours in the order of transmission, while [`Marks::IN_FLIGHT`].
     pub(in crate::tcp) sent_before: Option<SegmentKey>,
@@ -125,9 +127,39 @@ impl Segment {
     }
 }
 
+/// Result of [`SegmentSlab::remove_run`].
+pub(in crate::tcp) struct Run {
+    pub(in crate::tcp) removed: Option<RemovedRun>,
+    /// The segment behind them, and the oldest transmission of those that are left.
+    pub(in crate::tcp) next: Option<SegmentKey>,
+    pub(in crate::tcp) oldest: Option<SegmentKey>,
+    /// The segment behind them ends at or below `una`, too.
+    pub(in crate::tcp) goes_on: bool,
+}
+
+/// The segments that were removed.
+pub(in crate::tcp) struct RemovedRun {
+    pub(in crate::tcp) count: u32,
+    /// Where the first one began and ended.
+    pub(in crate::tcp) first: (u64, u64),
+    /// Where the last one ended, and its transmission.
+    pub(in crate::tcp) last: (u64, Sent),
+    /// One had external memory.
+    pub(in crate::tcp) external: bool,
+    /// Small pages that were freed with them.
+    pub(in crate::tcp) small_pages: u32,
+    /// The page that the connection writes to was.
+    pub(in crate::tcp) is_open_freed: bool,
+}
+
 /// The segments that all connections of a stack hold for transmission, and their pages.
 pub(crate) struct SegmentSlab {
-    records: Slab<Segment>,
+    records: Vec<Segment>,
+    /// The first record with [`Marks::FREE`]. They are linked like a queue, so that a run of segments is
+    /// freed at once.
+    free: Option<SegmentKey>,
+    /// Records in use.
+    used: usize,
     limit: usize,
     pub(super) pages: Pages,
     pub(super) externals: Externals,
@@ -139,14 +171,14 @@ impl SegmentSlab {
         // Each page has a segment, except one that is being opened.
         let pages = Pages::new(limit + 1, small_pages);
         let externals = Externals::new(limit / EXTERNAL_SHARE);
-        Self { records: Slab::with_capacity(limit), limit, pages, externals }
+        Self { records: Vec::with_capacity(limit), free: None, used: 0, limit, pages, externals }
     }
 
     /// Whether the limit is reached. It is enforced before a segment is started; started segments may
     /// still be pushed.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
-        self.records.len() >= self.limit
+        self.used >= self.limit
     }
 
     /// Whether a connection with `own` records has its share: half as many as are free. So any number of
@@ -154,12 +186,12 @@ impl SegmentSlab {
     /// Choudhury and Hahne).
     #[inline]
     pub(crate) fn is_full_for(&self, own: u32) -> bool {
-        2 * own as usize >= self.limit.saturating_sub(self.records.len())
+        2 * own as usize >= self.limit.saturating_sub(self.used)
     }
 
     /// Records in use.
     pub(crate) fn len(&self) -> usize {
-        self.records.len()
+        self.used
     }
 
     /// Small pages in use.
@@ -224,17 +256,42 @@ impl SegmentSlab {
 
     /// As [`get`](Self::get), for keys that may be stale.
     pub(in crate::tcp) fn find(&self, key: SegmentKey) -> Option<&Segment> {
-        self.records.get(key.record())
+        self.records.get(key.record()).filter(|segment| !segment.marks.contains(Marks::FREE))
+    }
+
+    /// The records in use.
+    fn used(&self) -> impl Iterator<Item = &Segment> {
+        self.records.iter().filter(|segment| !segment.marks.contains(Marks::FREE))
     }
 
     /// The connections of the stack have `queued` segments, and these pages open.
     pub(crate) fn check(&self, queued: usize, open: &[PageKey]) -> Check {
-        ensure!(self.records.len() == queued, "{} segment records, {queued} in queues", self.records.len());
-        let externals = self.records.iter().filter(|(_, segment)| segment.external.is_some()).count();
+        self.check_free()?;
+        ensure!(self.used == queued, "{} segment records, {queued} in queues", self.used);
+        let externals = self.used().filter(|segment| segment.external.is_some()).count();
         let counted = self.externals.len();
         ensure!(counted == externals, "{counted} external parts, {externals} in segments");
-        let places = self.records.iter().map(|(_, segment)| (segment.page, self.place(segment)));
+        let places = self.used().map(|segment| (segment.page, self.place(segment)));
         self.pages.check(places, open)
+    }
+
+    /// Each record is either in use or linked as free.
+    fn check_free(&self) -> Check {
+        let (mut cursor, mut free) = (self.free, 0);
+        while let Some(key) = cursor {
+            let record = self.records.get(key.record()).filter(|record| record.marks == Marks::FREE);
+            let Some(record) = record else { return Err(format!("{key:?} is linked as free")) };
+            free += 1;
+            ensure!(free <= self.records.len(), "free records are linked in a circle");
+            cursor = record.next;
+        }
+        let (all, used) = (self.records.len(), self.used().count());
+        ensure!(
+            (self.used, free) == (used, all - used),
+            "{} used, {free} free of {used} and {all}",
+            self.used
+        );
+        Ok(())
     }
 
     #[inline]
@@ -293,7 +350,21 @@ impl SegmentSlab {
             sent_before: None,
             sent_after: None,
         };
-        SegmentKey::of(self.records.insert(segment))
+        self.take(segment)
+    }
+
+    /// A record for `segment`.
+    #[inline(always)]
+    fn take(&mut self, segment: Segment) -> SegmentKey {
+        self.used += 1;
+        if let Some(key) = self.free {
+            let record = &mut self.records[key.record()];
+            self.free = record.next;
+            *record = segment;
+            return key;
+        }
+        self.records.push(segment);
+        SegmentKey::of(self.records.len() - 1)
     }
 
     /// Splits a segment without marks: the record keeps the first `at` bytes; returns the record of the
@@ -317,7 +388,7 @@ impl SegmentSlab {
             sent_after: None,
         };
         self.pages.share(segment.page);
-        let second = SegmentKey::of(self.records.insert(second));
+        let second = self.take(second);
         let first = self.get_mut(key);
         first.len = at;
         first.external = own;
@@ -325,18 +396,68 @@ impl SegmentSlab {
         second
     }
 
-    /// Removes the record of a segment. Returns the next segment, and the page if it was freed with the
-    /// segment.
+    /// Releases what a segment holds; [`free`](Self::free) must follow. Returns the page if it was freed with
+    /// the segment.
     #[inline]
-    pub(in crate::tcp) fn remove(
-        &mut self,
-        key: SegmentKey,
-    ) -> (Option<SegmentKey>, Option<(PageKey, PageKind)>) {
-        let Segment { page, next, external, .. } = self.records.remove(key.record());
-        if let Some(external) = external {
+    pub(in crate::tcp) fn release(&mut self, key: SegmentKey) -> Option<(PageKey, PageKind)> {
+        let segment = self.get_mut(key);
+        segment.marks = Marks::FREE;
+        let page = segment.page;
+        if let Some(external) = segment.external {
             self.externals.remove(external);
         }
-        (next, self.pages.leave(page).map(|kind| (page, kind)))
+        self.pages.leave(page).map(|kind| (page, kind))
+    }
+
+    /// Removes segments from the front of a queue: those that end at or below `una`, and have no other mark than
+    /// [`Marks::IN_FLIGHT`], as long as the order of transmission, from its `oldest` segment on, is that of the
+    /// queue. `open` is the page that the connection writes to.
+    #[inline]
+    pub(in crate::tcp) fn remove_run(
+        &mut self,
+        (head, oldest): (SegmentKey, Option<SegmentKey>),
+        una: u64,
+        open: Option<PageKey>,
+    ) -> Run {
+        let (mut cursor, mut oldest, mut count, mut last) = (Some(head), oldest, 0, head);
+        let (mut external, mut small_pages, mut is_open_freed) = (false, 0, false);
+        let goes_on = loop {
+            let Some(key) = cursor else { break false };
+            let segment = &mut self.records[key.record()];
+            if segment.end() > una {
+                break false;
+            }
+            if segment.marks != Marks::IN_FLIGHT || oldest != cursor {
+                break true;
+            }
+            segment.marks = Marks::FREE;
+            (cursor, oldest, last) = (segment.next, segment.sent_after, key);
+            count += 1;
+            let page = segment.page;
+            if let Some(key) = segment.external {
+                external = true;
+                self.externals.remove(key);
+            }
+            if let Some(kind) = self.pages.leave(page) {
+                small_pages += u32::from(kind == PageKind::Small);
+                is_open_freed |= open == Some(page);
+            }
+        };
+        let removed = (count > 0).then(|| {
+            let (first, end) = (self.get(head), self.get(last));
+            let (first, last_sent) = ((first.pos, first.end()), (end.end(), end.sent));
+            self.free(head, last, count);
+            RemovedRun { count, first, last: last_sent, external, small_pages, is_open_freed }
+        });
+        Run { removed, next: cursor, oldest, goes_on }
+    }
+
+    /// Frees the records of `count` segments that are linked from `first` to `last`.
+    #[inline]
+    pub(in crate::tcp) fn free(&mut self, first: SegmentKey, last: SegmentKey, count: u32) {
+        self.used -= count as usize;
+        let behind = self.free.replace(first);
+        self.get_mut(last).next = behind;
     }
 }
 
@@ -348,8 +469,28 @@ mod tests {
     #[test]
     fn records_that_are_in_no_queue_are_found_and_those_outside_of_their_page() {
         type Break = fn(&mut SegmentSlab, [SegmentKey; 2]);
-        let broken: [(Break, &str); 6] = [
-            (|slab, [first, _]| _ = slab.records.remove(first.record()), "1 segment records, 2 in queues"),
+        let broken: [(Break, &str); 12] = [
+            (
+                |slab, [first, _]| {
+                    slab.release(first);
+                    slab.free(first, first, 1);
+                },
+                "1 segment records, 2 in queues",
+            ),
+            (|slab, [first, _]| _ = slab.release(first), "2 used, 0 free of 1 and 2"),
+            (|slab, [first, _]| slab.get_mut(first).marks = Marks::FREE, "2 used, 0 free of 1 and 2"),
+            (|slab, _| slab.used = 1, "1 used, 0 free of 2 and 2"),
+            (|slab, [first, _]| slab.free = Some(first), "SegmentKey(1) is linked as free"),
+            (|slab, _| slab.free = Some(SegmentKey::of(9)), "SegmentKey(10) is linked as free"),
+            (
+                |slab, [first, last]| {
+                    slab.release(first);
+                    slab.release(last);
+                    slab.free(first, last, 2);
+                    slab.get_mut(first).next = Some(first);
+                },
+                "free records are linked in a circle",
+            ),
             (|slab, [first, _]| _ = slab.split(first, 10), "3 segment records, 2 in queues"),
             (|slab, [_, last]| slab.get_mut(last).len += 1, "a segment at 100..201 of PageKey(1)"),
             (|slab, [_, last]| slab.get_mut(last).offset += 1, "a segment at 101..201 of PageKey(1)"),

@@ -158,7 +158,8 @@ mod tests {
         fn dangling(&mut self) -> SegmentKey {
             let page = self.segment(0).page;
             let key = self.slab.insert(page, 1, 0);
-            let _ = self.slab.remove(key);
+            self.slab.release(key);
+            self.slab.free(key, key, 1);
             key
         }
     }

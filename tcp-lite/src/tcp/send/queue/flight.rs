@@ -56,6 +56,16 @@ impl Flight {
         }
     }
 
+    /// Segments at the front were removed: `oldest` is the one behind them.
+    #[inline]
+    pub(super) fn set_oldest(&mut self, slab: &mut SegmentSlab, oldest: Option<SegmentKey>) {
+        self.oldest = oldest;
+        match oldest {
+            Some(oldest) => slab.get_mut(oldest).sent_before = None,
+            None => self.newest = None,
+        }
+    }
+
     /// Adds a segment that was wrongly marked lost, at the place of its last transmission. Searches from
     /// `near` on, which is in the list and was not sent later than it; `None`: from the front.
     pub(super) fn restore(&mut self, slab: &mut SegmentSlab, near: Option<SegmentKey>, key: SegmentKey) {

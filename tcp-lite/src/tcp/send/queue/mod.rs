@@ -286,14 +286,39 @@ impl SendQueue {
     pub(super) fn acknowledge(&mut self, slab: &mut SegmentSlab, ack: u64, sample: &mut AckSample) {
         sample.acked += ack.saturating_sub(self.una);
         self.una = self.una.max(ack);
-        while let Some(key) = self.head {
-            let segment = slab.get(key);
-            if segment.end() > self.una {
-                break;
-            }
-            sample.acknowledge(segment);
+        while self.acknowledge_run(slab, sample) {
+            // One that was sent out of order, or again, or that had arrived before.
+            let Some(key) = self.head else { break };
+            sample.acknowledge(slab.get(key));
             self.remove_head(slab);
         }
+    }
+
+    /// Removes the acknowledged segments at the front that were sent once, in the order of the queue, and whose
+    /// arrival is news. Returns whether one of another kind follows.
+    #[inline]
+    fn acknowledge_run(&mut self, slab: &mut SegmentSlab, sample: &mut AckSample) -> bool {
+        let Some(head) = self.head else { return false };
+        let run = slab.remove_run((head, self.flight.oldest), self.una, self.open_page);
+        let Some(removed) = run.removed else { return run.goes_on };
+        sample.acknowledge_run(&removed);
+        self.flight.set_oldest(slab, run.oldest);
+        self.segments -= removed.count;
+        self.small_pages -= removed.small_pages;
+        if removed.is_open_freed {
+            self.open_page = None;
+        }
+        self.head = run.next;
+        if run.next.is_none() {
+            self.tail = None;
+        }
+        // No cursor for what was never sent is among them.
+        for cursor in [&mut self.retransmit_from, &mut self.sacks.last] {
+            if cursor.is_some_and(|key| slab.find(key).is_none()) {
+                *cursor = run.next;
+            }
+        }
+        run.goes_on
     }
 
     /// Drops the oldest segment if it is the acknowledged part of a segment that was split. Returns
@@ -306,14 +331,14 @@ impl SendQueue {
         acknowledged
     }
 
-    #[inline]
     fn remove_head(&mut self, slab: &mut SegmentSlab) {
         let Some(key) = self.head else { return };
         self.set_marks(slab, key, Marks::empty());
-        let (next, freed) = slab.remove(key);
-        if let Some((page, kind)) = freed {
+        let next = slab.get(key).next;
+        if let Some((page, kind)) = slab.release(key) {
             self.on_page_freed(page, kind);
         }
+        slab.free(key, key, 1);
         self.segments -= 1;
         self.head = next;
         if next.is_none() {
