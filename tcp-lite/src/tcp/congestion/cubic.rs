@@ -90,6 +90,7 @@ impl Cubic {
     }
 
     /// The window was not used: this time does not count (section 4.2).
+    #[inline]
     fn pause_epoch(&mut self, now: Instant) {
         if let Stage::Epoch(epoch) = &mut self.stage {
             epoch.start += now - epoch.latest;
@@ -156,11 +157,12 @@ impl CongestionControl for Cubic {
     }
 
     fn on_ack(&mut self, ack: &Ack) {
-        if ack.cwnd_limited {
-            self.cwnd = self.slow_start(ack).unwrap_or_else(|| self.congestion_avoidance(ack));
-        } else {
-            self.pause_epoch(ack.now);
-        }
+        self.cwnd = self.slow_start(ack).unwrap_or_else(|| self.congestion_avoidance(ack));
+    }
+
+    #[inline]
+    fn on_unused(&mut self, now: Instant) {
+        self.pause_epoch(now);
     }
 
     fn on_congestion(&mut self, _now: Instant, _in_flight: u32, _signal: Signal) {
@@ -239,7 +241,7 @@ mod tests {
             // A window in eight acknowledgements.
             for _ in 0..8 {
                 let acked = cubic.cwnd() / 8;
-                cubic.on_ack(&Ack { now: at(now), srtt_us: rtt_ms as u32 * 1000, ..ack(acked, true) });
+                cubic.on_ack(&Ack { now: at(now), srtt_us: rtt_ms as u32 * 1000, ..ack(acked) });
             }
         }
         f64::from(cubic.cwnd()) / f64::from(MSS)
@@ -313,7 +315,7 @@ mod tests {
     #[test]
     fn a_round_trip_adds_half_of_the_window_at_most() {
         let mut cubic = reduced(100);
-        let once = |now, cubic: &Cubic| Ack { now: at(now), srtt_us: 1000, ..ack(cubic.cwnd(), true) };
+        let once = |now, cubic: &Cubic| Ack { now: at(now), srtt_us: 1000, ..ack(cubic.cwnd()) };
         cubic.on_ack(&once(0, &cubic));
         let before = cubic.cwnd();
         // By the cubic function 86000 segments.
@@ -324,7 +326,7 @@ mod tests {
     #[test]
     fn an_idle_time_does_not_count() {
         let (mut busy, mut lazy) = (reduced(8), reduced(8));
-        let once = |now| Ack { now: at(now), srtt_us: 100_000, ..ack(5600, true) };
+        let once = |now| Ack { now: at(now), srtt_us: 100_000, ..ack(5600) };
         for cubic in [&mut busy, &mut lazy] {
             cubic.on_ack(&once(0));
         }
@@ -380,14 +382,14 @@ mod tests {
     #[test]
     fn time_in_which_the_window_is_not_used_does_not_count() {
         let (mut busy, mut lazy) = (reduced(1000), reduced(1000));
-        let once = |now| Ack { now: at(now), srtt_us: 100_000, ..ack(700_000, true) };
+        let once = |now| Ack { now: at(now), srtt_us: 100_000, ..ack(700_000) };
         for cubic in [&mut busy, &mut lazy] {
             cubic.on_ack(&once(0));
         }
         for now in (0..9000).step_by(100) {
-            lazy.on_ack(&Ack { now: at(now), ..ack(1000, false) });
+            lazy.on_unused(at(now));
         }
-        lazy.on_ack(&Ack { now: at(8_999), srtt_us: 100_000, ..ack(700_000, true) });
+        lazy.on_ack(&Ack { now: at(8_999), srtt_us: 100_000, ..ack(700_000) });
         busy.on_ack(&once(100));
         assert!(lazy.cwnd().abs_diff(busy.cwnd()) < 10 * MSS, "{} and {}", lazy.cwnd(), busy.cwnd());
     }
@@ -404,7 +406,7 @@ mod tests {
             for part in 1..=10 {
                 sent += u64::from(2 * acked);
                 let una = end - 10_000 + part * 1000;
-                cubic.on_ack(&Ack { una, nxt: sent, rtt_us: Some(rtt_us), ..ack(acked, true) });
+                cubic.on_ack(&Ack { una, nxt: sent, rtt_us: Some(rtt_us), ..ack(acked) });
             }
             sent += 10_000;
             if cubic.ssthresh() != u32::MAX {

@@ -38,7 +38,7 @@ impl CongestionControl for Dctcp {
     }
 
     fn on_ack(&mut self, ack: &Ack) {
-        self.observe(ack.acked, ack.una, ack.nxt, ack.ece);
+        self.observe(ack.acked, ack.una, ack.nxt, false);
         self.reno.on_ack(ack);
     }
 
@@ -91,7 +91,7 @@ impl CongestionControl for Dctcp {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{NOW, ack};
+    use super::super::tests::NOW;
     use super::*;
 
     /// Windows of ten acknowledgements, `marked` of which echo marks.
@@ -101,7 +101,7 @@ mod tests {
             for part in 1..=10 {
                 let una = begin + window * 10 + part;
                 let ece = part <= marked;
-                dctcp.on_ack(&Ack { una, nxt: una + 9, ece, ..ack(1000, false) });
+                dctcp.observe(1000, una, una + 9, ece);
             }
         }
     }
@@ -122,8 +122,8 @@ mod tests {
         dctcp.window_end = 10;
         let mut window = |marked: u32, rest: u32| {
             let una = dctcp.window_end;
-            dctcp.on_ack(&Ack { una, nxt: una, ece: true, ..ack(marked, false) });
-            dctcp.on_ack(&Ack { una: una + 1, nxt: una + 10, ..ack(rest, false) });
+            dctcp.observe(marked, una, una, true);
+            dctcp.observe(rest, una + 1, una + 10, false);
             dctcp.alpha
         };
         // One acknowledgement of each, but nine tenths of the bytes: 15 / 16 + 0.9 / 16.

@@ -111,7 +111,7 @@ mod tests {
         let mut grown = 0;
         for part in 1..=8 {
             let una = number * 8 + part;
-            let ack = Ack { una, nxt: number * 8 + 8, rtt_us: Some(rtt_us), ..ack(1000, true) };
+            let ack = Ack { una, nxt: number * 8 + 8, rtt_us: Some(rtt_us), ..ack(1000) };
             match hystart.on_ack(&ack, 1000) {
                 Growth::By(bytes) => grown += bytes,
                 Growth::Ends => return None,
@@ -159,10 +159,10 @@ mod tests {
         let mut hystart = HyStart::new();
         round(&mut hystart, 0, 40_000);
         // One fast one among many slow ones.
-        let early = Ack { una: 9, nxt: 16, rtt_us: Some(40_000), ..ack(1000, true) };
+        let early = Ack { una: 9, nxt: 16, rtt_us: Some(40_000), ..ack(1000) };
         assert_eq!(hystart.on_ack(&early, 1000), Growth::By(1000));
         for una in 10..=16 {
-            let late = Ack { una, nxt: 16, rtt_us: Some(90_000), ..ack(1000, true) };
+            let late = Ack { una, nxt: 16, rtt_us: Some(90_000), ..ack(1000) };
             assert_eq!(hystart.on_ack(&late, 1000), Growth::By(1000));
         }
         assert_eq!(round(&mut hystart, 2, 60_000), Some(8000));
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn one_acknowledgement_adds_sixty_four_segments_at_most_unless_what_it_lets_go_is_paced() {
-        let many = |paced| Ack { paced, rtt_us: Some(40_000), nxt: 0, ..ack(100_000, true) };
+        let many = |paced| Ack { paced, rtt_us: Some(40_000), nxt: 0, ..ack(100_000) };
         let mut hystart = HyStart::new();
         assert_eq!(hystart.on_ack(&many(false), 1000), Growth::By(64_000));
         assert_eq!(hystart.on_ack(&many(true), 1000), Growth::By(100_000));

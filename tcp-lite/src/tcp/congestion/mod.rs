@@ -17,7 +17,8 @@ use newreno::NewReno;
 
 use crate::{CongestionAlgorithm, Duration, Instant};
 
-/// What an acknowledgement says, outside of fast recovery.
+/// What an acknowledgement says, outside of fast recovery, if the window may grow by it: it was fully used
+/// before (RFC 7661 section 4.3), and the peer echoes no congestion.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ack {
     /// When it arrived.
@@ -32,12 +33,8 @@ pub(super) struct Ack {
     pub(super) nxt: u64,
     /// The round-trip time measured by this acknowledgement, microseconds.
     pub(super) rtt_us: Option<u32>,
-    /// The window was fully used before this acknowledgement, so it may grow (RFC 7661 section 4.3).
-    pub(super) cwnd_limited: bool,
     /// Smoothed round-trip time, microseconds; 0 before the first measurement.
     pub(super) srtt_us: u32,
-    /// The peer echoes congestion experienced (RFC 3168 section 6.1.2).
-    pub(super) ece: bool,
     /// The segments that it releases are spread over the round trip (`send/pacing.rs`).
     pub(super) paced: bool,
 }
@@ -95,8 +92,12 @@ pub(super) trait CongestionControl {
     /// Data was acknowledged outside of fast recovery, or while retransmitting after a timeout.
     fn on_ack(&mut self, ack: &Ack);
 
-    /// An acknowledgement of `acked` bytes that is not reported by [`on_ack`](Self::on_ack), since it
-    /// arrived in fast recovery; `una` and `nxt` are SND.UNA and SND.NXT. It does not change the window.
+    /// As [`on_ack`](Self::on_ack), if the window may not grow.
+    fn on_unused(&mut self, _now: Instant) {}
+
+    /// An acknowledgement of `acked` bytes that is not reported by [`on_ack`](Self::on_ack); `una` and `nxt`
+    /// are SND.UNA and SND.NXT, `ece` says that the peer echoes congestion experienced (RFC 3168 section
+    /// 6.1.2). It does not change the window.
     fn observe(&mut self, _acked: u32, _una: u64, _nxt: u64, _ece: bool) {}
 
     /// First sign of congestion in this window of data: sets the threshold and the window. `in_flight`:
@@ -171,6 +172,12 @@ impl CongestionControl for Congestion {
         each!(self, it => it.on_ack(ack))
     }
 
+    #[inline]
+    fn on_unused(&mut self, now: Instant) {
+        each!(self, it => it.on_unused(now))
+    }
+
+    #[inline]
     fn observe(&mut self, acked: u32, una: u64, nxt: u64, ece: bool) {
         each!(self, it => it.observe(acked, una, nxt, ece))
     }

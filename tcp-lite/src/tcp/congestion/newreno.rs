@@ -50,9 +50,6 @@ impl CongestionControl for NewReno {
     }
 
     fn on_ack(&mut self, ack: &Ack) {
-        if !ack.cwnd_limited {
-            return;
-        }
         if self.cwnd < self.ssthresh {
             self.cwnd = self.cwnd.saturating_add(ack.slow_start_bytes(self.mss)).min(self.ssthresh);
         } else {
@@ -103,12 +100,12 @@ mod tests {
     #[test]
     fn slow_start_doubles_and_avoidance_adds_one_segment_per_window() {
         let mut reno = NewReno::new(1000, 10_000);
-        reno.on_ack(&ack(10_000, true));
+        reno.on_ack(&ack(10_000));
         assert_eq!(reno.cwnd(), 20_000);
         reno.on_congestion(NOW, 20_000, Signal::Loss);
         assert_eq!(reno.cwnd(), 10_000);
         for _ in 0..10 {
-            reno.on_ack(&ack(1000, true));
+            reno.on_ack(&ack(1000));
         }
         assert_eq!(reno.cwnd(), 11_000);
     }
@@ -118,21 +115,21 @@ mod tests {
         let mut reno = NewReno::new(1000, 20_000);
         reno.on_congestion(NOW, 20_000, Signal::Loss);
         let mut after = |acked| {
-            reno.on_ack(&ack(acked, true));
+            reno.on_ack(&ack(acked));
             reno.cwnd()
         };
         // 12000 of 10000; with 9000 more 11000 of 11000.
         assert_eq!([after(6000), after(6000), after(9000)], [10_000, 11_000, 12_000]);
         assert_eq!(after(11_000), 12_000);
         reno.on_congestion(NOW, 12_000, Signal::Loss);
-        reno.on_ack(&ack(5999, true));
+        reno.on_ack(&ack(5999));
         assert_eq!(reno.cwnd(), 6000);
     }
 
     #[test]
     fn a_window_that_is_not_used_does_not_grow() {
         let mut reno = NewReno::new(1000, 10_000);
-        reno.on_ack(&ack(1000, false));
+        reno.on_unused(NOW);
         assert_eq!(reno.cwnd(), 10_000);
     }
 

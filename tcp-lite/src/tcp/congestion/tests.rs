@@ -5,19 +5,8 @@ use super::*;
 pub(super) const NOW: Instant = Instant::ZERO;
 
 /// An acknowledgement of `delivered` bytes.
-pub(super) fn ack(delivered: u32, cwnd_limited: bool) -> Ack {
-    Ack {
-        now: NOW,
-        acked: delivered,
-        delivered,
-        una: 1,
-        nxt: 1,
-        rtt_us: None,
-        cwnd_limited,
-        srtt_us: 100,
-        ece: false,
-        paced: false,
-    }
+pub(super) fn ack(delivered: u32) -> Ack {
+    Ack { now: NOW, acked: delivered, delivered, una: 1, nxt: 1, rtt_us: None, srtt_us: 100, paced: false }
 }
 
 const ALL: [CongestionAlgorithm; 3] =
@@ -38,13 +27,13 @@ fn the_initial_window_is_that_of_rfc_6928() {
 fn slow_start_doubles_until_the_threshold() {
     for algorithm in ALL {
         let mut congestion = Congestion::new(algorithm, 1000, false);
-        congestion.on_ack(&ack(10_000, true));
+        congestion.on_ack(&ack(10_000));
         assert_eq!(congestion.cwnd(), 20_000, "{algorithm:?}");
         congestion.on_timeout(NOW, 20_000, Timeout::Congestion);
         assert_eq!(congestion.cwnd(), 1000, "{algorithm:?}");
         let threshold = congestion.ssthresh();
         for window in [2000, 4000, 8000, threshold] {
-            congestion.on_ack(&ack(congestion.cwnd(), true));
+            congestion.on_ack(&ack(congestion.cwnd()));
             assert_eq!(congestion.cwnd(), window, "{algorithm:?}");
         }
     }
@@ -55,7 +44,7 @@ fn in_slow_start_an_acknowledgement_adds_sixty_four_segments_at_most_unless_they
     for algorithm in ALL {
         for (paced, window) in [(false, 74_000), (true, 110_000)] {
             let mut congestion = Congestion::new(algorithm, 1000, false);
-            congestion.on_ack(&Ack { paced, ..ack(100_000, true) });
+            congestion.on_ack(&Ack { paced, ..ack(100_000) });
             assert_eq!(congestion.cwnd(), window, "{algorithm:?}");
         }
     }
@@ -78,7 +67,8 @@ fn congestion_that_was_answered_leaves_the_threshold_at_a_timeout_which_is_taken
 fn a_window_that_is_not_used_does_not_grow() {
     for algorithm in ALL {
         let mut congestion = Congestion::new(algorithm, 1000, false);
-        congestion.on_ack(&ack(1000, false));
+        congestion.on_unused(NOW);
+        congestion.observe(1000, 1, 1, true);
         assert_eq!(congestion.cwnd(), 10_000, "{algorithm:?}");
     }
 }
@@ -106,7 +96,7 @@ fn a_reduction_is_taken_back_once_and_no_window_is_below_two_segments() {
 fn an_idle_connection_begins_again_with_the_first_window() {
     for algorithm in ALL {
         let mut congestion = Congestion::new(algorithm, 1000, false);
-        congestion.on_ack(&ack(10_000, true));
+        congestion.on_ack(&ack(10_000));
         congestion.on_idle(NOW, Duration::from_secs(1));
         assert_eq!(congestion.cwnd(), 10_000, "{algorithm:?}");
     }

@@ -34,6 +34,12 @@ impl LossProbe {
         self.in_flight.is_none() && self.sampled
     }
 
+    /// Whether a probe is in flight.
+    #[inline]
+    pub(super) fn is_in_flight(&self) -> bool {
+        self.in_flight.is_some()
+    }
+
     /// A round-trip time was measured.
     pub(super) fn on_sample(&mut self) {
         self.sampled = true;

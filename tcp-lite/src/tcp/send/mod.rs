@@ -132,6 +132,17 @@ struct Recovery {
     frto: Frto,
 }
 
+impl Recovery {
+    /// Whether no recovery is in progress, and nothing is counted or in flight that may begin one or undo the
+    /// last one without a D-SACK.
+    #[inline]
+    fn is_idle(&self) -> bool {
+        let idle = self.phase == Phase::Open && self.dup_acks == 0 && !self.loss_probe.is_in_flight();
+        debug_assert!(!idle || self.frto == Frto::Off, "F-RTO runs outside of a recovery");
+        idle
+    }
+}
+
 /// The sending half of one connection.
 #[derive(Debug)]
 pub(super) struct SendHalf {

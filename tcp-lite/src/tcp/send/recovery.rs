@@ -18,6 +18,19 @@ use crate::tcp::ctx::Ctx;
 use crate::tcp::slabs::Sent;
 use crate::{Duration, Instant};
 
+/// Result of [`SendHalf::advance_recovery`].
+#[derive(Clone, Copy, Debug, Default)]
+struct RecoveryNews {
+    /// The phase before the acknowledgement ended it, but after an undo.
+    was: Phase,
+    /// Bytes that left the network.
+    delivered: u64,
+    /// The last recovery was spurious.
+    undone: bool,
+    /// A tail loss probe had repaired a loss.
+    repaired: bool,
+}
+
 impl SendHalf {
     /// Responds to an acknowledgement that says something new, cumulatively or selectively, or is a
     /// duplicate; runs in and outside of a recovery. In this order: what it says about reordering, how much
@@ -38,6 +51,35 @@ impl SendHalf {
             // (A duplicate of a tail loss probe is no sign of reordering.)
             self.rack.on_dsack(self.queue.una(), self.queue.nxt());
         }
+        let news = if dup_ack || sample.dsack.is_some() || !self.recovery.is_idle() {
+            self.advance_recovery(ctx, sample, kind)
+        } else {
+            if sample.acked > 0 {
+                self.pending.remove(Pending::LOSS_PROBE);
+            }
+            RecoveryNews { delivered: self.delivered(sample, false), ..RecoveryNews::default() }
+        };
+        let RecoveryNews { was, delivered, undone, repaired } = news;
+        let lost = self.detect_loss(ctx);
+        if self.recovery.phase == Phase::Fast {
+            self.update_prr(delivered, sample.acked > 0 && !lost);
+        }
+        // After an undo the window has already had its share of this acknowledgement. Duplicates allow
+        // segments to be sent, but leave the window as it is (RFC 3042 section 2).
+        let grows = sample.acked > 0 && sample.delivered > 0 && !undone && !repaired;
+        if grows && was != Phase::Fast && self.recovery.phase != Phase::Fast {
+            self.grow_window(ctx, sample, prior, kind.ece);
+        } else if sample.acked > 0 {
+            self.observe_ack(sample, kind.ece);
+        }
+    }
+
+    /// What an acknowledgement means for a recovery, or for what may begin or end one, except that it may reveal
+    /// a loss. If there is [no such thing](super::Recovery::is_idle), an acknowledgement that is no
+    /// duplicate and reports none has nothing to do here.
+    #[inline(never)]
+    fn advance_recovery(&mut self, ctx: &mut Ctx<'_>, sample: &AckSample, kind: AckKind) -> RecoveryNews {
+        let dup_ack = kind.dup_ack;
         // (By the duplicates counted before this acknowledgement.)
         let delivered = self.delivered(sample, dup_ack);
         self.count_dup_acks(sample, dup_ack);
@@ -51,20 +93,7 @@ impl SendHalf {
             // 3).
             self.queue.mark_head_lost(ctx.segments);
         }
-        let lost = self.detect_loss(ctx);
-        if self.recovery.phase == Phase::Fast {
-            self.update_prr(delivered, sample.acked > 0 && !lost);
-        }
-        // After an undo the window has already had its share of this acknowledgement. Duplicates allow
-        // segments to be sent, but leave the window as it is (RFC 3042 section 2).
-        let grows = sample.acked > 0 && sample.delivered > 0 && !undone && !repaired;
-        if grows && was != Phase::Fast && self.recovery.phase != Phase::Fast {
-            self.grow_window(ctx, sample, prior, kind.ece);
-        } else if sample.acked > 0 {
-            // RFC 8257 section 3.3 estimates from every acknowledgement.
-            let acked = saturated(sample.acked);
-            self.congestion.observe(acked, self.queue.una(), self.queue.nxt(), kind.ece);
-        }
+        RecoveryNews { was, delivered, undone, repaired }
     }
 
     /// Bytes that left the network (RFC 6937 section 2, `DeliveredData`). Without SACK: a segment for
@@ -185,7 +214,18 @@ impl SendHalf {
 
     /// Marks lost segments, and starts recovery if there is none yet. Returns whether any segment was
     /// marked.
+    #[inline]
     fn detect_loss(&mut self, ctx: &mut Ctx<'_>) -> bool {
+        if self.agreed.sack && !self.queue.is_overtaken(ctx.segments, &self.rack) {
+            // Mostly: the reordering window is then not computed.
+            self.timers.set_reorder(None);
+            return false;
+        }
+        self.detect_likely_loss(ctx)
+    }
+
+    #[inline(never)]
+    fn detect_likely_loss(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let open = self.recovery.phase == Phase::Open;
         let mut latest = None;
         let lost = if self.agreed.sack {
@@ -211,12 +251,8 @@ impl SendHalf {
         lost
     }
 
-    /// RFC 8985 section 6.2, steps 4 and 5. Mostly nothing was overtaken: the reordering window is then
-    /// not computed.
+    /// RFC 8985 section 6.2, steps 4 and 5.
     fn detect_overtaken(&mut self, ctx: &mut Ctx<'_>) -> Detected {
-        if !self.queue.is_overtaken(ctx.segments, &self.rack) {
-            return Detected::default();
-        }
         let window = self.reordering_window();
         self.queue.detect_lost(ctx.segments, &self.rack, window, ctx.now)
     }
@@ -263,6 +299,16 @@ impl SendHalf {
             true => in_flight >= cwnd / 2,
             false => in_flight.saturating_add(self.path.emss()) >= cwnd,
         };
+        // An acknowledgement that signals congestion does not open the window.
+        if used && !ece {
+            return self.grow_used_window(ctx, sample);
+        }
+        self.congestion.on_unused(ctx.now);
+        self.observe_ack(sample, ece);
+    }
+
+    #[inline(never)]
+    fn grow_used_window(&mut self, ctx: &Ctx<'_>, sample: &AckSample) {
         self.congestion.on_ack(&Ack {
             now: ctx.now,
             acked: saturated(sample.acked),
@@ -270,12 +316,15 @@ impl SendHalf {
             una: self.queue.una(),
             nxt: self.queue.nxt(),
             rtt_us: sample.rtt_us.map(saturated),
-            // An acknowledgement that signals congestion does not open the window.
-            cwnd_limited: used && !ece,
             srtt_us: self.rtt.srtt_us(),
-            ece,
             paced: self.pacing(ctx.config).is_some(),
         });
+    }
+
+    /// RFC 8257 section 3.3 estimates from every acknowledgement.
+    #[inline]
+    fn observe_ack(&mut self, sample: &AckSample, ece: bool) {
+        self.congestion.observe(saturated(sample.acked), self.queue.una(), self.queue.nxt(), ece);
     }
 
     /// The reordering timer: segments overtaken for long enough are lost.
