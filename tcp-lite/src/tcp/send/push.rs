@@ -92,10 +92,14 @@ impl SendHalf {
     /// Raises `Event::Writable` if a segment was refused, a quarter of the send buffer is free, and the
     /// next segment would not be refused for the connection's share of records and buffers. A quarter, so
     /// that the user gets few events, each for many segments.
+    #[inline]
     pub(super) fn raise_writable(&mut self, ctx: &mut Ctx<'_>) {
-        if self.writable != Writable::Wanted {
-            return;
+        if self.writable == Writable::Wanted {
+            self.raise_wanted(ctx);
         }
+    }
+
+    fn raise_wanted(&mut self, ctx: &mut Ctx<'_>) {
         let queued = self.queue.queued();
         let room = queued <= u64::from(ctx.config.send_buffer_bytes) * 3 / 4
             && !ctx.segments.is_full_for(self.queue.segments())

@@ -130,9 +130,10 @@ impl SendHalf {
     /// offered. Each cut for such a window splits an FPDU for a few bytes, so the cuts come at
     /// increasing intervals. A peer that never offered more is small rather than silly, and does not
     /// have to wait (RFC 9293 section 3.8.6.2.1, condition 3).
+    #[inline]
     pub(super) fn is_window_silly(&self, ctx: &Ctx<'_>) -> bool {
         let offered = self.window.edge().saturating_sub(self.queue.una());
-        self.is_blocked_by_window(ctx) && 2 * offered < self.window.max()
+        2 * offered < self.window.max() && self.is_blocked_by_window(ctx)
     }
 
     /// The link is up again. Segments sent meanwhile are lost: retransmits them now rather than when the

@@ -54,6 +54,7 @@ impl RttEstimator {
     }
 
     /// Adds an unambiguous measurement; ends the backoff (RFC 6298 sections 2.2, 2.3, 5.7).
+    #[inline]
     pub(super) fn sample(&mut self, now: Instant, rtt_us: u64) {
         let rtt_us = rtt_us.clamp(1, self.max_us.into());
         if now >= self.window_from + MIN_RTT_WINDOW {
@@ -127,7 +128,7 @@ impl RttEstimator {
 /// Microseconds from `then` to `now`.
 #[inline]
 pub(super) fn micros_since(now: Instant, then: Instant) -> u64 {
-    now.total_micros().saturating_sub(then.total_micros()).max(0) as u64
+    now.total_micros().max(then.total_micros()).wrapping_sub(then.total_micros()) as u64
 }
 
 fn micros(duration: Duration) -> u32 {
