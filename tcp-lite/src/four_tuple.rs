@@ -3,7 +3,11 @@
 use std::hash::{Hash, Hasher};
 use std::net::SocketAddr;
 
+use crate::ethernet;
 use crate::facade::IpAddress;
+
+/// Where a frame without VLAN tag and IP options has its addresses, and behind them its ports.
+const KEY_AT: usize = ethernet::HEADER_BYTES + 12;
 
 /// The key of a connection on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +45,42 @@ impl FourTuple {
 
     pub(crate) fn remote_addr(&self) -> SocketAddr {
         SocketAddr::new(self.remote.into(), self.remote_port)
+    }
+}
+
+/// The 4-tuple of a connection over IPv4 as it lies in the frames that arrive for it: both addresses and both
+/// ports, the peer's first. It is compared without being taken apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ipv4Key([u8; 12]);
+
+impl Ipv4Key {
+    /// The key of a frame without VLAN tag and IP options.
+    #[inline]
+    pub(crate) fn at<const BYTES: usize>(head: &[u8; BYTES]) -> Self {
+        let mut key = [0; 12];
+        key.copy_from_slice(&head[KEY_AT..KEY_AT + 12]);
+        Self(key)
+    }
+
+    /// The key of the frames for a connection; `None` if its addresses are not of IPv4.
+    pub(crate) fn of(tuple: &FourTuple) -> Option<Self> {
+        let (IpAddress::Ipv4(local), IpAddress::Ipv4(remote)) = (tuple.local, tuple.remote) else {
+            return None;
+        };
+        let [[a, b, c, d], [e, f, g, h]] = [remote, local].map(|address| address.octets());
+        let [[i, j], [k, l]] = [tuple.remote_port, tuple.local_port].map(u16::to_be_bytes);
+        Some(Self([a, b, c, d, e, f, g, h, i, j, k, l]))
+    }
+
+    /// The 4-tuple with this key.
+    pub(crate) fn tuple(&self) -> FourTuple {
+        let [a, b, c, d, e, f, g, h, i, j, k, l] = self.0;
+        FourTuple {
+            local: IpAddress::v4(e, f, g, h),
+            local_port: u16::from_be_bytes([k, l]),
+            remote: IpAddress::v4(a, b, c, d),
+            remote_port: u16::from_be_bytes([i, j]),
+        }
     }
 }
 
@@ -103,6 +143,19 @@ mod tests {
             (local, local_port, remote, remote_port).hash(&mut derived);
             assert_eq!(own.0, derived.0, "{tuple:?}");
         }
+    }
+
+    #[test]
+    fn a_key_is_that_of_the_frames_of_its_tuple() {
+        let mut frame = [0; 54];
+        frame[14..38].copy_from_slice(&[
+            0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 2, 10, 0, 0, 1, 0xc0, 0, 0x1d, 0x2f,
+        ]);
+        let tuple = FourTuple::seen_in(&frame, 14).unwrap();
+        let key = Ipv4Key::at(&frame);
+        assert_eq!((key.tuple(), Ipv4Key::of(&tuple)), (tuple, Some(key)));
+        let local = IpAddress::v6(0xfd00, 0, 0, 0, 0, 0, 0, 1);
+        assert_eq!(Ipv4Key::of(&FourTuple { local, remote: local, ..tuple }), None);
     }
 
     #[test]

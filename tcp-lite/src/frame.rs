@@ -13,7 +13,7 @@ use dp::{Checksum, Mbuf, Mempool, Offloads, TsoLimits, TxOffload};
 
 use self::plain::PlainHeaders;
 use crate::StackConfig;
-use crate::checksum::{Sum, pseudo_header};
+use crate::checksum::{Sum, fold, pseudo_header};
 use crate::ethernet;
 use crate::facade::{EthernetAddress, IpAddress, TcpSeqNumber};
 use crate::ip::{Ecn, IPV4_BYTES, IPV6_BYTES, PROTOCOL_TCP};
@@ -388,6 +388,37 @@ pub(crate) fn checksum_fits(frame: &Mbuf, offset: usize, bytes: usize, pseudo: i
         None => return false,
     }
     sum.finish() == 0
+}
+
+/// Whether the TCP segment at `start..end` of the frame has a correct checksum, if `headers` is the sum of its
+/// pseudo-header without the length and of the segment up to `behind`, in memory order. Both are even numbers
+/// of bytes.
+#[inline]
+pub(crate) fn checksum_behind_fits(
+    frame: &Mbuf,
+    (start, behind, end): (usize, usize, usize),
+    headers: impl FnOnce() -> u64,
+) -> bool {
+    match frame.rx_checksum() {
+        Checksum::Good | Checksum::Partial => return true,
+        Checksum::Bad => return false,
+        Checksum::Unknown => {}
+    }
+    let bytes = end - start;
+    let mut sum = headers() + u64::from((bytes as u32).to_be());
+    if end > behind {
+        match frame.head().get(behind..end) {
+            Some(whole) => sum += u64::from(fold(dp::sum::of(whole))),
+            None => {
+                let mut pieces = Sum::new();
+                if !add_pieces(&mut pieces, frame, behind, end - behind) {
+                    return false;
+                }
+                sum += u64::from(pieces.partial().to_be());
+            }
+        }
+    }
+    fold(sum) == 0xffff
 }
 
 /// Adds `bytes` bytes at `offset` of a frame of several buffers; `false` if there are fewer.

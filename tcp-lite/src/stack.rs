@@ -529,7 +529,12 @@ impl Stack {
     /// Follows up on a call that may have changed a control block: its timer, its end, its place in the
     /// ready queue.
     fn settle(&mut self, slot: u32) {
-        self.settle_timer(slot);
+        let Some(conn) = self.connections.get(slot) else { return };
+        if conn.may_arm_later() {
+            let wants_transmit = conn.tcb.wants_transmit();
+            return self.connections.settle_later(slot, wants_transmit);
+        }
+        self.arm(slot);
         if self.connections.get(slot).is_some_and(|conn| conn.tcb.wants_transmit()) {
             self.connections.make_ready(slot);
         }

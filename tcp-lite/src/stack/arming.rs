@@ -9,7 +9,7 @@ impl Stack {
     /// [`arm_timers`](Self::arm_timers).
     pub(super) fn settle_timer(&mut self, slot: u32) {
         let Some(conn) = self.connections.get(slot) else { return };
-        if conn.tcb.state() == State::Established && !conn.half_open {
+        if conn.may_arm_later() {
             self.connections.arm_later(slot);
         } else {
             self.arm(slot);
@@ -27,7 +27,7 @@ impl Stack {
     pub(super) fn arm(&mut self, slot: u32) {
         let Some((id, conn)) = self.connections.get_mut(slot) else { return };
         conn.tcb.arm(self.now, &self.config.tcp, &self.segments);
-        if conn.tcb.state() == State::Established && !conn.half_open {
+        if conn.may_arm_later() {
             let deadline = conn.tcb.deadline();
             return self.connections.wheel.set(slot, deadline);
         }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
 
 use crate::facade::{Instant, IpAddress};
-use crate::four_tuple::FourTuple;
+use crate::four_tuple::{FourTuple, Ipv4Key};
 use crate::invariant::{Check, ensure};
 use crate::secrets::KeyedState;
 use crate::stack::{ConnId, ListenerId, SPARE_EVENTS, Stack};
@@ -28,6 +28,14 @@ pub(crate) struct Conn {
     pub(crate) unresolved_since: Option<Instant>,
 }
 
+impl Conn {
+    /// Whether nothing follows from a call but the timer, which may then be set later.
+    #[inline]
+    pub(super) fn may_arm_later(&self) -> bool {
+        self.tcb.state() == State::Established && !self.half_open
+    }
+}
+
 /// The queue that the slot is in. It belongs to the slot, not to the connection: an entry that a dead
 /// connection left behind serves the next one.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -44,6 +52,8 @@ struct ConnSlot {
     queue: Queue,
     /// In `Connections::unarmed`.
     unarmed: bool,
+    /// Of the connection, if it is over IPv4.
+    key: Option<Ipv4Key>,
     conn: Option<Conn>,
 }
 
@@ -143,7 +153,8 @@ impl Connections {
                 return None;
             }
             self.free.push(self.slots.len() as u32);
-            self.slots.push(ConnSlot { generation: 0, queue: Queue::None, unarmed: false, conn: None });
+            let (queue, unarmed) = (Queue::None, false);
+            self.slots.push(ConnSlot { generation: 0, queue, unarmed, key: None, conn: None });
             let count = self.slots.len();
             self.wheel.grow(count);
             self.ready.reserve(count - self.ready.len());
@@ -162,13 +173,16 @@ impl Connections {
         debug_assert_eq!(self.free.last(), Some(&id.slot));
         self.free.pop();
         self.table.insert(self.table.hash(&conn.tuple), id.slot);
-        self.slots[id.slot as usize].conn = Some(conn);
+        let place = &mut self.slots[id.slot as usize];
+        place.key = Ipv4Key::of(&conn.tuple);
+        place.conn = Some(conn);
     }
 
     /// Takes a connection out; its id is dead from now on.
     pub(crate) fn remove(&mut self, slot: u32) -> Option<Conn> {
         let place = &mut self.slots[slot as usize];
         let conn = place.conn.take()?;
+        place.key = None;
         place.generation = place.generation.wrapping_add(1);
         self.table.remove(self.table.hash(&conn.tuple), slot);
         self.wheel.set(slot, None);
@@ -207,6 +221,16 @@ impl Connections {
     pub(crate) fn find_next(&mut self, tuple: &FourTuple) -> Option<u32> {
         if !self.has(self.latest, tuple) {
             self.latest = self.find(tuple)?;
+        }
+        Some(self.latest)
+    }
+
+    /// As [`find_next`](Self::find_next), by the key of a frame.
+    #[inline]
+    pub(crate) fn find_next_ipv4(&mut self, key: &Ipv4Key) -> Option<u32> {
+        let latest = self.slots.get(self.latest as usize).and_then(|slot| slot.key);
+        if latest != Some(*key) {
+            self.latest = self.find(&key.tuple())?;
         }
         Some(self.latest)
     }
@@ -280,6 +304,19 @@ impl Connections {
         }
     }
 
+    /// As [`arm_later`](Self::arm_later), and as [`make_ready`](Self::make_ready) if `wants_transmit`.
+    #[inline]
+    pub(crate) fn settle_later(&mut self, slot: u32, wants_transmit: bool) {
+        let place = &mut self.slots[slot as usize];
+        if !std::mem::replace(&mut place.unarmed, true) {
+            self.unarmed.push(slot);
+        }
+        if wants_transmit && place.queue == Queue::None {
+            place.queue = Queue::Ready;
+            self.ready.push_back(slot);
+        }
+    }
+
     /// Takes the first slot off the ready queue.
     pub(crate) fn next_ready(&mut self) -> Option<u32> {
         let slot = self.ready.pop_front()?;
@@ -345,6 +382,11 @@ impl Connections {
         let marked = self.slots.iter().filter(|slot| slot.unarmed).count();
         let fit = self.unarmed.iter().all(|slot| self.slots[*slot as usize].unarmed);
         ensure!(fit && marked == self.unarmed.len(), "{marked} slots are marked as unarmed");
+        let wrong = self
+            .slots
+            .iter()
+            .position(|slot| slot.key != slot.conn.as_ref().and_then(|conn| Ipv4Key::of(&conn.tuple)));
+        ensure!(wrong.is_none(), "slot {wrong:?} has the key of another connection");
         for (slot, conn) in self.occupied() {
             ensure!(self.find(&conn.tuple) == Some(slot), "slot {slot} is not found");
             let deadline = conn.tcb.deadline().map(|at| u64::try_from(at.total_micros()).unwrap_or(0));

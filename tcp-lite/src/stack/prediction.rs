@@ -14,9 +14,10 @@
 use dp::Mbuf;
 
 use super::{Stack, gro};
+use crate::checksum::fold;
 use crate::ethernet::{self, ETHERTYPE_IPV4};
-use crate::facade::{EthernetAddress, Instant, IpAddress, Ipv4Address, TcpSeqNumber};
-use crate::four_tuple::FourTuple;
+use crate::facade::{EthernetAddress, Instant, TcpSeqNumber};
+use crate::four_tuple::Ipv4Key;
 use crate::frame;
 use crate::ip::{IPV4_BYTES, PROTOCOL_TCP};
 use crate::tcp::PredictedSegment;
@@ -28,6 +29,10 @@ const TCP_AT: usize = IP_AT + IPV4_BYTES;
 const TCP_BYTES: usize = 32;
 const PAYLOAD_AT: usize = TCP_AT + TCP_BYTES;
 
+/// The bit of the first byte of an Ethernet address that only group addresses have.
+const GROUP_BIT: u8 = 1;
+/// The folded sum of bytes with a correct checksum.
+const ALL_ONES: u16 = 0xffff;
 /// IPv4 with a header of five words.
 const VERSION_AND_LENGTH: u8 = 0x45;
 /// Flags and offset of a fragment, without "don't fragment".
@@ -40,7 +45,7 @@ const TIMESTAMPS: u32 = 0x0101_080a;
 
 /// The headers of a frame that may be predicted.
 struct PredictedHeaders {
-    tuple: FourTuple,
+    key: Ipv4Key,
     segment: PredictedSegment,
 }
 
@@ -51,7 +56,7 @@ impl PredictedHeaders {
     fn read(frame: &Mbuf, next: Option<&Mbuf>, mac: EthernetAddress) -> Option<Self> {
         let head: &[u8; PAYLOAD_AT] = frame.head().first_chunk()?;
         let usual = head[0..6] == mac.0
-            && EthernetAddress::from_bytes(&head[6..12]).is_unicast()
+            && head[6] & GROUP_BIT == 0
             && u16_at(head, 12) == ETHERTYPE_IPV4
             && head[IP_AT] == VERSION_AND_LENGTH
             && u16_at(head, IP_AT + 6) & FRAGMENT_BITS == 0
@@ -62,23 +67,21 @@ impl PredictedHeaders {
             return None;
         }
         let end = IP_AT + usize::from(u16_at(head, IP_AT + 2));
-        if end < PAYLOAD_AT || end > frame.len() || !is_ipv4_sum_right(head) {
+        if end < PAYLOAD_AT || end > frame.len() {
             return None;
         }
-        let address = |at| IpAddress::Ipv4(Ipv4Address::from_bits(u32_at(head, at)));
-        let tuple = FourTuple {
-            local: address(IP_AT + 16),
-            local_port: u16_at(head, TCP_AT + 2),
-            remote: address(IP_AT + 12),
-            remote_port: u16_at(head, TCP_AT),
-        };
+        let addresses = sum_of::<2>(head, IP_AT + 12);
+        if fold(sum_of::<3>(head, IP_AT) + addresses) != ALL_ONES {
+            return None;
+        }
         let seq = TcpSeqNumber(u32_at(head, TCP_AT + 4) as i32);
         let bytes = end - PAYLOAD_AT;
         let goes_on = |next: &Mbuf| gro::may_continue(next, TCP_AT, seq + bytes);
         if bytes > 0 && next.is_some_and(goes_on) {
             return None;
         }
-        if !frame::checksum_is_right(frame, TCP_AT, end - TCP_AT, &tuple.remote, &tuple.local) {
+        let headers = || addresses + sum_of::<8>(head, TCP_AT) + u64::from(u16::from(PROTOCOL_TCP).to_be());
+        if !frame::checksum_behind_fits(frame, (TCP_AT, PAYLOAD_AT, end), headers) {
             return None;
         }
         let segment = PredictedSegment {
@@ -89,41 +92,48 @@ impl PredictedHeaders {
             echo: u32_at(head, TCP_AT + 28),
             bytes,
         };
-        Some(Self { tuple, segment })
+        Some(Self { key: Ipv4Key::at(head), segment })
     }
 }
 
 impl Stack {
-    /// The connection and the segment of a frame, if it is predicted. `next` is the frame behind it.
+    /// Takes a frame, if it is predicted; else returns it. `next` is the frame behind it.
     #[inline]
-    pub(super) fn predict(&mut self, frame: &Mbuf, next: Option<&Mbuf>) -> Option<(u32, PredictedSegment)> {
+    pub(super) fn take_predicted(
+        &mut self,
+        now: Instant,
+        mut frame: Mbuf,
+        next: Option<&Mbuf>,
+    ) -> Result<(), Mbuf> {
         if !self.config.tcp.header_prediction || self.framing.vlan.is_some() {
-            return None;
+            return Err(frame);
         }
-        let PredictedHeaders { tuple, segment } = PredictedHeaders::read(frame, next, self.framing.mac)?;
+        let Some(PredictedHeaders { key, segment }) = PredictedHeaders::read(&frame, next, self.framing.mac)
+        else {
+            return Err(frame);
+        };
         if segment.bytes > 0 && self.events.len() >= self.config.limits.events {
-            return None;
+            return Err(frame);
         }
         // Its addresses were looked at when the connection began: an address that was usable stays so, and
         // routes are fixed.
-        let slot = self.connections.find_next(&tuple)?;
-        let conn = self.connections.get(slot)?;
-        conn.tcb.predicts(&segment).then_some((slot, segment))
-    }
-
-    /// A frame that [`predict`](Self::predict) has predicted.
-    #[inline]
-    pub(super) fn predicted_arrives(
-        &mut self,
-        now: Instant,
-        (slot, segment): (u32, PredictedSegment),
-        mut frame: Mbuf,
-    ) {
-        self.counters.rx_segments += 1;
-        // Ethernet pads short frames: bytes behind the packet are not payload.
-        frame.truncate(PAYLOAD_AT + segment.bytes);
-        frame.advance(PAYLOAD_AT);
-        self.with(now, slot, |tcb, ctx| tcb.on_predicted(ctx, &segment, frame));
+        let Some(slot) = self.connections.find_next_ipv4(&key) else { return Err(frame) };
+        let (mut parts, connections, _) = self.split(now);
+        let Some((id, conn)) = connections.get_mut(slot) else { return Err(frame) };
+        if !conn.tcb.predicts(&segment) {
+            return Err(frame);
+        }
+        parts.counters.rx_segments += 1;
+        if segment.bytes > 0 {
+            // Ethernet pads short frames: bytes behind the packet are not payload.
+            frame.truncate(PAYLOAD_AT + segment.bytes);
+            frame.advance(PAYLOAD_AT);
+        }
+        conn.tcb.on_predicted(&mut parts.ctx(id, conn.listener), &segment, frame);
+        let wants_transmit = conn.tcb.wants_transmit();
+        // It stays in ESTABLISHED.
+        connections.settle_later(slot, wants_transmit);
+        Ok(())
     }
 }
 
@@ -137,11 +147,9 @@ fn u32_at(head: &[u8; PAYLOAD_AT], at: usize) -> u32 {
     u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]])
 }
 
-/// Whether the checksum of the IPv4 header is right (RFC 1071).
+/// The sum of so many words of 32 bits in memory order, for the checksum of 16 bits (RFC 1071 section 2).
 #[inline]
-fn is_ipv4_sum_right(head: &[u8; PAYLOAD_AT]) -> bool {
+fn sum_of<const WORDS: usize>(head: &[u8; PAYLOAD_AT], at: usize) -> u64 {
     // Not `step_by`, which is a call for each word.
-    let sum: u64 = (0..(TCP_AT - IP_AT) / 4).map(|word| u64::from(u32_at(head, IP_AT + 4 * word))).sum();
-    let folded = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
-    (folded & 0xffff) + (folded >> 16) == 0xffff
+    (0..WORDS).map(|word| u64::from(u32_at(head, at + 4 * word).to_be())).sum()
 }

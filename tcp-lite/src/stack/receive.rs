@@ -57,11 +57,20 @@ impl SegmentOrigin {
 impl Stack {
     /// See [`Stack::input_next`].
     pub(super) fn receive(&mut self, now: Instant, frames: &mut Peekable<impl Iterator<Item = Mbuf>>) {
-        let Some(mut frame) = frames.next() else { return };
+        let Some(frame) = frames.next() else { return };
         self.counters.rx_frames += 1;
-        if let Some(predicted) = self.predict(&frame, frames.peek()) {
-            return self.predicted_arrives(now, predicted, frame);
+        if let Err(frame) = self.take_predicted(now, frame, frames.peek()) {
+            self.receive_unpredicted(now, frame, frames);
         }
+    }
+
+    /// The general way, which takes any frame.
+    fn receive_unpredicted(
+        &mut self,
+        now: Instant,
+        mut frame: Mbuf,
+        frames: &mut Peekable<impl Iterator<Item = Mbuf>>,
+    ) {
         let mut copy = [0; HEAD_BYTES];
         let head = if frame.segment_count() == 1 || frame.head().len() >= HEAD_BYTES {
             frame.head()
