@@ -404,21 +404,20 @@ pub(crate) fn checksum_behind_fits(
         Checksum::Bad => return false,
         Checksum::Unknown => {}
     }
-    let bytes = end - start;
-    let mut sum = headers() + u64::from((bytes as u32).to_be());
-    if end > behind {
-        match frame.head().get(behind..end) {
-            Some(whole) => sum += u64::from(fold(dp::sum::of(whole))),
-            None => {
-                let mut pieces = Sum::new();
-                if !add_pieces(&mut pieces, frame, behind, end - behind) {
-                    return false;
-                }
-                sum += u64::from(pieces.partial().to_be());
-            }
-        }
+    let sum = headers() + u64::from(((end - start) as u32).to_be());
+    match end > behind {
+        false => fold(sum) == 0xffff,
+        true => sum_within(frame, behind, end).is_some_and(|rest| fold(sum + u64::from(rest)) == 0xffff),
     }
-    fold(sum) == 0xffff
+}
+
+/// The sum of the bytes at `start..end` of a frame, in memory order; `None` if there are fewer.
+fn sum_within(frame: &Mbuf, start: usize, end: usize) -> Option<u16> {
+    if let Some(whole) = frame.head().get(start..end) {
+        return Some(fold(dp::sum::of(whole)));
+    }
+    let mut sum = Sum::new();
+    add_pieces(&mut sum, frame, start, end - start).then(|| sum.partial().to_be())
 }
 
 /// Adds `bytes` bytes at `offset` of a frame of several buffers; `false` if there are fewer.

@@ -169,7 +169,8 @@ impl Stack {
 
     /// Handles one received frame.
     pub fn input(&mut self, now: Instant, frame: Mbuf) {
-        self.input_next(now, &mut std::iter::once(frame).peekable());
+        self.advance(now);
+        self.receive(self.now, frame, &mut std::iter::empty().peekable());
     }
 
     /// Handles the next frame of a received burst. Frames behind it that continue the same stream in
@@ -177,7 +178,9 @@ impl Stack {
     /// handed up as one.
     pub fn input_next(&mut self, now: Instant, frames: &mut Peekable<impl Iterator<Item = Mbuf>>) {
         self.advance(now);
-        self.receive(self.now, frames);
+        if let Some(frame) = frames.next() {
+            self.receive(self.now, frame, frames);
+        }
     }
 
     /// Runs the timers that are due, and the slow path.
@@ -529,10 +532,8 @@ impl Stack {
     /// Follows up on a call that may have changed a control block: its timer, its end, its place in the
     /// ready queue.
     fn settle(&mut self, slot: u32) {
-        let Some(conn) = self.connections.get(slot) else { return };
-        if conn.may_arm_later() {
-            let wants_transmit = conn.tcb.wants_transmit();
-            return self.connections.settle_later(slot, wants_transmit);
+        if self.connections.settle_later(slot) {
+            return;
         }
         self.arm(slot);
         if self.connections.get(slot).is_some_and(|conn| conn.tcb.wants_transmit()) {

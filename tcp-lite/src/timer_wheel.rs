@@ -40,7 +40,8 @@ const NEVER: u64 = u64::MAX;
 struct Timer {
     /// [`NEVER`] if it is not set, though it may still be linked.
     deadline_us: u64,
-    /// The deadline by which it is linked, if it is in a list. The own one is not earlier.
+    /// The time by which it is linked: that of its list, 0 if it is due, and [`NEVER`] if it is idle. Its
+    /// deadline is not earlier.
     linked_us: u64,
     previous: u32,
     next: u32,
@@ -56,6 +57,8 @@ struct Level {
 /// The wheel.
 pub(crate) struct TimerWheel {
     now_us: u64,
+    /// No list with timers begins before this.
+    next_us: u64,
     levels: [Level; LEVELS],
     due: u32,
     timers: Vec<Timer>,
@@ -66,6 +69,7 @@ impl TimerWheel {
     pub(crate) fn new() -> Self {
         Self {
             now_us: 0,
+            next_us: NEVER,
             levels: std::array::from_fn(|_| Level { occupied: 0, heads: [NONE; LISTS] }),
             due: NONE,
             timers: Vec::new(),
@@ -89,22 +93,18 @@ impl TimerWheel {
     /// Sets the timer of `slot`, or cancels it.
     #[inline]
     pub(crate) fn set(&mut self, slot: u32, deadline: Option<Instant>) {
-        let deadline_us = deadline.map_or(NEVER, |at| u64::try_from(at.total_micros()).unwrap_or(0));
+        let deadline_us = deadline.map_or(NEVER, |at| at.total_micros().max(0) as u64);
         let timer = &mut self.timers[slot as usize];
         timer.deadline_us = deadline_us;
-        match timer.place {
-            TimerPlace::List { .. } if deadline_us >= timer.linked_us => {}
-            TimerPlace::Idle if deadline_us == NEVER => {}
-            _ => self.move_up(slot),
+        if deadline_us < timer.linked_us {
+            self.move_up(slot);
         }
     }
 
-    /// The deadline of `slot` is earlier than that of its list, or its timer is not in a list.
+    /// The deadline of `slot` is earlier than the time by which it is linked.
     fn move_up(&mut self, slot: u32) {
         self.unlink(slot);
-        if self.timers[slot as usize].deadline_us != NEVER {
-            self.link(slot);
-        }
+        self.link(slot);
     }
 
     /// Takes one slot whose timer is due at `now`; the timer is idle afterwards. Time never goes back:
@@ -112,23 +112,32 @@ impl TimerWheel {
     pub(crate) fn expired(&mut self, now: Instant) -> Option<u32> {
         let target_us = u64::try_from(now.total_micros()).unwrap_or(0).max(self.now_us);
         loop {
-            if self.due != NONE {
+            while self.due != NONE {
                 let slot = self.due;
                 self.unlink(slot);
-                self.timers[slot as usize].deadline_us = NEVER;
-                return Some(slot);
+                let deadline_us = self.timers[slot as usize].deadline_us;
+                if deadline_us <= self.now_us {
+                    self.timers[slot as usize].deadline_us = NEVER;
+                    return Some(slot);
+                }
+                // It was moved back or cancelled when it was due already.
+                if deadline_us != NEVER {
+                    self.link(slot);
+                }
+            }
+            if target_us < self.next_us {
+                break;
             }
             match self.next_list() {
                 Some((level, list, start_us)) if start_us <= target_us => {
                     self.now_us = start_us.max(self.now_us);
                     self.relink_all(level, list);
                 }
-                _ => {
-                    self.now_us = target_us;
-                    return None;
-                }
+                next => self.next_us = next.map_or(NEVER, |(.., start_us)| start_us),
             }
         }
+        self.now_us = target_us;
+        None
     }
 
     /// The earliest time at which [`expired`](Self::expired) may have something to do. Never late; early
@@ -190,6 +199,8 @@ impl TimerWheel {
             .iter()
             .position(|timer| timer.place == TimerPlace::Idle && timer.deadline_us != NEVER);
         ensure!(lost.is_none(), "timer {} is set and not linked", lost.unwrap_or_default());
+        let next = self.next_list().map(|(.., start_us)| start_us);
+        ensure!(next.is_none_or(|us| self.next_us <= us), "{} us is behind {next:?} us", self.next_us);
         Ok(())
     }
 
@@ -200,7 +211,7 @@ impl TimerWheel {
             let fits = timer.place == place && timer.previous == previous;
             ensure!(fits && count < self.timers.len(), "timer {slot} is not where it says");
             ensure!(
-                place == TimerPlace::Due || timer.linked_us <= timer.deadline_us,
+                timer.linked_us <= timer.deadline_us,
                 "timer {slot} for {} us is linked at {} us",
                 timer.deadline_us,
                 timer.linked_us
@@ -220,6 +231,7 @@ impl TimerWheel {
             let next = timer.next;
             if timer.deadline_us == NEVER {
                 (timer.previous, timer.next, timer.place) = (NONE, NONE, TimerPlace::Idle);
+                timer.linked_us = NEVER;
             } else {
                 self.link(slot);
             }
@@ -229,15 +241,18 @@ impl TimerWheel {
 
     fn link(&mut self, slot: u32) {
         let deadline_us = self.timers[slot as usize].deadline_us.min(self.now_us + HORIZON_US);
-        self.timers[slot as usize].linked_us = deadline_us;
+        let mut linked_us = deadline_us;
         let (place, head) = if deadline_us <= self.now_us {
+            linked_us = 0;
             (TimerPlace::Due, &mut self.due)
         } else {
             let highest = (u64::BITS - 1 - (deadline_us ^ self.now_us).leading_zeros()) / BITS;
             // A carry into the digit above the top level is still within one revolution of the top
             // level.
             let level = (highest as usize).min(LEVELS - 1);
-            let list = (deadline_us >> (BITS * level as u32)) as usize % LISTS;
+            let start = deadline_us >> (BITS * level as u32);
+            self.next_us = self.next_us.min(start << (BITS * level as u32));
+            let list = start as usize % LISTS;
             self.levels[level].occupied |= 1 << list;
             (TimerPlace::List { level: level as u8, list: list as u8 }, &mut self.levels[level].heads[list])
         };
@@ -246,7 +261,7 @@ impl TimerWheel {
             self.timers[next as usize].previous = slot;
         }
         let timer = &mut self.timers[slot as usize];
-        (timer.previous, timer.next, timer.place) = (NONE, next, place);
+        (timer.previous, timer.next, timer.place, timer.linked_us) = (NONE, next, place, linked_us);
     }
 
     fn unlink(&mut self, slot: u32) {
@@ -270,7 +285,7 @@ impl TimerWheel {
             }
         }
         let timer = &mut self.timers[slot as usize];
-        (timer.previous, timer.next, timer.place) = (NONE, NONE, TimerPlace::Idle);
+        (timer.previous, timer.next, timer.place, timer.linked_us) = (NONE, NONE, TimerPlace::Idle, NEVER);
     }
 }
 
@@ -372,7 +387,8 @@ mod tests {
     #[test]
     fn a_wheel_whose_parts_disagree_is_found() {
         type Break = fn(&mut TimerWheel);
-        let broken: [(Break, &str); 16] = [
+        let broken: [(Break, &str); 17] = [
+            (|wheel| wheel.next_us = 106, "106 us is behind Some(105) us"),
             (|wheel| wheel.levels[0].occupied = 0, "level 0: 1 lists have timers, 0 are occupied"),
             (|wheel| wheel.levels[3].occupied = 1, "level 3: 0 lists have timers, 1 are occupied"),
             (|wheel| wheel.levels[0].heads[41] = NONE, "level 0: 0 lists have timers, 1 are occupied"),

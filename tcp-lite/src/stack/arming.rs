@@ -8,10 +8,7 @@ impl Stack {
     /// where nothing follows but its timer. That is set once after all calls of a turn, by
     /// [`arm_timers`](Self::arm_timers).
     pub(super) fn settle_timer(&mut self, slot: u32) {
-        let Some(conn) = self.connections.get(slot) else { return };
-        if conn.may_arm_later() {
-            self.connections.arm_later(slot);
-        } else {
+        if !self.connections.arm_later(slot) {
             self.arm(slot);
         }
     }

@@ -304,17 +304,21 @@ impl Connections {
         }
     }
 
-    /// As [`arm_later`](Self::arm_later), and as [`make_ready`](Self::make_ready) if `wants_transmit`.
+    /// As [`arm_later`](Self::arm_later), and makes the connection [ready](Self::make_ready) if it wants to
+    /// transmit.
     #[inline]
-    pub(crate) fn settle_later(&mut self, slot: u32, wants_transmit: bool) {
+    pub(crate) fn settle_later(&mut self, slot: u32) -> bool {
         let place = &mut self.slots[slot as usize];
-        if !std::mem::replace(&mut place.unarmed, true) {
+        let Some(conn) = place.conn.as_ref().filter(|conn| conn.may_arm_later()) else { return false };
+        if !place.unarmed {
+            place.unarmed = true;
             self.unarmed.push(slot);
         }
-        if wants_transmit && place.queue == Queue::None {
+        if place.queue == Queue::None && conn.tcb.wants_transmit() {
             place.queue = Queue::Ready;
             self.ready.push_back(slot);
         }
+        true
     }
 
     /// Takes the first slot off the ready queue.
@@ -344,12 +348,17 @@ impl Connections {
         }
     }
 
-    /// The timer of a slot has to be set before time passes.
-    pub(crate) fn arm_later(&mut self, slot: u32) {
+    /// The timer of a slot has to be set before time passes. Returns `false`, and has changed nothing, if it
+    /// [has to be set now](Conn::may_arm_later).
+    #[inline]
+    pub(crate) fn arm_later(&mut self, slot: u32) -> bool {
         let place = &mut self.slots[slot as usize];
-        if !std::mem::replace(&mut place.unarmed, true) {
+        let may = place.conn.as_ref().is_some_and(Conn::may_arm_later);
+        if may && !place.unarmed {
+            place.unarmed = true;
             self.unarmed.push(slot);
         }
+        may
     }
 
     /// Whether the timer of this slot is still to be set.

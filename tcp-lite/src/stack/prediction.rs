@@ -130,9 +130,8 @@ impl Stack {
             frame.advance(PAYLOAD_AT);
         }
         conn.tcb.on_predicted(&mut parts.ctx(id, conn.listener), &segment, frame);
-        let wants_transmit = conn.tcb.wants_transmit();
-        // It stays in ESTABLISHED.
-        connections.settle_later(slot, wants_transmit);
+        let settled = connections.settle_later(slot);
+        debug_assert!(settled, "it stays in ESTABLISHED");
         Ok(())
     }
 }

@@ -55,9 +55,14 @@ impl SegmentOrigin {
 }
 
 impl Stack {
-    /// See [`Stack::input_next`].
-    pub(super) fn receive(&mut self, now: Instant, frames: &mut Peekable<impl Iterator<Item = Mbuf>>) {
-        let Some(frame) = frames.next() else { return };
+    /// See [`Stack::input_next`]: `frames` are those behind `frame`.
+    #[inline]
+    pub(super) fn receive(
+        &mut self,
+        now: Instant,
+        frame: Mbuf,
+        frames: &mut Peekable<impl Iterator<Item = Mbuf>>,
+    ) {
         self.counters.rx_frames += 1;
         if let Err(frame) = self.take_predicted(now, frame, frames.peek()) {
             self.receive_unpredicted(now, frame, frames);

@@ -105,8 +105,12 @@ impl RttEstimator {
     }
 
     /// The timeout doubled `doublings` times, instead of once for each expiry.
+    #[inline]
     pub(super) fn after(&self, doublings: u32) -> Duration {
         let base_us = self.base_us.max(self.min_us.into());
+        if doublings == 0 {
+            return Duration::from_micros(base_us.min(u64::from(self.max_us)));
+        }
         let doubled_us = u128::from(base_us) << doublings.min(MAX_DOUBLINGS);
         Duration::from_micros(doubled_us.min(u128::from(self.max_us)) as u64)
     }
