@@ -3,10 +3,13 @@
 
 mod cases;
 
+use std::ops::Range;
+
 use dp::{Burst, Checksum, Mempool, checksum};
 use proptest::prelude::*;
 use tcp_lite::{
-    CongestionAlgorithm, ConnId, EcnMode, Event, Instant, Limits, SendError, Stack, StackConfig, TcpConfig,
+    CongestionAlgorithm, ConnId, EcnMode, Event, Instant, Limits, PathMtuConfig, PathMtuProbing, SendError,
+    Stack, StackConfig, TcpConfig,
 };
 
 use crate::harness::{MAC_A, MAC_B, byte, bytes_of, config};
@@ -26,6 +29,11 @@ enum Step {
     HostsSend(usize),
     /// The oldest frames of the peer arrive in one burst, each with this done to it.
     Arrive(Vec<Fate>),
+    /// The next frames of the hosts are lost, after so many that arrive.
+    Lose {
+        after: usize,
+        frames: usize,
+    },
     /// So many microseconds pass.
     Wait(u64),
     /// The hosts hold bytes that were handed up in order.
@@ -91,6 +99,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => prop_oneof![1usize..200, 1usize..6000].prop_map(Step::PeerSends),
         2 => prop_oneof![1usize..200, 1usize..6000].prop_map(Step::HostsSend),
         8 => prop::collection::vec(fate(), 1..BURST).prop_map(Step::Arrive),
+        1 => (0usize..5, 1usize..3).prop_map(|(after, frames)| Step::Lose { after, frames }),
         3 => prop_oneof![1u64..300, 1u64..100_000].prop_map(Step::Wait),
         1 => (1usize..3000).prop_map(Step::Hold),
         1 => Just(Step::Release),
@@ -107,6 +116,8 @@ struct Setting {
     window: u32,
     events: usize,
     keepalive: bool,
+    /// The hosts search for the largest segments from the beginning.
+    searches: bool,
     vlan: Option<u16>,
     /// The verdict of the hosts' port on checksums.
     checksum: Checksum,
@@ -122,6 +133,7 @@ impl Default for Setting {
             window: 4 << 20,
             events: 1024,
             keepalive: false,
+            searches: false,
             vlan,
             checksum,
         }
@@ -131,13 +143,16 @@ impl Default for Setting {
 fn setting() -> impl Strategy<Value = Setting> {
     let window = prop::sample::select(vec![3000, 20_000, 4 << 20]);
     let events = prop::sample::select(vec![3, 1024]);
-    (prop::bool::weighted(0.2), prop::bool::weighted(0.9), window, events, any::<bool>()).prop_map(
-        |(ecn, timestamps, window, events, keepalive)| Setting {
+    let rare = || prop::bool::weighted(0.1);
+    (prop::bool::weighted(0.2), rare(), rare(), rare(), window, events, any::<bool>()).prop_map(
+        |(ecn, plain, unsacked, searches, window, events, keepalive)| Setting {
             ecn,
-            timestamps,
+            timestamps: !plain,
+            sack: !unsacked,
             window,
             events,
             keepalive,
+            searches,
             ..Setting::default()
         },
     )
@@ -145,7 +160,9 @@ fn setting() -> impl Strategy<Value = Setting> {
 
 impl Setting {
     fn host(&self, header_prediction: bool) -> Host {
+        let probing = if self.searches { PathMtuProbing::Always } else { PathMtuProbing::WhenReduced };
         let tcp = TcpConfig {
+            path_mtu: PathMtuConfig { probing, ..PathMtuConfig::default() },
             timestamps: self.timestamps,
             sack: self.sack,
             recv_window_bytes: self.window,
@@ -251,13 +268,15 @@ struct Twins {
     now_us: i64,
     /// Frames of the peer that have not arrived.
     wire: Vec<Vec<u8>>,
+    /// The next frames of the hosts that are lost.
+    lost: Range<usize>,
 }
 
 impl Twins {
     /// With a connection from the peer.
     fn new(setting: &Setting) -> Self {
         let hosts = [true, false].map(|predicts| setting.host(predicts));
-        let mut twins = Self { peer: setting.peer(), hosts, now_us: 1_000_000, wire: Vec::new() };
+        let mut twins = Self { peer: setting.peer(), hosts, now_us: 1_000_000, wire: Vec::new(), lost: 0..0 };
         for host in &mut twins.hosts {
             host.stack.listen(4000).unwrap();
         }
@@ -299,6 +318,7 @@ impl Twins {
                 }
                 self.both(|host| host.input(now, &burst));
             }
+            Step::Lose { after, frames } => self.lost = *after..after + frames,
             Step::Wait(us) => self.now_us += *us as i64,
             Step::Hold(bytes) => self.both(|host| {
                 if let Some(conn) = host.conn {
@@ -325,7 +345,11 @@ impl Twins {
         let frames = self.both(|host| host.poll(now));
         self.both(|host| (host.stack.counters(), host.stack.next_deadline(now)));
         self.both(|host| host.conn.map(|conn| format!("{:?}", host.stack.info(conn))));
-        self.peer.input(now, &frames);
+        let lost = std::mem::replace(&mut self.lost, 0..0);
+        self.lost = lost.start.saturating_sub(frames.len())..lost.end.saturating_sub(frames.len());
+        let arrive = frames.into_iter().enumerate().filter(|(number, _)| !lost.contains(number));
+        let arrive: Vec<_> = arrive.map(|(_, frame)| frame).collect();
+        self.peer.input(now, &arrive);
         self.wire.extend(self.peer.poll(now));
         self.peer.events();
     }

@@ -41,8 +41,10 @@ impl Tcb {
         self.receive.learn_next_timestamp(ctx, timestamp);
         let ack = self.send.ack_position(ack).max(0) as u64;
         let info = AckInfo { ack, pos, len: bytes, window, sack: &[], echo: Some(echo), ece: false };
-        let fin_acked = self.send.on_ack(ctx, &info);
-        debug_assert!(!fin_acked, "no FIN of ours is sent in ESTABLISHED");
+        if !self.send.on_usual_ack(ctx, &info) {
+            let fin_acked = self.send.on_ack(ctx, &info);
+            debug_assert!(!fin_acked, "no FIN of ours is sent in ESTABLISHED");
+        }
         if bytes > 0 {
             self.receive.on_next_payload(ctx, payload);
         }

@@ -111,6 +111,48 @@ impl SendHalf {
         self.path.on_heard();
     }
 
+    /// Processes an acknowledgement that says no more than nearly all do: that nothing is in flight, or that
+    /// segments arrived that were each sent once, in order, and outside of any recovery. It has no SACK blocks,
+    /// and no marks are echoed; our FIN was not sent. Returns `false`, and has changed nothing, if it is of
+    /// another kind: [`on_ack`](Self::on_ack) takes any.
+    #[inline]
+    pub(in crate::tcp) fn on_usual_ack(&mut self, ctx: &mut Ctx<'_>, segment: &AckInfo<'_>) -> bool {
+        let AckInfo { ack, pos, window, .. } = *segment;
+        let (una, outstanding) = (self.queue.una(), self.queue.outstanding());
+        let bytes = u64::from(window) << self.agreed.window_scale.unwrap_or(0);
+        if ack == una && outstanding == 0 {
+            self.pace.advance(ctx.now);
+            self.path.on_heard();
+            self.window.update(pos, ack, una, bytes);
+            self.on_window(ctx);
+            return true;
+        }
+        if !self.recovery.is_idle() || !self.queue.is_orderly() || self.path.searches() {
+            return false;
+        }
+        let Some(run) = self.queue.acknowledge_orderly(ctx.segments, ack) else { return false };
+        self.pace.advance(ctx.now);
+        self.path.on_heard();
+        self.window.update(pos, ack, una, bytes);
+        let ((first, first_end), (end, sent)) = (run.first, run.last);
+        let rtt_us = micros_since(ctx.now, sent.at);
+        self.rtt.sample(ctx.now, rtt_us);
+        self.recovery.loss_probe.on_sample();
+        self.on_progress(ctx);
+        if run.external {
+            self.raise_released(ctx);
+        }
+        ctx.counters.reordering_seen += u64::from(self.rack.on_run(ctx.now, sent, (first_end, end)));
+        self.pending.remove(Pending::LOSS_PROBE);
+        // What is left was sent later, so none of it is overtaken.
+        debug_assert!(!self.is_overtaken(ctx), "a segment that was sent later has arrived");
+        self.timers.set_reorder(None);
+        // Nothing is known to be lost or to have arrived, so all that was outstanding was in flight.
+        self.grow_window(ctx, (ack - una, end - first), Some(rtt_us), (outstanding, false));
+        self.on_window(ctx);
+        true
+    }
+
     /// Processes an acknowledgement. Returns whether our FIN has just been acknowledged.
     pub(in crate::tcp) fn on_ack(&mut self, ctx: &mut Ctx<'_>, segment: &AckInfo<'_>) -> bool {
         self.pace.advance(ctx.now);

@@ -252,6 +252,12 @@ impl PathMtu {
 
     /// Whether a probe waits to be sent.
     #[inline]
+    pub(super) fn searches(&self) -> bool {
+        self.search.is_some()
+    }
+
+    /// Whether a probe waits to be sent.
+    #[inline]
     pub(super) fn has_probe(&self) -> bool {
         self.probe_waits
     }

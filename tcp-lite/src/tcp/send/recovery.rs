@@ -68,9 +68,10 @@ impl SendHalf {
         // segments to be sent, but leave the window as it is (RFC 3042 section 2).
         let grows = sample.acked > 0 && sample.delivered > 0 && !undone && !repaired;
         if grows && was != Phase::Fast && self.recovery.phase != Phase::Fast {
-            self.grow_window(ctx, sample, prior, kind.ece);
+            let bytes = (sample.acked, sample.delivered);
+            self.grow_window(ctx, bytes, sample.rtt_us, (prior.pipe, kind.ece));
         } else if sample.acked > 0 {
-            self.observe_ack(sample, kind.ece);
+            self.observe_ack(sample.acked, kind.ece);
         }
     }
 
@@ -216,12 +217,18 @@ impl SendHalf {
     /// marked.
     #[inline]
     fn detect_loss(&mut self, ctx: &mut Ctx<'_>) -> bool {
-        if self.agreed.sack && !self.queue.is_overtaken(ctx.segments, &self.rack) {
+        if self.agreed.sack && !self.is_overtaken(ctx) {
             // Mostly: the reordering window is then not computed.
             self.timers.set_reorder(None);
             return false;
         }
         self.detect_likely_loss(ctx)
+    }
+
+    /// Whether a segment arrived that was sent later than the one longest in flight.
+    #[inline]
+    pub(super) fn is_overtaken(&self, ctx: &Ctx<'_>) -> bool {
+        self.queue.is_overtaken(ctx.segments, &self.rack)
     }
 
     #[inline(never)]
@@ -291,9 +298,17 @@ impl SendHalf {
         self.recovery.prr.on_ack(delivered, pipe, ssthresh, self.path.emss(), safe_ack);
     }
 
-    /// Reports delivered bytes to congestion control, outside of fast recovery.
-    fn grow_window(&mut self, ctx: &Ctx<'_>, sample: &AckSample, prior: PriorSendState, ece: bool) {
-        let (cwnd, in_flight) = (self.congestion.cwnd(), saturated(prior.pipe));
+    /// Reports delivered bytes to congestion control, outside of fast recovery: those acknowledged and those
+    /// delivered, the round-trip time, what was in flight before, and whether the peer echoes marks.
+    #[inline]
+    pub(super) fn grow_window(
+        &mut self,
+        ctx: &Ctx<'_>,
+        (acked, delivered): (u64, u64),
+        rtt_us: Option<u64>,
+        (pipe, ece): (u64, bool),
+    ) {
+        let (cwnd, in_flight) = (self.congestion.cwnd(), saturated(pipe));
         let used = match cwnd < self.congestion.ssthresh() {
             // Slow start doubles the window, so half of it in use is the most possible.
             true => in_flight >= cwnd / 2,
@@ -301,21 +316,21 @@ impl SendHalf {
         };
         // An acknowledgement that signals congestion does not open the window.
         if used && !ece {
-            return self.grow_used_window(ctx, sample);
+            return self.grow_used_window(ctx, (acked, delivered), rtt_us);
         }
         self.congestion.on_unused(ctx.now);
-        self.observe_ack(sample, ece);
+        self.observe_ack(acked, ece);
     }
 
     #[inline(never)]
-    fn grow_used_window(&mut self, ctx: &Ctx<'_>, sample: &AckSample) {
+    fn grow_used_window(&mut self, ctx: &Ctx<'_>, (acked, delivered): (u64, u64), rtt_us: Option<u64>) {
         self.congestion.on_ack(&Ack {
             now: ctx.now,
-            acked: saturated(sample.acked),
-            delivered: saturated(sample.delivered),
+            acked: saturated(acked),
+            delivered: saturated(delivered),
             una: self.queue.una(),
             nxt: self.queue.nxt(),
-            rtt_us: sample.rtt_us.map(saturated),
+            rtt_us: rtt_us.map(saturated),
             srtt_us: self.rtt.srtt_us(),
             paced: self.pacing(ctx.config).is_some(),
         });
@@ -323,8 +338,8 @@ impl SendHalf {
 
     /// RFC 8257 section 3.3 estimates from every acknowledgement.
     #[inline]
-    fn observe_ack(&mut self, sample: &AckSample, ece: bool) {
-        self.congestion.observe(saturated(sample.acked), self.queue.una(), self.queue.nxt(), ece);
+    fn observe_ack(&mut self, acked: u64, ece: bool) {
+        self.congestion.observe(saturated(acked), self.queue.una(), self.queue.nxt(), ece);
     }
 
     /// The reordering timer: segments overtaken for long enough are lost.

@@ -130,6 +130,8 @@ impl Segment {
 /// Result of [`SegmentSlab::remove_run`].
 pub(in crate::tcp) struct Run {
     pub(in crate::tcp) removed: Option<RemovedRun>,
+    /// How many there are.
+    pub(in crate::tcp) count: u32,
     /// The segment behind them, and the oldest transmission of those that are left.
     pub(in crate::tcp) next: Option<SegmentKey>,
     pub(in crate::tcp) oldest: Option<SegmentKey>,
@@ -139,17 +141,12 @@ pub(in crate::tcp) struct Run {
 
 /// The segments that were removed.
 pub(in crate::tcp) struct RemovedRun {
-    pub(in crate::tcp) count: u32,
     /// Where the first one began and ended.
     pub(in crate::tcp) first: (u64, u64),
     /// Where the last one ended, and its transmission.
     pub(in crate::tcp) last: (u64, Sent),
     /// One had external memory.
     pub(in crate::tcp) external: bool,
-    /// Small pages that were freed with them.
-    pub(in crate::tcp) small_pages: u32,
-    /// The page that the connection writes to was.
-    pub(in crate::tcp) is_open_freed: bool,
 }
 
 /// The segments that all connections of a stack hold for transmission, and their pages.
@@ -411,16 +408,16 @@ impl SegmentSlab {
 
     /// Removes segments from the front of a queue: those that end at or below `una`, and have no other mark than
     /// [`Marks::IN_FLIGHT`], as long as the order of transmission, from its `oldest` segment on, is that of the
-    /// queue. `open` is the page that the connection writes to.
-    #[inline]
+    /// queue. Updates the number of small pages of the connection, and the page that it writes to.
+    #[inline(always)]
     pub(in crate::tcp) fn remove_run(
         &mut self,
         (head, oldest): (SegmentKey, Option<SegmentKey>),
         una: u64,
-        open: Option<PageKey>,
+        (small_pages, open): (&mut u32, &mut Option<PageKey>),
     ) -> Run {
         let (mut cursor, mut oldest, mut count, mut last) = (Some(head), oldest, 0, head);
-        let (mut external, mut small_pages, mut is_open_freed) = (false, 0, false);
+        let mut external = false;
         let goes_on = loop {
             let Some(key) = cursor else { break false };
             let segment = &mut self.records[key.record()];
@@ -439,17 +436,19 @@ impl SegmentSlab {
                 self.externals.remove(key);
             }
             if let Some(kind) = self.pages.leave(page) {
-                small_pages += u32::from(kind == PageKind::Small);
-                is_open_freed |= open == Some(page);
+                *small_pages -= u32::from(kind == PageKind::Small);
+                if *open == Some(page) {
+                    *open = None;
+                }
             }
         };
         let removed = (count > 0).then(|| {
             let (first, end) = (self.get(head), self.get(last));
             let (first, last_sent) = ((first.pos, first.end()), (end.end(), end.sent));
             self.free(head, last, count);
-            RemovedRun { count, first, last: last_sent, external, small_pages, is_open_freed }
+            RemovedRun { first, last: last_sent, external }
         });
-        Run { removed, next: cursor, oldest, goes_on }
+        Run { removed, count, next: cursor, oldest, goes_on }
     }
 
     /// Frees the records of `count` segments that are linked from `first` to `last`.

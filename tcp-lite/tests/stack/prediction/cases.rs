@@ -123,12 +123,14 @@ fn wrong_checksums_take_the_general_way() {
 #[test]
 fn connections_in_another_condition_take_the_general_way() {
     use Fate::{Arrives, Late, Lost, Twice};
-    use Step::{Arrive, HostsClose, HostsSend, PeerCloses, PeerSends, TakeEvents, Wait};
+    use Step::{Arrive, HostsClose, HostsSend, Lose, PeerCloses, PeerSends, TakeEvents, Wait};
     let plain = Setting::default;
     let one = || Arrive(vec![Arrives]);
     let none = || Arrive(vec![Lost; BURST]);
     let sends = || PeerSends(100);
-    let cases: [(&str, Setting, Vec<Step>); 10] = [
+    let all = || Arrive(vec![Arrives; BURST]);
+    let twice = || Arrive(vec![Twice]);
+    let cases: [(&str, Setting, Vec<Step>); 14] = [
         (
             "a FIN is known",
             plain(),
@@ -189,6 +191,42 @@ fn connections_in_another_condition_take_the_general_way() {
             "bytes are in flight",
             Setting { sack: false, ..plain() },
             [vec![sends(), sends(), sends(), sends(), HostsSend(6000)], vec![one(); 4]].concat(),
+        ),
+        // Another probe may be sent after the first has been acknowledged.
+        (
+            "a tail loss probe of new bytes is in flight",
+            plain(),
+            [
+                vec![HostsSend(20_000), Wait(40_000), Wait(40_000)],
+                vec![all(), Wait(1000), all(), Wait(1000), all(), Wait(1000)],
+                vec![HostsSend(1000), Wait(40_000), Wait(40_000), Wait(40_000)],
+            ]
+            .concat(),
+        ),
+        // An acknowledgement of something new begins a new count.
+        (
+            "duplicates were counted",
+            Setting { sack: false, ..plain() },
+            [vec![HostsSend(14_000)], vec![twice(); 4], vec![Wait(1000)], vec![all(); 2]].concat(),
+        ),
+        (
+            "later segments have arrived",
+            plain(),
+            vec![
+                Lose { after: 3, frames: 1 },
+                HostsSend(10_000),
+                all(),
+                Wait(2000),
+                HostsSend(10_000),
+                all(),
+                Wait(2000),
+                all(),
+            ],
+        ),
+        (
+            "a search for the largest segment goes on",
+            Setting { searches: true, ..plain() },
+            (0..60).flat_map(|_| [HostsSend(6000), all(), Wait(10_000)]).collect(),
         ),
     ];
     for (name, setting, steps) in cases {

@@ -26,6 +26,8 @@ impl SendQueue {
             let place = segment.marks & (Marks::SACKED | Marks::LOST | Marks::IN_FLIGHT);
             let places = place.bits().count_ones();
             ensure!(places == u32::from(is_sent), "{:?} at {}", segment.marks, segment.pos);
+            let is_orderly = segment.pos < self.orderly_from || segment.marks == Marks::IN_FLIGHT;
+            ensure!(is_orderly || !is_sent, "{:?} in an orderly queue at {}", segment.marks, segment.pos);
             match place {
                 Marks::SACKED => sacked = (sacked.0 + len, sacked.1 + 1),
                 Marks::LOST => {
@@ -46,7 +48,7 @@ impl SendQueue {
         ensure!(self.small_pages == small_pages, "{} small pages of {small_pages}", self.small_pages);
         ensure!(found == [true; 3], "a cursor outside of the queue: {self:?}");
         ensure!(self.tail == last, "the tail is {:?}, not {last:?}", self.tail);
-        let counted = (self.sacked_bytes, self.sacked_segments, self.lost_bytes, self.segments);
+        let counted = (self.sacked_bytes, self.sacked_segments, u64::from(self.lost_bytes), self.segments);
         let sums = (sacked.0, sacked.1, lost, count);
         ensure!(counted == sums, "SACKed, lost, queued: {counted:?} of {sums:?}");
         let mut earlier: Option<SegmentKey> = None;
@@ -57,6 +59,9 @@ impl SendQueue {
             // The parts of a split segment were sent together.
             let in_order = earlier.is_none_or(|earlier| !slab.get(earlier).sent.is_after(segment.sent));
             ensure!(in_order, "sent before the one in front: {}", segment.pos);
+            let was_before = earlier.is_none_or(|earlier| slab.get(earlier).pos < segment.pos);
+            let fits = was_before || segment.pos < self.orderly_from;
+            ensure!(fits, "sent in another order than that of the queue: {}", segment.pos);
             in_flight -= 1;
             earlier = Some(key);
         }
@@ -234,6 +239,8 @@ mod tests {
                 "lost in front of the next to be sent again: 101",
             ),
             (|q| q.queue.retransmit_from = None, "lost in front of the next to be sent again: 101"),
+            (|q| q.queue.orderly_from = 1, "Marks(SACKED) in an orderly queue at 1"),
+            (|q| q.queue.orderly_from = 101, "Marks(LOST) in an orderly queue at 101"),
         ]);
     }
 
@@ -267,6 +274,15 @@ mod tests {
             (
                 |q| q.segment(2).sent = Sent { nr: 9, ..q.segment(2).sent },
                 "sent before the one in front: 301",
+            ),
+            (
+                |q| {
+                    q.segment(2).sent = Sent { nr: 9, ..q.segment(2).sent };
+                    q.queue.flight.unlink(&mut q.slab, q.keys[2]);
+                    q.queue.flight.append(&mut q.slab, q.keys[2]);
+                    q.queue.orderly_from = 201;
+                },
+                "sent in another order than that of the queue: 201",
             ),
             (
                 |q| {

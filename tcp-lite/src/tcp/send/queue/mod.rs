@@ -20,7 +20,7 @@ use self::sacks::KnownSacks;
 use super::ack_sample::AckSample;
 use crate::Instant;
 use crate::tcp::SendError;
-use crate::tcp::slabs::{Marks, PageKey, PageKind, SegmentKey, SegmentSlab};
+use crate::tcp::slabs::{Marks, PageKey, PageKind, RemovedRun, SegmentKey, SegmentSlab};
 
 /// The segments of one connection, oldest first. Positions as in `seq.rs`; `una` and `nxt` count SYN and
 /// FIN.
@@ -38,6 +38,9 @@ pub(super) struct SendQueue {
     flight: Flight,
     /// The SACK blocks processed last.
     sacks: KnownSacks,
+    /// Segments from this position on have no other mark than [`Marks::IN_FLIGHT`], and were sent in the order
+    /// of the queue.
+    orderly_from: u64,
     /// The oldest unacknowledged position (SND.UNA).
     una: u64,
     /// The next position to send (SND.NXT).
@@ -48,7 +51,7 @@ pub(super) struct SendQueue {
     sacked_bytes: u64,
     sacked_segments: u32,
     /// Bytes with [`Marks::LOST`].
-    lost_bytes: u64,
+    lost_bytes: u32,
     /// Segments in the queue.
     segments: u32,
     /// Pages from the pool of small buffers, the open one included.
@@ -66,6 +69,7 @@ impl SendQueue {
             open_page: None,
             flight: Flight::default(),
             sacks: KnownSacks::default(),
+            orderly_from: 0,
             una: 0,
             nxt: 0,
             end: 1,
@@ -157,7 +161,7 @@ impl SendQueue {
     /// Bytes outstanding and neither selectively acknowledged nor marked lost (with SACK, RFC 6675's `pipe`).
     #[inline]
     pub(super) fn not_sacked_nor_lost(&self) -> u64 {
-        self.outstanding().saturating_sub(self.sacked_bytes + self.lost_bytes)
+        self.outstanding().saturating_sub(self.sacked_bytes + u64::from(self.lost_bytes))
     }
 
     /// The page to write the next segment of up to `bytes` to; opens a new one from the pools `(small,
@@ -282,32 +286,52 @@ impl SendQueue {
         last
     }
 
+    /// Whether each segment in flight was sent once, in the order of the queue, and none of them is known to
+    /// have arrived or to be lost.
+    #[inline]
+    pub(super) fn is_orderly(&self) -> bool {
+        self.una >= self.orderly_from
+    }
+
+    /// As [`acknowledge`](Self::acknowledge), while the queue [is orderly](Self::is_orderly). Changes nothing
+    /// and returns `None` if `ack` is not behind a whole segment.
+    #[inline]
+    pub(super) fn acknowledge_orderly(&mut self, slab: &mut SegmentSlab, ack: u64) -> Option<RemovedRun> {
+        debug_assert!(self.is_orderly(), "segments with marks, or in another order");
+        let head = self.head.filter(|head| slab.get(*head).end() <= ack)?;
+        self.una = ack;
+        let (removed, goes_on) = self.remove_run(slab, head);
+        debug_assert!(!goes_on, "segments are left that are acknowledged");
+        removed
+    }
+
     /// Removes the segments that are wholly below `ack`, which is at most `nxt`.
     pub(super) fn acknowledge(&mut self, slab: &mut SegmentSlab, ack: u64, sample: &mut AckSample) {
         sample.acked += ack.saturating_sub(self.una);
         self.una = self.una.max(ack);
-        while self.acknowledge_run(slab, sample) {
+        while let Some(head) = self.head {
+            let (removed, goes_on) = self.remove_run(slab, head);
+            if let Some(removed) = removed {
+                sample.acknowledge_run(&removed);
+            }
+            let Some(key) = self.head.filter(|_| goes_on) else { break };
             // One that was sent out of order, or again, or that had arrived before.
-            let Some(key) = self.head else { break };
             sample.acknowledge(slab.get(key));
             self.remove_head(slab);
         }
     }
 
     /// Removes the acknowledged segments at the front that were sent once, in the order of the queue, and whose
-    /// arrival is news. Returns whether one of another kind follows.
-    #[inline]
-    fn acknowledge_run(&mut self, slab: &mut SegmentSlab, sample: &mut AckSample) -> bool {
-        let Some(head) = self.head else { return false };
-        let run = slab.remove_run((head, self.flight.oldest), self.una, self.open_page);
-        let Some(removed) = run.removed else { return run.goes_on };
-        sample.acknowledge_run(&removed);
-        self.flight.set_oldest(slab, run.oldest);
-        self.segments -= removed.count;
-        self.small_pages -= removed.small_pages;
-        if removed.is_open_freed {
-            self.open_page = None;
+    /// arrival is news. Returns them, and whether an acknowledged one of another kind follows.
+    #[inline(always)]
+    fn remove_run(&mut self, slab: &mut SegmentSlab, head: SegmentKey) -> (Option<RemovedRun>, bool) {
+        let pages = (&mut self.small_pages, &mut self.open_page);
+        let run = slab.remove_run((head, self.flight.oldest), self.una, pages);
+        if run.removed.is_none() {
+            return (None, run.goes_on);
         }
+        self.flight.set_oldest(slab, run.oldest);
+        self.segments -= run.count;
         self.head = run.next;
         if run.next.is_none() {
             self.tail = None;
@@ -318,7 +342,7 @@ impl SendQueue {
                 *cursor = run.next;
             }
         }
-        run.goes_on
+        (run.removed, run.goes_on)
     }
 
     /// Drops the oldest segment if it is the acknowledged part of a segment that was split. Returns
@@ -363,6 +387,9 @@ impl SendQueue {
             (false, true) => self.flight.append(slab, key),
             _ => {}
         }
+        if !(marks - Marks::IN_FLIGHT).is_empty() {
+            self.orderly_from = self.nxt;
+        }
         if !(old | marks).intersects(Marks::SACKED | Marks::LOST) {
             return;
         }
@@ -371,14 +398,14 @@ impl SendQueue {
             self.sacked_segments -= 1;
         }
         if old.contains(Marks::LOST) {
-            self.lost_bytes -= len;
+            self.lost_bytes -= len as u32;
         }
         if marks.contains(Marks::SACKED) {
             self.sacked_bytes += len;
             self.sacked_segments += 1;
         }
         if marks.contains(Marks::LOST) {
-            self.lost_bytes += len;
+            self.lost_bytes += len as u32;
         }
     }
 
@@ -417,7 +444,7 @@ impl SendQueue {
 impl SendQueue {
     /// Bytes marked lost.
     pub(super) fn lost_bytes(&self) -> u64 {
-        self.lost_bytes
+        u64::from(self.lost_bytes)
     }
 
     /// As if so many bytes more had been sent, and all had been acknowledged.

@@ -358,7 +358,7 @@ mod tests {
         assert_eq!(sack(&mut slab, &mut queue, span(0, 3)), 3);
         queue.mark_timed_out(&mut slab, at(0));
         queue.check(&slab).expect("invariants");
-        assert_eq!(queue.lost_bytes, 4 * LEN);
+        assert_eq!(queue.lost_bytes(), 4 * LEN);
         assert_eq!(sack(&mut slab, &mut queue, span(0, 3)), 3, "what was known before counts for nothing");
     }
 }
