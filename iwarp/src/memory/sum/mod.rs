@@ -12,6 +12,7 @@
 //! |---|---|
 //! | `powers` | the constants that advance a sum by a number of bytes |
 //! | `bytes` | loads, stores, and the sum by the CRC instruction |
+//! | `short` | few bytes, by the CRC instruction |
 //! | `fold128` | by carry-less multiplication of 128 bits: any x86-64 with AVX, so most since 2011 |
 //! | `fold512` | by that of 512 bits: AVX-512 with VPCLMULQDQ |
 //!
@@ -32,6 +33,8 @@ mod fold128;
 mod fold512;
 #[cfg(target_arch = "x86_64")]
 mod powers;
+#[cfg(target_arch = "x86_64")]
+mod short;
 #[cfg(test)]
 mod tests;
 
@@ -57,8 +60,14 @@ static BEST: LazyLock<Way> = LazyLock::new(|| Way::here().next().unwrap_or(Way::
 /// Continues the sum `crc` with `bytes`.
 #[inline]
 pub(crate) fn append(crc: u32, bytes: &[u8]) -> u32 {
+    let best = *BEST;
+    #[cfg(target_arch = "x86_64")]
+    if best != Way::Portable && bytes.len() <= short::MAX_BYTES {
+        // SAFETY: `BEST` is a method that this CPU supports, and those that are not portable need SSE4.2.
+        return !unsafe { short::sum(!crc, bytes) };
+    }
     // SAFETY: `BEST` is the first method of `Way::here`, which has only methods that this CPU supports.
-    unsafe { BEST.append(crc, bytes) }
+    unsafe { best.append(crc, bytes) }
 }
 
 /// As [`append`] of the bytes of `front`.
