@@ -91,7 +91,7 @@ pub const fn encode(pointer: u64) -> [u8; 4] {
 /// FPDUPTR of a received marker.
 pub const fn decode(marker: [u8; 4]) -> u64 {
     // RFC 5044 section 4.2 (MPA-051, MPA-054): the reserved bytes are ignored, the two low bits count as 0.
-    (u16::from_be_bytes([marker[2], marker[3]]) & 0xfffc) as u64
+    (u32::from_be_bytes(marker) & 0xfffc) as u64
 }
 
 /// Position of the length field that the marker at `marker` points to; `None` where no length field can be.

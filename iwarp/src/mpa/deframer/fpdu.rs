@@ -104,17 +104,17 @@ impl Extent {
     /// Whether all markers that begin in `bytes` point to this FPDU's length field. `bytes` is a slice of
     /// `wire` at `from`.
     fn markers_are_sound(&self, wire: Wire<'_>, from: u64, bytes: &[u8]) -> bool {
-        let end = from + bytes.len() as u64;
         let mut at = marker::at_or_after(from);
-        while at < end {
-            let here = bytes[(at - from) as usize..].first_chunk().copied();
-            // A marker at the end of the slice may continue in the next slice.
-            if here.or_else(|| wire.read(at)).map(marker::decode) != Some(marker::pointer(at, self.length_at))
-            {
+        let rest = bytes.get((at - from) as usize..).unwrap_or_default();
+        let (intervals, rest) = rest.as_chunks::<{ marker::INTERVAL as usize }>();
+        for [a, b, c, d, ..] in intervals {
+            if marker::decode([*a, *b, *c, *d]) != marker::pointer(at, self.length_at) {
                 return false;
             }
             at += marker::INTERVAL;
         }
-        true
+        // A marker at the end of the slice may continue in the next slice.
+        let last = || rest.first_chunk().copied().or_else(|| wire.read(at)).map(marker::decode);
+        rest.is_empty() || last() == Some(marker::pointer(at, self.length_at))
     }
 }
