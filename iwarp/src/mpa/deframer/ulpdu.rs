@@ -1,6 +1,7 @@
 //! Views of received bytes without a copy: wire bytes across buffers, and the ULPDU between the markers.
 
 use std::iter;
+use std::ops::Range;
 
 use dp::Mbuf;
 use dp::mbuf::Segments;
@@ -259,6 +260,20 @@ impl<'a> Ulpdu<'a> {
 
     /// At most `len` bytes from `offset` on, in order, by buffer. Markers separate the runs of a buffer.
     pub fn pieces(&self, offset: usize, len: usize) -> impl Iterator<Item = Runs<'a>> + use<'a> {
+        let (wire, markers, Range { start, end }) = self.part(offset, len);
+        wire.slices(start, end).map(move |(position, bytes)| runs(position, bytes, markers))
+    }
+
+    /// As [`pieces`](Self::pieces), if there is one piece: the usual case.
+    #[inline]
+    pub(crate) fn piece(&self, offset: usize, len: usize) -> Option<Runs<'a>> {
+        let (wire, markers, Range { start, end }) = self.part(offset, len);
+        Some(runs(start, wire.front(start, end)?, markers))
+    }
+
+    /// Its wire bytes, whether they have markers, and the positions of at most `len` bytes from `offset` on.
+    #[inline]
+    fn part(&self, offset: usize, len: usize) -> (Wire<'a>, bool, Range<u64>) {
         let start = self.length_at + LENGTH_BYTES as u64;
         let (wire, all, markers) = match self.bytes {
             UlpduBytes::Whole(bytes) => (Wire::slice(start, bytes), bytes.len(), false),
@@ -271,16 +286,20 @@ impl<'a> Ulpdu<'a> {
             0 => from,
             len => marker::end_of_content(from, len as u64, markers),
         };
-        wire.slices(from, to).map(move |(position, bytes)| {
-            if !markers {
-                return Stride::NONE.runs(bytes);
-            }
-            let into = (position % marker::INTERVAL) as usize;
-            // The slice may begin inside a marker.
-            let bytes = &bytes[Stride::GAP.saturating_sub(into).min(bytes.len())..];
-            Stride::new(Stride::PERIOD - into.max(Stride::GAP)).runs(bytes)
-        })
+        (wire, markers, from..to)
     }
+}
+
+/// The runs between the markers in `bytes`, which begin at `position`.
+#[inline]
+fn runs(position: u64, bytes: &[u8], markers: bool) -> Runs<'_> {
+    if !markers {
+        return Stride::NONE.runs(bytes);
+    }
+    let into = (position % marker::INTERVAL) as usize;
+    // The slice may begin inside a marker.
+    let bytes = &bytes[Stride::GAP.saturating_sub(into).min(bytes.len())..];
+    Stride::new(Stride::PERIOD - into.max(Stride::GAP)).runs(bytes)
 }
 
 impl std::fmt::Debug for Ulpdu<'_> {

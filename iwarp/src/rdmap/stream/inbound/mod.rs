@@ -245,6 +245,9 @@ fn place(ulpdu: &Ulpdu<'_>, at: usize, len: usize, target: &Target<'_>) -> Resul
     if let Some(bytes) = ulpdu.whole() {
         return target.place(0, &bytes[at..at + len]);
     }
+    if let Some(runs) = ulpdu.piece(at, len) {
+        return target.place_runs(0, runs).map(drop);
+    }
     let mut offset = 0;
     for piece in ulpdu.pieces(at, len) {
         offset += target.place_runs(offset, piece)?;
