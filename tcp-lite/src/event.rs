@@ -1,5 +1,6 @@
-//! Events of a stack.
+//! Events of a stack, and their queue.
 
+use std::collections::VecDeque;
 use std::net::IpAddr;
 
 use dp::Mbuf;
@@ -105,4 +106,108 @@ pub enum CloseReason {
     /// [`Stack::abort`](crate::Stack::abort) was called.
     #[error("aborted locally")]
     Aborted,
+}
+
+/// The events that wait to be taken, oldest first.
+///
+/// Mostly there is one at a time: the bytes of a segment, which the user takes before the next segment. Such
+/// bytes have a place of their own, since a ring costs several times as much as a move.
+pub(crate) struct EventQueue {
+    /// Bytes that came while nothing waited. All events in `rest` came later.
+    first: Option<(ConnId, Received)>,
+    rest: VecDeque<Event>,
+}
+
+impl EventQueue {
+    pub(crate) fn with_capacity(capacity: usize) -> Self {
+        Self { first: None, rest: VecDeque::with_capacity(capacity) }
+    }
+
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.rest.len() + usize::from(self.first.is_some())
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.first.is_none() && self.rest.is_empty()
+    }
+
+    pub(crate) fn capacity(&self) -> usize {
+        self.rest.capacity()
+    }
+
+    pub(crate) fn reserve_exact(&mut self, more: usize) {
+        self.rest.reserve_exact(more);
+    }
+
+    #[inline]
+    pub(crate) fn push_back(&mut self, event: Event) {
+        self.rest.push_back(event);
+    }
+
+    /// As [`push_back`](Self::push_back), for bytes that arrived.
+    #[inline]
+    pub(crate) fn push_received(&mut self, conn: ConnId, received: Received) {
+        if self.is_empty() {
+            self.first = Some((conn, received));
+        } else {
+            self.rest.push_back(Event::Received { conn, received });
+        }
+    }
+
+    pub(crate) fn pop_front(&mut self) -> Option<Event> {
+        match self.pop_received() {
+            Some((conn, received)) => Some(Event::Received { conn, received }),
+            None => self.rest.pop_front(),
+        }
+    }
+
+    /// The oldest event, if it is bytes that came while nothing waited.
+    #[inline]
+    pub(crate) fn pop_received(&mut self) -> Option<(ConnId, Received)> {
+        self.first.take()
+    }
+
+    /// How many of the events ask for memory.
+    pub(crate) fn evictions(&self) -> usize {
+        self.rest.iter().filter(|event| matches!(event, Event::Evict { .. })).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dp::Mempool;
+
+    use super::*;
+
+    /// Bytes that came while nothing waited are the oldest event, however they are taken.
+    #[test]
+    fn events_come_in_the_order_in_which_they_happened() {
+        let (pool, conn) = (Mempool::heap("events", 8, 64), ConnId { slot: 1, generation: 0 });
+        let mut queue = EventQueue::with_capacity(8);
+        let bytes = |offset| Received { offset, buf: pool.alloc().unwrap(), frontier: offset };
+        let offset_of = |event: Option<Event>| match event {
+            Some(Event::Received { received, .. }) => Some(received.offset),
+            _ => None,
+        };
+        queue.push_received(conn, bytes(1));
+        queue.push_back(Event::Writable { conn });
+        queue.push_received(conn, bytes(2));
+        assert_eq!((queue.len(), queue.is_empty()), (3, false));
+        assert_eq!(queue.pop_received().map(|(_, received)| received.offset), Some(1));
+        assert!(queue.pop_received().is_none(), "another event is older");
+        assert!(matches!(queue.pop_front(), Some(Event::Writable { .. })));
+        assert!(queue.pop_received().is_none());
+        queue.push_received(conn, bytes(3));
+        assert_eq!([2, 3].map(|_| offset_of(queue.pop_front())), [Some(2), Some(3)]);
+        assert!(queue.is_empty() && queue.pop_front().is_none());
+        queue.push_back(Event::Writable { conn });
+        queue.push_received(conn, bytes(4));
+        assert!(queue.pop_received().is_none(), "another event is older");
+        assert_eq!(queue.len(), 2);
+        queue.push_received(conn, bytes(5));
+        assert!(matches!(queue.pop_front(), Some(Event::Writable { .. })));
+        assert_eq!([4, 5].map(|_| offset_of(queue.pop_front())), [Some(4), Some(5)]);
+    }
 }

@@ -37,6 +37,7 @@ pub use crate::listener::ListenError;
 use self::connections::{Conn, Connections};
 use self::transmit::Answer;
 use crate::address_conflict::{ADDRESSES, ConflictDetection};
+use crate::event::EventQueue;
 use crate::facade::{IpAddress, IpCidr, TcpSeqNumber};
 use crate::four_tuple::FourTuple;
 use crate::frame::Framing;
@@ -50,7 +51,7 @@ use crate::secrets::{EPHEMERAL_PORTS, Secrets};
 use crate::slow_path::SlowPath;
 use crate::syn_cookie::SynCookies;
 use crate::tcp::{Ctx, MAX_EVICTION_REQUESTS, OpenParams, OutOfOrderSlab, SearchSlab, SegmentSlab, Tcb};
-use crate::{Backoff, ConnInfo, Event, Instant, Keepalive, SendError, StackConfig};
+use crate::{Backoff, ConnInfo, Event, Instant, Keepalive, Received, SendError, StackConfig};
 
 /// Limit of the queue of answers to segments of no connection. It bounds the memory that such segments can
 /// take; further answers are dropped, as if lost on the wire.
@@ -94,7 +95,7 @@ pub struct Stack {
     segments: SegmentSlab,
     out_of_order: OutOfOrderSlab,
     searches: SearchSlab,
-    events: VecDeque<Event>,
+    events: EventQueue,
     counters: StackCounters,
     /// The latest time seen. Calls that start no timer take no time argument and use this one.
     now: Instant,
@@ -135,7 +136,7 @@ impl Stack {
             segments: SegmentSlab::new(limits.tx_segments, (pool.capacity() / 2).max(1)),
             out_of_order: OutOfOrderSlab::new(limits.connections, limits.out_of_order_bytes, &pool),
             searches: SearchSlab::new(limits.path_mtu_searches.min(pool.capacity() / 16)),
-            events: VecDeque::with_capacity(limits.events + SPARE_EVENTS),
+            events: EventQueue::with_capacity(limits.events + SPARE_EVENTS),
             counters: StackCounters::default(),
             syn_cookies: SynCookies::new(secrets.cookie),
             now: Instant::ZERO,
@@ -216,6 +217,14 @@ impl Stack {
     #[inline]
     pub fn has_events(&self) -> bool {
         !self.events.is_empty()
+    }
+
+    /// The oldest event not yet taken, if it is [`Event::Received`] and came while no event waited. So bytes
+    /// that are taken after each call of [`input_next`](Self::input_next) cost less; [`event`](Self::event)
+    /// has all events.
+    #[inline]
+    pub fn received(&mut self) -> Option<(ConnId, Received)> {
+        self.events.pop_received()
     }
 
     /// The oldest event not yet taken.

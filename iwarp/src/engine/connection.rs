@@ -156,6 +156,15 @@ impl Connection {
         self.timers.next()
     }
 
+    /// Whether the engine has nothing to note after a call, as mostly in Full Operation: neither held bytes, a
+    /// deadline nor the end.
+    #[inline]
+    pub(super) fn is_settled(&self) -> bool {
+        matches!(&self.phase, Phase::FullOperation(full) if full.deframer.pinned_bytes() == self.pinned)
+            && self.next_deadline() == self.scheduled
+            && !self.closed
+    }
+
     /// Tells TCP how many bytes of its buffers are held for bytes ahead of the frontier, if that has changed.
     pub(super) fn report_pinned(&mut self, io: &mut Io) {
         let pinned = self.phase.pinned_bytes();
@@ -187,10 +196,24 @@ impl Connection {
     }
 
     /// Bytes arrived.
+    #[inline]
     pub(super) fn on_received(&mut self, io: &mut Io, guard: &EpochGuard<'_>, received: Received) {
         let Received { offset, buf, frontier } = received;
         match &mut self.phase {
             Phase::FullOperation(_) => self.receive(io, guard, offset, buf, frontier),
+            _ => self.receive_before_fpdus(io, guard, (offset, buf, frontier)),
+        }
+    }
+
+    /// Bytes arrived in another phase than Full Operation.
+    #[inline(never)]
+    fn receive_before_fpdus(
+        &mut self,
+        io: &mut Io,
+        guard: &EpochGuard<'_>,
+        (offset, buf, frontier): (u64, Mbuf, u64),
+    ) {
+        match &mut self.phase {
             Phase::StreamingMode(_) => self.receive_in_streaming_mode(io, (offset, buf, frontier)),
             Phase::AwaitReply { reassembly, .. }
             | Phase::AwaitRequest { reassembly, .. }
@@ -205,7 +228,9 @@ impl Connection {
                 }
             }
             // TCP acknowledges the bytes; they are dropped.
-            Phase::Opening(_) | Phase::Ended(_) => self.discard(io, offset, &buf, frontier),
+            Phase::Opening(_) | Phase::Ended(_) | Phase::FullOperation(_) => {
+                self.discard(io, offset, &buf, frontier);
+            }
         }
     }
 

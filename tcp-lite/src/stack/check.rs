@@ -3,7 +3,6 @@
 
 use super::connections::Conn;
 use super::{SPARE_EVENTS, Stack};
-use crate::Event;
 use crate::invariant::{Check, ensure};
 use crate::tcp::{EVENTS_PER_CONNECTION, Holdings};
 
@@ -38,7 +37,7 @@ impl Stack {
     fn check_slabs(&self, all: &[Holdings]) -> Check {
         let open: Vec<_> = all.iter().filter_map(|holdings| holdings.open_page).collect();
         self.segments.check(all.iter().map(|holdings| holdings.segments).sum(), &open)?;
-        let asked = self.events.iter().filter(|event| matches!(event, Event::Evict { .. })).count();
+        let asked = self.events.evictions();
         self.out_of_order.check(all.iter().filter(|holdings| holdings.has_hole).count(), asked)?;
         self.searches.check(all.iter().filter(|holdings| holdings.searches).count())?;
         let held: u64 = all.iter().map(|holdings| holdings.out_of_order.held_bytes).sum();

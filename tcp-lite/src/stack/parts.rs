@@ -1,15 +1,14 @@
 //! The parts of the stack that calls of a control block use.
 
-use std::collections::VecDeque;
-
 use dp::Mempool;
 
 use super::connections::Connections;
 use super::{ConnId, ListenerId, Stack, StackCounters};
+use crate::event::EventQueue;
 use crate::frame::Framing;
 use crate::neighbor::Neighbors;
 use crate::tcp::{Ctx, OutOfOrderSlab, SearchSlab, SegmentSlab};
-use crate::{Event, Instant, StackConfig};
+use crate::{Instant, StackConfig};
 
 /// The parts of the stack that a control block may use: everything but the connections themselves and
 /// the neighbours.
@@ -23,7 +22,7 @@ pub(super) struct StackParts<'a> {
     pub(super) out_of_order: &'a mut OutOfOrderSlab,
     pub(super) searches: &'a mut SearchSlab,
     pub(super) counters: &'a mut StackCounters,
-    pub(super) events: &'a mut VecDeque<Event>,
+    pub(super) events: &'a mut EventQueue,
 }
 
 impl StackParts<'_> {

@@ -2,12 +2,11 @@
 //!
 //! A [`Tcb`](super::Tcb) holds nothing that is shared; everything it needs of the stack comes in here.
 
-use std::collections::VecDeque;
-
 use dp::{Mbuf, Mempool};
 
 use super::slabs::{OutOfOrderSlab, SearchSlab, SegmentSlab};
 use crate::counters::StackCounters;
+use crate::event::EventQueue;
 use crate::id::{ConnId, ListenerId};
 use crate::{CloseReason, Event, Instant, Received, TcpConfig};
 
@@ -34,7 +33,7 @@ pub(crate) struct Ctx<'a> {
     /// The stack's counters.
     pub(crate) counters: &'a mut StackCounters,
     /// The stack's event queue.
-    pub(crate) events: &'a mut VecDeque<Event>,
+    pub(crate) events: &'a mut EventQueue,
     /// Received bytes are dropped (and come again) while so many events wait. Other events, at most
     /// [`EVENTS_PER_CONNECTION`] for each connection, are always queued.
     pub(crate) events_limit: usize,
@@ -58,9 +57,9 @@ impl Ctx<'_> {
         self.events.len() < self.events_limit
     }
 
+    #[inline]
     pub(crate) fn received(&mut self, offset: u64, buf: Mbuf, frontier: u64) {
-        self.events
-            .push_back(Event::Received { conn: self.conn, received: Received { offset, buf, frontier } });
+        self.events.push_received(self.conn, Received { offset, buf, frontier });
     }
 
     /// Asks `conn`, this connection or another, to give up `bytes`.

@@ -1,7 +1,7 @@
 //! From the wire: frames of the port go to TCP, and TCP's events go to the connections.
 
 use dp::profile::{self, Layer};
-use tcp_lite::Ahead;
+use tcp_lite::{Ahead, ConnId, Received};
 
 use super::{Core, PREFETCH_DISTANCE};
 use crate::memory::EpochGuard;
@@ -43,6 +43,9 @@ impl Core {
                 }
                 self.step(guard, |core| {
                     profile::within(Layer::TcpIn, || core.io.tcp.input_next(core.io.now, &mut frames));
+                    if let Some((conn, received)) = core.io.tcp.received() {
+                        core.on_received(guard, conn, received);
+                    }
                 });
             }
             drop(frames);
@@ -52,6 +55,20 @@ impl Core {
         }
         self.rx = Some(burst);
         busy
+    }
+
+    /// Bytes arrived, which is the usual event.
+    #[inline]
+    fn on_received(&mut self, guard: &EpochGuard<'_>, conn: ConnId, received: Received) {
+        let slot = conn.slot();
+        let Some(Some(connection)) = self.connections.get_mut(slot) else { return };
+        if connection.conn() != conn {
+            return;
+        }
+        connection.on_received(&mut self.io, guard, received);
+        if !connection.is_settled() {
+            self.with(slot, |_, _| {});
+        }
     }
 
     /// Prefetches what frame `next` of a burst and some frames after it need, except for the first `fetched`

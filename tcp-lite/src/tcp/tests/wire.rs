@@ -1,10 +1,11 @@
 //! A host with one connection, and two of them on a wire.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use dp::Mempool;
 
+use crate::event::EventQueue;
 use crate::facade::TcpSeqNumber;
 use crate::ip::Ecn;
 use crate::stack::{ConnId, ListenerId, StackCounters};
@@ -59,7 +60,7 @@ pub(super) struct Host {
     pub(super) out_of_order: OutOfOrderSlab,
     pub(super) searches: SearchSlab,
     pub(super) counters: StackCounters,
-    events: VecDeque<Event>,
+    events: EventQueue,
     pub(super) events_limit: usize,
     /// Else `Writable` stays in the queue of events.
     pub(super) takes_writable: bool,
@@ -108,7 +109,7 @@ impl Host {
             segments: SegmentSlab::new(512, 512),
             searches: SearchSlab::new(4),
             counters: StackCounters::default(),
-            events: VecDeque::new(),
+            events: EventQueue::with_capacity(0),
             events_limit: 1024,
             takes_writable: true,
             listener: None,
