@@ -460,7 +460,21 @@ impl Stack {
     /// Says that `bytes` handed up ahead of the frontier are no longer held: they were placed, or the
     /// frontier passed them and they were consumed. The out-of-order budget counts bytes that were
     /// handed up and not released.
+    #[inline]
     pub fn release(&mut self, conn: ConnId, bytes: usize) {
+        // The usual case: the bytes were in order, and the peer has window enough. Then nothing changes.
+        if bytes == 0
+            && let Some(conn) = self.connections.live(conn).and_then(|slot| self.connections.get(slot))
+            && conn.tcb.has_window(&self.config.tcp)
+        {
+            return;
+        }
+        self.release_any(conn, bytes);
+    }
+
+    /// See [`release`](Self::release).
+    #[inline(never)]
+    fn release_any(&mut self, conn: ConnId, bytes: usize) {
         self.with_live(conn, |tcb, ctx| tcb.release(ctx, bytes));
     }
 

@@ -153,6 +153,12 @@ impl Tcb {
         matches!(self.state, State::Established | State::FinWait1 | State::FinWait2)
     }
 
+    /// Whether a [`release`](Self::release) of no bytes changes nothing.
+    #[inline]
+    pub(crate) fn has_window(&self, config: &TcpConfig) -> bool {
+        self.state == State::Established && self.receive.has_window(config)
+    }
+
     /// `bytes` handed up ahead of the frontier are no longer held.
     pub(crate) fn release(&mut self, ctx: &mut Ctx<'_>, bytes: usize) {
         self.receive.release(ctx, bytes);

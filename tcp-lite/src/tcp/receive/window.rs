@@ -15,10 +15,15 @@ impl ReceiveHalf {
     /// The user has read or released bytes: sends a window update if the peer may be waiting for one.
     pub(in crate::tcp) fn update_window(&mut self, ctx: &Ctx<'_>) {
         let budget = self.window_budget(ctx.config);
-        let left = self.edge.saturating_sub(self.nxt);
-        if left < u64::from(budget / 2) && self.can_grow(ctx.out_of_order, budget, self.mss.into()) {
+        if !self.has_window(ctx.config) && self.can_grow(ctx.out_of_order, budget, self.mss.into()) {
             self.acks.send_now();
         }
+    }
+
+    /// Whether the peer may still send half of the budget: then it does not wait for a window update.
+    #[inline]
+    pub(in crate::tcp) fn has_window(&self, config: &TcpConfig) -> bool {
+        self.edge.saturating_sub(self.nxt) >= u64::from(self.window_budget(config) / 2)
     }
 
     /// The largest window that we announce: without scaling the field limits it.
