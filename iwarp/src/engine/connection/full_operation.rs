@@ -10,7 +10,7 @@ use dp::profile::{self, Layer};
 use crate::memory::{Accessor, EpochGuard, StreamId};
 use crate::mpa::{Deframed, Deframer, HeldSlab, Negotiated};
 use crate::queues::QpShared;
-use crate::rdmap::stream::{Failure, RequestPool, SendOutcome, Stream, StreamContext, Waiting};
+use crate::rdmap::stream::{Delivery, Failure, RequestPool, SendOutcome, Stream, StreamContext, Waiting};
 
 use super::super::io::Io;
 use super::{Connection, Phase, Transmitted};
@@ -47,19 +47,37 @@ impl FullOperation {
 
     /// Gives the ULPDUs in a received buffer to the stream. Returns how many bytes that were handed up ahead
     /// of the frontier are no longer held.
-    ///
-    /// Never inlined: in its one caller the compiler would have to spill registers, which costs some 3 % of
-    /// the instructions of a small FPDU.
-    #[inline(never)]
+    #[inline]
     fn receive(
         &mut self,
-        (offset, buf, frontier): (u64, Mbuf, u64),
+        (offset, mut buf, frontier): (u64, Mbuf, u64),
         held: &mut HeldSlab,
         context: StreamContext<'_>,
     ) -> Result<usize, Failure> {
         let _deframe = profile::scope(Layer::Deframe);
-        let mut ulpdus = self.deframer.receive(offset, buf, frontier, held);
         let mut delivery = self.stream.delivery(context);
+        let taken = self.deframer.receive_whole(offset, &buf, frontier, held, |position, ulpdu| {
+            let _receive = profile::scope(Layer::Receive);
+            delivery.deliver_whole(position, ulpdu)
+        })?;
+        if taken > 0 && taken == buf.len() {
+            // Nothing is held, so nothing is released.
+            return Ok(0);
+        }
+        buf.advance(taken);
+        Self::receive_any(&mut self.deframer, (offset + taken as u64, buf, frontier), held, delivery)
+    }
+
+    /// As [`receive`](Self::receive), for any buffer: out of order, with markers, with FPDUs that continue in
+    /// the next buffer, or wrong.
+    #[inline(never)]
+    fn receive_any(
+        deframer: &mut Deframer,
+        (offset, buf, frontier): (u64, Mbuf, u64),
+        held: &mut HeldSlab,
+        mut delivery: Delivery<'_>,
+    ) -> Result<usize, Failure> {
+        let mut ulpdus = deframer.receive(offset, buf, frontier, held);
         while let Some(deframed) = ulpdus.next()? {
             let _receive = profile::scope(Layer::Receive);
             match deframed {
@@ -73,6 +91,10 @@ impl FullOperation {
             }
         }
         Ok(ulpdus.finish())
+    }
+
+    fn wants_to_send(&self) -> bool {
+        self.is_draining() || self.stream.wants_to_send()
     }
 
     /// Whether a FIN of the peer here is graceful: no FPDU is incomplete, and no Read or atomic of ours waits
@@ -130,6 +152,7 @@ impl Connection {
         }));
     }
 
+    #[inline]
     pub(super) fn receive(
         &mut self,
         io: &mut Io,
@@ -150,24 +173,22 @@ impl Connection {
         let context = StreamContext { guard, counters: &mut io.streams, pool: &mut io.request_pool };
         let result = full.receive((offset, buf, frontier), &mut io.held, context);
         let fpdus = io.streams.rx_fpdus - before;
+        let wants_to_send = full.wants_to_send();
         // The peer's first FPDU is a Terminate in place of its RTR: startup has failed.
         let ended_startup = first && fpdus == 1 && matches!(result, Err(Failure::Peer(_)));
-        let has_begun = first && full.stream.may_send() && !ended_startup;
-        let on_rtr = if has_begun { full.on_first_fpdu() } else { None };
-        if let Some(announcement) = on_rtr {
-            self.timers.clear_deadline();
-            self.announce_established(io, *announcement);
+        if first && full.stream.may_send() && !ended_startup {
+            self.on_first_fpdu(io);
         }
         if let Some(id) = self.user.id() {
             id.count_segment(fpdus, io.streams.rx_placed_bytes - placed);
-        }
-        if fpdus > 0 {
-            self.note_progress(io);
+            if fpdus > 0 {
+                id.set_progress(io.now_us());
+            }
         }
         match result {
             Ok(released) => {
                 io.tcp.release(self.conn, released);
-                if self.wants_to_send() {
+                if wants_to_send {
                     self.activate(io);
                 }
             }
@@ -175,6 +196,16 @@ impl Connection {
                 self.fail(io, Failure::Peer(terminate.in_startup()));
             }
             Err(failure) => self.fail(io, failure),
+        }
+    }
+
+    /// The peer's first FPDU has come, so this end may send.
+    #[cold]
+    fn on_first_fpdu(&mut self, io: &mut Io) {
+        let Phase::FullOperation(full) = &mut self.phase else { return };
+        if let Some(announcement) = full.on_first_fpdu() {
+            self.timers.clear_deadline();
+            self.announce_established(io, *announcement);
         }
     }
 
@@ -189,7 +220,7 @@ impl Connection {
     }
 
     fn wants_to_send(&self) -> bool {
-        matches!(&self.phase, Phase::FullOperation(full) if full.is_draining() || full.stream.wants_to_send())
+        matches!(&self.phase, Phase::FullOperation(full) if full.wants_to_send())
     }
 
     /// Hands about `bytes` bytes of FPDUs to TCP.

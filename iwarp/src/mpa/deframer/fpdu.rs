@@ -23,6 +23,21 @@ pub(super) struct Extent {
     pub(super) ulpdu_bytes: usize,
 }
 
+/// Cuts the FPDU at the front of `bytes` off, in a stream without markers: the usual case, in little code.
+/// Returns its ULPDU and the bytes behind the FPDU; `None` if it is incomplete or not valid.
+#[inline]
+pub(super) fn split_valid(bytes: &[u8], crc: bool) -> Option<(&[u8], &[u8])> {
+    let ulpdu_bytes = usize::from(u16::from_be_bytes(*bytes.first_chunk()?));
+    // RFC 5044 section 6 (MPA-133): the length says whether the whole FPDU has arrived.
+    let (fpdu, behind) = bytes.split_at_checked(fpdu_bytes(ulpdu_bytes))?;
+    let (covered, sent) = fpdu.split_last_chunk()?;
+    // RFC 5044 section 4.4 (MPA-095, MPA-096): any difference makes the FPDU invalid.
+    if crc && *sent != Crc32c::of_bytes(covered).field() {
+        return None;
+    }
+    Some((&covered[LENGTH_BYTES..LENGTH_BYTES + ulpdu_bytes], behind))
+}
+
 /// Why an FPDU is not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unsound {
@@ -46,18 +61,6 @@ impl Extent {
             end: marker::fpdu_end(start, ulpdu_bytes, framing.markers),
             ulpdu_bytes,
         })
-    }
-
-    /// The FPDU at the front of `bytes`, which begin at `start` of a stream without markers: the usual case,
-    /// in little code. `None` if it is incomplete or not valid.
-    #[inline]
-    pub(super) fn valid_at_front(bytes: &[u8], start: u64, crc: bool) -> Option<Self> {
-        let ulpdu_bytes = usize::from(u16::from_be_bytes(*bytes.first_chunk()?));
-        let fpdu = bytes.get(..fpdu_bytes(ulpdu_bytes))?;
-        let (covered, sent) = fpdu.split_last_chunk()?;
-        // RFC 5044 section 4.4 (MPA-095, MPA-096): any difference makes the FPDU invalid.
-        let is_valid = !crc || *sent == Crc32c::of_bytes(covered).field();
-        is_valid.then_some(Self { start, length_at: start, end: start + fpdu.len() as u64, ulpdu_bytes })
     }
 
     /// Checks the CRC and then the markers of an FPDU whose bytes are all there.

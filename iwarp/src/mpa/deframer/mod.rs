@@ -100,6 +100,57 @@ impl Deframer {
         }
     }
 
+    /// Takes FPDUs off the front of a buffer from TCP, as long as each is whole, valid and in one segment of
+    /// the buffer: the usual case, in little code. Calls `each` for each ULPDU, with the position of its
+    /// length field, and returns the bytes of these FPDUs. The rest of the buffer has to go to
+    /// [`receive`](Self::receive), which takes any buffer and reports errors.
+    ///
+    /// It takes nothing where there are markers, where anything is held, and from a buffer that is not next in
+    /// order.
+    ///
+    /// # Errors
+    /// The first error of `each`. It ends reception.
+    #[inline]
+    pub fn receive_whole<E>(
+        &mut self,
+        offset: u64,
+        buf: &Mbuf,
+        frontier: u64,
+        slab: &mut HeldSlab,
+        mut each: impl FnMut(u64, &[u8]) -> Result<(), E>,
+    ) -> Result<usize, E> {
+        let end = offset + buf.len() as u64;
+        let is_usual = !self.framing.markers
+            && !self.ended
+            && self.held.is_empty()
+            && offset == self.origin + self.next
+            && end <= frontier;
+        if !is_usual {
+            return Ok(0);
+        }
+        self.frontier = self.frontier.max(frontier - self.origin);
+        let mut taken = 0;
+        for bytes in buf.segments() {
+            let mut rest = bytes;
+            while let Some((ulpdu, behind)) = fpdu::split_valid(rest, self.framing.crc) {
+                let (position, fpdu_bytes) = (self.next, rest.len() - behind.len());
+                self.next += fpdu_bytes as u64;
+                self.counters.fpdus += 1;
+                taken += fpdu_bytes;
+                rest = behind;
+                if let Err(error) = each(position, ulpdu) {
+                    // RFC 5044 section 8 (MPA-238): after an error, nothing more is handed up.
+                    self.end(slab);
+                    return Err(error);
+                }
+            }
+            if !rest.is_empty() {
+                break;
+            }
+        }
+        Ok(taken)
+    }
+
     /// Takes a buffer from TCP. `buf` begins at stream offset `offset`. With it, TCP has handed up all bytes
     /// before stream offset `frontier`. Returns the ULPDUs in it, one by one.
     #[inline]

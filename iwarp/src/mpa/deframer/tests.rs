@@ -112,6 +112,66 @@ fn seal(fpdu: &mut [u8]) {
     field.copy_from_slice(&crc.field());
 }
 
+/// The short way takes whole FPDUs from the front of a buffer that is next in order, and leaves all else as it
+/// was to the general way.
+#[test]
+fn whole_fpdus_are_taken_from_the_front_of_the_next_buffer() {
+    let (wire, ends) = stream(false, &[b"hello", b"you", b"world"]);
+    let whole = |bench: &mut Bench, bytes: &[u8], from: usize, frontier: usize| {
+        let mut buf = bench.pool.alloc().unwrap();
+        buf.append(bytes.len()).unwrap().copy_from_slice(bytes);
+        let (offset, frontier) = (START + from as u64, START + frontier as u64);
+        let Bench { deframer, slab, seen, .. } = bench;
+        deframer.receive_whole(offset, &buf, frontier, slab, |_, ulpdu| {
+            seen.push(Whole(ulpdu.to_vec()));
+            Ok::<_, ()>(())
+        })
+    };
+    // Two whole ones, and the first bytes of another.
+    let mut bench = Bench::new(false);
+    let end = ends[1] + 3;
+    assert_eq!(whole(&mut bench, &wire[..end], 0, end), Ok(ends[1]));
+    assert_eq!(bench.seen(), [Whole(b"hello".into()), Whole(b"you".into())]);
+    assert!(!bench.deframer.at_boundary());
+    // Bytes before the next FPDU, and bytes behind it.
+    assert_eq!(whole(&mut bench, &wire, 0, wire.len()), Ok(0));
+    assert_eq!(whole(&mut bench, &wire[ends[1] + 4..], ends[1] + 4, wire.len()), Ok(0));
+    // More bytes than TCP says there are.
+    assert_eq!(whole(&mut bench, &wire[ends[1]..], ends[1], wire.len() - 1), Ok(0));
+    // Other bytes are held.
+    bench.up(&wire, ends[1] + 4, wire.len(), ends[1]).unwrap();
+    assert_eq!(whole(&mut bench, &wire[ends[1]..], ends[1], wire.len()), Ok(0));
+    assert_eq!((bench.seen(), bench.deframer.counters().fpdus), (vec![], 2));
+    // Reception is over.
+    bench.deframer.clear(&mut bench.slab);
+    assert_eq!(whole(&mut bench, &wire[ends[1]..], ends[1], wire.len()), Ok(0));
+    // A damaged one, and one that is not checked.
+    let mut damaged = wire.clone();
+    damaged[ends[0] - 1] ^= 1;
+    let mut bench = Bench::new(false);
+    assert_eq!(whole(&mut bench, &damaged, 0, wire.len()), Ok(0));
+    bench.deframer.framing.crc = false;
+    assert_eq!(whole(&mut bench, &damaged, 0, wire.len()), Ok(wire.len()));
+    assert!(bench.deframer.at_boundary());
+    // Markers.
+    let (wire, _) = stream(true, &[b"hello"]);
+    assert_eq!(whole(&mut Bench::new(true), &wire, 0, wire.len()), Ok(0));
+}
+
+/// An error of the user ends reception, as it does where ULPDUs are asked for.
+#[test]
+fn an_error_of_the_user_ends_reception() {
+    let (wire, _) = stream(false, &[b"hello", b"you"]);
+    let mut bench = Bench::new(false);
+    let mut buf = bench.pool.alloc().unwrap();
+    buf.append(wire.len()).unwrap().copy_from_slice(&wire);
+    let Bench { deframer, slab, .. } = &mut bench;
+    let frontier = START + wire.len() as u64;
+    assert_eq!(deframer.receive_whole(START, &buf, frontier, slab, |_, _| Err("refused")), Err("refused"));
+    assert!(deframer.is_over());
+    assert_eq!(deframer.counters().fpdus, 1);
+}
+
 // Proves MPA-019, MPA-039, MPA-016, MPA-032, MPA-133, DDP-036: nothing before the last byte, then the ULPDU;
 // an idle connection holds nothing.
 #[test]

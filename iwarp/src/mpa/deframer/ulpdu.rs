@@ -195,12 +195,10 @@ impl<'a> Ulpdu<'a> {
         Self { length_at, bytes }
     }
 
-    /// The ULPDU of `len` bytes of the FPDU at the front of `fpdu`, whose length field is at position
-    /// `length_at`. There are no markers.
+    /// The ULPDU in `bytes`, whose length field is at position `length_at`.
     #[inline]
-    pub(super) fn at_front(length_at: u64, fpdu: &'a [u8], len: usize) -> Option<Self> {
-        let bytes = fpdu.get(LENGTH_BYTES..LENGTH_BYTES + len)?;
-        Some(Self { length_at, bytes: UlpduBytes::Whole(bytes) })
+    pub(crate) const fn in_one_run(length_at: u64, bytes: &'a [u8]) -> Self {
+        Self { length_at, bytes: UlpduBytes::Whole(bytes) }
     }
 
     /// Bytes of the ULPDU: 0 to 65,535. A ULPDU longer than RFC 5044 lets a sender send

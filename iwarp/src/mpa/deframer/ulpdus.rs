@@ -142,14 +142,7 @@ impl<'a> Ulpdus<'a> {
         let FpduSource::Buffer { start, buf } = &self.source else {
             return Err(MpaError::defect("the buffer of an FPDU in a buffer"));
         };
-        let (bytes, framing) = (buf.head(), self.deframer.framing);
-        if !framing.markers
-            && let Some(fpdu) = bytes.get((extent.length_at - *start) as usize..)
-            && let Some(ulpdu) = Ulpdu::at_front(extent.length_at, fpdu, extent.ulpdu_bytes)
-        {
-            return Ok(Deframed::InOrder(ulpdu));
-        }
-        Ok(Deframed::InOrder(extent.ulpdu(Wire::slice(*start, bytes), framing)))
+        Ok(Deframed::InOrder(extent.ulpdu(Wire::slice(*start, buf.head()), self.deframer.framing)))
     }
 
     /// Whether all of the buffer is handed up, and nothing else waits.
@@ -302,16 +295,7 @@ impl Deframer {
     /// Takes the next FPDU, if it is at the front of `bytes`, complete and valid. Nothing came early.
     #[inline]
     fn take_front(&mut self, bytes: &[u8]) -> Option<Extent> {
-        if self.framing.markers {
-            return self.take_whole(Wire::slice(self.next, bytes), None).ok()?;
-        }
-        let extent = Extent::valid_at_front(bytes, self.next, self.framing.crc)?;
-        if extent.end > self.frontier {
-            return None;
-        }
-        self.next = extent.end;
-        self.counters.fpdus += 1;
-        Some(extent)
+        self.take_whole(Wire::slice(self.next, bytes), None).ok()?
     }
 
     /// Takes the next FPDU, if it is complete in `wire`, before the frontier, and valid.

@@ -143,9 +143,23 @@ impl Receiver {
         self.receive(at, buf, frontier)
     }
 
-    fn receive(&mut self, offset: u64, buf: Mbuf, frontier: u64) -> Result<(), MpaError> {
+    /// Streams that begin at an even offset take whole FPDUs first, as an engine does.
+    fn receive(&mut self, offset: u64, mut buf: Mbuf, frontier: u64) -> Result<(), MpaError> {
         let Self { deframer, slab, sink, .. } = self;
-        let mut ulpdus = deframer.receive(offset, buf, frontier, slab);
+        let mut taken = 0;
+        if self.start.is_multiple_of(2) {
+            let whole = deframer.receive_whole(offset, &buf, frontier, slab, |_, ulpdu| {
+                sink.ulpdus.push(ulpdu.to_vec());
+                if sink.has_enough() { Err(()) } else { Ok(()) }
+            });
+            let Ok(bytes) = whole else { return Ok(()) };
+            taken = bytes;
+            if taken > 0 && taken == buf.len() {
+                return Ok(());
+            }
+            buf.advance(taken);
+        }
+        let mut ulpdus = deframer.receive(offset + taken as u64, buf, frontier, slab);
         while let Some(received) = ulpdus.next()? {
             match received {
                 Deframed::InOrder(ulpdu) => sink.ulpdus.push(whole(&ulpdu)),

@@ -115,13 +115,29 @@ struct ReceivedUlpdu<'a, 'u> {
 }
 
 impl Delivery<'_> {
-    /// Takes the next ULPDU in the sender's order: places and delivers it.
+    /// As [`deliver`](Self::deliver), for a ULPDU that lies in one run, with the position of its length field.
+    /// The usual segments take little code, and all others take the general way.
     #[inline]
-    pub(crate) fn deliver(&mut self, ulpdu: &Ulpdu<'_>) -> Result<(), Failure> {
+    pub(crate) fn deliver_whole(&mut self, position: u64, ulpdu: &[u8]) -> Result<(), Failure> {
         if self.write_whole(ulpdu) {
             return Ok(());
         }
-        self.deliver_any(ulpdu)
+        self.deliver_other(position, ulpdu)
+    }
+
+    /// A segment that is not one of a Write, or that is wrong.
+    #[inline(never)]
+    fn deliver_other(&mut self, position: u64, ulpdu: &[u8]) -> Result<(), Failure> {
+        self.deliver_any(&Ulpdu::in_one_run(position, ulpdu))
+    }
+
+    /// Takes the next ULPDU in the sender's order: places and delivers it.
+    pub(crate) fn deliver(&mut self, ulpdu: &Ulpdu<'_>) -> Result<(), Failure> {
+        match ulpdu.whole() {
+            Some(bytes) if self.write_whole(bytes) => Ok(()),
+            Some(bytes) => self.deliver_other(ulpdu.position(), bytes),
+            None => self.deliver_any(ulpdu),
+        }
     }
 
     #[inline(never)]

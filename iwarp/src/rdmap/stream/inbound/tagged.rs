@@ -4,7 +4,6 @@ use dp::profile::{self, Layer};
 
 use crate::ddp::{self, TaggedHeader};
 use crate::memory::Stag;
-use crate::mpa::Ulpdu;
 use crate::rdmap::read_sink::ReadProgress;
 use crate::rdmap::{Opcode, ReadSink, TerminateError};
 
@@ -35,9 +34,9 @@ const WRITE_CONTROL: [u8; 2] = {
 impl Delivery<'_> {
     /// Places a segment of an RDMA Write whose bytes lie in one piece, if all its checks pass: the usual
     /// case, in little code. Otherwise nothing is counted, and the general way reports what is wrong.
-    #[inline]
-    pub(super) fn write_whole(&mut self, ulpdu: &Ulpdu<'_>) -> bool {
-        let Some((header, payload)) = ulpdu.whole().and_then(<[u8]>::split_first_chunk) else { return false };
+    #[inline(always)]
+    pub(super) fn write_whole(&mut self, ulpdu: &[u8]) -> bool {
+        let Some((header, payload)) = ulpdu.split_first_chunk() else { return false };
         let [ddp, rdmap, s0, s1, s2, s3, to @ ..]: [u8; TaggedHeader::LEN] = *header;
         if [ddp & !TaggedHeader::LAST, rdmap] != WRITE_CONTROL || payload.is_empty() {
             return false;
