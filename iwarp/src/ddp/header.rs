@@ -145,13 +145,13 @@ impl UntaggedHeader {
 
     /// The header as numbers.
     #[inline]
-    pub fn to_words(&self) -> HeaderWords {
+    pub const fn to_words(&self) -> HeaderWords {
         let Self { last, rsvd_ulp: [r0, r1, r2, r3, r4], qn, msn, mo } = *self;
         // RFC 5041 sections 4.1 and 4.3 (DDP-055, DDP-057, DDP-079): reserved bits are 0, DV is 1, and
         // RsvdULP has RDMAP's 40 bits.
         let control = last_bit(last) | VERSION;
         let first = u64::from_be_bytes([0, 0, control, r0, r1, r2, r3, r4]);
-        HeaderWords { first, second: u64::from(qn) << 32 | u64::from(msn), third: Some(mo) }
+        HeaderWords { first, second: (qn as u64) << 32 | msn as u64, third: Some(mo) }
     }
 
     fn parse(bytes: &[u8; Self::LEN]) -> Self {

@@ -138,6 +138,22 @@ impl UntaggedQueue {
         }
     }
 
+    /// Whether [`deliver_whole`](Self::deliver_whole) may deliver message `msn`: it is the oldest one, has a
+    /// buffer, and nothing of it was delivered.
+    #[inline]
+    pub const fn awaits_whole(&self, msn: u32) -> bool {
+        msn == self.first_msn && self.posted > 0 && self.next_mo == 0
+    }
+
+    /// As [`deliver`](Self::deliver), for the only segment of a message that it
+    /// [`awaits`](Self::awaits_whole).
+    #[inline]
+    pub const fn deliver_whole(&mut self) {
+        // RFC 5041 section 4.3 (DDP-091): MSN 0 follows 0xFFFFFFFF.
+        self.first_msn = self.first_msn.wrapping_add(1);
+        self.posted -= 1;
+    }
+
     /// Delivers a segment that is placed and at the in-order frontier. The last segment of the oldest message
     /// completes it: its buffer leaves the queue and the window moves.
     ///
@@ -164,9 +180,7 @@ impl UntaggedQueue {
             return Ok(None);
         }
         self.next_mo = 0;
-        // RFC 5041 section 4.3 (DDP-091): MSN 0 follows 0xFFFFFFFF.
-        self.first_msn = self.first_msn.wrapping_add(1);
-        self.posted -= 1;
+        self.deliver_whole();
         Ok(Some(Delivered { msn: header.msn, len }))
     }
 }

@@ -40,6 +40,7 @@ impl EpochGuard<'_> {
     ///
     /// # Errors
     /// The first check that fails. For a Read Response it has DDP's codes.
+    #[inline(always)]
     pub fn check_sink(&self, lkey: Stag, addr: u64, len: u64, pd: PdId) -> Result<Target<'_>, Fault> {
         let (lease, record) = self.shared().lookup(lkey)?;
         record.admit_local(pd, Access::LOCAL_WRITE)?;

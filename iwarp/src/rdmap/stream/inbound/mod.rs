@@ -128,6 +128,9 @@ impl Delivery<'_> {
     /// A segment that is not one of a Write, or that is wrong.
     #[inline(never)]
     fn deliver_other(&mut self, position: u64, ulpdu: &[u8]) -> Result<(), Failure> {
+        if self.send_whole(ulpdu) {
+            return Ok(());
+        }
         self.deliver_any(&Ulpdu::in_one_run(position, ulpdu))
     }
 
