@@ -176,6 +176,8 @@ impl Egress {
         if let Some(mut buf) = buf
             && let Some(room) = buf.append(bytes)
         {
+            // smoltcp leaves unused fields as they are, and the buffer has bytes of an earlier frame.
+            room.fill(0);
             let result = fill(room);
             if !is_tcp(room) && self.tag(&mut buf) {
                 self.frames.push_back(buf);
@@ -288,6 +290,19 @@ mod tests {
         let packet = smoltcp::wire::Ipv4Packet::new_unchecked(&mut frame[ethernet::HEADER_BYTES..]);
         ip.emit(&mut { packet }, &ChecksumCapabilities::default());
         frame.extend((0..bytes).map(|at| at as u8));
+    }
+
+    #[test]
+    fn frames_of_smoltcp_show_nothing_that_a_buffer_held_before() {
+        let mut slow = slow_path();
+        // All buffers of the pool hold old bytes.
+        let pool = &slow.device.tx.pool;
+        let mut used: Vec<Mbuf> = (0..pool.capacity()).filter_map(|_| pool.alloc()).collect();
+        used.iter_mut().for_each(|buf| buf.append(2048).unwrap().fill(0xee));
+        drop(used);
+        slow.device.tx.send(60, |room| room[..20].fill(1));
+        let frame = slow.next_frame().unwrap();
+        assert_eq!(frame.head(), [[1; 20], [0; 20], [0; 20]].as_flattened());
     }
 
     #[test]
