@@ -3,8 +3,8 @@
 use std::fmt;
 use std::ops::Range;
 
-use crate::Mbuf;
 use crate::mbuf::Raw;
+use crate::{Mbuf, Mempool};
 
 /// One packet buffer that only its owner fills, from the front. There may be any number of
 /// [`view`](Self::view)s of its filled bytes, so one buffer serves many small pieces, or many that are
@@ -39,6 +39,13 @@ impl Page {
         Ok(Self { raw: buffer.into_raw() })
     }
 
+    /// An empty page; `None` (counted) if `pool` is empty.
+    #[inline]
+    pub fn alloc(pool: &Mempool) -> Option<Self> {
+        // A new buffer is one segment, and nobody else has a view of it.
+        pool.alloc().map(|buffer| Self { raw: buffer.into_raw() })
+    }
+
     /// The bytes filled so far, those that the buffer had at the start included. They do not change any more.
     pub fn filled(&self) -> &[u8] {
         match &self.raw {
@@ -52,14 +59,16 @@ impl Page {
     /// nobody before they are [`fill`](Self::fill)ed.
     pub fn room(&mut self) -> &mut [u8] {
         match &mut self.raw {
-            // SAFETY: `new` took a buffer whose storage had no other view. Every other view was made by
-            // `view`, covers only filled bytes, and cannot grow while the page exists, since a view grows
-            // only if it is the only one. So none covers the bytes behind the filled ones.
+            // SAFETY: the page was made of a buffer whose storage had no other view. Every other view was
+            // made by `view` or `headed`, covers only filled bytes and what is in front of them, and cannot
+            // grow while the page exists, since a view grows only if it is the only one. So none covers the
+            // bytes behind the filled ones.
             Raw::Heap(chain) => unsafe { chain.room() },
             #[cfg(dpdk)]
-            // SAFETY: `new` took a buffer whose storage had no other view. Every other view was made by
-            // `view`, covers only filled bytes, and cannot grow while the page exists, since a view grows
-            // only if it is the only one. So none covers the bytes behind the filled ones.
+            // SAFETY: the page was made of a buffer whose storage had no other view. Every other view was
+            // made by `view` or `headed`, covers only filled bytes and what is in front of them, and cannot
+            // grow while the page exists, since a view grows only if it is the only one. So none covers the
+            // bytes behind the filled ones.
             Raw::Dpdk(chain) => unsafe { chain.room() },
         }
     }
@@ -73,18 +82,54 @@ impl Page {
         }
     }
 
-    /// Marks the next `bytes` bytes as filled; they do not change any more.
+    /// Marks the next `bytes` bytes as filled; they do not change any more. Returns how many were filled
+    /// before.
     ///
     /// # Panics
     /// If fewer bytes are left.
     #[inline]
-    pub fn fill(&mut self, bytes: usize) {
-        assert!(bytes <= self.room_bytes(), "{bytes} bytes filled of {}", self.room_bytes());
+    pub fn fill(&mut self, bytes: usize) -> usize {
         match &mut self.raw {
             Raw::Heap(chain) => chain.grow(bytes),
             #[cfg(dpdk)]
             Raw::Dpdk(chain) => chain.grow(bytes),
         }
+    }
+
+    /// The first `bytes` filled bytes behind `head` bytes that `write` writes in front of them, as a buffer
+    /// of one segment. So a frame is made without another buffer. `None` if anybody else has a view of the
+    /// page, for instance a frame that was made before; if fewer bytes are free in front; or if a pool has
+    /// no free descriptor.
+    ///
+    /// ```
+    /// # use dp::{Mempool, Page};
+    /// let pool = Mempool::heap("pages", 2, 2048);
+    /// let mut page = Page::alloc(&pool).unwrap();
+    /// page.room()[..7].copy_from_slice(b"payload");
+    /// page.fill(7);
+    /// let frame = page.headed(5, 7, |head| head.copy_from_slice(b"head ")).unwrap();
+    /// assert_eq!((frame.head(), page.filled()), (&b"head payload"[..], &b"payload"[..]));
+    /// assert!(page.headed(5, 7, |_| ()).is_none(), "the frame would change");
+    /// ```
+    ///
+    /// # Panics
+    /// If `bytes` are not all filled.
+    #[inline]
+    pub fn headed(&mut self, head: usize, bytes: usize, write: impl FnOnce(&mut [u8])) -> Option<Mbuf> {
+        let raw = match &mut self.raw {
+            Raw::Heap(chain) => {
+                assert!(bytes <= chain.len(), "{bytes} of {}", chain.len());
+                write(chain.front(head)?);
+                Raw::Heap(chain.share_from(head, bytes)?)
+            }
+            #[cfg(dpdk)]
+            Raw::Dpdk(chain) => {
+                assert!(bytes <= chain.len(), "{bytes} of {}", chain.len());
+                write(chain.front(head)?);
+                Raw::Dpdk(chain.share_from(head, bytes)?)
+            }
+        };
+        Some(Mbuf::from_raw(raw))
     }
 
     /// A view of filled bytes, which may outlive the page; `None` if a pool has no free descriptor.
@@ -121,7 +166,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{ExtBuf, Mempool};
+    use crate::ExtBuf;
+    use crate::mbuf::HEADROOM;
 
     #[test]
     fn only_a_buffer_of_ones_own_is_made_a_page() {
@@ -150,6 +196,53 @@ mod tests {
         assert_eq!((pool.available(), view.len()), (0, 90));
         drop(view);
         assert_eq!(pool.available(), 1);
+    }
+
+    #[test]
+    fn a_frame_has_the_bytes_in_front_for_itself() {
+        let pool = Mempool::heap("pages", 2, 256);
+        let mut page = Page::alloc(&pool).unwrap();
+        page.room()[..5].copy_from_slice(b"first");
+        assert_eq!((page.fill(5), page.fill(3)), (0, 5));
+        assert!(page.headed(HEADROOM + 1, 5, |_| panic!("no room")).is_none());
+        let view = page.view(0..8).unwrap();
+        assert!(page.headed(4, 5, |_| panic!("seen by others")).is_none());
+        drop(view);
+        let mut frame = page.headed(4, 5, |head| head.copy_from_slice(b"one ")).unwrap();
+        assert_eq!((frame.head(), frame.len(), frame.segment_count()), (&b"one first"[..], 9, 1));
+        assert_eq!((frame.headroom(), page.filled().len(), page.room_bytes()), (HEADROOM - 4, 8, 248));
+        assert!(frame.head_mut().is_none() && frame.prepend(1).is_none() && frame.append(1).is_none());
+        assert!(page.headed(4, 5, |_| panic!("the frame would change")).is_none());
+        drop(frame);
+        let frame = page.headed(HEADROOM, 8, |head| head.fill(2)).unwrap();
+        drop(page);
+        assert_eq!(
+            (&frame.head()[..HEADROOM], frame.len(), pool.available()),
+            (&[2; HEADROOM][..], HEADROOM + 8, 1)
+        );
+        drop(frame);
+        assert_eq!(pool.available(), 2);
+    }
+
+    #[test]
+    fn a_frame_needs_a_descriptor() {
+        let pool = Mempool::heap("pages", 1, 256);
+        let mut page = Page::alloc(&pool).unwrap();
+        assert!(Page::alloc(&pool).is_none());
+        page.fill(5);
+        let spare = Mbuf::external(&pool, ExtBuf::new(Arc::new(vec![1])));
+        assert!(spare.is_some() && page.headed(4, 5, |head| head.fill(0)).is_none());
+        drop(spare);
+        assert!(page.headed(4, 5, |head| head.fill(0)).is_some());
+    }
+
+    #[test]
+    #[should_panic(expected = "6 of 5")]
+    fn a_frame_shows_only_what_is_filled() {
+        let pool = Mempool::heap("pages", 1, 256);
+        let mut page = Page::alloc(&pool).unwrap();
+        page.fill(5);
+        let _ = page.headed(2, 6, |_| ());
     }
 
     #[test]

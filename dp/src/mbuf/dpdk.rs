@@ -68,6 +68,14 @@ impl DpdkChain {
         pool.alloc().map(|head| unsafe { Self::from_raw(head) })
     }
 
+    /// A buffer of `pool` with `front` bytes of the headroom and `bytes` bytes behind it as its data.
+    pub(crate) fn alloc_filled(pool: &DpdkPool, front: usize, bytes: usize) -> Option<Self> {
+        let mut chain = Self::alloc(pool)?;
+        chain.reveal_front(front);
+        chain.grow(bytes);
+        Some(chain)
+    }
+
     /// A view of `memory`, with a descriptor of `pool` for each 65,535 bytes.
     pub(crate) fn external(pool: &DpdkPool, memory: ExtBuf) -> Option<Self> {
         let (now, later) = (memory.len().min(MAX_EXTERNAL_BYTES), memory.len());
@@ -185,12 +193,49 @@ impl DpdkChain {
     }
 
     /// Makes the first bytes of the tailroom of a chain of one segment data, even if the storage is
-    /// shared.
-    pub(crate) fn grow(&mut self, bytes: usize) {
+    /// shared. Returns how many there were before.
+    pub(crate) fn grow(&mut self, bytes: usize) -> usize {
         let head = self.first();
         assert!(bytes <= head.tailroom(), "data stay inside the buffer");
-        let (length, all) = (head.data_len() + bytes as u16, head.pkt_len() + bytes as u32);
+        let before = head.data_len();
+        let (length, all) = (before + bytes as u16, head.pkt_len() + bytes as u32);
         let mut head = self.first_mut();
+        head.set_data_len(length);
+        head.set_pkt_len(all);
+        before as usize
+    }
+
+    /// The last `bytes` bytes of the headroom for writing; `None` if there are fewer, or if the storage is
+    /// shared.
+    pub(crate) fn front(&mut self, bytes: usize) -> Option<&mut [u8]> {
+        let head = self.first();
+        if bytes > self.headroom() || head.storage_owners() != 1 {
+            return None;
+        }
+        let start = head.data().wrapping_sub(bytes);
+        // SAFETY: the headroom lies before the data inside the buffer, which is mapped and initialised as the
+        // chain is well formed, and has at least `bytes`. The storage has one owner, `self`, which is borrowed
+        // mutably for as long as the slice lives.
+        Some(unsafe { std::slice::from_raw_parts_mut(start, bytes) })
+    }
+
+    /// Another view of the first `bytes` bytes of a chain of one segment, and of `front` bytes before them.
+    pub(crate) fn share_from(&self, front: usize, bytes: usize) -> Option<Self> {
+        let mut view = self.share()?;
+        view.truncate(bytes);
+        view.reveal_front(front);
+        Some(view)
+    }
+
+    /// Makes the last `bytes` bytes of the headroom data, even if the storage is shared.
+    fn reveal_front(&mut self, bytes: usize) {
+        assert!(bytes <= self.headroom(), "data stay inside the buffer");
+        let head = self.first();
+        // The length of a buffer is 16 bits, so these sums fit.
+        let (offset, length) = (head.data_off() - bytes as u16, head.data_len() + bytes as u16);
+        let all = head.pkt_len() + bytes as u32;
+        let mut head = self.first_mut();
+        head.set_data_off(offset);
         head.set_data_len(length);
         head.set_pkt_len(all);
     }

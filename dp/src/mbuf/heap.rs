@@ -21,7 +21,13 @@ impl HeapChain {
     /// An empty buffer of `pool`.
     #[inline]
     pub(crate) fn alloc(pool: &Arc<HeapPool>) -> Option<Self> {
-        pool.alloc().map(Self::new)
+        pool.alloc(0, 0).map(Self::new)
+    }
+
+    /// A buffer of `pool` with `front` bytes of the headroom and `bytes` bytes behind it as its data.
+    #[inline]
+    pub(crate) fn alloc_filled(pool: &Arc<HeapPool>, front: usize, bytes: usize) -> Option<Self> {
+        pool.alloc(front, bytes).map(Self::new)
     }
 
     #[inline]
@@ -102,10 +108,27 @@ impl HeapChain {
         unsafe { self.head.room() }
     }
 
-    /// Makes the first bytes of the tailroom data, even if the storage is shared.
-    pub(crate) fn grow(&mut self, bytes: usize) {
+    /// Makes the first bytes of the tailroom of a chain of one segment data, even if the storage is
+    /// shared. Returns how many there were before.
+    #[inline]
+    pub(crate) fn grow(&mut self, bytes: usize) -> usize {
+        let before = self.head.len();
         self.head.grow_shared(bytes);
         self.head.meta.bytes += bytes;
+        before
+    }
+
+    /// The last `bytes` bytes of the headroom for writing; `None` if there are fewer, or if the storage is
+    /// shared.
+    #[inline]
+    pub(crate) fn front(&mut self, bytes: usize) -> Option<&mut [u8]> {
+        self.head.front(bytes)
+    }
+
+    /// Another view of the first `bytes` bytes of the first segment, and of `front` bytes before them.
+    #[inline]
+    pub(crate) fn share_from(&self, front: usize, bytes: usize) -> Option<Self> {
+        self.head.share_from(front, bytes).map(Self::new)
     }
 
     #[inline]

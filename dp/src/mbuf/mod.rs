@@ -67,6 +67,32 @@ impl Mempool {
             Backend::Dpdk(pool) => Some(Mbuf::from_raw(Raw::Dpdk(dpdk::DpdkChain::alloc(pool)?))),
         }
     }
+
+    /// One buffer whose data are `front` bytes of the headroom and `bytes` bytes behind it (they have old
+    /// contents); `None` (counted) if the pool is empty. For a frame whose length is known: `front` is that of
+    /// its headers.
+    ///
+    /// ```
+    /// # use dp::Mempool;
+    /// let pool = Mempool::heap("frames", 1, 64);
+    /// let frame = pool.alloc_filled(14, 64).unwrap();
+    /// assert_eq!((frame.len(), frame.headroom(), frame.tailroom()), (78, dp::mbuf::HEADROOM - 14, 0));
+    /// ```
+    ///
+    /// # Panics
+    /// If they do not fit.
+    #[inline]
+    pub fn alloc_filled(&self, front: usize, bytes: usize) -> Option<Mbuf> {
+        match &self.backend {
+            Backend::Heap(pool) => {
+                Some(Mbuf::from_raw(Raw::Heap(heap::HeapChain::alloc_filled(pool, front, bytes)?)))
+            }
+            #[cfg(dpdk)]
+            Backend::Dpdk(pool) => {
+                Some(Mbuf::from_raw(Raw::Dpdk(dpdk::DpdkChain::alloc_filled(pool, front, bytes)?)))
+            }
+        }
+    }
 }
 
 impl Mbuf {
@@ -82,6 +108,7 @@ impl Mbuf {
         }
     }
 
+    #[inline]
     pub(crate) fn from_raw(raw: Raw) -> Self {
         Self { raw }
     }

@@ -84,9 +84,14 @@ impl HeapPool {
         HEADROOM + self.data_bytes
     }
 
-    /// The descriptor of an empty buffer.
+    /// The descriptor of a buffer with `front` bytes of the headroom and `bytes` bytes behind it as its
+    /// data.
+    ///
+    /// # Panics
+    /// If there are fewer.
     #[inline]
-    pub(crate) fn alloc(self: &Arc<Self>) -> Option<Handle> {
+    pub(crate) fn alloc(self: &Arc<Self>, front: usize, bytes: usize) -> Option<Handle> {
+        assert!(front <= HEADROOM && bytes <= self.data_bytes, "data stay inside the storage");
         let mut segment = self.counted(self.buffers.pop())?;
         let Storage::Block(block) = segment.storage else {
             unreachable!("`buffers` holds only descriptors bound to a block");
@@ -94,24 +99,23 @@ impl HeapPool {
         // Relaxed: the thread that pushed the descriptor had the last view, and the list's lock orders
         // its accesses before ours.
         self.views[block.index()].store(1, Ordering::Relaxed);
-        segment.reset(Arc::clone(self), HEADROOM, 0);
+        segment.reset(Arc::clone(self), HEADROOM - front, front + bytes);
         Some(Handle::new(segment))
     }
 
     /// The descriptor of a view of external memory.
     #[inline]
     pub(crate) fn external(self: &Arc<Self>, memory: ExtBuf) -> Option<Handle> {
-        let mut segment = self.spare()?;
-        segment.length = memory.len();
+        let mut segment = self.spare(0, memory.len())?;
         segment.storage = Storage::External(memory);
         Some(Handle::new(segment))
     }
 
-    /// A descriptor for another view, not yet bound.
+    /// A descriptor for another view of `length` bytes at `offset`, not yet bound.
     #[inline]
-    fn spare(self: &Arc<Self>) -> Option<Box<Segment>> {
+    fn spare(self: &Arc<Self>, offset: usize, length: usize) -> Option<Box<Segment>> {
         let mut segment = self.counted(self.spares.pop())?;
-        segment.reset(Arc::clone(self), 0, 0);
+        segment.reset(Arc::clone(self), offset, length);
         Some(segment)
     }
 
@@ -325,6 +329,22 @@ impl Segment {
         unsafe { std::slice::from_raw_parts_mut(start, bytes) }
     }
 
+    /// The last `bytes` bytes of the headroom for writing; `None` if there are fewer, or if the storage is
+    /// shared.
+    #[inline]
+    pub(crate) fn front(&mut self, bytes: usize) -> Option<&mut [u8]> {
+        let Storage::Block(block) = self.storage else { return None };
+        if bytes > self.offset || self.pool().is_shared(block) {
+            return None;
+        }
+        let start = block.start().as_ptr().wrapping_add(self.offset - bytes);
+        // SAFETY: the block has `block_bytes` initialised bytes, of which the headroom is the part before
+        // `offset`, which has at least `bytes`. The block has one view, `self`, which is borrowed mutably for
+        // as long as the slice lives; only that view could make another one. Reads through former views
+        // happened before (`is_shared` has the Acquire). `self` holds the pool and so the block.
+        Some(unsafe { std::slice::from_raw_parts_mut(start, bytes) })
+    }
+
     /// Makes the last `bytes` of the headroom data, if there are as many and the storage is not shared.
     #[inline]
     pub(crate) fn grow_front(&mut self, bytes: usize) -> bool {
@@ -368,10 +388,22 @@ impl Segment {
         self.length = bytes;
     }
 
+    /// Another view of the first `bytes` bytes of a block's view, and of `front` bytes before them.
+    #[inline]
+    pub(crate) fn share_from(&self, front: usize, bytes: usize) -> Option<Handle> {
+        let Storage::Block(block) = self.storage else { return None };
+        assert!(front <= self.offset && bytes <= self.length, "data stay inside the storage");
+        let pool = self.pool();
+        let mut view = pool.spare(self.offset - front, front + bytes)?;
+        pool.add_view(block);
+        view.storage = Storage::Block(block);
+        Some(Handle::new(view))
+    }
+
     /// Another view of the same bytes, not linked to anything.
     #[inline]
     pub(crate) fn share(&self) -> Option<Handle> {
-        let mut view = self.pool().spare()?;
+        let mut view = self.pool().spare(self.offset, self.length)?;
         view.storage = match &self.storage {
             Storage::None => Storage::None,
             Storage::Block(block) => {
@@ -380,8 +412,6 @@ impl Segment {
             }
             Storage::External(memory) => Storage::External(memory.clone()),
         };
-        view.offset = self.offset;
-        view.length = self.length;
         Some(Handle::new(view))
     }
 }
