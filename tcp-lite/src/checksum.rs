@@ -62,6 +62,24 @@ impl Sum {
     }
 }
 
+/// Copies `src` to `dst`, which is as long, and returns its sum.
+#[inline]
+pub(crate) fn sum_copied(dst: &mut [u8], src: &[u8]) -> u16 {
+    folded(dp::sum::copy(dst, src))
+}
+
+/// The sum of `bytes`.
+#[inline]
+pub(crate) fn sum_of(bytes: &[u8]) -> u16 {
+    folded(dp::sum::of(bytes))
+}
+
+/// A sum of [`dp::sum`] as a number of 16 bits.
+#[inline]
+pub(crate) fn folded(sum: u64) -> u16 {
+    u16::from_be(fold(sum))
+}
+
 /// The pseudo-header of TCP (RFC 9293 section 3.1) and of ICMPv6 and UDP, over IPv4 and IPv6. Addresses
 /// of different families give a sum that no packet has.
 pub(crate) fn pseudo_header(src: &IpAddress, dst: &IpAddress, protocol: u8, bytes: usize) -> Sum {

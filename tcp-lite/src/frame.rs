@@ -4,14 +4,16 @@
 //! The retained payload of a segment is never changed. Headers go into a buffer of their own, with a
 //! view of the payload chained behind them. The payload is copied instead where it is short, where the
 //! port sends one buffer per frame, or where the checksum is computed here, which costs as much as
-//! copying as well.
+//! copying as well. (`stack/usual.rs` writes the headers in front of a long payload in its own buffer, if no
+//! frame has been there, or it is gone.)
 
 mod plain;
 
 use arrayvec::ArrayVec;
 use dp::{Checksum, Mbuf, Mempool, Offloads, TsoLimits, TxOffload};
 
-use self::plain::PlainHeaders;
+pub(crate) use self::plain::{PlainFields, PlainTemplate};
+
 use crate::StackConfig;
 use crate::checksum::{Sum, fold, pseudo_header};
 use crate::ethernet;
@@ -20,7 +22,7 @@ use crate::ip::{Ecn, IPV4_BYTES, IPV6_BYTES, PROTOCOL_TCP};
 use crate::tcp::header::{Flags, MAX_HEADER_BYTES, TcpHeader};
 
 /// Payloads up to this length are copied behind their headers: that costs less than a second buffer.
-const COPIED_BYTES: usize = 512;
+pub(crate) const COPIED_BYTES: usize = 512;
 
 /// Most bytes of all headers: Ethernet with a tag, IPv6, TCP.
 pub(crate) const MAX_HEADERS_BYTES: usize =
@@ -129,10 +131,6 @@ impl Headers<'_> {
     /// Which sums the port makes, and the lengths of the headers.
     #[inline]
     fn offload(&self) -> TxOffload {
-        PlainHeaders::of(self).map_or_else(|| self.general_offload(), |plain| plain.offload())
-    }
-
-    fn general_offload(&self) -> TxOffload {
         let offloads = self.framing.offloads;
         TxOffload {
             ipv4_checksum: offloads.contains(Offloads::TX_IPV4_CHECKSUM) && !self.is_ipv6(),
@@ -157,8 +155,8 @@ impl Headers<'_> {
     /// Writes the headers of a single frame to all of `out`.
     #[inline]
     fn write_whole(&self, offload: TxOffload, out: &mut [u8], piece: &Piece) {
-        match PlainHeaders::of(self) {
-            Some(plain) => plain.write(offload, out, piece),
+        match PlainTemplate::of(self) {
+            Some(plain) => plain.write(out, &PlainFields::of(self.tcp, self.ecn, piece)),
             None => self.write(offload, out).complete(out, piece),
         }
     }

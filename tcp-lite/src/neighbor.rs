@@ -107,7 +107,22 @@ impl Neighbors {
     }
 
     /// The Ethernet address of `ip`; queries it if it is unknown.
+    #[inline]
     pub(crate) fn resolve(&mut self, now: Instant, ip: IpAddress) -> Resolution {
+        // The usual case: the neighbour that was looked up last, which was heard of lately.
+        if let Some(entry) = self.entries.get_mut(self.latest)
+            && entry.ip == ip
+            && let NeighborState::Known { mac, confirmed, .. } = entry.state
+            && now < confirmed + REACHABLE_TIME
+        {
+            entry.used = true;
+            return Resolution::Known(mac);
+        }
+        self.look_up(now, ip)
+    }
+
+    #[inline(never)]
+    fn look_up(&mut self, now: Instant, ip: IpAddress) -> Resolution {
         let latest =
             Some(self.latest).filter(|&key| self.entries.get(key).is_some_and(|entry| entry.ip == ip));
         let Some(key) = latest.or_else(|| self.index.get(&ip).copied()) else {

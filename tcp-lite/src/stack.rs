@@ -10,6 +10,7 @@ mod check;
 mod connections;
 mod errors;
 mod gro;
+mod headers;
 mod parts;
 mod prediction;
 mod receive;
@@ -18,6 +19,7 @@ mod segment;
 mod tests;
 mod transmit;
 mod usage;
+mod usual;
 
 use std::collections::VecDeque;
 use std::iter::Peekable;
@@ -428,7 +430,7 @@ impl Stack {
     pub fn sender(&mut self, now: Instant, conn: ConnId) -> Result<Sender<'_>, SendError> {
         self.advance(now);
         let slot = self.connections.live(conn).ok_or(SendError::Closed)?;
-        Ok(Sender { stack: self, slot, pushed: false })
+        Ok(Sender { stack: self, slot, pushed: false, opened: false })
     }
 
     /// Cuts `bytes` into segments of EMSS and queues those that fit; returns how many bytes were taken.
@@ -448,10 +450,10 @@ impl Stack {
                 };
                 let (now, later) = rest.split_at(rest.len().min(emss));
                 ctx.segments.room(page)[..now.len()].copy_from_slice(now);
-                tcb.push(ctx, now.len());
+                tcb.push(ctx, now.len(), None);
                 rest = later;
             }
-            tcb.on_pushed(ctx);
+            tcb.on_pushed(ctx.now);
             Ok(bytes.len() - rest.len())
         });
         sent.unwrap_or(Err(SendError::Closed))

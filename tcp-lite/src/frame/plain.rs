@@ -4,31 +4,87 @@
 
 use dp::{Offloads, TxOffload};
 
-use super::{Headers, Piece};
+use super::{Framing, Headers, Piece};
 use crate::checksum::fold;
 use crate::ethernet;
-use crate::facade::{IpAddress, Ipv4Address};
-use crate::ip::{IPV4_BYTES, PROTOCOL_TCP};
-use crate::tcp::header::{MIN_HEADER_BYTES, Options, TIMESTAMPS_WORD};
+use crate::facade::{EthernetAddress, IpAddress, Ipv4Address};
+use crate::ip::{Ecn, IPV4_BYTES, PROTOCOL_TCP};
+use crate::tcp::header::{MIN_HEADER_BYTES, Options, TIMESTAMPS_WORD, TcpHeader};
 
 /// Bytes of all headers without timestamps.
 const BYTES: usize = ethernet::HEADER_BYTES + IPV4_BYTES + MIN_HEADER_BYTES;
 /// Bytes of the timestamps option, with two NOPs.
 const TIMESTAMPS_BYTES: usize = 12;
 
-/// Such headers.
-#[derive(Clone, Copy)]
-pub(super) struct PlainHeaders<'a> {
-    headers: &'a Headers<'a>,
-    src: Ipv4Address,
-    dst: Ipv4Address,
-    timestamps: Option<(u32, u32)>,
+/// Such headers of the frames of one connection: written and summed once, except for the fields that differ
+/// from frame to frame.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlainTemplate {
+    /// Without timestamps, and with 0 for the fields that differ.
+    bytes: [u8; BYTES],
+    offload: TxOffload,
+    /// The sum of these fields of the IPv4 header, if the port does not make it.
+    ip_sum: u64,
+    /// The sum of pseudo-header and ports.
+    tcp_sum: u64,
 }
 
-impl<'a> PlainHeaders<'a> {
+/// The fields that differ.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlainFields {
+    pub(crate) ecn: Ecn,
+    pub(crate) seq: u32,
+    pub(crate) ack: u32,
+    /// All of them, as on the wire.
+    pub(crate) control_bits: u8,
+    pub(crate) window: u16,
+    /// Unused in a template without timestamps.
+    pub(crate) timestamps: (u32, u32),
+    pub(crate) payload_bytes: usize,
+    /// Unused if the port makes the sum.
+    pub(crate) payload_sum: u16,
+}
+
+impl PlainTemplate {
+    /// For headers of these addresses and ports, with timestamps or without.
+    pub(crate) fn new(
+        framing: &Framing,
+        dst_mac: EthernetAddress,
+        [src, dst]: [Ipv4Address; 2],
+        [src_port, dst_port]: [u16; 2],
+        timestamps: bool,
+    ) -> Self {
+        let mut bytes = [0; BYTES];
+        bytes[..6].copy_from_slice(&dst_mac.0);
+        bytes[6..12].copy_from_slice(&framing.mac.0);
+        bytes[12..14].copy_from_slice(&ethernet::ETHERTYPE_IPV4.to_be_bytes());
+        let [src, dst] = [src, dst].map(Ipv4Address::to_bits);
+        // Identification 0 and don't-fragment: an atomic datagram (RFC 6864).
+        let fragment = 0x4000;
+        let life = u32::from(framing.hop_limit) << 24 | u32::from(PROTOCOL_TCP) << 16;
+        let ports = u32::from(src_port) << 16 | u32::from(dst_port);
+        put(&mut bytes, 18, &[fragment, life, src, dst, ports]);
+        let option_bytes = if timestamps { TIMESTAMPS_BYTES } else { 0 };
+        let offload = TxOffload {
+            ipv4_checksum: framing.offloads.contains(Offloads::TX_IPV4_CHECKSUM),
+            tcp_checksum: framing.offloads.contains(Offloads::TX_TCP_CHECKSUM),
+            ipv6: false,
+            tso_segment_bytes: 0,
+            l2_bytes: ethernet::HEADER_BYTES as u8,
+            l3_bytes: IPV4_BYTES as u8,
+            l4_bytes: (MIN_HEADER_BYTES + option_bytes) as u8,
+        };
+        let ip_sum = sum(&[fragment, life, src, dst]);
+        let mut tcp_sum = sum(&[src, dst, u32::from(PROTOCOL_TCP)]);
+        if !offload.tcp_checksum {
+            tcp_sum += u64::from(ports) + if timestamps { u64::from(TIMESTAMPS_WORD) } else { 0 };
+        }
+        Self { bytes, offload, ip_sum, tcp_sum }
+    }
+
     /// `None` if `headers` are of another kind.
     #[inline]
-    pub(super) fn of(headers: &'a Headers<'a>) -> Option<Self> {
+    pub(super) fn of(headers: &Headers<'_>) -> Option<Self> {
         let (IpAddress::Ipv4(src), IpAddress::Ipv4(dst)) = (headers.src, headers.dst) else {
             return None;
         };
@@ -37,69 +93,75 @@ impl<'a> PlainHeaders<'a> {
         else {
             return None;
         };
-        (sack.is_empty() && headers.framing.vlan.is_none()).then_some(Self { headers, src, dst, timestamps })
-    }
-
-    /// Bytes of the TCP header.
-    #[inline]
-    fn tcp_bytes(&self) -> usize {
-        MIN_HEADER_BYTES + if self.timestamps.is_some() { TIMESTAMPS_BYTES } else { 0 }
+        let Headers { framing, dst_mac, tcp, .. } = *headers;
+        (sack.is_empty() && framing.vlan.is_none()).then(|| {
+            Self::new(framing, dst_mac, [src, dst], [tcp.src_port, tcp.dst_port], timestamps.is_some())
+        })
     }
 
     /// The lengths, and the sums that the port makes.
     #[inline]
-    pub(super) fn offload(&self) -> TxOffload {
-        let offloads = self.headers.framing.offloads;
-        TxOffload {
-            ipv4_checksum: offloads.contains(Offloads::TX_IPV4_CHECKSUM),
-            tcp_checksum: offloads.contains(Offloads::TX_TCP_CHECKSUM),
-            ipv6: false,
-            tso_segment_bytes: 0,
-            l2_bytes: ethernet::HEADER_BYTES as u8,
-            l3_bytes: IPV4_BYTES as u8,
-            l4_bytes: self.tcp_bytes() as u8,
-        }
+    pub(crate) fn offload(&self) -> TxOffload {
+        self.offload
     }
 
-    /// Writes the headers of a single frame with the payload `piece` to all of `out`.
+    /// Bytes of all headers.
     #[inline]
-    pub(super) fn write(&self, offload: TxOffload, out: &mut [u8], piece: &Piece) {
+    pub(crate) fn header_bytes(&self) -> usize {
+        ethernet::HEADER_BYTES + IPV4_BYTES + usize::from(self.offload.l4_bytes)
+    }
+
+    /// Writes the headers of a single frame to all of `out`.
+    #[inline]
+    pub(crate) fn write(&self, out: &mut [u8], fields: &PlainFields) {
         let Some((out, options)) = out.split_first_chunk_mut::<BYTES>() else {
             unreachable!("the room for headers is as long as the headers")
         };
-        let Headers { framing, dst_mac, ecn, tcp, .. } = self.headers;
-        out[..6].copy_from_slice(&dst_mac.0);
-        out[6..12].copy_from_slice(&framing.mac.0);
-        out[12..14].copy_from_slice(&ethernet::ETHERTYPE_IPV4.to_be_bytes());
-
-        let tcp_bytes = (self.tcp_bytes() + piece.bytes) as u16;
-        let [src, dst] = [self.src, self.dst].map(Ipv4Address::to_bits);
-        let lengths = 0x4500_0000 | (*ecn as u32) << 16 | u32::from(IPV4_BYTES as u16 + tcp_bytes);
-        // Identification 0 and don't-fragment: an atomic datagram (RFC 6864).
-        let fragment = 0x4000;
-        let mut life = u32::from(framing.hop_limit) << 24 | u32::from(PROTOCOL_TCP) << 16;
-        if !offload.ipv4_checksum {
-            life |= u32::from(!fold(sum(&[lengths, fragment, life, src, dst])));
+        *out = self.bytes;
+        let tcp_bytes = usize::from(self.offload.l4_bytes) + fields.payload_bytes;
+        let lengths = 0x4500_0000 | (fields.ecn as u32) << 16 | (IPV4_BYTES + tcp_bytes) as u32;
+        put(out, 14, &[lengths]);
+        if !self.offload.ipv4_checksum {
+            let checksum = !fold(self.ip_sum + u64::from(lengths));
+            out[24..26].copy_from_slice(&checksum.to_be_bytes());
         }
-        put(out, 14, &[lengths, fragment, life, src, dst]);
-
-        let ports = u32::from(tcp.src_port) << 16 | u32::from(tcp.dst_port);
-        let offset = ((self.tcp_bytes() / 4) as u32) << 28;
-        let control = offset | u32::from(tcp.control_bits()) << 16 | u32::from(tcp.window);
-        let ack = tcp.ack.map_or(0, |ack| ack.0 as u32);
-        let pseudo = [src, dst, u32::from(PROTOCOL_TCP), u32::from(tcp_bytes)];
-        let fields = [ports, tcp.seq.0 as u32, ack, control];
-        let timestamps = self.timestamps.map_or([0; 3], |(value, echo)| [TIMESTAMPS_WORD, value, echo]);
-        let checksum = if offload.tcp_checksum {
-            fold(sum(&pseudo))
-        } else {
-            !fold(sum(&pseudo) + sum(&fields) + sum(&timestamps) + u64::from(piece.sum.partial()))
-        };
-        put(out, 34, &fields);
-        // The urgent pointer is 0.
-        put(out, 50, &[u32::from(checksum) << 16]);
+        // The length of the header is in units of 4 bytes.
+        let control = u32::from(self.offload.l4_bytes) << 26
+            | u32::from(fields.control_bits) << 16
+            | u32::from(fields.window);
+        let numbers = [fields.seq, fields.ack, control];
+        let (value, echo) = fields.timestamps;
+        let mut all = self.tcp_sum + tcp_bytes as u64;
+        let mut times = [0; 2];
         if let Some(options) = options.first_chunk_mut::<TIMESTAMPS_BYTES>() {
-            put(options, 0, &timestamps);
+            times = [value, echo];
+            put(options, 0, &[TIMESTAMPS_WORD, value, echo]);
+        }
+        let checksum = if self.offload.tcp_checksum {
+            fold(all)
+        } else {
+            all += sum(&numbers) + sum(&times) + u64::from(fields.payload_sum);
+            !fold(all)
+        };
+        put(out, 38, &numbers);
+        // The urgent pointer is 0.
+        out[50..52].copy_from_slice(&checksum.to_be_bytes());
+    }
+}
+
+impl PlainFields {
+    /// Those of `tcp`, with this payload.
+    #[inline]
+    pub(super) fn of(tcp: &TcpHeader, ecn: Ecn, piece: &Piece) -> Self {
+        Self {
+            ecn,
+            seq: tcp.seq.0 as u32,
+            ack: tcp.ack.map_or(0, |ack| ack.0 as u32),
+            control_bits: tcp.control_bits(),
+            window: tcp.window,
+            timestamps: tcp.options.timestamps.unwrap_or_default(),
+            payload_bytes: piece.bytes,
+            payload_sum: piece.sum.partial(),
         }
     }
 }
@@ -121,12 +183,11 @@ mod tests {
     use dp::TsoLimits;
     use proptest::prelude::*;
 
-    use super::super::{Framing, header_bytes};
+    use super::super::header_bytes;
     use super::*;
     use crate::checksum::Sum;
-    use crate::facade::{EthernetAddress, TcpSeqNumber};
-    use crate::ip::Ecn;
-    use crate::tcp::header::{Flags, TcpHeader};
+    use crate::facade::TcpSeqNumber;
+    use crate::tcp::header::Flags;
 
     /// Headers with these numbers in their fields.
     fn headers(
@@ -171,11 +232,12 @@ mod tests {
             let mut sum = Sum::new();
             sum.add(&payload);
             let piece = Piece { sum, ..Piece::whole(payload.len()) };
-            let plain = PlainHeaders::of(&headers).expect("no option other than timestamps");
-            prop_assert_eq!(plain.offload(), headers.general_offload());
+            let plain = PlainTemplate::of(&headers).expect("no option other than timestamps");
+            prop_assert_eq!(plain.offload(), headers.offload());
             let offload = plain.offload();
+            prop_assert_eq!(plain.header_bytes(), header_bytes(offload));
             let mut bytes = vec![0xff; header_bytes(offload)];
-            plain.write(offload, &mut bytes, &piece);
+            plain.write(&mut bytes, &PlainFields::of(&tcp, ecn, &piece));
             let mut general = vec![0xff; header_bytes(offload)];
             headers.write(offload, &mut general).complete(&mut general, &piece);
             prop_assert_eq!(bytes, general);
@@ -197,12 +259,12 @@ mod tests {
             change(&mut framing, &mut tcp);
             let dst_mac = EthernetAddress([4, 5, 6, 7, 8, 9]);
             let headers = Headers { framing: &framing, dst_mac, src, dst, ecn, tcp: &tcp };
-            assert!(PlainHeaders::of(&headers).is_none(), "change {number}");
+            assert!(PlainTemplate::of(&headers).is_none(), "change {number}");
         }
         let (framing, tcp, _, ecn) = headers([1; 8], 0, [true; 2]);
         let [src, dst] = [1, 2].map(|last| IpAddress::v6(0xfd00, 0, 0, 0, 0, 0, 0, last));
         let dst_mac = EthernetAddress([4, 5, 6, 7, 8, 9]);
         let headers = Headers { framing: &framing, dst_mac, src, dst, ecn, tcp: &tcp };
-        assert!(PlainHeaders::of(&headers).is_none());
+        assert!(PlainTemplate::of(&headers).is_none());
     }
 }

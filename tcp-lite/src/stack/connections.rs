@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
 
+use super::headers::LatestHeaders;
 use crate::facade::{Instant, IpAddress};
 use crate::four_tuple::{FourTuple, Ipv4Key};
 use crate::invariant::{Check, ensure};
@@ -112,6 +113,8 @@ pub(crate) struct Connections {
     table: ConnTable,
     /// The slot that was looked up last: segments come in bursts.
     latest: u32,
+    /// The headers of the connection that was served last.
+    latest_headers: Option<LatestHeaders>,
     pub(crate) wheel: TimerWheel,
     ready: VecDeque<u32>,
     waiting: Vec<u32>,
@@ -130,6 +133,7 @@ impl Connections {
             limit,
             table: ConnTable::new(keyed),
             latest: 0,
+            latest_headers: None,
             wheel: TimerWheel::new(),
             ready: VecDeque::new(),
             waiting: Vec::new(),
@@ -273,6 +277,31 @@ impl Connections {
         let place = &mut self.slots[slot as usize];
         let id = ConnId { slot, generation: place.generation };
         place.conn.as_mut().map(|c| (id, c))
+    }
+
+    /// The same, and the headers of the connection that was served last.
+    #[inline]
+    pub(super) fn get_to_serve(
+        &mut self,
+        slot: u32,
+    ) -> Option<(ConnId, &mut Conn, &mut Option<LatestHeaders>)> {
+        let place = &mut self.slots[slot as usize];
+        let id = ConnId { slot, generation: place.generation };
+        Some((id, place.conn.as_mut()?, &mut self.latest_headers))
+    }
+
+    /// Follows up on segments that were queued on the connection in a slot, which is in ESTABLISHED: as
+    /// [`arm_later`](Self::arm_later) and [`make_ready`](Self::make_ready), if it may send any.
+    #[inline]
+    pub(super) fn follow_up_push(&mut self, slot: u32) {
+        let place = &mut self.slots[slot as usize];
+        if !std::mem::replace(&mut place.unarmed, true) {
+            self.unarmed.push(slot);
+        }
+        if place.queue == Queue::None && place.conn.as_ref().is_some_and(|conn| conn.tcb.wants_transmit()) {
+            place.queue = Queue::Ready;
+            self.ready.push_back(slot);
+        }
     }
 
     /// The id of the connection in a slot.

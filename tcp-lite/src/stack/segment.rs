@@ -1,9 +1,10 @@
 //! Queueing segments on a connection.
 
-use dp::ExtBuf;
+use dp::{ExtBuf, Offloads};
 
 use super::Stack;
-use crate::tcp::PageKey;
+use crate::checksum::folded;
+use crate::tcp::{PageKey, State};
 use crate::{ConnId, SendError};
 
 impl Stack {
@@ -20,7 +21,10 @@ impl Stack {
 pub struct Sender<'a> {
     pub(super) stack: &'a mut Stack,
     pub(super) slot: u32,
+    /// Whether segments were queued.
     pub(super) pushed: bool,
+    /// Whether a page was opened, and nothing was pushed since.
+    pub(super) opened: bool,
 }
 
 impl Sender<'_> {
@@ -33,15 +37,27 @@ impl Sender<'_> {
         let (mut parts, connections, _) = self.stack.split(self.stack.now);
         let (id, conn) = connections.get_mut(self.slot).ok_or(SendError::Closed)?;
         let (page, capacity) = conn.tcb.page_for_segment(&mut parts.ctx(id, conn.listener))?;
+        self.opened = true;
         Ok(SegmentBuf {
             stack: &mut *self.stack,
             slot: self.slot,
             pushed: &mut self.pushed,
+            opened: &mut self.opened,
             page,
             capacity,
             len: 0,
+            sum: None,
             external: None,
         })
+    }
+
+    /// A page that was opened and not pushed to returns its buffer.
+    #[cold]
+    fn close_page(&mut self) {
+        let (mut parts, connections, _) = self.stack.split(self.stack.now);
+        if let Some((id, conn)) = connections.get_mut(self.slot) {
+            conn.tcb.close_page(&mut parts.ctx(id, conn.listener));
+        }
     }
 
     /// Whether segments may have external memory now ([`SegmentBuf::attach`]): the port sends from any
@@ -53,16 +69,19 @@ impl Sender<'_> {
 
 impl Drop for Sender<'_> {
     fn drop(&mut self) {
-        let pushed = self.pushed;
-        let (mut parts, connections, _) = self.stack.split(self.stack.now);
-        let Some((id, conn)) = connections.get_mut(self.slot) else { return };
-        let mut ctx = parts.ctx(id, conn.listener);
-        // A page that was opened and not pushed to returns its buffer.
-        conn.tcb.close_page(&mut ctx);
-        if pushed {
-            conn.tcb.on_pushed(&mut ctx);
-            self.stack.settle(self.slot);
+        if self.opened {
+            self.close_page();
         }
+        if !self.pushed {
+            return;
+        }
+        let Stack { connections, now, .. } = &mut *self.stack;
+        let Some((_, conn)) = connections.get_mut(self.slot) else { return };
+        conn.tcb.on_pushed(*now);
+        if conn.tcb.state() == State::Established && !conn.half_open {
+            return connections.follow_up_push(self.slot);
+        }
+        self.stack.settle(self.slot);
     }
 }
 
@@ -73,10 +92,13 @@ pub struct SegmentBuf<'a> {
     stack: &'a mut Stack,
     slot: u32,
     pushed: &'a mut bool,
+    opened: &'a mut bool,
     page: PageKey,
     capacity: usize,
     /// Bytes in it, those of external memory included.
     len: usize,
+    /// The sum of its bytes, if the writer has said it.
+    sum: Option<u16>,
     /// External memory, and the bytes of the page before it.
     external: Option<(ExtBuf, u32)>,
 }
@@ -146,7 +168,20 @@ impl SegmentBuf<'_> {
 
     /// Discards everything in it.
     pub fn clear(&mut self) {
-        (self.len, self.external) = (0, None);
+        (self.len, self.sum, self.external) = (0, None, None);
+    }
+
+    /// Whether the sum of its bytes is of use ([`set_sum`](Self::set_sum)): the port makes no TCP checksum.
+    #[inline]
+    pub fn wants_sum(&self) -> bool {
+        !self.stack.framing.offloads.contains(Offloads::TX_TCP_CHECKSUM)
+    }
+
+    /// Says the sum of all bytes in it, as [`dp::sum::of`] counts it, once all are written. A writer that
+    /// has summed them on the way saves a pass over them.
+    #[inline]
+    pub fn set_sum(&mut self, sum: u64) {
+        self.sum = Some(folded(sum));
     }
 
     /// All bytes that it can hold (they have old contents), and how many from the front on are written. The
@@ -162,23 +197,33 @@ impl SegmentBuf<'_> {
     pub fn truncate(&mut self, bytes: usize) {
         debug_assert!(self.external.is_none(), "a part of the bytes lies elsewhere");
         self.len = self.len.min(bytes);
+        self.sum = None;
+    }
+
+    /// Whether the sum is that of its bytes. 0 and 0xffff are the same number.
+    fn is_sum_right(&mut self) -> bool {
+        let sum = self.sum.map(|sum| sum % 0xffff);
+        let bytes = &self.stack.segments.room(self.page)[..self.len];
+        sum == Some(folded(dp::sum::of(bytes)) % 0xffff)
     }
 
     /// Queues it behind all others. It is sent as it is: its bytes and boundaries never change, except
     /// that it is cut if EMSS drops before it is sent, or by the persist timer. An empty segment is
     /// dropped.
-    pub fn push(self) {
+    pub fn push(mut self) {
         if self.is_empty() {
             return;
         }
+        debug_assert!(self.sum.is_none() || self.external.is_some() || self.is_sum_right(), "another sum");
         let (mut parts, connections, _) = self.stack.split(self.stack.now);
         if let Some((id, conn)) = connections.get_mut(self.slot) {
             let mut ctx = parts.ctx(id, conn.listener);
             match self.external {
-                None => conn.tcb.push(&mut ctx, self.len),
+                None => conn.tcb.push(&mut ctx, self.len, self.sum),
                 Some(external) => conn.tcb.push_external(&mut ctx, self.len - external.0.len(), external),
             }
             *self.pushed = true;
+            *self.opened = false;
         }
     }
 }

@@ -21,7 +21,8 @@ use crate::tcp::{Ctx, EXTERNAL_VIEWS, MAX_TRAIN, Payload, SegmentKey, State, Tra
 const QUOTA_SEGMENTS: usize = 8;
 
 /// The offloads a port needs to take several segments in one frame.
-const TRAINS: Offloads = Offloads::TX_TSO.union(Offloads::TX_MULTI_SEGMENT).union(Offloads::TX_TCP_CHECKSUM);
+pub(super) const TRAINS: Offloads =
+    Offloads::TX_TSO.union(Offloads::TX_MULTI_SEGMENT).union(Offloads::TX_TCP_CHECKSUM);
 
 /// The offloads a port needs to send external memory: nothing reads it here.
 const EXTERNAL: Offloads =
@@ -36,7 +37,7 @@ pub(crate) struct Answer {
 }
 
 /// Result of serving a connection.
-enum Served {
+pub(super) enum Served {
     /// Nothing more to send.
     Idle,
     /// More to send.
@@ -194,6 +195,16 @@ impl Stack {
 
     /// Serves one connection.
     fn serve(&mut self, now: Instant, slot: u32, out: &mut Burst) -> Served {
+        let mut left = QUOTA_SEGMENTS;
+        match self.serve_usual(now, slot, &mut left, out) {
+            Some(served) => served,
+            None => self.serve_any(now, slot, left, out),
+        }
+    }
+
+    /// Serves one connection that has anything to send, with up to `left` segments.
+    #[inline(never)]
+    fn serve_any(&mut self, now: Instant, slot: u32, mut left: usize, out: &mut Burst) -> Served {
         if let Some(served) = self.serve_unusable_address(now, slot) {
             return served;
         }
@@ -202,7 +213,6 @@ impl Stack {
         let framing = parts.framing;
         let mut ctx = parts.ctx(id, conn.listener);
         let mut dst_mac = None;
-        let mut left = QUOTA_SEGMENTS;
         while left > 0 {
             if out.is_full() {
                 return Served::More;

@@ -79,7 +79,7 @@ const TIMESTAMPS: u8 = 8;
 pub(crate) const TIMESTAMPS_WORD: u32 = u32::from_be_bytes([NOP, NOP, TIMESTAMPS, 10]);
 
 /// The ACK bit, which [`Flags`] leaves out.
-const ACK_BIT: u8 = 0x10;
+pub(crate) const ACK_BIT: u8 = 0x10;
 /// The largest window scale (RFC 7323 section 2.3).
 const MAX_WINDOW_SCALE: u8 = 14;
 

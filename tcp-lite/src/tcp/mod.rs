@@ -68,7 +68,9 @@ mod slabs;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use connection::{Holdings, PredictedSegment, Tcb, Transmission, Verdict, syn_ack};
+pub(crate) use connection::{
+    Holdings, PredictedSegment, Tcb, Transmission, UsualSegment, Verdict, syn_ack,
+};
 pub(crate) use ctx::{Ctx, EVENTS_PER_CONNECTION};
 pub use info::{ConnInfo, SendError, State};
 pub(crate) use open_params::{OpenParams, timestamp};

@@ -120,6 +120,8 @@ fn the_second_small_segment_is_acknowledged_at_once() {
 fn changed(change: impl Fn(&mut [u8])) -> Vec<u64> {
     let mut world = connected("10.0.0.2:4000", 1);
     let mut burst = frames(&mut world, 0, 10 * FULL);
+    // The sender has the same buffer.
+    burst[4] = burst[4].deep_copy(world.b.port.mempool()).unwrap();
     let bytes = burst[4].head_mut().unwrap();
     change(bytes);
     assert!(checksum::complete_ipv4_header(bytes) && checksum::complete(bytes));
@@ -155,6 +157,8 @@ fn a_segment_that_is_missing_or_damaged_ends_the_run() {
         match damage {
             None => drop(burst.remove(4)),
             Some(at) => {
+                // The sender has the same buffer.
+                burst[4] = burst[4].deep_copy(world.b.port.mempool()).unwrap();
                 burst[4].head_mut().unwrap()[at] ^= 1;
                 bad = 1;
             }

@@ -3,19 +3,23 @@
 
 mod cases;
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
-use dp::{Burst, Checksum, Mempool, checksum};
+use dp::{Burst, Checksum, Mbuf, Mempool, Offloads, TxOffload, checksum};
 use proptest::prelude::*;
 use tcp_lite::{
-    CongestionAlgorithm, ConnId, EcnMode, Event, Instant, Limits, PathMtuConfig, PathMtuProbing, SendError,
-    Stack, StackConfig, TcpConfig,
+    CongestionAlgorithm, ConnId, Duration, EcnMode, Event, Instant, Limits, Pacing, PathMtuConfig,
+    PathMtuProbing, SendError, Stack, StackConfig, TcpConfig,
 };
 
 use crate::harness::{MAC_A, MAC_B, byte, bytes_of, config};
 
 const IP: usize = 14;
 const TCP: usize = IP + 20;
+
+/// Bytes of a long frame.
+const LONG: usize = 1000;
 
 /// Frames that are delivered in one burst at most.
 const BURST: usize = 8;
@@ -121,6 +125,13 @@ struct Setting {
     vlan: Option<u16>,
     /// The verdict of the hosts' port on checksums.
     checksum: Checksum,
+    /// The offloads of the hosts' port.
+    offloads: Offloads,
+    /// Frames that the hosts' port keeps before it has sent them.
+    kept: usize,
+    /// The receive window of the peer.
+    peer_window: u32,
+    paced: bool,
 }
 
 impl Default for Setting {
@@ -136,6 +147,10 @@ impl Default for Setting {
             searches: false,
             vlan,
             checksum,
+            offloads: Offloads::empty(),
+            kept: 0,
+            peer_window: 4 << 20,
+            paced: false,
         }
     }
 }
@@ -144,8 +159,21 @@ fn setting() -> impl Strategy<Value = Setting> {
     let window = prop::sample::select(vec![3000, 20_000, 4 << 20]);
     let events = prop::sample::select(vec![3, 1024]);
     let rare = || prop::bool::weighted(0.1);
-    (prop::bool::weighted(0.2), rare(), rare(), rare(), window, events, any::<bool>()).prop_map(
-        |(ecn, plain, unsacked, searches, window, events, keepalive)| Setting {
+    let offloads = prop::sample::select(vec![
+        Offloads::empty(),
+        Offloads::TX_IPV4_CHECKSUM,
+        Offloads::TX_TCP_CHECKSUM,
+        Offloads::TX_IPV4_CHECKSUM | Offloads::TX_TCP_CHECKSUM | Offloads::TX_MULTI_SEGMENT,
+    ]);
+    let port = (offloads, prop::sample::select(vec![0, 2, 100]));
+    let sending = (prop::sample::select(vec![3000, 4 << 20]), rare(), rare());
+    let receiving = (prop::bool::weighted(0.2), rare(), rare(), window, events, any::<bool>());
+    (receiving, port, sending).prop_map(
+        |(
+            (ecn, plain, unsacked, window, events, keepalive),
+            (offloads, kept),
+            (peer_window, paced, searches),
+        )| Setting {
             ecn,
             timestamps: !plain,
             sack: !unsacked,
@@ -153,6 +181,10 @@ fn setting() -> impl Strategy<Value = Setting> {
             events,
             keepalive,
             searches,
+            offloads,
+            kept,
+            peer_window,
+            paced,
             ..Setting::default()
         },
     )
@@ -166,19 +198,22 @@ impl Setting {
             timestamps: self.timestamps,
             sack: self.sack,
             recv_window_bytes: self.window,
-            keepalive_idle: self.keepalive.then(|| tcp_lite::Duration::from_millis(30)),
+            keepalive_idle: self.keepalive.then(|| Duration::from_millis(30)),
             header_prediction,
             // Its receiver answers each change of the mark at once.
             congestion: CongestionAlgorithm::Dctcp,
+            pacing: self.paced.then(|| Pacing { rtt_min: Duration::from_micros(1), ..Pacing::default() }),
             ..TcpConfig::default()
         };
         let limits = Limits { events: self.events, ..Limits::default() };
-        Host::new(StackConfig { tcp, limits, vlan: self.vlan, ..config(MAC_B, 2) }, self.checksum)
+        let (offloads, vlan) = (self.offloads, self.vlan);
+        let config = StackConfig { tcp, limits, vlan, offloads, ..config(MAC_B, 2) };
+        Host { kept_frames: self.kept, ..Host::new(config, self.checksum) }
     }
 
     fn peer(&self) -> Host {
         let ecn = if self.ecn { EcnMode::Request } else { EcnMode::Accept };
-        let tcp = TcpConfig { ecn, ..TcpConfig::default() };
+        let tcp = TcpConfig { ecn, recv_window_bytes: self.peer_window, ..TcpConfig::default() };
         Host::new(StackConfig { tcp, vlan: self.vlan, ..config(MAC_A, 1) }, Checksum::Unknown)
     }
 }
@@ -190,12 +225,55 @@ struct Host {
     conn: Option<ConnId>,
     held: usize,
     checksum: Checksum,
+    /// The frames that its port has not sent yet, with their bytes when it got them, and how many it keeps.
+    kept: VecDeque<(Mbuf, Vec<u8>)>,
+    kept_frames: usize,
+    /// The latest long frame that it has sent.
+    latest_long: Option<Vec<u8>>,
+}
+
+/// A frame that was sent.
+#[derive(Clone, PartialEq, Eq)]
+struct SentFrame {
+    bytes: Vec<u8>,
+    offload: TxOffload,
+}
+
+impl std::fmt::Debug for SentFrame {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (headers, payload) = self.bytes.split_at(self.bytes.len().min(TCP + 32));
+        write!(f, "{headers:?} and {} bytes, {:?}", payload.len(), self.offload)
+    }
+}
+
+impl SentFrame {
+    /// As the peer sees it.
+    fn on_the_wire(&self) -> Vec<u8> {
+        let mut bytes = self.bytes.clone();
+        if self.offload.ipv4_checksum {
+            checksum::complete_ipv4_header(&mut bytes);
+        }
+        if self.offload.tcp_checksum {
+            checksum::complete(&mut bytes);
+        }
+        bytes
+    }
 }
 
 impl Host {
     fn new(config: StackConfig, checksum: Checksum) -> Self {
         let pool = Mempool::heap("prediction", 4096, 2048);
-        Self { stack: Stack::new(config, pool.clone()), pool, conn: None, held: 0, checksum }
+        let stack = Stack::new(config, pool.clone());
+        Self {
+            stack,
+            pool,
+            conn: None,
+            held: 0,
+            checksum,
+            kept: VecDeque::new(),
+            kept_frames: 0,
+            latest_long: None,
+        }
     }
 
     fn input(&mut self, now: Instant, frames: &[Vec<u8>]) {
@@ -247,18 +325,40 @@ impl Host {
     }
 
     /// Runs timers, and returns the frames that it sends.
-    fn poll(&mut self, now: Instant) -> Vec<Vec<u8>> {
+    fn poll(&mut self, now: Instant) -> Vec<SentFrame> {
         self.stack.poll(now);
         let (mut frames, mut out) = (Vec::new(), Burst::new());
         loop {
             let more = self.stack.transmit(now, &mut out);
-            frames.extend(out.drain(..).map(|frame| bytes_of(&frame)));
+            for frame in out.drain(..) {
+                let (bytes, mut offload) = (all_bytes_of(&frame), frame.tx_offload());
+                if !(offload.ipv4_checksum || offload.tcp_checksum) {
+                    // Nobody asks for the lengths of the headers.
+                    offload = TxOffload::default();
+                }
+                self.kept.push_back((frame, bytes.clone()));
+                if bytes.len() > LONG {
+                    self.latest_long = Some(bytes.clone());
+                }
+                frames.push(SentFrame { bytes, offload });
+            }
+            while self.kept.len() > self.kept_frames {
+                let (frame, bytes) = self.kept.pop_front().expect("not empty");
+                assert_eq!(all_bytes_of(&frame), bytes, "a frame changed before the port had sent it");
+            }
             if !more {
                 self.stack.check_invariants().expect("invariants of the stack");
                 return frames;
             }
         }
     }
+}
+
+/// The bytes of a frame, those of external memory included.
+fn all_bytes_of(frame: &Mbuf) -> Vec<u8> {
+    let mut bytes = vec![0; frame.len()];
+    assert_eq!(frame.copy_to(0, &mut bytes), bytes.len());
+    bytes
 }
 
 /// The peer, and the hosts with and without prediction.
@@ -347,10 +447,12 @@ impl Twins {
         self.both(|host| host.conn.map(|conn| format!("{:?}", host.stack.info(conn))));
         let lost = std::mem::replace(&mut self.lost, 0..0);
         self.lost = lost.start.saturating_sub(frames.len())..lost.end.saturating_sub(frames.len());
-        let arrive = frames.into_iter().enumerate().filter(|(number, _)| !lost.contains(number));
-        let arrive: Vec<_> = arrive.map(|(_, frame)| frame).collect();
+        let arrive = frames.iter().enumerate().filter(|(number, _)| !lost.contains(number));
+        // The peer has no room for a frame that the port has not cut.
+        let arrive = arrive.map(|(_, frame)| frame.on_the_wire()).filter(|bytes| bytes.len() < 2048);
+        let arrive: Vec<_> = arrive.collect();
         self.peer.input(now, &arrive);
-        self.wire.extend(self.peer.poll(now));
+        self.wire.extend(self.peer.poll(now).into_iter().map(|frame| frame.bytes));
         self.peer.events();
     }
 }

@@ -352,29 +352,40 @@ fn exchanges_are_what_they_were() {
 /// buffers again.
 #[test]
 fn a_train_that_finds_too_few_buffers_goes_on_where_it_stopped() {
-    let mut world = World::standard(&LinkConfig { mbufs: 64, ..LinkConfig::default() });
-    world.b.stack.listen(4000).unwrap();
-    let now = world.now();
-    world.a.connect(now, "10.0.0.2:4000".parse().unwrap(), 0);
-    world.a.keep_open(0);
-    assert!(world.run(1_000_000, |world| world.a.streams[0].established && world.b.streams.len() == 1));
-    let bytes: Vec<u8> = (0..6 * 1448).map(byte).collect();
-    let now = world.now();
-    assert_eq!(world.a.stack.send(now, world.a.streams[0].conn, &bytes), Ok(bytes.len()));
-    let pool = world.a.port.mempool().clone();
-    let mut taken: Vec<_> = std::iter::from_fn(|| pool.alloc()).collect();
-    taken.truncate(taken.len() - 4);
-    let mut out = Burst::new();
-    assert!(!world.a.stack.transmit(now, &mut out));
-    assert_eq!((out.len(), world.a.stack.counters().tx_no_mbuf), (4, 1));
-    taken.clear();
-    assert!(!world.a.stack.transmit(now, &mut out));
-    let sent: Vec<_> = out.iter().map(|frame| (frame.len(), frame.head()[47] & 8)).collect();
-    let full = 1448 + 66;
-    assert_eq!(sent, [(full, 0), (full, 0), (full, 0), (full, 0), (full, 0), (full, 8)], "PSH on the last");
-    out.drain(..).for_each(|frame| world.b.stack.input(now, frame));
-    assert!(world.run(1_000_000, |world| world.b.received(0) == 6 * 1448));
-    assert_eq!(world.a.stack.counters().tx_retransmits, 0);
+    // In frames of one template each, and one after the other where that takes a buffer for each.
+    for (header_prediction, segment) in [(false, 1448), (true, 500)] {
+        let [mut a, b] = [config(MAC_A, 1), config(MAC_B, 2)];
+        a.tcp.header_prediction = header_prediction;
+        let mut world = World::new(&LinkConfig { mbufs: 64, ..LinkConfig::default() }, a, b);
+        world.b.stack.listen(4000).unwrap();
+        let now = world.now();
+        world.a.connect(now, "10.0.0.2:4000".parse().unwrap(), 0);
+        world.a.keep_open(0);
+        assert!(world.run(1_000_000, |world| world.a.streams[0].established && world.b.streams.len() == 1));
+        let bytes: Vec<u8> = (0..6 * segment).map(byte).collect();
+        let now = world.now();
+        for bytes in bytes.chunks(segment as usize) {
+            assert_eq!(world.a.stack.send(now, world.a.streams[0].conn, bytes), Ok(bytes.len()));
+        }
+        let pool = world.a.port.mempool().clone();
+        let mut taken: Vec<_> = std::iter::from_fn(|| pool.alloc()).collect();
+        taken.truncate(taken.len() - 4);
+        let mut out = Burst::new();
+        assert!(!world.a.stack.transmit(now, &mut out));
+        assert_eq!((out.len(), world.a.stack.counters().tx_no_mbuf), (4, 1));
+        taken.clear();
+        assert!(!world.a.stack.transmit(now, &mut out));
+        let sent: Vec<_> = out.iter().map(|frame| (frame.len(), frame.head()[47] & 8)).collect();
+        let full = segment as usize + 66;
+        assert_eq!(
+            sent,
+            [(full, 0), (full, 0), (full, 0), (full, 0), (full, 0), (full, 8)],
+            "PSH on the last"
+        );
+        out.drain(..).for_each(|frame| world.b.stack.input(now, frame));
+        assert!(world.run(1_000_000, |world| world.b.received(0) == 6 * segment));
+        assert_eq!(world.a.stack.counters().tx_retransmits, 0);
+    }
 }
 
 /// The trains that a connection with pacing sends over a link of this delay.

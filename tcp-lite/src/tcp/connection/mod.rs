@@ -30,7 +30,7 @@ mod timer;
 pub(crate) use check::Holdings;
 pub(crate) use input::Verdict;
 pub(crate) use open::syn_ack;
-pub(crate) use output::Transmission;
+pub(crate) use output::{Transmission, UsualSegment};
 pub(crate) use predicted::PredictedSegment;
 
 use std::net::SocketAddr;
@@ -104,6 +104,7 @@ impl Tcb {
 
     /// A page to write a segment of up to EMSS bytes to, and EMSS. Before any other call than this one,
     /// [`push`](Self::push) or [`close_page`](Self::close_page) must follow.
+    #[inline(always)]
     pub(crate) fn page_for_segment(&mut self, ctx: &mut Ctx<'_>) -> Result<(PageKey, usize), SendError> {
         if !self.takes_segments() {
             return Err(SendError::Closed);
@@ -117,10 +118,11 @@ impl Tcb {
     }
 
     /// Queues a segment: the first `bytes` bytes, at least one, of the page that
-    /// [`page_for_segment`](Self::page_for_segment) returned. After the last of several, the caller calls
+    /// [`page_for_segment`](Self::page_for_segment) returned, and their sum, if it is known. After the last of several, the caller calls
     /// [`on_pushed`](Self::on_pushed).
-    pub(crate) fn push(&mut self, ctx: &mut Ctx<'_>, bytes: usize) {
-        self.send.push(ctx, bytes);
+    #[inline]
+    pub(crate) fn push(&mut self, ctx: &mut Ctx<'_>, bytes: usize, sum: Option<u16>) {
+        self.send.push(ctx, bytes, sum);
     }
 
     /// As [`push`](Self::push), with external memory behind the first so many bytes.
@@ -135,8 +137,9 @@ impl Tcb {
     }
 
     /// Segments were queued.
-    pub(crate) fn on_pushed(&mut self, ctx: &mut Ctx<'_>) {
-        self.send.on_pushed(ctx);
+    #[inline]
+    pub(crate) fn on_pushed(&mut self, now: Instant) {
+        self.send.on_pushed(now);
     }
 
     /// The user has taken `Event::Writable` off the event queue.

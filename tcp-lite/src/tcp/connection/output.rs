@@ -9,9 +9,10 @@ use super::open::syn_window;
 use crate::ip::Ecn;
 use crate::tcp::State;
 use crate::tcp::ctx::Ctx;
-use crate::tcp::header::{Flags, MAX_HEADER_BYTES, MIN_HEADER_BYTES, Options, TcpHeader, sack_room};
+use crate::tcp::header::{ACK_BIT, Flags, MAX_HEADER_BYTES, MIN_HEADER_BYTES, Options, TcpHeader, sack_room};
 use crate::tcp::receive::SeparateAck;
 use crate::tcp::send::{Outgoing, Payload, SendKind};
+use crate::tcp::slabs::SegmentKey;
 
 /// A segment to send, and to report with [`Tcb::sent`] afterwards.
 #[derive(Debug)]
@@ -24,6 +25,23 @@ pub(crate) struct Transmission {
     /// ECN codepoint of the IP header.
     pub(crate) ecn: Ecn,
     kind: TransmissionKind,
+}
+
+/// A segment to send whose header has nothing unusual, and to report with [`Tcb::usual_sent`] afterwards.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UsualSegment {
+    /// A new segment, without external memory; `None`: a pure acknowledgement.
+    pub(crate) payload: Option<SegmentKey>,
+    /// Bytes of the payload.
+    pub(crate) bytes: usize,
+    /// The payload is the last of the queue.
+    pub(crate) is_last: bool,
+    pub(crate) seq: u32,
+    pub(crate) ack: u32,
+    /// As on the wire.
+    pub(crate) control_bits: u8,
+    pub(crate) window: u16,
+    pub(crate) timestamps: (u32, u32),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +89,49 @@ impl Tcb {
             Some(outgoing) => Some(self.complete(ctx, outgoing)),
             None => ack.then(|| self.acknowledge(ctx)),
         }
+    }
+
+    /// The next segment in the usual case: of an established connection, with timestamps as its only option,
+    /// without marks, and new or without payload. `None` if there is something else to send, or nothing:
+    /// [`next_transmission`](Self::next_transmission) knows.
+    #[inline(always)]
+    pub(crate) fn next_usual(&self, ctx: &Ctx<'_>) -> Option<UsualSegment> {
+        if self.state != State::Established || !self.receive.has_usual_header() {
+            return None;
+        }
+        let payload = self.send.next_usual(ctx)?;
+        let (pos, bytes, is_last) = match payload {
+            Some(key) => {
+                let segment = ctx.segments.get(key);
+                (segment.pos, segment.len as usize, segment.next.is_none())
+            }
+            None if self.receive.is_ack_due() => (self.send.nxt(), 0, false),
+            None => return None,
+        };
+        Some(UsualSegment {
+            payload,
+            bytes,
+            is_last,
+            seq: self.send.seq(pos).0 as u32,
+            ack: self.receive.ack().0 as u32,
+            control_bits: if is_last { ACK_BIT | Flags::PSH.bits() } else { ACK_BIT },
+            window: self.receive.usual_window_field(ctx),
+            timestamps: (self.send.timestamp(ctx), self.receive.ts_recent()),
+        })
+    }
+
+    /// `segment`, the last one returned by [`next_usual`](Self::next_usual), was sent with this window.
+    /// Returns whether nothing else is left to send.
+    #[inline(always)]
+    pub(crate) fn usual_sent(&mut self, ctx: &mut Ctx<'_>, segment: &UsualSegment) -> bool {
+        ctx.counters.tx_segments += 1;
+        match segment.payload {
+            Some(_) => self.send.on_new_sent(ctx),
+            None => ctx.counters.tx_acks += 1,
+        }
+        self.receive.on_usual_sent(segment.window);
+        // Without payload there was none that may be sent.
+        segment.payload.is_none() || segment.is_last
     }
 
     /// Extends `transmission` to a train of up to `most` segments that lie in at most `views` contiguous

@@ -332,6 +332,21 @@ impl ReceiveHalf {
         self.acks.clear_due();
     }
 
+    /// Whether the header of a segment sent now has nothing but the acknowledgement and the window: no SACK
+    /// blocks and no marks.
+    #[inline]
+    pub(super) fn has_usual_header(&self) -> bool {
+        !self.has_sack_blocks() && !self.agreed.ecn
+    }
+
+    /// A segment whose header [`is usual`](Self::has_usual_header) was sent with this window.
+    #[inline]
+    pub(super) fn on_usual_sent(&mut self, window: u16) {
+        self.on_window_sent(self.nxt, window);
+        self.acks.on_sent(self.nxt);
+        self.acks.clear_due();
+    }
+
     /// Whether this segment is older than the newest one, by its timestamp (PAWS).
     #[inline]
     pub(super) fn is_old(&self, ctx: &Ctx<'_>, header: &TcpHeader) -> bool {

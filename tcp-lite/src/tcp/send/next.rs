@@ -101,6 +101,26 @@ impl SendHalf {
             .then(|| self.bare(SendKind::WindowProbe, self.queue.una().saturating_sub(1), Flags::empty()))
     }
 
+    /// The same in the usual case, found by fewer comparisons, and without a change: a new segment that is
+    /// sent as it is, or nothing. `None`: anything else, for [`next`](Self::next).
+    #[inline(always)]
+    pub(in crate::tcp) fn next_usual(&self, ctx: &Ctx<'_>) -> Option<Option<SegmentKey>> {
+        let usual = self.pending.is_empty()
+            && !self.queue.has_lost()
+            && self.fin == Fin::NotAsked
+            && !self.path.has_probe()
+            && self.agreed.timestamps;
+        if !usual {
+            return None;
+        }
+        let Some(key) = self.queue.unsent().filter(|_| self.new_allowed()) else { return Some(None) };
+        let segment = ctx.segments.get(key);
+        let whole = segment.len <= self.path.emss()
+            && segment.end() <= self.window.edge()
+            && segment.external.is_none();
+        whole.then_some(Some(key))
+    }
+
     /// What [`next`](Self::next) returned, or a SYN, was sent; of a train, the first `segments`
     /// segments.
     #[inline]
@@ -155,8 +175,9 @@ impl SendHalf {
         }
     }
 
+    /// The first new segment was sent.
     #[inline]
-    fn on_new_sent(&mut self, ctx: &mut Ctx<'_>) {
+    pub(in crate::tcp) fn on_new_sent(&mut self, ctx: &mut Ctx<'_>) {
         self.timers.on_data_sent(ctx.now, self.queue.outstanding() == 0);
         let len = self.queue.on_sent(ctx.segments, ctx.now);
         self.recovery.prr.on_sent(u64::from(len));

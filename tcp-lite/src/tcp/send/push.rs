@@ -3,14 +3,15 @@
 use dp::{ExtBuf, Mempool};
 
 use super::{Fin, SendHalf, Writable};
-use crate::SendError;
 use crate::tcp::congestion::CongestionControl;
 use crate::tcp::ctx::Ctx;
 use crate::tcp::slabs::{BULK_SEGMENTS, PageKey};
+use crate::{Instant, SendError};
 
 impl SendHalf {
     /// A page to write a segment of up to EMSS bytes to, and EMSS. Before any other call than this one,
     /// [`push`](Self::push) or [`close_page`](Self::close_page) must follow.
+    #[inline(always)]
     pub(in crate::tcp) fn page_for_segment(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -45,6 +46,7 @@ impl SendHalf {
     }
 
     /// The send buffer is full: the user gets an event when it has space again.
+    #[cold]
     fn full(&mut self) -> SendError {
         if self.writable == Writable::Idle {
             self.writable = Writable::Wanted;
@@ -58,11 +60,12 @@ impl SendHalf {
     }
 
     /// Queues a segment: the first `bytes` bytes, at least one, of the page that
-    /// [`page_for_segment`](Self::page_for_segment) returned. After the last of several, the caller calls
+    /// [`page_for_segment`](Self::page_for_segment) returned, and their sum, if it is known. After the last of several, the caller calls
     /// [`on_pushed`](Self::on_pushed).
-    pub(in crate::tcp) fn push(&mut self, ctx: &mut Ctx<'_>, bytes: usize) {
+    #[inline]
+    pub(in crate::tcp) fn push(&mut self, ctx: &mut Ctx<'_>, bytes: usize, sum: Option<u16>) {
         self.before_push(ctx);
-        self.queue.push(ctx.segments, bytes);
+        self.queue.push(ctx.segments, bytes, sum);
     }
 
     /// As [`push`](Self::push), with external memory behind the first so many bytes.
@@ -85,8 +88,9 @@ impl SendHalf {
     }
 
     /// Segments were queued.
-    pub(in crate::tcp) fn on_pushed(&mut self, ctx: &mut Ctx<'_>) {
-        self.pace.advance(ctx.now);
+    #[inline]
+    pub(in crate::tcp) fn on_pushed(&mut self, now: Instant) {
+        self.pace.advance(now);
     }
 
     /// Raises `Event::Writable` if a segment was refused, a quarter of the send buffer is free, and the

@@ -98,7 +98,7 @@ impl SegmentSlab {
         pos: u64,
         (memory, at): (ExtBuf, u32),
     ) -> SegmentKey {
-        let key = self.insert(page, bytes, pos);
+        let key = self.insert(page, bytes, pos, None);
         let len = bytes as u32 + memory.len() as u32;
         let external = self.externals.insert(External { memory, at });
         let segment = self.get_mut(key);

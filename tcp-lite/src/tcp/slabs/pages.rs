@@ -82,7 +82,7 @@ impl Pages {
         bytes: usize,
         own: u32,
     ) -> Result<(PageKey, PageKind), SendError> {
-        let large = bulk.filter(|pool| pool.data_bytes() >= bytes).and_then(Mempool::alloc);
+        let large = bulk.filter(|pool| pool.data_bytes() >= bytes).and_then(Page::alloc);
         let kind = if large.is_none() { PageKind::Small } else { PageKind::Bulk };
         if kind == PageKind::Small {
             if self.has_share(own) {
@@ -92,9 +92,7 @@ impl Pages {
                 return Err(SendError::NoMbuf);
             }
         }
-        let buffer = large.or_else(|| small.alloc()).ok_or(SendError::NoMbuf)?;
-        // A new buffer is one mbuf segment with one reference.
-        let page = Page::new(buffer).map_err(|_| SendError::NoMbuf)?;
+        let page = large.or_else(|| Page::alloc(small)).ok_or(SendError::NoMbuf)?;
         self.small += usize::from(kind == PageKind::Small);
         let record = PageRecord { page: Some(page), segments: 0, kind, next: None };
         Ok((self.take(record), kind))
@@ -160,10 +158,8 @@ impl Pages {
     #[inline]
     pub(in crate::tcp) fn fill(&mut self, key: PageKey, bytes: usize) -> u32 {
         let (page, segments) = self.page_mut(key);
-        let offset = page.filled().len();
-        page.fill(bytes);
         *segments += 1;
-        offset as u32
+        page.fill(bytes) as u32
     }
 
     /// A segment in the page was split in two.
@@ -206,6 +202,19 @@ impl Pages {
     /// The same bytes as a buffer; `None` when no descriptor is free.
     pub(in crate::tcp) fn view(&self, key: PageKey, place: Range<usize>) -> Option<Mbuf> {
         self.page(key).view(place)
+    }
+
+    /// The first `bytes` bytes behind `head` bytes that `write` writes in front of them, as a buffer; `None` as
+    /// [`Page::headed`].
+    #[inline]
+    pub(in crate::tcp) fn headed(
+        &mut self,
+        key: PageKey,
+        head: usize,
+        bytes: usize,
+        write: impl FnOnce(&mut [u8]),
+    ) -> Option<Mbuf> {
+        self.page_mut(key).0.headed(head, bytes, write)
     }
 
     /// `places` are those of all segments, `open` the pages that connections write to. Each page has a

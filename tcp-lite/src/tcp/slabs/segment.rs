@@ -14,6 +14,7 @@ use dp::{Mbuf, Mempool};
 use super::external::{ExternalKey, Externals};
 use super::pages::{PageKey, PageKind, Pages};
 use crate::Instant;
+use crate::checksum::sum_of;
 use crate::invariant::{Check, ensure};
 use crate::tcp::info::SendError;
 
@@ -96,6 +97,8 @@ pub(in crate::tcp) struct Segment {
     /// Position of its first byte (`seq.rs`).
     pub(in crate::tcp) pos: u64,
     pub(in crate::tcp) len: u32,
+    /// The Internet checksum's sum of its payload, once it is known.
+    sum: Option<u16>,
     pub(in crate::tcp) marks: Marks,
     /// Its last transmission; meaningless before the first.
     pub(in crate::tcp) sent: Sent,
@@ -207,6 +210,28 @@ impl SegmentSlab {
         let segment = self.get(key);
         debug_assert!(segment.external.is_none(), "a part of the payload lies elsewhere");
         self.pages.bytes(segment.page, segment.place())
+    }
+
+    /// The Internet checksum's sum of the payload of a segment without external memory.
+    #[inline]
+    pub(crate) fn sum(&self, key: SegmentKey) -> u16 {
+        self.get(key).sum.unwrap_or_else(|| sum_of(self.bytes(key)))
+    }
+
+    /// A frame of a segment without external memory in the segment's own buffer: behind `head` bytes that
+    /// `write` writes. `None` if other segments lie in front of it, or if a frame that was made before is not
+    /// gone, or if no descriptor is free.
+    #[inline]
+    pub(crate) fn headed(
+        &mut self,
+        key: SegmentKey,
+        head: usize,
+        write: impl FnOnce(&mut [u8]),
+    ) -> Option<Mbuf> {
+        let segment = self.get(key);
+        debug_assert!(segment.external.is_none(), "a part of the payload lies elsewhere");
+        let (page, bytes) = (segment.page, segment.len as usize);
+        if segment.offset > 0 { None } else { self.pages.headed(page, head, bytes, write) }
     }
 
     #[inline]
@@ -331,9 +356,16 @@ impl SegmentSlab {
         self.pages.kind(page)
     }
 
-    /// A record for the next `bytes` bytes of the page, at position `pos`. It is not in a queue yet.
+    /// A record for the next `bytes` bytes of the page, at position `pos`, with their sum, if it is known. It
+    /// is not in a queue yet.
     #[inline(always)]
-    pub(in crate::tcp) fn insert(&mut self, page: PageKey, bytes: usize, pos: u64) -> SegmentKey {
+    pub(in crate::tcp) fn insert(
+        &mut self,
+        page: PageKey,
+        bytes: usize,
+        pos: u64,
+        sum: Option<u16>,
+    ) -> SegmentKey {
         let offset = self.pages.fill(page, bytes);
         let segment = Segment {
             page,
@@ -341,6 +373,7 @@ impl SegmentSlab {
             external: None,
             pos,
             len: bytes as u32,
+            sum,
             marks: Marks::empty(),
             sent: Sent::NEVER,
             next: None,
@@ -378,6 +411,7 @@ impl SegmentSlab {
             external,
             pos: segment.pos + u64::from(at),
             len: segment.len - at,
+            sum: None,
             marks: Marks::empty(),
             sent: segment.sent,
             next: segment.next,
@@ -388,6 +422,7 @@ impl SegmentSlab {
         let second = self.take(second);
         let first = self.get_mut(key);
         first.len = at;
+        first.sum = None;
         first.external = own;
         first.next = Some(second);
         second
@@ -500,7 +535,7 @@ mod tests {
         for (break_it, what) in broken {
             let mut slab = SegmentSlab::new(8, 8);
             let (page, _) = slab.open_page((&pool, None), 100, 0).unwrap();
-            let keys = [1, 101].map(|pos| slab.insert(page, 100, pos));
+            let keys = [1, 101].map(|pos| slab.insert(page, 100, pos, None));
             slab.check(2, &[]).unwrap();
             break_it(&mut slab, keys);
             assert_found(slab.check(2, &[]), what);

@@ -286,8 +286,8 @@ impl Host {
             match bytes.len() {
                 0 => tcb.close_page(ctx),
                 bytes => {
-                    tcb.push(ctx, bytes);
-                    tcb.on_pushed(ctx);
+                    tcb.push(ctx, bytes, None);
+                    tcb.on_pushed(ctx.now);
                 }
             }
             Ok(())

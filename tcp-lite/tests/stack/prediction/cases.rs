@@ -1,7 +1,13 @@
 //! Frames and conditions that take the general way, one by one.
 
-use dp::Checksum;
+use std::sync::Arc;
+
+use dp::{Checksum, ExtBuf, Offloads};
+use smoltcp::wire::Icmpv4DstUnreachable;
 use tcp_lite::{Duration, Instant};
+
+use crate::craft::error_about;
+use crate::harness::{MAC_A, MAC_B};
 
 use super::{BURST, Fate, Field, IP, Setting, Step, TCP, Twins, move_field};
 
@@ -276,7 +282,7 @@ fn a_timer_runs_from_the_call_that_needs_it() {
         let (mut now, mut times) = (window + Duration::from_millis(30), Vec::new());
         while times.len() < 2 {
             for frame in host.poll(now) {
-                assert_eq!(frame.len(), TCP + 32, "the window is full");
+                assert_eq!(frame.bytes.len(), TCP + 32, "the window is full");
                 times.push(now);
             }
             now = host.stack.next_deadline(now).expect("a timer");
@@ -298,5 +304,95 @@ fn timers_that_ran_are_set_again_though_nothing_is_transmitted() {
             host.stack.check_invariants().expect("bytes in flight have a timer");
             now = host.stack.next_timer(now).expect("bytes in flight have a timer");
         }
+    }
+}
+
+/// The hosts' segments that are nearly usual take the general way.
+#[test]
+fn what_hosts_send_in_unusual_conditions_is_the_same() {
+    let trains = Offloads::TX_TSO | Offloads::TX_MULTI_SEGMENT | Offloads::TX_TCP_CHECKSUM;
+    let plain = Setting::default;
+    let cases: [(&str, Setting); 9] = [
+        ("nothing", plain()),
+        ("a tag", Setting { vlan: Some(5), ..plain() }),
+        ("marks", Setting { ecn: true, ..plain() }),
+        ("no timestamps", Setting { timestamps: false, ..plain() }),
+        ("a port that cuts", Setting { offloads: trains, ..plain() }),
+        ("a peer with a small window", Setting { peer_window: 3000, ..plain() }),
+        ("pacing", Setting { paced: true, ..plain() }),
+        ("path MTU probes", Setting { searches: true, ..plain() }),
+        ("a slow port", Setting { kept: 1000, ..plain() }),
+    ];
+    for (name, setting) in cases {
+        println!("{name}");
+        for bytes in [100, 513, 1448, 1449, 6000, 60_000] {
+            let mut twins = Twins::new(&setting);
+            for round in 0..6 {
+                twins.run(&Step::HostsSend(bytes));
+                if round % 2 == 1 {
+                    twins.run(&Step::PeerSends(bytes));
+                }
+                twins.run(&Step::Wait(100));
+                twins.run(&Step::Arrive(vec![Fate::Arrives; BURST]));
+                twins.run(&Step::TakeEvents);
+            }
+            // What waits is sent, probes for tail losses and timeouts included.
+            for _ in 0..20 {
+                twins.run(&Step::Wait(50_000));
+            }
+            twins.run(&Step::HostsSend(bytes));
+            twins.run(&Step::HostsClose);
+            for _ in 0..20 {
+                twins.run(&Step::Wait(5000));
+                twins.run(&Step::Arrive(vec![Fate::Arrives; BURST]));
+            }
+        }
+    }
+}
+
+/// A segment that was queued before the path's MTU fell is cut.
+#[test]
+fn a_segment_that_has_become_too_long_is_cut() {
+    let mut twins = Twins::new(&Setting::default());
+    twins.run(&Step::HostsSend(60_000));
+    let sent = twins.hosts[0].latest_long.clone().expect("a long frame");
+    assert_eq!(Some(&sent), twins.hosts[1].latest_long.as_ref());
+    let error = error_about([MAC_A, MAC_B], &sent, Icmpv4DstUnreachable::FragRequired, 800);
+    let now = twins.now();
+    twins.both(|host| host.input(now, &[error.clone()]));
+    for _ in 0..20 {
+        twins.run(&Step::Arrive(vec![Fate::Arrives; BURST]));
+        twins.run(&Step::Wait(1000));
+    }
+    assert!(twins.hosts[0].stack.counters().tx_cut_by_emss > 0);
+}
+
+/// External memory is sent from where it lies, so by several buffers.
+#[test]
+fn external_memory_takes_the_general_way() {
+    let offloads = Offloads::TX_EXTERNAL | Offloads::TX_MULTI_SEGMENT | Offloads::TX_TCP_CHECKSUM;
+    let mut twins = Twins::new(&Setting { offloads, ..Setting::default() });
+    let now = twins.now();
+    twins.both(|host| {
+        let mut sender = host.stack.sender(now, host.conn.unwrap()).unwrap();
+        let mut segment = sender.segment().unwrap();
+        assert!(segment.append_slice(&[1; 20]));
+        assert!(segment.attach(ExtBuf::new(Arc::new(vec![2; 700]))).is_ok());
+        assert!(segment.append_slice(&[3; 4]));
+        segment.push();
+    });
+    twins.run(&Step::Wait(1));
+    twins.run(&Step::Arrive(vec![Fate::Arrives; BURST]));
+}
+
+/// While a hole is reported, every segment carries SACK blocks.
+#[test]
+fn a_hole_is_reported_beside_data() {
+    let mut twins = Twins::new(&Setting::default());
+    twins.run(&Step::PeerSends(4000));
+    twins.run(&Step::Arrive(vec![Fate::Lost, Fate::Arrives, Fate::Arrives]));
+    for bytes in [100, 600] {
+        twins.run(&Step::HostsSend(bytes));
+        twins.run(&Step::Wait(10));
     }
 }

@@ -138,7 +138,7 @@ mod tests {
             (queue.una, queue.nxt) = (1, 1);
             for _ in 0..5 {
                 queue.page(&mut slab, (&pool, None), LEN as usize).expect("a buffer");
-                queue.push(&mut slab, LEN as usize);
+                queue.push(&mut slab, LEN as usize, None);
             }
             for ms in 0..4 {
                 queue.on_sent(&mut slab, Instant::from_millis(ms));
@@ -162,7 +162,7 @@ mod tests {
         /// A key without a record.
         fn dangling(&mut self) -> SegmentKey {
             let page = self.segment(0).page;
-            let key = self.slab.insert(page, 1, 0);
+            let key = self.slab.insert(page, 1, 0, None);
             self.slab.release(key);
             self.slab.free(key, key, 1);
             key

@@ -231,10 +231,10 @@ impl SendQueue {
         self.flight.count()
     }
 
-    /// Queues the next `bytes` bytes of the open page as a segment.
-    pub(super) fn push(&mut self, slab: &mut SegmentSlab, bytes: usize) {
+    /// Queues the next `bytes` bytes of the open page as a segment, with their sum, if it is known.
+    pub(super) fn push(&mut self, slab: &mut SegmentSlab, bytes: usize, sum: Option<u16>) {
         let Some(page) = self.open_page else { return };
-        let key = slab.insert(page, bytes, self.end);
+        let key = slab.insert(page, bytes, self.end, sum);
         self.append(slab, key, bytes);
     }
 

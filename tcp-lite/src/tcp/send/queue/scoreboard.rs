@@ -252,7 +252,7 @@ mod tests {
         (queue.una, queue.nxt) = (1, 1);
         for nr in 0..count {
             queue.page(&mut slab, (&pool, None), LEN as usize).expect("a buffer");
-            queue.push(&mut slab, LEN as usize);
+            queue.push(&mut slab, LEN as usize, None);
             queue.on_sent(&mut slab, at(nr));
         }
         (slab, queue)

@@ -1,0 +1,147 @@
+//! The short way from a connection to frames, for most of them: IPv4 without a tag, timestamps as the only
+//! option, and a new segment that is sent as it is or a pure acknowledgement. The fields of the header go
+//! straight into a copy of the headers that the connection sent last.
+//!
+//! It changes no frame. Whatever is unusual goes the general way (`transmit.rs`): trains that the port cuts,
+//! retransmissions, probes, SACK blocks, marks, SYN, FIN and RST, external memory, neighbours to be resolved.
+//! [`TcpConfig::header_prediction`](crate::TcpConfig::header_prediction) turns it off, as it does for received
+//! segments.
+
+use dp::{Burst, Mbuf, Mempool, Offloads};
+
+use super::Stack;
+use super::headers::LatestHeaders;
+use super::transmit::{Served, TRAINS};
+use crate::checksum::sum_copied;
+use crate::facade::Instant;
+use crate::frame::{COPIED_BYTES, Framing, PlainFields, PlainTemplate};
+use crate::ip::Ecn;
+use crate::neighbor::Resolution;
+use crate::tcp::{SegmentKey, SegmentSlab, UsualSegment};
+
+impl Stack {
+    /// Serves one connection with up to `left` segments, while they are usual. `None`: the rest of `left`, if
+    /// there is anything to send, goes the general way.
+    #[inline]
+    pub(super) fn serve_usual(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        left: &mut usize,
+        out: &mut Burst,
+    ) -> Option<Served> {
+        // The address of an established connection is usable: it is never given up.
+        if !self.config.tcp.header_prediction || self.framing.vlan.is_some() {
+            return None;
+        }
+        let (mut parts, connections, neighbors) = self.split(now);
+        let (id, conn, latest) = connections.get_to_serve(slot)?;
+        let (framing, pool) = (parts.framing, parts.pool);
+        let mut ctx = parts.ctx(id, conn.listener);
+        let (mut latest, mut template) = (Some(latest), None);
+        loop {
+            if *left == 0 || out.is_full() {
+                return Some(if conn.tcb.wants_transmit() { Served::More } else { Served::Idle });
+            }
+            let segment = match conn.tcb.next_usual(&ctx) {
+                Some(segment) => segment,
+                None if conn.tcb.wants_transmit() => return None,
+                None => return Some(Served::Idle),
+            };
+            if let Some(latest) = latest.take() {
+                let Resolution::Known(dst_mac) = neighbors.resolve(now, conn.next_hop) else { return None };
+                conn.unresolved_since = None;
+                template = LatestHeaders::of(latest, framing, (id, &conn.tuple), dst_mac);
+            }
+            let template = template?;
+            let leaves_in_train = segment.payload.is_some_and(|key| {
+                !segment.is_last
+                    && framing.offloads.contains(TRAINS)
+                    && framing.tso.mss.contains(ctx.segments.length(key))
+            });
+            if leaves_in_train {
+                return None;
+            }
+            let Some(frame) = frame_of(framing, pool, ctx.segments, template, &segment) else {
+                return Some(Served::NoMbuf);
+            };
+            out.push(frame);
+            *left -= 1;
+            if conn.tcb.usual_sent(&mut ctx, &segment) {
+                return Some(Served::Idle);
+            }
+        }
+    }
+}
+
+/// The frame of a segment; `None` when a pool is empty. The payload stays where it is if it is long: in front
+/// of it, or in a buffer before it, are the headers. A port that makes a sum gets a buffer of the headers'
+/// own, since its driver may write to them.
+#[inline]
+fn frame_of(
+    framing: &Framing,
+    pool: &Mempool,
+    segments: &mut SegmentSlab,
+    template: &PlainTemplate,
+    segment: &UsualSegment,
+) -> Option<Mbuf> {
+    let UsualSegment { payload, bytes, is_last: _, seq, ack, control_bits, window, timestamps } = *segment;
+    let (offload, header_bytes) = (template.offload(), template.header_bytes());
+    let sums = !offload.tcp_checksum;
+    let mut fields = PlainFields {
+        ecn: Ecn::NotEct,
+        seq,
+        ack,
+        control_bits,
+        window,
+        timestamps,
+        payload_bytes: bytes,
+        payload_sum: 0,
+    };
+    if let Some(key) = payload
+        && bytes > COPIED_BYTES
+    {
+        if sums {
+            fields.payload_sum = segments.sum(key);
+        }
+        if sums && !offload.ipv4_checksum {
+            let frame = segments.headed(key, header_bytes, |out| template.write(out, &fields));
+            if frame.is_some() {
+                return frame;
+            }
+        } else if !sums && framing.offloads.contains(Offloads::TX_MULTI_SEGMENT) {
+            return chained(pool, segments, key, template, &fields);
+        }
+    }
+    let mut frame = pool.alloc_filled(header_bytes, bytes)?;
+    let (head, room) = frame.head_mut()?.split_at_mut(header_bytes);
+    if let Some(key) = payload {
+        let payload = segments.bytes(key);
+        if sums && bytes <= COPIED_BYTES {
+            fields.payload_sum = sum_copied(room, payload);
+        } else {
+            room.copy_from_slice(payload);
+        }
+    }
+    template.write(head, &fields);
+    frame.set_tx_offload(offload);
+    Some(frame)
+}
+
+/// The headers in a buffer of their own, with a view of the payload behind it.
+#[inline(never)]
+fn chained(
+    pool: &Mempool,
+    segments: &SegmentSlab,
+    key: SegmentKey,
+    template: &PlainTemplate,
+    fields: &PlainFields,
+) -> Option<Mbuf> {
+    let view = segments.views(key, 1)?.pop()?;
+    let mut frame = pool.alloc_filled(template.header_bytes(), 0)?;
+    template.write(frame.head_mut()?, fields);
+    // The view is one buffer, so the chain has two.
+    frame.chain(view).ok()?;
+    frame.set_tx_offload(template.offload());
+    Some(frame)
+}
