@@ -10,6 +10,8 @@ mod avx2;
 mod avx512;
 mod plain;
 
+#[cfg(target_arch = "x86_64")]
+pub use avx2::Avx2Lanes;
 use plain::{BLOCK, small};
 
 /// From this length on, vectors pay for the detection of CPU features.

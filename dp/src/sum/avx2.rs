@@ -4,9 +4,10 @@ use std::arch::x86_64::*;
 
 use super::plain::{BLOCK, small};
 
-/// Sums at each position of a vector, 64 bits each. Those of even words follow from both, so that no words
+/// Sums at each position of a vector of 32 bytes, for code that sums vectors which it has at hand for another
+/// purpose. They are 64 bits each. Those of even words follow from both, so that no words
 /// have to be taken apart: `all - (odd << 32)`, modulo 2^64.
-struct Avx2Lanes {
+pub struct Avx2Lanes {
     /// Sums of pairs of words, as one number each, modulo 2^64.
     all: __m256i,
     /// Sums of odd words.
@@ -14,22 +15,25 @@ struct Avx2Lanes {
 }
 
 impl Avx2Lanes {
+    /// The sum of nothing.
     #[inline]
     #[target_feature(enable = "avx2")]
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self { all: _mm256_setzero_si256(), odd: _mm256_setzero_si256() }
     }
 
+    /// Adds the bytes of a vector.
     #[inline]
     #[target_feature(enable = "avx2")]
-    fn add(&mut self, words: __m256i) {
+    pub fn add(&mut self, words: __m256i) {
         self.all = _mm256_add_epi64(self.all, words);
         self.odd = _mm256_add_epi64(self.odd, _mm256_srli_epi64::<32>(words));
     }
 
+    /// The sum, as [`of`](super::of). For as many vectors as a frame has.
     #[inline]
     #[target_feature(enable = "avx2")]
-    fn sum(self) -> u64 {
+    pub fn sum(self) -> u64 {
         let even = _mm256_sub_epi64(self.all, _mm256_slli_epi64::<32>(self.odd));
         let [a, b, c, d]: [u64; 4] = to_words(_mm256_add_epi64(even, self.odd));
         a + b + c + d

@@ -193,6 +193,28 @@ impl<'t> Source<'t> {
 }
 
 impl Source<'_> {
+    /// As [`fetch_behind`](Self::fetch_behind). Also returns the Internet checksum's sum of all of it, as
+    /// [`dp::sum::of`] counts it.
+    ///
+    /// # Errors
+    /// As [`Target::place`].
+    ///
+    /// # Panics
+    /// If `out` is too short.
+    #[inline]
+    pub fn fetch_tallied(&self, front: &Front, out: &mut [u8]) -> Result<(u32, u64), Fault> {
+        let (_, behind) = front.store(out);
+        let (bytes, zeros) = behind.split_at_mut(self.range.len);
+        zeros.fill(0);
+        let ptr = self.range.at(0, bytes.len())?;
+        // SAFETY: `at` found the registration valid just now and the bytes inside it, and every registration
+        // is readable. The epoch (`_guard`) is open on this thread, so a thread that has revoked the
+        // registration since waits for the epoch to end before the memory may go (`quiescence` has the
+        // proof). Others access the bytes by raw copies and atomics only (`RawBytes`).
+        unsafe { sum::fetch_tallied_from(front, ptr, bytes, zeros.len(), self.range.guarded) }
+            .map_err(|Unmapped| Fault::InvalidStag)
+    }
+
     /// Adds all bytes of the range to the CRC32c `sum`, without a copy of them.
     ///
     /// # Errors

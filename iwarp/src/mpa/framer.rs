@@ -15,6 +15,8 @@ pub struct Framer {
     position: u64,
     markers: bool,
     crc: bool,
+    /// The Internet checksum's sum of the FPDUs since [`tally`](Self::tally), while it is known.
+    tally: Option<u64>,
 }
 
 impl Framer {
@@ -29,7 +31,20 @@ impl Framer {
     /// When `position` is not a multiple of 4: every FPDU begins at a multiple of 4.
     pub const fn at(position: u64, markers: bool, crc: bool) -> Self {
         assert!(position.is_multiple_of(4), "FPDUs begin at multiples of 4");
-        Self { position, markers, crc }
+        Self { position, markers, crc, tally: None }
+    }
+
+    /// Starts to sum FPDUs for the Internet checksum, if that is `wanted`.
+    #[inline]
+    pub const fn tally(&mut self, wanted: bool) {
+        self.tally = if wanted { Some(0) } else { None };
+    }
+
+    /// The sum of all bytes of the FPDUs since [`tally`](Self::tally), as `dp::sum::of` counts it; `None` if
+    /// it was not wanted, or if one of them was not framed in a single pass.
+    #[inline]
+    pub const fn take_tally(&mut self) -> Option<u64> {
+        self.tally.take()
     }
 
     /// Where the next FPDU begins.
@@ -166,7 +181,16 @@ impl Framer {
         // RFC 5044 section 4.1 (MPA-042): the pad is zero.
         // RFC 5044 section 4.4 (MPA-088, MPA-091, MPA-092): the CRC field is always there, and covers all
         // bytes before it.
-        *field = Crc32c::of(source.fetch_behind(&head.front(&plan), body)?).field();
+        *field = match &mut self.tally {
+            None => Crc32c::of(source.fetch_behind(&head.front(&plan), body)?).field(),
+            Some(tally) => {
+                let (crc, sum) = source.fetch_tallied(&head.front(&plan), body)?;
+                let field = Crc32c::of(crc).field();
+                // An FPDU begins at an even place of its segment, as does its last word.
+                *tally += sum + u64::from(u32::from_ne_bytes(field));
+                field
+            }
+        };
         self.position += out.len() as u64;
         Ok(())
     }
@@ -187,6 +211,7 @@ impl Framer {
         source: &Source<'_>,
     ) -> Result<FpduAround, Fault> {
         assert!(!self.markers, "markers would lie inside the payload");
+        debug_assert!(self.tally.is_none_or(|tally| tally == 0), "its payload is not summed");
         assert_eq!(head.len() + source.len(), plan.ulpdu_bytes, "a ULPDU as planned");
         let (mut before, mut behind) = (ArrayVec::new(), ArrayVec::new());
         let mut bytes = [0; LENGTH_BYTES + UlpduHead::MAX_LEN];
@@ -222,6 +247,8 @@ impl Framer {
     #[inline]
     fn writer<'a>(&'a mut self, plan: FpduPlan, out: &'a mut [u8]) -> FpduWriter<'a> {
         self.check(&plan, out);
+        // It is written in pieces.
+        self.tally = None;
         let ulpdu_bytes = plan.ulpdu_bytes;
         let crc = if self.crc { Crc32c::new() } else { Crc32c::unused() };
         let length_at = marker::length_field_of(self.position, self.markers);

@@ -6,7 +6,8 @@
 
 use std::arch::asm;
 use std::arch::x86_64::{
-    __m128i, __m512i, _mm_crc32_u8, _mm_crc32_u16, _mm_crc32_u32, _mm_crc32_u64, _mm512_setzero_si512,
+    __m128i, __m256i, __m512i, _mm_crc32_u8, _mm_crc32_u16, _mm_crc32_u32, _mm_crc32_u64,
+    _mm512_setzero_si512,
 };
 
 use super::Front;
@@ -45,11 +46,11 @@ impl Sink for To {
 
 /// A value that is loaded from memory of any alignment, each byte once.
 pub(super) trait Load: Sized {
-    /// Loads the value at `from`.
+    /// Loads the value at `at` behind `from`.
     ///
     /// # Safety
-    /// `size_of::<Self>()` bytes at `from` are mapped and readable.
-    unsafe fn load(from: *const u8) -> Self;
+    /// `size_of::<Self>()` bytes there are mapped and readable.
+    unsafe fn load(from: *const u8, at: usize) -> Self;
 }
 
 /// Implements loads of one instruction each, into a register of type `$register`.
@@ -57,7 +58,7 @@ macro_rules! loads {
     ($($value:ty: $instruction:literal, $register:ty;)*) => {$(
         impl Load for $value {
             #[inline(always)]
-            unsafe fn load(from: *const u8) -> Self {
+            unsafe fn load(from: *const u8, at: usize) -> Self {
                 let value: $register;
                 // SAFETY: the caller promises that as many bytes as the value has are readable, and the
                 // instruction reads no more. It changes only the register that is named.
@@ -66,6 +67,7 @@ macro_rules! loads {
                         $instruction,
                         value = out(reg) value,
                         from = in(reg) from,
+                        at = in(reg) at,
                         options(nostack, preserves_flags, readonly),
                     );
                 }
@@ -76,35 +78,60 @@ macro_rules! loads {
 }
 
 loads! {
-    u8: "movzx {value:e}, byte ptr [{from}]", u32;
-    u16: "movzx {value:e}, word ptr [{from}]", u32;
-    u32: "mov {value:e}, dword ptr [{from}]", u32;
-    u64: "mov {value}, qword ptr [{from}]", u64;
+    u8: "movzx {value:e}, byte ptr [{from} + {at}]", u32;
+    u16: "movzx {value:e}, word ptr [{from} + {at}]", u32;
+    u32: "mov {value:e}, dword ptr [{from} + {at}]", u32;
+    u64: "mov {value}, qword ptr [{from} + {at}]", u64;
 }
 
 /// For CPUs with AVX.
 impl Load for [__m128i; 4] {
     #[inline(always)]
-    unsafe fn load(from: *const u8) -> Self {
+    unsafe fn load(from: *const u8, at: usize) -> Self {
         let (a, b, c, d);
         // SAFETY: the caller promises that 64 bytes are readable, and the four instructions read 16 bytes
         // each, one behind the other. They change only the registers that are named.
         unsafe {
             asm!(
-                "vmovdqu {a}, [{from}]",
-                "vmovdqu {b}, [{from} + 16]",
-                "vmovdqu {c}, [{from} + 32]",
-                "vmovdqu {d}, [{from} + 48]",
+                "vmovdqu {a}, [{from} + {at}]",
+                "vmovdqu {b}, [{from} + {at} + 16]",
+                "vmovdqu {c}, [{from} + {at} + 32]",
+                "vmovdqu {d}, [{from} + {at} + 48]",
                 a = out(xmm_reg) a,
                 b = out(xmm_reg) b,
                 c = out(xmm_reg) c,
                 d = out(xmm_reg) d,
                 from = in(reg) from,
+                at = in(reg) at,
                 options(nostack, preserves_flags, readonly),
             );
         }
         [a, b, c, d]
     }
+}
+
+/// Loads the 64 bytes at `at` behind `from`, of any alignment, as two vectors.
+///
+/// # Safety
+/// They are mapped and readable.
+#[inline]
+#[target_feature(enable = "avx")]
+unsafe fn load_256_twice(from: *const u8, at: usize) -> [__m256i; 2] {
+    let (first, second);
+    // SAFETY: the caller promises that the 64 bytes are readable, and the two instructions read 32 bytes each,
+    // one behind the other. They change only the registers that are named.
+    unsafe {
+        asm!(
+            "vmovdqu {first}, [{from} + {at}]",
+            "vmovdqu {second}, [{from} + {at} + 32]",
+            first = out(ymm_reg) first,
+            second = out(ymm_reg) second,
+            from = in(reg) from,
+            at = in(reg) at,
+            options(nostack, preserves_flags, readonly),
+        );
+    }
+    [first, second]
 }
 
 /// Loads the 64 bytes at `from`, of any alignment.
@@ -187,15 +214,31 @@ impl<S: Sink> Loader<S> {
     /// At least `size_of::<T>()` bytes are [`left`](Self::left).
     #[inline(always)]
     unsafe fn take<T: Load + Copy>(&mut self) -> T {
-        let from = self.from.wrapping_add(self.at);
         // SAFETY: `new` was promised that the bytes of `from` up to `len` are readable while `self` exists,
         // and this function that as many as the value has are left of them.
-        let value = unsafe { T::load(from) };
+        let value = unsafe { T::load(self.from, self.at) };
         // SAFETY: `new` was promised that the sink has room for `len` bytes which nobody else accesses, and
         // this function that as many as the value has are left of them.
         unsafe { self.sink.put(self.at, value) };
         self.at += size_of::<T>();
         value
+    }
+
+    /// Takes the next 64 bytes; `None` if fewer are left.
+    #[inline]
+    #[target_feature(enable = "avx")]
+    pub(super) fn next_256_twice(&mut self) -> Option<[__m256i; 2]> {
+        if self.left() < size_of::<[__m256i; 2]>() {
+            return None;
+        }
+        // SAFETY: `new` was promised that the bytes of `from` up to `len` are readable while `self` exists, and
+        // 64 are left of them.
+        let values = unsafe { load_256_twice(self.from, self.at) };
+        // SAFETY: `new` was promised that the sink has room for `len` bytes which nobody else accesses, and 64
+        // are left of them.
+        unsafe { self.sink.put(self.at, values) };
+        self.at += size_of_val(&values);
+        Some(values)
     }
 
     /// Takes the next `N` times 64 bytes; `None` if fewer are left.

@@ -20,7 +20,7 @@ use super::powers;
 /// Bytes of a step.
 const STEP: usize = size_of::<[__m128i; 4]>();
 /// The length from which folding is faster than the CRC instruction alone.
-const FOLD_MIN_BYTES: usize = 128;
+pub(super) const FOLD_MIN_BYTES: usize = 128;
 
 /// Whether this CPU supports [`run`].
 pub(super) fn is_supported() -> bool {

@@ -15,6 +15,7 @@
 //! | `short` | few bytes, by the CRC instruction |
 //! | `fold128` | by carry-less multiplication of 128 bits: any x86-64 with AVX, so most since 2011 |
 //! | `fold512` | by that of 512 bits: AVX-512 with VPCLMULQDQ |
+//! | `tallied` | as `fold128`, with the sum of the Internet checksum besides, by AVX2 |
 //!
 //! This file selects the method.
 
@@ -35,6 +36,8 @@ mod fold512;
 mod powers;
 #[cfg(target_arch = "x86_64")]
 mod short;
+#[cfg(target_arch = "x86_64")]
+mod tallied;
 #[cfg(test)]
 mod tests;
 
@@ -56,6 +59,10 @@ enum Way {
 }
 
 static BEST: LazyLock<Way> = LazyLock::new(|| Way::here().next().unwrap_or(Way::Portable));
+
+/// Whether [`tallied`] is the fastest. With 512 bits, two passes are.
+#[cfg(target_arch = "x86_64")]
+static TALLIES: LazyLock<bool> = LazyLock::new(|| *BEST == Way::Fold128 && tallied::is_supported());
 
 /// Continues the sum `crc` with `bytes`.
 #[inline]
@@ -108,6 +115,13 @@ pub struct Front {
 impl Front {
     /// Bytes of the longer one.
     const MAX_BYTES: usize = 20;
+
+    /// The Internet checksum's sum of its bytes.
+    #[inline]
+    fn sum(&self) -> u64 {
+        let words = self.words.map(|word| (word >> 32) + (word & 0xffff_ffff));
+        words[0] + words[1] + u64::from(self.rest.unwrap_or(0))
+    }
 
     /// Stores it to the front of `out`. Returns these bytes, and those behind them.
     ///
@@ -189,6 +203,49 @@ pub(super) unsafe fn fetch_behind_from(
     // `from`, it leaves nothing behind but bytes in `out`, which are initialised all the time, and no sum.
     unsafe { copy::run(from, len, true, copy) }?;
     Ok(sum)
+}
+
+/// As [`fetch_behind`]. Also returns the Internet checksum's sum of all of it, as [`dp::sum::of`] counts it.
+///
+/// # Safety
+/// As [`fetch`].
+#[inline]
+unsafe fn fetch_tallied(front: &Front, from: *const u8, out: &mut [u8], zeros: usize) -> (u32, u64) {
+    #[cfg(target_arch = "x86_64")]
+    if *TALLIES {
+        // SAFETY: the caller promises the bytes at `from`, and `TALLIES` says that this CPU supports it.
+        let (state, sum) = unsafe { tallied::fetch_behind(front, from, out, zeros) };
+        return (!state, front.sum() + sum);
+    }
+    // SAFETY: the caller promises the bytes at `from`.
+    let crc = unsafe { fetch_behind(front, from, out, zeros) };
+    (crc, front.sum() + dp::sum::of(out))
+}
+
+/// As [`fetch_tallied`], under the guard if `guarded`. An error may leave a part copied.
+///
+/// # Safety
+/// As [`fetch`].
+#[inline]
+pub(super) unsafe fn fetch_tallied_from(
+    front: &Front,
+    from: *const u8,
+    out: &mut [u8],
+    zeros: usize,
+    guarded: bool,
+) -> Result<(u32, u64), Unmapped> {
+    if !guarded {
+        // SAFETY: the caller makes the promise of `fetch` for these bytes.
+        return Ok(unsafe { fetch_tallied(front, from, out, zeros) });
+    }
+    let (mut sums, len) = ((0, 0), out.len());
+    // SAFETY: the caller makes the promise of `fetch` for these bytes.
+    let copy = || sums = unsafe { fetch_tallied(front, from, out, zeros) };
+    // SAFETY: `fetch_tallied` owns nothing, takes no lock that it could leave locked (its method is chosen
+    // before the first access to the bytes), and does not panic. Abandoned at an access to the bytes at
+    // `from`, it leaves nothing behind but bytes in `out`, which are initialised all the time, and no sum.
+    unsafe { copy::run(from, len, true, copy) }?;
+    Ok(sums)
 }
 
 /// As [`fetch`], under the guard if `guarded`. An error may leave a part copied.

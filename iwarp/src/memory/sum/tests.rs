@@ -2,7 +2,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use proptest::prelude::*;
 
-use super::{BEST, Way, append, copy};
+#[cfg(target_arch = "x86_64")]
+use super::tallied;
+use super::{BEST, Front, Way, append, copy, fetch_tallied};
 
 /// By a table of bytes, as RFC 3720 appendix B.4's sums are usually made.
 fn reference(crc: u32, bytes: &[u8]) -> u32 {
@@ -89,6 +91,45 @@ fn every_alignment_of_either_side_sums_and_copies_exactly() {
     }
 }
 
+/// Fetches bytes behind a front and in front of zeros, in all ways; returns the copy.
+#[track_caller]
+fn check_tally(source: &[u8], out: &mut [u8], front: &Front, zeros: usize) {
+    let mut room = [0; Front::MAX_BYTES];
+    let all = [&*front.store(&mut room).0, source, &[0; 3][..zeros]].concat();
+    let what = format!("{} bytes behind {front:?}, {zeros} zeros", source.len());
+    let check = |(crc, sum): (u32, u64), out: &[u8]| {
+        assert!(out == source, "copy: {what}");
+        assert_eq!(crc, reference(0, &all), "CRC: {what}");
+        assert_eq!(sum % 0xffff, dp::sum::of(&all) % 0xffff, "sum: {what}");
+    };
+    // SAFETY: `source` is a slice as long as `out`, so its bytes are readable and nobody writes them.
+    check(unsafe { fetch_tallied(front, source.as_ptr(), out, zeros) }, out);
+    #[cfg(target_arch = "x86_64")]
+    if tallied::is_supported() {
+        out.fill(0);
+        // SAFETY: `source` is a slice as long as `out`, so its bytes are readable and nobody writes them. The
+        // CPU supports it, as was just asked.
+        let (state, sum) = unsafe { tallied::fetch_behind(front, source.as_ptr(), out, zeros) };
+        check((!state, front.sum() + sum), out);
+    }
+}
+
+#[test]
+fn a_tally_is_the_sum_of_the_copy() {
+    let source = noise(2000);
+    let mut out = vec![0; 2000];
+    let short = Front { words: [0x0123_4567_89ab_cdef, !0], rest: None };
+    for len in (0..=330).chain(1420..1470) {
+        for (from, zeros, rest) in
+            [(0, 0, None), (len % 64, len % 4, Some(0xffff_fffe)), (1, 3, Some(len as u32))]
+        {
+            check_tally(&source[from..from + len], &mut out[..len], &Front { rest, ..short }, zeros);
+        }
+    }
+    // Most bytes, and carries from each word.
+    check_tally(&[0xff; 64_768], &mut [0; 64_768], &short, 0);
+}
+
 /// Ends the writer also when the test fails: the scope waits for it.
 struct Stop<'a>(&'a AtomicBool);
 
@@ -129,6 +170,15 @@ fn the_sum_fits_the_copy_while_others_write() {
                 // which has only methods that this CPU supports.
                 let sum = unsafe { way.fetch(0, source, out) };
                 assert_eq!(sum, reference(0, out), "{way:?}, {len} bytes");
+                #[cfg(target_arch = "x86_64")]
+                if tallied::is_supported() {
+                    let front = Front { words: [0; 2], rest: None };
+                    // SAFETY: the words live longer than the threads of the scope, and are written as atomics
+                    // only. They have 9600 bytes, and the copy ends before 64 + 9000. The CPU supports it, as
+                    // was just asked.
+                    let (_, sum) = unsafe { tallied::fetch_behind(&front, source, out, 0) };
+                    assert_eq!(sum % 0xffff, dp::sum::of(out) % 0xffff, "tallied, {len} bytes");
+                }
                 mixed += u32::from(out.iter().any(|byte| *byte != out[0]));
             }
             // A core alone would never see the writer at work.

@@ -225,8 +225,13 @@ fn an_fpdu_around_its_payload_is_the_same_fpdu() {
                 let payload = &bytes[at as usize..(at + len) as usize];
                 let fpdu = [&around.before, payload, &around.behind].concat();
                 let mut out = vec![0xee; plan.wire_len()];
+                whole.tally(true);
                 whole.frame_source(plan, &mut out, &head, &source).unwrap();
                 assert!(fpdu == out, "{len} bytes at {at}");
+                // An FPDU without CRC is written in pieces.
+                let sum = crc.then(|| dp::sum::of(&out) % 0xffff);
+                assert_eq!(whole.take_tally().map(|sum| sum % 0xffff), sum, "{len} bytes at {at}");
+                assert_eq!(whole.take_tally(), None);
                 assert_eq!(framer.position(), whole.position());
             }
         }

@@ -176,11 +176,15 @@ impl Outbound {
                 Err(SendError::NoMbuf) => return Ok(SendOutcome::NoMbuf),
                 Err(SendError::Closed) => return Ok(SendOutcome::Idle),
             };
+            cx.framer.tally(segment.wants_sum());
             let filled = match takes_external && self.fill_external(&mut cx, &mut segment)? {
                 true => Ok(true),
                 false => self.fill(&mut cx, &mut segment),
             };
             used += segment.len();
+            if let Some(sum) = cx.framer.take_tally() {
+                segment.set_sum(sum);
+            }
             profile::within(Layer::TcpOut, || segment.push());
             more = filled?;
             if self.terminated {
