@@ -6,12 +6,13 @@
 //! The end where completions are taken knows the work queues that complete here by an index, which is in each
 //! completion. So the entry of a request becomes free without a reference count in each completion.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 use rtrb::{Consumer, Producer, RingBuffer};
 use slab::Slab;
 
 use super::WorkCompletion;
+use super::lock::{Lock, LockGuard};
 use super::wqe::{Counter, WqeCount};
 
 /// Keeps the fields that one side writes out of the cache lines of the other. 128 bytes are two cache lines,
@@ -27,13 +28,13 @@ pub(super) struct Completions {
 
 /// The end where completions are added.
 struct Tail {
-    entries: Mutex<Producer<Entry>>,
+    entries: Lock<Producer<Entry>>,
     added: Counter,
 }
 
 /// The end where completions are taken.
 struct Head {
-    reader: Mutex<Reader>,
+    reader: Lock<Reader>,
     taken: Counter,
 }
 
@@ -63,9 +64,9 @@ impl Completions {
         assert!(capacity > 0, "a completion queue has entries");
         let (producer, consumer) = RingBuffer::new(capacity);
         Self {
-            tail: Line(Tail { entries: Mutex::new(producer), added: Counter::default() }),
+            tail: Line(Tail { entries: Lock::new(producer), added: Counter::default() }),
             head: Line(Head {
-                reader: Mutex::new(Reader { entries: consumer, places: Slab::new() }),
+                reader: Lock::new(Reader { entries: consumer, places: Slab::new() }),
                 taken: Counter::default(),
             }),
         }
@@ -86,23 +87,29 @@ impl Completions {
         }
     }
 
-    /// Adds a completion of the work queue with index `place`; `false` if there is no room.
+    /// Adds completions of the work queue with index `place`. Returns how many had no room.
     #[inline(always)]
-    pub(super) fn push(&self, completion: WorkCompletion, place: u32) -> bool {
+    pub(super) fn push(&self, completions: impl Iterator<Item = WorkCompletion>, place: u32) -> usize {
         let Tail { entries, added } = &self.tail.0;
-        let mut entries = entries.lock().expect("no holder of this lock panics");
-        let fits = entries.push(Entry { completion, place }).is_ok();
-        added.add(u64::from(fits));
-        fits
+        let mut entries = entries.lock();
+        let (mut fit, mut lost) = (0, 0);
+        for completion in completions {
+            match entries.push(Entry { completion, place }) {
+                Ok(()) => fit += 1,
+                Err(_) => lost += 1,
+            }
+        }
+        added.add(fit);
+        lost
     }
 
-    /// Takes up to `limit` completions, oldest first, and returns their number.
+    /// Takes up to `limit` completions, oldest first, and returns their number. A caller that may find it
+    /// empty asks [`is_empty`](Self::is_empty) first, which takes no lock.
     #[inline(always)]
     pub(super) fn take(&self, limit: usize, mut each: impl FnMut(WorkCompletion)) -> usize {
-        if self.is_empty() {
-            return 0;
-        }
         let Reader { entries, places } = &mut *self.reader();
+        // Those that are counted, so that none is taken before it counts as added.
+        let limit = limit.min(self.len());
         let mut count = 0;
         while count < limit
             && let Ok(Entry { completion, place }) = entries.pop()
@@ -125,13 +132,15 @@ impl Completions {
     }
 
     /// The number of completions at this moment.
+    #[inline]
     pub(super) fn len(&self) -> usize {
         // In this order, so that no completion is counted as taken and not as added.
         let taken = self.head.0.taken.get();
         (self.tail.0.added.get() - taken) as usize
     }
 
-    fn is_empty(&self) -> bool {
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
@@ -160,12 +169,12 @@ impl Completions {
         Ok(())
     }
 
-    fn producer(&self) -> MutexGuard<'_, Producer<Entry>> {
-        self.tail.0.entries.lock().expect("no holder of this lock panics")
+    fn producer(&self) -> LockGuard<'_, Producer<Entry>> {
+        self.tail.0.entries.lock()
     }
 
-    fn reader(&self) -> MutexGuard<'_, Reader> {
-        self.head.0.reader.lock().expect("no holder of this lock panics")
+    fn reader(&self) -> LockGuard<'_, Reader> {
+        self.head.0.reader.lock()
     }
 }
 

@@ -86,9 +86,16 @@ impl CqPlace {
     /// consumer of the queue pair.
     #[inline(always)]
     pub(crate) fn push(&self, completion: WorkCompletion) {
-        let cq = &self.cq.shared;
         let solicited = completion.solicited || completion.status != WcStatus::Success;
-        if !cq.entries.push(completion, self.index) {
+        self.push_all(std::iter::once(completion), solicited);
+    }
+
+    /// As [`push`](Self::push), for several completions. `solicited` says whether one of them is a solicited
+    /// event or an error.
+    #[inline(always)]
+    pub(super) fn push_all(&self, completions: impl Iterator<Item = WorkCompletion>, solicited: bool) {
+        let cq = &self.cq.shared;
+        for _ in 0..cq.entries.push(completions, self.index) {
             self.wqes.free();
             cq.lose();
         }
@@ -160,6 +167,13 @@ impl CqShared {
         }
     }
 
+    #[inline(never)]
+    fn take_oldest(&self) -> Option<WorkCompletion> {
+        let mut oldest = None;
+        self.entries.take(1, |completion| oldest = Some(completion));
+        oldest
+    }
+
     /// Adds a queue pair that completes here.
     ///
     /// # Errors
@@ -218,6 +232,9 @@ impl CompletionQueue {
     /// Moves completions into `out`, oldest first, and returns their number (`ibv_poll_cq`).
     pub fn poll(&self, out: &mut [WorkCompletion]) -> usize {
         let _poll = profile::scope(Layer::Poll);
+        if self.shared.entries.is_empty() {
+            return 0;
+        }
         let mut room = out.iter_mut();
         self.shared.entries.take(room.len(), |completion| {
             if let Some(place) = room.next() {
@@ -229,9 +246,8 @@ impl CompletionQueue {
     /// The oldest completion, if any.
     pub fn poll_one(&self) -> Option<WorkCompletion> {
         let _poll = profile::scope(Layer::Poll);
-        let mut oldest = None;
-        self.shared.entries.take(1, |completion| oldest = Some(completion));
-        oldest
+        // Most polls find nothing, and make no call.
+        if self.shared.entries.is_empty() { None } else { self.shared.take_oldest() }
     }
 
     /// Requests one event on the channel for the next completion (`ibv_req_notify_cq`); with

@@ -3,46 +3,47 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crossbeam_queue::ArrayQueue;
-
 use super::Notifier;
-use super::doze::Doze;
+use super::work_list::{Full, WorkList};
 
 /// The doorbells of an engine.
 pub(crate) struct Doorbells {
-    /// Slots of connections with new posts or an `Ask`. A queue pair is in it once at most.
-    slots: ArrayQueue<u32>,
+    /// Slots of connections with new posts or an `Ask`. A queue pair is seldom in it twice.
+    slots: WorkList,
     /// A slot did not fit. The engine then looks at every connection.
     lost: AtomicBool,
     /// Set while commands may wait, so that an idle poll takes no lock.
     commanded: AtomicBool,
-    doze: Doze,
     waker: Notifier,
 }
 
 impl Doorbells {
     pub(crate) fn new(max_connections: usize, waker: Notifier) -> Self {
         Self {
-            slots: ArrayQueue::new(max_connections.max(1)),
+            slots: WorkList::new(max_connections),
             lost: AtomicBool::new(false),
             commanded: AtomicBool::new(false),
-            doze: Doze::new(),
             waker,
         }
     }
 
     /// Tells the engine that the queue pair of connection `slot` has new posts, or an `Ask`.
+    #[inline]
     pub(crate) fn ring(&self, slot: u32) {
-        if self.slots.push(slot).is_err() {
-            self.lost.store(true, Ordering::Release);
+        match self.slots.add(slot) {
+            Ok(true) => self.waker.notify(),
+            Ok(false) => {}
+            Err(Full) => {
+                self.lost.store(true, Ordering::Release);
+                self.wake();
+            }
         }
-        self.wake();
     }
 
-    /// The next connection with new posts.
+    /// The next connection with new posts. Only the engine calls it.
+    #[inline]
     pub(crate) fn next(&self) -> Option<u32> {
-        // `is_empty` costs less than a `pop` that finds nothing, and an idle poll finds nothing.
-        if self.slots.is_empty() { None } else { self.slots.pop() }
+        self.slots.take()
     }
 
     /// Whether a doorbell was lost since the last call.
@@ -62,7 +63,7 @@ impl Doorbells {
 
     /// Wakes the engine if it sleeps.
     pub(crate) fn wake(&self) {
-        if self.doze.must_wake() {
+        if self.slots.announce() {
             self.waker.notify();
         }
     }
@@ -75,18 +76,61 @@ impl Doorbells {
 
     /// Announces that the engine is going to sleep. Returns `false` if work waits already.
     pub(crate) fn prepare_sleep(&self) -> bool {
-        self.doze
-            .prepare(|| self.slots.is_empty() && !self.is_commanded() && !self.lost.load(Ordering::Acquire))
+        self.slots.prepare_sleep(|| !self.is_commanded() && !self.lost.load(Ordering::Acquire))
     }
 
     /// The engine is awake: takes the notifications that woke it.
     pub(crate) fn end_sleep(&self) -> std::io::Result<()> {
-        self.doze.end();
+        self.slots.end_sleep();
         self.waker.take().map(drop)
     }
 
     /// The descriptor that becomes readable to wake the engine.
     pub(crate) fn waker(&self) -> BorrowedFd<'_> {
         self.waker.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_come_out_in_order_over_and_over() {
+        // The number in an entry is its lower half, which comes again after four billion additions.
+        for list in [WorkList::new(3), WorkList::after(u64::from(u32::MAX) - 9, 3)] {
+            let add = |slot| list.add(slot).is_ok_and(|wakes| !wakes);
+            for round in 0..10 {
+                assert_eq!(list.take(), None);
+                assert!((0..4).all(|slot| add(round + slot)));
+                assert!(!add(9), "four entries are a power of two");
+                assert_eq!([(); 4].map(|()| list.take()), [0, 1, 2, 3].map(|slot| Some(round + slot)));
+            }
+        }
+    }
+
+    #[test]
+    fn an_engine_sleeps_only_without_work_and_is_woken_once() {
+        let list = WorkList::new(2);
+        assert!(list.prepare_sleep(|| true));
+        assert!(list.add(1).is_ok_and(|wakes| wakes) && list.add(2).is_ok_and(|wakes| !wakes));
+        assert!(!list.prepare_sleep(|| true), "two slots wait");
+        assert_eq!([(); 2].map(|()| list.take()), [Some(1), Some(2)]);
+        assert!(!list.prepare_sleep(|| false), "work waits elsewhere");
+        assert!(!list.announce(), "it stayed awake");
+        assert!(list.prepare_sleep(|| true) && list.announce() && !list.announce());
+    }
+
+    /// A doorbell that finds no room is not forgotten: the engine learns that it was lost, and does not sleep.
+    #[test]
+    fn a_doorbell_that_finds_no_room_is_answered_too() {
+        let doorbells = Doorbells::new(1, Notifier::new().unwrap());
+        (1..3).for_each(|slot| doorbells.ring(slot));
+        assert_eq!([(); 2].map(|()| doorbells.next()), [Some(1), None]);
+        assert!(!doorbells.prepare_sleep());
+        assert!(doorbells.take_lost() && !doorbells.take_lost());
+        assert!(doorbells.prepare_sleep());
+        doorbells.ring(3);
+        assert_eq!(doorbells.waker.take().unwrap(), 1);
     }
 }

@@ -15,7 +15,8 @@
 //! | `cq.rs`, `cq_users.rs`, `srq.rs` | completion queues, shared receive queues |
 //! | `send_entry.rs`, `consumer.rs` | a posted request, and the end of both queues where requests are taken and completed |
 //! | `completions.rs`, `wqe.rs` | the entries of a completion queue, and the count of used work queue entries |
-//! | `doorbells.rs`, `doze.rs` | how users signal work to an engine, and how it sleeps without missing any |
+//! | `doorbells.rs`, `rung.rs`, `work_list.rs` | how users signal work to an engine, and how it sleeps without missing any |
+//! | `lock.rs` | the lock of one end of a ring |
 //! | `arm.rs`, `channel.rs`, `async_event.rs` | how users learn of completions and events |
 //! | `pd.rs`, `resources.rs`, `usage.rs` | protection domains, memory and limits, which requests are checked against |
 //! | `error.rs`, `outcome.rs`, `terminate.rs` | errors, and their effect on a queue pair |
@@ -30,19 +31,21 @@ mod consumer;
 mod cq;
 mod cq_users;
 mod doorbells;
-mod doze;
 mod error;
+mod lock;
 mod outcome;
 mod pd;
 mod qp;
 mod qp_init;
 mod qp_state;
 mod resources;
+mod rung;
 mod send_entry;
 mod srq;
 mod terminate;
 mod usage;
 mod wc;
+mod work_list;
 mod wqe;
 mod wr;
 

@@ -10,6 +10,8 @@ use crate::rdmap::{Extensions, TerminateError};
 use super::consumer::QpConsumer;
 use super::cq::{CqPlace, CqShared};
 use super::cq_users::Demand;
+use super::lock::{Lock, LockGuard};
+use super::rung::Rung;
 use super::usage::{Permit, within};
 use super::wqe::{Counter, WqeCount};
 use super::{
@@ -68,8 +70,8 @@ pub(crate) struct QpShared {
     pub(crate) extensions: Extensions,
     pub(crate) grants: QpGrants,
     // Its queues. Threads that post have the locks in turn.
-    sq: Mutex<Producer<SendEntry>>,
-    rq: Mutex<Producer<RecvRequest>>,
+    sq: Lock<Producer<SendEntry>>,
+    rq: Lock<Producer<RecvRequest>>,
     /// The other end of both; `None` while a stream has it.
     consumer: Mutex<Option<QpConsumer>>,
     // Its state and its connection.
@@ -86,7 +88,7 @@ pub(crate) struct QpShared {
     slot: AtomicU32,
     // Signals between users and the engine.
     /// Whether the doorbell was rung and the engine has not answered it.
-    rung: AtomicBool,
+    rung: Rung,
     /// The pending [`Ask`].
     asked: AtomicU8,
     /// The user has requested a graceful close: the send queue takes no more requests, whatever the state is.
@@ -136,8 +138,8 @@ impl QpShared {
             send: CqPlace::new(init.send_cq, WqeCount::new(init.max_send_wr, None)),
             recv: CqPlace::new(init.recv_cq, WqeCount::new(init.max_recv_wr, srq_outstanding)),
             srq: init.srq.cloned(),
-            sq: Mutex::new(sq),
-            rq: Mutex::new(rq),
+            sq: Lock::new(sq),
+            rq: Lock::new(rq),
             consumer: Mutex::new(Some(QpConsumer::new(sq_consumer, rq_consumer))),
             caps: Caps {
                 max_send_wr: init.max_send_wr,
@@ -155,7 +157,7 @@ impl QpShared {
             read_slots: Mutex::new(None),
             doorbells: OnceLock::new(),
             slot: AtomicU32::new(u32::MAX),
-            rung: AtomicBool::new(false),
+            rung: Rung::new(),
             asked: AtomicU8::new(Ask::Nothing as u8),
             close_asked: AtomicBool::new(false),
             ended: Mutex::default(),
@@ -188,6 +190,7 @@ impl QpShared {
 
     // ---- state ----
 
+    #[inline]
     pub(crate) fn state(&self) -> QpState {
         match self.state.load(Ordering::SeqCst) {
             0 => QpState::Idle,
@@ -342,6 +345,7 @@ impl QpShared {
     }
 
     /// Takes the pending request to the engine.
+    #[inline]
     pub(crate) fn take_asked(&self) -> Ask {
         if self.asked() == Ask::Nothing {
             return Ask::Nothing;
@@ -351,6 +355,7 @@ impl QpShared {
 
     /// Rings the doorbell for new posts. Flushes the queues instead, if the connection is over and no engine
     /// will.
+    #[inline]
     pub(crate) fn doorbell(&self) {
         if self.state() == QpState::Error {
             self.flush();
@@ -367,29 +372,31 @@ impl QpShared {
         }
     }
 
+    #[inline]
     fn ring(&self, doorbells: &Doorbells) {
-        if !self.rung.swap(true, Ordering::AcqRel) {
+        if self.rung.ring() {
             doorbells.ring(self.slot.load(Ordering::Acquire));
         }
     }
 
     /// The engine answers the doorbell: the next post rings it again.
+    #[inline]
     pub(crate) fn clear_doorbell(&self) {
-        self.rung.swap(false, Ordering::AcqRel);
+        self.rung.answer();
     }
 
     // ---- its queues ----
 
     /// The end of the send queue where requests are added.
     #[inline]
-    pub(super) fn send_queue(&self) -> MutexGuard<'_, Producer<SendEntry>> {
-        self.sq.lock().expect("no holder of this lock panics")
+    pub(super) fn send_queue(&self) -> LockGuard<'_, Producer<SendEntry>> {
+        self.sq.lock()
     }
 
     /// The end of the receive queue where requests are added.
     #[inline]
-    pub(super) fn recv_queue(&self) -> MutexGuard<'_, Producer<RecvRequest>> {
-        self.rq.lock().expect("no holder of this lock panics")
+    pub(super) fn recv_queue(&self) -> LockGuard<'_, Producer<RecvRequest>> {
+        self.rq.lock()
     }
 
     fn consumer(&self) -> MutexGuard<'_, Option<QpConsumer>> {

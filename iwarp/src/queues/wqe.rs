@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
+    #[inline]
     pub(crate) fn get(&self) -> u64 {
         self.0.load(Ordering::Acquire)
     }
@@ -59,6 +60,7 @@ impl WqeCount {
     }
 
     /// Whether an entry is free.
+    #[inline]
     pub(crate) fn is_free(&self) -> bool {
         self.used() < self.max
     }
@@ -66,7 +68,13 @@ impl WqeCount {
     /// A request is completed. Called by the holder of the consumer, as is [`free`](Self::free).
     #[inline]
     pub(crate) fn complete(&self) {
-        self.completed.add(1);
+        self.complete_all(1);
+    }
+
+    /// As [`complete`](Self::complete), for several requests.
+    #[inline]
+    pub(crate) fn complete_all(&self, count: usize) {
+        self.completed.add(count as u64);
     }
 
     /// The entry of a completed request is free at once.
@@ -97,6 +105,7 @@ impl WqeCount {
     }
 
     /// Used entries: requests whose completion is not polled.
+    #[inline]
     pub(crate) fn used(&self) -> u64 {
         // In this order, as in `open`.
         let free = self.polled.get() + self.unseen.get();

@@ -18,6 +18,10 @@ fn numbered(wr_id: u64) -> WorkCompletion {
     WorkCompletion { wr_id, ..WorkCompletion::default() }
 }
 
+fn push(queue: &Completions, wr_id: u64, place: u32) -> bool {
+    queue.push(std::iter::once(numbered(wr_id)), place) == 0
+}
+
 fn drain(queue: &Completions) -> Vec<u64> {
     let mut all = Vec::new();
     queue.take(usize::MAX, |completion| all.push(completion.wr_id));
@@ -27,26 +31,36 @@ fn drain(queue: &Completions) -> Vec<u64> {
 #[test]
 fn order_and_bound() {
     let (queue, place) = queue(2);
-    assert_eq!([1, 2, 3].map(|wr_id| queue.push(numbered(wr_id), place)), [true, true, false]);
+    assert_eq!([1, 2, 3].map(|wr_id| push(&queue, wr_id, place)), [true, true, false]);
     assert_eq!(queue.take(1, |completion| assert_eq!(completion.wr_id, 1)), 1);
-    assert!(queue.push(numbered(4), place));
+    assert!(push(&queue, 4, place));
     assert_eq!(drain(&queue), [2, 4]);
     assert_eq!(queue.len(), 0);
+}
+
+/// Several at once enter as far as there is room, with one count.
+#[test]
+fn several_at_once_fill_the_queue_and_the_rest_is_lost() {
+    let (queue, place) = queue(3);
+    assert_eq!(queue.push((1..6).map(numbered), place), 2);
+    assert_eq!(queue.len(), 3);
+    assert_eq!(queue.push(std::iter::empty(), place), 0);
+    assert_eq!(drain(&queue), [1, 2, 3]);
 }
 
 #[test]
 fn a_resize_keeps_completions_and_order() {
     let (queue, place) = queue(2);
-    assert!(queue.push(numbered(1), place) && queue.push(numbered(2), place));
+    assert!(push(&queue, 1, place) && push(&queue, 2, place));
     queue.resize(4).unwrap();
-    assert!(queue.push(numbered(3), place) && queue.push(numbered(4), place));
-    assert!(!queue.push(numbered(5), place));
+    assert!(push(&queue, 3, place) && push(&queue, 4, place));
+    assert!(!push(&queue, 5, place));
     assert_eq!((queue.len(), queue.capacity()), (4, 4));
     assert_eq!(queue.resize(3), Err(4));
     assert_eq!((queue.len(), queue.capacity()), (4, 4), "a resize that fails changes nothing");
     assert_eq!(drain(&queue), [1, 2, 3, 4]);
     queue.resize(1).unwrap();
-    assert!(queue.push(numbered(6), place) && !queue.push(numbered(7), place));
+    assert!(push(&queue, 6, place) && !push(&queue, 7, place));
     assert_eq!(drain(&queue), [6]);
 }
 
@@ -60,7 +74,7 @@ fn a_place_is_free_after_its_last_completion() {
     for wr_id in 0..2 {
         assert!(first.take());
         first.complete();
-        assert!(queue.push(numbered(wr_id), place));
+        assert!(push(&queue, wr_id, place));
     }
     queue.leave(place);
     assert_eq!(queue.take(1, |_| ()), 1);
@@ -91,7 +105,7 @@ fn nothing_is_lost(resizes: u32) {
             std::thread::spawn(move || {
                 let mut count = 0;
                 while !stop.load(Ordering::Acquire) {
-                    match ring.push(numbered(producer << 32 | count), place) {
+                    match push(&ring, producer << 32 | count, place) {
                         true => count += 1,
                         false => std::thread::yield_now(),
                     }

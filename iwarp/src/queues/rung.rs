@@ -1,0 +1,46 @@
+//! Whether the doorbell of a queue pair was rung and its engine has not answered. So it rings once for many
+//! posts.
+//!
+//! A thread adds work, *then* calls [`Rung::ring`]. The engine calls [`Rung::answer`], *then* looks for work.
+//! A thread that finds the flag unset sets it and rings: the engine finds the doorbell, and after it the work.
+//! A thread that finds it set looks again behind a sequentially consistent fence, as the engine has one
+//! behind its change of the flag, and the fences have a total order. If the fence of the thread comes first,
+//! the engine sees the work. Otherwise the thread sees the flag unset, or set by another thread, which rings.
+//!
+//! Two threads that find the flag unset at the same time both ring. That is one look too many, no more.
+//!
+//! `tests/loom_handshakes.rs` compiles this file with loom's atomics and tries every interleaving.
+
+use super::atomic::{AtomicBool, Ordering, fence};
+
+/// See the module.
+pub(crate) struct Rung(AtomicBool);
+
+impl Rung {
+    pub(crate) fn new() -> Self {
+        Self(AtomicBool::new(false))
+    }
+
+    /// Whether the caller, which has added work, has to ring the doorbell.
+    #[inline]
+    pub(crate) fn ring(&self) -> bool {
+        if self.0.load(Ordering::Relaxed) {
+            fence(Ordering::SeqCst);
+            if self.0.load(Ordering::Relaxed) {
+                return false;
+            }
+        }
+        self.0.store(true, Ordering::Relaxed);
+        true
+    }
+
+    /// The engine looks for work after this call: the next work rings again.
+    #[inline]
+    pub(crate) fn answer(&self) {
+        // A thread that is about to set the flag rings after that, so the engine comes again.
+        if self.0.load(Ordering::Relaxed) {
+            self.0.store(false, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+        }
+    }
+}
