@@ -3,6 +3,7 @@
 use crate::memory::access::{Access, Accessor, PdId};
 use crate::memory::epoch::EpochGuard;
 use crate::memory::fault::Fault;
+use crate::memory::slot::Found;
 use crate::memory::stag::Stag;
 use crate::memory::transfer::{Source, Target};
 
@@ -58,5 +59,52 @@ impl EpochGuard<'_> {
         record.admit_local(pd, Access::empty())?;
         let ptr = record.locate(addr, len)?;
         Ok(Source::new(self, lease, &record, ptr, len as usize))
+    }
+
+    /// As [`check_source`](Self::check_source), for an STag that was found when its request was posted. `None`
+    /// if a check fails, or if the STag has been revoked since: `check_source` looks for it then.
+    #[inline(always)]
+    pub(crate) fn found_source(&self, found: Found, addr: u64, len: u64, pd: PdId) -> Option<Source<'_>> {
+        let (lease, record) = self.shared().find_again(found)?;
+        record.admit_local(pd, Access::empty()).ok()?;
+        let ptr = record.locate(addr, len).ok()?;
+        Some(Source::new(self, lease, &record, ptr, len as usize))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::memory::{Base, MemoryTable, RegisterOptions};
+
+    /// A found STag is used as long as it stays registered as it is, by its own protection domain and within
+    /// its range.
+    #[test]
+    fn a_found_source_is_used_only_while_all_checks_would_pass() {
+        let (table, pd) = (MemoryTable::new(4, [1; 32]), PdId(1));
+        let register = || {
+            let region = Arc::new(dp::Region::new(4096).expect("a page"));
+            let options = RegisterOptions { pd, base: Base::Zero, ..RegisterOptions::default() };
+            table.register(region, &options).expect("a free slot")
+        };
+        let first = register();
+        let lkey = first.stag();
+        let addr = first.base_to();
+        let found = table.find_source(pd, lkey.0, addr, 4096).unwrap().expect("it is registered");
+        assert_eq!(table.find_source(pd, lkey.0, addr, 0).map(|found| found.is_none()), Ok(true));
+        assert!(table.find_source(pd, lkey.0 ^ 1, addr, 4096).unwrap().is_none());
+        assert_eq!(table.find_source(PdId(2), lkey.0, addr, 4096).err(), Some(Fault::NotAssociated));
+        assert_eq!(table.find_source(pd, lkey.0, addr, 4097).err(), Some(Fault::Bounds));
+        let engine = table.join();
+        let is_found = |addr, len, pd| engine.enter().found_source(found, addr, len, pd).is_some();
+        assert!(is_found(addr, 4096, pd));
+        assert!(!is_found(addr, 4096, PdId(2)));
+        assert!(!is_found(addr, 4097, pd) && !is_found(addr + 1, 4096, pd));
+        drop(first);
+        assert!(!is_found(addr, 4096, pd), "it was deregistered");
+        let _second = register();
+        assert!(!is_found(addr, 4096, pd), "another registration has its slot");
     }
 }

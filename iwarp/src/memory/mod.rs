@@ -55,6 +55,7 @@ pub use epoch::{EpochGuard, Participant};
 pub use fast::{FastBind, FastRegistration, Prepare};
 pub use fault::Fault;
 pub use registration::Registration;
+pub(crate) use slot::Found;
 pub use stag::Stag;
 pub use stride::{Runs, Stride};
 pub use sum::Front;

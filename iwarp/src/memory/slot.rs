@@ -164,6 +164,16 @@ impl Slot {
     }
 }
 
+/// Where a valid STag was found that is no window: a shortcut for the search alone. [`find_again`] reads the
+/// slot anew, and the user of the record makes all checks again.
+///
+/// [`find_again`]: crate::memory::table::TableShared::find_again
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found {
+    pub(super) number: SlotNumber,
+    pub(super) generation: Generation,
+}
+
 /// An STag that was found valid, with the generations that tell whether it still is.
 #[derive(Clone, Copy)]
 pub(super) struct Lease<'t> {

@@ -14,7 +14,7 @@ use crate::memory::guard::Unmapped;
 use crate::memory::index::{IndexAllocator, IndexMap, MAX_LIVE};
 use crate::memory::process::OwnerProcess;
 use crate::memory::quiescence::Quiescence;
-use crate::memory::slot::{AddressRange, Lease, Record, Slot, SlotNumber, Traits};
+use crate::memory::slot::{AddressRange, Found, Lease, Record, Slot, SlotNumber, Traits};
 use crate::memory::stag::Stag;
 use crate::memory::stride::Stride;
 
@@ -205,6 +205,26 @@ impl MemoryTable {
         }
     }
 
+    /// As [`check_local`](Self::check_local), for one element to read from. Returns where it is registered, so
+    /// that [`found_source`](crate::memory::EpochGuard::found_source) need not look for it. `None` if it is
+    /// empty or not registered: `check_local` has the answer then.
+    ///
+    /// # Errors
+    /// As [`check_local`](Self::check_local).
+    #[inline]
+    pub(crate) fn find_source(
+        &self,
+        pd: PdId,
+        lkey: u32,
+        addr: u64,
+        len: u32,
+    ) -> Result<Option<Found>, Fault> {
+        let Some((found, record)) = self.shared.find(Stag(lkey)).filter(|_| len > 0) else { return Ok(None) };
+        record.admit_local(pd, Access::empty())?;
+        record.locate(addr, u64::from(len))?;
+        Ok(Some(found))
+    }
+
     /// Copies registered bytes for a thread outside an epoch, for posting inline data.
     ///
     /// # Errors
@@ -271,16 +291,41 @@ impl TableShared {
         if record.stag == stag && parent_is_current { Ok((lease, record)) } else { Err(Fault::InvalidStag) }
     }
 
+    /// As [`lookup`](Self::lookup), for an STag that is no window. Returns where the record is.
+    #[inline]
+    fn find(&self, stag: Stag) -> Option<(Found, Record)> {
+        if !self.is_owner_process() {
+            return None;
+        }
+        let number = self.slot_of(stag.index())?;
+        let (record, generation) = self.slot(number)?.read()?;
+        (record.stag == stag && record.parent.is_none()).then_some((Found { number, generation }, record))
+    }
+
+    /// The record that was found there, if its STag is still registered. The same generation has the same STag
+    /// and the same fields.
+    #[inline(always)]
+    pub(super) fn find_again(&self, found: Found) -> Option<(Lease<'_>, Record)> {
+        if !self.is_owner_process() {
+            return None;
+        }
+        let slot = self.slot(found.number)?;
+        let (record, generation) = slot.read()?;
+        (generation == found.generation).then_some((Lease { slot, generation, parent: None }, record))
+    }
+
     /// Whether the current process made the table. In a child every use is refused, nothing is waited for,
     /// and no lock is taken, since its holder may not exist there.
     pub(super) fn is_owner_process(&self) -> bool {
         self.owner.is_current()
     }
 
+    #[inline]
     pub(super) fn slot_of(&self, index: u32) -> Option<SlotNumber> {
         self.index.slot(index).map(SlotNumber)
     }
 
+    #[inline]
     pub(super) fn slot(&self, slot: SlotNumber) -> Option<&Slot> {
         let chunk = self.slots.get(slot.0 as usize / CHUNK)?.get()?;
         chunk.get(slot.0 as usize % CHUNK)

@@ -5,6 +5,7 @@
 //! thread at a time, without a locked instruction for each.
 
 use rtrb::Consumer;
+use rtrb::chunks::ReadChunk;
 
 use super::{QpShared, RecvRequest, SendEntry, StreamError, WcOpcode, WcStatus, WorkCompletion, send_opcode};
 
@@ -17,6 +18,12 @@ pub(crate) struct QpConsumer {
     taken: usize,
     /// The one that is taken from a shared queue.
     shared: Option<RecvRequest>,
+}
+
+/// A request that was sent and makes a completion.
+pub(crate) struct Signaled {
+    pub(crate) wr_id: u64,
+    pub(crate) opcode: WcOpcode,
 }
 
 impl QpConsumer {
@@ -36,6 +43,14 @@ impl QpConsumer {
         if let Ok(oldest) = self.sq.read_chunk(1) {
             oldest.commit_all();
         }
+    }
+
+    /// The oldest send requests, at most `limit`, which stay in their queue. They leave it with
+    /// [`commit`](ReadChunk::commit).
+    #[inline]
+    pub(crate) fn next_sends(&mut self, limit: usize) -> Option<ReadChunk<'_, SendEntry>> {
+        let count = self.sq.slots().min(limit);
+        self.sq.read_chunk(count).ok()
     }
 
     /// Whether send requests wait.
@@ -107,6 +122,21 @@ impl QpConsumer {
             wqes.free();
         }
         qp.report_if_drained();
+    }
+
+    /// Completes `count` send requests that have succeeded, after they left their queue. Those in `signaled`
+    /// make completions, in this order, which enter the completion queue together.
+    #[inline]
+    pub(crate) fn complete_sends(&mut self, qp: &QpShared, count: usize, signaled: &[Signaled]) {
+        let wqes = &qp.send.wqes;
+        wqes.complete_all(count);
+        if !signaled.is_empty() {
+            let completions = signaled.iter().map(|sent| qp.succeeded(sent.wr_id, sent.opcode, 0));
+            qp.send.push_all(completions, false);
+        }
+        (signaled.len()..count).for_each(|_| wqes.free());
+        qp.report_if_drained();
+        qp.send.cq.shared.report_overflow();
     }
 
     /// Completes the oldest receive request that is taken.

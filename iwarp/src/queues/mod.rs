@@ -66,7 +66,7 @@ pub use wr::{
 };
 
 pub(crate) use channel::{Notifier, wait_any};
-pub(crate) use consumer::QpConsumer;
+pub(crate) use consumer::{QpConsumer, Signaled};
 pub(crate) use doorbells::Doorbells;
 pub(crate) use outcome::{Origin, Outcome};
 pub(crate) use pd::PdShared;

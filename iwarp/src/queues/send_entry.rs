@@ -2,6 +2,7 @@
 
 use arrayvec::ArrayVec;
 
+use crate::memory::Found;
 use crate::rdmap::AtomicOp;
 
 use super::{MAX_INLINE, MAX_SGE, SendFlags, SendOp, Sge, WcOpcode};
@@ -44,6 +45,9 @@ pub(crate) struct SendEntry {
     /// Bytes of the payload.
     pub(crate) length: u32,
     pub(crate) flags: SendFlags,
+    /// The place of its payload, if it may start at once and has the usual form: a Send or Write of one
+    /// registered element, without a fence, copied when it is sent.
+    pub(crate) usual: Option<Found>,
 }
 
 /// An entry to fill in.
@@ -51,11 +55,12 @@ impl Default for SendEntry {
     #[inline]
     fn default() -> Self {
         let payload = Payload::default();
-        Self { wr_id: 0, op: SendOp::Send, payload, length: 0, flags: SendFlags::empty() }
+        Self { wr_id: 0, op: SendOp::Send, payload, length: 0, flags: SendFlags::empty(), usual: None }
     }
 }
 
 /// The opcode in the completion of a request.
+#[inline]
 pub(crate) fn send_opcode(op: &SendOp) -> WcOpcode {
     match op {
         SendOp::Send | SendOp::SendInvalidate { .. } => WcOpcode::Send,

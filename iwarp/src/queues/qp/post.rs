@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use arrayvec::ArrayVec;
 
-use crate::memory::{Access, Stag, WindowKind};
+use crate::memory::{Access, Fault, Found, Stag, WindowKind};
 use crate::queues::{
     MAX_INLINE, Payload, QpGrants, QpState, RecvRequest, SendFlags, SendOp, SendRequest, Sge, VerbsError,
 };
@@ -21,15 +21,9 @@ impl QpShared {
         if !self.takes_sends() {
             return Err(self.refusal());
         }
-        let length = request.length();
-        // RFC 5041 section 5.2 (DDP-107): a message is shorter than 2^32 bytes.
-        if length > u64::from(u32::MAX) {
-            return Err(VerbsError::TooLong { got: length, max: u64::from(u32::MAX) });
-        }
-        self.check(request, length)?;
-        let inline = match request.flags.contains(SendFlags::INLINE) && request.op.sends_elements() {
-            true => Some(self.inline(&request.sg_list, length)?),
-            false => None,
+        let (length, usual, inline) = match self.usual(request)? {
+            Some((length, found)) => (length, Some(found), None),
+            None => self.unusual(request)?,
         };
         let mut queue = self.send_queue();
         if !self.send.wqes.take() {
@@ -43,8 +37,9 @@ impl QpShared {
         if let Some(entry) = place.as_mut_slices().0.first_mut() {
             entry.wr_id = request.wr_id;
             entry.op = request.op;
-            entry.length = length as u32;
+            entry.length = length;
             entry.flags = request.flags;
+            entry.usual = usual;
             match inline {
                 Some(bytes) => entry.payload = Payload::Inline(bytes),
                 None => entry.payload.gather(&request.sg_list),
@@ -70,6 +65,47 @@ impl QpShared {
             QpState::Rts => QpState::Closing,
             state => state,
         })
+    }
+
+    /// Checks a request of the usual form: a Send or Write of one registered element that may start at once.
+    /// Returns its length, and where the element is. `None` if it has another form, and nothing is checked.
+    #[inline]
+    fn usual(&self, request: &SendRequest) -> Result<Option<(u32, Found)>, VerbsError> {
+        const OTHER: SendFlags = SendFlags::FENCE.union(SendFlags::INLINE).union(SendFlags::ZERO_COPY);
+        let is_usual =
+            matches!(request.op, SendOp::Send | SendOp::SendInvalidate { .. } | SendOp::Write { .. })
+                && !request.flags.intersects(OTHER);
+        match request.sg_list[..] {
+            [Sge { addr, length, lkey }] if is_usual && self.caps.max_send_sge > 0 => {
+                let memory = &self.resources().memory;
+                let found = memory.find_source(self.pd.id(), lkey, addr, length).map_err(protection)?;
+                Ok(found.map(|found| (length, found)))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Checks a request of any form. Returns its length, and its bytes if it is inline.
+    #[inline(never)]
+    #[expect(
+        clippy::type_complexity,
+        reason = "the result of `queue_send`'s first step, and of nothing else"
+    )]
+    fn unusual(
+        &self,
+        request: &SendRequest,
+    ) -> Result<(u32, Option<Found>, Option<ArrayVec<u8, MAX_INLINE>>), VerbsError> {
+        let length = request.length();
+        // RFC 5041 section 5.2 (DDP-107): a message is shorter than 2^32 bytes.
+        if length > u64::from(u32::MAX) {
+            return Err(VerbsError::TooLong { got: length, max: u64::from(u32::MAX) });
+        }
+        self.check(request, length)?;
+        let inline = match request.flags.contains(SendFlags::INLINE) && request.op.sends_elements() {
+            true => Some(self.inline(&request.sg_list, length)?),
+            false => None,
+        };
+        Ok((length as u32, None, inline))
     }
 
     /// Checks the elements of a request, and that the request is allowed.
@@ -177,7 +213,7 @@ impl QpShared {
             self.resources()
                 .memory
                 .fetch_local(self.pd.id(), sge.lkey, sge.addr, &mut bytes[offset..end])
-                .map_err(|fault| VerbsError::LocalProtection(fault.to_string()))?;
+                .map_err(protection)?;
             offset = end;
         }
         Ok(bytes)
@@ -207,4 +243,10 @@ impl QpShared {
         place.commit_all();
         Ok(())
     }
+}
+
+/// Local memory fails a check.
+#[cold]
+fn protection(fault: Fault) -> VerbsError {
+    VerbsError::LocalProtection(fault.to_string())
 }

@@ -64,6 +64,32 @@ pub(super) struct Message {
     pub(super) source: PayloadSource,
 }
 
+impl Addressing {
+    /// The header of one of the segments.
+    #[inline]
+    pub(super) fn head(&self, segment: &Segment) -> UlpduHead {
+        match *self {
+            Addressing::Tagged { opcode, stag, to } => {
+                // RFC 5041 section 4.2 (DDP-065, DDP-066, DDP-072, DDP-073): opcode and STag are those of the
+                // message, the same in all segments. RFC 5040 sections 5.1 and 5.2.2 (RDMAP-204, RDMAP-232):
+                // so a Write or a Read Response reaches one remote buffer.
+                // RFC 5041 section 5.2 (DDP-116): the first tagged offset plus the offset of the payload. The
+                // peer refuses a sum past 2^64.
+                let to = to.wrapping_add(u64::from(segment.offset));
+                head_of(opcode.tagged_header(stag, to, segment.last).to_words())
+            }
+            Addressing::Untagged { opcode, invalidate, msn } => {
+                // RFC 5041 section 4.3 (DDP-082, DDP-086, DDP-087, DDP-092, DDP-093): the opcode, which has
+                // its queue, the Invalidate STag and the MSN are those of the message, the same in all
+                // segments.
+                // RFC 5041 section 5.2 (DDP-111): MO is the offset of the payload in the message.
+                let header = opcode.untagged_header(invalidate, msn, segment.offset, segment.last);
+                head_of(header.to_words())
+            }
+        }
+    }
+}
+
 impl Message {
     pub(super) fn tagged(opcode: Opcode, stag: Stag, to: u64, length: u32, source: PayloadSource) -> Self {
         let addressing = Addressing::Tagged { opcode, stag, to };
@@ -84,25 +110,7 @@ impl Message {
     /// The header of one of its segments.
     #[inline]
     fn head(&self, segment: &Segment) -> UlpduHead {
-        match self.addressing {
-            Addressing::Tagged { opcode, stag, to } => {
-                // RFC 5041 section 4.2 (DDP-065, DDP-066, DDP-072, DDP-073): opcode and STag are those of the
-                // message, the same in all segments. RFC 5040 sections 5.1 and 5.2.2 (RDMAP-204, RDMAP-232):
-                // so a Write or a Read Response reaches one remote buffer.
-                // RFC 5041 section 5.2 (DDP-116): the first tagged offset plus the offset of the payload. The
-                // peer refuses a sum past 2^64.
-                let to = to.wrapping_add(u64::from(segment.offset));
-                head_of(opcode.tagged_header(stag, to, segment.last).to_words())
-            }
-            Addressing::Untagged { opcode, invalidate, msn } => {
-                // RFC 5041 section 4.3 (DDP-082, DDP-086, DDP-087, DDP-092, DDP-093): the opcode, which has
-                // its queue, the Invalidate STag and the MSN are those of the message, the same in all
-                // segments.
-                // RFC 5041 section 5.2 (DDP-111): MO is the offset of the payload in the message.
-                let header = opcode.untagged_header(invalidate, msn, segment.offset, segment.last);
-                head_of(header.to_words())
-            }
-        }
+        self.addressing.head(segment)
     }
 
     /// Writes the FPDU of one of its segments to `out`. The source is looked up once for all runs between

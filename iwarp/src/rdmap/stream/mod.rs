@@ -130,7 +130,10 @@ impl Stream {
         let context = outbound::SendContext { common, framer, guard, counters, pool };
         let outcome = outbound.run(tcp, conn, now, context, budget);
         // In time for the peer's next request: TCP has not yet sent the end of the responses.
-        inbound.repost_requests(outbound.take_answered());
+        let answered = outbound.take_answered();
+        if !answered.is_empty() {
+            inbound.repost_requests(answered);
+        }
         outcome
     }
 

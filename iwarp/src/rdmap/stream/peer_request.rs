@@ -60,6 +60,10 @@ impl ByKind {
         if opcode == Opcode::AtomicRequest { &mut self.atomics } else { &mut self.reads }
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.reads + self.atomics == 0
+    }
+
     pub(super) fn count(&mut self, op: &PeerOp) {
         match op {
             PeerOp::Read(_) => self.reads += 1,

@@ -25,6 +25,9 @@ use super::{request_pool::RequestPool, slot_pool::PoolQueue};
 
 mod requests;
 mod responses;
+mod usual;
+
+use usual::Stop;
 
 /// Bytes of a ULPDU's payload from which on it is sent without a copy, if its request says so.
 const EXTERNAL_MIN_BYTES: u32 = 512;
@@ -91,6 +94,8 @@ pub(super) struct Outbound {
     atomic_response_msn: u32,
     /// Identifier of our next atomic.
     atomic_id: u32,
+    /// The limit of a ULPDU without markers, in segments of this capacity.
+    limit: (usize, u32),
 }
 
 /// The payload of a request that is sent without a copy.
@@ -145,6 +150,7 @@ impl Outbound {
             request_msn: 1,
             atomic_response_msn: 1,
             atomic_id: 1,
+            limit: (0, 0),
         }
     }
 
@@ -167,7 +173,7 @@ impl Outbound {
         // TCP reports its end by an event of its own.
         let Ok(mut sender) = tcp.sender(now, conn) else { return Ok(SendOutcome::Idle) };
         let mut used = 0;
-        let mut more = self.prepare(&mut cx)?;
+        let mut more = self.is_usual_next(cx.common) || self.prepare(&mut cx)?;
         while more && used < budget {
             let takes_external = self.external.is_some() && sender.takes_external();
             let mut segment = match profile::within(Layer::TcpOut, || sender.segment()) {
@@ -199,11 +205,27 @@ impl Outbound {
         // RFC 5044 section 4.5 (MPA-111): the limit follows the whole segment, not what is left of it.
         // RFC 5041 section 3 (DDP-027): the segment that TCP offers shows the current MULPDU.
         let capacity = segment.capacity();
-        let mut limit = cx.framer.ulpdu_limit(capacity) as u32;
+        if self.limit.0 != capacity || cx.framer.markers() {
+            self.limit = (capacity, cx.framer.ulpdu_limit(capacity) as u32);
+        }
+        let (_, mut limit) = self.limit;
         let (room, used) = segment.room();
-        while self.write_fpdu(cx, room, used, limit)? {
-            if self.current.is_none() && !self.prepare(cx)? {
-                return Ok(false);
+        loop {
+            if self.current.is_some() {
+                if !self.write_fpdu(cx, room, used, limit)? {
+                    return Ok(true);
+                }
+            } else {
+                match if self.allows_usual(cx.common) {
+                    self.write_usual(cx, room, used, limit)
+                } else {
+                    Stop::Other
+                } {
+                    Stop::Empty => return Ok(false),
+                    Stop::Full => return Ok(true),
+                    Stop::Other if !self.prepare(cx)? => return Ok(false),
+                    Stop::Other | Stop::Enough => {}
+                }
             }
             if self.external.is_some() {
                 // Its FPDUs get segments of their own.
@@ -213,7 +235,6 @@ impl Outbound {
                 limit = cx.framer.ulpdu_limit(capacity) as u32;
             }
         }
-        Ok(true)
     }
 
     /// Fills one TCP segment with the next FPDU of the current message, whose payload stays where it is;

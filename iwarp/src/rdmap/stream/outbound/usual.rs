@@ -1,0 +1,141 @@
+//! Requests of the usual form that fit one FPDU. They are written straight from the send queue, as long as
+//! nothing else waits to be sent.
+//!
+//! A request that does not fit, or whose memory is no longer there, stays in its queue: it becomes a message,
+//! which alone is cut and reports errors.
+
+use arrayvec::ArrayVec;
+use dp::profile::{self, Layer};
+
+use crate::ddp::Segment;
+use crate::memory::Stag;
+use crate::queues::{Payload, SendFlags, SendOp, Signaled, send_opcode};
+use crate::rdmap::Opcode;
+
+use super::super::message::Addressing;
+use super::super::outstanding::Common;
+use super::{Outbound, SendContext};
+
+/// Requests that are completed together. More would keep the first of them waiting longer, and save little
+/// for each.
+const MAX_TOGETHER: usize = 16;
+
+/// Why no further request was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// Nothing is left to send.
+    Empty,
+    /// The next request does not fit the rest of the segment.
+    Full,
+    /// The next request becomes a message, or something else is next.
+    Other,
+    /// As many were written as are completed together.
+    Enough,
+}
+
+impl Outbound {
+    /// Whether the oldest posted request may be written straight from its queue, if it fits one FPDU: nothing
+    /// goes before it, and it completes as soon as it is written.
+    #[inline]
+    pub(super) fn is_usual_next(&self, common: &Common) -> bool {
+        self.allows_usual(common)
+            && common.consumer.next_send().is_some_and(|request| request.usual.is_some())
+    }
+
+    /// Whether nothing goes before the oldest posted request, and nothing has to complete before it.
+    #[inline]
+    pub(super) fn allows_usual(&self, common: &Common) -> bool {
+        // RFC 6581 sections 5 and 9.2 (MPA2-017, MPA2-086): the RTR goes before every other FPDU.
+        self.is_idle() && !self.terminated && common.pending.is_empty()
+    }
+
+    /// Writes FPDUs of requests behind the `used` bytes of a segment, each with a ULPDU of at most `limit`
+    /// bytes. Only while [`allows_usual`](Self::allows_usual).
+    ///
+    /// RFC 5040 sections 5.1, 5.3 and 5.5 (RDMAP-202, RDMAP-244, RDMAP-285): messages go to DDP in the order
+    /// in which the user posted them.
+    #[inline]
+    pub(super) fn write_usual(
+        &mut self,
+        cx: &mut SendContext<'_>,
+        room: &mut [u8],
+        used: &mut usize,
+        limit: u32,
+    ) -> Stop {
+        debug_assert!(self.allows_usual(cx.common), "others go first");
+        let Common { qp, consumer, by, progress, .. } = &mut *cx.common;
+        // With markers the limit is another one for each FPDU.
+        let together = if cx.framer.markers() { 1 } else { MAX_TOGETHER };
+        let Some(requests) = consumer.next_sends(together) else { return Stop::Empty };
+        let mut signaled = ArrayVec::<Signaled, MAX_TOGETHER>::new();
+        let (mut sent, mut fetched) = (0, 0);
+        let mut stop = if requests.len() == together { Stop::Enough } else { Stop::Empty };
+        let (first, second) = requests.as_slices();
+        for request in first.iter().chain(second) {
+            let (Some(found), Payload::Gather(sg_list)) = (request.usual, &request.payload) else {
+                stop = Stop::Other;
+                break;
+            };
+            let solicited = request.flags.contains(SendFlags::SOLICITED);
+            let msn = self.send_msn;
+            // RFC 5040 section 4.2 (RDMAP-110, RDMAP-113): a Write and a Send have no RDMAP header.
+            let (addressing, next_msn) = match request.op {
+                SendOp::Write { remote } => (
+                    Addressing::Tagged { opcode: Opcode::Write, stag: Stag(remote.rkey), to: remote.addr },
+                    msn,
+                ),
+                SendOp::Send => {
+                    let opcode = Opcode::send(solicited, false);
+                    (Addressing::Untagged { opcode, invalidate: Stag(0), msn }, msn.wrapping_add(1))
+                }
+                SendOp::SendInvalidate { rkey } => {
+                    let opcode = Opcode::send(solicited, true);
+                    (Addressing::Untagged { opcode, invalidate: Stag(rkey), msn }, msn.wrapping_add(1))
+                }
+                _ => {
+                    stop = Stop::Other;
+                    break;
+                }
+            };
+            // RFC 5041 section 5.2 (DDP-105, DDP-106): header and payload together fit MULPDU.
+            let head = addressing.head(&Segment { offset: 0, len: request.length, last: true });
+            let ulpdu_bytes = head.len() as u64 + u64::from(request.length);
+            let source = sg_list
+                .first()
+                .and_then(|sge| cx.guard.found_source(found, sge.addr, u64::from(request.length), by.pd));
+            let (true, Some(source)) = (ulpdu_bytes <= u64::from(limit), source) else {
+                stop = Stop::Other;
+                break;
+            };
+            let plan = cx.framer.plan(ulpdu_bytes as usize);
+            let end = *used + plan.wire_len();
+            let Some(out) = room.get_mut(*used..end) else {
+                stop = Stop::Full;
+                break;
+            };
+            if profile::within(Layer::Fetch, || cx.framer.frame_source(plan, out, &head, &source)).is_err() {
+                stop = Stop::Other;
+                break;
+            }
+            *used = end;
+            self.send_msn = next_msn;
+            fetched += u64::from(request.length);
+            sent += 1;
+            if request.flags.contains(SendFlags::SIGNALED) || qp.sq_sig_all {
+                signaled.push(Signaled { wr_id: request.wr_id, opcode: send_opcode(&request.op) });
+            }
+        }
+        if sent == 0 {
+            return stop;
+        }
+        // They leave the queue before their completions are seen: then their entries are free.
+        requests.commit(sent);
+        self.response_next = true;
+        cx.counters.tx_fpdus += sent as u64;
+        *progress += sent as u64;
+        cx.counters.tx_fetched_bytes += fetched;
+        // RFC 5040 section 5.5 (RDMAP-286): a Send or Write completes when its last segment is written.
+        consumer.complete_sends(qp, sent, &signaled);
+        stop
+    }
+}
