@@ -24,7 +24,7 @@ use tcp_lite::{CloseReason, ConnId, Instant, Received};
 
 use crate::memory::EpochGuard;
 use crate::mpa::{MpaError, Responder};
-use crate::queues::QpShared;
+use crate::queues::{Ask, QpShared};
 use crate::rdmap::stream::Failure;
 use crate::verbs::{Admitted, ConnectionError, KeepalivePolicy, PlainBytes, QpState, ResponderOptions};
 
@@ -310,7 +310,9 @@ impl Connection {
             if let Phase::FullOperation(full) = &self.phase {
                 full.stream.report_if_drained();
             }
-            self.on_ask(io, asked);
+            if asked != Ask::Nothing {
+                self.on_ask(io, asked);
+            }
         }
         if self.pre_fpdu.is_pending() || matches!(self.phase, Phase::StreamingMode(_)) {
             let sent = self.transmit_pre_fpdu_bytes(io);

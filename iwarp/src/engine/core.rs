@@ -206,14 +206,21 @@ impl Core {
             busy = true;
             self.step(guard, |core| core.run_command(command, guard));
         }
-        if self.io.shared.doorbells().take_lost() {
-            for slot in 0..self.connections.len() {
-                self.with(slot, |connection, io| connection.activate(io));
+        let Io { shared, tx_scheduler, .. } = &mut self.io;
+        let doorbells = shared.doorbells();
+        let mut activate = |slot: usize, connection: Option<&Option<Box<Connection>>>| {
+            // As `Connection::activate`. A doorbell of a connection that has ended rings for nobody, or for
+            // the next one in its slot.
+            if let Some(Some(_)) = connection {
+                tx_scheduler.begin(slot as u32);
             }
+        };
+        if doorbells.take_lost() {
+            (0..self.connections.len()).for_each(|slot| activate(slot, self.connections.get(slot)));
         }
-        while let Some(slot) = self.io.shared.doorbells().next() {
+        while let Some(slot) = doorbells.next() {
             busy = true;
-            self.with(slot as usize, |connection, io| connection.activate(io));
+            activate(slot as usize, self.connections.get(slot as usize));
         }
         busy
     }

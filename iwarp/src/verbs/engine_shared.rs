@@ -79,10 +79,13 @@ impl EngineShared {
         self.doorbells.wake();
     }
 
+    #[inline]
     pub(crate) fn next_command(&self) -> Option<CmCommand> {
-        if !self.doorbells.is_commanded() {
-            return None;
-        }
+        if self.doorbells.is_commanded() { self.take_command() } else { None }
+    }
+
+    #[cold]
+    fn take_command(&self) -> Option<CmCommand> {
         let mut commands = self.commands.lock().expect("no holder of this lock panics");
         let command = commands.pop_front();
         if commands.is_empty() {

@@ -21,7 +21,10 @@ impl Timers {
 
     /// The next time at which the connection has to be called.
     pub(super) fn next(&self) -> Option<Instant> {
-        [self.deadline, self.idle_check].into_iter().flatten().min()
+        match (self.deadline, self.idle_check) {
+            (Some(deadline), Some(check)) => Some(deadline.min(check)),
+            (deadline, check) => deadline.or(check),
+        }
     }
 
     /// The deadline of the phase.

@@ -37,7 +37,11 @@ impl Core {
     pub(super) fn send(&mut self, guard: &EpochGuard<'_>) -> bool {
         let quantum_bytes = self.io.config.quantum_bytes;
         let mut pass = Pass { left: SEND_BYTES, busy: false, starved: false };
-        let (fresh, _) = self.io.tx_scheduler.waiting();
+        let (fresh, bulk) = self.io.tx_scheduler.waiting();
+        if fresh + bulk == 0 {
+            self.mbuf_backoff.succeeded();
+            return false;
+        }
         for _ in 0..fresh.min(MAX_FRESH) {
             let Some(slot) = self.io.tx_scheduler.next_fresh() else { break };
             self.prefetch(self.io.tx_scheduler.fresh_behind(PREFETCH_DISTANCE).map(|slot| slot as usize));
@@ -46,7 +50,8 @@ impl Core {
         // Each queue pair sends once at least, or until the bytes are used up. One that is blocked leaves the
         // ring.
         let (_, bulk) = self.io.tx_scheduler.waiting();
-        let mut tries = bulk.max(SEND_BYTES / quantum_bytes.max(1));
+        // Without one there is nothing to divide, which takes as long as ten other instructions.
+        let mut tries = if bulk == 0 { 0 } else { bulk.max(SEND_BYTES / quantum_bytes.max(1)) };
         while pass.left > 0
             && tries > 0
             && let Some(slot) = self.io.tx_scheduler.next_bulk()
