@@ -391,7 +391,7 @@ pub(crate) fn checksum_fits(frame: &Mbuf, offset: usize, bytes: usize, pseudo: i
 /// Whether the TCP segment at `start..end` of the frame has a correct checksum, if `headers` is the sum of its
 /// pseudo-header without the length and of the segment up to `behind`, in memory order. Both are even numbers
 /// of bytes.
-#[inline]
+#[inline(always)]
 pub(crate) fn checksum_behind_fits(
     frame: &Mbuf,
     (start, behind, end): (usize, usize, usize),
@@ -410,6 +410,7 @@ pub(crate) fn checksum_behind_fits(
 }
 
 /// The sum of the bytes at `start..end` of a frame, in memory order; `None` if there are fewer.
+#[inline(never)]
 fn sum_within(frame: &Mbuf, start: usize, end: usize) -> Option<u16> {
     if let Some(whole) = frame.head().get(start..end) {
         return Some(fold(dp::sum::of(whole)));

@@ -125,6 +125,33 @@ pub(crate) struct Connections {
     time_waits: VecDeque<ConnId>,
 }
 
+/// A connection that was looked up, with its place in the queues.
+pub(crate) struct FoundConn<'a> {
+    pub(crate) id: ConnId,
+    pub(crate) conn: &'a mut Conn,
+    queue: &'a mut Queue,
+    is_unarmed: &'a mut bool,
+    unarmed: &'a mut Vec<u32>,
+    ready: &'a mut VecDeque<u32>,
+}
+
+impl FoundConn<'_> {
+    /// Follows up on a call that leaves the connection in ESTABLISHED: see
+    /// [`Connections::settle_later`].
+    #[inline]
+    pub(crate) fn settle_later(self) {
+        debug_assert!(self.conn.may_arm_later(), "something else may follow");
+        if !*self.is_unarmed {
+            *self.is_unarmed = true;
+            self.unarmed.push(self.id.slot);
+        }
+        if *self.queue == Queue::None && self.conn.tcb.wants_transmit() {
+            *self.queue = Queue::Ready;
+            self.ready.push_back(self.id.slot);
+        }
+    }
+}
+
 impl Connections {
     pub(crate) fn new(limit: usize, keyed: KeyedState) -> Self {
         Self {
@@ -231,12 +258,14 @@ impl Connections {
 
     /// As [`find_next`](Self::find_next), by the key of a frame.
     #[inline]
-    pub(crate) fn find_next_ipv4(&mut self, key: &Ipv4Key) -> Option<u32> {
-        let latest = self.slots.get(self.latest as usize).and_then(|slot| slot.key);
-        if latest != Some(*key) {
+    pub(crate) fn find_next_ipv4(&mut self, key: &Ipv4Key) -> Option<FoundConn<'_>> {
+        if self.slots.get(self.latest as usize).is_none_or(|place| place.key != Some(*key)) {
             self.latest = self.find(&key.tuple())?;
         }
-        Some(self.latest)
+        let place = &mut self.slots[self.latest as usize];
+        let id = ConnId { slot: self.latest, generation: place.generation };
+        let ConnSlot { conn: Some(conn), queue, unarmed: is_unarmed, .. } = place else { return None };
+        Some(FoundConn { id, conn, queue, is_unarmed, unarmed: &mut self.unarmed, ready: &mut self.ready })
     }
 
     /// Whether the connection in `slot` has this 4-tuple.
@@ -335,18 +364,18 @@ impl Connections {
 
     /// As [`arm_later`](Self::arm_later), and makes the connection [ready](Self::make_ready) if it wants to
     /// transmit.
-    #[inline]
     pub(crate) fn settle_later(&mut self, slot: u32) -> bool {
-        let place = &mut self.slots[slot as usize];
-        let Some(conn) = place.conn.as_ref().filter(|conn| conn.may_arm_later()) else { return false };
-        if !place.unarmed {
-            place.unarmed = true;
-            self.unarmed.push(slot);
+        let ConnSlot { generation, conn: Some(conn), queue, unarmed: is_unarmed, .. } =
+            &mut self.slots[slot as usize]
+        else {
+            return false;
+        };
+        if !conn.may_arm_later() {
+            return false;
         }
-        if place.queue == Queue::None && conn.tcb.wants_transmit() {
-            place.queue = Queue::Ready;
-            self.ready.push_back(slot);
-        }
+        let id = ConnId { slot, generation: *generation };
+        FoundConn { id, conn, queue, is_unarmed, unarmed: &mut self.unarmed, ready: &mut self.ready }
+            .settle_later();
         true
     }
 

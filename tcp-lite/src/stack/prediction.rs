@@ -33,10 +33,11 @@ const PAYLOAD_AT: usize = TCP_AT + TCP_BYTES;
 const GROUP_BIT: u8 = 1;
 /// The folded sum of bytes with a correct checksum.
 const ALL_ONES: u16 = 0xffff;
-/// IPv4 with a header of five words.
-const VERSION_AND_LENGTH: u8 = 0x45;
-/// Flags and offset of a fragment, without "don't fragment".
-const FRAGMENT_BITS: u16 = 0x3fff;
+/// The Ethertype, and an IPv4 header of five words, whatever its codepoint.
+const IPV4: u32 = (ETHERTYPE_IPV4 as u32) << 16 | 0x4500;
+const TYPE_MASK: u32 = 0xffff_ff00;
+/// Flags and offset of a fragment, without "don't fragment"; and behind the hop limit the protocol.
+const FRAGMENT_AND_PROTOCOL_MASK: u32 = 0x3fff_00ff;
 /// A header of eight words, and ACK.
 const OFFSET_AND_FLAGS: u16 = 0x8010;
 const PSH: u16 = 0x0008;
@@ -57,10 +58,8 @@ impl PredictedHeaders {
         let head: &[u8; PAYLOAD_AT] = frame.head().first_chunk()?;
         let usual = head[0..6] == mac.0
             && head[6] & GROUP_BIT == 0
-            && u16_at(head, 12) == ETHERTYPE_IPV4
-            && head[IP_AT] == VERSION_AND_LENGTH
-            && u16_at(head, IP_AT + 6) & FRAGMENT_BITS == 0
-            && head[IP_AT + 9] == PROTOCOL_TCP
+            && u32_at(head, 12) & TYPE_MASK == IPV4
+            && u32_at(head, IP_AT + 6) & FRAGMENT_AND_PROTOCOL_MASK == u32::from(PROTOCOL_TCP)
             && u16_at(head, TCP_AT + 12) & !PSH == OFFSET_AND_FLAGS
             && u32_at(head, TCP_AT + 20) == TIMESTAMPS;
         if !usual {
@@ -117,10 +116,9 @@ impl Stack {
         }
         // Its addresses were looked at when the connection began: an address that was usable stays so, and
         // routes are fixed.
-        let Some(slot) = self.connections.find_next_ipv4(&key) else { return Err(frame) };
         let (mut parts, connections, _) = self.split(now);
-        let Some((id, conn)) = connections.get_mut(slot) else { return Err(frame) };
-        if !conn.tcb.predicts(&segment) {
+        let Some(found) = connections.find_next_ipv4(&key) else { return Err(frame) };
+        if !found.conn.tcb.predicts(&segment) {
             return Err(frame);
         }
         parts.counters.rx_segments += 1;
@@ -129,9 +127,9 @@ impl Stack {
             frame.truncate(PAYLOAD_AT + segment.bytes);
             frame.advance(PAYLOAD_AT);
         }
-        conn.tcb.on_predicted(&mut parts.ctx(id, conn.listener), &segment, frame);
-        let settled = connections.settle_later(slot);
-        debug_assert!(settled, "it stays in ESTABLISHED");
+        let mut ctx = parts.ctx(found.id, found.conn.listener);
+        found.conn.tcb.on_predicted(&mut ctx, &segment, frame);
+        found.settle_later();
         Ok(())
     }
 }

@@ -33,10 +33,11 @@ enum Step {
     HostsSend(usize),
     /// The oldest frames of the peer arrive in one burst, each with this done to it.
     Arrive(Vec<Fate>),
-    /// The next frames of the hosts are lost, after so many that arrive.
+    /// The next frames of the hosts are lost, after so many that arrive, or they arrive behind the next ones.
     Lose {
         after: usize,
         frames: usize,
+        late: bool,
     },
     /// So many microseconds pass.
     Wait(u64),
@@ -103,7 +104,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => prop_oneof![1usize..200, 1usize..6000].prop_map(Step::PeerSends),
         2 => prop_oneof![1usize..200, 1usize..6000].prop_map(Step::HostsSend),
         8 => prop::collection::vec(fate(), 1..BURST).prop_map(Step::Arrive),
-        1 => (0usize..5, 1usize..3).prop_map(|(after, frames)| Step::Lose { after, frames }),
+        1 => (0usize..5, 1usize..3, any::<bool>()).prop_map(|(after, frames, late)| Step::Lose { after, frames, late }),
         3 => prop_oneof![1u64..300, 1u64..100_000].prop_map(Step::Wait),
         1 => (1usize..3000).prop_map(Step::Hold),
         1 => Just(Step::Release),
@@ -368,15 +369,24 @@ struct Twins {
     now_us: i64,
     /// Frames of the peer that have not arrived.
     wire: Vec<Vec<u8>>,
-    /// The next frames of the hosts that are lost.
-    lost: Range<usize>,
+    /// The next frames of the hosts that are lost, or late.
+    lost: (Range<usize>, bool),
+    /// Those that were late.
+    late: Vec<Vec<u8>>,
 }
 
 impl Twins {
     /// With a connection from the peer.
     fn new(setting: &Setting) -> Self {
         let hosts = [true, false].map(|predicts| setting.host(predicts));
-        let mut twins = Self { peer: setting.peer(), hosts, now_us: 1_000_000, wire: Vec::new(), lost: 0..0 };
+        let mut twins = Self {
+            peer: setting.peer(),
+            hosts,
+            now_us: 1_000_000,
+            wire: Vec::new(),
+            lost: (0..0, false),
+            late: Vec::new(),
+        };
         for host in &mut twins.hosts {
             host.stack.listen(4000).unwrap();
         }
@@ -418,7 +428,7 @@ impl Twins {
                 }
                 self.both(|host| host.input(now, &burst));
             }
-            Step::Lose { after, frames } => self.lost = *after..after + frames,
+            Step::Lose { after, frames, late } => self.lost = (*after..after + frames, *late),
             Step::Wait(us) => self.now_us += *us as i64,
             Step::Hold(bytes) => self.both(|host| {
                 if let Some(conn) = host.conn {
@@ -445,13 +455,21 @@ impl Twins {
         let frames = self.both(|host| host.poll(now));
         self.both(|host| (host.stack.counters(), host.stack.next_deadline(now)));
         self.both(|host| host.conn.map(|conn| format!("{:?}", host.stack.info(conn))));
-        let lost = std::mem::replace(&mut self.lost, 0..0);
-        self.lost = lost.start.saturating_sub(frames.len())..lost.end.saturating_sub(frames.len());
-        let arrive = frames.iter().enumerate().filter(|(number, _)| !lost.contains(number));
+        let mut arriving = Vec::new();
+        let mut late = std::mem::take(&mut self.late);
+        for frame in frames.iter().map(SentFrame::on_the_wire) {
+            let (lost, is_late) = &mut self.lost;
+            match (lost.contains(&0), *is_late) {
+                (false, _) => arriving.push(frame),
+                (true, false) => {}
+                (true, true) => self.late.push(frame),
+            }
+            *lost = lost.start.saturating_sub(1)..lost.end.saturating_sub(1);
+        }
+        arriving.append(&mut late);
         // The peer has no room for a frame that the port has not cut.
-        let arrive = arrive.map(|(_, frame)| frame.on_the_wire()).filter(|bytes| bytes.len() < 2048);
-        let arrive: Vec<_> = arrive.collect();
-        self.peer.input(now, &arrive);
+        arriving.retain(|frame| frame.len() < 2048);
+        self.peer.input(now, &arriving);
         self.wire.extend(self.peer.poll(now).into_iter().map(|frame| frame.bytes));
         self.peer.events();
     }

@@ -142,7 +142,7 @@ impl SendHalf {
         if run.external {
             self.raise_released(ctx);
         }
-        ctx.counters.reordering_seen += u64::from(self.rack.on_run(ctx.now, sent, (first_end, end)));
+        ctx.counters.reordering_seen += u64::from(self.rack.on_run(rtt_us, sent, (first_end, end)));
         self.pending.remove(Pending::LOSS_PROBE);
         // What is left was sent later, so none of it is overtaken.
         debug_assert!(!self.is_overtaken(ctx), "a segment that was sent later has arrived");

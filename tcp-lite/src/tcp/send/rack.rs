@@ -55,22 +55,22 @@ impl Rack {
     /// Steps 2 and 3. Returns whether reordering was seen for the first time.
     pub(super) fn on_ack(&mut self, now: Instant, sample: &AckSample) -> bool {
         if let Some(sent) = sample.latest {
-            self.on_arrival(now, sent);
+            self.on_arrival((now - sent.at).total_micros(), sent);
         }
         self.on_arrived(sample.lowest_original, sample.highest)
     }
 
-    /// As [`on_ack`](Self::on_ack), for consecutive segments that were each sent once, `sent` the last of them.
-    /// `first_end` and `end` are where the first and the last of them end.
+    /// As [`on_ack`](Self::on_ack), for consecutive segments that were each sent once, `sent` the last of them
+    /// and `rtt_us` ago. `first_end` and `end` are where the first and the last of them end.
     #[inline]
-    pub(super) fn on_run(&mut self, now: Instant, sent: Sent, (first_end, end): (u64, u64)) -> bool {
-        self.on_arrival(now, sent);
+    pub(super) fn on_run(&mut self, rtt_us: u64, sent: Sent, (first_end, end): (u64, u64)) -> bool {
+        self.on_arrival(rtt_us, sent);
         self.on_arrived(first_end, end)
     }
 
     #[inline]
-    fn on_arrival(&mut self, now: Instant, sent: Sent) {
-        self.rtt_us = (now - sent.at).total_micros().min(u64::from(u32::MAX)) as u32;
+    fn on_arrival(&mut self, rtt_us: u64, sent: Sent) {
+        self.rtt_us = rtt_us.min(u64::from(u32::MAX)) as u32;
         if sent.is_after(self.latest) {
             self.latest = sent;
         }

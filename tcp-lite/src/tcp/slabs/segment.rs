@@ -452,18 +452,19 @@ impl SegmentSlab {
         (small_pages, open): (&mut u32, &mut Option<PageKey>),
     ) -> Run {
         let (mut cursor, mut oldest, mut count, mut last) = (Some(head), oldest, 0, head);
-        let mut external = false;
+        let (mut external, mut end) = (false, 0);
         let goes_on = loop {
             let Some(key) = cursor else { break false };
             let segment = &mut self.records[key.record()];
-            if segment.end() > una {
+            let segment_end = segment.end();
+            if segment_end > una {
                 break false;
             }
             if segment.marks != Marks::IN_FLIGHT || oldest != cursor {
                 break true;
             }
             segment.marks = Marks::FREE;
-            (cursor, oldest, last) = (segment.next, segment.sent_after, key);
+            (cursor, oldest, last, end) = (segment.next, segment.sent_after, key, segment_end);
             count += 1;
             let page = segment.page;
             if let Some(key) = segment.external {
@@ -478,10 +479,11 @@ impl SegmentSlab {
             }
         };
         let removed = (count > 0).then(|| {
-            let (first, end) = (self.get(head), self.get(last));
-            let (first, last_sent) = ((first.pos, first.end()), (end.end(), end.sent));
+            let first = self.get(head);
+            let first = (first.pos, first.end());
+            let sent = self.get(last).sent;
             self.free(head, last, count);
-            RemovedRun { first, last: last_sent, external }
+            RemovedRun { first, last: (end, sent), external }
         });
         Run { removed, count, next: cursor, oldest, goes_on }
     }

@@ -298,11 +298,11 @@ impl SendQueue {
     #[inline]
     pub(super) fn acknowledge_orderly(&mut self, slab: &mut SegmentSlab, ack: u64) -> Option<RemovedRun> {
         debug_assert!(self.is_orderly(), "segments with marks, or in another order");
-        let head = self.head.filter(|head| slab.get(*head).end() <= ack)?;
-        self.una = ack;
-        let (removed, goes_on) = self.remove_run(slab, head);
+        let (removed, goes_on) = self.remove_run(slab, self.head?, ack);
         debug_assert!(!goes_on, "segments are left that are acknowledged");
-        removed
+        let removed = removed?;
+        self.una = ack;
+        Some(removed)
     }
 
     /// Removes the segments that are wholly below `ack`, which is at most `nxt`.
@@ -310,7 +310,7 @@ impl SendQueue {
         sample.acked += ack.saturating_sub(self.una);
         self.una = self.una.max(ack);
         while let Some(head) = self.head {
-            let (removed, goes_on) = self.remove_run(slab, head);
+            let (removed, goes_on) = self.remove_run(slab, head, self.una);
             if let Some(removed) = removed {
                 sample.acknowledge_run(&removed);
             }
@@ -321,12 +321,17 @@ impl SendQueue {
         }
     }
 
-    /// Removes the acknowledged segments at the front that were sent once, in the order of the queue, and whose
+    /// Removes the segments up to `una` at the front that were sent once, in the order of the queue, and whose
     /// arrival is news. Returns them, and whether an acknowledged one of another kind follows.
     #[inline(always)]
-    fn remove_run(&mut self, slab: &mut SegmentSlab, head: SegmentKey) -> (Option<RemovedRun>, bool) {
+    fn remove_run(
+        &mut self,
+        slab: &mut SegmentSlab,
+        head: SegmentKey,
+        una: u64,
+    ) -> (Option<RemovedRun>, bool) {
         let pages = (&mut self.small_pages, &mut self.open_page);
-        let run = slab.remove_run((head, self.flight.oldest), self.una, pages);
+        let run = slab.remove_run((head, self.flight.oldest), una, pages);
         if run.removed.is_none() {
             return (None, run.goes_on);
         }
