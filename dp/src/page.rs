@@ -47,6 +47,7 @@ impl Page {
     }
 
     /// The bytes filled so far, those that the buffer had at the start included. They do not change any more.
+    #[inline]
     pub fn filled(&self) -> &[u8] {
         match &self.raw {
             Raw::Heap(chain) => chain.head(),
@@ -57,6 +58,7 @@ impl Page {
 
     /// The rest of the buffer, for writing (it has old contents). Bytes written there are visible to
     /// nobody before they are [`fill`](Self::fill)ed.
+    #[inline]
     pub fn room(&mut self) -> &mut [u8] {
         match &mut self.raw {
             // SAFETY: the page was made of a buffer whose storage had no other view. Every other view was
@@ -74,6 +76,7 @@ impl Page {
     }
 
     /// Bytes that can still be filled: the length of [`room`](Self::room).
+    #[inline]
     pub fn room_bytes(&self) -> usize {
         match &self.raw {
             Raw::Heap(chain) => chain.tailroom(),

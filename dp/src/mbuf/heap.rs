@@ -67,6 +67,7 @@ impl HeapChain {
         self.head.bytes()
     }
 
+    #[inline]
     pub(crate) fn head_mut(&mut self) -> Option<&mut [u8]> {
         self.head.bytes_mut()
     }
@@ -103,6 +104,7 @@ impl HeapChain {
     ///
     /// # Safety
     /// No other view covers bytes behind the segment's data, and none will during the borrow.
+    #[inline]
     pub(crate) unsafe fn room(&mut self) -> &mut [u8] {
         // SAFETY: the caller promises that no other view covers the bytes, and none will during the borrow.
         unsafe { self.head.room() }

@@ -12,7 +12,7 @@ use dp::{Burst, Mbuf, Mempool, Offloads};
 use super::Stack;
 use super::headers::LatestHeaders;
 use super::transmit::{Served, TRAINS};
-use crate::checksum::sum_copied;
+use crate::checksum::{sum_copied, sum_of};
 use crate::facade::Instant;
 use crate::frame::{COPIED_BYTES, Framing, PlainFields, PlainTemplate};
 use crate::ip::Ecn;
@@ -101,10 +101,8 @@ fn frame_of(
     if let Some(key) = payload
         && bytes > COPIED_BYTES
     {
-        if sums {
-            fields.payload_sum = segments.sum(key);
-        }
-        if sums && !offload.ipv4_checksum {
+        if sums && !offload.ipv4_checksum && segments.leads_page(key) {
+            fields.payload_sum = segments.sum(key).unwrap_or_else(|| sum_of(segments.bytes(key)));
             let frame = segments.headed(key, header_bytes, |out| template.write(out, &fields));
             if frame.is_some() {
                 return frame;
@@ -117,10 +115,12 @@ fn frame_of(
     let (head, room) = frame.head_mut()?.split_at_mut(header_bytes);
     if let Some(key) = payload {
         let payload = segments.bytes(key);
-        if sums && bytes <= COPIED_BYTES {
-            fields.payload_sum = sum_copied(room, payload);
-        } else {
-            room.copy_from_slice(payload);
+        match segments.sum(key) {
+            None if sums => fields.payload_sum = sum_copied(room, payload),
+            known => {
+                room.copy_from_slice(payload);
+                fields.payload_sum = known.unwrap_or_default();
+            }
         }
     }
     template.write(head, &fields);

@@ -115,7 +115,7 @@ impl Tcb {
             seq: self.send.seq(pos).0 as u32,
             ack: self.receive.ack().0 as u32,
             control_bits: if is_last { ACK_BIT | Flags::PSH.bits() } else { ACK_BIT },
-            window: self.receive.usual_window_field(ctx),
+            window: self.receive.window_field(ctx),
             timestamps: (self.send.timestamp(ctx), self.receive.ts_recent()),
         })
     }

@@ -8,19 +8,9 @@ use crate::tcp::slabs::OutOfOrderSlab;
 
 impl ReceiveHalf {
     /// The window field of a segment sent now.
+    #[inline]
     pub(in crate::tcp) fn window_field(&self, ctx: &Ctx<'_>) -> u16 {
         self.window(ctx.out_of_order, self.window_budget(ctx.config), self.mss.into())
-    }
-
-    /// As [`window_field`](Self::window_field), in fewer steps in the usual case: the user holds nothing, and
-    /// the window either grows, or is the largest already.
-    #[inline]
-    pub(in crate::tcp) fn usual_window_field(&self, ctx: &Ctx<'_>) -> u16 {
-        let budget = self.window_budget(ctx.config);
-        let units = u64::from(budget >> self.scale);
-        let full = self.nxt + (units << self.scale);
-        let moves = full == self.edge || full >= self.edge + min_growth(budget, self.mss.into());
-        if self.held.held_bytes == 0 && moves { units as u16 } else { self.window_field(ctx) }
     }
 
     /// The user has read or released bytes: sends a window update if the peer may be waiting for one.
@@ -52,6 +42,7 @@ impl ReceiveHalf {
     /// rounded down (RFC 7323 section 2.4): rounding up would let a small window grow by less than a
     /// segment, and a peer that sends less than a unit at a time would never see it close. Bytes up to
     /// `edge` are accepted all the same.
+    #[inline]
     fn window(&self, slab: &OutOfOrderSlab, budget_bytes: u32, mss: u32) -> u16 {
         let target = self.target_edge(slab, budget_bytes);
         let step = min_growth(budget_bytes, mss);
@@ -74,14 +65,22 @@ impl ReceiveHalf {
     }
 
     /// The edge that the budget allows now.
+    #[inline]
     fn target_edge(&self, slab: &OutOfOrderSlab, budget_bytes: u32) -> u64 {
-        let above = self.ranges.map_or(0, |key| slab.get(key).bytes());
-        let held_below = self.held.held_bytes.saturating_sub(above);
+        let held_below = if self.held.held_bytes == 0 { 0 } else { self.held_below(slab) };
         self.nxt + u64::from(budget_bytes).saturating_sub(held_below)
+    }
+
+    /// Bytes below the frontier that the user holds.
+    #[inline(never)]
+    fn held_below(&self, slab: &OutOfOrderSlab) -> u64 {
+        let above = self.ranges.map_or(0, |key| slab.get(key).bytes());
+        self.held.held_bytes.saturating_sub(above)
     }
 
     /// The last edge up to `target` that a window field can express, if it is at least `step` bytes
     /// beyond the present one.
+    #[inline]
     fn grown_edge(&self, target: u64, step: u64) -> Option<u64> {
         let edge = self.nxt + ((target - self.nxt) >> self.scale << self.scale);
         (edge >= self.edge + step).then_some(edge)

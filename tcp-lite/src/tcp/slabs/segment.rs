@@ -14,7 +14,6 @@ use dp::{Mbuf, Mempool};
 use super::external::{ExternalKey, Externals};
 use super::pages::{PageKey, PageKind, Pages};
 use crate::Instant;
-use crate::checksum::sum_of;
 use crate::invariant::{Check, ensure};
 use crate::tcp::info::SendError;
 
@@ -212,15 +211,21 @@ impl SegmentSlab {
         self.pages.bytes(segment.page, segment.place())
     }
 
-    /// The Internet checksum's sum of the payload of a segment without external memory.
+    /// The Internet checksum's sum of the payload of a segment without external memory, if it is known.
     #[inline]
-    pub(crate) fn sum(&self, key: SegmentKey) -> u16 {
-        self.get(key).sum.unwrap_or_else(|| sum_of(self.bytes(key)))
+    pub(crate) fn sum(&self, key: SegmentKey) -> Option<u16> {
+        self.get(key).sum
+    }
+
+    /// Whether no other segment lies in front of it in its page.
+    #[inline]
+    pub(crate) fn leads_page(&self, key: SegmentKey) -> bool {
+        self.get(key).offset == 0
     }
 
     /// A frame of a segment without external memory in the segment's own buffer: behind `head` bytes that
-    /// `write` writes. `None` if other segments lie in front of it, or if a frame that was made before is not
-    /// gone, or if no descriptor is free.
+    /// `write` writes. For one that [leads its page](Self::leads_page). `None` if a frame that was made before is
+    /// not gone, or if no descriptor is free.
     #[inline]
     pub(crate) fn headed(
         &mut self,
@@ -230,8 +235,9 @@ impl SegmentSlab {
     ) -> Option<Mbuf> {
         let segment = self.get(key);
         debug_assert!(segment.external.is_none(), "a part of the payload lies elsewhere");
+        debug_assert_eq!(segment.offset, 0, "others lie in front of it");
         let (page, bytes) = (segment.page, segment.len as usize);
-        if segment.offset > 0 { None } else { self.pages.headed(page, head, bytes, write) }
+        self.pages.headed(page, head, bytes, write)
     }
 
     #[inline]

@@ -38,7 +38,13 @@ impl Flight {
     /// Adds a segment that was sent now.
     #[inline]
     pub(super) fn append(&mut self, slab: &mut SegmentSlab, key: SegmentKey) {
-        self.insert_after(slab, self.newest, key);
+        let before = self.newest.replace(key);
+        match before {
+            Some(before) => slab.get_mut(before).sent_after = Some(key),
+            None => self.oldest = Some(key),
+        }
+        let segment = slab.get_mut(key);
+        (segment.sent_before, segment.sent_after) = (before, None);
     }
 
     /// Removes a segment that arrived or was marked lost.

@@ -264,11 +264,13 @@ impl SendQueue {
         let Some(key) = self.unsent else { return 0 };
         let sent = self.flight.number_transmission(now);
         let segment = slab.get_mut(key);
+        debug_assert!(segment.marks.is_empty(), "a segment that was never sent has no marks");
         segment.sent = sent;
+        segment.marks = Marks::IN_FLIGHT;
         let len = segment.len;
         self.nxt = segment.end();
         self.unsent = segment.next;
-        self.set_marks(slab, key, Marks::IN_FLIGHT);
+        self.flight.append(slab, key);
         len
     }
 
