@@ -205,7 +205,9 @@ impl Source<'_> {
     pub fn fetch_tallied(&self, front: &Front, out: &mut [u8]) -> Result<(u32, u64), Fault> {
         let (_, behind) = front.store(out);
         let (bytes, zeros) = behind.split_at_mut(self.range.len);
-        zeros.fill(0);
+        if !zeros.is_empty() {
+            zeros.fill(0);
+        }
         let ptr = self.range.at(0, bytes.len())?;
         // SAFETY: `at` found the registration valid just now and the bytes inside it, and every registration
         // is readable. The epoch (`_guard`) is open on this thread, so a thread that has revoked the

@@ -17,7 +17,7 @@ use crate::facade::Instant;
 use crate::frame::{COPIED_BYTES, Framing, PlainFields, PlainTemplate};
 use crate::ip::Ecn;
 use crate::neighbor::Resolution;
-use crate::tcp::{SegmentKey, SegmentSlab, UsualSegment};
+use crate::tcp::{SegmentKey, SegmentSlab, UsualHeader, UsualSegment};
 
 impl Stack {
     /// Serves one connection with up to `left` segments, while they are usual. `None`: the rest of `left`, if
@@ -38,6 +38,7 @@ impl Stack {
         let (id, conn, latest) = connections.get_to_serve(slot)?;
         let (framing, pool) = (parts.framing, parts.pool);
         let mut ctx = parts.ctx(id, conn.listener);
+        let header = conn.tcb.usual_header(&ctx)?;
         let (mut latest, mut template) = (Some(latest), None);
         loop {
             if *left == 0 || out.is_full() {
@@ -62,12 +63,12 @@ impl Stack {
             if leaves_in_train {
                 return None;
             }
-            let Some(frame) = frame_of(framing, pool, ctx.segments, template, &segment) else {
+            let Some(frame) = frame_of(framing, pool, ctx.segments, template, (&header, &segment)) else {
                 return Some(Served::NoMbuf);
             };
             out.push(frame);
             *left -= 1;
-            if conn.tcb.usual_sent(&mut ctx, &segment) {
+            if conn.tcb.usual_sent(&mut ctx, &header, &segment) {
                 return Some(Served::Idle);
             }
         }
@@ -83,9 +84,10 @@ fn frame_of(
     pool: &Mempool,
     segments: &mut SegmentSlab,
     template: &PlainTemplate,
-    segment: &UsualSegment,
+    (header, segment): (&UsualHeader, &UsualSegment),
 ) -> Option<Mbuf> {
-    let UsualSegment { payload, bytes, is_last: _, seq, ack, control_bits, window, timestamps } = *segment;
+    let UsualHeader { ack, window, timestamps } = *header;
+    let UsualSegment { payload, bytes, is_last: _, seq, control_bits } = *segment;
     let (offload, header_bytes) = (template.offload(), template.header_bytes());
     let sums = !offload.tcp_checksum;
     let mut fields = PlainFields {

@@ -69,7 +69,7 @@ mod slabs;
 mod tests;
 
 pub(crate) use connection::{
-    Holdings, PredictedSegment, Tcb, Transmission, UsualSegment, Verdict, syn_ack,
+    Holdings, PredictedSegment, Tcb, Transmission, UsualHeader, UsualSegment, Verdict, syn_ack,
 };
 pub(crate) use ctx::{Ctx, EVENTS_PER_CONNECTION};
 pub use info::{ConnInfo, SendError, State};

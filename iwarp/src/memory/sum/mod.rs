@@ -209,7 +209,7 @@ pub(super) unsafe fn fetch_behind_from(
 ///
 /// # Safety
 /// As [`fetch`].
-#[inline]
+#[inline(always)]
 unsafe fn fetch_tallied(front: &Front, from: *const u8, out: &mut [u8], zeros: usize) -> (u32, u64) {
     #[cfg(target_arch = "x86_64")]
     if *TALLIES {
@@ -226,7 +226,7 @@ unsafe fn fetch_tallied(front: &Front, from: *const u8, out: &mut [u8], zeros: u
 ///
 /// # Safety
 /// As [`fetch`].
-#[inline]
+#[inline(always)]
 pub(super) unsafe fn fetch_tallied_from(
     front: &Front,
     from: *const u8,

@@ -30,7 +30,7 @@ mod timer;
 pub(crate) use check::Holdings;
 pub(crate) use input::Verdict;
 pub(crate) use open::syn_ack;
-pub(crate) use output::{Transmission, UsualSegment};
+pub(crate) use output::{Transmission, UsualHeader, UsualSegment};
 pub(crate) use predicted::PredictedSegment;
 
 use std::net::SocketAddr;

@@ -37,9 +37,14 @@ pub(crate) struct UsualSegment {
     /// The payload is the last of the queue.
     pub(crate) is_last: bool,
     pub(crate) seq: u32,
-    pub(crate) ack: u32,
     /// As on the wire.
     pub(crate) control_bits: u8,
+}
+
+/// The fields of the header that are the same for all usual segments of a turn.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UsualHeader {
+    pub(crate) ack: u32,
     pub(crate) window: u16,
     pub(crate) timestamps: (u32, u32),
 }
@@ -91,14 +96,22 @@ impl Tcb {
         }
     }
 
-    /// The next segment in the usual case: of an established connection, with timestamps as its only option,
-    /// without marks, and new or without payload. `None` if there is something else to send, or nothing:
-    /// [`next_transmission`](Self::next_transmission) knows.
+    /// What all segments have in common that are sent now, in the usual case: of an established connection,
+    /// with timestamps as their only option, without marks. `None` in any other case.
+    #[inline(always)]
+    pub(crate) fn usual_header(&self, ctx: &Ctx<'_>) -> Option<UsualHeader> {
+        let usual = self.state == State::Established && self.receive.has_usual_header();
+        usual.then(|| UsualHeader {
+            ack: self.receive.ack().0 as u32,
+            window: self.receive.window_field(ctx),
+            timestamps: (self.send.timestamp(ctx), self.receive.ts_recent()),
+        })
+    }
+
+    /// The next segment in the usual case: new, or without payload. `None` if there is something else to send,
+    /// or nothing: [`next_transmission`](Self::next_transmission) knows.
     #[inline(always)]
     pub(crate) fn next_usual(&self, ctx: &Ctx<'_>) -> Option<UsualSegment> {
-        if self.state != State::Established || !self.receive.has_usual_header() {
-            return None;
-        }
         let payload = self.send.next_usual(ctx)?;
         let (pos, bytes, is_last) = match payload {
             Some(key) => {
@@ -108,28 +121,25 @@ impl Tcb {
             None if self.receive.is_ack_due() => (self.send.nxt(), 0, false),
             None => return None,
         };
-        Some(UsualSegment {
-            payload,
-            bytes,
-            is_last,
-            seq: self.send.seq(pos).0 as u32,
-            ack: self.receive.ack().0 as u32,
-            control_bits: if is_last { ACK_BIT | Flags::PSH.bits() } else { ACK_BIT },
-            window: self.receive.window_field(ctx),
-            timestamps: (self.send.timestamp(ctx), self.receive.ts_recent()),
-        })
+        let control_bits = if is_last { ACK_BIT | Flags::PSH.bits() } else { ACK_BIT };
+        Some(UsualSegment { payload, bytes, is_last, seq: self.send.seq(pos).0 as u32, control_bits })
     }
 
-    /// `segment`, the last one returned by [`next_usual`](Self::next_usual), was sent with this window.
+    /// `segment`, the last one returned by [`next_usual`](Self::next_usual), was sent behind `header`.
     /// Returns whether nothing else is left to send.
     #[inline(always)]
-    pub(crate) fn usual_sent(&mut self, ctx: &mut Ctx<'_>, segment: &UsualSegment) -> bool {
+    pub(crate) fn usual_sent(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        header: &UsualHeader,
+        segment: &UsualSegment,
+    ) -> bool {
         ctx.counters.tx_segments += 1;
         match segment.payload {
             Some(_) => self.send.on_new_sent(ctx),
             None => ctx.counters.tx_acks += 1,
         }
-        self.receive.on_usual_sent(segment.window);
+        self.receive.on_usual_sent(header.window);
         // Without payload there was none that may be sent.
         segment.payload.is_none() || segment.is_last
     }

@@ -10,7 +10,14 @@ impl ReceiveHalf {
     /// The window field of a segment sent now.
     #[inline]
     pub(in crate::tcp) fn window_field(&self, ctx: &Ctx<'_>) -> u16 {
-        self.window(ctx.out_of_order, self.window_budget(ctx.config), self.mss.into())
+        let budget = self.window_budget(ctx.config);
+        let units = budget >> self.scale;
+        // The usual case of an end that sends more than it receives: nothing is held, and the window is the
+        // largest already.
+        if self.held.held_bytes == 0 && self.edge == self.nxt + (u64::from(units) << self.scale) {
+            return units as u16;
+        }
+        self.window(ctx.out_of_order, budget, self.mss.into())
     }
 
     /// The user has read or released bytes: sends a window update if the peer may be waiting for one.
