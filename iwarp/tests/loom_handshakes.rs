@@ -1,5 +1,5 @@
-//! Every interleaving of the handshakes without locks: arming and completing, sleeping and waking, ringing and
-//! answering.
+//! Every interleaving of the handshakes without locks: arming and completing, sleeping and waking, ringing
+//! and answering.
 //!
 //! The files of the crate are compiled here with loom's atomics, so these tests run with all others. Beside
 //! each is the same handshake without its fences, which loom has to catch: otherwise the test would prove
@@ -190,8 +190,8 @@ fn loom_catches_a_sleep_without_exchanges() {
     caught(no_work_is_slept_through::<UnorderedDoze>);
 }
 
-/// Each of two threads adds a slot. The engine takes what it finds and prepares to sleep. It sleeps only if it
-/// has taken everything, or somebody wakes it. It is woken once, and then finds the rest.
+/// Each of two threads adds a slot. The engine takes what it finds and prepares to sleep. It sleeps only if
+/// it has taken everything, or somebody wakes it. It is woken once, and then finds the rest.
 #[test]
 fn no_slot_is_slept_through_or_lost() {
     bounded(|| {

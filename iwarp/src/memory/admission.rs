@@ -61,8 +61,8 @@ impl EpochGuard<'_> {
         Ok(Source::new(self, lease, &record, ptr, len as usize))
     }
 
-    /// As [`check_source`](Self::check_source), for an STag that was found when its request was posted. `None`
-    /// if a check fails, or if the STag has been revoked since: `check_source` looks for it then.
+    /// As [`check_source`](Self::check_source), for an STag that was found when its request was posted.
+    /// `None` if a check fails, or if the STag has been revoked since: `check_source` looks for it then.
     #[inline(always)]
     pub(crate) fn found_source(&self, found: Found, addr: u64, len: u64, pd: PdId) -> Option<Source<'_>> {
         let (lease, record) = self.shared().find_again(found)?;

@@ -205,9 +205,9 @@ impl MemoryTable {
         }
     }
 
-    /// As [`check_local`](Self::check_local), for one element to read from. Returns where it is registered, so
-    /// that [`found_source`](crate::memory::EpochGuard::found_source) need not look for it. `None` if it is
-    /// empty or not registered: `check_local` has the answer then.
+    /// As [`check_local`](Self::check_local), for one element to read from. Returns where it is registered,
+    /// so that [`found_source`](crate::memory::EpochGuard::found_source) need not look for it. `None` if it
+    /// is empty or not registered: `check_local` has the answer then.
     ///
     /// # Errors
     /// As [`check_local`](Self::check_local).
@@ -302,8 +302,8 @@ impl TableShared {
         (record.stag == stag && record.parent.is_none()).then_some((Found { number, generation }, record))
     }
 
-    /// The record that was found there, if its STag is still registered. The same generation has the same STag
-    /// and the same fields.
+    /// The record that was found there, if its STag is still registered. The same generation has the same
+    /// STag and the same fields.
     #[inline(always)]
     pub(super) fn find_again(&self, found: Found) -> Option<(Lease<'_>, Record)> {
         if !self.is_owner_process() {

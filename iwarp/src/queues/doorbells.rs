@@ -121,7 +121,8 @@ mod tests {
         assert!(list.prepare_sleep(|| true) && list.announce() && !list.announce());
     }
 
-    /// A doorbell that finds no room is not forgotten: the engine learns that it was lost, and does not sleep.
+    /// A doorbell that finds no room is not forgotten: the engine learns that it was lost, and does not
+    /// sleep.
     #[test]
     fn a_doorbell_that_finds_no_room_is_answered_too() {
         let doorbells = Doorbells::new(1, Notifier::new().unwrap());

@@ -2,8 +2,8 @@
 //! posts.
 //!
 //! A thread adds work, *then* calls [`Rung::ring`]. The engine calls [`Rung::answer`], *then* looks for work.
-//! A thread that finds the flag unset sets it and rings: the engine finds the doorbell, and after it the work.
-//! A thread that finds it set looks again behind a sequentially consistent fence, as the engine has one
+//! A thread that finds the flag unset sets it and rings: the engine finds the doorbell, and after it the
+//! work. A thread that finds it set looks again behind a sequentially consistent fence, as the engine has one
 //! behind its change of the flag, and the fences have a total order. If the fence of the thread comes first,
 //! the engine sees the work. Otherwise the thread sees the flag unset, or set by another thread, which rings.
 //!

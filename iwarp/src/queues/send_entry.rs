@@ -1,5 +1,7 @@
 //! A posted request in the send queue.
 
+use std::mem::ManuallyDrop;
+
 use arrayvec::ArrayVec;
 
 use crate::memory::Found;
@@ -41,21 +43,30 @@ impl Payload {
 pub(crate) struct SendEntry {
     pub(crate) wr_id: u64,
     pub(crate) op: SendOp,
-    pub(crate) payload: Payload,
+    /// Never dropped, since it owns nothing: an entry leaves its ring without a step for its elements.
+    pub(crate) payload: ManuallyDrop<Payload>,
     /// Bytes of the payload.
     pub(crate) length: u32,
     pub(crate) flags: SendFlags,
-    /// The place of its payload, if it may start at once and has the usual form: a Send or Write of one
-    /// registered element, without a fence, copied when it is sent.
-    pub(crate) usual: Option<Found>,
+    pub(crate) usual: Usual,
+}
+
+/// Whether a request has the usual form: a Send or Write that may start at once, as it has no fence, and
+/// whose payload is copied out of one place.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Usual {
+    No,
+    /// One registered element, which was found here when the request was posted.
+    Registered(Found),
+    Inline,
 }
 
 /// An entry to fill in.
 impl Default for SendEntry {
     #[inline]
     fn default() -> Self {
-        let payload = Payload::default();
-        Self { wr_id: 0, op: SendOp::Send, payload, length: 0, flags: SendFlags::empty(), usual: None }
+        let payload = ManuallyDrop::new(Payload::default());
+        Self { wr_id: 0, op: SendOp::Send, payload, length: 0, flags: SendFlags::empty(), usual: Usual::No }
     }
 }
 

@@ -1,11 +1,11 @@
 //! The slots of connections that have work, in order: any thread adds one, and one engine takes them. It is
 //! also the handshake by which the engine goes to sleep without missing work.
 //!
-//! One word has the number of slots that were added and a mark that the engine sleeps. A thread adds a slot by
-//! an exchange of this word, which clears the mark. So additions and the mark have an order. Either the engine
-//! finds that the number has changed and stays awake, or the thread finds the mark and wakes it. Work that
-//! lies elsewhere is announced by [`WorkList::announce`], which changes the word in the same way. No fence is
-//! needed, and the engine takes a slot without a locked instruction.
+//! One word has the number of slots that were added and a mark that the engine sleeps. A thread adds a slot
+//! by an exchange of this word, which clears the mark. So additions and the mark have an order. Either the
+//! engine finds that the number has changed and stays awake, or the thread finds the mark and wakes it. Work
+//! that lies elsewhere is announced by [`WorkList::announce`], which changes the word in the same way. No
+//! fence is needed, and the engine takes a slot without a locked instruction.
 //!
 //! `tests/loom_handshakes.rs` compiles this file with loom's atomics and tries every interleaving.
 
@@ -16,8 +16,8 @@ const ASLEEP: u64 = 1;
 
 /// See the module.
 pub(crate) struct WorkList {
-    /// A ring. Each entry has a slot and, in its upper half, the number of its addition; the first is 1. So the
-    /// engine knows an entry that was written since it took the one before.
+    /// A ring. Each entry has a slot and, in its upper half, the number of its addition; the first is 1. So
+    /// the engine knows an entry that was written since it took the one before.
     entries: Box<[AtomicU64]>,
     /// Slots that were added, times two, and `ASLEEP`.
     added: AtomicU64,
@@ -83,8 +83,8 @@ impl WorkList {
         self.added.fetch_and(!ASLEEP, Ordering::AcqRel) & ASLEEP != 0
     }
 
-    /// Announces sleep, then calls `idle`, which looks for work elsewhere. `false`: work waits, and the engine
-    /// stays awake.
+    /// Announces sleep, then calls `idle`, which looks for work elsewhere. `false`: work waits, and the
+    /// engine stays awake.
     pub(crate) fn prepare_sleep(&self, idle: impl FnOnce() -> bool) -> bool {
         let awake = self.taken.load(Ordering::Relaxed) << 1;
         let sleeps = awake | ASLEEP;

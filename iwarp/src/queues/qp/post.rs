@@ -6,7 +6,8 @@ use arrayvec::ArrayVec;
 
 use crate::memory::{Access, Fault, Found, Stag, WindowKind};
 use crate::queues::{
-    MAX_INLINE, Payload, QpGrants, QpState, RecvRequest, SendFlags, SendOp, SendRequest, Sge, VerbsError,
+    MAX_INLINE, Payload, QpGrants, QpState, RecvRequest, SendFlags, SendOp, SendRequest, Sge, Usual,
+    VerbsError,
 };
 use crate::rdmap::{AtomicOp, Extensions, IMMEDIATE_LEN};
 
@@ -22,7 +23,7 @@ impl QpShared {
             return Err(self.refusal());
         }
         let (length, usual, inline) = match self.usual(request)? {
-            Some((length, found)) => (length, Some(found), None),
+            Some((length, found)) => (length, Usual::Registered(found), None),
             None => self.unusual(request)?,
         };
         let mut queue = self.send_queue();
@@ -41,7 +42,7 @@ impl QpShared {
             entry.flags = request.flags;
             entry.usual = usual;
             match inline {
-                Some(bytes) => entry.payload = Payload::Inline(bytes),
+                Some(bytes) => *entry.payload = Payload::Inline(bytes),
                 None => entry.payload.gather(&request.sg_list),
             }
         }
@@ -72,9 +73,7 @@ impl QpShared {
     #[inline]
     fn usual(&self, request: &SendRequest) -> Result<Option<(u32, Found)>, VerbsError> {
         const OTHER: SendFlags = SendFlags::FENCE.union(SendFlags::INLINE).union(SendFlags::ZERO_COPY);
-        let is_usual =
-            matches!(request.op, SendOp::Send | SendOp::SendInvalidate { .. } | SendOp::Write { .. })
-                && !request.flags.intersects(OTHER);
+        let is_usual = is_one_message(&request.op) && !request.flags.intersects(OTHER);
         match request.sg_list[..] {
             [Sge { addr, length, lkey }] if is_usual && self.caps.max_send_sge > 0 => {
                 let memory = &self.resources().memory;
@@ -94,7 +93,7 @@ impl QpShared {
     fn unusual(
         &self,
         request: &SendRequest,
-    ) -> Result<(u32, Option<Found>, Option<ArrayVec<u8, MAX_INLINE>>), VerbsError> {
+    ) -> Result<(u32, Usual, Option<ArrayVec<u8, MAX_INLINE>>), VerbsError> {
         let length = request.length();
         // RFC 5041 section 5.2 (DDP-107): a message is shorter than 2^32 bytes.
         if length > u64::from(u32::MAX) {
@@ -105,7 +104,9 @@ impl QpShared {
             true => Some(self.inline(&request.sg_list, length)?),
             false => None,
         };
-        Ok((length as u32, None, inline))
+        let is_usual =
+            inline.is_some() && is_one_message(&request.op) && !request.flags.contains(SendFlags::FENCE);
+        Ok((length as u32, if is_usual { Usual::Inline } else { Usual::No }, inline))
     }
 
     /// Checks the elements of a request, and that the request is allowed.
@@ -243,6 +244,12 @@ impl QpShared {
         place.commit_all();
         Ok(())
     }
+}
+
+/// Whether a request is a Send or a Write and nothing else.
+#[inline]
+fn is_one_message(op: &SendOp) -> bool {
+    matches!(op, SendOp::Send | SendOp::SendInvalidate { .. } | SendOp::Write { .. })
 }
 
 /// Local memory fails a check.

@@ -127,7 +127,7 @@ impl Message {
         let &Segment { offset, len, .. } = segment;
         let head = self.head(segment);
         let bytes: &[u8] = match self.source {
-            PayloadSource::Posted => match payloads.posted.map(|request| &request.payload) {
+            PayloadSource::Posted => match payloads.posted.map(|request| &*request.payload) {
                 Some(Payload::Gather(sg_list)) => {
                     if let Some(sge) = only_element(sg_list, offset, len) {
                         return guard
@@ -177,7 +177,7 @@ impl Message {
         (guard, by): (&EpochGuard<'_>, Accessor),
     ) -> Result<FpduAround, FetchError> {
         let &Segment { offset, len, .. } = segment;
-        let Some(Payload::Gather(sg_list)) = posted.map(|request| &request.payload) else {
+        let Some(Payload::Gather(sg_list)) = posted.map(|request| &*request.payload) else {
             debug_assert!(false, "a request stays in its queue until its last segment is written");
             return Err(FetchError::OwnMemory);
         };

@@ -105,6 +105,58 @@ fn inline_and_unsignalled() {
     assert!(got.chunks(64).enumerate().all(|(n, chunk)| chunk == [n as u8; 64]));
 }
 
+/// Short requests are written straight from their queue, in groups, and all others become messages. Posted in
+/// turns they are sent and completed in their order, and each byte comes from its place.
+#[test]
+fn short_and_other_requests_take_turns_in_order() {
+    const PIECE: usize = 4096;
+    const COUNT: usize = 60;
+    for markers in [false, true] {
+        let mut pair = Pair::new(&LinkConfig::default());
+        let c = pair.connect(&ConnParam { markers, ..ConnParam::default() });
+        let len = PIECE * COUNT;
+        let (source, target) = pair.regions(len);
+        let answers = pair.a.pd.reg_mr(8, ALL).unwrap();
+        source.write_at(0, &pattern(3, len)).unwrap();
+        let (mut written, mut expected) = (vec![0; len], Vec::new());
+        for n in 0..COUNT {
+            let at = n * PIECE;
+            let write = SendOp::Write { remote: remote_addr(&target, at) };
+            let (size, mut flags) = match n % 9 {
+                // Most are short, so that several go together.
+                0..5 => (64 + n, SendFlags::empty()),
+                5 => (n, SendFlags::INLINE),
+                6 => (PIECE, SendFlags::empty()),
+                7 => (0, SendFlags::empty()),
+                _ => (32, SendFlags::FENCE),
+            };
+            if n % 3 != 0 {
+                flags |= SendFlags::SIGNALED;
+                expected.push(n as u64);
+            }
+            written[at..at + size].copy_from_slice(&pattern(3, len)[at..at + size]);
+            let mut request = SendRequest::new(n as u64, write, source.sge(at, size)).flags(flags);
+            if n % 4 == 1 && size > 1 {
+                // The same bytes in two elements.
+                request.sg_list = [source.sge(at, 1), source.sge(at + 1, size - 1)].into_iter().collect();
+            }
+            c.qp_a.post_send(&request).unwrap();
+            if n % 9 == 7 {
+                let read = SendOp::Read { remote: remote_addr(&target, 0) };
+                let request = SendRequest::new(1000 + n as u64, read, answers.sge(0, 8));
+                c.qp_a.post_send(&request).unwrap();
+                expected.push(1000 + n as u64);
+            }
+        }
+        pair.run_us(1_000_000);
+        let completed: Vec<_> = std::iter::from_fn(|| pair.a.cq.poll_one()).collect();
+        assert!(completed.iter().all(|wc| wc.status == WcStatus::Success));
+        assert_eq!(completed.iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), expected);
+        assert!(read_bytes(&target, 0, len) == written, "markers {markers}");
+        assert_eq!(c.qp_a.query().send_outstanding, 0);
+    }
+}
+
 /// Bulk Writes and Reads both ways over a wire that loses, reorders and doubles frames: every byte arrives,
 /// and with markers a share of it is placed before the hole in front of it is filled.
 // Proves DDP-002, DDP-033, DDP-109, DDP-123, DDP-127, MPA-280, RDMAP-064.

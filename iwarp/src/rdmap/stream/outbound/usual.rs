@@ -1,5 +1,5 @@
-//! Requests of the usual form that fit one FPDU. They are written straight from the send queue, as long as
-//! nothing else waits to be sent.
+//! Requests of the usual form ([`Usual`]) that fit one FPDU. They are written straight from the send queue,
+//! as long as nothing else waits to be sent.
 //!
 //! A request that does not fit, or whose memory is no longer there, stays in its queue: it becomes a message,
 //! which alone is cut and reports errors.
@@ -9,7 +9,8 @@ use dp::profile::{self, Layer};
 
 use crate::ddp::Segment;
 use crate::memory::Stag;
-use crate::queues::{Payload, SendFlags, SendOp, Signaled, send_opcode};
+use crate::mpa::{FpduPlan, Framer, UlpduHead};
+use crate::queues::{Payload, SendFlags, SendOp, Signaled, Usual, send_opcode};
 use crate::rdmap::Opcode;
 
 use super::super::message::Addressing;
@@ -39,7 +40,7 @@ impl Outbound {
     #[inline]
     pub(super) fn is_usual_next(&self, common: &Common) -> bool {
         self.allows_usual(common)
-            && common.consumer.next_send().is_some_and(|request| request.usual.is_some())
+            && common.consumer.next_send().is_some_and(|request| !matches!(request.usual, Usual::No))
     }
 
     /// Whether nothing goes before the oldest posted request, and nothing has to complete before it.
@@ -72,10 +73,10 @@ impl Outbound {
         let mut stop = if requests.len() == together { Stop::Enough } else { Stop::Empty };
         let (first, second) = requests.as_slices();
         for request in first.iter().chain(second) {
-            let (Some(found), Payload::Gather(sg_list)) = (request.usual, &request.payload) else {
+            if matches!(request.usual, Usual::No) {
                 stop = Stop::Other;
                 break;
-            };
+            }
             let solicited = request.flags.contains(SendFlags::SOLICITED);
             let msn = self.send_msn;
             // RFC 5040 section 4.2 (RDMAP-110, RDMAP-113): a Write and a Send have no RDMAP header.
@@ -100,20 +101,31 @@ impl Outbound {
             // RFC 5041 section 5.2 (DDP-105, DDP-106): header and payload together fit MULPDU.
             let head = addressing.head(&Segment { offset: 0, len: request.length, last: true });
             let ulpdu_bytes = head.len() as u64 + u64::from(request.length);
-            let source = sg_list
-                .first()
-                .and_then(|sge| cx.guard.found_source(found, sge.addr, u64::from(request.length), by.pd));
-            let (true, Some(source)) = (ulpdu_bytes <= u64::from(limit), source) else {
+            if ulpdu_bytes > u64::from(limit) {
                 stop = Stop::Other;
                 break;
-            };
+            }
             let plan = cx.framer.plan(ulpdu_bytes as usize);
             let end = *used + plan.wire_len();
             let Some(out) = room.get_mut(*used..end) else {
                 stop = Stop::Full;
                 break;
             };
-            if profile::within(Layer::Fetch, || cx.framer.frame_source(plan, out, &head, &source)).is_err() {
+            let written = profile::within(Layer::Fetch, || match (request.usual, &*request.payload) {
+                (Usual::Registered(found), Payload::Gather(sg_list)) => {
+                    let bytes = u64::from(request.length);
+                    sg_list
+                        .first()
+                        .and_then(|sge| cx.guard.found_source(found, sge.addr, bytes, by.pd))
+                        .is_some_and(|source| cx.framer.frame_source(plan, out, &head, &source).is_ok())
+                }
+                (Usual::Inline, Payload::Inline(bytes)) => {
+                    write_inline(cx.framer, plan, out, &head, bytes);
+                    true
+                }
+                _ => false,
+            });
+            if !written {
                 stop = Stop::Other;
                 break;
             }
@@ -138,4 +150,12 @@ impl Outbound {
         consumer.complete_sends(qp, sent, &signaled);
         stop
     }
+}
+
+/// Never inlined: its writer would take registers from the requests whose payload is registered.
+#[inline(never)]
+fn write_inline(framer: &mut Framer, plan: FpduPlan, out: &mut [u8], head: &UlpduHead, bytes: &[u8]) {
+    let mut fpdu = framer.begin_with(plan, out, head);
+    fpdu.put(bytes);
+    fpdu.finish();
 }
