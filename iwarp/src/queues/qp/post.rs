@@ -86,10 +86,6 @@ impl QpShared {
 
     /// Checks a request of any form. Returns its length, and its bytes if it is inline.
     #[inline(never)]
-    #[expect(
-        clippy::type_complexity,
-        reason = "the result of `queue_send`'s first step, and of nothing else"
-    )]
     fn unusual(
         &self,
         request: &SendRequest,
