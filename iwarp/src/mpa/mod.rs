@@ -26,8 +26,8 @@ pub mod marker;
 pub mod startup;
 
 pub use crc::Crc32c;
-pub(crate) use deframer::HEAD_BYTES;
 pub use deframer::{Deframed, Deframer, HeldBuf, HeldList, HeldSlab, NoSlot, Ulpdu, Ulpdus};
+pub(crate) use deframer::{HEAD_BYTES, take_runs};
 pub use error::{Action, MpaError, StartupFault, TerminateCode};
 pub use framer::{FpduAround, FpduPlan, FpduWriter, Framer, Room, UlpduHead};
 pub use startup::{

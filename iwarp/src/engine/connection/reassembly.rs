@@ -6,9 +6,9 @@
 use std::ops::Range;
 
 use dp::Mbuf;
-use dp::invariant::Check;
+use dp::invariant::{Check, ensure};
 
-use crate::mpa::{HeldBuf, HeldList, HeldSlab, StartupFault};
+use crate::mpa::{HeldBuf, HeldList, HeldSlab, StartupFault, take_runs};
 use crate::verbs::ConnectionError;
 
 /// How far ahead of the next byte of startup a byte may be. A frame has at most 532 bytes, and the peer's
@@ -23,6 +23,9 @@ pub(super) struct Reassembly {
     next: u64,
     frontier: u64,
     held: HeldList,
+    /// A buffer that begins with the next byte while none is held, from [`push`](Self::push) until
+    /// [`take`](Self::take) holds what is left of it. There is a slot for that.
+    next_buf: Option<Mbuf>,
 }
 
 impl Reassembly {
@@ -31,7 +34,8 @@ impl Reassembly {
         self.next
     }
 
-    /// Holds a buffer from TCP. `counted` says that TCP's budget counts it until it is released.
+    /// Holds a buffer from TCP, for [`take`](Self::take) to follow. `counted` says that TCP's budget counts it
+    /// until it is released.
     pub(super) fn push(
         &mut self,
         slab: &mut HeldSlab,
@@ -39,11 +43,17 @@ impl Reassembly {
         counted: bool,
     ) -> Result<(), ConnectionError> {
         self.frontier = self.frontier.max(frontier);
+        let (used, slots) = slab.buffers();
+        if offset == self.next && !counted && self.held.is_empty() && used < slots {
+            self.next_buf = Some(buf);
+            return Ok(());
+        }
         self.held.hold(slab, offset, buf, counted).map_err(|_| ConnectionError::NoResources)
     }
 
     /// Whether its buffers are as they must be; for tests. Returns how many it holds.
     pub(super) fn check(&self, slab: &HeldSlab) -> Check<usize> {
+        ensure!(self.next_buf.is_none(), "a buffer was not taken");
         self.held.check(slab)
     }
 
@@ -58,6 +68,15 @@ impl Reassembly {
     /// Passes the next bytes in order to `take`, run by run, until `take` consumes less than a run or no
     /// bytes are left. Returns how many bytes the caller has to release to TCP's budget.
     pub(super) fn take(&mut self, slab: &mut HeldSlab, mut take: impl FnMut(u64, &[u8]) -> usize) -> usize {
+        if let Some(mut buf) = self.next_buf.take() {
+            self.next += take_runs(&mut buf, self.next, &mut take);
+            if !buf.is_empty() {
+                let held = self.held.hold(slab, self.next, buf, false);
+                debug_assert!(held.is_ok(), "`push` has found a slot");
+            }
+            // It was not ahead of the frontier, so there is nothing to release.
+            return 0;
+        }
         let mut released = 0;
         // The buffers are disjoint and in order, so each begins where the one before it ended.
         while let Some(taken) = self.held.take_at(slab, self.next, &mut take) {

@@ -158,14 +158,7 @@ impl HeldList {
             return None;
         }
         let from = held.start;
-        while let Some(run) = held.buf.segments().find(|run| !run.is_empty()) {
-            let (len, taken) = (run.len(), take(held.start, run));
-            held.buf.advance(taken);
-            held.start += taken as u64;
-            if taken < len {
-                break;
-            }
-        }
+        held.start += take_runs(&mut held.buf, from, &mut take);
         let (end, whole) = (held.start, held.buf.is_empty());
         let released = if held.ahead { (end - from) as usize } else { 0 };
         let pinned = if held.ahead { buffer_bytes(&held.buf) } else { 0 };
@@ -365,6 +358,21 @@ impl HeldBuf {
             None => false,
         }
     }
+}
+
+/// Passes the bytes of `buf`, the first of which is at `start`, to `take`, run by run, until `take` consumes
+/// less than a run. Cuts off what was consumed, and returns how many bytes that is.
+pub(crate) fn take_runs(buf: &mut Mbuf, start: u64, take: &mut impl FnMut(u64, &[u8]) -> usize) -> u64 {
+    let mut at = start;
+    while let Some(run) = buf.segments().find(|run| !run.is_empty()) {
+        let (len, taken) = (run.len(), take(at, run));
+        buf.advance(taken);
+        at += taken as u64;
+        if taken < len {
+            break;
+        }
+    }
+    at - start
 }
 
 /// Bytes of memory that `buf` pins.

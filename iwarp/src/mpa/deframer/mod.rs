@@ -31,6 +31,7 @@ use dp::Mbuf;
 use dp::invariant::{Check, ensure};
 
 pub(crate) use early_fpdu::HEAD_BYTES;
+pub(crate) use held::take_runs;
 pub use held::{HeldBuf, HeldList, HeldSlab, NoSlot};
 pub use ulpdu::Ulpdu;
 pub use ulpdus::{Deframed, Ulpdus};
@@ -67,6 +68,9 @@ pub struct Deframer {
     framing: Framing,
     /// Position of the next FPDU to hand up in order.
     next: u64,
+    /// The end of the FPDU at `next`, if it was found incomplete: before the frontier has come that far, there
+    /// is none to hand up in order. Otherwise it is not behind `next`.
+    wanted: u64,
     /// All bytes before this position have arrived.
     frontier: u64,
     held: HeldList,
@@ -90,6 +94,7 @@ impl Deframer {
             origin: start,
             framing: Framing { markers, crc },
             next: 0,
+            wanted: 0,
             frontier: 0,
             held: HeldList::default(),
             early: List::default(),
@@ -267,6 +272,8 @@ impl Deframer {
         let before = buf.len();
         // TCP hands up no byte twice, so nothing is clipped: all of `start..start + before` is new.
         match self.held.insert(slab, start, buf, ahead) {
+            // One byte after the other costs little while their FPDU is incomplete.
+            Ok(_) if !ahead && self.frontier < self.wanted && self.early.is_empty() => FpduSource::Nothing,
             Ok(_) if !ahead => FpduSource::Held,
             Ok(Some(slot)) if self.framing.markers => {
                 FpduSource::Ahead(Search::new(self, slab, slot, start, start + before as u64))

@@ -320,6 +320,19 @@ fn only_a_wrong_pointer_is_code_3() {
     }
 }
 
+// An FPDU that waits for its last byte is looked at again when one was placed early meanwhile.
+#[test]
+fn lengths_that_come_before_the_marker_they_disagree_with_are_code_3() {
+    let long = [b'x'; 600];
+    let (mut wire, ends) = stream(true, &[b"first", &long, b"last"]);
+    wire[5] += 8;
+    let mut bench = Bench::new(true);
+    assert_eq!(bench.up(&wire, 0, 8, 8), Ok(0));
+    bench.up(&wire, ends[0], ends[2], 8).unwrap();
+    assert_eq!(bench.seen().len(), 2);
+    assert_eq!(bench.up(&wire, 8, 9, 9), Err(MpaError::Marker { position: 0 }));
+}
+
 // Proves MPA-233, MPA-227: the length chain runs into an FPDU that a marker led to.
 #[test]
 fn lengths_and_markers_that_disagree_are_code_3() {

@@ -145,10 +145,12 @@ impl<'a> Ulpdus<'a> {
         Ok(Deframed::InOrder(extent.ulpdu(Wire::slice(*start, buf.head()), self.deframer.framing)))
     }
 
-    /// Whether all of the buffer is handed up, and nothing else waits.
+    /// Whether all of the buffer is handed up or held, and nothing else waits.
     #[inline]
     fn is_used_up(&self) -> bool {
-        let FpduSource::Buffer { start, buf } = &self.source else { return false };
+        let FpduSource::Buffer { start, buf } = &self.source else {
+            return matches!(self.source, FpduSource::Nothing);
+        };
         self.deframer.next - *start == buf.len() as u64 && self.deframer.early.is_empty()
     }
 
@@ -314,6 +316,7 @@ impl Deframer {
         }
         // RFC 5044 section 6 (MPA-133): the length says whether the whole FPDU has arrived.
         if extent.end > self.frontier || !wire.covers(extent.start, extent.end) {
+            self.wanted = extent.end;
             return Ok(None);
         }
         // RFC 5044 section 6 (MPA-126): only a valid FPDU is handed up.

@@ -14,6 +14,16 @@ impl FrameReader {
         self.bytes.is_empty()
     }
 
+    /// Takes bytes of the private data that do not complete it, and returns how many; `None`, and takes none, if
+    /// there are others. Nothing of them has to be checked: [`take`](Self::take) has checked the header.
+    pub(super) fn take_private(&mut self, bytes: &[u8]) -> Option<usize> {
+        if self.bytes.len() < HEADER_BYTES || bytes.len() >= self.lacking() {
+            return None;
+        }
+        self.bytes.try_extend_from_slice(bytes).ok()?;
+        Some(bytes.len())
+    }
+
     /// Takes the bytes that belong to the frame. Returns how many it took, and the frame when it is complete.
     pub(super) fn take(
         &mut self,

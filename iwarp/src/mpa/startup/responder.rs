@@ -111,7 +111,11 @@ impl Responder {
     /// answer are such an error too.
     pub fn receive(&mut self, offset: u64, bytes: &[u8]) -> Result<Step<ConnectRequest>, StartupFault> {
         let result = match self.state {
-            State::WaitRequest => self.read_request(offset, bytes),
+            State::WaitRequest => match self.reader.take_private(bytes) {
+                // Private data byte by byte costs little: a Request is large, and is not moved for each.
+                Some(consumed) => return Ok(Step { consumed, event: None }),
+                None => self.read_request(offset, bytes),
+            },
             State::Decide { .. } if !bytes.is_empty() => Err(StartupFault::EarlyBytes),
             State::Decide { .. } | State::RxOnly | State::Full | State::Over => {
                 Ok(Step { consumed: 0, event: None })
@@ -124,6 +128,7 @@ impl Responder {
         result
     }
 
+    #[inline(never)]
     fn read_request(&mut self, offset: u64, bytes: &[u8]) -> Result<Step<ConnectRequest>, StartupFault> {
         // RFC 5044 section 7.1.2 (MPA-176, MPA-177): the responder waits for a whole valid Request; a
         // malformed one is an error, which closes TCP.
