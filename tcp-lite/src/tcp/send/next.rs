@@ -102,12 +102,11 @@ impl SendHalf {
     }
 
     /// The same in the usual case, found by fewer comparisons, and without a change: a new segment that is
-    /// sent as it is, or nothing. `None`: anything else, for [`next`](Self::next).
+    /// sent as it is, or nothing. `None`: anything else, for [`next`](Self::next). Our FIN must not be asked for.
     #[inline(always)]
     pub(in crate::tcp) fn next_usual(&self, ctx: &Ctx<'_>) -> Option<Option<SegmentKey>> {
         let usual = self.pending.is_empty()
             && !self.queue.has_lost()
-            && self.fin == Fin::NotAsked
             && !self.path.has_probe()
             && self.agreed.timestamps;
         if !usual {

@@ -311,8 +311,9 @@ fn timers_that_ran_are_set_again_though_nothing_is_transmitted() {
 fn what_hosts_send_in_unusual_conditions_is_the_same() {
     let trains = Offloads::TX_TSO | Offloads::TX_MULTI_SEGMENT | Offloads::TX_TCP_CHECKSUM;
     let plain = Setting::default;
-    let cases: [(&str, Setting); 9] = [
+    let cases: [(&str, Setting); 10] = [
         ("nothing", plain()),
+        ("a port that sums headers of IPv4", Setting { offloads: Offloads::TX_IPV4_CHECKSUM, ..plain() }),
         ("a tag", Setting { vlan: Some(5), ..plain() }),
         ("marks", Setting { ecn: true, ..plain() }),
         ("no timestamps", Setting { timestamps: false, ..plain() }),
