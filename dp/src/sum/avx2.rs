@@ -16,6 +16,9 @@ pub struct Avx2Lanes {
 
 impl Avx2Lanes {
     /// The sum of nothing.
+    ///
+    /// # Safety
+    /// The CPU has AVX2.
     #[inline]
     #[target_feature(enable = "avx2")]
     pub fn new() -> Self {
@@ -23,6 +26,9 @@ impl Avx2Lanes {
     }
 
     /// Adds the bytes of a vector.
+    ///
+    /// # Safety
+    /// The CPU has AVX2.
     #[inline]
     #[target_feature(enable = "avx2")]
     pub fn add(&mut self, words: __m256i) {
@@ -31,6 +37,9 @@ impl Avx2Lanes {
     }
 
     /// The sum, as [`of`](super::of). For as many vectors as a frame has.
+    ///
+    /// # Safety
+    /// The CPU has AVX2.
     #[inline]
     #[target_feature(enable = "avx2")]
     pub fn sum(self) -> u64 {

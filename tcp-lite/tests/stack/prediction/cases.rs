@@ -359,7 +359,7 @@ fn a_segment_that_has_become_too_long_is_cut() {
     assert_eq!(Some(&sent), twins.hosts[1].latest_long.as_ref());
     let error = error_about([MAC_A, MAC_B], &sent, Icmpv4DstUnreachable::FragRequired, 800);
     let now = twins.now();
-    twins.both(|host| host.input(now, &[error.clone()]));
+    twins.both(|host| host.input(now, std::slice::from_ref(&error)));
     for _ in 0..20 {
         twins.run(&Step::Arrive(vec![Fate::Arrives; BURST]));
         twins.run(&Step::Wait(1000));
