@@ -3,11 +3,10 @@
 use std::hash::{Hash, Hasher};
 use std::net::SocketAddr;
 
-use crate::ethernet;
 use crate::facade::IpAddress;
 
-/// Where a frame without VLAN tag and IP options has its addresses, and behind them its ports.
-const KEY_AT: usize = ethernet::HEADER_BYTES + 12;
+/// Where an IPv4 packet without options has its addresses, and behind them its ports.
+const KEY_AT: usize = 12;
 
 /// The key of a connection on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,11 +53,11 @@ impl FourTuple {
 pub(crate) struct Ipv4Key([u8; 12]);
 
 impl Ipv4Key {
-    /// The key of a frame without VLAN tag and IP options.
+    /// The key of a frame with an IPv4 packet without options at `ip_at`.
     #[inline]
-    pub(crate) fn at<const BYTES: usize>(head: &[u8; BYTES]) -> Self {
+    pub(crate) fn at<const BYTES: usize>(head: &[u8; BYTES], ip_at: usize) -> Self {
         let mut key = [0; 12];
-        key.copy_from_slice(&head[KEY_AT..KEY_AT + 12]);
+        key.copy_from_slice(&head[ip_at + KEY_AT..ip_at + KEY_AT + 12]);
         Self(key)
     }
 
@@ -152,7 +151,7 @@ mod tests {
             0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 2, 10, 0, 0, 1, 0xc0, 0, 0x1d, 0x2f,
         ]);
         let tuple = FourTuple::seen_in(&frame, 14).unwrap();
-        let key = Ipv4Key::at(&frame);
+        let key = Ipv4Key::at(&frame, 14);
         assert_eq!((key.tuple(), Ipv4Key::of(&tuple)), (tuple, Some(key)));
         let local = IpAddress::v6(0xfd00, 0, 0, 0, 0, 0, 0, 1);
         assert_eq!(Ipv4Key::of(&FourTuple { local, remote: local, ..tuple }), None);

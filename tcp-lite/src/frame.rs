@@ -369,13 +369,21 @@ pub(crate) fn checksum_is_right(
     checksum_fits(frame, offset, bytes, || pseudo_header(src, dst, PROTOCOL_TCP, 0))
 }
 
+/// Whether the port found the checksum right; `None` if it has not checked it.
+#[inline]
+fn verdict_of_port(frame: &Mbuf) -> Option<bool> {
+    match frame.rx_checksum() {
+        Checksum::Good | Checksum::Partial => Some(true),
+        Checksum::Bad => Some(false),
+        Checksum::Unknown => None,
+    }
+}
+
 /// As [`checksum_is_right`], with the sum of a pseudo-header without the length.
 #[inline]
 pub(crate) fn checksum_fits(frame: &Mbuf, offset: usize, bytes: usize, pseudo: impl FnOnce() -> Sum) -> bool {
-    match frame.rx_checksum() {
-        Checksum::Good | Checksum::Partial => return true,
-        Checksum::Bad => return false,
-        Checksum::Unknown => {}
+    if let Some(verdict) = verdict_of_port(frame) {
+        return verdict;
     }
     let mut sum = pseudo();
     sum.add_u16((bytes >> 16) as u16);
@@ -397,10 +405,8 @@ pub(crate) fn checksum_behind_fits(
     (start, behind, end): (usize, usize, usize),
     headers: impl FnOnce() -> u64,
 ) -> bool {
-    match frame.rx_checksum() {
-        Checksum::Good | Checksum::Partial => return true,
-        Checksum::Bad => return false,
-        Checksum::Unknown => {}
+    if let Some(verdict) = verdict_of_port(frame) {
+        return verdict;
     }
     let sum = headers() + u64::from(((end - start) as u32).to_be());
     match end > behind {

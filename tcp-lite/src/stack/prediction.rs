@@ -91,7 +91,7 @@ impl PredictedHeaders {
             echo: u32_at(head, TCP_AT + 28),
             bytes,
         };
-        Some(Self { key: Ipv4Key::at(head), segment })
+        Some(Self { key: Ipv4Key::at(head, IP_AT), segment })
     }
 }
 
