@@ -2,7 +2,7 @@
 //!
 //! Such a frame continues an established stream and has nothing unusual in its headers: Ethernet without a
 //! tag, a whole IPv4 packet without options, TCP with timestamps as its only option, and ACK or ACK
-//! and PSH as its only flags. Its headers are compared and read in place, and its connection takes what they
+//! and PSH as its only flags. An acknowledgement without payload may have SACK blocks, too. Its headers are compared and read in place, and its connection takes what they
 //! say without the checks that cannot fail (`tcp/connection/predicted.rs`). The idea is Van Jacobson's; RFC
 //! 7323 appendix A has the layout of the options.
 //!
@@ -11,6 +11,7 @@
 //! [`TcpConfig::header_prediction`](crate::TcpConfig::header_prediction) turns prediction off, so that tests
 //! can compare both ways.
 
+use arrayvec::ArrayVec;
 use dp::Mbuf;
 
 use super::{Stack, gro};
@@ -21,6 +22,7 @@ use crate::four_tuple::Ipv4Key;
 use crate::frame;
 use crate::ip::{IPV4_BYTES, PROTOCOL_TCP};
 use crate::tcp::PredictedSegment;
+use crate::tcp::header::{MAX_SACK_BLOCKS, SackBlock, sack_bytes, sack_room};
 
 /// Where the headers begin, and where they end.
 const IP_AT: usize = ethernet::HEADER_BYTES;
@@ -51,22 +53,25 @@ struct PredictedHeaders {
 }
 
 impl PredictedHeaders {
-    /// Reads the headers; `None` if anything in them is unusual or wrong. Frames that `next` continues are
-    /// not for here: they are taken in together (`gro.rs`).
-    #[inline]
-    fn read(frame: &Mbuf, next: Option<&Mbuf>, mac: EthernetAddress) -> Option<Self> {
+    /// Reads the headers, with so many SACK blocks behind the timestamps; `None` if anything in them is unusual
+    /// or wrong. Frames that `next` continues are not for here: they are taken in together (`gro.rs`).
+    #[inline(always)]
+    fn read(frame: &Mbuf, next: Option<&Mbuf>, mac: EthernetAddress, sack_blocks: usize) -> Option<Self> {
+        let sack_bytes = if sack_blocks > 0 { sack_bytes(sack_blocks) } else { 0 };
+        let offset_and_flags = OFFSET_AND_FLAGS + ((sack_bytes as u16 / 4) << 12);
+        let payload_at = PAYLOAD_AT + sack_bytes;
         let head: &[u8; PAYLOAD_AT] = frame.head().first_chunk()?;
         let usual = head[0..6] == mac.0
             && head[6] & GROUP_BIT == 0
             && u32_at(head, 12) & TYPE_MASK == IPV4
             && u32_at(head, IP_AT + 6) & FRAGMENT_AND_PROTOCOL_MASK == u32::from(PROTOCOL_TCP)
-            && u16_at(head, TCP_AT + 12) & !PSH == OFFSET_AND_FLAGS
+            && u16_at(head, TCP_AT + 12) & !PSH == offset_and_flags
             && u32_at(head, TCP_AT + 20) == TIMESTAMPS;
         if !usual {
             return None;
         }
         let end = IP_AT + usize::from(u16_at(head, IP_AT + 2));
-        if end < PAYLOAD_AT || end > frame.len() {
+        if end < payload_at || end > frame.len() || sack_blocks > 0 && end > payload_at {
             return None;
         }
         let addresses = sum_of::<2>(head, IP_AT + 12);
@@ -74,7 +79,7 @@ impl PredictedHeaders {
             return None;
         }
         let seq = TcpSeqNumber(u32_at(head, TCP_AT + 4) as i32);
-        let bytes = end - PAYLOAD_AT;
+        let bytes = end - payload_at;
         let goes_on = |next: &Mbuf| gro::may_continue(next, TCP_AT, seq + bytes);
         if bytes > 0 && next.is_some_and(goes_on) {
             return None;
@@ -101,13 +106,34 @@ impl Stack {
     pub(super) fn take_predicted(
         &mut self,
         now: Instant,
+        frame: Mbuf,
+        next: Option<&Mbuf>,
+    ) -> Result<(), Mbuf> {
+        self.take_with(now, frame, next, 0)
+    }
+
+    /// As [`take_predicted`](Self::take_predicted), for an acknowledgement with SACK blocks.
+    #[inline(never)]
+    pub(super) fn take_predicted_sack(&mut self, now: Instant, frame: Mbuf) -> Result<(), Mbuf> {
+        match sack_blocks(frame.head()) {
+            0 => Err(frame),
+            blocks => self.take_with(now, frame, None, blocks),
+        }
+    }
+
+    #[inline(always)]
+    fn take_with(
+        &mut self,
+        now: Instant,
         mut frame: Mbuf,
         next: Option<&Mbuf>,
+        sack_blocks: usize,
     ) -> Result<(), Mbuf> {
         if !self.config.tcp.header_prediction || self.framing.vlan.is_some() {
             return Err(frame);
         }
-        let Some(PredictedHeaders { key, segment }) = PredictedHeaders::read(&frame, next, self.framing.mac)
+        let Some(PredictedHeaders { key, segment }) =
+            PredictedHeaders::read(&frame, next, self.framing.mac, sack_blocks)
         else {
             return Err(frame);
         };
@@ -128,10 +154,35 @@ impl Stack {
             frame.advance(PAYLOAD_AT);
         }
         let mut ctx = parts.ctx(found.id, found.conn.listener);
-        found.conn.tcb.on_predicted(&mut ctx, &segment, frame);
+        if sack_blocks > 0 {
+            let sack = read_sack(frame.head(), sack_blocks);
+            found.conn.tcb.on_predicted_sack(&mut ctx, &segment, &sack);
+        } else {
+            found.conn.tcb.on_predicted(&mut ctx, &segment, frame);
+        }
         found.settle_later();
         Ok(())
     }
+}
+
+/// The number of SACK blocks in a TCP header, if they are all that is where payload would begin without them.
+#[inline]
+fn sack_blocks(head: &[u8]) -> usize {
+    let offset = head.get(TCP_AT + 12).map_or(0, |byte| usize::from(byte >> 4) * 4);
+    let blocks = sack_room(offset.saturating_sub(TCP_BYTES));
+    let option = head.get(PAYLOAD_AT..PAYLOAD_AT + sack_bytes(blocks)).unwrap_or_default();
+    if option.starts_with(&[1, 1, 5, 2 + 8 * blocks as u8]) { blocks } else { 0 }
+}
+
+/// The SACK blocks of a header that has so many.
+fn read_sack(head: &[u8], blocks: usize) -> ArrayVec<SackBlock, MAX_SACK_BLOCKS> {
+    let bytes = &head[PAYLOAD_AT + sack_bytes(0)..][..8 * blocks];
+    let number = |bytes: &[u8]| {
+        let mut word = [0; 4];
+        word.copy_from_slice(bytes);
+        TcpSeqNumber(i32::from_be_bytes(word))
+    };
+    bytes.chunks_exact(8).map(|block| (number(&block[..4]), number(&block[4..]))).collect()
 }
 
 #[inline]

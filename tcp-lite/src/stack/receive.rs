@@ -64,7 +64,9 @@ impl Stack {
         frames: &mut Peekable<impl Iterator<Item = Mbuf>>,
     ) {
         self.counters.rx_frames += 1;
-        if let Err(frame) = self.take_predicted(now, frame, frames.peek()) {
+        if let Err(frame) = self.take_predicted(now, frame, frames.peek())
+            && let Err(frame) = self.take_predicted_sack(now, frame)
+        {
             self.receive_unpredicted(now, frame, frames);
         }
     }

@@ -7,9 +7,10 @@ use super::Tcb;
 use crate::facade::TcpSeqNumber;
 use crate::tcp::State;
 use crate::tcp::ctx::Ctx;
+use crate::tcp::header::SackBlock;
 use crate::tcp::send::AckInfo;
 
-/// A segment with ACK or ACK and PSH, and timestamps as its only option.
+/// A segment with ACK or ACK and PSH, and timestamps as its only option beside SACK blocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PredictedSegment {
     pub(crate) seq: TcpSeqNumber,
@@ -35,12 +36,8 @@ impl Tcb {
     /// Takes a segment that it [`predicts`](Self::predicts).
     #[inline]
     pub(crate) fn on_predicted(&mut self, ctx: &mut Ctx<'_>, segment: &PredictedSegment, payload: Mbuf) {
-        let &PredictedSegment { ack, window, timestamp, echo, bytes, .. } = segment;
-        let pos = self.receive.nxt() as i64;
-        self.restart_keepalive(ctx);
-        self.receive.learn_next_timestamp(ctx, timestamp);
-        let ack = self.send.ack_position(ack).max(0) as u64;
-        let info = AckInfo { ack, pos, len: bytes, window, sack: &[], echo: Some(echo), ece: false };
+        let bytes = segment.bytes;
+        let info = self.predicted_ack(ctx, segment, &[]);
         if !self.send.on_usual_ack(ctx, &info) {
             let fin_acked = self.send.on_ack(ctx, &info);
             debug_assert!(!fin_acked, "no FIN of ours is sent in ESTABLISHED");
@@ -48,5 +45,34 @@ impl Tcb {
         if bytes > 0 {
             self.receive.on_next_payload(ctx, payload);
         }
+    }
+
+    /// Takes a segment that it [`predicts`](Self::predicts), without payload and with SACK blocks.
+    #[inline]
+    pub(crate) fn on_predicted_sack(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        segment: &PredictedSegment,
+        sack: &[SackBlock],
+    ) {
+        let info = self.predicted_ack(ctx, segment, sack);
+        let fin_acked = self.send.on_ack(ctx, &info);
+        debug_assert!(!fin_acked, "no FIN of ours is sent in ESTABLISHED");
+    }
+
+    /// The acknowledgement of a predicted segment, whose timestamp is learned.
+    #[inline]
+    fn predicted_ack<'a>(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        segment: &PredictedSegment,
+        sack: &'a [SackBlock],
+    ) -> AckInfo<'a> {
+        let &PredictedSegment { ack, window, timestamp, echo, bytes, .. } = segment;
+        let pos = self.receive.nxt() as i64;
+        self.restart_keepalive(ctx);
+        self.receive.learn_next_timestamp(ctx, timestamp);
+        let ack = self.send.ack_position(ack).max(0) as u64;
+        AckInfo { ack, pos, len: bytes, window, sack, echo: Some(echo), ece: false }
     }
 }

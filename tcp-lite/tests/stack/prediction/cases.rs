@@ -91,6 +91,44 @@ fn headers_that_are_nearly_usual_take_the_general_way() {
     }
 }
 
+/// Each of these changes an acknowledgement with a SACK block.
+#[test]
+fn sack_blocks_are_read_like_those_of_other_headers() {
+    const SACK: usize = TCP + 32;
+    type Change = fn(&mut Vec<u8>);
+    let cases: [(&str, Change); 9] = [
+        ("nothing", |_| {}),
+        ("padded", |frame| frame.extend([0x55; 9])),
+        ("an option of another kind", |frame| frame[SACK + 2] = 254),
+        ("the end of the options", |frame| frame[SACK] = 0),
+        ("no whole block", |frame| frame[SACK + 3] = 9),
+        ("more blocks than there is room for", |frame| frame[SACK + 3] = 18),
+        ("a shorter header", |frame| frame[TCP + 12] = 0xa0),
+        ("a longer header than packet", |frame| frame[TCP + 12] = 0xd0),
+        ("payload behind it", |frame| {
+            frame.extend([0x33; 100]);
+            let total = (frame.len() - IP) as u16;
+            frame[IP + 2..IP + 4].copy_from_slice(&total.to_be_bytes());
+        }),
+    ];
+    for (name, change) in cases {
+        println!("{name}");
+        let mut twins = Twins::new(&Setting::default());
+        twins.run(&Step::Lose { after: 0, frames: 1, late: true });
+        twins.run(&Step::HostsSend(4000));
+        assert_eq!(twins.wire[0][SACK..SACK + 4], [1, 1, 5, 10], "{name}");
+        twins.wire.truncate(1);
+        change(&mut twins.wire[0]);
+        fill_in_checksums(&mut twins.wire[0]);
+        twins.run(&Step::Arrive(vec![Fate::Arrives]));
+        twins.run(&Step::TakeEvents);
+        for _ in 0..4 {
+            twins.run(&Step::Wait(2000));
+            twins.run(&Step::Arrive(vec![Fate::Arrives; BURST]));
+        }
+    }
+}
+
 #[test]
 fn a_frame_without_our_tag_takes_the_general_way() {
     let mut twins = Twins::new(&Setting { vlan: Some(5), ..Setting::default() });
