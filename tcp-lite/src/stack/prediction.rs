@@ -2,9 +2,10 @@
 //!
 //! Such a frame continues an established stream and has nothing unusual in its headers: Ethernet without a
 //! tag, a whole IPv4 packet without options, TCP with timestamps as its only option, and ACK or ACK
-//! and PSH as its only flags. An acknowledgement without payload may have SACK blocks, too. Its headers are compared and read in place, and its connection takes what they
-//! say without the checks that cannot fail (`tcp/connection/predicted.rs`). The idea is Van Jacobson's; RFC
-//! 7323 appendix A has the layout of the options.
+//! and PSH as its only flags. An acknowledgement without payload may have SACK blocks, too. The headers are
+//! compared and read in place, and the connection takes what they say without the checks that cannot fail
+//! (`tcp/connection/predicted.rs`). The idea is Van Jacobson's; RFC 7323 appendix A has the layout of the
+//! options.
 //!
 //! A frame that is not predicted has changed nothing, and takes the general way of `receive.rs`. So does each
 //! frame that is wrong in any respect: only that way counts and answers errors.

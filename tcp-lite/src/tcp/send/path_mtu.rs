@@ -250,7 +250,7 @@ impl PathMtu {
         }
     }
 
-    /// Whether a probe waits to be sent.
+    /// Whether a search for a larger EMSS is in progress.
     #[inline]
     pub(super) fn searches(&self) -> bool {
         self.search.is_some()

@@ -447,9 +447,9 @@ impl SegmentSlab {
         self.pages.leave(page).map(|kind| (page, kind))
     }
 
-    /// Removes segments from the front of a queue: those that end at or below `una`, and have no other mark than
-    /// [`Marks::IN_FLIGHT`], as long as the order of transmission, from its `oldest` segment on, is that of the
-    /// queue. Updates the number of small pages of the connection, and the page that it writes to.
+    /// Removes segments from the front of a queue: those that end at or below `una`, and have no other mark
+    /// than [`Marks::IN_FLIGHT`], as long as the order of transmission, from its `oldest` segment on, is that
+    /// of the queue. Updates the number of small pages of the connection, and the page that it writes to.
     #[inline(always)]
     pub(in crate::tcp) fn remove_run(
         &mut self,
