@@ -396,9 +396,9 @@ pub(crate) fn checksum_fits(frame: &Mbuf, offset: usize, bytes: usize, pseudo: i
     sum.finish() == 0
 }
 
-/// Whether the TCP segment at `start..end` of the frame has a correct checksum, if `headers` is the sum of its
-/// pseudo-header without the length and of the segment up to `behind`, in memory order. Both are even numbers
-/// of bytes.
+/// Whether the TCP segment at `start..end` of the frame has a correct checksum, if `headers` is the sum of
+/// its pseudo-header without the length and of the segment up to `behind`, in memory order. Both are even
+/// numbers of bytes.
 #[inline(always)]
 pub(crate) fn checksum_behind_fits(
     frame: &Mbuf,

@@ -26,8 +26,8 @@ pub(super) struct FaultGenerator {
 }
 
 impl FaultGenerator {
-    /// The generator of direction `stream` (0 or 1): each direction has its own stream of the one seed. `None`
-    /// for a plan that never has a fault.
+    /// The generator of direction `stream` (0 or 1): each direction has its own stream of the one seed.
+    /// `None` for a plan that never has a fault.
     pub(super) fn new(plan: &LinkPlan, seed: u64, stream: u64) -> Option<Self> {
         let mut plan = plan.clone();
         plan.drop_exactly.sort_unstable();

@@ -16,6 +16,8 @@
 //! These rules cannot cover a vhost or memif *peer*, which shares the memory of its device and could
 //! write at any time. DPDK trusts such a peer, and so do we; do not connect untrusted ones.
 
+mod segment;
+
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
@@ -23,11 +25,11 @@ use std::sync::atomic::Ordering;
 use dpdk_sys as sys;
 use dpdk_sys::mbuf as field;
 
-use super::view::{View, copy_slice};
+use self::segment::DpdkSegmentMut;
+pub(crate) use self::segment::{DpdkSegment, DpdkSegments};
 use crate::limits::MAX_SEGMENTS;
 use crate::mempool::ExtBuf;
 use crate::mempool::dpdk::{DpdkPool, home};
-use crate::mempool::external::copy_raw;
 use crate::offload::{Checksum, TxOffload};
 
 /// Most bytes of external memory in one mbuf, which counts them in 16 bits.
@@ -214,8 +216,8 @@ impl DpdkChain {
         }
         let start = head.data().wrapping_sub(bytes);
         // SAFETY: the headroom lies before the data inside the buffer, which is mapped and initialised as the
-        // chain is well formed, and has at least `bytes`. The storage has one owner, `self`, which is borrowed
-        // mutably for as long as the slice lives.
+        // chain is well formed, and has at least `bytes`. The storage has one owner, `self`, which is
+        // borrowed mutably for as long as the slice lives.
         Some(unsafe { std::slice::from_raw_parts_mut(start, bytes) })
     }
 
@@ -441,143 +443,6 @@ const TX_FLAGS: u64 =
 /// Flags that describe a segment's storage; they stay with the segment.
 const STORAGE_FLAGS: u64 = sys::K_F_INDIRECT | sys::K_F_EXTERNAL;
 
-/// A segment of a chain, for reading.
-#[derive(Clone, Copy)]
-pub(crate) struct DpdkSegment<'a> {
-    /// An mbuf of the chain that is borrowed: it is in use, and nobody writes its fields during the borrow.
-    raw: NonNull<sys::rte_mbuf>,
-    chain: PhantomData<&'a DpdkChain>,
-}
-
-/// A segment of a chain, for writing. The methods of [`DpdkChain`] keep it well formed.
-struct DpdkSegmentMut<'a> {
-    /// An mbuf of the chain that is borrowed: it is in use, and nobody else accesses its fields during the
-    /// borrow.
-    raw: NonNull<sys::rte_mbuf>,
-    chain: PhantomData<&'a mut DpdkChain>,
-}
-
-/// Defines methods that read a field, or what is computed from fields.
-macro_rules! reads {
-    ($($name:ident: $type:ty;)*) => {$(
-        #[inline(always)]
-        fn $name(self) -> $type {
-            // SAFETY: `raw` is an mbuf in use, so its pool lives, and nobody writes its fields during the
-            // borrow. DPDK accesses the count of several owners by atomics.
-            unsafe { field::$name(self.raw.as_ptr()) }
-        }
-    )*};
-}
-
-/// Defines methods that write a field.
-macro_rules! writes {
-    ($($name:ident: $type:ty;)*) => {$(
-        #[inline(always)]
-        fn $name(&mut self, value: $type) {
-            // SAFETY: `raw` is an mbuf in use, so its pool lives, and nobody else accesses its fields during
-            // the borrow.
-            unsafe { field::$name(self.raw.as_ptr(), value) }
-        }
-    )*};
-}
-
-impl<'a> DpdkSegment<'a> {
-    reads! {
-        data_off: u16;
-        data_len: u16;
-        buf_len: u16;
-        nb_segs: u16;
-        pkt_len: u32;
-        ol_flags: u64;
-        tx_offload: u64;
-        pool: *mut sys::rte_mempool;
-        data: *mut u8;
-        storage_owners: u16;
-    }
-
-    #[inline(always)]
-    fn next(self) -> Option<Self> {
-        // SAFETY: `raw` is an mbuf in use, so its pool lives, and nobody writes its fields during the borrow.
-        let next = unsafe { field::next(self.raw.as_ptr()) };
-        NonNull::new(next).map(|raw| Self { raw, chain: PhantomData })
-    }
-
-    fn tailroom(self) -> usize {
-        (self.buf_len() - self.data_off() - self.data_len()) as usize
-    }
-
-    fn is_external(self) -> bool {
-        self.ol_flags() & sys::K_F_EXTERNAL != 0
-    }
-
-    fn bytes(self) -> &'a [u8] {
-        assert!(!self.is_external(), "external memory has no slice: copy it");
-        // SAFETY: the data lie inside the buffer, which is mapped and initialised, as the chain is well
-        // formed. The data of a view are written only through `&mut DpdkChain` while the storage has one
-        // owner. If that is this chain, it is borrowed for the life of the slice; if there are others, only
-        // `room` is written, which no view covers.
-        unsafe { std::slice::from_raw_parts(self.data(), self.data_len() as usize) }
-    }
-}
-
-impl View for DpdkSegment<'_> {
-    fn len(&self) -> usize {
-        usize::from(self.data_len())
-    }
-
-    fn is_external(&self) -> bool {
-        DpdkSegment::is_external(*self)
-    }
-
-    fn copy_to(&self, offset: usize, out: &mut [u8]) -> usize {
-        if !self.is_external() {
-            return copy_slice(self.bytes(), offset, out);
-        }
-        let bytes = View::len(self).saturating_sub(offset).min(out.len());
-        // SAFETY: the data of an mbuf with external memory lie inside an `ExtBuf`, which lives until DPDK
-        // frees the last view, and whose bytes may be read by raw copies (the contract of
-        // `ExtBuf::from_raw`). `offset + bytes` is at most their length.
-        unsafe { copy_raw(self.data().wrapping_add(offset), &mut out[..bytes]) };
-        bytes
-    }
-}
-
-impl<'a> DpdkSegmentMut<'a> {
-    writes! {
-        set_data_off: u16;
-        set_data_len: u16;
-        set_nb_segs: u16;
-        set_pkt_len: u32;
-        set_ol_flags: u64;
-        set_tx_offload: u64;
-        set_next: *mut sys::rte_mbuf;
-    }
-
-    #[inline(always)]
-    fn get(&self) -> DpdkSegment<'_> {
-        DpdkSegment { raw: self.raw, chain: PhantomData }
-    }
-
-    fn into_next(self) -> Option<Self> {
-        let raw = self.get().next()?.raw;
-        Some(Self { raw, chain: PhantomData })
-    }
-
-    /// The bytes for writing; `None` if the storage is shared.
-    fn bytes_mut(self) -> Option<&'a mut [u8]> {
-        let segment = self.get();
-        if segment.storage_owners() != 1 {
-            return None;
-        }
-        let (start, length) = (segment.data(), segment.data_len() as usize);
-        // SAFETY: the data lie inside the buffer, which is mapped and initialised, as the chain is well
-        // formed. The storage has one owner, this chain, which is borrowed mutably for the life of the slice:
-        // so no other view of the bytes exists, or can be made. Counting the owners (Acquire) has ordered the
-        // accesses of former ones before these.
-        Some(unsafe { std::slice::from_raw_parts_mut(start, length) })
-    }
-}
-
 impl Drop for DpdkChain {
     fn drop(&mut self) {
         // In a forked child the memory is shared with the parent, or a copy of it: do not touch it.
@@ -586,21 +451,5 @@ impl Drop for DpdkChain {
         }
         // SAFETY: the chain is well formed, nobody else owns its mbufs, and nobody uses it any more.
         unsafe { sys::rte_pktmbuf_free(self.as_raw()) };
-    }
-}
-
-/// The bytes of each segment, in order.
-#[derive(Clone)]
-pub(crate) struct DpdkSegments<'a> {
-    next: Option<DpdkSegment<'a>>,
-}
-
-impl<'a> Iterator for DpdkSegments<'a> {
-    type Item = &'a [u8];
-
-    fn next(&mut self) -> Option<&'a [u8]> {
-        let segment = self.next?;
-        self.next = segment.next();
-        Some(segment.bytes())
     }
 }

@@ -69,8 +69,8 @@ impl Mempool {
     }
 
     /// One buffer whose data are `front` bytes of the headroom and `bytes` bytes behind it (they have old
-    /// contents); `None` (counted) if the pool is empty. For a frame whose length is known: `front` is that of
-    /// its headers.
+    /// contents); `None` (counted) if the pool is empty. For a frame whose length is known: `front` is that
+    /// of its headers.
     ///
     /// ```
     /// # use dp::Mempool;

@@ -118,10 +118,10 @@ struct Cache<T> {
     len: AtomicUsize,
 }
 
-// SAFETY: only `Taken` accesses `items`. `FreeList` makes one of the cache of the slot that the calling thread
-// owns (`slot::own`), or has claimed for as long as the `Taken` lives (`Claimed`). A slot has one owner at a
-// time, and the accesses of two owners are ordered (`slot`). The items are `Send`, so they may move between
-// threads.
+// SAFETY: only `Taken` accesses `items`. `FreeList` makes one of the cache of the slot that the calling
+// thread owns (`slot::own`), or has claimed for as long as the `Taken` lives (`Claimed`). A slot has one
+// owner at a time, and the accesses of two owners are ordered (`slot`). The items are `Send`, so they may
+// move between threads.
 unsafe impl<T: Send> Sync for Cache<T> {}
 
 impl<T> Cache<T> {
@@ -143,8 +143,8 @@ impl<T> Taken<'_, T> {
     #[inline]
     fn items(&mut self) -> &mut Vec<T> {
         // SAFETY: the calling thread owns the slot of the cache (`Cache`). It has no other `Taken` of it: no
-        // function of `FreeList` makes a second one while it has one, or calls anything that could. So this is
-        // the only one, and it is borrowed mutably for as long as the reference lives.
+        // function of `FreeList` makes a second one while it has one, or calls anything that could. So this
+        // is the only one, and it is borrowed mutably for as long as the reference lives.
         unsafe { &mut *self.cache.items.get() }
     }
 

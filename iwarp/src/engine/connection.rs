@@ -156,8 +156,8 @@ impl Connection {
         self.timers.next()
     }
 
-    /// Whether the engine has nothing to note after a call, as mostly in Full Operation: neither held bytes, a
-    /// deadline nor the end.
+    /// Whether the engine has nothing to note after a call, as mostly in Full Operation: neither held bytes,
+    /// a deadline nor the end.
     #[inline]
     pub(super) fn is_settled(&self) -> bool {
         matches!(&self.phase, Phase::FullOperation(full) if full.deframer.pinned_bytes() == self.pinned)

@@ -1,4 +1,5 @@
-//! The headers of the connection that was served last, ready for its next frame. Most turns serve the same one.
+//! The headers of the connection that was served last, ready for its next frame. Most turns serve the same
+//! one.
 
 use crate::ConnId;
 use crate::facade::{EthernetAddress, IpAddress};

@@ -54,8 +54,9 @@ struct PredictedHeaders {
 }
 
 impl PredictedHeaders {
-    /// Reads the headers, with so many SACK blocks behind the timestamps; `None` if anything in them is unusual
-    /// or wrong. Frames that `next` continues are not for here: they are taken in together (`gro.rs`).
+    /// Reads the headers, with so many SACK blocks behind the timestamps; `None` if anything in them is
+    /// unusual or wrong. Frames that `next` continues are not for here: they are taken in together
+    /// (`gro.rs`).
     #[inline(always)]
     fn read(frame: &Mbuf, next: Option<&Mbuf>, mac: EthernetAddress, sack_blocks: usize) -> Option<Self> {
         let sack_bytes = if sack_blocks > 0 { sack_bytes(sack_blocks) } else { 0 };

@@ -6,6 +6,7 @@ use dp::{Checksum, Mbuf};
 
 use super::connections::Conn;
 use super::gro::{self, MAX_BUFFERS, Pattern};
+use super::opening::{default_peer_mss, mss};
 use super::transmit::Answer;
 use super::{ConnId, ListenerId, Stack};
 use crate::address_conflict::Conflict;
@@ -317,7 +318,7 @@ impl Stack {
     /// Sends a SYN-ACK that no control block remembers.
     fn answer_with_cookie(&mut self, now: Instant, mac: EthernetAddress, tuple: FourTuple, syn: &TcpHeader) {
         let mut syn = syn.clone();
-        syn.options.mss.get_or_insert_with(|| super::default_peer_mss(&tuple.remote));
+        syn.options.mss.get_or_insert_with(|| default_peer_mss(&tuple.remote));
         SynCookies::forget_the_rest(&self.config.tcp, &mut syn);
         let iss = self.syn_cookies.make(now, &tuple, &syn);
         let clock = || timestamp(self.secrets.timestamp_offset(&tuple), now);
@@ -545,7 +546,7 @@ impl Stack {
         let heeded = slot.and_then(|slot| {
             self.with(now, slot, |tcb, ctx| match error.kind {
                 IcmpErrorKind::TooBig { mtu } => {
-                    tcb.on_packet_too_big(ctx, error.seq, super::mss(&error.tuple.remote, mtu))
+                    tcb.on_packet_too_big(ctx, error.seq, mss(&error.tuple.remote, mtu))
                 }
                 _ if !tcb.covers_outstanding(error.seq) => false,
                 // Only while connecting: later it may be transient, or forged (RFC 5927 section 5). A

@@ -4,8 +4,8 @@
 //!
 //! It changes no frame. Whatever is unusual goes the general way (`transmit.rs`): trains that the port cuts,
 //! retransmissions, probes, SACK blocks, marks, SYN, FIN and RST, external memory, neighbours to be resolved.
-//! [`TcpConfig::header_prediction`](crate::TcpConfig::header_prediction) turns it off, as it does for received
-//! segments.
+//! [`TcpConfig::header_prediction`](crate::TcpConfig::header_prediction) turns it off, as it does for
+//! received segments.
 
 use dp::{Burst, Mbuf, Mempool, Offloads};
 

@@ -15,8 +15,8 @@ const NONE: usize = usize::MAX - 1;
 
 /// A bit for each slot that is owned.
 ///
-/// The Acquire of the thread that sets a bit pairs with the Release of the one that cleared it. So the accesses
-/// of two owners of a slot are ordered.
+/// The Acquire of the thread that sets a bit pairs with the Release of the one that cleared it. So the
+/// accesses of two owners of a slot are ordered.
 static OWNED: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {

@@ -34,8 +34,8 @@ impl Reassembly {
         self.next
     }
 
-    /// Holds a buffer from TCP, for [`take`](Self::take) to follow. `counted` says that TCP's budget counts it
-    /// until it is released.
+    /// Holds a buffer from TCP, for [`take`](Self::take) to follow. `counted` says that TCP's budget counts
+    /// it until it is released.
     pub(super) fn push(
         &mut self,
         slab: &mut HeldSlab,

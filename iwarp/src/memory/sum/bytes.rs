@@ -118,8 +118,8 @@ impl Load for [__m128i; 4] {
 #[target_feature(enable = "avx")]
 unsafe fn load_256_twice(from: *const u8, at: usize) -> [__m256i; 2] {
     let (first, second);
-    // SAFETY: the caller promises that the 64 bytes are readable, and the two instructions read 32 bytes each,
-    // one behind the other. They change only the registers that are named.
+    // SAFETY: the caller promises that the 64 bytes are readable, and the two instructions read 32 bytes
+    // each, one behind the other. They change only the registers that are named.
     unsafe {
         asm!(
             "vmovdqu {first}, [{from} + {at}]",
@@ -231,11 +231,11 @@ impl<S: Sink> Loader<S> {
         if self.left() < size_of::<[__m256i; 2]>() {
             return None;
         }
-        // SAFETY: `new` was promised that the bytes of `from` up to `len` are readable while `self` exists, and
-        // 64 are left of them.
+        // SAFETY: `new` was promised that the bytes of `from` up to `len` are readable while `self` exists,
+        // and 64 are left of them.
         let values = unsafe { load_256_twice(self.from, self.at) };
-        // SAFETY: `new` was promised that the sink has room for `len` bytes which nobody else accesses, and 64
-        // are left of them.
+        // SAFETY: `new` was promised that the sink has room for `len` bytes which nobody else accesses, and
+        // 64 are left of them.
         unsafe { self.sink.put(self.at, values) };
         self.at += size_of_val(&values);
         Some(values)

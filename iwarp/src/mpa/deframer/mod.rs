@@ -68,8 +68,8 @@ pub struct Deframer {
     framing: Framing,
     /// Position of the next FPDU to hand up in order.
     next: u64,
-    /// The end of the FPDU at `next`, if it was found incomplete: before the frontier has come that far, there
-    /// is none to hand up in order. Otherwise it is not behind `next`.
+    /// The end of the FPDU at `next`, if it was found incomplete: before the frontier has come that far,
+    /// there is none to hand up in order. Otherwise it is not behind `next`.
     wanted: u64,
     /// All bytes before this position have arrived.
     frontier: u64,
@@ -110,8 +110,8 @@ impl Deframer {
     /// length field, and returns the bytes of these FPDUs. The rest of the buffer has to go to
     /// [`receive`](Self::receive), which takes any buffer and reports errors.
     ///
-    /// It takes nothing where there are markers, where anything is held, and from a buffer that is not next in
-    /// order.
+    /// It takes nothing where there are markers, where anything is held, and from a buffer that is not next
+    /// in order.
     ///
     /// # Errors
     /// The first error of `each`. It ends reception.

@@ -14,8 +14,8 @@ impl FrameReader {
         self.bytes.is_empty()
     }
 
-    /// Takes bytes of the private data that do not complete it, and returns how many; `None`, and takes none, if
-    /// there are others. Nothing of them has to be checked: [`take`](Self::take) has checked the header.
+    /// Takes bytes of the private data that do not complete it, and returns how many; `None`, and takes none,
+    /// if there are others. Nothing of them has to be checked: [`take`](Self::take) has checked the header.
     pub(super) fn take_private(&mut self, bytes: &[u8]) -> Option<usize> {
         if self.bytes.len() < HEADER_BYTES || bytes.len() >= self.lacking() {
             return None;

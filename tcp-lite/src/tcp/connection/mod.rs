@@ -118,8 +118,8 @@ impl Tcb {
     }
 
     /// Queues a segment: the first `bytes` bytes, at least one, of the page that
-    /// [`page_for_segment`](Self::page_for_segment) returned, and their sum, if it is known. After the last of several, the caller calls
-    /// [`on_pushed`](Self::on_pushed).
+    /// [`page_for_segment`](Self::page_for_segment) returned, and their sum, if it is known. After the last
+    /// of several, the caller calls [`on_pushed`](Self::on_pushed).
     #[inline]
     pub(crate) fn push(&mut self, ctx: &mut Ctx<'_>, bytes: usize, sum: Option<u16>) {
         self.send.push(ctx, bytes, sum);

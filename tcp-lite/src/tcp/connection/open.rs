@@ -135,8 +135,8 @@ impl Tcb {
     }
 }
 
-/// The SYN-ACK that [`Tcb::accept`] would send first, without a control block: a SYN cookie. `mss` is ours, and
-/// `clock` our timestamp, if timestamps are agreed on.
+/// The SYN-ACK that [`Tcb::accept`] would send first, without a control block: a SYN cookie. `mss` is ours,
+/// and `clock` our timestamp, if timestamps are agreed on.
 pub(crate) fn syn_ack(
     config: &TcpConfig,
     syn: &TcpHeader,

@@ -108,8 +108,8 @@ impl Tcb {
         })
     }
 
-    /// The next segment in the usual case: new, or without payload. `None` if there is something else to send,
-    /// or nothing: [`next_transmission`](Self::next_transmission) knows.
+    /// The next segment in the usual case: new, or without payload. `None` if there is something else to
+    /// send, or nothing: [`next_transmission`](Self::next_transmission) knows.
     #[inline(always)]
     pub(crate) fn next_usual(&self, ctx: &Ctx<'_>) -> Option<UsualSegment> {
         let payload = self.send.next_usual(ctx)?;

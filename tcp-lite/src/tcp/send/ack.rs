@@ -112,9 +112,9 @@ impl SendHalf {
     }
 
     /// Processes an acknowledgement that says no more than nearly all do: that nothing is in flight, or that
-    /// segments arrived that were each sent once, in order, and outside of any recovery. It has no SACK blocks,
-    /// and no marks are echoed; our FIN was not sent. Returns `false`, and has changed nothing, if it is of
-    /// another kind: [`on_ack`](Self::on_ack) takes any.
+    /// segments arrived that were each sent once, in order, and outside of any recovery. It has no SACK
+    /// blocks, and no marks are echoed; our FIN was not sent. Returns `false`, and has changed nothing, if it
+    /// is of another kind: [`on_ack`](Self::on_ack) takes any.
     #[inline]
     pub(in crate::tcp) fn on_usual_ack(&mut self, ctx: &mut Ctx<'_>, segment: &AckInfo<'_>) -> bool {
         let AckInfo { ack, pos, window, .. } = *segment;

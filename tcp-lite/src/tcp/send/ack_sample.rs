@@ -124,8 +124,8 @@ impl AckSample {
         }
     }
 
-    /// As [`acknowledge`](Self::acknowledge) for segments that were each sent once, and none before the one in
-    /// front of it.
+    /// As [`acknowledge`](Self::acknowledge) for segments that were each sent once, and none before the one
+    /// in front of it.
     #[inline]
     pub(super) fn acknowledge_run(&mut self, run: &RemovedRun) {
         let ((pos, first_end), (end, sent)) = (run.first, run.last);

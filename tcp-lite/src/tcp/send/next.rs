@@ -102,7 +102,8 @@ impl SendHalf {
     }
 
     /// The same in the usual case, found by fewer comparisons, and without a change: a new segment that is
-    /// sent as it is, or nothing. `None`: anything else, for [`next`](Self::next). Our FIN must not be asked for.
+    /// sent as it is, or nothing. `None`: anything else, for [`next`](Self::next). Our FIN must not be asked
+    /// for.
     #[inline(always)]
     pub(in crate::tcp) fn next_usual(&self, ctx: &Ctx<'_>) -> Option<Option<SegmentKey>> {
         let usual = self.pending.is_empty()

@@ -60,8 +60,8 @@ impl Rack {
         self.on_arrived(sample.lowest_original, sample.highest)
     }
 
-    /// As [`on_ack`](Self::on_ack), for consecutive segments that were each sent once, `sent` the last of them
-    /// and `rtt_us` ago. `first_end` and `end` are where the first and the last of them end.
+    /// As [`on_ack`](Self::on_ack), for consecutive segments that were each sent once, `sent` the last of
+    /// them and `rtt_us` ago. `first_end` and `end` are where the first and the last of them end.
     #[inline]
     pub(super) fn on_run(&mut self, rtt_us: u64, sent: Sent, (first_end, end): (u64, u64)) -> bool {
         self.on_arrival(rtt_us, sent);

@@ -75,8 +75,8 @@ impl SendHalf {
         }
     }
 
-    /// What an acknowledgement means for a recovery, or for what may begin or end one, except that it may reveal
-    /// a loss. If there is [no such thing](super::Recovery::is_idle), an acknowledgement that is no
+    /// What an acknowledgement means for a recovery, or for what may begin or end one, except that it may
+    /// reveal a loss. If there is [no such thing](super::Recovery::is_idle), an acknowledgement that is no
     /// duplicate and reports none has nothing to do here.
     #[inline(never)]
     fn advance_recovery(&mut self, ctx: &mut Ctx<'_>, sample: &AckSample, kind: AckKind) -> RecoveryNews {

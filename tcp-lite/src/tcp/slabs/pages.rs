@@ -204,8 +204,8 @@ impl Pages {
         self.page(key).view(place)
     }
 
-    /// The first `bytes` bytes behind `head` bytes that `write` writes in front of them, as a buffer; `None` as
-    /// [`Page::headed`].
+    /// The first `bytes` bytes behind `head` bytes that `write` writes in front of them, as a buffer; `None`
+    /// as [`Page::headed`].
     #[inline]
     pub(in crate::tcp) fn headed(
         &mut self,

@@ -224,8 +224,8 @@ impl SegmentSlab {
     }
 
     /// A frame of a segment without external memory in the segment's own buffer: behind `head` bytes that
-    /// `write` writes. For one that [leads its page](Self::leads_page). `None` if a frame that was made before is
-    /// not gone, or if no descriptor is free.
+    /// `write` writes. For one that [leads its page](Self::leads_page). `None` if a frame that was made
+    /// before is not gone, or if no descriptor is free.
     #[inline]
     pub(crate) fn headed(
         &mut self,

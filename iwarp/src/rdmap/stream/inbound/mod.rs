@@ -115,8 +115,8 @@ struct ReceivedUlpdu<'a, 'u> {
 }
 
 impl Delivery<'_> {
-    /// As [`deliver`](Self::deliver), for a ULPDU that lies in one run, with the position of its length field.
-    /// The usual segments take little code, and all others take the general way.
+    /// As [`deliver`](Self::deliver), for a ULPDU that lies in one run, with the position of its length
+    /// field. The usual segments take little code, and all others take the general way.
     #[inline]
     pub(crate) fn deliver_whole(&mut self, position: u64, ulpdu: &[u8]) -> Result<(), Failure> {
         if self.write_whole(ulpdu) {

@@ -38,8 +38,8 @@ pub(super) struct SendQueue {
     flight: Flight,
     /// The SACK blocks processed last.
     sacks: KnownSacks,
-    /// Segments from this position on have no other mark than [`Marks::IN_FLIGHT`], and were sent in the order
-    /// of the queue.
+    /// Segments from this position on have no other mark than [`Marks::IN_FLIGHT`], and were sent in the
+    /// order of the queue.
     orderly_from: u64,
     /// The oldest unacknowledged position (SND.UNA).
     una: u64,
@@ -323,8 +323,8 @@ impl SendQueue {
         }
     }
 
-    /// Removes the segments up to `una` at the front that were sent once, in the order of the queue, and whose
-    /// arrival is news. Returns them, and whether an acknowledged one of another kind follows.
+    /// Removes the segments up to `una` at the front that were sent once, in the order of the queue, and
+    /// whose arrival is news. Returns them, and whether an acknowledged one of another kind follows.
     #[inline(always)]
     fn remove_run(
         &mut self,
