@@ -193,7 +193,7 @@ impl Connection {
                 }
             }
             Err(Failure::Peer(terminate)) if ended_startup => {
-                self.fail(io, Failure::Peer(terminate.in_startup()));
+                self.fail(io, Failure::Peer(Box::new(terminate.in_startup())));
             }
             Err(failure) => self.fail(io, failure),
         }

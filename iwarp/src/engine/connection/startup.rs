@@ -285,6 +285,7 @@ impl Connection {
                 let TerminateCode { layer, etype, code } = error.terminate_code();
                 let known = TerminateError::from_codes(layer, etype, code);
                 let terminate = Terminate::bare(known.unwrap_or(TerminateError::MpaStartupCatastrophic));
+                let terminate = Box::new(terminate);
                 self.fail(io, Failure::Here(terminate));
                 self.drop_reassembly(io, reassembly);
             }

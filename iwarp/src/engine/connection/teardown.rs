@@ -121,7 +121,7 @@ impl Connection {
             _ if self.is_ending() => {}
             Ask::Close => self.disconnect(io),
             Ask::Terminate if matches!(self.phase, Phase::FullOperation(_)) => {
-                self.fail(io, Failure::Here(Terminate::bare(TerminateError::LocalCatastrophic)));
+                self.fail(io, Failure::Here(Box::new(Terminate::bare(TerminateError::LocalCatastrophic))));
             }
             Ask::Terminate | Ask::Abandon => self.abort(io),
         }

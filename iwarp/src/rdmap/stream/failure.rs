@@ -7,17 +7,18 @@ use crate::mpa::{Action, MpaError};
 use crate::queues::{Origin, StreamError, TerminateOrigin, TerminateReport};
 use crate::rdmap::{Terminate, TerminateError};
 
-/// Why a stream ends.
+/// Why a stream ends. The calls of the data path return it or nothing, so it is small: its Terminates are
+/// boxed.
 #[derive(Clone, Debug)]
 pub(crate) enum Failure {
     /// An error found here: the peer gets a Terminate.
-    Here(Terminate),
+    Here(Box<Terminate>),
     /// An error found here in a correct message of the peer, or in the answer to one, because memory was
     /// revoked while it was in use: the peer gets a Terminate. It counts as a fault of our user. (A peer may
     /// revoke memory too, by a Send with Invalidate behind its own Read. Nothing here tells the two apart.)
-    User(Terminate),
+    User(Box<Terminate>),
     /// The peer's Terminate.
-    Peer(Terminate),
+    Peer(Box<Terminate>),
     /// A Terminate of the peer in which no error can be read: it fails a check of DDP or RDMAP, or its parts
     /// are missing. It ends the stream as any other does, and is not answered (RFC 5040 section 7.2).
     Unreadable,
@@ -38,7 +39,7 @@ pub(crate) enum Ending {
 
 impl Failure {
     pub(super) fn here(error: TerminateError) -> Self {
-        Self::Here(Terminate::bare(error))
+        Self::Here(Box::new(Terminate::bare(error)))
     }
 
     /// A defect of this code: `what` does not hold. The stream ends rather than lose bytes in silence.
@@ -68,8 +69,9 @@ impl Failure {
             TerminateError::MpaStartupCatastrophic,
         ];
         match self {
-            Self::Here(Terminate { layer, etype, code, .. }) => {
-                !OURS.iter().any(|ours| ours.codes() == (*layer, *etype, *code))
+            Self::Here(terminate) => {
+                let Terminate { layer, etype, code, .. } = **terminate;
+                !OURS.iter().any(|ours| ours.codes() == (layer, etype, code))
             }
             Self::Peer(_) | Self::Unreadable => true,
             Self::User(_) | Self::Lost(_) => false,

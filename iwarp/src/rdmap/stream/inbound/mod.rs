@@ -207,7 +207,7 @@ impl Delivery<'_> {
     #[cold]
     fn sink_revoked(&mut self, terminate: Terminate) -> Failure {
         self.common.fail_oldest();
-        Failure::User(terminate)
+        Failure::User(Box::new(terminate))
     }
 
     fn untagged(&mut self, piece: &ReceivedUlpdu<'_, '_>, header: &UntaggedHeader) -> Result<(), Failure> {
@@ -224,7 +224,7 @@ impl ReceivedUlpdu<'_, '_> {
     /// Cold, like all code that makes a failure, to keep it out of the path of each FPDU.
     #[cold]
     fn fail(&self, error: impl Into<TerminateError>) -> Failure {
-        Failure::Here(self.terminate(error.into()))
+        Failure::Here(Box::new(self.terminate(error.into())))
     }
 
     #[cold]

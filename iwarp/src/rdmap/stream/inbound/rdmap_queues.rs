@@ -48,7 +48,7 @@ impl Delivery<'_> {
         let header = piece.head.iter().copied().collect();
         let request = PeerRequest { op, header, segment_len: piece.len };
         if let Err(error) = self.check_peer_op(&op) {
-            return Err(Failure::Here(request.terminate(error, 0)));
+            return Err(Failure::Here(Box::new(request.terminate(error, 0))));
         }
         // RFC 7306 section 5.2.1 (EXT-084, EXT-085): RDMAP itself answers the request; our user gets no
         // completion for it.
@@ -94,7 +94,8 @@ impl Delivery<'_> {
             // that does not parse, still ends the stream.
             Err(_) => return Err(Failure::Unreadable),
         };
-        Err(Terminate::parse(&message).map_or(Failure::Unreadable, Failure::Peer))
+        Err(Terminate::parse(&message)
+            .map_or(Failure::Unreadable, |terminate| Failure::Peer(Box::new(terminate))))
     }
 
     /// Queue 3: the response to our oldest outstanding request, which has to be an atomic.

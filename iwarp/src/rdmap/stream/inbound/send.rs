@@ -169,7 +169,7 @@ impl Delivery<'_> {
             }
             Err(SendFault::OwnMemory) => {
                 self.fail_bound(WcStatus::LocalProtectionError);
-                Err(Failure::User(Terminate::bare(TerminateError::LocalCatastrophic)))
+                Err(Failure::User(Box::new(Terminate::bare(TerminateError::LocalCatastrophic))))
             }
             Err(SendFault::Unbound) => Err(Failure::defect("a receive request for each posted buffer")),
         }

@@ -416,7 +416,7 @@ impl Outbound {
                 Some(request),
             ) => {
                 let error = TerminateError::of_read_fault(fault);
-                Failure::User(request.terminate(error, message.segmenter.cut_bytes()))
+                Failure::User(Box::new(request.terminate(error, message.segmenter.cut_bytes())))
             }
             _ => Failure::here(TerminateError::LocalCatastrophic),
         }

@@ -51,10 +51,11 @@ fn carry_out(
     by: Accessor,
 ) -> Result<AtomicResponse, Failure> {
     let AtomicRequest { id, stag, to, op } = *atomic;
+    let fails = |fault| Failure::User(Box::new(request.terminate(TerminateError::of_read_fault(fault), 0)));
     let original = guard
         .check_atomic(stag, to, by)
         .and_then(|word| word.update(|value| op.apply(value)))
-        .map_err(|fault| Failure::User(request.terminate(TerminateError::of_read_fault(fault), 0)))?;
+        .map_err(fails)?;
     // RFC 7306 section 5.2.2 (EXT-093): the response has the identifier of its request.
     Ok(AtomicResponse { id, original })
 }
