@@ -64,7 +64,8 @@ pub(super) struct Claimed(usize);
 impl Claimed {
     /// Claims the slots that no thread owns, one after the other.
     pub(super) fn unowned() -> impl Iterator<Item = Self> {
-        (0..SLOTS).filter_map(|slot| try_own(slot).then_some(Self(slot)))
+        // Not `then_some`: it would make a value for each slot, and drop those of slots that others own.
+        (0..SLOTS).filter_map(|slot| try_own(slot).then(|| Self(slot)))
     }
 
     pub(super) fn number(&self) -> usize {
@@ -75,5 +76,28 @@ impl Claimed {
 impl Drop for Claimed {
     fn drop(&mut self) {
         OWNED.fetch_and(!(1 << self.0), Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_search_of_slots_without_owner_leaves_those_of_threads() {
+        let search = || {
+            let slot = own();
+            Claimed::unowned().for_each(drop);
+            assert!(slot >= SLOTS || !try_own(slot), "the slot of this thread was given back");
+            slot < SLOTS
+        };
+        // Other tests may have all slots for a while.
+        let found_one = (0..10_000).any(|_| {
+            std::thread::sleep(Duration::from_millis(1));
+            std::thread::spawn(search).join().unwrap()
+        });
+        assert!(found_one);
     }
 }
