@@ -64,8 +64,8 @@ pub(super) struct Claimed(usize);
 impl Claimed {
     /// Claims the slots that no thread owns, one after the other.
     pub(super) fn unowned() -> impl Iterator<Item = Self> {
-        // Not `then_some`: it would make a value for each slot, and drop those of slots that others own.
-        (0..SLOTS).filter_map(|slot| try_own(slot).then(|| Self(slot)))
+        // A value is made only of a claimed slot: its drop gives the slot back.
+        (0..SLOTS).filter(|slot| try_own(*slot)).map(Self)
     }
 
     pub(super) fn number(&self) -> usize {
