@@ -6,7 +6,6 @@ use std::ptr::NonNull;
 use dpdk_sys as sys;
 use dpdk_sys::mbuf as field;
 
-use super::DpdkChain;
 use crate::mbuf::view::{View, copy_slice};
 use crate::mempool::external::copy_raw;
 
@@ -15,15 +14,15 @@ use crate::mempool::external::copy_raw;
 pub(crate) struct DpdkSegment<'a> {
     /// An mbuf of the chain that is borrowed: it is in use, and nobody writes its fields during the borrow.
     pub(super) raw: NonNull<sys::rte_mbuf>,
-    pub(super) chain: PhantomData<&'a DpdkChain>,
+    pub(super) chain: PhantomData<&'a sys::rte_mbuf>,
 }
 
-/// A segment of a chain, for writing. The methods of [`DpdkChain`] keep it well formed.
+/// A segment of a chain, for writing. The methods of the chain keep it well formed.
 pub(super) struct DpdkSegmentMut<'a> {
     /// An mbuf of the chain that is borrowed: it is in use, and nobody else accesses its fields during the
     /// borrow.
     pub(super) raw: NonNull<sys::rte_mbuf>,
-    pub(super) chain: PhantomData<&'a mut DpdkChain>,
+    pub(super) chain: PhantomData<&'a mut sys::rte_mbuf>,
 }
 
 /// Defines methods that read a field, or what is computed from fields.
