@@ -22,6 +22,9 @@ use slot::{Claimed, SLOTS};
 /// Most items of a cache; fewer in small pools, where caches must not hide what other threads need.
 const CACHE_MAX: usize = 128;
 
+/// Pools whose caches would be smaller have none: few items are not worth a cache.
+const CACHE_MIN: usize = 8;
+
 /// Free items of a pool.
 pub(super) struct FreeList<T> {
     depot: Stack<T>,
@@ -34,7 +37,8 @@ impl<T> FreeList<T> {
     /// A list of these items, which is never given more.
     pub(super) fn new(items: Vec<T>) -> Self {
         // All caches together hold at most a quarter.
-        let cache_max = (items.len() / (4 * SLOTS)).min(CACHE_MAX);
+        let share = (items.len() / (4 * SLOTS)).min(CACHE_MAX);
+        let cache_max = if share < CACHE_MIN { 0 } else { share };
         Self { depot: Stack::new(items), caches: std::array::from_fn(|_| Cache::new(cache_max)), cache_max }
     }
 
