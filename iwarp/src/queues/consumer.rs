@@ -40,7 +40,9 @@ impl QpConsumer {
     /// Removes the oldest send request.
     #[inline]
     pub(crate) fn remove_send(&mut self) {
-        drop(self.sq.pop());
+        if let Ok(oldest) = self.sq.read_chunk(1) {
+            oldest.commit_all();
+        }
     }
 
     /// The oldest send requests, at most `limit`, which stay in their queue. They leave it with
@@ -142,8 +144,8 @@ impl QpConsumer {
         debug_assert!(self.taken > 0, "only taken requests are completed");
         if self.shared.is_some() {
             self.shared = None;
-        } else {
-            drop(self.rq.pop());
+        } else if let Ok(oldest) = self.rq.read_chunk(1) {
+            oldest.commit_all();
         }
         self.taken -= 1;
         qp.recv_done.add(1);
