@@ -187,11 +187,18 @@ impl Stack {
 
     /// Runs the timers that are due, and the slow path.
     pub fn poll(&mut self, now: Instant) {
-        // Before the time moves on: some timers run from the call that needs them.
-        self.arm_timers();
+        if now > self.now {
+            // Before the time moves on: some timers run from the call that needs them.
+            self.arm_timers();
+        }
         self.advance(now);
         let now = self.now;
         while let Some(slot) = self.connections.wheel.expired(now) {
+            if self.connections.is_unarmed(slot) {
+                // What arrived may have moved the timer that is due.
+                self.arm_timers();
+                continue;
+            }
             let unanswered = self.with(now, slot, |tcb, ctx| tcb.on_timer(ctx));
             if unanswered == Some(true)
                 && let Some(conn) = self.connections.get(slot)

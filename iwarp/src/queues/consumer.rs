@@ -40,9 +40,7 @@ impl QpConsumer {
     /// Removes the oldest send request.
     #[inline]
     pub(crate) fn remove_send(&mut self) {
-        if let Ok(oldest) = self.sq.read_chunk(1) {
-            oldest.commit_all();
-        }
+        drop(self.sq.pop());
     }
 
     /// The oldest send requests, at most `limit`, which stay in their queue. They leave it with
@@ -144,8 +142,8 @@ impl QpConsumer {
         debug_assert!(self.taken > 0, "only taken requests are completed");
         if self.shared.is_some() {
             self.shared = None;
-        } else if let Ok(oldest) = self.rq.read_chunk(1) {
-            oldest.commit_all();
+        } else {
+            drop(self.rq.pop());
         }
         self.taken -= 1;
         qp.recv_done.add(1);
