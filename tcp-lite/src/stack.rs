@@ -433,10 +433,14 @@ impl Stack {
     ///
     /// # Errors
     /// [`SendError::Closed`].
+    #[inline]
     pub fn sender(&mut self, now: Instant, conn: ConnId) -> Result<Sender<'_>, SendError> {
         self.advance(now);
-        let slot = self.connections.live(conn).ok_or(SendError::Closed)?;
-        Ok(Sender { stack: self, slot, pushed: false, opened: false })
+        let (parts, connections, _) = self.split(self.now);
+        let found = connections.find_live(conn).ok_or(SendError::Closed)?;
+        let framing = parts.framing;
+        let ctx = parts.ctx(conn, found.conn.listener);
+        Ok(Sender { ctx, framing, found, pushed: false, opened: false })
     }
 
     /// Cuts `bytes` into segments of EMSS and queues those that fit; returns how many bytes were taken.
@@ -547,7 +551,7 @@ impl Stack {
         slot: u32,
         work: impl FnOnce(&mut Tcb, &mut Ctx<'_>) -> R,
     ) -> Option<R> {
-        let (mut parts, connections, _) = self.split(now);
+        let (parts, connections, _) = self.split(now);
         let (id, conn) = connections.get_mut(slot)?;
         let result = work(&mut conn.tcb, &mut parts.ctx(id, conn.listener));
         self.settle(slot);
@@ -574,7 +578,7 @@ impl Stack {
 
     /// Drops a connection, whatever its state. Raises no event.
     fn forget(&mut self, now: Instant, slot: u32) {
-        let (mut parts, connections, _) = self.split(now);
+        let (parts, connections, _) = self.split(now);
         let Some((id, conn)) = connections.get_mut(slot) else { return };
         conn.tcb.dispose(&mut parts.ctx(id, conn.listener));
         let half_open = conn.listener.filter(|_| conn.half_open);

@@ -39,8 +39,9 @@ impl Conn {
 
 /// The queue that the slot is in. It belongs to the slot, not to the connection: an entry that a dead
 /// connection left behind serves the next one.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Queue {
+    #[default]
     None,
     /// Has something to send.
     Ready,
@@ -48,6 +49,7 @@ enum Queue {
     Waiting,
 }
 
+#[derive(Default)]
 struct ConnSlot {
     generation: u32,
     queue: Queue,
@@ -64,8 +66,8 @@ const CHUNK: usize = 64;
 /// Slots in chunks that never move: one large array would be copied to grow, and be half empty after it.
 #[derive(Default)]
 struct ConnSlots {
-    /// All but the last one are full.
-    chunks: Vec<Vec<ConnSlot>>,
+    chunks: Vec<Box<[ConnSlot; CHUNK]>>,
+    /// Slots that have been used. The rest of the last chunk is not in use.
     len: usize,
 }
 
@@ -74,32 +76,41 @@ impl ConnSlots {
         self.len
     }
 
-    fn push(&mut self, slot: ConnSlot) {
+    /// Takes the next slot into use.
+    fn grow(&mut self) {
         if self.len.is_multiple_of(CHUNK) {
-            self.chunks.push(Vec::with_capacity(CHUNK));
+            let chunk: Vec<_> = (0..CHUNK).map(|_| ConnSlot::default()).collect();
+            self.chunks.extend(chunk.into_boxed_slice().try_into());
         }
-        self.chunks[self.len / CHUNK].push(slot);
         self.len += 1;
     }
 
+    #[inline]
     fn get(&self, at: usize) -> Option<&ConnSlot> {
-        self.chunks.get(at / CHUNK)?.get(at % CHUNK)
+        Some(&self.chunks.get(at / CHUNK)?[at % CHUNK])
+    }
+
+    #[inline]
+    fn get_mut(&mut self, at: usize) -> Option<&mut ConnSlot> {
+        Some(&mut self.chunks.get_mut(at / CHUNK)?[at % CHUNK])
     }
 
     fn iter(&self) -> impl Iterator<Item = &ConnSlot> {
-        self.chunks.iter().flatten()
+        self.chunks.iter().flat_map(|chunk| chunk.iter()).take(self.len)
     }
 }
 
 impl Index<usize> for ConnSlots {
     type Output = ConnSlot;
 
+    #[inline]
     fn index(&self, at: usize) -> &ConnSlot {
         &self.chunks[at / CHUNK][at % CHUNK]
     }
 }
 
 impl IndexMut<usize> for ConnSlots {
+    #[inline]
     fn index_mut(&mut self, at: usize) -> &mut ConnSlot {
         &mut self.chunks[at / CHUNK][at % CHUNK]
     }
@@ -139,16 +150,37 @@ impl FoundConn<'_> {
     /// Follows up on a call that leaves the connection in ESTABLISHED: see
     /// [`Connections::settle_later`].
     #[inline]
-    pub(crate) fn settle_later(self) {
+    pub(crate) fn settle_later(mut self) {
         debug_assert!(self.conn.may_arm_later(), "something else may follow");
-        if !*self.is_unarmed {
-            *self.is_unarmed = true;
+        self.arm_later();
+        if *self.queue == Queue::None && self.conn.tcb.wants_transmit() {
+            self.make_ready();
+        }
+    }
+
+    /// Follows up on segments that were queued: as [`settle_later`](Self::settle_later), in any state. Serving
+    /// the connection shows whether the congestion window lets it send.
+    #[inline]
+    pub(super) fn follow_up_push(&mut self) {
+        self.arm_later();
+        if *self.queue == Queue::None
+            && (self.conn.tcb.may_send_pushed() || self.conn.tcb.wants_transmit())
+        {
+            self.make_ready();
+        }
+    }
+
+    #[inline]
+    fn arm_later(&mut self) {
+        if !std::mem::replace(self.is_unarmed, true) {
             self.unarmed.push(self.id.slot);
         }
-        if *self.queue == Queue::None && self.conn.tcb.wants_transmit() {
-            *self.queue = Queue::Ready;
-            self.ready.push_back(self.id.slot);
-        }
+    }
+
+    #[inline]
+    fn make_ready(&mut self) {
+        *self.queue = Queue::Ready;
+        self.ready.push_back(self.id.slot);
     }
 }
 
@@ -184,8 +216,7 @@ impl Connections {
                 return None;
             }
             self.free.push(self.slots.len() as u32);
-            let (queue, unarmed) = (Queue::None, false);
-            self.slots.push(ConnSlot { generation: 0, queue, unarmed, key: None, conn: None });
+            self.slots.grow();
             let count = self.slots.len();
             self.wheel.grow(count);
             self.ready.reserve(count - self.ready.len());
@@ -297,6 +328,20 @@ impl Connections {
         slot.conn.as_ref().filter(|c| !c.tcb.is_closed_for_user()).map(|_| id.slot)
     }
 
+    /// As [`live`](Self::live), with the connection.
+    #[inline]
+    pub(super) fn find_live(&mut self, id: ConnId) -> Option<FoundConn<'_>> {
+        let ConnSlot { generation, conn: Some(conn), queue, unarmed: is_unarmed, .. } =
+            self.slots.get_mut(id.slot as usize)?
+        else {
+            return None;
+        };
+        if *generation != id.generation || conn.tcb.is_closed_for_user() {
+            return None;
+        }
+        Some(FoundConn { id, conn, queue, is_unarmed, unarmed: &mut self.unarmed, ready: &mut self.ready })
+    }
+
     pub(crate) fn get(&self, slot: u32) -> Option<&Conn> {
         self.slots[slot as usize].conn.as_ref()
     }
@@ -317,20 +362,6 @@ impl Connections {
         let place = &mut self.slots[slot as usize];
         let id = ConnId { slot, generation: place.generation };
         Some((id, place.conn.as_mut()?, &mut self.latest_headers))
-    }
-
-    /// Follows up on segments that were queued on the connection in a slot, which is in ESTABLISHED: as
-    /// [`arm_later`](Self::arm_later) and [`make_ready`](Self::make_ready), if it may send any.
-    #[inline]
-    pub(super) fn follow_up_push(&mut self, slot: u32) {
-        let place = &mut self.slots[slot as usize];
-        if !std::mem::replace(&mut place.unarmed, true) {
-            self.unarmed.push(slot);
-        }
-        if place.queue == Queue::None && place.conn.as_ref().is_some_and(|conn| conn.tcb.wants_transmit()) {
-            place.queue = Queue::Ready;
-            self.ready.push_back(slot);
-        }
     }
 
     /// The id of the connection in a slot.

@@ -25,8 +25,10 @@ pub(super) struct StackParts<'a> {
     pub(super) events: &'a mut EventQueue,
 }
 
-impl StackParts<'_> {
-    pub(super) fn ctx(&mut self, conn: ConnId, listener: Option<ListenerId>) -> Ctx<'_> {
+impl<'a> StackParts<'a> {
+    /// The context of calls of a connection.
+    #[inline]
+    pub(super) fn ctx(self, conn: ConnId, listener: Option<ListenerId>) -> Ctx<'a> {
         Ctx {
             now: self.now,
             config: &self.config.tcp,

@@ -144,7 +144,7 @@ impl Stack {
         }
         // Its addresses were looked at when the connection began: an address that was usable stays so, and
         // routes are fixed.
-        let (mut parts, connections, _) = self.split(now);
+        let (parts, connections, _) = self.split(now);
         let Some(found) = connections.find_next_ipv4(&key) else { return Err(frame) };
         if !found.conn.tcb.predicts(&segment) {
             return Err(frame);

@@ -3,8 +3,11 @@
 use dp::{ExtBuf, Offloads};
 
 use super::Stack;
+use super::connections::FoundConn;
+use super::transmit::EXTERNAL;
 use crate::checksum::folded;
-use crate::tcp::{PageKey, State};
+use crate::frame::Framing;
+use crate::tcp::{Ctx, EXTERNAL_VIEWS, PageKey};
 use crate::{ConnId, SendError};
 
 impl Stack {
@@ -18,81 +21,57 @@ impl Stack {
 /// Queues segments on one connection.
 ///
 /// Its timers and its place in the ready queue are updated once, when this is dropped.
-pub struct Sender<'a> {
-    pub(super) stack: &'a mut Stack,
-    pub(super) slot: u32,
+pub struct Sender<'s> {
+    pub(super) ctx: Ctx<'s>,
+    pub(super) framing: &'s Framing,
+    pub(super) found: FoundConn<'s>,
     /// Whether segments were queued.
     pub(super) pushed: bool,
     /// Whether a page was opened, and nothing was pushed since.
     pub(super) opened: bool,
 }
 
-impl Sender<'_> {
+impl<'s> Sender<'s> {
     /// An empty segment to write up to EMSS bytes of whole FPDUs into.
     ///
     /// # Errors
     /// [`SendError`]: the connection is closed, the send buffer is full (an `Event::Writable` follows when
     /// it has space again), or no packet buffer is free.
-    pub fn segment(&mut self) -> Result<SegmentBuf<'_>, SendError> {
-        let (mut parts, connections, _) = self.stack.split(self.stack.now);
-        let (id, conn) = connections.get_mut(self.slot).ok_or(SendError::Closed)?;
-        let (page, capacity) = conn.tcb.page_for_segment(&mut parts.ctx(id, conn.listener))?;
+    #[inline]
+    pub fn segment(&mut self) -> Result<SegmentBuf<'_, 's>, SendError> {
+        let (page, capacity) = self.found.conn.tcb.page_for_segment(&mut self.ctx)?;
         self.opened = true;
-        Ok(SegmentBuf {
-            stack: &mut *self.stack,
-            slot: self.slot,
-            pushed: &mut self.pushed,
-            opened: &mut self.opened,
-            page,
-            capacity,
-            len: 0,
-            sum: None,
-            external: None,
-        })
-    }
-
-    /// A page that was opened and not pushed to returns its buffer.
-    #[cold]
-    fn close_page(&mut self) {
-        let (mut parts, connections, _) = self.stack.split(self.stack.now);
-        if let Some((id, conn)) = connections.get_mut(self.slot) {
-            conn.tcb.close_page(&mut parts.ctx(id, conn.listener));
-        }
+        Ok(SegmentBuf { sender: self, page, capacity, len: 0, sum: None, external: None })
     }
 
     /// Whether segments may have external memory now ([`SegmentBuf::attach`]): the port sends from any
     /// memory, in several buffers and with a checksum of its own, and not too many segments have some.
     pub fn takes_external(&self) -> bool {
-        self.stack.takes_external()
+        // With a buffer for the headers, a segment takes one more than its views.
+        self.framing.offloads.contains(EXTERNAL)
+            && self.framing.tso.buffers > EXTERNAL_VIEWS
+            && !self.ctx.segments.has_many_externals()
     }
 }
 
 impl Drop for Sender<'_> {
     fn drop(&mut self) {
         if self.opened {
-            self.close_page();
+            // A page that was opened and not pushed to returns its buffer.
+            self.found.conn.tcb.close_page(&mut self.ctx);
         }
-        if !self.pushed {
-            return;
+        if self.pushed {
+            self.found.conn.tcb.on_pushed(self.ctx.now);
+            self.found.follow_up_push();
         }
-        let Stack { connections, now, .. } = &mut *self.stack;
-        let Some((_, conn)) = connections.get_mut(self.slot) else { return };
-        conn.tcb.on_pushed(*now);
-        if conn.tcb.state() == State::Established && !conn.half_open {
-            return connections.follow_up_push(self.slot);
-        }
-        self.stack.settle(self.slot);
     }
 }
 
 /// A segment under construction, in a buffer that TCP owns: up to EMSS bytes of whole FPDUs.
 ///
 /// [`push`](Self::push) queues it; dropping it discards it.
-pub struct SegmentBuf<'a> {
-    stack: &'a mut Stack,
-    slot: u32,
-    pushed: &'a mut bool,
-    opened: &'a mut bool,
+pub struct SegmentBuf<'a, 's> {
+    sender: &'a mut Sender<'s>,
     page: PageKey,
     capacity: usize,
     /// Bytes in it, those of external memory included.
@@ -103,7 +82,7 @@ pub struct SegmentBuf<'a> {
     external: Option<(ExtBuf, u32)>,
 }
 
-impl SegmentBuf<'_> {
+impl SegmentBuf<'_, '_> {
     /// Bytes it can hold in all (EMSS).
     pub fn capacity(&self) -> usize {
         self.capacity
@@ -125,7 +104,7 @@ impl SegmentBuf<'_> {
 
     /// Stream offset of its first byte.
     pub fn offset(&self) -> u64 {
-        self.stack.connections.get(self.slot).map_or(0, |conn| conn.tcb.send_offsets().0)
+        self.sender.found.conn.tcb.send_offsets().0
     }
 
     /// Appends `memory`, which is sent from where it lies, also when it is sent again. It must not change
@@ -137,7 +116,7 @@ impl SegmentBuf<'_> {
     /// takes none now ([`Sender::takes_external`]).
     pub fn attach(&mut self, memory: ExtBuf) -> Result<(), ExtBuf> {
         let fits = memory.len() <= self.capacity - self.len;
-        if !fits || self.external.is_some() || !self.stack.takes_external() {
+        if !fits || self.external.is_some() || !self.sender.takes_external() {
             return Err(memory);
         }
         let at = self.len as u32;
@@ -154,7 +133,7 @@ impl SegmentBuf<'_> {
         }
         let start = self.len - self.external_bytes();
         self.len += bytes;
-        self.stack.segments.room(self.page).get_mut(start..start + bytes)
+        self.sender.ctx.segments.room(self.page).get_mut(start..start + bytes)
     }
 
     /// Appends `bytes`, or nothing if they do not fit.
@@ -174,7 +153,7 @@ impl SegmentBuf<'_> {
     /// Whether the sum of its bytes is of use ([`set_sum`](Self::set_sum)): the port makes no TCP checksum.
     #[inline]
     pub fn wants_sum(&self) -> bool {
-        !self.stack.framing.offloads.contains(Offloads::TX_TCP_CHECKSUM)
+        !self.sender.framing.offloads.contains(Offloads::TX_TCP_CHECKSUM)
     }
 
     /// Says the sum of all bytes in it, as [`dp::sum::of`] counts it, once all are written. A writer that
@@ -188,7 +167,7 @@ impl SegmentBuf<'_> {
     /// caller updates the number. For segments without external memory.
     pub fn room(&mut self) -> (&mut [u8], &mut usize) {
         debug_assert!(self.external.is_none(), "a part of the bytes lies elsewhere");
-        let room = self.stack.segments.room(self.page);
+        let room = self.sender.ctx.segments.room(self.page);
         let capacity = self.capacity.min(room.len());
         (&mut room[..capacity], &mut self.len)
     }
@@ -203,27 +182,24 @@ impl SegmentBuf<'_> {
     /// Whether the sum is that of its bytes. 0 and 0xffff are the same number.
     fn is_sum_right(&mut self) -> bool {
         let sum = self.sum.map(|sum| sum % 0xffff);
-        let bytes = &self.stack.segments.room(self.page)[..self.len];
+        let bytes = &self.sender.ctx.segments.room(self.page)[..self.len];
         sum == Some(folded(dp::sum::of(bytes)) % 0xffff)
     }
 
     /// Queues it behind all others. It is sent as it is: its bytes and boundaries never change, except
     /// that it is cut if EMSS drops before it is sent, or by the persist timer. An empty segment is
     /// dropped.
+    #[inline]
     pub fn push(mut self) {
         if self.is_empty() {
             return;
         }
         debug_assert!(self.sum.is_none() || self.external.is_some() || self.is_sum_right(), "another sum");
-        let (mut parts, connections, _) = self.stack.split(self.stack.now);
-        if let Some((id, conn)) = connections.get_mut(self.slot) {
-            let mut ctx = parts.ctx(id, conn.listener);
-            match self.external {
-                None => conn.tcb.push(&mut ctx, self.len, self.sum),
-                Some(external) => conn.tcb.push_external(&mut ctx, self.len - external.0.len(), external),
-            }
-            *self.pushed = true;
-            *self.opened = false;
+        let Sender { ctx, found, pushed, opened, .. } = self.sender;
+        match self.external {
+            None => found.conn.tcb.push(ctx, self.len, self.sum),
+            Some(external) => found.conn.tcb.push_external(ctx, self.len - external.0.len(), external),
         }
+        (*pushed, *opened) = (true, false);
     }
 }

@@ -14,7 +14,7 @@ use crate::frame::{Framing, Headers};
 use crate::ip::Ecn;
 use crate::neighbor::Resolution;
 use crate::tcp::header::{Flags, TcpHeader};
-use crate::tcp::{Ctx, EXTERNAL_VIEWS, MAX_TRAIN, Payload, SegmentKey, State, Transmission};
+use crate::tcp::{Ctx, MAX_TRAIN, Payload, SegmentKey, State, Transmission};
 
 /// Segments that one connection sends before the next is served: small enough for fairness, large enough
 /// to use the state once it is in the cache. A train that the port cuts may have more.
@@ -25,7 +25,7 @@ pub(super) const TRAINS: Offloads =
     Offloads::TX_TSO.union(Offloads::TX_MULTI_SEGMENT).union(Offloads::TX_TCP_CHECKSUM);
 
 /// The offloads a port needs to send external memory: nothing reads it here.
-const EXTERNAL: Offloads =
+pub(super) const EXTERNAL: Offloads =
     Offloads::TX_EXTERNAL.union(Offloads::TX_MULTI_SEGMENT).union(Offloads::TX_TCP_CHECKSUM);
 
 /// A RST for a segment that no connection takes, or a SYN-ACK with a cookie. It goes to the Ethernet
@@ -86,14 +86,6 @@ impl Stack {
         }
         self.pool_retry.refused(now);
         false
-    }
-
-    /// See [`Sender::takes_external`](super::Sender::takes_external).
-    pub(super) fn takes_external(&self) -> bool {
-        // With a buffer for the headers, a segment takes one more than its views.
-        self.framing.offloads.contains(EXTERNAL)
-            && self.framing.tso.buffers > EXTERNAL_VIEWS
-            && !self.segments.has_many_externals()
     }
 
     /// Whether [`fill`](Self::fill) has something to do.
@@ -208,7 +200,7 @@ impl Stack {
         if let Some(served) = self.serve_unusable_address(now, slot) {
             return served;
         }
-        let (mut parts, connections, neighbors) = self.split(now);
+        let (parts, connections, neighbors) = self.split(now);
         let Some((id, conn)) = connections.get_mut(slot) else { return Served::Idle };
         let framing = parts.framing;
         let mut ctx = parts.ctx(id, conn.listener);

@@ -34,7 +34,7 @@ impl Stack {
         if !self.config.tcp.header_prediction || self.framing.vlan.is_some() {
             return None;
         }
-        let (mut parts, connections, neighbors) = self.split(now);
+        let (parts, connections, neighbors) = self.split(now);
         let (id, conn, latest) = connections.get_to_serve(slot)?;
         let (framing, pool) = (parts.framing, parts.pool);
         let mut ctx = parts.ctx(id, conn.listener);

@@ -89,7 +89,7 @@ struct Arrived {
 }
 
 /// Writes the record at stream offset `at`.
-fn write(segment: &mut SegmentBuf<'_>, at: u64, bytes: u64) {
+fn write(segment: &mut SegmentBuf<'_, '_>, at: u64, bytes: u64) {
     let room = segment.append(bytes as usize).unwrap();
     room.iter_mut().zip(at..).for_each(|(out, at)| *out = byte(at));
 }
@@ -101,7 +101,7 @@ struct Kept {
 }
 
 /// As [`write`], all but the first and last bytes from external memory; `None` if the segment takes none.
-fn attach(segment: &mut SegmentBuf<'_>, at: u64, bytes: u64) -> Option<Kept> {
+fn attach(segment: &mut SegmentBuf<'_, '_>, at: u64, bytes: u64) -> Option<Kept> {
     assert_eq!(segment.offset(), at);
     let (before, behind) = (at % 5, at % 8);
     let middle = at + before..at + bytes - behind;

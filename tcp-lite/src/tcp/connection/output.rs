@@ -67,6 +67,14 @@ impl Tcb {
         self.rst_due || self.receive.is_ack_due() || self.send.wants_transmit()
     }
 
+    /// Whether a segment that was just pushed may be sent, as far as a look at the peer's window and at the pace
+    /// tells. A false yes costs a call of [`next_transmission`](Self::next_transmission); after a false no,
+    /// [`wants_transmit`](Self::wants_transmit) knows.
+    #[inline]
+    pub(crate) fn may_send_pushed(&self) -> bool {
+        self.send.may_send_pushed()
+    }
+
     /// The next segment to send. Without [`sent`](Self::sent) the next call returns the same. On the way
     /// a segment may be cut, to EMSS or by the persist timer to the peer's window, its acknowledged parts
     /// dropped, and the search for lost segments moved on.

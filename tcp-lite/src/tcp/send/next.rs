@@ -63,6 +63,12 @@ impl SendHalf {
             || self.is_mtu_probe_next()
     }
 
+    /// Whether neither the peer's window nor the pace withholds new segments. The congestion window may.
+    #[inline]
+    pub(in crate::tcp) fn may_send_pushed(&self) -> bool {
+        self.pace.is_open() && self.queue.nxt() < self.window.edge()
+    }
+
     /// Whether a SYN, or SYN-ACK, has to be sent.
     #[inline]
     pub(in crate::tcp) fn is_syn_next(&self) -> bool {

@@ -201,7 +201,7 @@ impl Outbound {
     }
 
     /// Fills one TCP segment with whole FPDUs. Returns whether there is more to send.
-    fn fill(&mut self, cx: &mut SendContext<'_>, segment: &mut SegmentBuf<'_>) -> Result<bool, Failure> {
+    fn fill(&mut self, cx: &mut SendContext<'_>, segment: &mut SegmentBuf<'_, '_>) -> Result<bool, Failure> {
         // RFC 5044 section 4.5 (MPA-111): the limit follows the whole segment, not what is left of it.
         // RFC 5041 section 3 (DDP-027): the segment that TCP offers shows the current MULPDU.
         let capacity = segment.capacity();
@@ -244,7 +244,7 @@ impl Outbound {
     fn fill_external(
         &mut self,
         cx: &mut SendContext<'_>,
-        segment: &mut SegmentBuf<'_>,
+        segment: &mut SegmentBuf<'_, '_>,
     ) -> Result<bool, Failure> {
         let (capacity, offset) = (segment.capacity(), segment.offset());
         // RFC 5044 section 4.5 (MPA-111), RFC 5041 section 3 (DDP-027): as in `fill`.
