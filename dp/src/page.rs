@@ -46,6 +46,16 @@ impl Page {
         pool.alloc().map(|buffer| Self { raw: buffer.into_raw() })
     }
 
+    /// Has nothing filled any more, and returns true, unless anybody has a view of the page.
+    #[inline]
+    pub fn rewind(&mut self) -> bool {
+        match &mut self.raw {
+            Raw::Heap(chain) => chain.rewind(),
+            #[cfg(dpdk)]
+            Raw::Dpdk(chain) => chain.rewind(),
+        }
+    }
+
     /// The bytes filled so far, those that the buffer had at the start included. They do not change any more.
     #[inline]
     pub fn filled(&self) -> &[u8] {
@@ -224,6 +234,25 @@ mod tests {
             (&[2; HEADROOM][..], HEADROOM + 8, 1)
         );
         drop(frame);
+        assert_eq!(pool.available(), 2);
+    }
+
+    #[test]
+    fn a_page_without_views_is_filled_anew() {
+        let pool = Mempool::heap("pages", 2, 256);
+        let mut page = Page::alloc(&pool).unwrap();
+        page.room()[..5].copy_from_slice(b"first");
+        page.fill(5);
+        let view = page.view(0..5).unwrap();
+        assert!(!page.rewind(), "the view would change");
+        assert_eq!((view.head(), page.filled()), (&b"first"[..], &b"first"[..]));
+        drop(view);
+        page.fill(251);
+        assert!(page.rewind());
+        assert_eq!((page.filled().len(), page.room_bytes(), pool.available()), (0, 256, 1));
+        page.room()[..6].copy_from_slice(b"second");
+        assert_eq!((page.fill(6), page.filled()), (0, &b"second"[..]));
+        drop(page);
         assert_eq!(pool.available(), 2);
     }
 

@@ -584,6 +584,9 @@ impl Stack {
         let half_open = conn.listener.filter(|_| conn.half_open);
         let remote = conn.tuple.remote;
         connections.remove(slot);
+        if self.connections.len() == 0 {
+            self.segments.free_spare_page();
+        }
         if let Some(listener) = half_open {
             self.listeners.settle_half_open(listener, &remote);
         }

@@ -284,6 +284,18 @@ impl DpdkChain {
         unsafe { sys::rte_pktmbuf_free_seg(old.as_ptr()) };
     }
 
+    /// Empties a chain of one segment, and returns true, unless its storage is shared.
+    #[inline]
+    pub(crate) fn rewind(&mut self) -> bool {
+        if self.is_head_shared() {
+            return false;
+        }
+        let mut head = self.first_mut();
+        head.set_data_len(0);
+        head.set_pkt_len(0);
+        true
+    }
+
     pub(crate) fn truncate(&mut self, bytes: usize) {
         if bytes >= self.len() {
             return;

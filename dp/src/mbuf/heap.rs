@@ -120,6 +120,17 @@ impl HeapChain {
         before
     }
 
+    /// Empties a chain of one segment, and returns true, unless its storage is shared.
+    #[inline]
+    pub(crate) fn rewind(&mut self) -> bool {
+        if self.head.is_shared() {
+            return false;
+        }
+        self.head.trim_back(0);
+        self.head.meta.bytes = 0;
+        true
+    }
+
     /// The last `bytes` bytes of the headroom for writing; `None` if there are fewer, or if the storage is
     /// shared.
     #[inline]

@@ -18,6 +18,9 @@ use crate::tcp::info::SendError;
 /// would leave most of a large buffer empty.
 pub(in crate::tcp) const BULK_SEGMENTS: u64 = 4;
 
+/// With fewer small buffers, none is kept back for the next page.
+const SPARE_MIN: usize = 64;
+
 /// Names a page: its slab index plus one, so that an `Option` of it is no larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PageKey(NonZeroU32);
@@ -58,6 +61,9 @@ pub(in crate::tcp) struct Pages {
     records: Vec<PageRecord>,
     /// The first record that is not in use.
     free: Option<PageKey>,
+    /// A small page that is not in use and kept for the next one that is opened: small messages that travel
+    /// alone open and free a page each.
+    spare: Option<PageKey>,
     /// Small pages in use, and their limit: received frames need small buffers, too.
     small: usize,
     small_limit: usize,
@@ -66,7 +72,7 @@ pub(in crate::tcp) struct Pages {
 impl Pages {
     /// A slab for `limit` pages, allocated now; at most `small_limit` of them are small.
     pub(in crate::tcp) fn new(limit: usize, small_limit: usize) -> Self {
-        Self { records: Vec::with_capacity(limit), free: None, small: 0, small_limit }
+        Self { records: Vec::with_capacity(limit), free: None, spare: None, small: 0, small_limit }
     }
 
     /// Opens a page for a segment of up to `bytes`, from the bulk pool if it has a buffer, for a
@@ -91,6 +97,12 @@ impl Pages {
             if self.small >= self.small_limit {
                 return Err(SendError::NoMbuf);
             }
+        }
+        if kind == PageKind::Small
+            && let Some(spare) = self.spare.take()
+        {
+            self.small += 1;
+            return Ok((spare, kind));
         }
         let page = large.or_else(|| Page::alloc(small)).ok_or(SendError::NoMbuf)?;
         self.small += usize::from(kind == PageKind::Small);
@@ -183,10 +195,29 @@ impl Pages {
             return None;
         }
         debug_assert!(record.page.is_some(), "{key:?} is not in use");
+        let kind = record.kind;
+        if kind == PageKind::Small {
+            self.small -= 1;
+            if self.spare.is_none()
+                && self.small_limit >= SPARE_MIN
+                && record.page.as_mut().is_some_and(Page::rewind)
+            {
+                self.spare = Some(key);
+                return Some(kind);
+            }
+        }
         record.page = None;
         record.next = self.free.replace(key);
-        self.small -= usize::from(record.kind == PageKind::Small);
-        Some(record.kind)
+        Some(kind)
+    }
+
+    /// Gives the buffer back that is kept for the next page.
+    pub(in crate::tcp) fn free_spare(&mut self) {
+        if let Some(key) = self.spare.take() {
+            let record = &mut self.records[key.record()];
+            record.page = None;
+            record.next = self.free.replace(key);
+        }
     }
 
     /// Which pool the page is from.
@@ -254,14 +285,22 @@ impl Pages {
             ensure!(free <= self.records.len(), "free pages are linked in a circle");
             cursor = record.next;
         }
-        let unused = self.records.len() - self.used().count();
+        let is_empty = |record: &PageRecord| {
+            record.kind == PageKind::Small
+                && record.segments == 0
+                && record.page.as_ref().is_some_and(|page| page.filled().is_empty())
+        };
+        let is_kept = self.spare.is_none_or(|key| self.records.get(key.record()).is_some_and(is_empty));
+        ensure!(is_kept, "the spare page is used, or is none");
+        let unused = self.records.len() - self.used().count() - usize::from(self.spare.is_some());
         ensure!(free == unused, "{free} pages are linked as free of {unused}");
         Ok(())
     }
 
     /// The records in use, with their numbers.
     fn used(&self) -> impl Iterator<Item = (usize, &PageRecord)> {
-        self.records.iter().enumerate().filter(|(_, record)| record.page.is_some())
+        let spare = self.spare.map(PageKey::record);
+        self.records.iter().enumerate().filter(move |(nr, record)| record.page.is_some() && spare != Some(*nr))
     }
 
     /// Pages in use.
@@ -319,6 +358,58 @@ mod tests {
         assert_eq!(pages.view(page, 2..4).unwrap().head(), b"et");
         assert_eq!([(); 3].map(|()| pages.leave(page)), [None, None, Some(PageKind::Small)]);
         assert_eq!((pages.len(), pool.available()), (0, 1));
+    }
+
+    #[test]
+    fn the_buffer_of_a_page_serves_the_next_one_if_nobody_has_a_view_of_it() {
+        let (small, large) = (Mempool::heap("small", 4, 2048), Mempool::heap("large", 1, 2048));
+        let mut pages = Pages::new(8, SPARE_MIN);
+        let pools = (&small, None);
+        let open = |pages: &mut Pages| pages.open(pools, 1460, 0).unwrap().0;
+        let (first, second) = (open(&mut pages), open(&mut pages));
+        pages.fill(first, 3);
+        pages.leave(first);
+        pages.check(std::iter::empty(), &[second]).unwrap();
+        assert_eq!((pages.small(), pages.len(), small.available()), (1, 1, 2), "the buffer is kept");
+        pages.close_if_empty(second);
+        assert_eq!((pages.small(), small.available()), (0, 3), "one is enough");
+        let again = open(&mut pages);
+        assert_eq!((again, pages.room_bytes(again), small.available()), (first, 2048, 3));
+        pages.fill(again, 3);
+        let view = pages.view(again, 0..3).unwrap();
+        pages.leave(again);
+        assert_eq!((pages.len(), small.available()), (0, 3), "a view of it is left");
+        drop(view);
+        let (bulk, _) = pages.open((&small, Some(&large)), 1460, 0).unwrap();
+        pages.close_if_empty(bulk);
+        assert_eq!((small.available(), large.available()), (4, 1), "a large one is not kept");
+        let last = open(&mut pages);
+        pages.close_if_empty(last);
+        pages.free_spare();
+        pages.free_spare();
+        pages.check(std::iter::empty(), &[]).unwrap();
+        assert_eq!(small.available(), 4);
+    }
+
+    #[test]
+    fn a_spare_page_that_is_in_use_is_found() {
+        type Break = fn(&mut Pages);
+        let broken: [Break; 5] = [
+            |pages| pages.spare = Some(PageKey::of(7)),
+            |pages| pages.records[0].segments = 1,
+            |pages| pages.records[0].kind = PageKind::Bulk,
+            |pages| pages.records[0].page = None,
+            |pages| _ = pages.page_mut(PageKey::of(0)).0.fill(1),
+        ];
+        let pool = Mempool::heap("small", 2, 2048);
+        for break_it in broken {
+            let mut pages = Pages::new(8, SPARE_MIN);
+            let page = pages.open((&pool, None), 1460, 0).unwrap().0;
+            pages.close_if_empty(page);
+            pages.check(std::iter::empty(), &[]).unwrap();
+            break_it(&mut pages);
+            assert!(pages.check(std::iter::empty(), &[]).is_err());
+        }
     }
 
     #[test]

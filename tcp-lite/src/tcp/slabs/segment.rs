@@ -352,6 +352,11 @@ impl SegmentSlab {
         self.pages.may_open(bulk, bytes, own)
     }
 
+    /// As [`Pages::free_spare`].
+    pub(crate) fn free_spare_page(&mut self) {
+        self.pages.free_spare();
+    }
+
     /// Frees a page without segments; returns what it was, if it was freed.
     pub(in crate::tcp) fn close_page_if_empty(&mut self, page: PageKey) -> Option<PageKind> {
         self.pages.close_if_empty(page)

@@ -139,6 +139,7 @@ fn run(scenario: &Scenario) {
     assert!(scenario.narrow.is_some() || pair.a.counters.tx_cut_by_emss == 0);
     check_boundaries(&pair, Side::B, &back_sizes);
     assert!(pair.a.holds_nothing() && pair.b.holds_nothing());
+    pair.a.segments.free_spare_page();
     assert_eq!(pair.a.pool.available(), pair.a.pool.capacity());
 }
 
