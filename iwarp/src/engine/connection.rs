@@ -303,16 +303,35 @@ impl Connection {
     }
 
     /// Does what the queue pair asks for, and hands about `bytes` bytes to TCP.
+    #[inline]
     pub(super) fn transmit(&mut self, io: &mut Io, bytes: usize, guard: &EpochGuard<'_>) -> Transmitted {
-        if let Some(qp) = self.phase.qp() {
+        let mut asked = Ask::Nothing;
+        if let Phase::FullOperation(full) = &self.phase {
+            let qp = full.stream.qp();
             qp.clear_doorbell();
-            let asked = qp.take_asked();
-            if let Phase::FullOperation(full) = &self.phase {
-                full.stream.report_if_drained();
+            asked = qp.take_asked();
+            full.stream.report_if_drained();
+            if asked == Ask::Nothing && !self.pre_fpdu.is_pending() {
+                return self.transmit_fpdus(io, bytes, guard);
             }
-            if asked != Ask::Nothing {
-                self.on_ask(io, asked);
-            }
+        } else if let Some(qp) = self.phase.qp() {
+            qp.clear_doorbell();
+            asked = qp.take_asked();
+        }
+        self.transmit_any(io, asked, bytes, guard)
+    }
+
+    /// The same in any phase, when the queue pair has `asked` for this.
+    #[inline(never)]
+    fn transmit_any(
+        &mut self,
+        io: &mut Io,
+        asked: Ask,
+        bytes: usize,
+        guard: &EpochGuard<'_>,
+    ) -> Transmitted {
+        if asked != Ask::Nothing {
+            self.on_ask(io, asked);
         }
         if self.pre_fpdu.is_pending() || matches!(self.phase, Phase::StreamingMode(_)) {
             let sent = self.transmit_pre_fpdu_bytes(io);

@@ -508,11 +508,19 @@ impl Core {
         }
     }
 
-    /// Runs `action` on the connection in `slot`, if there is one. Then updates its deadline, and removes the
-    /// connection if it has closed.
+    /// Runs `action` on the connection in `slot`, if there is one. Then [settles](Self::settle) it.
     fn with(&mut self, slot: usize, action: impl FnOnce(&mut Connection, &mut Io)) -> bool {
         let Some(connection) = self.connections.get_mut(slot).and_then(Option::as_mut) else { return false };
         action(connection, &mut self.io);
+        self.settle(slot);
+        true
+    }
+
+    /// Notes what a call of the connection in `slot` has led to: the bytes that it holds, its deadline, and
+    /// its end, with which it is removed.
+    #[inline(never)]
+    fn settle(&mut self, slot: usize) {
+        let Some(connection) = self.connections.get_mut(slot).and_then(Option::as_mut) else { return };
         connection.report_pinned(&mut self.io);
         let due = if connection.closed { None } else { connection.next_deadline() };
         if due != connection.scheduled {
@@ -529,7 +537,6 @@ impl Core {
             self.io.shared.set_connections(self.connection_count);
             self.retries.extend(retry.map(|retry| *retry));
         }
-        true
     }
 
     fn with_conn(&mut self, conn: ConnId, action: impl FnOnce(&mut Connection, &mut Io)) -> bool {

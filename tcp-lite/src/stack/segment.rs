@@ -165,6 +165,7 @@ impl SegmentBuf<'_, '_> {
 
     /// All bytes that it can hold (they have old contents), and how many from the front on are written. The
     /// caller updates the number. For segments without external memory.
+    #[inline]
     pub fn room(&mut self) -> (&mut [u8], &mut usize) {
         debug_assert!(self.external.is_none(), "a part of the bytes lies elsewhere");
         let room = self.sender.ctx.segments.room(self.page);

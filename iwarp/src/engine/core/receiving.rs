@@ -87,7 +87,7 @@ impl Core {
         }
         connection.on_received(&mut self.io, guard, received);
         if !connection.is_settled() {
-            self.with(slot, |_, _| {});
+            self.settle(slot);
         }
     }
 

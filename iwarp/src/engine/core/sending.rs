@@ -69,16 +69,21 @@ impl Core {
     }
 
     /// Lets one connection send about `bytes` bytes, and adds that to the pass.
+    #[inline]
     fn send_one(&mut self, slot: u32, bytes: usize, guard: &EpochGuard<'_>, pass: &mut Pass) {
         let before = self.io.streams.tx_fetched_bytes;
-        let mut transmitted = Transmitted::Done;
-        self.step(guard, |core| {
-            core.with(slot as usize, |connection, io| {
-                transmitted = connection.transmit(io, bytes, guard);
-                if transmitted != Transmitted::Done {
-                    io.tx_scheduler.requeue(slot);
-                }
-            })
+        let (transmitted, _) = self.step(guard, |core| {
+            let Some(Some(connection)) = core.connections.get_mut(slot as usize) else {
+                return Transmitted::Done;
+            };
+            let transmitted = connection.transmit(&mut core.io, bytes, guard);
+            if transmitted != Transmitted::Done {
+                core.io.tx_scheduler.requeue(slot);
+            }
+            if !connection.is_settled() {
+                core.settle(slot as usize);
+            }
+            transmitted
         });
         let sent = (self.io.streams.tx_fetched_bytes - before) as usize;
         let no_mbuf = transmitted == Transmitted::NoMbuf;

@@ -226,6 +226,7 @@ impl Pages {
     }
 
     /// Bytes of a segment.
+    #[inline]
     pub(in crate::tcp) fn bytes(&self, key: PageKey, place: Range<usize>) -> &[u8] {
         &self.page(key).filled()[place]
     }

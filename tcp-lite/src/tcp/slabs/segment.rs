@@ -199,6 +199,7 @@ impl SegmentSlab {
     }
 
     /// The unwritten rest of a page.
+    #[inline]
     pub(crate) fn room(&mut self, page: PageKey) -> &mut [u8] {
         self.pages.room(page)
     }
