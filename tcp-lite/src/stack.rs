@@ -188,8 +188,7 @@ impl Stack {
     /// Runs the timers that are due, and the slow path.
     pub fn poll(&mut self, now: Instant) {
         if now > self.now {
-            // Before the time moves on: some timers run from the call that needs them.
-            self.arm_timers();
+            self.arm_before(now);
         }
         self.advance(now);
         let now = self.now;
@@ -267,7 +266,7 @@ impl Stack {
                 false
             }
         };
-        self.arm_timers();
+        self.arm_after_turn();
         more
     }
 

@@ -53,7 +53,8 @@ impl Shared {
 
     /// The wire for frames of end `from`.
     pub(super) fn wire(&self, from: usize) -> &Wire {
-        &self.wires[from]
+        // There are two.
+        &self.wires[from & 1]
     }
 
     fn is_up(&self) -> bool {
@@ -164,6 +165,7 @@ impl LinkPort {
         });
     }
 
+    #[inline]
     fn send_one(&mut self, now_us: u64, frame: Mbuf) {
         let bytes = frame.len();
         if bytes > usize::from(self.info.mtu) + FRAME_OVERHEAD_BYTES && !self.passes_whole(&frame) {
@@ -187,7 +189,7 @@ impl LinkPort {
     }
 
     /// Puts a frame on the wire, which takes it `wait_us`.
-    #[inline]
+    #[inline(always)]
     fn put(&mut self, now_us: u64, wait_us: u64, mut frame: Mbuf) {
         let wire = self.shared.wire(self.end);
         if frame.has_external() {

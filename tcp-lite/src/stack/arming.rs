@@ -1,15 +1,97 @@
-//! When the timers of connections are set: once after all calls of a turn, where nothing else depends on it.
+//! When the timers of connections are set: once for all calls of a while, where nothing else depends on it.
+//!
+//! A message and its acknowledgement move the timer of their connection several times, nearly always to a
+//! later time. So a call only marks the connection. Before an engine sleeps, the timers of marked connections
+//! are set. An engine that polls without a pause sets them now and then, and a timer may be late by that.
 
 use super::Stack;
-use crate::tcp::State;
+use crate::facade::{Duration, Instant};
+use crate::tcp::{State, Tcb};
+
+/// A timer is late by at most this. It is little beside the times that retransmissions and delayed
+/// acknowledgements wait. Those that count microseconds are [set at once](Tcb::has_short_timer).
+const TIMER_SLACK: Duration = Duration::from_micros(100);
+
+/// With more marked connections their timers are set at once, while their state is in the cache.
+const MAX_WAITING: usize = 8;
+
+/// Slots whose timers have to be set to what is outstanding or queued now.
+#[derive(Default)]
+pub(super) struct Unarmed {
+    slots: Vec<u32>,
+    /// One has a short timer.
+    is_urgent: bool,
+    /// When the timers have to be set. `None` before the end of the turn in which the first was marked.
+    by: Option<Instant>,
+}
+
+impl Unarmed {
+    /// Memory for `count` slots.
+    pub(super) fn reserve(&mut self, count: usize) {
+        self.slots.reserve(count - self.slots.len());
+    }
+
+    /// Adds a slot, unless it `is_there` already. Called after each call of its control block.
+    #[inline]
+    pub(super) fn add(&mut self, slot: u32, is_there: &mut bool, tcb: &Tcb) {
+        if !std::mem::replace(is_there, true) {
+            self.slots.push(slot);
+        }
+        self.is_urgent |= tcb.has_short_timer();
+    }
+
+    /// Takes a slot.
+    pub(super) fn take(&mut self) -> Option<u32> {
+        let slot = self.slots.pop();
+        if self.slots.is_empty() {
+            (self.is_urgent, self.by) = (false, None);
+        }
+        slot
+    }
+
+    pub(super) fn iter(&self) -> impl ExactSizeIterator<Item = u32> {
+        self.slots.iter().copied()
+    }
+
+    /// Whether the timers have to be set before the time moves on from the turn that ends `now`.
+    #[inline]
+    fn is_due_after(&mut self, now: Instant) -> bool {
+        !self.slots.is_empty()
+            && (self.is_urgent
+                || self.slots.len() > MAX_WAITING
+                || now >= *self.by.get_or_insert(now + TIMER_SLACK))
+    }
+
+    /// Whether the timers have to be set before the time moves on to `now`.
+    #[inline]
+    fn is_due_before(&self, now: Instant) -> bool {
+        !self.slots.is_empty() && (self.is_urgent || self.by.is_none_or(|by| now >= by))
+    }
+}
 
 impl Stack {
     /// As [`settle`](Self::settle), without the ready queue. Most calls leave a connection in ESTABLISHED,
-    /// where nothing follows but its timer. That is set once after all calls of a turn, by
-    /// [`arm_timers`](Self::arm_timers).
+    /// where nothing follows but its timer. That is set later, by [`arm_timers`](Self::arm_timers).
     pub(super) fn settle_timer(&mut self, slot: u32) {
         if !self.connections.arm_later(slot) {
             self.arm(slot);
+        }
+    }
+
+    /// Before the time moves on to `now`: sets the timers that cannot wait. Some run from the call that needs
+    /// them.
+    #[inline]
+    pub(super) fn arm_before(&mut self, now: Instant) {
+        if self.connections.unarmed.is_due_before(now) {
+            self.arm_timers();
+        }
+    }
+
+    /// At the end of a turn: sets the timers that cannot wait.
+    #[inline]
+    pub(super) fn arm_after_turn(&mut self) {
+        if self.connections.unarmed.is_due_after(self.now) {
+            self.arm_timers();
         }
     }
 

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
 
+use super::arming::Unarmed;
 use super::headers::LatestHeaders;
 use crate::facade::{Instant, IpAddress};
 use crate::four_tuple::{FourTuple, Ipv4Key};
@@ -129,8 +130,7 @@ pub(crate) struct Connections {
     pub(crate) wheel: TimerWheel,
     ready: VecDeque<u32>,
     waiting: Vec<u32>,
-    /// Slots whose timers have to be set to what is outstanding or queued now.
-    unarmed: Vec<u32>,
+    pub(super) unarmed: Unarmed,
     /// Connections in TIME-WAIT, oldest first. Entries of connections that are gone stay until they are
     /// skipped or purged.
     time_waits: VecDeque<ConnId>,
@@ -142,7 +142,7 @@ pub(crate) struct FoundConn<'a> {
     pub(crate) conn: &'a mut Conn,
     queue: &'a mut Queue,
     is_unarmed: &'a mut bool,
-    unarmed: &'a mut Vec<u32>,
+    unarmed: &'a mut Unarmed,
     ready: &'a mut VecDeque<u32>,
 }
 
@@ -172,9 +172,7 @@ impl FoundConn<'_> {
 
     #[inline]
     fn arm_later(&mut self) {
-        if !std::mem::replace(self.is_unarmed, true) {
-            self.unarmed.push(self.id.slot);
-        }
+        self.unarmed.add(self.id.slot, self.is_unarmed, &self.conn.tcb);
     }
 
     #[inline]
@@ -196,7 +194,7 @@ impl Connections {
             wheel: TimerWheel::new(),
             ready: VecDeque::new(),
             waiting: Vec::new(),
-            unarmed: Vec::new(),
+            unarmed: Unarmed::default(),
             time_waits: VecDeque::new(),
         }
     }
@@ -221,7 +219,7 @@ impl Connections {
             self.wheel.grow(count);
             self.ready.reserve(count - self.ready.len());
             self.waiting.reserve(count - self.waiting.len());
-            self.unarmed.reserve(count - self.unarmed.len());
+            self.unarmed.reserve(count);
             self.free.reserve(count);
             // Twice the slots, since it has stale entries: see `enter_time_wait`.
             self.time_waits.reserve(2 * count - self.time_waits.len());
@@ -442,12 +440,9 @@ impl Connections {
     #[inline]
     pub(crate) fn arm_later(&mut self, slot: u32) -> bool {
         let place = &mut self.slots[slot as usize];
-        let may = place.conn.as_ref().is_some_and(Conn::may_arm_later);
-        if may && !place.unarmed {
-            place.unarmed = true;
-            self.unarmed.push(slot);
-        }
-        may
+        let Some(conn) = place.conn.as_ref().filter(|conn| conn.may_arm_later()) else { return false };
+        self.unarmed.add(slot, &mut place.unarmed, &conn.tcb);
+        true
     }
 
     /// Whether the timer of this slot is still to be set.
@@ -457,7 +452,7 @@ impl Connections {
 
     /// Takes a slot whose timer has to be set.
     pub(crate) fn next_unarmed(&mut self) -> Option<u32> {
-        let slot = self.unarmed.pop()?;
+        let slot = self.unarmed.take()?;
         self.slots[slot as usize].unarmed = false;
         Some(slot)
     }
@@ -478,8 +473,8 @@ impl Connections {
             && self.waiting.iter().all(|slot| is(slot, Queue::Waiting));
         ensure!(fit, "a slot in another queue than it says");
         let marked = self.slots.iter().filter(|slot| slot.unarmed).count();
-        let fit = self.unarmed.iter().all(|slot| self.slots[*slot as usize].unarmed);
-        ensure!(fit && marked == self.unarmed.len(), "{marked} slots are marked as unarmed");
+        let fit = self.unarmed.iter().all(|slot| self.slots[slot as usize].unarmed);
+        ensure!(fit && marked == self.unarmed.iter().len(), "{marked} slots are marked as unarmed");
         let wrong = self
             .slots
             .iter()

@@ -28,6 +28,13 @@ impl Tcb {
         }
     }
 
+    /// Whether it has a timer, or would get one from [`arm`](Self::arm), that counts microseconds: it paces
+    /// its segments, or waits for segments that may have been overtaken.
+    #[inline]
+    pub(crate) fn has_short_timer(&self) -> bool {
+        self.send.has_short_timer()
+    }
+
     /// When [`on_timer`](Self::on_timer) has to be called. [`arm`](Self::arm) may change it.
     #[inline]
     pub(crate) fn deadline(&self) -> Option<Instant> {

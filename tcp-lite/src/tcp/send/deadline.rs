@@ -26,6 +26,12 @@ impl SendHalf {
         first_of(running, first_of(paced, self.path.due()))
     }
 
+    /// Whether a timer that counts microseconds runs, or is to be set.
+    #[inline]
+    pub(in crate::tcp) fn has_short_timer(&self) -> bool {
+        !self.pace.is_open() || self.timers.reorder_at().is_some()
+    }
+
     /// Sets the timer that is due first, by what is outstanding or queued now, and when it was sent. Without
     /// a change it stays as it is: a persist timer keeps running, but not for longer than it would be set to
     /// now, and so does the timer of a segment that cannot be sent.

@@ -184,16 +184,18 @@ impl Pages {
     pub(in crate::tcp) fn leave(&mut self, key: PageKey) -> Option<PageKind> {
         let record = &mut self.records[key.record()];
         record.segments -= 1;
-        self.close_if_empty(key)
+        (record.segments == 0).then(|| self.close(key))
     }
 
     /// Frees the page if it has no segment; returns what it was, if it was freed.
-    #[inline]
     pub(in crate::tcp) fn close_if_empty(&mut self, key: PageKey) -> Option<PageKind> {
+        (self.records[key.record()].segments == 0).then(|| self.close(key))
+    }
+
+    /// Frees a page without segments, or keeps it as the spare one.
+    #[inline(always)]
+    fn close(&mut self, key: PageKey) -> PageKind {
         let record = &mut self.records[key.record()];
-        if record.segments > 0 {
-            return None;
-        }
         debug_assert!(record.page.is_some(), "{key:?} is not in use");
         let kind = record.kind;
         if kind == PageKind::Small {
@@ -203,12 +205,12 @@ impl Pages {
                 && record.page.as_mut().is_some_and(Page::rewind)
             {
                 self.spare = Some(key);
-                return Some(kind);
+                return kind;
             }
         }
         record.page = None;
         record.next = self.free.replace(key);
-        Some(kind)
+        kind
     }
 
     /// Gives the buffer back that is kept for the next page.
