@@ -285,6 +285,8 @@ impl Stack {
     /// takes nothing and [`transmit`](Self::transmit) is not called.
     pub fn next_timer(&mut self, now: Instant) -> Option<Instant> {
         self.arm_timers();
+        // Nothing is kept back during a sleep.
+        self.segments.free_spare_page();
         if self.slow_path.is_dirty() {
             return Some(now);
         }
@@ -583,9 +585,6 @@ impl Stack {
         let half_open = conn.listener.filter(|_| conn.half_open);
         let remote = conn.tuple.remote;
         connections.remove(slot);
-        if self.connections.len() == 0 {
-            self.segments.free_spare_page();
-        }
         if let Some(listener) = half_open {
             self.listeners.settle_half_open(listener, &remote);
         }

@@ -323,13 +323,7 @@ impl Connection {
 
     /// The same in any phase, when the queue pair has `asked` for this.
     #[inline(never)]
-    fn transmit_any(
-        &mut self,
-        io: &mut Io,
-        asked: Ask,
-        bytes: usize,
-        guard: &EpochGuard<'_>,
-    ) -> Transmitted {
+    fn transmit_any(&mut self, io: &mut Io, asked: Ask, bytes: usize, guard: &EpochGuard<'_>) -> Transmitted {
         if asked != Ask::Nothing {
             self.on_ask(io, asked);
         }

@@ -6,10 +6,10 @@
 
 use super::Stack;
 use crate::facade::{Duration, Instant};
-use crate::tcp::{State, Tcb};
+use crate::tcp::State;
 
 /// A timer is late by at most this. It is little beside the times that retransmissions and delayed
-/// acknowledgements wait. Those that count microseconds are [set at once](Tcb::has_short_timer).
+/// acknowledgements wait. Those that count microseconds are [set at once](crate::tcp::Tcb::has_short_timer).
 const TIMER_SLACK: Duration = Duration::from_micros(100);
 
 /// With more marked connections their timers are set at once, while their state is in the cache.
@@ -31,13 +31,14 @@ impl Unarmed {
         self.slots.reserve(count - self.slots.len());
     }
 
-    /// Adds a slot, unless it `is_there` already. Called after each call of its control block.
+    /// Adds a slot, unless it `is_there` already. Called after each call of its control block, which may have
+    /// a [short timer](crate::tcp::Tcb::has_short_timer) since.
     #[inline]
-    pub(super) fn add(&mut self, slot: u32, is_there: &mut bool, tcb: &Tcb) {
+    pub(super) fn add(&mut self, slot: u32, is_there: &mut bool, has_short_timer: bool) {
         if !std::mem::replace(is_there, true) {
             self.slots.push(slot);
         }
-        self.is_urgent |= tcb.has_short_timer();
+        self.is_urgent |= has_short_timer;
     }
 
     /// Takes a slot.
@@ -127,5 +128,49 @@ impl Stack {
         if enters_time_wait {
             self.connections.enter_time_wait(id);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Adds these slots.
+    fn marked(slots: u32) -> Unarmed {
+        let mut unarmed = Unarmed::default();
+        (0..slots).for_each(|slot| unarmed.add(slot, &mut false, false));
+        unarmed
+    }
+
+    fn us(us: i64) -> Instant {
+        Instant::from_micros(us)
+    }
+
+    #[test]
+    fn few_timers_wait_for_the_slack_from_the_end_of_their_turn() {
+        let mut unarmed = marked(MAX_WAITING as u32);
+        assert!(unarmed.is_due_before(us(1)), "no turn has ended, so nothing was decided");
+        assert!(
+            !unarmed.is_due_after(us(10))
+                && !unarmed.is_due_after(us(109))
+                && !unarmed.is_due_before(us(109))
+        );
+        assert!(unarmed.is_due_before(us(110)) && unarmed.is_due_after(us(110)));
+        while unarmed.take().is_some() {}
+        assert!(!unarmed.is_due_after(us(200)) && !unarmed.is_due_before(us(200)), "none is left");
+        unarmed.add(3, &mut false, false);
+        assert!(!unarmed.is_due_after(us(200)) && unarmed.is_due_after(us(300)), "the slack begins anew");
+    }
+
+    #[test]
+    fn short_timers_and_many_do_not_wait() {
+        assert!(marked(MAX_WAITING as u32 + 1).is_due_after(us(10)));
+        let (mut unarmed, mut is_there) = (marked(1), true);
+        assert!(!unarmed.is_due_after(us(10)));
+        unarmed.add(0, &mut is_there, true);
+        assert!(unarmed.is_due_after(us(10)) && unarmed.is_due_before(us(10)));
+        assert_eq!((unarmed.take(), unarmed.take()), (Some(0), None), "it is there once");
+        unarmed.add(0, &mut false, false);
+        assert!(!unarmed.is_due_after(us(10)), "the next one has no short timer");
     }
 }

@@ -163,16 +163,14 @@ impl FoundConn<'_> {
     #[inline]
     pub(super) fn follow_up_push(&mut self) {
         self.arm_later();
-        if *self.queue == Queue::None
-            && (self.conn.tcb.may_send_pushed() || self.conn.tcb.wants_transmit())
-        {
+        if *self.queue == Queue::None && (self.conn.tcb.may_send_pushed() || self.conn.tcb.wants_transmit()) {
             self.make_ready();
         }
     }
 
     #[inline]
     fn arm_later(&mut self) {
-        self.unarmed.add(self.id.slot, self.is_unarmed, &self.conn.tcb);
+        self.unarmed.add(self.id.slot, self.is_unarmed, self.conn.tcb.has_short_timer());
     }
 
     #[inline]
@@ -441,7 +439,7 @@ impl Connections {
     pub(crate) fn arm_later(&mut self, slot: u32) -> bool {
         let place = &mut self.slots[slot as usize];
         let Some(conn) = place.conn.as_ref().filter(|conn| conn.may_arm_later()) else { return false };
-        self.unarmed.add(slot, &mut place.unarmed, &conn.tcb);
+        self.unarmed.add(slot, &mut place.unarmed, conn.tcb.has_short_timer());
         true
     }
 

@@ -18,4 +18,5 @@ mod prediction;
 mod relay;
 mod streams;
 mod time_wait;
+mod timers;
 mod trains;

@@ -303,7 +303,10 @@ impl Pages {
     /// The records in use, with their numbers.
     fn used(&self) -> impl Iterator<Item = (usize, &PageRecord)> {
         let spare = self.spare.map(PageKey::record);
-        self.records.iter().enumerate().filter(move |(nr, record)| record.page.is_some() && spare != Some(*nr))
+        self.records
+            .iter()
+            .enumerate()
+            .filter(move |(nr, record)| record.page.is_some() && spare != Some(*nr))
     }
 
     /// Pages in use.

@@ -1,0 +1,82 @@
+//! When timers run: for a poller that asks for the next deadline after each poll, and for one that never
+//! does, whose timers are set later.
+
+use dp::Burst;
+use dp::link::{LinkConfig, LinkPlan};
+use tcp_lite::{Duration, Pacing, TcpConfig};
+
+use crate::harness::{MAC_A, MAC_B, World, byte, config};
+
+/// How late a timer of a poller may be that never asks for the next deadline.
+const SLACK_US: u64 = 100;
+
+/// The microseconds at which frames leave during `for_us`, after `segments` segments were queued in a
+/// connection whose frames are lost from then on. The stack is polled each microsecond. `asks`: for the next
+/// deadline, after each poll.
+fn departures(tcp: &TcpConfig, (segments, for_us): (usize, u64), asks: bool) -> Vec<u64> {
+    let (mut a, b) = (config(MAC_A, 1), config(MAC_B, 2));
+    a.tcp = tcp.clone();
+    let delay = LinkPlan { delay_us: 200, ..LinkPlan::default() };
+    let link = LinkConfig { a_to_b: delay.clone(), b_to_a: delay, ..LinkConfig::default() };
+    let mut world = World::new(&link, a, b);
+    world.b.stack.listen(4000).unwrap();
+    let now = world.now();
+    let stream = world.a.connect(now, "10.0.0.2:4000".parse().unwrap(), 1);
+    world.a.keep_open(stream);
+    assert!(world.run(1_000_000, |world| !world.b.streams.is_empty() && world.b.received(0) == 1));
+    world.run(500_000, |_| false);
+    let (start, conn) = (world.now(), world.a.streams[stream].conn);
+    let stack = &mut world.a.stack;
+    {
+        let mut sender = stack.sender(start, conn).unwrap();
+        for _ in 0..segments {
+            let mut segment = sender.segment().unwrap();
+            let bytes: Vec<u8> = (0..1000).map(byte).collect();
+            assert!(segment.append_slice(&bytes));
+            segment.push();
+        }
+    }
+    let (mut times, mut out) = (Vec::new(), Burst::new());
+    for us in 0..for_us {
+        let now = start + Duration::from_micros(us);
+        stack.poll(now);
+        out.clear();
+        stack.transmit(now, &mut out);
+        times.extend(out.iter().map(|_| us));
+        if asks {
+            stack.next_deadline(now);
+        }
+    }
+    times
+}
+
+#[test]
+fn timers_longer_than_the_slack_run_when_they_are_due() {
+    let tcp = TcpConfig { pacing: None, ..TcpConfig::default() };
+    let [asked, polled] = [true, false].map(|asks| departures(&tcp, (2, 1_000_000), asks));
+    assert!(asked.len() >= 6, "two segments, a loss probe and some retransmissions: {asked:?}");
+    assert_eq!(polled, asked);
+}
+
+#[test]
+fn shorter_timers_are_late_by_the_slack_at_most() {
+    let tiny = Duration::from_micros(1);
+    let tcp = TcpConfig { rto_min: tiny, tail_probe_min: tiny, pacing: None, ..TcpConfig::default() };
+    let [asked, polled] = [true, false].map(|asks| departures(&tcp, (2, 100_000), asks));
+    assert!(asked.len() >= 6, "{asked:?}");
+    for (nr, (asked, polled)) in asked.iter().zip(&polled).enumerate() {
+        // Each counts from the one before.
+        let late = nr as u64 * SLACK_US;
+        assert!((*asked..=asked + late).contains(polled), "number {nr}: {polled} instead of {asked}");
+    }
+}
+
+#[test]
+fn paced_segments_are_not_late() {
+    let pacing = Pacing { burst_segments: 1, rtt_min: Duration::from_micros(100) };
+    let tcp = TcpConfig { pacing: Some(pacing), ..TcpConfig::default() };
+    let [asked, polled] = [true, false].map(|asks| departures(&tcp, (10, 1000), asks));
+    let gaps = asked.windows(2).filter(|pair| pair[1] > pair[0]).count();
+    assert!(gaps > 2 && gaps < 200, "the segments are paced: {asked:?}");
+    assert_eq!(polled, asked);
+}
