@@ -33,8 +33,15 @@ impl Clock {
     /// Microseconds since the clock was made.
     #[inline]
     pub fn now_us(&self) -> u64 {
+        self.us_at(Self::cycles())
+    }
+
+    /// The same for a reading of [`cycles`](Self::cycles), for callers that need both: to read the counter
+    /// takes as long as some hundred instructions.
+    #[inline]
+    pub fn us_at(&self, cycles: u64) -> u64 {
         // Saturating: cores' counters may differ by a few cycles.
-        let cycles = Self::cycles().saturating_sub(self.start_cycles);
+        let cycles = cycles.saturating_sub(self.start_cycles);
         ((u128::from(cycles) * u128::from(self.us_per_cycle)) >> 64) as u64
     }
 

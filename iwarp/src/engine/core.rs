@@ -136,9 +136,9 @@ impl Core {
         &self.io.tcp
     }
 
-    /// One poll. Returns whether there was anything to do.
-    pub(super) fn poll(&mut self, now: Instant, guard: &EpochGuard<'_>) -> bool {
-        let start = Clock::cycles();
+    /// One poll, which begins at `now`, when the counter of cycles reads `start`. Returns whether there was
+    /// anything to do.
+    pub(super) fn poll(&mut self, now: Instant, start: u64, guard: &EpochGuard<'_>) -> bool {
         let _engine = profile::scope(Layer::Engine);
         self.io.now = now;
         self.io.shared.set_now_us(self.io.now_us());

@@ -77,12 +77,15 @@ impl Engine {
     /// whether there was anything to do. `now` must not go backwards.
     pub fn poll_at(&mut self, now: Instant) -> bool {
         let guard = self.participant.enter();
-        self.core.poll(now, &guard)
+        self.core.poll(now, Clock::cycles(), &guard)
     }
 
     /// One poll at the time of the engine's own clock.
     pub fn poll(&mut self) -> bool {
-        self.poll_at(self.now())
+        let cycles = Clock::cycles();
+        let now = self.time_at(cycles);
+        let guard = self.participant.enter();
+        self.core.poll(now, cycles, &guard)
     }
 
     /// When [`poll_at`](Self::poll_at) has something to do next, if no frame and no request arrives before;
@@ -144,8 +147,13 @@ impl Engine {
     }
 
     fn now(&self) -> Instant {
+        self.time_at(Clock::cycles())
+    }
+
+    #[inline]
+    fn time_at(&self, cycles: u64) -> Instant {
         // Microseconds since the clock was created: far below 2^63.
-        Instant::from_micros(self.clock.now_us() as i64)
+        Instant::from_micros(self.clock.us_at(cycles) as i64)
     }
 
     fn shared(&self) -> &Arc<EngineShared> {
