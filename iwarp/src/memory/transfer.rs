@@ -167,8 +167,8 @@ impl<'t> Source<'t> {
         Ok(())
     }
 
-    /// Fills `out` with `front`, all bytes of the range, and zeros. Returns the CRC32c of all of it. In one
-    /// pass where the CPU supports it.
+    /// Fills `out` with `front`, `bytes` bytes from `offset` of the range on, and zeros. Returns the CRC32c
+    /// of all of it, and, if `tally`, its sum for the Internet checksum, as [`dp::sum::of`] counts it.
     ///
     /// # Errors
     /// As [`Target::place`].
@@ -176,44 +176,25 @@ impl<'t> Source<'t> {
     /// # Panics
     /// If `out` is too short.
     #[inline]
-    pub fn fetch_behind(&self, front: &Front, out: &mut [u8]) -> Result<u32, Fault> {
+    pub fn fetch_behind(
+        &self,
+        front: &Front,
+        offset: usize,
+        bytes: usize,
+        out: &mut [u8],
+        tally: bool,
+    ) -> Result<(u32, u64), Fault> {
         let (_, behind) = front.store(out);
-        let (bytes, zeros) = behind.split_at_mut(self.range.len);
+        let (bytes, zeros) = behind.split_at_mut(bytes);
         if !zeros.is_empty() {
             zeros.fill(0);
         }
-        let ptr = self.range.at(0, bytes.len())?;
+        let ptr = self.range.at(offset, bytes.len())?;
         // SAFETY: `at` found the registration valid just now and the bytes inside it, and every registration
         // is readable. The epoch (`_guard`) is open on this thread, so a thread that has revoked the
         // registration since waits for the epoch to end before the memory may go (`quiescence` has the
         // proof). Others access the bytes by raw copies and atomics only (`RawBytes`).
-        unsafe { sum::fetch_behind_from(front, ptr, bytes, zeros.len(), self.range.guarded) }
-            .map_err(|Unmapped| Fault::InvalidStag)
-    }
-}
-
-impl Source<'_> {
-    /// As [`fetch_behind`](Self::fetch_behind). Also returns the Internet checksum's sum of all of it, as
-    /// [`dp::sum::of`] counts it.
-    ///
-    /// # Errors
-    /// As [`Target::place`].
-    ///
-    /// # Panics
-    /// If `out` is too short.
-    #[inline]
-    pub fn fetch_tallied(&self, front: &Front, out: &mut [u8]) -> Result<(u32, u64), Fault> {
-        let (_, behind) = front.store(out);
-        let (bytes, zeros) = behind.split_at_mut(self.range.len);
-        if !zeros.is_empty() {
-            zeros.fill(0);
-        }
-        let ptr = self.range.at(0, bytes.len())?;
-        // SAFETY: `at` found the registration valid just now and the bytes inside it, and every registration
-        // is readable. The epoch (`_guard`) is open on this thread, so a thread that has revoked the
-        // registration since waits for the epoch to end before the memory may go (`quiescence` has the
-        // proof). Others access the bytes by raw copies and atomics only (`RawBytes`).
-        unsafe { sum::fetch_tallied_from(front, ptr, bytes, zeros.len(), self.range.guarded) }
+        unsafe { sum::fetch_behind_from(front, ptr, bytes, (zeros.len(), tally), self.range.guarded) }
             .map_err(|Unmapped| Fault::InvalidStag)
     }
 

@@ -154,7 +154,8 @@ impl Framer {
         writer
     }
 
-    /// Frames a ULPDU of `head` and the bytes of `source`. Without markers and with CRCs that is one pass.
+    /// Frames a ULPDU of `head` and bytes of `source`, from `offset` on. Without markers and with CRCs, copy
+    /// and sum are one step.
     ///
     /// # Errors
     /// As [`Source::fetch_summed`]. The framer is unchanged then.
@@ -168,29 +169,28 @@ impl Framer {
         out: &mut [u8],
         head: &UlpduHead,
         source: &Source<'_>,
+        offset: usize,
     ) -> Result<(), Fault> {
         if self.markers || !self.crc {
             let mut writer = self.begin_with(plan, out, head);
-            writer.fill_from(source)?;
+            writer.fill_from(source, offset, writer.left())?;
             writer.finish();
             return Ok(());
         }
-        assert_eq!(head.len() + source.len(), plan.ulpdu_bytes, "a ULPDU as planned");
         self.check(&plan, out);
+        assert!(head.len() <= plan.ulpdu_bytes, "a ULPDU shorter than its head");
         let Some((body, field)) = out.split_last_chunk_mut::<CRC_BYTES>() else { return Ok(()) };
         // RFC 5044 section 4.1 (MPA-042): the pad is zero.
+        let bytes = plan.ulpdu_bytes - head.len();
+        let (crc, sum) =
+            source.fetch_behind(&head.front(&plan), offset, bytes, body, self.tally.is_some())?;
         // RFC 5044 section 4.4 (MPA-088, MPA-091, MPA-092): the CRC field is always there, and covers all
         // bytes before it.
-        *field = match &mut self.tally {
-            None => Crc32c::of(source.fetch_behind(&head.front(&plan), body)?).field(),
-            Some(tally) => {
-                let (crc, sum) = source.fetch_tallied(&head.front(&plan), body)?;
-                let field = Crc32c::of(crc).field();
-                // An FPDU begins at an even place of its segment, as does its last word.
-                *tally += sum + u64::from(u32::from_ne_bytes(field));
-                field
-            }
-        };
+        *field = Crc32c::of(crc).field();
+        if let Some(tally) = &mut self.tally {
+            // An FPDU begins at an even place of its segment, as does its last word.
+            *tally += sum + u64::from(u32::from_ne_bytes(*field));
+        }
         self.position += out.len() as u64;
         Ok(())
     }
@@ -398,7 +398,7 @@ impl FpduWriter<'_> {
         Ok(())
     }
 
-    /// Appends all bytes of `source`.
+    /// Appends `bytes` bytes of `source`, from `offset` on.
     ///
     /// # Errors
     /// As [`fill`](Self::fill).
@@ -406,10 +406,10 @@ impl FpduWriter<'_> {
     /// # Panics
     /// As [`fill`](Self::fill).
     #[inline]
-    pub fn fill_from(&mut self, source: &Source<'_>) -> Result<(), Fault> {
-        self.fill(source.len(), |room| match room {
-            Room::Whole(room, crc) => source.fetch_summed(0, room, crc.running()),
-            Room::Runs(room, stride) => source.fetch_runs(0, room, stride),
+    pub fn fill_from(&mut self, source: &Source<'_>, offset: usize, bytes: usize) -> Result<(), Fault> {
+        self.fill(bytes, |room| match room {
+            Room::Whole(room, crc) => source.fetch_summed(offset, room, crc.running()),
+            Room::Runs(room, stride) => source.fetch_runs(offset, room, stride),
         })
     }
 

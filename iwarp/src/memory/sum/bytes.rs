@@ -6,7 +6,7 @@
 
 use std::arch::asm;
 use std::arch::x86_64::{
-    __m128i, __m256i, __m512i, _mm_crc32_u8, _mm_crc32_u16, _mm_crc32_u32, _mm_crc32_u64,
+    __m256i, __m512i, _mm_crc32_u8, _mm_crc32_u16, _mm_crc32_u32, _mm_crc32_u64, _mm256_setzero_si256,
     _mm512_setzero_si512,
 };
 
@@ -84,23 +84,22 @@ loads! {
     u64: "mov {value}, qword ptr [{from} + {at}]", u64;
 }
 
-/// For CPUs with AVX.
-impl Load for [__m128i; 4] {
+impl Load for [u64; 4] {
     #[inline(always)]
     unsafe fn load(from: *const u8, at: usize) -> Self {
         let (a, b, c, d);
-        // SAFETY: the caller promises that 64 bytes are readable, and the four instructions read 16 bytes
+        // SAFETY: the caller promises that 32 bytes are readable, and the four instructions read 8 of them
         // each, one behind the other. They change only the registers that are named.
         unsafe {
             asm!(
-                "vmovdqu {a}, [{from} + {at}]",
-                "vmovdqu {b}, [{from} + {at} + 16]",
-                "vmovdqu {c}, [{from} + {at} + 32]",
-                "vmovdqu {d}, [{from} + {at} + 48]",
-                a = out(xmm_reg) a,
-                b = out(xmm_reg) b,
-                c = out(xmm_reg) c,
-                d = out(xmm_reg) d,
+                "mov {a}, qword ptr [{from} + {at}]",
+                "mov {b}, qword ptr [{from} + {at} + 8]",
+                "mov {c}, qword ptr [{from} + {at} + 16]",
+                "mov {d}, qword ptr [{from} + {at} + 24]",
+                a = out(reg) a,
+                b = out(reg) b,
+                c = out(reg) c,
+                d = out(reg) d,
                 from = in(reg) from,
                 at = in(reg) at,
                 options(nostack, preserves_flags, readonly),
@@ -110,28 +109,29 @@ impl Load for [__m128i; 4] {
     }
 }
 
-/// Loads the 64 bytes at `at` behind `from`, of any alignment, as two vectors.
+/// Loads `N` times 32 bytes at `at` behind `from`, of any alignment.
 ///
 /// # Safety
 /// They are mapped and readable.
 #[inline]
 #[target_feature(enable = "avx")]
-unsafe fn load_256_twice(from: *const u8, at: usize) -> [__m256i; 2] {
-    let (first, second);
-    // SAFETY: the caller promises that the 64 bytes are readable, and the two instructions read 32 bytes
-    // each, one behind the other. They change only the registers that are named.
-    unsafe {
-        asm!(
-            "vmovdqu {first}, [{from} + {at}]",
-            "vmovdqu {second}, [{from} + {at} + 32]",
-            first = out(ymm_reg) first,
-            second = out(ymm_reg) second,
-            from = in(reg) from,
-            at = in(reg) at,
-            options(nostack, preserves_flags, readonly),
-        );
+unsafe fn load_256<const N: usize>(from: *const u8, at: usize) -> [__m256i; N] {
+    let mut values = [_mm256_setzero_si256(); N];
+    for (i, value) in values.iter_mut().enumerate() {
+        let from = from.wrapping_add(i * size_of::<__m256i>());
+        // SAFETY: the caller promises that `N` times 32 bytes are readable, and the instruction reads those
+        // with index `i`. It changes only the register that is named.
+        unsafe {
+            asm!(
+                "vmovdqu {value}, [{from} + {at}]",
+                value = out(ymm_reg) *value,
+                from = in(reg) from,
+                at = in(reg) at,
+                options(nostack, preserves_flags, readonly),
+            );
+        }
     }
-    [first, second]
+    values
 }
 
 /// Loads the 64 bytes at `from`, of any alignment.
@@ -198,16 +198,6 @@ impl<S: Sink> Loader<S> {
         Some(unsafe { self.take() })
     }
 
-    /// Takes the next `N` words; `None` if fewer bytes are left.
-    #[inline(always)]
-    pub(super) fn next_words<const N: usize>(&mut self) -> Option<[u64; N]> {
-        if self.left() < N * size_of::<u64>() {
-            return None;
-        }
-        // SAFETY: as many bytes as `N` words have are left.
-        Some(std::array::from_fn(|_| unsafe { self.take() }))
-    }
-
     /// Takes the next bytes.
     ///
     /// # Safety
@@ -224,20 +214,23 @@ impl<S: Sink> Loader<S> {
         value
     }
 
-    /// Takes the next 64 bytes; `None` if fewer are left.
+    /// Takes the next `N` times 32 bytes; `None` if fewer are left.
     #[inline]
     #[target_feature(enable = "avx")]
-    pub(super) fn next_256_twice(&mut self) -> Option<[__m256i; 2]> {
-        if self.left() < size_of::<[__m256i; 2]>() {
+    pub(super) fn next_256<const N: usize>(&mut self) -> Option<[__m256i; N]> {
+        const BYTES: usize = size_of::<__m256i>();
+        if self.left() < N * BYTES {
             return None;
         }
         // SAFETY: `new` was promised that the bytes of `from` up to `len` are readable while `self` exists,
-        // and 64 are left of them.
-        let values = unsafe { load_256_twice(self.from, self.at) };
-        // SAFETY: `new` was promised that the sink has room for `len` bytes which nobody else accesses, and
-        // 64 are left of them.
-        unsafe { self.sink.put(self.at, values) };
-        self.at += size_of_val(&values);
+        // and `N` times 32 are left of them.
+        let values = unsafe { load_256(self.from, self.at) };
+        for (i, value) in values.iter().enumerate() {
+            // SAFETY: `new` was promised that the sink has room for `len` bytes which nobody else accesses,
+            // and `N` times 32 are left of them.
+            unsafe { self.sink.put(self.at + i * BYTES, *value) };
+        }
+        self.at += N * BYTES;
         Some(values)
     }
 
@@ -313,27 +306,38 @@ pub(super) fn sum_zeros(state: u32, zeros: usize) -> u32 {
 }
 
 /// Sums and stores the bytes that are left in words, and the last ones in steps of four, two and one bytes.
+/// If `TALLY`, also returns their sum for the Internet checksum.
 #[inline]
 #[target_feature(enable = "sse4.2")]
-pub(super) fn sum_tail(state: u32, mut bytes: Loader<impl Sink>) -> u32 {
-    let mut state = u64::from(state);
-    while let Some(words) = bytes.next_words::<4>() {
+pub(super) fn sum_tail<const TALLY: bool>(state: u32, mut bytes: Loader<impl Sink>) -> (u32, u64) {
+    let (mut state, mut sum) = (u64::from(state), 0);
+    let mut tally = |value| {
+        if TALLY {
+            sum += value;
+        }
+    };
+    while let Some(words) = bytes.next::<[u64; 4]>() {
         for word in words {
             state = _mm_crc32_u64(state, word);
+            tally((word >> 32) + (word & 0xffff_ffff));
         }
     }
-    while let Some(word) = bytes.next() {
+    while let Some(word) = bytes.next::<u64>() {
         state = _mm_crc32_u64(state, word);
+        tally((word >> 32) + (word & 0xffff_ffff));
     }
     let mut state = state as u32;
     if let Some(value) = bytes.next() {
         state = _mm_crc32_u32(state, value);
+        tally(u64::from(value));
     }
     if let Some(value) = bytes.next() {
         state = _mm_crc32_u16(state, value);
+        tally(u64::from(value));
     }
     if let Some(value) = bytes.next() {
         state = _mm_crc32_u8(state, value);
+        tally(u64::from(value));
     }
-    state
+    (state, sum)
 }

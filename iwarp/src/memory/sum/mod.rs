@@ -13,9 +13,8 @@
 //! | `powers` | the constants that advance a sum by a number of bytes |
 //! | `bytes` | loads, stores, and the sum by the CRC instruction |
 //! | `short` | few bytes, by the CRC instruction |
-//! | `fold128` | by carry-less multiplication of 128 bits: any x86-64 with AVX, so most since 2011 |
-//! | `fold512` | by that of 512 bits: AVX-512 with VPCLMULQDQ |
-//! | `tallied` | as `fold128`, with the sum of the Internet checksum besides, by AVX2 |
+//! | `lanes` | by the CRC instruction in three lanes: any x86-64 with AVX2, so most since 2013 |
+//! | `fold512` | by carry-less multiplication of 512 bits: AVX-512 with VPCLMULQDQ |
 //!
 //! This file selects the method.
 
@@ -29,15 +28,13 @@ use crate::memory::{Stride, copy};
 #[cfg(target_arch = "x86_64")]
 mod bytes;
 #[cfg(target_arch = "x86_64")]
-mod fold128;
-#[cfg(target_arch = "x86_64")]
 mod fold512;
+#[cfg(target_arch = "x86_64")]
+mod lanes;
 #[cfg(target_arch = "x86_64")]
 mod powers;
 #[cfg(target_arch = "x86_64")]
 mod short;
-#[cfg(target_arch = "x86_64")]
-mod tallied;
 #[cfg(test)]
 mod tests;
 
@@ -51,18 +48,14 @@ enum Way {
     /// One pass by carry-less multiplication of 512 bits.
     #[cfg(target_arch = "x86_64")]
     Fold512,
-    /// One pass by carry-less multiplication of 128 bits.
+    /// A copy by vectors, block by block, and the CRC instruction over the copy.
     #[cfg(target_arch = "x86_64")]
-    Fold128,
+    Lanes,
     /// Two passes, the second by a library.
     Portable,
 }
 
 static BEST: LazyLock<Way> = LazyLock::new(|| Way::here().next().unwrap_or(Way::Portable));
-
-/// Whether [`tallied`] is the fastest. With 512 bits, two passes are.
-#[cfg(target_arch = "x86_64")]
-static TALLIES: LazyLock<bool> = LazyLock::new(|| *BEST == Way::Fold128 && tallied::is_supported());
 
 /// Continues the sum `crc` with `bytes`.
 #[inline]
@@ -83,7 +76,7 @@ pub(crate) fn append_front(crc: u32, front: &Front) -> u32 {
     match *BEST {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: `BEST` is a method that this CPU supports, and both need SSE4.2.
-        Way::Fold512 | Way::Fold128 => !unsafe { bytes::sum_front(!crc, front) },
+        Way::Fold512 | Way::Lanes => !unsafe { bytes::sum_front(!crc, front) },
         Way::Portable => {
             let mut room = [0; Front::MAX_BYTES];
             crc32c::crc32c_append(crc, front.store(&mut room).0)
@@ -144,25 +137,51 @@ impl Front {
 }
 
 /// Copies `out.len()` bytes from `from` on, and returns the sum of `front`, the copied bytes, and `zeros`
-/// zeros.
+/// zeros. If `tally`, also returns the Internet checksum's sum of all of it, as [`dp::sum::of`] counts it.
 ///
 /// # Safety
 /// As [`fetch`].
-#[inline]
-pub(super) unsafe fn fetch_behind(front: &Front, from: *const u8, out: &mut [u8], zeros: usize) -> u32 {
-    match *BEST {
+#[inline(always)]
+unsafe fn fetch_behind(
+    front: &Front,
+    from: *const u8,
+    out: &mut [u8],
+    (zeros, tally): (usize, bool),
+) -> (u32, u64) {
+    let best = *BEST;
+    #[cfg(target_arch = "x86_64")]
+    if best != Way::Portable && out.len() <= short::MAX_BYTES {
+        if tally {
+            // SAFETY: the caller promises the bytes at `from`. `BEST` is a method that this CPU supports, and
+            // those that are not portable need SSE4.2.
+            let (state, sum) = unsafe { short::fetch_behind::<true>(front, from, out, zeros) };
+            return (!state, front.sum() + sum);
+        }
+        // SAFETY: the caller promises the bytes at `from`. `BEST` is a method that this CPU supports, and
+        // those that are not portable need SSE4.2.
+        return (!unsafe { short::fetch_behind::<false>(front, from, out, zeros) }.0, 0);
+    }
+    let crc = match best {
+        #[cfg(target_arch = "x86_64")]
+        Way::Lanes if tally => {
+            // SAFETY: the caller promises the bytes at `from`, and `BEST` is a method that this CPU supports.
+            let (state, sum) = unsafe { lanes::fetch_behind::<true>(front, from, out, zeros) };
+            return (!state, front.sum() + sum);
+        }
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the caller promises the bytes at `from`, and `BEST` is a method that this CPU supports.
+        Way::Lanes => !unsafe { lanes::fetch_behind::<false>(front, from, out, zeros) }.0,
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the caller promises the bytes at `from`, and `BEST` is a method that this CPU supports.
         Way::Fold512 => !unsafe { fold512::fetch_behind(front, from, out, zeros) },
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: the caller promises the bytes at `from`, and `BEST` is a method that this CPU supports.
-        Way::Fold128 => !unsafe { fold128::fetch_behind(front, from, out, zeros) },
         Way::Portable => {
             // SAFETY: the caller promises the bytes at `from`.
             let crc = unsafe { fetch(append_front(0, front), from, out) };
             append(crc, &[0; 4][..zeros.min(4)])
         }
-    }
+    };
+    // With 512 bits, two passes are faster than one that does both.
+    (crc, if tally { front.sum() + dp::sum::of(out) } else { 0 })
 }
 
 /// Copies `out.len()` bytes from `from` on and returns [`append`] of the copied bytes.
@@ -183,65 +202,22 @@ pub(super) unsafe fn fetch(crc: u32, from: *const u8, out: &mut [u8]) -> u32 {
 ///
 /// # Safety
 /// As [`fetch`].
-#[inline]
+#[inline(always)]
 pub(super) unsafe fn fetch_behind_from(
     front: &Front,
     from: *const u8,
     out: &mut [u8],
-    zeros: usize,
-    guarded: bool,
-) -> Result<u32, Unmapped> {
-    if !guarded {
-        // SAFETY: the caller makes the promise of `fetch` for these bytes.
-        return Ok(unsafe { fetch_behind(front, from, out, zeros) });
-    }
-    let (mut sum, len) = (0, out.len());
-    // SAFETY: the caller makes the promise of `fetch` for these bytes.
-    let copy = || sum = unsafe { fetch_behind(front, from, out, zeros) };
-    // SAFETY: `fetch_behind` owns nothing, takes no lock that it could leave locked (its method is chosen
-    // before the first access to the bytes), and does not panic. Abandoned at an access to the bytes at
-    // `from`, it leaves nothing behind but bytes in `out`, which are initialised all the time, and no sum.
-    unsafe { copy::run(from, len, true, copy) }?;
-    Ok(sum)
-}
-
-/// As [`fetch_behind`]. Also returns the Internet checksum's sum of all of it, as [`dp::sum::of`] counts it.
-///
-/// # Safety
-/// As [`fetch`].
-#[inline(always)]
-unsafe fn fetch_tallied(front: &Front, from: *const u8, out: &mut [u8], zeros: usize) -> (u32, u64) {
-    #[cfg(target_arch = "x86_64")]
-    if *TALLIES {
-        // SAFETY: the caller promises the bytes at `from`, and `TALLIES` says that this CPU supports it.
-        let (state, sum) = unsafe { tallied::fetch_behind(front, from, out, zeros) };
-        return (!state, front.sum() + sum);
-    }
-    // SAFETY: the caller promises the bytes at `from`.
-    let crc = unsafe { fetch_behind(front, from, out, zeros) };
-    (crc, front.sum() + dp::sum::of(out))
-}
-
-/// As [`fetch_tallied`], under the guard if `guarded`. An error may leave a part copied.
-///
-/// # Safety
-/// As [`fetch`].
-#[inline(always)]
-pub(super) unsafe fn fetch_tallied_from(
-    front: &Front,
-    from: *const u8,
-    out: &mut [u8],
-    zeros: usize,
+    (zeros, tally): (usize, bool),
     guarded: bool,
 ) -> Result<(u32, u64), Unmapped> {
     if !guarded {
         // SAFETY: the caller makes the promise of `fetch` for these bytes.
-        return Ok(unsafe { fetch_tallied(front, from, out, zeros) });
+        return Ok(unsafe { fetch_behind(front, from, out, (zeros, tally)) });
     }
     let (mut sums, len) = ((0, 0), out.len());
     // SAFETY: the caller makes the promise of `fetch` for these bytes.
-    let copy = || sums = unsafe { fetch_tallied(front, from, out, zeros) };
-    // SAFETY: `fetch_tallied` owns nothing, takes no lock that it could leave locked (its method is chosen
+    let copy = || sums = unsafe { fetch_behind(front, from, out, (zeros, tally)) };
+    // SAFETY: `fetch_behind` owns nothing, takes no lock that it could leave locked (its method is chosen
     // before the first access to the bytes), and does not panic. Abandoned at an access to the bytes at
     // `from`, it leaves nothing behind but bytes in `out`, which are initialised all the time, and no sum.
     unsafe { copy::run(from, len, true, copy) }?;
@@ -301,7 +277,7 @@ impl Way {
             #[cfg(target_arch = "x86_64")]
             (Self::Fold512, fold512::is_supported()),
             #[cfg(target_arch = "x86_64")]
-            (Self::Fold128, fold128::is_supported()),
+            (Self::Lanes, lanes::is_supported()),
             (Self::Portable, true),
         ]
         .into_iter()
@@ -314,6 +290,12 @@ impl Way {
     /// The CPU supports this method. `from..from + out.len()` is mapped and readable, and others access it at
     /// most through atomics and raw copies.
     unsafe fn fetch(self, crc: u32, from: *const u8, out: &mut [u8]) -> u32 {
+        #[cfg(target_arch = "x86_64")]
+        if self != Self::Portable && out.len() <= short::MAX_BYTES {
+            // SAFETY: the caller promises the bytes at `from`, and that the CPU supports this method. Those
+            // that are not portable need SSE4.2.
+            return !unsafe { short::fetch::<false>(!crc, from, out) }.0;
+        }
         match self {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the caller promises the bytes at `from`, and that the CPU supports this method: all
@@ -321,8 +303,8 @@ impl Way {
             Self::Fold512 => !unsafe { fold512::fetch(!crc, from, out) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the caller promises the bytes at `from`, and that the CPU supports this method: all
-            // features that `fold128::is_supported` asks for.
-            Self::Fold128 => !unsafe { fold128::fetch(!crc, from, out) },
+            // features that `lanes::is_supported` asks for.
+            Self::Lanes => !unsafe { lanes::fetch::<false>(!crc, from, out) }.0,
             Self::Portable => {
                 let mut crc = crc;
                 let mut from = from;
@@ -351,17 +333,13 @@ impl Way {
             // SAFETY: the caller promises the bytes at `from`, and that the CPU supports this method: all
             // features that `fold512::is_supported` asks for.
             Self::Fold512 => !unsafe { fold512::over(!crc, from, len) },
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: the caller promises the bytes at `from`, and that the CPU supports this method: all
-            // features that `fold128::is_supported` asks for.
-            Self::Fold128 => !unsafe { fold128::over(!crc, from, len) },
-            Self::Portable => {
+            _ => {
                 let (mut crc, mut block) = (crc, [0; 1024]);
                 for at in (0..len).step_by(block.len()) {
                     let block = &mut block[..(len - at).min(1024)];
                     // SAFETY: the caller promises the bytes at `from`, and the block is within them.
                     unsafe { copy::fetch(from.wrapping_add(at), block, Stride::NONE) };
-                    // SAFETY: every CPU supports this method.
+                    // SAFETY: the caller promises that the CPU supports this method.
                     crc = unsafe { self.append(crc, block) };
                 }
                 crc
@@ -386,8 +364,8 @@ impl Way {
             Self::Fold512 => !unsafe { fold512::sum(!crc, bytes) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the caller promises that the CPU supports this method: all features that
-            // `fold128::is_supported` asks for.
-            Self::Fold128 => !unsafe { fold128::sum(!crc, bytes) },
+            // `lanes::is_supported` asks for.
+            Self::Lanes => !unsafe { lanes::sum(!crc, bytes) },
             Self::Portable => crc32c::crc32c_append(crc, bytes),
         }
     }
@@ -397,13 +375,10 @@ impl Way {
         match self {
             #[cfg(target_arch = "x86_64")]
             Self::Fold512 => 8192,
-            // It interleaves multiplications with the CRC instruction: 177 ns for 4 KiB, against 199 ns here.
-            #[cfg(target_arch = "x86_64")]
-            Self::Fold128 => 3328,
             #[cfg(target_arch = "aarch64")]
             Self::Portable if std::arch::is_aarch64_feature_detected!("pmull") => 1280,
             // It would use tables, and those of `crc32c` are larger and faster.
-            Self::Portable => usize::MAX,
+            _ => usize::MAX,
         }
     }
 }

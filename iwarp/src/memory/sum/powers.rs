@@ -13,9 +13,27 @@ pub(super) const fn fold(bytes: usize) -> [u64; 2] {
     [power(8 * bytes + 31) as u64, power(8 * bytes - 33) as u64]
 }
 
+/// Multipliers that move a sum on by as many words of 8 bytes as their index, for those from 1 on. The CRC
+/// instruction makes the new sum of the product: it multiplies by x^32, and the product of 32 by 32 bits is
+/// one place short of its 64 bits. So the exponents are `64 * words - 33`.
+pub(super) const fn by_words<const N: usize>() -> [u32; N] {
+    let mut multipliers = [0; N];
+    let (mut i, mut value) = (1, power(31));
+    while i < N {
+        multipliers[i] = value;
+        value = times_power(value, 64);
+        i += 1;
+    }
+    multipliers
+}
+
 /// x to the power of `exponent`.
 const fn power(exponent: usize) -> u32 {
-    let mut value = 1 << 31;
+    times_power(1 << 31, exponent)
+}
+
+/// `value`, multiplied by x to the power of `exponent`.
+const fn times_power(mut value: u32, exponent: usize) -> u32 {
     let mut i = 0;
     while i < exponent {
         let carry = if value & 1 == 1 { POLYNOMIAL } else { 0 };

@@ -1,6 +1,9 @@
-//! Sums of few bytes by the CRC instruction alone, in little code.
+//! Sums of few bytes by the CRC instruction alone, in little code, with a copy in the same pass.
 
 use std::arch::x86_64::{_mm_crc32_u8, _mm_crc32_u32, _mm_crc32_u64};
+
+use super::Front;
+use super::bytes::{Loader, To, sum_front, sum_head, sum_tail, sum_zeros};
 
 /// Most bytes for which this is the fastest method.
 pub(super) const MAX_BYTES: usize = 127;
@@ -31,4 +34,48 @@ pub(super) fn sum(state: u32, bytes: &[u8]) -> u32 {
         state = _mm_crc32_u8(state, *byte);
     }
     state
+}
+
+/// Copies `out.len()` bytes from `from` on, and continues the sum `state` with the copied bytes. If `TALLY`,
+/// also returns the Internet checksum's sum of `out`.
+///
+/// # Safety
+/// `from..from + out.len()` is mapped and readable, and others access it at most through atomics and raw
+/// copies.
+#[inline]
+#[target_feature(enable = "sse4.2")]
+pub(super) unsafe fn fetch<const TALLY: bool>(state: u32, from: *const u8, out: &mut [u8]) -> (u32, u64) {
+    let (len, sink) = (out.len(), To(out.as_mut_ptr()));
+    // SAFETY: the caller promises the bytes at `from`. The sink is `out`, which is borrowed mutably.
+    let (state, head) = unsafe { sum_head(state, from, sink, len) };
+    // SAFETY: the caller promises the bytes at `from`, for as long as this call. The sink is `out`, which is
+    // borrowed mutably. `sum_head` takes at most the length that it is given.
+    let bytes = unsafe { Loader::new(from, sink, head, len) };
+    let (state, sum) = sum_tail::<TALLY>(state, bytes);
+    if TALLY && head > 0 { (state, behind(&out[..head], sum)) } else { (state, sum) }
+}
+
+/// The Internet checksum's sum of `head`, and of bytes behind it whose sum is `sum`.
+pub(super) fn behind(head: &[u8], sum: u64) -> u64 {
+    // Behind an odd number of bytes, the bytes of each word change places.
+    let sum = if head.len() % 2 == 1 { (sum % 0xffff) << 8 } else { sum };
+    dp::sum::of(head) + sum
+}
+
+/// As [`super::fetch_behind`]; returns the state of the sum. If `TALLY`, also returns the Internet checksum's
+/// sum of `out`.
+///
+/// # Safety
+/// As [`fetch`].
+#[target_feature(enable = "sse4.2")]
+pub(super) unsafe fn fetch_behind<const TALLY: bool>(
+    front: &Front,
+    from: *const u8,
+    out: &mut [u8],
+    zeros: usize,
+) -> (u32, u64) {
+    let state = sum_front(u32::MAX, front);
+    // SAFETY: the caller promises the bytes at `from`.
+    let (state, sum) = unsafe { fetch::<TALLY>(state, from, out) };
+    (sum_zeros(state, zeros), sum)
 }

@@ -3,8 +3,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use proptest::prelude::*;
 
 #[cfg(target_arch = "x86_64")]
-use super::tallied;
-use super::{BEST, Front, Way, append, copy, fetch_tallied};
+use super::lanes;
+use super::{BEST, Front, Way, append, copy, fetch_behind};
 
 /// By a table of bytes, as RFC 3720 appendix B.4's sums are usually made.
 fn reference(crc: u32, bytes: &[u8]) -> u32 {
@@ -103,13 +103,13 @@ fn check_tally(source: &[u8], out: &mut [u8], front: &Front, zeros: usize) {
         assert_eq!(sum % 0xffff, dp::sum::of(&all) % 0xffff, "sum: {what}");
     };
     // SAFETY: `source` is a slice as long as `out`, so its bytes are readable and nobody writes them.
-    check(unsafe { fetch_tallied(front, source.as_ptr(), out, zeros) }, out);
+    check(unsafe { fetch_behind(front, source.as_ptr(), out, (zeros, true)) }, out);
     #[cfg(target_arch = "x86_64")]
-    if tallied::is_supported() {
+    if lanes::is_supported() {
         out.fill(0);
         // SAFETY: `source` is a slice as long as `out`, so its bytes are readable and nobody writes them. The
         // CPU supports it, as was just asked.
-        let (state, sum) = unsafe { tallied::fetch_behind(front, source.as_ptr(), out, zeros) };
+        let (state, sum) = unsafe { lanes::fetch_behind::<true>(front, source.as_ptr(), out, zeros) };
         check((!state, front.sum() + sum), out);
     }
 }
@@ -171,12 +171,12 @@ fn the_sum_fits_the_copy_while_others_write() {
                 let sum = unsafe { way.fetch(0, source, out) };
                 assert_eq!(sum, reference(0, out), "{way:?}, {len} bytes");
                 #[cfg(target_arch = "x86_64")]
-                if tallied::is_supported() {
+                if lanes::is_supported() {
                     let front = Front { words: [0; 2], rest: None };
                     // SAFETY: the words live longer than the threads of the scope, and are written as atomics
                     // only. They have 9600 bytes, and the copy ends before 64 + 9000. The CPU supports it, as
                     // was just asked.
-                    let (_, sum) = unsafe { tallied::fetch_behind(&front, source, out, 0) };
+                    let (_, sum) = unsafe { lanes::fetch_behind::<true>(&front, source, out, 0) };
                     assert_eq!(sum % 0xffff, dp::sum::of(out) % 0xffff, "tallied, {len} bytes");
                 }
                 mixed += u32::from(out.iter().any(|byte| *byte != out[0]));

@@ -226,7 +226,7 @@ fn an_fpdu_around_its_payload_is_the_same_fpdu() {
                 let fpdu = [&around.before, payload, &around.behind].concat();
                 let mut out = vec![0xee; plan.wire_len()];
                 whole.tally(true);
-                whole.frame_source(plan, &mut out, &head, &source).unwrap();
+                whole.frame_source(plan, &mut out, &head, &source, 0).unwrap();
                 assert!(fpdu == out, "{len} bytes at {at}");
                 // An FPDU without CRC is written in pieces.
                 let sum = crc.then(|| dp::sum::of(&out) % 0xffff);

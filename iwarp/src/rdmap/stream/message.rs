@@ -132,7 +132,7 @@ impl Message {
                     if let Some(sge) = only_element(sg_list, offset, len) {
                         return guard
                             .check_source(Stag(sge.lkey), sge.addr + u64::from(offset), u64::from(len), by.pd)
-                            .and_then(|source| framer.frame_source(plan, out, &head, &source))
+                            .and_then(|source| framer.frame_source(plan, out, &head, &source, 0))
                             .map_err(|_| FetchError::OwnMemory);
                     }
                     let mut fpdu = framer.begin_with(plan, out, &head);
@@ -157,7 +157,7 @@ impl Message {
                 let to = request.source_to + u64::from(offset);
                 return guard
                     .check_read(request.source_stag, to, u64::from(len), by)
-                    .and_then(|source| framer.frame_source(plan, out, &head, &source))
+                    .and_then(|source| framer.frame_source(plan, out, &head, &source, 0))
                     .map_err(FetchError::PeerMemory);
             }
         };
@@ -229,7 +229,7 @@ fn gather(
         let take = (sge.length - skip).min(left);
         guard
             .check_source(Stag(sge.lkey), sge.addr + u64::from(skip), u64::from(take), by.pd)
-            .and_then(|source| fpdu.fill_from(&source))
+            .and_then(|source| fpdu.fill_from(&source, 0, take as usize))
             .map_err(|_| FetchError::OwnMemory)?;
         skip = 0;
         left -= take;

@@ -117,7 +117,7 @@ impl Outbound {
                     sg_list
                         .first()
                         .and_then(|sge| cx.guard.found_source(found, sge.addr, bytes, by.pd))
-                        .is_some_and(|source| cx.framer.frame_source(plan, out, &head, &source).is_ok())
+                        .is_some_and(|source| cx.framer.frame_source(plan, out, &head, &source, 0).is_ok())
                 }
                 (Usual::Inline, Payload::Inline(bytes)) => {
                     write_inline(cx.framer, plan, out, &head, bytes);
