@@ -4,7 +4,7 @@
 use arrayvec::ArrayVec;
 
 use crate::ddp::{HeaderWords, Segment, Segmenter, TaggedHeader, UntaggedHeader};
-use crate::memory::{Accessor, EpochGuard, Fault, Stag};
+use crate::memory::{Accessor, EpochGuard, Fault, Source, Stag};
 use crate::mpa::{FpduAround, FpduPlan, FpduWriter, Framer, UlpduHead};
 use crate::queues::{Payload, SendEntry, Sge};
 use crate::rdmap::{AtomicRequest, Opcode, Terminate};
@@ -113,10 +113,53 @@ impl Message {
         self.addressing.head(segment)
     }
 
-    /// Writes the FPDU of one of its segments to `out`. The source is looked up once for all runs between
-    /// markers.
-    #[inline]
+    /// The registered memory with the whole payload; `None` if it has another source. It is good for all
+    /// segments in one epoch: each copy checks that the registration is still the same.
+    pub(super) fn look_up<'g>(
+        &self,
+        payloads: &Payloads<'_>,
+        (guard, by): (&'g EpochGuard<'g>, Accessor),
+    ) -> Result<Option<Source<'g>>, FetchError> {
+        let len = self.segmenter.message_bytes();
+        let source = match self.source {
+            PayloadSource::Posted => match payloads.posted.map(|request| &*request.payload) {
+                Some(Payload::Gather(sg_list)) => match only_element(sg_list, 0, len) {
+                    Some(sge) => guard.check_source(Stag(sge.lkey), sge.addr, u64::from(len), by.pd),
+                    None => return Ok(None),
+                },
+                Some(Payload::Inline(_)) | None => return Ok(None),
+            },
+            PayloadSource::Own => return Ok(None),
+            // RFC 5040 section 5.2.1 (RDMAP-221): the source of a zero-length Read is not checked.
+            PayloadSource::Remote if len == 0 => return Ok(None),
+            PayloadSource::Remote => {
+                let Some(PeerRequest { op: PeerOp::Read(request), .. }) = payloads.answering else {
+                    debug_assert!(false, "a request of the peer is kept until it is answered");
+                    return Err(FetchError::PeerMemory(Fault::InvalidStag));
+                };
+                guard.check_read(request.source_stag, request.source_to, u64::from(len), by)
+            }
+        };
+        source.map(Some).map_err(|fault| self.fetch_error(fault))
+    }
+
+    /// Writes the FPDU of one of its segments to `out`, of a payload that [`look_up`](Self::look_up) found.
+    #[inline(always)]
     pub(super) fn write(
+        &self,
+        segment: &Segment,
+        source: &Source<'_>,
+        framer: &mut Framer,
+        (plan, out): (FpduPlan, &mut [u8]),
+    ) -> Result<(), FetchError> {
+        framer
+            .frame_source(plan, out, &self.head(segment), source, segment.offset as usize)
+            .map_err(|fault| self.fetch_error(fault))
+    }
+
+    /// Writes the FPDU of one of its segments to `out`, of a payload from elsewhere.
+    #[inline(never)]
+    pub(super) fn write_other(
         &self,
         segment: &Segment,
         payloads: &Payloads<'_>,
@@ -125,17 +168,10 @@ impl Message {
         (guard, by): (&EpochGuard<'_>, Accessor),
     ) -> Result<(), FetchError> {
         let &Segment { offset, len, .. } = segment;
-        let head = self.head(segment);
+        let mut fpdu = framer.begin_with(plan, out, &self.head(segment));
         let bytes: &[u8] = match self.source {
             PayloadSource::Posted => match payloads.posted.map(|request| &*request.payload) {
                 Some(Payload::Gather(sg_list)) => {
-                    if let Some(sge) = only_element(sg_list, offset, len) {
-                        return guard
-                            .check_source(Stag(sge.lkey), sge.addr + u64::from(offset), u64::from(len), by.pd)
-                            .and_then(|source| framer.frame_source(plan, out, &head, &source, 0))
-                            .map_err(|_| FetchError::OwnMemory);
-                    }
-                    let mut fpdu = framer.begin_with(plan, out, &head);
                     gather(sg_list, offset, len, &mut fpdu, guard, by)?;
                     fpdu.finish();
                     return Ok(());
@@ -147,24 +183,18 @@ impl Message {
                 }
             },
             PayloadSource::Own => payloads.own,
-            // RFC 5040 section 5.2.1 (RDMAP-221): the source of a zero-length Read is not checked.
-            PayloadSource::Remote if len == 0 => &[],
-            PayloadSource::Remote => {
-                let Some(PeerRequest { op: PeerOp::Read(request), .. }) = payloads.answering else {
-                    debug_assert!(false, "a request of the peer is kept until it is answered");
-                    return Err(FetchError::PeerMemory(Fault::InvalidStag));
-                };
-                let to = request.source_to + u64::from(offset);
-                return guard
-                    .check_read(request.source_stag, to, u64::from(len), by)
-                    .and_then(|source| framer.frame_source(plan, out, &head, &source, 0))
-                    .map_err(FetchError::PeerMemory);
-            }
+            PayloadSource::Remote => &[],
         };
-        let mut fpdu = framer.begin_with(plan, out, &head);
         fpdu.put(&bytes[offset as usize..(offset + len) as usize]);
         fpdu.finish();
         Ok(())
+    }
+
+    fn fetch_error(&self, fault: Fault) -> FetchError {
+        match self.source {
+            PayloadSource::Posted | PayloadSource::Own => FetchError::OwnMemory,
+            PayloadSource::Remote => FetchError::PeerMemory(fault),
+        }
     }
 
     /// Makes the bytes around the payload of one of its segments, which is of the posted request and stays

@@ -127,7 +127,7 @@ impl Stream {
         if !*may_send {
             return Ok(SendOutcome::Idle);
         }
-        let context = outbound::SendContext { common, framer, guard, counters, pool };
+        let context = outbound::SendContext { common, framer, guard, counters, pool, found: None };
         let outcome = outbound.run(tcp, conn, now, context, budget);
         // In time for the peer's next request: TCP has not yet sent the end of the responses.
         let answered = outbound.take_answered();

@@ -11,7 +11,7 @@ use dp::profile::{self, Layer};
 use tcp_lite::{ConnId, Instant, SegmentBuf, SendError, Stack};
 
 use crate::ddp::Segment;
-use crate::memory::{EpochGuard, Stag};
+use crate::memory::{EpochGuard, Source, Stag};
 use crate::mpa::Framer;
 use crate::mpa::startup::{Rtr, RtrKind};
 use crate::queues::{QpConsumer, WcStatus};
@@ -61,6 +61,8 @@ pub(super) struct SendContext<'a> {
     pub(super) guard: &'a EpochGuard<'a>,
     pub(super) counters: &'a mut StreamCounters,
     pub(super) pool: &'a mut RequestPool,
+    /// The registered memory of the current message's payload, once it is looked up.
+    pub(super) found: Option<Source<'a>>,
 }
 
 /// The send direction of a stream.
@@ -350,10 +352,20 @@ impl Outbound {
         let plan = cx.framer.plan(message.header_len() + next.len as usize);
         let end = *used + plan.wire_len();
         let Some(out) = room.get_mut(*used..end) else { return Ok(false) };
-        let posted = cx.common.consumer.next_send();
-        let payloads = Payloads { posted, own, answering: answering.as_ref() };
         let fetched = profile::within(Layer::Fetch, || {
-            message.write(&next, &payloads, cx.framer, (plan, out), (cx.guard, cx.common.by))
+            let source = match &cx.found {
+                Some(source) => source,
+                None => {
+                    let posted = cx.common.consumer.next_send();
+                    let payloads = Payloads { posted, own, answering: answering.as_ref() };
+                    let by = (cx.guard, cx.common.by);
+                    match message.look_up(&payloads, by)? {
+                        Some(source) => cx.found.insert(source),
+                        None => return message.write_other(&next, &payloads, cx.framer, (plan, out), by),
+                    }
+                }
+            };
+            message.write(&next, source, cx.framer, (plan, out))
         });
         if let Err(error) = fetched {
             return Err(self.fetch_failure(error));
@@ -365,6 +377,7 @@ impl Outbound {
         cx.common.progress += 1;
         cx.counters.tx_fetched_bytes += u64::from(next.len);
         if next.last {
+            cx.found = None;
             self.finish_message(cx.common);
         }
         Ok(true)
