@@ -175,7 +175,7 @@ impl<'t> Source<'t> {
     ///
     /// # Panics
     /// If `out` is too short.
-    #[inline]
+    #[inline(always)]
     pub fn fetch_behind(
         &self,
         front: &Front,

@@ -162,7 +162,7 @@ impl Framer {
     ///
     /// # Panics
     /// As [`begin_with`](Self::begin_with).
-    #[inline]
+    #[inline(always)]
     pub fn frame_source(
         &mut self,
         plan: FpduPlan,
@@ -172,10 +172,7 @@ impl Framer {
         offset: usize,
     ) -> Result<(), Fault> {
         if self.markers || !self.crc {
-            let mut writer = self.begin_with(plan, out, head);
-            writer.fill_from(source, offset, writer.left())?;
-            writer.finish();
-            return Ok(());
+            return self.frame_in_pieces(plan, out, head, source, offset);
         }
         self.check(&plan, out);
         assert!(head.len() <= plan.ulpdu_bytes, "a ULPDU shorter than its head");
@@ -192,6 +189,22 @@ impl Framer {
             *tally += sum + u64::from(u32::from_ne_bytes(*field));
         }
         self.position += out.len() as u64;
+        Ok(())
+    }
+
+    /// As [`frame_source`](Self::frame_source), piece by piece.
+    #[inline(never)]
+    fn frame_in_pieces(
+        &mut self,
+        plan: FpduPlan,
+        out: &mut [u8],
+        head: &UlpduHead,
+        source: &Source<'_>,
+        offset: usize,
+    ) -> Result<(), Fault> {
+        let mut writer = self.begin_with(plan, out, head);
+        writer.fill_from(source, offset, writer.left())?;
+        writer.finish();
         Ok(())
     }
 

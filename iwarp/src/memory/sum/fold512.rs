@@ -11,8 +11,7 @@ use std::arch::x86_64::{
     _mm512_zextsi128_si512,
 };
 
-use super::Front;
-use super::bytes::{Loader, Nowhere, Sink, To, sum_front, sum_head, sum_tail, sum_zeros};
+use super::bytes::{Loader, Nowhere, Sink, To, sum_head, sum_tail};
 use super::{powers, short};
 
 /// Bytes of a value.
@@ -60,17 +59,6 @@ pub(super) unsafe fn fetch(state: u32, from: *const u8, out: &mut [u8]) -> u32 {
     // SAFETY: the caller promises the bytes at `from`. The sink is `out`, which is borrowed mutably.
     // `sum_head` takes at most the length that it is given.
     unsafe { run(state, from, sink, at, len) }
-}
-
-/// As [`super::fetch_behind`]; returns the state of the sum.
-///
-/// # Safety
-/// As [`fetch`].
-#[target_feature(enable = "sse4.2,pclmulqdq,avx,avx512f,vpclmulqdq")]
-pub(super) unsafe fn fetch_behind(front: &Front, from: *const u8, out: &mut [u8], zeros: usize) -> u32 {
-    let state = sum_front(u32::MAX, front);
-    // SAFETY: the caller promises the bytes at `from`.
-    sum_zeros(unsafe { fetch(state, from, out) }, zeros)
 }
 
 /// Continues the sum `state` with the bytes of `from` at `at..len`, and stores them to `sink`.

@@ -18,7 +18,7 @@
 //!
 //! This file selects the method.
 
-use std::sync::LazyLock;
+use std::sync::OnceLock;
 
 use crc_fast::{CrcAlgorithm, Digest};
 
@@ -55,25 +55,32 @@ enum Way {
     Portable,
 }
 
-static BEST: LazyLock<Way> = LazyLock::new(|| Way::here().next().unwrap_or(Way::Portable));
+/// The fastest method here, once it is known.
+static BEST: OnceLock<Way> = OnceLock::new();
+
+/// The fastest method here.
+#[inline]
+fn best() -> Way {
+    *BEST.get_or_init(|| Way::here().next().unwrap_or(Way::Portable))
+}
 
 /// Continues the sum `crc` with `bytes`.
 #[inline]
 pub(crate) fn append(crc: u32, bytes: &[u8]) -> u32 {
-    let best = *BEST;
+    let best = best();
     #[cfg(target_arch = "x86_64")]
     if best != Way::Portable && bytes.len() <= short::MAX_BYTES {
         // SAFETY: `BEST` is a method that this CPU supports, and those that are not portable need SSE4.2.
         return !unsafe { short::sum(!crc, bytes) };
     }
-    // SAFETY: `BEST` is the first method of `Way::here`, which has only methods that this CPU supports.
+    // SAFETY: `best` is the first method of `Way::here`, which has only methods that this CPU supports.
     unsafe { best.append(crc, bytes) }
 }
 
 /// As [`append`] of the bytes of `front`.
 #[inline]
 pub(crate) fn append_front(crc: u32, front: &Front) -> u32 {
-    match *BEST {
+    match best() {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: `BEST` is a method that this CPU supports, and both need SSE4.2.
         Way::Fold512 | Way::Lanes => !unsafe { bytes::sum_front(!crc, front) },
@@ -90,9 +97,9 @@ pub(crate) fn append_front(crc: u32, front: &Front) -> u32 {
 /// When the lengths differ.
 pub(crate) fn copy(crc: u32, dst: &mut [u8], src: &[u8]) -> u32 {
     assert_eq!(dst.len(), src.len(), "copy between runs of different length");
-    // SAFETY: `src` is a slice of the same length, so its bytes are readable and nobody writes them. `BEST`
+    // SAFETY: `src` is a slice of the same length, so its bytes are readable and nobody writes them. `best`
     // is the first method of `Way::here`, which has only methods that this CPU supports.
-    unsafe { BEST.fetch(crc, src.as_ptr(), dst) }
+    unsafe { best().fetch(crc, src.as_ptr(), dst) }
 }
 
 /// The bytes in front of those that are fetched: 16 or 20, as numbers. They are stored and summed from
@@ -139,47 +146,59 @@ impl Front {
 /// Copies `out.len()` bytes from `from` on, and returns the sum of `front`, the copied bytes, and `zeros`
 /// zeros. If `tally`, also returns the Internet checksum's sum of all of it, as [`dp::sum::of`] counts it.
 ///
+/// Never inlined, so that the code around it stays small. Each method is a jump.
+///
 /// # Safety
 /// As [`fetch`].
-#[inline(always)]
+#[inline(never)]
 unsafe fn fetch_behind(
     front: &Front,
     from: *const u8,
     out: &mut [u8],
     (zeros, tally): (usize, bool),
 ) -> (u32, u64) {
-    let best = *BEST;
-    #[cfg(target_arch = "x86_64")]
-    if best != Way::Portable && out.len() <= short::MAX_BYTES {
-        if tally {
+    match (BEST.get(), tally) {
+        #[cfg(target_arch = "x86_64")]
+        (Some(Way::Fold512 | Way::Lanes), false) if out.len() <= short::MAX_BYTES => {
             // SAFETY: the caller promises the bytes at `from`. `BEST` is a method that this CPU supports, and
-            // those that are not portable need SSE4.2.
-            let (state, sum) = unsafe { short::fetch_behind::<true>(front, from, out, zeros) };
-            return (!state, front.sum() + sum);
+            // both need SSE4.2.
+            unsafe { short::fetch_behind::<false>(front, from, out, zeros) }
         }
-        // SAFETY: the caller promises the bytes at `from`. `BEST` is a method that this CPU supports, and
-        // those that are not portable need SSE4.2.
-        return (!unsafe { short::fetch_behind::<false>(front, from, out, zeros) }.0, 0);
-    }
-    let crc = match best {
         #[cfg(target_arch = "x86_64")]
-        Way::Lanes if tally => {
+        (Some(Way::Fold512 | Way::Lanes), true) if out.len() <= short::MAX_BYTES => {
+            // SAFETY: the caller promises the bytes at `from`. `BEST` is a method that this CPU supports, and
+            // both need SSE4.2.
+            unsafe { short::fetch_behind::<true>(front, from, out, zeros) }
+        }
+        #[cfg(target_arch = "x86_64")]
+        (Some(Way::Lanes), false) => {
             // SAFETY: the caller promises the bytes at `from`, and `BEST` is a method that this CPU supports.
-            let (state, sum) = unsafe { lanes::fetch_behind::<true>(front, from, out, zeros) };
-            return (!state, front.sum() + sum);
+            unsafe { lanes::fetch_behind::<false>(front, from, out, zeros) }
         }
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the caller promises the bytes at `from`, and `BEST` is a method that this CPU supports.
-        Way::Lanes => !unsafe { lanes::fetch_behind::<false>(front, from, out, zeros) }.0,
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: the caller promises the bytes at `from`, and `BEST` is a method that this CPU supports.
-        Way::Fold512 => !unsafe { fold512::fetch_behind(front, from, out, zeros) },
-        Way::Portable => {
-            // SAFETY: the caller promises the bytes at `from`.
-            let crc = unsafe { fetch(append_front(0, front), from, out) };
-            append(crc, &[0; 4][..zeros.min(4)])
+        (Some(Way::Lanes), true) => {
+            // SAFETY: the caller promises the bytes at `from`, and `BEST` is a method that this CPU supports.
+            unsafe { lanes::fetch_behind::<true>(front, from, out, zeros) }
         }
-    };
+        // SAFETY: the caller promises the bytes at `from`.
+        _ => unsafe { fetch_behind_by_steps(front, from, out, (zeros, tally)) },
+    }
+}
+
+/// As [`fetch_behind`], step by step.
+///
+/// # Safety
+/// As [`fetch`].
+#[inline(never)]
+unsafe fn fetch_behind_by_steps(
+    front: &Front,
+    from: *const u8,
+    out: &mut [u8],
+    (zeros, tally): (usize, bool),
+) -> (u32, u64) {
+    // SAFETY: the caller promises the bytes at `from`.
+    let crc = unsafe { fetch(append_front(0, front), from, out) };
+    let crc = append(crc, &[0; 4][..zeros.min(4)]);
     // With 512 bits, two passes are faster than one that does both.
     (crc, if tally { front.sum() + dp::sum::of(out) } else { 0 })
 }
@@ -193,9 +212,9 @@ unsafe fn fetch_behind(
 /// copies.
 #[inline]
 pub(super) unsafe fn fetch(crc: u32, from: *const u8, out: &mut [u8]) -> u32 {
-    // SAFETY: the caller makes the promise of `Way::fetch` for the bytes at `from`. `BEST` is the first
+    // SAFETY: the caller makes the promise of `Way::fetch` for the bytes at `from`. `best` is the first
     // method of `Way::here`, which has only methods that this CPU supports.
-    unsafe { BEST.fetch(crc, from, out) }
+    unsafe { best().fetch(crc, from, out) }
 }
 
 /// As [`fetch_behind`], under the guard if `guarded`. An error may leave a part copied.
@@ -207,16 +226,31 @@ pub(super) unsafe fn fetch_behind_from(
     front: &Front,
     from: *const u8,
     out: &mut [u8],
-    (zeros, tally): (usize, bool),
+    more: (usize, bool),
     guarded: bool,
 ) -> Result<(u32, u64), Unmapped> {
-    if !guarded {
+    if guarded {
         // SAFETY: the caller makes the promise of `fetch` for these bytes.
-        return Ok(unsafe { fetch_behind(front, from, out, (zeros, tally)) });
+        return unsafe { fetch_behind_guarded(front, from, out, more) };
     }
+    // SAFETY: the caller makes the promise of `fetch` for these bytes.
+    Ok(unsafe { fetch_behind(front, from, out, more) })
+}
+
+/// As [`fetch_behind`], under the guard.
+///
+/// # Safety
+/// As [`fetch`].
+#[inline(never)]
+unsafe fn fetch_behind_guarded(
+    front: &Front,
+    from: *const u8,
+    out: &mut [u8],
+    more: (usize, bool),
+) -> Result<(u32, u64), Unmapped> {
     let (mut sums, len) = ((0, 0), out.len());
     // SAFETY: the caller makes the promise of `fetch` for these bytes.
-    let copy = || sums = unsafe { fetch_behind(front, from, out, (zeros, tally)) };
+    let copy = || sums = unsafe { fetch_behind(front, from, out, more) };
     // SAFETY: `fetch_behind` owns nothing, takes no lock that it could leave locked (its method is chosen
     // before the first access to the bytes), and does not panic. Abandoned at an access to the bytes at
     // `from`, it leaves nothing behind but bytes in `out`, which are initialised all the time, and no sum.
@@ -260,8 +294,8 @@ pub(super) unsafe fn over_from(
     guarded: bool,
     crc: u32,
 ) -> Result<u32, Unmapped> {
-    let (mut sum, way) = (crc, *BEST);
-    // SAFETY: the caller promises the bytes at `from`. `BEST` is the first method of `Way::here`, which has
+    let (mut sum, way) = (crc, best());
+    // SAFETY: the caller promises the bytes at `from`. `best` is the first method of `Way::here`, which has
     // only methods that this CPU supports.
     let read = || sum = unsafe { way.over(crc, from, len) };
     // SAFETY: `Way::over` owns nothing, takes no lock and does not panic. Abandoned at an access to the bytes

@@ -62,8 +62,7 @@ pub(super) fn behind(head: &[u8], sum: u64) -> u64 {
     dp::sum::of(head) + sum
 }
 
-/// As [`super::fetch_behind`]; returns the state of the sum. If `TALLY`, also returns the Internet checksum's
-/// sum of `out`.
+/// As [`super::fetch_behind`]; if `TALLY`, with the sum for the Internet checksum.
 ///
 /// # Safety
 /// As [`fetch`].
@@ -77,5 +76,5 @@ pub(super) unsafe fn fetch_behind<const TALLY: bool>(
     let state = sum_front(u32::MAX, front);
     // SAFETY: the caller promises the bytes at `from`.
     let (state, sum) = unsafe { fetch::<TALLY>(state, from, out) };
-    (sum_zeros(state, zeros), sum)
+    (!sum_zeros(state, zeros), if TALLY { front.sum() + sum } else { 0 })
 }
