@@ -70,9 +70,11 @@ impl Outbound {
         let Some(requests) = consumer.next_sends(together) else { return Stop::Empty };
         let mut signaled = ArrayVec::<Signaled, MAX_TOGETHER>::new();
         let (mut sent, mut fetched) = (0, 0);
-        let mut stop = if requests.len() == together { Stop::Enough } else { Stop::Empty };
+        // Those behind the end of the ring come in the next call.
         let (first, second) = requests.as_slices();
-        for request in first.iter().chain(second) {
+        let is_all = second.is_empty() && first.len() < together;
+        let mut stop = if is_all { Stop::Empty } else { Stop::Enough };
+        for request in first {
             if matches!(request.usual, Usual::No) {
                 stop = Stop::Other;
                 break;
