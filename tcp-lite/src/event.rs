@@ -112,15 +112,42 @@ pub enum CloseReason {
 ///
 /// Mostly there is one at a time: the bytes of a segment, which the user takes before the next segment. Such
 /// bytes have a place of their own, since a ring costs several times as much as a move.
+///
+/// There is memory for several events of each connection. So an entry is small, and what is long lies in
+/// queues of their own: those need memory for a few events of the whole stack.
 pub(crate) struct EventQueue {
     /// Bytes that came while nothing waited. All events in `rest` came later.
     first: Option<(ConnId, Received)>,
-    rest: VecDeque<Event>,
+    rest: VecDeque<QueuedEvent>,
+    /// The bytes of each [`QueuedEvent::Received`].
+    received: VecDeque<Received>,
+    /// The addresses of each [`QueuedEvent::AddressConflict`].
+    conflicts: VecDeque<(IpAddr, EthernetAddress)>,
 }
 
+/// An event in the queue.
+enum QueuedEvent {
+    Connected { conn: ConnId },
+    Accepted { conn: ConnId, listener: ListenerId },
+    Received { conn: ConnId },
+    Evict { conn: ConnId, bytes: u32 },
+    Writable { conn: ConnId },
+    PeerClosed { conn: ConnId },
+    Closed { conn: ConnId, reason: CloseReason },
+    AddressConflict { lost: bool },
+}
+
+const _: () = assert!(size_of::<QueuedEvent>() <= 20);
+
 impl EventQueue {
+    /// A queue for `capacity` events, all of which may be bytes or conflicts.
     pub(crate) fn with_capacity(capacity: usize) -> Self {
-        Self { first: None, rest: VecDeque::with_capacity(capacity) }
+        Self {
+            first: None,
+            rest: VecDeque::with_capacity(capacity),
+            received: VecDeque::with_capacity(capacity),
+            conflicts: VecDeque::with_capacity(capacity),
+        }
     }
 
     #[inline]
@@ -137,13 +164,29 @@ impl EventQueue {
         self.rest.capacity()
     }
 
+    /// Allocates for so many more events, which are neither bytes nor conflicts.
     pub(crate) fn reserve_exact(&mut self, more: usize) {
         self.rest.reserve_exact(more);
     }
 
-    #[inline]
     pub(crate) fn push_back(&mut self, event: Event) {
-        self.rest.push_back(event);
+        let queued = match event {
+            Event::Established { conn, listener: None } => QueuedEvent::Connected { conn },
+            Event::Established { conn, listener: Some(listener) } => QueuedEvent::Accepted { conn, listener },
+            Event::Received { conn, received } => return self.push_received(conn, received),
+            // More than four gigabytes at a time are never asked for.
+            Event::Evict { conn, bytes } => {
+                QueuedEvent::Evict { conn, bytes: bytes.try_into().unwrap_or(u32::MAX) }
+            }
+            Event::Writable { conn } => QueuedEvent::Writable { conn },
+            Event::PeerClosed { conn } => QueuedEvent::PeerClosed { conn },
+            Event::Closed { conn, reason } => QueuedEvent::Closed { conn, reason },
+            Event::AddressConflict { address, mac, lost } => {
+                self.conflicts.push_back((address, mac));
+                QueuedEvent::AddressConflict { lost }
+            }
+        };
+        self.rest.push_back(queued);
     }
 
     /// As [`push_back`](Self::push_back), for bytes that arrived.
@@ -152,15 +195,28 @@ impl EventQueue {
         if self.is_empty() {
             self.first = Some((conn, received));
         } else {
-            self.rest.push_back(Event::Received { conn, received });
+            self.received.push_back(received);
+            self.rest.push_back(QueuedEvent::Received { conn });
         }
     }
 
     pub(crate) fn pop_front(&mut self) -> Option<Event> {
-        match self.pop_received() {
-            Some((conn, received)) => Some(Event::Received { conn, received }),
-            None => self.rest.pop_front(),
+        if let Some((conn, received)) = self.pop_received() {
+            return Some(Event::Received { conn, received });
         }
+        Some(match self.rest.pop_front()? {
+            QueuedEvent::Connected { conn } => Event::Established { conn, listener: None },
+            QueuedEvent::Accepted { conn, listener } => Event::Established { conn, listener: Some(listener) },
+            QueuedEvent::Received { conn } => Event::Received { conn, received: self.received.pop_front()? },
+            QueuedEvent::Evict { conn, bytes } => Event::Evict { conn, bytes: bytes as usize },
+            QueuedEvent::Writable { conn } => Event::Writable { conn },
+            QueuedEvent::PeerClosed { conn } => Event::PeerClosed { conn },
+            QueuedEvent::Closed { conn, reason } => Event::Closed { conn, reason },
+            QueuedEvent::AddressConflict { lost } => {
+                let (address, mac) = self.conflicts.pop_front()?;
+                Event::AddressConflict { address, mac, lost }
+            }
+        })
     }
 
     /// The oldest event, if it is bytes that came while nothing waited.
@@ -171,7 +227,7 @@ impl EventQueue {
 
     /// How many of the events ask for memory.
     pub(crate) fn evictions(&self) -> usize {
-        self.rest.iter().filter(|event| matches!(event, Event::Evict { .. })).count()
+        self.rest.iter().filter(|event| matches!(event, QueuedEvent::Evict { .. })).count()
     }
 }
 
