@@ -11,7 +11,7 @@
 //! | floor | modules | what |
 //! |---|---|---|
 //! | 0 | `facade`, `id`, `invariant`, `out_of_order` | addresses and times; ids; invariant checks; a gauge of memory |
-//! | 1 | `backoff`, `checksum`, `config`, `counters`, `ethernet`, `event`, `four_tuple`, `timer_wheel` | shared basics |
+//! | 1 | `backoff`, `checksum`, `config`, `counters`, `deadline`, `ethernet`, `event`, `four_tuple`, `timer_wheel` | shared basics |
 //! | 2 | `ip`, `route`, `secrets` | packets, routes, keys |
 //! | 3 | `discovery`, `icmp_error`, `listener`, `slow_path`, `table` | ARP and NDP, ICMP errors, listeners, the connection table |
 //! | 4 | `address_conflict`, `neighbor` | address conflict detection; the neighbour table |
@@ -29,6 +29,7 @@ pub mod bench;
 mod checksum;
 pub mod config;
 mod counters;
+mod deadline;
 mod discovery;
 mod ethernet;
 pub mod event;
@@ -57,6 +58,7 @@ pub use config::{
     AddressProbing, CongestionAlgorithm, EcnMode, Keepalive, Limits, Pacing, PathMtuConfig, PathMtuProbing,
     StackConfig, TcpConfig,
 };
+pub use deadline::Deadline;
 pub use event::{CloseReason, Event, Received};
 pub use facade::{Duration, Instant};
 pub use listener::{AddressFilter, ListenConfig, ListenerCounters};

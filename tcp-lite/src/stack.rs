@@ -52,7 +52,7 @@ use crate::secrets::Secrets;
 use crate::slow_path::SlowPath;
 use crate::syn_cookie::SynCookies;
 use crate::tcp::{Ctx, MAX_EVICTION_REQUESTS, OutOfOrderSlab, SearchSlab, SegmentSlab, Tcb};
-use crate::{Backoff, ConnInfo, Event, Instant, Keepalive, Received, SendError, StackConfig};
+use crate::{Backoff, ConnInfo, Deadline, Event, Instant, Keepalive, Received, SendError, StackConfig};
 
 /// Limit of the queue of answers to segments of no connection. It bounds the memory that such segments can
 /// take; further answers are dropped, as if lost on the wire.
@@ -411,7 +411,7 @@ impl Stack {
             listener: None,
             half_open: false,
             in_time_wait: false,
-            unresolved_since: None,
+            unresolved_since: Deadline::NONE,
         };
         self.connections.insert(id, conn);
         self.settle(id.slot);

@@ -76,7 +76,12 @@ impl TimerWheel {
         }
     }
 
-    /// Allocates timers up to `count`. The only call that allocates.
+    /// Allocates memory for `count` timers.
+    pub(crate) fn reserve(&mut self, count: usize) {
+        self.timers.reserve_exact(count.saturating_sub(self.timers.len()));
+    }
+
+    /// Adds timers up to `count`. Allocates unless there is [memory](Self::reserve) for them.
     pub(crate) fn grow(&mut self, count: usize) {
         if self.timers.len() < count {
             let idle = Timer {

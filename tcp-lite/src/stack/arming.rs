@@ -28,7 +28,7 @@ pub(super) struct Unarmed {
 impl Unarmed {
     /// Memory for `count` slots.
     pub(super) fn reserve(&mut self, count: usize) {
-        self.slots.reserve(count - self.slots.len());
+        self.slots.reserve_exact(count - self.slots.len());
     }
 
     /// Adds a slot, unless it `is_there` already. Called after each call of its control block, which may have

@@ -5,7 +5,8 @@ use std::ops::{Index, IndexMut};
 
 use super::arming::Unarmed;
 use super::headers::LatestHeaders;
-use crate::facade::{Instant, IpAddress};
+use crate::Deadline;
+use crate::facade::IpAddress;
 use crate::four_tuple::{FourTuple, Ipv4Key};
 use crate::invariant::{Check, ensure};
 use crate::secrets::KeyedState;
@@ -27,7 +28,7 @@ pub(crate) struct Conn {
     /// Entered in `Connections::time_waits`.
     pub(crate) in_time_wait: bool,
     /// Since when the next hop has no known Ethernet address.
-    pub(crate) unresolved_since: Option<Instant>,
+    pub(crate) unresolved_since: Deadline,
 }
 
 impl Conn {
@@ -213,17 +214,26 @@ impl Connections {
             }
             self.free.push(self.slots.len() as u32);
             self.slots.grow();
-            let count = self.slots.len();
-            self.wheel.grow(count);
-            self.ready.reserve(count - self.ready.len());
-            self.waiting.reserve(count - self.waiting.len());
-            self.unarmed.reserve(count);
-            self.free.reserve(count);
-            // Twice the slots, since it has stale entries: see `enter_time_wait`.
-            self.time_waits.reserve(2 * count - self.time_waits.len());
+            self.reserve_queues(self.slots.len());
         }
         let slot = *self.free.last()?;
         Some(ConnId { slot, generation: self.slots[slot as usize].generation })
+    }
+
+    /// Allocates for `count` slots what every slot may be in.
+    fn reserve_queues(&mut self, count: usize) {
+        // Doubling would leave the queues half empty.
+        let most = count + (count / 16).max(CHUNK);
+        if self.waiting.capacity() < count {
+            self.wheel.reserve(most);
+            self.ready.reserve_exact(most - self.ready.len());
+            self.waiting.reserve_exact(most - self.waiting.len());
+            self.unarmed.reserve(most);
+            self.free.reserve_exact(most - self.free.len());
+            // Twice the slots, since it has stale entries: see `enter_time_wait`.
+            self.time_waits.reserve_exact(2 * most - self.time_waits.len());
+        }
+        self.wheel.grow(count);
     }
 
     /// Puts a connection into the slot that [`reserve`](Self::reserve) named.

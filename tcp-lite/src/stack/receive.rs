@@ -20,7 +20,7 @@ use crate::listener::Admission;
 use crate::syn_cookie::SynCookies;
 use crate::tcp::header::{Flags, TcpHeader};
 use crate::tcp::{OpenParams, State, Tcb, Verdict, syn_ack, timestamp};
-use crate::{Event, discovery, frame};
+use crate::{Deadline, Event, discovery, frame};
 
 /// Bytes of a frame that are searched for headers: Ethernet with a tag, IPv6 and TCP with all options are
 /// 118, which leaves 74 for extension headers. A frame with more is not an ordinary one.
@@ -309,7 +309,7 @@ impl Stack {
             listener: Some(listener),
             half_open: true,
             in_time_wait: false,
-            unresolved_since: None,
+            unresolved_since: Deadline::NONE,
         };
         self.connections.insert(id, conn);
         self.settle(id.slot);
@@ -356,7 +356,7 @@ impl Stack {
             listener: Some(listener),
             half_open: false,
             in_time_wait: false,
-            unresolved_since: None,
+            unresolved_since: Deadline::NONE,
         };
         self.connections.insert(id, conn);
         let verdict = self.with(now, id.slot, |tcb, ctx| tcb.on_segment(ctx, ack, origin.ecn, (payload, 1)));

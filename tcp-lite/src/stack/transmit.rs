@@ -7,6 +7,7 @@
 use dp::{Burst, Offloads};
 
 use super::{Stack, connections};
+use crate::Deadline;
 use crate::discovery;
 use crate::facade::{EthernetAddress, Instant};
 use crate::four_tuple::FourTuple;
@@ -214,7 +215,7 @@ impl Stack {
                 Some(known) => known,
                 None => match neighbors.resolve(now, conn.next_hop) {
                     Resolution::Known(known) => {
-                        conn.unresolved_since = None;
+                        conn.unresolved_since = Deadline::NONE;
                         *dst_mac.insert(known)
                     }
                     Resolution::Pending => {
@@ -345,6 +346,6 @@ fn emit_external(
 /// only a RST is left to send, otherwise after the user timeout. (A peer that has just sent a SYN is
 /// there, even if our requests are not answered.)
 fn gives_up(now: Instant, conn: &mut connections::Conn, user_timeout: crate::Duration) -> bool {
-    let since = *conn.unresolved_since.get_or_insert(now);
+    let since = conn.unresolved_since.get_or_insert(now);
     matches!(conn.tcb.state(), State::SynSent | State::Closed) || now >= since + user_timeout
 }

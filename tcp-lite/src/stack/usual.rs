@@ -12,6 +12,7 @@ use dp::{Burst, Mbuf, Mempool, Offloads};
 use super::Stack;
 use super::headers::LatestHeaders;
 use super::transmit::{Served, TRAINS};
+use crate::Deadline;
 use crate::checksum::{sum_copied, sum_of};
 use crate::facade::Instant;
 use crate::frame::{COPIED_BYTES, Framing, PlainFields, PlainTemplate};
@@ -51,7 +52,7 @@ impl Stack {
             };
             if let Some(latest) = latest.take() {
                 let Resolution::Known(dst_mac) = neighbors.resolve(now, conn.next_hop) else { return None };
-                conn.unresolved_since = None;
+                conn.unresolved_since = Deadline::NONE;
                 template = LatestHeaders::of(latest, framing, (id, &conn.tuple), dst_mac);
             }
             let template = template?;

@@ -73,7 +73,8 @@ pub(crate) struct Tcb {
     send: SendHalf,
     receive: ReceiveHalf,
     challenges: Challenges,
-    keepalive: Option<Keepalive>,
+    /// Few connections have one.
+    keepalive: Option<Box<Keepalive>>,
     keepalive_probes: u8,
     /// The timer of the connection itself.
     timer: Option<(Instant, ConnTimer)>,
@@ -95,7 +96,7 @@ impl Tcb {
             send: SendHalf::new(ctx, params, offer),
             receive: ReceiveHalf::new(config, params, offer),
             challenges: Challenges::default(),
-            keepalive: config.keepalive(),
+            keepalive: config.keepalive().map(Box::new),
             keepalive_probes: 0,
             timer: None,
             fin_at: ctx.now,

@@ -65,16 +65,18 @@ impl Tcb {
 
     /// RFC 9293 section 3.8.4.
     fn on_keepalive(&mut self, ctx: &mut Ctx<'_>) {
-        let Some(keepalive) = self.keepalive else { return self.restart_keepalive(ctx) };
+        let Some(&Keepalive { interval, probes, .. }) = self.keepalive.as_deref() else {
+            return self.restart_keepalive(ctx);
+        };
         if self.send.is_waiting() {
             // Other timers already watch the peer.
             return self.restart_keepalive(ctx);
         }
-        if self.keepalive_probes >= keepalive.probes {
+        if self.keepalive_probes >= probes {
             return self.give_up(ctx);
         }
         self.keepalive_probes += 1;
-        self.timer = Some((ctx.now + keepalive.interval, ConnTimer::Keepalive));
+        self.timer = Some((ctx.now + interval, ConnTimer::Keepalive));
         self.send.send_window_probe();
     }
 
@@ -84,13 +86,14 @@ impl Tcb {
     pub(super) fn restart_keepalive(&mut self, ctx: &Ctx<'_>) {
         self.keepalive_probes = 0;
         if self.state != State::TimeWait {
-            self.timer = self.keepalive.map(|keepalive| (ctx.now + keepalive.idle, ConnTimer::Keepalive));
+            self.timer =
+                self.keepalive.as_deref().map(|keepalive| (ctx.now + keepalive.idle, ConnTimer::Keepalive));
         }
     }
 
     /// Replaces the keepalive settings.
     pub(crate) fn set_keepalive(&mut self, ctx: &Ctx<'_>, keepalive: Option<Keepalive>) {
-        self.keepalive = keepalive;
+        self.keepalive = keepalive.map(Box::new);
         if !matches!(self.state, State::SynSent | State::SynReceived) {
             self.restart_keepalive(ctx);
         }

@@ -11,13 +11,13 @@ impl ReceiveHalf {
         let (nxt, edge) = (self.nxt, self.edge);
         // The FIN may be at the edge itself.
         ensure!(nxt <= edge + 1, "RCV.NXT {nxt} beyond the edge {edge}");
-        ensure!(self.fin.is_none_or(|fin| nxt <= fin + 1), "RCV.NXT {nxt}, FIN {:?}", self.fin);
+        ensure!(nxt <= self.fin.saturating_add(1), "RCV.NXT {nxt}, FIN {:?}", self.fin);
         let held = &self.held;
         let at_most = held.held_bytes <= held.held_bytes_max && held.pinned_bytes <= held.pinned_bytes_max;
         ensure!(at_most, "more than ever: {held:?}");
         if let Some(key) = self.ranges {
             // No bytes behind the peer's FIN are accepted, and no FIN below received bytes.
-            let limit = self.fin.map_or(edge, |fin| fin.min(edge));
+            let limit = self.fin.min(edge);
             out_of_order.check_set(key, conn, (held.held_bytes, held.pinned_bytes), (nxt, limit))?;
         }
         Ok(self.ranges.is_some())

@@ -1,8 +1,8 @@
 //! When to acknowledge: at once, every second segment, or after a delay (RFC 9293 section 3.8.6.3,
 //! RFC 5681 section 4.2).
 
-use crate::Instant;
 use crate::invariant::{Check, ensure};
+use crate::{Deadline, Instant};
 
 /// What has to be acknowledged, and when.
 #[derive(Clone, Copy, Debug, Default)]
@@ -12,7 +12,7 @@ pub(super) struct DelayedAck {
     /// Segments and bytes received and not acknowledged.
     segments: u8,
     bytes: u32,
-    timer: Option<Instant>,
+    timer: Deadline,
     /// An acknowledgement has to be sent now.
     due: bool,
 }
@@ -56,13 +56,13 @@ impl DelayedAck {
 
     #[inline]
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.timer
+        self.timer.get()
     }
 
     /// Requests the acknowledgement if the delay is over.
     pub(super) fn on_timer(&mut self, now: Instant) {
-        if self.timer.is_some_and(|at| at <= now) {
-            self.timer = None;
+        if self.timer.has_passed(now) {
+            self.timer = Deadline::NONE;
             self.due = true;
         }
     }
@@ -76,7 +76,7 @@ impl DelayedAck {
     /// A segment was sent that acknowledges everything, up to `nxt`.
     #[inline]
     pub(super) fn on_sent(&mut self, nxt: u64) {
-        *self = Self { last_ack_sent: nxt, segments: 0, bytes: 0, timer: None, due: self.due };
+        *self = Self { last_ack_sent: nxt, segments: 0, bytes: 0, timer: Deadline::NONE, due: self.due };
     }
 
     /// A segment was sent that acknowledges only up to `ack`.
@@ -91,13 +91,13 @@ impl DelayedAck {
     }
 
     pub(super) fn stop_timer(&mut self) {
-        self.timer = None;
+        self.timer = Deadline::NONE;
     }
 
     /// Bytes received in order were acknowledged, or an acknowledgement is due now or after the delay.
     pub(super) fn check(&self) -> Check {
         let waits = self.segments > 0 && !self.due;
-        ensure!(!waits || self.timer.is_some(), "nothing will acknowledge {} bytes", self.bytes);
+        ensure!(!waits || self.timer.is_set(), "nothing will acknowledge {} bytes", self.bytes);
         Ok(())
     }
 }

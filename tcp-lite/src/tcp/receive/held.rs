@@ -26,7 +26,7 @@ impl ReceiveHalf {
         }
         // A duplicate report must not cover bytes that are gone.
         let gone = |(from, to)| stretches.iter().any(|gone| gone.start < to && from < gone.end);
-        self.duplicate = self.duplicate.filter(|duplicate| !gone(*duplicate));
+        self.duplicate = self.duplicate.filter(|(from, to)| !gone((from.get(), *to)));
         true
     }
 

@@ -31,6 +31,8 @@ mod window;
 pub(super) use ecn_echo::{SeparateAck, is_ecn_setup};
 pub(super) use held::MAX_EVICTED;
 
+use std::num::NonZeroU64;
+
 use dp::Mbuf;
 
 use self::delayed_ack::DelayedAck;
@@ -45,6 +47,9 @@ use crate::facade::TcpSeqNumber;
 use crate::ip::Ecn;
 use crate::{Instant, OutOfOrder, TcpConfig};
 
+/// Behind every position.
+const NO_FIN: u64 = u64::MAX;
+
 /// The receiving half of one connection. Positions as in `seq.rs`.
 #[derive(Debug)]
 pub(super) struct ReceiveHalf {
@@ -57,14 +62,14 @@ pub(super) struct ReceiveHalf {
     scale: u8,
     /// The MSS we announce.
     mss: u16,
-    /// Position of the peer's FIN, once known.
-    fin: Option<u64>,
+    /// Position of the peer's FIN, once known; before that [`NO_FIN`].
+    fin: u64,
     /// Ranges received beyond the frontier, while there is a hole.
     ranges: Option<RangesKey>,
     /// Bytes handed up and not released: ahead of the frontier, or in order and held by the user.
     held: OutOfOrder,
     /// Duplicate bytes to be reported (RFC 2883).
-    duplicate: Option<(u64, u64)>,
+    duplicate: Option<(NonZeroU64, u64)>,
     acks: DelayedAck,
     timestamps: PeerTimestamps,
     echo: Echo,
@@ -91,7 +96,7 @@ impl ReceiveHalf {
             edge: 1 + u64::from(window_bytes.min(u32::from(u16::MAX))),
             scale: window_shift(window_bytes),
             mss: params.mss,
-            fin: None,
+            fin: NO_FIN,
             ranges: None,
             held: OutOfOrder::default(),
             duplicate: None,
@@ -161,12 +166,12 @@ impl ReceiveHalf {
 
     /// Position of the peer's FIN, once known.
     pub(super) fn fin(&self) -> Option<u64> {
-        self.fin
+        (self.fin != NO_FIN).then_some(self.fin)
     }
 
     /// The stream offset of the frontier.
     pub(super) fn frontier(&self) -> u64 {
-        offset_of(self.fin.unwrap_or(self.nxt).min(self.nxt))
+        offset_of(self.fin.min(self.nxt))
     }
 
     /// Bytes handed up and not released, in order or not.
@@ -230,7 +235,7 @@ impl ReceiveHalf {
     pub(super) fn predicts(&self, seq: TcpSeqNumber, bytes: usize, timestamp: u32) -> bool {
         self.is_next(seq)
             && !self.agreed.ecn
-            && self.fin.is_none()
+            && self.fin == NO_FIN
             && self.timestamps.is_newest(timestamp)
             && self.nxt + bytes as u64 <= self.edge
     }
@@ -298,7 +303,7 @@ impl ReceiveHalf {
 
     /// Whether all bytes of the peer and its FIN have arrived.
     pub(super) fn is_stream_complete(&self) -> bool {
-        self.fin.is_some_and(|fin| self.nxt > fin)
+        self.nxt > self.fin
     }
 
     /// The peer's FIN is at `end`. The first one counts; the frontier passes it once it gets there. A
@@ -311,7 +316,10 @@ impl ReceiveHalf {
         if self.ranges.is_some_and(|key| out_of_order.get(key).end() > pos) {
             return;
         }
-        if *self.fin.get_or_insert(pos) == self.nxt {
+        if self.fin == NO_FIN {
+            self.fin = pos;
+        }
+        if self.fin == self.nxt {
             self.nxt += 1;
         }
     }

@@ -3,6 +3,8 @@
 //! Whether a segment is acceptable at all is decided in `connection/input.rs`; which connection has to
 //! give up memory, in `slabs/out_of_order.rs`.
 
+use std::num::NonZeroU64;
+
 use dp::Mbuf;
 
 use super::ReceiveHalf;
@@ -61,13 +63,14 @@ impl ReceiveHalf {
         if accepted < end - start && !arrival.ack_now {
             // Duplicate bytes inside the window; the first of them are reported (RFC 2883 section 4.2).
             ctx.counters.rx_duplicate_bytes += end - start - accepted;
-            self.duplicate = first_duplicate.or(Some((seen_to, end)));
+            let (from, to) = first_duplicate.unwrap_or((seen_to, end));
+            self.duplicate = NonZeroU64::new(from).map(|from| (from, to));
             if let Some(ranges) = self.ranges {
                 ctx.out_of_order.get_mut(ranges).touch(start);
             }
             arrival.ack_now = true;
         }
-        if self.fin == Some(self.nxt) {
+        if self.fin == self.nxt {
             self.nxt += 1;
         }
         arrival.advanced = self.nxt != before;
@@ -87,7 +90,7 @@ impl ReceiveHalf {
         let start = (pos + old as i64).max(1) as u64;
         // RFC 5041 section 6.2.1 (DDP-150): no data follows the FIN that announces a graceful teardown: bytes
         // behind it are cut off here, so that DDP never gets any.
-        let limit = self.fin.map_or(self.edge, |fin| fin.min(self.edge));
+        let limit = self.fin.min(self.edge);
         let room = limit.saturating_sub(start).min(payload.len() as u64) as usize;
         if room < payload.len() {
             payload.truncate(room);

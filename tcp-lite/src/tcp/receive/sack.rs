@@ -1,5 +1,7 @@
 //! SACK blocks, and D-SACK blocks for duplicates (RFC 2018 section 4, RFC 2883 section 4).
 
+use std::num::NonZeroU64;
+
 use arrayvec::ArrayVec;
 
 use super::ReceiveHalf;
@@ -11,7 +13,7 @@ impl ReceiveHalf {
     pub(in crate::tcp) fn report_duplicate(&mut self, pos: i64, bytes: usize) {
         let end = pos + bytes as i64;
         if end > 1 {
-            self.duplicate = Some((pos.max(1) as u64, end as u64));
+            self.duplicate = NonZeroU64::new(pos.max(1) as u64).map(|start| (start, end as u64));
         }
     }
 
@@ -26,6 +28,7 @@ impl ReceiveHalf {
         let count = count.min(MAX_SACK_BLOCKS);
         let block = |start, end| (self.space.seq(start), self.space.seq(end));
         if let Some((start, end)) = self.duplicate.filter(|_| count > 0) {
+            let start = start.get();
             blocks.push(block(start, end));
         }
         if let Some(key) = self.ranges {

@@ -34,8 +34,8 @@ pub(super) struct Rack {
     quarters: u8,
     /// Recoveries without D-SACK until it is 1 again.
     persist: u8,
-    /// Further D-SACKs are ignored until this is acknowledged (`RACK.dsack_round`).
-    dsack_round: Option<u64>,
+    /// Further D-SACKs are ignored until this is acknowledged (`RACK.dsack_round`); 0: none is ignored.
+    dsack_round: u64,
 }
 
 impl Rack {
@@ -48,7 +48,7 @@ impl Rack {
             reordering_seen: false,
             quarters: 1,
             persist: 0,
-            dsack_round: None,
+            dsack_round: 0,
         }
     }
 
@@ -98,8 +98,8 @@ impl Rack {
 
     /// A D-SACK arrived: widens the reordering window, once for each round trip (step 4).
     pub(super) fn on_dsack(&mut self, una: u64, nxt: u64) {
-        if self.dsack_round.is_none_or(|round| una >= round) {
-            self.dsack_round = Some(nxt);
+        if una >= self.dsack_round {
+            self.dsack_round = nxt;
             self.quarters = self.quarters.saturating_add(1);
             self.persist = PERSIST_RECOVERIES;
         }

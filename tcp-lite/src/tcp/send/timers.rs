@@ -4,7 +4,7 @@
 //! It knows no queue and no window: what to wait for is decided in `deadline.rs`, and what happens when the
 //! time has come in `retransmission.rs`.
 
-use crate::{Duration, Instant};
+use crate::{Deadline, Duration, Instant};
 
 /// What the running timer is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub(super) enum SendTimer {
 pub(super) struct Timers {
     running: Option<(Instant, SendTimer)>,
     /// When the next overtaken segment will be lost.
-    reorder: Option<Instant>,
+    reorder: Deadline,
     /// When our SYN or FIN was last sent.
     control_sent_at: Instant,
     /// When data was last sent or acknowledged: the PTO counts from here.
@@ -49,7 +49,7 @@ impl Timers {
     pub(super) fn new(now: Instant) -> Self {
         Self {
             running: None,
-            reorder: None,
+            reorder: Deadline::NONE,
             control_sent_at: now,
             pto_from: now,
             rto_not_before: now,
@@ -64,7 +64,7 @@ impl Timers {
     /// Stops all timers.
     pub(super) fn stop(&mut self) {
         self.running = None;
-        self.reorder = None;
+        self.reorder = Deadline::NONE;
     }
 
     /// The running timer, and when it is due.
@@ -203,13 +203,13 @@ impl Timers {
     /// When the next overtaken segment will be lost.
     #[inline]
     pub(super) fn reorder_at(&self) -> Option<Instant> {
-        self.reorder
+        self.reorder.get()
     }
 
     /// The next overtaken segment will be lost at `at`; `None`: no segment is overtaken.
     #[inline]
     pub(super) fn set_reorder(&mut self, at: Option<Instant>) {
-        self.reorder = at;
+        self.reorder = at.into();
     }
 
     /// How often the persist timer has expired since the window was last large enough.
