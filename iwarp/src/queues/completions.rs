@@ -74,7 +74,12 @@ impl Completions {
 
     /// Adds a work queue. Returns the index for its completions.
     pub(super) fn enter(&self, wqes: Arc<WqeCount>) -> u32 {
-        self.reader().places.insert(Place { wqes, left: false }) as u32
+        let places = &mut self.reader().places;
+        if places.len() == places.capacity() {
+            // Doubling would leave the places half empty.
+            places.reserve_exact((places.len() / 8).max(8));
+        }
+        places.insert(Place { wqes, left: false }) as u32
     }
 
     /// The queue pair of a work queue is gone.

@@ -191,8 +191,8 @@ impl CqShared {
     }
 
     /// Removes a queue pair.
-    pub(crate) fn detach(&self, qp_num: u32) {
-        self.users().detach(qp_num);
+    pub(crate) fn detach(&self, qp: &QpShared) {
+        self.users().detach(qp.num, qp.demand(self));
     }
 
     fn users(&self) -> MutexGuard<'_, CqUsers> {

@@ -24,7 +24,7 @@ pub(crate) struct CqUsers {
     /// As [`CqOptions::strict`](super::CqOptions::strict).
     strict: Option<bool>,
     /// By queue pair number.
-    qps: BTreeMap<u32, (Weak<QpShared>, Demand)>,
+    qps: BTreeMap<u32, Weak<QpShared>>,
     /// Queue pairs by protection domain.
     pds: BTreeMap<u32, usize>,
     /// Queue pairs by shared receive queue.
@@ -58,12 +58,13 @@ impl CqUsers {
             self.remove(demand);
             return Err(error);
         }
-        self.qps.insert(qp.num, (Arc::downgrade(qp), demand));
+        self.qps.insert(qp.num, Arc::downgrade(qp));
         Ok(())
     }
 
-    pub(crate) fn detach(&mut self, qp_num: u32) {
-        if let Some((_, demand)) = self.qps.remove(&qp_num) {
+    /// Removes a queue pair, if it was added. `demand` is the same as then.
+    pub(crate) fn detach(&mut self, qp_num: u32, demand: Demand) {
+        if self.qps.remove(&qp_num).is_some() {
             self.remove(demand);
         }
     }
@@ -82,7 +83,7 @@ impl CqUsers {
     /// The queue pair with the lowest number above `after`.
     pub(crate) fn next(&self, after: Option<u32>) -> Option<Arc<QpShared>> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        self.qps.range((from, Bound::Unbounded)).find_map(|(_, (qp, _))| qp.upgrade())
+        self.qps.range((from, Bound::Unbounded)).find_map(|(_, qp)| qp.upgrade())
     }
 
     fn add(&mut self, Demand { pd, own, srq }: Demand) {

@@ -41,11 +41,38 @@ pub(crate) enum Ask {
 /// Limits of the queues and of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Caps {
-    pub(crate) max_send_wr: usize,
-    pub(crate) max_recv_wr: usize,
-    pub(crate) max_send_sge: usize,
-    pub(crate) max_recv_sge: usize,
-    pub(crate) max_inline: usize,
+    max_send_wr: u32,
+    max_recv_wr: u32,
+    /// At most [`MAX_SGE`].
+    max_send_sge: u8,
+    max_recv_sge: u8,
+    /// At most [`MAX_INLINE`].
+    max_inline: u8,
+}
+
+const _: () = assert!(MAX_SGE <= u8::MAX as usize);
+const _: () = assert!(MAX_INLINE <= u8::MAX as usize);
+
+impl Caps {
+    pub(crate) fn max_send_wr(&self) -> usize {
+        self.max_send_wr as usize
+    }
+
+    pub(crate) fn max_recv_wr(&self) -> usize {
+        self.max_recv_wr as usize
+    }
+
+    pub(crate) fn max_send_sge(&self) -> usize {
+        self.max_send_sge.into()
+    }
+
+    pub(crate) fn max_recv_sge(&self) -> usize {
+        self.max_recv_sge.into()
+    }
+
+    pub(crate) fn max_inline(&self) -> usize {
+        self.max_inline.into()
+    }
 }
 
 /// The error that ended the stream.
@@ -113,6 +140,9 @@ impl QpShared {
         within("max_qp_wr", init.max_send_wr.max(init.max_recv_wr), limit)?;
         within("MAX_SGE", init.max_send_sge.max(init.max_recv_sge), MAX_SGE)?;
         within("MAX_INLINE", init.max_inline, MAX_INLINE)?;
+        // No memory has room for deeper queues.
+        let [max_send_wr, max_recv_wr] =
+            [init.max_send_wr, init.max_recv_wr].map(|depth| u32::try_from(depth).unwrap_or(u32::MAX));
         // RFC 5042 section 7.1 (SEC-164): a completion queue serves the context that made it. Contexts share
         // none.
         for cq in [init.send_cq, init.recv_cq] {
@@ -142,11 +172,11 @@ impl QpShared {
             rq: Lock::new(rq),
             consumer: Mutex::new(Some(QpConsumer::new(sq_consumer, rq_consumer))),
             caps: Caps {
-                max_send_wr: init.max_send_wr,
-                max_recv_wr: init.max_recv_wr,
-                max_send_sge: init.max_send_sge,
-                max_recv_sge: init.max_recv_sge,
-                max_inline: init.max_inline,
+                max_send_wr,
+                max_recv_wr,
+                max_send_sge: init.max_send_sge as u8,
+                max_recv_sge: init.max_recv_sge as u8,
+                max_inline: init.max_inline as u8,
             },
             sq_sig_all: init.sq_sig_all,
             extensions: init.extensions,
@@ -179,10 +209,10 @@ impl QpShared {
     /// The entries of `cq` that this queue pair may fill.
     pub(crate) fn demand(&self, cq: &CqShared) -> Demand {
         let is = |other: &CompletionQueue| std::ptr::eq(&*other.shared, cq);
-        let sends = if is(&self.send.cq) { self.caps.max_send_wr } else { 0 };
+        let sends = if is(&self.send.cq) { self.caps.max_send_wr() } else { 0 };
         let (recvs, srq) = match &self.srq {
             _ if !is(&self.recv.cq) => (0, None),
-            None => (self.caps.max_recv_wr, None),
+            None => (self.caps.max_recv_wr(), None),
             Some(srq) => (0, Some((srq.shared.num, srq.shared.max_wr))),
         };
         Demand { pd: self.pd.id(), own: sends + recvs, srq }
@@ -527,8 +557,8 @@ impl QpShared {
 
 impl Drop for QpShared {
     fn drop(&mut self) {
-        self.send.cq.shared.detach(self.num);
-        self.recv.cq.shared.detach(self.num);
+        self.send.cq.shared.detach(self);
+        self.recv.cq.shared.detach(self);
     }
 }
 

@@ -7,7 +7,7 @@
 //! the lock of the completion queue.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// A counter that one thread at a time changes: the holder of a lock or of a value. Any thread may read it.
 #[derive(Default)]
@@ -26,18 +26,35 @@ impl Counter {
     }
 }
 
+/// As [`Counter`], modulo 2^32: for counters whose differences count, which are at most the depth of a queue.
+#[derive(Default)]
+struct WrappingCounter(AtomicU32);
+
+impl WrappingCounter {
+    #[inline]
+    fn get(&self) -> u32 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// As [`Counter::add`].
+    #[inline]
+    fn add(&self, more: u32) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(more), Ordering::Release);
+    }
+}
+
 /// The used entries of one work queue.
 pub(crate) struct WqeCount {
-    max: u64,
+    max: u32,
     /// Entries that requests have taken.
-    taken: Counter,
+    taken: WrappingCounter,
     /// Requests that are completed.
-    completed: Counter,
+    completed: WrappingCounter,
     /// Of the completed requests, those whose entry became free at once: they made no completion, or it was
     /// lost.
-    unseen: Counter,
+    unseen: WrappingCounter,
     /// Completions that were polled.
-    polled: Counter,
+    polled: WrappingCounter,
     /// The used entries of the shared receive queue that the requests come from. They become free together
     /// with ours.
     srq: Option<Arc<AtomicUsize>>,
@@ -45,8 +62,9 @@ pub(crate) struct WqeCount {
 
 impl WqeCount {
     pub(crate) fn new(max: usize, srq: Option<Arc<AtomicUsize>>) -> Arc<Self> {
-        let [taken, completed, unseen, polled] = std::array::from_fn(|_| Counter::default());
-        Arc::new(Self { max: max as u64, taken, completed, unseen, polled, srq })
+        let [taken, completed, unseen, polled] = std::array::from_fn(|_| WrappingCounter::default());
+        let max = max.try_into().unwrap_or(u32::MAX);
+        Arc::new(Self { max, taken, completed, unseen, polled, srq })
     }
 
     /// Takes an entry; `false` if none is free. Called by the thread that may add requests.
@@ -62,7 +80,7 @@ impl WqeCount {
     /// Whether an entry is free.
     #[inline]
     pub(crate) fn is_free(&self) -> bool {
-        self.used() < self.max
+        self.used() < u64::from(self.max)
     }
 
     /// A request is completed. Called by the holder of the consumer, as is [`free`](Self::free).
@@ -74,7 +92,7 @@ impl WqeCount {
     /// As [`complete`](Self::complete), for several requests.
     #[inline]
     pub(crate) fn complete_all(&self, count: usize) {
-        self.completed.add(count as u64);
+        self.completed.add(count as u32);
     }
 
     /// The entry of a completed request is free at once.
@@ -101,14 +119,14 @@ impl WqeCount {
     pub(crate) fn open(&self) -> u64 {
         // In this order, so that no request is counted as completed and not as taken.
         let completed = self.completed.get();
-        self.taken.get() - completed
+        self.taken.get().wrapping_sub(completed).into()
     }
 
     /// Used entries: requests whose completion is not polled.
     #[inline]
     pub(crate) fn used(&self) -> u64 {
         // In this order, as in `open`.
-        let free = self.polled.get() + self.unseen.get();
-        self.taken.get() - free
+        let free = self.polled.get().wrapping_add(self.unseen.get());
+        self.taken.get().wrapping_sub(free).into()
     }
 }

@@ -75,7 +75,7 @@ impl QpShared {
         const OTHER: SendFlags = SendFlags::FENCE.union(SendFlags::INLINE).union(SendFlags::ZERO_COPY);
         let is_usual = is_one_message(&request.op) && !request.flags.intersects(OTHER);
         match request.sg_list[..] {
-            [Sge { addr, length, lkey }] if is_usual && self.caps.max_send_sge > 0 => {
+            [Sge { addr, length, lkey }] if is_usual && self.caps.max_send_sge() > 0 => {
                 let memory = &self.resources().memory;
                 let found = memory.find_source(self.pd.id(), lkey, addr, length).map_err(protection)?;
                 Ok(found.map(|found| (length, found)))
@@ -108,8 +108,8 @@ impl QpShared {
     /// Checks the elements of a request, and that the request is allowed.
     fn check(&self, request: &SendRequest, length: u64) -> Result<(), VerbsError> {
         let sg_list = &request.sg_list;
-        if sg_list.len() > self.caps.max_send_sge {
-            return Err(VerbsError::TooManySge { got: sg_list.len(), max: self.caps.max_send_sge });
+        if sg_list.len() > self.caps.max_send_sge() {
+            return Err(VerbsError::TooManySge { got: sg_list.len(), max: self.caps.max_send_sge() });
         }
         self.check_extension(&request.op)?;
         match request.op {
@@ -198,7 +198,7 @@ impl QpShared {
 
     /// Copies the bytes of an inline request.
     fn inline(&self, sg_list: &[Sge], length: u64) -> Result<ArrayVec<u8, MAX_INLINE>, VerbsError> {
-        let max = self.caps.max_inline as u64;
+        let max = self.caps.max_inline() as u64;
         if length > max {
             return Err(VerbsError::TooLong { got: length, max });
         }
@@ -223,7 +223,7 @@ impl QpShared {
                 "this queue pair receives through its shared receive queue: post there".into(),
             ));
         }
-        self.pd.check_recv(request, self.caps.max_recv_sge)?;
+        self.pd.check_recv(request, self.caps.max_recv_sge())?;
         let mut queue = self.recv_queue();
         if !self.recv.wqes.take() {
             return Err(VerbsError::QueueFull("receive"));

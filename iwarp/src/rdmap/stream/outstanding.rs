@@ -98,7 +98,7 @@ impl Common {
             by,
             outstanding: PoolQueue::default(),
             atomic_responses: UntaggedQueue::new(),
-            pending: VecDeque::with_capacity(qp.caps.max_send_wr.max(1)),
+            pending: VecDeque::with_capacity(qp.caps.max_send_wr().max(1)),
             consumer: qp.take_consumer(),
             qp,
             acknowledged: 0,

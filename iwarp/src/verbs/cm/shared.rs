@@ -1,7 +1,7 @@
 //! The state that identifiers share with engines, the commands of users, and the detection of the last user
 //! handle.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
@@ -75,7 +75,8 @@ pub(super) struct CmState {
     pub(super) phase: CmPhase,
     owner: Weak<CmOwner>,
     pub(super) qp: Option<(Weak<QpShared>, Weak<QpOwner>)>,
-    pub(super) addresses: Option<(SocketAddr, SocketAddr)>,
+    /// Ours and the peer's. A `SocketAddr` has fields that TCP does not know.
+    addresses: Option<[(IpAddr, u16); 2]>,
     /// Its connection in the engine.
     conn: Option<ConnId>,
     /// The buffers of a connection that began in streaming mode.
@@ -94,7 +95,7 @@ pub(super) enum CmPhase {
     /// Waits for the Request of the peer, on a connection that began in streaming mode.
     Awaiting { engine: Arc<EngineShared> },
     /// A connect request that is not accepted or rejected yet.
-    Requested { engine: Arc<EngineShared>, conn: ConnId, private_data_limit: usize },
+    Requested { engine: Arc<EngineShared>, conn: ConnId, private_data_limit: u16 },
     /// A connection that `engine` sets up or carries.
     Connected { engine: Arc<EngineShared> },
     /// The user has ended the connection that `engine` carries, and `engine` has not reported its end yet.
@@ -181,7 +182,7 @@ impl CmShared {
         {
             let mut state = child.state();
             state.conn = Some(conn);
-            state.addresses = Some(addresses);
+            state.set_addresses(addresses);
         }
         child
     }
@@ -189,6 +190,8 @@ impl CmShared {
     /// `engine` received a Request on `conn`, and waits for a decision.
     pub(crate) fn set_requested(&self, engine: &Arc<EngineShared>, conn: ConnId, private_data_limit: usize) {
         let engine = Arc::clone(engine);
+        // At most 512 (RFC 5044 section 7.1.1).
+        let private_data_limit = private_data_limit as u16;
         self.state().phase = CmPhase::Requested { engine, conn, private_data_limit };
     }
 
@@ -214,11 +217,11 @@ impl CmShared {
     }
 
     pub(crate) fn set_addresses(&self, addresses: (SocketAddr, SocketAddr)) {
-        self.state().addresses = Some(addresses);
+        self.state().set_addresses(addresses);
     }
 
     pub(crate) fn addresses(&self) -> Option<(SocketAddr, SocketAddr)> {
-        self.state().addresses
+        self.state().addresses.map(|[local, remote]| (local.into(), remote.into()))
     }
 
     /// Sets its connection in the engine.
@@ -370,10 +373,14 @@ impl CmShared {
 }
 
 impl CmState {
+    fn set_addresses(&mut self, (local, remote): (SocketAddr, SocketAddr)) {
+        self.addresses = Some([local, remote].map(|address| (address.ip(), address.port())));
+    }
+
     pub(super) fn requested(&self) -> Result<(Arc<EngineShared>, ConnId, usize), VerbsError> {
         match &self.phase {
             CmPhase::Requested { engine, conn, private_data_limit } => {
-                Ok((Arc::clone(engine), *conn, *private_data_limit))
+                Ok((Arc::clone(engine), *conn, usize::from(*private_data_limit)))
             }
             _ => {
                 Err(VerbsError::Invalid("no connect request waits for a decision on this identifier".into()))
