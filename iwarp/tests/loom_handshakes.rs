@@ -1,5 +1,5 @@
 //! Every interleaving of the handshakes without locks: arming and completing, sleeping and waking, ringing
-//! and answering.
+//! and answering, adding to a ring and removing from it.
 //!
 //! The files of the crate are compiled here with loom's atomics, so these tests run with all others. Beside
 //! each is the same handshake without its fences, which loom has to catch: otherwise the test would prove
@@ -13,11 +13,32 @@ use loom::thread;
 
 /// The module that the files of the crate import.
 mod atomic {
-    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
+    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
+}
+
+/// The cell of the crate, with loom's: it finds an access that has no order with one of another thread.
+mod shared_cell {
+    pub(crate) struct SharedCell<T>(loom::cell::UnsafeCell<T>);
+
+    impl<T> SharedCell<T> {
+        pub(crate) fn new(value: T) -> Self {
+            Self(loom::cell::UnsafeCell::new(value))
+        }
+        pub(crate) fn for_reading(&self) -> *const T {
+            self.0.with(|value| value)
+        }
+        pub(crate) fn for_writing(&self) -> *mut T {
+            self.0.with_mut(|value| value)
+        }
+    }
 }
 
 #[path = "../src/queues/arm.rs"]
 mod arm;
+
+#[allow(dead_code, reason = "the consumer of a queue pair uses more of it")]
+#[path = "../src/queues/ring.rs"]
+mod ring;
 
 #[path = "../src/queues/rung.rs"]
 mod rung;
@@ -320,6 +341,97 @@ fn a_post_rings_or_is_seen() {
 #[test]
 fn loom_catches_a_doorbell_without_fences() {
     caught(no_work_stays_behind_a_doorbell::<UnfencedRung>);
+}
+
+/// The ends of a ring, for the test and its negative control.
+trait TwoEnds: 'static {
+    type Writer: Send + 'static;
+    type Reader: Send + 'static;
+    fn create(capacity: usize) -> (Self::Writer, Self::Reader);
+    fn push(writer: &mut Self::Writer, value: u64) -> bool;
+    fn pop(reader: &mut Self::Reader) -> Option<u64>;
+}
+
+struct WorkRing;
+
+impl TwoEnds for WorkRing {
+    type Writer = ring::RingWriter<u64>;
+    type Reader = ring::RingReader<u64>;
+    fn create(capacity: usize) -> (Self::Writer, Self::Reader) {
+        ring::ring(capacity)
+    }
+    fn push(writer: &mut Self::Writer, value: u64) -> bool {
+        writer.push_with(|entry| *entry = value)
+    }
+    fn pop(reader: &mut Self::Reader) -> Option<u64> {
+        let value = *reader.first()?;
+        reader.remove(1);
+        Some(value)
+    }
+}
+
+/// The negative control: one entry, and positions that give it no order.
+struct UnorderedRing;
+
+/// The entry, and the number of entries that were added and that were removed.
+type UnorderedEnds = Arc<[AtomicUsize; 3]>;
+
+impl TwoEnds for UnorderedRing {
+    type Writer = UnorderedEnds;
+    type Reader = UnorderedEnds;
+    fn create(_: usize) -> (Self::Writer, Self::Reader) {
+        let ends = Arc::new(std::array::from_fn(|_| AtomicUsize::new(0)));
+        (Arc::clone(&ends), ends)
+    }
+    fn push(writer: &mut Self::Writer, value: u64) -> bool {
+        let [entry, added, removed] = &**writer;
+        let is_free = added.load(Ordering::Relaxed) == removed.load(Ordering::Relaxed);
+        if is_free {
+            entry.store(value as usize, Ordering::Relaxed);
+            added.store(added.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        }
+        is_free
+    }
+    fn pop(reader: &mut Self::Reader) -> Option<u64> {
+        let [entry, added, removed] = &**reader;
+        let next = removed.load(Ordering::Relaxed);
+        if added.load(Ordering::Relaxed) == next {
+            return None;
+        }
+        let value = entry.load(Ordering::Relaxed);
+        removed.store(next + 1, Ordering::Relaxed);
+        Some(value as u64)
+    }
+}
+
+/// One thread tries three times to add the next value, the other one takes what it finds. Each value comes
+/// out whole and once, in order, and both ends may use an entry that the other has left.
+///
+/// The reader has a thread of its own, since loom does not see that a load of the main thread is in a race
+/// with a store before which the other thread has loaded the same atomic.
+fn entries_come_out_in_order<R: TwoEnds>(capacity: usize) {
+    bounded(move || {
+        let (mut writer, mut reader) = R::create(capacity);
+        let taking = thread::spawn(move || {
+            let taken: Vec<u64> = (0..3).filter_map(|_| R::pop(&mut reader)).collect();
+            (taken, reader)
+        });
+        let added = (0..3).fold(0, |added, _| added + u64::from(R::push(&mut writer, added + 1)));
+        let (mut taken, mut reader) = taking.join().unwrap();
+        taken.extend(std::iter::from_fn(|| R::pop(&mut reader)));
+        assert!(taken.iter().copied().eq(1..=added), "{taken:?} of {added}");
+    });
+}
+
+#[test]
+fn entries_of_a_ring_come_out_whole_and_in_order() {
+    entries_come_out_in_order::<WorkRing>(1);
+    entries_come_out_in_order::<WorkRing>(2);
+}
+
+#[test]
+fn loom_catches_a_ring_without_order() {
+    caught(entries_come_out_in_order::<UnorderedRing>);
 }
 
 /// Tries every interleaving with at most three preemptions: all would take hours.

@@ -4,21 +4,24 @@
 //! with the queue pair, behind a lock, for threads that flush. So requests are taken and completed by one
 //! thread at a time, without a locked instruction for each.
 
-use rtrb::Consumer;
-use rtrb::chunks::ReadChunk;
+use std::mem::ManuallyDrop;
 
+use super::ring::{Oldest, RingReader};
 use super::{QpShared, RecvRequest, SendEntry, StreamError, WcOpcode, WcStatus, WorkCompletion, send_opcode};
 
 /// See the module.
 pub(crate) struct QpConsumer {
-    sq: Consumer<SendEntry>,
-    rq: Consumer<RecvRequest>,
+    sq: RingReader<SendEntry>,
+    rq: RingReader<RecvEntry>,
     /// Receive requests that are taken for messages of the peer and not completed. Those of a queue of our
     /// own stay at its front.
     taken: usize,
-    /// The one that is taken from a shared queue.
-    shared: Option<RecvRequest>,
+    /// With a shared queue: the place of the one that is taken from it.
+    shared: Option<Box<Option<RecvRequest>>>,
 }
+
+/// A posted request in the receive queue. It owns nothing.
+pub(super) type RecvEntry = ManuallyDrop<RecvRequest>;
 
 /// A request that was sent and makes a completion.
 pub(crate) struct Signaled {
@@ -27,28 +30,28 @@ pub(crate) struct Signaled {
 }
 
 impl QpConsumer {
-    pub(super) fn new(sq: Consumer<SendEntry>, rq: Consumer<RecvRequest>) -> Self {
-        Self { sq, rq, taken: 0, shared: None }
+    /// `is_shared`: the receive requests come from a shared queue.
+    pub(super) fn new(sq: RingReader<SendEntry>, rq: RingReader<RecvEntry>, is_shared: bool) -> Self {
+        Self { sq, rq, taken: 0, shared: is_shared.then(Box::default) }
     }
 
     /// The oldest send request, which stays in its queue.
     #[inline]
     pub(crate) fn next_send(&self) -> Option<&SendEntry> {
-        self.sq.peek().ok()
+        self.sq.first()
     }
 
     /// Removes the oldest send request.
     #[inline]
     pub(crate) fn remove_send(&mut self) {
-        drop(self.sq.pop());
+        self.sq.remove(1);
     }
 
-    /// The oldest send requests, at most `limit`, which stay in their queue. They leave it with
-    /// [`commit`](ReadChunk::commit).
+    /// The oldest send requests, at most `limit`, which stay in their queue until they are
+    /// [removed](Oldest::remove).
     #[inline]
-    pub(crate) fn next_sends(&mut self, limit: usize) -> Option<ReadChunk<'_, SendEntry>> {
-        let count = self.sq.slots().min(limit);
-        self.sq.read_chunk(count).ok()
+    pub(crate) fn next_sends(&mut self, limit: usize) -> Oldest<'_, SendEntry> {
+        self.sq.oldest(limit)
     }
 
     /// Whether send requests wait.
@@ -61,16 +64,16 @@ impl QpConsumer {
     /// a shared queue only one is taken at a time.
     #[inline]
     pub(crate) fn take_recv(&mut self, qp: &QpShared) -> bool {
-        match &qp.srq {
-            None if self.rq.slots() <= self.taken => return false,
-            None => {}
-            Some(_) if self.shared.is_some() => return false,
-            Some(srq) => {
-                self.shared = qp.take_shared(srq);
-                if self.shared.is_none() {
+        match (&qp.srq, &mut self.shared) {
+            (Some(_), Some(place)) if place.is_some() => return false,
+            (Some(srq), Some(place)) => {
+                **place = qp.take_shared(srq);
+                if place.is_none() {
                     return false;
                 }
             }
+            _ if self.rq.len() <= self.taken => return false,
+            _ => {}
         }
         self.taken += 1;
         qp.recv_taken.add(1);
@@ -86,20 +89,20 @@ impl QpConsumer {
     /// The oldest receive request that is taken.
     #[inline]
     pub(crate) fn recv(&self) -> Option<&RecvRequest> {
-        match self.taken {
-            0 => None,
-            _ => self.shared.as_ref().or_else(|| self.rq.peek().ok()),
+        match (self.taken, &self.shared) {
+            (0, _) => None,
+            (_, None) => self.rq.first().map(|entry| &**entry),
+            (_, Some(shared)) => shared.as_ref().as_ref(),
         }
     }
 
     /// A copy of the receive request that was taken `behind` requests after the oldest one.
-    pub(crate) fn recv_behind(&mut self, behind: usize) -> Option<RecvRequest> {
+    pub(crate) fn recv_behind(&self, behind: usize) -> Option<RecvRequest> {
         if behind == 0 {
             return self.recv().cloned();
         }
-        let taken = self.rq.read_chunk(self.taken).ok()?;
-        let (front, rest) = taken.as_slices();
-        front.iter().chain(rest).nth(behind).cloned()
+        let entry = if behind < self.taken { self.rq.get(behind) } else { None };
+        entry.map(|entry| RecvRequest::clone(entry))
     }
 
     /// Completes a send request. It makes a completion if one was requested or if the request failed;
@@ -140,10 +143,9 @@ impl QpConsumer {
     /// Completes the oldest receive request that is taken.
     pub(crate) fn complete_recv(&mut self, qp: &QpShared, completion: WorkCompletion) {
         debug_assert!(self.taken > 0, "only taken requests are completed");
-        if self.shared.is_some() {
-            self.shared = None;
-        } else {
-            drop(self.rq.pop());
+        match &mut self.shared {
+            Some(shared) => **shared = None,
+            None => self.rq.remove(1),
         }
         self.taken -= 1;
         qp.recv_done.add(1);
@@ -167,17 +169,64 @@ impl QpConsumer {
             // A thread that posts enters its request with this lock, and then looks at the state. So either
             // the request is seen here, or the thread sees that the stream is over, and flushes as well.
             let _posting = qp.send_queue();
-            while let Ok(entry) = self.sq.pop() {
-                self.finish_send(qp, true, qp.flushed(entry.wr_id, send_opcode(&entry.op), error));
+            while let Some(entry) = self.sq.first() {
+                let completion = qp.flushed(entry.wr_id, send_opcode(&entry.op), error);
+                self.sq.remove(1);
+                self.finish_send(qp, true, completion);
             }
         }
         {
             let _posting = qp.recv_queue();
-            while let Ok(request) = self.rq.pop() {
+            while let Some(wr_id) = self.rq.first().map(|entry| entry.wr_id) {
+                self.rq.remove(1);
                 qp.recv.wqes.complete();
-                qp.recv.push(qp.flushed(request.wr_id, WcOpcode::Recv, error));
+                qp.recv.push(qp.flushed(wr_id, WcOpcode::Recv, error));
             }
         }
         qp.report_if_drained();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::super::ring::ring;
+
+    /// Against a `VecDeque`, with capacities from none to several and every order of calls that a simple
+    /// generator makes.
+    #[test]
+    fn entries_come_out_in_order_over_and_over() {
+        for capacity in 0..5 {
+            let ((mut writer, mut reader), mut model) = (ring::<u64>(capacity), VecDeque::new());
+            let mut random = 12_345_u64;
+            for step in 0..2_000_u64 {
+                random =
+                    random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let count = (random >> 60) as usize % 4;
+                match (random >> 40) % 3 {
+                    0 => {
+                        let fits = model.len() < capacity;
+                        assert_eq!(writer.push_with(|entry| *entry += step), fits);
+                        if fits {
+                            model.push_back(step);
+                        }
+                    }
+                    1 => {
+                        reader.remove(count);
+                        model.drain(..count.min(model.len()));
+                    }
+                    _ => {
+                        let oldest = reader.oldest(count);
+                        assert!(oldest.iter().eq(model.iter().take(count)));
+                        assert_eq!(oldest.len(), count.min(model.len()));
+                        oldest.remove(1);
+                        model.drain(..1.min(count).min(model.len()));
+                    }
+                }
+                assert_eq!((reader.first(), reader.get(count)), (model.front(), model.get(count)));
+                assert_eq!((reader.len(), reader.is_empty()), (model.len(), model.is_empty()));
+            }
+        }
     }
 }

@@ -3,14 +3,13 @@
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
-use rtrb::{Producer, RingBuffer};
-
 use crate::rdmap::{Extensions, TerminateError};
 
-use super::consumer::QpConsumer;
+use super::consumer::{QpConsumer, RecvEntry};
 use super::cq::{CqPlace, CqShared};
 use super::cq_users::Demand;
 use super::lock::{Lock, LockGuard};
+use super::ring::{RingWriter, ring};
 use super::rung::Rung;
 use super::usage::{Permit, within};
 use super::wqe::{Counter, WqeCount};
@@ -97,8 +96,8 @@ pub(crate) struct QpShared {
     pub(crate) extensions: Extensions,
     pub(crate) grants: QpGrants,
     // Its queues. Threads that post have the locks in turn.
-    sq: Lock<Producer<SendEntry>>,
-    rq: Lock<Producer<RecvRequest>>,
+    sq: Lock<RingWriter<SendEntry>>,
+    rq: Lock<RingWriter<RecvEntry>>,
     /// The other end of both; `None` while a stream has it.
     consumer: Mutex<Option<QpConsumer>>,
     // Its state and its connection.
@@ -160,8 +159,8 @@ impl QpShared {
             Some(srq) => (Some(srq.shared.outstanding()), 0),
             None => (None, init.max_recv_wr),
         };
-        let (sq, sq_consumer) = RingBuffer::new(init.max_send_wr);
-        let (rq, rq_consumer) = RingBuffer::new(max_rq);
+        let (sq, sq_reader) = ring(init.max_send_wr);
+        let (rq, rq_reader) = ring(max_rq);
         let shared = Arc::new(Self {
             num: context.next_qp_num()?,
             pd: Arc::clone(pd),
@@ -170,7 +169,7 @@ impl QpShared {
             srq: init.srq.cloned(),
             sq: Lock::new(sq),
             rq: Lock::new(rq),
-            consumer: Mutex::new(Some(QpConsumer::new(sq_consumer, rq_consumer))),
+            consumer: Mutex::new(Some(QpConsumer::new(sq_reader, rq_reader, init.srq.is_some()))),
             caps: Caps {
                 max_send_wr,
                 max_recv_wr,
@@ -419,13 +418,13 @@ impl QpShared {
 
     /// The end of the send queue where requests are added.
     #[inline]
-    pub(super) fn send_queue(&self) -> LockGuard<'_, Producer<SendEntry>> {
+    pub(super) fn send_queue(&self) -> LockGuard<'_, RingWriter<SendEntry>> {
         self.sq.lock()
     }
 
     /// The end of the receive queue where requests are added.
     #[inline]
-    pub(super) fn recv_queue(&self) -> LockGuard<'_, Producer<RecvRequest>> {
+    pub(super) fn recv_queue(&self) -> LockGuard<'_, RingWriter<RecvEntry>> {
         self.rq.lock()
     }
 

@@ -31,11 +31,7 @@ impl QpShared {
             return Err(VerbsError::QueueFull("send"));
         }
         // The entry is written where it lies.
-        let Ok(mut place) = queue.write_chunk(1) else {
-            debug_assert!(false, "the queue holds as many requests as may be open");
-            return Err(VerbsError::QueueFull("send"));
-        };
-        if let Some(entry) = place.as_mut_slices().0.first_mut() {
+        let is_added = queue.push_with(|entry| {
             entry.wr_id = request.wr_id;
             entry.op = request.op;
             entry.length = length;
@@ -45,9 +41,9 @@ impl QpShared {
                 Some(bytes) => *entry.payload = Payload::Inline(bytes),
                 None => entry.payload.gather(&request.sg_list),
             }
-        }
-        place.commit_all();
-        Ok(())
+        });
+        debug_assert!(is_added, "the queue holds as many requests as may be open");
+        if is_added { Ok(()) } else { Err(VerbsError::QueueFull("send")) }
     }
 
     /// Whether the send queue accepts requests. It refuses them before the connection, and after a graceful
@@ -229,16 +225,12 @@ impl QpShared {
             return Err(VerbsError::QueueFull("receive"));
         }
         // The entry is written where it lies.
-        let Ok(mut place) = queue.write_chunk(1) else {
-            debug_assert!(false, "the queue holds as many requests as may be open");
-            return Err(VerbsError::QueueFull("receive"));
-        };
-        if let Some(entry) = place.as_mut_slices().0.first_mut() {
+        let is_added = queue.push_with(|entry| {
             entry.wr_id = request.wr_id;
             entry.sg_list.extend(request.sg_list.iter().copied());
-        }
-        place.commit_all();
-        Ok(())
+        });
+        debug_assert!(is_added, "the queue holds as many requests as may be open");
+        if is_added { Ok(()) } else { Err(VerbsError::QueueFull("receive")) }
     }
 }
 

@@ -67,14 +67,11 @@ impl Outbound {
         let Common { qp, consumer, by, progress, .. } = &mut *cx.common;
         // With markers the limit is another one for each FPDU.
         let together = if cx.framer.markers() { 1 } else { MAX_TOGETHER };
-        let Some(requests) = consumer.next_sends(together) else { return Stop::Empty };
+        let requests = consumer.next_sends(together);
         let mut signaled = ArrayVec::<Signaled, MAX_TOGETHER>::new();
         let (mut sent, mut fetched) = (0, 0);
-        // Those behind the end of the ring come in the next call.
-        let (first, second) = requests.as_slices();
-        let is_all = second.is_empty() && first.len() < together;
-        let mut stop = if is_all { Stop::Empty } else { Stop::Enough };
-        for request in first {
+        let mut stop = if requests.len() == together { Stop::Enough } else { Stop::Empty };
+        for request in requests.iter() {
             if matches!(request.usual, Usual::No) {
                 stop = Stop::Other;
                 break;
@@ -143,7 +140,7 @@ impl Outbound {
             return stop;
         }
         // They leave the queue before their completions are seen: then their entries are free.
-        requests.commit(sent);
+        requests.remove(sent);
         self.response_next = true;
         cx.counters.tx_fpdus += sent as u64;
         *progress += sent as u64;

@@ -1,0 +1,201 @@
+//! The ring of a work queue: one end adds requests, the other one reads them where they lie and removes them.
+//!
+//! A ring takes 88 bytes besides its entries. One of `rtrb` takes 384, since each position has two cache
+//! lines of its own there. An idle queue pair has two rings, so these lines count. Here the two positions are
+//! a cache line apart, as the two threads write them all the time.
+//!
+//! Entries own nothing, so nothing is dropped with them.
+//!
+//! `tests/loom_handshakes.rs` compiles this file with loom's atomics and cells and tries every interleaving.
+
+use std::cell::Cell;
+use std::mem::{MaybeUninit, needs_drop, offset_of};
+use std::sync::Arc;
+
+use super::atomic::{AtomicUsize, Ordering};
+use super::shared_cell::SharedCell;
+
+/// What both ends share.
+#[repr(C)] // The order keeps the positions in two cache lines.
+struct Ring<T> {
+    /// Entries that were removed. Only the [`RingReader`] changes it.
+    head: AtomicUsize,
+    entries: Box<[SharedCell<MaybeUninit<T>>]>,
+    _apart: [u64; 5],
+    /// Entries that were added. Only the [`RingWriter`] changes it.
+    tail: AtomicUsize,
+}
+
+const _: () = assert!(offset_of!(Ring<u64>, tail) - offset_of!(Ring<u64>, head) >= 64);
+
+// SAFETY: the two ends are one value each, and their methods are the only ones that access an entry. The
+// reader accesses the `tail - head` entries that were added and not removed, the writer the others. Each
+// learns of the entries that the other has left by an acquire load of its release store. So an entry has one
+// user at a time, and moves from thread to thread with `T: Send`.
+#[allow(unsafe_code, reason = "two threads use the entries in turn")]
+unsafe impl<T: Send> Sync for Ring<T> {}
+
+impl<T> Ring<T> {
+    /// The index `count` entries behind `at`; not more than there are entries.
+    #[inline(always)]
+    fn advance(&self, at: u32, count: u32) -> u32 {
+        let (next, entries) = (at as usize + count as usize, self.entries.len());
+        (if next < entries { next } else { next - entries }) as u32
+    }
+}
+
+/// A ring for `capacity` entries, less than 2^32: its two ends.
+pub(super) fn ring<T: Default>(capacity: usize) -> (RingWriter<T>, RingReader<T>) {
+    const { assert!(!needs_drop::<T>(), "entries are not dropped") };
+    assert!(capacity <= u32::MAX as usize, "no memory has room for so many entries");
+    let ring = Arc::new(Ring {
+        head: AtomicUsize::new(0),
+        entries: (0..capacity).map(|_| SharedCell::new(MaybeUninit::uninit())).collect(),
+        _apart: [0; 5],
+        tail: AtomicUsize::new(0),
+    });
+    (RingWriter { ring: Arc::clone(&ring), at: 0, free: 0 }, RingReader { ring, at: 0, known: Cell::new(0) })
+}
+
+/// The end where entries are added.
+pub(super) struct RingWriter<T> {
+    ring: Arc<Ring<T>>,
+    /// Index of the next entry to write.
+    at: u32,
+    /// Free entries from there on, when it last looked, less those that it has used since.
+    free: u32,
+}
+
+impl<T: Default> RingWriter<T> {
+    /// Adds an entry, which `fill` changes where it lies. Returns `false`, and does not call it, if the ring
+    /// is full.
+    #[inline(always)]
+    pub(super) fn push_with(&mut self, fill: impl FnOnce(&mut T)) -> bool {
+        if self.free == 0 && !self.look() {
+            return false;
+        }
+        let ring = &*self.ring;
+        let Some(entry) = ring.entries.get(self.at as usize) else { return false };
+        // SAFETY: an entry is free, so the one at `at` was never added or was removed, and `look` has learned
+        // that by an acquire load: the reader does not access it before the store below. `&mut self` excludes
+        // another call, and no reference outlives this one.
+        #[allow(unsafe_code, reason = "the entry is this end's alone")]
+        let entry = unsafe { &mut *entry.for_writing() };
+        fill(entry.write(T::default()));
+        self.at = ring.advance(self.at, 1);
+        self.free -= 1;
+        ring.tail.store(ring.tail.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+        true
+    }
+
+    /// Looks for free entries. Returns whether there are any.
+    #[inline(never)]
+    fn look(&mut self) -> bool {
+        let Ring { head, entries, tail, .. } = &*self.ring;
+        let used = tail.load(Ordering::Relaxed).wrapping_sub(head.load(Ordering::Acquire));
+        self.free = (entries.len() - used) as u32;
+        self.free > 0
+    }
+}
+
+/// The end where entries are read and removed.
+pub(super) struct RingReader<T> {
+    ring: Arc<Ring<T>>,
+    /// Index of the oldest entry.
+    at: u32,
+    /// The number of entries when it last looked, less those that it has removed since.
+    known: Cell<u32>,
+}
+
+impl<T> RingReader<T> {
+    /// The number of entries.
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        let Ring { head, tail, .. } = &*self.ring;
+        let len = tail.load(Ordering::Acquire).wrapping_sub(head.load(Ordering::Relaxed));
+        self.known.set(len as u32);
+        len
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The oldest entry.
+    #[inline]
+    pub(super) fn first(&self) -> Option<&T> {
+        if self.known.get() == 0 && self.is_empty() {
+            return None;
+        }
+        self.ring.entries.get(self.at as usize).map(|entry| self.read(entry))
+    }
+
+    /// The entry `behind` entries after the oldest one.
+    pub(super) fn get(&self, behind: usize) -> Option<&T> {
+        if behind >= self.len() {
+            return None;
+        }
+        let at = self.ring.advance(self.at, behind as u32);
+        self.ring.entries.get(at as usize).map(|entry| self.read(entry))
+    }
+
+    /// The oldest entries, at most `limit`.
+    #[inline]
+    pub(super) fn oldest(&mut self, limit: usize) -> Oldest<'_, T> {
+        let len = self.len().min(limit);
+        Oldest { reader: self, len }
+    }
+
+    /// Removes the `count` oldest entries, or all that it has looked at.
+    #[inline]
+    pub(super) fn remove(&mut self, count: usize) {
+        let known = self.known.get_mut();
+        let count = (*known as usize).min(count) as u32;
+        *known -= count;
+        self.at = self.ring.advance(self.at, count);
+        let head = &self.ring.head;
+        head.store(head.load(Ordering::Relaxed).wrapping_add(count as usize), Ordering::Release);
+    }
+
+    /// Reads one of the `self.known` entries from `self.at` on.
+    #[inline(always)]
+    fn read<'a>(&'a self, entry: &'a SharedCell<MaybeUninit<T>>) -> &'a T {
+        let entry = entry.for_reading().cast::<T>();
+        // SAFETY: the callers pass an entry that `len` has found by an acquire load: it was written whole
+        // before. The writer does not access it before it was removed, which needs `&mut self`, and so not
+        // before the reference is gone.
+        #[allow(unsafe_code, reason = "the entry is this end's alone")]
+        unsafe {
+            &*entry
+        }
+    }
+}
+
+/// The oldest entries of a ring, which stay there until they are [removed](Self::remove).
+pub(crate) struct Oldest<'a, T> {
+    reader: &'a mut RingReader<T>,
+    len: usize,
+}
+
+impl<T> Oldest<'_, T> {
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The entries, oldest first.
+    #[inline]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        let reader = &*self.reader;
+        let (before, from) = reader.ring.entries.split_at(reader.at as usize);
+        let end = self.len.min(from.len());
+        from[..end].iter().chain(&before[..self.len - end]).map(|entry| reader.read(entry))
+    }
+
+    /// Removes the first `count` of them.
+    #[inline]
+    pub(crate) fn remove(self, count: usize) {
+        self.reader.remove(count.min(self.len));
+    }
+}
