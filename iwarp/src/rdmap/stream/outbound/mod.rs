@@ -76,9 +76,10 @@ pub(super) struct Outbound {
     external: Option<External>,
     /// The payload of the current message, if RDMAP makes it itself.
     own: OwnBytes,
-    /// The request of the peer that the current message answers.
-    answering: Option<PeerRequest>,
-    /// Requests of the peer, oldest first: at most IRD Reads and as many atomics.
+    /// Whether the current message answers the oldest request of the peer.
+    answering: bool,
+    /// Requests of the peer, oldest first: at most IRD Reads and as many atomics. A request stays here until
+    /// it is answered in full.
     responses: PoolQueue,
     terminate: Option<Box<Terminate>>,
     terminated: bool,
@@ -136,7 +137,7 @@ impl Outbound {
             fault: None,
             external: None,
             own: OwnBytes::new(),
-            answering: None,
+            answering: false,
             responses: PoolQueue::default(),
             terminate: None,
             terminated: false,
@@ -280,7 +281,7 @@ impl Outbound {
         });
         let around = match around {
             Ok(around) => around,
-            Err(error) => return Err(self.fetch_failure(error)),
+            Err(error) => return Err(self.fetch_failure(cx.pool, error)),
         };
         if !(segment.append_slice(&around.before)
             && segment.attach(part).is_ok()
@@ -344,7 +345,7 @@ impl Outbound {
         used: &mut usize,
         limit: u32,
     ) -> Result<bool, Failure> {
-        let Self { current, own, answering, .. } = self;
+        let Self { current, own, answering, responses, .. } = self;
         let Some(Current { message, .. }) = current else { return Ok(false) };
         let Some(next) = message.segmenter.peek(limit) else {
             return Err(Failure::here(TerminateError::DdpLocalCatastrophic));
@@ -357,7 +358,9 @@ impl Outbound {
                 Some(source) => source,
                 None => {
                     let posted = cx.common.consumer.next_send();
-                    let payloads = Payloads { posted, own, answering: answering.as_ref() };
+                    let answering =
+                        if *answering { responses.front(&cx.pool.peer_requests) } else { None };
+                    let payloads = Payloads { posted, own, answering };
                     let by = (cx.guard, cx.common.by);
                     match message.look_up(&payloads, by)? {
                         Some(source) => cx.found.insert(source),
@@ -368,7 +371,7 @@ impl Outbound {
             message.write(&next, source, cx.framer, (plan, out))
         });
         if let Err(error) = fetched {
-            return Err(self.fetch_failure(error));
+            return Err(self.fetch_failure(cx.pool, error));
         }
         *used = end;
         // The segment is written: now it counts as cut.
@@ -378,7 +381,7 @@ impl Outbound {
         cx.counters.tx_fetched_bytes += u64::from(next.len);
         if next.last {
             cx.found = None;
-            self.finish_message(cx.common);
+            self.finish_message(cx.common, cx.pool);
         }
         Ok(true)
     }
@@ -387,7 +390,7 @@ impl Outbound {
     ///
     /// RFC 5040 section 5.5 (RDMAP-286): a Send or Write completes only now.
     #[inline]
-    fn finish_message(&mut self, common: &mut Common) {
+    fn finish_message(&mut self, common: &mut Common, pool: &mut RequestPool) {
         let Some(current) = self.current.take() else { return };
         match current.completes {
             Completes::Nothing => self.response_next = true,
@@ -405,7 +408,8 @@ impl Outbound {
             }
             Completes::Response => {
                 self.response_next = false;
-                if let Some(request) = self.answering.take() {
+                self.answering = false;
+                if let Some(request) = self.responses.take(&mut pool.peer_requests) {
                     self.answered.count(&request.op);
                 }
             }
@@ -413,8 +417,9 @@ impl Outbound {
         }
     }
 
-    fn fetch_failure(&mut self, error: FetchError) -> Failure {
-        match (error, &self.current, &self.answering) {
+    fn fetch_failure(&mut self, pool: &RequestPool, error: FetchError) -> Failure {
+        let answering = if self.answering { self.responses.front(&pool.peer_requests) } else { None };
+        match (error, &self.current, answering) {
             (
                 FetchError::OwnMemory,
                 Some(Current { completes: Completes::Request | Completes::Write { .. }, .. }),
@@ -474,7 +479,7 @@ impl Outbound {
         self.responses.clear(&mut pool.peer_requests);
         self.external = None;
         self.rtr = None;
-        self.answering = None;
+        self.answering = false;
         match self.current.take()?.completes {
             Completes::Request | Completes::Write { .. } => {
                 let request = consumer.next_send().map(pending_of)?;

@@ -16,7 +16,7 @@ impl Outbound {
     pub(super) fn start_response(&mut self, cx: &mut SendContext<'_>) -> Result<bool, Failure> {
         // RFC 7306 sections 5.2.1, 5.2.2 and 5.4 (EXT-089, EXT-090, EXT-102, EXT-112, EXT-113): requests are
         // carried out and answered, each once, in the order in which DDP delivered them.
-        let Some(request) = self.responses.take(&mut cx.pool.peer_requests) else { return Ok(false) };
+        let Some(request) = self.responses.front(&cx.pool.peer_requests) else { return Ok(false) };
         let message = match request.op {
             // RFC 5040 sections 4.2, 4.4 and 5.2.1 (RDMAP-112, RDMAP-120, RDMAP-218, RDMAP-222): the response
             // has no RDMAP header. It has the requested size, which may be 0, and the sink fields of the
@@ -29,7 +29,7 @@ impl Outbound {
                 PayloadSource::Remote,
             ),
             PeerOp::Atomic(atomic) => {
-                let response = carry_out(&request, &atomic, cx.guard, cx.common.by)?;
+                let response = carry_out(request, &atomic, cx.guard, cx.common.by)?;
                 let msn = self.atomic_response_msn;
                 self.atomic_response_msn = msn.wrapping_add(1);
                 // RFC 7306 sections 4.2 and 5.2.2 (EXT-025, EXT-026, EXT-091): the DDP payload is the Atomic
@@ -37,7 +37,7 @@ impl Outbound {
                 self.own_message(Opcode::AtomicResponse, msn, &response.to_bytes())
             }
         };
-        self.answering = Some(request);
+        self.answering = true;
         self.current = Some(Current { message, completes: Completes::Response });
         Ok(true)
     }
