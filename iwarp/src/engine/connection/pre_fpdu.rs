@@ -121,6 +121,10 @@ impl PreFpdu {
             result = if blocked { Sent::Blocked } else { Sent::NoMbuf };
         }
         self.pending = result != Sent::All;
+        if self.pieces.is_empty() {
+            // An idle connection keeps no memory for the frames of its startup.
+            self.pieces = VecDeque::new();
+        }
         Progress { result, some, writable }
     }
 }
