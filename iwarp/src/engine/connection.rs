@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dp::Mbuf;
-use tcp_lite::{CloseReason, ConnId, Instant, Received};
+use tcp_lite::{CloseReason, ConnId, Deadline, Instant, Received};
 
 use crate::memory::EpochGuard;
 use crate::mpa::{MpaError, Responder};
@@ -66,7 +66,7 @@ pub(super) struct Connection {
     pre_fpdu: PreFpdu,
     timers: Timers,
     /// When the engine will call [`on_time`](Self::on_time).
-    pub(super) scheduled: Option<Instant>,
+    pub(super) scheduled: Deadline,
     report: Report,
     attempt: Attempt,
     /// Bytes of packet buffers that TCP counts as held for bytes ahead of the frontier.
@@ -75,17 +75,18 @@ pub(super) struct Connection {
     pub(super) closed: bool,
 }
 
+/// The phases that a connection leaves again are in boxes, so that one in Full Operation is small.
 enum Phase {
     /// Our SYN is sent.
-    Opening(Opening),
+    Opening(Box<Opening>),
     /// Streaming mode.
-    StreamingMode(StreamingMode),
+    StreamingMode(Box<StreamingMode>),
     /// The Request is sent.
-    AwaitReply { initiating: Initiating, reassembly: Reassembly },
+    AwaitReply { initiating: Box<Initiating>, reassembly: Box<Reassembly> },
     /// Waits for the peer's Request. `options` say which Requests are allowed.
-    AwaitRequest { responder: Box<Responder>, options: Box<ResponderOptions>, reassembly: Reassembly },
+    AwaitRequest { responder: Box<Responder>, options: Box<ResponderOptions>, reassembly: Box<Reassembly> },
     /// The user decides on the Request.
-    Deciding { responder: Box<Responder>, reassembly: Reassembly },
+    Deciding { responder: Box<Responder>, reassembly: Box<Reassembly> },
     /// Full Operation.
     FullOperation(Box<FullOperation>),
     /// No stream any more.
@@ -117,14 +118,13 @@ impl Phase {
     fn qp(&self) -> Option<&Arc<QpShared>> {
         match self {
             Phase::FullOperation(full) => Some(full.stream.qp()),
-            Phase::Opening(Opening::Startup { initiating, .. }) | Phase::AwaitReply { initiating, .. } => {
-                Some(&initiating.qp)
-            }
+            Phase::Opening(opening) => match &**opening {
+                Opening::Startup { initiating, .. } => Some(&initiating.qp),
+                Opening::StreamingMode { .. } => None,
+            },
+            Phase::AwaitReply { initiating, .. } => Some(&initiating.qp),
             Phase::Ended(ended) => ended.qp.as_ref(),
-            Phase::Opening(Opening::StreamingMode { .. })
-            | Phase::StreamingMode(_)
-            | Phase::AwaitRequest { .. }
-            | Phase::Deciding { .. } => None,
+            Phase::StreamingMode(_) | Phase::AwaitRequest { .. } | Phase::Deciding { .. } => None,
         }
     }
 
@@ -152,7 +152,7 @@ impl Connection {
     }
 
     /// The next time at which it has to be called.
-    pub(super) fn next_deadline(&self) -> Option<Instant> {
+    pub(super) fn next_deadline(&self) -> Deadline {
         self.timers.next()
     }
 
@@ -182,15 +182,17 @@ impl Connection {
             id.set_addresses((info.local, info.remote));
         }
         match self.take_phase() {
-            Phase::Opening(Opening::Startup { initiating, request }) => {
-                self.apply_keepalive(io, initiating.param.keepalive);
-                self.phase = Phase::AwaitReply { initiating, reassembly: Reassembly::default() };
-                self.send_frame(io, &request);
-            }
-            Phase::Opening(Opening::StreamingMode { plain, param }) => {
-                self.apply_keepalive(io, param.keepalive);
-                self.begin_streaming_mode(io, plain, param.idle_timeout);
-            }
+            Phase::Opening(opening) => match *opening {
+                Opening::Startup { initiating, request } => {
+                    self.apply_keepalive(io, initiating.param.keepalive);
+                    self.phase = Phase::AwaitReply { initiating, reassembly: Box::default() };
+                    self.send_frame(io, &request);
+                }
+                Opening::StreamingMode { plain, param } => {
+                    self.apply_keepalive(io, param.keepalive);
+                    self.begin_streaming_mode(io, plain, param.idle_timeout);
+                }
+            },
             other => self.phase = other,
         }
     }
@@ -380,7 +382,7 @@ impl Connection {
             &Phase::Ended(TcpClosing { acknowledged, .. }) => self.on_close_deadline(io, acknowledged),
             Phase::FullOperation(full) if full.is_terminating() => self.abort(io),
             Phase::FullOperation(full) if full.is_draining() => self.await_answers(io),
-            &Phase::StreamingMode(StreamingMode { closing: Some(acknowledged), .. }) => {
+            Phase::StreamingMode(mode) if let Some(acknowledged) = mode.closing => {
                 self.on_close_deadline(io, acknowledged);
             }
             Phase::Deciding { .. } => self.decision_timeout(io),

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use dp::profile::{self, Layer};
 use dp::{Burst, Clock, LinkState, Port};
-use tcp_lite::{Backoff, CloseReason, ConnId, ConnectError, Event, Instant, ListenConfig, ListenerId, Stack};
+use tcp_lite::{
+    Backoff, CloseReason, ConnId, ConnectError, Deadline, Event, Instant, ListenConfig, ListenerId, Stack,
+};
 
 use crate::memory::EpochGuard;
 use crate::mpa::HeldSlab;
@@ -474,7 +476,7 @@ impl Core {
             busy = true;
             self.step(guard, |core| {
                 core.with(slot as usize, |connection, io| {
-                    connection.scheduled = None;
+                    connection.scheduled = Deadline::NONE;
                     connection.on_time(io);
                 })
             });
@@ -522,12 +524,12 @@ impl Core {
     fn settle(&mut self, slot: usize) {
         let Some(connection) = self.connections.get_mut(slot).and_then(Option::as_mut) else { return };
         connection.report_pinned(&mut self.io);
-        let due = if connection.closed { None } else { connection.next_deadline() };
+        let due = if connection.closed { Deadline::NONE } else { connection.next_deadline() };
         if due != connection.scheduled {
-            if let Some(old) = std::mem::replace(&mut connection.scheduled, due) {
+            if let Some(old) = std::mem::replace(&mut connection.scheduled, due).get() {
                 self.deadlines.remove(&(old, slot as u32));
             }
-            if let Some(due) = due {
+            if let Some(due) = due.get() {
                 self.deadlines.insert((due, slot as u32));
             }
         }

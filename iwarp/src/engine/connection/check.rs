@@ -91,7 +91,7 @@ impl Connection {
 #[cfg(test)]
 mod tests {
     use dp::invariant::assert_found;
-    use tcp_lite::Instant;
+    use tcp_lite::{Deadline, Instant};
 
     use super::*;
     use crate::engine::connection::report::User;
@@ -125,8 +125,8 @@ mod tests {
         (AwaitRtr, SERVER, |c| c.timers.clear_deadline(), "the RTR has no deadline"),
         (Established, CLIENT, |c| c.pinned = 2048, "TCP counts 2048 bytes pinned of 0"),
         (Established, CLIENT, |c| c.closed = true, "it is closed and still there"),
-        (Established, CLIENT, |c| c.scheduled = Some(Instant::ZERO), "due at None, scheduled for Some("),
-        (Opening, CLIENT, |c| c.scheduled = None, "due at Some("),
+        (Established, CLIENT, |c| c.scheduled = Instant::ZERO.into(), "due at None, scheduled for Some("),
+        (Opening, CLIENT, |c| c.scheduled = Deadline::NONE, "due at Some("),
         (Ended, CLIENT, |c| c.timers.clear_deadline(), "the end has no deadline"),
     ];
 

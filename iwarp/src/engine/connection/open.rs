@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tcp_lite::{ConnId, Instant};
+use tcp_lite::{ConnId, Deadline, Instant};
 
 use crate::mpa::{Initiator, Responder};
 use crate::queues::QpShared;
@@ -20,7 +20,7 @@ use super::{Attempt, Connection, Phase, Reassembly, duration};
 /// The next step of a connection that this end opens, after the TCP handshake.
 pub(super) enum Opening {
     /// MPA startup, with this Request.
-    Startup { initiating: Initiating, request: Vec<u8> },
+    Startup { initiating: Box<Initiating>, request: Vec<u8> },
     /// Streaming mode.
     StreamingMode { plain: Arc<PlainBytes>, param: Box<ConnParam> },
 }
@@ -42,7 +42,7 @@ impl Connection {
             plain: None,
             pre_fpdu: PreFpdu::default(),
             timers: Timers::new(deadline),
-            scheduled: None,
+            scheduled: Deadline::NONE,
             report: Report::default(),
             attempt: Attempt::First,
             pinned: 0,
@@ -58,7 +58,7 @@ impl Connection {
         } else {
             let options = Box::new(shared.options.responder.clone());
             let (responder, deadline) = Self::make_responder(&options, io.now)?;
-            let phase = Phase::AwaitRequest { responder, options, reassembly: Reassembly::default() };
+            let phase = Phase::AwaitRequest { responder, options, reassembly: Box::default() };
             Self::new(conn, phase, Some(deadline))
         };
         connection.admitted = Some(admitted);
@@ -85,7 +85,8 @@ impl Connection {
                 ConnectionError::NoResources
             })?;
         let initiating = Initiating { initiator: Box::new(initiator), qp, param };
-        let phase = Phase::Opening(Opening::Startup { initiating, request: request.to_vec() });
+        let opening = Opening::Startup { initiating: Box::new(initiating), request: request.to_vec() };
+        let phase = Phase::Opening(Box::new(opening));
         id.set_conn(conn);
         Ok(Self { user: User::Known(id), attempt, ..Self::new(conn, phase, Some(deadline)) })
     }
@@ -99,7 +100,7 @@ impl Connection {
         now: Instant,
     ) -> Self {
         let deadline = now + duration(param.timeout);
-        let phase = Phase::Opening(Opening::StreamingMode { plain: Arc::clone(&plain), param });
+        let phase = Phase::Opening(Box::new(Opening::StreamingMode { plain: Arc::clone(&plain), param }));
         id.set_conn(conn);
         Self { user: User::Known(id), plain: Some(plain), ..Self::new(conn, phase, Some(deadline)) }
     }
@@ -107,7 +108,7 @@ impl Connection {
     /// A connection that begins in streaming mode at once.
     fn streaming(conn: ConnId, plain: Arc<PlainBytes>) -> Self {
         let mode = StreamingMode::new(Arc::clone(&plain), Reassembly::default());
-        Self { plain: Some(plain), ..Self::new(conn, Phase::StreamingMode(mode), None) }
+        Self { plain: Some(plain), ..Self::new(conn, Phase::StreamingMode(Box::new(mode)), None) }
     }
 
     /// A responder that waits for the peer's Request, and its deadline. `None` is a defect: the call of the

@@ -34,7 +34,7 @@ impl Connection {
     /// The peer has closed without a Reply. Perhaps it does not know revision 2 (RFC 6581 section 10).
     pub(super) fn consider_fallback(&mut self) {
         let Phase::AwaitReply { initiating, .. } = &self.phase else { return };
-        let Initiating { initiator, qp, param } = initiating;
+        let Initiating { initiator, qp, param } = &**initiating;
         let may = matches!(self.attempt, Attempt::First) && self.plain.is_none();
         if may
             && initiator.may_fall_back()

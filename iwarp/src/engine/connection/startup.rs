@@ -172,7 +172,7 @@ impl Connection {
             self.enter_full_operation(io, qp, &negotiated, ready, None);
             self.announce_established(io, Announcement { negotiated, idle_timeout, ready });
         }
-        self.receive_rest(io, guard, reassembly);
+        self.receive_rest(io, guard, *reassembly);
     }
 
     /// Rejects the Request.
@@ -199,7 +199,7 @@ impl Connection {
             // RFC 5044 section 7.1.2 (MPA-180): MPA ends, and the TCP connection stays open for the user.
             Reject::ByUser { stays_open: true, .. } => {
                 if let Some(plain) = self.plain.clone() {
-                    return self.enter_streaming_mode(io, plain, reassembly);
+                    return self.enter_streaming_mode(io, plain, *reassembly);
                 }
                 debug_assert!(false, "a connection that began with MPA has no streaming mode");
             }
@@ -211,7 +211,7 @@ impl Connection {
             Reject::Markers => self.report.add(ConnectionError::Startup(StartupFault::Markers)),
             Reject::Insufficient { error, .. } => self.report.add(ConnectionError::Stream(error)),
         }
-        self.drop_reassembly(io, reassembly);
+        self.drop_reassembly(io, *reassembly);
         self.close(io);
     }
 
@@ -244,8 +244,9 @@ impl Connection {
     /// The Reply is complete.
     fn on_reply(&mut self, io: &mut Io, guard: &EpochGuard<'_>, event: InitiatorEvent) {
         let (qp, param, reassembly) = match self.take_phase() {
-            Phase::AwaitReply { initiating: Initiating { qp, param, .. }, reassembly } => {
-                (qp, param, reassembly)
+            Phase::AwaitReply { initiating, reassembly } => {
+                let Initiating { qp, param, .. } = *initiating;
+                (qp, param, *reassembly)
             }
             other => return self.phase = other,
         };

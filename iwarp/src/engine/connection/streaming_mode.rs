@@ -107,7 +107,7 @@ impl Connection {
         reassembly: Reassembly,
     ) {
         self.timers.clear_deadline();
-        self.phase = Phase::StreamingMode(StreamingMode::new(plain, reassembly));
+        self.phase = Phase::StreamingMode(Box::new(StreamingMode::new(plain, reassembly)));
         self.report.announced = Announced::Streaming;
         // The startup frames were progress.
         self.note_progress(io);
@@ -245,9 +245,9 @@ impl Connection {
             debug_assert!(false, "the call of the user has checked the parameters");
             return self.fail_startup_of(io, qp, ConnectionError::NoResources);
         };
-        let (plain, reassembly) = (Arc::clone(&mode.plain), std::mem::take(&mut mode.reassembly));
+        let (plain, reassembly) = (Arc::clone(&mode.plain), Box::new(std::mem::take(&mut mode.reassembly)));
         self.apply_keepalive(io, param.keepalive);
-        let initiating = Initiating { initiator: Box::new(initiator), qp, param };
+        let initiating = Box::new(Initiating { initiator: Box::new(initiator), qp, param });
         // RFC 5044 section 7.1.5 (MPA-222): the phase changes, and TCP's connection stays. It recovers loss
         // and reordering during the switch as at any other time.
         self.phase = Phase::AwaitReply { initiating, reassembly };
@@ -281,7 +281,7 @@ impl Connection {
         let Some((responder, deadline)) = Self::make_responder(&options, io.now) else {
             return self.fail_startup(io, ConnectionError::NoResources);
         };
-        let (plain, reassembly) = (Arc::clone(&mode.plain), std::mem::take(&mut mode.reassembly));
+        let (plain, reassembly) = (Arc::clone(&mode.plain), Box::new(std::mem::take(&mut mode.reassembly)));
         let next = reassembly.next();
         // RFC 5044 section 7.1.5 (MPA-222): as for the initiator, TCP's connection stays.
         self.phase = Phase::AwaitRequest { responder, options, reassembly };

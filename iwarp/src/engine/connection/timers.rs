@@ -2,78 +2,82 @@
 
 use std::time::Duration;
 
-use tcp_lite::Instant;
+use tcp_lite::{Deadline, Instant};
+
+/// 73,000 years.
+const FOR_EVER: tcp_lite::Duration = tcp_lite::Duration::from_micros(i64::MAX as u64 / 4);
 
 /// What a connection waits for: the deadline of its phase, and the idle timeout.
 pub(super) struct Timers {
     /// The deadline of the phase.
-    deadline: Option<Instant>,
-    /// How long the connection may be idle once it is established.
-    idle_timeout: Option<Duration>,
+    deadline: Deadline,
+    /// How long the connection may be idle once it is established, or [`FOR_EVER`].
+    idle_timeout: tcp_lite::Duration,
     /// When to check whether it was idle for too long.
-    idle_check: Option<Instant>,
+    idle_check: Deadline,
 }
 
 impl Timers {
     pub(super) fn new(deadline: Option<Instant>) -> Self {
-        Self { deadline, idle_timeout: None, idle_check: None }
+        Self { deadline: deadline.into(), idle_timeout: FOR_EVER, idle_check: Deadline::NONE }
     }
 
     /// The next time at which the connection has to be called.
-    pub(super) fn next(&self) -> Option<Instant> {
-        match (self.deadline, self.idle_check) {
-            (Some(deadline), Some(check)) => Some(deadline.min(check)),
-            (deadline, check) => deadline.or(check),
-        }
+    #[inline]
+    pub(super) fn next(&self) -> Deadline {
+        self.deadline.min(self.idle_check)
     }
 
     /// The deadline of the phase.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.deadline
+        self.deadline.get()
     }
 
     /// Sets the deadline of the phase.
     pub(super) fn set_deadline(&mut self, deadline: Instant) {
-        self.deadline = Some(deadline);
+        self.deadline = deadline.into();
     }
 
     /// The phase has no deadline.
     pub(super) fn clear_deadline(&mut self) {
-        self.deadline = None;
+        self.deadline = Deadline::NONE;
     }
 
     /// Whether the deadline of the phase has passed. It is reported once.
     pub(super) fn take_due(&mut self, now: Instant) -> bool {
-        self.deadline.take_if(|deadline| *deadline <= now).is_some()
+        take_if_passed(&mut self.deadline, now)
     }
 
     /// Watches for an idle connection from now on, if there is a timeout.
     pub(super) fn watch_idle(&mut self, now: Instant, timeout: Option<Duration>) {
-        self.idle_timeout = timeout;
-        self.idle_check = timeout.map(|timeout| now + duration(timeout));
+        self.idle_timeout = timeout.map_or(FOR_EVER, duration);
+        self.rewatch_idle(now);
     }
 
     /// Watches again, with the timeout of [`watch_idle`](Self::watch_idle).
     pub(super) fn rewatch_idle(&mut self, now: Instant) {
-        self.watch_idle(now, self.idle_timeout);
+        let watches = self.idle_timeout < FOR_EVER;
+        self.idle_check = if watches { (now + self.idle_timeout).into() } else { Deadline::NONE };
     }
 
     /// Watches no more, until [`rewatch_idle`](Self::rewatch_idle).
     pub(super) fn unwatch_idle(&mut self) {
-        self.idle_check = None;
+        self.idle_check = Deadline::NONE;
     }
 
     /// Whether to check now whether the connection was idle for too long. It is reported once.
     pub(super) fn take_idle_check(&mut self, now: Instant) -> bool {
-        self.idle_check.take_if(|check| *check <= now).is_some()
+        take_if_passed(&mut self.idle_check, now)
     }
 
     /// Whether the connection was idle for too long if its last progress was at `progress`. If not, the next
     /// check is set.
     pub(super) fn is_idle(&mut self, progress: Instant, now: Instant) -> bool {
-        let Some(timeout) = self.idle_timeout else { return false };
-        let due = progress + duration(timeout);
-        self.idle_check = (due > now).then_some(due);
+        if self.idle_timeout == FOR_EVER {
+            return false;
+        }
+        let due = progress + self.idle_timeout;
+        self.idle_check = (due > now).then_some(due).into();
         due <= now
     }
 }
@@ -81,10 +85,16 @@ impl Timers {
 /// Converts to the stack's type. A duration beyond the range of its instants becomes a very long one: a sum
 /// must not wrap into the past.
 pub(super) fn duration(duration: Duration) -> tcp_lite::Duration {
-    const FOR_EVER: u64 = i64::MAX as u64 / 4;
-    tcp_lite::Duration::from_micros(
-        u64::try_from(duration.as_micros()).map_or(FOR_EVER, |us| us.min(FOR_EVER)),
-    )
+    u64::try_from(duration.as_micros()).map_or(FOR_EVER, tcp_lite::Duration::from_micros).min(FOR_EVER)
+}
+
+/// Takes a deadline that has passed. Returns whether it has.
+fn take_if_passed(deadline: &mut Deadline, now: Instant) -> bool {
+    let passed = deadline.has_passed(now);
+    if passed {
+        *deadline = Deadline::NONE;
+    }
+    passed
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ impl Core {
             let Some(connection) = connection else { continue };
             let holdings = connection.check(&self.io).map_err(|what| format!("connection {slot}: {what}"))?;
             ensure!(connection.conn().slot() == slot, "connection {:?} is in slot {slot}", connection.conn());
-            if let Some(at) = connection.scheduled {
+            if let Some(at) = connection.scheduled.get() {
                 ensure!(self.deadlines.contains(&(at, slot as u32)), "connection {slot} will not be woken");
                 scheduled += 1;
             }
