@@ -165,7 +165,7 @@ impl LinkPort {
         });
     }
 
-    #[inline]
+    #[inline(always)]
     fn send_one(&mut self, now_us: u64, frame: Mbuf) {
         let bytes = frame.len();
         if bytes > usize::from(self.info.mtu) + FRAME_OVERHEAD_BYTES && !self.passes_whole(&frame) {

@@ -140,10 +140,11 @@ impl<T> RingReader<T> {
         self.ring.entries.get(at as usize).map(|entry| self.read(entry))
     }
 
-    /// The oldest entries, at most `limit`.
+    /// The oldest entries, at most `limit`, and none behind the end of the ring: those come in the next call.
     #[inline]
     pub(super) fn oldest(&mut self, limit: usize) -> Oldest<'_, T> {
-        let len = self.len().min(limit);
+        let together = self.ring.entries.len() - self.at as usize;
+        let len = self.len().min(limit).min(together);
         Oldest { reader: self, len }
     }
 
@@ -179,18 +180,18 @@ pub(crate) struct Oldest<'a, T> {
 }
 
 impl<T> Oldest<'_, T> {
+    /// Whether no more were in the ring.
     #[inline]
-    pub(crate) fn len(&self) -> usize {
-        self.len
+    pub(crate) fn is_all(&self) -> bool {
+        self.len == self.reader.known.get() as usize
     }
 
     /// The entries, oldest first.
     #[inline]
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         let reader = &*self.reader;
-        let (before, from) = reader.ring.entries.split_at(reader.at as usize);
-        let end = self.len.min(from.len());
-        from[..end].iter().chain(&before[..self.len - end]).map(|entry| reader.read(entry))
+        let at = reader.at as usize;
+        reader.ring.entries[at..at + self.len].iter().map(|entry| reader.read(entry))
     }
 
     /// Removes the first `count` of them.

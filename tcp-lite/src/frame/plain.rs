@@ -112,7 +112,7 @@ impl PlainTemplate {
     }
 
     /// Writes the headers of a single frame to all of `out`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn write(&self, out: &mut [u8], fields: &PlainFields) {
         let Some((out, options)) = out.split_first_chunk_mut::<BYTES>() else {
             unreachable!("the room for headers is as long as the headers")

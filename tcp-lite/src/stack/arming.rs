@@ -73,6 +73,7 @@ impl Unarmed {
 impl Stack {
     /// As [`settle`](Self::settle), without the ready queue. Most calls leave a connection in ESTABLISHED,
     /// where nothing follows but its timer. That is set later, by [`arm_timers`](Self::arm_timers).
+    #[inline(always)]
     pub(super) fn settle_timer(&mut self, slot: u32) {
         if !self.connections.arm_later(slot) {
             self.arm(slot);

@@ -182,7 +182,7 @@ impl SendHalf {
     }
 
     /// The first new segment was sent.
-    #[inline]
+    #[inline(always)]
     pub(in crate::tcp) fn on_new_sent(&mut self, ctx: &mut Ctx<'_>) {
         self.timers.on_data_sent(ctx.now, self.queue.outstanding() == 0);
         let len = self.queue.on_sent(ctx.segments, ctx.now);

@@ -228,7 +228,7 @@ impl Pages {
     }
 
     /// Bytes of a segment.
-    #[inline]
+    #[inline(always)]
     pub(in crate::tcp) fn bytes(&self, key: PageKey, place: Range<usize>) -> &[u8] {
         &self.page(key).filled()[place]
     }

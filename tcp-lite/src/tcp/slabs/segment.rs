@@ -205,7 +205,7 @@ impl SegmentSlab {
     }
 
     /// The payload of a segment without external memory.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn bytes(&self, key: SegmentKey) -> &[u8] {
         let segment = self.get(key);
         debug_assert!(segment.external.is_none(), "a part of the payload lies elsewhere");

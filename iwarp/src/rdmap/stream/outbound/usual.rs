@@ -70,7 +70,7 @@ impl Outbound {
         let requests = consumer.next_sends(together);
         let mut signaled = ArrayVec::<Signaled, MAX_TOGETHER>::new();
         let (mut sent, mut fetched) = (0, 0);
-        let mut stop = if requests.len() == together { Stop::Enough } else { Stop::Empty };
+        let mut stop = if requests.is_all() { Stop::Empty } else { Stop::Enough };
         for request in requests.iter() {
             if matches!(request.usual, Usual::No) {
                 stop = Stop::Other;
