@@ -180,6 +180,11 @@ unsafe fn fetch_behind(
             // SAFETY: the caller promises the bytes at `from`, and `BEST` is a method that this CPU supports.
             unsafe { lanes::fetch_behind::<true>(front, from, out, zeros) }
         }
+        #[cfg(target_arch = "x86_64")]
+        (Some(Way::Fold512), _) => {
+            // SAFETY: the caller promises the bytes at `from`, and `BEST` is a method that this CPU supports.
+            unsafe { fold512::fetch_behind(front, from, out, (zeros, tally)) }
+        }
         // SAFETY: the caller promises the bytes at `from`.
         _ => unsafe { fetch_behind_by_steps(front, from, out, (zeros, tally)) },
     }
@@ -199,7 +204,6 @@ unsafe fn fetch_behind_by_steps(
     // SAFETY: the caller promises the bytes at `from`.
     let crc = unsafe { fetch(append_front(0, front), from, out) };
     let crc = append(crc, &[0; 4][..zeros.min(4)]);
-    // With 512 bits, two passes are faster than one that does both.
     (crc, if tally { front.sum() + dp::sum::of(out) } else { 0 })
 }
 
