@@ -89,7 +89,7 @@ impl HeapPool {
     ///
     /// # Panics
     /// If there are fewer.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn alloc(self: &Arc<Self>, front: usize, bytes: usize) -> Option<Handle> {
         assert!(front <= HEADROOM && bytes <= self.data_bytes, "data stay inside the storage");
         let mut segment = self.counted(self.buffers.pop())?;

@@ -169,8 +169,10 @@ impl FoundConn<'_> {
         }
     }
 
+    /// The timer has to be set after the call that follows, which may start a [short
+    /// timer](Tcb::has_short_timer).
     #[inline]
-    fn arm_later(&mut self) {
+    pub(super) fn arm_later(&mut self) {
         self.unarmed.add(self.id.slot, self.is_unarmed, self.conn.tcb.has_short_timer());
     }
 
@@ -359,15 +361,20 @@ impl Connections {
         place.conn.as_mut().map(|c| (id, c))
     }
 
-    /// The same, and the headers of the connection that was served last.
+    /// The connection in a slot, with the headers of the connection that was served last.
     #[inline]
     pub(super) fn get_to_serve(
         &mut self,
         slot: u32,
-    ) -> Option<(ConnId, &mut Conn, &mut Option<LatestHeaders>)> {
-        let place = &mut self.slots[slot as usize];
-        let id = ConnId { slot, generation: place.generation };
-        Some((id, place.conn.as_mut()?, &mut self.latest_headers))
+    ) -> Option<(FoundConn<'_>, &mut Option<LatestHeaders>)> {
+        let Self { slots, unarmed, ready, latest_headers, .. } = self;
+        let ConnSlot { generation, conn: Some(conn), queue, unarmed: is_unarmed, .. } =
+            &mut slots[slot as usize]
+        else {
+            return None;
+        };
+        let id = ConnId { slot, generation: *generation };
+        Some((FoundConn { id, conn, queue, is_unarmed, unarmed, ready }, latest_headers))
     }
 
     /// The id of the connection in a slot.

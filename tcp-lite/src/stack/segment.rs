@@ -37,7 +37,7 @@ impl<'s> Sender<'s> {
     /// # Errors
     /// [`SendError`]: the connection is closed, the send buffer is full (an `Event::Writable` follows when
     /// it has space again), or no packet buffer is free.
-    #[inline]
+    #[inline(always)]
     pub fn segment(&mut self) -> Result<SegmentBuf<'_, 's>, SendError> {
         let (page, capacity) = self.found.conn.tcb.page_for_segment(&mut self.ctx)?;
         self.opened = true;

@@ -65,11 +65,9 @@ impl Stack {
                 Served::More => self.connections.make_ready(slot),
                 Served::NoMbuf => {
                     self.connections.requeue_front(slot);
-                    self.settle_timer(slot);
                     return self.on_pool_empty(now, out.len() > before);
                 }
             }
-            self.settle_timer(slot);
         }
         // Serving connections may have started address resolution.
         if self.neighbors.has_query() && !self.fill_queries(out) {
@@ -186,12 +184,16 @@ impl Stack {
         Some(Served::Idle)
     }
 
-    /// Serves one connection.
+    /// Serves one connection, and sees to its timer.
     fn serve(&mut self, now: Instant, slot: u32, out: &mut Burst) -> Served {
         let mut left = QUOTA_SEGMENTS;
         match self.serve_usual(now, slot, &mut left, out) {
             Some(served) => served,
-            None => self.serve_any(now, slot, left, out),
+            None => {
+                let served = self.serve_any(now, slot, left, out);
+                self.settle_timer(slot);
+                served
+            }
         }
     }
 

@@ -36,10 +36,14 @@ impl Stack {
             return None;
         }
         let (parts, connections, neighbors) = self.split(now);
-        let (id, conn, latest) = connections.get_to_serve(slot)?;
+        let (mut found, latest) = connections.get_to_serve(slot)?;
         let (framing, pool) = (parts.framing, parts.pool);
-        let mut ctx = parts.ctx(id, conn.listener);
-        let header = conn.tcb.usual_header(&ctx)?;
+        let id = found.id;
+        let mut ctx = parts.ctx(id, found.conn.listener);
+        let header = found.conn.tcb.usual_header(&ctx)?;
+        debug_assert!(found.conn.may_arm_later(), "only an established connection has usual headers");
+        found.arm_later();
+        let conn = found.conn;
         let (mut latest, mut template) = (Some(latest), None);
         loop {
             if *left == 0 || out.is_full() {

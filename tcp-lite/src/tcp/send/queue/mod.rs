@@ -232,6 +232,7 @@ impl SendQueue {
     }
 
     /// Queues the next `bytes` bytes of the open page as a segment, with their sum, if it is known.
+    #[inline(always)]
     pub(super) fn push(&mut self, slab: &mut SegmentSlab, bytes: usize, sum: Option<u16>) {
         let Some(page) = self.open_page else { return };
         let key = slab.insert(page, bytes, self.end, sum);
