@@ -274,7 +274,7 @@ impl Port for LinkPort {
 
     fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
         let Self { shared, end, receiver, counters, .. } = self;
-        let wire = shared.wire(1 - *end);
+        let wire = shared.wire(*end ^ 1);
         let taken = receiver.receive(wire, now_us, frames.remaining_capacity(), |frame| {
             counters.rx_bytes += frame.len() as u64;
             frames.push(frame);

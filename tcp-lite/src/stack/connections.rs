@@ -363,10 +363,7 @@ impl Connections {
 
     /// The connection in a slot, with the headers of the connection that was served last.
     #[inline]
-    pub(super) fn get_to_serve(
-        &mut self,
-        slot: u32,
-    ) -> Option<(FoundConn<'_>, &mut Option<LatestHeaders>)> {
+    pub(super) fn get_to_serve(&mut self, slot: u32) -> Option<(FoundConn<'_>, &mut Option<LatestHeaders>)> {
         let Self { slots, unarmed, ready, latest_headers, .. } = self;
         let ConnSlot { generation, conn: Some(conn), queue, unarmed: is_unarmed, .. } =
             &mut slots[slot as usize]

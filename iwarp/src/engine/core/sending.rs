@@ -22,6 +22,10 @@ const MAX_TX_BURSTS: usize = 64;
 
 /// The progress of one pass over the queue pairs that have something to send.
 struct Pass {
+    /// How many of those that have just begun are still to send.
+    fresh: usize,
+    /// How often the others may still send. `None` before the first of them.
+    tries: Option<usize>,
     /// Bytes that may still be handed to TCP. They are counted as payload that is fetched from memory, which
     /// is what sending costs: headers, Read Requests and the like count as nothing.
     left: usize,
@@ -35,30 +39,15 @@ impl Core {
     /// Lets queue pairs hand FPDUs to TCP, a limited number of bytes each: first those that have just begun,
     /// then the others round robin.
     pub(super) fn send(&mut self, guard: &EpochGuard<'_>) -> bool {
-        let quantum_bytes = self.io.config.quantum_bytes;
-        let mut pass = Pass { left: SEND_BYTES, busy: false, starved: false };
         let (fresh, bulk) = self.io.tx_scheduler.waiting();
         if fresh + bulk == 0 {
             self.mbuf_backoff.succeeded();
             return false;
         }
-        for _ in 0..fresh.min(MAX_FRESH) {
-            let Some(slot) = self.io.tx_scheduler.next_fresh() else { break };
-            self.prefetch(self.io.tx_scheduler.fresh_behind(PREFETCH_DISTANCE).map(|slot| slot as usize));
-            self.send_one(slot, quantum_bytes.min(FRESH_BYTES), guard, &mut pass);
-        }
-        // Each queue pair sends once at least, or until the bytes are used up. One that is blocked leaves the
-        // ring.
-        let (_, bulk) = self.io.tx_scheduler.waiting();
-        // Without one there is nothing to divide, which takes as long as ten other instructions.
-        let mut tries = if bulk == 0 { 0 } else { bulk.max(SEND_BYTES / quantum_bytes.max(1)) };
-        while pass.left > 0
-            && tries > 0
-            && let Some(slot) = self.io.tx_scheduler.next_bulk()
-        {
-            self.prefetch(self.io.tx_scheduler.bulk_behind(PREFETCH_DISTANCE).map(|slot| slot as usize));
-            self.send_one(slot, quantum_bytes, guard, &mut pass);
-            tries -= 1;
+        let fresh = fresh.min(MAX_FRESH);
+        let mut pass = Pass { fresh, tries: None, left: SEND_BYTES, busy: false, starved: false };
+        while let Some((slot, bytes)) = self.next_sender(&mut pass) {
+            self.send_one(slot, bytes, guard, &mut pass);
         }
         if pass.starved && !pass.busy {
             self.mbuf_backoff.refused(self.io.now);
@@ -66,6 +55,30 @@ impl Core {
             self.mbuf_backoff.succeeded();
         }
         pass.busy
+    }
+
+    /// The connection that sends next, and how many bytes.
+    #[inline]
+    fn next_sender(&mut self, pass: &mut Pass) -> Option<(u32, usize)> {
+        let quantum_bytes = self.io.config.quantum_bytes;
+        if pass.fresh > 0
+            && let Some(slot) = self.io.tx_scheduler.next_fresh()
+        {
+            pass.fresh -= 1;
+            self.prefetch(self.io.tx_scheduler.fresh_behind(PREFETCH_DISTANCE).map(|slot| slot as usize));
+            return Some((slot, quantum_bytes.min(FRESH_BYTES)));
+        }
+        // Each queue pair sends once at least, or until the bytes are used up. One that is blocked leaves the
+        // ring.
+        let (_, bulk) = self.io.tx_scheduler.waiting();
+        if bulk == 0 || pass.left == 0 {
+            return None;
+        }
+        let tries = pass.tries.get_or_insert_with(|| bulk.max(SEND_BYTES / quantum_bytes.max(1)));
+        *tries = tries.checked_sub(1)?;
+        let slot = self.io.tx_scheduler.next_bulk()?;
+        self.prefetch(self.io.tx_scheduler.bulk_behind(PREFETCH_DISTANCE).map(|slot| slot as usize));
+        Some((slot, quantum_bytes))
     }
 
     /// Lets one connection send about `bytes` bytes, and adds that to the pass.

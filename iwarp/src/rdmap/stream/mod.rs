@@ -130,8 +130,7 @@ impl Stream {
         let context = outbound::SendContext { common, framer, guard, counters, pool, found: None };
         let outcome = outbound.run(tcp, conn, now, context, budget);
         // In time for the peer's next request: TCP has not yet sent the end of the responses.
-        let answered = outbound.take_answered();
-        if !answered.is_empty() {
+        if let Some(answered) = outbound.take_answered() {
             inbound.repost_requests(answered);
         }
         outcome

@@ -372,9 +372,11 @@ impl SendHalf {
     /// acknowledgement means that a segment left it.
     #[inline]
     fn pipe(&self) -> u64 {
-        let counts = !self.agreed.sack && self.recovery.phase != Phase::Loss;
-        let left = if counts { u64::from(self.recovery.dup_acks) * u64::from(self.path.emss()) } else { 0 };
-        self.queue.not_sacked_nor_lost().saturating_sub(left)
+        let pipe = self.queue.not_sacked_nor_lost();
+        if self.agreed.sack || self.recovery.phase == Phase::Loss {
+            return pipe;
+        }
+        pipe.saturating_sub(u64::from(self.recovery.dup_acks) * u64::from(self.path.emss()))
     }
 
     /// Limit of [`pipe`](Self::pipe): the congestion window, or what PRR allows in fast recovery.

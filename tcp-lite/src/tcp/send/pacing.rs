@@ -69,7 +69,9 @@ impl Pace {
     /// Reopens if the time has come.
     #[inline]
     pub(super) fn advance(&mut self, now: Instant) {
-        self.closed &= self.next_at > now;
+        if self.closed {
+            self.closed = self.next_at > now;
+        }
     }
 }
 

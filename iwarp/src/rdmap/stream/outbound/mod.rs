@@ -358,8 +358,7 @@ impl Outbound {
                 Some(source) => source,
                 None => {
                     let posted = cx.common.consumer.next_send();
-                    let answering =
-                        if *answering { responses.front(&cx.pool.peer_requests) } else { None };
+                    let answering = if *answering { responses.front(&cx.pool.peer_requests) } else { None };
                     let payloads = Payloads { posted, own, answering };
                     let by = (cx.guard, cx.common.by);
                     match message.look_up(&payloads, by)? {
@@ -459,9 +458,10 @@ impl Outbound {
         self.responses.check(&pool.peer_requests)
     }
 
-    /// The requests of the peer that were answered in full since the last call.
-    pub(super) fn take_answered(&mut self) -> ByKind {
-        std::mem::take(&mut self.answered)
+    /// The requests of the peer that were answered in full since the last call, if there are any.
+    #[inline]
+    pub(super) fn take_answered(&mut self) -> Option<ByKind> {
+        (!self.answered.is_empty()).then(|| std::mem::take(&mut self.answered))
     }
 
     pub(super) fn terminate(&mut self, terminate: &Terminate) {

@@ -149,7 +149,7 @@ impl SendQueue {
     /// Bytes of unacknowledged segments, sent or not.
     #[inline]
     pub(super) fn queued(&self) -> u64 {
-        self.end - self.una.clamp(1, self.end)
+        self.end.saturating_sub(self.una.max(1))
     }
 
     /// Positions sent and not acknowledged: SND.NXT - SND.UNA.
