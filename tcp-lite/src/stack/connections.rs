@@ -159,8 +159,8 @@ impl FoundConn<'_> {
         }
     }
 
-    /// Follows up on segments that were queued: as [`settle_later`](Self::settle_later), in any state. Serving
-    /// the connection shows whether the congestion window lets it send.
+    /// Follows up on segments that were queued: as [`settle_later`](Self::settle_later), in any state.
+    /// Whether the congestion window lets the connection send is found when it is served.
     #[inline]
     pub(super) fn follow_up_push(&mut self) {
         self.arm_later();

@@ -1,8 +1,8 @@
 //! Sums by carry-less multiplication of 512 bits, with a copy in the same pass: AVX-512 with VPCLMULQDQ.
 //!
 //! Four values of 64 bytes each represent all bytes so far. Each step folds them forward by 256 bytes and
-//! adds the next 256 (V. Gopal et al., "Fast CRC computation for generic polynomials using PCLMULQDQ instruction",
-//! Intel 2009). Few bytes and the rest use the CRC instruction, which has no setup cost.
+//! adds the next 256 (V. Gopal et al., "Fast CRC computation for generic polynomials using PCLMULQDQ
+//! instruction", Intel 2009). Few bytes and the rest use the CRC instruction, which has no setup cost.
 
 use std::arch::x86_64::{
     __m128i, __m512i, _mm_clmulepi64_si128, _mm_crc32_u64, _mm_cvtsi32_si128, _mm_cvtsi128_si64,

@@ -67,8 +67,8 @@ impl Tcb {
         self.rst_due || self.receive.is_ack_due() || self.send.wants_transmit()
     }
 
-    /// Whether a segment that was just pushed may be sent, as far as a look at the peer's window and at the pace
-    /// tells. A false yes costs a call of [`next_transmission`](Self::next_transmission); after a false no,
+    /// Whether neither the peer's window nor the pace withholds a segment that was just pushed. The
+    /// congestion window may withhold it, and other segments may be sent:
     /// [`wants_transmit`](Self::wants_transmit) knows.
     #[inline]
     pub(crate) fn may_send_pushed(&self) -> bool {
