@@ -15,7 +15,7 @@ const SLACK_US: u64 = 100;
 /// deadline, after each poll.
 fn departures(tcp: &TcpConfig, (segments, for_us): (usize, u64), asks: bool) -> Vec<u64> {
     let (mut a, b) = (config(MAC_A, 1), config(MAC_B, 2));
-    a.tcp = tcp.clone();
+    a.tcp = *tcp;
     let delay = LinkPlan { delay_us: 200, ..LinkPlan::default() };
     let link = LinkConfig { a_to_b: delay.clone(), b_to_a: delay, ..LinkConfig::default() };
     let mut world = World::new(&link, a, b);
