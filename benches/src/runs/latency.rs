@@ -59,6 +59,8 @@ struct Turns {
     latencies: Latencies,
     busy_at_start: u64,
     last_post: Option<u64>,
+    /// Cycles of a round trip that ended with the last post and is not recorded yet.
+    unrecorded: Option<u64>,
     started: u64,
     deadline: u64,
     limit: Option<u64>,
@@ -74,6 +76,7 @@ impl Turns {
             latencies: Latencies::new(verb != Verb::Read),
             busy_at_start: end.driver.counters().busy_cycles,
             last_post: None,
+            unrecorded: None,
             started,
             deadline: started + u64::from(params.duration_s) * hz,
             limit: (params.iters > 0).then_some(u64::from(params.iters)),
@@ -105,9 +108,8 @@ impl Turns {
     fn post(&mut self, path: &mut Path) -> Result<(), Error> {
         let number = self.posted;
         let now = Clock::cycles();
-        if let Some(last) = self.last_post.replace(now) {
-            self.latencies.record_cycles(now.saturating_sub(last), self.hz);
-        }
+        // Recorded once the message has left: no message waits for the statistics of the one before.
+        self.unrecorded = self.last_post.replace(now).map(|last| now.saturating_sub(last));
         self.posted += 1;
         // perftest's last byte counts from 1 and wraps.
         path.post_ping(number, counter(number))
@@ -123,8 +125,7 @@ impl Turns {
         while !self.is_over() {
             self.post(path)?;
             let number = self.posted;
-            self.wait(end, control, path, |path| Ok(path.flows[0].completed >= number))?;
-            progress.at(self.posted, self.started, self.deadline);
+            self.wait(end, control, path, progress, |path| Ok(path.flows[0].completed >= number))?;
         }
         Ok(())
     }
@@ -143,7 +144,7 @@ impl Turns {
         }
         // Both ends post and receive the same number. The one that answers posts last.
         while self.limit.is_none_or(|limit| arrived < limit) {
-            if self.arrival(end, control, path, arrived)? == Waited::Over {
+            if self.arrival(end, control, path, progress, arrived)? == Waited::Over {
                 break;
             }
             arrived += 1;
@@ -154,10 +155,10 @@ impl Turns {
                 continue;
             }
             self.post(path)?;
-            progress.at(self.posted, self.started, self.deadline);
         }
         let posted = self.posted;
-        self.wait(end, control, path, |path| Ok(path.flows[0].completed >= posted)).map(|_waited| ())
+        self.wait(end, control, path, progress, |path| Ok(path.flows[0].completed >= posted))
+            .map(|_waited| ())
     }
 
     fn arrival(
@@ -165,13 +166,14 @@ impl Turns {
         end: &mut Endpoint,
         control: &mut Control,
         path: &mut Path,
+        progress: &mut Progress,
         number: u64,
     ) -> Result<Waited, Error> {
         if path.params.test.verb() == Verb::Send {
-            return self.wait(end, control, path, |path| Ok(path.flows[0].received > number));
+            return self.wait(end, control, path, progress, |path| Ok(path.flows[0].received > number));
         }
         let expected = counter(number);
-        let waited = self.wait(end, control, path, |path| Ok(path.last_byte()? == expected))?;
+        let waited = self.wait(end, control, path, progress, |path| Ok(path.last_byte()? == expected))?;
         if waited == Waited::Arrived {
             path.check_ping(number)?;
         }
@@ -179,15 +181,21 @@ impl Turns {
     }
 
     fn wait(
-        &self,
+        &mut self,
         end: &mut Endpoint,
         control: &mut Control,
         path: &mut Path,
+        progress: &mut Progress,
         mut look: impl FnMut(&Path) -> Result<bool, Error>,
     ) -> Result<Waited, Error> {
         let mut silence = SilenceDetector::new(end);
         loop {
-            let moved = end.driver.poll()? | path.poll()?;
+            let polled = end.driver.poll()?;
+            if let Some(cycles) = self.unrecorded.take() {
+                self.latencies.record_cycles(cycles, self.hz);
+                progress.at(self.posted, self.started, self.deadline);
+            }
+            let moved = polled | path.poll()?;
             if look(path)? {
                 end.driver.busy();
                 return Ok(Waited::Arrived);
