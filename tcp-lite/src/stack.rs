@@ -185,7 +185,9 @@ impl Stack {
         }
     }
 
-    /// Runs the timers that are due, and the slow path.
+    /// Runs the timers that are due, and the slow path. A retransmission or an acknowledgement that is due
+    /// within 100 us may be late by less than that if [`next_deadline`](Self::next_deadline) is not asked
+    /// between the polls.
     pub fn poll(&mut self, now: Instant) {
         if now > self.now {
             self.arm_before(now);

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use super::atomic::{AtomicUsize, Ordering};
 use super::shared_cell::SharedCell;
 
-/// What both ends share.
+/// The state that both ends share.
 #[repr(C)] // The order keeps the positions in two cache lines.
 struct Ring<T> {
     /// Entries that were removed. Only the [`RingReader`] changes it.
