@@ -151,13 +151,6 @@ impl Connection {
         self.conn
     }
 
-    /// Prefetches the state of its stream.
-    pub(super) fn prefetch_stream(&self) {
-        if let Phase::FullOperation(full) = &self.phase {
-            dp::prefetch(&**full);
-        }
-    }
-
     /// The next time at which it has to be called.
     pub(super) fn next_deadline(&self) -> Deadline {
         self.timers.next()

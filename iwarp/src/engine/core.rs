@@ -34,11 +34,7 @@ mod sending;
 
 /// The state of a connection is prefetched when this many others come before it. A larger distance hides more
 /// of the memory latency; a smaller one leaves the lines in the cache until they are used.
-const PREFETCH_DISTANCE: usize = 4;
-
-/// The state of its stream is prefetched when this many come before it: then its place is known without a
-/// wait.
-const PREFETCH_DISTANCE_OF_STREAM: usize = 2;
+const PREFETCH_DISTANCE: usize = 2;
 
 /// The engine without its thread and its clock.
 pub(super) struct Core {
@@ -511,14 +507,6 @@ impl Core {
         if let Some(Some(connection)) = self.connections.get(slot) {
             dp::prefetch(&**connection);
             self.io.tcp.prefetch(slot);
-        }
-    }
-
-    /// Prefetches the state of the stream of the connection in `slot`, which is
-    /// [prefetched](Self::prefetch) already.
-    fn prefetch_stream(&self, slot: Option<usize>) {
-        if let Some(Some(connection)) = slot.and_then(|slot| self.connections.get(slot)) {
-            connection.prefetch_stream();
         }
     }
 

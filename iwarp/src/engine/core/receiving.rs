@@ -4,7 +4,7 @@ use dp::profile::{self, Layer};
 use dp::{Burst, Mbuf};
 use tcp_lite::{Ahead, ConnId, Received};
 
-use super::{Core, PREFETCH_DISTANCE, PREFETCH_DISTANCE_OF_STREAM};
+use super::{Core, PREFETCH_DISTANCE};
 use crate::memory::EpochGuard;
 
 /// Bursts received in one poll at most. More bursts give more throughput; fewer let doorbells and timers wait
@@ -97,7 +97,6 @@ impl Core {
         for n in fetched.max(next)..=next + PREFETCH_DISTANCE {
             self.prefetch(self.io.tcp.slot_ahead(ahead, n));
         }
-        self.prefetch_stream(self.io.tcp.slot_ahead(ahead, next + PREFETCH_DISTANCE_OF_STREAM));
         if let Some(slot) = self.io.tcp.slot_ahead(ahead, next) {
             self.io.tcp.expect_next(slot);
         }

@@ -3,7 +3,7 @@
 use dp::profile::{self, Layer};
 
 use super::super::connection::Transmitted;
-use super::{Core, PREFETCH_DISTANCE, PREFETCH_DISTANCE_OF_STREAM};
+use super::{Core, PREFETCH_DISTANCE};
 use crate::memory::EpochGuard;
 
 /// Bytes that queue pairs hand to TCP before frames are received again. It is less than one poll receives, so
@@ -65,9 +65,7 @@ impl Core {
             && let Some(slot) = self.io.tx_scheduler.next_fresh()
         {
             pass.fresh -= 1;
-            let behind = |others| self.io.tx_scheduler.fresh_behind(others).map(|slot| slot as usize);
-            self.prefetch(behind(PREFETCH_DISTANCE));
-            self.prefetch_stream(behind(PREFETCH_DISTANCE_OF_STREAM));
+            self.prefetch(self.io.tx_scheduler.fresh_behind(PREFETCH_DISTANCE).map(|slot| slot as usize));
             return Some((slot, quantum_bytes.min(FRESH_BYTES)));
         }
         // Each queue pair sends once at least, or until the bytes are used up. One that is blocked leaves the
@@ -79,9 +77,7 @@ impl Core {
         let tries = pass.tries.get_or_insert_with(|| bulk.max(SEND_BYTES / quantum_bytes.max(1)));
         *tries = tries.checked_sub(1)?;
         let slot = self.io.tx_scheduler.next_bulk()?;
-        let behind = |others| self.io.tx_scheduler.bulk_behind(others).map(|slot| slot as usize);
-        self.prefetch(behind(PREFETCH_DISTANCE));
-        self.prefetch_stream(behind(PREFETCH_DISTANCE_OF_STREAM));
+        self.prefetch(self.io.tx_scheduler.bulk_behind(PREFETCH_DISTANCE).map(|slot| slot as usize));
         Some((slot, quantum_bytes))
     }
 
