@@ -42,10 +42,9 @@ impl Stack {
         let mut ctx = parts.ctx(id, found.conn.listener);
         let header = found.conn.tcb.usual_header(&ctx)?;
         debug_assert!(found.conn.may_arm_later(), "only an established connection has usual headers");
-        found.arm_later();
-        let conn = found.conn;
+        let conn = &mut *found.conn;
         let (mut latest, mut template) = (Some(latest), None);
-        loop {
+        let mut serve = || loop {
             if *left == 0 || out.is_full() {
                 return Some(if conn.tcb.wants_transmit() { Served::More } else { Served::Idle });
             }
@@ -76,7 +75,11 @@ impl Stack {
             if conn.tcb.usual_sent(&mut ctx, &header, &segment) {
                 return Some(Served::Idle);
             }
-        }
+        };
+        let served = serve();
+        // Last, as sending may start a short timer.
+        found.arm_later();
+        served
     }
 }
 

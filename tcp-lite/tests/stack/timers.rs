@@ -3,7 +3,7 @@
 
 use dp::Burst;
 use dp::link::{LinkConfig, LinkPlan};
-use tcp_lite::{Duration, Pacing, TcpConfig};
+use tcp_lite::{Duration, Pacing, State, TcpConfig};
 
 use crate::harness::{MAC_A, MAC_B, World, byte, config};
 
@@ -11,15 +11,17 @@ use crate::harness::{MAC_A, MAC_B, World, byte, config};
 const SLACK_US: u64 = 100;
 
 /// The microseconds at which frames leave during `for_us`, after `segments` segments were queued in a
-/// connection whose frames are lost from then on. The stack is polled each microsecond. `asks`: for the next
-/// deadline, after each poll.
-fn departures(tcp: &TcpConfig, (segments, for_us): (usize, u64), asks: bool) -> Vec<u64> {
+/// connection whose frames are lost from then on. A frame takes `delay_us`. The stack is polled each
+/// microsecond. `asks`: for the next deadline, after each poll.
+fn departures(tcp: &TcpConfig, delay_us: u32, (segments, for_us): (usize, u64), asks: bool) -> Vec<u64> {
     let (mut a, b) = (config(MAC_A, 1), config(MAC_B, 2));
     a.tcp = *tcp;
-    let delay = LinkPlan { delay_us: 200, ..LinkPlan::default() };
+    let delay = LinkPlan { delay_us, ..LinkPlan::default() };
     let link = LinkConfig { a_to_b: delay.clone(), b_to_a: delay, ..LinkConfig::default() };
     let mut world = World::new(&link, a, b);
     world.b.stack.listen(4000).unwrap();
+    // In ESTABLISHED at both ends: in other states timers are set at once.
+    world.b.keep_all_open();
     let now = world.now();
     let stream = world.a.connect(now, "10.0.0.2:4000".parse().unwrap(), 1);
     world.a.keep_open(stream);
@@ -27,6 +29,7 @@ fn departures(tcp: &TcpConfig, (segments, for_us): (usize, u64), asks: bool) -> 
     world.run(500_000, |_| false);
     let (start, conn) = (world.now(), world.a.streams[stream].conn);
     let stack = &mut world.a.stack;
+    assert_eq!(stack.info(conn).unwrap().state, State::Established);
     {
         let mut sender = stack.sender(start, conn).unwrap();
         for _ in 0..segments {
@@ -53,7 +56,7 @@ fn departures(tcp: &TcpConfig, (segments, for_us): (usize, u64), asks: bool) -> 
 #[test]
 fn timers_longer_than_the_slack_run_when_they_are_due() {
     let tcp = TcpConfig { pacing: None, ..TcpConfig::default() };
-    let [asked, polled] = [true, false].map(|asks| departures(&tcp, (2, 1_000_000), asks));
+    let [asked, polled] = [true, false].map(|asks| departures(&tcp, 200, (2, 1_000_000), asks));
     assert!(asked.len() >= 6, "two segments, a loss probe and some retransmissions: {asked:?}");
     assert_eq!(polled, asked);
 }
@@ -62,7 +65,7 @@ fn timers_longer_than_the_slack_run_when_they_are_due() {
 fn shorter_timers_are_late_by_the_slack_at_most() {
     let tiny = Duration::from_micros(1);
     let tcp = TcpConfig { rto_min: tiny, tail_probe_min: tiny, pacing: None, ..TcpConfig::default() };
-    let [asked, polled] = [true, false].map(|asks| departures(&tcp, (2, 100_000), asks));
+    let [asked, polled] = [true, false].map(|asks| departures(&tcp, 200, (2, 100_000), asks));
     assert!(asked.len() >= 6, "{asked:?}");
     for (nr, (asked, polled)) in asked.iter().zip(&polled).enumerate() {
         // Each counts from the one before.
@@ -75,8 +78,9 @@ fn shorter_timers_are_late_by_the_slack_at_most() {
 fn paced_segments_are_not_late() {
     let pacing = Pacing { burst_segments: 1, rtt_min: Duration::from_micros(100) };
     let tcp = TcpConfig { pacing: Some(pacing), ..TcpConfig::default() };
-    let [asked, polled] = [true, false].map(|asks| departures(&tcp, (10, 1000), asks));
-    let gaps = asked.windows(2).filter(|pair| pair[1] > pair[0]).count();
-    assert!(gaps > 2 && gaps < 200, "the segments are paced: {asked:?}");
+    let [asked, polled] = [true, false].map(|asks| departures(&tcp, 20, (10, 1000), asks));
+    let gaps: Vec<_> = asked.windows(2).map(|pair| pair[1] - pair[0]).filter(|gap| *gap > 0).collect();
+    assert!(gaps.len() > 2, "the segments are paced: {asked:?}");
+    assert!(gaps.iter().all(|gap| *gap < SLACK_US), "else the slack is over by then: {asked:?}");
     assert_eq!(polled, asked);
 }
