@@ -37,7 +37,7 @@ impl Clock {
     }
 
     /// The same for a reading of [`cycles`](Self::cycles), for callers that need both: to read the counter
-    /// takes as long as some hundred instructions.
+    /// takes as long as about a hundred instructions.
     #[inline]
     pub fn us_at(&self, cycles: u64) -> u64 {
         // Saturating: cores' counters may differ by a few cycles.

@@ -196,7 +196,7 @@ impl Stack {
         let now = self.now;
         while let Some(slot) = self.connections.wheel.expired(now) {
             if self.connections.is_unarmed(slot) {
-                // What arrived may have moved the timer that is due.
+                // A segment that arrived may have moved the timer that is due.
                 self.arm_timers();
                 continue;
             }
