@@ -73,8 +73,8 @@ pub(crate) struct Tcb {
     send: SendHalf,
     receive: ReceiveHalf,
     challenges: Challenges,
-    /// Few connections have one.
-    keepalive: Option<Box<Keepalive>>,
+    /// Settings of its own in place of those of the stack: few connections have them.
+    keepalive: Option<Box<Option<Keepalive>>>,
     keepalive_probes: u8,
     /// The timer of the connection itself.
     timer: Option<(Instant, ConnTimer)>,
@@ -96,7 +96,7 @@ impl Tcb {
             send: SendHalf::new(ctx, params, offer),
             receive: ReceiveHalf::new(config, params, offer),
             challenges: Challenges::default(),
-            keepalive: config.keepalive().map(Box::new),
+            keepalive: None,
             keepalive_probes: 0,
             timer: None,
             fin_at: ctx.now,

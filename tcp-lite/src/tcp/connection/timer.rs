@@ -65,7 +65,7 @@ impl Tcb {
 
     /// RFC 9293 section 3.8.4.
     fn on_keepalive(&mut self, ctx: &mut Ctx<'_>) {
-        let Some(&Keepalive { interval, probes, .. }) = self.keepalive.as_deref() else {
+        let Some(Keepalive { interval, probes, .. }) = self.keepalive(ctx) else {
             return self.restart_keepalive(ctx);
         };
         if self.send.is_waiting() {
@@ -82,18 +82,35 @@ impl Tcb {
 
     /// Counts the idle time from now on: the peer sent something, the settings changed, or other timers
     /// watch the peer.
-    #[inline]
     pub(super) fn restart_keepalive(&mut self, ctx: &Ctx<'_>) {
-        self.keepalive_probes = 0;
         if self.state != State::TimeWait {
-            self.timer =
-                self.keepalive.as_deref().map(|keepalive| (ctx.now + keepalive.idle, ConnTimer::Keepalive));
+            self.start_keepalive(ctx);
+        }
+    }
+
+    /// As [`restart_keepalive`](Self::restart_keepalive), before TIME-WAIT.
+    #[inline]
+    pub(super) fn start_keepalive(&mut self, ctx: &Ctx<'_>) {
+        debug_assert!(self.state != State::TimeWait, "its timer ends the connection");
+        self.keepalive_probes = 0;
+        let idle = match &self.keepalive {
+            Some(own) => own.map(|keepalive| keepalive.idle),
+            None => ctx.config.keepalive_idle,
+        };
+        self.timer = idle.map(|idle| (ctx.now + idle, ConnTimer::Keepalive));
+    }
+
+    /// The settings of this connection, or else those of the stack.
+    fn keepalive(&self, ctx: &Ctx<'_>) -> Option<Keepalive> {
+        match &self.keepalive {
+            Some(own) => **own,
+            None => ctx.config.keepalive(),
         }
     }
 
     /// Replaces the keepalive settings.
     pub(crate) fn set_keepalive(&mut self, ctx: &Ctx<'_>, keepalive: Option<Keepalive>) {
-        self.keepalive = keepalive.map(Box::new);
+        self.keepalive = Some(Box::new(keepalive));
         if !matches!(self.state, State::SynSent | State::SynReceived) {
             self.restart_keepalive(ctx);
         }
