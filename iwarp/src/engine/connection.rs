@@ -304,6 +304,20 @@ impl Connection {
         io.schedule_tx(self.conn);
     }
 
+    /// Prefetches the state of the stream.
+    pub(super) fn prefetch_stream(&self) {
+        if let Phase::FullOperation(full) = &self.phase {
+            dp::prefetch(&**full);
+        }
+    }
+
+    /// Prefetches the queue pair.
+    pub(super) fn prefetch_queue_pair(&self) {
+        if let Phase::FullOperation(full) = &self.phase {
+            dp::prefetch(&**full.stream.qp());
+        }
+    }
+
     /// Does what the queue pair asks for, and hands about `bytes` bytes to TCP.
     #[inline]
     pub(super) fn transmit(&mut self, io: &mut Io, bytes: usize, guard: &EpochGuard<'_>) -> Transmitted {

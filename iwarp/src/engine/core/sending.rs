@@ -3,6 +3,7 @@
 use dp::profile::{self, Layer};
 
 use super::super::connection::Transmitted;
+use super::super::tx_scheduler::TxScheduler;
 use super::{Core, PREFETCH_DISTANCE};
 use crate::memory::EpochGuard;
 
@@ -65,7 +66,9 @@ impl Core {
             && let Some(slot) = self.io.tx_scheduler.next_fresh()
         {
             pass.fresh -= 1;
-            self.prefetch(self.io.tx_scheduler.fresh_behind(PREFETCH_DISTANCE).map(|slot| slot as usize));
+            if let Some(slot) = self.io.tx_scheduler.fresh_behind(PREFETCH_DISTANCE) {
+                self.prefetch_senders(slot, TxScheduler::fresh_behind);
+            }
             return Some((slot, quantum_bytes.min(FRESH_BYTES)));
         }
         // Each queue pair sends once at least, or until the bytes are used up. One that is blocked leaves the
@@ -77,8 +80,28 @@ impl Core {
         let tries = pass.tries.get_or_insert_with(|| bulk.max(SEND_BYTES / quantum_bytes.max(1)));
         *tries = tries.checked_sub(1)?;
         let slot = self.io.tx_scheduler.next_bulk()?;
-        self.prefetch(self.io.tx_scheduler.bulk_behind(PREFETCH_DISTANCE).map(|slot| slot as usize));
+        if let Some(slot) = self.io.tx_scheduler.bulk_behind(PREFETCH_DISTANCE) {
+            self.prefetch_senders(slot, TxScheduler::bulk_behind);
+        }
         Some((slot, quantum_bytes))
+    }
+
+    /// Prefetches the state of connections that send later: that in `slot`, and those before it, which
+    /// `behind` finds. One part leads to the next, so each is prefetched when the one before it is in the
+    /// cache.
+    #[inline(never)]
+    fn prefetch_senders(&self, slot: u32, behind: impl Fn(&TxScheduler, usize) -> Option<u32>) {
+        self.prefetch(Some(slot as usize));
+        let connection = |distance| {
+            let slot = behind(&self.io.tx_scheduler, distance)? as usize;
+            self.connections.get(slot)?.as_deref()
+        };
+        if let Some(connection) = connection(PREFETCH_DISTANCE / 2) {
+            connection.prefetch_stream();
+        }
+        if let Some(connection) = connection(0) {
+            connection.prefetch_queue_pair();
+        }
     }
 
     /// Lets one connection send about `bytes` bytes, and adds that to the pass.
