@@ -25,6 +25,9 @@ const LOAD: Load =
 pub(crate) fn measure(open: usize, time: Duration, detail: bool) -> Result<Comparison, Error> {
     let traffic = |open| Traffic::new(virtual_wire(), open, LOAD);
     let (mut many, mut few) = (traffic(open)?, traffic(ACTIVE)?);
+    // A connection sends less at once before its first round trips: this is not the cost of many.
+    many.warm_up()?;
+    few.warm_up()?;
     let [many_rate, few_rate] = alternate(time, [&mut |slice| many.run(slice), &mut |slice| few.run(slice)])?;
     if detail {
         eprintln!("{open} open: {:#?}\n{ACTIVE} open: {:#?}", many.counters(), few.counters());

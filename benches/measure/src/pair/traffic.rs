@@ -21,6 +21,9 @@ const BATCH: usize = 64;
 /// Polls of the engines between two reads of the clock.
 const POLLS: usize = 16;
 
+/// Rounds of Writes on each queue pair before a measurement.
+const WARM_UP_ROUNDS: usize = 2;
+
 /// The parameters of the traffic.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
@@ -167,6 +170,26 @@ impl Traffic {
             self.draw()?;
         }
         timed(slice, || self.step())
+    }
+
+    /// Writes on every queue pair, on some at a time, until each has had a few round trips.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub(crate) fn warm_up(&mut self) -> Result<(), Error> {
+        self.hosts.start_clock();
+        for first in (0..self.open.len()).step_by(self.load.active) {
+            let last = self.open.len().min(first + self.load.active);
+            for _ in 0..WARM_UP_ROUNDS {
+                for qp in first..last {
+                    self.place[qp] = Some((qp - first) as u32);
+                    self.post(qp)?;
+                    self.place[qp] = None;
+                }
+                self.settle()?;
+            }
+        }
+        Ok(())
     }
 
     /// The counters of both engines.
