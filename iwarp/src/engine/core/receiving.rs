@@ -100,6 +100,9 @@ impl Core {
 
     /// Prefetches what frame `next` of a burst and some frames after it need, except for the first `fetched`
     /// frames. Returns the number of frames that are prefetched now.
+    ///
+    /// Never inlined: few connections do not need it.
+    #[inline(never)]
     fn fetch_ahead(&mut self, ahead: &Ahead, next: usize, fetched: usize) -> usize {
         for n in fetched.max(next)..=next + PREFETCH_DISTANCE {
             self.prefetch(self.io.tcp.slot_ahead(ahead, n));
