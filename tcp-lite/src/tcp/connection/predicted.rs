@@ -70,7 +70,7 @@ impl Tcb {
     ) -> AckInfo<'a> {
         let &PredictedSegment { ack, window, timestamp, echo, bytes, .. } = segment;
         let pos = self.receive.nxt() as i64;
-        self.start_keepalive(ctx);
+        self.restart_keepalive(ctx);
         self.receive.learn_next_timestamp(ctx, timestamp);
         let ack = self.send.ack_position(ack).max(0) as u64;
         AckInfo { ack, pos, len: bytes, window, sack, echo: Some(echo), ece: false }

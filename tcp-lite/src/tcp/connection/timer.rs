@@ -82,25 +82,17 @@ impl Tcb {
 
     /// Counts the idle time from now on: the peer sent something, the settings changed, or other timers
     /// watch the peer.
+    #[inline]
     pub(super) fn restart_keepalive(&mut self, ctx: &Ctx<'_>) {
+        self.keepalive_probes = 0;
         if self.state != State::TimeWait {
-            self.start_keepalive(ctx);
+            self.timer =
+                self.keepalive(ctx).map(|keepalive| (ctx.now + keepalive.idle, ConnTimer::Keepalive));
         }
     }
 
-    /// As [`restart_keepalive`](Self::restart_keepalive), before TIME-WAIT.
-    #[inline]
-    pub(super) fn start_keepalive(&mut self, ctx: &Ctx<'_>) {
-        debug_assert!(self.state != State::TimeWait, "its timer ends the connection");
-        self.keepalive_probes = 0;
-        let idle = match &self.keepalive {
-            Some(own) => own.map(|keepalive| keepalive.idle),
-            None => ctx.config.keepalive_idle,
-        };
-        self.timer = idle.map(|idle| (ctx.now + idle, ConnTimer::Keepalive));
-    }
-
     /// The settings of this connection, or else those of the stack.
+    #[inline]
     fn keepalive(&self, ctx: &Ctx<'_>) -> Option<Keepalive> {
         match &self.keepalive {
             Some(own) => **own,
