@@ -504,10 +504,14 @@ impl Core {
     /// Prefetches the state of the connection in `slot`. With many connections it is not in the cache.
     fn prefetch(&self, slot: Option<usize>) {
         let Some(slot) = slot else { return };
-        if let Some(Some(connection)) = self.connections.get(slot) {
-            dp::prefetch(&**connection);
+        if let Some(connection) = self.connection(slot) {
+            dp::prefetch(connection);
             self.io.tcp.prefetch(slot);
         }
+    }
+
+    fn connection(&self, slot: usize) -> Option<&Connection> {
+        self.connections.get(slot)?.as_deref()
     }
 
     /// Runs `action` on the connection in `slot`, if there is one. Then [settles](Self::settle) it.
@@ -543,7 +547,7 @@ impl Core {
 
     fn with_conn(&mut self, conn: ConnId, action: impl FnOnce(&mut Connection, &mut Io)) -> bool {
         let slot = conn.slot();
-        let alive = self.connections.get(slot).and_then(Option::as_ref).is_some_and(|c| c.conn() == conn);
+        let alive = self.connection(slot).is_some_and(|connection| connection.conn() == conn);
         alive && self.with(slot, action)
     }
 

@@ -4,7 +4,6 @@ use dp::profile::{self, Layer};
 use dp::{Burst, Mbuf};
 use tcp_lite::{Ahead, ConnId, Received};
 
-use super::super::connection::Connection;
 use super::{Core, PREFETCH_DISTANCE};
 use crate::memory::EpochGuard;
 
@@ -92,12 +91,6 @@ impl Core {
         }
     }
 
-    /// The connection that the `n`th of these frames seems to be for.
-    fn connection_ahead(&self, ahead: &Ahead, n: usize) -> Option<&Connection> {
-        let slot = self.io.tcp.slot_ahead(ahead, n)?;
-        self.connections.get(slot)?.as_deref()
-    }
-
     /// Prefetches what frame `next` of a burst and some frames after it need, except for the first `fetched`
     /// frames. Returns the number of frames that are prefetched now.
     ///
@@ -108,7 +101,9 @@ impl Core {
             self.prefetch(self.io.tcp.slot_ahead(ahead, n));
         }
         // Its connection, which leads to it, was prefetched some frames before.
-        if let Some(connection) = self.connection_ahead(ahead, next + PREFETCH_DISTANCE / 2) {
+        if let Some(slot) = self.io.tcp.slot_ahead(ahead, next + PREFETCH_DISTANCE / 2)
+            && let Some(connection) = self.connection(slot)
+        {
             connection.prefetch_stream();
         }
         if let Some(slot) = self.io.tcp.slot_ahead(ahead, next) {

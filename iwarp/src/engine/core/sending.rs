@@ -92,14 +92,11 @@ impl Core {
     #[inline(never)]
     fn prefetch_senders(&self, slot: u32, behind: impl Fn(&TxScheduler, usize) -> Option<u32>) {
         self.prefetch(Some(slot as usize));
-        let connection = |distance| {
-            let slot = behind(&self.io.tx_scheduler, distance)? as usize;
-            self.connections.get(slot)?.as_deref()
-        };
-        if let Some(connection) = connection(PREFETCH_DISTANCE / 2) {
+        let sender = |distance| self.connection(behind(&self.io.tx_scheduler, distance)? as usize);
+        if let Some(connection) = sender(PREFETCH_DISTANCE / 2) {
             connection.prefetch_stream();
         }
-        if let Some(connection) = connection(0) {
+        if let Some(connection) = sender(0) {
             connection.prefetch_queue_pair();
         }
     }
