@@ -456,8 +456,9 @@ impl Port for LocalPort {
         if self.is_forked() {
             return None;
         }
+        let departed = self.wire.has_departed().then_some(self.now_us);
         let space = self.wire.backlogged.then_some(self.now_us + SPACE_US);
-        [self.wire.next_due_us(), space].into_iter().flatten().min()
+        [self.wire.next_due_us(), departed, space].into_iter().flatten().min()
     }
 }
 

@@ -3,9 +3,11 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use dp::profile::{self, Layer};
 use dp::{Burst, Clock, LinkState, Port};
+use tcp_lite::facade::EthernetAddress;
 use tcp_lite::{
     Backoff, CloseReason, ConnId, ConnectError, Deadline, Event, Instant, ListenConfig, ListenerId, Stack,
 };
@@ -26,6 +28,7 @@ use super::counters::EngineCounters;
 use super::io::Io;
 use super::listening::EngineListener;
 use super::rate::Rate;
+use super::thread;
 use super::tx_scheduler::TxScheduler;
 
 mod check;
@@ -109,6 +112,11 @@ impl Core {
 
     pub(super) fn port(&self) -> &dyn Port {
         &*self.port
+    }
+
+    /// Sleeps until there is something to do, or for `limit`.
+    pub(super) fn sleep(&mut self, limit: Duration) {
+        thread::sleep(&self.io.shared, &mut *self.port, limit);
     }
 
     pub(super) fn counters(&self) -> EngineCounters {
@@ -374,8 +382,19 @@ impl Core {
 
     // ---- the port ----
 
+    #[inline]
     fn poll_link(&mut self) {
+        if self.carrier.is_due(self.io.now) {
+            self.look_at_link();
+        }
+    }
+
+    #[inline(never)]
+    fn look_at_link(&mut self) {
         let now = self.io.now;
+        while let Some(mac) = self.port.next_departed() {
+            self.io.tcp.end_neighbor(now, EthernetAddress(mac));
+        }
         let Some(state) = self.carrier.look(now, &mut *self.port) else { return };
         let kind = match state {
             LinkState::Up => AsyncEventKind::PortActive,
