@@ -7,7 +7,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -150,6 +150,8 @@ impl Claim {
         let path = path(folder, station);
         match probe(&address) {
             Probed::Free => {}
+            // A file of another kind refuses connections as well. It is somebody's.
+            Probed::Stale if !is_socket(&path) => return Err(LocalError::Taken { station, pid: 0 }),
             Probed::Stale => match std::fs::remove_file(&path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
                 _ => {}
@@ -180,6 +182,10 @@ impl Drop for Claim {
             let _ = std::fs::remove_file(&self.path);
         }
     }
+}
+
+fn is_socket(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
 }
 
 /// Takes the folder's lock, until `opened` is dropped.

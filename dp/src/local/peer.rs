@@ -18,7 +18,7 @@ const STUCK_US: u64 = 100_000;
 
 /// Frames that wait here, before a pair is made or while the ring is full. So a station that is slow does not
 /// keep the frames of others waiting.
-const MAX_WAITING: usize = 256;
+const MAX_WAITING: usize = 64;
 
 /// Bytes behind which the reader is told of records, so that it reads while we write.
 const PUBLISH_BYTES: u64 = 32 << 10;
@@ -32,7 +32,7 @@ const _: () = assert!(2 * CONTROL_BYTES <= WORDS_BYTES);
 pub(super) fn memory_bytes(ring_bytes: u64) -> Option<usize> {
     let bytes = usize::try_from(ring_bytes).ok()?;
     let fits = bytes.is_power_of_two() && (ring::MIN_RING_BYTES..=ring::MAX_RING_BYTES).contains(&bytes);
-    fits.then_some(WORDS_BYTES + 2 * bytes)
+    fits.then(|| WORDS_BYTES + 2 * bytes)
 }
 
 /// Another station.

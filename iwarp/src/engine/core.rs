@@ -152,8 +152,8 @@ impl Core {
         let _engine = profile::scope(Layer::Engine);
         self.io.now = now;
         self.io.shared.set_now_us(self.io.now_us());
-        self.step(guard, Self::poll_link);
-        let mut busy = self.run_commands(guard);
+        let mut busy = self.step(guard, Self::poll_link).1;
+        busy |= self.run_commands(guard);
         busy |= self.receive(guard);
         busy |= self.step(guard, |core| profile::within(Layer::TcpOut, || core.io.tcp.poll(now))).1;
         busy |= self.run_deadlines(guard);
