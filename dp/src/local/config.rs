@@ -25,7 +25,7 @@ pub struct LocalConfig {
 impl LocalConfig {
     /// The defaults for the wire of `folder`.
     pub fn new(folder: PathBuf) -> Self {
-        Self { folder, station: None, mtu: 9000, mbufs: 4096, bulk_mbufs: 256, ring_bytes: 1 << 20 }
+        Self { folder, station: None, mtu: 9000, mbufs: 4096, bulk_mbufs: 256, ring_bytes: 2 << 20 }
     }
 }
 
