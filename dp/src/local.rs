@@ -17,28 +17,28 @@
 //!
 //! A forked child has no part in the wire: its copy of the port receives nothing and drops what it sends.
 
+mod atomic;
 mod claim;
 mod config;
+mod counters;
 mod credentials;
 mod folder;
 mod fork;
 mod hello;
+#[doc(hidden)]
+pub mod hostile;
 mod memory;
 mod peer;
+mod peers;
 mod port;
 mod ring;
 #[cfg(test)]
 mod tests;
 mod wake;
-mod wire;
-
-/// The atomics of `wake.rs`, which a test replaces.
-mod atomic {
-    pub(super) use std::sync::atomic::{AtomicU64, Ordering, fence};
-}
 
 pub use claim::{Station, stations};
 pub use config::{LocalConfig, LocalError};
+pub use counters::LocalCounters;
 pub use folder::default_folder;
 pub use port::LocalPort;
 
@@ -51,19 +51,4 @@ use crate::Port;
 /// See [`LocalError`].
 pub fn open(config: &LocalConfig) -> Result<LocalPort, LocalError> {
     LocalPort::open(config)
-}
-
-/// What became of other stations ([`LocalPort::local_counters`]).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LocalCounters {
-    /// Pairs of rings that were made.
-    pub pairs: u64,
-    /// Stations that were found to be gone, or not there.
-    pub departed: u64,
-    /// Pairs that ended because the other process wrote what it cannot have written.
-    pub broken: u64,
-    /// Processes that connected and were refused: of another user, or without a proper hello.
-    pub refused: u64,
-    /// Frames that were dropped after the port took them: their station is gone or takes nothing.
-    pub lost: u64,
 }

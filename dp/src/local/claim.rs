@@ -50,7 +50,8 @@ pub fn stations(folder: &Path) -> io::Result<Vec<Station>> {
     for entry in entries {
         let name = entry?.file_name();
         let number = name.to_str().and_then(|name| name.strip_suffix(".sock")?.parse::<u16>().ok());
-        if let Some(number) = number
+        // Some names are read as a number and are not the ones that are claimed.
+        if let Some(number) = number.filter(|number| name == *file_name(*number))
             && let Ok(address) = address(folder, number)
             && let Probed::Living { pid } = probe(&address)
         {
@@ -63,7 +64,11 @@ pub fn stations(folder: &Path) -> io::Result<Vec<Station>> {
 
 /// The path of the socket of a station.
 fn path(folder: &Path, station: u16) -> PathBuf {
-    folder.join(format!("{station}.sock"))
+    folder.join(file_name(station))
+}
+
+fn file_name(station: u16) -> String {
+    format!("{station}.sock")
 }
 
 /// The address of the socket of a station.

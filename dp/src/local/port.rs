@@ -5,9 +5,9 @@ use std::os::fd::BorrowedFd;
 use super::claim::Claim;
 use super::fork;
 use super::peer::{Peer, PeerState, Sent, memory_bytes};
+use super::peers::Peers;
 use super::ring::{self, Broken, Consumer, Record};
 use super::wake;
-use super::wire::Wire;
 use super::{LocalConfig, LocalCounters, LocalError};
 use crate::{Burst, Checksum, LinkState, Mbuf, Mempool, Offloads, Port, PortCounters, PortInfo, TsoLimits};
 
@@ -49,7 +49,7 @@ pub struct LocalPort {
     bulk: Mempool,
     /// Buffers for superframes.
     superframes: Mempool,
-    wire: Wire,
+    peers: Peers,
     /// The place of the peer that the latest frame went to.
     latest: usize,
     /// The place of the peer that is read first.
@@ -82,7 +82,7 @@ impl LocalPort {
             pool: Mempool::heap(&name, config.mbufs, data_bytes),
             bulk: Mempool::heap(&name, config.bulk_mbufs, BULK_BYTES.max(data_bytes)),
             superframes: Mempool::heap(&name, config.bulk_mbufs, SUPERFRAME_BYTES),
-            wire: Wire::new(claim, config.folder.clone(), config.ring_bytes)?,
+            peers: Peers::new(claim, config.folder.clone(), config.ring_bytes)?,
             info: PortInfo {
                 name,
                 mac: [a, b, c, d, high, low],
@@ -102,12 +102,12 @@ impl LocalPort {
 
     /// The number of this station.
     pub fn station(&self) -> u16 {
-        self.wire.claim.station
+        self.peers.claim.station
     }
 
     /// What became of other stations so far.
     pub fn local_counters(&self) -> LocalCounters {
-        self.wire.counters
+        self.peers.counters
     }
 
     /// Whether this process is a child of the one that opened the port, and has no part in it.
@@ -120,29 +120,30 @@ impl LocalPort {
     #[inline]
     fn send(&mut self, now_us: u64, mut frame: Mbuf) -> Option<Mbuf> {
         let bytes = frame.len();
-        let Some(station) = self.destination(&frame) else {
+        let is_external = frame.has_external();
+        let Some(station) = self.destination(&frame, is_external) else {
             self.counters.tx_dropped += 1;
             return None;
         };
-        if self.wire.station(self.latest) != Some(station) {
+        if self.peers.station(self.latest) != Some(station) {
             self.publish_latest();
-            let found = self.wire.find(station).or_else(|| self.wire.begin(now_us, station));
+            let found = self.peers.find(station).or_else(|| self.peers.begin(now_us, station));
             let Some(at) = found else {
                 self.counters.tx_link_down += 1;
                 return None;
             };
             self.latest = at;
         }
-        if frame.has_external() {
+        if is_external {
             let Some(copy) = frame.deep_copy(&self.pool) else {
                 // No buffer is free; some are when frames have been acknowledged.
                 return Some(frame);
             };
             frame = copy;
         }
-        match self.wire.peers[self.latest].send(now_us, frame) {
+        match self.peers.list[self.latest].send(now_us, frame) {
             Ok(Sent::Written) => {}
-            Ok(Sent::Kept) => self.wire.backlogged = true,
+            Ok(Sent::Kept) => self.peers.backlogged = true,
             Ok(Sent::Refused(frame)) => return Some(frame),
             Ok(Sent::Lost) => {
                 self.counters.tx_link_down += 1;
@@ -161,14 +162,14 @@ impl LocalPort {
 
     /// The station that a frame goes to; `None` if it goes to no other station or is too long.
     #[inline]
-    fn destination(&self, frame: &Mbuf) -> Option<u16> {
+    fn destination(&self, frame: &Mbuf, is_external: bool) -> Option<u16> {
         let bytes = frame.len();
         let longest = usize::from(self.info.mtu) + FRAME_OVERHEAD_BYTES;
         let passes = frame.tx_offload().tso_segment_bytes > 0 && bytes <= ring::MAX_FRAME_BYTES;
         if bytes < ring::MIN_FRAME_BYTES || bytes > longest && !passes {
             return None;
         }
-        let mac: [u8; 6] = match frame.has_external() {
+        let mac: [u8; 6] = match is_external {
             false if frame.head().len() >= 6 => *frame.head().first_chunk()?,
             _ => {
                 let mut mac = [0; 6];
@@ -183,7 +184,7 @@ impl LocalPort {
     /// Shows the latest peer what was written for it.
     #[inline]
     fn publish_latest(&mut self) {
-        if let Some(peer) = self.wire.peers.get_mut(self.latest)
+        if let Some(peer) = self.peers.list.get_mut(self.latest)
             && let PeerState::Paired(pair) = &mut peer.state
         {
             pair.publish();
@@ -194,30 +195,30 @@ impl LocalPort {
     #[cold]
     fn flush(&mut self, now_us: u64) {
         let mut waits = false;
-        for at in (0..self.wire.peers.len()).rev() {
-            let peer = &mut self.wire.peers[at];
+        for at in (0..self.peers.list.len()).rev() {
+            let peer = &mut self.peers.list[at];
             match peer.flush(now_us) {
-                Ok(lost) => self.wire.counters.lost += lost as u64,
+                Ok(lost) => self.peers.counters.lost += lost as u64,
                 Err(Broken) => self.end_broken(at),
             }
-            waits |= self.wire.peers.get(at).is_some_and(|peer| !peer.waiting.is_empty());
+            waits |= self.peers.list.get(at).is_some_and(|peer| !peer.waiting.is_empty());
         }
-        self.wire.backlogged = waits;
+        self.peers.backlogged = waits;
     }
 
     /// Ends a pair whose other side has written what it cannot have written.
     #[cold]
     fn end_broken(&mut self, at: usize) {
-        self.wire.counters.broken += 1;
+        self.peers.counters.broken += 1;
         self.counters.rx_dropped += 1;
-        self.wire.remove(at);
+        self.peers.remove(at);
     }
 
     /// Receives from the peer at this place until `left` bytes are used up.
     #[inline]
     fn receive(&mut self, at: usize, left: &mut usize, frames: &mut Burst) -> Received {
-        let Self { pool, superframes, wire, counters, .. } = self;
-        let Some(Peer { state: PeerState::Paired(pair), .. }) = wire.peers.get_mut(at) else {
+        let Self { pool, superframes, peers, counters, .. } = self;
+        let Some(Peer { state: PeerState::Paired(pair), .. }) = peers.list.get_mut(at) else {
             return Received::Some;
         };
         let rx = &mut pair.rx;
@@ -254,9 +255,9 @@ impl LocalPort {
     /// Looks at the sockets.
     fn look(&mut self) {
         self.idle_polls = 0;
-        let more = self.wire.look(self.now_us);
+        let more = self.peers.look(self.now_us);
         // A handshake goes on with every poll, so that the first frame does not wait.
-        let at_once = more || self.wire.is_shaking_hands();
+        let at_once = more || self.peers.is_shaking_hands();
         self.look_at_us = if at_once { 0 } else { self.now_us + LOOK_US };
     }
 
@@ -266,12 +267,12 @@ impl LocalPort {
             PeerState::Paired(pair) => pair.rx.has_news() || pair.socket.is_none(),
             _ => false,
         };
-        self.wire.has_departed() || self.wire.peers.iter().any(waits)
+        self.peers.has_departed() || self.peers.list.iter().any(waits)
     }
 
     /// Calls `act` with each ring that is read.
     fn each_ring(&self, act: impl Fn(&Consumer)) {
-        for peer in &self.wire.peers {
+        for peer in &self.peers.list {
             if let PeerState::Paired(pair) = &peer.state {
                 act(&pair.rx);
             }
@@ -352,7 +353,7 @@ impl Port for LocalPort {
         self.now_us = now_us;
         let before = frames.len();
         let mut left = RX_BYTES;
-        let count = self.wire.peers.len();
+        let count = self.peers.list.len();
         let mut ended = None;
         for step in 0..count {
             let at = (self.turn + step) % count;
@@ -365,9 +366,9 @@ impl Port for LocalPort {
         match ended {
             None => {}
             Some((at, Received::Broken)) => self.end_broken(at),
-            Some((at, _)) => self.wire.remove(at),
+            Some((at, _)) => self.peers.remove(at),
         }
-        if self.wire.backlogged {
+        if self.peers.backlogged {
             self.flush(now_us);
         }
         let taken = frames.len() - before;
@@ -385,7 +386,7 @@ impl Port for LocalPort {
             frames.clear();
             return count;
         }
-        if self.wire.backlogged {
+        if self.peers.backlogged {
             self.flush(now_us);
         }
         // The usual case: it stays empty, and nothing is moved.
@@ -416,7 +417,7 @@ impl Port for LocalPort {
     }
 
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
-        (!self.is_forked()).then(|| self.wire.epoll())
+        (!self.is_forked()).then(|| self.peers.epoll())
     }
 
     fn arm_wakeup(&mut self) -> bool {
@@ -447,7 +448,7 @@ impl Port for LocalPort {
     }
 
     fn next_departed(&mut self) -> Option<[u8; 6]> {
-        let [high, low] = self.wire.next_departed()?.to_be_bytes();
+        let [high, low] = self.peers.next_departed()?.to_be_bytes();
         let [a, b, c, d] = MAC_PREFIX;
         Some([a, b, c, d, high, low])
     }
@@ -456,9 +457,9 @@ impl Port for LocalPort {
         if self.is_forked() {
             return None;
         }
-        let departed = self.wire.has_departed().then_some(self.now_us);
-        let space = self.wire.backlogged.then_some(self.now_us + SPACE_US);
-        [self.wire.next_due_us(), departed, space].into_iter().flatten().min()
+        let departed = self.peers.has_departed().then_some(self.now_us);
+        let space = self.peers.backlogged.then_some(self.now_us + SPACE_US);
+        [self.peers.next_due_us(), departed, space].into_iter().flatten().min()
     }
 }
 
@@ -467,7 +468,7 @@ impl std::fmt::Debug for LocalPort {
         f.debug_struct("LocalPort")
             .field("station", &self.station())
             .field("counters", &self.counters)
-            .field("stations", &self.wire.counters)
+            .field("stations", &self.peers.counters)
             .finish_non_exhaustive()
     }
 }

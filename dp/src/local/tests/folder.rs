@@ -116,6 +116,10 @@ fn listing_disturbs_nobody() {
         assert_eq!(port.local_counters(), LocalCounters { pairs: 1, ..LocalCounters::default() });
     }
     assert!(stations(Path::new("/nowhere/at/all")).unwrap().is_empty());
+    // A second name of a socket is no second station.
+    symlink(scratch.0.join("1.sock"), scratch.0.join("01.sock")).unwrap();
+    fs::write(scratch.0.join("notes.txt"), "").unwrap();
+    assert_eq!(stations(&scratch.0).unwrap().len(), 2);
 }
 
 #[test]

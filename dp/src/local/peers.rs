@@ -1,6 +1,6 @@
 //! All stations that a port has to do with, and the sockets: connecting, accepting, and noticing who is gone.
 //!
-//! Nothing here blocks. [`Wire::look`] does what has become possible since the last call.
+//! Nothing here blocks. [`Peers::look`] does what has become possible since the last call.
 
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
@@ -52,7 +52,7 @@ struct Greeting {
 }
 
 /// See the module.
-pub(super) struct Wire {
+pub(super) struct Peers {
     folder: PathBuf,
     pub(super) claim: Claim,
     epoll: OwnFd,
@@ -61,9 +61,9 @@ pub(super) struct Wire {
     instance: u64,
     /// Hellos sent so far.
     serial: u64,
-    /// The numbers of `peers`, in the same order: most ports have few.
+    /// The numbers of `list`, in the same order: most ports have few.
     stations: Vec<u16>,
-    pub(super) peers: Vec<Peer>,
+    pub(super) list: Vec<Peer>,
     greetings: Vec<Greeting>,
     next_token: u32,
     /// Stations that are gone, and of which the user is still to be told. Until then nothing is received
@@ -78,7 +78,7 @@ pub(super) struct Wire {
     pub(super) counters: LocalCounters,
 }
 
-impl Wire {
+impl Peers {
     pub(super) fn new(claim: Claim, folder: PathBuf, ring_bytes: usize) -> Result<Self, LocalError> {
         let system = |errno: Errno| LocalError::System(errno.into());
         let epoll = OwnFd::new(epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?);
@@ -94,7 +94,7 @@ impl Wire {
             instance: u64::from_ne_bytes(instance),
             serial: 0,
             stations: Vec::new(),
-            peers: Vec::new(),
+            list: Vec::new(),
             greetings: Vec::new(),
             next_token: 0,
             departed: VecDeque::new(),
@@ -110,7 +110,7 @@ impl Wire {
         self.epoll.as_fd()
     }
 
-    /// The place of a station in `peers`.
+    /// The place of a station in `list`.
     #[inline]
     pub(super) fn find(&self, station: u16) -> Option<usize> {
         self.stations.iter().position(|other| *other == station)
@@ -125,17 +125,16 @@ impl Wire {
     /// Whether a handshake is under way.
     #[inline]
     pub(super) fn is_shaking_hands(&self) -> bool {
-        !self.greetings.is_empty()
-            || self.peers.iter().any(|peer| !matches!(peer.state, PeerState::Paired(_)))
+        !self.greetings.is_empty() || self.list.iter().any(|peer| !matches!(peer.state, PeerState::Paired(_)))
     }
 
     /// When a handshake is given up, if one is under way, or when to listen again.
     pub(super) fn next_due_us(&self) -> Option<u64> {
-        let unpaired = self.peers.iter().filter(|peer| !matches!(peer.state, PeerState::Paired(_)));
+        let unpaired = self.list.iter().filter(|peer| !matches!(peer.state, PeerState::Paired(_)));
         let since = unpaired.map(|peer| peer.since_us).chain(self.greetings.iter().map(|it| it.since_us));
         let given_up = since.min().map(|since_us| since_us + HANDSHAKE_US);
         // Nothing tells when there is space in the queue of a listener.
-        let dialing = self.peers.iter().any(|peer| matches!(peer.state, PeerState::Dialing));
+        let dialing = self.list.iter().any(|peer| matches!(peer.state, PeerState::Dialing));
         let again = dialing.then_some(self.looked_us + REDIAL_US);
         [given_up, self.deaf_until_us, again].into_iter().flatten().min()
     }
@@ -168,15 +167,15 @@ impl Wire {
 
     fn add(&mut self, now_us: u64, station: u16) -> usize {
         self.stations.push(station);
-        self.peers.push(Peer::new(now_us));
-        self.peers.len() - 1
+        self.list.push(Peer::new(now_us));
+        self.list.len() - 1
     }
 
     /// Connects to the station at this place, and sends a hello. `false`: it is not there.
     fn dial(&mut self, at: usize) -> bool {
         let station = self.stations[at];
         match self.try_dial(station) {
-            Ok(greeted) => self.peers[at].state = greeted,
+            Ok(greeted) => self.list[at].state = greeted,
             // Its queue of connections is full.
             Err(Errno::AGAIN) => {}
             Err(_) => return false,
@@ -252,8 +251,8 @@ impl Wire {
                 self.refuse(at);
             }
         }
-        for at in (0..self.peers.len()).rev() {
-            let peer = &self.peers[at];
+        for at in (0..self.list.len()).rev() {
+            let peer = &self.list[at];
             let gone = match peer.state {
                 PeerState::Paired(_) => false,
                 _ if late(peer.since_us) => true,
@@ -332,7 +331,7 @@ impl Wire {
             return;
         }
         let Some(peer) = self.find(station) else { return self.adopt(now_us, at) };
-        match &self.peers[peer].state {
+        match &self.list[peer].state {
             PeerState::Dialing | PeerState::Crossed => self.adopt(now_us, at),
             // Both have connected. The lower station's rings are used.
             PeerState::Greeted { .. } if self.claim.station > station => self.adopt(now_us, at),
@@ -382,7 +381,7 @@ impl Wire {
     /// A message of a station, or its end.
     fn hear_peer(&mut self, at: usize) {
         let station = self.stations[at];
-        match &mut self.peers[at].state {
+        match &mut self.list[at].state {
             PeerState::Dialing | PeerState::Crossed => {}
             PeerState::Paired(pair) => {
                 if let Some(socket) = &pair.socket
@@ -410,7 +409,7 @@ impl Wire {
 
     /// The station uses our rings.
     fn welcomed(&mut self, at: usize, known: (u64, u64)) {
-        let before = std::mem::replace(&mut self.peers[at].state, PeerState::Crossed);
+        let before = std::mem::replace(&mut self.list[at].state, PeerState::Crossed);
         if let PeerState::Greeted { socket, memory } = before {
             self.pair_up(at, Pair::new(socket, &memory, Side::Maker, known));
         }
@@ -419,13 +418,13 @@ impl Wire {
     /// Begins to use a pair.
     fn pair_up(&mut self, at: usize, pair: Pair) {
         self.counters.pairs += 1;
-        self.backlogged |= !self.peers[at].waiting.is_empty();
+        self.backlogged |= !self.list[at].waiting.is_empty();
         self.replace(at, PeerState::Paired(pair));
     }
 
     /// Changes the state of a peer; a socket of the old one is closed.
     fn replace(&mut self, at: usize, state: PeerState) {
-        let before = std::mem::replace(&mut self.peers[at].state, state);
+        let before = std::mem::replace(&mut self.list[at].state, state);
         self.close(before);
     }
 
@@ -440,7 +439,7 @@ impl Wire {
     /// Removes a station, which is gone: the user is told.
     pub(super) fn remove(&mut self, at: usize) {
         let station = self.stations.swap_remove(at);
-        let Peer { state, waiting, .. } = self.peers.swap_remove(at);
+        let Peer { state, waiting, .. } = self.list.swap_remove(at);
         self.close(state);
         self.counters.lost += waiting.len() as u64;
         self.counters.departed += 1;
