@@ -3,7 +3,7 @@
 
 use dp::Checksum;
 use tcp_lite::facade::EthernetAddress;
-use tcp_lite::{CloseReason, Event, StackConfig};
+use tcp_lite::{CloseReason, StackConfig};
 
 use crate::harness::config;
 use crate::relay::{Relay, Tap};
@@ -84,7 +84,7 @@ fn nothing_is_left_of_a_neighbor_that_is_gone() {
     assert!(relay.a.host.stack.usage().connections > 0, "in TIME-WAIT");
     let now = relay.a.now();
     relay.a.host.stack.end_neighbor(now, mac(2));
-    assert!(matches!(relay.a.host.stack.event(), None::<Event>));
+    assert!(relay.a.host.stack.event().is_none());
     assert_eq!(relay.a.host.stack.usage().connections, 0);
 }
 
