@@ -152,7 +152,7 @@ impl Core {
         let _engine = profile::scope(Layer::Engine);
         self.io.now = now;
         self.io.shared.set_now_us(self.io.now_us());
-        let mut busy = self.step(guard, Self::poll_link).1;
+        let mut busy = self.carrier.is_due(now) && self.step(guard, Self::poll_link).1;
         busy |= self.run_commands(guard);
         busy |= self.receive(guard);
         busy |= self.step(guard, |core| profile::within(Layer::TcpOut, || core.io.tcp.poll(now))).1;
@@ -382,15 +382,8 @@ impl Core {
 
     // ---- the port ----
 
-    #[inline]
-    fn poll_link(&mut self) {
-        if self.carrier.is_due(self.io.now) {
-            self.look_at_link();
-        }
-    }
-
     #[inline(never)]
-    fn look_at_link(&mut self) {
+    fn poll_link(&mut self) {
         let now = self.io.now;
         while let Some(mac) = self.port.next_departed() {
             self.io.tcp.end_neighbor(now, EthernetAddress(mac));
