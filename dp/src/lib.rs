@@ -1,7 +1,8 @@
 //! Poll-mode data plane: ports and their queues, packet buffers, hugepage regions and the clock.
 //!
-//! Two backends stand behind one [`Port`] trait and one [`Mbuf`] type: DPDK (feature `dpdk`, on by default)
-//! and an in-memory link that loses, delays, reorders, duplicates and corrupts by a seeded plan.
+//! Three backends stand behind one [`Port`] trait and one [`Mbuf`] type: DPDK (feature `dpdk`, on by default),
+//! a wire in memory between processes (`local`, on Linux), and an in-memory link that loses, delays, reorders,
+//! duplicates and corrupts by a seeded plan.
 //! Nothing here knows of TCP or iWARP.
 //!
 //! A frame is an [`Mbuf`] from a [`Mempool`], with one owner. Ports send and receive bursts of them.
@@ -33,6 +34,8 @@ pub mod eal;
 pub mod invariant;
 mod limits;
 pub mod link;
+#[cfg(target_os = "linux")]
+pub mod local;
 pub mod mbuf;
 pub mod mempool;
 mod offload;

@@ -134,6 +134,22 @@ impl Port for Tap {
         self.port.poll_fd()
     }
 
+    fn arm_wakeup(&mut self) -> bool {
+        self.port.arm_wakeup()
+    }
+
+    fn disarm_wakeup(&mut self) {
+        self.port.disarm_wakeup();
+    }
+
+    fn tells_departures(&self) -> bool {
+        self.port.tells_departures()
+    }
+
+    fn next_departed(&mut self) -> Option<[u8; 6]> {
+        self.port.next_departed()
+    }
+
     fn next_due_us(&self) -> Option<u64> {
         self.port.next_due_us()
     }

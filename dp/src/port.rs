@@ -138,12 +138,39 @@ pub trait Port: Send {
     /// The counters so far.
     fn counters(&self) -> PortCounters;
 
-    /// A descriptor that becomes readable when frames wait, if the device has one.
+    /// A descriptor that becomes readable when frames wait, if the device has one. A port may need to be
+    /// [asked](Self::arm_wakeup) for that first.
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// When the next frame of a simulated link is due, microseconds; `None` for devices.
+    /// Asks for a wake-up: from now on the next frame makes [`poll_fd`](Self::poll_fd) readable. `false`:
+    /// frames wait already, or something else that a poll finds, and nobody has to sleep. To be called before
+    /// each sleep on the descriptor. A port whose descriptor is readable whenever frames wait has nothing to
+    /// do.
+    fn arm_wakeup(&mut self) -> bool {
+        true
+    }
+
+    /// The caller polls again: no more wake-ups until the next [`arm_wakeup`](Self::arm_wakeup).
+    fn disarm_wakeup(&mut self) {}
+
+    /// Whether the port finds out that a neighbour is gone ([`next_departed`](Self::next_departed)). Does not
+    /// change.
+    fn tells_departures(&self) -> bool {
+        false
+    }
+
+    /// The Ethernet address of a neighbour that is gone for good, or that frames were sent to and that is not
+    /// there; each once. All frames that it had sent have been received. Nothing is received from this address
+    /// before, even if another process has it by now. To be asked in every poll where the port
+    /// [tells departures](Self::tells_departures).
+    fn next_departed(&mut self) -> Option<[u8; 6]> {
+        None
+    }
+
+    /// When a poll has something to do, microseconds, even if no frame comes: the next frame of a simulated
+    /// link is due, or a local wire goes on with a handshake. `None` for devices.
     fn next_due_us(&self) -> Option<u64> {
         None
     }

@@ -24,6 +24,7 @@ impl Host {
             addresses: std::iter::once(format!("10.0.0.{n}/24").parse().expect("an address")).collect(),
             gateways: Default::default(),
             address_probing: Default::default(),
+            derived_neighbors: None,
             mtu,
             offloads: port.info().offloads,
             limits: Limits::default(),

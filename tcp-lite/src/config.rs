@@ -19,6 +19,10 @@ pub struct StackConfig {
     pub gateways: ArrayVec<IpAddress, 2>,
     /// Whether our addresses are probed or announced.
     pub address_probing: AddressProbing,
+    /// The Ethernet addresses of IPv4 neighbours, where they are known in advance: these two bytes, then the
+    /// IPv4 address. Such neighbours are never asked for, and what they say about their addresses is ignored.
+    /// For a wire without broadcasts. `None`: ARP finds them.
+    pub derived_neighbors: Option<[u8; 2]>,
     /// Largest IP packet, bytes.
     pub mtu: u16,
     /// Offloads that the stack may use: those of its port

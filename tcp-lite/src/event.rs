@@ -97,10 +97,12 @@ pub enum CloseReason {
     /// No answer in time (SYN retries, user timeout, keepalive).
     #[error("the peer does not answer")]
     TimedOut,
-    /// The port has been without a link for [`TcpConfig::link_timeout`](crate::TcpConfig::link_timeout).
+    /// The port has been without a link for [`TcpConfig::link_timeout`](crate::TcpConfig::link_timeout), or
+    /// the peer is gone ([`Stack::end_neighbor`](crate::Stack::end_neighbor)).
     #[error("the link is down")]
     LinkDown,
-    /// No Ethernet address for the next hop, or ICMP said so while connecting.
+    /// No Ethernet address for the next hop, or nobody is there any more
+    /// ([`Stack::end_neighbor`](crate::Stack::end_neighbor)), or ICMP said so while connecting.
     #[error("the peer cannot be reached")]
     Unreachable,
     /// [`Stack::abort`](crate::Stack::abort) was called.

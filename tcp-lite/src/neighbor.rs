@@ -74,6 +74,8 @@ struct NeighborEntry {
 /// The table.
 pub(crate) struct Neighbors {
     limit: usize,
+    /// See [`StackConfig::derived_neighbors`](crate::StackConfig::derived_neighbors). They have no entries.
+    derived: Option<[u8; 2]>,
     index: HashMap<IpAddress, usize, KeyedState>,
     /// The entry that was resolved last: mostly it is also the next.
     latest: usize,
@@ -88,9 +90,10 @@ pub(crate) struct Neighbors {
 
 impl Neighbors {
     /// An empty table for `limit` neighbours.
-    pub(crate) fn new(limit: usize, keyed: KeyedState) -> Self {
+    pub(crate) fn new(limit: usize, derived: Option<[u8; 2]>, keyed: KeyedState) -> Self {
         Self {
             limit: limit.max(1),
+            derived,
             index: HashMap::with_hasher(keyed),
             latest: 0,
             entries: Slab::new(),
@@ -123,6 +126,9 @@ impl Neighbors {
 
     #[inline(never)]
     fn look_up(&mut self, now: Instant, ip: IpAddress) -> Resolution {
+        if let Some(mac) = self.derive(&ip) {
+            return Resolution::Known(mac);
+        }
         let latest =
             Some(self.latest).filter(|&key| self.entries.get(key).is_some_and(|entry| entry.ip == ip));
         let Some(key) = latest.or_else(|| self.index.get(&ip).copied()) else {
@@ -147,6 +153,21 @@ impl Neighbors {
                 Resolution::Known(mac)
             }
         }
+    }
+
+    /// The Ethernet address that follows from `ip`.
+    fn derive(&self, ip: &IpAddress) -> Option<EthernetAddress> {
+        let (Some([first, second]), IpAddress::Ipv4(ip)) = (self.derived, ip) else { return None };
+        let [a, b, c, d] = ip.octets();
+        Some(EthernetAddress([first, second, a, b, c, d]))
+    }
+
+    /// The Ethernet address of `ip`, if it is known. Asks nobody.
+    pub(crate) fn known(&self, ip: &IpAddress) -> Option<EthernetAddress> {
+        self.derive(ip).or_else(|| match self.entries.get(*self.index.get(ip)?)?.state {
+            NeighborState::Known { mac, .. } => Some(mac),
+            NeighborState::Incomplete { .. } | NeighborState::Failed => None,
+        })
     }
 
     /// Segments sent through `ip` are not answered, so its Ethernet address may be stale. Confirms it,
@@ -197,6 +218,9 @@ impl Neighbors {
 
     /// Updates the table from a received packet. Returns whether waiting connections should try again.
     pub(crate) fn heard(&mut self, now: Instant, heard: &Heard) -> bool {
+        if self.derive(&heard.ip).is_some() {
+            return false;
+        }
         let Some(&key) = self.index.get(&heard.ip) else {
             if heard.creates {
                 let state = NeighborState::Known { mac: heard.mac, confirmed: now, queries: 0 };

@@ -268,6 +268,7 @@ mod tests {
             addresses: ["10.0.0.1/24".parse().unwrap()].into_iter().collect(),
             gateways: Default::default(),
             address_probing: AddressProbing::Off,
+            derived_neighbors: None,
             mtu: 1500,
             offloads: dp::Offloads::empty(),
             limits: Limits::default(),

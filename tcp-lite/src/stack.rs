@@ -8,6 +8,7 @@ mod ahead;
 mod arming;
 mod check;
 mod connections;
+mod departure;
 mod errors;
 mod gro;
 mod headers;
@@ -120,7 +121,7 @@ impl Stack {
             framing: Framing::new(&config),
             connections: Connections::new(limits.connections, secrets.table_state()),
             listeners: Listeners::new(limits.listeners, limits.backlog, secrets.table_state()),
-            neighbors: Neighbors::new(limits.neighbors, secrets.table_state()),
+            neighbors: Neighbors::new(limits.neighbors, config.derived_neighbors, secrets.table_state()),
             conflicts: ConflictDetection::new(
                 config.address_probing,
                 routes.addresses().iter().map(IpCidr::address),

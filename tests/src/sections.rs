@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 
 /// Targets and features that no section has to run, with the reasons.
-pub const EXCUSED: [(&str, &str); 11] = [
+pub const EXCUSED: [(&str, &str); 12] = [
     ("fuzz bin fuzz", "libFuzzer's program, which runs without end: `scripts/fuzz`"),
     (
         "fuzz feature libfuzzer",
@@ -27,6 +27,7 @@ pub const EXCUSED: [(&str, &str); 11] = [
     ),
     ("benches bench primitives", "only prints times; `clippy --all-targets` builds it"),
     ("dp example frames", "only prints the rate of a device; `cargo test` builds it"),
+    ("dp example local", "only prints the rate and the times of a wire; `cargo test` builds it"),
     ("tcp-lite example loopback", "only prints a rate; `cargo test` builds it"),
 ];
 

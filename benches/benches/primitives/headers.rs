@@ -21,6 +21,7 @@ fn config(offloads: Offloads) -> StackConfig {
         addresses: Default::default(),
         gateways: Default::default(),
         address_probing: Default::default(),
+        derived_neighbors: None,
         mtu: 1500,
         offloads,
         limits: Limits::default(),

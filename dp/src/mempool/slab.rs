@@ -6,10 +6,17 @@ use std::ptr::NonNull;
 /// Blocks start on a cache line of their own.
 const BLOCK_ALIGN: usize = 64;
 
+/// The alignment that the allocator is asked for. With a larger one it would write every zero itself, where
+/// the system's pages are zero until they are used.
+const ALIGN: usize = 16;
+
 /// Equal blocks in one allocation, zeroed so that no byte is ever uninitialised.
 pub(super) struct Slab {
-    base: NonNull<u8>,
+    /// What was allocated.
+    start: NonNull<u8>,
     layout: Layout,
+    /// The first block.
+    base: NonNull<u8>,
     stride: usize,
     count: usize,
 }
@@ -23,13 +30,19 @@ unsafe impl Sync for Slab {}
 impl Slab {
     pub(super) fn new(count: usize, block_bytes: usize) -> Self {
         let stride = block_bytes.next_multiple_of(BLOCK_ALIGN);
-        let bytes = stride.checked_mul(count).expect("a pool fits the address space");
-        let layout = Layout::from_size_align(bytes, BLOCK_ALIGN).expect("a pool fits the address space");
+        let blocks = stride.checked_mul(count).and_then(|bytes| bytes.checked_add(BLOCK_ALIGN - ALIGN));
+        let layout = blocks.and_then(|bytes| Layout::from_size_align(bytes, ALIGN).ok());
+        let layout = layout.expect("a pool fits the address space");
         // SAFETY: the layout is not empty: `HeapPool::new` checks that `count` is at least 1, and a block has
         // its headroom.
-        let base = unsafe { alloc_zeroed(layout) };
-        let Some(base) = NonNull::new(base) else { handle_alloc_error(layout) };
-        Self { base, layout, stride, count }
+        let start = unsafe { alloc_zeroed(layout) };
+        let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
+        let skipped = start.addr().get().wrapping_neg() % BLOCK_ALIGN;
+        debug_assert!(skipped <= BLOCK_ALIGN - ALIGN, "the address is a multiple of `ALIGN`");
+        // SAFETY: `start` is a multiple of `ALIGN`, so at most `BLOCK_ALIGN - ALIGN` bytes are skipped, and
+        // the one allocation has as many beside the blocks.
+        let base = unsafe { start.add(skipped) };
+        Self { start, layout, base, stride, count }
     }
 
     /// A block, whose bytes are initialised.
@@ -38,8 +51,8 @@ impl Slab {
     /// If there are not as many.
     pub(super) fn block(&self, index: usize) -> Block {
         assert!(index < self.count, "block {index} of {}", self.count);
-        // SAFETY: `index` is less than `count`, so the block lies inside the one allocation of `count *
-        // stride` bytes, which is at most `isize::MAX` (`Layout`).
+        // SAFETY: `index` is less than `count`, so the block lies inside the one allocation, which has `count
+        // * stride` bytes from `base` on, and at most `isize::MAX` in all (`Layout`).
         let start = unsafe { self.base.add(index * self.stride) };
         Block { index: index as u32, start }
     }
@@ -74,8 +87,8 @@ impl Block {
 
 impl Drop for Slab {
     fn drop(&mut self) {
-        // SAFETY: `new` allocated `base` with this layout, and it is freed here only. Nobody uses a block any
+        // SAFETY: `new` allocated `start` with this layout, and it is freed here only. Nobody uses a block any
         // more: every descriptor in use holds the pool (`Segment::pool`), and with it the slab.
-        unsafe { dealloc(self.base.as_ptr(), self.layout) };
+        unsafe { dealloc(self.start.as_ptr(), self.layout) };
     }
 }

@@ -17,6 +17,8 @@ const LOOK_INTERVAL_DOWN: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(super) struct Carrier {
     state: LinkState,
+    /// How often the port is asked while the link is up.
+    interval: Duration,
     /// The link goes to one peer only: without the link the peer is lost.
     point_to_point: bool,
     /// When to ask the port next.
@@ -26,18 +28,31 @@ pub(super) struct Carrier {
 impl Carrier {
     /// Assumes that the link is up until the port says otherwise in the first poll.
     pub(super) fn new(port: &dyn Port) -> Self {
-        Self { state: LinkState::Up, point_to_point: port.is_point_to_point(), look_at: Instant::ZERO }
+        // A port that finds out which neighbours are gone is asked in every poll. Its answers are at hand.
+        let interval = if port.tells_departures() { Duration::ZERO } else { LOOK_INTERVAL };
+        Self {
+            state: LinkState::Up,
+            interval,
+            point_to_point: port.is_point_to_point(),
+            look_at: Instant::ZERO,
+        }
+    }
+
+    /// Whether it is time to ask the port.
+    #[inline]
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        now >= self.look_at
     }
 
     /// Asks the port if it is time to. Returns the new state if it has changed.
     pub(super) fn look(&mut self, now: Instant, port: &mut dyn Port) -> Option<LinkState> {
-        if now < self.look_at {
+        if !self.is_due(now) {
             return None;
         }
         let state = port.link_state();
         self.look_at = now
             + match state {
-                LinkState::Up => LOOK_INTERVAL,
+                LinkState::Up => self.interval,
                 LinkState::Down => LOOK_INTERVAL_DOWN,
             };
         (std::mem::replace(&mut self.state, state) != state).then_some(state)

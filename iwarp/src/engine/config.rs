@@ -69,6 +69,7 @@ impl EngineConfig {
             addresses: Default::default(),
             gateways: Default::default(),
             address_probing: Default::default(),
+            derived_neighbors: None,
             mtu: info.mtu,
             offloads: info.offloads,
             limits: Limits::default(),

@@ -3,9 +3,11 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use dp::profile::{self, Layer};
 use dp::{Burst, Clock, LinkState, Port};
+use tcp_lite::facade::EthernetAddress;
 use tcp_lite::{
     Backoff, CloseReason, ConnId, ConnectError, Deadline, Event, Instant, ListenConfig, ListenerId, Stack,
 };
@@ -26,6 +28,7 @@ use super::counters::EngineCounters;
 use super::io::Io;
 use super::listening::EngineListener;
 use super::rate::Rate;
+use super::thread;
 use super::tx_scheduler::TxScheduler;
 
 mod check;
@@ -111,6 +114,11 @@ impl Core {
         &*self.port
     }
 
+    /// Sleeps until there is something to do, or for `limit`.
+    pub(super) fn sleep(&mut self, limit: Duration) {
+        thread::sleep(&self.io.shared, &mut *self.port, limit);
+    }
+
     pub(super) fn counters(&self) -> EngineCounters {
         let StreamCounters {
             rx_fpdus,
@@ -144,8 +152,8 @@ impl Core {
         let _engine = profile::scope(Layer::Engine);
         self.io.now = now;
         self.io.shared.set_now_us(self.io.now_us());
-        self.step(guard, Self::poll_link);
-        let mut busy = self.run_commands(guard);
+        let mut busy = self.carrier.is_due(now) && self.step(guard, Self::poll_link).1;
+        busy |= self.run_commands(guard);
         busy |= self.receive(guard);
         busy |= self.step(guard, |core| profile::within(Layer::TcpOut, || core.io.tcp.poll(now))).1;
         busy |= self.run_deadlines(guard);
@@ -374,8 +382,12 @@ impl Core {
 
     // ---- the port ----
 
+    #[inline(never)]
     fn poll_link(&mut self) {
         let now = self.io.now;
+        while let Some(mac) = self.port.next_departed() {
+            self.io.tcp.end_neighbor(now, EthernetAddress(mac));
+        }
         let Some(state) = self.carrier.look(now, &mut *self.port) else { return };
         let kind = match state {
             LinkState::Up => AsyncEventKind::PortActive,

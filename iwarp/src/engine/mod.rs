@@ -95,16 +95,15 @@ impl Engine {
     }
 
     /// Sleeps until there is something to do: a posted request, a deadline, or a frame if the port has a file
-    /// descriptor. No port of `dp` has one; without it a frame wakes nobody, and a sleep takes at most
+    /// descriptor, as that of a local wire has. Without one a frame wakes nobody, and a sleep takes at most
     /// `limit`.
     pub fn sleep(&mut self, limit: Duration) {
         let now = self.now();
         // A deadline in the past is due now. Without `max` the difference would be its distance from now.
         let until = |at: Instant| Duration::from_micros((at.max(now) - now).total_micros());
         let deadline = self.next_deadline(now).map(until);
-        let port = self.core.port().poll_fd();
-        let limit = thread::longest_sleep(port.is_some(), deadline, limit);
-        thread::sleep(self.core.shared(), port, limit);
+        let limit = thread::longest_sleep(self.core.port().poll_fd().is_some(), deadline, limit);
+        self.core.sleep(limit);
     }
 
     /// Counters of all layers.

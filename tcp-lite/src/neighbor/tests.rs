@@ -13,7 +13,7 @@ fn ip(n: u8) -> IpAddress {
 }
 
 fn table(limit: usize) -> Neighbors {
-    Neighbors::new(limit, Secrets::new([0; 32]).table_state())
+    Neighbors::new(limit, None, Secrets::new([0; 32]).table_state())
 }
 
 fn answer(n: u8, mac: EthernetAddress) -> Heard {
@@ -28,6 +28,32 @@ fn queries(neighbors: &mut Neighbors) -> Vec<Query> {
         all.push(query);
     }
     all
+}
+
+#[test]
+fn a_derived_address_is_known_at_once_and_nobody_changes_it() {
+    let mut n = Neighbors::new(8, Some([2, 7]), Secrets::new([0; 32]).table_state());
+    let derived = EthernetAddress([2, 7, 10, 0, 0, 1]);
+    let lie = Heard { creates: true, ..answer(1, OTHER) };
+    for ms in [0, 1, 60_000] {
+        assert!(!n.heard(at(ms), &lie));
+        n.doubt(at(ms), &ip(1));
+        assert_eq!((n.resolve(at(ms), ip(1)), n.known(&ip(1))), (Resolution::Known(derived), Some(derived)));
+    }
+    assert_eq!((n.len(), n.next_deadline(), queries(&mut n)), (0, None, vec![]));
+    // IPv6 has longer addresses.
+    let v6 = IpAddress::v6(0xfe80, 0, 0, 0, 0, 0, 0, 1);
+    assert_eq!((n.known(&v6), n.resolve(at(0), v6)), (None, Resolution::Pending));
+}
+
+#[test]
+fn only_an_address_that_was_heard_is_known() {
+    let mut n = table(8);
+    assert_eq!(n.resolve(at(0), ip(1)), Resolution::Pending);
+    assert_eq!((n.known(&ip(1)), n.known(&ip(2))), (None, None));
+    n.heard(at(5), &answer(1, MAC));
+    assert_eq!(n.known(&ip(1)), Some(MAC));
+    assert_eq!(queries(&mut n).len(), 1, "looking asks nobody");
 }
 
 #[test]

@@ -55,6 +55,7 @@ mod tests {
             addresses: ["10.0.0.1/24".parse().expect("an address")].into_iter().collect(),
             gateways: Default::default(),
             address_probing: crate::AddressProbing::Off,
+            derived_neighbors: None,
             mtu: 1500,
             offloads: Default::default(),
             limits: Limits::default(),

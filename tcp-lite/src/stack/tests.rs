@@ -18,6 +18,7 @@ fn stack() -> (Stack, Instant) {
         addresses: ["10.0.0.1/16".parse().expect("an address")].into_iter().collect(),
         gateways: Default::default(),
         address_probing: AddressProbing::Off,
+        derived_neighbors: None,
         mtu: 1500,
         offloads: Default::default(),
         limits: Limits { events: LIMIT, connections: CONNECTIONS, ..Limits::default() },

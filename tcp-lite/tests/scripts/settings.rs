@@ -29,6 +29,7 @@ impl Settings {
                 addresses: Default::default(),
                 gateways: Default::default(),
                 address_probing: AddressProbing::Off,
+                derived_neighbors: None,
                 mtu: 1500,
                 offloads: Default::default(),
                 limits: Limits { connections: 64, neighbors: 8, tx_segments: 2048, ..Limits::default() },

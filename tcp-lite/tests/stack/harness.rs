@@ -31,6 +31,7 @@ pub(crate) fn config(mac: EthernetAddress, n: u8) -> StackConfig {
             .collect(),
         gateways: Default::default(),
         address_probing: AddressProbing::Off,
+        derived_neighbors: None,
         mtu: 1500,
         offloads: Default::default(),
         limits: Limits::default(),

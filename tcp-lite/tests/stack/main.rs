@@ -6,6 +6,7 @@
 mod addresses;
 mod craft;
 mod crowd;
+mod departure;
 mod determinism;
 mod gro;
 mod harness;

@@ -65,4 +65,7 @@ macro_rules! targets {
     };
 }
 
+#[cfg(target_os = "linux")]
+targets!(frames connection startup stream verbs wire);
+#[cfg(not(target_os = "linux"))]
 targets!(frames connection startup stream verbs);

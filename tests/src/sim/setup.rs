@@ -111,6 +111,7 @@ impl HostSetup {
             addresses: cidr(side, self.ipv6).parse().into_iter().collect(),
             gateways: Default::default(),
             address_probing: Default::default(),
+            derived_neighbors: None,
             mtu: self.mtu,
             offloads: Offloads::TX_MULTI_SEGMENT | Offloads::RX_SCATTER,
             limits: self.limits(),

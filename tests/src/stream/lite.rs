@@ -81,6 +81,7 @@ impl<'a> Host<'a> {
             addresses,
             gateways: ArrayVec::new(),
             address_probing: Default::default(),
+            derived_neighbors: None,
             mtu: info.mtu,
             offloads: info.offloads,
             limits: Limits { connections: 16, ..Limits::default() },

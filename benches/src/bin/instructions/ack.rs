@@ -30,6 +30,7 @@ fn stack(n: u8) -> Stack {
         addresses: std::iter::once(format!("10.0.0.{n}/24").parse().expect("an address")).collect(),
         gateways: Default::default(),
         address_probing: Default::default(),
+        derived_neighbors: None,
         mtu: MTU,
         offloads: Default::default(),
         limits: Limits::default(),

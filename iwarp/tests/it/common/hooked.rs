@@ -1,5 +1,7 @@
 //! A port in front of another one, whose bursts a test can change.
 
+use std::os::fd::BorrowedFd;
+
 use dp::{Burst, LinkState, Mempool, Port, PortCounters, PortInfo};
 
 /// Called in place of the port's methods. The default is to call the port.
@@ -50,6 +52,26 @@ impl<H: Hooks> Port for Hooked<H> {
 
     fn counters(&self) -> PortCounters {
         self.port.counters()
+    }
+
+    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.port.poll_fd()
+    }
+
+    fn arm_wakeup(&mut self) -> bool {
+        self.port.arm_wakeup()
+    }
+
+    fn disarm_wakeup(&mut self) {
+        self.port.disarm_wakeup();
+    }
+
+    fn tells_departures(&self) -> bool {
+        self.port.tells_departures()
+    }
+
+    fn next_departed(&mut self) -> Option<[u8; 6]> {
+        self.port.next_departed()
     }
 
     fn next_due_us(&self) -> Option<u64> {

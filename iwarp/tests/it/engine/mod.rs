@@ -1,5 +1,6 @@
 //! An engine and its port.
 
+mod local_wire;
 mod port_events;
 mod receive_window;
 mod stuck_port;

@@ -117,6 +117,17 @@ impl Tcb {
         }
     }
 
+    /// Nobody is at the Ethernet address of the next hop any more: ends the connection without a RST, even if
+    /// one was still to be sent.
+    pub(crate) fn on_neighbor_gone(&mut self, ctx: &mut Ctx<'_>) {
+        let reason = match self.state {
+            State::SynSent => CloseReason::Unreachable,
+            _ => CloseReason::LinkDown,
+        };
+        self.terminate(ctx, reason, false);
+        self.rst_due = false;
+    }
+
     /// The link is up again.
     pub(crate) fn on_link_up(&mut self, ctx: &mut Ctx<'_>) {
         if !matches!(self.state, State::Closed | State::TimeWait) {

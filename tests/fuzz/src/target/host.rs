@@ -59,6 +59,7 @@ impl Host {
                 .collect(),
             gateways: Default::default(),
             address_probing: AddressProbing::Off,
+            derived_neighbors: None,
             mtu,
             offloads: dp::Offloads::TX_MULTI_SEGMENT | dp::Offloads::RX_SCATTER,
             limits,

@@ -11,6 +11,8 @@ pub mod startup;
 pub mod stream;
 mod trace;
 pub mod verbs;
+#[cfg(target_os = "linux")]
+pub mod wire;
 
 pub use rig::take_general_way;
 
@@ -35,6 +37,8 @@ pub const ALL: &[Target] = &[
     Target { name: "startup", run: startup::run, max_bytes: 512 },
     Target { name: "stream", run: stream::run, max_bytes: 768 },
     Target { name: "verbs", run: verbs::run, max_bytes: 1024 },
+    #[cfg(target_os = "linux")]
+    Target { name: "wire", run: wire::run, max_bytes: 512 },
 ];
 
 /// The target of this name.

@@ -1,0 +1,208 @@
+//! Two processes on a local wire: the rate of frames of 64 KiB, the round trip of 64 bytes between processes
+//! that poll and between processes that sleep, and the processor time of a process that waits.
+//!
+//! `cargo run --release -p dp --no-default-features --example local [RING_KIB]...`
+
+#[cfg(target_os = "linux")]
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    linux::main()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn main() {
+    println!("a local wire needs Linux");
+}
+
+#[cfg(target_os = "linux")]
+mod linux {
+    use std::error::Error;
+    use std::path::{Path, PathBuf};
+    use std::process::{Child, Command};
+    use std::time::{Duration, Instant};
+
+    use dp::local::{self, LocalConfig, LocalPort};
+    use dp::{Burst, Clock, Mbuf, Page, Port, TxOffload};
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    type Outcome<T> = Result<T, Box<dyn Error>>;
+
+    /// Payload of a large frame: two buffers of 32 KiB, less the headers.
+    const LARGE: usize = 65_000;
+    const SMALL: usize = 64;
+
+    pub(super) fn main() -> Outcome<()> {
+        let args: Vec<String> = std::env::args().skip(1).collect();
+        if let [role, folder, ring] = &args[..]
+            && role == "echo"
+        {
+            return echo(Path::new(folder), ring.parse()?);
+        }
+        let rings = if args.is_empty() { vec!["1024".to_owned()] } else { args };
+        for ring in rings {
+            measure(ring.parse::<usize>()? << 10)?;
+        }
+        Ok(())
+    }
+
+    fn open(folder: &Path, station: u16, ring_bytes: usize) -> Outcome<LocalPort> {
+        let config =
+            LocalConfig { station: Some(station), ring_bytes, ..LocalConfig::new(folder.to_owned()) };
+        Ok(local::open(&config)?)
+    }
+
+    /// The other process, which ends with this value.
+    struct Echo(Child, PathBuf);
+
+    impl Drop for Echo {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+            let _ = std::fs::remove_dir_all(&self.1);
+        }
+    }
+
+    fn measure(ring_bytes: usize) -> Outcome<()> {
+        let folder = std::env::temp_dir().join(format!("dp-local-example-{}", std::process::id()));
+        let mut port = open(&folder, 1, ring_bytes)?;
+        let child = Command::new(std::env::current_exe()?)
+            .args(["echo", folder.to_str().ok_or("a path in UTF-8")?, &ring_bytes.to_string()])
+            .spawn()?;
+        let _echo = Echo(child, folder.clone());
+        while !local::stations(&folder)?.iter().any(|station| station.number == 2) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let clock = Clock::new();
+        round_trip(&mut port, &clock, false)?;
+        let mut rates = [0.0; 5];
+        for rate in &mut rates {
+            *rate = stream(&mut port, &clock)?;
+        }
+        rates.sort_by(f64::total_cmp);
+        let mut trips = Vec::new();
+        for _ in 0..200_000 {
+            trips.push(round_trip(&mut port, &clock, false)?);
+        }
+        trips.sort_unstable();
+        let polled = trips[trips.len() / 2];
+        // The other process has gone to sleep by the time of the next frame.
+        let mut trips = Vec::new();
+        for _ in 0..500 {
+            std::thread::sleep(Duration::from_millis(2));
+            trips.push(round_trip(&mut port, &clock, true)?);
+        }
+        trips.sort_unstable();
+        println!(
+            "rings of {} KiB: {:.1} Gb/s (slowest {:.1}, fastest {:.1}), round trip of {SMALL} bytes: \
+             polled {} ns, asleep {} ns (99 % below {} ns)",
+            ring_bytes >> 10,
+            rates[2],
+            rates[0],
+            rates[4],
+            polled.as_nanos(),
+            trips[trips.len() / 2].as_nanos(),
+            trips[trips.len() * 99 / 100].as_nanos(),
+        );
+        Ok(())
+    }
+
+    fn headers(port: &LocalPort, to: u16) -> Outcome<Mbuf> {
+        let mut frame = port.mempool().alloc().ok_or("no buffer")?;
+        let [high, low] = to.to_be_bytes();
+        assert!(frame.append_slice(&[2, 0, 0x64, 0x40, high, low]));
+        assert!(frame.append_slice(&port.info().mac));
+        assert!(frame.append_slice(&[0; SMALL - 12]));
+        Ok(frame)
+    }
+
+    /// Gigabits in a second of frames of 64 KiB, until the last one is received.
+    fn stream(port: &mut LocalPort, clock: &Clock) -> Outcome<f64> {
+        const FRAMES: usize = 30_000;
+        let pool = port.bulk_mempool().ok_or("no large buffers")?.clone();
+        let mut pages = Vec::new();
+        for _ in 0..32 {
+            let mut page = Page::alloc(&pool).ok_or("no page")?;
+            page.room().fill(7);
+            page.fill(LARGE / 2);
+            pages.push(page);
+        }
+        let start = Instant::now();
+        let mut sent = 0;
+        let mut burst = Burst::new();
+        while sent < FRAMES || !burst.is_empty() {
+            while sent < FRAMES && burst.len() < 8 {
+                let mut frame = headers(port, 2)?;
+                for half in 0..2 {
+                    let page = &pages[(2 * sent + half) % pages.len()];
+                    frame.chain(page.view(0..LARGE / 2).ok_or("no view")?).map_err(|_| "a short chain")?;
+                }
+                frame.set_tx_offload(TxOffload { tso_segment_bytes: 8960, ..TxOffload::default() });
+                burst.push(frame);
+                sent += 1;
+            }
+            port.tx_burst(clock.now_us(), &mut burst);
+            if !burst.is_empty() {
+                std::hint::spin_loop();
+            }
+        }
+        round_trip(port, clock, false)?;
+        Ok((FRAMES * LARGE * 8) as f64 / start.elapsed().as_nanos() as f64)
+    }
+
+    fn round_trip(port: &mut LocalPort, clock: &Clock, sleeps: bool) -> Outcome<Duration> {
+        let start = Instant::now();
+        let mut burst: Burst = [headers(port, 2)?].into_iter().collect();
+        while !burst.is_empty() {
+            port.tx_burst(clock.now_us(), &mut burst);
+        }
+        while port.rx_burst(clock.now_us(), &mut burst) == 0 {
+            if sleeps {
+                sleep(port);
+            }
+            if start.elapsed() > Duration::from_secs(10) {
+                return Err("no answer".into());
+            }
+        }
+        Ok(start.elapsed())
+    }
+
+    fn sleep(port: &mut LocalPort) {
+        if port.arm_wakeup()
+            && let Some(fd) = port.poll_fd()
+        {
+            let limit = Timespec { tv_sec: 1, tv_nsec: 0 };
+            let _ = poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&limit));
+        }
+        port.disarm_wakeup();
+    }
+
+    /// Answers small frames and drops others, until the first process is gone. Sleeps after a millisecond.
+    fn echo(folder: &Path, ring_bytes: usize) -> Outcome<()> {
+        let mut port = open(folder, 2, ring_bytes)?;
+        let clock = Clock::new();
+        let (mut burst, mut answers) = (Burst::new(), Burst::new());
+        let mut busy_us = 0;
+        while port.next_departed().is_none() {
+            let now_us = clock.now_us();
+            if port.rx_burst(now_us, &mut burst) == 0 {
+                if now_us - busy_us > 1000 {
+                    sleep(&mut port);
+                }
+                continue;
+            }
+            busy_us = now_us;
+            for mut frame in burst.drain(..) {
+                if frame.len() == SMALL
+                    && let Some(bytes) = frame.head_mut()
+                {
+                    let (to, from) = bytes[..12].split_at_mut(6);
+                    to.swap_with_slice(from);
+                    answers.push(frame);
+                }
+            }
+            if !answers.is_empty() {
+                port.tx_burst(now_us, &mut answers);
+            }
+        }
+        Ok(())
+    }
+}

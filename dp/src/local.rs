@@ -1,0 +1,54 @@
+//! A wire in memory between processes of one user.
+//!
+//! A wire is a rendezvous folder. Each process claims a *station*, a number from 1 to 65535, whose Ethernet
+//! address is `02:00:64:40` and the number. The first frame to another station connects to its socket in the
+//! folder, and hands over memory with a ring in each direction. All later frames are copied into a ring by
+//! the sender and out of it by the receiver. There is no hub, no thread, and no privilege. Frames to anything
+//! but a station are dropped and counted.
+//!
+//! TCP frames of up to 64 KiB pass whole, and their checksum is left undone.
+//!
+//! A port that is polled makes a system call now and then, to look at its sockets. One that is going to sleep
+//! says so ([`Port::arm_wakeup`]), and its peers wake it. A station whose process ends or is killed is
+//! reported ([`Port::next_departed`]) as soon as what it had sent is read, and so is one that is not there.
+//!
+//! Every process validates what others write: the worst that one can do is to end its own pair of rings. All
+//! belong to one user, who may do more than that by other means.
+//!
+//! A forked child has no part in the wire: its copy of the port receives nothing and drops what it sends.
+
+mod atomic;
+mod claim;
+mod config;
+mod counters;
+mod credentials;
+mod folder;
+mod fork;
+mod hello;
+#[doc(hidden)]
+pub mod hostile;
+mod memory;
+mod peer;
+mod peers;
+mod port;
+mod ring;
+#[cfg(test)]
+mod tests;
+mod wake;
+
+pub use claim::{Station, stations};
+pub use config::{LocalConfig, LocalError};
+pub use counters::LocalCounters;
+pub use folder::default_folder;
+pub use port::LocalPort;
+
+#[cfg(doc)]
+use crate::Port;
+
+/// Opens a port: claims a station and listens. May wait for some milliseconds, for others that do the same.
+///
+/// # Errors
+/// See [`LocalError`].
+pub fn open(config: &LocalConfig) -> Result<LocalPort, LocalError> {
+    LocalPort::open(config)
+}

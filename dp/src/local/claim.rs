@@ -1,0 +1,210 @@
+//! Stations: each belongs to at most one living process.
+//!
+//! The owner of a station listens on the socket `<station>.sock` in the folder. When it dies, the kernel
+//! closes the socket, and connecting to the file is refused: then the file is stale. Only the holder of the
+//! folder's lock (`flock`) makes or replaces such files, so two processes never take over the same one.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
+};
+
+use super::credentials::credentials;
+use super::fork::OwnFd;
+use super::{LocalError, folder};
+
+/// Longest wait for the folder's lock. A claim takes far below a millisecond.
+const LOCK_WAIT: Duration = Duration::from_secs(5);
+
+/// Connections that wait to be accepted: as many processes may start at once.
+const BACKLOG: i32 = 1024;
+
+/// A living station ([`stations`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Station {
+    /// Its number, 1 to 65535.
+    pub number: u16,
+    /// The process that claimed it, as this process sees it; 0 if it is in another PID namespace, or too busy
+    /// to tell.
+    pub pid: i32,
+}
+
+/// The living stations of the wire of `folder`, by number; none if the folder does not exist.
+///
+/// # Errors
+/// The system's, if the folder cannot be read.
+pub fn stations(folder: &Path) -> io::Result<Vec<Station>> {
+    let entries = match std::fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other?,
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let name = entry?.file_name();
+        let number = name.to_str().and_then(|name| name.strip_suffix(".sock")?.parse::<u16>().ok());
+        // Some names are read as a number and are not the ones that are claimed.
+        if let Some(number) = number.filter(|number| name == *file_name(*number))
+            && let Ok(address) = address(folder, number)
+            && let Probed::Living { pid } = probe(&address)
+        {
+            found.push(Station { number, pid });
+        }
+    }
+    found.sort_by_key(|station| station.number);
+    Ok(found)
+}
+
+/// The path of the socket of a station.
+fn path(folder: &Path, station: u16) -> PathBuf {
+    folder.join(file_name(station))
+}
+
+fn file_name(station: u16) -> String {
+    format!("{station}.sock")
+}
+
+/// The address of the socket of a station.
+pub(super) fn address(folder: &Path, station: u16) -> Result<SocketAddrUnix, Errno> {
+    SocketAddrUnix::new(path(folder, station))
+}
+
+/// A new socket, which never blocks.
+pub(super) fn socket() -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+}
+
+/// The state of a station.
+enum Probed {
+    /// Nobody has it.
+    Free,
+    /// Its owner is dead.
+    Stale,
+    /// Its owner listens.
+    Living { pid: i32 },
+    /// It cannot be found out, or the file is none of ours.
+    Unclear,
+}
+
+fn probe(address: &SocketAddrUnix) -> Probed {
+    let Ok(socket) = socket() else { return Probed::Unclear };
+    match connect(&socket, address) {
+        Ok(()) => Probed::Living { pid: credentials(&socket).map_or(0, |peer| peer.pid) },
+        // So many connections wait that there is no space for ours.
+        Err(Errno::AGAIN) => Probed::Living { pid: 0 },
+        Err(Errno::CONNREFUSED) => Probed::Stale,
+        Err(Errno::NOENT) => Probed::Free,
+        Err(_) => Probed::Unclear,
+    }
+}
+
+/// A claimed station: its socket, which is removed when the claim is dropped.
+#[derive(Debug)]
+pub(super) struct Claim {
+    pub(super) station: u16,
+    /// Accepts the connections of other stations.
+    pub(super) listener: OwnFd,
+    path: PathBuf,
+    /// Tells the file from one that replaced it.
+    inode: (u64, u64),
+}
+
+impl Claim {
+    /// Claims `station` of the wire of `folder`, or any.
+    pub(super) fn new(folder: &Path, station: Option<u16>) -> Result<Self, LocalError> {
+        if station == Some(0) {
+            return Err(LocalError::Invalid("station 0 does not exist: choose one from 1 to 65535".into()));
+        }
+        let opened = folder::open(folder)?;
+        // The longest name.
+        address(folder, u16::MAX).map_err(|_| LocalError::TooLong(folder.to_owned()))?;
+        lock(&opened, folder)?;
+        match station {
+            Some(station) => Self::one(folder, station),
+            None => Self::any(folder),
+        }
+        // The lock ends with `opened`.
+    }
+
+    /// Claims any station. The search begins at a number made of the process id, so that processes one after
+    /// the other get numbers that were not used lately.
+    fn any(folder: &Path) -> Result<Self, LocalError> {
+        let pid = rustix::process::getpid().as_raw_nonzero().get() as u32;
+        for step in 0..u32::from(u16::MAX) {
+            let station = (pid.wrapping_add(step) % u32::from(u16::MAX)) as u16 + 1;
+            match Self::one(folder, station) {
+                Err(LocalError::Taken { .. }) => {}
+                other => return other,
+            }
+        }
+        Err(LocalError::Full(folder.to_owned()))
+    }
+
+    /// Claims `station`. The caller holds the lock.
+    fn one(folder: &Path, station: u16) -> Result<Self, LocalError> {
+        let failed = |source: io::Error| LocalError::Folder { folder: folder.to_owned(), source };
+        let address = address(folder, station).map_err(|errno| failed(errno.into()))?;
+        let path = path(folder, station);
+        match probe(&address) {
+            Probed::Free => {}
+            // A file of another kind refuses connections as well. It is somebody's.
+            Probed::Stale if !is_socket(&path) => return Err(LocalError::Taken { station, pid: 0 }),
+            Probed::Stale => match std::fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+                _ => {}
+            },
+            Probed::Living { pid } => return Err(LocalError::Taken { station, pid }),
+            Probed::Unclear => return Err(LocalError::Taken { station, pid: 0 }),
+        }
+        let system = |errno: Errno| LocalError::System(errno.into());
+        let listener = socket().map_err(system)?;
+        bind(&listener, &address).map_err(|errno| failed(errno.into()))?;
+        let found = std::fs::symlink_metadata(&path).map_err(failed)?;
+        let claim = Self { station, listener: OwnFd::new(listener), path, inode: (found.dev(), found.ino()) };
+        listen(&claim.listener, BACKLOG).map_err(system)?;
+        Ok(claim)
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        // A child leaves the station to its parent.
+        if !self.listener.is_open() {
+            return;
+        }
+        // While we listen nobody replaces the file, unless somebody removes the folder. If it cannot be
+        // removed, the next owner of the station does that.
+        let ours = std::fs::symlink_metadata(&self.path);
+        if ours.is_ok_and(|found| (found.dev(), found.ino()) == self.inode) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn is_socket(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
+}
+
+/// Takes the folder's lock, until `opened` is dropped.
+fn lock(opened: &File, folder: &Path) -> Result<(), LocalError> {
+    let end = Instant::now() + LOCK_WAIT;
+    loop {
+        match rustix::fs::flock(opened, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(()),
+            Err(Errno::WOULDBLOCK) if Instant::now() < end => std::thread::sleep(Duration::from_millis(1)),
+            Err(Errno::WOULDBLOCK) => return Err(LocalError::Locked(folder.to_owned())),
+            Err(Errno::INTR) => {}
+            Err(errno) => {
+                return Err(LocalError::Folder { folder: folder.to_owned(), source: errno.into() });
+            }
+        }
+    }
+}

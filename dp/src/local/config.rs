@@ -1,0 +1,93 @@
+//! The configuration of a port on a local wire, and its errors.
+
+use std::io;
+use std::path::PathBuf;
+
+/// A port to open: see [`open`](super::open).
+#[derive(Clone, Debug)]
+pub struct LocalConfig {
+    /// The rendezvous folder, which is the wire: ports of one folder see each other. Absolute.
+    /// [`default_folder`](super::default_folder) has the usual one.
+    pub folder: PathBuf,
+    /// The station to claim, 1 to 65535; `None`: any free one.
+    pub station: Option<u16>,
+    /// Largest IP packet, bytes, at least 576. Ports of one wire may differ.
+    pub mtu: u16,
+    /// Buffers in the pool of the port, each of the MTU and at least 2 KiB.
+    pub mbufs: usize,
+    /// Buffers of 32 KiB for bulk sending, and of 64 KiB for receiving superframes: so many of each.
+    pub bulk_mbufs: usize,
+    /// Bytes of each of the two rings that the port makes for a peer: a power of two from 256 KiB to
+    /// 256 MiB. All of it is taken when the first frame is sent.
+    pub ring_bytes: usize,
+}
+
+impl LocalConfig {
+    /// The defaults for the wire of `folder`.
+    pub fn new(folder: PathBuf) -> Self {
+        Self { folder, station: None, mtu: 9000, mbufs: 4096, bulk_mbufs: 256, ring_bytes: 2 << 20 }
+    }
+}
+
+/// Why a port could not be opened. Each error is one line that says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum LocalError {
+    /// The name of the wire is no plain name.
+    #[error("{0:?} is no name for a wire: use up to 64 letters, digits, '-', '_' and '.'")]
+    Name(String),
+    /// The folder is not absolute.
+    #[error("{} is not absolute: give the folder of the wire from the root on", .0.display())]
+    Relative(PathBuf),
+    /// The folder is a symbolic link, or no folder.
+    #[error("{} is no folder: remove it, or choose another folder for the wire", .0.display())]
+    Link(PathBuf),
+    /// The folder belongs to somebody else.
+    #[error("{} belongs to user {owner}, not to user {uid}: choose another folder for the wire", .folder.display())]
+    Owner {
+        /// The folder, or the one that it is in.
+        folder: PathBuf,
+        /// The owner's user id.
+        owner: u32,
+        /// The user id of this process.
+        uid: u32,
+    },
+    /// Others may use the folder, or we may not.
+    #[error("{} has mode {mode:o}: run chmod 700 on it, or choose another folder for the wire", .folder.display())]
+    Mode {
+        /// The folder, or the one that it is in.
+        folder: PathBuf,
+        /// Its mode.
+        mode: u32,
+    },
+    /// The folder could not be made or opened.
+    #[error("the folder {} of the wire cannot be used: {source}", .folder.display())]
+    Folder {
+        /// The folder.
+        folder: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The path of the folder leaves no space for the name of a socket.
+    #[error("{} is too long for the path of a socket: choose a folder of at most 97 bytes", .0.display())]
+    TooLong(PathBuf),
+    /// Another process holds the lock of the folder, which is held only while a station is claimed.
+    #[error("another process keeps {} locked: stop it, or choose another folder for the wire", .0.display())]
+    Locked(PathBuf),
+    /// The station is in use.
+    #[error("station {station} belongs to process {pid}: choose another station, or none for any")]
+    Taken {
+        /// The station asked for.
+        station: u16,
+        /// The process that has it; 0 if it is not known.
+        pid: i32,
+    },
+    /// Every station is in use.
+    #[error("all stations of {} are in use", .0.display())]
+    Full(PathBuf),
+    /// A value is out of its range.
+    #[error("{0}")]
+    Invalid(String),
+    /// The system has no descriptor or socket for the port.
+    #[error("no socket for the port: {0}")]
+    System(#[source] io::Error),
+}

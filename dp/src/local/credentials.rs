@@ -1,0 +1,37 @@
+//! Which process is on the other side of a socket.
+
+use std::os::fd::{AsFd, AsRawFd};
+
+/// The process that listens on the other side, or that connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Credentials {
+    /// Its number in our PID namespace; 0 if it has none there.
+    pub(super) pid: i32,
+    /// Its effective user id.
+    pub(super) uid: u32,
+}
+
+/// The credentials of the other side of a connected socket (`SO_PEERCRED`). `rustix` has no value for a
+/// process of another PID namespace.
+pub(super) fn credentials(socket: impl AsFd) -> Option<Credentials> {
+    let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the pointers are to a value of `bytes` bytes and to its length, both of which live through the
+    // call. Every bit pattern is an `ucred`.
+    let outcome = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut found).cast(),
+            &raw mut bytes,
+        )
+    };
+    (outcome == 0 && bytes as usize == size_of::<libc::ucred>())
+        .then_some(Credentials { pid: found.pid, uid: found.uid })
+}
+
+/// Whether the process on the other side belongs to the same user as this one.
+pub(super) fn is_same_user(socket: impl AsFd) -> bool {
+    credentials(socket).is_some_and(|other| other.uid == rustix::process::geteuid().as_raw())
+}

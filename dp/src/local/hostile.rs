@@ -1,0 +1,95 @@
+//! A process that breaks the rules of a wire, for tests: it says and writes anything.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::net::{RecvFlags, SendFlags, connect, recv, send};
+
+use super::claim;
+use super::hello::{self, Kind, Message};
+use super::memory::{self, SharedMemory};
+use super::peer::memory_bytes;
+
+/// The descriptor that a hello comes with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Offer {
+    /// None.
+    Nothing,
+    /// Memory for rings of the size that the hello names.
+    Memory,
+    /// Memory for other rings.
+    OtherMemory,
+    /// Memory that may shrink.
+    Unsealed,
+    /// A socket.
+    Socket,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Hostile {
+    socket: OwnedFd,
+    memory: Option<SharedMemory>,
+}
+
+impl Hostile {
+    /// Connects to a station; `None` if it is not there.
+    pub fn dial(folder: &Path, station: u16) -> Option<Self> {
+        let socket = claim::socket().ok()?;
+        connect(&socket, &claim::address(folder, station).ok()?).ok()?;
+        Some(Self { socket, memory: None })
+    }
+
+    /// Sends any bytes.
+    pub fn say(&self, bytes: &[u8]) {
+        // The other side may have closed the socket.
+        let _ = send(&self.socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    }
+
+    /// Sends a hello of `station` with these numbers and this descriptor.
+    pub fn hello(&mut self, station: u16, ring_bytes: u64, (instance, serial): (u64, u64), offer: Offer) {
+        let bytes = memory_bytes(ring_bytes);
+        let descriptor = match offer {
+            Offer::Nothing => None,
+            Offer::Memory => bytes.and_then(|bytes| memory::create(bytes).ok()),
+            Offer::OtherMemory => memory::create(1 << 16).ok(),
+            Offer::Unsealed => memfd_create("uwarp-local", MemfdFlags::CLOEXEC).ok().inspect(|memfd| {
+                let _ = ftruncate(memfd, bytes.unwrap_or(0) as u64);
+            }),
+            Offer::Socket => claim::socket().ok(),
+        };
+        let message = Message { kind: Kind::Hello, station, ring_bytes, instance, serial };
+        let _ = hello::tell(&self.socket, &message, descriptor.as_ref());
+        if let (Offer::Memory, Some(memfd), Some(bytes)) = (offer, &descriptor, bytes) {
+            self.memory = SharedMemory::map(memfd, bytes).ok();
+        }
+    }
+
+    /// Stores a word of the memory of its latest hello, if there is one: the `nr`th, counted around. Those from
+    /// 0 to 127 are the positions and marks of both rings; their data begin at word 512.
+    pub fn store(&self, nr: usize, value: u64) {
+        if let Some(memory) = &self.memory {
+            memory.word(nr % (memory.len() / 8) * 8).store(value, Ordering::Release);
+        }
+    }
+
+    /// Loads such a word; 0 without memory.
+    pub fn load(&self, nr: usize) -> u64 {
+        let load = |memory: &SharedMemory| memory.word(nr % (memory.len() / 8) * 8).load(Ordering::Acquire);
+        self.memory.as_ref().map_or(0, load)
+    }
+
+    /// Takes what the other side has sent. Whether it has closed the socket.
+    pub fn is_refused(&self) -> bool {
+        let mut bytes = [0; 64];
+        loop {
+            match recv(&self.socket, &mut bytes[..], RecvFlags::DONTWAIT) {
+                Ok((0, _)) | Err(rustix::io::Errno::CONNRESET | rustix::io::Errno::PIPE) => return true,
+                Ok(_) => {}
+                Err(_) => return false,
+            }
+        }
+    }
+}

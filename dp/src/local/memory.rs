@@ -1,0 +1,144 @@
+//! Memory that two processes share: a mapping of a memfd.
+//!
+//! The other process may write any of it at any time, so it is treated like device memory. Words that both
+//! sides use are atomics. All other bytes are copied in and out by raw copies, and no slice and no reference
+//! to them exists. What was read decides something only after it was copied to memory of our own.
+//!
+//! Rust's memory model says nothing about another process. The copies rest on LLVM below it: a racing load
+//! gives bytes that were there or that were stored, in any mixture, and nothing else happens. A compiler
+//! fence behind each copy keeps the compiler from reading the source again instead of the copy.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+
+use super::fork;
+
+/// The file system of a memfd in ordinary pages (`TMPFS_MAGIC` of Linux).
+const TMPFS: u64 = 0x0102_1994;
+
+/// The file never changes its size, so that every page of the mapping stays valid.
+const FIXED_SIZE: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
+
+/// A new memfd of `bytes` zeroes, which cannot change its size. All its memory is taken now: where there is
+/// none, this is an error here, and no SIGBUS later.
+pub(super) fn create(bytes: usize) -> Result<OwnedFd, Errno> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    // Linux 6.3 and later may be set up to refuse a memfd that does not say that nobody executes it. Earlier
+    // ones do not know the flag.
+    let memfd = match rustix::fs::memfd_create("uwarp-local", flags | MemfdFlags::NOEXEC_SEAL) {
+        Err(Errno::INVAL) => rustix::fs::memfd_create("uwarp-local", flags)?,
+        other => other?,
+    };
+    ftruncate(&memfd, bytes as u64)?;
+    rustix::fs::fallocate(&memfd, rustix::fs::FallocateFlags::empty(), 0, bytes as u64)?;
+    fcntl_add_seals(&memfd, FIXED_SIZE | SealFlags::SEAL)?;
+    Ok(memfd)
+}
+
+/// Whether a descriptor that another process sent is a file as [`create`] makes it.
+pub(super) fn is_fit(memfd: impl AsFd, bytes: usize) -> bool {
+    let memfd = memfd.as_fd();
+    // A file in hugepages could lose a page, and an access to it would be a SIGBUS.
+    fstat(memfd).is_ok_and(|stat| u64::try_from(stat.st_size) == Ok(bytes as u64))
+        && fstatfs(memfd).is_ok_and(|fs| u64::try_from(fs.f_type) == Ok(TMPFS))
+        && fcntl_get_seals(memfd).is_ok_and(|seals| seals.contains(FIXED_SIZE))
+}
+
+/// A mapping of a memfd of fixed size.
+#[derive(Debug)]
+pub(super) struct SharedMemory {
+    start: NonNull<u8>,
+    bytes: usize,
+    /// The process that mapped it. A child has no such mapping.
+    generation: u32,
+}
+
+// SAFETY: the mapping belongs to the value alone, and is accessed by atomics and raw copies, which any thread
+// may do. Any thread may unmap it.
+unsafe impl Send for SharedMemory {}
+// SAFETY: through `&SharedMemory` the mapping is accessed by atomics and raw copies only. The other process
+// does the same at any time, so another thread makes no difference: bytes may be any mixture.
+unsafe impl Sync for SharedMemory {}
+
+impl SharedMemory {
+    /// Maps the first `bytes` bytes of a file that [`create`] made, or that [`is_fit`].
+    pub(super) fn map(memfd: impl AsFd, bytes: usize) -> Result<Self, Errno> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: without an address to place it at, a new mapping replaces nothing.
+        let start = unsafe { mmap(null_mut(), bytes, protection, MapFlags::SHARED, memfd, 0)? };
+        let start = NonNull::new(start.cast()).ok_or(Errno::NOMEM)?;
+        let memory = Self { start, bytes, generation: fork::generation() };
+        // A child that wrote to a ring would break the connection of its parent.
+        //
+        // SAFETY: the range is the mapping that was just made, and the advice changes no byte.
+        unsafe { madvise(start.as_ptr().cast(), bytes, Advice::LinuxDontFork)? };
+        Ok(memory)
+    }
+
+    /// Its size.
+    pub(super) fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// The word at this offset.
+    ///
+    /// # Panics
+    /// If it does not lie inside, or is not aligned.
+    #[inline]
+    pub(super) fn word(&self, at: usize) -> &AtomicU64 {
+        assert!(at.is_multiple_of(8) && at < self.bytes && self.bytes - at >= 8, "word {at}");
+        let word: *mut u64 = self.start.as_ptr().wrapping_add(at).cast();
+        // SAFETY: the eight bytes lie inside the mapping, as was just checked, which is writable and lives as
+        // long as the reference. The mapping begins at a page, so they are aligned. Everybody accesses them
+        // as an atomic: ours by this function alone, and what the other process does is any value.
+        unsafe { AtomicU64::from_ptr(word) }
+    }
+
+    /// Copies `bytes` to this offset.
+    ///
+    /// # Panics
+    /// If they do not lie inside.
+    #[inline]
+    pub(super) fn copy_in(&self, at: usize, bytes: &[u8]) {
+        assert!(at <= self.bytes && bytes.len() <= self.bytes - at, "{} bytes at {at}", bytes.len());
+        let to = self.start.as_ptr().wrapping_add(at);
+        // SAFETY: the bytes lie inside the mapping, as was just checked, which is writable. No slice or
+        // reference to it exists, and `bytes` lies elsewhere. The other process may access the bytes at the
+        // same time: see the module.
+        unsafe { bytes.as_ptr().copy_to_nonoverlapping(to, bytes.len()) };
+        compiler_fence(Ordering::SeqCst);
+    }
+
+    /// Copies from this offset to `out`.
+    ///
+    /// # Panics
+    /// If the bytes do not lie inside.
+    #[inline]
+    pub(super) fn copy_out(&self, at: usize, out: &mut [u8]) {
+        assert!(at <= self.bytes && out.len() <= self.bytes - at, "{} bytes at {at}", out.len());
+        let from = self.start.as_ptr().wrapping_add(at);
+        // SAFETY: the bytes lie inside the mapping, as was just checked, which is readable and initialised. No
+        // slice or reference to it exists, so `out` lies elsewhere. The other process may write the bytes at
+        // the same time: see the module.
+        unsafe { from.copy_to_nonoverlapping(out.as_mut_ptr(), out.len()) };
+        compiler_fence(Ordering::SeqCst);
+    }
+}
+
+impl Drop for SharedMemory {
+    fn drop(&mut self) {
+        if self.generation != fork::generation() {
+            // The range is no mapping in a child, or another one.
+            return;
+        }
+        // SAFETY: the range is the mapping that `map` made for this value alone, and it is unmapped here only.
+        // References to its words are bound to the value.
+        let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
+        debug_assert!(unmapped.is_ok(), "munmap of a mapping of ours: {unmapped:?}");
+    }
+}

@@ -1,0 +1,234 @@
+//! Another station: how far the connection with it is, and the pair of rings.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::fork::OwnFd;
+use super::hello;
+use super::memory::{self, SharedMemory};
+use super::ring::{self, Broken, CONTROL_BYTES, Consumer, Place, Producer};
+use crate::Mbuf;
+
+/// How long a full ring may stay as it is before frames for it are dropped. A station that was stopped must
+/// not keep the frames of others waiting for ever. It is longer than a busy machine keeps a process from running.
+const STUCK_US: u64 = 100_000;
+
+/// Frames that wait here, before a pair is made or while the ring is full. So a station that is slow does not
+/// keep the frames of others waiting.
+const MAX_WAITING: usize = 64;
+
+/// Bytes behind which the reader is told of records, so that it reads while we write.
+const PUBLISH_BYTES: u64 = 32 << 10;
+
+/// Bytes before the data of the rings: their words, in a page of their own.
+const WORDS_BYTES: usize = 4096;
+
+const _: () = assert!(2 * CONTROL_BYTES <= WORDS_BYTES);
+
+/// Bytes of the memory of a pair of rings, if rings may have that size.
+pub(super) fn memory_bytes(ring_bytes: u64) -> Option<usize> {
+    let bytes = usize::try_from(ring_bytes).ok()?;
+    let fits = bytes.is_power_of_two() && (ring::MIN_RING_BYTES..=ring::MAX_RING_BYTES).contains(&bytes);
+    fits.then(|| WORDS_BYTES + 2 * bytes)
+}
+
+/// Another station.
+pub(super) struct Peer {
+    pub(super) state: PeerState,
+    /// Frames for it that wait until there is a pair, or space in the ring.
+    pub(super) waiting: VecDeque<Mbuf>,
+    /// When the first frame for it came, or its hello.
+    pub(super) since_us: u64,
+}
+
+/// How far the connection with a station is.
+pub(super) enum PeerState {
+    /// So many others connect to it that our connection has to be tried again.
+    Dialing,
+    /// It has our hello and the memory of the rings.
+    Greeted { socket: OwnFd, memory: Arc<SharedMemory> },
+    /// It says that its own hello is under way, and that we use its rings.
+    Crossed,
+    /// There is a pair of rings.
+    Paired(Pair),
+}
+
+/// What became of a frame.
+#[derive(Debug)]
+pub(super) enum Sent {
+    /// It is in the ring.
+    Written,
+    /// It waits here.
+    Kept,
+    /// Too many frames wait here.
+    Refused(Mbuf),
+    /// It was dropped: the station is gone, or has taken nothing for long.
+    Lost,
+}
+
+impl Peer {
+    pub(super) fn new(now_us: u64) -> Self {
+        Self { state: PeerState::Dialing, waiting: VecDeque::new(), since_us: now_us }
+    }
+
+    /// Sends a frame, or keeps it until it can be sent.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    #[inline]
+    pub(super) fn send(&mut self, now_us: u64, frame: Mbuf) -> Result<Sent, Broken> {
+        if let PeerState::Paired(pair) = &mut self.state
+            && self.waiting.is_empty()
+            && pair.socket.is_some()
+            && pair.write(&frame)?
+        {
+            if pair.tx.unpublished() >= PUBLISH_BYTES {
+                pair.publish();
+            }
+            return Ok(Sent::Written);
+        }
+        Ok(self.keep(now_us, frame))
+    }
+
+    #[cold]
+    fn keep(&mut self, now_us: u64, frame: Mbuf) -> Sent {
+        let mut is_paired = false;
+        if let PeerState::Paired(pair) = &mut self.state {
+            is_paired = true;
+            if pair.socket.is_none() {
+                return Sent::Lost;
+            }
+            if pair.is_stuck(now_us) {
+                return Sent::Lost;
+            }
+        }
+        if self.waiting.len() < MAX_WAITING {
+            self.waiting.push_back(frame);
+            return Sent::Kept;
+        }
+        // Without a pair there is no reason to wait for space.
+        if is_paired { Sent::Refused(frame) } else { Sent::Lost }
+    }
+
+    /// Sends frames that wait, as many as the ring takes. Returns how many were dropped because the station
+    /// is gone or stuck.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    #[cold]
+    pub(super) fn flush(&mut self, now_us: u64) -> Result<usize, Broken> {
+        let PeerState::Paired(pair) = &mut self.state else { return Ok(0) };
+        if pair.socket.is_none() {
+            let lost = self.waiting.len();
+            self.waiting.clear();
+            return Ok(lost);
+        }
+        while let Some(frame) = self.waiting.front() {
+            if !pair.write(frame)? {
+                // What is in the ring has to be seen, or it never gets empty.
+                pair.publish();
+                if !pair.is_stuck(now_us) {
+                    return Ok(0);
+                }
+                let lost = self.waiting.len();
+                self.waiting.clear();
+                return Ok(lost);
+            }
+            self.waiting.pop_front();
+        }
+        pair.full = None;
+        pair.publish();
+        Ok(0)
+    }
+}
+
+/// Which half of the memory a station writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    /// It made the memory, and writes the first ring.
+    Maker,
+    /// It got the memory, and writes the second ring.
+    Taker,
+}
+
+/// A pair of rings with another station.
+pub(super) struct Pair {
+    /// `None`: the other process is gone. What it sent before is still to be read.
+    pub(super) socket: Option<OwnFd>,
+    pub(super) tx: Producer,
+    pub(super) rx: Consumer,
+    /// The other process, and the latest hello that it had sent when the pair was made.
+    pub(super) instance: u64,
+    pub(super) serial: u64,
+    /// Since when the ring is full, and what the reader had taken then.
+    full: Option<(u64, u64)>,
+}
+
+impl Pair {
+    pub(super) fn new(
+        socket: OwnFd,
+        memory: &Arc<SharedMemory>,
+        side: Side,
+        (instance, serial): (u64, u64),
+    ) -> Self {
+        let bytes = (memory.len() - WORDS_BYTES) / 2;
+        let place =
+            |ring: usize| Place { control: ring * CONTROL_BYTES, data: WORDS_BYTES + ring * bytes, bytes };
+        let (ours, theirs) = match side {
+            Side::Maker => (0, 1),
+            Side::Taker => (1, 0),
+        };
+        Self {
+            socket: Some(socket),
+            tx: Producer::new(Arc::clone(memory), place(ours)),
+            rx: Consumer::new(Arc::clone(memory), place(theirs)),
+            instance,
+            serial,
+            full: None,
+        }
+    }
+
+    /// Writes a frame to the ring. `false`: there is no space.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    #[inline]
+    fn write(&mut self, frame: &Mbuf) -> Result<bool, Broken> {
+        let marks = if frame.tx_offload().tcp_checksum { ring::PARTIAL_CHECKSUM } else { 0 };
+        self.tx.write(frame.len(), marks, frame.segments())
+    }
+
+    /// The ring is full. Returns whether it has been for long, and the reader has taken nothing.
+    fn is_stuck(&mut self, now_us: u64) -> bool {
+        let taken = self.tx.taken();
+        match self.full {
+            Some((since_us, before)) if before == taken => now_us.saturating_sub(since_us) >= STUCK_US,
+            _ => {
+                self.full = Some((now_us, taken));
+                false
+            }
+        }
+    }
+
+    /// Shows the reader what was written, and wakes it if it sleeps.
+    #[inline]
+    pub(super) fn publish(&mut self) {
+        if self.tx.unpublished() > 0
+            && self.tx.publish()
+            && let Some(socket) = &self.socket
+        {
+            hello::wake(socket);
+        }
+    }
+}
+
+/// New memory for a pair, and the descriptor to send.
+pub(super) fn make_memory(ring_bytes: usize) -> Result<(Arc<SharedMemory>, OwnedFd), Errno> {
+    let bytes = memory_bytes(ring_bytes as u64).ok_or(Errno::INVAL)?;
+    let memfd = memory::create(bytes)?;
+    let memory = SharedMemory::map(&memfd, bytes)?;
+    Ok((Arc::new(memory), memfd))
+}

@@ -1,0 +1,495 @@
+//! A station of a local wire as a [`Port`].
+
+use std::os::fd::BorrowedFd;
+
+use super::claim::Claim;
+use super::fork;
+use super::peer::{Peer, PeerState, Sent, memory_bytes};
+use super::peers::Peers;
+use super::ring::{self, Broken, Consumer, Record};
+use super::wake;
+use super::{LocalConfig, LocalCounters, LocalError};
+use crate::{Burst, Checksum, LinkState, Mbuf, Mempool, Offloads, Port, PortCounters, PortInfo, TsoLimits};
+
+/// The Ethernet addresses of a wire: these bytes, then the number of the station.
+const MAC_PREFIX: [u8; 4] = [0x02, 0, 0x64, 0x40];
+
+/// Size of a buffer for bulk sending, bytes.
+const BULK_BYTES: usize = 32 << 10;
+
+/// Size of a buffer for a received superframe, bytes: the longest one fits.
+const SUPERFRAME_BYTES: usize = ring::MAX_FRAME_BYTES.next_multiple_of(64);
+
+/// Smallest buffer of the pool, as is usual for devices.
+const DATA_BYTES_MIN: usize = 2048;
+
+/// Ethernet header and a VLAN tag: the most a frame has beside the IP packet.
+const FRAME_OVERHEAD_BYTES: usize = 18;
+
+/// Most bytes of one received burst: they should still be in the core's cache when they are placed.
+const RX_BYTES: usize = 256 << 10;
+
+/// Bytes taken from a ring behind which its writer gets their space back, so that it writes while we read.
+const RELEASE_BYTES: u64 = 64 << 10;
+
+/// Time between two looks at the sockets while frames are polled. A look is a system call.
+const LOOK_US: u64 = 100;
+
+/// Time between attempts to send frames that wait for space in a ring.
+const SPACE_US: u64 = 50;
+
+/// Polls without a frame between two looks, if the caller's clock stands still.
+const LOOK_POLLS: u32 = 256;
+
+/// A station of a local wire: see [`local`](super).
+pub struct LocalPort {
+    info: PortInfo,
+    pool: Mempool,
+    /// Pages for bulk sending.
+    bulk: Mempool,
+    /// Buffers for superframes.
+    superframes: Mempool,
+    peers: Peers,
+    /// The place of the peer that the latest frame went to.
+    latest: usize,
+    /// The place of the peer that is read first.
+    turn: usize,
+    /// When to look at the sockets, by the caller's clock or after so many polls.
+    look_at_us: u64,
+    idle_polls: u32,
+    now_us: u64,
+    /// The process that opened it.
+    generation: u32,
+    counters: PortCounters,
+}
+
+impl LocalPort {
+    pub(super) fn open(config: &LocalConfig) -> Result<Self, LocalError> {
+        check(config)?;
+        let claim = Claim::new(&config.folder, config.station)?;
+        let [high, low] = claim.station.to_be_bytes();
+        let [a, b, c, d] = MAC_PREFIX;
+        let name = format!("local{}", claim.station);
+        let data_bytes =
+            (usize::from(config.mtu) + FRAME_OVERHEAD_BYTES).next_multiple_of(64).max(DATA_BYTES_MIN);
+        let offloads = Offloads::TX_TCP_CHECKSUM
+            | Offloads::RX_TCP_CHECKSUM
+            | Offloads::TX_MULTI_SEGMENT
+            | Offloads::TX_TSO
+            | Offloads::RX_LRO
+            | Offloads::RX_SCATTER;
+        Ok(Self {
+            pool: Mempool::heap(&name, config.mbufs, data_bytes),
+            bulk: Mempool::heap(&name, config.bulk_mbufs, BULK_BYTES.max(data_bytes)),
+            superframes: Mempool::heap(&name, config.bulk_mbufs, SUPERFRAME_BYTES),
+            peers: Peers::new(claim, config.folder.clone(), config.ring_bytes)?,
+            info: PortInfo {
+                name,
+                mac: [a, b, c, d, high, low],
+                mtu: config.mtu,
+                offloads,
+                tso: TsoLimits::default(),
+            },
+            latest: 0,
+            turn: 0,
+            look_at_us: 0,
+            idle_polls: 0,
+            now_us: 0,
+            generation: fork::generation(),
+            counters: PortCounters::default(),
+        })
+    }
+
+    /// The number of this station.
+    pub fn station(&self) -> u16 {
+        self.peers.claim.station
+    }
+
+    /// What became of other stations so far.
+    pub fn local_counters(&self) -> LocalCounters {
+        self.peers.counters
+    }
+
+    /// Whether this process is a child of the one that opened the port, and has no part in it.
+    #[inline]
+    fn is_forked(&self) -> bool {
+        self.generation != fork::generation()
+    }
+
+    /// Sends one frame. Returns it if it has to wait.
+    #[inline]
+    fn send(&mut self, now_us: u64, mut frame: Mbuf) -> Option<Mbuf> {
+        let bytes = frame.len();
+        let is_external = frame.has_external();
+        let Some(station) = self.destination(&frame, is_external) else {
+            self.counters.tx_dropped += 1;
+            return None;
+        };
+        if self.peers.station(self.latest) != Some(station) {
+            self.publish_latest();
+            let found = self.peers.find(station).or_else(|| self.peers.begin(now_us, station));
+            let Some(at) = found else {
+                self.counters.tx_link_down += 1;
+                return None;
+            };
+            self.latest = at;
+        }
+        if is_external {
+            let Some(copy) = frame.deep_copy(&self.pool) else {
+                // No buffer is free; some are when frames have been acknowledged.
+                return Some(frame);
+            };
+            frame = copy;
+        }
+        match self.peers.list[self.latest].send(now_us, frame) {
+            Ok(Sent::Written) => {}
+            Ok(Sent::Kept) => self.peers.backlogged = true,
+            Ok(Sent::Refused(frame)) => return Some(frame),
+            Ok(Sent::Lost) => {
+                self.counters.tx_link_down += 1;
+                return None;
+            }
+            Err(Broken) => {
+                self.counters.tx_link_down += 1;
+                self.end_broken(self.latest);
+                return None;
+            }
+        }
+        self.counters.tx_frames += 1;
+        self.counters.tx_bytes += bytes as u64;
+        None
+    }
+
+    /// The station that a frame goes to; `None` if it goes to no other station or is too long.
+    #[inline]
+    fn destination(&self, frame: &Mbuf, is_external: bool) -> Option<u16> {
+        let bytes = frame.len();
+        let longest = usize::from(self.info.mtu) + FRAME_OVERHEAD_BYTES;
+        let passes = frame.tx_offload().tso_segment_bytes > 0 && bytes <= ring::MAX_FRAME_BYTES;
+        if bytes < ring::MIN_FRAME_BYTES || bytes > longest && !passes {
+            return None;
+        }
+        let mac: [u8; 6] = match is_external {
+            false if frame.head().len() >= 6 => *frame.head().first_chunk()?,
+            _ => {
+                let mut mac = [0; 6];
+                frame.copy_to(0, &mut mac);
+                mac
+            }
+        };
+        let station = u16::from_be_bytes([mac[4], mac[5]]);
+        (mac[..4] == MAC_PREFIX && station != 0 && station != self.station()).then_some(station)
+    }
+
+    /// Shows the latest peer what was written for it.
+    #[inline]
+    fn publish_latest(&mut self) {
+        if let Some(peer) = self.peers.list.get_mut(self.latest)
+            && let PeerState::Paired(pair) = &mut peer.state
+        {
+            pair.publish();
+        }
+    }
+
+    /// Sends frames that wait for space.
+    #[cold]
+    fn flush(&mut self, now_us: u64) {
+        let mut waits = false;
+        for at in (0..self.peers.list.len()).rev() {
+            let peer = &mut self.peers.list[at];
+            match peer.flush(now_us) {
+                Ok(lost) => self.peers.counters.lost += lost as u64,
+                Err(Broken) => self.end_broken(at),
+            }
+            waits |= self.peers.list.get(at).is_some_and(|peer| !peer.waiting.is_empty());
+        }
+        self.peers.backlogged = waits;
+    }
+
+    /// Ends a pair whose other side has written what it cannot have written.
+    #[cold]
+    fn end_broken(&mut self, at: usize) {
+        self.peers.counters.broken += 1;
+        self.counters.rx_dropped += 1;
+        self.peers.remove(at);
+    }
+
+    /// Receives from the peer at this place until `left` bytes are used up.
+    #[inline]
+    fn receive(&mut self, at: usize, left: &mut usize, frames: &mut Burst) -> Received {
+        let Self { pool, superframes, peers, counters, .. } = self;
+        let Some(Peer { state: PeerState::Paired(pair), .. }) = peers.list.get_mut(at) else {
+            return Received::Some;
+        };
+        let rx = &mut pair.rx;
+        let received = loop {
+            if frames.is_full() || *left == 0 {
+                break Received::Some;
+            }
+            let record = match rx.peek() {
+                Ok(Some(record)) => record,
+                Ok(None) if pair.socket.is_none() => break Received::End,
+                Ok(None) => break Received::Some,
+                Err(Broken) => break Received::Broken,
+            };
+            let Some(frame) = take(pool, superframes, rx, record) else {
+                // It stays in the ring.
+                counters.rx_no_mbuf += 1;
+                break Received::Some;
+            };
+            rx.advance(record);
+            if rx.unreleased() >= RELEASE_BYTES {
+                rx.release();
+            }
+            *left = left.saturating_sub(record.bytes);
+            counters.rx_frames += 1;
+            counters.rx_bytes += record.bytes as u64;
+            frames.push(frame);
+        };
+        if rx.unreleased() > 0 {
+            rx.release();
+        }
+        received
+    }
+
+    /// Looks at the sockets.
+    fn look(&mut self) {
+        self.idle_polls = 0;
+        let more = self.peers.look(self.now_us);
+        // A handshake goes on with every poll, so that the first frame does not wait.
+        let at_once = more || self.peers.is_shaking_hands();
+        self.look_at_us = if at_once { 0 } else { self.now_us + LOOK_US };
+    }
+
+    /// Whether frames wait, or something else that a poll would find.
+    fn has_news(&self) -> bool {
+        let waits = |peer: &Peer| match &peer.state {
+            PeerState::Paired(pair) => pair.rx.has_news() || pair.socket.is_none(),
+            _ => false,
+        };
+        self.peers.has_departed() || self.peers.list.iter().any(waits)
+    }
+
+    /// Calls `act` with each ring that is read.
+    fn each_ring(&self, act: impl Fn(&Consumer)) {
+        for peer in &self.peers.list {
+            if let PeerState::Paired(pair) = &peer.state {
+                act(&pair.rx);
+            }
+        }
+    }
+}
+
+/// What came from a peer.
+enum Received {
+    /// Some frames or none.
+    Some,
+    /// All that a dead process had sent.
+    End,
+    /// Something that it cannot have written.
+    Broken,
+}
+
+/// Copies a record to packet buffers: one, or a chain if no large one is free. `None`: no buffer is free.
+#[inline]
+fn take(pool: &Mempool, superframes: &Mempool, rx: &Consumer, record: Record) -> Option<Mbuf> {
+    let mut frame = if record.bytes <= pool.data_bytes() {
+        filled(pool, rx, 0, record.bytes)?
+    } else {
+        match filled(superframes, rx, 0, record.bytes) {
+            Some(frame) => frame,
+            None => take_chain(pool, rx, record)?,
+        }
+    };
+    // The peer is another process on this machine: nothing damages what it wrote on the way.
+    let partial = record.marks & ring::PARTIAL_CHECKSUM != 0;
+    frame.set_rx_checksum(if partial { Checksum::Partial } else { Checksum::Unknown });
+    Some(frame)
+}
+
+/// A buffer of `pool` with `bytes` bytes of the oldest record, from `offset` on.
+#[inline]
+fn filled(pool: &Mempool, rx: &Consumer, offset: usize, bytes: usize) -> Option<Mbuf> {
+    let mut frame = pool.alloc_filled(0, bytes)?;
+    // Nobody else has a view of a new buffer.
+    rx.copy(offset, frame.head_mut()?);
+    Some(frame)
+}
+
+/// A record in a chain of buffers.
+#[cold]
+fn take_chain(pool: &Mempool, rx: &Consumer, record: Record) -> Option<Mbuf> {
+    let part = |offset: usize| filled(pool, rx, offset, (record.bytes - offset).min(pool.data_bytes()));
+    let mut chain = part(0)?;
+    while chain.len() < record.bytes {
+        let next = part(chain.len())?;
+        // Buffers of 2 KiB are few enough for a chain.
+        chain.chain(next).ok()?;
+    }
+    Some(chain)
+}
+
+impl Port for LocalPort {
+    fn info(&self) -> &PortInfo {
+        &self.info
+    }
+
+    fn mempool(&self) -> &Mempool {
+        &self.pool
+    }
+
+    fn bulk_mempool(&self) -> Option<&Mempool> {
+        Some(&self.bulk)
+    }
+
+    fn passes_large_frames(&self) -> bool {
+        true
+    }
+
+    fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
+        if self.is_forked() {
+            return 0;
+        }
+        self.now_us = now_us;
+        let before = frames.len();
+        let mut left = RX_BYTES;
+        let count = self.peers.list.len();
+        let mut ended = None;
+        for step in 0..count {
+            let at = (self.turn + step) % count;
+            match self.receive(at, &mut left, frames) {
+                Received::Some => {}
+                other => ended = Some((at, other)),
+            }
+        }
+        self.turn = if self.turn + 1 < count { self.turn + 1 } else { 0 };
+        match ended {
+            None => {}
+            Some((at, Received::Broken)) => self.end_broken(at),
+            Some((at, _)) => self.peers.remove(at),
+        }
+        if self.peers.backlogged {
+            self.flush(now_us);
+        }
+        let taken = frames.len() - before;
+        self.idle_polls = if taken == 0 { self.idle_polls + 1 } else { 0 };
+        if now_us >= self.look_at_us || self.idle_polls >= LOOK_POLLS {
+            self.look();
+        }
+        taken
+    }
+
+    fn tx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
+        let count = frames.len();
+        if self.is_forked() {
+            self.counters.tx_link_down += count as u64;
+            frames.clear();
+            return count;
+        }
+        if self.peers.backlogged {
+            self.flush(now_us);
+        }
+        // The usual case: it stays empty, and nothing is moved.
+        let mut left = Burst::new();
+        for frame in frames.drain(..) {
+            if !left.is_empty() {
+                left.push(frame);
+            } else if let Some(refused) = self.send(now_us, frame) {
+                left.push(refused);
+            }
+        }
+        self.publish_latest();
+        let refused = left.len();
+        if refused > 0 {
+            self.counters.tx_ring_full += refused as u64;
+            *frames = left;
+        }
+        count - refused
+    }
+
+    /// Always up: what is gone are single stations.
+    fn link_state(&mut self) -> LinkState {
+        if self.is_forked() { LinkState::Down } else { LinkState::Up }
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.counters
+    }
+
+    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        (!self.is_forked()).then(|| self.peers.epoll())
+    }
+
+    fn arm_wakeup(&mut self) -> bool {
+        if self.is_forked() {
+            return true;
+        }
+        self.look();
+        self.each_ring(Consumer::lie_down);
+        wake::settle();
+        let sleeps = !self.has_news();
+        if !sleeps {
+            self.each_ring(Consumer::get_up);
+        }
+        sleeps
+    }
+
+    fn disarm_wakeup(&mut self) {
+        if self.is_forked() {
+            return;
+        }
+        self.each_ring(Consumer::get_up);
+        // After the frames that woke us: they are what somebody waits for.
+        self.look_at_us = 0;
+    }
+
+    fn tells_departures(&self) -> bool {
+        true
+    }
+
+    fn next_departed(&mut self) -> Option<[u8; 6]> {
+        let [high, low] = self.peers.next_departed()?.to_be_bytes();
+        let [a, b, c, d] = MAC_PREFIX;
+        Some([a, b, c, d, high, low])
+    }
+
+    fn next_due_us(&self) -> Option<u64> {
+        if self.is_forked() {
+            return None;
+        }
+        let departed = self.peers.has_departed().then_some(self.now_us);
+        let space = self.peers.backlogged.then_some(self.now_us + SPACE_US);
+        [self.peers.next_due_us(), departed, space].into_iter().flatten().min()
+    }
+}
+
+impl std::fmt::Debug for LocalPort {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LocalPort")
+            .field("station", &self.station())
+            .field("counters", &self.counters)
+            .field("stations", &self.peers.counters)
+            .finish_non_exhaustive()
+    }
+}
+
+fn check(config: &LocalConfig) -> Result<(), LocalError> {
+    let invalid = |why: String| Err(LocalError::Invalid(why));
+    let LocalConfig { mtu, mbufs, bulk_mbufs, ring_bytes, .. } = *config;
+    if mtu < 576 {
+        return invalid(format!("an MTU of {mtu} is too small: choose at least 576"));
+    }
+    if mbufs < 64 || bulk_mbufs < 8 {
+        return invalid(format!(
+            "{mbufs} buffers and {bulk_mbufs} large ones are too few: choose 64 and 8 or more"
+        ));
+    }
+    if memory_bytes(ring_bytes as u64).is_none() {
+        return invalid(format!(
+            "rings of {ring_bytes} bytes cannot be made: choose a power of two from {} to {}",
+            ring::MIN_RING_BYTES,
+            ring::MAX_RING_BYTES
+        ));
+    }
+    Ok(())
+}

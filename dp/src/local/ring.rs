@@ -1,0 +1,289 @@
+//! A ring of bytes in shared memory: frames from one process to one other.
+//!
+//! A frame is a record: a word with its length and its marks, then its bytes, padded to whole cache lines, so
+//! that no line has bytes of two records. Positions count bytes since the beginning and never go back. The
+//! writer owns the tail, the reader the head. Each of them also keeps its position to itself, and publishes
+//! it once for many records. What the other side publishes is checked each time it is read: a position that
+//! it cannot have, or a record that it cannot have written, is [`Broken`].
+//!
+//! ```text
+//! control: | tail | head | sleeper |   a pair of lines each, since processors fetch lines in pairs
+//! data:    | record | record | ...     a power of two
+//! ```
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::memory::SharedMemory;
+use super::wake;
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// Bytes of the words of one ring.
+pub(super) const CONTROL_BYTES: usize = 512;
+
+/// Offsets of the words in them.
+const TAIL: usize = 0;
+const HEAD: usize = 128;
+const SLEEPER: usize = 256;
+
+/// The word in front of the bytes of a frame: the length in its lower half, the marks in its upper half.
+const HEADER_BYTES: usize = 8;
+
+/// The mark of a frame whose TCP checksum field has only the sum of the pseudo-header.
+pub(super) const PARTIAL_CHECKSUM: u32 = 1;
+
+/// Fewest bytes of a frame: an Ethernet header.
+pub(super) const MIN_FRAME_BYTES: usize = 14;
+
+/// Most bytes of a frame: an IP packet of 64 KiB behind an Ethernet header with a VLAN tag.
+pub(super) const MAX_FRAME_BYTES: usize = u16::MAX as usize + 18;
+
+/// Fewest bytes of a ring: some of the longest frames.
+pub(super) const MIN_RING_BYTES: usize = 256 << 10;
+
+/// Most bytes of a ring.
+pub(super) const MAX_RING_BYTES: usize = 256 << 20;
+
+/// The other side published something that it cannot have written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Broken;
+
+/// Where a ring lies in the memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    /// Offset of its words.
+    pub(super) control: usize,
+    /// Offset of its data.
+    pub(super) data: usize,
+    /// Bytes of its data: a power of two, and a multiple of a line.
+    pub(super) bytes: usize,
+}
+
+/// Bytes of a record.
+const fn record_bytes(frame_bytes: usize) -> u64 {
+    (HEADER_BYTES + frame_bytes).next_multiple_of(LINE) as u64
+}
+
+impl Place {
+    /// The offset in the memory of this position, and how many bytes follow it up to the end of the ring.
+    #[inline]
+    fn at(&self, position: u64) -> (usize, usize) {
+        let offset = (position & (self.bytes as u64 - 1)) as usize;
+        (self.data + offset, self.bytes - offset)
+    }
+}
+
+/// The writing end.
+#[derive(Debug)]
+pub(super) struct Producer {
+    memory: Arc<SharedMemory>,
+    place: Place,
+    /// Where the next record goes.
+    tail: u64,
+    /// The reader knows of the records below.
+    published: u64,
+    /// The reader's position, when it was last read.
+    head: u64,
+}
+
+impl Producer {
+    pub(super) fn new(memory: Arc<SharedMemory>, place: Place) -> Self {
+        debug_assert!(place.bytes.is_power_of_two() && place.data + place.bytes <= memory.len());
+        Self { memory, place, tail: 0, published: 0, head: 0 }
+    }
+
+    /// Writes a record with the bytes of `parts`, `bytes` in all, unless the ring is full: then it returns
+    /// `false`.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    #[inline]
+    pub(super) fn write(
+        &mut self,
+        bytes: usize,
+        marks: u32,
+        parts: impl Iterator<Item = impl AsRef<[u8]>>,
+    ) -> Result<bool, Broken> {
+        debug_assert!((MIN_FRAME_BYTES..=MAX_FRAME_BYTES).contains(&bytes));
+        let record = record_bytes(bytes);
+        if self.room() < record {
+            self.look()?;
+            if self.room() < record {
+                return Ok(false);
+            }
+        }
+        let (at, _) = self.place.at(self.tail);
+        let header = u64::from(marks) << 32 | bytes as u64;
+        self.memory.word(at).store(header, Ordering::Relaxed);
+        let mut position = self.tail + HEADER_BYTES as u64;
+        for part in parts {
+            let part = part.as_ref();
+            self.copy(position, part);
+            position += part.len() as u64;
+        }
+        debug_assert_eq!(position, self.tail + (HEADER_BYTES + bytes) as u64);
+        self.tail += record;
+        Ok(true)
+    }
+
+    #[inline]
+    fn copy(&self, position: u64, part: &[u8]) {
+        let (at, to_end) = self.place.at(position);
+        let (first, rest) = part.split_at(part.len().min(to_end));
+        self.memory.copy_in(at, first);
+        if !rest.is_empty() {
+            self.memory.copy_in(self.place.data, rest);
+        }
+    }
+
+    #[inline]
+    fn room(&self) -> u64 {
+        self.place.bytes as u64 - (self.tail - self.head)
+    }
+
+    /// Reads the reader's position.
+    fn look(&mut self) -> Result<(), Broken> {
+        let head = self.memory.word(self.place.control + HEAD).load(Ordering::Acquire);
+        let whole = head.is_multiple_of(LINE as u64);
+        if !whole || head < self.head || head > self.published {
+            return Err(Broken);
+        }
+        self.head = head;
+        Ok(())
+    }
+
+    /// Bytes that the reader does not know of.
+    #[inline]
+    pub(super) fn unpublished(&self) -> u64 {
+        self.tail - self.published
+    }
+
+    /// Bytes that the reader has taken since the beginning, when that was last looked at.
+    pub(super) fn taken(&self) -> u64 {
+        self.head
+    }
+
+    /// Shows the reader the records written so far. Returns whether it has to be woken.
+    #[inline]
+    pub(super) fn publish(&mut self) -> bool {
+        self.published = self.tail;
+        let words = self.place.control;
+        wake::publish(self.memory.word(words + TAIL), self.tail, self.memory.word(words + SLEEPER))
+    }
+}
+
+/// A record that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Record {
+    /// Bytes of the frame.
+    pub(super) bytes: usize,
+    pub(super) marks: u32,
+}
+
+/// The reading end.
+#[derive(Debug)]
+pub(super) struct Consumer {
+    memory: Arc<SharedMemory>,
+    place: Place,
+    /// The next record.
+    head: u64,
+    /// The writer knows that everything below is free.
+    released: u64,
+    /// The writer's position, when it was last read.
+    tail: u64,
+}
+
+impl Consumer {
+    pub(super) fn new(memory: Arc<SharedMemory>, place: Place) -> Self {
+        debug_assert!(place.bytes.is_power_of_two() && place.data + place.bytes <= memory.len());
+        Self { memory, place, head: 0, released: 0, tail: 0 }
+    }
+
+    /// The oldest record; it stays until [`advance`](Self::advance).
+    ///
+    /// # Errors
+    /// [`Broken`].
+    #[inline]
+    pub(super) fn peek(&mut self) -> Result<Option<Record>, Broken> {
+        if self.head == self.tail && !self.look()? {
+            return Ok(None);
+        }
+        let (at, _) = self.place.at(self.head);
+        // Read once: the writer may change it at any time.
+        let header = self.memory.word(at).load(Ordering::Relaxed);
+        let (bytes, marks) = (header as u32 as usize, (header >> 32) as u32);
+        let fits = (MIN_FRAME_BYTES..=MAX_FRAME_BYTES).contains(&bytes)
+            && record_bytes(bytes) <= self.tail - self.head;
+        if !fits || marks & !PARTIAL_CHECKSUM != 0 {
+            return Err(Broken);
+        }
+        Ok(Some(Record { bytes, marks }))
+    }
+
+    /// Reads the writer's position. Returns whether a record waits.
+    #[inline]
+    fn look(&mut self) -> Result<bool, Broken> {
+        let tail = self.memory.word(self.place.control + TAIL).load(Ordering::Acquire);
+        if tail == self.tail {
+            return Ok(false);
+        }
+        let whole = tail.is_multiple_of(LINE as u64);
+        if !whole || tail < self.tail || tail - self.head > self.place.bytes as u64 {
+            return Err(Broken);
+        }
+        self.tail = tail;
+        Ok(true)
+    }
+
+    /// Copies bytes of the oldest record, from `offset` on. The caller has its length from
+    /// [`peek`](Self::peek); bytes behind it are any bytes of the ring.
+    #[inline]
+    pub(super) fn copy(&self, offset: usize, out: &mut [u8]) {
+        let (at, to_end) = self.place.at(self.head + (HEADER_BYTES + offset) as u64);
+        let first = out.len().min(to_end);
+        let (first, rest) = out.split_at_mut(first);
+        self.memory.copy_out(at, first);
+        if !rest.is_empty() {
+            self.memory.copy_out(self.place.data, rest);
+        }
+    }
+
+    /// Takes the oldest record, which [`peek`](Self::peek) returned.
+    #[inline]
+    pub(super) fn advance(&mut self, record: Record) {
+        self.head += record_bytes(record.bytes);
+        debug_assert!(self.head <= self.tail);
+    }
+
+    /// Bytes that were taken and are not free for the writer.
+    #[inline]
+    pub(super) fn unreleased(&self) -> u64 {
+        self.head - self.released
+    }
+
+    /// Gives the writer the space of the records taken so far.
+    #[inline]
+    pub(super) fn release(&mut self) {
+        self.released = self.head;
+        // Release: the copies came before.
+        self.memory.word(self.place.control + HEAD).store(self.head, Ordering::Release);
+    }
+
+    /// Says that the reader is going to sleep: see [`wake`].
+    pub(super) fn lie_down(&self) {
+        wake::lie_down(self.memory.word(self.place.control + SLEEPER));
+    }
+
+    /// Says that the reader polls again.
+    pub(super) fn get_up(&self) {
+        wake::get_up(self.memory.word(self.place.control + SLEEPER));
+    }
+
+    /// Whether a record waits, or something that cannot be: then the reader has to look.
+    pub(super) fn has_news(&self) -> bool {
+        self.head != self.tail
+            || self.memory.word(self.place.control + TAIL).load(Ordering::Acquire) != self.tail
+    }
+}

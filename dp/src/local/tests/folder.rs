@@ -1,0 +1,158 @@
+//! Folders that cannot be trusted, and stations that are taken, stale or free.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+
+use super::*;
+
+fn refusal(config: &LocalConfig) -> String {
+    let error = open(config).unwrap_err().to_string();
+    assert!(!error.contains('\n'), "{error}");
+    error
+}
+
+fn chmod(path: &Path, mode: u32) {
+    fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn a_folder_that_others_may_use_is_refused() {
+    let scratch = Scratch::new();
+    fs::create_dir(&scratch.0).unwrap();
+    for mode in [0o777, 0o750, 0o701, 0o600, 0o1700] {
+        chmod(&scratch.0, mode);
+        let error = refusal(&scratch.config());
+        assert!(error.contains(&format!("has mode {mode:o}: run chmod 700")), "{error}");
+    }
+    chmod(&scratch.0, 0o700);
+    scratch.open(1);
+}
+
+#[test]
+fn a_folder_in_one_that_anybody_may_change_is_refused() {
+    let scratch = Scratch::new();
+    fs::create_dir(&scratch.0).unwrap();
+    let config = LocalConfig { folder: scratch.0.join("net"), ..scratch.config() };
+    chmod(&scratch.0, 0o777);
+    assert!(refusal(&config).contains("has mode 777"));
+    // As /tmp: only owners rename there.
+    chmod(&scratch.0, 0o1777);
+    open(&config).unwrap();
+}
+
+#[test]
+fn a_folder_of_somebody_else_is_refused() {
+    if !rustix::process::geteuid().is_root() {
+        // Only root can make one.
+        return;
+    }
+    let scratch = Scratch::new();
+    fs::create_dir(&scratch.0).unwrap();
+    chmod(&scratch.0, 0o700);
+    std::os::unix::fs::chown(&scratch.0, Some(12_345), None).unwrap();
+    assert!(refusal(&scratch.config()).contains("belongs to user 12345, not to user 0"));
+    let inside = LocalConfig { folder: scratch.0.join("net"), ..scratch.config() };
+    assert!(refusal(&inside).contains("belongs to user 12345"));
+}
+
+#[test]
+fn a_link_a_file_and_a_relative_path_are_no_folder() {
+    let scratch = Scratch::new();
+    let (real, link, file) = (scratch.0.join("real"), scratch.0.join("link"), scratch.0.join("file"));
+    fs::create_dir_all(&real).unwrap();
+    chmod(&real, 0o700);
+    symlink(&real, &link).unwrap();
+    fs::write(&file, "").unwrap();
+    assert!(refusal(&LocalConfig { folder: link, ..scratch.config() }).contains("is no folder"));
+    assert!(refusal(&LocalConfig { folder: file, ..scratch.config() }).contains("cannot be used"));
+    assert!(refusal(&LocalConfig { folder: "here".into(), ..scratch.config() }).contains("is not absolute"));
+    let long = scratch.0.join("x".repeat(98));
+    assert!(refusal(&LocalConfig { folder: long, ..scratch.config() }).contains("too long"));
+    open(&LocalConfig { folder: real, ..scratch.config() }).unwrap();
+}
+
+#[test]
+fn a_name_of_a_wire_is_plain() {
+    for name in ["default", "a-b_c.9", "x"] {
+        assert!(default_folder(name).unwrap().ends_with(name));
+    }
+    for name in ["", ".", "..", ".hidden", "a/b", "a b", "ä", &"x".repeat(65)] {
+        assert!(matches!(default_folder(name), Err(LocalError::Name(_))), "{name}");
+    }
+}
+
+#[test]
+fn a_station_belongs_to_one_process() {
+    let scratch = Scratch::new();
+    let _first = scratch.open(5);
+    let error = refusal(&LocalConfig { station: Some(5), ..scratch.config() });
+    let pid = std::process::id();
+    assert!(error.contains(&format!("station 5 belongs to process {pid}: choose another")), "{error}");
+    let others = [(); 3].map(|()| open(&scratch.config()).unwrap());
+    let mut numbers: Vec<u16> = others.iter().map(LocalPort::station).collect();
+    numbers.push(5);
+    numbers.sort_unstable();
+    numbers.dedup();
+    let listed = stations(&scratch.0).unwrap();
+    assert_eq!(listed.iter().map(|station| station.number).collect::<Vec<_>>(), numbers);
+    assert!(listed.len() == 4 && listed.iter().all(|station| station.pid == pid as i32));
+    drop(others);
+    assert_eq!(stations(&scratch.0).unwrap(), [Station { number: 5, pid: pid as i32 }]);
+}
+
+/// Listing asks each station, which is no mistake of the one that asks.
+#[test]
+fn listing_disturbs_nobody() {
+    let scratch = Scratch::new();
+    let (mut a, mut b) = paired(&scratch);
+    for number in 0..200 {
+        assert_eq!(stations(&scratch.0).unwrap().len(), 2);
+        let sent = frame(&a, 2, number, 64);
+        assert!(send(&mut a, sent));
+        receive(&mut [&mut a, &mut b], 1);
+    }
+    for port in [&a, &b] {
+        assert_eq!(port.local_counters(), LocalCounters { pairs: 1, ..LocalCounters::default() });
+    }
+    assert!(stations(Path::new("/nowhere/at/all")).unwrap().is_empty());
+    // A second name of a socket is no second station.
+    symlink(scratch.0.join("1.sock"), scratch.0.join("01.sock")).unwrap();
+    fs::write(scratch.0.join("notes.txt"), "").unwrap();
+    assert_eq!(stations(&scratch.0).unwrap().len(), 2);
+}
+
+#[test]
+fn the_socket_of_a_dead_process_is_taken_over() {
+    let scratch = Scratch::new();
+    drop(scratch.open(1));
+    // Bound and closed, as a killed process leaves it.
+    let path = scratch.0.join("7.sock");
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    assert!(path.exists() && stations(&scratch.0).unwrap().is_empty());
+    assert_eq!(scratch.open(7).station(), 7);
+    assert!(!path.exists(), "removed by its owner");
+}
+
+#[test]
+fn a_file_that_is_no_socket_is_left_alone() {
+    let scratch = Scratch::new();
+    drop(scratch.open(1));
+    // Connecting to a file is refused as well, so it is replaced like a stale socket only if it is one.
+    let path = scratch.0.join("7.sock");
+    fs::write(&path, "precious").unwrap();
+    assert!(refusal(&LocalConfig { station: Some(7), ..scratch.config() }).contains("station 7"));
+    assert_eq!(fs::read(&path).unwrap(), b"precious");
+}
+
+#[test]
+fn a_claim_that_was_replaced_is_not_removed_by_its_former_owner() {
+    let scratch = Scratch::new();
+    let old = scratch.open(1);
+    fs::remove_file(scratch.0.join("1.sock")).unwrap();
+    let new = scratch.open(1);
+    drop(old);
+    assert_eq!(stations(&scratch.0).unwrap().len(), 1);
+    drop(new);
+    assert!(stations(&scratch.0).unwrap().is_empty());
+}

@@ -1,0 +1,319 @@
+//! Processes of the same user that break the rules: each loses its own pair at most, and the others go on.
+
+use std::os::fd::OwnedFd;
+
+use proptest::prelude::*;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::net::{RecvFlags, SendFlags, connect, recv, send as send_bytes};
+
+use super::super::claim;
+use super::super::hello::{Heard, Kind, Message, hear, tell};
+use super::super::memory::{self, SharedMemory};
+use super::super::peer::memory_bytes;
+use super::*;
+
+const RING: u64 = 256 << 10;
+
+/// A socket to station 1, and nothing said.
+fn dial(scratch: &Scratch) -> OwnedFd {
+    let socket = claim::socket().unwrap();
+    connect(&socket, &claim::address(&scratch.0, 1).unwrap()).unwrap();
+    socket
+}
+
+fn hello(station: u16) -> Message {
+    Message { kind: Kind::Hello, station, ring_bytes: RING, instance: 7, serial: 1 }
+}
+
+fn good_memory() -> OwnedFd {
+    memory::create(memory_bytes(RING).unwrap()).unwrap()
+}
+
+/// Whether the other side has closed the socket.
+fn is_closed(socket: &OwnedFd) -> bool {
+    let mut bytes = [0; 64];
+    matches!(
+        recv(socket, &mut bytes[..], RecvFlags::DONTWAIT),
+        Ok((0, _)) | Err(rustix::io::Errno::CONNRESET)
+    )
+}
+
+/// A peer that has shaken hands as station 9, with the memory that it shares with station 1.
+fn hostile_peer(scratch: &Scratch, a: &mut LocalPort) -> (OwnedFd, SharedMemory) {
+    let (socket, memfd) = (dial(scratch), good_memory());
+    let memory = SharedMemory::map(&memfd, memory_bytes(RING).unwrap()).unwrap();
+    tell(&socket, &hello(9), Some(&memfd)).unwrap();
+    for _ in 0..1000 {
+        poll_once(a, 0);
+        if let Heard::Message(message, None) = hear(&socket) {
+            assert_eq!((message.kind, message.station), (Kind::Welcome, 1));
+            return (socket, memory);
+        }
+    }
+    panic!("no welcome");
+}
+
+/// The honest pair still works.
+fn still_works(a: &mut LocalPort, b: &mut LocalPort) {
+    for number in 0..3 {
+        let (to_b, to_a) = (frame(a, 2, number, 3000), frame(b, 1, number, 3000));
+        let wanted = (flat(&to_b), flat(&to_a));
+        assert!(send(a, to_b) && send(b, to_a));
+        assert_eq!(flat(&receive(&mut [b], 1)[0]), wanted.0);
+        assert_eq!(flat(&receive(&mut [a], 1)[0]), wanted.1);
+    }
+}
+
+#[test]
+fn a_bad_hello_is_refused() {
+    let scratch = Scratch::new();
+    let (mut a, mut b) = paired(&scratch);
+    let bytes = memory_bytes(RING).unwrap();
+    let sealable = || memfd_create("x", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+    let unsealed = sealable();
+    ftruncate(&unsealed, bytes as u64).unwrap();
+    let shrinks = sealable();
+    ftruncate(&shrinks, bytes as u64).unwrap();
+    fcntl_add_seals(&shrinks, SealFlags::GROW).unwrap();
+    let read_only = good_memory();
+    // Its seal allows more seals only without `SEAL`.
+    let unwritable = sealable();
+    ftruncate(&unwritable, bytes as u64).unwrap();
+    fcntl_add_seals(&unwritable, SealFlags::GROW | SealFlags::SHRINK | SealFlags::WRITE).unwrap();
+    let small = memory::create(bytes / 2).unwrap();
+    let file = OwnedFd::from(std::fs::File::create(scratch.0.join("file")).unwrap());
+    let other_ring = Message { ring_bytes: RING * 2, ..hello(9) };
+    let odd_ring = Message { ring_bytes: RING + 64, ..hello(9) };
+    let huge_ring = Message { ring_bytes: u64::MAX, ..hello(9) };
+    let wrong_kind = Message { kind: Kind::Welcome, ..hello(9) };
+    let cases = [
+        (hello(9), None),
+        (hello(9), Some(unsealed)),
+        (hello(9), Some(shrinks)),
+        (hello(9), Some(unwritable)),
+        (hello(9), Some(small)),
+        (hello(9), Some(file)),
+        (hello(9), Some(dial(&scratch))),
+        (hello(1), Some(good_memory())),
+        (other_ring, Some(good_memory())),
+        (odd_ring, Some(good_memory())),
+        (huge_ring, Some(good_memory())),
+        (wrong_kind, Some(read_only)),
+    ];
+    for (number, (message, memory)) in cases.iter().enumerate() {
+        let socket = dial(&scratch);
+        tell(&socket, message, memory.as_ref()).unwrap();
+        (0..300).for_each(|_| drop(poll_once(&mut a, 0)));
+        assert!(is_closed(&socket), "case {number}");
+        assert_eq!(a.local_counters().refused, number as u64 + 1);
+    }
+    for bytes in [&b"x"[..], &[1], &[0; 40], &[0; 41], &[0; 500], b"uwarp\0l1", &[]] {
+        let socket = dial(&scratch);
+        send_bytes(&socket, bytes, SendFlags::NOSIGNAL).unwrap();
+        (0..300).for_each(|_| drop(poll_once(&mut a, 0)));
+        assert!(is_closed(&socket), "{bytes:?}");
+    }
+    still_works(&mut a, &mut b);
+    assert_eq!((a.local_counters().pairs, a.next_departed()), (1, None));
+}
+
+#[test]
+fn mute_processes_keep_neither_sockets_nor_others_out() {
+    let scratch = Scratch::new();
+    let (mut a, mut b) = paired(&scratch);
+    let mute: Vec<OwnedFd> = (0..200).map(|_| dial(&scratch)).collect();
+    (0..300).for_each(|_| drop(poll_once(&mut a, 1000)));
+    assert!(mute.iter().filter(|socket| !is_closed(socket)).count() <= 64);
+    let mut c = scratch.open(3);
+    let sent = frame(&c, 1, 5, 64);
+    assert!(send(&mut c, sent));
+    assert_eq!(number(&receive(&mut [&mut c, &mut a], 1)[0]), 5);
+    assert_eq!(a.next_due_us(), Some(2_001_000), "the port wants to be polled then");
+    (0..300).for_each(|_| drop(poll_once(&mut a, 2_001_000)));
+    assert!(mute.iter().all(is_closed));
+    assert_eq!((a.local_counters().refused, a.next_due_us()), (200, None));
+    still_works(&mut a, &mut b);
+}
+
+/// One that says nothing more, or the wrong things, as the answer to our hello.
+#[test]
+fn a_station_that_does_not_answer_is_given_up() {
+    for answer in [
+        None,
+        Some(Message { station: 8, ..hello(9) }),
+        Some(hello(9)),
+        Some(Message { kind: Kind::Crossed, ..hello(9) }),
+    ] {
+        let scratch = Scratch::new();
+        let (mut a, mut b) = paired(&scratch);
+        let claim = claim::Claim::new(&scratch.0, Some(9)).unwrap();
+        let sent = frame(&a, 9, 0, 64);
+        assert!(send_at(&mut a, 1000, sent));
+        let socket = rustix::net::accept(&claim.listener).unwrap();
+        match answer {
+            None => {
+                (0..300).for_each(|_| drop(poll_once(&mut a, 2_000_999)));
+                assert!(!is_closed(&socket) || a.next_departed().is_none());
+                (0..300).for_each(|_| drop(poll_once(&mut a, 2_001_000)));
+            }
+            Some(message) => {
+                tell(&socket, &message, None).unwrap();
+                (0..300).for_each(|_| drop(poll_once(&mut a, 1001)));
+            }
+        }
+        assert_eq!(a.next_departed(), Some([2, 0, 0x64, 0x40, 0, 9]), "{answer:?}");
+        assert_eq!((a.local_counters().lost, a.mempool().available()), (1, 512));
+        still_works(&mut a, &mut b);
+    }
+}
+
+/// Somebody else's hello with the number of a living station waits for its end, which does not come.
+#[test]
+fn nobody_can_end_the_pair_of_another_station() {
+    let scratch = Scratch::new();
+    let (mut a, mut b) = paired(&scratch);
+    let socket = dial(&scratch);
+    tell(&socket, &hello(2), Some(&good_memory())).unwrap();
+    for now_us in (0..1_900_000).step_by(100_000) {
+        poll_once(&mut a, now_us);
+        poll_once(&mut b, now_us);
+    }
+    still_works(&mut a, &mut b);
+    (0..300).for_each(|_| drop(poll_once(&mut a, 2_100_000)));
+    assert!(is_closed(&socket));
+    still_works(&mut a, &mut b);
+    assert_eq!((a.local_counters().pairs, a.next_departed()), (1, None));
+}
+
+#[test]
+fn nonsense_on_the_socket_of_a_pair_ends_it() {
+    for bytes in [&[2_u8][..], &[1, 1], &[0; 40]] {
+        let scratch = Scratch::new();
+        let (mut a, mut b) = paired(&scratch);
+        let (socket, _memory) = hostile_peer(&scratch, &mut a);
+        send_bytes(&socket, bytes, SendFlags::NOSIGNAL).unwrap();
+        assert_eq!(departed(&mut a), (9, vec![]));
+        assert!(is_closed(&socket));
+        still_works(&mut a, &mut b);
+    }
+}
+
+/// It costs a system call for each, and nothing else.
+#[test]
+fn wake_ups_for_nothing_are_taken() {
+    let scratch = Scratch::new();
+    let (mut a, mut b) = paired(&scratch);
+    let (socket, _memory) = hostile_peer(&scratch, &mut a);
+    let mut sent = 0;
+    while send_bytes(&socket, &[1], SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_ok() {
+        sent += 1;
+    }
+    assert!(sent > 16);
+    (0..40 * 256).for_each(|_| drop(poll_once(&mut a, 0)));
+    assert!(!is_readable(&a) && a.arm_wakeup());
+    a.disarm_wakeup();
+    still_works(&mut a, &mut b);
+    assert_eq!(a.local_counters().pairs, 2);
+}
+
+#[test]
+fn wrong_positions_end_their_pair_and_no_other() {
+    // A tail of the ring that it writes, and a head of the one that it reads.
+    for (word, value) in [(0, 1_u64), (0, u64::MAX), (0, 1 << 40), (512 + 128, 63), (512 + 128, u64::MAX)] {
+        let scratch = Scratch::new();
+        let (mut a, mut b) = paired(&scratch);
+        let (socket, memory) = hostile_peer(&scratch, &mut a);
+        memory.word(word).store(value, Ordering::Release);
+        // Enough to look at the head.
+        for number in 0..100 {
+            let sent = frame(&a, 9, number, 9000);
+            send(&mut a, sent);
+            poll_once(&mut a, 0);
+        }
+        assert_eq!(departed(&mut a), (9, vec![]), "{word} {value}");
+        assert!(is_closed(&socket));
+        assert_eq!(a.local_counters().broken, 1);
+        still_works(&mut a, &mut b);
+    }
+}
+
+/// A peer asks to be woken all the time: each burst costs a system call more.
+#[test]
+fn a_peer_that_says_it_sleeps_gets_a_wake_up_for_each_burst_at_most() {
+    let scratch = Scratch::new();
+    let (mut a, mut b) = paired(&scratch);
+    let (socket, memory) = hostile_peer(&scratch, &mut a);
+    for number in 0..20 {
+        memory.word(512 + 256).store(u64::MAX, Ordering::Release);
+        let mut burst: Burst = (0..4).map(|_| frame(&a, 9, number, 64)).collect();
+        assert_eq!(a.tx_burst(0, &mut burst), 4);
+    }
+    let mut bytes = [0; 2];
+    let wakes = (0..100).filter(|_| recv(&socket, &mut bytes[..], RecvFlags::DONTWAIT).is_ok()).count();
+    assert_eq!(wakes, 20);
+    still_works(&mut a, &mut b);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Anything anywhere in the memory, between any two polls.
+    #[test]
+    fn any_memory_of_a_peer_harms_only_its_own_pair(
+        writes in proptest::collection::vec((0..400_usize, any_word(), any::<bool>()), 1..100),
+    ) {
+        let scratch = Scratch::new();
+        let (mut a, mut b) = paired(&scratch);
+        let (_socket, memory) = hostile_peer(&scratch, &mut a);
+        for (at, word, sends) in writes {
+            // The words of both rings, and the beginning of both.
+            let at = match at {
+                0..128 => at * 8,
+                128..264 => 4096 + (at - 128) * 8,
+                _ => 4096 + RING as usize + (at - 264) * 8,
+            };
+            memory.word(at).store(word, Ordering::Relaxed);
+            if sends {
+                let sent = frame(&a, 9, 0, 5000);
+                send(&mut a, sent);
+            }
+            for received in poll_once(&mut a, 0) {
+                prop_assert!((14..=65_553).contains(&received.len()));
+            }
+            while a.next_departed().is_some() {}
+        }
+        // What came of it is told, so that this station is not taken for somebody else.
+        poll_once(&mut a, 0);
+        while a.next_departed().is_some() {}
+        still_works(&mut a, &mut b);
+    }
+
+    #[test]
+    fn any_bytes_are_a_message_or_not(bytes in proptest::collection::vec(any::<u8>(), 0..64), flip in 0..320_usize) {
+        if let Some(message) = Message::decode(&bytes) {
+            prop_assert!(message.station != 0 && bytes.len() == 40);
+        }
+        // A message with one bit changed is another one, or none.
+        let (left, right) = rustix::net::socketpair(
+            rustix::net::AddressFamily::UNIX,
+            rustix::net::SocketType::SEQPACKET,
+            rustix::net::SocketFlags::CLOEXEC,
+            None,
+        ).unwrap();
+        tell(&left, &hello(9), None).unwrap();
+        let mut sent = [0; 40];
+        recv(&right, &mut sent[..], RecvFlags::empty()).unwrap();
+        prop_assert_eq!(Message::decode(&sent), Some(hello(9)));
+        sent[flip / 8] ^= 1 << (flip % 8);
+        prop_assert_ne!(Message::decode(&sent), Some(hello(9)));
+    }
+}
+
+/// Words that may be a position, a header, or anything.
+fn any_word() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        (0..5000_u64).prop_map(|lines| lines * 64),
+        (0..70_000_u64, 0..3_u64).prop_map(|(bytes, marks)| marks << 32 | bytes),
+        any::<u64>(),
+    ]
+}

@@ -1,0 +1,246 @@
+//! The ring against a model, and against somebody who writes anything into its memory.
+
+use std::collections::VecDeque;
+
+use proptest::prelude::*;
+
+use super::super::memory::{self, SharedMemory};
+use super::super::ring::{Broken, Consumer, PARTIAL_CHECKSUM, Place, Producer, Record};
+use super::*;
+
+/// A ring that is small enough to go around often, between guards that nobody may write.
+const PLACE: Place = Place { control: 4096, data: 8192, bytes: 4096 };
+const MEMORY: usize = 4 * 4096;
+const GUARDS: [usize; 2] = [0, 8192 + 4096];
+
+fn memory() -> Arc<SharedMemory> {
+    let memfd = memory::create(MEMORY).unwrap();
+    assert!(memory::is_fit(&memfd, MEMORY) && !memory::is_fit(&memfd, MEMORY - 1));
+    Arc::new(SharedMemory::map(&memfd, MEMORY).unwrap())
+}
+
+fn ring() -> (Arc<SharedMemory>, Producer, Consumer) {
+    let memory = memory();
+    let (tx, rx) = (Producer::new(Arc::clone(&memory), PLACE), Consumer::new(Arc::clone(&memory), PLACE));
+    (memory, tx, rx)
+}
+
+fn guards_are_untouched(memory: &SharedMemory) -> bool {
+    GUARDS.iter().all(|at| {
+        let mut guard = [1; 4096];
+        memory.copy_out(*at, &mut guard);
+        guard == [0; 4096]
+    })
+}
+
+/// Lines of a record.
+fn lines(bytes: usize) -> usize {
+    (bytes + 8).div_ceil(64)
+}
+
+fn bytes_of(number: u32, bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|at| (at as u32).wrapping_mul(7).wrapping_add(number) as u8).collect()
+}
+
+fn take(rx: &mut Consumer, record: Record) -> Vec<u8> {
+    let mut bytes = vec![0; record.bytes];
+    let (first, rest) = bytes.split_at_mut(record.bytes / 3);
+    rx.copy(0, first);
+    rx.copy(record.bytes / 3, rest);
+    rx.advance(record);
+    bytes
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Write { bytes: usize, parts: usize },
+    Publish,
+    Take,
+    Release,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        4 => (14..1600_usize, 1..4_usize).prop_map(|(bytes, parts)| Step::Write { bytes, parts }),
+        1 => (14..70_usize).prop_map(|bytes| Step::Write { bytes, parts: 1 }),
+        3 => Just(Step::Publish),
+        4 => Just(Step::Take),
+        3 => Just(Step::Release),
+    ];
+    proptest::collection::vec(step, 1..200)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_is_published_is_read_in_order_and_space_is_used_when_it_is_released(steps in steps()) {
+        let (memory, mut tx, mut rx) = ring();
+        let (mut hidden, mut shown) = (VecDeque::new(), VecDeque::new());
+        let (mut used, mut taken, mut number) = (0, 0, 0);
+        for step in steps {
+            match step {
+                Step::Write { bytes, parts } => {
+                    number += 1;
+                    let content = bytes_of(number, bytes);
+                    let pieces = content.chunks(bytes.div_ceil(parts));
+                    let written = tx.write(bytes, number & PARTIAL_CHECKSUM, pieces).unwrap();
+                    prop_assert_eq!(written, used + lines(bytes) <= 64);
+                    if written {
+                        used += lines(bytes);
+                        hidden.push_back((number, content));
+                    }
+                }
+                Step::Publish => {
+                    prop_assert!(!tx.publish(), "nobody sleeps");
+                    shown.append(&mut hidden);
+                    prop_assert_eq!(tx.unpublished(), 0);
+                }
+                Step::Take => match rx.peek().unwrap() {
+                    None => prop_assert!(shown.is_empty()),
+                    Some(record) => {
+                        prop_assert_eq!(rx.peek(), Ok(Some(record)));
+                        let (number, content) = shown.pop_front().unwrap();
+                        prop_assert_eq!(record.marks, number & PARTIAL_CHECKSUM);
+                        prop_assert_eq!(take(&mut rx, record), content);
+                        taken += lines(record.bytes);
+                        prop_assert_eq!(rx.unreleased(), taken as u64 * 64);
+                    }
+                },
+                Step::Release => {
+                    rx.release();
+                    used -= std::mem::take(&mut taken);
+                }
+            }
+            prop_assert_eq!(rx.has_news(), !shown.is_empty());
+        }
+        prop_assert!(guards_are_untouched(&memory));
+    }
+
+    /// The other side writes any words and bytes between any two steps. A reader gets frames of possible
+    /// lengths, or finds out. It never reads or writes elsewhere, and what it has of the words is its own.
+    #[test]
+    fn a_reader_survives_any_memory(
+        garbage in proptest::collection::vec((any::<bool>(), 0..520_usize, any_word(), 0..4_usize), 1..80),
+    ) {
+        let (memory, _, mut rx) = ring();
+        let mut read = 0_u64;
+        'run: for (is_word, at, word, reads) in garbage {
+            match is_word {
+                true => memory.word(PLACE.control + at % 64 * 8).store(word, Ordering::Relaxed),
+                false => memory.word(PLACE.data + at % 512 * 8).store(word, Ordering::Relaxed),
+            }
+            for _ in 0..reads {
+                match rx.peek() {
+                    Ok(Some(record)) => {
+                        prop_assert!((14..=65_553).contains(&record.bytes) && record.marks <= 1);
+                        prop_assert!(lines(record.bytes) <= 64, "more than the ring");
+                        take(&mut rx, record);
+                        read += lines(record.bytes) as u64 * 64;
+                        rx.release();
+                    }
+                    Ok(None) => {}
+                    Err(Broken) => break 'run,
+                }
+            }
+        }
+        prop_assert!(rx.unreleased() == 0 && guards_are_untouched(&memory));
+        prop_assert!(read <= 80 * 4 * 4096);
+    }
+
+    #[test]
+    fn a_writer_survives_any_position_of_its_reader(
+        words in proptest::collection::vec((any_word(), 14..4000_usize), 1..80),
+    ) {
+        let (memory, mut tx, _) = ring();
+        for (word, bytes) in words {
+            memory.word(PLACE.control + 128).store(word, Ordering::Relaxed);
+            if tx.write(bytes, 0, std::iter::once(bytes_of(1, bytes))).is_err() {
+                break;
+            }
+            tx.publish();
+        }
+        prop_assert!(guards_are_untouched(&memory));
+    }
+}
+
+/// Words that may be a position, a header, or anything.
+fn any_word() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        (0..200_u64).prop_map(|lines| lines * 64),
+        0..5000_u64,
+        (0..70_000_u64, 0..3_u64).prop_map(|(bytes, marks)| marks << 32 | bytes),
+        any::<u64>(),
+        Just(u64::MAX),
+    ]
+}
+
+#[test]
+fn each_lie_of_a_writer_is_found() {
+    let at = |offset: usize| {
+        move |memory: &SharedMemory, word: u64| {
+            memory.word(offset).store(word, Ordering::Relaxed);
+        }
+    };
+    let (tail, header) = (at(PLACE.control), at(PLACE.data));
+    // A tail: between lines, beyond the ring, going back (later). A header: too short, too long, longer than
+    // what was published, of an unknown kind.
+    for (position, word) in [(1, 14), (63, 14), (4096 + 64, 14), (u64::MAX - 63, 14), (64, 13), (64, 57)]
+        .into_iter()
+        .chain([(4096, 65_554), (64, u64::MAX), (64, 2 << 32 | 14), (64, 1 << 63 | 14), (64, 0)])
+    {
+        let (memory, _, mut rx) = ring();
+        header(&memory, word);
+        tail(&memory, position);
+        assert_eq!(rx.peek(), Err(Broken), "{position} {word:x}");
+    }
+    let (memory, _, mut rx) = ring();
+    header(&memory, 56);
+    tail(&memory, 64);
+    let record = rx.peek().unwrap().unwrap();
+    rx.advance(record);
+    tail(&memory, 0);
+    assert_eq!(rx.peek(), Err(Broken), "the tail goes back");
+}
+
+#[test]
+fn each_lie_of_a_reader_is_found() {
+    for head in [1, 63, 128 + 64, u64::MAX, u64::MAX - 63] {
+        let (memory, mut tx, _) = ring();
+        for _ in 0..2 {
+            assert_eq!(tx.write(50, 0, std::iter::once([0; 50])), Ok(true));
+        }
+        tx.publish();
+        memory.word(PLACE.control + 128).store(head, Ordering::Relaxed);
+        assert_eq!(tx.write(4000, 0, std::iter::once([0; 4000])), Err(Broken), "{head}");
+    }
+    let (_, mut tx, mut rx) = ring();
+    assert_eq!(tx.write(4000, 0, std::iter::once([0; 4000])), Ok(true));
+    tx.publish();
+    let record = rx.peek().unwrap().unwrap();
+    rx.advance(record);
+    rx.release();
+    assert_eq!(tx.write(4000, 0, std::iter::once([0; 4000])), Ok(true));
+    // What was not published cannot have been taken.
+    rx.release();
+    assert_eq!(tx.write(4000, 0, std::iter::once([0; 4000])), Ok(false));
+}
+
+#[test]
+fn a_sleeping_reader_is_woken_once() {
+    let (_, mut tx, mut rx) = ring();
+    let mut write = || {
+        assert_eq!(tx.write(14, 0, std::iter::once([0; 14])), Ok(true));
+        tx.publish()
+    };
+    assert!(!write(), "it does not sleep yet");
+    let record = rx.peek().unwrap().unwrap();
+    rx.advance(record);
+    rx.lie_down();
+    assert!(!rx.has_news());
+    assert!(write() && !write(), "once");
+    assert!(rx.has_news());
+    rx.lie_down();
+    rx.get_up();
+    assert!(!write(), "it has got up");
+}

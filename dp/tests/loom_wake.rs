@@ -1,0 +1,122 @@
+//! Every interleaving of a writer that publishes and a reader that goes to sleep (`local/wake.rs`).
+//!
+//! The file of the crate is compiled here with loom's atomics. Beside it is the same handshake without its
+//! fences, which loom has to catch: otherwise the test would prove nothing.
+#![cfg(target_os = "linux")]
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicU64, Ordering};
+use loom::thread;
+
+/// The module that the file of the crate imports.
+mod atomic {
+    pub(super) use loom::sync::atomic::{AtomicU64, Ordering, fence};
+}
+
+#[path = "../src/local/wake.rs"]
+mod wake;
+
+/// The words of one ring.
+struct Words {
+    tail: AtomicU64,
+    sleeper: AtomicU64,
+    /// Wake-ups that were sent: the socket.
+    sent: AtomicU64,
+}
+
+trait Handshake: 'static {
+    fn publish(words: &Words, tail: u64) -> bool;
+    /// Marks the rings, and returns what the reader does before it looks at them.
+    fn lie_down(words: &Words);
+    fn settle();
+    fn get_up(words: &Words);
+}
+
+struct Ours;
+
+impl Handshake for Ours {
+    fn publish(words: &Words, tail: u64) -> bool {
+        wake::publish(&words.tail, tail, &words.sleeper)
+    }
+    fn lie_down(words: &Words) {
+        wake::lie_down(&words.sleeper);
+    }
+    fn settle() {
+        wake::settle();
+    }
+    fn get_up(words: &Words) {
+        wake::get_up(&words.sleeper);
+    }
+}
+
+/// The negative control.
+struct Unfenced;
+
+impl Handshake for Unfenced {
+    fn publish(words: &Words, tail: u64) -> bool {
+        words.tail.store(tail, Ordering::Release);
+        words.sleeper.load(Ordering::Relaxed) != 0 && words.sleeper.swap(0, Ordering::Relaxed) != 0
+    }
+    fn lie_down(words: &Words) {
+        words.sleeper.store(1, Ordering::Relaxed);
+    }
+    fn settle() {}
+    fn get_up(words: &Words) {
+        words.sleeper.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Each of `writers` publishes `records` in a ring of its own. The reader sleeps only if it has seen
+/// everything, or a wake-up was sent since it lay down.
+fn no_record_is_slept_through<H: Handshake>(writers: usize, records: u64) {
+    loom::model(move || {
+        let rings: Vec<Arc<Words>> = (0..writers)
+            .map(|_| {
+                Arc::new(Words {
+                    tail: AtomicU64::new(0),
+                    sleeper: AtomicU64::new(0),
+                    sent: AtomicU64::new(0),
+                })
+            })
+            .collect();
+        let threads: Vec<_> = rings
+            .iter()
+            .map(|ring| {
+                let ring = Arc::clone(ring);
+                thread::spawn(move || {
+                    for tail in 1..=records {
+                        if H::publish(&ring, tail) {
+                            ring.sent.fetch_add(1, Ordering::Release);
+                        }
+                    }
+                })
+            })
+            .collect();
+        rings.iter().for_each(|ring| H::lie_down(ring));
+        H::settle();
+        let seen: Vec<u64> = rings.iter().map(|ring| ring.tail.load(Ordering::Acquire)).collect();
+        let sleeps = seen.iter().all(|tail| *tail == 0);
+        if !sleeps {
+            rings.iter().for_each(|ring| H::get_up(ring));
+        }
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        let sent: u64 = rings.iter().map(|ring| ring.sent.load(Ordering::Acquire)).sum();
+        assert!(!sleeps || sent > 0, "records came and nobody woke the reader");
+        assert!(sent <= writers as u64, "{sent} wake-ups for one sleep");
+    });
+}
+
+#[test]
+fn a_reader_that_sleeps_is_woken_by_whoever_writes() {
+    no_record_is_slept_through::<Ours>(1, 1);
+    no_record_is_slept_through::<Ours>(1, 2);
+    no_record_is_slept_through::<Ours>(2, 1);
+}
+
+#[test]
+fn loom_catches_a_handshake_without_fences() {
+    let outcome = catch_unwind(AssertUnwindSafe(|| no_record_is_slept_through::<Unfenced>(1, 1)));
+    assert!(outcome.is_err(), "loom found nothing wrong");
+}

@@ -1,0 +1,93 @@
+//! Engines on a wire in shared memory: the ports of two processes, in one.
+#![cfg(target_os = "linux")]
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::common::{Pair, Testbed, connect_error, pattern, read_bytes, remote_addr};
+use dp::local::{self, LocalConfig, LocalPort};
+use iwarp::engine::EngineConfig;
+use iwarp::verbs::{ConnParam, ConnectionError, QpState, SendOp, SendRequest, WcStatus};
+use tcp_lite::{AddressProbing, CloseReason};
+
+/// A wire of its own, which is removed with the test.
+struct Wire(PathBuf);
+
+impl Wire {
+    fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        Self(std::env::temp_dir().join(format!("iwarp-local-{}-{number}", std::process::id())))
+    }
+
+    fn open(&self, station: u16) -> LocalPort {
+        let config = LocalConfig { mbufs: 1024, bulk_mbufs: 64, ..LocalConfig::new(self.0.clone()) };
+        local::open(&LocalConfig { station: Some(station), ..config }).unwrap()
+    }
+
+    /// Hosts at the stations 1 and 2.
+    fn hosts(&self) -> Pair {
+        let ports = (Box::new(self.open(1)) as _, Box::new(self.open(2)) as _);
+        let mut pair = Testbed::over(ports).configure(configure).hosts();
+        pair.b.address = "100.64.0.2:7174".parse().unwrap();
+        pair
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The address of a station is 100.64.0.0 plus its number, and its Ethernet address follows from that.
+fn configure(config: &mut EngineConfig) {
+    let [.., high, low] = config.stack.mac.0;
+    config.stack.addresses = [format!("100.64.{high}.{low}/10").parse().unwrap()].into_iter().collect();
+    config.stack.derived_neighbors = Some([2, 0]);
+    config.stack.address_probing = AddressProbing::Off;
+}
+
+#[test]
+fn writes_of_both_ends_arrive_without_a_broadcast() {
+    let wire = Wire::new();
+    let mut pair = wire.hosts();
+    let c = pair.connect(&ConnParam::default());
+    let len = 3 << 20;
+    let (at_a, at_b) = pair.regions(2 * len);
+    at_a.write_at(0, &pattern(1, len)).unwrap();
+    at_b.write_at(0, &pattern(2, len)).unwrap();
+    for (qp, from, to) in [(&c.qp_a, &at_a, &at_b), (&c.qp_b, &at_b, &at_a)] {
+        let write = SendOp::Write { remote: remote_addr(to, len) };
+        qp.post_send(&SendRequest::new(7, write, from.sge(0, len))).unwrap();
+    }
+    for wc in [pair.wc_a(), pair.wc_b()] {
+        assert_eq!((wc.wr_id, wc.status), (7, WcStatus::Success));
+    }
+    pair.until(|pair| {
+        let placed = [&pair.a, &pair.b].map(|host| host.engine.counters().rx_placed_bytes);
+        (placed == [len as u64; 2]).then_some(())
+    });
+    assert!(read_bytes(&at_b, len, len) == pattern(1, len) && read_bytes(&at_a, len, len) == pattern(2, len));
+    for host in [&pair.a, &pair.b] {
+        let counters = host.engine.counters();
+        assert_eq!(
+            (counters.port.tx_dropped, counters.port.tx_link_down, counters.port.rx_dropped),
+            (0, 0, 0)
+        );
+        assert_eq!(counters.stack.tx_retransmits, 0);
+    }
+}
+
+#[test]
+fn a_station_that_is_not_there_is_unreachable_at_once() {
+    let wire = Wire::new();
+    let mut pair = wire.hosts();
+    pair.b.address = "100.64.0.9:7174".parse().unwrap();
+    let before_us = pair.now_us;
+    let (qp, _id) = pair.dial(&ConnParam::default());
+    let error = connect_error(pair.event_a());
+    assert_eq!(error, ConnectionError::Tcp(CloseReason::Unreachable));
+    assert!(pair.now_us - before_us < 1000, "{} us", pair.now_us - before_us);
+    assert_eq!((qp.state(), pair.a.engine.stack_usage().connections), (QpState::Error, 0));
+}

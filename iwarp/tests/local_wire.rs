@@ -1,0 +1,250 @@
+//! Engines of two processes on a local wire, each in a thread of its own: one is killed, one sleeps.
+//!
+//! The second process is this test program itself, started with the name of the ignored test.
+#![cfg(target_os = "linux")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use dp::local::{self, LocalConfig};
+use iwarp::engine::{Engine, EngineConfig, EngineThread, ThreadOptions};
+use iwarp::memory::Access;
+use iwarp::verbs::{
+    CmEvent, CmEventKind, CmId, CompletionChannel, CompletionQueue, ConnParam, ConnectionError, Context,
+    ContextConfig, EventChannel, ProtectionDomain, QpInit, QpState, QueuePair, RecvRequest, SendOp,
+    SendRequest, WcOpcode, WcStatus, WorkCompletion,
+};
+use tcp_lite::{AddressProbing, CloseReason};
+
+const FOLDER: &str = "IWARP_TEST_FOLDER";
+const PORT: u16 = 7174;
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A wire of its own, which is removed with the test.
+struct Wire(PathBuf);
+
+impl Wire {
+    fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        Self(std::env::temp_dir().join(format!("iwarp-processes-{}-{number}", std::process::id())))
+    }
+
+    /// The process of station 2, which listens.
+    fn start_server(&self) -> Server {
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--ignored", "--exact", "process_that_serves", "--nocapture"])
+            .env(FOLDER, &self.0)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let server = Server(child);
+        let end = Instant::now() + PATIENCE;
+        while !self.0.join("ready").exists() {
+            assert!(Instant::now() < end, "no server");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        server
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+struct Server(Child);
+
+impl Server {
+    /// SIGKILL: no clean-up runs.
+    fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+
+    /// Clock ticks of the processor that it has used.
+    fn cpu_ticks(&self) -> u64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap();
+        let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+        // Fields 14 and 15 of proc(5); the name is field 2.
+        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A process's engine in a thread, and its objects.
+struct Host {
+    context: Context,
+    _engine: EngineThread,
+    events: EventChannel,
+    pd: ProtectionDomain,
+    channel: CompletionChannel,
+    cq: CompletionQueue,
+}
+
+impl Host {
+    fn new(folder: &Path, station: u16) -> Self {
+        let config =
+            LocalConfig { station: Some(station), mbufs: 1024, ..LocalConfig::new(folder.to_owned()) };
+        let port = Box::new(local::open(&config).unwrap());
+        let context = Context::new(ContextConfig::default()).unwrap();
+        let mut config = EngineConfig::new(&*port, &[&format!("100.64.0.{station}/10")]).unwrap();
+        config.stack.derived_neighbors = Some([2, 0]);
+        config.stack.address_probing = AddressProbing::Off;
+        let engine = Engine::new(&context, port, config).unwrap();
+        let channel = context.create_comp_channel().unwrap();
+        Self {
+            _engine: engine.spawn(ThreadOptions::default()).unwrap(),
+            events: context.create_event_channel().unwrap(),
+            pd: context.alloc_pd().unwrap(),
+            cq: context.create_cq(64, Some(&channel)).unwrap(),
+            channel,
+            context,
+        }
+    }
+
+    fn qp(&self) -> QueuePair {
+        self.pd.create_qp(&QpInit::new(&self.cq)).unwrap()
+    }
+
+    fn event(&self) -> CmEvent {
+        self.events.wait(PATIENCE).unwrap().expect("an event in time")
+    }
+
+    /// The next completion; sleeps until there is one.
+    fn completion(&self) -> WorkCompletion {
+        loop {
+            self.cq.req_notify(false).unwrap();
+            if let Some(wc) = self.cq.poll_one() {
+                return wc;
+            }
+            assert!(self.channel.wait(Some(PATIENCE)).unwrap() > 0, "no completion in time");
+        }
+    }
+
+    /// A connection to the server.
+    fn connect(&self) -> (QueuePair, CmId) {
+        let (qp, id) = (self.qp(), self.context.create_id(&self.events));
+        id.connect(&qp, format!("100.64.0.2:{PORT}").parse().unwrap(), &ConnParam::default()).unwrap();
+        (qp, id)
+    }
+}
+
+/// Accepts connections, and answers each Send with a Send of the same bytes.
+#[test]
+#[ignore = "the second process"]
+fn process_that_serves() {
+    let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return };
+    let host = Host::new(&folder, 2);
+    let listener = host.context.create_id(&host.events);
+    listener.listen(PORT, 8, PATIENCE).unwrap();
+    let buffer = host.pd.reg_mr(64, Access::LOCAL_WRITE).unwrap();
+    std::fs::write(folder.join("ready"), "").unwrap();
+    let first = std::os::unix::process::parent_id();
+    let mut connections = Vec::new();
+    while std::os::unix::process::parent_id() == first {
+        while let Some(event) = host.events.poll() {
+            if let CmEventKind::ConnectRequest { .. } = event.kind {
+                let qp = host.qp();
+                qp.post_recv(&RecvRequest::new(0, buffer.sge(0, 64))).unwrap();
+                event.id.accept(&qp, &ConnParam::default()).unwrap();
+                connections.push((qp, event.id));
+            }
+        }
+        host.cq.req_notify(false).unwrap();
+        match host.cq.poll_one() {
+            None => drop(host.channel.wait(Some(Duration::from_millis(100))).unwrap()),
+            Some(wc) if wc.status == WcStatus::Success && wc.opcode == WcOpcode::Recv => {
+                let (qp, _) = connections.last().unwrap();
+                qp.post_recv(&RecvRequest::new(0, buffer.sge(0, 64))).unwrap();
+                qp.post_send(&SendRequest::new(0, SendOp::Send, buffer.sge(0, wc.byte_len as usize)))
+                    .unwrap();
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+#[test]
+fn a_killed_peer_ends_its_connections_at_once() {
+    let wire = Wire::new();
+    let mut server = wire.start_server();
+    let host = Host::new(&wire.0, 1);
+    let (qp, id) = host.connect();
+    assert!(matches!(host.event().kind, CmEventKind::Established { .. }));
+    let mr = host.pd.reg_mr(64, Access::LOCAL_WRITE).unwrap();
+    qp.post_recv(&RecvRequest::new(1, mr.sge(0, 64))).unwrap();
+    // Idle: without the wire's report only the keepalives would find out, after ten seconds.
+    std::thread::sleep(Duration::from_millis(50));
+    let killed = Instant::now();
+    server.kill();
+    let event = host.event();
+    let took = killed.elapsed();
+    let gone = Some(ConnectionError::Tcp(CloseReason::LinkDown));
+    assert!(event.id == id && matches!(event.kind, CmEventKind::Disconnected { error, .. } if error == gone));
+    let wc = host.completion();
+    assert_eq!((wc.wr_id, wc.status, qp.state()), (1, WcStatus::WrFlushError, QpState::Error));
+    assert!(took < Duration::from_secs(1), "{took:?}");
+
+    // Nobody is there any more.
+    let start = Instant::now();
+    let (_qp, _id) = host.connect();
+    let unreachable = ConnectionError::Tcp(CloseReason::Unreachable);
+    let event = host.event();
+    assert!(
+        matches!(event.kind, CmEventKind::ConnectError { error, .. } if error == unreachable),
+        "{event:?}"
+    );
+    assert!(start.elapsed() < Duration::from_secs(1));
+
+    // A new process at the same station is a new peer.
+    std::fs::remove_file(wire.0.join("ready")).unwrap();
+    let _server = wire.start_server();
+    let (_qp, _id) = host.connect();
+    assert!(matches!(host.event().kind, CmEventKind::Established { .. }));
+}
+
+#[test]
+fn an_idle_engine_uses_no_processor_and_a_message_wakes_it() {
+    let wire = Wire::new();
+    let server = wire.start_server();
+    let host = Host::new(&wire.0, 1);
+    let (qp, _id) = host.connect();
+    assert!(matches!(host.event().kind, CmEventKind::Established { .. }));
+    let mr = host.pd.reg_mr(128, Access::LOCAL_WRITE).unwrap();
+    let mut trips: Vec<Duration> = (0..100)
+        .map(|trip| {
+            std::thread::sleep(Duration::from_millis(5));
+            mr.write_at(0, &[trip; 16]).unwrap();
+            qp.post_recv(&RecvRequest::new(1, mr.sge(64, 64))).unwrap();
+            let start = Instant::now();
+            qp.post_send(&SendRequest::new(2, SendOp::Send, mr.sge(0, 16))).unwrap();
+            let got = [host.completion(), host.completion()].map(|wc| (wc.wr_id, wc.status));
+            let took = start.elapsed();
+            assert!(
+                got.contains(&(1, WcStatus::Success)) && got.contains(&(2, WcStatus::Success)),
+                "{got:?}"
+            );
+            assert_eq!(mr.load_u8(64).unwrap(), trip);
+            took
+        })
+        .collect();
+    trips.sort_unstable();
+    println!("round trips of sleepers: fastest {:?}, half below {:?}", trips[0], trips[50]);
+    assert!(trips[0] < Duration::from_millis(2), "{:?}", trips[0]);
+    let before = server.cpu_ticks();
+    std::thread::sleep(Duration::from_secs(10));
+    let ticks = server.cpu_ticks() - before;
+    // A tick is 10 ms: 0.5 % of ten seconds are five. Its main thread also looks ten times a second.
+    assert!(ticks < 5, "{ticks} ticks in ten seconds");
+}
