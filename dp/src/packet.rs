@@ -1,0 +1,36 @@
+//! A [`Port`](crate::Port) on an ordinary interface of Linux, without DPDK: a packet socket (`packet(7)`), for
+//! containers and virtual machines. Needs `CAP_NET_RAW`, which Docker gives by default.
+//!
+//! The port shares the interface with the kernel, and has addresses of its own there: the kernel would answer
+//! TCP segments to its own addresses with RST. A filter in the kernel passes only frames to these addresses
+//! (`filter.rs`), so that other traffic of the host costs nothing here. Frames to the kernel's own addresses on
+//! the same interface do not reach it: they leave for the wire.
+//!
+//! Frames that fit a slot are received through a ring in memory that the kernel shares (TPACKET_V2), so a poll
+//! without frames is one load. Longer ones (superframes of GRO, or of a peer on the same host) wait in the
+//! socket, and are read straight into packet buffers. Frames are sent from packet buffers by `sendmmsg`, a
+//! burst by one system call, without a copy of ours. With virtio's header (`vnet.rs`), the kernel and the
+//! interface compute checksums and cut superframes.
+
+mod config;
+mod error;
+mod filter;
+mod interface;
+mod port;
+mod rx_ring;
+mod sys;
+mod tx_batch;
+mod vnet;
+
+pub use config::PacketConfig;
+pub use error::PacketError;
+pub use port::PacketPort;
+
+/// Opens a port on an interface.
+///
+/// # Errors
+/// [`PacketError`]: without the privilege, for an interface that is missing, down or unsuitable, or for
+/// addresses that cannot be used.
+pub fn open(config: &PacketConfig) -> Result<PacketPort, PacketError> {
+    PacketPort::open(config)
+}
