@@ -26,6 +26,14 @@ pub struct NetArgs {
     /// A virtual device by its DPDK string, net_af_packet0,iface=eth0.
     #[arg(long, value_name = "STRING")]
     pub vdev: Option<String>,
+    /// An ordinary interface, eth0, shared with the kernel: needs CAP_NET_RAW, no DPDK. The addresses (--ip) must
+    /// not be those of the kernel.
+    #[arg(long, value_name = "IF", conflicts_with_all = ["vdev", "pci", "no_huge", "eal"])]
+    pub packet: Option<String>,
+    /// With --packet: an Ethernet address of our own, 02:00:00:00:00:01, where the network delivers frames to
+    /// more than one address of the interface.
+    #[arg(long, value_name = "MAC", requires = "packet", value_parser = parse_mac)]
+    pub mac: Option<[u8; 6]>,
     /// Run without hugepages (slower; needs no privilege).
     #[arg(long)]
     pub no_huge: bool,
@@ -60,9 +68,9 @@ impl NetArgs {
     /// # Errors
     /// [`Error::Usage`] without a device.
     pub fn check(&self) -> Result<(), Error> {
-        if self.pci.is_none() && self.vdev.is_none() {
+        if self.pci.is_none() && self.vdev.is_none() && self.packet.is_none() {
             return Err(Error::Usage(
-                "no device: give --vdev STRING or --pci ADDR (or use `iwperf local`)".into(),
+                "no device: give --vdev STRING, --pci ADDR or --packet IF (or use `iwperf local`)".into(),
             ));
         }
         Ok(())
@@ -84,6 +92,12 @@ fn parse_cidr(text: &str) -> Result<String, String> {
         return Err(format!("a prefix of {length} bits is longer than the address"));
     }
     Ok(text.to_owned())
+}
+
+fn parse_mac(text: &str) -> Result<[u8; 6], String> {
+    let bytes: Vec<u8> = text.split(':').map_while(|byte| u8::from_str_radix(byte, 16).ok()).collect();
+    let mac = <[u8; 6]>::try_from(bytes).ok().filter(|_| text.split(':').count() == 6);
+    mac.ok_or_else(|| "not an Ethernet address, such as 02:00:00:00:00:01".to_string())
 }
 
 pub(super) fn parse_seconds(text: &str) -> Result<Duration, String> {
