@@ -8,9 +8,18 @@
 //!
 //! Frames that fit a slot are received through a ring in memory that the kernel shares (TPACKET_V2), so a poll
 //! without frames is one load. Longer ones (superframes of GRO, or of a peer on the same host) wait in the
-//! socket, and are read straight into packet buffers. Frames are sent from packet buffers by `sendmmsg`, a
-//! burst by one system call, without a copy of ours. With virtio's header (`vnet.rs`), the kernel and the
-//! interface compute checksums and cut superframes.
+//! socket, and are read straight into packet buffers. TPACKET_V3 would hand over blocks of frames, a lone one
+//! after a millisecond at the earliest.
+//!
+//! Frames are sent from packet buffers by `sendmmsg`, a burst by one system call, without a copy of ours. With
+//! virtio's header (`vnet.rs`), the kernel and the interface compute checksums and cut superframes. A transmit
+//! ring does not pay: before the kernel passes a frame of the ring on through a veth pair, it copies the pages,
+//! which are ours. A superframe of 64 KiB then took 17.5 us instead of 6.0, shorter frames as long as with
+//! `sendmmsg` (2.0 us with 64 bytes, 2.3 with 1,500, 3.8 with 9,000).
+//!
+//! Offloads pay even where the interface has none: the kernel cuts superframes at the end of its own stack. On a
+//! veth pair without offloads, Writes of 1 MiB went at one to one and a half times the rate without them, with
+//! offloads at six times, at MTU 1500.
 
 mod config;
 mod error;

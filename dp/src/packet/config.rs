@@ -21,7 +21,8 @@ pub struct PacketConfig {
     pub mbufs: usize,
     /// Large packet buffers for bulk sending.
     pub bulk_mbufs: usize,
-    /// Slots of the receive ring, rounded up to whole blocks of memory. Each has a frame of at most the MTU.
+    /// Slots of the receive ring, rounded up to whole blocks of memory. Each takes a frame of the MTU, and 8 KiB
+    /// of the kernel's memory or more.
     pub rx_slots: usize,
     /// Memory of the kernel for received superframes, bytes. Without `CAP_NET_ADMIN` the kernel grants no more
     /// than `net.core.rmem_max`.
@@ -43,7 +44,7 @@ impl PacketConfig {
             mtu: None,
             mbufs: 8192,
             bulk_mbufs: 512,
-            rx_slots: 2048,
+            rx_slots: 1024,
             rx_bytes: 4 << 20,
             tx_bytes: 4 << 20,
             offloads: Offloads::all(),

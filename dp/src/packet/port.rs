@@ -30,6 +30,12 @@ const L2_BYTES: usize = 18;
 /// packet (`tpacket_rcv`).
 const SLOT_FRONT_BYTES: usize = 112;
 
+/// Smallest slot, bytes: superframes up to this length need no system call, and 1024 slots take 8 MiB. On a
+/// veth pair at MTU 1500, Writes of 4 KiB (frames of some segments) went at 820 MiB/s instead of 720 with slots
+/// of 2 KiB, and Writes of 1 MiB (frames of 64 KiB) alike with slots of 2 to 64 KiB. Slots that are too small
+/// for single frames cost more: 1010 MiB/s instead of 1330 at MTU 9000 without offloads.
+const MIN_SLOT_BYTES: usize = 8192;
+
 /// Smallest packet buffer, bytes: each boundary between two buffers of a superframe may split an FPDU, which
 /// then costs more than a contiguous one.
 const MIN_MBUF_BYTES: usize = 4096;
@@ -98,11 +104,12 @@ impl PacketPort {
             .map_err(failed("sizing its receive buffer"))?;
         buffer_size(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, config.tx_bytes)
             .map_err(failed("sizing its send buffer"))?;
-        let slot_bytes = (usize::from(found.mtu) + L2_BYTES + SLOT_FRONT_BYTES).next_multiple_of(SLOT_UNIT);
+        let frame_bytes = usize::from(found.mtu) + L2_BYTES;
+        let slot_bytes = (frame_bytes + SLOT_FRONT_BYTES).next_multiple_of(SLOT_UNIT).max(MIN_SLOT_BYTES);
         let geometry = Geometry::new(config.rx_slots, slot_bytes, rustix::param::page_size());
         let ring = RxRing::map(fd, geometry)
             .map_err(|cause| PacketError::RingMemory { kib: geometry.bytes() / 1024, cause })?;
-        let data_bytes = (usize::from(found.mtu) + L2_BYTES).next_multiple_of(64).max(MIN_MBUF_BYTES);
+        let data_bytes = frame_bytes.next_multiple_of(64).max(MIN_MBUF_BYTES);
         let mut port = Self {
             ring,
             info: PortInfo {
