@@ -276,6 +276,7 @@ impl View for &Segment {
         self.external().is_some()
     }
 
+    #[cfg(target_os = "linux")]
     fn start(&self) -> *const u8 {
         match self.external() {
             Some((memory, at)) => memory.as_ptr().as_ptr().wrapping_add(at),

@@ -191,18 +191,18 @@ impl PacketPort {
     }
 
     /// The frame in the slot that is next.
-    fn take(&mut self, filled: &Filled) -> Taken {
-        let Some(mut parts) = self.buffers(filled.bytes) else { return Taken::NoMbuf };
+    fn take(&mut self, filled: &Filled) -> SlotOutcome {
+        let Some(mut parts) = self.buffers(filled.bytes) else { return SlotOutcome::NoMbuf };
         if filled.kept == filled.bytes {
             let mut offset = 0;
             for part in &mut parts {
-                let Some(room) = part.head_mut() else { return Taken::Unusable };
+                let Some(room) = part.head_mut() else { return SlotOutcome::Unusable };
                 self.ring.copy(filled, offset, room);
                 offset += room.len();
             }
         } else if filled.status & libc::TP_STATUS_COPY == 0 || !self.read_whole(filled.bytes, &mut parts) {
             // The socket had no memory for it.
-            return Taken::Unusable;
+            return SlotOutcome::Unusable;
         }
         // From the back, so that each step looks at one buffer only.
         let mut frame: Option<Mbuf> = None;
@@ -210,18 +210,18 @@ impl PacketPort {
             if let Some(rest) = frame.take()
                 && part.chain(rest).is_err()
             {
-                return Taken::Unusable;
+                return SlotOutcome::Unusable;
             }
             frame = Some(part);
         }
-        let Some(mut frame) = frame else { return Taken::Unusable };
+        let Some(mut frame) = frame else { return SlotOutcome::Unusable };
         if let Some(tag) = filled.tag
             && !put_tag(&mut frame, tag)
         {
-            return Taken::Unusable;
+            return SlotOutcome::Unusable;
         }
         frame.set_rx_checksum(checksum_state(filled.status));
-        Taken::Frame(frame)
+        SlotOutcome::Frame(frame)
     }
 
     /// Buffers whose data are `bytes` bytes together; `None` if there are not enough. Without any for a frame
@@ -257,7 +257,7 @@ impl PacketPort {
 }
 
 /// The outcome of a slot.
-enum Taken {
+enum SlotOutcome {
     Frame(Mbuf),
     /// The frame is incomplete or too long.
     Unusable,
@@ -400,12 +400,12 @@ impl Port for PacketPort {
         while !frames.is_full() && bytes < RX_BYTES_AT_ONCE {
             let Some(filled) = self.ring.peek() else { break };
             match self.take(&filled) {
-                Taken::Frame(frame) => {
+                SlotOutcome::Frame(frame) => {
                     bytes += frame.len();
                     frames.push(frame);
                 }
-                Taken::Unusable => self.counters.rx_dropped += 1,
-                Taken::NoMbuf => {
+                SlotOutcome::Unusable => self.counters.rx_dropped += 1,
+                SlotOutcome::NoMbuf => {
                     // It waits in its slot.
                     self.counters.rx_no_mbuf += 1;
                     break;

@@ -97,6 +97,7 @@ impl View for DpdkSegment<'_> {
         DpdkSegment::is_external(*self)
     }
 
+    #[cfg(target_os = "linux")]
     fn start(&self) -> *const u8 {
         self.data()
     }
