@@ -37,7 +37,7 @@ pub struct NetArgs {
     /// Run without hugepages (slower; needs no privilege).
     #[arg(long)]
     pub no_huge: bool,
-    /// IP MTU.
+    /// IP MTU, 1500 by default; with --packet that of the interface.
     #[arg(long, value_parser = clap::value_parser!(u16).range(576..=9698))]
     pub mtu: Option<u16>,
     /// Receive descriptors, 1024 by default. Use few where a full ring makes the sender wait, as on a
