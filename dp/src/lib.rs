@@ -1,9 +1,8 @@
 //! Poll-mode data plane: ports and their queues, packet buffers, hugepage regions and the clock.
 //!
-//! Three backends stand behind one [`Port`] trait and one [`Mbuf`] type: DPDK (feature `dpdk`, on by default),
-//! a packet socket on an ordinary interface (Linux), and an in-memory link that loses, delays, reorders,
-//! duplicates and corrupts by a seeded plan.
-//! Nothing here knows of TCP or iWARP.
+//! Three backends stand behind one [`Port`] trait and one [`Mbuf`] type: DPDK (feature `dpdk`, on by
+//! default), a packet socket on an ordinary interface (Linux), and an in-memory link that loses, delays,
+//! reorders, duplicates and corrupts by a seeded plan. Nothing here knows of TCP or iWARP.
 //!
 //! A frame is an [`Mbuf`] from a [`Mempool`], with one owner. Ports send and receive bursts of them.
 //!

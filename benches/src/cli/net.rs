@@ -26,8 +26,8 @@ pub struct NetArgs {
     /// A virtual device by its DPDK string, net_af_packet0,iface=eth0.
     #[arg(long, value_name = "STRING")]
     pub vdev: Option<String>,
-    /// An ordinary interface, eth0, shared with the kernel: needs CAP_NET_RAW, no DPDK. The addresses (--ip) must
-    /// not be those of the kernel.
+    /// An ordinary interface, eth0, shared with the kernel: needs CAP_NET_RAW, no DPDK. The addresses (--ip)
+    /// must not be those of the kernel.
     #[arg(long, value_name = "IF", conflicts_with_all = ["vdev", "pci", "no_huge", "eal"])]
     pub packet: Option<String>,
     /// With --packet: an Ethernet address of our own, 02:00:00:00:00:01, where the network delivers frames to

@@ -259,8 +259,8 @@ impl Mbuf {
         each!(&self.raw, chain => copy_views(chain.views(), offset, out))
     }
 
-    /// Passes the address and length of each part that has bytes to `take`, in order: memory that can be read by
-    /// raw copies, as a system call makes them, while the frame exists.
+    /// Passes the address and length of each part that has bytes to `take`, in order: memory that can be read
+    /// by raw copies, as a system call makes them, while the frame exists.
     #[cfg(target_os = "linux")]
     #[inline]
     pub(crate) fn for_each_part(&self, mut take: impl FnMut(*const u8, usize)) {

@@ -21,14 +21,14 @@ pub struct PacketConfig {
     pub mbufs: usize,
     /// Large packet buffers for bulk sending.
     pub bulk_mbufs: usize,
-    /// Slots of the receive ring, rounded up to whole blocks of memory. Each takes a frame of the MTU, and 8 KiB
-    /// of the kernel's memory or more.
+    /// Slots of the receive ring, rounded up to whole blocks of memory. Each takes a frame of the MTU, and 8
+    /// KiB of the kernel's memory or more.
     pub rx_slots: usize,
-    /// Memory of the kernel for received superframes, bytes. Without `CAP_NET_ADMIN` the kernel grants no more
-    /// than `net.core.rmem_max`.
+    /// Memory of the kernel for received superframes, bytes. Without `CAP_NET_ADMIN` the kernel grants no
+    /// more than `net.core.rmem_max`.
     pub rx_bytes: usize,
-    /// Memory of the kernel for frames that are being sent, bytes. Without `CAP_NET_ADMIN` the kernel grants no
-    /// more than `net.core.wmem_max`.
+    /// Memory of the kernel for frames that are being sent, bytes. Without `CAP_NET_ADMIN` the kernel grants
+    /// no more than `net.core.wmem_max`.
     pub tx_bytes: usize,
     /// Offloads to use, if the kernel has them.
     pub offloads: Offloads,

@@ -1,5 +1,5 @@
-//! The filter of the socket: classic BPF that passes only frames for our addresses, so that the other traffic of
-//! the interface is not copied.
+//! The filter of the socket: classic BPF that passes only frames for our addresses, so that the other traffic
+//! of the interface is not copied.
 //!
 //! The kernel has taken a VLAN tag out of a frame before the filter sees it, so headers are where they are
 //! without one. A load beyond the end of a frame drops it (`net/core/filter.c`).
@@ -8,8 +8,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use libc::sock_filter;
 
-/// Most addresses: the program stays far below the kernel's limit of 4096 instructions, and a frame to none of
-/// them is dropped in well below a microsecond.
+/// Most addresses: the program stays far below the kernel's limit of 4096 instructions, and a frame to none
+/// of them is dropped in well below a microsecond.
 pub(super) const MAX_ADDRESSES: usize = 64;
 
 /// Loads a word, half-word or byte of the frame.

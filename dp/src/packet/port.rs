@@ -1,8 +1,8 @@
 //! A packet socket as a [`Port`].
 //!
-//! Errors are counted, and the port continues: a full socket leaves frames with the caller; while the interface
-//! is down or gone, frames are dropped. An interface that comes back, also as a new one of the same name, is
-//! used again.
+//! Errors are counted, and the port continues: a full socket leaves frames with the caller; while the
+//! interface is down or gone, frames are dropped. An interface that comes back, also as a new one of the same
+//! name, is used again.
 
 use std::cell::Cell;
 use std::io::IoSliceMut;
@@ -11,7 +11,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use arrayvec::ArrayVec;
 use libc::c_int;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::config::PacketConfig;
 use super::error::PacketError;
@@ -19,7 +18,7 @@ use super::interface::{self, Interface};
 use super::rx_ring::{Filled, Geometry, RxRing, SLOT_UNIT};
 use super::tx_batch::TxBatch;
 use super::vnet::VNET_BYTES;
-use super::{filter, sys};
+use super::{filter, hints, socket, sys};
 use crate::mbuf::MAX_SEGMENTS;
 use crate::{Burst, Checksum, LinkState, Mbuf, Mempool, Offloads, Port, PortCounters, PortInfo, TsoLimits};
 
@@ -31,9 +30,9 @@ const L2_BYTES: usize = 18;
 const SLOT_FRONT_BYTES: usize = 112;
 
 /// Smallest slot, bytes: superframes up to this length need no system call, and 1024 slots take 8 MiB. On a
-/// veth pair at MTU 1500, Writes of 4 KiB (frames of some segments) went at 820 MiB/s instead of 720 with slots
-/// of 2 KiB, and Writes of 1 MiB (frames of 64 KiB) alike with slots of 2 to 64 KiB. Slots that are too small
-/// for single frames cost more: 1010 MiB/s instead of 1330 at MTU 9000 without offloads.
+/// veth pair at MTU 1500, Writes of 4 KiB (frames of some segments) went at 820 MiB/s instead of 720 with
+/// slots of 2 KiB, and Writes of 1 MiB (frames of 64 KiB) alike with slots of 2 to 64 KiB. Slots that are too
+/// small for single frames cost more: 1010 MiB/s instead of 1330 at MTU 9000 without offloads.
 const MIN_SLOT_BYTES: usize = 8192;
 
 /// Smallest packet buffer, bytes: each boundary between two buffers of a superframe may split an FPDU, which
@@ -78,15 +77,15 @@ impl PacketPort {
     pub(super) fn open(config: &PacketConfig) -> Result<Self, PacketError> {
         check_sizes(config)?;
         let found = Interface::find(config)?;
-        let socket = open_socket(&found.name)?;
+        let socket = socket::open(&found.name)?;
         let fd = socket.as_fd();
         let failed = |step| {
             let interface = found.name.clone();
             move |cause| PacketError::Setup { interface, step, cause }
         };
         let flag = |option, value: c_int| sys::set_option(fd, libc::SOL_PACKET, option, &value.to_ne_bytes());
-        // The order matters: without a ring the version and the header can be chosen, and before the socket is
-        // bound it receives nothing that the filter would drop.
+        // The order matters: without a ring the version and the header can be chosen, and before the socket
+        // is bound it receives nothing that the filter would drop.
         let mac = config.mac.unwrap_or(found.mac);
         sys::attach_filter(fd, &mut filter::program(mac, &config.addresses))
             .map_err(failed("attaching the filter"))?;
@@ -100,9 +99,9 @@ impl PacketPort {
         }
         // Frames that do not fit a slot wait whole in the socket.
         flag(libc::PACKET_COPY_THRESH, 1).map_err(failed("keeping superframes"))?;
-        let rx_bytes = buffer_size(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, config.rx_bytes)
+        let rx_bytes = socket::buffer_size(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, config.rx_bytes)
             .map_err(failed("sizing its receive buffer"))?;
-        buffer_size(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, config.tx_bytes)
+        socket::buffer_size(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, config.tx_bytes)
             .map_err(failed("sizing its send buffer"))?;
         let frame_bytes = usize::from(found.mtu) + L2_BYTES;
         let slot_bytes = (frame_bytes + SLOT_FRONT_BYTES).next_multiple_of(SLOT_UNIT).max(MIN_SLOT_BYTES);
@@ -128,7 +127,7 @@ impl PacketPort {
             state: LinkState::Down,
             counters: PortCounters::default(),
             kernel_drops: Cell::new(0),
-            hints: hints(config, &found, rx_bytes),
+            hints: hints::hints(config, &found, rx_bytes),
             interface: found.name.clone(),
             socket,
         };
@@ -147,10 +146,10 @@ impl PacketPort {
     fn join(&self, index: u32) -> Result<(), Errno> {
         let fd = self.socket.as_fd();
         if interface::ethernet_address(fd, &self.interface) != Some(self.info.mac) {
-            membership(fd, index, libc::PACKET_MR_UNICAST, self.info.mac)?;
+            socket::membership(fd, index, libc::PACKET_MR_UNICAST, self.info.mac)?;
         }
         for group in &self.groups {
-            membership(fd, index, libc::PACKET_MR_MULTICAST, *group)?;
+            socket::membership(fd, index, libc::PACKET_MR_MULTICAST, *group)?;
         }
         sys::bind(fd, index)
     }
@@ -280,19 +279,8 @@ fn check_sizes(config: &PacketConfig) -> Result<(), PacketError> {
     Ok(())
 }
 
-fn open_socket(interface: &str) -> Result<OwnedFd, PacketError> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    // Without a protocol it receives nothing until it is bound.
-    rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None).map_err(|cause| match cause
-    {
-        Errno::PERM | Errno::ACCESS => PacketError::NoPrivilege { interface: interface.to_owned() },
-        Errno::AFNOSUPPORT => PacketError::NoPacketSockets,
-        _ => PacketError::Setup { interface: interface.to_owned(), step: "opening a packet socket", cause },
-    })
-}
-
-/// The offloads of the kernel that the configuration allows. What the interface lacks the kernel does: it cuts
-/// a superframe behind its own stack, and so saves its cost for each frame.
+/// The offloads of the kernel that the configuration allows. What the interface lacks the kernel does: it
+/// cuts a superframe behind its own stack, and so saves its cost for each frame.
 fn offloads(config: &PacketConfig) -> Offloads {
     let always = Offloads::TX_MULTI_SEGMENT | Offloads::TX_EXTERNAL | Offloads::RX_SCATTER;
     let state = Offloads::RX_TCP_CHECKSUM | Offloads::RX_LRO;
@@ -302,62 +290,6 @@ fn offloads(config: &PacketConfig) -> Offloads {
         offloads.remove(Offloads::TX_TSO);
     }
     offloads
-}
-
-/// Sets the size of a buffer of the socket as large as the kernel allows; returns the size that it has.
-fn buffer_size(fd: BorrowedFd<'_>, force: c_int, option: c_int, bytes: usize) -> Result<usize, Errno> {
-    // The kernel doubles the value, as its own records count too.
-    let half = ((bytes / 2) as c_int).to_ne_bytes();
-    if sys::set_option(fd, libc::SOL_SOCKET, force, &half).is_err() {
-        // No privilege for more than the limit.
-        sys::set_option(fd, libc::SOL_SOCKET, option, &half)?;
-    }
-    let mut size = [0; size_of::<c_int>()];
-    sys::get_option(fd, libc::SOL_SOCKET, option, &mut size)?;
-    Ok(usize::try_from(c_int::from_ne_bytes(size)).unwrap_or(0))
-}
-
-/// Has an interface let in frames for an Ethernet address.
-fn membership(fd: BorrowedFd<'_>, index: u32, kind: c_int, mac: [u8; 6]) -> Result<(), Errno> {
-    // `struct packet_mreq`.
-    let mut request = [0_u8; 16];
-    request[..4].copy_from_slice(&index.to_ne_bytes());
-    request[4..6].copy_from_slice(&(kind as u16).to_ne_bytes());
-    request[6..8].copy_from_slice(&(mac.len() as u16).to_ne_bytes());
-    request[8..14].copy_from_slice(&mac);
-    sys::set_option(fd, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
-}
-
-/// What [`PacketPort::hints`] returns.
-fn hints(config: &PacketConfig, found: &Interface, rx_bytes: usize) -> Vec<String> {
-    let mut hints = Vec::new();
-    if rx_bytes < config.rx_bytes && config.offloads.contains(Offloads::RX_LRO) {
-        hints.push(format!(
-            "{} KiB for received superframes instead of {}: bursts may be lost; raise net.core.rmem_max to {}",
-            rx_bytes / 1024,
-            config.rx_bytes / 1024,
-            config.rx_bytes / 2
-        ));
-    }
-    let name = &found.name;
-    let forwards = |family: &str| {
-        let path = format!("/proc/sys/net/{family}/conf/{name}/forwarding");
-        std::fs::read_to_string(path).is_ok_and(|value| value.trim() != "0")
-    };
-    let shares_mac = config.mac.is_none_or(|mac| mac == found.mac);
-    let families = [
-        ("ipv4", config.addresses.iter().any(std::net::IpAddr::is_ipv4)),
-        ("ipv6", config.addresses.iter().any(std::net::IpAddr::is_ipv6)),
-    ];
-    for (family, used) in families {
-        if shares_mac && used && forwards(family) {
-            hints.push(format!(
-                "the kernel forwards {family} on {name}, so it looks for the way to our addresses with each packet to \
-                 them: give the port an Ethernet address of its own (mac), or turn net.{family}.conf.{name}.forwarding off"
-            ));
-        }
-    }
-    hints
 }
 
 /// Puts the tag that the kernel has taken out back into a frame; `false` if there is no room.

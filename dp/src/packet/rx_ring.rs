@@ -2,8 +2,8 @@
 //! `Documentation/networking/packet_mmap.rst`).
 //!
 //! A slot belongs to the kernel until its status has `TP_STATUS_USER`, then to us until we store
-//! `TP_STATUS_KERNEL`. The kernel fills the slots in order, and leaves those that are ours alone. So the bytes
-//! of a slot are read only while it is ours, and its status, which both write, only by atomics.
+//! `TP_STATUS_KERNEL`. The kernel fills the slots in order, and leaves those that are ours alone. So the
+//! bytes of a slot are read only while it is ours, and its status, which both write, only by atomics.
 
 use std::mem::offset_of;
 use std::os::fd::BorrowedFd;
@@ -16,7 +16,8 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::sys;
 
-/// Approximate size of a block, which the kernel allocates at once: a power of two, as the kernel rounds to one.
+/// Approximate size of a block, which the kernel allocates at once: a power of two, as the kernel rounds to
+/// one.
 const BLOCK_BYTES: usize = 256 << 10;
 
 /// Slots are multiples of this, so that some number of them fills whole pages.
@@ -32,7 +33,8 @@ pub(super) struct Geometry {
 }
 
 impl Geometry {
-    /// A ring of at least `slots` slots of `slot_bytes` (a multiple of [`SLOT_UNIT`]) with blocks of whole pages.
+    /// A ring of at least `slots` slots of `slot_bytes` (a multiple of [`SLOT_UNIT`]) with blocks of whole
+    /// pages.
     pub(super) fn new(slots: usize, slot_bytes: usize, page_bytes: usize) -> Self {
         debug_assert!(slot_bytes.is_multiple_of(SLOT_UNIT) && slot_bytes > 0);
         // The fewest slots that fill whole pages: both sizes have factors of two in common at most.
@@ -85,8 +87,8 @@ pub(super) struct RxRing {
     next: usize,
 }
 
-// SAFETY: the mapping belongs to the process, not to a thread, and this value is its only user here. The kernel
-// is the other one, whatever thread runs.
+// SAFETY: the mapping belongs to the process, not to a thread, and this value is its only user here. The
+// kernel is the other one, whatever thread runs.
 unsafe impl Send for RxRing {}
 
 impl RxRing {
@@ -109,9 +111,9 @@ impl RxRing {
     #[inline]
     fn status(&self) -> &AtomicU32 {
         let status = self.slot().wrapping_add(offset_of!(tpacket2_hdr, tp_status)).cast();
-        // SAFETY: the slot is inside the mapping (`next` is less than `slots`), which lives as long as `self`,
-        // and is aligned to 16 bytes. The kernel stores and loads the status as a whole, and we only by this
-        // atomic.
+        // SAFETY: the slot is inside the mapping (`next` is less than `slots`), which lives as long as
+        // `self`, and is aligned to 16 bytes. The kernel stores and loads the status as a whole, and we only
+        // by this atomic.
         unsafe { AtomicU32::from_ptr(status) }
     }
 
@@ -125,8 +127,8 @@ impl RxRing {
         }
         let header: *const tpacket2_hdr = self.slot().cast();
         // SAFETY: the slot is inside the mapping (`next` is less than `slots`) and aligned to 16 bytes. It is
-        // ours, as its status says and `release` alone changes, so the kernel does not write to it. Every field
-        // is a number.
+        // ours, as its status says and `release` alone changes, so the kernel does not write to it. Every
+        // field is a number.
         let header = unsafe { header.read() };
         let at = usize::from(header.tp_mac);
         let tag = (status & libc::TP_STATUS_VLAN_VALID != 0).then(|| {

@@ -119,8 +119,8 @@ pub(super) unsafe fn send_messages(
     messages: &mut [libc::mmsghdr],
 ) -> Result<usize, Errno> {
     let (start, count) = (messages.as_mut_ptr(), messages.len() as libc::c_uint);
-    // SAFETY: `messages` has `count` messages, and is borrowed mutably. The caller promises that they and what
-    // they refer to can be read.
+    // SAFETY: `messages` has `count` messages, and is borrowed mutably. The caller promises that they and
+    // what they refer to can be read.
     let sent = unsafe { libc::sendmmsg(fd.as_raw_fd(), start, count, libc::MSG_DONTWAIT as _) };
     usize::try_from(sent).map_err(|_| errno())
 }

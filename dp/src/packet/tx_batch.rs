@@ -1,5 +1,5 @@
-//! A burst of frames as messages for `sendmmsg`: the kernel reads packet buffers where they are, memory that is
-//! sent without a copy included.
+//! A burst of frames as messages for `sendmmsg`: the kernel reads packet buffers where they are, memory that
+//! is sent without a copy included.
 
 use std::os::fd::BorrowedFd;
 
@@ -37,8 +37,8 @@ impl TxBatch {
         }
     }
 
-    /// Sends the frames in order; returns how many the kernel took, at least one. An error is that of the first
-    /// frame.
+    /// Sends the frames in order; returns how many the kernel took, at least one. An error is that of the
+    /// first frame.
     pub(super) fn send(&mut self, fd: BorrowedFd<'_>, frames: &Burst) -> Result<usize, Errno> {
         self.parts.clear();
         self.messages.clear();
@@ -61,8 +61,9 @@ impl TxBatch {
             message.msg_hdr.msg_iov = part;
             part = part.wrapping_add(message.msg_hdr.msg_iovlen as _);
         }
-        // SAFETY: each message has its share of `parts`. A part is a header in `headers`, or a part of a frame in
-        // `frames`, which is borrowed: `for_each_part` yields memory that can be read while the frame exists.
+        // SAFETY: each message has its share of `parts`. A part is a header in `headers`, or a part of a
+        // frame in `frames`, which is borrowed: `for_each_part` yields memory that can be read while the
+        // frame exists.
         unsafe { sys::send_messages(fd, &mut self.messages) }
     }
 }

@@ -1,5 +1,5 @@
-//! The header of virtio in front of a frame to send (`struct virtio_net_hdr`, virtio 1.2 section 5.1.6): which
-//! checksum to fill in, and where to cut. In the byte order of the machine, as packet sockets have it.
+//! The header of virtio in front of a frame to send (`struct virtio_net_hdr`, virtio 1.2 section 5.1.6):
+//! which checksum to fill in, and where to cut. In the byte order of the machine, as packet sockets have it.
 
 use crate::{Mbuf, TxOffload};
 
