@@ -1,7 +1,7 @@
 //! Packet sockets at both ends of a veth pair between two network namespaces.
 //!
-//! - `iwperf` over DPDK's `net_af_packet`: every test, both MTUs, both families, with and without markers, with
-//!   every byte checked at its target.
+//! - `iwperf` over DPDK's `net_af_packet`: every test, both MTUs, both families, with and without markers,
+//!   with every byte checked at its target.
 //! - `programs`: `iwperf` and our TCP over our own port (`dp::packet`), also against Linux's TCP.
 //! - `port`: our port by itself, frame by frame, with its interface going and coming back.
 

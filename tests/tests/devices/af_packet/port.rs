@@ -1,5 +1,5 @@
-//! `dp::packet` by itself: frames in both directions over a veth pair, what the kernel drops, and an interface
-//! that goes and comes back.
+//! `dp::packet` by itself: frames in both directions over a veth pair, what the kernel drops, and an
+//! interface that goes and comes back.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -55,7 +55,8 @@ fn pair(mtu: u16, offloads: bool) -> Result<([Namespace; 2], [PacketPort; 2])> {
     Ok((hosts, ports))
 }
 
-/// Both ports, with their links up: the kernel brings up a carrier within a second, and drops frames until then.
+/// Both ports, with their links up: the kernel brings up a carrier within a second, and drops frames until
+/// then.
 fn open_both(hosts: &[Namespace; 2], configs: [&PacketConfig; 2]) -> Result<[PacketPort; 2]> {
     let mut ports = [open(&hosts[0], configs[0])?, open(&hosts[1], configs[1])?];
     for port in &mut ports {
@@ -64,8 +65,8 @@ fn open_both(hosts: &[Namespace; 2], configs: [&PacketConfig; 2]) -> Result<[Pac
     Ok(ports)
 }
 
-/// A TCP segment over IPv4 in a frame from one port to the other, with all sums but that of TCP, whose field has
-/// the sum of the pseudo-header.
+/// A TCP segment over IPv4 in a frame from one port to the other, with all sums but that of TCP, whose field
+/// has the sum of the pseudo-header.
 fn segment(
     from: &PacketPort,
     to: [u8; 6],
@@ -377,8 +378,8 @@ fn a_full_ring_and_a_full_socket_are_counted() -> Result<()> {
     ensure!(got.iter().all(|frame| bytes(frame) == sent), "those that fit");
     silence(&mut ports[1])?;
     ensure!(ports[1].counters().rx_dropped == 8, "{:?}", ports[1].counters());
-    // The first superframe fills the memory of the socket; the others are lost, and counted when their slots are
-    // taken.
+    // The first superframe fills the memory of the socket; the others are lost, and counted when their slots
+    // are taken.
     let (large, offload_large) = superframe(&ports[0], mac, None, 30_000);
     for _ in 0..10 {
         send(&mut ports[0], &large, offload_large)?;

@@ -1,4 +1,5 @@
-//! `iwperf` and our TCP on `dp::packet`: two engines, and our stack against Linux's, at both ends of a veth pair.
+//! `iwperf` and our TCP on `dp::packet`: two engines, and our stack against Linux's, at both ends of a veth
+//! pair.
 
 use std::net::SocketAddrV4;
 use std::time::{Duration, Instant};
