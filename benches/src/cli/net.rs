@@ -32,7 +32,7 @@ pub struct NetArgs {
     pub packet: Option<String>,
     /// With --packet: an Ethernet address of our own, 02:00:00:00:00:01, where the network delivers frames to
     /// more than one address of the interface.
-    #[arg(long, value_name = "MAC", requires = "packet", value_parser = parse_mac)]
+    #[arg(long, value_name = "MAC", requires = "packet", conflicts_with_all = ["vdev", "pci"], value_parser = parse_mac)]
     pub mac: Option<[u8; 6]>,
     /// Run without hugepages (slower; needs no privilege).
     #[arg(long)]
