@@ -2,6 +2,8 @@
 
 #[cfg(feature = "dpdk")]
 mod device;
+#[cfg(target_os = "linux")]
+mod packet;
 
 use std::path::Path;
 use std::time::Duration;
@@ -185,12 +187,29 @@ pub fn pin(_cpu: usize) -> Result<(), Error> {
     Err(Error::Usage("--cpu works on Linux only".into()))
 }
 
-#[cfg(feature = "dpdk")]
 fn open_port(args: &NetArgs) -> Result<Box<dyn Port>, Error> {
+    match &args.packet {
+        Some(interface) => open_packet(args, interface),
+        None => open_device(args),
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn open_packet(args: &NetArgs, interface: &str) -> Result<Box<dyn Port>, Error> {
+    packet::open(args, interface)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn open_packet(_args: &NetArgs, _interface: &str) -> Result<Box<dyn Port>, Error> {
+    Err(Error::Usage("--packet works on Linux only".into()))
+}
+
+#[cfg(feature = "dpdk")]
+fn open_device(args: &NetArgs) -> Result<Box<dyn Port>, Error> {
     device::open(args)
 }
 
 #[cfg(not(feature = "dpdk"))]
-fn open_port(_args: &NetArgs) -> Result<Box<dyn Port>, Error> {
-    Err(Error::Port("this iwperf was built without DPDK: only `iwperf local` works".into()))
+fn open_device(_args: &NetArgs) -> Result<Box<dyn Port>, Error> {
+    Err(Error::Port("this iwperf was built without DPDK: only --packet IF and `iwperf local` work".into()))
 }

@@ -1,9 +1,9 @@
 //! Poll-mode data plane: ports and their queues, packet buffers, hugepage regions and the clock.
 //!
-//! Three backends stand behind one [`Port`] trait and one [`Mbuf`] type: DPDK (feature `dpdk`, on by default),
-//! a wire in memory between processes (`local`, on Linux), and an in-memory link that loses, delays, reorders,
-//! duplicates and corrupts by a seeded plan.
-//! Nothing here knows of TCP or iWARP.
+//! Four backends stand behind one [`Port`] trait and one [`Mbuf`] type: DPDK (feature `dpdk`, on by default),
+//! a wire between processes (`local`, Linux), a packet socket on an ordinary interface (`packet`, Linux), and
+//! an in-memory link that loses, delays, reorders, duplicates and corrupts by a seeded plan. Nothing here
+//! knows of TCP or iWARP.
 //!
 //! A frame is an [`Mbuf`] from a [`Mempool`], with one owner. Ports send and receive bursts of them.
 //!
@@ -39,6 +39,8 @@ pub mod local;
 pub mod mbuf;
 pub mod mempool;
 mod offload;
+#[cfg(target_os = "linux")]
+pub mod packet;
 pub mod page;
 pub mod pcap;
 pub mod port;

@@ -2,6 +2,7 @@
 
 use clap::Args;
 use dp::Port;
+use dp::packet::PacketConfig;
 
 use crate::lab::Result;
 use crate::lab_error;
@@ -36,6 +37,18 @@ impl DeviceArgs {
 pub fn af_packet(number: usize, dev: &str, room: usize) -> String {
     let block = if room < 65_536 / 2 { 65_536 } else { room };
     format!("net_af_packet{number},iface={dev},blocksz={block},framesz={room},framecnt=512")
+}
+
+/// Opens our own port on an interface, with the address `ip` (`10.0.0.1/24`).
+///
+/// # Errors
+/// If it cannot be used.
+pub fn open_packet(interface: &str, ip: &str, mtu: u16) -> Result<Box<dyn Port>> {
+    let address = ip.split_once('/').and_then(|(address, _)| address.parse().ok());
+    let address = address.ok_or_else(|| lab_error!("{ip} is not of the form ADDR/LEN"))?;
+    let config = PacketConfig { mtu: Some(mtu), ..PacketConfig::new(interface, [address]) };
+    let port = dp::packet::open(&config).map_err(|error| lab_error!("{error}"))?;
+    Ok(Box::new(port))
 }
 
 /// Opens a virtual device by its DPDK string, with `mbufs` packet buffers (0: the default).

@@ -134,6 +134,11 @@ impl Net {
         Self { vdev, ip: ip.to_owned(), mtu }
     }
 
+    /// Our own port on a device of the namespace, as options of `iwperf`: it takes no other ones of DPDK.
+    pub fn packet(dev: &str, ip: &str, mtu: u16) -> Vec<String> {
+        ["--packet", dev, "--ip", ip, "--mtu", &mtu.to_string()].map(String::from).to_vec()
+    }
+
     /// The listening side of a vhost-user socket.
     pub fn vhost(socket: &Path, ip: &str, mtu: u16) -> Self {
         Self { vdev: format!("net_vhost0,iface={}", socket.display()), ip: ip.to_owned(), mtu }

@@ -26,10 +26,18 @@ pub struct NetArgs {
     /// A virtual device by its DPDK string, net_af_packet0,iface=eth0.
     #[arg(long, value_name = "STRING")]
     pub vdev: Option<String>,
+    /// An ordinary interface, eth0, shared with the kernel: needs CAP_NET_RAW, no DPDK. The addresses (--ip)
+    /// must not be those of the kernel.
+    #[arg(long, value_name = "IF", conflicts_with_all = ["vdev", "pci", "no_huge", "eal"])]
+    pub packet: Option<String>,
+    /// With --packet: an Ethernet address of our own, 02:00:00:00:00:01, where the network delivers frames to
+    /// more than one address of the interface.
+    #[arg(long, value_name = "MAC", requires = "packet", conflicts_with_all = ["vdev", "pci"], value_parser = parse_mac)]
+    pub mac: Option<[u8; 6]>,
     /// Run without hugepages (slower; needs no privilege).
     #[arg(long)]
     pub no_huge: bool,
-    /// IP MTU.
+    /// IP MTU, 1500 by default; with --packet that of the interface.
     #[arg(long, value_parser = clap::value_parser!(u16).range(576..=9698))]
     pub mtu: Option<u16>,
     /// Receive descriptors, 1024 by default. Use few where a full ring makes the sender wait, as on a
@@ -60,9 +68,9 @@ impl NetArgs {
     /// # Errors
     /// [`Error::Usage`] without a device.
     pub fn check(&self) -> Result<(), Error> {
-        if self.pci.is_none() && self.vdev.is_none() {
+        if self.pci.is_none() && self.vdev.is_none() && self.packet.is_none() {
             return Err(Error::Usage(
-                "no device: give --vdev STRING or --pci ADDR (or use `iwperf local`)".into(),
+                "no device: give --vdev STRING, --pci ADDR or --packet IF (or use `iwperf local`)".into(),
             ));
         }
         Ok(())
@@ -84,6 +92,12 @@ fn parse_cidr(text: &str) -> Result<String, String> {
         return Err(format!("a prefix of {length} bits is longer than the address"));
     }
     Ok(text.to_owned())
+}
+
+fn parse_mac(text: &str) -> Result<[u8; 6], String> {
+    let bytes: Vec<u8> = text.split(':').map_while(|byte| u8::from_str_radix(byte, 16).ok()).collect();
+    let mac = <[u8; 6]>::try_from(bytes).ok().filter(|_| text.split(':').count() == 6);
+    mac.ok_or_else(|| "not an Ethernet address, such as 02:00:00:00:00:01".to_string())
 }
 
 pub(super) fn parse_seconds(text: &str) -> Result<Duration, String> {

@@ -131,6 +131,10 @@ fn wrong_options_are_named() {
         ("iwperf write-bw 10.0.0.1 --ip 10.0.0.2/24 --vlan 4095", "4095"),
         ("iwperf write-bw 10.0.0.1 --ip 10.0.0.2/24 --vdev a --pci b", "cannot be used with"),
         ("iwperf write-bw 10.0.0.1 --ip 10.0.0.2/24 --timeout never", "not a number of seconds"),
+        ("iwperf write-bw 10.0.0.1 --ip 10.0.0.2/24 --packet a --vdev b", "cannot be used with"),
+        ("iwperf write-bw 10.0.0.1 --ip 10.0.0.2/24 --packet a --mac 02:00", "not an Ethernet address"),
+        ("iwperf write-bw 10.0.0.1 --ip 10.0.0.2/24 --vdev a --mac 02:00:00:00:00:01", "cannot be used with"),
+        ("iwperf write-bw 10.0.0.1 --ip 10.0.0.2/24 --mac 02:00:00:00:00:01", "--packet"),
         ("iwperf frobnicate", "frobnicate"),
         ("iwperf local write-bandwidth", "write-bandwidth"),
     ];
@@ -163,6 +167,19 @@ fn no_device_is_a_usage_error() {
         panic!()
     };
     assert!(args.net.check().unwrap_err().to_string().contains("--vdev"));
+}
+
+#[test]
+fn an_interface_is_taken_without_dpdk() {
+    let line = "iwperf write-bw 10.0.0.1 --ip 10.0.0.2/24 --packet eth0";
+    let Command::WriteBw(args) = parse(&format!("{line} --mac 02:00:00:00:0a:ff")).unwrap().command else {
+        panic!()
+    };
+    assert!(args.net.check().is_ok());
+    assert_eq!((args.net.packet.as_deref(), args.net.mac), (Some("eth0"), Some([2, 0, 0, 0, 10, 255])));
+    for mac in ["02:00:00:00:0a", "02:00:00:00:0a:ff:", "02:00:00:00:0a:1ff", "020000000aff"] {
+        assert!(refusal(&format!("{line} --mac {mac}")).contains("not an Ethernet address"), "{mac}");
+    }
 }
 
 #[test]

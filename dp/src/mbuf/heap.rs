@@ -276,6 +276,14 @@ impl View for &Segment {
         self.external().is_some()
     }
 
+    #[cfg(target_os = "linux")]
+    fn start(&self) -> *const u8 {
+        match self.external() {
+            Some((memory, at)) => memory.as_ptr().as_ptr().wrapping_add(at),
+            None => self.bytes().as_ptr(),
+        }
+    }
+
     fn copy_to(&self, offset: usize, out: &mut [u8]) -> usize {
         match self.external() {
             Some((memory, at)) => {

@@ -259,6 +259,14 @@ impl Mbuf {
         each!(&self.raw, chain => copy_views(chain.views(), offset, out))
     }
 
+    /// Passes the address and length of each part that has bytes to `take`, in order: memory that can be read
+    /// by raw copies, as a system call makes them, while the frame exists.
+    #[cfg(target_os = "linux")]
+    #[inline]
+    pub(crate) fn for_each_part(&self, mut take: impl FnMut(*const u8, usize)) {
+        each!(&self.raw, chain => chain.views().filter(|view| view.len() > 0).for_each(|view| take(view.start(), view.len())));
+    }
+
     /// A copy of bytes and metadata in as few buffers of `pool` as possible; `None` if it has too few.
     pub fn deep_copy(&self, pool: &Mempool) -> Option<Self> {
         self.copy_to_buffers(pool, pool.data_bytes())

@@ -8,6 +8,11 @@ pub(crate) trait View {
     /// Whether they are external memory.
     fn is_external(&self) -> bool;
 
+    /// Address of the first byte. The bytes can be read by raw copies while the chain exists; those that are
+    /// not external memory by any reads while it is not written.
+    #[cfg(target_os = "linux")]
+    fn start(&self) -> *const u8;
+
     /// Copies bytes of data from `offset` on to `out`, as many as there are and fit; returns how many.
     fn copy_to(&self, offset: usize, out: &mut [u8]) -> usize;
 }

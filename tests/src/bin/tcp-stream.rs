@@ -1,5 +1,5 @@
-//! Sends or receives one TCP stream and checks it: over our stack on a DPDK device with `--vdev`, otherwise
-//! over the system's.
+//! Sends or receives one TCP stream and checks it: over our stack on a DPDK device with `--vdev` or on an
+//! interface with `--packet`, otherwise over the system's.
 //!
 //! Prints `started` when its device exists, if it needs one, and `ready` when a peer may connect. At the end
 //! it prints the number of bytes with their CRC32C, the time in seconds, the counters of our stack, and with
@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
+use dp::Port;
 use tests::lab::Result;
 use tests::stream::{EndOptions, Opener, Report, Task, Way, kernel, lite};
 use tests::witness::Watched;
@@ -22,6 +23,9 @@ struct Options {
     /// DPDK device for our stack; without it the system's TCP is used.
     #[arg(long, requires = "ip")]
     vdev: Option<String>,
+    /// Interface for our stack, by a packet socket.
+    #[arg(long, requires = "ip", conflicts_with = "vdev")]
+    packet: Option<String>,
     /// Our address with its prefix length.
     #[arg(long)]
     ip: Option<String>,
@@ -47,7 +51,7 @@ struct Options {
     #[arg(long)]
     wait_for: Option<PathBuf>,
     /// With our stack: print what the frames showed.
-    #[arg(long, requires = "vdev")]
+    #[arg(long, requires = "ip")]
     witness: bool,
     /// Packet buffers of the device; 0: the default.
     #[arg(long, default_value_t = 0)]
@@ -88,18 +92,20 @@ fn run(options: &Options) -> Result<Report> {
         limit: Duration::from_secs(options.seconds),
         options: options.behaviour,
     };
-    match (&options.vdev, &options.ip) {
-        (Some(vdev), Some(ip)) => over_device(options, &task, vdev, ip),
+    let port = match (&options.vdev, &options.packet, &options.ip) {
+        (Some(vdev), _, Some(_)) => device::open(vdev, options.mtu, options.mbufs)?,
+        (_, Some(interface), Some(ip)) => device::open_packet(interface, ip, options.mtu)?,
         _ => {
             options.start()?;
-            kernel::run(&task, || println!("ready"))
+            return kernel::run(&task, || println!("ready"));
         }
-    }
+    };
+    over_port(options, &task, port)
 }
 
-fn over_device(options: &Options, task: &Task, vdev: &str, ip: &str) -> Result<Report> {
+fn over_port(options: &Options, task: &Task, mut port: Box<dyn Port>) -> Result<Report> {
+    let ip = options.ip.as_deref().unwrap_or_default();
     let address = ip.parse().map_err(|()| lab_error!("{ip} is not of the form ADDR/LEN"))?;
-    let mut port = device::open(vdev, options.mtu, options.mbufs)?;
     options.start()?;
     if !options.witness {
         return lite::run(port.as_mut(), address, task, || println!("ready"));

@@ -4,8 +4,12 @@
 //! run can be removed by the next run and by `scripts/test`.
 
 use std::ffi::OsStr;
+use std::os::fd::AsFd;
+use std::panic::resume_unwind;
 use std::path::Path;
 use std::time::Duration;
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::process::Run;
 use super::scratch::{ordinal, run_name};
@@ -83,6 +87,34 @@ impl Namespace {
             .args(["-K", dev, "tx", "off", "tso", "off", "gso", "off", "gro", "off"])
             .check(TOOL_TIMEOUT)?;
         Ok(())
+    }
+
+    /// Turns the offloads on that [`veth`] turns off: frames of up to 64 KiB pass, without checksums.
+    ///
+    /// # Errors
+    /// If `ethtool` fails, with its output.
+    pub fn offloads_on(&self, dev: &str) -> Result<()> {
+        self.run("ethtool")
+            .args(["-K", dev, "tx", "on", "tso", "on", "gso", "on", "gro", "on"])
+            .check(TOOL_TIMEOUT)?;
+        Ok(())
+    }
+
+    /// Runs `act` on a thread in it: a socket stays in the namespace of the thread that has made it.
+    ///
+    /// # Errors
+    /// If the thread may not enter the namespace.
+    ///
+    /// # Panics
+    /// If `act` does.
+    pub fn enter<T: Send>(&self, act: impl FnOnce() -> T + Send) -> Result<T> {
+        let entered = || {
+            let namespace = std::fs::File::open(Path::new("/run/netns").join(&self.name))?;
+            let kind = Some(LinkNameSpaceType::Network);
+            move_into_link_name_space(namespace.as_fd(), kind).map_err(std::io::Error::from)?;
+            Ok(act())
+        };
+        std::thread::scope(|scope| scope.spawn(entered).join()).unwrap_or_else(|panic| resume_unwind(panic))
     }
 
     /// Turns on GRO at a device, with a wait of a fraction of a millisecond for the next segment.

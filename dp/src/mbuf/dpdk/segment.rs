@@ -97,6 +97,11 @@ impl View for DpdkSegment<'_> {
         DpdkSegment::is_external(*self)
     }
 
+    #[cfg(target_os = "linux")]
+    fn start(&self) -> *const u8 {
+        self.data()
+    }
+
     fn copy_to(&self, offset: usize, out: &mut [u8]) -> usize {
         if !self.is_external() {
             return copy_slice(self.bytes(), offset, out);

@@ -1,17 +1,24 @@
-//! `iwperf` between two processes in two network namespaces, over a veth pair and `net_af_packet`: every
-//! test, both MTUs, both families, with and without markers, with every byte checked at its target.
+//! Packet sockets at both ends of a veth pair between two network namespaces.
+//!
+//! - `iwperf` over DPDK's `net_af_packet`: every test, both MTUs, both families, with and without markers,
+//!   with every byte checked at its target.
+//! - `programs`: `iwperf` and our TCP over our own port (`dp::packet`), also against Linux's TCP.
+//! - `port`: our port by itself, frame by frame, with its interface going and coming back.
+
+mod port;
+mod programs;
 
 use tests::iwperf::{Case, Net, cases, client, conclude, serve};
 use tests::lab::{Namespace, Need, Result, Scratch, Suite, Wire, veth};
 
 /// Runs the suite; returns whether it passed.
 pub(crate) fn run_suite(arguments: &[String]) -> bool {
-    let mut suite = Suite::new(
-        "af_packet",
-        &[Need::Dpdk, Need::Program("ip"), Need::Program("ethtool"), Need::Namespaces],
-    );
+    let needs = [Need::Program("ip"), Need::Program("ethtool"), Need::Namespaces];
+    let mut suite = Suite::new("af_packet", &needs);
+    port::add_to(&mut suite);
+    programs::add_to(&mut suite);
     for case in cases(61) {
-        suite.add(case.name.clone(), move || run(&case));
+        suite.add_with(&[Need::Dpdk], case.name.clone(), move || run(&case));
     }
     suite.run(arguments)
 }

@@ -1,0 +1,23 @@
+//! Opens a packet socket on an interface from the options.
+
+use std::net::IpAddr;
+
+use dp::Port;
+use dp::packet::PacketConfig;
+
+use crate::cli::NetArgs;
+use crate::errors::Error;
+
+pub(super) fn open(args: &NetArgs, interface: &str) -> Result<Box<dyn Port>, Error> {
+    // The options have parsed as addresses with prefix lengths.
+    let addresses: Vec<IpAddr> =
+        args.ips.iter().filter_map(|ip| ip.split_once('/')?.0.parse().ok()).collect();
+    let usual = PacketConfig::new(interface, addresses);
+    let rx_slots = args.rx_desc.map_or(usual.rx_slots, usize::from);
+    let config = PacketConfig { mac: args.mac, mtu: args.mtu, rx_slots, ..usual };
+    let port = dp::packet::open(&config).map_err(|error| Error::Port(error.to_string()))?;
+    for hint in port.hints() {
+        eprintln!("iwperf: {hint}");
+    }
+    Ok(Box::new(port))
+}

@@ -1,0 +1,53 @@
+//! Which interface to open, and how.
+
+use std::net::IpAddr;
+
+use crate::Offloads;
+
+/// An interface to open, and how [`open`](super::open) does it.
+#[derive(Clone, Debug)]
+pub struct PacketConfig {
+    /// The interface: `eth0`.
+    pub interface: String,
+    /// Our addresses on it, at least one, none of which the kernel has. Frames to other addresses are not
+    /// received.
+    pub addresses: Vec<IpAddr>,
+    /// An Ethernet address of our own, where the network delivers frames to more than one address of an
+    /// interface (bridges of containers do; clouds mostly do not). `None`: that of the interface.
+    pub mac: Option<[u8; 6]>,
+    /// Largest IP packet, bytes; `None`: that of the interface. At most 9000.
+    pub mtu: Option<u16>,
+    /// Packet buffers.
+    pub mbufs: usize,
+    /// Large packet buffers for bulk sending.
+    pub bulk_mbufs: usize,
+    /// Slots of the receive ring, rounded up to whole blocks of memory. Each takes a frame of the MTU, and 8
+    /// KiB of the kernel's memory or more.
+    pub rx_slots: usize,
+    /// Memory of the kernel for received superframes, bytes. Without `CAP_NET_ADMIN` the kernel grants no
+    /// more than `net.core.rmem_max`.
+    pub rx_bytes: usize,
+    /// Memory of the kernel for frames that are being sent, bytes. Without `CAP_NET_ADMIN` the kernel grants
+    /// no more than `net.core.wmem_max`.
+    pub tx_bytes: usize,
+    /// Offloads to use, if the kernel has them.
+    pub offloads: Offloads,
+}
+
+impl PacketConfig {
+    /// The defaults, for addresses on an interface.
+    pub fn new(interface: impl Into<String>, addresses: impl Into<Vec<IpAddr>>) -> Self {
+        Self {
+            interface: interface.into(),
+            addresses: addresses.into(),
+            mac: None,
+            mtu: None,
+            mbufs: 8192,
+            bulk_mbufs: 512,
+            rx_slots: 1024,
+            rx_bytes: 4 << 20,
+            tx_bytes: 4 << 20,
+            offloads: Offloads::all(),
+        }
+    }
+}

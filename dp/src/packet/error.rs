@@ -1,0 +1,137 @@
+//! Errors of opening an interface.
+
+use std::net::IpAddr;
+
+use rustix::io::Errno;
+
+/// Why an interface cannot be used. Each message is one line and says what to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PacketError {
+    /// No interface of that name.
+    #[error("there is no interface {interface} here: there are {}", .present.join(", "))]
+    NoInterface {
+        /// The name as requested.
+        interface: String,
+        /// The interfaces that there are.
+        present: Vec<String>,
+    },
+    /// Not an Ethernet interface.
+    #[error("{interface} is no Ethernet interface: use one with an Ethernet address ({})", .suitable.join(", "))]
+    NotEthernet {
+        /// The interface.
+        interface: String,
+        /// Those that are.
+        suitable: Vec<String>,
+    },
+    /// The interface is down.
+    #[error("{interface} is down: bring it up with `ip link set {interface} up`")]
+    Down {
+        /// The interface.
+        interface: String,
+    },
+    /// No privilege to open a packet socket.
+    #[error(
+        "a packet socket on {interface} needs CAP_NET_RAW: run as root or with it (Docker gives it unless it is dropped; \
+         `setcap cap_net_raw+ep PROGRAM` gives it to a program)"
+    )]
+    NoPrivilege {
+        /// The interface.
+        interface: String,
+    },
+    /// A kernel without packet sockets.
+    #[error(
+        "this kernel has no packet sockets (CONFIG_PACKET, as in gVisor without --net-raw): use another kind of port"
+    )]
+    NoPacketSockets,
+    /// No address.
+    #[error("no address for the port on {interface}: give one of its network that no host has")]
+    NoAddress {
+        /// The interface.
+        interface: String,
+    },
+    /// More addresses than the filter takes.
+    #[error("{count} addresses on {interface}: at most {most} can be used")]
+    TooManyAddresses {
+        /// The interface.
+        interface: String,
+        /// Their number.
+        count: usize,
+        /// The limit.
+        most: usize,
+    },
+    /// An address that no host can have.
+    #[error("{address} is no address of a host: give a unicast address of the network of {interface}")]
+    NotUnicast {
+        /// The address.
+        address: IpAddr,
+        /// The interface.
+        interface: String,
+    },
+    /// The kernel has the address.
+    #[error(
+        "{address} is the kernel's own address on {owner}, and its TCP would answer our peers with RST: give a second \
+         address of the network, which no interface has (see `ip address`)"
+    )]
+    KernelAddress {
+        /// The address.
+        address: IpAddr,
+        /// The interface that has it.
+        owner: String,
+    },
+    /// An Ethernet address that no interface can have.
+    #[error("{} is no Ethernet address of an interface: give a unicast one, such as 02:00:00:00:00:01", mac_text(.mac))]
+    Mac {
+        /// The address.
+        mac: [u8; 6],
+    },
+    /// An MTU that cannot be used.
+    #[error(
+        "an MTU of {mtu} on {interface}: it has to be from {least} to {most} (`ip link set {interface} mtu N` sets the largest)"
+    )]
+    Mtu {
+        /// The interface.
+        interface: String,
+        /// The MTU, bytes.
+        mtu: u32,
+        /// The least, bytes.
+        least: u16,
+        /// The largest, bytes.
+        most: u16,
+    },
+    /// Sizes of buffers and rings that cannot be used.
+    #[error("{what} of {value}: give from {least} to {most}")]
+    Size {
+        /// The field of [`PacketConfig`](super::PacketConfig).
+        what: &'static str,
+        /// Its value.
+        value: usize,
+        /// The least.
+        least: usize,
+        /// The largest.
+        most: usize,
+    },
+    /// No memory for the receive ring.
+    #[error(
+        "the kernel has no memory for a receive ring of {kib} KiB ({cause}): ask for fewer slots, or raise the memory or locked-memory limit (`ulimit -l`)"
+    )]
+    RingMemory {
+        /// Size of the ring, KiB.
+        kib: usize,
+        /// The system's error.
+        cause: Errno,
+    },
+    /// A step of the setup failed.
+    #[error("{interface}: {step} failed: {cause}")]
+    Setup {
+        /// The interface.
+        interface: String,
+        /// The step.
+        step: &'static str,
+        /// The system's error.
+        cause: Errno,
+    },
+}
+
+fn mac_text(mac: &[u8; 6]) -> String {
+    mac.map(|byte| format!("{byte:02x}")).join(":")
+}

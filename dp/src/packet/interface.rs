@@ -1,0 +1,199 @@
+//! What the kernel says of an interface, and whether a port can use it.
+
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use libc::{c_int, c_ulong};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use super::config::PacketConfig;
+use super::error::PacketError;
+use super::{filter, sys};
+
+/// Least MTU: every host takes an IPv4 packet of this size (RFC 1122 section 3.3.2).
+const MIN_MTU: u16 = 576;
+/// Least MTU with IPv6 (RFC 8200 section 5).
+const MIN_IPV6_MTU: u16 = 1280;
+/// Largest MTU that is used: jumbo frames. Larger ones are those of loopback and of overlays.
+const MAX_MTU: u16 = 9000;
+
+/// An interface that a port can use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Interface {
+    pub(super) name: String,
+    pub(super) index: u32,
+    /// The kernel's Ethernet address.
+    pub(super) mac: [u8; 6],
+    /// MTU to use, bytes.
+    pub(super) mtu: u16,
+}
+
+impl Interface {
+    /// Looks the interface of `config` up, and checks it and the addresses.
+    pub(super) fn find(config: &PacketConfig) -> Result<Self, PacketError> {
+        let name = config.interface.clone();
+        let failed =
+            |step| move |cause| PacketError::Setup { interface: config.interface.clone(), step, cause };
+        let fd = asking_socket().map_err(failed("opening a socket"))?;
+        let known = sys::interface_addresses().map_err(failed("listing the interfaces"))?;
+        let index = match index(fd.as_fd(), &name) {
+            Ok(index) => index,
+            Err(_) => return Err(PacketError::NoInterface { interface: name, present: names(&known) }),
+        };
+        let Some(mac) = ethernet_address(fd.as_fd(), &name) else {
+            let mut suitable = names(&known);
+            suitable.retain(|name| ethernet_address(fd.as_fd(), name).is_some());
+            return Err(PacketError::NotEthernet { interface: name, suitable });
+        };
+        check_addresses(config, &known)?;
+        if let Some(mac) = config.mac
+            && (mac[0] & 1 != 0 || mac == [0; 6])
+        {
+            return Err(PacketError::Mac { mac });
+        }
+        let mtu =
+            sys::ask(fd.as_fd(), libc::SIOCGIFMTU as c_ulong, &name).map_err(failed("asking for its MTU"))?;
+        let mtu = usable_mtu(config, u32::from_ne_bytes([0, 1, 2, 3].map(|at| mtu[at])))?;
+        if flags(fd.as_fd(), &name).map_err(failed("asking for its state"))? & libc::IFF_UP == 0 {
+            return Err(PacketError::Down { interface: name });
+        }
+        Ok(Self { name, index, mac, mtu })
+    }
+}
+
+/// A socket to ask for interfaces: of a kind that every kernel has and that needs no privilege.
+fn asking_socket() -> Result<OwnedFd, Errno> {
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
+}
+
+/// The names of the interfaces, each once.
+fn names(known: &[sys::InterfaceAddress]) -> Vec<String> {
+    let mut names: Vec<String> = known.iter().map(|(name, _)| name.clone()).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+/// The number of an interface.
+pub(super) fn index(fd: BorrowedFd<'_>, name: &str) -> Result<u32, Errno> {
+    let answer = sys::ask(fd, libc::SIOCGIFINDEX as c_ulong, name)?;
+    Ok(u32::from_ne_bytes([0, 1, 2, 3].map(|at| answer[at])))
+}
+
+/// The flags of an interface: `IFF_UP`, `IFF_RUNNING` ...
+pub(super) fn flags(fd: BorrowedFd<'_>, name: &str) -> Result<c_int, Errno> {
+    let answer = sys::ask(fd, libc::SIOCGIFFLAGS as c_ulong, name)?;
+    Ok(c_int::from(i16::from_ne_bytes([answer[0], answer[1]])))
+}
+
+/// The Ethernet address of an interface; `None` if it has none.
+pub(super) fn ethernet_address(fd: BorrowedFd<'_>, name: &str) -> Option<[u8; 6]> {
+    let answer = sys::ask(fd, libc::SIOCGIFHWADDR as c_ulong, name).ok()?;
+    let kind = u16::from_ne_bytes([answer[0], answer[1]]);
+    (kind == libc::ARPHRD_ETHER).then(|| [2, 3, 4, 5, 6, 7].map(|at| answer[at]))
+}
+
+fn check_addresses(config: &PacketConfig, known: &[sys::InterfaceAddress]) -> Result<(), PacketError> {
+    let interface = || config.interface.clone();
+    if config.addresses.is_empty() {
+        return Err(PacketError::NoAddress { interface: interface() });
+    }
+    if config.addresses.len() > filter::MAX_ADDRESSES {
+        let (count, most) = (config.addresses.len(), filter::MAX_ADDRESSES);
+        return Err(PacketError::TooManyAddresses { interface: interface(), count, most });
+    }
+    for &address in &config.addresses {
+        let broadcast = matches!(address, IpAddr::V4(address) if address.is_broadcast());
+        if address.is_unspecified() || address.is_multicast() || address.is_loopback() || broadcast {
+            return Err(PacketError::NotUnicast { address, interface: interface() });
+        }
+        if let Some((owner, _)) = known.iter().find(|(_, it)| *it == Some(address)) {
+            return Err(PacketError::KernelAddress { address, owner: owner.clone() });
+        }
+    }
+    Ok(())
+}
+
+/// The MTU to use on an interface that has `has`.
+fn usable_mtu(config: &PacketConfig, has: u32) -> Result<u16, PacketError> {
+    let least = if config.addresses.iter().any(IpAddr::is_ipv6) { MIN_IPV6_MTU } else { MIN_MTU };
+    let most = u16::try_from(has).map_or(MAX_MTU, |has| has.min(MAX_MTU));
+    let mtu = config.mtu.unwrap_or(most);
+    if (least..=most).contains(&mtu) {
+        return Ok(mtu);
+    }
+    let interface = config.interface.clone();
+    // With an interface below the least, there is no largest.
+    Err(PacketError::Mtu { interface, mtu: u32::from(mtu), least, most: most.max(least) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(address: &str) -> PacketConfig {
+        PacketConfig::new("eth9", [address.parse().unwrap()])
+    }
+
+    #[test]
+    fn the_mtu_is_that_of_the_interface_or_less_and_at_most_9000() {
+        let v4 = config("10.0.0.1");
+        assert_eq!(
+            [1500, 9000, 9001, 65_536].map(|has| usable_mtu(&v4, has).unwrap()),
+            [1500, 9000, 9000, 9000]
+        );
+        let less = PacketConfig { mtu: Some(1400), ..v4.clone() };
+        assert_eq!(usable_mtu(&less, 1500), Ok(1400));
+        for (config, has, text) in [
+            (&v4, 575, "an MTU of 575 on eth9: it has to be from 576 to 576 (`ip link set eth9 mtu N`"),
+            (&config("fd00::1"), 1279, "an MTU of 1279 on eth9: it has to be from 1280 to 1280"),
+            (&less, 1300, "an MTU of 1400 on eth9: it has to be from 576 to 1300"),
+            (
+                &PacketConfig { mtu: Some(9001), ..v4.clone() },
+                65_536,
+                "an MTU of 9001 on eth9: it has to be from 576 to 9000",
+            ),
+        ] {
+            let error = usable_mtu(config, has).unwrap_err().to_string();
+            assert!(error.starts_with(text), "{error}");
+        }
+    }
+
+    #[test]
+    fn addresses_that_no_host_or_the_kernel_has_are_refused() {
+        let known = [("lo".to_owned(), None), ("eth0".to_owned(), Some("10.0.0.1".parse().unwrap()))];
+        let refusal = |config: &PacketConfig| check_addresses(config, &known).unwrap_err().to_string();
+        assert_eq!(check_addresses(&config("10.0.0.2"), &known), Ok(()));
+        assert!(refusal(&config("10.0.0.1")).starts_with("10.0.0.1 is the kernel's own address on eth0"));
+        for address in ["0.0.0.0", "255.255.255.255", "224.0.0.1", "127.0.0.1", "::", "::1", "ff02::1"] {
+            let error = refusal(&config(address));
+            assert_eq!(
+                error,
+                format!("{address} is no address of a host: give a unicast address of the network of eth9")
+            );
+        }
+        assert!(refusal(&PacketConfig::new("eth9", [])).starts_with("no address for the port on eth9"));
+        let many = PacketConfig::new("eth9", ["10.0.0.2".parse().unwrap(); 65]);
+        assert_eq!(refusal(&many), "65 addresses on eth9: at most 64 can be used");
+    }
+
+    #[test]
+    fn an_interface_that_is_missing_or_not_ethernet_is_refused_with_those_that_there_are() {
+        let missing = Interface::find(&config("10.0.0.1")).unwrap_err();
+        assert!(
+            matches!(&missing, PacketError::NoInterface { present, .. } if present.contains(&"lo".to_owned()))
+        );
+        let text = missing.to_string();
+        assert!(
+            text.starts_with("there is no interface eth9 here: there are ") && text.contains("lo"),
+            "{text}"
+        );
+        for name in ["", "a name that is longer than an interface can have"] {
+            let config = PacketConfig { interface: name.to_owned(), ..config("10.0.0.1") };
+            assert!(matches!(Interface::find(&config), Err(PacketError::NoInterface { .. })), "{name}");
+        }
+        let lo = PacketConfig { interface: "lo".to_owned(), ..config("10.0.0.1") };
+        assert!(matches!(Interface::find(&lo), Err(PacketError::NotEthernet { .. })));
+    }
+}

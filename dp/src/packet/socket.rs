@@ -1,0 +1,50 @@
+//! The packet socket: opening it, the sizes of its buffers, and what its interface lets in.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use libc::c_int;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use super::error::PacketError;
+use super::sys;
+
+/// A socket that receives nothing until it is bound.
+pub(super) fn open(interface: &str) -> Result<OwnedFd, PacketError> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None).map_err(|cause| match cause
+    {
+        Errno::PERM | Errno::ACCESS => PacketError::NoPrivilege { interface: interface.to_owned() },
+        Errno::AFNOSUPPORT => PacketError::NoPacketSockets,
+        _ => PacketError::Setup { interface: interface.to_owned(), step: "opening a packet socket", cause },
+    })
+}
+
+/// Sets the size of a buffer of the socket as large as the kernel allows; returns the size that it has.
+pub(super) fn buffer_size(
+    fd: BorrowedFd<'_>,
+    force: c_int,
+    option: c_int,
+    bytes: usize,
+) -> Result<usize, Errno> {
+    // The kernel doubles the value, as its own records count too.
+    let half = ((bytes / 2) as c_int).to_ne_bytes();
+    if sys::set_option(fd, libc::SOL_SOCKET, force, &half).is_err() {
+        // No privilege for more than the limit.
+        sys::set_option(fd, libc::SOL_SOCKET, option, &half)?;
+    }
+    let mut size = [0; size_of::<c_int>()];
+    sys::get_option(fd, libc::SOL_SOCKET, option, &mut size)?;
+    Ok(usize::try_from(c_int::from_ne_bytes(size)).unwrap_or(0))
+}
+
+/// Has an interface let in frames for an Ethernet address.
+pub(super) fn membership(fd: BorrowedFd<'_>, index: u32, kind: c_int, mac: [u8; 6]) -> Result<(), Errno> {
+    // `struct packet_mreq`.
+    let mut request = [0_u8; 16];
+    request[..4].copy_from_slice(&index.to_ne_bytes());
+    request[4..6].copy_from_slice(&(kind as u16).to_ne_bytes());
+    request[6..8].copy_from_slice(&(mac.len() as u16).to_ne_bytes());
+    request[8..14].copy_from_slice(&mac);
+    sys::set_option(fd, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
+}

@@ -1,0 +1,173 @@
+//! System calls of packet sockets and interfaces that `rustix` lacks.
+
+use std::ffi::CStr;
+use std::mem::size_of;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr;
+
+use libc::{c_int, c_ulong, socklen_t};
+use rustix::io::Errno;
+
+/// Bytes of `struct ifreq`: the name of an interface, and what is asked for.
+const IFREQ_BYTES: usize = size_of::<libc::ifreq>();
+/// Where the answer begins in it.
+const ANSWER_AT: usize = libc::IFNAMSIZ;
+/// Bytes of `struct sockaddr_ll`.
+const ADDRESS_BYTES: usize = size_of::<libc::sockaddr_ll>();
+/// Where the number of the interface is in it.
+const INDEX_AT: usize = 4;
+
+fn errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+fn check(done: c_int) -> Result<(), Errno> {
+    if done < 0 { Err(errno()) } else { Ok(()) }
+}
+
+/// Sets an option of the socket to a value in the layout of the kernel.
+pub(super) fn set_option(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: &[u8]) -> Result<(), Errno> {
+    let (start, bytes) = (value.as_ptr().cast(), value.len() as socklen_t);
+    // SAFETY: the kernel reads `bytes` bytes from `start` on, which are those of `value`.
+    check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, start, bytes) })
+}
+
+/// Reads an option of the socket; what the kernel does not fill in stays as it is.
+pub(super) fn get_option(
+    fd: BorrowedFd<'_>,
+    level: c_int,
+    name: c_int,
+    value: &mut [u8],
+) -> Result<(), Errno> {
+    let mut bytes = value.len() as socklen_t;
+    // SAFETY: the kernel writes at most `bytes` bytes from the start of `value` on, which has as many and is
+    // borrowed mutably, and their number to `bytes`, a local variable.
+    check(unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, value.as_mut_ptr().cast(), &mut bytes) })
+}
+
+/// Has the kernel run a filter on each frame for the socket.
+pub(super) fn attach_filter(fd: BorrowedFd<'_>, program: &mut [libc::sock_filter]) -> Result<(), Errno> {
+    let fprog = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    let (start, bytes) = ((&raw const fprog).cast(), size_of::<libc::sock_fprog>() as socklen_t);
+    // SAFETY: the kernel reads `fprog`, a local variable, and as many instructions as it says from where it
+    // says, which are those of `program`.
+    check(unsafe { libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, start, bytes) })
+}
+
+/// Binds the packet socket to all protocols of an interface.
+pub(super) fn bind(fd: BorrowedFd<'_>, index: u32) -> Result<(), Errno> {
+    let mut address = [0_u8; ADDRESS_BYTES];
+    address[..2].copy_from_slice(&(libc::AF_PACKET as u16).to_ne_bytes());
+    address[2..4].copy_from_slice(&(libc::ETH_P_ALL as u16).to_be_bytes());
+    address[INDEX_AT..INDEX_AT + 4].copy_from_slice(&index.to_ne_bytes());
+    // SAFETY: the kernel reads `ADDRESS_BYTES` bytes, which `address` has. It copies them first, so they need
+    // no alignment.
+    check(unsafe { libc::bind(fd.as_raw_fd(), address.as_ptr().cast(), ADDRESS_BYTES as socklen_t) })
+}
+
+/// The number of the interface that the packet socket is bound to; `None` once that is gone.
+pub(super) fn bound_index(fd: BorrowedFd<'_>) -> Option<u32> {
+    let mut address = [0_u8; ADDRESS_BYTES];
+    let mut bytes = ADDRESS_BYTES as socklen_t;
+    // SAFETY: the kernel writes at most `bytes` bytes to `address`, which has as many, and their number to
+    // `bytes`. Both are local variables.
+    let done = unsafe { libc::getsockname(fd.as_raw_fd(), address.as_mut_ptr().cast(), &mut bytes) };
+    let index = i32::from_ne_bytes([4, 5, 6, 7].map(|at| address[at]));
+    (done == 0).then(|| u32::try_from(index).ok()).flatten().filter(|index| *index > 0)
+}
+
+/// Asks for a property of an interface by its name: the bytes of the answer.
+pub(super) fn ask(
+    fd: BorrowedFd<'_>,
+    request: c_ulong,
+    name: &str,
+) -> Result<[u8; IFREQ_BYTES - ANSWER_AT], Errno> {
+    let mut ifreq = [0_u8; IFREQ_BYTES];
+    // The kernel ends the name at its 16th byte.
+    let Some(room) = ifreq[..ANSWER_AT - 1].get_mut(..name.len()) else { return Err(Errno::NODEV) };
+    room.copy_from_slice(name.as_bytes());
+    ioctl(fd, request, &mut ifreq)?;
+    let mut answer = [0; IFREQ_BYTES - ANSWER_AT];
+    answer.copy_from_slice(&ifreq[ANSWER_AT..]);
+    Ok(answer)
+}
+
+/// The name of an interface by its number.
+pub(super) fn name_of(fd: BorrowedFd<'_>, index: u32) -> Result<String, Errno> {
+    let mut ifreq = [0_u8; IFREQ_BYTES];
+    ifreq[ANSWER_AT..ANSWER_AT + 4].copy_from_slice(&index.to_ne_bytes());
+    ioctl(fd, libc::SIOCGIFNAME as c_ulong, &mut ifreq)?;
+    let name = ifreq[..ANSWER_AT].split(|byte| *byte == 0).next().unwrap_or_default();
+    Ok(String::from_utf8_lossy(name).into_owned())
+}
+
+fn ioctl(fd: BorrowedFd<'_>, request: c_ulong, ifreq: &mut [u8; IFREQ_BYTES]) -> Result<(), Errno> {
+    // The type of a request differs between C libraries.
+    let request = request as _;
+    // SAFETY: the requests of this module read and write a `struct ifreq`, which `ifreq` has room for. The
+    // kernel copies it, so it needs no alignment.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), request, ifreq.as_mut_ptr()) })
+}
+
+/// Sends the messages in order without waiting; returns how many were taken, at least one.
+///
+/// # Safety
+/// Each message and what it refers to is valid for reading during the call.
+pub(super) unsafe fn send_messages(
+    fd: BorrowedFd<'_>,
+    messages: &mut [libc::mmsghdr],
+) -> Result<usize, Errno> {
+    let (start, count) = (messages.as_mut_ptr(), messages.len() as libc::c_uint);
+    // SAFETY: `messages` has `count` messages, and is borrowed mutably. The caller promises that they and
+    // what they refer to can be read.
+    let sent = unsafe { libc::sendmmsg(fd.as_raw_fd(), start, count, libc::MSG_DONTWAIT as _) };
+    usize::try_from(sent).map_err(|_| errno())
+}
+
+/// An interface and one of its addresses; `None` for the entry of the interface itself.
+pub(super) type InterfaceAddress = (String, Option<IpAddr>);
+
+/// All interfaces and their IP addresses, as the kernel has them.
+pub(super) fn interface_addresses() -> Result<Vec<InterfaceAddress>, Errno> {
+    let mut list = ptr::null_mut();
+    // SAFETY: `list` is a local variable to write to.
+    check(unsafe { libc::getifaddrs(&mut list) })?;
+    let mut found = Vec::new();
+    let mut at = list;
+    while !at.is_null() {
+        // SAFETY: `at` is an entry of the list that `getifaddrs` has made, and which is freed below.
+        let entry = unsafe { &*at };
+        // SAFETY: the name of an entry is a C string, which lives as long as the list.
+        let name = unsafe { CStr::from_ptr(entry.ifa_name) };
+        found.push((name.to_string_lossy().into_owned(), ip_address(entry.ifa_addr)));
+        at = entry.ifa_next;
+    }
+    // SAFETY: the list is that of `getifaddrs`, and nothing refers to it any more.
+    unsafe { libc::freeifaddrs(list) };
+    Ok(found)
+}
+
+/// The IP address at `address`, an address of an entry of `getifaddrs` or null.
+fn ip_address(address: *const libc::sockaddr) -> Option<IpAddr> {
+    if address.is_null() {
+        return None;
+    }
+    // SAFETY: the address of an entry has its family.
+    let family = unsafe { (*address).sa_family };
+    match c_int::from(family) {
+        libc::AF_INET => {
+            let address: *const libc::sockaddr_in = address.cast();
+            // SAFETY: an address of this family is a `sockaddr_in`.
+            let bits = unsafe { (*address).sin_addr.s_addr };
+            Some(Ipv4Addr::from(bits.to_ne_bytes()).into())
+        }
+        libc::AF_INET6 => {
+            let address: *const libc::sockaddr_in6 = address.cast();
+            // SAFETY: an address of this family is a `sockaddr_in6`.
+            let octets = unsafe { (*address).sin6_addr.s6_addr };
+            Some(Ipv6Addr::from(octets).into())
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,75 @@
+//! A burst of frames as messages for `sendmmsg`: the kernel reads packet buffers where they are, memory that
+//! is sent without a copy included.
+
+use std::os::fd::BorrowedFd;
+
+use libc::{iovec, mmsghdr, msghdr};
+use rustix::io::Errno;
+
+use super::sys;
+use super::vnet::{self, VNET_BYTES};
+use crate::mbuf::MAX_SEGMENTS;
+use crate::{BURST, Burst};
+
+/// The memory of the messages, allocated once.
+pub(super) struct TxBatch {
+    /// The headers of virtio, one for each message.
+    headers: Box<[[u8; VNET_BYTES]; BURST]>,
+    /// The parts of all messages, one behind the other.
+    parts: Vec<iovec>,
+    messages: Vec<mmsghdr>,
+    /// Whether the socket expects the headers.
+    has_headers: bool,
+}
+
+// SAFETY: the pointers in `parts` and `messages` are used only in `send`, which makes them anew each time. No
+// thread uses them in between.
+unsafe impl Send for TxBatch {}
+
+impl TxBatch {
+    pub(super) fn new(has_headers: bool) -> Self {
+        Self {
+            headers: Box::new([[0; VNET_BYTES]; BURST]),
+            // So that `send` never allocates.
+            parts: Vec::with_capacity(BURST * (MAX_SEGMENTS + 1)),
+            messages: Vec::with_capacity(BURST),
+            has_headers,
+        }
+    }
+
+    /// Sends the frames in order; returns how many the kernel took, at least one. An error is that of the
+    /// first frame.
+    pub(super) fn send(&mut self, fd: BorrowedFd<'_>, frames: &Burst) -> Result<usize, Errno> {
+        self.parts.clear();
+        self.messages.clear();
+        for (frame, header) in frames.iter().zip(self.headers.iter_mut()) {
+            let first = self.parts.len();
+            if self.has_headers {
+                *header = vnet::header(frame);
+                self.parts.push(iovec { iov_base: header.as_mut_ptr().cast(), iov_len: VNET_BYTES });
+            }
+            frame.for_each_part(|start, bytes| {
+                self.parts.push(iovec { iov_base: start.cast_mut().cast(), iov_len: bytes });
+            });
+            let mut message = mmsghdr { msg_hdr: no_message(), msg_len: 0 };
+            message.msg_hdr.msg_iovlen = (self.parts.len() - first) as _;
+            self.messages.push(message);
+        }
+        // Only now, as the parts may have moved while there were more and more of them.
+        let mut part = self.parts.as_mut_ptr();
+        for message in &mut self.messages {
+            message.msg_hdr.msg_iov = part;
+            part = part.wrapping_add(message.msg_hdr.msg_iovlen as _);
+        }
+        // SAFETY: each message has its share of `parts`. A part is a header in `headers`, or a part of a
+        // frame in `frames`, which is borrowed: `for_each_part` yields memory that can be read while the
+        // frame exists.
+        unsafe { sys::send_messages(fd, &mut self.messages) }
+    }
+}
+
+/// A message without address, parts and control data.
+fn no_message() -> msghdr {
+    // SAFETY: a C structure of numbers and raw pointers: zero is a value of each.
+    unsafe { std::mem::zeroed() }
+}

@@ -1,0 +1,503 @@
+//! `dp::packet` by itself: frames in both directions over a veth pair, what the kernel drops, and an
+//! interface that goes and comes back.
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use dp::packet::{PacketConfig, PacketPort};
+use dp::{Burst, Checksum, LinkState, Mbuf, Offloads, Port, TxOffload, checksum};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tests::lab::{Namespace, Result, Suite, Wire, veth};
+use tests::{ensure, lab_error};
+
+use super::programs::hosts;
+
+const LIMIT: Duration = Duration::from_secs(10);
+/// As long as frames that should not arrive are waited for.
+const PAUSE: Duration = Duration::from_millis(200);
+const ADDRESSES: [[u8; 4]; 2] = [[10, 65, 0, 1], [10, 65, 0, 2]];
+
+/// A test.
+type Test = fn() -> Result<()>;
+
+pub(super) fn add_to(suite: &mut Suite) {
+    let tests: [(&str, Test); 12] = [
+        ("frames_of_all_lengths", frames_of_all_lengths),
+        ("superframes_pass_whole", superframes_pass_whole),
+        ("superframes_are_cut", superframes_are_cut),
+        ("without_offloads", without_offloads),
+        ("vlan_tags_are_put_back", vlan_tags_are_put_back),
+        ("only_ours_arrives", only_ours_arrives),
+        ("own_mac", own_mac),
+        ("the_descriptor_is_readable_while_frames_wait", the_descriptor_is_readable_while_frames_wait),
+        ("a_full_ring_and_a_full_socket_are_counted", a_full_ring_and_a_full_socket_are_counted),
+        ("frames_wait_for_buffers", frames_wait_for_buffers),
+        ("the_interface_goes_and_comes", the_interface_goes_and_comes),
+        ("hints", hints),
+    ];
+    for (name, test) in tests {
+        suite.add(format!("packet_port_{name}"), test);
+    }
+}
+
+fn config(end: usize) -> PacketConfig {
+    PacketConfig::new("v0", [IpAddr::from(ADDRESSES[end])])
+}
+
+fn open(host: &Namespace, config: &PacketConfig) -> Result<PacketPort> {
+    host.enter(|| dp::packet::open(config))?.map_err(|error| lab_error!("{error}"))
+}
+
+/// A port at each end of a veth pair.
+fn pair(mtu: u16, offloads: bool) -> Result<([Namespace; 2], [PacketPort; 2])> {
+    let hosts = hosts(mtu, offloads)?;
+    let ports = open_both(&hosts, [&config(0), &config(1)])?;
+    Ok((hosts, ports))
+}
+
+/// Both ports, with their links up: the kernel brings up a carrier within a second, and drops frames until
+/// then.
+fn open_both(hosts: &[Namespace; 2], configs: [&PacketConfig; 2]) -> Result<[PacketPort; 2]> {
+    let mut ports = [open(&hosts[0], configs[0])?, open(&hosts[1], configs[1])?];
+    for port in &mut ports {
+        waits_for(port, LinkState::Up)?;
+    }
+    Ok(ports)
+}
+
+/// A TCP segment over IPv4 in a frame from one port to the other, with all sums but that of TCP, whose field
+/// has the sum of the pseudo-header.
+fn segment(
+    from: &PacketPort,
+    to: [u8; 6],
+    ip: [u8; 4],
+    tag: Option<u16>,
+    payload: usize,
+) -> (Vec<u8>, TxOffload) {
+    let mut frame = [to, from.info().mac].concat();
+    if let Some(tag) = tag {
+        frame.extend(0x8100_u16.to_be_bytes());
+        frame.extend(tag.to_be_bytes());
+    }
+    frame.extend([8, 0]);
+    let l2 = frame.len();
+    let bytes = (40 + payload) as u16;
+    frame.extend([0x45, 0, (bytes >> 8) as u8, bytes as u8, 0, 0, 0x40, 0, 64, 6, 0, 0, 10, 65, 0, 9]);
+    frame.extend(ip);
+    frame.extend([0x1b, 0x58, 0x1b, 0x59, 0, 0, 0, 1, 0, 0, 0, 2, 0x50, 0x10, 1, 0, 0, 0, 0, 0]);
+    frame.extend((0..payload).map(|at| (at * 7 + at / 251) as u8));
+    checksum::complete_ipv4_header(&mut frame);
+    let words = frame[l2 + 12..l2 + 20].as_chunks().0.iter().map(|word| u32::from(u16::from_be_bytes(*word)));
+    let sum = words.sum::<u32>() + 6 + u32::from(bytes - 20);
+    frame[l2 + 36..l2 + 38].copy_from_slice(&((sum + (sum >> 16)) as u16).to_be_bytes());
+    let offload = TxOffload {
+        tcp_checksum: true,
+        l2_bytes: l2 as u8,
+        l3_bytes: 20,
+        l4_bytes: 20,
+        ..TxOffload::default()
+    };
+    (frame, offload)
+}
+
+/// A frame in buffers of the port.
+fn frame(port: &PacketPort, bytes: &[u8], offload: TxOffload) -> Result<Mbuf> {
+    let pool = port.mempool();
+    let mut parts = Vec::new();
+    // The headers by themselves, as our stack has them.
+    let (head, rest) = bytes.split_at(bytes.len().min(54));
+    for bytes in std::iter::once(head).chain(rest.chunks(pool.data_bytes())) {
+        let mut part = pool.alloc().ok_or_else(|| lab_error!("no buffer"))?;
+        ensure!(part.append_slice(bytes), "too long for a buffer");
+        parts.push(part);
+    }
+    let mut parts = parts.into_iter();
+    let mut frame = parts.next().ok_or_else(|| lab_error!("no bytes"))?;
+    for part in parts {
+        frame.chain(part).map_err(|_| lab_error!("too many buffers"))?;
+    }
+    frame.set_tx_offload(offload);
+    Ok(frame)
+}
+
+fn send(port: &mut PacketPort, bytes: &[u8], offload: TxOffload) -> Result<()> {
+    let mut burst = Burst::new();
+    burst.push(frame(port, bytes, offload)?);
+    let taken = port.tx_burst(0, &mut burst);
+    ensure!(taken == 1 && burst.is_empty(), "the frame was not taken");
+    Ok(())
+}
+
+/// The next `count` frames.
+fn receive(port: &mut PacketPort, count: usize) -> Result<Burst> {
+    let (started, mut burst) = (Instant::now(), Burst::new());
+    while burst.len() < count {
+        port.rx_burst(0, &mut burst);
+        ensure!(started.elapsed() < LIMIT, "{} of {count} frames: {:?}", burst.len(), port.counters());
+    }
+    Ok(burst)
+}
+
+/// Fails if a frame arrives.
+fn silence(port: &mut PacketPort) -> Result<()> {
+    std::thread::sleep(PAUSE);
+    let mut burst = Burst::new();
+    ensure!(port.rx_burst(0, &mut burst) == 0, "{:?}", burst.iter().map(bytes).collect::<Vec<_>>());
+    Ok(())
+}
+
+fn bytes(frame: &Mbuf) -> Vec<u8> {
+    frame.segments().flatten().copied().collect()
+}
+
+/// The frame with the sum that `segment` leaves to the port.
+fn completed(bytes: &[u8]) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    assert!(checksum::complete(&mut bytes));
+    bytes
+}
+
+fn frames_of_all_lengths() -> Result<()> {
+    for mtu in [1500, 9000] {
+        let (_hosts, mut ports) = pair(mtu, true)?;
+        let macs = [0, 1].map(|end| ports[end].info().mac);
+        ensure!(ports.iter().all(|port| port.info().mtu == mtu), "the MTU of the interface");
+        for round in 0..60 {
+            let (from, to) = (round % 2, 1 - round % 2);
+            // All of a burst, the longest among them.
+            let longest = usize::from(mtu) - 40;
+            let lengths: Vec<usize> =
+                (0..64).map(|nr| longest - (round * 64 + nr) * longest / (60 * 64)).collect();
+            let sent: Vec<_> = lengths
+                .iter()
+                .map(|&payload| segment(&ports[from], macs[to], ADDRESSES[to], None, payload))
+                .collect();
+            let mut burst = Burst::new();
+            for (bytes, offload) in &sent {
+                burst.push(frame(&ports[from], bytes, *offload)?);
+            }
+            ensure!(ports[from].tx_burst(0, &mut burst) == 64, "all are taken");
+            for (got, (bytes_sent, _)) in receive(&mut ports[to], 64)?.iter().zip(&sent) {
+                // A veth pair leaves the sum as it is.
+                ensure!(got.rx_checksum() == Checksum::Partial, "{:?}", got.rx_checksum());
+                ensure!(bytes(got) == *bytes_sent, "a frame of {} bytes", bytes_sent.len());
+            }
+        }
+        let [a, b] = [0, 1].map(|end| ports[end].counters());
+        ensure!((a.rx_frames, b.rx_frames, a.rx_dropped, b.rx_dropped) == (1920, 1920, 0, 0), "{a:?} {b:?}");
+        ensure!((a.tx_frames, a.tx_bytes, a.tx_dropped) == (1920, b.rx_bytes, 0), "{a:?} {b:?}");
+        // One byte more than the interface takes.
+        let (long, offload) = segment(&ports[0], macs[1], ADDRESSES[1], None, usize::from(mtu) - 39);
+        send(&mut ports[0], &long, offload)?;
+        ensure!(ports[0].counters().tx_dropped == 1, "{:?}", ports[0].counters());
+    }
+    Ok(())
+}
+
+fn superframe(port: &PacketPort, to: [u8; 6], tag: Option<u16>, payload: usize) -> (Vec<u8>, TxOffload) {
+    let (bytes, offload) = segment(port, to, ADDRESSES[1], tag, payload);
+    (bytes, TxOffload { tso_segment_bytes: 1448, ..offload })
+}
+
+fn superframes_pass_whole() -> Result<()> {
+    let (_hosts, mut ports) = pair(1500, true)?;
+    ensure!(ports[0].info().offloads.contains(Offloads::TX_TSO | Offloads::RX_LRO), "superframes");
+    let mac = ports[1].info().mac;
+    // In a slot, around the end of a slot, in the socket, and up to the longest.
+    for payload in [1449, 5000, 8000, 8010, 8020, 8030, 8040, 8050, 8200, 20_000, 64_000, 65_495] {
+        let (sent, offload) = superframe(&ports[0], mac, None, payload);
+        let (small, plain) = segment(&ports[0], mac, ADDRESSES[1], None, 10);
+        send(&mut ports[0], &sent, offload)?;
+        send(&mut ports[0], &small, plain)?;
+        // The kernel cuts what is longer than the interface's limit (`gso_max_size`).
+        let pieces = if sent.len() < 65_536 { 1 } else { payload.div_ceil(1448) };
+        let got = receive(&mut ports[1], pieces + 1)?;
+        ensure!(got.len() == pieces + 1 && bytes(&got[pieces]) == small, "the frame behind {payload} bytes");
+        if pieces == 1 {
+            ensure!(bytes(&got[0]) == sent, "{payload} bytes of payload: {} of {}", got[0].len(), sent.len());
+            ensure!(got[0].rx_checksum() == Checksum::Partial, "{:?}", got[0].rx_checksum());
+        }
+    }
+    ensure!(ports[1].counters().rx_dropped == 0, "{:?}", ports[1].counters());
+    Ok(())
+}
+
+/// An interface without offloads: the kernel cuts and sums.
+fn superframes_are_cut() -> Result<()> {
+    let (_hosts, mut ports) = pair(1500, false)?;
+    let mac = ports[1].info().mac;
+    let (sent, offload) = superframe(&ports[0], mac, None, 20_000);
+    send(&mut ports[0], &sent, offload)?;
+    let mut payload = Vec::new();
+    for (nr, piece) in receive(&mut ports[1], 14)?.iter().enumerate() {
+        let piece_bytes = bytes(piece);
+        ensure!(completed(&piece_bytes) == piece_bytes, "the sum of piece {nr}");
+        ensure!(piece.rx_checksum() == Checksum::Unknown, "{:?}", piece.rx_checksum());
+        ensure!(piece_bytes[38..42] == (1 + 1448 * nr as u32).to_be_bytes(), "its sequence number");
+        payload.extend_from_slice(&piece_bytes[54..]);
+    }
+    ensure!(payload == sent[54..], "the payload");
+    Ok(())
+}
+
+fn without_offloads() -> Result<()> {
+    let hosts = hosts(1500, true)?;
+    let plain = PacketConfig { offloads: Offloads::empty(), ..config(0) };
+    let mut ports = open_both(&hosts, [&plain, &config(1)])?;
+    ensure!(ports[0].info().offloads.is_empty(), "{:?}", ports[0].info().offloads);
+    let macs = [0, 1].map(|end| ports[end].info().mac);
+    for payload in [0, 100, 1460] {
+        let sent = completed(&segment(&ports[0], macs[1], ADDRESSES[1], None, payload).0);
+        send(&mut ports[0], &sent, TxOffload::default())?;
+        let got = receive(&mut ports[1], 1)?;
+        ensure!(bytes(&got[0]) == sent && got[0].rx_checksum() == Checksum::Unknown, "to the other");
+        // What arrives does not depend on the offloads of this end.
+        let (sent, offload) = segment(&ports[1], macs[0], ADDRESSES[0], None, payload);
+        send(&mut ports[1], &sent, offload)?;
+        let got = receive(&mut ports[0], 1)?;
+        ensure!(bytes(&got[0]) == sent && got[0].rx_checksum() == Checksum::Partial, "from the other");
+    }
+    let (sent, offload) = segment(&ports[1], macs[0], ADDRESSES[0], None, 30_000);
+    send(&mut ports[1], &sent, TxOffload { tso_segment_bytes: 1448, ..offload })?;
+    ensure!(bytes(&receive(&mut ports[0], 1)?[0]) == sent, "a superframe");
+    Ok(())
+}
+
+fn vlan_tags_are_put_back() -> Result<()> {
+    let (_hosts, mut ports) = pair(1500, true)?;
+    let mac = ports[1].info().mac;
+    // A tag of a frame in a slot, of a full one, and of superframes in a slot and in the socket.
+    for payload in [1, 1460, 6000, 50_000] {
+        let (sent, mut offload) = segment(&ports[0], mac, ADDRESSES[1], Some(0x6007), payload);
+        if payload > 1460 {
+            offload.tso_segment_bytes = 1448;
+        }
+        send(&mut ports[0], &sent, offload)?;
+        let got = receive(&mut ports[1], 1)?;
+        ensure!(bytes(&got[0]) == sent, "{payload}: {:x?}", &bytes(&got[0])[..58]);
+        ensure!(got[0].rx_checksum() == Checksum::Partial, "{:?}", got[0].rx_checksum());
+    }
+    Ok(())
+}
+
+/// The filter: frames to other addresses, and those that this host sends, do not arrive.
+fn only_ours_arrives() -> Result<()> {
+    let hosts = hosts(1500, true)?;
+    hosts[0].address("v0", "10.65.0.101/24")?;
+    hosts[1].address("v0", "10.65.0.102/24")?;
+    let mut ports = open_both(&hosts, [&config(0), &config(1)])?;
+    let mac = ports[1].info().mac;
+    // The kernels resolve each other and exchange datagrams, both ways over the interface of the ports.
+    let near = hosts[0].enter(|| std::net::UdpSocket::bind("10.65.0.101:7000"))??;
+    let far = hosts[1].enter(|| std::net::UdpSocket::bind("10.65.0.102:7000"))??;
+    far.set_read_timeout(Some(LIMIT))?;
+    near.set_read_timeout(Some(LIMIT))?;
+    for _ in 0..20 {
+        let mut room = [0; 100];
+        near.send_to(&[1; 100], "10.65.0.102:7000")?;
+        ensure!(far.recv(&mut room)? == 100, "a datagram");
+        far.send_to(&[2; 100], "10.65.0.101:7000")?;
+        ensure!(near.recv(&mut room)? == 100, "a datagram");
+    }
+    // A frame to the kernel's address, from our port.
+    for ip in [[10, 65, 0, 102], [10, 65, 0, 3]] {
+        let (bytes, offload) = segment(&ports[0], mac, ip, None, 100);
+        send(&mut ports[0], &bytes, offload)?;
+    }
+    let (foreign, offload) = segment(&ports[0], [2, 0, 0, 0, 0, 9], ADDRESSES[1], None, 100);
+    send(&mut ports[0], &foreign, offload)?;
+    silence(&mut ports[0])?;
+    silence(&mut ports[1])?;
+    // One for the port still arrives.
+    let (ours, offload) = segment(&ports[0], mac, ADDRESSES[1], None, 100);
+    send(&mut ports[0], &ours, offload)?;
+    ensure!(bytes(&receive(&mut ports[1], 1)?[0]) == ours, "ours");
+    // The host asks for our address itself, which has no way to us.
+    near.send_to(&[1; 100], "10.65.0.1:7000")?;
+    silence(&mut ports[0])
+}
+
+/// Frames for an Ethernet address of our own arrive, and the kernel does not see them.
+fn own_mac() -> Result<()> {
+    let hosts = hosts(1500, true)?;
+    let own = [2, 0, 0, 0, 0x65, 1];
+    let mut ports = open_both(&hosts, [&PacketConfig { mac: Some(own), ..config(0) }, &config(1)])?;
+    ensure!(ports[0].info().mac == own, "{:?}", ports[0].info());
+    let (ours, offload) = segment(&ports[1], own, ADDRESSES[0], None, 100);
+    send(&mut ports[1], &ours, offload)?;
+    ensure!(bytes(&receive(&mut ports[0], 1)?[0]) == ours, "ours");
+    let link = hosts[0].ip(["link", "show", "dev", "v0"])?;
+    let kernel = link.split_once("link/ether ").and_then(|(_, rest)| rest.get(..17)).unwrap_or_default();
+    let kernel: Vec<u8> = kernel.split(':').filter_map(|byte| u8::from_str_radix(byte, 16).ok()).collect();
+    let kernel = kernel.try_into().map_err(|_| lab_error!("no address in {link}"))?;
+    let (to_kernel, offload) = segment(&ports[1], kernel, ADDRESSES[0], None, 100);
+    send(&mut ports[1], &to_kernel, offload)?;
+    silence(&mut ports[0])
+}
+
+/// Whether the descriptor of the port is readable within `limit`.
+fn readable(port: &PacketPort, limit: Duration) -> Result<bool> {
+    let fd = port.poll_fd().ok_or_else(|| lab_error!("no descriptor"))?;
+    let mut set = [PollFd::new(&fd, PollFlags::IN)];
+    let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
+    let count = poll(&mut set, Some(&limit)).map_err(|error| lab_error!("{error}"))?;
+    Ok(count > 0)
+}
+
+fn the_descriptor_is_readable_while_frames_wait() -> Result<()> {
+    let (_hosts, mut ports) = pair(1500, true)?;
+    let mac = ports[1].info().mac;
+    ensure!(!readable(&ports[1], PAUSE)?, "before any frame");
+    for payload in [100, 30_000] {
+        let (sent, mut offload) = segment(&ports[0], mac, ADDRESSES[1], None, payload);
+        if payload > 1460 {
+            offload.tso_segment_bytes = 1448;
+        }
+        send(&mut ports[0], &sent, offload)?;
+        send(&mut ports[0], &sent, offload)?;
+        ensure!(readable(&ports[1], LIMIT)?, "a frame of {payload} bytes has come");
+        // It lies there before the question.
+        std::thread::sleep(PAUSE);
+        ensure!(readable(&ports[1], Duration::ZERO)?, "level-triggered");
+        receive(&mut ports[1], 2)?;
+        ensure!(!readable(&ports[1], Duration::ZERO)?, "all are taken");
+    }
+    Ok(())
+}
+
+fn a_full_ring_and_a_full_socket_are_counted() -> Result<()> {
+    let hosts = hosts(1500, true)?;
+    let small = PacketConfig { rx_slots: 32, rx_bytes: 0, ..config(1) };
+    let mut ports = open_both(&hosts, [&config(0), &small])?;
+    let mac = ports[1].info().mac;
+    let (sent, offload) = segment(&ports[0], mac, ADDRESSES[1], None, 100);
+    for _ in 0..40 {
+        send(&mut ports[0], &sent, offload)?;
+    }
+    let got = receive(&mut ports[1], 32)?;
+    ensure!(got.iter().all(|frame| bytes(frame) == sent), "those that fit");
+    silence(&mut ports[1])?;
+    ensure!(ports[1].counters().rx_dropped == 8, "{:?}", ports[1].counters());
+    // The first superframe fills the memory of the socket; the others are lost, and counted when their slots
+    // are taken.
+    let (large, offload_large) = superframe(&ports[0], mac, None, 30_000);
+    for _ in 0..10 {
+        send(&mut ports[0], &large, offload_large)?;
+    }
+    send(&mut ports[0], &sent, offload)?;
+    let got = receive(&mut ports[1], 2)?;
+    ensure!(bytes(&got[0]) == large && bytes(&got[1]) == sent, "the first and the last");
+    ensure!(ports[1].counters().rx_dropped == 17, "{:?}", ports[1].counters());
+    // The port goes on.
+    send(&mut ports[0], &large, offload_large)?;
+    ensure!(bytes(&receive(&mut ports[1], 1)?[0]) == large, "one more");
+    let counters = ports[1].counters();
+    ensure!((counters.rx_frames, counters.rx_dropped) == (35, 17), "{counters:?}");
+    Ok(())
+}
+
+fn frames_wait_for_buffers() -> Result<()> {
+    let hosts = hosts(1500, true)?;
+    let few = PacketConfig { mbufs: 64, ..config(1) };
+    let mut ports = open_both(&hosts, [&config(0), &few])?;
+    let mac = ports[1].info().mac;
+    let (sent, offload) = segment(&ports[0], mac, ADDRESSES[1], None, 100);
+    let (large, offload_large) = superframe(&ports[0], mac, None, 30_000);
+    for _ in 0..62 {
+        send(&mut ports[0], &sent, offload)?;
+    }
+    let held = receive(&mut ports[1], 62)?;
+    send(&mut ports[0], &large, offload_large)?;
+    send(&mut ports[0], &sent, offload)?;
+    let mut none = Burst::new();
+    ensure!(ports[1].rx_burst(0, &mut none) == 0 && none.is_empty(), "two buffers are too few");
+    ensure!(ports[1].counters().rx_no_mbuf == 1, "{:?}", ports[1].counters());
+    drop(held);
+    let got = receive(&mut ports[1], 2)?;
+    ensure!(bytes(&got[0]) == large && bytes(&got[1]) == sent, "both, in order");
+    ensure!(ports[1].counters().rx_dropped == 0, "{:?}", ports[1].counters());
+    drop(got);
+    ensure!(ports[1].mempool().available() == 64, "no buffer is lost");
+    Ok(())
+}
+
+fn waits_for(port: &mut PacketPort, state: LinkState) -> Result<()> {
+    let started = Instant::now();
+    while port.link_state() != state {
+        ensure!(started.elapsed() < LIMIT, "the link is not {state:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+/// A frame passes in each direction.
+fn passes(ports: &mut [PacketPort; 2]) -> Result<()> {
+    for (from, to) in [(0, 1), (1, 0)] {
+        waits_for(&mut ports[from], LinkState::Up)?;
+        waits_for(&mut ports[to], LinkState::Up)?;
+        let (sent, offload) = segment(&ports[from], ports[to].info().mac, ADDRESSES[to], None, 100);
+        send(&mut ports[from], &sent, offload)?;
+        ensure!(bytes(&receive(&mut ports[to], 1)?[0]) == sent, "a frame from {from}");
+    }
+    Ok(())
+}
+
+fn the_interface_goes_and_comes() -> Result<()> {
+    let (hosts, mut ports) = pair(1500, true)?;
+    passes(&mut ports)?;
+    let mac = ports[1].info().mac;
+    let (sent, offload) = segment(&ports[0], mac, ADDRESSES[1], None, 100);
+
+    // Down: at this end, where the first frame finds out, and without a carrier at the other.
+    hosts[0].ip(["link", "set", "v0", "down"])?;
+    send(&mut ports[0], &sent, offload)?;
+    ensure!(ports[0].counters().tx_link_down == 1, "{:?}", ports[0].counters());
+    waits_for(&mut ports[0], LinkState::Down)?;
+    waits_for(&mut ports[1], LinkState::Down)?;
+    ensure!(!readable(&ports[0], Duration::ZERO)?, "the error of the socket is taken");
+    send(&mut ports[1], &sent, offload)?;
+    ensure!(ports[1].counters().tx_link_down == 1, "{:?}", ports[1].counters());
+    hosts[0].ip(["link", "set", "v0", "up"])?;
+    passes(&mut ports)?;
+
+    // Renamed.
+    hosts[0].ip(["link", "set", "v0", "down"])?;
+    hosts[0].ip(["link", "set", "v0", "name", "other"])?;
+    waits_for(&mut ports[0], LinkState::Down)?;
+    hosts[0].ip(["link", "set", "other", "up"])?;
+    passes(&mut ports)?;
+    hosts[0].ip(["link", "set", "other", "down"])?;
+    hosts[0].ip(["link", "set", "other", "name", "v0"])?;
+    hosts[0].ip(["link", "set", "v0", "up"])?;
+    passes(&mut ports)?;
+
+    // Removed, and made anew with other numbers and addresses.
+    hosts[0].ip(["link", "del", "v0"])?;
+    waits_for(&mut ports[0], LinkState::Down)?;
+    waits_for(&mut ports[1], LinkState::Down)?;
+    let before = ports[0].counters().tx_link_down;
+    send(&mut ports[0], &sent, offload)?;
+    ensure!(ports[0].counters().tx_link_down == before + 1, "{:?}", ports[0].counters());
+    hosts[0].ip(["link", "add", "v3", "type", "veth", "peer", "name", "v4"])?;
+    veth(Wire { namespace: &hosts[0], dev: "v0" }, Wire { namespace: &hosts[1], dev: "v0" }, 1500)?;
+    for host in &hosts {
+        host.offloads_on("v0")?;
+    }
+    passes(&mut ports)?;
+    ensure!(ports[1].info().mac == mac, "the port keeps its address");
+    let counters = ports[0].counters();
+    ensure!(counters.link_changes >= 6 && counters.tx_dropped == 0, "{counters:?}");
+    Ok(())
+}
+
+fn hints() -> Result<()> {
+    let hosts = hosts(1500, true)?;
+    ensure!(open(&hosts[0], &config(0))?.hints().is_empty(), "nothing to say");
+    hosts[0].sysctl("conf/v0/forwarding", "1")?;
+    let port = open(&hosts[0], &config(0))?;
+    let [hint] = port.hints() else { return Err(lab_error!("{:?}", port.hints())) };
+    ensure!(hint.starts_with("the kernel forwards ipv4 on v0"), "{hint}");
+    let own = PacketConfig { mac: Some([2, 0, 0, 0, 0x65, 1]), ..config(0) };
+    ensure!(open(&hosts[0], &own)?.hints().is_empty(), "an address of its own");
+    Ok(())
+}
