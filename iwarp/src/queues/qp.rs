@@ -1,6 +1,6 @@
 //! The state that a queue pair shares with its engine: its queues, its state, and the completion of requests.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use crate::rdmap::{Extensions, TerminateError};
@@ -93,6 +93,7 @@ pub(crate) struct QpShared {
     pub(crate) srq: Option<SharedReceiveQueue>,
     pub(crate) caps: Caps,
     pub(crate) sq_sig_all: bool,
+    pub(crate) early_sends: bool,
     pub(crate) extensions: Extensions,
     pub(crate) grants: QpGrants,
     // Its queues. Threads that post have the locks in turn.
@@ -178,6 +179,7 @@ impl QpShared {
                 max_inline: init.max_inline as u8,
             },
             sq_sig_all: init.sq_sig_all,
+            early_sends: init.early_sends,
             extensions: init.extensions,
             grants: init.grants,
             state: AtomicU8::new(QpState::Idle as u8),
@@ -277,6 +279,8 @@ impl QpShared {
             permit.shrink_to(self.read_slots_for(ird));
         }
         self.set_state(QpState::Rts);
+        // Pairs with the fence in `doorbell_in`. The stream looks for requests after this.
+        fence(Ordering::SeqCst);
     }
 
     /// The number of inbound requests that an IRD allows.
@@ -386,10 +390,30 @@ impl QpShared {
     /// will.
     #[inline]
     pub(crate) fn doorbell(&self) {
-        if self.state() == QpState::Error {
-            self.flush();
-        } else if let Some(doorbells) = self.doorbells.get() {
-            self.ring(doorbells);
+        let state = self.state();
+        if state == QpState::Rts
+            && let Some(doorbells) = self.doorbells.get()
+        {
+            return self.ring(doorbells);
+        }
+        self.doorbell_in(state);
+    }
+
+    /// As [`doorbell`](Self::doorbell), in a state other than `Rts`.
+    #[cold]
+    fn doorbell_in(&self, mut state: QpState) {
+        if state == QpState::Idle {
+            // Requests that were posted early wait for the stream, which looks for them when it begins. No
+            // doorbell rings: it would name no connection, and keep the next post from ringing. Either the
+            // fence in `connected` comes first, and this thread sees the new state; or this fence does, and
+            // the stream sees the requests.
+            fence(Ordering::SeqCst);
+            state = self.state();
+        }
+        match (state, self.doorbells.get()) {
+            (QpState::Error, _) => self.flush(),
+            (QpState::Rts | QpState::Closing | QpState::Terminate, Some(doorbells)) => self.ring(doorbells),
+            (QpState::Idle, _) | (_, None) => {}
         }
     }
 

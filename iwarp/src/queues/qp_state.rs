@@ -4,7 +4,7 @@
 ///
 /// | state | `post_send` | `post_recv` | entered by |
 /// |---|---|---|---|
-/// | `Idle` | refused | waits | creation |
+/// | `Idle` | refused; waits with [`QpInit::early_sends`](super::QpInit::early_sends) | waits | creation |
 /// | `Rts` | is sent | waits | `connect`, `accept` |
 /// | `Closing` | refused | waits | `disconnect`, the peer's FIN, `modify` |
 /// | `Terminate` | is flushed | is flushed | an error, `modify` |
@@ -17,7 +17,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum QpState {
-    /// Not connected. Receives may be posted.
+    /// Not connected. Receives may be posted, and sends if the queue pair takes them early.
     Idle,
     /// Connected: all requests may be posted.
     Rts,

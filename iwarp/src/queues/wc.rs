@@ -14,6 +14,9 @@ pub enum WcStatus {
     MwBindError,
     /// The incoming message is longer than the receive buffer.
     LocalLengthError,
+    /// The connection does not allow the request, which was posted before there was one
+    /// ([`QpInit::early_sends`](super::QpInit::early_sends)).
+    LocalQpOperationError,
     /// The connection ended before the request was done.
     WrFlushError,
     /// The peer refused access to its memory.
@@ -29,6 +32,7 @@ impl std::fmt::Display for WcStatus {
             Self::LocalProtectionError => "local protection error",
             Self::MwBindError => "memory management operation error",
             Self::LocalLengthError => "local length error",
+            Self::LocalQpOperationError => "local QP operation error",
             Self::WrFlushError => "work request flushed",
             Self::RemoteAccessError => "remote access error",
             Self::RemoteOperationError => "remote operation error",

@@ -40,6 +40,8 @@ pub struct QpAttr {
     pub max_inline: usize,
     /// As in [`QpInit::sq_sig_all`].
     pub sq_sig_all: bool,
+    /// As in [`QpInit::early_sends`].
+    pub early_sends: bool,
     /// Reads of ours that may be outstanding, once connected.
     pub ord: Option<u16>,
     /// Reads of the peer that are served at a time, once connected.
@@ -104,12 +106,13 @@ impl QueuePair {
 
     /// Posts to the send queue, from any thread (`ibv_post_send`). Requests complete in the order posted.
     ///
-    /// In `Terminate` and `Error` the request is accepted and completes as flushed. A request that is posted
-    /// while another thread requests a graceful close is refused, sent or flushed.
+    /// In `Terminate` and `Error` the request is accepted and completes as flushed. In `Idle` it waits for the
+    /// connection, if [`QpInit::early_sends`] is set. A request that is posted while another thread requests
+    /// a graceful close is refused, sent or flushed.
     ///
     /// # Errors
-    /// [`VerbsError`]; nothing was posted. [`VerbsError::InvalidState`] in `Idle` and `Closing`, and in every
-    /// state once the user has requested a graceful close.
+    /// [`VerbsError`]; nothing was posted. [`VerbsError::InvalidState`] in `Closing`, in `Idle` without
+    /// [`QpInit::early_sends`], and in every state once the user has requested a graceful close.
     pub fn post_send(&self, request: &SendRequest) -> Result<(), VerbsError> {
         let _post = profile::scope(Layer::Post);
         self.shared.check_window_kind(&request.op)?;
@@ -235,6 +238,7 @@ impl QueuePair {
             max_recv_sge: shared.caps.max_recv_sge(),
             max_inline: shared.caps.max_inline(),
             sq_sig_all: shared.sq_sig_all,
+            early_sends: shared.early_sends,
             ord: depth(shared.ord.load(Ordering::Acquire)),
             ird: depth(shared.ird.load(Ordering::Acquire)),
             error: self.error(),

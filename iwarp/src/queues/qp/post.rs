@@ -46,12 +46,24 @@ impl QpShared {
         if is_added { Ok(()) } else { Err(VerbsError::QueueFull("send")) }
     }
 
-    /// Whether the send queue accepts requests. It refuses them before the connection, and after a graceful
-    /// close was requested (RFC 5041 section 6.2.1). After an error it accepts them, and they are flushed.
+    /// Whether the send queue accepts requests. It refuses them before the connection, unless they may wait
+    /// for it, and after a graceful close was requested (RFC 5041 section 6.2.1). After an error it accepts
+    /// them, and they are flushed.
     #[inline]
     fn takes_sends(&self) -> bool {
+        let state = self.state();
         // RFC 5041 section 6.2.1 (DDP-149): after a request for a graceful close a post is refused.
-        !self.is_close_asked() && !matches!(self.state(), QpState::Idle | QpState::Closing)
+        !self.is_close_asked() && (state == QpState::Rts || self.takes_sends_in(state))
+    }
+
+    /// Whether the send queue accepts requests in a state other than `Rts`.
+    #[cold]
+    fn takes_sends_in(&self, state: QpState) -> bool {
+        match state {
+            QpState::Idle => self.early_sends,
+            QpState::Closing => false,
+            QpState::Rts | QpState::Terminate | QpState::Error => true,
+        }
     }
 
     /// Why the send queue refuses requests.

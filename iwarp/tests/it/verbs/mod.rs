@@ -6,6 +6,7 @@ mod connect;
 mod cq;
 mod depths;
 mod early;
+mod early_sends;
 mod errors;
 mod fairness;
 mod footprint;

@@ -2,11 +2,11 @@
 
 use crate::memory::{Accessor, EpochGuard, Stag};
 use crate::mpa::startup::RtrKind;
-use crate::queues::{Payload, RemoteAddr, SendEntry, SendFlags, SendOp, Sge, ZERO_COPY_MIN_BYTES};
+use crate::queues::{Payload, RemoteAddr, SendEntry, SendFlags, SendOp, Sge, WcStatus, ZERO_COPY_MIN_BYTES};
 use crate::rdmap::{AtomicRequest, Opcode, ReadRequest, ReadSink, TerminateError};
 
 use super::super::message::{Message, PayloadSource};
-use super::super::outstanding::{Outstanding, Pending, pending_of};
+use super::super::outstanding::{Common, Outstanding, Pending, pending_of};
 use super::super::unsent;
 use super::{Completes, Current, External, Failure, Outbound, SendContext};
 
@@ -44,6 +44,10 @@ impl Outbound {
                 let completes = Completes::Write { immediate: Opcode::immediate(solicited), data };
                 self.current = Some(Current { message: write(remote, length), completes });
                 return Ok(true);
+            }
+            // The post checks this. A request that was posted before the connection waits for it here.
+            SendOp::Read { .. } | SendOp::Atomic { .. } if common.ord == 0 => {
+                return Err(fail_oldest(common, WcStatus::LocalQpOperationError));
             }
             SendOp::Read { .. } | SendOp::Atomic { .. } => return Ok(self.request_response(cx)),
             SendOp::LocalInvalidate { .. } | SendOp::BindWindow(_) | SendOp::FastRegister(_) => {
@@ -107,10 +111,7 @@ impl Outbound {
         self.local_left -= 1;
         let Some(request) = common.consumer.next_send() else { return Ok(false) };
         if let Err(status) = unsent::run(&request.op, common.by, cx.guard) {
-            let pending = Pending { fault: Some(status), ..pending_of(request) };
-            common.consumer.remove_send();
-            common.pending.push_back(pending);
-            return Err(Failure::here(TerminateError::LocalCatastrophic));
+            return Err(fail_oldest(common, status));
         }
         common.complete_oldest();
         Ok(true)
@@ -165,6 +166,17 @@ impl Outbound {
         };
         Current { message, completes: Completes::Nothing }
     }
+}
+
+/// The request at the head of the send queue fails with `status`, and ends the stream.
+#[cold]
+fn fail_oldest(common: &mut Common, status: WcStatus) -> Failure {
+    if let Some(request) = common.consumer.next_send() {
+        let pending = Pending { fault: Some(status), ..pending_of(request) };
+        common.consumer.remove_send();
+        common.pending.push_back(pending);
+    }
+    Failure::here(TerminateError::LocalCatastrophic)
 }
 
 /// The payload as external memory, if it may be sent without a copy.
