@@ -53,7 +53,7 @@ mod wr;
 
 pub use async_event::{AsyncEvent, AsyncEventKind, AsyncEvents};
 pub use channel::CompletionChannel;
-pub use cq::{CompletionQueue, CqAttr, CqOptions, cqe_for};
+pub use cq::{CompletionQueue, CqAttr, CqEventHandler, CqOptions, cqe_for};
 pub use error::{ConnectionError, StreamError, VerbsError};
 pub use qp_init::{QpGrants, QpInit};
 pub use qp_state::QpState;

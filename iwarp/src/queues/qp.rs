@@ -478,13 +478,13 @@ impl QpShared {
             consumer.flush(self);
         }
         // Without the lock: this may flush other queue pairs.
-        self.report_overflow();
+        self.report();
     }
 
-    /// Ends the queue pairs whose completions were lost. The caller holds no lock.
-    pub(crate) fn report_overflow(&self) {
-        self.send.cq.shared.report_overflow();
-        self.recv.cq.shared.report_overflow();
+    /// Reports lost completions and events of both completion queues. The caller holds no lock.
+    pub(crate) fn report(&self) {
+        self.send.cq.shared.report();
+        self.recv.cq.shared.report();
     }
 
     // ---- completing ----

@@ -255,7 +255,7 @@ impl Stream {
     pub(crate) fn flush(&mut self) {
         let Common { qp, consumer, .. } = &mut self.common;
         consumer.flush(qp);
-        qp.report_overflow();
+        qp.report();
     }
 
     /// Makes the event that no send request is open, if it is wanted.

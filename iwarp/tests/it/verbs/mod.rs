@@ -4,6 +4,7 @@ mod allocation;
 mod closing;
 mod connect;
 mod cq;
+mod cq_handler;
 mod depths;
 mod early;
 mod early_sends;
