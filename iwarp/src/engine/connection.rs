@@ -9,6 +9,7 @@
 //! | `connection/pre_fpdu.rs` | bytes to send before the first FPDU |
 //! | `connection/streaming_mode.rs` | streaming mode before MPA, and the switch |
 //! | `connection/startup.rs` | Request, decision, Reply |
+//! | `connection/agreement.rs` | the agreement on InfiniBand's semantics, within the private data of both |
 //! | `connection/full_operation.rs` | Full Operation: receives and sends FPDUs |
 //! | `connection/retry.rs` | the second attempt, with revision 1 |
 //! | `connection/teardown.rs` | how a connection ends |
@@ -30,6 +31,7 @@ use crate::verbs::{Admitted, ConnectionError, KeepalivePolicy, PlainBytes, QpSta
 
 use super::io::Io;
 
+mod agreement;
 mod check;
 mod full_operation;
 mod open;
@@ -85,8 +87,8 @@ enum Phase {
     AwaitReply { initiating: Box<Initiating>, reassembly: Box<Reassembly> },
     /// Waits for the peer's Request. `options` say which Requests are allowed.
     AwaitRequest { responder: Box<Responder>, options: Box<ResponderOptions>, reassembly: Box<Reassembly> },
-    /// The user decides on the Request.
-    Deciding { responder: Box<Responder>, reassembly: Box<Reassembly> },
+    /// The user decides on the Request. `offers_ib`: the peer offers InfiniBand's semantics.
+    Deciding { responder: Box<Responder>, reassembly: Box<Reassembly>, offers_ib: bool },
     /// Full Operation.
     FullOperation(Box<FullOperation>),
     /// No stream any more.

@@ -74,6 +74,10 @@ impl Caps {
     }
 }
 
+/// The values of [`QpShared::ib_semantics`] once there is a connection.
+const AGREED: u8 = 1;
+const NOT_AGREED: u8 = 2;
+
 /// The error that ended the stream.
 #[derive(Default)]
 pub(crate) struct Ended {
@@ -107,6 +111,9 @@ pub(crate) struct QpShared {
     /// least 1.
     pub(crate) ord: AtomicU32,
     pub(crate) ird: AtomicU32,
+    /// Whether the ends have agreed on InfiniBand's semantics; [`AGREED`], [`NOT_AGREED`], or 0 before there
+    /// is a connection.
+    ib_semantics: AtomicU8,
     /// The permit for inbound Reads and atomics, out of `max_read_slots`.
     read_slots: Mutex<Option<Permit>>,
     /// The doorbells of the engine that carries the connection; set once, by connect or accept.
@@ -185,6 +192,7 @@ impl QpShared {
             state: AtomicU8::new(QpState::Idle as u8),
             ord: AtomicU32::new(u32::MAX),
             ird: AtomicU32::new(u32::MAX),
+            ib_semantics: AtomicU8::new(0),
             read_slots: Mutex::new(None),
             doorbells: OnceLock::new(),
             slot: AtomicU32::new(u32::MAX),
@@ -272,15 +280,25 @@ impl QpShared {
     }
 
     /// The connection is established, with these depths.
-    pub(crate) fn connected(&self, ord: u16, ird: u16) {
+    pub(crate) fn connected(&self, ord: u16, ird: u16, ib_semantics: bool) {
         self.ord.store(u32::from(ord), Ordering::Release);
         self.ird.store(u32::from(ird), Ordering::Release);
+        self.ib_semantics.store(if ib_semantics { AGREED } else { NOT_AGREED }, Ordering::Release);
         if let Some(permit) = &mut *self.read_slots() {
             permit.shrink_to(self.read_slots_for(ird));
         }
         self.set_state(QpState::Rts);
         // Pairs with the fence in `doorbell_in`. The stream looks for requests after this.
         fence(Ordering::SeqCst);
+    }
+
+    /// Whether the ends have agreed on InfiniBand's semantics; `None` before there is a connection.
+    pub(crate) fn ib_semantics(&self) -> Option<bool> {
+        match self.ib_semantics.load(Ordering::Acquire) {
+            AGREED => Some(true),
+            NOT_AGREED => Some(false),
+            _ => None,
+        }
     }
 
     /// The number of inbound requests that an IRD allows.

@@ -66,7 +66,8 @@ pub enum WcOpcode {
     FastRegister,
     /// A Send of the peer, in our receive buffer.
     Recv,
-    /// Immediate Data of the peer, in [`WorkCompletion::immediate`] and in the receive buffer.
+    /// Immediate Data of the peer, in [`WorkCompletion::immediate`] and in the receive buffer. With
+    /// [`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics) the buffer is as it was.
     RecvImmediate,
 }
 
@@ -84,7 +85,8 @@ pub struct WorkCompletion {
     pub byte_len: u32,
     /// The queue pair's number.
     pub qp_num: u32,
-    /// The peer's Immediate Data ([`WcOpcode::RecvImmediate`]).
+    /// The peer's Immediate Data ([`WcOpcode::RecvImmediate`]). With [`WcOpcode::Recv`]: the four bytes of a
+    /// [`SendOp::SendImmediate`](super::SendOp::SendImmediate), and four zeros.
     pub immediate: Option<[u8; 8]>,
     /// The STag that the Send of the peer invalidated.
     pub invalidated: Option<u32>,

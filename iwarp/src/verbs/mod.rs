@@ -46,6 +46,6 @@ pub use crate::queues::{
 };
 pub use crate::rdmap::{AtomicOp, Extensions};
 
-pub(crate) use cm::{Admitted, CmCommand, CmShared, ListenerShared, PlainBytes};
+pub(crate) use cm::{AGREEMENT_BYTES, Admitted, CmCommand, CmShared, ListenerShared, PlainBytes};
 pub(crate) use context::{ContextShared, entropy};
 pub(crate) use engine_shared::EngineShared;

@@ -46,6 +46,9 @@ pub struct QpAttr {
     pub ord: Option<u16>,
     /// Reads of the peer that are served at a time, once connected.
     pub ird: Option<u16>,
+    /// Whether both ends have agreed on [`ConnParam::ib_semantics`](super::ConnParam::ib_semantics), once
+    /// connected.
+    pub ib_semantics: Option<bool>,
     /// The error that ended the stream, found here or reported by the peer; `None` if there is none.
     pub error: Option<StreamError>,
     /// Send requests that are posted and not completed.
@@ -106,9 +109,9 @@ impl QueuePair {
 
     /// Posts to the send queue, from any thread (`ibv_post_send`). Requests complete in the order posted.
     ///
-    /// In `Terminate` and `Error` the request is accepted and completes as flushed. In `Idle` it waits for the
-    /// connection, if [`QpInit::early_sends`] is set. A request that is posted while another thread requests
-    /// a graceful close is refused, sent or flushed.
+    /// In `Terminate` and `Error` the request is accepted and completes as flushed. In `Idle` it waits for
+    /// the connection, if [`QpInit::early_sends`] is set. A request that is posted while another thread
+    /// requests a graceful close is refused, sent or flushed.
     ///
     /// # Errors
     /// [`VerbsError`]; nothing was posted. [`VerbsError::InvalidState`] in `Closing`, in `Idle` without
@@ -241,6 +244,7 @@ impl QueuePair {
             early_sends: shared.early_sends,
             ord: depth(shared.ord.load(Ordering::Acquire)),
             ird: depth(shared.ird.load(Ordering::Acquire)),
+            ib_semantics: shared.ib_semantics(),
             error: self.error(),
             send_open: shared.send.wqes.open() as usize,
             send_outstanding: shared.send.wqes.used() as usize,

@@ -13,6 +13,7 @@ use crate::queues::QpShared;
 use crate::rdmap::stream::{Delivery, Failure, RequestPool, SendOutcome, Stream, StreamContext, Waiting};
 
 use super::super::io::Io;
+use super::agreement::Agreement;
 use super::{Connection, Phase, Transmitted};
 
 /// A connection in Full Operation.
@@ -124,6 +125,7 @@ impl FullOperation {
 /// The contents of the event that the connection is established.
 pub(super) struct Announcement {
     pub(super) negotiated: Negotiated,
+    pub(super) agreement: Agreement,
     pub(super) idle_timeout: Option<Duration>,
     /// The user may send at once.
     pub(super) ready: bool,
@@ -136,18 +138,19 @@ impl Connection {
         &mut self,
         io: &mut Io,
         qp: Arc<QpShared>,
-        negotiated: &Negotiated,
+        (negotiated, agreement): (&Negotiated, Agreement),
         may_send: bool,
         on_rtr: Option<Box<Announcement>>,
     ) {
         let by = Accessor { pd: qp.pd.id(), stream: StreamId(u64::from(qp.num)) };
         // RFC 5044 section 7.1 (MPA-141): Full Operation begins with a queue pair, and its stream is bound to
         // this connection.
-        qp.connected(negotiated.ord, negotiated.ird);
+        let Agreement { ib_semantics } = agreement;
+        qp.connected(negotiated.ord, negotiated.ird, ib_semantics);
         let Negotiated { rx_markers, crc, rx_start, .. } = *negotiated;
         self.phase = Phase::FullOperation(Box::new(FullOperation {
             deframer: Deframer::new(rx_start, rx_markers, crc),
-            stream: Stream::new(qp, by, negotiated, may_send, &mut io.request_pool),
+            stream: Stream::new(qp, by, negotiated, (may_send, ib_semantics), &mut io.request_pool),
             state: on_rtr.map_or(FullState::Open, FullState::AwaitingRtr),
         }));
     }

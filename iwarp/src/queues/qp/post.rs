@@ -120,6 +120,7 @@ impl QpShared {
             return Err(VerbsError::TooManySge { got: sg_list.len(), max: self.caps.max_send_sge() });
         }
         self.check_extension(&request.op)?;
+        self.check_agreement(&request.op)?;
         match request.op {
             SendOp::Read { .. } => self.check_ord_and_sink(sg_list)?,
             SendOp::Atomic { .. } => {
@@ -140,6 +141,7 @@ impl QpShared {
             SendOp::FastRegister(_) => self.check_grant(QpGrants::FAST_REGISTER)?,
             SendOp::Send
             | SendOp::SendInvalidate { .. }
+            | SendOp::SendImmediate { .. }
             | SendOp::Write { .. }
             | SendOp::WriteImmediate { .. } => {
                 // Copying inline bytes checks the elements too.
@@ -154,7 +156,7 @@ impl QpShared {
     /// Checks that the message is enabled on this queue pair.
     fn check_extension(&self, op: &SendOp) -> Result<(), VerbsError> {
         let (understood, name) = match op {
-            SendOp::Immediate { .. } | SendOp::WriteImmediate { .. } => {
+            SendOp::Immediate { .. } | SendOp::WriteImmediate { .. } | SendOp::SendImmediate { .. } => {
                 (self.extensions.contains(Extensions::IMMEDIATE), "IMMEDIATE")
             }
             SendOp::Atomic { op: op @ AtomicOp::Swap { .. }, .. } => {
@@ -169,6 +171,22 @@ impl QpShared {
         Err(VerbsError::Invalid(format!(
             "this queue pair was made without this message: add {name} to QpInit::extensions"
         )))
+    }
+
+    /// Checks that the ends have agreed to the message. Before they are connected every message passes: the
+    /// stream checks it again when it is sent.
+    fn check_agreement(&self, op: &SendOp) -> Result<(), VerbsError> {
+        match self.ib_semantics() {
+            Some(agreed) if !op.is_allowed(agreed) => {}
+            Some(_) | None => return Ok(()),
+        }
+        let text = match op {
+            SendOp::SendImmediate { .. } => {
+                "Send with Immediate is for ends that have agreed on it (ConnParam::ib_semantics)"
+            }
+            _ => "with ConnParam::ib_semantics the last four bytes of Immediate Data are not all 0xFF",
+        };
+        Err(VerbsError::Invalid(text.into()))
     }
 
     /// Checks that a Read or atomic may be sent, and that its response has a buffer.

@@ -64,19 +64,21 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// A stream. Reserves slots for its depths in `pool`.
+    /// A stream. Reserves slots for its depths in `pool`. `ib_semantics`: both ends have agreed on
+    /// InfiniBand's semantics.
     pub(crate) fn new(
         qp: Arc<QpShared>,
         by: Accessor,
         negotiated: &Negotiated,
-        may_send: bool,
+        (may_send, ib_semantics): (bool, bool),
         pool: &mut RequestPool,
     ) -> Self {
         let Negotiated { tx_markers, rx_markers, crc, ird, ord, .. } = *negotiated;
         let rtr = negotiated.rtr;
         // Markers find FPDUs beyond a hole. A shared receive queue has no fixed buffer for a later message.
-        let binds_ahead = rx_markers && qp.srq.is_none();
-        let common = Common::new(qp, by, ord);
+        // Nor is there one with InfiniBand's semantics: Immediate Data in between may take none.
+        let binds_ahead = rx_markers && qp.srq.is_none() && !ib_semantics;
+        let common = Common::new(qp, by, ord, ib_semantics);
         // A Read as ready-to-receive message needs a slot even when ORD is 0.
         let (inbound, outstanding) =
             (request_buffers(common.extensions, ird) as usize, usize::from(ord.max(1)));

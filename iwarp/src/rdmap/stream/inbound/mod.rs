@@ -46,9 +46,19 @@ pub(super) struct Inbound {
     immediate: ImmediateData,
     /// The part received so far of a message of queue 1, 2 or 3.
     partial: ArrayVec<u8, { rdmap_queues::MAX_MESSAGE_BYTES }>,
-    /// Whether the first message may be an empty Send as RTR, as our Reply allowed. It takes no receive
-    /// request.
-    expects_rtr: bool,
+    next_send: NextSend,
+}
+
+/// The kind of the next message of queue 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NextSend {
+    /// Any message of a user.
+    Usual,
+    /// It may be an empty Send as RTR, if it is the first message of all, as our Reply allowed. This takes no
+    /// receive request.
+    MayBeRtr,
+    /// The Send that these bytes of Immediate Data belong to.
+    Joined([u8; 4]),
 }
 
 impl Inbound {
@@ -68,7 +78,10 @@ impl Inbound {
             ahead_max,
             immediate: ImmediateData::default(),
             partial: ArrayVec::new(),
-            expects_rtr: matches!(rtr, Rtr::Expect(kinds) if kinds.contains(RtrKinds::SEND)),
+            next_send: match rtr {
+                Rtr::Expect(kinds) if kinds.contains(RtrKinds::SEND) => NextSend::MayBeRtr,
+                Rtr::Expect(_) | Rtr::Send(_) | Rtr::None => NextSend::Usual,
+            },
         }
     }
 
@@ -88,7 +101,8 @@ impl Inbound {
         ensure!(posted == bound, "{posted} buffers posted to queue 0, {bound} receive requests bound");
         let (ahead, most) = (bound.saturating_sub(1), self.ahead_max);
         ensure!(ahead <= most, "{ahead} requests are bound ahead, {most} may");
-        ensure!(!self.expects_rtr || bound == 0, "{bound} requests are bound before the RTR");
+        let awaits_rtr = self.next_send == NextSend::MayBeRtr;
+        ensure!(!awaits_rtr || bound == 0, "{bound} requests are bound before the RTR");
         self.requests.check_buffers(extensions)
     }
 }
@@ -192,7 +206,9 @@ impl Delivery<'_> {
             Ok(Header::Untagged(header)) => self.untagged(piece, &header),
             Err(error) => Err(piece.fail(error)),
         };
-        self.inbound.expects_rtr = false;
+        if self.inbound.next_send == NextSend::MayBeRtr {
+            self.inbound.next_send = NextSend::Usual;
+        }
         result
     }
 
@@ -295,7 +311,7 @@ mod tests {
                 "3 buffers posted to queue 0, 2 receive requests bound",
             ),
             (|inbound, _| inbound.ahead_max = 0, "1 requests are bound ahead, 0 may"),
-            (|inbound, _| inbound.expects_rtr = true, "2 requests are bound before the RTR"),
+            (|inbound, _| inbound.next_send = NextSend::MayBeRtr, "2 requests are bound before the RTR"),
             (
                 |inbound, _| inbound.requests.lose_buffer(),
                 "8 buffers for requests posted, 1 and 0 taken of 8",

@@ -3,7 +3,7 @@
 use crate::memory::{Accessor, EpochGuard, Stag};
 use crate::mpa::startup::RtrKind;
 use crate::queues::{Payload, RemoteAddr, SendEntry, SendFlags, SendOp, Sge, WcStatus, ZERO_COPY_MIN_BYTES};
-use crate::rdmap::{AtomicRequest, Opcode, ReadRequest, ReadSink, TerminateError};
+use crate::rdmap::{AtomicRequest, Opcode, ReadRequest, ReadSink, TerminateError, join_immediate};
 
 use super::super::message::{Message, PayloadSource};
 use super::super::outstanding::{Common, Outstanding, Pending, pending_of};
@@ -30,10 +30,21 @@ impl Outbound {
             self.external = external(payload, length, common.by, cx.guard);
         }
         let solicited = flags.contains(SendFlags::SOLICITED);
+        // The post checks this. A request that was posted before the connection is checked here.
+        if !op.is_allowed(common.ib_semantics) {
+            return Err(fail_oldest(common, WcStatus::LocalQpOperationError));
+        }
         let message = match *op {
             SendOp::Write { remote } => write(remote, length),
             SendOp::Send => self.send(Opcode::send(solicited, false), 0, length),
             SendOp::SendInvalidate { rkey } => self.send(Opcode::send(solicited, true), rkey, length),
+            SendOp::SendImmediate { data } => {
+                let msn = self.next_send_msn();
+                let message = self.own_message(Opcode::immediate(false), msn, &join_immediate(data));
+                let completes = Completes::Joined { send: Opcode::send(solicited, false), length };
+                self.current = Some(Current { message, completes });
+                return Ok(true);
+            }
             SendOp::Immediate { data } => {
                 // RFC 7306 sections 4.2 and 6.3 (EXT-023, EXT-026, EXT-125): the DDP payload is the eight
                 // bytes of Immediate Data, and nothing else.
@@ -45,7 +56,7 @@ impl Outbound {
                 self.current = Some(Current { message: write(remote, length), completes });
                 return Ok(true);
             }
-            // The post checks this. A request that was posted before the connection waits for it here.
+            // As above.
             SendOp::Read { .. } | SendOp::Atomic { .. } if common.ord == 0 => {
                 return Err(fail_oldest(common, WcStatus::LocalQpOperationError));
             }
@@ -120,7 +131,7 @@ impl Outbound {
     /// A Send of any type.
     ///
     /// RFC 5040 section 4.2 (RDMAP-113): it has no RDMAP header.
-    fn send(&mut self, opcode: Opcode, invalidate: u32, length: u32) -> Message {
+    pub(super) fn send(&mut self, opcode: Opcode, invalidate: u32, length: u32) -> Message {
         let msn = self.next_send_msn();
         Message::untagged(opcode, Stag(invalidate), msn, length, PayloadSource::Posted)
     }
