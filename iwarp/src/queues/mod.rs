@@ -11,7 +11,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `wr.rs`, `wc.rs` | work requests and work completions |
-//! | `qp_init.rs`, `qp_state.rs`, `qp.rs`, `qp/post.rs` | a queue pair: its options, its states, its queues, the checks of a posted request |
+//! | `qp_init.rs`, `qp_state.rs`, `qp.rs`, `qp/` | a queue pair: its options, its states, its queues, the checks of a posted request, the signals to its engine |
 //! | `cq.rs`, `cq_users.rs`, `srq.rs` | completion queues, shared receive queues |
 //! | `send_entry.rs`, `consumer.rs` | a posted request, and the end of both queues where requests are taken and completed |
 //! | `completions.rs`, `wqe.rs` | the entries of a completion queue, and the count of used work queue entries |

@@ -20,22 +20,9 @@ use super::{
 };
 
 mod post;
+mod signals;
 
-/// A request to the engine that carries the connection, to end it. Of two requests the one with the higher
-/// value counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
-pub(crate) enum Ask {
-    Nothing,
-    /// Send the posted requests, then FIN.
-    Close,
-    /// Send a Terminate for a local catastrophic error, and flush.
-    Terminate,
-    /// The user has dropped the queue pair: reset and flush, unless the connection is ending already.
-    Abandon,
-    /// Reset and flush.
-    Abort,
-}
+pub(crate) use signals::Ask;
 
 /// Limits of the queues and of a request.
 #[derive(Clone, Copy, Debug)]
@@ -365,97 +352,6 @@ impl QpShared {
         }
     }
 
-    // ---- between users and the engine ----
-
-    /// Sends a request to the engine. Without an engine, any request that ends the queue pair ends it at
-    /// once.
-    pub(crate) fn ask(&self, what: Ask) {
-        self.asked.fetch_max(what as u8, Ordering::AcqRel);
-        if let Some(doorbells) = self.doorbells.get() {
-            self.ring(doorbells);
-        } else if what >= Ask::Terminate {
-            self.enter_error();
-        }
-    }
-
-    /// The user requests a graceful close: the send queue refuses further requests. Called before the engine
-    /// is told, so that the engine finds only requests that were posted before, and perhaps one that was
-    /// being posted meanwhile.
-    pub(crate) fn refuse_sends(&self) {
-        self.close_asked.store(true, Ordering::SeqCst);
-    }
-
-    /// Whether the user has requested a graceful close.
-    pub(crate) fn is_close_asked(&self) -> bool {
-        self.close_asked.load(Ordering::SeqCst)
-    }
-
-    /// The pending request to the engine; it stays pending.
-    pub(crate) fn asked(&self) -> Ask {
-        ask_of(self.asked.load(Ordering::Acquire))
-    }
-
-    /// Takes the pending request to the engine.
-    #[inline]
-    pub(crate) fn take_asked(&self) -> Ask {
-        if self.asked() == Ask::Nothing {
-            return Ask::Nothing;
-        }
-        ask_of(self.asked.swap(Ask::Nothing as u8, Ordering::AcqRel))
-    }
-
-    /// Rings the doorbell for new posts. Flushes the queues instead, if the connection is over and no engine
-    /// will.
-    #[inline]
-    pub(crate) fn doorbell(&self) {
-        let state = self.state();
-        if state == QpState::Rts
-            && let Some(doorbells) = self.doorbells.get()
-        {
-            return self.ring(doorbells);
-        }
-        self.doorbell_in(state);
-    }
-
-    /// As [`doorbell`](Self::doorbell), in a state other than `Rts`.
-    #[cold]
-    fn doorbell_in(&self, mut state: QpState) {
-        if state == QpState::Idle {
-            // Requests that were posted early wait for the stream, which looks for them when it begins. No
-            // doorbell rings: it would name no connection, and keep the next post from ringing. Either the
-            // fence in `connected` comes first, and this thread sees the new state; or this fence does, and
-            // the stream sees the requests.
-            fence(Ordering::SeqCst);
-            state = self.state();
-        }
-        match (state, self.doorbells.get()) {
-            (QpState::Error, _) => self.flush(),
-            (QpState::Rts | QpState::Closing | QpState::Terminate, Some(doorbells)) => self.ring(doorbells),
-            (QpState::Idle, _) | (_, None) => {}
-        }
-    }
-
-    /// Flushes receives that were posted after the stream ended. Before `Error` the engine flushes them,
-    /// after the requests that it has started.
-    pub(crate) fn flush_late(&self) {
-        if matches!(self.state(), QpState::Terminate | QpState::Error) {
-            self.doorbell();
-        }
-    }
-
-    #[inline]
-    fn ring(&self, doorbells: &Doorbells) {
-        if self.rung.ring() {
-            doorbells.ring(self.slot.load(Ordering::Acquire));
-        }
-    }
-
-    /// The engine answers the doorbell: the next post rings it again.
-    #[inline]
-    pub(crate) fn clear_doorbell(&self) {
-        self.rung.answer();
-    }
-
     // ---- its queues ----
 
     /// The end of the send queue where requests are added.
@@ -609,16 +505,6 @@ pub(crate) fn request_buffers(extensions: Extensions, ird: u16) -> u32 {
     // RFC 7306 section 5.2.2 (EXT-098, EXT-191): the buffers for atomics come on top of those for Reads.
     let kinds = if extensions.contains(Extensions::ATOMICS) { 2 } else { 1 };
     kinds * u32::from(ird)
-}
-
-fn ask_of(value: u8) -> Ask {
-    match value {
-        0 => Ask::Nothing,
-        1 => Ask::Close,
-        2 => Ask::Terminate,
-        3 => Ask::Abandon,
-        _ => Ask::Abort,
-    }
 }
 
 #[cfg(test)]
