@@ -11,6 +11,7 @@
 //! | `connection/startup.rs` | Request, decision, Reply |
 //! | `connection/agreement.rs` | the agreement on InfiniBand's semantics, within the private data of both |
 //! | `connection/full_operation.rs` | Full Operation: receives and sends FPDUs |
+//! | `connection/receiver_not_ready.rs` | a message of the peer waits for a receive request |
 //! | `connection/retry.rs` | the second attempt, with revision 1 |
 //! | `connection/teardown.rs` | how a connection ends |
 //! | `connection/report.rs` | what its user is told about that |
@@ -37,6 +38,7 @@ mod full_operation;
 mod open;
 mod pre_fpdu;
 mod reassembly;
+mod receiver_not_ready;
 mod report;
 mod retry;
 mod startup;
@@ -263,6 +265,9 @@ impl Connection {
                 if full.is_terminating() {
                     return;
                 }
+                if full.deframer.waits() {
+                    return self.on_peer_closed_behind_waiting(io);
+                }
                 if full.may_end_here() && full.stream.may_send() {
                     self.close_gracefully(io);
                 } else {
@@ -344,6 +349,7 @@ impl Connection {
     fn transmit_any(&mut self, io: &mut Io, asked: Ask, bytes: usize, guard: &EpochGuard<'_>) -> Transmitted {
         if asked != Ask::Nothing {
             self.on_ask(io, asked);
+            self.resume_receiving(io, guard);
         }
         if self.pre_fpdu.is_pending() || matches!(self.phase, Phase::StreamingMode(_)) {
             let sent = self.transmit_pre_fpdu_bytes(io);
@@ -398,6 +404,7 @@ impl Connection {
             &Phase::Ended(TcpClosing { acknowledged, .. }) => self.on_close_deadline(io, acknowledged),
             Phase::FullOperation(full) if full.is_terminating() => self.abort(io),
             Phase::FullOperation(full) if full.is_draining() => self.await_answers(io),
+            Phase::FullOperation(full) if full.deframer.waits() => self.on_waiting_deadline(io),
             Phase::StreamingMode(mode) if let Some(acknowledged) = mode.closing => {
                 self.on_close_deadline(io, acknowledged);
             }

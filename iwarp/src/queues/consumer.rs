@@ -80,6 +80,11 @@ impl QpConsumer {
         true
     }
 
+    /// Whether its own receive queue has requests that are not taken.
+    pub(crate) fn has_recvs(&self) -> bool {
+        self.rq.len() > self.taken
+    }
+
     /// Receive requests that are taken and not completed.
     #[inline]
     pub(crate) fn taken_recvs(&self) -> usize {

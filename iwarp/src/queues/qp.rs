@@ -8,6 +8,7 @@ use crate::rdmap::{Extensions, TerminateError};
 use super::consumer::{QpConsumer, RecvEntry};
 use super::cq::{CqPlace, CqShared};
 use super::cq_users::Demand;
+use super::line::TurnCell;
 use super::lock::{Lock, LockGuard};
 use super::ring::{RingWriter, ring};
 use super::rung::Rung;
@@ -115,6 +116,8 @@ pub(crate) struct QpShared {
     /// The user has requested a graceful close: the send queue takes no more requests, whatever the state is.
     close_asked: AtomicBool,
     ended: Mutex<Ended>,
+    /// Whether a message of the peer waits for a receive request.
+    turn: TurnCell,
     /// An event is wanted when no send request is open.
     drain: AtomicBool,
     /// The count of shared receive buffers above which one event is made; 0: none.
@@ -187,6 +190,7 @@ impl QpShared {
             asked: AtomicU8::new(Ask::Nothing as u8),
             close_asked: AtomicBool::new(false),
             ended: Mutex::default(),
+            turn: TurnCell::new(),
             drain: AtomicBool::new(false),
             high_water: AtomicUsize::new(init.high_water),
             recv_taken: Counter::default(),
@@ -271,6 +275,9 @@ impl QpShared {
         self.ord.store(u32::from(ord), Ordering::Release);
         self.ird.store(u32::from(ird), Ordering::Release);
         self.ib_semantics.store(if ib_semantics { AGREED } else { NOT_AGREED }, Ordering::Release);
+        if ib_semantics && let Some(srq) = &self.srq {
+            srq.shared.join_line();
+        }
         if let Some(permit) = &mut *self.read_slots() {
             permit.shrink_to(self.read_slots_for(ird));
         }
@@ -443,13 +450,21 @@ impl QpShared {
         if !wqes.is_free() {
             return None;
         }
-        let request = srq.shared.take()?;
+        let request = match self.ib_semantics() {
+            Some(true) => srq.shared.take_in_turn(&self.turn)?,
+            Some(false) | None => srq.shared.take()?,
+        };
         let is_counted = wqes.take();
         debug_assert!(is_counted, "an entry was free, and only this thread takes them");
         // RFC 5042 section 6.4.3.1 (SEC-136): a queue pair that holds as many shared buffers as it may gets
         // no more, and one that passes its high-water mark is reported.
         self.check_high_water(wqes.used() as usize);
         Some(request)
+    }
+
+    /// Whether it may hold one more request of its shared queue, if it has one.
+    pub(crate) fn may_take_shared(&self) -> bool {
+        self.srq.is_none() || self.recv.wqes.is_free()
     }
 
     /// Requests an event for when this queue pair holds more than `mark` buffers of the shared queue. The
@@ -494,6 +509,11 @@ impl QpShared {
 
 impl Drop for QpShared {
     fn drop(&mut self) {
+        if self.ib_semantics() == Some(true)
+            && let Some(srq) = &self.srq
+        {
+            srq.shared.quit_line();
+        }
         self.send.cq.shared.detach(self);
         self.recv.cq.shared.detach(self);
     }

@@ -151,7 +151,7 @@ impl QueuePair {
     pub fn post_recv(&self, request: &RecvRequest) -> Result<(), VerbsError> {
         let _post = profile::scope(Layer::Post);
         self.shared.queue_recv(request)?;
-        self.shared.flush_late();
+        self.shared.recv_posted();
         Ok(())
     }
 
@@ -162,7 +162,7 @@ impl QueuePair {
     pub fn post_recv_list(&self, requests: &[RecvRequest]) -> Result<(), (usize, VerbsError)> {
         let _post = profile::scope(Layer::Post);
         let result = post_each(requests, |request| self.shared.queue_recv(request));
-        self.shared.flush_late();
+        self.shared.recv_posted();
         result
     }
 

@@ -6,6 +6,8 @@
 //! them no harm. An end takes off the bytes that it knows. A peer that echoes private data does not agree
 //! thereby, since the two differ.
 
+use std::time::Duration;
+
 use crate::mpa::startup::PrivateData;
 use crate::verbs::{AGREEMENT_BYTES, ConnParam};
 
@@ -15,10 +17,12 @@ const OFFER: [u8; AGREEMENT_BYTES] = *b"uwarp?01";
 /// Of a Reply.
 const CONSENT: [u8; AGREEMENT_BYTES] = *b"uwarp!01";
 
-/// What both ends have agreed to.
+/// What both ends have agreed to, and what the user of this end wants of it.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Agreement {
     pub(super) ib_semantics: bool,
+    /// As [`ConnParam::rnr_timeout`].
+    pub(super) rnr_timeout: Option<Duration>,
 }
 
 /// The private data of a Request with these parameters.

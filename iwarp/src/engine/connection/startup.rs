@@ -133,7 +133,8 @@ impl Connection {
         let Phase::Deciding { responder, reassembly, offers_ib } = &mut self.phase else {
             return self.fail_startup_of(io, qp, ConnectionError::PeerClosed);
         };
-        let agreement = Agreement { ib_semantics: *offers_ib && param.ib_semantics };
+        let ib_semantics = *offers_ib && param.ib_semantics;
+        let agreement = Agreement { ib_semantics, rnr_timeout: param.rnr_timeout };
         let accept = Accept {
             ird: Some(param.responder_resources),
             ord: Some(param.initiator_depth),
@@ -264,7 +265,7 @@ impl Connection {
             InitiatorEvent::Accepted(mut negotiated) => {
                 let ib_semantics =
                     param.ib_semantics && agreement::take_consent(&mut negotiated.private_data);
-                let agreement = Agreement { ib_semantics };
+                let agreement = Agreement { ib_semantics, rnr_timeout: param.rnr_timeout };
                 self.report.peer = negotiated.peer;
                 self.enter_full_operation(io, qp, (&negotiated, agreement), true, None);
                 let announcement = Announcement { negotiated, agreement, idle_timeout, ready: true };

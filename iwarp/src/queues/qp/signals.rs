@@ -2,9 +2,11 @@
 //! posts.
 
 use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, Weak};
 
 use super::QpShared;
-use crate::queues::{Doorbells, QpState};
+use crate::queues::line::{Turn, TurnCell, Waiter};
+use crate::queues::{Doorbells, QpConsumer, QpState};
 
 /// A request to the engine that carries the connection, to end it. Of two requests the one with the higher
 /// value counts.
@@ -12,6 +14,8 @@ use crate::queues::{Doorbells, QpState};
 #[repr(u8)]
 pub(crate) enum Ask {
     Nothing,
+    /// A receive request is there for the message that waits for one. Any other request does this too.
+    Receive,
     /// Send the posted requests, then FIN.
     Close,
     /// Send a Terminate for a local catastrophic error, and flush.
@@ -91,11 +95,60 @@ impl QpShared {
         }
     }
 
-    /// Flushes receives that were posted after the stream ended. Before `Error` the engine flushes them,
-    /// after the requests that it has started.
-    pub(crate) fn flush_late(&self) {
-        if matches!(self.state(), QpState::Terminate | QpState::Error) {
-            self.doorbell();
+    /// A receive request was posted. Flushes it if the stream is over; before `Error` the engine flushes it,
+    /// after the requests that it has started. Tells the engine if a message of the peer waits for it.
+    #[inline]
+    pub(crate) fn recv_posted(&self) {
+        let state = self.state();
+        if state != QpState::Rts || self.ib_semantics() == Some(true) {
+            self.recv_posted_in(state);
+        }
+    }
+
+    /// As [`recv_posted`](Self::recv_posted), where it is not enough to have posted it.
+    #[cold]
+    fn recv_posted_in(&self, mut state: QpState) {
+        // Pairs with the fence in `await_recv`: either the stream sees the request, or this thread sees that
+        // it waits. In `Idle` as in `doorbell_in`.
+        fence(Ordering::SeqCst);
+        if state == QpState::Idle {
+            state = self.state();
+        }
+        match state {
+            QpState::Terminate | QpState::Error => self.doorbell(),
+            QpState::Rts | QpState::Closing if self.srq.is_none() => self.end_wait(),
+            QpState::Idle | QpState::Rts | QpState::Closing => {}
+        }
+    }
+
+    /// Asks the engine to receive, if a message waits for a request of this queue pair's own queue.
+    fn end_wait(&self) {
+        if self.turn.get() == Turn::Waits && self.turn.replace(Turn::Out) == Turn::Waits {
+            self.ask(Ask::Receive);
+        }
+    }
+
+    /// A message of the peer waits for a receive request. Called by the holder of the consumer. The engine is
+    /// asked to receive once a request is there, which may be now.
+    pub(crate) fn await_recv(self: &Arc<Self>, consumer: &QpConsumer) {
+        if let Some(srq) = &self.srq {
+            let who: Weak<dyn Waiter> = Arc::<Self>::downgrade(self);
+            return srq.shared.wait_in_line(who, &self.turn);
+        }
+        self.turn.set(Turn::Waits);
+        // Pairs with the fence in `recv_posted_in`.
+        fence(Ordering::SeqCst);
+        if consumer.has_recvs() {
+            self.end_wait();
+        }
+    }
+
+    /// No message waits any more: the stream is over.
+    pub(crate) fn stop_awaiting_recv(&self) {
+        match &self.srq {
+            Some(srq) if self.ib_semantics() == Some(true) => srq.shared.leave_line(&self.turn),
+            Some(_) => {}
+            None => self.turn.set(Turn::Out),
         }
     }
 
@@ -113,12 +166,23 @@ impl QpShared {
     }
 }
 
+impl Waiter for QpShared {
+    fn turn(&self) -> &TurnCell {
+        &self.turn
+    }
+
+    fn call(&self) {
+        self.ask(Ask::Receive);
+    }
+}
+
 fn ask_of(value: u8) -> Ask {
     match value {
         0 => Ask::Nothing,
-        1 => Ask::Close,
-        2 => Ask::Terminate,
-        3 => Ask::Abandon,
+        1 => Ask::Receive,
+        2 => Ask::Close,
+        3 => Ask::Terminate,
+        4 => Ask::Abandon,
         _ => Ask::Abort,
     }
 }

@@ -166,6 +166,17 @@ impl Stream {
         self.common.progress
     }
 
+    /// A message of the peer waits for a receive request. The engine is asked for it
+    /// ([`Ask::Receive`](crate::queues::Ask::Receive)) once there is one.
+    pub(crate) fn await_recv(&self) {
+        self.common.qp.await_recv(&self.common.consumer);
+    }
+
+    /// No message waits for a receive request from now on: one without a request is an error of the peer.
+    pub(crate) fn stop_waiting(&mut self) {
+        self.common.waits_for_recv = false;
+    }
+
     /// Checks the invariants; for tests. Returns its waiting requests.
     pub(crate) fn check(&self, pool: &RequestPool) -> Check<Waiting> {
         let bound = self.common.consumer.taken_recvs();
@@ -251,6 +262,7 @@ impl Stream {
         }
         inbound.abandon();
         consumer.abandon_recvs(qp, error);
+        qp.stop_awaiting_recv();
     }
 
     /// Completes the requests that are in the queues as flushed.

@@ -59,6 +59,8 @@ pub(super) struct Common {
     pub(super) extensions: Extensions,
     /// Both ends have agreed on InfiniBand's semantics.
     pub(super) ib_semantics: bool,
+    /// A message of the peer without a receive request waits for one.
+    pub(super) waits_for_recv: bool,
     /// Our Reads and atomics that wait for their responses, in the order of their requests.
     pub(super) outstanding: PoolQueue,
     /// Queue 3: one buffer for each of our outstanding atomics (RFC 7306 section 5.2.2).
@@ -98,6 +100,7 @@ impl Common {
         Self {
             extensions: qp.extensions,
             ib_semantics,
+            waits_for_recv: ib_semantics,
             by,
             outstanding: PoolQueue::default(),
             atomic_responses: UntaggedQueue::new(),

@@ -80,6 +80,12 @@ pub struct ConnParam {
     /// - Immediate Data completes a receive request with [`WorkCompletion::immediate`], and does not touch
     ///   its buffer, which may be empty.
     /// - [`SendOp::SendImmediate`] is allowed.
+    /// - A Send or Immediate Data of the peer that finds no receive request waits for one, as with an
+    ///   `rnr_retry` of 7, and does not end the stream. Everything that the peer sends behind it waits too:
+    ///   also the response to a Read of ours, so a program must not wait for one before it posts the
+    ///   receive. What was placed before it is there. Our own requests are sent, and our close does not
+    ///   wait for it: then the message is lost. If the peer closes meanwhile, the message waits for as
+    ///   long as the engine's `close_timeout`, or until the peer resets the connection.
     ///
     /// The offer is eight bytes behind the private data, of the Request and of the Reply that agrees. This
     /// implementation takes them off; another one shows them to its user as private data.
@@ -87,6 +93,9 @@ pub struct ConnParam {
     /// [`WorkCompletion::immediate`]: crate::verbs::WorkCompletion::immediate
     /// [`SendOp::SendImmediate`]: crate::verbs::SendOp::SendImmediate
     pub ib_semantics: bool,
+    /// With [`ib_semantics`](Self::ib_semantics): how long a message of the peer waits for a receive request.
+    /// Then the stream ends as it does without the agreement, with Terminate 1/2/02. `None`: for ever.
+    pub rnr_timeout: Option<Duration>,
     /// Time for TCP and MPA startup together; when accepting, for the RTR.
     pub timeout: Duration,
     /// Ends the connection when no FPDU was sent or received for this time; `None`: never.
@@ -116,6 +125,7 @@ impl Default for ConnParam {
             tolerate_early_fpdus: true,
             await_first_fpdu: true,
             ib_semantics: false,
+            rnr_timeout: None,
             timeout: Duration::from_secs(10),
             idle_timeout: None,
             keepalive: KeepalivePolicy::Engine,

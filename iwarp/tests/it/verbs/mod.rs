@@ -13,6 +13,7 @@ mod fairness;
 mod footprint;
 mod limits;
 mod outcome;
+mod receiver_not_ready;
 mod srq;
 mod states;
 mod teardown;

@@ -4,7 +4,7 @@ use dp::profile::{self, Layer};
 
 use crate::ddp::{DdpError, UntaggedHeader, UntaggedQueue};
 use crate::memory::{EpochGuard, Fault, PdId, Stag};
-use crate::mpa::Ulpdu;
+use crate::mpa::{Ulpdu, Untaken};
 use crate::queues::{RecvRequest, WcOpcode, WcStatus, WorkCompletion};
 use crate::rdmap::{IMMEDIATE_LEN, Opcode, Terminate, TerminateError, joined_immediate, opcode};
 
@@ -136,7 +136,7 @@ impl Delivery<'_> {
         &mut self,
         piece: &ReceivedUlpdu<'_, '_>,
         header: &UntaggedHeader,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), Untaken<Failure>> {
         let payload_len = piece.len - UntaggedHeader::LEN;
         if self.inbound.next_send == NextSend::MayBeRtr
             && payload_len == 0
@@ -149,6 +149,9 @@ impl Delivery<'_> {
             return Ok(());
         }
         self.bind();
+        if self.common.waits_for_recv && self.awaits_recv(header) {
+            return Err(Untaken::NotYet);
+        }
         let placed = match (self.check_in_order(header), piece.ulpdu) {
             (Err(error), _) => Err(SendFault::Protocol(error)),
             (Ok(()), Some(ulpdu)) => self.place_send(piece, header, ulpdu),
@@ -160,19 +163,32 @@ impl Delivery<'_> {
         });
         match delivered {
             Ok((_, None)) => Ok(()),
-            Ok((opcode, Some(done))) => self.deliver_send(piece, header, opcode, done.len),
+            Ok((opcode, Some(done))) => Ok(self.deliver_send(piece, header, opcode, done.len)?),
             Err(SendFault::Protocol(error)) => {
                 if error == TerminateError::DdpTooLong {
                     self.fail_bound(WcStatus::LocalLengthError);
                 }
-                Err(piece.fail(error))
+                Err(piece.fail(error).into())
             }
             Err(SendFault::OwnMemory) => {
                 self.fail_bound(WcStatus::LocalProtectionError);
-                Err(Failure::User(Box::new(Terminate::bare(TerminateError::LocalCatastrophic))))
+                Err(Failure::User(Box::new(Terminate::bare(TerminateError::LocalCatastrophic))).into())
             }
-            Err(SendFault::Unbound) => Err(Failure::defect("a receive request for each posted buffer")),
+            Err(SendFault::Unbound) => {
+                Err(Failure::defect("a receive request for each posted buffer").into())
+            }
         }
+    }
+
+    /// Whether the first segment of a message finds no receive request, and waits for one. A segment that is
+    /// wrong does not wait, nor one whose queue pair holds as many shared buffers as it may.
+    #[cold]
+    fn awaits_recv(&self, header: &UntaggedHeader) -> bool {
+        self.common.consumer.taken_recvs() == 0
+            && self.common.qp.may_take_shared()
+            && header.msn == self.inbound.sends.first_msn()
+            && header.mo == 0
+            && self.check_opcode(header).is_ok()
     }
 
     /// Checks a segment in order: it is of the oldest message and begins where the one before it ended. A
