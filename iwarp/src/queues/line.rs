@@ -2,9 +2,9 @@
 //!
 //! A request that is posted while queue pairs wait is reserved for the first of them, which is called. It
 //! takes its request when its engine gets to it. Meanwhile no other queue pair that may wait takes that
-//! request. So each gets its turn, and one that has more messages waits behind the others again. (A queue pair
-//! without InfiniBand's semantics cannot wait. It takes what is there, and a queue pair that comes too late
-//! for its reserved request waits anew.)
+//! request. So each gets its turn, and one that has more messages waits behind the others again. (A queue
+//! pair without InfiniBand's semantics cannot wait. It takes what is there, and a queue pair that comes too
+//! late for its reserved request waits anew.)
 //!
 //! A queue pair enters the line, *then* looks for requests. A thread posts a request, *then* looks at the
 //! line. Each side has a sequentially consistent fence between its two steps, so one of them sees the other.

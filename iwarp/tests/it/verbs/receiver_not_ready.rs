@@ -80,6 +80,7 @@ fn messages_wait_for_receives() {
     assert!(pair.b.cq.poll_one().is_none());
     assert_eq!((read_bytes(&remote, 0, 4), c.qp_b.error()), (b"one\0".to_vec(), None));
     assert!(held(&pair.b) > 0);
+    assert_eq!(pair.b.engine.counters().rx_not_ready, 1);
     for wr_id in 0..6 {
         let wc = pair.wc_a();
         assert_eq!((wc.wr_id, wc.status), (wr_id, WcStatus::Success));

@@ -214,6 +214,7 @@ impl Delivery<'_> {
         if matches!(result, Err(Untaken::NotYet)) {
             // It counts when it comes again.
             self.counters.rx_fpdus -= 1;
+            self.counters.rx_not_ready += 1;
         }
         if self.inbound.next_send == NextSend::MayBeRtr {
             self.inbound.next_send = NextSend::Usual;
