@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
+use crate::memory::StreamId;
 use crate::rdmap::{Extensions, TerminateError};
 
 use super::consumer::{QpConsumer, RecvEntry};
@@ -78,6 +79,8 @@ pub(crate) struct Ended {
 pub(crate) struct QpShared {
     // Fixed when it is created.
     pub(crate) num: u32,
+    /// The number of its stream.
+    pub(crate) stream: StreamId,
     pub(crate) pd: Arc<PdShared>,
     /// The places of its two work queues at their completion queues.
     pub(crate) send: CqPlace,
@@ -159,8 +162,12 @@ impl QpShared {
         };
         let (sq, sq_reader) = ring(init.max_send_wr);
         let (rq, rq_reader) = ring(max_rq);
+        let permit = context.quotas.qp.take(1)?;
+        // Freed by the drop of the queue pair, before which nothing fails.
+        let num = context.take_qp_num()?;
         let shared = Arc::new(Self {
-            num: context.next_qp_num()?,
+            num,
+            stream: context.next_stream(),
             pd: Arc::clone(pd),
             send: CqPlace::new(init.send_cq, WqeCount::new(init.max_send_wr, None)),
             recv: CqPlace::new(init.recv_cq, WqeCount::new(init.max_recv_wr, srq_outstanding)),
@@ -196,7 +203,7 @@ impl QpShared {
             recv_taken: Counter::default(),
             recv_done: Counter::default(),
             last_wqe_reported: AtomicBool::new(false),
-            _permit: context.quotas.qp.take(1)?,
+            _permit: permit,
         });
         let (send_cq, recv_cq) = (&init.send_cq.shared, &init.recv_cq.shared);
         send_cq.attach(&shared)?;
@@ -516,6 +523,7 @@ impl Drop for QpShared {
         }
         self.send.cq.shared.detach(self);
         self.recv.cq.shared.detach(self);
+        self.resources().free_qp_num(self.num);
     }
 }
 

@@ -136,6 +136,6 @@ impl ProtectionDomain {
     pub(crate) fn stream(&self, qp: Option<&QueuePair>) -> Result<Option<StreamId>, VerbsError> {
         let Some(qp) = qp else { return Ok(None) };
         self.shared.resources.same(qp.shared.resources())?;
-        Ok(Some(StreamId(u64::from(qp.qp_num()))))
+        Ok(Some(qp.shared.stream))
     }
 }

@@ -16,7 +16,7 @@ use super::{
 /// The state of a queue pair (`ibv_query_qp`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpAttr {
-    /// Its number, unique in the context and never used again.
+    /// As [`QueuePair::qp_num`].
     pub qp_num: u32,
     /// Its state at the time of the call.
     pub state: QpState,
@@ -92,7 +92,8 @@ impl QueuePair {
         Ok(Self { owner: Arc::new(QpOwner { shared: Arc::clone(&shared) }), shared })
     }
 
-    /// Its number: unique in the context, and never used again.
+    /// Its number: 24 bits, not 0, and of no other queue pair of the context. When the queue pair is gone,
+    /// the number is not used again before all other numbers were.
     pub fn qp_num(&self) -> u32 {
         self.shared.num
     }

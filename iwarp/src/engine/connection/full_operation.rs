@@ -7,7 +7,7 @@ use dp::Mbuf;
 use dp::invariant::Check;
 use dp::profile::{self, Layer};
 
-use crate::memory::{Accessor, EpochGuard, StreamId};
+use crate::memory::{Accessor, EpochGuard};
 use crate::mpa::{Deframed, Deframer, HeldSlab, Negotiated, Ulpdus, Untaken};
 use crate::queues::QpShared;
 use crate::rdmap::stream::{Delivery, Failure, RequestPool, SendOutcome, Stream, StreamContext, Waiting};
@@ -180,7 +180,7 @@ impl Connection {
         may_send: bool,
         on_rtr: Option<Box<Announcement>>,
     ) {
-        let by = Accessor { pd: qp.pd.id(), stream: StreamId(u64::from(qp.num)) };
+        let by = Accessor { pd: qp.pd.id(), stream: qp.stream };
         // RFC 5044 section 7.1 (MPA-141): Full Operation begins with a queue pair, and its stream is bound to
         // this connection.
         let Agreement { ib_semantics, rnr_timeout } = agreement;
