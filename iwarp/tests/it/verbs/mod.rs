@@ -14,6 +14,7 @@ mod footprint;
 mod limits;
 mod outcome;
 mod receiver_not_ready;
+mod regions;
 mod srq;
 mod states;
 mod teardown;
