@@ -89,6 +89,8 @@ pub(crate) struct QpShared {
     pub(crate) caps: Caps,
     pub(crate) sq_sig_all: bool,
     pub(crate) early_sends: bool,
+    /// The states in which the send queue accepts requests.
+    send_states: u8,
     pub(crate) extensions: Extensions,
     pub(crate) grants: QpGrants,
     // Its queues. Threads that post have the locks in turn.
@@ -184,6 +186,7 @@ impl QpShared {
             },
             sq_sig_all: init.sq_sig_all,
             early_sends: init.early_sends,
+            send_states: QpState::taking_sends(init.early_sends),
             extensions: init.extensions,
             grants: init.grants,
             state: AtomicU8::new(QpState::Idle as u8),

@@ -28,3 +28,17 @@ pub enum QpState {
     /// The connection is over. Every request is flushed.
     Error,
 }
+
+impl QpState {
+    /// The bit of the state in a set of states.
+    #[inline]
+    pub(crate) const fn bit(self) -> u8 {
+        1 << self as u8
+    }
+
+    /// The states in which a send queue accepts requests; `early`: before the connection too.
+    pub(crate) const fn taking_sends(early: bool) -> u8 {
+        let always = Self::Rts.bit() | Self::Terminate.bit() | Self::Error.bit();
+        if early { always | Self::Idle.bit() } else { always }
+    }
+}

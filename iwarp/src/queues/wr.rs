@@ -88,7 +88,8 @@ pub enum SendOp {
         /// The destination.
         remote: RemoteAddr,
     },
-    /// RDMA Read from the peer's memory into exactly one local element, whose region needs `LOCAL_WRITE`.
+    /// RDMA Read from the peer's memory into one local element, whose region needs `LOCAL_WRITE`: a Read
+    /// Request has one sink. Without an element it reads no bytes.
     Read {
         /// The source.
         remote: RemoteAddr,

@@ -218,7 +218,7 @@ impl Connection {
     }
 
     /// FPDUs were received, or the first of them was not.
-    #[inline]
+    #[inline(always)]
     pub(super) fn after_receiving(&mut self, io: &mut Io, before: Before, result: Result<usize, Failure>) {
         let Phase::FullOperation(full) = &mut self.phase else { return };
         let Before { first, fpdus, placed } = before;

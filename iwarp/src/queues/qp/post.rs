@@ -51,19 +51,8 @@ impl QpShared {
     /// them, and they are flushed.
     #[inline]
     fn takes_sends(&self) -> bool {
-        let state = self.state();
         // RFC 5041 section 6.2.1 (DDP-149): after a request for a graceful close a post is refused.
-        !self.is_close_asked() && (state == QpState::Rts || self.takes_sends_in(state))
-    }
-
-    /// Whether the send queue accepts requests in a state other than `Rts`.
-    #[cold]
-    fn takes_sends_in(&self, state: QpState) -> bool {
-        match state {
-            QpState::Idle => self.early_sends,
-            QpState::Closing => false,
-            QpState::Rts | QpState::Terminate | QpState::Error => true,
-        }
+        !self.is_close_asked() && self.send_states & self.state().bit() != 0
     }
 
     /// Why the send queue refuses requests.

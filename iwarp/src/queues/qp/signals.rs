@@ -79,6 +79,7 @@ impl QpShared {
 
     /// As [`doorbell`](Self::doorbell), in a state other than `Rts`.
     #[cold]
+    #[inline(never)]
     fn doorbell_in(&self, mut state: QpState) {
         if state == QpState::Idle {
             // Requests that were posted early wait for the stream, which looks for them when it begins. No
