@@ -142,7 +142,7 @@ fn immediate_data_leaves_the_buffer_alone() {
         let solicited = SendFlags::SIGNALED | SendFlags::SOLICITED;
         c.qp_a
             .post_send_list(&[
-                SendRequest::empty(0, SendOp::Immediate { data: *b"imm\00\0\x01\0" }),
+                SendRequest::empty(0, SendOp::Immediate { data: *b"imm dat\x01" }),
                 SendRequest::new(1, SendOp::WriteImmediate { remote: to, data: [7; 8] }, local.sge(0, 13)),
                 SendRequest::empty(2, SendOp::WriteImmediate { remote: to, data: [8; 8] }).flags(solicited),
                 send_immediate(3, *b"with", &local, 7).flags(solicited),
@@ -163,7 +163,7 @@ fn immediate_data_leaves_the_buffer_alone() {
         let got: Vec<_> = (0..6).map(|_| pair.wc_b()).collect();
         let (recv, immediate, ok) = (WcOpcode::Recv, WcOpcode::RecvImmediate, WcStatus::Success);
         let expected = [
-            (0, ok, immediate, 0, Some(*b"imm\00\0\x01\0")),
+            (0, ok, immediate, 0, Some(*b"imm dat\x01")),
             (1, ok, immediate, 0, Some([7; 8])),
             (2, ok, immediate, 0, Some([8; 8])),
             (3, ok, recv, 7, Some(*b"with\0\0\0\0")),
