@@ -39,7 +39,7 @@ pub(super) trait Waiter: Send + Sync {
 }
 
 /// See the module.
-pub(super) struct Line {
+pub(super) struct RecvLine {
     inner: Mutex<Inner>,
     /// Queue pairs that wait, and those whose request is reserved.
     contenders: AtomicUsize,
@@ -86,7 +86,7 @@ fn turn_of(value: u8) -> Turn {
     }
 }
 
-impl Line {
+impl RecvLine {
     pub(super) fn new() -> Self {
         Self { inner: Mutex::default(), contenders: AtomicUsize::new(0) }
     }
@@ -204,14 +204,14 @@ mod tests {
         }
     }
 
-    fn callers<const N: usize>(line: &Line) -> [Arc<Caller>; N] {
+    fn callers<const N: usize>(line: &RecvLine) -> [Arc<Caller>; N] {
         [(); N].map(|()| {
             line.join();
             Arc::new(Caller { turn: TurnCell::new(), calls: AtomicUsize::new(0) })
         })
     }
 
-    fn enter(line: &Line, who: &Arc<Caller>, posted: usize) {
+    fn enter(line: &RecvLine, who: &Arc<Caller>, posted: usize) {
         let waiter: Weak<dyn Waiter> = Arc::<Caller>::downgrade(who);
         line.enter(waiter, &who.turn, || posted);
     }
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn those_that_wait_get_their_requests_in_order() {
-        let line = Line::new();
+        let line = RecvLine::new();
         let all @ [a, b, c] = &callers::<3>(&line);
         assert!(line.take_turn(&a.turn, || 0), "nobody waits: the queue itself says whether one is there");
         enter(&line, a, 0);
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn a_request_that_is_there_already_calls_at_once() {
-        let line = Line::new();
+        let line = RecvLine::new();
         let all @ [a, b] = &callers::<2>(&line);
         enter(&line, a, 1);
         assert_eq!(calls(all), [1, 0]);
@@ -260,7 +260,7 @@ mod tests {
 
     #[test]
     fn whoever_is_gone_is_passed_over() {
-        let line = Line::new();
+        let line = RecvLine::new();
         let [a, b, c] = callers::<3>(&line);
         for caller in [&a, &b, &c] {
             enter(&line, caller, 0);

@@ -16,7 +16,7 @@ use std::sync::{Arc, Weak};
 
 use crossbeam_queue::ArrayQueue;
 
-use super::line::{Line, TurnCell, Waiter};
+use super::line::{RecvLine, TurnCell, Waiter};
 use super::usage::{Permit, within};
 use super::{AsyncEventKind, PdShared, RecvRequest, Resources, VerbsError};
 
@@ -72,7 +72,7 @@ pub(crate) struct SrqShared {
     /// An event is made when fewer than this are posted; 0: not armed.
     limit: AtomicUsize,
     /// The queue pairs whose messages wait for a request.
-    line: Line,
+    line: RecvLine,
     _permit: Permit,
 }
 
@@ -96,7 +96,7 @@ impl SharedReceiveQueue {
             posted: AtomicUsize::new(0),
             outstanding: Arc::new(AtomicUsize::new(0)),
             limit: AtomicUsize::new(0),
-            line: Line::new(),
+            line: RecvLine::new(),
             _permit: context.quotas.srq.take(1)?,
         };
         Ok(Self { shared: Arc::new(shared) })
