@@ -90,12 +90,14 @@
 //!   Send that the peer answers) confirms the arrival: requests take effect in order. A completed Read has
 //!   its bytes in local memory.
 //! * **A Send needs a posted receive** that is long enough: iWARP has no "receiver not ready". Without one
-//!   the connection ends. Post receives before connecting.
+//!   the connection ends. Post receives before connecting. Two ends of this crate may agree that the Send
+//!   waits instead ([`ConnParam::ib_semantics`](verbs::ConnParam::ib_semantics)).
 //! * **Atomics** ([`SendOp::Atomic`](verbs::SendOp::Atomic)) add to, or compare and swap, an aligned 64-bit
 //!   word of the peer, atomically for all queue pairs of its process. A program should
 //!   mix them with no other access to the same word. `examples/tickets.rs` has one.
 //! * **Immediate Data** ([`SendOp::Immediate`](verbs::SendOp::Immediate), or after a Write) carries eight
-//!   bytes into a receive of the peer: the buffer needs to hold them.
+//!   bytes into a receive of the peer: the buffer needs to hold them, unless both ends have agreed on
+//!   `ib_semantics`.
 //! * **Not every peer supports these two** (RFC 7306 section 1.1), and nothing on the wire negotiates them.
 //!   Agree on them in your own protocol, for example in the private data of connect and accept. Or try:
 //!   adding 0 changes nothing. A peer without them ends the connection with layer 0, type 2, code 6, an

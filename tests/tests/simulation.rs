@@ -46,6 +46,7 @@ tests::scenario_tests! {
     taken_back "taken-back"
     backlog "backlog"
     again "again"
+    not_ready "not-ready"
     faulty "faulty"
     stuck_port "stuck-port"
     stopped "stopped"

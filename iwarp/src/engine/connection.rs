@@ -9,7 +9,9 @@
 //! | `connection/pre_fpdu.rs` | bytes to send before the first FPDU |
 //! | `connection/streaming_mode.rs` | streaming mode before MPA, and the switch |
 //! | `connection/startup.rs` | Request, decision, Reply |
+//! | `connection/agreement.rs` | the agreement on InfiniBand's semantics, within the private data of both |
 //! | `connection/full_operation.rs` | Full Operation: receives and sends FPDUs |
+//! | `connection/receiver_not_ready.rs` | a message of the peer waits for a receive request |
 //! | `connection/retry.rs` | the second attempt, with revision 1 |
 //! | `connection/teardown.rs` | how a connection ends |
 //! | `connection/report.rs` | what its user is told about that |
@@ -30,11 +32,13 @@ use crate::verbs::{Admitted, ConnectionError, KeepalivePolicy, PlainBytes, QpSta
 
 use super::io::Io;
 
+mod agreement;
 mod check;
 mod full_operation;
 mod open;
 mod pre_fpdu;
 mod reassembly;
+mod receiver_not_ready;
 mod report;
 mod retry;
 mod startup;
@@ -85,8 +89,8 @@ enum Phase {
     AwaitReply { initiating: Box<Initiating>, reassembly: Box<Reassembly> },
     /// Waits for the peer's Request. `options` say which Requests are allowed.
     AwaitRequest { responder: Box<Responder>, options: Box<ResponderOptions>, reassembly: Box<Reassembly> },
-    /// The user decides on the Request.
-    Deciding { responder: Box<Responder>, reassembly: Box<Reassembly> },
+    /// The user decides on the Request. `offers_ib`: the peer offers InfiniBand's semantics.
+    Deciding { responder: Box<Responder>, reassembly: Box<Reassembly>, offers_ib: bool },
     /// Full Operation.
     FullOperation(Box<FullOperation>),
     /// No stream any more.
@@ -261,6 +265,9 @@ impl Connection {
                 if full.is_terminating() {
                     return;
                 }
+                if full.deframer.waits() {
+                    return self.on_peer_closed_behind_waiting(io);
+                }
                 if full.may_end_here() && full.stream.may_send() {
                     self.close_gracefully(io);
                 } else {
@@ -342,6 +349,7 @@ impl Connection {
     fn transmit_any(&mut self, io: &mut Io, asked: Ask, bytes: usize, guard: &EpochGuard<'_>) -> Transmitted {
         if asked != Ask::Nothing {
             self.on_ask(io, asked);
+            self.resume_receiving(io, guard);
         }
         if self.pre_fpdu.is_pending() || matches!(self.phase, Phase::StreamingMode(_)) {
             let sent = self.transmit_pre_fpdu_bytes(io);
@@ -396,6 +404,7 @@ impl Connection {
             &Phase::Ended(TcpClosing { acknowledged, .. }) => self.on_close_deadline(io, acknowledged),
             Phase::FullOperation(full) if full.is_terminating() => self.abort(io),
             Phase::FullOperation(full) if full.is_draining() => self.await_answers(io),
+            Phase::FullOperation(full) if full.deframer.waits() => self.on_waiting_deadline(io),
             Phase::StreamingMode(mode) if let Some(acknowledged) = mode.closing => {
                 self.on_close_deadline(io, acknowledged);
             }

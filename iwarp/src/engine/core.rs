@@ -123,6 +123,7 @@ impl Core {
         let StreamCounters {
             rx_fpdus,
             rx_fpdus_early,
+            rx_not_ready,
             tx_fpdus,
             rx_placed_bytes,
             tx_fetched_bytes,
@@ -133,6 +134,7 @@ impl Core {
             stack: self.io.tcp.counters(),
             rx_fpdus,
             rx_fpdus_early,
+            rx_not_ready,
             tx_fpdus,
             rx_placed_bytes,
             tx_fetched_bytes,

@@ -13,6 +13,9 @@ pub struct EngineCounters {
     pub rx_fpdus: u64,
     /// FPDUs placed ahead of the in-order frontier.
     pub rx_fpdus_early: u64,
+    /// How often a message of a peer found no receive request, and waited for one
+    /// ([`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics)).
+    pub rx_not_ready: u64,
     /// FPDUs handed to TCP, one for each DDP segment. A retransmission is not counted.
     pub tx_fpdus: u64,
     /// Payload bytes placed into registered memory, and the values that our atomics returned.

@@ -92,8 +92,8 @@ pub enum WindowKind {
 /// Why memory could not be registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegisterError {
-    /// No bytes.
-    #[error("a registration needs at least one byte")]
+    /// No bytes of prepared memory.
+    #[error("memory for fast registration needs at least one byte")]
     Empty,
     /// The limit of registrations is reached.
     #[error("limit reached: max_mr = {max_mr}")]

@@ -90,6 +90,9 @@ impl MemoryTable {
         // accesses that allow others. The registration owns the value that is made here, and `Handle`, which
         // it drops first, waits until no engine uses the memory any more.
         let memory = unsafe { self.user_memory(ptr, len, writable)? };
+        if memory.is_empty() {
+            return Err(RegisterError::Empty);
+        }
         self.prepare_memory(memory, options)
     }
 

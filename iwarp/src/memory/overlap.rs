@@ -61,5 +61,5 @@ fn lets_write(access: Access) -> bool {
 
 fn overlap(extent: AddressRange, ptr: *mut u8, len: usize) -> bool {
     let (a, b) = (extent.ptr.addr(), ptr.addr());
-    a < b.saturating_add(len) && b < a.saturating_add(extent.len)
+    len > 0 && extent.len > 0 && a < b.saturating_add(len) && b < a.saturating_add(extent.len)
 }

@@ -48,7 +48,8 @@ impl MemoryTable {
         self.insert(RawBytes::of_region(region), options)
     }
 
-    /// Registers memory of the caller.
+    /// Registers memory of the caller. A registration of no bytes covers nothing: only accesses of no bytes
+    /// pass, which need none, and no byte at `ptr` is accessed.
     ///
     /// # Errors
     /// [`RegisterError`].
@@ -82,11 +83,12 @@ impl MemoryTable {
         len: usize,
         writable: bool,
     ) -> Result<RawBytes, RegisterError> {
-        if len == 0 {
-            return Err(RegisterError::Empty);
-        }
         if !self.shared().is_owner_process() {
             return Err(RegisterError::Forked);
+        }
+        if len == 0 {
+            // SAFETY: no byte is accessed.
+            return Ok(unsafe { RawBytes::of_user(ptr, 0, writable, false) });
         }
         mapped::check(ptr, len, writable)?;
         let guarded = match self.shared().user_memory() {
@@ -126,14 +128,14 @@ impl Registration {
         self.record.base_to
     }
 
-    /// Length in bytes, at least 1.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         self.memory.len()
     }
 
-    /// Always false: a registration has at least one byte.
+    /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
-        false
+        self.memory.is_empty()
     }
 
     /// The rights that it was registered with.
@@ -254,9 +256,6 @@ impl fmt::Debug for Registration {
 fn record(memory: &RawBytes, options: &RegisterOptions) -> Result<Record, RegisterError> {
     let RegisterOptions { pd, stream, access, base, keep, key: _ } = *options;
     let (ptr, len) = (memory.as_ptr(), memory.len());
-    if len == 0 {
-        return Err(RegisterError::Empty);
-    }
     check_rights(access, memory.is_writable())?;
     let base_to = base_to(base, ptr, len)?;
     let mut traits = Traits::empty();
@@ -265,7 +264,7 @@ fn record(memory: &RawBytes, options: &RegisterOptions) -> Result<Record, Regist
     Ok(Record { stag: Stag(0), access, traits, pd, stream, base_to, ptr, len, parent: None })
 }
 
-/// The tagged offset of the first of `len` bytes (not 0) at `ptr`.
+/// The tagged offset of the first of `len` bytes at `ptr`.
 pub(super) fn base_to(base: Base, ptr: *mut u8, len: usize) -> Result<u64, RegisterError> {
     let base_to = match base {
         Base::VirtualAddress => ptr.addr() as u64,
@@ -273,5 +272,9 @@ pub(super) fn base_to(base: Base, ptr: *mut u8, len: usize) -> Result<u64, Regis
         Base::Zero => 0,
     };
     // By subtraction, since a range may end exactly at 2^64. Its last byte cannot be accessed then.
-    if len as u64 - 1 > u64::MAX - base_to { Err(RegisterError::BaseWraps) } else { Ok(base_to) }
+    if (len as u64).saturating_sub(1) > u64::MAX - base_to {
+        Err(RegisterError::BaseWraps)
+    } else {
+        Ok(base_to)
+    }
 }

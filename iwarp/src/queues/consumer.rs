@@ -80,6 +80,11 @@ impl QpConsumer {
         true
     }
 
+    /// Whether its own receive queue has requests that are not taken.
+    pub(crate) fn has_recvs(&self) -> bool {
+        self.rq.len() > self.taken
+    }
+
     /// Receive requests that are taken and not completed.
     #[inline]
     pub(crate) fn taken_recvs(&self) -> usize {
@@ -110,7 +115,7 @@ impl QpConsumer {
     #[inline(always)]
     pub(crate) fn complete_send(&mut self, qp: &QpShared, signaled: bool, completion: WorkCompletion) {
         self.finish_send(qp, signaled, completion);
-        qp.send.cq.shared.report_overflow();
+        qp.send.cq.shared.report();
     }
 
     #[inline(always)]
@@ -137,7 +142,7 @@ impl QpConsumer {
         }
         (signaled.len()..count).for_each(|_| wqes.free());
         qp.report_if_drained();
-        qp.send.cq.shared.report_overflow();
+        qp.send.cq.shared.report();
     }
 
     /// Completes the oldest receive request that is taken.
@@ -151,7 +156,7 @@ impl QpConsumer {
         qp.recv_done.add(1);
         qp.recv.wqes.complete();
         qp.recv.push(completion);
-        qp.recv.cq.shared.report_overflow();
+        qp.recv.cq.shared.report();
     }
 
     /// Completes all receive requests that are taken as flushed.
@@ -162,7 +167,7 @@ impl QpConsumer {
     }
 
     /// Completes all requests of both queues as flushed. No receive request is taken. The caller has to call
-    /// [`report_overflow`](QpShared::report_overflow) when it holds no lock.
+    /// [`report`](QpShared::report) when it holds no lock.
     pub(crate) fn flush(&mut self, qp: &QpShared) {
         let error = qp.ended().error;
         {

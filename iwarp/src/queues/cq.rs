@@ -7,7 +7,7 @@
 //! a Terminate 0/0, local catastrophic error. Queue pairs of other completion queues are not affected (RFC
 //! 5042 section 6.4.6). [`cqe_for`] computes a size that cannot overflow.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use dp::profile::{self, Layer};
@@ -19,13 +19,32 @@ use super::usage::{Permit, within};
 use super::wqe::WqeCount;
 use super::{AsyncEventKind, CompletionChannel, QpShared, Resources, VerbsError, WcStatus, WorkCompletion};
 
+/// Is called with the number of a completion queue that was armed and has an event
+/// ([`CqOptions::handler`]): one event for each call of [`CompletionQueue::req_notify`], or one for several
+/// that follow each other closely.
+///
+/// It runs on the thread that completes a request: one that polls an engine, or one that posts to, modifies
+/// or drops a queue pair or a connection that is over. Such a thread holds no lock of this crate then. So the
+/// handler may poll and arm completion queues, post requests, and create and drop objects. But the thread may
+/// be inside an engine, which does nothing else meanwhile:
+///
+/// - The handler returns soon. It takes only locks that no thread holds while it calls this crate.
+/// - It neither deregisters nor invalidates memory, and frees no window: this waits for engines.
+/// - It polls no engine.
+/// - It does not panic.
+pub type CqEventHandler = Arc<dyn Fn(u32) + Send + Sync>;
+
 /// Options of a new completion queue.
 #[derive(Clone, Copy)]
 pub struct CqOptions<'a> {
     /// Completions that it can hold, at least 1 ([`cqe_for`] computes the number).
     pub cqe: usize,
-    /// The channel for its events. `None`: it makes none, and [`CompletionQueue::req_notify`] is an error.
+    /// The channel for its events. Without a channel and a handler it makes none, and
+    /// [`CompletionQueue::req_notify`] is an error.
     pub channel: Option<&'a CompletionChannel>,
+    /// Is called for its events, in place of a channel. A channel counts the events of its completion queues;
+    /// a handler learns which one has an event.
+    pub handler: Option<&'a CqEventHandler>,
     /// Whether to refuse a queue pair that could make the queue overflow, that is when the depths of all
     /// queues that complete here exceed the entries. `None`: only while queue pairs of several protection
     /// domains share it, since their peers may not trust each other (RFC 5042 section 6.4.3.2).
@@ -35,7 +54,7 @@ pub struct CqOptions<'a> {
 impl CqOptions<'_> {
     /// `cqe` entries, without a channel, strict where several protection domains share it.
     pub fn new(cqe: usize) -> Self {
-        Self { cqe, channel: None, strict: None }
+        Self { cqe, channel: None, handler: None, strict: None }
     }
 }
 
@@ -81,9 +100,9 @@ impl CqPlace {
         Self { cq: cq.clone(), index: cq.shared.entries.enter(Arc::clone(&wqes)), wqes }
     }
 
-    /// Adds the completion of a request. If the completion queue is full, the completion is lost, and the
-    /// caller has to call [`report_overflow`](CqShared::report_overflow). Called by the holder of the
-    /// consumer of the queue pair.
+    /// Adds the completion of a request. The caller has to call [`report`](CqShared::report) when it holds no
+    /// lock: the completion may be lost, because the queue is full, or make an event. Called by the holder of
+    /// the consumer of the queue pair.
     #[inline(always)]
     pub(crate) fn push(&self, completion: WorkCompletion) {
         let solicited = completion.solicited || completion.status != WcStatus::Success;
@@ -99,10 +118,8 @@ impl CqPlace {
             self.wqes.free();
             cq.lose();
         }
-        if let Some(channel) = &cq.channel
-            && cq.arm.fires(solicited)
-        {
-            channel.notifier.notify();
+        if !matches!(cq.events, Events::None) && cq.arm.fires(solicited) {
+            cq.make_event();
         }
     }
 }
@@ -113,15 +130,27 @@ impl Drop for CqPlace {
     }
 }
 
+/// Where the events of a completion queue go.
+enum Events {
+    None,
+    Channel(CompletionChannel),
+    Handler(CqEventHandler),
+}
+
+/// A completion was lost, and the queue pairs have not been told yet.
+const OVERFLOW: u8 = 1 << 0;
+/// There was an event, and the handler was not called yet.
+const EVENT: u8 = 1 << 1;
+
 pub(crate) struct CqShared {
     num: u32,
     entries: Completions,
-    channel: Option<CompletionChannel>,
+    events: Events,
     arm: Arm,
     /// A completion was lost.
     overflowed: AtomicBool,
-    /// A completion was lost, and the queue pairs have not been told yet.
-    overflow_unreported: AtomicBool,
+    /// `OVERFLOW` and `EVENT`, for [`report`](Self::report).
+    unreported: AtomicU8,
     lost: AtomicU64,
     users: Mutex<CqUsers>,
     _permit: Permit,
@@ -134,17 +163,42 @@ impl CqShared {
     fn lose(&self) {
         self.lost.fetch_add(1, Ordering::Relaxed);
         if !self.overflowed.swap(true, Ordering::AcqRel) {
-            self.overflow_unreported.store(true, Ordering::Release);
+            self.unreported.fetch_or(OVERFLOW, Ordering::Release);
         }
     }
 
-    /// Ends every queue pair that completes here, if a completion was lost since the last call. The caller
-    /// holds no lock.
+    /// The queue was armed, and a completion was added.
+    #[cold]
+    fn make_event(&self) {
+        match &self.events {
+            Events::None => {}
+            Events::Channel(channel) => channel.notifier.notify(),
+            // This thread may hold locks that the handler takes.
+            Events::Handler(_) => {
+                self.unreported.fetch_or(EVENT, Ordering::Release);
+            }
+        }
+    }
+
+    /// Reports what has happened since the last call: ends every queue pair that completes here, if a
+    /// completion was lost, and calls the handler, if there was an event. Each thread that adds completions
+    /// calls it afterwards, when it holds no lock.
     #[inline]
-    pub(crate) fn report_overflow(&self) {
-        if self.overflow_unreported.load(Ordering::Relaxed)
-            && self.overflow_unreported.swap(false, Ordering::AcqRel)
+    pub(crate) fn report(&self) {
+        if self.unreported.load(Ordering::Relaxed) != 0 {
+            self.report_now();
+        }
+    }
+
+    #[cold]
+    fn report_now(&self) {
+        let unreported = self.unreported.swap(0, Ordering::AcqRel);
+        if let Events::Handler(handler) = &self.events
+            && unreported & EVENT != 0
         {
+            handler(self.num);
+        }
+        if unreported & OVERFLOW != 0 {
             self.end_queue_pairs();
         }
     }
@@ -202,8 +256,17 @@ impl CqShared {
 
 impl CompletionQueue {
     pub(crate) fn new(resources: Arc<Resources>, options: &CqOptions<'_>) -> Result<Self, VerbsError> {
-        let CqOptions { cqe, channel, strict } = *options;
+        let CqOptions { cqe, channel, handler, strict } = *options;
         check_cqe(&resources, cqe)?;
+        let events = match (channel, handler) {
+            (None, None) => Events::None,
+            (Some(channel), None) => Events::Channel(channel.clone()),
+            (None, Some(handler)) => Events::Handler(Arc::clone(handler)),
+            (Some(_), Some(_)) => {
+                let text = "events go to a channel or to a handler: choose one of them";
+                return Err(VerbsError::Invalid(text.into()));
+            }
+        };
         // RFC 5042 section 6.4.3.2 (SEC-139): completion queues, and the entries of all of them, come out of
         // limits.
         let permit = resources.quotas.cq.take(1)?;
@@ -212,10 +275,10 @@ impl CompletionQueue {
         let shared = CqShared {
             num: resources.next_cq_num()?,
             entries: Completions::new(cqe),
-            channel: channel.cloned(),
+            events,
             arm: Arm::new(),
             overflowed: AtomicBool::new(false),
-            overflow_unreported: AtomicBool::new(false),
+            unreported: AtomicU8::new(0),
             lost: AtomicU64::new(0),
             users,
             _permit: permit,
@@ -250,15 +313,16 @@ impl CompletionQueue {
         if self.shared.entries.is_empty() { None } else { self.shared.take_oldest() }
     }
 
-    /// Requests one event on the channel for the next completion (`ibv_req_notify_cq`); with
-    /// `solicited_only`, for the next solicited or failed completion. Completions that are there already make
-    /// no event: arm the queue, then poll once more.
+    /// Requests one event, on the channel or by the handler, for the next completion (`ibv_req_notify_cq`);
+    /// with `solicited_only`, for the next solicited or failed completion. Completions that are there already
+    /// make no event: arm the queue, then poll once more.
     ///
     /// # Errors
-    /// [`VerbsError::Invalid`] if the queue has no channel.
+    /// [`VerbsError::Invalid`] if the queue has neither.
     pub fn req_notify(&self, solicited_only: bool) -> Result<(), VerbsError> {
-        if self.shared.channel.is_none() {
-            return Err(VerbsError::Invalid("this completion queue was made without a channel".into()));
+        if matches!(self.shared.events, Events::None) {
+            let text = "this completion queue was made without a channel and without a handler";
+            return Err(VerbsError::Invalid(text.into()));
         }
         self.shared.arm.arm(solicited_only);
         Ok(())

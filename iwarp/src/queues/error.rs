@@ -12,7 +12,7 @@ pub enum VerbsError {
     QueueFull(&'static str),
     /// The state of the queue pair does not allow the call.
     #[error(
-        "the queue pair is in state {0:?}: a connection needs a new one (Idle), and sending needs an established one (Rts)"
+        "the queue pair is in state {0:?}: a connection needs a new one (Idle), and sending needs an established one (Rts), or QpInit::early_sends"
     )]
     InvalidState(super::QpState),
     /// A request with more than `max_sge` (or, for a Read, one) elements.

@@ -11,8 +11,9 @@
 //! | file | contents |
 //! |---|---|
 //! | `wr.rs`, `wc.rs` | work requests and work completions |
-//! | `qp_init.rs`, `qp_state.rs`, `qp.rs`, `qp/post.rs` | a queue pair: its options, its states, its queues, the checks of a posted request |
+//! | `qp_init.rs`, `qp_state.rs`, `qp.rs`, `qp/` | a queue pair: its options, its states, its queues, the checks of a posted request, the signals to its engine |
 //! | `cq.rs`, `cq_users.rs`, `srq.rs` | completion queues, shared receive queues |
+//! | `line.rs` | the queue pairs whose messages wait for a request of a shared receive queue |
 //! | `send_entry.rs`, `consumer.rs` | a posted request, and the end of both queues where requests are taken and completed |
 //! | `completions.rs`, `wqe.rs` | the entries of a completion queue, and the count of used work queue entries |
 //! | `doorbells.rs`, `rung.rs`, `work_list.rs` | how users signal work to an engine, and how it sleeps without missing any |
@@ -32,6 +33,7 @@ mod cq;
 mod cq_users;
 mod doorbells;
 mod error;
+mod line;
 mod lock;
 mod outcome;
 mod pd;
@@ -53,7 +55,7 @@ mod wr;
 
 pub use async_event::{AsyncEvent, AsyncEventKind, AsyncEvents};
 pub use channel::CompletionChannel;
-pub use cq::{CompletionQueue, CqAttr, CqOptions, cqe_for};
+pub use cq::{CompletionQueue, CqAttr, CqEventHandler, CqOptions, cqe_for};
 pub use error::{ConnectionError, StreamError, VerbsError};
 pub use qp_init::{QpGrants, QpInit};
 pub use qp_state::QpState;

@@ -14,9 +14,10 @@
 //! | TCP is gone | 2/0/1 | no Terminate can be sent | [`WrFlushError`][f] | [`QpFatal`][qf] | `Error` |
 //!
 //! A request that is known to be the cause has a status of its own instead: a send request whose memory was
-//! deregistered ([`LocalProtectionError`](super::WcStatus::LocalProtectionError)), or the receive request of
-//! a message that is too long ([`LocalLengthError`](super::WcStatus::LocalLengthError)). All other requests
-//! are flushed. Each completion has layer, type and code of the error. An error that has no number in the
+//! deregistered ([`LocalProtectionError`](super::WcStatus::LocalProtectionError)) or that the connection does
+//! not allow ([`LocalQpOperationError`](super::WcStatus::LocalQpOperationError)), or the receive request of a
+//! message that is too long ([`LocalLengthError`](super::WcStatus::LocalLengthError)). All other requests are
+//! flushed. Each completion has layer, type and code of the error. An error that has no number in the
 //! documents counts as the row of its layer and type.
 //!
 //! [f]: super::WcStatus::WrFlushError

@@ -1,13 +1,15 @@
 //! The state that a queue pair shares with its engine: its queues, its state, and the completion of requests.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
+use crate::memory::StreamId;
 use crate::rdmap::{Extensions, TerminateError};
 
 use super::consumer::{QpConsumer, RecvEntry};
 use super::cq::{CqPlace, CqShared};
 use super::cq_users::Demand;
+use super::line::TurnCell;
 use super::lock::{Lock, LockGuard};
 use super::ring::{RingWriter, ring};
 use super::rung::Rung;
@@ -20,22 +22,9 @@ use super::{
 };
 
 mod post;
+mod signals;
 
-/// A request to the engine that carries the connection, to end it. Of two requests the one with the higher
-/// value counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
-pub(crate) enum Ask {
-    Nothing,
-    /// Send the posted requests, then FIN.
-    Close,
-    /// Send a Terminate for a local catastrophic error, and flush.
-    Terminate,
-    /// The user has dropped the queue pair: reset and flush, unless the connection is ending already.
-    Abandon,
-    /// Reset and flush.
-    Abort,
-}
+pub(crate) use signals::Ask;
 
 /// Limits of the queues and of a request.
 #[derive(Clone, Copy, Debug)]
@@ -74,6 +63,10 @@ impl Caps {
     }
 }
 
+/// The values of [`QpShared::ib_semantics`] once there is a connection.
+const AGREED: u8 = 1;
+const NOT_AGREED: u8 = 2;
+
 /// The error that ended the stream.
 #[derive(Default)]
 pub(crate) struct Ended {
@@ -86,6 +79,8 @@ pub(crate) struct Ended {
 pub(crate) struct QpShared {
     // Fixed when it is created.
     pub(crate) num: u32,
+    /// The number of its stream.
+    pub(crate) stream: StreamId,
     pub(crate) pd: Arc<PdShared>,
     /// The places of its two work queues at their completion queues.
     pub(crate) send: CqPlace,
@@ -93,6 +88,9 @@ pub(crate) struct QpShared {
     pub(crate) srq: Option<SharedReceiveQueue>,
     pub(crate) caps: Caps,
     pub(crate) sq_sig_all: bool,
+    pub(crate) early_sends: bool,
+    /// The states in which the send queue accepts requests.
+    send_states: u8,
     pub(crate) extensions: Extensions,
     pub(crate) grants: QpGrants,
     // Its queues. Threads that post have the locks in turn.
@@ -106,6 +104,9 @@ pub(crate) struct QpShared {
     /// least 1.
     pub(crate) ord: AtomicU32,
     pub(crate) ird: AtomicU32,
+    /// Whether the ends have agreed on InfiniBand's semantics; [`AGREED`], [`NOT_AGREED`], or 0 before there
+    /// is a connection.
+    ib_semantics: AtomicU8,
     /// The permit for inbound Reads and atomics, out of `max_read_slots`.
     read_slots: Mutex<Option<Permit>>,
     /// The doorbells of the engine that carries the connection; set once, by connect or accept.
@@ -120,6 +121,8 @@ pub(crate) struct QpShared {
     /// The user has requested a graceful close: the send queue takes no more requests, whatever the state is.
     close_asked: AtomicBool,
     ended: Mutex<Ended>,
+    /// Whether a message of the peer waits for a receive request.
+    turn: TurnCell,
     /// An event is wanted when no send request is open.
     drain: AtomicBool,
     /// The count of shared receive buffers above which one event is made; 0: none.
@@ -161,8 +164,12 @@ impl QpShared {
         };
         let (sq, sq_reader) = ring(init.max_send_wr);
         let (rq, rq_reader) = ring(max_rq);
+        let permit = context.quotas.qp.take(1)?;
+        // Freed by the drop of the queue pair, before which nothing fails.
+        let num = context.take_qp_num()?;
         let shared = Arc::new(Self {
-            num: context.next_qp_num()?,
+            num,
+            stream: context.next_stream(),
             pd: Arc::clone(pd),
             send: CqPlace::new(init.send_cq, WqeCount::new(init.max_send_wr, None)),
             recv: CqPlace::new(init.recv_cq, WqeCount::new(init.max_recv_wr, srq_outstanding)),
@@ -178,11 +185,14 @@ impl QpShared {
                 max_inline: init.max_inline as u8,
             },
             sq_sig_all: init.sq_sig_all,
+            early_sends: init.early_sends,
+            send_states: QpState::taking_sends(init.early_sends),
             extensions: init.extensions,
             grants: init.grants,
             state: AtomicU8::new(QpState::Idle as u8),
             ord: AtomicU32::new(u32::MAX),
             ird: AtomicU32::new(u32::MAX),
+            ib_semantics: AtomicU8::new(0),
             read_slots: Mutex::new(None),
             doorbells: OnceLock::new(),
             slot: AtomicU32::new(u32::MAX),
@@ -190,12 +200,13 @@ impl QpShared {
             asked: AtomicU8::new(Ask::Nothing as u8),
             close_asked: AtomicBool::new(false),
             ended: Mutex::default(),
+            turn: TurnCell::new(),
             drain: AtomicBool::new(false),
             high_water: AtomicUsize::new(init.high_water),
             recv_taken: Counter::default(),
             recv_done: Counter::default(),
             last_wqe_reported: AtomicBool::new(false),
-            _permit: context.quotas.qp.take(1)?,
+            _permit: permit,
         });
         let (send_cq, recv_cq) = (&init.send_cq.shared, &init.recv_cq.shared);
         send_cq.attach(&shared)?;
@@ -270,13 +281,28 @@ impl QpShared {
     }
 
     /// The connection is established, with these depths.
-    pub(crate) fn connected(&self, ord: u16, ird: u16) {
+    pub(crate) fn connected(&self, ord: u16, ird: u16, ib_semantics: bool) {
         self.ord.store(u32::from(ord), Ordering::Release);
         self.ird.store(u32::from(ird), Ordering::Release);
+        self.ib_semantics.store(if ib_semantics { AGREED } else { NOT_AGREED }, Ordering::Release);
+        if ib_semantics && let Some(srq) = &self.srq {
+            srq.shared.join_line();
+        }
         if let Some(permit) = &mut *self.read_slots() {
             permit.shrink_to(self.read_slots_for(ird));
         }
         self.set_state(QpState::Rts);
+        // Pairs with the fence in `doorbell_in`. The stream looks for requests after this.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Whether the ends have agreed on InfiniBand's semantics; `None` before there is a connection.
+    pub(crate) fn ib_semantics(&self) -> Option<bool> {
+        match self.ib_semantics.load(Ordering::Acquire) {
+            AGREED => Some(true),
+            NOT_AGREED => Some(false),
+            _ => None,
+        }
     }
 
     /// The number of inbound requests that an IRD allows.
@@ -343,77 +369,6 @@ impl QpShared {
         }
     }
 
-    // ---- between users and the engine ----
-
-    /// Sends a request to the engine. Without an engine, any request that ends the queue pair ends it at
-    /// once.
-    pub(crate) fn ask(&self, what: Ask) {
-        self.asked.fetch_max(what as u8, Ordering::AcqRel);
-        if let Some(doorbells) = self.doorbells.get() {
-            self.ring(doorbells);
-        } else if what >= Ask::Terminate {
-            self.enter_error();
-        }
-    }
-
-    /// The user requests a graceful close: the send queue refuses further requests. Called before the engine
-    /// is told, so that the engine finds only requests that were posted before, and perhaps one that was
-    /// being posted meanwhile.
-    pub(crate) fn refuse_sends(&self) {
-        self.close_asked.store(true, Ordering::SeqCst);
-    }
-
-    /// Whether the user has requested a graceful close.
-    pub(crate) fn is_close_asked(&self) -> bool {
-        self.close_asked.load(Ordering::SeqCst)
-    }
-
-    /// The pending request to the engine; it stays pending.
-    pub(crate) fn asked(&self) -> Ask {
-        ask_of(self.asked.load(Ordering::Acquire))
-    }
-
-    /// Takes the pending request to the engine.
-    #[inline]
-    pub(crate) fn take_asked(&self) -> Ask {
-        if self.asked() == Ask::Nothing {
-            return Ask::Nothing;
-        }
-        ask_of(self.asked.swap(Ask::Nothing as u8, Ordering::AcqRel))
-    }
-
-    /// Rings the doorbell for new posts. Flushes the queues instead, if the connection is over and no engine
-    /// will.
-    #[inline]
-    pub(crate) fn doorbell(&self) {
-        if self.state() == QpState::Error {
-            self.flush();
-        } else if let Some(doorbells) = self.doorbells.get() {
-            self.ring(doorbells);
-        }
-    }
-
-    /// Flushes receives that were posted after the stream ended. Before `Error` the engine flushes them,
-    /// after the requests that it has started.
-    pub(crate) fn flush_late(&self) {
-        if matches!(self.state(), QpState::Terminate | QpState::Error) {
-            self.doorbell();
-        }
-    }
-
-    #[inline]
-    fn ring(&self, doorbells: &Doorbells) {
-        if self.rung.ring() {
-            doorbells.ring(self.slot.load(Ordering::Acquire));
-        }
-    }
-
-    /// The engine answers the doorbell: the next post rings it again.
-    #[inline]
-    pub(crate) fn clear_doorbell(&self) {
-        self.rung.answer();
-    }
-
     // ---- its queues ----
 
     /// The end of the send queue where requests are added.
@@ -454,13 +409,13 @@ impl QpShared {
             consumer.flush(self);
         }
         // Without the lock: this may flush other queue pairs.
-        self.report_overflow();
+        self.report();
     }
 
-    /// Ends the queue pairs whose completions were lost. The caller holds no lock.
-    pub(crate) fn report_overflow(&self) {
-        self.send.cq.shared.report_overflow();
-        self.recv.cq.shared.report_overflow();
+    /// Reports lost completions and events of both completion queues. The caller holds no lock.
+    pub(crate) fn report(&self) {
+        self.send.cq.shared.report();
+        self.recv.cq.shared.report();
     }
 
     // ---- completing ----
@@ -505,13 +460,21 @@ impl QpShared {
         if !wqes.is_free() {
             return None;
         }
-        let request = srq.shared.take()?;
+        let request = match self.ib_semantics() {
+            Some(true) => srq.shared.take_in_turn(&self.turn)?,
+            Some(false) | None => srq.shared.take()?,
+        };
         let is_counted = wqes.take();
         debug_assert!(is_counted, "an entry was free, and only this thread takes them");
         // RFC 5042 section 6.4.3.1 (SEC-136): a queue pair that holds as many shared buffers as it may gets
         // no more, and one that passes its high-water mark is reported.
         self.check_high_water(wqes.used() as usize);
         Some(request)
+    }
+
+    /// Whether it may hold one more request of its shared queue, if it has one.
+    pub(crate) fn may_take_shared(&self) -> bool {
+        self.srq.is_none() || self.recv.wqes.is_free()
     }
 
     /// Requests an event for when this queue pair holds more than `mark` buffers of the shared queue. The
@@ -556,8 +519,14 @@ impl QpShared {
 
 impl Drop for QpShared {
     fn drop(&mut self) {
+        if self.ib_semantics() == Some(true)
+            && let Some(srq) = &self.srq
+        {
+            srq.shared.quit_line();
+        }
         self.send.cq.shared.detach(self);
         self.recv.cq.shared.detach(self);
+        self.resources().free_qp_num(self.num);
     }
 }
 
@@ -567,16 +536,6 @@ pub(crate) fn request_buffers(extensions: Extensions, ird: u16) -> u32 {
     // RFC 7306 section 5.2.2 (EXT-098, EXT-191): the buffers for atomics come on top of those for Reads.
     let kinds = if extensions.contains(Extensions::ATOMICS) { 2 } else { 1 };
     kinds * u32::from(ird)
-}
-
-fn ask_of(value: u8) -> Ask {
-    match value {
-        0 => Ask::Nothing,
-        1 => Ask::Close,
-        2 => Ask::Terminate,
-        3 => Ask::Abandon,
-        _ => Ask::Abort,
-    }
 }
 
 #[cfg(test)]

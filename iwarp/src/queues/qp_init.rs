@@ -34,6 +34,13 @@ pub struct QpInit<'a> {
     pub max_inline: usize,
     /// Every send request makes a completion, signaled or not.
     pub sq_sig_all: bool,
+    /// The send queue takes requests before there is a connection, in [`QpState::Idle`](super::QpState).
+    /// They wait, and are sent in order once the connection is established; if it fails, or the queue pair
+    /// enters `Error`, they are flushed. Only the connection determines whether a Read or an atomic is
+    /// allowed: one that is posted early and finds an ORD of 0 ends the stream, and completes with
+    /// [`WcStatus::LocalQpOperationError`](super::WcStatus::LocalQpOperationError). Off by default: a post
+    /// in `Idle` is refused.
+    pub early_sends: bool,
     /// The messages of RFC 7306 that may be posted and that are accepted from the peer; all of them by
     /// default. A message that is left out is refused when posted, and ends the stream as an unexpected
     /// opcode when it arrives. The extensions are not negotiated on the wire: the front page of the crate
@@ -70,6 +77,7 @@ impl<'a> QpInit<'a> {
             max_recv_sge: MAX_SGE,
             max_inline: MAX_INLINE,
             sq_sig_all: false,
+            early_sends: false,
             extensions: Extensions::all(),
             grants: QpGrants::empty(),
         }

@@ -4,7 +4,7 @@
 ///
 /// | state | `post_send` | `post_recv` | entered by |
 /// |---|---|---|---|
-/// | `Idle` | refused | waits | creation |
+/// | `Idle` | refused; waits with [`QpInit::early_sends`](super::QpInit::early_sends) | waits | creation |
 /// | `Rts` | is sent | waits | `connect`, `accept` |
 /// | `Closing` | refused | waits | `disconnect`, the peer's FIN, `modify` |
 /// | `Terminate` | is flushed | is flushed | an error, `modify` |
@@ -17,7 +17,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum QpState {
-    /// Not connected. Receives may be posted.
+    /// Not connected. Receives may be posted, and sends if the queue pair takes them early.
     Idle,
     /// Connected: all requests may be posted.
     Rts,
@@ -27,4 +27,18 @@ pub enum QpState {
     Terminate,
     /// The connection is over. Every request is flushed.
     Error,
+}
+
+impl QpState {
+    /// The bit of the state in a set of states.
+    #[inline]
+    pub(crate) const fn bit(self) -> u8 {
+        1 << self as u8
+    }
+
+    /// The states in which a send queue accepts requests; `early`: before the connection too.
+    pub(crate) const fn taking_sends(early: bool) -> u8 {
+        let always = Self::Rts.bit() | Self::Terminate.bit() | Self::Error.bit();
+        if early { always | Self::Idle.bit() } else { always }
+    }
 }

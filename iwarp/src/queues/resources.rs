@@ -1,10 +1,11 @@
 //! The state that all objects of a context share: its limits, its memory table, its asynchronous events, and
 //! the numbers of its objects.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::memory::MemoryTable;
+use crate::memory::{MemoryTable, StreamId};
 
 use super::usage::Quota;
 use super::{AsyncEvents, VerbsError};
@@ -75,15 +76,27 @@ pub(crate) struct Resources {
     pub(crate) quotas: Quotas,
     pub(crate) events: AsyncEvents,
     pub(crate) memory: MemoryTable,
-    qp_nums: Numbers,
+    qp_nums: QpNumbers,
+    /// The streams that were numbered: one for each queue pair.
+    streams: AtomicU64,
     pd_nums: Numbers,
     cq_nums: Numbers,
     srq_nums: Numbers,
 }
 
-/// Numbers for the objects of one kind: 1, 2, and so on. A number is never used again and never 0, so the
-/// number of an object that is gone names no later one. (The number of a queue pair is that of its stream, to
-/// which a region may be limited.)
+/// Numbers for queue pairs: 24 bits, as programs exchange them, and never 0. A number that is free again
+/// comes after all others. So for a long time it names no later queue pair, as when a peer still has it. (A
+/// region that is limited to a queue pair names its stream, whose number is never used again.)
+struct QpNumbers(Mutex<QpNumbersInUse>);
+
+struct QpNumbersInUse {
+    /// The next one to try.
+    next: u32,
+    used: BTreeSet<u32>,
+}
+
+/// Numbers for the objects of another kind: 1, 2, and so on. A number is never used again and never 0, so the
+/// number of an object that is gone names no later one.
 struct Numbers {
     kind: &'static str,
     next: AtomicU32,
@@ -115,7 +128,8 @@ impl Resources {
             },
             events: AsyncEvents::new(limits.max_async_events)?,
             memory,
-            qp_nums: Numbers::new("queue pair numbers"),
+            qp_nums: QpNumbers::new(),
+            streams: AtomicU64::new(0),
             pd_nums: Numbers::new("protection domain numbers"),
             cq_nums: Numbers::new("completion queue numbers"),
             srq_nums: Numbers::new("shared receive queue numbers"),
@@ -133,8 +147,18 @@ impl Resources {
         Err(VerbsError::Invalid("these objects are of different contexts, which share nothing".into()))
     }
 
-    pub(crate) fn next_qp_num(&self) -> Result<u32, VerbsError> {
+    pub(crate) fn take_qp_num(&self) -> Result<u32, VerbsError> {
         self.qp_nums.take()
+    }
+
+    /// The queue pair with this number is gone.
+    pub(crate) fn free_qp_num(&self, num: u32) {
+        self.qp_nums.free(num);
+    }
+
+    /// The number of a new stream, which is never used again.
+    pub(crate) fn next_stream(&self) -> StreamId {
+        StreamId(self.streams.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
     pub(crate) fn next_pd_num(&self) -> Result<u32, VerbsError> {
@@ -147,6 +171,39 @@ impl Resources {
 
     pub(crate) fn next_srq_num(&self) -> Result<u32, VerbsError> {
         self.srq_nums.take()
+    }
+}
+
+impl QpNumbers {
+    const LAST_NUMBER: u32 = (1 << 24) - 1;
+
+    fn new() -> Self {
+        Self(Mutex::new(QpNumbersInUse { next: 1, used: BTreeSet::new() }))
+    }
+
+    /// # Errors
+    /// [`VerbsError::Limit`] when all are in use.
+    fn take(&self) -> Result<u32, VerbsError> {
+        let QpNumbersInUse { next, used } = &mut *self.in_use();
+        if used.len() >= Self::LAST_NUMBER as usize {
+            return Err(VerbsError::Limit { name: "queue pair numbers", limit: Self::LAST_NUMBER as usize });
+        }
+        loop {
+            let num = *next;
+            *next = num % Self::LAST_NUMBER + 1;
+            if used.insert(num) {
+                return Ok(num);
+            }
+        }
+    }
+
+    fn free(&self, num: u32) {
+        let was_used = self.in_use().used.remove(&num);
+        debug_assert!(was_used, "a queue pair has its number until it is gone");
+    }
+
+    fn in_use(&self) -> MutexGuard<'_, QpNumbersInUse> {
+        self.0.lock().expect("no holder of this lock panics")
     }
 }
 
@@ -172,8 +229,20 @@ mod tests {
     use super::super::PdShared;
     use super::*;
 
+    /// A number has 24 bits, is never 0 or in use, and comes again after all others.
+    #[test]
+    fn a_queue_pair_gets_the_number_that_was_free_for_longest() {
+        let numbers = QpNumbers::new();
+        assert_eq!([(); 3].map(|()| numbers.take().unwrap()), [1, 2, 3]);
+        numbers.free(1);
+        numbers.free(3);
+        assert_eq!(numbers.take().unwrap(), 4);
+        numbers.in_use().next = QpNumbers::LAST_NUMBER;
+        assert_eq!([(); 4].map(|()| numbers.take().unwrap()), [0xff_ffff, 1, 3, 5], "2 and 4 are in use");
+    }
+
     /// A number that came again would be the name of two objects: a region of the first one's protection
-    /// domain, or of its stream, would belong to the second one as well.
+    /// domain would belong to the second one as well.
     #[test]
     fn no_number_is_given_twice() {
         let resources = Resources::new(ContextLimits::default(), MemoryTable::new(16, [1; 32])).unwrap();

@@ -11,11 +11,12 @@
 //! | low-water mark | [`SharedReceiveQueue::arm_limit`]: an event when few buffers are left |
 //! | counters | [`QpAttr::recv_taken`](crate::verbs::QpAttr::recv_taken) and the fields next to it |
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Weak};
 
 use crossbeam_queue::ArrayQueue;
 
+use super::line::{RecvLine, TurnCell, Waiter};
 use super::usage::{Permit, within};
 use super::{AsyncEventKind, PdShared, RecvRequest, Resources, VerbsError};
 
@@ -70,6 +71,8 @@ pub(crate) struct SrqShared {
     outstanding: Arc<AtomicUsize>,
     /// An event is made when fewer than this are posted; 0: not armed.
     limit: AtomicUsize,
+    /// The queue pairs whose messages wait for a request.
+    line: RecvLine,
     _permit: Permit,
 }
 
@@ -93,6 +96,7 @@ impl SharedReceiveQueue {
             posted: AtomicUsize::new(0),
             outstanding: Arc::new(AtomicUsize::new(0)),
             limit: AtomicUsize::new(0),
+            line: RecvLine::new(),
             _permit: context.quotas.srq.take(1)?,
         };
         Ok(Self { shared: Arc::new(shared) })
@@ -177,7 +181,33 @@ impl SrqShared {
             self.outstanding.fetch_sub(1, Ordering::AcqRel);
             return Err(VerbsError::QueueFull("shared receive"));
         }
+        self.line.posted(|| self.requests.len());
         Ok(())
+    }
+
+    /// As [`take`](Self::take), for a queue pair whose messages may wait: not before its turn.
+    pub(super) fn take_in_turn(&self, turn: &TurnCell) -> Option<RecvRequest> {
+        if self.line.take_turn(turn, || self.requests.len()) { self.take() } else { None }
+    }
+
+    /// A message of `who` waits for a request.
+    pub(super) fn wait_in_line(&self, who: Weak<dyn Waiter>, turn: &TurnCell) {
+        self.line.enter(who, turn, || self.requests.len());
+    }
+
+    /// No message of a queue pair waits any more.
+    pub(super) fn leave_line(&self, turn: &TurnCell) {
+        self.line.leave(turn, || self.requests.len());
+    }
+
+    /// The messages of one more queue pair may wait.
+    pub(super) fn join_line(&self) {
+        self.line.join();
+    }
+
+    /// A queue pair whose messages might wait is gone.
+    pub(super) fn quit_line(&self) {
+        self.line.quit();
     }
 
     /// Takes the oldest request, for a message that begins.

@@ -14,6 +14,9 @@ pub enum WcStatus {
     MwBindError,
     /// The incoming message is longer than the receive buffer.
     LocalLengthError,
+    /// The connection does not allow the request, which was posted before there was one
+    /// ([`QpInit::early_sends`](super::QpInit::early_sends)).
+    LocalQpOperationError,
     /// The connection ended before the request was done.
     WrFlushError,
     /// The peer refused access to its memory.
@@ -29,6 +32,7 @@ impl std::fmt::Display for WcStatus {
             Self::LocalProtectionError => "local protection error",
             Self::MwBindError => "memory management operation error",
             Self::LocalLengthError => "local length error",
+            Self::LocalQpOperationError => "local QP operation error",
             Self::WrFlushError => "work request flushed",
             Self::RemoteAccessError => "remote access error",
             Self::RemoteOperationError => "remote operation error",
@@ -62,7 +66,8 @@ pub enum WcOpcode {
     FastRegister,
     /// A Send of the peer, in our receive buffer.
     Recv,
-    /// Immediate Data of the peer, in [`WorkCompletion::immediate`] and in the receive buffer.
+    /// Immediate Data of the peer, in [`WorkCompletion::immediate`] and in the receive buffer. With
+    /// [`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics) the buffer is as it was.
     RecvImmediate,
 }
 
@@ -80,7 +85,8 @@ pub struct WorkCompletion {
     pub byte_len: u32,
     /// The queue pair's number.
     pub qp_num: u32,
-    /// The peer's Immediate Data ([`WcOpcode::RecvImmediate`]).
+    /// The peer's Immediate Data ([`WcOpcode::RecvImmediate`]). With [`WcOpcode::Recv`]: the four bytes of a
+    /// [`SendOp::SendImmediate`](super::SendOp::SendImmediate), and four zeros.
     pub immediate: Option<[u8; 8]>,
     /// The STag that the Send of the peer invalidated.
     pub invalidated: Option<u32>,

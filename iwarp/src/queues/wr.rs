@@ -4,7 +4,7 @@ use arrayvec::ArrayVec;
 use bitflags::bitflags;
 
 use crate::memory::{Access, Base};
-use crate::rdmap::AtomicOp;
+use crate::rdmap::{AtomicOp, joined_immediate};
 
 use super::VerbsError;
 
@@ -88,15 +88,24 @@ pub enum SendOp {
         /// The destination.
         remote: RemoteAddr,
     },
-    /// RDMA Read from the peer's memory into exactly one local element, whose region needs `LOCAL_WRITE`.
+    /// RDMA Read from the peer's memory into one local element, whose region needs `LOCAL_WRITE`: a Read
+    /// Request has one sink. Without an element it reads no bytes.
     Read {
         /// The source.
         remote: RemoteAddr,
     },
+    /// Send with Immediate (`IBV_WR_SEND_WITH_IMM`): the peer's receive completes as that of a Send, with
+    /// these bytes as the first four of [`WorkCompletion::immediate`](super::WorkCompletion::immediate). Only
+    /// for ends that have agreed on [`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics).
+    SendImmediate {
+        /// Four bytes in the order they are sent.
+        data: [u8; 4],
+    },
     /// Immediate Data (RFC 7306 section 6); with [`SendFlags::SOLICITED`] with Solicited Event. It consumes a
-    /// receive request of the peer, whose buffer must hold at least eight bytes.
+    /// receive request of the peer, whose buffer must hold at least eight bytes, unless both ends have agreed
+    /// on [`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics).
     Immediate {
-        /// Eight bytes in the order they are sent.
+        /// Eight bytes in the order they are sent. With `ib_semantics` the last four are not all 0xFF.
         data: [u8; 8],
     },
     /// RDMA Write followed by Immediate Data, with one completion (`IBV_WR_RDMA_WRITE_WITH_IMM`). The peer
@@ -104,7 +113,7 @@ pub enum SendOp {
     WriteImmediate {
         /// The destination.
         remote: RemoteAddr,
-        /// Eight bytes in the order they are sent.
+        /// As those of [`SendOp::Immediate`].
         data: [u8; 8],
     },
     /// An atomic on eight bytes of the peer's memory (RFC 7306 section 5). The original value goes to exactly
@@ -133,8 +142,23 @@ impl SendOp {
     pub(crate) fn sends_elements(&self) -> bool {
         matches!(
             self,
-            Self::Send | Self::SendInvalidate { .. } | Self::Write { .. } | Self::WriteImmediate { .. }
+            Self::Send
+                | Self::SendInvalidate { .. }
+                | Self::SendImmediate { .. }
+                | Self::Write { .. }
+                | Self::WriteImmediate { .. }
         )
+    }
+
+    /// Whether it is allowed on a connection whose ends have `agreed` on InfiniBand's semantics, or not.
+    pub(crate) fn is_allowed(&self, agreed: bool) -> bool {
+        match self {
+            Self::SendImmediate { .. } => agreed,
+            Self::Immediate { data } | Self::WriteImmediate { data, .. } => {
+                !agreed || joined_immediate(data).is_none()
+            }
+            _ => true,
+        }
     }
 }
 

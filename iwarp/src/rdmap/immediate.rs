@@ -1,4 +1,8 @@
 //! Immediate Data (RFC 7306 section 6.2): eight bytes, which are the whole DDP payload of the message.
+//!
+//! RDMAP has no Send with Immediate. Two ends that have agreed on InfiniBand's semantics make one of two
+//! messages: Immediate Data whose last four bytes are all ones, then the Send. The first one has an MSN as
+//! every message of queue 0, but takes no receive request: its other four bytes go to that of the Send.
 
 use arrayvec::ArrayVec;
 
@@ -7,6 +11,21 @@ use crate::rdmap::error::TerminateError;
 
 /// Bytes of Immediate Data.
 pub const IMMEDIATE_LEN: usize = 8;
+
+/// The last four bytes of Immediate Data that belongs to the Send behind it.
+const JOINED: [u8; 4] = [0xFF; 4];
+
+/// The Immediate Data in front of a Send that has these bytes.
+pub(crate) const fn join_immediate(data: [u8; 4]) -> [u8; IMMEDIATE_LEN] {
+    let ([a, b, c, d], [e, f, g, h]) = (data, JOINED);
+    [a, b, c, d, e, f, g, h]
+}
+
+/// The bytes for the Send behind it, if this is the Immediate Data in front of one.
+pub(crate) fn joined_immediate(data: &[u8; IMMEDIATE_LEN]) -> Option<[u8; 4]> {
+    let [a, b, c, d, end @ ..] = *data;
+    (end == JOINED).then_some([a, b, c, d])
+}
 
 /// Immediate Data as it arrives: in one segment, or in several under a tiny MULPDU.
 #[derive(Clone, Debug, Default)]

@@ -17,6 +17,7 @@ pub mod terminate;
 pub use atomic::{AtomicOp, AtomicRequest, AtomicResponse};
 pub use error::TerminateError;
 pub use immediate::{IMMEDIATE_LEN, ImmediateData};
+pub(crate) use immediate::{join_immediate, joined_immediate};
 pub use opcode::{Extensions, Opcode, Queue};
 pub use read_request::ReadRequest;
 pub use read_sink::ReadSink;

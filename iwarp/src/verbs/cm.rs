@@ -32,6 +32,7 @@ pub use shared::Activity;
 pub use stream::StreamRead;
 
 pub(crate) use listener::{Admitted, ListenerShared};
+pub(crate) use param::AGREEMENT_BYTES;
 pub(crate) use shared::{CmCommand, CmShared};
 pub(crate) use stream::PlainBytes;
 

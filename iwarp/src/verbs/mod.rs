@@ -39,13 +39,13 @@ pub use qp::{QpAttr, QueuePair};
 pub use crate::memory::WindowKind;
 pub use crate::queues::{
     AsyncEvent, AsyncEventKind, AsyncEvents, BindWindow, CompletionChannel, CompletionQueue, ConnectionError,
-    ContextLimits, ContextUsage, CqAttr, CqOptions, FastRegister, MAX_INLINE, MAX_SGE, QpGrants, QpInit,
-    QpState, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, Sge, SharedReceiveQueue, SrqAttr,
-    SrqInit, StreamError, TerminateOrigin, TerminateReport, Usage, VerbsError, WcOpcode, WcStatus,
-    WorkCompletion, ZERO_COPY_MIN_BYTES, cqe_for,
+    ContextLimits, ContextUsage, CqAttr, CqEventHandler, CqOptions, FastRegister, MAX_INLINE, MAX_SGE,
+    QpGrants, QpInit, QpState, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, Sge,
+    SharedReceiveQueue, SrqAttr, SrqInit, StreamError, TerminateOrigin, TerminateReport, Usage, VerbsError,
+    WcOpcode, WcStatus, WorkCompletion, ZERO_COPY_MIN_BYTES, cqe_for,
 };
 pub use crate::rdmap::{AtomicOp, Extensions};
 
-pub(crate) use cm::{Admitted, CmCommand, CmShared, ListenerShared, PlainBytes};
+pub(crate) use cm::{AGREEMENT_BYTES, Admitted, CmCommand, CmShared, ListenerShared, PlainBytes};
 pub(crate) use context::{ContextShared, entropy};
 pub(crate) use engine_shared::EngineShared;

@@ -102,14 +102,14 @@ impl MemoryRegion {
         self.registration.base_to()
     }
 
-    /// Length in bytes, at least 1.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         self.registration.len()
     }
 
-    /// Never: a region has at least one byte.
+    /// Whether it has no bytes, as memory of the caller may ([`ProtectionDomain::reg_user_mr`]).
     pub fn is_empty(&self) -> bool {
-        false
+        self.registration.is_empty()
     }
 
     /// Whether it is valid: not after it was invalidated, by us or by the peer.

@@ -47,7 +47,11 @@ impl ProtectionDomain {
         MemoryRegion::allocate(self, bytes, options)
     }
 
-    /// Registers memory of the caller (`ibv_reg_mr`).
+    /// Registers memory of the caller (`ibv_reg_mr`; with [`MrOptions::base`] `ibv_reg_mr_iova2`). Local
+    /// elements and peers address it by its tagged offsets ([`MemoryRegion::addr`]).
+    ///
+    /// `bytes` may be 0: then its keys cover nothing. Requests and messages of no bytes need no key, so they
+    /// succeed with these keys, whatever address they name; others do not. Then `addr` may be any address.
     ///
     /// # Errors
     /// [`VerbsError::Limit`], [`VerbsError::Invalid`].
@@ -136,6 +140,6 @@ impl ProtectionDomain {
     pub(crate) fn stream(&self, qp: Option<&QueuePair>) -> Result<Option<StreamId>, VerbsError> {
         let Some(qp) = qp else { return Ok(None) };
         self.shared.resources.same(qp.shared.resources())?;
-        Ok(Some(StreamId(u64::from(qp.qp_num()))))
+        Ok(Some(qp.shared.stream))
     }
 }

@@ -16,7 +16,7 @@ use super::{
 /// The state of a queue pair (`ibv_query_qp`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpAttr {
-    /// Its number, unique in the context and never used again.
+    /// As [`QueuePair::qp_num`].
     pub qp_num: u32,
     /// Its state at the time of the call.
     pub state: QpState,
@@ -40,10 +40,15 @@ pub struct QpAttr {
     pub max_inline: usize,
     /// As in [`QpInit::sq_sig_all`].
     pub sq_sig_all: bool,
+    /// As in [`QpInit::early_sends`].
+    pub early_sends: bool,
     /// Reads of ours that may be outstanding, once connected.
     pub ord: Option<u16>,
     /// Reads of the peer that are served at a time, once connected.
     pub ird: Option<u16>,
+    /// Whether both ends have agreed on [`ConnParam::ib_semantics`](super::ConnParam::ib_semantics), once
+    /// connected.
+    pub ib_semantics: Option<bool>,
     /// The error that ended the stream, found here or reported by the peer; `None` if there is none.
     pub error: Option<StreamError>,
     /// Send requests that are posted and not completed.
@@ -87,7 +92,8 @@ impl QueuePair {
         Ok(Self { owner: Arc::new(QpOwner { shared: Arc::clone(&shared) }), shared })
     }
 
-    /// Its number: unique in the context, and never used again.
+    /// Its number: 24 bits, not 0, and of no other queue pair of the context. When the queue pair is gone,
+    /// the number is not used again before all other numbers were.
     pub fn qp_num(&self) -> u32 {
         self.shared.num
     }
@@ -104,12 +110,13 @@ impl QueuePair {
 
     /// Posts to the send queue, from any thread (`ibv_post_send`). Requests complete in the order posted.
     ///
-    /// In `Terminate` and `Error` the request is accepted and completes as flushed. A request that is posted
-    /// while another thread requests a graceful close is refused, sent or flushed.
+    /// In `Terminate` and `Error` the request is accepted and completes as flushed. In `Idle` it waits for
+    /// the connection, if [`QpInit::early_sends`] is set. A request that is posted while another thread
+    /// requests a graceful close is refused, sent or flushed.
     ///
     /// # Errors
-    /// [`VerbsError`]; nothing was posted. [`VerbsError::InvalidState`] in `Idle` and `Closing`, and in every
-    /// state once the user has requested a graceful close.
+    /// [`VerbsError`]; nothing was posted. [`VerbsError::InvalidState`] in `Closing`, in `Idle` without
+    /// [`QpInit::early_sends`], and in every state once the user has requested a graceful close.
     pub fn post_send(&self, request: &SendRequest) -> Result<(), VerbsError> {
         let _post = profile::scope(Layer::Post);
         self.shared.check_window_kind(&request.op)?;
@@ -145,7 +152,7 @@ impl QueuePair {
     pub fn post_recv(&self, request: &RecvRequest) -> Result<(), VerbsError> {
         let _post = profile::scope(Layer::Post);
         self.shared.queue_recv(request)?;
-        self.shared.flush_late();
+        self.shared.recv_posted();
         Ok(())
     }
 
@@ -156,7 +163,7 @@ impl QueuePair {
     pub fn post_recv_list(&self, requests: &[RecvRequest]) -> Result<(), (usize, VerbsError)> {
         let _post = profile::scope(Layer::Post);
         let result = post_each(requests, |request| self.shared.queue_recv(request));
-        self.shared.flush_late();
+        self.shared.recv_posted();
         result
     }
 
@@ -235,8 +242,10 @@ impl QueuePair {
             max_recv_sge: shared.caps.max_recv_sge(),
             max_inline: shared.caps.max_inline(),
             sq_sig_all: shared.sq_sig_all,
+            early_sends: shared.early_sends,
             ord: depth(shared.ord.load(Ordering::Acquire)),
             ird: depth(shared.ird.load(Ordering::Acquire)),
+            ib_semantics: shared.ib_semantics(),
             error: self.error(),
             send_open: shared.send.wqes.open() as usize,
             send_outstanding: shared.send.wqes.used() as usize,

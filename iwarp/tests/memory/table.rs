@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use dp::Region;
 use iwarp::memory::{
-    Access, AccessError, Accessor, Base, Fault, MemoryTable, PdId, RegisterError, RegisterOptions,
-    Registration, Stag, StreamId,
+    Access, AccessError, Accessor, Base, Fault, MemoryTable, PdId, Prepare, RegisterError, RegisterOptions,
+    Registration, Stag, StreamId, TableConfig,
 };
 use proptest::prelude::*;
 
@@ -284,9 +284,61 @@ fn read_only_memory_stays_as_it_is() {
         table.fetch_local(ME.pd, registration.stag().0, ptr.addr() as u64 + 31, &mut out[..2]),
         Err(Fault::Bounds)
     );
+}
+
+/// A registration of no bytes has an STag that covers nothing, wherever its tagged offsets start. It is in
+/// nobody's way.
+#[test]
+fn a_registration_of_no_bytes_covers_nothing() {
+    let table = table(8);
+    let participant = table.join();
+    let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::MW_BIND;
+    for (ptr, base) in [
+        (std::ptr::null_mut(), Base::VirtualAddress),
+        (std::ptr::without_provenance_mut(0x1234), Base::Zero),
+        (std::ptr::without_provenance_mut(usize::MAX), Base::VirtualAddress),
+        (std::ptr::null_mut(), Base::Iova(u64::MAX)),
+    ] {
+        let options = RegisterOptions { base, ..options(all) };
+        // SAFETY: no byte is registered, so nothing has to stay mapped.
+        let mut empty = unsafe { table.register_user(ptr, 0, &options) }.unwrap();
+        assert!((empty.len(), empty.is_empty(), empty.is_valid()) == (0, true, true));
+        let (stag, to) = (empty.stag(), empty.base_to());
+        let epoch = participant.enter();
+        for at in [to, to.wrapping_sub(1), 0] {
+            assert!(epoch.check_write(stag, at, 1, ME).is_err());
+            assert!(epoch.check_read(stag, at, 1, ME).is_err());
+            assert!(epoch.check_sink(stag, at, 1, ME.pd).is_err());
+            assert!(table.check_local(ME.pd, stag.0, at, 1, Access::empty()).is_err());
+            assert_eq!(table.check_local(ME.pd, stag.0, at, 0, Access::LOCAL_WRITE), Ok(()));
+            assert_eq!(table.fetch_local(ME.pd, stag.0, at, &mut []), Ok(()));
+        }
+        assert!(epoch.check_atomic(stag, to & !7, ME).is_err());
+        drop(epoch);
+        assert!(empty.memory().read_at(0, &mut []).is_ok() && empty.memory().read_at(0, &mut [0]).is_err());
+        let renamed = empty.revalidate(stag.key().wrapping_add(1), Access::empty()).unwrap();
+        assert!(renamed != stag && empty.deregister_unbound().is_ok());
+    }
+    table.check_invariants().unwrap();
+    // Memory that is prepared for fast registration has bytes.
+    let prepare = Prepare { pd: ME.pd, stream: None, keep: false };
     // SAFETY: no byte is registered, so nothing has to stay mapped.
-    let empty = unsafe { table.register_user(ptr, 0, &options(Access::empty())) };
-    assert_eq!(empty.err(), Some(RegisterError::Empty));
+    let prepared = unsafe { table.prepare_user(std::ptr::null_mut(), 0, true, &prepare) };
+    assert_eq!(prepared.err(), Some(RegisterError::Empty));
+}
+
+/// Peers of another domain may write around it: it has no byte that they could write to.
+#[test]
+fn a_registration_of_no_bytes_overlaps_nothing() {
+    let config = TableConfig { strict_overlap: true, ..TableConfig::default() };
+    let table = MemoryTable::with(&config, [7; 32]);
+    let region = Arc::new(Region::new(4096).unwrap());
+    let inside = region.as_ptr().as_ptr().wrapping_add(100);
+    let whole = table.register(Arc::clone(&region), &options(WRITE)).unwrap();
+    let other = RegisterOptions { pd: PdId(ME.pd.0 + 1), ..options(WRITE) };
+    // SAFETY: no byte is registered, so nothing has to stay mapped.
+    let empty = unsafe { table.register_user(inside, 0, &other) }.unwrap();
+    assert_eq!((whole.other_writers(), empty.other_writers()), (0, 0));
 }
 
 /// The owner's own accesses stay inside the memory too.

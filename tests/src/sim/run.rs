@@ -407,6 +407,9 @@ impl Run {
             ));
         }
         self.wakes[side] = self.world.next_us(side, self.now_us).map(|at_us| at_us.max(self.now_us));
+        if self.world.is_due(1 - side) {
+            self.wakes[1 - side] = Some(self.now_us);
+        }
         Ok(())
     }
 

@@ -52,6 +52,7 @@ pub(super) fn status_number(status: WcStatus) -> u32 {
     match status {
         WcStatus::Success => 0,
         WcStatus::LocalLengthError => 1,
+        WcStatus::LocalQpOperationError => 2,
         WcStatus::LocalProtectionError => 4,
         WcStatus::WrFlushError => 5,
         WcStatus::RemoteAccessError => 10,

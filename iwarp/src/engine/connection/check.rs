@@ -77,7 +77,11 @@ impl Connection {
                         ensure!(!full.stream.may_send(), "the RTR is awaited and has come");
                         ensure!(has_deadline, "the RTR has no deadline");
                     }
-                    FullState::Open => ensure!(!has_deadline, "Full Operation has a deadline"),
+                    FullState::Open => {
+                        let waits = full.deframer.waits();
+                        ensure!(waits || !has_deadline, "Full Operation has a deadline");
+                        ensure!(waits || !full.peer_closed, "the peer's FIN is forgotten");
+                    }
                     FullState::Draining { .. } => {}
                     FullState::Terminating => ensure!(has_deadline, "the Terminate has no deadline"),
                 }

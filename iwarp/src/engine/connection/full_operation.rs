@@ -7,12 +7,13 @@ use dp::Mbuf;
 use dp::invariant::Check;
 use dp::profile::{self, Layer};
 
-use crate::memory::{Accessor, EpochGuard, StreamId};
-use crate::mpa::{Deframed, Deframer, HeldSlab, Negotiated};
+use crate::memory::{Accessor, EpochGuard};
+use crate::mpa::{Deframed, Deframer, HeldSlab, Negotiated, Ulpdus, Untaken};
 use crate::queues::QpShared;
 use crate::rdmap::stream::{Delivery, Failure, RequestPool, SendOutcome, Stream, StreamContext, Waiting};
 
 use super::super::io::Io;
+use super::agreement::Agreement;
 use super::{Connection, Phase, Transmitted};
 
 /// A connection in Full Operation.
@@ -20,6 +21,8 @@ pub(super) struct FullOperation {
     pub(super) deframer: Deframer,
     pub(super) stream: Stream,
     pub(super) state: FullState,
+    /// The peer has sent FIN, behind a message that waits for a receive request.
+    pub(super) peer_closed: bool,
 }
 
 /// What a connection in Full Operation does.
@@ -77,11 +80,31 @@ impl FullOperation {
         held: &mut HeldSlab,
         mut delivery: Delivery<'_>,
     ) -> Result<usize, Failure> {
-        let mut ulpdus = deframer.receive(offset, buf, frontier, held);
+        Self::take(deframer.receive(offset, buf, frontier, held), &mut delivery)
+    }
+
+    /// The message that waits for a receive request comes again, and what was held behind it.
+    pub(super) fn resume(
+        &mut self,
+        held: &mut HeldSlab,
+        context: StreamContext<'_>,
+    ) -> Result<usize, Failure> {
+        Self::take(self.deframer.resume(held), &mut self.stream.delivery(context))
+    }
+
+    /// Gives ULPDUs to the stream, up to one that waits for a receive request.
+    fn take(mut ulpdus: Ulpdus<'_>, delivery: &mut Delivery<'_>) -> Result<usize, Failure> {
         while let Some(deframed) = ulpdus.next()? {
             let _receive = profile::scope(Layer::Receive);
             match deframed {
-                Deframed::InOrder(ulpdu) => delivery.deliver(&ulpdu)?,
+                Deframed::InOrder(ulpdu) => match delivery.deliver(&ulpdu) {
+                    Ok(()) => {}
+                    Err(Untaken::NotYet) => {
+                        let position = ulpdu.position();
+                        return Ok(ulpdus.wait(position)?);
+                    }
+                    Err(Untaken::Failed(failure)) => return Err(failure),
+                },
                 Deframed::Placed { head, ulpdu_len } => delivery.deliver_placed(head, ulpdu_len)?,
                 Deframed::Ahead(ulpdu) => {
                     if delivery.place_early(&ulpdu) {
@@ -121,9 +144,26 @@ impl FullOperation {
     }
 }
 
+/// The state before FPDUs are received.
+pub(super) struct Before {
+    /// No FPDU has come yet.
+    first: bool,
+    fpdus: u64,
+    placed: u64,
+}
+
+impl Before {
+    #[inline]
+    pub(super) fn of(full: &FullOperation, io: &Io) -> Self {
+        let (fpdus, placed) = (io.streams.rx_fpdus, io.streams.rx_placed_bytes);
+        Self { first: !full.stream.may_send(), fpdus, placed }
+    }
+}
+
 /// The contents of the event that the connection is established.
 pub(super) struct Announcement {
     pub(super) negotiated: Negotiated,
+    pub(super) agreement: Agreement,
     pub(super) idle_timeout: Option<Duration>,
     /// The user may send at once.
     pub(super) ready: bool,
@@ -136,19 +176,22 @@ impl Connection {
         &mut self,
         io: &mut Io,
         qp: Arc<QpShared>,
-        negotiated: &Negotiated,
+        (negotiated, agreement): (&Negotiated, Agreement),
         may_send: bool,
         on_rtr: Option<Box<Announcement>>,
     ) {
-        let by = Accessor { pd: qp.pd.id(), stream: StreamId(u64::from(qp.num)) };
+        let by = Accessor { pd: qp.pd.id(), stream: qp.stream };
         // RFC 5044 section 7.1 (MPA-141): Full Operation begins with a queue pair, and its stream is bound to
         // this connection.
-        qp.connected(negotiated.ord, negotiated.ird);
+        let Agreement { ib_semantics, rnr_timeout } = agreement;
+        self.timers.set_rnr_timeout(rnr_timeout);
+        qp.connected(negotiated.ord, negotiated.ird, ib_semantics);
         let Negotiated { rx_markers, crc, rx_start, .. } = *negotiated;
         self.phase = Phase::FullOperation(Box::new(FullOperation {
             deframer: Deframer::new(rx_start, rx_markers, crc),
-            stream: Stream::new(qp, by, negotiated, may_send, &mut io.request_pool),
+            stream: Stream::new(qp, by, negotiated, (may_send, ib_semantics), &mut io.request_pool),
             state: on_rtr.map_or(FullState::Open, FullState::AwaitingRtr),
+            peer_closed: false,
         }));
     }
 
@@ -168,12 +211,19 @@ impl Connection {
         if full.is_terminating() {
             return self.discard(io, offset, &buf, frontier);
         }
-        let (first, before) = (!full.stream.may_send(), io.streams.rx_fpdus);
-        let placed = io.streams.rx_placed_bytes;
+        let before = Before::of(full, io);
         let context = StreamContext { guard, counters: &mut io.streams, pool: &mut io.request_pool };
         let result = full.receive((offset, buf, frontier), &mut io.held, context);
-        let fpdus = io.streams.rx_fpdus - before;
-        let wants_to_send = full.wants_to_send();
+        self.after_receiving(io, before, result);
+    }
+
+    /// FPDUs were received, or the first of them was not.
+    #[inline(always)]
+    pub(super) fn after_receiving(&mut self, io: &mut Io, before: Before, result: Result<usize, Failure>) {
+        let Phase::FullOperation(full) = &mut self.phase else { return };
+        let Before { first, fpdus, placed } = before;
+        let fpdus = io.streams.rx_fpdus - fpdus;
+        let (wants_to_send, waits) = (full.wants_to_send(), full.deframer.waits());
         // The peer's first FPDU is a Terminate in place of its RTR: startup has failed.
         let ended_startup = first && fpdus == 1 && matches!(result, Err(Failure::Peer(_)));
         if first && full.stream.may_send() && !ended_startup {
@@ -187,6 +237,9 @@ impl Connection {
         }
         match result {
             Ok(released) => {
+                if waits {
+                    self.await_recv(io);
+                }
                 io.tcp.release(self.conn, released);
                 if wants_to_send {
                     self.activate(io);

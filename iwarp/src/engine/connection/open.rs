@@ -11,6 +11,7 @@ use crate::verbs::{
 };
 
 use super::super::io::Io;
+use super::agreement::request_data;
 use super::pre_fpdu::PreFpdu;
 use super::report::{Report, User};
 use super::streaming_mode::StreamingMode;
@@ -79,11 +80,11 @@ impl Connection {
             Attempt::Second { deadline } => deadline,
             Attempt::First | Attempt::Failed(_) => now + duration(param.timeout),
         };
-        let (initiator, request) = Initiator::start(param.mpa_config(crc), &param.private_data, deadline)
+        let (initiator, request) = Initiator::start(param.mpa_config(crc), &request_data(&param), deadline)
             .map_err(|error| {
-                debug_assert!(false, "the call of the user has checked the parameters: {error}");
-                ConnectionError::NoResources
-            })?;
+            debug_assert!(false, "the call of the user has checked the parameters: {error}");
+            ConnectionError::NoResources
+        })?;
         let initiating = Initiating { initiator: Box::new(initiator), qp, param };
         let opening = Opening::Startup { initiating: Box::new(initiating), request: request.to_vec() };
         let phase = Phase::Opening(Box::new(opening));

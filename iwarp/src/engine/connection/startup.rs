@@ -8,9 +8,10 @@ use crate::mpa::{InitiatorEvent, Negotiated, StartupFault, TerminateCode};
 use crate::queues::QpShared;
 use crate::rdmap::stream::Failure;
 use crate::rdmap::{Terminate, TerminateError};
-use crate::verbs::{CmEventKind, CmShared, ConnParam, ConnectionError, StreamError};
+use crate::verbs::{AGREEMENT_BYTES, CmEventKind, CmShared, ConnParam, ConnectionError, StreamError};
 
 use super::super::io::Io;
+use super::agreement::{self, Agreement};
 use super::full_operation::Announcement;
 use super::reassembly::Rest;
 use super::report::{Announced, User};
@@ -32,7 +33,7 @@ impl Connection {
                     })
                 }
                 Phase::AwaitRequest { responder, reassembly, .. }
-                | Phase::Deciding { responder, reassembly } => {
+                | Phase::Deciding { responder, reassembly, .. } => {
                     reassembly.take(&mut io.held, |offset, bytes| {
                         if !matches!(outcome, Ok(None)) {
                             return 0;
@@ -58,10 +59,11 @@ impl Connection {
     // ---- responder ----
 
     /// The peer's Request is complete. The user has to decide.
-    pub(super) fn on_request(&mut self, io: &mut Io, request: ConnectRequest) {
+    pub(super) fn on_request(&mut self, io: &mut Io, mut request: ConnectRequest) {
+        let offers_ib = agreement::take_offer(&mut request.private_data);
         let options = match self.take_phase() {
             Phase::AwaitRequest { responder, options, reassembly } => {
-                self.phase = Phase::Deciding { responder, reassembly };
+                self.phase = Phase::Deciding { responder, reassembly, offers_ib };
                 options
             }
             other => return self.phase = other,
@@ -90,7 +92,8 @@ impl Connection {
         if options.refuse_markers && request.markers {
             return self.reject(io, Reject::Markers);
         }
-        id.set_requested(&io.shared, self.conn, request.private_data_limit);
+        let limit = request.private_data_limit - if offers_ib { AGREEMENT_BYTES } else { 0 };
+        id.set_requested(&io.shared, self.conn, limit);
         self.timers.clear_deadline();
         if let Some(timeout) = options.decision_timeout {
             self.timers.set_deadline(io.now + duration(timeout));
@@ -107,6 +110,7 @@ impl Connection {
             revision: request.revision,
             peer_to_peer: request.peer_to_peer,
             markers: request.markers,
+            ib_semantics: offers_ib,
         };
         // A connection of a listener is new to the user.
         let from = if matches!(self.user, User::Unaware) { listener } else { None };
@@ -126,18 +130,20 @@ impl Connection {
         self.leave_backlog();
         self.user = User::Known(id);
         let deadline = io.now + duration(param.timeout);
-        let Phase::Deciding { responder, reassembly } = &mut self.phase else {
+        let Phase::Deciding { responder, reassembly, offers_ib } = &mut self.phase else {
             return self.fail_startup_of(io, qp, ConnectionError::PeerClosed);
         };
+        let ib_semantics = *offers_ib && param.ib_semantics;
+        let agreement = Agreement { ib_semantics, rnr_timeout: param.rnr_timeout };
         let accept = Accept {
             ird: Some(param.responder_resources),
             ord: Some(param.initiator_depth),
             min_ord: param.min_initiator_depth,
             markers: Some(param.markers),
             crc: Some(io.config.crc),
-            private_data: &param.private_data,
+            private_data: &agreement::reply_data(&param, agreement.ib_semantics),
         };
-        let (negotiated, reply) = match responder.accept(accept, deadline) {
+        let (mut negotiated, reply) = match responder.accept(accept, deadline) {
             Ok(answer) => answer,
             Err(ResponderError::InsufficientIrd { needed }) => {
                 // RFC 6581 section 9.1 (MPA2-063): layer 2, type 0, code 6. It is reported locally only:
@@ -156,6 +162,7 @@ impl Connection {
         };
         // The next phase follows below.
         let reassembly = std::mem::take(reassembly);
+        agreement::take_offer(&mut negotiated.private_data);
         self.report.peer = negotiated.peer;
         self.apply_keepalive(io, param.keepalive);
         self.timers.clear_deadline();
@@ -164,13 +171,15 @@ impl Connection {
         if matches!(negotiated.rtr, Rtr::Expect(_)) {
             // It is announced when the RTR has come.
             self.timers.set_deadline(deadline);
-            let announcement = Announcement { negotiated: negotiated.clone(), idle_timeout, ready: true };
-            self.enter_full_operation(io, qp, &negotiated, false, Some(Box::new(announcement)));
+            let announcement =
+                Announcement { negotiated: negotiated.clone(), agreement, idle_timeout, ready: true };
+            let announcement = Some(Box::new(announcement));
+            self.enter_full_operation(io, qp, (&negotiated, agreement), false, announcement);
         } else {
             // The event says whether the user has to wait for the peer's first message.
             let ready = !param.await_first_fpdu;
-            self.enter_full_operation(io, qp, &negotiated, ready, None);
-            self.announce_established(io, Announcement { negotiated, idle_timeout, ready });
+            self.enter_full_operation(io, qp, (&negotiated, agreement), ready, None);
+            self.announce_established(io, Announcement { negotiated, agreement, idle_timeout, ready });
         }
         self.receive_rest(io, guard, *reassembly);
     }
@@ -181,7 +190,7 @@ impl Connection {
         if let Some(admitted) = &self.admitted {
             admitted.listener.count(|stats| stats.rejected += 1);
         }
-        let Phase::Deciding { responder, reassembly } = &mut self.phase else {
+        let Phase::Deciding { responder, reassembly, .. } = &mut self.phase else {
             return io.tcp.abort(io.now, self.conn);
         };
         let (private_data, needed_ord) = match why {
@@ -253,10 +262,14 @@ impl Connection {
         let idle_timeout = param.idle_timeout;
         self.timers.clear_deadline();
         match event {
-            InitiatorEvent::Accepted(negotiated) => {
+            InitiatorEvent::Accepted(mut negotiated) => {
+                let ib_semantics =
+                    param.ib_semantics && agreement::take_consent(&mut negotiated.private_data);
+                let agreement = Agreement { ib_semantics, rnr_timeout: param.rnr_timeout };
                 self.report.peer = negotiated.peer;
-                self.enter_full_operation(io, qp, &negotiated, true, None);
-                self.announce_established(io, Announcement { negotiated, idle_timeout, ready: true });
+                self.enter_full_operation(io, qp, (&negotiated, agreement), true, None);
+                let announcement = Announcement { negotiated, agreement, idle_timeout, ready: true };
+                self.announce_established(io, announcement);
                 self.receive_rest(io, guard, reassembly);
             }
             InitiatorEvent::Rejected(Rejected { private_data, peer, .. }) => {
@@ -280,7 +293,7 @@ impl Connection {
             }
             InitiatorEvent::Unmet { error, negotiated } => {
                 self.report.peer = negotiated.peer;
-                self.enter_full_operation(io, qp, &negotiated, true, None);
+                self.enter_full_operation(io, qp, (&negotiated, Agreement::default()), true, None);
                 // RFC 6581 sections 9.1 and 9.2 (MPA2-066, MPA2-067, MPA2-087, MPA2-088): a Terminate with
                 // code 6 or 7, then the end.
                 let TerminateCode { layer, etype, code } = error.terminate_code();
@@ -315,7 +328,7 @@ impl Connection {
     }
 
     pub(super) fn announce_established(&mut self, io: &mut Io, announcement: Announcement) {
-        let Announcement { negotiated, idle_timeout, ready } = announcement;
+        let Announcement { negotiated, agreement, idle_timeout, ready } = announcement;
         self.report.announced = Announced::Established;
         io.counters.connections += 1;
         io.counters.connections_without_crc += u64::from(!negotiated.crc);
@@ -331,6 +344,7 @@ impl Connection {
             revision,
             fell_back: matches!(self.attempt, Attempt::Second { .. }),
             markers: (tx_markers, rx_markers),
+            ib_semantics: agreement.ib_semantics,
             ready,
         });
     }

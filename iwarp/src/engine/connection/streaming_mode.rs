@@ -19,6 +19,7 @@ use crate::queues::QpShared;
 use crate::verbs::{CmEventKind, CmShared, ConnParam, ConnectionError, PlainBytes, ResponderOptions};
 
 use super::super::io::Io;
+use super::agreement::request_data;
 use super::pre_fpdu::{Progress, Sent};
 use super::report::{Announced, User};
 use super::{Connection, Initiating, Phase, Reassembly, duration};
@@ -240,7 +241,7 @@ impl Connection {
         }
         let deadline = io.now + duration(param.timeout);
         self.timers.unwatch_idle();
-        let started = Initiator::start(param.mpa_config(io.config.crc), &param.private_data, deadline);
+        let started = Initiator::start(param.mpa_config(io.config.crc), &request_data(&param), deadline);
         let Ok((initiator, request)) = started else {
             debug_assert!(false, "the call of the user has checked the parameters");
             return self.fail_startup_of(io, qp, ConnectionError::NoResources);

@@ -45,6 +45,10 @@ impl Connection {
     pub(super) fn close_gracefully(&mut self, io: &mut Io) {
         if let Phase::FullOperation(full) = &mut self.phase {
             if !full.is_draining() {
+                if full.deframer.waits() {
+                    // The close has deadlines of its own.
+                    self.timers.clear_deadline();
+                }
                 full.state = FullState::Draining { progress: 0 };
             }
             full.stream.begin_close();
@@ -116,7 +120,8 @@ impl Connection {
     /// Does what the queue pair asks for: its user, or a completion queue that has lost a completion.
     pub(super) fn on_ask(&mut self, io: &mut Io, asked: Ask) {
         match asked {
-            Ask::Nothing => {}
+            // The connection receives after any request.
+            Ask::Nothing | Ask::Receive => {}
             Ask::Abort => self.abort(io),
             _ if self.is_ending() => {}
             Ask::Close => self.disconnect(io),

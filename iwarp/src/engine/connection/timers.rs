@@ -13,13 +13,20 @@ pub(super) struct Timers {
     deadline: Deadline,
     /// How long the connection may be idle once it is established, or [`FOR_EVER`].
     idle_timeout: tcp_lite::Duration,
+    /// How long a message of the peer may wait for a receive request, or [`FOR_EVER`].
+    rnr_timeout: tcp_lite::Duration,
     /// When to check whether it was idle for too long.
     idle_check: Deadline,
 }
 
 impl Timers {
     pub(super) fn new(deadline: Option<Instant>) -> Self {
-        Self { deadline: deadline.into(), idle_timeout: FOR_EVER, idle_check: Deadline::NONE }
+        Self {
+            deadline: deadline.into(),
+            idle_timeout: FOR_EVER,
+            rnr_timeout: FOR_EVER,
+            idle_check: Deadline::NONE,
+        }
     }
 
     /// The next time at which the connection has to be called.
@@ -41,6 +48,18 @@ impl Timers {
     /// The phase has no deadline.
     pub(super) fn clear_deadline(&mut self) {
         self.deadline = Deadline::NONE;
+    }
+
+    /// Sets how long a message of the peer may wait for a receive request; `None`: for ever.
+    pub(super) fn set_rnr_timeout(&mut self, timeout: Option<Duration>) {
+        self.rnr_timeout = timeout.map_or(FOR_EVER, duration);
+    }
+
+    /// A message of the peer waits: sets the deadline of the phase, unless it may wait for ever.
+    pub(super) fn watch_rnr(&mut self, now: Instant) {
+        if self.rnr_timeout < FOR_EVER {
+            self.deadline = (now + self.rnr_timeout).into();
+        }
     }
 
     /// Whether the deadline of the phase has passed. It is reported once.

@@ -1,6 +1,7 @@
 //! Reception step by step; the crate's `tests/it/mpa/oracle.rs` has the random streams.
 
 mod held;
+mod waiting;
 
 use dp::Mempool;
 
@@ -126,7 +127,7 @@ fn whole_fpdus_are_taken_from_the_front_of_the_next_buffer() {
         let Bench { deframer, slab, seen, .. } = bench;
         deframer.receive_whole(offset, &buf, frontier, slab, |_, ulpdu| {
             seen.push(Whole(ulpdu.to_vec()));
-            Ok::<_, ()>(())
+            Ok::<_, Untaken<()>>(())
         })
     };
     // Two whole ones, and the first bytes of another.
@@ -169,7 +170,10 @@ fn an_error_of_the_user_ends_reception() {
     buf.append(wire.len()).unwrap().copy_from_slice(&wire);
     let Bench { deframer, slab, .. } = &mut bench;
     let frontier = START + wire.len() as u64;
-    assert_eq!(deframer.receive_whole(START, &buf, frontier, slab, |_, _| Err("refused")), Err("refused"));
+    assert_eq!(
+        deframer.receive_whole(START, &buf, frontier, slab, |_, _| Err("refused".into())),
+        Err("refused")
+    );
     assert!(deframer.is_over());
     assert_eq!(deframer.counters().fpdus, 1);
 }

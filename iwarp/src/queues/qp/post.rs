@@ -46,12 +46,13 @@ impl QpShared {
         if is_added { Ok(()) } else { Err(VerbsError::QueueFull("send")) }
     }
 
-    /// Whether the send queue accepts requests. It refuses them before the connection, and after a graceful
-    /// close was requested (RFC 5041 section 6.2.1). After an error it accepts them, and they are flushed.
+    /// Whether the send queue accepts requests. It refuses them before the connection, unless they may wait
+    /// for it, and after a graceful close was requested (RFC 5041 section 6.2.1). After an error it accepts
+    /// them, and they are flushed.
     #[inline]
     fn takes_sends(&self) -> bool {
         // RFC 5041 section 6.2.1 (DDP-149): after a request for a graceful close a post is refused.
-        !self.is_close_asked() && !matches!(self.state(), QpState::Idle | QpState::Closing)
+        !self.is_close_asked() && self.send_states & self.state().bit() != 0
     }
 
     /// Why the send queue refuses requests.
@@ -108,6 +109,7 @@ impl QpShared {
             return Err(VerbsError::TooManySge { got: sg_list.len(), max: self.caps.max_send_sge() });
         }
         self.check_extension(&request.op)?;
+        self.check_agreement(&request.op)?;
         match request.op {
             SendOp::Read { .. } => self.check_ord_and_sink(sg_list)?,
             SendOp::Atomic { .. } => {
@@ -128,6 +130,7 @@ impl QpShared {
             SendOp::FastRegister(_) => self.check_grant(QpGrants::FAST_REGISTER)?,
             SendOp::Send
             | SendOp::SendInvalidate { .. }
+            | SendOp::SendImmediate { .. }
             | SendOp::Write { .. }
             | SendOp::WriteImmediate { .. } => {
                 // Copying inline bytes checks the elements too.
@@ -142,7 +145,7 @@ impl QpShared {
     /// Checks that the message is enabled on this queue pair.
     fn check_extension(&self, op: &SendOp) -> Result<(), VerbsError> {
         let (understood, name) = match op {
-            SendOp::Immediate { .. } | SendOp::WriteImmediate { .. } => {
+            SendOp::Immediate { .. } | SendOp::WriteImmediate { .. } | SendOp::SendImmediate { .. } => {
                 (self.extensions.contains(Extensions::IMMEDIATE), "IMMEDIATE")
             }
             SendOp::Atomic { op: op @ AtomicOp::Swap { .. }, .. } => {
@@ -157,6 +160,22 @@ impl QpShared {
         Err(VerbsError::Invalid(format!(
             "this queue pair was made without this message: add {name} to QpInit::extensions"
         )))
+    }
+
+    /// Checks that the ends have agreed to the message. Before they are connected every message passes: the
+    /// stream checks it again when it is sent.
+    fn check_agreement(&self, op: &SendOp) -> Result<(), VerbsError> {
+        match self.ib_semantics() {
+            Some(agreed) if !op.is_allowed(agreed) => {}
+            Some(_) | None => return Ok(()),
+        }
+        let text = match op {
+            SendOp::SendImmediate { .. } => {
+                "Send with Immediate is for ends that have agreed on it (ConnParam::ib_semantics)"
+            }
+            _ => "with ConnParam::ib_semantics the last four bytes of Immediate Data are not all 0xFF",
+        };
+        Err(VerbsError::Invalid(text.into()))
     }
 
     /// Checks that a Read or atomic may be sent, and that its response has a buffer.

@@ -7,6 +7,8 @@ pub(crate) struct StreamCounters {
     pub(crate) rx_fpdus: u64,
     /// FPDUs placed ahead of the in-order frontier.
     pub(crate) rx_fpdus_early: u64,
+    /// How often a message of a peer found no receive request, and waited for one.
+    pub(crate) rx_not_ready: u64,
     /// FPDUs sent.
     pub(crate) tx_fpdus: u64,
     /// Payload bytes placed into registered memory, and the values that our atomics returned.

@@ -64,19 +64,21 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// A stream. Reserves slots for its depths in `pool`.
+    /// A stream. Reserves slots for its depths in `pool`. `ib_semantics`: both ends have agreed on
+    /// InfiniBand's semantics.
     pub(crate) fn new(
         qp: Arc<QpShared>,
         by: Accessor,
         negotiated: &Negotiated,
-        may_send: bool,
+        (may_send, ib_semantics): (bool, bool),
         pool: &mut RequestPool,
     ) -> Self {
         let Negotiated { tx_markers, rx_markers, crc, ird, ord, .. } = *negotiated;
         let rtr = negotiated.rtr;
         // Markers find FPDUs beyond a hole. A shared receive queue has no fixed buffer for a later message.
-        let binds_ahead = rx_markers && qp.srq.is_none();
-        let common = Common::new(qp, by, ord);
+        // Nor is there one with InfiniBand's semantics: Immediate Data in between may take none.
+        let binds_ahead = rx_markers && qp.srq.is_none() && !ib_semantics;
+        let common = Common::new(qp, by, ord, ib_semantics);
         // A Read as ready-to-receive message needs a slot even when ORD is 0.
         let (inbound, outstanding) =
             (request_buffers(common.extensions, ird) as usize, usize::from(ord.max(1)));
@@ -164,6 +166,17 @@ impl Stream {
         self.common.progress
     }
 
+    /// A message of the peer waits for a receive request. The engine is asked for it
+    /// ([`Ask::Receive`](crate::queues::Ask::Receive)) once there is one.
+    pub(crate) fn await_recv(&self) {
+        self.common.qp.await_recv(&self.common.consumer);
+    }
+
+    /// No message waits for a receive request from now on: one without a request is an error of the peer.
+    pub(crate) fn stop_waiting(&mut self) {
+        self.common.waits_for_recv = false;
+    }
+
     /// Checks the invariants; for tests. Returns its waiting requests.
     pub(crate) fn check(&self, pool: &RequestPool) -> Check<Waiting> {
         let bound = self.common.consumer.taken_recvs();
@@ -249,13 +262,14 @@ impl Stream {
         }
         inbound.abandon();
         consumer.abandon_recvs(qp, error);
+        qp.stop_awaiting_recv();
     }
 
     /// Completes the requests that are in the queues as flushed.
     pub(crate) fn flush(&mut self) {
         let Common { qp, consumer, .. } = &mut self.common;
         consumer.flush(qp);
-        qp.report_overflow();
+        qp.report();
     }
 
     /// Makes the event that no send request is open, if it is wanted.

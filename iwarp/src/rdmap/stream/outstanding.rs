@@ -57,6 +57,10 @@ pub(super) struct Common {
     pub(super) consumer: QpConsumer,
     pub(super) by: Accessor,
     pub(super) extensions: Extensions,
+    /// Both ends have agreed on InfiniBand's semantics.
+    pub(super) ib_semantics: bool,
+    /// A message of the peer without a receive request waits for one.
+    pub(super) waits_for_recv: bool,
     /// Our Reads and atomics that wait for their responses, in the order of their requests.
     pub(super) outstanding: PoolQueue,
     /// Queue 3: one buffer for each of our outstanding atomics (RFC 7306 section 5.2.2).
@@ -92,9 +96,11 @@ pub(super) fn take_front<T>(queue: &mut VecDeque<T>) -> Option<T> {
 
 impl Common {
     /// Allocates for as many pending requests as the send queue holds.
-    pub(super) fn new(qp: Arc<QpShared>, by: Accessor, ord: u16) -> Self {
+    pub(super) fn new(qp: Arc<QpShared>, by: Accessor, ord: u16, ib_semantics: bool) -> Self {
         Self {
             extensions: qp.extensions,
+            ib_semantics,
+            waits_for_recv: ib_semantics,
             by,
             outstanding: PoolQueue::default(),
             atomic_responses: UntaggedQueue::new(),

@@ -36,6 +36,9 @@ pub enum CmEventKind {
         peer_to_peer: bool,
         /// The peer requests markers.
         markers: bool,
+        /// The peer offers InfiniBand's semantics
+        /// ([`ConnParam::ib_semantics`](super::ConnParam::ib_semantics)).
+        ib_semantics: bool,
     },
     /// The queue pair is in `Rts`.
     Established {
@@ -54,6 +57,9 @@ pub enum CmEventKind {
         fell_back: bool,
         /// Whether we send markers, and whether we receive them.
         markers: (bool, bool),
+        /// Whether both ends have agreed on InfiniBand's semantics
+        /// ([`ConnParam::ib_semantics`](super::ConnParam::ib_semantics)).
+        ib_semantics: bool,
         /// Whether posted requests are sent at once. A responder to a peer without RTR sends nothing before
         /// the first FPDU of the peer (RFC 5044 section 7.1.2).
         ready: bool,

@@ -11,6 +11,9 @@ use crate::verbs::VerbsError;
 pub(super) use crate::mpa::frame::ENHANCED_BYTES;
 pub use crate::mpa::frame::MAX_PRIVATE_DATA;
 
+/// Bytes behind the private data that offer [`ConnParam::ib_semantics`], or agree to them.
+pub(crate) const AGREEMENT_BYTES: usize = 8;
+
 /// The highest depth that a connection may request. RFC 6581 allows 0x3ffe. Each outstanding Read takes a
 /// record, so a lower limit bounds the memory of a connection.
 const MAX_DEPTH: u16 = 1024;
@@ -38,7 +41,8 @@ pub enum KeepalivePolicy {
 /// Parameters of a connection (`rdma_conn_param`).
 #[derive(Clone, Debug)]
 pub struct ConnParam {
-    /// Sent with the MPA Request or Reply: up to 512 bytes, 508 with revision 2's enhanced data.
+    /// Sent with the MPA Request or Reply: up to 512 bytes, 508 with revision 2's enhanced data, and 8 less
+    /// with [`ib_semantics`](Self::ib_semantics).
     pub private_data: ArrayVec<u8, MAX_PRIVATE_DATA>,
     /// Reads of the peer that are served at a time (IRD).
     pub responder_resources: u16,
@@ -69,6 +73,29 @@ pub struct ConnParam {
     /// section 7.1.2). Disable it only for protocols whose server sends first, with peers that are known to
     /// tolerate it, as perftest's Write latency test on siw.
     pub await_first_fpdu: bool,
+    /// Offers InfiniBand's semantics where iWARP has less, or agrees to them when accepting. They are in
+    /// effect if both ends ask for them (`Established::ib_semantics`), and never toward another
+    /// implementation:
+    ///
+    /// - Immediate Data completes a receive request with [`WorkCompletion::immediate`], and does not touch
+    ///   its buffer, which may be empty.
+    /// - [`SendOp::SendImmediate`] is allowed.
+    /// - A Send or Immediate Data of the peer that finds no receive request waits for one, as with an
+    ///   `rnr_retry` of 7, and does not end the stream. Everything that the peer sends behind it waits too:
+    ///   also the response to a Read of ours, so a program must not wait for one before it posts the
+    ///   receive. What was placed before it is there. Our own requests are sent, and our close does not
+    ///   wait for it: then the message is lost. If the peer closes meanwhile, the message waits for as
+    ///   long as the engine's `close_timeout`, or until the peer resets the connection.
+    ///
+    /// The offer is eight bytes behind the private data, of the Request and of the Reply that agrees. This
+    /// implementation takes them off; another one shows them to its user as private data.
+    ///
+    /// [`WorkCompletion::immediate`]: crate::verbs::WorkCompletion::immediate
+    /// [`SendOp::SendImmediate`]: crate::verbs::SendOp::SendImmediate
+    pub ib_semantics: bool,
+    /// With [`ib_semantics`](Self::ib_semantics): how long a message of the peer waits for a receive request.
+    /// Then the stream ends as it does without the agreement, with Terminate 1/2/02. `None`: for ever.
+    pub rnr_timeout: Option<Duration>,
     /// Time for TCP and MPA startup together; when accepting, for the RTR.
     pub timeout: Duration,
     /// Ends the connection when no FPDU was sent or received for this time; `None`: never.
@@ -97,6 +124,8 @@ impl Default for ConnParam {
             fallback: false,
             tolerate_early_fpdus: true,
             await_first_fpdu: true,
+            ib_semantics: false,
+            rnr_timeout: None,
             timeout: Duration::from_secs(10),
             idle_timeout: None,
             keepalive: KeepalivePolicy::Engine,
@@ -112,7 +141,8 @@ impl ConnParam {
             return Err(VerbsError::Invalid(format!("MPA revision {}: use 1 or 2", self.mpa_revision)));
         }
         let config = self.mpa_config(true);
-        let (got, max) = (self.private_data.len(), config.private_data_limit());
+        let max = config.private_data_limit() - if self.ib_semantics { AGREEMENT_BYTES } else { 0 };
+        let got = self.private_data.len();
         if got > max {
             return Err(VerbsError::TooLong { got: got as u64, max: max as u64 });
         }

@@ -1,6 +1,7 @@
 //! The extensions of RFC 7306: atomics and Immediate Data.
 
 mod atomics;
+mod ib_semantics;
 mod immediate;
 mod interrupted;
 mod order;

@@ -140,6 +140,7 @@ fn rdma_plan(dice: &mut Dice) -> RdmaPlan {
         operations,
         close,
         poison: false,
+        late_receives_us: None,
     }
 }
 

@@ -323,6 +323,22 @@ pub(super) fn again(dice: &mut Dice, setup: &mut Setup) {
     }
 }
 
+pub(super) fn not_ready(dice: &mut Dice, setup: &mut Setup) {
+    if let Work::Rdma(plans) = &mut setup.work {
+        for plan in plans {
+            plan.late_receives_us = Some(dice.scaled(1, 300_000));
+        }
+        // Windows close, and open for less than a segment.
+        setup.may_cut = true;
+    }
+    match dice.below(4) {
+        0 => {}
+        1 => random_loss(dice, setup),
+        2 => reorder(dice, setup),
+        _ => duplicate(dice, setup),
+    }
+}
+
 pub(super) fn faulty(dice: &mut Dice, setup: &mut Setup) {
     if let Work::Rdma(plans) = &mut setup.work {
         for plan in plans {

@@ -85,6 +85,11 @@ pub const SCENARIOS: &[Scenario] = &[
         draw: faults::backlog,
     },
     Scenario { name: "again", about: "ports reused at once", draw: faults::again },
+    Scenario {
+        name: "not-ready",
+        about: "messages that wait for receives, and some loss and reordering",
+        draw: faults::not_ready,
+    },
     Scenario { name: "faulty", about: "requests that the peer has to refuse", draw: faults::faulty },
     Scenario {
         name: "stuck-port",

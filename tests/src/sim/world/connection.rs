@@ -76,6 +76,9 @@ pub struct RdmaPlan {
     pub close: Close,
     /// Whether payload may be corrupted behind a correct checksum. The connection may then end by its CRC.
     pub poison: bool,
+    /// The ends agree on InfiniBand's semantics, and each posts one receive at a time, this long after the
+    /// one before was used. So messages wait for them. `None`: all receives are posted in advance.
+    pub late_receives_us: Option<u64>,
 }
 
 impl RdmaPlan {
@@ -86,7 +89,8 @@ impl RdmaPlan {
     /// The longest pause of the users and engines of this connection.
     pub fn pause_us(&self) -> u64 {
         let thinks = self.operations.iter().flatten().map(|operation| operation.think_us).max().unwrap_or(0);
-        if self.ends_early() { thinks.max(CLOSE_TIMEOUT_US) } else { thinks }
+        let longest = thinks.max(self.late_receives_us.unwrap_or(0));
+        if self.ends_early() { longest.max(CLOSE_TIMEOUT_US) } else { longest }
     }
 }
 
@@ -98,6 +102,10 @@ pub(super) struct End {
     completed: usize,
     /// Messages of the peer received.
     received: usize,
+    /// The peer's operations for which receives were posted late, and how many receives these are.
+    awaited: (usize, usize),
+    /// When the next one of them is posted.
+    receive_at_us: Option<u64>,
     /// The peer's operations whose effect here was checked: all before this one.
     checked: usize,
     /// The expected value of the peer's counter.
@@ -150,6 +158,8 @@ impl Connection {
                 posted: 0,
                 completed: 0,
                 received: 0,
+                awaited: (0, 0),
+                receive_at_us: None,
                 checked: 0,
                 added: 0,
                 post_again_us: 0,
@@ -197,15 +207,35 @@ impl Connection {
                     }
                     Kind::FetchAdd(_) => {}
                 }
-                if operation.is_message() {
-                    let bytes = if operation.kind == Kind::Send { operation.bytes } else { 8 };
-                    let peer = &self.ends[1 - side];
-                    let receive = peer.memory.receive(number as u64, places.receive, bytes);
-                    peer.qp.as_ref().ok_or("the queue pair is missing")?.post_recv(&receive).map_err(text)?;
+                if operation.is_message() && self.plan.late_receives_us.is_none() {
+                    self.post_receive(1 - side, number)?;
                 }
             }
         }
         Ok(())
+    }
+
+    /// Posts the receive for a message of the peer's.
+    fn post_receive(&self, side: usize, number: usize) -> Result<(), String> {
+        let operation = self.plan.operations[1 - side][number];
+        let bytes = if operation.kind == Kind::Send { operation.bytes } else { 8 };
+        let (end, places) = (&self.ends[side], self.layout.places[1 - side][number]);
+        let receive = end.memory.receive(number as u64, places.receive, bytes);
+        end.qp.as_ref().ok_or("the queue pair is missing")?.post_recv(&receive).map_err(text)
+    }
+
+    /// Posts the receive for the next message of the peer's, if it is time.
+    fn post_late(&mut self, side: usize, now_us: u64, late_us: u64) -> Result<bool, String> {
+        let End { awaited: (from, posted), received, receive_at_us, .. } = &mut self.ends[side];
+        let next = self.plan.operations[1 - side][*from..].iter().position(Operation::is_message);
+        let Some(skipped) = next.filter(|_| *received == *posted) else { return Ok(false) };
+        if now_us < *receive_at_us.get_or_insert(now_us + late_us) {
+            return Ok(false);
+        }
+        let number = *from + skipped;
+        (*from, *posted, *receive_at_us) = (number + 1, *posted + 1, None);
+        self.post_receive(side, number)?;
+        Ok(true)
     }
 
     pub(super) fn param(&self, side: usize, number: usize) -> ConnParam {
@@ -216,6 +246,7 @@ impl Connection {
             responder_resources: self.plan.depth,
             initiator_depth: self.plan.depth,
             markers: self.plan.markers[side],
+            ib_semantics: self.plan.late_receives_us.is_some(),
             timeout: FOREVER,
             keepalive: if probing {
                 KeepalivePolicy::Probe { idle, interval, probes: 200 }
@@ -337,6 +368,9 @@ impl Connection {
             return Ok(false);
         }
         let mut busy = false;
+        if let Some(late_us) = self.plan.late_receives_us {
+            busy |= self.post_late(side, now_us, late_us)?;
+        }
         while self.ends[side].posted < self.plan.operations[side].len()
             && self.ends[side].posted < self.ends[side].completed + self.plan.outstanding
             && self.ends[side].post_again_us <= now_us
@@ -395,6 +429,20 @@ impl Connection {
         Ok(true)
     }
 
+    /// Whether this side closes next, as all is done. The last step may have been the peer's: a message that
+    /// has waited is received without a frame.
+    pub(super) fn may_close(&self, side: usize) -> bool {
+        let end = &self.ends[side];
+        let closes = match self.plan.close {
+            Close::By(who) | Close::Early(who, _) | Close::Abort(who, _) | Close::Fault(who, ..) => {
+                who == side
+            }
+            Close::Both => true,
+        };
+        let closes = closes && self.plan.late_receives_us.is_some();
+        closes && end.established && !end.closing && !end.over && self.is_through(0) && self.is_through(1)
+    }
+
     pub(super) fn next_us(&self, side: usize) -> Option<u64> {
         let end = &self.ends[side];
         let waits = end.established
@@ -403,8 +451,9 @@ impl Connection {
             && end.posted < self.plan.operations[side].len()
             && end.posted < end.completed + self.plan.outstanding;
         let patient = self.poisoned && end.established && !end.closing && !end.over;
-        let posts = waits.then_some(end.post_again_us);
-        posts.into_iter().chain(patient.then_some(self.last_event_us + WAIT_FOR_BYTES_US)).min()
+        let receives = end.receive_at_us.filter(|_| end.established && !end.closing && !end.over);
+        let posts = waits.then_some(end.post_again_us).into_iter().chain(receives);
+        posts.chain(patient.then_some(self.last_event_us + WAIT_FOR_BYTES_US)).min()
     }
 
     /// Checks that the state of a queue pair follows from its last one.

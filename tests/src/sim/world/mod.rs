@@ -67,6 +67,12 @@ pub trait World {
     /// When host `side` wants its next poll if nothing arrives before.
     fn next_us(&mut self, side: usize, now_us: u64) -> Option<u64>;
 
+    /// Whether the last poll of the other host gave the users of host `side` something to do, without a
+    /// frame.
+    fn is_due(&self, _side: usize) -> bool {
+        false
+    }
+
     /// The state of host `side` that the tap needs.
     fn condition(&self, side: usize) -> Condition;
 

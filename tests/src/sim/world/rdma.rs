@@ -197,6 +197,10 @@ impl World for RdmaWorld {
         [deadline_us, posts].into_iter().flatten().min()
     }
 
+    fn is_due(&self, side: usize) -> bool {
+        self.connections.iter().any(|connection| connection.may_close(side))
+    }
+
     fn condition(&self, side: usize) -> Condition {
         let host = &self.hosts[side];
         Condition::of(&host.engine.counters().stack, host.setup.tcp.time_wait)
@@ -230,6 +234,7 @@ impl World for RdmaWorld {
             let counters = host.engine.counters();
             cover_stack(coverage, &host.setup, &counters.stack, timestamps);
             coverage.count(Occurrence::PlacedEarly, counters.rx_fpdus_early);
+            coverage.count(Occurrence::ReceiverNotReady, counters.rx_not_ready);
             coverage.count(Occurrence::TerminateSent, counters.tx_terminates);
             coverage.count(Occurrence::TerminateReceived, counters.rx_terminates);
         }

@@ -10,7 +10,7 @@ use dp::profile::{self, Layer};
 use crate::ddp::{self, Arrival, Header, UntaggedHeader, UntaggedQueue};
 use crate::memory::{EpochGuard, Fault, Target};
 use crate::mpa::startup::{Rtr, RtrKinds};
-use crate::mpa::{HEAD_BYTES, Ulpdu};
+use crate::mpa::{HEAD_BYTES, Ulpdu, Untaken};
 use crate::rdmap::{Extensions, ImmediateData, Queue, Terminate, TerminateError};
 
 mod rdmap_queues;
@@ -46,9 +46,19 @@ pub(super) struct Inbound {
     immediate: ImmediateData,
     /// The part received so far of a message of queue 1, 2 or 3.
     partial: ArrayVec<u8, { rdmap_queues::MAX_MESSAGE_BYTES }>,
-    /// Whether the first message may be an empty Send as RTR, as our Reply allowed. It takes no receive
-    /// request.
-    expects_rtr: bool,
+    next_send: NextSend,
+}
+
+/// The kind of the next message of queue 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NextSend {
+    /// Any message of a user.
+    Usual,
+    /// It may be an empty Send as RTR, if it is the first message of all, as our Reply allowed. This takes no
+    /// receive request.
+    MayBeRtr,
+    /// The Send that these bytes of Immediate Data belong to.
+    Joined([u8; 4]),
 }
 
 impl Inbound {
@@ -68,7 +78,10 @@ impl Inbound {
             ahead_max,
             immediate: ImmediateData::default(),
             partial: ArrayVec::new(),
-            expects_rtr: matches!(rtr, Rtr::Expect(kinds) if kinds.contains(RtrKinds::SEND)),
+            next_send: match rtr {
+                Rtr::Expect(kinds) if kinds.contains(RtrKinds::SEND) => NextSend::MayBeRtr,
+                Rtr::Expect(_) | Rtr::Send(_) | Rtr::None => NextSend::Usual,
+            },
         }
     }
 
@@ -88,7 +101,8 @@ impl Inbound {
         ensure!(posted == bound, "{posted} buffers posted to queue 0, {bound} receive requests bound");
         let (ahead, most) = (bound.saturating_sub(1), self.ahead_max);
         ensure!(ahead <= most, "{ahead} requests are bound ahead, {most} may");
-        ensure!(!self.expects_rtr || bound == 0, "{bound} requests are bound before the RTR");
+        let awaits_rtr = self.next_send == NextSend::MayBeRtr;
+        ensure!(!awaits_rtr || bound == 0, "{bound} requests are bound before the RTR");
         self.requests.check_buffers(extensions)
     }
 }
@@ -118,7 +132,7 @@ impl Delivery<'_> {
     /// As [`deliver`](Self::deliver), for a ULPDU that lies in one run, with the position of its length
     /// field. The usual segments take little code, and all others take the general way.
     #[inline]
-    pub(crate) fn deliver_whole(&mut self, position: u64, ulpdu: &[u8]) -> Result<(), Failure> {
+    pub(crate) fn deliver_whole(&mut self, position: u64, ulpdu: &[u8]) -> Result<(), Untaken<Failure>> {
         if self.write_whole(ulpdu) {
             return Ok(());
         }
@@ -127,15 +141,16 @@ impl Delivery<'_> {
 
     /// A segment that is not one of a Write, or that is wrong.
     #[inline(never)]
-    fn deliver_other(&mut self, position: u64, ulpdu: &[u8]) -> Result<(), Failure> {
+    fn deliver_other(&mut self, position: u64, ulpdu: &[u8]) -> Result<(), Untaken<Failure>> {
         if self.send_whole(ulpdu) {
             return Ok(());
         }
         self.deliver_any(&Ulpdu::in_one_run(position, ulpdu))
     }
 
-    /// Takes the next ULPDU in the sender's order: places and delivers it.
-    pub(crate) fn deliver(&mut self, ulpdu: &Ulpdu<'_>) -> Result<(), Failure> {
+    /// Takes the next ULPDU in the sender's order: places and delivers it. Refuses one that waits for a
+    /// receive request: it has to come again.
+    pub(crate) fn deliver(&mut self, ulpdu: &Ulpdu<'_>) -> Result<(), Untaken<Failure>> {
         match ulpdu.whole() {
             Some(bytes) if self.write_whole(bytes) => Ok(()),
             Some(bytes) => self.deliver_other(ulpdu.position(), bytes),
@@ -144,7 +159,7 @@ impl Delivery<'_> {
     }
 
     #[inline(never)]
-    fn deliver_any(&mut self, ulpdu: &Ulpdu<'_>) -> Result<(), Failure> {
+    fn deliver_any(&mut self, ulpdu: &Ulpdu<'_>) -> Result<(), Untaken<Failure>> {
         let mut room = [0; Header::MAX_LEN];
         let head = head(ulpdu, &mut room);
         self.in_order(&ReceivedUlpdu {
@@ -157,7 +172,11 @@ impl Delivery<'_> {
 
     /// Takes the next ULPDU in the sender's order, which was placed early: delivers it. It has `len` bytes.
     pub(crate) fn deliver_placed(&mut self, head: &[u8], len: usize) -> Result<(), Failure> {
-        self.in_order(&ReceivedUlpdu { head, len, ulpdu: None, arrival: Arrival::Placed })
+        let piece = ReceivedUlpdu { head, len, ulpdu: None, arrival: Arrival::Placed };
+        self.in_order(&piece).map_err(|untaken| match untaken {
+            Untaken::Failed(failure) => failure,
+            Untaken::NotYet => Failure::defect("a receive request for a message that was placed"),
+        })
     }
 
     /// Places a ULPDU beyond a hole, if all its checks pass. Nothing is delivered, and no error is
@@ -182,17 +201,24 @@ impl Delivery<'_> {
         placed
     }
 
-    fn in_order(&mut self, piece: &ReceivedUlpdu<'_, '_>) -> Result<(), Failure> {
+    fn in_order(&mut self, piece: &ReceivedUlpdu<'_, '_>) -> Result<(), Untaken<Failure>> {
         self.counters.rx_fpdus += 1;
         *self.may_send = true;
         // RFC 5041 sections 4.1 and 4.2 (DDP-047, DDP-048, DDP-071): the T bit selects the buffer model.
         // RDMAP gets the whole header at delivery, STag included, also for a segment that was placed early.
         let result = match Header::parse(piece.head) {
-            Ok(Header::Tagged(header)) => self.tagged(piece, &header),
+            Ok(Header::Tagged(header)) => self.tagged(piece, &header).map_err(Untaken::Failed),
             Ok(Header::Untagged(header)) => self.untagged(piece, &header),
-            Err(error) => Err(piece.fail(error)),
+            Err(error) => Err(piece.fail(error).into()),
         };
-        self.inbound.expects_rtr = false;
+        if matches!(result, Err(Untaken::NotYet)) {
+            // It counts when it comes again.
+            self.counters.rx_fpdus -= 1;
+            self.counters.rx_not_ready += 1;
+        }
+        if self.inbound.next_send == NextSend::MayBeRtr {
+            self.inbound.next_send = NextSend::Usual;
+        }
         result
     }
 
@@ -210,13 +236,18 @@ impl Delivery<'_> {
         Failure::User(Box::new(terminate))
     }
 
-    fn untagged(&mut self, piece: &ReceivedUlpdu<'_, '_>, header: &UntaggedHeader) -> Result<(), Failure> {
+    fn untagged(
+        &mut self,
+        piece: &ReceivedUlpdu<'_, '_>,
+        header: &UntaggedHeader,
+    ) -> Result<(), Untaken<Failure>> {
         match Queue::open(header.qn, self.common.extensions).map_err(|error| piece.fail(error))? {
-            Queue::Send => self.send(piece, header),
-            Queue::ReadRequest => self.peer_request(piece, header),
-            Queue::Terminate => self.peer_terminate(piece, header),
-            Queue::AtomicResponse => self.atomic_response(piece, header),
+            Queue::Send => return self.send(piece, header),
+            Queue::ReadRequest => self.peer_request(piece, header)?,
+            Queue::Terminate => self.peer_terminate(piece, header)?,
+            Queue::AtomicResponse => self.atomic_response(piece, header)?,
         }
+        Ok(())
     }
 }
 
@@ -295,7 +326,7 @@ mod tests {
                 "3 buffers posted to queue 0, 2 receive requests bound",
             ),
             (|inbound, _| inbound.ahead_max = 0, "1 requests are bound ahead, 0 may"),
-            (|inbound, _| inbound.expects_rtr = true, "2 requests are bound before the RTR"),
+            (|inbound, _| inbound.next_send = NextSend::MayBeRtr, "2 requests are bound before the RTR"),
             (
                 |inbound, _| inbound.requests.lose_buffer(),
                 "8 buffers for requests posted, 1 and 0 taken of 8",

@@ -4,11 +4,11 @@ use dp::profile::{self, Layer};
 
 use crate::ddp::{DdpError, UntaggedHeader, UntaggedQueue};
 use crate::memory::{EpochGuard, Fault, PdId, Stag};
-use crate::mpa::Ulpdu;
+use crate::mpa::{Ulpdu, Untaken};
 use crate::queues::{RecvRequest, WcOpcode, WcStatus, WorkCompletion};
-use crate::rdmap::{Opcode, Terminate, TerminateError, opcode};
+use crate::rdmap::{IMMEDIATE_LEN, Opcode, Terminate, TerminateError, joined_immediate, opcode};
 
-use super::{BOUND_AHEAD, Delivery, Failure, Inbound, ReceivedUlpdu, place};
+use super::{BOUND_AHEAD, Delivery, Failure, Inbound, NextSend, ReceivedUlpdu, place};
 
 /// Why a segment is refused.
 enum SendFault {
@@ -47,7 +47,7 @@ impl Delivery<'_> {
         let is_usual = [ddp, rdmap] == SEND_CONTROL
             && qn == [0; 4]
             && [o0, o1, o2, o3] == [0; 4]
-            && !self.inbound.expects_rtr;
+            && self.inbound.next_send == NextSend::Usual;
         if !is_usual {
             return false;
         }
@@ -125,7 +125,7 @@ impl Delivery<'_> {
         ulpdu: &Ulpdu<'_>,
     ) -> bool {
         let is_send = self.check_opcode(header).is_ok_and(Opcode::is_send);
-        if !is_send || self.inbound.expects_rtr {
+        if !is_send || self.inbound.next_send == NextSend::MayBeRtr {
             return false;
         }
         self.bind_ahead(header.msn);
@@ -136,9 +136,9 @@ impl Delivery<'_> {
         &mut self,
         piece: &ReceivedUlpdu<'_, '_>,
         header: &UntaggedHeader,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), Untaken<Failure>> {
         let payload_len = piece.len - UntaggedHeader::LEN;
-        if self.inbound.expects_rtr
+        if self.inbound.next_send == NextSend::MayBeRtr
             && payload_len == 0
             && header.msn == 1
             && header.last
@@ -149,6 +149,9 @@ impl Delivery<'_> {
             return Ok(());
         }
         self.bind();
+        if self.common.waits_for_recv && self.awaits_recv(header) {
+            return Err(Untaken::NotYet);
+        }
         let placed = match (self.check_in_order(header), piece.ulpdu) {
             (Err(error), _) => Err(SendFault::Protocol(error)),
             (Ok(()), Some(ulpdu)) => self.place_send(piece, header, ulpdu),
@@ -160,19 +163,32 @@ impl Delivery<'_> {
         });
         match delivered {
             Ok((_, None)) => Ok(()),
-            Ok((opcode, Some(done))) => self.deliver_send(piece, header, opcode, done.len),
+            Ok((opcode, Some(done))) => Ok(self.deliver_send(piece, header, opcode, done.len)?),
             Err(SendFault::Protocol(error)) => {
                 if error == TerminateError::DdpTooLong {
                     self.fail_bound(WcStatus::LocalLengthError);
                 }
-                Err(piece.fail(error))
+                Err(piece.fail(error).into())
             }
             Err(SendFault::OwnMemory) => {
                 self.fail_bound(WcStatus::LocalProtectionError);
-                Err(Failure::User(Box::new(Terminate::bare(TerminateError::LocalCatastrophic))))
+                Err(Failure::User(Box::new(Terminate::bare(TerminateError::LocalCatastrophic))).into())
             }
-            Err(SendFault::Unbound) => Err(Failure::defect("a receive request for each posted buffer")),
+            Err(SendFault::Unbound) => {
+                Err(Failure::defect("a receive request for each posted buffer").into())
+            }
         }
+    }
+
+    /// Whether the first segment of a message finds no receive request, and waits for one. A segment that is
+    /// wrong does not wait, nor one whose queue pair holds as many shared buffers as it may.
+    #[cold]
+    fn awaits_recv(&self, header: &UntaggedHeader) -> bool {
+        self.common.consumer.taken_recvs() == 0
+            && self.common.qp.may_take_shared()
+            && header.msn == self.inbound.sends.first_msn()
+            && header.mo == 0
+            && self.check_opcode(header).is_ok()
     }
 
     /// Checks a segment in order: it is of the oldest message and begins where the one before it ended. A
@@ -210,18 +226,23 @@ impl Delivery<'_> {
             }
         };
         let request = request.ok_or(SendFault::Unbound)?;
+        // With InfiniBand's semantics Immediate Data does not go to the buffer.
+        let is_apart =
+            self.common.ib_semantics && Opcode::of_byte(header.rsvd_ulp[0]).is_some_and(Opcode::is_immediate);
+        let room = request.length().max(if is_apart { IMMEDIATE_LEN as u64 } else { 0 });
         // RFC 7306 section 8.2 (EXT-149): DDP checks MSN, offset and length of Immediate Data as those of a
         // Send.
-        let destination =
-            sends.check(header, payload_len, |_| request.length()).map_err(TerminateError::from)?;
+        let destination = sends.check(header, payload_len, |_| room).map_err(TerminateError::from)?;
         let opcode = self.check_opcode(header)?;
         if opcode.is_immediate() {
             immediate.check(header, payload_len)?;
         }
-        let pd = self.common.by.pd;
-        scatter((self.guard, pd), request, destination.offset, ulpdu, payload_len)
-            .map_err(|_| SendFault::OwnMemory)?;
-        self.counters.rx_placed_bytes += payload_len as u64;
+        if !is_apart {
+            let pd = self.common.by.pd;
+            scatter((self.guard, pd), request, destination.offset, ulpdu, payload_len)
+                .map_err(|_| SendFault::OwnMemory)?;
+            self.counters.rx_placed_bytes += payload_len as u64;
+        }
         if opcode.is_immediate() {
             ulpdu.runs(UntaggedHeader::LEN, payload_len).for_each(|run| self.inbound.immediate.extend(run));
         }
@@ -252,10 +273,31 @@ impl Delivery<'_> {
             }
             invalidated = Some(stag.0);
         }
-        let immediate = self.inbound.immediate.take().filter(|_| opcode.is_immediate());
+        let mut immediate = self.inbound.immediate.take().filter(|_| opcode.is_immediate());
         // RFC 7306 section 6.3 (EXT-121): Immediate Data consumes a receive request of queue 0, as a Send
         // does.
         let completed = if immediate.is_some() { WcOpcode::RecvImmediate } else { WcOpcode::Recv };
+        let mut len = len;
+        if self.common.ib_semantics {
+            match (self.inbound.next_send, &immediate) {
+                (NextSend::Joined(_), Some(_)) => {
+                    return Err(piece.fail(TerminateError::OperationUnspecified));
+                }
+                (NextSend::Joined([a, b, c, d]), None) => {
+                    immediate = Some([a, b, c, d, 0, 0, 0, 0]);
+                    self.inbound.next_send = NextSend::Usual;
+                }
+                (_, Some(data)) => {
+                    if let Some(data) = joined_immediate(data) {
+                        self.inbound.next_send = NextSend::Joined(data);
+                        return self.keep_bound();
+                    }
+                    // None of it is in the buffer.
+                    len = 0;
+                }
+                (_, None) => {}
+            }
+        }
         let Some(wr_id) = self.common.consumer.recv().map(|request| request.wr_id) else {
             return Err(Failure::defect("a receive request for the message that is complete"));
         };
@@ -263,6 +305,15 @@ impl Delivery<'_> {
         let solicited = opcode.is_solicited();
         self.common.complete_recv(WorkCompletion { immediate, invalidated, solicited, ..completion });
         Ok(())
+    }
+
+    /// Immediate Data has arrived in front of the Send that it belongs to. The receive request stays bound,
+    /// for that Send.
+    fn keep_bound(&mut self) -> Result<(), Failure> {
+        if self.inbound.sends.post(1) {
+            return Ok(());
+        }
+        Err(Failure::defect("a buffer posted again is within the queue's bounds"))
     }
 
     /// Completes the bound receive request in error.

@@ -8,7 +8,7 @@ use crate::rdmap::read_sink::ReadProgress;
 use crate::rdmap::{Opcode, ReadSink, TerminateError};
 
 use super::super::outstanding::Outstanding;
-use super::{Delivery, Failure, ReceivedUlpdu};
+use super::{Delivery, Failure, NextSend, ReceivedUlpdu};
 
 /// Why a segment is refused.
 enum TaggedFault {
@@ -52,7 +52,8 @@ impl Delivery<'_> {
             self.counters.rx_fpdus += 1;
             self.counters.rx_placed_bytes += len;
             *self.may_send = true;
-            self.inbound.expects_rtr = false;
+            // Nothing comes between a Send and Immediate Data that belongs to it.
+            self.inbound.next_send = NextSend::Usual;
         }
         placed
     }

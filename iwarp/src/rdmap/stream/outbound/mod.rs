@@ -123,6 +123,8 @@ enum Completes {
     Request,
     /// The first half of our user's request: this Immediate Data follows.
     Write { immediate: Opcode, data: [u8; IMMEDIATE_LEN] },
+    /// The Immediate Data of our user's Send, which follows.
+    Joined { send: Opcode, length: u32 },
     /// The peer's request: its buffer on queue 1 is free.
     Response,
     /// The stream: nothing may follow.
@@ -405,6 +407,10 @@ impl Outbound {
                 let message = self.own_message(immediate, msn, &data);
                 self.current = Some(Current { message, completes: Completes::Request });
             }
+            Completes::Joined { send, length } => {
+                let message = self.send(send, 0, length);
+                self.current = Some(Current { message, completes: Completes::Request });
+            }
             Completes::Response => {
                 self.response_next = false;
                 self.answering = false;
@@ -421,7 +427,10 @@ impl Outbound {
         match (error, &self.current, answering) {
             (
                 FetchError::OwnMemory,
-                Some(Current { completes: Completes::Request | Completes::Write { .. }, .. }),
+                Some(Current {
+                    completes: Completes::Request | Completes::Write { .. } | Completes::Joined { .. },
+                    ..
+                }),
                 _,
             ) => {
                 self.fault = Some(WcStatus::LocalProtectionError);
@@ -481,7 +490,7 @@ impl Outbound {
         self.rtr = None;
         self.answering = false;
         match self.current.take()?.completes {
-            Completes::Request | Completes::Write { .. } => {
+            Completes::Request | Completes::Write { .. } | Completes::Joined { .. } => {
                 let request = consumer.next_send().map(pending_of)?;
                 consumer.remove_send();
                 Some(Pending { fault: self.fault.take(), ..request })

@@ -2,11 +2,11 @@
 
 use crate::memory::{Accessor, EpochGuard, Stag};
 use crate::mpa::startup::RtrKind;
-use crate::queues::{Payload, RemoteAddr, SendEntry, SendFlags, SendOp, Sge, ZERO_COPY_MIN_BYTES};
-use crate::rdmap::{AtomicRequest, Opcode, ReadRequest, ReadSink, TerminateError};
+use crate::queues::{Payload, RemoteAddr, SendEntry, SendFlags, SendOp, Sge, WcStatus, ZERO_COPY_MIN_BYTES};
+use crate::rdmap::{AtomicRequest, Opcode, ReadRequest, ReadSink, TerminateError, join_immediate};
 
 use super::super::message::{Message, PayloadSource};
-use super::super::outstanding::{Outstanding, Pending, pending_of};
+use super::super::outstanding::{Common, Outstanding, Pending, pending_of};
 use super::super::unsent;
 use super::{Completes, Current, External, Failure, Outbound, SendContext};
 
@@ -30,10 +30,21 @@ impl Outbound {
             self.external = external(payload, length, common.by, cx.guard);
         }
         let solicited = flags.contains(SendFlags::SOLICITED);
+        // The post checks this. A request that was posted before the connection is checked here.
+        if !op.is_allowed(common.ib_semantics) {
+            return Err(fail_oldest(common, WcStatus::LocalQpOperationError));
+        }
         let message = match *op {
             SendOp::Write { remote } => write(remote, length),
             SendOp::Send => self.send(Opcode::send(solicited, false), 0, length),
             SendOp::SendInvalidate { rkey } => self.send(Opcode::send(solicited, true), rkey, length),
+            SendOp::SendImmediate { data } => {
+                let msn = self.next_send_msn();
+                let message = self.own_message(Opcode::immediate(false), msn, &join_immediate(data));
+                let completes = Completes::Joined { send: Opcode::send(solicited, false), length };
+                self.current = Some(Current { message, completes });
+                return Ok(true);
+            }
             SendOp::Immediate { data } => {
                 // RFC 7306 sections 4.2 and 6.3 (EXT-023, EXT-026, EXT-125): the DDP payload is the eight
                 // bytes of Immediate Data, and nothing else.
@@ -44,6 +55,10 @@ impl Outbound {
                 let completes = Completes::Write { immediate: Opcode::immediate(solicited), data };
                 self.current = Some(Current { message: write(remote, length), completes });
                 return Ok(true);
+            }
+            // As above.
+            SendOp::Read { .. } | SendOp::Atomic { .. } if common.ord == 0 => {
+                return Err(fail_oldest(common, WcStatus::LocalQpOperationError));
             }
             SendOp::Read { .. } | SendOp::Atomic { .. } => return Ok(self.request_response(cx)),
             SendOp::LocalInvalidate { .. } | SendOp::BindWindow(_) | SendOp::FastRegister(_) => {
@@ -107,10 +122,7 @@ impl Outbound {
         self.local_left -= 1;
         let Some(request) = common.consumer.next_send() else { return Ok(false) };
         if let Err(status) = unsent::run(&request.op, common.by, cx.guard) {
-            let pending = Pending { fault: Some(status), ..pending_of(request) };
-            common.consumer.remove_send();
-            common.pending.push_back(pending);
-            return Err(Failure::here(TerminateError::LocalCatastrophic));
+            return Err(fail_oldest(common, status));
         }
         common.complete_oldest();
         Ok(true)
@@ -119,7 +131,7 @@ impl Outbound {
     /// A Send of any type.
     ///
     /// RFC 5040 section 4.2 (RDMAP-113): it has no RDMAP header.
-    fn send(&mut self, opcode: Opcode, invalidate: u32, length: u32) -> Message {
+    pub(super) fn send(&mut self, opcode: Opcode, invalidate: u32, length: u32) -> Message {
         let msn = self.next_send_msn();
         Message::untagged(opcode, Stag(invalidate), msn, length, PayloadSource::Posted)
     }
@@ -165,6 +177,17 @@ impl Outbound {
         };
         Current { message, completes: Completes::Nothing }
     }
+}
+
+/// The request at the head of the send queue fails with `status`, and ends the stream.
+#[cold]
+fn fail_oldest(common: &mut Common, status: WcStatus) -> Failure {
+    if let Some(request) = common.consumer.next_send() {
+        let pending = Pending { fault: Some(status), ..pending_of(request) };
+        common.consumer.remove_send();
+        common.pending.push_back(pending);
+    }
+    Failure::here(TerminateError::LocalCatastrophic)
 }
 
 /// The payload as external memory, if it may be sent without a copy.

@@ -1,0 +1,278 @@
+//! The line of queue pairs whose messages wait for a request of a shared receive queue.
+//!
+//! A request that is posted while queue pairs wait is reserved for the first of them, which is called. It
+//! takes its request when its engine gets to it. Meanwhile no other queue pair that may wait takes that
+//! request. So each gets its turn, and one that has more messages waits behind the others again. (A queue
+//! pair without InfiniBand's semantics cannot wait. It takes what is there, and a queue pair that comes too
+//! late for its reserved request waits anew.)
+//!
+//! A queue pair enters the line, *then* looks for requests. A thread posts a request, *then* looks at the
+//! line. Each side has a sequentially consistent fence between its two steps, so one of them sees the other.
+//! Whoever leaves the line without its request passes it on.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+/// Whether a message of a queue pair waits for a receive request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Turn {
+    /// None does.
+    Out,
+    /// One does.
+    Waits,
+    /// One has waited, and a request of the shared queue is reserved for it.
+    Granted,
+}
+
+/// The turn of a queue pair. With a shared queue it changes under the lock of the line.
+pub(super) struct TurnCell(AtomicU8);
+
+/// A queue pair that may wait.
+pub(super) trait Waiter: Send + Sync {
+    /// Its turn.
+    fn turn(&self) -> &TurnCell;
+
+    /// A request is reserved for it.
+    fn call(&self);
+}
+
+/// See the module.
+pub(super) struct RecvLine {
+    inner: Mutex<Inner>,
+    /// Queue pairs that wait, and those whose request is reserved.
+    contenders: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Inner {
+    /// Each with the address of its turn, by which it is found.
+    waiting: VecDeque<(usize, Weak<dyn Waiter>)>,
+    /// Queue pairs whose request is reserved.
+    granted: usize,
+    /// Queue pairs that may wait.
+    members: usize,
+}
+
+impl TurnCell {
+    pub(super) fn new() -> Self {
+        Self(AtomicU8::new(Turn::Out as u8))
+    }
+
+    pub(super) fn get(&self) -> Turn {
+        turn_of(self.0.load(Ordering::Acquire))
+    }
+
+    pub(super) fn set(&self, turn: Turn) {
+        self.0.store(turn as u8, Ordering::Release);
+    }
+
+    /// Sets it, and returns what it was.
+    pub(super) fn replace(&self, turn: Turn) -> Turn {
+        turn_of(self.0.swap(turn as u8, Ordering::AcqRel))
+    }
+
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+}
+
+fn turn_of(value: u8) -> Turn {
+    match value {
+        0 => Turn::Out,
+        1 => Turn::Waits,
+        _ => Turn::Granted,
+    }
+}
+
+impl RecvLine {
+    pub(super) fn new() -> Self {
+        Self { inner: Mutex::default(), contenders: AtomicUsize::new(0) }
+    }
+
+    /// One more queue pair may wait. Allocates its place.
+    pub(super) fn join(&self) {
+        let mut inner = self.inner();
+        inner.members += 1;
+        let places = inner.members.saturating_sub(inner.waiting.len());
+        inner.waiting.reserve(places);
+    }
+
+    /// A queue pair that has joined is gone.
+    pub(super) fn quit(&self) {
+        self.inner().members -= 1;
+    }
+
+    /// Whether a queue pair that may wait may take a request now, while `posted` are there. It has no turn
+    /// afterwards.
+    pub(super) fn take_turn(&self, turn: &TurnCell, posted: impl Fn() -> usize) -> bool {
+        if self.contenders.load(Ordering::Acquire) == 0 {
+            return true;
+        }
+        let mut inner = self.inner();
+        if turn.get() == Turn::Granted {
+            turn.set(Turn::Out);
+            inner.granted -= 1;
+            self.contenders.fetch_sub(1, Ordering::AcqRel);
+            return true;
+        }
+        inner.waiting.is_empty() && posted() > inner.granted
+    }
+
+    /// `who` waits. It is called once a request is there, which may be now. Requests that are there are
+    /// counted by `posted`.
+    pub(super) fn enter(&self, who: Weak<dyn Waiter>, turn: &TurnCell, posted: impl Fn() -> usize) {
+        {
+            let mut inner = self.inner();
+            if turn.get() == Turn::Out {
+                turn.set(Turn::Waits);
+                inner.waiting.push_back((turn.address(), who));
+                self.contenders.fetch_add(1, Ordering::AcqRel);
+            }
+        }
+        fence(Ordering::SeqCst);
+        self.serve(posted);
+    }
+
+    /// A queue pair does not wait any more. What was reserved for it goes to the next one.
+    pub(super) fn leave(&self, turn: &TurnCell, posted: impl Fn() -> usize) {
+        {
+            let mut inner = self.inner();
+            match turn.replace(Turn::Out) {
+                Turn::Out => return,
+                Turn::Waits => inner.waiting.retain(|(address, _)| *address != turn.address()),
+                Turn::Granted => inner.granted -= 1,
+            }
+            self.contenders.fetch_sub(1, Ordering::AcqRel);
+        }
+        self.serve(posted);
+    }
+
+    /// A request was posted.
+    pub(super) fn posted(&self, posted: impl Fn() -> usize) {
+        fence(Ordering::SeqCst);
+        if self.contenders.load(Ordering::Relaxed) != 0 {
+            self.serve(posted);
+        }
+    }
+
+    /// Reserves the requests that are free for those that wait longest.
+    #[cold]
+    fn serve(&self, posted: impl Fn() -> usize) {
+        while let Some(next) = self.grant(&posted) {
+            // Without the lock: if this is the last reference to it, its end takes the lock.
+            next.call();
+        }
+    }
+
+    fn grant(&self, posted: impl Fn() -> usize) -> Option<Arc<dyn Waiter>> {
+        let mut inner = self.inner();
+        while posted() > inner.granted {
+            let (_, next) = inner.waiting.pop_front()?;
+            if let Some(next) = next.upgrade() {
+                next.turn().set(Turn::Granted);
+                inner.granted += 1;
+                return Some(next);
+            }
+            self.contenders.fetch_sub(1, Ordering::AcqRel);
+        }
+        None
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().expect("no holder of this lock panics")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Caller {
+        turn: TurnCell,
+        calls: AtomicUsize,
+    }
+
+    impl Waiter for Caller {
+        fn turn(&self) -> &TurnCell {
+            &self.turn
+        }
+
+        fn call(&self) {
+            self.calls.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn callers<const N: usize>(line: &RecvLine) -> [Arc<Caller>; N] {
+        [(); N].map(|()| {
+            line.join();
+            Arc::new(Caller { turn: TurnCell::new(), calls: AtomicUsize::new(0) })
+        })
+    }
+
+    fn enter(line: &RecvLine, who: &Arc<Caller>, posted: usize) {
+        let waiter: Weak<dyn Waiter> = Arc::<Caller>::downgrade(who);
+        line.enter(waiter, &who.turn, || posted);
+    }
+
+    fn calls(callers: &[Arc<Caller>]) -> Vec<usize> {
+        callers.iter().map(|caller| caller.calls.load(Ordering::Relaxed)).collect()
+    }
+
+    #[test]
+    fn those_that_wait_get_their_requests_in_order() {
+        let line = RecvLine::new();
+        let all @ [a, b, c] = &callers::<3>(&line);
+        assert!(line.take_turn(&a.turn, || 0), "nobody waits: the queue itself says whether one is there");
+        enter(&line, a, 0);
+        enter(&line, b, 0);
+        assert!(!line.take_turn(&c.turn, || 1), "others wait longer");
+        enter(&line, c, 0);
+        line.posted(|| 2);
+        assert_eq!(calls(all), [1, 1, 0]);
+        assert!(!line.take_turn(&c.turn, || 2), "both are reserved");
+        assert!(line.take_turn(&b.turn, || 2) && !line.take_turn(&b.turn, || 1), "once");
+        // Its request goes to the next one when it leaves.
+        line.leave(&a.turn, || 1);
+        assert_eq!(calls(all), [1, 1, 1]);
+        assert!(line.take_turn(&c.turn, || 1));
+        assert_eq!(line.contenders.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_request_that_is_there_already_calls_at_once() {
+        let line = RecvLine::new();
+        let all @ [a, b] = &callers::<2>(&line);
+        enter(&line, a, 1);
+        assert_eq!(calls(all), [1, 0]);
+        // One that waits already keeps its place.
+        enter(&line, b, 1);
+        enter(&line, b, 1);
+        enter(&line, a, 1);
+        assert_eq!((calls(all), line.inner().waiting.len()), (vec![1, 0], 1));
+        // Another took the request: it waits again, behind the others.
+        assert!(line.take_turn(&a.turn, || 0));
+        enter(&line, a, 0);
+        line.posted(|| 1);
+        assert_eq!(calls(all), [1, 1]);
+    }
+
+    #[test]
+    fn whoever_is_gone_is_passed_over() {
+        let line = RecvLine::new();
+        let [a, b, c] = callers::<3>(&line);
+        for caller in [&a, &b, &c] {
+            enter(&line, caller, 0);
+        }
+        drop(a);
+        line.leave(&b.turn, || 0);
+        line.posted(|| 1);
+        assert_eq!(calls(&[b, Arc::clone(&c)]), [0, 1]);
+        line.leave(&c.turn, || 1);
+        line.leave(&c.turn, || 1);
+        let inner = line.inner();
+        assert_eq!((inner.waiting.len(), inner.granted), (0, 0));
+        assert_eq!(line.contenders.load(Ordering::Relaxed), 0);
+    }
+}
