@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use dp::profile::{self, Layer};
 use dp::{Burst, Clock, LinkState, Port};
@@ -28,7 +27,6 @@ use super::counters::EngineCounters;
 use super::io::Io;
 use super::listening::EngineListener;
 use super::rate::Rate;
-use super::thread;
 use super::tx_scheduler::TxScheduler;
 
 mod check;
@@ -114,9 +112,8 @@ impl Core {
         &*self.port
     }
 
-    /// Sleeps until there is something to do, or for `limit`.
-    pub(super) fn sleep(&mut self, limit: Duration) {
-        thread::sleep(&self.io.shared, &mut *self.port, limit);
+    pub(super) fn port_mut(&mut self) -> &mut dyn Port {
+        &mut *self.port
     }
 
     pub(super) fn counters(&self) -> EngineCounters {

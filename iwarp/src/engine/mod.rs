@@ -9,12 +9,14 @@
 //! | `listening.rs` | a listening port |
 //! | `rate.rs` | limits on the connections of an address in a second |
 //! | `thread.rs` | an engine in a thread of its own |
+//! | `shared.rs` | an engine that its thread and threads of the user poll in turns |
 //! | `config.rs` | the configuration of an engine |
 //! | `counters.rs` | the counters of an engine |
 //!
 //! The core starts no thread and reads no clock, except the CPU's cycle counter for
 //! [`EngineCounters::busy_cycles`]: the caller of [`Engine::poll_at`] passes the time.
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,6 +35,7 @@ mod counters;
 mod io;
 mod listening;
 mod rate;
+mod shared;
 mod thread;
 #[cfg(test)]
 mod two_engines;
@@ -40,6 +43,7 @@ mod tx_scheduler;
 
 pub use config::EngineConfig;
 pub use counters::EngineCounters;
+pub use shared::{SharedEngine, SharedOptions};
 pub use thread::{EngineThread, ThreadOptions};
 
 use self::core::Core;
@@ -98,12 +102,41 @@ impl Engine {
     /// descriptor, as that of a local wire has. Without one a frame wakes nobody, and a sleep takes at most
     /// `limit`.
     pub fn sleep(&mut self, limit: Duration) {
+        let Some(limit) = self.begin_sleep(limit) else { return };
+        thread::wait(self.core.shared(), self.core.port().poll_fd(), limit);
+        self.end_sleep();
+    }
+
+    /// Announces that nobody polls the engine until [`end_sleep`](Self::end_sleep): work is announced on the
+    /// descriptors from now on. Returns how long the sleep may take; `None` if there is something to do now,
+    /// and the engine stays awake.
+    fn begin_sleep(&mut self, limit: Duration) -> Option<Duration> {
         let now = self.now();
         // A deadline in the past is due now. Without `max` the difference would be its distance from now.
         let until = |at: Instant| Duration::from_micros((at.max(now) - now).total_micros());
         let deadline = self.next_deadline(now).map(until);
         let limit = thread::longest_sleep(self.core.port().poll_fd().is_some(), deadline, limit);
-        self.core.sleep(limit);
+        if limit.is_zero() || !self.core.shared().doorbells().prepare_sleep() {
+            return None;
+        }
+        // From here on a frame wakes us, and one that came before is found now.
+        if !self.core.port_mut().arm_wakeup() {
+            self.end_sleep();
+            return None;
+        }
+        Some(limit)
+    }
+
+    /// The engine is awake.
+    fn end_sleep(&mut self) {
+        self.core.port_mut().disarm_wakeup();
+        let woken = self.core.shared().doorbells().end_sleep();
+        debug_assert!(woken.is_ok(), "the engine's descriptors stay open");
+    }
+
+    /// The descriptor of the port, if it has one.
+    fn port_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.core.port().poll_fd()
     }
 
     /// Counters of all layers.

@@ -1,11 +1,11 @@
 //! An engine in a thread of its own, which backs off when there is nothing to do.
 
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use dp::Port;
 use rustix::event::{PollFd, PollFlags};
 
 use crate::queues::wait_any;
@@ -132,7 +132,7 @@ fn snapshot(engine: &Engine, control: &ThreadControl) {
 }
 
 /// Pins the thread to a CPU. Best effort: if the CPU is missing or not allowed, the thread is not pinned.
-fn pin(cpu: usize) {
+pub(super) fn pin(cpu: usize) {
     #[cfg(target_os = "linux")]
     {
         let mut set = rustix::thread::CpuSet::new();
@@ -156,25 +156,17 @@ pub(super) fn longest_sleep(frames_wake: bool, deadline: Option<Duration>, limit
     }
 }
 
-/// Sleeps until a doorbell or command, a frame (where the port has a file descriptor), or `limit`.
-pub(super) fn sleep(shared: &EngineShared, port: &mut dyn Port, limit: Duration) {
-    if limit.is_zero() || !shared.doorbells().prepare_sleep() {
-        return;
-    }
-    // From here on a frame wakes us, and one that came before is found now.
-    let waited = if port.arm_wakeup() { wait(shared, port, limit) } else { Ok(()) };
-    port.disarm_wakeup();
-    let woken = shared.doorbells().end_sleep();
-    debug_assert!(waited.is_ok() && woken.is_ok(), "the engine's descriptors stay open");
-}
-
-/// A failed wait ends at once: the engine polls again, and spins at worst. It is awake in any case, or each
-/// doorbell would make a system call.
-fn wait(shared: &EngineShared, port: &dyn Port, limit: Duration) -> std::io::Result<()> {
+/// Waits for a doorbell or command, a frame (where the port has a file descriptor), or until `limit`.
+pub(super) fn wait(shared: &EngineShared, port: Option<BorrowedFd<'_>>, limit: Duration) {
+    let waker = shared.doorbells().waker();
     let mut fds = arrayvec::ArrayVec::<PollFd<'_>, 2>::new();
-    fds.push(PollFd::from_borrowed_fd(shared.doorbells().waker(), PollFlags::IN));
-    fds.extend(port.poll_fd().map(|port| PollFd::from_borrowed_fd(port, PollFlags::IN)));
-    wait_any(&mut fds, Some(limit)).map(drop)
+    fds.push(PollFd::from_borrowed_fd(waker, PollFlags::IN));
+    if let Some(port) = port {
+        fds.push(PollFd::from_borrowed_fd(port, PollFlags::IN));
+    }
+    // A failed wait ends at once: the engine polls again, and spins at worst.
+    let waited = wait_any(&mut fds, Some(limit));
+    debug_assert!(waited.is_ok(), "the engine's descriptors stay open");
 }
 
 #[cfg(test)]
