@@ -60,6 +60,12 @@ impl PartialEq for CmId {
 
 impl Eq for CmId {}
 
+impl std::hash::Hash for CmId {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        Arc::as_ptr(&self.shared).hash(state);
+    }
+}
+
 impl fmt::Debug for CmId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CmId").field("addresses", &self.addresses()).finish_non_exhaustive()

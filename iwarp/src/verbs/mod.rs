@@ -34,7 +34,7 @@ pub use fast::{FastOptions, FastRegion};
 pub use mr::{BoundRegion, MemoryRegion, MrOptions};
 pub use mw::{MemoryWindow, MwOptions};
 pub use pd::ProtectionDomain;
-pub use qp::{QpAttr, QueuePair};
+pub use qp::{QpAttr, QueuePair, SendBatch};
 
 pub use crate::memory::WindowKind;
 pub use crate::queues::{

@@ -112,6 +112,11 @@ impl MemoryRegion {
         self.registration.is_empty()
     }
 
+    /// Its rights.
+    pub fn access(&self) -> Access {
+        self.registration.access()
+    }
+
     /// Whether it is valid: not after it was invalidated, by us or by the peer.
     pub fn is_valid(&self) -> bool {
         self.registration.is_valid()

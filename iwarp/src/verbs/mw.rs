@@ -101,4 +101,15 @@ impl QueuePair {
         self.post_checked(&SendRequest::empty(wr_id, SendOp::BindWindow(bind)))?;
         Ok(bind.rkey)
     }
+
+    /// The same with a request that the caller has made, whose key is [`MemoryWindow::next_rkey`].
+    ///
+    /// # Errors
+    /// As [`bind_mw`](Self::bind_mw).
+    pub fn post_bind_mw(&self, window: &MemoryWindow, request: &SendRequest) -> Result<(), VerbsError> {
+        if window.kind() != WindowKind::Type1 || !matches!(request.op, SendOp::BindWindow(_)) {
+            return Err(VerbsError::Invalid("only a window of type 1 is bound by this call".into()));
+        }
+        self.post_checked(request)
+    }
 }

@@ -86,6 +86,37 @@ impl Drop for QpOwner {
     }
 }
 
+/// A list of requests that are being posted ([`QueuePair::send_batch`]).
+pub struct SendBatch<'a> {
+    qp: &'a QpShared,
+}
+
+impl SendBatch<'_> {
+    /// Posts a request, as [`QueuePair::post_send`] does.
+    ///
+    /// # Errors
+    /// [`VerbsError`]; it was not posted, and those before it were.
+    pub fn push(&mut self, request: &SendRequest) -> Result<(), VerbsError> {
+        self.qp.check_window_kind(&request.op)?;
+        self.qp.queue_send(request)
+    }
+
+    /// Posts an inline request with bytes of the caller, which need not be registered: `parts`, one after the
+    /// other. The request has no elements.
+    ///
+    /// # Errors
+    /// As [`push`](Self::push); [`VerbsError::TooLong`] beyond the limit of the queue pair.
+    pub fn push_inline(&mut self, request: &SendRequest, parts: &[&[u8]]) -> Result<(), VerbsError> {
+        self.qp.queue_inline(request, parts)
+    }
+}
+
+impl Drop for SendBatch<'_> {
+    fn drop(&mut self) {
+        self.qp.doorbell();
+    }
+}
+
 impl QueuePair {
     pub(crate) fn new(pd: &ProtectionDomain, init: &QpInit<'_>) -> Result<Self, VerbsError> {
         let shared = QpShared::new(&pd.shared, init)?;
@@ -142,6 +173,11 @@ impl QueuePair {
         });
         self.shared.doorbell();
         result
+    }
+
+    /// Begins a list of requests that is posted one by one; the doorbell rings when the list is dropped.
+    pub fn send_batch(&self) -> SendBatch<'_> {
+        SendBatch { qp: &self.shared }
     }
 
     /// Posts a receive buffer, from any thread (`ibv_post_recv`). In `Terminate` and `Error` it completes as

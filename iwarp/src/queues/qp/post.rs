@@ -26,6 +26,41 @@ impl QpShared {
             Some((length, found)) => (length, Usual::Registered(found), None),
             None => self.unusual(request)?,
         };
+        self.add_send(request, length, usual, inline)
+    }
+
+    /// As [`queue_send`](Self::queue_send) for an inline request whose bytes the caller has: `parts`, one
+    /// after the other.
+    pub(crate) fn queue_inline(&self, request: &SendRequest, parts: &[&[u8]]) -> Result<(), VerbsError> {
+        if !self.takes_sends() {
+            return Err(self.refusal());
+        }
+        let length: usize = parts.iter().map(|part| part.len()).sum();
+        let max = self.caps.max_inline();
+        if length > max {
+            return Err(VerbsError::TooLong { got: length as u64, max: max as u64 });
+        }
+        if !request.op.sends_elements() || !request.sg_list.is_empty() {
+            return Err(VerbsError::Invalid(
+                "only a Send or Write without elements takes bytes of the caller".into(),
+            ));
+        }
+        self.check(request, length as u64)?;
+        let bytes = parts.iter().copied().flatten().copied().collect();
+        let is_usual = is_one_message(&request.op) && !request.flags.contains(SendFlags::FENCE);
+        let usual = if is_usual { Usual::Inline } else { Usual::No };
+        self.add_send(request, length as u32, usual, Some(bytes))
+    }
+
+    /// Adds a request that was checked.
+    #[inline(always)]
+    fn add_send(
+        &self,
+        request: &SendRequest,
+        length: u32,
+        usual: Usual,
+        inline: Option<ArrayVec<u8, MAX_INLINE>>,
+    ) -> Result<(), VerbsError> {
         let mut queue = self.send_queue();
         if !self.send.wqes.take() {
             return Err(VerbsError::QueueFull("send"));
