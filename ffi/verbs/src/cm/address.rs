@@ -1,0 +1,192 @@
+//! Addresses of identifiers: binding, and resolving the peer's.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use libc::c_int;
+
+use super::id::{Id, State};
+use crate::abi::{self, EINVAL, Errno, Outcome};
+use crate::{sockaddr, sys};
+
+/// The family of InfiniBand's own addresses, which iWARP does not have.
+const AF_IB: c_int = 27;
+
+const EADDRNOTAVAIL: Errno = Errno(libc::EADDRNOTAVAIL);
+const ENODEV: Errno = Errno(libc::ENODEV);
+
+/// Ports that are chosen for programs: those that Linux chooses from.
+const CHOSEN: std::ops::RangeInclusive<u16> = 32_768..=60_999;
+
+/// Reads an address of the program.
+///
+/// # Safety
+/// `address` points to a socket address as long as its family says.
+unsafe fn read(address: *const sys::sockaddr) -> Outcome<SocketAddr> {
+    if address.is_null() {
+        return Err(EINVAL);
+    }
+    // SAFETY: the caller's promise is passed on.
+    if unsafe { sockaddr::family(address.cast()) } == AF_IB {
+        return Err(ENODEV);
+    }
+    // SAFETY: the caller's promise is passed on.
+    unsafe { sockaddr::read(address.cast()) }.ok_or(EINVAL)
+}
+
+/// See `rdma_bind_addr(3)`.
+///
+/// # Safety
+/// `id` lives, `address` is a socket address.
+#[unsafe(export_name = "uw_rdma_bind_addr")]
+pub(crate) unsafe extern "C" fn rdma_bind_addr(
+    id: *mut sys::rdma_cm_id,
+    address: *mut sys::sockaddr,
+) -> c_int {
+    abi::minus_one(|| {
+        // SAFETY: the caller passes an identifier that lives.
+        let this = unsafe { Id::of(id) };
+        // SAFETY: the caller passes a socket address.
+        bind(this, unsafe { read(address) }?)?;
+        Ok(0)
+    })
+}
+
+/// Binds an identifier, and takes the name on a `local` wire.
+pub(super) fn bind(id: &Id, address: SocketAddr) -> Outcome<()> {
+    let mut state = id.state();
+    if state.source.is_some() {
+        return Err(EINVAL);
+    }
+    if !address.ip().is_unspecified() && !id.process.net.is_ours(address.ip()) {
+        return Err(EADDRNOTAVAIL);
+    }
+    let address = take_name(id, &mut state, address)?;
+    id.set_source(&mut state, address);
+    drop(state);
+    if !address.ip().is_unspecified() {
+        id.set_device()?;
+    }
+    Ok(())
+}
+
+/// Takes the name of an address, with a free port if it has none. It leads nowhere before its identifier
+/// listens.
+fn take_name(id: &Id, state: &mut State, address: SocketAddr) -> Outcome<SocketAddr> {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let net = &id.process.net;
+    if address.port() != 0 {
+        match net.take_name(address) {
+            Ok(name) => state.name = name,
+            // Several may bind an address, and one listens.
+            Err(_) if state.reuses_address => {}
+            Err(error) => return Err(error.into()),
+        }
+        return Ok(address);
+    }
+    let count = CHOSEN.end() - CHOSEN.start() + 1;
+    // Processes begin at different ports, so they seldom meet.
+    let start = (std::process::id() as u16).wrapping_mul(131);
+    for _ in 0..count {
+        let step = NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = CHOSEN.start() + start.wrapping_add(step) % count;
+        let address = SocketAddr::new(address.ip(), port);
+        if let Ok(name) = net.take_name(address) {
+            state.name = name;
+            return Ok(address);
+        }
+    }
+    Err(Errno(libc::EADDRINUSE))
+}
+
+/// See `rdma_resolve_addr(3)`.
+///
+/// # Safety
+/// `id` lives, `source` is NULL or a socket address, `destination` is a socket address.
+#[unsafe(export_name = "uw_rdma_resolve_addr")]
+pub(crate) unsafe extern "C" fn rdma_resolve_addr(
+    id: *mut sys::rdma_cm_id,
+    source: *mut sys::sockaddr,
+    destination: *mut sys::sockaddr,
+    _timeout_ms: c_int,
+) -> c_int {
+    abi::minus_one(|| {
+        // SAFETY: the caller passes an identifier that lives.
+        let this = unsafe { Id::of(id) };
+        // SAFETY: the caller passes a socket address.
+        let mut destination = unsafe { read(destination) }?;
+        if !source.is_null() {
+            // SAFETY: the caller passes a socket address.
+            let source = unsafe { read(source) }?;
+            if this.state().source.is_none() {
+                bind(this, source)?;
+            }
+        }
+        let net = &this.process.net;
+        // As for the kernel, the unspecified address is this host.
+        if destination.ip().is_unspecified() {
+            let itself = match destination.ip() {
+                _ if !net.is_local() => net.address(),
+                IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+                IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+            };
+            destination.set_ip(itself);
+        }
+        if !net.is_reachable(destination.ip()) {
+            this.announce(sys::RDMA_CM_EVENT_ADDR_ERROR, -libc::ENODEV);
+        } else {
+            let mut state = this.state();
+            let bound = state.source;
+            if bound.is_none_or(|address| address.ip().is_unspecified()) {
+                let own = SocketAddr::new(net.source_for(destination.ip()), bound.map_or(0, |a| a.port()));
+                let own = if own.port() == 0 { take_name(this, &mut state, own)? } else { own };
+                this.set_source(&mut state, own);
+            }
+            this.set_destination(&mut state, destination);
+            drop(state);
+            this.set_device()?;
+            this.announce(sys::RDMA_CM_EVENT_ADDR_RESOLVED, 0);
+        }
+        this.complete()?;
+        Ok(0)
+    })
+}
+
+/// See `rdma_resolve_route(3)`.
+///
+/// # Safety
+/// `id` lives.
+#[unsafe(export_name = "uw_rdma_resolve_route")]
+pub(crate) unsafe extern "C" fn rdma_resolve_route(id: *mut sys::rdma_cm_id, _timeout_ms: c_int) -> c_int {
+    abi::minus_one(|| {
+        // SAFETY: the caller passes an identifier that lives.
+        let this = unsafe { Id::of(id) };
+        if this.state().destination.is_none() {
+            return Err(EINVAL);
+        }
+        // TCP finds its way when it connects.
+        this.announce(sys::RDMA_CM_EVENT_ROUTE_RESOLVED, 0);
+        this.complete()?;
+        Ok(0)
+    })
+}
+
+/// See `rdma_get_src_port(3)`: in network byte order.
+///
+/// # Safety
+/// `id` lives.
+#[unsafe(export_name = "uw_rdma_get_src_port")]
+pub(crate) unsafe extern "C" fn rdma_get_src_port(id: *mut sys::rdma_cm_id) -> u16 {
+    // SAFETY: the caller passes an identifier that lives.
+    unsafe { Id::of(id) }.state().source.map_or(0, |address| address.port()).to_be()
+}
+
+/// See `rdma_get_dst_port(3)`: in network byte order.
+///
+/// # Safety
+/// `id` lives.
+#[unsafe(export_name = "uw_rdma_get_dst_port")]
+pub(crate) unsafe extern "C" fn rdma_get_dst_port(id: *mut sys::rdma_cm_id) -> u16 {
+    // SAFETY: the caller passes an identifier that lives.
+    unsafe { Id::of(id) }.state().destination.map_or(0, |address| address.port()).to_be()
+}

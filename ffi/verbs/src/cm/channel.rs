@@ -1,0 +1,155 @@
+//! Event channels: reading and acknowledging events.
+
+use std::sync::Arc;
+
+use libc::{c_int, c_void};
+
+use crate::abi::{self, EINVAL, EIO, Outcome};
+use crate::acked::Acked;
+use crate::event_fd::EventQueue;
+use crate::{process, sys};
+
+/// An event (`rdma_cm_event`), which is the program's until it acknowledges it.
+#[repr(C)]
+pub(crate) struct Event {
+    c: sys::rdma_cm_event,
+    private_data: Box<[u8]>,
+    /// The count of the identifier that may not be destroyed before this event is acknowledged.
+    acked: Arc<Acked>,
+    /// That identifier.
+    owner: usize,
+}
+
+/// The events of a channel.
+pub(crate) type Events = Arc<EventQueue<Box<Event>>>;
+
+/// An event channel (`rdma_event_channel`).
+#[repr(C)]
+pub(crate) struct Channel {
+    c: sys::rdma_event_channel,
+    pub(crate) events: Events,
+}
+
+// SAFETY: the pointers in it name objects of the program, which may be used by any thread.
+unsafe impl Send for Event {}
+
+impl Event {
+    /// An event of `owner`, whose count is `acked`.
+    pub(crate) fn new(owner: *mut sys::rdma_cm_id, acked: &Arc<Acked>, kind: u32, status: c_int) -> Self {
+        let c = sys::rdma_cm_event { id: owner, event: kind, status, ..Default::default() };
+        Self { c, private_data: Box::default(), acked: Arc::clone(acked), owner: owner as usize }
+    }
+
+    /// The request of a peer, for the listener that owns this event, with its new identifier.
+    pub(crate) fn with_new_id(mut self, id: *mut sys::rdma_cm_id) -> Self {
+        self.c.listen_id = self.c.id;
+        self.c.id = id;
+        self
+    }
+
+    /// Adds what came with MPA's Request or Reply.
+    pub(crate) fn with_param(mut self, private_data: &[u8], mut conn: sys::rdma_conn_param) -> Self {
+        // The field of C has eight bits.
+        let length = private_data.len().min(u8::MAX.into());
+        self.private_data = private_data[..length].into();
+        conn.private_data_len = length as u8;
+        conn.private_data =
+            if length == 0 { std::ptr::null() } else { self.private_data.as_ptr().cast::<c_void>() };
+        self.c.param.conn = conn;
+        self
+    }
+
+    /// The identifier that it belongs to.
+    pub(crate) fn owner(&self) -> usize {
+        self.owner
+    }
+
+    /// The new identifier of a request that nobody has taken.
+    pub(crate) fn new_id(&self) -> Option<*mut sys::rdma_cm_id> {
+        (self.c.event == sys::RDMA_CM_EVENT_CONNECT_REQUEST).then_some(self.c.id)
+    }
+}
+
+impl Channel {
+    pub(crate) fn make() -> Outcome<*mut sys::rdma_event_channel> {
+        let events: Events = Arc::new(EventQueue::new()?);
+        let c = sys::rdma_event_channel { fd: events.fd() };
+        Ok(Box::into_raw(Box::new(Self { c, events })).cast())
+    }
+
+    /// # Safety
+    /// `channel` is one that this library has handed out, and is not destroyed.
+    pub(crate) unsafe fn of<'a>(channel: *mut sys::rdma_event_channel) -> &'a Self {
+        // SAFETY: the C struct is the first part of a `Channel`, which lives until it is destroyed.
+        unsafe { &*channel.cast::<Self>() }
+    }
+
+    /// # Safety
+    /// As for [`of`](Self::of), and it is destroyed once.
+    pub(crate) unsafe fn destroy(channel: *mut sys::rdma_event_channel) {
+        // SAFETY: the address is that of a box, and the caller gives it up.
+        drop(unsafe { Box::from_raw(channel.cast::<Self>()) });
+    }
+}
+
+/// See `rdma_destroy_event_channel(3)`.
+///
+/// # Safety
+/// `channel` lives, and is destroyed once.
+#[unsafe(export_name = "uw_rdma_destroy_event_channel")]
+pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut sys::rdma_event_channel) {
+    let _ = abi::guarded(|| {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { Channel::destroy(channel) };
+        Ok(())
+    });
+}
+
+/// Takes the oldest event.
+pub(crate) fn next(channel: &Channel) -> Outcome<Box<Event>> {
+    // The program waits in the kernel, so it polls no more.
+    process::started().ok_or(EIO)?.engine.hand_over();
+    // A program may destroy the channel while a thread waits here: the thread waits on.
+    let events = Arc::clone(&channel.events);
+    let event = events.pop()?;
+    event.acked.deliver();
+    Ok(event)
+}
+
+/// See `rdma_get_cm_event(3)`.
+///
+/// # Safety
+/// `channel` lives, `event` is writable.
+#[unsafe(export_name = "uw_rdma_get_cm_event")]
+pub(crate) unsafe extern "C" fn rdma_get_cm_event(
+    channel: *mut sys::rdma_event_channel,
+    event: *mut *mut sys::rdma_cm_event,
+) -> c_int {
+    abi::minus_one(|| {
+        if event.is_null() || channel.is_null() {
+            return Err(EINVAL);
+        }
+        // SAFETY: the caller passes a channel that lives.
+        let next = next(unsafe { Channel::of(channel) })?;
+        // SAFETY: the caller passes a writable place.
+        unsafe { *event = Box::into_raw(next).cast() };
+        Ok(0)
+    })
+}
+
+/// See `rdma_ack_cm_event(3)`.
+///
+/// # Safety
+/// `event` is one of `rdma_get_cm_event`, and acknowledged once.
+#[unsafe(export_name = "uw_rdma_ack_cm_event")]
+pub(crate) unsafe extern "C" fn rdma_ack_cm_event(event: *mut sys::rdma_cm_event) -> c_int {
+    abi::minus_one(|| {
+        if event.is_null() {
+            return Err(EINVAL);
+        }
+        // SAFETY: the address is that of a box, and the caller gives it up.
+        let event = unsafe { Box::from_raw(event.cast::<Event>()) };
+        event.acked.ack(1);
+        Ok(0)
+    })
+}

@@ -1,0 +1,320 @@
+//! Listening, connecting, accepting, disconnecting.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use iwarp::verbs::{ConnParam, ListenOptions, MAX_PRIVATE_DATA};
+use libc::{c_int, c_void};
+
+use super::id::{Id, Requested, State};
+use crate::abi::{self, EINVAL, Errno, Outcome};
+use crate::hello::Hello;
+use crate::net::Peer;
+use crate::qp::Qp;
+use crate::request::bytes_at;
+use crate::{limits, sys};
+
+/// The time for a connection to be set up. A server may take its time to accept.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Requests that wait for a decision, where a program gives no number.
+const BACKLOG: usize = 1024;
+
+const EISCONN: Errno = Errno(libc::EISCONN);
+const ENOTCONN: Errno = Errno(libc::ENOTCONN);
+
+/// See `rdma_listen(3)`.
+///
+/// # Safety
+/// `id` lives.
+#[unsafe(export_name = "uw_rdma_listen")]
+pub(crate) unsafe extern "C" fn rdma_listen(id: *mut sys::rdma_cm_id, backlog: c_int) -> c_int {
+    abi::minus_one(|| {
+        // SAFETY: the caller passes an identifier that lives.
+        let this = unsafe { Id::of(id) };
+        if this.state().source.is_none() {
+            super::address::bind(this, SocketAddr::from(([0; 4], 0)))?;
+        }
+        let mut state = this.state();
+        if state.cm.is_some() {
+            return Err(EINVAL);
+        }
+        let process = this.process;
+        let visible = state.source.ok_or(EINVAL)?;
+        if state.name.is_none() {
+            state.name = process.net.take_name(visible)?;
+        }
+        let cm = process.context.create_id(&process.channel);
+        process.ids.know(&cm, this.as_c() as usize);
+        let port = listen(&cm, &state, visible.port(), usize::try_from(backlog).unwrap_or(0))
+            .inspect_err(|_| process.ids.forget(&cm))?;
+        state.cm = Some(cm);
+        if let Some(name) = &mut state.name {
+            process.net.publish(name, port)?;
+        }
+        Ok(0)
+    })
+}
+
+/// Listens on the wire, on `port` or, where names lead to it, on any other.
+fn listen(cm: &iwarp::verbs::CmId, state: &State, port: u16, backlog: usize) -> Outcome<u16> {
+    let options = |port| {
+        let mut options = ListenOptions { backlog: BACKLOG, ..ListenOptions::new(port) };
+        if backlog > 0 {
+            // Programs give small numbers, and expect a request more now and then.
+            options.backlog = backlog.max(16);
+        }
+        options.failures_per_address = None;
+        options.responder.startup_timeout = CONNECT_TIMEOUT;
+        options.responder.decision_timeout = None;
+        options
+    };
+    match cm.listen_with(&options(port)) {
+        Ok(()) => Ok(port),
+        Err(_) if state.name.is_some() => {
+            // Two addresses of the host, one port, one process: on the wire they have ports of their own.
+            let others = (1024..=u16::MAX).rev();
+            others
+                .into_iter()
+                .find(|&other| cm.listen_with(&options(other)).is_ok())
+                .ok_or(Errno(libc::EADDRINUSE))
+        }
+        Err(_) => Err(Errno(libc::EADDRINUSE)),
+    }
+}
+
+/// The parameters of the program, for the engine.
+///
+/// # Safety
+/// `param` is NULL or readable, and its private data as well.
+unsafe fn param_of(
+    id: &Id,
+    state: &State,
+    param: *const sys::rdma_conn_param,
+    default: Requested,
+) -> Outcome<ConnParam> {
+    let mut out = ConnParam { timeout: CONNECT_TIMEOUT, ..ConnParam::default() };
+    // Both ends of a `local` wire are of this library: they tell each other what MPA has no place for.
+    if id.process.net.is_local() {
+        let visible = state.source.ok_or(EINVAL)?;
+        let hello = Hello { visible, pair: None };
+        out.private_data.try_extend_from_slice(&hello.bytes()).map_err(|_| EINVAL)?;
+        out.ib_semantics = true;
+    }
+    let mut depths = default;
+    // SAFETY: the caller's promise.
+    if let Some(param) = unsafe { param.as_ref() } {
+        // SAFETY: the caller's promise.
+        let bytes = unsafe { bytes_at(param.private_data.cast(), param.private_data_len.into()) };
+        out.private_data.try_extend_from_slice(bytes).map_err(|_| EINVAL)?;
+        depths = Requested {
+            responder_resources: param.responder_resources,
+            initiator_depth: param.initiator_depth,
+        };
+    }
+    // 255 asks for as much as there is (`RDMA_MAX_RESP_RES`). Programs say 0 and Read all the same: the
+    // drivers of iWARP raise it, too.
+    let limit = |depth: u8| u16::from(depth.clamp(1, limits::MAX_RD_ATOM));
+    out.responder_resources = limit(depths.responder_resources);
+    out.initiator_depth = limit(depths.initiator_depth);
+    Ok(out)
+}
+
+/// The queue pair to connect: that of the identifier, or the one that the parameters name.
+///
+/// # Safety
+/// `param` is NULL or readable.
+unsafe fn qp_of(id: &Id, param: *const sys::rdma_conn_param) -> Outcome<&Qp> {
+    let own = id.fields().qp;
+    if !own.is_null() {
+        // SAFETY: a queue pair of an identifier is destroyed before it, and the identifier knows that.
+        return Ok(unsafe { Qp::of(own) });
+    }
+    // SAFETY: the caller's promise.
+    let number = unsafe { param.as_ref() }.ok_or(EINVAL)?.qp_num;
+    let qp = id.process.qps.find(number).ok_or(EINVAL)?;
+    // SAFETY: a queue pair of the table lives, unless the program destroys it while it connects it.
+    Ok(unsafe { Qp::of(qp as *mut sys::ibv_qp) })
+}
+
+/// The connection of the identifier changes the state of this queue pair from now on.
+fn manage(state: &mut State, qp: &Qp) {
+    state.qp = Some(qp.number());
+    qp.attributes().is_managed = true;
+}
+
+/// The listener to connect to.
+///
+/// A server may tell a client its port before it listens, or listen anew for each connection. A network and
+/// its drivers are slower than that, and a `local` wire is not. So a listener is given a little time to
+/// appear.
+fn find(id: &Id, destination: SocketAddr) -> Peer {
+    const PAUSE: Duration = Duration::from_micros(500);
+    let begun = Instant::now();
+    loop {
+        let peer = id.process.net.find(destination);
+        let patience = match peer {
+            Peer::At(_) => return peer,
+            Peer::Bound => Duration::from_millis(1000),
+            Peer::Nobody => Duration::from_millis(200),
+        };
+        if begun.elapsed() > patience {
+            return peer;
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// See `rdma_connect(3)`.
+///
+/// # Safety
+/// `id` lives, `param` is NULL or readable.
+#[unsafe(export_name = "uw_rdma_connect")]
+pub(crate) unsafe extern "C" fn rdma_connect(
+    id: *mut sys::rdma_cm_id,
+    param: *mut sys::rdma_conn_param,
+) -> c_int {
+    abi::minus_one(|| {
+        // SAFETY: the caller passes an identifier that lives.
+        let this = unsafe { Id::of(id) };
+        // SAFETY: the caller's promise is passed on.
+        let qp = unsafe { qp_of(this, param) }?;
+        let destination = this.state().destination.ok_or(EINVAL)?;
+        let peer = find(this, destination);
+        let mut state = this.state();
+        if state.cm.is_some() {
+            return Err(EISCONN);
+        }
+        let default = Requested { responder_resources: u8::MAX, initiator_depth: u8::MAX };
+        // SAFETY: the caller's promise is passed on.
+        let param = unsafe { param_of(this, &state, param, default) }?;
+        manage(&mut state, qp);
+        match peer {
+            Peer::Nobody | Peer::Bound => {
+                drop(state);
+                this.announce(sys::RDMA_CM_EVENT_REJECTED, -libc::ECONNREFUSED);
+            }
+            Peer::At(remote) => {
+                let cm = this.process.context.create_id(&this.process.channel);
+                this.process.ids.know(&cm, this.as_c() as usize);
+                let connected = cm.connect(&qp.current(), remote, &param);
+                if let Err(error) = connected {
+                    this.process.ids.forget(&cm);
+                    return Err(error.into());
+                }
+                state.cm = Some(cm);
+                drop(state);
+            }
+        }
+        this.complete()?;
+        Ok(0)
+    })
+}
+
+/// See `rdma_accept(3)`.
+///
+/// # Safety
+/// `id` lives, `param` is NULL or readable.
+#[unsafe(export_name = "uw_rdma_accept")]
+pub(crate) unsafe extern "C" fn rdma_accept(
+    id: *mut sys::rdma_cm_id,
+    param: *mut sys::rdma_conn_param,
+) -> c_int {
+    abi::minus_one(|| {
+        // SAFETY: the caller passes an identifier that lives.
+        let this = unsafe { Id::of(id) };
+        // SAFETY: the caller's promise is passed on.
+        let qp = unsafe { qp_of(this, param) }?;
+        let mut state = this.state();
+        let cm = state.cm.clone().ok_or(EINVAL)?;
+        // SAFETY: the caller's promise is passed on.
+        let param = unsafe { param_of(this, &state, param, state.requested) }?;
+        manage(&mut state, qp);
+        drop(state);
+        cm.accept(&qp.current(), &param)?;
+        this.complete()?;
+        Ok(0)
+    })
+}
+
+/// See `rdma_reject(3)`.
+///
+/// # Safety
+/// `id` lives, the private data is readable.
+#[unsafe(export_name = "uw_rdma_reject")]
+pub(crate) unsafe extern "C" fn rdma_reject(
+    id: *mut sys::rdma_cm_id,
+    private_data: *const c_void,
+    length: u8,
+) -> c_int {
+    abi::minus_one(|| {
+        // SAFETY: the caller passes an identifier that lives.
+        let this = unsafe { Id::of(id) };
+        let state = this.state();
+        let cm = state.cm.clone().ok_or(EINVAL)?;
+        let mut bytes = arrayvec::ArrayVec::<u8, MAX_PRIVATE_DATA>::new();
+        if this.process.net.is_local()
+            && let Some(visible) = state.source
+        {
+            bytes.try_extend_from_slice(&Hello { visible, pair: None }.bytes()).map_err(|_| EINVAL)?;
+        }
+        drop(state);
+        // SAFETY: the caller's promise.
+        let of_program = unsafe { bytes_at(private_data.cast(), length.into()) };
+        bytes.try_extend_from_slice(of_program).map_err(|_| EINVAL)?;
+        cm.reject(&bytes)?;
+        Ok(0)
+    })
+}
+
+/// See `rdma_reject(3)`: there are no options to go with it.
+///
+/// # Safety
+/// As [`rdma_reject`].
+#[unsafe(export_name = "uw_rdma_reject_ece")]
+pub(crate) unsafe extern "C" fn rdma_reject_ece(
+    id: *mut sys::rdma_cm_id,
+    private_data: *const c_void,
+    length: u8,
+) -> c_int {
+    // SAFETY: the caller's promises are passed on.
+    unsafe { rdma_reject(id, private_data, length) }
+}
+
+/// See `rdma_disconnect(3)`.
+///
+/// # Safety
+/// `id` lives.
+#[unsafe(export_name = "uw_rdma_disconnect")]
+pub(crate) unsafe extern "C" fn rdma_disconnect(id: *mut sys::rdma_cm_id) -> c_int {
+    abi::minus_one(|| {
+        // SAFETY: the caller passes an identifier that lives.
+        let this = unsafe { Id::of(id) };
+        let state = this.state();
+        let Some(cm) = state.cm.clone().filter(|_| state.connected) else {
+            return Err(ENOTCONN);
+        };
+        drop(state);
+        cm.disconnect();
+        this.complete()?;
+        Ok(0)
+    })
+}
+
+/// See `rdma_establish(3)`: a connection of iWARP is established without it.
+///
+/// # Safety
+/// `id` lives.
+#[unsafe(export_name = "uw_rdma_establish")]
+pub(crate) unsafe extern "C" fn rdma_establish(id: *mut sys::rdma_cm_id) -> c_int {
+    abi::minus_one(|| if id.is_null() { Err(EINVAL) } else { Ok(0) })
+}
+
+/// See `rdma_notify(3)`.
+///
+/// # Safety
+/// `id` lives.
+#[unsafe(export_name = "uw_rdma_notify")]
+pub(crate) unsafe extern "C" fn rdma_notify(_id: *mut sys::rdma_cm_id, _event: sys::ibv_event_type) -> c_int {
+    0
+}

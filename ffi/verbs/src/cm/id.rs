@@ -1,0 +1,329 @@
+//! Identifiers: creating, migrating, destroying.
+
+use std::cell::UnsafeCell;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use iwarp::verbs::CmId;
+use libc::{c_int, c_void};
+
+use super::channel::{Channel, Event, Events};
+use crate::abi::{self, EINVAL, EOPNOTSUPP, Errno, Outcome};
+use crate::acked::Acked;
+use crate::net::Listening;
+use crate::process::Process;
+use crate::{sockaddr, sys};
+
+/// An identifier (`rdma_cm_id`).
+///
+/// Code of Debian's librdmacm (its rsockets) may be given one, and reads some of the fields that its own
+/// identifiers have behind those of the header. So they are here, with the values that keep it away.
+#[repr(C)]
+pub(crate) struct Id {
+    c: UnsafeCell<sys::rdma_cm_id>,
+    /// `cma_id_private.cma_dev`: NULL, no device.
+    _cma_dev: *mut c_void,
+    _unread: [u64; 3],
+    /// `cma_id_private.sync`: whether calls wait for their events.
+    sync: UnsafeCell<c_int>,
+    _rest: [u8; REST],
+    pub(crate) process: &'static Process,
+    /// Events that were delivered.
+    pub(crate) acked: Arc<Acked>,
+    state: Mutex<State>,
+}
+
+/// Bytes of librdmacm's own identifier.
+const PRIVATE_BYTES: usize = 600;
+const REST: usize = PRIVATE_BYTES - 452;
+const _: () = assert!(std::mem::offset_of!(Id, _cma_dev) == 416);
+const _: () = assert!(std::mem::offset_of!(Id, sync) == 448);
+const _: () = assert!(std::mem::offset_of!(Id, process) >= PRIVATE_BYTES);
+
+/// The state of an identifier.
+pub(crate) struct State {
+    /// Where its events go.
+    pub(crate) events: Events,
+    /// That of the engine, once it connects or listens, or with a request.
+    pub(crate) cm: Option<CmId>,
+    /// The name that it has taken, on a `local` wire.
+    pub(crate) name: Option<Listening>,
+    pub(crate) source: Option<SocketAddr>,
+    pub(crate) destination: Option<SocketAddr>,
+    /// The number of the queue pair that it connects.
+    pub(crate) qp: Option<u32>,
+    /// It is, or was, established.
+    pub(crate) connected: bool,
+    /// IPv6 only (`RDMA_OPTION_ID_AFONLY`).
+    pub(crate) reuses_address: bool,
+    /// The depths that the peer's request asks for.
+    pub(crate) requested: Requested,
+    /// For a listener of `rdma_create_ep`: the queue pair that requests get.
+    pub(crate) endpoint: Option<(*mut sys::ibv_pd, sys::ibv_qp_init_attr)>,
+    /// Completion queues that `rdma_create_qp` made for it.
+    pub(crate) owns_cqs: bool,
+}
+
+// SAFETY: the pointers in it name objects of the program, which may be used by any thread.
+unsafe impl Send for State {}
+
+/// The depths of a request, from its receiver's point of view.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Requested {
+    pub(crate) responder_resources: u8,
+    pub(crate) initiator_depth: u8,
+}
+
+impl Id {
+    /// # Safety
+    /// `id` is one that this library has handed out, and is not destroyed.
+    pub(crate) unsafe fn of<'a>(id: *mut sys::rdma_cm_id) -> &'a Self {
+        // SAFETY: the C struct is the first part of an `Id`, which lives until it is destroyed.
+        unsafe { &*id.cast::<Self>() }
+    }
+
+    pub(crate) fn as_c(&self) -> *mut sys::rdma_cm_id {
+        self.c.get()
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no holder of this lock panics")
+    }
+
+    /// Whether calls wait for their events.
+    pub(crate) fn is_sync(&self) -> bool {
+        // SAFETY: only migrating changes it, and a program does not use an identifier that it migrates.
+        unsafe { *self.sync.get() != 0 }
+    }
+
+    /// A new identifier. Without a channel it has one of its own, and calls wait for their events.
+    pub(crate) fn make(
+        process: &'static Process,
+        channel: *mut sys::rdma_event_channel,
+        context: *mut c_void,
+        ps: sys::rdma_port_space,
+    ) -> Outcome<Box<Self>> {
+        if ps != sys::RDMA_PS_TCP {
+            // Datagrams and InfiniBand's own services are not for iWARP.
+            return Err(EOPNOTSUPP);
+        }
+        let sync = c_int::from(channel.is_null());
+        let channel = if channel.is_null() { Channel::make()? } else { channel };
+        // SAFETY: the channel is the caller's, which lives, or the one that was made.
+        let events = Arc::clone(&unsafe { Channel::of(channel) }.events);
+        let c = sys::rdma_cm_id { channel, context, ps, qp_type: sys::IBV_QPT_RC, ..Default::default() };
+        let state = State {
+            events,
+            cm: None,
+            name: None,
+            source: None,
+            destination: None,
+            qp: None,
+            connected: false,
+            reuses_address: false,
+            requested: Requested::default(),
+            endpoint: None,
+            owns_cqs: false,
+        };
+        Ok(Box::new(Self {
+            c: UnsafeCell::new(c),
+            _cma_dev: std::ptr::null_mut(),
+            _unread: [0; 3],
+            sync: UnsafeCell::new(sync),
+            _rest: [0; REST],
+            process,
+            acked: Arc::default(),
+            state: Mutex::new(state),
+        }))
+    }
+
+    /// Changes the fields that programs read. The caller holds the state, or the identifier is new.
+    pub(crate) fn update(&self, change: impl FnOnce(&mut sys::rdma_cm_id)) {
+        // SAFETY: this library changes the fields under the lock of the state only, and programs read them
+        // after the call or the event that changed them.
+        change(unsafe { &mut *self.c.get() });
+    }
+
+    /// The fields as they are.
+    pub(crate) fn fields(&self) -> sys::rdma_cm_id {
+        // SAFETY: as above. The program may have changed some of them, in this thread.
+        unsafe { self.c.get().read() }
+    }
+
+    /// Sets the address that programs see as its own.
+    pub(crate) fn set_source(&self, state: &mut State, address: SocketAddr) {
+        state.source = Some(address);
+        self.update(|c| {
+            // SAFETY: the union has room for an address of any family.
+            unsafe {
+                sockaddr::write((&raw mut c.route.addr.__bindgen_anon_1.src_storage).cast(), address);
+            }
+        });
+    }
+
+    /// Sets the address that programs see as the peer's.
+    pub(crate) fn set_destination(&self, state: &mut State, address: SocketAddr) {
+        state.destination = Some(address);
+        self.update(|c| {
+            // SAFETY: the union has room for an address of any family.
+            unsafe {
+                sockaddr::write((&raw mut c.route.addr.__bindgen_anon_2.dst_storage).cast(), address);
+            }
+        });
+    }
+
+    /// The device is known from now on.
+    pub(crate) fn set_device(&self) -> Outcome<()> {
+        let (context, pd) = super::device::device(self.process)?;
+        self.update(|c| {
+            c.verbs = context;
+            c.port_num = 1;
+            if c.pd.is_null() {
+                c.pd = pd;
+            }
+        });
+        Ok(())
+    }
+
+    /// Adds an event for the program.
+    pub(crate) fn announce(&self, kind: u32, status: c_int) {
+        self.push(Event::new(self.as_c(), &self.acked, kind, status));
+    }
+
+    pub(crate) fn push(&self, event: Event) {
+        let events = Arc::clone(&self.state().events);
+        events.push(Box::new(event));
+    }
+
+    /// For a synchronous identifier: waits for the event of a call, and keeps it in the identifier.
+    pub(crate) fn complete(&self) -> Outcome<()> {
+        if !self.is_sync() {
+            return Ok(());
+        }
+        self.forget_event();
+        // SAFETY: the channel of an identifier lives as long as it.
+        let event = super::channel::next(unsafe { Channel::of(self.fields().channel) })?;
+        let event = Box::into_raw(event).cast::<sys::rdma_cm_event>();
+        self.update(|c| c.event = event);
+        // SAFETY: the event was made above, and is the identifier's until it is acknowledged.
+        let event = unsafe { *event };
+        let (kind, status) = (event.event, event.status);
+        match status {
+            0 => Ok(()),
+            _ if kind == sys::RDMA_CM_EVENT_REJECTED => Err(Errno(libc::ECONNREFUSED)),
+            status => Err(Errno(status.abs())),
+        }
+    }
+
+    /// Acknowledges the event that the identifier keeps.
+    pub(crate) fn forget_event(&self) {
+        let event = self.fields().event;
+        if !event.is_null() {
+            self.update(|c| c.event = std::ptr::null_mut());
+            // SAFETY: the event is the identifier's, which gives it up.
+            unsafe { super::channel::rdma_ack_cm_event(event) };
+        }
+    }
+}
+
+/// See `rdma_destroy_id(3)`: waits until the events that were delivered are acknowledged.
+///
+/// # Safety
+/// `id` lives, and is destroyed once.
+#[unsafe(export_name = "uw_rdma_destroy_id")]
+pub(crate) unsafe extern "C" fn rdma_destroy_id(id: *mut sys::rdma_cm_id) -> c_int {
+    abi::minus_one(|| {
+        if id.is_null() {
+            return Err(EINVAL);
+        }
+        // SAFETY: the caller passes an identifier that lives.
+        unsafe { destroy(id) };
+        Ok(0)
+    })
+}
+
+/// # Safety
+/// `id` lives, and is destroyed once.
+pub(crate) unsafe fn destroy(id: *mut sys::rdma_cm_id) {
+    // SAFETY: the caller passes an identifier that lives.
+    let this = unsafe { Id::of(id) };
+    // In this order: no event is added once the engine's identifier is not known any more.
+    let cm = this.state().cm.clone();
+    if let Some(cm) = &cm {
+        this.process.ids.forget(cm);
+    }
+    let events = Arc::clone(&this.state().events);
+    let mut never_taken = Vec::new();
+    events.items().retain(|event| {
+        let is_ours = event.owner() == id as usize;
+        if is_ours {
+            never_taken.extend(event.new_id());
+        }
+        !is_ours
+    });
+    for child in never_taken {
+        // SAFETY: the program has not seen this identifier.
+        unsafe { destroy(child) };
+    }
+    this.forget_event();
+    this.acked.wait();
+    let (channel, sync) = (this.fields().channel, this.is_sync());
+    // SAFETY: the address is that of a leaked box, and the caller gives it up. A listener stops, and a
+    // request is rejected, as the engine's identifier is dropped.
+    drop(unsafe { Box::from_raw(id.cast::<Id>()) });
+    if sync {
+        // SAFETY: a synchronous identifier has a channel of its own.
+        unsafe { Channel::destroy(channel) };
+    }
+}
+
+/// See `rdma_migrate_id(3)`: events that wait move as well.
+///
+/// # Safety
+/// `id` lives, `channel` is NULL or lives.
+#[unsafe(export_name = "uw_rdma_migrate_id")]
+pub(crate) unsafe extern "C" fn rdma_migrate_id(
+    id: *mut sys::rdma_cm_id,
+    channel: *mut sys::rdma_event_channel,
+) -> c_int {
+    abi::minus_one(|| {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { migrate(id, channel) }?;
+        Ok(0)
+    })
+}
+
+/// # Safety
+/// `id` lives, `channel` is NULL or lives.
+pub(crate) unsafe fn migrate(id: *mut sys::rdma_cm_id, channel: *mut sys::rdma_event_channel) -> Outcome<()> {
+    // SAFETY: the caller passes an identifier that lives.
+    let this = unsafe { Id::of(id) };
+    let becomes_sync = channel.is_null();
+    let was_sync = this.is_sync();
+    if was_sync && !becomes_sync {
+        this.forget_event();
+    }
+    let channel = if becomes_sync { Channel::make()? } else { channel };
+    // SAFETY: the channel is the caller's, which lives, or the one that was made.
+    let new = Arc::clone(&unsafe { Channel::of(channel) }.events);
+    let before = this.fields().channel;
+    let mut state = this.state();
+    let old = std::mem::replace(&mut state.events, Arc::clone(&new));
+    this.update(|c| c.channel = channel);
+    let mut moved = Vec::new();
+    {
+        let mut items = old.items();
+        for event in std::mem::take(&mut *items) {
+            if event.owner() == id as usize { moved.push(event) } else { items.push_back(event) }
+        }
+    }
+    drop(state);
+    moved.into_iter().for_each(|event| new.push(event));
+    // SAFETY: a program does not use an identifier in another thread while it migrates it.
+    unsafe { *this.sync.get() = becomes_sync.into() };
+    if was_sync {
+        // SAFETY: the channel was the identifier's own.
+        unsafe { Channel::destroy(before) };
+    }
+    Ok(())
+}

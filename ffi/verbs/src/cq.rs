@@ -1,0 +1,380 @@
+//! Completion queues.
+
+use std::cell::UnsafeCell;
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use iwarp::verbs::{CompletionQueue, CqEventHandler, CqOptions, WcOpcode, WcStatus, WorkCompletion};
+use libc::c_int;
+
+use crate::abi::{self, EBUSY, EINVAL, EIO, Outcome};
+use crate::acked::Acked;
+use crate::async_events::{Kind, Subject};
+use crate::channel::Channel;
+use crate::device::OpenDevice;
+use crate::fork;
+use crate::process::Process;
+use crate::{limits, sys};
+
+/// A completion queue (`ibv_cq`, and `ibv_cq_ex` where it was made so).
+#[repr(C)]
+pub(crate) struct Cq {
+    c: UnsafeCell<sys::ibv_cq_ex>,
+    pub(crate) cq: CompletionQueue,
+    process: &'static Process,
+    /// Events of completions that were delivered.
+    pub(crate) acked: Acked,
+    /// Queue pairs that complete here.
+    users: AtomicUsize,
+    /// The numbers that programs know, where they are not those of the engine: a queue pair that was reset
+    /// keeps its number.
+    renumbered: AtomicBool,
+    numbers: Mutex<HashMap<u32, u32>>,
+    /// What a poll of `ibv_cq_ex` is at.
+    pub(crate) polled: Mutex<Option<WorkCompletion>>,
+    /// Its address for the callback of events; 0 once it is destroyed.
+    place: Arc<AtomicUsize>,
+}
+
+/// Completions that are translated at a time.
+const BATCH: usize = 16;
+
+impl Cq {
+    /// # Safety
+    /// `cq` is one that this library has handed out, and is not destroyed.
+    pub(crate) unsafe fn of<'a>(cq: *mut sys::ibv_cq) -> &'a Self {
+        // SAFETY: the C struct is the first part of a `Cq`, which lives until it is destroyed.
+        unsafe { &*cq.cast::<Self>() }
+    }
+
+    pub(crate) fn as_c(&self) -> *mut sys::ibv_cq_ex {
+        self.c.get()
+    }
+
+    pub(crate) fn user_context(&self) -> *mut c_void {
+        // SAFETY: the field is set when the queue is made, and perhaps by the program before events come.
+        unsafe { (*self.c.get()).cq_context }
+    }
+
+    fn channel(&self) -> *mut sys::ibv_comp_channel {
+        // SAFETY: the field is not changed after the queue is made.
+        unsafe { (*self.c.get()).channel }
+    }
+
+    fn context(&self) -> *mut sys::ibv_context {
+        // SAFETY: as above.
+        unsafe { (*self.c.get()).context }
+    }
+
+    pub(crate) fn add(&self) {
+        self.users.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn remove(&self) {
+        self.users.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn numbers(&self) -> MutexGuard<'_, HashMap<u32, u32>> {
+        self.numbers.lock().expect("no holder of this lock panics")
+    }
+
+    /// Completions of the engine's queue pair `number` are those of the one that programs know as `known`.
+    pub(crate) fn renumber(&self, number: u32, known: u32) {
+        self.numbers().insert(number, known);
+        self.renumbered.store(true, Ordering::Release);
+    }
+
+    /// The number that programs know.
+    pub(crate) fn known(&self, number: u32) -> u32 {
+        match self.renumbered.load(Ordering::Acquire) {
+            false => number,
+            true => self.numbers().get(&number).copied().unwrap_or(number),
+        }
+    }
+
+    /// Moves completions into `out`. If there are none, polls the engine and looks again.
+    #[inline]
+    pub(crate) fn take(&self, out: &mut [WorkCompletion]) -> usize {
+        match self.cq.poll(out) {
+            0 => {
+                self.process.engine.turn();
+                self.cq.poll(out)
+            }
+            count => count,
+        }
+    }
+
+    /// Makes a queue of at least `cqe` entries.
+    ///
+    /// # Safety
+    /// `context` is open, `channel` is NULL or lives.
+    pub(crate) unsafe fn make(
+        context: *mut sys::ibv_context,
+        cqe: usize,
+        cq_context: *mut c_void,
+        channel: *mut sys::ibv_comp_channel,
+        vector: u32,
+    ) -> Outcome<Box<Self>> {
+        if cqe == 0 || cqe > limits::MAX_CQE || vector != 0 {
+            return Err(EINVAL);
+        }
+        // SAFETY: the caller passes an open context.
+        let open = unsafe { OpenDevice::of(context) };
+        // SAFETY: the caller passes NULL or a channel that lives.
+        let events = (!channel.is_null()).then(|| unsafe { Channel::of(channel) });
+        // The engine's queue calls back, and the program's queue lies at an address that is known later.
+        let place = Arc::new(AtomicUsize::new(0));
+        let handler: Option<CqEventHandler> = events.map(|channel| {
+            let (events, place) = (Arc::clone(&channel.events), Arc::clone(&place));
+            let handler: CqEventHandler = Arc::new(move |_| {
+                // A queue that is destroyed has no address: this is looked at with the lock held under which
+                // its events are removed.
+                let mut items = events.items();
+                let at = place.load(Ordering::Acquire);
+                if at != 0 {
+                    items.push_back(at);
+                    drop(items);
+                    events.count();
+                }
+            });
+            handler
+        });
+        let options = CqOptions { handler: handler.as_ref(), ..CqOptions::new(cqe) };
+        let cq = open.process.context.create_cq_with(&options)?;
+        let c = sys::ibv_cq_ex {
+            context,
+            channel,
+            cq_context,
+            handle: cq.cq_num(),
+            cqe: c_int::try_from(cqe).map_err(|_| EINVAL)?,
+            ..Default::default()
+        };
+        let this = Box::new(Self {
+            c: UnsafeCell::new(c),
+            cq,
+            process: open.process,
+            acked: Acked::default(),
+            users: AtomicUsize::new(0),
+            renumbered: AtomicBool::new(false),
+            numbers: Mutex::default(),
+            polled: Mutex::default(),
+            place,
+        });
+        this.place.store(std::ptr::from_ref(&*this) as usize, Ordering::Release);
+        open.add();
+        if let Some(channel) = events {
+            channel.add();
+        }
+        let subject =
+            Subject { object: this.as_c() as usize, queue: open.async_events.clone(), acked: Arc::default() };
+        open.process.contexts.enter(Kind::Cq, this.cq.cq_num(), subject);
+        Ok(this)
+    }
+}
+
+/// See `ibv_create_cq(3)`.
+///
+/// # Safety
+/// `context` is open, `channel` is NULL or lives.
+#[unsafe(export_name = "uw_ibv_create_cq")]
+pub(crate) unsafe extern "C" fn ibv_create_cq(
+    context: *mut sys::ibv_context,
+    cqe: c_int,
+    cq_context: *mut c_void,
+    channel: *mut sys::ibv_comp_channel,
+    vector: c_int,
+) -> *mut sys::ibv_cq {
+    abi::pointer(|| {
+        let cqe = usize::try_from(cqe).map_err(|_| EINVAL)?;
+        let vector = u32::try_from(vector).map_err(|_| EINVAL)?;
+        // SAFETY: the caller's promises are passed on.
+        let cq = unsafe { Cq::make(context, cqe, cq_context, channel, vector) }?;
+        Ok(Box::leak(cq).as_c().cast())
+    })
+}
+
+/// See `ibv_resize_cq(3)`.
+///
+/// # Safety
+/// `cq` lives.
+#[unsafe(export_name = "uw_ibv_resize_cq")]
+pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut sys::ibv_cq, cqe: c_int) -> c_int {
+    abi::status(|| {
+        // SAFETY: the caller passes a queue that lives.
+        let this = unsafe { Cq::of(cq) };
+        let entries =
+            usize::try_from(cqe).ok().filter(|&cqe| cqe > 0 && cqe <= limits::MAX_CQE).ok_or(EINVAL)?;
+        this.cq.resize(entries)?;
+        // SAFETY: the caller does not use the queue in two threads while it is resized.
+        unsafe { (*this.c.get()).cqe = cqe };
+        Ok(())
+    })
+}
+
+/// See `ibv_destroy_cq(3)`: waits until all events that were delivered are acknowledged.
+///
+/// # Safety
+/// `cq` lives, and is destroyed once.
+#[unsafe(export_name = "uw_ibv_destroy_cq")]
+pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut sys::ibv_cq) -> c_int {
+    abi::status(|| {
+        // SAFETY: the caller passes a queue that lives.
+        let this = unsafe { Cq::of(cq) };
+        if this.users.load(Ordering::Relaxed) > 0 {
+            return Err(EBUSY);
+        }
+        let (context, channel) = (this.context(), this.channel());
+        if !channel.is_null() {
+            // SAFETY: a channel is not destroyed while a queue reports to it.
+            let channel = unsafe { Channel::of(channel) };
+            let mut items = channel.events.items();
+            let at = this.place.swap(0, Ordering::AcqRel);
+            items.retain(|other| *other != at);
+            drop(items);
+            channel.remove();
+        }
+        this.acked.wait();
+        this.process.contexts.leave(Kind::Cq, this.cq.cq_num());
+        // SAFETY: the address is that of a leaked box, and the caller gives it up.
+        drop(unsafe { Box::from_raw(cq.cast::<Cq>()) });
+        // SAFETY: a context is not closed while it has objects.
+        unsafe { OpenDevice::of(context) }.remove();
+        Ok(())
+    })
+}
+
+/// `ibv_poll_cq`: takes completions, and polls the engine if there are none.
+pub(crate) unsafe extern "C" fn poll_cq(cq: *mut sys::ibv_cq, count: c_int, out: *mut sys::ibv_wc) -> c_int {
+    abi::minus_one(|| {
+        if fork::is_child() {
+            return Err(EIO);
+        }
+        // SAFETY: the caller passes a queue that lives.
+        let this = unsafe { Cq::of(cq) };
+        let wanted = usize::try_from(count).map_err(|_| EINVAL)?;
+        let mut taken = 0;
+        let mut batch = [const { EMPTY }; BATCH];
+        while taken < wanted {
+            let room = BATCH.min(wanted - taken);
+            // The engine is polled only if nothing waits, and once.
+            let got =
+                if taken == 0 { this.take(&mut batch[..room]) } else { this.cq.poll(&mut batch[..room]) };
+            for (index, completion) in batch[..got].iter().enumerate() {
+                let known = this.known(completion.qp_num);
+                // SAFETY: the caller's array has `count` places, and `taken + index` is below that.
+                let place = unsafe { out.add(taken + index) };
+                // SAFETY: as above; the place is writable.
+                unsafe { place.write(wc_of(completion, known)) };
+            }
+            taken += got;
+            if got < room {
+                break;
+            }
+        }
+        Ok(taken as c_int)
+    })
+}
+
+const EMPTY: WorkCompletion = WorkCompletion {
+    wr_id: 0,
+    status: WcStatus::Success,
+    opcode: WcOpcode::Send,
+    byte_len: 0,
+    qp_num: 0,
+    immediate: None,
+    invalidated: None,
+    solicited: false,
+    error: None,
+};
+
+/// `ibv_req_notify_cq`.
+pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut sys::ibv_cq, solicited_only: c_int) -> c_int {
+    abi::status(|| {
+        if fork::is_child() {
+            return Err(EIO);
+        }
+        // SAFETY: the caller passes a queue that lives.
+        let this = unsafe { Cq::of(cq) };
+        if this.channel().is_null() {
+            // Programs arm queues without a channel, and expect no error.
+            return Ok(());
+        }
+        // The program is about to wait, so it polls no more.
+        this.process.engine.hand_over();
+        Ok(this.cq.req_notify(solicited_only != 0)?)
+    })
+}
+
+/// The status of C.
+pub(crate) fn status_of(status: WcStatus) -> sys::ibv_wc_status {
+    match status {
+        WcStatus::Success => sys::IBV_WC_SUCCESS,
+        WcStatus::LocalQpOperationError => sys::IBV_WC_LOC_QP_OP_ERR,
+        WcStatus::LocalProtectionError => sys::IBV_WC_LOC_PROT_ERR,
+        WcStatus::MwBindError => sys::IBV_WC_MW_BIND_ERR,
+        WcStatus::LocalLengthError => sys::IBV_WC_LOC_LEN_ERR,
+        WcStatus::WrFlushError => sys::IBV_WC_WR_FLUSH_ERR,
+        WcStatus::RemoteAccessError => sys::IBV_WC_REM_ACCESS_ERR,
+        WcStatus::RemoteOperationError => sys::IBV_WC_REM_OP_ERR,
+    }
+}
+
+/// The opcode of C.
+pub(crate) fn opcode_of(completion: &WorkCompletion) -> sys::ibv_wc_opcode {
+    match completion.opcode {
+        WcOpcode::Send => sys::IBV_WC_SEND,
+        // A Write with immediate is one for C.
+        WcOpcode::Write | WcOpcode::Immediate => sys::IBV_WC_RDMA_WRITE,
+        WcOpcode::Read => sys::IBV_WC_RDMA_READ,
+        WcOpcode::FetchAdd => sys::IBV_WC_FETCH_ADD,
+        WcOpcode::CmpSwap | WcOpcode::Swap => sys::IBV_WC_COMP_SWAP,
+        // Fast registration has no opcode of its own in user space.
+        WcOpcode::LocalInvalidate | WcOpcode::FastRegister => sys::IBV_WC_LOCAL_INV,
+        WcOpcode::BindWindow => sys::IBV_WC_BIND_MW,
+        WcOpcode::Recv => sys::IBV_WC_RECV,
+        WcOpcode::RecvImmediate => sys::IBV_WC_RECV_RDMA_WITH_IMM,
+    }
+}
+
+/// Layer, type and code of the stream's error, for `vendor_err`.
+pub(crate) fn vendor_err_of(completion: &WorkCompletion) -> u32 {
+    completion.error.map_or(0, |error| {
+        u32::from_be_bytes([u8::from(error.from_peer), error.layer, error.etype, error.code])
+    })
+}
+
+/// The immediate or the invalidated key, and the flags that say so.
+pub(crate) fn immediate_of(completion: &WorkCompletion) -> (u32, u32) {
+    match (completion.immediate, completion.invalidated) {
+        // The immediate is in the order of the network, in the first half of what was sent.
+        (Some([a, b, c, d, ..]), _) => (u32::from_ne_bytes([a, b, c, d]), sys::IBV_WC_WITH_IMM),
+        (None, Some(rkey)) => (rkey, sys::IBV_WC_WITH_INV),
+        (None, None) => (0, 0),
+    }
+}
+
+/// Bytes of the message: those that were written, if the immediate of a Write came.
+pub(crate) fn byte_len_of(completion: &WorkCompletion) -> u32 {
+    match (completion.opcode, completion.immediate) {
+        (WcOpcode::RecvImmediate, Some([.., a, b, c, d])) => u32::from_be_bytes([a, b, c, d]),
+        _ => completion.byte_len,
+    }
+}
+
+fn wc_of(completion: &WorkCompletion, qp_num: u32) -> sys::ibv_wc {
+    let (imm_data, wc_flags) = immediate_of(completion);
+    sys::ibv_wc {
+        wr_id: completion.wr_id,
+        status: status_of(completion.status),
+        opcode: opcode_of(completion),
+        vendor_err: vendor_err_of(completion),
+        byte_len: byte_len_of(completion),
+        __bindgen_anon_1: sys::ibv_wc__bindgen_ty_1 { imm_data },
+        qp_num,
+        src_qp: 0,
+        wc_flags,
+        ..Default::default()
+    }
+}

@@ -1,0 +1,52 @@
+//! Reading and acknowledging the events of completion queues.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use libc::{c_int, c_uint};
+
+use crate::abi::{self, EIO, Outcome};
+use crate::channel::Channel;
+use crate::cq::Cq;
+use crate::{process, sys};
+
+/// See `ibv_get_cq_event(3)`.
+///
+/// # Safety
+/// `channel` lives, `cq` and `cq_context` are writable.
+#[unsafe(export_name = "uw_ibv_get_cq_event")]
+pub(crate) unsafe extern "C" fn ibv_get_cq_event(
+    channel: *mut sys::ibv_comp_channel,
+    cq: *mut *mut sys::ibv_cq,
+    cq_context: *mut *mut c_void,
+) -> c_int {
+    abi::minus_one(|| -> Outcome<c_int> {
+        // SAFETY: the caller passes a channel that lives.
+        let this = unsafe { Channel::of(channel) };
+        process::started().ok_or(EIO)?.engine.hand_over();
+        // A program may destroy the channel while a thread waits here: the thread waits on.
+        let events = Arc::clone(&this.events);
+        let at = events.pop()? as *mut sys::ibv_cq;
+        // SAFETY: events of a completion queue that is destroyed are removed, so this one lives.
+        let queue = unsafe { Cq::of(at) };
+        queue.acked.deliver();
+        // SAFETY: the caller passes a writable place.
+        unsafe { *cq = at };
+        // SAFETY: the caller passes a writable place.
+        unsafe { *cq_context = queue.user_context() };
+        Ok(0)
+    })
+}
+
+/// See `ibv_ack_cq_events(3)`.
+///
+/// # Safety
+/// `cq` lives.
+#[unsafe(export_name = "uw_ibv_ack_cq_events")]
+pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut sys::ibv_cq, count: c_uint) {
+    let _ = abi::guarded(|| {
+        // SAFETY: the caller passes a completion queue that lives.
+        unsafe { Cq::of(cq) }.acked.ack(count.into());
+        Ok(())
+    });
+}

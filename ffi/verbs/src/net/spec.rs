@@ -1,0 +1,377 @@
+//! The specification of a wire: `UWARP_NET=kind[:where][,key=value..]`.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use tcp_lite::facade::{IpAddress, IpCidr};
+
+/// The kinds of wires.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Shared memory between processes of one user. The name tells wires apart that do not belong together.
+    Local {
+        /// `default` if none is given.
+        name: String,
+    },
+    /// An interface of the kernel, by a ring of packet sockets.
+    Packet {
+        /// Its name.
+        interface: String,
+    },
+    /// A tap interface that is made.
+    Tap {
+        /// Its name.
+        interface: String,
+    },
+    /// An interface of the kernel, by AF_XDP.
+    Xdp {
+        /// Its name.
+        interface: String,
+    },
+    /// The side of a vhost-user socket that makes the socket.
+    Vhost {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// The side of a vhost-user socket that connects to it.
+    Virtio {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// Shared memory by DPDK's memif.
+    Memif {
+        /// The socket.
+        path: PathBuf,
+        /// `server` or `client`.
+        server: bool,
+        /// The number of the interface on the socket.
+        id: u32,
+    },
+    /// A device of DPDK, by arguments of its EAL.
+    Dpdk {
+        /// For example `-a 0000:03:00.0`.
+        arguments: String,
+    },
+}
+
+/// A wire, and the settings of this end of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spec {
+    /// The kind, and where it is.
+    pub kind: Kind,
+    /// Our address with its prefix length; `None`: the wire chooses it, which only `local` does.
+    pub address: Option<IpCidr>,
+    /// The router to addresses that are not on the wire.
+    pub gateway: Option<IpAddress>,
+    /// The Ethernet address; `None`: that of the device.
+    pub mac: Option<[u8; 6]>,
+    /// The largest IP packet, bytes; `None`: that of the device.
+    pub mtu: Option<u16>,
+    /// Whether MPA computes CRCs; `None`: on every wire but `local`, whose frames never leave memory.
+    pub crc: Option<bool>,
+}
+
+/// Why a specification was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SpecError {
+    /// There is no such kind.
+    #[error("UWARP_NET={spec}: there is no kind '{kind}': use one of {KINDS}")]
+    Kind {
+        /// The whole specification.
+        spec: String,
+        /// Its kind.
+        kind: String,
+    },
+    /// The kind needs a place.
+    #[error("UWARP_NET={spec}: '{kind}' needs {what}, like {example}")]
+    Where {
+        /// The whole specification.
+        spec: String,
+        /// Its kind.
+        kind: String,
+        /// What is missing.
+        what: &'static str,
+        /// A complete one.
+        example: &'static str,
+    },
+    /// There is no such key.
+    #[error("UWARP_NET={spec}: there is no key '{key}' for this kind: use {known}")]
+    Key {
+        /// The whole specification.
+        spec: String,
+        /// The key.
+        key: String,
+        /// The keys of the kind.
+        known: &'static str,
+    },
+    /// A value cannot be read.
+    #[error("UWARP_NET={spec}: {key}={value} is no {what}")]
+    Value {
+        /// The whole specification.
+        spec: String,
+        /// The key.
+        key: String,
+        /// Its value.
+        value: String,
+        /// What it should be.
+        what: &'static str,
+    },
+    /// The wire needs an address.
+    #[error(
+        "UWARP_NET={spec}: this kind needs an address of its own: add addr=10.0.0.2/24 (one that the kernel does not have)"
+    )]
+    NoAddress {
+        /// The whole specification.
+        spec: String,
+    },
+}
+
+const KINDS: &str = "local[:name], packet:IF, tap:IF, xdp:IF, vhost:PATH, virtio:PATH, memif:PATH, dpdk:ARGS";
+
+const LOCAL_KEYS: &str = "mtu, crc";
+const DEVICE_KEYS: &str = "addr, gw, mac, mtu, crc";
+const MEMIF_KEYS: &str = "addr, gw, mac, mtu, crc, role, id";
+
+impl Default for Spec {
+    /// `local`.
+    fn default() -> Self {
+        Self {
+            kind: Kind::Local { name: "default".into() },
+            address: None,
+            gateway: None,
+            mac: None,
+            mtu: None,
+            crc: None,
+        }
+    }
+}
+
+impl FromStr for Spec {
+    type Err = SpecError;
+
+    fn from_str(spec: &str) -> Result<Self, SpecError> {
+        // The arguments of the EAL have commas and equals signs of their own. Their settings come from
+        // UWARP_ADDR.
+        let mut parts = spec.splitn(if spec.starts_with("dpdk:") { 1 } else { usize::MAX }, ',');
+        let head = parts.next().unwrap_or_default();
+        let (kind, place) = head.split_once(':').unwrap_or((head, ""));
+        let needs = |what, example| match place.is_empty() {
+            true => Err(SpecError::Where { spec: spec.into(), kind: kind.into(), what, example }),
+            false => Ok(place.to_owned()),
+        };
+        let mut parsed = Self::default();
+        let known;
+        (parsed.kind, known) = match kind {
+            "local" => {
+                let name = if place.is_empty() { "default" } else { place };
+                let is_plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
+                if !is_plain {
+                    let (key, value) = ("local".into(), name.into());
+                    let what = "name of a wire: use letters, digits, '-' and '_'";
+                    return Err(SpecError::Value { spec: spec.into(), key, value, what });
+                }
+                (Kind::Local { name: name.into() }, LOCAL_KEYS)
+            }
+            "packet" => {
+                let interface = needs("an interface", "packet:eth0,addr=10.0.0.2/24")?;
+                (Kind::Packet { interface }, DEVICE_KEYS)
+            }
+            "tap" => {
+                (Kind::Tap { interface: needs("an interface", "tap:uwarp0,addr=10.0.0.2/24")? }, DEVICE_KEYS)
+            }
+            "xdp" => {
+                (Kind::Xdp { interface: needs("an interface", "xdp:eth0,addr=10.0.0.2/24")? }, DEVICE_KEYS)
+            }
+            "vhost" => {
+                let path = needs("a socket", "vhost:/tmp/wire.sock,addr=10.0.0.1/24")?.into();
+                (Kind::Vhost { path }, DEVICE_KEYS)
+            }
+            "virtio" => {
+                let path = needs("a socket", "virtio:/tmp/wire.sock,addr=10.0.0.2/24")?.into();
+                (Kind::Virtio { path }, DEVICE_KEYS)
+            }
+            "memif" => {
+                let path =
+                    needs("a socket", "memif:/tmp/memif.sock,role=server,id=0,addr=10.0.0.1/24")?.into();
+                (Kind::Memif { path, server: false, id: 0 }, MEMIF_KEYS)
+            }
+            "dpdk" => (
+                Kind::Dpdk { arguments: needs("arguments of the EAL", "dpdk:-a 0000:03:00.0")? },
+                DEVICE_KEYS,
+            ),
+            _ => return Err(SpecError::Kind { spec: spec.into(), kind: kind.into() }),
+        };
+        for part in parts {
+            let (key, value) = part.split_once('=').unwrap_or((part, ""));
+            parsed.set(spec, key, value, known)?;
+        }
+        Ok(parsed)
+    }
+}
+
+impl Spec {
+    fn set(&mut self, spec: &str, key: &str, value: &str, known: &'static str) -> Result<(), SpecError> {
+        if !known.split(", ").any(|other| other == key) {
+            return Err(SpecError::Key { spec: spec.into(), key: key.into(), known });
+        }
+        let wrong = |what| SpecError::Value { spec: spec.into(), key: key.into(), value: value.into(), what };
+        match (key, &mut self.kind) {
+            ("addr", _) => self.address = Some(parse_address(value).ok_or_else(|| wrong(ADDRESS))?),
+            ("gw", _) => {
+                self.gateway = Some(value.parse().map_err(|()| wrong("address of a router, like 10.0.0.1"))?);
+            }
+            ("mac", _) => {
+                self.mac =
+                    Some(parse_mac(value).ok_or_else(|| wrong("Ethernet address, like 02:00:00:00:00:01"))?);
+            }
+            ("mtu", _) => {
+                let mtu = value.parse().ok().filter(|mtu| (1280..=9000).contains(mtu));
+                self.mtu = Some(mtu.ok_or_else(|| wrong("MTU: use 1280 to 9000"))?);
+            }
+            ("crc", _) => match value {
+                "on" => self.crc = Some(true),
+                "off" => self.crc = Some(false),
+                _ => return Err(wrong("setting: use on or off")),
+            },
+            ("role", Kind::Memif { server, .. }) => match value {
+                "server" => *server = true,
+                "client" => *server = false,
+                _ => return Err(wrong("role: use server or client")),
+            },
+            ("id", Kind::Memif { id, .. }) => *id = value.parse().map_err(|_| wrong("number"))?,
+            _ => return Err(SpecError::Key { spec: spec.into(), key: key.into(), known }),
+        }
+        Ok(())
+    }
+
+    /// Sets the address, as `UWARP_ADDR` does.
+    ///
+    /// # Errors
+    /// [`SpecError::Value`].
+    pub fn set_address(&mut self, value: &str) -> Result<(), SpecError> {
+        let (spec, key, value) = (self.to_string(), "addr".into(), value);
+        self.address = Some(parse_address(value).ok_or(SpecError::Value {
+            spec,
+            key,
+            value: value.into(),
+            what: ADDRESS,
+        })?);
+        Ok(())
+    }
+
+    /// Checks that nothing is missing.
+    ///
+    /// # Errors
+    /// [`SpecError::NoAddress`].
+    pub fn check(&self) -> Result<(), SpecError> {
+        match (&self.kind, &self.address) {
+            (Kind::Local { .. }, _) | (_, Some(_)) => Ok(()),
+            (_, None) => Err(SpecError::NoAddress { spec: self.to_string() }),
+        }
+    }
+}
+
+const ADDRESS: &str = "address with a prefix length, like 10.0.0.2/24";
+
+fn parse_address(value: &str) -> Option<IpCidr> {
+    value.parse().ok()
+}
+
+fn parse_mac(value: &str) -> Option<[u8; 6]> {
+    let mut mac = [0; 6];
+    let mut parts = value.split(':');
+    for byte in &mut mac {
+        *byte = u8::from_str_radix(parts.next()?, 16).ok()?;
+    }
+    parts.next().is_none().then_some(mac)
+}
+
+impl fmt::Display for Spec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.kind {
+            Kind::Local { name } => write!(f, "local:{name}")?,
+            Kind::Packet { interface } => write!(f, "packet:{interface}")?,
+            Kind::Tap { interface } => write!(f, "tap:{interface}")?,
+            Kind::Xdp { interface } => write!(f, "xdp:{interface}")?,
+            Kind::Vhost { path } => write!(f, "vhost:{}", path.display())?,
+            Kind::Virtio { path } => write!(f, "virtio:{}", path.display())?,
+            Kind::Memif { path, server, id } => {
+                let role = if *server { "server" } else { "client" };
+                write!(f, "memif:{},role={role},id={id}", path.display())?;
+            }
+            Kind::Dpdk { arguments } => return write!(f, "dpdk:{arguments}"),
+        }
+        if let Some(address) = &self.address {
+            write!(f, ",addr={address}")?;
+        }
+        if let Some(gateway) = &self.gateway {
+            write!(f, ",gw={gateway}")?;
+        }
+        if let Some([a, b, c, d, e, g]) = self.mac {
+            write!(f, ",mac={a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")?;
+        }
+        if let Some(mtu) = self.mtu {
+            write!(f, ",mtu={mtu}")?;
+        }
+        if let Some(crc) = self.crc {
+            write!(f, ",crc={}", if crc { "on" } else { "off" })?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_is_read_and_printed_alike() {
+        for spec in [
+            "local:default",
+            "local:job-7,mtu=1500,crc=on",
+            "packet:eth0,addr=10.0.0.2/24,gw=10.0.0.1,mac=02:00:00:00:00:01,mtu=9000,crc=off",
+            "tap:uwarp0,addr=fd00::2/64",
+            "xdp:eth0,addr=10.0.0.2/24",
+            "vhost:/tmp/wire.sock,addr=10.0.0.1/24",
+            "virtio:/tmp/wire.sock,addr=10.0.0.2/24",
+            "memif:/tmp/memif.sock,role=server,id=3,addr=10.0.0.1/24",
+            "dpdk:-a 0000:03:00.0,rx=4 --no-huge",
+        ] {
+            let parsed: Spec = spec.parse().unwrap();
+            assert_eq!(parsed.to_string(), spec);
+        }
+        assert_eq!("local".parse::<Spec>().unwrap(), Spec::default());
+    }
+
+    #[test]
+    fn each_mistake_has_one_line_that_says_what_to_do() {
+        for (spec, says) in [
+            ("", "use one of local[:name], packet:IF"),
+            ("eth0", "there is no kind 'eth0'"),
+            ("packet", "needs an interface, like packet:eth0,addr="),
+            ("vhost:", "needs a socket"),
+            ("local:a/b", "use letters, digits"),
+            ("local,addr=10.0.0.1/24", "use mtu, crc"),
+            ("packet:eth0,adr=1", "there is no key 'adr' for this kind: use addr, gw, mac, mtu, crc"),
+            ("packet:eth0,addr=10.0.0.1", "like 10.0.0.2/24"),
+            ("packet:eth0,gw=x", "like 10.0.0.1"),
+            ("packet:eth0,mac=02:00", "like 02:00:00:00:00:01"),
+            ("packet:eth0,mtu=70", "use 1280 to 9000"),
+            ("packet:eth0,role=server", "there is no key 'role'"),
+            ("local,crc", "use on or off"),
+            ("memif:/s,role=both", "use server or client"),
+            ("memif:/s,id=x", "is no number"),
+        ] {
+            let line = spec.parse::<Spec>().unwrap_err().to_string();
+            assert!(line.contains(says) && !line.contains('\n'), "{line}");
+        }
+        let spec: Spec = "packet:eth0".parse().unwrap();
+        assert!(spec.check().unwrap_err().to_string().contains("add addr="));
+        let mut spec: Spec = "dpdk:-a 0000:03:00.0".parse().unwrap();
+        assert!(spec.check().is_err());
+        assert!(spec.set_address("10.0.0.2").is_err());
+        spec.set_address("10.0.0.2/24").unwrap();
+        assert_eq!(spec.check(), Ok(()));
+    }
+}

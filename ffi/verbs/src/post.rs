@@ -1,0 +1,109 @@
+//! Posting: requests of C are translated one by one, and the doorbell rings once for a list.
+
+use arrayvec::ArrayVec;
+use iwarp::verbs::{MAX_SGE, QueuePair, RecvRequest, SendFlags, SendOp, SendRequest};
+use libc::c_int;
+
+use crate::abi::{self, EINVAL, EIO, Errno, Outcome};
+use crate::qp::Qp;
+use crate::request::{bytes_at, elements, flags_of, op_of, post_each, sge_of};
+use crate::{fork, sys};
+
+/// `ibv_post_send`.
+pub(crate) unsafe extern "C" fn post_send(
+    qp: *mut sys::ibv_qp,
+    first: *mut sys::ibv_send_wr,
+    bad: *mut *mut sys::ibv_send_wr,
+) -> c_int {
+    abi::status(|| {
+        if fork::is_child() {
+            return Err(EIO);
+        }
+        // SAFETY: the caller passes a queue pair that lives.
+        let this = unsafe { Qp::of(qp) };
+        let mut next = first;
+        let result = sends_in(this.state()).and_then(|()| {
+            let current = this.current();
+            let mut batch = current.send_batch();
+            // SAFETY: the caller passes a list that ends with NULL.
+            while let Some(request) = unsafe { next.as_ref() } {
+                // SAFETY: the request is one of the caller's list.
+                unsafe {
+                    post_one(request, |request, inline| match inline {
+                        None => Ok(batch.push(request)?),
+                        Some(parts) => Ok(batch.push_inline(request, parts)?),
+                    })
+                }?;
+                next = request.next;
+            }
+            Ok(())
+        });
+        if result.is_err() {
+            // SAFETY: the caller passes a writable place.
+            unsafe { *bad = next };
+        }
+        result
+    })
+}
+
+/// Whether a queue pair takes sends in `state`.
+fn sends_in(state: sys::ibv_qp_state) -> Outcome<()> {
+    match state {
+        sys::IBV_QPS_RESET | sys::IBV_QPS_INIT => Err(EINVAL),
+        // In RTR they wait for the connection: a server of perftest posts there.
+        _ => Ok(()),
+    }
+}
+
+/// Translates a request and gives it to `push`, with the bytes that are to be copied now.
+///
+/// # Safety
+/// The list of elements is readable; elements of an inline request are readable memory.
+unsafe fn post_one(
+    request: &sys::ibv_send_wr,
+    push: impl FnOnce(&SendRequest, Option<&[&[u8]]>) -> Outcome<()>,
+) -> Outcome<()> {
+    // SAFETY: the caller's promise is passed on.
+    let elements = unsafe { elements(request.sg_list, request.num_sge) }?;
+    let flags = flags_of(request.send_flags);
+    let op = op_of(request)?;
+    let is_inline =
+        flags.contains(SendFlags::INLINE) && !matches!(op, SendOp::Read { .. } | SendOp::Atomic { .. });
+    let mut sends = SendRequest::empty(request.wr_id, op).flags(flags);
+    if is_inline {
+        let bytes: ArrayVec<&[u8], MAX_SGE> = elements
+            .iter()
+            // SAFETY: the caller passes readable memory, which does not change during the call.
+            .map(|sge| unsafe { bytes_at(sge.addr as *const u8, sge.length as usize) })
+            .collect();
+        return push(&sends, Some(&bytes));
+    }
+    sends.sg_list = elements.iter().map(sge_of).collect();
+    push(&sends, None)
+}
+
+/// `ibv_post_recv`.
+pub(crate) unsafe extern "C" fn post_recv(
+    qp: *mut sys::ibv_qp,
+    first: *mut sys::ibv_recv_wr,
+    bad: *mut *mut sys::ibv_recv_wr,
+) -> c_int {
+    abi::status(|| {
+        if fork::is_child() {
+            return Err(EIO);
+        }
+        // SAFETY: the caller passes a queue pair that lives.
+        let this = unsafe { Qp::of(qp) };
+        let current = this.current();
+        let refused = this.has_srq() || this.state() == sys::IBV_QPS_RESET;
+        let post = |request: &RecvRequest| {
+            if refused { Err(EINVAL) } else { receive(&current, request) }
+        };
+        // SAFETY: the caller's promises are passed on.
+        unsafe { post_each(first, bad, post) }
+    })
+}
+
+fn receive(qp: &QueuePair, request: &RecvRequest) -> Outcome<()> {
+    qp.post_recv(request).map_err(Errno::from)
+}
