@@ -1,0 +1,173 @@
+//! Runs a server and its client.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, ExitStatus};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::wire::Wire;
+
+/// How long a server may take to listen.
+const LISTENS_WITHIN: Duration = Duration::from_secs(20);
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// A server, its client, and how they show that they succeeded.
+#[derive(Clone)]
+pub(crate) struct Pair {
+    pub(crate) name: String,
+    /// The Debian package of the programs.
+    pub(crate) package: &'static str,
+    pub(crate) server: String,
+    pub(crate) client: String,
+    /// Seconds that the client may take.
+    pub(crate) limit: u64,
+    /// What the output of the client has.
+    pub(crate) shows: &'static str,
+    /// The exit codes that are a success.
+    pub(crate) codes: &'static [i32],
+    /// The server runs on, and is stopped in the end.
+    pub(crate) server_stays: bool,
+    /// Prepares files, and checks them in the end.
+    pub(crate) files: Option<Files>,
+}
+
+/// What is done in the folder of the test before and after.
+#[derive(Clone, Copy)]
+pub(crate) struct Files {
+    pub(crate) before: fn(&Path) -> Result<(), String>,
+    pub(crate) after: fn(&Path) -> Result<(), String>,
+}
+
+impl Pair {
+    /// The packages that are not installed.
+    pub(crate) fn missing(&self) -> Vec<&'static str> {
+        let is_there = [&self.server, &self.client]
+            .iter()
+            .all(|command| command.split(' ').next().is_some_and(is_installed));
+        if is_there { Vec::new() } else { vec![self.package] }
+    }
+
+    pub(crate) fn run(&self) -> Result<(), String> {
+        let wire = Wire::new()?;
+        if let Some(files) = &self.files {
+            (files.before)(wire.folder())?;
+        }
+        let result = self.run_on(&wire);
+        let with_output = |error: String| {
+            let outputs = ["server", "client"].map(|end| format!("--- {end}\n{}", wire.output(end)));
+            format!("{error}\n{}", outputs.concat())
+        };
+        result.map_err(with_output)
+    }
+
+    fn run_on(&self, wire: &Wire) -> Result<(), String> {
+        let mut server = Running::start(wire, "server", &self.server)?;
+        server.wait_to_listen(wire)?;
+        let mut client = Running::start(wire, "client", &self.client)?;
+        let code = client.wait(Duration::from_secs(self.limit))?;
+        self.check("client", code)?;
+        if !wire.output("client").contains(self.shows) {
+            return Err(format!("the client does not print '{}'", self.shows));
+        }
+        if self.server_stays {
+            server.kill();
+        } else {
+            let code = server.wait(Duration::from_secs(10))?;
+            self.check("server", code)?;
+        }
+        self.files.map_or(Ok(()), |files| (files.after)(wire.folder()))
+    }
+
+    fn check(&self, end: &str, status: ExitStatus) -> Result<(), String> {
+        match status.code() {
+            Some(code) if self.codes.contains(&code) => Ok(()),
+            _ => Err(format!("the {end} ended with {status}")),
+        }
+    }
+}
+
+/// A program that runs, and is stopped with this value.
+pub(crate) struct Running {
+    child: Child,
+    name: String,
+}
+
+impl Running {
+    pub(crate) fn start(wire: &Wire, output: &str, command: &str) -> Result<Self, String> {
+        let words: Vec<&str> = command.split(' ').collect();
+        Ok(Self { child: wire.start(output, &words)?, name: command.to_owned() })
+    }
+
+    /// Waits until the program listens: on the wire, or on a socket of the system.
+    pub(crate) fn wait_to_listen(&mut self, wire: &Wire) -> Result<(), String> {
+        let begun = Instant::now();
+        while begun.elapsed() < LISTENS_WITHIN {
+            if let Some(status) = self.child.try_wait().map_err(|error| error.to_string())? {
+                return Err(format!("{} ended with {status} before it listened", self.name));
+            }
+            if listens_on_wire(&wire.files()) || listens_on_socket(self.child.id()) {
+                return Ok(());
+            }
+            sleep(PAUSE);
+        }
+        Err(format!("{} does not listen", self.name))
+    }
+
+    /// Waits for its end.
+    pub(crate) fn wait(&mut self, limit: Duration) -> Result<ExitStatus, String> {
+        let begun = Instant::now();
+        while begun.elapsed() < limit {
+            if let Some(status) = self.child.try_wait().map_err(|error| error.to_string())? {
+                return Ok(status);
+            }
+            sleep(PAUSE);
+        }
+        Err(format!("{} still runs after {} s", self.name, limit.as_secs()))
+    }
+
+    pub(crate) fn kill(&mut self) {
+        // A program that has ended needs no kill.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Whether a name on the wire leads somewhere.
+fn listens_on_wire(files: &Path) -> bool {
+    let Ok(entries) = fs::read_dir(files.join("listen")) else { return false };
+    entries.flatten().any(|entry| entry.metadata().is_ok_and(|file| file.len() > 0))
+}
+
+/// Whether the process has a TCP socket that listens.
+fn listens_on_socket(pid: u32) -> bool {
+    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
+    let inodes: Vec<String> = entries
+        .flatten()
+        .filter_map(|entry| {
+            let target = fs::read_link(entry.path()).ok()?;
+            Some(target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned())
+        })
+        .collect();
+    ["tcp", "tcp6"].iter().any(|table| {
+        let text = fs::read_to_string(format!("/proc/{pid}/net/{table}")).unwrap_or_default();
+        text.lines().skip(1).any(|line| {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            // State 0A is LISTEN.
+            fields.get(3) == Some(&"0A")
+                && fields.get(9).is_some_and(|inode| inodes.iter().any(|other| other == inode))
+        })
+    })
+}
+
+/// Whether a program is in the search path.
+pub(crate) fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
