@@ -162,9 +162,9 @@ pub trait Port: Send {
     }
 
     /// The Ethernet address of a neighbour that is gone for good, or that frames were sent to and that is not
-    /// there; each once. All frames that it had sent have been received. Nothing is received from this address
-    /// before, even if another process has it by now. To be asked in every poll where the port
-    /// [tells departures](Self::tells_departures).
+    /// there; each once. All frames that it had sent have been received. Nothing is received from this
+    /// address before, even if another process has it by now. To be asked in every poll where the port [tells
+    /// departures](Self::tells_departures).
     fn next_departed(&mut self) -> Option<[u8; 6]> {
         None
     }

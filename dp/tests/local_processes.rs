@@ -361,8 +361,8 @@ fn a_process_that_waits_uses_no_processor_and_is_woken_soon() {
     assert!(trips[0] < Duration::from_millis(1), "{:?}", trips[0]);
 }
 
-/// What a forked child finds: the port of its parent does nothing there. Returns 0, or the number of the first
-/// thing that is wrong.
+/// What a forked child finds: the port of its parent does nothing there. Returns 0, or the number of the
+/// first thing that is wrong.
 fn look_around(mut port: LocalPort, clock: &Clock, sent: Mbuf) -> i32 {
     let mut burst = Burst::new();
     let dropped = port.counters().tx_link_down;

@@ -1,7 +1,7 @@
 //! Forks of the process: a child has no part in its parent's wire.
 //!
-//! The mappings of rings are not inherited (`MADV_DONTFORK`). Descriptors are, until the child calls `exec`. A
-//! child that keeps them would keep the sockets open when its parent is killed, and nobody would notice. So
+//! The mappings of rings are not inherited (`MADV_DONTFORK`). Descriptors are, until the child calls `exec`.
+//! A child that keeps them would keep the sockets open when its parent is killed, and nobody would notice. So
 //! they are closed in the child before `fork` returns there. What the child has of a port then does nothing:
 //! it compares [`generation`] with the one in which it was made.
 //!

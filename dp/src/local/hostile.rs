@@ -67,8 +67,8 @@ impl Hostile {
         }
     }
 
-    /// Stores a word of the memory of its latest hello, if there is one: the `nr`th, counted around. Those from
-    /// 0 to 127 are the positions and marks of both rings; their data begin at word 512.
+    /// Stores a word of the memory of its latest hello, if there is one: the `nr`th, counted around. Those
+    /// from 0 to 127 are the positions and marks of both rings; their data begin at word 512.
     pub fn store(&self, nr: usize, value: u64) {
         if let Some(memory) = &self.memory {
             memory.word(nr % (memory.len() / 8) * 8).store(value, Ordering::Release);

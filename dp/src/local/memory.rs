@@ -122,9 +122,9 @@ impl SharedMemory {
     pub(super) fn copy_out(&self, at: usize, out: &mut [u8]) {
         assert!(at <= self.bytes && out.len() <= self.bytes - at, "{} bytes at {at}", out.len());
         let from = self.start.as_ptr().wrapping_add(at);
-        // SAFETY: the bytes lie inside the mapping, as was just checked, which is readable and initialised. No
-        // slice or reference to it exists, so `out` lies elsewhere. The other process may write the bytes at
-        // the same time: see the module.
+        // SAFETY: the bytes lie inside the mapping, as was just checked, which is readable and initialised.
+        // No slice or reference to it exists, so `out` lies elsewhere. The other process may write the bytes
+        // at the same time: see the module.
         unsafe { from.copy_to_nonoverlapping(out.as_mut_ptr(), out.len()) };
         compiler_fence(Ordering::SeqCst);
     }
@@ -136,8 +136,8 @@ impl Drop for SharedMemory {
             // The range is no mapping in a child, or another one.
             return;
         }
-        // SAFETY: the range is the mapping that `map` made for this value alone, and it is unmapped here only.
-        // References to its words are bound to the value.
+        // SAFETY: the range is the mapping that `map` made for this value alone, and it is unmapped here
+        // only. References to its words are bound to the value.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
         debug_assert!(unmapped.is_ok(), "munmap of a mapping of ours: {unmapped:?}");
     }

@@ -13,7 +13,8 @@ use super::ring::{self, Broken, CONTROL_BYTES, Consumer, Place, Producer};
 use crate::Mbuf;
 
 /// How long a full ring may stay as it is before frames for it are dropped. A station that was stopped must
-/// not keep the frames of others waiting for ever. It is longer than a busy machine keeps a process from running.
+/// not keep the frames of others waiting for ever. It is longer than a busy machine keeps a process from
+/// running.
 const STUCK_US: u64 = 100_000;
 
 /// Frames that wait here, before a pair is made or while the ring is full. So a station that is slow does not

@@ -87,8 +87,8 @@ impl Block {
 
 impl Drop for Slab {
     fn drop(&mut self) {
-        // SAFETY: `new` allocated `start` with this layout, and it is freed here only. Nobody uses a block any
-        // more: every descriptor in use holds the pool (`Segment::pool`), and with it the slab.
+        // SAFETY: `new` allocated `start` with this layout, and it is freed here only. Nobody uses a block
+        // any more: every descriptor in use holds the pool (`Segment::pool`), and with it the slab.
         unsafe { dealloc(self.start.as_ptr(), self.layout) };
     }
 }
