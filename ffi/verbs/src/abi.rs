@@ -1,6 +1,7 @@
 //! The border to C: error numbers, and panics that do not cross it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
 
 use iwarp::verbs::VerbsError;
 use libc::c_int;
@@ -20,6 +21,7 @@ pub(crate) const EOPNOTSUPP: Errno = Errno(libc::EOPNOTSUPP);
 impl From<VerbsError> for Errno {
     /// The number that a program expects of the call that was refused.
     fn from(error: VerbsError) -> Self {
+        log(|| format!("refused: {error}"));
         match error {
             VerbsError::QueueFull(_) | VerbsError::Limit { .. } | VerbsError::Region(_) => ENOMEM,
             VerbsError::InvalidState(_)
@@ -87,6 +89,14 @@ pub(crate) fn pointer<T>(body: impl FnOnce() -> Outcome<*mut T>) -> *mut T {
         set_errno(error);
         std::ptr::null_mut()
     })
+}
+
+/// Prints one line if `UWARP_LOG` is set: why a call was refused, where the error number says too little.
+pub(crate) fn log(line: impl FnOnce() -> String) {
+    static IS_ON: OnceLock<bool> = OnceLock::new();
+    if *IS_ON.get_or_init(|| std::env::var_os("UWARP_LOG").is_some_and(|value| !value.is_empty())) {
+        complain(&line());
+    }
 }
 
 /// Prints one line for the user. Programs own stdout; stderr is where libraries complain.

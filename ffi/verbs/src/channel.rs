@@ -9,6 +9,7 @@ use libc::c_int;
 use crate::abi::{self, EBUSY};
 use crate::device::OpenDevice;
 use crate::event_fd::EventQueue;
+use crate::living::Living;
 use crate::sys;
 
 /// The queue of a channel. An entry is the address of a completion queue that has an event.
@@ -40,6 +41,9 @@ impl Channel {
     }
 }
 
+/// The channels for threads that wait.
+pub(crate) static LIVING: Living<CqEvents> = Living::new();
+
 /// See `ibv_create_comp_channel(3)`.
 ///
 /// # Safety
@@ -53,8 +57,11 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_channel(
         let c = sys::ibv_comp_channel { context, fd: events.fd(), refcnt: 0 };
         // SAFETY: the caller passes an open context.
         unsafe { OpenDevice::of(context) }.add();
-        let channel = Channel { c: UnsafeCell::new(c), events, users: AtomicUsize::new(0) };
-        Ok(Box::into_raw(Box::new(channel)).cast())
+        let channel =
+            Channel { c: UnsafeCell::new(c), events: Arc::clone(&events), users: AtomicUsize::new(0) };
+        let channel = Box::into_raw(Box::new(channel)).cast();
+        LIVING.enter(channel as usize, events);
+        Ok(channel)
     })
 }
 
@@ -72,6 +79,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut sys::ibv_
         }
         // SAFETY: the field is never changed.
         let context = unsafe { (*this.c.get()).context };
+        LIVING.leave(channel as usize);
         // SAFETY: the address is that of a box, and the caller gives it up.
         drop(unsafe { Box::from_raw(channel.cast::<Channel>()) });
         // SAFETY: a context is not closed while it has objects.

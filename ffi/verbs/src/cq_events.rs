@@ -1,12 +1,11 @@
 //! Reading and acknowledging the events of completion queues.
 
 use std::ffi::c_void;
-use std::sync::Arc;
 
 use libc::{c_int, c_uint};
 
 use crate::abi::{self, EIO, Outcome};
-use crate::channel::Channel;
+use crate::channel::LIVING;
 use crate::cq::Cq;
 use crate::{process, sys};
 
@@ -21,11 +20,8 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
     cq_context: *mut *mut c_void,
 ) -> c_int {
     abi::minus_one(|| -> Outcome<c_int> {
-        // SAFETY: the caller passes a channel that lives.
-        let this = unsafe { Channel::of(channel) };
+        let events = LIVING.find(channel as usize);
         process::started().ok_or(EIO)?.engine.hand_over();
-        // A program may destroy the channel while a thread waits here: the thread waits on.
-        let events = Arc::clone(&this.events);
         let at = events.pop()? as *mut sys::ibv_cq;
         // SAFETY: events of a completion queue that is destroyed are removed, so this one lives.
         let queue = unsafe { Cq::of(at) };

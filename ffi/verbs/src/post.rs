@@ -49,7 +49,10 @@ pub(crate) unsafe extern "C" fn post_send(
 /// Whether a queue pair takes sends in `state`.
 fn sends_in(state: sys::ibv_qp_state) -> Outcome<()> {
     match state {
-        sys::IBV_QPS_RESET | sys::IBV_QPS_INIT => Err(EINVAL),
+        sys::IBV_QPS_RESET | sys::IBV_QPS_INIT => {
+            abi::log(|| format!("refused: a send in state {state} of the queue pair"));
+            Err(EINVAL)
+        }
         // In RTR they wait for the connection: a server of perftest posts there.
         _ => Ok(()),
     }

@@ -88,10 +88,14 @@ impl Qp {
 
     /// The state that a program sees: an error of the stream counts at once.
     pub(crate) fn state(&self) -> sys::ibv_qp_state {
-        let state = self.attributes().state;
+        self.state_with(&self.attributes())
+    }
+
+    /// The same for a caller that has the attributes.
+    fn state_with(&self, attributes: &Attributes) -> sys::ibv_qp_state {
         match self.current().state() {
-            QpState::Terminate | QpState::Error if state >= sys::IBV_QPS_RTR => sys::IBV_QPS_ERR,
-            _ => state,
+            QpState::Terminate | QpState::Error if attributes.state >= sys::IBV_QPS_RTR => sys::IBV_QPS_ERR,
+            _ => attributes.state,
         }
     }
 
@@ -292,8 +296,8 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
         let this = unsafe { Qp::of(qp) };
         // SAFETY: the caller passes a struct that is readable.
         let attr = unsafe { &*attr };
-        let from = this.state();
         let mut attributes = this.attributes();
+        let from = this.state_with(&attributes);
         let change = qp_state::check(from, attr, mask as c_uint, attributes.is_managed)?;
         qp_state::merge(&mut attributes.attr, attr, mask as c_uint);
         match change {
@@ -315,8 +319,10 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
             }
             Change::ToReset => {
                 ib::stop(this.process, this.number(), &mut attributes.link);
+                // Without the lock: events lock the table of queue pairs first.
+                drop(attributes);
                 this.reset()?;
-                this.set_state(&mut attributes, sys::IBV_QPS_RESET);
+                this.set_state(&mut this.attributes(), sys::IBV_QPS_RESET);
             }
         }
         Ok(())
@@ -337,8 +343,8 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
     abi::status(|| {
         // SAFETY: the caller passes a queue pair that lives.
         let this = unsafe { Qp::of(qp) };
-        let state = this.state();
         let mut attributes = this.attributes();
+        let state = this.state_with(&attributes);
         this.set_state(&mut attributes, state);
         let mut out = attributes.attr;
         out.qp_state = state;

@@ -7,6 +7,7 @@ use libc::{c_int, c_void};
 use crate::abi::{self, EINVAL, EIO, Outcome};
 use crate::acked::Acked;
 use crate::event_fd::EventQueue;
+use crate::living::Living;
 use crate::{process, sys};
 
 /// An event (`rdma_cm_event`), which is the program's until it acknowledges it.
@@ -32,6 +33,8 @@ pub(crate) struct Channel {
 
 // SAFETY: the pointers in it name objects of the program, which may be used by any thread.
 unsafe impl Send for Event {}
+
+static LIVING: Living<Events> = Living::new();
 
 impl Event {
     /// An event of `owner`, whose count is `acked`.
@@ -74,7 +77,9 @@ impl Channel {
     pub(crate) fn make() -> Outcome<*mut sys::rdma_event_channel> {
         let events: Events = Arc::new(EventQueue::new()?);
         let c = sys::rdma_event_channel { fd: events.fd() };
-        Ok(Box::into_raw(Box::new(Self { c, events })).cast())
+        let channel = Box::into_raw(Box::new(Self { c, events: Arc::clone(&events) })).cast();
+        LIVING.enter(channel as usize, events);
+        Ok(channel)
     }
 
     /// # Safety
@@ -87,6 +92,7 @@ impl Channel {
     /// # Safety
     /// As for [`of`](Self::of), and it is destroyed once.
     pub(crate) unsafe fn destroy(channel: *mut sys::rdma_event_channel) {
+        LIVING.leave(channel as usize);
         // SAFETY: the address is that of a box, and the caller gives it up.
         drop(unsafe { Box::from_raw(channel.cast::<Self>()) });
     }
@@ -105,12 +111,11 @@ pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut sys::rd
     });
 }
 
-/// Takes the oldest event.
-pub(crate) fn next(channel: &Channel) -> Outcome<Box<Event>> {
+/// Takes the oldest event of a channel.
+pub(crate) fn next(channel: *mut sys::rdma_event_channel) -> Outcome<Box<Event>> {
+    let events = LIVING.find(channel as usize);
     // The program waits in the kernel, so it polls no more.
     process::started().ok_or(EIO)?.engine.hand_over();
-    // A program may destroy the channel while a thread waits here: the thread waits on.
-    let events = Arc::clone(&channel.events);
     let event = events.pop()?;
     event.acked.deliver();
     Ok(event)
@@ -129,8 +134,7 @@ pub(crate) unsafe extern "C" fn rdma_get_cm_event(
         if event.is_null() || channel.is_null() {
             return Err(EINVAL);
         }
-        // SAFETY: the caller passes a channel that lives.
-        let next = next(unsafe { Channel::of(channel) })?;
+        let next = next(channel)?;
         // SAFETY: the caller passes a writable place.
         unsafe { *event = Box::into_raw(next).cast() };
         Ok(0)

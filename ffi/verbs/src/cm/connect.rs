@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use iwarp::verbs::{ConnParam, ListenOptions, MAX_PRIVATE_DATA};
+use iwarp::verbs::{CmId, ConnParam, ListenOptions, MAX_PRIVATE_DATA};
 use libc::{c_int, c_void};
 
 use super::id::{Id, Requested, State};
@@ -35,29 +35,41 @@ pub(crate) unsafe extern "C" fn rdma_listen(id: *mut sys::rdma_cm_id, backlog: c
         if this.state().source.is_none() {
             super::address::bind(this, SocketAddr::from(([0; 4], 0)))?;
         }
-        let mut state = this.state();
-        if state.cm.is_some() {
-            return Err(EINVAL);
-        }
-        let process = this.process;
-        let visible = state.source.ok_or(EINVAL)?;
-        if state.name.is_none() {
-            state.name = process.net.take_name(visible)?;
-        }
-        let cm = process.context.create_id(&process.channel);
-        process.ids.know(&cm, this.as_c() as usize);
-        let port = listen(&cm, &state, visible.port(), usize::try_from(backlog).unwrap_or(0))
-            .inspect_err(|_| process.ids.forget(&cm))?;
-        state.cm = Some(cm);
-        if let Some(name) = &mut state.name {
-            process.net.publish(name, port)?;
-        }
+        let backlog = usize::try_from(backlog).unwrap_or(0);
+        with_new_cm(this, |cm| start_to_listen(this, cm, backlog))?;
         Ok(0)
     })
 }
 
+/// Runs `act` with a new identifier of the engine, whose events are for `id` if `act` succeeds.
+fn with_new_cm(id: &Id, act: impl FnOnce(CmId) -> Outcome<()>) -> Outcome<()> {
+    let process = id.process;
+    let cm = process.context.create_id(&process.channel);
+    // Without the lock of the state: events lock the table first.
+    process.ids.know(&cm, id.as_c() as usize);
+    act(cm.clone()).inspect_err(|_| process.ids.forget(&cm))
+}
+
+fn start_to_listen(id: &Id, cm: CmId, backlog: usize) -> Outcome<()> {
+    let net = &id.process.net;
+    let mut state = id.state();
+    if state.cm.is_some() {
+        return Err(EINVAL);
+    }
+    let visible = state.source.ok_or(EINVAL)?;
+    if state.name.is_none() {
+        state.name = net.take_name(visible)?;
+    }
+    let port = listen(&cm, &state, visible.port(), backlog)?;
+    state.cm = Some(cm);
+    if let Some(name) = &mut state.name {
+        net.publish(name, port)?;
+    }
+    Ok(())
+}
+
 /// Listens on the wire, on `port` or, where names lead to it, on any other.
-fn listen(cm: &iwarp::verbs::CmId, state: &State, port: u16, backlog: usize) -> Outcome<u16> {
+fn listen(cm: &CmId, state: &State, port: u16, backlog: usize) -> Outcome<u16> {
     let options = |port| {
         let mut options = ListenOptions { backlog: BACKLOG, ..ListenOptions::new(port) };
         if backlog > 0 {
@@ -181,31 +193,25 @@ pub(crate) unsafe extern "C" fn rdma_connect(
         let qp = unsafe { qp_of(this, param) }?;
         let destination = this.state().destination.ok_or(EINVAL)?;
         let peer = find(this, destination);
-        let mut state = this.state();
-        if state.cm.is_some() {
-            return Err(EISCONN);
-        }
-        let default = Requested { responder_resources: u8::MAX, initiator_depth: u8::MAX };
-        // SAFETY: the caller's promise is passed on.
-        let param = unsafe { param_of(this, &state, param, default) }?;
-        manage(&mut state, qp);
-        match peer {
-            Peer::Nobody | Peer::Bound => {
-                drop(state);
-                this.announce(sys::RDMA_CM_EVENT_REJECTED, -libc::ECONNREFUSED);
+        let Peer::At(remote) = peer else {
+            manage(&mut this.state(), qp);
+            this.announce(sys::RDMA_CM_EVENT_REJECTED, -libc::ECONNREFUSED);
+            this.complete()?;
+            return Ok(0);
+        };
+        with_new_cm(this, |cm| {
+            let mut state = this.state();
+            if state.cm.is_some() {
+                return Err(EISCONN);
             }
-            Peer::At(remote) => {
-                let cm = this.process.context.create_id(&this.process.channel);
-                this.process.ids.know(&cm, this.as_c() as usize);
-                let connected = cm.connect(&qp.current(), remote, &param);
-                if let Err(error) = connected {
-                    this.process.ids.forget(&cm);
-                    return Err(error.into());
-                }
-                state.cm = Some(cm);
-                drop(state);
-            }
-        }
+            let default = Requested { responder_resources: u8::MAX, initiator_depth: u8::MAX };
+            // SAFETY: the caller's promise is passed on.
+            let param = unsafe { param_of(this, &state, param, default) }?;
+            manage(&mut state, qp);
+            cm.connect(&qp.current(), remote, &param)?;
+            state.cm = Some(cm);
+            Ok(())
+        })?;
         this.complete()?;
         Ok(0)
     })

@@ -106,7 +106,6 @@ fn on_request(
         return;
     }
     ids.insert(cm, child.as_c() as usize);
-    drop(ids);
     let conn = sys::rdma_conn_param {
         responder_resources: requested.responder_resources,
         initiator_depth: requested.initiator_depth,

@@ -4,10 +4,10 @@ use std::ptr;
 
 use libc::c_int;
 
+use super::address;
 use super::channel;
 use super::id::{Id, destroy, migrate};
 use super::qp::{create, rdma_destroy_qp, rdma_destroy_srq};
-use super::{address, channel::Channel};
 use crate::abi::{self, EINVAL, Errno, Outcome};
 use crate::{start, sys};
 
@@ -112,8 +112,7 @@ pub(crate) unsafe extern "C" fn rdma_get_request(
             return Err(EINVAL);
         }
         this.forget_event();
-        // SAFETY: the channel of an identifier lives as long as it.
-        let event = channel::next(unsafe { Channel::of(this.fields().channel) })?;
+        let event = channel::next(this.fields().channel)?;
         let Some(new) = event.new_id() else {
             // SAFETY: the event is ours, and given up.
             unsafe { channel::rdma_ack_cm_event(Box::into_raw(event).cast()) };

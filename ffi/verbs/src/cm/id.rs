@@ -201,8 +201,7 @@ impl Id {
             return Ok(());
         }
         self.forget_event();
-        // SAFETY: the channel of an identifier lives as long as it.
-        let event = super::channel::next(unsafe { Channel::of(self.fields().channel) })?;
+        let event = super::channel::next(self.fields().channel)?;
         let event = Box::into_raw(event).cast::<sys::rdma_cm_event>();
         self.update(|c| c.event = event);
         // SAFETY: the event was made above, and is the identifier's until it is acknowledged.

@@ -6,20 +6,34 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::{env, fs, io};
 
+use crate::interface::{ADDRESSES, Interfaces};
+
 /// The user `nobody`, as whom programs run if the test runs as root.
 const NOBODY: u32 = 65_534;
 
 /// A folder with the rendezvous of a wire, the library, and the output of programs. It is removed in the end.
 pub(crate) struct Wire {
     folder: PathBuf,
+    /// The interfaces, of a wire that is not `local`.
+    interfaces: Option<Interfaces>,
 }
 
 impl Wire {
+    /// A `local` wire.
     pub(crate) fn new() -> Result<Self, String> {
+        Self::make(None)
+    }
+
+    /// A wire between two interfaces.
+    pub(crate) fn between_interfaces() -> Result<Self, String> {
+        Self::make(Some(Interfaces::new()?))
+    }
+
+    fn make(interfaces: Option<Interfaces>) -> Result<Self, String> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let folder = env::temp_dir().join(format!("uwarp-programs-{}-{number}", std::process::id()));
-        let wire = Self { folder };
+        let wire = Self { folder, interfaces };
         wire.set_up().map_err(|error| format!("{}: {error}", wire.folder.display()))?;
         Ok(wire)
     }
@@ -58,29 +72,38 @@ impl Wire {
         self.rendezvous().join("default")
     }
 
-    /// A command with the library, as an ordinary user.
-    pub(crate) fn command(&self, words: &[&str]) -> Command {
-        let mut command = if is_root() {
-            let mut command = Command::new("setpriv");
-            let user = format!("--reuid={NOBODY}");
-            let group = format!("--regid={NOBODY}");
-            command.args([&user, &group]);
-            command.args([
-                "--clear-groups",
-                "--inh-caps=-all",
-                "--bounding-set=-all",
-                "--no-new-privs",
-                "--",
-            ]);
-            command.args(["env", &format!("LD_PRELOAD={}", self.library().display())]);
-            command
-        } else {
-            let mut command = Command::new("env");
-            command.arg(format!("LD_PRELOAD={}", self.library().display()));
-            command
-        };
-        command.args(words).current_dir(&self.folder).env("UWARP_DIR", self.rendezvous());
-        command.env_remove("UWARP_NET").stdin(Stdio::null());
+    /// The address of the server, for its client, where that is not one of the host.
+    pub(crate) fn server_address(&self) -> Option<&'static str> {
+        self.interfaces.as_ref().map(|_| ADDRESSES[0])
+    }
+
+    /// A command with the library, as an ordinary user: without any capability on a `local` wire, and with
+    /// that of raw sockets alone on an interface.
+    fn command(&self, end: usize, words: &[&str]) -> Command {
+        let mut before = Vec::new();
+        let mut net = None;
+        let mut capabilities = "--inh-caps=-all --bounding-set=-all";
+        if let Some(interfaces) = &self.interfaces {
+            let (words, wire) = interfaces.end(end);
+            before.extend(words);
+            net = Some(wire);
+            capabilities =
+                "--inh-caps=-all,+net_raw --ambient-caps=-all,+net_raw --bounding-set=-all,+net_raw";
+        }
+        if is_root() {
+            let user = format!(
+                "setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups {capabilities} --no-new-privs --"
+            );
+            before.extend(user.split(' ').map(str::to_owned));
+        }
+        before.extend(["env".to_owned(), format!("LD_PRELOAD={}", self.library().display())]);
+        let mut command = Command::new(&before[0]);
+        command.args(&before[1..]).args(words);
+        command.current_dir(&self.folder).env("UWARP_DIR", self.rendezvous());
+        command.env_remove("UWARP_NET").env("UWARP_LOG", "1").stdin(Stdio::null());
+        if let Some(net) = net {
+            command.env("UWARP_NET", net);
+        }
         command
     }
 
@@ -89,7 +112,8 @@ impl Wire {
         let path = self.folder.join(output);
         let file = fs::File::create(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         let both = file.try_clone().map_err(|error| error.to_string())?;
-        let child = self.command(words).stdout(file).stderr(both).spawn();
+        let end = usize::from(output != "server");
+        let child = self.command(end, words).stdout(file).stderr(both).spawn();
         child.map_err(|error| format!("{}: {error}", words.join(" ")))
     }
 
