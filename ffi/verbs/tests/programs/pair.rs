@@ -6,6 +6,8 @@ use std::process::{Child, ExitStatus};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process_group};
+
 use crate::wire::Wire;
 
 /// How long a server may take to listen.
@@ -146,8 +148,10 @@ impl Running {
     }
 
     pub(crate) fn kill(&mut self) {
-        // A program that has ended needs no kill.
-        let _ = self.child.kill();
+        // The program and its children. A group that has ended needs no kill.
+        if let Some(group) = Pid::from_raw(self.child.id() as i32) {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
         let _ = self.child.wait();
     }
 }

@@ -1,6 +1,7 @@
 //! A wire of its own for each test, and the user that owns it.
 
 use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -113,7 +114,8 @@ impl Wire {
         let file = fs::File::create(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         let both = file.try_clone().map_err(|error| error.to_string())?;
         let end = usize::from(output != "server");
-        let child = self.command(end, words).stdout(file).stderr(both).spawn();
+        // A group of its own: programs have children, which end with them.
+        let child = self.command(end, words).stdout(file).stderr(both).process_group(0).spawn();
         child.map_err(|error| format!("{}: {error}", words.join(" ")))
     }
 
