@@ -1,6 +1,6 @@
-//! What a port counts beside frames.
+//! Counters of a port beside those of frames.
 
-/// What became of other stations ([`LocalPort::local_counters`](super::LocalPort::local_counters)).
+/// The fates of other stations ([`LocalPort::local_counters`](super::LocalPort::local_counters)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LocalCounters {
     /// Pairs of rings that were made.

@@ -24,7 +24,7 @@ pub(super) const MESSAGE_BYTES: usize = 40;
 /// The message that wakes.
 const WAKE: [u8; 1] = [1];
 
-/// What a message says.
+/// The contents of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// These are our rings.
@@ -105,7 +105,7 @@ pub(super) fn tell(socket: impl AsFd, message: &Message, memory: Option<&OwnedFd
     sendmsg(socket, &[IoSlice::new(&bytes)], &mut ancillary, flags).map(drop)
 }
 
-/// What came from a socket.
+/// A result of reading a socket.
 #[derive(Debug)]
 pub(super) enum Heard {
     /// Nothing, so far.

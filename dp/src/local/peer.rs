@@ -57,7 +57,7 @@ pub(super) enum PeerState {
     Paired(Pair),
 }
 
-/// What became of a frame.
+/// The fate of a frame.
 #[derive(Debug)]
 pub(super) enum Sent {
     /// It is in the ring.
@@ -129,7 +129,7 @@ impl Peer {
         }
         while let Some(frame) = self.waiting.front() {
             if !pair.write(frame)? {
-                // What is in the ring has to be seen, or it never gets empty.
+                // The peer has to see the frames in the ring, or it never gets empty.
                 pair.publish();
                 if !pair.is_stuck(now_us) {
                     return Ok(0);

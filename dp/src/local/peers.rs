@@ -47,7 +47,7 @@ struct Greeting {
     /// Its number in keys.
     token: u32,
     since_us: u64,
-    /// What it has sent: it waits until the pair before it has ended.
+    /// Its hello, which waits until the pair before it has ended.
     hello: Option<(Message, OwnedFd)>,
 }
 

@@ -105,7 +105,7 @@ impl LocalPort {
         self.peers.claim.station
     }
 
-    /// What became of other stations so far.
+    /// The fates of other stations so far.
     pub fn local_counters(&self) -> LocalCounters {
         self.peers.counters
     }
@@ -280,7 +280,7 @@ impl LocalPort {
     }
 }
 
-/// What came from a peer.
+/// A result of reading from a peer.
 enum Received {
     /// Some frames or none.
     Some,

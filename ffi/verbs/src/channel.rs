@@ -2,7 +2,6 @@
 
 use std::cell::UnsafeCell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libc::c_int;
 
@@ -11,6 +10,7 @@ use crate::device::OpenDevice;
 use crate::event_fd::EventQueue;
 use crate::living::Living;
 use crate::sys;
+use crate::users::Users;
 
 /// The queue of a channel. An entry is the address of a completion queue that has an event.
 pub(crate) type CqEvents = Arc<EventQueue<usize>>;
@@ -21,7 +21,7 @@ pub(crate) struct Channel {
     c: UnsafeCell<sys::ibv_comp_channel>,
     pub(crate) events: CqEvents,
     /// Completion queues that report to it.
-    users: AtomicUsize,
+    users: Users,
 }
 
 impl Channel {
@@ -33,11 +33,11 @@ impl Channel {
     }
 
     pub(crate) fn add(&self) {
-        self.users.fetch_add(1, Ordering::Relaxed);
+        self.users.add();
     }
 
     pub(crate) fn remove(&self) {
-        self.users.fetch_sub(1, Ordering::Relaxed);
+        self.users.remove();
     }
 }
 
@@ -57,8 +57,7 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_channel(
         let c = sys::ibv_comp_channel { context, fd: events.fd(), refcnt: 0 };
         // SAFETY: the caller passes an open context.
         unsafe { OpenDevice::of(context) }.add();
-        let channel =
-            Channel { c: UnsafeCell::new(c), events: Arc::clone(&events), users: AtomicUsize::new(0) };
+        let channel = Channel { c: UnsafeCell::new(c), events: Arc::clone(&events), users: Users::default() };
         let channel = Box::into_raw(Box::new(channel)).cast();
         LIVING.enter(channel as usize, events);
         Ok(channel)
@@ -74,7 +73,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut sys::ibv_
     abi::status(|| {
         // SAFETY: the caller passes a channel that lives.
         let this = unsafe { Channel::of(channel) };
-        if this.users.load(Ordering::Relaxed) > 0 {
+        if this.users.any() {
             return Err(EBUSY);
         }
         // SAFETY: the field is never changed.

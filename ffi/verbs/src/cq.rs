@@ -9,13 +9,14 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use iwarp::verbs::{CompletionQueue, CqEventHandler, CqOptions, WcOpcode, WcStatus, WorkCompletion};
 use libc::c_int;
 
-use crate::abi::{self, EBUSY, EINVAL, EIO, Outcome};
+use crate::abi::{self, EBUSY, EINVAL, Outcome};
 use crate::acked::Acked;
 use crate::async_events::{Kind, Subject};
 use crate::channel::Channel;
 use crate::device::OpenDevice;
 use crate::fork;
 use crate::process::Process;
+use crate::users::Users;
 use crate::{limits, sys};
 
 /// A completion queue (`ibv_cq`, and `ibv_cq_ex` where it was made so).
@@ -27,7 +28,7 @@ pub(crate) struct Cq {
     /// Events of completions that were delivered.
     pub(crate) acked: Acked,
     /// Queue pairs that complete here.
-    users: AtomicUsize,
+    users: Users,
     /// The numbers that programs know, where they are not those of the engine: a queue pair that was reset
     /// keeps its number.
     renumbered: AtomicBool,
@@ -69,11 +70,11 @@ impl Cq {
     }
 
     pub(crate) fn add(&self) {
-        self.users.fetch_add(1, Ordering::Relaxed);
+        self.users.add();
     }
 
     pub(crate) fn remove(&self) {
-        self.users.fetch_sub(1, Ordering::Relaxed);
+        self.users.remove();
     }
 
     fn numbers(&self) -> MutexGuard<'_, HashMap<u32, u32>> {
@@ -156,7 +157,7 @@ impl Cq {
             cq,
             process: open.process,
             acked: Acked::default(),
-            users: AtomicUsize::new(0),
+            users: Users::default(),
             renumbered: AtomicBool::new(false),
             numbers: Mutex::default(),
             polled: Mutex::default(),
@@ -222,7 +223,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut sys::ibv_cq) -> c_int {
     abi::status(|| {
         // SAFETY: the caller passes a queue that lives.
         let this = unsafe { Cq::of(cq) };
-        if this.users.load(Ordering::Relaxed) > 0 {
+        if this.users.any() {
             return Err(EBUSY);
         }
         let (context, channel) = (this.context(), this.channel());
@@ -248,14 +249,12 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut sys::ibv_cq) -> c_int {
 /// `ibv_poll_cq`: takes completions, and polls the engine if there are none.
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut sys::ibv_cq, count: c_int, out: *mut sys::ibv_wc) -> c_int {
     abi::minus_one(|| {
-        if fork::is_child() {
-            return Err(EIO);
-        }
+        fork::check()?;
         // SAFETY: the caller passes a queue that lives.
         let this = unsafe { Cq::of(cq) };
         let wanted = usize::try_from(count).map_err(|_| EINVAL)?;
         let mut taken = 0;
-        let mut batch = [const { EMPTY }; BATCH];
+        let mut batch = [WorkCompletion::default(); BATCH];
         while taken < wanted {
             let room = BATCH.min(wanted - taken);
             // The engine is polled only if nothing waits, and once.
@@ -277,24 +276,10 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut sys::ibv_cq, count: c_int, out:
     })
 }
 
-const EMPTY: WorkCompletion = WorkCompletion {
-    wr_id: 0,
-    status: WcStatus::Success,
-    opcode: WcOpcode::Send,
-    byte_len: 0,
-    qp_num: 0,
-    immediate: None,
-    invalidated: None,
-    solicited: false,
-    error: None,
-};
-
 /// `ibv_req_notify_cq`.
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut sys::ibv_cq, solicited_only: c_int) -> c_int {
     abi::status(|| {
-        if fork::is_child() {
-            return Err(EIO);
-        }
+        fork::check()?;
         // SAFETY: the caller passes a queue that lives.
         let this = unsafe { Cq::of(cq) };
         if this.channel().is_null() {

@@ -4,7 +4,6 @@ use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char};
 use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libc::{c_int, ssize_t};
 
@@ -12,6 +11,7 @@ use crate::abi::{self, EINVAL, Errno, Outcome};
 use crate::async_events::AsyncQueue;
 use crate::process::Process;
 use crate::text::fill;
+use crate::users::Users;
 use crate::{identity, limits, sys};
 
 /// The device of this library, in the layout that programs read.
@@ -29,7 +29,7 @@ pub(crate) struct OpenDevice {
     pub(crate) process: &'static Process,
     pub(crate) async_events: AsyncQueue,
     /// Objects that were made with it and live.
-    objects: AtomicUsize,
+    objects: Users,
 }
 
 fn device() -> *mut sys::ibv_device {
@@ -75,12 +75,12 @@ impl OpenDevice {
 
     /// An object was made with it.
     pub(crate) fn add(&self) {
-        self.objects.fetch_add(1, Ordering::Relaxed);
+        self.objects.add();
     }
 
     /// An object of it is gone.
     pub(crate) fn remove(&self) {
-        self.objects.fetch_sub(1, Ordering::Relaxed);
+        self.objects.remove();
     }
 
     /// Opens the device. `calls` are those that programs reach through the struct.
@@ -100,8 +100,7 @@ impl OpenDevice {
         c.context.async_fd = async_events.fd();
         c.context.num_comp_vectors = 1;
         c.context.abi_compat = usize::MAX as *mut libc::c_void;
-        let open =
-            Box::new(Self { c: UnsafeCell::new(c), process, async_events, objects: AtomicUsize::new(0) });
+        let open = Box::new(Self { c: UnsafeCell::new(c), process, async_events, objects: Users::default() });
         process.contexts.add(&open.async_events);
         Ok(Box::leak(open).as_c())
     }
@@ -175,7 +174,7 @@ pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut sys::ibv_context)
         let open = unsafe { OpenDevice::of(context) };
         open.process.contexts.remove(&open.async_events);
         // Devices close although programs have left objects behind, which go with the process.
-        if open.objects.load(Ordering::Relaxed) > 0 {
+        if open.objects.any() {
             return Ok(());
         }
         // SAFETY: the address is that of a leaked box, and the caller gives it up.

@@ -5,12 +5,20 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::abi::{EIO, Outcome};
+
 static CHILD: AtomicBool = AtomicBool::new(false);
 
 /// Whether this process is such a child.
 #[inline]
 pub(crate) fn is_child() -> bool {
     CHILD.load(Ordering::Relaxed)
+}
+
+/// Refuses a call in such a child.
+#[inline]
+pub(crate) fn check() -> Outcome<()> {
+    if is_child() { Err(EIO) } else { Ok(()) }
 }
 
 /// From now on children know what they are.

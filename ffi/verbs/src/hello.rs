@@ -46,6 +46,11 @@ impl Hello {
         bytes
     }
 
+    /// The private data of the program, behind the prefix if there is one.
+    pub(crate) fn strip(data: &[u8]) -> &[u8] {
+        Self::split(data).map_or(data, |(_, rest)| rest)
+    }
+
     /// Splits the private data; `None` if it does not begin with the prefix.
     pub(crate) fn split(data: &[u8]) -> Option<(Self, &[u8])> {
         let (prefix, rest) = data.split_first_chunk::<BYTES>()?;
@@ -76,7 +81,9 @@ mod tests {
             let mut data = hello.bytes().to_vec();
             data.extend(b"of the program");
             assert_eq!(Hello::split(&data), Some((hello, &b"of the program"[..])));
+            assert_eq!(Hello::strip(&data), b"of the program");
             assert_eq!(Hello::split(&data[..BYTES - 1]), None);
+            assert_eq!(Hello::strip(&data[..BYTES - 1]), &data[..BYTES - 1]);
             data[4] += 1;
             assert_eq!(Hello::split(&data), None);
         }

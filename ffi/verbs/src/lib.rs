@@ -10,7 +10,7 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | the border to C | `sys`, `abi`, `sockaddr`, `text`, `event_fd`, `acked`, `living`, `fork`, `strings` |
+//! | the border to C | `sys`, `abi`, `sockaddr`, `text`, `event_fd`, `acked`, `users`, `living`, `fork`, `strings` |
 //! | the device and the wire | `identity`, `limits`, `net`, `hello` |
 //! | the process | `process`, with its tables `numbers`, `ids`, `rendezvous`, `async_events`; `drain` |
 //! | libibverbs | `device`, `pd`, `mr`, `mw`, `channel`, `cq`, `cq_events`, `cq_ex`, `srq`, `qp`, `qp_state`, `batch`, `request`, `qp_ex`, `post`, `ib`, `async_calls`, `refused`, `calls` |
@@ -60,3 +60,4 @@ mod start;
 mod strings;
 mod sys;
 mod text;
+mod users;

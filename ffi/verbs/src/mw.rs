@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use iwarp::verbs::{MemoryWindow, SendRequest, WindowKind};
 use libc::c_int;
 
-use crate::abi::{self, EINVAL, EIO};
+use crate::abi::{self, EINVAL};
 use crate::pd::Pd;
 use crate::qp::Qp;
 use crate::request::{bind_of, flags_of};
@@ -57,9 +57,7 @@ pub(crate) unsafe extern "C" fn bind_mw(
     bind: *mut sys::ibv_mw_bind,
 ) -> c_int {
     abi::status(|| {
-        if fork::is_child() {
-            return Err(EIO);
-        }
+        fork::check()?;
         // SAFETY: the caller passes a queue pair that lives.
         let qp = unsafe { Qp::of(qp) };
         // SAFETY: the C struct is the first part of an `Mw`, which lives.

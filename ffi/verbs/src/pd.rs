@@ -1,7 +1,6 @@
 //! Protection domains.
 
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use iwarp::verbs::ProtectionDomain;
 use libc::c_int;
@@ -9,6 +8,7 @@ use libc::c_int;
 use crate::abi::{self, EBUSY, Outcome};
 use crate::device::OpenDevice;
 use crate::sys;
+use crate::users::Users;
 
 /// A protection domain (`ibv_pd`).
 #[repr(C)]
@@ -16,7 +16,7 @@ pub(crate) struct Pd {
     c: UnsafeCell<sys::ibv_pd>,
     pub(crate) pd: ProtectionDomain,
     /// Objects that were made with it and live.
-    users: AtomicUsize,
+    users: Users,
 }
 
 impl Pd {
@@ -39,7 +39,7 @@ impl Pd {
         // SAFETY: the caller passes an open context.
         unsafe { OpenDevice::of(context) }.add();
         let c = sys::ibv_pd { context, handle: pd.pd_num() };
-        Box::leak(Box::new(Self { c: UnsafeCell::new(c), pd, users: AtomicUsize::new(0) })).as_c()
+        Box::leak(Box::new(Self { c: UnsafeCell::new(c), pd, users: Users::default() })).as_c()
     }
 
     pub(crate) fn context(&self) -> *mut sys::ibv_context {
@@ -48,11 +48,11 @@ impl Pd {
     }
 
     pub(crate) fn add(&self) {
-        self.users.fetch_add(1, Ordering::Relaxed);
+        self.users.add();
     }
 
     pub(crate) fn remove(&self) {
-        self.users.fetch_sub(1, Ordering::Relaxed);
+        self.users.remove();
     }
 }
 
@@ -80,7 +80,7 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut sys::ibv_pd) -> c_int {
     abi::status(|| -> Outcome<()> {
         // SAFETY: the caller passes a domain that lives.
         let domain = unsafe { Pd::of(pd) };
-        if domain.users.load(Ordering::Relaxed) > 0 {
+        if domain.users.any() {
             return Err(EBUSY);
         }
         let context = domain.context();

@@ -4,7 +4,7 @@ use arrayvec::ArrayVec;
 use iwarp::verbs::{MAX_SGE, QueuePair, RecvRequest, SendFlags, SendOp, SendRequest};
 use libc::c_int;
 
-use crate::abi::{self, EINVAL, EIO, Errno, Outcome};
+use crate::abi::{self, EINVAL, Errno, Outcome};
 use crate::qp::Qp;
 use crate::request::{bytes_at, elements, flags_of, op_of, post_each, sge_of};
 use crate::{fork, sys};
@@ -16,9 +16,7 @@ pub(crate) unsafe extern "C" fn post_send(
     bad: *mut *mut sys::ibv_send_wr,
 ) -> c_int {
     abi::status(|| {
-        if fork::is_child() {
-            return Err(EIO);
-        }
+        fork::check()?;
         // SAFETY: the caller passes a queue pair that lives.
         let this = unsafe { Qp::of(qp) };
         let mut next = first;
@@ -92,9 +90,7 @@ pub(crate) unsafe extern "C" fn post_recv(
     bad: *mut *mut sys::ibv_recv_wr,
 ) -> c_int {
     abi::status(|| {
-        if fork::is_child() {
-            return Err(EIO);
-        }
+        fork::check()?;
         // SAFETY: the caller passes a queue pair that lives.
         let this = unsafe { Qp::of(qp) };
         let current = this.current();

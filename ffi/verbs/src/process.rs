@@ -11,7 +11,7 @@ use iwarp::verbs::{
     AsyncEventKind, AsyncEvents, CmEvent, Context, ContextConfig, EventChannel, ProtectionDomain,
 };
 
-use crate::abi::{self, EIO, Errno, Outcome};
+use crate::abi::{self, Errno, Outcome};
 use crate::async_events::Contexts;
 use crate::drain::drain;
 use crate::ids::Ids;
@@ -50,9 +50,7 @@ static STARTING: Mutex<()> = Mutex::new(());
 
 /// The state of the process. If it has not started, it is started, and `on_connection` gets its events.
 pub(crate) fn get(on_connection: OnConnection) -> Outcome<&'static Process> {
-    if fork::is_child() {
-        return Err(EIO);
-    }
+    fork::check()?;
     match PROCESS.get() {
         Some(process) => process.as_ref().map_err(|errno| *errno),
         None => start(on_connection),

@@ -2,16 +2,16 @@
 
 use std::cell::UnsafeCell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use iwarp::verbs::{SharedReceiveQueue, SrqInit};
 use libc::{c_int, c_uint};
 
-use crate::abi::{self, EBUSY, EINVAL, EIO, EOPNOTSUPP};
+use crate::abi::{self, EBUSY, EINVAL, EOPNOTSUPP};
 use crate::async_events::{Kind, Subject};
 use crate::device::OpenDevice;
 use crate::pd::Pd;
 use crate::request::post_each;
+use crate::users::Users;
 use crate::{fork, limits, sys};
 
 /// A shared receive queue (`ibv_srq`).
@@ -19,7 +19,7 @@ use crate::{fork, limits, sys};
 pub(crate) struct Srq {
     c: UnsafeCell<sys::ibv_srq>,
     pub(crate) srq: SharedReceiveQueue,
-    users: AtomicUsize,
+    users: Users,
 }
 
 impl Srq {
@@ -31,11 +31,11 @@ impl Srq {
     }
 
     pub(crate) fn add(&self) {
-        self.users.fetch_add(1, Ordering::Relaxed);
+        self.users.add();
     }
 
     pub(crate) fn remove(&self) {
-        self.users.fetch_sub(1, Ordering::Relaxed);
+        self.users.remove();
     }
 }
 
@@ -70,7 +70,7 @@ pub(crate) unsafe extern "C" fn ibv_create_srq(
             handle: srq.srq_num(),
             ..Default::default()
         };
-        let this = Box::leak(Box::new(Srq { c: UnsafeCell::new(c), srq, users: AtomicUsize::new(0) }));
+        let this = Box::leak(Box::new(Srq { c: UnsafeCell::new(c), srq, users: Users::default() }));
         let object = this.c.get() as usize;
         let subject = Subject { object, queue: open.async_events.clone(), acked: Arc::default() };
         open.process.contexts.enter(Kind::Srq, this.srq.srq_num(), subject);
@@ -139,7 +139,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut sys::ibv_srq) -> c_int
     abi::status(|| {
         // SAFETY: the caller passes a queue that lives.
         let this = unsafe { Srq::of(srq) };
-        if this.users.load(Ordering::Relaxed) > 0 {
+        if this.users.any() {
             return Err(EBUSY);
         }
         // SAFETY: the field is not changed after the queue is made.
@@ -164,9 +164,7 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     bad: *mut *mut sys::ibv_recv_wr,
 ) -> c_int {
     abi::status(|| {
-        if fork::is_child() {
-            return Err(EIO);
-        }
+        fork::check()?;
         // SAFETY: the caller passes a queue that lives.
         let this = unsafe { Srq::of(srq) };
         // SAFETY: the caller's promises are passed on.

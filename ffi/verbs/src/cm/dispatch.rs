@@ -41,7 +41,7 @@ pub(crate) fn on_event(process: &'static Process, event: CmEvent) {
                 id.set_source(&mut state, local);
             }
             drop(state);
-            let private_data = Hello::split(&private_data).map_or(&private_data[..], |(_, rest)| rest);
+            let private_data = Hello::strip(&private_data);
             let conn = sys::rdma_conn_param {
                 responder_resources: u8::try_from(ird).unwrap_or(u8::MAX),
                 initiator_depth: u8::try_from(ord).unwrap_or(u8::MAX),
@@ -52,7 +52,7 @@ pub(crate) fn on_event(process: &'static Process, event: CmEvent) {
         }
         CmEventKind::Rejected { private_data, .. } => {
             set_qp_state(id, sys::IBV_QPS_ERR);
-            let private_data = Hello::split(&private_data).map_or(&private_data[..], |(_, rest)| rest);
+            let private_data = Hello::strip(&private_data);
             let event = Event::new(id.as_c(), &id.acked, sys::RDMA_CM_EVENT_REJECTED, -libc::ECONNREFUSED);
             id.push(event.with_param(private_data, sys::rdma_conn_param::default()));
         }
