@@ -36,6 +36,7 @@ mod limits;
 pub mod link;
 #[cfg(target_os = "linux")]
 pub mod local;
+pub mod loopback;
 pub mod mbuf;
 pub mod mempool;
 mod offload;
@@ -51,6 +52,7 @@ pub mod sum;
 pub mod tso;
 
 pub use clock::Clock;
+pub use loopback::Loopback;
 pub use mbuf::{Checksum, ExtBuf, Mbuf, TxOffload};
 pub use mempool::Mempool;
 pub use page::Page;

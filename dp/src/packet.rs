@@ -4,7 +4,9 @@
 //! The port shares the interface with the kernel, and has addresses of its own there: the kernel would answer
 //! TCP segments to its own addresses with RST. A filter in the kernel passes only frames to these addresses
 //! (`filter.rs`), so that other traffic of the host costs nothing here. Frames to the kernel's own addresses
-//! on the same interface do not reach it: they leave for the wire.
+//! on the same interface do not reach it: they leave for the wire. Frames between ports of one host reach
+//! these if they ask for it ([`PacketConfig::sees_host`]): the kernel hands a frame that is sent to the other
+//! packet sockets of the interface, and the wire gets it, too, where nobody takes it.
 //!
 //! Frames that fit a slot are received through a ring in memory that the kernel shares (TPACKET_V2), so a
 //! poll without frames is one load. Longer ones (superframes of GRO, or of a peer on the same host) wait in

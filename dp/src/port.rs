@@ -109,7 +109,7 @@ pub trait Port: Send {
 
     /// Whether TCP frames with `tso_segment_bytes` may be given to it now although it cuts none
     /// ([`Offloads::TX_TSO`]): its peer, the other side of a vhost-user socket, takes them uncut.
-    /// Changes only when the link comes up.
+    /// [`link_state`](Port::link_state) finds out whether that has changed.
     fn passes_large_frames(&self) -> bool {
         false
     }

@@ -429,21 +429,30 @@ impl Device {
     /// when it comes, and no later event tells of it.
     pub(super) fn passes_large_frames(&self) -> bool {
         const NEEDED: u64 = sys::K_GUEST_CSUM | sys::K_GUEST_TSO4 | sys::K_GUEST_TSO6 | sys::K_MRG_RXBUF;
-        if !self.may_pass_large_frames {
-            return false;
-        }
+        let Some(connection) = self.vhost_connection() else { return false };
         let mut features = 0;
-        // SAFETY: `may_pass_large_frames` is true for a port of `net_vhost` only, which `self` keeps open.
-        let connection = unsafe { sys::rte_eth_vhost_get_vid_from_port_id(self.port_id) };
-        if connection < 0 {
-            return false;
-        }
         // SAFETY: `features` is a local variable to write to. DPDK looks the connection up by its number, so
         // that one which has ended before is an error. If it ends during the call, DPDK itself races: it
-        // reads what was a structure in its own heap, which does no harm beyond a wrong answer, and the link
-        // change that follows asks again.
+        // reads what was a structure in its own heap, which does no harm beyond a wrong answer, and the next
+        // look at the link asks again.
         let done = unsafe { sys::rte_vhost_get_negotiated_features(connection, &mut features) };
         done == 0 && features & NEEDED == NEEDED
+    }
+
+    /// Whether frames can pass once the driver says that the link is up. The vhost driver says so before the
+    /// queues know the number of the connection, and between the two it drops frames.
+    pub(super) fn is_connected(&self) -> bool {
+        !self.may_pass_large_frames || self.vhost_connection().is_some()
+    }
+
+    /// The number of the connection of a vhost-user socket.
+    fn vhost_connection(&self) -> Option<i32> {
+        if !self.may_pass_large_frames {
+            return None;
+        }
+        // SAFETY: `may_pass_large_frames` is true for a port of `net_vhost` only, which `self` keeps open.
+        let connection = unsafe { sys::rte_eth_vhost_get_vid_from_port_id(self.port_id) };
+        (connection >= 0).then_some(connection)
     }
 }
 

@@ -66,11 +66,8 @@ impl QueuePort {
         let mut link: sys::rte_eth_link = unsafe { mem::zeroed() };
         // SAFETY: `device` keeps the port open, and `link` is a local variable to write to.
         let done = unsafe { sys::rte_eth_link_get_nowait(self.device.port_id, &mut link) };
-        if done == 0 && u32::from(link.link_status()) == sys::RTE_ETH_LINK_UP {
-            LinkState::Up
-        } else {
-            LinkState::Down
-        }
+        let says_up = done == 0 && u32::from(link.link_status()) == sys::RTE_ETH_LINK_UP;
+        if says_up && self.device.is_connected() { LinkState::Up } else { LinkState::Down }
     }
 
     fn check_link(&mut self) -> LinkState {
@@ -78,8 +75,9 @@ impl QueuePort {
         if link != self.link {
             self.link = link;
             self.counters.link_changes += 1;
-            self.passes_large_frames = self.device.passes_large_frames();
         }
+        // Asked each time: a peer can be replaced by another one between two looks.
+        self.passes_large_frames = self.device.passes_large_frames();
         link
     }
 

@@ -26,9 +26,17 @@ fn listens_on(spec: &str) -> Option<&str> {
         argument(spec, "iface").filter(|_| argument(spec, "client").is_none_or(|value| value == "0"))
     } else if name.starts_with("net_virtio_user") || name.starts_with("virtio_user") {
         argument(spec, "path").filter(|_| argument(spec, "server").is_some_and(|value| value != "0"))
+    } else if is_memif(spec) {
+        let is = |key, wanted| argument(spec, key) == Some(wanted);
+        argument(spec, "socket").filter(|_| is("role", "server") && is("socket-abstract", "no"))
     } else {
         None
     }
+}
+
+/// Several of these in a process may listen on one socket.
+fn is_memif(spec: &str) -> bool {
+    name(spec).starts_with("net_memif")
 }
 
 /// The vhost-user socket between a device and its backend, if its driver uses one, and whether the
@@ -58,6 +66,7 @@ pub(super) fn clear_stale_socket(spec: &str) -> Result<(), DeviceError> {
     match UnixStream::connect(path) {
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => fs::remove_file(path)
             .map_err(|error| DeviceError::StaleSocket { path: path.to_owned(), cause: error.to_string() }),
+        _ if is_memif(spec) => Ok(()),
         _ => Err(DeviceError::SocketInUse { path: path.to_owned() }),
     }
 }
@@ -76,6 +85,9 @@ mod tests {
         assert_eq!(listens_on("net_virtio_user0,path=/a"), None);
         assert_eq!(listens_on("net_virtio_user0,path=/a,server=1"), Some("/a"));
         assert_eq!(listens_on("net_af_packet0,iface=eth0"), None);
+        assert_eq!(listens_on("net_memif0,role=server,socket=/a,socket-abstract=no"), Some("/a"));
+        assert_eq!(listens_on("net_memif0,role=client,socket=/a,socket-abstract=no"), None);
+        assert_eq!(listens_on("net_memif0,role=server,socket=a"), None);
         assert_eq!(name("net_null0"), "net_null0");
         assert_eq!(vhost_user_backend("net_virtio_user0,path=/a,server=1"), Some(("/a", true)));
         assert_eq!(vhost_user_backend("net_virtio_user0,path=/a"), Some(("/a", false)));
@@ -101,6 +113,13 @@ mod tests {
         drop(listener);
         assert!(path.exists());
         clear_stale_socket(&spec).unwrap();
+        assert!(!path.exists());
+        let memif = format!("net_memif0,role=server,socket={},socket-abstract=no", path.display());
+        let listener = UnixListener::bind(&path).unwrap();
+        clear_stale_socket(&memif).unwrap();
+        assert!(path.exists(), "another device of the process may listen there");
+        drop(listener);
+        clear_stale_socket(&memif).unwrap();
         assert!(!path.exists());
         fs::remove_dir_all(&dir).unwrap();
     }

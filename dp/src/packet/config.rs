@@ -32,6 +32,10 @@ pub struct PacketConfig {
     pub tx_bytes: usize,
     /// Offloads to use, if the kernel has them.
     pub offloads: Offloads,
+    /// Whether frames that this host sends on the interface are received as well, so that several ports on it
+    /// reach each other. A port never receives its own frames. Each frame of the host then costs a run of the
+    /// filter.
+    pub sees_host: bool,
 }
 
 impl PacketConfig {
@@ -48,6 +52,7 @@ impl PacketConfig {
             rx_bytes: 4 << 20,
             tx_bytes: 4 << 20,
             offloads: Offloads::all(),
+            sees_host: false,
         }
     }
 }

@@ -7,6 +7,7 @@
 use std::cell::Cell;
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
 use libc::c_int;
@@ -47,6 +48,12 @@ const RX_BYTES_AT_ONCE: usize = 512 << 10;
 
 /// What the kernel does with virtio's header.
 const VNET_OFFLOADS: Offloads = Offloads::TX_TCP_CHECKSUM.union(Offloads::TX_TSO);
+
+/// The kernel's link watch lets frames pass at most a second after the carrier has come, and the machine may
+/// be busy.
+const LINK_SETTLES_WITHIN: Duration = Duration::from_secs(2);
+/// The pause between two looks at such a link.
+const LINK_PAUSE: Duration = Duration::from_millis(2);
 
 /// A VLAN tag: its bytes, and the place where it is put.
 const TAG_BYTES: usize = 4;
@@ -89,7 +96,10 @@ impl PacketPort {
         let mac = config.mac.unwrap_or(found.mac);
         sys::attach_filter(fd, &mut filter::program(mac, &config.addresses))
             .map_err(failed("attaching the filter"))?;
-        flag(libc::PACKET_IGNORE_OUTGOING, 1).map_err(failed("ignoring frames of this host (Linux 4.20)"))?;
+        if !config.sees_host {
+            flag(libc::PACKET_IGNORE_OUTGOING, 1)
+                .map_err(failed("ignoring frames of this host (Linux 4.20)"))?;
+        }
         let version = libc::tpacket_versions::TPACKET_V2 as c_int;
         flag(libc::PACKET_VERSION, version).map_err(failed("choosing TPACKET_V2"))?;
         let offloads = offloads(config);
@@ -132,7 +142,7 @@ impl PacketPort {
             socket,
         };
         port.join(found.index).map_err(failed("receiving from it"))?;
-        port.state = port.ask_link();
+        port.state = port.first_link();
         Ok(port)
     }
 
@@ -178,6 +188,20 @@ impl PacketPort {
             None => self.join(interface::index(fd, &self.interface)?)?,
         }
         interface::flags(self.socket.as_fd(), &self.interface)
+    }
+
+    /// The state of an interface that may have been set up a moment ago. The kernel lets frames pass some
+    /// time after the carrier has come, and the port would be down for programs that look at it once.
+    fn first_link(&mut self) -> LinkState {
+        let end = Instant::now() + LINK_SETTLES_WITHIN;
+        loop {
+            let state = self.ask_link();
+            let settles = || sys::has_carrier(self.socket.as_fd(), &self.interface) == Some(true);
+            if state == LinkState::Up || Instant::now() >= end || !settles() {
+                return state;
+            }
+            std::thread::sleep(LINK_PAUSE);
+        }
     }
 
     fn check_link(&mut self) -> LinkState {

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 
-use libc::{c_int, c_ulong, socklen_t};
+use libc::{c_char, c_int, c_ulong, socklen_t};
 use rustix::io::Errno;
 
 /// Bytes of `struct ifreq`: the name of an interface, and what is asked for.
@@ -17,6 +17,10 @@ const ANSWER_AT: usize = libc::IFNAMSIZ;
 const ADDRESS_BYTES: usize = size_of::<libc::sockaddr_ll>();
 /// Where the number of the interface is in it.
 const INDEX_AT: usize = 4;
+/// The request that carries commands of `linux/ethtool.h` (`linux/sockios.h`).
+const SIOCETHTOOL: c_ulong = 0x8946;
+/// The command that asks for the carrier.
+const ETHTOOL_GLINK: u32 = 0xa;
 
 fn errno() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
@@ -91,6 +95,21 @@ pub(super) fn ask(
     let mut answer = [0; IFREQ_BYTES - ANSWER_AT];
     answer.copy_from_slice(&ifreq[ANSWER_AT..]);
     Ok(answer)
+}
+
+/// Whether an interface has a carrier, as its driver says; `None` if it does not say.
+pub(super) fn has_carrier(fd: BorrowedFd<'_>, name: &str) -> Option<bool> {
+    // `struct ethtool_value`: the command, and the answer.
+    let mut value = [ETHTOOL_GLINK, 0];
+    let mut ifr_name = [0; libc::IFNAMSIZ];
+    let room = ifr_name[..libc::IFNAMSIZ - 1].get_mut(..name.len())?;
+    room.iter_mut().zip(name.bytes()).for_each(|(place, byte)| *place = byte as c_char);
+    let ifr_ifru = libc::__c_anonymous_ifr_ifru { ifru_data: value.as_mut_ptr().cast() };
+    let mut ifreq = libc::ifreq { ifr_name, ifr_ifru };
+    // SAFETY: the request reads and writes `ifreq`, and the `struct ethtool_value` that it refers to: eight
+    // bytes, which `value` has. Both are local variables.
+    let done = unsafe { libc::ioctl(fd.as_raw_fd(), SIOCETHTOOL as _, &raw mut ifreq) };
+    (done == 0).then_some(value[1] != 0)
 }
 
 /// The name of an interface by its number.

@@ -1,0 +1,209 @@
+//! Frames of a port to itself.
+//!
+//! A device does not deliver a frame to the port that sent it. [`Loopback`] wraps a port and does: frames to
+//! the port's own Ethernet address come back in the next received burst, and do not reach the device. So two
+//! ends of a connection may be on one port.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
+
+use crate::{Burst, Checksum, LinkState, Mbuf, Mempool, Offloads, Port, PortCounters, PortInfo, TxOffload};
+
+/// Most frames that are on their way back. More wait with the sender, as at a full ring.
+const QUEUE_FRAMES: usize = 1024;
+
+/// Most bytes of one received burst, beyond its first frame: they should still be in the core's cache when
+/// they are placed.
+const RX_BYTES: usize = 256 << 10;
+
+/// A port that receives what it sends to itself.
+pub struct Loopback {
+    port: Box<dyn Port>,
+    /// See [`Loopback::of_address`].
+    address: Option<IpAddr>,
+    /// Those of the port, without the checksums of IPv4 headers: no device fills them in on the way back.
+    info: PortInfo,
+    queue: VecDeque<Mbuf>,
+    now_us: u64,
+    /// Of the frames that came back.
+    counters: PortCounters,
+}
+
+impl Loopback {
+    /// Wraps `port`.
+    pub fn new(port: Box<dyn Port>) -> Self {
+        let mut info = port.info().clone();
+        info.offloads.remove(Offloads::TX_IPV4_CHECKSUM);
+        let queue = VecDeque::with_capacity(QUEUE_FRAMES);
+        Self { port, address: None, info, queue, now_us: 0, counters: PortCounters::default() }
+    }
+
+    /// Wraps `port`, whose Ethernet address other ports of the host have, too: only packets to `address` come
+    /// back, and the other frames leave.
+    pub fn of_address(port: Box<dyn Port>, address: IpAddr) -> Self {
+        Self { address: Some(address), ..Self::new(port) }
+    }
+
+    #[inline]
+    fn is_to_us(&self, frame: &Mbuf) -> bool {
+        let mut destination = [0; 6];
+        let is_to_mac =
+            frame.copy_to(0, &mut destination) == destination.len() && destination == self.info.mac;
+        is_to_mac && self.address.is_none_or(|address| is_packet_to(frame, address))
+    }
+
+    /// Sends a burst that has frames to us. Returns how many frames were taken.
+    #[cold]
+    fn send_mixed(&mut self, now_us: u64, frames: &mut Burst) -> usize {
+        let count = frames.len();
+        let mut to_others = Burst::new();
+        let mut left = Burst::new();
+        for frame in frames.drain(..) {
+            if !left.is_empty() {
+                left.push(frame);
+            } else if !self.is_to_us(&frame) {
+                to_others.push(frame);
+            } else if let Some(refused) = self.return_frame(frame) {
+                self.counters.tx_ring_full += 1;
+                left.push(refused);
+            }
+        }
+        self.port.tx_burst(now_us, &mut to_others);
+        // Frames to others and to us have no order between them.
+        frames.extend(to_others);
+        frames.extend(left);
+        count - frames.len()
+    }
+
+    /// Puts a frame on its way back; returns it if it has to wait.
+    fn return_frame(&mut self, mut frame: Mbuf) -> Option<Mbuf> {
+        if self.queue.len() == QUEUE_FRAMES {
+            return Some(frame);
+        }
+        if frame.has_external() {
+            // The memory of a received frame does not change, that of a user may.
+            let Some(copy) = frame.deep_copy(self.port.mempool()) else { return Some(frame) };
+            frame = copy;
+        }
+        let is_partial = frame.tx_offload().tcp_checksum;
+        frame.set_rx_checksum(if is_partial { Checksum::Partial } else { Checksum::Unknown });
+        frame.set_tx_offload(TxOffload::default());
+        self.counters.tx_frames += 1;
+        self.counters.tx_bytes += frame.len() as u64;
+        self.queue.push_back(frame);
+        None
+    }
+}
+
+/// Whether a frame, without a VLAN tag, has an IP packet to `address`.
+fn is_packet_to(frame: &Mbuf, address: IpAddr) -> bool {
+    let mut start = [0; 54];
+    let copied = frame.copy_to(0, &mut start);
+    let start = &start[..copied];
+    let has = |at: usize, bytes: &[u8]| start.get(at..at + bytes.len()) == Some(bytes);
+    match address {
+        IpAddr::V4(address) => has(12, &[0x08, 0x00]) && has(30, &address.octets()),
+        IpAddr::V6(address) => has(12, &[0x86, 0xdd]) && has(38, &address.octets()),
+    }
+}
+
+impl Port for Loopback {
+    fn info(&self) -> &PortInfo {
+        &self.info
+    }
+
+    fn mempool(&self) -> &Mempool {
+        self.port.mempool()
+    }
+
+    fn bulk_mempool(&self) -> Option<&Mempool> {
+        self.port.bulk_mempool()
+    }
+
+    fn passes_large_frames(&self) -> bool {
+        self.port.passes_large_frames()
+    }
+
+    fn is_point_to_point(&self) -> bool {
+        self.port.is_point_to_point()
+    }
+
+    fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
+        self.now_us = now_us;
+        let before = frames.len();
+        let mut left = RX_BYTES;
+        while left > 0
+            && !frames.is_full()
+            && let Some(frame) = self.queue.pop_front()
+        {
+            left = left.saturating_sub(frame.len());
+            self.counters.rx_frames += 1;
+            self.counters.rx_bytes += frame.len() as u64;
+            frames.push(frame);
+        }
+        let returned = frames.len() - before;
+        let received = if frames.is_full() { 0 } else { self.port.rx_burst(now_us, frames) };
+        returned + received
+    }
+
+    fn tx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
+        self.now_us = now_us;
+        if frames.iter().any(|frame| self.is_to_us(frame)) {
+            return self.send_mixed(now_us, frames);
+        }
+        self.port.tx_burst(now_us, frames)
+    }
+
+    fn link_state(&mut self) -> LinkState {
+        self.port.link_state()
+    }
+
+    fn counters(&self) -> PortCounters {
+        let (device, returned) = (self.port.counters(), self.counters);
+        PortCounters {
+            rx_frames: device.rx_frames + returned.rx_frames,
+            rx_bytes: device.rx_bytes + returned.rx_bytes,
+            tx_frames: device.tx_frames + returned.tx_frames,
+            tx_bytes: device.tx_bytes + returned.tx_bytes,
+            tx_ring_full: device.tx_ring_full + returned.tx_ring_full,
+            ..device
+        }
+    }
+
+    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.port.poll_fd()
+    }
+
+    fn arm_wakeup(&mut self) -> bool {
+        self.queue.is_empty() && self.port.arm_wakeup()
+    }
+
+    fn disarm_wakeup(&mut self) {
+        self.port.disarm_wakeup();
+    }
+
+    fn tells_departures(&self) -> bool {
+        self.port.tells_departures()
+    }
+
+    fn next_departed(&mut self) -> Option<[u8; 6]> {
+        self.port.next_departed()
+    }
+
+    fn next_due_us(&self) -> Option<u64> {
+        if self.queue.is_empty() { self.port.next_due_us() } else { Some(self.now_us) }
+    }
+}
+
+impl std::fmt::Debug for Loopback {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Loopback")
+            .field("port", &self.info.name)
+            .field("queued", &self.queue.len())
+            .finish_non_exhaustive()
+    }
+}
