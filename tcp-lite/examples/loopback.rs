@@ -25,6 +25,7 @@ impl Host {
             gateways: Default::default(),
             address_probing: Default::default(),
             derived_neighbors: None,
+            loopback: false,
             mtu,
             offloads: port.info().offloads,
             limits: Limits::default(),

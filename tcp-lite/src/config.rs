@@ -23,6 +23,10 @@ pub struct StackConfig {
     /// IPv4 address. Such neighbours are never asked for, and what they say about their addresses is ignored.
     /// For a wire without broadcasts. `None`: ARP finds them.
     pub derived_neighbors: Option<[u8; 2]>,
+    /// Whether connections to our own addresses are possible. The port has to return frames that are sent to
+    /// its own Ethernet address ([`dp::Loopback`]). Otherwise segments from our addresses are dropped, as
+    /// no other host sends them.
+    pub loopback: bool,
     /// Largest IP packet, bytes.
     pub mtu: u16,
     /// Offloads that the stack may use: those of its port

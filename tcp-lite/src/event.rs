@@ -48,9 +48,16 @@ pub enum Event {
         bytes: usize,
     },
     /// A connection that refused a segment ([`SendError::BufferFull`](crate::SendError)) takes segments
-    /// again, or segments with external memory are acknowledged
-    /// ([`SegmentBuf::attach`](crate::SegmentBuf::attach)).
+    /// again.
     Writable {
+        /// The connection.
+        conn: ConnId,
+    },
+    /// The peer has acknowledged segments with external memory
+    /// ([`SegmentBuf::attach`](crate::SegmentBuf::attach)), or any on a connection that reports them
+    /// ([`Stack::report_acknowledgements`](crate::Stack::report_acknowledgements)).
+    /// [`Stack::acknowledged`](crate::Stack::acknowledged) says up to where.
+    Acknowledged {
         /// The connection.
         conn: ConnId,
     },
@@ -134,6 +141,7 @@ enum QueuedEvent {
     Received { conn: ConnId },
     Evict { conn: ConnId, bytes: u32 },
     Writable { conn: ConnId },
+    Acknowledged { conn: ConnId },
     PeerClosed { conn: ConnId },
     Closed { conn: ConnId, reason: CloseReason },
     AddressConflict { lost: bool },
@@ -181,6 +189,7 @@ impl EventQueue {
                 QueuedEvent::Evict { conn, bytes: bytes.try_into().unwrap_or(u32::MAX) }
             }
             Event::Writable { conn } => QueuedEvent::Writable { conn },
+            Event::Acknowledged { conn } => QueuedEvent::Acknowledged { conn },
             Event::PeerClosed { conn } => QueuedEvent::PeerClosed { conn },
             Event::Closed { conn, reason } => QueuedEvent::Closed { conn, reason },
             Event::AddressConflict { address, mac, lost } => {
@@ -212,6 +221,7 @@ impl EventQueue {
             QueuedEvent::Received { conn } => Event::Received { conn, received: self.received.pop_front()? },
             QueuedEvent::Evict { conn, bytes } => Event::Evict { conn, bytes: bytes as usize },
             QueuedEvent::Writable { conn } => Event::Writable { conn },
+            QueuedEvent::Acknowledged { conn } => Event::Acknowledged { conn },
             QueuedEvent::PeerClosed { conn } => Event::PeerClosed { conn },
             QueuedEvent::Closed { conn, reason } => Event::Closed { conn, reason },
             QueuedEvent::AddressConflict { lost } => {

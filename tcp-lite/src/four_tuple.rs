@@ -38,6 +38,11 @@ impl FourTuple {
         Some(Self { local, local_port, remote, remote_port })
     }
 
+    /// Whether both ends are the same socket: no connection can have it, as one control block would be both.
+    pub(crate) fn is_of_one_socket(&self) -> bool {
+        self.local == self.remote && self.local_port == self.remote_port
+    }
+
     pub(crate) fn local_addr(&self) -> SocketAddr {
         SocketAddr::new(self.local.into(), self.local_port)
     }

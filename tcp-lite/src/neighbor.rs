@@ -13,10 +13,13 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use arrayvec::ArrayVec;
 use slab::Slab;
 
+use crate::StackConfig;
 use crate::discovery::Heard;
-use crate::facade::{Duration, EthernetAddress, Instant, IpAddress};
+use crate::facade::{Duration, EthernetAddress, Instant, IpAddress, IpCidr};
+use crate::route::Routes;
 use crate::secrets::KeyedState;
 
 /// Queries for an address (RFC 4861 `MAX_MULTICAST_SOLICIT`, `MAX_UNICAST_SOLICIT`).
@@ -71,11 +74,39 @@ struct NeighborEntry {
     moved: Instant,
 }
 
+/// Neighbours whose Ethernet addresses need not be asked for. They have no entries in the table.
+#[derive(Default)]
+pub(crate) struct KnownNeighbors {
+    /// See [`StackConfig::derived_neighbors`].
+    derived: Option<[u8; 2]>,
+    /// Our own addresses, if there can be connections to them, and our Ethernet address.
+    ours: ArrayVec<IpAddress, 8>,
+    mac: EthernetAddress,
+}
+
+impl KnownNeighbors {
+    /// Those of a stack with this configuration.
+    pub(crate) fn new(config: &StackConfig, routes: &Routes) -> Self {
+        let addresses = if config.loopback { routes.addresses() } else { &[] };
+        let ours = addresses.iter().map(IpCidr::address).collect();
+        Self { derived: config.derived_neighbors, ours, mac: config.mac }
+    }
+
+    /// The Ethernet address of `ip`.
+    fn find(&self, ip: &IpAddress) -> Option<EthernetAddress> {
+        if self.ours.contains(ip) {
+            return Some(self.mac);
+        }
+        let (Some([first, second]), IpAddress::Ipv4(ip)) = (self.derived, ip) else { return None };
+        let [a, b, c, d] = ip.octets();
+        Some(EthernetAddress([first, second, a, b, c, d]))
+    }
+}
+
 /// The table.
 pub(crate) struct Neighbors {
     limit: usize,
-    /// See [`StackConfig::derived_neighbors`](crate::StackConfig::derived_neighbors). They have no entries.
-    derived: Option<[u8; 2]>,
+    always_known: KnownNeighbors,
     index: HashMap<IpAddress, usize, KeyedState>,
     /// The entry that was resolved last: mostly it is also the next.
     latest: usize,
@@ -90,10 +121,10 @@ pub(crate) struct Neighbors {
 
 impl Neighbors {
     /// An empty table for `limit` neighbours.
-    pub(crate) fn new(limit: usize, derived: Option<[u8; 2]>, keyed: KeyedState) -> Self {
+    pub(crate) fn new(limit: usize, always_known: KnownNeighbors, keyed: KeyedState) -> Self {
         Self {
             limit: limit.max(1),
-            derived,
+            always_known,
             index: HashMap::with_hasher(keyed),
             latest: 0,
             entries: Slab::new(),
@@ -126,7 +157,7 @@ impl Neighbors {
 
     #[inline(never)]
     fn look_up(&mut self, now: Instant, ip: IpAddress) -> Resolution {
-        if let Some(mac) = self.derive(&ip) {
+        if let Some(mac) = self.always_known.find(&ip) {
             return Resolution::Known(mac);
         }
         let latest =
@@ -155,16 +186,9 @@ impl Neighbors {
         }
     }
 
-    /// The Ethernet address that follows from `ip`.
-    fn derive(&self, ip: &IpAddress) -> Option<EthernetAddress> {
-        let (Some([first, second]), IpAddress::Ipv4(ip)) = (self.derived, ip) else { return None };
-        let [a, b, c, d] = ip.octets();
-        Some(EthernetAddress([first, second, a, b, c, d]))
-    }
-
     /// The Ethernet address of `ip`, if it is known. Asks nobody.
     pub(crate) fn known(&self, ip: &IpAddress) -> Option<EthernetAddress> {
-        self.derive(ip).or_else(|| match self.entries.get(*self.index.get(ip)?)?.state {
+        self.always_known.find(ip).or_else(|| match self.entries.get(*self.index.get(ip)?)?.state {
             NeighborState::Known { mac, .. } => Some(mac),
             NeighborState::Incomplete { .. } | NeighborState::Failed => None,
         })
@@ -218,7 +242,7 @@ impl Neighbors {
 
     /// Updates the table from a received packet. Returns whether waiting connections should try again.
     pub(crate) fn heard(&mut self, now: Instant, heard: &Heard) -> bool {
-        if self.derive(&heard.ip).is_some() {
+        if self.always_known.find(&heard.ip).is_some() {
             return false;
         }
         let Some(&key) = self.index.get(&heard.ip) else {

@@ -52,8 +52,11 @@ impl Routes {
     }
 
     /// The path to `remote`, from an address on the link of `remote` or of the gateway; `None` if there
-    /// is none.
+    /// is none. That to an address of ours begins there.
     pub(crate) fn path(&self, remote: &IpAddress) -> Option<Path> {
+        if self.is_ours(remote) {
+            return Some(Path { local: *remote, next_hop: *remote });
+        }
         if let Some(local) = self.on_link(remote) {
             return Some(Path { local, next_hop: *remote });
         }

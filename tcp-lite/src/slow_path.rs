@@ -269,6 +269,7 @@ mod tests {
             gateways: Default::default(),
             address_probing: AddressProbing::Off,
             derived_neighbors: None,
+            loopback: false,
             mtu: 1500,
             offloads: dp::Offloads::empty(),
             limits: Limits::default(),

@@ -4,6 +4,7 @@
 //! `stack/transmit.rs`, the connection slots in `stack/connections.rs`, prefetching in `stack/ahead.rs`,
 //! the current usage in `stack/usage.rs`, and the counters in `counters.rs`.
 
+mod acknowledgements;
 mod ahead;
 mod arming;
 mod check;
@@ -46,7 +47,7 @@ use crate::facade::{IpAddress, IpCidr};
 use crate::four_tuple::FourTuple;
 use crate::frame::Framing;
 use crate::listener::{ListenConfig, ListenerCounters, Listeners};
-use crate::neighbor::Neighbors;
+use crate::neighbor::{KnownNeighbors, Neighbors};
 use crate::reassembly::Reassembly;
 use crate::route::Routes;
 use crate::secrets::Secrets;
@@ -121,7 +122,11 @@ impl Stack {
             framing: Framing::new(&config),
             connections: Connections::new(limits.connections, secrets.table_state()),
             listeners: Listeners::new(limits.listeners, limits.backlog, secrets.table_state()),
-            neighbors: Neighbors::new(limits.neighbors, config.derived_neighbors, secrets.table_state()),
+            neighbors: Neighbors::new(
+                limits.neighbors,
+                KnownNeighbors::new(&config, &routes),
+                secrets.table_state(),
+            ),
             conflicts: ConflictDetection::new(
                 config.address_probing,
                 routes.addresses().iter().map(IpCidr::address),
@@ -242,10 +247,10 @@ impl Stack {
         let event = self.events.pop_front();
         match event {
             Some(Event::Evict { .. }) => self.out_of_order.on_eviction_request_taken(),
-            Some(Event::Writable { conn }) => {
+            Some(Event::Writable { conn } | Event::Acknowledged { conn }) => {
                 let conn = self.connections.live(conn).and_then(|slot| self.connections.get_mut(slot));
-                if let Some((_, conn)) = conn {
-                    conn.tcb.on_writable_taken();
+                if let (Some(event), Some((_, conn))) = (&event, conn) {
+                    conn.tcb.on_event_taken(event);
                 }
             }
             _ => {}
@@ -389,9 +394,7 @@ impl Stack {
         self.advance(now);
         let no_route = ConnectError::NoRoute(remote.ip());
         let address = IpAddress::from(remote.ip().to_canonical());
-        let reachable =
-            address.is_unicast() && !self.routes.is_broadcast(&address) && !self.routes.is_ours(&address);
-        let path = self.routes.path(&address).filter(|_| reachable).ok_or(no_route)?;
+        let path = self.routes.path(&address).filter(|_| self.may_be_peer(&address)).ok_or(no_route)?;
         if !self.takes_connections() {
             return Err(ConnectError::EventsWait(self.config.limits.events));
         }
@@ -402,7 +405,7 @@ impl Stack {
             Some(port) => port,
             None => self.ephemeral_port(tuple).ok_or(ConnectError::NoPort)?,
         };
-        if self.connections.find(&tuple).is_some() {
+        if tuple.is_of_one_socket() || self.connections.find(&tuple).is_some() {
             return Err(ConnectError::InUse);
         }
         let params = self.open_params(self.now, &tuple);

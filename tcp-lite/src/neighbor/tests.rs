@@ -13,7 +13,7 @@ fn ip(n: u8) -> IpAddress {
 }
 
 fn table(limit: usize) -> Neighbors {
-    Neighbors::new(limit, None, Secrets::new([0; 32]).table_state())
+    Neighbors::new(limit, KnownNeighbors::default(), Secrets::new([0; 32]).table_state())
 }
 
 fn answer(n: u8, mac: EthernetAddress) -> Heard {
@@ -32,7 +32,8 @@ fn queries(neighbors: &mut Neighbors) -> Vec<Query> {
 
 #[test]
 fn a_derived_address_is_known_at_once_and_nobody_changes_it() {
-    let mut n = Neighbors::new(8, Some([2, 7]), Secrets::new([0; 32]).table_state());
+    let known = KnownNeighbors { derived: Some([2, 7]), ..KnownNeighbors::default() };
+    let mut n = Neighbors::new(8, known, Secrets::new([0; 32]).table_state());
     let derived = EthernetAddress([2, 7, 10, 0, 0, 1]);
     let lie = Heard { creates: true, ..answer(1, OTHER) };
     for ms in [0, 1, 60_000] {

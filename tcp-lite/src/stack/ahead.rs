@@ -56,6 +56,7 @@ mod tests {
             gateways: Default::default(),
             address_probing: crate::AddressProbing::Off,
             derived_neighbors: None,
+            loopback: false,
             mtu: 1500,
             offloads: Default::default(),
             limits: Limits::default(),

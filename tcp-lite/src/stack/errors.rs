@@ -12,7 +12,7 @@ pub enum ConnectError {
     /// Every local port towards this endpoint is in use.
     #[error("no free local port towards this endpoint")]
     NoPort,
-    /// The 4-tuple exists.
+    /// The 4-tuple exists, or both its ends are one socket.
     #[error("this connection exists already")]
     InUse,
     /// No address of the peer's family, or no route.

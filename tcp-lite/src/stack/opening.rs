@@ -41,7 +41,7 @@ impl Stack {
         for attempt in 0..EPHEMERAL_PORTS {
             let port = self.secrets.ephemeral_port(&tuple.local, &tuple.remote, tuple.remote_port, attempt);
             tuple.local_port = port;
-            if self.connections.find(&tuple).is_none() {
+            if !tuple.is_of_one_socket() && self.connections.find(&tuple).is_none() {
                 self.secrets.ephemeral_port_taken(attempt);
                 return Some(port);
             }

@@ -177,8 +177,11 @@ impl Stack {
         Some(Class::Tcp { ip, header, tcp_at, payload_at: tcp_at + tcp_bytes, end })
     }
 
-    fn may_be_peer(&self, address: &IpAddress) -> bool {
-        address.is_unicast() && !self.routes.is_broadcast(address) && !self.routes.is_ours(address)
+    /// Whether there can be connections to `address`.
+    pub(super) fn may_be_peer(&self, address: &IpAddress) -> bool {
+        address.is_unicast()
+            && !self.routes.is_broadcast(address)
+            && (self.config.loopback || !self.routes.is_ours(address))
     }
 
     /// Whether a segment is the next in order of its connection and carries nothing but payload.
@@ -273,6 +276,10 @@ impl Stack {
         tuple: FourTuple,
         syn: &TcpHeader,
     ) {
+        if tuple.is_of_one_socket() {
+            self.counters.rx_syn_dropped += 1;
+            return;
+        }
         let place = self.routes.next_hop(&tuple.local, &tuple.remote).zip(self.reserve());
         let Some((next_hop, id)) = place else {
             self.counters.rx_syn_dropped += 1;

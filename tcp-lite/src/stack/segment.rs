@@ -2,21 +2,12 @@
 
 use dp::{ExtBuf, Offloads};
 
-use super::Stack;
 use super::connections::FoundConn;
 use super::transmit::EXTERNAL;
+use crate::SendError;
 use crate::checksum::folded;
 use crate::frame::Framing;
 use crate::tcp::{Ctx, EXTERNAL_VIEWS, PageKey};
-use crate::{ConnId, SendError};
-
-impl Stack {
-    /// The stream offset up to which the peer has acknowledged all bytes; `None` for a dead id.
-    pub fn acknowledged(&self, conn: ConnId) -> Option<u64> {
-        let conn = self.connections.live(conn).and_then(|slot| self.connections.get(slot))?;
-        Some(conn.tcb.send_offsets().1)
-    }
-}
 
 /// Queues segments on one connection.
 ///
@@ -108,8 +99,8 @@ impl SegmentBuf<'_, '_> {
     }
 
     /// Appends `memory`, which is sent from where it lies, also when it is sent again. It must not change
-    /// until it is acknowledged ([`Stack::acknowledged`]): the peer would get different bytes.
-    /// [`Event::Writable`](crate::Event) follows when it is.
+    /// until it is acknowledged ([`Stack::acknowledged`](crate::Stack::acknowledged)): the peer would get
+    /// different bytes. [`Event::Acknowledged`](crate::Event) follows when it is.
     ///
     /// # Errors
     /// Returns `memory` if it does not fit, if the segment has external memory already, and if the stack

@@ -19,6 +19,7 @@ fn stack() -> (Stack, Instant) {
         gateways: Default::default(),
         address_probing: AddressProbing::Off,
         derived_neighbors: None,
+        loopback: false,
         mtu: 1500,
         offloads: Default::default(),
         limits: Limits { events: LIMIT, connections: CONNECTIONS, ..Limits::default() },

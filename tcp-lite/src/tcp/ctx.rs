@@ -11,8 +11,8 @@ use crate::id::{ConnId, ListenerId};
 use crate::{CloseReason, Event, Instant, Received, TcpConfig};
 
 /// Most events of one connection, other than received bytes, that wait for the user: `Established`,
-/// `Writable`, `PeerClosed`, `Closed`.
-pub(crate) const EVENTS_PER_CONNECTION: usize = 4;
+/// `Writable`, `Acknowledged`, `PeerClosed`, `Closed`.
+pub(crate) const EVENTS_PER_CONNECTION: usize = 5;
 
 /// The context of one call.
 pub(crate) struct Ctx<'a> {
@@ -73,6 +73,10 @@ impl Ctx<'_> {
 
     pub(crate) fn writable(&mut self) {
         self.events.push_back(Event::Writable { conn: self.conn });
+    }
+
+    pub(crate) fn acknowledged(&mut self) {
+        self.events.push_back(Event::Acknowledged { conn: self.conn });
     }
 
     pub(crate) fn peer_closed(&mut self) {

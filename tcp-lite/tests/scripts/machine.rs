@@ -176,6 +176,7 @@ impl Machine {
                 }
                 Event::Evict { conn, bytes } => (conn, Seen::Plain(format!("evict {bytes}"))),
                 Event::Writable { conn } => (conn, Seen::Plain("writable".into())),
+                Event::Acknowledged { conn } => (conn, Seen::Plain("acknowledged".into())),
                 Event::PeerClosed { conn } => (conn, Seen::Plain("peer-closed".into())),
                 Event::AddressConflict { address, mac, .. } => {
                     return Err(format!("{mac} uses {address}, too"));

@@ -30,6 +30,7 @@ impl Settings {
                 gateways: Default::default(),
                 address_probing: AddressProbing::Off,
                 derived_neighbors: None,
+                loopback: false,
                 mtu: 1500,
                 offloads: Default::default(),
                 limits: Limits { connections: 64, neighbors: 8, tx_segments: 2048, ..Limits::default() },

@@ -32,6 +32,7 @@ pub(crate) fn config(mac: EthernetAddress, n: u8) -> StackConfig {
         gateways: Default::default(),
         address_probing: AddressProbing::Off,
         derived_neighbors: None,
+        loopback: false,
         mtu: 1500,
         offloads: Default::default(),
         limits: Limits::default(),
@@ -205,6 +206,7 @@ impl Host {
                 streams[number].received.give_up(bytes, |stretches| stack.evict(conn, stretches));
             }
             Event::Writable { conn } => self.find(conn).blocked = false,
+            Event::Acknowledged { .. } => {}
             Event::PeerClosed { conn } => self.find(conn).peer_closed = true,
             Event::Closed { conn, reason } => self.find(conn).closed = Some(reason),
             Event::AddressConflict { address, mac, lost } => self.conflicts.push((address, mac, lost)),

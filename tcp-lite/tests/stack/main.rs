@@ -15,6 +15,7 @@ mod icmp;
 mod in_order;
 mod limits;
 mod neighbors;
+mod own_address;
 mod prediction;
 mod relay;
 mod streams;

@@ -317,6 +317,7 @@ impl Host {
                 }
                 Event::Evict { bytes, .. } => format!("evict {bytes}"),
                 Event::Writable { .. } => "writable".to_owned(),
+                Event::Acknowledged { .. } => "acknowledged".to_owned(),
                 Event::PeerClosed { .. } => "peer closed".to_owned(),
                 Event::Closed { reason, .. } => format!("closed {reason:?}"),
                 Event::AddressConflict { .. } => "address conflict".to_owned(),

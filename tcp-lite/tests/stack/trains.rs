@@ -54,7 +54,7 @@ impl End {
             match event {
                 Event::Established { conn, .. } => self.conn = Some(conn),
                 Event::Received { conn, received } => on_received(&mut self.stack, conn, received),
-                Event::Writable { .. } => {}
+                Event::Writable { .. } | Event::Acknowledged { .. } => {}
                 Event::Evict { .. }
                 | Event::PeerClosed { .. }
                 | Event::Closed { .. }

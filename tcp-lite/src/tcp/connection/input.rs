@@ -120,14 +120,16 @@ impl Tcb {
         // uses.
         self.restart_keepalive(ctx);
         self.receive.learn_timestamp(ctx, header, pos);
+        let ack = ack.max(0) as u64;
         let ack_info = AckInfo {
-            ack: ack.max(0) as u64,
+            ack,
             pos,
             len,
             window: header.window,
             sack: &header.options.sack,
             echo: header.options.timestamps.map(|(_, echo)| echo),
             ece: flags.contains(Flags::ECE),
+            tells_taken: self.send.learn_taken(ctx, ack, header.options.untaken),
         };
         if self.send.on_ack(ctx, &ack_info) {
             self.on_fin_acked(ctx);

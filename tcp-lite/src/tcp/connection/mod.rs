@@ -49,7 +49,7 @@ use super::send::SendHalf;
 use super::seq::{offset_of, pos_of};
 use super::slabs::PageKey;
 use crate::facade::TcpSeqNumber;
-use crate::{Instant, Keepalive, TcpConfig};
+use crate::{Event, Instant, Keepalive, TcpConfig};
 
 /// The latest event of the connection that the user has got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,15 +137,46 @@ impl Tcb {
         (offset_of(pushed), offset_of(acknowledged))
     }
 
+    /// The stream offset behind everything that the peer has acknowledged and its user has taken.
+    pub(crate) fn taken_offset(&self) -> u64 {
+        offset_of(self.send.taken())
+    }
+
+    /// The user has not taken the bytes of the peer from this stream offset on; `None`: it takes all.
+    pub(crate) fn set_untaken(&mut self, from: Option<u64>) {
+        self.receive.set_untaken(from.map(pos_of));
+    }
+
+    /// Sends a segment that makes the peer answer.
+    pub(crate) fn probe(&mut self) {
+        if matches!(self.state, State::Established | State::CloseWait) {
+            self.send.send_window_probe();
+        }
+    }
+
     /// Segments were queued.
     #[inline]
     pub(crate) fn on_pushed(&mut self, now: Instant) {
         self.send.on_pushed(now);
     }
 
-    /// The user has taken `Event::Writable` off the event queue.
-    pub(crate) fn on_writable_taken(&mut self) {
-        self.send.on_writable_taken();
+    /// The user has taken an event off the event queue that is raised again only then.
+    pub(crate) fn on_event_taken(&mut self, event: &Event) {
+        match event {
+            Event::Writable { .. } => self.send.on_writable_taken(),
+            Event::Acknowledged { .. } => self.send.on_acknowledged_taken(),
+            _ => {}
+        }
+    }
+
+    /// Says whether all acknowledgements of the peer are reported.
+    pub(crate) fn report_acknowledgements(&mut self, on: bool) {
+        self.send.report_acknowledgements(on);
+    }
+
+    /// Acknowledges now if there is anything that is not acknowledged yet.
+    pub(crate) fn acknowledge_early(&mut self) {
+        self.receive.acknowledge_early();
     }
 
     fn takes_segments(&self) -> bool {

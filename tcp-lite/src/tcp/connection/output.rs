@@ -54,6 +54,8 @@ enum TransmissionKind {
     Reset,
     /// A transmission of the sending half.
     Send(SendKind),
+    /// As `Send`. It acknowledges less than has arrived: only what the user has taken.
+    SendBehind(SendKind),
     Ack,
     /// An acknowledgement of less than has arrived, for the mark of those bytes.
     SeparateAck,
@@ -93,9 +95,10 @@ impl Tcb {
         if let Some(separate) = self.receive.separate_ack() {
             return Some(self.acknowledge_separately(ctx, separate));
         }
-        // SACK blocks may not fit beside data, so they are sent first.
+        // SACK blocks, and what is not taken, may not fit beside data, so they are sent first.
         let ack = self.receive.is_ack_due();
-        if ack && self.send.agreed().sack && self.receive.has_sack_blocks() {
+        let has_blocks = self.send.agreed().sack && self.receive.has_sack_blocks();
+        if ack && (has_blocks || self.receive.untaken().is_some()) {
             return Some(self.acknowledge(ctx));
         }
         match self.send.next(ctx) {
@@ -162,9 +165,11 @@ impl Tcb {
     ) {
         let Some(Payload::Segment(first)) = transmission.payload else { return };
         // CWR must be on one segment only. With PSH it is the last of the queue.
-        if transmission.kind != TransmissionKind::Send(SendKind::New)
-            || transmission.header.flags.intersects(Flags::CWR | Flags::PSH)
-        {
+        let is_new = matches!(
+            transmission.kind,
+            TransmissionKind::Send(SendKind::New) | TransmissionKind::SendBehind(SendKind::New)
+        );
+        if !is_new || transmission.header.flags.intersects(Flags::CWR | Flags::PSH) {
             return;
         }
         let (segments, is_last) = self.send.train(ctx, first, (most, views));
@@ -187,6 +192,9 @@ impl Tcb {
                 return;
             }
             TransmissionKind::Send(kind) => self.send.on_sent(ctx, *kind, *payload, *segments),
+            TransmissionKind::SendBehind(kind) => {
+                return self.send.on_sent(ctx, *kind, *payload, *segments);
+            }
             TransmissionKind::Ack => ctx.counters.tx_acks += 1,
             TransmissionKind::SeparateAck => {
                 ctx.counters.tx_acks += 1;
@@ -202,14 +210,24 @@ impl Tcb {
     #[inline]
     fn complete(&self, ctx: &Ctx<'_>, outgoing: Outgoing) -> Transmission {
         let Outgoing { kind, pos, flags, ecn, payload, spare_bytes } = outgoing;
-        let header = self.header(ctx, pos, flags | self.echo_flags(), spare_bytes);
-        Transmission { header, payload, segments: 1, ecn, kind: TransmissionKind::Send(kind) }
+        let mut header = self.header(ctx, pos, flags | self.echo_flags(), spare_bytes);
+        let mut sent = TransmissionKind::Send(kind);
+        if let Some((ack, window)) = self.receive.taken_fields() {
+            if payload.is_none() {
+                header.options.untaken = Some(ack);
+            } else {
+                (header.ack, header.window) = (Some(ack), window);
+                sent = TransmissionKind::SendBehind(kind);
+            }
+        }
+        Transmission { header, payload, segments: 1, ecn, kind: sent }
     }
 
     /// A pure acknowledgement.
     #[inline]
     fn acknowledge(&self, ctx: &Ctx<'_>) -> Transmission {
-        let header = self.header(ctx, self.send.nxt(), self.echo_flags(), MAX_HEADER_BYTES);
+        let mut header = self.header(ctx, self.send.nxt(), self.echo_flags(), MAX_HEADER_BYTES);
+        header.options.untaken = self.receive.untaken().map(|from| self.receive.seq(from));
         Transmission { header, payload: None, segments: 1, ecn: Ecn::NotEct, kind: TransmissionKind::Ack }
     }
 
@@ -224,6 +242,8 @@ impl Tcb {
         let mut header = self.header(ctx, self.send.nxt(), flags, 0);
         header.ack = Some(self.receive.seq(ack));
         header.window = self.receive.window_from(ack);
+        header.options.untaken =
+            self.receive.untaken().filter(|from| *from < ack).map(|from| self.receive.seq(from));
         Transmission {
             header,
             payload: None,

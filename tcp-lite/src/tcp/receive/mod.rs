@@ -10,6 +10,7 @@
 //! | SACK and D-SACK blocks | `sack.rs` | RFC 2018, RFC 2883 |
 //! | when to acknowledge | `delayed_ack.rs` | RFC 9293 section 3.8.6.3, RFC 5681 section 4.2 |
 //! | the peer's timestamps, PAWS | `timestamps.rs` | RFC 7323 sections 4.3 and 5 |
+//! | bytes that are acknowledged and not taken | `untaken.rs` | ours |
 //! | echo of marks | `ecn_echo.rs` | RFC 3168 section 6.1.3, RFC 8257 section 3.2 |
 //!
 //! Bytes are handed up when they arrive, in order or not, and only once: a segment that overlaps
@@ -26,6 +27,7 @@ mod held;
 mod payload;
 mod sack;
 mod timestamps;
+mod untaken;
 mod window;
 
 pub(super) use ecn_echo::{SeparateAck, is_ecn_setup};
@@ -74,6 +76,8 @@ pub(super) struct ReceiveHalf {
     timestamps: PeerTimestamps,
     echo: Echo,
     agreed: Agreed,
+    /// The user has not taken the bytes from here on; [`ALL_TAKEN`](untaken::ALL_TAKEN): it takes all.
+    untaken: u64,
 }
 
 /// Result of a segment with payload or a FIN.
@@ -104,6 +108,7 @@ impl ReceiveHalf {
             timestamps: PeerTimestamps::default(),
             echo: Echo::default(),
             agreed,
+            untaken: untaken::ALL_TAKEN,
         }
     }
 
@@ -198,6 +203,13 @@ impl ReceiveHalf {
     #[inline]
     pub(super) fn send_ack(&mut self) {
         self.acks.send_now();
+    }
+
+    /// Requests an acknowledgement now, if bytes wait for one.
+    pub(super) fn acknowledge_early(&mut self) {
+        if self.acks.has_unacknowledged() {
+            self.acks.send_now();
+        }
     }
 
     /// Whether an acknowledgement has to be sent now.
@@ -341,10 +353,10 @@ impl ReceiveHalf {
     }
 
     /// Whether the header of a segment sent now has nothing but the acknowledgement and the window: no SACK
-    /// blocks and no marks.
+    /// blocks, no marks, and nothing of bytes that are not taken.
     #[inline]
     pub(super) fn has_usual_header(&self) -> bool {
-        !self.has_sack_blocks() && !self.agreed.ecn
+        !self.has_sack_blocks() && !self.agreed.ecn && self.untaken == untaken::ALL_TAKEN
     }
 
     /// A segment whose header [`is usual`](Self::has_usual_header) was sent with this window.

@@ -36,6 +36,8 @@ pub(in crate::tcp) struct AckInfo<'a> {
     pub(in crate::tcp) echo: Option<u32>,
     /// Whether it echoes marks (ECE).
     pub(in crate::tcp) ece: bool,
+    /// Whether it tells of bytes that are not taken, or that were not: then it is no duplicate.
+    pub(in crate::tcp) tells_taken: bool,
 }
 
 /// The fields of the segment that establishes a connection that concern the sending half.
@@ -139,9 +141,7 @@ impl SendHalf {
         self.rtt.sample(ctx.now, rtt_us);
         self.recovery.loss_probe.on_sample();
         self.on_progress(ctx);
-        if run.external {
-            self.raise_released(ctx);
-        }
+        self.raise_acknowledged(ctx, run.external);
         ctx.counters.reordering_seen += u64::from(self.rack.on_run(rtt_us, sent, (first_end, end)));
         self.pending.remove(Pending::LOSS_PROBE);
         // What is left was sent later, so none of it is overtaken.
@@ -157,7 +157,7 @@ impl SendHalf {
     pub(in crate::tcp) fn on_ack(&mut self, ctx: &mut Ctx<'_>, segment: &AckInfo<'_>) -> bool {
         self.pace.advance(ctx.now);
         self.path.on_heard();
-        let AckInfo { ack, pos, len, window, sack, echo, ece } = *segment;
+        let AckInfo { ack, pos, len, window, sack, echo, ece, tells_taken } = *segment;
         let ece = ece && self.agreed.ecn;
         if ece {
             self.on_ecn_echo(ctx, ack);
@@ -184,12 +184,10 @@ impl SendHalf {
             self.queue.acknowledge(ctx.segments, ack, &mut sample);
             self.learn_rtt(ctx, &mut sample);
             self.on_progress(ctx);
-            if sample.external {
-                self.raise_released(ctx);
-            }
+            self.raise_acknowledged(ctx, sample.external);
         }
         let still = ack == prior.una && prior.outstanding > 0 && !mtu_probe_answered;
-        let dup_ack = still && (sample.delivered > 0 || len == 0 && !window_moved);
+        let dup_ack = still && (sample.delivered > 0 || len == 0 && !window_moved && !tells_taken);
         // An acknowledgement that was overtaken by a later one, or that answers a path MTU probe, is no
         // duplicate, but what it newly selectively acknowledges counts (RFC 8985 section 6.2).
         if sample.acked > 0 || sample.delivered > 0 || dup_ack || sample.dsack.is_some() {

@@ -5,6 +5,7 @@
 //! | what | where | document |
 //! |---|---|---|
 //! | segments from `push` to acknowledgement | `queue`, `push.rs` | RFC 9293 section 3.10.2 |
+//! | what the peer's user has taken | `taken.rs` | ours |
 //! | the peer's window | `window.rs` | RFC 9293 sections 3.8.6, 3.10.7.4 |
 //! | an acknowledgement arrives | `ack.rs`, `ack_sample.rs` | RFC 9293 section 3.10.7.4, RFC 2018, 2883, 7323 |
 //! | which segments arrived, which are lost | `queue/{scoreboard,sacks,flight}.rs`, `rack.rs` | RFC 2018, 6675, 8985 |
@@ -35,6 +36,7 @@ mod recovery;
 mod reduction;
 mod retransmission;
 mod rtt;
+mod taken;
 #[cfg(test)]
 mod test_access;
 mod timers;
@@ -163,6 +165,13 @@ pub(super) struct SendHalf {
     fin: Fin,
     pending: Pending,
     writable: Writable,
+    /// `Event::Acknowledged` is queued, and covers all acknowledgements until it is taken.
+    acknowledged_queued: bool,
+    /// All acknowledgements are reported.
+    reports_acks: bool,
+    /// The peer has acknowledged more than this position, and its user has taken no more;
+    /// [`ALL_TAKEN`](taken::ALL_TAKEN): it has taken all.
+    taken: u64,
     /// Added to the millisecond clock of our timestamps (RFC 7323 section 7.1).
     timestamp_offset: u32,
     /// Number of retransmissions.
@@ -204,6 +213,9 @@ impl SendHalf {
             fin: Fin::NotAsked,
             pending: Pending::SYN,
             writable: Writable::Idle,
+            acknowledged_queued: false,
+            reports_acks: false,
+            taken: taken::ALL_TAKEN,
             timestamp_offset: params.timestamp_offset,
             retransmits: 0,
         };
@@ -321,11 +333,12 @@ impl SendHalf {
         ack <= self.queue.nxt() as i64 && ack >= oldest
     }
 
-    /// Whether this acknowledges what was sent, or nothing new: neither less than before nor more.
+    /// Whether this acknowledges what was sent, or nothing new: neither less than before nor more. While
+    /// bytes are not taken, the general way looks whether they are now.
     #[inline]
     pub(super) fn is_ack_expected(&self, ack: TcpSeqNumber) -> bool {
         let pos = self.ack_position(ack);
-        self.queue.una() as i64 <= pos && pos <= self.queue.nxt() as i64
+        self.queue.una() as i64 <= pos && pos <= self.queue.nxt() as i64 && self.taken == taken::ALL_TAKEN
     }
 
     /// Whether this acknowledges exactly our SYN, which was sent.

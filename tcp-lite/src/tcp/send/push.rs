@@ -117,13 +117,31 @@ impl SendHalf {
         }
     }
 
-    /// Segments with external memory are acknowledged: raises `Event::Writable`, unless it waits already.
-    #[cold]
-    pub(super) fn raise_released(&mut self, ctx: &mut Ctx<'_>) {
-        if self.writable != Writable::Queued {
-            self.writable = Writable::Queued;
-            ctx.writable();
+    /// Segments are acknowledged; `external`: some of them have external memory. Raises
+    /// `Event::Acknowledged` if the user wants to know, unless it waits already.
+    #[inline]
+    pub(super) fn raise_acknowledged(&mut self, ctx: &mut Ctx<'_>, external: bool) {
+        if external || self.reports_acks {
+            self.raise_reported(ctx);
         }
+    }
+
+    #[cold]
+    fn raise_reported(&mut self, ctx: &mut Ctx<'_>) {
+        if !self.acknowledged_queued {
+            self.acknowledged_queued = true;
+            ctx.acknowledged();
+        }
+    }
+
+    /// The user has taken `Event::Acknowledged` off the event queue.
+    pub(in crate::tcp) fn on_acknowledged_taken(&mut self) {
+        self.acknowledged_queued = false;
+    }
+
+    /// Says whether all acknowledgements are reported.
+    pub(in crate::tcp) fn report_acknowledgements(&mut self, on: bool) {
+        self.reports_acks = on;
     }
 
     /// The user has taken `Event::Writable` off the event queue.

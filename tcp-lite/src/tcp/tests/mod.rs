@@ -17,5 +17,6 @@ mod rules;
 mod stuck;
 mod teardown;
 mod time_wait;
+mod untaken;
 mod window;
 mod wire;

@@ -5,7 +5,7 @@ use dp::Mempool;
 use super::wire::*;
 use crate::tcp::header::Flags;
 use crate::tcp::{SegmentSlab, State};
-use crate::{CloseReason, Duration, Keepalive, SendError, TcpConfig};
+use crate::{CloseReason, Duration, Event, Keepalive, SendError, TcpConfig};
 
 /// A bare acknowledgement by `b` of `acked` bytes, with this window field.
 fn ack(pair: &Pair, acked: usize, window: u16) -> Packet {
@@ -247,8 +247,40 @@ fn writable_is_raised_once_until_the_user_takes_it() {
         (taken, pair.a.seen.iter().filter(|seen| **seen == Seen::Writable).count())
     };
     assert_eq!([fill(&mut pair), fill(&mut pair)], [(4, 1); 2]);
-    pair.a.with(pair.now, |tcb, _| tcb.on_writable_taken());
+    pair.a.take_event(|conn| Event::Writable { conn });
     assert_eq!(fill(&mut pair), (4, 2));
+}
+
+#[test]
+fn acknowledgements_are_reported_where_it_is_asked_for() {
+    let mut pair = Pair::established(config(), config());
+    let acknowledged = |pair: &mut Pair| {
+        pair.a.push(pair.now, &pattern(0, 1000)).unwrap();
+        pair.run_for(Duration::from_millis(50));
+        pair.a.seen.iter().filter(|seen| **seen == Seen::Acknowledged).count()
+    };
+    assert_eq!(acknowledged(&mut pair), 0);
+    pair.a.with(pair.now, |tcb, _| tcb.report_acknowledgements(true));
+    // One event waits for the user, and covers what follows.
+    assert_eq!([acknowledged(&mut pair), acknowledged(&mut pair)], [1, 1]);
+    pair.a.take_event(|conn| Event::Acknowledged { conn });
+    assert_eq!(acknowledged(&mut pair), 2);
+    assert_eq!(pair.a.tcb().send_offsets(), (4000, 4000));
+}
+
+/// A single segment waits for the timer of delayed acknowledgements, unless the user asks.
+#[test]
+fn bytes_are_acknowledged_at_once_if_the_user_asks() {
+    let mut pair = Pair::established(config(), config());
+    pair.b.with(pair.now, |tcb, _| tcb.acknowledge_early());
+    assert!(!pair.b.tcb().wants_transmit(), "nothing has arrived");
+    pair.a.push(pair.now, &pattern(0, 100)).unwrap();
+    pair.run_for(Duration::from_millis(1));
+    assert_eq!((pair.b.frontier, pair.a.tcb().send_offsets()), (100, (100, 0)));
+    pair.b.with(pair.now, |tcb, _| tcb.acknowledge_early());
+    pair.run_for(Duration::from_millis(1));
+    assert_eq!(pair.a.tcb().send_offsets(), (100, 100));
+    assert_eq!(pair.b.tcb().deadline(), None);
 }
 
 #[test]

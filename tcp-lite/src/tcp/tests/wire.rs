@@ -46,6 +46,7 @@ impl Packet {
 pub(super) enum Seen {
     Established,
     Writable,
+    Acknowledged,
     PeerClosed,
     Closed(CloseReason),
 }
@@ -178,6 +179,14 @@ impl Host {
         self.tcb().state()
     }
 
+    /// The user takes an event of this kind only now.
+    pub(super) fn take_event(&mut self, kind: impl FnOnce(ConnId) -> Event) {
+        let event = kind(ConnId { slot: 0, generation: 0 });
+        if let Some(tcb) = &mut self.tcb {
+            tcb.on_event_taken(&event);
+        }
+    }
+
     fn take_events(&mut self, now: Instant) {
         while let Some(event) = self.events.pop_front() {
             match event {
@@ -185,9 +194,10 @@ impl Host {
                 Event::Writable { .. } => {
                     self.seen.push(Seen::Writable);
                     if self.takes_writable {
-                        self.with(now, |tcb, _| tcb.on_writable_taken());
+                        self.with(now, |tcb, _| tcb.on_event_taken(&event));
                     }
                 }
+                Event::Acknowledged { .. } => self.seen.push(Seen::Acknowledged),
                 Event::AddressConflict { .. } => panic!("no control block tells of addresses"),
                 Event::PeerClosed { .. } => self.seen.push(Seen::PeerClosed),
                 Event::Closed { reason, .. } => self.seen.push(Seen::Closed(reason)),
