@@ -91,7 +91,8 @@
 //!   its bytes in local memory.
 //! * **A Send needs a posted receive** that is long enough: iWARP has no "receiver not ready". Without one
 //!   the connection ends. Post receives before connecting. Two ends of this crate may agree that the Send
-//!   waits instead ([`ConnParam::ib_semantics`](verbs::ConnParam::ib_semantics)).
+//!   waits instead, and completes when a receive took it
+//!   ([`ConnParam::ib_semantics`](verbs::ConnParam::ib_semantics)).
 //! * **Atomics** ([`SendOp::Atomic`](verbs::SendOp::Atomic)) add to, or compare and swap, an aligned 64-bit
 //!   word of the peer, atomically for all queue pairs of its process. A program should
 //!   mix them with no other access to the same word. `examples/tickets.rs` has one.

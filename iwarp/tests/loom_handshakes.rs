@@ -1,5 +1,5 @@
 //! Every interleaving of the handshakes without locks: arming and completing, sleeping and waking, ringing
-//! and answering, adding to a ring and removing from it.
+//! and answering, adding to a ring and removing from it, giving the polling to another thread.
 //!
 //! The files of the crate are compiled here with loom's atomics, so these tests run with all others. Beside
 //! each is the same handshake without its fences, which loom has to catch: otherwise the test would prove
@@ -36,6 +36,10 @@ mod shared_cell {
 #[path = "../src/queues/arm.rs"]
 mod arm;
 
+#[allow(dead_code, reason = "a shared engine uses more of it")]
+#[path = "../src/engine/shared/handover.rs"]
+mod handover;
+
 #[allow(dead_code, reason = "the consumer of a queue pair uses more of it")]
 #[path = "../src/queues/ring.rs"]
 mod ring;
@@ -47,6 +51,7 @@ mod rung;
 mod work_list;
 
 use arm::Arm;
+use handover::Handover;
 use rung::Rung;
 use work_list::WorkList;
 
@@ -209,6 +214,69 @@ fn a_sleeping_engine_is_always_woken() {
 #[test]
 fn loom_catches_a_sleep_without_exchanges() {
     caught(no_work_is_slept_through::<UnorderedDoze>);
+}
+
+/// The handshake of a caller that polls no more and the thread that is about to wait for it.
+trait Giving: Send + Sync + 'static {
+    fn create() -> Self;
+    fn give(&self) -> bool;
+    fn step_back(&self) -> bool;
+}
+
+impl Giving for Handover {
+    fn create() -> Self {
+        Self::new()
+    }
+    fn give(&self) -> bool {
+        self.give()
+    }
+    fn step_back(&self) -> bool {
+        self.step_back()
+    }
+}
+
+/// The negative control: the same without fences.
+struct UnfencedGiving([AtomicBool; 2]);
+
+impl Giving for UnfencedGiving {
+    fn create() -> Self {
+        Self([AtomicBool::new(false), AtomicBool::new(false)])
+    }
+    fn give(&self) -> bool {
+        self.0[0].store(true, Ordering::Release);
+        self.0[1].load(Ordering::Acquire)
+    }
+    fn step_back(&self) -> bool {
+        self.0[1].store(true, Ordering::Release);
+        !self.0[0].load(Ordering::Acquire)
+    }
+}
+
+/// Callers poll no more. The thread either does not wait, or one of them calls it.
+fn nobody_waits_for_callers_that_left<G: Giving>(callers: usize) {
+    loom::model(move || {
+        let handover = Arc::new(G::create());
+        let threads: Vec<_> = (0..callers)
+            .map(|_| {
+                let handover = Arc::clone(&handover);
+                thread::spawn(move || handover.give())
+            })
+            .collect();
+        let waits = handover.step_back();
+        let calls = threads.into_iter().map(|thread| thread.join().unwrap()).filter(|&calls| calls).count();
+        assert!(!waits || calls > 0, "the thread waits, and nobody polls");
+    });
+}
+
+#[test]
+fn polling_that_is_given_away_is_taken() {
+    nobody_waits_for_callers_that_left::<Handover>(1);
+    nobody_waits_for_callers_that_left::<Handover>(2);
+}
+
+#[test]
+fn loom_catches_a_handover_without_fences() {
+    caught(nobody_waits_for_callers_that_left::<UnfencedGiving>);
 }
 
 /// Each of two threads adds a slot. The engine takes what it finds and prepares to sleep. It sleeps only if

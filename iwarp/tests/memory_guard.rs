@@ -9,6 +9,7 @@ use std::ffi::c_void;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
 use std::ptr::null_mut;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use apart::apart;
@@ -349,6 +350,20 @@ fn a_handler_from_before_runs_as_it_asked_to() {
     assert_eq!(run("handled_again").code(), Some(0));
 }
 
+/// A handler that was installed after the guard stands behind it from the next registration on, whether it
+/// passes signals on to the guard or not. The handler before both gets what is passed on, once.
+#[test]
+fn a_handler_from_after_the_first_registration_does_not_disarm() {
+    assert_eq!(run("later").code(), Some(42));
+    assert_eq!(run("later_and_passes_on").code(), Some(51));
+    assert_eq!(run("later_and_passes_on_to_nothing").signal(), Some(libc::SIGSEGV));
+    // The guarded accesses, which are six, come by it too.
+    assert_eq!(run("later_and_passes_on_unseen").code(), Some(57));
+    assert_eq!(run("later_and_gone").code(), Some(50));
+    assert_eq!(run("later_again").code(), Some(52));
+    assert_eq!(run("later_by_many").code(), Some(42));
+}
+
 /// Without the guard, memory that goes too early is a crash, as documented, and no handler is touched.
 #[test]
 fn trusted_memory_has_no_guard() {
@@ -378,15 +393,54 @@ fn the_parts() {
             handle(libc::SIGSEGV, count as extern "C" fn(i32) as usize, libc::SA_RESETHAND);
         }
         "handled_again" => handle(libc::SIGSEGV, count as extern "C" fn(i32) as usize, 0),
+        "later_and_passes_on" | "later_and_passes_on_unseen" | "later_and_gone" | "later_again" => {
+            handle(libc::SIGSEGV, exit_by_count as extern "C" fn(i32) as usize, 0);
+        }
         _ => {}
     }
     let user_memory = if part == "trusted" { UserMemory::Trusted } else { UserMemory::Guarded };
     let table = MemoryTable::with(&TableConfig { user_memory, ..Default::default() }, [1; 32]);
     let start = pages(1, READ_WRITE);
     let region = register(&table, start, PAGE).unwrap();
+    let other = pages(1, READ_WRITE);
+    let again = || drop(register(&table, other, PAGE).unwrap());
+    match part.as_str() {
+        "later" => {
+            handle(libc::SIGSEGV, exit_42 as extern "C" fn(i32) as usize, 0);
+            again();
+        }
+        "later_and_passes_on" | "later_and_passes_on_to_nothing" => {
+            handle_and_pass_on();
+            again();
+        }
+        "later_and_passes_on_unseen" => drop(handle_and_pass_on()),
+        "later_and_gone" => {
+            let ours = handle_and_pass_on();
+            again();
+            restore(&ours);
+        }
+        "later_again" => {
+            for _ in 0..2 {
+                handle_and_pass_on();
+                again();
+            }
+            send(libc::SIGSEGV);
+        }
+        "later_by_many" => {
+            for flags in [0, libc::SA_NODEFER, libc::SA_RESTART] {
+                handle(libc::SIGSEGV, count as extern "C" fn(i32) as usize, flags);
+                again();
+                handle(libc::SIGSEGV, exit_42 as extern "C" fn(i32) as usize, flags);
+                again();
+                again();
+            }
+        }
+        _ => {}
+    }
     unmap(start, 1);
     // With the guard this one is no crash, whatever was there before.
     assert_eq!(accesses(&table, &region, 0, 8), [GONE; 3]);
+    SURVIVED.store(true, Ordering::Relaxed);
     match part.as_str() {
         "nothing" => {}
         "sent_by_default" => send(libc::SIGBUS),
@@ -419,14 +473,71 @@ fn handle(signal: i32, handler: usize, flags: i32) {
     assert_eq!(unsafe { libc::sigaction(signal, &action, null_mut()) }, 0);
 }
 
+/// What [`pass_on`] passes on to.
+static FOUND: Mutex<Option<libc::sigaction>> = Mutex::new(None);
+
+/// Installs [`pass_on`] for SIGSEGV; returns what was there.
+fn handle_and_pass_on() -> libc::sigaction {
+    // SAFETY: a `sigaction` has integers, a mask of integers, and an optional function: zero is a value of
+    // each.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    let mut found = action;
+    action.sa_sigaction = pass_on as Handler as usize;
+    action.sa_flags = libc::SA_SIGINFO;
+    // SAFETY: `pass_on` has the signature of a handler with SA_SIGINFO, and nobody holds its lock when this
+    // process faults. `found` is a local variable to write to.
+    assert_eq!(unsafe { libc::sigaction(libc::SIGSEGV, &action, &mut found) }, 0);
+    *FOUND.lock().unwrap() = Some(found);
+    found
+}
+
+fn restore(action: &libc::sigaction) {
+    // SAFETY: the action was installed before, and is valid again.
+    assert_eq!(unsafe { libc::sigaction(libc::SIGSEGV, action, null_mut()) }, 0);
+}
+
+type Handler = unsafe extern "C" fn(i32, *mut libc::siginfo_t, *mut c_void);
+
+/// Counts, and passes on to a handler with SA_SIGINFO.
+///
+/// # Safety
+/// The kernel calls it as a handler with SA_SIGINFO, or another handler with the kernel's arguments.
+unsafe extern "C" fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut c_void) {
+    COUNT.fetch_add(1, Ordering::Relaxed);
+    let found = FOUND.lock().unwrap().unwrap();
+    assert!(found.sa_flags & libc::SA_SIGINFO != 0);
+    // SAFETY: it was installed with SA_SIGINFO, so it is a function of this signature.
+    let found: Handler = unsafe { std::mem::transmute(found.sa_sigaction) };
+    // SAFETY: the arguments are those of the kernel for this signal.
+    unsafe { found(signal, info, context) };
+}
+
+/// Returns from a signal that was sent. A fault ends the process with the count of [`pass_on`] above 50.
+extern "C" fn exit_by_count(_signal: i32) {
+    let count = COUNT.load(Ordering::Relaxed);
+    if SENT.swap(false, Ordering::Relaxed) {
+        return;
+    }
+    // SAFETY: async-signal-safe, and ends the process without running anything else of it.
+    unsafe { libc::_exit(50 + count as i32) }
+}
+
+/// A signal was sent, and is not handled yet.
+static SENT: AtomicBool = AtomicBool::new(false);
+
 fn send(signal: i32) {
+    SENT.store(true, Ordering::Relaxed);
     // SAFETY: sends the signal to this thread, whose process was started to receive it.
     unsafe { libc::raise(signal) };
 }
 
+/// The guarded accesses have failed, and the process lives.
+static SURVIVED: AtomicBool = AtomicBool::new(false);
+
 extern "C" fn exit_42(_signal: i32) {
+    let code = if SURVIVED.load(Ordering::Relaxed) { 42 } else { 1 };
     // SAFETY: async-signal-safe, and ends the process without running anything else of it.
-    unsafe { libc::_exit(42) }
+    unsafe { libc::_exit(code) }
 }
 
 extern "C" fn exit_43(signal: i32, info: *mut libc::siginfo_t, _context: *mut c_void) {

@@ -47,6 +47,11 @@ pub struct EngineConfig {
     /// to a Read in a graceful close. While the peer acknowledges bytes that go before our FIN, the time
     /// begins anew.
     pub close_timeout: Duration,
+    /// Acknowledges what a peer with InfiniBand's semantics waits for
+    /// ([`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics)) in the poll in which it arrives.
+    /// By default it waits until the next poll for an answer of the user that goes along. That is too late
+    /// for an engine that is polled in calls of a user alone, who may not call again.
+    pub acknowledge_at_once: bool,
 }
 
 impl EngineConfig {
@@ -70,6 +75,7 @@ impl EngineConfig {
             gateways: Default::default(),
             address_probing: Default::default(),
             derived_neighbors: None,
+            loopback: false,
             mtu: info.mtu,
             offloads: info.offloads,
             limits: Limits::default(),
@@ -102,6 +108,7 @@ impl EngineConfig {
             held_buffers: None,
             request_records: REQUEST_RECORDS,
             close_timeout,
+            acknowledge_at_once: false,
         })
     }
 }

@@ -12,6 +12,7 @@
 //! | `connection/agreement.rs` | the agreement on InfiniBand's semantics, within the private data of both |
 //! | `connection/full_operation.rs` | Full Operation: receives and sends FPDUs |
 //! | `connection/receiver_not_ready.rs` | a message of the peer waits for a receive request |
+//! | `connection/peer_not_ready.rs` | a message of ours waits for one of the peer |
 //! | `connection/retry.rs` | the second attempt, with revision 1 |
 //! | `connection/teardown.rs` | how a connection ends |
 //! | `connection/report.rs` | what its user is told about that |
@@ -36,6 +37,7 @@ mod agreement;
 mod check;
 mod full_operation;
 mod open;
+mod peer_not_ready;
 mod pre_fpdu;
 mod reassembly;
 mod receiver_not_ready;
@@ -89,8 +91,9 @@ enum Phase {
     AwaitReply { initiating: Box<Initiating>, reassembly: Box<Reassembly> },
     /// Waits for the peer's Request. `options` say which Requests are allowed.
     AwaitRequest { responder: Box<Responder>, options: Box<ResponderOptions>, reassembly: Box<Reassembly> },
-    /// The user decides on the Request. `offers_ib`: the peer offers InfiniBand's semantics.
-    Deciding { responder: Box<Responder>, reassembly: Box<Reassembly>, offers_ib: bool },
+    /// The user decides on the Request. `offers_ib`: what the peer tells, if it offers InfiniBand's
+    /// semantics.
+    Deciding { responder: Box<Responder>, reassembly: Box<Reassembly>, offers_ib: Option<agreement::Told> },
     /// Full Operation.
     FullOperation(Box<FullOperation>),
     /// No stream any more.
@@ -395,6 +398,9 @@ impl Connection {
         }
         if self.timers.take_idle_check(io.now) {
             self.on_idle(io);
+        }
+        if self.timers.take_untaken_check(io.now) {
+            self.on_untaken(io);
         }
     }
 

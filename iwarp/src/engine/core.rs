@@ -21,6 +21,7 @@ use crate::verbs::{
 };
 
 use super::EngineConfig;
+use super::acks::Acks;
 use super::carrier::Carrier;
 use super::connection::{Attempt, Connection, Reject, Retry};
 use super::counters::EngineCounters;
@@ -82,6 +83,7 @@ impl Core {
             counters: EngineCounters::default(),
             streams: StreamCounters::default(),
             tx_scheduler: TxScheduler::new(config.stack.limits.connections),
+            acks: Acks::new(config.stack.limits.connections),
             config,
             shared,
             async_events,
@@ -151,6 +153,7 @@ impl Core {
         let _engine = profile::scope(Layer::Engine);
         self.io.now = now;
         self.io.shared.set_now_us(self.io.now_us());
+        let owed = self.io.acks.due(now);
         let mut busy = self.carrier.is_due(now) && self.step(guard, Self::poll_link).1;
         busy |= self.run_commands(guard);
         busy |= self.receive(guard);
@@ -159,6 +162,10 @@ impl Core {
         self.begin_retries(guard);
         self.report_listeners();
         busy |= self.send(guard);
+        let owed = if self.io.config.acknowledge_at_once { self.io.acks.owed() } else { owed };
+        if owed > 0 {
+            self.acknowledge(owed);
+        }
         // TCP may give connections up while it sends.
         let (sent, had_events) = self.step(guard, Self::send_frames);
         busy |= sent | had_events;
@@ -173,6 +180,9 @@ impl Core {
     pub(super) fn next_deadline(&mut self, now: Instant) -> Option<Instant> {
         let may_send = self.io.tx_scheduler.waiting() != (0, 0) && !self.mbuf_backoff.is_refused();
         if may_send || !self.tx.is_empty() && !self.port_backoff.is_refused() || !self.retries.is_empty() {
+            return Some(now);
+        }
+        if self.io.acks.owed() > 0 {
             return Some(now);
         }
         let again =
@@ -262,7 +272,7 @@ impl Core {
                 });
                 if !started {
                     // The connection has ended, and the user knows.
-                    qp.enter_error();
+                    qp.unreached();
                 }
             }
             CmCommand::StartResponder { id, options, after } => {
@@ -283,7 +293,7 @@ impl Core {
                 });
                 if !taken {
                     // The connection has ended, and the user knows.
-                    qp.enter_error();
+                    qp.unreached();
                 }
             }
             CmCommand::Reject { conn, private_data, stays_open } => {
@@ -387,12 +397,13 @@ impl Core {
         while let Some(mac) = self.port.next_departed() {
             self.io.tcp.end_neighbor(now, EthernetAddress(mac));
         }
-        let Some(state) = self.carrier.look(now, &mut *self.port) else { return };
+        let change = self.carrier.look(now, &mut *self.port);
+        self.io.tcp.set_passes_large_frames(self.port.passes_large_frames());
+        let Some(state) = change else { return };
         let kind = match state {
             LinkState::Up => AsyncEventKind::PortActive,
             LinkState::Down => AsyncEventKind::PortError,
         };
-        self.io.tcp.set_passes_large_frames(self.port.passes_large_frames());
         self.io.tcp.set_link(now, state == LinkState::Up);
         self.io.push_async_event(kind);
     }
@@ -429,6 +440,9 @@ impl Core {
                 Event::Writable { conn } => {
                     self.with_conn(conn, |connection, io| connection.on_writable(io));
                 }
+                Event::Acknowledged { conn } => {
+                    self.with_conn(conn, |connection, io| connection.on_acknowledged(io));
+                }
                 Event::PeerClosed { conn } => {
                     self.with_conn(conn, |connection, io| connection.on_peer_closed(io));
                 }
@@ -438,7 +452,24 @@ impl Core {
                 Event::AddressConflict { .. } => self.io.push_async_event(AsyncEventKind::AddressConflict),
             }
         }
+        while let Some(conn) = self.io.acks.next_arrived() {
+            self.with_conn(conn, |connection, io| connection.complete_acknowledged(io));
+        }
         busy
+    }
+
+    /// Acknowledges what came in earlier polls, on so many connections, unless it is by now.
+    #[cold]
+    fn acknowledge(&mut self, owed: usize) {
+        let Self { io: Io { acks, tcp, now, .. }, connections, .. } = self;
+        for conn in acks.take_owed(owed) {
+            tcp.acknowledge_early(*now, conn);
+            if let Some(Some(connection)) = connections.get_mut(conn.slot())
+                && connection.conn() == conn
+            {
+                connection.on_acknowledging();
+            }
+        }
     }
 
     /// A connection of a listener is established.

@@ -10,6 +10,7 @@ use crate::rdmap::stream::{RequestPool, StreamCounters};
 use crate::verbs::{AsyncEventKind, AsyncEvents, CmShared, EngineShared};
 
 use super::EngineConfig;
+use super::acks::Acks;
 use super::counters::EngineCounters;
 use super::listening::EngineListener;
 use super::tx_scheduler::TxScheduler;
@@ -28,6 +29,7 @@ pub(super) struct Io {
     /// The context's queue for events of the port.
     pub(super) async_events: AsyncEvents,
     pub(super) tx_scheduler: TxScheduler,
+    pub(super) acks: Acks,
     pub(super) listeners: Vec<EngineListener>,
     /// The stack's count of listener changes (half-open connections, unanswered SYNs) that the listeners'
     /// statistics include.

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `core.rs`, `core/` | one poll: frames in, events to connections, queue pairs send, frames out |
 //! | `connection.rs`, `connection/` | one connection from SYN to the last FIN: startup, stream, teardown |
+//! | `acks.rs` | acknowledgements that requests wait for |
 //! | `carrier.rs` | polls the link state of the port |
 //! | `tx_scheduler.rs` | which connection sends next |
 //! | `listening.rs` | a listening port |
@@ -27,6 +28,7 @@ use crate::memory::Participant;
 use crate::queues::Notifier;
 use crate::verbs::{Context, EngineShared, VerbsError};
 
+mod acks;
 mod carrier;
 mod config;
 mod connection;
@@ -90,6 +92,19 @@ impl Engine {
         let now = self.time_at(cycles);
         let guard = self.participant.enter();
         self.core.poll(now, cycles, &guard)
+    }
+
+    /// Sets how long users may take to answer what they receive before it is acknowledged without an answer.
+    /// Returns whether an acknowledgement waits.
+    fn await_answers(&mut self, patience: Duration) -> bool {
+        self.core.await_answers(patience)
+    }
+
+    /// Sends what was posted, without the rest of a poll.
+    fn send_posted(&mut self) {
+        let now = self.now();
+        let guard = self.participant.enter();
+        self.core.send_posted(now, &guard);
     }
 
     /// When [`poll_at`](Self::poll_at) has something to do next, if no frame and no request arrives before;

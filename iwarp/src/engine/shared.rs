@@ -8,9 +8,16 @@
 //!
 //! Whoever polls holds the lock of the engine. Nobody waits for it to poll: an engine that is being polled
 //! needs no second poll.
+//!
+//! An engine may do without a thread of its own ([`SharedEngine::without_thread`]): callers that wait take
+//! its place (`shared/callers.rs`).
 
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+mod callers;
+mod handover;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{self, AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -21,6 +28,8 @@ use crate::queues::{Notifier, wait_any};
 use crate::verbs::VerbsError;
 
 use super::{Engine, EngineCounters, thread};
+use callers::Callers;
+use handover::Handover;
 
 /// How the thread of a [`SharedEngine`] polls.
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +57,11 @@ impl Default for SharedOptions {
     }
 }
 
+/// How long a program may take to answer what the thread receives for it, before that is acknowledged without
+/// an answer. A program that waits for memory to change answers within some hundred nanoseconds. An answer
+/// that carries the acknowledgement keeps both programs polling: `ib_write_lat` then needs no thread.
+const PATIENCE: Duration = Duration::from_micros(2);
+
 /// Empty turns of a caller before it yields the CPU between turns: the peer may need it to answer.
 const TURNS_BEFORE_YIELD: u64 = 64;
 
@@ -71,12 +85,14 @@ struct Turned {
     empty_turns: AtomicU64,
     /// The thread sleeps, or is about to. Written with the lock of the engine held.
     asleep: AtomicBool,
-    /// Callers have said that they will not come.
-    handed_over: AtomicBool,
-    /// The thread waits here while callers come.
-    stepped_back: AtomicBool,
+    handover: Handover,
+    /// Ends the wait of the thread.
     call: Notifier,
     stop: AtomicBool,
+    /// See [`SharedEngine::limit_sleep`]; in microseconds.
+    longest_sleep: AtomicU64,
+    /// Of an engine without a thread.
+    callers: Option<Callers>,
 }
 
 impl SharedEngine {
@@ -90,27 +106,57 @@ impl SharedEngine {
         options: SharedOptions,
         after_poll: Box<dyn Fn() + Send + Sync>,
     ) -> Result<Self, VerbsError> {
-        let shared = Arc::clone(engine.shared());
         // The thread waits without the lock, so it needs a descriptor that outlives any state of the port.
         let port = engine.port_fd().map(|fd| fd.try_clone_to_owned()).transpose()?;
-        let inner = Arc::new(Turned {
-            engine: Mutex::new(Some(engine)),
-            shared,
-            after_poll,
-            turns: AtomicU64::new(0),
-            empty_turns: AtomicU64::new(0),
-            asleep: AtomicBool::new(false),
-            handed_over: AtomicBool::new(false),
-            stepped_back: AtomicBool::new(false),
-            call: Notifier::new()?,
-            stop: AtomicBool::new(false),
-        });
+        let inner = Arc::new(Turned::new(engine, after_poll, None)?);
         let of_thread = Arc::clone(&inner);
+        let run = move || {
+            if let Some(cpu) = options.cpu {
+                thread::pin(cpu);
+            }
+            of_thread.serve(options, port.as_ref(), None);
+        };
         let thread = std::thread::Builder::new()
             .name(format!("iwarp-engine-{}", inner.shared.index()))
-            .spawn(move || of_thread.run(options, port))
+            .spawn(run)
             .map_err(VerbsError::System)?;
         Ok(Self { inner, thread: Some(thread) })
+    }
+
+    /// An engine without a thread. It is polled by [`turn`](Self::turn), and while a caller is in
+    /// [`wait_readable`](Self::wait_readable): nothing moves when nobody calls.
+    ///
+    /// # Errors
+    /// [`VerbsError::System`] without a descriptor.
+    pub fn without_thread(
+        engine: Engine,
+        options: SharedOptions,
+        after_poll: Box<dyn Fn() + Send + Sync>,
+    ) -> Result<Self, VerbsError> {
+        let port = engine.port_fd().map(|fd| fd.try_clone_to_owned()).transpose()?;
+        let callers = Callers::new(options, port)?;
+        Ok(Self { inner: Arc::new(Turned::new(engine, after_poll, Some(callers))?), thread: None })
+    }
+
+    /// Whether it has a thread of its own.
+    pub fn has_thread(&self) -> bool {
+        self.inner.callers.is_none()
+    }
+
+    /// Says that the caller is about to wait until `fd` is readable. If the engine has a thread, this is
+    /// [`hand_over`](Self::hand_over), and returns at once. Otherwise the caller takes the place of the
+    /// thread, and returns when `fd` is readable or the engine is stopped.
+    ///
+    /// # Errors
+    /// The system's, for a descriptor that is closed.
+    pub fn wait_readable(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        match &self.inner.callers {
+            Some(callers) => self.inner.serve_until_readable(callers, fd),
+            None => {
+                self.hand_over();
+                Ok(())
+            }
+        }
     }
 
     /// Polls the engine once, if nobody else does now. Returns whether there was anything to do.
@@ -120,19 +166,41 @@ impl SharedEngine {
         self.inner.turn()
     }
 
+    /// Sends what was posted, if the engine is awake and nobody polls it now. Otherwise it leaves with a
+    /// poll.
+    ///
+    /// Call it after a post to a queue pair that has nothing else to send. Requests that are posted one after
+    /// the other leave together with the next poll, which costs less.
+    pub fn send_posted(&self) {
+        if let Ok(mut engine) = self.inner.engine.try_lock()
+            && !self.inner.asleep.load(Ordering::Relaxed)
+            && let Some(engine) = engine.as_mut()
+        {
+            engine.send_posted();
+        }
+    }
+
     /// Says that callers will wait in another way from now on: for a descriptor, or not at all. The thread
     /// takes over at once.
     pub fn hand_over(&self) {
-        let inner = &*self.inner;
-        inner.handed_over.store(true, Ordering::SeqCst);
-        if inner.stepped_back.load(Ordering::SeqCst) {
-            inner.call.notify();
+        if self.inner.handover.give() {
+            self.inner.call.notify();
         }
     }
 
     /// Looks at the engine. Waits until nobody polls it. `None` once it is stopped.
     pub fn with<T>(&self, look: impl FnOnce(&mut Engine) -> T) -> Option<T> {
         self.inner.engine().as_mut().map(look)
+    }
+
+    /// Polls at least once in `longest`, so that the work after a poll is done even if nothing happens;
+    /// `None`: the engine alone decides, as in the beginning.
+    pub fn limit_sleep(&self, longest: Option<Duration>) {
+        let micros = longest.map_or(u64::MAX, |longest| longest.as_micros() as u64);
+        self.inner.longest_sleep.store(micros, Ordering::SeqCst);
+        if longest.is_some() {
+            self.inner.call.notify();
+        }
     }
 
     /// Counters of all layers; zeros once it is stopped.
@@ -169,6 +237,26 @@ impl Drop for SharedEngine {
 }
 
 impl Turned {
+    fn new(
+        engine: Engine,
+        after_poll: Box<dyn Fn() + Send + Sync>,
+        callers: Option<Callers>,
+    ) -> Result<Self, VerbsError> {
+        Ok(Self {
+            shared: Arc::clone(engine.shared()),
+            engine: Mutex::new(Some(engine)),
+            after_poll,
+            turns: AtomicU64::new(0),
+            empty_turns: AtomicU64::new(0),
+            asleep: AtomicBool::new(false),
+            handover: Handover::new(),
+            call: Notifier::new()?,
+            stop: AtomicBool::new(false),
+            longest_sleep: AtomicU64::new(u64::MAX),
+            callers,
+        })
+    }
+
     fn engine(&self) -> MutexGuard<'_, Option<Engine>> {
         self.engine.lock().expect("no holder of this lock panics")
     }
@@ -180,7 +268,14 @@ impl Turned {
     }
 
     fn turn(&self) -> bool {
-        self.turns.fetch_add(1, Ordering::Relaxed);
+        // Turns are counted by loads and stores, since locked instructions would be a good part of an empty
+        // turn: if two threads count at the same time, one count is lost, which does no harm.
+        let next = |count: &AtomicU64| {
+            let counted = count.load(Ordering::Relaxed).wrapping_add(1);
+            count.store(counted, Ordering::Relaxed);
+            counted
+        };
+        next(&self.turns);
         let busy = match self.engine.try_lock() {
             Ok(mut engine) => {
                 if self.asleep.load(Ordering::Relaxed) {
@@ -192,9 +287,7 @@ impl Turned {
         };
         if busy {
             self.empty_turns.store(0, Ordering::Relaxed);
-        } else if self.empty_turns.fetch_add(1, Ordering::Relaxed) % TURNS_BEFORE_YIELD
-            == TURNS_BEFORE_YIELD - 1
-        {
+        } else if next(&self.empty_turns).is_multiple_of(TURNS_BEFORE_YIELD) {
             std::thread::yield_now();
         }
         busy
@@ -211,41 +304,49 @@ impl Turned {
     #[cold]
     fn wake(&self, engine: Option<&mut Engine>) {
         self.asleep.store(false, Ordering::Relaxed);
-        self.handed_over.store(false, Ordering::SeqCst);
+        self.handover.withdraw();
         if let Some(engine) = engine {
             engine.end_sleep();
         }
         self.call.notify();
     }
 
-    // ---- the thread ----
+    // ---- the thread, or a caller in its place ----
 
-    fn run(&self, options: SharedOptions, port: Option<OwnedFd>) {
-        if let Some(cpu) = options.cpu {
-            thread::pin(cpu);
-        }
+    /// Polls until the engine is stopped or `until` is readable.
+    fn serve(&self, options: SharedOptions, port: Option<&OwnedFd>, until: Option<BorrowedFd<'_>>) {
         let mut turns = self.turns.load(Ordering::Relaxed);
         let mut idle: u32 = 0;
-        while !self.stop.load(Ordering::SeqCst) {
+        while !self.stop.load(Ordering::SeqCst) && !until.is_some_and(callers::is_readable) {
             let now = self.turns.load(Ordering::Relaxed);
             let callers_come = std::mem::replace(&mut turns, now) != now;
-            if callers_come && !self.handed_over.swap(false, Ordering::SeqCst) {
-                self.step_back(options.step_back);
+            if callers_come && !self.handover.take() {
+                self.step_back(options.step_back, until);
                 idle = 0;
                 continue;
             }
             let mut engine = self.engine();
+            let await_answers = |engine: &mut Option<Engine>, patience| {
+                engine.as_mut().is_some_and(|engine| engine.await_answers(patience))
+            };
+            await_answers(&mut engine, PATIENCE);
             if self.poll(engine.as_mut()) {
                 idle = 0;
             } else {
                 idle = idle.saturating_add(1);
             }
-            if idle > options.spin_polls {
+            let awaits = await_answers(&mut engine, Duration::ZERO);
+            if awaits {
+                // The program may need this CPU to answer.
+                drop(engine);
+                std::thread::yield_now();
+            } else if idle > options.spin_polls {
                 let limit = engine.as_mut().and_then(|engine| engine.begin_sleep(options.max_sleep));
                 self.asleep.store(limit.is_some(), Ordering::Relaxed);
                 drop(engine);
                 if let Some(limit) = limit {
-                    self.sleep(limit, port.as_ref());
+                    let longest = Duration::from_micros(self.longest_sleep.load(Ordering::SeqCst));
+                    self.sleep(limit.min(longest), port, until);
                 }
             } else {
                 drop(engine);
@@ -255,26 +356,27 @@ impl Turned {
     }
 
     /// Waits while callers poll, until one hands over or `limit` passes.
-    fn step_back(&self, limit: Duration) {
-        self.stepped_back.store(true, Ordering::SeqCst);
-        if !self.handed_over.load(Ordering::SeqCst) {
+    fn step_back(&self, limit: Duration, until: Option<BorrowedFd<'_>>) {
+        if self.handover.step_back() {
             // A failed wait ends at once: the thread polls beside the callers.
-            let waited = self.call.wait(Some(limit));
+            let mut fds = arrayvec::ArrayVec::<PollFd<'_>, 2>::new();
+            fds.push(PollFd::from_borrowed_fd(self.call.as_fd(), PollFlags::IN));
+            fds.extend(until.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+            let waited = wait_any(&mut fds, Some(limit));
             debug_assert!(waited.is_ok(), "a private descriptor stays open");
         }
-        self.stepped_back.store(false, Ordering::SeqCst);
+        self.handover.return_from_waiting();
         let taken = self.call.take();
         debug_assert!(taken.is_ok(), "a private descriptor stays open");
     }
 
     /// Sleeps until a doorbell, a frame, a caller or `limit`.
-    fn sleep(&self, limit: Duration, port: Option<&OwnedFd>) {
-        let mut fds = arrayvec::ArrayVec::<PollFd<'_>, 3>::new();
+    fn sleep(&self, limit: Duration, port: Option<&OwnedFd>, until: Option<BorrowedFd<'_>>) {
+        let mut fds = arrayvec::ArrayVec::<PollFd<'_>, 4>::new();
         fds.push(PollFd::from_borrowed_fd(self.shared.doorbells().waker(), PollFlags::IN));
         fds.push(PollFd::from_borrowed_fd(self.call.as_fd(), PollFlags::IN));
-        if let Some(port) = port {
-            fds.push(PollFd::new(port, PollFlags::IN));
-        }
+        fds.extend(port.map(|port| PollFd::new(port, PollFlags::IN)));
+        fds.extend(until.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         let waited = wait_any(&mut fds, Some(limit));
         debug_assert!(waited.is_ok(), "the engine's descriptors stay open");
         let mut engine = self.engine();

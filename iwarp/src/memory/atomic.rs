@@ -32,12 +32,26 @@ impl EpochGuard<'_> {
     /// [`TerminateError::of_read_fault`](crate::rdmap::TerminateError::of_read_fault) has its codes.
     /// Alignment is checked last.
     pub fn check_atomic(&self, stag: Stag, to: u64, by: Accessor) -> Result<Word<'_>, Fault> {
+        self.check_word(stag, to, by, Access::REMOTE_READ | Access::REMOTE_WRITE)
+    }
+
+    /// The same with InfiniBand's rules: [`Access::REMOTE_ATOMIC`] alone gives the right, and the tagged
+    /// offset has to be aligned too, which is checked first.
+    ///
+    /// # Errors
+    /// As [`check_atomic`](Self::check_atomic).
+    pub fn check_ib_atomic(&self, stag: Stag, to: u64, by: Accessor) -> Result<Word<'_>, Fault> {
+        if !to.is_multiple_of(WORD) {
+            return Err(Fault::Misaligned);
+        }
+        self.check_word(stag, to, by, Access::REMOTE_ATOMIC)
+    }
+
+    /// The word of an Atomic Request. Without [`Access::REMOTE_ATOMIC`] it needs the rights `otherwise`.
+    fn check_word(&self, stag: Stag, to: u64, by: Accessor, otherwise: Access) -> Result<Word<'_>, Fault> {
         let (lease, record) = self.shared().lookup(stag)?;
-        let need = if record.access.contains(Access::REMOTE_ATOMIC) {
-            Access::REMOTE_ATOMIC
-        } else {
-            Access::REMOTE_READ | Access::REMOTE_WRITE
-        };
+        let has_right = record.access.contains(Access::REMOTE_ATOMIC);
+        let need = if has_right { Access::REMOTE_ATOMIC } else { otherwise };
         record.admit_remote(by, need)?;
         let ptr = record.locate(to, WORD)?;
         // RFC 7306 sections 5.1.1, 5.1.2, 5.2.1 and 8.2 (EXT-179, EXT-182, EXT-183, EXT-189, EXT-202): the

@@ -55,11 +55,12 @@ impl Default for TableConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UserMemory {
     /// An access to unmapped memory ends in an error. On Linux, on x86-64 and aarch64, a handler of SIGSEGV
-    /// and SIGBUS does this. It is installed with the first registration of caller memory in the process, and
-    /// passes every other fault to the previous handler. A program with its own signal handlers has to know:
+    /// and SIGBUS does this. A registration of caller memory installs it if it is not there. It passes every
+    /// other fault to the handler that it found. A program with its own signal handlers has to know:
     ///
-    /// - **Order.** It installs its handlers of these signals before the first registration, or calls ours
-    ///   from them. A handler that is installed later and does not call ours disables the guard.
+    /// - **Order.** A handler that it installs after a registration, and that does not call ours, disables
+    ///   the guard until the next registration. From then on it gets its signals from ours, until it restores
+    ///   the action that it found. Ours stands before at most eight different actions for a signal.
     /// - **Flags.** The previous handler gets the signal with its own `sa_mask`, and as its `SA_SIGINFO`,
     ///   `SA_RESETHAND`, `SA_NODEFER` and `SA_RESTART` say. `SA_ONSTACK` is different: our handler asks for
     ///   the alternate stack, so a handler called by it runs on that stack, with its size, on every thread

@@ -92,13 +92,21 @@ impl AsyncEvents {
         }
     }
 
+    /// Whether no event waits.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.shared.events.is_empty()
+    }
+
     /// The oldest event, without waiting.
     ///
     /// # Errors
     /// An error of the system call on the descriptor.
     pub fn poll(&self) -> io::Result<Option<AsyncEvent>> {
-        let event = self.shared.events.pop();
-        self.shared.notifier.settle(event.is_some(), || self.shared.events.is_empty())?;
+        let events = &self.shared.events;
+        // As in `EventChannel::poll`: a pop of an empty queue has a fence.
+        let event = if events.is_empty() { None } else { events.pop() };
+        self.shared.notifier.settle(event.is_some(), || events.is_empty())?;
         Ok(event)
     }
 

@@ -166,6 +166,18 @@ impl QpConsumer {
         }
     }
 
+    /// Completes the oldest send request with `status`, a failure; `false` if there is none. The caller has
+    /// to call [`report`](QpShared::report) when it holds no lock.
+    pub(crate) fn fail_next_send(&mut self, qp: &QpShared, status: WcStatus) -> bool {
+        // As in `flush`: either the request of a thread that posts is seen here, or it sees the new state.
+        let _posting = qp.send_queue();
+        let Some(entry) = self.sq.first() else { return false };
+        let completion = qp.failed(entry.wr_id, send_opcode(&entry.op), status, None);
+        self.sq.remove(1);
+        self.finish_send(qp, true, completion);
+        true
+    }
+
     /// Completes all requests of both queues as flushed. No receive request is taken. The caller has to call
     /// [`report`](QpShared::report) when it holds no lock.
     pub(crate) fn flush(&mut self, qp: &QpShared) {

@@ -306,6 +306,12 @@ impl CompletionQueue {
         })
     }
 
+    /// Whether no completion waits.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.shared.entries.is_empty()
+    }
+
     /// The oldest completion, if any.
     pub fn poll_one(&self) -> Option<WorkCompletion> {
         let _poll = profile::scope(Layer::Poll);

@@ -31,6 +31,12 @@ pub enum VerbsError {
         /// The maximum.
         max: u64,
     },
+    /// The buffer of an atomic has another length than the eight bytes that come back.
+    #[error("an atomic returns 8 bytes: give it one element of that length, not {got}")]
+    AtomicLength {
+        /// Its length.
+        got: u64,
+    },
     /// A key, range or right of local memory is wrong.
     #[error("local memory: {0}")]
     LocalProtection(String),
@@ -125,6 +131,10 @@ pub enum ConnectionError {
     /// The peer did not finish a close or a Terminate in time, or did not answer a Read before a close.
     #[error("the peer did not close the connection, or answer a Read before that, in time")]
     CloseTimeout,
+    /// The peer had no receive request for a message of ours in time
+    /// ([`WcStatus::RnrRetryExceeded`](super::WcStatus::RnrRetryExceeded)).
+    #[error("the peer had no receive request for a message in time")]
+    ReceiverNotReady,
     /// No connection or port is free, the requested port is in use, or the stack listens on its maximum of
     /// ports.
     #[error(
@@ -147,6 +157,7 @@ impl ConnectionError {
             | Self::IdleTimeout
             | Self::Stream(_)
             | Self::CloseTimeout
+            | Self::ReceiverNotReady
             | Self::NoResources => None,
         }
     }

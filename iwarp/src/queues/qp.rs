@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
-use crate::memory::StreamId;
+use crate::memory::{Access, StreamId};
 use crate::rdmap::{Extensions, TerminateError};
 
 use super::consumer::{QpConsumer, RecvEntry};
@@ -21,10 +21,14 @@ use super::{
     VerbsError, WcOpcode, WcStatus, WorkCompletion,
 };
 
+mod orphan;
 mod post;
+mod rnr_retry;
 mod signals;
 
 pub(crate) use signals::Ask;
+
+use rnr_retry::RnrRetry;
 
 /// Limits of the queues and of a request.
 #[derive(Clone, Copy, Debug)]
@@ -93,6 +97,8 @@ pub(crate) struct QpShared {
     send_states: u8,
     pub(crate) extensions: Extensions,
     pub(crate) grants: QpGrants,
+    /// The rights that the peer's messages have at most: bits of [`Access`].
+    remote_access: AtomicU32,
     // Its queues. Threads that post have the locks in turn.
     sq: Lock<RingWriter<SendEntry>>,
     rq: Lock<RingWriter<RecvEntry>>,
@@ -107,6 +113,10 @@ pub(crate) struct QpShared {
     /// Whether the ends have agreed on InfiniBand's semantics; [`AGREED`], [`NOT_AGREED`], or 0 before there
     /// is a connection.
     ib_semantics: AtomicU8,
+    /// Whether it stays when the peer ends the connection.
+    outlives_peer: AtomicBool,
+    /// How often a message is tried again that finds no receive request.
+    rnr_retry: RnrRetry,
     /// The permit for inbound Reads and atomics, out of `max_read_slots`.
     read_slots: Mutex<Option<Permit>>,
     /// The doorbells of the engine that carries the connection; set once, by connect or accept.
@@ -153,9 +163,9 @@ impl QpShared {
         if let Some(srq) = init.srq {
             context.same(&srq.shared.pd.resources)?;
         }
-        if init.srq.is_some_and(|srq| srq.shared.pd.id() != pd.id()) {
+        if init.srq.is_some_and(|srq| srq.shared.one_pd && srq.shared.pd.id() != pd.id()) {
             return Err(VerbsError::Invalid(
-                "the shared receive queue is of another protection domain: its buffers are not this queue pair's".into(),
+                "the shared receive queue is of another protection domain, and serves its own alone (SrqInit::one_pd)".into(),
             ));
         }
         let (srq_outstanding, max_rq) = match init.srq {
@@ -189,10 +199,13 @@ impl QpShared {
             send_states: QpState::taking_sends(init.early_sends),
             extensions: init.extensions,
             grants: init.grants,
+            remote_access: AtomicU32::new(Access::REMOTE.bits()),
             state: AtomicU8::new(QpState::Idle as u8),
             ord: AtomicU32::new(u32::MAX),
             ird: AtomicU32::new(u32::MAX),
             ib_semantics: AtomicU8::new(0),
+            outlives_peer: AtomicBool::new(false),
+            rnr_retry: RnrRetry::new(),
             read_slots: Mutex::new(None),
             doorbells: OnceLock::new(),
             slot: AtomicU32::new(u32::MAX),
@@ -237,9 +250,10 @@ impl QpShared {
             1 => QpState::Rts,
             2 => QpState::Closing,
             3 => QpState::Terminate,
-            error => {
-                debug_assert_eq!(error, QpState::Error as u8, "only `set_state` stores a state");
-                QpState::Error
+            4 => QpState::Error,
+            orphaned => {
+                debug_assert_eq!(orphaned, QpState::Orphaned as u8, "only `set_state` stores a state");
+                QpState::Orphaned
             }
         }
     }
@@ -280,8 +294,10 @@ impl QpShared {
         self.slot.store(slot as u32, Ordering::Release);
     }
 
-    /// The connection is established, with these depths.
-    pub(crate) fn connected(&self, ord: u16, ird: u16, ib_semantics: bool) {
+    /// The connection is established, with these depths. `outlives_peer` counts with InfiniBand's semantics
+    /// only.
+    pub(crate) fn connected(&self, (ord, ird): (u16, u16), ib_semantics: bool, outlives_peer: bool) {
+        self.outlives_peer.store(ib_semantics && outlives_peer, Ordering::Release);
         self.ord.store(u32::from(ord), Ordering::Release);
         self.ird.store(u32::from(ird), Ordering::Release);
         self.ib_semantics.store(if ib_semantics { AGREED } else { NOT_AGREED }, Ordering::Release);
@@ -296,6 +312,17 @@ impl QpShared {
         fence(Ordering::SeqCst);
     }
 
+    /// Limits the rights of the peer's messages to these.
+    pub(crate) fn set_remote_access(&self, access: Access) {
+        self.remote_access.store(access.bits(), Ordering::Relaxed);
+    }
+
+    /// The rights that the peer's messages have at most.
+    #[inline]
+    pub(crate) fn remote_access(&self) -> Access {
+        Access::from_bits_truncate(self.remote_access.load(Ordering::Relaxed))
+    }
+
     /// Whether the ends have agreed on InfiniBand's semantics; `None` before there is a connection.
     pub(crate) fn ib_semantics(&self) -> Option<bool> {
         match self.ib_semantics.load(Ordering::Acquire) {
@@ -303,6 +330,11 @@ impl QpShared {
             NOT_AGREED => Some(false),
             _ => None,
         }
+    }
+
+    /// Whether it stays when the peer ends the connection, as its user has not ended it.
+    pub(crate) fn outlives_peer(&self) -> bool {
+        self.outlives_peer.load(Ordering::Acquire) && !self.is_close_asked() && self.asked() < Ask::Close
     }
 
     /// The number of inbound requests that an IRD allows.

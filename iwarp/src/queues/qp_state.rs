@@ -9,11 +9,14 @@
 /// | `Closing` | refused | waits | `disconnect`, the peer's FIN, `modify` |
 /// | `Terminate` | is flushed | is flushed | an error, `modify` |
 /// | `Error` | is flushed | is flushed | the end of the connection, `modify` |
+/// | `Orphaned` | fails, and all others are flushed | waits | the peer's end, with [`ConnParam::outlives_peer`] |
 ///
 /// After a call of `disconnect`, or of `modify` to `Closing`, `post_send` is refused in every state: also
 /// before the engine has entered `Closing`, and after it has left it (RFC 5041 section 6.2.1). A receive
 /// transfers nothing, so it may be posted until the end, for messages of the peer that arrive before our FIN;
 /// it is flushed then.
+///
+/// [`ConnParam::outlives_peer`]: crate::verbs::ConnParam::outlives_peer
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum QpState {
@@ -27,6 +30,9 @@ pub enum QpState {
     Terminate,
     /// The connection is over. Every request is flushed.
     Error,
+    /// The peer has ended the connection, and the queue pair outlives that: receives stay. The first send
+    /// completes with [`RetryExceeded`](super::WcStatus::RetryExceeded), and `Error` follows.
+    Orphaned,
 }
 
 impl QpState {
@@ -38,7 +44,7 @@ impl QpState {
 
     /// The states in which a send queue accepts requests; `early`: before the connection too.
     pub(crate) const fn taking_sends(early: bool) -> u8 {
-        let always = Self::Rts.bit() | Self::Terminate.bit() | Self::Error.bit();
+        let always = Self::Rts.bit() | Self::Terminate.bit() | Self::Error.bit() | Self::Orphaned.bit();
         if early { always | Self::Idle.bit() } else { always }
     }
 }

@@ -76,6 +76,8 @@ pub(crate) struct Resources {
     pub(crate) quotas: Quotas,
     pub(crate) events: AsyncEvents,
     pub(crate) memory: MemoryTable,
+    /// Requests whose local memory is wrong are accepted.
+    pub(crate) late_memory_checks: bool,
     qp_nums: QpNumbers,
     /// The streams that were numbered: one for each queue pair.
     streams: AtomicU64,
@@ -115,7 +117,11 @@ pub(crate) struct Quotas {
 impl Resources {
     /// # Errors
     /// [`VerbsError::System`] if no descriptor is left for the events.
-    pub(crate) fn new(limits: ContextLimits, memory: MemoryTable) -> Result<Arc<Self>, VerbsError> {
+    pub(crate) fn new(
+        limits: ContextLimits,
+        memory: MemoryTable,
+        late_memory_checks: bool,
+    ) -> Result<Arc<Self>, VerbsError> {
         Ok(Arc::new(Self {
             limits,
             quotas: Quotas {
@@ -128,6 +134,7 @@ impl Resources {
             },
             events: AsyncEvents::new(limits.max_async_events)?,
             memory,
+            late_memory_checks,
             qp_nums: QpNumbers::new(),
             streams: AtomicU64::new(0),
             pd_nums: Numbers::new("protection domain numbers"),
@@ -245,7 +252,8 @@ mod tests {
     /// domain would belong to the second one as well.
     #[test]
     fn no_number_is_given_twice() {
-        let resources = Resources::new(ContextLimits::default(), MemoryTable::new(16, [1; 32])).unwrap();
+        let resources =
+            Resources::new(ContextLimits::default(), MemoryTable::new(16, [1; 32]), false).unwrap();
         resources.pd_nums.next.store(Numbers::LAST_NUMBER, Ordering::Relaxed);
         let last = PdShared::new(&resources).unwrap();
         assert_eq!(last.id().0, Numbers::LAST_NUMBER);

@@ -59,6 +59,17 @@ pub(crate) enum Usual {
     /// One registered element, which was found here when the request was posted.
     Registered(Found),
     Inline,
+    /// Its local memory is wrong, and it fails when its turn comes.
+    Faulty,
+    /// As `Faulty`: an atomic whose buffer has another length than its result.
+    WrongLength,
+}
+
+impl Usual {
+    #[inline]
+    pub(crate) fn is_usual(&self) -> bool {
+        matches!(self, Self::Registered(_) | Self::Inline)
+    }
 }
 
 /// An entry to fill in.

@@ -27,13 +27,16 @@ pub struct SrqInit {
     pub max_wr: usize,
     /// Elements of one request.
     pub max_sge: usize,
+    /// Refuses queue pairs of other protection domains. Without it they are served too, as on InfiniBand:
+    /// with buffers of the domain of this queue, where the messages of their peers are placed.
+    pub one_pd: bool,
 }
 
 impl Default for SrqInit {
     /// 1024 requests of up to [`MAX_SGE`](super::MAX_SGE) elements: eight times the depth of a receive queue
-    /// by default.
+    /// by default. For queue pairs of its own domain.
     fn default() -> Self {
-        Self { max_wr: 1024, max_sge: super::MAX_SGE }
+        Self { max_wr: 1024, max_sge: super::MAX_SGE, one_pd: true }
     }
 }
 
@@ -52,7 +55,7 @@ pub struct SrqAttr {
     pub outstanding: usize,
 }
 
-/// A queue of receive buffers for several queue pairs of its protection domain
+/// A queue of receive buffers for several queue pairs, of its protection domain
 /// ([`QpInit::srq`](super::QpInit::srq)). Cheap to clone.
 #[derive(Clone)]
 pub struct SharedReceiveQueue {
@@ -64,6 +67,8 @@ pub(crate) struct SrqShared {
     pub(crate) pd: Arc<PdShared>,
     pub(crate) max_wr: usize,
     max_sge: usize,
+    /// As [`SrqInit::one_pd`].
+    pub(super) one_pd: bool,
     requests: ArrayQueue<RecvRequest>,
     /// Requests in `requests`. A request is counted before it is added.
     posted: AtomicUsize,
@@ -78,7 +83,7 @@ pub(crate) struct SrqShared {
 
 impl SharedReceiveQueue {
     pub(crate) fn new(pd: &Arc<PdShared>, init: &SrqInit) -> Result<Self, VerbsError> {
-        let SrqInit { max_wr, max_sge } = *init;
+        let SrqInit { max_wr, max_sge, one_pd } = *init;
         let context = &pd.resources;
         if max_wr == 0 {
             return Err(VerbsError::Invalid(
@@ -92,6 +97,7 @@ impl SharedReceiveQueue {
             pd: Arc::clone(pd),
             max_wr,
             max_sge,
+            one_pd,
             requests: ArrayQueue::new(max_wr),
             posted: AtomicUsize::new(0),
             outstanding: Arc::new(AtomicUsize::new(0)),

@@ -12,7 +12,8 @@ pub enum WcStatus {
     /// A window could not be bound, or memory could not be registered: the key, region, range or right is
     /// wrong.
     MwBindError,
-    /// The incoming message is longer than the receive buffer.
+    /// The incoming message is longer than the receive buffer, or the buffer of an atomic has another length
+    /// than its result.
     LocalLengthError,
     /// The connection does not allow the request, which was posted before there was one
     /// ([`QpInit::early_sends`](super::QpInit::early_sends)).
@@ -21,8 +22,18 @@ pub enum WcStatus {
     WrFlushError,
     /// The peer refused access to its memory.
     RemoteAccessError,
+    /// The peer does not understand the request, it has no room for it, or an atomic is not aligned: only
+    /// where both ends have agreed on InfiniBand's semantics
+    /// ([`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics)).
+    RemoteInvalidRequest,
     /// The peer could not carry out the request, or refused it.
     RemoteOperationError,
+    /// The peer had ended the connection before the request was done, or there was none, and this queue pair
+    /// outlived that ([`ConnParam::outlives_peer`](crate::verbs::ConnParam::outlives_peer)).
+    RetryExceeded,
+    /// The peer had no receive request for the message, and there were as many tries as it may have
+    /// ([`QueuePair::set_rnr_retry`](crate::verbs::QueuePair::set_rnr_retry)).
+    RnrRetryExceeded,
 }
 
 impl std::fmt::Display for WcStatus {
@@ -35,7 +46,10 @@ impl std::fmt::Display for WcStatus {
             Self::LocalQpOperationError => "local QP operation error",
             Self::WrFlushError => "work request flushed",
             Self::RemoteAccessError => "remote access error",
+            Self::RemoteInvalidRequest => "remote invalid request error",
             Self::RemoteOperationError => "remote operation error",
+            Self::RetryExceeded => "transport retry counter exceeded",
+            Self::RnrRetryExceeded => "RNR retry counter exceeded",
         })
     }
 }

@@ -26,7 +26,8 @@ mod stream;
 pub use event::{CmEvent, CmEventKind, EventChannel};
 pub use listener::ListenerStats;
 pub use param::{
-    ConnParam, KeepalivePolicy, ListenOptions, MAX_PRIVATE_DATA, ResponderOptions, StreamOptions,
+    ConnParam, KeepalivePolicy, ListenOptions, MAX_PRIVATE_DATA, RNR_RETRY_FOR_EVER, ResponderOptions,
+    StreamOptions,
 };
 pub use shared::Activity;
 pub use stream::StreamRead;
@@ -99,6 +100,7 @@ impl CmId {
             engine.doorbells(),
             param.mpa_config(true).max_ird,
         )?;
+        qp.shared.connecting(param.ib_semantics, param.outlives_peer);
         state.qp = Some((Arc::downgrade(&qp.shared), Arc::downgrade(&qp.owner)));
         state.phase = CmPhase::Connected { engine: Arc::clone(&engine) };
         drop(state);
@@ -163,6 +165,7 @@ impl CmId {
             return Err(VerbsError::TooLong { got: got as u64, max: max as u64 });
         }
         qp.shared.reserve(&self.shared.context.resources, engine.doorbells(), param.responder_resources)?;
+        qp.shared.connecting(param.ib_semantics, param.outlives_peer);
         state.qp = Some((Arc::downgrade(&qp.shared), Arc::downgrade(&qp.owner)));
         state.phase = CmPhase::Connected { engine: Arc::clone(&engine) };
         drop(state);

@@ -23,6 +23,11 @@ pub struct ContextConfig {
     /// write to it (RFC 5042 section 6.3.6). Off by default;
     /// [`MemoryRegion::other_writers`](super::MemoryRegion::other_writers) reports it for one region.
     pub strict_overlap: bool,
+    /// Accepts a request whose local memory is wrong: it fails with
+    /// [`LocalProtectionError`](crate::verbs::WcStatus::LocalProtectionError) when its turn comes, and ends
+    /// its stream, as on most devices. So does an atomic whose buffer has a wrong length, with
+    /// [`LocalLengthError`](crate::verbs::WcStatus::LocalLengthError). Otherwise the post is refused.
+    pub late_memory_checks: bool,
     /// The seed of the STags; `None` (always, outside tests) takes entropy of the system.
     pub seed: Option<[u8; 32]>,
 }
@@ -156,7 +161,11 @@ impl Context {
         };
         Ok(Self {
             shared: Arc::new(ContextShared {
-                resources: Resources::new(limits, MemoryTable::with(&table, seed))?,
+                resources: Resources::new(
+                    limits,
+                    MemoryTable::with(&table, seed),
+                    config.late_memory_checks,
+                )?,
                 engines: RwLock::new(Vec::new()),
                 listeners: Mutex::new(Vec::new()),
             }),

@@ -27,7 +27,7 @@ mod qp;
 
 pub use cm::{
     Activity, CmEvent, CmEventKind, CmId, ConnParam, EventChannel, KeepalivePolicy, ListenOptions,
-    ListenerStats, MAX_PRIVATE_DATA, ResponderOptions, StreamOptions, StreamRead,
+    ListenerStats, MAX_PRIVATE_DATA, RNR_RETRY_FOR_EVER, ResponderOptions, StreamOptions, StreamRead,
 };
 pub use context::{Context, ContextConfig};
 pub use fast::{FastOptions, FastRegion};

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use dp::profile::{self, Layer};
 
+use crate::memory::Access;
 use crate::queues::{Ask, QpShared, post_each};
 use crate::rdmap::Extensions;
 
@@ -42,6 +43,8 @@ pub struct QpAttr {
     pub sq_sig_all: bool,
     /// As in [`QpInit::early_sends`].
     pub early_sends: bool,
+    /// As in [`QueuePair::set_remote_access`].
+    pub remote_access: Access,
     /// Reads of ours that may be outstanding, once connected.
     pub ord: Option<u16>,
     /// Reads of the peer that are served at a time, once connected.
@@ -134,6 +137,11 @@ impl QueuePair {
         self.shared.extensions
     }
 
+    /// Whether its send queue has requests that are not complete.
+    pub fn has_open_sends(&self) -> bool {
+        self.shared.send.wqes.open() > 0
+    }
+
     /// Its state.
     pub fn state(&self) -> QpState {
         self.shared.state()
@@ -208,6 +216,7 @@ impl QueuePair {
     /// | to | from | effect |
     /// |---|---|---|
     /// | `Closing` | `Rts` | the requests posted before are sent, then FIN |
+    /// | `Closing` | `Orphaned` | requests are flushed |
     /// | `Terminate` | `Rts`, `Closing` | a Terminate for a local catastrophic error (0/0/00) is sent, requests are flushed |
     /// | `Error` | any | the connection is reset, requests are flushed |
     ///
@@ -219,11 +228,9 @@ impl QueuePair {
     pub fn modify(&self, to: QpState) -> Result<(), VerbsError> {
         let from = self.shared.state();
         let ask = match (from, to) {
-            (QpState::Rts, QpState::Closing) => Ask::Close,
+            (QpState::Rts | QpState::Orphaned, QpState::Closing) => Ask::Close,
             (QpState::Rts | QpState::Closing, QpState::Terminate) => Ask::Terminate,
-            (QpState::Idle | QpState::Rts | QpState::Closing | QpState::Terminate, QpState::Error) => {
-                Ask::Abort
-            }
+            (_, QpState::Error) if from != QpState::Error => Ask::Abort,
             _ if from == to => return Ok(()),
             _ => return Err(VerbsError::InvalidState(from)),
         };
@@ -231,6 +238,48 @@ impl QueuePair {
             self.shared.refuse_sends();
         }
         self.shared.ask(ask);
+        Ok(())
+    }
+
+    /// Gives up a peer that has not been reached: the oldest send completes with
+    /// [`WcStatus::RetryExceeded`](super::WcStatus::RetryExceeded), all other requests are flushed, and the
+    /// queue pair enters `Error`. Returns whether it did: with a connection nothing happens.
+    ///
+    /// The engine must not make the connection meanwhile: call it where the engine is not polled.
+    pub fn give_up(&self) -> bool {
+        self.shared.give_up()
+    }
+
+    /// Limits what the peer may do with registered memory by messages of this queue pair, whatever their
+    /// STags allow (`qp_access_flags`): any of the three remote rights. A new queue pair has all three. A
+    /// message without the right ends the stream, as for an STag without it. Takes effect with the messages
+    /// that arrive from now on.
+    ///
+    /// # Errors
+    /// [`VerbsError::Invalid`]: another right.
+    pub fn set_remote_access(&self, access: Access) -> Result<(), VerbsError> {
+        if !Access::REMOTE.contains(access) {
+            return Err(VerbsError::Invalid("a queue pair has remote rights only".into()));
+        }
+        self.shared.set_remote_access(access);
+        Ok(())
+    }
+
+    /// Sets how often a message of ours is tried again that finds no receive request at the peer
+    /// (`rnr_retry`): 0 to 6 times, 7 for ever. Then its request completes with
+    /// [`WcStatus::RnrRetryExceeded`](super::WcStatus::RnrRetryExceeded), and the connection ends. The time
+    /// of a try is [`ConnParam::min_rnr_timer`](super::ConnParam::min_rnr_timer) of the peer. Counts for
+    /// messages that begin to wait from now on, and with
+    /// [`ConnParam::ib_semantics`](super::ConnParam::ib_semantics) only. Before the first call,
+    /// [`ConnParam::rnr_retry`](super::ConnParam::rnr_retry) of the peer counts.
+    ///
+    /// # Errors
+    /// [`VerbsError::Invalid`]: a number above 7.
+    pub fn set_rnr_retry(&self, retry: u8) -> Result<(), VerbsError> {
+        if retry > super::RNR_RETRY_FOR_EVER {
+            return Err(VerbsError::Invalid(format!("an rnr_retry of {retry}: use 0 to 7")));
+        }
+        self.shared.set_rnr_retry(retry);
         Ok(())
     }
 
@@ -279,6 +328,7 @@ impl QueuePair {
             max_inline: shared.caps.max_inline(),
             sq_sig_all: shared.sq_sig_all,
             early_sends: shared.early_sends,
+            remote_access: shared.remote_access(),
             ord: depth(shared.ord.load(Ordering::Acquire)),
             ird: depth(shared.ird.load(Ordering::Acquire)),
             ib_semantics: shared.ib_semantics(),

@@ -5,61 +5,113 @@
 //! of InfiniBand get more private data than was sent, with zeros at its end, so bytes behind their own do
 //! them no harm. An end takes off the bytes that it knows. A peer that echoes private data does not agree
 //! thereby, since the two differ.
+//!
+//! The last of the eight bytes tells what InfiniBand's connection manager tells: in its five higher bits the
+//! time after which a message that found no receive request may come again, as a code of InfiniBand, and in
+//! the three lower ones how often the other end tries.
 
 use std::time::Duration;
 
 use crate::mpa::startup::PrivateData;
 use crate::verbs::{AGREEMENT_BYTES, ConnParam};
 
-/// Of a Request.
-const OFFER: [u8; AGREEMENT_BYTES] = *b"uwarp?01";
+/// Of a Request, before its last byte.
+const OFFER: [u8; AGREEMENT_BYTES - 1] = *b"uwarp?2";
 
 /// Of a Reply.
-const CONSENT: [u8; AGREEMENT_BYTES] = *b"uwarp!01";
+const CONSENT: [u8; AGREEMENT_BYTES - 1] = *b"uwarp!2";
+
+/// The times of InfiniBand's codes, in units of 10 us (InfiniBand Architecture Specification, volume 1, table
+/// "Encoding for RNR NAK Timer Field").
+const RNR_TIMES: [u32; 32] = [
+    65_536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048,
+    3072, 4096, 6144, 8192, 12_288, 16_384, 24_576, 32_768, 49_152,
+];
+
+/// The peer's parameters for receive requests that are not ready.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Told {
+    /// Its code for the time between two tries of ours.
+    min_rnr_timer: u8,
+    /// How often we try again.
+    pub(super) rnr_retry: u8,
+}
+
+impl Told {
+    fn of_byte(byte: u8) -> Self {
+        Self { min_rnr_timer: byte >> 3, rnr_retry: byte & 7 }
+    }
+
+    /// The byte that tells the peer of these parameters.
+    fn byte_of(param: &ConnParam) -> u8 {
+        param.min_rnr_timer << 3 | param.rnr_retry
+    }
+
+    /// The time between two tries of ours.
+    pub(super) fn rnr_time(self) -> Duration {
+        let units = RNR_TIMES.get(usize::from(self.min_rnr_timer)).copied().unwrap_or_default();
+        Duration::from_micros(10 * u64::from(units))
+    }
+}
 
 /// What both ends have agreed to, and what the user of this end wants of it.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Agreement {
-    pub(super) ib_semantics: bool,
+    /// The peer's parameters, if they have agreed.
+    pub(super) told: Option<Told>,
     /// As [`ConnParam::rnr_timeout`].
     pub(super) rnr_timeout: Option<Duration>,
+    /// As [`ConnParam::outlives_peer`].
+    pub(super) outlives_peer: bool,
+}
+
+impl Agreement {
+    /// `told`: what the peer has told, if both ends want InfiniBand's semantics.
+    pub(super) fn new(told: Option<Told>, param: &ConnParam) -> Self {
+        let ConnParam { rnr_timeout, outlives_peer, .. } = *param;
+        Self { told, rnr_timeout, outlives_peer }
+    }
+
+    /// Whether both ends want InfiniBand's semantics.
+    pub(super) fn ib_semantics(&self) -> bool {
+        self.told.is_some()
+    }
 }
 
 /// The private data of a Request with these parameters.
 pub(super) fn request_data(param: &ConnParam) -> PrivateData {
-    with(&param.private_data, param.ib_semantics.then_some(OFFER))
+    with(param, param.ib_semantics.then_some(OFFER))
 }
 
 /// The private data of a Reply that accepts a Request.
 pub(super) fn reply_data(param: &ConnParam, agreed: bool) -> PrivateData {
-    with(&param.private_data, agreed.then_some(CONSENT))
+    with(param, agreed.then_some(CONSENT))
 }
 
-/// Whether the private data of a Request has the offer, which is taken off.
-pub(super) fn take_offer(private_data: &mut PrivateData) -> bool {
+/// The offer in the private data of a Request, which is taken off.
+pub(super) fn take_offer(private_data: &mut PrivateData) -> Option<Told> {
     take(private_data, OFFER)
 }
 
-/// Whether the private data of a Reply has the consent, which is taken off.
-pub(super) fn take_consent(private_data: &mut PrivateData) -> bool {
+/// The consent in the private data of a Reply, which is taken off.
+pub(super) fn take_consent(private_data: &mut PrivateData) -> Option<Told> {
     take(private_data, CONSENT)
 }
 
-fn with(private_data: &PrivateData, behind: Option<[u8; AGREEMENT_BYTES]>) -> PrivateData {
-    let mut data = private_data.clone();
+fn with(param: &ConnParam, behind: Option<[u8; AGREEMENT_BYTES - 1]>) -> PrivateData {
+    let mut data = param.private_data.clone();
     if let Some(behind) = behind {
-        let fits = data.try_extend_from_slice(&behind).is_ok();
+        let fits = data.try_extend_from_slice(&behind).is_ok() && data.try_push(Told::byte_of(param)).is_ok();
         debug_assert!(fits, "the call of the user has checked the length");
     }
     data
 }
 
-fn take(private_data: &mut PrivateData, wanted: [u8; AGREEMENT_BYTES]) -> bool {
-    let has = private_data.ends_with(&wanted);
-    if has {
-        private_data.truncate(private_data.len() - AGREEMENT_BYTES);
-    }
-    has
+fn take(private_data: &mut PrivateData, wanted: [u8; AGREEMENT_BYTES - 1]) -> Option<Told> {
+    let (&told, rest) = private_data.split_last()?;
+    let len = rest.ends_with(&wanted).then(|| private_data.len() - AGREEMENT_BYTES)?;
+    private_data.truncate(len);
+    Some(Told::of_byte(told))
 }
 
 #[cfg(test)]
@@ -72,13 +124,15 @@ mod tests {
 
     #[test]
     fn an_offer_is_no_consent_and_is_taken_off_once() {
-        let param = ConnParam { ib_semantics: true, ..ConnParam::default() };
+        let param = ConnParam { ib_semantics: true, min_rnr_timer: 18, rnr_retry: 5, ..ConnParam::default() };
+        let told = Some(Told { min_rnr_timer: 18, rnr_retry: 5 });
         let param = param.with_private_data(b"mine").unwrap();
         let mut sent = request_data(&param);
-        assert!(!take_consent(&mut sent) && take_offer(&mut sent) && !take_offer(&mut sent));
+        assert_eq!(take_consent(&mut sent), None);
+        assert_eq!([take_offer(&mut sent), take_offer(&mut sent)], [told, None]);
         assert_eq!(sent, data(b"mine"));
         let mut sent = reply_data(&param, true);
-        assert!(!take_offer(&mut sent) && take_consent(&mut sent));
+        assert_eq!([take_offer(&mut sent), take_consent(&mut sent)], [None, told]);
         assert_eq!(sent, data(b"mine"));
         assert_eq!(reply_data(&param, false), data(b"mine"));
         assert_eq!(request_data(&ConnParam::default()), data(b""));
@@ -87,9 +141,16 @@ mod tests {
     #[test]
     fn private_data_that_is_too_short_has_no_offer() {
         for len in 0..AGREEMENT_BYTES {
-            let mut short = data(&OFFER[AGREEMENT_BYTES - len..]);
-            assert!(!take_offer(&mut short));
+            let mut short = data(&[&OFFER[..], &[7]].concat()[AGREEMENT_BYTES - len..]);
+            assert_eq!(take_offer(&mut short), None);
             assert_eq!(short.len(), len);
         }
+    }
+
+    /// The codes are not monotonic: 0 is the longest time.
+    #[test]
+    fn the_codes_of_times_are_those_of_infiniband() {
+        let us = |code: u8| Told::of_byte(code << 3).rnr_time().as_micros();
+        assert_eq!([0, 1, 12, 31].map(us), [655_360, 10, 640, 491_520]);
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use dp::Mbuf;
 use dp::invariant::Check;
 use dp::profile::{self, Layer};
+use tcp_lite::ConnId;
 
 use crate::memory::{Accessor, EpochGuard};
 use crate::mpa::{Deframed, Deframer, HeldSlab, Negotiated, Ulpdus, Untaken};
@@ -14,6 +15,7 @@ use crate::rdmap::stream::{Delivery, Failure, RequestPool, SendOutcome, Stream, 
 
 use super::super::io::Io;
 use super::agreement::Agreement;
+use super::peer_not_ready::PeerNotReady;
 use super::{Connection, Phase, Transmitted};
 
 /// A connection in Full Operation.
@@ -23,6 +25,10 @@ pub(super) struct FullOperation {
     pub(super) state: FullState,
     /// The peer has sent FIN, behind a message that waits for a receive request.
     pub(super) peer_closed: bool,
+    /// It is among the connections that owe an acknowledgement.
+    owes_ack: bool,
+    /// How the peer is to be asked for messages of ours that it has not taken.
+    pub(super) untaken: PeerNotReady,
 }
 
 /// What a connection in Full Operation does.
@@ -116,6 +122,13 @@ impl FullOperation {
         Ok(ulpdus.finish())
     }
 
+    /// FPDUs were received, and requests of the peer wait for their acknowledgement.
+    fn owe_ack(&mut self, io: &mut Io, conn: ConnId) {
+        if !std::mem::replace(&mut self.owes_ack, true) {
+            io.acks.owe(io.now, conn);
+        }
+    }
+
     fn wants_to_send(&self) -> bool {
         self.is_draining() || self.stream.wants_to_send()
     }
@@ -183,15 +196,19 @@ impl Connection {
         let by = Accessor { pd: qp.pd.id(), stream: qp.stream };
         // RFC 5044 section 7.1 (MPA-141): Full Operation begins with a queue pair, and its stream is bound to
         // this connection.
-        let Agreement { ib_semantics, rnr_timeout } = agreement;
+        let Agreement { told, rnr_timeout, outlives_peer } = agreement;
+        let ib_semantics = agreement.ib_semantics();
         self.timers.set_rnr_timeout(rnr_timeout);
-        qp.connected(negotiated.ord, negotiated.ird, ib_semantics);
+        qp.connected((negotiated.ord, negotiated.ird), ib_semantics, outlives_peer);
+        io.tcp.report_acknowledgements(self.conn, ib_semantics);
         let Negotiated { rx_markers, crc, rx_start, .. } = *negotiated;
         self.phase = Phase::FullOperation(Box::new(FullOperation {
             deframer: Deframer::new(rx_start, rx_markers, crc),
             stream: Stream::new(qp, by, negotiated, (may_send, ib_semantics), &mut io.request_pool),
             state: on_rtr.map_or(FullState::Open, FullState::AwaitingRtr),
             peer_closed: false,
+            owes_ack: false,
+            untaken: PeerNotReady::new(told.unwrap_or_default()),
         }));
     }
 
@@ -223,6 +240,9 @@ impl Connection {
         let Phase::FullOperation(full) = &mut self.phase else { return };
         let Before { first, fpdus, placed } = before;
         let fpdus = io.streams.rx_fpdus - fpdus;
+        if fpdus > 0 && full.stream.has_ib_semantics() {
+            full.owe_ack(io, self.conn);
+        }
         let (wants_to_send, waits) = (full.wants_to_send(), full.deframer.waits());
         // The peer's first FPDU is a Terminate in place of its RTR: startup has failed.
         let ended_startup = first && fpdus == 1 && matches!(result, Err(Failure::Peer(_)));
@@ -262,14 +282,40 @@ impl Connection {
         }
     }
 
-    /// TCP takes segments again, or bytes that were sent without a copy are acknowledged.
+    /// TCP takes segments again.
     pub(in crate::engine) fn on_writable(&mut self, io: &mut Io) {
+        self.activate(io);
+    }
+
+    /// The peer has acknowledged bytes that requests may wait for.
+    pub(in crate::engine) fn on_acknowledged(&mut self, io: &mut Io) {
         if let Phase::FullOperation(full) = &mut self.phase
             && let Some(offset) = io.tcp.acknowledged(self.conn)
         {
-            full.stream.on_acknowledged(offset);
+            let taken = io.tcp.taken(self.conn).filter(|_| full.stream.has_ib_semantics()).unwrap_or(offset);
+            full.stream.on_acknowledged(offset, taken);
+            io.acks.arrive(self.conn);
+            if taken < offset || full.untaken.is_watched() {
+                self.watch_untaken(io, taken, offset);
+            }
         }
-        self.activate(io);
+    }
+
+    /// Completes the requests that wait for the acknowledgement.
+    pub(in crate::engine) fn complete_acknowledged(&mut self, io: &mut Io) {
+        if let Phase::FullOperation(full) = &mut self.phase {
+            full.stream.complete_acknowledged();
+            if full.is_draining() {
+                self.activate(io);
+            }
+        }
+    }
+
+    /// The acknowledgement that it owes leaves.
+    pub(in crate::engine) fn on_acknowledging(&mut self) {
+        if let Phase::FullOperation(full) = &mut self.phase {
+            full.owes_ack = false;
+        }
     }
 
     fn wants_to_send(&self) -> bool {
@@ -302,7 +348,10 @@ impl Connection {
                 self.close_or_await(io);
                 Transmitted::Done
             }
-            Ok(SendOutcome::Full) => Transmitted::Done,
+            Ok(SendOutcome::Full) => {
+                self.await_space(io);
+                Transmitted::Done
+            }
             Ok(SendOutcome::More) => Transmitted::More,
             Ok(SendOutcome::NoMbuf) => Transmitted::NoMbuf,
             Ok(SendOutcome::Terminated) => {

@@ -6,6 +6,10 @@
 //! as usual, and this end sends as usual. A posted receive asks for the connection
 //! ([`Ask::Receive`](crate::queues::Ask::Receive)), and the stream goes on with the same message.
 //!
+//! TCP tells the peer with each acknowledgement from where on its bytes are not taken
+//! ([`tcp_lite::Stack::set_untaken`]). So the request of the peer completes when its message is taken
+//! (`peer_not_ready.rs`).
+//!
 //! All that the peer sends behind the message waits as well: Writes, responses to Reads of this end, a
 //! Terminate, FIN. A peer that has closed resets the connection in the end if this end does not.
 
@@ -25,6 +29,7 @@ impl Connection {
     pub(super) fn await_recv(&mut self, io: &mut Io) {
         let Phase::FullOperation(full) = &mut self.phase else { return };
         io.tcp.hold(self.conn, full.deframer.take_kept());
+        io.tcp.set_untaken(self.conn, full.deframer.waits_from());
         full.stream.await_recv();
         if matches!(full.state, FullState::Open) && self.timers.deadline().is_none() {
             self.timers.watch_rnr(io.now);
@@ -45,6 +50,11 @@ impl Connection {
         let context = StreamContext { guard, counters: &mut io.streams, pool: &mut io.request_pool };
         let result = full.resume(&mut io.held, context);
         self.after_receiving(io, before, result);
+        if let Phase::FullOperation(full) = &self.phase
+            && !full.is_terminating()
+        {
+            io.tcp.set_untaken(self.conn, full.deframer.waits_from());
+        }
         if let Phase::FullOperation(full) = &mut self.phase
             && full.peer_closed
             && !full.deframer.waits()

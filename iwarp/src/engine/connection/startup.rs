@@ -92,7 +92,7 @@ impl Connection {
         if options.refuse_markers && request.markers {
             return self.reject(io, Reject::Markers);
         }
-        let limit = request.private_data_limit - if offers_ib { AGREEMENT_BYTES } else { 0 };
+        let limit = request.private_data_limit - if offers_ib.is_some() { AGREEMENT_BYTES } else { 0 };
         id.set_requested(&io.shared, self.conn, limit);
         self.timers.clear_deadline();
         if let Some(timeout) = options.decision_timeout {
@@ -110,7 +110,7 @@ impl Connection {
             revision: request.revision,
             peer_to_peer: request.peer_to_peer,
             markers: request.markers,
-            ib_semantics: offers_ib,
+            ib_semantics: offers_ib.is_some(),
         };
         // A connection of a listener is new to the user.
         let from = if matches!(self.user, User::Unaware) { listener } else { None };
@@ -133,15 +133,14 @@ impl Connection {
         let Phase::Deciding { responder, reassembly, offers_ib } = &mut self.phase else {
             return self.fail_startup_of(io, qp, ConnectionError::PeerClosed);
         };
-        let ib_semantics = *offers_ib && param.ib_semantics;
-        let agreement = Agreement { ib_semantics, rnr_timeout: param.rnr_timeout };
+        let agreement = Agreement::new(offers_ib.filter(|_| param.ib_semantics), &param);
         let accept = Accept {
             ird: Some(param.responder_resources),
             ord: Some(param.initiator_depth),
             min_ord: param.min_initiator_depth,
             markers: Some(param.markers),
             crc: Some(io.config.crc),
-            private_data: &agreement::reply_data(&param, agreement.ib_semantics),
+            private_data: &agreement::reply_data(&param, agreement.ib_semantics()),
         };
         let (mut negotiated, reply) = match responder.accept(accept, deadline) {
             Ok(answer) => answer,
@@ -263,9 +262,11 @@ impl Connection {
         self.timers.clear_deadline();
         match event {
             InitiatorEvent::Accepted(mut negotiated) => {
-                let ib_semantics =
-                    param.ib_semantics && agreement::take_consent(&mut negotiated.private_data);
-                let agreement = Agreement { ib_semantics, rnr_timeout: param.rnr_timeout };
+                let told = match param.ib_semantics {
+                    true => agreement::take_consent(&mut negotiated.private_data),
+                    false => None,
+                };
+                let agreement = Agreement::new(told, &param);
                 self.report.peer = negotiated.peer;
                 self.enter_full_operation(io, qp, (&negotiated, agreement), true, None);
                 let announcement = Announcement { negotiated, agreement, idle_timeout, ready: true };
@@ -273,7 +274,7 @@ impl Connection {
                 self.receive_rest(io, guard, reassembly);
             }
             InitiatorEvent::Rejected(Rejected { private_data, peer, .. }) => {
-                qp.enter_error();
+                qp.unreached();
                 let kind = CmEventKind::Rejected { private_data: private_data.as_slice().into(), peer };
                 if let (Some(id), Some(plain)) = (self.user.id(), self.plain.clone()) {
                     // RFC 5044 section 7.1.2 (MPA-190): MPA ends, and the TCP connection stays open
@@ -344,7 +345,7 @@ impl Connection {
             revision,
             fell_back: matches!(self.attempt, Attempt::Second { .. }),
             markers: (tx_markers, rx_markers),
-            ib_semantics: agreement.ib_semantics,
+            ib_semantics: agreement.ib_semantics(),
             ready,
         });
     }

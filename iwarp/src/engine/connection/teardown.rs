@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tcp_lite::CloseReason;
 
-use crate::queues::{Ask, QpShared};
+use crate::queues::{Ask, QpShared, QpState, WcStatus};
 use crate::rdmap::stream::{Ending, Failure};
 use crate::rdmap::{Terminate, TerminateError};
 use crate::verbs::{CmEventKind, ConnectionError};
@@ -51,7 +51,10 @@ impl Connection {
                 }
                 full.state = FullState::Draining { progress: 0 };
             }
-            full.stream.begin_close();
+            // One that outlives its peer takes sends until the end, and after it.
+            if !full.stream.qp().outlives_peer() {
+                full.stream.begin_close();
+            }
         }
         self.activate(io);
     }
@@ -72,11 +75,20 @@ impl Connection {
         }
     }
 
-    /// The deadline for an answer to a Read has passed: aborts if there was no progress.
+    /// TCP takes no more of what a graceful close still has to send. Where messages wait for receives, the
+    /// peer may hold them with its window closed, and acknowledge probes for ever: sets a deadline.
+    pub(super) fn await_space(&mut self, io: &mut Io) {
+        let Phase::FullOperation(full) = &mut self.phase else { return };
+        if full.is_draining() && full.stream.qp().ib_semantics() == Some(true) {
+            self.close_or_await(io);
+        }
+    }
+
+    /// The deadline for an answer to a Read, or for space, has passed: aborts if there was no progress.
     pub(super) fn await_answers(&mut self, io: &mut Io) {
         let Phase::FullOperation(full) = &self.phase else { return };
         let FullOperation { stream, state: FullState::Draining { progress }, .. } = &**full else { return };
-        if !stream.awaits_answers() {
+        if !stream.awaits_answers() && stream.qp().ib_semantics() != Some(true) {
             return;
         }
         if *progress == stream.progress() {
@@ -134,6 +146,9 @@ impl Connection {
 
     /// Ends the connection at once.
     pub(in crate::engine) fn abort(&mut self, io: &mut Io) {
+        if let Some(qp) = self.phase.qp() {
+            qp.end_by_user();
+        }
         self.report.add(ConnectionError::Tcp(CloseReason::Aborted));
         io.tcp.abort(io.now, self.conn);
     }
@@ -165,6 +180,7 @@ impl Connection {
                 io.counters.rx_terminates += 1;
                 self.close(io);
             }
+            Ending::Silent => self.close(io),
             Ending::Lost => io.tcp.abort(io.now, self.conn),
         }
     }
@@ -205,13 +221,17 @@ impl Connection {
         // RFC 5041 section 6.2.2 (DDP-155): the loss of the connection is a fatal error of the queue pair.
         // It comes before `end_stream`, which drops the stream.
         self.mark_qp_lost();
+        let is_orphan = self.is_orphan();
         self.end_stream(io);
         self.closed = true;
         if matches!(self.attempt, Attempt::Failed(_)) {
             return;
         }
-        if let Some(qp) = self.phase.qp() {
-            qp.enter_error();
+        match self.phase.qp() {
+            Some(qp) if is_orphan && qp.state() == QpState::Orphaned => {}
+            Some(qp) if is_orphan && qp.state() != QpState::Error => qp.orphan(),
+            Some(qp) => qp.enter_error(),
+            None => {}
         }
         let kind = self.report.last_event();
         let error = self.report.error();
@@ -227,15 +247,26 @@ impl Connection {
         }
     }
 
-    /// Puts the queue pair of a stream that TCP has lost into its state, unless the user has aborted it.
+    /// Puts the queue pair of a stream that TCP has lost into its state, unless the user has aborted it, a
+    /// request has failed instead, or it outlives that.
     fn mark_qp_lost(&self) {
-        let wanted = ConnectionError::Tcp(CloseReason::Aborted);
+        let others = [ConnectionError::Tcp(CloseReason::Aborted), ConnectionError::ReceiverNotReady];
         if let Phase::FullOperation(full) = &self.phase
             && !full.is_terminating()
-            && self.report.error().is_some_and(|error| error != wanted)
+            && self.report.error().is_some_and(|error| !others.contains(&error))
+            && !self.is_orphan()
         {
             full.stream.lose();
         }
+    }
+
+    /// Whether the peer has ended the connection, by FIN or RST, or none was made, and the queue pair
+    /// outlives that.
+    fn is_orphan(&self) -> bool {
+        let ended_by_peer =
+            matches!(self.report.error(), None | Some(ConnectionError::Tcp(CloseReason::Reset)));
+        let Some(qp) = self.phase.qp() else { return false };
+        (ended_by_peer || qp.ib_semantics().is_none()) && qp.outlives_peer()
     }
 
     /// Ends the stream, if there is one. Frees its slots, which all connections share, and flushes the
@@ -243,11 +274,19 @@ impl Connection {
     /// close.
     pub(super) fn end_stream(&mut self, io: &mut Io) {
         let qp = self.phase.qp().cloned();
+        let is_orphan = self.is_orphan();
         match self.take_phase() {
             Phase::FullOperation(full) => {
                 let FullOperation { mut deframer, stream, .. } = *full;
                 io.tcp.release(self.conn, deframer.clear(&mut io.held));
-                stream.end(&mut io.request_pool);
+                let first = if is_orphan { WcStatus::RetryExceeded } else { WcStatus::WrFlushError };
+                let failed = stream.end(&mut io.request_pool, first);
+                if failed
+                    && is_orphan
+                    && let Some(qp) = &qp
+                {
+                    qp.set_state(QpState::Error);
+                }
             }
             Phase::AwaitReply { mut reassembly, .. }
             | Phase::AwaitRequest { mut reassembly, .. }

@@ -7,7 +7,7 @@ use tcp_lite::{Deadline, Instant};
 /// 73,000 years.
 const FOR_EVER: tcp_lite::Duration = tcp_lite::Duration::from_micros(i64::MAX as u64 / 4);
 
-/// What a connection waits for: the deadline of its phase, and the idle timeout.
+/// The times of a connection: the deadline of its phase, the idle timeout, and the peer to take a message.
 pub(super) struct Timers {
     /// The deadline of the phase.
     deadline: Deadline,
@@ -17,6 +17,8 @@ pub(super) struct Timers {
     rnr_timeout: tcp_lite::Duration,
     /// When to check whether it was idle for too long.
     idle_check: Deadline,
+    /// When to look at a message of ours that the peer has not taken.
+    untaken_check: Deadline,
 }
 
 impl Timers {
@@ -26,13 +28,14 @@ impl Timers {
             idle_timeout: FOR_EVER,
             rnr_timeout: FOR_EVER,
             idle_check: Deadline::NONE,
+            untaken_check: Deadline::NONE,
         }
     }
 
     /// The next time at which the connection has to be called.
     #[inline]
     pub(super) fn next(&self) -> Deadline {
-        self.deadline.min(self.idle_check)
+        self.deadline.min(self.idle_check).min(self.untaken_check)
     }
 
     /// The deadline of the phase.
@@ -87,6 +90,16 @@ impl Timers {
     /// Whether to check now whether the connection was idle for too long. It is reported once.
     pub(super) fn take_idle_check(&mut self, now: Instant) -> bool {
         take_if_passed(&mut self.idle_check, now)
+    }
+
+    /// Sets when to look at a message that the peer has not taken; [`Deadline::NONE`]: there is none.
+    pub(super) fn watch_untaken(&mut self, at: Deadline) {
+        self.untaken_check = at;
+    }
+
+    /// Whether to look at that message now. It is reported once.
+    pub(super) fn take_untaken_check(&mut self, now: Instant) -> bool {
+        take_if_passed(&mut self.untaken_check, now)
     }
 
     /// Whether the connection was idle for too long if its last progress was at `progress`. If not, the next

@@ -1,6 +1,7 @@
 //! To the wire: queue pairs hand FPDUs to TCP in turn, and TCP's frames go to the port.
 
 use dp::profile::{self, Layer};
+use tcp_lite::{Duration, Instant};
 
 use super::super::connection::Transmitted;
 use super::super::tx_scheduler::TxScheduler;
@@ -37,6 +38,22 @@ struct Pass {
 }
 
 impl Core {
+    /// See [`Acks::set_patience`](crate::engine::acks::Acks). Returns whether an acknowledgement waits.
+    pub(in crate::engine) fn await_answers(&mut self, patience: std::time::Duration) -> bool {
+        let acks = &mut self.io.acks;
+        acks.set_patience(Duration::from_micros(patience.as_micros() as u64));
+        acks.owed() > 0
+    }
+
+    /// The part of a poll that sends what was posted, at `now`.
+    pub(in crate::engine) fn send_posted(&mut self, now: Instant, guard: &EpochGuard<'_>) {
+        let _engine = profile::scope(Layer::Engine);
+        self.io.now = now;
+        self.run_commands(guard);
+        self.send(guard);
+        self.step(guard, Self::send_frames);
+    }
+
     /// Lets queue pairs hand FPDUs to TCP, a limited number of bytes each: first those that have just begun,
     /// then the others round robin.
     pub(super) fn send(&mut self, guard: &EpochGuard<'_>) -> bool {

@@ -23,9 +23,26 @@ thread_local! {
     static ACTIVE: Cell<*const Recovery> = const { Cell::new(null()) };
 }
 
-/// The actions for the two signals before ours.
-static PREVIOUS_SEGV: Previous = Previous::new();
-static PREVIOUS_BUS: Previous = Previous::new();
+/// How many different handlers of the program ours can stand before.
+const GENERATIONS: usize = 8;
+
+/// Our handlers. The program may install one of its own after ours, and may pass signals on from there to
+/// the handler that it found. So each time that ours is installed again it is another function, which passes
+/// on to the action that it took the place of. The chain then has no circle.
+static HANDLERS: [Handler; GENERATIONS] = [
+    on_fault::<0>,
+    on_fault::<1>,
+    on_fault::<2>,
+    on_fault::<3>,
+    on_fault::<4>,
+    on_fault::<5>,
+    on_fault::<6>,
+    on_fault::<7>,
+];
+
+/// The actions for the two signals before each of ours.
+static PREVIOUS_SEGV: [Previous; GENERATIONS] = [const { Previous::new() }; GENERATIONS];
+static PREVIOUS_BUS: [Previous; GENERATIONS] = [const { Previous::new() }; GENERATIONS];
 
 /// The action for a signal before ours.
 struct Previous {
@@ -39,6 +56,13 @@ impl Previous {
         Self { action: OnceLock::new(), spent: AtomicBool::new(false) }
     }
 
+    /// Whether it is this action, or none yet.
+    fn may_be(&self, action: &libc::sigaction) -> bool {
+        self.action.get().is_none_or(|previous| {
+            previous.sa_sigaction == action.sa_sigaction && previous.sa_flags == action.sa_flags
+        })
+    }
+
     /// The handler for the current signal, with its action.
     fn take(&self) -> (libc::sighandler_t, Option<&libc::sigaction>) {
         let Some(action) = self.action.get() else { return (libc::SIG_DFL, None) };
@@ -49,6 +73,23 @@ impl Previous {
         }
         (action.sa_sigaction, Some(action))
     }
+}
+
+/// A signal that this thread passes on to a handler of the program.
+#[derive(Clone, Copy)]
+struct Passing {
+    /// Where the kernel has put its information.
+    info: usize,
+    /// Where the stack was in our handler, which the kernel called.
+    stack: usize,
+    /// The generation whose previous handler has it.
+    generation: usize,
+}
+
+thread_local! {
+    /// The signal that was passed on last. It remains when a handler leaves by a jump. It has no destructor,
+    /// as [`ACTIVE`].
+    static PASSING: Cell<Passing> = const { Cell::new(Passing { info: 0, stack: 0, generation: 0 }) };
 }
 
 /// See [`super::attempt`].
@@ -80,31 +121,34 @@ pub(super) unsafe fn attempt<F: FnMut()>(
     if left == 0 { Ok(()) } else { Err(Unmapped) }
 }
 
-/// Installs the handler, once for the process.
+/// Installs the handler, if it is not installed. A handler that the program has installed since the last time
+/// becomes the one to which ours passes on.
 pub(super) fn install() -> std::io::Result<()> {
-    static DONE: Mutex<bool> = Mutex::new(false);
-    let mut done = DONE.lock().unwrap_or_else(PoisonError::into_inner);
-    if !*done {
-        replace(libc::SIGSEGV, &PREVIOUS_SEGV)?;
-        replace(libc::SIGBUS, &PREVIOUS_BUS)?;
-        *done = true;
-    }
-    Ok(())
+    static INSTALLING: Mutex<()> = Mutex::new(());
+    let _one = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
+    replace(libc::SIGSEGV, &PREVIOUS_SEGV)?;
+    replace(libc::SIGBUS, &PREVIOUS_BUS)
 }
 
-fn replace(signal: c_int, previous: &Previous) -> std::io::Result<()> {
+fn replace(signal: c_int, previous: &[Previous; GENERATIONS]) -> std::io::Result<()> {
     let check = |result: c_int| if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) };
     // SAFETY: a `sigaction` has integers, a mask of integers, and an optional function: zero is a value of
     // each.
     let mut old: libc::sigaction = unsafe { std::mem::zeroed() };
     // SAFETY: without a new action the call only writes the present one to `old`, a local variable.
     check(unsafe { libc::sigaction(signal, null(), &mut old) })?;
+    if HANDLERS.iter().any(|handler| *handler as usize == old.sa_sigaction) {
+        return Ok(());
+    }
+    // The same action as before one of ours needs no new one. After so many others the program keeps its own.
+    let Some(generation) = previous.iter().position(|previous| previous.may_be(&old)) else { return Ok(()) };
     // Stored before our handler can run.
-    let _ = previous.action.set(old);
+    let _ = previous[generation].action.set(old);
+    previous[generation].spent.store(false, Ordering::Relaxed);
     // SAFETY: a `sigaction` has integers, a mask of integers, and an optional function: zero is a value of
     // each.
     let mut new: libc::sigaction = unsafe { std::mem::zeroed() };
-    new.sa_sigaction = on_fault as Handler as usize;
+    new.sa_sigaction = HANDLERS[generation] as usize;
     // On the alternate stack, if there is one: a stack overflow raises SIGSEGV too.
     new.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | (old.sa_flags & libc::SA_RESTART);
     // SAFETY: `new` is a complete action. `on_fault` has the signature of a handler with SA_SIGINFO, and
@@ -119,7 +163,21 @@ type Handler = unsafe extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
 /// # Safety
 /// The kernel calls it as a handler with SA_SIGINFO, or another handler passes on the arguments that it got
 /// from the kernel as such a handler, for the same signal.
-unsafe extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+unsafe extern "C" fn on_fault<const GENERATION: usize>(
+    signal: c_int,
+    info: *mut libc::siginfo_t,
+    context: *mut c_void,
+) {
+    // SAFETY: the arguments are those of this handler.
+    unsafe { handle(GENERATION, signal, info, context) }
+}
+
+/// The handler of a generation. It is a function of its own, so that its frames are alike for all of them.
+///
+/// # Safety
+/// As for [`on_fault`].
+#[inline(never)]
+unsafe fn handle(generation: usize, signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: `info` is what the kernel passed to a handler with SA_SIGINFO: a `siginfo_t` on this stack,
     // which nobody changes while this reference is used.
     let fault = unsafe { &*info };
@@ -140,8 +198,36 @@ unsafe extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context
             return;
         }
     }
+    let outer = PASSING.get();
+    let mut passing = Passing { info: info.addr(), stack: stack_pointer(), generation };
+    let mut previous = Some(generation);
+    // The information of a new signal may lie where that of an older one did, but then the kernel calls our
+    // handler at the same depth too. A handler that passes on to ours calls it from further down.
+    if outer.info == passing.info && passing.stack < outer.stack {
+        previous = outer.generation.checked_sub(1).map(|before| before.min(generation));
+        passing = Passing { generation: previous.unwrap_or(0), ..outer };
+    }
+    PASSING.set(passing);
     // SAFETY: the arguments are those of a handler of `signal` with SA_SIGINFO, passed by the kernel.
-    unsafe { pass_on(signal, info, context, is_fault) };
+    unsafe { pass_on(previous, signal, info, context, is_fault) };
+    PASSING.set(outer);
+}
+
+/// The stack pointer of the caller.
+#[inline(always)]
+fn stack_pointer() -> usize {
+    let stack;
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: copies a register, and changes nothing.
+    unsafe {
+        std::arch::asm!("mov {}, rsp", out(reg) stack, options(nomem, nostack, preserves_flags));
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: copies a register, and changes nothing.
+    unsafe {
+        std::arch::asm!("mov {}, sp", out(reg) stack, options(nomem, nostack, preserves_flags));
+    }
+    stack
 }
 
 /// Makes the interrupted thread continue at [`landing`].
@@ -167,15 +253,23 @@ unsafe fn go_on_at_landing(context: *mut libc::ucontext_t, stack: usize) {
     }
 }
 
-/// Does what the system would have done without our handler. Only the stack may differ: a handler that did
-/// not ask for the alternate stack (`SA_ONSTACK`) runs on it too, if there is one.
+/// Does what the system would have done without our handler of this generation, or by default without one.
+/// Only the stack may differ: a handler that did not ask for the alternate stack (`SA_ONSTACK`) runs on it
+/// too, if there is one.
 ///
 /// # Safety
 /// `signal`, `info` and `context` are the arguments that the kernel passed to the current handler, which has
 /// SA_SIGINFO. `signal` is SIGSEGV or SIGBUS.
-unsafe fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void, is_fault: bool) {
+unsafe fn pass_on(
+    generation: Option<usize>,
+    signal: c_int,
+    info: *mut libc::siginfo_t,
+    context: *mut c_void,
+    is_fault: bool,
+) {
     let previous = if signal == libc::SIGBUS { &PREVIOUS_BUS } else { &PREVIOUS_SEGV };
-    let (handler, action) = previous.take();
+    let (handler, action) =
+        generation.map_or((libc::SIG_DFL, None), |generation| previous[generation].take());
     if let Some(action) = action {
         // SAFETY: `replace` got `action` from the kernel, with its mask. The caller is the handler of
         // `signal`, which `replace` installed with an empty mask and without SA_NODEFER.

@@ -32,6 +32,11 @@ impl Deframer {
         self.waits
     }
 
+    /// The stream offset from which on nothing is taken, while the caller waits.
+    pub fn waits_from(&self) -> Option<u64> {
+        self.waits.then_some(self.origin + self.next)
+    }
+
     /// The caller can take the next ULPDU. Returns it, and all that was held behind it. If it cannot after
     /// all, it calls [`Ulpdus::wait`] again.
     pub fn resume<'a>(&'a mut self, slab: &'a mut HeldSlab) -> Ulpdus<'a> {

@@ -16,16 +16,30 @@ use super::QpShared;
 /// Bytes that an atomic returns: one 64-bit word (RFC 7306 section 5.2.2).
 const ATOMIC_BYTES: u32 = 8;
 
+/// A request that was checked: its length, its form, and its bytes if it is inline.
+type Checked = (u32, Usual, Option<ArrayVec<u8, MAX_INLINE>>);
+
 impl QpShared {
     /// Checks a request and adds it to the send queue. Does not ring the doorbell.
     pub(crate) fn queue_send(&self, request: &SendRequest) -> Result<(), VerbsError> {
         if !self.takes_sends() {
             return Err(self.refusal());
         }
-        let (length, usual, inline) = match self.usual(request)? {
-            Some((length, found)) => (length, Usual::Registered(found), None),
-            None => self.unusual(request)?,
-        };
+        match self.usual(request) {
+            Ok(Some((length, found))) => self.add_send(request, length, Usual::Registered(found), None),
+            Ok(None) => self.queue_checked(request, self.unusual(request)),
+            Err(error) => self.queue_checked(request, Err(error)),
+        }
+    }
+
+    /// Adds a request of any form after its check.
+    #[inline(never)]
+    fn queue_checked(
+        &self,
+        request: &SendRequest,
+        checked: Result<Checked, VerbsError>,
+    ) -> Result<(), VerbsError> {
+        let (length, usual, inline) = checked.or_else(|error| self.faulty(request, error))?;
         self.add_send(request, length, usual, inline)
     }
 
@@ -118,10 +132,7 @@ impl QpShared {
 
     /// Checks a request of any form. Returns its length, and its bytes if it is inline.
     #[inline(never)]
-    fn unusual(
-        &self,
-        request: &SendRequest,
-    ) -> Result<(u32, Usual, Option<ArrayVec<u8, MAX_INLINE>>), VerbsError> {
+    fn unusual(&self, request: &SendRequest) -> Result<Checked, VerbsError> {
         let length = request.length();
         // RFC 5041 section 5.2 (DDP-107): a message is shorter than 2^32 bytes.
         if length > u64::from(u32::MAX) {
@@ -137,6 +148,21 @@ impl QpShared {
         Ok((length as u32, if is_usual { Usual::Inline } else { Usual::No }, inline))
     }
 
+    /// A request failed its check. It is accepted nevertheless if its local memory is at fault, or its length
+    /// as an atomic, and memory is checked late.
+    #[cold]
+    fn faulty(&self, request: &SendRequest, error: VerbsError) -> Result<Checked, VerbsError> {
+        match error {
+            VerbsError::LocalProtection(_) if self.resources().late_memory_checks => {
+                Ok((u32::try_from(request.length()).unwrap_or(u32::MAX), Usual::Faulty, None))
+            }
+            VerbsError::AtomicLength { .. } if self.resources().late_memory_checks => {
+                Ok((u32::try_from(request.length()).unwrap_or(u32::MAX), Usual::WrongLength, None))
+            }
+            error => Err(error),
+        }
+    }
+
     /// Checks the elements of a request, and that the request is allowed.
     fn check(&self, request: &SendRequest, length: u64) -> Result<(), VerbsError> {
         let sg_list = &request.sg_list;
@@ -149,9 +175,7 @@ impl QpShared {
             SendOp::Read { .. } => self.check_ord_and_sink(sg_list)?,
             SendOp::Atomic { .. } => {
                 if sg_list.is_empty() || length != u64::from(ATOMIC_BYTES) {
-                    return Err(VerbsError::Invalid(format!(
-                        "an atomic returns {ATOMIC_BYTES} bytes: give it one element of that length, not {length}"
-                    )));
+                    return Err(VerbsError::AtomicLength { got: length });
                 }
                 self.check_ord_and_sink(sg_list)?;
             }

@@ -31,11 +31,19 @@ impl QpShared {
     /// once.
     pub(crate) fn ask(&self, what: Ask) {
         self.asked.fetch_max(what as u8, Ordering::AcqRel);
-        if let Some(doorbells) = self.doorbells.get() {
-            self.ring(doorbells);
-        } else if what >= Ask::Terminate {
-            self.enter_error();
+        match self.doorbells.get() {
+            Some(_) if self.is_orphaned() && what >= Ask::Close => self.enter_error(),
+            Some(doorbells) => self.ring(doorbells),
+            None if what >= Ask::Terminate => self.enter_error(),
+            None => {}
         }
+    }
+
+    /// Whether no engine has the connection any more, after a request to it was left.
+    fn is_orphaned(&self) -> bool {
+        // Pairs with the fence in `orphan`.
+        fence(Ordering::SeqCst);
+        self.state() == QpState::Orphaned
     }
 
     /// The user requests a graceful close: the send queue refuses further requests. Called before the engine
@@ -91,6 +99,7 @@ impl QpShared {
         }
         match (state, self.doorbells.get()) {
             (QpState::Error, _) => self.flush(),
+            (QpState::Orphaned, _) => self.fail_orphaned_sends(),
             (QpState::Rts | QpState::Closing | QpState::Terminate, Some(doorbells)) => self.ring(doorbells),
             (QpState::Idle, _) | (_, None) => {}
         }
@@ -118,7 +127,7 @@ impl QpShared {
         match state {
             QpState::Terminate | QpState::Error => self.doorbell(),
             QpState::Rts | QpState::Closing if self.srq.is_none() => self.end_wait(),
-            QpState::Idle | QpState::Rts | QpState::Closing => {}
+            QpState::Idle | QpState::Rts | QpState::Closing | QpState::Orphaned => {}
         }
     }
 

@@ -9,7 +9,7 @@ use crate::queues::{ContextLimits, CqOptions, SrqInit};
 #[test]
 fn an_empty_shared_queue_passes_no_mark() {
     let memory = MemoryTable::new(16, [1; 32]);
-    let resources = Resources::new(ContextLimits::default(), memory).unwrap();
+    let resources = Resources::new(ContextLimits::default(), memory, false).unwrap();
     let pd = PdShared::new(&resources).unwrap();
     let cq = CompletionQueue::new(Arc::clone(&resources), &CqOptions::new(16)).unwrap();
     let srq = SharedReceiveQueue::new(&pd, &SrqInit::default()).unwrap();

@@ -33,6 +33,8 @@ pub(crate) enum Ending {
     Terminating,
     /// The peer has sent its Terminate. FIN follows.
     Terminated,
+    /// The peer is not told, as on InfiniBand. FIN follows.
+    Silent,
     /// The peer cannot be told: TCP is reset.
     Lost,
 }

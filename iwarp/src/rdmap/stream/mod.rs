@@ -8,6 +8,7 @@
 //! | `peer_request.rs` | the peer's Reads and atomics, until they are answered |
 //! | `request_pool.rs`, `slot_pool.rs` | the queues of both, for all streams of an engine |
 //! | `message.rs` | a message being sent: headers, source of its payload, segments left to cut |
+//! | `sent_to.rs` | where a request goes to, by which a Terminate names it |
 //! | `unsent.rs` | requests that send nothing |
 //! | `failure.rs` | why a stream ends |
 //! | `counters.rs` | counters of all streams |
@@ -22,6 +23,7 @@ use dp::invariant::{Check, ensure};
 use crate::memory::{Accessor, EpochGuard};
 use crate::mpa::{Framer, Negotiated};
 use crate::queues::{QpShared, QpState, StreamError, TerminateReport, WcStatus, request_buffers};
+use crate::rdmap::Terminate;
 
 mod counters;
 mod failure;
@@ -31,6 +33,7 @@ mod outbound;
 mod outstanding;
 mod peer_request;
 mod request_pool;
+mod sent_to;
 mod slot_pool;
 mod unsent;
 
@@ -42,7 +45,7 @@ pub(crate) use request_pool::{RequestPool, Waiting};
 
 use inbound::Inbound;
 use outbound::Outbound;
-use outstanding::Common;
+use outstanding::{Awaited, Common};
 
 /// State of the engine that a stream uses during a call.
 pub(crate) struct StreamContext<'a> {
@@ -94,6 +97,12 @@ impl Stream {
         }
     }
 
+    /// Whether both ends have agreed on InfiniBand's semantics.
+    #[inline]
+    pub(crate) fn has_ib_semantics(&self) -> bool {
+        self.common.ib_semantics
+    }
+
     /// The queue pair that it is for.
     pub(crate) fn qp(&self) -> &Arc<QpShared> {
         &self.common.qp
@@ -129,7 +138,7 @@ impl Stream {
         if !*may_send {
             return Ok(SendOutcome::Idle);
         }
-        let context = outbound::SendContext { common, framer, guard, counters, pool, found: None };
+        let context = outbound::SendContext { common, framer, guard, counters, pool, found: None, offset: 0 };
         let outcome = outbound.run(tcp, conn, now, context, budget);
         // In time for the peer's next request: TCP has not yet sent the end of the responses.
         if let Some(answered) = outbound.take_answered() {
@@ -151,9 +160,24 @@ impl Stream {
             && !self.common.consumer.has_sends()
     }
 
-    /// TCP's peer has acknowledged all bytes below `offset` of the stream.
-    pub(crate) fn on_acknowledged(&mut self, offset: u64) {
-        self.common.on_acknowledged(offset);
+    /// TCP's peer has acknowledged all bytes below an offset of the stream, and its user has taken those
+    /// below `taken`. The requests that wait for this complete with
+    /// [`complete_acknowledged`](Self::complete_acknowledged): a Terminate may have come along, and it may
+    /// name one of them.
+    pub(crate) fn on_acknowledged(&mut self, acknowledged: u64, taken: u64) {
+        (self.common.acknowledged, self.common.taken) = (acknowledged, taken);
+    }
+
+    /// The peer has had no receive request for the oldest message that is not taken: its request fails.
+    pub(crate) fn fail_untaken(&mut self) {
+        if !self.common.fail_untaken() {
+            self.outbound.fail_current(WcStatus::RnrRetryExceeded);
+        }
+    }
+
+    /// Completes the requests that wait for no more than TCP's acknowledgements.
+    pub(crate) fn complete_acknowledged(&mut self) {
+        self.common.complete_acknowledged();
     }
 
     /// Whether Reads or atomics of ours wait for their responses.
@@ -218,11 +242,23 @@ impl Stream {
         pool: &mut RequestPool,
         failure: &Failure,
     ) -> (Option<Arc<TerminateReport>>, Ending) {
-        let (error, report) = (failure.stream_error(), failure.report(self.may_send));
+        // On InfiniBand a request that fails here sends nothing, and the queue pair of the peer stays.
+        let is_silent = matches!(failure, Failure::Here(_) | Failure::User(_))
+            && self.common.has_failed_request()
+            && self.common.qp.outlives_peer();
+        let (error, report) = (failure.stream_error(), failure.report(self.may_send && !is_silent));
         // RFC 5041 sections 6.2.2, 7.1 and 8.3 (DDP-156, DDP-157, DDP-190, DDP-222), RFC 5040 sections 5.4
         // and 7.1 (RDMAP-258, RDMAP-323): the user gets an event and the error, or the peer's Terminate.
         let outcome = self.common.qp.fail(failure.origin(), error, report.clone());
-        self.complete_started(pool, outcome.oldest, Some(error));
+        let terminate = match failure {
+            Failure::Peer(terminate) => Some(&**terminate),
+            _ => None,
+        };
+        let first = match terminate {
+            Some(terminate) if self.common.is_invalid_request(terminate) => WcStatus::RemoteInvalidRequest,
+            _ => outcome.oldest,
+        };
+        self.complete_started(pool, first, (Some(error), terminate));
         self.flush();
         // RFC 5041 sections 6.2 and 6.2.2 (DDP-144, DDP-161): DDP has only returned its error. The stream
         // ends here, as its ULP has decided.
@@ -230,6 +266,7 @@ impl Stream {
             // RFC 7306 section 8.1 (EXT-146): the peer gets a Terminate, whether a message of ours could not
             // be made or a message of its own is wrong.
             // RFC 5040 section 7.1 (RDMAP-324): an error that is found here is told to the peer.
+            Failure::Here(_) | Failure::User(_) if is_silent => Ending::Silent,
             Failure::Here(terminate) | Failure::User(terminate) if self.may_send => {
                 self.outbound.terminate(terminate);
                 Ending::Terminating
@@ -242,27 +279,50 @@ impl Stream {
 
     /// Completes all started requests, oldest first: those that are done with success, the others in error.
     /// The queue pair flushes the requests that are still queued. A request that is known to be the cause has
-    /// its own status. The oldest other one gets `first`. (If the cause is known, the failure is ours, and
-    /// `first` of [`Outcome`](crate::queues::Outcome) is a flush error.)
-    fn complete_started(&mut self, pool: &mut RequestPool, mut first: WcStatus, error: Option<StreamError>) {
+    /// its own status. The request that the peer's Terminate names, or else the oldest one, gets `first`. (If
+    /// the cause is known, the failure is ours, and `first` of [`Outcome`](crate::queues::Outcome) is a flush
+    /// error.) Returns whether there were any in error.
+    fn complete_started(
+        &mut self,
+        pool: &mut RequestPool,
+        mut first: WcStatus,
+        (error, terminate): (Option<StreamError>, Option<&Terminate>),
+    ) -> bool {
         let Self { common, outbound, inbound, .. } = self;
         common.give_up_responses(&mut pool.outstanding);
-        let Common { qp, consumer, pending, .. } = common;
-        let unfinished = outbound.abandon(pool, consumer);
-        for pending in pending.drain(..).chain(unfinished) {
-            if pending.awaits.is_none() {
+        let unfinished = outbound.abandon(pool, &mut common.consumer);
+        common.pending.extend(unfinished);
+        let refused = terminate.and_then(|terminate| common.refused(terminate));
+        let &mut Common { ref qp, ref mut consumer, ref mut pending, taken, .. } = common;
+        let mut failed = consumer.taken_recvs() > 0;
+        for (place, pending) in pending.drain(..).enumerate() {
+            let is_done = match (pending.awaits, refused) {
+                (None, _) => true,
+                // The peer takes messages in order: it has taken those before the one that it refuses.
+                (Some(Awaited::Acknowledgement(_)), Some(refused)) => place < refused,
+                (Some(Awaited::Acknowledgement(end)), None) => terminate.is_none() && end <= taken,
+                _ => false,
+            };
+            if is_done {
                 let completion = qp.succeeded(pending.wr_id, pending.opcode, pending.byte_len);
                 consumer.complete_send(qp, pending.signaled, completion);
                 continue;
             }
-            let status =
-                pending.fault.unwrap_or_else(|| std::mem::replace(&mut first, WcStatus::WrFlushError));
+            let status = match pending.fault {
+                Some(fault) => fault,
+                None if refused.is_none_or(|refused| place == refused) => {
+                    std::mem::replace(&mut first, WcStatus::WrFlushError)
+                }
+                None => WcStatus::WrFlushError,
+            };
             let completion = qp.failed(pending.wr_id, pending.opcode, status, error);
             consumer.complete_send(qp, true, completion);
+            failed = true;
         }
         inbound.abandon();
         consumer.abandon_recvs(qp, error);
         qp.stop_awaiting_recv();
+        failed
     }
 
     /// Completes the requests that are in the queues as flushed.
@@ -278,14 +338,15 @@ impl Stream {
     }
 
     /// Completes the requests that it has taken, releases its slots in `pool`, and returns the other requests
-    /// to the queue pair.
-    pub(crate) fn end(mut self, pool: &mut RequestPool) {
-        self.complete_started(pool, WcStatus::WrFlushError, None);
+    /// to the queue pair. The oldest one in error gets `first`. Returns whether there were any in error.
+    pub(crate) fn end(mut self, pool: &mut RequestPool, first: WcStatus) -> bool {
+        let failed = self.complete_started(pool, first, (None, None));
         if let Some((inbound, outstanding)) = self.reserved.take() {
             pool.peer_requests.release(inbound);
             pool.outstanding.release(outstanding);
         }
         let Common { qp, consumer, .. } = self.common;
         qp.return_consumer(consumer);
+        failed
     }
 }

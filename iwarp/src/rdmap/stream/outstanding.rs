@@ -3,16 +3,23 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use arrayvec::ArrayVec;
 use dp::invariant::{Check, ensure};
 
 use crate::ddp::UntaggedQueue;
-use crate::memory::Accessor;
+use crate::memory::{Accessor, EpochGuard, Fault, PdId, Stag, Word};
 use crate::queues::{
-    QpConsumer, QpShared, SendEntry, SendFlags, Sge, WcOpcode, WcStatus, WorkCompletion, send_opcode,
+    QpConsumer, QpShared, SendEntry, SendFlags, Sge, Signaled, WcOpcode, WcStatus, WorkCompletion,
+    send_opcode,
 };
-use crate::rdmap::{Extensions, ReadSink};
+use crate::rdmap::{Extensions, ReadSink, Terminate, TerminateError};
 
+use super::sent_to::{Refused, SentTo};
 use super::slot_pool::{PoolQueue, SlotPool};
+
+/// How many requests complete together. More would keep the first of them waiting longer, and save little for
+/// each.
+pub(super) const TOGETHER: usize = 16;
 
 /// A request that was started and is not yet completed.
 pub(super) struct Pending {
@@ -22,6 +29,8 @@ pub(super) struct Pending {
     pub(super) byte_len: u32,
     /// The event that it waits for; `None`: only for earlier requests.
     pub(super) awaits: Option<Awaited>,
+    /// Where it goes to, once it is sent.
+    pub(super) sent_to: SentTo,
     /// The status of its completion, if it is the cause of the stream's end.
     pub(super) fault: Option<WcStatus>,
 }
@@ -33,7 +42,8 @@ pub(super) enum Awaited {
     LastSegment,
     /// The response to a Read or an atomic.
     Response,
-    /// TCP's acknowledgement of the bytes below this offset of the stream, which are sent without a copy.
+    /// TCP's acknowledgement of the bytes below this offset of the stream, and that the peer has taken them:
+    /// they are sent without a copy, or both ends have agreed on InfiniBand's semantics.
     Acknowledgement(u64),
 }
 
@@ -46,7 +56,18 @@ pub(super) fn pending_of(request: &SendEntry) -> Pending {
         signaled: request.flags.contains(SendFlags::SIGNALED),
         byte_len: 0,
         awaits: Some(Awaited::LastSegment),
+        sent_to: SentTo::default(),
         fault: None,
+    }
+}
+
+/// The record of a request that is sent, and completes when TCP has acknowledged the bytes below `offset`.
+#[inline]
+pub(super) fn acknowledged_of(request: &SendEntry, offset: u64, send_msn: u32) -> Pending {
+    Pending {
+        awaits: Some(Awaited::Acknowledgement(offset)),
+        sent_to: SentTo::of(request, send_msn),
+        ..pending_of(request)
     }
 }
 
@@ -56,6 +77,8 @@ pub(super) struct Common {
     /// The requests of the queue pair.
     pub(super) consumer: QpConsumer,
     pub(super) by: Accessor,
+    /// The domain of the buffers that receive requests name.
+    pub(super) recv_pd: PdId,
     pub(super) extensions: Extensions,
     /// Both ends have agreed on InfiniBand's semantics.
     pub(super) ib_semantics: bool,
@@ -69,7 +92,9 @@ pub(super) struct Common {
     /// its last segment is written.
     pub(super) pending: VecDeque<Pending>,
     /// TCP's peer has acknowledged the bytes below this offset of the stream, and perhaps more.
-    acknowledged: u64,
+    pub(super) acknowledged: u64,
+    /// Its user has taken those below this one: the two differ while a message waits for a receive request.
+    pub(super) taken: u64,
     /// How many of our Reads and atomics may be outstanding together.
     pub(super) ord: usize,
     /// Counts FPDUs sent, and delivered segments of responses to our Reads and atomics.
@@ -101,6 +126,7 @@ impl Common {
             extensions: qp.extensions,
             ib_semantics,
             waits_for_recv: ib_semantics,
+            recv_pd: qp.srq.as_ref().map_or(by.pd, |srq| srq.shared.pd.id()),
             by,
             outstanding: PoolQueue::default(),
             atomic_responses: UntaggedQueue::new(),
@@ -108,6 +134,7 @@ impl Common {
             consumer: qp.take_consumer(),
             qp,
             acknowledged: 0,
+            taken: 0,
             ord: usize::from(ord),
             progress: 0,
         }
@@ -130,22 +157,21 @@ impl Common {
     }
 
     /// As [`complete_oldest`](Self::complete_oldest), but it completes when TCP has also acknowledged the
-    /// bytes below `offset`.
-    #[cold]
-    pub(super) fn complete_oldest_acknowledged(&mut self, offset: u64) {
-        if offset <= self.acknowledged {
+    /// bytes below `offset`. `send_msn` is the MSN of its last message to queue 0, if it has one.
+    pub(super) fn complete_oldest_acknowledged(&mut self, offset: u64, send_msn: u32) {
+        if offset <= self.taken {
             // The end of the message, which is copied, has waited longer than that.
             return self.complete_oldest();
         }
         let Some(request) = self.consumer.next_send() else { return };
-        let pending = Pending { awaits: Some(Awaited::Acknowledgement(offset)), ..pending_of(request) };
+        let pending = acknowledged_of(request, offset, send_msn);
         self.consumer.remove_send();
         self.pending.push_back(pending);
     }
 
-    /// TCP's peer has acknowledged all bytes below `offset`: completes all requests that now may.
-    pub(super) fn on_acknowledged(&mut self, offset: u64) {
-        self.acknowledged = offset;
+    /// Completes all requests that may, after `taken` was raised.
+    pub(super) fn complete_acknowledged(&mut self) {
+        let offset = self.taken;
         for pending in &mut self.pending {
             match pending.awaits {
                 Some(Awaited::Acknowledgement(end)) if offset < end => break,
@@ -156,9 +182,21 @@ impl Common {
         self.complete_done();
     }
 
-    /// Whether requests wait for an acknowledgement.
+    /// Whether requests wait for an acknowledgement of TCP. (The peer may have acknowledged what it has not
+    /// taken.)
     pub(super) fn awaits_acknowledgement(&self) -> bool {
-        self.pending.iter().any(|pending| matches!(pending.awaits, Some(Awaited::Acknowledgement(_))))
+        let acknowledged = self.acknowledged;
+        self.pending.iter().any(
+            |pending| matches!(pending.awaits, Some(Awaited::Acknowledgement(end)) if end > acknowledged),
+        )
+    }
+
+    /// The oldest request that is sent and not taken is the cause of the stream's end; `false`: there is
+    /// none.
+    pub(super) fn fail_untaken(&mut self) -> bool {
+        let waits = |pending: &&mut Pending| matches!(pending.awaits, Some(Awaited::Acknowledgement(_)));
+        let found = self.pending.iter_mut().find(waits);
+        found.map(|pending| pending.fault = Some(WcStatus::RnrRetryExceeded)).is_some()
     }
 
     /// Records a Read or atomic as started. It completes when its response is delivered and all earlier
@@ -190,10 +228,54 @@ impl Common {
     }
 
     fn complete_done(&mut self) {
-        while self.pending.front().is_some_and(|pending| pending.awaits.is_none()) {
-            if let Some(pending) = take_front(&mut self.pending) {
-                self.complete(&pending);
+        let Self { qp, consumer, pending, .. } = self;
+        let (mut count, mut signaled) = (0, ArrayVec::<Signaled, TOGETHER>::new());
+        while pending.front().is_some_and(|pending| pending.awaits.is_none()) {
+            let Some(done) = take_front(pending) else { break };
+            // A Read has bytes to report: it completes by itself, behind those before it.
+            if done.byte_len > 0 || count == TOGETHER {
+                consumer.complete_sends(qp, std::mem::take(&mut count), &std::mem::take(&mut signaled));
             }
+            if done.byte_len > 0 {
+                let completion = qp.succeeded(done.wr_id, done.opcode, done.byte_len);
+                consumer.complete_send(qp, done.signaled, completion);
+                continue;
+            }
+            count += 1;
+            if done.signaled || qp.sq_sig_all {
+                signaled.push(Signaled { wr_id: done.wr_id, opcode: done.opcode });
+            }
+        }
+        if count > 0 {
+            consumer.complete_sends(qp, count, &signaled);
+        }
+    }
+
+    /// The place in `pending` of the request that a Terminate of the peer names.
+    pub(super) fn refused(&self, terminate: &Terminate) -> Option<usize> {
+        let refused = Refused::of(terminate)?;
+        self.pending.iter().position(|pending| match &refused {
+            Refused::Request => pending.awaits == Some(Awaited::Response),
+            Refused::Message(header) => pending.sent_to.is_of(header),
+        })
+    }
+
+    /// Whether a Terminate of the peer says that a request of ours is wrong in itself, as InfiniBand counts
+    /// it: it is not understood, longer than the buffer for it, or an atomic that is not aligned.
+    pub(super) fn is_invalid_request(&self, terminate: &Terminate) -> bool {
+        if !self.ib_semantics {
+            return false;
+        }
+        let is_of_atomic = || {
+            let refused = self.refused(terminate).and_then(|place| self.pending.get(place));
+            refused.is_some_and(|refused| {
+                matches!(refused.opcode, WcOpcode::FetchAdd | WcOpcode::CmpSwap | WcOpcode::Swap)
+            })
+        };
+        match terminate.error() {
+            Some(TerminateError::UnexpectedOpcode | TerminateError::DdpTooLong) => true,
+            Some(TerminateError::StreamCatastrophic) => is_of_atomic(),
+            _ => false,
         }
     }
 
@@ -202,6 +284,11 @@ impl Common {
         if let Some(pending) = self.next_response() {
             pending.fault = Some(WcStatus::LocalProtectionError);
         }
+    }
+
+    /// Whether a request of ours is the cause of a failure here.
+    pub(super) fn has_failed_request(&self) -> bool {
+        self.pending.iter().any(|pending| pending.fault.is_some())
     }
 
     /// Gives up all responses. The caller completes the requests, and nothing is received after this.
@@ -220,9 +307,17 @@ impl Common {
         Ok(count)
     }
 
-    fn complete(&mut self, pending: &Pending) {
-        let completion = self.qp.succeeded(pending.wr_id, pending.opcode, pending.byte_len);
-        self.consumer.complete_send(&self.qp, pending.signaled, completion);
+    /// The word that an atomic of the peer names, with the rules that both ends have agreed on.
+    pub(super) fn check_atomic<'g>(
+        &self,
+        guard: &'g EpochGuard<'_>,
+        stag: Stag,
+        to: u64,
+    ) -> Result<Word<'g>, Fault> {
+        match self.ib_semantics {
+            true => guard.check_ib_atomic(stag, to, self.by),
+            false => guard.check_atomic(stag, to, self.by),
+        }
     }
 
     /// Takes the next receive request; `false` if there is none.
@@ -231,8 +326,13 @@ impl Common {
         self.consumer.take_recv(&self.qp)
     }
 
-    /// Completes the oldest receive request that is taken.
+    /// Completes the oldest receive request that is taken, after the requests of ours that were acknowledged
+    /// with its message: on InfiniBand, the acknowledgement of a Send is there before any answer to it.
+    #[inline]
     pub(super) fn complete_recv(&mut self, completion: WorkCompletion) {
+        if self.ib_semantics && !self.pending.is_empty() {
+            self.complete_acknowledged();
+        }
         self.consumer.complete_recv(&self.qp, completion);
     }
 }
@@ -284,7 +384,8 @@ mod tests {
     use crate::memory::Stag;
 
     fn request(opcode: WcOpcode, awaits: Option<Awaited>) -> Pending {
-        Pending { wr_id: 0, opcode, signaled: true, byte_len: 0, awaits, fault: None }
+        let sent_to = SentTo::default();
+        Pending { wr_id: 0, opcode, signaled: true, byte_len: 0, awaits, sent_to, fault: None }
     }
 
     fn read(is_rtr: bool) -> Outstanding {

@@ -168,10 +168,17 @@ impl EventChannel {
         Ok(Self { shared: Arc::new(ChannelShared { events, lost: AtomicU64::new(0), notifier }) })
     }
 
+    /// Whether no event waits.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.shared.events.is_empty()
+    }
+
     /// The oldest event, without waiting. A program that polls its engine itself polls the engine first.
     pub fn poll(&self) -> Option<CmEvent> {
         let ChannelShared { events, notifier, .. } = &*self.shared;
-        let event = events.pop();
+        // A pop of an empty queue has a fence, and this is called in each poll of a shared engine.
+        let event = if events.is_empty() { None } else { events.pop() };
         // Reading this private descriptor can only fail because it is empty, which is no error here.
         let settled = notifier.settle(event.is_some(), || events.is_empty());
         debug_assert!(settled.is_ok());

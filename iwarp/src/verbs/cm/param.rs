@@ -14,6 +14,12 @@ pub use crate::mpa::frame::MAX_PRIVATE_DATA;
 /// Bytes behind the private data that offer [`ConnParam::ib_semantics`], or agree to them.
 pub(crate) const AGREEMENT_BYTES: usize = 8;
 
+/// The value of [`ConnParam::rnr_retry`] that has no limit.
+pub const RNR_RETRY_FOR_EVER: u8 = 7;
+
+/// The highest code of [`ConnParam::min_rnr_timer`].
+const MAX_RNR_TIMER: u8 = 31;
+
 /// The highest depth that a connection may request. RFC 6581 allows 0x3ffe. Each outstanding Read takes a
 /// record, so a lower limit bounds the memory of a connection.
 const MAX_DEPTH: u16 = 1024;
@@ -80,12 +86,20 @@ pub struct ConnParam {
     /// - Immediate Data completes a receive request with [`WorkCompletion::immediate`], and does not touch
     ///   its buffer, which may be empty.
     /// - [`SendOp::SendImmediate`] is allowed.
-    /// - A Send or Immediate Data of the peer that finds no receive request waits for one, as with an
-    ///   `rnr_retry` of 7, and does not end the stream. Everything that the peer sends behind it waits too:
-    ///   also the response to a Read of ours, so a program must not wait for one before it posts the
-    ///   receive. What was placed before it is there. Our own requests are sent, and our close does not
-    ///   wait for it: then the message is lost. If the peer closes meanwhile, the message waits for as
-    ///   long as the engine's `close_timeout`, or until the peer resets the connection.
+    /// - A Send or Immediate Data of the peer that finds no receive request waits for one, and does not end
+    ///   the stream. The peer may give it up after a time ([`rnr_retry`](Self::rnr_retry)). Everything that
+    ///   the peer sends behind it waits too: also the response to a Read of ours, so a program must not wait
+    ///   for one before it posts the receive. What was placed before it is there. Our own requests are sent,
+    ///   and our close does not wait for it: then the message is lost. If the peer closes meanwhile, the
+    ///   message waits for as long as the engine's `close_timeout`, or until the peer resets the connection.
+    ///
+    /// - A Send or Write completes when the peer has taken it: a Send when it is in the buffer of a receive
+    ///   request, a Write when it is in the memory of the peer. TCP's acknowledgement says so, which leaves
+    ///   in the poll in which the bytes are placed or in the next one. What is behind a message that waits
+    ///   for a receive request completes behind it. A request that the peer refuses is the one that fails. A
+    ///   Send completes before an answer to it is received. A graceful close does not wait for receive
+    ///   requests of the peer: messages that are not taken when the peer has acknowledged them are flushed,
+    ///   and the peer may take them all the same.
     ///
     /// The offer is eight bytes behind the private data, of the Request and of the Reply that agrees. This
     /// implementation takes them off; another one shows them to its user as private data.
@@ -96,6 +110,20 @@ pub struct ConnParam {
     /// With [`ib_semantics`](Self::ib_semantics): how long a message of the peer waits for a receive request.
     /// Then the stream ends as it does without the agreement, with Terminate 1/2/02. `None`: for ever.
     pub rnr_timeout: Option<Duration>,
+    /// With [`ib_semantics`](Self::ib_semantics): how often the peer tries to send a message again that finds
+    /// no receive request here, 0 to 6 times, or 7: for ever (`rnr_retry_count`). The peer may have a number
+    /// of its own ([`QueuePair::set_rnr_retry`](crate::verbs::QueuePair::set_rnr_retry)).
+    pub rnr_retry: u8,
+    /// With [`ib_semantics`](Self::ib_semantics): the time between two of these tries, as a code of
+    /// InfiniBand, 0 to 31 (`min_rnr_timer`): 1 is 10 us, 31 is 491.52 ms, and 0 is 655.36 ms.
+    pub min_rnr_timer: u8,
+    /// With [`ib_semantics`](Self::ib_semantics): the queue pair stays when the peer ends the connection, as
+    /// on InfiniBand, where no message tells of that. Its receives wait, and a send that is open or posted
+    /// then completes with [`WcStatus::RetryExceeded`](crate::verbs::WcStatus::RetryExceeded). So does a send
+    /// if no connection is made, because the peer is not there or rejects it. A peer that has died ends the
+    /// queue pair in any case. A request of ours that fails here, for instance because its memory is wrong,
+    /// ends the connection without a word to the peer.
+    pub outlives_peer: bool,
     /// Time for TCP and MPA startup together; when accepting, for the RTR.
     pub timeout: Duration,
     /// Ends the connection when no FPDU was sent or received for this time; `None`: never.
@@ -126,6 +154,9 @@ impl Default for ConnParam {
             await_first_fpdu: true,
             ib_semantics: false,
             rnr_timeout: None,
+            rnr_retry: RNR_RETRY_FOR_EVER,
+            min_rnr_timer: 0,
+            outlives_peer: false,
             timeout: Duration::from_secs(10),
             idle_timeout: None,
             keepalive: KeepalivePolicy::Engine,
@@ -145,6 +176,12 @@ impl ConnParam {
         let got = self.private_data.len();
         if got > max {
             return Err(VerbsError::TooLong { got: got as u64, max: max as u64 });
+        }
+        if self.rnr_retry > RNR_RETRY_FOR_EVER || self.min_rnr_timer > MAX_RNR_TIMER {
+            let (retry, timer) = (self.rnr_retry, self.min_rnr_timer);
+            return Err(VerbsError::Invalid(format!(
+                "an rnr_retry of {retry} and a min_rnr_timer of {timer}: use up to 7, and up to 31"
+            )));
         }
         if self.responder_resources > MAX_DEPTH || self.initiator_depth > MAX_DEPTH {
             return Err(VerbsError::Invalid(format!("IRD and ORD are at most {MAX_DEPTH}")));

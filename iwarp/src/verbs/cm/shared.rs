@@ -235,7 +235,7 @@ impl CmShared {
 
     /// No connection was set up for `qp`, and none will be.
     pub(crate) fn not_connected(self: &Arc<Self>, qp: &QpShared, error: ConnectionError) {
-        qp.enter_error();
+        qp.unreached();
         self.not_streaming(error);
     }
 

@@ -39,8 +39,17 @@ impl Pair {
 
     /// Two hosts on a wire without faults, and a connection between them.
     pub(crate) fn connected() -> (Self, Connected) {
+        Self::connected_by(&ConnParam::default())
+    }
+
+    /// The same, where both ends agree on InfiniBand's semantics.
+    pub(crate) fn agreeing() -> (Self, Connected) {
+        Self::connected_by(&agreeing())
+    }
+
+    fn connected_by(param: &ConnParam) -> (Self, Connected) {
         let mut pair = Testbed::new().hosts();
-        let c = pair.connect(&ConnParam::default());
+        let c = pair.connect(param);
         (pair, c)
     }
 
@@ -54,11 +63,11 @@ impl Pair {
     /// Two hosts whose engines are configured alike, over any two ports.
     pub(super) fn over(
         (port_a, port_b): (Box<dyn dp::Port>, Box<dyn dp::Port>),
+        config: &ContextConfig,
         configure: impl Fn(&mut EngineConfig),
     ) -> Self {
         let host = |port: Box<dyn dp::Port>, number: u8| {
-            let context =
-                Context::new(ContextConfig { seed: Some([number; 32]), ..Default::default() }).unwrap();
+            let context = Context::new(ContextConfig { seed: Some([number; 32]), ..config.clone() }).unwrap();
             let v4 = format!("10.0.0.{number}/24");
             let v6 = format!("fd00::{number}/64");
             let mut config = EngineConfig::new(&*port, &[&v4, &v6]).unwrap();
@@ -213,6 +222,11 @@ pub(crate) struct Connected {
     pub(crate) id_b: CmId,
     pub(crate) established_a: CmEvent,
     pub(crate) established_b: CmEvent,
+}
+
+/// The parameters of an end that agrees on InfiniBand's semantics.
+pub(crate) fn agreeing() -> ConnParam {
+    ConnParam { ib_semantics: true, ..ConnParam::default() }
 }
 
 /// Why a connection did not come about.

@@ -21,7 +21,7 @@ pub(crate) mod world;
 use iwarp::memory::Access;
 use iwarp::verbs::{MemoryRegion, RemoteAddr};
 
-pub(crate) use hosts::{Connected, Host, Pair, connect_error, expect_terminate};
+pub(crate) use hosts::{Connected, Host, Pair, agreeing, connect_error, expect_terminate};
 pub(crate) use testbed::Testbed;
 
 /// The rights that Reads and Writes of a peer need, in either direction.

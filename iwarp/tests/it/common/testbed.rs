@@ -31,6 +31,7 @@ pub(crate) struct Testbed<'a> {
     ports: (Box<dyn Port>, Box<dyn Port>),
     configure: Box<dyn Fn(&mut EngineConfig) + 'a>,
     context: Option<Context>,
+    late_memory_checks: bool,
 }
 
 impl<'a> Testbed<'a> {
@@ -50,7 +51,7 @@ impl<'a> Testbed<'a> {
 
     /// Over any two ports.
     pub(crate) fn over(ports: (Box<dyn Port>, Box<dyn Port>)) -> Self {
-        Self { ports, configure: Box::new(|_| {}), context: None }
+        Self { ports, configure: Box::new(|_| {}), context: None, late_memory_checks: false }
     }
 
     /// Hooks the bursts of the first end's port.
@@ -75,9 +76,16 @@ impl<'a> Testbed<'a> {
         Self { context: Some(context), ..self }
     }
 
+    /// Two hosts whose contexts accept requests with wrong local memory.
+    pub(crate) fn late_memory_checks(self) -> Self {
+        Self { late_memory_checks: true, ..self }
+    }
+
     /// Two hosts.
     pub(crate) fn hosts(self) -> Pair {
-        Pair::over(self.ports, self.configure)
+        let config =
+            ContextConfig { late_memory_checks: self.late_memory_checks, ..ContextConfig::default() };
+        Pair::over(self.ports, &config, self.configure)
     }
 
     /// An engine, and a bare TCP peer at the second end.

@@ -3,5 +3,6 @@
 mod local_wire;
 mod port_events;
 mod receive_window;
+mod shared;
 mod stuck_port;
 mod unreachable;

@@ -476,3 +476,23 @@ fn every_aligned_word_is_a_target_whatever_its_offset() {
         }
     }
 }
+
+/// With InfiniBand's semantics: remote read and write together give no right, and an address that is not
+/// aligned is an invalid request, whatever the rights are.
+#[test]
+fn ends_that_agree_have_the_rules_of_infiniband() {
+    let both = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
+    for (access, offset, status) in [
+        (ATOMIC, 8, WcStatus::Success),
+        (both, 8, WcStatus::RemoteAccessError),
+        (ATOMIC, 9, WcStatus::RemoteInvalidRequest),
+        (both, 9, WcStatus::RemoteInvalidRequest),
+    ] {
+        let (mut pair, c) = Pair::agreeing();
+        let words = pair.b.pd.reg_mr(32, access).unwrap();
+        let local = pair.a.pd.reg_mr(8, Access::LOCAL_WRITE).unwrap();
+        c.qp_a.post_send(&atomic(1, ADD_ONE, remote_addr(&words, offset), &local, 0)).unwrap();
+        assert_eq!(pair.wc_a().status, status, "{access:?} at {offset}");
+        assert_eq!(word(&words, 8), u64::from(status == WcStatus::Success));
+    }
+}

@@ -6,23 +6,13 @@ use arrayvec::ArrayVec;
 use crate::common::raw::request;
 use crate::common::served::{Served, Setup};
 use crate::common::ulpdu::untagged;
-use crate::common::{ALL, Connected, Pair, Testbed, expect_terminate, read_bytes, remote_addr};
+use crate::common::{ALL, Pair, Testbed, agreeing, expect_terminate, read_bytes, remote_addr};
 use dp::link::{LinkConfig, LinkPlan};
 use iwarp::memory::Access;
 use iwarp::verbs::{
     CmEventKind, ConnParam, Extensions, MAX_PRIVATE_DATA, MemoryRegion, QpInit, RecvRequest, SendFlags,
     SendOp, SendRequest, SrqInit, VerbsError, WcOpcode, WcStatus, WorkCompletion,
 };
-
-fn agreeing() -> ConnParam {
-    ConnParam { ib_semantics: true, ..ConnParam::default() }
-}
-
-fn connected() -> (Pair, Connected) {
-    let mut pair = Testbed::new().hosts();
-    let c = pair.connect(&agreeing());
-    (pair, c)
-}
 
 /// A receive request without a buffer.
 fn empty_recv(wr_id: u64) -> RecvRequest {
@@ -100,7 +90,7 @@ fn an_echo_of_the_offer_is_no_consent() {
     let (mut pair, _listener) = Pair::listening();
     let (qp, _id) = pair.dial(&agreeing());
     let request = pair.event_b();
-    let echo = ConnParam::default().with_private_data(b"uwarp?01").unwrap();
+    let echo = ConnParam::default().with_private_data(b"uwarp?2\x07").unwrap();
     let qp_b = pair.b.qp();
     request.id.accept(&qp_b, &echo).unwrap();
     let event = pair.event_a();
@@ -109,7 +99,7 @@ fn an_echo_of_the_offer_is_no_consent() {
     };
     assert_eq!(
         (*ib_semantics, &private_data[..], qp.query().ib_semantics),
-        (false, &b"uwarp?01"[..], Some(false))
+        (false, &b"uwarp?2\x07"[..], Some(false))
     );
 }
 
@@ -331,7 +321,7 @@ fn a_send_with_immediate_has_every_form_of_a_send() {
 /// Send does. Its request fails, and the receive request that waited for it is completed once.
 #[test]
 fn a_send_with_immediate_fails_as_a_send() {
-    let (mut pair, c) = connected();
+    let (mut pair, c) = Pair::agreeing();
     let (local, remote) = pair.regions(64);
     c.qp_b.post_recv(&RecvRequest::new(7, remote.sge(0, 8))).unwrap();
     c.qp_b.post_recv(&RecvRequest::new(8, remote.sge(0, 8))).unwrap();
@@ -340,7 +330,7 @@ fn a_send_with_immediate_fails_as_a_send() {
     let ended = [pair.wc_b(), pair.wc_b()].map(|wc| (wc.wr_id, wc.status));
     assert_eq!(ended, [(7, WcStatus::LocalLengthError), (8, WcStatus::WrFlushError)]);
 
-    let (mut pair, c) = connected();
+    let (mut pair, c) = Pair::agreeing();
     let remote = pair.b.pd.reg_mr(64, ALL).unwrap();
     let source = pair.a.pd.reg_mr(64, Access::empty()).unwrap();
     c.qp_b.post_recv(&RecvRequest::new(7, remote.sge(0, 8))).unwrap();
@@ -357,9 +347,9 @@ fn agreed_with_a_raw_peer() -> Served {
     let mut bytes = request(true);
     // The length of the private data, enhanced data included.
     bytes[19] = 4 + 8;
-    bytes.extend(b"uwarp?01");
+    bytes.extend(b"uwarp?2\x07");
     let served = Setup { request: bytes, accept: agreeing(), ..Setup::default() }.ready();
-    assert!(served.reply.ends_with(b"uwarp!01"), "{:?}", served.reply);
+    assert!(served.reply.ends_with(b"uwarp!2\x07"), "{:?}", served.reply);
     served
 }
 

@@ -1,10 +1,13 @@
 //! The extensions of RFC 7306: atomics and Immediate Data.
 
+mod acknowledged;
 mod atomics;
 mod ib_semantics;
 mod immediate;
 mod interrupted;
 mod order;
+mod outlives_peer;
+mod peer_not_ready;
 mod requester;
 mod responder;
 mod threads;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::common::raw::{fpdu, request};
 use crate::common::responder::Responder;
 use crate::common::testbed::engine;
-use crate::common::{Connected, PORT, Pair};
+use crate::common::{Connected, PORT, Pair, Testbed};
 use dp::link::{LinkConfig, pair};
 use iwarp::memory::Access;
 use iwarp::mpa::Framer;
@@ -295,7 +295,7 @@ fn sharing_is_explicit_and_within_one_protection_domain() {
         pair.b.pd.create_srq(&SrqInit { max_wr: 0, ..SrqInit::default() }),
         Err(VerbsError::Invalid(_))
     ));
-    let narrow = pair.b.pd.create_srq(&SrqInit { max_wr: 1, max_sge: 0 }).unwrap();
+    let narrow = pair.b.pd.create_srq(&SrqInit { max_wr: 1, max_sge: 0, ..SrqInit::default() }).unwrap();
     let buffer = RecvRequest::new(9, server.memory.sge(0, SLOT));
     assert!(matches!(narrow.post_recv(&buffer), Err(VerbsError::TooManySge { got: 1, max: 0 })));
 }
@@ -381,5 +381,33 @@ fn queue_pairs_of_two_engines_share_one_queue() {
     }
     for numbers in got {
         assert!(numbers.into_iter().eq(0..MESSAGES));
+    }
+}
+
+/// A shared queue that is not for one domain alone serves queue pairs of others, with buffers of its own
+/// domain.
+#[test]
+fn queue_pairs_of_other_domains_are_served_if_the_queue_says_so() {
+    for is_own in [true, false] {
+        let mut pair = Testbed::new().late_memory_checks().hosts();
+        let other = pair.b.context.alloc_pd().unwrap();
+        let init = |one_pd| SrqInit { max_wr: 8, one_pd, ..SrqInit::default() };
+        let strict = other.create_srq(&init(true)).unwrap();
+        let of = |srq| pair.b.pd.create_qp(&QpInit { srq: Some(srq), ..QpInit::new(&pair.b.cq) });
+        assert!(matches!(of(&strict), Err(VerbsError::Invalid(_))));
+        let srq = other.create_srq(&init(false)).unwrap();
+        let (qp_a, qp_b) = (pair.a.qp(), of(&srq).unwrap());
+        let param = ConnParam::default();
+        let listener = pair.listen();
+        let _c = pair.connect_qps(qp_a.clone(), qp_b, &param, &param);
+        listener.disconnect();
+        let domain = if is_own { &other } else { &pair.b.pd };
+        let buffer = domain.reg_mr(64, Access::LOCAL_WRITE).unwrap();
+        srq.post_recv(&RecvRequest::new(7, buffer.sge(0, 64))).unwrap();
+        let source = pair.a.pd.reg_mr(64, Access::empty()).unwrap();
+        qp_a.post_send(&SendRequest::new(1, SendOp::Send, source.sge(0, 64))).unwrap();
+        let expected = if is_own { WcStatus::Success } else { WcStatus::LocalProtectionError };
+        let wc = pair.wc_b();
+        assert_eq!((wc.wr_id, wc.status), (7, expected));
     }
 }

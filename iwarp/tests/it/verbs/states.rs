@@ -32,6 +32,7 @@ fn in_state(state: QpState) -> (Served, QueuePair) {
         }
         QpState::Terminate => served.qp.modify(QpState::Terminate).unwrap(),
         QpState::Error => served.qp.modify(QpState::Error).unwrap(),
+        QpState::Orphaned => unreachable!("this state has tests of its own: ext/outlives_peer.rs"),
     }
     served.pair.until(10_000, |_| false);
     served.completions();

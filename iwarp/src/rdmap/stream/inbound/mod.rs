@@ -8,7 +8,7 @@ use dp::invariant::{Check, ensure};
 use dp::profile::{self, Layer};
 
 use crate::ddp::{self, Arrival, Header, UntaggedHeader, UntaggedQueue};
-use crate::memory::{EpochGuard, Fault, Target};
+use crate::memory::{Access, EpochGuard, Fault, Target};
 use crate::mpa::startup::{Rtr, RtrKinds};
 use crate::mpa::{HEAD_BYTES, Ulpdu, Untaken};
 use crate::rdmap::{Extensions, ImmediateData, Queue, Terminate, TerminateError};
@@ -220,6 +220,12 @@ impl Delivery<'_> {
             self.inbound.next_send = NextSend::Usual;
         }
         result
+    }
+
+    /// Whether our user lets the peer's messages have this right.
+    #[inline]
+    fn admits(&self, need: Access) -> bool {
+        self.common.qp.remote_access().contains(need)
     }
 
     /// The failure when the response to a Read or atomic of ours has arrived, and our user has revoked the

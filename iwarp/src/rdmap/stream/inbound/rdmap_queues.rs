@@ -3,7 +3,7 @@
 use arrayvec::ArrayVec;
 
 use crate::ddp::{self, UntaggedHeader};
-use crate::memory::Stag;
+use crate::memory::{Access, Fault, Stag};
 use crate::queues::Sge;
 use crate::rdmap::{AtomicRequest, AtomicResponse, Opcode, Queue, ReadRequest, Terminate, TerminateError};
 
@@ -61,16 +61,27 @@ impl Delivery<'_> {
     /// RFC 5040 section 5.2.1 (RDMAP-220, RDMAP-221): source STag and TO are validated, unless the size is 0.
     fn check_peer_op(&self, op: &PeerOp) -> Result<(), TerminateError> {
         let by = self.common.by;
+        let need = match op {
+            PeerOp::Read(_) => Access::REMOTE_READ,
+            PeerOp::Atomic(_) => Access::REMOTE_ATOMIC,
+        };
         let checked = match *op {
             PeerOp::Read(ReadRequest { size: 0, .. }) => Ok(()),
-            PeerOp::Read(ReadRequest { source_stag, source_to, size, .. }) => {
-                self.guard.check_read(source_stag, source_to, u64::from(size), by).map(drop)
-            }
             // RFC 7306 section 5.2.1 (EXT-190): an operation that this stream does not support is an error.
             PeerOp::Atomic(AtomicRequest { op, .. }) if !op.is_understood(self.common.extensions) => {
                 return Err(TerminateError::UnexpectedOpcode);
             }
-            PeerOp::Atomic(AtomicRequest { stag, to, .. }) => self.guard.check_atomic(stag, to, by).map(drop),
+            // As an atomic that is admitted: its alignment is checked first.
+            PeerOp::Atomic(AtomicRequest { to, .. }) if self.common.ib_semantics && to % 8 != 0 => {
+                Err(Fault::Misaligned)
+            }
+            _ if !self.admits(need) => Err(Fault::AccessRights),
+            PeerOp::Read(ReadRequest { source_stag, source_to, size, .. }) => {
+                self.guard.check_read(source_stag, source_to, u64::from(size), by).map(drop)
+            }
+            PeerOp::Atomic(AtomicRequest { stag, to, .. }) => {
+                self.common.check_atomic(self.guard, stag, to).map(drop)
+            }
         };
         checked.map_err(TerminateError::of_read_fault)
     }

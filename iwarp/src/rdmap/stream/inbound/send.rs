@@ -59,7 +59,7 @@ impl Delivery<'_> {
         let (wr_id, len) = (request.wr_id, payload.len() as u32);
         // RFC 5041 section 7.1 (DDP-163), RFC 5040 section 7.2 (RDMAP-332): DDP's checks pass before any byte
         // is placed.
-        let (pd, guard) = (self.common.by.pd, self.guard);
+        let (pd, guard) = (self.common.recv_pd, self.guard);
         let placed = match request.sg_list.as_slice() {
             _ if len == 0 => true,
             [sge] if len <= sge.length => profile::within(Layer::Place, || {
@@ -238,7 +238,7 @@ impl Delivery<'_> {
             immediate.check(header, payload_len)?;
         }
         if !is_apart {
-            let pd = self.common.by.pd;
+            let pd = self.common.recv_pd;
             scatter((self.guard, pd), request, destination.offset, ulpdu, payload_len)
                 .map_err(|_| SendFault::OwnMemory)?;
             self.counters.rx_placed_bytes += payload_len as u64;

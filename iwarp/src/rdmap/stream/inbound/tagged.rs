@@ -2,8 +2,8 @@
 
 use dp::profile::{self, Layer};
 
-use crate::ddp::{self, TaggedHeader};
-use crate::memory::Stag;
+use crate::ddp::{self, DdpError, TaggedHeader};
+use crate::memory::{Access, Fault, Stag};
 use crate::rdmap::read_sink::ReadProgress;
 use crate::rdmap::{Opcode, ReadSink, TerminateError};
 
@@ -42,6 +42,9 @@ impl Delivery<'_> {
             return false;
         }
         let stag = Stag(u32::from_be_bytes([s0, s1, s2, s3]));
+        if !self.admits(Access::REMOTE_WRITE) {
+            return false;
+        }
         let (to, len) = (u64::from_be_bytes(to), payload.len() as u64);
         let placed = profile::within(Layer::Place, || {
             self.guard
@@ -87,6 +90,9 @@ impl Delivery<'_> {
             return self.read_response(piece, header, payload_len);
         }
         let Some(ulpdu) = piece.ulpdu else { return Ok(opcode.map(drop)?) };
+        if payload_len > 0 && !self.admits(Access::REMOTE_WRITE) {
+            return Err(DdpError::from(Fault::AccessRights).into());
+        }
         let target = ddp::tagged::check(header, payload_len, self.common.by, self.guard)?;
         // A bad opcode is reported only after DDP's checks.
         opcode?;
@@ -127,7 +133,7 @@ impl Delivery<'_> {
             // The sink of the Read passed its check when the Read was posted, so our user has changed it
             // since.
             target
-                .map_err(ddp::DdpError::from)
+                .map_err(DdpError::from)
                 .and_then(|target| piece.place(ulpdu, &target, TaggedHeader::LEN, self.counters))
                 .map_err(|error| TaggedFault::Sink(error.into()))?;
         }

@@ -1,9 +1,9 @@
 //! Sending: the choice of the next message, its FPDUs into TCP segments, send completions.
 //!
 //! Responses to the peer alternate with the requests of our user, message by message. A Send or Write
-//! completes when its last segment is written to TCP (sent without a copy: when that is acknowledged), a Read
-//! or atomic when its response is delivered, all in post order. A Terminate follows the FPDU being written
-//! and overtakes everything else.
+//! completes when its last segment is written to TCP (sent without a copy, or with InfiniBand's semantics:
+//! when that is acknowledged), a Read or atomic when its response is delivered, all in post order. A
+//! Terminate follows the FPDU being written and overtakes everything else.
 
 use dp::ExtBuf;
 use dp::invariant::Check;
@@ -20,6 +20,7 @@ use crate::rdmap::{IMMEDIATE_LEN, Opcode, Terminate, TerminateError};
 use super::message::{FetchError, Message, OwnBytes, PayloadSource, Payloads};
 use super::outstanding::{Common, Pending, pending_of};
 use super::peer_request::{ByKind, PeerRequest};
+use super::sent_to::SentTo;
 use super::{Failure, StreamCounters};
 use super::{request_pool::RequestPool, slot_pool::PoolQueue};
 
@@ -63,6 +64,8 @@ pub(super) struct SendContext<'a> {
     pub(super) pool: &'a mut RequestPool,
     /// The registered memory of the current message's payload, once it is looked up.
     pub(super) found: Option<Source<'a>>,
+    /// The stream offset of the TCP segment that is filled.
+    pub(super) offset: u64,
 }
 
 /// The send direction of a stream.
@@ -187,6 +190,7 @@ impl Outbound {
                 Err(SendError::NoMbuf) => return Ok(SendOutcome::NoMbuf),
                 Err(SendError::Closed) => return Ok(SendOutcome::Idle),
             };
+            cx.offset = segment.offset();
             cx.framer.tally(segment.wants_sum());
             let filled = match takes_external && self.fill_external(&mut cx, &mut segment)? {
                 true => Ok(true),
@@ -382,24 +386,27 @@ impl Outbound {
         cx.counters.tx_fetched_bytes += u64::from(next.len);
         if next.last {
             cx.found = None;
-            self.finish_message(cx.common, cx.pool);
+            self.finish_message(cx.common, cx.pool, cx.offset + *used as u64);
         }
         Ok(true)
     }
 
-    /// The last segment of the current message is written to TCP.
+    /// The last segment of the current message is written to TCP, and ends at the stream offset `end`.
     ///
     /// RFC 5040 section 5.5 (RDMAP-286): a Send or Write completes only now.
     #[inline]
-    fn finish_message(&mut self, common: &mut Common, pool: &mut RequestPool) {
+    fn finish_message(&mut self, common: &mut Common, pool: &mut RequestPool, end: u64) {
         let Some(current) = self.current.take() else { return };
         match current.completes {
             Completes::Nothing => self.response_next = true,
             Completes::Request => {
                 self.response_next = true;
-                match self.external.take().and_then(|external| external.end) {
+                let external = self.external.take().and_then(|external| external.end);
+                match if common.ib_semantics { Some(end) } else { external } {
                     None => common.complete_oldest(),
-                    Some(offset) => common.complete_oldest_acknowledged(offset),
+                    Some(offset) => {
+                        common.complete_oldest_acknowledged(offset, self.send_msn.wrapping_sub(1));
+                    }
                 }
             }
             Completes::Write { immediate, data } => {
@@ -482,6 +489,11 @@ impl Outbound {
         self.current.is_none() && self.responses.is_empty() && self.terminate.is_none() && self.rtr.is_none()
     }
 
+    /// The request whose message is being cut is the cause of the stream's end.
+    pub(super) fn fail_current(&mut self, status: WcStatus) {
+        self.fault = Some(status);
+    }
+
     /// Drops everything but a Terminate. Returns the request whose message was being cut, which leaves the
     /// send queue.
     pub(super) fn abandon(&mut self, pool: &mut RequestPool, consumer: &mut QpConsumer) -> Option<Pending> {
@@ -491,9 +503,11 @@ impl Outbound {
         self.answering = false;
         match self.current.take()?.completes {
             Completes::Request | Completes::Write { .. } | Completes::Joined { .. } => {
-                let request = consumer.next_send().map(pending_of)?;
+                let request = consumer.next_send()?;
+                let sent_to = SentTo::of(request, self.send_msn.wrapping_sub(1));
+                let request = pending_of(request);
                 consumer.remove_send();
-                Some(Pending { fault: self.fault.take(), ..request })
+                Some(Pending { sent_to, fault: self.fault.take(), ..request })
             }
             Completes::Nothing | Completes::Response | Completes::Terminate => None,
         }

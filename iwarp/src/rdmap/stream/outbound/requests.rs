@@ -2,7 +2,9 @@
 
 use crate::memory::{Accessor, EpochGuard, Stag};
 use crate::mpa::startup::RtrKind;
-use crate::queues::{Payload, RemoteAddr, SendEntry, SendFlags, SendOp, Sge, WcStatus, ZERO_COPY_MIN_BYTES};
+use crate::queues::{
+    Payload, RemoteAddr, SendEntry, SendFlags, SendOp, Sge, Usual, WcStatus, ZERO_COPY_MIN_BYTES,
+};
 use crate::rdmap::{AtomicRequest, Opcode, ReadRequest, ReadSink, TerminateError, join_immediate};
 
 use super::super::message::{Message, PayloadSource};
@@ -22,7 +24,7 @@ impl Outbound {
         // RFC 7306 sections 5.2.1 and 6.3 (EXT-088, EXT-126): requests start in the order in which they were
         // posted. One that may not start yet stays in front of all others.
         let Some(request) = common.consumer.next_send() else { return Ok(false) };
-        let &SendEntry { ref op, ref payload, length, flags, .. } = request;
+        let &SendEntry { ref op, ref payload, length, flags, usual, .. } = request;
         if flags.contains(SendFlags::FENCE) && !common.outstanding.is_empty() {
             return Ok(false);
         }
@@ -30,6 +32,14 @@ impl Outbound {
             self.external = external(payload, length, common.by, cx.guard);
         }
         let solicited = flags.contains(SendFlags::SOLICITED);
+        // On InfiniBand the response meets the buffer, after the request was carried out.
+        let fails_late = common.ib_semantics && matches!(op, SendOp::Read { .. } | SendOp::Atomic { .. });
+        if matches!(usual, Usual::Faulty) && !fails_late {
+            return Err(fail_oldest(common, WcStatus::LocalProtectionError));
+        }
+        if matches!(usual, Usual::WrongLength) {
+            return Err(fail_oldest(common, WcStatus::LocalLengthError));
+        }
         // The post checks this. A request that was posted before the connection is checked here.
         if !op.is_allowed(common.ib_semantics) {
             return Err(fail_oldest(common, WcStatus::LocalQpOperationError));

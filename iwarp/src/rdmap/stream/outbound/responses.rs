@@ -1,9 +1,10 @@
 //! Responses to the peer's Reads and atomics, in the order of the requests.
 
-use crate::memory::{Accessor, EpochGuard};
+use crate::memory::EpochGuard;
 use crate::rdmap::{AtomicRequest, AtomicResponse, Opcode, TerminateError};
 
 use super::super::message::{Message, PayloadSource};
+use super::super::outstanding::Common;
 use super::super::peer_request::{PeerOp, PeerRequest};
 use super::{Completes, Current, Failure, Outbound, SendContext};
 
@@ -29,7 +30,7 @@ impl Outbound {
                 PayloadSource::Remote,
             ),
             PeerOp::Atomic(atomic) => {
-                let response = carry_out(request, &atomic, cx.guard, cx.common.by)?;
+                let response = carry_out(request, &atomic, cx.guard, cx.common)?;
                 let msn = self.atomic_response_msn;
                 self.atomic_response_msn = msn.wrapping_add(1);
                 // RFC 7306 sections 4.2 and 5.2.2 (EXT-025, EXT-026, EXT-091): the DDP payload is the Atomic
@@ -48,12 +49,12 @@ fn carry_out(
     request: &PeerRequest,
     atomic: &AtomicRequest,
     guard: &EpochGuard<'_>,
-    by: Accessor,
+    common: &Common,
 ) -> Result<AtomicResponse, Failure> {
     let AtomicRequest { id, stag, to, op } = *atomic;
     let fails = |fault| Failure::User(Box::new(request.terminate(TerminateError::of_read_fault(fault), 0)));
-    let original = guard
-        .check_atomic(stag, to, by)
+    let original = common
+        .check_atomic(guard, stag, to)
         .and_then(|word| word.update(|value| op.apply(value)))
         .map_err(fails)?;
     // RFC 7306 section 5.2.2 (EXT-093): the response has the identifier of its request.

@@ -4,22 +4,20 @@
 //! A request that does not fit, or whose memory is no longer there, stays in its queue: it becomes a message,
 //! which alone is cut and reports errors.
 
+use std::collections::VecDeque;
+
 use arrayvec::ArrayVec;
 use dp::profile::{self, Layer};
 
 use crate::ddp::Segment;
 use crate::memory::Stag;
 use crate::mpa::{FpduPlan, Framer, UlpduHead};
-use crate::queues::{Payload, SendFlags, SendOp, Signaled, Usual, send_opcode};
+use crate::queues::{Payload, SendEntry, SendFlags, SendOp, Signaled, Usual, send_opcode};
 use crate::rdmap::Opcode;
 
 use super::super::message::Addressing;
-use super::super::outstanding::Common;
+use super::super::outstanding::{Common, Pending, TOGETHER, acknowledged_of};
 use super::{Outbound, SendContext};
-
-/// Requests that are completed together. More would keep the first of them waiting longer, and save little
-/// for each.
-const MAX_TOGETHER: usize = 16;
 
 /// Why no further request was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,14 +38,15 @@ impl Outbound {
     #[inline]
     pub(super) fn is_usual_next(&self, common: &Common) -> bool {
         self.allows_usual(common)
-            && common.consumer.next_send().is_some_and(|request| !matches!(request.usual, Usual::No))
+            && common.consumer.next_send().is_some_and(|request| request.usual.is_usual())
     }
 
-    /// Whether nothing goes before the oldest posted request, and nothing has to complete before it.
+    /// Whether nothing goes before the oldest posted request, and nothing has to complete before it, unless
+    /// it waits itself.
     #[inline]
     pub(super) fn allows_usual(&self, common: &Common) -> bool {
         // RFC 6581 sections 5 and 9.2 (MPA2-017, MPA2-086): the RTR goes before every other FPDU.
-        self.is_idle() && !self.terminated && common.pending.is_empty()
+        self.is_idle() && !self.terminated && (common.pending.is_empty() || common.ib_semantics)
     }
 
     /// Writes FPDUs of requests behind the `used` bytes of a segment, each with a ULPDU of at most `limit`
@@ -64,15 +63,15 @@ impl Outbound {
         limit: u32,
     ) -> Stop {
         debug_assert!(self.allows_usual(cx.common), "others go first");
-        let Common { qp, consumer, by, progress, .. } = &mut *cx.common;
+        let Common { qp, consumer, by, progress, pending, ib_semantics, .. } = &mut *cx.common;
         // With markers the limit is another one for each FPDU.
-        let together = if cx.framer.markers() { 1 } else { MAX_TOGETHER };
+        let together = if cx.framer.markers() { 1 } else { TOGETHER };
         let requests = consumer.next_sends(together);
-        let mut signaled = ArrayVec::<Signaled, MAX_TOGETHER>::new();
+        let mut signaled = ArrayVec::<Signaled, TOGETHER>::new();
         let (mut sent, mut fetched) = (0, 0);
         let mut stop = if requests.is_all() { Stop::Empty } else { Stop::Enough };
         for request in requests.iter() {
-            if matches!(request.usual, Usual::No) {
+            if !request.usual.is_usual() {
                 stop = Stop::Other;
                 break;
             }
@@ -132,7 +131,9 @@ impl Outbound {
             self.send_msn = next_msn;
             fetched += u64::from(request.length);
             sent += 1;
-            if request.flags.contains(SendFlags::SIGNALED) || qp.sq_sig_all {
+            if *ib_semantics {
+                await_acknowledgement(pending, request, cx.offset + end as u64, msn);
+            } else if request.flags.contains(SendFlags::SIGNALED) || qp.sq_sig_all {
                 signaled.push(Signaled { wr_id: request.wr_id, opcode: send_opcode(&request.op) });
             }
         }
@@ -146,9 +147,17 @@ impl Outbound {
         *progress += sent as u64;
         cx.counters.tx_fetched_bytes += fetched;
         // RFC 5040 section 5.5 (RDMAP-286): a Send or Write completes when its last segment is written.
-        consumer.complete_sends(qp, sent, &signaled);
+        if !*ib_semantics {
+            consumer.complete_sends(qp, sent, &signaled);
+        }
         stop
     }
+}
+
+/// The request is sent. Never inlined, for the requests that complete at once.
+#[inline(never)]
+fn await_acknowledgement(pending: &mut VecDeque<Pending>, request: &SendEntry, end: u64, msn: u32) {
+    pending.push_back(acknowledged_of(request, end, msn));
 }
 
 /// Never inlined: its writer would take registers from the requests whose payload is registered.

@@ -1,0 +1,99 @@
+//! Acknowledgements of connections with InfiniBand's semantics, whose requests complete with them.
+
+use tcp_lite::{ConnId, Duration, Instant};
+
+/// The acknowledgements that an engine has yet to act on.
+pub(super) struct Acks {
+    /// Connections whose peer has acknowledged bytes. Their requests complete once all events of the step are
+    /// handled: a Terminate in the same frame comes after the acknowledgement, and may name one of them.
+    arrived: Vec<ConnId>,
+    /// Connections that have received FPDUs and whose peer waits for the acknowledgement. It leaves with our
+    /// user's answer, if there is one by the next poll that is late enough, and else by itself.
+    owed: Vec<ConnId>,
+    /// Since when the first of them owes it.
+    since: Instant,
+    /// How long the user may take to answer.
+    patience: Duration,
+}
+
+impl Acks {
+    /// For so many connections.
+    pub(super) fn new(connections: usize) -> Self {
+        Self {
+            arrived: Vec::with_capacity(connections),
+            owed: Vec::with_capacity(connections),
+            since: Instant::ZERO,
+            patience: Duration::ZERO,
+        }
+    }
+
+    /// How long the user may take to answer from now on. A user that polls by itself has had the time.
+    pub(super) fn set_patience(&mut self, patience: Duration) {
+        self.patience = patience;
+    }
+
+    /// The peer has acknowledged bytes.
+    pub(super) fn arrive(&mut self, conn: ConnId) {
+        self.arrived.push(conn);
+    }
+
+    /// A connection whose requests may complete.
+    #[inline]
+    pub(super) fn next_arrived(&mut self) -> Option<ConnId> {
+        self.arrived.pop()
+    }
+
+    /// FPDUs were received. The caller asks once until the connection is returned.
+    pub(super) fn owe(&mut self, now: Instant, conn: ConnId) {
+        if self.owed.is_empty() {
+            self.since = now;
+        }
+        self.owed.push(conn);
+    }
+
+    /// How many connections owe an acknowledgement.
+    #[inline]
+    pub(super) fn owed(&self) -> usize {
+        self.owed.len()
+    }
+
+    /// How many of them leave by themselves in a poll at `now`.
+    #[inline]
+    pub(super) fn due(&self, now: Instant) -> usize {
+        if self.owed.is_empty() || now < self.since + self.patience { 0 } else { self.owed.len() }
+    }
+
+    /// Takes the oldest `count` connections that owe one.
+    pub(super) fn take_owed(&mut self, count: usize) -> impl Iterator<Item = ConnId> {
+        self.owed.drain(..count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tcp_lite::Stack;
+
+    use super::*;
+    use crate::engine::EngineConfig;
+
+    #[test]
+    fn a_user_that_does_not_poll_may_take_its_time_to_answer() {
+        let (port, _other) = dp::link::pair(&dp::link::LinkConfig::default());
+        let config = EngineConfig::new(&*port, &["10.0.0.1/24"]).unwrap();
+        let mut tcp = Stack::new(config.stack, port.mempool().clone());
+        let mut connect = || tcp.connect(Instant::ZERO, "10.0.0.2:7174".parse().unwrap(), None).unwrap();
+        let ids = [connect(), connect()];
+        let mut acks = Acks::new(4);
+        let at = |us: i64| Instant::from_micros(us);
+        acks.owe(at(10), ids[0]);
+        assert_eq!(acks.due(at(10)), 1, "without patience");
+        acks.set_patience(Duration::from_micros(3));
+        acks.owe(at(12), ids[1]);
+        assert_eq!([10, 12, 13].map(|us| acks.due(at(us))), [0, 0, 2]);
+        assert_eq!(acks.take_owed(1).count(), 1);
+        assert_eq!(acks.owed(), 1);
+        assert_eq!(acks.take_owed(1).count(), 1);
+        acks.owe(at(20), ids[0]);
+        assert_eq!([20, 22, 23].map(|us| acks.due(at(us))), [0, 0, 1]);
+    }
+}

@@ -1,0 +1,112 @@
+//! A message of ours waits at the peer for a receive request, where both ends have agreed on InfiniBand's
+//! semantics (`receiver_not_ready.rs` of the peer). Its request and those behind it complete when the peer
+//! has taken it. Nothing is sent again: the peer has the message.
+//!
+//! InfiniBand counts how often the message is sent again, each time after a time that the peer has told. Here
+//! it counts how long the message waits: as long as these tries would take. Then its request fails with
+//! [`WcStatus::RnrRetryExceeded`](crate::queues::WcStatus), and the connection is reset, so that the peer
+//! drops the message.
+//!
+//! The acknowledgement that says that the message is taken may be lost, as no other one need follow it. So
+//! the peer is probed while a message waits.
+
+use tcp_lite::{Deadline, Duration, Instant};
+
+use super::super::io::Io;
+use super::agreement::Told;
+use super::full_operation::FullState;
+use super::{Connection, Phase, duration};
+use crate::verbs::{ConnectionError, QpState, RNR_RETRY_FOR_EVER};
+
+/// The time before the first probe. Each further one doubles it.
+const FIRST_PROBE: Duration = Duration::from_millis(100);
+/// The longest time between two probes.
+const PROBE_MAX: Duration = Duration::from_secs(5);
+
+/// The messages that the peer has not taken.
+pub(super) struct PeerNotReady {
+    told: Told,
+    /// Where the oldest of them begins, or a little before that; `None`: it has taken all.
+    from: Option<u64>,
+    /// When its request fails.
+    fails: Deadline,
+    /// When to probe, and the time before the next probe.
+    probe: Deadline,
+    pause: Duration,
+}
+
+impl PeerNotReady {
+    /// The peer has taken all, and has told this.
+    pub(super) fn new(told: Told) -> Self {
+        Self { told, from: None, fails: Deadline::NONE, probe: Deadline::NONE, pause: FIRST_PROBE }
+    }
+
+    /// Whether messages are known that are not taken.
+    #[inline]
+    pub(super) fn is_watched(&self) -> bool {
+        self.from.is_some()
+    }
+
+    /// The peer has not taken the message that begins at `from`. Each message has the whole time. `retry`:
+    /// how often it may be tried again.
+    fn begin(&mut self, from: u64, retry: u8, now: Instant) {
+        if self.from == Some(from) {
+            return;
+        }
+        let time = self.told.rnr_time() * u32::from(retry);
+        let fails = (retry < RNR_RETRY_FOR_EVER).then(|| now + duration(time));
+        *self = Self { from: Some(from), fails: fails.into(), ..Self::new(self.told) };
+        self.set_probe(now);
+    }
+
+    fn set_probe(&mut self, now: Instant) {
+        self.probe = Some(now + self.pause).into();
+        self.pause = (self.pause + self.pause).min(PROBE_MAX);
+    }
+
+    /// When to look again.
+    fn next(&self) -> Deadline {
+        self.fails.min(self.probe)
+    }
+}
+
+impl Connection {
+    /// The peer has acknowledged the bytes up to `acknowledged`, and taken those up to `taken`.
+    #[cold]
+    pub(super) fn watch_untaken(&mut self, io: &mut Io, taken: u64, acknowledged: u64) {
+        let Phase::FullOperation(full) = &mut self.phase else { return };
+        if taken < acknowledged {
+            let retry = full.stream.qp().rnr_retry().unwrap_or(full.untaken.told.rnr_retry);
+            full.untaken.begin(taken, retry, io.now);
+        } else {
+            full.untaken = PeerNotReady::new(full.untaken.told);
+        }
+        self.timers.watch_untaken(full.untaken.next());
+    }
+
+    /// Time has passed while a message was not taken.
+    pub(super) fn on_untaken(&mut self, io: &mut Io) {
+        let Phase::FullOperation(full) = &mut self.phase else { return };
+        if full.untaken.fails.has_passed(io.now) {
+            if matches!(full.state, FullState::Open) {
+                return self.give_up_untaken(io);
+            }
+            // The end of the connection has deadlines of its own.
+            full.untaken.fails = Deadline::NONE;
+        }
+        if full.untaken.probe.has_passed(io.now) {
+            io.tcp.probe(io.now, self.conn);
+            full.untaken.set_probe(io.now);
+        }
+        self.timers.watch_untaken(full.untaken.next());
+    }
+
+    /// The message has waited for too long.
+    fn give_up_untaken(&mut self, io: &mut Io) {
+        let Phase::FullOperation(full) = &mut self.phase else { return };
+        full.stream.fail_untaken();
+        full.stream.qp().set_state(QpState::Error);
+        self.report.add(ConnectionError::ReceiverNotReady);
+        io.tcp.abort(io.now, self.conn);
+    }
+}

@@ -1,0 +1,118 @@
+//! The places at the peer that a started request goes to, by which a Terminate names it (RFC 5040 section
+//! 4.8).
+
+use crate::ddp::Header;
+use crate::memory::Stag;
+use crate::queues::{RemoteAddr, SendEntry, SendOp};
+use crate::rdmap::{Queue, Terminate};
+
+/// The places of one request: the memory of a Write, and the numbers of its messages to queue 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct SentTo {
+    memory: Option<RemoteAddr>,
+    /// Bytes of that memory.
+    length: u32,
+    /// The MSN of its last message to queue 0, and how many it has there.
+    sends: (u32, u32),
+}
+
+/// The message that a Terminate of the peer names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// A Read or an atomic: the oldest one that waits for its response, as the peer answers them in order.
+    Request,
+    /// The message of a segment with this header.
+    Message(Header),
+}
+
+impl SentTo {
+    /// The target of a request. `send_msn` is the MSN of its last message to queue 0, if it has one.
+    #[inline]
+    pub(super) fn of(request: &SendEntry, send_msn: u32) -> Self {
+        let (memory, sends) = match request.op {
+            SendOp::Write { remote } => (Some(remote), 0),
+            SendOp::WriteImmediate { remote, .. } => (Some(remote), 1),
+            SendOp::Send | SendOp::SendInvalidate { .. } | SendOp::Immediate { .. } => (None, 1),
+            SendOp::SendImmediate { .. } => (None, 2),
+            _ => (None, 0),
+        };
+        Self { memory, length: request.length, sends: (send_msn, sends) }
+    }
+
+    /// Whether a segment with this header goes there.
+    pub(super) fn is_of(&self, header: &Header) -> bool {
+        match header {
+            Header::Tagged(tagged) => self.memory.is_some_and(|memory| {
+                let at = tagged.to.checked_sub(memory.addr);
+                tagged.stag == Stag(memory.rkey) && at.is_some_and(|at| at <= u64::from(self.length))
+            }),
+            Header::Untagged(untagged) => {
+                let (last, count) = self.sends;
+                untagged.qn == Queue::Send.number() && last.wrapping_sub(untagged.msn) < count
+            }
+        }
+    }
+}
+
+impl Refused {
+    /// The message that a Terminate names, if it names one.
+    pub(super) fn of(terminate: &Terminate) -> Option<Self> {
+        if terminate.read_request.is_some() {
+            return Some(Self::Request);
+        }
+        match Header::parse(terminate.ddp_header.as_ref()?).ok()? {
+            Header::Untagged(header) if header.qn == Queue::ReadRequest.number() => Some(Self::Request),
+            header => Some(Self::Message(header)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ddp::{TaggedHeader, UntaggedHeader};
+    use crate::rdmap::TerminateError;
+
+    fn tagged(stag: u32, to: u64) -> Header {
+        Header::Tagged(TaggedHeader { last: true, rsvd_ulp: 0, stag: Stag(stag), to })
+    }
+
+    fn untagged(qn: u32, msn: u32) -> Header {
+        Header::Untagged(UntaggedHeader { last: true, rsvd_ulp: [0; 5], qn, msn, mo: 0 })
+    }
+
+    /// A Write with Immediate is refused by its memory or by the number of its Immediate.
+    #[test]
+    fn a_request_is_found_by_its_memory_and_by_its_numbers() {
+        let memory = Some(RemoteAddr { addr: 1000, rkey: 7 });
+        let target = SentTo { memory, length: 50, sends: (3, 1) };
+        let hits = [tagged(7, 1000), tagged(7, 1050), untagged(0, 3)];
+        assert_eq!(hits.map(|header| target.is_of(&header)), [true; 3]);
+        let misses = [
+            tagged(7, 999),
+            tagged(7, 1051),
+            tagged(8, 1000),
+            untagged(0, 2),
+            untagged(0, 4),
+            untagged(1, 3),
+        ];
+        assert_eq!(misses.map(|header| target.is_of(&header)), [false; 6]);
+        // The Immediate and the Send of one request, across the wrap.
+        let joined = SentTo { memory: None, length: 50, sends: (0, 2) };
+        assert_eq!([u32::MAX, 0, 1].map(|msn| joined.is_of(&untagged(0, msn))), [true, true, false]);
+        let write = SentTo { memory, length: 50, sends: (3, 0) };
+        assert!(!write.is_of(&untagged(0, 3)), "a Write has no number");
+    }
+
+    #[test]
+    fn a_terminate_names_a_message() {
+        let of = |header: &[u8]| {
+            Refused::of(&Terminate::of_segment(TerminateError::DdpBounds, header, header.len(), None))
+        };
+        let Header::Tagged(write) = tagged(7, 1000) else { unreachable!() };
+        assert_eq!(of(&write.to_bytes()), Some(Refused::Message(tagged(7, 1000))));
+        let Header::Untagged(request) = untagged(1, 1) else { unreachable!() };
+        assert_eq!(of(&request.to_bytes()), Some(Refused::Request));
+        assert_eq!(Refused::of(&Terminate::bare(TerminateError::LocalCatastrophic)), None);
+    }
+}

@@ -1,0 +1,220 @@
+//! Requests between ends with InfiniBand's semantics complete when the peer has acknowledged them.
+
+use crate::common::{Pair, Testbed, agreeing, pattern, read_bytes, remote_addr};
+use dp::link::{LinkConfig, LinkPlan};
+use iwarp::verbs::{
+    CmEventKind, ConnectionError, MemoryRegion, QpState, RecvRequest, RemoteAddr, SendFlags, SendOp,
+    SendRequest, WcStatus,
+};
+use tcp_lite::Instant;
+
+/// A Write of eight bytes to place `at` of `to`.
+fn write(wr_id: u64, from: &MemoryRegion, to: &MemoryRegion, at: usize) -> SendRequest {
+    SendRequest::new(wr_id, SendOp::Write { remote: remote_addr(to, at) }, from.sge(at, 8))
+}
+
+/// Statuses of the next completions of `a`, by `wr_id`.
+fn statuses<const N: usize>(pair: &mut Pair) -> [(u64, WcStatus); N] {
+    [(); N].map(|()| pair.wc_a()).map(|wc| (wc.wr_id, wc.status))
+}
+
+/// The engine of the target has to place the bytes first. It acknowledges at once: no time passes for the
+/// timer of delayed acknowledgements.
+#[test]
+fn a_completed_write_is_in_the_peers_memory() {
+    let (mut pair, c) = Pair::agreeing();
+    let (source, target) = pair.regions(64);
+    pair.run_us(50_000);
+    for round in 0..100 {
+        let bytes = pattern(round, 8);
+        source.write_at(0, &bytes).unwrap();
+        c.qp_a.post_send(&write(round, &source, &target, 0)).unwrap();
+        for _ in 0..20 {
+            pair.a.engine.poll_at(Instant::from_micros(pair.now_us));
+        }
+        assert!(pair.a.cq.poll_one().is_none(), "the peer has not even seen it");
+        let start_us = pair.now_us;
+        assert_eq!(statuses(&mut pair), [(round, WcStatus::Success)]);
+        assert_eq!(read_bytes(&target, 0, 8), bytes);
+        let took_us = pair.now_us - start_us;
+        assert!(took_us < 100, "it took {took_us} us");
+    }
+}
+
+/// The acknowledgement travels with an answer, if there is one.
+#[test]
+fn an_answer_in_time_needs_no_frame_for_the_acknowledgement() {
+    let (mut pair, c) = Pair::agreeing();
+    let (local, other) = pair.regions(64);
+    pair.run_us(50_000);
+    let frames = |pair: &Pair| pair.b.engine.counters().port.tx_frames;
+    let before = frames(&pair);
+    for round in 0..50 {
+        c.qp_a.post_recv(&RecvRequest::new(round, local.sge(0, 8))).unwrap();
+        c.qp_b.post_recv(&RecvRequest::new(round, other.sge(0, 8))).unwrap();
+        c.qp_a.post_send(&SendRequest::new(round, SendOp::Send, local.sge(8, 8))).unwrap();
+        pair.wc_b();
+        let answer = SendRequest::new(round, SendOp::Send, other.sge(8, 8)).flags(SendFlags::empty());
+        c.qp_b.post_send(&answer).unwrap();
+        let both = [pair.wc_a(), pair.wc_a()].map(|wc| wc.status);
+        assert_eq!(both, [WcStatus::Success; 2]);
+    }
+    assert_eq!(frames(&pair) - before, 50);
+}
+
+/// An engine that may not be polled again acknowledges in the same poll.
+#[test]
+fn one_poll_of_the_peer_is_enough_if_it_is_told_so() {
+    for (at_once, polls) in [(true, 1), (false, 2)] {
+        let mut pair = Testbed::new().configure(|config| config.acknowledge_at_once = at_once).hosts();
+        let c = pair.connect(&agreeing());
+        let (source, target) = pair.regions(64);
+        pair.run_us(50_000);
+        c.qp_a.post_send(&write(1, &source, &target, 0)).unwrap();
+        let now = Instant::from_micros(pair.now_us);
+        pair.a.engine.poll_at(now);
+        for poll in 1..=polls {
+            pair.a.engine.poll_at(now);
+            assert!(pair.a.cq.poll_one().is_none(), "after {} polls of the peer", poll - 1);
+            pair.b.engine.poll_at(now);
+        }
+        pair.a.engine.poll_at(now);
+        assert_eq!(pair.a.cq.poll_one().map(|wc| wc.status), Some(WcStatus::Success), "{at_once}");
+    }
+}
+
+/// On InfiniBand a Send is acknowledged before its answer comes. Programs that have room for one Send post
+/// the next one when the answer is there.
+#[test]
+fn a_send_completes_before_its_answer() {
+    let (mut pair, c) = Pair::agreeing();
+    let (local, other) = pair.regions(64);
+    for round in 0..20 {
+        c.qp_a.post_recv(&RecvRequest::new(100, local.sge(0, 8))).unwrap();
+        c.qp_b.post_recv(&RecvRequest::new(round, other.sge(0, 8))).unwrap();
+        c.qp_a.post_send(&SendRequest::new(round, SendOp::Send, local.sge(8, 8))).unwrap();
+        pair.wc_b();
+        let answer = SendRequest::new(round, SendOp::Send, other.sge(8, 8)).flags(SendFlags::empty());
+        c.qp_b.post_send(&answer).unwrap();
+        assert_eq!([pair.wc_a(), pair.wc_a()].map(|wc| wc.wr_id), [round, 100]);
+    }
+}
+
+/// The request that the peer refuses fails itself. Those before it have succeeded, those after it are
+/// flushed.
+#[test]
+fn a_refused_request_is_named() {
+    for refused in 0..6 {
+        for len in [8, 4000] {
+            let (mut pair, c) = Pair::agreeing();
+            let (source, target) = pair.regions(8000);
+            let requests: Vec<_> = (0..6)
+                .map(|wr_id| {
+                    let remote = remote_addr(&target, wr_id as usize * 8);
+                    let rkey = if wr_id == refused { remote.rkey ^ 0x100 } else { remote.rkey };
+                    let op = SendOp::Write { remote: RemoteAddr { rkey, ..remote } };
+                    SendRequest::new(wr_id, op, source.sge(0, len))
+                })
+                .collect();
+            c.qp_a.post_send_list(&requests).unwrap();
+            let expected = [0, 1, 2, 3, 4, 5].map(|wr_id| {
+                let status = match wr_id {
+                    _ if wr_id < refused => WcStatus::Success,
+                    _ if wr_id == refused => WcStatus::RemoteAccessError,
+                    _ => WcStatus::WrFlushError,
+                };
+                (wr_id, status)
+            });
+            assert_eq!(statuses::<6>(&mut pair), expected, "{len} bytes");
+        }
+    }
+}
+
+/// The same for a Send that the peer refuses, behind Sends that it has taken: its receive is too short.
+#[test]
+fn a_refused_send_is_named() {
+    let (mut pair, c) = Pair::agreeing();
+    let (source, target) = pair.regions(64);
+    for (wr_id, len) in [(0, 8), (1, 8), (2, 4), (3, 8)] {
+        c.qp_b.post_recv(&RecvRequest::new(wr_id, target.sge(0, len))).unwrap();
+    }
+    let requests = [0, 1, 2, 3].map(|wr_id| SendRequest::new(wr_id, SendOp::Send, source.sge(0, 8)));
+    c.qp_a.post_send_list(&requests).unwrap();
+    let (done, flushed) = (WcStatus::Success, WcStatus::WrFlushError);
+    let expected = [(0, done), (1, done), (2, WcStatus::RemoteInvalidRequest), (3, flushed)];
+    assert_eq!(statuses::<4>(&mut pair), expected);
+}
+
+/// A Read that is refused is named too, behind a Write whose acknowledgement comes with the Terminate.
+#[test]
+fn a_refused_read_is_named() {
+    let (mut pair, c) = Pair::agreeing();
+    let (source, target) = pair.regions(64);
+    let remote = remote_addr(&target, 0);
+    let bad = RemoteAddr { rkey: remote.rkey ^ 0x100, ..remote };
+    let read = SendRequest::new(1, SendOp::Read { remote: bad }, source.sge(8, 8));
+    c.qp_a.post_send_list(&[write(0, &source, &target, 0), read, write(2, &source, &target, 16)]).unwrap();
+    let flushed = WcStatus::WrFlushError;
+    assert_eq!(
+        statuses::<3>(&mut pair),
+        [(0, WcStatus::Success), (1, WcStatus::RemoteAccessError), (2, flushed)]
+    );
+}
+
+/// A peer that is gone has not taken what it has not acknowledged.
+#[test]
+fn unacknowledged_requests_of_a_lost_connection_fail() {
+    let (mut pair, c) = Pair::agreeing();
+    let (source, target) = pair.regions(64);
+    c.qp_a.post_send(&write(1, &source, &target, 0)).unwrap();
+    pair.a.engine.poll_at(Instant::from_micros(pair.now_us));
+    c.qp_a.modify(QpState::Error).unwrap();
+    assert_eq!(statuses(&mut pair), [(1, WcStatus::WrFlushError)]);
+    let event = pair.event_a();
+    let CmEventKind::Disconnected { error: Some(ConnectionError::Tcp(_)), .. } = event.kind else {
+        panic!("{event:?}")
+    };
+}
+
+/// All that was posted before a graceful close succeeds, in order, on a bad wire too, with few entries in the
+/// send queue and Reads in between.
+#[test]
+fn requests_complete_in_order_on_a_bad_wire() {
+    let plan = LinkPlan {
+        drop_ppm: 20_000,
+        reorder_ppm: 20_000,
+        reorder_us: 100,
+        delay_us: 20,
+        ..LinkPlan::default()
+    };
+    let link = LinkConfig { seed: 5, a_to_b: plan.clone(), b_to_a: plan, ..LinkConfig::default() };
+    let mut pair = Testbed::on(&link).hosts();
+    let c = pair.connect(&agreeing());
+    let (source, target) = pair.regions(8 * 400);
+    let bytes = pattern(3, 8 * 400);
+    source.write_at(0, &bytes).unwrap();
+    let mut next = 0;
+    for wr_id in 0..400 {
+        let at = wr_id as usize * 8;
+        let request = match wr_id % 7 {
+            3 => SendRequest::new(wr_id, SendOp::Read { remote: remote_addr(&target, 0) }, source.sge(0, 8)),
+            _ => write(wr_id, &source, &target, at),
+        };
+        let signaled = wr_id % 3 != 1;
+        let request = if signaled { request } else { request.flags(SendFlags::empty()) };
+        while c.qp_a.post_send(&request).is_err() {
+            let wc = pair.wc_a();
+            assert_eq!((wc.status, wc.wr_id >= next), (WcStatus::Success, true));
+            next = wc.wr_id + 1;
+        }
+    }
+    c.qp_a.modify(QpState::Closing).unwrap();
+    while next < 400 {
+        let wc = pair.wc_a();
+        assert_eq!((wc.status, wc.wr_id >= next), (WcStatus::Success, true));
+        next = wc.wr_id + 1;
+    }
+    for at in (0..400).filter(|wr_id| wr_id % 7 != 3).map(|wr_id| wr_id * 8) {
+        assert_eq!(read_bytes(&target, at, 8), bytes[at..at + 8], "at {at}");
+    }
+}

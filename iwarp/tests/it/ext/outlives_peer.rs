@@ -1,0 +1,233 @@
+//! Queue pairs that stay when their peer ends the connection (`ConnParam::outlives_peer`).
+
+use crate::common::{Connected, Pair, Testbed, read_bytes, remote_addr};
+use iwarp::memory::Access;
+use iwarp::verbs::{
+    AsyncEventKind, AtomicOp, CmEventKind, ConnParam, QpInit, QpState, QueuePair, RecvRequest, SendOp,
+    SendRequest, Sge, WcStatus,
+};
+use tcp_lite::Instant;
+
+fn outliving() -> ConnParam {
+    ConnParam { ib_semantics: true, outlives_peer: true, ..ConnParam::default() }
+}
+
+fn connected_with(param: &ConnParam) -> (Pair, Connected) {
+    let mut pair = Testbed::new().hosts();
+    let c = pair.connect(param);
+    (pair, c)
+}
+
+/// Waits for the end of the connection at `a`.
+fn await_end(pair: &mut Pair) {
+    let event = pair.event_a();
+    assert!(matches!(event.kind, CmEventKind::Disconnected { .. }), "{event:?}");
+}
+
+/// How the peer ends the connection: FIN, or RST.
+const ENDS: [QpState; 2] = [QpState::Closing, QpState::Error];
+
+#[test]
+fn receives_stay_and_the_first_send_fails() {
+    for end in ENDS {
+        let (mut pair, c) = connected_with(&outliving());
+        let (local, _) = pair.regions(64);
+        c.qp_a.post_recv(&RecvRequest::new(7, local.sge(0, 8))).unwrap();
+        c.qp_b.modify(end).unwrap();
+        await_end(&mut pair);
+        assert_eq!(c.qp_a.state(), QpState::Orphaned);
+        c.qp_a.post_recv(&RecvRequest::new(8, local.sge(0, 8))).unwrap();
+        pair.run_us(50_000);
+        assert!(pair.a.cq.poll_one().is_none(), "nothing is flushed");
+        let sends = [1, 2].map(|wr_id| SendRequest::new(wr_id, SendOp::Send, local.sge(0, 8)));
+        c.qp_a.post_send_list(&sends).unwrap();
+        let ended = [(); 4].map(|()| pair.wc_a()).map(|wc| (wc.wr_id, wc.status));
+        let flushed = WcStatus::WrFlushError;
+        assert_eq!(
+            ended,
+            [(1, WcStatus::RetryExceeded), (2, flushed), (7, flushed), (8, flushed)],
+            "{end:?}"
+        );
+        assert_eq!(c.qp_a.state(), QpState::Error);
+        c.qp_a.post_send(&sends[0]).unwrap();
+        assert_eq!(pair.wc_a().status, flushed);
+    }
+}
+
+#[test]
+fn its_user_can_still_end_it() {
+    for end in ENDS {
+        for own_end in [QpState::Closing, QpState::Error] {
+            let (mut pair, c) = connected_with(&outliving());
+            let (local, _) = pair.regions(64);
+            c.qp_a.post_recv(&RecvRequest::new(7, local.sge(0, 8))).unwrap();
+            c.qp_b.modify(end).unwrap();
+            await_end(&mut pair);
+            c.qp_a.modify(own_end).unwrap();
+            assert_eq!(c.qp_a.state(), QpState::Error, "at once: no engine has it any more");
+            let wc = pair.wc_a();
+            assert_eq!((wc.wr_id, wc.status), (7, WcStatus::WrFlushError));
+        }
+    }
+    // Or drop it.
+    let (mut pair, c) = connected_with(&outliving());
+    c.qp_b.modify(QpState::Error).unwrap();
+    await_end(&mut pair);
+    let (local, _) = pair.regions(64);
+    c.qp_a.post_recv(&RecvRequest::new(7, local.sge(0, 8))).unwrap();
+    drop(c);
+    assert_eq!(pair.wc_a().status, WcStatus::WrFlushError);
+}
+
+/// A Read that the peer does not answer any more fails, and so does the queue pair.
+#[test]
+fn an_open_request_fails() {
+    let (mut pair, c) = connected_with(&outliving());
+    let (local, remote) = pair.regions(64);
+    c.qp_a.post_recv(&RecvRequest::new(7, local.sge(0, 8))).unwrap();
+    for wr_id in [1, 2] {
+        let read = SendOp::Read { remote: remote_addr(&remote, 0) };
+        c.qp_a.post_send(&SendRequest::new(wr_id, read, local.sge(8 * wr_id as usize, 8))).unwrap();
+    }
+    // Its engine ends the connection before it sees them.
+    c.qp_b.modify(QpState::Error).unwrap();
+    pair.b.engine.poll_at(Instant::from_micros(pair.now_us));
+    let ended = [(); 3].map(|()| pair.wc_a()).map(|wc| (wc.wr_id, wc.status));
+    let flushed = WcStatus::WrFlushError;
+    assert_eq!(ended, [(1, WcStatus::RetryExceeded), (2, flushed), (7, flushed)]);
+    assert_eq!(c.qp_a.state(), QpState::Error);
+}
+
+/// A request that is posted while the connection ends is sent, or fails.
+#[test]
+fn a_send_in_between_completes_once() {
+    for steps in 0..40 {
+        let (mut pair, c) = connected_with(&outliving());
+        let (local, remote) = pair.regions(64);
+        c.qp_b.post_recv(&RecvRequest::new(7, remote.sge(0, 8))).unwrap();
+        c.qp_b.modify(QpState::Closing).unwrap();
+        (0..steps).for_each(|_| pair.poll());
+        c.qp_a.post_send(&SendRequest::new(1, SendOp::Send, local.sge(0, 8))).unwrap();
+        let wc = pair.wc_a();
+        assert_eq!(wc.wr_id, 1);
+        assert!(matches!(wc.status, WcStatus::Success | WcStatus::RetryExceeded), "{steps}: {wc:?}");
+        pair.run_us(50_000);
+        assert!(pair.a.cq.poll_one().is_none());
+    }
+}
+
+/// Toward a peer that has not agreed, without the wish, and after an error of the stream it ends as any
+/// other.
+#[test]
+fn otherwise_it_ends_with_its_peer() {
+    let plain = ConnParam { ib_semantics: false, ..outliving() };
+    let other = ConnParam { outlives_peer: false, ..outliving() };
+    for param in [plain, other] {
+        for end in ENDS {
+            let (mut pair, c) = connected_with(&param);
+            let (local, _) = pair.regions(64);
+            c.qp_a.post_recv(&RecvRequest::new(7, local.sge(0, 8))).unwrap();
+            c.qp_b.modify(end).unwrap();
+            assert_eq!(pair.wc_a().status, WcStatus::WrFlushError);
+            assert_eq!(c.qp_a.state(), QpState::Error);
+        }
+    }
+    let (mut pair, c) = connected_with(&outliving());
+    c.qp_b.modify(QpState::Terminate).unwrap();
+    await_end(&mut pair);
+    assert_eq!(c.qp_a.state(), QpState::Error);
+    let fatal = pair.a.context.async_events().poll().unwrap();
+    assert!(fatal.is_some_and(|event| event.kind == AsyncEventKind::QpFatal));
+}
+
+/// A queue pair of A that takes sends before its connection.
+fn early(pair: &Pair) -> QueuePair {
+    pair.a.pd.create_qp(&QpInit { early_sends: true, ..QpInit::new(&pair.a.cq) }).unwrap()
+}
+
+/// The queue pair of a request that the peer rejects, or to which nobody listens, waits like one whose peer
+/// has ended the connection.
+#[test]
+fn without_a_connection_receives_stay_and_the_first_send_fails() {
+    for is_rejected in [true, false] {
+        let mut pair = Testbed::new().hosts();
+        let _listener = is_rejected.then(|| pair.listen());
+        let (local, _) = pair.regions(64);
+        let qp = early(&pair);
+        qp.post_recv(&RecvRequest::new(7, local.sge(0, 8))).unwrap();
+        let id = pair.a.context.create_id(&pair.a.channel);
+        id.connect(&qp, pair.b.address, &outliving()).unwrap();
+        if is_rejected {
+            let event = pair.event_b();
+            assert!(matches!(event.kind, CmEventKind::ConnectRequest { .. }), "{event:?}");
+            event.id.reject(b"").unwrap();
+        }
+        let event = pair.event_a();
+        assert!(
+            matches!(event.kind, CmEventKind::Rejected { .. } | CmEventKind::ConnectError { .. }),
+            "{event:?}"
+        );
+        pair.run_us(50_000);
+        assert_eq!(qp.state(), QpState::Orphaned);
+        assert!(pair.a.cq.poll_one().is_none(), "nothing is flushed");
+        qp.post_send(&SendRequest::new(1, SendOp::Send, local.sge(0, 8))).unwrap();
+        let ended = [(); 2].map(|()| pair.wc_a()).map(|wc| (wc.wr_id, wc.status));
+        assert_eq!(ended, [(1, WcStatus::RetryExceeded), (7, WcStatus::WrFlushError)]);
+        assert_eq!(qp.state(), QpState::Error);
+    }
+}
+
+#[test]
+fn a_peer_that_does_not_answer_can_be_given_up() {
+    for is_connecting in [true, false] {
+        let mut pair = Testbed::new().hosts();
+        let (local, _) = pair.regions(64);
+        let qp = early(&pair);
+        qp.post_recv(&RecvRequest::new(7, local.sge(0, 8))).unwrap();
+        let sends = [1, 2].map(|wr_id| SendRequest::new(wr_id, SendOp::Send, local.sge(0, 8)));
+        qp.post_send_list(&sends).unwrap();
+        let _listener = pair.listen();
+        let id = pair.a.context.create_id(&pair.a.channel);
+        if is_connecting {
+            id.connect(&qp, pair.b.address, &outliving()).unwrap();
+        }
+        pair.run_us(50_000);
+        assert!(qp.give_up());
+        let ended = [(); 3].map(|()| pair.wc_a()).map(|wc| (wc.wr_id, wc.status));
+        let flushed = WcStatus::WrFlushError;
+        assert_eq!(ended, [(1, WcStatus::RetryExceeded), (2, flushed), (7, flushed)]);
+        pair.run_us(50_000);
+        assert_eq!(qp.state(), QpState::Error);
+        assert!(!qp.give_up(), "once");
+    }
+    let (_pair, c) = connected_with(&outliving());
+    assert!(!c.qp_a.give_up());
+    assert_eq!(c.qp_a.state(), QpState::Rts);
+}
+
+/// A request that fails at home, before it is sent or by its response, ends the connection without a word to
+/// the peer, whose queue pair stays.
+#[test]
+fn a_request_that_fails_at_home_leaves_the_peer_alone() {
+    for is_atomic in [true, false] {
+        let mut pair = Testbed::new().late_memory_checks().hosts();
+        let c = pair.connect(&outliving());
+        let rights = Access::LOCAL_WRITE | Access::REMOTE;
+        let [local, remote] = [&pair.a.pd, &pair.b.pd].map(|pd| pd.reg_mr(64, rights).unwrap());
+        c.qp_b.post_recv(&RecvRequest::new(7, remote.sge(0, 8))).unwrap();
+        let wrong = Sge { lkey: !local.lkey(), ..local.sge(0, 8) };
+        let remote_addr = remote_addr(&remote, 8);
+        let op = match is_atomic {
+            true => SendOp::Atomic { remote: remote_addr, op: AtomicOp::FetchAdd { add: 1, mask: 0 } },
+            false => SendOp::Write { remote: remote_addr },
+        };
+        c.qp_a.post_send(&SendRequest::new(1, op, wrong)).unwrap();
+        assert_eq!(pair.wc_a().status, WcStatus::LocalProtectionError);
+        pair.run_us(50_000);
+        assert_ne!(c.qp_a.state(), QpState::Rts);
+        assert_eq!(c.qp_b.state(), QpState::Orphaned);
+        assert!(pair.b.cq.poll_one().is_none(), "nothing is flushed");
+        // An atomic was carried out before its value found no place.
+        assert_eq!(read_bytes(&remote, 8, 8), u64::from(is_atomic).to_ne_bytes());
+    }
+}

@@ -1,0 +1,95 @@
+//! The rights that a queue pair leaves to its peer (`QueuePair::set_remote_access`).
+
+use iwarp::memory::Access;
+use iwarp::verbs::{AtomicOp, MemoryRegion, RecvRequest, SendOp, SendRequest, VerbsError, WcStatus};
+
+use crate::common::{Connected, Pair, read_bytes, remote_addr};
+
+const RIGHTS: [Access; 3] = [Access::REMOTE_WRITE, Access::REMOTE_READ, Access::REMOTE_ATOMIC];
+
+/// The operations of the peer, with the right that each needs.
+fn operations(target: &MemoryRegion) -> [(SendOp, Access); 4] {
+    let remote = remote_addr(target, 0);
+    let op = AtomicOp::FetchAdd { add: 1, mask: 0 };
+    [
+        (SendOp::Write { remote }, Access::REMOTE_WRITE),
+        (SendOp::WriteImmediate { remote, data: [1; 8] }, Access::REMOTE_WRITE),
+        (SendOp::Read { remote }, Access::REMOTE_READ),
+        (SendOp::Atomic { remote, op }, Access::REMOTE_ATOMIC),
+    ]
+}
+
+/// A connection, and a region of each end with all rights.
+fn connected() -> (Pair, Connected, [MemoryRegion; 2]) {
+    let (mut pair, c) = Pair::connected();
+    pair.run_us(1000);
+    let all = Access::LOCAL_WRITE | Access::REMOTE;
+    let regions = [&pair.a, &pair.b].map(|host| host.pd.reg_mr(64, all).unwrap());
+    (pair, c, regions)
+}
+
+/// Posts it, and returns how it ends, or how the next request does if it completes before its peer refuses
+/// it.
+fn status(pair: &mut Pair, c: &Connected, [local, target]: &[MemoryRegion; 2], op: SendOp) -> WcStatus {
+    for wr_id in [8, 9] {
+        c.qp_b.post_recv(&RecvRequest::new(wr_id, target.sge(16, 8))).unwrap();
+    }
+    let is_answered = matches!(op, SendOp::Read { .. } | SendOp::Atomic { .. });
+    c.qp_a.post_send(&SendRequest::new(1, op, local.sge(8, 8))).unwrap();
+    let first = pair.wc_a().status;
+    if is_answered || first != WcStatus::Success {
+        return first;
+    }
+    // A Write has left before the peer refuses it. The next request knows.
+    pair.run_us(1000);
+    match c.qp_a.post_send(&SendRequest::new(2, SendOp::Send, local.sge(8, 0))) {
+        Ok(()) => pair.wc_a().status,
+        Err(VerbsError::InvalidState(_)) => WcStatus::WrFlushError,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Each operation needs its right, and no other one. The error is that of an STag without the right.
+#[test]
+fn each_operation_needs_its_right() {
+    for number in 0..4 {
+        for right in RIGHTS {
+            for granted in [right, Access::REMOTE - right] {
+                let (mut pair, c, regions) = connected();
+                c.qp_b.set_remote_access(granted).unwrap();
+                assert_eq!(c.qp_b.query().remote_access, granted);
+                let before = read_bytes(&regions[1], 0, 8);
+                let (op, needed) = operations(&regions[1])[number];
+                let status = status(&mut pair, &c, &regions, op);
+                let allowed = granted.contains(needed);
+                assert_eq!(status == WcStatus::Success, allowed, "{number} with {granted:?}: {status:?}");
+                if !allowed {
+                    assert_eq!(read_bytes(&regions[1], 0, 8), before);
+                    let error = c.qp_a.error().unwrap();
+                    assert!(error.from_peer && error.etype == 1, "{error:?}");
+                }
+            }
+        }
+    }
+}
+
+/// The right counts at the time when a message arrives, and returns with the next call.
+#[test]
+fn rights_may_change_while_connected() {
+    let (mut pair, c, regions) = connected();
+    let (write, _) = operations(&regions[1])[0];
+    c.qp_b.set_remote_access(Access::empty()).unwrap();
+    c.qp_b.set_remote_access(Access::REMOTE_WRITE).unwrap();
+    assert_eq!(status(&mut pair, &c, &regions, write), WcStatus::Success);
+    c.qp_b.set_remote_access(Access::REMOTE_READ).unwrap();
+    assert_ne!(status(&mut pair, &c, &regions, write), WcStatus::Success);
+}
+
+#[test]
+fn a_local_right_is_refused() {
+    let (_pair, c, _) = connected();
+    for access in [Access::LOCAL_WRITE, Access::REMOTE | Access::MW_BIND] {
+        assert!(matches!(c.qp_a.set_remote_access(access), Err(VerbsError::Invalid(_))));
+    }
+    assert_eq!(c.qp_a.query().remote_access, Access::REMOTE);
+}
