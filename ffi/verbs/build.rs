@@ -28,8 +28,12 @@ fn main() {
 fn version_symbols() {
     let map = Path::new(env!("CARGO_MANIFEST_DIR")).join("uwarp.map");
     let text = std::fs::read_to_string(&map).expect("the script lies beside this file");
-    for name in text.lines().filter_map(|line| line.strip_prefix("\t\t")?.strip_suffix(';')) {
-        println!("cargo:rustc-cdylib-link-arg=-Wl,--defsym={name}=uw_{name}");
+    let mut is_of_drivers = false;
+    for line in text.lines() {
+        is_of_drivers = line == "\t\t# Of drivers." || is_of_drivers && line != "};";
+        let Some(name) = line.strip_prefix("\t\t").and_then(|line| line.strip_suffix(';')) else { continue };
+        let ours = if is_of_drivers { "driver_call" } else { name };
+        println!("cargo:rustc-cdylib-link-arg=-Wl,--defsym={name}=uw_{ours}");
     }
     println!("cargo:rustc-cdylib-link-arg=-Wl,--version-script={}", map.display());
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libuwarp.so");

@@ -6,12 +6,16 @@ use std::sync::OnceLock;
 use iwarp::verbs::VerbsError;
 use libc::c_int;
 
+use crate::fork;
+use crate::settings::{self, Key};
+
 /// An error number of the system (`errno`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Errno(pub(crate) c_int);
 
 pub(crate) type Outcome<T> = Result<T, Errno>;
 
+pub(crate) const ENOENT: Errno = Errno(libc::ENOENT);
 pub(crate) const EINVAL: Errno = Errno(libc::EINVAL);
 pub(crate) const EIO: Errno = Errno(libc::EIO);
 pub(crate) const EBUSY: Errno = Errno(libc::EBUSY);
@@ -26,6 +30,7 @@ impl From<VerbsError> for Errno {
             VerbsError::QueueFull(_) | VerbsError::Limit { .. } | VerbsError::Region(_) => ENOMEM,
             VerbsError::InvalidState(_)
             | VerbsError::TooManySge { .. }
+            | VerbsError::AtomicLength { .. }
             | VerbsError::TooLong { .. }
             | VerbsError::LocalProtection(_)
             | VerbsError::CqTooSmall { .. }
@@ -49,6 +54,11 @@ impl From<rustix::io::Errno> for Errno {
     }
 }
 
+/// Refuses an object whose `handle` is not the one that it was made with, as the kernel does.
+pub(crate) fn check_handle(handle: u32, made_with: u32) -> Outcome<()> {
+    if handle == made_with { Ok(()) } else { Err(ENOENT) }
+}
+
 /// Sets `errno` of the calling thread.
 pub(crate) fn set_errno(Errno(number): Errno) {
     // SAFETY: the function has no precondition, and returns the address of the calling thread's errno.
@@ -57,8 +67,12 @@ pub(crate) fn set_errno(Errno(number): Errno) {
     unsafe { *place = number };
 }
 
-/// Runs the body of an exported function. A panic becomes `EIO`: it must not unwind into C.
+/// Runs the body of an exported function. A panic becomes `EIO`: it must not unwind into C. A call in a child
+/// of a process that uses the library gets `EIO`, too.
 pub(crate) fn guarded<T>(body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+    if fork::is_child() {
+        return Err(EIO);
+    }
     // The state behind the call may be half changed. Locks that the panic held are poisoned, and later calls
     // that need them fail in the same way.
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(EIO))
@@ -94,7 +108,7 @@ pub(crate) fn pointer<T>(body: impl FnOnce() -> Outcome<*mut T>) -> *mut T {
 /// Prints one line if `UWARP_LOG` is set: why a call was refused, where the error number says too little.
 pub(crate) fn log(line: impl FnOnce() -> String) {
     static IS_ON: OnceLock<bool> = OnceLock::new();
-    if *IS_ON.get_or_init(|| std::env::var_os("UWARP_LOG").is_some_and(|value| !value.is_empty())) {
+    if *IS_ON.get_or_init(|| settings::text(Key::Log).is_some()) {
         complain(&line());
     }
 }

@@ -19,10 +19,9 @@ pub(crate) unsafe extern "C" fn ibv_get_async_event(
     abi::minus_one(|| {
         // SAFETY: the caller passes an open context.
         let open = unsafe { OpenDevice::of(context) };
-        open.process.engine.hand_over();
         // A program may close the device while a thread waits here: the thread waits on.
         let queue = open.async_events.events();
-        let Waiting { event: code, subject } = queue.pop()?;
+        let Waiting { event: code, subject } = queue.next(&open.process.engine)?;
         let mut out = sys::ibv_async_event { event_type: code, ..Default::default() };
         match subject {
             Some(subject) => {

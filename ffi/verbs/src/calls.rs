@@ -3,13 +3,16 @@
 use crate::abi::Outcome;
 use crate::device::OpenDevice;
 use crate::process::Process;
-use crate::{cq, cq_ex, mw, post, qp_ex, srq, sys};
+use crate::{cq, cq_ex, mw, pd, post, qp_ex, srq, sys};
 
 /// Opens the device with all calls.
 pub(crate) fn open(process: &'static Process) -> Outcome<*mut sys::ibv_context> {
     let mut calls = sys::verbs_context {
         create_cq_ex: Some(cq_ex::create_cq_ex),
         create_qp_ex: Some(qp_ex::create_qp_ex),
+        alloc_parent_domain: Some(pd::alloc_parent_domain),
+        alloc_td: Some(pd::alloc_td),
+        dealloc_td: Some(pd::dealloc_td),
         ..Default::default()
     };
     let ops = &mut calls.context.ops;

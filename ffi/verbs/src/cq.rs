@@ -14,7 +14,6 @@ use crate::acked::Acked;
 use crate::async_events::{Kind, Subject};
 use crate::channel::Channel;
 use crate::device::OpenDevice;
-use crate::fork;
 use crate::process::Process;
 use crate::users::Users;
 use crate::{limits, sys};
@@ -29,18 +28,28 @@ pub(crate) struct Cq {
     pub(crate) acked: Acked,
     /// Queue pairs that complete here.
     users: Users,
-    /// The numbers that programs know, where they are not those of the engine: a queue pair that was reset
-    /// keeps its number.
+    /// The queue pairs of the engine that programs know by another number, or not any more. A queue pair that
+    /// was reset keeps its number. Completions from before that, or of one that is destroyed, are gone: a
+    /// program may have given their `wr_id` to other requests.
     renumbered: AtomicBool,
-    numbers: Mutex<HashMap<u32, u32>>,
+    numbers: Mutex<HashMap<u32, Known>>,
     /// What a poll of `ibv_cq_ex` is at.
     pub(crate) polled: Mutex<Option<WorkCompletion>>,
     /// Its address for the callback of events; 0 once it is destroyed.
     place: Arc<AtomicUsize>,
 }
 
-/// Completions that are translated at a time.
+/// A queue pair of the engine, as programs know it.
+#[derive(Clone, Copy)]
+enum Known {
+    As(u32),
+    /// Nothing any more. So many completions of it are still to come.
+    Gone(usize),
+}
+
+/// Completions that are translated at a time, if so many are asked for.
 const BATCH: usize = 16;
+const FEW: usize = 2;
 
 impl Cq {
     /// # Safety
@@ -77,34 +86,81 @@ impl Cq {
         self.users.remove();
     }
 
-    fn numbers(&self) -> MutexGuard<'_, HashMap<u32, u32>> {
+    fn numbers(&self) -> MutexGuard<'_, HashMap<u32, Known>> {
         self.numbers.lock().expect("no holder of this lock panics")
     }
 
     /// Completions of the engine's queue pair `number` are those of the one that programs know as `known`.
     pub(crate) fn renumber(&self, number: u32, known: u32) {
-        self.numbers().insert(number, known);
+        self.numbers().insert(number, Known::As(known));
         self.renumbered.store(true, Ordering::Release);
     }
 
-    /// The number that programs know.
-    pub(crate) fn known(&self, number: u32) -> u32 {
-        match self.renumbered.load(Ordering::Acquire) {
-            false => number,
-            true => self.numbers().get(&number).copied().unwrap_or(number),
+    /// The engine's queue pair `number` was reset or destroyed. Its completions are gone: `left` at most.
+    pub(crate) fn forget(&self, number: u32, left: usize) {
+        let mut numbers = self.numbers();
+        match left {
+            0 => numbers.remove(&number),
+            left => numbers.insert(number, Known::Gone(left)),
+        };
+        self.renumbered.store(!numbers.is_empty(), Ordering::Release);
+    }
+
+    /// Moves completions into `out`, with the numbers that programs know. Fills it, unless there are no more.
+    #[inline]
+    pub(crate) fn poll(&self, out: &mut [WorkCompletion]) -> usize {
+        let mut kept = 0;
+        loop {
+            let room = &mut out[kept..];
+            let got = self.cq.poll(room);
+            if !self.renumbered.load(Ordering::Acquire) {
+                return kept + got;
+            }
+            let is_last = got < room.len();
+            kept += self.translate(&mut room[..got]);
+            if is_last || kept == out.len() {
+                return kept;
+            }
         }
     }
 
-    /// Moves completions into `out`. If there are none, polls the engine and looks again.
+    /// Refuses a handle that is not its own.
+    pub(crate) fn check(&self) -> Outcome<()> {
+        // SAFETY: the field is not written while a call with the object runs.
+        abi::check_handle(unsafe { (*self.c.get()).handle }, self.cq.cq_num())
+    }
+
+    /// Whether no completion waits. If there is none, polls the engine and looks again.
     #[inline]
-    pub(crate) fn take(&self, out: &mut [WorkCompletion]) -> usize {
-        match self.cq.poll(out) {
-            0 => {
-                self.process.engine.turn();
-                self.cq.poll(out)
-            }
-            count => count,
+    pub(crate) fn is_empty(&self) -> bool {
+        self.cq.is_empty() && {
+            self.process.engine.turn();
+            self.cq.is_empty()
         }
+    }
+
+    /// Moves the completions that are not gone to the front. Returns how many they are.
+    fn translate(&self, completions: &mut [WorkCompletion]) -> usize {
+        let mut numbers = self.numbers();
+        let mut kept = 0;
+        for index in 0..completions.len() {
+            let completion = completions[index];
+            let qp_num = match numbers.get_mut(&completion.qp_num) {
+                Some(Known::Gone(left)) => {
+                    *left -= 1;
+                    if *left == 0 {
+                        numbers.remove(&completion.qp_num);
+                    }
+                    continue;
+                }
+                Some(Known::As(known)) => *known,
+                None => completion.qp_num,
+            };
+            completions[kept] = WorkCompletion { qp_num, ..completion };
+            kept += 1;
+        }
+        self.renumbered.store(!numbers.is_empty(), Ordering::Release);
+        kept
     }
 
     /// Makes a queue of at least `cqe` entries.
@@ -142,7 +198,8 @@ impl Cq {
             });
             handler
         });
-        let options = CqOptions { handler: handler.as_ref(), ..CqOptions::new(cqe) };
+        // Programs choose the size: a queue for several domains may have fewer entries than requests.
+        let options = CqOptions { handler: handler.as_ref(), strict: Some(false), ..CqOptions::new(cqe) };
         let cq = open.process.context.create_cq_with(&options)?;
         let c = sys::ibv_cq_ex {
             context,
@@ -223,6 +280,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut sys::ibv_cq) -> c_int {
     abi::status(|| {
         // SAFETY: the caller passes a queue that lives.
         let this = unsafe { Cq::of(cq) };
+        this.check()?;
         if this.users.any() {
             return Err(EBUSY);
         }
@@ -249,39 +307,51 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut sys::ibv_cq) -> c_int {
 /// `ibv_poll_cq`: takes completions, and polls the engine if there are none.
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut sys::ibv_cq, count: c_int, out: *mut sys::ibv_wc) -> c_int {
     abi::minus_one(|| {
-        fork::check()?;
         // SAFETY: the caller passes a queue that lives.
         let this = unsafe { Cq::of(cq) };
         let wanted = usize::try_from(count).map_err(|_| EINVAL)?;
-        let mut taken = 0;
-        let mut batch = [WorkCompletion::default(); BATCH];
-        while taken < wanted {
-            let room = BATCH.min(wanted - taken);
-            // The engine is polled only if nothing waits, and once.
-            let got =
-                if taken == 0 { this.take(&mut batch[..room]) } else { this.cq.poll(&mut batch[..room]) };
-            for (index, completion) in batch[..got].iter().enumerate() {
-                let known = this.known(completion.qp_num);
-                // SAFETY: the caller's array has `count` places, and `taken + index` is below that.
-                let place = unsafe { out.add(taken + index) };
-                // SAFETY: as above; the place is writable.
-                unsafe { place.write(wc_of(completion, known)) };
-            }
-            taken += got;
-            if got < room {
-                break;
-            }
+        // Most polls find nothing.
+        if wanted == 0 || this.is_empty() {
+            return Ok(0);
         }
+        // Most programs ask for one or two, in a loop: a larger batch would cost more than the rest.
+        let take = if wanted <= FEW { take_into::<FEW> } else { take_into::<BATCH> };
+        // SAFETY: the caller passes an array of `count` places.
+        let taken = unsafe { take(this, wanted, out) };
         Ok(taken as c_int)
     })
+}
+
+/// Moves up to `wanted` completions to `out`, `N` at a time.
+///
+/// # Safety
+/// `out` has `wanted` writable places.
+unsafe fn take_into<const N: usize>(this: &Cq, wanted: usize, out: *mut sys::ibv_wc) -> usize {
+    let mut taken = 0;
+    let mut batch = [WorkCompletion::default(); N];
+    while taken < wanted {
+        let room = N.min(wanted - taken);
+        let got = this.poll(&mut batch[..room]);
+        for (index, completion) in batch[..got].iter().enumerate() {
+            // SAFETY: the caller's array has `wanted` places, and `taken + index` is below that.
+            let place = unsafe { out.add(taken + index) };
+            // SAFETY: as above; the place is writable.
+            unsafe { place.write(wc_of(completion)) };
+        }
+        taken += got;
+        if got < room {
+            break;
+        }
+    }
+    taken
 }
 
 /// `ibv_req_notify_cq`.
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut sys::ibv_cq, solicited_only: c_int) -> c_int {
     abi::status(|| {
-        fork::check()?;
         // SAFETY: the caller passes a queue that lives.
         let this = unsafe { Cq::of(cq) };
+        this.check()?;
         if this.channel().is_null() {
             // Programs arm queues without a channel, and expect no error.
             return Ok(());
@@ -293,16 +363,23 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut sys::ibv_cq, solicited_on
 }
 
 /// The status of C.
-pub(crate) fn status_of(status: WcStatus) -> sys::ibv_wc_status {
-    match status {
+pub(crate) fn status_of(completion: &WorkCompletion) -> sys::ibv_wc_status {
+    match completion.status {
         WcStatus::Success => sys::IBV_WC_SUCCESS,
         WcStatus::LocalQpOperationError => sys::IBV_WC_LOC_QP_OP_ERR,
+        // All that a request does to keys is memory management.
+        WcStatus::LocalProtectionError if completion.opcode == WcOpcode::LocalInvalidate => {
+            sys::IBV_WC_MW_BIND_ERR
+        }
         WcStatus::LocalProtectionError => sys::IBV_WC_LOC_PROT_ERR,
         WcStatus::MwBindError => sys::IBV_WC_MW_BIND_ERR,
         WcStatus::LocalLengthError => sys::IBV_WC_LOC_LEN_ERR,
         WcStatus::WrFlushError => sys::IBV_WC_WR_FLUSH_ERR,
         WcStatus::RemoteAccessError => sys::IBV_WC_REM_ACCESS_ERR,
+        WcStatus::RemoteInvalidRequest => sys::IBV_WC_REM_INV_REQ_ERR,
         WcStatus::RemoteOperationError => sys::IBV_WC_REM_OP_ERR,
+        WcStatus::RetryExceeded => sys::IBV_WC_RETRY_EXC_ERR,
+        WcStatus::RnrRetryExceeded => sys::IBV_WC_RNR_RETRY_EXC_ERR,
     }
 }
 
@@ -348,16 +425,16 @@ pub(crate) fn byte_len_of(completion: &WorkCompletion) -> u32 {
     }
 }
 
-fn wc_of(completion: &WorkCompletion, qp_num: u32) -> sys::ibv_wc {
+fn wc_of(completion: &WorkCompletion) -> sys::ibv_wc {
     let (imm_data, wc_flags) = immediate_of(completion);
     sys::ibv_wc {
         wr_id: completion.wr_id,
-        status: status_of(completion.status),
+        status: status_of(completion),
         opcode: opcode_of(completion),
         vendor_err: vendor_err_of(completion),
         byte_len: byte_len_of(completion),
         __bindgen_anon_1: sys::ibv_wc__bindgen_ty_1 { imm_data },
-        qp_num,
+        qp_num: completion.qp_num,
         src_qp: 0,
         wc_flags,
         ..Default::default()

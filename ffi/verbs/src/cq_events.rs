@@ -21,8 +21,7 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
 ) -> c_int {
     abi::minus_one(|| -> Outcome<c_int> {
         let events = LIVING.find(channel as usize);
-        process::started().ok_or(EIO)?.engine.hand_over();
-        let at = events.pop()? as *mut sys::ibv_cq;
+        let at = events.next(&process::started().ok_or(EIO)?.engine)? as *mut sys::ibv_cq;
         // SAFETY: events of a completion queue that is destroyed are removed, so this one lives.
         let queue = unsafe { Cq::of(at) };
         queue.acked.deliver();

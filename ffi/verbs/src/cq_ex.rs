@@ -6,6 +6,7 @@ use libc::c_int;
 
 use crate::abi::{self, EINVAL, EOPNOTSUPP};
 use crate::cq::{self, Cq};
+use crate::pd::Pd;
 use crate::sys;
 
 /// The fields that a completion has here.
@@ -27,11 +28,24 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
         if init.wc_flags & !FIELDS != 0 {
             return Err(EOPNOTSUPP);
         }
-        let known = sys::IBV_CQ_INIT_ATTR_MASK_FLAGS;
+        let known = sys::IBV_CQ_INIT_ATTR_MASK_FLAGS | sys::IBV_CQ_INIT_ATTR_MASK_PD;
         if init.comp_mask & !known != 0 {
             return Err(EINVAL);
         }
-        if init.comp_mask & known != 0 && init.flags & !(sys::IBV_CREATE_CQ_ATTR_SINGLE_THREADED) != 0 {
+        if init.comp_mask & sys::IBV_CQ_INIT_ATTR_MASK_PD != 0 {
+            if init.parent_domain.is_null() {
+                return Err(EINVAL);
+            }
+            // SAFETY: the caller passes a domain that lives.
+            let parent = unsafe { Pd::of(init.parent_domain) };
+            parent.check()?;
+            if !parent.is_parent() {
+                return Err(EINVAL);
+            }
+        }
+        if init.comp_mask & sys::IBV_CQ_INIT_ATTR_MASK_FLAGS != 0
+            && init.flags & !(sys::IBV_CREATE_CQ_ATTR_SINGLE_THREADED) != 0
+        {
             return Err(EOPNOTSUPP);
         }
         // SAFETY: the caller's promises are passed on.
@@ -63,14 +77,14 @@ fn advance(at: *mut sys::ibv_cq_ex, may_turn: bool) -> c_int {
         // SAFETY: the caller passes a queue that lives.
         let this = unsafe { Cq::of(at.cast()) };
         let mut out = [WorkCompletion::default()];
-        let count = if may_turn { this.take(&mut out) } else { this.cq.poll(&mut out) };
+        let count = if may_turn && this.is_empty() { 0 } else { this.poll(&mut out) };
         let mut polled = this.polled.lock().map_err(|_| abi::EIO)?;
         *polled = (count > 0).then_some(out[0]);
         if let Some(completion) = &*polled {
             // SAFETY: a queue is polled by one thread at a time, as ibv_start_poll(3) demands.
             unsafe { (*at).wr_id = completion.wr_id };
             // SAFETY: as above.
-            unsafe { (*at).status = cq::status_of(completion.status) };
+            unsafe { (*at).status = cq::status_of(completion) };
         }
         Ok(count > 0)
     });
@@ -123,7 +137,7 @@ unsafe extern "C" fn read_imm_data(at: *mut sys::ibv_cq_ex) -> u32 {
 }
 
 unsafe extern "C" fn read_qp_num(at: *mut sys::ibv_cq_ex) -> u32 {
-    read(at, |cq, completion| cq.known(completion.qp_num))
+    read(at, |_, completion| completion.qp_num)
 }
 
 unsafe extern "C" fn read_src_qp(_at: *mut sys::ibv_cq_ex) -> u32 {

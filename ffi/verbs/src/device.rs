@@ -244,8 +244,10 @@ pub(crate) unsafe extern "C" fn ibv_query_port(
     port: u8,
     attr: *mut sys::_compat_ibv_port_attr,
 ) -> c_int {
-    // SAFETY: the caller's promises are passed on. The old struct is the start of the new one.
-    unsafe { query_port_of(context, port, attr.cast(), size_of::<sys::_compat_ibv_port_attr>()) }
+    // The header does not define the old struct. It is the new one up to the field that was added.
+    let size = std::mem::offset_of!(sys::ibv_port_attr, port_cap_flags2);
+    // SAFETY: the caller's promises are passed on.
+    unsafe { query_port_of(context, port, attr.cast(), size) }
 }
 
 unsafe extern "C" fn query_port_of(

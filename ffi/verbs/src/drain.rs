@@ -32,7 +32,7 @@ fn close(qp: &QueuePair) -> bool {
     match qp.state() {
         QpState::Rts => qp.modify(QpState::Closing).is_ok(),
         QpState::Closing => true,
-        QpState::Idle | QpState::Terminate | QpState::Error => false,
+        QpState::Idle | QpState::Terminate | QpState::Error | QpState::Orphaned => false,
     }
 }
 

@@ -5,11 +5,15 @@
 //! (`EFD_SEMAPHORE`) that counts the items, and a call takes from the semaphore first.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::io::IoSliceMut;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard};
 
+use iwarp::engine::SharedEngine;
 use libc::c_int;
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::OFlags;
+use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::abi::Outcome;
 
@@ -23,6 +27,15 @@ impl<T> EventQueue<T> {
     pub(crate) fn new() -> Outcome<Self> {
         let fd = eventfd(0, EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC)?;
         Ok(Self { fd, items: Mutex::default() })
+    }
+
+    /// With a descriptor of at least this number, if the process may have such.
+    pub(crate) fn above(least: c_int) -> Outcome<Self> {
+        let mut queue = Self::new()?;
+        if let Ok(fd) = rustix::io::fcntl_dupfd_cloexec(&queue.fd, least) {
+            queue.fd = fd;
+        }
+        Ok(queue)
     }
 
     pub(crate) fn fd(&self) -> c_int {
@@ -47,9 +60,40 @@ impl<T> EventQueue<T> {
         debug_assert!(written.is_ok(), "{written:?}");
     }
 
+    /// The oldest item, as [`pop`](Self::pop), while the engine goes on: by its thread, or by the caller.
+    pub(crate) fn next(&self, engine: &SharedEngine) -> Outcome<T> {
+        if engine.has_thread() {
+            engine.hand_over();
+            return self.pop();
+        }
+        if rustix::fs::fcntl_getfl(&self.fd)?.contains(OFlags::NONBLOCK) {
+            engine.turn();
+            return self.pop();
+        }
+        loop {
+            engine.wait_readable(self.fd.as_fd())?;
+            match self.take_now() {
+                // Another thread of the program was faster.
+                Err(Errno::AGAIN) => {}
+                taken => taken?,
+            }
+            if let Some(item) = self.items().pop_front() {
+                return Ok(item);
+            }
+        }
+    }
+
+    /// Takes from the semaphore without waiting, although its descriptor may wait.
+    fn take_now(&self) -> rustix::io::Result<()> {
+        let mut bytes = [0; 8];
+        // The offset stands for none, as a semaphore has no position.
+        let mut parts = [IoSliceMut::new(&mut bytes)];
+        rustix::io::preadv2(&self.fd, &mut parts, u64::MAX, ReadWriteFlags::NOWAIT).map(drop)
+    }
+
     /// The oldest item. Waits for one, unless the program has made the descriptor non-blocking: then the
     /// error is `EAGAIN`. A signal ends the wait with `EINTR`.
-    pub(crate) fn pop(&self) -> Outcome<T> {
+    fn pop(&self) -> Outcome<T> {
         loop {
             let mut bytes = [0; 8];
             rustix::io::read(&self.fd, &mut bytes)?;
@@ -82,5 +126,24 @@ mod tests {
         assert_eq!(queue.pop(), Err(Errno(libc::EAGAIN)));
         queue.push(5);
         assert_eq!(queue.pop(), Ok(5));
+    }
+
+    #[test]
+    fn a_descriptor_may_come_after_others() {
+        let queue = EventQueue::above(500).unwrap();
+        assert!(queue.fd() >= 500, "{}", queue.fd());
+        queue.push(1);
+        assert_eq!(queue.pop(), Ok(1));
+        // As many as the system has numbers for.
+        assert!(EventQueue::<u8>::above(c_int::MAX).unwrap().fd() < c_int::MAX);
+    }
+
+    #[test]
+    fn a_descriptor_that_waits_can_be_read_without_waiting() {
+        let queue = EventQueue::new().unwrap();
+        assert_eq!(queue.take_now(), Err(rustix::io::Errno::AGAIN));
+        queue.push(7);
+        assert_eq!(queue.take_now(), Ok(()));
+        assert_eq!(queue.take_now(), Err(rustix::io::Errno::AGAIN));
     }
 }

@@ -1,11 +1,9 @@
 //! Whether this process is a child of one that has started the engine.
 //!
-//! The engine's thread does not exist in a child, and its descriptors are the parent's. So each call fails
-//! there with `EIO`, and nothing of the parent's is touched.
+//! The engine's thread does not exist in a child, its descriptors are the parent's, and another thread may
+//! have held any lock. So each call fails there with `EIO` before it looks at anything (`abi.rs`).
 
 use std::sync::atomic::{AtomicBool, Ordering};
-
-use crate::abi::{EIO, Outcome};
 
 static CHILD: AtomicBool = AtomicBool::new(false);
 
@@ -13,12 +11,6 @@ static CHILD: AtomicBool = AtomicBool::new(false);
 #[inline]
 pub(crate) fn is_child() -> bool {
     CHILD.load(Ordering::Relaxed)
-}
-
-/// Refuses a call in such a child.
-#[inline]
-pub(crate) fn check() -> Outcome<()> {
-    if is_child() { Err(EIO) } else { Ok(()) }
 }
 
 /// From now on children know what they are.

@@ -8,17 +8,21 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use iwarp::verbs::{CmEvent, CmEventKind, CmId, ConnParam, ListenOptions, QueuePair};
+use iwarp::verbs::{CmEvent, CmEventKind, CmId, ConnParam, ListenOptions};
 
-use crate::abi::{EINVAL, Errno, Outcome};
+use crate::abi::{EINVAL, Outcome};
+use crate::ends::Ends;
 use crate::hello::{Hello, Pair};
 use crate::net::of_gid;
 use crate::process::Process;
-use crate::rendezvous::{Expected, MAX_PARKED};
+use crate::rendezvous::{Expected, MAX_PARKED, PARKED};
 use crate::{limits, sys};
 
 /// The port of these connections on every address of a wire: the number of the RFC whose messages they need.
 const PORT: u16 = 7306;
+
+/// The highest code of a time, of five bits.
+const MAX_RNR_TIMER: u8 = 31;
 
 /// What a queue pair has of its connection.
 #[derive(Default)]
@@ -44,52 +48,80 @@ pub(crate) fn prepare(process: &Process) -> Outcome<()> {
     Ok(())
 }
 
+/// The end that a queue pair in RTR is to be connected to.
+#[derive(Clone, Copy)]
+pub(crate) struct Peer {
+    address: IpAddr,
+    number: u32,
+}
+
+impl Peer {
+    /// The peer that a program names by an address vector and a number.
+    pub(crate) fn of(process: &Process, vector: &sys::ibv_ah_attr, number: u32) -> Outcome<Self> {
+        Ok(Self { address: remote_of(process, vector)?, number })
+    }
+
+    /// Whether it is our queue pair `number`.
+    pub(crate) fn is(&self, process: &Process, number: u32) -> bool {
+        self.name() == (process.net.gid(), number)
+    }
+
+    fn name(&self) -> Name {
+        (crate::net::mapped(self.address).octets(), self.number)
+    }
+}
+
 /// A queue pair enters RTR: its peer is known. `number` is the one that programs know.
 pub(crate) fn start(
     process: &Process,
     number: u32,
-    qp: &QueuePair,
+    ends: &Ends,
+    peer: Peer,
     attr: &sys::ibv_qp_attr,
     link: &mut Link,
 ) -> Outcome<()> {
-    let remote = remote_of(process, &attr.ah_attr)?;
-    let ours: Name = (process.net.gid(), number);
-    let theirs: Name = (crate::net::mapped(remote).octets(), attr.dest_qp_num);
     let visible = SocketAddr::new(process.net.address(), PORT);
-    let pair = Pair { from: number, to: attr.dest_qp_num };
+    let pair = Pair { from: number, to: peer.number };
     let mut param = ConnParam {
         responder_resources: u16::from(attr.max_dest_rd_atomic.clamp(1, limits::MAX_RD_ATOM)),
         // Known with RTS only, and the connection is made before it.
         initiator_depth: limits::MAX_RD_ATOM.into(),
         ib_semantics: true,
+        min_rnr_timer: attr.min_rnr_timer & MAX_RNR_TIMER,
+        outlives_peer: true,
+        // A queue pair in RTR waits for its peer.
+        timeout: PARKED,
         ..ConnParam::default()
     };
     let hello = Hello { visible, pair: Some(pair) };
     param.private_data.try_extend_from_slice(&hello.bytes()).map_err(|_| EINVAL)?;
-    if ours == theirs {
-        return Err(Errno(libc::EOPNOTSUPP));
-    }
-    if ours < theirs {
+    let ours: Name = (process.net.gid(), number);
+    let expected =
+        Expected { remote: peer.address, remote_qp: peer.number, qp: ends.qp.clone(), param: param.clone() };
+    if ours <= peer.name() {
+        // A queue pair that is connected to itself does both.
+        if ours == peer.name() {
+            process.rendezvous.state().expected.insert(number, expected);
+        }
         let cm = process.context.create_id(&process.channel);
-        cm.connect(qp, SocketAddr::new(remote, PORT), &param)?;
+        cm.connect(ends.sender(), SocketAddr::new(peer.address, PORT), &param)?;
         link.cm = Some(cm);
         return Ok(());
     }
     let mut state = process.rendezvous.state();
     let asked = Pair { from: pair.to, to: pair.from };
-    if let Some(cm) = process.rendezvous.take_parked(&mut state, remote, asked) {
+    if let Some(cm) = process.rendezvous.take_parked(&mut state, peer.address, asked) {
         drop(state);
-        cm.accept(qp, &param)?;
+        cm.accept(&ends.qp, &param)?;
         link.cm = Some(cm);
         return Ok(());
     }
-    let expected = Expected { remote, remote_qp: attr.dest_qp_num, qp: qp.clone(), param };
     state.expected.insert(number, expected);
     Ok(())
 }
-
 /// A queue pair is reset or destroyed.
 pub(crate) fn stop(process: &Process, number: u32, link: &mut Link) {
+    process.retries.leave(number);
     let expected = process.rendezvous.state().expected.remove(&number);
     drop(expected);
     drop(link.cm.take());

@@ -10,9 +10,9 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | the border to C | `sys`, `abi`, `sockaddr`, `text`, `event_fd`, `acked`, `users`, `living`, `fork`, `strings` |
+//! | the border to C | `settings`, `sys`, `abi`, `sockaddr`, `text`, `event_fd`, `acked`, `users`, `living`, `fork`, `strings`, `signals` |
 //! | the device and the wire | `identity`, `limits`, `net`, `hello` |
-//! | the process | `process`, with its tables `numbers`, `ids`, `rendezvous`, `async_events`; `drain` |
+//! | the process | `process`, with its tables `numbers`, `ids`, `rendezvous`, `retries`, `async_events`; `drain` |
 //! | libibverbs | `device`, `pd`, `mr`, `mw`, `channel`, `cq`, `cq_events`, `cq_ex`, `srq`, `qp`, `qp_state`, `batch`, `request`, `qp_ex`, `post`, `ib`, `async_calls`, `refused`, `calls` |
 //! | librdmacm | `cm`, `rsocket` |
 //! | the start | `start` |
@@ -32,6 +32,7 @@ mod cq_events;
 mod cq_ex;
 mod device;
 mod drain;
+mod ends;
 mod event_fd;
 mod fork;
 mod hello;
@@ -53,7 +54,10 @@ mod qp_state;
 mod refused;
 mod rendezvous;
 mod request;
+mod retries;
 mod rsocket;
+mod settings;
+mod signals;
 mod sockaddr;
 mod srq;
 mod start;

@@ -36,15 +36,15 @@ pub(crate) fn device() -> sys::ibv_device_attr {
         max_mr_size: u64::MAX,
         // Any size of page: nothing is translated.
         page_size_cap: 0xffff_f000,
-        vendor_id: 0,
+        // The first three bytes of the GUID, as for any vendor. Programs take 0 for a broken device.
+        vendor_id: (identity::guid() >> 40) as u32,
         vendor_part_id: 0,
         hw_ver: 0,
         max_qp: count(limits.max_qp),
         max_qp_wr: count(MAX_QP_WR),
         device_cap_flags: sys::IBV_DEVICE_MEM_WINDOW
             | sys::IBV_DEVICE_MEM_WINDOW_TYPE_2B
-            | sys::IBV_DEVICE_MEM_MGT_EXTENSIONS
-            | sys::IBV_DEVICE_SRQ_RESIZE,
+            | sys::IBV_DEVICE_MEM_MGT_EXTENSIONS,
         max_sge: count(SGE),
         max_sge_rd: 1,
         max_cq: count(limits.max_cq),
@@ -95,5 +95,18 @@ pub(crate) fn port(net: &Net) -> sys::ibv_port_attr {
         phys_state: if is_up { 5 } else { 3 },
         link_layer: sys::IBV_LINK_LAYER_ETHERNET as u8,
         ..Default::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_vendor_is_the_one_of_the_guid_and_not_zero() {
+        let attr = device();
+        let [a, b, c, ..] = attr.node_guid.to_ne_bytes();
+        assert_eq!(attr.vendor_id, u32::from_be_bytes([0, a, b, c]));
+        assert_ne!(attr.vendor_id, 0);
     }
 }

@@ -1,13 +1,15 @@
-//! Channels that are not destroyed.
+//! Objects that are not destroyed.
 //!
 //! Programs destroy a channel while another thread waits for its events: they are about to end, and nothing
 //! more comes. With the kernel's channels that thread waits on. A thread that is a moment late must not find
 //! freed memory. So channels are looked up among the living, and a late thread waits on, too.
+//!
+//! Programs also call with identifiers and channels that they have destroyed. That is EINVAL, not a crash.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 
-/// The living channels of one kind, by their addresses, with what a waiting thread needs of them.
+/// The living objects of one kind, by their addresses, with the part of them that outlives a call.
 pub(crate) struct Living<T> {
     known: Mutex<Option<HashMap<usize, T>>>,
 }
@@ -21,22 +23,25 @@ impl<T: Clone> Living<T> {
         self.known.lock().expect("no holder of this lock panics")
     }
 
-    /// A channel was made.
+    /// An object was made.
     pub(crate) fn enter(&self, address: usize, what: T) {
         self.known().get_or_insert_default().insert(address, what);
     }
 
-    /// A channel is destroyed.
-    pub(crate) fn leave(&self, address: usize) {
-        let before = self.known().as_mut().and_then(|known| known.remove(&address));
-        drop(before);
+    /// An object is destroyed, unless it was before.
+    pub(crate) fn leave(&self, address: usize) -> Option<T> {
+        self.known().as_mut().and_then(|known| known.remove(&address))
+    }
+
+    /// An object, if it is not destroyed.
+    pub(crate) fn get(&self, address: usize) -> Option<T> {
+        self.known().as_ref().and_then(|known| known.get(&address).cloned())
     }
 
     /// What a thread needs to wait for events of a channel. If it is destroyed, the thread waits here until
     /// the process ends.
     pub(crate) fn find(&self, address: usize) -> T {
-        let found = self.known().as_ref().and_then(|known| known.get(&address).cloned());
-        match found {
+        match self.get(address) {
             Some(found) => found,
             None => loop {
                 // SAFETY: the call has no argument. It returns after a signal, and the thread may be

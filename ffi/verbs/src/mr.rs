@@ -80,6 +80,7 @@ unsafe fn make(
         let base = if zero_based { Base::Zero } else { Base::Iova(iova) };
         // SAFETY: the caller passes a domain that lives.
         let domain = unsafe { Pd::of(pd) };
+        domain.check()?;
         // SAFETY: the caller's promise about the memory is passed on.
         let region = unsafe { register(domain, addr, length, base, access) }?;
         domain.add();
@@ -160,6 +161,21 @@ pub(crate) unsafe extern "C" fn ibv_reg_dmabuf_mr(
     abi::pointer(|| Err(EOPNOTSUPP))
 }
 
+/// Checks the input of `ibv_rereg_mr`, as libibverbs does before it calls a driver.
+fn check_rereg(flags: c_uint, addr: *mut c_void, length: usize, access: c_int) -> Outcome<()> {
+    let known =
+        sys::IBV_REREG_MR_CHANGE_TRANSLATION | sys::IBV_REREG_MR_CHANGE_PD | sys::IBV_REREG_MR_CHANGE_ACCESS;
+    let moves_nowhere = addr.is_null() || length == 0;
+    if flags == 0
+        || flags & !known != 0
+        || (flags & sys::IBV_REREG_MR_CHANGE_TRANSLATION != 0 && moves_nowhere)
+        || (flags & sys::IBV_REREG_MR_CHANGE_ACCESS == 0 && access != 0)
+    {
+        return Err(EINVAL);
+    }
+    Ok(())
+}
+
 /// See `ibv_rereg_mr(3)`: 0, or one of the negative codes of that page.
 ///
 /// # Safety
@@ -174,15 +190,11 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
     access: c_int,
 ) -> c_int {
     let flags = flags as c_uint;
-    let known =
-        sys::IBV_REREG_MR_CHANGE_TRANSLATION | sys::IBV_REREG_MR_CHANGE_PD | sys::IBV_REREG_MR_CHANGE_ACCESS;
+    if let Err(error) = check_rereg(flags, addr, length, access) {
+        abi::set_errno(error);
+        return sys::IBV_REREG_MR_ERR_INPUT;
+    }
     let result = abi::guarded(|| {
-        if flags == 0 || flags & !known != 0 {
-            return Err(EINVAL);
-        }
-        if flags & sys::IBV_REREG_MR_CHANGE_TRANSLATION != 0 && (addr.is_null() || length == 0) {
-            return Err(EINVAL);
-        }
         // SAFETY: the caller passes a region that lives.
         let this = unsafe { Mr::of(mr) };
         let mut region = this.region.lock().expect("no holder of this lock panics");
@@ -199,6 +211,16 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
             true => access_of(access as c_uint)?.0,
             false => region.as_ref().map_or(Access::empty(), MemoryRegion::access),
         };
+        if flags == sys::IBV_REREG_MR_CHANGE_ACCESS
+            && let Some(region) = &mut *region
+        {
+            // The keys stay: peers know them. Memory that was registered for reading alone is registered
+            // anew.
+            let key = region.rkey() as u8;
+            if region.reregister(access, key).is_ok() {
+                return Ok(());
+            }
+        }
         // SAFETY: the caller passes a domain that lives, or the region has it.
         let domain = unsafe { Pd::of(c.pd) };
         // The new one is made first: if it is refused, the region is as it was.
@@ -218,7 +240,7 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
         Err(error) => {
             abi::set_errno(error);
             // The old registration is valid.
-            if error == EINVAL { sys::IBV_REREG_MR_ERR_INPUT } else { sys::IBV_REREG_MR_ERR_CMD }
+            sys::IBV_REREG_MR_ERR_CMD
         }
     }
 }
@@ -231,6 +253,8 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
 pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut sys::ibv_mr) -> c_int {
     abi::status(|| {
         // SAFETY: the caller passes a region that lives.
+        abi::check_handle(unsafe { (*mr).handle }, 0)?;
+        // SAFETY: as above.
         let this = unsafe { Mr::of(mr) };
         let mut region = this.region.lock().expect("no holder of this lock panics");
         if let Some(registered) = region.take()

@@ -10,7 +10,7 @@ use crate::abi::{self, EINVAL};
 use crate::pd::Pd;
 use crate::qp::Qp;
 use crate::request::{bind_of, flags_of};
-use crate::{fork, sys};
+use crate::sys;
 
 /// A memory window (`ibv_mw`).
 #[repr(C)]
@@ -30,6 +30,7 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut sys::ibv_pd, kind: sys::ibv_mw
         };
         // SAFETY: the caller passes a domain that lives.
         let domain = unsafe { Pd::of(pd) };
+        domain.check()?;
         let window = domain.pd.alloc_mw(window_kind)?;
         domain.add();
         let c = sys::ibv_mw { context: domain.context(), pd, rkey: window.rkey(), handle: 0, type_: kind };
@@ -40,6 +41,8 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut sys::ibv_pd, kind: sys::ibv_mw
 
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut sys::ibv_mw) -> c_int {
     abi::status(|| {
+        // SAFETY: the caller passes a window that lives.
+        abi::check_handle(unsafe { (*mw).handle }, 0)?;
         // SAFETY: the caller passes a window that lives, and gives it up.
         let this = unsafe { Box::from_raw(mw.cast::<Mw>()) };
         let pd = this.c.into_inner().pd;
@@ -57,7 +60,6 @@ pub(crate) unsafe extern "C" fn bind_mw(
     bind: *mut sys::ibv_mw_bind,
 ) -> c_int {
     abi::status(|| {
-        fork::check()?;
         // SAFETY: the caller passes a queue pair that lives.
         let qp = unsafe { Qp::of(qp) };
         // SAFETY: the C struct is the first part of an `Mw`, which lives.
@@ -71,7 +73,7 @@ pub(crate) unsafe extern "C" fn bind_mw(
         let window = bind_of(rkey, &bind.bind_info)?;
         let request = SendRequest::empty(bind.wr_id, iwarp::verbs::SendOp::BindWindow(window))
             .flags(flags_of(bind.send_flags));
-        qp.current().post_bind_mw(&this.window, &request)?;
+        qp.current().qp.post_bind_mw(&this.window, &request)?;
         this.bound.store(rkey, Ordering::Relaxed);
         // SAFETY: the caller does not use the window in two threads while it binds it.
         unsafe { (*this.c.get()).rkey = rkey };

@@ -5,9 +5,10 @@ use iwarp::verbs::{MAX_SGE, QueuePair, RecvRequest, SendFlags, SendOp, SendReque
 use libc::c_int;
 
 use crate::abi::{self, EINVAL, Errno, Outcome};
+use crate::ends::List;
 use crate::qp::Qp;
-use crate::request::{bytes_at, elements, flags_of, op_of, post_each, sge_of};
-use crate::{fork, sys};
+use crate::request::{bytes_at, elements, flags_of, mark_in_child, op_of, post_each, sge_of};
+use crate::sys;
 
 /// `ibv_post_send`.
 pub(crate) unsafe extern "C" fn post_send(
@@ -15,27 +16,28 @@ pub(crate) unsafe extern "C" fn post_send(
     first: *mut sys::ibv_send_wr,
     bad: *mut *mut sys::ibv_send_wr,
 ) -> c_int {
+    // SAFETY: the caller passes a writable place.
+    unsafe { mark_in_child(first, bad) };
     abi::status(|| {
-        fork::check()?;
         // SAFETY: the caller passes a queue pair that lives.
         let this = unsafe { Qp::of(qp) };
         let mut next = first;
-        let result = sends_in(this.state()).and_then(|()| {
-            let current = this.current();
-            let mut batch = current.send_batch();
+        let current = this.current();
+        let is_first = !current.sender().has_open_sends();
+        let result = sends_in(this.state_of(&current)).and_then(|()| {
+            let mut list = current.begin();
             // SAFETY: the caller passes a list that ends with NULL.
             while let Some(request) = unsafe { next.as_ref() } {
                 // SAFETY: the request is one of the caller's list.
-                unsafe {
-                    post_one(request, |request, inline| match inline {
-                        None => Ok(batch.push(request)?),
-                        Some(parts) => Ok(batch.push_inline(request, parts)?),
-                    })
-                }?;
+                unsafe { post_one(request, &mut list) }?;
                 next = request.next;
             }
             Ok(())
         });
+        drop(current);
+        if is_first {
+            this.process.engine.send_posted();
+        }
         if result.is_err() {
             // SAFETY: the caller passes a writable place.
             unsafe { *bad = next };
@@ -56,14 +58,11 @@ fn sends_in(state: sys::ibv_qp_state) -> Outcome<()> {
     }
 }
 
-/// Translates a request and gives it to `push`, with the bytes that are to be copied now.
+/// Translates a request and posts it.
 ///
 /// # Safety
 /// The list of elements is readable; elements of an inline request are readable memory.
-unsafe fn post_one(
-    request: &sys::ibv_send_wr,
-    push: impl FnOnce(&SendRequest, Option<&[&[u8]]>) -> Outcome<()>,
-) -> Outcome<()> {
+unsafe fn post_one(request: &sys::ibv_send_wr, list: &mut List<'_>) -> Outcome<()> {
     // SAFETY: the caller's promise is passed on.
     let elements = unsafe { elements(request.sg_list, request.num_sge) }?;
     let flags = flags_of(request.send_flags);
@@ -77,10 +76,10 @@ unsafe fn post_one(
             // SAFETY: the caller passes readable memory, which does not change during the call.
             .map(|sge| unsafe { bytes_at(sge.addr as *const u8, sge.length as usize) })
             .collect();
-        return push(&sends, Some(&bytes));
+        return list.push(&sends, Some(&bytes));
     }
     sends.sg_list = elements.iter().map(sge_of).collect();
-    push(&sends, None)
+    list.push(&sends, None)
 }
 
 /// `ibv_post_recv`.
@@ -89,14 +88,15 @@ pub(crate) unsafe extern "C" fn post_recv(
     first: *mut sys::ibv_recv_wr,
     bad: *mut *mut sys::ibv_recv_wr,
 ) -> c_int {
+    // SAFETY: the caller passes a writable place.
+    unsafe { mark_in_child(first, bad) };
     abi::status(|| {
-        fork::check()?;
         // SAFETY: the caller passes a queue pair that lives.
         let this = unsafe { Qp::of(qp) };
         let current = this.current();
-        let refused = this.has_srq() || this.state() == sys::IBV_QPS_RESET;
+        let refused = this.has_srq() || this.state_of(&current) == sys::IBV_QPS_RESET;
         let post = |request: &RecvRequest| {
-            if refused { Err(EINVAL) } else { receive(&current, request) }
+            if refused { Err(EINVAL) } else { receive(&current.qp, request) }
         };
         // SAFETY: the caller's promises are passed on.
         unsafe { post_each(first, bad, post) }

@@ -15,10 +15,12 @@ use crate::abi::{self, Errno, Outcome};
 use crate::async_events::Contexts;
 use crate::drain::drain;
 use crate::ids::Ids;
-use crate::net::{self, Net, Spec};
+use crate::net::{self, Net};
 use crate::numbers::Numbers;
 use crate::rendezvous::Rendezvous;
-use crate::{fork, limits};
+use crate::retries::Retries;
+use crate::settings::{self, Key};
+use crate::{fork, identity, limits, signals};
 
 /// How long the end of a process may wait for its thread, to reset its connections.
 const EXIT_LIMIT: Duration = Duration::from_millis(100);
@@ -38,6 +40,8 @@ pub(crate) struct Process {
     pub(crate) contexts: Contexts,
     /// Connections that programs set up themselves.
     pub(crate) rendezvous: Rendezvous,
+    /// Those of them whose peer has not come yet.
+    pub(crate) retries: Retries,
     /// Queue pairs by their numbers.
     pub(crate) qps: Numbers,
 }
@@ -50,7 +54,6 @@ static STARTING: Mutex<()> = Mutex::new(());
 
 /// The state of the process. If it has not started, it is started, and `on_connection` gets its events.
 pub(crate) fn get(on_connection: OnConnection) -> Outcome<&'static Process> {
-    fork::check()?;
     match PROCESS.get() {
         Some(process) => process.as_ref().map_err(|errno| *errno),
         None => start(on_connection),
@@ -70,7 +73,8 @@ fn starting() -> MutexGuard<'static, ()> {
 fn start(on_connection: OnConnection) -> Outcome<&'static Process> {
     let _one_at_a_time = starting();
     let process = PROCESS.get_or_init(|| {
-        make(on_connection).map_err(|line| {
+        // Threads that are made take none of the signals that the program handles.
+        signals::with_blocked(|| make(on_connection)).map_err(|line| {
             abi::complain(&line);
             Errno(libc::ENODEV)
         })
@@ -80,30 +84,38 @@ fn start(on_connection: OnConnection) -> Outcome<&'static Process> {
 
 fn make(on_connection: OnConnection) -> Result<Process, String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
-    let spec = spec()?;
-    let (port, config, net) = net::open(&spec)?;
-    let config_of_context = ContextConfig { limits: limits::context(), ..ContextConfig::default() };
+    let (options, has_thread) = options()?;
+    identity::check()?;
+    let (port, mut config, net) = net::open(&net::wanted(None, None)?)?;
+    // The program may not call again.
+    config.acknowledge_at_once = !has_thread;
+    let config_of_context =
+        ContextConfig { limits: limits::context(), late_memory_checks: true, ..ContextConfig::default() };
     let context = Context::new(config_of_context).map_err(|error| text(&error))?;
     let engine = Engine::new(&context, port, config).map_err(|error| text(&error))?;
     let channel = context.create_event_channel().map_err(|error| text(&error))?;
     let default_pd = context.alloc_pd().map_err(|error| text(&error))?;
     let events = context.async_events();
     let after_poll = Box::new(move || after_poll(on_connection, &events));
-    let engine = with_signals_blocked(|| {
-        SharedEngine::spawn(engine, options()?, after_poll).map_err(|error| text(&error))
-    })?;
+    let start = if has_thread { SharedEngine::spawn } else { SharedEngine::without_thread };
+    let engine = start(engine, options, after_poll).map_err(|error| text(&error))?;
     register_hooks()?;
-    let (ids, contexts, rendezvous, qps) = Default::default();
-    Ok(Process { net, context, engine, channel, ids, default_pd, contexts, rendezvous, qps })
+    let (ids, contexts, rendezvous, retries, qps) = Default::default();
+    Ok(Process { net, context, engine, channel, ids, default_pd, contexts, rendezvous, retries, qps })
 }
 
 /// Hands the events of a poll to the program. Those of the first polls wait until the process has started.
 fn after_poll(on_connection: OnConnection, events: &AsyncEvents) {
     let Some(process) = started() else { return };
+    // Most polls lead to no event, and these questions are cheaper than a poll of the channels.
+    if process.channel.is_empty() && events.is_empty() && !process.rendezvous.has_parked() {
+        return;
+    }
     while let Some(event) = process.channel.poll() {
         on_connection(process, event);
     }
     process.rendezvous.sweep();
+    process.retries.sweep(&process.engine);
     while let Ok(Some(event)) = events.poll() {
         if matches!(event.kind, AsyncEventKind::PortActive | AsyncEventKind::PortError) {
             process.net.set_link(event.kind == AsyncEventKind::PortActive);
@@ -112,61 +124,29 @@ fn after_poll(on_connection: OnConnection, events: &AsyncEvents) {
     }
 }
 
-/// Runs `start`, which makes a thread, with all signals blocked, so that the thread takes none of those that
-/// the program handles. Faults are delivered to the thread that makes them in any case.
-fn with_signals_blocked<T>(start: impl FnOnce() -> T) -> T {
-    // SAFETY: all bits of the set are overwritten before it is used.
-    let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
-    // SAFETY: as above.
-    let mut before: libc::sigset_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the set is a valid place.
-    unsafe { libc::sigfillset(&raw mut all) };
-    for fault in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP] {
-        // SAFETY: the set was filled above.
-        unsafe { libc::sigdelset(&raw mut all, fault) };
-    }
-    // SAFETY: both sets are valid places.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before) };
-    let result = start();
-    // SAFETY: the set is that of this thread before.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
-    result
-}
-
-/// How the thread polls: `UWARP_THREAD=spin|doze`, `UWARP_CPU`.
-fn options() -> Result<SharedOptions, String> {
+/// How the thread polls, and whether there is one: `UWARP_THREAD=spin|doze|caller`, `UWARP_CPU`.
+fn options() -> Result<(SharedOptions, bool), String> {
     let mut options = SharedOptions::default();
-    match variable("UWARP_THREAD")?.as_deref() {
-        None | Some("doze") => {}
-        Some("spin") => options.spin_polls = u32::MAX - 1,
-        Some(other) => return Err(format!("UWARP_THREAD={other}: use spin or doze")),
+    let mut has_thread = true;
+    if let Some(thread) = settings::get(Key::Thread)? {
+        match thread.text.as_str() {
+            "doze" => {}
+            "spin" => options.spin_polls = u32::MAX - 1,
+            "caller" => has_thread = false,
+            _ => return Err(thread.refused("use spin, doze or caller")),
+        }
     }
-    if let Some(cpu) = variable("UWARP_CPU")? {
-        options.cpu = Some(cpu.parse().map_err(|_| format!("UWARP_CPU={cpu}: use the number of a CPU"))?);
+    if let Some(cpu) = settings::get(Key::Cpu)? {
+        if !has_thread {
+            return Err(cpu.refused("leave it out, as there is no thread with UWARP_THREAD=caller"));
+        }
+        let allowed = rustix::thread::sched_getaffinity(None).map_err(|error| error.to_string())?;
+        let is_allowed = |cpu: &usize| *cpu < rustix::thread::CpuSet::MAX_CPU && allowed.is_set(*cpu);
+        options.cpu = Some(cpu.text.parse().ok().filter(is_allowed).ok_or_else(|| {
+            cpu.refused("use the number of a CPU that this process may run on (taskset -cp $$ shows them)")
+        })?);
     }
-    Ok(options)
-}
-
-fn variable(name: &str) -> Result<Option<String>, String> {
-    match std::env::var(name) {
-        Ok(value) if value.is_empty() => Ok(None),
-        Ok(value) => Ok(Some(value)),
-        Err(std::env::VarError::NotPresent) => Ok(None),
-        Err(std::env::VarError::NotUnicode(_)) => Err(format!("{name} is no UTF-8 text")),
-    }
-}
-
-/// The wire that the environment asks for: `UWARP_NET`, `UWARP_ADDR`.
-fn spec() -> Result<Spec, String> {
-    let mut spec: Spec = match variable("UWARP_NET")? {
-        Some(spec) => spec.parse().map_err(|error: net::SpecError| error.to_string())?,
-        None => Spec::default(),
-    };
-    if let Some(address) = variable("UWARP_ADDR")? {
-        spec.set_address(&address).map_err(|error| error.to_string())?;
-    }
-    spec.check().map_err(|error| error.to_string())?;
-    Ok(spec)
+    Ok((options, has_thread))
 }
 
 // ---- the end of the process ----
@@ -185,7 +165,8 @@ extern "C" fn at_exit() {
     if let Some(process) = started() {
         let _ = abi::guarded(|| {
             drain(&process.engine, &process.qps.all(), EXIT_LIMIT);
-            process.engine.reset_within(EXIT_LIMIT);
+            // A device may write to the socket of a peer that has ended.
+            signals::without_sigpipe(|| process.engine.reset_within(EXIT_LIMIT));
             Ok(())
         });
     }

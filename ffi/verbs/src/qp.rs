@@ -2,10 +2,12 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
-use iwarp::verbs::{CompletionQueue, QpInit, QpState, QueuePair, SharedReceiveQueue};
+use iwarp::memory::Access;
+use iwarp::verbs::{CompletionQueue, QpInit, QueuePair, SharedReceiveQueue};
 use libc::{c_int, c_uint};
 
 use crate::abi::{self, EINVAL, EOPNOTSUPP, Outcome};
@@ -15,6 +17,7 @@ use crate::batch::Batch;
 use crate::cq::Cq;
 use crate::device::OpenDevice;
 use crate::drain::drain;
+use crate::ends::Ends;
 use crate::pd::Pd;
 use crate::process::Process;
 use crate::qp_state::{self, Change};
@@ -30,8 +33,12 @@ pub(crate) struct Qp {
     c: UnsafeCell<sys::ibv_qp_ex>,
     pub(crate) process: &'static Process,
     init: Init,
-    /// The engine's queue pair. One that was reset has a new one.
-    current: RwLock<QueuePair>,
+    /// The engine's queue pairs. One that was reset has new ones.
+    current: RwLock<Ends>,
+    /// The state that the program has brought it to. It changes with the attributes locked.
+    state: AtomicU32,
+    /// It belongs to an identifier of the connection manager, which changes its state.
+    is_managed: AtomicBool,
     attributes: Mutex<Attributes>,
     acked: Arc<Acked>,
     /// Requests of `ibv_wr_start` that are not posted yet; `None`: it was made without these calls.
@@ -48,14 +55,18 @@ struct Init {
     sq_sig_all: bool,
 }
 
-/// The state and the attributes that a program has set.
+/// The attributes that a program has set.
 pub(crate) struct Attributes {
-    pub(crate) state: sys::ibv_qp_state,
     pub(crate) attr: sys::ibv_qp_attr,
     /// What the connection needs that is set up by the program itself.
     pub(crate) link: ib::Link,
-    /// It belongs to an identifier of the connection manager, which changes its state.
-    pub(crate) is_managed: bool,
+}
+
+impl Attributes {
+    /// The rights of the peer. Other flags are for memory.
+    fn remote_access(&self) -> Access {
+        Access::from_bits_truncate(self.attr.qp_access_flags) & Access::REMOTE
+    }
 }
 
 impl Qp {
@@ -70,10 +81,14 @@ impl Qp {
         self.c.get()
     }
 
-    /// The engine's queue pair.
+    /// The engine's queue pairs.
     #[inline]
-    pub(crate) fn current(&self) -> RwLockReadGuard<'_, QueuePair> {
+    pub(crate) fn current(&self) -> RwLockReadGuard<'_, Ends> {
         self.current.read().expect("no holder of this lock panics")
+    }
+
+    fn change_current(&self) -> RwLockWriteGuard<'_, Ends> {
+        self.current.write().expect("no holder of this lock panics")
     }
 
     /// Its number, as programs know it.
@@ -82,26 +97,45 @@ impl Qp {
         unsafe { (*self.c.get()).qp_base.qp_num }
     }
 
+    /// Refuses a handle that is not its own.
+    pub(crate) fn check(&self) -> Outcome<()> {
+        // SAFETY: the field is not written while a call with the object runs.
+        abi::check_handle(unsafe { (*self.c.get()).qp_base.handle }, self.number())
+    }
+
     pub(crate) fn attributes(&self) -> MutexGuard<'_, Attributes> {
         self.attributes.lock().expect("no holder of this lock panics")
     }
 
-    /// The state that a program sees: an error of the stream counts at once.
+    /// The state that the program has brought it to.
+    #[inline]
+    pub(crate) fn wanted_state(&self) -> sys::ibv_qp_state {
+        self.state.load(Ordering::Relaxed)
+    }
+
+    /// It belongs to an identifier of the connection manager from now on.
+    pub(crate) fn manage(&self) {
+        self.is_managed.store(true, Ordering::Release);
+    }
+
+    fn is_managed(&self) -> bool {
+        self.is_managed.load(Ordering::Acquire)
+    }
+
+    /// The state that a program sees.
     pub(crate) fn state(&self) -> sys::ibv_qp_state {
-        self.state_with(&self.attributes())
+        self.state_of(&self.current())
     }
 
-    /// The same for a caller that has the attributes.
-    fn state_with(&self, attributes: &Attributes) -> sys::ibv_qp_state {
-        match self.current().state() {
-            QpState::Terminate | QpState::Error if attributes.state >= sys::IBV_QPS_RTR => sys::IBV_QPS_ERR,
-            _ => attributes.state,
-        }
+    /// As [`state`](Self::state), where the caller has the engine's queue pairs.
+    #[inline]
+    pub(crate) fn state_of(&self, current: &Ends) -> sys::ibv_qp_state {
+        qp_state::seen(current.state(), self.wanted_state(), self.is_managed())
     }
 
-    /// Sets the state, also in the struct of C, where programs read it.
-    pub(crate) fn set_state(&self, attributes: &mut Attributes, state: sys::ibv_qp_state) {
-        attributes.state = state;
+    /// Sets the state, also in the struct of C, where programs read it. The caller has the attributes.
+    pub(crate) fn set_state(&self, _attributes: &mut Attributes, state: sys::ibv_qp_state) {
+        self.state.store(state, Ordering::Relaxed);
         // SAFETY: programs read this field as a number, also while it changes: it is one aligned word.
         let place = unsafe { &raw mut (*self.c.get()).qp_base.state };
         // SAFETY: as above.
@@ -137,6 +171,7 @@ impl Qp {
         check_cap(&init.cap)?;
         // SAFETY: the caller passes a domain that lives.
         let domain = unsafe { Pd::of(pd) };
+        domain.check()?;
         // SAFETY: a context is not closed while it has objects.
         let open = unsafe { OpenDevice::of(domain.context()) };
         let made_with = Init {
@@ -147,6 +182,8 @@ impl Qp {
             cap: init.cap,
             sq_sig_all: init.sq_sig_all != 0,
         };
+        made_with.cqs().try_for_each(Cq::check)?;
+        made_with.srq().map_or(Ok(()), Srq::check)?;
         let qp = made_with.make()?;
         if init.srq.is_null() {
             init.cap.max_recv_wr = qp.query().max_recv_wr as u32;
@@ -169,14 +206,15 @@ impl Qp {
         };
         let c = sys::ibv_qp_ex { qp_base, ..Default::default() };
         let attr = sys::ibv_qp_attr { cap: init.cap, port_num: 1, ..Default::default() };
-        let attributes =
-            Attributes { state: sys::IBV_QPS_RESET, attr, link: ib::Link::default(), is_managed: false };
+        let attributes = Attributes { attr, link: ib::Link::default() };
         let number = qp.qp_num();
         let this = Box::new(Self {
             c: UnsafeCell::new(c),
             process: open.process,
             init: made_with,
-            current: RwLock::new(qp),
+            current: RwLock::new(Ends::new(qp)),
+            state: AtomicU32::new(sys::IBV_QPS_RESET),
+            is_managed: AtomicBool::new(false),
             attributes: Mutex::new(attributes),
             acked: Arc::default(),
             batch: batch.map(Mutex::new),
@@ -187,7 +225,7 @@ impl Qp {
             srq.add();
         }
         open.add();
-        open.process.qps.enter(number, this.as_c() as usize, this.current().clone());
+        open.process.qps.enter(number, this.as_c() as usize, this.current().qp.clone());
         this.enter(number, open);
         Ok(this)
     }
@@ -202,14 +240,41 @@ impl Qp {
         self.process.contexts.enter(Kind::Qp, number, subject);
     }
 
-    /// Back to RESET: a new queue pair of the engine under the same number, without requests.
+    /// Begins to connect to the peer that the attributes name.
+    fn meet(&self, attributes: &mut Attributes) -> Outcome<()> {
+        let peer = ib::Peer::of(self.process, &attributes.attr.ah_attr, attributes.attr.dest_qp_num)?;
+        if peer.is(self.process, self.number()) {
+            self.add_far_end(attributes)?;
+        }
+        let Attributes { attr, link } = attributes;
+        ib::start(self.process, self.number(), &self.current(), peer, attr, link)
+    }
+
+    /// Makes the other end of a connection to itself.
+    fn add_far_end(&self, attributes: &Attributes) -> Outcome<()> {
+        let far = self.init.make()?;
+        let number = far.qp_num();
+        self.init.cqs().for_each(|cq| cq.renumber(number, self.number()));
+        // SAFETY: a context is not closed while it has objects.
+        self.enter(number, unsafe { OpenDevice::of(self.context()) });
+        let mut current = self.change_current();
+        current.far = Some(far);
+        current.set_remote_access(attributes.remote_access())?;
+        Ok(())
+    }
+
+    /// Back to RESET: a new queue pair of the engine under the same number, without requests. Completions
+    /// that nobody has polled are gone.
     fn reset(&self) -> Outcome<()> {
         let new = self.init.make()?;
         let number = new.qp_num();
         self.init.cqs().for_each(|cq| cq.renumber(number, self.number()));
         self.process.qps.enter(self.number(), self.as_c() as usize, new.clone());
-        let old = std::mem::replace(&mut *self.current.write().expect("no holder of this lock panics"), new);
-        self.process.contexts.leave(Kind::Qp, old.qp_num());
+        let old = std::mem::replace(&mut *self.change_current(), Ends::new(new));
+        for qp in old.all() {
+            self.process.contexts.leave(Kind::Qp, qp.qp_num());
+            self.init.forget(qp);
+        }
         // SAFETY: a context is not closed while it has objects.
         self.enter(number, unsafe { OpenDevice::of(self.context()) });
         Ok(())
@@ -220,6 +285,16 @@ impl Init {
     fn cqs(&self) -> impl Iterator<Item = &Cq> {
         // SAFETY: completion queues are not destroyed while they have queue pairs.
         [self.send_cq, self.recv_cq].into_iter().map(|cq| unsafe { Cq::of(cq) })
+    }
+
+    /// Completions of one of the engine's queue pairs are not for the program any more.
+    fn forget(&self, qp: &QueuePair) {
+        let now = qp.query();
+        let one = self.send_cq == self.recv_cq;
+        for (cq, left) in self.cqs().zip([now.send_outstanding, now.recv_outstanding]) {
+            // One queue is visited twice, with the same sum.
+            cq.forget(qp.qp_num(), if one { now.send_outstanding + now.recv_outstanding } else { left });
+        }
     }
 
     fn srq(&self) -> Option<&Srq> {
@@ -294,28 +369,40 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
     abi::status(|| {
         // SAFETY: the caller passes a queue pair that lives.
         let this = unsafe { Qp::of(qp) };
+        this.check()?;
         // SAFETY: the caller passes a struct that is readable.
         let attr = unsafe { &*attr };
         let mut attributes = this.attributes();
-        let from = this.state_with(&attributes);
-        let change = qp_state::check(from, attr, mask as c_uint, attributes.is_managed)?;
+        let from = this.state();
+        let change = qp_state::check(from, attr, mask as c_uint, this.is_managed())?;
         qp_state::merge(&mut attributes.attr, attr, mask as c_uint);
+        if mask as c_uint & sys::IBV_QP_ACCESS_FLAGS != 0 {
+            this.current().set_remote_access(attributes.remote_access())?;
+        }
+        if mask as c_uint & sys::IBV_QP_RNR_RETRY != 0 {
+            this.current().set_rnr_retry(attr.rnr_retry)?;
+        }
         match change {
             Change::None => {}
-            Change::To(state) => this.set_state(&mut attributes, state),
+            Change::To(state) => {
+                this.set_state(&mut attributes, state);
+                if (from, state) == (sys::IBV_QPS_RTR, sys::IBV_QPS_RTS) {
+                    let Process { retries, engine, .. } = this.process;
+                    retries.enter(engine, this.number(), this.current().sender(), &attributes.attr);
+                }
+            }
             Change::ToInit => {
                 ib::prepare(this.process)?;
                 this.set_state(&mut attributes, sys::IBV_QPS_INIT);
             }
             Change::ToRtr => {
-                let Attributes { attr, link, .. } = &mut *attributes;
-                ib::start(this.process, this.number(), &this.current(), attr, link)?;
+                this.meet(&mut attributes)?;
                 this.set_state(&mut attributes, sys::IBV_QPS_RTR);
             }
             Change::ToError => {
                 this.set_state(&mut attributes, sys::IBV_QPS_ERR);
                 drop(attributes);
-                this.current().modify(QpState::Error)?;
+                this.current().fail()?;
             }
             Change::ToReset => {
                 ib::stop(this.process, this.number(), &mut attributes.link);
@@ -343,13 +430,14 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
     abi::status(|| {
         // SAFETY: the caller passes a queue pair that lives.
         let this = unsafe { Qp::of(qp) };
+        this.check()?;
         let mut attributes = this.attributes();
-        let state = this.state_with(&attributes);
+        let state = this.state();
         this.set_state(&mut attributes, state);
         let mut out = attributes.attr;
         out.qp_state = state;
         out.cur_qp_state = state;
-        let now = this.current().query();
+        let now = this.current().qp.query();
         if let Some(ord) = now.ord {
             out.max_rd_atomic = u8::try_from(ord).unwrap_or(u8::MAX);
         }
@@ -384,12 +472,15 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut sys::ibv_qp) -> c_int {
     abi::status(|| {
         // SAFETY: the caller passes a queue pair that lives.
         let this = unsafe { Qp::of(qp) };
+        this.check()?;
         ib::stop(this.process, this.number(), &mut this.attributes().link);
-        let number = this.current().qp_num();
+        let ends: Vec<QueuePair> = this.current().all().cloned().collect();
         this.process.qps.leave(this.number());
-        this.process.contexts.leave(Kind::Qp, number);
+        ends.iter().for_each(|qp| this.process.contexts.leave(Kind::Qp, qp.qp_num()));
         let (context, pd) = (this.context(), this.init.pd);
-        drain(&this.process.engine, &[this.current().clone()], DRAIN_IDLE);
+        drain(&this.process.engine, &ends, DRAIN_IDLE);
+        // The engine flushes later what is still posted. The program must not see that.
+        ends.iter().for_each(|qp| this.init.forget(qp));
         this.init.cqs().for_each(Cq::remove);
         if let Some(srq) = this.init.srq() {
             srq.remove();

@@ -165,11 +165,11 @@ unsafe extern "C" fn wr_complete(qp: *mut sys::ibv_qp_ex) -> c_int {
         }
         // All of them are posted, or none.
         let current = this.current();
-        let room = current.query();
+        let room = current.sender().query();
         if room.send_outstanding + requests.len() > room.max_send_wr {
             return Err(abi::ENOMEM);
         }
-        let mut out = current.send_batch();
+        let mut list = current.begin();
         for mut building in requests {
             if let Some(imm) = building.write_imm {
                 let inline = building.inline.as_ref().map(|bytes| bytes.len() as u64);
@@ -181,9 +181,9 @@ unsafe extern "C" fn wr_complete(qp: *mut sys::ibv_qp_ex) -> c_int {
             match &building.inline {
                 Some(bytes) => {
                     building.request.flags |= SendFlags::INLINE;
-                    out.push_inline(&building.request, &[&bytes[..]])?;
+                    list.push(&building.request, Some(&[&bytes[..]]))?;
                 }
-                None => out.push(&building.request)?,
+                None => list.push(&building.request, None)?,
             }
         }
         Ok(())
@@ -246,6 +246,8 @@ unsafe extern "C" fn wr_bind_mw(
 ) {
     // SAFETY: the caller passes a window that lives.
     let kind = unsafe { (*mw).type_ };
+    // SAFETY: as above.
+    let rkey = unsafe { request::take_key(mw, rkey) };
     // SAFETY: the caller passes a struct that is readable.
     let bind = request::bind_of(rkey, unsafe { &*info });
     let op = if kind == sys::IBV_MW_TYPE_2 { bind.map(SendOp::BindWindow) } else { Err(EINVAL) };

@@ -1,6 +1,7 @@
 //! The states of a queue pair and the attributes that each change needs (InfiniBand's table, which
 //! `ibv_modify_qp(3)` has).
 
+use iwarp::verbs::QpState;
 use libc::c_uint;
 
 use crate::abi::{EINVAL, EOPNOTSUPP, Outcome};
@@ -97,6 +98,20 @@ pub(crate) fn check(
     }
 }
 
+/// The state that a program sees, of a queue pair whose stream is in `stream` and whose last change led to
+/// `last`.
+///
+/// The event of a connection reaches the program after the poll in which the connection was made, and data of
+/// that poll may reach another thread before: a server answers it at once. So the stream counts.
+pub(crate) fn seen(stream: QpState, last: sys::ibv_qp_state, is_managed: bool) -> sys::ibv_qp_state {
+    let was_connected = last >= sys::IBV_QPS_RTR;
+    match stream {
+        QpState::Terminate | QpState::Error if was_connected || is_managed => sys::IBV_QPS_ERR,
+        QpState::Rts | QpState::Closing if is_managed && !was_connected => sys::IBV_QPS_RTS,
+        _ => last,
+    }
+}
+
 /// Takes the attributes that the mask names.
 pub(crate) fn merge(into: &mut sys::ibv_qp_attr, from: &sys::ibv_qp_attr, mask: c_uint) {
     macro_rules! take {
@@ -165,5 +180,23 @@ mod tests {
         assert_eq!(check(sys::IBV_QPS_ERR, &to(sys::IBV_QPS_RTS), 0x12e01, false), Err(EINVAL));
         let wrong_port = sys::ibv_qp_attr { port_num: 2, ..to(sys::IBV_QPS_INIT) };
         assert_eq!(check(sys::IBV_QPS_RESET, &wrong_port, 0x39, false), Err(EINVAL));
+    }
+
+    #[test]
+    fn a_stream_that_runs_or_has_failed_counts_before_the_event_that_says_so() {
+        use sys::{IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD};
+        for (stream, last, is_managed, state) in [
+            (QpState::Idle, IBV_QPS_INIT, true, IBV_QPS_INIT),
+            (QpState::Rts, IBV_QPS_INIT, true, IBV_QPS_RTS),
+            (QpState::Closing, IBV_QPS_INIT, true, IBV_QPS_RTS),
+            (QpState::Terminate, IBV_QPS_INIT, true, IBV_QPS_ERR),
+            (QpState::Error, IBV_QPS_RTS, true, IBV_QPS_ERR),
+            (QpState::Rts, IBV_QPS_SQD, true, IBV_QPS_SQD),
+            // Without the connection manager, the program alone leads to RTS.
+            (QpState::Rts, IBV_QPS_RTR, false, IBV_QPS_RTR),
+            (QpState::Error, IBV_QPS_RTR, false, IBV_QPS_ERR),
+        ] {
+            assert_eq!(seen(stream, last, is_managed), state, "{stream:?} after {last}");
+        }
     }
 }

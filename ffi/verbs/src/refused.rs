@@ -1,10 +1,23 @@
 //! Calls that have no counterpart in iWARP: address handles, multicast, shared objects of other processes.
 //! Each is refused at once, with the error number that programs understand.
 
+use std::sync::atomic::AtomicBool;
+
 use libc::{c_int, c_void};
 
 use crate::abi::{self, EOPNOTSUPP};
 use crate::{identity, sys};
+
+/// All functions of libibverbs for drivers. The drivers with which programs are linked find no device of
+/// theirs, so they call none.
+#[unsafe(export_name = "uw_driver_call")]
+pub(crate) extern "C" fn driver_call() -> c_int {
+    abi::status(|| Err(EOPNOTSUPP))
+}
+
+/// A variable of libibverbs that drivers set.
+#[unsafe(export_name = "uw_verbs_allow_disassociate_destroy")]
+pub(crate) static VERBS_ALLOW_DISASSOCIATE_DESTROY: AtomicBool = AtomicBool::new(false);
 
 macro_rules! refused {
     (status: $($(#[$doc:meta])* $name:ident($($type:ty),*);)*) => {

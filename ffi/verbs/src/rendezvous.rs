@@ -11,7 +11,7 @@ use iwarp::verbs::{CmId, ConnParam, QueuePair};
 use crate::hello::Pair;
 
 /// How long a request waits for its queue pair to be moved to RTR.
-const PARKED: Duration = Duration::from_secs(30);
+pub(crate) const PARKED: Duration = Duration::from_secs(600);
 
 /// Requests that are parked at a time.
 pub(crate) const MAX_PARKED: usize = 16_384;
@@ -53,8 +53,9 @@ impl Rendezvous {
         self.state.lock().expect("no holder of this lock panics")
     }
 
-    /// Parks a request.
+    /// Parks a request, in place of an earlier one of the same queue pairs: the peer has given that up.
     pub(crate) fn park(&self, state: &mut State, cm: CmId, from: IpAddr, pair: Pair) {
+        state.parked.retain(|parked| parked.from != from || parked.pair != pair);
         // One that finds no place is rejected as it is dropped.
         if state.parked.len() < MAX_PARKED {
             state.parked.push(Parked { cm, from, pair, until: Instant::now() + PARKED });
@@ -71,9 +72,15 @@ impl Rendezvous {
         Some(parked.cm)
     }
 
+    /// Whether requests for connections wait for a queue pair.
+    #[inline]
+    pub(crate) fn has_parked(&self) -> bool {
+        self.parked.load(Ordering::Relaxed) > 0
+    }
+
     /// Rejects requests that have waited too long.
     pub(crate) fn sweep(&self) {
-        if self.parked.load(Ordering::Relaxed) == 0 {
+        if !self.has_parked() {
             return;
         }
         let mut state = self.state();

@@ -5,7 +5,7 @@ use libc::c_int;
 
 use crate::abi::{EINVAL, EOPNOTSUPP, Outcome};
 use crate::mr::access_of;
-use crate::sys;
+use crate::{fork, sys};
 
 /// # Safety
 /// `length` bytes from `at` are readable for the lifetime of the result.
@@ -87,7 +87,9 @@ pub(crate) fn op_of(request: &sys::ibv_send_wr) -> Outcome<SendOp> {
         sys::IBV_WR_BIND_MW => {
             // SAFETY: the opcode says that this member is set. It has no invalid values.
             let bind = unsafe { request.__bindgen_anon_2.bind_mw };
-            SendOp::BindWindow(bind_of(bind.rkey, &bind.bind_info)?)
+            // SAFETY: the program names a window that lives.
+            let rkey = unsafe { take_key(bind.mw, bind.rkey) };
+            SendOp::BindWindow(bind_of(rkey, &bind.bind_info)?)
         }
         _ => return Err(EOPNOTSUPP),
     })
@@ -103,6 +105,21 @@ pub(crate) fn send_immediate(imm_data: u32) -> SendOp {
     SendOp::SendImmediate { data: imm_data.to_ne_bytes() }
 }
 
+/// The key that a window of type 2 is bound with. A program chooses the last byte alone, and reads the whole
+/// key in the window afterwards, as with the drivers of the kernel.
+///
+/// # Safety
+/// `window` is NULL or lives, and no other thread uses it.
+pub(crate) unsafe fn take_key(window: *mut sys::ibv_mw, chosen: u32) -> u32 {
+    // SAFETY: the caller's promise.
+    let Some(window) = (unsafe { window.as_mut() }).filter(|window| window.type_ == sys::IBV_MW_TYPE_2)
+    else {
+        return chosen;
+    };
+    window.rkey = (window.rkey & !0xff) | (chosen & 0xff);
+    window.rkey
+}
+
 /// What a bind asks for.
 pub(crate) fn bind_of(rkey: u32, info: &sys::ibv_mw_bind_info) -> Outcome<BindWindow> {
     let lkey = match info.mr.is_null() {
@@ -115,6 +132,17 @@ pub(crate) fn bind_of(rkey: u32, info: &sys::ibv_mw_bind_info) -> Outcome<BindWi
     let (access, zero_based) = access_of(info.mw_access_flags | sys::IBV_ACCESS_LOCAL_WRITE)?;
     let access = access - iwarp::memory::Access::LOCAL_WRITE;
     Ok(BindWindow { rkey, lkey, addr: info.addr, length: info.length, access, zero_based })
+}
+
+/// In a child of `fork` a list of requests is refused, and the first one is bad.
+///
+/// # Safety
+/// `bad` is writable.
+pub(crate) unsafe fn mark_in_child<T>(first: *mut T, bad: *mut *mut T) {
+    if fork::is_child() {
+        // SAFETY: the caller passes a writable place.
+        unsafe { *bad = first };
+    }
 }
 
 /// Posts each receive of a list.

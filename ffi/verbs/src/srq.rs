@@ -6,13 +6,13 @@ use std::sync::Arc;
 use iwarp::verbs::{SharedReceiveQueue, SrqInit};
 use libc::{c_int, c_uint};
 
-use crate::abi::{self, EBUSY, EINVAL, EOPNOTSUPP};
+use crate::abi::{self, EBUSY, EINVAL, EOPNOTSUPP, Outcome};
 use crate::async_events::{Kind, Subject};
 use crate::device::OpenDevice;
 use crate::pd::Pd;
-use crate::request::post_each;
+use crate::request::{mark_in_child, post_each};
 use crate::users::Users;
-use crate::{fork, limits, sys};
+use crate::{limits, sys};
 
 /// A shared receive queue (`ibv_srq`).
 #[repr(C)]
@@ -28,6 +28,12 @@ impl Srq {
     pub(crate) unsafe fn of<'a>(srq: *mut sys::ibv_srq) -> &'a Self {
         // SAFETY: the C struct is the first part of an `Srq`, which lives until it is destroyed.
         unsafe { &*srq.cast::<Self>() }
+    }
+
+    /// Refuses a handle that is not its own.
+    pub(crate) fn check(&self) -> Outcome<()> {
+        // SAFETY: the field is not written while a call with the object runs.
+        abi::check_handle(unsafe { (*self.c.get()).handle }, self.srq.srq_num())
     }
 
     pub(crate) fn add(&self) {
@@ -51,13 +57,14 @@ pub(crate) unsafe extern "C" fn ibv_create_srq(
     abi::pointer(|| {
         // SAFETY: the caller passes a domain that lives.
         let domain = unsafe { Pd::of(pd) };
+        domain.check()?;
         // SAFETY: the caller passes a struct that is readable and writable.
         let init = unsafe { &mut *init };
         let (max_wr, max_sge) = (init.attr.max_wr as usize, init.attr.max_sge as usize);
         if !(1..=limits::MAX_SRQ_WR).contains(&max_wr) || max_sge > limits::SGE {
             return Err(EINVAL);
         }
-        let srq = domain.pd.create_srq(&SrqInit { max_wr, max_sge: limits::SGE })?;
+        let srq = domain.pd.create_srq(&SrqInit { max_wr, max_sge: limits::SGE, one_pd: false })?;
         init.attr.max_sge = limits::SGE as u32;
         // SAFETY: a context is not closed while it has objects.
         let open = unsafe { OpenDevice::of(domain.context()) };
@@ -139,6 +146,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut sys::ibv_srq) -> c_int
     abi::status(|| {
         // SAFETY: the caller passes a queue that lives.
         let this = unsafe { Srq::of(srq) };
+        this.check()?;
         if this.users.any() {
             return Err(EBUSY);
         }
@@ -163,8 +171,9 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     first: *mut sys::ibv_recv_wr,
     bad: *mut *mut sys::ibv_recv_wr,
 ) -> c_int {
+    // SAFETY: the caller passes a writable place.
+    unsafe { mark_in_child(first, bad) };
     abi::status(|| {
-        fork::check()?;
         // SAFETY: the caller passes a queue that lives.
         let this = unsafe { Srq::of(srq) };
         // SAFETY: the caller's promises are passed on.

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use clap::{Args, Parser, Subcommand};
-use uwarp::net::Spec;
+
+/// The name of the library's file.
+const LIBRARY: &str = "libuwarp.so";
 
 /// Run RDMA programs without RDMA hardware, kernel support or privileges
 #[derive(Parser)]
@@ -33,7 +35,7 @@ enum Action {
         #[arg(long, value_enum, default_value_t = Format::Shell)]
         format: Format,
     },
-    /// List the processes on the wires of this user, with their addresses
+    /// List the processes of this user on the wires of this host, with their addresses
     Ls,
     /// Make a folder with libibverbs.so.1 and librdmacm.so.1, for images without rdma-core
     Libs {
@@ -44,7 +46,7 @@ enum Action {
 
 #[derive(Args)]
 struct Settings {
-    /// The wire: local[:name], packet:IF,addr=A/N, ... (default: local)
+    /// The wire: local[:name], packet:IF, ... (default: local)
     #[arg(long, value_name = "SPEC")]
     net: Option<String>,
     /// Our address on the wire, with its prefix length
@@ -89,14 +91,8 @@ fn main() -> ExitCode {
 
 /// The variables that the settings stand for.
 fn variables(settings: &Settings) -> Result<Vec<(&'static str, String)>, String> {
-    let mut spec: Spec = match &settings.net {
-        Some(net) => net.parse().map_err(|error: uwarp::net::SpecError| error.to_string())?,
-        None => Spec::default(),
-    };
-    if let Some(address) = &settings.addr {
-        spec.set_address(address).map_err(|error| error.to_string())?;
-    }
-    spec.check().map_err(|error| error.to_string())?;
+    // The program would say it as well, later.
+    uwarp::net::wanted(settings.net.as_deref(), settings.addr.as_deref())?;
     let library = library(settings.lib.as_deref())?;
     // Other preloaded libraries stay, behind this one.
     let before = std::env::var("LD_PRELOAD").unwrap_or_default();
@@ -126,7 +122,7 @@ fn library(given: Option<&Path>) -> Result<String, String> {
             let own =
                 std::env::current_exe().map_err(|error| format!("this program is not found: {error}"))?;
             let folder = own.parent().unwrap_or(Path::new("/"));
-            [".", "../lib", "../lib/x86_64-linux-gnu"].map(|way| folder.join(way).join("libuwarp.so")).into()
+            [".", "../lib", "../lib/x86_64-linux-gnu"].map(|way| folder.join(way).join(LIBRARY)).into()
         }
     };
     let found = candidates.iter().find_map(|path| path.canonicalize().ok().filter(|path| path.is_file()));
@@ -169,18 +165,27 @@ fn list() -> Result<(), String> {
 }
 
 /// Makes a folder in which the dynamic linker finds the library under the names of the two that it replaces.
+/// It needs nothing outside, so that it can be copied.
 fn libs(folder: &Path) -> Result<(), String> {
     let library = library(None)?;
     let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
     std::fs::create_dir_all(folder).map_err(failed)?;
+    // Programs that use the old one keep it.
+    remove(&folder.join(LIBRARY)).map_err(failed)?;
+    std::fs::copy(&library, folder.join(LIBRARY)).map_err(failed)?;
     for name in ["libibverbs.so.1", "librdmacm.so.1", "libibverbs.so", "librdmacm.so"] {
-        let link = folder.join(name);
-        match std::fs::remove_file(&link) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
-            _ => {}
-        }
-        std::os::unix::fs::symlink(&library, &link).map_err(failed)?;
+        remove(&folder.join(name)).map_err(failed)?;
+        // One file under all names: the dynamic linker loads it once.
+        std::os::unix::fs::symlink(LIBRARY, folder.join(name)).map_err(failed)?;
     }
     println!("export LD_LIBRARY_PATH='{}'", std::path::absolute(folder).map_err(failed)?.display());
     Ok(())
+}
+
+/// Removes a file that may be there.
+fn remove(path: &Path) -> std::io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }

@@ -7,6 +7,7 @@ use libc::c_int;
 
 use super::id::{Id, State};
 use crate::abi::{self, EINVAL, Errno, Outcome};
+use crate::net::{Name, NameError};
 use crate::{sockaddr, sys};
 
 /// The family of InfiniBand's own addresses, which iWARP does not have.
@@ -45,14 +46,14 @@ pub(crate) unsafe extern "C" fn rdma_bind_addr(
 ) -> c_int {
     abi::minus_one(|| {
         // SAFETY: the caller passes an identifier that lives.
-        let this = unsafe { Id::of(id) };
+        let this = unsafe { Id::of(id) }?;
         // SAFETY: the caller passes a socket address.
         bind(this, unsafe { read(address) }?)?;
         Ok(0)
     })
 }
 
-/// Binds an identifier, and takes the name on a `local` wire.
+/// Binds an identifier, and takes the name on a wire with names.
 pub(super) fn bind(id: &Id, address: SocketAddr) -> Outcome<()> {
     let mut state = id.state();
     if state.source.is_some() {
@@ -61,10 +62,11 @@ pub(super) fn bind(id: &Id, address: SocketAddr) -> Outcome<()> {
     if !address.ip().is_unspecified() && !id.process.net.is_ours(address.ip()) {
         return Err(EADDRNOTAVAIL);
     }
-    let address = take_name(id, &mut state, address)?;
+    let net = &id.process.net;
+    let address = take_name(&mut state, address, |address| net.take_name(address))?;
     id.set_source(&mut state, address);
     drop(state);
-    if !address.ip().is_unspecified() {
+    if id.process.net.is_of_device(address.ip()) {
         id.set_device()?;
     }
     Ok(())
@@ -72,11 +74,13 @@ pub(super) fn bind(id: &Id, address: SocketAddr) -> Outcome<()> {
 
 /// Takes the name of an address, with a free port if it has none. It leads nowhere before its identifier
 /// listens.
-fn take_name(id: &Id, state: &mut State, address: SocketAddr) -> Outcome<SocketAddr> {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let net = &id.process.net;
+fn take_name(
+    state: &mut State,
+    address: SocketAddr,
+    take: impl Fn(SocketAddr) -> Result<Option<Name>, NameError>,
+) -> Outcome<SocketAddr> {
     if address.port() != 0 {
-        match net.take_name(address) {
+        match take(address) {
             Ok(name) => state.name = name,
             // Several may bind an address, and one listens.
             Err(_) if state.reuses_address => {}
@@ -84,16 +88,29 @@ fn take_name(id: &Id, state: &mut State, address: SocketAddr) -> Outcome<SocketA
         }
         return Ok(address);
     }
+    let (address, name) = choose_port(address, take)?;
+    state.name = name;
+    Ok(address)
+}
+
+/// Chooses a port that can be taken, and takes it.
+fn choose_port<T>(
+    address: SocketAddr,
+    take: impl Fn(SocketAddr) -> Result<T, NameError>,
+) -> Outcome<(SocketAddr, T)> {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
     let count = CHOSEN.end() - CHOSEN.start() + 1;
     // Processes begin at different ports, so they seldom meet.
     let start = (std::process::id() as u16).wrapping_mul(131);
+    // With its scope, if it is a link-local one.
+    let mut address = address;
     for _ in 0..count {
         let step = NEXT.fetch_add(1, Ordering::Relaxed);
-        let port = CHOSEN.start() + start.wrapping_add(step) % count;
-        let address = SocketAddr::new(address.ip(), port);
-        if let Ok(name) = net.take_name(address) {
-            state.name = name;
-            return Ok(address);
+        address.set_port(CHOSEN.start() + start.wrapping_add(step) % count);
+        match take(address) {
+            Ok(taken) => return Ok((address, taken)),
+            Err(NameError::InUse) => {}
+            Err(error) => return Err(error.into()),
         }
     }
     Err(Errno(libc::EADDRINUSE))
@@ -112,7 +129,7 @@ pub(crate) unsafe extern "C" fn rdma_resolve_addr(
 ) -> c_int {
     abi::minus_one(|| {
         // SAFETY: the caller passes an identifier that lives.
-        let this = unsafe { Id::of(id) };
+        let this = unsafe { Id::of(id) }?;
         // SAFETY: the caller passes a socket address.
         let mut destination = unsafe { read(destination) }?;
         if !source.is_null() {
@@ -126,7 +143,7 @@ pub(crate) unsafe extern "C" fn rdma_resolve_addr(
         // As for the kernel, the unspecified address is this host.
         if destination.ip().is_unspecified() {
             let itself = match destination.ip() {
-                _ if !net.is_local() => net.address(),
+                _ if !net.is_private() => net.address(),
                 IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
                 IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
             };
@@ -139,7 +156,8 @@ pub(crate) unsafe extern "C" fn rdma_resolve_addr(
             let bound = state.source;
             if bound.is_none_or(|address| address.ip().is_unspecified()) {
                 let own = SocketAddr::new(net.source_for(destination.ip()), bound.map_or(0, |a| a.port()));
-                let own = if own.port() == 0 { take_name(this, &mut state, own)? } else { own };
+                let take = |address| net.take_source(address);
+                let own = if own.port() == 0 { take_name(&mut state, own, take)? } else { own };
                 this.set_source(&mut state, own);
             }
             this.set_destination(&mut state, destination);
@@ -160,7 +178,7 @@ pub(crate) unsafe extern "C" fn rdma_resolve_addr(
 pub(crate) unsafe extern "C" fn rdma_resolve_route(id: *mut sys::rdma_cm_id, _timeout_ms: c_int) -> c_int {
     abi::minus_one(|| {
         // SAFETY: the caller passes an identifier that lives.
-        let this = unsafe { Id::of(id) };
+        let this = unsafe { Id::of(id) }?;
         if this.state().destination.is_none() {
             return Err(EINVAL);
         }
@@ -178,7 +196,8 @@ pub(crate) unsafe extern "C" fn rdma_resolve_route(id: *mut sys::rdma_cm_id, _ti
 #[unsafe(export_name = "uw_rdma_get_src_port")]
 pub(crate) unsafe extern "C" fn rdma_get_src_port(id: *mut sys::rdma_cm_id) -> u16 {
     // SAFETY: the caller passes an identifier that lives.
-    unsafe { Id::of(id) }.state().source.map_or(0, |address| address.port()).to_be()
+    let source = unsafe { Id::of(id) }.ok().and_then(|id| id.state().source);
+    source.map_or(0, |address| address.port()).to_be()
 }
 
 /// See `rdma_get_dst_port(3)`: in network byte order.
@@ -188,5 +207,46 @@ pub(crate) unsafe extern "C" fn rdma_get_src_port(id: *mut sys::rdma_cm_id) -> u
 #[unsafe(export_name = "uw_rdma_get_dst_port")]
 pub(crate) unsafe extern "C" fn rdma_get_dst_port(id: *mut sys::rdma_cm_id) -> u16 {
     // SAFETY: the caller passes an identifier that lives.
-    unsafe { Id::of(id) }.state().destination.map_or(0, |address| address.port()).to_be()
+    let destination = unsafe { Id::of(id) }.ok().and_then(|id| id.state().destination);
+    destination.map_or(0, |address| address.port()).to_be()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::io;
+
+    use super::*;
+
+    /// Chooses a port for `address` where each take is answered by `take`.
+    fn chosen(address: &str, take: impl Fn() -> Result<(), NameError>) -> (Outcome<SocketAddr>, usize) {
+        let asked = Cell::new(0);
+        let address = address.parse().unwrap();
+        let chosen = choose_port(address, |_| {
+            asked.set(asked.get() + 1);
+            take()
+        });
+        (chosen.map(|(address, ())| address), asked.get())
+    }
+
+    #[test]
+    fn a_port_is_chosen_among_those_that_nobody_has() {
+        let left = Cell::new(3);
+        let third = || match left.replace(left.get() - 1) {
+            1 => Ok(()),
+            _ => Err(NameError::InUse),
+        };
+        let (address, asked) = chosen("[fe80::1%3]:0", third);
+        let SocketAddr::V6(address) = address.unwrap() else { panic!("an address of IPv6") };
+        assert!(CHOSEN.contains(&address.port()) && asked == 3);
+        assert_eq!((address.ip().to_string(), address.scope_id()), ("fe80::1".into(), 3));
+    }
+
+    #[test]
+    fn the_search_ends_where_no_port_can_be_had() {
+        let (none, asked) = chosen("127.0.0.1:0", || Err(NameError::InUse));
+        assert_eq!((none, asked), (Err(Errno(libc::EADDRINUSE)), CHOSEN.count()));
+        let refused = || Err(io::Error::from_raw_os_error(libc::EACCES).into());
+        assert_eq!(chosen("127.0.0.1:0", refused), (Err(Errno(libc::EACCES)), 1));
+    }
 }

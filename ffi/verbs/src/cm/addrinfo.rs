@@ -1,22 +1,16 @@
 //! `rdma_getaddrinfo`: names of hosts and services.
+//!
+//! Lists are made of memory of `malloc`, each part by itself, as those of librdmacm: libfabric makes entries
+//! of its own, or exchanges parts of ours, and has `rdma_freeaddrinfo` free them.
 
 use std::ffi::{CStr, CString, c_char};
 use std::net::SocketAddr;
 use std::ptr;
 
-use libc::c_int;
+use libc::{c_int, c_void};
 
 use crate::abi::{self, EINVAL, Errno, Outcome};
 use crate::{sockaddr, sys};
-
-/// An entry of the list, with what it points to.
-#[repr(C)]
-struct Entry {
-    c: sys::rdma_addrinfo,
-    source: libc::sockaddr_storage,
-    destination: libc::sockaddr_storage,
-    name: Option<CString>,
-}
 
 /// See `rdma_getaddrinfo(3)`.
 ///
@@ -38,7 +32,7 @@ pub(crate) unsafe extern "C" fn rdma_getaddrinfo(
         // SAFETY: the caller's promises are passed on.
         let entry = unsafe { entry(node, service, &hints) }?;
         // SAFETY: the caller passes a writable place.
-        unsafe { *result = Box::into_raw(entry).cast() };
+        unsafe { *result = entry };
         Ok(0)
     })
 }
@@ -49,7 +43,7 @@ unsafe fn entry(
     node: *const c_char,
     service: *const c_char,
     hints: &sys::rdma_addrinfo,
-) -> Outcome<Box<Entry>> {
+) -> Outcome<*mut sys::rdma_addrinfo> {
     let flags = hints.ai_flags as u32;
     let is_passive = flags & sys::RAI_PASSIVE != 0;
     // SAFETY: the caller's promise.
@@ -64,38 +58,49 @@ unsafe fn entry(
         true => (named.as_ref().map(|named| named.0).or(hinted_source), None),
         false => (hinted_source, named.as_ref().map(|named| named.0).or(hinted_destination)),
     };
-    let mut entry = Box::new(Entry {
-        c: sys::rdma_addrinfo {
-            ai_flags: hints.ai_flags,
-            ai_family: source.or(destination).map_or(0, family),
-            ai_qp_type: if hints.ai_qp_type == 0 { sys::IBV_QPT_RC as c_int } else { hints.ai_qp_type },
-            ai_port_space: if hints.ai_port_space == 0 { port_space(hints) } else { hints.ai_port_space },
-            ..Default::default()
-        },
-        // SAFETY: zeros are a valid address of no family.
-        source: unsafe { std::mem::zeroed() },
-        // SAFETY: as above.
-        destination: unsafe { std::mem::zeroed() },
-        name: named.and_then(|(_, name)| name),
-    });
-    let [at_source, at_destination] = [&raw mut entry.source, &raw mut entry.destination];
+    let mut entry = sys::rdma_addrinfo {
+        ai_flags: hints.ai_flags,
+        ai_family: source.or(destination).map_or(0, family),
+        ai_qp_type: if hints.ai_qp_type == 0 { sys::IBV_QPT_RC as c_int } else { hints.ai_qp_type },
+        ai_port_space: if hints.ai_port_space == 0 { port_space(hints) } else { hints.ai_port_space },
+        ..Default::default()
+    };
     if let Some(address) = source {
-        // SAFETY: the place is a storage of the entry.
-        unsafe { sockaddr::write(at_source, address) };
-        (entry.c.ai_src_addr, entry.c.ai_src_len) = (at_source.cast(), sockaddr::size(address) as u32);
+        (entry.ai_src_addr, entry.ai_src_len) = (given(storage_of(address))?.cast(), size(address));
     }
     if let Some(address) = destination {
-        // SAFETY: the place is a storage of the entry.
-        unsafe { sockaddr::write(at_destination, address) };
-        (entry.c.ai_dst_addr, entry.c.ai_dst_len) = (at_destination.cast(), sockaddr::size(address) as u32);
+        (entry.ai_dst_addr, entry.ai_dst_len) = (given(storage_of(address))?.cast(), size(address));
     }
-    let name = entry.name.as_ref().map_or(ptr::null(), |name| name.as_ptr()).cast_mut();
-    if is_passive {
-        entry.c.ai_src_canonname = name;
-    } else {
-        entry.c.ai_dst_canonname = name;
+    if let Some(name) = named.and_then(|(_, name)| name) {
+        // SAFETY: the name is a string.
+        let name = unsafe { libc::strdup(name.as_ptr()) };
+        *(if is_passive { &mut entry.ai_src_canonname } else { &mut entry.ai_dst_canonname }) = name;
     }
-    Ok(entry)
+    given(entry)
+}
+
+/// A value in memory of `malloc`, which the program owns.
+fn given<T>(value: T) -> Outcome<*mut T> {
+    // SAFETY: the size is that of the value, and not 0.
+    let place = unsafe { libc::malloc(size_of::<T>()) }.cast::<T>();
+    if place.is_null() {
+        return Err(abi::ENOMEM);
+    }
+    // SAFETY: `malloc` has made the place as large as the value, and aligned for any.
+    unsafe { place.write(value) };
+    Ok(place)
+}
+
+fn storage_of(address: SocketAddr) -> libc::sockaddr_storage {
+    // SAFETY: zeros are a valid address of no family.
+    let mut storage = unsafe { std::mem::zeroed() };
+    // SAFETY: the place is a storage.
+    unsafe { sockaddr::write(&raw mut storage, address) };
+    storage
+}
+
+fn size(address: SocketAddr) -> u32 {
+    sockaddr::size(address) as u32
 }
 
 fn family(address: SocketAddr) -> c_int {
@@ -156,11 +161,54 @@ unsafe fn look_up(
 /// See `rdma_freeaddrinfo(3)`.
 ///
 /// # Safety
-/// `info` is NULL or one of `rdma_getaddrinfo`, and freed once.
+/// `info` is NULL or a list, which is freed once. Its parts are NULL or memory of `malloc`.
 #[unsafe(export_name = "uw_rdma_freeaddrinfo")]
 pub(crate) unsafe extern "C" fn rdma_freeaddrinfo(info: *mut sys::rdma_addrinfo) {
-    if !info.is_null() {
-        // SAFETY: the address is that of a box, and the caller gives it up.
-        drop(unsafe { Box::from_raw(info.cast::<Entry>()) });
+    let mut next = info;
+    // SAFETY: the caller passes a list, which ends with NULL.
+    while let Some(entry) = unsafe { next.as_ref() } {
+        let parts = [
+            entry.ai_src_addr.cast::<c_void>(),
+            entry.ai_dst_addr.cast(),
+            entry.ai_src_canonname.cast(),
+            entry.ai_dst_canonname.cast(),
+            entry.ai_route.cast(),
+            entry.ai_connect.cast(),
+        ];
+        let itself = std::mem::replace(&mut next, entry.ai_next);
+        for part in parts.into_iter().chain([itself.cast()]) {
+            // SAFETY: the part is NULL, or memory of `malloc` that the caller gives up.
+            unsafe { libc::free(part) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As libfabric does: an entry of its own, and an address in place of the one that was there.
+    #[test]
+    fn entries_and_parts_that_programs_have_made_are_freed() {
+        let mut list = ptr::null_mut();
+        // SAFETY: strings, no hints, and a writable place.
+        let made = unsafe { rdma_getaddrinfo(c"127.0.0.1".as_ptr(), c"7".as_ptr(), ptr::null(), &mut list) };
+        assert_eq!(made, 0);
+        // SAFETY: the call has made an entry.
+        let entry = unsafe { &mut *list };
+        // SAFETY: the address of an entry is a socket address.
+        let found = unsafe { sockaddr::read(entry.ai_dst_addr.cast()) };
+        assert_eq!((found, entry.ai_dst_len), (Some("127.0.0.1:7".parse().unwrap()), 16));
+        // SAFETY: the address is memory of `malloc`, which the entry gives up.
+        unsafe { libc::free(entry.ai_dst_addr.cast()) };
+        entry.ai_dst_addr = given([7_u64; 6]).unwrap().cast();
+        entry.ai_route = given(1_u8).unwrap().cast();
+        // SAFETY: a string.
+        entry.ai_src_canonname = unsafe { libc::strdup(c"name".as_ptr()) };
+        entry.ai_next = given(sys::rdma_addrinfo::default()).unwrap();
+        // SAFETY: a list, all of which is memory of `malloc`.
+        unsafe { rdma_freeaddrinfo(list) };
+        // SAFETY: NULL is no list.
+        unsafe { rdma_freeaddrinfo(ptr::null_mut()) };
     }
 }

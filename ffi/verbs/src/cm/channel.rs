@@ -73,35 +73,53 @@ impl Event {
     }
 }
 
+/// The first descriptor of a channel that an identifier has for itself. Those below 1024 fit into the sets of
+/// `select`.
+const OWN_FROM: c_int = 512;
+
 impl Channel {
     pub(crate) fn make() -> Outcome<*mut sys::rdma_event_channel> {
-        let events: Events = Arc::new(EventQueue::new()?);
+        Self::with(EventQueue::new()?)
+    }
+
+    /// The channel of a synchronous identifier.
+    ///
+    /// Its descriptor is also the number of the socket that rsockets make of the identifier. `select` of
+    /// Debian's `librspreload` looks for the descriptor of the program that stands for this number, from 0
+    /// on. An ordinary one of the same number stands for itself, and must not come first.
+    pub(crate) fn make_own() -> Outcome<*mut sys::rdma_event_channel> {
+        Self::with(EventQueue::above(OWN_FROM)?)
+    }
+
+    fn with(queue: EventQueue<Box<Event>>) -> Outcome<*mut sys::rdma_event_channel> {
+        let events: Events = Arc::new(queue);
         let c = sys::rdma_event_channel { fd: events.fd() };
         let channel = Box::into_raw(Box::new(Self { c, events: Arc::clone(&events) })).cast();
         LIVING.enter(channel as usize, events);
         Ok(channel)
     }
 
-    /// # Safety
-    /// `channel` is one that this library has handed out, and is not destroyed.
-    pub(crate) unsafe fn of<'a>(channel: *mut sys::rdma_event_channel) -> &'a Self {
-        // SAFETY: the C struct is the first part of a `Channel`, which lives until it is destroyed.
-        unsafe { &*channel.cast::<Self>() }
+    /// The events of a channel that a program passes.
+    pub(crate) fn events(channel: *mut sys::rdma_event_channel) -> Outcome<Events> {
+        LIVING.get(channel as usize).ok_or(EINVAL)
     }
 
+    /// Does nothing to a channel that is destroyed already.
+    ///
     /// # Safety
-    /// As for [`of`](Self::of), and it is destroyed once.
+    /// The caller gives the channel up, for all threads.
     pub(crate) unsafe fn destroy(channel: *mut sys::rdma_event_channel) {
-        LIVING.leave(channel as usize);
-        // SAFETY: the address is that of a box, and the caller gives it up.
-        drop(unsafe { Box::from_raw(channel.cast::<Self>()) });
+        if LIVING.leave(channel as usize).is_some() {
+            // SAFETY: the address is that of a box which was among the living, and the caller gives it up.
+            drop(unsafe { Box::from_raw(channel.cast::<Self>()) });
+        }
     }
 }
 
 /// See `rdma_destroy_event_channel(3)`.
 ///
 /// # Safety
-/// `channel` lives, and is destroyed once.
+/// No other thread uses `channel`.
 #[unsafe(export_name = "uw_rdma_destroy_event_channel")]
 pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut sys::rdma_event_channel) {
     let _ = abi::guarded(|| {
@@ -114,9 +132,7 @@ pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut sys::rd
 /// Takes the oldest event of a channel.
 pub(crate) fn next(channel: *mut sys::rdma_event_channel) -> Outcome<Box<Event>> {
     let events = LIVING.find(channel as usize);
-    // The program waits in the kernel, so it polls no more.
-    process::started().ok_or(EIO)?.engine.hand_over();
-    let event = events.pop()?;
+    let event = events.next(&process::started().ok_or(EIO)?.engine)?;
     event.acked.deliver();
     Ok(event)
 }

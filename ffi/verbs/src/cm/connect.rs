@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use iwarp::verbs::{CmId, ConnParam, ListenOptions, MAX_PRIVATE_DATA};
+use iwarp::verbs::{CmId, ConnParam, ListenOptions, MAX_PRIVATE_DATA, RNR_RETRY_FOR_EVER};
 use libc::{c_int, c_void};
 
 use super::id::{Id, Requested, State};
@@ -31,7 +31,7 @@ const ENOTCONN: Errno = Errno(libc::ENOTCONN);
 pub(crate) unsafe extern "C" fn rdma_listen(id: *mut sys::rdma_cm_id, backlog: c_int) -> c_int {
     abi::minus_one(|| {
         // SAFETY: the caller passes an identifier that lives.
-        let this = unsafe { Id::of(id) };
+        let this = unsafe { Id::of(id) }?;
         if this.state().source.is_none() {
             super::address::bind(this, SocketAddr::from(([0; 4], 0)))?;
         }
@@ -106,8 +106,8 @@ unsafe fn param_of(
     default: Requested,
 ) -> Outcome<ConnParam> {
     let mut out = ConnParam { timeout: CONNECT_TIMEOUT, ..ConnParam::default() };
-    // Both ends of a `local` wire are of this library: they tell each other what MPA has no place for.
-    if id.process.net.is_local() {
+    // Both ends are of this library: they tell each other what MPA has no place for.
+    if id.process.net.is_private() {
         let visible = state.source.ok_or(EINVAL)?;
         let hello = Hello { visible, pair: None };
         out.private_data.try_extend_from_slice(&hello.bytes()).map_err(|_| EINVAL)?;
@@ -119,6 +119,11 @@ unsafe fn param_of(
         // SAFETY: the caller's promise.
         let bytes = unsafe { bytes_at(param.private_data.cast(), param.private_data_len.into()) };
         out.private_data.try_extend_from_slice(bytes).map_err(|_| EINVAL)?;
+        out.rnr_retry = match param.rnr_retry_count {
+            // Programs leave it at 0 and send ahead of the receives all the same, as fio does.
+            0 => RNR_RETRY_FOR_EVER,
+            count => count.min(RNR_RETRY_FOR_EVER),
+        };
         depths = Requested {
             responder_resources: param.responder_resources,
             initiator_depth: param.initiator_depth,
@@ -152,28 +157,41 @@ unsafe fn qp_of(id: &Id, param: *const sys::rdma_conn_param) -> Outcome<&Qp> {
 /// The connection of the identifier changes the state of this queue pair from now on.
 fn manage(state: &mut State, qp: &Qp) {
     state.qp = Some(qp.number());
-    qp.attributes().is_managed = true;
+    qp.manage();
 }
+
+/// How long a listener may take to appear: it costs a program that connects to nobody this much time.
+const APPEARS_WITHIN: Duration = Duration::from_millis(200);
+/// The same where it is likely to come.
+const COMES_WITHIN: Duration = Duration::from_secs(5);
 
 /// The listener to connect to.
 ///
 /// A server may tell a client its port before it listens, or listen anew for each connection. A network and
 /// its drivers are slower than that, and a `local` wire is not. So a listener is given a little time to
-/// appear.
+/// appear, and more if its address is bound, or if the process lives that has listened there before: it may
+/// wait for a processor. If that process has ended, there is nothing to wait for.
 fn find(id: &Id, destination: SocketAddr) -> Peer {
-    const PAUSE: Duration = Duration::from_micros(500);
+    let net = &id.process.net;
     let begun = Instant::now();
+    let mut asked_before = false;
     loop {
-        let peer = id.process.net.find(destination);
-        let patience = match peer {
-            Peer::At(_) => return peer,
-            Peer::Bound => Duration::from_millis(1000),
-            Peer::Nobody => Duration::from_millis(200),
-        };
-        if begun.elapsed() > patience {
+        let peer = net.find(destination);
+        if matches!(peer, Peer::At(_) | Peer::Silent) {
             return peer;
         }
-        std::thread::sleep(PAUSE);
+        let soon = begun.elapsed() < APPEARS_WITHIN;
+        // Once at first, and then not often: it asks each process of the wire.
+        let may_come = match peer {
+            Peer::Nobody if asked_before && soon => true,
+            Peer::Nobody => net.lives(destination).unwrap_or(soon),
+            _ => true,
+        };
+        asked_before = true;
+        if !may_come || begun.elapsed() >= COMES_WITHIN {
+            return peer;
+        }
+        std::thread::sleep(if soon { Duration::from_micros(500) } else { Duration::from_millis(20) });
     }
 }
 
@@ -188,14 +206,18 @@ pub(crate) unsafe extern "C" fn rdma_connect(
 ) -> c_int {
     abi::minus_one(|| {
         // SAFETY: the caller passes an identifier that lives.
-        let this = unsafe { Id::of(id) };
+        let this = unsafe { Id::of(id) }?;
         // SAFETY: the caller's promise is passed on.
         let qp = unsafe { qp_of(this, param) }?;
         let destination = this.state().destination.ok_or(EINVAL)?;
         let peer = find(this, destination);
         let Peer::At(remote) = peer else {
             manage(&mut this.state(), qp);
-            this.announce(sys::RDMA_CM_EVENT_REJECTED, -libc::ECONNREFUSED);
+            let (kind, status) = match peer {
+                Peer::Silent => (sys::RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT),
+                _ => (sys::RDMA_CM_EVENT_REJECTED, -libc::ECONNREFUSED),
+            };
+            this.announce(kind, status);
             this.complete()?;
             return Ok(0);
         };
@@ -208,7 +230,7 @@ pub(crate) unsafe extern "C" fn rdma_connect(
             // SAFETY: the caller's promise is passed on.
             let param = unsafe { param_of(this, &state, param, default) }?;
             manage(&mut state, qp);
-            cm.connect(&qp.current(), remote, &param)?;
+            cm.connect(&qp.current().qp, remote, &param)?;
             state.cm = Some(cm);
             Ok(())
         })?;
@@ -228,7 +250,7 @@ pub(crate) unsafe extern "C" fn rdma_accept(
 ) -> c_int {
     abi::minus_one(|| {
         // SAFETY: the caller passes an identifier that lives.
-        let this = unsafe { Id::of(id) };
+        let this = unsafe { Id::of(id) }?;
         // SAFETY: the caller's promise is passed on.
         let qp = unsafe { qp_of(this, param) }?;
         let mut state = this.state();
@@ -236,8 +258,9 @@ pub(crate) unsafe extern "C" fn rdma_accept(
         // SAFETY: the caller's promise is passed on.
         let param = unsafe { param_of(this, &state, param, state.requested) }?;
         manage(&mut state, qp);
+        state.undecided = false;
         drop(state);
-        cm.accept(&qp.current(), &param)?;
+        cm.accept(&qp.current().qp, &param)?;
         this.complete()?;
         Ok(0)
     })
@@ -255,11 +278,11 @@ pub(crate) unsafe extern "C" fn rdma_reject(
 ) -> c_int {
     abi::minus_one(|| {
         // SAFETY: the caller passes an identifier that lives.
-        let this = unsafe { Id::of(id) };
+        let this = unsafe { Id::of(id) }?;
         let state = this.state();
         let cm = state.cm.clone().ok_or(EINVAL)?;
         let mut bytes = arrayvec::ArrayVec::<u8, MAX_PRIVATE_DATA>::new();
-        if this.process.net.is_local()
+        if this.process.net.is_private()
             && let Some(visible) = state.source
         {
             bytes.try_extend_from_slice(&Hello { visible, pair: None }.bytes()).map_err(|_| EINVAL)?;
@@ -287,6 +310,17 @@ pub(crate) unsafe extern "C" fn rdma_reject_ece(
     unsafe { rdma_reject(id, private_data, length) }
 }
 
+/// Whether data passes, though the event of the connection may be on its way to the program.
+fn is_streaming(id: &Id) -> bool {
+    let number = id.state().qp;
+    let mut is_streaming = false;
+    id.process.qps.with(number.unwrap_or(0), |qp| {
+        // SAFETY: a queue pair of the table lives, as the table is locked.
+        is_streaming = unsafe { Qp::of(qp as *mut sys::ibv_qp) }.state() == sys::IBV_QPS_RTS;
+    });
+    is_streaming
+}
+
 /// See `rdma_disconnect(3)`.
 ///
 /// # Safety
@@ -295,12 +329,12 @@ pub(crate) unsafe extern "C" fn rdma_reject_ece(
 pub(crate) unsafe extern "C" fn rdma_disconnect(id: *mut sys::rdma_cm_id) -> c_int {
     abi::minus_one(|| {
         // SAFETY: the caller passes an identifier that lives.
-        let this = unsafe { Id::of(id) };
-        let state = this.state();
-        let Some(cm) = state.cm.clone().filter(|_| state.connected) else {
-            return Err(ENOTCONN);
+        let this = unsafe { Id::of(id) }?;
+        let (cm, connected) = {
+            let state = this.state();
+            (state.cm.clone(), state.connected)
         };
-        drop(state);
+        let cm = cm.filter(|_| connected || is_streaming(this)).ok_or(ENOTCONN)?;
         cm.disconnect();
         this.complete()?;
         Ok(0)

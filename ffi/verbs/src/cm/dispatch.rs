@@ -29,7 +29,11 @@ pub(crate) fn on_event(process: &'static Process, event: CmEvent) {
     let ids = process.ids.lock();
     let Some(&address) = ids.get(&cm) else { return };
     // SAFETY: an identifier of the table lives, as the table is locked.
-    let id = unsafe { Id::of(address as *mut sys::rdma_cm_id) };
+    let Ok(id) = (unsafe { Id::of(address as *mut sys::rdma_cm_id) }) else { return };
+    if id.state().undecided {
+        // The peer is gone, and accepting fails. As with the kernel, there is no event for that.
+        return;
+    }
     match kind {
         CmEventKind::Established { private_data, ord, ird, .. } => {
             set_qp_state(id, sys::IBV_QPS_RTS);
@@ -86,7 +90,7 @@ fn on_request(
     // A request for a listener that is gone is rejected as it is dropped.
     let Some(&address) = ids.get(listener) else { return };
     // SAFETY: an identifier of the table lives, as the table is locked.
-    let listener = unsafe { Id::of(address as *mut sys::rdma_cm_id) };
+    let Ok(listener) = (unsafe { Id::of(address as *mut sys::rdma_cm_id) }) else { return };
     let fields = listener.fields();
     let Ok(child) = Id::make(process, fields.channel, fields.context, fields.ps) else { return };
     let (hello, private_data) =
@@ -97,6 +101,7 @@ fn on_request(
         let mut state = child.state();
         state.cm = Some(cm.clone());
         state.requested = requested;
+        state.undecided = true;
         state.events = Arc::clone(&listener.state().events);
         let source = local_address(listener, &cm, hello);
         child.set_source(&mut state, source);
@@ -123,8 +128,10 @@ fn local_address(listener: &Id, cm: &CmId, hello: Option<Hello>) -> SocketAddr {
         return bound;
     }
     match (hello, cm.addresses()) {
-        // Both ends are on one host, where an address reaches itself.
-        (Some(hello), _) => SocketAddr::new(hello.visible.ip(), bound.port()),
+        // On one host, an address reaches itself.
+        (Some(hello), _) => {
+            SocketAddr::new(listener.process.net.source_for(hello.visible.ip()), bound.port())
+        }
         (None, Some((local, _))) => local,
         (None, None) => bound,
     }

@@ -61,7 +61,7 @@ unsafe fn set_up(
         // SAFETY: the caller passes NULL or a struct that is readable.
         if let Some(init) = unsafe { init.as_ref() } {
             // SAFETY: the identifier lives.
-            unsafe { Id::of(id) }.state().endpoint =
+            unsafe { Id::of(id) }?.state().endpoint =
                 Some((pd, sys::ibv_qp_init_attr { qp_type: info.ai_qp_type as u32, ..*init }));
         }
         return Ok(());
@@ -91,8 +91,7 @@ pub(crate) unsafe extern "C" fn rdma_destroy_ep(id: *mut sys::rdma_cm_id) {
         // SAFETY: as above.
         unsafe { rdma_destroy_srq(id) };
         // SAFETY: as above, and it is given up.
-        unsafe { destroy(id) };
-        Ok(())
+        unsafe { destroy(id) }
     });
 }
 
@@ -107,7 +106,7 @@ pub(crate) unsafe extern "C" fn rdma_get_request(
 ) -> c_int {
     abi::minus_one(|| {
         // SAFETY: the caller passes an identifier that lives.
-        let this = unsafe { Id::of(listener) };
+        let this = unsafe { Id::of(listener) }?;
         if !this.is_sync() {
             return Err(EINVAL);
         }
@@ -132,11 +131,11 @@ pub(crate) unsafe extern "C" fn rdma_get_request(
             // SAFETY: the event is ours, and given up.
             unsafe { channel::rdma_ack_cm_event(event) };
             // SAFETY: the program has not seen the identifier.
-            unsafe { destroy(new) };
+            unsafe { destroy(new) }?;
             return Err(error);
         }
         // SAFETY: the identifier lives.
-        unsafe { Id::of(new) }.update(|c| c.event = event);
+        unsafe { Id::of(new) }?.update(|c| c.event = event);
         // SAFETY: the caller passes a writable place.
         unsafe { *id = new };
         Ok(0)

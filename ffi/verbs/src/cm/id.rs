@@ -10,9 +10,12 @@ use libc::{c_int, c_void};
 use super::channel::{Channel, Event, Events};
 use crate::abi::{self, EINVAL, EOPNOTSUPP, Errno, Outcome};
 use crate::acked::Acked;
-use crate::net::Listening;
+use crate::living::Living;
+use crate::net::Name;
 use crate::process::Process;
 use crate::{sockaddr, sys};
+
+static LIVING: Living<()> = Living::new();
 
 /// An identifier (`rdma_cm_id`).
 ///
@@ -44,18 +47,23 @@ const _: () = assert!(std::mem::offset_of!(Id, process) >= PRIVATE_BYTES);
 pub(crate) struct State {
     /// Where its events go.
     pub(crate) events: Events,
+    /// The name that it has taken, on a wire with names. It is given up before the listener that it leads to.
+    pub(crate) name: Option<Name>,
     /// That of the engine, once it connects or listens, or with a request.
     pub(crate) cm: Option<CmId>,
-    /// The name that it has taken, on a `local` wire.
-    pub(crate) name: Option<Listening>,
     pub(crate) source: Option<SocketAddr>,
     pub(crate) destination: Option<SocketAddr>,
     /// The number of the queue pair that it connects.
     pub(crate) qp: Option<u32>,
     /// It is, or was, established.
     pub(crate) connected: bool,
+    /// It is the request of a peer, and the program has not decided on it. Until then its context is that of
+    /// the listener, so it has no events of its own.
+    pub(crate) undecided: bool,
     /// IPv6 only (`RDMA_OPTION_ID_AFONLY`).
     pub(crate) reuses_address: bool,
+    /// The attribute `timeout` that its queue pair gets (`RDMA_OPTION_ID_ACK_TIMEOUT`).
+    pub(crate) ack_timeout: Option<u8>,
     /// The depths that the peer's request asks for.
     pub(crate) requested: Requested,
     /// For a listener of `rdma_create_ep`: the queue pair that requests get.
@@ -75,11 +83,15 @@ pub(crate) struct Requested {
 }
 
 impl Id {
+    /// The identifier at an address that a program passes. perftest uses one that it has destroyed, after its
+    /// peer refused it: that is EINVAL.
+    ///
     /// # Safety
-    /// `id` is one that this library has handed out, and is not destroyed.
-    pub(crate) unsafe fn of<'a>(id: *mut sys::rdma_cm_id) -> &'a Self {
-        // SAFETY: the C struct is the first part of an `Id`, which lives until it is destroyed.
-        unsafe { &*id.cast::<Self>() }
+    /// No other thread destroys `id` before the caller is done with it.
+    pub(crate) unsafe fn of<'a>(id: *mut sys::rdma_cm_id) -> Outcome<&'a Self> {
+        LIVING.get(id as usize).ok_or(EINVAL)?;
+        // SAFETY: the C struct is the first part of an `Id`, and this one lives.
+        Ok(unsafe { &*id.cast::<Self>() })
     }
 
     pub(crate) fn as_c(&self) -> *mut sys::rdma_cm_id {
@@ -108,24 +120,25 @@ impl Id {
             return Err(EOPNOTSUPP);
         }
         let sync = c_int::from(channel.is_null());
-        let channel = if channel.is_null() { Channel::make()? } else { channel };
-        // SAFETY: the channel is the caller's, which lives, or the one that was made.
-        let events = Arc::clone(&unsafe { Channel::of(channel) }.events);
+        let channel = if channel.is_null() { Channel::make_own()? } else { channel };
+        let events = Channel::events(channel)?;
         let c = sys::rdma_cm_id { channel, context, ps, qp_type: sys::IBV_QPT_RC, ..Default::default() };
         let state = State {
             events,
-            cm: None,
             name: None,
+            cm: None,
             source: None,
             destination: None,
             qp: None,
             connected: false,
+            undecided: false,
             reuses_address: false,
+            ack_timeout: None,
             requested: Requested::default(),
             endpoint: None,
             owns_cqs: false,
         };
-        Ok(Box::new(Self {
+        let new = Box::new(Self {
             c: UnsafeCell::new(c),
             _cma_dev: std::ptr::null_mut(),
             _unread: [0; 3],
@@ -134,7 +147,9 @@ impl Id {
             process,
             acked: Arc::default(),
             state: Mutex::new(state),
-        }))
+        });
+        LIVING.enter(new.as_c() as usize, ());
+        Ok(new)
     }
 
     /// Changes the fields that programs read. The caller holds the state, or the identifier is new.
@@ -225,6 +240,12 @@ impl Id {
     }
 }
 
+impl Drop for Id {
+    fn drop(&mut self) {
+        LIVING.leave(self.as_c() as usize);
+    }
+}
+
 /// See `rdma_destroy_id(3)`: waits until the events that were delivered are acknowledged.
 ///
 /// # Safety
@@ -232,20 +253,17 @@ impl Id {
 #[unsafe(export_name = "uw_rdma_destroy_id")]
 pub(crate) unsafe extern "C" fn rdma_destroy_id(id: *mut sys::rdma_cm_id) -> c_int {
     abi::minus_one(|| {
-        if id.is_null() {
-            return Err(EINVAL);
-        }
-        // SAFETY: the caller passes an identifier that lives.
-        unsafe { destroy(id) };
+        // SAFETY: the caller's promise is passed on.
+        unsafe { destroy(id) }?;
         Ok(0)
     })
 }
 
 /// # Safety
 /// `id` lives, and is destroyed once.
-pub(crate) unsafe fn destroy(id: *mut sys::rdma_cm_id) {
+pub(crate) unsafe fn destroy(id: *mut sys::rdma_cm_id) -> Outcome<()> {
     // SAFETY: the caller passes an identifier that lives.
-    let this = unsafe { Id::of(id) };
+    let this = unsafe { Id::of(id) }?;
     // In this order: no event is added once the engine's identifier is not known any more.
     let cm = this.state().cm.clone();
     if let Some(cm) = &cm {
@@ -262,7 +280,7 @@ pub(crate) unsafe fn destroy(id: *mut sys::rdma_cm_id) {
     });
     for child in never_taken {
         // SAFETY: the program has not seen this identifier.
-        unsafe { destroy(child) };
+        unsafe { destroy(child) }?;
     }
     this.forget_event();
     this.acked.wait();
@@ -274,6 +292,7 @@ pub(crate) unsafe fn destroy(id: *mut sys::rdma_cm_id) {
         // SAFETY: a synchronous identifier has a channel of its own.
         unsafe { Channel::destroy(channel) };
     }
+    Ok(())
 }
 
 /// See `rdma_migrate_id(3)`: events that wait move as well.
@@ -296,15 +315,14 @@ pub(crate) unsafe extern "C" fn rdma_migrate_id(
 /// `id` lives, `channel` is NULL or lives.
 pub(crate) unsafe fn migrate(id: *mut sys::rdma_cm_id, channel: *mut sys::rdma_event_channel) -> Outcome<()> {
     // SAFETY: the caller passes an identifier that lives.
-    let this = unsafe { Id::of(id) };
+    let this = unsafe { Id::of(id) }?;
     let becomes_sync = channel.is_null();
     let was_sync = this.is_sync();
     if was_sync && !becomes_sync {
         this.forget_event();
     }
-    let channel = if becomes_sync { Channel::make()? } else { channel };
-    // SAFETY: the channel is the caller's, which lives, or the one that was made.
-    let new = Arc::clone(&unsafe { Channel::of(channel) }.events);
+    let channel = if becomes_sync { Channel::make_own()? } else { channel };
+    let new = Channel::events(channel)?;
     let before = this.fields().channel;
     let mut state = this.state();
     let old = std::mem::replace(&mut state.events, Arc::clone(&new));

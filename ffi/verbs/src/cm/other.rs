@@ -6,6 +6,7 @@ use libc::{c_int, c_void};
 
 use super::device::device;
 use super::id::Id;
+use super::qp::set_ack_timeout;
 use crate::abi::{self, EINVAL, EOPNOTSUPP};
 use crate::{start, sys};
 
@@ -58,11 +59,19 @@ pub(crate) unsafe extern "C" fn rdma_set_option(
                 // SAFETY: the caller passes a value of that length.
                 let on = unsafe { value.cast::<c_int>().read_unaligned() } != 0;
                 // SAFETY: the caller passes an identifier that lives.
-                unsafe { Id::of(id) }.state().reuses_address = on;
+                unsafe { Id::of(id) }?.state().reuses_address = on;
                 Ok(0)
             }
-            // Wildcards take both families, and TCP has its own time for acknowledgements.
-            sys::RDMA_OPTION_ID_TOS | sys::RDMA_OPTION_ID_AFONLY | sys::RDMA_OPTION_ID_ACK_TIMEOUT => Ok(0),
+            // TCP has its own time for acknowledgements: queue pairs have this one as an attribute alone.
+            sys::RDMA_OPTION_ID_ACK_TIMEOUT if length == size_of::<u8>() => {
+                // SAFETY: the caller passes a value of that length.
+                let timeout = unsafe { value.cast::<u8>().read() };
+                // SAFETY: the caller passes an identifier that lives.
+                set_ack_timeout(unsafe { Id::of(id) }?, timeout);
+                Ok(0)
+            }
+            // Wildcards take both families.
+            sys::RDMA_OPTION_ID_TOS | sys::RDMA_OPTION_ID_AFONLY => Ok(0),
             _ => Err(EINVAL),
         }
     })

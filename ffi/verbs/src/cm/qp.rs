@@ -43,7 +43,7 @@ pub(crate) unsafe extern "C" fn rdma_create_qp_ex(
 ) -> c_int {
     abi::minus_one(|| {
         // SAFETY: the caller passes an identifier that lives.
-        let this = unsafe { Id::of(id) };
+        let this = unsafe { Id::of(id) }?;
         // SAFETY: the caller passes a struct that is readable and writable.
         let init = unsafe { &mut *init };
         if init.comp_mask & sys::IBV_QP_INIT_ATTR_PD == 0 {
@@ -76,7 +76,7 @@ pub(super) unsafe fn create(
     init: &mut sys::ibv_qp_init_attr,
 ) -> Outcome<()> {
     // SAFETY: the caller passes an identifier that lives.
-    let this = unsafe { Id::of(id) };
+    let this = unsafe { Id::of(id) }?;
     let fields = this.fields();
     if !fields.qp.is_null() {
         return Err(EINVAL);
@@ -103,9 +103,10 @@ fn adopt(id: &Id, pd: *mut sys::ibv_pd, made: *mut sys::ibv_qp) {
     // SAFETY: the queue pair was just made.
     let qp = unsafe { Qp::of(made) };
     let mut attributes = qp.attributes();
-    attributes.is_managed = true;
+    qp.manage();
     qp.set_state(&mut attributes, sys::IBV_QPS_INIT);
     drop(attributes);
+    take_ack_timeout(id, qp);
     // SAFETY: as above.
     let made_with = unsafe { *made };
     let (send_cq, recv_cq) = (made_with.send_cq, made_with.recv_cq);
@@ -116,6 +117,24 @@ fn adopt(id: &Id, pd: *mut sys::ibv_pd, made: *mut sys::ibv_qp) {
         c.send_cq = send_cq;
         c.recv_cq = recv_cq;
     });
+}
+
+/// The queue pair says the timeout that its identifier was given.
+fn take_ack_timeout(id: &Id, qp: &Qp) {
+    let timeout = id.state().ack_timeout;
+    if let Some(timeout) = timeout {
+        qp.attributes().attr.timeout = timeout;
+    }
+}
+
+/// Keeps the option `RDMA_OPTION_ID_ACK_TIMEOUT` for the queue pair that the identifier has or gets.
+pub(super) fn set_ack_timeout(id: &Id, timeout: u8) {
+    id.state().ack_timeout = Some(timeout);
+    let qp = id.fields().qp;
+    if !qp.is_null() {
+        // SAFETY: an identifier has queue pairs that live.
+        take_ack_timeout(id, unsafe { Qp::of(qp) });
+    }
 }
 
 /// Makes the completion queues that a program has not given, each with a channel of its own.
@@ -198,7 +217,7 @@ fn destroy_cqs(id: &Id) {
 pub(crate) unsafe extern "C" fn rdma_destroy_qp(id: *mut sys::rdma_cm_id) {
     let _ = abi::guarded(|| {
         // SAFETY: the caller passes an identifier that lives.
-        let this = unsafe { Id::of(id) };
+        let this = unsafe { Id::of(id) }?;
         let qp = this.fields().qp;
         if qp.is_null() {
             return Ok(());
@@ -223,7 +242,7 @@ pub(crate) unsafe extern "C" fn rdma_create_srq(
 ) -> c_int {
     abi::minus_one(|| {
         // SAFETY: the caller passes an identifier that lives.
-        let this = unsafe { Id::of(id) };
+        let this = unsafe { Id::of(id) }?;
         let pd = if pd.is_null() { this.fields().pd } else { pd };
         // SAFETY: the caller's promises are passed on.
         let srq = unsafe { ibv_create_srq(pd, init) };
@@ -262,7 +281,7 @@ pub(crate) unsafe extern "C" fn rdma_create_srq_ex(
 pub(crate) unsafe extern "C" fn rdma_destroy_srq(id: *mut sys::rdma_cm_id) {
     let _ = abi::guarded(|| {
         // SAFETY: the caller passes an identifier that lives.
-        let this = unsafe { Id::of(id) };
+        let this = unsafe { Id::of(id) }?;
         let srq = this.fields().srq;
         if !srq.is_null() {
             // SAFETY: the queue is the identifier's.
@@ -279,11 +298,13 @@ pub(crate) unsafe extern "C" fn rdma_destroy_srq(id: *mut sys::rdma_cm_id) {
 /// `id` lives, `attr` is readable and writable, `mask` is writable.
 #[unsafe(export_name = "uw_rdma_init_qp_attr")]
 pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
-    _id: *mut sys::rdma_cm_id,
+    id: *mut sys::rdma_cm_id,
     attr: *mut sys::ibv_qp_attr,
     mask: *mut c_int,
 ) -> c_int {
     abi::minus_one(|| {
+        // SAFETY: the caller passes an identifier that lives.
+        unsafe { Id::of(id) }?;
         // SAFETY: the caller passes a struct that is readable and writable.
         let attr = unsafe { &mut *attr };
         let needed = match attr.qp_state {

@@ -11,6 +11,8 @@ pub(crate) enum Peer {
     Bound,
     /// Nobody listens at the address that the program named.
     Nobody,
+    /// The host of the address does not answer.
+    Silent,
 }
 
 /// The first two bytes of the addresses on a `local` wire: a part of 100.64.0.0/10, the range for carriers

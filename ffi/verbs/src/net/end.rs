@@ -6,21 +6,52 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use dp::LinkState;
 
 use super::address::{Peer, mapped};
-use super::names::{self, Listening, NameError, Names};
+use super::desk::Sign;
+use super::hosts::{self, Hosts};
+use super::kernel;
+use super::names::{Listening, NameError, Names};
+use super::present::Present;
 
 /// This end of the wire.
+///
+/// `getaddrinfo` gives programs IPv4 addresses as IPv6 has them (`::ffff:10.0.0.1`) if the kernel's
+/// interfaces have IPv6 addresses alone. They mean the same here.
 pub(crate) struct Net {
     /// Our address on the wire.
     address: IpAddr,
-    /// The name service of a `local` wire, whose addresses programs do not see; `None`: programs use the
-    /// addresses of the wire.
-    names: Option<Names>,
+    service: Service,
     up: AtomicBool,
+    /// Shows this process on a wire that has no folder.
+    present: Option<Present>,
+}
+
+/// The place that knows which process listens at an address that programs see.
+pub(super) enum Service {
+    /// Programs use the addresses of the wire.
+    None,
+    /// The folder of a `local` wire: programs see the addresses of their host.
+    Local(Names),
+    /// The hosts of a wire whose programs see the addresses of the kernels.
+    Hosts(Hosts),
+}
+
+/// A name that is taken until this is dropped.
+pub(crate) enum Name {
+    /// On a `local` wire.
+    Local(Listening),
+    /// Between hosts.
+    Hosts(Sign),
 }
 
 impl Net {
-    pub(super) fn new(address: IpAddr, names: Option<Names>) -> Self {
-        Self { address, names, up: AtomicBool::new(true) }
+    pub(super) fn new(address: IpAddr, service: Service) -> Self {
+        Self { address, service, up: AtomicBool::new(true), present: None }
+    }
+
+    /// Shows this process to [`processes`](super::processes), on a wire that has no folder.
+    pub(super) fn show(&mut self, wire: &str) {
+        let kind = wire.split(',').next().unwrap_or(wire);
+        self.present = Present::enter(kind, self.address);
     }
 
     /// Our address on the wire.
@@ -29,8 +60,8 @@ impl Net {
     }
 
     /// Whether both ends of every connection are of this library.
-    pub(crate) fn is_local(&self) -> bool {
-        self.names.is_some()
+    pub(crate) fn is_private(&self) -> bool {
+        !matches!(self.service, Service::None)
     }
 
     /// Our GID: the address, as IPv6 has an IPv4 one.
@@ -71,41 +102,109 @@ impl Net {
 
     /// Whether a program may use `address` as its own.
     pub(crate) fn is_ours(&self, address: IpAddr) -> bool {
-        match &self.names {
-            Some(_) => address == self.address || names::is_of_this_host(address),
-            None => address == self.address,
-        }
+        let address = address.to_canonical();
+        address == self.address || (self.is_private() && kernel::is_of_this_host(address))
+    }
+
+    /// Whether an identifier that binds `address` is the device's from then on. Where there are other hosts,
+    /// loopback addresses are not of the device: libfabric would tell them to other hosts as its own.
+    pub(crate) fn is_of_device(&self, address: IpAddr) -> bool {
+        let is_everywhere = matches!(self.service, Service::Hosts(_)) && address.to_canonical().is_loopback();
+        !address.is_unspecified() && !is_everywhere
     }
 
     /// Whether `address` can be reached, as far as it is known without asking it.
     pub(crate) fn is_reachable(&self, address: IpAddr) -> bool {
-        match &self.names {
-            Some(names) => self.is_ours(address) || names.knows(address),
-            None => address.is_ipv4() == self.address.is_ipv4(),
+        let address = address.to_canonical();
+        match &self.service {
+            Service::None => address.is_ipv4() == self.address.is_ipv4(),
+            Service::Local(names) => self.is_ours(address) || names.knows(address),
+            Service::Hosts(_) => hosts::source_for(address).is_some(),
         }
     }
 
     /// The address that a program sees as its own when it connects to `remote`.
     pub(crate) fn source_for(&self, remote: IpAddr) -> IpAddr {
-        // On one host, the kernel takes the address itself as its source.
-        if self.is_local() && names::is_of_this_host(remote) { remote } else { self.address }
+        let source = match &self.service {
+            Service::None => None,
+            // On one host, the kernel takes the address itself as its source.
+            Service::Local(_) => kernel::is_of_this_host(remote).then_some(remote),
+            Service::Hosts(_) => hosts::source_for(remote.to_canonical()),
+        };
+        source.unwrap_or(self.address)
     }
 
-    /// Where to connect to for a program that names `remote`.
+    /// Where to connect to for a program that names `remote`. Between hosts, this waits for an answer.
     pub(crate) fn find(&self, remote: SocketAddr) -> Peer {
-        match &self.names {
-            Some(names) => names.find(remote),
-            None => Peer::At(remote),
+        let remote = canonical(remote);
+        match &self.service {
+            Service::None => Peer::At(remote),
+            Service::Local(names) => names.find(remote),
+            Service::Hosts(hosts) => hosts.find(remote),
+        }
+    }
+
+    /// Whether the process lives that has listened at `remote` when it was found before, if that is known
+    /// without asking its host.
+    pub(crate) fn lives(&self, remote: SocketAddr) -> Option<bool> {
+        match &self.service {
+            Service::Local(names) => names.lives(canonical(remote)),
+            Service::None | Service::Hosts(_) => None,
         }
     }
 
     /// Takes the name of an address that a program binds, if the wire has names.
-    pub(crate) fn take_name(&self, visible: SocketAddr) -> Result<Option<Listening>, NameError> {
-        self.names.as_ref().map(|names| names.take(visible)).transpose()
+    pub(crate) fn take_name(&self, visible: SocketAddr) -> Result<Option<Name>, NameError> {
+        let visible = canonical(visible);
+        match &self.service {
+            Service::None => Ok(None),
+            Service::Local(names) => Ok(Some(Name::Local(names.take(visible)?))),
+            Service::Hosts(hosts) => Ok(Some(Name::Hosts(hosts.take(visible).map_err(NameError::of_bind)?))),
+        }
+    }
+
+    /// Takes the name of the address from which a program connects, where that costs no socket.
+    pub(crate) fn take_source(&self, visible: SocketAddr) -> Result<Option<Name>, NameError> {
+        match self.service {
+            Service::Hosts(_) => Ok(None),
+            Service::None | Service::Local(_) => self.take_name(visible),
+        }
     }
 
     /// A name leads to `port` of ours on the wire from now on.
-    pub(crate) fn publish(&self, name: &mut Listening, port: u16) -> std::io::Result<()> {
-        name.publish(SocketAddr::new(self.address, port))
+    pub(crate) fn publish(&self, name: &mut Name, port: u16) -> std::io::Result<()> {
+        let wire = SocketAddr::new(self.address, port);
+        match name {
+            Name::Local(listening) => listening.publish(wire),
+            Name::Hosts(sign) => {
+                sign.publish(wire);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// An IPv4 address that is written as one of IPv6, as IPv4 has it.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    match address.ip().to_canonical() {
+        ip if ip == address.ip() => address,
+        ip => SocketAddr::new(ip, address.port()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ipv4_address_written_as_ipv6_is_the_same() {
+        let net = Net::new("10.0.0.1".parse().unwrap(), Service::None);
+        let mapped: IpAddr = "::ffff:10.0.0.1".parse().unwrap();
+        let peer: SocketAddr = "[::ffff:10.0.0.2]:7174".parse().unwrap();
+        assert!(net.is_ours(mapped) && net.is_reachable(peer.ip()));
+        assert_eq!(net.find(peer), Peer::At("10.0.0.2:7174".parse().unwrap()));
+        assert!(!net.is_ours(peer.ip()) && !net.is_reachable("fd00::2".parse().unwrap()));
+        let link_local: SocketAddr = "[fe80::1%3]:7174".parse().unwrap();
+        assert_eq!(canonical(link_local), link_local);
     }
 }

@@ -1,4 +1,4 @@
-//! The processes on the `local` wires of this user.
+//! The processes of this user on the wires of this host.
 
 use std::fs;
 use std::io;
@@ -9,28 +9,21 @@ use dp::local;
 
 use super::address::address_of_station;
 use super::names;
+use super::present::{self, Process, program};
 
-/// A process on a wire.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Process {
-    /// The name of the wire.
-    pub wire: String,
-    /// Its number; 0 if this process cannot see it.
-    pub pid: i32,
-    /// Its name, as the system has it.
-    pub program: String,
-    /// Its address on the wire.
-    pub address: String,
-    /// The addresses at which its programs listen.
-    pub listens: Vec<String>,
-}
-
-/// The processes on all `local` wires of this user, by wire and address.
+/// The processes on all `local` wires of this user, and then those on other wires of this network namespace,
+/// by wire and address.
 ///
 /// # Errors
 /// The system's, if a folder of the wires cannot be read.
 pub fn processes() -> io::Result<Vec<Process>> {
-    let any = local::default_folder("any").map_err(io::Error::other)?;
+    let mut found = on_local_wires()?;
+    found.extend(present::processes());
+    Ok(found)
+}
+
+fn on_local_wires() -> io::Result<Vec<Process>> {
+    let any = super::wanted::folder("any").map_err(io::Error::other)?;
     let Some(parent) = any.parent() else { return Ok(Vec::new()) };
     let wires = match fs::read_dir(parent) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -53,11 +46,10 @@ fn on_wire(folder: &Path) -> io::Result<Vec<Process>> {
         let address = address_of_station(station.number);
         let of_process = |(_, at): &&(String, SocketAddr)| at.ip() == address;
         let listens = listening.iter().filter(of_process).map(|(name, _)| name.clone()).collect();
-        let program = fs::read_to_string(format!("/proc/{}/comm", station.pid)).unwrap_or_default();
         Process {
             wire: wire.clone(),
             pid: station.pid,
-            program: program.trim_end().to_owned(),
+            program: program(station.pid),
             address: address.to_string(),
             listens,
         }

@@ -5,21 +5,32 @@
 //! as long as the process lives. A file without a lock is left over, and the next one to want the name takes
 //! it.
 
+use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
-use rustix::fs::FlockOperation;
+use dp::local;
 
-use super::address::Peer;
+use super::address::{Peer, address_of_station};
 use crate::abi::Errno;
 
-/// The folder of names of one wire.
+/// The names of one wire.
 pub(crate) struct Names {
+    /// The folder of the wire.
+    wire: PathBuf,
+    /// The folder of names.
     folder: PathBuf,
+    /// Where names have led.
+    found: Mutex<HashMap<SocketAddr, IpAddr>>,
 }
+
+/// Names that are remembered at a time.
+const MAX_FOUND: usize = 1024;
 
 /// A name that is taken until this is dropped.
 pub(crate) struct Listening {
@@ -39,6 +50,16 @@ pub(crate) enum NameError {
     System(#[from] std::io::Error),
 }
 
+impl NameError {
+    /// The kernel's error of binding a socket.
+    pub(super) fn of_bind(error: std::io::Error) -> Self {
+        match error.kind() {
+            std::io::ErrorKind::AddrInUse => Self::InUse,
+            _ => Self::System(error),
+        }
+    }
+}
+
 impl From<NameError> for Errno {
     fn from(error: NameError) -> Self {
         match error {
@@ -51,10 +72,11 @@ impl From<NameError> for Errno {
 impl Names {
     /// The names of the wire in `folder`.
     pub(super) fn new(folder: &Path) -> std::io::Result<Self> {
+        let wire = folder.to_owned();
         let folder = folder.join("listen");
         match fs::create_dir(&folder) {
             Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(error),
-            _ => Ok(Self { folder }),
+            _ => Ok(Self { wire, folder, found: Mutex::default() }),
         }
     }
 
@@ -78,11 +100,7 @@ impl Names {
                 .truncate(false)
                 .mode(0o600)
                 .open(&path)?;
-            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => {}
-                Err(rustix::io::Errno::WOULDBLOCK) => return Err(NameError::InUse),
-                Err(error) => return Err(std::io::Error::from(error).into()),
-            }
+            lock(&file)?;
             // The one before may have removed the file after it was opened here.
             if !is_at(&file, &path) {
                 continue;
@@ -97,7 +115,24 @@ impl Names {
         let address = visible.ip().to_canonical();
         let any = IpAddr::from([0, 0, 0, 0]);
         let found = [address, any].map(|address| read(&self.path(address, visible.port())));
-        found.into_iter().find(|peer| *peer != Peer::Nobody).unwrap_or(Peer::Nobody)
+        let peer = found.into_iter().find(|peer| *peer != Peer::Nobody).unwrap_or(Peer::Nobody);
+        if let Peer::At(wire) = peer {
+            let mut found = self.found.lock().expect("no holder of this lock panics");
+            if found.len() == MAX_FOUND {
+                found.clear();
+            }
+            found.insert(visible, wire.ip());
+        }
+        peer
+    }
+
+    /// Whether the process that has listened at `visible` when this end asked before still lives; `None` if
+    /// none has.
+    pub(super) fn lives(&self, visible: SocketAddr) -> Option<bool> {
+        let found = self.found.lock().expect("no holder of this lock panics").get(&visible).copied();
+        let address = found?;
+        let stations = local::stations(&self.wire).unwrap_or_default();
+        Some(stations.iter().any(|station| address_of_station(station.number) == address))
     }
 
     /// Whether a listener has announced `address`.
@@ -134,11 +169,40 @@ fn is_at(file: &File, path: &Path) -> bool {
     }
 }
 
+/// The lock of a whole file, which belongs to the open file: it ends when the last descriptor is closed.
+fn lock_of_file() -> libc::flock {
+    let kind = libc::F_WRLCK as libc::c_short;
+    libc::flock { l_type: kind, l_whence: libc::SEEK_SET as libc::c_short, l_start: 0, l_len: 0, l_pid: 0 }
+}
+
+/// Takes the lock of a file.
+fn lock(file: &File) -> Result<(), NameError> {
+    let lock = lock_of_file();
+    // SAFETY: the descriptor is open, and the struct is read only.
+    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) } == 0 {
+        return Ok(());
+    }
+    let error = std::io::Error::last_os_error();
+    match error.raw_os_error() {
+        Some(libc::EAGAIN | libc::EACCES) => Err(NameError::InUse),
+        _ => Err(error.into()),
+    }
+}
+
+/// Whether another open file has the lock. It is only asked for: one that were taken for a moment would keep
+/// off the process that wants the name.
+fn is_locked(file: &File) -> bool {
+    let mut lock = lock_of_file();
+    // SAFETY: the descriptor is open, and the struct is a writable place.
+    let asked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) };
+    asked == 0 && lock.l_type != libc::F_UNLCK as libc::c_short
+}
+
 /// What a name leads to, if its process lives.
 fn read(path: &Path) -> Peer {
     let Ok(mut file) = File::open(path) else { return Peer::Nobody };
     // Nobody holds the lock of a file that is left over.
-    if rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
+    if !is_locked(&file) {
         return Peer::Nobody;
     }
     let mut text = String::new();
@@ -160,7 +224,7 @@ pub(super) fn listening(folder: &Path) -> Vec<(String, SocketAddr)> {
             let address = if address == "any" { "*" } else { address };
             match read(&entry.path()) {
                 Peer::At(wire) => Some((format!("{address}:{port}"), wire)),
-                Peer::Bound | Peer::Nobody => None,
+                Peer::Bound | Peer::Nobody | Peer::Silent => None,
             }
         })
         .collect();
@@ -168,37 +232,10 @@ pub(super) fn listening(folder: &Path) -> Vec<(String, SocketAddr)> {
     found
 }
 
-/// Whether an interface of this host has the address.
-pub(super) fn is_of_this_host(address: IpAddr) -> bool {
-    let address = address.to_canonical();
-    if address.is_loopback() {
-        return true;
-    }
-    host_addresses().contains(&address)
-}
-
-/// The addresses of the interfaces of this host.
-fn host_addresses() -> Vec<IpAddr> {
-    let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
-    // SAFETY: the place is writable.
-    if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
-        return Vec::new();
-    }
-    let mut addresses = Vec::new();
-    let mut next = first;
-    // SAFETY: the list ends with NULL, and its entries live until it is freed.
-    while let Some(entry) = unsafe { next.as_ref() } {
-        // SAFETY: an address of the list is NULL or that of a socket address of its family.
-        addresses.extend(unsafe { crate::sockaddr::read(entry.ifa_addr) }.map(|address| address.ip()));
-        next = entry.ifa_next;
-    }
-    // SAFETY: the list is the one of the call above.
-    unsafe { libc::freeifaddrs(first) };
-    addresses
-}
-
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::DirBuilderExt;
+
     use super::*;
 
     fn names() -> (PathBuf, Names) {
@@ -207,7 +244,7 @@ mod tests {
             std::process::id(),
             std::thread::current().id()
         ));
-        fs::create_dir_all(&folder).unwrap();
+        fs::DirBuilder::new().mode(0o700).create(&folder).unwrap();
         let names = Names::new(&folder).unwrap();
         (folder, names)
     }
@@ -238,6 +275,8 @@ mod tests {
         );
         drop((any, own));
         assert_eq!(names.find(at("127.0.0.1:7471")), Peer::Nobody);
+        // No process of the wire has the address at which the name was found.
+        assert_eq!(names.lives(at("127.0.0.1:7471")), Some(false));
         assert_eq!(fs::read_dir(folder.join("listen")).unwrap().count(), 0);
         fs::remove_dir_all(folder).unwrap();
     }
@@ -252,6 +291,41 @@ mod tests {
         taken.publish(wire).unwrap();
         assert_eq!(names.find(at("10.0.0.1:5")), Peer::At(wire));
         assert!(names.knows(at("10.0.0.1:0").ip()) && !names.knows(at("10.0.0.2:0").ip()));
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_listener_that_goes_may_come_again_while_its_process_lives() {
+        let (folder, names) = names();
+        let port = local::open(&local::LocalConfig::new(folder.clone())).unwrap();
+        let mut name = names.take(at("127.0.0.1:7471")).unwrap();
+        name.publish(SocketAddr::new(address_of_station(port.station()), 5)).unwrap();
+        assert_eq!(names.lives(at("127.0.0.1:7471")), None, "nobody has asked for it");
+        assert!(matches!(names.find(at("127.0.0.1:7471")), Peer::At(_)));
+        drop(name);
+        assert_eq!(names.lives(at("127.0.0.1:7471")), Some(true));
+        drop(port);
+        assert_eq!(names.lives(at("127.0.0.1:7471")), Some(false));
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    /// A program may look for a name at any moment while another one takes it.
+    #[test]
+    fn those_who_look_for_a_name_keep_nobody_from_taking_it() {
+        let (folder, names) = names();
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                        let _ = names.find(at("127.0.0.1:7471"));
+                    }
+                });
+            }
+            let refused = (0..3000).find(|_| names.take(at("127.0.0.1:7471")).is_err());
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+            assert_eq!(refused, None);
+        });
         fs::remove_dir_all(folder).unwrap();
     }
 }

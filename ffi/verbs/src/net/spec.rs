@@ -60,7 +60,7 @@ pub enum Kind {
 pub struct Spec {
     /// The kind, and where it is.
     pub kind: Kind,
-    /// Our address with its prefix length; `None`: the wire chooses it, which only `local` does.
+    /// Our address with its prefix length; `None`: the wire chooses it, as `local` and `packet` do.
     pub address: Option<IpCidr>,
     /// The router to addresses that are not on the wire.
     pub gateway: Option<IpAddress>,
@@ -174,7 +174,7 @@ impl FromStr for Spec {
                 (Kind::Local { name: name.into() }, LOCAL_KEYS)
             }
             "packet" => {
-                let interface = needs("an interface", "packet:eth0,addr=10.0.0.2/24")?;
+                let interface = needs("an interface", "packet:eth0")?;
                 (Kind::Packet { interface }, DEVICE_KEYS)
             }
             "tap" => {
@@ -266,7 +266,7 @@ impl Spec {
     /// [`SpecError::NoAddress`].
     pub fn check(&self) -> Result<(), SpecError> {
         match (&self.kind, &self.address) {
-            (Kind::Local { .. }, _) | (_, Some(_)) => Ok(()),
+            (Kind::Local { .. } | Kind::Packet { .. }, _) | (_, Some(_)) => Ok(()),
             (_, None) => Err(SpecError::NoAddress { spec: self.to_string() }),
         }
     }
@@ -349,7 +349,7 @@ mod tests {
         for (spec, says) in [
             ("", "use one of local[:name], packet:IF"),
             ("eth0", "there is no kind 'eth0'"),
-            ("packet", "needs an interface, like packet:eth0,addr="),
+            ("packet", "needs an interface, like packet:eth0"),
             ("vhost:", "needs a socket"),
             ("local:a/b", "use letters, digits"),
             ("local,addr=10.0.0.1/24", "use mtu, crc"),
@@ -366,8 +366,9 @@ mod tests {
             let line = spec.parse::<Spec>().unwrap_err().to_string();
             assert!(line.contains(says) && !line.contains('\n'), "{line}");
         }
-        let spec: Spec = "packet:eth0".parse().unwrap();
+        let spec: Spec = "tap:uwarp0".parse().unwrap();
         assert!(spec.check().unwrap_err().to_string().contains("add addr="));
+        assert_eq!("packet:eth0".parse::<Spec>().unwrap().check(), Ok(()));
         let mut spec: Spec = "dpdk:-a 0000:03:00.0".parse().unwrap();
         assert!(spec.check().is_err());
         assert!(spec.set_address("10.0.0.2").is_err());

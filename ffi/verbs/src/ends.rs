@@ -1,0 +1,83 @@
+//! The queue pairs of the engine behind one of a program: one, or two if it is connected to itself.
+//!
+//! A TCP connection has two ends, and each end is a queue pair of the engine. So a queue pair that a program
+//! connects to itself needs a second one, which takes its sends. What it sends arrives at the first.
+
+use iwarp::memory::Access;
+use iwarp::verbs::{QpState, QueuePair, RNR_RETRY_FOR_EVER, SendBatch, SendOp, SendRequest};
+
+use crate::abi::Outcome;
+
+/// See the module.
+pub(crate) struct Ends {
+    /// Takes receives, and sends unless there is a far end.
+    pub(crate) qp: QueuePair,
+    /// The other end of a connection to itself.
+    pub(crate) far: Option<QueuePair>,
+}
+
+impl Ends {
+    pub(crate) fn new(qp: QueuePair) -> Self {
+        Self { qp, far: None }
+    }
+
+    /// All queue pairs.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &QueuePair> {
+        [&self.qp].into_iter().chain(&self.far)
+    }
+
+    /// The state of the stream: that of an end that has failed, before that of the other one.
+    #[inline]
+    pub(crate) fn state(&self) -> QpState {
+        let has_failed = |state: &QpState| matches!(state, QpState::Terminate | QpState::Error);
+        let far = self.far.as_ref().map(QueuePair::state).filter(has_failed);
+        far.unwrap_or_else(|| self.qp.state())
+    }
+
+    /// Limits the rights of the peer.
+    pub(crate) fn set_remote_access(&self, access: Access) -> Outcome<()> {
+        self.all().try_for_each(|qp| Ok(qp.set_remote_access(access)?))
+    }
+
+    /// Sets how often a message is tried again that finds no receive.
+    pub(crate) fn set_rnr_retry(&self, retry: u8) -> Outcome<()> {
+        self.all().try_for_each(|qp| Ok(qp.set_rnr_retry(retry.min(RNR_RETRY_FOR_EVER))?))
+    }
+
+    /// Ends the connection.
+    pub(crate) fn fail(&self) -> Outcome<()> {
+        self.all().try_for_each(|qp| Ok(qp.modify(QpState::Error)?))
+    }
+
+    /// The queue pair whose send queue has the requests of the program.
+    pub(crate) fn sender(&self) -> &QueuePair {
+        self.far.as_ref().unwrap_or(&self.qp)
+    }
+
+    /// Begins a list of requests; the doorbell rings when the list is dropped.
+    pub(crate) fn begin(&self) -> List<'_> {
+        List { near: self.qp.send_batch(), far: self.far.as_ref().map(QueuePair::send_batch) }
+    }
+}
+
+/// Requests that are being posted.
+pub(crate) struct List<'a> {
+    near: SendBatch<'a>,
+    far: Option<SendBatch<'a>>,
+}
+
+impl List<'_> {
+    /// Posts a request, with the bytes that are to be copied now if it is inline.
+    pub(crate) fn push(&mut self, request: &SendRequest, inline: Option<&[&[u8]]>) -> Outcome<()> {
+        // A window is used where the peer's requests arrive.
+        let is_of_window = matches!(request.op, SendOp::BindWindow(_) | SendOp::LocalInvalidate { .. });
+        let batch = match &mut self.far {
+            Some(far) if !is_of_window => far,
+            _ => &mut self.near,
+        };
+        match inline {
+            None => Ok(batch.push(request)?),
+            Some(parts) => Ok(batch.push_inline(request, parts)?),
+        }
+    }
+}

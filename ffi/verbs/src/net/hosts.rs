@@ -1,0 +1,327 @@
+//! The wire between hosts whose programs use the addresses of the kernel.
+//!
+//! - **Our address on the wire** is made of the kernel's address of the interface and a UDP port of the
+//!   kernel, which the process keeps: `fd75:7761:7270::a4d:1:9c41` is port 0x9c41 of 10.77.0.1. So the
+//!   processes of a host share an interface, and never an address.
+//! - **A listener at an address that programs see** holds the UDP port of that address and number
+//!   ([`desk`](super::desk)).
+//! - **Whoever connects** to such an address asks there by a datagram, through the kernel, and is told the
+//!   address on the wire.
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::address::Peer;
+use super::desk::{Desk, Sign};
+use super::kernel::InterfaceAddress;
+use super::message::{BYTES, Content, Message};
+
+/// The first 48 bits of addresses on such a wire: unique local ones (RFC 4193), with our name in them.
+const NETWORK: [u8; 6] = *b"\xfduwarp";
+
+/// The prefix length of that network.
+pub(super) const PREFIX: u8 = 48;
+
+/// How long a listener may take to appear. It costs a program that connects to nobody this much time.
+const APPEARS_WITHIN: Duration = Duration::from_millis(500);
+/// How long a host may take to answer: its kernel may have to find a neighbour first, or a datagram gets
+/// lost.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(3);
+/// The first pause before a question is asked again; each one is twice as long as the one before.
+const PAUSE: Duration = Duration::from_millis(40);
+
+/// This process among those of its host.
+pub(super) struct Hosts {
+    address: Ipv6Addr,
+    /// Keeps other processes of the host from having the address.
+    _port: UdpSocket,
+    desk: Arc<Desk>,
+}
+
+impl Hosts {
+    /// Takes an address on the wire of `interface`. The caller has blocked the signals of the program.
+    pub(super) fn open(interface: &str) -> Result<Self, String> {
+        if !super::kernel::has_interface(interface) {
+            return Err(format!(
+                "there is no interface {interface} here: `ip link` shows those that there are"
+            ));
+        }
+        let host = host_address(interface, &super::kernel::addresses()).ok_or_else(|| {
+            format!(
+                "{interface} has no address of the kernel that other hosts know: give it one \
+                 (`ip addr add 10.0.0.2/24 dev {interface}`), or give the wire one of its own (addr=A/N)"
+            )
+        })?;
+        let text = |error: io::Error| format!("no UDP port of {host} can be taken: {error}");
+        let port = UdpSocket::bind(SocketAddr::new(host, 0)).map_err(text)?;
+        let address = wire_address(host, port.local_addr().map_err(text)?.port());
+        let desk = Desk::open().map_err(|error| format!("no thread for names can be started: {error}"))?;
+        Ok(Self { address, _port: port, desk })
+    }
+
+    /// Our address on the wire.
+    pub(super) fn address(&self) -> Ipv6Addr {
+        self.address
+    }
+
+    /// Takes the name of `visible`.
+    pub(super) fn take(&self, visible: SocketAddr) -> io::Result<Sign> {
+        self.desk.take(visible)
+    }
+
+    /// The listener at `visible`, as its host says. Waits for the answer.
+    pub(super) fn find(&self, visible: SocketAddr) -> Peer {
+        let begun = Instant::now();
+        let mut pause = PAUSE;
+        loop {
+            match ask(visible) {
+                Peer::Nobody if begun.elapsed() + pause < APPEARS_WITHIN => {}
+                peer => return peer,
+            }
+            // The kernel at the other end refuses some questions a second, and is silent to others.
+            std::thread::sleep(pause);
+            pause *= 2;
+        }
+    }
+}
+
+/// The address of the kernel by which other hosts know this one.
+fn host_address(interface: &str, addresses: &[InterfaceAddress]) -> Option<IpAddr> {
+    let of_interface = |has: &&InterfaceAddress| has.interface == interface;
+    let mut known = addresses.iter().filter(of_interface).map(|has| has.address).filter(|has| match has {
+        IpAddr::V4(_) => true,
+        IpAddr::V6(address) => !address.is_unicast_link_local(),
+    });
+    let first = known.clone().find(IpAddr::is_ipv4);
+    first.or_else(|| known.next())
+}
+
+/// The address on the wire of the process that has UDP port `port` of `host`.
+fn wire_address(host: IpAddr, port: u16) -> Ipv6Addr {
+    let host = match host {
+        IpAddr::V4(host) => u64::from(u32::from(host)),
+        // Half of it, mixed (FNV-1a), and told apart from those of IPv4 by the first bit.
+        IpAddr::V6(host) => {
+            let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+            host.octets().into_iter().fold(0xcbf2_9ce4_8422_2325, mix) | 1 << 63
+        }
+    };
+    let mut bytes = [0; 16];
+    bytes[..6].copy_from_slice(&NETWORK);
+    bytes[6..14].copy_from_slice(&host.to_be_bytes());
+    bytes[14..].copy_from_slice(&port.to_be_bytes());
+    bytes.into()
+}
+
+/// A socket of the family of `remote`.
+fn socket_for(remote: SocketAddr) -> io::Result<UdpSocket> {
+    let any: IpAddr = match remote {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    UdpSocket::bind(SocketAddr::new(any, 0))
+}
+
+/// The address of the kernel from which it reaches `remote`; `None` if it does not.
+pub(super) fn source_for(remote: IpAddr) -> Option<IpAddr> {
+    if remote.is_multicast() || remote.is_unspecified() {
+        return None;
+    }
+    // Connecting sends nothing. The port is the one to discard.
+    let remote = SocketAddr::new(remote, 9);
+    let socket = socket_for(remote).ok()?;
+    socket.connect(remote).ok()?;
+    Some(socket.local_addr().ok()?.ip())
+}
+
+/// A socket that is told if the host of `remote` refuses a question. It is not connected: a host with several
+/// addresses may answer from another one.
+fn asking_socket(remote: SocketAddr) -> io::Result<UdpSocket> {
+    let socket = socket_for(remote)?;
+    let (level, name) = match remote {
+        SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_RECVERR),
+        SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_RECVERR),
+    };
+    let on: libc::c_int = 1;
+    let bytes = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the descriptor is open, and the kernel reads `bytes` bytes of `on`.
+    match unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const on).cast(), bytes) } {
+        0 => Ok(socket),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Asks the host of `visible` who listens there.
+fn ask(visible: SocketAddr) -> Peer {
+    let Ok(socket) = asking_socket(visible) else { return Peer::Silent };
+    // Keyed by the system's entropy.
+    let number = RandomState::new().build_hasher().finish();
+    let question = Message { number, content: Content::Question }.bytes();
+    let end = Instant::now() + ANSWERS_WITHIN;
+    let mut pause = PAUSE;
+    while Instant::now() < end {
+        if let Err(error) = socket.send_to(&question, visible) {
+            return unanswered(&error);
+        }
+        let again = end.min(Instant::now() + pause);
+        while let Some(left) = again.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
+            let mut bytes = [0; BYTES + 1];
+            let received = socket.set_read_timeout(Some(left)).and_then(|()| socket.recv_from(&mut bytes));
+            match received.map(|(count, _)| Message::read(&bytes[..count])) {
+                Ok(Some(answer)) if answer.number == number => match answer.content {
+                    Content::At(wire) => return Peer::At(wire),
+                    Content::Bound => return Peer::Bound,
+                    Content::Question => {}
+                },
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if [ErrorKind::WouldBlock, ErrorKind::TimedOut].contains(&error.kind()) => break,
+                Err(error) => return unanswered(&error),
+            }
+        }
+        pause *= 2;
+    }
+    Peer::Silent
+}
+
+/// The meaning of the kernel's error for a question.
+fn unanswered(error: &io::Error) -> Peer {
+    if error.kind() == ErrorKind::ConnectionRefused { Peer::Nobody } else { Peer::Silent }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn the_address_of_a_process_says_its_host_and_its_port() {
+        let on_wire = |host, port| wire_address(address(host), port).to_string();
+        assert_eq!(on_wire("10.77.0.1", 0x9c41), "fd75:7761:7270::a4d:1:9c41");
+        assert_eq!(on_wire("255.255.255.255", 1), "fd75:7761:7270::ffff:ffff:1");
+        // Other hosts compute the same, whatever they were built with.
+        assert_eq!(on_wire("fd00::1", 1), "fd75:7761:7270:c3c9:5b9e:b8bf:5b8b:1");
+        let of = |host| wire_address(address(host), 1).octets()[6..14].to_vec();
+        assert_ne!(of("fd00::1"), of("fd00::2"));
+        assert_eq!(wire_address(address("fd00::2"), 7).octets()[..6], NETWORK);
+    }
+
+    #[test]
+    fn the_host_is_known_by_an_address_of_the_interface_that_is_valid_on_it() {
+        let has = |interface: &str, text: &str| InterfaceAddress {
+            interface: interface.into(),
+            address: address(text),
+        };
+        let mut all =
+            vec![has("lo", "127.0.0.1"), has("v0", "fe80::1"), has("v0", "fd00::1"), has("v1", "10.0.0.9")];
+        assert_eq!(host_address("v0", &all), Some(address("fd00::1")));
+        all.push(has("v0", "10.0.0.1"));
+        assert_eq!(host_address("v0", &all), Some(address("10.0.0.1")));
+        assert_eq!(host_address("v2", &all), None);
+        assert_eq!(host_address("v0", &all[..2]), None);
+    }
+
+    #[test]
+    fn two_processes_of_a_host_have_different_addresses() {
+        let [one, two] = [(); 2].map(|()| Hosts::open("lo").unwrap());
+        assert_ne!(one.address(), two.address());
+        assert_eq!(one.address().octets()[..14], two.address().octets()[..14]);
+        let line = Hosts::open("nothere").err().unwrap();
+        assert!(line.contains("no interface nothere") && !line.contains('\n'), "{line}");
+    }
+
+    #[test]
+    fn a_listener_is_found_where_programs_see_it() {
+        let [server, client] = [(); 2].map(|()| Hosts::open("lo").unwrap());
+        let wire: SocketAddr = "[fd75:7761:7270::1]:18515".parse().unwrap();
+        let has_ipv6 = UdpSocket::bind("[::1]:0").is_ok();
+        for own in ["127.0.0.1:0", "0.0.0.0:0", "[::1]:0", "[::]:0"] {
+            let own: SocketAddr = own.parse().unwrap();
+            if own.is_ipv6() && !has_ipv6 {
+                println!("skipped: {own} (this host has no IPv6)");
+                continue;
+            }
+            // A name for which the kernel chooses the port.
+            let sign = server.take(own).unwrap();
+            let port = sign.address().unwrap().port();
+            let at = match own {
+                SocketAddr::V4(_) => SocketAddr::new(address("127.0.0.1"), port),
+                SocketAddr::V6(_) => SocketAddr::new(address("::1"), port),
+            };
+            assert_eq!(client.find(at), Peer::Bound, "{own}");
+            let taken = client.take(SocketAddr::new(own.ip(), port)).err().unwrap();
+            assert_eq!(taken.kind(), ErrorKind::AddrInUse, "{own}");
+            sign.publish(wire);
+            assert_eq!(client.find(at), Peer::At(wire), "{own}");
+            drop(sign);
+            let begun = Instant::now();
+            assert_eq!(client.find(at), Peer::Nobody, "{own}");
+            assert!(begun.elapsed() < ANSWERS_WITHIN, "{own}");
+            client.take(SocketAddr::new(own.ip(), port)).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_listener_that_comes_late_is_found() {
+        let [server, client] = [(); 2].map(|()| Hosts::open("lo").unwrap());
+        let wire: SocketAddr = "[fd75:7761:7270::1]:18515".parse().unwrap();
+        let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let comes = std::thread::spawn(move || {
+            std::thread::sleep(2 * PAUSE);
+            let sign = server.take(free).unwrap();
+            sign.publish(wire);
+            std::thread::sleep(2 * APPEARS_WITHIN);
+        });
+        assert_eq!(client.find(free), Peer::At(wire));
+        comes.join().unwrap();
+    }
+
+    /// `hostname` is such an address on Debian: the kernel answers to it from 127.0.0.1.
+    #[test]
+    fn an_answer_may_come_from_another_address_of_the_host() {
+        let [server, client] = [(); 2].map(|()| Hosts::open("lo").unwrap());
+        let wire: SocketAddr = "[fd75:7761:7270::1]:18515".parse().unwrap();
+        let sign = server.take("0.0.0.0:0".parse().unwrap()).unwrap();
+        sign.publish(wire);
+        let at = SocketAddr::new(address("127.0.1.1"), sign.address().unwrap().port());
+        assert_eq!(client.find(at), Peer::At(wire));
+        drop(sign);
+        assert_eq!(client.find(at), Peer::Nobody);
+    }
+
+    /// Something else may have the port, and an answer may be to another question.
+    #[test]
+    fn only_the_answer_to_the_question_counts() {
+        let other = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let at = other.local_addr().unwrap();
+        let wire: SocketAddr = "[fd75:7761:7270::1]:18515".parse().unwrap();
+        let answers = std::thread::spawn(move || {
+            let mut bytes = [0; 100];
+            let (count, from) = other.recv_from(&mut bytes).unwrap();
+            let number = Message::read(&bytes[..count]).unwrap().number;
+            let wrong = Message { number: number ^ 1, content: Content::Bound };
+            let right = Message { number, content: Content::At(wire) };
+            let itself = Message { number, content: Content::Question };
+            for bytes in [&b"hello"[..], &wrong.bytes(), &itself.bytes(), &right.bytes()] {
+                other.send_to(bytes, from).unwrap();
+            }
+        });
+        assert_eq!(ask(at), Peer::At(wire));
+        answers.join().unwrap();
+    }
+
+    #[test]
+    fn the_kernel_says_from_where_it_reaches_an_address() {
+        assert_eq!(source_for(address("127.0.0.1")), Some(address("127.0.0.1")));
+        assert_eq!(source_for(address("224.0.0.1")), None);
+        assert_eq!(source_for(address("0.0.0.0")), None);
+    }
+}

@@ -1,0 +1,48 @@
+//! The addresses of the kernel's interfaces on this host.
+
+use std::net::IpAddr;
+
+/// An address of an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct InterfaceAddress {
+    pub(super) interface: String,
+    pub(super) address: IpAddr,
+}
+
+/// Whether this host has an interface of that name.
+pub(super) fn has_interface(name: &str) -> bool {
+    let Ok(name) = std::ffi::CString::new(name) else { return false };
+    // SAFETY: the name is a string.
+    unsafe { libc::if_nametoindex(name.as_ptr()) != 0 }
+}
+
+/// Whether an interface of this host has the address.
+pub(super) fn is_of_this_host(address: IpAddr) -> bool {
+    let address = address.to_canonical();
+    address.is_loopback() || addresses().iter().any(|has| has.address == address)
+}
+
+/// The addresses of the interfaces of this host.
+pub(super) fn addresses() -> Vec<InterfaceAddress> {
+    let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
+    // SAFETY: the place is writable.
+    if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
+        return Vec::new();
+    }
+    let mut addresses = Vec::new();
+    let mut next = first;
+    // SAFETY: the list ends with NULL, and its entries live until it is freed.
+    while let Some(entry) = unsafe { next.as_ref() } {
+        // SAFETY: an address of the list is NULL or that of a socket address of its family.
+        if let Some(address) = unsafe { crate::sockaddr::read(entry.ifa_addr) } {
+            // SAFETY: each entry has a name, which ends with zero.
+            let interface = unsafe { std::ffi::CStr::from_ptr(entry.ifa_name) };
+            let interface = interface.to_string_lossy().into_owned();
+            addresses.push(InterfaceAddress { interface, address: address.ip() });
+        }
+        next = entry.ifa_next;
+    }
+    // SAFETY: the list is the one of the call above.
+    unsafe { libc::freeifaddrs(first) };
+    addresses
+}

@@ -1,0 +1,150 @@
+//! Queue pairs whose peer is not there: their requests fail after the time that the program has set.
+//!
+//! On InfiniBand a request is sent again `retry_cnt` times, each time after `4.096 us * 2^timeout`, while the
+//! queue pair of the peer does not answer, for instance because it is not in RTR. Then the request fails, and
+//! the queue pair with it. Here it waits for the connection, for as long. With a connection, TCP has its own
+//! retransmissions.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use iwarp::engine::SharedEngine;
+use iwarp::verbs::{QpState, QueuePair};
+
+use crate::sys;
+
+/// How often the queue pairs are looked at.
+const INTERVAL: Duration = Duration::from_millis(20);
+
+/// The least time for a peer. On a device nobody has to wait for a processor; here the process of the peer
+/// does.
+const LEAST: Duration = Duration::from_secs(2);
+
+/// The queue pairs that have no connection yet.
+#[derive(Default)]
+pub(crate) struct Retries {
+    waiting: Mutex<Waiting>,
+    count: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Waiting {
+    all: Vec<Unreached>,
+    /// When they are looked at again.
+    next: Option<Instant>,
+}
+
+/// A queue pair that has no connection yet.
+struct Unreached {
+    /// The number that the program knows.
+    number: u32,
+    qp: QueuePair,
+    limit: Duration,
+    /// When its first request was seen.
+    since: Option<Instant>,
+}
+
+/// How long a request waits for a peer that does not answer; `None`: for ever.
+fn limit_of(attr: &sys::ibv_qp_attr) -> Option<Duration> {
+    let once = Duration::from_nanos(4096 << attr.timeout.min(31));
+    (attr.timeout != 0).then(|| (once * (u32::from(attr.retry_cnt) + 1)).max(LEAST))
+}
+
+impl Retries {
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().expect("no holder of this lock panics")
+    }
+
+    /// A queue pair enters RTS: `sender` takes its requests.
+    pub(crate) fn enter(
+        &self,
+        engine: &SharedEngine,
+        number: u32,
+        sender: &QueuePair,
+        attr: &sys::ibv_qp_attr,
+    ) {
+        let Some(limit) = limit_of(attr) else { return };
+        if sender.state() != QpState::Idle {
+            return;
+        }
+        let mut waiting = self.waiting();
+        waiting.all.push(Unreached { number, qp: sender.clone(), limit, since: None });
+        self.count.store(waiting.all.len(), Ordering::Release);
+        drop(waiting);
+        engine.limit_sleep(Some(INTERVAL));
+    }
+
+    /// A queue pair is reset or destroyed.
+    pub(crate) fn leave(&self, number: u32) {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        let mut waiting = self.waiting();
+        let (gone, rest): (Vec<_>, Vec<_>) = waiting.all.drain(..).partition(|other| other.number == number);
+        waiting.all = rest;
+        self.count.store(waiting.all.len(), Ordering::Release);
+        drop(waiting);
+        // Without the lock: the last handle of a queue pair may go.
+        drop(gone);
+    }
+
+    /// Gives up the peers that have not come in time. Called after a poll, with the engine locked.
+    pub(crate) fn sweep(&self, engine: &SharedEngine) {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let now = Instant::now();
+        let mut waiting = self.waiting();
+        if waiting.next.is_some_and(|next| next > now) {
+            return;
+        }
+        waiting.next = Some(now + INTERVAL);
+        let (over, rest): (Vec<_>, Vec<_>) =
+            waiting.all.drain(..).map(|one| one.look(now)).partition(Unreached::is_over(now));
+        waiting.all = rest;
+        let left = waiting.all.len();
+        self.count.store(left, Ordering::Release);
+        if left == 0 {
+            engine.limit_sleep(None);
+        }
+        drop(waiting);
+        for Unreached { qp, .. } in over {
+            qp.give_up();
+        }
+    }
+}
+
+impl Unreached {
+    /// Notes when its first request was posted.
+    fn look(mut self, now: Instant) -> Self {
+        if self.since.is_none() && self.qp.query().send_open > 0 {
+            self.since = Some(now);
+        }
+        self
+    }
+
+    /// Whether it is not watched any more: it has its connection, or its time is up.
+    fn is_over(now: Instant) -> impl Fn(&Self) -> bool {
+        move |this| {
+            this.qp.state() != QpState::Idle
+                || this.since.is_some_and(|since| now.saturating_duration_since(since) >= this.limit)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_is_that_of_all_tries_and_none_without_a_timeout() {
+        let of =
+            |timeout, retry_cnt| limit_of(&sys::ibv_qp_attr { timeout, retry_cnt, ..Default::default() });
+        assert_eq!(of(0, 7), None);
+        assert_eq!(of(18, 5), Some(Duration::from_nanos(6 * (4096 << 18))));
+        assert_eq!(of(14, 7), Some(LEAST), "perftest's");
+        assert_eq!(of(1, 0), Some(LEAST));
+        assert_eq!(of(255, 7), of(31, 7));
+    }
+}
