@@ -1,47 +1,19 @@
-//! Programs that are killed, and what is left behind.
+//! Programs that end leave no files behind, and programs that only look at devices start nothing.
 
 use std::fs;
 use std::time::{Duration, Instant};
 
+use crate::interface::Interfaces;
 use crate::pair::Running;
 use crate::wire::Wire;
-
-/// How soon the other end of a program that is killed has to end.
-const NOTICED_WITHIN: Duration = Duration::from_secs(2);
 
 type Test = fn() -> Result<(), String>;
 
 pub(crate) fn all() -> Vec<(&'static str, Test)> {
     vec![
-        ("client_ends_when_its_server_is_killed", || killed(true)),
-        ("server_ends_when_its_client_is_killed", || killed(false)),
         ("nothing_is_left_after_100_runs", nothing_is_left),
         ("a_forked_child_that_lists_devices_works", lists_devices),
     ]
-}
-
-/// Kills one end of rping with kill -9. The other ends with an error at once.
-fn killed(is_server: bool) -> Result<(), String> {
-    let wire = Wire::new()?;
-    let mut server = Running::start(&wire, "server", "rping -s -a 127.0.0.1 -C 1000000")?;
-    server.wait_to_listen(&wire)?;
-    let mut client = Running::start(&wire, "client", "rping -c -a 127.0.0.1 -v -C 1000000")?;
-    let begun = Instant::now();
-    while !wire.output("client").contains("rdma-ping-") {
-        if begun.elapsed() > Duration::from_secs(10) {
-            return Err(format!("no ping after 10 s: {}", wire.output("client")));
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let (victim, survivor) = if is_server { (&mut server, &mut client) } else { (&mut client, &mut server) };
-    victim.kill();
-    let begun = Instant::now();
-    survivor.wait(Duration::from_secs(20))?;
-    let took = begun.elapsed();
-    if took > NOTICED_WITHIN {
-        return Err(format!("the other end went on for {took:?}"));
-    }
-    Ok(())
 }
 
 /// The files of a wire are gone with its processes.
@@ -77,6 +49,53 @@ fn lists_devices() -> Result<(), String> {
     }
     if wire.files().exists() {
         return Err("a list of devices has started the wire".into());
+    }
+    Ok(())
+}
+
+/// `ibv_asyncwatch` waits for events, and prints that the link of its port is gone.
+pub(crate) fn asyncwatch_sees_a_lost_link() -> Result<(), String> {
+    const WITHIN: Duration = Duration::from_secs(10);
+    let wire = Wire::between(Interfaces::new()?)?;
+    let _watch = Running::start(&wire, "server", "stdbuf -oL ibv_asyncwatch")?;
+    wait_for(&wire, "async event FD", WITHIN)?;
+    wire.take_link(1)?;
+    wait_for(&wire, "IBV_EVENT_PORT_ERR", WITHIN)
+}
+
+/// `uwarp ls` shows a program on an interface while it is there.
+pub(crate) fn interface_is_listed() -> Result<(), String> {
+    const WITHIN: Duration = Duration::from_secs(10);
+    let wire = Wire::between(Interfaces::hosts()?)?;
+    // Where another user can read it.
+    let launcher = wire.folder().join("uwarp");
+    fs::copy(env!("CARGO_BIN_EXE_uwarp"), &launcher).map_err(|error| error.to_string())?;
+    let list = || {
+        let output = wire.command(0, &[&launcher.to_string_lossy(), "ls"]).output();
+        let output = output.map_err(|error| error.to_string())?;
+        Ok::<_, String>(String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let mut watch = Running::start(&wire, "server", "stdbuf -oL ibv_asyncwatch")?;
+    wait_for(&wire, "async event FD", WITHIN)?;
+    let (there, pid) = (list()?, format!(" {} ", watch.pid()));
+    watch.kill();
+    let gone = list()?;
+    let is_of_watch = |line: &str| line.starts_with("packet:") && line.contains("ibv_asyncwatch");
+    match there.lines().any(|line| is_of_watch(line) && line.contains(&pid)) {
+        true if gone.lines().any(is_of_watch) => Err(format!("it is killed, and listed:\n{gone}")),
+        true => Ok(()),
+        false => Err(format!("it is not listed:\n{there}")),
+    }
+}
+
+/// Waits until the program `server` has printed a text.
+fn wait_for(wire: &Wire, text: &str, limit: Duration) -> Result<(), String> {
+    let begun = Instant::now();
+    while !wire.output("server").contains(text) {
+        if begun.elapsed() > limit {
+            return Err(format!("no '{text}' after {limit:?}: {}", wire.output("server")));
+        }
+        std::thread::sleep(Duration::from_millis(5));
     }
     Ok(())
 }

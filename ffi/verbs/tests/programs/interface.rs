@@ -1,45 +1,152 @@
-//! Two network namespaces with an interface each, connected to each other.
+//! Wires that are not `local`: interfaces in network namespaces, and sockets of DPDK's devices.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The addresses of the library on the two interfaces, which the kernel does not have.
-pub(crate) const ADDRESSES: [&str; 2] = ["10.77.0.11", "10.77.0.12"];
+/// The addresses of the kernel at the two ends.
+const KERNEL_ADDRESSES: [&str; 2] = ["10.77.0.1", "10.77.0.2"];
+const KERNEL_IPV6_ADDRESSES: [&str; 2] = ["fd77::1", "fd77::2"];
+/// The addresses of the library at the two ends, which the kernel does not have.
+const OWN_ADDRESSES: [&str; 2] = ["10.77.0.11", "10.77.0.12"];
 
-/// The namespaces, which are removed in the end.
+/// Which privileges the programs have.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Privileges {
+    /// An ordinary user without any capability.
+    None,
+    /// An ordinary user with the capability of raw sockets alone.
+    RawSockets,
+    /// Those of the test.
+    #[cfg_attr(not(feature = "dpdk"), allow(dead_code))]
+    All,
+}
+
+/// The two ends of a wire. Their namespaces are removed in the end.
 pub(crate) struct Interfaces {
-    names: [String; 2],
+    namespaces: Vec<String>,
+    /// The words before a program that run it at an end, and the wire of that end without its address.
+    ends: [(Vec<String>, String); 2],
+    pub(crate) privileges: Privileges,
+    /// Programs use the addresses of the kernel.
+    of_kernel: bool,
 }
 
 impl Interfaces {
+    /// Two namespaces with an interface each, connected to each other.
     pub(crate) fn new() -> Result<Self, String> {
+        let mut interfaces = Self::connected()?;
+        interfaces.ends = [0, 1].map(|end| interfaces.inside(end, "packet:v"));
+        Ok(interfaces)
+    }
+
+    /// The same, where programs use the addresses of the kernel.
+    pub(crate) fn hosts() -> Result<Self, String> {
+        let mut interfaces = Self::new()?;
+        interfaces.of_kernel = true;
+        Ok(interfaces)
+    }
+
+    /// The same, by AF_XDP. libxdp pins its maps in a file system that a new namespace does not have.
+    #[cfg(feature = "dpdk")]
+    pub(crate) fn xdp() -> Result<Self, String> {
+        let mut interfaces = Self::connected()?;
+        interfaces.privileges = Privileges::All;
+        interfaces.ends = [0, 1].map(|end| {
+            let (mut words, net) = interfaces.inside(end, "xdp:v");
+            let mount = "mount -t bpf bpf /sys/fs/bpf && exec \"$@\"";
+            words.extend(["sh", "-c", mount, "sh"].map(str::to_owned));
+            (words, net)
+        });
+        Ok(interfaces)
+    }
+
+    /// A namespace with a bridge between two tap interfaces.
+    #[cfg(feature = "dpdk")]
+    pub(crate) fn taps() -> Result<Self, String> {
+        let mut interfaces = Self::empty(Privileges::All);
+        interfaces.add_namespace()?;
+        let name = interfaces.namespaces[0].clone();
+        ip(&format!("-n {name} link add bridge type bridge"))?;
+        ip(&format!("-n {name} link set bridge up"))?;
+        for link in ["va", "vb"] {
+            ip(&format!("-n {name} tuntap add dev {link} mode tap multi_queue"))?;
+            ip(&format!("-n {name} link set {link} master bridge"))?;
+            ip(&format!("-n {name} link set {link} up"))?;
+        }
+        let words = ["ip", "netns", "exec", &name].map(str::to_owned);
+        interfaces.ends = ["tap:va", "tap:vb"].map(|net| (words.to_vec(), net.to_owned()));
+        Ok(interfaces)
+    }
+
+    /// Two devices that are connected by a socket, of an ordinary user.
+    #[cfg(feature = "dpdk")]
+    pub(crate) fn sockets(nets: [&str; 2]) -> Self {
+        let mut interfaces = Self::empty(Privileges::None);
+        interfaces.ends = nets.map(|net| (Vec::new(), net.to_owned()));
+        interfaces
+    }
+
+    fn empty(privileges: Privileges) -> Self {
+        Self { namespaces: Vec::new(), ends: Default::default(), privileges, of_kernel: false }
+    }
+
+    fn add_namespace(&mut self) -> Result<(), String> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let names = ["a", "b"].map(|end| format!("uwp{}-{number}{end}", std::process::id()));
-        let [a, b] = &names;
-        let interfaces = Self { names: names.clone() };
-        for name in [a, b] {
-            ip(&format!("netns add {name}"))?;
-        }
+        let name = format!("uwp{}-{number}", std::process::id());
+        ip(&format!("netns add {name}"))?;
+        self.namespaces.push(name);
+        Ok(())
+    }
+
+    fn connected() -> Result<Self, String> {
+        let mut interfaces = Self::empty(Privileges::RawSockets);
+        interfaces.add_namespace()?;
+        interfaces.add_namespace()?;
+        let [a, b] = [0, 1].map(|end| interfaces.namespaces[end].clone());
         ip(&format!("link add va netns {a} type veth peer name vb netns {b}"))?;
-        for (name, link, address) in [(a, "va", "10.77.0.1"), (b, "vb", "10.77.0.2")] {
-            ip(&format!("-n {name} addr add {address}/24 dev {link}"))?;
+        for (name, link, end) in [(&a, "va", 0), (&b, "vb", 1)] {
+            ip(&format!("-n {name} addr add {}/24 dev {link}", KERNEL_ADDRESSES[end]))?;
+            // It is used at once, without a question whether another host has it.
+            ip(&format!("-n {name} addr add {}/64 dev {link} nodad", KERNEL_IPV6_ADDRESSES[end]))?;
             ip(&format!("-n {name} link set lo up"))?;
             ip(&format!("-n {name} link set {link} up"))?;
         }
         Ok(interfaces)
     }
 
+    /// The words that run a program in the namespace of an end, and its wire.
+    fn inside(&self, end: usize, kind: &str) -> (Vec<String>, String) {
+        let words = ["ip", "netns", "exec", &self.namespaces[end]].map(str::to_owned);
+        (words.into(), format!("{kind}{}", ["a", "b"][end]))
+    }
+
+    /// Takes the link of the interface at an end away.
+    pub(crate) fn take_link(&self, end: usize) -> Result<(), String> {
+        ip(&format!("-n {} link set v{} down", self.namespaces[end], ["a", "b"][end]))
+    }
+
     /// The words before a program that run it at an end, and the wire of that end.
     pub(crate) fn end(&self, end: usize) -> (Vec<String>, String) {
-        let words = ["ip", "netns", "exec", &self.names[end]].map(str::to_owned);
-        (words.into(), format!("packet:v{},addr={}/24", ["a", "b"][end], ADDRESSES[end]))
+        let (words, net) = &self.ends[end];
+        let own = if self.of_kernel { String::new() } else { format!(",addr={}/24", OWN_ADDRESSES[end]) };
+        (words.clone(), format!("{net}{own}"))
+    }
+
+    /// The command of a pair, with the address of the server in place of this host's.
+    pub(crate) fn at_server(&self, command: &str) -> String {
+        command.replace("127.0.0.1", self.address(0)).replace("::1", KERNEL_IPV6_ADDRESSES[0])
+    }
+
+    /// The address that programs have at an end.
+    pub(crate) fn address(&self, end: usize) -> &'static str {
+        (if self.of_kernel { KERNEL_ADDRESSES } else { OWN_ADDRESSES })[end]
     }
 }
 
 impl Drop for Interfaces {
     fn drop(&mut self) {
-        for name in &self.names {
+        for name in &self.namespaces {
             // One that was not made needs no removal.
             let _ = ip(&format!("netns del {name}"));
         }

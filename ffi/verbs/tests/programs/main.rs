@@ -1,23 +1,47 @@
 //! Unmodified RDMA programs from Debian's packages, in pairs over a `local` wire, as an ordinary user without
-//! capabilities.
+//! capabilities, and between interfaces of two network namespaces.
 //!
 //! | file | contents |
 //! |---|---|
 //! | `pairs.rs` | the programs with their arguments, and how each shows its success |
 //! | `pair.rs` | runs a server and its client |
-//! | `interface.rs` | two namespaces with an interface each |
+//! | `interface.rs` | wires that are not `local`: interfaces in namespaces, and sockets of DPDK's devices |
+//! | `dpdk.rs` | pairs over DPDK's devices, in a build with the feature `dpdk` |
 //! | `wire.rs` | a wire of its own for each test, and the user that owns it |
-//! | `end.rs` | programs that are killed, and what is left behind |
+//! | `refused.rs` | mistakes in the settings |
+//! | `libs.rs` | the library in place of the two that it replaces |
+//! | `idle.rs` | the time of programs on processors |
+//! | `docs.rs` | the lines of the README and the guide, the man pages, and what the device says of itself |
+//! | `c.rs` | programs in C of our own |
+//! | `end.rs` | what is left behind |
+//! | `migrate.rs` | a guest of QEMU that moves to another QEMU |
+//! | `valgrind.rs` | a pair under valgrind |
+//! | `kill.rs` | programs that are killed, and how the other ends notice |
+//! | `ucx.rs` | UCX, without UCP |
+//! | `mpi.rs` | Open MPI over libfabric, with a program in Python |
 //!
 //! A program that is not installed makes its tests skip, with a line that names the package.
 
+mod c;
+mod docs;
+#[cfg(feature = "dpdk")]
+mod dpdk;
 mod end;
+mod idle;
 mod interface;
+mod kill;
+mod libs;
+mod migrate;
+mod mpi;
 mod pair;
 mod pairs;
+mod refused;
+mod ucx;
+mod valgrind;
 mod wire;
 
 use libtest_mimic::{Arguments, Failed, Trial};
+use wire::Wire;
 
 fn main() {
     let mut arguments = Arguments::from_args();
@@ -31,7 +55,7 @@ fn main() {
             println!("skipped: {} (apt-get install {})", pair.name, missing.join(" "));
         }
         let name = pair.name.clone();
-        let test = move || twice(&pair.name, || pair.run());
+        let test = move || pair.run().map_err(Failed::from);
         trials.push(Trial::test(name, test).with_ignored_flag(skips));
     }
     let has_interfaces = interface::can_be_made();
@@ -41,21 +65,76 @@ fn main() {
     for pair in pairs::connection_managed() {
         let skips = !has_interfaces || !pair.missing().is_empty();
         let name = format!("interface_{}", pair.name);
-        let test = move || twice(&pair.name, || pair.run_between_interfaces());
+        let test = move || pair.run_between_interfaces().map_err(Failed::from);
         trials.push(Trial::test(name, test).with_ignored_flag(skips));
+    }
+    for pair in pairs::between_hosts() {
+        let skips = !has_interfaces || !pair.missing().is_empty();
+        let name = format!("hosts_{}", pair.name);
+        let test = move || pair.run_between_hosts().map_err(Failed::from);
+        trials.push(Trial::test(name, test).with_ignored_flag(skips));
+    }
+    for pair in pairs::all().into_iter().filter(pairs::waits_in_calls) {
+        let skips = !pair.missing().is_empty();
+        let name = format!("without_thread_{}", pair.name);
+        let run = move || pair.run_over(&Wire::new()?.with("UWARP_THREAD", "caller"));
+        trials.push(Trial::test(name, move || run().map_err(Failed::from)).with_ignored_flag(skips));
+    }
+    #[cfg(feature = "dpdk")]
+    trials.extend(dpdk::all(has_interfaces));
+    let mut others = refused::all(has_interfaces);
+    others.extend(libs::all());
+    others.extend(docs::all());
+    others.extend(idle::all(has_interfaces));
+    for (name, runs, test) in others {
+        trials.push(Trial::test(name, move || test().map_err(Failed::from)).with_ignored_flag(!runs));
+    }
+    for name in c::ALL {
+        trials.push(Trial::test(format!("c_{name}"), move || c::run(name).map_err(Failed::from)));
+    }
+    let run = |test: fn() -> Result<(), String>| move || test().map_err(Failed::from);
+    trials.push(Trial::test("the_other_end_notices_a_kill", run(kill::on_local)));
+    let between = Trial::test("interface_the_other_end_notices_a_kill", run(kill::between_interfaces));
+    trials.push(between.with_ignored_flag(!has_interfaces));
+    let has_qemu = pair::is_installed("qemu-system-x86_64");
+    let migrate = Trial::test("qemu_migration", run(migrate::guest_moves_and_goes_on));
+    trials.push(migrate.with_ignored_flag(!has_qemu));
+    let checks = pair::is_installed("valgrind") && pair::is_installed("rping");
+    let valgrind = Trial::test("valgrind_rping", run(valgrind::rping_has_no_errors));
+    trials.push(valgrind.with_ignored_flag(!checks));
+    let watches = has_interfaces && pair::is_installed("ibv_asyncwatch");
+    let watch = Trial::test("interface_asyncwatch", run(end::asyncwatch_sees_a_lost_link));
+    trials.push(watch.with_ignored_flag(!watches));
+    let listed = Trial::test("interface_is_listed", run(end::interface_is_listed));
+    trials.push(listed.with_ignored_flag(!watches));
+    let missing = mpi::missing();
+    if !missing.is_empty() {
+        println!("skipped: mpi (apt-get install {})", missing.join(" "));
+    }
+    for ranks in mpi::RANKS {
+        let test = move || mpi::on_one_host(ranks).map_err(Failed::from);
+        trials.push(Trial::test(format!("mpi_{ranks}_ranks"), test).with_ignored_flag(!missing.is_empty()));
+        let test = move || mpi::on_two_hosts(ranks).map_err(Failed::from);
+        let skips = !has_interfaces || !missing.is_empty();
+        trials.push(Trial::test(format!("hosts_mpi_{ranks}_ranks"), test).with_ignored_flag(skips));
+    }
+    let has_netpipe = pair::is_installed("NPopenmpi");
+    if !has_netpipe {
+        println!("skipped: netpipe (apt-get install netpipe-openmpi)");
+    }
+    let netpipe = Trial::test("hosts_mpi_netpipe", run(mpi::netpipe));
+    trials.push(netpipe.with_ignored_flag(!has_interfaces || !has_netpipe));
+    let missing = ucx::missing();
+    if let Some(missing) = missing {
+        println!("skipped: ucx ({missing})");
+    }
+    for (name, options) in ucx::TESTS {
+        let test = move || ucx::run(options).map_err(Failed::from);
+        trials.push(Trial::test(name, test).with_ignored_flag(missing.is_some()));
     }
     for (name, test) in end::all() {
         let skips = !pair::is_installed("rping");
         trials.push(Trial::test(name, move || test().map_err(Failed::from)).with_ignored_flag(skips));
     }
     libtest_mimic::run(&arguments, trials).exit();
-}
-
-/// Runs a pair, and once more if it fails: programs have races of their own, as perftest, whose client gives
-/// up if its server is slow. The first failure is printed.
-fn twice(name: &str, run: impl Fn() -> Result<(), String>) -> Result<(), Failed> {
-    run().or_else(|error| {
-        println!("{name} is run once more, after: {error}");
-        run().map_err(Failed::from)
-    })
 }

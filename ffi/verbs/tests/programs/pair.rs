@@ -6,12 +6,15 @@ use std::process::{Child, ExitStatus};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
+use crate::interface::Interfaces;
 use crate::wire::Wire;
 
 /// How long a server may take to listen.
 const LISTENS_WITHIN: Duration = Duration::from_secs(20);
+/// A child that was killed has ended within this.
+const ENDS_WITHIN: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(5);
 /// From the start of a server's engine to its listener, where it cannot be seen.
 const AFTER_START: Duration = Duration::from_millis(700);
@@ -28,6 +31,8 @@ pub(crate) struct Pair {
     pub(crate) limit: u64,
     /// What the output of the client has.
     pub(crate) shows: &'static str,
+    /// A text that the client's output does not have, if it is not empty.
+    pub(crate) lacks: &'static str,
     /// The exit codes that are a success.
     pub(crate) codes: &'static [i32],
     /// The server runs on, and is stopped in the end.
@@ -46,9 +51,11 @@ pub(crate) struct Files {
 impl Pair {
     /// The packages that are not installed.
     pub(crate) fn missing(&self) -> Vec<&'static str> {
-        let is_there = [&self.server, &self.client]
-            .iter()
-            .all(|command| command.split(' ').next().is_some_and(is_installed));
+        let is_there = [&self.server, &self.client].iter().all(|command| {
+            // A script runs the program that follows.
+            let mut words = command.trim_start_matches("sh with_rsockets ").split(' ');
+            words.next().is_some_and(is_installed)
+        });
         if is_there { Vec::new() } else { vec![self.package] }
     }
 
@@ -58,10 +65,16 @@ impl Pair {
 
     /// The same between two interfaces.
     pub(crate) fn run_between_interfaces(&self) -> Result<(), String> {
-        self.run_over(&Wire::between_interfaces()?)
+        self.run_over(&Wire::between(Interfaces::new()?)?)
     }
 
-    fn run_over(&self, wire: &Wire) -> Result<(), String> {
+    /// The same between two hosts that know each other by the addresses of their kernels.
+    pub(crate) fn run_between_hosts(&self) -> Result<(), String> {
+        self.run_over(&Wire::between(Interfaces::hosts()?)?)
+    }
+
+    /// The same over a wire.
+    pub(crate) fn run_over(&self, wire: &Wire) -> Result<(), String> {
         if let Some(files) = &self.files {
             (files.before)(wire.folder())?;
         }
@@ -74,17 +87,16 @@ impl Pair {
     }
 
     fn run_on(&self, wire: &Wire) -> Result<(), String> {
-        let at = |command: &str| match wire.server_address() {
-            Some(address) => command.replace("127.0.0.1", address),
-            None => command.to_owned(),
-        };
-        let mut server = Running::start(wire, "server", &at(&self.server))?;
+        let mut server = Running::start(wire, "server", &wire.at_server(&self.server))?;
         server.wait_to_listen(wire)?;
-        let mut client = Running::start(wire, "client", &at(&self.client))?;
+        let mut client = Running::start(wire, "client", &wire.at_server(&self.client))?;
         let code = client.wait(Duration::from_secs(self.limit))?;
         self.check("client", code)?;
         if !wire.output("client").contains(self.shows) {
             return Err(format!("the client does not print '{}'", self.shows));
+        }
+        if !self.lacks.is_empty() && wire.output("client").contains(self.lacks) {
+            return Err(format!("the client prints '{}'", self.lacks));
         }
         if self.server_stays {
             server.kill();
@@ -125,7 +137,7 @@ impl Running {
             if listens_on_wire(&wire.files()) || listens_on_socket(self.child.id()) {
                 return Ok(());
             }
-            if wire.server_address().is_some() && has_engine(self.child.id()) {
+            if wire.has_interfaces() && has_engine(self.child.id()) {
                 // It listens soon: nothing outside of its process shows when.
                 sleep(AFTER_START);
                 return Ok(());
@@ -147,12 +159,45 @@ impl Running {
         Err(format!("{} still runs after {} s", self.name, limit.as_secs()))
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for the first frames between the program and its peer.
+    pub(crate) fn wait_to_connect(&self, wire: &Wire) -> Result<(), String> {
+        let begun = Instant::now();
+        while begun.elapsed() < LISTENS_WITHIN {
+            if wire.has_interfaces() && has_engine(self.child.id()) {
+                // Nothing outside of its process shows more.
+                sleep(AFTER_START);
+                return Ok(());
+            }
+            if shares_memory(self.child.id()) {
+                return Ok(());
+            }
+            sleep(PAUSE);
+        }
+        Err(format!("{} does not connect", self.name))
+    }
+
     pub(crate) fn kill(&mut self) {
+        // Those of its children that have left its group. One that has ended needs no kill.
+        let children = descendants(self.child.id());
+        for &child in &children {
+            if let Some(pid) = Pid::from_raw(child as i32) {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
         // The program and its children. A group that has ended needs no kill.
         if let Some(group) = Pid::from_raw(self.child.id() as i32) {
             let _ = kill_process_group(group, Signal::KILL);
         }
         let _ = self.child.wait();
+        // A child has the program's sockets too: the next program can bind to their ports when it has ended.
+        let begun = Instant::now();
+        while children.iter().any(|&child| runs(child)) && begun.elapsed() < ENDS_WITHIN {
+            sleep(PAUSE);
+        }
     }
 }
 
@@ -189,10 +234,30 @@ fn listens_on_socket(pid: u32) -> bool {
     })
 }
 
+fn children(pid: u32) -> Vec<u32> {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    children.split_whitespace().filter_map(|child| child.parse().ok()).collect()
+}
+
+fn descendants(pid: u32) -> Vec<u32> {
+    children(pid).into_iter().flat_map(|child| [descendants(child), vec![child]].concat()).collect()
+}
+
+/// Whether the process has its files still. A zombie has none.
+fn runs(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
+/// Whether the process, or a child of it, has memory in common with a peer on a `local` wire.
+fn shares_memory(pid: u32) -> bool {
+    let maps = |pid: u32| fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    [descendants(pid), vec![pid]].concat().into_iter().any(|pid| maps(pid).contains("uwarp-local"))
+}
+
 /// Whether the process, or a child of it, has a thread of an engine.
 fn has_engine(pid: u32) -> bool {
-    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-    if children.split_whitespace().filter_map(|child| child.parse().ok()).any(has_engine) {
+    if children(pid).into_iter().any(has_engine) {
         return true;
     }
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return false };

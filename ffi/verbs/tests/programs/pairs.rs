@@ -19,14 +19,25 @@ impl Pair {
             client: client.to_owned(),
             limit: 60,
             shows: "",
+            lacks: "",
             codes: &[0],
             server_stays: false,
             files: None,
         }
     }
 
-    fn shows(self, shows: &'static str) -> Self {
+    /// A program that a test has built.
+    pub(crate) fn of_test(name: &str, server: &str, client: &str) -> Self {
+        Self::new(name, "", server, client)
+    }
+
+    pub(crate) fn shows(self, shows: &'static str) -> Self {
         Self { shows, ..self }
+    }
+
+    /// No test of qperf is at zero, as it is if nothing came.
+    fn measures(self) -> Self {
+        Self { lacks: "=  0 ", ..self }
     }
 
     fn server_stays(self) -> Self {
@@ -42,11 +53,13 @@ pub(crate) fn all() -> Vec<Pair> {
     pairs.extend(perftest());
     pairs.extend(qperf());
     pairs.extend(fio());
+    pairs.extend([curl(), iperf()]);
+    pairs.extend(libfabric());
     pairs
 }
 
-/// The pairs that connect by rdma_cm alone, so that they can be on different hosts. (qperf connects to the
-/// kernel's address of its control connection.)
+/// The pairs that connect by rdma_cm alone, to the address that they are told, so that the ends can have
+/// addresses of their own.
 pub(crate) fn connection_managed() -> Vec<Pair> {
     let by_address = |pair: &Pair| {
         let is_other = ["rping_ipv6", "rdma_xclient"].contains(&pair.name.as_str());
@@ -54,9 +67,41 @@ pub(crate) fn connection_managed() -> Vec<Pair> {
     };
     let mut pairs: Vec<Pair> = rdmacm_utils().into_iter().filter(by_address).collect();
     pairs.extend(perftest().into_iter().filter(|pair| pair.name.ends_with("_rdmacm")));
-    // fio sends without waiting for receives, which only two ends on a `local` wire make good.
+    // fio sends without waiting for receives, which only two ends of this library make good, where they know
+    // that they are.
     pairs.extend(fio().into_iter().filter(|pair| pair.name != "fio_send"));
     pairs
+}
+
+/// Pairs on two hosts that know each other by the addresses of their kernels.
+pub(crate) fn between_hosts() -> Vec<Pair> {
+    let few = "rc_lat rc_bw rc_rdma_read_bw rc_rdma_write_bw ver_rc_compare_swap ver_rc_fetch_add";
+    let client = format!("qperf {ADDR} -cm 1 -t 1 {few}");
+    let qperf = Pair::new("qperf_rdmacm", "qperf", "qperf", &client).shows("ver_rc_fetch_add");
+    let qperf = qperf.measures().server_stays();
+    let names = [
+        "rping",
+        "rping_ipv6",
+        "ucmatose_many",
+        "rdma_client",
+        "rstream",
+        "rcopy",
+        "rc_pingpong",
+        "srq_pingpong_events",
+        "send_bw_rdmacm_events",
+        "atomic_lat_rdmacm",
+        "fio_send",
+        "curl_rsockets",
+        "fabric_messages",
+        "fabric_datagrams",
+    ];
+    all().into_iter().filter(|pair| names.contains(&pair.name.as_str())).chain([qperf]).collect()
+}
+
+/// Whether its programs wait in calls of the library alone, so that they need no thread of it.
+pub(crate) fn waits_in_calls(pair: &Pair) -> bool {
+    ["rping", "ucmatose_many", "rc_pingpong", "send_bw_rdmacm_events", "read_lat_rdmacm"]
+        .contains(&pair.name.as_str())
 }
 
 fn rdmacm_utils() -> Vec<Pair> {
@@ -118,9 +163,11 @@ fn ibverbs_utils() -> Vec<Pair> {
     };
     vec![
         pair("rc_pingpong", "ibv_rc_pingpong -g 0 -c"),
+        pair("rc_pingpong_events", "ibv_rc_pingpong -g 0 -e -c"),
         pair("rc_pingpong_by_lid", "ibv_rc_pingpong -c"),
         pair("rc_pingpong_extended", "ibv_rc_pingpong -g 0 -N -c"),
         pair("srq_pingpong", "ibv_srq_pingpong -g 0 -c"),
+        pair("srq_pingpong_events", "ibv_srq_pingpong -g 0 -e -c"),
     ]
 }
 
@@ -156,10 +203,9 @@ fn perftest() -> Vec<Pair> {
         }
     }
     let all_sizes = "ib_send_bw -R -F -a -n 20";
-    pairs.push(
-        Pair::new("send_bw_all_sizes", "perftest", all_sizes, &format!("{all_sizes} {ADDR}"))
-            .shows("8388608"),
-    );
+    let all_sizes = Pair::new("send_bw_all_sizes", "perftest", all_sizes, &format!("{all_sizes} {ADDR}"));
+    // For each size it measures the frequency of the processor for a third of a second of its time.
+    pairs.push(Pair { limit: 240, ..all_sizes }.shows("8388608"));
     pairs
 }
 
@@ -170,8 +216,7 @@ fn qperf() -> Vec<Pair> {
     let pair = |name: &str, more: &str| {
         let client = format!("qperf {ADDR} {more}-t 1 {TESTS}");
         let client = client.split_whitespace().collect::<Vec<_>>().join(" ");
-        let pair = Pair::new(name, "qperf", "qperf", &client).shows("ver_rc_fetch_add").server_stays();
-        Pair { limit: 60, ..pair }
+        Pair::new(name, "qperf", "qperf", &client).shows("ver_rc_fetch_add").measures().server_stays()
     };
     vec![pair("qperf_rdmacm", "-cm 1 "), pair("qperf_by_lid", "")]
 }
@@ -187,6 +232,74 @@ fn fio() -> Vec<Pair> {
             );
             let client = client.split_whitespace().collect::<Vec<_>>().join(" ");
             Pair::new(&format!("fio_{verb}"), "fio", &server, &client).shows("err= 0")
+        })
+        .into()
+}
+
+/// Runs a program whose sockets are those of rsockets, by Debian's `librspreload.so` behind this library.
+const WITH_RSOCKETS: &str = "\
+LD_PRELOAD=$LD_PRELOAD:$(ls /usr/lib/*/rsocket/librspreload.so) exec \"$@\"
+";
+
+/// Serves one request with all bytes in turn, 4096 times. Python's own way to make sockets asks for what
+/// rsockets do not have, and so gets sockets of the kernel. In the place of a socket of theirs is a device.
+const HTTP_SERVER: &str = r#"
+import ctypes, os, socket, stat
+preloaded = ctypes.CDLL(None)
+def made(fd):
+    assert fd >= 0 and stat.S_ISCHR(os.fstat(fd).st_mode), fd
+    return socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fd)
+listener = made(preloaded.socket(socket.AF_INET, socket.SOCK_STREAM, 0))
+listener.bind(("", 8080))
+listener.listen()
+client = made(preloaded.accept(listener.fileno(), None, None))
+request = b""
+while b"\r\n\r\n" not in request:
+    request += client.recv(4096)
+body = bytes(range(256)) * 4096
+client.sendall(b"HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+client.shutdown(socket.SHUT_WR)
+client.recv(1)
+"#;
+
+/// Writes the script for programs of ordinary sockets, and a server.
+fn write_scripts(folder: &Path) -> Result<(), String> {
+    [("with_rsockets", WITH_RSOCKETS), ("http.py", HTTP_SERVER)].into_iter().try_for_each(|(name, text)| {
+        fs::write(folder.join(name), text).map_err(|error| format!("{name}: {error}"))
+    })
+}
+
+/// Ordinary sockets, for which both ends wait by `select`. The end that listens may notice a connection only
+/// after five seconds: rsockets wait for the descriptor of its events, which another thread of theirs reads.
+fn iperf() -> Pair {
+    let server = "sh with_rsockets iperf3 -s -1";
+    let client = format!("sh with_rsockets iperf3 -c {ADDR} -n 20M");
+    Pair {
+        files: Some(Files { before: write_scripts, after: |_| Ok(()) }),
+        ..Pair::new("iperf3_rsockets", "iperf3", server, &client).shows("iperf Done")
+    }
+}
+
+/// A client with ordinary sockets, for which it waits by `poll`.
+fn curl() -> Pair {
+    let after = |folder: &Path| {
+        let body = fs::read(folder.join("body")).map_err(|error| format!("body: {error}"))?;
+        let is_whole = body.len() == 1 << 20 && body.iter().enumerate().all(|(at, byte)| *byte == at as u8);
+        if is_whole { Ok(()) } else { Err(format!("{} bytes, not those that were served", body.len())) }
+    };
+    let client = format!("sh with_rsockets curl -s -o body http://{ADDR}:8080/");
+    Pair {
+        files: Some(Files { before: write_scripts, after }),
+        ..Pair::new("curl_rsockets", "curl", "sh with_rsockets python3 http.py", &client)
+    }
+}
+
+/// libfabric: its message endpoints, and its reliable datagrams, which it makes of these.
+fn libfabric() -> Vec<Pair> {
+    [("fabric_messages", "verbs -e msg"), ("fabric_datagrams", "verbs;ofi_rxm -e rdm")]
+        .map(|(name, provider)| {
+            let server = format!("fi_pingpong -p {provider} -I 20 -c");
+            Pair::new(name, "libfabric-bin", &server, &format!("{server} {ADDR}")).shows("\n1m ")
         })
         .into()
 }

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::{env, fs, io};
 
-use crate::interface::{ADDRESSES, Interfaces};
+use crate::interface::{Interfaces, Privileges};
 
 /// The user `nobody`, as whom programs run if the test runs as root.
 const NOBODY: u32 = 65_534;
@@ -17,6 +17,10 @@ pub(crate) struct Wire {
     folder: PathBuf,
     /// The interfaces, of a wire that is not `local`.
     interfaces: Option<Interfaces>,
+    /// A variable of both programs.
+    variable: Option<(&'static str, &'static str)>,
+    /// Programs find the library by a folder, and not by `LD_PRELOAD`.
+    has_libs: bool,
 }
 
 impl Wire {
@@ -25,16 +29,43 @@ impl Wire {
         Self::make(None)
     }
 
-    /// A wire between two interfaces.
-    pub(crate) fn between_interfaces() -> Result<Self, String> {
-        Self::make(Some(Interfaces::new()?))
+    /// A wire between two interfaces or devices.
+    pub(crate) fn between(ends: Interfaces) -> Result<Self, String> {
+        Self::make(Some(ends))
+    }
+
+    /// The same wire, with a variable in the environment of its programs.
+    pub(crate) fn with(mut self, name: &'static str, value: &'static str) -> Self {
+        self.variable = Some((name, value));
+        self
+    }
+
+    /// The same wire, whose programs find the library in a folder that `uwarp libs` makes.
+    pub(crate) fn with_libs(mut self) -> Result<Self, String> {
+        let launcher = self.folder.join("uwarp");
+        fs::copy(env!("CARGO_BIN_EXE_uwarp"), &launcher).map_err(|error| error.to_string())?;
+        let output = Command::new(&launcher).arg("libs").arg(self.libs()).output();
+        let output = output.map_err(|error| error.to_string())?;
+        let wanted = format!("export LD_LIBRARY_PATH='{}'\n", self.libs().display());
+        if output.stdout != wanted.as_bytes() {
+            return Err(format!("uwarp libs: {output:?}"));
+        }
+        // The folder that it made needs nothing beside it.
+        fs::remove_file(self.library()).map_err(|error| error.to_string())?;
+        self.has_libs = true;
+        Ok(self)
+    }
+
+    /// The folder of `uwarp libs`.
+    pub(crate) fn libs(&self) -> PathBuf {
+        self.folder.join("libs")
     }
 
     fn make(interfaces: Option<Interfaces>) -> Result<Self, String> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let folder = env::temp_dir().join(format!("uwarp-programs-{}-{number}", std::process::id()));
-        let wire = Self { folder, interfaces };
+        let wire = Self { folder, interfaces, variable: None, has_libs: false };
         wire.set_up().map_err(|error| format!("{}: {error}", wire.folder.display()))?;
         Ok(wire)
     }
@@ -73,31 +104,49 @@ impl Wire {
         self.rendezvous().join("default")
     }
 
-    /// The address of the server, for its client, where that is not one of the host.
-    pub(crate) fn server_address(&self) -> Option<&'static str> {
-        self.interfaces.as_ref().map(|_| ADDRESSES[0])
+    /// Takes the link of an end away, of a wire between interfaces.
+    pub(crate) fn take_link(&self, end: usize) -> Result<(), String> {
+        self.interfaces.as_ref().ok_or("a wire in memory has no link")?.take_link(end)
+    }
+
+    /// Whether its ends are on different hosts, or devices.
+    pub(crate) fn has_interfaces(&self) -> bool {
+        self.interfaces.is_some()
+    }
+
+    /// The command of a pair, with the address of the server where that is not one of this host.
+    pub(crate) fn at_server(&self, command: &str) -> String {
+        self.interfaces.as_ref().map_or_else(|| command.to_owned(), |ends| ends.at_server(command))
     }
 
     /// A command with the library, as an ordinary user: without any capability on a `local` wire, and with
-    /// that of raw sockets alone on an interface.
-    fn command(&self, end: usize, words: &[&str]) -> Command {
+    /// those that its wire needs on another.
+    pub(crate) fn command(&self, end: usize, words: &[&str]) -> Command {
         let mut before = Vec::new();
         let mut net = None;
-        let mut capabilities = "--inh-caps=-all --bounding-set=-all";
+        let mut privileges = Privileges::None;
         if let Some(interfaces) = &self.interfaces {
             let (words, wire) = interfaces.end(end);
             before.extend(words);
             net = Some(wire);
-            capabilities =
-                "--inh-caps=-all,+net_raw --ambient-caps=-all,+net_raw --bounding-set=-all,+net_raw";
+            privileges = interfaces.privileges;
         }
-        if is_root() {
+        let capabilities = match privileges {
+            Privileges::None => Some("--inh-caps=-all --bounding-set=-all"),
+            Privileges::RawSockets => {
+                Some("--inh-caps=-all,+net_raw --ambient-caps=-all,+net_raw --bounding-set=-all,+net_raw")
+            }
+            Privileges::All => None,
+        };
+        if let Some(capabilities) = capabilities.filter(|_| is_root()) {
             let user = format!(
                 "setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups {capabilities} --no-new-privs --"
             );
             before.extend(user.split(' ').map(str::to_owned));
         }
-        before.extend(["env".to_owned(), format!("LD_PRELOAD={}", self.library().display())]);
+        let (variable, path) =
+            if self.has_libs { ("LD_LIBRARY_PATH", self.libs()) } else { ("LD_PRELOAD", self.library()) };
+        before.extend(["env".to_owned(), format!("{variable}={}", path.display())]);
         let mut command = Command::new(&before[0]);
         command.args(&before[1..]).args(words);
         command.current_dir(&self.folder).env("UWARP_DIR", self.rendezvous());
@@ -105,6 +154,7 @@ impl Wire {
         if let Some(net) = net {
             command.env("UWARP_NET", net);
         }
+        command.envs(self.variable);
         command
     }
 
@@ -133,12 +183,12 @@ impl Drop for Wire {
     }
 }
 
-fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
 /// The library that this test was built with.
-fn library() -> PathBuf {
+pub(crate) fn library() -> PathBuf {
     let launcher = PathBuf::from(env!("CARGO_BIN_EXE_uwarp"));
     let folder = launcher.parent().unwrap_or(Path::new("."));
     // As a dependency of tests, cargo leaves it where it builds crates.

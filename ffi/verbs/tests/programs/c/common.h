@@ -1,0 +1,96 @@
+/* Checks and connections, for the programs of this folder. */
+#ifndef COMMON_H
+#define COMMON_H
+
+#include <errno.h>
+#include <infiniband/verbs.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+/* Ends the process at once if the condition does not hold, also in a child. */
+#define CHECK(condition)                                                                                  \
+	do {                                                                                              \
+		if (!(condition)) {                                                                       \
+			fprintf(stderr, "%s:%d: %s (errno %d)\n", __FILE__, __LINE__, #condition, errno); \
+			_exit(1);                                                                         \
+		}                                                                                         \
+	} while (0)
+
+/* Brings a queue pair to INIT, with all rights. */
+static inline void init_qp(struct ibv_qp *qp)
+{
+	struct ibv_qp_attr attr = {
+		.qp_state = IBV_QPS_INIT,
+		.port_num = 1,
+		.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC,
+	};
+	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
+}
+
+/* A queue pair in INIT. */
+static inline struct ibv_qp *make_qp(struct ibv_pd *pd, struct ibv_cq *cq, uint32_t depth)
+{
+	struct ibv_qp_init_attr init = {
+		.send_cq = cq,
+		.recv_cq = cq,
+		.cap = { .max_send_wr = depth, .max_recv_wr = depth, .max_send_sge = 1, .max_recv_sge = 1 },
+		.qp_type = IBV_QPT_RC,
+	};
+	struct ibv_qp *qp = ibv_create_qp(pd, &init);
+	CHECK(qp);
+	init_qp(qp);
+	return qp;
+}
+
+/* The state that the library reports. */
+static inline enum ibv_qp_state state_of(struct ibv_qp *qp)
+{
+	struct ibv_qp_attr attr;
+	struct ibv_qp_init_attr init;
+	CHECK(!ibv_query_qp(qp, &attr, IBV_QP_STATE, &init));
+	return attr.qp_state;
+}
+
+/* Begins to connect a queue pair to the one of this process with the number `peer`. A message that finds no receive
+ * here is tried again after the time with the code `min_rnr_timer`. */
+static inline void to_rtr(struct ibv_qp *qp, uint32_t peer, uint8_t min_rnr_timer)
+{
+	struct ibv_qp_attr attr = {
+		.qp_state = IBV_QPS_RTR,
+		.path_mtu = IBV_MTU_1024,
+		.dest_qp_num = peer,
+		.max_dest_rd_atomic = 8,
+		.min_rnr_timer = min_rnr_timer,
+		.ah_attr = { .is_global = 1, .port_num = 1 },
+	};
+	CHECK(!ibv_query_gid(qp->context, 1, 0, &attr.ah_attr.grh.dgid));
+	CHECK(!ibv_modify_qp(qp, &attr,
+			     IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+				     IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
+}
+
+/* From RTR to RTS. A message of ours that finds no receive is tried again `rnr_retry` times. */
+static inline void to_rts(struct ibv_qp *qp, uint8_t timeout, uint8_t rnr_retry)
+{
+	struct ibv_qp_attr attr = {
+		.qp_state = IBV_QPS_RTS,
+		.timeout = timeout,
+		.retry_cnt = 7,
+		.rnr_retry = rnr_retry,
+		.max_rd_atomic = 8,
+	};
+	CHECK(!ibv_modify_qp(qp, &attr,
+			     IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+				     IBV_QP_MAX_QP_RD_ATOMIC));
+}
+
+/* Connects a queue pair to the one of this process with the number `peer`, and brings it to RTS. */
+static inline void connect_qp(struct ibv_qp *qp, uint32_t peer)
+{
+	to_rtr(qp, peer, 12);
+	to_rts(qp, 14, 7);
+}
+
+#endif

@@ -1,0 +1,62 @@
+/*
+ * Objects whose handle was overwritten: each call that the kernel would refuse is refused, and leaves the object
+ * as it was.
+ */
+#include "common.h"
+
+#define BAD(object, call)                                 \
+	do {                                              \
+		(object)->handle ^= 0xdeadbeef;           \
+		errno = 0;                                \
+		CHECK((call) && errno == ENOENT);         \
+		(object)->handle ^= 0xdeadbeef;           \
+	} while (0)
+
+int main(void)
+{
+	static uint8_t memory[4096];
+	struct ibv_device **list = ibv_get_device_list(NULL);
+	CHECK(list && list[0]);
+	struct ibv_context *context = ibv_open_device(list[0]);
+	CHECK(context);
+	ibv_free_device_list(list);
+	struct ibv_pd *pd = ibv_alloc_pd(context);
+	struct ibv_cq *cq = ibv_create_cq(context, 8, NULL, NULL, 0);
+	CHECK(pd && cq);
+	struct ibv_srq_init_attr of_srq = { .attr = { .max_wr = 4, .max_sge = 1 } };
+	struct ibv_srq *srq = ibv_create_srq(pd, &of_srq);
+	struct ibv_mr *mr = ibv_reg_mr(pd, memory, sizeof(memory), IBV_ACCESS_LOCAL_WRITE);
+	struct ibv_mw *mw = ibv_alloc_mw(pd, IBV_MW_TYPE_1);
+	CHECK(srq && mr && mw);
+	struct ibv_qp_init_attr init = {
+		.send_cq = cq,
+		.recv_cq = cq,
+		.srq = srq,
+		.cap = { .max_send_wr = 1, .max_send_sge = 1 },
+		.qp_type = IBV_QPT_RC,
+	};
+	struct ibv_qp *qp = ibv_create_qp(pd, &init);
+	CHECK(qp);
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+	struct ibv_qp_init_attr asked;
+
+	BAD(pd, !ibv_create_qp(pd, &init));
+	BAD(pd, !ibv_create_srq(pd, &of_srq));
+	BAD(pd, !ibv_reg_mr(pd, memory, sizeof(memory), IBV_ACCESS_LOCAL_WRITE));
+	BAD(pd, !ibv_alloc_mw(pd, IBV_MW_TYPE_1));
+	BAD(pd, ibv_dealloc_pd(pd) == ENOENT);
+	BAD(cq, !ibv_create_qp(pd, &init));
+	BAD(srq, !ibv_create_qp(pd, &init));
+	BAD(qp, ibv_modify_qp(qp, &attr, IBV_QP_STATE) == ENOENT);
+	BAD(qp, ibv_query_qp(qp, &attr, IBV_QP_STATE, &asked) == ENOENT);
+	BAD(qp, ibv_destroy_qp(qp) == ENOENT);
+	CHECK(!ibv_query_qp(qp, &attr, IBV_QP_STATE, &asked) && attr.qp_state == IBV_QPS_RESET);
+	CHECK(!ibv_destroy_qp(qp));
+	BAD(cq, ibv_destroy_cq(cq) == ENOENT);
+	BAD(srq, ibv_destroy_srq(srq) == ENOENT);
+	BAD(mr, ibv_dereg_mr(mr) == ENOENT);
+	BAD(mw, ibv_dealloc_mw(mw) == ENOENT);
+	CHECK(!ibv_dealloc_mw(mw) && !ibv_dereg_mr(mr) && !ibv_destroy_srq(srq) && !ibv_destroy_cq(cq));
+	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(context));
+	return 0;
+}

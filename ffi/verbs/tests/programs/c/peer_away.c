@@ -1,0 +1,113 @@
+/*
+ * Queue pairs whose peer is not there. A request fails after the tries that the program allows, also while the
+ * program sleeps; without a timeout it waits. A peer that comes in time is reached. One that is in ERR is not.
+ */
+#include <string.h>
+#include <time.h>
+
+#include "common.h"
+
+static struct ibv_comp_channel *channel;
+static struct ibv_cq *cq;
+static struct ibv_pd *pd;
+static struct ibv_mr *mr;
+static uint8_t memory[4096];
+
+static double now(void)
+{
+	struct timespec at;
+	clock_gettime(CLOCK_MONOTONIC, &at);
+	return at.tv_sec + at.tv_nsec / 1e9;
+}
+
+/* Sleeps until the next completion. */
+static void completion(struct ibv_qp *qp, uint64_t wr_id, enum ibv_wc_status status)
+{
+	struct ibv_wc wc;
+	while (!ibv_poll_cq(cq, 1, &wc)) {
+		struct ibv_cq *of;
+		void *context;
+		CHECK(!ibv_req_notify_cq(cq, 0));
+		if (ibv_poll_cq(cq, 1, &wc))
+			break;
+		CHECK(!ibv_get_cq_event(channel, &of, &context));
+		ibv_ack_cq_events(of, 1);
+	}
+	if (wc.status != status || wc.wr_id != wr_id)
+		fprintf(stderr, "request %d: %s\n", (int)wc.wr_id, ibv_wc_status_str(wc.status));
+	CHECK(wc.qp_num == qp->qp_num && wc.wr_id == wr_id && wc.status == status);
+}
+
+static void post_write(struct ibv_qp *qp, uint64_t wr_id)
+{
+	struct ibv_sge sge = { (uintptr_t)memory, 8, mr->lkey };
+	struct ibv_send_wr *bad, wr = { .wr_id = wr_id, .sg_list = &sge, .num_sge = 1 };
+	wr.opcode = IBV_WR_RDMA_WRITE;
+	wr.send_flags = IBV_SEND_SIGNALED;
+	wr.wr.rdma.remote_addr = (uintptr_t)memory + 8;
+	wr.wr.rdma.rkey = mr->rkey;
+	CHECK(!ibv_post_send(qp, &wr, &bad));
+}
+
+static void post_recv(struct ibv_qp *qp, uint64_t wr_id)
+{
+	struct ibv_recv_wr *bad, wr = { .wr_id = wr_id };
+	CHECK(!ibv_post_recv(qp, &wr, &bad));
+}
+
+int main(void)
+{
+	struct ibv_device **list = ibv_get_device_list(NULL);
+	CHECK(list && list[0]);
+	struct ibv_context *context = ibv_open_device(list[0]);
+	CHECK(context);
+	CHECK((pd = ibv_alloc_pd(context)));
+	CHECK((channel = ibv_create_comp_channel(context)));
+	CHECK((cq = ibv_create_cq(context, 64, NULL, channel, 0)));
+	CHECK((mr = ibv_reg_mr(pd, memory, sizeof(memory), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)));
+
+	/* Once each of the two ends has the smaller number: one end connects, the other one waits. */
+	for (int turn = 0; turn < 2; turn++) {
+		struct ibv_qp *first = make_qp(pd, cq, 8), *second = make_qp(pd, cq, 8);
+		struct ibv_qp *near = turn ? second : first, *away = turn ? first : second;
+		struct ibv_qp *patient = make_qp(pd, cq, 8), *never = make_qp(pd, cq, 8);
+		connect_qp(near, away->qp_num);
+		to_rtr(patient, never->qp_num, 12);
+		to_rts(patient, 0, 7);
+		post_recv(near, 7);
+		post_write(patient, 1);
+		double begun = now();
+		post_write(near, 2);
+		post_write(near, 3);
+		completion(near, 2, IBV_WC_RETRY_EXC_ERR);
+		double took = now() - begun;
+		fprintf(stderr, "failed after %.2f s\n", took);
+		CHECK(took > 0.53 && took < 20);
+		completion(near, 3, IBV_WC_WR_FLUSH_ERR);
+		completion(near, 7, IBV_WC_WR_FLUSH_ERR);
+		CHECK(state_of(near) == IBV_QPS_ERR && state_of(patient) == IBV_QPS_RTS);
+		/* Its peer is late, and is reached. */
+		to_rtr(never, patient->qp_num, 12);
+		completion(patient, 1, IBV_WC_SUCCESS);
+		CHECK(!ibv_destroy_qp(first) && !ibv_destroy_qp(second));
+		CHECK(!ibv_destroy_qp(patient) && !ibv_destroy_qp(never));
+
+		/* A peer that has failed before it was reached. */
+		first = make_qp(pd, cq, 8), second = make_qp(pd, cq, 8);
+		near = turn ? second : first, away = turn ? first : second;
+		connect_qp(near, away->qp_num);
+		connect_qp(away, near->qp_num);
+		struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+		CHECK(!ibv_modify_qp(away, &attr, IBV_QP_STATE));
+		post_recv(near, 7);
+		post_write(near, 2);
+		completion(near, 2, IBV_WC_RETRY_EXC_ERR);
+		completion(near, 7, IBV_WC_WR_FLUSH_ERR);
+		CHECK(state_of(near) == IBV_QPS_ERR);
+		CHECK(!ibv_destroy_qp(first) && !ibv_destroy_qp(second));
+	}
+	CHECK(!ibv_dereg_mr(mr) && !ibv_destroy_cq(cq) && !ibv_destroy_comp_channel(channel));
+	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(context));
+	puts("peers that are away are given up in time");
+	return 0;
+}

@@ -1,0 +1,293 @@
+//! The lines of the README and the guide, the man pages, and what the device says of itself.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use crate::pair::is_installed;
+use crate::wire::{Wire, library};
+
+type Test = fn() -> Result<(), String>;
+
+pub(crate) fn all() -> Vec<(&'static str, bool, Test)> {
+    let has_programs = is_installed("ib_write_bw");
+    vec![
+        ("the_lines_of_the_readme_run", has_programs, readme),
+        ("the_steps_of_the_guide_run", has_programs, steps),
+        ("the_containerfile_of_the_guide_runs", has_programs, containerfile),
+        ("man_pages_have_each_option_and_variable", true, complete),
+        ("man_pages_are_well_formed", is_installed("groff"), well_formed),
+        ("the_device_says_what_it_can", is_installed("ibv_devinfo"), device),
+    ]
+}
+
+/// A file of this package.
+fn text(path: &str) -> Result<String, String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// The lines of the first block of code after a text.
+fn block<'a>(text: &'a str, after: &str) -> Result<Vec<&'a str>, String> {
+    let (_, rest) = text.split_once(after).ok_or_else(|| format!("there is no '{after}'"))?;
+    let lines = rest.lines().skip_while(|line| !line.starts_with("    "));
+    let lines: Vec<&str> = lines.map_while(|line| line.strip_prefix("    ")).collect();
+    if lines.is_empty() { Err(format!("there is no code after '{after}'")) } else { Ok(lines) }
+}
+
+/// A folder that stands for the root of a file system, with the launcher and the library.
+struct Image {
+    folder: PathBuf,
+    variables: Vec<(String, String)>,
+}
+
+impl Image {
+    fn new(name: &str) -> Result<Self, String> {
+        let folder = std::env::temp_dir().join(format!("uwarp-{name}-{}", std::process::id()));
+        let image = Self { folder, variables: Vec::new() };
+        let failed = |error: std::io::Error| error.to_string();
+        fs::create_dir_all(image.programs()).map_err(failed)?;
+        for file in [PathBuf::from(env!("CARGO_BIN_EXE_uwarp")), library()] {
+            let name = file.file_name().unwrap_or_default();
+            fs::copy(&file, image.programs().join(name)).map_err(failed)?;
+        }
+        Ok(image)
+    }
+
+    fn programs(&self) -> PathBuf {
+        self.folder.join("usr/local/bin")
+    }
+
+    /// Runs a line of a shell, and returns what it prints.
+    fn run(&self, line: &str) -> Result<String, String> {
+        let path = format!("{}:{}", self.programs().display(), std::env::var("PATH").unwrap_or_default());
+        let mut command = Command::new("timeout");
+        command.args(["60", "sh", "-ec", line]).env("PATH", path).env("UWARP_DIR", self.folder.join("wires"));
+        command.env_remove("UWARP_NET").envs(self.variables.iter().map(|(name, value)| (name, value)));
+        let child =
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        let child = child.spawn().map_err(|error| error.to_string())?;
+        let group = Pid::from_raw(child.id() as i32);
+        let output = child.wait_with_output().map_err(|error| error.to_string())?;
+        // Ends programs that the line has left in the background. If all have ended, there is no group.
+        if let Some(group) = group {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        let both = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        match output.status.success() {
+            true => Ok(both.concat()),
+            false => Err(format!("{line}: {}\n{}", output.status, both.concat())),
+        }
+    }
+
+    /// As [`run`](Self::run), for a server and its client, of which the client prints a bandwidth.
+    fn measures(&self, line: &str) -> Result<(), String> {
+        let once = || match self.run(line)? {
+            output if output.contains("BW average") && output.contains(" 65536 ") => Ok(()),
+            output => Err(format!("{line} measures nothing: {output}")),
+        };
+        // The server has a fixed time to start, which a busy machine may exceed.
+        once().or_else(|_| once())
+    }
+}
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        // Left behind, it would be in a folder for temporary files.
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// The two lines that make somebody stay.
+fn readme() -> Result<(), String> {
+    let readme = text("../../README.md")?;
+    let lines = block(&readme, "## Unmodified programs")?;
+    let lines: Vec<&str> = lines.iter().filter_map(|line| line.split('#').next()).map(str::trim).collect();
+    let [build, server, client] = lines[..] else { return Err(format!("three lines, not {lines:?}")) };
+    if build != "cargo build --release -p uwarp" {
+        return Err(format!("the library is not built by '{build}'"));
+    }
+    Image::new("readme")?.measures(&format!("({server} &) && sleep 2 && {client}"))
+}
+
+fn steps() -> Result<(), String> {
+    let guide = text("GUIDE.md")?;
+    let mut image = Image::new("steps")?;
+    let file = image.folder.join("github-env");
+    image.variables.push(("GITHUB_ENV".into(), file.display().to_string()));
+    let mut measured = 0;
+    for line in block(&guide, "Steps of GitHub Actions")? {
+        let line = line.strip_prefix("- run: ").ok_or_else(|| format!("no step: {line}"))?;
+        if line.contains("ib_write_bw") {
+            // A step has the variables that those before it have written.
+            let set = fs::read_to_string(&file).map_err(|error| error.to_string())?;
+            let set = set.lines().filter_map(|line| line.split_once('='));
+            image.variables.extend(set.map(|(name, value)| (name.to_owned(), value.to_owned())));
+            image.measures(line)?;
+            measured += 1;
+        } else {
+            image.run(line)?;
+        }
+    }
+    if measured == 1 { Ok(()) } else { Err(format!("{measured} steps run programs")) }
+}
+
+/// Runs the lines of the Containerfile, with a folder in the place of the root.
+fn containerfile() -> Result<(), String> {
+    let guide = text("GUIDE.md")?;
+    let mut image = Image::new("container")?;
+    let opt = image.folder.join("opt");
+    let moved = |text: &str| text.replace("/opt", &opt.display().to_string());
+    for line in block(&guide, "A Containerfile.")? {
+        match line.split_once(' ').unwrap_or((line, "")) {
+            ("FROM", "debian:12-slim") | ("COPY", "uwarp libuwarp.so /usr/local/bin/") => {}
+            ("RUN", command) if command.starts_with("apt-get update && apt-get install -y ") => {
+                let installs =
+                    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/install"));
+                let package = command.rsplit(' ').next().unwrap_or_default();
+                if !installs.map_err(|error| error.to_string())?.contains(package) {
+                    return Err(format!("tests do not install {package}"));
+                }
+            }
+            ("RUN", command) if command.contains("ib_write_bw") => image.measures(&moved(command))?,
+            ("RUN", command) => drop(image.run(&moved(command))?),
+            ("ENV", setting) => {
+                let setting = moved(setting);
+                let (name, value) = setting.split_once('=').ok_or_else(|| setting.clone())?;
+                image.variables.push((name.to_owned(), value.to_owned()));
+            }
+            _ => return Err(format!("this test does not know '{line}'")),
+        }
+    }
+    // The programs ran with the library in the place of rdma-core's: one file, which is loaded once.
+    let loaded = image.run("LD_TRACE_LOADED_OBJECTS=1 $(command -v ib_write_bw)")?;
+    let ours = opt.display().to_string();
+    let libraries =
+        loaded.lines().filter(|line| line.contains("libibverbs.so") || line.contains("librdmacm.so"));
+    match libraries.collect::<Vec<_>>()[..] {
+        [one] if one.contains(&ours) => Ok(()),
+        _ => Err(loaded),
+    }
+}
+
+/// The words in a text that begin like this, of letters, digits and the signs.
+fn words(text: &str, start: &str, signs: &str) -> BTreeSet<String> {
+    let is_of_word = |c: char| c.is_ascii_alphanumeric() || signs.contains(c);
+    let found =
+        text.split(|c| !is_of_word(c)).filter(|word| word.starts_with(start) && word.len() > start.len());
+    found.map(str::to_owned).collect()
+}
+
+/// A man page as a reader sees it, without its markup.
+fn page(name: &str) -> Result<String, String> {
+    Ok(text(&format!("man/{name}"))?.replace("\\-", "-"))
+}
+
+fn complete() -> Result<(), String> {
+    let mut missing = Vec::new();
+    let library = page("libuwarp.7")?;
+    let variables = words(&text("src/settings.rs")?, "UWARP_", "_");
+    if variables.len() < 10 {
+        return Err(format!("the source names {variables:?} alone"));
+    }
+    missing.extend(variables.iter().filter(|name| !library.contains(*name)).cloned());
+    // The kinds of wires and their keys, as the refusals of others name them.
+    let spec = text("src/net/spec.rs")?;
+    for list in ["const KINDS", "const LOCAL_KEYS", "const DEVICE_KEYS", "const MEMIF_KEYS"] {
+        let (_, rest) = spec.split_once(list).ok_or(list)?;
+        let names = rest.split('"').nth(1).unwrap_or_default();
+        let names = names.split(", ").filter_map(|name| name.split([':', '[']).next());
+        let lacks = |name: &&str| words(&library, name, "").is_empty() && !library.contains(*name);
+        missing.extend(names.filter(lacks).map(str::to_owned));
+    }
+    let help = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_uwarp")).args(arguments).arg("--help").output();
+        output
+            .map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
+            .map_err(|error| error.to_string())
+    };
+    let whole = help(&[])?;
+    let (_, commands) = whole.split_once("Commands:\n").ok_or("no commands")?;
+    let commands: Vec<&str> = commands.lines().map_while(|line| line.split_whitespace().next()).collect();
+    if commands.len() < 5 {
+        return Err(format!("the launcher has {commands:?} alone"));
+    }
+    for command in commands {
+        let (name, arguments) = match command {
+            "help" => ("uwarp.1".to_owned(), &[][..]),
+            command => (format!("uwarp-{command}.1"), &[command][..]),
+        };
+        let (page, help) = (page(&name)?, help(arguments)?);
+        let options = words(&help, "--", "-");
+        missing
+            .extend(options.iter().filter(|option| !page.contains(*option)).map(|o| format!("{name}: {o}")));
+    }
+    if missing.is_empty() { Ok(()) } else { Err(format!("the man pages lack {missing:?}")) }
+}
+
+fn well_formed() -> Result<(), String> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("man");
+    let pages = fs::read_dir(&folder).map_err(|error| error.to_string())?;
+    let pages: Vec<PathBuf> = pages.flatten().map(|entry| entry.path()).collect();
+    let output = Command::new("groff").args(["-man", "-ww", "-z", "-Tutf8"]).args(&pages).output();
+    let output = output.map_err(|error| error.to_string())?;
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    match output.status.success() && told.is_empty() && pages.len() == 6 {
+        true => Ok(()),
+        false => Err(format!("{} pages: {told}", pages.len())),
+    }
+}
+
+/// The values of `ibv_devinfo -v` by which programs choose, and those of libfabric.
+fn device() -> Result<(), String> {
+    let wire = Wire::new()?;
+    let run = |words: &[&str]| {
+        let output = wire.command(0, words).output().map_err(|error| error.to_string())?;
+        Ok::<_, String>(String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let text = run(&["timeout", "20", "ibv_devinfo", "-v"])?;
+    for (key, value) in [
+        ("hca_id", "uwarp0"),
+        ("transport", "iWARP (1)"),
+        ("fw_ver", env!("CARGO_PKG_VERSION")),
+        ("phys_port_cnt", "1"),
+        ("max_mr_size", "0xffffffffffffffff"),
+        ("max_qp_wr", "16384"),
+        ("max_sge", "8"),
+        ("max_cqe", "1048575"),
+        ("max_qp_rd_atom", "128"),
+        ("atomic_cap", "ATOMIC_HCA (1)"),
+        ("state", "PORT_ACTIVE (4)"),
+        ("link_layer", "Ethernet"),
+        ("max_msg_sz", "0x7fffffff"),
+        ("gid_tbl_len", "1"),
+        ("active_speed", "25.0 Gbps (32)"),
+    ] {
+        let found = text.lines().filter_map(|line| line.trim().split_once(':'));
+        let found: Vec<&str> = found.filter(|(k, _)| *k == key).map(|(_, value)| value.trim()).collect();
+        if found != [value] {
+            return Err(format!("{key} is {found:?}, not {value}:\n{text}"));
+        }
+    }
+    // The GID is the address on the wire, 100.64.x.y, and the LID its last two bytes.
+    let lid = text.lines().find_map(|line| line.trim().strip_prefix("port_lid:")).unwrap_or_default().trim();
+    let lid: u16 = lid.parse().map_err(|_| format!("no LID '{lid}'"))?;
+    if lid == 0 || !text.contains(&format!("0000:0000:0000:0000:0000:ffff:6440:{lid:04x}")) {
+        return Err(format!("the GID and the LID do not agree:\n{text}"));
+    }
+    if is_installed("fi_info") {
+        let text = run(&["timeout", "20", "fi_info", "-p", "verbs"])?;
+        for line in
+            ["domain: uwarp0", "type: FI_EP_MSG", "protocol: FI_PROTO_IWARP", "protocol: FI_PROTO_RXM"]
+        {
+            if !text.contains(line) {
+                return Err(format!("libfabric finds no '{line}':\n{text}"));
+            }
+        }
+    }
+    Ok(())
+}

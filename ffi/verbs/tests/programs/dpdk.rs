@@ -1,0 +1,34 @@
+//! Pairs over DPDK's devices.
+
+use libtest_mimic::{Failed, Trial};
+
+use crate::interface::Interfaces;
+use crate::pairs;
+use crate::wire::Wire;
+
+type Ends = fn() -> Result<Interfaces, String>;
+
+/// The wires, and whether they need namespaces.
+const WIRES: [(&str, bool, Ends); 4] = [
+    ("vhost", false, || Ok(Interfaces::sockets(["vhost:wire.sock", "virtio:wire.sock"]))),
+    ("memif", false, || Ok(Interfaces::sockets(["memif:wire.sock,role=server", "memif:wire.sock"]))),
+    ("tap", true, Interfaces::taps),
+    ("xdp", true, Interfaces::xdp),
+];
+
+pub(crate) fn all(has_namespaces: bool) -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for (wire, needs_namespaces, ends) in WIRES {
+        for pair in pairs::connection_managed() {
+            let is_tried = pair.name == "rping" || pair.name == "write_bw_rdmacm" && !needs_namespaces;
+            if !is_tried {
+                continue;
+            }
+            let skips = needs_namespaces && !has_namespaces || !pair.missing().is_empty();
+            let name = format!("dpdk_{wire}_{}", pair.name);
+            let test = move || pair.run_over(&Wire::between(ends()?)?).map_err(Failed::from);
+            trials.push(Trial::test(name, test).with_ignored_flag(skips));
+        }
+    }
+    trials
+}

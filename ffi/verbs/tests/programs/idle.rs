@@ -1,0 +1,107 @@
+//! How much of a processor programs take that wait, how soon a message wakes them, and whether two that spin
+//! on one processor get on.
+
+use std::fs;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::interface::Interfaces;
+use crate::libs;
+use crate::pair::{Pair, Running, is_installed};
+use crate::pairs;
+use crate::wire::Wire;
+
+type Test = fn() -> Result<(), String>;
+
+/// How long the time of programs is measured.
+const MEASURED: Duration = Duration::from_secs(10);
+/// Ticks of 10 ms in that time: 0.5 % of a processor.
+const MOST_TICKS: u64 = 5;
+/// The time from a message to its answer that nothing but a sleep without end exceeds on a busy machine. On
+/// an idle one it is below 40 us, two wake-ups.
+const MOST_WAKING_US: f64 = 5000.0;
+
+pub(crate) fn all(has_interfaces: bool) -> Vec<(&'static str, bool, Test)> {
+    let has_programs = is_installed("cc") && is_installed("ib_write_bw");
+    vec![
+        ("idle_programs_take_no_processor", has_programs && has_interfaces, idle),
+        ("spinning_programs_on_one_processor_get_on", has_programs && is_installed("taskset"), spinning),
+    ]
+}
+
+/// The time on processors of a process, in ticks of 10 ms.
+fn ticks(pid: u32) -> Result<u64, String> {
+    let path = format!("/proc/{pid}/stat");
+    let text = fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
+    let fields: Vec<&str> = text.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    // The fields 14 and 15, of the user and of the system. The second one, a name, ends with the last
+    // bracket.
+    let field = |number: usize| fields.get(number - 3).and_then(|text| text.parse::<u64>().ok());
+    field(14).zip(field(15)).map(|(user, system)| user + system).ok_or(text)
+}
+
+/// A server that waits for a client, and both ends of a connection that nobody uses, on both kinds of wires.
+fn idle() -> Result<(), String> {
+    let wires = [Wire::new()?, Wire::new()?, Wire::between(Interfaces::hosts()?)?];
+    let mut programs = Vec::new();
+    let mut waits = Running::start(&wires[0], "server", "ib_write_bw -R -F")?;
+    waits.wait_to_listen(&wires[0])?;
+    programs.push(("a server without a client", waits));
+    for (kind, wire) in [("local", &wires[1]), ("packet", &wires[2])] {
+        let program = wire.folder().join("hello");
+        libs::build(&program, None)?;
+        let address = wire.at_server("127.0.0.1");
+        let mut server = Running::start(wire, "server", &program.display().to_string())?;
+        server.wait_to_listen(wire)?;
+        let client = Running::start(wire, "client", &format!("{} {address} 50 60", program.display()))?;
+        let begun = Instant::now();
+        let usual = loop {
+            let output = wire.output("client");
+            if let Some(line) = output.lines().find(|line| line.starts_with("us: ")) {
+                println!("{kind}: from a message to the answer, of programs that sleep, {line}");
+                break line.split(' ').nth(3).and_then(|number| number.parse::<f64>().ok());
+            }
+            if begun.elapsed() > Duration::from_secs(20) {
+                return Err(format!("{kind}: no answer: {output}{}", wire.output("server")));
+            }
+            sleep(Duration::from_millis(20));
+        };
+        if usual.is_none_or(|us| us > MOST_WAKING_US) {
+            return Err(format!("{kind}: a message wakes a program in {usual:?} us"));
+        }
+        programs.push(("an idle server", server));
+        programs.push(("an idle client", client));
+    }
+    // Connections have ended their start.
+    sleep(Duration::from_millis(500));
+    let before = programs.iter().map(|(_, program)| ticks(program.pid())).collect::<Result<Vec<_>, _>>()?;
+    sleep(MEASURED);
+    for ((name, program), before) in programs.iter().zip(before) {
+        let used = ticks(program.pid())? - before;
+        if used > MOST_TICKS {
+            return Err(format!("{name} has used {} ms in {MEASURED:?}", used * 10));
+        }
+    }
+    Ok(())
+}
+
+/// Both ends poll all the time, or spin on memory, and have one processor.
+fn spinning() -> Result<(), String> {
+    let tools = ["send_lat_rdmacm", "write_lat_rdmacm"];
+    for pair in pairs::all().into_iter().filter(|pair| tools.contains(&pair.name.as_str())) {
+        let on_one = |command: &str| format!("taskset -c {} {command}", first_processor());
+        // Those that spin on memory have the processor for a whole slice, so that each message takes two.
+        let few = |command: &str| on_one(&command.replace("-n 300", "-n 50"));
+        let pinned = Pair { server: few(&pair.server), client: few(&pair.client), ..pair };
+        let begun = Instant::now();
+        pinned.run().map_err(|error| format!("{}: {error}", pinned.name))?;
+        println!("{} on one processor: {:?}", pinned.name, begun.elapsed());
+    }
+    Ok(())
+}
+
+/// The first one that this process may run on.
+fn first_processor() -> usize {
+    let Ok(set) = rustix::thread::sched_getaffinity(None) else { return 0 };
+    (0..rustix::thread::CpuSet::MAX_CPU).find(|cpu| set.is_set(*cpu)).unwrap_or(0)
+}

@@ -1,0 +1,184 @@
+//! One end of a connection is killed with `kill -9`, and the other one ends with an error.
+
+use std::thread::{ScopedJoinHandle, scope, sleep};
+use std::time::{Duration, Instant};
+
+use crate::interface::Interfaces;
+use crate::pair::{Running, is_installed};
+use crate::wire::Wire;
+
+/// How soon the other end notices, on a `local` wire: the system closes the sockets of the process.
+const ON_LOCAL: Duration = Duration::from_secs(2);
+/// The same between two hosts: nothing says that the process is gone, but its silence.
+const BETWEEN_HOSTS: Duration = Duration::from_secs(10);
+/// From the first frames between two programs to data of their connection.
+const CONNECTED: Duration = Duration::from_millis(600);
+/// How long a program that ends by its clock runs, and the time that it takes before and after that.
+const CLOCK: Duration = Duration::from_secs(4);
+const AROUND_CLOCK: Duration = Duration::from_secs(4);
+
+/// How a program that has lost its peer shows that it knows.
+#[derive(Clone, Copy)]
+enum Shows {
+    /// It ends.
+    End,
+    /// It prints this, and waits for its next client, or for a completion that never comes.
+    Text(&'static str),
+    /// It prints nothing, as with every device, and serves its next client, which this command is.
+    Service(&'static str),
+    /// It looks at memory alone, as with every device, and ends by its clock.
+    Clock,
+}
+
+/// A server and its client, and how each shows the end of the other.
+struct Victims {
+    name: &'static str,
+    server: String,
+    client: String,
+    /// The client, as its server is killed.
+    client_shows: Shows,
+    /// The server, as its client is killed.
+    server_shows: Shows,
+}
+
+impl Victims {
+    fn new(name: &'static str, server: &str, client: &str) -> Self {
+        let (server, client) = (server.to_owned(), client.to_owned());
+        Self { name, server, client, client_shows: Shows::End, server_shows: Shows::End }
+    }
+}
+
+/// Programs that connect by rdma_cm, with more to do than they get time for. `ibv_devices` and `ibv_devinfo`,
+/// the other basic ones, have no peer.
+fn victims() -> Vec<Victims> {
+    let mut all = vec![
+        Victims::new("rping", "rping -s -a 127.0.0.1 -C 1000000", "rping -c -a 127.0.0.1 -v -C 1000000"),
+        Victims::new(
+            "ucmatose",
+            "ucmatose -C 1000 -S 100000000",
+            "ucmatose -s 127.0.0.1 -C 1000 -S 100000000",
+        ),
+        Victims {
+            server_shows: Shows::Service("cmtime -s 127.0.0.1 -c 10"),
+            ..Victims::new("cmtime", "cmtime -c 6000", "cmtime -s 127.0.0.1 -c 6000")
+        },
+        Victims {
+            server_shows: Shows::Text("failed: WR flush failure"),
+            ..Victims::new("qperf", "qperf", "qperf 127.0.0.1 -cm 1 -t 60 rc_lat")
+        },
+        Victims {
+            // After a completion with an error it waits for the next event.
+            client_shows: Shows::Text("cq completion status"),
+            ..Victims::new(
+                "fio",
+                "fio --name=r --ioengine=rdma --port=7999 --bs=64k --size=100g --iodepth=4 --rw=read",
+                "fio --name=s --ioengine=rdma --hostname=127.0.0.1 --port=7999 --verb=write --bs=64k \
+                 --size=100g --iodepth=4 --rw=write",
+            )
+        },
+    ];
+    for tool in [
+        "ib_write_bw",
+        "ib_write_lat",
+        "ib_read_bw",
+        "ib_read_lat",
+        "ib_send_bw",
+        "ib_send_lat",
+        "ib_atomic_bw",
+        "ib_atomic_lat",
+    ] {
+        let seconds = if tool == "ib_write_lat" { CLOCK.as_secs() } else { 60 };
+        let command = format!("{tool} -R -F -D {seconds}");
+        let mut victims = Victims::new(tool, &command, &format!("{command} 127.0.0.1"));
+        if tool == "ib_write_lat" {
+            (victims.client_shows, victims.server_shows) = (Shows::Clock, Shows::Clock);
+        }
+        all.push(victims);
+    }
+    all.retain(|victims| victims.server.split(' ').next().is_some_and(is_installed));
+    all
+}
+
+/// Every program on a `local` wire, at both ends, some at a time.
+pub(crate) fn on_local() -> Result<(), String> {
+    for is_server in [true, false] {
+        for some in victims().chunks(AT_ONCE) {
+            at_once(some, &[is_server], ON_LOCAL, Wire::new)?;
+        }
+    }
+    Ok(())
+}
+
+/// Between two interfaces: one that waits for events, and those that poll for data and for answers.
+pub(crate) fn between_interfaces() -> Result<(), String> {
+    let mut victims = victims();
+    victims.retain(|victims| ["rping", "ib_send_bw", "ib_read_lat"].contains(&victims.name));
+    at_once(&victims, &[true, false], BETWEEN_HOSTS, || Wire::between(Interfaces::new()?))
+}
+
+/// Pairs that run at a time: they spin, and each needs a part of a processor.
+const AT_ONCE: usize = 4;
+
+/// Kills the servers, or the clients, or each in pairs of its own.
+fn at_once(
+    victims: &[Victims],
+    is_server: &[bool],
+    limit: Duration,
+    wire: fn() -> Result<Wire, String>,
+) -> Result<(), String> {
+    let failures: Vec<String> = scope(|scope| {
+        let mut threads = Vec::new();
+        for victims in victims {
+            for &is_server in is_server {
+                threads.push(scope.spawn(move || kill(victims, is_server, limit, &wire()?)));
+            }
+        }
+        let join = |thread: ScopedJoinHandle<'_, Result<(), String>>| {
+            thread.join().map_err(|_| "the test panicked".to_owned()).and_then(|result| result).err()
+        };
+        threads.into_iter().filter_map(join).collect()
+    });
+    if failures.is_empty() { Ok(()) } else { Err(failures.join("\n")) }
+}
+
+/// Kills one end of a pair, and waits for what the other end shows.
+fn kill(victims: &Victims, is_server: bool, limit: Duration, wire: &Wire) -> Result<(), String> {
+    let mut server = Running::start(wire, "server", &wire.at_server(&victims.server))?;
+    server.wait_to_listen(wire)?;
+    let mut client = Running::start(wire, "client", &wire.at_server(&victims.client))?;
+    client.wait_to_connect(wire)?;
+    sleep(CONNECTED);
+    let (victim, survivor, output, shows) = match is_server {
+        true => (&mut server, &mut client, "client", victims.client_shows),
+        false => (&mut client, &mut server, "server", victims.server_shows),
+    };
+    victim.kill();
+    let killed = Instant::now();
+    let limit = if matches!(shows, Shows::Clock) { CLOCK + AROUND_CLOCK } else { limit };
+    let failed = |what: &str| {
+        let victim = if is_server { "server" } else { "client" };
+        Err(format!("{}, whose {victim} is killed, {what}:\n{}", victims.name, wire.output(output)))
+    };
+    match shows {
+        Shows::End | Shows::Clock => {
+            if survivor.wait(limit).is_err() {
+                return failed("goes on");
+            }
+        }
+        Shows::Service(command) => {
+            let mut next = Running::start(wire, "next", command)?;
+            if !next.wait(limit).is_ok_and(|status| status.success()) {
+                return failed("does not serve");
+            }
+        }
+        Shows::Text(text) => {
+            while !wire.output(output).contains(text) {
+                if killed.elapsed() > limit {
+                    return failed("says nothing");
+                }
+                sleep(Duration::from_millis(10));
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,54 @@
+//! The library in place of the two that it replaces: `uwarp libs`, without `LD_PRELOAD`.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::pair::{Pair, is_installed};
+use crate::pairs;
+use crate::wire::Wire;
+
+type Test = fn() -> Result<(), String>;
+
+pub(crate) fn all() -> Vec<(&'static str, bool, Test)> {
+    vec![
+        ("libs_serve_existing_programs", is_installed("rping"), existing),
+        ("libs_can_be_linked_with", is_installed("cc"), linked),
+    ]
+}
+
+fn existing() -> Result<(), String> {
+    for pair in pairs::all() {
+        if ["rping", "write_bw_rdmacm"].contains(&pair.name.as_str()) && pair.missing().is_empty() {
+            pair.run_over(&Wire::new()?.with_libs()?).map_err(|error| format!("{}: {error}", pair.name))?;
+        }
+    }
+    Ok(())
+}
+
+/// A program of C with rdma-core's headers: linked with the folder, and with rdma-core's libraries.
+fn linked() -> Result<(), String> {
+    for with_folder in [true, false] {
+        let wire = Wire::new()?.with_libs()?;
+        let program = wire.folder().join("hello");
+        build(&program, with_folder.then(|| wire.libs()))?;
+        let program = program.display();
+        let pair = Pair::of_test("hello", &format!("{program}"), &format!("{program} 127.0.0.1 1 0"));
+        pair.shows("hello from uwarp0").run_over(&wire)?;
+    }
+    Ok(())
+}
+
+/// Compiles the program, with the libraries of a folder or of the system.
+pub(crate) fn build(program: &Path, libraries: Option<PathBuf>) -> Result<(), String> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/c/hello.c");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-Wall", "-Werror", "-o"]).arg(program).arg(source);
+    if let Some(folder) = libraries {
+        compiler.arg("-L").arg(folder);
+    }
+    let output = compiler.args(["-lrdmacm", "-libverbs"]).output().map_err(|error| error.to_string())?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+    }
+}

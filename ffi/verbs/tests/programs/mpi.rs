@@ -1,0 +1,80 @@
+//! Open MPI over libfabric's verbs provider.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+
+use crate::interface::{Interfaces, Privileges};
+use crate::pair::{Running, is_installed};
+use crate::wire::Wire;
+
+/// How long a run may take.
+const LIMIT: Duration = Duration::from_secs(60);
+/// Open MPI starts no rank without these: there is no other transport it could choose.
+const OVER_VERBS: &str =
+    "--oversubscribe --mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include verbs;ofi_rxm";
+
+/// The numbers of ranks: on one host, and half of them on each of two.
+pub(crate) const RANKS: [usize; 2] = [2, 4];
+
+/// The packages that are not installed.
+pub(crate) fn missing() -> Vec<&'static str> {
+    let programs = [("mpirun", "openmpi-bin"), ("python3", "python3")];
+    programs.into_iter().filter(|(program, _)| !is_installed(program)).map(|(_, package)| package).collect()
+}
+
+/// Every rank sends every other one messages of several lengths, and compares what it receives.
+pub(crate) fn on_one_host(ranks: usize) -> Result<(), String> {
+    run(&Wire::new()?, "", ranks)
+}
+
+/// The same, with half of the ranks on each of two hosts.
+pub(crate) fn on_two_hosts(ranks: usize) -> Result<(), String> {
+    let (wire, options) = two_hosts(ranks / 2)?;
+    run(&wire, &options, ranks)
+}
+
+/// NetPIPE between two hosts: messages of many lengths, whose every byte it compares.
+pub(crate) fn netpipe() -> Result<(), String> {
+    let (wire, options) = two_hosts(1)?;
+    let words = format!("mpirun {options}{OVER_VERBS} -n 2 NPopenmpi -i -n 10 -u 100000 -o netpipe.out");
+    let status = Running::start(&wire, "client", &words)?.wait(LIMIT)?;
+    let output = wire.output("client");
+    // It names each length, from one byte on, and what it found.
+    let right = output.matches("Integrity check passed").count();
+    match status.success() && right > 20 && !output.contains("failed") {
+        true => Ok(()),
+        false => Err(format!("{right} lengths are right, and mpirun ended with {status}: {output}")),
+    }
+}
+
+/// Two hosts for `each` ranks each, and the options of mpirun on the first one. It starts what it has on the
+/// other one by a script in place of ssh: as root, as other users may not enter namespaces.
+fn two_hosts(each: usize) -> Result<(Wire, String), String> {
+    let mut hosts = Interfaces::hosts()?;
+    hosts.privileges = Privileges::All;
+    let [here, there] = [0, 1].map(|end| hosts.address(end));
+    let (words, net) = hosts.end(1);
+    let text = format!("#!/bin/sh\nshift\nexec {} env UWARP_NET={net} sh -c \"$*\"\n", words.join(" "));
+    let wire = Wire::between(hosts)?;
+    let agent = wire.folder().join("agent");
+    let failed = |error: std::io::Error| format!("{}: {error}", agent.display());
+    fs::write(&agent, text).map_err(failed)?;
+    fs::set_permissions(&agent, fs::Permissions::from_mode(0o755)).map_err(failed)?;
+    let agent = agent.display();
+    let hosts = format!("--host {here}:{each},{there}:{each}");
+    Ok((wire, format!("--allow-run-as-root --mca plm_rsh_agent {agent} {hosts} ")))
+}
+
+fn run(wire: &Wire, options: &str, ranks: usize) -> Result<(), String> {
+    let script = wire.folder().join("mpi.py");
+    fs::write(&script, include_str!("mpi.py")).map_err(|error| format!("{}: {error}", script.display()))?;
+    let words = format!("mpirun {options}{OVER_VERBS} -n {ranks} python3 mpi.py");
+    let status = Running::start(wire, "client", &words)?.wait(LIMIT)?;
+    let output = wire.output("client");
+    let right = output.matches(&format!(" of {ranks}: 0 wrong")).count();
+    match status.success() && right == ranks {
+        true => Ok(()),
+        false => Err(format!("{right} of {ranks} ranks are right, and mpirun ended with {status}: {output}")),
+    }
+}
