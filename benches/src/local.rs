@@ -157,6 +157,7 @@ pub fn run_between(
         events: params.events,
         crc: params.crc,
         link_timeout: None,
+        is_local_wire: false,
         timeout: wire.timeout,
     };
     let remote = SocketAddr::new(address(wire.ipv6, 1), DEFAULT_PORT);

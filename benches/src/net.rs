@@ -4,6 +4,8 @@
 mod device;
 #[cfg(target_os = "linux")]
 mod packet;
+#[cfg(target_os = "linux")]
+mod wire;
 
 use std::path::Path;
 use std::time::Duration;
@@ -58,6 +60,8 @@ pub struct EndConfig<'a> {
     pub timeout: Duration,
     /// How long connections stay up without a link, if not the engine's default.
     pub link_timeout: Option<Duration>,
+    /// The wire is a local one.
+    pub is_local_wire: bool,
 }
 
 impl<'a> EndConfig<'a> {
@@ -75,6 +79,7 @@ impl<'a> EndConfig<'a> {
             crc,
             timeout: args.timeout,
             link_timeout: args.link_timeout,
+            is_local_wire: args.wire.is_some(),
         }
     }
 }
@@ -107,6 +112,12 @@ pub fn make_end(port: Box<dyn Port>, config: &EndConfig<'_>, interrupt: &Interru
     let mut engine_config = EngineConfig::new(&*port, &ips)?;
     engine_config.crc = config.crc;
     engine_config.stack.vlan = config.vlan;
+    #[cfg(target_os = "linux")]
+    if config.is_local_wire {
+        // There are no broadcasts.
+        engine_config.stack.derived_neighbors = Some(wire::DERIVED_NEIGHBORS);
+        engine_config.stack.address_probing = tcp_lite::AddressProbing::Off;
+    }
     if let Some(timeout) = config.link_timeout {
         // At most a day.
         engine_config.stack.tcp.link_timeout = tcp_lite::Duration::from_micros(timeout.as_micros() as u64);
@@ -188,9 +199,10 @@ pub fn pin(_cpu: usize) -> Result<(), Error> {
 }
 
 fn open_port(args: &NetArgs) -> Result<Box<dyn Port>, Error> {
-    match &args.packet {
-        Some(interface) => open_packet(args, interface),
-        None => open_device(args),
+    match (&args.packet, &args.wire) {
+        (Some(interface), _) => open_packet(args, interface),
+        (None, Some(name)) => open_wire(args, name),
+        (None, None) => open_device(args),
     }
 }
 
@@ -199,9 +211,19 @@ fn open_packet(args: &NetArgs, interface: &str) -> Result<Box<dyn Port>, Error> 
     packet::open(args, interface)
 }
 
+#[cfg(target_os = "linux")]
+fn open_wire(args: &NetArgs, name: &str) -> Result<Box<dyn Port>, Error> {
+    wire::open(args, name)
+}
+
 #[cfg(not(target_os = "linux"))]
 fn open_packet(_args: &NetArgs, _interface: &str) -> Result<Box<dyn Port>, Error> {
     Err(Error::Usage("--packet works on Linux only".into()))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn open_wire(_args: &NetArgs, _name: &str) -> Result<Box<dyn Port>, Error> {
+    Err(Error::Usage("--wire works on Linux only".into()))
 }
 
 #[cfg(feature = "dpdk")]
@@ -211,5 +233,7 @@ fn open_device(args: &NetArgs) -> Result<Box<dyn Port>, Error> {
 
 #[cfg(not(feature = "dpdk"))]
 fn open_device(_args: &NetArgs) -> Result<Box<dyn Port>, Error> {
-    Err(Error::Port("this iwperf was built without DPDK: only --packet IF and `iwperf local` work".into()))
+    Err(Error::Port(
+        "this iwperf was built without DPDK: only --wire NAME, --packet IF and `iwperf local` work".into(),
+    ))
 }

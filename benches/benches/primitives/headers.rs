@@ -22,6 +22,7 @@ fn config(offloads: Offloads) -> StackConfig {
         gateways: Default::default(),
         address_probing: Default::default(),
         derived_neighbors: None,
+        loopback: false,
         mtu: 1500,
         offloads,
         limits: Limits::default(),

@@ -34,10 +34,14 @@ pub struct NetArgs {
     /// more than one address of the interface.
     #[arg(long, value_name = "MAC", requires = "packet", conflicts_with_all = ["vdev", "pci"], value_parser = parse_mac)]
     pub mac: Option<[u8; 6]>,
+    /// A wire in shared memory between processes of this user, by its name: needs no device and no privilege.
+    /// Its addresses are those of 100.64.0.0/16.
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["vdev", "pci", "packet", "mac", "vlan", "no_huge", "eal"])]
+    pub wire: Option<String>,
     /// Run without hugepages (slower; needs no privilege).
     #[arg(long)]
     pub no_huge: bool,
-    /// IP MTU, 1500 by default; with --packet that of the interface.
+    /// IP MTU, 1500 by default; with --packet that of the interface, with --wire 9000.
     #[arg(long, value_parser = clap::value_parser!(u16).range(576..=9698))]
     pub mtu: Option<u16>,
     /// Receive descriptors, 1024 by default. Use few where a full ring makes the sender wait, as on a
@@ -68,9 +72,11 @@ impl NetArgs {
     /// # Errors
     /// [`Error::Usage`] without a device.
     pub fn check(&self) -> Result<(), Error> {
-        if self.pci.is_none() && self.vdev.is_none() && self.packet.is_none() {
+        let devices = [&self.pci, &self.vdev, &self.packet, &self.wire];
+        if devices.iter().all(|device| device.is_none()) {
             return Err(Error::Usage(
-                "no device: give --vdev STRING, --pci ADDR or --packet IF (or use `iwperf local`)".into(),
+                "no device: give --wire NAME, --packet IF, --vdev STRING or --pci ADDR (or use `iwperf local`)"
+                    .into(),
             ));
         }
         Ok(())

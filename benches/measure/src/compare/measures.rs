@@ -48,7 +48,7 @@ pub(crate) struct Measure {
 
 /// All rows, in the order of the table. The marks of `pingpong_64` are those for Xeons; on EPYCs they are
 /// 0.25 and 0.2.
-pub(crate) const MEASURES: [Measure; 23] = [
+pub(crate) const MEASURES: [Measure; 28] = [
     row("write_1500", "Writes of 1 MiB, MTU 1500", "kernel TCP at its best", "Gb/s", 1.0, 1.5),
     row("write_9000", "Writes of 1 MiB, MTU 9000", "kernel TCP at its best", "Gb/s", 1.4, 2.0),
     row("default_1500", "Writes of 1 MiB, MTU 1500", "kernel TCP, plain iperf3", "Gb/s", 4.0, 5.0),
@@ -62,6 +62,18 @@ pub(crate) const MEASURES: [Measure; 23] = [
     less("pingpong_p999", "the same, 99.9th percentile", "kernel TCP, busy polling", "us", 1.0, 0.5),
     less("sockets_64", "64 B Writes there and back, median", "iWARP over kernel sockets", "us", 0.35, 0.25),
     row("rate_64", "64 B Writes counted at the target", "kernel TCP, one send each", "M/s", 25.0, 40.0),
+    row("shim_write", "unmodified ib_write_bw, 64 KiB, local", "loopback, plain iperf3", "Gb/s", 1.2, 2.0),
+    less(
+        "shim_send_64",
+        "unmodified ib_send_lat, there and back",
+        "loopback, busy polling",
+        "us",
+        0.333,
+        0.2,
+    ),
+    less("shim_read_64", "unmodified ib_read_lat, 64 B", "loopback, busy polling", "us", 0.333, 0.2),
+    row("shim_write_cost", "unmodified ib_write_bw, 64 KiB, local", "iwperf there", "Gb/s", 0.95, 1.0),
+    less("shim_send_cost", "unmodified ib_send_lat, 64 B, local", "iwperf there", "us", 1.1, 1.0),
     row("one_core", "both ends in memory on one core", "copy, then CRC, for each end", "GB/s", 0.75, 0.85),
     row("markers", "Writes of 1 MiB with markers, MTU 9000", "without", "Gb/s", 0.9, 0.97),
     row("qps_1k", "64 of 1,000 queue pairs active", "64 of 64", "GB/s", 0.9, 1.0),
@@ -126,7 +138,17 @@ mod tests {
         let less: Vec<&str> = MEASURES.iter().filter(|m| m.better == Better::Less).map(|m| m.id).collect();
         assert_eq!(
             less,
-            ["pingpong_64", "pingpong_p99", "pingpong_p999", "sockets_64", "beside_bulk", "idle_qp_bytes"]
+            [
+                "pingpong_64",
+                "pingpong_p99",
+                "pingpong_p999",
+                "sockets_64",
+                "shim_send_64",
+                "shim_read_64",
+                "shim_send_cost",
+                "beside_bulk",
+                "idle_qp_bytes"
+            ]
         );
     }
 }

@@ -10,6 +10,7 @@
 //! | `session` | one run: its programs and CPUs, and its results |
 //! | `disturbed` | runs whose pollers lost their CPU: counted and repeated |
 //! | `vhost`, `over_vhost` | two `iwperf` processes on a vhost-user wire, and the rows measured on it |
+//! | `over_local` | unmodified programs of libibverbs on a local wire, next to loopback and to `iwperf` |
 //! | `kernel` | the kernel's TCP between two namespaces: `iperf3`, and small messages |
 //! | `kernel_tcp` | one end of a connection with small messages: a process of its own |
 //! | `kernel_iwarp` | one end of a connection with RDMA Writes over the kernel's sockets: a process of its own |
@@ -37,6 +38,7 @@ mod loss;
 mod machine;
 mod measures;
 pub(crate) mod options;
+mod over_local;
 mod over_vhost;
 mod plots;
 mod sample;
@@ -70,6 +72,7 @@ fn take(options: CompareOptions) -> Result<bool> {
     let (machine, session) = (Machine::here(), Session::new(options)?);
     let mut tally = Tally::default();
     over_vhost::measure(&session, &mut tally);
+    over_local::measure(&session, &mut tally);
     in_memory::measure(&session, &mut tally);
     loss::measure(&session, &mut tally);
     let (mut rows, mut missing): (Vec<Row>, Vec<(&str, String)>) = Default::default();

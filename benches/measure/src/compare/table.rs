@@ -27,8 +27,15 @@ pub(crate) fn row(row: &Row) -> String {
 }
 
 /// The line after a row with figures that are not its baseline: the kernel with `sendfile`, without a copy at
-/// the sender.
+/// the sender; a program that spins on memory.
 pub(crate) fn beside(row: &Row) -> Option<String> {
+    if let Some(us) = row.also.get("ib_write_lat_us").and_then(Value::as_f64) {
+        return Some(format!(
+            "beside {}: ib_write_lat, which spins on memory, there and back: {} us",
+            row.measure.id,
+            short(us)
+        ));
+    }
     let tried = row.also.get("kernel_sendfile")?.as_object()?;
     let best = tried.values().filter_map(Value::as_f64).reduce(f64::max)?;
     Some(format!(

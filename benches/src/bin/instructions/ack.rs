@@ -31,6 +31,7 @@ fn stack(n: u8) -> Stack {
         gateways: Default::default(),
         address_probing: Default::default(),
         derived_neighbors: None,
+        loopback: false,
         mtu: MTU,
         offloads: Default::default(),
         limits: Limits::default(),

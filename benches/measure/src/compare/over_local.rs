@@ -1,0 +1,220 @@
+//! The rows of unmodified programs on a local wire: perftest's tools with `libuwarp.so`, two processes on two
+//! cores. They are compared with the kernel's TCP over loopback, and with `iwperf` on the same wire, which
+//! shows what the functions of libibverbs and librdmacm cost.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use testing::lab::{LabError, Process, Result, Run, Scratch};
+use testing::lab_error;
+
+use crate::compare::kernel::iperf3;
+use crate::compare::kernel::program::{READY, RoundTrips};
+use crate::compare::last_line::last_line;
+use crate::compare::sample::Pair;
+use crate::compare::session::{Session, Tally};
+use crate::compare::vhost::number;
+
+/// Bytes of a large and of a small message.
+const LARGE: &str = "65536";
+const SMALL: &str = "64";
+
+/// The address of the server, for programs and for the kernel.
+const HERE: &str = "127.0.0.1";
+
+/// The addresses of `iwperf` on the wire.
+const WIRE: [&str; 2] = ["100.64.0.1", "100.64.0.2"];
+
+const START: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Measures the wanted rows.
+pub(crate) fn measure(session: &Session, tally: &mut Tally) {
+    let wants = |id| session.options.wants(id);
+    for _ in 0..session.pace.pairs {
+        if wants("shim_write") || wants("shim_write_cost") {
+            let ours = bandwidth(session);
+            if wants("shim_write") {
+                tally.add("shim_write", "both", pair(&ours, kernel_stream(session)));
+            }
+            if wants("shim_write_cost") {
+                tally.add("shim_write_cost", "both", pair(&ours, iwperf_bandwidth(session)));
+            }
+        }
+        if wants("shim_send_64") || wants("shim_send_cost") {
+            let half = latency(session, "ib_send_lat");
+            if wants("shim_send_64") {
+                let whole = half.as_ref().map(|half| 2.0 * half).map_err(copy);
+                tally.add("shim_send_64", "both", pair(&whole, kernel_round_trip(session)));
+            }
+            if wants("shim_send_cost") {
+                tally.add("shim_send_cost", "both", pair(&half, iwperf_latency(session)));
+            }
+        }
+        if wants("shim_read_64") {
+            // perftest reports a Read whole.
+            let whole = latency(session, "ib_read_lat");
+            tally.add("shim_read_64", "both", pair(&whole, kernel_round_trip(session)));
+        }
+    }
+    if wants("shim_send_64") {
+        note_write_latency(session, tally);
+    }
+}
+
+/// `ib_write_lat` spins on memory without a call, so the threads of the library need the same two cores. It
+/// has no baseline, and is written beside the row of Sends.
+fn note_write_latency(session: &Session, tally: &mut Tally) {
+    match perftest(session, "ib_write_lat", &["-s", SMALL, "-n", "1000"]).and_then(|text| figure(&text, 4)) {
+        Ok(half) => tally.note("shim_send_64", "ib_write_lat_us", 2.0 * half),
+        Err(error) => tally.note("shim_send_64", "ib_write_lat_error", error.to_string()),
+    }
+}
+
+fn copy(error: &LabError) -> LabError {
+    LabError::new(error.to_string())
+}
+
+fn pair(ours: &Result<f64>, theirs: Result<f64>) -> Result<Pair> {
+    let ours = ours.as_ref().map_err(copy)?;
+    Ok(Pair { ours: *ours, theirs: theirs? })
+}
+
+// ---- unmodified programs ----
+
+/// `ib_write_bw`, Gb/s.
+fn bandwidth(session: &Session) -> Result<f64> {
+    let seconds = session.pace.seconds.to_string();
+    let text = perftest(session, "ib_write_bw", &["-s", LARGE, "-D", &seconds, "--report_gbits"])?;
+    figure(&text, 3)
+}
+
+/// The typical latency that a tool reports, us. Switches of threads say nothing here: the thread of the
+/// library looks a thousand times a second whether the program still polls.
+fn latency(session: &Session, tool: &str) -> Result<f64> {
+    let count = session.pace.round_trips.to_string();
+    let text = perftest(session, tool, &["-s", SMALL, "-n", &count])?;
+    figure(&text, 4)
+}
+
+/// Runs a server and a client of `tool` with the library. Returns the output of the client.
+fn perftest(session: &Session, tool: &str, options: &[&str]) -> Result<String> {
+    let scratch = Scratch::new()?;
+    let library = session.program("libuwarp.so")?;
+    let end = |cpu: usize| {
+        let run = Run::new(tool).args(["-R", "-F"]).args(options);
+        run.env("LD_PRELOAD", &library).env("UWARP_DIR", scratch.path()).pinned(cpu)
+    };
+    let [server, client] = session.cpus;
+    let mut server = end(server).spawn()?;
+    wait_to_listen(&mut server, scratch.path())?;
+    let text = end(client).arg(HERE).spawn()?.finish(LIMIT)?.success()?;
+    server.finish(LIMIT)?.success()?;
+    Ok(text)
+}
+
+/// Waits until a program listens on the wire in `folder`: it takes a name there.
+fn wait_to_listen(server: &mut Process, folder: &Path) -> Result<()> {
+    let names = folder.join("default/listen");
+    let started = Instant::now();
+    while started.elapsed() < START {
+        let is_there = std::fs::read_dir(&names).is_ok_and(|mut names| names.next().is_some());
+        if is_there {
+            return Ok(());
+        }
+        if !server.is_running()? {
+            return Err(lab_error!("the server has ended: {}", server.text()));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Err(lab_error!("the server does not listen: {}", server.text()))
+}
+
+/// A column of the last line of numbers in the output of perftest.
+fn figure(text: &str, column: usize) -> Result<f64> {
+    let numbers =
+        |line: &str| -> Option<Vec<f64>> { line.split_whitespace().map(|word| word.parse().ok()).collect() };
+    let row = text.lines().rev().filter_map(numbers).find(|numbers| numbers.len() > column);
+    row.map(|numbers| numbers[column]).ok_or_else(|| lab_error!("no figures of perftest in: {text}"))
+}
+
+// ---- iwperf on the same wire ----
+
+fn iwperf_bandwidth(session: &Session) -> Result<f64> {
+    let seconds = session.pace.seconds.to_string();
+    let report = iwperf(session, &["write-bw", WIRE[0], "-s", LARGE, "-D", &seconds])?;
+    Ok(number(&report, "/results/0/bytes_per_s")? * 8.0 / 1e9)
+}
+
+fn iwperf_latency(session: &Session) -> Result<f64> {
+    let count = session.pace.round_trips.to_string();
+    let report =
+        session.undisturbed(|| iwperf(session, &["send-lat", WIRE[0], "-s", SMALL, "-n", &count]))?;
+    number(&report, "/results/0/latency/typical_us")
+}
+
+/// Runs `iwperf` without CRCs, as the library has it on a local wire. Returns the client's JSON.
+fn iwperf(session: &Session, test: &[&str]) -> Result<Value> {
+    let scratch = Scratch::new()?;
+    let program = session.program("iwperf")?;
+    let end = |words: &[&str], at: usize| {
+        let run = Run::new(&program).args(words).args(["--wire", "default", "--no-crc", "--ip"]);
+        let address = format!("{}/16", WIRE[at]);
+        run.arg(address).env("UWARP_DIR", scratch.path()).pinned(session.cpus[at])
+    };
+    let mut server = end(&["server"], 0).spawn()?;
+    server.wait_for("listening on port", START)?;
+    let json = scratch.file("client.json");
+    end(test, 1).arg("--json").arg(&json).spawn()?.finish(LIMIT)?.success()?;
+    server.finish(LIMIT)?.success()?;
+    let bytes = std::fs::read(json)?;
+    serde_json::from_slice(&bytes).map_err(|error| lab_error!("iwperf's report: {error}"))
+}
+
+// ---- the kernel's TCP over loopback ----
+
+/// Plain `iperf3`, Gb/s.
+fn kernel_stream(session: &Session) -> Result<f64> {
+    let seconds = session.pace.seconds.to_string();
+    let [at_server, at_client] = session.cpus;
+    let server = Run::new("iperf3").args(["-s", "-1", "--forceflush", "-B", HERE]).pinned(at_server);
+    let mut server = server.spawn()?;
+    server.wait_for("Server listening", START)?;
+    let client = Run::new("iperf3").args(["-c", HERE, "-J", "-t", &seconds]).pinned(at_client);
+    let report = client.spawn()?.finish(LIMIT)?.success()?;
+    server.finish(START)?.success()?;
+    iperf3::parse(&report)
+}
+
+/// The median round trip of 64 bytes between sockets that spin, us.
+fn kernel_round_trip(session: &Session) -> Result<f64> {
+    let [address, count] = [format!("{HERE}:7401"), session.pace.round_trips.to_string()];
+    let [at_server, at_client] = session.cpus;
+    let trips = session.undisturbed(|| {
+        let end =
+            |what| Session::part("kernel-tcp").map(|run| run.args([what, address.as_str(), "--size", SMALL]));
+        let mut server = end("pong")?.pinned(at_server).spawn()?;
+        server.wait_for(READY, START)?;
+        let client = end("ping")?.args(["--count", &count]).pinned(at_client);
+        let text = client.spawn()?.finish(LIMIT)?.success()?;
+        server.finish(START)?.success()?;
+        last_line::<RoundTrips>(&text)
+    })?;
+    Ok(trips.median_us)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_row_of_perftest_counts() {
+        let text = " #bytes #iterations\n 2 1000 1.0 2.0 3.0\n 64      20000          1.10           3434.50 \
+                    1.38     \t       9.63        \t123.75 \t\t9.58    \t\t2158.59\n-----\n";
+        assert_eq!(figure(text, 4).unwrap(), 1.38);
+        assert_eq!(figure(text, 3).unwrap(), 3434.5);
+        assert!(figure(text, 9).is_err());
+        assert!(figure("Couldn't connect\n", 3).is_err());
+    }
+}
