@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::process::Command;
+use std::sync::{LazyLock, Mutex, OnceLock, PoisonError};
 
 use tests::sim::coverage::Occurrence;
-use tests::sim::report::{attempt, attempt_of, check_all};
+use tests::sim::report::{Total, attempt, attempt_of, check_all};
 use tests::sim::run::Stats;
 use tests::sim::scenario::{SCENARIOS, Scenario};
 use tests::sim::setup::Work;
@@ -16,8 +17,29 @@ fn scenario(name: &str) -> Scenario {
     Scenario::find(name).unwrap_or_else(|| panic!("no scenario {name}"))
 }
 
+/// The sums over the seeds of a scenario, and the messages of those that failed.
+type Runs = (Total, Vec<String>);
+
+/// The runs of each scenario, made by the first of the tests that look at them.
+static RUNS: LazyLock<BTreeMap<&str, OnceLock<Runs>>> =
+    LazyLock::new(|| SCENARIOS.iter().map(|scenario| (scenario.name, OnceLock::new())).collect());
+
+/// The sums over the seeds of a scenario. Prints the failures for each test that asks.
+fn total_of(name: &str) -> &'static Total {
+    let (total, failures) = RUNS[name].get_or_init(|| {
+        let failures = Mutex::new(Vec::new());
+        let add = |text| failures.lock().unwrap_or_else(PoisonError::into_inner).push(text);
+        let total = check_all(&[scenario(name)], 0..SEEDS, &|failure| add(failure.to_string()));
+        (total, failures.into_inner().unwrap_or_else(PoisonError::into_inner))
+    });
+    for failure in failures {
+        eprintln!("{failure}\n");
+    }
+    total
+}
+
 fn holds(name: &str) {
-    let total = check_all(&[scenario(name)], 0..SEEDS, &|failure| eprintln!("{failure}\n"));
+    let total = total_of(name);
     println!("{name}: {total}");
     assert_eq!((total.seeds, total.failures), (SEEDS, 0), "{name}");
     assert!(total.bytes > 0 && total.operations > 0, "{name} moves nothing: {total}");
@@ -157,10 +179,15 @@ fn a_seed_gives_the_same_in_another_process_and_beside_other_runs() {
 
 #[test]
 fn everything_with_a_name_happens() {
-    let total = check_all(SCENARIOS, 0..100 * SCENARIOS.len() as u64, &|failure| eprintln!("{failure}\n"));
-    println!("{}", total.occurrences);
-    assert_eq!(total.failures, 0);
-    assert_eq!(total.occurrences.missing(), Vec::<&str>::new());
+    // Backwards: the other tests begin with the first scenarios.
+    let totals: Vec<_> = SCENARIOS.iter().rev().map(|scenario| total_of(scenario.name)).collect();
+    assert!(totals.iter().all(|total| total.failures == 0));
+    let mut missing = totals[0].occurrences.missing();
+    for total in &totals[1..] {
+        let missing_there = total.occurrences.missing();
+        missing.retain(|name| missing_there.contains(name));
+    }
+    assert_eq!(missing, Vec::<&str>::new());
 }
 
 #[test]
@@ -174,18 +201,17 @@ fn another_seed_gives_another_run() {
 
 #[test]
 fn the_faults_of_a_scenario_happen() {
-    let total = |name: &str| check_all(&[scenario(name)], 0..60, &|failure| eprintln!("{failure}\n"));
-    assert_eq!((total("clean").lost, total("clean").retransmits), (0, 0));
+    assert_eq!((total_of("clean").lost, total_of("clean").retransmits), (0, 0));
     for name in ["random-loss", "burst-loss", "named-loss", "blackout", "flap"] {
-        let total = total(name);
+        let total = total_of(name);
         assert!(total.lost > 0 && total.retransmits > 0, "{name}: {total}");
     }
     for name in ["mtu-drop", "blackhole", "slow-reader"] {
-        assert!(total(name).cuts > 0, "{name} makes nobody cut");
+        assert!(total_of(name).cuts > 0, "{name} makes nobody cut");
     }
-    assert!(total("mtu-rise").raises > 0, "no path is found to carry more");
+    assert!(total_of("mtu-rise").raises > 0, "no path is found to carry more");
     for name in ["reorder", "random-loss"] {
-        assert!(total(name).early > 0, "{name}: nothing comes ahead of its frontier");
+        assert!(total_of(name).early > 0, "{name}: nothing comes ahead of its frontier");
     }
 }
 

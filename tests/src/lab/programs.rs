@@ -17,7 +17,8 @@ const BUILD_TIMEOUT: Duration = Duration::from_secs(1200);
 /// # Errors
 /// If it does not build.
 pub fn iwperf() -> Result<PathBuf> {
-    program("benches", "iwperf")
+    // With the features that the crates have as dependencies of this package: they are built already.
+    program("benches", "iwperf", &["--package", "tests"])
 }
 
 /// `iwprobe`, of the package of this name.
@@ -25,7 +26,16 @@ pub fn iwperf() -> Result<PathBuf> {
 /// # Errors
 /// If it does not build.
 pub fn iwprobe() -> Result<PathBuf> {
-    program("iwprobe", "iwprobe")
+    program("iwprobe", "iwprobe", &["--package", "tests"])
+}
+
+/// `uwarp`, which runs unmodified programs on its library beside it.
+///
+/// # Errors
+/// If it does not build.
+pub fn uwarp() -> Result<PathBuf> {
+    // Cargo leaves the library there only if it is asked for.
+    program("uwarp", "uwarp", &["--lib"])
 }
 
 /// A program of this package.
@@ -33,7 +43,7 @@ pub fn iwprobe() -> Result<PathBuf> {
 /// # Errors
 /// If it does not build.
 pub fn own(name: &'static str) -> Result<PathBuf> {
-    program("tests", name)
+    program("tests", name, &[])
 }
 
 /// iwprobe's target over libibverbs, which runs in siw's machine: built from `tests/iwprobe/c`.
@@ -67,19 +77,20 @@ fn target_folder() -> Result<PathBuf> {
     folder.map(Path::to_owned).ok_or_else(|| lab_error!("{} is in no cargo target folder", test.display()))
 }
 
-/// The path of a program of the workspace, in the caller's build profile. Builds it once for each process.
-fn program(package: &'static str, name: &'static str) -> Result<PathBuf> {
+/// The path of a program of the workspace, in the caller's build profile. Builds it once for each process,
+/// with `more` targets of its package.
+fn program(package: &'static str, name: &'static str, more: &[&str]) -> Result<PathBuf> {
     static BUILT: Mutex<BTreeMap<&str, PathBuf>> = Mutex::new(BTreeMap::new());
     let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(path) = built.get(name) {
         return Ok(path.clone());
     }
-    let path = build(package, name)?;
+    let path = build(package, name, more)?;
     built.insert(name, path.clone());
     Ok(path)
 }
 
-fn build(package: &str, name: &str) -> Result<PathBuf> {
+fn build(package: &str, name: &str, more: &[&str]) -> Result<PathBuf> {
     let folder = target_folder()?;
     let path = folder.join(name);
     let profile = match folder.file_name().and_then(|profile| profile.to_str()) {
@@ -89,6 +100,7 @@ fn build(package: &str, name: &str) -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     Run::new(PathBuf::from(cargo))
         .args(["build", "--quiet", "--profile", profile, "--package", package, "--bin", name])
+        .args(more)
         .args(["--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml")])
         .check(BUILD_TIMEOUT)?;
     if path.exists() {

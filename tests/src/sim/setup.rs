@@ -112,6 +112,7 @@ impl HostSetup {
             gateways: Default::default(),
             address_probing: Default::default(),
             derived_neighbors: None,
+            loopback: false,
             mtu: self.mtu,
             offloads: Offloads::TX_MULTI_SEGMENT | Offloads::RX_SCATTER,
             limits: self.limits(),

@@ -82,6 +82,7 @@ impl<'a> Host<'a> {
             gateways: ArrayVec::new(),
             address_probing: Default::default(),
             derived_neighbors: None,
+            loopback: false,
             mtu: info.mtu,
             offloads: info.offloads,
             limits: Limits { connections: 16, ..Limits::default() },
@@ -169,7 +170,7 @@ impl<'a> Host<'a> {
                 }
                 self.read(conn, &received);
             }
-            Event::Writable { .. } | Event::Evict { .. } => {}
+            Event::Writable { .. } | Event::Acknowledged { .. } | Event::Evict { .. } => {}
             Event::PeerClosed { conn } => {
                 if self.task.way == Way::Receive {
                     self.fin_sent = true;

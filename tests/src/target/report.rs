@@ -55,9 +55,12 @@ pub(super) fn status_number(status: WcStatus) -> u32 {
         WcStatus::LocalQpOperationError => 2,
         WcStatus::LocalProtectionError => 4,
         WcStatus::WrFlushError => 5,
+        WcStatus::RemoteInvalidRequest => 9,
         WcStatus::RemoteAccessError => 10,
         WcStatus::RemoteOperationError => 11,
         WcStatus::MwBindError => 6,
+        WcStatus::RetryExceeded => 12,
+        WcStatus::RnrRetryExceeded => 13,
         #[allow(unreachable_patterns, reason = "IBV_WC_GENERAL_ERR is for later additions to the verbs")]
         _ => 21,
     }

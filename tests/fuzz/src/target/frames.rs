@@ -335,6 +335,7 @@ impl Run {
                 Event::Received { conn, .. }
                 | Event::Evict { conn, .. }
                 | Event::Writable { conn }
+                | Event::Acknowledged { conn }
                 | Event::PeerClosed { conn } => {
                     assert!(self.alive.contains(&conn), "an event of a connection that is not");
                 }

@@ -60,6 +60,7 @@ impl Host {
             gateways: Default::default(),
             address_probing: AddressProbing::Off,
             derived_neighbors: None,
+            loopback: false,
             mtu,
             offloads: dp::Offloads::TX_MULTI_SEGMENT | dp::Offloads::RX_SCATTER,
             limits,

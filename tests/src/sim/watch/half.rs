@@ -66,6 +66,8 @@ pub(super) struct Half {
     pub(super) fin_arrived: bool,
     /// The highest offset that the receiver has acknowledged, FIN included.
     pub(super) acked: u64,
+    /// From where on the receiver has not taken them, as its last segment without payload says.
+    pub(super) untaken: Option<u64>,
     /// The highest acknowledgement that has arrived at the sender.
     pub(super) ack_arrived: u64,
     /// The highest acknowledgement that the sender had to process.
@@ -115,6 +117,7 @@ impl Half {
             doubtful_timestamp: None,
             fin_arrived: false,
             acked: 0,
+            untaken: None,
             ack_arrived: 0,
             ack_processed: 0,
             right_edge: 0,

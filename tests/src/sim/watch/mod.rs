@@ -555,14 +555,26 @@ fn acknowledges(peer: &mut Half, tcp: &Tcp, frame: &[u8], scale: u8) -> Result<(
     if ack > (frontier + u64::from(finished)) as i64 {
         return Err(format!("acknowledged up to {ack}, but bytes arrived only up to {frontier}"));
     }
-    if ack < peer.acked as i64 {
+    let has_payload = !tcp.is_empty();
+    if !has_payload {
+        let untaken = tcp.untaken(frame).map(|seq| peer.offset(seq).max(0) as u64);
+        if untaken.is_some_and(|from| from as i64 >= ack) {
+            return Err(format!("{untaken:?} is not taken, but acknowledged up to {ack} only"));
+        }
+        peer.untaken = untaken;
+    }
+    // Segments with payload have no room to say what is not taken, and acknowledge only what is.
+    let is_taken = has_payload && peer.untaken.is_some_and(|from| ack >= from as i64);
+    if ack < peer.acked as i64 && !is_taken {
         return Err(format!("acknowledged up to {ack}, but earlier up to {}", peer.acked));
     }
-    peer.acked = ack as u64;
-    let edge = peer.acked + (u64::from(tcp.window) << scale);
+    peer.acked = peer.acked.max(ack as u64);
+    let edge = ack as u64 + (u64::from(tcp.window) << scale);
     // The window of a SYN is not scaled, so a SYN that is retransmitted after an acknowledgement announces
-    // less. In other segments, a window may shrink only by rounding to a unit (RFC 7323 section 2.4).
-    if edge + (1 << scale) <= peer.right_edge && !tcp.has(flag::SYN) {
+    // less. In other segments, a window may shrink only by rounding to a unit (RFC 7323 section 2.4). The
+    // largest one may be too small behind bytes that are not taken.
+    let is_largest = is_taken && tcp.window == u16::MAX;
+    if edge + (1 << scale) <= peer.right_edge && !tcp.has(flag::SYN) && !is_largest {
         return Err(format!("the right window edge moves back from {} to {edge}", peer.right_edge));
     }
     peer.right_edge = peer.right_edge.max(edge);

@@ -227,6 +227,9 @@ impl LiteHost {
                 let number = self.number(conn)?;
                 self.blocked[number] = false;
             }
+            Event::Acknowledged { .. } => {
+                return Err("an acknowledgement that nobody asked for is reported".into());
+            }
             Event::PeerClosed { conn } => {
                 let number = self.number(conn)?;
                 self.ends[number].on_peer_closed()?;

@@ -21,7 +21,7 @@ const ADDRESSES: [[u8; 4]; 2] = [[10, 65, 0, 1], [10, 65, 0, 2]];
 type Test = fn() -> Result<()>;
 
 pub(super) fn add_to(suite: &mut Suite) {
-    let tests: [(&str, Test); 12] = [
+    let tests: [(&str, Test); 14] = [
         ("frames_of_all_lengths", frames_of_all_lengths),
         ("superframes_pass_whole", superframes_pass_whole),
         ("superframes_are_cut", superframes_are_cut),
@@ -29,10 +29,12 @@ pub(super) fn add_to(suite: &mut Suite) {
         ("vlan_tags_are_put_back", vlan_tags_are_put_back),
         ("only_ours_arrives", only_ours_arrives),
         ("own_mac", own_mac),
+        ("ports_of_one_host_reach_each_other", ports_of_one_host_reach_each_other),
         ("the_descriptor_is_readable_while_frames_wait", the_descriptor_is_readable_while_frames_wait),
         ("a_full_ring_and_a_full_socket_are_counted", a_full_ring_and_a_full_socket_are_counted),
         ("frames_wait_for_buffers", frames_wait_for_buffers),
         ("the_interface_goes_and_comes", the_interface_goes_and_comes),
+        ("a_new_interface_is_waited_for", a_new_interface_is_waited_for),
         ("hints", hints),
     ];
     for (name, test) in tests {
@@ -55,8 +57,7 @@ fn pair(mtu: u16, offloads: bool) -> Result<([Namespace; 2], [PacketPort; 2])> {
     Ok((hosts, ports))
 }
 
-/// Both ports, with their links up: the kernel brings up a carrier within a second, and drops frames until
-/// then.
+/// Both ports, with their links up.
 fn open_both(hosts: &[Namespace; 2], configs: [&PacketConfig; 2]) -> Result<[PacketPort; 2]> {
     let mut ports = [open(&hosts[0], configs[0])?, open(&hosts[1], configs[1])?];
     for port in &mut ports {
@@ -335,6 +336,34 @@ fn own_mac() -> Result<()> {
     silence(&mut ports[0])
 }
 
+/// Two ports on one interface: each receives what the other sends to it, also a superframe, and never what it
+/// sends itself.
+fn ports_of_one_host_reach_each_other() -> Result<()> {
+    let hosts = hosts(1500, true)?;
+    let neighbour = [10, 65, 0, 7];
+    let second = PacketConfig::new("v0", [IpAddr::from(neighbour)]);
+    let [first, second] = [config(0), second].map(|config| PacketConfig { sees_host: true, ..config });
+    let mut ports = [open(&hosts[0], &first)?, open(&hosts[0], &second)?];
+    for port in &mut ports {
+        waits_for(port, LinkState::Up)?;
+    }
+    let mac = ports[0].info().mac;
+    for (from, to, ip) in [(0, 1, neighbour), (1, 0, ADDRESSES[0])] {
+        for payload in [100, 30_000] {
+            let (sent, mut offload) = segment(&ports[from], mac, ip, None, payload);
+            if payload > 1460 {
+                offload.tso_segment_bytes = 1448;
+            }
+            send(&mut ports[from], &sent, offload)?;
+            ensure!(bytes(&receive(&mut ports[to], 1)?[0]) == sent, "{payload} bytes from {from}");
+        }
+        let (to_itself, offload) = segment(&ports[from], mac, [ADDRESSES[0], neighbour][from], None, 100);
+        send(&mut ports[from], &to_itself, offload)?;
+        silence(&mut ports[from])?;
+    }
+    Ok(())
+}
+
 /// Whether the descriptor of the port is readable within `limit`.
 fn readable(port: &PacketPort, limit: Duration) -> Result<bool> {
     let fd = port.poll_fd().ok_or_else(|| lab_error!("no descriptor"))?;
@@ -439,6 +468,25 @@ fn passes(ports: &mut [PacketPort; 2]) -> Result<()> {
         send(&mut ports[from], &sent, offload)?;
         ensure!(bytes(&receive(&mut ports[to], 1)?[0]) == sent, "a frame from {from}");
     }
+    Ok(())
+}
+
+/// The kernel lets frames pass some time after an interface was set up. A port that is opened meanwhile is up
+/// from its first look on, and its frames pass.
+fn a_new_interface_is_waited_for() -> Result<()> {
+    let hosts = [Namespace::new()?, Namespace::new()?];
+    // With one number for both ends, the kernel waits up to a second (`linkwatch_urgent_event`).
+    veth(Wire { namespace: &hosts[0], dev: "v0" }, Wire { namespace: &hosts[1], dev: "v0" }, 1500)?;
+    for (end, host) in hosts.iter().enumerate() {
+        ensure!(open(host, &config(end))?.link_state() == LinkState::Up, "the port of host {end} is down");
+    }
+    // Without a carrier there is nothing to wait for. The kernel may show that late too.
+    hosts[1].ip(["link", "set", "v0", "down"])?;
+    waits_for(&mut open(&hosts[0], &config(0))?, LinkState::Down)?;
+    let begun = Instant::now();
+    let mut port = open(&hosts[0], &config(0))?;
+    ensure!(port.link_state() == LinkState::Down, "there is no carrier");
+    ensure!(begun.elapsed() < Duration::from_secs(1), "opened after {:?}", begun.elapsed());
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! Our stack against Linux's own iWARP, in a virtual machine on the other side of a bridge: `iwperf` against
 //! its unmodified RDMA tools, and our verbs against its verbs, with a target that does what a scene requests
-//! (`tests/iwprobe`).
+//! (`tests/iwprobe`). Then unmodified tools at both ends.
 //!
 //! `tests/siw-peer/README.md` describes siw's behaviour on the wire, and its defects.
 
@@ -9,6 +9,7 @@ mod perftest;
 mod probe;
 mod rig;
 mod rping;
+mod unmodified;
 mod verbs;
 
 use rig::Shared;
@@ -36,6 +37,7 @@ pub(crate) fn run_suite(arguments: &[String]) -> bool {
         rping::add(&mut suite, &shared, "default", mtu, &[], &[64, 4096, 60_000]);
         perftest::add_all(&mut suite, &shared, mtu);
         verbs::add(&mut suite, &shared, mtu);
+        unmodified::add(&mut suite, &shared, mtu);
     }
     verbs::add_ends(&mut suite, &shared);
     probe::add(&mut suite, &shared);

@@ -68,6 +68,11 @@ impl Rig {
         Ok(PATH)
     }
 
+    /// The MTU of the wire.
+    pub(crate) fn mtu(&self) -> u16 {
+        self.config.mtu
+    }
+
     /// Our side of the wire.
     pub(crate) fn net(&self) -> Net {
         Net::af_packet("v1", &format!("{OURS}/24"), self.config.mtu)

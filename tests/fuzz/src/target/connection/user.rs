@@ -57,7 +57,7 @@ impl User {
                     self.give_up(stack, conn, bytes as u64);
                     conn
                 }
-                Event::Writable { conn } => conn,
+                Event::Writable { conn } | Event::Acknowledged { conn } => conn,
                 Event::AddressConflict { .. } => continue,
                 Event::PeerClosed { conn } => {
                     assert!(!self.peer_closed, "the peer closed twice");

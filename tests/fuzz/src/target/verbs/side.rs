@@ -113,7 +113,8 @@ impl Side {
                 keep(&mut self.cqs, self.context.create_cq_with(&options));
             }
             2 => {
-                let init = SrqInit { max_wr: input.pick(&[8, 1, 0, 65]), max_sge: input.pick(&[4, 1, 8, 9]) };
+                let (max_wr, max_sge) = (input.pick(&[8, 1, 0, 65]), input.pick(&[4, 1, 8, 9]));
+                let init = SrqInit { max_wr, max_sge, ..SrqInit::default() };
                 keep(&mut self.srqs, pd.create_srq(&init));
             }
             3 => {

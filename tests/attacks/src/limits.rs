@@ -1,0 +1,53 @@
+//! The test of the limits: the victim answers as specified and stays within its limits, and honest
+//! connections keep four fifths of the goodput that they have next to as many harmless frames. This share is
+//! asserted in instructions counted by callgrind, which do not depend on the load of the machine; in time it
+//! is only printed, by this test and by the program `attacks`.
+
+use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use tests::attack::counted::count;
+use tests::attack::measure::{Plan, measure};
+use tests::attack::stag_guess::guess_many;
+use tests::attack::{SCENARIOS, Scenario};
+use tests::lab::Scratch;
+
+/// Fewer than the program's: this test checks only the victim's answers and memory.
+const PLAN: Plan = Plan { pairs: 5, batches: 150 };
+/// Least share of goodput that honest connections keep, as stated in SECURITY.md.
+const KEPT: f64 = 0.80;
+/// Wrong STags.
+const GUESSES: u64 = 1_000_000;
+
+/// One at a time: the processor time is measured, and caches are shared.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// A test for each scenario, and one for guessed STags.
+pub(crate) fn run() -> ExitCode {
+    let scenarios = SCENARIOS.iter().map(|scenario| Trial::test(scenario.name, || withstands(scenario)));
+    let guesses = Trial::test("a_million_wrong_stags_read_and_write_nothing", no_guess_is_right);
+    libtest_mimic::run(&Arguments::from_args(), scenarios.chain([guesses]).collect()).exit_code()
+}
+
+fn withstands(scenario: &Scenario) -> Result<(), Failed> {
+    {
+        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        println!("{}", measure(scenario, PLAN)?);
+    }
+    let scratch = Scratch::new()?;
+    // The counted process is this program with `--count`.
+    let kept = count(&std::env::current_exe()?, scenario, &scratch.file("profile"))?;
+    println!("{}: {kept:?}", scenario.name);
+    if kept.share < KEPT {
+        return Err(format!("honest connections keep {:.3} of their goodput: {kept:?}", kept.share).into());
+    }
+    Ok(())
+}
+
+fn no_guess_is_right() -> Result<(), Failed> {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let rate = guess_many(GUESSES)?;
+    println!("{GUESSES} guesses, {rate:.0} a second");
+    Ok(())
+}
