@@ -1,5 +1,5 @@
-//! Two processes on a local wire: the rate of frames of 64 KiB, the round trip of 64 bytes between processes
-//! that poll and between processes that sleep, and the processor time of a process that waits.
+//! Two processes on a local wire that poll: the rate of frames of 64 KiB, and the round trip of 64 bytes.
+//! `scripts/compare --only local_wake` has processes that sleep.
 //!
 //! `cargo run --release -p dp --no-default-features --example local [RING_KIB]...`
 
@@ -22,7 +22,6 @@ mod linux {
 
     use dp::local::{self, LocalConfig, LocalPort};
     use dp::{Burst, Clock, Mbuf, Page, Port, TxOffload};
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
     type Outcome<T> = Result<T, Box<dyn Error>>;
 
@@ -72,7 +71,7 @@ mod linux {
             std::thread::sleep(Duration::from_millis(1));
         }
         let clock = Clock::new();
-        round_trip(&mut port, &clock, false)?;
+        round_trip(&mut port, &clock)?;
         let mut rates = [0.0; 5];
         for rate in &mut rates {
             *rate = stream(&mut port, &clock)?;
@@ -80,27 +79,17 @@ mod linux {
         rates.sort_by(f64::total_cmp);
         let mut trips = Vec::new();
         for _ in 0..200_000 {
-            trips.push(round_trip(&mut port, &clock, false)?);
-        }
-        trips.sort_unstable();
-        let polled = trips[trips.len() / 2];
-        // The other process has gone to sleep by the time of the next frame.
-        let mut trips = Vec::new();
-        for _ in 0..500 {
-            std::thread::sleep(Duration::from_millis(2));
-            trips.push(round_trip(&mut port, &clock, true)?);
+            trips.push(round_trip(&mut port, &clock)?);
         }
         trips.sort_unstable();
         println!(
             "rings of {} KiB: {:.1} Gb/s (slowest {:.1}, fastest {:.1}), round trip of {SMALL} bytes: \
-             polled {} ns, asleep {} ns (99 % below {} ns)",
+             {} ns",
             ring_bytes >> 10,
             rates[2],
             rates[0],
             rates[4],
-            polled.as_nanos(),
             trips[trips.len() / 2].as_nanos(),
-            trips[trips.len() * 99 / 100].as_nanos(),
         );
         Ok(())
     }
@@ -144,20 +133,17 @@ mod linux {
                 std::hint::spin_loop();
             }
         }
-        round_trip(port, clock, false)?;
+        round_trip(port, clock)?;
         Ok((FRAMES * LARGE * 8) as f64 / start.elapsed().as_nanos() as f64)
     }
 
-    fn round_trip(port: &mut LocalPort, clock: &Clock, sleeps: bool) -> Outcome<Duration> {
+    fn round_trip(port: &mut LocalPort, clock: &Clock) -> Outcome<Duration> {
         let start = Instant::now();
         let mut burst: Burst = [headers(port, 2)?].into_iter().collect();
         while !burst.is_empty() {
             port.tx_burst(clock.now_us(), &mut burst);
         }
         while port.rx_burst(clock.now_us(), &mut burst) == 0 {
-            if sleeps {
-                sleep(port);
-            }
             if start.elapsed() > Duration::from_secs(10) {
                 return Err("no answer".into());
             }
@@ -165,31 +151,16 @@ mod linux {
         Ok(start.elapsed())
     }
 
-    fn sleep(port: &mut LocalPort) {
-        if port.arm_wakeup()
-            && let Some(fd) = port.poll_fd()
-        {
-            let limit = Timespec { tv_sec: 1, tv_nsec: 0 };
-            let _ = poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&limit));
-        }
-        port.disarm_wakeup();
-    }
-
-    /// Answers small frames and drops others, until the first process is gone. Sleeps after a millisecond.
+    /// Answers small frames and drops others, until the first process is gone.
     fn echo(folder: &Path, ring_bytes: usize) -> Outcome<()> {
         let mut port = open(folder, 2, ring_bytes)?;
         let clock = Clock::new();
         let (mut burst, mut answers) = (Burst::new(), Burst::new());
-        let mut busy_us = 0;
         while port.next_departed().is_none() {
             let now_us = clock.now_us();
             if port.rx_burst(now_us, &mut burst) == 0 {
-                if now_us - busy_us > 1000 {
-                    sleep(&mut port);
-                }
                 continue;
             }
-            busy_us = now_us;
             for mut frame in burst.drain(..) {
                 if frame.len() == SMALL
                     && let Some(bytes) = frame.head_mut()

@@ -39,6 +39,8 @@ enum Command {
     KernelIwarp(compare::kernel_iwarp::KernelIwarpEnd),
     #[command(subcommand, hide = true)]
     BareWire(compare::bare_wire::BareWireEnd),
+    #[command(subcommand, hide = true)]
+    Wake(compare::wake::WakeEnd),
 }
 
 fn main() -> ExitCode {
@@ -51,6 +53,7 @@ fn main() -> ExitCode {
         Command::KernelTcp(end) => compare::kernel_tcp::run(end),
         Command::KernelIwarp(end) => compare::kernel_iwarp::run(end),
         Command::BareWire(end) => compare::bare_wire::run(end),
+        Command::Wake(end) => compare::wake::run(end),
     }
 }
 

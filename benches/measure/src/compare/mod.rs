@@ -11,6 +11,7 @@
 //! | `disturbed` | runs whose pollers lost their CPU: counted and repeated |
 //! | `vhost`, `over_vhost` | two `iwperf` processes on a vhost-user wire, and the rows measured on it |
 //! | `over_local` | unmodified programs of libibverbs on a local wire, next to loopback and to `iwperf` |
+//! | `wake` | one of two processes that sleep: a process of its own |
 //! | `kernel` | the kernel's TCP between two namespaces: `iperf3`, and small messages |
 //! | `kernel_tcp` | one end of a connection with small messages: a process of its own |
 //! | `kernel_iwarp` | one end of a connection with RDMA Writes over the kernel's sockets: a process of its own |
@@ -45,6 +46,7 @@ mod sample;
 mod session;
 mod table;
 mod vhost;
+pub(crate) mod wake;
 
 use std::process::ExitCode;
 

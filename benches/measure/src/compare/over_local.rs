@@ -1,6 +1,7 @@
 //! The rows of unmodified programs on a local wire: perftest's tools with `libuwarp.so`, two processes on two
 //! cores. They are compared with the kernel's TCP over loopback, and with `iwperf` on the same wire, which
-//! shows what the functions of libibverbs and librdmacm cost.
+//! shows what the functions of libibverbs and librdmacm cost. And the wire between processes that sleep, next
+//! to a Unix socket.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -57,6 +58,13 @@ pub(crate) fn measure(session: &Session, tally: &mut Tally) {
             let whole = latency(session, "ib_read_lat");
             tally.add("shim_read_64", "both", pair(&whole, kernel_round_trip(session)));
         }
+        if wants("local_wake") {
+            let ours = local_wake(session.cpus);
+            tally.add("local_wake", "both", pair(&ours, socket_wake(session.cpus)));
+        }
+    }
+    if wants("local_wake") {
+        note_wake_on_one_core(session, tally);
     }
     if wants("shim_send_64") {
         note_write_latency(session, tally);
@@ -69,6 +77,17 @@ fn note_write_latency(session: &Session, tally: &mut Tally) {
     match perftest(session, "ib_write_lat", &["-s", SMALL, "-n", "1000"]).and_then(|text| figure(&text, 4)) {
         Ok(half) => tally.note("shim_send_64", "ib_write_lat_us", 2.0 * half),
         Err(error) => tally.note("shim_send_64", "ib_write_lat_error", error.to_string()),
+    }
+}
+
+/// On one core nothing has to bring another core out of its sleep.
+fn note_wake_on_one_core(session: &Session, tally: &mut Tally) {
+    let cpus = [session.cpus[0]; 2];
+    for (name, figure) in [("one_core_us", local_wake(cpus)), ("one_core_socket_us", socket_wake(cpus))] {
+        match figure {
+            Ok(whole) => tally.note("local_wake", name, whole),
+            Err(error) => tally.note("local_wake", &format!("{name}_error"), error.to_string()),
+        }
     }
 }
 
@@ -202,6 +221,32 @@ fn kernel_round_trip(session: &Session) -> Result<f64> {
         last_line::<RoundTrips>(&text)
     })?;
     Ok(trips.median_us)
+}
+
+// ---- processes that sleep ----
+
+/// Round trips between processes that sleep.
+const WAKES: &str = "500";
+
+/// The median round trip of 64 bytes between processes that sleep on a local wire, us.
+fn local_wake(cpus: [usize; 2]) -> Result<f64> {
+    let scratch = Scratch::new()?;
+    wake(cpus, ["local-pong", "local-ping"], &scratch.file("wire"))
+}
+
+/// The same over a Unix socket, with blocking reads.
+fn socket_wake(cpus: [usize; 2]) -> Result<f64> {
+    let scratch = Scratch::new()?;
+    wake(cpus, ["socket-pong", "socket-ping"], &scratch.file("socket"))
+}
+
+fn wake(cpus: [usize; 2], [pong, ping]: [&str; 2], place: &Path) -> Result<f64> {
+    let end = |what: &str, cpu: usize| Session::part("wake").map(|run| run.arg(what).arg(place).pinned(cpu));
+    let mut server = end(pong, cpus[0])?.spawn()?;
+    server.wait_for(READY, START)?;
+    let text = end(ping, cpus[1])?.arg(WAKES).spawn()?.finish(LIMIT)?.success()?;
+    server.finish(START)?.success()?;
+    Ok(last_line::<RoundTrips>(&text)?.median_us)
 }
 
 #[cfg(test)]
