@@ -111,6 +111,11 @@ fn readme() -> Result<(), String> {
     if build != "cargo build --release -p uwarp" {
         return Err(format!("the library is not built by '{build}'"));
     }
+    // What the build has made is in the search path of the image.
+    let [server, client] = [server, client].map(|line| line.strip_prefix("target/release/"));
+    let (Some(server), Some(client)) = (server, client) else {
+        return Err(format!("not what was built: {lines:?}"));
+    };
     Image::new("readme")?.measures(&format!("({server} &) && sleep 2 && {client}"))
 }
 
