@@ -32,9 +32,11 @@ mod peer;
 mod peers;
 mod port;
 mod ring;
+mod streaming;
 #[cfg(test)]
 mod tests;
 mod wake;
+mod way;
 
 pub use claim::{Station, stations};
 pub use config::{LocalConfig, LocalError};

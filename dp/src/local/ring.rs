@@ -15,7 +15,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::memory::SharedMemory;
-use super::wake;
+use super::way::{Choice, Way};
+use super::{streaming, wake};
 use crate::prefetch;
 
 /// Bytes of a cache line.
@@ -90,12 +91,14 @@ pub(super) struct Producer {
     published: u64,
     /// The reader's position, when it was last read.
     head: u64,
+    /// How long frames are copied.
+    choice: Choice,
 }
 
 impl Producer {
     pub(super) fn new(memory: Arc<SharedMemory>, place: Place) -> Self {
         debug_assert!(place.bytes.is_power_of_two() && place.data + place.bytes <= memory.len());
-        Self { memory, place, tail: 0, published: 0, head: 0 }
+        Self { memory, place, tail: 0, published: 0, head: 0, choice: Choice::new(place.bytes) }
     }
 
     /// Writes a record with the bytes of `parts`, `bytes` in all, unless the ring is full: then it returns
@@ -121,25 +124,23 @@ impl Producer {
         let (at, _) = self.place.at(self.tail);
         let header = u64::from(marks) << 32 | bytes as u64;
         self.memory.word(at).store(header, Ordering::Relaxed);
-        let mut position = self.tail + HEADER_BYTES as u64;
-        for part in parts {
-            let part = part.as_ref();
-            self.copy(position, part);
-            position += part.len() as u64;
+        let (memory, place, start) = (&self.memory, self.place, self.tail + HEADER_BYTES as u64);
+        let copy = |way| {
+            let mut position = start;
+            for part in parts {
+                let part = part.as_ref();
+                copy_in(memory, place, position, part, way);
+                position += part.len() as u64;
+            }
+            debug_assert_eq!(position, start + bytes as u64);
+        };
+        if bytes < streaming::MIN_BYTES {
+            copy(Way::ThroughCaches);
+        } else {
+            self.choice.copy(bytes, copy);
         }
-        debug_assert_eq!(position, self.tail + (HEADER_BYTES + bytes) as u64);
         self.tail += record;
         Ok(true)
-    }
-
-    #[inline]
-    fn copy(&self, position: u64, part: &[u8]) {
-        let (at, to_end) = self.place.at(position);
-        let (first, rest) = part.split_at(part.len().min(to_end));
-        self.memory.copy_in(at, first);
-        if !rest.is_empty() {
-            self.memory.copy_in(self.place.data, rest);
-        }
     }
 
     #[inline]
@@ -190,6 +191,17 @@ impl Producer {
                 self.memory.word(at).store(0, Ordering::Relaxed);
             }
         }
+    }
+}
+
+/// Copies a part of a record to its position.
+#[inline]
+fn copy_in(memory: &SharedMemory, place: Place, position: u64, part: &[u8], way: Way) {
+    let (at, to_end) = place.at(position);
+    let (first, rest) = part.split_at(part.len().min(to_end));
+    memory.copy_in(at, first, way);
+    if !rest.is_empty() {
+        memory.copy_in(place.data, rest, way);
     }
 }
 

@@ -1,0 +1,104 @@
+//! Copies past the caches, for long parts of frames.
+//!
+//! The lines of a ring are in the cache of the reader, which read them a lap ago. An ordinary store takes
+//! them from there first: from another chip of the processor that costs more than the copy. A non-temporal
+//! store takes nothing, and the reader gets the bytes from memory, in the order in which it reads on.
+
+/// Fewest bytes that are copied so. Shorter parts are read soon, and the copy has to wait for the memory at
+/// its end.
+pub(super) const MIN_BYTES: usize = 8 << 10;
+
+/// Bytes of a cache line.
+#[cfg(target_arch = "x86_64")]
+const LINE: usize = 64;
+
+/// Copies `bytes` to `to`, all of them past the caches but for the ends in a line with others. Stores that
+/// follow become visible after them.
+///
+/// # Safety
+/// `to..to + bytes.len()` is mapped and writable, does not overlap `bytes`, and is accessed by raw copies
+/// only.
+#[cfg(target_arch = "x86_64")]
+pub(super) unsafe fn copy(to: *mut u8, bytes: &[u8]) {
+    let (head, rest) = bytes.split_at(to.align_offset(LINE).min(bytes.len()));
+    let (lines, tail) = rest.as_chunks::<LINE>();
+    let at_lines = to.wrapping_add(head.len());
+    // SAFETY: `head` is the front of the caller's bytes, and goes to the front of the range.
+    unsafe { head.as_ptr().copy_to_nonoverlapping(to, head.len()) };
+    // SAFETY: the lines follow `head` in the bytes, and go behind it in the range. If there are any, `head`
+    // ended at a line.
+    unsafe { copy_lines(at_lines, lines) };
+    let at_tail = at_lines.wrapping_add(lines.len() * LINE);
+    // SAFETY: `tail` is the end of the caller's bytes, and goes to the end of the range.
+    unsafe { tail.as_ptr().copy_to_nonoverlapping(at_tail, tail.len()) };
+}
+
+/// Copies whole lines.
+///
+/// # Safety
+/// The bytes at `to`, as many as `lines` has, are mapped and writable, do not overlap `lines`, and are
+/// accessed by raw copies only. If there are any, `to` is a multiple of 64.
+#[cfg(target_arch = "x86_64")]
+unsafe fn copy_lines(to: *mut u8, lines: &[[u8; LINE]]) {
+    if lines.is_empty() {
+        return;
+    }
+    // SAFETY: each of the `lines.len()` rounds reads a line of `lines` and writes the line at its place in
+    // the caller's range. `movntps` wants addresses that are multiples of 16, and these are multiples of 64.
+    // Every x86-64 has SSE. `sfence` ends the copy: non-temporal stores are in no order with others, and the
+    // compiler takes the block for stores like any others.
+    unsafe {
+        std::arch::asm!(
+            "2:",
+            "movups {a}, [{from}]",
+            "movups {b}, [{from} + 16]",
+            "movups {c}, [{from} + 32]",
+            "movups {d}, [{from} + 48]",
+            "movntps [{to}], {a}",
+            "movntps [{to} + 16], {b}",
+            "movntps [{to} + 32], {c}",
+            "movntps [{to} + 48], {d}",
+            "add {from}, 64",
+            "add {to}, 64",
+            "dec {left}",
+            "jnz 2b",
+            "sfence",
+            from = inout(reg) lines.as_ptr() => _,
+            to = inout(reg) to => _,
+            left = inout(reg) lines.len() => _,
+            a = out(xmm_reg) _,
+            b = out(xmm_reg) _,
+            c = out(xmm_reg) _,
+            d = out(xmm_reg) _,
+            options(nostack),
+        );
+    }
+}
+
+/// Other processors copy through the caches.
+///
+/// # Safety
+/// As on x86-64.
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) unsafe fn copy(to: *mut u8, bytes: &[u8]) {
+    // SAFETY: the caller promises the range at `to`.
+    unsafe { bytes.as_ptr().copy_to_nonoverlapping(to, bytes.len()) };
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    proptest! {
+        /// All bytes arrive, and none beside them changes, wherever the copy begins and ends in a line.
+        #[test]
+        fn a_copy_is_exact(from in 0..64_usize, to in 0..64_usize, len in 0..1000_usize) {
+            let source: Vec<u8> = (0..from + len).map(|i| (i * 7 + 1) as u8).collect();
+            let mut target = vec![0xee_u8; 64 + 1000 + 64];
+            // SAFETY: `to + len` is less than the length of `target`, which nobody else accesses.
+            unsafe { super::copy(target.as_mut_ptr().wrapping_add(to), &source[from..]) };
+            prop_assert_eq!(&target[to..to + len], &source[from..]);
+            prop_assert!(target[..to].iter().chain(&target[to + len..]).all(|byte| *byte == 0xee));
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Which of two ways to copy long frames into a ring is cheaper.
+//!
+//! Past the caches ([`streaming`](super::streaming)) a copy runs at the speed of the memory. Through them it
+//! is faster where both processes share a cache, and several times slower where the lines come from another
+//! chip of the processor. The scheduler, or a hypervisor, moves processes while they run. So the other way is
+//! tried once in a while, and taken if it needs less time.
+//!
+//! What a copy costs depends on the way in which the same lines were written a lap of the ring ago. So a
+//! trial takes two laps, and the second one counts.
+
+use crate::Clock;
+
+/// How a frame is copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    ThroughCaches,
+    PastCaches,
+}
+
+impl Way {
+    fn other(self) -> Self {
+        match self {
+            Self::ThroughCaches => Self::PastCaches,
+            Self::PastCaches => Self::ThroughCaches,
+        }
+    }
+}
+
+/// Laps of the ring in a trial.
+const TRIAL: u64 = 2;
+
+/// Laps from one trial to the next one.
+const SETTLED: u64 = 64;
+
+/// The choice for one ring. It knows of long frames alone.
+#[derive(Debug)]
+pub(super) struct Choice {
+    /// Bytes of the ring.
+    lap: u64,
+    way: Way,
+    is_trial: bool,
+    /// Bytes until the trial ends, or the next one begins. Those of the last lap are timed.
+    left: u64,
+    cycles: u64,
+    /// Cycles of the last lap before the trial.
+    settled_cycles: u64,
+}
+
+impl Choice {
+    pub(super) fn new(ring_bytes: usize) -> Self {
+        let lap = ring_bytes as u64;
+        let way = Way::ThroughCaches;
+        // The first trial comes soon.
+        Self { lap, way, is_trial: false, left: TRIAL * lap, cycles: 0, settled_cycles: 0 }
+    }
+
+    /// Copies a long frame of `bytes`.
+    #[inline]
+    pub(super) fn copy(&mut self, bytes: usize, copy: impl FnOnce(Way)) {
+        if self.left > self.lap {
+            copy(self.way);
+            self.copied(bytes, 0);
+        } else {
+            let begun = Clock::cycles();
+            copy(self.way);
+            self.copied(bytes, Clock::cycles().saturating_sub(begun));
+        }
+    }
+
+    fn copied(&mut self, bytes: usize, cycles: u64) {
+        self.cycles += cycles;
+        self.left = self.left.saturating_sub(bytes as u64);
+        if self.left == 0 {
+            self.begin_next();
+        }
+    }
+
+    fn begin_next(&mut self) {
+        let cycles = std::mem::take(&mut self.cycles);
+        if !self.is_trial {
+            self.settled_cycles = cycles;
+            self.way = self.way.other();
+        } else if cycles >= self.settled_cycles {
+            self.way = self.way.other();
+        }
+        self.is_trial = !self.is_trial;
+        self.left = self.lap * if self.is_trial { TRIAL } else { SETTLED };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FRAME: usize = 1 << 16;
+    const RING: usize = 32 * FRAME;
+
+    /// What a frame costs in a model of the caches: `fresh` where the lap before was copied in the same way.
+    struct Machine {
+        laps: [Way; 2],
+        fresh: [u64; 2],
+    }
+
+    impl Machine {
+        /// Copies a lap. Returns how many of its frames were copied through the caches.
+        fn lap(&mut self, choice: &mut Choice) -> usize {
+            let mut through = 0;
+            for _ in 0..RING / FRAME {
+                let way = choice.way;
+                through += usize::from(way == Way::ThroughCaches);
+                let is_fresh = self.laps[1] == way;
+                let cycles = if is_fresh { self.fresh[way as usize] } else { 1000 };
+                choice.copied(FRAME, if choice.left > choice.lap { 0 } else { cycles });
+                self.laps[0] = way;
+            }
+            self.laps[1] = self.laps[0];
+            through
+        }
+    }
+
+    const NEAR: [u64; 2] = [90, 210];
+    const FAR: [u64; 2] = [800, 210];
+
+    #[test]
+    fn the_cheaper_way_is_found_and_found_again() {
+        let mut choice = Choice::new(RING);
+        let mut machine = Machine { laps: [Way::ThroughCaches; 2], fresh: NEAR };
+        for fresh in [NEAR, FAR, NEAR, NEAR, FAR] {
+            machine.fresh = fresh;
+            // Until the next trial has ended.
+            for _ in 0..SETTLED + TRIAL {
+                machine.lap(&mut choice);
+            }
+            let through: usize = (0..SETTLED + TRIAL).map(|_| machine.lap(&mut choice)).sum();
+            let all = RING / FRAME * (SETTLED + TRIAL) as usize;
+            let trial = RING / FRAME * TRIAL as usize;
+            let expected = if fresh == NEAR { all - trial } else { trial };
+            assert_eq!(through, expected, "{fresh:?}");
+        }
+    }
+
+    #[test]
+    fn the_first_trial_comes_after_two_laps() {
+        let mut choice = Choice::new(RING);
+        let mut ways = Vec::new();
+        for _ in 0..4 * RING / FRAME {
+            choice.copy(FRAME, |way| ways.push(way));
+        }
+        let (settled, trial) = ways.split_at(2 * RING / FRAME);
+        assert!(settled.iter().all(|way| *way == Way::ThroughCaches));
+        assert!(trial.iter().all(|way| *way == Way::PastCaches));
+    }
+}
