@@ -1,0 +1,87 @@
+//! For how long the thread of a shared engine stays away while callers poll.
+//!
+//! A caller that stops to poll, and does not say so, leaves the work undone until the thread looks again. But
+//! each look takes the CPU from the callers, where they have only one: some ten microseconds on a virtual
+//! machine. So the thread stays away for longer, the longer callers have polled without a pause. The work
+//! then waits for at most an eighth of that time.
+
+use std::time::Duration;
+
+/// Callers poll without a pause if a turn takes at most this on average.
+const LONGEST_TURN: Duration = Duration::from_micros(10);
+
+/// The share of the time of polling for which the thread stays away.
+const SHARE: u32 = 8;
+
+#[derive(Debug)]
+pub(super) struct Absence {
+    shortest: Duration,
+    longest: Duration,
+    /// For how long callers have polled without a pause.
+    polled: Duration,
+    /// The last absence.
+    last: Duration,
+}
+
+impl Absence {
+    pub(super) fn new(shortest: Duration, longest: Duration) -> Self {
+        Self { shortest, longest, polled: Duration::ZERO, last: Duration::ZERO }
+    }
+
+    /// The next absence, after callers had this many turns in the last one.
+    pub(super) fn next(&mut self, turns: u64) -> Duration {
+        let fewest = self.last.as_micros() / LONGEST_TURN.as_micros();
+        let without_pause = u128::from(turns) >= fewest;
+        self.polled = if without_pause { self.polled.saturating_add(self.last) } else { Duration::ZERO };
+        self.last = (self.polled / SHARE).min(self.longest).max(self.shortest);
+        self.last
+    }
+
+    /// The thread polls again.
+    pub(super) fn end(&mut self) {
+        (self.polled, self.last) = Default::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// The absences while callers have this many turns in a millisecond.
+    fn absences(absence: &mut Absence, turns: u64) -> Vec<Duration> {
+        let next = |_| absence.next(turns * absence.last.as_micros() as u64 / 1000);
+        (0..100).map(next).collect()
+    }
+
+    #[test]
+    fn callers_that_poll_without_a_pause_are_left_alone_for_longer() {
+        let mut absence = Absence::new(MS, 8 * MS);
+        let absences = absences(&mut absence, 100);
+        let mut polled = Duration::ZERO;
+        for one in &absences {
+            assert!(*one == MS || *one <= polled / 8, "{one:?} after {polled:?}");
+            polled += *one;
+        }
+        assert!(absences.is_sorted());
+        assert_eq!((absences[0], absences[8], absences[99]), (MS, MS, 8 * MS));
+    }
+
+    #[test]
+    fn callers_that_come_seldom_are_looked_after() {
+        let mut absence = Absence::new(MS, 8 * MS);
+        assert!(absences(&mut absence, 99).iter().all(|one| *one == MS));
+        // Also after they have polled without a pause.
+        absences(&mut absence, 100);
+        assert_eq!(absence.next(799), MS);
+    }
+
+    #[test]
+    fn an_end_is_a_new_beginning() {
+        let mut absence = Absence::new(MS, 8 * MS);
+        absences(&mut absence, 1000);
+        absence.end();
+        assert_eq!(absences(&mut absence, 1000)[..9], [MS; 9]);
+    }
+}
