@@ -119,9 +119,10 @@ pub(crate) fn start(
     state.expected.insert(number, expected);
     Ok(())
 }
+
 /// A queue pair is reset or destroyed.
 pub(crate) fn stop(process: &Process, number: u32, link: &mut Link) {
-    process.retries.leave(number);
+    process.retries.leave(&process.engine, number);
     let expected = process.rendezvous.state().expected.remove(&number);
     drop(expected);
     drop(link.cm.take());

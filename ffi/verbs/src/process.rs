@@ -108,14 +108,15 @@ fn make(on_connection: OnConnection) -> Result<Process, String> {
 fn after_poll(on_connection: OnConnection, events: &AsyncEvents) {
     let Some(process) = started() else { return };
     // Most polls lead to no event, and these questions are cheaper than a poll of the channels.
-    if process.channel.is_empty() && events.is_empty() && !process.rendezvous.has_parked() {
+    let Process { channel, rendezvous, retries, .. } = process;
+    if channel.is_empty() && events.is_empty() && !rendezvous.has_parked() && !retries.has_waiting() {
         return;
     }
-    while let Some(event) = process.channel.poll() {
+    while let Some(event) = channel.poll() {
         on_connection(process, event);
     }
-    process.rendezvous.sweep();
-    process.retries.sweep(&process.engine);
+    rendezvous.sweep();
+    retries.sweep(&process.engine);
     while let Ok(Some(event)) = events.poll() {
         if matches!(event.kind, AsyncEventKind::PortActive | AsyncEventKind::PortError) {
             process.net.set_link(event.kind == AsyncEventKind::PortActive);

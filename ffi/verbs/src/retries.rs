@@ -71,19 +71,24 @@ impl Retries {
         let mut waiting = self.waiting();
         waiting.all.push(Unreached { number, qp: sender.clone(), limit, since: None });
         self.count.store(waiting.all.len(), Ordering::Release);
-        drop(waiting);
+        // With the lock: another thread may take the last one away, and end the limit.
         engine.limit_sleep(Some(INTERVAL));
     }
 
+    /// Whether queue pairs wait for their peers.
+    #[inline]
+    pub(crate) fn has_waiting(&self) -> bool {
+        self.count.load(Ordering::Acquire) > 0
+    }
+
     /// A queue pair is reset or destroyed.
-    pub(crate) fn leave(&self, number: u32) {
-        if self.count.load(Ordering::Acquire) == 0 {
+    pub(crate) fn leave(&self, engine: &SharedEngine, number: u32) {
+        if !self.has_waiting() {
             return;
         }
         let mut waiting = self.waiting();
         let (gone, rest): (Vec<_>, Vec<_>) = waiting.all.drain(..).partition(|other| other.number == number);
-        waiting.all = rest;
-        self.count.store(waiting.all.len(), Ordering::Release);
+        self.keep(&mut waiting, rest, engine);
         drop(waiting);
         // Without the lock: the last handle of a queue pair may go.
         drop(gone);
@@ -91,7 +96,7 @@ impl Retries {
 
     /// Gives up the peers that have not come in time. Called after a poll, with the engine locked.
     pub(crate) fn sweep(&self, engine: &SharedEngine) {
-        if self.count.load(Ordering::Relaxed) == 0 {
+        if !self.has_waiting() {
             return;
         }
         let now = Instant::now();
@@ -102,15 +107,19 @@ impl Retries {
         waiting.next = Some(now + INTERVAL);
         let (over, rest): (Vec<_>, Vec<_>) =
             waiting.all.drain(..).map(|one| one.look(now)).partition(Unreached::is_over(now));
-        waiting.all = rest;
-        let left = waiting.all.len();
-        self.count.store(left, Ordering::Release);
-        if left == 0 {
-            engine.limit_sleep(None);
-        }
+        self.keep(&mut waiting, rest, engine);
         drop(waiting);
         for Unreached { qp, .. } in over {
             qp.give_up();
+        }
+    }
+
+    /// Only the queue pairs of `rest` still wait. Without any, the engine may sleep as it likes.
+    fn keep(&self, waiting: &mut Waiting, rest: Vec<Unreached>, engine: &SharedEngine) {
+        waiting.all = rest;
+        self.count.store(waiting.all.len(), Ordering::Release);
+        if waiting.all.is_empty() {
+            engine.limit_sleep(None);
         }
     }
 }

@@ -55,17 +55,26 @@ static void post_recv(struct ibv_qp *qp, uint64_t wr_id)
 	CHECK(!ibv_post_recv(qp, &wr, &bad));
 }
 
+/* Nothing arrives here: the end with the larger number waits, and its peer does not connect. */
+static void nobody_connects(void)
+{
+	struct ibv_qp *away = make_qp(pd, cq, 8), *near = make_qp(pd, cq, 8);
+	CHECK(away->qp_num < near->qp_num);
+	connect_qp(near, away->qp_num);
+	post_write(near, 2);
+	completion(near, 2, IBV_WC_RETRY_EXC_ERR);
+	CHECK(!ibv_destroy_qp(away) && !ibv_destroy_qp(near));
+}
+
 int main(void)
 {
-	struct ibv_device **list = ibv_get_device_list(NULL);
-	CHECK(list && list[0]);
-	struct ibv_context *context = ibv_open_device(list[0]);
-	CHECK(context);
+	struct ibv_context *context = open_device();
 	CHECK((pd = ibv_alloc_pd(context)));
 	CHECK((channel = ibv_create_comp_channel(context)));
 	CHECK((cq = ibv_create_cq(context, 64, NULL, channel, 0)));
 	CHECK((mr = ibv_reg_mr(pd, memory, sizeof(memory), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)));
 
+	nobody_connects();
 	/* Once each of the two ends has the smaller number: one end connects, the other one waits. */
 	for (int turn = 0; turn < 2; turn++) {
 		struct ibv_qp *first = make_qp(pd, cq, 8), *second = make_qp(pd, cq, 8);
