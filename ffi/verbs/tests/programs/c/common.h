@@ -18,6 +18,30 @@
 		}                                                                                         \
 	} while (0)
 
+/* Opens the device: there is one. */
+static inline struct ibv_context *open_device(void)
+{
+	int count;
+	struct ibv_device **list = ibv_get_device_list(&count);
+	CHECK(list && count == 1);
+	struct ibv_context *context = ibv_open_device(list[0]);
+	CHECK(context);
+	ibv_free_device_list(list);
+	return context;
+}
+
+/* What a queue pair is made with, whose queues have `depth` requests. `srq` is NULL or what it receives from. */
+static inline struct ibv_qp_init_attr qp_init(struct ibv_cq *cq, struct ibv_srq *srq, uint32_t depth)
+{
+	return (struct ibv_qp_init_attr){
+		.send_cq = cq,
+		.recv_cq = cq,
+		.srq = srq,
+		.cap = { .max_send_wr = depth, .max_recv_wr = depth, .max_send_sge = 1, .max_recv_sge = 1 },
+		.qp_type = IBV_QPT_RC,
+	};
+}
+
 /* Brings a queue pair to INIT, with all rights. */
 static inline void init_qp(struct ibv_qp *qp)
 {
@@ -32,12 +56,7 @@ static inline void init_qp(struct ibv_qp *qp)
 /* A queue pair in INIT. */
 static inline struct ibv_qp *make_qp(struct ibv_pd *pd, struct ibv_cq *cq, uint32_t depth)
 {
-	struct ibv_qp_init_attr init = {
-		.send_cq = cq,
-		.recv_cq = cq,
-		.cap = { .max_send_wr = depth, .max_recv_wr = depth, .max_send_sge = 1, .max_recv_sge = 1 },
-		.qp_type = IBV_QPT_RC,
-	};
+	struct ibv_qp_init_attr init = qp_init(cq, NULL, depth);
 	struct ibv_qp *qp = ibv_create_qp(pd, &init);
 	CHECK(qp);
 	init_qp(qp);

@@ -20,19 +20,11 @@ static char memory[4096];
 
 static void open_all(struct opened *all)
 {
-	struct ibv_device **devices = ibv_get_device_list(NULL);
-	CHECK(devices && devices[0]);
-	CHECK((all->context = ibv_open_device(devices[0])));
-	ibv_free_device_list(devices);
+	all->context = open_device();
 	CHECK((all->pd = ibv_alloc_pd(all->context)));
 	CHECK((all->cq = ibv_create_cq(all->context, 16, NULL, NULL, 0)));
 	CHECK((all->mr = ibv_reg_mr(all->pd, memory, sizeof(memory), IBV_ACCESS_LOCAL_WRITE)));
-	struct ibv_qp_init_attr init = {
-		.send_cq = all->cq,
-		.recv_cq = all->cq,
-		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
-		.qp_type = IBV_QPT_RC,
-	};
+	struct ibv_qp_init_attr init = qp_init(all->cq, NULL, 4);
 	CHECK((all->qp = ibv_create_qp(all->pd, &init)));
 	CHECK((all->channel = rdma_create_event_channel()));
 }

@@ -15,11 +15,7 @@
 int main(void)
 {
 	static uint8_t memory[4096];
-	struct ibv_device **list = ibv_get_device_list(NULL);
-	CHECK(list && list[0]);
-	struct ibv_context *context = ibv_open_device(list[0]);
-	CHECK(context);
-	ibv_free_device_list(list);
+	struct ibv_context *context = open_device();
 	struct ibv_pd *pd = ibv_alloc_pd(context);
 	struct ibv_cq *cq = ibv_create_cq(context, 8, NULL, NULL, 0);
 	CHECK(pd && cq);
@@ -28,13 +24,7 @@ int main(void)
 	struct ibv_mr *mr = ibv_reg_mr(pd, memory, sizeof(memory), IBV_ACCESS_LOCAL_WRITE);
 	struct ibv_mw *mw = ibv_alloc_mw(pd, IBV_MW_TYPE_1);
 	CHECK(srq && mr && mw);
-	struct ibv_qp_init_attr init = {
-		.send_cq = cq,
-		.recv_cq = cq,
-		.srq = srq,
-		.cap = { .max_send_wr = 1, .max_send_sge = 1 },
-		.qp_type = IBV_QPT_RC,
-	};
+	struct ibv_qp_init_attr init = qp_init(cq, srq, 1);
 	struct ibv_qp *qp = ibv_create_qp(pd, &init);
 	CHECK(qp);
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };

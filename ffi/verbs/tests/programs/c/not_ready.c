@@ -215,11 +215,7 @@ static void connected_by_manager(void)
 
 int main(void)
 {
-	struct ibv_device **list = ibv_get_device_list(NULL);
-	CHECK(list && list[0]);
-	context = ibv_open_device(list[0]);
-	CHECK(context);
-	ibv_free_device_list(list);
+	context = open_device();
 	pd = ibv_alloc_pd(context);
 	memory = calloc(1, BYTES);
 	mr = ibv_reg_mr(pd, memory, BYTES, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);

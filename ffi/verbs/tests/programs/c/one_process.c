@@ -192,11 +192,7 @@ static void changed_rights(struct ibv_qp *from)
 
 int main(void)
 {
-	int count;
-	struct ibv_device **devices = ibv_get_device_list(&count);
-	CHECK(devices && count == 1);
-	CHECK((context = ibv_open_device(devices[0])));
-	ibv_free_device_list(devices);
+	context = open_device();
 	CHECK((pd = ibv_alloc_pd(context)));
 	CHECK((cq = ibv_create_cq(context, 4 * DEPTH, NULL, NULL, 0)));
 	CHECK((memory = aligned_alloc(4096, BYTES)));

@@ -122,9 +122,7 @@ static void run(enum when when)
 		set_handler();
 		fault();
 	}
-	struct ibv_device **devices = ibv_get_device_list(NULL);
-	CHECK(devices && (context = ibv_open_device(devices[0])));
-	ibv_free_device_list(devices);
+	context = open_device();
 	CHECK((pd = ibv_alloc_pd(context)) && (cq = ibv_create_cq(context, 64, NULL, NULL, 0)));
 	struct ibv_mr *first = make_memory();
 	if (when == AFTER)

@@ -57,10 +57,7 @@ static void disconnected(void)
 
 int main(void)
 {
-	struct ibv_device **list = ibv_get_device_list(NULL);
-	CHECK(list && list[0]);
-	struct ibv_context *context = ibv_open_device(list[0]);
-	CHECK(context);
+	struct ibv_context *context = open_device();
 	CHECK((pd = ibv_alloc_pd(context)));
 	CHECK((cqs[0] = ibv_create_cq(context, 64, NULL, NULL, 0)));
 	CHECK((cqs[1] = ibv_create_cq(context, 64, NULL, NULL, 0)));

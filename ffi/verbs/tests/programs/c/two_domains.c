@@ -28,13 +28,7 @@ static void shared_queue(struct ibv_pd **pds, struct ibv_cq *cq, int from, int i
 {
 	struct ibv_srq_init_attr of = { .attr = { .max_wr = 4, .max_sge = 1 } };
 	struct ibv_srq *srq = ibv_create_srq(pds[1], &of);
-	struct ibv_qp_init_attr init = {
-		.send_cq = cq,
-		.recv_cq = cq,
-		.srq = srq,
-		.cap = { .max_send_wr = 1, .max_send_sge = 1 },
-		.qp_type = IBV_QPT_RC,
-	};
+	struct ibv_qp_init_attr init = qp_init(cq, srq, 1);
 	struct ibv_qp *target = ibv_create_qp(pds[0], &init), *source = make_qp(pds[0], cq, 4);
 	struct ibv_mr *send_mr = ibv_reg_mr(pds[0], memory, 8, 0);
 	struct ibv_mr *recv_mr = ibv_reg_mr(pds[from], memory + 8, 8, IBV_ACCESS_LOCAL_WRITE);
@@ -87,10 +81,7 @@ static void parents(struct ibv_context *context, struct ibv_pd *pd, struct ibv_c
 
 int main(void)
 {
-	struct ibv_device **list = ibv_get_device_list(NULL);
-	CHECK(list && list[0]);
-	struct ibv_context *context = ibv_open_device(list[0]);
-	CHECK(context);
+	struct ibv_context *context = open_device();
 	struct ibv_cq *cq = ibv_create_cq(context, 8, NULL, NULL, 0);
 	struct ibv_pd *pds[2] = { ibv_alloc_pd(context), ibv_alloc_pd(context) };
 	CHECK(cq && pds[0] && pds[1]);

@@ -32,10 +32,7 @@ static enum ibv_wc_status read_with(struct ibv_qp *qp, struct ibv_mr *mr, uint32
 
 int main(void)
 {
-	struct ibv_device **list = ibv_get_device_list(NULL);
-	CHECK(list && list[0]);
-	struct ibv_context *context = ibv_open_device(list[0]);
-	CHECK(context);
+	struct ibv_context *context = open_device();
 	struct ibv_pd *pd = ibv_alloc_pd(context);
 	cq = ibv_create_cq(context, 64, NULL, NULL, 0);
 	struct ibv_mr *mr = ibv_reg_mr(pd, memory, sizeof(memory), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
