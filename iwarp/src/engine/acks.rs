@@ -60,7 +60,7 @@ impl Acks {
     /// How many of them leave by themselves in a poll at `now`.
     #[inline]
     pub(super) fn due(&self, now: Instant) -> usize {
-        if self.owed.is_empty() || now < self.since + self.patience { 0 } else { self.owed.len() }
+        if now < self.since + self.patience { 0 } else { self.owed.len() }
     }
 
     /// Takes the oldest `count` connections that owe one.
