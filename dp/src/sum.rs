@@ -26,7 +26,7 @@ const LONG: usize = 2 * BLOCK;
 /// ```
 #[inline]
 pub fn of(bytes: &[u8]) -> u64 {
-    if bytes.len() < LONG { small(bytes) } else { Way::best().of(bytes) }
+    if bytes.len() < LONG { small(bytes) } else { Instructions::best().of(bytes) }
 }
 
 /// Copies `src` to `dst` and returns its sum, as [`of`].
@@ -36,12 +36,12 @@ pub fn of(bytes: &[u8]) -> u64 {
 #[inline]
 pub fn copy(dst: &mut [u8], src: &[u8]) -> u64 {
     assert_eq!(dst.len(), src.len(), "copy between runs of different length");
-    Way::best().copy(dst, src)
+    Instructions::best().copy(dst, src)
 }
 
 /// Vector instruction sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum Instructions {
     #[cfg(target_arch = "x86_64")]
     Avx512,
     #[cfg(target_arch = "x86_64")]
@@ -50,7 +50,7 @@ enum Way {
     Plain,
 }
 
-impl Way {
+impl Instructions {
     fn best() -> Self {
         #[cfg(target_arch = "x86_64")]
         {
@@ -110,13 +110,13 @@ mod tests {
     }
 
     /// The ways of this CPU, the best first.
-    fn ways() -> impl Iterator<Item = Way> {
+    fn ways() -> impl Iterator<Item = Instructions> {
         let all = [
             #[cfg(target_arch = "x86_64")]
-            (Way::Avx512, std::is_x86_feature_detected!("avx512f")),
+            (Instructions::Avx512, std::is_x86_feature_detected!("avx512f")),
             #[cfg(target_arch = "x86_64")]
-            (Way::Avx2, std::is_x86_feature_detected!("avx2")),
-            (Way::Plain, true),
+            (Instructions::Avx2, std::is_x86_feature_detected!("avx2")),
+            (Instructions::Plain, true),
         ];
         all.into_iter().filter_map(|(way, is_here)| is_here.then_some(way))
     }
@@ -126,7 +126,7 @@ mod tests {
         // Small and large bytes in turn, so that carries run, and every place counts differently.
         let bytes: Vec<u8> =
             (0..2048 + 64_u32).map(|n| (n * n + n / 7) as u8 | ((n % 3) << 6) as u8).collect();
-        assert_eq!(Way::best(), ways().next().unwrap());
+        assert_eq!(Instructions::best(), ways().next().unwrap());
         for len in 0..=2048 {
             for at in [0, 1, 2, 3, 4, 7, 8, 15, 16, 31, 32, 33, 63] {
                 let bytes = &bytes[at..at + len];
