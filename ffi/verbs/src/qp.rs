@@ -325,7 +325,10 @@ impl Init {
             early_sends: true,
             ..QpInit::new(send_cq)
         };
-        Ok(pd.pd.create_qp(&init)?)
+        let qp = pd.pd.create_qp(&init)?;
+        // An earlier one may have had its number.
+        self.cqs().for_each(|cq| cq.forget(qp.qp_num(), 0));
+        Ok(qp)
     }
 }
 

@@ -165,6 +165,7 @@ unsafe extern "C" fn wr_complete(qp: *mut sys::ibv_qp_ex) -> c_int {
         }
         // All of them are posted, or none.
         let current = this.current();
+        let is_first = !current.sender().has_open_sends();
         let room = current.sender().query();
         if room.send_outstanding + requests.len() > room.max_send_wr {
             return Err(abi::ENOMEM);
@@ -185,6 +186,11 @@ unsafe extern "C" fn wr_complete(qp: *mut sys::ibv_qp_ex) -> c_int {
                 }
                 None => list.push(&building.request, None)?,
             }
+        }
+        drop(list);
+        drop(current);
+        if is_first {
+            this.process.engine.send_posted();
         }
         Ok(())
     })

@@ -258,9 +258,10 @@ pub(crate) unsafe extern "C" fn rdma_accept(
         // SAFETY: the caller's promise is passed on.
         let param = unsafe { param_of(this, &state, param, state.requested) }?;
         manage(&mut state, qp);
+        // Before the events of the connection come.
         state.undecided = false;
         drop(state);
-        cm.accept(&qp.current().qp, &param)?;
+        cm.accept(&qp.current().qp, &param).inspect_err(|_| this.state().undecided = true)?;
         this.complete()?;
         Ok(0)
     })

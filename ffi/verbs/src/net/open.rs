@@ -117,7 +117,7 @@ fn open_dpdk(spec: &Spec) -> Result<Opened, String> {
 fn open_dpdk(spec: &Spec) -> Result<Opened, String> {
     Err(format!(
         "UWARP_NET={spec}: this libuwarp.so was built without DPDK: build it with --features dpdk, or use \
-         local or packet:IF,addr=A/N"
+         local or packet:IF"
     ))
 }
 
