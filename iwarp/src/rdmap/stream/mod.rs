@@ -281,7 +281,8 @@ impl Stream {
     /// The queue pair flushes the requests that are still queued. A request that is known to be the cause has
     /// its own status. The request that the peer's Terminate names, or else the oldest one, gets `first`. (If
     /// the cause is known, the failure is ours, and `first` of [`Outcome`](crate::queues::Outcome) is a flush
-    /// error.) Returns whether there were any in error.
+    /// error.) On InfiniBand no request succeeds behind one in error: one that the peer has taken while an
+    /// older Read or atomic waited for its response is flushed, too. Returns whether there were any in error.
     fn complete_started(
         &mut self,
         pool: &mut RequestPool,
@@ -293,8 +294,9 @@ impl Stream {
         let unfinished = outbound.abandon(pool, &mut common.consumer);
         common.pending.extend(unfinished);
         let refused = terminate.and_then(|terminate| common.refused(terminate));
-        let &mut Common { ref qp, ref mut consumer, ref mut pending, taken, .. } = common;
-        let mut failed = consumer.taken_recvs() > 0;
+        let &mut Common { ref qp, ref mut consumer, ref mut pending, taken, ib_semantics, .. } = common;
+        let has_recvs = consumer.taken_recvs() > 0;
+        let mut failed = false;
         for (place, pending) in pending.drain(..).enumerate() {
             let is_done = match (pending.awaits, refused) {
                 (None, _) => true,
@@ -303,7 +305,7 @@ impl Stream {
                 (Some(Awaited::Acknowledgement(end)), None) => terminate.is_none() && end <= taken,
                 _ => false,
             };
-            if is_done {
+            if is_done && !(ib_semantics && failed) {
                 let completion = qp.succeeded(pending.wr_id, pending.opcode, pending.byte_len);
                 consumer.complete_send(qp, pending.signaled, completion);
                 continue;
@@ -322,7 +324,7 @@ impl Stream {
         inbound.abandon();
         consumer.abandon_recvs(qp, error);
         qp.stop_awaiting_recv();
-        failed
+        failed || has_recvs
     }
 
     /// Completes the requests that are in the queues as flushed.

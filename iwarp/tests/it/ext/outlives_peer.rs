@@ -231,3 +231,28 @@ fn a_request_that_fails_at_home_leaves_the_peer_alone() {
         assert_eq!(read_bytes(&remote, 8, 8), u64::from(is_atomic).to_ne_bytes());
     }
 }
+
+/// A Write behind a Read or atomic whose response finds no place is flushed, although the peer has taken it:
+/// no request succeeds behind one in error.
+#[test]
+fn nothing_succeeds_behind_a_request_whose_response_finds_no_place() {
+    for is_atomic in [true, false] {
+        let mut pair = Testbed::new().late_memory_checks().hosts();
+        let c = pair.connect(&outliving());
+        let rights = Access::LOCAL_WRITE | Access::REMOTE;
+        let [local, remote] = [&pair.a.pd, &pair.b.pd].map(|pd| pd.reg_mr(64, rights).unwrap());
+        local.write_at(8, b"behind..").unwrap();
+        let wrong = Sge { lkey: !local.lkey(), ..local.sge(0, 8) };
+        let from = remote_addr(&remote, 8);
+        let op = match is_atomic {
+            true => SendOp::Atomic { remote: from, op: AtomicOp::FetchAdd { add: 1, mask: 0 } },
+            false => SendOp::Read { remote: from },
+        };
+        let write = SendOp::Write { remote: remote_addr(&remote, 16) };
+        let requests = [SendRequest::new(1, op, wrong), SendRequest::new(2, write, local.sge(8, 8))];
+        c.qp_a.post_send_list(&requests).unwrap();
+        let ended = [(); 2].map(|()| pair.wc_a()).map(|wc| (wc.wr_id, wc.status));
+        assert_eq!(ended, [(1, WcStatus::LocalProtectionError), (2, WcStatus::WrFlushError)], "{op:?}");
+        assert_eq!(read_bytes(&remote, 16, 8), *b"behind..", "the peer has taken it");
+    }
+}
