@@ -17,6 +17,7 @@
 //! | `migrate.rs` | a guest of QEMU that moves to another QEMU |
 //! | `valgrind.rs` | a pair under valgrind |
 //! | `kill.rs` | programs that are killed, and how the other ends notice |
+//! | `judges.rs` | suites of tests that others wrote |
 //! | `ucx.rs` | UCX, without UCP |
 //! | `mpi.rs` | Open MPI over libfabric, with a program in Python |
 //!
@@ -29,6 +30,7 @@ mod dpdk;
 mod end;
 mod idle;
 mod interface;
+mod judges;
 mod kill;
 mod libs;
 mod migrate;
@@ -131,6 +133,14 @@ fn main() {
     for (name, options) in ucx::TESTS {
         let test = move || ucx::run(options).map_err(Failed::from);
         trials.push(Trial::test(name, test).with_ignored_flag(missing.is_some()));
+    }
+    for (suite, package) in judges::SUITES {
+        let missing = judges::missing(suite);
+        if missing {
+            println!("skipped: {suite} (apt-get install {package})");
+        }
+        let test = move || judges::run(suite).map_err(Failed::from);
+        trials.push(Trial::test(format!("judges_{suite}"), test).with_ignored_flag(missing));
     }
     for (name, test) in end::all() {
         let skips = !pair::is_installed("rping");

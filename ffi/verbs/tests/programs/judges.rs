@@ -1,0 +1,28 @@
+//! Suites of tests that others wrote, and that come as packages.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::pair::is_installed;
+
+/// rdma-core's own tests, which Debian's package installs as documentation, and the tests of the crate
+/// `ibverbs`, whose build configures rdma-core. Each with the package that it needs.
+pub(crate) const SUITES: [(&str, &str); 2] =
+    [("pyverbs", "python3-pyverbs, with its documentation"), ("ibverbs", "cmake")];
+
+/// Whether the suite lacks its package.
+pub(crate) fn missing(suite: &str) -> bool {
+    match suite {
+        "pyverbs" => !Path::new("/usr/share/doc/rdma-core/tests").is_dir(),
+        _ => !is_installed("cmake"),
+    }
+}
+
+/// Each case ends as `tests/judges/SUITE.txt` says.
+pub(crate) fn run(suite: &str) -> Result<(), String> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/judges");
+    let judges = Command::new(script).arg(suite).env("UWARP_BIN", env!("CARGO_BIN_EXE_uwarp")).output();
+    let judges = judges.map_err(|error| error.to_string())?;
+    let both = [judges.stdout, judges.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    if judges.status.success() { Ok(()) } else { Err(both.concat()) }
+}
