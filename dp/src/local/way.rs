@@ -5,8 +5,8 @@
 //! chip of the processor. The scheduler, or a hypervisor, moves processes while they run. So the other way is
 //! tried once in a while, and taken if it needs less time.
 //!
-//! What a copy costs depends on the way in which the same lines were written a lap of the ring ago. So a
-//! trial takes two laps, and the second one counts.
+//! The cost of a copy depends on how the same lines were written a lap of the ring earlier. So a trial takes
+//! two laps, and the second one counts.
 
 use crate::Clock;
 
@@ -95,25 +95,23 @@ mod tests {
     const FRAME: usize = 1 << 16;
     const RING: usize = 32 * FRAME;
 
-    /// What a frame costs in a model of the caches: `fresh` where the lap before was copied in the same way.
+    /// A model of the caches: a frame costs `fresh` if the lap before was copied in the same way.
     struct Machine {
-        laps: [Way; 2],
+        lap_before: Way,
         fresh: [u64; 2],
     }
 
     impl Machine {
         /// Copies a lap. Returns how many of its frames were copied through the caches.
         fn lap(&mut self, choice: &mut Choice) -> usize {
-            let mut through = 0;
+            let (mut through, before) = (0, self.lap_before);
             for _ in 0..RING / FRAME {
                 let way = choice.way;
                 through += usize::from(way == Way::ThroughCaches);
-                let is_fresh = self.laps[1] == way;
-                let cycles = if is_fresh { self.fresh[way as usize] } else { 1000 };
+                let cycles = if before == way { self.fresh[way as usize] } else { 1000 };
                 choice.copied(FRAME, if choice.left > choice.lap { 0 } else { cycles });
-                self.laps[0] = way;
+                self.lap_before = way;
             }
-            self.laps[1] = self.laps[0];
             through
         }
     }
@@ -124,7 +122,7 @@ mod tests {
     #[test]
     fn the_cheaper_way_is_found_and_found_again() {
         let mut choice = Choice::new(RING);
-        let mut machine = Machine { laps: [Way::ThroughCaches; 2], fresh: NEAR };
+        let mut machine = Machine { lap_before: Way::ThroughCaches, fresh: NEAR };
         for fresh in [NEAR, FAR, NEAR, NEAR, FAR] {
             machine.fresh = fresh;
             // Until the next trial has ended.

@@ -23,21 +23,16 @@ pub(crate) unsafe extern "C" fn post_send(
         let this = unsafe { Qp::of(qp) };
         let mut next = first;
         let current = this.current();
-        let is_first = !current.sender().has_open_sends();
-        let result = sends_in(this.state_of(&current)).and_then(|()| {
-            let mut list = current.begin();
+        let post = |list: &mut List<'_>| {
             // SAFETY: the caller passes a list that ends with NULL.
             while let Some(request) = unsafe { next.as_ref() } {
                 // SAFETY: the request is one of the caller's list.
-                unsafe { post_one(request, &mut list) }?;
+                unsafe { post_one(request, list) }?;
                 next = request.next;
             }
             Ok(())
-        });
-        drop(current);
-        if is_first {
-            this.process.engine.send_posted();
-        }
+        };
+        let result = sends_in(this.state_of(&current)).and_then(|()| this.post(current, post));
         if result.is_err() {
             // SAFETY: the caller passes a writable place.
             unsafe { *bad = next };

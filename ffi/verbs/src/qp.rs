@@ -17,7 +17,7 @@ use crate::batch::Batch;
 use crate::cq::Cq;
 use crate::device::OpenDevice;
 use crate::drain::drain;
-use crate::ends::Ends;
+use crate::ends::{Ends, List};
 use crate::pd::Pd;
 use crate::process::Process;
 use crate::qp_state::{self, Change};
@@ -85,6 +85,22 @@ impl Qp {
     #[inline]
     pub(crate) fn current(&self) -> RwLockReadGuard<'_, Ends> {
         self.current.read().expect("no holder of this lock panics")
+    }
+
+    /// Posts a list of requests. If no others are open, they are sent at once.
+    #[inline]
+    pub(crate) fn post(
+        &self,
+        current: RwLockReadGuard<'_, Ends>,
+        post: impl FnOnce(&mut List<'_>) -> Outcome<()>,
+    ) -> Outcome<()> {
+        let is_first = !current.sender().has_open_sends();
+        let result = post(&mut current.begin());
+        drop(current);
+        if is_first {
+            self.process.engine.send_posted();
+        }
+        result
     }
 
     fn change_current(&self) -> RwLockWriteGuard<'_, Ends> {

@@ -9,6 +9,7 @@ use libc::{c_int, c_void};
 
 use crate::abi::{self, EINVAL, EOPNOTSUPP, Outcome};
 use crate::batch::{Batch, Building};
+use crate::ends::List;
 use crate::qp::Qp;
 use crate::request::{self, bytes_at, compare_swap, flags_of, sge_of};
 use crate::sys;
@@ -165,35 +166,30 @@ unsafe extern "C" fn wr_complete(qp: *mut sys::ibv_qp_ex) -> c_int {
         }
         // All of them are posted, or none.
         let current = this.current();
-        let is_first = !current.sender().has_open_sends();
         let room = current.sender().query();
         if room.send_outstanding + requests.len() > room.max_send_wr {
             return Err(abi::ENOMEM);
         }
-        let mut list = current.begin();
-        for mut building in requests {
-            if let Some(imm) = building.write_imm {
-                let inline = building.inline.as_ref().map(|bytes| bytes.len() as u64);
-                let length = inline.unwrap_or_else(|| building.request.length());
-                if let SendOp::WriteImmediate { data, .. } = &mut building.request.op {
-                    *data = request::immediate(imm, length);
-                }
-            }
-            match &building.inline {
-                Some(bytes) => {
-                    building.request.flags |= SendFlags::INLINE;
-                    list.push(&building.request, Some(&[&bytes[..]]))?;
-                }
-                None => list.push(&building.request, None)?,
-            }
-        }
-        drop(list);
-        drop(current);
-        if is_first {
-            this.process.engine.send_posted();
-        }
-        Ok(())
+        this.post(current, |list| requests.into_iter().try_for_each(|building| push(list, building)))
     })
+}
+
+/// Posts a request of a batch.
+fn push(list: &mut List<'_>, mut building: Building) -> Outcome<()> {
+    if let Some(imm) = building.write_imm {
+        let inline = building.inline.as_ref().map(|bytes| bytes.len() as u64);
+        let length = inline.unwrap_or_else(|| building.request.length());
+        if let SendOp::WriteImmediate { data, .. } = &mut building.request.op {
+            *data = request::immediate(imm, length);
+        }
+    }
+    match &building.inline {
+        Some(bytes) => {
+            building.request.flags |= SendFlags::INLINE;
+            list.push(&building.request, Some(&[&bytes[..]]))
+        }
+        None => list.push(&building.request, None),
+    }
 }
 
 unsafe extern "C" fn wr_send(qp: *mut sys::ibv_qp_ex) {

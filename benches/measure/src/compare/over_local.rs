@@ -110,7 +110,7 @@ fn bandwidth(session: &Session) -> Result<f64> {
 }
 
 /// The typical latency that a tool reports, us. Switches of threads say nothing here: the thread of the
-/// library looks a thousand times a second whether the program still polls.
+/// library looks again and again whether the program still polls.
 fn latency(session: &Session, tool: &str) -> Result<f64> {
     let count = session.pace.round_trips.to_string();
     let text = perftest(session, tool, &["-s", SMALL, "-n", &count])?;
@@ -209,18 +209,20 @@ fn kernel_stream(session: &Session) -> Result<f64> {
 /// The median round trip of 64 bytes between sockets that spin, us.
 fn kernel_round_trip(session: &Session) -> Result<f64> {
     let [address, count] = [format!("{HERE}:7401"), session.pace.round_trips.to_string()];
-    let [at_server, at_client] = session.cpus;
-    let trips = session.undisturbed(|| {
+    session.undisturbed(|| {
         let end =
             |what| Session::part("kernel-tcp").map(|run| run.args([what, address.as_str(), "--size", SMALL]));
-        let mut server = end("pong")?.pinned(at_server).spawn()?;
-        server.wait_for(READY, START)?;
-        let client = end("ping")?.args(["--count", &count]).pinned(at_client);
-        let text = client.spawn()?.finish(LIMIT)?.success()?;
-        server.finish(START)?.success()?;
-        last_line::<RoundTrips>(&text)
-    })?;
-    Ok(trips.median_us)
+        round_trip(session.cpus, end("pong")?, end("ping")?.args(["--count", &count]))
+    })
+}
+
+/// The median that `ping` reports, while `pong` answers, us.
+fn round_trip([at_pong, at_ping]: [usize; 2], pong: Run, ping: Run) -> Result<f64> {
+    let mut server = pong.pinned(at_pong).spawn()?;
+    server.wait_for(READY, START)?;
+    let text = ping.pinned(at_ping).spawn()?.finish(LIMIT)?.success()?;
+    server.finish(START)?.success()?;
+    Ok(last_line::<RoundTrips>(&text)?.median_us)
 }
 
 // ---- processes that sleep ----
@@ -241,12 +243,8 @@ fn socket_wake(cpus: [usize; 2]) -> Result<f64> {
 }
 
 fn wake(cpus: [usize; 2], [pong, ping]: [&str; 2], place: &Path) -> Result<f64> {
-    let end = |what: &str, cpu: usize| Session::part("wake").map(|run| run.arg(what).arg(place).pinned(cpu));
-    let mut server = end(pong, cpus[0])?.spawn()?;
-    server.wait_for(READY, START)?;
-    let text = end(ping, cpus[1])?.arg(WAKES).spawn()?.finish(LIMIT)?.success()?;
-    server.finish(START)?.success()?;
-    Ok(last_line::<RoundTrips>(&text)?.median_us)
+    let end = |what: &str| Session::part("wake").map(|run| run.arg(what).arg(place));
+    round_trip(cpus, end(pong)?, end(ping)?.arg(WAKES))
 }
 
 #[cfg(test)]

@@ -111,7 +111,7 @@ fn readme() -> Result<(), String> {
     if build != "cargo build --release -p uwarp" {
         return Err(format!("the library is not built by '{build}'"));
     }
-    // What the build has made is in the search path of the image.
+    // The image has the programs of the build in its search path.
     let [server, client] = [server, client].map(|line| line.strip_prefix("target/release/"));
     let (Some(server), Some(client)) = (server, client) else {
         return Err(format!("not what was built: {lines:?}"));
