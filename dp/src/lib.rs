@@ -48,6 +48,7 @@ pub mod port;
 pub mod prefetch;
 pub mod profile;
 pub mod region;
+pub mod rss;
 pub mod sum;
 pub mod tso;
 
@@ -59,4 +60,5 @@ pub use page::Page;
 pub use port::{BURST, Burst, LinkState, Offloads, Port, PortCounters, PortInfo};
 pub use prefetch::prefetch;
 pub use region::Region;
+pub use rss::{Flow, Queue, Rss, RssFields};
 pub use tso::{Mss, TsoLimits};

@@ -8,7 +8,7 @@ use std::os::fd::BorrowedFd;
 use arrayvec::ArrayVec;
 use bitflags::bitflags;
 
-use crate::{Mbuf, Mempool, TsoLimits};
+use crate::{Mbuf, Mempool, Queue, TsoLimits};
 
 /// Most frames moved by one call: enough to spread the cost of a call, few enough for the headers of all
 /// frames to stay in the first-level cache.
@@ -58,6 +58,8 @@ pub struct PortInfo {
     pub offloads: Offloads,
     /// Frames that it can cut, if it has TSO.
     pub tso: TsoLimits,
+    /// Which queue of its device it is.
+    pub queue: Queue,
 }
 
 /// Whether frames can pass, as [`Port::link_state`] finds it.

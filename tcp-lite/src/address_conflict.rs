@@ -42,6 +42,26 @@ enum AddressState {
     Duplicate,
 }
 
+impl AddressState {
+    /// The state in two bits, without its counts.
+    fn bits(self) -> u32 {
+        match self {
+            Self::Tentative { .. } => 0,
+            Self::Ours { .. } => 1,
+            Self::Duplicate => 2,
+        }
+    }
+
+    /// The state of these bits, from its beginning.
+    fn of_bits(bits: u32) -> Self {
+        match bits {
+            0 => Self::Tentative { probes: PROBES },
+            1 => Self::Ours { announcements: 0 },
+            _ => Self::Duplicate,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct OwnAddress {
     address: IpAddress,
@@ -66,6 +86,8 @@ pub(crate) struct Conflict {
 pub(crate) struct ConflictDetection {
     addresses: ArrayVec<OwnAddress, ADDRESSES>,
     announces: bool,
+    /// Another stack of the host does all this, and says what comes of it.
+    follows: bool,
     /// Some address is not in use (yet), so each use has to be checked.
     any_unusable: bool,
     /// Nothing is due before this.
@@ -106,6 +128,7 @@ impl ConflictDetection {
             next_due: first_due(&addresses),
             addresses,
             announces: policy != AddressProbing::Off,
+            follows: false,
             any_unusable: policy == AddressProbing::Probe,
             queue: ArrayVec::new(),
         }
@@ -156,8 +179,7 @@ impl ConflictDetection {
         }
         self.next_due = first_due(&self.addresses);
         if changed {
-            self.any_unusable =
-                self.addresses.iter().any(|own| !matches!(own.state, AddressState::Ours { .. }));
+            self.note_unusable();
             // The first announcement is due at once.
             self.poll(now);
         }
@@ -172,7 +194,7 @@ impl ConflictDetection {
     /// The link is up again, perhaps a different one: addresses in use are announced again, probing goes
     /// on.
     pub(crate) fn announce_all(&mut self, now: Instant) {
-        for own in self.addresses.iter_mut().filter(|_| self.announces) {
+        for own in self.addresses.iter_mut().filter(|_| self.announces && !self.follows) {
             if let AddressState::Ours { announcements } = &mut own.state {
                 *announcements = ANNOUNCEMENTS;
                 own.due = Some(now);
@@ -207,6 +229,51 @@ impl ConflictDetection {
             enqueue(&mut self.queue, Assertion::Announce(queried.address));
         }
         Some(Conflict { address: queried.address, mac: queried.mac, lost })
+    }
+
+    /// Another stack of the host probes, announces and defends the addresses from now on.
+    pub(crate) fn stop_leading(&mut self) {
+        self.follows = true;
+        self.next_due = None;
+        for own in &mut self.addresses {
+            own.due = None;
+        }
+    }
+
+    /// The states of the addresses, for the stacks that follow: two bits for each.
+    pub(crate) fn states(&self) -> u32 {
+        self.addresses.iter().rev().fold(0, |states, own| states << 2 | own.state.bits())
+    }
+
+    /// Takes over the [`states`](Self::states) that the leading stack has found; `None` if it has said
+    /// nothing yet. Returns whether an address became usable.
+    pub(crate) fn follow(&mut self, states: Option<u32>) -> bool {
+        let Some(mut states) = states.filter(|states| *states != self.states()) else { return false };
+        let mut became_usable = false;
+        for own in &mut self.addresses {
+            let state = AddressState::of_bits(states & 3);
+            became_usable |= state.bits() != own.state.bits() && matches!(state, AddressState::Ours { .. });
+            own.state = state;
+            states >>= 2;
+        }
+        self.note_unusable();
+        became_usable
+    }
+
+    /// The stack that led the host is gone, and this one leads: it goes on with probes, and announces again.
+    pub(crate) fn lead(&mut self, now: Instant) {
+        self.follows = false;
+        for own in &mut self.addresses {
+            if let AddressState::Tentative { .. } = own.state {
+                own.due = Some(now);
+            }
+        }
+        self.next_due = first_due(&self.addresses);
+        self.announce_all(now);
+    }
+
+    fn note_unusable(&mut self) {
+        self.any_unusable = self.addresses.iter().any(|own| !matches!(own.state, AddressState::Ours { .. }));
     }
 
     /// Whether there is one to send.

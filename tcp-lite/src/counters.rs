@@ -7,6 +7,13 @@ use crate::out_of_order::OutOfOrder;
 pub struct StackCounters {
     /// Frames given to the stack, those that it drops included.
     pub rx_frames: u64,
+    /// Frames handed to another stack of the host ([`Member`](crate::Member)): one that has the connection,
+    /// or the one that leads.
+    pub handed_over: u64,
+    /// Frames that were for another stack of the host and were dropped: its ring was full, or it was gone.
+    pub handed_over_dropped: u64,
+    /// Frames among `rx_frames` that other stacks of the host handed to this one.
+    pub rx_handed_over: u64,
     /// TCP segments received that passed all checks.
     pub rx_segments: u64,
     /// Frames handed to the slow path.

@@ -14,7 +14,7 @@
 //! | 1 | `backoff`, `checksum`, `config`, `counters`, `deadline`, `ethernet`, `event`, `four_tuple`, `timer_wheel` | shared basics |
 //! | 2 | `ip`, `route`, `secrets` | packets, routes, keys |
 //! | 3 | `discovery`, `icmp_error`, `listener`, `slow_path`, `table` | ARP and NDP, ICMP errors, listeners, the connection table |
-//! | 4 | `address_conflict`, `neighbor` | address conflict detection; the neighbour table |
+//! | 4 | `address_conflict`, `neighbor`, `steering` | address conflict detection; the neighbour table; several stacks of one host |
 //! | 5 | `tcp` | connections |
 //! | 6 | `frame`, `reassembly`, `syn_cookie` | modules that know TCP headers |
 //! | 7 | `stack` | one host on one port |
@@ -48,6 +48,7 @@ mod route;
 mod secrets;
 mod slow_path;
 pub mod stack;
+pub mod steering;
 mod syn_cookie;
 mod table;
 pub mod tcp;
@@ -66,4 +67,5 @@ pub use stack::{
     Ahead, ConnId, ConnectError, ListenError, ListenerId, SegmentBuf, Sender, Stack, StackCounters,
     StackUsage,
 };
+pub use steering::Member;
 pub use tcp::{ConnInfo, OutOfOrder, SendError, State};

@@ -18,6 +18,8 @@ mod parts;
 mod prediction;
 mod receive;
 mod segment;
+mod slow;
+mod steering;
 #[cfg(test)]
 mod tests;
 mod transmit;
@@ -26,7 +28,7 @@ mod usual;
 
 use std::collections::VecDeque;
 use std::iter::Peekable;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::ops::Range;
 
 use dp::{Burst, Mbuf, Mempool, Offloads, TsoLimits};
@@ -43,8 +45,7 @@ use self::connections::{Conn, Connections};
 use self::transmit::Answer;
 use crate::address_conflict::{ADDRESSES, ConflictDetection};
 use crate::event::EventQueue;
-use crate::facade::{IpAddress, IpCidr};
-use crate::four_tuple::FourTuple;
+use crate::facade::IpCidr;
 use crate::frame::Framing;
 use crate::listener::{ListenConfig, ListenerCounters, Listeners};
 use crate::neighbor::{KnownNeighbors, Neighbors};
@@ -52,9 +53,10 @@ use crate::reassembly::Reassembly;
 use crate::route::Routes;
 use crate::secrets::Secrets;
 use crate::slow_path::SlowPath;
+use crate::steering::Member;
 use crate::syn_cookie::SynCookies;
 use crate::tcp::{Ctx, MAX_EVICTION_REQUESTS, OutOfOrderSlab, SearchSlab, SegmentSlab, Tcb};
-use crate::{Backoff, ConnInfo, Deadline, Event, Instant, Keepalive, Received, SendError, StackConfig};
+use crate::{Backoff, ConnInfo, Event, Instant, Keepalive, Received, SendError, StackConfig};
 
 /// Limit of the queue of answers to segments of no connection. It bounds the memory that such segments can
 /// take; further answers are dropped, as if lost on the wire.
@@ -100,6 +102,8 @@ pub struct Stack {
     searches: SearchSlab,
     events: EventQueue,
     counters: StackCounters,
+    /// If the host has several stacks.
+    member: Option<Box<Member>>,
     /// The latest time seen. Calls that start no timer take no time argument and use this one.
     now: Instant,
 }
@@ -145,6 +149,7 @@ impl Stack {
             searches: SearchSlab::new(limits.path_mtu_searches.min(pool.capacity() / 16)),
             events: EventQueue::with_capacity(limits.events + SPARE_EVENTS),
             counters: StackCounters::default(),
+            member: None,
             syn_cookies: SynCookies::new(secrets.cookie),
             now: Instant::ZERO,
             config,
@@ -215,7 +220,10 @@ impl Stack {
             // Transmission, which also sets them, may not follow: the port may take nothing.
             self.arm_timers();
         }
-        let (moved, became_usable) = (self.neighbors.poll(now), self.conflicts.poll(now));
+        let (moved, mut became_usable) = (self.neighbors.poll(now), self.conflicts.poll(now));
+        if self.member.is_some() {
+            became_usable |= self.follow_leader(now);
+        }
         if moved || became_usable {
             self.connections.wake_waiting();
         }
@@ -379,49 +387,6 @@ impl Stack {
         for slot in dropped {
             self.forget(self.now, slot);
         }
-    }
-
-    /// Starts a connection. `Event::Established` or `Event::Closed` follows.
-    ///
-    /// # Errors
-    /// See [`ConnectError`].
-    pub fn connect(
-        &mut self,
-        now: Instant,
-        remote: SocketAddr,
-        local_port: Option<u16>,
-    ) -> Result<ConnId, ConnectError> {
-        self.advance(now);
-        let no_route = ConnectError::NoRoute(remote.ip());
-        let address = IpAddress::from(remote.ip().to_canonical());
-        let path = self.routes.path(&address).filter(|_| self.may_be_peer(&address)).ok_or(no_route)?;
-        if !self.takes_connections() {
-            return Err(ConnectError::EventsWait(self.config.limits.events));
-        }
-        let id = self.reserve().ok_or(ConnectError::NoConnection(self.config.limits.connections))?;
-        let mut tuple =
-            FourTuple { local: path.local, local_port: 0, remote: address, remote_port: remote.port() };
-        tuple.local_port = match local_port {
-            Some(port) => port,
-            None => self.ephemeral_port(tuple).ok_or(ConnectError::NoPort)?,
-        };
-        if tuple.is_of_one_socket() || self.connections.find(&tuple).is_some() {
-            return Err(ConnectError::InUse);
-        }
-        let params = self.open_params(self.now, &tuple);
-        let tcb = Tcb::connect(&mut self.split(self.now).0.ctx(id, None), params);
-        let conn = Conn {
-            tcb,
-            tuple,
-            next_hop: path.next_hop,
-            listener: None,
-            half_open: false,
-            in_time_wait: false,
-            unresolved_since: Deadline::NONE,
-        };
-        self.connections.insert(id, conn);
-        self.settle(id.slot);
-        Ok(id)
     }
 
     /// Sends FIN after everything queued; receiving goes on.
@@ -589,10 +554,13 @@ impl Stack {
         let Some((id, conn)) = connections.get_mut(slot) else { return };
         conn.tcb.dispose(&mut parts.ctx(id, conn.listener));
         let half_open = conn.listener.filter(|_| conn.half_open);
-        let remote = conn.tuple.remote;
+        let tuple = conn.tuple;
         connections.remove(slot);
+        if let Some(member) = &self.member {
+            member.release(&tuple);
+        }
         if let Some(listener) = half_open {
-            self.listeners.settle_half_open(listener, &remote);
+            self.listeners.settle_half_open(listener, &tuple.remote);
         }
     }
 }

@@ -16,7 +16,7 @@ use super::{DeviceError, drivers, vdev};
 use crate::eal::pci::{NoAddress, PciAddress, SYSFS};
 use crate::eal::{self, Eal};
 use crate::mempool::dpdk::{DpdkPool, MAX_DATA_BYTES};
-use crate::{Offloads, PortInfo};
+use crate::{Offloads, PortInfo, Queue};
 
 /// Ethernet header and a VLAN tag, bytes.
 const L2_BYTES: usize = 18;
@@ -339,6 +339,7 @@ fn setup(
         mtu: config.mtu,
         offloads,
         tso: limits.driver.tso_limits(),
+        queue: Queue::default(),
     };
     Ok((device, info))
 }

@@ -7,7 +7,7 @@ use super::config::{LinkConfig, LinkTso};
 use super::faults::{Fate, FaultGenerator};
 use super::wire::{self, InFlight, Receiver, Sender, Wire};
 use crate::{
-    Burst, Checksum, LinkState, Mbuf, Mempool, Offloads, Port, PortCounters, PortInfo, TxOffload, checksum,
+    Burst, Checksum, LinkState, Mbuf, Mempool, Offloads, Port, PortCounters, PortInfo, Queue, TxOffload, checksum,
     tso,
 };
 
@@ -104,6 +104,7 @@ impl LinkPort {
                     mtu: config.mtu,
                     offloads: config.offloads(),
                     tso: config.tso_limits,
+                    queue: Queue::default(),
                 },
                 pool: pools[end].clone(),
                 bulk: (config.bulk_mbufs > 0)

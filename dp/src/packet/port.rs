@@ -21,7 +21,7 @@ use super::tx_batch::TxBatch;
 use super::vnet::VNET_BYTES;
 use super::{filter, hints, socket, sys};
 use crate::mbuf::MAX_SEGMENTS;
-use crate::{Burst, Checksum, LinkState, Mbuf, Mempool, Offloads, Port, PortCounters, PortInfo, TsoLimits};
+use crate::{Burst, Checksum, LinkState, Mbuf, Mempool, Offloads, Port, PortCounters, PortInfo, Queue, TsoLimits};
 
 /// Ethernet header and a VLAN tag, bytes.
 const L2_BYTES: usize = 18;
@@ -127,6 +127,7 @@ impl PacketPort {
                 mtu: found.mtu,
                 offloads,
                 tso: TsoLimits::default(),
+                queue: Queue::default(),
             },
             groups: filter::groups(&config.addresses),
             pool: Mempool::heap(&found.name, config.mbufs, data_bytes),

@@ -22,6 +22,8 @@ impl Stack {
             if !self.connections.is_unarmed(slot) {
                 conn.tcb.check_timer().map_err(|what| format!("slot {slot}: {what}"))?;
             }
+            let claimed = self.member.as_ref().is_none_or(|member| member.has(&conn.tuple));
+            ensure!(claimed, "the host does not know that slot {slot} has {:?}", conn.tuple);
         }
         self.check_slabs(&all)?;
         self.listeners.check(|listener| {

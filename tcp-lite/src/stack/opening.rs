@@ -1,14 +1,70 @@
-//! The parameters of a new connection that the stack decides: its local port and numbers, and the MSS.
+//! Connections that begin here, and the parameters of new connections that the stack decides: local port,
+//! numbers, and MSS.
 
-use super::Stack;
+use std::net::SocketAddr;
+
+use super::connections::Conn;
+use super::{ConnId, ConnectError, Stack};
+use crate::Deadline;
 use crate::facade::{Instant, IpAddress, TcpSeqNumber};
 use crate::four_tuple::FourTuple;
 use crate::icmp_error::{IPV4_MIN_MTU, IPV6_MIN_MTU};
 use crate::ip::{IPV4_BYTES, IPV6_BYTES};
 use crate::secrets::EPHEMERAL_PORTS;
-use crate::tcp::OpenParams;
+use crate::tcp::{OpenParams, Tcb};
+
+/// Ports to try for one whose frames arrive at our queue. With 64 queues, one of these does but for one case
+/// in ten million.
+const CHOOSY_ATTEMPTS: u16 = 1024;
 
 impl Stack {
+    /// Starts a connection. `Event::Established` or `Event::Closed` follows.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub fn connect(
+        &mut self,
+        now: Instant,
+        remote: SocketAddr,
+        local_port: Option<u16>,
+    ) -> Result<ConnId, ConnectError> {
+        self.advance(now);
+        let no_route = ConnectError::NoRoute(remote.ip());
+        let address = IpAddress::from(remote.ip().to_canonical());
+        let path = self.routes.path(&address).filter(|_| self.may_be_peer(&address)).ok_or(no_route)?;
+        if !self.takes_connections() {
+            return Err(ConnectError::EventsWait(self.config.limits.events));
+        }
+        let id = self.reserve().ok_or(ConnectError::NoConnection(self.config.limits.connections))?;
+        let mut tuple =
+            FourTuple { local: path.local, local_port: 0, remote: address, remote_port: remote.port() };
+        tuple.local_port = match local_port {
+            None => self.ephemeral_port(tuple).ok_or(ConnectError::NoPort)?,
+            Some(port) => {
+                tuple.local_port = port;
+                let exists = tuple.is_of_one_socket() || self.connections.find(&tuple).is_some();
+                if exists || self.claim(&tuple).is_err() {
+                    return Err(ConnectError::InUse);
+                }
+                port
+            }
+        };
+        let params = self.open_params(self.now, &tuple);
+        let tcb = Tcb::connect(&mut self.split(self.now).0.ctx(id, None), params);
+        let conn = Conn {
+            tcb,
+            tuple,
+            next_hop: path.next_hop,
+            listener: None,
+            half_open: false,
+            in_time_wait: false,
+            unresolved_since: Deadline::NONE,
+        };
+        self.connections.insert(id, conn);
+        self.settle(id.slot);
+        Ok(id)
+    }
+
     /// The parameters of a new connection that the stack decides.
     pub(super) fn open_params(&self, now: Instant, tuple: &FourTuple) -> OpenParams {
         self.open_params_from(self.secrets.isn(now, tuple), tuple)
@@ -36,12 +92,15 @@ impl Stack {
         path.min(u16::try_from(self.pool.data_bytes()).unwrap_or(u16::MAX))
     }
 
-    /// A free local port for `tuple` (RFC 6056 algorithm 3).
+    /// A free local port for `tuple` (RFC 6056 algorithm 3), which this stack has then claimed. Where it is
+    /// known how the device chooses queues, the answers will arrive at ours.
     pub(super) fn ephemeral_port(&mut self, mut tuple: FourTuple) -> Option<u16> {
         for attempt in 0..EPHEMERAL_PORTS {
             let port = self.secrets.ephemeral_port(&tuple.local, &tuple.remote, tuple.remote_port, attempt);
             tuple.local_port = port;
-            if !tuple.is_of_one_socket() && self.connections.find(&tuple).is_none() {
+            let is_free = !tuple.is_of_one_socket() && self.connections.find(&tuple).is_none();
+            let arrives = || attempt >= CHOOSY_ATTEMPTS || self.arrives_here(&tuple);
+            if is_free && arrives() && self.claim(&tuple).is_ok() {
                 self.secrets.ephemeral_port_taken(attempt);
                 return Some(port);
             }

@@ -72,6 +72,7 @@ impl Stack {
             conflicts: _,
             link_up: _,
             link_deadline: _,
+            member: _,
             syn_cookies: _,
             now: _,
         } = self;

@@ -2,25 +2,22 @@
 
 use std::iter::Peekable;
 
-use dp::{Checksum, Mbuf};
+use dp::Mbuf;
 
 use super::connections::Conn;
 use super::gro::{self, MAX_BUFFERS, Pattern};
-use super::opening::{default_peer_mss, mss};
+use super::opening::default_peer_mss;
 use super::transmit::Answer;
 use super::{ConnId, ListenerId, Stack};
-use crate::address_conflict::Conflict;
-use crate::checksum::pseudo_header;
 use crate::ethernet::{self, EthernetHeader};
 use crate::facade::{EthernetAddress, Instant, IpAddress, TcpSeqNumber};
 use crate::four_tuple::FourTuple;
-use crate::icmp_error::{self, IcmpError, IcmpErrorKind};
-use crate::ip::{self, Ecn, IpHeader, PROTOCOL_TCP, PROTOCOL_UDP, Refused, Upper};
+use crate::ip::{self, Ecn, IpHeader, PROTOCOL_TCP, Refused, Upper};
 use crate::listener::Admission;
 use crate::syn_cookie::SynCookies;
 use crate::tcp::header::{Flags, TcpHeader};
-use crate::tcp::{OpenParams, State, Tcb, Verdict, syn_ack, timestamp};
-use crate::{Deadline, Event, discovery, frame};
+use crate::tcp::{OpenParams, Tcb, Verdict, syn_ack, timestamp};
+use crate::{Deadline, frame};
 
 /// Bytes of a frame that are searched for headers: Ethernet with a tag, IPv6 and TCP with all options are
 /// 118, which leaves 74 for extension headers. A frame with more is not an ordinary one.
@@ -36,7 +33,7 @@ enum Class {
 
 /// The addresses and the ECN codepoint that a segment came with.
 #[derive(Clone, Copy)]
-struct SegmentOrigin {
+pub(super) struct SegmentOrigin {
     mac: EthernetAddress,
     src: IpAddress,
     dst: IpAddress,
@@ -44,12 +41,12 @@ struct SegmentOrigin {
 }
 
 impl SegmentOrigin {
-    fn new(mac: EthernetAddress, ip: &IpHeader) -> Self {
+    pub(super) fn new(mac: EthernetAddress, ip: &IpHeader) -> Self {
         Self { mac, src: ip.src, dst: ip.dst, ecn: ip.ecn }
     }
 
     /// The 4-tuple of the connection that a segment with this header belongs to.
-    fn tuple(&self, header: &TcpHeader) -> FourTuple {
+    pub(super) fn tuple(&self, header: &TcpHeader) -> FourTuple {
         let (local_port, remote_port) = (header.dst_port, header.src_port);
         FourTuple { local: self.dst, local_port, remote: self.src, remote_port }
     }
@@ -107,6 +104,11 @@ impl Stack {
             None => {}
             Some(Class::Tcp { ip, header, tcp_at, payload_at, end }) => {
                 let origin = SegmentOrigin::new(ethernet.src, &ip);
+                if self.member.is_some()
+                    && let Some(owner) = self.elsewhere(&origin.tuple(&header))
+                {
+                    return self.hand_over_verified(owner, frame);
+                }
                 let next = header.seq + (end - payload_at);
                 let may_continue = end > payload_at
                     && frame.segment_count() <= MAX_BUFFERS
@@ -126,7 +128,7 @@ impl Stack {
                     self.segment_arrives(now, origin, &header, (payload, segments));
                 }
             }
-            Some(Class::Slow { ip }) => self.slow(now, &ethernet, ip, &frame),
+            Some(Class::Slow { ip }) => self.slow(now, &ethernet, ip, frame),
         }
     }
 
@@ -195,7 +197,7 @@ impl Stack {
 
     /// A TCP segment that passed all checks, for an address of ours; or several in order as one, with
     /// their number.
-    fn segment_arrives(
+    pub(super) fn segment_arrives(
         &mut self,
         now: Instant,
         origin: SegmentOrigin,
@@ -308,6 +310,11 @@ impl Stack {
         syn: &TcpHeader,
         params: OpenParams,
     ) {
+        if self.claim(&tuple).is_err() {
+            // The same SYN came to another stack at the same time: it comes again.
+            self.counters.rx_syn_dropped += 1;
+            return self.listeners.settle_half_open(listener, &tuple.remote);
+        }
         let tcb = Tcb::accept(&mut self.split(now).0.ctx(id, Some(listener)), params, syn);
         let conn = Conn {
             tcb,
@@ -346,8 +353,10 @@ impl Stack {
         (ack, payload): (&TcpHeader, Mbuf),
     ) {
         let place = self.routes.next_hop(&tuple.local, &tuple.remote).zip(self.reserve());
-        let Some((next_hop, id)) = place.filter(|_| self.listeners.admits(now, listener, &tuple.remote))
-        else {
+        let admits = |stack: &mut Self| {
+            stack.listeners.admits(now, listener, &tuple.remote) && stack.claim(&tuple).is_ok()
+        };
+        let Some((next_hop, id)) = place.filter(|_| admits(self)) else {
             // As if the ACK was lost: the peer's first data segment acknowledges again.
             self.counters.rx_syn_dropped += 1;
             return;
@@ -376,217 +385,4 @@ impl Stack {
             self.answers.push_back(Answer { dst_mac, tuple, header });
         }
     }
-
-    /// A frame for the slow path.
-    fn slow(&mut self, now: Instant, ethernet: &EthernetHeader, ip: Option<IpHeader>, frame: &Mbuf) {
-        self.counters.rx_slow += 1;
-        let copy = self.slow_path.frame();
-        let packet_at = ethernet::HEADER_BYTES;
-        let bytes = ip.map_or(frame.len() - ethernet.bytes, |ip| ip.total_bytes);
-        copy.resize(packet_at + bytes, 0);
-        ethernet::emit(copy, ethernet.dst, ethernet.src, None, ethernet.ethertype);
-        frame.copy_to(ethernet.bytes, &mut copy[packet_at..]);
-        if let Some(ip) = &ip
-            && frame.rx_checksum() == Checksum::Partial
-        {
-            fill_in_checksum(&mut copy[packet_at..], ip);
-        }
-        let packet = &copy[packet_at..];
-        match ip {
-            None if ethernet.ethertype == ethernet::ETHERTYPE_ARP => {
-                let message = discovery::from_arp(packet, self.framing.mac, &self.routes);
-                if let Some(message) = message
-                    && !self.on_arp_or_ndp(now, &message)
-                {
-                    return;
-                }
-            }
-            None => {}
-            Some(IpHeader { src, dst, upper: Upper::Fragment(fragment), .. }) => {
-                return self.fragment(now, ethernet, src, dst, &fragment);
-            }
-            Some(ip) => {
-                let error = icmp_error::parse(packet, &ip);
-                let message = match ip.dst {
-                    IpAddress::Ipv6(_) => {
-                        discovery::from_ndp(packet, ethernet.src, self.framing.mac, &self.routes)
-                    }
-                    IpAddress::Ipv4(_) => None,
-                };
-                if let Some(error) = error {
-                    // Ours alone: smoltcp has no TCP connections.
-                    return self.icmp_error(now, &ip.dst, &error);
-                }
-                if let Some(message) = message
-                    && !self.on_arp_or_ndp(now, &message)
-                {
-                    return;
-                }
-            }
-        }
-        self.feed_smoltcp(now, ethernet.src);
-    }
-
-    /// Passes the frame in the slow path's buffer to smoltcp, and takes back the packets it reassembled.
-    fn feed_smoltcp(&mut self, now: Instant, src_mac: EthernetAddress) {
-        self.slow_path.input(now);
-        let mut packet = std::mem::take(&mut self.scratch);
-        loop {
-            packet.clear();
-            if !self.slow_path.reassembled(|bytes| packet.extend_from_slice(bytes)) {
-                break;
-            }
-            let parsed = match packet.first().map(|first| first >> 4) {
-                Some(4) => ip::parse_ipv4(&packet, packet.len()),
-                _ => ip::parse_ipv6(&packet, packet.len()),
-            };
-            if let Ok(header) = parsed {
-                self.reassembled(now, src_mac, &header, &packet);
-            }
-        }
-        self.scratch = packet;
-    }
-
-    fn fragment(
-        &mut self,
-        now: Instant,
-        ethernet: &EthernetHeader,
-        src: IpAddress,
-        dst: IpAddress,
-        fragment: &ip::Fragment,
-    ) {
-        let piece = &self.slow_path.filled()[ethernet::HEADER_BYTES..];
-        let Some(whole) = self.reassembly.add(now, src, dst, fragment, piece) else { return };
-        let mut packet = std::mem::take(&mut self.scratch);
-        packet.clear();
-        packet.extend_from_slice(whole);
-        let parsed = match src {
-            IpAddress::Ipv4(_) => ip::parse_ipv4(&packet, packet.len()),
-            IpAddress::Ipv6(_) => ip::parse_ipv6(&packet, packet.len()),
-        };
-        match parsed {
-            Ok(header) if matches!(header.upper, Upper::Whole { protocol: PROTOCOL_TCP, .. }) => {
-                self.reassembled(now, ethernet.src, &header, &packet);
-                self.scratch = packet;
-            }
-            Ok(_) => {
-                let frame = self.slow_path.frame();
-                frame.resize(ethernet::HEADER_BYTES, 0);
-                ethernet::emit(frame, ethernet.dst, ethernet.src, None, ethernet.ethertype);
-                frame.extend_from_slice(&packet);
-                self.scratch = packet;
-                self.feed_smoltcp(now, ethernet.src);
-            }
-            Err(_) => {
-                self.counters.rx_malformed += 1;
-                self.scratch = packet;
-            }
-        }
-    }
-
-    /// A TCP packet that came in fragments; from here on it is treated as any other.
-    fn reassembled(&mut self, now: Instant, mac: EthernetAddress, ip: &IpHeader, packet: &[u8]) {
-        let Upper::Whole { protocol: PROTOCOL_TCP, header_bytes } = ip.upper else { return };
-        if !self.routes.is_ours(&ip.dst) || !self.may_be_peer(&ip.src) {
-            self.counters.rx_not_ours += 1;
-            return;
-        }
-        let tcp = &packet[header_bytes..ip.total_bytes];
-        let mut sum = pseudo_header(&ip.src, &ip.dst, PROTOCOL_TCP, tcp.len());
-        sum.add(tcp);
-        if sum.finish() != 0 {
-            self.counters.rx_bad_checksum += 1;
-            return;
-        }
-        let Ok((header, tcp_bytes)) = TcpHeader::parse(tcp) else {
-            self.counters.rx_malformed += 1;
-            return;
-        };
-        // Without a buffer the packet is lost as on the wire, and comes again.
-        let Some(payload) = self.copy_in(&tcp[tcp_bytes..]) else { return };
-        self.counters.rx_reassembled += 1;
-        self.segment_arrives(now, SegmentOrigin::new(mac, ip), &header, (payload, 1));
-    }
-
-    /// Copies bytes to as many buffers of the pool as they need.
-    fn copy_in(&self, bytes: &[u8]) -> Option<Mbuf> {
-        let mut chain = self.pool.alloc()?;
-        let mut pieces = bytes.chunks(self.pool.data_bytes().max(1));
-        if let Some(first) = pieces.next() {
-            chain.append_slice(first).then_some(())?;
-        }
-        for piece in pieces {
-            let mut next = self.pool.alloc()?;
-            next.append_slice(piece).then_some(())?;
-            chain.chain(next).ok()?;
-        }
-        Some(chain)
-    }
-
-    /// An ARP or neighbour discovery packet. Returns whether smoltcp may see it. It does not see
-    /// requests for an address that is not ours (yet), nor probes and announcements: it does not answer
-    /// those, or not as it should.
-    fn on_arp_or_ndp(&mut self, now: Instant, message: &discovery::Message) -> bool {
-        if let Some(heard) = &message.heard
-            && self.neighbors.heard(now, heard)
-        {
-            self.connections.wake_waiting();
-        }
-        if let Some(queried) = &message.queried
-            && let Some(Conflict { address, mac, lost }) = self.conflicts.on_queried(now, queried)
-            // A conflict over an address that we keep can be dropped here: it is reported again if it
-            // lasts.
-            && (lost || self.takes_connections())
-        {
-            self.counters.address_conflicts += 1;
-            self.events.push_back(Event::AddressConflict { address: address.into(), mac, lost });
-            // Connections from a lost address find out when they are served.
-            self.connections.wake_waiting();
-        }
-        self.conflicts.is_usable(&message.target) && !message.anonymous
-    }
-
-    /// An ICMP error about a segment that may be ours. Anybody may have sent it: only an error that
-    /// quotes a segment in flight is believed (RFC 5927 section 4).
-    fn icmp_error(&mut self, now: Instant, to: &IpAddress, error: &IcmpError) {
-        let slot = self.connections.find(&error.tuple).filter(|_| error.tuple.local == *to);
-        let heeded = slot.and_then(|slot| {
-            self.with(now, slot, |tcb, ctx| match error.kind {
-                IcmpErrorKind::TooBig { mtu } => {
-                    tcb.on_packet_too_big(ctx, error.seq, mss(&error.tuple.remote, mtu))
-                }
-                _ if !tcb.covers_outstanding(error.seq) => false,
-                // Only while connecting: later it may be transient, or forged (RFC 5927 section 5). A
-                // soft error counts only once our SYN was sent again (RFC 5461 section 4.2).
-                IcmpErrorKind::Hard | IcmpErrorKind::Soft
-                    if tcb.state() == State::SynSent
-                        && (error.kind == IcmpErrorKind::Hard || tcb.has_sent_syn_again()) =>
-                {
-                    tcb.unreachable(ctx);
-                    true
-                }
-                IcmpErrorKind::Hard | IcmpErrorKind::Soft => {
-                    ctx.counters.icmp_soft_errors += 1;
-                    true
-                }
-            })
-        });
-        self.counters.icmp_ignored += u64::from(heeded != Some(true));
-    }
-}
-
-/// Completes the TCP or UDP checksum of a packet whose field holds the pseudo-header sum.
-fn fill_in_checksum(packet: &mut [u8], ip: &IpHeader) {
-    let Upper::Whole { protocol, header_bytes } = ip.upper else { return };
-    let at = match protocol {
-        PROTOCOL_TCP => frame::TCP_CHECKSUM_AT,
-        PROTOCOL_UDP => frame::UDP_CHECKSUM_AT,
-        _ => return,
-    };
-    let payload = &mut packet[header_bytes..ip.total_bytes];
-    let Some(field) = payload.get_mut(at..at + 2) else { return };
-    field.fill(0);
-    let mut sum = pseudo_header(&ip.src, &ip.dst, protocol, payload.len());
-    sum.add(payload);
-    payload[at..at + 2].copy_from_slice(&sum.finish().to_be_bytes());
 }

@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use dp::{Burst, LinkState, Mbuf, Mempool, Offloads, Port, PortCounters, PortInfo, TsoLimits};
+use dp::{Burst, LinkState, Mbuf, Mempool, Offloads, Port, PortCounters, PortInfo, Queue, TsoLimits};
 
 /// Most frames that wait to be received.
 const RING: usize = 1024;
@@ -45,7 +45,14 @@ fn lock(rings: &Mutex<Rings>) -> MutexGuard<'_, Rings> {
 pub fn port_with_far_end(name: &str, mac: [u8; 6]) -> (Box<dyn Port>, FarEnd) {
     let pool = Mempool::heap(name, BUFFERS, BUFFER_BYTES);
     let offloads = Offloads::TX_MULTI_SEGMENT | Offloads::RX_SCATTER;
-    let info = PortInfo { name: name.to_owned(), mac, mtu: MTU, offloads, tso: TsoLimits::default() };
+    let info = PortInfo {
+        name: name.to_owned(),
+        mac,
+        mtu: MTU,
+        offloads,
+        tso: TsoLimits::default(),
+        queue: Queue::default(),
+    };
     let rings = Arc::new(Mutex::new(Rings {
         rx: VecDeque::with_capacity(RING),
         tx: VecDeque::with_capacity(2 * RING),

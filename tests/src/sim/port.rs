@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use dp::{Burst, LinkState, Mbuf, Mempool, Offloads, Port, PortCounters, PortInfo, TsoLimits};
+use dp::{Burst, LinkState, Mbuf, Mempool, Offloads, Port, PortCounters, PortInfo, Queue, TsoLimits};
 
 /// Least space of one buffer, bytes, as in ordinary devices. A buffer is larger for a longer frame.
 const DATA_BYTES_MIN: usize = 2048;
@@ -109,6 +109,7 @@ pub fn port(side: usize, mtu: u16, mbufs: usize) -> (Box<dyn Port>, Socket) {
         mtu,
         offloads: Offloads::TX_MULTI_SEGMENT | Offloads::RX_SCATTER,
         tso: TsoLimits::default(),
+        queue: Queue::default(),
     };
     let shared = Arc::new(Mutex::new(Shared::default()));
     let socket = Socket { shared: Arc::clone(&shared), pool: pool.clone() };

@@ -1,0 +1,111 @@
+//! A stack that is one of several of its host: see [`Member`].
+
+use dp::{Burst, Checksum, Mbuf};
+
+use super::Stack;
+use crate::facade::Instant;
+use crate::four_tuple::FourTuple;
+use crate::steering::{Handed, Member, Refused};
+
+impl Stack {
+    /// Makes the stack one of several of a host, each on a queue of one device. To be called before anything
+    /// else.
+    pub fn join(&mut self, member: Member) {
+        if member.leads() {
+            member.publish_addresses(self.conflicts.states());
+        } else {
+            self.conflicts.stop_leading();
+        }
+        self.member = Some(Box::new(member));
+    }
+
+    /// Whether [`take_handed`](Self::take_handed) has something to do. To be asked before each sleep.
+    #[inline]
+    pub fn has_handed(&self) -> bool {
+        self.member.as_ref().is_some_and(|member| member.is_waiting())
+    }
+
+    /// Fills the free places of `out` with frames that other stacks of the host handed over: those of our
+    /// connections that arrived at their queues. They are for [`input_next`](Self::input_next), as if they
+    /// came from the port.
+    pub fn take_handed(&mut self, now: Instant, out: &mut Burst) {
+        self.advance(now);
+        let Some(member) = &mut self.member else { return };
+        let mut woken = false;
+        while !out.is_full() {
+            match member.next_handed() {
+                Some(Handed::Frame(frame)) => {
+                    self.counters.rx_handed_over += 1;
+                    out.push(frame);
+                }
+                Some(Handed::Heard(heard)) => woken |= self.neighbors.heard(self.now, &heard),
+                None => break,
+            }
+        }
+        member.next_turn();
+        if woken {
+            self.connections.wake_waiting();
+        }
+    }
+
+    /// Lets other stacks see what was handed to them since the last call. Returns those stacks, a bit for the
+    /// number of each: one that sleeps has to be woken.
+    #[inline]
+    pub fn flush_handed(&mut self) -> u64 {
+        self.member.as_mut().map_or(0, |member| member.flush())
+    }
+
+    /// Follows the stack that leads the host, or begins to lead. Returns whether an address became usable.
+    pub(super) fn follow_leader(&mut self, now: Instant) -> bool {
+        let Some(member) = &mut self.member else { return false };
+        if member.begins_to_lead() {
+            self.conflicts.lead(now);
+        }
+        if member.leads() {
+            member.publish_addresses(self.conflicts.states());
+            return false;
+        }
+        self.conflicts.follow(member.addresses())
+    }
+
+    /// The other stack that has this connection, if this one has it not.
+    pub(super) fn elsewhere(&mut self, tuple: &FourTuple) -> Option<u8> {
+        let member = self.member.as_ref()?;
+        if self.connections.find_next(tuple).is_some() { None } else { member.elsewhere(tuple) }
+    }
+
+    /// The stack that leads the host, if it is another one.
+    pub(super) fn other_leader(&self) -> Option<u8> {
+        self.member.as_ref().filter(|member| !member.leads()).map(|member| member.leader())
+    }
+
+    /// Hands a received frame to the stack that it is for.
+    pub(super) fn hand_over(&mut self, to: u8, frame: Mbuf) {
+        let Some(member) = &mut self.member else { return };
+        match member.hand(to, Handed::Frame(frame)) {
+            Ok(()) => self.counters.handed_over += 1,
+            Err(_lost) => self.counters.handed_over_dropped += 1,
+        }
+    }
+
+    /// As [`hand_over`](Self::hand_over), for a TCP segment whose checksum was found to be right.
+    pub(super) fn hand_over_verified(&mut self, to: u8, mut frame: Mbuf) {
+        if frame.rx_checksum() == Checksum::Unknown {
+            frame.set_rx_checksum(Checksum::Good);
+        }
+        self.hand_over(to, frame);
+    }
+
+    /// Makes a 4-tuple one of this stack.
+    ///
+    /// # Errors
+    /// Another stack of the host has it, or too many are in use.
+    pub(super) fn claim(&self, tuple: &FourTuple) -> Result<(), Refused> {
+        self.member.as_ref().map_or(Ok(()), |member| member.claim(tuple))
+    }
+
+    /// Whether the device is expected to give frames of this connection to us; true where nothing is known.
+    pub(super) fn arrives_here(&self, tuple: &FourTuple) -> bool {
+        self.member.as_ref().is_none_or(|member| member.arrives_here(tuple))
+    }
+}

@@ -1,0 +1,118 @@
+//! Which stack of a host has a connection: a table that all of them read and write without locks.
+//!
+//! Stacks write to it when a connection begins and when it is over. They read it for a segment that is for
+//! none of their own connections, and for nothing else.
+//!
+//! An entry has a keyed hash of the 4-tuple, and the number of the stack. Two connections with the same hash
+//! of 56 bits are taken for one: the second is refused, as if it existed already. An entry lies in one of two
+//! cache lines, so that a search has an end although entries come and go.
+//!
+//! `tests/loom_flow_table.rs` compiles this file with loom's atomics and tries every interleaving.
+
+use super::atomic::{AtomicU64, Ordering, fence};
+
+/// Entries in a cache line.
+const LINE: usize = 8;
+/// Lines in which the entry of a flow may lie.
+const WINDOW: usize = 2;
+/// Entries for each connection that there may be. With so many, all 16 places of a flow are in use less than
+/// once in a hundred million times.
+const ENTRIES_PER_CONNECTION: usize = 8;
+/// The part of an entry that names its stack.
+const OWNER: u64 = 0xff;
+/// An entry that is not used.
+const FREE: u64 = 0;
+
+#[derive(Default)]
+#[repr(align(64))]
+struct Line([AtomicU64; LINE]);
+
+/// The table.
+pub(crate) struct FlowTable {
+    /// A power of two.
+    lines: Box<[Line]>,
+}
+
+/// Why a flow cannot be claimed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// It exists, or another stack claims it at this moment.
+    Taken,
+    /// All its places are in use.
+    Full,
+}
+
+/// The keyed hash of a 4-tuple.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FlowHash(u64);
+
+impl FlowHash {
+    pub(crate) fn new(hash: u64) -> Self {
+        // Not zero without the owner, which would be a free entry.
+        let named = hash & !OWNER;
+        Self(if named == FREE { OWNER + 1 } else { named })
+    }
+}
+
+impl FlowTable {
+    /// A table for so many connections.
+    pub(crate) fn new(connections: usize) -> Self {
+        let lines = (connections * ENTRIES_PER_CONNECTION).div_ceil(LINE).next_power_of_two().max(WINDOW);
+        Self { lines: (0..lines).map(|_| Line::default()).collect() }
+    }
+
+    /// The stack that has this flow.
+    pub(crate) fn owner(&self, flow: FlowHash) -> Option<u8> {
+        let entry = self.places(flow).map(|place| place.load(Ordering::Acquire));
+        entry.into_iter().find(|entry| entry & !OWNER == flow.0).map(|entry| (entry & OWNER) as u8)
+    }
+
+    /// Enters a flow of stack `owner`, unless a stack has it. If two claim one flow at the same time, at most
+    /// one of them gets it, and perhaps none.
+    ///
+    /// # Errors
+    /// See [`Refused`].
+    pub(crate) fn claim(&self, flow: FlowHash, owner: u8) -> Result<(), Refused> {
+        if self.owner(flow).is_some() {
+            return Err(Refused::Taken);
+        }
+        let entry = flow.0 | u64::from(owner);
+        let take = |place: &&AtomicU64| {
+            place.compare_exchange(FREE, entry, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        };
+        let place = self.places(flow).find(take).ok_or(Refused::Full)?;
+        // Of two stacks that claim the flow, the one that is later at this fence finds the entry of the other.
+        fence(Ordering::SeqCst);
+        let claims = |place: &&AtomicU64| place.load(Ordering::Acquire) & !OWNER == flow.0;
+        if self.places(flow).filter(claims).count() > 1 {
+            place.store(FREE, Ordering::Release);
+            return Err(Refused::Taken);
+        }
+        Ok(())
+    }
+
+    /// Removes a flow of stack `owner`.
+    pub(crate) fn release(&self, flow: FlowHash, owner: u8) {
+        let entry = flow.0 | u64::from(owner);
+        if let Some(place) = self.places(flow).find(|place| place.load(Ordering::Relaxed) == entry) {
+            place.store(FREE, Ordering::Release);
+        }
+    }
+
+    /// Removes all flows of a stack that is gone.
+    pub(crate) fn release_all(&self, owner: u8) {
+        for place in self.lines.iter().flat_map(|line| &line.0) {
+            let entry = place.load(Ordering::Relaxed);
+            if entry != FREE && entry & OWNER == u64::from(owner) {
+                place.store(FREE, Ordering::Release);
+            }
+        }
+    }
+
+    /// The places of a flow.
+    fn places(&self, flow: FlowHash) -> impl Iterator<Item = &AtomicU64> {
+        let mask = self.lines.len() - 1;
+        let home = (flow.0 >> 8) as usize;
+        (home..home + WINDOW).flat_map(move |line| &self.lines[line & mask].0)
+    }
+}

@@ -1,0 +1,256 @@
+//! A stack's part in a host of several: its rings to the others, and what all of them share.
+
+use std::hash::BuildHasher;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
+use dp::{Mbuf, Queue};
+use rtrb::{Consumer, Producer, RingBuffer};
+
+use super::MAX_MEMBERS;
+use super::atomic::{AtomicU64, Ordering};
+use super::flow_table::{FlowHash, FlowTable, Refused};
+use crate::StackConfig;
+use crate::discovery::Heard;
+use crate::four_tuple::FourTuple;
+use crate::secrets::{KeyedState, Secrets};
+
+/// Frames that may wait in a ring from one stack to another. As many as a receive ring of a device has by
+/// default: a stack that is not polled for longer loses frames there as well.
+const RING_FRAMES: usize = 1024;
+
+/// The states of our addresses before the leader has said anything.
+const UNSAID: u32 = u32::MAX;
+
+/// What one stack hands to another.
+#[derive(Debug)]
+pub(crate) enum Handed {
+    /// A received frame.
+    Frame(Mbuf),
+    /// The leader heard of a neighbour.
+    Heard(Heard),
+}
+
+/// A frame that was not handed over, as the ring is full or its stack is gone.
+pub(crate) struct Unheard;
+
+/// The stacks of one host, as [`Member::group`] makes them.
+struct Group {
+    keyed: KeyedState,
+    flows: FlowTable,
+    /// A bit for each stack that is still there.
+    present: AtomicU64,
+    /// The states of our addresses, as the leader says.
+    addresses: AtomicU32,
+    inboxes: Box<[Inbox]>,
+}
+
+/// Has a bit for each stack that has put something into its ring to this one. In a cache line of its own: it
+/// is read in each poll.
+#[derive(Default)]
+#[repr(align(128))]
+struct Inbox(AtomicU64);
+
+/// The part of one stack.
+pub struct Member {
+    index: u8,
+    group: Arc<Group>,
+    /// The rings to the others, by their numbers; `None` at our own.
+    to: Vec<Option<Producer<Handed>>>,
+    from: Vec<Option<Consumer<Handed>>>,
+    /// The stacks to which something was handed since [`flush`](Self::flush).
+    unflushed: u64,
+    /// The stacks in whose rings something waits, as far as we have looked.
+    unread: u64,
+    /// The stack whose ring is read first.
+    turn: u32,
+    queue: Queue,
+    /// Whether it led at the last look.
+    led: bool,
+}
+
+impl Member {
+    /// The parts of the stacks of one host, one for each queue of a device. All stacks have to have `config`.
+    ///
+    /// # Panics
+    /// When there are no queues, or more than [`MAX_MEMBERS`].
+    pub fn group(config: &StackConfig, queues: &[Queue]) -> Vec<Self> {
+        let count = queues.len();
+        assert!((1..=MAX_MEMBERS).contains(&count), "a host has 1 to {MAX_MEMBERS} stacks");
+        let group = Arc::new(Group {
+            keyed: Secrets::new(config.seed).table_state(),
+            flows: FlowTable::new(count * config.limits.connections),
+            present: AtomicU64::new(u64::MAX >> (MAX_MEMBERS - count)),
+            addresses: AtomicU32::new(UNSAID),
+            inboxes: (0..count).map(|_| Inbox::default()).collect(),
+        });
+        let mut members: Vec<Self> = (0..count)
+            .map(|index| Self {
+                index: index as u8,
+                group: Arc::clone(&group),
+                to: Vec::with_capacity(count),
+                from: Vec::with_capacity(count),
+                unflushed: 0,
+                unread: 0,
+                turn: 0,
+                queue: queues[index].clone(),
+                led: index == 0,
+            })
+            .collect();
+        for from in 0..count {
+            for to in 0..count {
+                let ring = (from != to).then(|| RingBuffer::new(RING_FRAMES));
+                let (producer, consumer) = ring.unzip();
+                members[from].to.push(producer);
+                members[to].from.push(consumer);
+            }
+        }
+        members
+    }
+
+    /// Its number, from 0.
+    pub fn index(&self) -> usize {
+        usize::from(self.index)
+    }
+
+    /// Whether this stack answers for the host.
+    pub(crate) fn leads(&self) -> bool {
+        self.leader() == self.index
+    }
+
+    /// Whether this stack leads since the last call.
+    pub(crate) fn begins_to_lead(&mut self) -> bool {
+        let leads = self.leads();
+        std::mem::replace(&mut self.led, leads) != leads
+    }
+
+    /// The number of the stack that answers for the host.
+    pub(crate) fn leader(&self) -> u8 {
+        // Relaxed: what is handed to a stack that has just left is lost, as if the device had dropped it.
+        self.group.present.load(Ordering::Relaxed).trailing_zeros() as u8
+    }
+
+    // ---- connections ----
+
+    /// The other stack that has this connection.
+    pub(crate) fn elsewhere(&self, tuple: &FourTuple) -> Option<u8> {
+        self.group.flows.owner(self.hash(tuple)).filter(|owner| *owner != self.index)
+    }
+
+    /// Whether this stack has claimed the connection.
+    pub(crate) fn has(&self, tuple: &FourTuple) -> bool {
+        self.group.flows.owner(self.hash(tuple)) == Some(self.index)
+    }
+
+    /// Enters a connection of this stack.
+    pub(crate) fn claim(&self, tuple: &FourTuple) -> Result<(), Refused> {
+        self.group.flows.claim(self.hash(tuple), self.index)
+    }
+
+    /// Removes a connection of this stack.
+    pub(crate) fn release(&self, tuple: &FourTuple) {
+        self.group.flows.release(self.hash(tuple), self.index);
+    }
+
+    /// Whether the device is expected to give the frames of this connection to the queue of this stack.
+    /// True where no rule is known.
+    pub(crate) fn arrives_here(&self, tuple: &FourTuple) -> bool {
+        let flow = || dp::Flow {
+            src: (tuple.remote.into(), tuple.remote_port),
+            dst: (tuple.local.into(), tuple.local_port),
+        };
+        self.queue.rss.as_ref().is_none_or(|rss| rss.queue(&flow()) == self.queue.index)
+    }
+
+    fn hash(&self, tuple: &FourTuple) -> FlowHash {
+        FlowHash::new(self.group.keyed.hash_one(tuple))
+    }
+
+    // ---- the states of our addresses ----
+
+    /// What the leader says about our addresses; `None` if it has said nothing yet.
+    pub(crate) fn addresses(&self) -> Option<u32> {
+        Some(self.group.addresses.load(Ordering::Relaxed)).filter(|states| *states != UNSAID)
+    }
+
+    /// Tells all others the states of our addresses.
+    pub(crate) fn publish_addresses(&self, states: u32) {
+        if self.addresses() != Some(states) {
+            self.group.addresses.store(states, Ordering::Relaxed);
+        }
+    }
+
+    // ---- rings ----
+
+    /// Puts something into the ring to stack `to`. It is seen there after [`flush`](Self::flush).
+    pub(crate) fn hand(&mut self, to: u8, what: Handed) -> Result<(), Unheard> {
+        let ring = self.to.get_mut(usize::from(to)).and_then(Option::as_mut).ok_or(Unheard)?;
+        if ring.is_abandoned() {
+            return Err(Unheard);
+        }
+        ring.push(what).map_err(|_full| Unheard)?;
+        self.unflushed |= 1 << to;
+        Ok(())
+    }
+
+    /// Tells all others of a neighbour. A ring that is full keeps it out: its stack asks by itself.
+    pub(crate) fn publish(&mut self, heard: Heard) {
+        for to in 0..self.to.len() {
+            let _asks_by_itself = self.hand(to as u8, Handed::Heard(heard));
+        }
+    }
+
+    /// Makes what was handed over visible. Returns the stacks that have to be woken if they sleep, a bit for
+    /// each.
+    pub(crate) fn flush(&mut self) -> u64 {
+        let receivers = std::mem::take(&mut self.unflushed);
+        let mut left = receivers;
+        while left != 0 {
+            let to = left.trailing_zeros() as usize;
+            left &= left - 1;
+            self.group.inboxes[to].0.fetch_or(1 << self.index, Ordering::Release);
+        }
+        receivers
+    }
+
+    /// Whether something waits that others handed to this stack.
+    #[inline]
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.unread != 0 || self.group.inboxes[usize::from(self.index)].0.load(Ordering::Acquire) != 0
+    }
+
+    /// The next thing that others handed to this stack.
+    pub(crate) fn next_handed(&mut self) -> Option<Handed> {
+        if self.unread == 0 {
+            self.unread = self.group.inboxes[usize::from(self.index)].0.swap(0, Ordering::Acquire);
+        }
+        while self.unread != 0 {
+            let from = self.first_unread();
+            let handed = self.from[from as usize].as_mut().and_then(|ring| ring.pop().ok());
+            if handed.is_some() {
+                return handed;
+            }
+            self.unread &= !(1 << from);
+        }
+        None
+    }
+
+    /// Lets the next of several stacks with full rings have its turn.
+    pub(crate) fn next_turn(&mut self) {
+        if self.unread != 0 {
+            self.turn = (self.first_unread() + 1) % u64::BITS;
+        }
+    }
+
+    /// The first stack with a ring to read, from the one whose turn it is.
+    fn first_unread(&self) -> u32 {
+        (self.unread.rotate_right(self.turn).trailing_zeros() + self.turn) % u64::BITS
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.group.flows.release_all(self.index);
+        self.group.present.fetch_and(!(1 << self.index), Ordering::Relaxed);
+    }
+}
