@@ -173,8 +173,10 @@ mod tests {
 
     #[test]
     fn the_low_bits_of_the_hash_choose_from_the_table() {
-        let flow =
-            Flow { src: ("66.9.149.187".parse().unwrap(), 2794), dst: ("161.142.100.80".parse().unwrap(), 1766) };
+        let flow = Flow {
+            src: ("66.9.149.187".parse().unwrap(), 2794),
+            dst: ("161.142.100.80".parse().unwrap(), 1766),
+        };
         let mut table = [0; 128];
         table[0x78] = 5;
         assert_eq!(rss(RssFields::Ports, &table).queue(&flow), 5);
@@ -187,6 +189,8 @@ mod tests {
     fn a_short_key_and_a_table_of_another_length_are_refused() {
         let new = |key: &[u8], table: &[u16]| Rss::new(key, table, RssFields::Ports, RssFields::None);
         assert!(new(&KEY, &[0, 1]).is_some());
-        assert!(new(&KEY[1..], &[0, 1]).is_none() && new(&KEY, &[0, 1, 2]).is_none() && new(&KEY, &[]).is_none());
+        assert!(
+            new(&KEY[1..], &[0, 1]).is_none() && new(&KEY, &[0, 1, 2]).is_none() && new(&KEY, &[]).is_none()
+        );
     }
 }

@@ -20,8 +20,8 @@ mod flow_table;
 mod member;
 
 pub(crate) use flow_table::Refused;
-pub use member::Member;
 pub(crate) use member::Handed;
+pub use member::Member;
 
 /// Most stacks of a host: one bit of a word stands for each.
 pub const MAX_MEMBERS: usize = 64;

@@ -7,8 +7,8 @@ use super::config::{LinkConfig, LinkTso};
 use super::faults::{Fate, FaultGenerator};
 use super::wire::{self, InFlight, Receiver, Sender, Wire};
 use crate::{
-    Burst, Checksum, LinkState, Mbuf, Mempool, Offloads, Port, PortCounters, PortInfo, Queue, TxOffload, checksum,
-    tso,
+    Burst, Checksum, LinkState, Mbuf, Mempool, Offloads, Port, PortCounters, PortInfo, Queue, TxOffload,
+    checksum, tso,
 };
 
 /// Ethernet header and a VLAN tag: the most a frame has beside the IP packet.

@@ -9,7 +9,9 @@ use super::peers::Peers;
 use super::ring::{self, Broken, Consumer, Record};
 use super::wake;
 use super::{LocalConfig, LocalCounters, LocalError};
-use crate::{Burst, Checksum, LinkState, Mbuf, Mempool, Offloads, Port, PortCounters, PortInfo, Queue, TsoLimits};
+use crate::{
+    Burst, Checksum, LinkState, Mbuf, Mempool, Offloads, Port, PortCounters, PortInfo, Queue, TsoLimits,
+};
 
 /// The Ethernet addresses of a wire: these bytes, then the number of the station.
 const MAC_PREFIX: [u8; 4] = [0x02, 0, 0x64, 0x40];

@@ -21,7 +21,9 @@ use super::tx_batch::TxBatch;
 use super::vnet::VNET_BYTES;
 use super::{filter, hints, socket, sys};
 use crate::mbuf::MAX_SEGMENTS;
-use crate::{Burst, Checksum, LinkState, Mbuf, Mempool, Offloads, Port, PortCounters, PortInfo, Queue, TsoLimits};
+use crate::{
+    Burst, Checksum, LinkState, Mbuf, Mempool, Offloads, Port, PortCounters, PortInfo, Queue, TsoLimits,
+};
 
 /// Ethernet header and a VLAN tag, bytes.
 const L2_BYTES: usize = 18;

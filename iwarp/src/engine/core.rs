@@ -1,36 +1,35 @@
 //! One poll of an engine: frames in, events to connections, queue pairs send, frames out.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use dp::profile::{self, Layer};
 use dp::{Burst, Clock, LinkState, Port};
 use tcp_lite::facade::EthernetAddress;
 use tcp_lite::{
-    Backoff, CloseReason, ConnId, ConnectError, Deadline, Event, Instant, ListenConfig, ListenerId, Stack,
+    Backoff, CloseReason, ConnId, Deadline, Event, Instant, ListenerId, Member,
+    Stack,
 };
 
 use crate::memory::EpochGuard;
 use crate::mpa::HeldSlab;
-use crate::queues::{Ask, QpShared};
 use crate::rdmap::stream::{RequestPool, StreamCounters};
 use crate::verbs::{
-    AsyncEventKind, AsyncEvents, CmCommand, CmEventKind, CmShared, ConnParam, ConnectionError, EngineShared,
-    ListenerShared,
+    AsyncEventKind, AsyncEvents, CmShared, ConnectionError, EngineShared,
 };
 
 use super::EngineConfig;
 use super::acks::Acks;
 use super::carrier::Carrier;
-use super::connection::{Attempt, Connection, Reject, Retry};
+use super::connection::{Connection, Retry};
 use super::counters::EngineCounters;
 use super::io::Io;
-use super::listening::EngineListener;
-use super::rate::Rate;
+use super::queues::{NoPort, Siblings};
 use super::tx_scheduler::TxScheduler;
 
 mod check;
+mod commands;
 mod receiving;
 mod sending;
 
@@ -55,6 +54,8 @@ pub(super) struct Core {
     tx: Burst,
     /// Since when the port has taken no frame, and when to try again.
     port_backoff: Backoff,
+    /// The engines of the other queues of the device.
+    siblings: Siblings,
     /// Since when queue pairs have found no free packet buffer, and when to try again.
     mbuf_backoff: Backoff,
 }
@@ -102,8 +103,25 @@ impl Core {
             rx,
             tx,
             port_backoff: Backoff::default(),
+            siblings: Siblings::default(),
             mbuf_backoff: Backoff::default(),
         }
+    }
+
+    /// Makes it one of the engines on the queues of a device.
+    pub(super) fn join(&mut self, member: Member, siblings: Siblings) {
+        self.io.tcp.join(member);
+        self.siblings = siblings;
+    }
+
+    /// Whether engines of other queues have handed over frames.
+    pub(super) fn has_handed(&self) -> bool {
+        self.io.tcp.has_handed()
+    }
+
+    /// The descriptor that becomes readable for each frame, if there is one.
+    pub(super) fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        if self.siblings.adopted.is_empty() { self.port.poll_fd() } else { None }
     }
 
     pub(super) fn shared(&self) -> &Arc<EngineShared> {
@@ -215,177 +233,9 @@ impl Core {
             retry.id.not_connected(&retry.qp, ConnectionError::Tcp(CloseReason::Aborted));
         }
         self.send_frames();
-    }
-
-    // ---- commands of users ----
-
-    fn run_commands(&mut self, guard: &EpochGuard<'_>) -> bool {
-        let mut busy = false;
-        while let Some(command) = self.io.shared.next_command() {
-            busy = true;
-            self.step(guard, |core| core.run_command(command, guard));
-        }
-        let Io { shared, tx_scheduler, .. } = &mut self.io;
-        let doorbells = shared.doorbells();
-        let mut activate = |slot: usize, connection: Option<&Option<Box<Connection>>>| {
-            // As `Connection::activate`. A doorbell of a connection that has ended rings for nobody, or for
-            // the next one in its slot.
-            if let Some(Some(_)) = connection {
-                tx_scheduler.begin(slot as u32);
-            }
-        };
-        if doorbells.take_lost() {
-            (0..self.connections.len()).for_each(|slot| activate(slot, self.connections.get(slot)));
-        }
-        while let Some(slot) = doorbells.next() {
-            busy = true;
-            activate(slot as usize, self.connections.get(slot as usize));
-        }
-        busy
-    }
-
-    fn run_command(&mut self, command: CmCommand, guard: &EpochGuard<'_>) {
-        match command {
-            CmCommand::Connect { id, qp, remote, param } => {
-                self.connect(id, &qp, remote, param, Attempt::First)
-            }
-            CmCommand::ConnectStream { id, stream, remote, param } => match self.open(remote, &param) {
-                Ok(conn) => {
-                    let now = self.io.now;
-                    self.insert(Connection::connecting_stream(conn, id, stream, param, now));
-                }
-                Err(error) => {
-                    self.io.counters.connections_failed += 1;
-                    id.not_streaming(error);
-                }
-            },
-            CmCommand::PlainBytes { id } => {
-                self.with_id(&id, |connection, io| connection.on_plain_bytes(io));
-            }
-            CmCommand::StartInitiator { id, qp, param, after } => {
-                if let Some(conn) = id.conn() {
-                    qp.set_slot(conn.slot());
-                }
-                let started = self.with_id(&id, |connection, io| {
-                    connection.start_initiator(io, Arc::clone(&qp), param, after);
-                    connection.activate(io);
-                });
-                if !started {
-                    // The connection has ended, and the user knows.
-                    qp.unreached();
-                }
-            }
-            CmCommand::StartResponder { id, options, after } => {
-                self.with_id(&id, |connection, io| connection.start_responder(io, guard, options, after));
-            }
-            CmCommand::Listen { id, listener } => self.listen(id, listener),
-            CmCommand::Unlisten { port } => {
-                let of_port = |listener: &EngineListener| listener.shared.options.port == port;
-                if let Some(at) = self.io.listeners.iter().position(of_port) {
-                    let listener = self.io.listeners.swap_remove(at);
-                    self.io.tcp.unlisten(listener.tcp);
-                }
-            }
-            CmCommand::Accept { id, conn, qp, param } => {
-                qp.set_slot(conn.slot());
-                let taken = self.with_conn(conn, |connection, io| {
-                    connection.accept(io, guard, id, Arc::clone(&qp), param);
-                });
-                if !taken {
-                    // The connection has ended, and the user knows.
-                    qp.unreached();
-                }
-            }
-            CmCommand::Reject { conn, private_data, stays_open } => {
-                let why = Reject::ByUser { private_data: &private_data, stays_open };
-                self.with_conn(conn, |connection, io| connection.reject(io, why));
-            }
-            CmCommand::Disconnect { id } => {
-                self.with_id(&id, |connection, io| connection.disconnect(io));
-            }
-            CmCommand::Abort { id } => {
-                self.with_id(&id, |connection, io| connection.abort(io));
-            }
-        }
-    }
-
-    fn listen(&mut self, id: Arc<CmShared>, shared: Arc<ListenerShared>) {
-        let options = &shared.options;
-        let config = ListenConfig {
-            half_open: options.half_open,
-            half_open_per_address: options.half_open_per_address,
-            filter: options.filter.clone(),
-        };
-        match self.io.tcp.listen_with(options.port, config) {
-            Ok(tcp) => {
-                let limit = self.io.config.stack.limits.backlog;
-                let half_open = options.half_open.map_or(limit, |own| own.min(limit));
-                shared.count(|stats| stats.half_open_limit += half_open);
-                let reported = Default::default();
-                let rate = Rate::new(options.rate_per_address, options.failures_per_address);
-                self.io.listeners.push(EngineListener { id, shared, tcp, reported, half_open, rate });
-            }
-            Err(_) => {
-                let error = ConnectionError::NoResources;
-                id.announce(None, CmEventKind::ConnectError { error, peer: None });
-            }
-        }
-    }
-
-    /// Starts a TCP connection.
-    fn open(&mut self, remote: SocketAddr, param: &ConnParam) -> Result<ConnId, ConnectionError> {
-        self.io.tcp.connect(self.io.now, remote, param.local_port).map_err(|error| match error {
-            ConnectError::NoRoute(_) => ConnectionError::Tcp(CloseReason::Unreachable),
-            ConnectError::NoConnection(_)
-            | ConnectError::EventsWait(_)
-            | ConnectError::NoPort
-            | ConnectError::InUse => ConnectionError::NoResources,
-        })
-    }
-
-    /// Starts a connection.
-    fn connect(
-        &mut self,
-        id: Arc<CmShared>,
-        qp: &Arc<QpShared>,
-        remote: SocketAddr,
-        param: Box<ConnParam>,
-        attempt: Attempt,
-    ) {
-        let now = self.io.now;
-        let started = if qp.asked() >= Ask::Terminate {
-            Err(ConnectionError::Tcp(CloseReason::Aborted))
-        } else {
-            self.open(remote, &param)
-        };
-        let made = started.and_then(|conn| {
-            qp.set_slot(conn.slot());
-            Connection::connecting(
-                conn,
-                Arc::clone(&id),
-                Arc::clone(qp),
-                param,
-                self.io.config.crc,
-                now,
-                attempt,
-            )
-            .inspect_err(|_| self.io.tcp.abort(now, conn))
-        });
-        match made {
-            Ok(connection) => self.insert(connection),
-            Err(error) => {
-                self.io.counters.connections_failed += 1;
-                id.not_connected(qp, error);
-            }
-        }
-    }
-
-    /// Begins the second attempts of connections whose first one has failed.
-    #[inline]
-    fn begin_retries(&mut self, guard: &EpochGuard<'_>) {
-        while let Some(retry) = self.retries.pop() {
-            let Retry { id, qp, remote, param, deadline } = retry;
-            self.step(guard, |core| core.connect(id, &qp, remote, param, Attempt::Second { deadline }));
+        if self.siblings.exist() {
+            let gone = NoPort::in_place_of(&*self.port);
+            self.siblings.leave(std::mem::replace(&mut self.port, gone));
         }
     }
 

@@ -11,6 +11,7 @@
 //! | `rate.rs` | limits on the connections of an address in a second |
 //! | `thread.rs` | an engine in a thread of its own |
 //! | `shared.rs` | an engine that its thread and threads of the user poll in turns |
+//! | `queues.rs` | engines on several queues of one device |
 //! | `config.rs` | the configuration of an engine |
 //! | `counters.rs` | the counters of an engine |
 //!
@@ -36,6 +37,7 @@ mod core;
 mod counters;
 mod io;
 mod listening;
+mod queues;
 mod rate;
 mod shared;
 mod thread;
@@ -118,7 +120,7 @@ impl Engine {
     /// `limit`.
     pub fn sleep(&mut self, limit: Duration) {
         let Some(limit) = self.begin_sleep(limit) else { return };
-        thread::wait(self.core.shared(), self.core.port().poll_fd(), limit);
+        thread::wait(self.core.shared(), self.core.poll_fd(), limit);
         self.end_sleep();
     }
 
@@ -130,12 +132,12 @@ impl Engine {
         // A deadline in the past is due now. Without `max` the difference would be its distance from now.
         let until = |at: Instant| Duration::from_micros((at.max(now) - now).total_micros());
         let deadline = self.next_deadline(now).map(until);
-        let limit = thread::longest_sleep(self.core.port().poll_fd().is_some(), deadline, limit);
+        let limit = thread::longest_sleep(self.core.poll_fd().is_some(), deadline, limit);
         if limit.is_zero() || !self.core.shared().doorbells().prepare_sleep() {
             return None;
         }
         // From here on a frame wakes us, and one that came before is found now.
-        if !self.core.port_mut().arm_wakeup() {
+        if self.core.has_handed() || !self.core.port_mut().arm_wakeup() {
             self.end_sleep();
             return None;
         }
@@ -151,7 +153,7 @@ impl Engine {
 
     /// The descriptor of the port, if it has one.
     fn port_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.core.port().poll_fd()
+        self.core.poll_fd()
     }
 
     /// Counters of all layers.

@@ -145,6 +145,31 @@ pub(super) fn pin(cpu: usize) {
     let _ = cpu;
 }
 
+/// The CPUs that the calling thread may run on, which it may again when this is dropped.
+pub(super) struct Affinity {
+    #[cfg(target_os = "linux")]
+    cpus: Option<rustix::thread::CpuSet>,
+}
+
+impl Affinity {
+    pub(super) fn save() -> Self {
+        Self {
+            #[cfg(target_os = "linux")]
+            cpus: rustix::thread::sched_getaffinity(None).ok(),
+        }
+    }
+}
+
+impl Drop for Affinity {
+    fn drop(&mut self) {
+        #[cfg(target_os = "linux")]
+        if let Some(cpus) = &self.cpus {
+            // It was allowed before.
+            let _ = rustix::thread::sched_setaffinity(None, cpus);
+        }
+    }
+}
+
 /// How long an engine may sleep. `frames_wake` says whether a frame ends the sleep; if not, `limit` does.
 pub(super) fn longest_sleep(frames_wake: bool, deadline: Option<Duration>, limit: Duration) -> Duration {
     /// Stands for no limit: a frame or a doorbell ends this sleep.

@@ -14,6 +14,8 @@ pub(crate) struct EngineShared {
     commands: Mutex<VecDeque<CmCommand>>,
     doorbells: Arc<Doorbells>,
     connections: AtomicUsize,
+    /// Connections that it was told to begin, and has not begun.
+    to_begin: AtomicUsize,
     /// Time of its last poll, microseconds.
     now_us: AtomicU64,
     stopped: AtomicBool,
@@ -26,6 +28,7 @@ impl EngineShared {
             commands: Mutex::default(),
             doorbells: Arc::new(Doorbells::new(max_connections, waker)),
             connections: AtomicUsize::new(0),
+            to_begin: AtomicUsize::new(0),
             now_us: AtomicU64::new(0),
             stopped: AtomicBool::new(false),
         }
@@ -36,9 +39,9 @@ impl EngineShared {
         self.index
     }
 
-    /// Connections that it carries now.
+    /// Connections that it carries now, and those that it was told to begin.
     pub(crate) fn connections(&self) -> usize {
-        self.connections.load(Ordering::Relaxed)
+        self.connections.load(Ordering::Relaxed) + self.to_begin.load(Ordering::Relaxed)
     }
 
     pub(crate) fn set_connections(&self, count: usize) {
@@ -73,6 +76,9 @@ impl EngineShared {
             drop(commands);
             return command.refuse();
         }
+        if command.begins_connection() {
+            self.to_begin.fetch_add(1, Ordering::Relaxed);
+        }
         commands.push_back(command);
         self.doorbells.set_commanded(true);
         drop(commands);
@@ -88,6 +94,9 @@ impl EngineShared {
     fn take_command(&self) -> Option<CmCommand> {
         let mut commands = self.commands.lock().expect("no holder of this lock panics");
         let command = commands.pop_front();
+        if command.as_ref().is_some_and(CmCommand::begins_connection) {
+            self.to_begin.fetch_sub(1, Ordering::Relaxed);
+        }
         if commands.is_empty() {
             self.doorbells.set_commanded(false);
         }

@@ -17,7 +17,13 @@ use crate::{Event, discovery, frame};
 
 impl Stack {
     /// A frame for the slow path.
-    pub(super) fn slow(&mut self, now: Instant, ethernet: &EthernetHeader, ip: Option<IpHeader>, frame: Mbuf) {
+    pub(super) fn slow(
+        &mut self,
+        now: Instant,
+        ethernet: &EthernetHeader,
+        ip: Option<IpHeader>,
+        frame: Mbuf,
+    ) {
         self.counters.rx_slow += 1;
         let copy = self.slow_path.frame();
         let packet_at = ethernet::HEADER_BYTES;

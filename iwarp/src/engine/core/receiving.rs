@@ -52,29 +52,63 @@ impl Core {
                 break;
             }
             busy = true;
-            let ahead = (self.connection_count >= PREFETCH_MIN_CONNECTIONS)
-                .then(|| profile::within(Layer::TcpIn, || self.io.tcp.look_ahead(&burst)));
-            let (frames_there, mut fetched) = (burst.len(), 0);
-            burst.reverse();
-            let mut frames = Frames(&mut burst).peekable();
-            while frames.peek().is_some() {
-                if let Some(ahead) = &ahead {
-                    let next = frames_there - frames.len();
-                    fetched = profile::within(Layer::TcpIn, || self.fetch_ahead(ahead, next, fetched));
-                }
-                self.step(guard, |core| {
-                    profile::within(Layer::TcpIn, || core.io.tcp.input_next(core.io.now, &mut frames));
-                    if let Some((conn, received)) = core.io.tcp.received() {
-                        core.on_received(guard, conn, received);
-                    }
-                });
-            }
+            self.take_in(guard, &mut burst);
             if count < SHORT_BURST {
                 break;
             }
         }
+        if self.siblings.exist() {
+            busy |= self.receive_for_queues(guard, &mut burst);
+        }
         self.rx = Some(burst);
         busy
+    }
+
+    /// Receives what engines of other queues have handed over, and from the queues of those that are gone.
+    /// Lets the others see what was handed to them.
+    #[inline(never)]
+    fn receive_for_queues(&mut self, guard: &EpochGuard<'_>, burst: &mut Burst) -> bool {
+        let mut busy = false;
+        for _ in 0..MAX_BURSTS {
+            if !self.io.tcp.has_handed() {
+                break;
+            }
+            busy = true;
+            self.io.tcp.take_handed(self.io.now, burst);
+            self.take_in(guard, burst);
+        }
+        let now_us = self.io.now_us();
+        for queue in 0..self.siblings.adopted.len() {
+            busy |= self.siblings.adopted[queue].rx_burst(now_us, burst) > 0;
+            self.take_in(guard, burst);
+        }
+        let handed_to = self.io.tcp.flush_handed();
+        if handed_to != 0 {
+            self.siblings.wake(handed_to);
+        }
+        busy
+    }
+
+    /// Hands the frames of a burst to TCP, and handles the events of each.
+    #[inline]
+    fn take_in(&mut self, guard: &EpochGuard<'_>, burst: &mut Burst) {
+        let ahead = (self.connection_count >= PREFETCH_MIN_CONNECTIONS)
+            .then(|| profile::within(Layer::TcpIn, || self.io.tcp.look_ahead(burst)));
+        let (frames_there, mut fetched) = (burst.len(), 0);
+        burst.reverse();
+        let mut frames = Frames(burst).peekable();
+        while frames.peek().is_some() {
+            if let Some(ahead) = &ahead {
+                let next = frames_there - frames.len();
+                fetched = profile::within(Layer::TcpIn, || self.fetch_ahead(ahead, next, fetched));
+            }
+            self.step(guard, |core| {
+                profile::within(Layer::TcpIn, || core.io.tcp.input_next(core.io.now, &mut frames));
+                if let Some((conn, received)) = core.io.tcp.received() {
+                    core.on_received(guard, conn, received);
+                }
+            });
+        }
     }
 
     /// Bytes arrived, which is the usual event.

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
+use dp::Port;
 use tcp_lite::{CloseReason, ConnId};
 
 use crate::queues::QpShared;
@@ -104,7 +105,7 @@ pub(super) enum CmPhase {
     Over,
 }
 
-/// A command of a user to an engine.
+/// A command to an engine, of a user or of another engine.
 pub(crate) enum CmCommand {
     /// Start a connection.
     Connect { id: Arc<CmShared>, qp: Arc<QpShared>, remote: SocketAddr, param: Box<ConnParam> },
@@ -128,9 +129,16 @@ pub(crate) enum CmCommand {
     Disconnect { id: Arc<CmShared> },
     /// Reset.
     Abort { id: Arc<CmShared> },
+    /// Receive from the queue of an engine that is gone.
+    Adopt { port: Box<dyn Port> },
 }
 
 impl CmCommand {
+    /// Whether the engine will have one more connection.
+    pub(crate) fn begins_connection(&self) -> bool {
+        matches!(self, Self::Connect { .. } | Self::ConnectStream { .. })
+    }
+
     /// The engine is gone: makes the events that the engine would have made.
     pub(crate) fn refuse(self) {
         match self {
@@ -148,7 +156,8 @@ impl CmCommand {
             | Self::StartResponder { .. }
             | Self::Reject { .. }
             | Self::Disconnect { .. }
-            | Self::Abort { .. } => {}
+            | Self::Abort { .. }
+            | Self::Adopt { .. } => {}
         }
     }
 }
