@@ -96,6 +96,34 @@ pub struct PortCounters {
     pub link_changes: u64,
 }
 
+/// For the sum over several.
+impl std::ops::AddAssign for PortCounters {
+    fn add_assign(&mut self, more: Self) {
+        let Self {
+            rx_frames,
+            rx_bytes,
+            tx_frames,
+            tx_bytes,
+            rx_dropped,
+            rx_no_mbuf,
+            tx_ring_full,
+            tx_link_down,
+            tx_dropped,
+            link_changes,
+        } = more;
+        self.rx_frames += rx_frames;
+        self.rx_bytes += rx_bytes;
+        self.tx_frames += tx_frames;
+        self.tx_bytes += tx_bytes;
+        self.rx_dropped += rx_dropped;
+        self.rx_no_mbuf += rx_no_mbuf;
+        self.tx_ring_full += tx_ring_full;
+        self.tx_link_down += tx_link_down;
+        self.tx_dropped += tx_dropped;
+        self.link_changes += link_changes;
+    }
+}
+
 /// One receive and one transmit queue of a device.
 pub trait Port: Send {
     /// The port's properties.

@@ -128,3 +128,125 @@ pub struct StackCounters {
     /// Times no packet buffer was left to hand up a part of a received segment, which is dropped.
     pub rx_no_mbuf: u64,
 }
+
+/// For the sum over several.
+impl std::ops::AddAssign for StackCounters {
+    fn add_assign(&mut self, more: Self) {
+        let Self {
+            rx_frames,
+            handed_over,
+            handed_over_dropped,
+            rx_handed_over,
+            rx_segments,
+            rx_slow,
+            rx_malformed,
+            rx_bad_checksum,
+            rx_not_ours,
+            rx_no_connection,
+            rx_syn_dropped,
+            time_wait_recycled,
+            tx_syn_cookies,
+            rx_syn_cookies,
+            rx_fragments_dropped,
+            rx_reassembled,
+            out_of_order,
+            rx_out_of_order_dropped,
+            rx_out_of_order_evicted,
+            out_of_order_over_connection,
+            out_of_order_over_stack,
+            out_of_order_no_buffers,
+            rx_duplicate_bytes,
+            challenge_acks,
+            challenge_acks_withheld,
+            tx_segments,
+            tx_trains,
+            tx_retransmits,
+            rx_congestion_experienced,
+            ecn_reductions,
+            rto_expired,
+            fast_retransmits,
+            lost_retransmits,
+            reordering_seen,
+            tail_loss_probes,
+            spurious_timeouts,
+            spurious_recoveries,
+            dsack_received,
+            icmp_soft_errors,
+            icmp_ignored,
+            address_conflicts,
+            tx_assertions,
+            neighbor_moves_refused,
+            link_downs,
+            path_mtu_black_holes,
+            path_mtu_probes,
+            path_mtu_probes_answered,
+            path_mtu_probes_lost,
+            path_mtu_searches_put_off,
+            rx_old_timestamps,
+            window_probes,
+            tx_cut_by_emss,
+            tx_cut_by_persist,
+            tx_acks,
+            tx_resets,
+            tx_no_mbuf,
+            rx_no_mbuf,
+        } = more;
+        self.rx_frames += rx_frames;
+        self.handed_over += handed_over;
+        self.handed_over_dropped += handed_over_dropped;
+        self.rx_handed_over += rx_handed_over;
+        self.rx_segments += rx_segments;
+        self.rx_slow += rx_slow;
+        self.rx_malformed += rx_malformed;
+        self.rx_bad_checksum += rx_bad_checksum;
+        self.rx_not_ours += rx_not_ours;
+        self.rx_no_connection += rx_no_connection;
+        self.rx_syn_dropped += rx_syn_dropped;
+        self.time_wait_recycled += time_wait_recycled;
+        self.tx_syn_cookies += tx_syn_cookies;
+        self.rx_syn_cookies += rx_syn_cookies;
+        self.rx_fragments_dropped += rx_fragments_dropped;
+        self.rx_reassembled += rx_reassembled;
+        self.out_of_order += out_of_order;
+        self.rx_out_of_order_dropped += rx_out_of_order_dropped;
+        self.rx_out_of_order_evicted += rx_out_of_order_evicted;
+        self.out_of_order_over_connection += out_of_order_over_connection;
+        self.out_of_order_over_stack += out_of_order_over_stack;
+        self.out_of_order_no_buffers += out_of_order_no_buffers;
+        self.rx_duplicate_bytes += rx_duplicate_bytes;
+        self.challenge_acks += challenge_acks;
+        self.challenge_acks_withheld += challenge_acks_withheld;
+        self.tx_segments += tx_segments;
+        self.tx_trains += tx_trains;
+        self.tx_retransmits += tx_retransmits;
+        self.rx_congestion_experienced += rx_congestion_experienced;
+        self.ecn_reductions += ecn_reductions;
+        self.rto_expired += rto_expired;
+        self.fast_retransmits += fast_retransmits;
+        self.lost_retransmits += lost_retransmits;
+        self.reordering_seen += reordering_seen;
+        self.tail_loss_probes += tail_loss_probes;
+        self.spurious_timeouts += spurious_timeouts;
+        self.spurious_recoveries += spurious_recoveries;
+        self.dsack_received += dsack_received;
+        self.icmp_soft_errors += icmp_soft_errors;
+        self.icmp_ignored += icmp_ignored;
+        self.address_conflicts += address_conflicts;
+        self.tx_assertions += tx_assertions;
+        self.neighbor_moves_refused += neighbor_moves_refused;
+        self.link_downs += link_downs;
+        self.path_mtu_black_holes += path_mtu_black_holes;
+        self.path_mtu_probes += path_mtu_probes;
+        self.path_mtu_probes_answered += path_mtu_probes_answered;
+        self.path_mtu_probes_lost += path_mtu_probes_lost;
+        self.path_mtu_searches_put_off += path_mtu_searches_put_off;
+        self.rx_old_timestamps += rx_old_timestamps;
+        self.window_probes += window_probes;
+        self.tx_cut_by_emss += tx_cut_by_emss;
+        self.tx_cut_by_persist += tx_cut_by_persist;
+        self.tx_acks += tx_acks;
+        self.tx_resets += tx_resets;
+        self.tx_no_mbuf += tx_no_mbuf;
+        self.rx_no_mbuf += rx_no_mbuf;
+    }
+}

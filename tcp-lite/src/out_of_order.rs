@@ -21,6 +21,17 @@ pub struct OutOfOrder {
     pub pinned_bytes_max: u64,
 }
 
+/// For the sum over several stacks. The largest values of several are not of one time: their sum is a bound.
+impl std::ops::AddAssign for OutOfOrder {
+    fn add_assign(&mut self, more: Self) {
+        let Self { held_bytes, held_bytes_max, pinned_bytes, pinned_bytes_max } = more;
+        self.held_bytes += held_bytes;
+        self.held_bytes_max += held_bytes_max;
+        self.pinned_bytes += pinned_bytes;
+        self.pinned_bytes_max += pinned_bytes_max;
+    }
+}
+
 impl OutOfOrder {
     pub(crate) fn hold(&mut self, bytes: u64) {
         self.held_bytes += bytes;

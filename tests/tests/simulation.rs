@@ -72,6 +72,7 @@ tests::scenario_tests! {
     faulty "faulty"
     stuck_port "stuck-port"
     stopped "stopped"
+    queues "queues"
     everything "everything"
 }
 

@@ -7,17 +7,12 @@ use std::sync::Arc;
 use dp::profile::{self, Layer};
 use dp::{Burst, Clock, LinkState, Port};
 use tcp_lite::facade::EthernetAddress;
-use tcp_lite::{
-    Backoff, CloseReason, ConnId, Deadline, Event, Instant, ListenerId, Member,
-    Stack,
-};
+use tcp_lite::{Backoff, CloseReason, ConnId, Deadline, Event, Instant, ListenerId, Member, Stack};
 
 use crate::memory::EpochGuard;
 use crate::mpa::HeldSlab;
 use crate::rdmap::stream::{RequestPool, StreamCounters};
-use crate::verbs::{
-    AsyncEventKind, AsyncEvents, CmShared, ConnectionError, EngineShared,
-};
+use crate::verbs::{AsyncEventKind, AsyncEvents, CmShared, ConnectionError, EngineShared};
 
 use super::EngineConfig;
 use super::acks::Acks;
@@ -146,8 +141,10 @@ impl Core {
             tx_fetched_bytes,
             tx_zero_copy_bytes,
         } = self.io.streams;
+        let mut port = self.port.counters();
+        self.siblings.adopted.iter().for_each(|adopted| port += adopted.counters());
         EngineCounters {
-            port: self.port.counters(),
+            port,
             stack: self.io.tcp.counters(),
             rx_fpdus,
             rx_fpdus_early,
@@ -200,7 +197,7 @@ impl Core {
         if may_send || !self.tx.is_empty() && !self.port_backoff.is_refused() || !self.retries.is_empty() {
             return Some(now);
         }
-        if self.io.acks.owed() > 0 {
+        if self.io.acks.owed() > 0 || self.io.tcp.has_handed() {
             return Some(now);
         }
         let again =

@@ -48,3 +48,49 @@ pub struct EngineCounters {
     /// All polls, those in which there was nothing to do included.
     pub polls: u64,
 }
+
+/// For the sum over several.
+impl std::ops::AddAssign for EngineCounters {
+    fn add_assign(&mut self, more: Self) {
+        let Self {
+            port,
+            stack,
+            rx_fpdus,
+            rx_fpdus_early,
+            rx_not_ready,
+            tx_fpdus,
+            rx_placed_bytes,
+            tx_fetched_bytes,
+            tx_zero_copy_bytes,
+            tx_terminates,
+            rx_terminates,
+            connections,
+            connections_without_crc,
+            connections_failed,
+            connections_refused,
+            request_growths,
+            busy_polls,
+            busy_cycles,
+            polls,
+        } = more;
+        self.port += port;
+        self.stack += stack;
+        self.rx_fpdus += rx_fpdus;
+        self.rx_fpdus_early += rx_fpdus_early;
+        self.rx_not_ready += rx_not_ready;
+        self.tx_fpdus += tx_fpdus;
+        self.rx_placed_bytes += rx_placed_bytes;
+        self.tx_fetched_bytes += tx_fetched_bytes;
+        self.tx_zero_copy_bytes += tx_zero_copy_bytes;
+        self.tx_terminates += tx_terminates;
+        self.rx_terminates += rx_terminates;
+        self.connections += connections;
+        self.connections_without_crc += connections_without_crc;
+        self.connections_failed += connections_failed;
+        self.connections_refused += connections_refused;
+        self.request_growths += request_growths;
+        self.busy_polls += busy_polls;
+        self.busy_cycles += busy_cycles;
+        self.polls += polls;
+    }
+}

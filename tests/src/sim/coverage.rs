@@ -79,6 +79,7 @@ occurrences! {
     PlacedEarly "iwarp: FPDU placed before a hole was filled",
     Markers "iwarp: connection with markers",
     WithoutCrc "iwarp: connection without CRC",
+    HandedOver "tcp: frame of a connection that another engine has",
     ReceiverNotReady "iwarp: message that waits for a receive",
     TerminateSent "iwarp: Terminate sent",
     TerminateReceived "iwarp: Terminate received",

@@ -39,6 +39,7 @@ pub mod report;
 pub mod run;
 pub mod scenario;
 pub mod setup;
+pub mod steering;
 pub mod trace;
 pub mod watch;
 pub mod world;

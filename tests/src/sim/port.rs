@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dp::{Burst, LinkState, Mbuf, Mempool, Offloads, Port, PortCounters, PortInfo, Queue, TsoLimits};
 
+use super::steering::{Steering, SteeringPlan};
+
 /// Least space of one buffer, bytes, as in ordinary devices. A buffer is larger for a longer frame.
 const DATA_BYTES_MIN: usize = 2048;
 
@@ -32,29 +34,31 @@ struct Shared {
     counters: PortCounters,
 }
 
-/// The simulator's end of a port.
+/// The simulator's end of the ports of a host, one for each queue of its device.
 #[derive(Clone)]
 pub struct Socket {
-    shared: Arc<Mutex<Shared>>,
+    queues: Vec<Arc<Mutex<Shared>>>,
+    steering: Arc<Mutex<Steering>>,
     pool: Mempool,
 }
 
 impl Socket {
-    fn lock(&self) -> MutexGuard<'_, Shared> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    fn locked(&self) -> impl Iterator<Item = MutexGuard<'_, Shared>> {
+        self.queues.iter().map(lock)
     }
 
-    /// Delivers a frame to the port.
+    /// Delivers a frame to the queue that the device chooses.
     pub fn deliver(&self, frame: Vec<u8>) {
-        self.lock().rx.push_back(frame);
+        let queue = lock(&self.steering).queue(&frame);
+        lock(&self.queues[queue]).rx.push_back(frame);
     }
 
-    /// Frames that were passed to the port, or accepted, since the last call.
+    /// Frames that were passed to the ports, or accepted, since the last call.
     pub fn take_sendings(&self) -> Vec<Sent> {
-        std::mem::take(&mut self.lock().tx)
+        self.locked().flat_map(|mut queue| std::mem::take(&mut queue.tx)).collect()
     }
 
-    /// Frames that the port accepted since the last call.
+    /// Frames that the ports accepted since the last call.
     pub fn take_sent(&self) -> Vec<Vec<u8>> {
         let taken = |sent| match sent {
             Sent::Whole(bytes) | Sent::Taken(bytes) => Some(bytes),
@@ -65,32 +69,38 @@ impl Socket {
 
     /// Sets the link state.
     pub fn set_up(&self, up: bool) {
-        let mut shared = self.lock();
-        shared.counters.link_changes += u64::from(shared.down == up);
-        shared.down = !up;
+        for mut queue in self.locked() {
+            queue.counters.link_changes += u64::from(queue.down == up);
+            queue.down = !up;
+        }
     }
 
-    /// Sets whether the port accepts frames.
+    /// Sets whether the ports accept frames.
     pub fn set_stuck(&self, stuck: bool) {
-        self.lock().stuck = stuck;
+        self.locked().for_each(|mut queue| queue.stuck = stuck);
     }
 
     /// Whether the pool has buffers for this frame and all that wait.
     pub fn has_buffers_for(&self, frame: &[u8]) -> bool {
         let buffers = |bytes: &[u8]| bytes.len().div_ceil(self.pool.data_bytes());
-        let waiting: usize = self.lock().rx.iter().map(|frame| buffers(frame)).sum();
+        let waiting: usize =
+            self.locked().flat_map(|queue| queue.rx.iter().map(|rx| buffers(rx)).collect::<Vec<_>>()).sum();
         waiting + buffers(frame) <= self.pool.available()
     }
 
     /// Whether no frame waits to be received.
     pub fn is_idle(&self) -> bool {
-        self.lock().rx.is_empty()
+        self.locked().all(|queue| queue.rx.is_empty())
     }
 
-    /// The pool of the port.
+    /// The pool of the ports.
     pub fn pool(&self) -> &Mempool {
         &self.pool
     }
+}
+
+fn lock<T>(mutex: &Arc<Mutex<T>>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 struct SimPort {
@@ -101,19 +111,32 @@ struct SimPort {
 
 /// The port of host `side`, with `mbufs` buffers.
 pub fn port(side: usize, mtu: u16, mbufs: usize) -> (Box<dyn Port>, Socket) {
+    let (mut ports, socket) = queues(side, mtu, mbufs, &SteeringPlan::default());
+    (ports.swap_remove(0), socket)
+}
+
+/// The ports of host `side`, one for each queue of the plan, which share `mbufs` buffers.
+pub fn queues(side: usize, mtu: u16, mbufs: usize, plan: &SteeringPlan) -> (Vec<Box<dyn Port>>, Socket) {
     let name = ["sim-a", "sim-b"][side];
     let pool = Mempool::heap(name, mbufs, (usize::from(mtu) + 18).next_multiple_of(64).max(DATA_BYTES_MIN));
-    let info = PortInfo {
-        name: name.to_owned(),
-        mac: mac(side),
-        mtu,
-        offloads: Offloads::TX_MULTI_SEGMENT | Offloads::RX_SCATTER,
-        tso: TsoLimits::default(),
-        queue: Queue::default(),
-    };
-    let shared = Arc::new(Mutex::new(Shared::default()));
-    let socket = Socket { shared: Arc::clone(&shared), pool: pool.clone() };
-    (Box::new(SimPort { info, pool, shared }), socket)
+    let steering = Steering::new(plan);
+    let mut socket =
+        Socket { queues: Vec::new(), steering: Arc::new(Mutex::new(steering.clone())), pool: pool.clone() };
+    let mut ports: Vec<Box<dyn Port>> = Vec::new();
+    for index in 0..plan.queues {
+        let info = PortInfo {
+            name: name.to_owned(),
+            mac: mac(side),
+            mtu,
+            offloads: Offloads::TX_MULTI_SEGMENT | Offloads::RX_SCATTER,
+            tso: TsoLimits::default(),
+            queue: Queue { index: index as u16, rss: steering.announced() },
+        };
+        let shared = Arc::new(Mutex::new(Shared::default()));
+        socket.queues.push(Arc::clone(&shared));
+        ports.push(Box::new(SimPort { info, pool: pool.clone(), shared }));
+    }
+    (ports, socket)
 }
 
 /// The Ethernet address of host `side`.
@@ -123,7 +146,7 @@ pub fn mac(side: usize) -> [u8; 6] {
 
 impl SimPort {
     fn lock(&self) -> MutexGuard<'_, Shared> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.shared)
     }
 }
 

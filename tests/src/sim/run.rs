@@ -9,7 +9,7 @@ use super::coverage::{Coverage, Occurrence};
 use super::link::{Link, Span};
 use super::middlebox::Coalescer;
 use super::packet::{Frame, parse};
-use super::port::{Sent, Socket, port};
+use super::port::{Sent, Socket, queues};
 use super::progress_bound::ProgressBound;
 use super::queue::Queue;
 use super::setup::{Setup, Stall, StallKind, Work};
@@ -150,12 +150,22 @@ pub fn run(setup: &Setup, seed: u64, wrap: Wrap<'_>) -> Result<Stats, Violation>
 impl Run {
     fn new(setup: Setup, seed: u64, wrap: Wrap<'_>) -> Result<Self, String> {
         let mtus = [setup.hosts[0].mtu, setup.hosts[1].mtu];
-        let (port_a, socket_a) = port(0, mtus[0], setup.hosts[0].mbufs);
-        let (port_b, socket_b) = port(1, mtus[1], setup.hosts[1].mbufs);
-        let failed = |error: std::io::Error| error.to_string();
-        let ports = [wrap(0, port_a).map_err(failed)?, wrap(1, port_b).map_err(failed)?];
+        let device = |side: usize| {
+            let host = &setup.hosts[side];
+            queues(side, mtus[side], host.mbufs, &host.steering)
+        };
+        let ([ports_a, ports_b], [socket_a, socket_b]) = {
+            let ((a, socket_a), (b, socket_b)) = (device(0), device(1));
+            ([a, b], [socket_a, socket_b])
+        };
+        let mut wrapped = |side: usize, ports: Vec<Box<dyn dp::Port>>| {
+            let all = ports.into_iter().map(|port| wrap(side, port).map_err(|error| error.to_string()));
+            all.collect::<Result<Vec<_>, _>>()
+        };
+        let ports = [wrapped(0, ports_a)?, wrapped(1, ports_b)?];
         let (framing, world): (_, Box<dyn World>) = match &setup.work {
             Work::Streams(plans) => {
+                let ports = ports.map(|mut queues| queues.swap_remove(0));
                 (Framing::Plain, Box::new(StreamWorld::new(&setup.hosts, plans, ports, seed)?))
             }
             Work::Rdma(plans) => (Framing::Mpa, Box::new(RdmaWorld::new(&setup.hosts, plans, ports, seed)?)),

@@ -9,6 +9,7 @@ use tcp_lite::{Limits, StackConfig, StackUsage, TcpConfig};
 use super::dice::{Dice, Part};
 use super::link::{Plan, Span};
 use super::port::mac;
+use super::steering::SteeringPlan;
 use super::world::{RdmaPlan, StreamPlan};
 
 /// A host that runs smoltcp.
@@ -45,6 +46,8 @@ pub struct HostSetup {
     pub smoltcp: Option<SmoltcpConfig>,
     /// Limit of half-open connections at a listener.
     pub backlog: usize,
+    /// The queues of its device, each with an engine.
+    pub steering: SteeringPlan,
     /// The path MTU from this host becomes smaller, so its EMSS may too.
     pub path_shrinks: bool,
 }

@@ -6,6 +6,7 @@ use crate::sim::dice::Dice;
 use crate::sim::link::Plan;
 use crate::sim::run::START_US;
 use crate::sim::setup::{HostSetup, Setup, SmoltcpConfig, Work};
+use crate::sim::steering::SteeringPlan;
 use crate::sim::world::{Chunks, Close, EndPlan, Kind, Operation, RdmaPlan, StreamPlan};
 
 /// Longer than any run: a connection that gives up breaks the bound on progress long before.
@@ -36,6 +37,7 @@ pub(super) fn draw(dice: &mut Dice, keys: [[u8; 32]; 2]) -> Setup {
         quantum_bytes: dice.pick(&[1000, 4000, 16_000]),
         backlog: 1024,
         path_shrinks: false,
+        steering: SteeringPlan::default(),
         smoltcp: (smoltcp_side == Some(side)).then(|| SmoltcpConfig {
             // At least two segments, otherwise segments would have to be split.
             rx_bytes: dice.scaled(2 * u64::from(mtu), 1 << 18) as usize,
@@ -51,10 +53,7 @@ pub(super) fn draw(dice: &mut Dice, keys: [[u8; 32]; 2]) -> Setup {
         Plan { until_us: START_US + dice.scaled(500_000, 16_000_000), ..clean }
     });
     let work = if rdma {
-        let mut plans: Vec<_> = (0..dice.between(1, 3)).map(|_| rdma_plan(dice)).collect();
-        let crc = plans.iter().any(|plan| plan.crc);
-        plans.iter_mut().for_each(|plan| plan.crc = crc);
-        Work::Rdma(plans)
+        Work::Rdma(rdma_plans(dice, 3))
     } else {
         let ours = smoltcp_side.is_none();
         Work::Streams((0..dice.between(1, 3)).map(|_| stream_plan(dice, ours)).collect())
@@ -116,6 +115,14 @@ fn stream_plan(dice: &mut Dice, ours: bool) -> StreamPlan {
     StreamPlan { simultaneous, ..StreamPlan::new(opener, ends) }
 }
 
+/// The plans of one connection to `most`.
+pub(super) fn rdma_plans(dice: &mut Dice, most: u64) -> Vec<RdmaPlan> {
+    let mut plans: Vec<_> = (0..dice.between(1, most)).map(|_| rdma_plan(dice)).collect();
+    let crc = plans.iter().any(|plan| plan.crc);
+    plans.iter_mut().for_each(|plan| plan.crc = crc);
+    plans
+}
+
 fn rdma_plan(dice: &mut Dice) -> RdmaPlan {
     let side = |dice: &mut Dice| {
         let thinks = dice.one_in(3);
@@ -133,6 +140,7 @@ fn rdma_plan(dice: &mut Dice) -> RdmaPlan {
     };
     RdmaPlan {
         opener: dice.below(2) as usize,
+        engine: None,
         markers: [dice.one_in(2), dice.one_in(2)],
         crc: !dice.one_in(4),
         depth: dice.pick(&[1, 2, 16]),

@@ -2,14 +2,19 @@
 
 use tcp_lite::{Duration, EcnMode};
 
+use super::base;
 use crate::sim::dice::Dice;
 use crate::sim::link::{Burst, LossRule, Plan, Selector, SmallMtu, Span};
 use crate::sim::run::START_US;
 use crate::sim::setup::{Setup, Stall, StallKind, Work};
+use crate::sim::steering::{Rule, SteeringPlan};
 use crate::sim::world::{Close, Fault, Reader, StreamPlan};
 
 /// IP and TCP headers at their longest, without extension headers.
 const HEADERS: u16 = 100;
+
+/// Queues and engines of each host.
+const QUEUES: usize = 4;
 
 pub(super) fn clean(_: &mut Dice, setup: &mut Setup) {
     for link in &mut setup.links {
@@ -402,6 +407,31 @@ pub(super) fn stuck_port(dice: &mut Dice, setup: &mut Setup) {
 
 pub(super) fn stopped(dice: &mut Dice, setup: &mut Setup) {
     stall(dice, setup, |dice| StallKind::Stopped(dice.scaled(1, 200) as usize));
+}
+
+/// Devices with several queues, which choose among them by a wrong rule.
+pub(super) fn queues(dice: &mut Dice, setup: &mut Setup) {
+    let mut plans = base::rdma_plans(dice, 6);
+    plans
+        .iter_mut()
+        .for_each(|plan| plan.engine = dice.one_in(2).then(|| dice.below(QUEUES as u64) as usize));
+    setup.work = Work::Rdma(plans);
+    for host in &mut setup.hosts {
+        host.smoltcp = None;
+        let moving = dice.scaled(8, 1000);
+        let rule = dice.pick(&[
+            Rule::Rss,
+            Rule::OtherTable,
+            Rule::Unannounced,
+            Rule::FirstQueue,
+            Rule::InTurn,
+            Rule::Moving(moving),
+        ]);
+        host.steering = SteeringPlan { queues: QUEUES, rule };
+    }
+    if dice.one_in(2) {
+        everything(dice, setup);
+    }
 }
 
 pub(super) fn everything(dice: &mut Dice, setup: &mut Setup) {

@@ -97,5 +97,10 @@ pub const SCENARIOS: &[Scenario] = &[
         draw: faults::stuck_port,
     },
     Scenario { name: "stopped", about: "a host stopped for a time", draw: faults::stopped },
+    Scenario {
+        name: "queues",
+        about: "four engines on each host, on queues that are chosen by wrong rules, and some of the other faults",
+        draw: faults::queues,
+    },
     Scenario { name: "everything", about: "several of these at once", draw: faults::everything },
 ];

@@ -62,6 +62,9 @@ const TRANSITIONS: [(QpState, &[QpState]); 5] = {
 pub struct RdmaPlan {
     /// The side that connects.
     pub opener: usize,
+    /// The engine of that host; `None`: the one with the fewest. At the other host it is the one that the SYN
+    /// reaches.
+    pub engine: Option<usize>,
     /// The sides that ask for markers.
     pub markers: [bool; 2],
     /// CRCs. All plans of a run have the same value, as it is a setting of the engines.
@@ -253,6 +256,7 @@ impl Connection {
             } else {
                 KeepalivePolicy::Off
             },
+            engine: self.plan.engine.filter(|_| side == self.plan.opener),
             local_port: (side == self.plan.opener).then_some(CLIENT_PORT + number as u16),
             ..ConnParam::default()
         }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use dp::Port;
-use iwarp::engine::{Engine, EngineConfig};
+use iwarp::engine::{Engine, EngineConfig, EngineCounters};
 use iwarp::verbs::{
     CmEvent, CmEventKind, CmId, CompletionQueue, Context, ContextConfig, EventChannel, ProtectionDomain,
     QpInit, QueuePair,
@@ -24,7 +24,8 @@ const PORT: u16 = 7174;
 
 pub(super) struct Host {
     setup: HostSetup,
-    engine: Engine,
+    /// One for each queue of its device.
+    engines: Vec<Engine>,
     context: Context,
     channel: EventChannel,
     pub(super) pd: ProtectionDomain,
@@ -49,21 +50,21 @@ impl Host {
     fn new(
         side: usize,
         setup: &HostSetup,
-        port: Box<dyn Port>,
+        ports: Vec<Box<dyn Port>>,
         close_timeout: Duration,
         crc: bool,
     ) -> Result<Self, String> {
         let context =
             Context::new(ContextConfig { seed: Some(setup.key), ..Default::default() }).map_err(text)?;
-        let mut config = EngineConfig::new(&*port, &[&cidr(side, setup.ipv6)]).map_err(text)?;
+        let mut config = EngineConfig::new(&*ports[0], &[&cidr(side, setup.ipv6)]).map_err(text)?;
         config.stack = setup.stack_config(side);
         config.quantum_bytes = setup.quantum_bytes;
         config.close_timeout = close_timeout;
         config.crc = crc;
-        let engine = Engine::new(&context, port, config).map_err(text)?;
+        let engines = Engine::on_queues(&context, ports, &config, &[]).map_err(text)?;
         Ok(Self {
             setup: setup.clone(),
-            engine,
+            engines,
             channel: context.create_event_channel().map_err(text)?,
             pd: context.alloc_pd().map_err(text)?,
             cq: context.create_cq(4096, None).map_err(text)?,
@@ -71,6 +72,13 @@ impl Host {
             numbers: HashMap::new(),
             context,
         })
+    }
+
+    /// The sums over its engines.
+    fn counters(&self) -> EngineCounters {
+        let mut all = EngineCounters::default();
+        self.engines.iter().for_each(|engine| all += engine.counters());
+        all
     }
 
     pub(super) fn queue_pair(&mut self, number: usize) -> Result<QueuePair, String> {
@@ -89,7 +97,7 @@ impl RdmaWorld {
     pub fn new(
         setups: &[HostSetup; 2],
         plans: &[RdmaPlan],
-        ports: [Box<dyn Port>; 2],
+        ports: [Vec<Box<dyn Port>>; 2],
         seed: u64,
     ) -> Result<Self, String> {
         let [a, b] = ports;
@@ -166,7 +174,9 @@ impl World for RdmaWorld {
         for connection in &mut self.connections {
             busy |= connection.work(side, now_us)?;
         }
-        busy |= self.hosts[side].engine.poll_at(now);
+        for engine in &mut self.hosts[side].engines {
+            busy |= engine.poll_at(now);
+        }
         busy |= self.completions(side)?;
         while let Some(event) = self.hosts[side].channel.poll() {
             busy = true;
@@ -182,8 +192,10 @@ impl World for RdmaWorld {
                 .map_err(|what| format!("host {side}, connection {number}: {what}"))?;
         }
         let host = &self.hosts[side];
-        host.setup.check_usage(&host.engine.stack_usage()).map_err(|what| format!("host {side}: {what}"))?;
-        host.engine.check_invariants().map_err(|what| format!("host {side}: {what}"))?;
+        for engine in &host.engines {
+            host.setup.check_usage(&engine.stack_usage()).map_err(|what| format!("host {side}: {what}"))?;
+            engine.check_invariants().map_err(|what| format!("host {side}: {what}"))?;
+        }
         Ok(busy)
     }
 
@@ -191,7 +203,9 @@ impl World for RdmaWorld {
         if self.again[side] {
             return Some(now_us);
         }
-        let deadline = self.hosts[side].engine.next_deadline(Instant::from_micros(now_us as i64));
+        let now = Instant::from_micros(now_us as i64);
+        let engines = self.hosts[side].engines.iter_mut();
+        let deadline = engines.filter_map(|engine| engine.next_deadline(now)).min();
         let deadline_us = deadline.map(|at| at.total_micros() as u64);
         let posts = self.connections.iter().filter_map(|connection| connection.next_us(side)).min();
         [deadline_us, posts].into_iter().flatten().min()
@@ -203,7 +217,7 @@ impl World for RdmaWorld {
 
     fn condition(&self, side: usize) -> Condition {
         let host = &self.hosts[side];
-        Condition::of(&host.engine.counters().stack, host.setup.tcp.time_wait)
+        Condition::of(&host.counters().stack, host.setup.tcp.time_wait)
     }
 
     fn set_last_fault(&mut self, last_fault_us: u64) {
@@ -231,8 +245,9 @@ impl World for RdmaWorld {
     fn cover(&self, coverage: &mut Coverage) {
         let timestamps = self.hosts.iter().all(|host| host.setup.tcp.timestamps);
         for host in &self.hosts {
-            let counters = host.engine.counters();
+            let counters = host.counters();
             cover_stack(coverage, &host.setup, &counters.stack, timestamps);
+            coverage.count(Occurrence::HandedOver, counters.stack.rx_handed_over);
             coverage.count(Occurrence::PlacedEarly, counters.rx_fpdus_early);
             coverage.count(Occurrence::ReceiverNotReady, counters.rx_not_ready);
             coverage.count(Occurrence::TerminateSent, counters.tx_terminates);
@@ -250,12 +265,15 @@ impl World for RdmaWorld {
         let mut transferred = self.transferred;
         for side in [0, 1] {
             self.completions(side)?;
-            let counters = self.hosts[side].engine.counters();
+            let counters = self.hosts[side].counters();
             transferred.early += counters.rx_fpdus_early;
             transferred.retransmits += repairs(&counters.stack);
             transferred.timeouts += counters.stack.rto_expired;
             transferred.raises += counters.stack.path_mtu_probes_answered;
             transferred.cuts += self.condition(side).cuts;
+            if counters.stack.handed_over_dropped > 0 {
+                return Err(format!("host {side} has lost frames between its engines: {:?}", counters.stack));
+            }
         }
         for (number, connection) in self.connections.iter().enumerate() {
             connection.finish().map_err(|what| format!("connection {number}: {what}"))?;
@@ -271,7 +289,7 @@ impl World for RdmaWorld {
             }
         }
         for (side, host) in self.hosts.iter().enumerate() {
-            text += &format!("host {side}, MTU {}: {:?}\n", host.setup.mtu, host.engine.counters());
+            text += &format!("host {side}, MTU {}: {:?}\n", host.setup.mtu, host.counters());
         }
         text
     }
