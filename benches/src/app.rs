@@ -11,7 +11,7 @@ use crate::params::{DEFAULT_PORT, Params, Test};
 use crate::perftest::client::{self, Outcome};
 use crate::perftest::server::{Client, Server};
 use crate::runs::Row;
-use crate::{local, ping};
+use crate::{local, ping, several};
 
 /// Runs a command.
 ///
@@ -36,9 +36,14 @@ pub fn run(cli: Cli) -> Result<(), Error> {
 fn client(test: Test, args: &ClientArgs, interrupt: &Interrupt) -> Result<(), Error> {
     let sweep = args.args.sweep(test)?;
     let unit = args.args.unit();
+    let mut output = Output::new(test, unit);
+    if args.net.cores > 1 {
+        check_cores(args.net.cores.into(), &sweep)?;
+        let cores = net::open_cores(&args.net, !args.args.no_crc, interrupt)?;
+        return several::client(args, &sweep, cores, interrupt, &mut output);
+    }
     let mut end = net::open(&args.net, args.args.events, !args.args.no_crc, interrupt)?;
     end.endpoint.profile = args.args.profile;
-    let mut output = Output::new(test, unit);
     let remote = args.remote.with_port(DEFAULT_PORT);
     let mut outcome = Outcome::default();
     for params in &sweep {
@@ -52,6 +57,13 @@ fn client(test: Test, args: &ClientArgs, interrupt: &Interrupt) -> Result<(), Er
 fn server(args: &ServerArgs, interrupt: &Interrupt) -> Result<(), Error> {
     let fallback = args.test.map(|test| args.args.params(test)).transpose()?;
     args.args.check()?;
+    if args.net.cores > 1 {
+        if args.args.events {
+            return Err(Error::Usage("--cores cannot be used with --events".into()));
+        }
+        let cores = net::open_cores(&args.net, !args.args.no_crc, interrupt)?;
+        return several::server(args, fallback.as_ref(), cores, interrupt, say);
+    }
     let mut end = net::open(&args.net, args.args.events, !args.args.no_crc, interrupt)?;
     end.endpoint.profile = args.args.profile;
     let server = Server::listen(&mut end, args.port)?;
@@ -122,17 +134,30 @@ fn local(args: &LocalArgs, interrupt: &Interrupt) -> Result<(), Error> {
     output.end(&args.args, &sweep[0], &counters, Clock::new().hz(), &outcome)
 }
 
+/// Checks that these tests can run on several cores.
+fn check_cores(cores: u32, sweep: &[Params]) -> Result<(), Error> {
+    let usage = |text: String| Err(Error::Usage(text));
+    for params in sweep {
+        if cores > params.qps {
+            let qps = params.qps;
+            return usage(format!("--cores {cores}: each core needs a queue pair, but --qp is {qps}"));
+        }
+        if params.test.is_latency() && cores > 1 {
+            return usage(format!("{}: --cores works with bandwidth tests only", params.test.name()));
+        }
+        if params.events {
+            return usage("--cores cannot be used with --events".into());
+        }
+    }
+    Ok(())
+}
+
 /// The CPUs for `--cores`: the first of those that this process may use.
 fn cpus(args: &LocalArgs, params: &Params, cores: u32) -> Result<Vec<usize>, Error> {
     let usage = |text: String| Err(Error::Usage(text));
-    if cores > params.qps {
-        return usage(format!("--cores {cores}: each core needs a queue pair, but --qp is {}", params.qps));
-    }
-    if params.test.is_latency() && cores > 1 {
-        return usage(format!("{}: --cores works with bandwidth tests only", params.test.name()));
-    }
-    if params.events || (args.pcap.is_some() && cores > 1) {
-        return usage("--cores cannot be used with --events, nor several cores with --pcap".into());
+    check_cores(cores, std::slice::from_ref(params))?;
+    if args.pcap.is_some() && cores > 1 {
+        return usage("several cores cannot be used with --pcap".into());
     }
     let mut cpus = net::allowed_cpus()?;
     if cpus.len() < cores as usize {

@@ -36,6 +36,8 @@ pub struct Endpoint {
     pub profile: bool,
     /// Where it waits for other cores before each run.
     pub rendezvous: Option<Arc<Rendezvous>>,
+    /// The engine of its connections, if the context has several.
+    pub engine: Option<usize>,
     events: EventChannel,
     waiting: VecDeque<CmEvent>,
 }
@@ -65,6 +67,7 @@ impl Endpoint {
             timeout,
             profile: false,
             rendezvous: None,
+            engine: None,
             events,
             waiting: VecDeque::new(),
         })
@@ -187,6 +190,7 @@ impl Endpoint {
         const TRIES: u32 = 10;
         const PAUSE: Duration = Duration::from_millis(100);
         let mut tries = 1;
+        let param = &ConnParam { engine: self.engine, ..param.clone() };
         loop {
             let (id, qp) = (self.context.create_id(&self.events), create_qp()?);
             id.connect(&qp, remote, param)?;

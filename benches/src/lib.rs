@@ -11,6 +11,7 @@
 //! | `runs`, `rendezvous`, `latency`, `rate` | the measurements; the common start of several cores; the due times of messages at a given rate |
 //! | `ping` | rping |
 //! | `local` | both ends in one process |
+//! | `cores`, `several` | a test on several cores at once; client and server on several queues of one device |
 //! | `table`, `description`, `json`, `output`, `progress`, `profile`, `report` | the output |
 //! | `callgrind` | counts a program's instructions, for results that do not depend on the load of the machine |
 //! | `two_hosts` | two hosts on a wire in memory, to count or time parts of the data path |
@@ -23,6 +24,7 @@
 pub mod app;
 pub mod callgrind;
 pub mod cli;
+pub mod cores;
 mod description;
 pub mod driver;
 pub mod endpoint;
@@ -45,6 +47,7 @@ pub mod rate;
 pub mod rendezvous;
 pub mod report;
 pub mod runs;
+pub mod several;
 pub mod silence;
 pub mod table;
 pub mod two_hosts;

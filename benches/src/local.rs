@@ -1,14 +1,14 @@
 //! `iwperf local`: both ends in this process, each with its own engine, over a wire in memory.
 
-use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::time::Duration;
 
 use dp::Port;
 use dp::link::{self, LinkConfig, LinkPlan, LinkTso};
 
+use crate::cores::{first_cause, together};
 use crate::driver::{Interrupt, WaitMode};
 use crate::errors::Error;
 use crate::net::{End, EndConfig, has_one_cpu, make_end};
@@ -18,7 +18,6 @@ use crate::perftest::script::OnRow;
 use crate::perftest::server::Server;
 use crate::rendezvous::Rendezvous;
 use crate::runs::Row;
-use crate::runs::merge;
 use crate::table::Unit;
 
 /// The wire between both ends.
@@ -101,37 +100,11 @@ pub fn run_cores(
     cpus: &[usize],
     on_row: OnRow<'_>,
 ) -> Result<Vec<Ended>, Error> {
-    let (rendezvous, hz) = (Arc::new(Rendezvous::new(cpus.len())), merge::span_hz());
-    let (send, receive) = mpsc::channel();
-    std::thread::scope(|scope| {
-        let start = |(index, &cpu): (usize, &usize)| {
-            let (share, send) = (params.share(index as u32, cpus.len() as u32), send.clone());
-            let wire = Wire { core: Some(Core { cpu, rendezvous: Arc::clone(&rendezvous) }), ..wire.clone() };
-            scope.spawn(move || {
-                // The receiver is gone if another core has failed.
-                let mut tell = |row: &Row| drop(send.send((index, row.clone())));
-                run(&wire, &share, unit, interrupt, &mut tell).inspect_err(|_| interrupt.raise())
-            })
-        };
-        let threads: Vec<_> = cpus.iter().enumerate().map(start).collect();
-        drop(send);
-        let mut waiting: Vec<VecDeque<(usize, Row)>> = vec![VecDeque::new(); cpus.len()];
-        for (index, row) in receive {
-            waiting[index].push_back((cpus[index], row));
-            if waiting.iter().all(|rows| !rows.is_empty()) {
-                let rows: Vec<_> = waiting.iter_mut().filter_map(VecDeque::pop_front).collect();
-                on_row(&merge::merge(&rows, hz));
-            }
-        }
-        let mut ended = Ok(Vec::new());
-        for thread in threads {
-            let one = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            ended = first_cause(ended, one).map(|(mut all, one): (Vec<Ended>, _)| {
-                all.push(one);
-                all
-            });
-        }
-        ended
+    let rendezvous = Arc::new(Rendezvous::new(cpus.len()));
+    together(cpus.to_vec(), cpus, interrupt, on_row, |index, cpu, on_row| {
+        let share = params.share(index as u32, cpus.len() as u32);
+        let wire = Wire { core: Some(Core { cpu, rendezvous: Arc::clone(&rendezvous) }), ..wire.clone() };
+        run(&wire, &share, unit, interrupt, on_row)
     })
 }
 
@@ -201,22 +174,6 @@ fn serve(end: &mut End, unit: Unit) -> Result<Vec<Row>, Error> {
     Ok(rows)
 }
 
-/// The cause among two errors: an end that was interrupted or lost its peer only shows that the other end
-/// failed.
-fn first_cause<A, B>(ran: Result<A, Error>, served: Result<B, Error>) -> Result<(A, B), Error> {
-    match (ran, served) {
-        (Err(Error::Interrupted | Error::Disconnected { .. }), Err(error)) if !is_interrupted(&error) => {
-            Err(error)
-        }
-        (Err(error), _) | (Ok(_), Err(error)) => Err(error),
-        (Ok(ran), Ok(served)) => Ok((ran, served)),
-    }
-}
-
-fn is_interrupted(error: &Error) -> bool {
-    matches!(error, Error::Interrupted)
-}
-
 fn address(ipv6: bool, last: u8) -> IpAddr {
     if ipv6 {
         Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, u16::from(last)).into()
@@ -227,23 +184,4 @@ fn address(ipv6: bool, last: u8) -> IpAddr {
 
 fn cidr(ipv6: bool, last: u8) -> String {
     format!("{}/{}", address(ipv6, last), if ipv6 { 64 } else { 24 })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_lost_peer_is_not_the_cause() {
-        let lost = || Err::<(), _>(Error::Disconnected { doing: "measuring", error: None });
-        let cause = || Err::<(), _>(Error::Validation("byte 7".into()));
-        for (ran, served) in [(lost(), cause()), (cause(), lost()), (Err(Error::Interrupted), cause())] {
-            assert!(matches!(first_cause(ran, served), Err(Error::Validation(_))));
-        }
-        assert!(matches!(
-            first_cause(lost(), Err::<(), _>(Error::Interrupted)),
-            Err(Error::Disconnected { .. })
-        ));
-        assert!(first_cause(Ok(()), Ok(())).is_ok());
-    }
 }

@@ -26,6 +26,16 @@ pub struct End {
     /// IP MTU.
     pub mtu: u16,
     mac: [u8; 6],
+    /// The CPU for the thread that polls it, if it is not pinned yet.
+    cpu: Option<usize>,
+}
+
+/// The ends on several queues of a device.
+pub struct Cores {
+    /// One for each queue. They have one context, and one address.
+    pub ends: Vec<End>,
+    /// The CPU of each.
+    pub cpus: Vec<usize>,
 }
 
 impl End {
@@ -34,6 +44,14 @@ impl End {
         let mut gid = [0; 16];
         gid[..6].copy_from_slice(&self.mac);
         gid
+    }
+
+    /// The calling thread will poll it: pins the thread to the CPU of the end.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if this process may not use that CPU.
+    pub fn take_thread(&mut self) -> Result<(), Error> {
+        self.cpu.take().map_or(Ok(()), pin)
     }
 }
 
@@ -94,6 +112,39 @@ pub fn open(args: &NetArgs, events: bool, crc: bool, interrupt: &Interrupt) -> R
     make_end(open_port(args)?, &config, interrupt)
 }
 
+/// Opens the device of `args` with a queue for each of its cores, and creates an end on each queue.
+///
+/// # Errors
+/// [`Error::Usage`], [`Error::Port`], [`Error::Verbs`].
+pub fn open_cores(args: &NetArgs, crc: bool, interrupt: &Interrupt) -> Result<Cores, Error> {
+    args.check()?;
+    let allowed = allowed_cpus()?;
+    let count = usize::from(args.cores);
+    let cpus: Vec<usize> = match args.cpu {
+        Some(first) => (first..first + count).collect(),
+        None => (0..count).map(|core| allowed[core % allowed.len()]).collect(),
+    };
+    let mut config = EndConfig::new(args, false, crc);
+    // Cores that share a CPU yield it to each other.
+    config.shares_cpu = args.cpu.is_none() && count > allowed.len();
+    let ports = open_device(args)?;
+    let (mtu, mac) = (ports[0].info().mtu, ports[0].info().mac);
+    let engine_config = engine_config(&*ports[0], &config)?;
+    let context = Context::new(ContextConfig::default())?;
+    let engines = Engine::on_queues(&context, ports, &engine_config, &cpus)?;
+    let end = |(index, engine): (usize, Engine)| {
+        let mut driver = Driver::inline(engine, interrupt.clone());
+        if config.shares_cpu {
+            driver.share_cpu();
+        }
+        let mut endpoint = Endpoint::new(context.clone(), driver, config.timeout)?;
+        endpoint.engine = Some(index);
+        Ok(End { endpoint, mtu, mac, cpu: Some(cpus[index]) })
+    };
+    let ends = engines.into_iter().enumerate().map(end).collect::<Result<_, Error>>()?;
+    Ok(Cores { ends, cpus })
+}
+
 /// Creates an end on `port`.
 ///
 /// # Errors
@@ -108,8 +159,30 @@ pub fn make_end(port: Box<dyn Port>, config: &EndConfig<'_>, interrupt: &Interru
             })?),
         };
     let info = port.info().clone();
+    let engine_config = engine_config(&*port, config)?;
+    let context = Context::new(ContextConfig::default())?;
+    let engine = Engine::new(&context, port, engine_config)?;
+    let driver = if config.events {
+        let channel = context.create_comp_channel()?;
+        Driver::threaded(engine, channel, config.cpu, interrupt.clone())?
+    } else {
+        if let Some(cpu) = config.cpu {
+            pin(cpu)?;
+        }
+        let mut driver = Driver::inline(engine, interrupt.clone());
+        if config.shares_cpu {
+            driver.share_cpu();
+        }
+        driver
+    };
+    let endpoint = Endpoint::new(context, driver, config.timeout)?;
+    Ok(End { endpoint, mtu: info.mtu, mac: info.mac, cpu: None })
+}
+
+/// The configuration of the engines on this port.
+fn engine_config(port: &dyn Port, config: &EndConfig<'_>) -> Result<EngineConfig, Error> {
     let ips: Vec<&str> = config.ips.iter().map(String::as_str).collect();
-    let mut engine_config = EngineConfig::new(&*port, &ips)?;
+    let mut engine_config = EngineConfig::new(port, &ips)?;
     engine_config.crc = config.crc;
     engine_config.stack.vlan = config.vlan;
     #[cfg(target_os = "linux")]
@@ -127,23 +200,7 @@ pub fn make_end(port: Box<dyn Port>, config: &EndConfig<'_>, interrupt: &Interru
             return Err(Error::Usage("--gateway: give at most one for each address family".into()));
         }
     }
-    let context = Context::new(ContextConfig::default())?;
-    let engine = Engine::new(&context, port, engine_config)?;
-    let driver = if config.events {
-        let channel = context.create_comp_channel()?;
-        Driver::threaded(engine, channel, config.cpu, interrupt.clone())?
-    } else {
-        if let Some(cpu) = config.cpu {
-            pin(cpu)?;
-        }
-        let mut driver = Driver::inline(engine, interrupt.clone());
-        if config.shares_cpu {
-            driver.share_cpu();
-        }
-        driver
-    };
-    let endpoint = Endpoint::new(context, driver, config.timeout)?;
-    Ok(End { endpoint, mtu: info.mtu, mac: info.mac })
+    Ok(engine_config)
 }
 
 /// Whether this thread may use only one CPU.
@@ -202,7 +259,10 @@ fn open_port(args: &NetArgs) -> Result<Box<dyn Port>, Error> {
     match (&args.packet, &args.wire) {
         (Some(interface), _) => open_packet(args, interface),
         (None, Some(name)) => open_wire(args, name),
-        (None, None) => open_device(args),
+        (None, None) => {
+            let ports = open_device(args)?;
+            ports.into_iter().next().ok_or_else(|| Error::Port("the device has no queues".into()))
+        }
     }
 }
 
@@ -227,12 +287,12 @@ fn open_wire(_args: &NetArgs, _name: &str) -> Result<Box<dyn Port>, Error> {
 }
 
 #[cfg(feature = "dpdk")]
-fn open_device(args: &NetArgs) -> Result<Box<dyn Port>, Error> {
+fn open_device(args: &NetArgs) -> Result<Vec<Box<dyn Port>>, Error> {
     device::open(args)
 }
 
 #[cfg(not(feature = "dpdk"))]
-fn open_device(_args: &NetArgs) -> Result<Box<dyn Port>, Error> {
+fn open_device(_args: &NetArgs) -> Result<Vec<Box<dyn Port>>, Error> {
     Err(Error::Port(
         "this iwperf was built without DPDK: only --wire NAME, --packet IF and `iwperf local` work".into(),
     ))

@@ -1,5 +1,6 @@
 //! The output: headings, rows as they are measured, costs, and the requested files.
 
+use std::cell::RefCell;
 use std::io::Write;
 
 use iwarp::engine::EngineCounters;
@@ -23,12 +24,19 @@ pub struct Output {
     loaded: bool,
     rows: Vec<Row>,
     target: Vec<Row>,
+    /// The lines so far, if they are printed together at the end.
+    held: Option<RefCell<String>>,
 }
 
 impl Output {
     /// Nothing yet.
     pub fn new(test: Test, unit: Unit) -> Self {
-        Self { test, unit, loaded: false, rows: Vec::new(), target: Vec::new() }
+        Self { test, unit, loaded: false, rows: Vec::new(), target: Vec::new(), held: None }
+    }
+
+    /// As [`new`](Self::new). All lines are printed at the end, together: other threads print as well.
+    pub fn held(test: Test, unit: Unit) -> Self {
+        Self { held: Some(RefCell::default()), ..Self::new(test, unit) }
     }
 
     /// Prints the heading of a run, for an end that posts messages (`is_source`) or merely takes them.
@@ -99,10 +107,13 @@ impl Output {
         if let Some(path) = &args.json {
             json::write(path, params, self.unit, (&self.rows, &self.target), outcome, counters, hz)?;
         }
-        match &args.report {
-            Some(directory) => report::write(directory, params, self.unit, &self.rows),
-            None => Ok(()),
+        if let Some(directory) = &args.report {
+            report::write(directory, params, self.unit, &self.rows)?;
         }
+        if let Some(held) = &self.held {
+            write_out(held.take().trim_end());
+        }
+        Ok(())
     }
 
     /// Load and messages of each of several cores.
@@ -138,11 +149,18 @@ impl Output {
         }
     }
 
-    /// A line on standard output. A reader that has gone away is no reason to fail a test.
     fn print(&self, line: &str) {
-        let mut out = std::io::stdout().lock();
-        let _gone = writeln!(out, "{line}").and_then(|()| out.flush());
+        match &self.held {
+            Some(held) => held.borrow_mut().extend([line, "\n"]),
+            None => write_out(line),
+        }
     }
+}
+
+/// A line on standard output. A reader that has gone away is no reason to fail a test.
+fn write_out(line: &str) {
+    let mut out = std::io::stdout().lock();
+    let _gone = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
 fn heading(params: &Params) -> String {

@@ -10,7 +10,8 @@ use crate::errors::Error;
 /// MiB of DPDK's memory: pools of some thousand jumbo buffers and the rings.
 const MEMORY_MIB: u32 = 512;
 
-pub(super) fn open(args: &NetArgs) -> Result<Box<dyn Port>, Error> {
+/// Opens the device of the options, with as many queues as cores.
+pub(super) fn open(args: &NetArgs) -> Result<Vec<Box<dyn Port>>, Error> {
     let eal_config = EalConfig {
         memory: if args.no_huge {
             Memory::Ordinary { mib: MEMORY_MIB }
@@ -31,7 +32,6 @@ pub(super) fn open(args: &NetArgs) -> Result<Box<dyn Port>, Error> {
     };
     let usual = DeviceConfig::default();
     let rx_desc = args.rx_desc.unwrap_or(usual.rx_desc);
-    let config = DeviceConfig { mtu: args.mtu.unwrap_or(1500), rx_desc, ..usual };
-    let ports = dp::dpdk::open(eal, &spec, &config).map_err(|error| port_error(error.to_string()))?;
-    ports.into_iter().next().ok_or_else(|| port_error("the device has no queues".into()))
+    let config = DeviceConfig { mtu: args.mtu.unwrap_or(1500), rx_desc, queues: args.cores, ..usual };
+    dp::dpdk::open(eal, &spec, &config).map_err(|error| port_error(error.to_string()))
 }

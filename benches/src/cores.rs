@@ -1,0 +1,105 @@
+//! A test on several cores at once: a thread for each, whose rows are added up.
+
+use std::collections::VecDeque;
+use std::sync::mpsc;
+
+use crate::driver::Interrupt;
+use crate::errors::Error;
+use crate::perftest::script::OnRow;
+use crate::runs::{Row, merge};
+
+/// Calls `run` with the state of each core, in a thread for each, and `on_row` with each sum of their rows.
+/// `cpus` are the CPUs that the rows name. Returns what each core has returned.
+///
+/// # Errors
+/// The error of the core that failed first: an error interrupts the others.
+pub fn together<S: Send, T: Send>(
+    states: Vec<S>,
+    cpus: &[usize],
+    interrupt: &Interrupt,
+    on_row: OnRow<'_>,
+    run: impl Fn(usize, S, OnRow<'_>) -> Result<T, Error> + Sync,
+) -> Result<Vec<T>, Error> {
+    let (hz, cores) = (merge::span_hz(), states.len());
+    let (send, receive) = mpsc::channel();
+    let run = &run;
+    std::thread::scope(|scope| {
+        let start = |(index, state): (usize, S)| {
+            let send = send.clone();
+            scope.spawn(move || {
+                // The receiver is gone if another core has failed.
+                let mut tell = |row: &Row| drop(send.send((index, row.clone())));
+                run(index, state, &mut tell).inspect_err(|_| interrupt.raise())
+            })
+        };
+        let threads: Vec<_> = states.into_iter().enumerate().map(start).collect();
+        drop(send);
+        let mut waiting: Vec<VecDeque<(usize, Row)>> = vec![VecDeque::new(); cores];
+        for (index, row) in receive {
+            waiting[index].push_back((cpus[index], row));
+            if waiting.iter().all(|rows| !rows.is_empty()) {
+                let rows: Vec<_> = waiting.iter_mut().filter_map(VecDeque::pop_front).collect();
+                on_row(&merge::merge(&rows, hz));
+            }
+        }
+        let mut ended = Ok(Vec::new());
+        for thread in threads {
+            let one = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            ended = first_cause(ended, one).map(|(mut all, one): (Vec<T>, _)| {
+                all.push(one);
+                all
+            });
+        }
+        ended
+    })
+}
+
+/// The cause among two errors: an end that was interrupted or lost its peer only shows that the other end
+/// failed.
+pub fn first_cause<A, B>(ran: Result<A, Error>, served: Result<B, Error>) -> Result<(A, B), Error> {
+    match (ran, served) {
+        (Err(Error::Interrupted | Error::Disconnected { .. }), Err(error)) if !is_interrupted(&error) => {
+            Err(error)
+        }
+        (Err(error), _) | (Ok(_), Err(error)) => Err(error),
+        (Ok(ran), Ok(served)) => Ok((ran, served)),
+    }
+}
+
+fn is_interrupted(error: &Error) -> bool {
+    matches!(error, Error::Interrupted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_peer_is_not_the_cause() {
+        let lost = || Err::<(), _>(Error::Disconnected { doing: "measuring", error: None });
+        let cause = || Err::<(), _>(Error::Validation("byte 7".into()));
+        for (ran, served) in [(lost(), cause()), (cause(), lost()), (Err(Error::Interrupted), cause())] {
+            assert!(matches!(first_cause(ran, served), Err(Error::Validation(_))));
+        }
+        assert!(matches!(
+            first_cause(lost(), Err::<(), _>(Error::Interrupted)),
+            Err(Error::Disconnected { .. })
+        ));
+        assert!(first_cause(Ok(()), Ok(())).is_ok());
+    }
+
+    #[test]
+    fn the_error_of_one_core_ends_the_others_and_is_reported() {
+        let interrupt = Interrupt::default();
+        let ran = together(vec![false, true, false], &[0, 1, 2], &interrupt, &mut |_| {}, |_, fails, _| {
+            if fails {
+                return Err::<(), _>(Error::Validation("byte 7".into()));
+            }
+            while !interrupt.is_raised() {
+                std::thread::yield_now();
+            }
+            Err(Error::Interrupted)
+        });
+        assert!(matches!(ran, Err(Error::Validation(_))));
+    }
+}
