@@ -78,7 +78,7 @@ fn port_of(first: SocketAddr, core: usize) -> Result<SocketAddr, Error> {
 struct Service {
     /// Cores that serve a client now.
     busy: AtomicUsize,
-    /// The first core has served its only client.
+    /// The first core has served its only client, and ends the cores that wait for another.
     over: AtomicBool,
 }
 
@@ -107,9 +107,13 @@ pub fn server(
         }
         let ended = serve_clients(&server, &mut end, args, fallback, &service, index == 0);
         match ended {
-            // The first core has ended the service.
+            Ok(()) => {
+                service.over.store(true, Ordering::Release);
+                interrupt.raise();
+                Ok(())
+            }
             Err(Error::Interrupted) if service.over.load(Ordering::Acquire) => Ok(()),
-            ended => ended,
+            Err(error) => Err(error),
         }
     };
     together(cores.ends, &cores.cpus, interrupt, &mut |_| {}, one)?;
@@ -140,9 +144,7 @@ fn serve_clients(
             end.endpoint.driver.idle()?;
         }
     }
-    service.over.store(true, Ordering::Release);
-    // Ends the cores that wait for a client.
-    Err(Error::Interrupted)
+    Ok(())
 }
 
 fn serve_one(
