@@ -246,18 +246,15 @@ impl ConflictDetection {
     }
 
     /// Takes over the [`states`](Self::states) that the leading stack has found; `None` if it has said
-    /// nothing yet. Returns whether an address became usable.
+    /// nothing yet. Returns whether an address became usable, or was lost.
     pub(crate) fn follow(&mut self, states: Option<u32>) -> bool {
         let Some(mut states) = states.filter(|states| *states != self.states()) else { return false };
-        let mut became_usable = false;
         for own in &mut self.addresses {
-            let state = AddressState::of_bits(states & 3);
-            became_usable |= state.bits() != own.state.bits() && matches!(state, AddressState::Ours { .. });
-            own.state = state;
+            own.state = AddressState::of_bits(states & 3);
             states >>= 2;
         }
         self.note_unusable();
-        became_usable
+        true
     }
 
     /// The stack that led the host is gone, and this one leads: it goes on with probes, and announces again.

@@ -220,11 +220,11 @@ impl Stack {
             // Transmission, which also sets them, may not follow: the port may take nothing.
             self.arm_timers();
         }
-        let (moved, mut became_usable) = (self.neighbors.poll(now), self.conflicts.poll(now));
+        let (moved, mut has_news) = (self.neighbors.poll(now), self.conflicts.poll(now));
         if self.member.is_some() {
-            became_usable |= self.follow_leader(now);
+            has_news |= self.follow_leader(now);
         }
-        if moved || became_usable {
+        if moved || has_news {
             self.connections.wake_waiting();
         }
         self.slow_path.poll(now);

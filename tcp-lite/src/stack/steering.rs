@@ -55,7 +55,8 @@ impl Stack {
         self.member.as_mut().map_or(0, |member| member.flush())
     }
 
-    /// Follows the stack that leads the host, or begins to lead. Returns whether an address became usable.
+    /// Follows the stack that leads the host, or begins to lead. Returns whether an address became usable, or
+    /// was lost.
     pub(super) fn follow_leader(&mut self, now: Instant) -> bool {
         let Some(member) = &mut self.member else { return false };
         if member.begins_to_lead() {

@@ -14,6 +14,7 @@ mod hostile;
 mod icmp;
 mod in_order;
 mod limits;
+mod members;
 mod neighbors;
 mod own_address;
 mod prediction;

@@ -1,0 +1,411 @@
+//! A host with four stacks, whose device gives them frames by any rule.
+
+use std::net::SocketAddr;
+
+use dp::{Burst, Flow, Mbuf, Mempool, Queue, Rss, RssFields};
+use smoltcp::wire::{ArpOperation, Icmpv4DstUnreachable, IpProtocol, TcpControl};
+use tcp_lite::facade::{EthernetAddress, Ipv4Address};
+use tcp_lite::{
+    AddressProbing, CloseReason, ConnId, Event, Instant, Member, Stack, StackConfig, StackCounters,
+};
+
+use crate::craft;
+use crate::harness::{MAC_A, MAC_B, byte, bytes_of, config};
+
+const STACKS: usize = 4;
+const A: Ipv4Address = Ipv4Address::new(10, 0, 0, 1);
+const B: Ipv4Address = Ipv4Address::new(10, 0, 0, 2);
+/// Longer than any frame of these hosts.
+const BUFFER_BYTES: usize = 2048;
+
+/// A stack and what its user knows of it.
+struct One {
+    stack: Option<Stack>,
+    pool: Mempool,
+    established: Vec<ConnId>,
+    closed: Vec<CloseReason>,
+    received: u64,
+    conflicts: usize,
+}
+
+impl One {
+    fn new(mut config: StackConfig, member: Option<Member>) -> Self {
+        config.offloads = Default::default();
+        let pool = Mempool::heap("one", 4096, BUFFER_BYTES);
+        let mut stack = Stack::new(config, pool.clone());
+        if let Some(member) = member {
+            stack.join(member);
+        }
+        Self {
+            stack: Some(stack),
+            pool,
+            established: Vec::new(),
+            closed: Vec::new(),
+            received: 0,
+            conflicts: 0,
+        }
+    }
+
+    fn stack(&mut self) -> &mut Stack {
+        self.stack.as_mut().expect("it has not left")
+    }
+
+    fn frame(&self, bytes: &[u8]) -> Mbuf {
+        let mut frame = self.pool.alloc().expect("a buffer");
+        assert!(frame.append_slice(bytes));
+        frame
+    }
+
+    fn input(&mut self, now: Instant, bytes: &[u8]) {
+        let frame = self.frame(bytes);
+        self.stack().input(now, frame);
+    }
+
+    /// Takes what others handed over, runs timers, takes events, and returns the frames to send.
+    fn turn(&mut self, now: Instant) -> Vec<Vec<u8>> {
+        let Some(stack) = &mut self.stack else { return Vec::new() };
+        let mut burst = Burst::new();
+        while stack.has_handed() {
+            stack.take_handed(now, &mut burst);
+            let mut frames = burst.drain(..).peekable();
+            while frames.peek().is_some() {
+                stack.input_next(now, &mut frames);
+            }
+        }
+        stack.flush_handed();
+        stack.poll(now);
+        while let Some(event) = self.stack().event() {
+            match event {
+                Event::Established { conn, .. } => self.established.push(conn),
+                Event::Closed { reason, .. } => self.closed.push(reason),
+                Event::AddressConflict { .. } => self.conflicts += 1,
+                Event::Received { conn, received } => {
+                    let bytes = received.buf.len();
+                    let whole = bytes_of(&received.buf);
+                    let right = whole.iter().zip(received.offset..).all(|(got, at)| *got == byte(at));
+                    assert!(right, "wrong bytes at {}", received.offset);
+                    self.received += bytes as u64;
+                    self.stack().release(conn, bytes);
+                }
+                _ => {}
+            }
+        }
+        let stack = self.stack();
+        let mut out = Vec::new();
+        while stack.transmit(now, &mut burst) || !burst.is_empty() {
+            out.extend(burst.drain(..).map(|frame| bytes_of(&frame)));
+        }
+        stack.check_invariants().expect("invariants of the stack");
+        out
+    }
+}
+
+/// The rule of a device: the queue of a frame, or of each copy of it.
+type Rule = Box<dyn FnMut(&[u8]) -> Vec<usize>>;
+
+/// Host A with four stacks, and host B with one.
+struct Members {
+    a: Vec<One>,
+    b: One,
+    rule: Rule,
+    now_us: i64,
+    /// Frames of A.
+    sent: Vec<Vec<u8>>,
+}
+
+impl Members {
+    fn new(rule: impl FnMut(&[u8]) -> Vec<usize> + 'static) -> Self {
+        Self::with(config(MAC_A, 1), None, rule)
+    }
+
+    fn with(
+        config_a: StackConfig,
+        rss: Option<Rss>,
+        rule: impl FnMut(&[u8]) -> Vec<usize> + 'static,
+    ) -> Self {
+        let queues: Vec<_> = (0..STACKS as u16).map(|index| Queue { index, rss: rss.clone() }).collect();
+        let members = Member::group(&config_a, &queues).into_iter();
+        let a = members.map(|member| One::new(config_a.clone(), Some(member))).collect();
+        let b = One::new(config(MAC_B, 2), None);
+        Self { a, b, rule: Box::new(rule), now_us: 1_000_000, sent: Vec::new() }
+    }
+
+    fn now(&self) -> Instant {
+        Instant::from_micros(self.now_us)
+    }
+
+    /// Frames for A arrive.
+    fn arrive(&mut self, frame: &[u8]) {
+        for queue in (self.rule)(frame) {
+            let now = self.now();
+            if self.a[queue].stack.is_some() {
+                self.a[queue].input(now, frame);
+                self.a[queue].stack().flush_handed();
+            }
+        }
+    }
+
+    /// Turns of all stacks for so many microseconds.
+    fn run(&mut self, for_us: i64) {
+        let end_us = self.now_us + for_us;
+        while self.now_us < end_us {
+            let now = self.now();
+            let to_b: Vec<_> = self.a.iter_mut().flat_map(|one| one.turn(now)).collect();
+            self.sent.extend(to_b.iter().cloned());
+            to_b.iter().for_each(|frame| self.b.input(now, frame));
+            let to_a = self.b.turn(now);
+            to_a.iter().for_each(|frame| self.arrive(frame));
+            self.now_us += if to_b.is_empty() && to_a.is_empty() { 500 } else { 10 };
+        }
+    }
+
+    fn counters(&self) -> StackCounters {
+        let mut all = StackCounters::default();
+        self.a.iter().filter_map(|one| one.stack.as_ref()).for_each(|stack| all += stack.counters());
+        all
+    }
+
+    /// Stack `n` of A connects to B.
+    fn connect(&mut self, n: usize) -> ConnId {
+        let now = self.now();
+        self.a[n].stack().connect(now, SocketAddr::new(B.into(), 80), None).expect("a connection")
+    }
+
+    /// Sends `bytes` on a connection of A from its beginning.
+    fn send(&mut self, n: usize, conn: ConnId, bytes: u64) {
+        let (now, bytes) = (self.now(), (0..bytes).map(byte).collect::<Vec<u8>>());
+        assert_eq!(self.a[n].stack().send(now, conn, &bytes), Ok(bytes.len()));
+    }
+}
+
+/// All frames arrive at this queue.
+fn at(queue: usize) -> impl FnMut(&[u8]) -> Vec<usize> {
+    move |_| vec![queue]
+}
+
+#[test]
+fn a_connection_of_any_stack_moves_data_whatever_queue_its_frames_arrive_at() {
+    let mut turn = 0;
+    let mut hosts = Members::new(move |_| {
+        turn += 1;
+        vec![turn % STACKS]
+    });
+    hosts.b.stack().listen(80).unwrap();
+    let conns: Vec<_> = (0..STACKS).map(|n| hosts.connect(n)).collect();
+    hosts.run(2_000_000);
+    for (n, conn) in conns.into_iter().enumerate() {
+        assert_eq!(hosts.a[n].established, [conn]);
+        hosts.send(n, conn, 200_000);
+    }
+    for conn in hosts.b.established.clone() {
+        let (now, bytes) = (hosts.now(), (0..100_000).map(byte).collect::<Vec<u8>>());
+        assert_eq!(hosts.b.stack().send(now, conn, &bytes), Ok(bytes.len()));
+    }
+    hosts.run(2_000_000);
+    assert_eq!(hosts.b.received, 4 * 200_000);
+    assert_eq!(hosts.a.iter().map(|one| one.received).collect::<Vec<_>>(), [100_000; 4]);
+    let counters = hosts.counters();
+    assert!(counters.handed_over > 150, "{counters:?}");
+    assert_eq!((counters.handed_over, counters.handed_over_dropped), (counters.rx_handed_over, 0));
+    assert_eq!(counters.rx_no_connection + counters.tx_resets, 0);
+}
+
+#[test]
+fn a_listener_is_on_all_stacks_and_a_syn_stays_where_it_arrives() {
+    // The SYN arrives at the third queue, all later frames at the second.
+    let mut hosts = Members::new(|frame| vec![if frame[23] == 6 && frame[47] == 2 { 2 } else { 1 }]);
+    for one in &mut hosts.a {
+        one.stack().listen(80).unwrap();
+    }
+    let now = hosts.now();
+    hosts.b.stack().connect(now, SocketAddr::new(A.into(), 80), None).unwrap();
+    hosts.run(1_000_000);
+    let accepted: Vec<_> = hosts.a.iter().map(|one| one.established.len()).collect();
+    assert_eq!(accepted, [0, 0, 1, 0]);
+    let conn = hosts.b.established[0];
+    let bytes: Vec<u8> = (0..50_000).map(byte).collect();
+    let now = hosts.now();
+    hosts.b.stack().send(now, conn, &bytes).unwrap();
+    hosts.run(1_000_000);
+    assert_eq!(hosts.a[2].received, 50_000);
+}
+
+#[test]
+fn a_syn_that_arrives_at_two_queues_makes_one_connection() {
+    let mut hosts = Members::new(|_| vec![0, 3]);
+    for one in &mut hosts.a {
+        one.stack().listen(80).unwrap();
+    }
+    let now = hosts.now();
+    hosts.b.stack().connect(now, SocketAddr::new(A.into(), 80), None).unwrap();
+    hosts.run(1_000_000);
+    let accepted: Vec<_> = hosts.a.iter().map(|one| one.established.len()).collect();
+    assert_eq!(accepted, [1, 0, 0, 0]);
+    assert_eq!(hosts.b.closed, []);
+}
+
+#[test]
+fn the_port_of_a_connection_is_chosen_so_that_its_answers_arrive_at_its_stack() {
+    let key: Vec<u8> = (1..=dp::rss::RSS_KEY_BYTES as u8).map(|n| n.wrapping_mul(151)).collect();
+    let table: Vec<u16> = (0..128).map(|entry| entry % STACKS as u16).collect();
+    let rss = Rss::new(&key, &table, RssFields::Ports, RssFields::Ports).unwrap();
+    let device = rss.clone();
+    let rule = move |frame: &[u8]| {
+        let port = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
+        let flow = Flow { src: (B.into(), port(34)), dst: (A.into(), port(36)) };
+        vec![if frame[23] == 6 { usize::from(device.queue(&flow)) } else { 0 }]
+    };
+    let mut hosts = Members::with(config(MAC_A, 1), Some(rss), rule);
+    hosts.b.stack().listen(80).unwrap();
+    for _ in 0..50 {
+        (0..STACKS).for_each(|n| drop(hosts.connect(n)));
+        hosts.run(10_000);
+    }
+    hosts.run(2_000_000);
+    let established: Vec<_> = hosts.a.iter().map(|one| one.established.len()).collect();
+    assert_eq!(established, [50; STACKS]);
+    assert_eq!(hosts.counters().handed_over, 0, "{:?}", hosts.counters());
+}
+
+#[test]
+fn one_stack_answers_for_the_host_and_tells_the_others_of_neighbours() {
+    let mut hosts = Members::new(at(2));
+    hosts.arrive(&craft::arp(ArpOperation::Request, MAC_B, EthernetAddress::BROADCAST, B, A));
+    let ping = [8, 0, 0xf7, 0xff, 0, 0, 0, 0];
+    hosts.arrive(&craft::ip([MAC_B, MAC_A], B.into(), A.into(), IpProtocol::Icmp, 64, &ping));
+    let now = hosts.now();
+    let sent: Vec<Vec<Vec<u8>>> = hosts.a.iter_mut().map(|one| one.turn(now)).collect();
+    let sizes: Vec<_> = sent.iter().map(Vec::len).collect();
+    assert_eq!(sizes, [2, 0, 0, 0], "the answers to ARP and to the echo request");
+    // All know B from its question.
+    hosts.b.stack().listen(80).unwrap();
+    hosts.sent.clear();
+    (0..STACKS).for_each(|n| drop(hosts.connect(n)));
+    hosts.run(1_000_000);
+    assert!(hosts.a.iter().all(|one| one.established.len() == 1));
+    let asks = |frame: &Vec<u8>| frame[12..14] == [8, 6] && frame[21] == 1;
+    assert!(!hosts.sent.iter().any(asks), "nobody asked for B");
+}
+
+#[test]
+fn a_report_of_the_path_mtu_reaches_the_stack_of_the_connection() {
+    let mut hosts = Members::new(at(0));
+    hosts.b.stack().listen(80).unwrap();
+    let conn = hosts.connect(3);
+    hosts.run(1_000_000);
+    hosts.send(3, conn, 10_000);
+    let now = hosts.now();
+    let frames = hosts.a[3].turn(now);
+    let long = frames.iter().find(|frame| frame.len() > 1000).expect("a full segment");
+    let report = craft::error_about([MAC_B, MAC_A], long, Icmpv4DstUnreachable::FragRequired, 1000);
+    hosts.arrive(&report);
+    hosts.run(1_000_000);
+    let info = hosts.a[3].stack().info(conn).unwrap();
+    assert!(info.emss < 1000, "{info:?}");
+    // The first stack and the last are the ways of the report: from the queue to the owner.
+    assert_eq!(hosts.counters().icmp_ignored, 0);
+}
+
+#[test]
+fn fragments_are_joined_by_one_stack_and_go_to_the_one_of_the_connection() {
+    let mut turn = 0;
+    let mut number = 0;
+    let mut hosts = Members::new(at(1));
+    hosts.b.stack().listen(80).unwrap();
+    let conn = hosts.connect(3);
+    hosts.run(1_000_000);
+    assert_eq!(hosts.a[3].established, [conn]);
+    let to_a = hosts.b.established[0];
+    let (now, bytes) = (hosts.now(), (0..8000).map(byte).collect::<Vec<u8>>());
+    hosts.b.stack().send(now, to_a, &bytes).unwrap();
+    for frame in hosts.b.turn(now) {
+        number += 1;
+        for fragment in craft::fragments(&frame, 576, number) {
+            turn += 1;
+            let now = hosts.now();
+            hosts.a[turn % STACKS].input(now, &fragment);
+            hosts.a[turn % STACKS].stack().flush_handed();
+        }
+        // Two turns: to the one that joins, and to the owner.
+        let now = hosts.now();
+        (0..2).for_each(|_| hosts.a.iter_mut().for_each(|one| drop(one.turn(now))));
+    }
+    let counters: Vec<_> = hosts.a.iter_mut().map(|one| one.stack().counters()).collect();
+    assert_eq!(hosts.a[3].received, 8000, "{counters:?}");
+    assert!(hosts.a[0].stack().counters().rx_reassembled == 0, "they were not its own");
+}
+
+#[test]
+fn when_the_leading_stack_leaves_the_next_one_leads_and_connections_of_others_go_on() {
+    let mut hosts = Members::new(at(2));
+    hosts.b.stack().listen(80).unwrap();
+    let conn = hosts.connect(3);
+    let gone = hosts.connect(0);
+    hosts.run(1_000_000);
+    let now = hosts.now();
+    hosts.a[0].stack().abort(now, gone);
+    hosts.run(100_000);
+    hosts.a[0].stack = None;
+    hosts.send(3, conn, 100_000);
+    hosts.run(1_000_000);
+    assert_eq!(hosts.b.received, 100_000);
+    hosts.sent.clear();
+    hosts.arrive(&craft::arp(ArpOperation::Request, MAC_B, EthernetAddress::BROADCAST, B, A));
+    let now = hosts.now();
+    let answers: Vec<_> = hosts.a.iter_mut().map(|one| one.turn(now).len()).collect();
+    assert_eq!(answers, [0, 1, 0, 0]);
+}
+
+#[test]
+fn one_stack_probes_the_addresses_and_the_others_wait_for_it() {
+    let config = StackConfig { address_probing: AddressProbing::Probe, ..config(MAC_A, 1) };
+    let mut hosts = Members::with(config, None, at(1));
+    hosts.b.stack().listen(80).unwrap();
+    hosts.connect(3);
+    hosts.run(3_000_000);
+    assert!(hosts.a[3].established.is_empty());
+    hosts.run(4_000_000);
+    assert_eq!(hosts.a[3].established.len(), 1);
+    let asks_for_a = |frame: &&Vec<u8>| frame[12..14] == [8, 6] && frame[28..32] == [0; 4];
+    assert_eq!(hosts.sent.iter().filter(asks_for_a).count(), 3, "the probes of one stack");
+}
+
+#[test]
+fn an_address_that_another_host_has_is_lost_for_all_stacks() {
+    let config = StackConfig { address_probing: AddressProbing::Probe, ..config(MAC_A, 1) };
+    let mut hosts = Members::with(config, None, at(2));
+    hosts.connect(3);
+    hosts.run(500_000);
+    hosts.arrive(&craft::arp(ArpOperation::Reply, MAC_B, MAC_A, A, A));
+    hosts.run(2_000_000);
+    assert_eq!(hosts.a[3].closed, [CloseReason::Unreachable]);
+    assert_eq!(hosts.a.iter().map(|one| one.conflicts).collect::<Vec<_>>(), [1, 0, 0, 0]);
+}
+
+#[test]
+fn a_stack_that_is_not_polled_loses_frames_as_at_a_full_receive_ring() {
+    let mut hosts = Members::new(at(0));
+    hosts.b.stack().listen(80).unwrap();
+    let conn = hosts.connect(1);
+    hosts.run(1_000_000);
+    let answer = hosts.port(1, conn);
+    let answer = craft::segment([MAC_B, MAC_A], (B.into(), 80), (A.into(), answer), TcpControl::None);
+    let now = hosts.now();
+    for _ in 0..1500 {
+        hosts.a[0].input(now, &answer);
+    }
+    hosts.a[0].stack().flush_handed();
+    let counters = hosts.a[0].stack().counters();
+    assert_eq!(counters.handed_over_dropped, 1500 - 1024, "{counters:?}");
+    hosts.run(1_000_000);
+    hosts.send(1, conn, 10_000);
+    hosts.run(1_000_000);
+    assert_eq!(hosts.b.received, 10_000);
+}
+
+impl Members {
+    /// The local port of a connection.
+    fn port(&mut self, n: usize, conn: ConnId) -> u16 {
+        self.a[n].stack().info(conn).expect("a connection").local.port()
+    }
+}
