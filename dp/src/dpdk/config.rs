@@ -5,9 +5,9 @@ use crate::Offloads;
 /// A device to open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PortSpec {
-    /// A NIC's PCI address, `0000:03:00.0` or `03:00.0`; listed in
-    /// [`EalConfig::pci`](crate::eal::EalConfig::pci) and bound to `vfio-pci`, or to `uio_pci_generic` where
-    /// there is no IOMMU.
+    /// A NIC's PCI address, `0000:03:00.0` or `03:00.0`, optionally followed by a comma and arguments for its
+    /// driver. It is bound to `vfio-pci`, or to `uio_pci_generic` where there is no IOMMU; in the latter case
+    /// EAL has to know it when it starts ([`EalConfig::pci`](crate::eal::EalConfig::pci)).
     Pci(String),
     /// A virtual device, as for DPDK's `--vdev`: `net_vhost0,iface=/tmp/wire.sock`.
     ///

@@ -1,19 +1,16 @@
-//! Opening, configuring and closing a device.
+//! Opening and configuring a device.
 
-use std::collections::BTreeSet;
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::mem::MaybeUninit;
-use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use dpdk_sys as sys;
 
 use super::config::{DeviceConfig, PortSpec};
 use super::fit::TxLimits;
-use super::pci::{self, Known, PciProblem};
+use super::handle::{DeviceHandle, find_pci, lock, make_vdev};
 use super::vhost_user::VhostUserBackend;
 use super::{DeviceError, drivers, vdev};
-use crate::eal::pci::{NoAddress, PciAddress, SYSFS};
 use crate::eal::{self, Eal};
 use crate::mempool::dpdk::{DpdkPool, MAX_DATA_BYTES};
 use crate::{Offloads, PortInfo, Queue};
@@ -69,16 +66,6 @@ const BULK_BYTES: usize = 32 << 10;
 /// Least number of views of large buffers: enough for a cache for each thread.
 const MIN_BULK_VIEWS: u32 = 4096;
 
-/// The open ports, and the lock under which devices are opened and closed.
-static OPEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
-
-/// The PCI devices that were opened: DPDK does not find a closed one again.
-static OPENED_BEFORE: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-
-fn lock() -> MutexGuard<'static, BTreeSet<u16>> {
-    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// A started device; stopped and closed when its last port is dropped.
 pub(super) struct Device {
     /// First, so that the device is closed before the pool is released.
@@ -95,18 +82,6 @@ pub(super) struct Device {
     pub(super) is_point_to_point: bool,
     /// It has no TSO, but the other side of its socket may take uncut frames.
     may_pass_large_frames: bool,
-}
-
-/// A device that DPDK has probed, used by us alone.
-struct DeviceHandle {
-    port_id: u16,
-    /// The name of a virtual device, which is removed with its last port.
-    vdev: Option<CString>,
-    /// The process that the driver waits for.
-    backend: Option<VhostUserBackend>,
-    started: bool,
-    /// It cannot be closed, because its backend does not answer.
-    abandoned: bool,
 }
 
 /// Opens a device and starts it, with `config.queues` pairs of queues.
@@ -127,81 +102,6 @@ pub(super) fn open(
         PortSpec::Vdev(text) => vdev::least_mbuf_bytes(text),
     };
     setup(eal, &name, handle, config, least_mbuf_bytes)
-}
-
-/// Finds a NIC among those that EAL found when it started.
-fn find_pci(eal: Eal, text: &str) -> Result<(String, DeviceHandle), DeviceError> {
-    let mut open = lock();
-    eal::log::mark();
-    let refused = |problem| DeviceError::Pci { device: text.to_owned(), problem };
-    let address: PciAddress = text.parse().map_err(|NoAddress| refused(PciProblem::Address))?;
-    let name = address.to_string();
-    let mut opened_before = OPENED_BEFORE.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(port_id) = CString::new(name.as_str()).ok().and_then(|name| port_id(&name)) else {
-        let (is_named, is_ordinary) = eal.pci_terms(address);
-        let (was_open, log) = (opened_before.contains(&name), eal::log::start_errors());
-        let known = Known { was_open, is_named, is_ordinary, log };
-        return Err(refused(pci::problem(Path::new(SYSFS), address, known)));
-    };
-    if !open.insert(port_id) {
-        return Err(DeviceError::InUse { device: name });
-    }
-    opened_before.insert(name.clone());
-    Ok((name, DeviceHandle { port_id, vdev: None, backend: None, started: false, abandoned: false }))
-}
-
-/// Makes a virtual device.
-fn make_vdev(text: &str) -> Result<(String, DeviceHandle), DeviceError> {
-    let mut open = lock();
-    eal::log::mark();
-    let name = vdev::name(text);
-    let unknown = || DeviceError::Unknown {
-        device: text.to_owned(),
-        log: eal::log::trouble(),
-        drivers: sys::DRIVERS.join(" "),
-    };
-    let (Ok(c_text), Ok(c_name)) = (CString::new(text), CString::new(name)) else {
-        return Err(unknown());
-    };
-    if port_id(&c_name).is_some() {
-        return Err(DeviceError::InUse { device: name.to_owned() });
-    }
-    vdev::clear_stale_socket(text)?;
-    let mut backend = VhostUserBackend::of(text);
-    // SAFETY: EAL runs, since `open`, the only caller, has an `Eal`. The arguments are a C string, which is
-    // copied, and the lock (`open`) excludes other calls that add or remove devices.
-    let done = unsafe { sys::rte_dev_probe(c_text.as_ptr()) };
-    if done < 0 {
-        let known = sys::DRIVERS.iter().any(|driver| name.starts_with(driver));
-        return Err(if known {
-            DeviceError::Probe {
-                device: text.to_owned(),
-                cause: eal::errno_text(-done),
-                log: eal::log::trouble(),
-            }
-        } else {
-            unknown()
-        });
-    }
-    let port_id = port_id(&c_name).ok_or_else(unknown)?;
-    if !open.insert(port_id) {
-        return Err(DeviceError::InUse { device: name.to_owned() });
-    }
-    if let Some(backend) = &mut backend {
-        backend.probed();
-        backend.bound_waits();
-    }
-    Ok((
-        name.to_owned(),
-        DeviceHandle { port_id, vdev: Some(c_name), backend, started: false, abandoned: false },
-    ))
-}
-
-fn port_id(name: &CStr) -> Option<u16> {
-    let mut id = 0;
-    // SAFETY: the name is a C string, and `id` a local variable to write to. Callers hold the lock, so no
-    // device is added or removed meanwhile.
-    (unsafe { sys::rte_eth_dev_get_port_by_name(name.as_ptr(), &mut id) } == 0).then_some(id)
 }
 
 fn setup(
@@ -467,31 +367,6 @@ impl Drop for Device {
         // this process ends.
         self.handle.abandoned = true;
         std::mem::forget((Arc::clone(&self.pool), self.bulk.clone()));
-    }
-}
-
-impl Drop for DeviceHandle {
-    fn drop(&mut self) {
-        if eal::is_forked() || self.abandoned {
-            // The device belongs to the parent, or cannot be closed.
-            return;
-        }
-        let mut open = lock();
-        // Errors are ignored, as nothing can be done about them.
-        if self.started {
-            // SAFETY: this handle owns the port (`OPEN` has it once). No thread uses a queue any more: each
-            // `QueuePort` holds the `Device`, which is being dropped.
-            unsafe { sys::rte_eth_dev_stop(self.port_id) };
-        }
-        // SAFETY: this handle owns the port, it is stopped, and no thread uses a queue any more. The buffers
-        // in its rings go back to a pool that `Device` drops after this handle.
-        unsafe { sys::rte_eth_dev_close(self.port_id) };
-        if let Some(name) = &self.vdev {
-            // SAFETY: both names are C strings. `make_vdev` added the device, its port is closed, and the
-            // lock (`open`) excludes other calls that add or remove devices.
-            unsafe { sys::rte_eal_hotplug_remove(c"vdev".as_ptr(), name.as_ptr()) };
-        }
-        open.remove(&self.port_id);
     }
 }
 

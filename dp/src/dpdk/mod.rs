@@ -1,7 +1,7 @@
 //! Ports on DPDK devices: NICs by PCI address, virtual devices by name and arguments.
 //!
-//! [`open`] sets up a device and returns one [`Port`] for each pair of queues. A device is closed (and a
-//! virtual one removed) when the last of its ports is dropped. If the backend of a `net_virtio_user`
+//! [`open`] sets up a device and returns one [`Port`] for each pair of queues. A device is closed and
+//! removed when the last of its ports is dropped, and can be opened again. If the backend of a `net_virtio_user`
 //! device does not answer then (its process is stopped), the device and its memory stay until this
 //! process ends.
 
@@ -10,6 +10,7 @@ mod device;
 mod drivers;
 mod error;
 mod fit;
+mod handle;
 mod pci;
 mod port;
 mod rx_limit;

@@ -1,7 +1,6 @@
 //! Why a PCI device cannot be opened.
 //!
-//! EAL scans PCI devices when it starts, and skips those it cannot use without an error. The cause is
-//! found afterwards, from sysfs and from EAL's log.
+//! EAL tells little when it cannot use one. The cause is found afterwards, from sysfs and from EAL's log.
 
 use std::path::Path;
 
@@ -31,12 +30,15 @@ pub enum PciProblem {
         /// The driver.
         driver: String,
     },
-    /// EAL's options did not list it.
-    #[error("the device was not named when DPDK was started: name it in EalConfig::pci, in a new process")]
-    NotNamed,
-    /// It was open in this process before.
-    #[error("the device was open in this process before, and DPDK finds it once only: use another process")]
-    Closed,
+    /// It needs physical addresses, and EAL has started with virtual ones.
+    #[error(
+        "the device is bound to {driver}, which gives it physical addresses alone, and DPDK was started for virtual ones: \
+         name the device in EalConfig::pci, in a new process"
+    )]
+    NotNamed {
+        /// The Linux driver that passes it to user space.
+        driver: String,
+    },
     /// EAL runs without hugepages, which the device needs.
     #[error(
         "the device is bound to {driver}, which gives it physical addresses alone, and DPDK runs without hugepages: let it \
@@ -66,16 +68,16 @@ pub enum PciProblem {
     },
 }
 
-/// State of this process concerning a device.
+/// State of this process, and of its attempt to probe a device.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Known {
-    /// It was open before.
-    pub(super) was_open: bool,
-    /// EAL's options list it.
-    pub(super) is_named: bool,
     /// EAL has no hugepages.
     pub(super) is_ordinary: bool,
-    /// Errors at EAL's start.
+    /// EAL gives devices virtual addresses.
+    pub(super) is_virtual: bool,
+    /// EAL found no driver for it.
+    pub(super) lacks_driver: bool,
+    /// What EAL logged.
     pub(super) log: String,
 }
 
@@ -87,18 +89,17 @@ pub(super) fn problem(sysfs: &Path, address: PciAddress, known: Known) -> PciPro
         Holder::Absent => PciProblem::Absent,
         Holder::Nobody => PciProblem::Unbound,
         Holder::Linux(driver) => PciProblem::Linux { driver },
-        Holder::UserSpace { .. } if !known.is_named => PciProblem::NotNamed,
-        Holder::UserSpace { .. } if known.was_open => PciProblem::Closed,
         Holder::UserSpace { driver, .. } if needs_hugepages && known.is_ordinary => {
             PciProblem::Hugepages { driver }
         }
-        Holder::UserSpace { driver, .. } if !known.log.is_empty() => {
-            PciProblem::Refused { driver, log: known.log }
+        Holder::UserSpace { driver, .. } if needs_hugepages && known.is_virtual => {
+            PciProblem::NotNamed { driver }
         }
-        Holder::UserSpace { .. } => PciProblem::Unsupported {
+        Holder::UserSpace { .. } if known.lacks_driver => PciProblem::Unsupported {
             identity: identity(sysfs, address),
             drivers: dpdk_sys::DRIVERS.join(" "),
         },
+        Holder::UserSpace { driver, .. } => PciProblem::Refused { driver, log: known.log },
     }
 }
 
@@ -115,18 +116,18 @@ mod tests {
         let linux = sysfs.device("0000:00:03.0", Some("e1000"), None);
         let uio = sysfs.device("0000:00:04.0", Some("uio_pci_generic"), None);
         let vfio = sysfs.device("0000:00:05.0", Some("vfio-pci"), Some(""));
-        let named = Known { is_named: true, ..Known::default() };
-        let ordinary = Known { is_ordinary: true, log: "EAL: Expecting 'PA'".into(), ..named.clone() };
-        let closed = Known { was_open: true, ..ordinary.clone() };
+        let log = "EAL: Expecting 'PA'".to_owned();
+        let virtual_only = Known { is_virtual: true, log, ..Known::default() };
+        let ordinary = Known { is_ordinary: true, ..virtual_only.clone() };
+        let driverless = Known { lacks_driver: true, ..Known::default() };
         for (address, known, says) in [
             (absent, &ordinary, "no such PCI device"),
             (nobody, &ordinary, "bound to no driver: bind it to vfio-pci"),
             (linux, &ordinary, "whose driver e1000 has it: bind it to vfio-pci"),
-            (uio, &Known::default(), "was not named"),
-            (uio, &closed, "open in this process before"),
-            (uio, &ordinary, "bound to uio_pci_generic, which gives it physical addresses alone"),
+            (uio, &virtual_only, "was started for virtual ones: name the device in EalConfig::pci"),
+            (uio, &ordinary, "gives it physical addresses alone, and DPDK runs without hugepages"),
             (vfio, &ordinary, "bound to vfio-pci: EAL: Expecting 'PA'"),
-            (vfio, &named, "drives a device 8086:100e (vendor:device); there are net_"),
+            (uio, &driverless, "drives a device 8086:100e (vendor:device); there are net_"),
         ] {
             let told = problem(&sysfs.0, address, known.clone()).to_string();
             assert!(told.contains(says) && !told.contains('\n'), "{says}: {told}");

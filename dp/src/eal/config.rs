@@ -4,7 +4,10 @@ use std::fs;
 use std::path::Path;
 
 use super::error::EalError;
-use super::pci::{Holder, NoAddress, PciAddress};
+use super::pci::{self, Holder, NoAddress, PciAddress};
+
+/// A PCI address that no machine has: bus ff of the last domain there can be.
+const NO_DEVICE: &str = "pci:ffffffff:ff:1f.7";
 
 /// Configuration of DPDK's environment (EAL). The default runs unprivileged, with hugepages if any are
 /// free.
@@ -14,9 +17,10 @@ pub struct EalConfig {
     pub memory: Memory,
     /// CPUs of the thread that starts EAL.
     pub cores: Cores,
-    /// PCI addresses (`0000:03:00.0` or `03:00.0`) that EAL may use, each optionally followed by a comma
-    /// and arguments for its driver. If empty, the PCI bus is not scanned. Virtual devices are not
-    /// listed here: [`crate::dpdk::open`] makes and removes them.
+    /// PCI addresses (`0000:03:00.0` or `03:00.0`) of devices that will be opened, each optionally followed
+    /// by a comma and arguments for its driver. EAL chooses the mode of addresses by them. Others can be
+    /// opened as well if that mode suits them: without any, it is that of devices behind an IOMMU. Virtual
+    /// devices are not listed here.
     pub pci: Vec<String>,
     /// Files that other DPDK processes can find.
     pub files: Files,
@@ -120,10 +124,11 @@ impl EalConfig {
             Files::None => arguments.push("--in-memory".to_owned()),
         }
         if pci.is_empty() {
-            arguments.push("--no-pci".to_owned());
+            // With a list, EAL leaves alone all devices that are not in it, and can scan the bus later.
+            arguments.extend(["-a".to_owned(), NO_DEVICE.to_owned()]);
         }
         for address in pci {
-            let (place, rest) = split_pci(address);
+            let (place, rest) = pci::split(address);
             let place =
                 place.parse::<PciAddress>().map_or_else(|_| place.to_owned(), |place| place.to_string());
             arguments.extend(["-a".to_owned(), place + rest]);
@@ -158,11 +163,6 @@ impl Memory {
     }
 }
 
-/// Splits an entry of [`EalConfig::pci`] into the address, and the arguments with their comma.
-fn split_pci(entry: &str) -> (&str, &str) {
-    entry.split_at(entry.find(',').unwrap_or(entry.len()))
-}
-
 impl EalConfig {
     /// The PCI devices that EAL may use.
     ///
@@ -170,9 +170,16 @@ impl EalConfig {
     /// [`EalError::PciAddress`].
     pub(super) fn pci_addresses(&self) -> Result<Vec<PciAddress>, EalError> {
         let parse = |entry: &String| {
-            split_pci(entry).0.parse().map_err(|NoAddress| EalError::PciAddress { text: entry.clone() })
+            pci::split(entry).0.parse().map_err(|NoAddress| EalError::PciAddress { text: entry.clone() })
         };
         self.pci.iter().map(parse).collect()
+    }
+
+    /// The arguments for the driver of this device, with their comma.
+    pub(super) fn pci_arguments(&self, address: PciAddress) -> String {
+        let entries = self.pci.iter().map(|entry| pci::split(entry));
+        let of_it = entries.filter(|(place, _)| place.parse() == Ok(address));
+        of_it.map(|(_, arguments)| arguments.to_owned()).next_back().unwrap_or_default()
     }
 
     /// Checks that the PCI devices in `sysfs` can use the memory there will be. Explicitly configured
@@ -224,7 +231,7 @@ mod tests {
     fn without_hugepages_the_default_runs_in_ordinary_memory() {
         assert_eq!(
             line(&EalConfig::default(), 0),
-            "dp --no-telemetry --no-huge -m 512 --no-shconf --no-pci --iova-mode=va --lcores=0@(0,1)"
+            "dp --no-telemetry --no-huge -m 512 --no-shconf -a pci:ffffffff:ff:1f.7 --iova-mode=va --lcores=0@(0,1)"
         );
     }
 
@@ -232,7 +239,8 @@ mod tests {
     fn with_hugepages_the_default_leaves_no_files_behind() {
         assert_eq!(
             line(&EalConfig::default(), 1024),
-            "dp --no-telemetry --single-file-segments --in-memory --no-pci --iova-mode=va --lcores=0@(0,1)"
+            "dp --no-telemetry --single-file-segments --in-memory -a pci:ffffffff:ff:1f.7 --iova-mode=va \
+             --lcores=0@(0,1)"
         );
     }
 
@@ -276,8 +284,12 @@ mod tests {
     #[test]
     fn a_pci_address_is_given_whole_and_keeps_its_arguments() {
         let pci = vec!["03:00.0".into(), "0000:AF:00.1,arg=03:00.0".into()];
-        let line = line(&EalConfig { pci, ..EalConfig::default() }, 1024);
+        let config = EalConfig { pci, ..EalConfig::default() };
+        let line = line(&config, 1024);
         assert!(line.contains("-a 0000:03:00.0 -a 0000:af:00.1,arg=03:00.0 --lcores"), "{line}");
+        let arguments = |address: &str| config.pci_arguments(address.parse().unwrap());
+        assert_eq!(arguments("af:00.1"), ",arg=03:00.0", "for a device that is probed again");
+        assert_eq!(["03:00.0", "04:00.0"].map(arguments), ["", ""]);
     }
 
     #[test]

@@ -20,8 +20,6 @@ const ERROR: i32 = 4;
 const LINE_BUFFERED: i32 = 1;
 
 static LINES: Mutex<VecDeque<(i32, String)>> = Mutex::new(VecDeque::new());
-/// Errors that EAL logged when it started: it scans PCI devices only then.
-static AT_START: Mutex<String> = Mutex::new(String::new());
 static TO_STDERR: AtomicBool = AtomicBool::new(false);
 
 /// Redirects DPDK's log here. Called once, before `rte_eal_init`, which otherwise opens standard error
@@ -43,19 +41,6 @@ pub(super) fn capture(to_stderr: bool) {
     unsafe { sys::rte_openlog_stream(stream) };
 }
 
-/// Keeps the errors so far as those of EAL's start.
-pub(super) fn keep_start() {
-    if let Ok(mut at_start) = AT_START.lock() {
-        *at_start = last(ERROR);
-    }
-}
-
-/// The last errors of EAL's start in one line; empty if there were none. Without warnings: EAL logs some
-/// on any machine.
-pub(crate) fn start_errors() -> String {
-    AT_START.lock().map(|at_start| at_start.clone()).unwrap_or_default()
-}
-
 /// Discards the log, so that [`trouble`] returns only what follows.
 pub(crate) fn mark() {
     if let Ok(mut lines) = LINES.lock() {
@@ -66,6 +51,11 @@ pub(crate) fn mark() {
 /// The last warnings and errors since [`mark`], in one line; empty if there were none.
 pub(crate) fn trouble() -> String {
     last(WARNING)
+}
+
+/// The last errors since [`mark`], in one line; empty if there were none.
+pub(crate) fn errors() -> String {
+    last(ERROR)
 }
 
 /// The last lines since [`mark`] of this severity or worse, in one.
@@ -103,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_of_initialisation_are_kept_without_its_usual_warnings() {
+    fn errors_are_told_with_warnings_and_without() {
         mark();
         let lines = [
             (WARNING, "No free hugepages of 1 GiB"),
@@ -111,9 +101,9 @@ mod tests {
             (6, "Detected 2 cores"),
         ];
         LINES.lock().unwrap().extend(lines.map(|(level, line)| (level, line.to_owned())));
-        keep_start();
         assert_eq!(trouble(), "No free hugepages of 1 GiB; Expecting 'PA' IOVA mode");
+        assert_eq!(errors(), "Expecting 'PA' IOVA mode");
         mark();
-        assert_eq!((start_errors().as_str(), trouble().as_str()), ("Expecting 'PA' IOVA mode", ""));
+        assert_eq!((errors().as_str(), trouble().as_str()), ("", ""));
     }
 }

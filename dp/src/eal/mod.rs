@@ -70,13 +70,23 @@ impl Eal {
         Ok(Self { _started: () })
     }
 
-    /// Whether EAL was allowed to use this PCI device, and whether packet buffers are in ordinary pages.
-    pub(crate) fn pci_terms(self, address: PciAddress) -> (bool, bool) {
+    /// Whether packet buffers are in ordinary pages.
+    pub(crate) fn is_ordinary(self) -> bool {
         let started = STARTED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        started.as_ref().map_or((false, false), |started| {
-            let allowed = started.config.pci_addresses().is_ok_and(|all| all.contains(&address));
-            (allowed, started.is_ordinary)
-        })
+        started.as_ref().is_some_and(|started| started.is_ordinary)
+    }
+
+    /// Whether devices get virtual addresses.
+    pub(crate) fn is_virtual(self) -> bool {
+        // SAFETY: EAL runs (`self`), and the call reads a constant of its configuration.
+        let mode = unsafe { sys::rte_eal_iova_mode() };
+        mode == sys::RTE_IOVA_VA
+    }
+
+    /// The arguments that EAL's options have for the driver of this PCI device, with their comma.
+    pub(crate) fn pci_arguments(self, address: PciAddress) -> String {
+        let started = STARTED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        started.as_ref().map_or_else(String::new, |started| started.config.pci_arguments(address))
     }
 
     /// EAL if it runs in this process (and not only in the one it was forked from).
@@ -111,7 +121,6 @@ fn init(config: &EalConfig, arguments: &[String]) -> Result<(), EalError> {
     // refuses a second call by itself.
     let done = unsafe { sys::rte_eal_init(strings.len() as i32, vector.as_mut_ptr()) };
     if done >= 0 {
-        log::keep_start();
         return Ok(());
     }
     let errno = errno();

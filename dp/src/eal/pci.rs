@@ -60,6 +60,11 @@ impl fmt::Display for PciAddress {
     }
 }
 
+/// Splits a device's text into its address, and the arguments for its driver with their comma.
+pub(crate) fn split(entry: &str) -> (&str, &str) {
+    entry.split_at(entry.find(',').unwrap_or(entry.len()))
+}
+
 /// The Linux driver of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Holder {

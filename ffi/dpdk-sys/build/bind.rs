@@ -10,8 +10,8 @@ const FUNCTIONS: &[&str] = &[
     // EAL and threads
     "rte_eal_init",
     "rte_eal_hotplug_remove",
+    "rte_eal_iova_mode",
     "rte_dev_probe",
-    "rte_dev_remove",
     "rte_errno_ptr",
     "rte_strerror",
     "rte_version",

@@ -1,0 +1,166 @@
+//! Finding, making and removing the devices that DPDK drives.
+//!
+//! EAL's devices are those of its buses. A PCI device that EAL was told of is there when EAL has started;
+//! any other one, and one that was removed, is probed when it is opened. It is removed with its last port,
+//! so it can be opened again, or be bound to another driver of Linux.
+
+use std::collections::BTreeSet;
+use std::ffi::{CStr, CString};
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use dpdk_sys as sys;
+
+use super::pci::{self, Known, PciProblem};
+use super::vhost_user::VhostUserBackend;
+use super::{DeviceError, vdev};
+use crate::eal::pci::{NoAddress, PciAddress, SYSFS, split};
+use crate::eal::{self, Eal};
+
+/// The open ports, and the lock under which devices are added, opened, closed and removed.
+static OPEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+
+/// Takes the lock under which devices are added, opened, closed and removed.
+pub(super) fn lock() -> MutexGuard<'static, BTreeSet<u16>> {
+    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A device that DPDK has probed, used by us alone; closed and removed when it is dropped.
+pub(super) struct DeviceHandle {
+    pub(super) port_id: u16,
+    bus: &'static CStr,
+    /// Its name on the bus.
+    name: CString,
+    /// The process that the driver waits for.
+    pub(super) backend: Option<VhostUserBackend>,
+    pub(super) started: bool,
+    /// It cannot be closed, because its backend does not answer.
+    pub(super) abandoned: bool,
+}
+
+impl DeviceHandle {
+    /// Takes the port, unless it is open.
+    fn take(
+        open: &mut BTreeSet<u16>,
+        port_id: u16,
+        bus: &'static CStr,
+        name: CString,
+    ) -> Result<Self, DeviceError> {
+        if !open.insert(port_id) {
+            return Err(DeviceError::InUse { device: name.to_string_lossy().into_owned() });
+        }
+        Ok(Self { port_id, bus, name, backend: None, started: false, abandoned: false })
+    }
+}
+
+/// Finds a NIC, or probes it if EAL has no port for it. `text` is its address, and the arguments of its
+/// driver behind a comma.
+pub(super) fn find_pci(eal: Eal, text: &str) -> Result<(String, DeviceHandle), DeviceError> {
+    let mut open = lock();
+    eal::log::mark();
+    let refused = |problem| DeviceError::Pci { device: text.to_owned(), problem };
+    let (address, arguments) = split(text);
+    let address: PciAddress = address.parse().map_err(|NoAddress| refused(PciProblem::Address))?;
+    let name = address.to_string();
+    let arguments = if arguments.is_empty() { eal.pci_arguments(address) } else { arguments.to_owned() };
+    let (Ok(c_name), Ok(devargs)) =
+        (CString::new(name.as_str()), CString::new(format!("pci:{name}{arguments}")))
+    else {
+        return Err(refused(PciProblem::Address));
+    };
+    let port_id = match port_id(&c_name) {
+        Some(port_id) => port_id,
+        None => {
+            let done = probe(&devargs);
+            port_id(&c_name).ok_or_else(|| {
+                let known = Known {
+                    is_ordinary: eal.is_ordinary(),
+                    is_virtual: eal.is_virtual(),
+                    lacks_driver: -done == rustix::io::Errno::NOTSUP.raw_os_error(),
+                    log: eal::log::errors(),
+                };
+                refused(pci::problem(Path::new(SYSFS), address, known))
+            })?
+        }
+    };
+    Ok((name, DeviceHandle::take(&mut open, port_id, c"pci", c_name)?))
+}
+
+/// Makes a virtual device.
+pub(super) fn make_vdev(text: &str) -> Result<(String, DeviceHandle), DeviceError> {
+    let mut open = lock();
+    eal::log::mark();
+    let name = vdev::name(text);
+    let unknown = || DeviceError::Unknown {
+        device: text.to_owned(),
+        log: eal::log::trouble(),
+        drivers: sys::DRIVERS.join(" "),
+    };
+    let (Ok(c_text), Ok(c_name)) = (CString::new(text), CString::new(name)) else {
+        return Err(unknown());
+    };
+    if port_id(&c_name).is_some() {
+        return Err(DeviceError::InUse { device: name.to_owned() });
+    }
+    vdev::clear_stale_socket(text)?;
+    let mut backend = VhostUserBackend::of(text);
+    let done = probe(&c_text);
+    if done < 0 {
+        let known = sys::DRIVERS.iter().any(|driver| name.starts_with(driver));
+        return Err(if known {
+            DeviceError::Probe {
+                device: text.to_owned(),
+                cause: eal::errno_text(-done),
+                log: eal::log::trouble(),
+            }
+        } else {
+            unknown()
+        });
+    }
+    let port_id = port_id(&c_name).ok_or_else(unknown)?;
+    let mut handle = DeviceHandle::take(&mut open, port_id, c"vdev", c_name)?;
+    if let Some(backend) = &mut backend {
+        backend.probed();
+        backend.bound_waits();
+    }
+    handle.backend = backend;
+    Ok((name.to_owned(), handle))
+}
+
+/// Lets DPDK look for the device on its bus and give it to a driver. Returns 0, or a negative error number.
+fn probe(devargs: &CStr) -> i32 {
+    // SAFETY: EAL runs, since `open`, the only caller of the callers, has an `Eal`. The arguments are a C
+    // string, which is copied, and callers hold the lock, which excludes other calls that add or remove
+    // devices.
+    unsafe { sys::rte_dev_probe(devargs.as_ptr()) }
+}
+
+fn port_id(name: &CStr) -> Option<u16> {
+    let mut id = 0;
+    // SAFETY: the name is a C string, and `id` a local variable to write to. Callers hold the lock, so no
+    // device is added or removed meanwhile.
+    (unsafe { sys::rte_eth_dev_get_port_by_name(name.as_ptr(), &mut id) } == 0).then_some(id)
+}
+
+impl Drop for DeviceHandle {
+    fn drop(&mut self) {
+        if eal::is_forked() || self.abandoned {
+            // The device belongs to the parent, or cannot be closed.
+            return;
+        }
+        let mut open = lock();
+        // Errors are ignored, as nothing can be done about them.
+        if self.started {
+            // SAFETY: this handle owns the port (`OPEN` has it once). No thread uses a queue any more: each
+            // `QueuePort` holds the `Device`, which is being dropped.
+            unsafe { sys::rte_eth_dev_stop(self.port_id) };
+        }
+        // SAFETY: this handle owns the port, it is stopped, and no thread uses a queue any more. The buffers
+        // in its rings go back to a pool that `Device` drops after this handle.
+        unsafe { sys::rte_eth_dev_close(self.port_id) };
+        // SAFETY: both names are C strings. The device is one of that bus, its port is closed, and the lock
+        // (`open`) excludes other calls that add or remove devices.
+        unsafe { sys::rte_eal_hotplug_remove(self.bus.as_ptr(), self.name.as_ptr()) };
+        open.remove(&self.port_id);
+    }
+}
