@@ -40,7 +40,7 @@ fn run(port: &mut dyn Port, time: Duration) -> Result<(), Box<dyn Error>> {
     println!("   the link is up after {:?}", start.elapsed());
     let (start, mut frames) = (Instant::now(), Burst::new());
     let mut next = Duration::ZERO;
-    while start.elapsed() < time {
+    while start.elapsed() < time && port.link_state() != LinkState::Gone {
         received += port.rx_burst(0, &mut frames);
         frames.clear();
         if start.elapsed() < next {

@@ -66,6 +66,12 @@ impl LinkControl {
         self.shared.set_plugged(up);
     }
 
+    /// Takes the device of the first port away for good, as if a NIC were unplugged. The second port has no
+    /// link from then on.
+    pub fn take_away_a(&self) {
+        self.shared.take_away(0);
+    }
+
     /// Faults so far of frames from the first port to the second.
     pub fn faults_a_to_b(&self) -> LinkFaults {
         self.shared.wire(0).faults.snapshot()

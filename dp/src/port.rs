@@ -69,6 +69,9 @@ pub enum LinkState {
     Up,
     /// No carrier, or the vhost peer is gone. Frames given to the port are dropped and counted.
     Down,
+    /// The device was taken away, and no frame will ever pass again. Frames given to the port are dropped and
+    /// counted. A device that comes back has to be opened anew.
+    Gone,
 }
 
 /// Plain counters, never reset.

@@ -108,6 +108,9 @@ pub enum CloseReason {
     /// the peer is gone ([`Stack::end_neighbor`](crate::Stack::end_neighbor)).
     #[error("the link is down")]
     LinkDown,
+    /// The port was taken away ([`Stack::end_port`](crate::Stack::end_port)).
+    #[error("the network device was taken away")]
+    PortGone,
     /// No Ethernet address for the next hop, or nobody is there any more
     /// ([`Stack::end_neighbor`](crate::Stack::end_neighbor)), or ICMP said so while connecting.
     #[error("the peer cannot be reached")]

@@ -13,6 +13,7 @@ mod departure;
 mod errors;
 mod gro;
 mod headers;
+mod link;
 mod opening;
 mod parts;
 mod prediction;
@@ -88,6 +89,8 @@ pub struct Stack {
     conflicts: ConflictDetection,
     /// Whether the port has a link, as [`Stack::set_link`] was last told.
     link_up: bool,
+    /// The port was taken away: each connection ends with the next poll.
+    port_gone: bool,
     /// When the connections end, if the link is still down then.
     link_deadline: Option<Instant>,
     slow_path: SlowPath,
@@ -137,6 +140,7 @@ impl Stack {
                 secrets.probe_wait(),
             ),
             link_up: true,
+            port_gone: false,
             link_deadline: None,
             slow_path: SlowPath::new(&config, &routes, pool.clone(), secrets.slow_path_seed),
             reassembly: Reassembly::default(),
@@ -229,10 +233,7 @@ impl Stack {
         }
         self.slow_path.poll(now);
         if self.link_deadline.is_some_and(|at| at <= now) {
-            self.link_deadline = None;
-            for slot in 0..self.connections.slots() {
-                self.with(now, slot, |tcb, ctx| tcb.on_link_lost(ctx));
-            }
+            self.end_without_link(now);
         }
     }
 
@@ -313,31 +314,6 @@ impl Stack {
             self.link_deadline.filter(|_| self.connections.len() > 0),
         ];
         due.into_iter().flatten().min()
-    }
-
-    /// Says whether the port has a link; the stack starts with the link up. While it is down nothing is
-    /// sent, timers run on, and connections end after
-    /// [`TcpConfig::link_timeout`](crate::TcpConfig::link_timeout). When it comes up again, everything
-    /// unacknowledged is sent again at once, the neighbours are probed, and our addresses are announced
-    /// ([`AddressProbing`](crate::AddressProbing)).
-    pub fn set_link(&mut self, now: Instant, up: bool) {
-        self.advance(now);
-        if std::mem::replace(&mut self.link_up, up) == up {
-            return;
-        }
-        if !up {
-            self.counters.link_downs += 1;
-            self.link_deadline = Some(self.now + self.config.tcp.link_timeout);
-            return;
-        }
-        let now = self.now;
-        self.link_deadline = None;
-        self.conflicts.announce_all(now);
-        self.neighbors.doubt_all(now);
-        for slot in 0..self.connections.slots() {
-            self.with(now, slot, |tcb, ctx| tcb.on_link_up(ctx));
-        }
-        self.connections.wake_waiting();
     }
 
     /// Accepts connections to `port` on every address.

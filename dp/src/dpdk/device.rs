@@ -3,6 +3,7 @@
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use dpdk_sys as sys;
 
@@ -340,6 +341,12 @@ impl Device {
         done == 0 && features & NEEDED == NEEDED
     }
 
+    /// Whether the device was taken away. Nothing may access it then.
+    #[inline]
+    pub(super) fn is_gone(&self) -> bool {
+        self.handle.gone().load(Ordering::Relaxed)
+    }
+
     /// Whether frames can pass once the driver says that the link is up. The vhost driver says so before the
     /// queues know the number of the connection, and between the two it drops frames.
     pub(super) fn is_connected(&self) -> bool {
@@ -360,11 +367,12 @@ impl Device {
 impl Drop for Device {
     fn drop(&mut self) {
         let silent = |backend: &VhostUserBackend| !backend.lets_go();
-        if eal::is_forked() || !self.handle.backend.as_ref().is_some_and(silent) {
+        let cannot_close = self.handle.backend.as_ref().is_some_and(silent) || self.handle.lacks_registers();
+        if eal::is_forked() || !cannot_close {
             return;
         }
-        // The backend may still write to the rings and to the buffers in them: they must exist until
-        // this process ends.
+        // The backend may still write to the rings and to the buffers in them, or the driver has them: they
+        // must exist until this process ends.
         self.handle.abandoned = true;
         std::mem::forget((Arc::clone(&self.pool), self.bulk.clone()));
     }

@@ -7,15 +7,20 @@
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dpdk_sys as sys;
 
 use super::pci::{self, Known, PciProblem};
+use super::unplug::{Gone, Watch};
 use super::vhost_user::VhostUserBackend;
-use super::{DeviceError, vdev};
-use crate::eal::pci::{NoAddress, PciAddress, SYSFS, split};
+use super::{DeviceError, unplug, vdev};
+use crate::eal::pci::{Holder, NoAddress, PciAddress, SYSFS, split};
 use crate::eal::{self, Eal};
+
+/// The name of the PCI bus.
+const PCI: &CStr = c"pci";
 
 /// The open ports, and the lock under which devices are added, opened, closed and removed.
 static OPEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
@@ -28,6 +33,7 @@ pub(super) fn lock() -> MutexGuard<'static, BTreeSet<u16>> {
 /// A device that DPDK has probed, used by us alone; closed and removed when it is dropped.
 pub(super) struct DeviceHandle {
     pub(super) port_id: u16,
+    watch: Watch,
     bus: &'static CStr,
     /// Its name on the bus.
     name: CString,
@@ -36,9 +42,22 @@ pub(super) struct DeviceHandle {
     pub(super) started: bool,
     /// It cannot be closed, because its backend does not answer.
     pub(super) abandoned: bool,
+    /// Whether its registers can be accessed until it is closed, even if it is taken away. `vfio-pci` keeps
+    /// it so long. Behind a `uio` driver they are gone, and a driver of DPDK may wait for them for ever.
+    keeps_registers: bool,
 }
 
 impl DeviceHandle {
+    /// Set once the device is gone.
+    pub(super) fn gone(&self) -> &Gone {
+        &self.watch.gone
+    }
+
+    /// Whether it was taken away together with its registers, so that it cannot be closed.
+    pub(super) fn lacks_registers(&self) -> bool {
+        !self.keeps_registers && self.gone().load(Ordering::Relaxed)
+    }
+
     /// Takes the port, unless it is open.
     fn take(
         open: &mut BTreeSet<u16>,
@@ -49,8 +68,25 @@ impl DeviceHandle {
         if !open.insert(port_id) {
             return Err(DeviceError::InUse { device: name.to_string_lossy().into_owned() });
         }
-        Ok(Self { port_id, bus, name, backend: None, started: false, abandoned: false })
+        let keeps_registers = bus != PCI || !is_behind_uio(&name);
+        let watch = Watch::new(port_id, &name, bus == PCI);
+        Ok(Self {
+            port_id,
+            watch,
+            bus,
+            name,
+            backend: None,
+            started: false,
+            abandoned: false,
+            keeps_registers,
+        })
     }
+}
+
+/// Whether a `uio` driver of Linux has the PCI device.
+fn is_behind_uio(name: &CStr) -> bool {
+    let address = name.to_str().ok().and_then(|name| name.parse().ok());
+    address.is_some_and(|address| Holder::of(Path::new(SYSFS), address).is_uio())
 }
 
 /// Finds a NIC, or probes it if EAL has no port for it. `text` is its address, and the arguments of its
@@ -83,7 +119,10 @@ pub(super) fn find_pci(eal: Eal, text: &str) -> Result<(String, DeviceHandle), D
             })?
         }
     };
-    Ok((name, DeviceHandle::take(&mut open, port_id, c"pci", c_name)?))
+    if open.contains(&port_id) && unplug::is_gone(port_id) {
+        return Err(refused(PciProblem::TakenAway));
+    }
+    Ok((name, DeviceHandle::take(&mut open, port_id, PCI, c_name)?))
 }
 
 /// Makes a virtual device.
@@ -144,11 +183,12 @@ fn port_id(name: &CStr) -> Option<u16> {
 
 impl Drop for DeviceHandle {
     fn drop(&mut self) {
-        if eal::is_forked() || self.abandoned {
+        if eal::is_forked() || self.abandoned || self.lacks_registers() {
             // The device belongs to the parent, or cannot be closed.
             return;
         }
         let mut open = lock();
+        self.watch.end();
         // Errors are ignored, as nothing can be done about them.
         if self.started {
             // SAFETY: this handle owns the port (`OPEN` has it once). No thread uses a queue any more: each

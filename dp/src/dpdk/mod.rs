@@ -1,7 +1,9 @@
 //! Ports on DPDK devices: NICs by PCI address, virtual devices by name and arguments.
 //!
 //! [`open`] sets up a device and returns one [`Port`] for each pair of queues. A device is closed and
-//! removed when the last of its ports is dropped, and can be opened again. If the backend of a `net_virtio_user`
+//! removed when the last of its ports is dropped, and can be opened again. A device that is taken away in use
+//! reports [`LinkState::Gone`](crate::LinkState::Gone); drop its ports then, since Linux waits for that before
+//! it lets one behind `vfio-pci` go. If the backend of a `net_virtio_user`
 //! device does not answer then (its process is stopped), the device and its memory stay until this
 //! process ends.
 
@@ -14,6 +16,7 @@ mod handle;
 mod pci;
 mod port;
 mod rx_limit;
+mod unplug;
 mod vdev;
 mod vhost_user;
 

@@ -39,6 +39,11 @@ pub enum PciProblem {
         /// The Linux driver that passes it to user space.
         driver: String,
     },
+    /// It was taken away while it was used, and could not be closed.
+    #[error(
+        "the device was taken away while this process used it: use what has its place now in a new process"
+    )]
+    TakenAway,
     /// EAL runs without hugepages, which the device needs.
     #[error(
         "the device is bound to {driver}, which gives it physical addresses alone, and DPDK runs without hugepages: let it \

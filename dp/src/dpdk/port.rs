@@ -4,6 +4,7 @@
 //! is down or a vhost peer is gone, frames are dropped; an empty pool stops reception until buffers
 //! return.
 
+use std::cell::Cell;
 use std::mem::{self, MaybeUninit};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -33,6 +34,8 @@ pub(super) struct QueuePort {
     mempool: Mempool,
     bulk: Option<Mempool>,
     counters: PortCounters,
+    /// The device's own counts when it was last asked: frames dropped, and missing buffers.
+    device_counts: Cell<(u64, u64)>,
     link: LinkState,
     passes_large_frames: bool,
     rx_limit: RxLimit,
@@ -51,6 +54,7 @@ impl QueuePort {
             mempool,
             bulk,
             counters: PortCounters::default(),
+            device_counts: Cell::default(),
             link: LinkState::Down,
             passes_large_frames: false,
             rx_limit: RxLimit::new(),
@@ -62,6 +66,9 @@ impl QueuePort {
     }
 
     fn ask_link(&self) -> LinkState {
+        if self.device.is_gone() {
+            return LinkState::Gone;
+        }
         // SAFETY: a C structure of numbers: zero is a value of each.
         let mut link: sys::rte_eth_link = unsafe { mem::zeroed() };
         // SAFETY: `device` keeps the port open, and `link` is a local variable to write to.
@@ -75,6 +82,10 @@ impl QueuePort {
         if link != self.link {
             self.link = link;
             self.counters.link_changes += 1;
+        }
+        if link == LinkState::Gone {
+            self.passes_large_frames = false;
+            return link;
         }
         // Asked each time: a peer can be replaced by another one between two looks.
         self.passes_large_frames = self.device.passes_large_frames();
@@ -225,7 +236,7 @@ impl Port for QueuePort {
     }
 
     fn rx_burst(&mut self, _now_us: u64, frames: &mut Burst) -> usize {
-        if is_forked() {
+        if is_forked() || self.device.is_gone() {
             return 0;
         }
         register_thread();
@@ -273,6 +284,9 @@ impl Port for QueuePort {
             return given;
         }
         register_thread();
+        if self.device.is_gone() {
+            self.check_link();
+        }
         if self.link == LinkState::Up || self.check_link() == LinkState::Up {
             let wants_offload = self.make_sendable(frames);
             self.send(frames, wants_offload);
@@ -288,7 +302,7 @@ impl Port for QueuePort {
         }
         match self.link {
             LinkState::Up => self.counters.tx_ring_full += frames.len() as u64,
-            LinkState::Down => {
+            LinkState::Down | LinkState::Gone => {
                 self.counters.tx_link_down += frames.len() as u64;
                 frames.clear();
             }
@@ -301,17 +315,19 @@ impl Port for QueuePort {
     }
 
     fn counters(&self) -> PortCounters {
-        let mut counters = self.counters;
         // These counts are of the whole device; its first queue reports them.
-        if self.queue == 0 && !is_forked() {
+        if self.queue == 0 && !is_forked() && !self.device.is_gone() {
             // SAFETY: a C structure of numbers: zero is a value of each.
             let mut stats: sys::rte_eth_stats = unsafe { mem::zeroed() };
             // SAFETY: `device` keeps the port open, and `stats` is a local variable to write to.
             if unsafe { sys::rte_eth_stats_get(self.device.port_id, &mut stats) } == 0 {
-                counters.rx_dropped += stats.imissed + stats.ierrors;
-                counters.rx_no_mbuf += stats.rx_nombuf;
+                self.device_counts.set((stats.imissed + stats.ierrors, stats.rx_nombuf));
             }
         }
+        let (dropped, no_mbuf) = self.device_counts.get();
+        let mut counters = self.counters;
+        counters.rx_dropped += dropped;
+        counters.rx_no_mbuf += no_mbuf;
         counters
     }
 }

@@ -108,6 +108,13 @@ impl Holder {
     }
 }
 
+impl Holder {
+    /// Whether one of the `uio` drivers has it.
+    pub(crate) fn is_uio(&self) -> bool {
+        matches!(self, Self::UserSpace { driver, .. } if UIO.contains(&driver.as_str()))
+    }
+}
+
 /// Vendor and device id, `8086:100e`, from `sysfs`.
 pub(crate) fn identity(sysfs: &Path, address: PciAddress) -> String {
     let device = sysfs.join("bus/pci/devices").join(address.to_string());
@@ -225,6 +232,7 @@ mod tests {
             let found = holder(sysfs.device(address, Some(driver), group));
             assert_eq!(found, user_space(driver, iommu));
             assert_eq!(found.needs_hugepages(), !iommu);
+            assert_eq!(found.is_uio(), driver != "vfio-pci");
         }
         assert!(!Holder::Absent.needs_hugepages() && !Holder::Linux("e1000".into()).needs_hugepages());
         assert_eq!(identity(&sysfs.0, "00:02.0".parse().unwrap()), "8086:100e");

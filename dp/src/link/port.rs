@@ -32,7 +32,7 @@ pub(super) fn data_bytes(config: &LinkConfig) -> usize {
 pub(super) struct Shared {
     /// Whether the cable is connected.
     plugged: AtomicBool,
-    /// Whether each end still exists.
+    /// Whether each end still exists: its port, and the device of it.
     present: [AtomicBool; 2],
     /// The wire from each end to the other.
     wires: [Wire; 2],
@@ -51,14 +51,25 @@ impl Shared {
         self.plugged.store(up, Ordering::Release);
     }
 
+    /// The device of this end is gone for good.
+    pub(super) fn take_away(&self, end: usize) {
+        self.present[end].store(false, Ordering::Release);
+    }
+
     /// The wire for frames of end `from`.
     pub(super) fn wire(&self, from: usize) -> &Wire {
         // There are two.
         &self.wires[from & 1]
     }
 
-    fn is_up(&self) -> bool {
-        self.plugged.load(Ordering::Acquire) && self.present.iter().all(|end| end.load(Ordering::Acquire))
+    /// The link as this end finds it.
+    fn state(&self, end: usize) -> LinkState {
+        let present = |end: usize| self.present[end & 1].load(Ordering::Acquire);
+        match (present(end), present(end ^ 1) && self.plugged.load(Ordering::Acquire)) {
+            (false, _) => LinkState::Gone,
+            (true, false) => LinkState::Down,
+            (true, true) => LinkState::Up,
+        }
     }
 }
 
@@ -128,7 +139,7 @@ impl LinkPort {
 
     /// Updates the link state.
     fn update_link(&mut self) -> LinkState {
-        let state = if self.shared.is_up() { LinkState::Up } else { LinkState::Down };
+        let state = self.shared.state(self.end);
         if state != self.state {
             self.state = state;
             self.counters.link_changes += 1;
@@ -274,6 +285,9 @@ impl Port for LinkPort {
     }
 
     fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
+        if self.shared.state(self.end) == LinkState::Gone {
+            return 0;
+        }
         let Self { shared, end, receiver, counters, .. } = self;
         let wire = shared.wire(*end ^ 1);
         let taken = receiver.receive(wire, now_us, frames.remaining_capacity(), |frame| {
@@ -285,7 +299,7 @@ impl Port for LinkPort {
     }
 
     fn tx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
-        if self.update_link() == LinkState::Down {
+        if self.update_link() != LinkState::Up {
             let taken = frames.len();
             self.counters.tx_link_down += taken as u64;
             frames.clear();
@@ -327,6 +341,6 @@ impl Port for LinkPort {
 
 impl Drop for LinkPort {
     fn drop(&mut self) {
-        self.shared.present[self.end].store(false, Ordering::Release);
+        self.shared.take_away(self.end);
     }
 }

@@ -530,3 +530,24 @@ fn each_piece_meets_its_own_fate() {
     let arrived = receive_frames(&mut b, 0);
     assert_eq!(arrived.iter().map(Mbuf::len).collect::<Vec<_>>(), [1454, 254]);
 }
+
+#[test]
+fn a_device_that_is_taken_away_is_gone_for_good_and_passes_nothing() {
+    let (mut a, mut b, control) = pair_with_control(&LinkConfig::default());
+    let mut frames = Burst::new();
+    for port in [&mut a, &mut b] {
+        frames.push(frame(port, 1));
+        assert_eq!(port.tx_burst(0, &mut frames), 1);
+    }
+    control.take_away_a();
+    assert_eq!((a.link_state(), b.link_state()), (LinkState::Gone, LinkState::Down));
+    assert_eq!(a.rx_burst(0, &mut frames), 0);
+    assert_eq!(b.rx_burst(0, &mut frames), 1, "what was under way arrives");
+    frames.clear();
+    frames.push(frame(&a, 2));
+    assert_eq!((a.tx_burst(0, &mut frames), frames.len(), a.counters().tx_link_down), (1, 0, 1));
+    control.set_up(false);
+    control.set_up(true);
+    assert_eq!((a.link_state(), b.link_state()), (LinkState::Gone, LinkState::Down));
+    assert_eq!(a.counters().link_changes, 1);
+}

@@ -1,7 +1,9 @@
 //! The link state of the port: polled rarely while the link is up, and more often while it is down.
 
 use dp::{LinkState, Port};
-use tcp_lite::{Duration, Instant};
+use tcp_lite::{Duration, Instant, Stack};
+
+use crate::verbs::AsyncEventKind;
 
 /// How often the port is asked while the link is up. An engine wakes for this only where losing the link
 /// loses the peer. Elsewhere a link that fails while nothing is sent does no harm. A query may be a system
@@ -52,10 +54,20 @@ impl Carrier {
         let state = port.link_state();
         self.look_at = now
             + match state {
-                LinkState::Up => self.interval,
+                LinkState::Up | LinkState::Gone => self.interval,
                 LinkState::Down => LOOK_INTERVAL_DOWN,
             };
         (std::mem::replace(&mut self.state, state) != state).then_some(state)
+    }
+
+    /// Tells TCP of a new state, and returns the event for users.
+    pub(super) fn tell(state: LinkState, now: Instant, tcp: &mut Stack) -> AsyncEventKind {
+        match state {
+            LinkState::Up => tcp.set_link(now, true),
+            LinkState::Down => tcp.set_link(now, false),
+            LinkState::Gone => tcp.end_port(now),
+        }
+        if state == LinkState::Up { AsyncEventKind::PortActive } else { AsyncEventKind::PortError }
     }
 
     /// When the engine has to wake to ask the port. `watched` says whether there are connections.

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use dp::profile::{self, Layer};
-use dp::{Burst, Clock, LinkState, Port};
+use dp::{Burst, Clock, Port};
 use tcp_lite::facade::EthernetAddress;
 use tcp_lite::{Backoff, CloseReason, ConnId, Deadline, Event, Instant, ListenerId, Member, Stack};
 
@@ -247,11 +247,7 @@ impl Core {
         let change = self.carrier.look(now, &mut *self.port);
         self.io.tcp.set_passes_large_frames(self.port.passes_large_frames());
         let Some(state) = change else { return };
-        let kind = match state {
-            LinkState::Up => AsyncEventKind::PortActive,
-            LinkState::Down => AsyncEventKind::PortError,
-        };
-        self.io.tcp.set_link(now, state == LinkState::Up);
+        let kind = Carrier::tell(state, now, &mut self.io.tcp);
         self.io.push_async_event(kind);
     }
 

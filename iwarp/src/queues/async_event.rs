@@ -38,7 +38,8 @@ pub enum AsyncEventKind {
     /// The port of an engine has a link again (`IBV_EVENT_PORT_ACTIVE`).
     PortActive,
     /// The port of an engine has no link (`IBV_EVENT_PORT_ERR`). Its connections stay open until their
-    /// timeouts for a silent peer expire.
+    /// timeouts for a silent peer expire, unless the device was taken away
+    /// ([`LinkState::Gone`](dp::LinkState::Gone)), which ends them at once.
     PortError,
     /// Another host uses an address of an engine's port
     /// ([`EngineCounters::stack`](crate::engine::EngineCounters) counts these; the nearest event in

@@ -71,6 +71,7 @@ impl Stack {
             pool_retry: _,
             conflicts: _,
             link_up: _,
+            port_gone: _,
             link_deadline: _,
             member: _,
             syn_cookies: _,

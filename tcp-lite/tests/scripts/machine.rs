@@ -216,6 +216,7 @@ fn name(reason: CloseReason) -> &'static str {
         CloseReason::Refused => "refused",
         CloseReason::TimedOut => "timed-out",
         CloseReason::LinkDown => "link-down",
+        CloseReason::PortGone => "port-gone",
         CloseReason::Unreachable => "unreachable",
         CloseReason::Aborted => "aborted",
     }

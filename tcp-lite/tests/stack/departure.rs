@@ -104,3 +104,23 @@ fn a_half_open_connection_ends_with_its_neighbor() {
     assert_eq!((half_open(&relay.b), relay.b.host.stack.usage().connections), (0, 0));
     assert!(!relay.b.host.stack.has_events() && relay.b.frames().is_empty());
 }
+
+#[test]
+fn without_a_port_each_connection_ends_at_once_and_so_does_a_later_one() {
+    let mut relay = connected();
+    let now = relay.a.now();
+    let a = &mut relay.a.host;
+    let waits = a.connect(now, "10.0.0.3:4000".parse().unwrap(), 0);
+    a.stack.end_port(now);
+    assert!(relay.a.frames().is_empty(), "no RST either");
+    let a = &mut relay.a.host;
+    let later = a.connect(now, "10.0.0.2:4001".parse().unwrap(), 0);
+    assert_eq!(a.stack.next_timer(now), Some(now), "the later one ends in the next poll");
+    a.stack.set_link(now, true);
+    a.stack.poll(now);
+    assert!(relay.a.frames().is_empty(), "nothing can be sent");
+    let closed = |stream: usize| relay.a.host.streams[stream].closed;
+    assert_eq!([0, waits, later].map(closed), [Some(CloseReason::PortGone); 3]);
+    assert_eq!(relay.a.host.stack.usage().connections, 0);
+    assert_eq!(relay.a.host.stack.next_timer(now), None);
+}

@@ -154,3 +154,33 @@ fn two_hosts_with_one_address_are_told_so() {
         assert_eq!(host.engine.counters().stack.address_conflicts, 1);
     }
 }
+
+/// Idle, and with requests outstanding; a connection that is tried afterwards ends as well.
+#[test]
+fn connections_end_at_once_and_say_why_when_the_device_is_taken_away() {
+    for busy in [false, true] {
+        let (mut pair, control) = pair();
+        let c = pair.connect(&ConnParam::default());
+        let mr = pair.a.pd.reg_mr(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
+        let theirs = pair.b.pd.reg_mr(64, Access::REMOTE_READ).unwrap();
+        pair.run_us(1_000_000);
+        control.take_away_a();
+        if busy {
+            let remote = remote_addr(&theirs, 0);
+            c.qp_a.post_send(&SendRequest::new(1, SendOp::Read { remote }, mr.sge(0, 8))).unwrap();
+            c.qp_a.post_recv(&RecvRequest::new(2, mr.sge(8, 8))).unwrap();
+        }
+        let gone_us = pair.now_us;
+        let told = pair.event_a();
+        let took_us = pair.now_us - gone_us;
+        let CmEventKind::Disconnected { error, .. } = told.kind else { panic!("{told:?}") };
+        assert_eq!((told.id, error), (c.id_a.clone(), Some(ConnectionError::Tcp(CloseReason::PortGone))));
+        assert!(error.unwrap().to_string().contains("the network device was taken away"), "{error:?}");
+        assert!(took_us <= 150_000, "{took_us}");
+        assert_eq!(events(&pair.a)[0], event(AsyncEventKind::PortError));
+        for wr_id in [1, 2].into_iter().take(if busy { 2 } else { 0 }) {
+            let wc = pair.wc_a();
+            assert_eq!((wc.wr_id, wc.status), (wr_id, WcStatus::WrFlushError));
+        }
+    }
+}

@@ -117,6 +117,12 @@ impl Tcb {
         }
     }
 
+    /// The port was taken away: ends the connection in any state, without a RST.
+    pub(crate) fn on_port_gone(&mut self, ctx: &mut Ctx<'_>) {
+        self.terminate(ctx, CloseReason::PortGone, false);
+        self.rst_due = false;
+    }
+
     /// Nobody is at the Ethernet address of the next hop any more: ends the connection without a RST, even if
     /// one was still to be sent.
     pub(crate) fn on_neighbor_gone(&mut self, ctx: &mut Ctx<'_>) {

@@ -1,0 +1,57 @@
+//! The link of the port, and the end of the port itself.
+
+use super::Stack;
+use crate::Instant;
+
+impl Stack {
+    /// Says whether the port has a link; the stack starts with the link up. While it is down nothing is
+    /// sent, timers run on, and connections end after
+    /// [`TcpConfig::link_timeout`](crate::TcpConfig::link_timeout). When it comes up again, everything
+    /// unacknowledged is sent again at once, the neighbours are probed, and our addresses are announced
+    /// ([`AddressProbing`](crate::AddressProbing)).
+    pub fn set_link(&mut self, now: Instant, up: bool) {
+        self.advance(now);
+        if self.port_gone {
+            return;
+        }
+        if std::mem::replace(&mut self.link_up, up) == up {
+            return;
+        }
+        if !up {
+            self.counters.link_downs += 1;
+            self.link_deadline = Some(self.now + self.config.tcp.link_timeout);
+            return;
+        }
+        let now = self.now;
+        self.link_deadline = None;
+        self.conflicts.announce_all(now);
+        self.neighbors.doubt_all(now);
+        for slot in 0..self.connections.slots() {
+            self.with(now, slot, |tcb, ctx| tcb.on_link_up(ctx));
+        }
+        self.connections.wake_waiting();
+    }
+
+    /// Says that the port was taken away: every connection ends at once with
+    /// [`CloseReason::PortGone`](crate::CloseReason::PortGone), without a RST, and so does each later one.
+    pub fn end_port(&mut self, now: Instant) {
+        self.set_link(now, false);
+        self.port_gone = true;
+        self.link_deadline = Some(self.now);
+        self.end_without_link(self.now);
+    }
+
+    /// The port has been without a link for too long.
+    pub(super) fn end_without_link(&mut self, now: Instant) {
+        if !self.port_gone {
+            self.link_deadline = None;
+        }
+        let gone = self.port_gone;
+        for slot in 0..self.connections.slots() {
+            self.with(now, slot, |tcb, ctx| match gone {
+                true => tcb.on_port_gone(ctx),
+                false => tcb.on_link_lost(ctx),
+            });
+        }
+    }
+}
