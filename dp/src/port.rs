@@ -3,12 +3,15 @@
 //! A [`Port`] is one receive queue and one transmit queue of a device, owned by one thread. The trait is
 //! object-safe and called once per burst, so no type parameter runs through the layers above.
 
+mod words;
+
 use std::os::fd::BorrowedFd;
 
 use arrayvec::ArrayVec;
 use bitflags::bitflags;
 
 use crate::{Mbuf, Mempool, Queue, TsoLimits};
+pub use words::UnknownOffload;
 
 /// Most frames moved by one call: enough to spread the cost of a call, few enough for the headers of all
 /// frames to stay in the first-level cache.

@@ -112,6 +112,18 @@ fn net_options_are_taken() {
 }
 
 #[test]
+fn offloads_are_chosen_or_left_out() {
+    let net = |list: &str| {
+        let line = format!("iwperf server --ip 10.0.0.1/24 --pci 03:00.0 {list}");
+        let Command::Server(server) = parse(&line).unwrap().command else { panic!() };
+        server.net.offloads
+    };
+    assert_eq!(net(""), None);
+    assert_eq!(net("--offloads -tso"), Some(dp::Offloads::all() - dp::Offloads::TX_TSO));
+    assert_eq!(net("--offloads=none"), Some(dp::Offloads::empty()));
+}
+
+#[test]
 fn the_completion_period_never_exceeds_the_queue() {
     assert_eq!(params("-t 16").cq_mod, 16);
     assert_eq!(params("-n 5").cq_mod, 5);
@@ -131,6 +143,10 @@ fn wrong_options_are_named() {
         ("iwperf write-bw 10.0.0.1 --ip 10.0.0.2/24 --vlan 4095", "4095"),
         ("iwperf write-bw 10.0.0.1 --ip 10.0.0.2/24 --vdev a --pci b", "cannot be used with"),
         ("iwperf write-bw 10.0.0.1 --ip 10.0.0.2/24 --timeout never", "not a number of seconds"),
+        (
+            "iwperf write-bw 10.0.0.1 --ip 10.0.0.2/24 --vdev a --offloads gso",
+            "there are none all tx-checksum",
+        ),
         ("iwperf write-bw 10.0.0.1 --ip 10.0.0.2/24 --packet a --vdev b", "cannot be used with"),
         ("iwperf write-bw 10.0.0.1 --ip 10.0.0.2/24 --packet a --mac 02:00", "not an Ethernet address"),
         ("iwperf write-bw 10.0.0.1 --ip 10.0.0.2/24 --vdev a --mac 02:00:00:00:00:01", "cannot be used with"),

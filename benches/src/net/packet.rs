@@ -14,7 +14,8 @@ pub(super) fn open(args: &NetArgs, interface: &str) -> Result<Box<dyn Port>, Err
         args.ips.iter().filter_map(|ip| ip.split_once('/')?.0.parse().ok()).collect();
     let usual = PacketConfig::new(interface, addresses);
     let rx_slots = args.rx_desc.map_or(usual.rx_slots, usize::from);
-    let config = PacketConfig { mac: args.mac, mtu: args.mtu, rx_slots, ..usual };
+    let offloads = args.offloads.unwrap_or(usual.offloads);
+    let config = PacketConfig { mac: args.mac, mtu: args.mtu, rx_slots, offloads, ..usual };
     let port = dp::packet::open(&config).map_err(|error| Error::Port(error.to_string()))?;
     for hint in port.hints() {
         eprintln!("iwperf: {hint}");

