@@ -81,6 +81,10 @@ static const uint64_t K_TX_TCP_TSO = RTE_ETH_TX_OFFLOAD_TCP_TSO;
 static const uint64_t K_TX_MULTI_SEGS = RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
 static const uint64_t K_RSS_IP = RTE_ETH_RSS_IP;
 static const uint64_t K_RSS_TCP = RTE_ETH_RSS_TCP;
+static const uint64_t K_RSS_IPV4 = RTE_ETH_RSS_IPV4;
+static const uint64_t K_RSS_IPV4_TCP = RTE_ETH_RSS_NONFRAG_IPV4_TCP;
+static const uint64_t K_RSS_IPV6 = RTE_ETH_RSS_IPV6;
+static const uint64_t K_RSS_IPV6_TCP = RTE_ETH_RSS_NONFRAG_IPV6_TCP;
 
 /* rte_errno is a macro over a per-lcore variable. */
 static inline int *rte_errno_ptr(void) { return &rte_errno; }

@@ -30,14 +30,13 @@ pub struct DeviceConfig {
     pub rx_desc: u16,
     /// Transmit descriptors per queue, adjusted likewise.
     pub tx_desc: u16,
-    /// Buffers in the device's pool, for all queues; `None`: four times the size of the rings, at least
-    /// 8192.
+    /// Buffers in the pool of each queue; `None`: four times the size of its rings, at least 8192.
     pub mbufs: Option<u32>,
     /// Capacity of one buffer, bytes; `None`: enough for a frame, at least 2048. With less a frame takes
     /// several buffers, if the device supports that.
     pub mbuf_bytes: Option<usize>,
-    /// Large buffers for bulk sending, each for several segments, if the device sends frames of several
-    /// buffers.
+    /// Large buffers of each queue for bulk sending, each for several segments, if the device sends frames of
+    /// several buffers.
     pub bulk_mbufs: u32,
     /// Offloads to use, if the device has them.
     pub offloads: Offloads,

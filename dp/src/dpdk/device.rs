@@ -10,6 +10,7 @@ use dpdk_sys as sys;
 use super::config::{DeviceConfig, PortSpec};
 use super::fit::TxLimits;
 use super::handle::{DeviceHandle, find_pci, lock, make_vdev};
+use super::rss::RssConfig;
 use super::vhost_user::VhostUserBackend;
 use super::{DeviceError, drivers, vdev};
 use crate::eal::{self, Eal};
@@ -72,9 +73,8 @@ pub(super) struct Device {
     /// First, so that the device is closed before the pool is released.
     handle: DeviceHandle,
     pub(super) port_id: u16,
-    pub(super) pool: Arc<DpdkPool>,
-    /// Large buffers for transmission.
-    pub(super) bulk: Option<Arc<DpdkPool>>,
+    /// One for each queue.
+    pub(super) pools: Vec<QueuePools>,
     /// Limits of frames to send.
     pub(super) limits: TxLimits,
     /// Whether only the port can notice that receive buffers ran out.
@@ -83,6 +83,14 @@ pub(super) struct Device {
     pub(super) is_point_to_point: bool,
     /// It has no TSO, but the other side of its socket may take uncut frames.
     may_pass_large_frames: bool,
+}
+
+/// The packet buffers of a queue.
+#[derive(Clone)]
+pub(super) struct QueuePools {
+    pub(super) pool: Arc<DpdkPool>,
+    /// Large buffers for transmission.
+    pub(super) bulk: Option<Arc<DpdkPool>>,
 }
 
 /// Opens a device and starts it, with `config.queues` pairs of queues.
@@ -160,9 +168,9 @@ fn setup(
     if offloads.contains(Offloads::RX_LRO) {
         conf.rxmode.max_lro_pkt_size = about.max_lro_pkt_size.min(u32::from(u16::MAX));
     }
-    if offloads.contains(Offloads::RX_RSS) {
-        conf.rxmode.mq_mode = sys::RTE_ETH_MQ_RX_RSS;
-        conf.rx_adv_conf.rss_conf.rss_hf = about.flow_type_rss_offloads & (sys::K_RSS_IP | sys::K_RSS_TCP);
+    let mut rss = RssConfig::new(&about).filter(|_| offloads.contains(Offloads::RX_RSS));
+    if let Some(rss) = &mut rss {
+        rss.fill(&mut conf);
     }
     let configured = {
         // The first vhost device that is configured starts vhost's thread. DPDK decides without a lock
@@ -180,26 +188,27 @@ fn setup(
 
     // SAFETY: takes any port number, and only reads.
     let node = unsafe { sys::rte_eth_dev_socket_id(id) };
-    let in_rings = u32::from(config.queues) * (u32::from(rx_desc) + u32::from(tx_desc));
-    let count = config.mbufs.unwrap_or((4 * in_rings).max(8192));
-    let pool = DpdkPool::new(eal, name, (count, count), mbuf_bytes, node)
-        .map_err(|errno| DeviceError::memory(count, mbuf_bytes, errno))?;
-    let bulk = if config.bulk_mbufs > 0 && offloads.contains(Offloads::TX_MULTI_SEGMENT) {
-        let (count, bytes) = (config.bulk_mbufs, bulk_bytes(config.mtu, limits.driver.buffer_bytes));
-        // Many frames in a ring may refer to parts of one buffer.
-        let views = count.max(2 * u32::from(config.queues) * u32::from(tx_desc)).max(MIN_BULK_VIEWS);
-        let pool = DpdkPool::new(eal, name, (count, views), bytes, node)
-            .map_err(|errno| DeviceError::memory(count, bytes, errno))?;
-        Some(pool)
-    } else {
-        None
-    };
-    // From here on the device holds the pool, and is closed before it releases it.
+    // A pool for each queue: no queue takes the buffers of another, nor waits for its lines in the cache.
+    let count = config.mbufs.unwrap_or((4 * (u32::from(rx_desc) + u32::from(tx_desc))).max(8192));
+    let has_bulk = config.bulk_mbufs > 0 && offloads.contains(Offloads::TX_MULTI_SEGMENT);
+    let pools = (0..config.queues).map(|_| {
+        let pool = DpdkPool::new(eal, name, (count, count), mbuf_bytes, node)
+            .map_err(|errno| DeviceError::memory(count, mbuf_bytes, errno))?;
+        let bulk = || {
+            let (count, bytes) = (config.bulk_mbufs, bulk_bytes(config.mtu, limits.driver.buffer_bytes));
+            // Many frames in a ring may refer to parts of one buffer.
+            let views = count.max(2 * u32::from(tx_desc)).max(MIN_BULK_VIEWS);
+            DpdkPool::new(eal, name, (count, views), bytes, node)
+                .map_err(|errno| DeviceError::memory(count, bytes, errno))
+        };
+        Ok(QueuePools { pool, bulk: has_bulk.then(bulk).transpose()? })
+    });
+    let pools = pools.collect::<Result<Vec<_>, DeviceError>>()?;
+    // From here on the device holds the pools, and is closed before it releases them.
     let mut device = Device {
         handle,
         port_id: id,
-        pool,
-        bulk,
+        pools,
         limits,
         lacks_rx_no_mbuf_count: NO_RX_NO_MBUF_COUNT.contains(&driver.as_str()),
         is_point_to_point: POINT_TO_POINT.contains(&driver.as_str()),
@@ -212,7 +221,8 @@ fn setup(
         // SAFETY: the port was configured with this queue above, and is not started. `Device` drops its
         // handle, which closes the port, before its pool, so the pool outlives the queue.
         let rx = unsafe {
-            sys::rte_eth_rx_queue_setup(id, queue, rx_desc, node as u32, defaults, device.pool.raw())
+            let pool = device.pools[usize::from(queue)].pool.raw();
+            sys::rte_eth_rx_queue_setup(id, queue, rx_desc, node as u32, defaults, pool)
         };
         ok("setting up a receive queue", rx)?;
         // SAFETY: the port was configured with this queue above, and is not started.
@@ -240,7 +250,7 @@ fn setup(
         mtu: config.mtu,
         offloads,
         tso: limits.driver.tso_limits(),
-        queue: Queue::default(),
+        queue: Queue { index: 0, rss: rss.and_then(|rss| rss.settle(id, config.queues)) },
     };
     Ok((device, info))
 }
@@ -374,7 +384,7 @@ impl Drop for Device {
         // The backend may still write to the rings and to the buffers in them, or the driver has them: they
         // must exist until this process ends.
         self.handle.abandoned = true;
-        std::mem::forget((Arc::clone(&self.pool), self.bulk.clone()));
+        std::mem::forget(self.pools.clone());
     }
 }
 

@@ -15,6 +15,7 @@ mod fit;
 mod handle;
 mod pci;
 mod port;
+mod rss;
 mod rx_limit;
 mod unplug;
 mod vdev;
@@ -34,8 +35,8 @@ use crate::{Mempool, Port};
 
 /// Opens a device and starts it: one port for each pair of queues, in their order.
 ///
-/// The ports share one pool. Frames that the device drops, or for which it has no buffer, count at the
-/// first port.
+/// Each port has a pool of its own. Frames that the device drops, or for which it has no buffer, count at the
+/// first port. [`PortInfo::queue`](crate::PortInfo::queue) says how the device chooses queues, if it hashes.
 ///
 /// # Errors
 /// [`DeviceError`], one line that says what to do.

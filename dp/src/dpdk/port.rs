@@ -11,14 +11,14 @@ use std::sync::Arc;
 
 use dpdk_sys as sys;
 
-use super::device::Device;
+use super::device::{Device, QueuePools};
 use super::fit::Fit;
 use super::rx_limit::RxLimit;
 use crate::eal::{is_forked, register_thread};
 use crate::mbuf::Raw;
 use crate::mbuf::dpdk::DpdkChain;
 use crate::mempool::Backend;
-use crate::{BURST, Burst, LinkState, Mbuf, Mempool, Offloads, Port, PortCounters, PortInfo, tso};
+use crate::{BURST, Burst, LinkState, Mbuf, Mempool, Offloads, Port, PortCounters, PortInfo, Queue, tso};
 
 /// Attempts to send on a full ring between two checks of the link state: a check may be a system call.
 /// Every 64th attempt makes its cost negligible, and delays the detection of a lost peer only a little.
@@ -45,8 +45,10 @@ pub(super) struct QueuePort {
 
 impl QueuePort {
     pub(super) fn new(device: Arc<Device>, queue: u16, info: PortInfo) -> Self {
-        let mempool = Mempool { backend: Backend::Dpdk(Arc::clone(&device.pool)) };
-        let bulk = device.bulk.as_ref().map(|pool| Mempool { backend: Backend::Dpdk(Arc::clone(pool)) });
+        let QueuePools { pool, bulk } = device.pools[usize::from(queue)].clone();
+        let mempool = Mempool { backend: Backend::Dpdk(pool) };
+        let bulk = bulk.map(|pool| Mempool { backend: Backend::Dpdk(pool) });
+        let info = PortInfo { queue: Queue { index: queue, ..info.queue.clone() }, ..info };
         let mut port = Self {
             device,
             queue,
@@ -251,7 +253,7 @@ impl Port for QueuePort {
         if count == 0 {
             if self.device.lacks_rx_no_mbuf_count
                 && room > 0
-                && self.device.pool.is_low(room.min(VHOST_BURST))
+                && self.device.pools[usize::from(self.queue)].pool.is_low(room.min(VHOST_BURST))
             {
                 self.counters.rx_no_mbuf += 1;
             }

@@ -62,6 +62,8 @@ const FUNCTIONS: &[&str] = &[
     "rte_eth_promiscuous_enable",
     "rte_eth_allmulticast_enable",
     "rte_eth_link_get_nowait",
+    "rte_eth_dev_rss_hash_conf_get",
+    "rte_eth_dev_rss_reta_update",
     "rte_eth_stats_get",
     "rte_eth_rx_burst",
     "rte_eth_tx_burst",
@@ -77,6 +79,8 @@ const TYPES: &[&str] = &[
     "rte_eth_link",
     "rte_eth_stats",
     "rte_ether_addr",
+    "rte_eth_rss_conf",
+    "rte_eth_rss_reta_entry64",
     "rte_eth_rx_mq_mode",
     "rte_mempool_obj_cb_t",
     "rte_pktmbuf_pool_private",
@@ -91,6 +95,7 @@ const CONSTANTS: &[&str] = &[
     "RTE_LOG_DEBUG",
     "RTE_MAX_LCORE",
     "RTE_ETH_MQ_RX_RSS",
+    "RTE_ETH_RETA_GROUP_SIZE",
     "RTE_ETH_LINK_UP",
 ];
 

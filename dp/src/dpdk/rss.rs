@@ -1,0 +1,134 @@
+//! Receive side scaling of a device: it hashes with a key of ours, and its table has all queues in turn. So
+//! the queue of a flow is known to [`Rss`].
+//!
+//! Where the device does not say what it does, nothing is known, and its queues still work: frames that
+//! arrive at another queue than expected are handed over by the user of the ports.
+
+use std::mem::MaybeUninit;
+
+use dpdk_sys as sys;
+use rustix::rand::GetRandomFlags;
+
+use crate::rss::{Rss, RssFields};
+
+/// Bytes of key of a device that does not say how many it has (rte_ethdev.h: "40 bytes by default").
+const USUAL_KEY_BYTES: u8 = 40;
+
+/// Entries of the table in one `rte_eth_rss_reta_entry64`.
+const GROUP: usize = sys::RTE_ETH_RETA_GROUP_SIZE as usize;
+
+/// What a device is asked to hash.
+pub(super) struct RssConfig {
+    /// Unpredictable, so that no peer can choose flows that all go to one queue.
+    key: Vec<u8>,
+    /// Types of packets (`rss_hf`).
+    functions: u64,
+    /// Entries of the table.
+    table_entries: u16,
+}
+
+impl RssConfig {
+    /// For a device with these properties; `None`: it hashes neither IP nor TCP.
+    pub(super) fn new(about: &sys::rte_eth_dev_info) -> Option<Self> {
+        let functions = about.flow_type_rss_offloads & (sys::K_RSS_IP | sys::K_RSS_TCP);
+        if functions == 0 {
+            return None;
+        }
+        let bytes = if about.hash_key_size == 0 { USUAL_KEY_BYTES } else { about.hash_key_size };
+        let mut key = vec![0; usize::from(bytes)];
+        // Without entropy the device keeps the key of its driver.
+        if rustix::rand::getrandom(&mut key[..], GetRandomFlags::empty()) != Ok(key.len()) {
+            key.clear();
+        }
+        Some(Self { key, functions, table_entries: about.reta_size })
+    }
+
+    /// Puts it into the configuration of the device, which must not outlive `self`.
+    pub(super) fn fill(&mut self, conf: &mut sys::rte_eth_conf) {
+        conf.rxmode.mq_mode = sys::RTE_ETH_MQ_RX_RSS;
+        let rss = &mut conf.rx_adv_conf.rss_conf;
+        rss.rss_hf = self.functions;
+        if !self.key.is_empty() {
+            (rss.rss_key, rss.rss_key_len) = (self.key.as_mut_ptr(), self.key.len() as u8);
+        }
+    }
+
+    /// Sets the table of a started device to all `queues` in turn. Returns how it chooses queues, as far as
+    /// it says so.
+    pub(super) fn settle(&self, port_id: u16, queues: u16) -> Option<Rss> {
+        let (key, functions) = self.in_use(port_id)?;
+        let table = self.set_table(port_id, queues)?;
+        let fields = |ports, addresses| match functions {
+            functions if functions & ports != 0 => RssFields::Ports,
+            functions if functions & addresses != 0 => RssFields::Addresses,
+            _ => RssFields::None,
+        };
+        let ipv4 = fields(sys::K_RSS_IPV4_TCP, sys::K_RSS_IPV4);
+        let ipv6 = fields(sys::K_RSS_IPV6_TCP, sys::K_RSS_IPV6);
+        Rss::new(&key, &table, ipv4, ipv6)
+    }
+
+    /// The key and the types of packets that the device uses.
+    fn in_use(&self, port_id: u16) -> Option<(Vec<u8>, u64)> {
+        let mut key = vec![0; self.key.len().max(usize::from(USUAL_KEY_BYTES))];
+        // SAFETY: a C structure of numbers and a pointer: zero is a value of each.
+        let mut conf: sys::rte_eth_rss_conf = unsafe { MaybeUninit::zeroed().assume_init() };
+        (conf.rss_key, conf.rss_key_len) = (key.as_mut_ptr(), key.len() as u8);
+        // SAFETY: the caller has the port open. `conf` is a local variable, and its key has `rss_key_len`
+        // bytes to write to, as many as the device says that its key has.
+        let done = unsafe { sys::rte_eth_dev_rss_hash_conf_get(port_id, &mut conf) };
+        (done == 0).then_some((key, conf.rss_hf))
+    }
+
+    fn set_table(&self, port_id: u16, queues: u16) -> Option<Vec<u16>> {
+        let table = round_robin(self.table_entries, queues)?;
+        let mut groups: Vec<sys::rte_eth_rss_reta_entry64> = table
+            .chunks(GROUP)
+            .map(|chunk| {
+                let mut reta = [0; GROUP];
+                reta[..chunk.len()].copy_from_slice(chunk);
+                sys::rte_eth_rss_reta_entry64 { mask: u64::MAX >> (GROUP - chunk.len()), reta }
+            })
+            .collect();
+        // SAFETY: the caller has the port open. The groups have as many entries as the table, which is as
+        // long as the device says that its own is.
+        let done =
+            unsafe { sys::rte_eth_dev_rss_reta_update(port_id, groups.as_mut_ptr(), self.table_entries) };
+        (done == 0).then_some(table)
+    }
+}
+
+/// A table of all queues in turn; `None` if its length is no power of two.
+fn round_robin(entries: u16, queues: u16) -> Option<Vec<u16>> {
+    entries.is_power_of_two().then(|| (0..entries).map(|entry| entry % queues).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn about(functions: u64, key: u8, table: u16) -> sys::rte_eth_dev_info {
+        // SAFETY: a C structure of numbers and raw pointers: zero is a value of each.
+        let mut about: sys::rte_eth_dev_info = unsafe { std::mem::zeroed() };
+        (about.flow_type_rss_offloads, about.hash_key_size, about.reta_size) = (functions, key, table);
+        about
+    }
+
+    #[test]
+    fn a_device_that_hashes_gets_a_key_of_its_length_that_is_another_each_time() {
+        let key = |bytes| RssConfig::new(&about(sys::K_RSS_IPV4_TCP, bytes, 128)).unwrap().key;
+        assert_eq!([0, 40, 52].map(|bytes| key(bytes).len()), [40, 40, 52]);
+        assert_ne!(key(40), key(40));
+    }
+
+    #[test]
+    fn a_device_without_a_hash_of_ip_or_tcp_has_no_rss() {
+        assert!(RssConfig::new(&about(0, 40, 128)).is_none());
+    }
+
+    #[test]
+    fn the_table_has_all_queues_in_turn() {
+        assert_eq!(round_robin(8, 3), Some(vec![0, 1, 2, 0, 1, 2, 0, 1]));
+        assert_eq!([0, 100].map(|entries| round_robin(entries, 2)), [None, None]);
+    }
+}
