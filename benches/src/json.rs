@@ -26,6 +26,9 @@ struct Document {
     validation: Option<Validation>,
     peer_cost: Option<Cost>,
     counters: Counters,
+    /// Of each engine, if there are several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    engines: Vec<Counters>,
 }
 
 #[derive(Serialize)]
@@ -104,7 +107,7 @@ struct Validation {
 }
 
 /// The most useful counters; `--stats` prints them all.
-#[derive(Default, Serialize)]
+#[derive(Serialize)]
 struct Counters {
     rx_frames: u64,
     rx_bytes: u64,
@@ -126,34 +129,9 @@ struct Counters {
     tx_zero_copy_bytes: u64,
     busy_polls: u64,
     polls: u64,
-}
-
-impl Counters {
-    /// The sum of two engines.
-    fn merged(self, other: Self) -> Self {
-        Self {
-            rx_frames: self.rx_frames + other.rx_frames,
-            rx_bytes: self.rx_bytes + other.rx_bytes,
-            tx_frames: self.tx_frames + other.tx_frames,
-            tx_bytes: self.tx_bytes + other.tx_bytes,
-            tx_ring_full: self.tx_ring_full + other.tx_ring_full,
-            rx_no_mbuf: self.rx_no_mbuf + other.rx_no_mbuf,
-            tx_segments: self.tx_segments + other.tx_segments,
-            tx_trains: self.tx_trains + other.tx_trains,
-            tx_retransmits: self.tx_retransmits + other.tx_retransmits,
-            rto_expired: self.rto_expired + other.rto_expired,
-            fast_retransmits: self.fast_retransmits + other.fast_retransmits,
-            rx_bad_checksum: self.rx_bad_checksum + other.rx_bad_checksum,
-            rx_fpdus: self.rx_fpdus + other.rx_fpdus,
-            rx_fpdus_early: self.rx_fpdus_early + other.rx_fpdus_early,
-            tx_fpdus: self.tx_fpdus + other.tx_fpdus,
-            rx_placed_bytes: self.rx_placed_bytes + other.rx_placed_bytes,
-            tx_fetched_bytes: self.tx_fetched_bytes + other.tx_fetched_bytes,
-            tx_zero_copy_bytes: self.tx_zero_copy_bytes + other.tx_zero_copy_bytes,
-            busy_polls: self.busy_polls + other.busy_polls,
-            polls: self.polls + other.polls,
-        }
-    }
+    connections: u64,
+    handed_over: u64,
+    handed_over_dropped: u64,
 }
 
 /// Writes the document.
@@ -183,7 +161,8 @@ pub fn write(
             messages_checked_by_peer: outcome.peer.as_ref().map_or(0, |peer| peer.messages_checked),
         }),
         peer_cost: outcome.peer.as_ref().map(|p| Cost { busy_cycles: p.busy_cycles, cycles_per_s: p.hz }),
-        counters: counters.iter().map(counters_of).reduce(Counters::merged).unwrap_or_default(),
+        counters: counters_of(&sum(counters)),
+        engines: if counters.len() > 1 { counters.iter().map(counters_of).collect() } else { Vec::new() },
     };
     let failed = |source| Error::System { what: format!("cannot write {}", path.display()), source };
     let file = File::create(path).map_err(failed)?;
@@ -247,6 +226,13 @@ fn breakdowns(rows: &[Row], hz: u64, scope_cycles: f64) -> Vec<Breakdown> {
     profiled.map(|profiled| Breakdown::new(profiled, hz, scope_cycles)).collect()
 }
 
+/// The sum over several engines.
+pub(crate) fn sum(counters: &[EngineCounters]) -> EngineCounters {
+    let mut all = EngineCounters::default();
+    counters.iter().for_each(|counters| all += *counters);
+    all
+}
+
 fn counters_of(counters: &EngineCounters) -> Counters {
     let (port, stack) = (&counters.port, &counters.stack);
     Counters {
@@ -270,6 +256,9 @@ fn counters_of(counters: &EngineCounters) -> Counters {
         tx_zero_copy_bytes: counters.tx_zero_copy_bytes,
         busy_polls: counters.busy_polls,
         polls: counters.polls,
+        connections: counters.connections,
+        handed_over: stack.handed_over,
+        handed_over_dropped: stack.handed_over_dropped,
     }
 }
 

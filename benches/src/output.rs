@@ -103,6 +103,7 @@ impl Output {
         if args.stats {
             self.print(&cost_lines(&self.rows, hz).join("\n"));
             counters.iter().for_each(|counters| self.print(&format!("{counters:#?}")));
+            spread_lines(counters).iter().for_each(|line| self.print(line));
         }
         if let Some(path) = &args.json {
             json::write(path, params, self.unit, (&self.rows, &self.target), outcome, counters, hz)?;
@@ -198,6 +199,23 @@ fn cost_lines(rows: &[Row], hz: u64) -> Vec<String> {
     rows.iter().map(line).collect()
 }
 
+/// How work is spread over several engines.
+fn spread_lines(counters: &[EngineCounters]) -> Vec<String> {
+    let line = |(name, count): (&str, fn(&EngineCounters) -> u64)| {
+        let each: Vec<u64> = counters.iter().map(count).collect();
+        let (least, most) = (each.iter().min().copied()?, each.iter().max().copied()?);
+        let all: u64 = each.iter().sum();
+        Some(format!(" {name} of each of {} engines: {least} to {most}, {all} in all", each.len()))
+    };
+    let counts: [(&str, fn(&EngineCounters) -> u64); 4] = [
+        ("connections", |counters| counters.connections),
+        ("FPDUs received", |counters| counters.rx_fpdus),
+        ("FPDUs sent", |counters| counters.tx_fpdus),
+        ("frames handed to other engines", |counters| counters.stack.handed_over),
+    ];
+    if counters.len() > 1 { counts.into_iter().filter_map(line).collect() } else { Vec::new() }
+}
+
 /// The share of the payload that was sent without a copy.
 fn zero_copy_note(counters: &[EngineCounters]) -> String {
     let sum = |count: fn(&EngineCounters) -> u64| counters.iter().map(count).sum::<u64>();
@@ -216,6 +234,15 @@ fn zero_copy_note(counters: &[EngineCounters]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_spread_over_several_engines_has_the_least_and_the_most() {
+        let of = |connections| EngineCounters { connections, ..EngineCounters::default() };
+        assert!(spread_lines(&[of(3)]).is_empty());
+        let lines = spread_lines(&[of(3), of(1), of(5)]);
+        assert_eq!(lines[0], " connections of each of 3 engines: 1 to 5, 9 in all");
+        assert_eq!(lines.len(), 4);
+    }
     use crate::params::example;
 
     #[test]

@@ -7,17 +7,18 @@ use dp::eal::{Cores, Eal, EalConfig, Memory};
 use crate::cli::NetArgs;
 use crate::errors::Error;
 
-/// MiB of DPDK's memory: pools of some thousand jumbo buffers and the rings.
+/// MiB of DPDK's memory: pools of some thousand jumbo buffers and the rings, for this many queues.
 const MEMORY_MIB: u32 = 512;
+const MEMORY_QUEUES: u16 = 4;
+/// MiB for each further queue.
+const MEMORY_MIB_FOR_QUEUE: u32 = 128;
 
 /// Opens the device of the options, with as many queues as cores.
 pub(super) fn open(args: &NetArgs) -> Result<Vec<Box<dyn Port>>, Error> {
+    let further = u32::from(args.cores.saturating_sub(MEMORY_QUEUES));
+    let mib = MEMORY_MIB + MEMORY_MIB_FOR_QUEUE * further;
     let eal_config = EalConfig {
-        memory: if args.no_huge {
-            Memory::Ordinary { mib: MEMORY_MIB }
-        } else {
-            Memory::Auto { mib: MEMORY_MIB }
-        },
+        memory: if args.no_huge { Memory::Ordinary { mib } } else { Memory::Auto { mib } },
         cores: args.cpu.map_or(Cores::Floating, Cores::Pinned),
         pci: args.pci.iter().cloned().collect(),
         extra: args.eal_args(),

@@ -4,11 +4,11 @@
 
 use std::time::{Duration, Instant};
 
-use tests::ensure;
 use tests::iwperf::{
     Case, Net, START_TIMEOUT, TEST_TIMEOUT, Test, cases, client, conclude, iwperf, serve_vhost,
 };
 use tests::lab::{Need, Process, Result, Scratch, Suite};
+use tests::{ensure, lab_error};
 
 /// Runs the suite; returns whether it passed.
 pub(crate) fn run_suite(arguments: &[String]) -> bool {
@@ -18,6 +18,11 @@ pub(crate) fn run_suite(arguments: &[String]) -> bool {
     }
     for (test, mtu) in [(Test::WriteBw, 9000), (Test::SendBw, 1500)] {
         suite.add(format!("{}_mtu{mtu}_zero_copy", test.name()), move || zero_copy(test, mtu));
+    }
+    for queues in [2, 4] {
+        for test in [Test::WriteBw, Test::ReadBw, Test::SendBw] {
+            suite.add(format!("{}_{queues}_queues", test.name()), move || several_queues(test, queues));
+        }
     }
     for end in [End::Vhost, End::VirtioUser] {
         for test in [Test::WriteBw, Test::ReadBw, Test::WriteLat] {
@@ -105,6 +110,37 @@ fn zero_copy(test: Test, mtu: u16) -> Result<()> {
     ensure!(at_client.contains("zero copy: none"), "{at_client}");
     ensure!(at_server.contains("zero copy: 99."), "{at_server}");
     ensure!(at_server.contains("every byte as sent"), "{at_server}");
+    Ok(())
+}
+
+/// A queue, an engine and a core for each of several. A frame arrives at the queue with the number of the one
+/// that sent it, so the connections of an engine are with one engine of the peer.
+fn several_queues(test: Test, queues: u32) -> Result<()> {
+    let scratch = Scratch::new()?;
+    let (socket, json) = (scratch.file("vhost.sock"), scratch.file("result.json"));
+    let cores = format!("{queues}");
+    let mut server = iwperf(None, {
+        let vdev = format!("net_vhost0,iface={},queues={queues}", socket.display());
+        let net = Net { vdev, ip: "10.60.0.1/24".into(), mtu: 1500 };
+        ["server", "--validate", "--cores", &cores].map(str::to_owned).into_iter().chain(net.args())
+    })?
+    .spawn()?;
+    server.wait_for("listening", START_TIMEOUT)?;
+    let vdev = format!("net_virtio_user0,path={},queues={queues}", socket.display());
+    let net = Net { vdev, ip: "10.60.0.2/24".into(), mtu: 1500 };
+    let options = ["--cores", &cores, "--qp", "8", "--stats"];
+    let client = client(None, test, "10.60.0.1/24", &net, &json)?.args(options).spawn()?;
+    let results = conclude(client, server, &json)?;
+    let engines = results["engines"].as_array().ok_or_else(|| lab_error!("no engines: {results}"))?;
+    ensure!(engines.len() == queues as usize, "{results}");
+    for engine in engines {
+        let count = |name: &str| engine[name].as_u64().unwrap_or(0);
+        // Its share of the queue pairs, and the control connection of its core.
+        let share = u64::from(8 / queues) + 1;
+        ensure!(count("connections") == share, "{share} connections for each engine: {results}");
+        ensure!(count("rx_fpdus") + count("tx_fpdus") > 100, "an engine without traffic: {results}");
+        ensure!(count("handed_over_dropped") == 0, "frames were lost between engines: {results}");
+    }
     Ok(())
 }
 

@@ -8,8 +8,9 @@
 mod port;
 mod programs;
 
-use tests::iwperf::{Case, Net, cases, client, conclude, serve};
+use tests::iwperf::{Case, Net, Test, cases, client, conclude, serve};
 use tests::lab::{Namespace, Need, Result, Scratch, Suite, Wire, veth};
+use tests::{ensure, lab_error};
 
 /// Runs the suite; returns whether it passed.
 pub(crate) fn run_suite(arguments: &[String]) -> bool {
@@ -19,6 +20,9 @@ pub(crate) fn run_suite(arguments: &[String]) -> bool {
     programs::add_to(&mut suite);
     for case in cases(61) {
         suite.add_with(&[Need::Dpdk], case.name.clone(), move || run(&case));
+    }
+    for test in [Test::WriteBw, Test::ReadBw, Test::SendBw] {
+        suite.add_with(&[Need::Dpdk], format!("{}_4_queues", test.name()), move || several_queues(test));
     }
     suite.run(arguments)
 }
@@ -34,5 +38,29 @@ fn run(case: &Case) -> Result<()> {
     let net = Net::af_packet("v0", client_ip, mtu);
     let client = client(Some(&right), test, server_ip, &net, &json)?.args(options).spawn()?;
     conclude(client, server, &json)?;
+    Ok(())
+}
+
+/// Four sockets on each interface, among which the kernel spreads flows by a hash of its own (fanout): frames
+/// mostly arrive at another engine than that of their connection, and are handed over.
+fn several_queues(test: Test) -> Result<()> {
+    let scratch = Scratch::new()?;
+    let json = scratch.file("result.json");
+    let (left, right) = (Namespace::new()?, Namespace::new()?);
+    veth(Wire { namespace: &left, dev: "v0" }, Wire { namespace: &right, dev: "v0" }, 1500)?;
+    let net = |ip: &str| {
+        let vdev = "net_af_packet0,iface=v0,blocksz=65536,framesz=2048,framecnt=2048,qpairs=4".to_owned();
+        Net { vdev, ip: ip.to_owned(), mtu: 1500 }
+    };
+    let options = ["--cores", "4", "--stats"];
+    let server = serve(Some(&left), &net("10.61.0.1/24"), ["server", "--validate"].iter().chain(&options))?;
+    let client = client(Some(&right), test, "10.61.0.1/24", &net("10.61.0.2/24"), &json)?;
+    let results = conclude(client.args(options).args(["--qp", "8"]).spawn()?, server, &json)?;
+    let count = |name: &str| results["counters"][name].as_u64().unwrap_or(0);
+    ensure!(count("handed_over") > 0, "all frames arrived at their engines: {results}");
+    ensure!(count("handed_over_dropped") == 0, "frames were lost between engines: {results}");
+    let engines = results["engines"].as_array().ok_or_else(|| lab_error!("no engines: {results}"))?;
+    let idle = |engine: &&serde_json::Value| engine["connections"].as_u64() != Some(3);
+    ensure!(engines.len() == 4 && !engines.iter().any(|engine| idle(&engine)), "{results}");
     Ok(())
 }
