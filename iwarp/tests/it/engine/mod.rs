@@ -2,6 +2,7 @@
 
 mod local_wire;
 mod port_events;
+mod queues;
 mod receive_window;
 mod shared;
 mod stuck_port;

@@ -1,0 +1,241 @@
+//! Engines on several queues of one device.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use dp::link::{LinkConfig, pair};
+use dp::{Burst, LinkState, Mempool, Port, PortCounters, PortInfo, Queue};
+use iwarp::engine::{Engine, EngineConfig, ThreadOptions};
+use iwarp::memory::Access;
+use iwarp::verbs::{
+    CmEvent, CmEventKind, CmId, CompletionQueue, ConnParam, Context, ContextConfig, EventChannel,
+    MemoryRegion, ProtectionDomain, QpInit, QueuePair, RemoteAddr, SendOp, SendRequest, WcStatus,
+};
+
+const LIMIT: Duration = Duration::from_secs(20);
+const PORT: u16 = 7471;
+
+/// A queue of a device that gives all frames to its first queue.
+struct OneSided {
+    info: PortInfo,
+    port: Arc<Mutex<Box<dyn Port>>>,
+    pool: Mempool,
+}
+
+/// The queues of a device behind `port`.
+fn one_sided(port: Box<dyn Port>, queues: u16) -> Vec<Box<dyn Port>> {
+    let (info, pool) = (port.info().clone(), port.mempool().clone());
+    let port = Arc::new(Mutex::new(port));
+    let queue = |index| {
+        let info = PortInfo { queue: Queue { index, rss: None }, ..info.clone() };
+        Box::new(OneSided { info, port: Arc::clone(&port), pool: pool.clone() }) as Box<dyn Port>
+    };
+    (0..queues).map(queue).collect()
+}
+
+impl Port for OneSided {
+    fn info(&self) -> &PortInfo {
+        &self.info
+    }
+
+    fn mempool(&self) -> &Mempool {
+        &self.pool
+    }
+
+    fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
+        if self.info.queue.index == 0 { self.port.lock().unwrap().rx_burst(now_us, frames) } else { 0 }
+    }
+
+    fn tx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
+        self.port.lock().unwrap().tx_burst(now_us, frames)
+    }
+
+    fn link_state(&mut self) -> LinkState {
+        self.port.lock().unwrap().link_state()
+    }
+
+    fn counters(&self) -> PortCounters {
+        PortCounters::default()
+    }
+}
+
+/// One end of a wire: its context and what its connections need.
+struct End {
+    context: Context,
+    events: EventChannel,
+    cq: CompletionQueue,
+    pd: ProtectionDomain,
+    memory: MemoryRegion,
+    waiting: Vec<CmEvent>,
+}
+
+impl End {
+    fn new() -> Self {
+        let context = Context::new(ContextConfig::default()).unwrap();
+        let (events, cq) = (context.create_event_channel().unwrap(), context.create_cq(256, None).unwrap());
+        let pd = context.alloc_pd().unwrap();
+        let memory = pd.reg_mr(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
+        Self { context, events, cq, pd, memory, waiting: Vec::new() }
+    }
+
+    fn queue_pair(&self) -> QueuePair {
+        self.pd.create_qp(&QpInit::new(&self.cq)).unwrap()
+    }
+
+    /// Takes the first event that `wanted` accepts, if it is there.
+    fn take(&mut self, wanted: impl Fn(&CmEvent) -> bool) -> Option<CmEvent> {
+        self.waiting.extend(std::iter::from_fn(|| self.events.poll()));
+        let at = self.waiting.iter().position(wanted)?;
+        Some(self.waiting.remove(at))
+    }
+
+    fn established(&mut self, id: &CmId) -> Option<()> {
+        self.take(|event| event.id == *id && matches!(event.kind, CmEventKind::Established { .. })).map(drop)
+    }
+
+    fn request(&mut self) -> Option<CmId> {
+        self.take(|event| matches!(event.kind, CmEventKind::ConnectRequest { .. })).map(|event| event.id)
+    }
+}
+
+fn config(port: &dyn Port, address: &str) -> EngineConfig {
+    EngineConfig::new(port, &[address]).unwrap()
+}
+
+/// Calls `look` until it finds something.
+fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(start.elapsed() < LIMIT, "{what}: not within {LIMIT:?}");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn frames_at_another_queue_wake_the_engine_of_their_connection() {
+    let (near, far) = pair(&LinkConfig::default());
+    let (mut a, mut b) = (End::new(), End::new());
+    let far_config = config(&*far, "10.0.0.2/24");
+    let mut peer = Engine::new(&b.context, far, far_config).unwrap();
+    let near_config = config(&*near, "10.0.0.1/24");
+    let mut engines = Engine::on_queues(&a.context, one_sided(near, 2), &near_config, &[]).unwrap();
+    // The second engine sleeps at once, and for longer than this test takes, if nobody wakes it.
+    let sleeper = engines.pop().unwrap();
+    let forever = ThreadOptions { spin_polls: 0, yield_polls: 0, max_sleep: 3 * LIMIT, cpu: None };
+    let sleeper = sleeper.spawn(forever).unwrap();
+    let mut first = engines.pop().unwrap();
+
+    let listener = b.context.create_id(&b.events);
+    listener.listen(PORT, 16, LIMIT).unwrap();
+    let (id, qp) = (a.context.create_id(&a.events), a.queue_pair());
+    let param = ConnParam { engine: Some(1), ..ConnParam::default() };
+    id.connect(&qp, ([10, 0, 0, 2], PORT).into(), &param).unwrap();
+    let mut poll = || drop((first.poll(), peer.poll()));
+    let request = until("request", || {
+        poll();
+        b.request()
+    });
+    let theirs = b.queue_pair();
+    request.accept(&theirs, &ConnParam::default()).unwrap();
+    until("established", || {
+        poll();
+        a.established(&id)
+    });
+    write_once(&a, &b, &qp, poll);
+    let engine = sleeper.stop();
+    let counters = engine.counters();
+    assert!(counters.stack.rx_handed_over >= 2, "{counters:?}");
+    assert_eq!(counters.stack.rto_expired, 0, "its own timer has woken it: {counters:?}");
+    assert_eq!(counters.port.rx_frames, 0, "nothing arrives at its queue");
+}
+
+#[test]
+fn connections_go_to_the_engine_with_the_fewest_also_before_it_has_begun_them() {
+    let (near, far) = pair(&LinkConfig::default());
+    let a = End::new();
+    let near_config = config(&*near, "10.0.0.1/24");
+    let mut engines = Engine::on_queues(&a.context, one_sided(near, 4), &near_config, &[]).unwrap();
+    let mut ids = Vec::new();
+    for _ in 0..40 {
+        let (id, qp) = (a.context.create_id(&a.events), a.queue_pair());
+        id.connect(&qp, ([10, 0, 0, 2], PORT).into(), &ConnParam::default()).unwrap();
+        ids.push((id, qp));
+    }
+    for engine in &mut engines {
+        engine.poll();
+    }
+    let began: Vec<_> = engines.iter().map(|engine| engine.stack_usage().connections).collect();
+    assert_eq!(began, [10; 4]);
+    drop(far);
+}
+
+#[test]
+fn a_device_without_queues_or_with_too_many_is_refused() {
+    let a = End::new();
+    let (near, _far) = pair(&LinkConfig::default());
+    let config = config(&*near, "10.0.0.1/24");
+    for queues in [0, 65] {
+        let (near, _far) = pair(&LinkConfig::default());
+        let refused = Engine::on_queues(&a.context, one_sided(near, queues), &config, &[]);
+        let text = refused.err().map(|error| error.to_string()).unwrap_or_default();
+        assert_eq!(text, format!("engines need 1 to 64 ports, not {queues}"));
+    }
+}
+
+/// Writes 64 bytes with `qp` from the memory of `from` to that of `to`, and checks them.
+fn write_once(from: &End, to: &End, qp: &QueuePair, mut poll: impl FnMut()) {
+    from.memory.write_at(0, &[7; 64]).unwrap();
+    to.memory.write_at(0, &[0; 64]).unwrap();
+    let remote = RemoteAddr { addr: to.memory.addr(), rkey: to.memory.rkey() };
+    qp.post_send(&SendRequest::new(1, SendOp::Write { remote }, from.memory.sge(0, 64))).unwrap();
+    let completion = until("completion", || {
+        poll();
+        from.cq.poll_one()
+    });
+    assert_eq!(completion.status, WcStatus::Success);
+    until("the last byte", || {
+        poll();
+        (to.memory.load_u8(63).unwrap() == 7).then_some(())
+    });
+    let mut bytes = [0; 64];
+    to.memory.read_at(0, &mut bytes).unwrap();
+    assert_eq!(bytes, [7; 64]);
+}
+
+#[test]
+fn an_engine_that_ends_leaves_its_queue_to_another() {
+    let (near, far) = pair(&LinkConfig::default());
+    let (mut a, mut b) = (End::new(), End::new());
+    let far_config = config(&*far, "10.0.0.2/24");
+    let mut peer = Engine::new(&b.context, far, far_config).unwrap();
+    let near_config = config(&*near, "10.0.0.1/24");
+    let engines = Engine::on_queues(&a.context, one_sided(near, 3), &near_config, &[]).unwrap();
+    let mut engines: Vec<Option<Engine>> = engines.into_iter().map(Some).collect();
+    let listener = a.context.create_id(&a.events);
+    listener.listen(PORT, 16, LIMIT).unwrap();
+    let turn = |engines: &mut Vec<Option<Engine>>, peer: &mut Engine| {
+        engines.iter_mut().flatten().for_each(|engine| drop(engine.poll()));
+        peer.poll();
+    };
+    // All frames arrive at the queue of the engine that ends, which is also the one that answers ARP.
+    engines[0] = None;
+    for _ in 0..3 {
+        let (id, qp) = (b.context.create_id(&b.events), b.queue_pair());
+        id.connect(&qp, ([10, 0, 0, 1], PORT).into(), &ConnParam::default()).unwrap();
+        let request = until("request", || {
+            turn(&mut engines, &mut peer);
+            a.request()
+        });
+        let ours = a.queue_pair();
+        request.accept(&ours, &ConnParam::default()).unwrap();
+        until("established", || {
+            turn(&mut engines, &mut peer);
+            b.established(&id)
+        });
+        write_once(&b, &a, &qp, || turn(&mut engines, &mut peer));
+    }
+    assert_eq!(engines[1].as_ref().map(|engine| engine.counters().connections), Some(3));
+}
