@@ -1,8 +1,8 @@
 //! Engines on the queues of one device, which have one address together.
 //!
 //! Each has a queue, a stack and connections of its own, and a thread if wanted. Nothing is shared on the way
-//! of a frame that arrives at the queue of its connection. Frames that arrive elsewhere are handed over by the
-//! stacks ([`tcp_lite::steering`]). The engine that receives one wakes the engine that it is for.
+//! of a frame that arrives at the queue of its connection. Frames that arrive elsewhere are handed over by
+//! the stacks ([`tcp_lite::steering`]). The engine that receives one wakes the engine that it is for.
 
 use std::sync::Arc;
 
@@ -56,9 +56,9 @@ impl Engine {
     /// `ports` as [`dp::dpdk::open`] returns them for several queues. With `cpus`, the memory of each engine
     /// is taken while the calling thread runs on that CPU, so that it is near it.
     ///
-    /// [`ConnParam::engine`](crate::verbs::ConnParam::engine) chooses the engine of a connection; otherwise it
-    /// is the one with the fewest. Listeners accept on all. If an engine is dropped, its connections end, and
-    /// another one serves its queue.
+    /// [`ConnParam::engine`](crate::verbs::ConnParam::engine) chooses the engine of a connection; otherwise
+    /// it is the one with the fewest. Listeners accept on all. If an engine is dropped, its connections end,
+    /// and another one serves its queue.
     ///
     /// # Errors
     /// [`VerbsError::Invalid`] for no port or more than [`MAX_MEMBERS`](tcp_lite::steering::MAX_MEMBERS),

@@ -81,7 +81,7 @@ impl FlowTable {
             place.compare_exchange(FREE, entry, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         };
         let place = self.places(flow).find(take).ok_or(Refused::Full)?;
-        // Of two stacks that claim the flow, the one that is later at this fence finds the entry of the other.
+        // Of two stacks that claim the flow, the one that is later at this fence finds the other's entry.
         fence(Ordering::SeqCst);
         let claims = |place: &&AtomicU64| place.load(Ordering::Acquire) & !OWNER == flow.0;
         if self.places(flow).filter(claims).count() > 1 {
