@@ -201,13 +201,14 @@ fn cost_lines(rows: &[Row], hz: u64) -> Vec<String> {
 
 /// How work is spread over several engines.
 fn spread_lines(counters: &[EngineCounters]) -> Vec<String> {
-    let line = |(name, count): (&str, fn(&EngineCounters) -> u64)| {
+    type Count = fn(&EngineCounters) -> u64;
+    let line = |(name, count): (&str, Count)| {
         let each: Vec<u64> = counters.iter().map(count).collect();
         let (least, most) = (each.iter().min().copied()?, each.iter().max().copied()?);
         let all: u64 = each.iter().sum();
         Some(format!(" {name} of each of {} engines: {least} to {most}, {all} in all", each.len()))
     };
-    let counts: [(&str, fn(&EngineCounters) -> u64); 4] = [
+    let counts: [(&str, Count); 4] = [
         ("connections", |counters| counters.connections),
         ("FPDUs received", |counters| counters.rx_fpdus),
         ("FPDUs sent", |counters| counters.tx_fpdus),
