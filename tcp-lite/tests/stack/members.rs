@@ -258,7 +258,9 @@ fn the_port_of_a_connection_is_chosen_so_that_its_answers_arrive_at_its_stack() 
     let mut hosts = Members::with(config(MAC_A, 1), Some(rss), rule);
     hosts.b.stack().listen(80).unwrap();
     for _ in 0..50 {
-        (0..STACKS).for_each(|n| drop(hosts.connect(n)));
+        for n in 0..STACKS {
+            hosts.connect(n);
+        }
         hosts.run(10_000);
     }
     hosts.run(2_000_000);
@@ -280,7 +282,9 @@ fn one_stack_answers_for_the_host_and_tells_the_others_of_neighbours() {
     // All know B from its question.
     hosts.b.stack().listen(80).unwrap();
     hosts.sent.clear();
-    (0..STACKS).for_each(|n| drop(hosts.connect(n)));
+    for n in 0..STACKS {
+        hosts.connect(n);
+    }
     hosts.run(1_000_000);
     assert!(hosts.a.iter().all(|one| one.established.len() == 1));
     let asks = |frame: &Vec<u8>| frame[12..14] == [8, 6] && frame[21] == 1;
