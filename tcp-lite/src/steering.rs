@@ -19,7 +19,7 @@ mod atomic;
 mod flow_table;
 mod member;
 
-pub(crate) use flow_table::Refused;
+pub(crate) use flow_table::ClaimError;
 pub(crate) use member::Handed;
 pub use member::Member;
 

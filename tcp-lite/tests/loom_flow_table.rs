@@ -18,7 +18,7 @@ mod atomic {
 #[path = "../src/steering/flow_table.rs"]
 mod flow_table;
 
-use flow_table::{FlowHash, FlowTable, Refused};
+use flow_table::{FlowHash, FlowTable, ClaimError};
 
 #[test]
 fn of_two_stacks_that_claim_a_flow_at_most_one_gets_it_and_then_has_it() {
@@ -30,9 +30,9 @@ fn of_two_stacks_that_claim_a_flow_at_most_one_gets_it_and_then_has_it() {
         let first = table.claim(flow, 1);
         let second = second.join().unwrap();
         let owner = match (first, second) {
-            (Ok(()), Err(Refused::Taken)) => Some(1),
-            (Err(Refused::Taken), Ok(())) => Some(2),
-            (Err(Refused::Taken), Err(Refused::Taken)) => None,
+            (Ok(()), Err(ClaimError::Taken)) => Some(1),
+            (Err(ClaimError::Taken), Ok(())) => Some(2),
+            (Err(ClaimError::Taken), Err(ClaimError::Taken)) => None,
             both => panic!("{both:?}"),
         };
         assert_eq!(table.owner(flow), owner);
@@ -50,7 +50,7 @@ fn a_flow_that_was_released_can_be_claimed_by_another_stack() {
         table.release(flow, 1);
         match second.join().unwrap() {
             Ok(()) => assert_eq!(table.owner(flow), Some(2)),
-            Err(refused) => assert_eq!((refused, table.owner(flow)), (Refused::Taken, None)),
+            Err(refused) => assert_eq!((refused, table.owner(flow)), (ClaimError::Taken, None)),
         }
     });
 }

@@ -5,7 +5,7 @@ use dp::{Burst, Checksum, Mbuf};
 use super::Stack;
 use crate::facade::Instant;
 use crate::four_tuple::FourTuple;
-use crate::steering::{Handed, Member, Refused};
+use crate::steering::{Handed, Member, ClaimError};
 
 impl Stack {
     /// Makes the stack one of several of a host, each on a queue of one device. To be called before anything
@@ -101,7 +101,7 @@ impl Stack {
     ///
     /// # Errors
     /// Another stack of the host has it, or too many are in use.
-    pub(super) fn claim(&self, tuple: &FourTuple) -> Result<(), Refused> {
+    pub(super) fn claim(&self, tuple: &FourTuple) -> Result<(), ClaimError> {
         self.member.as_ref().map_or(Ok(()), |member| member.claim(tuple))
     }
 

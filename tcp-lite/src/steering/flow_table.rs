@@ -35,7 +35,7 @@ pub(crate) struct FlowTable {
 
 /// Why a flow cannot be claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
+pub(crate) enum ClaimError {
     /// It exists, or another stack claims it at this moment.
     Taken,
     /// All its places are in use.
@@ -71,22 +71,22 @@ impl FlowTable {
     /// one of them gets it, and perhaps none.
     ///
     /// # Errors
-    /// See [`Refused`].
-    pub(crate) fn claim(&self, flow: FlowHash, owner: u8) -> Result<(), Refused> {
+    /// See [`ClaimError`].
+    pub(crate) fn claim(&self, flow: FlowHash, owner: u8) -> Result<(), ClaimError> {
         if self.owner(flow).is_some() {
-            return Err(Refused::Taken);
+            return Err(ClaimError::Taken);
         }
         let entry = flow.0 | u64::from(owner);
         let take = |place: &&AtomicU64| {
             place.compare_exchange(FREE, entry, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         };
-        let place = self.places(flow).find(take).ok_or(Refused::Full)?;
+        let place = self.places(flow).find(take).ok_or(ClaimError::Full)?;
         // Of two stacks that claim the flow, the one that is later at this fence finds the other's entry.
         fence(Ordering::SeqCst);
         let claims = |place: &&AtomicU64| place.load(Ordering::Acquire) & !OWNER == flow.0;
         if self.places(flow).filter(claims).count() > 1 {
             place.store(FREE, Ordering::Release);
-            return Err(Refused::Taken);
+            return Err(ClaimError::Taken);
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use rtrb::{Consumer, Producer, RingBuffer};
 
 use super::MAX_MEMBERS;
 use super::atomic::{AtomicU64, Ordering};
-use super::flow_table::{FlowHash, FlowTable, Refused};
+use super::flow_table::{FlowHash, FlowTable, ClaimError};
 use crate::StackConfig;
 use crate::discovery::Heard;
 use crate::four_tuple::FourTuple;
@@ -143,7 +143,7 @@ impl Member {
     }
 
     /// Enters a connection of this stack.
-    pub(crate) fn claim(&self, tuple: &FourTuple) -> Result<(), Refused> {
+    pub(crate) fn claim(&self, tuple: &FourTuple) -> Result<(), ClaimError> {
         self.group.flows.claim(self.hash(tuple), self.index)
     }
 
