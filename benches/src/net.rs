@@ -2,6 +2,7 @@
 
 #[cfg(feature = "dpdk")]
 mod device;
+mod near;
 #[cfg(target_os = "linux")]
 mod packet;
 #[cfg(target_os = "linux")]
@@ -118,7 +119,10 @@ pub fn open(args: &NetArgs, events: bool, crc: bool, interrupt: &Interrupt) -> R
 /// [`Error::Usage`], [`Error::Port`], [`Error::Verbs`].
 pub fn open_cores(args: &NetArgs, crc: bool, interrupt: &Interrupt) -> Result<Cores, Error> {
     args.check()?;
-    let allowed = allowed_cpus()?;
+    let mut allowed = allowed_cpus()?;
+    if let Some(address) = &args.pci {
+        allowed = near::first(Path::new("/sys"), address, &allowed);
+    }
     let count = usize::from(args.cores);
     let cpus: Vec<usize> = match args.cpu {
         Some(first) => (first..first + count).collect(),

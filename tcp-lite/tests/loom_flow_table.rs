@@ -18,7 +18,7 @@ mod atomic {
 #[path = "../src/steering/flow_table.rs"]
 mod flow_table;
 
-use flow_table::{FlowHash, FlowTable, ClaimError};
+use flow_table::{ClaimError, FlowHash, FlowTable};
 
 #[test]
 fn of_two_stacks_that_claim_a_flow_at_most_one_gets_it_and_then_has_it() {

@@ -5,7 +5,7 @@ use dp::{Burst, Checksum, Mbuf};
 use super::Stack;
 use crate::facade::Instant;
 use crate::four_tuple::FourTuple;
-use crate::steering::{Handed, Member, ClaimError};
+use crate::steering::{ClaimError, Handed, Member};
 
 impl Stack {
     /// Makes the stack one of several of a host, each on a queue of one device. To be called before anything

@@ -9,7 +9,7 @@ use rtrb::{Consumer, Producer, RingBuffer};
 
 use super::MAX_MEMBERS;
 use super::atomic::{AtomicU64, Ordering};
-use super::flow_table::{FlowHash, FlowTable, ClaimError};
+use super::flow_table::{ClaimError, FlowHash, FlowTable};
 use crate::StackConfig;
 use crate::discovery::Heard;
 use crate::four_tuple::FourTuple;
