@@ -31,8 +31,8 @@ pub(crate) enum Handed {
     Heard(Heard),
 }
 
-/// A frame that was not handed over, as the ring is full or its stack is gone.
-pub(crate) struct Unheard;
+/// Nothing was handed over: the ring is full, or its stack is gone.
+pub(crate) struct NotHanded;
 
 /// The stacks of one host, as [`Member::group`] makes them.
 struct Group {
@@ -183,12 +183,12 @@ impl Member {
     // ---- rings ----
 
     /// Puts something into the ring to stack `to`. It is seen there after [`flush`](Self::flush).
-    pub(crate) fn hand(&mut self, to: u8, what: Handed) -> Result<(), Unheard> {
-        let ring = self.to.get_mut(usize::from(to)).and_then(Option::as_mut).ok_or(Unheard)?;
+    pub(crate) fn hand(&mut self, to: u8, what: Handed) -> Result<(), NotHanded> {
+        let ring = self.to.get_mut(usize::from(to)).and_then(Option::as_mut).ok_or(NotHanded)?;
         if ring.is_abandoned() {
-            return Err(Unheard);
+            return Err(NotHanded);
         }
-        ring.push(what).map_err(|_full| Unheard)?;
+        ring.push(what).map_err(|_full| NotHanded)?;
         self.unflushed |= 1 << to;
         Ok(())
     }
