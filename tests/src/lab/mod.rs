@@ -4,6 +4,7 @@
 //! it and count as skipped.
 
 pub mod namespace;
+pub mod nic;
 pub mod process;
 pub mod programs;
 pub mod scratch;
@@ -11,6 +12,7 @@ pub mod siw;
 pub mod suite;
 
 pub use namespace::{Namespace, Wire, veth};
+pub use nic::{NicConfig, NicLab, NicMachine};
 pub use process::{Ended, Process, Run};
 pub use scratch::Scratch;
 pub use siw::{Siw, SiwConfig};

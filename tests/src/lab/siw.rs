@@ -39,19 +39,6 @@ fn program() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("siw-peer/siw-peer")
 }
 
-/// Why no machine can be started: its image is not built.
-pub fn image_missing() -> Option<String> {
-    let cache = std::env::var_os("SIW_PEER_CACHE").map(PathBuf::from).or_else(|| {
-        let base = std::env::var_os("XDG_CACHE_HOME")
-            .map(PathBuf::from)
-            .or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache")));
-        base.map(|base| base.join("siw-peer"))
-    });
-    let built =
-        cache.is_some_and(|cache| ["vmlinux", "initramfs.cpio"].iter().all(|f| cache.join(f).exists()));
-    (!built).then(|| "siw's machine is not built: run tests/siw-peer/build-image".to_owned())
-}
-
 impl Siw {
     /// Boots a machine with its tap device on a bridge of `namespace`, and waits until it is ready.
     ///

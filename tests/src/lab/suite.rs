@@ -6,12 +6,12 @@
 //! parse both.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use libtest_mimic::{Arguments, Trial};
 
 use super::Result;
-use super::siw::image_missing;
+use super::nic::{newer_qemu_missing, nic_image_missing};
 
 /// A requirement of a suite.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +24,10 @@ pub enum Need {
     Program(&'static str),
     /// The image of siw's machine.
     SiwImage,
+    /// The image of the machines with emulated NICs.
+    NicImage,
+    /// A QEMU that emulates `igb`, and a `vmxnet3` that cuts.
+    NewerQemu,
     /// The headers to build iwprobe's target over libibverbs.
     VerbsTarget,
     /// The DPDK backend, compiled in.
@@ -43,10 +47,29 @@ pub fn missing(needs: &[Need]) -> Option<String> {
             (!Path::new("/dev/net/tun").exists()).then(|| "no tap devices (/dev/net/tun)".to_owned())
         }
         Need::Program(name) => (!on_path(name)).then(|| format!("{name} is not installed")),
-        Need::SiwImage => image_missing(),
+        Need::SiwImage => image_missing("siw-peer", "siw's machine"),
+        Need::NicImage => nic_image_missing(),
+        Need::NewerQemu => newer_qemu_missing(),
         Need::VerbsTarget => super::programs::verbs_target_missing(),
         Need::Dpdk => (!cfg!(feature = "dpdk")).then(|| "built without the feature `dpdk`".to_owned()),
     })
+}
+
+/// The folder of the images of `tests/LAB`: that of the variable `LAB_CACHE`, or one in the user's cache.
+pub(super) fn cache_folder(lab: &str) -> Option<PathBuf> {
+    let variable = format!("{}_CACHE", lab.to_uppercase().replace('-', "_"));
+    let cache = || {
+        let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+        base.or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache")))
+    };
+    std::env::var_os(variable).map(PathBuf::from).or_else(|| cache().map(|base| base.join(lab)))
+}
+
+/// Why no machine of `tests/LAB` can be started: its image is not built.
+pub(super) fn image_missing(lab: &str, what: &str) -> Option<String> {
+    let is_there = |cache: PathBuf| ["vmlinux", "initramfs.cpio"].iter().all(|f| cache.join(f).exists());
+    let built = cache_folder(lab).is_some_and(is_there);
+    (!built).then(|| format!("{what} is not built: run tests/{lab}/build-image"))
 }
 
 fn on_path(name: &str) -> bool {

@@ -7,6 +7,7 @@
 mod af_packet;
 mod bad_wire;
 mod dissect;
+mod nics;
 mod probe;
 mod siw;
 mod tcp_linux;
@@ -18,7 +19,7 @@ use std::process::ExitCode;
 /// Runs a suite with libtest's arguments. Returns whether it passed.
 type Run = fn(&[String]) -> bool;
 
-const SUITES: [(&str, Run); 8] = [
+const SUITES: [(&str, Run); 9] = [
     ("vhost", vhost::run_suite),
     ("af_packet", af_packet::run_suite),
     ("probe", probe::run_suite),
@@ -27,6 +28,7 @@ const SUITES: [(&str, Run); 8] = [
     ("bad_wire", bad_wire::run_suite),
     ("dissect", dissect::run_suite),
     ("siw", siw::run_suite),
+    ("nics", nics::run_suite),
 ];
 
 fn main() -> ExitCode {

@@ -1,0 +1,165 @@
+//! Virtual machines with emulated NICs: starts `tests/nic-lab/nic-lab`.
+//!
+//! `tests/nic-lab/README.md` describes the machines and their NICs.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::process::{Ended, Process, Run};
+use super::scratch::Scratch;
+use super::suite::{cache_folder, image_missing};
+use super::{Namespace, Result};
+
+/// Booting takes 5 to 10 s, 30 s with both cores busy.
+const BOOT_TIMEOUT: Duration = Duration::from_secs(120);
+/// Time limit of a short command in a machine.
+const ASK_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The folder of the scripts.
+const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/nic-lab");
+
+/// Why no machine can be started: the image is not built.
+pub(super) fn nic_image_missing() -> Option<String> {
+    image_missing("nic-lab", "the image of the machines with NICs")
+}
+
+/// Why the machines have neither `igb` nor a `vmxnet3` that cuts: Debian 12's QEMU does not.
+pub(super) fn newer_qemu_missing() -> Option<String> {
+    let qemu = cache_folder("nic-lab").map(|cache| cache.join("qemu/usr/bin/qemu-system-x86_64"));
+    let missing = qemu.is_none_or(|qemu| !qemu.exists());
+    missing.then(|| "QEMU 10 of Debian's backports is not there: run tests/nic-lab/fetch-qemu".to_owned())
+}
+
+/// The state of machines that see each other's wires, and a folder that each sees as `/host`.
+#[derive(Debug)]
+pub struct NicLab {
+    state: Scratch,
+}
+
+/// The parameters of a machine.
+#[derive(Clone, Debug)]
+pub struct NicConfig {
+    /// Its name.
+    pub name: &'static str,
+    /// Its NICs, as `nic-lab start --nic` takes them.
+    pub nics: Vec<String>,
+    /// Whether it has an IOMMU, which `vfio-pci` needs.
+    pub iommu: bool,
+}
+
+/// A running machine. Dropping it stops the machine.
+#[derive(Debug)]
+pub struct NicMachine {
+    name: &'static str,
+    lab: Arc<NicLab>,
+}
+
+impl NicLab {
+    /// A folder without machines.
+    ///
+    /// # Errors
+    /// An error of the system.
+    pub fn new() -> Result<Arc<Self>> {
+        let lab = Self { state: Scratch::new()? };
+        std::fs::create_dir(lab.share())?;
+        Ok(Arc::new(lab))
+    }
+
+    /// Puts a program, with its libraries, where the machines find it by its name.
+    ///
+    /// # Errors
+    /// If a library is missing.
+    pub fn put(&self, program: &Path) -> Result<()> {
+        self.run("put").arg("--share").arg(self.share()).arg(program).check(ASK_TIMEOUT).map(drop)
+    }
+
+    /// The folder that the machines see as `/host`.
+    pub fn share(&self) -> PathBuf {
+        self.state.file("share")
+    }
+
+    /// Boots machines, all at once, with their taps and bridges in `namespace`, and waits until they are
+    /// ready.
+    ///
+    /// # Errors
+    /// If one does not start, with the output of `nic-lab`.
+    pub fn boot(self: &Arc<Self>, namespace: &Namespace, configs: &[NicConfig]) -> Result<Vec<NicMachine>> {
+        let starts: Vec<Process> = configs
+            .iter()
+            .map(|config| {
+                let mut run = self.run("start").arg(config.name).args(["--netns", namespace.name()]);
+                run = run.arg("--share").arg(self.share());
+                for nic in &config.nics {
+                    run = run.args(["--nic", nic]);
+                }
+                if config.iommu { run.arg("--iommu") } else { run }.spawn()
+            })
+            .collect::<Result<_>>()?;
+        let machines =
+            configs.iter().map(|config| NicMachine { name: config.name, lab: Arc::clone(self) }).collect();
+        for start in starts {
+            start.finish(BOOT_TIMEOUT).and_then(Ended::success)?;
+        }
+        Ok(machines)
+    }
+
+    fn run(&self, command: &str) -> Run {
+        Run::new(Path::new(SCRIPTS).join("nic-lab")).env("NIC_LAB_STATE", self.state.path()).arg(command)
+    }
+}
+
+impl NicMachine {
+    /// Its name.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// A command to run in the machine, killed there after `limit`. It has the command's output and exit
+    /// code.
+    pub fn run(&self, limit: Duration, argv: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Run {
+        let limit = limit.as_secs().max(1).to_string();
+        self.lab.run("exec").args(["-t", &limit, self.name, "--"]).args(argv)
+    }
+
+    /// Runs a short script of the shell in the machine and returns its output.
+    ///
+    /// # Errors
+    /// If it fails, with its output.
+    pub fn shell(&self, script: &str) -> Result<String> {
+        self.run(ASK_TIMEOUT, ["sh", "-c", script]).check(ASK_TIMEOUT)
+    }
+
+    /// Takes the carrier of a NIC, or gives it.
+    ///
+    /// # Errors
+    /// If QEMU does not know the NIC.
+    pub fn set_link(&self, pci: &str, up: bool) -> Result<()> {
+        self.lab
+            .run("link")
+            .args([self.name, pci, if up { "on" } else { "off" }])
+            .check(ASK_TIMEOUT)
+            .map(drop)
+    }
+
+    /// Whether the machine runs a command in time.
+    pub fn answers(&self) -> bool {
+        self.shell("true").is_ok()
+    }
+
+    /// The machine's console, which needs no answer of the machine.
+    ///
+    /// # Errors
+    /// If `nic-lab` does not know the machine.
+    pub fn console(&self) -> Result<String> {
+        self.lab.run("log").arg(self.name).check(ASK_TIMEOUT)
+    }
+}
+
+impl Drop for NicMachine {
+    fn drop(&mut self) {
+        // A machine that has ended cannot be stopped. Its namespace removes the rest.
+        let _ = self.lab.run("stop").arg(self.name).check(ASK_TIMEOUT);
+    }
+}

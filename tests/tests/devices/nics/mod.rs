@@ -1,0 +1,47 @@
+//! `iwperf` on DPDK's drivers of PCI NICs, which QEMU emulates, in two virtual machines: data in both directions, links
+//! that fail, peers that die, VLANs and a router between them, and Linux's iWARP as the peer.
+//!
+//! `tests/nic-lab/README.md` describes the machines. With `UWARP_NICS=short` a part of the tests is left out
+//! that takes most of the time.
+
+mod faults;
+mod rig;
+mod routes;
+mod rping;
+mod transfers;
+
+use rig::{Binding, Nic, SharedPair};
+use tests::lab::{Need, Suite};
+
+/// Runs the suite; returns whether it passed.
+pub(crate) fn run_suite(arguments: &[String]) -> bool {
+    let needs = [
+        Need::Dpdk,
+        Need::Program("python3"),
+        Need::Program("qemu-system-x86_64"),
+        Need::Program("ip"),
+        Need::Program("strip"),
+        Need::Tun,
+        Need::NicImage,
+        Need::Namespaces,
+    ];
+    let mut suite = Suite::new("nics", &needs);
+    let shared = SharedPair::default();
+    let short = std::env::var("UWARP_NICS").is_ok_and(|value| value == "short");
+    // Ordered by binding, since each needs machines of its own.
+    for binding in Binding::ALL {
+        for nic in binding.nics() {
+            transfers::add(&mut suite, &shared, binding, nic, short);
+            if !short || nic == Nic::E1000e || binding == Binding::Vfio && nic == Nic::Virtio {
+                faults::add(&mut suite, &shared, binding, nic);
+            }
+        }
+        if binding == Binding::Uio {
+            routes::add(&mut suite, &shared);
+            rping::add(&mut suite, &shared);
+        }
+    }
+    let passed = suite.run(arguments);
+    shared.end();
+    passed
+}

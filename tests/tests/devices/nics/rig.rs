@@ -1,0 +1,281 @@
+//! Two machines, `a` and `b`, with a NIC of each model on a wire of its own between them, and one on a bridge of the
+//! host each. One pair at a time, booted when a test needs another binding than the last one.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tests::iwperf::{START_TIMEOUT, TEST_TIMEOUT};
+use tests::lab::{Namespace, Need, NicConfig, NicLab, NicMachine, Process, Result, missing, programs};
+use tests::lab_error;
+
+/// The bridge with the routed NIC of `a`, and that of `b`.
+pub(crate) const BRIDGES: [&str; 2] = ["br-a", "br-b"];
+
+/// How DPDK gets a NIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Binding {
+    /// `uio_pci_generic`: physical addresses, no IOMMU.
+    Uio,
+    /// `vfio-pci` behind an IOMMU: virtual addresses.
+    Vfio,
+}
+
+impl Binding {
+    pub(crate) const ALL: [Self; 2] = [Self::Uio, Self::Vfio];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Uio => "uio",
+            Self::Vfio => "vfio",
+        }
+    }
+
+    /// Its NICs that are tested.
+    pub(crate) fn nics(self) -> Vec<Nic> {
+        match self {
+            Self::Uio => vec![Nic::Igb, Nic::Vmxnet3, Nic::E1000, Nic::E1000e, Nic::Virtio],
+            Self::Vfio => vec![Nic::Igb, Nic::Virtio],
+        }
+    }
+}
+
+/// A NIC of both machines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Nic {
+    Igb,
+    Vmxnet3,
+    E1000,
+    E1000e,
+    Virtio,
+    /// An e1000e on the bridge.
+    Bridged,
+}
+
+impl Nic {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Igb => "igb",
+            Self::Vmxnet3 => "vmxnet3",
+            Self::E1000 => "e1000",
+            Self::E1000e => "e1000e",
+            Self::Virtio => "virtio",
+            Self::Bridged => "bridged",
+        }
+    }
+
+    pub(crate) fn needs(self) -> &'static [Need] {
+        match self {
+            Self::Igb | Self::Vmxnet3 => &[Need::NewerQemu],
+            _ => &[],
+        }
+    }
+}
+
+/// An IP family, with the addresses of both ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    pub(crate) const BOTH: [Self; 2] = [Self::V4, Self::V6];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::V4 => "ipv4",
+            Self::V6 => "ipv6",
+        }
+    }
+
+    pub(crate) fn server(self) -> &'static str {
+        match self {
+            Self::V4 => "10.78.0.1/24",
+            Self::V6 => "fd78::1/64",
+        }
+    }
+
+    pub(crate) fn client(self) -> &'static str {
+        match self {
+            Self::V4 => "10.78.0.2/24",
+            Self::V6 => "fd78::2/64",
+        }
+    }
+}
+
+/// The pair, with `iwperf` in both machines, and all NICs bound.
+pub(crate) struct NicPair {
+    binding: Binding,
+    nics: Vec<Nic>,
+    // Stopped before the namespace of their taps is removed: fields are dropped in this order.
+    pub(crate) a: NicMachine,
+    pub(crate) b: NicMachine,
+    lab: Arc<NicLab>,
+    pub(crate) namespace: Namespace,
+}
+
+impl NicPair {
+    fn new(binding: Binding) -> Result<Self> {
+        let namespace = Namespace::new()?;
+        for bridge in BRIDGES {
+            namespace.bridge(bridge, 1500)?;
+        }
+        let lab = NicLab::new()?;
+        lab.put(&programs::iwperf()?)?;
+        let mut nics = binding.nics();
+        nics.retain(|nic| missing(nic.needs()).is_none());
+        nics.push(Nic::Bridged);
+        let config = |name, bridge| {
+            let wired = |nic: &Nic| match nic {
+                Nic::Bridged => format!("e1000e,bridge={bridge}"),
+                nic => format!("{0},wire={0}", nic.name()),
+            };
+            let nics = nics.iter().map(wired).collect();
+            NicConfig { name, nics, iommu: binding == Binding::Vfio }
+        };
+        let [to_a, to_b] = BRIDGES;
+        let machines = lab.boot(&namespace, &[config("a", to_a), config("b", to_b)])?;
+        let [a, b] = <[NicMachine; 2]>::try_from(machines).map_err(|_| lab_error!("not two machines"))?;
+        let pair = Self { binding, nics, a, b, lab, namespace };
+        for machine in [&pair.a, &pair.b] {
+            for nic in &pair.nics {
+                machine.shell(&format!("nic-bind {}", pair.address(*nic)))?;
+            }
+        }
+        Ok(pair)
+    }
+
+    /// The PCI address of a NIC in both machines.
+    pub(crate) fn address(&self, nic: Nic) -> String {
+        let index = self.nics.iter().position(|it| *it == nic).unwrap_or(usize::MAX);
+        format!("0000:00:{:02x}.0", index.wrapping_add(8))
+    }
+
+    /// Starts `iwperf WORDS` in a machine on this NIC.
+    pub(crate) fn iwperf(
+        &self,
+        machine: &NicMachine,
+        nic: Nic,
+        words: &[&str],
+        limit: Duration,
+    ) -> Result<Process> {
+        let address = self.address(nic);
+        // Its process id is that of the shell.
+        let script = format!("echo $$ >/run/{}; exec iwperf \"$@\"", words[0]);
+        let start = ["sh", "-c", &script, "iwperf"].into_iter().chain(words.iter().copied());
+        machine.run(limit, start.chain(["--pci", &address])).spawn()
+    }
+
+    /// Starts a server with these further options, which serves one client after another.
+    pub(crate) fn serve<'a>(
+        &self,
+        machine: &'a NicMachine,
+        nic: Nic,
+        ip: &str,
+        options: &[&str],
+    ) -> Result<NicServer<'a>> {
+        let words = ["server", "-P", "--ip", ip, "--timeout", "20"];
+        let words = words.iter().chain(options).copied();
+        let process = self.iwperf(machine, nic, &words.collect::<Vec<_>>(), 4 * TEST_TIMEOUT)?;
+        let mut server = NicServer { machine, process };
+        server.process.wait_for("listening on port", START_TIMEOUT)?;
+        Ok(server)
+    }
+
+    /// A file that the machines see as `/host/NAME`.
+    pub(crate) fn shared_file(&self, name: &str) -> PathBuf {
+        self.lab.share().join(name)
+    }
+
+    /// Whether both machines run commands.
+    fn answers(&self) -> bool {
+        self.a.answers() && self.b.answers()
+    }
+
+    fn consoles(&self) -> String {
+        let console = |machine: &NicMachine| machine.console().unwrap_or_else(|error| error.to_string());
+        format!("{}\n----\n{}", console(&self.a), console(&self.b))
+    }
+}
+
+/// A server of `iwperf`. Dropping it ends it, and waits until the NIC is free.
+pub(crate) struct NicServer<'a> {
+    machine: &'a NicMachine,
+    process: Process,
+}
+
+impl NicServer<'_> {
+    /// Its output so far.
+    pub(crate) fn text(&self) -> String {
+        self.process.text()
+    }
+
+    /// Ends it without a chance to tell the NIC or the peer, and waits for its end.
+    pub(crate) fn kill(&mut self) -> Result<()> {
+        self.end("KILL")
+    }
+
+    fn end(&mut self, signal: &str) -> Result<()> {
+        let script = "p=$(cat /run/server) && kill -$S $p 2>/dev/null; n=0
+            while kill -0 $p 2>/dev/null; do n=$((n + 1)); [ $n -lt 100 ] || exit 1; sleep 0.1; done";
+        self.machine.shell(&format!("S={signal}; {script}")).map(drop)
+    }
+}
+
+impl Drop for NicServer<'_> {
+    fn drop(&mut self) {
+        // If the machine does not answer, the next test boots another.
+        let _ = self.end("TERM");
+    }
+}
+
+/// The pair that all tests share, and a line for each transfer.
+#[derive(Clone, Default)]
+pub(crate) struct SharedPair {
+    pair: Arc<Mutex<Option<NicPair>>>,
+    table: Arc<Mutex<Vec<String>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl SharedPair {
+    /// Runs a test on machines with this binding; reuses the last ones if they have it.
+    pub(crate) fn with(&self, binding: Binding, test: impl FnOnce(&NicPair) -> Result<()>) -> Result<()> {
+        let mut slot = lock(&self.pair);
+        if slot.as_ref().is_none_or(|pair| pair.binding != binding) {
+            // Stops the old machines first: four would share the cores.
+            drop(slot.take());
+            *slot = Some(NicPair::new(binding)?);
+        }
+        let Some(pair) = slot.as_ref() else { unreachable!("made above") };
+        let Err(error) = test(pair) else { return Ok(()) };
+        if pair.answers() {
+            return Err(error);
+        }
+        let consoles = pair.consoles();
+        drop(slot.take());
+        Err(lab_error!("{error}\n---- a machine does not answer any more; the consoles:\n{consoles}"))
+    }
+
+    /// Adds a line to the table.
+    pub(crate) fn note(&self, line: String) {
+        lock(&self.table).push(line);
+    }
+
+    /// Stops the machines and prints the table.
+    pub(crate) fn end(&self) {
+        drop(lock(&self.pair).take());
+        let table = lock(&self.table);
+        if !table.is_empty() {
+            println!(
+                "Gb/s of validated Writes, Reads and Sends between emulated machines, which show only that it works:"
+            );
+        }
+        for line in table.iter() {
+            println!("{line}");
+        }
+    }
+}

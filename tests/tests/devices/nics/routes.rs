@@ -1,0 +1,77 @@
+//! Frames with a VLAN tag, and a router between the machines: the kernel of a namespace.
+
+use std::time::Duration;
+
+use tests::iwperf::{Test, host};
+use tests::lab::{Result, Suite};
+use tests::lab_error;
+
+use super::rig::{BRIDGES, Binding, Family, Nic, NicPair, SharedPair};
+use super::transfers::transfer;
+
+/// A network with the ends' addresses, and the router's in the network of the client and in that of the server.
+struct Route {
+    family: Family,
+    client: &'static str,
+    server: &'static str,
+    routers: [&'static str; 2],
+}
+
+const ROUTES: [Route; 2] = [
+    Route {
+        family: Family::V4,
+        client: "10.79.1.2/24",
+        server: "10.79.2.1/24",
+        routers: ["10.79.1.254/24", "10.79.2.254/24"],
+    },
+    Route {
+        family: Family::V6,
+        client: "fd79:1::2/64",
+        server: "fd79:2::1/64",
+        routers: ["fd79:1::fe/64", "fd79:2::fe/64"],
+    },
+];
+
+/// Adds the tests.
+pub(crate) fn add(suite: &mut Suite, shared: &SharedPair) {
+    let with = shared.clone();
+    suite.add("uio_e1000e_vlan", move || with.with(Binding::Uio, vlan));
+    for route in ROUTES {
+        let with = shared.clone();
+        suite.add(format!("uio_e1000e_router_{}", route.family.name()), move || {
+            with.with(Binding::Uio, |pair| routed(pair, &route))
+        });
+    }
+}
+
+fn vlan(pair: &NicPair) -> Result<()> {
+    let between = (Family::V4.client(), Family::V4.server());
+    let served = pair.serve(&pair.b, Nic::E1000e, between.1, &["--vlan", "7"])?;
+    let explain = |error| lab_error!("{error}\n---- server\n{}", served.text());
+    transfer(pair, &pair.a, Nic::E1000e, between, Test::WriteBw, &["--vlan", "7"]).map_err(explain)?;
+    // It is another network.
+    for tag in [&["--vlan", "8"][..], &[]] {
+        let mut words = vec!["write-bw", host(between.1), "--ip", between.0, "--timeout", "2"];
+        words.extend(tag);
+        let limit = Duration::from_secs(15);
+        pair.iwperf(&pair.a, Nic::E1000e, &words, limit)?.finish(limit)?.failure()?;
+    }
+    Ok(())
+}
+
+fn routed(pair: &NicPair, route: &Route) -> Result<()> {
+    for (bridge, router) in BRIDGES.iter().zip(route.routers) {
+        pair.namespace.address(bridge, router)?;
+    }
+    pair.namespace.sysctl("ip_forward", "1")?;
+    pair.namespace
+        .run("sh")
+        .args(["-c", "echo 1 >/proc/sys/net/ipv6/conf/all/forwarding"])
+        .check(Duration::from_secs(10))?;
+    let [to_client, to_server] = route.routers.map(host);
+    let served = pair.serve(&pair.b, Nic::Bridged, route.server, &["--gateway", to_server])?;
+    let between = (route.client, route.server);
+    transfer(pair, &pair.a, Nic::Bridged, between, Test::WriteBw, &["--gateway", to_client])
+        .map_err(|error| lab_error!("{error}\n---- server\n{}", served.text()))?;
+    Ok(())
+}
