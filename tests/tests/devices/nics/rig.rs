@@ -80,8 +80,6 @@ pub(crate) enum Family {
 }
 
 impl Family {
-    pub(crate) const BOTH: [Self; 2] = [Self::V4, Self::V6];
-
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::V4 => "ipv4",
