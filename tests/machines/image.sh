@@ -50,6 +50,7 @@ kernel() {
 	say "kernel $krel ($kver)"
 	(cd "$work" && apt-get download -qq "$image=$kver" >/dev/null 2>&1) || die "cannot download $image of version $kver"
 	dpkg-deb -x "$work/$image"_*.deb "$work/kernel"
+	# shellcheck disable=SC2034 # for the scripts
 	mods=$work/kernel/lib/modules/$krel
 	python3 - "$work/kernel/boot/vmlinuz-$krel" "$work/vmlinux" <<-'PY'
 		import lzma, struct, sys

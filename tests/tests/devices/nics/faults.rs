@@ -1,4 +1,4 @@
-//! A link that fails for a while, and one that fails for too long; a peer that is killed, and one in its place.
+//! A link that fails for a while, and one that fails for too long; a peer that is killed, and its successor.
 
 use std::thread::sleep;
 use std::time::Duration;

@@ -1,8 +1,8 @@
-//! `iwperf` on DPDK's drivers of PCI NICs, which QEMU emulates, in two virtual machines: data in both directions, links
-//! that fail, peers that die, VLANs and a router between them, and Linux's iWARP as the peer.
+//! `iwperf` on DPDK's drivers of PCI NICs, which QEMU emulates, in two virtual machines: data in both
+//! directions, links that fail, peers that die, VLANs and a router between them, and Linux's iWARP as the peer.
 //!
-//! `tests/nic-lab/README.md` describes the machines. With `UWARP_NICS=short` a part of the tests is left out
-//! that takes most of the time.
+//! `tests/nic-lab/README.md` describes the machines. `UWARP_NICS=short` leaves out the tests that take most of
+//! the time: each NIC has one MTU, family and direction, and faults are tested on one NIC for each binding.
 
 mod faults;
 mod rig;

@@ -1,5 +1,5 @@
-//! Two machines, `a` and `b`, with a NIC of each model on a wire of its own between them, and one on a bridge of the
-//! host each. One pair at a time, booted when a test needs another binding than the last one.
+//! Two machines, `a` and `b`, with a NIC of each model on a wire of its own between them, and one each on a
+//! bridge of the host. One pair at a time, booted when a test needs another binding than the last one.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -9,7 +9,7 @@ use tests::lab_error;
 use super::rig::{BRIDGES, Binding, Family, Nic, NicPair, SharedPair};
 use super::transfers::transfer;
 
-/// A network with the ends' addresses, and the router's in the network of the client and in that of the server.
+/// The addresses of the ends, and those of the router towards the client and towards the server.
 struct Route {
     family: Family,
     client: &'static str,

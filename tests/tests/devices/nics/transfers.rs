@@ -1,5 +1,5 @@
-//! Writes, Reads and Sends with every byte checked: in jumbo frames and in ordinary ones, over IPv4 from `a` to `b`, and
-//! over IPv6 from `b` to `a`.
+//! Writes, Reads and Sends with every byte checked: in jumbo frames and in ordinary ones, over IPv4 with the
+//! client in `a`, and over IPv6 with the client in `b`.
 
 use tests::iwperf::{TEST_TIMEOUT, Test, host, results};
 use tests::lab::{Ended, NicMachine, Result, Suite};
