@@ -1,8 +1,9 @@
 //! `iwperf` on DPDK's drivers of PCI NICs, which QEMU emulates, in two virtual machines: data in both
-//! directions, links that fail, peers that die, VLANs and a router between them, and Linux's iWARP as the peer.
+//! directions, links that fail, peers that die, VLANs and a router between them, and Linux's iWARP.
 //!
-//! `tests/nic-lab/README.md` describes the machines. `UWARP_NICS=short` leaves out the tests that take most of
-//! the time: each NIC has one MTU, family and direction, and faults are tested on one NIC for each binding.
+//! `tests/nic-lab/README.md` describes the machines. `UWARP_NICS=short` leaves out the tests that take most
+//! of the time: each NIC has one MTU, family and direction, and faults are tested on one NIC for each
+//! binding.
 
 mod faults;
 mod rig;
