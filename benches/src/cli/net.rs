@@ -19,8 +19,8 @@ pub struct NetArgs {
     /// VLAN tag of all frames.
     #[arg(long, value_name = "ID", value_parser = clap::value_parser!(u16).range(1..=4094))]
     pub vlan: Option<u16>,
-    /// A NIC by its PCI address, 0000:03:00.0 or 03:00.0, bound to vfio-pci or uio_pci_generic. Tested with
-    /// NICs that QEMU emulates (e1000, virtio, vmxnet3), not with hardware.
+    /// A NIC by its PCI address, 0000:03:00.0 or 03:00.0, bound to vfio-pci or uio_pci_generic (docs/NIC.md).
+    /// Tested with NICs that QEMU emulates (e1000, e1000e, igb, virtio, vmxnet3), not with hardware.
     #[arg(long, value_name = "ADDR", conflicts_with = "vdev")]
     pub pci: Option<String>,
     /// A virtual device by its DPDK string, net_af_packet0,iface=eth0.
