@@ -3,11 +3,11 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use tests::iwperf::{START_TIMEOUT, TEST_TIMEOUT, Test, host};
+use tests::iwperf::{TEST_TIMEOUT, Test, host};
 use tests::lab::{Ended, Process, Result, Suite};
 use tests::{ensure, lab_error};
 
-use super::rig::{Binding, Family, Nic, NicPair, SharedPair};
+use super::rig::{Binding, Family, Nic, NicPair, READY_TIMEOUT, SharedPair};
 use super::transfers::transfer;
 
 const FAMILY: Family = Family::V4;
@@ -37,7 +37,7 @@ fn traffic(pair: &NicPair, nic: Nic, seconds: &str, options: &[&str]) -> Result<
     words.extend(options);
     let mut client = pair.iwperf(&pair.a, nic, &words, TEST_TIMEOUT)?;
     // Printed when it is connected.
-    client.wait_for("every byte checked", START_TIMEOUT)?;
+    client.wait_for("every byte checked", READY_TIMEOUT)?;
     sleep(Duration::from_secs(1));
     ensure!(client.is_running()?, "the client ended: {}", client.text());
     Ok(client)

@@ -5,12 +5,16 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tests::iwperf::{START_TIMEOUT, TEST_TIMEOUT};
+use tests::iwperf::TEST_TIMEOUT;
 use tests::lab::{Namespace, Need, NicConfig, NicLab, NicMachine, Process, Result, missing, programs};
 use tests::lab_error;
 
 /// The bridge with the routed NIC of `a`, and that of `b`.
 pub(crate) const BRIDGES: [&str; 2] = ["br-a", "br-b"];
+
+/// Time limit for a program in a machine to open its NIC and to be ready. It takes seconds: the machines are
+/// emulated, and share two processors with other sections.
+pub(crate) const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How DPDK gets a NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,7 +181,7 @@ impl NicPair {
         let words = words.iter().chain(options).copied();
         let process = self.iwperf(machine, nic, &words.collect::<Vec<_>>(), 4 * TEST_TIMEOUT)?;
         let mut server = NicServer { machine, process };
-        server.process.wait_for("listening on port", START_TIMEOUT)?;
+        server.process.wait_for("listening on port", READY_TIMEOUT)?;
         Ok(server)
     }
 

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use tests::iwperf::{START_TIMEOUT, TEST_TIMEOUT};
+use tests::iwperf::TEST_TIMEOUT;
 use tests::lab::{Ended, Need, Result, Siw, SiwConfig, Suite};
 use tests::{ensure, lab_error};
 
-use super::rig::{BRIDGES, Binding, Nic, NicPair, SharedPair};
+use super::rig::{BRIDGES, Binding, Nic, NicPair, READY_TIMEOUT, SharedPair};
 
 const OURS: &str = "10.80.0.1";
 const THEIRS: &str = "10.80.0.2";
@@ -45,7 +45,7 @@ fn siw_connects(pair: &NicPair, siw: &Siw) -> Result<()> {
     let ours = format!("{OURS}/24");
     let words: Vec<_> = ["pong", "--ip", &ours].into_iter().chain(SHAPE).collect();
     let mut server = pair.iwperf(&pair.a, Nic::Bridged, &words, TEST_TIMEOUT)?;
-    server.wait_for("listening on port", START_TIMEOUT)?;
+    server.wait_for("listening on port", READY_TIMEOUT)?;
     let client = siw.run(TEST_TIMEOUT, ["rping", "-c", "-a", OURS].into_iter().chain(SHAPE)).spawn()?;
     let said = client
         .finish(TEST_TIMEOUT)
