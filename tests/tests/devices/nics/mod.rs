@@ -6,6 +6,7 @@
 //! binding.
 
 mod faults;
+mod queues;
 mod rig;
 mod routes;
 mod rping;
@@ -33,6 +34,9 @@ pub(crate) fn run_suite(arguments: &[String]) -> bool {
     for binding in Binding::ALL {
         for nic in binding.nics() {
             transfers::add(&mut suite, &shared, binding, nic, short);
+            if nic.has_rss() {
+                queues::add(&mut suite, &shared, binding, nic);
+            }
             if !short || nic == Nic::E1000e || binding == Binding::Vfio && nic == Nic::Virtio {
                 faults::add(&mut suite, &shared, binding, nic);
             }

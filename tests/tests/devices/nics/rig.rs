@@ -68,6 +68,12 @@ impl Nic {
         }
     }
 
+    /// Whether it spreads flows over its queues. (Several queues of a virtio NIC need a tap each; on a wire it
+    /// has one.)
+    pub(crate) fn has_rss(self) -> bool {
+        self == Self::Igb
+    }
+
     pub(crate) fn needs(self) -> &'static [Need] {
         match self {
             Self::Igb | Self::Vmxnet3 => &[Need::NewerQemu],

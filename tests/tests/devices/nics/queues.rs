@@ -1,0 +1,49 @@
+//! Four queues of a NIC, with an engine for each: RSS of igb with our key and table, and of virtio on a tap
+//! with several queues. Every connection is validated, none of its frames is lost between engines, and the
+//! connections that begin here are received by the engines that began them.
+
+use tests::iwperf::{TEST_TIMEOUT, Test, host, results};
+use tests::lab::{Ended, NicMachine, Result, Suite};
+use tests::{ensure, lab_error};
+
+use super::rig::{Binding, Family, Nic, NicPair, SharedPair};
+
+/// Queues, engines and ports of a server.
+const CORES: &str = "4";
+
+/// Adds a test for each binding of a NIC with RSS.
+pub(crate) fn add(suite: &mut Suite, shared: &SharedPair, binding: Binding, nic: Nic) {
+    let shared = shared.clone();
+    suite.add_with(nic.needs(), format!("{}_{}_4_queues", binding.name(), nic.name()), move || {
+        shared.with(binding, |pair| {
+            let server = pair.serve(&pair.b, nic, Family::V4.server(), &["--cores", CORES])?;
+            for test in [Test::WriteBw, Test::ReadBw] {
+                four_queues(pair, &pair.a, nic, test).map_err(|error| {
+                    lab_error!("{}: {error}\n---- server\n{}", test.name(), server.text())
+                })?;
+            }
+            Ok(())
+        })
+    });
+}
+
+fn four_queues(pair: &NicPair, client: &NicMachine, nic: Nic, test: Test) -> Result<()> {
+    let json = pair.shared_file("result.json");
+    let mut words = vec![test.name(), host(Family::V4.server()), "--ip", Family::V4.client()];
+    words.extend(["-s", "20000", "-n", "20", "-q", "8", "--cores", CORES, "--validate", "--stats"]);
+    words.extend(["--json", "/host/result.json"]);
+    pair.iwperf(client, nic, &words, TEST_TIMEOUT)?.finish(TEST_TIMEOUT).and_then(Ended::success)?;
+    let value = results(&json)?;
+    std::fs::remove_file(json)?;
+    let engines = value["engines"].as_array().ok_or_else(|| lab_error!("no engines: {value}"))?;
+    let all = &value["counters"];
+    ensure!(engines.len() == 4 && all["connections"].as_u64() == Some(12), "{value}");
+    ensure!(all["handed_over_dropped"].as_u64() == Some(0), "frames were lost between engines: {value}");
+    for engine in engines {
+        let count = |name: &str| engine[name].as_u64().unwrap_or(0);
+        ensure!(count("connections") == 3 && count("rx_frames") > 10, "not spread: {value}");
+        // Only frames for all of them, such as ARP, arrive elsewhere.
+        ensure!(count("handed_over") * 20 < count("rx_frames"), "the hash is not the device's: {value}");
+    }
+    Ok(())
+}
