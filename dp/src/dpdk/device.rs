@@ -40,10 +40,6 @@ const POINT_TO_POINT: &[&str] = &[VHOST, "net_virtio_user"];
 /// Devices that do not count missing receive buffers.
 const NO_RX_NO_MBUF_COUNT: &[&str] = &[VHOST];
 
-/// Devices whose TSO rejects frames: they compare each piece including the Ethernet header with the IP
-/// MTU, so a piece of a full segment is never sent.
-const BROKEN_TSO: &[&str] = &["net_tap"];
-
 /// Devices that receive into chains of buffers unasked, without reporting the offload.
 const ALWAYS_SCATTER: &[&str] = &[VHOST];
 
@@ -137,23 +133,25 @@ fn setup(
         return Err(DeviceError::Queues { device: name.to_owned(), most, asked: config.queues });
     }
     let device_mtu = device_mtu(name, &driver, &about, config.mtu)?;
+    let row = drivers::find(&driver);
     let frame_bytes = usize::from(config.mtu) + L2_BYTES;
-    let rx_bytes = frame_bytes + drivers::find(&driver).rx_header_bytes;
+    let rx_bytes = frame_bytes + row.rx_header_bytes;
     let least = if receives_large_frames(&about, &driver, config) {
         MIN_LARGE_FRAME_MBUF_BYTES
     } else {
         MIN_MBUF_BYTES
     };
-    let mbuf_bytes =
-        config.mbuf_bytes.unwrap_or(rx_bytes.max(least_mbuf_bytes).next_multiple_of(64).max(least));
-    let offloads = choose_offloads(&about, &driver, config, rx_bytes > mbuf_bytes);
-    if rx_bytes > mbuf_bytes && !offloads.contains(Offloads::RX_SCATTER) {
-        let frame_bytes = rx_bytes;
+    let mbuf_bytes = config
+        .mbuf_bytes
+        .unwrap_or(rx_bytes.max(least_mbuf_bytes).next_multiple_of(row.rx_unit.max(64)).max(least));
+    let room = row.rx_room(mbuf_bytes);
+    let offloads = choose_offloads(&about, &driver, config, rx_bytes > room);
+    if rx_bytes > room && !offloads.contains(Offloads::RX_SCATTER) {
+        let (frame_bytes, mbuf_bytes) = (rx_bytes, room);
         return Err(DeviceError::BufferTooSmall { device: name.to_owned(), frame_bytes, mbuf_bytes });
     }
 
-    let mut limits =
-        TxLimits { frame_bytes, driver: drivers::find(&driver).with_reported(&about.tx_desc_lim) };
+    let mut limits = TxLimits { frame_bytes, driver: row.with_reported(&about.tx_desc_lim) };
     if !offloads.contains(Offloads::TX_MULTI_SEGMENT) {
         limits.driver.buffers = 1;
         limits.driver.tso_buffers = 1;
@@ -314,7 +312,7 @@ fn choose_offloads(
         offloads.remove(Offloads::RX_LRO);
     }
     // TSO requires that the device computes the checksum of each piece.
-    if !offloads.contains(Offloads::TX_TCP_CHECKSUM) || BROKEN_TSO.contains(&driver) {
+    if !offloads.contains(Offloads::TX_TCP_CHECKSUM) || !drivers::find(driver).tso {
         offloads.remove(Offloads::TX_TSO);
     }
     // Scatter disables a NIC's fast path: use it only if frames can be longer than a buffer.

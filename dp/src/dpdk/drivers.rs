@@ -1,10 +1,14 @@
 //! Limits of drivers that ethdev does not report: the longest buffer of a frame, the number of buffers,
-//! and the segment sizes for TSO.
+//! the segment sizes for TSO, and what does not work.
 //!
 //! `rte_eth_dev_info` has `tx_desc_lim.nb_seg_max` and `nb_mtu_seg_max`, and nothing else of this.
-//! Beyond its limits, a driver drops the frame every time it is sent, or sends different bytes. A driver
-//! without a row here gets the narrowest of the known limits. Files and names are those of DPDK
-//! 22.11.11.
+//! Beyond its limits, a driver drops the frame every time it is sent, or sends different bytes. Every driver
+//! that is linked in has a row, even where the limits of [`UNKNOWN`] fit, so that a new one is read first.
+//! Files (below `drivers/net`) and names are those of DPDK 22.11.11.
+//!
+//! Nothing here keeps these limits, as no frame of ours comes near: a least length (17 bytes for i40e, iavf
+//! and ice, 14 for ixgbe), headers of at most 512 bytes for TSO (igb, igc), TCP headers within 255 bytes (em),
+//! and frames of at most 256 KiB for TSO (i40e, ice).
 
 use dpdk_sys as sys;
 
@@ -20,12 +24,22 @@ pub(super) struct Driver {
     pub(super) buffers: usize,
     /// Most buffers of a frame that is cut.
     pub(super) tso_buffers: usize,
+    /// Buffers by which a frame has to stay below the number that the device reports.
+    spare_buffers: usize,
+    /// Whether TSO works with frames like ours, whose headers have a buffer of their own.
+    pub(super) tso: bool,
     /// Segment sizes for TSO.
     pub(super) mss: Mss,
     /// Whether frames coalesced by LRO are delivered.
     pub(super) joins: bool,
     /// Bytes that a receive buffer needs in addition to the frame.
     pub(super) rx_header_bytes: usize,
+    /// The device uses receive buffers of a multiple of this, bytes, and leaves the rest unused.
+    pub(super) rx_unit: usize,
+    /// Most bytes that it receives into one buffer.
+    pub(super) rx_buffer_bytes: usize,
+    /// Whether received flows are spread over several queues without RSS: by the peer, or by Linux.
+    pub(super) spreads: bool,
     /// Whether the driver copies the frames that it sends, so that their bytes may lie in any memory.
     pub(super) copies: bool,
 }
@@ -37,15 +51,22 @@ const UNKNOWN: Driver = Driver {
     // Limited only by what the device reports.
     buffers: MAX_SEGMENTS,
     tso_buffers: MAX_SEGMENTS,
+    spare_buffers: 0,
+    tso: true,
     // The minimum of i40e and iavf; below the maximum of all that have one.
     mss: Mss { least: 256, most: 9000 },
     joins: true,
     rx_header_bytes: 0,
+    rx_unit: 1,
+    rx_buffer_bytes: u16::MAX as usize,
+    spreads: false,
     copies: false,
 };
 
-/// A virtual device: frames are copied, or described with 32-bit lengths.
-const VIRTUAL: Driver = Driver { buffer_bytes: u16::MAX as usize, mss: Mss::ANY, ..UNKNOWN };
+/// A virtual device: frames are copied, or described with 32-bit lengths. The peer chooses the queue of a
+/// frame, or Linux does by a hash of its flow (PACKET_FANOUT_HASH of net_af_packet, queues of a tap, RSS of the
+/// interface under net_af_xdp).
+const VIRTUAL: Driver = Driver { buffer_bytes: u16::MAX as usize, mss: Mss::ANY, spreads: true, ..UNKNOWN };
 
 /// A virtual device whose driver copies each frame by its virtual address: lib/vhost/virtio_net.c,
 /// mbuf_to_desc() with sync_fill_seg(). (net_af_packet and net_tap do as well; no test sends external memory
@@ -54,47 +75,104 @@ const COPYING: Driver = Driver { copies: true, ..VIRTUAL };
 
 /// virtio/virtio_ring.h, struct vring_desc and vring_packed_desc: uint32_t len. virtio/virtio_ethdev.c,
 /// virtio_dev_configure(): a received frame counts with struct virtio_net_hdr_mrg_rxbuf, 12 bytes, though
-/// that lies in the headroom.
+/// that lies in the headroom. VIRTIO 1.2 section 5.1.6.5.5: without RSS too, several queues are steered by flow.
 const VIRTIO: Driver = Driver { rx_header_bytes: 12, ..VIRTUAL };
+
+/// e1000/igb_rxtx.c, eth_igb_prep_pkts(): IGB_TSO_MAX_MSS. eth_igb_xmit_pkts(): cmd_type_len | slen, a length
+/// of 16 bits. eth_igb_rx_init() and eth_igbvf_rx_init(): E1000_SRRCTL_BSIZEPKT_SHIFT, buffers in KiB.
+const IGB: Driver = Driver { mss: Mss { least: 1, most: 9216 }, rx_unit: 1 << 10, ..UNKNOWN };
+
+/// ixgbe/ixgbe_rxtx.c, ixgbe_prep_pkts(): IXGBE_TX_MAX_SEG less WTHRESH, which is 0 unless set: as reported.
+/// ixgbe_xmit_pkts(): cmd_type_len | slen, a length of 16 bits. ixgbe_dev_rx_init() and ixgbevf_dev_rx_init():
+/// IXGBE_SRRCTL_BSIZEPKT_SHIFT, buffers in KiB. No bounds of the MSS are checked.
+const IXGBE: Driver = Driver { rx_unit: 1 << 10, ..UNKNOWN };
+
+/// ice/ice_rxtx.c: ICE_TXD_QW1_TX_BUF_SZ_S, 14 bits (ICE_MAX_DATA_PER_TXD); ice_prep_pkts(): ICE_MIN_TSO_MSS,
+/// ICE_MAX_TSO_MSS. ice_program_hw_rx_queue(): ICE_RLAN_CTX_DBUF_S, receive buffers in units of 128 bytes.
+const ICE: Driver = Driver { mss: Mss { least: 64, most: 9728 }, rx_unit: 128, ..UNKNOWN };
 
 /// Drivers by their names in `rte_eth_dev_info`.
 const DRIVERS: &[(&str, Driver)] = &[
+    // af_packet/rte_eth_af_packet.c, eth_af_packet_tx(): rte_pktmbuf_read() copies frames of several buffers.
     ("net_af_packet", VIRTUAL),
+    // af_xdp/rte_eth_af_xdp.c, af_xdp_tx_zc() and af_xdp_tx_cp(): one buffer (no multi-segment is reported),
+    // and a length of 32 bits.
+    ("net_af_xdp", VIRTUAL),
+    // memif/rte_eth_memif.c, eth_memif_tx(): copied, with as many descriptors as a frame needs.
     ("net_memif", VIRTUAL),
     ("net_null", VIRTUAL),
     ("net_ring", VIRTUAL),
-    ("net_tap", VIRTUAL),
+    // tap/rte_eth_tap.c, pmd_tx_burst(): a frame to be cut is dropped unless the MSS with all headers, Ethernet's
+    // included, is at most the MTU. A full segment never is.
+    ("net_tap", Driver { tso: false, ..VIRTUAL }),
     ("net_vhost", COPYING),
     ("net_virtio", VIRTIO),
     ("net_virtio_user", VIRTIO),
+    // atlantic/hw_atl/hw_atl_utils.h, struct hw_atl_txd_s: a length of 16 bits, 18 for the frame. The buffers of
+    // a frame are as reported (ATL_TX_MAX_SEG). atl_rxtx.c, atl_rx_init(): RTE_ALIGN_FLOOR(buff_size, 1024).
+    ("net_atlantic", Driver { rx_unit: 1 << 10, ..UNKNOWN }),
     // bnxt/bnxt_txr.c, bnxt_start_xmit(): BNXT_MAX_TSO_SEGS is 32, one of them a descriptor without
     // data. It reports no limit, and a frame with more buffers blocks the head of the ring for ever.
     ("net_bnxt", Driver { buffers: 31, tso_buffers: 31, ..UNKNOWN }),
-    // e1000/igb_rxtx.c, eth_igb_prep_pkts(): IGB_TSO_MAX_MSS.
-    ("net_e1000_igb", Driver { mss: Mss { least: 1, most: 9216 }, ..UNKNOWN }),
-    // ena/ena_ethdev.c, eth_ena_prep_pkts(): fewer than sgl_size, which is at most ENA_PKT_MAX_BUFS, 17; it
-    // reports sgl_size.
-    ("net_ena", Driver { buffers: 16, tso_buffers: 16, ..UNKNOWN }),
+    // e1000/em_rxtx.c, eth_em_xmit_pkts(): cmd_type_len | slen, where slen has 16 bits. No TSO, no RSS. em_rctl_bsize():
+    // receive buffers of a power of two; frames that are longer arrive in chains.
+    ("net_e1000_em", UNKNOWN),
+    ("net_e1000_igb", IGB),
+    ("net_e1000_igb_vf", IGB),
+    // ena/ena_ethdev.c, eth_ena_prep_pkts(): fewer buffers than sgl_size, which it reports and which is at most
+    // ENA_PKT_MAX_BUFS, 17. ena_defs/ena_eth_io_defs.h: ENA_ETH_IO_TX_DESC_LENGTH_MASK, 16 bits.
+    ("net_ena", Driver { buffers: 16, tso_buffers: 16, spare_buffers: 1, ..UNKNOWN }),
     // enic/base/wq_enet_desc.h, wq_enet_desc_enc(): the length is masked with WQ_ENET_LEN_MASK, 14 bits.
     // enic/enic_rxtx.c, enic_prep_pkts(): headers and MSS up to ENIC_TX_MAX_PKT_SIZE, 9208.
     ("net_enic", Driver { mss: Mss { least: 1, most: 9000 }, ..UNKNOWN }),
+    // gve/gve_tx.c, gve_tx_burst_ra(): the first descriptor of a frame of several buffers gets the length of the
+    // whole frame (hlen is pkt_len), and a frame to be cut whose first buffer has only headers gets a descriptor
+    // without data. gve_rx.c, gve_rx_queue_setup(): receive buffers of 2 or 4 KiB (GVE_RX_BUF_ALIGN_GQI,
+    // GVE_RX_MAX_BUF_SIZE_GQI) with GVE_RX_PAD, 2 bytes, in front; a frame has one.
+    (
+        "net_gve",
+        Driver {
+            buffers: 1,
+            tso_buffers: 1,
+            tso: false,
+            rx_header_bytes: 2,
+            rx_unit: 2 << 10,
+            rx_buffer_bytes: 4 << 10,
+            ..UNKNOWN
+        },
+    ),
     // i40e/i40e_rxtx.c: I40E_TXD_QW1_TX_BUF_SZ_MASK, 14 bits; i40e_prep_pkts(): I40E_MIN_TSO_MSS,
-    // I40E_MAX_TSO_MSS.
-    ("net_i40e", Driver { mss: Mss { least: 256, most: 9674 }, ..UNKNOWN }),
+    // I40E_MAX_TSO_MSS. i40e_rx_queue_config(): I40E_RXQ_CTX_DBUFF_SHIFT, receive buffers of 128 bytes.
+    ("net_i40e", Driver { mss: Mss { least: 256, most: 9674 }, rx_unit: 128, ..UNKNOWN }),
     // iavf/iavf_rxtx.h: IAVF_TXD_QW1_TX_BUF_SZ_MASK, 14 bits; IAVF_MIN_TSO_MSS, IAVF_MAX_TSO_MSS.
-    ("net_iavf", Driver { mss: Mss { least: 256, most: 9668 }, ..UNKNOWN }),
-    // ice/ice_rxtx.c: ICE_TXD_QW1_TX_BUF_SZ_S, 14 bits; ICE_MIN_TSO_MSS, ICE_MAX_TSO_MSS.
-    ("net_ice", Driver { mss: Mss { least: 64, most: 9728 }, ..UNKNOWN }),
-    // igc/igc_txrx.c, eth_igc_prep_pkts(): IGC_TSO_MAX_MSS.
-    ("net_igc", Driver { mss: Mss { least: 1, most: 9216 }, ..UNKNOWN }),
+    // iavf_dev_rx_queue_setup(): IAVF_RXQ_CTX_DBUFF_SHIFT, receive buffers of 128 bytes.
+    ("net_iavf", Driver { mss: Mss { least: 256, most: 9668 }, rx_unit: 128, ..UNKNOWN }),
+    ("net_ice", ICE),
+    ("net_ice_dcf", ICE),
+    // igc/igc_txrx.c, eth_igc_prep_pkts(): IGC_TSO_MAX_MSS. igc_rx_init(): IGC_SRRCTL_BSIZEPKT_SHIFT, buffers
+    // in KiB.
+    ("net_igc", Driver { mss: Mss { least: 1, most: 9216 }, rx_unit: 1 << 10, ..UNKNOWN }),
+    // ionic/ionic_rxtx.c, ionic_tx_tso(): a descriptor for each segment that it cuts, while ionic_xmit_pkts_sg()
+    // counts one for each frame: a burst may overrun the ring. ionic_if.h, struct ionic_txq_desc: a length of 16
+    // bits. The buffers of a frame are as reported.
+    ("net_ionic", Driver { tso: false, ..UNKNOWN }),
+    ("net_ionic_pci", Driver { tso: false, ..UNKNOWN }),
+    ("net_ixgbe", IXGBE),
+    ("net_ixgbe_vf", IXGBE),
     // vmxnet3/vmxnet3_rxtx.c, vmxnet3_xmit_pkts(): dword[2] = dw2 | data_len, of which the length has 14 bits
     // (base/vmxnet3_defs.h, Vmxnet3_TxDesc.len): a longer buffer is sent modulo 16,384, with a right TCP
-    // checksum. msscof has 14 bits as well. The buffers of a frame that is cut are not bounded in this
-    // release; Linux's driver and later releases have VMXNET3_MAX_TSO_TXD_PER_PKT, 24. With LRO on a tap that
-    // passes superframes each of them was dropped by the receiving device (QEMU 10).
+    // checksum. msscof has 14 bits as well, and so has Vmxnet3_RxDesc.len. The buffers of a frame that is cut are
+    // not bounded in this release; Linux's driver and later releases have VMXNET3_MAX_TSO_TXD_PER_PKT, 24. With
+    // LRO on a tap that passes superframes each of them was dropped by the receiving device (QEMU 10).
     (
         "net_vmxnet3",
-        Driver { tso_buffers: 24, mss: Mss { least: 1, most: (16 << 10) - 1 }, joins: false, ..UNKNOWN },
+        Driver {
+            tso_buffers: 24,
+            mss: Mss { least: 1, most: (16 << 10) - 1 },
+            joins: false,
+            rx_buffer_bytes: (16 << 10) - 1,
+            ..UNKNOWN
+        },
     ),
 ];
 
@@ -109,11 +187,16 @@ impl Driver {
     pub(super) fn with_reported(self, limits: &sys::rte_eth_desc_lim) -> Self {
         let at_most = |known: usize, reported: u16| match reported {
             0 => known,
-            reported => known.min(usize::from(reported)),
+            reported => known.min(usize::from(reported).saturating_sub(self.spare_buffers).max(1)),
         };
         let tso_buffers = at_most(self.tso_buffers, limits.nb_seg_max);
         let buffers = at_most(at_most(self.buffers, limits.nb_seg_max), limits.nb_mtu_seg_max);
         Self { buffers, tso_buffers, ..self }
+    }
+
+    /// Bytes of a frame that fit into a receive buffer of this size.
+    pub(super) fn rx_room(&self, mbuf_bytes: usize) -> usize {
+        mbuf_bytes.min(self.rx_buffer_bytes) / self.rx_unit * self.rx_unit
     }
 
     /// The limits that senders must keep.
@@ -162,11 +245,50 @@ mod tests {
         assert_eq!(counts("net_vmxnet3", reported(255, 16)), (16, 24));
         assert_eq!(counts("net_i40e", reported(255, 8)), (8, MAX_SEGMENTS));
         assert_eq!(counts("net_ixgbe", reported(40, 40)), (40, 40));
-        assert_eq!(counts("net_ena", reported(17, 17)), (16, 16));
         assert_eq!(counts("net_bnxt", reported(0, 0)), (31, 31));
         assert_eq!(counts("net_virtio", reported(0, 0)), (MAX_SEGMENTS, MAX_SEGMENTS));
         // The whole bounds what is not cut, too.
         assert_eq!(counts("net_of_tomorrow", reported(4, 0)), (4, 4));
+    }
+
+    #[test]
+    fn ena_takes_fewer_buffers_than_it_reports() {
+        let of = |most| find("net_ena").with_reported(&reported(most, most)).buffers;
+        assert_eq!([17, 16, 2, 1, 0].map(of), [16, 15, 1, 1, 16]);
+    }
+
+    #[test]
+    fn a_receive_buffer_takes_as_much_as_the_device_uses_of_it() {
+        for (name, mbuf_bytes, room) in [
+            ("net_ixgbe", 9088, 8192),
+            ("net_ixgbe", 9216, 9216),
+            ("net_gve", 3072, 2048),
+            ("net_gve", 10_240, 4096),
+            ("net_vmxnet3", 20_000, 16_383),
+            ("net_virtio", 1601, 1601),
+        ] {
+            assert_eq!(find(name).rx_room(mbuf_bytes), room, "{name} {mbuf_bytes}");
+        }
+    }
+
+    #[test]
+    fn each_driver_that_is_linked_in_has_a_row() {
+        for linked in sys::DRIVERS {
+            let has_row = DRIVERS.iter().any(|(name, _)| {
+                *name == *linked || name.strip_prefix(linked).is_some_and(|rest| rest.starts_with('_'))
+            });
+            assert!(has_row, "{linked}: read its limits, and add a row");
+        }
+    }
+
+    #[test]
+    fn no_driver_is_given_what_it_would_send_wrong_or_lose() {
+        for (name, buffers, tso) in
+            [("net_gve", 1, false), ("net_ionic_pci", 16, false), ("net_tap", 64, false)]
+        {
+            let driver = find(name).with_reported(&reported(buffers, buffers));
+            assert_eq!((driver.buffers, driver.tso), (usize::from(buffers), tso), "{name}");
+        }
     }
 
     #[test]
