@@ -21,7 +21,8 @@ pub enum PortSpec {
 /// How [`open`](super::open) sets a device up: its queues, buffers and offloads.
 #[derive(Clone, Debug)]
 pub struct DeviceConfig {
-    /// Pairs of queues; each is a [`Port`](crate::Port).
+    /// Pairs of queues; each is a [`Port`](crate::Port). More than one needs a device with RSS, or one whose
+    /// peer or kernel spreads flows.
     pub queues: u16,
     /// Largest IP packet, bytes.
     pub mtu: u16,

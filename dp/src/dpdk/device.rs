@@ -11,6 +11,7 @@ use super::config::{DeviceConfig, PortSpec};
 use super::fit::TxLimits;
 use super::handle::{DeviceHandle, find_pci, lock, make_vdev};
 use super::rss::RssConfig;
+use super::queues::{self, Refusal};
 use super::vhost_user::VhostUserBackend;
 use super::{DeviceError, drivers, vdev};
 use crate::eal::{self, Eal};
@@ -129,9 +130,6 @@ fn setup(
     let driver = unsafe { CStr::from_ptr(about.driver_name) }.to_string_lossy().into_owned();
 
     let most = about.max_rx_queues.min(about.max_tx_queues);
-    if config.queues == 0 || config.queues > most {
-        return Err(DeviceError::Queues { device: name.to_owned(), most, asked: config.queues });
-    }
     let device_mtu = device_mtu(name, &driver, &about, config.mtu)?;
     let row = drivers::find(&driver);
     let frame_bytes = usize::from(config.mtu) + L2_BYTES;
@@ -146,6 +144,13 @@ fn setup(
         .unwrap_or(rx_bytes.max(least_mbuf_bytes).next_multiple_of(row.rx_unit.max(64)).max(least));
     let room = row.rx_room(mbuf_bytes);
     let offloads = choose_offloads(&about, &driver, config, rx_bytes > room);
+    queues::check(config.queues, most, offloads, &row).map_err(|refusal| match refusal {
+        Refusal::Most(most) => DeviceError::Queues { device: name.to_owned(), most, asked: config.queues },
+        Refusal::Unspread => {
+            let (device, driver) = (name.to_owned(), driver.clone());
+            DeviceError::Unspread { device, driver, asked: config.queues }
+        }
+    })?;
     if rx_bytes > room && !offloads.contains(Offloads::RX_SCATTER) {
         let (frame_bytes, mbuf_bytes) = (rx_bytes, room);
         return Err(DeviceError::BufferTooSmall { device: name.to_owned(), frame_bytes, mbuf_bytes });

@@ -69,6 +69,19 @@ pub enum DeviceError {
         /// The number requested.
         asked: u16,
     },
+    /// Several queues on a device that would receive on one of them.
+    #[error(
+        "{device} works with 1 pair of queues, {asked} were asked for: its driver {driver} spreads no received flows over \
+         several, as RSS is missing or left out"
+    )]
+    Unspread {
+        /// The device.
+        device: String,
+        /// Its driver.
+        driver: String,
+        /// The number requested.
+        asked: u16,
+    },
     /// An MTU that the device does not support.
     #[error("{device} has MTUs from {least} to {most}, {asked} was asked for")]
     Mtu {

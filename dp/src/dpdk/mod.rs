@@ -16,6 +16,7 @@ mod handle;
 mod pci;
 mod port;
 mod rss;
+mod queues;
 mod rx_limit;
 mod unplug;
 mod vdev;
