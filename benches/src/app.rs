@@ -50,8 +50,10 @@ fn client(test: Test, args: &ClientArgs, interrupt: &Interrupt) -> Result<(), Er
         output.heading(params, true);
         outcome = client::run(&mut end, remote, params, unit, &mut |row| output.row(row))?;
     }
-    let end = &end.endpoint;
-    output.end(&args.args, &sweep[0], &[end.driver.counters()], end.clock.hz(), &outcome)
+    let net::End { endpoint, device_stats, .. } = &end;
+    output.end(&args.args, &sweep[0], &[endpoint.driver.counters()], endpoint.clock.hz(), &outcome)?;
+    output.device(&args.args, device_stats.as_ref());
+    Ok(())
 }
 
 fn server(args: &ServerArgs, interrupt: &Interrupt) -> Result<(), Error> {
@@ -93,8 +95,10 @@ fn serve(server: &Server, end: &mut net::End, client: &mut Client, args: &Server
     let mut output = Output::new(params.test, unit);
     output.heading(&params, params.bidirectional);
     let outcome = server.serve(end, client, unit, &mut |row| output.row(row))?;
-    let end = &end.endpoint;
-    output.end(&args.args, &params, &[end.driver.counters()], end.clock.hz(), &outcome)
+    let net::End { endpoint, device_stats, .. } = end;
+    output.end(&args.args, &params, &[endpoint.driver.counters()], endpoint.clock.hz(), &outcome)?;
+    output.device(&args.args, device_stats.as_ref());
+    Ok(())
 }
 
 fn local(args: &LocalArgs, interrupt: &Interrupt) -> Result<(), Error> {

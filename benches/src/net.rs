@@ -11,7 +11,7 @@ mod wire;
 use std::path::Path;
 use std::time::Duration;
 
-use dp::Port;
+use dp::{DeviceStats, Port};
 use iwarp::engine::{Engine, EngineConfig};
 use iwarp::verbs::{Context, ContextConfig};
 
@@ -27,6 +27,8 @@ pub struct End {
     /// IP MTU.
     pub mtu: u16,
     mac: [u8; 6],
+    /// The statistics of its device, if that has any.
+    pub device_stats: Option<DeviceStats>,
     /// The CPU for the thread that polls it, if it is not pinned yet.
     cpu: Option<usize>,
 }
@@ -133,6 +135,8 @@ pub fn open_cores(args: &NetArgs, crc: bool, interrupt: &Interrupt) -> Result<Co
     config.shares_cpu = args.cpu.is_none() && count > allowed.len();
     let ports = open_device(args)?;
     let (mtu, mac) = (ports[0].info().mtu, ports[0].info().mac);
+    // Of the whole device: the first end has them.
+    let mut device_stats = ports[0].device_stats();
     let engine_config = engine_config(&*ports[0], &config)?;
     let context = Context::new(ContextConfig::default())?;
     let engines = Engine::on_queues(&context, ports, &engine_config, &cpus)?;
@@ -143,7 +147,7 @@ pub fn open_cores(args: &NetArgs, crc: bool, interrupt: &Interrupt) -> Result<Co
         }
         let mut endpoint = Endpoint::new(context.clone(), driver, config.timeout)?;
         endpoint.engine = Some(index);
-        Ok(End { endpoint, mtu, mac, cpu: Some(cpus[index]) })
+        Ok(End { endpoint, mtu, mac, device_stats: device_stats.take(), cpu: Some(cpus[index]) })
     };
     let ends = engines.into_iter().enumerate().map(end).collect::<Result<_, Error>>()?;
     Ok(Cores { ends, cpus })
@@ -162,7 +166,7 @@ pub fn make_end(port: Box<dyn Port>, config: &EndConfig<'_>, interrupt: &Interru
                 source,
             })?),
         };
-    let info = port.info().clone();
+    let (info, device_stats) = (port.info().clone(), port.device_stats());
     let engine_config = engine_config(&*port, config)?;
     let context = Context::new(ContextConfig::default())?;
     let engine = Engine::new(&context, port, engine_config)?;
@@ -180,7 +184,7 @@ pub fn make_end(port: Box<dyn Port>, config: &EndConfig<'_>, interrupt: &Interru
         driver
     };
     let endpoint = Endpoint::new(context, driver, config.timeout)?;
-    Ok(End { endpoint, mtu: info.mtu, mac: info.mac, cpu: None })
+    Ok(End { endpoint, mtu: info.mtu, mac: info.mac, device_stats, cpu: None })
 }
 
 /// The configuration of the engines on this port.

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::io::Write;
 
+use dp::{DeviceStat, DeviceStats};
 use iwarp::engine::EngineCounters;
 
 use crate::cli::TestArgs;
@@ -70,6 +71,12 @@ impl Output {
     /// Adds the target's rows, if the target is in the same process.
     pub fn target(&mut self, rows: impl Iterator<Item = Row>) {
         self.target.extend(rows);
+    }
+
+    /// Prints the counts of the device that are not zero, if the counters are wanted.
+    pub fn device(&self, args: &TestArgs, stats: Option<&DeviceStats>) {
+        let wanted = stats.filter(|_| args.stats);
+        wanted.into_iter().flat_map(|stats| device_lines(&stats.read())).for_each(|line| self.print(&line));
     }
 
     /// Prints the result of validation and the counters, and writes the file.
@@ -218,6 +225,12 @@ fn spread_lines(counters: &[EngineCounters]) -> Vec<String> {
 }
 
 /// The share of the payload that was sent without a copy.
+/// The counts of a device that are not zero, in the order of its driver.
+fn device_lines(stats: &[DeviceStat]) -> Vec<String> {
+    let told = stats.iter().filter(|stat| stat.value != 0);
+    told.map(|DeviceStat { name, value }| format!(" device: {name} {value}")).collect()
+}
+
 fn zero_copy_note(counters: &[EngineCounters]) -> String {
     let sum = |count: fn(&EngineCounters) -> u64| counters.iter().map(count).sum::<u64>();
     match (sum(|counters| counters.tx_zero_copy_bytes), sum(|counters| counters.tx_fetched_bytes)) {
@@ -245,6 +258,13 @@ mod tests {
         assert_eq!(lines.len(), 4);
     }
     use crate::params::example;
+
+    #[test]
+    fn the_counts_of_a_device_are_told_unless_they_are_zero() {
+        let stat = |name: &str, value| DeviceStat { name: name.into(), value };
+        let stats = [stat("rx_good_packets", 7), stat("rx_crc_errors", 0), stat("rx_missed_errors", 1)];
+        assert_eq!(device_lines(&stats), [" device: rx_good_packets 7", " device: rx_missed_errors 1"]);
+    }
 
     #[test]
     fn a_heading_says_what_is_run() {

@@ -51,7 +51,9 @@ pub fn client(
         outcome = outcomes.into_iter().reduce(Outcome::merged).unwrap_or_default();
     }
     let counters: Vec<_> = ends.iter().map(|end| end.endpoint.driver.counters()).collect();
-    output.end(&args.args, &sweep[0], &counters, ends[0].endpoint.clock.hz(), &outcome)
+    output.end(&args.args, &sweep[0], &counters, ends[0].endpoint.clock.hz(), &outcome)?;
+    output.device(&args.args, ends[0].device_stats.as_ref());
+    Ok(())
 }
 
 /// Polls the engine of a core that is done until all are: connections of other cores may be on it.
@@ -162,6 +164,8 @@ fn serve_one(
     output.heading(&params, params.bidirectional);
     let served = server.serve(end, &mut client, unit, &mut |row| output.row(row)).and_then(|outcome| {
         let endpoint = &end.endpoint;
+        // It prints all lines that were held.
+        output.device(&args.args, end.device_stats.as_ref());
         output.end(&args.args, &params, &[endpoint.driver.counters()], endpoint.clock.hz(), &outcome)
     });
     service.busy.fetch_sub(1, Ordering::AcqRel);

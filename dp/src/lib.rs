@@ -57,7 +57,9 @@ pub use loopback::Loopback;
 pub use mbuf::{Checksum, ExtBuf, Mbuf, TxOffload};
 pub use mempool::Mempool;
 pub use page::Page;
-pub use port::{BURST, Burst, LinkState, Offloads, Port, PortCounters, PortInfo, UnknownOffload};
+pub use port::{
+    BURST, Burst, DeviceStat, DeviceStats, LinkState, Offloads, Port, PortCounters, PortInfo, UnknownOffload,
+};
 pub use prefetch::prefetch;
 pub use region::Region;
 pub use rss::{Flow, Queue, Rss, RssFields};

@@ -174,6 +174,10 @@ impl Port for Loopback {
         }
     }
 
+    fn device_stats(&self) -> Option<crate::DeviceStats> {
+        self.port.device_stats()
+    }
+
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
         self.port.poll_fd()
     }

@@ -3,6 +3,7 @@
 //! A [`Port`] is one receive queue and one transmit queue of a device, owned by one thread. The trait is
 //! object-safe and called once per burst, so no type parameter runs through the layers above.
 
+mod device_stats;
 mod words;
 
 use std::os::fd::BorrowedFd;
@@ -11,6 +12,7 @@ use arrayvec::ArrayVec;
 use bitflags::bitflags;
 
 use crate::{Mbuf, Mempool, Queue, TsoLimits};
+pub use device_stats::{DeviceStat, DeviceStats};
 pub use words::UnknownOffload;
 
 /// Most frames moved by one call: enough to spread the cost of a call, few enough for the headers of all
@@ -90,6 +92,10 @@ pub struct PortCounters {
     pub tx_bytes: u64,
     /// Frames the device dropped on receive (missed, errors).
     pub rx_dropped: u64,
+    /// Those of `rx_dropped` that came while no descriptor was free, if the device tells them apart.
+    pub rx_missed: u64,
+    /// Those of `rx_dropped` that had errors (CRC, length), if the device tells them apart.
+    pub rx_errors: u64,
     /// Times no buffer was free to receive into.
     pub rx_no_mbuf: u64,
     /// Frames that a full transmit ring left with the caller.
@@ -111,6 +117,8 @@ impl std::ops::AddAssign for PortCounters {
             tx_frames,
             tx_bytes,
             rx_dropped,
+            rx_missed,
+            rx_errors,
             rx_no_mbuf,
             tx_ring_full,
             tx_link_down,
@@ -122,6 +130,8 @@ impl std::ops::AddAssign for PortCounters {
         self.tx_frames += tx_frames;
         self.tx_bytes += tx_bytes;
         self.rx_dropped += rx_dropped;
+        self.rx_missed += rx_missed;
+        self.rx_errors += rx_errors;
         self.rx_no_mbuf += rx_no_mbuf;
         self.tx_ring_full += tx_ring_full;
         self.tx_link_down += tx_link_down;
@@ -173,6 +183,11 @@ pub trait Port: Send {
 
     /// The counters so far.
     fn counters(&self) -> PortCounters;
+
+    /// The device's own statistics, if it has any.
+    fn device_stats(&self) -> Option<DeviceStats> {
+        None
+    }
 
     /// A descriptor that becomes readable when frames wait, if the device has one. A port may need to be
     /// [asked](Self::arm_wakeup) for that first.

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use dp::dpdk::{self, DeviceConfig, DeviceError, PciProblem, PortSpec};
 use dp::eal::{Eal, EalConfig, EalError, register_thread};
-use dp::{Burst, LinkState, Port};
+use dp::{Burst, LinkState, Loopback, Port};
 
 fn vdev(spec: &str) -> Result<Vec<Box<dyn Port>>, DeviceError> {
     dpdk::open(support::eal(), &PortSpec::Vdev(spec.into()), &DeviceConfig::default())
@@ -43,6 +43,15 @@ fn eal_runs_once_and_devices_come_and_go() {
         assert_eq!(port.tx_burst(0, &mut frames), taken);
         assert!(frames.is_empty() && register_thread());
         assert_eq!(port.counters().tx_bytes, 100 * taken as u64);
+        // By the driver's own count, from any port around it, and nothing once the device is closed.
+        let port = Loopback::new(port);
+        let stats = port.device_stats().unwrap();
+        let told = stats.read();
+        let count = |name: &str| told.iter().find(|stat| stat.name == name).map(|stat| stat.value);
+        assert_eq!(count("tx_good_packets"), Some(taken as u64), "{told:?}");
+        assert_eq!(count("rx_missed_errors"), Some(0));
+        drop(port);
+        assert!(stats.read().is_empty());
     })
     .join()
     .unwrap();

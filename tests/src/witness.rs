@@ -186,6 +186,10 @@ impl Port for Watched<'_> {
         self.port.counters()
     }
 
+    fn device_stats(&self) -> Option<dp::DeviceStats> {
+        self.port.device_stats()
+    }
+
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
         self.port.poll_fd()
     }

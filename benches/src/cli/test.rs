@@ -88,7 +88,7 @@ pub struct TestArgs {
     /// Show the cost of an FPDU by layer, in cycles of this end (needs a build with `--features profile`).
     #[arg(long, conflicts_with = "events")]
     pub profile: bool,
-    /// Print the counters of all layers at the end.
+    /// Print the counters of all layers at the end, and those of the device that are not zero.
     #[arg(long)]
     pub stats: bool,
     /// Accepted for compatibility with perftest; has no effect.

@@ -2,8 +2,8 @@
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 
 use dpdk_sys as sys;
 
@@ -74,6 +74,8 @@ pub(super) struct Device {
     pub(super) pools: Vec<QueuePools>,
     /// Limits of frames to send.
     pub(super) limits: TxLimits,
+    /// Held while statistics are read.
+    pub(super) stats_lock: Mutex<()>,
     /// Whether only the port can notice that receive buffers ran out.
     pub(super) lacks_rx_no_mbuf_count: bool,
     /// Whether there is exactly one peer, which is gone when the link is down.
@@ -213,6 +215,7 @@ fn setup(
         port_id: id,
         pools,
         limits,
+        stats_lock: Mutex::default(),
         lacks_rx_no_mbuf_count: NO_RX_NO_MBUF_COUNT.contains(&driver.as_str()),
         is_point_to_point: POINT_TO_POINT.contains(&driver.as_str()),
         may_pass_large_frames: driver == VHOST

@@ -18,6 +18,7 @@ mod port;
 mod rss;
 mod queues;
 mod rx_limit;
+mod stats;
 mod unplug;
 mod vdev;
 mod vhost_user;

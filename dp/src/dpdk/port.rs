@@ -14,10 +14,12 @@ use dpdk_sys as sys;
 use super::device::{Device, QueuePools};
 use super::fit::Fit;
 use super::rx_limit::RxLimit;
+use super::stats::{self, Basic};
 use crate::eal::{is_forked, register_thread};
 use crate::mbuf::Raw;
 use crate::mbuf::dpdk::DpdkChain;
 use crate::mempool::Backend;
+use crate::port::DeviceStats;
 use crate::{BURST, Burst, LinkState, Mbuf, Mempool, Offloads, Port, PortCounters, PortInfo, Queue, tso};
 
 /// Attempts to send on a full ring between two checks of the link state: a check may be a system call.
@@ -34,8 +36,8 @@ pub(super) struct QueuePort {
     mempool: Mempool,
     bulk: Option<Mempool>,
     counters: PortCounters,
-    /// The device's own counts when it was last asked: frames dropped, and missing buffers.
-    device_counts: Cell<(u64, u64)>,
+    /// The device's counts when it was last asked.
+    device_counts: Cell<Basic>,
     link: LinkState,
     passes_large_frames: bool,
     rx_limit: RxLimit,
@@ -318,18 +320,21 @@ impl Port for QueuePort {
 
     fn counters(&self) -> PortCounters {
         // These counts are of the whole device; its first queue reports them.
-        if self.queue == 0 && !is_forked() && !self.device.is_gone() {
-            // SAFETY: a C structure of numbers: zero is a value of each.
-            let mut stats: sys::rte_eth_stats = unsafe { mem::zeroed() };
-            // SAFETY: `device` keeps the port open, and `stats` is a local variable to write to.
-            if unsafe { sys::rte_eth_stats_get(self.device.port_id, &mut stats) } == 0 {
-                self.device_counts.set((stats.imissed + stats.ierrors, stats.rx_nombuf));
-            }
+        if self.queue == 0
+            && let Some(stats) = self.device.basic_stats()
+        {
+            self.device_counts.set(stats);
         }
-        let (dropped, no_mbuf) = self.device_counts.get();
+        let Basic { missed, errors, no_mbuf } = self.device_counts.get();
         let mut counters = self.counters;
-        counters.rx_dropped += dropped;
+        counters.rx_dropped += missed + errors;
+        counters.rx_missed += missed;
+        counters.rx_errors += errors;
         counters.rx_no_mbuf += no_mbuf;
         counters
+    }
+
+    fn device_stats(&self) -> Option<DeviceStats> {
+        Some(stats::of(&self.device))
     }
 }

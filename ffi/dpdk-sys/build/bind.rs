@@ -65,6 +65,8 @@ const FUNCTIONS: &[&str] = &[
     "rte_eth_dev_rss_hash_conf_get",
     "rte_eth_dev_rss_reta_update",
     "rte_eth_stats_get",
+    "rte_eth_xstats_get",
+    "rte_eth_xstats_get_names",
     "rte_eth_rx_burst",
     "rte_eth_tx_burst",
     "rte_eth_tx_prepare",

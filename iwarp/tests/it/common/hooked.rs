@@ -54,6 +54,10 @@ impl<H: Hooks> Port for Hooked<H> {
         self.port.counters()
     }
 
+    fn device_stats(&self) -> Option<dp::DeviceStats> {
+        self.port.device_stats()
+    }
+
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
         self.port.poll_fd()
     }

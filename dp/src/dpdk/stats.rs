@@ -1,0 +1,82 @@
+//! The statistics of a device: the few that ethdev defines for all, and all that its driver has.
+
+use std::ffi::CStr;
+use std::mem;
+use std::sync::{Arc, PoisonError, Weak};
+
+use dpdk_sys as sys;
+
+use super::device::Device;
+use crate::eal::is_forked;
+use crate::port::{DeviceStat, DeviceStats};
+
+/// What ethdev counts for a whole device.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Basic {
+    /// Frames that came while no descriptor was free.
+    pub(super) missed: u64,
+    /// Frames with errors.
+    pub(super) errors: u64,
+    /// Times no buffer was free.
+    pub(super) no_mbuf: u64,
+}
+
+impl Device {
+    /// The counts of the whole device, unless it cannot be asked.
+    pub(super) fn basic_stats(&self) -> Option<Basic> {
+        if is_forked() || self.is_gone() {
+            return None;
+        }
+        // Drivers add registers that are cleared by reading to counts without a lock.
+        let _one_at_a_time = self.stats_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: a C structure of numbers: zero is a value of each.
+        let mut stats: sys::rte_eth_stats = unsafe { mem::zeroed() };
+        // SAFETY: `self` keeps the port open, and `stats` is a local variable to write to.
+        let done = unsafe { sys::rte_eth_stats_get(self.port_id, &mut stats) };
+        (done == 0).then_some(Basic {
+            missed: stats.imissed,
+            errors: stats.ierrors,
+            no_mbuf: stats.rx_nombuf,
+        })
+    }
+
+    /// All counts of the driver; none if it cannot be asked.
+    fn all_stats(&self) -> Vec<DeviceStat> {
+        if is_forked() || self.is_gone() {
+            return Vec::new();
+        }
+        let _one_at_a_time = self.stats_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: `self` keeps the port open. Without an array the call only returns the number.
+        let count = unsafe { sys::rte_eth_xstats_get_names(self.port_id, std::ptr::null_mut(), 0) };
+        let Ok(count) = u32::try_from(count) else { return Vec::new() };
+        // SAFETY: a C structure of characters: zero is a value of each, and an empty string.
+        let no_name: sys::rte_eth_xstat_name = unsafe { mem::zeroed() };
+        let mut names = vec![no_name; count as usize];
+        let mut values = vec![sys::rte_eth_xstat { id: 0, value: 0 }; count as usize];
+        // SAFETY: `self` keeps the port open, and the array has `count` elements to write to.
+        let named = unsafe { sys::rte_eth_xstats_get_names(self.port_id, names.as_mut_ptr(), count) };
+        // SAFETY: `self` keeps the port open, and the array has `count` elements to write to.
+        let read = unsafe { sys::rte_eth_xstats_get(self.port_id, values.as_mut_ptr(), count) };
+        // More than there is room for: the number has changed since, which only another configuration does.
+        let valid = |number: i32| usize::try_from(number).ok().filter(|&number| number <= count as usize);
+        let (Some(named), Some(read)) = (valid(named), valid(read)) else { return Vec::new() };
+        values[..read]
+            .iter()
+            .filter_map(|value| Some((names[..named].get(value.id as usize)?, value.value)))
+            .map(|(name, value)| DeviceStat { name: text(&name.name), value })
+            .collect()
+    }
+}
+
+/// The statistics of a device as long as it is open.
+pub(super) fn of(device: &Arc<Device>) -> DeviceStats {
+    let device: Weak<Device> = Arc::downgrade(device);
+    DeviceStats::new(move || device.upgrade().map_or_else(Vec::new, |device| device.all_stats()))
+}
+
+/// The text of a C string in an array.
+fn text(array: &[std::ffi::c_char]) -> String {
+    let bytes: Vec<u8> = array.iter().map(|&c| c as u8).collect();
+    CStr::from_bytes_until_nul(&bytes)
+        .map_or_else(|_| String::new(), |name| name.to_string_lossy().into_owned())
+}

@@ -1,0 +1,37 @@
+//! A device's own statistics.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// One of a device's own counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceStat {
+    /// As its driver names it: `rx_crc_errors`.
+    pub name: String,
+    /// The count.
+    pub value: u64,
+}
+
+/// Reads the counts of a device, all that its driver has: errors of checksums and CRCs, missed frames, and many
+/// more. Cheap to clone; for any thread. It does not keep the device open.
+#[derive(Clone)]
+pub struct DeviceStats(Arc<dyn Fn() -> Vec<DeviceStat> + Send + Sync>);
+
+impl DeviceStats {
+    /// `read` returns the counts, in an order that stays the same; none once the device is closed or gone.
+    pub fn new(read: impl Fn() -> Vec<DeviceStat> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(read))
+    }
+
+    /// The counts now; none once the device is closed or gone. A driver may ask its NIC for them, which takes
+    /// microseconds to milliseconds.
+    pub fn read(&self) -> Vec<DeviceStat> {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for DeviceStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.read()).finish()
+    }
+}
