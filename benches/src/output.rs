@@ -224,13 +224,13 @@ fn spread_lines(counters: &[EngineCounters]) -> Vec<String> {
     if counters.len() > 1 { counts.into_iter().filter_map(line).collect() } else { Vec::new() }
 }
 
-/// The share of the payload that was sent without a copy.
 /// The counts of a device that are not zero, in the order of its driver.
 fn device_lines(stats: &[DeviceStat]) -> Vec<String> {
     let told = stats.iter().filter(|stat| stat.value != 0);
     told.map(|DeviceStat { name, value }| format!(" device: {name} {value}")).collect()
 }
 
+/// The share of the payload that was sent without a copy.
 fn zero_copy_note(counters: &[EngineCounters]) -> String {
     let sum = |count: fn(&EngineCounters) -> u64| counters.iter().map(count).sum::<u64>();
     match (sum(|counters| counters.tx_zero_copy_bytes), sum(|counters| counters.tx_fetched_bytes)) {

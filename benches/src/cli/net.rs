@@ -92,6 +92,12 @@ impl NetArgs {
         Ok(())
     }
 
+    /// Our addresses.
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        // They have parsed as addresses with prefix lengths.
+        self.ips.iter().filter_map(|ip| ip.split_once('/')?.0.parse().ok()).collect()
+    }
+
     /// The raw EAL arguments, separately.
     pub fn eal_args(&self) -> Vec<String> {
         self.eal.as_deref().unwrap_or("").split_whitespace().map(str::to_owned).collect()

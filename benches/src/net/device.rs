@@ -34,6 +34,7 @@ pub(super) fn open(args: &NetArgs) -> Result<Vec<Box<dyn Port>>, Error> {
     let usual = DeviceConfig::default();
     let rx_desc = args.rx_desc.unwrap_or(usual.rx_desc);
     let (mtu, offloads) = (args.mtu.unwrap_or(1500), args.offloads.unwrap_or(usual.offloads));
-    let config = DeviceConfig { mtu, rx_desc, offloads, queues: args.cores, ..usual };
+    let (queues, addresses) = (args.cores, args.addresses());
+    let config = DeviceConfig { queues, mtu, rx_desc, offloads, addresses, ..usual };
     dp::dpdk::open(eal, &spec, &config).map_err(|error| port_error(error.to_string()))
 }

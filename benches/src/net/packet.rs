@@ -1,7 +1,5 @@
 //! Opens a packet socket on an interface from the options.
 
-use std::net::IpAddr;
-
 use dp::Port;
 use dp::packet::PacketConfig;
 
@@ -9,10 +7,7 @@ use crate::cli::NetArgs;
 use crate::errors::Error;
 
 pub(super) fn open(args: &NetArgs, interface: &str) -> Result<Box<dyn Port>, Error> {
-    // The options have parsed as addresses with prefix lengths.
-    let addresses: Vec<IpAddr> =
-        args.ips.iter().filter_map(|ip| ip.split_once('/')?.0.parse().ok()).collect();
-    let usual = PacketConfig::new(interface, addresses);
+    let usual = PacketConfig::new(interface, args.addresses());
     let rx_slots = args.rx_desc.map_or(usual.rx_slots, usize::from);
     let offloads = args.offloads.unwrap_or(usual.offloads);
     let config = PacketConfig { mac: args.mac, mtu: args.mtu, rx_slots, offloads, ..usual };

@@ -1,5 +1,7 @@
 //! Which device to open, and how.
 
+use std::net::IpAddr;
+
 use crate::Offloads;
 
 /// A device to open.
@@ -43,6 +45,9 @@ pub struct DeviceConfig {
     pub offloads: Offloads,
     /// Receive frames for all addresses.
     pub promiscuous: bool,
+    /// Our IP addresses. A device that receives neither all frames nor all multicast frames is told the groups
+    /// in which others look for the IPv6 addresses.
+    pub addresses: Vec<IpAddr>,
 }
 
 impl Default for DeviceConfig {
@@ -57,6 +62,7 @@ impl Default for DeviceConfig {
             bulk_mbufs: 512,
             offloads: Offloads::all(),
             promiscuous: true,
+            addresses: Vec::new(),
         }
     }
 }

@@ -13,7 +13,7 @@ use super::handle::{DeviceHandle, find_pci, lock, make_vdev};
 use super::rss::RssConfig;
 use super::queues::{self, Refusal};
 use super::vhost_user::VhostUserBackend;
-use super::{DeviceError, drivers, vdev};
+use super::{DeviceError, drivers, filter, vdev};
 use crate::eal::{self, Eal};
 use crate::mempool::dpdk::{DpdkPool, MAX_DATA_BYTES};
 use crate::{Offloads, PortInfo, Queue};
@@ -238,14 +238,8 @@ fn setup(
     // SAFETY: the port was configured above, and all its queues were set up.
     ok("starting it", unsafe { sys::rte_eth_dev_start(id) })?;
     device.handle.started = true;
-    // Not every device can filter, so the results of these two calls are ignored.
-    //
-    // SAFETY: `device` keeps the port open.
-    unsafe { sys::rte_eth_allmulticast_enable(id) };
-    if config.promiscuous {
-        // SAFETY: `device` keeps the port open.
-        unsafe { sys::rte_eth_promiscuous_enable(id) };
-    }
+    filter::open(id, config.promiscuous, &config.addresses)
+        .map_err(|errno| DeviceError::setup(name, "telling it the multicast groups", errno))?;
     let mut address = sys::rte_ether_addr { addr_bytes: [0; 6] };
     // SAFETY: `device` keeps the port open, and `address` is a local variable to write to.
     ok("asking for its address", unsafe { sys::rte_eth_macaddr_get(id, &mut address) })?;
@@ -413,6 +407,12 @@ mod tests {
         }
         assert_eq!([1500, 9000].map(|mtu| bulk_bytes(mtu, 16_383)), [15_000, 9000]);
         assert_eq!([1500, 9000].map(|mtu| bulk_bytes(mtu, usize::from(u16::MAX))), [31_500, 27_000]);
+    }
+
+    #[test]
+    fn tags_of_vlans_are_neither_filtered_nor_removed() {
+        let asked = bits(RX_OFFLOADS, Offloads::all()) | bits(TX_OFFLOADS, Offloads::all());
+        assert_eq!(asked & (sys::K_RX_VLAN_FILTER | sys::K_RX_VLAN_STRIP), 0);
     }
 
     #[test]

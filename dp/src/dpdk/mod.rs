@@ -11,6 +11,7 @@ mod config;
 mod device;
 mod drivers;
 mod error;
+mod filter;
 mod fit;
 mod handle;
 mod pci;

@@ -61,6 +61,7 @@ const FUNCTIONS: &[&str] = &[
     "rte_eth_macaddr_get",
     "rte_eth_promiscuous_enable",
     "rte_eth_allmulticast_enable",
+    "rte_eth_dev_set_mc_addr_list",
     "rte_eth_link_get_nowait",
     "rte_eth_dev_rss_hash_conf_get",
     "rte_eth_dev_rss_reta_update",

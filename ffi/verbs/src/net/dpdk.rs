@@ -1,8 +1,9 @@
 //! Wires on devices of DPDK.
 //!
 //! DPDK's environment (EAL) starts in the process of the program, when its wire is opened. It leaves the
-//! program alone: it has no files that others find, no telemetry, ordinary memory, and no signal handler. It
-//! starts on a thread that ends, so that no thread of the program is pinned or becomes EAL's.
+//! program alone: it has no files that others find, no telemetry, ordinary memory, and no signal handler (but
+//! that of SIGBUS for a NIC, which may be unplugged). It starts on a thread that ends, so that no thread of the
+//! program is pinned or becomes EAL's.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -29,7 +30,8 @@ struct Wanted {
 pub(super) fn open(spec: &Spec) -> Result<Box<dyn Port>, String> {
     let wanted = Wanted::of(&spec.kind).map_err(|line| format!("UWARP_NET={spec}: {line}"))?;
     let remedy = remedy(&spec.kind);
-    let config = DeviceConfig { mtu: spec.mtu.unwrap_or(1500), ..DeviceConfig::default() };
+    let addresses = spec.address.map(|cidr| cidr.address().into()).into_iter().collect();
+    let config = DeviceConfig { mtu: spec.mtu.unwrap_or(1500), addresses, ..DeviceConfig::default() };
     let start = move || {
         let eal = Eal::start(&wanted.eal).map_err(|error| error.to_string())?;
         let opened = signals::with_real_time_signals_taken(|| dp::dpdk::open(eal, &wanted.device, &config));

@@ -1,0 +1,70 @@
+//! Which frames a device receives: those to its address and the broadcasts, and as many more as it can be told.
+//!
+//! Filters and removal of VLAN tags stay off, so that frames with tags arrive as they are.
+
+use std::net::IpAddr;
+
+use dpdk_sys as sys;
+
+/// `ff02::1`, all nodes, as an Ethernet address (RFC 2464 section 7).
+const ALL_NODES: [u8; 6] = [0x33, 0x33, 0, 0, 0, 1];
+
+/// The groups that a host with these addresses has to hear: all nodes, and the solicited-node group of each IPv6
+/// address (RFC 4291 section 2.7.1). IPv4 needs broadcasts only.
+fn groups(addresses: &[IpAddr]) -> Vec<[u8; 6]> {
+    let six = addresses.iter().filter_map(|address| match address {
+        IpAddr::V6(address) => Some(address.octets()),
+        IpAddr::V4(_) => None,
+    });
+    let mut groups: Vec<[u8; 6]> = six.map(|[.., a, b, c]| [0x33, 0x33, 0xff, a, b, c]).collect();
+    if !groups.is_empty() {
+        groups.push(ALL_NODES);
+    }
+    groups.sort_unstable();
+    groups.dedup();
+    groups
+}
+
+/// Opens the filter of a started port as far as wanted: all frames if `promiscuous`, and all multicast frames.
+/// Where the device does neither, it gets the groups of `addresses`.
+///
+/// # Errors
+/// The error number if it has a list of groups and does not take ours. A device without such a list does not
+/// filter, or cannot be told.
+pub(super) fn open(port_id: u16, promiscuous: bool, addresses: &[IpAddr]) -> Result<(), i32> {
+    // SAFETY: the caller keeps the port open.
+    let takes_all = promiscuous && unsafe { sys::rte_eth_promiscuous_enable(port_id) } == 0;
+    // SAFETY: the caller keeps the port open.
+    let takes_groups = unsafe { sys::rte_eth_allmulticast_enable(port_id) } == 0;
+    if takes_all || takes_groups {
+        return Ok(());
+    }
+    let mut groups: Vec<_> =
+        groups(addresses).into_iter().map(|addr_bytes| sys::rte_ether_addr { addr_bytes }).collect();
+    if groups.is_empty() {
+        return Ok(());
+    }
+    // SAFETY: the caller keeps the port open, and the array has as many elements as it says, which are copied.
+    let done =
+        unsafe { sys::rte_eth_dev_set_mc_addr_list(port_id, groups.as_mut_ptr(), groups.len() as u32) };
+    match -done {
+        0 => Ok(()),
+        errno if errno == rustix::io::Errno::NOTSUP.raw_os_error() => Ok(()),
+        errno => Err(errno),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_hears_all_nodes_and_those_who_look_for_its_addresses() {
+        let of = |texts: &[&str]| groups(&texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<_>>());
+        assert_eq!(of(&["10.0.0.1"]), Vec::<[u8; 6]>::new());
+        let solicited = [0x33, 0x33, 0xff, 0x12, 0x34, 0x56];
+        assert_eq!(of(&["fd00::a12:3456"]), [ALL_NODES, solicited]);
+        // Both addresses have one group.
+        assert_eq!(of(&["fe80::12:3456", "10.0.0.1", "fd00::a12:3456"]), [ALL_NODES, solicited]);
+    }
+}
