@@ -28,6 +28,7 @@ pub const EXCUSED: [(&str, &str); 12] = [
     ("benches bench primitives", "only prints times; `clippy --all-targets` builds it"),
     ("dp example frames", "only prints the rate of a device; `cargo test` builds it"),
     ("dp example local", "only prints the rate and the times of a wire; `cargo test` builds it"),
+    ("dp example nic", "needs a NIC that is bound to a driver for user space; `cargo test` builds it"),
     ("tcp-lite example loopback", "only prints a rate; `cargo test` builds it"),
 ];
 

@@ -48,9 +48,9 @@ pub struct NetArgs {
     /// vhost-user wire without a switch, so that their buffers stay in the cache. Elsewhere bursts need many.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(32..=32768))]
     pub rx_desc: Option<u16>,
-    /// Offloads to use, if the device has them: tx-checksum, rx-checksum, tso, lro, multi-segment, scatter, rss,
-    /// external, none, all; by default all. Several with commas between them. '-' before one leaves it out:
-    /// -tso,-lro is all others.
+    /// Offloads to use, if the device has them: tx-checksum, rx-checksum, tso, lro, multi-segment, scatter,
+    /// rss, external, none, all; by default all. Several with commas between them. '-' before one leaves it
+    /// out: -tso,-lro is all others.
     #[arg(long, value_name = "LIST", allow_hyphen_values = true, conflicts_with = "wire")]
     pub offloads: Option<dp::Offloads>,
     /// More arguments for DPDK's EAL, passed as they are.

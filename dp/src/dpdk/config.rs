@@ -45,8 +45,8 @@ pub struct DeviceConfig {
     pub offloads: Offloads,
     /// Receive frames for all addresses.
     pub promiscuous: bool,
-    /// Our IP addresses. A device that receives neither all frames nor all multicast frames is told the groups
-    /// in which others look for the IPv6 addresses.
+    /// Our IP addresses. A device that receives neither all frames nor all multicast frames is told the
+    /// groups in which others look for the IPv6 addresses.
     pub addresses: Vec<IpAddr>,
 }
 

@@ -7,8 +7,8 @@
 //! Files (below `drivers/net`) and names are those of DPDK 22.11.11.
 //!
 //! Nothing here keeps these limits, as no frame of ours comes near: a least length (17 bytes for i40e, iavf
-//! and ice, 14 for ixgbe), headers of at most 512 bytes for TSO (igb, igc), TCP headers within 255 bytes (em),
-//! and frames of at most 256 KiB for TSO (i40e, ice).
+//! and ice, 14 for ixgbe), headers of at most 512 bytes for TSO (igb, igc), TCP headers within 255 bytes
+//! (em), and frames of at most 256 KiB for TSO (i40e, ice).
 
 use dpdk_sys as sys;
 
@@ -64,8 +64,8 @@ const UNKNOWN: Driver = Driver {
 };
 
 /// A virtual device: frames are copied, or described with 32-bit lengths. The peer chooses the queue of a
-/// frame, or Linux does by a hash of its flow (PACKET_FANOUT_HASH of net_af_packet, queues of a tap, RSS of the
-/// interface under net_af_xdp).
+/// frame, or Linux does by a hash of its flow (PACKET_FANOUT_HASH of net_af_packet, queues of a tap, RSS of
+/// the interface under net_af_xdp).
 const VIRTUAL: Driver = Driver { buffer_bytes: u16::MAX as usize, mss: Mss::ANY, spreads: true, ..UNKNOWN };
 
 /// A virtual device whose driver copies each frame by its virtual address: lib/vhost/virtio_net.c,
@@ -75,7 +75,8 @@ const COPYING: Driver = Driver { copies: true, ..VIRTUAL };
 
 /// virtio/virtio_ring.h, struct vring_desc and vring_packed_desc: uint32_t len. virtio/virtio_ethdev.c,
 /// virtio_dev_configure(): a received frame counts with struct virtio_net_hdr_mrg_rxbuf, 12 bytes, though
-/// that lies in the headroom. VIRTIO 1.2 section 5.1.6.5.5: without RSS too, several queues are steered by flow.
+/// that lies in the headroom. VIRTIO 1.2 section 5.1.6.5.5: without RSS too, several queues are steered by
+/// flow.
 const VIRTIO: Driver = Driver { rx_header_bytes: 12, ..VIRTUAL };
 
 /// e1000/igb_rxtx.c, eth_igb_prep_pkts(): IGB_TSO_MAX_MSS. eth_igb_xmit_pkts(): cmd_type_len | slen, a length
@@ -83,8 +84,8 @@ const VIRTIO: Driver = Driver { rx_header_bytes: 12, ..VIRTUAL };
 const IGB: Driver = Driver { mss: Mss { least: 1, most: 9216 }, rx_unit: 1 << 10, ..UNKNOWN };
 
 /// ixgbe/ixgbe_rxtx.c, ixgbe_prep_pkts(): IXGBE_TX_MAX_SEG less WTHRESH, which is 0 unless set: as reported.
-/// ixgbe_xmit_pkts(): cmd_type_len | slen, a length of 16 bits. ixgbe_dev_rx_init() and ixgbevf_dev_rx_init():
-/// IXGBE_SRRCTL_BSIZEPKT_SHIFT, buffers in KiB. No bounds of the MSS are checked.
+/// ixgbe_xmit_pkts(): cmd_type_len | slen, a length of 16 bits. ixgbe_dev_rx_init() and
+/// ixgbevf_dev_rx_init(): IXGBE_SRRCTL_BSIZEPKT_SHIFT, buffers in KiB. No bounds of the MSS are checked.
 const IXGBE: Driver = Driver { rx_unit: 1 << 10, ..UNKNOWN };
 
 /// ice/ice_rxtx.c: ICE_TXD_QW1_TX_BUF_SZ_S, 14 bits (ICE_MAX_DATA_PER_TXD); ice_prep_pkts(): ICE_MIN_TSO_MSS,
@@ -102,33 +103,34 @@ const DRIVERS: &[(&str, Driver)] = &[
     ("net_memif", VIRTUAL),
     ("net_null", VIRTUAL),
     ("net_ring", VIRTUAL),
-    // tap/rte_eth_tap.c, pmd_tx_burst(): a frame to be cut is dropped unless the MSS with all headers, Ethernet's
-    // included, is at most the MTU. A full segment never is.
+    // tap/rte_eth_tap.c, pmd_tx_burst(): a frame to be cut is dropped unless the MSS with all headers,
+    // Ethernet's included, is at most the MTU. A full segment never is.
     ("net_tap", Driver { tso: false, ..VIRTUAL }),
     ("net_vhost", COPYING),
     ("net_virtio", VIRTIO),
     ("net_virtio_user", VIRTIO),
-    // atlantic/hw_atl/hw_atl_utils.h, struct hw_atl_txd_s: a length of 16 bits, 18 for the frame. The buffers of
-    // a frame are as reported (ATL_TX_MAX_SEG). atl_rxtx.c, atl_rx_init(): RTE_ALIGN_FLOOR(buff_size, 1024).
+    // atlantic/hw_atl/hw_atl_utils.h, struct hw_atl_txd_s: a length of 16 bits, 18 for the frame. The
+    // buffers of a frame are as reported (ATL_TX_MAX_SEG). atl_rxtx.c, atl_rx_init():
+    // RTE_ALIGN_FLOOR(buff_size, 1024).
     ("net_atlantic", Driver { rx_unit: 1 << 10, ..UNKNOWN }),
     // bnxt/bnxt_txr.c, bnxt_start_xmit(): BNXT_MAX_TSO_SEGS is 32, one of them a descriptor without
     // data. It reports no limit, and a frame with more buffers blocks the head of the ring for ever.
     ("net_bnxt", Driver { buffers: 31, tso_buffers: 31, ..UNKNOWN }),
-    // e1000/em_rxtx.c, eth_em_xmit_pkts(): cmd_type_len | slen, where slen has 16 bits. No TSO, no RSS. em_rctl_bsize():
-    // receive buffers of a power of two; frames that are longer arrive in chains.
+    // e1000/em_rxtx.c, eth_em_xmit_pkts(): cmd_type_len | slen, where slen has 16 bits. No TSO, no RSS.
+    // em_rctl_bsize(): receive buffers of a power of two; frames that are longer arrive in chains.
     ("net_e1000_em", UNKNOWN),
     ("net_e1000_igb", IGB),
     ("net_e1000_igb_vf", IGB),
-    // ena/ena_ethdev.c, eth_ena_prep_pkts(): fewer buffers than sgl_size, which it reports and which is at most
-    // ENA_PKT_MAX_BUFS, 17. ena_defs/ena_eth_io_defs.h: ENA_ETH_IO_TX_DESC_LENGTH_MASK, 16 bits.
+    // ena/ena_ethdev.c, eth_ena_prep_pkts(): fewer buffers than sgl_size, which it reports and which is at
+    // most ENA_PKT_MAX_BUFS, 17. ena_defs/ena_eth_io_defs.h: ENA_ETH_IO_TX_DESC_LENGTH_MASK, 16 bits.
     ("net_ena", Driver { buffers: 16, tso_buffers: 16, spare_buffers: 1, ..UNKNOWN }),
     // enic/base/wq_enet_desc.h, wq_enet_desc_enc(): the length is masked with WQ_ENET_LEN_MASK, 14 bits.
     // enic/enic_rxtx.c, enic_prep_pkts(): headers and MSS up to ENIC_TX_MAX_PKT_SIZE, 9208.
     ("net_enic", Driver { mss: Mss { least: 1, most: 9000 }, ..UNKNOWN }),
-    // gve/gve_tx.c, gve_tx_burst_ra(): the first descriptor of a frame of several buffers gets the length of the
-    // whole frame (hlen is pkt_len), and a frame to be cut whose first buffer has only headers gets a descriptor
-    // without data. gve_rx.c, gve_rx_queue_setup(): receive buffers of 2 or 4 KiB (GVE_RX_BUF_ALIGN_GQI,
-    // GVE_RX_MAX_BUF_SIZE_GQI) with GVE_RX_PAD, 2 bytes, in front; a frame has one.
+    // gve/gve_tx.c, gve_tx_burst_ra(): the first descriptor of a frame of several buffers gets the length of
+    // the whole frame (hlen is pkt_len), and a frame to be cut whose first buffer has only headers gets a
+    // descriptor without data. gve_rx.c, gve_rx_queue_setup(): receive buffers of 2 or 4 KiB
+    // (GVE_RX_BUF_ALIGN_GQI, GVE_RX_MAX_BUF_SIZE_GQI) with GVE_RX_PAD, 2 bytes, in front; a frame has one.
     (
         "net_gve",
         Driver {
@@ -152,18 +154,19 @@ const DRIVERS: &[(&str, Driver)] = &[
     // igc/igc_txrx.c, eth_igc_prep_pkts(): IGC_TSO_MAX_MSS. igc_rx_init(): IGC_SRRCTL_BSIZEPKT_SHIFT, buffers
     // in KiB.
     ("net_igc", Driver { mss: Mss { least: 1, most: 9216 }, rx_unit: 1 << 10, ..UNKNOWN }),
-    // ionic/ionic_rxtx.c, ionic_tx_tso(): a descriptor for each segment that it cuts, while ionic_xmit_pkts_sg()
-    // counts one for each frame: a burst may overrun the ring. ionic_if.h, struct ionic_txq_desc: a length of 16
-    // bits. The buffers of a frame are as reported.
+    // ionic/ionic_rxtx.c, ionic_tx_tso(): a descriptor for each segment that it cuts, while
+    // ionic_xmit_pkts_sg() counts one for each frame: a burst may overrun the ring. ionic_if.h, struct
+    // ionic_txq_desc: a length of 16 bits. The buffers of a frame are as reported.
     ("net_ionic", Driver { tso: false, ..UNKNOWN }),
     ("net_ionic_pci", Driver { tso: false, ..UNKNOWN }),
     ("net_ixgbe", IXGBE),
     ("net_ixgbe_vf", IXGBE),
-    // vmxnet3/vmxnet3_rxtx.c, vmxnet3_xmit_pkts(): dword[2] = dw2 | data_len, of which the length has 14 bits
-    // (base/vmxnet3_defs.h, Vmxnet3_TxDesc.len): a longer buffer is sent modulo 16,384, with a right TCP
-    // checksum. msscof has 14 bits as well, and so has Vmxnet3_RxDesc.len. The buffers of a frame that is cut are
-    // not bounded in this release; Linux's driver and later releases have VMXNET3_MAX_TSO_TXD_PER_PKT, 24. With
-    // LRO on a tap that passes superframes each of them was dropped by the receiving device (QEMU 10).
+    // vmxnet3/vmxnet3_rxtx.c, vmxnet3_xmit_pkts(): dword[2] = dw2 | data_len, of which the length has 14
+    // bits (base/vmxnet3_defs.h, Vmxnet3_TxDesc.len): a longer buffer is sent modulo 16,384, with a right
+    // TCP checksum. msscof has 14 bits as well, and so has Vmxnet3_RxDesc.len. The buffers of a frame that
+    // is cut are not bounded in this release; Linux's driver and later releases have
+    // VMXNET3_MAX_TSO_TXD_PER_PKT, 24. With LRO on a tap that passes superframes each of them was dropped by
+    // the receiving device (QEMU 10).
     (
         "net_vmxnet3",
         Driver {

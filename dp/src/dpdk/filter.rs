@@ -1,4 +1,5 @@
-//! Which frames a device receives: those to its address and the broadcasts, and as many more as it can be told.
+//! Which frames a device receives: those to its address and the broadcasts, and as many more as it can be
+//! told.
 //!
 //! Filters and removal of VLAN tags stay off, so that frames with tags arrive as they are.
 
@@ -9,8 +10,8 @@ use dpdk_sys as sys;
 /// `ff02::1`, all nodes, as an Ethernet address (RFC 2464 section 7).
 const ALL_NODES: [u8; 6] = [0x33, 0x33, 0, 0, 0, 1];
 
-/// The groups that a host with these addresses has to hear: all nodes, and the solicited-node group of each IPv6
-/// address (RFC 4291 section 2.7.1). IPv4 needs broadcasts only.
+/// The groups that a host with these addresses has to hear: all nodes, and the solicited-node group of each
+/// IPv6 address (RFC 4291 section 2.7.1). IPv4 needs broadcasts only.
 fn groups(addresses: &[IpAddr]) -> Vec<[u8; 6]> {
     let six = addresses.iter().filter_map(|address| match address {
         IpAddr::V6(address) => Some(address.octets()),
@@ -25,8 +26,8 @@ fn groups(addresses: &[IpAddr]) -> Vec<[u8; 6]> {
     groups
 }
 
-/// Opens the filter of a started port as far as wanted: all frames if `promiscuous`, and all multicast frames.
-/// Where the device does neither, it gets the groups of `addresses`.
+/// Opens the filter of a started port as far as wanted: all frames if `promiscuous`, and all multicast
+/// frames. Where the device does neither, it gets the groups of `addresses`.
 ///
 /// # Errors
 /// The error number if it has a list of groups and does not take ours. A device without such a list does not
@@ -44,7 +45,8 @@ pub(super) fn open(port_id: u16, promiscuous: bool, addresses: &[IpAddr]) -> Res
     if groups.is_empty() {
         return Ok(());
     }
-    // SAFETY: the caller keeps the port open, and the array has as many elements as it says, which are copied.
+    // SAFETY: the caller keeps the port open, and the array has as many elements as it says, which are
+    // copied.
     let done =
         unsafe { sys::rte_eth_dev_set_mc_addr_list(port_id, groups.as_mut_ptr(), groups.len() as u32) };
     match -done {

@@ -1,11 +1,10 @@
 //! Ports on DPDK devices: NICs by PCI address, virtual devices by name and arguments.
 //!
 //! [`open`] sets up a device and returns one [`Port`] for each pair of queues. A device is closed and
-//! removed when the last of its ports is dropped, and can be opened again. A device that is taken away in use
-//! reports [`LinkState::Gone`](crate::LinkState::Gone); drop its ports then, since Linux waits for that before
-//! it lets one behind `vfio-pci` go. If the backend of a `net_virtio_user`
-//! device does not answer then (its process is stopped), the device and its memory stay until this
-//! process ends.
+//! removed when the last of its ports is dropped, and can be opened again. A device that is taken away in
+//! use reports [`LinkState::Gone`](crate::LinkState::Gone); drop its ports then, since Linux waits for that
+//! before it lets one behind `vfio-pci` go. If the backend of a `net_virtio_user` device does not answer
+//! then (its process is stopped), the device and its memory stay until this process ends.
 
 mod config;
 mod device;

@@ -76,8 +76,8 @@ impl Watch {
 fn watch_the_bus() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
-        // SAFETY: EAL runs, since a device is open. `on_bus` stays for the life of the process, and ignores its
-        // argument. A null name stands for all devices.
+        // SAFETY: EAL runs, since a device is open. `on_bus` stays for the life of the process, and ignores
+        // its argument. A null name stands for all devices.
         unsafe { sys::rte_dev_event_callback_register(std::ptr::null(), Some(on_bus), std::ptr::null_mut()) };
         // SAFETY: EAL runs. It replaces the handler of SIGBUS, and calls the one before for signals that are
         // not of a device's registers.

@@ -12,8 +12,8 @@ pub struct DeviceStat {
     pub value: u64,
 }
 
-/// Reads the counts of a device, all that its driver has: errors of checksums and CRCs, missed frames, and many
-/// more. Cheap to clone; for any thread. It does not keep the device open.
+/// Reads the counts of a device, all that its driver has: errors of checksums and CRCs, missed frames, and
+/// many more. Cheap to clone; for any thread. It does not keep the device open.
 #[derive(Clone)]
 pub struct DeviceStats(Arc<dyn Fn() -> Vec<DeviceStat> + Send + Sync>);
 

@@ -1,9 +1,9 @@
 //! Wires on devices of DPDK.
 //!
 //! DPDK's environment (EAL) starts in the process of the program, when its wire is opened. It leaves the
-//! program alone: it has no files that others find, no telemetry, ordinary memory, and no signal handler (but
-//! that of SIGBUS for a NIC, which may be unplugged). It starts on a thread that ends, so that no thread of the
-//! program is pinned or becomes EAL's.
+//! program alone: it has no files that others find, no telemetry, ordinary memory, and no signal handler
+//! (but that of SIGBUS for a NIC, which may be unplugged). It starts on a thread that ends, so that no
+//! thread of the program is pinned or becomes EAL's.
 
 use std::net::IpAddr;
 use std::path::Path;
