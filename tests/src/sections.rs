@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 
 /// Targets and features that no section has to run, with the reasons.
-pub const EXCUSED: [(&str, &str); 12] = [
+pub const EXCUSED: [(&str, &str); 13] = [
     ("fuzz bin fuzz", "libFuzzer's program, which runs without end: `scripts/fuzz`"),
     (
         "fuzz feature libfuzzer",
