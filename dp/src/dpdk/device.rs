@@ -167,7 +167,7 @@ fn setup(
     // SAFETY: a C structure of numbers, enumerations with a zero, and raw pointers: zero is a value of each.
     // For DPDK these are the defaults.
     let mut conf: sys::rte_eth_conf = unsafe { std::mem::zeroed() };
-    conf.rxmode.mtu = u32::from(device_mtu);
+    conf.rxmode.mtu = u32::from(row.mtu_with_tag(device_mtu, about.max_mtu));
     conf.rxmode.offloads = bits(RX_OFFLOADS, offloads) & about.rx_offload_capa;
     conf.txmode.offloads = bits(TX_OFFLOADS, offloads);
     if offloads.contains(Offloads::RX_LRO) {
