@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -10,9 +11,11 @@ use dpdk_sys as sys;
 
 use super::config::{DeviceConfig, PortSpec};
 use super::fit::TxLimits;
+use super::link_events::LinkEvents;
+use super::packet_sockets::PacketSockets;
 use super::pci::{self, Known, PciProblem};
 use super::vhost_user::VhostUserBackend;
-use super::{DeviceError, drivers, vdev};
+use super::{DeviceError, drivers, interrupt, vdev};
 use crate::eal::pci::{NoAddress, PciAddress, SYSFS};
 use crate::eal::{self, Eal};
 use crate::mempool::dpdk::{DpdkPool, MAX_DATA_BYTES};
@@ -81,7 +84,9 @@ fn lock() -> MutexGuard<'static, BTreeSet<u16>> {
 
 /// A started device; stopped and closed when its last port is dropped.
 pub(super) struct Device {
-    /// First, so that the device is closed before the pool is released.
+    /// Before the handle: the driver may tell of events until it is closed.
+    pub(super) events: Option<LinkEvents>,
+    /// Next, so that the device is closed before the pool is released.
     handle: DeviceHandle,
     pub(super) port_id: u16,
     pub(super) pool: Arc<DpdkPool>,
@@ -95,6 +100,8 @@ pub(super) struct Device {
     pub(super) is_point_to_point: bool,
     /// It has no TSO, but the other side of its socket may take uncut frames.
     may_pass_large_frames: bool,
+    /// It was configured with an interrupt for each receive queue.
+    pub(super) has_rx_interrupts: bool,
 }
 
 /// A device that DPDK has probed, used by us alone.
@@ -104,6 +111,8 @@ struct DeviceHandle {
     vdev: Option<CString>,
     /// The process that the driver waits for.
     backend: Option<VhostUserBackend>,
+    /// The sockets of `net_af_packet`, one for each queue.
+    packet_sockets: Vec<OwnedFd>,
     started: bool,
     /// It cannot be closed, because its backend does not answer.
     abandoned: bool,
@@ -126,7 +135,7 @@ pub(super) fn open(
         PortSpec::Pci(_) => 0,
         PortSpec::Vdev(text) => vdev::least_mbuf_bytes(text),
     };
-    setup(eal, &name, handle, config, least_mbuf_bytes)
+    setup(eal, &name, handle, config, least_mbuf_bytes, interrupt::may_interrupt(spec))
 }
 
 /// Finds a NIC among those that EAL found when it started.
@@ -147,7 +156,17 @@ fn find_pci(eal: Eal, text: &str) -> Result<(String, DeviceHandle), DeviceError>
         return Err(DeviceError::InUse { device: name });
     }
     opened_before.insert(name.clone());
-    Ok((name, DeviceHandle { port_id, vdev: None, backend: None, started: false, abandoned: false }))
+    Ok((
+        name,
+        DeviceHandle {
+            port_id,
+            vdev: None,
+            backend: None,
+            packet_sockets: Vec::new(),
+            started: false,
+            abandoned: false,
+        },
+    ))
 }
 
 /// Makes a virtual device.
@@ -168,6 +187,7 @@ fn make_vdev(text: &str) -> Result<(String, DeviceHandle), DeviceError> {
     }
     vdev::clear_stale_socket(text)?;
     let mut backend = VhostUserBackend::of(text);
+    let packet_sockets = PacketSockets::of(text);
     // SAFETY: EAL runs, since `open`, the only caller, has an `Eal`. The arguments are a C string, which is
     // copied, and the lock (`open`) excludes other calls that add or remove devices.
     let done = unsafe { sys::rte_dev_probe(c_text.as_ptr()) };
@@ -191,10 +211,10 @@ fn make_vdev(text: &str) -> Result<(String, DeviceHandle), DeviceError> {
         backend.probed();
         backend.bound_waits();
     }
-    Ok((
-        name.to_owned(),
-        DeviceHandle { port_id, vdev: Some(c_name), backend, started: false, abandoned: false },
-    ))
+    let packet_sockets = packet_sockets.map(PacketSockets::opened).unwrap_or_default();
+    let (started, abandoned) = (false, false);
+    let vdev = Some(c_name);
+    Ok((name.to_owned(), DeviceHandle { port_id, vdev, backend, packet_sockets, started, abandoned }))
 }
 
 fn port_id(name: &CStr) -> Option<u16> {
@@ -210,6 +230,7 @@ fn setup(
     handle: DeviceHandle,
     config: &DeviceConfig,
     least_mbuf_bytes: usize,
+    may_interrupt: bool,
 ) -> Result<(Device, PortInfo), DeviceError> {
     let id = handle.port_id;
     let ok = |step, done: i32| if done < 0 { Err(DeviceError::setup(name, step, -done)) } else { Ok(()) };
@@ -263,14 +284,22 @@ fn setup(
         conf.rxmode.mq_mode = sys::RTE_ETH_MQ_RX_RSS;
         conf.rx_adv_conf.rss_conf.rss_hf = about.flow_type_rss_offloads & (sys::K_RSS_IP | sys::K_RSS_TCP);
     }
-    let configured = {
+    let configure = |conf: &sys::rte_eth_conf| {
         // The first vhost device that is configured starts vhost's thread. DPDK decides without a lock
         // whether it is the first, and two such threads free the same connection.
         let _one_at_a_time = lock();
         // SAFETY: `handle` keeps the port open, it is not started, and nobody else uses it. The configuration
         // is copied.
-        unsafe { sys::rte_eth_dev_configure(id, config.queues, config.queues, &conf) }
+        unsafe { sys::rte_eth_dev_configure(id, config.queues, config.queues, conf) }
     };
+    conf.intr_conf.set_rxq(u32::from(may_interrupt));
+    let mut configured = configure(&conf);
+    if configured < 0 && may_interrupt {
+        // Not every device has interrupts for its queues. Its ports are polled.
+        eal::log::mark();
+        conf.intr_conf.set_rxq(0);
+        configured = configure(&conf);
+    }
     ok("configuring it", configured)?;
 
     let (mut rx_desc, mut tx_desc) = (config.rx_desc, config.tx_desc);
@@ -295,6 +324,7 @@ fn setup(
     };
     // From here on the device holds the pool, and is closed before it releases it.
     let mut device = Device {
+        events: LinkEvents::listen(id),
         handle,
         port_id: id,
         pool,
@@ -305,22 +335,17 @@ fn setup(
         may_pass_large_frames: driver == VHOST
             && config.offloads.contains(Offloads::TX_TSO)
             && offloads.contains(Offloads::TX_TCP_CHECKSUM),
+        has_rx_interrupts: conf.intr_conf.rxq() != 0,
     };
-    for queue in 0..config.queues {
-        let defaults = std::ptr::null();
-        // SAFETY: the port was configured with this queue above, and is not started. `Device` drops its
-        // handle, which closes the port, before its pool, so the pool outlives the queue.
-        let rx = unsafe {
-            sys::rte_eth_rx_queue_setup(id, queue, rx_desc, node as u32, defaults, device.pool.raw())
-        };
-        ok("setting up a receive queue", rx)?;
-        // SAFETY: the port was configured with this queue above, and is not started.
-        let tx = unsafe { sys::rte_eth_tx_queue_setup(id, queue, tx_desc, node as u32, std::ptr::null()) };
-        ok("setting up a transmit queue", tx)?;
+    let mut started = device.start(name, config.queues, (rx_desc, tx_desc), node);
+    if started.is_err() && device.has_rx_interrupts {
+        eal::log::mark();
+        conf.intr_conf.set_rxq(0);
+        device.has_rx_interrupts = false;
+        ok("configuring it", configure(&conf))?;
+        started = device.start(name, config.queues, (rx_desc, tx_desc), node);
     }
-    // SAFETY: the port was configured above, and all its queues were set up.
-    ok("starting it", unsafe { sys::rte_eth_dev_start(id) })?;
-    device.handle.started = true;
+    started?;
     // Not every device can filter, so the results of these two calls are ignored.
     //
     // SAFETY: `device` keeps the port open.
@@ -417,6 +442,33 @@ fn bits(table: &[(Offloads, u64)], offloads: Offloads) -> u64 {
 }
 
 impl Device {
+    /// Sets up the queues, with rings of these lengths, and starts the device.
+    fn start(&mut self, name: &str, queues: u16, rings: (u16, u16), node: i32) -> Result<(), DeviceError> {
+        let (id, (rx_desc, tx_desc)) = (self.port_id, rings);
+        let ok = |step, done: i32| if done < 0 { Err(DeviceError::setup(name, step, -done)) } else { Ok(()) };
+        for queue in 0..queues {
+            let defaults = std::ptr::null();
+            // SAFETY: the port was configured with this queue (`setup`), and is not started. `Device` drops
+            // its handle, which closes the port, before its pool, so the pool outlives the queue.
+            let rx = unsafe {
+                sys::rte_eth_rx_queue_setup(id, queue, rx_desc, node as u32, defaults, self.pool.raw())
+            };
+            ok("setting up a receive queue", rx)?;
+            // SAFETY: the port was configured with this queue (`setup`), and is not started.
+            let tx =
+                unsafe { sys::rte_eth_tx_queue_setup(id, queue, tx_desc, node as u32, std::ptr::null()) };
+            ok("setting up a transmit queue", tx)?;
+        }
+        // SAFETY: the port was configured (`setup`), and all its queues were set up.
+        ok("starting it", unsafe { sys::rte_eth_dev_start(id) })?;
+        self.handle.started = true;
+        Ok(())
+    }
+
+    pub(super) fn packet_sockets(&self) -> &[OwnedFd] {
+        &self.handle.packet_sockets
+    }
+
     /// Whether the driver at the other end of a vhost-user socket has negotiated that it takes large TCP
     /// frames uncut.
     ///

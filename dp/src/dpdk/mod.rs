@@ -6,10 +6,14 @@
 //! process ends.
 
 mod config;
+mod descriptors;
 mod device;
 mod drivers;
 mod error;
 mod fit;
+mod interrupt;
+mod link_events;
+mod packet_sockets;
 mod pci;
 mod port;
 mod rx_limit;

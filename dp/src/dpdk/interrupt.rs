@@ -1,0 +1,153 @@
+//! Receive interrupts: a descriptor that becomes readable when frames come for a queue that waits.
+//!
+//! | driver | what wakes | the peer or device is asked |
+//! |---|---|---|
+//! | `net_vhost`, `net_virtio_user` | the peer writes to an eventfd | by a flag in the ring |
+//! | NICs behind `vfio-pci` | the device interrupts, and the kernel writes to an eventfd | by a register |
+//! | `net_tap`, `net_af_packet` | the kernel's descriptor has a frame | not at all: it always tells |
+//!
+//! A port sleeps on an epoll descriptor of its own, which stays the same when a vhost peer brings a new
+//! eventfd. It watches for edges: nobody reads the eventfds, whose numbers only grow. What has come until the
+//! port is about to sleep is taken from it then.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use dpdk_sys as sys;
+use rustix::event::{Timespec, epoll};
+
+use super::config::PortSpec;
+use super::device::Device;
+use super::link_events::Listener;
+use crate::eal::pci::{Holder, PciAddress, SYSFS, VFIO};
+
+/// Whether the device may have an interrupt for each queue: one behind `uio` has a single one.
+pub(super) fn may_interrupt(spec: &PortSpec) -> bool {
+    let PortSpec::Pci(text) = spec else { return true };
+    let Ok(address) = text.parse::<PciAddress>() else { return false };
+    match Holder::of(Path::new(SYSFS), address) {
+        Holder::UserSpace { driver, .. } => driver == VFIO,
+        // Drivers that share the device with Linux.
+        Holder::Linux(_) => true,
+        Holder::Absent | Holder::Nobody => false,
+    }
+}
+
+/// The interrupt of a receive queue.
+pub(super) struct RxInterrupt {
+    port_id: u16,
+    queue: u16,
+    epoll: OwnedFd,
+    /// A duplicate of the driver's.
+    descriptor: OwnedFd,
+    /// It tells only when it was asked to. Otherwise it is readable while frames wait.
+    is_switched: bool,
+    /// The descriptor reports nothing but an error: its interface is down or gone.
+    is_broken: bool,
+    listener: Arc<Listener>,
+}
+
+impl RxInterrupt {
+    /// The interrupt of a queue of a started device, if it has one.
+    pub(super) fn of(device: &Device, queue: u16) -> Option<Self> {
+        let listener = Arc::clone(device.events.as_ref()?.listener());
+        let port_id = device.port_id;
+        let socket = device.packet_sockets().get(usize::from(queue));
+        let descriptor = match socket {
+            Some(socket) => socket.try_clone().ok()?,
+            None if device.has_rx_interrupts => descriptor_of(port_id, queue)?,
+            None => return None,
+        };
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).ok()?;
+        epoll::add(&epoll, &descriptor, epoll::EventData::new_u64(DESCRIPTOR), flags).ok()?;
+        epoll::add(&epoll, listener.wake_fd(), epoll::EventData::new_u64(LINK), flags).ok()?;
+        let mut interrupt =
+            Self { port_id, queue, epoll, descriptor, is_switched: true, is_broken: false, listener };
+        interrupt.is_switched = interrupt.switch_off() != -libc::ENOTSUP;
+        Some(interrupt)
+    }
+
+    pub(super) fn epoll(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    /// From now on a frame makes [`epoll`](Self::epoll) readable. One that came before is to be looked for
+    /// now. `false` if the link may have changed, or the device refuses.
+    pub(super) fn arm(&mut self) -> bool {
+        if self.take_wakeups() {
+            return false;
+        }
+        let armed = if self.is_switched {
+            self.switch_on() >= 0
+        } else if self.is_broken {
+            true
+        } else {
+            // `net_tap` receives nothing before a signal handler has run, which may come after the wake-up.
+            // So look at the descriptor itself again: it is readable as long as a frame waits.
+            let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+            epoll::modify(&self.epoll, &self.descriptor, epoll::EventData::new_u64(DESCRIPTOR), flags).is_ok()
+        };
+        // The flag in the ring is written before the ring is read. The peer does the same in turn.
+        fence(Ordering::SeqCst);
+        armed
+    }
+
+    /// No frame has to be told of until the next [`arm`](Self::arm).
+    pub(super) fn disarm(&mut self) {
+        if self.is_switched {
+            // A device that goes on telling wakes nobody who does not sleep.
+            self.switch_off();
+        }
+    }
+
+    /// Takes the events so far. Returns whether one was of the link. Of frames the caller need not be told,
+    /// as it looks at the queue.
+    fn take_wakeups(&mut self) -> bool {
+        let mut room = [const { std::mem::MaybeUninit::uninit() }; 2];
+        let Ok((events, _)) = epoll::wait(&self.epoll, &mut room, Some(&Timespec::default())) else {
+            // No event can be taken: sleeps end at once.
+            return false;
+        };
+        let mut link = false;
+        for epoll::Event { flags, data } in events.iter().copied() {
+            match data.u64() {
+                DESCRIPTOR => self.is_broken = !flags.contains(epoll::EventFlags::IN),
+                _ => link = true,
+            }
+        }
+        link
+    }
+
+    fn switch_on(&self) -> i32 {
+        let _held = self.listener.hold_connection();
+        // SAFETY: `self` belongs to a `QueuePort`, which keeps the port open and started. A connection of
+        // vhost that the driver knows exists while it is held.
+        unsafe { sys::rte_eth_dev_rx_intr_enable(self.port_id, self.queue) }
+    }
+
+    fn switch_off(&self) -> i32 {
+        let _held = self.listener.hold_connection();
+        // SAFETY: as in `switch_on`.
+        unsafe { sys::rte_eth_dev_rx_intr_disable(self.port_id, self.queue) }
+    }
+}
+
+/// The keys of events.
+const DESCRIPTOR: u64 = 0;
+const LINK: u64 = 1;
+
+/// A duplicate of the descriptor that the driver has for a queue.
+fn descriptor_of(port_id: u16, queue: u16) -> Option<OwnedFd> {
+    // SAFETY: takes any port and queue, and only reads.
+    let number = unsafe { sys::rte_eth_dev_rx_intr_ctl_q_get_fd(port_id, queue) };
+    if number < 0 {
+        return None;
+    }
+    // SAFETY: the number is not -1. The driver keeps the descriptor open while the port is started, and the
+    // caller keeps it started.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
+    borrowed.try_clone_to_owned().ok()
+}
