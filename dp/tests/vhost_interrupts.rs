@@ -170,12 +170,12 @@ fn nobody_is_told_of_frames_while_both_ends_poll() {
     assert!(port.poll_fd().is_some());
     // Once armed and disarmed, as after a sleep.
     sleep(&mut *port, Duration::ZERO);
-    let before = (writes("self"), writes(&peer.id().to_string()));
+    let before = (writes("thread-self"), writes(&peer.id().to_string()));
     for number in 1..=10_000 {
         send(&mut *port, number);
         receive(&mut *port, number);
     }
-    let after = (writes("self"), writes(&peer.id().to_string()));
+    let after = (writes("thread-self"), writes(&peer.id().to_string()));
     assert_eq!(after, before, "calls of write during 10,000 round trips, at both ends");
 }
 
@@ -186,7 +186,7 @@ fn second_process_polls() {
     support::echo(&mut *support::open(&format!("net_virtio_user0,path={socket}"), &config()));
 }
 
-/// How often a process has called `write`, as proc(5) counts.
+/// How often a process or thread has called `write`, as proc(5) counts.
 fn writes(process: &str) -> u64 {
     let counts = std::fs::read_to_string(format!("/proc/{process}/io")).unwrap();
     counts.lines().find_map(|line| line.strip_prefix("syscw: ")).unwrap().parse().unwrap()

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -12,8 +11,8 @@ use dpdk_sys as sys;
 use super::config::{DeviceConfig, PortSpec};
 use super::fit::TxLimits;
 use super::link_events::LinkEvents;
-use super::packet_sockets::PacketSockets;
 use super::pci::{self, Known, PciProblem};
+use super::probed::{Probe, Probed};
 use super::vhost_user::VhostUserBackend;
 use super::{DeviceError, drivers, interrupt, vdev};
 use crate::eal::pci::{NoAddress, PciAddress, SYSFS};
@@ -111,8 +110,8 @@ struct DeviceHandle {
     vdev: Option<CString>,
     /// The process that the driver waits for.
     backend: Option<VhostUserBackend>,
-    /// The sockets of `net_af_packet`, one for each queue.
-    packet_sockets: Vec<OwnedFd>,
+    /// Descriptors that the driver has opened.
+    probed: Probed,
     started: bool,
     /// It cannot be closed, because its backend does not answer.
     abandoned: bool,
@@ -135,7 +134,7 @@ pub(super) fn open(
         PortSpec::Pci(_) => 0,
         PortSpec::Vdev(text) => vdev::least_mbuf_bytes(text),
     };
-    setup(eal, &name, handle, config, least_mbuf_bytes, interrupt::may_interrupt(spec))
+    setup(eal, &name, handle, config, least_mbuf_bytes, interrupt::asks_for_interrupts(spec))
 }
 
 /// Finds a NIC among those that EAL found when it started.
@@ -162,7 +161,7 @@ fn find_pci(eal: Eal, text: &str) -> Result<(String, DeviceHandle), DeviceError>
             port_id,
             vdev: None,
             backend: None,
-            packet_sockets: Vec::new(),
+            probed: Probed::default(),
             started: false,
             abandoned: false,
         },
@@ -187,7 +186,7 @@ fn make_vdev(text: &str) -> Result<(String, DeviceHandle), DeviceError> {
     }
     vdev::clear_stale_socket(text)?;
     let mut backend = VhostUserBackend::of(text);
-    let packet_sockets = PacketSockets::of(text);
+    let probe = Probe::of(text);
     // SAFETY: EAL runs, since `open`, the only caller, has an `Eal`. The arguments are a C string, which is
     // copied, and the lock (`open`) excludes other calls that add or remove devices.
     let done = unsafe { sys::rte_dev_probe(c_text.as_ptr()) };
@@ -211,10 +210,10 @@ fn make_vdev(text: &str) -> Result<(String, DeviceHandle), DeviceError> {
         backend.probed();
         backend.bound_waits();
     }
-    let packet_sockets = packet_sockets.map(PacketSockets::opened).unwrap_or_default();
+    let probed = probe.map(Probe::finish).unwrap_or_default();
     let (started, abandoned) = (false, false);
     let vdev = Some(c_name);
-    Ok((name.to_owned(), DeviceHandle { port_id, vdev, backend, packet_sockets, started, abandoned }))
+    Ok((name.to_owned(), DeviceHandle { port_id, vdev, backend, probed, started, abandoned }))
 }
 
 fn port_id(name: &CStr) -> Option<u16> {
@@ -230,7 +229,7 @@ fn setup(
     handle: DeviceHandle,
     config: &DeviceConfig,
     least_mbuf_bytes: usize,
-    may_interrupt: bool,
+    with_interrupts: bool,
 ) -> Result<(Device, PortInfo), DeviceError> {
     let id = handle.port_id;
     let ok = |step, done: i32| if done < 0 { Err(DeviceError::setup(name, step, -done)) } else { Ok(()) };
@@ -292,9 +291,9 @@ fn setup(
         // is copied.
         unsafe { sys::rte_eth_dev_configure(id, config.queues, config.queues, conf) }
     };
-    conf.intr_conf.set_rxq(u32::from(may_interrupt));
+    conf.intr_conf.set_rxq(u32::from(with_interrupts));
     let mut configured = configure(&conf);
-    if configured < 0 && may_interrupt {
+    if configured < 0 && with_interrupts {
         // Not every device has interrupts for its queues. Its ports are polled.
         eal::log::mark();
         conf.intr_conf.set_rxq(0);
@@ -465,8 +464,8 @@ impl Device {
         Ok(())
     }
 
-    pub(super) fn packet_sockets(&self) -> &[OwnedFd] {
-        &self.handle.packet_sockets
+    pub(super) fn probed(&self) -> &Probed {
+        &self.handle.probed
     }
 
     /// Whether the driver at the other end of a vhost-user socket has negotiated that it takes large TCP

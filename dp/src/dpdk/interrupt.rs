@@ -21,11 +21,31 @@ use rustix::event::{Timespec, epoll};
 use super::config::PortSpec;
 use super::device::Device;
 use super::link_events::Listener;
+use super::vdev;
 use crate::eal::pci::{Holder, PciAddress, SYSFS, VFIO};
 
-/// Whether the device may have an interrupt for each queue: one behind `uio` has a single one.
-pub(super) fn may_interrupt(spec: &PortSpec) -> bool {
-    let PortSpec::Pci(text) = spec else { return true };
+/// The keys of events.
+const FRAMES: u64 = 0;
+const LINK: u64 = 1;
+
+/// Events taken with one call. More than these end a sleep once more.
+const EVENTS_AT_ONCE: usize = 8;
+
+/// Each event wakes once.
+const EDGES: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ET);
+
+fn key(of: u64) -> epoll::EventData {
+    epoll::EventData::new_u64(of)
+}
+
+/// Whether to ask the driver for an interrupt for each queue when it is configured. A device behind `uio` has
+/// a single one.
+pub(super) fn asks_for_interrupts(spec: &PortSpec) -> bool {
+    let text = match spec {
+        PortSpec::Pci(text) => text,
+        // Its descriptors are found without, see `probed.rs`.
+        PortSpec::Vdev(text) => return !vdev::is_virtio_user(text),
+    };
     let Ok(address) = text.parse::<PciAddress>() else { return false };
     match Holder::of(Path::new(SYSFS), address) {
         Holder::UserSpace { driver, .. } => driver == VFIO,
@@ -40,11 +60,11 @@ pub(super) struct RxInterrupt {
     port_id: u16,
     queue: u16,
     epoll: OwnedFd,
-    /// A duplicate of the driver's.
-    descriptor: OwnedFd,
-    /// It tells only when it was asked to. Otherwise it is readable while frames wait.
+    /// Duplicates of the driver's: one, or several of which one tells of frames.
+    descriptors: Vec<OwnedFd>,
+    /// They tell only when they were asked to. Otherwise they are readable while frames wait.
     is_switched: bool,
-    /// The descriptor reports nothing but an error: its interface is down or gone.
+    /// They report nothing but an error: their interface is down or gone.
     is_broken: bool,
     listener: Arc<Listener>,
 }
@@ -54,18 +74,18 @@ impl RxInterrupt {
     pub(super) fn of(device: &Device, queue: u16) -> Option<Self> {
         let listener = Arc::clone(device.events.as_ref()?.listener());
         let port_id = device.port_id;
-        let socket = device.packet_sockets().get(usize::from(queue));
-        let descriptor = match socket {
-            Some(socket) => socket.try_clone().ok()?,
-            None if device.has_rx_interrupts => descriptor_of(port_id, queue)?,
-            None => return None,
-        };
-        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        let mut descriptors: Vec<OwnedFd> =
+            device.probed().of_queue(queue).iter().map(OwnedFd::try_clone).collect::<Result<_, _>>().ok()?;
+        if descriptors.is_empty() {
+            descriptors.push(device.has_rx_interrupts.then(|| descriptor_of(port_id, queue))??);
+        }
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).ok()?;
-        epoll::add(&epoll, &descriptor, epoll::EventData::new_u64(DESCRIPTOR), flags).ok()?;
-        epoll::add(&epoll, listener.wake_fd(), epoll::EventData::new_u64(LINK), flags).ok()?;
+        epoll::add(&epoll, listener.wake_fd(), key(LINK), EDGES).ok()?;
+        for descriptor in &descriptors {
+            epoll::add(&epoll, descriptor, key(FRAMES), EDGES).ok()?;
+        }
         let mut interrupt =
-            Self { port_id, queue, epoll, descriptor, is_switched: true, is_broken: false, listener };
+            Self { port_id, queue, epoll, descriptors, is_switched: true, is_broken: false, listener };
         interrupt.is_switched = interrupt.switch_off() != -libc::ENOTSUP;
         Some(interrupt)
     }
@@ -87,8 +107,7 @@ impl RxInterrupt {
         } else {
             // `net_tap` receives nothing before a signal handler has run, which may come after the wake-up.
             // So look at the descriptor itself again: it is readable as long as a frame waits.
-            let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-            epoll::modify(&self.epoll, &self.descriptor, epoll::EventData::new_u64(DESCRIPTOR), flags).is_ok()
+            self.descriptors.iter().all(|fd| epoll::modify(&self.epoll, fd, key(FRAMES), EDGES).is_ok())
         };
         // The flag in the ring is written before the ring is read. The peer does the same in turn.
         fence(Ordering::SeqCst);
@@ -106,7 +125,7 @@ impl RxInterrupt {
     /// Takes the events so far. Returns whether one was of the link. Of frames the caller need not be told,
     /// as it looks at the queue.
     fn take_wakeups(&mut self) -> bool {
-        let mut room = [const { std::mem::MaybeUninit::uninit() }; 2];
+        let mut room = [const { std::mem::MaybeUninit::uninit() }; EVENTS_AT_ONCE];
         let Ok((events, _)) = epoll::wait(&self.epoll, &mut room, Some(&Timespec::default())) else {
             // No event can be taken: sleeps end at once.
             return false;
@@ -114,7 +133,7 @@ impl RxInterrupt {
         let mut link = false;
         for epoll::Event { flags, data } in events.iter().copied() {
             match data.u64() {
-                DESCRIPTOR => self.is_broken = !flags.contains(epoll::EventFlags::IN),
+                FRAMES => self.is_broken = !flags.contains(epoll::EventFlags::IN),
                 _ => link = true,
             }
         }
@@ -134,10 +153,6 @@ impl RxInterrupt {
         unsafe { sys::rte_eth_dev_rx_intr_disable(self.port_id, self.queue) }
     }
 }
-
-/// The keys of events.
-const DESCRIPTOR: u64 = 0;
-const LINK: u64 = 1;
 
 /// A duplicate of the descriptor that the driver has for a queue.
 fn descriptor_of(port_id: u16, queue: u16) -> Option<OwnedFd> {

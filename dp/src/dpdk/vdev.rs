@@ -24,7 +24,7 @@ fn listens_on(spec: &str) -> Option<&str> {
     let name = name(spec);
     if name.starts_with("net_vhost") || name.starts_with("eth_vhost") {
         argument(spec, "iface").filter(|_| argument(spec, "client").is_none_or(|value| value == "0"))
-    } else if name.starts_with("net_virtio_user") || name.starts_with("virtio_user") {
+    } else if is_virtio_user(spec) {
         argument(spec, "path").filter(|_| argument(spec, "server").is_some_and(|value| value != "0"))
     } else if is_memif(spec) {
         let is = |key, wanted| argument(spec, key) == Some(wanted);
@@ -32,6 +32,11 @@ fn listens_on(spec: &str) -> Option<&str> {
     } else {
         None
     }
+}
+
+pub(super) fn is_virtio_user(spec: &str) -> bool {
+    let name = name(spec);
+    name.starts_with("net_virtio_user") || name.starts_with("virtio_user")
 }
 
 /// Several of these in a process may listen on one socket.
@@ -42,9 +47,7 @@ fn is_memif(spec: &str) -> bool {
 /// The vhost-user socket between a device and its backend, if its driver uses one, and whether the
 /// device listens on it.
 pub(super) fn vhost_user_backend(spec: &str) -> Option<(&str, bool)> {
-    let name = name(spec);
-    let is_virtio_user = name.starts_with("net_virtio_user") || name.starts_with("virtio_user");
-    let path = argument(spec, "path").filter(|_| is_virtio_user)?;
+    let path = argument(spec, "path").filter(|_| is_virtio_user(spec))?;
     Some((path, listens_on(spec).is_some()))
 }
 
