@@ -9,6 +9,7 @@ mod bad_wire;
 mod dissect;
 mod probe;
 mod siw;
+mod sleep;
 mod tcp_linux;
 mod tcp_manners;
 mod vhost;
@@ -18,9 +19,10 @@ use std::process::ExitCode;
 /// Runs a suite with libtest's arguments. Returns whether it passed.
 type Run = fn(&[String]) -> bool;
 
-const SUITES: [(&str, Run); 8] = [
+const SUITES: [(&str, Run); 9] = [
     ("vhost", vhost::run_suite),
     ("af_packet", af_packet::run_suite),
+    ("sleep", sleep::run_suite),
     ("probe", probe::run_suite),
     ("tcp_linux", tcp_linux::run_suite),
     ("tcp_manners", tcp_manners::run_suite),
