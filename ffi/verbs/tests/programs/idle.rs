@@ -40,14 +40,26 @@ fn ticks(pid: u32) -> Result<u64, String> {
     field(14).zip(field(15)).map(|(user, system)| user + system).ok_or(text)
 }
 
-/// A server that waits for a client, and both ends of a connection that nobody uses, on both kinds of wires.
+/// The kinds of wires.
+fn wires() -> Result<Vec<(&'static str, Wire)>, String> {
+    Ok(vec![
+        ("local", Wire::new()?),
+        ("packet", Wire::between(Interfaces::hosts()?)?),
+        #[cfg(feature = "dpdk")]
+        ("vhost", Wire::between(Interfaces::sockets(["vhost:wire.sock", "virtio:wire.sock"]))?),
+        #[cfg(feature = "dpdk")]
+        ("tap", Wire::between(Interfaces::taps()?)?),
+    ])
+}
+
+/// A server that waits for a client, and both ends of a connection that nobody uses, on each kind of wire.
 fn idle() -> Result<(), String> {
-    let wires = [Wire::new()?, Wire::new()?, Wire::between(Interfaces::hosts()?)?];
+    let (alone, wires) = (Wire::new()?, wires()?);
     let mut programs = Vec::new();
-    let mut waits = Running::start(&wires[0], "server", "ib_write_bw -R -F")?;
-    waits.wait_to_listen(&wires[0])?;
-    programs.push(("a server without a client", waits));
-    for (kind, wire) in [("local", &wires[1]), ("packet", &wires[2])] {
+    let mut waits = Running::start(&alone, "server", "ib_write_bw -R -F")?;
+    waits.wait_to_listen(&alone)?;
+    programs.push(("a server without a client".to_owned(), waits));
+    for (kind, wire) in &wires {
         let program = wire.folder().join("hello");
         libs::build(&program, None)?;
         let address = wire.at_server("127.0.0.1");
@@ -69,8 +81,8 @@ fn idle() -> Result<(), String> {
         if usual.is_none_or(|us| us > MOST_WAKING_US) {
             return Err(format!("{kind}: a message wakes a program in {usual:?} us"));
         }
-        programs.push(("an idle server", server));
-        programs.push(("an idle client", client));
+        programs.push((format!("an idle server on {kind}"), server));
+        programs.push((format!("an idle client on {kind}"), client));
     }
     // Connections have ended their start.
     sleep(Duration::from_millis(500));
