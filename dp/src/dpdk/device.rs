@@ -10,11 +10,12 @@ use dpdk_sys as sys;
 
 use super::config::{DeviceConfig, PortSpec};
 use super::fit::TxLimits;
+use super::interrupt::{self, RxInterrupt};
 use super::link_events::LinkEvents;
 use super::pci::{self, Known, PciProblem};
-use super::probed::{Probe, Probed};
+use super::probed::{Probe, ProbedDescriptors};
 use super::vhost_user::VhostUserBackend;
-use super::{DeviceError, drivers, interrupt, vdev};
+use super::{DeviceError, drivers, vdev};
 use crate::eal::pci::{NoAddress, PciAddress, SYSFS};
 use crate::eal::{self, Eal};
 use crate::mempool::dpdk::{DpdkPool, MAX_DATA_BYTES};
@@ -84,7 +85,7 @@ fn lock() -> MutexGuard<'static, BTreeSet<u16>> {
 /// A started device; stopped and closed when its last port is dropped.
 pub(super) struct Device {
     /// Before the handle: the driver may tell of events until it is closed.
-    pub(super) events: Option<LinkEvents>,
+    events: Option<LinkEvents>,
     /// Next, so that the device is closed before the pool is released.
     handle: DeviceHandle,
     pub(super) port_id: u16,
@@ -100,7 +101,7 @@ pub(super) struct Device {
     /// It has no TSO, but the other side of its socket may take uncut frames.
     may_pass_large_frames: bool,
     /// It was configured with an interrupt for each receive queue.
-    pub(super) has_rx_interrupts: bool,
+    has_rx_interrupts: bool,
 }
 
 /// A device that DPDK has probed, used by us alone.
@@ -111,7 +112,7 @@ struct DeviceHandle {
     /// The process that the driver waits for.
     backend: Option<VhostUserBackend>,
     /// Descriptors that the driver has opened.
-    probed: Probed,
+    probed: ProbedDescriptors,
     started: bool,
     /// It cannot be closed, because its backend does not answer.
     abandoned: bool,
@@ -161,7 +162,7 @@ fn find_pci(eal: Eal, text: &str) -> Result<(String, DeviceHandle), DeviceError>
             port_id,
             vdev: None,
             backend: None,
-            probed: Probed::default(),
+            probed: ProbedDescriptors::default(),
             started: false,
             abandoned: false,
         },
@@ -464,8 +465,10 @@ impl Device {
         Ok(())
     }
 
-    pub(super) fn probed(&self) -> &Probed {
-        &self.handle.probed
+    /// The interrupt of a receive queue, if it has one. The device is started.
+    pub(super) fn interrupt(&self, queue: u16) -> Option<RxInterrupt> {
+        let (probed, listener) = (self.handle.probed.of_queue(queue), self.events.as_ref()?.listener());
+        RxInterrupt::of(self.port_id, queue, probed, self.has_rx_interrupts, listener)
     }
 
     /// Whether the driver at the other end of a vhost-user socket has negotiated that it takes large TCP

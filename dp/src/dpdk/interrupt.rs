@@ -19,7 +19,6 @@ use dpdk_sys as sys;
 use rustix::event::{Timespec, epoll};
 
 use super::config::PortSpec;
-use super::device::Device;
 use super::link_events::Listener;
 use super::vdev;
 use crate::eal::pci::{Holder, PciAddress, SYSFS, VFIO};
@@ -70,15 +69,21 @@ pub(super) struct RxInterrupt {
 }
 
 impl RxInterrupt {
-    /// The interrupt of a queue of a started device, if it has one.
-    pub(super) fn of(device: &Device, queue: u16) -> Option<Self> {
-        let listener = Arc::clone(device.events.as_ref()?.listener());
-        let port_id = device.port_id;
+    /// The interrupt of a queue of a started device, if it has one: what was found when it was probed, or
+    /// what the driver tells. The caller keeps the device started while this lives.
+    pub(super) fn of(
+        port_id: u16,
+        queue: u16,
+        probed: &[OwnedFd],
+        driver_tells: bool,
+        listener: &Arc<Listener>,
+    ) -> Option<Self> {
         let mut descriptors: Vec<OwnedFd> =
-            device.probed().of_queue(queue).iter().map(OwnedFd::try_clone).collect::<Result<_, _>>().ok()?;
+            probed.iter().map(OwnedFd::try_clone).collect::<Result<_, _>>().ok()?;
         if descriptors.is_empty() {
-            descriptors.push(device.has_rx_interrupts.then(|| descriptor_of(port_id, queue))??);
+            descriptors.push(driver_tells.then(|| descriptor_of(port_id, queue))??);
         }
+        let listener = Arc::clone(listener);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).ok()?;
         epoll::add(&epoll, listener.wake_fd(), key(LINK), EDGES).ok()?;
         for descriptor in &descriptors {

@@ -51,7 +51,7 @@ impl QueuePort {
         let mempool = Mempool { backend: Backend::Dpdk(Arc::clone(&device.pool)) };
         let bulk = device.bulk.as_ref().map(|pool| Mempool { backend: Backend::Dpdk(Arc::clone(pool)) });
         let mut port = Self {
-            interrupt: RxInterrupt::of(&device, queue),
+            interrupt: device.interrupt(queue),
             ahead: Burst::new(),
             device,
             queue,

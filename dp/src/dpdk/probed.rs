@@ -16,13 +16,13 @@ use super::{descriptors, vdev};
 
 /// A device that is about to be probed.
 pub(super) struct Probe {
-    kind: Kind,
+    kind: DescriptorKind,
     /// What the process had before. While these are open, their numbers belong to nothing else.
     before: Vec<OwnedFd>,
 }
 
 #[derive(Clone, Copy)]
-enum Kind {
+enum DescriptorKind {
     /// A socket for each queue, bound to this interface.
     PacketSockets { interface: u32, queues: usize },
     /// An eventfd for each ring.
@@ -31,7 +31,7 @@ enum Kind {
 
 /// The descriptors of a device.
 #[derive(Default)]
-pub(super) struct Probed {
+pub(super) struct ProbedDescriptors {
     found: Vec<OwnedFd>,
     /// There is one for each queue, in their order. Otherwise which belongs to which is not known.
     is_by_queue: bool,
@@ -41,9 +41,9 @@ impl Probe {
     /// `None` if the driver is another one, or its interface does not exist.
     pub(super) fn of(spec: &str) -> Option<Self> {
         let kind = if let Some((interface, queues)) = vdev::packet_sockets(spec) {
-            Kind::PacketSockets { interface: number_of(interface)?, queues }
+            DescriptorKind::PacketSockets { interface: number_of(interface)?, queues }
         } else if vdev::is_virtio_user(spec) {
-            Kind::Eventfds
+            DescriptorKind::Eventfds
         } else {
             return None;
         };
@@ -51,24 +51,24 @@ impl Probe {
     }
 
     /// The descriptors of the device, which has been probed since.
-    pub(super) fn finish(self) -> Probed {
+    pub(super) fn finish(self) -> ProbedDescriptors {
         let before: BTreeSet<u64> = self.before.iter().filter_map(|fd| self.kind.number(fd)).collect();
         let is_new = |fd: &OwnedFd| self.kind.number(fd).is_some_and(|number| !before.contains(&number));
         let found: Vec<OwnedFd> = descriptors::all().filter(is_new).collect();
         match self.kind {
             // The driver opens them one after the other, so their numbers ascend.
-            Kind::PacketSockets { queues, .. } if found.len() == queues => {
-                Probed { found, is_by_queue: true }
+            DescriptorKind::PacketSockets { queues, .. } if found.len() == queues => {
+                ProbedDescriptors { found, is_by_queue: true }
             }
-            Kind::PacketSockets { .. } => Probed::default(),
+            DescriptorKind::PacketSockets { .. } => ProbedDescriptors::default(),
             // Other threads may have opened some as well. Who waits for one too many wakes in vain now and
             // then. The peer writes for a queue only if it sleeps.
-            Kind::Eventfds => Probed { found, is_by_queue: false },
+            DescriptorKind::Eventfds => ProbedDescriptors { found, is_by_queue: false },
         }
     }
 }
 
-impl Probed {
+impl ProbedDescriptors {
     /// What becomes readable when frames come for a queue; empty if that is not known.
     pub(super) fn of_queue(&self, queue: u16) -> &[OwnedFd] {
         if self.is_by_queue {
@@ -79,7 +79,7 @@ impl Probed {
     }
 }
 
-impl Kind {
+impl DescriptorKind {
     /// The number of an open file, which no other of this kind has; `None` if it is none of this kind.
     fn number(self, fd: &OwnedFd) -> Option<u64> {
         match self {

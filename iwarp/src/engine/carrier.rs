@@ -6,8 +6,8 @@ use tcp_lite::{Duration, Instant};
 /// How often the port is asked while the link is up. An engine wakes for this only where losing the link
 /// loses the peer: there a device that listens takes its next peer when it is asked, with or without
 /// connections. Elsewhere a link that fails while nothing is sent does no harm. A query may be a system call
-/// or a read over the bus; ten a second cost nothing noticeable, and the shortest timeout that starts from the
-/// result is half a second (`POINT_TO_POINT_LINK_TIMEOUT`).
+/// or a read over the bus; ten a second cost nothing noticeable, and the shortest timeout that starts from
+/// the result is half a second (`POINT_TO_POINT_LINK_TIMEOUT`).
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How often the port is asked while the link is down. The engine wakes for this. Data that waits for the

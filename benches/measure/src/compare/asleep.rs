@@ -1,5 +1,5 @@
-//! The rows of processes that sleep until a frame comes, next to a Unix socket: on a local wire, over vhost-user,
-//! and over packet sockets at both ends of a veth pair.
+//! The rows of processes that sleep until a frame comes, next to a Unix socket: on a local wire, over
+//! vhost-user, and over packet sockets at both ends of a veth pair.
 //!
 //! A round trip is two wake-ups.
 
@@ -17,14 +17,14 @@ const WAKES: &str = "500";
 const DEV: &str = "v0";
 
 /// A row, and what it measures on these cores: the median round trip of 64 bytes, us.
-type Row = (&'static str, fn(&Session, [usize; 2]) -> Result<f64>);
+type Wake = (&'static str, fn(&Session, [usize; 2]) -> Result<f64>);
 
-const ROWS: [Row; 3] =
+const ROWS: [Wake; 3] =
     [("local_wake", local), ("vhost_wake", over_vhost), ("af_packet_wake", over_packet_sockets)];
 
 /// Measures the wanted rows.
 pub(crate) fn measure(session: &Session, tally: &mut Tally) {
-    let wanted: Vec<Row> = ROWS.into_iter().filter(|(id, _)| session.options.wants(id)).collect();
+    let wanted: Vec<Wake> = ROWS.into_iter().filter(|(id, _)| session.options.wants(id)).collect();
     for _ in 0..session.pace.pairs {
         for (id, ours) in &wanted {
             tally.add(id, "both", pair(&ours(session, session.cpus), over_socket(session.cpus)));

@@ -1,5 +1,5 @@
-//! Processes that sleep until something arrives: on a local wire, on a DPDK device, and on a Unix socket, which
-//! is the least that the kernel takes to wake another process.
+//! Processes that sleep until something arrives: on a local wire, on a DPDK device, and on a Unix socket,
+//! which is the least that the kernel takes to wake another process.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
