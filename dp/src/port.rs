@@ -147,7 +147,7 @@ pub trait Port: Send {
     /// | [local wire](crate::local) | an epoll instance with the sockets of all stations |
     /// | DPDK: `net_vhost`, `net_virtio_user` | an epoll instance with the peer's eventfd; also readable when a link event of vhost comes |
     /// | DPDK: `net_tap`, `net_af_packet` | an epoll instance with the device's or the socket's descriptor |
-    /// | DPDK: NICs behind `vfio-pci` | an epoll instance with the interrupt of the queue, if the driver has one for each |
+    /// | DPDK: NICs behind `vfio-pci` | an epoll instance with the interrupt of the queue, if the driver has one for each. Until it was seen to wake, [`next_due_us`](Self::next_due_us) bounds sleeps |
     /// | DPDK: NICs behind `uio_pci_generic`, `net_memif`, `net_af_xdp` | none |
     /// | wire in memory ([`link`](crate::link)) | none |
     ///
@@ -183,7 +183,8 @@ pub trait Port: Send {
     }
 
     /// When a poll has something to do, microseconds, even if no frame comes: the next frame of a simulated
-    /// link is due, or a local wire goes on with a handshake. `None` for devices.
+    /// link is due, or a local wire goes on with a handshake; or a NIC is looked at that was not seen to
+    /// interrupt yet. `None` for other devices.
     fn next_due_us(&self) -> Option<u64> {
         None
     }

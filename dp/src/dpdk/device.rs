@@ -468,7 +468,9 @@ impl Device {
     /// The interrupt of a receive queue, if it has one. The device is started.
     pub(super) fn interrupt(&self, queue: u16) -> Option<RxInterrupt> {
         let (probed, listener) = (self.handle.probed.of_queue(queue), self.events.as_ref()?.listener());
-        RxInterrupt::of(self.port_id, queue, probed, self.has_rx_interrupts, listener)
+        // Those of virtual devices are tested.
+        let is_proven = self.handle.vdev.is_some();
+        RxInterrupt::of(self.port_id, queue, probed, self.has_rx_interrupts, is_proven, listener)
     }
 
     /// Whether the driver at the other end of a vhost-user socket has negotiated that it takes large TCP

@@ -33,6 +33,8 @@ pub(super) struct QueuePort {
     interrupt: Option<RxInterrupt>,
     /// Frames that a last look before a sleep has found: they are received first.
     ahead: Burst,
+    /// When it was polled last, by the clock of its user.
+    polled_us: u64,
     device: Arc<Device>,
     queue: u16,
     info: PortInfo,
@@ -53,6 +55,7 @@ impl QueuePort {
         let mut port = Self {
             interrupt: device.interrupt(queue),
             ahead: Burst::new(),
+            polled_us: 0,
             device,
             queue,
             info,
@@ -268,7 +271,8 @@ impl Port for QueuePort {
         self.device.is_point_to_point
     }
 
-    fn rx_burst(&mut self, _now_us: u64, frames: &mut Burst) -> usize {
+    fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
+        self.polled_us = now_us;
         if is_forked() {
             return 0;
         }
@@ -342,7 +346,7 @@ impl Port for QueuePort {
             return true;
         }
         let Some(interrupt) = &mut self.interrupt else { return true };
-        if !interrupt.arm() || self.device.pool.is_low(VHOST_BURST) {
+        if !interrupt.arm(self.counters.rx_frames) || self.device.pool.is_low(VHOST_BURST) {
             // Without buffers the look below finds nothing, and what waits would tell nobody again.
             return false;
         }
@@ -360,5 +364,9 @@ impl Port for QueuePort {
         {
             interrupt.disarm();
         }
+    }
+
+    fn next_due_us(&self) -> Option<u64> {
+        self.interrupt.as_ref().and_then(|interrupt| interrupt.next_look_us(self.polled_us))
     }
 }
