@@ -199,3 +199,47 @@ fn descriptor_of(port_id: u16, queue: u16) -> Option<OwnedFd> {
     let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
     borrowed.try_clone_to_owned().ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{EventfdFlags, eventfd};
+
+    use super::*;
+
+    /// One that is not asked, of a device that does not exist, with the descriptor that it watches.
+    fn interrupt() -> (RxInterrupt, OwnedFd, Arc<Listener>) {
+        let fd = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let listener = Arc::new(Listener::new().unwrap());
+        let found = [fd.try_clone().unwrap()];
+        let mut interrupt = RxInterrupt::of(u16::MAX, 0, &found, false, false, &listener).unwrap();
+        interrupt.is_switched = false;
+        (interrupt, fd, listener)
+    }
+
+    fn is_readable(interrupt: &RxInterrupt) -> bool {
+        let mut fds = [rustix::event::PollFd::new(&interrupt.epoll, rustix::event::PollFlags::IN)];
+        rustix::event::poll(&mut fds, Some(&Timespec::default())).unwrap() == 1
+    }
+
+    #[test]
+    fn only_a_frame_that_was_told_of_proves_an_interrupt() {
+        let (mut interrupt, fd, _listener) = interrupt();
+        let is_looked_at = |interrupt: &RxInterrupt| interrupt.next_look_us(1000) == Some(1200);
+        // Frames without an event, and an event without a frame.
+        assert!(interrupt.arm(0) && interrupt.arm(3) && is_looked_at(&interrupt));
+        rustix::io::write(&fd, &1_u64.to_ne_bytes()).unwrap();
+        assert!(interrupt.arm(3) && is_looked_at(&interrupt));
+        rustix::io::write(&fd, &1_u64.to_ne_bytes()).unwrap();
+        assert!(interrupt.arm(4) && !is_looked_at(&interrupt));
+        assert_eq!(interrupt.next_look_us(1000), None);
+    }
+
+    #[test]
+    fn a_link_event_before_a_sleep_ends_it_and_one_during_it_wakes() {
+        let (mut interrupt, _fd, listener) = interrupt();
+        listener.wake();
+        assert!(!interrupt.arm(0) && interrupt.arm(0) && !is_readable(&interrupt));
+        listener.wake();
+        assert!(is_readable(&interrupt));
+    }
+}

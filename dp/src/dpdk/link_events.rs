@@ -25,9 +25,20 @@ pub(super) struct Listener {
 }
 
 impl Listener {
+    /// `None` without a descriptor.
+    pub(super) fn new() -> Option<Self> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?;
+        Some(Self { wake, connection: Mutex::new(()) })
+    }
+
     /// Each event wakes who waits for this descriptor with edges.
     pub(super) fn wake_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
+    }
+
+    pub(super) fn wake(&self) {
+        // It fails only if it was written to 2^64 times: it is readable then.
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 
     /// While this is held, a connection that exists is not freed.
@@ -45,8 +56,7 @@ pub(super) struct LinkEvents {
 impl LinkEvents {
     /// Listens to an open device; `None` without a descriptor or memory.
     pub(super) fn listen(port_id: u16) -> Option<Self> {
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?;
-        let events = Self { port_id, listener: Arc::new(Listener { wake, connection: Mutex::new(()) }) };
+        let events = Self { port_id, listener: Arc::new(Listener::new()?) };
         let all = EVENTS.iter().all(|event| {
             // SAFETY: the caller keeps the port open. `on_event` gets the listener, which lives until `drop`
             // has ended the registration.
@@ -100,7 +110,6 @@ unsafe extern "C" fn on_event(
         // It holds no lock of the connection's queues then, for which a port may wait with the lock held.
         drop(listener.hold_connection());
     }
-    // It fails only if it was written to 2^64 times: it is readable then.
-    let _ = rustix::io::write(&listener.wake, &1_u64.to_ne_bytes());
+    listener.wake();
     0
 }
