@@ -1,11 +1,14 @@
 //! Polls the engine: this thread, between polls of its queues, or a thread of the engine (`--events`).
 
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use iwarp::engine::{Engine, EngineCounters, EngineThread, ThreadOptions};
 use iwarp::verbs::{CompletionChannel, CompletionQueue};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
 use crate::errors::Error;
 
@@ -28,8 +31,8 @@ const YIELD_POLLS: u32 = 200;
 /// Longest sleep if nothing signals the arrival of frames.
 const NAP: Duration = Duration::from_micros(200);
 
-/// Longest wait for a completion event before everything else is polled.
-const EVENT_WAIT: Duration = Duration::from_millis(10);
+/// Longest wait for an event before everything else is polled: the interrupt, and a peer that is silent.
+const EVENT_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// Set by Ctrl-C and SIGTERM; checked in every poll.
 #[derive(Clone, Debug, Default)]
@@ -74,6 +77,8 @@ pub struct Driver {
     idle_polls: u32,
     was_idle: bool,
     channel: Option<CompletionChannel>,
+    /// Readable while events of connections wait.
+    connections: Option<OwnedFd>,
     armed: bool,
     queues: Vec<CompletionQueue>,
 }
@@ -107,6 +112,7 @@ impl Driver {
             idle_polls: 0,
             was_idle: false,
             channel,
+            connections: None,
             armed: false,
             queues: Vec::new(),
         }
@@ -122,6 +128,17 @@ impl Driver {
         if self.channel.is_some() {
             self.queues.push(queue.clone());
         }
+    }
+
+    /// Makes events of connections, which make `channel` readable, wake this thread.
+    ///
+    /// # Errors
+    /// An error of the system.
+    pub fn watch_connections(&mut self, channel: BorrowedFd<'_>) -> Result<(), Error> {
+        if self.channel.is_some() {
+            self.connections = Some(channel.try_clone_to_owned()?);
+        }
+        Ok(())
     }
 
     /// Whether idle polls sleep.
@@ -171,7 +188,12 @@ impl Driver {
         if let Some(channel) = &self.channel {
             // Arm, let the caller poll once more, and only then sleep, so that no completion is missed.
             if self.armed {
-                channel.wait(Some(EVENT_WAIT))?;
+                let mut fds = vec![PollFd::new(channel, PollFlags::IN)];
+                fds.extend(self.connections.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
+                match poll(&mut fds, Some(&EVENT_WAIT)) {
+                    Ok(_) | Err(Errno::INTR) => channel.wait(Some(Duration::ZERO))?,
+                    Err(error) => return Err(std::io::Error::from(error).into()),
+                };
             } else {
                 self.queues.iter().try_for_each(|queue| queue.req_notify(false))?;
             }

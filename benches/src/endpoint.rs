@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -57,8 +58,9 @@ impl Endpoint {
     ///
     /// # Errors
     /// [`Error::Verbs`].
-    pub fn new(context: Context, driver: Driver, timeout: Duration) -> Result<Self, Error> {
+    pub fn new(context: Context, mut driver: Driver, timeout: Duration) -> Result<Self, Error> {
         let (pd, events) = (context.alloc_pd()?, context.create_event_channel()?);
+        driver.watch_connections(events.as_fd())?;
         Ok(Self {
             context,
             pd,

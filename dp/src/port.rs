@@ -190,15 +190,28 @@ pub trait Port: Send {
     }
 
     /// A descriptor that becomes readable when frames wait, if the device has one. A port may need to be
-    /// [asked](Self::arm_wakeup) for that first.
+    /// [asked](Self::arm_wakeup) for that first. It stays the same while the port lives.
+    ///
+    /// | port | its descriptor |
+    /// |---|---|
+    /// | interface ([`packet`](crate::packet)) | the packet socket |
+    /// | [local wire](crate::local) | an epoll instance with the sockets of all stations |
+    /// | DPDK: `net_vhost`, `net_virtio_user` | an epoll instance with the peer's eventfd; also readable when a link event of vhost comes |
+    /// | DPDK: `net_tap`, `net_af_packet` | an epoll instance with the device's or the socket's descriptor |
+    /// | DPDK: NICs behind `vfio-pci` | an epoll instance with the interrupt of the queue, if the driver has one for each. Until it was seen to wake, [`next_due_us`](Self::next_due_us) bounds sleeps |
+    /// | DPDK: NICs behind `uio_pci_generic`, `net_memif`, `net_af_xdp` | none |
+    /// | wire in memory ([`link`](crate::link)) | none |
+    ///
+    /// Wrappers (captures, the loopback) have that of their port. A forked child has none on DPDK and on a
+    /// local wire.
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
     /// Asks for a wake-up: from now on the next frame makes [`poll_fd`](Self::poll_fd) readable. `false`:
     /// frames wait already, or something else that a poll finds, and nobody has to sleep. To be called before
-    /// each sleep on the descriptor. A port whose descriptor is readable whenever frames wait has nothing to
-    /// do.
+    /// each sleep on the descriptor: what made it readable before is taken from it here. A port whose
+    /// descriptor is readable whenever frames wait has nothing to do.
     fn arm_wakeup(&mut self) -> bool {
         true
     }
@@ -221,7 +234,8 @@ pub trait Port: Send {
     }
 
     /// When a poll has something to do, microseconds, even if no frame comes: the next frame of a simulated
-    /// link is due, or a local wire goes on with a handshake. `None` for devices.
+    /// link is due, or a local wire goes on with a handshake; or a NIC is looked at that was not seen to
+    /// interrupt yet. `None` for other devices.
     fn next_due_us(&self) -> Option<u64> {
         None
     }

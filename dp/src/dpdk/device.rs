@@ -10,6 +10,8 @@ use dpdk_sys as sys;
 use super::config::{DeviceConfig, PortSpec};
 use super::fit::TxLimits;
 use super::handle::{DeviceHandle, find_pci, lock, make_vdev};
+use super::interrupt::{self, RxInterrupt};
+use super::link_events::LinkEvents;
 use super::queues::{self, Refusal};
 use super::rss::RssConfig;
 use super::vhost_user::VhostUserBackend;
@@ -67,7 +69,9 @@ const MIN_BULK_VIEWS: u32 = 4096;
 
 /// A started device; stopped and closed when its last port is dropped.
 pub(super) struct Device {
-    /// First, so that the device is closed before the pool is released.
+    /// Before the handle: the driver may tell of events until it is closed.
+    events: Option<LinkEvents>,
+    /// Next, so that the device is closed before the pool is released.
     handle: DeviceHandle,
     pub(super) port_id: u16,
     /// One for each queue.
@@ -82,6 +86,8 @@ pub(super) struct Device {
     pub(super) is_point_to_point: bool,
     /// It has no TSO, but the other side of its socket may take uncut frames.
     may_pass_large_frames: bool,
+    /// It was configured with an interrupt for each receive queue.
+    has_rx_interrupts: bool,
 }
 
 /// The packet buffers of a queue.
@@ -109,7 +115,7 @@ pub(super) fn open(
         PortSpec::Pci(_) => 0,
         PortSpec::Vdev(text) => vdev::least_mbuf_bytes(text),
     };
-    setup(eal, &name, handle, config, least_mbuf_bytes)
+    setup(eal, &name, handle, config, least_mbuf_bytes, interrupt::asks_for_interrupts(spec))
 }
 
 fn setup(
@@ -118,6 +124,7 @@ fn setup(
     handle: DeviceHandle,
     config: &DeviceConfig,
     least_mbuf_bytes: usize,
+    with_interrupts: bool,
 ) -> Result<(Device, PortInfo), DeviceError> {
     let id = handle.port_id;
     let ok = |step, done: i32| if done < 0 { Err(DeviceError::setup(name, step, -done)) } else { Ok(()) };
@@ -177,14 +184,22 @@ fn setup(
     if let Some(rss) = &mut rss {
         rss.fill(&mut conf);
     }
-    let configured = {
+    let configure = |conf: &sys::rte_eth_conf| {
         // The first vhost device that is configured starts vhost's thread. DPDK decides without a lock
         // whether it is the first, and two such threads free the same connection.
         let _one_at_a_time = lock();
         // SAFETY: `handle` keeps the port open, it is not started, and nobody else uses it. The configuration
         // is copied.
-        unsafe { sys::rte_eth_dev_configure(id, config.queues, config.queues, &conf) }
+        unsafe { sys::rte_eth_dev_configure(id, config.queues, config.queues, conf) }
     };
+    conf.intr_conf.set_rxq(u32::from(with_interrupts));
+    let mut configured = configure(&conf);
+    if configured < 0 && with_interrupts {
+        // Not every device has interrupts for its queues. Its ports are polled.
+        eal::log::mark();
+        conf.intr_conf.set_rxq(0);
+        configured = configure(&conf);
+    }
     ok("configuring it", configured)?;
 
     let (mut rx_desc, mut tx_desc) = (config.rx_desc, config.tx_desc);
@@ -211,6 +226,7 @@ fn setup(
     let pools = pools.collect::<Result<Vec<_>, DeviceError>>()?;
     // From here on the device holds the pools, and is closed before it releases them.
     let mut device = Device {
+        events: LinkEvents::listen(id),
         handle,
         port_id: id,
         pools,
@@ -221,23 +237,17 @@ fn setup(
         may_pass_large_frames: driver == VHOST
             && config.offloads.contains(Offloads::TX_TSO)
             && offloads.contains(Offloads::TX_TCP_CHECKSUM),
+        has_rx_interrupts: conf.intr_conf.rxq() != 0,
     };
-    for queue in 0..config.queues {
-        let defaults = std::ptr::null();
-        // SAFETY: the port was configured with this queue above, and is not started. `Device` drops its
-        // handle, which closes the port, before its pool, so the pool outlives the queue.
-        let rx = unsafe {
-            let pool = device.pools[usize::from(queue)].pool.raw();
-            sys::rte_eth_rx_queue_setup(id, queue, rx_desc, node as u32, defaults, pool)
-        };
-        ok("setting up a receive queue", rx)?;
-        // SAFETY: the port was configured with this queue above, and is not started.
-        let tx = unsafe { sys::rte_eth_tx_queue_setup(id, queue, tx_desc, node as u32, std::ptr::null()) };
-        ok("setting up a transmit queue", tx)?;
+    let mut started = device.start(name, config.queues, (rx_desc, tx_desc), node);
+    if started.is_err() && device.has_rx_interrupts {
+        eal::log::mark();
+        conf.intr_conf.set_rxq(0);
+        device.has_rx_interrupts = false;
+        ok("configuring it", configure(&conf))?;
+        started = device.start(name, config.queues, (rx_desc, tx_desc), node);
     }
-    // SAFETY: the port was configured above, and all its queues were set up.
-    ok("starting it", unsafe { sys::rte_eth_dev_start(id) })?;
-    device.handle.started = true;
+    started?;
     filter::open(id, config.promiscuous, &config.addresses)
         .map_err(|errno| DeviceError::setup(name, "telling it the multicast groups", errno))?;
     let mut address = sys::rte_ether_addr { addr_bytes: [0; 6] };
@@ -329,6 +339,38 @@ fn bits(table: &[(Offloads, u64)], offloads: Offloads) -> u64 {
 }
 
 impl Device {
+    /// Sets up the queues, with rings of these lengths, and starts the device.
+    fn start(&mut self, name: &str, queues: u16, rings: (u16, u16), node: i32) -> Result<(), DeviceError> {
+        let (id, (rx_desc, tx_desc)) = (self.port_id, rings);
+        let ok = |step, done: i32| if done < 0 { Err(DeviceError::setup(name, step, -done)) } else { Ok(()) };
+        for queue in 0..queues {
+            let defaults = std::ptr::null();
+            // SAFETY: the port was configured with this queue (`setup`), and is not started. `Device` drops
+            // its handle, which closes the port, before its pools, so the pool outlives the queue.
+            let rx = unsafe {
+                let pool = self.pools[usize::from(queue)].pool.raw();
+                sys::rte_eth_rx_queue_setup(id, queue, rx_desc, node as u32, defaults, pool)
+            };
+            ok("setting up a receive queue", rx)?;
+            // SAFETY: the port was configured with this queue (`setup`), and is not started.
+            let tx =
+                unsafe { sys::rte_eth_tx_queue_setup(id, queue, tx_desc, node as u32, std::ptr::null()) };
+            ok("setting up a transmit queue", tx)?;
+        }
+        // SAFETY: the port was configured (`setup`), and all its queues were set up.
+        ok("starting it", unsafe { sys::rte_eth_dev_start(id) })?;
+        self.handle.started = true;
+        Ok(())
+    }
+
+    /// The interrupt of a receive queue, if it has one. The device is started.
+    pub(super) fn interrupt(&self, queue: u16) -> Option<RxInterrupt> {
+        let (probed, listener) = (self.handle.probed.of_queue(queue), self.events.as_ref()?.listener());
+        // Those of virtual devices are tested.
+        let is_proven = self.handle.is_virtual();
+        RxInterrupt::of(self.port_id, queue, probed, self.has_rx_interrupts, is_proven, listener)
+    }
+
     /// Whether the driver at the other end of a vhost-user socket has negotiated that it takes large TCP
     /// frames uncut.
     ///

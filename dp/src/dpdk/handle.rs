@@ -13,6 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use dpdk_sys as sys;
 
 use super::pci::{self, Known, PciProblem};
+use super::probed::{Probe, ProbedDescriptors};
 use super::unplug::{Gone, Watch};
 use super::vhost_user::VhostUserBackend;
 use super::{DeviceError, unplug, vdev};
@@ -39,6 +40,8 @@ pub(super) struct DeviceHandle {
     name: CString,
     /// The process that the driver waits for.
     pub(super) backend: Option<VhostUserBackend>,
+    /// Descriptors that the driver has opened.
+    pub(super) probed: ProbedDescriptors,
     pub(super) started: bool,
     /// It cannot be closed, because its backend does not answer.
     pub(super) abandoned: bool,
@@ -51,6 +54,11 @@ impl DeviceHandle {
     /// Set once the device is gone.
     pub(super) fn gone(&self) -> &Gone {
         &self.watch.gone
+    }
+
+    /// Whether it is a virtual device.
+    pub(super) fn is_virtual(&self) -> bool {
+        self.bus != PCI
     }
 
     /// Whether it was taken away together with its registers, so that it cannot be closed.
@@ -76,6 +84,7 @@ impl DeviceHandle {
             bus,
             name,
             backend: None,
+            probed: ProbedDescriptors::default(),
             started: false,
             abandoned: false,
             keeps_registers,
@@ -143,6 +152,7 @@ pub(super) fn make_vdev(text: &str) -> Result<(String, DeviceHandle), DeviceErro
     }
     vdev::clear_stale_socket(text)?;
     let mut backend = VhostUserBackend::of(text);
+    let descriptors = Probe::of(text);
     let done = probe(&c_text);
     if done < 0 {
         let known = sys::DRIVERS.iter().any(|driver| name.starts_with(driver));
@@ -163,6 +173,7 @@ pub(super) fn make_vdev(text: &str) -> Result<(String, DeviceHandle), DeviceErro
         backend.bound_waits();
     }
     handle.backend = backend;
+    handle.probed = descriptors.map(Probe::finish).unwrap_or_default();
     Ok((name.to_owned(), handle))
 }
 

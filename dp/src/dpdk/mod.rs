@@ -5,16 +5,23 @@
 //! use reports [`LinkState::Gone`](crate::LinkState::Gone); drop its ports then, since Linux waits for that
 //! before it lets one behind `vfio-pci` go. If the backend of a `net_virtio_user` device does not answer
 //! then (its process is stopped), the device and its memory stay until this process ends.
+//!
+//! Most devices have a descriptor to sleep on ([`Port::poll_fd`] has the table). A NIC or a peer is asked for
+//! interrupts only before a sleep, so a port that is polled costs no system call.
 
 mod config;
+mod descriptors;
 mod device;
 mod drivers;
 mod error;
 mod filter;
 mod fit;
 mod handle;
+mod interrupt;
+mod link_events;
 mod pci;
 mod port;
+mod probed;
 mod queues;
 mod rss;
 mod rx_limit;

@@ -6,6 +6,7 @@
 
 use std::cell::Cell;
 use std::mem::{self, MaybeUninit};
+use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
@@ -13,6 +14,7 @@ use dpdk_sys as sys;
 
 use super::device::{Device, QueuePools};
 use super::fit::Fit;
+use super::interrupt::RxInterrupt;
 use super::rx_limit::RxLimit;
 use super::stats::{self, Basic};
 use crate::eal::{is_forked, register_thread};
@@ -30,6 +32,12 @@ const FULL_TRIES_PER_LINK_CHECK: u32 = 64;
 const VHOST_BURST: usize = 32;
 
 pub(super) struct QueuePort {
+    /// Before the device, whose driver has the descriptor.
+    interrupt: Option<RxInterrupt>,
+    /// Frames that a last look before a sleep has found: they are received first.
+    ahead: Burst,
+    /// When it was polled last, by the clock of its user.
+    polled_us: u64,
     device: Arc<Device>,
     queue: u16,
     info: PortInfo,
@@ -52,6 +60,9 @@ impl QueuePort {
         let bulk = bulk.map(|pool| Mempool { backend: Backend::Dpdk(pool) });
         let info = PortInfo { queue: Queue { index: queue, ..info.queue.clone() }, ..info };
         let mut port = Self {
+            interrupt: device.interrupt(queue),
+            ahead: Burst::new(),
+            polled_us: 0,
             device,
             queue,
             info,
@@ -114,6 +125,42 @@ impl QueuePort {
             }
             fit => fit,
         }
+    }
+
+    /// Receives from the device.
+    fn receive(&mut self, frames: &mut Burst) -> usize {
+        register_thread();
+        let room = frames.remaining_capacity().min(self.rx_limit.frames());
+        let mut raw = [const { MaybeUninit::<NonNull<sys::rte_mbuf>>::uninit() }; BURST];
+        // SAFETY: `device` keeps the port started, and `&mut self` is the only user of its queue. `raw` has
+        // room for `room` pointers: it is as long as a `Burst`, whose free places `room` counts at most.
+        let count = unsafe {
+            sys::rte_eth_rx_burst(self.device.port_id, self.queue, raw.as_mut_ptr().cast(), room as u16)
+                as usize
+        };
+        if count == 0 {
+            if self.device.lacks_rx_no_mbuf_count
+                && room > 0
+                && self.device.pools[usize::from(self.queue)].pool.is_low(room.min(VHOST_BURST))
+            {
+                self.counters.rx_no_mbuf += 1;
+            }
+            return 0;
+        }
+        let mut bytes = 0;
+        for raw in &raw[..count] {
+            // SAFETY: rx_burst has written the first `count` pointers, and none is null.
+            let raw = unsafe { raw.assume_init() };
+            // SAFETY: rx_burst passes on the ownership of `count` well-formed chains of the pool that its
+            // queue was set up with, which `DpdkPool::new` made.
+            let chain = unsafe { DpdkChain::from_raw(raw) };
+            bytes += chain.len();
+            frames.push(Mbuf::from_raw(Raw::Dpdk(chain)));
+        }
+        self.rx_limit.received(count, bytes);
+        self.counters.rx_frames += count as u64;
+        self.counters.rx_bytes += bytes as u64;
+        count
     }
 
     /// A copy of the frame that the device can send.
@@ -239,42 +286,17 @@ impl Port for QueuePort {
         self.device.is_point_to_point
     }
 
-    fn rx_burst(&mut self, _now_us: u64, frames: &mut Burst) -> usize {
+    fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
+        self.polled_us = now_us;
         if is_forked() || self.device.is_gone() {
             return 0;
         }
-        register_thread();
-        let room = frames.remaining_capacity().min(self.rx_limit.frames());
-        let mut raw = [const { MaybeUninit::<NonNull<sys::rte_mbuf>>::uninit() }; BURST];
-        // SAFETY: `device` keeps the port started, and `&mut self` is the only user of its queue. `raw` has
-        // room for `room` pointers: it is as long as a `Burst`, whose free places `room` counts at most.
-        let count = unsafe {
-            sys::rte_eth_rx_burst(self.device.port_id, self.queue, raw.as_mut_ptr().cast(), room as u16)
-                as usize
-        };
-        if count == 0 {
-            if self.device.lacks_rx_no_mbuf_count
-                && room > 0
-                && self.device.pools[usize::from(self.queue)].pool.is_low(room.min(VHOST_BURST))
-            {
-                self.counters.rx_no_mbuf += 1;
-            }
-            return 0;
+        if !self.ahead.is_empty() {
+            let count = self.ahead.len().min(frames.remaining_capacity());
+            frames.extend(self.ahead.drain(..count));
+            return count;
         }
-        let mut bytes = 0;
-        for raw in &raw[..count] {
-            // SAFETY: rx_burst has written the first `count` pointers, and none is null.
-            let raw = unsafe { raw.assume_init() };
-            // SAFETY: rx_burst passes on the ownership of `count` well-formed chains of the pool that its
-            // queue was set up with, which `DpdkPool::new` made.
-            let chain = unsafe { DpdkChain::from_raw(raw) };
-            bytes += chain.len();
-            frames.push(Mbuf::from_raw(Raw::Dpdk(chain)));
-        }
-        self.rx_limit.received(count, bytes);
-        self.counters.rx_frames += count as u64;
-        self.counters.rx_bytes += bytes as u64;
-        count
+        self.receive(frames)
     }
 
     fn tx_burst(&mut self, _now_us: u64, frames: &mut Burst) -> usize {
@@ -336,5 +358,40 @@ impl Port for QueuePort {
 
     fn device_stats(&self) -> Option<DeviceStats> {
         Some(stats::of(&self.device))
+    }
+
+    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        if is_forked() { None } else { self.interrupt.as_ref().map(RxInterrupt::epoll) }
+    }
+
+    fn arm_wakeup(&mut self) -> bool {
+        if is_forked() {
+            return true;
+        }
+        let Some(interrupt) = &mut self.interrupt else { return true };
+        if !interrupt.arm(self.counters.rx_frames)
+            || self.device.pools[usize::from(self.queue)].pool.is_low(VHOST_BURST)
+        {
+            // Without buffers the look below finds nothing, and what waits would tell nobody again.
+            return false;
+        }
+        if self.ahead.is_empty() {
+            let mut ahead = Burst::new();
+            self.receive(&mut ahead);
+            self.ahead = ahead;
+        }
+        self.ahead.is_empty()
+    }
+
+    fn disarm_wakeup(&mut self) {
+        if let Some(interrupt) = &mut self.interrupt
+            && !is_forked()
+        {
+            interrupt.disarm();
+        }
+    }
+
+    fn next_due_us(&self) -> Option<u64> {
+        self.interrupt.as_ref().and_then(|interrupt| interrupt.next_look_us(self.polled_us))
     }
 }

@@ -24,7 +24,7 @@ fn listens_on(spec: &str) -> Option<&str> {
     let name = name(spec);
     if name.starts_with("net_vhost") || name.starts_with("eth_vhost") {
         argument(spec, "iface").filter(|_| argument(spec, "client").is_none_or(|value| value == "0"))
-    } else if name.starts_with("net_virtio_user") || name.starts_with("virtio_user") {
+    } else if is_virtio_user(spec) {
         argument(spec, "path").filter(|_| argument(spec, "server").is_some_and(|value| value != "0"))
     } else if is_memif(spec) {
         let is = |key, wanted| argument(spec, key) == Some(wanted);
@@ -32,6 +32,11 @@ fn listens_on(spec: &str) -> Option<&str> {
     } else {
         None
     }
+}
+
+pub(super) fn is_virtio_user(spec: &str) -> bool {
+    let name = name(spec);
+    name.starts_with("net_virtio_user") || name.starts_with("virtio_user")
 }
 
 /// Several of these in a process may listen on one socket.
@@ -42,16 +47,24 @@ fn is_memif(spec: &str) -> bool {
 /// The vhost-user socket between a device and its backend, if its driver uses one, and whether the
 /// device listens on it.
 pub(super) fn vhost_user_backend(spec: &str) -> Option<(&str, bool)> {
-    let name = name(spec);
-    let is_virtio_user = name.starts_with("net_virtio_user") || name.starts_with("virtio_user");
-    let path = argument(spec, "path").filter(|_| is_virtio_user)?;
+    let path = argument(spec, "path").filter(|_| is_virtio_user(spec))?;
     Some((path, listens_on(spec).is_some()))
+}
+
+/// The interface and the number of sockets of a `net_af_packet` device.
+pub(super) fn packet_sockets(spec: &str) -> Option<(&str, usize)> {
+    let interface = argument(spec, "iface").filter(|_| is_af_packet(spec))?;
+    Some((interface, argument(spec, "qpairs").map_or(Some(1), |count| count.parse().ok())?))
+}
+
+fn is_af_packet(spec: &str) -> bool {
+    name(spec).starts_with("net_af_packet")
 }
 
 /// Least receive buffer that the driver requires regardless of the MTU, bytes: `net_af_packet` requires
 /// its ring's frame size (`framesz`).
 pub(super) fn least_mbuf_bytes(spec: &str) -> usize {
-    let framesz = argument(spec, "framesz").filter(|_| name(spec).starts_with("net_af_packet"));
+    let framesz = argument(spec, "framesz").filter(|_| is_af_packet(spec));
     framesz.and_then(|bytes| bytes.parse().ok()).unwrap_or(0)
 }
 
@@ -99,6 +112,14 @@ mod tests {
         assert_eq!(least_mbuf_bytes("net_af_packet0,iface=v0,blocksz=65536,framesz=16384"), 16_384);
         assert_eq!(least_mbuf_bytes("net_af_packet0,iface=v0"), 0);
         assert_eq!(least_mbuf_bytes("net_tap0,framesz=9"), 0);
+    }
+
+    #[test]
+    fn a_packet_device_has_a_socket_for_each_pair_of_queues() {
+        assert_eq!(packet_sockets("net_af_packet0,iface=v0"), Some(("v0", 1)));
+        assert_eq!(packet_sockets("net_af_packet0,iface=v0,qpairs=4"), Some(("v0", 4)));
+        assert_eq!(packet_sockets("net_af_packet0,iface=v0,qpairs=many"), None);
+        assert_eq!(packet_sockets("net_vhost0,iface=/a"), None);
     }
 
     #[test]

@@ -7,11 +7,11 @@
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io::{ErrorKind, Read, Write};
-use std::os::fd::{BorrowedFd, RawFd};
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::descriptors::{self, inode};
 use super::vdev;
 
 /// Timeout of an answer. The backend answers in a dedicated thread.
@@ -123,23 +123,9 @@ enum Match {
     Path,
 }
 
-/// The number of a socket, which no other has while it exists.
-fn inode(socket: &UnixStream) -> Option<u64> {
-    rustix::fs::fstat(socket).ok().map(|stat| stat.st_ino)
-}
-
-/// Duplicates of all descriptors of this process that may be sockets.
+/// Duplicates of all descriptors of this process, which may be sockets.
 fn sockets() -> impl Iterator<Item = UnixStream> {
-    let entries = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
-    let numbers: Vec<RawFd> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
-    numbers.into_iter().filter_map(|number| {
-        // SAFETY: the value is never -1, as names in this folder have no sign, and lives for one `fcntl` that
-        // duplicates the descriptor. Another thread may have closed it since: then the call fails, or
-        // duplicates what has taken the number. Either does no harm: the duplicate is ours, and is used only
-        // if it is connected to the backend.
-        let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
-        borrowed.try_clone_to_owned().ok().map(UnixStream::from)
-    })
+    descriptors::all().map(UnixStream::from)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::str::FromStr;
 pub(crate) const SYSFS: &str = "/sys";
 
 /// The Linux driver that passes a device to user space, behind an IOMMU if there is one.
-const VFIO: &str = "vfio-pci";
+pub(crate) const VFIO: &str = "vfio-pci";
 
 /// Linux drivers that pass a device to user space without an IOMMU.
 const UIO: &[&str] = &["uio_pci_generic", "igb_uio"];

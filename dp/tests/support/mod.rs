@@ -81,6 +81,19 @@ impl Peer {
         rustix::process::kill_process(rustix::process::Pid::from_child(&self.0), signal).unwrap();
     }
 
+    pub(crate) fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// The time of processors that all its threads have used.
+    pub(crate) fn cpu_time(&self) -> Duration {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id())).unwrap();
+        let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+        // Fields 14 and 15 of proc(5), in ticks of 10 ms; the name is field 2.
+        let ticks = [11, 12].map(|at| fields[at].parse::<u64>().unwrap()).iter().sum::<u64>();
+        Duration::from_millis(10 * ticks)
+    }
+
     /// SIGKILL: no clean-up runs.
     pub(crate) fn kill(mut self) {
         self.0.kill().unwrap();

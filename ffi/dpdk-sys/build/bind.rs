@@ -71,6 +71,11 @@ const FUNCTIONS: &[&str] = &[
     "rte_eth_rx_burst",
     "rte_eth_tx_burst",
     "rte_eth_tx_prepare",
+    "rte_eth_dev_callback_register",
+    "rte_eth_dev_callback_unregister",
+    "rte_eth_dev_rx_intr_ctl_q_get_fd",
+    "rte_eth_dev_rx_intr_enable",
+    "rte_eth_dev_rx_intr_disable",
     // vhost-user
     "rte_eth_vhost_get_vid_from_port_id",
     "rte_vhost_get_negotiated_features",
@@ -85,6 +90,7 @@ const TYPES: &[&str] = &[
     "rte_eth_rss_conf",
     "rte_eth_rss_reta_entry64",
     "rte_eth_rx_mq_mode",
+    "rte_eth_event_type",
     "rte_mempool_obj_cb_t",
     "rte_pktmbuf_pool_private",
     "rte_mbuf_ext_shared_info",
@@ -100,6 +106,7 @@ const CONSTANTS: &[&str] = &[
     "RTE_ETH_MQ_RX_RSS",
     "RTE_ETH_RETA_GROUP_SIZE",
     "RTE_ETH_LINK_UP",
+    "RTE_ETH_EVENT_.*",
 ];
 
 /// Writes `bindings.rs` to `out` and compiles the shim.

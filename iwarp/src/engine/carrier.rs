@@ -6,9 +6,10 @@ use tcp_lite::{Duration, Instant, Stack};
 use crate::verbs::AsyncEventKind;
 
 /// How often the port is asked while the link is up. An engine wakes for this only where losing the link
-/// loses the peer. Elsewhere a link that fails while nothing is sent does no harm. A query may be a system
-/// call or a read over the bus; ten a second cost nothing noticeable, and the shortest timeout that starts
-/// from the result is half a second (`POINT_TO_POINT_LINK_TIMEOUT`).
+/// loses the peer: there a device that listens takes its next peer when it is asked, with or without
+/// connections. Elsewhere a link that fails while nothing is sent does no harm. A query may be a system call
+/// or a read over the bus; ten a second cost nothing noticeable, and the shortest timeout that starts from
+/// the result is half a second (`POINT_TO_POINT_LINK_TIMEOUT`).
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How often the port is asked while the link is down. The engine wakes for this. Data that waits for the
@@ -70,9 +71,9 @@ impl Carrier {
         if state == LinkState::Up { AsyncEventKind::PortActive } else { AsyncEventKind::PortError }
     }
 
-    /// When the engine has to wake to ask the port. `watched` says whether there are connections.
-    pub(super) fn next_deadline(&self, watched: bool) -> Option<Instant> {
-        (self.state == LinkState::Down || self.point_to_point && watched).then_some(self.look_at)
+    /// When the engine has to wake to ask the port.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        (self.state == LinkState::Down || self.point_to_point).then_some(self.look_at)
     }
 }
 
@@ -94,11 +95,11 @@ mod tests {
         control.set_up(false);
         let mut looks = [99, 100, 101].map(|ms| carrier.look(at(ms), &mut *port));
         assert_eq!(looks, [None, Some(LinkState::Down), None]);
-        assert_eq!(carrier.next_deadline(true), Some(at(120)));
+        assert_eq!(carrier.next_deadline(), Some(at(120)));
         control.set_up(true);
         looks = [119, 120, 121].map(|ms| carrier.look(at(ms), &mut *port));
         assert_eq!(looks, [None, Some(LinkState::Up), None]);
-        assert_eq!(carrier.next_deadline(true), None);
+        assert_eq!(carrier.next_deadline(), None);
     }
 
     #[test]
@@ -107,6 +108,6 @@ mod tests {
         let (mut port, _other, _control) = pair_with_control(&config);
         let mut carrier = Carrier::new(&*port);
         assert_eq!(carrier.look(at(0), &mut *port), None);
-        assert_eq!((carrier.next_deadline(true), carrier.next_deadline(false)), (Some(at(100)), None));
+        assert_eq!(carrier.next_deadline(), Some(at(100)));
     }
 }

@@ -203,7 +203,7 @@ impl Core {
         let again =
             [self.port_backoff.next_try(now), self.mbuf_backoff.next_try(now)].into_iter().flatten().min();
         let own = self.deadlines.first().map(|(at, _)| *at);
-        let link = self.carrier.next_deadline(self.connection_count > 0);
+        let link = self.carrier.next_deadline();
         let wire = self.port.next_due_us().map(|us| Instant::from_micros(us as i64));
         // While the port takes nothing, TCP has to wait with new frames; only its timers count.
         let tcp = match self.port_backoff.is_refused() {

@@ -116,8 +116,8 @@ impl Engine {
     }
 
     /// Sleeps until there is something to do: a posted request, a deadline, or a frame if the port has a file
-    /// descriptor, as that of a local wire has. Without one a frame wakes nobody, and a sleep takes at most
-    /// `limit`.
+    /// descriptor ([`Port::poll_fd`] says which do). Without one a frame wakes nobody, and a sleep takes at
+    /// most `limit`.
     pub fn sleep(&mut self, limit: Duration) {
         let Some(limit) = self.begin_sleep(limit) else { return };
         thread::wait(self.core.shared(), self.core.poll_fd(), limit);

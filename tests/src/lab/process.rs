@@ -308,6 +308,21 @@ impl Process {
         self.child.id()
     }
 
+    /// The time that its threads have spent on processors so far.
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub fn cpu_time(&self) -> Result<Duration> {
+        let mut nanoseconds = 0;
+        for task in std::fs::read_dir(format!("/proc/{}/task", self.id()))? {
+            // A thread may have ended since.
+            let Ok(spent) = std::fs::read_to_string(task?.path().join("schedstat")) else { continue };
+            let first = spent.split_whitespace().next().and_then(|number| number.parse::<u64>().ok());
+            nanoseconds += first.ok_or_else(|| lab_error!("no time in '{spent}'"))?;
+        }
+        Ok(Duration::from_nanos(nanoseconds))
+    }
+
     fn signal(&mut self, signal: rustix::process::Signal) {
         // Not reaped yet, so the id is still the child's.
         if self.status.is_none() {

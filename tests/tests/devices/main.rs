@@ -10,6 +10,7 @@ mod dissect;
 mod nics;
 mod probe;
 mod siw;
+mod sleep;
 mod tcp_linux;
 mod tcp_manners;
 mod vhost;
@@ -22,6 +23,7 @@ type Run = fn(&[String]) -> bool;
 const SUITES: [(&str, Run); 9] = [
     ("vhost", vhost::run_suite),
     ("af_packet", af_packet::run_suite),
+    ("sleep", sleep::run_suite),
     ("probe", probe::run_suite),
     ("tcp_linux", tcp_linux::run_suite),
     ("tcp_manners", tcp_manners::run_suite),

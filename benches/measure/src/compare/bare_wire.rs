@@ -97,7 +97,7 @@ fn work(end: BareWireEnd) -> Result<Sent> {
 
 /// Opens the device and pins this thread to its CPU.
 #[cfg(feature = "dpdk")]
-fn open(device: &Device) -> Result<Box<dyn Port>> {
+pub(crate) fn open(device: &Device) -> Result<Box<dyn Port>> {
     use dp::dpdk::{DeviceConfig, PortSpec};
     use dp::eal::{Cores, Eal, EalConfig, Memory};
 
@@ -117,7 +117,7 @@ fn open(device: &Device) -> Result<Box<dyn Port>> {
 }
 
 #[cfg(not(feature = "dpdk"))]
-fn open(device: &Device) -> Result<Box<dyn Port>> {
+pub(crate) fn open(device: &Device) -> Result<Box<dyn Port>> {
     let Device { vdev, mtu, cpu, no_huge } = device;
     Err(lab_error!(
         "{vdev} (MTU {mtu}, CPU {cpu}, no hugepages {no_huge}): this program was built without the feature `dpdk`"

@@ -11,6 +11,7 @@
 //! | `disturbed` | runs whose pollers lost their CPU: counted and repeated |
 //! | `vhost`, `over_vhost` | two `iwperf` processes on a vhost-user wire, and the rows measured on it |
 //! | `over_local` | unmodified programs of libibverbs on a local wire, next to loopback and to `iwperf` |
+//! | `asleep` | processes that sleep until a frame comes |
 //! | `wake` | one of two processes that sleep: a process of its own |
 //! | `kernel` | the kernel's TCP between two namespaces: `iperf3`, and small messages |
 //! | `kernel_tcp` | one end of a connection with small messages: a process of its own |
@@ -26,6 +27,7 @@
 //!
 //! Exits with 0 if every row was measured, whatever its ratio.
 
+mod asleep;
 pub(crate) mod bare_wire;
 mod disturbed;
 mod in_memory;
@@ -75,6 +77,7 @@ fn take(options: CompareOptions) -> Result<bool> {
     let mut tally = Tally::default();
     over_vhost::measure(&session, &mut tally);
     over_local::measure(&session, &mut tally);
+    asleep::measure(&session, &mut tally);
     in_memory::measure(&session, &mut tally);
     loss::measure(&session, &mut tally);
     let (mut rows, mut missing): (Vec<Row>, Vec<(&str, String)>) = Default::default();

@@ -1,7 +1,6 @@
 //! The rows of unmodified programs on a local wire: perftest's tools with `libuwarp.so`, two processes on two
 //! cores. They are compared with the kernel's TCP over loopback, and with `iwperf` on the same wire, which
-//! shows what the functions of libibverbs and librdmacm cost. And the wire between processes that sleep, next
-//! to a Unix socket.
+//! shows what the functions of libibverbs and librdmacm cost.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -58,13 +57,6 @@ pub(crate) fn measure(session: &Session, tally: &mut Tally) {
             let whole = latency(session, "ib_read_lat");
             tally.add("shim_read_64", "both", pair(&whole, kernel_round_trip(session)));
         }
-        if wants("local_wake") {
-            let ours = local_wake(session.cpus);
-            tally.add("local_wake", "both", pair(&ours, socket_wake(session.cpus)));
-        }
-    }
-    if wants("local_wake") {
-        note_wake_on_one_core(session, tally);
     }
     if wants("shim_send_64") {
         note_write_latency(session, tally);
@@ -80,22 +72,11 @@ fn note_write_latency(session: &Session, tally: &mut Tally) {
     }
 }
 
-/// On one core nothing has to bring another core out of its sleep.
-fn note_wake_on_one_core(session: &Session, tally: &mut Tally) {
-    let cpus = [session.cpus[0]; 2];
-    for (name, figure) in [("one_core_us", local_wake(cpus)), ("one_core_socket_us", socket_wake(cpus))] {
-        match figure {
-            Ok(whole) => tally.note("local_wake", name, whole),
-            Err(error) => tally.note("local_wake", &format!("{name}_error"), error.to_string()),
-        }
-    }
-}
-
 fn copy(error: &LabError) -> LabError {
     LabError::new(error.to_string())
 }
 
-fn pair(ours: &Result<f64>, theirs: Result<f64>) -> Result<Pair> {
+pub(crate) fn pair(ours: &Result<f64>, theirs: Result<f64>) -> Result<Pair> {
     let ours = ours.as_ref().map_err(copy)?;
     Ok(Pair { ours: *ours, theirs: theirs? })
 }
@@ -217,34 +198,12 @@ fn kernel_round_trip(session: &Session) -> Result<f64> {
 }
 
 /// The median that `ping` reports, while `pong` answers, us.
-fn round_trip([at_pong, at_ping]: [usize; 2], pong: Run, ping: Run) -> Result<f64> {
+pub(crate) fn round_trip([at_pong, at_ping]: [usize; 2], pong: Run, ping: Run) -> Result<f64> {
     let mut server = pong.pinned(at_pong).spawn()?;
     server.wait_for(READY, START)?;
     let text = ping.pinned(at_ping).spawn()?.finish(LIMIT)?.success()?;
     server.finish(START)?.success()?;
     Ok(last_line::<RoundTrips>(&text)?.median_us)
-}
-
-// ---- processes that sleep ----
-
-/// Round trips between processes that sleep.
-const WAKES: &str = "500";
-
-/// The median round trip of 64 bytes between processes that sleep on a local wire, us.
-fn local_wake(cpus: [usize; 2]) -> Result<f64> {
-    let scratch = Scratch::new()?;
-    wake(cpus, ["local-pong", "local-ping"], &scratch.file("wire"))
-}
-
-/// The same over a Unix socket, with blocking reads.
-fn socket_wake(cpus: [usize; 2]) -> Result<f64> {
-    let scratch = Scratch::new()?;
-    wake(cpus, ["socket-pong", "socket-ping"], &scratch.file("socket"))
-}
-
-fn wake(cpus: [usize; 2], [pong, ping]: [&str; 2], place: &Path) -> Result<f64> {
-    let end = |what: &str| Session::part("wake").map(|run| run.arg(what).arg(place));
-    round_trip(cpus, end(pong)?, end(ping)?.arg(WAKES))
 }
 
 #[cfg(test)]

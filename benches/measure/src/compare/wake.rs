@@ -1,5 +1,5 @@
-//! Processes that sleep until something arrives: on a local wire, and on a Unix socket, which is the least
-//! that the kernel takes to wake another process.
+//! Processes that sleep until something arrives: on a local wire, on a DPDK device, and on a Unix socket,
+//! which is the least that the kernel takes to wake another process.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -15,10 +15,17 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use testing::lab::Result;
 use testing::lab_error;
 
+use crate::compare::bare_wire::{self, Device};
 use crate::compare::kernel::program::{READY, RoundTrips};
 
 /// Bytes of a message.
 const MESSAGE: usize = 64;
+
+/// An Ethernet type for experiments (IEEE 802), and where a message says behind it whether it is the last.
+const EXPERIMENT: [u8; 2] = [0x88, 0xb5];
+const KIND_AT: usize = 14;
+const ANOTHER: u8 = 0;
+const LAST: u8 = 1;
 
 /// The stations of both ends.
 const PING: u16 = 1;
@@ -33,10 +40,21 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// One end of a pair of processes that sleep. The one that measures prints one line of JSON.
 #[derive(Debug, Subcommand)]
 pub(crate) enum WakeEnd {
-    /// Answers on a local wire until its peer has gone.
+    /// Answers on a local wire until its peer ends.
     LocalPong { folder: PathBuf },
     /// Measures round trips there.
     LocalPing { folder: PathBuf, count: u64 },
+    /// Answers on a DPDK device until its peer ends.
+    DevicePong {
+        #[command(flatten)]
+        device: Device,
+    },
+    /// Measures round trips there.
+    DevicePing {
+        #[command(flatten)]
+        device: Device,
+        count: u64,
+    },
     /// Answers on a Unix socket until its peer closes.
     SocketPong { path: PathBuf },
     /// Measures round trips there.
@@ -56,11 +74,13 @@ pub(crate) fn run(end: WakeEnd) -> ExitCode {
 
 fn work(end: WakeEnd) -> Result<()> {
     match end {
-        WakeEnd::LocalPong { folder } => local_pong(&mut open(&folder, PONG)?),
+        WakeEnd::LocalPong { folder } => pong(&mut open(&folder, PONG)?),
         WakeEnd::LocalPing { folder, count } => {
-            let (mut port, clock) = (open(&folder, PING)?, Clock::new());
-            measure(count, || local_round_trip(&mut port, &clock))
+            let [high, low] = PONG.to_be_bytes();
+            ping(&mut open(&folder, PING)?, [2, 0, 100, 64, high, low], count)
         }
+        WakeEnd::DevicePong { device } => pong(&mut *bare_wire::open(&device)?),
+        WakeEnd::DevicePing { device, count } => ping(&mut *bare_wire::open(&device)?, [0xff; 6], count),
         WakeEnd::SocketPong { path } => socket_pong(&path),
         WakeEnd::SocketPing { path, count } => {
             let mut stream = UnixStream::connect(path)?;
@@ -85,62 +105,99 @@ fn measure(count: u64, mut round_trip: impl FnMut() -> Result<()>) -> Result<()>
     Ok(())
 }
 
-// ---- a local wire ----
+// ---- a port ----
 
 fn open(folder: &Path, station: u16) -> Result<LocalPort> {
     let config = LocalConfig { station: Some(station), ..LocalConfig::new(folder.to_owned()) };
-    let port = local::open(&config).map_err(|error| lab_error!("{error}"))?;
-    println!("{READY}");
-    Ok(port)
+    local::open(&config).map_err(|error| lab_error!("{error}"))
 }
 
-fn local_pong(port: &mut LocalPort) -> Result<()> {
-    let (clock, mut burst) = (Clock::new(), Burst::new());
-    while port.next_departed().is_none() {
+/// Sends back messages until one says that it is the last.
+fn pong(port: &mut dyn Port) -> Result<()> {
+    println!("{READY}");
+    let (clock, own, mut burst) = (Clock::new(), port.info().mac, Burst::new());
+    loop {
         if port.rx_burst(clock.now_us(), &mut burst) == 0 {
             sleep(port)?;
             continue;
         }
+        // Linux sends some on an interface of its own.
+        burst.retain(|frame| is_message(frame));
+        if burst.iter().any(|frame| frame.head()[KIND_AT] == LAST) {
+            return Ok(());
+        }
         for frame in burst.iter_mut() {
-            let bytes = frame.head_mut().ok_or_else(|| lab_error!("a frame without bytes"))?;
-            let (to, from) = bytes[..12].split_at_mut(6);
-            to.swap_with_slice(from);
+            let bytes = frame.head_mut().ok_or_else(|| lab_error!("a frame that is shared"))?;
+            bytes.copy_within(6..12, 0);
+            bytes[6..12].copy_from_slice(&own);
         }
         while !burst.is_empty() {
             port.tx_burst(clock.now_us(), &mut burst);
         }
     }
+}
+
+/// Measures round trips to `peer`.
+fn ping(port: &mut dyn Port, peer: [u8; 6], count: u64) -> Result<()> {
+    let (clock, begun) = (Clock::new(), Instant::now());
+    // Until both ends have found their link, frames are lost.
+    while !round_trip(port, &clock, peer, Duration::from_millis(20))? {
+        if begun.elapsed() > LIMIT {
+            return Err(lab_error!("no answer"));
+        }
+        port.link_state();
+    }
+    measure(count, || match round_trip(port, &clock, peer, LIMIT)? {
+        true => Ok(()),
+        false => Err(lab_error!("no answer")),
+    })?;
+    let last = message(port, peer, LAST)?;
+    send(port, &clock, last);
     Ok(())
 }
 
-fn local_round_trip(port: &mut LocalPort, clock: &Clock) -> Result<()> {
-    let (mut burst, sent): (Burst, _) = ([message(port)?].into_iter().collect(), Instant::now());
+/// Returns whether the answer has come in time.
+fn round_trip(port: &mut dyn Port, clock: &Clock, peer: [u8; 6], limit: Duration) -> Result<bool> {
+    let (mut burst, frame, sent) = (Burst::new(), message(port, peer, ANOTHER)?, Instant::now());
+    send(port, clock, frame);
+    loop {
+        if port.rx_burst(clock.now_us(), &mut burst) == 0 {
+            sleep(port)?;
+        }
+        if burst.drain(..).any(|frame| is_message(&frame)) {
+            return Ok(true);
+        }
+        if sent.elapsed() > limit {
+            return Ok(false);
+        }
+    }
+}
+
+fn send(port: &mut dyn Port, clock: &Clock, frame: Mbuf) {
+    let mut burst: Burst = [frame].into_iter().collect();
     while !burst.is_empty() {
         port.tx_burst(clock.now_us(), &mut burst);
     }
-    while port.rx_burst(clock.now_us(), &mut burst) == 0 {
-        if sent.elapsed() > LIMIT {
-            return Err(lab_error!("no answer"));
-        }
-        sleep(port)?;
-    }
-    Ok(())
 }
 
-fn message(port: &LocalPort) -> Result<Mbuf> {
+fn message(port: &dyn Port, peer: [u8; 6], kind: u8) -> Result<Mbuf> {
     let mut frame = port.mempool().alloc().ok_or_else(|| lab_error!("no buffer"))?;
     let mut bytes = [0; MESSAGE];
-    let [high, low] = PONG.to_be_bytes();
-    bytes[..6].copy_from_slice(&[2, 0, 100, 64, high, low]);
+    bytes[..6].copy_from_slice(&peer);
     bytes[6..12].copy_from_slice(&port.info().mac);
+    bytes[12..KIND_AT].copy_from_slice(&EXPERIMENT);
+    bytes[KIND_AT] = kind;
     if frame.append_slice(&bytes) { Ok(frame) } else { Err(lab_error!("a short buffer")) }
 }
 
+fn is_message(frame: &Mbuf) -> bool {
+    frame.head().get(12..KIND_AT) == Some(&EXPERIMENT) && frame.head().len() > KIND_AT
+}
+
 /// Sleeps until a frame waits, at most a second.
-fn sleep(port: &mut LocalPort) -> Result<()> {
-    if port.arm_wakeup()
-        && let Some(fd) = port.poll_fd()
-    {
+fn sleep(port: &mut dyn Port) -> Result<()> {
+    if port.arm_wakeup() {
+        let fd = port.poll_fd().ok_or_else(|| lab_error!("{} has no descriptor", port.info().name))?;
         let limit = Timespec { tv_sec: 1, tv_nsec: 0 };
         match poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&limit)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}

@@ -2,7 +2,9 @@
 
 use libtest_mimic::{Failed, Trial};
 
+use crate::idle;
 use crate::interface::Interfaces;
+use crate::pair::is_installed;
 use crate::pairs;
 use crate::wire::Wire;
 
@@ -17,7 +19,9 @@ const WIRES: [(&str, bool, Ends); 4] = [
 ];
 
 pub(crate) fn all(has_namespaces: bool) -> Vec<Trial> {
-    let mut trials = Vec::new();
+    let idle =
+        Trial::test("dpdk_idle_programs_take_no_processor", || idle::over_devices().map_err(Failed::from));
+    let mut trials = vec![idle.with_ignored_flag(!has_namespaces || !is_installed("cc"))];
     for (wire, needs_namespaces, ends) in WIRES {
         for pair in pairs::connection_managed() {
             let is_tried = pair.name == "rping" || pair.name == "write_bw_rdmacm" && !needs_namespaces;

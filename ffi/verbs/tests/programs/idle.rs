@@ -42,12 +42,23 @@ fn ticks(pid: u32) -> Result<u64, String> {
 
 /// A server that waits for a client, and both ends of a connection that nobody uses, on both kinds of wires.
 fn idle() -> Result<(), String> {
-    let wires = [Wire::new()?, Wire::new()?, Wire::between(Interfaces::hosts()?)?];
-    let mut programs = Vec::new();
-    let mut waits = Running::start(&wires[0], "server", "ib_write_bw -R -F")?;
-    waits.wait_to_listen(&wires[0])?;
-    programs.push(("a server without a client", waits));
-    for (kind, wire) in [("local", &wires[1]), ("packet", &wires[2])] {
+    let alone = Wire::new()?;
+    let mut waits = Running::start(&alone, "server", "ib_write_bw -R -F")?;
+    waits.wait_to_listen(&alone)?;
+    let wires = [("local", Wire::new()?), ("packet", Wire::between(Interfaces::hosts()?)?)];
+    rest(&wires, vec![("a server without a client".to_owned(), waits)])
+}
+
+/// The same over devices of DPDK that have a descriptor.
+#[cfg(feature = "dpdk")]
+pub(crate) fn over_devices() -> Result<(), String> {
+    let sockets = Interfaces::sockets(["vhost:wire.sock", "virtio:wire.sock"]);
+    rest(&[("vhost", Wire::between(sockets)?), ("tap", Wire::between(Interfaces::taps()?)?)], Vec::new())
+}
+
+/// Connects two programs on each of the wires, and looks what they and `programs` take when nothing happens.
+fn rest(wires: &[(&str, Wire)], mut programs: Vec<(String, Running)>) -> Result<(), String> {
+    for (kind, wire) in wires {
         let program = wire.folder().join("hello");
         libs::build(&program, None)?;
         let address = wire.at_server("127.0.0.1");
@@ -69,8 +80,8 @@ fn idle() -> Result<(), String> {
         if usual.is_none_or(|us| us > MOST_WAKING_US) {
             return Err(format!("{kind}: a message wakes a program in {usual:?} us"));
         }
-        programs.push(("an idle server", server));
-        programs.push(("an idle client", client));
+        programs.push((format!("an idle server on {kind}"), server));
+        programs.push((format!("an idle client on {kind}"), client));
     }
     // Connections have ended their start.
     sleep(Duration::from_millis(500));

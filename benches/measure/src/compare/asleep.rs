@@ -1,0 +1,89 @@
+//! The rows of processes that sleep until a frame comes, next to a Unix socket: on a local wire, over
+//! vhost-user, and over packet sockets at both ends of a veth pair.
+//!
+//! A round trip is two wake-ups.
+
+use std::path::Path;
+
+use testing::lab::{Namespace, Result, Run, Scratch, Wire, veth};
+
+use crate::compare::over_local::{pair, round_trip};
+use crate::compare::session::{Session, Tally};
+
+/// Round trips.
+const WAKES: &str = "500";
+
+/// The device of a namespace.
+const DEV: &str = "v0";
+
+/// A row, and what it measures on these cores: the median round trip of 64 bytes, us.
+type Wake = (&'static str, fn(&Session, [usize; 2]) -> Result<f64>);
+
+const ROWS: [Wake; 3] =
+    [("local_wake", local), ("vhost_wake", over_vhost), ("af_packet_wake", over_packet_sockets)];
+
+/// Measures the wanted rows.
+pub(crate) fn measure(session: &Session, tally: &mut Tally) {
+    let wanted: Vec<Wake> = ROWS.into_iter().filter(|(id, _)| session.options.wants(id)).collect();
+    for _ in 0..session.pace.pairs {
+        for (id, ours) in &wanted {
+            tally.add(id, "both", pair(&ours(session, session.cpus), over_socket(session.cpus)));
+        }
+    }
+    // On one core nothing has to bring another core out of its sleep.
+    let cpus = [session.cpus[0]; 2];
+    for (id, ours) in wanted {
+        for (name, figure) in
+            [("one_core_us", ours(session, cpus)), ("one_core_socket_us", over_socket(cpus))]
+        {
+            match figure {
+                Ok(whole) => tally.note(id, name, whole),
+                Err(error) => tally.note(id, &format!("{name}_error"), error.to_string()),
+            }
+        }
+    }
+}
+
+fn local(_: &Session, cpus: [usize; 2]) -> Result<f64> {
+    let scratch = Scratch::new()?;
+    at_place(cpus, ["local-pong", "local-ping"], &scratch.file("wire"))
+}
+
+/// With blocking reads.
+fn over_socket(cpus: [usize; 2]) -> Result<f64> {
+    let scratch = Scratch::new()?;
+    at_place(cpus, ["socket-pong", "socket-ping"], &scratch.file("socket"))
+}
+
+fn at_place(cpus: [usize; 2], [pong, ping]: [&str; 2], place: &Path) -> Result<f64> {
+    let end = |what: &str| Session::part("wake").map(|run| run.arg(what).arg(place));
+    round_trip(cpus, end(pong)?, end(ping)?.arg(WAKES))
+}
+
+fn over_vhost(session: &Session, cpus: [usize; 2]) -> Result<f64> {
+    let scratch = Scratch::new()?;
+    let socket = scratch.file("wire.sock").display().to_string();
+    let pong =
+        device(session, Session::part("wake")?, cpus[0], "pong", &format!("net_vhost0,iface={socket}"));
+    let ping =
+        device(session, Session::part("wake")?, cpus[1], "ping", &format!("net_virtio_user0,path={socket}"));
+    round_trip(cpus, pong, ping.arg(WAKES))
+}
+
+fn over_packet_sockets(session: &Session, cpus: [usize; 2]) -> Result<f64> {
+    let hosts = [Namespace::new()?, Namespace::new()?];
+    let [left, right] = hosts.each_ref().map(|host| Wire { namespace: host, dev: DEV });
+    veth(left, right, 1500)?;
+    let program = std::env::current_exe()?;
+    let end = |at: usize, what: &str| {
+        let run = hosts[at].run(&program).arg("wake");
+        device(session, run, cpus[at], what, &format!("net_af_packet0,iface={DEV}"))
+    };
+    round_trip(cpus, end(0, "pong"), end(1, "ping").arg(WAKES))
+}
+
+fn device(session: &Session, run: Run, cpu: usize, what: &str, vdev: &str) -> Run {
+    let run = run.arg(format!("device-{what}")).args(["--vdev", vdev, "--mtu", "1500", "--cpu"]);
+    let run = run.arg(cpu.to_string());
+    if session.no_huge { run.arg("--no-huge") } else { run }
+}

@@ -1,0 +1,145 @@
+//! Descriptors that a driver opens when it is probed and that DPDK does not tell, though they become readable
+//! when frames come.
+//!
+//! - `net_af_packet` has no interrupts, but a packet socket for each queue.
+//! - `net_virtio_user` has an eventfd for each ring. It tells them to those who ask for interrupts when they
+//!   configure it. But then a thread of DPDK watches its socket, and may use the device after it was closed:
+//!   the handler cannot be removed while it runs, and `virtio_dev_stop` does not try again.
+
+use std::collections::BTreeSet;
+use std::ffi::CString;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use rustix::net::{AddressFamily, sockopt};
+
+use super::{descriptors, vdev};
+
+/// A device that is about to be probed.
+pub(super) struct Probe {
+    kind: DescriptorKind,
+    /// What the process had before. While these are open, their numbers belong to nothing else.
+    before: Vec<OwnedFd>,
+}
+
+#[derive(Clone, Copy)]
+enum DescriptorKind {
+    /// A socket for each queue, bound to this interface.
+    PacketSockets { interface: u32, queues: usize },
+    /// An eventfd for each ring.
+    Eventfds,
+}
+
+/// The descriptors of a device.
+#[derive(Default)]
+pub(super) struct ProbedDescriptors {
+    found: Vec<OwnedFd>,
+    /// There is one for each queue, in their order. Otherwise which belongs to which is not known.
+    is_by_queue: bool,
+}
+
+impl Probe {
+    /// `None` if the driver is another one, or its interface does not exist.
+    pub(super) fn of(spec: &str) -> Option<Self> {
+        let kind = if let Some((interface, queues)) = vdev::packet_sockets(spec) {
+            DescriptorKind::PacketSockets { interface: number_of(interface)?, queues }
+        } else if vdev::is_virtio_user(spec) {
+            DescriptorKind::Eventfds
+        } else {
+            return None;
+        };
+        Some(Self { kind, before: descriptors::all().filter(|fd| kind.number(fd).is_some()).collect() })
+    }
+
+    /// The descriptors of the device, which has been probed since.
+    pub(super) fn finish(self) -> ProbedDescriptors {
+        let before: BTreeSet<u64> = self.before.iter().filter_map(|fd| self.kind.number(fd)).collect();
+        let is_new = |fd: &OwnedFd| self.kind.number(fd).is_some_and(|number| !before.contains(&number));
+        let found: Vec<OwnedFd> = descriptors::all().filter(is_new).collect();
+        match self.kind {
+            // The driver opens them one after the other, so their numbers ascend.
+            DescriptorKind::PacketSockets { queues, .. } if found.len() == queues => {
+                ProbedDescriptors { found, is_by_queue: true }
+            }
+            DescriptorKind::PacketSockets { .. } => ProbedDescriptors::default(),
+            // Other threads may have opened some as well. Who waits for one too many wakes in vain now and
+            // then. The peer writes for a queue only if it sleeps.
+            DescriptorKind::Eventfds => ProbedDescriptors { found, is_by_queue: false },
+        }
+    }
+}
+
+impl ProbedDescriptors {
+    /// What becomes readable when frames come for a queue; empty if that is not known.
+    pub(super) fn of_queue(&self, queue: u16) -> &[OwnedFd] {
+        if self.is_by_queue {
+            self.found.get(usize::from(queue)).map_or(&[], std::slice::from_ref)
+        } else {
+            &self.found
+        }
+    }
+}
+
+impl DescriptorKind {
+    /// The number of an open file, which no other of this kind has; `None` if it is none of this kind.
+    fn number(self, fd: &OwnedFd) -> Option<u64> {
+        match self {
+            Self::PacketSockets { interface, .. } if interface_of(fd) == Some(interface) => {
+                descriptors::inode(fd)
+            }
+            Self::PacketSockets { .. } => None,
+            Self::Eventfds => eventfd_id(fd),
+        }
+    }
+}
+
+/// The number of an eventfd, as Linux 5.2 and later tell it.
+fn eventfd_id(fd: &OwnedFd) -> Option<u64> {
+    let about = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).ok()?;
+    about.lines().find_map(|line| line.strip_prefix("eventfd-id:"))?.trim().parse().ok()
+}
+
+/// The number of an interface in the network namespace of this thread.
+fn number_of(interface: &str) -> Option<u32> {
+    let name = CString::new(interface).ok()?;
+    // SAFETY: the name is a C string, which the call only reads.
+    let number = unsafe { libc::if_nametoindex(name.as_ptr()) };
+    (number != 0).then_some(number)
+}
+
+/// The interface that a packet socket is bound to; `None` for other descriptors.
+fn interface_of(socket: &OwnedFd) -> Option<u32> {
+    if sockopt::socket_domain(socket).ok()? != AddressFamily::PACKET {
+        return None;
+    }
+    // SAFETY: a C structure of numbers: zero is a value of each.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    let mut bytes = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    let number = socket.as_raw_fd();
+    // SAFETY: `address` and `bytes` are local variables to write to, and `bytes` has the length of the first:
+    // the kernel writes no more.
+    let done = unsafe { libc::getsockname(number, (&raw mut address).cast(), &raw mut bytes) };
+    (done == 0).then_some(address.sll_ifindex as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{EventfdFlags, eventfd};
+
+    use super::*;
+
+    /// Eventfds have one inode together, and Linux gives the number of a closed one to the next.
+    #[test]
+    fn the_eventfds_of_a_device_are_those_that_were_not_there_before() {
+        let new = || eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let (stays, goes) = (new(), new());
+        let (probe, old) = (Probe::of("net_virtio_user0,path=/a").unwrap(), eventfd_id(&stays).unwrap());
+        drop(goes);
+        let opened = [new(), new()];
+        let found = probe.finish();
+        let numbers: Vec<_> = found.of_queue(3).iter().filter_map(eventfd_id).collect();
+        // Other tests of this process may open some meanwhile.
+        assert!(opened.iter().all(|fd| numbers.contains(&eventfd_id(fd).unwrap())), "{numbers:?}");
+        assert!(!numbers.contains(&old), "{numbers:?}");
+        assert!(Probe::of("net_vhost0,iface=/a").is_none());
+    }
+}

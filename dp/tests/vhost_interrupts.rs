@@ -1,0 +1,193 @@
+//! Both sides of a vhost-user socket sleep until a frame comes.
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use dp::dpdk::DeviceConfig;
+use dp::{Burst, LinkState, Port};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use support::{Peer, Scratch};
+
+fn config() -> DeviceConfig {
+    DeviceConfig { mbufs: Some(4095), ..DeviceConfig::default() }
+}
+
+/// Sleeps until a frame waits or `limit` is over; returns whether something has woken it.
+fn sleep(port: &mut dyn Port, limit: Duration) -> bool {
+    let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() };
+    let woken = !port.arm_wakeup() || {
+        let fd = port.poll_fd().expect("a vhost-user socket has interrupts");
+        let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+        poll(&mut fds, Some(&limit)).unwrap() == 1
+    };
+    port.disarm_wakeup();
+    woken
+}
+
+/// Sends back what arrives, and sleeps in between, until the first process is gone.
+fn echo_in_its_sleep(port: &mut dyn Port) {
+    let first = std::os::unix::process::parent_id();
+    let mut frames = Burst::new();
+    while std::os::unix::process::parent_id() == first {
+        if port.rx_burst(0, &mut frames) == 0 {
+            // As an engine does: the link is looked at now and then.
+            sleep(port, Duration::from_millis(100));
+            port.link_state();
+        }
+        while !frames.is_empty() {
+            port.tx_burst(0, &mut frames);
+        }
+    }
+}
+
+fn send(port: &mut dyn Port, number: u32) {
+    let mut frames = Burst::new();
+    frames.push(support::build(port.mempool(), &support::pattern(number, 64), 1));
+    support::until("there is room", || {
+        port.tx_burst(0, &mut frames);
+        frames.is_empty()
+    });
+}
+
+/// Waits without a sleep.
+fn receive(port: &mut dyn Port, number: u32) {
+    let (mut frames, begun) = (Burst::new(), Instant::now());
+    while port.rx_burst(0, &mut frames) == 0 {
+        assert!(begun.elapsed() < Duration::from_secs(10), "frame {number} does not come back");
+    }
+    let all: Vec<_> = frames.iter().map(support::flat).collect();
+    assert_eq!(all, [support::pattern(number, 64)]);
+}
+
+fn is_a_good_sleeper(port: &mut dyn Port, peer: &Peer) {
+    support::wait_for_link(port, LinkState::Up);
+    support::round_trip(port, 0);
+    let before = peer.cpu_time();
+    std::thread::sleep(Duration::from_secs(10));
+    let used = peer.cpu_time() - before;
+    assert!(used < Duration::from_millis(50), "it used {used:?} of ten idle seconds");
+    let mut trips: Vec<Duration> = (1..=1000)
+        .map(|number| {
+            // It sleeps by then.
+            std::thread::sleep(Duration::from_millis(1));
+            let begun = Instant::now();
+            send(port, number);
+            receive(port, number);
+            begun.elapsed()
+        })
+        .collect();
+    trips.sort_unstable();
+    let [least, median, most] = [0, 500, 990].map(|at| trips[at]);
+    println!("round trips of a sleeper: least {least:?}, median {median:?}, p99 {most:?}");
+    // Far above what an idle machine needs, since tests run beside each other.
+    assert!(least < Duration::from_millis(1), "{least:?}");
+}
+
+#[test]
+fn a_virtio_user_that_waits_uses_no_processor_and_is_woken_soon() {
+    let scratch = Scratch::new("virtio-sleeps");
+    let socket = scratch.socket();
+    let mut port = support::open(&format!("net_vhost0,iface={socket}"), &config());
+    let peer = Peer::start("second_process_is_a_virtio_user", &socket);
+    is_a_good_sleeper(&mut *port, &peer);
+}
+
+#[test]
+#[ignore = "the second process of the test above"]
+fn second_process_is_a_virtio_user() {
+    let Some(socket) = support::socket_of_first_process() else { return };
+    echo_in_its_sleep(&mut *support::open(&format!("net_virtio_user0,path={socket}"), &config()));
+}
+
+#[test]
+fn a_vhost_that_waits_uses_no_processor_and_is_woken_soon() {
+    let scratch = Scratch::new("vhost-sleeps");
+    let socket = scratch.socket();
+    let peer = Peer::start("second_process_is_a_vhost", &socket);
+    // It does not open until its first peer connects.
+    let mut port = support::open(&format!("net_virtio_user1,path={socket},server=1"), &config());
+    is_a_good_sleeper(&mut *port, &peer);
+}
+
+#[test]
+#[ignore = "the second process of the test above"]
+fn second_process_is_a_vhost() {
+    let Some(socket) = support::socket_of_first_process() else { return };
+    echo_in_its_sleep(&mut *support::open(&format!("net_vhost0,iface={socket},client=1"), &config()));
+}
+
+/// Whoever sleeps is told that its peer has gone, and is woken by the first frame of the next.
+#[test]
+fn a_vhost_that_sleeps_is_woken_by_the_end_of_its_peer_and_by_a_frame_of_the_next() {
+    let scratch = Scratch::new("vhost-reconnects");
+    let socket = scratch.socket();
+    let mut port = support::open(&format!("net_vhost2,iface={socket}"), &config());
+    for number in 0..3 {
+        let peer = Peer::start("second_process_sends_a_frame_and_waits", &socket);
+        let mut frames = Burst::new();
+        let begun = Instant::now();
+        while port.rx_burst(0, &mut frames) == 0 {
+            assert!(begun.elapsed() < Duration::from_secs(10), "no frame of peer {number}");
+            assert!(sleep(&mut *port, Duration::from_secs(5)), "nobody wakes it for peer {number}");
+        }
+        frames.clear();
+        assert_eq!(port.link_state(), LinkState::Up);
+        // What the connection has told before does not end the next sleep.
+        support::until("it sleeps", || !sleep(&mut *port, Duration::from_millis(50)));
+        peer.kill();
+        support::until("the link is down", || {
+            assert!(
+                sleep(&mut *port, Duration::from_secs(5)),
+                "nobody wakes it for the end of peer {number}"
+            );
+            port.link_state() == LinkState::Down
+        });
+    }
+}
+
+#[test]
+#[ignore = "the second process of the test above"]
+fn second_process_sends_a_frame_and_waits() {
+    let Some(socket) = support::socket_of_first_process() else { return };
+    let mut port = support::open(&format!("net_virtio_user0,path={socket}"), &config());
+    support::wait_for_link(&mut *port, LinkState::Up);
+    // The other end has seen the connection, and sleeps again.
+    std::thread::sleep(Duration::from_millis(300));
+    send(&mut *port, 7);
+    std::thread::sleep(Duration::from_secs(60));
+}
+
+/// The peer need not tell what is polled for: a system call for each burst would cost more than the burst.
+#[test]
+fn nobody_is_told_of_frames_while_both_ends_poll() {
+    let scratch = Scratch::new("vhost-polls");
+    let socket = scratch.socket();
+    let mut port = support::open(&format!("net_vhost3,iface={socket}"), &config());
+    let peer = Peer::start("second_process_polls", &socket);
+    support::wait_for_link(&mut *port, LinkState::Up);
+    support::round_trip(&mut *port, 0);
+    assert!(port.poll_fd().is_some());
+    // Once armed and disarmed, as after a sleep.
+    sleep(&mut *port, Duration::ZERO);
+    let before = (writes("thread-self"), writes(&peer.id().to_string()));
+    for number in 1..=10_000 {
+        send(&mut *port, number);
+        receive(&mut *port, number);
+    }
+    let after = (writes("thread-self"), writes(&peer.id().to_string()));
+    assert_eq!(after, before, "calls of write during 10,000 round trips, at both ends");
+}
+
+#[test]
+#[ignore = "the second process of the test above"]
+fn second_process_polls() {
+    let Some(socket) = support::socket_of_first_process() else { return };
+    support::echo(&mut *support::open(&format!("net_virtio_user0,path={socket}"), &config()));
+}
+
+/// How often a process or thread has called `write`, as proc(5) counts.
+fn writes(process: &str) -> u64 {
+    let counts = std::fs::read_to_string(format!("/proc/{process}/io")).unwrap();
+    counts.lines().find_map(|line| line.strip_prefix("syscw: ")).unwrap().parse().unwrap()
+}

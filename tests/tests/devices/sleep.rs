@@ -1,0 +1,124 @@
+//! Engines that sleep until a frame comes, on each kind of port that has a descriptor: what they cost while
+//! nothing happens, when they wake, and that they notice a peer that has gone or come.
+
+use std::time::Duration;
+
+use tests::iwperf::{Net, START_TIMEOUT};
+use tests::lab::{Namespace, Need, Process, Result, Run, Scratch, Suite, Wire, programs, veth};
+use tests::{ensure, lab_error};
+
+/// Messages there and back.
+const COUNT: &str = "500";
+
+const SERVER: &str = "10.66.0.1";
+
+/// Time to be idle, and how much of it a process may use.
+const IDLE: Duration = Duration::from_secs(10);
+const MOST_OF_IDLE: Duration = IDLE.checked_div(200).unwrap();
+
+/// Both ends sleep, so a message there and back has four wake-ups at least: both engines, both programs. Far
+/// above what an idle machine needs, since other programs run beside.
+const MOST_OF_MEDIAN_US: f64 = 2000.0;
+
+/// Runs the suite; returns whether it passed.
+pub(crate) fn run_suite(arguments: &[String]) -> bool {
+    let mut suite = Suite::new("sleep", &[Need::Dpdk]);
+    suite.add("vhost", vhost);
+    let root = [Need::Program("ip"), Need::Program("ethtool"), Need::Namespaces];
+    suite.add_with(&root, "af_packet", af_packet);
+    suite.add_with(&root, "tap", tap);
+    suite.run(arguments)
+}
+
+/// The options of an end.
+fn dpdk(vdev: String, ip: &str) -> Vec<String> {
+    Net { vdev, ip: ip.to_owned(), mtu: 1500 }.args()
+}
+
+fn serve(namespace: Option<&Namespace>, net: &[String]) -> Result<Process> {
+    run(namespace, &["serve"], net)?.spawn()
+}
+
+fn ask(namespace: Option<&Namespace>, net: &[String]) -> Result<Process> {
+    run(namespace, &["ask", SERVER, COUNT], net)?.spawn()
+}
+
+fn run(namespace: Option<&Namespace>, role: &[&str], net: &[String]) -> Result<Run> {
+    let program = programs::own("sleeper")?;
+    let run = match namespace {
+        Some(namespace) => namespace.run(program),
+        None => Run::new(program),
+    };
+    Ok(run.args(net).args(role))
+}
+
+/// The client's messages come back, and then neither end does anything.
+fn rests(server: &Process, client: &mut Process) -> Result<()> {
+    client
+        .wait_for("idle", START_TIMEOUT)
+        .map_err(|error| lab_error!("{error}\n---- server\n{}", server.text()))?;
+    let text = client.text();
+    let words: Vec<&str> = text.split_whitespace().skip_while(|word| *word != "least").collect();
+    println!("  {}", words[..words.len().min(6)].join(" "));
+    let median = words.get(3).and_then(|word| word.parse::<f64>().ok());
+    ensure!(median.is_some_and(|median| median < MOST_OF_MEDIAN_US), "it took {median:?} us: {text}");
+    idle(&[server, client])
+}
+
+/// None of the processes uses more than 0.5 % of a processor, the threads of DPDK included.
+fn idle(processes: &[&Process]) -> Result<()> {
+    // The last acknowledgements are sent.
+    std::thread::sleep(Duration::from_millis(500));
+    let all = || processes.iter().map(|process| process.cpu_time()).collect::<Result<Vec<_>>>();
+    let before = all()?;
+    std::thread::sleep(IDLE);
+    let used: Vec<Duration> = all()?.iter().zip(before).map(|(after, before)| *after - before).collect();
+    println!("  used {used:?} of {IDLE:?}");
+    ensure!(used.iter().all(|used| *used < MOST_OF_IDLE), "they used {used:?} of {IDLE:?}");
+    Ok(())
+}
+
+/// A server that sleeps is there for the next peer when one has been killed.
+fn vhost() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let socket = scratch.file("vhost.sock").display().to_string();
+    let server = serve(None, &dpdk(format!("net_vhost0,iface={socket}"), "10.66.0.1/24"))?;
+    let mut server = server;
+    server.wait_for("ready", START_TIMEOUT)?;
+    idle(&[&server])?;
+    for number in 0..2 {
+        let mut client = ask(None, &dpdk(format!("net_virtio_user0,path={socket}"), "10.66.0.2/24"))?;
+        rests(&server, &mut client).map_err(|error| lab_error!("client {number}: {error}"))?;
+        client.kill();
+    }
+    Ok(())
+}
+
+fn af_packet() -> Result<()> {
+    let (left, right) = (Namespace::new()?, Namespace::new()?);
+    veth(Wire { namespace: &left, dev: "v0" }, Wire { namespace: &right, dev: "v0" }, 1500)?;
+    let net = |ip| Net::af_packet("v0", ip, 1500).args();
+    let mut server = serve(Some(&left), &net("10.66.0.1/24"))?;
+    server.wait_for("ready", START_TIMEOUT)?;
+    let mut client = ask(Some(&right), &net("10.66.0.2/24"))?;
+    rests(&server, &mut client)?;
+    // The interface goes and comes back. The socket reports an error meanwhile, which must wake nobody again
+    // and again.
+    left.ip(["link", "set", "v0", "down"])?;
+    idle(&[&server])?;
+    left.ip(["link", "set", "v0", "up"])?;
+    client.kill();
+    let mut client = ask(Some(&right), &net("10.66.0.3/24"))?;
+    rests(&server, &mut client)
+}
+
+/// The other end is Linux's interface of the tap device, by a packet socket.
+fn tap() -> Result<()> {
+    let host = Namespace::new()?;
+    let mut server = serve(Some(&host), &dpdk("net_tap0,iface=t0".to_owned(), "10.66.0.1/24"))?;
+    server.wait_for("ready", START_TIMEOUT)?;
+    host.up("t0", 1500)?;
+    let net = ["--packet", "t0", "--ip", "10.66.0.2/24", "--mtu", "1500"].map(str::to_owned);
+    let mut client = ask(Some(&host), &net)?;
+    rests(&server, &mut client)
+}
