@@ -121,7 +121,7 @@ def options(sd, cmdline):
     return made
 
 
-def boot(sd, qemu, netns, taps, wait, started=lambda process: None, env=None, **state):
+def boot(sd, qemu, netns, taps, wait, env=None, **state):
     """Starts QEMU and waits until the machine is ready. Returns the seconds that it took."""
     name = sd.name
     d = digest(PROGRAM + " " + name)
@@ -135,7 +135,6 @@ def boot(sd, qemu, netns, taps, wait, started=lambda process: None, env=None, **
                              start_new_session=True)
     st = dict(name=name, pid=p.pid, uuid=uuid, netns=netns, taps=taps, **state)
     (sd / "state.json").write_text(json.dumps(st))
-    started(p)
     while True:
         con = ""
         if (sd / "console.log").exists():

@@ -32,7 +32,7 @@ pub(super) fn newer_qemu_missing() -> Option<String> {
     missing.then(|| "QEMU 10 of Debian's backports is not there: run tests/nic-lab/fetch-qemu".to_owned())
 }
 
-/// The state of machines that see each other's wires, and a folder that each sees as `/host`.
+/// The state of machines, and a folder that each sees as `/host`.
 #[derive(Debug)]
 pub struct NicLab {
     state: Scratch,

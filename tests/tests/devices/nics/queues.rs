@@ -1,6 +1,6 @@
-//! Four queues of a NIC, with an engine for each: RSS of igb with our key and table, and of virtio on a tap
-//! with several queues. Every connection is validated, none of its frames is lost between engines, and the
-//! connections that begin here are received by the engines that began them.
+//! Four queues of a NIC, with an engine for each: RSS of igb and virtio, with our key and table. Every
+//! connection is validated, none of its frames is lost between engines, and the connections that begin here
+//! are received by the engines that began them.
 
 use tests::iwperf::{TEST_TIMEOUT, Test, host, results};
 use tests::lab::{Ended, NicMachine, Result, Suite};

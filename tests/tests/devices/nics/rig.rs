@@ -1,5 +1,6 @@
-//! Two machines, `a` and `b`, with a NIC of each model on a wire of its own between them, and one each on a
-//! bridge of the host. One pair at a time, booted when a test needs another binding than the last one.
+//! Two machines, `a` and `b`, with a NIC of each model on a wire of its own between them (a bridge in a
+//! namespace), and one each on a bridge where the namespace has addresses. One pair at a time, booted when a
+//! test needs another binding than the last one.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,6 +12,9 @@ use tests::lab_error;
 
 /// The bridge with the routed NIC of `a`, and that of `b`.
 pub(crate) const BRIDGES: [&str; 2] = ["br-a", "br-b"];
+
+/// The MTU of the wires, which take the frames of any test.
+const WIRE_MTU: u16 = 9000;
 
 /// Time limit for a program in a machine to open its NIC and to be ready. It takes seconds: the machines are
 /// emulated, and share two processors with other sections.
@@ -68,10 +72,14 @@ impl Nic {
         }
     }
 
-    /// Whether it spreads flows over its queues. (Several queues of a virtio NIC need a tap each; on a wire it
-    /// has one.)
+    /// Whether it spreads flows over its queues.
     pub(crate) fn has_rss(self) -> bool {
-        self == Self::Igb
+        matches!(self, Self::Igb | Self::Virtio)
+    }
+
+    /// The bridge that joins both NICs.
+    fn wire(self) -> String {
+        format!("w-{}", self.name())
     }
 
     pub(crate) fn needs(self) -> &'static [Need] {
@@ -129,6 +137,9 @@ impl NicPair {
         for bridge in BRIDGES {
             namespace.bridge(bridge, 1500)?;
         }
+        for nic in binding.nics() {
+            namespace.bridge(&nic.wire(), WIRE_MTU)?;
+        }
         let lab = NicLab::new()?;
         lab.put(&programs::iwperf()?)?;
         let mut nics = binding.nics();
@@ -137,7 +148,10 @@ impl NicPair {
         let config = |name, bridge| {
             let wired = |nic: &Nic| match nic {
                 Nic::Bridged => format!("e1000e,bridge={bridge}"),
-                nic => format!("{0},wire={0}", nic.name()),
+                nic => {
+                    let queues = if *nic == Nic::Virtio { ",queues=4,rss=on,hash=on" } else { "" };
+                    format!("{},bridge={},mtu={WIRE_MTU}{queues}", nic.name(), nic.wire())
+                }
             };
             let nics = nics.iter().map(wired).collect();
             NicConfig { name, nics, iommu: binding == Binding::Vfio }
