@@ -59,9 +59,9 @@ pub struct NetArgs {
     /// CPU to run on; with --cores the first of as many.
     #[arg(long, value_name = "N")]
     pub cpu: Option<usize>,
-    /// Use so many queues of the device, each with an engine and a CPU of its own, near a NIC if --cpu does not
-    /// say which; all have one address. The server listens on as many ports, the client talks to one from
-    /// each core.
+    /// Use so many queues of the device, each with an engine and a CPU of its own, near a NIC if --cpu does
+    /// not say which; all have one address. The server listens on as many ports, the client talks to one
+    /// from each core.
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with_all = ["packet", "wire", "pcap"], value_parser = clap::value_parser!(u16).range(1..=64))]
     pub cores: u16,
     /// Seconds to wait for a connection, or for a peer from which nothing arrives.

@@ -20,7 +20,7 @@ use std::process::ExitCode;
 /// Runs a suite with libtest's arguments. Returns whether it passed.
 type Run = fn(&[String]) -> bool;
 
-const SUITES: [(&str, Run); 9] = [
+const SUITES: [(&str, Run); 10] = [
     ("vhost", vhost::run_suite),
     ("af_packet", af_packet::run_suite),
     ("sleep", sleep::run_suite),
