@@ -10,6 +10,7 @@
 mod config;
 mod faults;
 mod port;
+mod steering;
 #[cfg(test)]
 mod tests;
 mod wire;
@@ -17,10 +18,13 @@ mod wire;
 use std::sync::Arc;
 
 pub use config::{LinkConfig, LinkPlan, LinkTso};
+pub use steering::{LinkSteering, MAX_QUEUES};
 pub use wire::LinkFaults;
 
-use crate::{Mempool, Port};
+use crate::{Mempool, Port, Queue, Rss};
 use port::{LinkPort, Shared};
+use steering::{Inbox, Mesh, Single, Wires};
+use wire::{Receiver, Sender, Wire};
 
 impl LinkConfig {
     /// A pool for each end, as [`pair`] makes them.
@@ -48,16 +52,107 @@ pub fn pair_with_control(config: &LinkConfig) -> (Box<dyn Port>, Box<dyn Port>, 
     controlled(config, &config.pools())
 }
 
+/// The ports of the queues of one end of a link, by their numbers.
+pub type QueuePorts = Vec<Box<dyn Port>>;
+
+/// A link whose ends have several queues each, and one address: the ports of the queues of the first end, and
+/// of the second. `config` is for each queue: each has pools of its own, and faults of its own. The ports may
+/// be on different threads. The link goes down when all queues of an end are dropped.
+///
+/// A wire has [`LinkConfig::ring_frames`] for each pair of queues between which frames go. A queue that is
+/// not polled holds up those that send to it, as a network with pause frames does.
+///
+/// # Panics
+/// For no queues or more than [`MAX_QUEUES`].
+pub fn queues(config: &LinkConfig, queues: usize, steering: LinkSteering) -> (QueuePorts, QueuePorts) {
+    assert!((1..=MAX_QUEUES).contains(&queues), "a link has 1 to {MAX_QUEUES} queues");
+    let shared = Arc::new(Shared::new(queues));
+    let pools: Vec<_> = (0..queues).map(|_| config.pools()).collect();
+    match steering.announced(queues) {
+        None => {
+            let each = pools.iter().map(|pools| singles(config, pools));
+            each.enumerate().map(|(index, wires)| both(config, &shared, &pools, (index, None), wires)).unzip()
+        }
+        Some(rss) => {
+            let each = meshes(config, &pools, &rss).into_iter();
+            let queue = |index| (index, Some(&rss));
+            each.enumerate().map(|(index, wires)| both(config, &shared, &pools, queue(index), wires)).unzip()
+        }
+    }
+}
+
+/// The ports of a queue of both ends.
+fn both<W: Wires + 'static>(
+    config: &LinkConfig,
+    shared: &Arc<Shared>,
+    pools: &[[Mempool; 2]],
+    (index, rss): (usize, Option<&Rss>),
+    [a, b]: [W; 2],
+) -> (Box<dyn Port>, Box<dyn Port>) {
+    let queue = || Queue { index: index as u16, rss: rss.cloned() };
+    let port = |end: usize, wires| LinkPort::new(config, shared, (end, queue()), &pools[index][end], wires);
+    (Box::new(port(0, a)), Box::new(port(1, b)))
+}
+
 fn controlled(config: &LinkConfig, pools: &[Mempool; 2]) -> (Box<dyn Port>, Box<dyn Port>, LinkControl) {
-    let shared = Arc::new(Shared::new());
-    let [a, b] = LinkPort::both(config, &shared, pools);
-    (Box::new(a), Box::new(b), LinkControl { shared })
+    let shared = Arc::new(Shared::new(1));
+    let wires = singles(config, pools);
+    let control = LinkControl {
+        shared: Arc::clone(&shared),
+        wires: [0, 1].map(|end| Arc::clone(&wires[end].sender.wire)),
+    };
+    let (a, b) = both(config, &shared, std::slice::from_ref(pools), (0, None), wires);
+    (a, b, control)
+}
+
+/// A wire from one queue of end `from` to one with this pool.
+fn ends(config: &LinkConfig, from: usize, pool: &Mempool) -> (Sender, Receiver) {
+    wire::ends(if from == 0 { &config.a_to_b } else { &config.b_to_a }, config.ring_frames, pool)
+}
+
+/// The only wires of a queue of each end, which have these pools.
+fn singles(config: &LinkConfig, pools: &[Mempool; 2]) -> [Single; 2] {
+    let [(a_out, b_in), (b_out, a_in)] = [0, 1].map(|end| ends(config, end, &pools[1 - end]));
+    [Single { sender: a_out, receiver: a_in }, Single { sender: b_out, receiver: b_in }]
+}
+
+/// The wires from each queue of either end to each of the other. Both have these pools.
+fn meshes(config: &LinkConfig, pools: &[[Mempool; 2]], rss: &Rss) -> Vec<[Mesh; 2]> {
+    let [inboxes_a, inboxes_b]: [Arc<[Inbox]>; 2] =
+        [0, 1].map(|_end| pools.iter().map(|_| Inbox::default()).collect());
+    // By end and queue: the wires on which it sends, and those on which it receives.
+    let mut sending = [0, 1].map(|_end| pools.iter().map(|_| Vec::new()).collect::<Vec<_>>());
+    let mut receiving = [0, 1].map(|_end| pools.iter().map(|_| Vec::new()).collect::<Vec<_>>());
+    for end in [0, 1] {
+        for sender in &mut sending[end] {
+            for (to, pools) in pools.iter().enumerate() {
+                let (sending_end, receiving_end) = ends(config, end, &pools[1 - end]);
+                sender.push(sending_end);
+                receiving[1 - end][to].push(receiving_end);
+            }
+        }
+    }
+    let [sending_a, sending_b] = sending;
+    let [receiving_a, receiving_b] = receiving;
+    let a = sending_a.into_iter().zip(receiving_a);
+    let b = sending_b.into_iter().zip(receiving_b);
+    let mesh = |index, (senders, receivers), ours: &Arc<[Inbox]>, theirs: &Arc<[Inbox]>| {
+        Mesh::new(senders, receivers, rss.clone(), index, [Arc::clone(ours), Arc::clone(theirs)])
+    };
+    a.zip(b)
+        .enumerate()
+        .map(|(index, (a, b))| {
+            [mesh(index, a, &inboxes_a, &inboxes_b), mesh(index, b, &inboxes_b, &inboxes_a)]
+        })
+        .collect()
 }
 
 /// A handle to the wire of a link, usable from any thread.
 #[derive(Clone)]
 pub struct LinkControl {
     shared: Arc<Shared>,
+    /// The wire from each end to the other.
+    wires: [Arc<Wire>; 2],
 }
 
 impl LinkControl {
@@ -74,12 +169,12 @@ impl LinkControl {
 
     /// Faults so far of frames from the first port to the second.
     pub fn faults_a_to_b(&self) -> LinkFaults {
-        self.shared.wire(0).faults.snapshot()
+        self.wires[0].faults.snapshot()
     }
 
     /// Faults so far of frames from the second port to the first.
     pub fn faults_b_to_a(&self) -> LinkFaults {
-        self.shared.wire(1).faults.snapshot()
+        self.wires[1].faults.snapshot()
     }
 }
 

@@ -4,6 +4,8 @@
 //! queue in its redirection table (RETA). With the same key and table the queue of a flow is known before
 //! its first frame: see [`Rss::queue`].
 
+mod frame;
+
 use std::net::IpAddr;
 use std::sync::Arc;
 

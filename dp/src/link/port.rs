@@ -1,11 +1,12 @@
-//! One end of a link as a [`Port`].
+//! One queue of one end of a link as a [`Port`].
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::config::{LinkConfig, LinkTso};
 use super::faults::{Fate, FaultGenerator};
-use super::wire::{self, InFlight, Receiver, Sender, Wire};
+use super::steering::Wires;
+use super::wire::{InFlight, Sender};
 use crate::{
     Burst, Checksum, LinkState, Mbuf, Mempool, Offloads, Port, PortCounters, PortInfo, Queue, TxOffload,
     checksum, tso,
@@ -32,19 +33,14 @@ pub(super) fn data_bytes(config: &LinkConfig) -> usize {
 pub(super) struct Shared {
     /// Whether the cable is connected.
     plugged: AtomicBool,
-    /// Whether each end still exists: its port, and the device of it.
-    present: [AtomicBool; 2],
-    /// The wire from each end to the other.
-    wires: [Wire; 2],
+    /// How many queues of each end still exist; none if its device was taken away.
+    present: [AtomicUsize; 2],
 }
 
 impl Shared {
-    pub(super) fn new() -> Self {
-        Self {
-            plugged: AtomicBool::new(true),
-            present: [AtomicBool::new(true), AtomicBool::new(true)],
-            wires: [Wire::new(), Wire::new()],
-        }
+    /// For ends with so many queues.
+    pub(super) fn new(queues: usize) -> Self {
+        Self { plugged: AtomicBool::new(true), present: [AtomicUsize::new(queues), AtomicUsize::new(queues)] }
     }
 
     pub(super) fn set_plugged(&self, up: bool) {
@@ -53,18 +49,19 @@ impl Shared {
 
     /// The device of this end is gone for good.
     pub(super) fn take_away(&self, end: usize) {
-        self.present[end].store(false, Ordering::Release);
+        self.present[end].store(0, Ordering::Release);
     }
 
-    /// The wire for frames of end `from`.
-    pub(super) fn wire(&self, from: usize) -> &Wire {
-        // There are two.
-        &self.wires[from & 1]
+    /// A port of this end is gone.
+    fn leave(&self, end: usize) {
+        let one_less = |queues: usize| queues.checked_sub(1);
+        // None is left if the device was taken away before.
+        let _left = self.present[end].fetch_update(Ordering::Release, Ordering::Relaxed, one_less);
     }
 
     /// The link as this end finds it.
     fn state(&self, end: usize) -> LinkState {
-        let present = |end: usize| self.present[end & 1].load(Ordering::Acquire);
+        let present = |end: usize| self.present[end & 1].load(Ordering::Acquire) > 0;
         match (present(end), present(end ^ 1) && self.plugged.load(Ordering::Acquire)) {
             (false, _) => LinkState::Gone,
             (true, false) => LinkState::Down,
@@ -73,68 +70,63 @@ impl Shared {
     }
 }
 
-/// One end of a link.
-pub(super) struct LinkPort {
+/// One queue of one end of a link.
+pub(super) struct LinkPort<W: Wires> {
     end: usize,
     shared: Arc<Shared>,
     info: PortInfo,
     pool: Mempool,
     bulk: Option<Mempool>,
-    /// For copies of duplicated or corrupted frames: the pool of the end that receives them.
-    peer_pool: Mempool,
-    /// The faults of our direction; `None` if the plan has none.
+    /// The faults of the frames that we send; `None` if the plan has none.
     generator: Option<FaultGenerator>,
     delay_us: u64,
     reorder_us: u64,
-    ring_frames: u64,
     checksum_offload: bool,
     tso: LinkTso,
     point_to_point: bool,
-    /// Frames put on the wire, including copies and excluding lost ones.
-    sent: u64,
-    sender: Sender,
-    receiver: Receiver,
+    wires: W,
     state: LinkState,
     counters: PortCounters,
 }
 
-impl LinkPort {
-    pub(super) fn both(config: &LinkConfig, shared: &Arc<Shared>, pools: &[Mempool; 2]) -> [Self; 2] {
-        let data_bytes = data_bytes(config);
-        let plans = [&config.a_to_b, &config.b_to_a];
-        let [(a_sender, b_receiver), (b_sender, a_receiver)] =
-            plans.map(|plan| wire::ends(plan, config.ring_frames));
-        [(0, a_sender, a_receiver), (1, b_sender, b_receiver)].map(|(end, sender, receiver)| {
-            let ours = plans[end];
-            Self {
-                end,
-                shared: Arc::clone(shared),
-                info: PortInfo {
-                    name: NAMES[end].to_owned(),
-                    mac: [0x02, 0, 0, 0, 0, 0x0a + end as u8],
-                    mtu: config.mtu,
-                    offloads: config.offloads(),
-                    tso: config.tso_limits,
-                    queue: Queue::default(),
-                },
-                pool: pools[end].clone(),
-                bulk: (config.bulk_mbufs > 0)
-                    .then(|| Mempool::heap(NAMES[end], config.bulk_mbufs, BULK_BYTES.max(data_bytes))),
-                peer_pool: pools[1 - end].clone(),
-                generator: FaultGenerator::new(ours, config.seed, end as u64),
-                delay_us: u64::from(ours.delay_us),
-                reorder_us: u64::from(ours.reorder_us),
-                ring_frames: config.ring_frames as u64,
-                checksum_offload: config.checksum_offload,
-                tso: config.tso,
-                point_to_point: config.point_to_point,
-                sent: 0,
-                sender,
-                receiver,
-                state: LinkState::Up,
-                counters: PortCounters::default(),
-            }
-        })
+impl<W: Wires> LinkPort<W> {
+    /// The port of `queue` of end `end` (0 or 1), with its pool and its wires.
+    pub(super) fn new(
+        config: &LinkConfig,
+        shared: &Arc<Shared>,
+        (end, queue): (usize, Queue),
+        pool: &Mempool,
+        wires: W,
+    ) -> Self {
+        let plan = if end == 0 { &config.a_to_b } else { &config.b_to_a };
+        // Each queue of each end has a stream of the generator of its own.
+        let stream = (2 * usize::from(queue.index) + end) as u64;
+        let mut offloads = config.offloads();
+        offloads.set(Offloads::RX_RSS, queue.rss.is_some());
+        Self {
+            end,
+            shared: Arc::clone(shared),
+            info: PortInfo {
+                name: NAMES[end].to_owned(),
+                mac: [0x02, 0, 0, 0, 0, 0x0a + end as u8],
+                mtu: config.mtu,
+                offloads,
+                tso: config.tso_limits,
+                queue,
+            },
+            pool: pool.clone(),
+            bulk: (config.bulk_mbufs > 0)
+                .then(|| Mempool::heap(NAMES[end], config.bulk_mbufs, BULK_BYTES.max(data_bytes(config)))),
+            generator: FaultGenerator::new(plan, config.seed, stream),
+            delay_us: u64::from(plan.delay_us),
+            reorder_us: u64::from(plan.reorder_us),
+            checksum_offload: config.checksum_offload,
+            tso: config.tso,
+            point_to_point: config.point_to_point,
+            wires,
+            state: LinkState::Up,
+            counters: PortCounters::default(),
+        }
     }
 
     /// Updates the link state.
@@ -152,33 +144,49 @@ impl LinkPort {
         if self.tso == LinkTso::Cut { tso::pieces(frame) as u64 } else { 1 }
     }
 
-    /// Sends one frame, cut if the port does that; the caller has checked that it fits the ring.
+    /// How many of the first `run` frames find room on the wire.
     #[inline]
-    fn send(&mut self, now_us: u64, frame: Mbuf) {
-        if frame.tx_offload().tso_segment_bytes > 0 {
-            return self.send_large(now_us, frame);
+    fn fitting(&self, wire: usize, frames: &Burst, run: usize) -> usize {
+        let mut room = self.wires.sender(wire).room();
+        if self.tso != LinkTso::Cut {
+            // A place for each.
+            return run.min(usize::try_from(room).unwrap_or(usize::MAX));
         }
-        self.send_one(now_us, frame);
+        let fits = |frame: &&Mbuf| {
+            let left = room.checked_sub(self.pieces(frame));
+            room = left.unwrap_or(room);
+            left.is_some()
+        };
+        frames[..run].iter().take_while(fits).count()
+    }
+
+    /// Sends one frame, cut if the port does that; the caller has checked that it fits the wire.
+    #[inline]
+    fn send(&mut self, wire: usize, now_us: u64, frame: Mbuf) {
+        if frame.tx_offload().tso_segment_bytes > 0 {
+            return self.send_large(wire, now_us, frame);
+        }
+        self.send_one(wire, now_us, frame);
     }
 
     /// Sends one frame that asks to be cut.
-    fn send_large(&mut self, now_us: u64, frame: Mbuf) {
+    fn send_large(&mut self, wire: usize, now_us: u64, frame: Mbuf) {
         if !self.info.tso.allow(&frame) {
             self.counters.tx_dropped += 1;
             return;
         }
         if self.pieces(&frame) == 1 {
-            return self.send_one(now_us, frame);
+            return self.send_one(wire, now_us, frame);
         }
-        let pool = self.peer_pool.clone();
+        let pool = self.wires.sender(wire).pool.clone();
         tso::cut(&frame, &pool, |piece| match piece {
-            Some(piece) => self.send_one(now_us, piece),
-            None => self.shared.wire(self.end).faults.no_mbuf.increment(),
+            Some(piece) => self.send_one(wire, now_us, piece),
+            None => self.wires.sender(wire).no_mbuf(),
         });
     }
 
     #[inline(always)]
-    fn send_one(&mut self, now_us: u64, frame: Mbuf) {
+    fn send_one(&mut self, wire: usize, now_us: u64, frame: Mbuf) {
         let bytes = frame.len();
         if bytes > usize::from(self.info.mtu) + FRAME_OVERHEAD_BYTES && !self.passes_whole(&frame) {
             self.counters.tx_dropped += 1;
@@ -187,10 +195,10 @@ impl LinkPort {
         self.counters.tx_frames += 1;
         self.counters.tx_bytes += bytes as u64;
         match &mut self.generator {
-            None => self.put(now_us, self.delay_us, frame),
+            None => self.put(wire, now_us, self.delay_us, frame),
             Some(generator) => {
                 let fate = generator.next();
-                self.put_with(fate, now_us, frame);
+                self.put_with(fate, wire, now_us, frame);
             }
         }
     }
@@ -202,31 +210,29 @@ impl LinkPort {
 
     /// Puts a frame on the wire, which takes it `wait_us`.
     #[inline(always)]
-    fn put(&mut self, now_us: u64, wait_us: u64, mut frame: Mbuf) {
-        let wire = self.shared.wire(self.end);
+    fn put(&mut self, wire: usize, now_us: u64, wait_us: u64, mut frame: Mbuf) {
+        let wire = self.wires.sender_mut(wire);
         if frame.has_external() {
             // A frame on the wire has its own bytes, as behind a device.
-            let Some(copy) = frame.deep_copy(&self.peer_pool) else {
-                return wire.faults.no_mbuf.increment();
-            };
+            let Some(copy) = frame.deep_copy(&wire.pool) else { return wire.no_mbuf() };
             frame = copy;
         }
         let partial = self.checksum_offload && frame.tx_offload().tcp_checksum;
         frame.set_rx_checksum(if partial { Checksum::Partial } else { Checksum::Unknown });
         frame.set_tx_offload(TxOffload::default());
-        self.sender.push(wire, InFlight { due_us: now_us + wait_us, at_once: wait_us == 0, frame });
-        self.sent += 1;
+        wire.push(InFlight { due_us: now_us + wait_us, at_once: wait_us == 0, frame });
     }
 
     /// Puts a frame on the wire with its faults.
-    fn put_with(&mut self, fate: Fate, now_us: u64, mut frame: Mbuf) {
+    fn put_with(&mut self, fate: Fate, wire: usize, now_us: u64, mut frame: Mbuf) {
         let Fate { lost, duplicated, held, corrupted } = fate;
-        let faults = &self.shared.wire(self.end).faults;
+        let Sender { wire: shared, pool, .. } = self.wires.sender(wire);
+        let faults = &shared.faults;
         if lost {
             return faults.lost.increment();
         }
         if let Some(which) = corrupted {
-            let Some(copy) = corrupt(&frame, which, &self.peer_pool) else {
+            let Some(copy) = corrupt(&frame, which, pool) else {
                 return faults.no_mbuf.increment();
             };
             frame = copy;
@@ -235,15 +241,15 @@ impl LinkPort {
         if held {
             faults.reordered.increment();
         }
-        let copy = duplicated.then(|| frame.deep_copy(&self.peer_pool));
+        let copy = duplicated.then(|| frame.deep_copy(pool));
         let wait_us = self.delay_us + if held { self.reorder_us } else { 0 };
-        self.put(now_us, wait_us, frame);
+        self.put(wire, now_us, wait_us, frame);
         match copy {
             Some(Some(copy)) => {
-                self.put(now_us, wait_us, copy);
-                self.shared.wire(self.end).faults.duplicated.increment();
+                self.put(wire, now_us, wait_us, copy);
+                self.wires.sender(wire).wire.faults.duplicated.increment();
             }
-            Some(None) => self.shared.wire(self.end).faults.no_mbuf.increment(),
+            Some(None) => self.wires.sender(wire).no_mbuf(),
             None => {}
         }
     }
@@ -267,7 +273,7 @@ fn corrupt(frame: &Mbuf, which: u32, pool: &Mempool) -> Option<Mbuf> {
     Some(copy)
 }
 
-impl Port for LinkPort {
+impl<W: Wires> Port for LinkPort<W> {
     fn info(&self) -> &PortInfo {
         &self.info
     }
@@ -288,9 +294,8 @@ impl Port for LinkPort {
         if self.shared.state(self.end) == LinkState::Gone {
             return 0;
         }
-        let Self { shared, end, receiver, counters, .. } = self;
-        let wire = shared.wire(*end ^ 1);
-        let taken = receiver.receive(wire, now_us, frames.remaining_capacity(), |frame| {
+        let Self { wires, counters, .. } = self;
+        let taken = wires.receive(now_us, frames.remaining_capacity(), |frame| {
             counters.rx_bytes += frame.len() as u64;
             frames.push(frame);
         });
@@ -299,30 +304,30 @@ impl Port for LinkPort {
     }
 
     fn tx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
+        let count = frames.len();
         if self.update_link() != LinkState::Up {
-            let taken = frames.len();
-            self.counters.tx_link_down += taken as u64;
+            self.counters.tx_link_down += count as u64;
             frames.clear();
-            return taken;
+            return count;
         }
-        let in_flight = self.sent - self.shared.wire(self.end).delivered();
-        let mut room = self.ring_frames.saturating_sub(in_flight);
-        let fits = |frame: &&Mbuf| {
-            let left = room.checked_sub(self.pieces(frame));
-            room = left.unwrap_or(room);
-            left.is_some()
-        };
-        let taken = if self.tso == LinkTso::Cut {
-            frames.iter().take_while(fits).count()
-        } else {
-            // A place for each.
-            frames.len().min(usize::try_from(room).unwrap_or(usize::MAX))
-        };
-        self.counters.tx_ring_full += (frames.len() - taken) as u64;
-        for frame in frames.drain(..taken) {
-            self.send(now_us, frame);
+        while !frames.is_empty() {
+            let (wire, run) = self.wires.choose(frames);
+            let taken = self.fitting(wire, frames, run);
+            for frame in frames.drain(..taken) {
+                self.send(wire, now_us, frame);
+            }
+            if taken == run {
+                continue;
+            }
+            if !self.wires.sender(wire).is_abandoned() {
+                break;
+            }
+            // Nobody receives there any more.
+            self.counters.tx_dropped += frames.drain(..run - taken).count() as u64;
         }
-        taken
+        self.wires.flush();
+        self.counters.tx_ring_full += frames.len() as u64;
+        count - frames.len()
     }
 
     fn link_state(&mut self) -> LinkState {
@@ -330,17 +335,17 @@ impl Port for LinkPort {
     }
 
     fn counters(&self) -> PortCounters {
-        let no_mbuf = self.shared.wire(1 - self.end).faults.snapshot().no_mbuf;
+        let no_mbuf = self.wires.receivers().iter().map(|from| from.wire.faults.snapshot().no_mbuf).sum();
         PortCounters { rx_no_mbuf: no_mbuf, ..self.counters }
     }
 
     fn next_due_us(&self) -> Option<u64> {
-        self.receiver.next_due_us(self.shared.wire(1 - self.end))
+        self.wires.next_due_us()
     }
 }
 
-impl Drop for LinkPort {
+impl<W: Wires> Drop for LinkPort<W> {
     fn drop(&mut self) {
-        self.shared.take_away(self.end);
+        self.shared.leave(self.end);
     }
 }

@@ -1,5 +1,7 @@
 //! What a link does to frames: each fault by the plan, the same every time, and the events a port survives.
 
+mod queues;
+
 use std::sync::Arc;
 
 use proptest::prelude::*;

@@ -1,13 +1,14 @@
-//! One direction of a link: the ring between the threads, and the receiver's queue of frames that are
-//! not due yet.
+//! One wire of a link, from a sending queue to a receiving one: the ring between the threads, and the
+//! receiver's queue of frames that are not due yet.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rtrb::{Consumer, Producer, RingBuffer};
 
 use super::config::LinkPlan;
-use crate::{BURST, Mbuf};
+use crate::{BURST, Mbuf, Mempool};
 
 /// Faults of one direction so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,7 +39,8 @@ impl InFlight {
     }
 }
 
-/// State shared by both ends of a direction.
+/// State shared by both ends of a wire. Wires share no cache line.
+#[repr(align(128))]
 pub(super) struct Wire {
     /// Total frames that the receiver has taken; written by the receiver.
     delivered: AtomicU64,
@@ -48,47 +50,71 @@ pub(super) struct Wire {
     pub(super) faults: FaultCounters,
 }
 
-impl Wire {
-    pub(super) fn new() -> Self {
-        Self {
-            delivered: AtomicU64::new(0),
-            ring_due_us: AtomicU64::new(u64::MAX),
-            faults: FaultCounters::default(),
-        }
-    }
-
-    pub(super) fn delivered(&self) -> u64 {
-        self.delivered.load(Ordering::Acquire)
-    }
-}
-
-/// The two ends of a direction with this plan.
-pub(super) fn ends(plan: &LinkPlan, ring_frames: usize) -> (Sender, Receiver) {
+/// The two ends of a wire with this plan, to a queue with this pool.
+pub(super) fn ends(plan: &LinkPlan, ring_frames: usize, pool: &Mempool) -> (Sender, Receiver) {
     // Every frame of a last burst may be duplicated.
     let frames = 2 * ring_frames.max(BURST);
     let (producer, consumer) = RingBuffer::new(frames);
     let in_order = plan.reorder_ppm == 0;
+    let wire = Arc::new(Wire {
+        delivered: AtomicU64::new(0),
+        ring_due_us: AtomicU64::new(u64::MAX),
+        faults: FaultCounters::default(),
+    });
+    let sender = Sender {
+        wire: Arc::clone(&wire),
+        ring: producer,
+        pool: pool.clone(),
+        sent: 0,
+        ring_frames: ring_frames as u64,
+        in_order,
+    };
     let waiting = VecDeque::with_capacity(if in_order { 0 } else { frames });
-    (Sender { ring: producer, in_order }, Receiver { ring: consumer, waiting, delivered: 0, in_order })
+    (sender, Receiver { wire, ring: consumer, waiting, delivered: 0, in_order })
 }
 
 /// The sending end of a [`Wire`].
 pub(super) struct Sender {
+    pub(super) wire: Arc<Wire>,
     ring: Producer<InFlight>,
+    /// For copies of duplicated or corrupted frames: the pool of the queue that receives them.
+    pub(super) pool: Mempool,
+    /// Frames put on the wire, including copies and excluding lost ones.
+    sent: u64,
+    ring_frames: u64,
     /// As in [`Receiver`].
     in_order: bool,
 }
 
 impl Sender {
+    /// Frames that may be added now.
+    pub(super) fn room(&self) -> u64 {
+        let in_flight = self.sent - self.wire.delivered.load(Ordering::Acquire);
+        self.ring_frames.saturating_sub(in_flight)
+    }
+
+    /// Whether the receiving queue is gone.
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.ring.is_abandoned()
+    }
+
     /// Adds one frame; the caller has checked that it fits.
-    pub(super) fn push(&mut self, wire: &Wire, frame: InFlight) {
+    #[inline]
+    pub(super) fn push(&mut self, frame: InFlight) {
         let due_us = frame.due_us;
         let refused = self.ring.push(frame).is_err();
         debug_assert!(!refused, "the sender counts what is in flight");
+        self.sent += 1;
         if !self.in_order {
             // Stored after the push: the receiver may look once too early, but never too late.
-            wire.ring_due_us.fetch_min(due_us, Ordering::Release);
+            self.wire.ring_due_us.fetch_min(due_us, Ordering::Release);
         }
+    }
+
+    /// Counts a frame that is lost because no buffer was free for its copy.
+    #[cold]
+    pub(super) fn no_mbuf(&self) {
+        self.wire.faults.no_mbuf.increment();
     }
 }
 
@@ -131,6 +157,7 @@ impl Counter {
 
 /// The receiving end of a [`Wire`].
 pub(super) struct Receiver {
+    pub(super) wire: Arc<Wire>,
     ring: Consumer<InFlight>,
     /// Frames taken off the ring that were not due or did not fit the burst, by due time; equal times in
     /// sending order.
@@ -143,13 +170,8 @@ pub(super) struct Receiver {
 
 impl Receiver {
     /// Passes every due frame to `deliver`, at most `room`.
-    pub(super) fn receive(
-        &mut self,
-        wire: &Wire,
-        now_us: u64,
-        room: usize,
-        mut deliver: impl FnMut(Mbuf),
-    ) -> usize {
+    #[inline]
+    pub(super) fn receive(&mut self, now_us: u64, room: usize, mut deliver: impl FnMut(Mbuf)) -> usize {
         let mut taken = 0;
         if self.in_order {
             while taken < room
@@ -160,7 +182,7 @@ impl Receiver {
                 taken += 1;
             }
         } else {
-            self.sort(wire);
+            self.sort();
             while taken < room
                 && self.waiting.front().is_some_and(|first| first.is_due(now_us))
                 && let Some(first) = self.waiting.pop_front()
@@ -171,28 +193,33 @@ impl Receiver {
         }
         if taken > 0 {
             self.delivered += taken as u64;
-            wire.delivered.store(self.delivered, Ordering::Release);
+            self.wire.delivered.store(self.delivered, Ordering::Release);
         }
         taken
     }
 
+    /// Whether no frame waits here, due or not.
+    pub(super) fn is_empty(&self) -> bool {
+        self.ring.is_empty() && self.waiting.is_empty()
+    }
+
     /// When the next frame may be due.
-    pub(super) fn next_due_us(&self, wire: &Wire) -> Option<u64> {
+    pub(super) fn next_due_us(&self) -> Option<u64> {
         if self.in_order {
             return self.ring.peek().ok().map(|first| first.due_us);
         }
         let waiting = self.waiting.front().map(|first| first.due_us);
-        let ring = Some(wire.ring_due_us.load(Ordering::Acquire)).filter(|&due_us| due_us != u64::MAX);
+        let ring = Some(self.wire.ring_due_us.load(Ordering::Acquire)).filter(|&due_us| due_us != u64::MAX);
         waiting.into_iter().chain(ring).min()
     }
 
     /// Takes all frames off the ring, and puts each in its place among those that wait.
-    fn sort(&mut self, wire: &Wire) {
+    fn sort(&mut self) {
         if self.ring.is_empty() {
             return;
         }
         // A swap, not a store: it acquires the sender's `fetch_min` together with the push before it.
-        wire.ring_due_us.swap(u64::MAX, Ordering::AcqRel);
+        self.wire.ring_due_us.swap(u64::MAX, Ordering::AcqRel);
         while let Ok(frame) = self.ring.pop() {
             let place =
                 self.waiting.iter().rposition(|other| other.due_us <= frame.due_us).map_or(0, |i| i + 1);

@@ -2,8 +2,6 @@
 
 use dp::{Flow, Rss, RssFields};
 
-use super::packet::parse;
-
 /// The rule by which a device chooses queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rule {
@@ -74,7 +72,7 @@ impl Steering {
             return 0;
         }
         self.frames += 1;
-        let by_hash = flow(frame).map_or(0, |flow| usize::from(self.rss.queue(&flow)));
+        let by_hash = Flow::of_frame(frame).map_or(0, |flow| usize::from(self.rss.queue(&flow)));
         match self.plan.rule {
             Rule::Rss => by_hash,
             Rule::OtherTable | Rule::Unannounced => (by_hash + 1) % queues,
@@ -83,21 +81,4 @@ impl Steering {
             Rule::Moving(frames) => (by_hash + (self.frames / frames) as usize) % queues,
         }
     }
-}
-
-/// The flow of a TCP segment.
-fn flow(frame: &[u8]) -> Option<Flow> {
-    let tcp = parse(frame)?;
-    let ip = &frame[14..];
-    let (src, dst) = match ip[0] >> 4 {
-        4 => {
-            let address = |at: usize| ip.get(at..)?.first_chunk::<4>().map(|bytes| (*bytes).into());
-            (address(12)?, address(16)?)
-        }
-        _ => {
-            let address = |at: usize| ip.get(at..)?.first_chunk::<16>().map(|bytes| (*bytes).into());
-            (address(8)?, address(24)?)
-        }
-    };
-    Some(Flow { src: (src, tcp.src_port), dst: (dst, tcp.dst_port) })
 }
