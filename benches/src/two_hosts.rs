@@ -6,8 +6,8 @@
 use std::cell::Cell;
 use std::net::SocketAddr;
 
-use dp::Clock;
-use dp::link::{self, LinkConfig};
+use dp::link::{self, LinkConfig, LinkSteering, QueuePorts};
+use dp::{Clock, Flow, Port};
 use iwarp::engine::{Engine, EngineConfig};
 use iwarp::memory::Access;
 use iwarp::verbs::{
@@ -27,8 +27,11 @@ const MAX_POLLS: u64 = 10_000;
 /// Connections set up at a time: fewer than a listener's backlog.
 const AT_A_TIME: usize = 64;
 
-/// Port of the first wire's listener.
+/// Port of the listener of the first engine.
 const PORT: u16 = 7471;
+
+/// The first local port of connections whose frames have to arrive at one queue.
+const FIRST_LOCAL_PORT: u16 = 10_000;
 
 thread_local!(static OWNER: Cell<Owner> = const { Cell::new(Owner::Program) });
 
@@ -100,20 +103,11 @@ pub struct Host {
 }
 
 impl Host {
-    fn new(
-        owner: Owner,
-        context: &Context,
-        port: Box<dyn dp::Port>,
-        wire: u8,
-        config: &Config,
-    ) -> Result<Self, Error> {
-        let number = owner as u8;
-        let mut engine = EngineConfig::new(&*port, &[&format!("10.0.{wire}.{number}/24")])?;
-        engine.stack.seed = [number; 32];
+    fn new(owner: Owner, engine: Engine, config: &Config) -> Result<Self, Error> {
+        let context = engine.context();
         let pd = context.alloc_pd()?;
         let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         Ok(Self {
-            engine: Engine::new(context, port, engine)?,
             cq: context.create_cq(2 * config.depth * config.qps, None)?,
             qps: Vec::with_capacity(config.qps),
             memory: pd.reg_mr(config.bytes, rights)?,
@@ -122,6 +116,7 @@ impl Host {
             events: context.create_event_channel()?,
             pd,
             ids: Vec::with_capacity(config.qps),
+            engine,
         })
     }
 
@@ -167,6 +162,33 @@ impl Host {
     }
 }
 
+/// Where two engines are among those of their hosts.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    /// Number of the wire, a part of the addresses.
+    wire: u8,
+    /// Index of the engine of either host.
+    engine: usize,
+}
+
+impl Place {
+    fn address(self, owner: Owner) -> [u8; 4] {
+        [10, 0, self.wire, owner as u8]
+    }
+
+    /// The address and port of its listener.
+    fn listener(self) -> SocketAddr {
+        (self.address(Owner::Server), PORT + self.engine as u16).into()
+    }
+
+    fn engine_config(self, owner: Owner, port: &dyn Port) -> Result<EngineConfig, Error> {
+        let [a, b, c, d] = self.address(owner);
+        let mut config = EngineConfig::new(port, &[&format!("{a}.{b}.{c}.{d}/24")])?;
+        config.stack.seed = [owner as u8; 32];
+        Ok(config)
+    }
+}
+
 /// Both hosts.
 pub struct TwoHosts {
     /// The host that connects.
@@ -174,8 +196,9 @@ pub struct TwoHosts {
     /// The host that accepts.
     pub b: Host,
     config: Config,
-    /// Number of the wire among those of these hosts.
-    wire: u8,
+    place: Place,
+    /// The first local port that was not tried yet, where a device hashes.
+    next_port: u16,
     now_us: u64,
     clock: Clock,
     /// Difference between virtual time and the clock, microseconds.
@@ -189,9 +212,8 @@ impl TwoHosts {
     /// # Errors
     /// [`Error::Verbs`].
     pub fn new(config: Config) -> Result<Self, Error> {
-        let context =
-            |owner| Context::new(ContextConfig { seed: Some([owner as u8; 32]), ..ContextConfig::default() });
-        Self::on_wire(0, [&context(Owner::Client)?, &context(Owner::Server)?], config)
+        let [a, b] = contexts()?;
+        Self::on_wire(0, [&a, &b], config)
     }
 
     /// Another wire between the same hosts, with an engine of its own at each end, not connected.
@@ -200,16 +222,58 @@ impl TwoHosts {
     /// [`Error::Verbs`].
     pub fn another_wire(&self) -> Result<Self, Error> {
         let contexts = [self.a.engine.context(), self.b.engine.context()];
-        Self::on_wire(self.wire + 1, contexts, self.config.clone())
+        Self::on_wire(self.place.wire + 1, contexts, self.config.clone())
     }
 
     fn on_wire(wire: u8, [a, b]: [&Context; 2], config: Config) -> Result<Self, Error> {
         let (port_a, port_b) = link::pair(&config.link);
-        let a = Host::new(Owner::Client, a, port_a, wire, &config)?;
-        let b = Host::new(Owner::Server, b, port_b, wire, &config)?;
+        let place = Place { wire, engine: usize::from(wire) };
+        let engine = |owner, context, port: Box<dyn Port>| -> Result<_, Error> {
+            let config = place.engine_config(owner, &*port)?;
+            Ok(Engine::new(context, port, config)?)
+        };
+        let engines = [engine(Owner::Client, a, port_a)?, engine(Owner::Server, b, port_b)?];
+        Self::between(place, engines, config)
+    }
+
+    /// Two hosts with several engines each, on the queues of one link, not connected. Each value has the
+    /// engine of one queue of either host, and connections between these two. All engines of a host have one
+    /// address. `config` is for each.
+    ///
+    /// The first engine of a host answers ARP for all, so they are connected with
+    /// [`connect_all`](Self::connect_all).
+    ///
+    /// # Errors
+    /// [`Error::Verbs`].
+    pub fn on_queues(config: &Config, queues: usize, steering: LinkSteering) -> Result<Vec<Self>, Error> {
+        let (ports_a, ports_b) = link::queues(&config.link, queues, steering);
+        let [a, b] = contexts()?;
+        let engines = |owner, context, ports: QueuePorts| -> Result<_, Error> {
+            let config = Place { wire: 0, engine: 0 }.engine_config(owner, &*ports[0])?;
+            Ok(Engine::on_queues(context, ports, &config, &[])?)
+        };
+        let (a, b) = (engines(Owner::Client, &a, ports_a)?, engines(Owner::Server, &b, ports_b)?);
+        let each = a.into_iter().zip(b).enumerate();
+        each.map(|(engine, (a, b))| Self::between(Place { wire: 0, engine }, [a, b], config.clone()))
+            .collect()
+    }
+
+    fn between(place: Place, [a, b]: [Engine; 2], config: Config) -> Result<Self, Error> {
+        let a = Host::new(Owner::Client, a, &config)?;
+        let b = Host::new(Owner::Server, b, &config)?;
         let listener = b.engine.context().create_id(&b.events);
-        listener.listen_with(&ListenOptions::new(PORT + u16::from(wire)))?;
-        Ok(Self { a, b, config, wire, now_us: 0, clock: Clock::new(), ahead_us: 0, _listener: listener })
+        listener.listen_with(&ListenOptions::new(place.listener().port()))?;
+        Ok(Self {
+            a,
+            b,
+            config,
+            place,
+            next_port: FIRST_LOCAL_PORT,
+            now_us: 0,
+            clock: Clock::new(),
+            ahead_us: 0,
+            _listener: listener,
+        })
     }
 
     /// Connects queue pairs until there are `count`.
@@ -217,28 +281,79 @@ impl TwoHosts {
     /// # Errors
     /// [`Error::Verbs`], [`Error::Connect`].
     pub fn connect(&mut self, count: usize) -> Result<(), Error> {
-        while self.a.qps.len() < count {
-            self.connect_some(AT_A_TIME.min(count - self.a.qps.len()))?;
+        Self::connect_all(std::slice::from_mut(self), count)
+    }
+
+    /// As [`connect`](Self::connect), each of these. Where their devices hash, the frames of a connection
+    /// arrive at the engines that have it.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`], [`Error::Connect`].
+    pub fn connect_all(all: &mut [Self], count: usize) -> Result<(), Error> {
+        while let Some(least) = all.iter().map(|hosts| hosts.a.qps.len()).min().filter(|least| *least < count)
+        {
+            let some = AT_A_TIME.min(count - least);
+            let mut missing = 0;
+            for hosts in &mut *all {
+                let here = some.min(count.saturating_sub(hosts.a.qps.len()));
+                hosts.begin(here)?;
+                missing += 2 * here;
+            }
+            for _ in 0..MAX_POLLS {
+                for hosts in &mut *all {
+                    hosts.poll();
+                    missing -= hosts.handle_events()?;
+                }
+                if missing == 0 {
+                    break;
+                }
+            }
+            if missing > 0 {
+                let remote = all[0].place.listener();
+                return Err(Error::Connect { remote, reason: format!("not within {MAX_POLLS} polls") });
+            }
         }
         Ok(())
     }
 
-    fn connect_some(&mut self, count: usize) -> Result<(), Error> {
-        let engine = Some(usize::from(self.wire));
-        let param = ConnParam { markers: self.config.markers, engine, ..ConnParam::default() };
-        let remote = ([10, 0, self.wire, Owner::Server as u8], PORT + u16::from(self.wire)).into();
-        Owner::Client.run(|| (0..count).try_for_each(|_| self.a.connect(remote, &param)))?;
-        let mut established = 0;
-        for _ in 0..MAX_POLLS {
-            self.poll();
-            for host in [&mut self.a, &mut self.b] {
-                established += host.owner.run(|| host.handle_events(remote, &param))?;
-            }
-            if established == 2 * count {
-                return Ok(());
-            }
+    /// Begins this many connections.
+    fn begin(&mut self, count: usize) -> Result<(), Error> {
+        for _ in 0..count {
+            let param = ConnParam { local_port: self.local_port(), ..self.param() };
+            Owner::Client.run(|| self.a.connect(self.place.listener(), &param))?;
         }
-        Err(Error::Connect { remote, reason: format!("not within {MAX_POLLS} polls") })
+        Ok(())
+    }
+
+    /// Accepts all requests. Returns how many ends of connections were established.
+    fn handle_events(&mut self) -> Result<usize, Error> {
+        let (remote, param) = (self.place.listener(), self.param());
+        let mut established = 0;
+        for host in [&mut self.a, &mut self.b] {
+            established += host.owner.run(|| host.handle_events(remote, &param))?;
+        }
+        Ok(established)
+    }
+
+    fn param(&self) -> ConnParam {
+        let engine = Some(self.place.engine);
+        ConnParam { markers: self.config.markers, engine, ..ConnParam::default() }
+    }
+
+    /// The next port with which the frames of both directions arrive at our queues. `None`: any does.
+    fn local_port(&mut self) -> Option<u16> {
+        let [a, b] = [&self.a, &self.b].map(|host| &host.engine.port_info().queue);
+        let (Some(rss_a), Some(rss_b)) = (&a.rss, &b.rss) else { return None };
+        let server = (self.place.listener().ip(), self.place.listener().port());
+        let address = self.place.address(Owner::Client).into();
+        let fits = |port: &u16| {
+            let client = (address, *port);
+            rss_a.queue(&Flow { src: server, dst: client }) == a.index
+                && rss_b.queue(&Flow { src: client, dst: server }) == b.index
+        };
+        let port = (self.next_port..=u16::MAX).find(fits)?;
+        self.next_port = port.saturating_add(1);
+        Some(port)
     }
 
     /// The time of the last poll, microseconds.
@@ -276,6 +391,17 @@ impl TwoHosts {
             host.owner.run(|| host.poll_at(self.now_us));
         }
     }
+}
+
+/// The contexts of both hosts.
+fn contexts() -> Result<[Context; 2], Error> {
+    let context = |owner| {
+        Ok::<_, Error>(Context::new(ContextConfig {
+            seed: Some([owner as u8; 32]),
+            ..ContextConfig::default()
+        })?)
+    };
+    Ok([context(Owner::Client)?, context(Owner::Server)?])
 }
 
 #[cfg(test)]
@@ -317,5 +443,24 @@ mod tests {
         let before = first.now_us();
         first.poll_by_clock();
         assert!(first.now_us() >= before);
+    }
+
+    #[test]
+    fn engines_on_queues_have_their_connections_and_hand_nothing_over() {
+        for steering in [LinkSteering::Rss, LinkSteering::SenderQueue] {
+            let config = Config { qps: 5, depth: 1, ..Config::new(LinkConfig::default(), 64) };
+            let mut all = TwoHosts::on_queues(&config, 4, steering).unwrap();
+            TwoHosts::connect_all(&mut all, 5).unwrap();
+            for hosts in &all {
+                for host in [&hosts.a, &hosts.b] {
+                    assert_eq!(host.qps.len(), 5);
+                    let counters = host.engine.counters();
+                    assert!(counters.stack.rx_segments > 10, "{steering:?}: {counters:?}");
+                    // Only what the first engine answers: ARP.
+                    let arp_alone = counters.stack.handed_over <= 1 && counters.stack.rx_handed_over <= 3;
+                    assert!(arp_alone, "{steering:?}: {counters:?}");
+                }
+            }
+        }
     }
 }

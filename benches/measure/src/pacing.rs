@@ -7,6 +7,7 @@ use tcp_lite::{Duration, Limits, Pacing, TcpConfig};
 use testing::sim::link::Plan;
 use testing::sim::run::{self, Stats};
 use testing::sim::setup::{HostSetup, Setup, Work};
+use testing::sim::steering::SteeringPlan;
 use testing::sim::world::{Chunks, EndPlan, StreamPlan};
 
 /// Round trip in microseconds, and bytes in a millisecond.
@@ -66,6 +67,7 @@ impl Case {
             smoltcp: None,
             backlog: 1024,
             path_shrinks: false,
+            steering: SteeringPlan::default(),
         };
         let end = |bytes| EndPlan {
             bytes,

@@ -33,7 +33,7 @@ fn is_plausible(id: &str, sides: [f64; 2], bounds: [f64; 2]) {
 
 #[test]
 fn goodput_measures_move_bytes() {
-    for id in ["one_core", "qps_1k", "vs_smoltcp"] {
+    for id in ["one_core", "qps_1k", "engines_8", "vs_smoltcp"] {
         is_plausible(id, both_sides(id, "GB/s"), [0.001, 200.0]);
     }
 }
@@ -49,7 +49,9 @@ fn bulk_is_shared_and_leaves_room_for_a_ping_pong() {
 #[test]
 fn a_second_core_gains_no_more_than_another_one() {
     // Both threads are on one CPU here, so they gain about nothing.
-    is_plausible("cores_2", both_sides("cores_2", "x"), [0.2, 3.0]);
+    for id in ["cores_2", "queues_2"] {
+        is_plausible(id, both_sides(id, "x"), [0.2, 3.0]);
+    }
 }
 
 #[test]

@@ -13,8 +13,18 @@ use crate::compare::sample::Pair;
 use crate::compare::session::{Session, Tally};
 
 /// Names of these rows.
-const IDS: [&str; 8] =
-    ["one_core", "qps_1k", "qps_10k", "fair_64", "beside_bulk", "cores_2", "idle_qp_bytes", "vs_smoltcp"];
+const IDS: [&str; 10] = [
+    "one_core",
+    "qps_1k",
+    "qps_10k",
+    "fair_64",
+    "beside_bulk",
+    "cores_2",
+    "queues_2",
+    "engines_8",
+    "idle_qp_bytes",
+    "vs_smoltcp",
+];
 
 /// The heap of thousands of queue pairs is scattered, so glibc uses huge pages for it, on both sides of a
 /// pair.

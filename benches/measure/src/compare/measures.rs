@@ -84,6 +84,8 @@ pub(crate) const MEASURES: [Measure; 31] = [
     row("fair_64", "the slowest of 64 bulk queue pairs", "the fastest", "MB/s", 0.8, 0.9),
     less("beside_bulk", "64 B Writes there and back beside them", "150 us", "us", 1.0, 0.5),
     row("cores_2", "gain of a second core", "0.9 of a copy and CRC loop's", "x", 1.0, 1.1),
+    row("queues_2", "the same on two queues of one device", "0.9 of a copy and CRC loop's", "x", 1.0, 1.1),
+    row("engines_8", "2, 4 and 8 engines on one core, the slowest", "one engine", "GB/s", 0.95, 1.0),
     less("idle_qp_bytes", "memory of an idle queue pair", "4 KiB", "bytes", 0.75, 0.5),
     row("vs_smoltcp", "our TCP below MPA, MTU 1500", "smoltcp's TCP below it", "GB/s", 1.5, 2.0),
     row("loss_01", "Writes at 0.1 % loss, 200 Mb/s, 10 ms", "Linux to Linux", "Mb/s", 0.9, 1.2),

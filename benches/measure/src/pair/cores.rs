@@ -78,10 +78,18 @@ fn gain([first, second, both]: [Rate; 3]) -> f64 {
 pub(crate) fn measure(cpus: [usize; 2], time: Duration) -> Result<Comparison, Error> {
     let first = Traffic::new(virtual_wire(), 1, LOAD)?;
     let second = first.on_another_wire()?;
+    compare(cpus, time, [first, second])
+}
+
+/// The gain of a second core for the traffic of two cores, and for the loop.
+///
+/// # Errors
+/// Errors of the engines; [`Error::Validation`].
+pub(crate) fn compare(cpus: [usize; 2], time: Duration, traffic: [Traffic; 2]) -> Result<Comparison, Error> {
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
         let mut cores = Vec::new();
-        for (traffic, cpu) in [first, second].into_iter().zip(cpus) {
+        for (traffic, cpu) in traffic.into_iter().zip(cpus) {
             let ((jobs, to_do), (to_tell, done)) = (channel(), channel());
             threads.push(scope.spawn(move || work(cpu, traffic, &to_do, &to_tell)));
             cores.push(Core { jobs, done });

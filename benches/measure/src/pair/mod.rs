@@ -5,8 +5,8 @@
 //! |---|---|
 //! | `alternate.rs` | two rates measured alternately, and the result |
 //! | `traffic.rs` | Writes on queue pairs between two engines on a wire in memory |
-//! | `one_core.rs`, `qps.rs`, `beside_bulk.rs`, `cores.rs`, `idle.rs`, `vs_smoltcp.rs` | the comparisons |
-//! | `copy_crc.rs` | a loop that copies and sums: the baseline of `one_core` and `cores_2` |
+//! | `one_core.rs`, `qps.rs`, `beside_bulk.rs`, `cores.rs`, `queues.rs`, `idle.rs`, `vs_smoltcp.rs` | the comparisons |
+//! | `copy_crc.rs` | a loop that copies and sums: the baseline of `one_core`, `cores_2` and `queues_2` |
 //! | `smoltcp_sockets/` | smoltcp's own TCP sockets under MPA: the baseline of `vs_smoltcp` |
 //! | `heap.rs` | a counting allocator |
 //!
@@ -20,6 +20,7 @@ mod heap;
 mod idle;
 mod one_core;
 mod qps;
+mod queues;
 mod smoltcp_sockets;
 mod traffic;
 mod vs_smoltcp;
@@ -41,11 +42,11 @@ pub(crate) struct PairOptions {
     /// Duration of the measurement of both sides together
     #[arg(long, default_value_t = 2.0, value_parser = seconds)]
     seconds: f64,
-    /// CPUs to run on; all but `cores_2` use only the first
+    /// CPUs to run on; all but `cores_2` and `queues_2` use only the first
     #[arg(long, value_delimiter = ',', default_value = "0,1")]
     cpus: Vec<usize>,
     /// Print on standard error: sizes of allocations (`idle_qp_bytes`), counters of our engines (`qps_*`),
-    /// percentiles (`fair_64`, `beside_bulk`)
+    /// percentiles (`fair_64`, `beside_bulk`), each rate (`engines_8`)
     #[arg(long)]
     detail: bool,
 }
@@ -71,6 +72,12 @@ enum Id {
     /// The gain of a second core, against nine tenths of its gain for a copy and CRC loop
     #[value(name = "cores_2")]
     Cores2,
+    /// The same where the engines of both cores are on two queues of one device
+    #[value(name = "queues_2")]
+    Queues2,
+    /// 2, 4 and 8 engines on queues of one device, on one core: the slowest, against one engine
+    #[value(name = "engines_8")]
+    Engines8,
     /// Bytes of an idle queue pair without its work queues, against 4 KiB
     IdleQpBytes,
     /// Our TCP against unmodified smoltcp sockets under the same MPA, MTU 1500, checksums in software
@@ -98,8 +105,10 @@ fn take(options: &PairOptions) -> Result<Comparison, Error> {
         [first, second] => [first, second],
         _ => return Err(Error::Usage("--cpus: give one or two CPUs".into())),
     };
-    if options.id == Id::Cores2 {
-        return cores::measure([first, last], time);
+    match options.id {
+        Id::Cores2 => return cores::measure([first, last], time),
+        Id::Queues2 => return queues::two_cores([first, last], time),
+        _ => {}
     }
     benches::net::pin(first)?;
     match options.id {
@@ -108,7 +117,8 @@ fn take(options: &PairOptions) -> Result<Comparison, Error> {
         Id::Qps10k => qps::measure(10_000, time, options.detail),
         Id::Fair64 => Ok(BesideBulk::measure(time, options.detail)?.fairness()),
         Id::BesideBulk => Ok(BesideBulk::measure(time, options.detail)?.round_trip()),
-        Id::Cores2 => unreachable!("it is handled above"),
+        Id::Cores2 | Id::Queues2 => unreachable!("they are handled above"),
+        Id::Engines8 => queues::one_core(time, options.detail),
         Id::IdleQpBytes => idle::measure(&idle::Counts::default(), options.detail),
         Id::VsSmoltcp => vs_smoltcp::measure(time),
     }
@@ -134,7 +144,10 @@ mod tests {
     fn measures_have_the_names_of_the_table() {
         let names: Vec<String> = Id::value_variants().iter().map(|&id| id_name(id)).collect();
         let expected = ["one_core", "qps_1k", "qps_10k", "fair_64", "beside_bulk", "cores_2"];
-        assert_eq!(names, [&expected[..], &["idle_qp_bytes", "vs_smoltcp"]].concat());
+        assert_eq!(
+            names,
+            [&expected[..], &["queues_2", "engines_8", "idle_qp_bytes", "vs_smoltcp"]].concat()
+        );
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use benches::endpoint::checked;
 use benches::errors::Error;
 use benches::two_hosts::{Config, TwoHosts};
-use dp::link::LinkConfig;
+use dp::link::{LinkConfig, LinkSteering};
 use iwarp::engine::EngineCounters;
 use iwarp::verbs::{RemoteAddr, SendOp, SendRequest, WorkCompletion};
 
@@ -77,9 +77,31 @@ impl Traffic {
         Self::between(self.hosts.another_wire()?, self.open.len(), self.load)
     }
 
+    /// The load with `qps` queue pairs on each of several engines, which are on the queues of one link.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`], [`Error::Connect`].
+    pub(crate) fn on_queues(
+        link: LinkConfig,
+        queues: usize,
+        steering: LinkSteering,
+        qps: usize,
+        load: Load,
+    ) -> Result<Vec<Self>, Error> {
+        let config = Config { qps, depth: DEPTH, ..Config::new(link, load.bytes * load.active) };
+        let mut all = TwoHosts::on_queues(&config, queues, steering)?;
+        TwoHosts::connect_all(&mut all, qps)?;
+        Ok(all.into_iter().map(|hosts| Self::over(hosts, qps, load)).collect())
+    }
+
     fn between(mut hosts: TwoHosts, qps: usize, load: Load) -> Result<Self, Error> {
         hosts.connect(qps)?;
-        Ok(Self {
+        Ok(Self::over(hosts, qps, load))
+    }
+
+    /// The load on hosts that are connected.
+    fn over(hosts: TwoHosts, qps: usize, load: Load) -> Self {
+        Self {
             load,
             dice: SplitMix::new(load.seed),
             order: (0..qps as u32).collect(),
@@ -89,7 +111,7 @@ impl Traffic {
             drawn_us: hosts.now_us(),
             batch: vec![WorkCompletion::default(); BATCH],
             hosts,
-        })
+        }
     }
 
     /// Draws the active queue pairs.
@@ -145,7 +167,10 @@ impl Traffic {
     }
 
     /// Polls the engines a few times and handles completions. Returns the bytes that were placed.
-    fn step(&mut self) -> Result<u64, Error> {
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub(crate) fn step(&mut self) -> Result<u64, Error> {
         let before = self.placed_bytes();
         for _ in 0..POLLS {
             if let Some(redraw) = self.load.redraw
@@ -165,11 +190,20 @@ impl Traffic {
     /// # Errors
     /// [`Error::Verbs`], [`Error::Completion`].
     pub(crate) fn run(&mut self, slice: Duration) -> Result<Rate, Error> {
+        self.start()?;
+        timed(slice, || self.step())
+    }
+
+    /// Begins a time slice.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub(crate) fn start(&mut self) -> Result<(), Error> {
         self.hosts.start_clock();
         if self.place.iter().all(Option::is_none) {
             self.draw()?;
         }
-        timed(slice, || self.step())
+        Ok(())
     }
 
     /// Writes on every queue pair, on some at a time, until each has had a few round trips.
