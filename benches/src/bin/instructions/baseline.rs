@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use crate::Result;
-use crate::row::Limit;
+use crate::row::{Limit, SAME_PERCENT, same_as};
 
 /// The file with the counts.
 pub(crate) const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/baselines/instructions.csv");
@@ -21,6 +21,9 @@ const TOLERANCE_LOCKED: f64 = 0.1;
 
 /// Allowed difference if compiler, C library or valgrind differ from those of the baseline.
 const TOLERANCE_ELSEWHERE: f64 = 10.0;
+
+/// Allowed difference of locked instructions between rows that cost the same, beside the percentage.
+const SAME_LOCKED: f64 = 0.02;
 
 const COLUMNS: &str = "row,instructions,locked";
 const TOOLS: &str = "# tools: ";
@@ -131,6 +134,35 @@ impl Baseline {
         }
         Verdict::Pass
     }
+
+    /// Compares `count` of `row` with that of the row that has to cost the same, if both were counted.
+    pub(crate) fn compare_same(&self, row: &str, count: RowCost) -> Verdict {
+        let pair = same_as(row).and_then(|other| Some((*self.rows.get(&other)?, other)));
+        let Some((expected, other)) = pair else { return Verdict::Pass };
+        let within = |now: f64, other: f64, least: f64| {
+            let difference = (now - other).abs();
+            difference <= least || difference <= other * SAME_PERCENT / 100.0
+        };
+        let RowCost { instructions, locked } = count;
+        if within(instructions, expected.instructions, 0.0) && within(locked, expected.locked, SAME_LOCKED) {
+            return Verdict::Pass;
+        }
+        Verdict::Fail(format!(
+            "{row}: {instructions:.1} instructions and {locked:.2} locked, {other}: {:.1} and {:.2}: more than \
+             {SAME_PERCENT} % apart",
+            expected.instructions, expected.locked
+        ))
+    }
+}
+
+impl Verdict {
+    /// The reason of a failure.
+    pub(crate) fn words(self) -> Option<String> {
+        match self {
+            Self::Pass => None,
+            Self::Fail(words) => Some(words),
+        }
+    }
 }
 
 /// Says how `now` differs from `before`, if it does by more than `tolerance` percent and by more than
@@ -223,6 +255,26 @@ mod tests {
         assert!(!verdict(count(1005.0, 10.0), 1004.0, 10.0));
         assert!(!verdict(count(1000.0, 10.1), 1004.0, 10.05));
         assert!(verdict(count(1005.0, 10.1), 900.0, 9.0), "not reached yet");
+    }
+
+    #[test]
+    fn rows_that_cost_the_same_may_differ_by_a_hundredth() {
+        let (row, other) = ("write-1m-1500-engines-2/sent", "write-1m-1500/sent");
+        let counted = Baseline { rows: [(other.to_owned(), count(1000.0, 0.5))].into(), ..baseline() };
+        let same = |now| counted.compare_same(row, now) == Verdict::Pass;
+        assert!(same(count(1009.0, 0.5)) && same(count(991.0, 0.51)));
+        assert!(!same(count(1011.0, 0.5)) && !same(count(989.0, 0.5)) && !same(count(1000.0, 0.53)));
+        let words = counted.compare_same(row, count(1011.0, 0.5)).words().unwrap();
+        assert!(words.contains("1011.0") && words.contains("1000.0"), "{words}");
+        assert_eq!(baseline().compare_same(row, count(1.0, 1.0)), Verdict::Pass, "the other was not counted");
+    }
+
+    #[test]
+    fn the_committed_rows_that_cost_the_same_do() {
+        let committed = Baseline::parse(&std::fs::read_to_string(FILE).unwrap()).unwrap();
+        for (row, count) in &committed.rows {
+            assert_eq!(committed.compare_same(row, *count), Verdict::Pass);
+        }
     }
 
     #[test]

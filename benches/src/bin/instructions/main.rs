@@ -177,10 +177,11 @@ fn print_comparison(old: &Baseline, now: &Baseline) -> bool {
     }
     let mut failed = 0;
     for (name, count) in &now.rows {
-        if let Verdict::Fail(words) = old.compare(name, *count, Limit::of(name), tolerance) {
-            println!("FAILED {words}");
-            failed += 1;
-        }
+        let with_baseline = old.compare(name, *count, Limit::of(name), tolerance);
+        let verdicts = [with_baseline, now.compare_same(name, *count)];
+        let words: Vec<_> = verdicts.into_iter().filter_map(Verdict::words).collect();
+        words.iter().for_each(|words| println!("FAILED {words}"));
+        failed += usize::from(!words.is_empty());
     }
     summary(now.rows.len() - failed, failed, 0);
     failed == 0

@@ -39,9 +39,11 @@ impl Limit {
 }
 
 /// The most instructions.
-const INSTRUCTIONS: [(&str, u32); 16] = [
+const INSTRUCTIONS: [(&str, u32); 18] = [
     ("write-64/sent", 3500),
     ("write-64/received", 2400),
+    ("write-64-engines-16/sent", 3700),
+    ("write-64-engines-16/received", 2250),
     ("send-64/sent", 3600),
     ("send-64/received", 2900),
     ("write-64-many/sent", 1100),
@@ -59,7 +61,27 @@ const INSTRUCTIONS: [(&str, u32); 16] = [
 ];
 
 /// The most locked instructions.
-const LOCKED: [(&str, u32); 2] = [("write-64/sent", 12), ("write-64/received", 6)];
+const LOCKED: [(&str, u32); 4] = [
+    ("write-64/sent", 12),
+    ("write-64/received", 6),
+    ("write-64-engines-16/sent", 8),
+    ("write-64-engines-16/received", 3),
+];
+
+/// Loads that cost the same as another one, within [`SAME_PERCENT`]: an engine costs no more beside others.
+const SAME: [(&str, &str); 3] = [
+    ("write-1m-1500-engines-2/", "write-1m-1500/"),
+    ("write-1m-1500-engines-4/", "write-1m-1500/"),
+    ("write-1m-1500-engines-16/", "write-1m-1500/"),
+];
+
+/// The most by which such rows may differ, percent.
+pub(crate) const SAME_PERCENT: f64 = 1.0;
+
+/// The row that has to cost the same as `row`.
+pub(crate) fn same_as(row: &str) -> Option<String> {
+    SAME.iter().find_map(|(load, other)| Some(format!("{other}{}", row.strip_prefix(load)?)))
+}
 
 impl NamedWork {
     /// The sides that it counts separately.
@@ -91,6 +113,7 @@ const fn alone(op: Op) -> Load {
         markers: false,
         warm_up: 2000,
         counted: 4000,
+        engines: 1,
     }
 }
 
@@ -109,6 +132,7 @@ const fn bulk(op: Op, mtu: u16) -> Load {
         markers: false,
         warm_up: 32,
         counted: 32,
+        engines: 1,
     }
 }
 
@@ -117,7 +141,7 @@ const fn row(name: &'static str, load: Load) -> NamedWork {
 }
 
 /// All loads. In a Read, the responder sends FPDUs and the requester receives them.
-pub(crate) const ROWS: [NamedWork; 12] = [
+pub(crate) const ROWS: [NamedWork; 16] = [
     row("write-64", alone(Op::Write)),
     row("write-64-many", many(Op::Write)),
     row("send-64", alone(Op::Send)),
@@ -129,6 +153,10 @@ pub(crate) const ROWS: [NamedWork; 12] = [
     row("write-1m-9000-markers", Load { markers: true, ..bulk(Op::Write, 9000) }),
     row("read-1m-9000", bulk(Op::Read, 9000)),
     row("read-1m-9000-markers", Load { markers: true, ..bulk(Op::Read, 9000) }),
+    row("write-64-engines-16", Load { engines: 16, ..alone(Op::Write) }),
+    row("write-1m-1500-engines-2", Load { engines: 2, ..bulk(Op::Write, 1500) }),
+    row("write-1m-1500-engines-4", Load { engines: 4, ..bulk(Op::Write, 1500) }),
+    row("write-1m-1500-engines-16", Load { engines: 16, ..bulk(Op::Write, 1500) }),
     NamedWork { name: "ack-in-order", work: Work::Acks { holes: false } },
     NamedWork { name: "ack-holes", work: Work::Acks { holes: true } },
 ];
@@ -152,5 +180,8 @@ mod tests {
         for (name, _) in INSTRUCTIONS.iter().chain(&LOCKED) {
             assert!(rows.iter().any(|row| row == name), "{name}");
         }
+        let pairs: Vec<_> = rows.iter().filter_map(|row| same_as(row)).collect();
+        assert_eq!(pairs.len(), 2 * SAME.len());
+        assert!(pairs.iter().all(|other| rows.contains(other)), "{pairs:?}");
     }
 }

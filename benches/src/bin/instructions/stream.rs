@@ -2,7 +2,7 @@
 
 use benches::endpoint::checked;
 use benches::two_hosts::{Config, TwoHosts};
-use dp::link::{LinkConfig, LinkTso};
+use dp::link::{LinkConfig, LinkSteering, LinkTso};
 use iwarp::verbs::{MemoryRegion, QueuePair, RecvRequest, SendOp, SendRequest};
 
 use crate::Result;
@@ -61,6 +61,8 @@ pub(crate) struct Load {
     pub(crate) warm_up: u64,
     /// Messages while counting.
     pub(crate) counted: u64,
+    /// Engines of each host, on queues of one device. The last one has the load, the others are idle.
+    pub(crate) engines: usize,
 }
 
 /// One of the two ends.
@@ -80,6 +82,8 @@ impl Role {
 /// A running load: host A posts the messages.
 struct Stream {
     hosts: TwoHosts,
+    /// The other engines of both hosts. They are polled as often, on other cores as it were: not counted.
+    others: Vec<TwoHosts>,
     /// Queue pairs of A and B.
     qps: [QueuePair; 2],
     load: Load,
@@ -92,10 +96,16 @@ struct Stream {
 impl Stream {
     fn new(load: Load) -> Result<Self> {
         let config = Config { markers: load.markers, ..Config::new(load.wire.config(), load.bytes) };
-        let (depth, mut hosts) = (config.depth, TwoHosts::new(config)?);
-        hosts.connect(1)?;
+        let depth = config.depth;
+        let mut others = match load.engines {
+            1 => vec![TwoHosts::new(config)?],
+            // A device that keeps the sender's queue does no work of its own.
+            several => TwoHosts::on_queues(&config, several, LinkSteering::SenderQueue)?,
+        };
+        TwoHosts::connect_all(&mut others, 1)?;
+        let hosts = others.pop().ok_or("a load has an engine")?;
         let qps = [&hosts.a, &hosts.b].map(|host| host.qps[0].clone());
-        let stream = Self { hosts, qps, load, open: 0, completed: 0, arrived: 0 };
+        let stream = Self { hosts, others, qps, load, open: 0, completed: 0, arrived: 0 };
         if load.op == Op::Send {
             (0..depth).try_for_each(|_| stream.post_receive())?;
         }
@@ -107,6 +117,7 @@ impl Stream {
         let mut polls = 0;
         while self.completed < completed {
             let before = self.completed;
+            self.others.iter_mut().for_each(TwoHosts::poll);
             let now_us = self.hosts.tick();
             let mut result = Ok(());
             count(Role::Requester, &mut || result = self.request(now_us));
