@@ -1,6 +1,7 @@
 //! An engine and its port.
 
 mod local_wire;
+mod on_queues;
 mod port_events;
 mod queues;
 mod receive_window;
