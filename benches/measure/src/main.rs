@@ -6,6 +6,7 @@
 //! | `pair/` | one comparison that needs no device, as a line of JSON |
 //! | `fpdus.rs` | Writes as FPDUs in a byte stream, for the baselines that are not uwarp |
 //! | `pattern.rs` | distinguishable bytes, and pseudorandom numbers |
+//! | `scaling/` | the cores for high rates, computed from a table |
 //! | `pacing.rs`, `reach.rs`, `placement.rs` | tables in virtual time, on the simulator's wire |
 //!
 //! Only `compare`, and the ends of wires that it runs, need DPDK or privileges.
@@ -19,6 +20,7 @@ mod pair;
 mod pattern;
 mod placement;
 mod reach;
+mod scaling;
 
 use std::process::ExitCode;
 
@@ -33,6 +35,7 @@ enum Command {
     Pacing(pacing::PacingOptions),
     Reach(reach::ReachOptions),
     Placement(placement::PlacementOptions),
+    Scaling(scaling::ScalingOptions),
     #[command(subcommand, hide = true)]
     KernelTcp(compare::kernel_tcp::KernelTcpEnd),
     #[command(subcommand, hide = true)]
@@ -50,6 +53,7 @@ fn main() -> ExitCode {
         Command::Pacing(options) => pacing::run(&options),
         Command::Reach(options) => reach::run(&options),
         Command::Placement(options) => placement::run(&options),
+        Command::Scaling(options) => scaling::run(&options),
         Command::KernelTcp(end) => compare::kernel_tcp::run(end),
         Command::KernelIwarp(end) => compare::kernel_iwarp::run(end),
         Command::BareWire(end) => compare::bare_wire::run(end),

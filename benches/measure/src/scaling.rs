@@ -1,0 +1,116 @@
+//! `measure scaling`: the cores that 100, 200 and 400 Gb/s take, computed from the results of
+//! `scripts/compare`, and what else limits them.
+//!
+//! The results have goodput with one core at each end, of which the slower one is busy all the time. So a core
+//! needs at most `payload bits / goodput` for each FPDU. Further cores are taken to add what the second one
+//! adds in `cores_2`.
+
+mod results;
+mod table;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+
+use results::Results;
+
+/// The lines between which the table is.
+const MARKERS: [&str; 2] = ["<!-- scaling: begin -->", "<!-- scaling: end -->"];
+
+/// The results from which the table in ARCHITECTURE.md is made.
+const COMMITTED: &str = "benches/results/epyc-25-17.json";
+
+/// The document that has the table.
+const DOCUMENT: &str = "ARCHITECTURE.md";
+
+/// Cores for 100, 200 and 400 Gb/s, computed from results of `measure compare --json`
+#[derive(Args, Debug)]
+pub(crate) struct ScalingOptions {
+    /// Results; by default those of the table in ARCHITECTURE.md
+    json: Option<PathBuf>,
+    /// Fail if the table in ARCHITECTURE.md is not that of the results
+    #[arg(long, conflicts_with = "write")]
+    check: bool,
+    /// Put the table into ARCHITECTURE.md
+    #[arg(long)]
+    write: bool,
+}
+
+/// Prints, checks or writes the table.
+pub(crate) fn run(options: &ScalingOptions) -> ExitCode {
+    match take(options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            eprintln!("measure scaling: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn take(options: &ScalingOptions) -> Result<(), String> {
+    let json = options.json.clone().unwrap_or_else(|| of_repository(COMMITTED));
+    let text =
+        table::text(&Results::parse(&read(&json)?).map_err(|error| format!("{}: {error}", json.display()))?);
+    let path = of_repository(DOCUMENT);
+    if options.check {
+        if parts(&read(&path)?)?[1] != text {
+            return Err(format!(
+                "the table in {DOCUMENT} is not that of {}: run scripts/scaling --write",
+                json.display()
+            ));
+        }
+    } else if options.write {
+        std::fs::write(&path, with(&read(&path)?, &text)?)
+            .map_err(|error| format!("{}: {error}", path.display()))?;
+    } else {
+        print!("{text}");
+    }
+    Ok(())
+}
+
+fn of_repository(file: &str) -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join(file)
+}
+
+fn read(path: &PathBuf) -> Result<String, String> {
+    std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// The document in front of the table, the table, and the document behind it. The markers are not in the table.
+fn parts(document: &str) -> Result<[&str; 3], String> {
+    let missing = || format!("{DOCUMENT} has no lines {} and {}", MARKERS[0], MARKERS[1]);
+    let first = format!("{}\n", MARKERS[0]);
+    let begin = document.find(&first).ok_or_else(missing)? + first.len();
+    let end = begin + document[begin..].find(MARKERS[1]).ok_or_else(missing)?;
+    Ok([&document[..begin], &document[begin..end], &document[end..]])
+}
+
+/// The document with this table.
+fn with(document: &str, table: &str) -> Result<String, String> {
+    let [before, _, behind] = parts(document)?;
+    Ok([before, table, behind].concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_of_the_document_is_that_of_the_committed_results() {
+        take(&ScalingOptions { json: None, check: true, write: false }).unwrap();
+    }
+
+    #[test]
+    fn the_table_is_what_is_between_the_markers() {
+        let [begin, end] = MARKERS;
+        for table in ["", "b\nc\n"] {
+            let document = format!("a\n{begin}\n{table}{end}\nd\n");
+            assert_eq!(parts(&document).unwrap()[1], table);
+            assert_eq!(with(&document, "new\n").unwrap(), format!("a\n{begin}\nnew\n{end}\nd\n"));
+        }
+        for document in ["a\n".to_owned(), format!("{end}\n{begin}\n")] {
+            assert!(parts(&document).unwrap_err().contains(begin));
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! What the results of a machine say about one core.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+/// Ethernet header, FCS, preamble and gap of a frame, bytes.
+const FRAME_OVERHEAD_BYTES: f64 = 38.0;
+
+/// Headers of IPv4 and of TCP with timestamps, bytes.
+const HEADER_BYTES: f64 = 52.0;
+
+/// Length, DDP and RDMAP header of a tagged segment, and CRC, bytes.
+const FPDU_OVERHEAD_BYTES: f64 = 20.0;
+
+/// The part of a document of `scripts/compare --json` that is used.
+#[derive(Debug, Deserialize)]
+pub(super) struct Results {
+    machine: Machine,
+    rate_64: Option<Row>,
+    write_1500: Option<Row>,
+    write_9000: Option<Row>,
+    cores_2: Row,
+    /// Goodput by size; `scripts/compare` draws it, and does not write it.
+    sizes: Option<Sizes>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Machine {
+    cpu: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Row {
+    ours: f64,
+}
+
+#[derive(Debug, Deserialize)]
+struct Sizes {
+    mtu: u16,
+    gbps: BTreeMap<u32, f64>,
+}
+
+/// Messages of one size at one MTU.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Case {
+    /// Bytes of a message.
+    pub(super) bytes: u32,
+    pub(super) mtu: u16,
+    /// Payload that one core at each end moves, Gb/s.
+    pub(super) goodput: f64,
+}
+
+impl Case {
+    /// Payload of an FPDU, bytes.
+    fn fpdu_bytes(&self) -> f64 {
+        payload_bytes(self.mtu).min(f64::from(self.bytes))
+    }
+
+    /// The most time that a core takes for an FPDU, ns.
+    pub(super) fn fpdu_ns(&self) -> f64 {
+        self.fpdu_bytes() * 8.0 / self.goodput
+    }
+}
+
+/// Payload of an FPDU that fills a segment, bytes.
+pub(super) fn payload_bytes(mtu: u16) -> f64 {
+    // FPDUs have a multiple of four bytes.
+    ((f64::from(mtu) - HEADER_BYTES - FPDU_OVERHEAD_BYTES) / 4.0).floor() * 4.0
+}
+
+/// Frames a second, in millions, for payload of so many Gb/s in full frames.
+pub(super) fn frames(gbps: f64, mtu: u16) -> f64 {
+    gbps * 1000.0 / 8.0 / payload_bytes(mtu)
+}
+
+/// The part of a wire's rate that is payload, in full frames.
+pub(super) fn efficiency(mtu: u16) -> f64 {
+    payload_bytes(mtu) / (f64::from(mtu) + FRAME_OVERHEAD_BYTES)
+}
+
+impl Results {
+    /// # Errors
+    /// If the text is no JSON, or has not the row `cores_2`.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let results: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        let gain = results.cores_2.ours;
+        if gain > 1.0 { Ok(results) } else { Err(format!("cores_2: a gain of {gain} is none")) }
+    }
+
+    pub(super) fn cpu(&self) -> &str {
+        &self.machine.cpu
+    }
+
+    /// The gain of a second core.
+    pub(super) fn gain(&self) -> f64 {
+        self.cores_2.ours
+    }
+
+    /// What was measured, by MTU and size. Many messages of 64 bytes share a frame, so their MTU does not
+    /// matter.
+    pub(super) fn cases(&self) -> Vec<Case> {
+        let case = |bytes, mtu, goodput| Case { bytes, mtu, goodput };
+        let mut cases = Vec::new();
+        cases.extend(self.rate_64.iter().map(|row| case(64, 1500, row.ours * 64.0 * 8.0 / 1000.0)));
+        cases.extend(self.write_1500.iter().map(|row| case(1 << 20, 1500, row.ours)));
+        if let Some(sizes) = &self.sizes {
+            cases.extend(sizes.gbps.iter().map(|(bytes, gbps)| case(*bytes, sizes.mtu, *gbps)));
+        }
+        cases.extend(self.write_9000.iter().map(|row| case(1 << 20, 9000, row.ours)));
+        cases
+    }
+
+    /// Cores at each end for payload of so many Gb/s.
+    pub(super) fn cores(&self, case: &Case, gbps: f64) -> f64 {
+        let times = gbps / case.goodput;
+        if times <= 1.0 { times } else { 1.0 + (times - 1.0) / (self.gain() - 1.0) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = r#"{
+        "machine": { "cpu": "a CPU", "cores": 2 }, "quick": false,
+        "rate_64": { "ours": 10.0, "theirs": 1.0 },
+        "write_1500": { "ours": 50.0 }, "cores_2": { "ours": 1.5 },
+        "sizes": { "mtu": 9000, "gbps": { "65536": 80.0, "4096": 40.0 } }
+    }"#;
+
+    #[test]
+    fn a_document_of_compare_is_read() {
+        let results = Results::parse(TEXT).unwrap();
+        assert_eq!((results.cpu(), results.gain()), ("a CPU", 1.5));
+        let cases = results.cases();
+        let named: Vec<_> = cases.iter().map(|case| (case.bytes, case.mtu, case.goodput)).collect();
+        assert_eq!(named, [(64, 1500, 5.12), (1 << 20, 1500, 50.0), (4096, 9000, 40.0), (65536, 9000, 80.0)]);
+    }
+
+    #[test]
+    fn results_without_two_cores_are_refused() {
+        for text in ["{", "{}", &TEXT.replace("cores_2", "cores_3"), &TEXT.replace("1.5", "1.0")] {
+            assert!(Results::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn each_core_adds_what_the_second_adds() {
+        let results = Results::parse(TEXT).unwrap();
+        let case = Case { bytes: 1 << 20, mtu: 1500, goodput: 50.0 };
+        let cores = [25.0, 50.0, 75.0, 100.0, 150.0].map(|gbps| results.cores(&case, gbps));
+        assert_eq!(cores, [0.5, 1.0, 2.0, 3.0, 5.0]);
+    }
+
+    #[test]
+    fn an_fpdu_takes_the_time_of_its_payload() {
+        let case = |bytes, mtu| Case { bytes, mtu, goodput: 8.0 };
+        assert_eq!(case(1 << 20, 1500).fpdu_ns(), 1428.0);
+        assert_eq!(case(1 << 20, 9000).fpdu_ns(), 8928.0);
+        assert_eq!(case(64, 1500).fpdu_ns(), 64.0);
+    }
+
+    #[test]
+    fn full_frames_carry_their_payload() {
+        // 100 Gb/s are 12.5 GB/s.
+        assert!((frames(100.0, 1500) * 1428.0 - 12_500.0).abs() < 1e-6);
+        assert!((efficiency(1500) - 1428.0 / 1538.0).abs() < 1e-12);
+        assert!((efficiency(9000) - 8928.0 / 9038.0).abs() < 1e-12);
+    }
+}

@@ -1,0 +1,114 @@
+//! The text of the tables.
+
+use std::fmt::Write;
+
+use super::results::{Case, Results, efficiency, frames};
+
+/// Rates of payload, Gb/s.
+const RATES: [f64; 3] = [100.0, 200.0, 400.0];
+
+const MTUS: [u16; 2] = [1500, 9000];
+
+/// Bytes over the memory bus for each byte of payload, if buffers of frames stay in the last cache, and if all
+/// of them go to memory and back.
+struct Traffic {
+    end: &'static str,
+    cached: f64,
+    uncached: f64,
+}
+
+/// Sending: the source is read; the buffer is read into the cache and written (a copy), and read by the NIC.
+/// Receiving: the NIC writes the buffer, the CRC reads it and the copy finds it in the core's cache; the target
+/// is read into the cache and written.
+const TRAFFIC: [Traffic; 2] = [
+    Traffic { end: "sends", cached: 1.0, uncached: 4.0 },
+    Traffic { end: "receives", cached: 2.0, uncached: 4.0 },
+];
+
+/// The tables in Markdown.
+pub(super) fn text(results: &Results) -> String {
+    let mut text = String::new();
+    cores(&mut text, results);
+    text.push('\n');
+    limits(&mut text);
+    text
+}
+
+/// Writing to a string does not fail.
+macro_rules! line {
+    ($text:expr, $($format:tt)*) => {{
+        let _ = writeln!($text, $($format)*);
+    }};
+}
+
+fn cores(text: &mut String, results: &Results) {
+    let [a, b, c] = RATES;
+    let (cpu, gain) = (results.cpu(), results.gain());
+    line!(text, "Cores at each end, of an {cpu}; a second core gains {gain:.2}:\n");
+    line!(text, "| messages, MTU | one core, Gb/s | ns an FPDU | {a:.0} Gb/s | {b:.0} Gb/s | {c:.0} Gb/s |");
+    line!(text, "|---|---:|---:|---:|---:|---:|");
+    for case in results.cases() {
+        let [a, b, c] = RATES.map(|rate| results.cores(&case, rate));
+        let (goodput, ns) = (case.goodput, case.fpdu_ns());
+        line!(text, "| {} | {goodput:.1} | {ns:.0} | {a:.1} | {b:.1} | {c:.1} |", named(&case));
+    }
+}
+
+fn limits(text: &mut String) {
+    let [a, b, c] = RATES;
+    line!(text, "| for payload of | {a:.0} Gb/s | {b:.0} Gb/s | {c:.0} Gb/s |");
+    line!(text, "|---|---:|---:|---:|");
+    for mtu in MTUS {
+        let [a, b, c] = RATES.map(|rate| frames(rate, mtu));
+        line!(text, "| frames, MTU {mtu}, M/s | {a:.1} | {b:.1} | {c:.1} |");
+    }
+    for mtu in MTUS {
+        let [a, b, c] = RATES.map(|rate| rate / efficiency(mtu));
+        line!(text, "| wire, MTU {mtu}, Gb/s | {a:.0} | {b:.0} | {c:.0} |");
+    }
+    for Traffic { end, cached, uncached } in TRAFFIC {
+        let [a, b, c] = RATES.map(|rate| {
+            let [least, most] = [cached, uncached].map(|times| times * rate / 8.0);
+            format!("{least:.1} to {most:.0}")
+        });
+        line!(text, "| memory bus, {end}, GB/s | {a} | {b} | {c} |");
+    }
+}
+
+fn named(case: &Case) -> String {
+    let Case { bytes, mtu, .. } = *case;
+    match bytes {
+        // Many share a frame.
+        0..1024 => format!("{bytes} B"),
+        1024..0x10_0000 => format!("{} KiB, {mtu}", bytes >> 10),
+        _ => format!("{} MiB, {mtu}", bytes >> 20),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tables_have_the_figures_of_the_results() {
+        let text = text(
+            &Results::parse(
+                r#"{"machine": {"cpu": "EPYC"}, "rate_64": {"ours": 10.0}, "write_9000": {"ours": 50.0},
+                "cores_2": {"ours": 1.5}, "sizes": {"mtu": 9000, "gbps": {"4096": 25.0}}}"#,
+            )
+            .unwrap(),
+        );
+        for line in [
+            "Cores at each end, of an EPYC; a second core gains 1.50:",
+            "| 64 B | 5.1 | 100 | 38.1 | 77.1 | 155.2 |",
+            "| 4 KiB, 9000 | 25.0 | 1311 | 7.0 | 15.0 | 31.0 |",
+            "| 1 MiB, 9000 | 50.0 | 1428 | 3.0 | 7.0 | 15.0 |",
+            "| frames, MTU 1500, M/s | 8.8 | 17.5 | 35.0 |",
+            "| wire, MTU 9000, Gb/s | 101 | 202 | 405 |",
+            "| memory bus, sends, GB/s | 12.5 to 50 | 25.0 to 100 | 50.0 to 200 |",
+            "| memory bus, receives, GB/s | 25.0 to 50 | 50.0 to 100 | 100.0 to 200 |",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line:?} is not in:\n{text}");
+        }
+    }
+}
