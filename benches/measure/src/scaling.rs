@@ -1,9 +1,9 @@
 //! `measure scaling`: the cores that 100, 200 and 400 Gb/s take, computed from the results of
 //! `scripts/compare`, and what else limits them.
 //!
-//! The results have goodput with one core at each end, of which the slower one is busy all the time. So a core
-//! needs at most `payload bits / goodput` for each FPDU. Further cores are taken to add what the second one
-//! adds in `cores_2`.
+//! The results have goodput with one core at each end, of which the slower one is busy all the time. So a
+//! core needs at most `payload bits / goodput` for each FPDU. Further cores are taken to add what the second
+//! one adds in `cores_2`.
 
 mod results;
 mod table;
@@ -77,7 +77,8 @@ fn read(path: &PathBuf) -> Result<String, String> {
     std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// The document in front of the table, the table, and the document behind it. The markers are not in the table.
+/// The document in front of the table, the table, and the document behind it. The markers are not in the
+/// table.
 fn parts(document: &str) -> Result<[&str; 3], String> {
     let missing = || format!("{DOCUMENT} has no lines {} and {}", MARKERS[0], MARKERS[1]);
     let first = format!("{}\n", MARKERS[0]);

@@ -59,13 +59,22 @@ impl Shared {
         let _left = self.present[end].fetch_update(Ordering::Release, Ordering::Relaxed, one_less);
     }
 
+    /// Whether this end still exists.
+    #[inline]
+    fn is_present(&self, end: usize) -> bool {
+        // There are two.
+        self.present[end & 1].load(Ordering::Acquire) > 0
+    }
+
     /// The link as this end finds it.
+    #[inline]
     fn state(&self, end: usize) -> LinkState {
-        let present = |end: usize| self.present[end & 1].load(Ordering::Acquire) > 0;
-        match (present(end), present(end ^ 1) && self.plugged.load(Ordering::Acquire)) {
-            (false, _) => LinkState::Gone,
-            (true, false) => LinkState::Down,
-            (true, true) => LinkState::Up,
+        if self.is_present(end) && self.is_present(end ^ 1) && self.plugged.load(Ordering::Acquire) {
+            LinkState::Up
+        } else if self.is_present(end) {
+            LinkState::Down
+        } else {
+            LinkState::Gone
         }
     }
 }
@@ -130,13 +139,19 @@ impl<W: Wires> LinkPort<W> {
     }
 
     /// Updates the link state.
+    #[inline]
     fn update_link(&mut self) -> LinkState {
         let state = self.shared.state(self.end);
         if state != self.state {
-            self.state = state;
-            self.counters.link_changes += 1;
+            self.link_changed(state);
         }
         state
+    }
+
+    #[cold]
+    fn link_changed(&mut self, state: LinkState) {
+        self.state = state;
+        self.counters.link_changes += 1;
     }
 
     /// Number of frames that the port makes of this one: 1 if it is not cut.
@@ -291,7 +306,7 @@ impl<W: Wires> Port for LinkPort<W> {
     }
 
     fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
-        if self.shared.state(self.end) == LinkState::Gone {
+        if !self.shared.is_present(self.end) {
             return 0;
         }
         let Self { wires, counters, .. } = self;
@@ -320,13 +335,13 @@ impl<W: Wires> Port for LinkPort<W> {
                 continue;
             }
             if !self.wires.sender(wire).is_abandoned() {
+                self.counters.tx_ring_full += frames.len() as u64;
                 break;
             }
             // Nobody receives there any more.
             self.counters.tx_dropped += frames.drain(..run - taken).count() as u64;
         }
         self.wires.flush();
-        self.counters.tx_ring_full += frames.len() as u64;
         count - frames.len()
     }
 

@@ -9,8 +9,8 @@ const RATES: [f64; 3] = [100.0, 200.0, 400.0];
 
 const MTUS: [u16; 2] = [1500, 9000];
 
-/// Bytes over the memory bus for each byte of payload, if buffers of frames stay in the last cache, and if all
-/// of them go to memory and back.
+/// Bytes over the memory bus for each byte of payload, if buffers of frames stay in the last cache, and if
+/// all of them go to memory and back.
 struct Traffic {
     end: &'static str,
     cached: f64,
@@ -18,8 +18,8 @@ struct Traffic {
 }
 
 /// Sending: the source is read; the buffer is read into the cache and written (a copy), and read by the NIC.
-/// Receiving: the NIC writes the buffer, the CRC reads it and the copy finds it in the core's cache; the target
-/// is read into the cache and written.
+/// Receiving: the NIC writes the buffer, the CRC reads it and the copy finds it in the core's cache; the
+/// target is read into the cache and written.
 const TRAFFIC: [Traffic; 2] = [
     Traffic { end: "sends", cached: 1.0, uncached: 4.0 },
     Traffic { end: "receives", cached: 2.0, uncached: 4.0 },
