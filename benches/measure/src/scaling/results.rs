@@ -16,22 +16,22 @@ const FPDU_OVERHEAD_BYTES: f64 = 20.0;
 /// The part of a document of `scripts/compare --json` that is used.
 #[derive(Debug, Deserialize)]
 pub(super) struct Results {
-    machine: Machine,
-    rate_64: Option<Row>,
-    write_1500: Option<Row>,
-    write_9000: Option<Row>,
-    cores_2: Row,
+    machine: ResultMachine,
+    rate_64: Option<ResultRow>,
+    write_1500: Option<ResultRow>,
+    write_9000: Option<ResultRow>,
+    cores_2: ResultRow,
     /// Goodput by size; `scripts/compare` draws it, and does not write it.
     sizes: Option<Sizes>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Machine {
+struct ResultMachine {
     cpu: String,
 }
 
 #[derive(Debug, Deserialize)]
-struct Row {
+struct ResultRow {
     ours: f64,
 }
 
@@ -43,7 +43,7 @@ struct Sizes {
 
 /// Messages of one size at one MTU.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Case {
+pub(super) struct CoreRate {
     /// Bytes of a message.
     pub(super) bytes: u32,
     pub(super) mtu: u16,
@@ -51,7 +51,7 @@ pub(super) struct Case {
     pub(super) goodput: f64,
 }
 
-impl Case {
+impl CoreRate {
     /// Payload of an FPDU, bytes.
     fn fpdu_bytes(&self) -> f64 {
         payload_bytes(self.mtu).min(f64::from(self.bytes))
@@ -99,8 +99,8 @@ impl Results {
 
     /// What was measured, by MTU and size. Many messages of 64 bytes share a frame, so their MTU does not
     /// matter.
-    pub(super) fn cases(&self) -> Vec<Case> {
-        let case = |bytes, mtu, goodput| Case { bytes, mtu, goodput };
+    pub(super) fn cases(&self) -> Vec<CoreRate> {
+        let case = |bytes, mtu, goodput| CoreRate { bytes, mtu, goodput };
         let mut cases = Vec::new();
         cases.extend(self.rate_64.iter().map(|row| case(64, 1500, row.ours * 64.0 * 8.0 / 1000.0)));
         cases.extend(self.write_1500.iter().map(|row| case(1 << 20, 1500, row.ours)));
@@ -112,7 +112,7 @@ impl Results {
     }
 
     /// Cores at each end for payload of so many Gb/s.
-    pub(super) fn cores(&self, case: &Case, gbps: f64) -> f64 {
+    pub(super) fn cores(&self, case: &CoreRate, gbps: f64) -> f64 {
         let times = gbps / case.goodput;
         if times <= 1.0 { times } else { 1.0 + (times - 1.0) / (self.gain() - 1.0) }
     }
@@ -148,14 +148,14 @@ mod tests {
     #[test]
     fn each_core_adds_what_the_second_adds() {
         let results = Results::parse(TEXT).unwrap();
-        let case = Case { bytes: 1 << 20, mtu: 1500, goodput: 50.0 };
+        let case = CoreRate { bytes: 1 << 20, mtu: 1500, goodput: 50.0 };
         let cores = [25.0, 50.0, 75.0, 100.0, 150.0].map(|gbps| results.cores(&case, gbps));
         assert_eq!(cores, [0.5, 1.0, 2.0, 3.0, 5.0]);
     }
 
     #[test]
     fn an_fpdu_takes_the_time_of_its_payload() {
-        let case = |bytes, mtu| Case { bytes, mtu, goodput: 8.0 };
+        let case = |bytes, mtu| CoreRate { bytes, mtu, goodput: 8.0 };
         assert_eq!(case(1 << 20, 1500).fpdu_ns(), 1428.0);
         assert_eq!(case(1 << 20, 9000).fpdu_ns(), 8928.0);
         assert_eq!(case(64, 1500).fpdu_ns(), 64.0);

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::results::{Case, Results, efficiency, frames};
+use super::results::{CoreRate, Results, efficiency, frames};
 
 /// Rates of payload, Gb/s.
 const RATES: [f64; 3] = [100.0, 200.0, 400.0];
@@ -11,7 +11,7 @@ const MTUS: [u16; 2] = [1500, 9000];
 
 /// Bytes over the memory bus for each byte of payload, if buffers of frames stay in the last cache, and if
 /// all of them go to memory and back.
-struct Traffic {
+struct BusTraffic {
     end: &'static str,
     cached: f64,
     uncached: f64,
@@ -20,9 +20,9 @@ struct Traffic {
 /// Sending: the source is read; the buffer is read into the cache and written (a copy), and read by the NIC.
 /// Receiving: the NIC writes the buffer, the CRC reads it and the copy finds it in the core's cache; the
 /// target is read into the cache and written.
-const TRAFFIC: [Traffic; 2] = [
-    Traffic { end: "sends", cached: 1.0, uncached: 4.0 },
-    Traffic { end: "receives", cached: 2.0, uncached: 4.0 },
+const TRAFFIC: [BusTraffic; 2] = [
+    BusTraffic { end: "sends", cached: 1.0, uncached: 4.0 },
+    BusTraffic { end: "receives", cached: 2.0, uncached: 4.0 },
 ];
 
 /// The tables in Markdown.
@@ -66,7 +66,7 @@ fn limits(text: &mut String) {
         let [a, b, c] = RATES.map(|rate| rate / efficiency(mtu));
         line!(text, "| wire, MTU {mtu}, Gb/s | {a:.0} | {b:.0} | {c:.0} |");
     }
-    for Traffic { end, cached, uncached } in TRAFFIC {
+    for BusTraffic { end, cached, uncached } in TRAFFIC {
         let [a, b, c] = RATES.map(|rate| {
             let [least, most] = [cached, uncached].map(|times| times * rate / 8.0);
             format!("{least:.1} to {most:.0}")
@@ -75,8 +75,8 @@ fn limits(text: &mut String) {
     }
 }
 
-fn named(case: &Case) -> String {
-    let Case { bytes, mtu, .. } = *case;
+fn named(case: &CoreRate) -> String {
+    let CoreRate { bytes, mtu, .. } = *case;
     match bytes {
         // Many share a frame.
         0..1024 => format!("{bytes} B"),
