@@ -59,7 +59,10 @@ pub fn attempt_of(setup: &Setup, seed: u64, captures: Option<&[PathBuf; 2]>) -> 
     let mut wrap = |side: usize, port: Box<dyn dp::Port>| -> std::io::Result<Box<dyn dp::Port>> {
         match captures {
             None => Ok(port),
-            Some(paths) => Ok(Box::new(Tap::new(port, Box::new(File::create(&paths[side])?), Some(0))?)),
+            Some(paths) => {
+                let path = queue_path(&paths[side], port.info().queue.index);
+                Ok(Box::new(Tap::new(port, Box::new(File::create(path)?), Some(0))?))
+            }
         }
     };
     match catch_unwind(AssertUnwindSafe(|| run(setup, seed, &mut wrap))) {
@@ -70,6 +73,11 @@ pub fn attempt_of(setup: &Setup, seed: u64, captures: Option<&[PathBuf; 2]>) -> 
             Err(Violation { at_us: 0, what: format!("panicked: {text}"), state: String::new() })
         }
     }
+}
+
+/// The file of a queue of a host: that of the host for the first one, `NAME.q1.pcapng` for the second.
+fn queue_path(host: &Path, queue: u16) -> PathBuf {
+    if queue == 0 { host.to_owned() } else { host.with_extension(format!("q{queue}.pcapng")) }
 }
 
 /// File names for the captures of a failed run.

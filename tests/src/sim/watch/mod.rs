@@ -50,6 +50,9 @@ pub enum Framing {
 pub struct Condition {
     /// It runs tcp-lite.
     pub is_ours: bool,
+    /// It may process frames in another order than that in which they arrive: engines hand some to each
+    /// other.
+    pub reorders: bool,
     /// Retransmission timeouts so far.
     pub timeouts: u64,
     /// Splits that it has counted, of both kinds.
@@ -71,6 +74,7 @@ impl Condition {
     pub fn of(counters: &StackCounters, time_wait: Duration) -> Self {
         Self {
             is_ours: true,
+            reorders: false,
             timeouts: counters.rto_expired,
             cuts: counters.tx_cut_by_emss + counters.tx_cut_by_persist,
             cuts_by_emss: counters.tx_cut_by_emss,
@@ -494,8 +498,10 @@ impl Connection {
             (_, None) => false,
         };
         let processed = in_window && !older;
-        // It is unknown whether a segment is processed that is older than a doubtful timestamp.
+        // It is unknown whether a segment is processed that is older than a doubtful timestamp, or that another
+        // one may overtake.
         let is_sure = processed
+            && !condition.reorders
             && !peer
                 .doubtful_timestamp
                 .is_some_and(|doubtful_timestamp| time.is_none_or(|time| is_older(time, doubtful_timestamp)));

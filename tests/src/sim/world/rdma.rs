@@ -217,7 +217,8 @@ impl World for RdmaWorld {
 
     fn condition(&self, side: usize) -> Condition {
         let host = &self.hosts[side];
-        Condition::of(&host.counters().stack, host.setup.tcp.time_wait)
+        let reorders = host.engines.len() > 1;
+        Condition { reorders, ..Condition::of(&host.counters().stack, host.setup.tcp.time_wait) }
     }
 
     fn set_last_fault(&mut self, last_fault_us: u64) {
