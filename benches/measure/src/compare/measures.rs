@@ -48,7 +48,7 @@ pub(crate) struct Measure {
 
 /// All rows, in the order of the table. The marks of `pingpong_64` are those for Xeons; on EPYCs they are
 /// 0.25 and 0.2.
-pub(crate) const MEASURES: [Measure; 31] = [
+pub(crate) const MEASURES: [Measure; 33] = [
     row("write_1500", "Writes of 1 MiB, MTU 1500", "kernel TCP at its best", "Gb/s", 1.0, 1.5),
     row("write_9000", "Writes of 1 MiB, MTU 9000", "kernel TCP at its best", "Gb/s", 1.4, 2.0),
     row("default_1500", "Writes of 1 MiB, MTU 1500", "kernel TCP, plain iperf3", "Gb/s", 4.0, 5.0),

@@ -498,8 +498,8 @@ impl Connection {
             (_, None) => false,
         };
         let processed = in_window && !older;
-        // It is unknown whether a segment is processed that is older than a doubtful timestamp, or that another
-        // one may overtake.
+        // It is unknown whether a segment is processed that is older than a doubtful timestamp, or that
+        // another one may overtake.
         let is_sure = processed
             && !condition.reorders
             && !peer
